@@ -1,0 +1,124 @@
+// Package fault is the one error type of Falaj: an error with a kind.
+//
+// A kind says what the caller can do about it; the message says what happened;
+// the hint says what to do next. Code wraps with what it was doing and returns;
+// the edge that answers translates the kind once (HTTP status, gRPC code, exit
+// code). Code logs an error or returns it, never both.
+//
+// The zero Kind is Internal: an error nobody classified is our fault, and its
+// text is not shown to callers.
+package fault
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Kind classifies an error by what its receiver can do about it.
+type Kind uint8
+
+// The kinds, with the HTTP status and the CLI exit code each becomes.
+const (
+	Internal         Kind = iota // 500, exit 1: a defect or an unexpected failure below us
+	Invalid                      // 400, exit 2: the request is wrong; changing it helps
+	Unauthenticated              // 401, exit 3: no or bad credentials
+	PermissionDenied             // 403, exit 3: known, but not allowed
+	NotFound                     // 404, exit 4: no such object, or none the caller may know of
+	Conflict                     // 409, exit 5: the object's state or a second writer forbids it
+	Gone                         // 410, exit 4: it existed and was removed or expired
+	TooLarge                     // 413, exit 2: over a size limit
+	Exhausted                    // 429, exit 1: quota, budget, rate, queue or disk is used up
+	Unsupported                  // 501, exit 1: understood, not offered
+	Unavailable                  // 503, exit 1: try again later
+	Timeout                      // 504, exit 1: did not finish in time
+)
+
+var kindNames = [...]string{
+	"internal", "invalid", "unauthenticated", "permission_denied", "not_found", "conflict",
+	"gone", "too_large", "exhausted", "unsupported", "unavailable", "timeout",
+}
+
+// String is the snake_case name, used in problem documents and logs.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "internal"
+}
+
+// ParseKind is the inverse of String; an unknown name is Internal.
+func ParseKind(name string) Kind {
+	for k, n := range kindNames {
+		if n == name {
+			return Kind(k)
+		}
+	}
+	return Internal
+}
+
+// Error is an error with a kind. Build it with New or Wrap.
+type Error struct {
+	Kind    Kind
+	Message string // what happened, lower case, no full stop
+	Hint    string // what to do next, a sentence; may be empty
+	Err     error  // the cause, shown in logs, not to callers of other kinds than Invalid; may be nil
+}
+
+// New makes an error of a kind. A %w verb records the cause.
+func New(kind Kind, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Kind: kind, Message: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// WithHint returns a copy that also says what to do next.
+func (e *Error) WithHint(format string, args ...any) *Error {
+	c := *e
+	c.Hint = fmt.Sprintf(format, args...)
+	return &c
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap gives the cause to errors.Is and errors.As.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Wrap says what was being done when err happened; kind and hint stay.
+// Wrap(nil, …) is nil.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{
+		Kind:    KindOf(err),
+		Message: fmt.Sprintf(format, args...) + ": " + err.Error(),
+		Hint:    HintOf(err),
+		Err:     err,
+	}
+}
+
+// KindOf is the kind of the first Error in err's chain, Internal if there is none.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return Internal
+}
+
+// HintOf is the first hint in err's chain.
+func HintOf(err error) string {
+	for err != nil {
+		var e *Error
+		if !errors.As(err, &e) {
+			return ""
+		}
+		if e.Hint != "" {
+			return e.Hint
+		}
+		err = e.Err
+	}
+	return ""
+}
+
+// Is reports whether err is of the kind; a nil err is of none.
+func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }

@@ -1,0 +1,57 @@
+// Package identity says who is asking: people, services and job attempts, and
+// the tokens that prove it.
+package identity
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// Kind of principal.
+type Kind string
+
+// The kinds.
+const (
+	User    Kind = "user"
+	Service Kind = "service"
+	Attempt Kind = "attempt" // one attempt of one job; its token ends with it
+	System  Kind = "system"  // Falaj's own loops
+)
+
+// Principal is who acts. Handlers find it with From; nothing but the
+// authentication at the edge and background loops put it there.
+type Principal struct {
+	Kind Kind   `json:"kind"`
+	ID   string `json:"id"`             // "usr_01J…", "svc_…", "att_…", or the loop's name
+	Name string `json:"name,omitempty"` // for people to read
+	// Project binds a token to one project; empty for users of several.
+	Project project.Name `json:"project,omitempty"`
+	Token   string       `json:"token,omitempty"` // id of the token used, never the secret
+	// Scopes narrow what the token may do; empty means whatever the roles allow.
+	Scopes []string `json:"scopes,omitempty"`
+}
+
+// String is "user alice (usr_01J…)", as audit entries show it.
+func (p Principal) String() string {
+	if p.Name == "" || p.Name == p.ID {
+		return string(p.Kind) + " " + p.ID
+	}
+	return string(p.Kind) + " " + p.Name + " (" + p.ID + ")"
+}
+
+type contextKey struct{}
+
+// With puts the principal into the context.
+func With(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, contextKey{}, p)
+}
+
+// From is the principal of the request; the zero Principal may do nothing.
+func From(ctx context.Context) Principal {
+	p, _ := ctx.Value(contextKey{}).(Principal)
+	return p
+}
+
+// Loop is the principal of a background loop of Falaj.
+func Loop(name string) Principal { return Principal{Kind: System, ID: name} }

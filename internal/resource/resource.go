@@ -1,0 +1,171 @@
+// Package resource has the amounts that work asks for and pools have: CPU
+// time, memory and accelerators, as named types that cannot be mixed up.
+package resource
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// CPU is processor time in thousandths of a core.
+type CPU int64
+
+// Cores is n whole cores.
+func Cores(n int64) CPU { return CPU(n * 1000) }
+
+// String is "2" for whole cores and "500m" otherwise.
+func (c CPU) String() string {
+	if c%1000 == 0 {
+		return strconv.FormatInt(int64(c/1000), 10)
+	}
+	return strconv.FormatInt(int64(c), 10) + "m"
+}
+
+// ParseCPU reads "2", "0.5" or "500m".
+func ParseCPU(s string) (CPU, error) {
+	if m, ok := strings.CutSuffix(s, "m"); ok {
+		n, err := strconv.ParseInt(m, 10, 64)
+		if err != nil || n < 0 {
+			return 0, fault.New(fault.Invalid, "cpu %q is not an amount such as 2, 0.5 or 500m", s)
+		}
+		return CPU(n), nil
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(f >= 0 && f < 1e9) {
+		return 0, fault.New(fault.Invalid, "cpu %q is not an amount such as 2, 0.5 or 500m", s)
+	}
+	return CPU(f*1000 + 0.5), nil
+}
+
+// MarshalJSON writes the String form.
+func (c CPU) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
+
+// UnmarshalJSON reads a number of cores or the String form.
+func (c *CPU) UnmarshalJSON(b []byte) (err error) {
+	*c, err = ParseCPU(strings.Trim(string(b), `"`))
+	return err
+}
+
+// Bytes is an amount of memory or disk.
+type Bytes int64
+
+// Binary multiples.
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+	TiB Bytes = 1 << 40
+)
+
+var byteUnits = []struct {
+	suffix string
+	size   Bytes
+}{
+	{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB},
+	{"Ti", TiB}, {"Gi", GiB}, {"Mi", MiB}, {"Ki", KiB},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}, {"", 1},
+}
+
+// String is exact in the largest binary unit that divides the amount: "4GiB".
+func (b Bytes) String() string {
+	for _, u := range byteUnits[:4] {
+		if b != 0 && b%u.size == 0 {
+			return strconv.FormatInt(int64(b/u.size), 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// ParseBytes reads "4GiB", "4Gi", "500MB" or a plain number of bytes.
+func ParseBytes(s string) (Bytes, error) {
+	for _, u := range byteUnits {
+		num, ok := strings.CutSuffix(s, u.suffix)
+		if !ok {
+			continue
+		}
+		f, err := strconv.ParseFloat(strings.TrimSpace(num), 64)
+		if err != nil || !(f >= 0 && f*float64(u.size) < 1<<62) {
+			break
+		}
+		return Bytes(f * float64(u.size)), nil
+	}
+	return 0, fault.New(fault.Invalid, "size %q is not an amount such as 4GiB, 500MB or 1024", s)
+}
+
+// MarshalJSON writes the String form.
+func (b Bytes) MarshalJSON() ([]byte, error) { return json.Marshal(b.String()) }
+
+// UnmarshalJSON reads a number of bytes or the String form.
+func (b *Bytes) UnmarshalJSON(j []byte) (err error) {
+	*b, err = ParseBytes(strings.Trim(string(j), `"`))
+	return err
+}
+
+// Amount is what a workload asks for, or a node has. Accelerators are counted
+// by resource name ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb"). The zero
+// Amount is nothing; values are not changed in place, so Amounts may be shared.
+type Amount struct {
+	CPU          CPU              `json:"cpu,omitzero" doc:"Cores, such as 2, 0.5 or 500m"`
+	Memory       Bytes            `json:"memory,omitzero" doc:"Memory, such as 4GiB"`
+	Accelerators map[string]int64 `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
+}
+
+// Plus is a + b.
+func (a Amount) Plus(b Amount) Amount { return a.combine(b, 1) }
+
+// Minus is a − b; parts may become negative.
+func (a Amount) Minus(b Amount) Amount { return a.combine(b, -1) }
+
+func (a Amount) combine(b Amount, sign int64) Amount {
+	sum := Amount{CPU: a.CPU + CPU(sign)*b.CPU, Memory: a.Memory + Bytes(sign)*b.Memory}
+	if len(a.Accelerators)+len(b.Accelerators) > 0 {
+		sum.Accelerators = maps.Clone(a.Accelerators)
+		if sum.Accelerators == nil {
+			sum.Accelerators = make(map[string]int64, len(b.Accelerators))
+		}
+		for name, n := range b.Accelerators {
+			sum.Accelerators[name] += sign * n
+		}
+	}
+	return sum
+}
+
+// Lacks names each part in which free is smaller than a, in words
+// ("4 cpu wanted, 2 free"); empty when a fits.
+func (a Amount) Lacks(free Amount) []string {
+	var lacks []string
+	if a.CPU > free.CPU {
+		lacks = append(lacks, fmt.Sprintf("%s cpu wanted, %s free", a.CPU, max(free.CPU, 0)))
+	}
+	if a.Memory > free.Memory {
+		lacks = append(lacks, fmt.Sprintf("%s memory wanted, %s free", a.Memory, max(free.Memory, 0)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Accelerators)) {
+		if want, have := a.Accelerators[name], max(free.Accelerators[name], 0); want > have {
+			lacks = append(lacks, fmt.Sprintf("%d %s wanted, %d free", want, name, have))
+		}
+	}
+	return lacks
+}
+
+// Fits reports whether a is at most free in every part.
+func (a Amount) Fits(free Amount) bool { return len(a.Lacks(free)) == 0 }
+
+// Validate refuses negative amounts.
+func (a Amount) Validate() error {
+	if a.CPU < 0 || a.Memory < 0 {
+		return fault.New(fault.Invalid, "resources must not be negative")
+	}
+	for name, n := range a.Accelerators {
+		if n < 0 {
+			return fault.New(fault.Invalid, "accelerator %q: count %d is negative", name, n)
+		}
+	}
+	return nil
+}
