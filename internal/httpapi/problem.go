@@ -1,0 +1,131 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Problem is an RFC 9457 problem document. It implements error and huma's
+// StatusError, so it is the one form in which this API says no.
+type Problem struct {
+	Type   string          `json:"type" doc:"about:blank, or a URI of the kind of problem"`
+	Title  string          `json:"title" doc:"Short name of the status"`
+	Status int             `json:"status" doc:"HTTP status"`
+	Kind   string          `json:"kind" doc:"What the caller can do about it: invalid, not_found, conflict …"`
+	Detail string          `json:"detail,omitempty" doc:"What happened"`
+	Hint   string          `json:"hint,omitempty" doc:"What to do next"`
+	Errors []ProblemDetail `json:"errors,omitempty" doc:"Each wrong field"`
+}
+
+// ProblemDetail is one wrong field of a request.
+type ProblemDetail struct {
+	Location string `json:"location,omitempty" doc:"Where, e.g. body.spec.format"`
+	Message  string `json:"message"`
+}
+
+func (p *Problem) Error() string { return p.Detail }
+
+// GetStatus is huma's StatusError.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType is huma's ContentTypeFilter.
+func (p *Problem) ContentType(string) string { return "application/problem+json" }
+
+var statusOf = map[fault.Kind]int{
+	fault.Internal:         http.StatusInternalServerError,
+	fault.Invalid:          http.StatusBadRequest,
+	fault.Unauthenticated:  http.StatusUnauthorized,
+	fault.PermissionDenied: http.StatusForbidden,
+	fault.NotFound:         http.StatusNotFound,
+	fault.Conflict:         http.StatusConflict,
+	fault.Gone:             http.StatusGone,
+	fault.TooLarge:         http.StatusRequestEntityTooLarge,
+	fault.Exhausted:        http.StatusTooManyRequests,
+	fault.Unsupported:      http.StatusNotImplemented,
+	fault.Unavailable:      http.StatusServiceUnavailable,
+	fault.Timeout:          http.StatusGatewayTimeout,
+}
+
+// StatusOf is the HTTP status of an error; the one translation.
+func StatusOf(err error) int {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return http.StatusRequestEntityTooLarge
+	}
+	return statusOf[fault.KindOf(err)]
+}
+
+func problemOf(err error) *Problem {
+	var p *Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	kind := fault.KindOf(err)
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		kind = fault.TooLarge
+	}
+	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: err.Error(), Hint: fault.HintOf(err)}
+	p.Title = http.StatusText(p.Status)
+	if kind == fault.Internal { // a defect's text is for our log, not for callers
+		p.Detail, p.Hint = "something failed inside Falaj", "Look in the server's log for this request, and report it."
+	}
+	return p
+}
+
+// fail answers with the problem of err and logs what callers may not see.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(err)
+	if p.Status == http.StatusInternalServerError {
+		s.log.ErrorContext(r.Context(), "request failed", slog.String("path", r.URL.Path), slog.String("error", err.Error()))
+	}
+	writeProblem(w, p)
+}
+
+func writeProblem(w http.ResponseWriter, p *Problem) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="falaj"`)
+	}
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // the client went away: nobody to tell
+}
+
+// useProblems makes huma's own refusals (schema, missing field) problems too.
+func useProblems() {
+	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+		p := &Problem{Type: "about:blank", Status: status, Title: http.StatusText(status), Detail: msg, Kind: kindOfStatus(status).String()}
+		if status == http.StatusUnprocessableEntity {
+			p.Status, p.Title, p.Kind = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), fault.Invalid.String()
+		}
+		for _, err := range errs {
+			var d *huma.ErrorDetail
+			if errors.As(err, &d) {
+				p.Errors = append(p.Errors, ProblemDetail{Location: d.Location, Message: d.Message})
+				p.Detail = d.Location + ": " + d.Message
+				continue
+			}
+			if err != nil {
+				p.Errors = append(p.Errors, ProblemDetail{Message: err.Error()})
+			}
+		}
+		return p
+	}
+}
+
+func kindOfStatus(status int) fault.Kind {
+	for kind, s := range statusOf {
+		if s == status {
+			return kind
+		}
+	}
+	if status >= http.StatusInternalServerError {
+		return fault.Internal
+	}
+	return fault.Invalid
+}
