@@ -1,0 +1,224 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+)
+
+// Config is everything that can be set. Sources, later ones win: defaults, the
+// file, FALAJ_* environment variables (FALAJ_TLS_CERT sets tls.cert), flags.
+type Config struct {
+	Data      string   `koanf:"data" doc:"Directory of everything that Falaj keeps"`
+	HTTP      string   `koanf:"http" doc:"Address of the HTTP listener"`
+	GRPC      string   `koanf:"grpc" doc:"Address of the gRPC listener"`
+	Flight    string   `koanf:"flight" doc:"Address of the Arrow Flight listener"`
+	HTTPHosts []string `koanf:"http_hosts" doc:"Host names under which clients reach the HTTP listener, beside localhost"`
+
+	TLS struct {
+		Cert string `koanf:"cert" doc:"PEM certificate chain; needed off loopback"`
+		Key  string `koanf:"key" doc:"PEM private key"`
+	} `koanf:"tls"`
+
+	Store struct {
+		URL string `koanf:"url" doc:"sqlite:///path or postgres://…; empty is SQLite in the data directory"`
+	} `koanf:"store"`
+
+	Keys struct {
+		PassphraseFile string `koanf:"passphrase_file" doc:"File whose content seals the master key"`
+	} `koanf:"keys"`
+
+	Audit struct {
+		Checkpoints string `koanf:"checkpoints" doc:"Second place for audit checkpoints: a file, best on another disk; empty is in the data directory"`
+	} `koanf:"audit"`
+
+	Worker struct {
+		Path string `koanf:"path" doc:"The falaj-worker binary; empty is beside falaj"`
+	} `koanf:"worker"`
+
+	Isolation string `koanf:"isolation" doc:"Least isolation of user code on the home pool: sandbox, or process where the kernel forbids sandboxes"`
+
+	Environments struct {
+		UV      string   `koanf:"uv" doc:"The uv binary; empty is beside falaj or on the PATH"`
+		Index   string   `koanf:"index" doc:"Package index URL; empty is uv's default"`
+		Hosts   []string `koanf:"hosts" doc:"host:port that environment builds may reach"`
+		CA      string   `koanf:"ca" doc:"PEM bundle that environment builds trust; empty is the system's"`
+		Timeout duration `koanf:"timeout" doc:"Longest build"`
+	} `koanf:"environments"`
+
+	Serving struct {
+		ORT string `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
+	} `koanf:"serving"`
+
+	Limits struct {
+		Upload    size     `koanf:"upload" doc:"Largest uploaded file"`
+		Body      size     `koanf:"body" doc:"Largest JSON body"`
+		Free      size     `koanf:"free" doc:"Disk space below which nothing new is accepted"`
+		SQLMemory size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
+		SQLTime   duration `koanf:"sql_time" doc:"Longest SQL query"`
+	} `koanf:"limits"`
+
+	Log struct {
+		Level  string `koanf:"level" doc:"debug, info, warn or error"`
+		Format string `koanf:"format" doc:"text or json"`
+	} `koanf:"log"`
+}
+
+type (
+	duration = string
+	size     = string
+)
+
+func defaults() map[string]any {
+	return map[string]any{
+		"data": "./data", "http": "127.0.0.1:7070", "grpc": "127.0.0.1:7071", "flight": "127.0.0.1:7072",
+		"isolation":            "sandbox",
+		"environments.hosts":   []string{"index.example:443", "files.index.example:443"},
+		"environments.timeout": "20m",
+		"limits.upload":        "64GiB", "limits.body": "4MiB", "limits.free": "64MiB",
+		"limits.sql_memory": "2GiB", "limits.sql_time": "10m",
+		"log.level": "info", "log.format": "text",
+	}
+}
+
+// LoadConfig reads the configuration. path may be empty; env is os.Environ();
+// flags holds what was set on the command line, by dotted name.
+func LoadConfig(path string, env []string, flags map[string]any) (Config, error) {
+	k := koanf.New(".")
+	_ = k.Load(confmap.Provider(defaults(), "."), nil) // a map cannot fail
+	if path != "" {
+		if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return Config{}, fault.New(fault.Invalid, "configuration file %s does not exist", path)
+			}
+			return Config{}, fault.New(fault.Invalid, "configuration file %s: %v", path, err)
+		}
+	}
+	known := knownKeys()
+	fromEnv, err := environment(env, known)
+	if err != nil {
+		return Config{}, err
+	}
+	_ = k.Load(confmap.Provider(fromEnv, "."), nil)
+	_ = k.Load(confmap.Provider(flags, "."), nil)
+	for _, key := range k.Keys() {
+		if !slices.Contains(known, key) {
+			return Config{}, fault.New(fault.Invalid, "configuration key %q does not exist%s", key, nearest(key, known)).
+				WithHint("Run `falaj config show` for all keys.")
+		}
+	}
+	var c Config
+	if err := k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{Tag: "koanf"}); err != nil {
+		return Config{}, fault.New(fault.Invalid, "configuration: %v", err)
+	}
+	return c, c.Validate()
+}
+
+// notKeys are FALAJ_* variables that mean something to clients or jobs.
+var notKeys = []string{"FALAJ_URL", "FALAJ_TOKEN", "FALAJ_PROJECT", "FALAJ_CONFIG", "FALAJ_ORT_LIB", "FALAJ_JOB", "FALAJ_ATTEMPT"}
+
+func environment(env, known []string) (map[string]any, error) {
+	byVar := make(map[string]string, len(known))
+	for _, key := range known {
+		byVar["FALAJ_"+strings.ToUpper(strings.ReplaceAll(key, ".", "_"))] = key
+	}
+	byVar["FALAJ_ORT_LIB"] = "serving.ort_lib"
+	out := map[string]any{}
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, "FALAJ_") {
+			continue
+		}
+		key, ok := byVar[name]
+		switch {
+		case ok && (key == "http_hosts" || key == "environments.hosts"):
+			out[key] = strings.Split(value, ",")
+		case ok:
+			out[key] = value
+		case !slices.Contains(notKeys, name):
+			return nil, fault.New(fault.Invalid, "environment variable %s sets nothing", name).
+				WithHint("Unset it, or run `falaj config show` for the keys.")
+		}
+	}
+	return out, nil
+}
+
+// Validate says what is wrong with the values, before anything is opened.
+func (c Config) Validate() error {
+	for name, addr := range map[string]string{"http": c.HTTP, "grpc": c.GRPC, "flight": c.Flight} {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return fault.New(fault.Invalid, "%s: %q is not host:port", name, addr)
+		}
+		if !isLoopback(host) && (c.TLS.Cert == "" || c.TLS.Key == "") {
+			return fault.New(fault.Invalid, "%s: %s is not a loopback address, and there TLS is needed", name, addr).
+				WithHint("Set tls.cert and tls.key, or listen on 127.0.0.1.")
+		}
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		return fault.New(fault.Invalid, "tls.cert and tls.key belong together")
+	}
+	if _, err := sandbox.ParseLevel(c.Isolation); err != nil {
+		return fault.Wrap(err, "isolation")
+	}
+	for name, v := range map[string]string{"environments.timeout": c.Environments.Timeout, "limits.sql_time": c.Limits.SQLTime} {
+		if d, err := time.ParseDuration(v); err != nil || d <= 0 {
+			return fault.New(fault.Invalid, "%s: %q is not a duration such as 10m", name, v)
+		}
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		return fault.New(fault.Invalid, "log.level: %q is none of debug, info, warn, error", c.Log.Level)
+	}
+	if c.Log.Format != "text" && c.Log.Format != "json" {
+		return fault.New(fault.Invalid, "log.format: %q is neither text nor json", c.Log.Format)
+	}
+	return c.sizes()
+}
+
+// storeURL is the database to open.
+func (c Config) storeURL() string {
+	if c.Store.URL != "" {
+		return c.Store.URL
+	}
+	return "sqlite://" + filepath.Join(c.Data, "falaj.db")
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
+// beside finds a program next to this binary, or "" when it is not there.
+func beside(name string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	path := filepath.Join(filepath.Dir(exe), name)
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// Show renders the configuration in force, one key a line with its meaning.
+func (c Config) Show() string {
+	var b strings.Builder
+	for _, f := range fields(c) {
+		fmt.Fprintf(&b, "%-26s %-34v %s\n", f.key, f.value, f.doc)
+	}
+	return b.String()
+}

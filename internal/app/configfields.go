@@ -1,0 +1,73 @@
+package app
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+type field struct {
+	key   string
+	value any
+	doc   string
+}
+
+// fields flattens the configuration into dotted keys, in the order of the type.
+func fields(c Config) []field {
+	var out []field
+	var walk func(v reflect.Value, prefix string)
+	walk = func(v reflect.Value, prefix string) {
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			key := prefix + f.Tag.Get("koanf")
+			if f.Type.Kind() == reflect.Struct {
+				walk(v.Field(i), key+".")
+				continue
+			}
+			out = append(out, field{key: key, value: v.Field(i).Interface(), doc: f.Tag.Get("doc")})
+		}
+	}
+	walk(reflect.ValueOf(c), "")
+	return out
+}
+
+func knownKeys() []string {
+	var keys []string
+	for _, f := range fields(Config{}) {
+		keys = append(keys, f.key)
+	}
+	return keys
+}
+
+func (c Config) sizes() error {
+	for name, v := range map[string]string{
+		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory,
+	} {
+		if n, err := resource.ParseBytes(v); err != nil || n <= 0 {
+			return fault.New(fault.Invalid, "%s: %q is not a size such as 64MiB", name, v)
+		}
+	}
+	return nil
+}
+
+// bytes reads a size that Validate has seen.
+func bytes(s size) int64 {
+	n, _ := resource.ParseBytes(s) //nolint:errcheck // validated
+	return int64(n)
+}
+
+func nearest(name string, names []string) string {
+	best, distance := "", 4
+	for _, n := range names {
+		if d := levenshtein.ComputeDistance(name, n); d < distance {
+			best, distance = n, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}

@@ -1,0 +1,250 @@
+// Package cli is the command line: one file per command group. It reaches a
+// server only through the client package; `up` and the hidden child modes are
+// given to it by cmd/falaj as functions.
+//
+// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
+// 5 conflict.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/spf13/cobra"
+)
+
+// World is what the command line touches outside itself; cmd/falaj and the
+// tests give it.
+type World struct {
+	Args    []string
+	Env     []string // os.Environ()
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Version string
+
+	// Up runs the server until ctx ends; flags are configuration keys.
+	Up func(ctx context.Context, configFile string, flags map[string]any) error
+	// CheckConfig loads and validates the configuration and renders it.
+	CheckConfig func(configFile string, flags map[string]any) (string, error)
+	// Doctor checks this machine and renders the findings; false means unusable.
+	Doctor func(configFile string, flags map[string]any) (string, bool)
+	// VerifyAudit checks an export offline.
+	VerifyAudit func(r io.Reader, key string, checkpoints io.Reader) (string, error)
+	// Child runs a hidden mode (parsers and SQL in their own process).
+	Child func(mode string, args []string, stdin io.Reader, stdout io.Writer) error
+}
+
+type app struct {
+	World
+	server, token, project, output string
+	ca                             string
+}
+
+// Run executes the command line and returns the exit code.
+func Run(ctx context.Context, w World) int {
+	a := &app{World: w}
+	root := a.root()
+	root.SetArgs(w.Args)
+	root.SetIn(w.Stdin)
+	root.SetOut(w.Stdout)
+	root.SetErr(w.Stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	code := exitCode(err)
+	fmt.Fprintf(w.Stderr, "falaj: %s\n", err)
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintf(w.Stderr, "  → %s\n", hint)
+	} else if code == 2 && cmd != nil {
+		fmt.Fprintf(w.Stderr, "  → See `%s --help`.\n", cmd.CommandPath())
+	}
+	return code
+}
+
+func exitCode(err error) int {
+	kind := fault.KindOf(err)
+	var refused *client.Error
+	if errors.As(err, &refused) {
+		kind = fault.ParseKind(refused.Kind)
+	}
+	var usage usageError
+	if errors.As(err, &usage) {
+		return 2
+	}
+	switch kind {
+	case fault.Invalid, fault.TooLarge:
+		return 2
+	case fault.Unauthenticated, fault.PermissionDenied:
+		return 3
+	case fault.NotFound, fault.Gone:
+		return 4
+	case fault.Conflict:
+		return 5
+	case fault.Internal, fault.Exhausted, fault.Unsupported, fault.Unavailable, fault.Timeout:
+	}
+	return 1
+}
+
+func hintOf(err error) string {
+	var refused *client.Error
+	if errors.As(err, &refused) {
+		return refused.Hint
+	}
+	return fault.HintOf(err)
+}
+
+type usageError struct{ error }
+
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "falaj",
+		Short: "A sovereign machine-learning platform in one binary",
+		Long: "Falaj runs the machine-learning life cycle and can prove what it did: data to features,\n" +
+			"features to training, models to production. `falaj up` starts a server; the other\n" +
+			"commands talk to one.",
+		Example:       "  falaj up --data ./data\n  falaj apply -f project.yaml\n  falaj dataset import weather weather.csv --project nyc\n  falaj job why job_01J…",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	f := root.PersistentFlags()
+	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default what `falaj login` or `falaj up` on this machine stored)")
+	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored one); prefer the variable, arguments are visible to others")
+	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
+	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json or yaml")
+	f.StringVar(&a.ca, "ca", "", "PEM file of a certificate authority to trust")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	root.AddGroup(&cobra.Group{ID: "system", Title: "The server:"}, &cobra.Group{ID: "object", Title: "Objects:"}, &cobra.Group{ID: "action", Title: "Actions:"})
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("system", a.up(), a.doctor(), a.config(), a.login(), a.version())
+	add("object", a.apply(), a.get(), a.describe(), a.delete())
+	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.pool(), a.audit(), a.tokens())
+	root.AddCommand(a.child())
+	for _, c := range root.Commands() {
+		requireKnownSubcommand(c)
+	}
+	return root
+}
+
+// requireKnownSubcommand makes `falaj job sumbit` an error and not a help page.
+func requireKnownSubcommand(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		requireKnownSubcommand(sub)
+	}
+	if c.HasSubCommands() && c.RunE == nil && c.Run == nil {
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			msg := fmt.Sprintf("%q is not a command of %s", args[0], cmd.CommandPath())
+			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+				msg += "; did you mean " + strings.Join(s, " or ") + "?"
+			}
+			return usage("%s", msg)
+		}
+		c.Args = cobra.ArbitraryArgs
+	}
+}
+
+func (a *app) env(name string) string {
+	for _, kv := range a.Env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// credentials is what `falaj login` and `falaj up` leave for the local user.
+type credentials struct {
+	Server  string `json:"server"`
+	Token   string `json:"token"`
+	Project string `json:"project,omitempty"`
+	CA      string `json:"ca,omitempty"`
+}
+
+func (a *app) credentialsPath() string {
+	dir := a.env("XDG_CONFIG_HOME")
+	if dir == "" {
+		dir = filepath.Join(a.env("HOME"), ".config")
+	}
+	return filepath.Join(dir, "falaj", "credentials.json")
+}
+
+func (a *app) stored() credentials {
+	var c credentials
+	if b, err := os.ReadFile(a.credentialsPath()); err == nil {
+		_ = json.Unmarshal(b, &c) // a broken file is as good as none; login writes a new one
+	}
+	return c
+}
+
+func (a *app) store(c credentials) error {
+	path := a.credentialsPath()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// connect makes the client from flags, environment and what login stored.
+func (a *app) connect() (*client.Client, error) {
+	stored := a.stored()
+	server := first(a.server, a.env("FALAJ_URL"), stored.Server, "http://127.0.0.1:7070")
+	token := first(a.token, a.env("FALAJ_TOKEN"))
+	if token == "" && (server == stored.Server || stored.Server == "") {
+		token = stored.Token // a stored token goes to the server that it is for, and to no other
+	}
+	if token == "" {
+		return nil, fault.New(fault.Unauthenticated, "no access token for %s", server).
+			WithHint("Run `falaj login`, or set FALAJ_TOKEN.")
+	}
+	var options []client.Option
+	if ca := first(a.ca, stored.CA); ca != "" {
+		options = append(options, client.WithCA(ca))
+	}
+	return client.New(server, token, options...)
+}
+
+// inProject is the project to act in.
+func (a *app) inProject() (string, error) {
+	p := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project)
+	if p == "" {
+		return "", usage("which project? Give --project, or set FALAJ_PROJECT")
+	}
+	return p, nil
+}

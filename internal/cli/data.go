@@ -1,0 +1,331 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/spf13/cobra"
+)
+
+// inProjectPath is the path of a collection in the chosen project.
+func (a *app) inProjectPath(parts ...string) (string, error) {
+	p, err := a.inProject()
+	path := "/api/v1/projects/" + url.PathEscape(p)
+	for _, part := range parts {
+		path += "/" + url.PathEscape(part)
+	}
+	return path, err
+}
+
+// call connects and does one request in the project.
+func (a *app) call(cmd *cobra.Command, method string, body, out any, parts ...string) error {
+	path, err := a.inProjectPath(parts...)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	return c.Do(cmd.Context(), method, path, body, out)
+}
+
+var versionColumns = []column{
+	{"DATASET", "name"}, {"VERSION", "version"}, {"STATE", "state"}, {"ROWS", "rows"}, {"DIGEST", "digest"}, {"RESIDENCY", "residency"}, {"CREATED", "created_at"},
+}
+
+func (a *app) dataset() *cobra.Command {
+	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
+	cmd.AddCommand(a.datasetImport(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage())
+	return cmd
+}
+
+func (a *app) datasetImport() *cobra.Command {
+	return &cobra.Command{
+		Use:   "import NAME FILE",
+		Short: "Import a CSV (also .gz) or Parquet file as a new immutable version",
+		Long: "Uploads the file. The server checks it against the dataset's schema and expectations; a version\n" +
+			"that fails is kept, marked rejected, and nothing can train on it (exit code 1).",
+		Example: "  falaj dataset import weather weather.csv --project nyc",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			project, err := a.inProject()
+			if err != nil {
+				return err
+			}
+			f, err := os.Open(args[1])
+			if err != nil {
+				return usage("%v", err)
+			}
+			defer f.Close()
+			info, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			if !info.Mode().IsRegular() {
+				return usage("%s is not a file", args[1])
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			body, done := a.progress(args[0], info.Size(), f)
+			v, err := c.Import(cmd.Context(), project, args[0], filepath.Base(args[1]), body)
+			done()
+			if err != nil {
+				return err
+			}
+			if err := a.print([]client.Object{v}, versionColumns); err != nil {
+				return err
+			}
+			if v.Text("state") == "rejected" {
+				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), v.Text("reason")).
+					WithHint("Mend the file or the expectations and import again; see `falaj describe dataset %s`.", args[0])
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) datasetQuery() *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:     "query SQL",
+		Short:   "Run SQL over datasets and print the rows",
+		Long:    "Runs DuckDB SQL in a sandbox. A table is a dataset's latest accepted version, or \"name@3\".",
+		Example: "  falaj dataset query 'SELECT origin, count(*) FROM flights GROUP BY 1' --project nyc",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var out rows
+			if err := a.call(cmd, http.MethodPost, map[string]any{"sql": args[0], "limit": limit}, &out, "query"); err != nil {
+				return err
+			}
+			return a.printRows(out)
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "most rows to print, at most 10000")
+	return cmd
+}
+
+// rows is a table as the API sends it.
+type rows struct {
+	Columns []string            `json:"columns"`
+	Rows    [][]json.RawMessage `json:"rows"`
+}
+
+func (a *app) printRows(r rows) error {
+	objects := make([]client.Object, len(r.Rows))
+	columns := make([]column, len(r.Columns))
+	for i, name := range r.Columns {
+		columns[i] = column{strings.ToUpper(name), strings.ReplaceAll(name, ".", "·")}
+	}
+	for i, row := range r.Rows {
+		objects[i] = client.Object{}
+		for j, v := range row {
+			if j >= len(columns) {
+				break
+			}
+			d := json.NewDecoder(strings.NewReader(string(v)))
+			d.UseNumber()
+			var x any
+			if err := d.Decode(&x); err != nil {
+				return err
+			}
+			objects[i][columns[j].path] = x
+		}
+	}
+	return a.print(objects, columns)
+}
+
+func (a *app) datasetVersions() *cobra.Command {
+	return &cobra.Command{
+		Use: "versions NAME", Short: "List a dataset's versions", Example: "  falaj dataset versions weather -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.list(cmd, versionColumns, "datasets", args[0], "versions")
+		},
+	}
+}
+
+// list prints a collection of the project.
+func (a *app) list(cmd *cobra.Command, columns []column, parts ...string) error {
+	path, err := a.inProjectPath(parts...)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	objects := []client.Object{}
+	if err := c.List(cmd.Context(), path, nil, func(o client.Object) error {
+		objects = append(objects, o)
+		return nil
+	}); err != nil {
+		return err
+	}
+	return a.print(objects, columns)
+}
+
+func (a *app) datasetPreview() *cobra.Command {
+	return &cobra.Command{
+		Use: "preview NAME[@VERSION]", Short: "Print the first rows", Example: "  falaj dataset preview weather@1 -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var out rows
+			if err := a.call(cmd, http.MethodGet, nil, &out, "datasets", args[0], "preview"); err != nil {
+				return err
+			}
+			return a.printRows(out)
+		},
+	}
+}
+
+func (a *app) datasetLineage() *cobra.Command {
+	return &cobra.Command{
+		Use: "lineage NAME[@VERSION]", Short: "Show what a version was made from", Example: "  falaj dataset lineage delays@1 -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var node map[string]any
+			if err := a.call(cmd, http.MethodGet, nil, &node, "datasets", args[0], "lineage"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(node)
+			}
+			a.tree(node, "", "")
+			return nil
+		},
+	}
+}
+
+func (a *app) feature() *cobra.Command {
+	cmd := &cobra.Command{Use: "feature", Aliases: []string{"features"}, Short: "Materialise, read and verify features; make training sets"}
+	cmd.AddCommand(a.featureMaterialise(), a.featureOnline(), a.featureTrainingSet(), a.featureVerify())
+	return cmd
+}
+
+func (a *app) featureMaterialise() *cobra.Command {
+	var until string
+	cmd := &cobra.Command{
+		Use: "materialise VIEW", Aliases: []string{"materialize"}, Short: "Bring a view's values into the online store",
+		Example: "  falaj feature materialise weather --until 2013-05-01T00:00:00Z -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{"until": until}, &o, "feature-views", args[0], "materialise"); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	}
+	cmd.Flags().StringVar(&until, "until", "", "event time up to which values are brought (RFC 3339; default now)")
+	return cmd
+}
+
+func (a *app) featureOnline() *cobra.Command {
+	var entities, features []string
+	var service, asOf string
+	cmd := &cobra.Command{
+		Use: "online", Short: "Read features as a model would get them now",
+		Example: "  falaj feature online --entity origin=JFK --feature weather:temp -p nyc", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			row := map[string]any{}
+			for _, e := range entities {
+				k, v, ok := strings.Cut(e, "=")
+				if !ok {
+					return usage("--entity %s: write key=value", e)
+				}
+				row[k] = v
+			}
+			body := map[string]any{"entities": []any{row}}
+			if service != "" {
+				body["service"] = service
+			}
+			if len(features) > 0 {
+				body["features"] = features
+			}
+			if asOf != "" {
+				body["as_of"] = asOf
+			}
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, body, &o, "features", "online"); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	}
+	cmd.Flags().StringArrayVar(&entities, "entity", nil, "join key and value, key=value; may be given more than once")
+	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
+	cmd.Flags().StringVar(&service, "service", "", "feature service")
+	cmd.Flags().StringVar(&asOf, "as-of", "", "replay history at this time (RFC 3339; needs feature.history)")
+	return cmd
+}
+
+func (a *app) featureTrainingSet() *cobra.Command {
+	var spine, timestamp, service string
+	var features []string
+	cmd := &cobra.Command{
+		Use: "training-set NAME", Short: "Join features to rows as they were at each row's time",
+		Long:    "Makes a dataset version from a spine (SQL with the entity keys, a timestamp and the label) and\nfeatures, with only values known at each row's timestamp.",
+		Example: "  falaj feature training-set delays --spine 'SELECT …' --timestamp departs --service delay_features -p nyc",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.HasPrefix(spine, "@") {
+				b, err := a.read(spine[1:])
+				if err != nil {
+					return err
+				}
+				spine = string(b)
+			}
+			body := map[string]any{"name": args[0], "spine": spine, "timestamp": timestamp}
+			if service != "" {
+				body["service"] = service
+			}
+			if len(features) > 0 {
+				body["features"] = features
+			}
+			var v client.Object
+			if err := a.call(cmd, http.MethodPost, body, &v, "training-sets"); err != nil {
+				return err
+			}
+			return a.print([]client.Object{v}, versionColumns)
+		},
+	}
+	cmd.Flags().StringVar(&spine, "spine", "", "SQL of the rows, or @file")
+	cmd.Flags().StringVar(&timestamp, "timestamp", "", "the spine's timestamp column")
+	cmd.Flags().StringVar(&service, "service", "", "feature service")
+	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
+	return cmd
+}
+
+func (a *app) featureVerify() *cobra.Command {
+	return &cobra.Command{
+		Use: "verify TRAINING_SET", Short: "Prove that training and serving saw the same values",
+		Example: "  falaj feature verify delays@1 -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "training-sets", args[0], "verify"); err != nil {
+				return err
+			}
+			if err := a.printOne(o); err != nil {
+				return err
+			}
+			if m := o.Text("mismatches"); m != "" && m != "0" {
+				return fault.New(fault.Internal, "%s values differ between training and serving", m)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) environment() *cobra.Command {
+	cmd := &cobra.Command{Use: "env", Aliases: []string{"environment", "environments"}, Short: "Look at run environments"}
+	cmd.AddCommand(&cobra.Command{
+		Use: "logs NAME", Short: "Print an environment's build log", Example: "  falaj env logs sklearn -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.stream(cmd, "", "environments", args[0], "logs") },
+	})
+	return cmd
+}

@@ -1,0 +1,278 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/spf13/cobra"
+)
+
+// kind is how one kind of object is listed, shown and deleted.
+type kind struct {
+	path    string // below the project, or absolute when it starts with "/api"
+	columns []column
+}
+
+// kinds is the one list of what `get`, `describe` and `delete` know.
+var kinds = map[string]kind{
+	"projects":         {"/api/v1/projects", []column{{"NAME", "name"}, {"RESIDENCY", "residency"}, {"CREATED", "created_at"}}},
+	"zones":            {"/api/v1/zones", []column{{"NAME", "name"}, {"JURISDICTION", "jurisdiction"}, {"PROVIDER", "provider"}, {"TRUST", "trust"}}},
+	"pools":            {"/api/v1/pools", []column{{"NAME", "name"}, {"ZONE", "zone"}, {"ENGINE", "engine"}, {"CPU", "capacity.cpu"}, {"MEMORY", "capacity.memory"}, {"ISOLATION", "isolation"}, {"PRICE/H", "price_per_hour"}, {"RUNNING", "running"}}},
+	"datasets":         {"datasets", []column{{"NAME", "name"}, {"LATEST", "latest"}, {"CLASSIFICATION", "classification"}, {"RESIDENCY", "residency"}, {"CREATED", "created_at"}}},
+	"entities":         {"entities", []column{{"NAME", "name"}, {"VERSION", "version"}, {"JOIN KEYS", "join_keys"}, {"CREATED", "created_at"}}},
+	"feature-views":    {"feature-views", []column{{"NAME", "name"}, {"VERSION", "version"}, {"ENTITIES", "entities"}, {"TTL", "ttl"}, {"CREATED", "created_at"}}},
+	"feature-services": {"feature-services", []column{{"NAME", "name"}, {"VERSION", "version"}, {"FEATURES", "features"}, {"CREATED", "created_at"}}},
+	"environments":     {"environments", []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"DIGEST", "digest"}}},
+	"jobs":             {"jobs", []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}},
+	"models":           {"models", []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
+	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
+	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
+	"members":          {"members", []column{{"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
+}
+
+// kindOf accepts "job", "jobs", "Job", "FeatureView", "feature-view".
+func kindOf(word string) (string, kind, error) {
+	w := strings.ToLower(strings.NewReplacer("_", "-").Replace(word))
+	for name, k := range kinds {
+		flat := strings.ReplaceAll(name, "-", "")
+		for _, form := range []string{name, strings.TrimSuffix(name, "s"), flat, strings.TrimSuffix(flat, "s")} {
+			if w == form || (name == "entities" && w == "entity") {
+				return name, k, nil
+			}
+		}
+	}
+	return "", kind{}, usage("%q is not a kind of object; kinds: %s", word, strings.Join(keys(kinds), ", "))
+}
+
+func (a *app) pathOf(k kind) (string, error) {
+	if strings.HasPrefix(k.path, "/") {
+		return k.path, nil
+	}
+	p, err := a.inProject()
+	return "/api/v1/projects/" + url.PathEscape(p) + "/" + k.path, err
+}
+
+func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return keys(kinds), cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) apply() *cobra.Command {
+	var files []string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:     "apply -f FILE",
+		Short:   "Create or change objects as manifests describe them",
+		Long:    "Sends manifests: YAML documents {api_version: falaj/v1, kind, name, project, spec}. Applying the\nsame again changes nothing.",
+		Example: "  falaj apply -f examples/nycflights/manifests.yaml\n  falaj apply -f job.yaml --dry-run\n  cat *.yaml | falaj apply -f -",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(files) == 0 {
+				return usage("which file? Give -f FILE, or -f - for standard input")
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			project := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project)
+			var all []client.Applied
+			for _, f := range files {
+				b, err := a.read(f)
+				if err != nil {
+					return err
+				}
+				applied, err := c.Apply(cmd.Context(), project, b, dryRun)
+				all = append(all, applied...)
+				if err != nil {
+					return fmt.Errorf("%s: %w", f, err)
+				}
+			}
+			if a.output != "table" {
+				return a.printOne(all)
+			}
+			for _, r := range all {
+				line := strings.ToLower(r.Kind) + " " + r.Name
+				if r.Version > 0 {
+					line += fmt.Sprintf("@%d", r.Version)
+				}
+				if r.ID != "" {
+					line += " (" + r.ID + ")"
+				}
+				a.say("%s %s", line, r.Result)
+				if r.Diff != "" {
+					a.say("%s", r.Diff)
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "manifest file, or - for standard input; may be given more than once")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
+	return cmd
+}
+
+func (a *app) read(file string) ([]byte, error) {
+	const limit = 1 << 20
+	r := a.Stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, usage("%v", err)
+		}
+		defer f.Close()
+		r = f
+	}
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if len(b) > limit {
+		return nil, usage("%s is larger than 1 MiB", file)
+	}
+	return b, err
+}
+
+func (a *app) get() *cobra.Command {
+	return &cobra.Command{
+		Use:               "get KIND [NAME]",
+		Short:             "List objects, or show one",
+		Example:           "  falaj get jobs --project nyc\n  falaj get dataset weather -o yaml",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: completeKinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, k, err := kindOf(args[0])
+			if err != nil {
+				return err
+			}
+			path, err := a.pathOf(k)
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			objects := []client.Object{}
+			if len(args) == 2 {
+				var o client.Object
+				if err := c.Do(cmd.Context(), http.MethodGet, path+"/"+url.PathEscape(args[1]), nil, &o); err != nil {
+					return err
+				}
+				objects = append(objects, o)
+			} else if err := c.List(cmd.Context(), path, a.listQuery(k), func(o client.Object) error {
+				objects = append(objects, o)
+				return nil
+			}); err != nil {
+				return err
+			}
+			return a.print(objects, k.columns)
+		},
+	}
+}
+
+// listQuery narrows installation-wide lists to a project that was asked for.
+func (a *app) listQuery(k kind) url.Values {
+	if k.path == "/api/v1/tokens" && a.project != "" {
+		return url.Values{"project": {a.project}}
+	}
+	return nil
+}
+
+func (a *app) describe() *cobra.Command {
+	return &cobra.Command{
+		Use:               "describe KIND NAME",
+		Short:             "Show everything about an object, lineage included",
+		Example:           "  falaj describe model delay --project nyc\n  falaj describe job job_01J…",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completeKinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, k, err := kindOf(args[0])
+			if err != nil {
+				return err
+			}
+			path, err := a.pathOf(k)
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var o client.Object
+			if err := c.Do(cmd.Context(), http.MethodGet, path+"/"+url.PathEscape(args[1])+"?view=full", nil, &o); err != nil {
+				return err
+			}
+			lineage, _ := o["lineage"].(map[string]any)
+			if a.output != "table" || lineage == nil {
+				return a.printOne(o)
+			}
+			delete(o, "lineage")
+			if err := a.printYAML(o); err != nil {
+				return err
+			}
+			a.say("lineage:")
+			a.tree(lineage, "  ", "")
+			return nil
+		},
+	}
+}
+
+// tree draws a lineage node {name, detail, parents: […]} and what it came from.
+func (a *app) tree(node map[string]any, indent, branch string) {
+	o := client.Object(node)
+	line := o.Text("name")
+	if d := o.Text("detail"); d != "" {
+		line += "  " + d
+	}
+	a.say("%s%s%s", indent, branch, line)
+	parents, _ := node["parents"].([]any)
+	below := indent
+	switch branch {
+	case "├─ ":
+		below += "│  "
+	case "└─ ":
+		below += "   "
+	}
+	for i, p := range parents {
+		if m, ok := p.(map[string]any); ok {
+			b := "├─ "
+			if i == len(parents)-1 {
+				b = "└─ "
+			}
+			a.tree(m, below, b)
+		}
+	}
+}
+
+func (a *app) delete() *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete KIND NAME",
+		Short:             "Delete an object",
+		Example:           "  falaj delete deployment delay --project nyc",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completeKinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, k, err := kindOf(args[0])
+			if err != nil {
+				return err
+			}
+			path, err := a.pathOf(k)
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			if err := c.Do(cmd.Context(), http.MethodDelete, path+"/"+url.PathEscape(args[1]), nil, nil); err != nil {
+				return err
+			}
+			a.say("%s %s deleted", name, args[1])
+			return nil
+		},
+	}
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/goccy/go-yaml"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+)
+
+// column is one column of a table: its heading and the dotted path of its value.
+type column struct{ head, path string }
+
+// print writes objects in the chosen format.
+func (a *app) print(objects []client.Object, columns []column) error {
+	switch a.output {
+	case "json":
+		return a.printJSON(objects)
+	case "yaml":
+		return a.printYAML(objects)
+	case "table":
+	default:
+		return usage("--output is %q; it may be table, json or yaml", a.output)
+	}
+	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
+	heads := make([]string, len(columns))
+	for i, c := range columns {
+		heads[i] = c.head
+	}
+	fmt.Fprintln(w, strings.Join(heads, "\t"))
+	for _, o := range objects {
+		cells := make([]string, len(columns))
+		for i, c := range columns {
+			cells[i] = cell(o, c.path)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	return w.Flush()
+}
+
+func cell(o client.Object, path string) string {
+	v := o.Text(path)
+	if t, err := time.Parse(time.RFC3339Nano, v); err == nil {
+		if t.IsZero() {
+			return "-"
+		}
+		return t.Local().Format("2006-01-02 15:04:05")
+	}
+	v = strings.Map(func(r rune) rune { // a name in the data must not drive the terminal
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, v)
+	if v == "" {
+		return "-"
+	}
+	if len(v) > 60 {
+		return v[:57] + "…"
+	}
+	return v
+}
+
+// printOne writes one object: JSON, YAML, or YAML-like lines for people.
+func (a *app) printOne(v any) error {
+	switch a.output {
+	case "json":
+		return a.printJSON(v)
+	case "yaml", "table":
+		return a.printYAML(v)
+	}
+	return usage("--output is %q; it may be table, json or yaml", a.output)
+}
+
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.Stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+func (a *app) printYAML(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	y, err := yaml.JSONToYAML(b)
+	if err != nil {
+		return err
+	}
+	_, err = a.Stdout.Write(y)
+	return err
+}
+
+func (a *app) say(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
+
+// terminal reports whether progress may be drawn on stderr.
+func (a *app) terminal() bool {
+	f, ok := a.Stderr.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && a.env("TERM") != "dumb" && a.env("CI") == ""
+}
+
+// progress wraps a reader of known size with a bar on terminals; done ends it.
+func (a *app) progress(what string, size int64, r io.Reader) (wrapped io.Reader, done func()) {
+	if !a.terminal() || size <= 0 {
+		return r, func() {}
+	}
+	p := mpb.New(mpb.WithOutput(a.Stderr), mpb.WithWidth(40))
+	bar := p.AddBar(size,
+		mpb.PrependDecorators(decor.Name(what+" "), decor.CountersKibiByte("% .1f / % .1f")),
+		mpb.AppendDecorators(decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO), "checking")))
+	return bar.ProxyReader(r), func() {
+		bar.Abort(false)
+		p.Wait()
+	}
+}
+
+// keys lists a map's keys in order, for messages.
+func keys[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for k := range m {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	return names
+}

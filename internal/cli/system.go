@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// configFlags are the configuration keys that have a flag of their own.
+var configFlags = []struct{ flag, key, help string }{
+	{"data", "data", "directory of everything that Falaj keeps"},
+	{"http", "http", "address of the HTTP listener (default 127.0.0.1:7070)"},
+	{"grpc", "grpc", "address of the gRPC listener (default 127.0.0.1:7071)"},
+	{"flight", "flight", "address of the Arrow Flight listener (default 127.0.0.1:7072)"},
+	{"store", "store.url", "sqlite:///path or postgres://… (default SQLite in the data directory)"},
+	{"isolation", "isolation", "least isolation of user code: sandbox, or process where the kernel forbids sandboxes"},
+	{"key-passphrase-file", "keys.passphrase_file", "file whose content seals the master key"},
+	{"tls-cert", "tls.cert", "PEM certificate chain, needed off loopback"},
+	{"tls-key", "tls.key", "PEM private key"},
+	{"log-level", "log.level", "debug, info, warn or error"},
+	{"log-format", "log.format", "text or json"},
+}
+
+type configArgs struct {
+	file string
+	set  []string
+}
+
+func (c *configArgs) register(f *pflag.FlagSet) {
+	f.StringVar(&c.file, "config", "", "configuration file (FALAJ_CONFIG)")
+	f.StringArrayVar(&c.set, "set", nil, "set any configuration key, e.g. --set limits.upload=1GiB")
+	for _, cf := range configFlags {
+		f.String(cf.flag, "", cf.help)
+	}
+}
+
+func (c *configArgs) read(a *app, f *pflag.FlagSet) (string, map[string]any, error) {
+	values := map[string]any{}
+	for _, kv := range c.set {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok {
+			return "", nil, usage("--set %s: write key=value", kv)
+		}
+		values[k] = v
+		if strings.HasSuffix(k, "hosts") {
+			values[k] = strings.Split(v, ",")
+		}
+	}
+	for _, cf := range configFlags {
+		if f.Changed(cf.flag) {
+			values[cf.key] = f.Lookup(cf.flag).Value.String()
+		}
+	}
+	return first(c.file, a.env("FALAJ_CONFIG")), values, nil
+}
+
+func (a *app) up() *cobra.Command {
+	var c configArgs
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start the server with everything embedded",
+		Long: "Starts Falaj in the foreground. On first start it makes the data directory, the master key\n" +
+			"and an admin token, which is printed once and stored for this user's command line.",
+		Example: "  falaj up --data ./data\n  falaj up --config /etc/falaj.yaml --store postgres://falaj@db/falaj",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, values, err := c.read(a, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			return a.Up(cmd.Context(), file, values)
+		},
+	}
+	c.register(cmd.Flags())
+	return cmd
+}
+
+func (a *app) doctor() *cobra.Command {
+	var c configArgs
+	cmd := &cobra.Command{
+		Use:     "doctor",
+		Short:   "Check this machine and configuration, and say what to do",
+		Example: "  falaj doctor --data ./data",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, values, err := c.read(a, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			report, usable := a.Doctor(file, values)
+			fmt.Fprint(a.Stdout, report)
+			if !usable {
+				return fault.New(fault.Unavailable, "this machine cannot run Falaj as configured").WithHint("See the lines marked ✗.")
+			}
+			return nil
+		},
+	}
+	c.register(cmd.Flags())
+	return cmd
+}
+
+func (a *app) config() *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Show and check the configuration"}
+	for _, sub := range []struct{ use, short string }{{"check", "Load the configuration and say what is wrong with it"}, {"show", "Show every key, the value in force and its meaning"}} {
+		var c configArgs
+		show := sub.use == "show"
+		one := &cobra.Command{
+			Use: sub.use, Short: sub.short, Args: cobra.NoArgs,
+			Example: "  falaj config " + sub.use + " --config falaj.yaml",
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				file, values, err := c.read(a, cmd.Flags())
+				if err != nil {
+					return err
+				}
+				text, err := a.CheckConfig(file, values)
+				if err != nil {
+					return err
+				}
+				if show {
+					fmt.Fprint(a.Stdout, text)
+					return nil
+				}
+				a.say("The configuration is valid.")
+				return nil
+			},
+		}
+		c.register(one.Flags())
+		cmd.AddCommand(one)
+	}
+	return cmd
+}
+
+func (a *app) login() *cobra.Command {
+	return &cobra.Command{
+		Use:     "login",
+		Short:   "Store an access token for this user",
+		Long:    "Checks a token against the server and stores it in the user's configuration directory (mode 0600).\nThe token is read from standard input or FALAJ_TOKEN, never from an argument.",
+		Example: "  falaj login --server https://falaj.example:7070 --project nyc < token.txt",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server := first(a.server, a.env("FALAJ_URL"), "http://127.0.0.1:7070")
+			token := a.env("FALAJ_TOKEN")
+			if token == "" {
+				if a.terminal() {
+					fmt.Fprint(a.Stderr, "Access token: ")
+				}
+				line, _ := bufio.NewReader(a.Stdin).ReadString('\n')
+				token = strings.TrimSpace(line)
+			}
+			if token == "" {
+				return usage("no token on standard input")
+			}
+			var options []client.Option
+			if a.ca != "" {
+				options = append(options, client.WithCA(a.ca))
+			}
+			c, err := client.New(server, token, options...)
+			if err != nil {
+				return err
+			}
+			var who client.Object
+			if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/whoami", nil, &who); err != nil {
+				return err
+			}
+			if err := a.store(credentials{Server: server, Token: token, Project: a.project, CA: a.ca}); err != nil {
+				return err
+			}
+			a.say("Logged in to %s as %s.", server, first(who.Text("name"), who.Text("id")))
+			return nil
+		},
+	}
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Run: func(*cobra.Command, []string) { a.say("falaj %s", a.Version) },
+	}
+}
+
+// child is the hidden entry of processes that Falaj starts of itself.
+func (a *app) child() *cobra.Command {
+	return &cobra.Command{
+		Use: "child MODE", Hidden: true, Args: cobra.MinimumNArgs(1), DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.Child(args[0], args[1:], a.Stdin, a.Stdout)
+		},
+	}
+}

@@ -1,0 +1,358 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/spf13/cobra"
+)
+
+// stream copies a plain answer to standard output.
+func (a *app) stream(cmd *cobra.Command, query string, parts ...string) error {
+	path, err := a.inProjectPath(parts...)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	resp, err := c.Send(cmd.Context(), http.MethodGet, path+query, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(a.Stdout, resp.Body)
+	return err
+}
+
+func (a *app) job() *cobra.Command {
+	cmd := &cobra.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Follow, explain and cancel jobs"}
+	var follow bool
+	logs := &cobra.Command{
+		Use: "logs JOB", Short: "Print a job's output", Example: "  falaj job logs job_01J… --follow -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.stream(cmd, fmt.Sprintf("?follow=%t", follow), "jobs", args[0], "logs")
+		},
+	}
+	logs.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
+	why := &cobra.Command{
+		Use: "why JOB", Short: "Say in words why a job is where it is", Example: "  falaj job why job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodGet, nil, &o, "jobs", args[0], "why"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			reasons, _ := o["reasons"].([]any)
+			for _, r := range reasons {
+				a.say("%v", r)
+			}
+			return nil
+		},
+	}
+	cancel := &cobra.Command{
+		Use: "cancel JOB", Short: "Stop a job: SIGTERM, a grace period, SIGKILL", Example: "  falaj job cancel job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "jobs", args[0], "cancel"); err != nil {
+				return err
+			}
+			a.say("job %s: %s", args[0], o.Text("state"))
+			return nil
+		},
+	}
+	wait := &cobra.Command{
+		Use: "wait JOB", Short: "Wait until a job has ended; exit code 1 unless it succeeded", Example: "  falaj job wait job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			for {
+				path, err := a.inProjectPath("jobs", args[0])
+				if err != nil {
+					return err
+				}
+				c, err := a.connect()
+				if err != nil {
+					return err
+				}
+				// The server holds the request until the job ends or 30 s pass.
+				if err := c.Do(cmd.Context(), http.MethodGet, path+"?wait=30s", nil, &o); err != nil {
+					return err
+				}
+				switch o.Text("state") {
+				case "succeeded":
+					a.say("%s succeeded", args[0])
+					return nil
+				case "failed", "cancelled":
+					return fault.New(fault.Internal, "%s %s: %s", args[0], o.Text("state"), o.Text("reason")).
+						WithHint("See `falaj job logs %s`.", args[0])
+				}
+			}
+		},
+	}
+	cmd.AddCommand(logs, why, cancel, wait)
+	return cmd
+}
+
+func (a *app) model() *cobra.Command {
+	cmd := &cobra.Command{Use: "model", Aliases: []string{"models"}, Short: "Versions, aliases and signatures of models"}
+	cmd.AddCommand(&cobra.Command{
+		Use: "versions NAME", Short: "List a model's versions", Example: "  falaj model versions delay -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.list(cmd, []column{{"MODEL", "name"}, {"VERSION", "version"}, {"STATE", "state"}, {"ALIASES", "aliases"}, {"SIGNED", "signed"}, {"RUN", "run_id"}, {"DIGEST", "digest"}, {"CREATED", "created_at"}}, "models", args[0], "versions")
+		},
+	}, &cobra.Command{
+		Use: "alias NAME ALIAS VERSION", Short: "Point an alias such as champion at a version", Example: "  falaj model alias delay champion 2 -p nyc", Args: cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.call(cmd, http.MethodPut, map[string]any{"version": args[2]}, nil, "models", args[0], "aliases", args[1]); err != nil {
+				return err
+			}
+			a.say("model %s: %s is version %s", args[0], args[1], args[2])
+			return nil
+		},
+	}, &cobra.Command{
+		Use: "verify NAME VERSION", Short: "Check a version's files against its signature", Example: "  falaj model verify delay 1 -p nyc", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "models", args[0], "versions", args[1], "verify"); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	})
+	return cmd
+}
+
+func (a *app) deploy() *cobra.Command {
+	cmd := &cobra.Command{Use: "deploy", Aliases: []string{"deployment"}, Short: "Ask deployed models"}
+	var file string
+	predict := &cobra.Command{
+		Use: "predict NAME", Short: "Send an Open Inference Protocol request and print the answer",
+		Example: "  falaj deploy predict delay -f request.json", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := a.read(file)
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var o client.Object
+			header := http.Header{"Content-Type": {"application/json"}}
+			if p := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project); p != "" {
+				header.Set("Falaj-Project", p)
+			}
+			resp, err := c.Send(cmd.Context(), http.MethodPost, "/v2/models/"+url.PathEscape(args[0])+"/infer", strings.NewReader(string(b)), header)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if err := client.Decode(resp.Body, &o); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	}
+	predict.Flags().StringVarP(&file, "file", "f", "-", "request body, - for standard input")
+	cmd.AddCommand(predict)
+	return cmd
+}
+
+func (a *app) pool() *cobra.Command {
+	cmd := &cobra.Command{Use: "pool", Aliases: []string{"pools"}, Short: "Look at pools and what runs on them"}
+	cmd.AddCommand(&cobra.Command{
+		Use: "list", Short: "List pools", Example: "  falaj pool list", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var objects []client.Object
+			if err := c.List(cmd.Context(), kinds["pools"].path, nil, func(o client.Object) error {
+				objects = append(objects, o)
+				return nil
+			}); err != nil {
+				return err
+			}
+			return a.print(objects, kinds["pools"].columns)
+		},
+	})
+	return cmd
+}
+
+func (a *app) audit() *cobra.Command {
+	cmd := &cobra.Command{Use: "audit", Short: "Read, export and verify the audit log"}
+	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify())
+	return cmd
+}
+
+func (a *app) auditList() *cobra.Command {
+	filter := map[string]*string{}
+	limit := 50
+	cmd := &cobra.Command{
+		Use: "list", Short: "List audited acts, newest first", Example: "  falaj audit list --outcome refused\n  falaj audit list -p nyc --action job.submit -o json", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			q := url.Values{}
+			if a.project != "" {
+				q.Set("project", a.project)
+			}
+			for name, v := range filter {
+				if *v != "" {
+					q.Set(name, *v)
+				}
+			}
+			objects := []client.Object{}
+			err = c.List(cmd.Context(), "/api/v1/audit", q, func(o client.Object) error {
+				if objects = append(objects, o); len(objects) >= limit {
+					return io.EOF
+				}
+				return nil
+			})
+			if err != nil && err != io.EOF { //nolint:errorlint // our own sentinel, unwrapped
+				return err
+			}
+			return a.print(objects, []column{{"INDEX", "index"}, {"TIME", "time"}, {"PROJECT", "project"}, {"ACTOR", "actor_name"}, {"ACTION", "action"}, {"OBJECT", "object"}, {"OUTCOME", "outcome"}, {"REASON", "reason"}})
+		},
+	}
+	for _, name := range []string{"actor", "action", "object", "outcome", "since", "until"} {
+		filter[name] = cmd.Flags().String(name, "", "only entries with this "+name)
+	}
+	cmd.Flags().IntVar(&limit, "limit", 50, "most entries to print")
+	return cmd
+}
+
+func (a *app) auditExport() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "export", Short: "Write the whole log with its proofs to a file", Example: "  falaj audit export -f audit.jsonl", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			resp, err := c.Send(cmd.Context(), http.MethodGet, "/api/v1/audit/export", nil, nil)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			w := a.Stdout
+			if file != "-" {
+				f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+				if err != nil {
+					return usage("%v", err)
+				}
+				defer f.Close()
+				w = f
+			}
+			_, err = io.Copy(w, resp.Body)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "-", "new file to write, - for standard output")
+	return cmd
+}
+
+func (a *app) auditVerify() *cobra.Command {
+	var key, checkpoints string
+	cmd := &cobra.Command{
+		Use: "verify FILE", Short: "Check an export offline: every entry, every checkpoint",
+		Long: "Needs no server. With --key (the log's public key, from a place you trust) and --checkpoints (the\n" +
+			"second place of the checkpoints) also a log that was rewritten as a whole is found.",
+		Example: "  falaj audit verify audit.jsonl\n  falaj audit verify audit.jsonl --checkpoints /mnt/other/checkpoints", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r := a.Stdin
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return usage("%v", err)
+				}
+				defer f.Close()
+				r = f
+			}
+			var second io.Reader
+			if checkpoints != "" {
+				f, err := os.Open(checkpoints)
+				if err != nil {
+					return usage("%v", err)
+				}
+				defer f.Close()
+				second = f
+			}
+			report, err := a.VerifyAudit(r, key, second)
+			if err != nil {
+				return err
+			}
+			a.say("%s", strings.TrimRight(report, "\n"))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&key, "key", "", "the log's public key")
+	cmd.Flags().StringVar(&checkpoints, "checkpoints", "", "file of checkpoints kept in a second place")
+	return cmd
+}
+
+func (a *app) tokens() *cobra.Command {
+	cmd := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make, list and revoke access tokens"}
+	var name, expires string
+	var scopes []string
+	create := &cobra.Command{
+		Use: "create", Short: "Make a service token for a project; it is shown once", Example: "  falaj token create --name ci --role engineer -p nyc", Args: cobra.NoArgs,
+	}
+	role := create.Flags().String("role", "engineer", "role of the service in the project: viewer engineer deployer admin auditor")
+	create.Flags().StringVar(&name, "name", "", "what the token is for")
+	create.Flags().StringVar(&expires, "expires", "2160h", "lifetime")
+	create.Flags().StringArrayVar(&scopes, "scope", nil, "narrow to an action such as model.read; may be given more than once")
+	create.RunE = func(cmd *cobra.Command, _ []string) error {
+		project, err := a.inProject()
+		if err != nil {
+			return err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		body := map[string]any{"project": project, "name": name, "role": *role, "expires_in": expires}
+		if len(scopes) > 0 {
+			body["scopes"] = scopes
+		}
+		var o client.Object
+		if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/tokens", body, &o); err != nil {
+			return err
+		}
+		if a.output != "table" {
+			return a.printOne(o)
+		}
+		a.say("%s", o.Text("secret"))
+		fmt.Fprintln(a.Stderr, "This is shown once. Give it to clients as FALAJ_TOKEN or MLFLOW_TRACKING_TOKEN.")
+		return nil
+	}
+	revoke := &cobra.Command{
+		Use: "revoke ID", Short: "Revoke a token", Example: "  falaj token revoke tok_01J…", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			if err := c.Do(cmd.Context(), http.MethodDelete, "/api/v1/tokens/"+url.PathEscape(args[0]), nil, nil); err != nil {
+				return err
+			}
+			a.say("token %s revoked", args[0])
+			return nil
+		},
+	}
+	cmd.AddCommand(create, revoke)
+	return cmd
+}
