@@ -7,10 +7,15 @@
 //     transaction there is; View in a read transaction. A Tx carries bun's query
 //     builder, so the *sql packages write one query for both databases.
 //   - Domain rows, audit entries and events commit in the same Tx.
-//   - A stream (Tx.Append, DB.ReadStream) is an append-only log read in commit
-//     order: the outbox, the audit rows and watches are streams.
+//   - A stream (Tx.Append, DB.ReadStream, DB.Changed) is an append-only log read
+//     in commit order: the outbox, the audit rows and watches are streams. A
+//     cursor (Tx.Cursor, Tx.SetCursor) is a reader's durable place in one.
 //   - A Lease makes one process the owner of a background loop; its epoch
 //     fences the writes of a former owner.
+//   - Once makes a request with an idempotency key take effect at most once.
+//
+// sqlite.go holds the group commit, postgres.go the retries, queue.go the fair
+// turn that both take; storetest is the suite that both pass.
 //
 // # Guarantees
 //
@@ -19,23 +24,35 @@
 // are serialisable. A reader of a stream never skips an entry that commits late:
 // positions are handed out up to a watermark below which nothing can appear.
 //
+// An error that Update returns because the commit itself failed may hide a write
+// that took place after all (the power failed, the connection broke): its kind
+// is Unavailable or Exhausted, never Conflict, and Once makes the repetition safe.
+//
 // # What the caller owes
 //
 // Closures do no I/O but the transaction's, start no goroutine, and may run more
-// than once (PostgreSQL retries serialisation failures). Time in rows is UTC
-// microseconds (Time), floating point that may be NaN is a Float, DDL is written
-// in the common subset: TEXT, BIGINT, DOUBLE PRECISION, BOOLEAN, BYTEA.
+// than once (PostgreSQL retries serialisation failures). A View or an Update is
+// not nested in an Update: the first joins the transaction, the second is refused.
+// Time in rows is UTC microseconds (Time), floating point that may be NaN is a
+// Float, DDL is written in the common subset: TEXT, BIGINT, DOUBLE PRECISION,
+// BOOLEAN, BYTEA, no deferred constraints.
 package store
 
 import (
+	"context"
+	"database/sql"
 	"io/fs"
+	"sync"
+	"sync/atomic"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/uptrace/bun"
 )
 
 // Config says which database to open.
 type Config struct {
-	// URL is "sqlite:///path/to/falaj.db" or "postgres://user@host/db".
+	// URL is "sqlite:///path/to/falaj.db" (the path as it is, nothing escaped) or
+	// "postgres://user@host/db".
 	URL string
 	// Migrations are applied in order, each set under its own version table.
 	Migrations []Migrations
@@ -49,30 +66,151 @@ type Migrations struct {
 	FS   fs.FS
 }
 
+// DB is an open database. Safe for concurrent use; Close it.
+type DB struct {
+	engine  engine
+	changes *changes
+	close   sync.Once
+	closed  error
+}
+
+// engine is what differs between the two databases.
+type engine interface {
+	// update runs fn in a write transaction when lane's turn has come, and
+	// returns when the outcome is known. fn may run more than once.
+	update(ctx context.Context, lane string, fn func(ctx context.Context, tx bun.Tx) error) error
+	// view runs fn in a read-only transaction of one snapshot.
+	view(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error
+
+	// entryTx is the expression for an entry's column tx, the first part of its
+	// position; below is the condition that keeps a reader under the watermark.
+	entryTx() (expr string)
+	below() (where string)
+	// watermark is the position below or at which nothing can appear any more.
+	watermark(ctx context.Context) (Position, error)
+	// now is the clock that leases go by, as an expression in microseconds.
+	now() (expr string)
+	// reader runs single statements outside a transaction.
+	reader() *bun.DB
+	// others reports whether other processes may write to the database.
+	others() bool
+
+	close() error
+}
+
 // Tx is a transaction shared by a domain, the audit log and the outbox.
 // It is valid inside its closure only and not safe for concurrent use.
 type Tx struct {
 	bun.IDB
-	hooks *hooks
+	db       *DB
+	hooks    *hooks
+	writable bool
+	ended    *atomic.Bool
 }
 
-type hooks struct{ committed []func() }
+// hooks are what a transaction does once it is durable.
+type hooks struct {
+	committed []func()
+	streams   []string
+}
+
+type contextKey struct{}
+
+// inside is the transaction of db that ctx runs in, or nil.
+func (db *DB) inside(ctx context.Context) *Tx {
+	tx, _ := ctx.Value(contextKey{}).(*Tx)
+	if tx == nil || tx.db != db || tx.ended.Load() {
+		return nil
+	}
+	return tx
+}
+
+// Update runs fn in a write transaction and returns when it is durable. lane is
+// the project (or "" for the system) whose turn it is in the fair write queue.
+//
+// Errors: fn's own; fault.Exhausted when the lane has too many writes waiting or
+// the disk is full; fault.Unavailable when the whole queue is full, did not move
+// for half a minute, or the database is away; ctx's while waiting for the turn.
+// A panic in fn undoes fn and goes on in the caller.
+func (db *DB) Update(ctx context.Context, lane string, fn func(ctx context.Context, tx *Tx) error) error {
+	if tx := db.inside(ctx); tx != nil && tx.writable {
+		return fault.New(fault.Internal, "store: Update inside Update; hand the transaction on instead")
+	}
+	once := onceFrom(ctx, db)
+	var h *hooks
+	var streams []string // that have new entries
+	n := db.changes.begin()
+	defer func() { db.changes.end(n, streams) }()
+	err := db.engine.update(ctx, lane, func(ctx context.Context, btx bun.Tx) error {
+		h = &hooks{}
+		tx := &Tx{IDB: btx, db: db, hooks: h, writable: true, ended: &atomic.Bool{}}
+		defer tx.ended.Store(true)
+		ctx = context.WithValue(ctx, contextKey{}, tx)
+		if once != nil {
+			if err := once.claim(ctx, tx); err != nil {
+				return err
+			}
+		}
+		return fn(ctx, tx)
+	})
+	if err != nil {
+		return classify(err)
+	}
+	if once != nil {
+		once.claimed.Store(true)
+	}
+	streams = h.streams
+	for _, f := range h.committed {
+		f()
+	}
+	return nil
+}
+
+// View runs fn in a read transaction that sees one snapshot: every write
+// acknowledged before View was called, and none of a later one. Inside an Update
+// or a View it joins that transaction.
+func (db *DB) View(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	if tx := db.inside(ctx); tx != nil {
+		return fn(ctx, tx)
+	}
+	return classify(db.engine.view(ctx, func(ctx context.Context, btx bun.Tx) error {
+		tx := &Tx{IDB: btx, db: db, hooks: &hooks{}, ended: &atomic.Bool{}}
+		defer tx.ended.Store(true)
+		return fn(context.WithValue(ctx, contextKey{}, tx), tx)
+	}))
+}
+
+// Close refuses new transactions, waits for those that run or wait for their
+// turn, and closes the database. It may be called twice.
+func (db *DB) Close() error {
+	db.close.Do(func() {
+		db.changes.stop()
+		db.closed = db.engine.close()
+	})
+	return db.closed
+}
 
 // OnCommit runs f after the transaction is durable, before Update returns.
 // f must not block; it is for waking loops.
 func (tx *Tx) OnCommit(f func()) { tx.hooks.committed = append(tx.hooks.committed, f) }
 
-// Position is a place in a stream. The zero Position is before the first entry.
-type Position struct {
-	Tx  uint64 // commit group: 0 on SQLite, the transaction id on PostgreSQL
-	Seq uint64
+// Savepoint runs fn so that its error or panic undoes only what fn did.
+func (tx *Tx) Savepoint(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	committed, streams := len(tx.hooks.committed), len(tx.hooks.streams)
+	kept := false
+	defer func() {
+		if !kept {
+			tx.hooks.committed, tx.hooks.streams = tx.hooks.committed[:committed], tx.hooks.streams[:streams]
+		}
+	}()
+	err := tx.RunInTx(ctx, nil, func(ctx context.Context, inner bun.Tx) error {
+		sub := *tx
+		sub.IDB = inner
+		return fn(context.WithValue(ctx, contextKey{}, &sub), &sub)
+	})
+	kept = err == nil
+	return err
 }
 
-// Record is one entry of a stream.
-type Record struct {
-	Position Position
-	Time     Time
-	Project  string // owner, for filtered watches; may be empty
-	Kind     string // what it is, e.g. "job.finished"
-	Body     []byte // JSON
-}
+// readOnly are the options of a View.
+var readOnly = &sql.TxOptions{ReadOnly: true}

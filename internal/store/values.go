@@ -6,6 +6,9 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/uptrace/bun/dialect"
+	"github.com/uptrace/bun/schema"
 )
 
 // Time is an instant as the databases keep it: microseconds since 1970, UTC, in
@@ -28,11 +31,32 @@ func (t Time) Time() time.Time {
 	return time.UnixMicro(int64(t)).UTC()
 }
 
-// Float is a float64 for a DOUBLE PRECISION column that keeps NaN and the
-// infinities on both databases. NaN sorts after every number on both.
+// Float is a float64 for a DOUBLE PRECISION column that keeps every number, NaN
+// and the infinities on both databases. They sort in the same order on both:
+// NaN after every number. (SQLite stores -0 as 0.)
 type Float float64
 
-// Value stores what SQLite has no literal for as text, which PostgreSQL casts.
+// AppendQuery writes the literal: SQLite reads a number too large as infinity
+// and has no NaN, which it keeps as text; PostgreSQL casts the text.
+func (f Float) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
+	v := float64(f)
+	lite := gen.Dialect().Name() == dialect.SQLite
+	switch {
+	case math.IsNaN(v):
+		return append(b, "'NaN'"...), nil
+	case math.IsInf(v, 1) && lite:
+		return append(b, "9e999"...), nil
+	case math.IsInf(v, -1) && lite:
+		return append(b, "-9e999"...), nil
+	case math.IsInf(v, 1):
+		return append(b, "'Infinity'"...), nil
+	case math.IsInf(v, -1):
+		return append(b, "'-Infinity'"...), nil
+	}
+	return strconv.AppendFloat(b, v, 'e', -1, 64), nil
+}
+
+// Value is for arguments that do not go through bun.
 func (f Float) Value() (driver.Value, error) {
 	v := float64(f)
 	switch {

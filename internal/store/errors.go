@@ -1,0 +1,88 @@
+package store
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"syscall"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/mattn/go-sqlite3"
+)
+
+var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it runs.")
+
+// IsUnique reports whether err is a violation of a primary key or unique index,
+// on either database. The transaction of a statement that failed so goes on only
+// behind a Savepoint.
+func IsUnique(err error) bool {
+	var lite sqlite3.Error
+	if errors.As(err, &lite) {
+		return lite.ExtendedCode == sqlite3.ErrConstraintUnique || lite.ExtendedCode == sqlite3.ErrConstraintPrimaryKey
+	}
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "23505"
+}
+
+// classify gives an error of the database that nobody classified yet its kind
+// and a hint; the text and the chain stay.
+func classify(err error) error {
+	if err == nil || fault.KindOf(err) != fault.Internal {
+		return err
+	}
+	kind, hint := kindOf(err)
+	if kind == fault.Internal && hint == "" {
+		return err
+	}
+	return &fault.Error{Kind: kind, Message: err.Error(), Hint: hint, Err: err}
+}
+
+func kindOf(err error) (fault.Kind, string) {
+	const (
+		full  = "Free disk space where the database is; nothing that was acknowledged is lost."
+		perm  = "Check that the server may read and write the database's directory."
+		again = "Try again."
+	)
+	var lite sqlite3.Error
+	var pg *pgconn.PgError
+	var connect *pgconn.ConnectError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fault.Timeout, again
+	case errors.Is(err, context.Canceled):
+		return fault.Unavailable, "The caller went away before the write began."
+	case IsUnique(err):
+		return fault.Conflict, "It exists already."
+	case errors.As(err, &lite):
+		switch {
+		case lite.Code == sqlite3.ErrFull, lite.SystemErrno == syscall.ENOSPC, lite.SystemErrno == syscall.EDQUOT,
+			lite.ExtendedCode == sqlite3.ErrIoErrSHMSize:
+			return fault.Exhausted, full
+		case lite.Code == sqlite3.ErrBusy, lite.Code == sqlite3.ErrLocked:
+			return fault.Unavailable, "Another program holds the database; end it and try again."
+		case lite.Code == sqlite3.ErrReadonly, lite.Code == sqlite3.ErrCantOpen, lite.Code == sqlite3.ErrPerm:
+			return fault.Unavailable, perm
+		case lite.Code == sqlite3.ErrIoErr:
+			return fault.Unavailable, "The disk under the database reports errors; look at the kernel's log."
+		case lite.Code == sqlite3.ErrCorrupt, lite.Code == sqlite3.ErrNotADB:
+			return fault.Internal, "The database file is damaged; restore the latest backup."
+		case lite.Code == sqlite3.ErrTooBig:
+			return fault.TooLarge, ""
+		}
+	case errors.As(err, &pg):
+		switch pg.Code[:2] {
+		case "40":
+			return fault.Unavailable, "Too many writers changed the same rows; try again."
+		case "53":
+			return fault.Exhausted, "PostgreSQL is out of disk, memory or connections; nothing that was acknowledged is lost."
+		case "08", "57":
+			return fault.Unavailable, "PostgreSQL is stopping or away; try again when it runs."
+		case "28", "3D":
+			return fault.Unavailable, "Check the user, password and database of the store URL."
+		}
+	case errors.As(err, &connect), errors.Is(err, driver.ErrBadConn), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return fault.Unavailable, "Check that PostgreSQL runs and the store URL is right."
+	}
+	return fault.Internal, ""
+}

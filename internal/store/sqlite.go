@@ -1,0 +1,490 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/mattn/go-sqlite3"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
+)
+
+// Bounds of one group: the closures that share a COMMIT, and so a sync. A group
+// ends at either bound or when nobody waits, so its first closure is not kept
+// waiting by those that come after.
+const (
+	maxGroup     = 512
+	maxGroupTime = 25 * time.Millisecond
+	maxTurnWait  = 30 * time.Second
+)
+
+// sqliteDB is SQLite in WAL mode with synchronous=FULL: one goroutine owns the
+// one connection that writes; readers have connections of their own.
+//
+// The writer opens a transaction, gives the waiting closures their turn in it
+// one after the other, each inside a savepoint, and commits once. A closure runs
+// in its caller's goroutine while the writer waits, so that a panic or a Goexit
+// of it is the caller's and not the writer's. Also a closure that failed is
+// answered only after the commit: what it saw may be from the same group.
+type sqliteDB struct {
+	queue  *queue[*turn]
+	writes *bun.DB
+	reads  *bun.DB
+	holder atomic.Pointer[string] // lane whose closure runs, for the message of those who waited in vain
+	done   chan struct{}          // closed when the writer has ended
+}
+
+// turn is one closure on its way through the writer.
+type turn struct {
+	lane  string
+	begin chan bun.Tx // writer → caller: run in this transaction; closed with err set: not at all
+	ran   chan verdict
+	ended chan struct{} // writer → caller: the group's outcome is in err
+	err   error
+}
+
+type verdict uint8
+
+const (
+	keep    verdict = iota
+	undo            // and the caller waits for the outcome
+	abandon         // and the caller is gone
+)
+
+func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sqliteDB, error) {
+	if err := createPrivate(path); err != nil {
+		return nil, err
+	}
+	file := "file:" + url.PathEscape(path)
+	params := url.Values{
+		"_busy_timeout": {"10000"}, "_foreign_keys": {"1"},
+		"_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_txlock": {"immediate"},
+	}
+	if sqliteVFS != "" {
+		params.Set("vfs", sqliteVFS)
+	}
+	writes := sql.OpenDB(&sqliteWriter{dsn: file + "?" + params.Encode()})
+	writes.SetMaxOpenConns(1)
+	s := &sqliteDB{queue: newQueue[*turn](), writes: bun.NewDB(writes, sqlitedialect.New()), done: make(chan struct{})}
+	err := s.check(ctx)
+	if err == nil {
+		err = migrate(ctx, writes, sqliteMigrations, migrations)
+	}
+	if err == nil {
+		// A lease on SQLite is another process's only if that process is dead: the
+		// data directory has one server.
+		_, err = writes.ExecContext(ctx, `UPDATE store_lease SET expires = 0`)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		_ = writes.Close()
+		return nil, classify(err)
+	}
+	params.Del("_journal_mode")
+	params.Del("_txlock")
+	params.Set("mode", "ro")
+	params.Set("_query_only", "1")
+	reads, err := sql.Open("sqlite3", file+"?"+params.Encode())
+	if err != nil {
+		_ = writes.Close()
+		return nil, err
+	}
+	reads.SetMaxOpenConns(max(8, 2*runtime.GOMAXPROCS(0)))
+	reads.SetMaxIdleConns(4)
+	s.reads = bun.NewDB(reads, sqlitedialect.New())
+	go s.write()
+	return s, nil
+}
+
+// sqliteVFS is the operating system layer to open with; a test that cuts the
+// power brings its own.
+var sqliteVFS string
+
+// createPrivate makes an empty database file that only we may read; SQLite gives
+// the files beside it the same permissions.
+func createPrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return fault.New(fault.Invalid, "the directory of the database %s does not exist", path).WithHint("Create it first.")
+	}
+	if err != nil {
+		return fault.New(fault.Unavailable, "open database: %w", err).WithHint("Check that the server may read and write the database's directory.")
+	}
+	return f.Close()
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// check refuses a place where SQLite cannot keep its promise.
+func (s *sqliteDB) check(ctx context.Context) error {
+	var journal string
+	var synchronous int
+	if err := s.writes.DB.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&journal); err != nil {
+		return fault.Wrap(classify(err), "open database")
+	}
+	if err := s.writes.DB.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&synchronous); err != nil {
+		return fault.Wrap(classify(err), "open database")
+	}
+	if journal != "wal" || synchronous != 2 {
+		return fault.New(fault.Unsupported, "the database has journal_mode %s and synchronous %d instead of wal and 2", journal, synchronous).
+			WithHint("Put the data directory on a local file system; network file systems cannot hold it.")
+	}
+	return nil
+}
+
+func (s *sqliteDB) update(ctx context.Context, lane string, fn func(ctx context.Context, tx bun.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t := &turn{lane: lane, begin: make(chan bun.Tx, 1), ran: make(chan verdict, 1), ended: make(chan struct{})}
+	if err := s.queue.push(lane, t); err != nil {
+		return err
+	}
+	tx, ok, err := s.await(ctx, t)
+	if err != nil {
+		return err
+	}
+	if !ok { // the group could not begin
+		<-t.ended
+		return t.err
+	}
+	v := abandon
+	defer func() {
+		if v == abandon { // fn panicked or ended the goroutine
+			t.ran <- abandon
+		}
+	}()
+	err = fn(ctx, tx)
+	v = keep
+	if err != nil {
+		v = undo
+	}
+	t.ran <- v
+	<-t.ended
+	if t.err != nil {
+		return t.err
+	}
+	return err
+}
+
+// await waits for the turn, at most until ctx ends or the queue seems stuck.
+func (s *sqliteDB) await(ctx context.Context, t *turn) (bun.Tx, bool, error) {
+	select {
+	case tx, ok := <-t.begin: // the common case under load needs no timer
+		return tx, ok, nil
+	default:
+	}
+	timeout := time.NewTimer(maxTurnWait)
+	defer timeout.Stop()
+	var err error
+	select {
+	case tx, ok := <-t.begin:
+		return tx, ok, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timeout.C:
+		err = s.stuck()
+	}
+	if s.queue.remove(t.lane, t) {
+		return bun.Tx{}, false, err
+	}
+	if _, ok := <-t.begin; ok { // the turn came at the same moment
+		t.ran <- abandon
+	}
+	return bun.Tx{}, false, err
+}
+
+func (s *sqliteDB) stuck() error {
+	who := "the disk"
+	if p := s.holder.Load(); p != nil {
+		who = fmt.Sprintf("a write of project %q", *p)
+	}
+	return fault.New(fault.Unavailable, "no turn to write within %s: %s does not end", maxTurnWait, who).
+		WithHint("Try again; if it stays so, look at the disk's health and restart the server.")
+}
+
+// write is the writer's loop.
+func (s *sqliteDB) write() {
+	defer close(s.done)
+	last := 0
+	for range s.queue.filled {
+		for {
+			first, ok := s.queue.pop()
+			if !ok {
+				break
+			}
+			last = s.group(first, last)
+		}
+		if s.queue.stopped() {
+			return
+		}
+	}
+}
+
+// group runs closures, beginning with first, in one transaction. last is the
+// size of the group before, which tells whether more are about to come.
+func (s *sqliteDB) group(first *turn, last int) (size int) {
+	ctx := context.Background()
+	tx, err := s.writes.BeginTx(ctx, nil)
+	if err != nil {
+		s.refuse(first, err)
+		return 0
+	}
+	var (
+		waiting []*turn // for the outcome
+		kept    int
+		until   = time.Now().Add(maxGroupTime)
+	)
+	for t := first; t != nil; t = s.next(len(waiting), last, until) {
+		v, err := s.run(ctx, tx, t)
+		if v != abandon {
+			waiting = append(waiting, t)
+		}
+		if err != nil { // the whole transaction is lost
+			_ = tx.Rollback()
+			finish(waiting, err)
+			return len(waiting)
+		}
+		if v == keep {
+			kept++
+		}
+	}
+	if kept == 0 {
+		err = tx.Rollback()
+	} else {
+		err = tx.Commit()
+	}
+	if err != nil {
+		err = fault.Wrap(classify(err), "commit")
+	}
+	finish(waiting, err)
+	return len(waiting)
+}
+
+// next is the next closure for a group of n so far, nil when the group is to end.
+func (s *sqliteDB) next(n, last int, until time.Time) *turn {
+	if n >= maxGroup || !time.Now().Before(until) {
+		return nil
+	}
+	t, ok := s.queue.pop()
+	// Those whom the group before answered are on their way back; a sync costs
+	// more than letting them run.
+	for i := 0; !ok && n < last && i < 4; i++ {
+		runtime.Gosched()
+		t, ok = s.queue.pop()
+	}
+	if !ok {
+		return nil
+	}
+	return t
+}
+
+// run gives t its turn inside a savepoint. An error means that the transaction
+// as a whole is gone.
+func (s *sqliteDB) run(ctx context.Context, tx bun.Tx, t *turn) (verdict, error) {
+	if _, err := tx.Tx.ExecContext(ctx, `SAVEPOINT turn`); err != nil {
+		close(t.begin)
+		return undo, err
+	}
+	s.holder.Store(&t.lane)
+	t.begin <- tx
+	v := <-t.ran
+	s.holder.Store(nil)
+	if v != keep {
+		if _, err := tx.Tx.ExecContext(ctx, `ROLLBACK TO turn`); err != nil {
+			return v, err
+		}
+	}
+	_, err := tx.Tx.ExecContext(ctx, `RELEASE turn`)
+	return v, err
+}
+
+// refuse answers t and all who wait with an error from opening the transaction.
+func (s *sqliteDB) refuse(t *turn, err error) {
+	err = fault.Wrap(classify(err), "begin")
+	for ok := true; ok; t, ok = s.queue.pop() {
+		close(t.begin)
+		t.err = err
+		close(t.ended)
+	}
+}
+
+func finish(turns []*turn, err error) {
+	for _, t := range turns {
+		t.err = err
+		close(t.ended)
+	}
+}
+
+func (s *sqliteDB) view(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error {
+	return viewOn(ctx, s.reads, readOnly, fn)
+}
+
+// viewOn runs fn in a read transaction on a connection of the pool, for which it
+// waits as long as for a turn to write.
+func viewOn(ctx context.Context, db *bun.DB, options *sql.TxOptions, fn func(ctx context.Context, tx bun.Tx) error) error {
+	wait, cancel := context.WithTimeout(ctx, maxTurnWait)
+	defer cancel()
+	conn, err := db.Conn(wait)
+	if err != nil {
+		if ctx.Err() == nil && wait.Err() != nil {
+			return fault.New(fault.Unavailable, "no connection to read within %s", maxTurnWait).
+				WithHint("Try again; too many long reads are under way.")
+		}
+		return err
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	return fn(ctx, tx)
+}
+
+func (s *sqliteDB) entryTx() string { return `0` }
+func (s *sqliteDB) below() string   { return `1 = 1` }
+func (s *sqliteDB) now() string     { return strconv.FormatInt(int64(At(time.Now())), 10) }
+func (s *sqliteDB) reader() *bun.DB { return s.reads }
+func (s *sqliteDB) others() bool    { return false }
+
+// watermark is the last number handed out: there is one writer, and it numbers
+// entries in the order in which it commits them.
+func (s *sqliteDB) watermark(ctx context.Context) (Position, error) {
+	var p Position
+	err := s.reads.DB.QueryRowContext(ctx, `SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'store_stream'`).Scan(&p.Seq)
+	return p, err
+}
+
+func (s *sqliteDB) close() error {
+	s.queue.stop()
+	<-s.done
+	return errors.Join(s.reads.Close(), s.writes.Close())
+}
+
+// sqliteWriter opens the connection that writes.
+type sqliteWriter struct{ dsn string }
+
+func (w *sqliteWriter) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
+
+func (w *sqliteWriter) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := w.Driver().Open(w.dsn)
+	if err != nil {
+		return nil, err
+	}
+	conn := &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}
+	// Fewer, larger checkpoints than by default; the file shrinks again after a
+	// burst. 4096 pages are 16 MiB.
+	for _, pragma := range []string{`PRAGMA wal_autocheckpoint = 4096`, `PRAGMA journal_size_limit = 67108864`} {
+		if _, err := conn.SQLiteConn.ExecContext(ctx, pragma, nil); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+// sqliteConn is the writer's connection. It keeps one closure from harming the
+// others of its group: a cancelled context does not interrupt a statement
+// (SQLite would undo the whole transaction), and after SQLite undid the
+// transaction by itself (disk full, I/O error) no statement runs outside it.
+type sqliteConn struct {
+	*sqlite3.SQLiteConn
+	inTx  bool
+	cause error // the last error of a statement in this transaction
+}
+
+func (c *sqliteConn) BeginTx(_ context.Context, options driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.SQLiteConn.BeginTx(context.Background(), options)
+	if err != nil {
+		return nil, err
+	}
+	c.inTx, c.cause = true, nil
+	return &sqliteTx{c: c, tx: tx}, nil
+}
+
+func (c *sqliteConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.lost(); err != nil {
+		return nil, err
+	}
+	res, err := c.SQLiteConn.ExecContext(context.WithoutCancel(ctx), query, args)
+	c.note(err)
+	return res, err
+}
+
+func (c *sqliteConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.lost(); err != nil {
+		return nil, err
+	}
+	rows, err := c.SQLiteConn.QueryContext(context.WithoutCancel(ctx), query, args)
+	c.note(err)
+	return rows, err
+}
+
+func (c *sqliteConn) note(err error) {
+	if err != nil && c.inTx && c.cause == nil && c.AutoCommit() {
+		c.cause = err
+	}
+}
+
+// lost is an error when the transaction that the caller believes in is gone.
+func (c *sqliteConn) lost() error {
+	if !c.inTx || !c.AutoCommit() {
+		return nil
+	}
+	if c.cause != nil {
+		return fmt.Errorf("the transaction was undone by the database: %w", c.cause)
+	}
+	return errors.New("the transaction was ended by a statement in it")
+}
+
+type sqliteTx struct {
+	c  *sqliteConn
+	tx driver.Tx
+}
+
+func (t *sqliteTx) Commit() error {
+	err := t.c.lost()
+	t.c.inTx = false
+	if err != nil {
+		return err
+	}
+	return t.tx.Commit()
+}
+
+func (t *sqliteTx) Rollback() error {
+	gone := t.c.lost() != nil
+	t.c.inTx = false
+	if gone {
+		return nil
+	}
+	return t.tx.Rollback()
+}
+
+// sqlitePath is the file of a URL, and whether it is one of SQLite.
+func sqlitePath(rawURL string) (string, bool) {
+	path, ok := strings.CutPrefix(rawURL, "sqlite://")
+	return path, ok && path != ""
+}
