@@ -53,8 +53,8 @@ type Config struct {
 
 	Environments struct {
 		UV      string   `koanf:"uv" doc:"The uv binary; empty is beside falaj or on the PATH"`
-		Index   string   `koanf:"index" doc:"Package index URL; empty is uv's default"`
-		Hosts   []string `koanf:"hosts" doc:"host:port that environment builds may reach"`
+		Index   string   `koanf:"index" doc:"Package index URL; empty is what lib/package-index.json says"`
+		Hosts   []string `koanf:"hosts" doc:"host:port that environment builds may reach; empty is what lib/package-index.json says"`
 		CA      string   `koanf:"ca" doc:"PEM bundle that environment builds trust; empty is the system's"`
 		Timeout duration `koanf:"timeout" doc:"Longest build"`
 	} `koanf:"environments"`
@@ -86,7 +86,6 @@ func defaults() map[string]any {
 	return map[string]any{
 		"data": "./data", "http": "127.0.0.1:7070", "grpc": "127.0.0.1:7071", "flight": "127.0.0.1:7072",
 		"isolation":            "sandbox",
-		"environments.hosts":   []string{"index.example:443", "files.index.example:443"},
 		"environments.timeout": "20m",
 		"limits.upload":        "64GiB", "limits.body": "4MiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_time": "10m",

@@ -1,0 +1,171 @@
+package scheduler
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+var rewrite = flag.Bool("rewrite", false, "rewrite the expected output in testdata")
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// TestDecisions runs testdata/*.txt: each case is a world in lines, "----", and
+// the plan for it in words.
+func TestDecisions(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			for block := range strings.SplitSeq(strings.TrimRight(string(b), "\n"), "\n\n\n") {
+				world, _, ok := strings.Cut(block, "\n----")
+				if !ok {
+					t.Fatalf("a case without ----:\n%s", block)
+				}
+				plan := Decide(parseWorld(t, world))
+				fmt.Fprintf(&out, "%s\n----\n%s\n\n\n", world, strings.TrimRight(render(plan), "\n"))
+			}
+			got := strings.TrimRight(out.String(), "\n") + "\n"
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(b) {
+				t.Errorf("plan differs (run with -rewrite to accept)\n--- want\n%s\n--- got\n%s", b, got)
+			}
+		})
+	}
+}
+
+func render(p Plan) string {
+	var out strings.Builder
+	for _, pl := range p.Place {
+		fmt.Fprintln(&out, strings.TrimRight(fmt.Sprintf("place %s in %s %s", pl.Work, pl.Pool, pl.Node), " "))
+		for _, r := range pl.Passed {
+			fmt.Fprintf(&out, "  %s: %s\n", r.Step, r.Text)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.Wait)) {
+		possible := "waits"
+		if !p.Wait[id].Possible {
+			possible = "cannot run"
+		}
+		fmt.Fprintf(&out, "%s %s:\n", id, possible)
+		for _, r := range p.Wait[id].Reasons {
+			fmt.Fprintf(&out, "  %s: %s\n", r.Step, r.Text)
+		}
+	}
+	if !p.Wake.IsZero() {
+		fmt.Fprintln(&out, "wake", p.Wake.Format(time.RFC3339))
+	}
+	return out.String()
+}
+
+// parseWorld reads lines "pool NAME k=v…", "work ID k=v…", "running ID k=v…",
+// "quota PROJECT k=v…". Works are submitted a second apart in file order.
+func parseWorld(t *testing.T, world string) Delta {
+	t.Helper()
+	d := Delta{Now: start.Add(time.Hour), Quotas: map[string]resource.Amount{}}
+	for i, line := range strings.Split(world, "\n") {
+		f := strings.Fields(line)
+		if len(f) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		kv := map[string]string{}
+		for _, pair := range f[2:] {
+			k, v, _ := strings.Cut(pair, "=")
+			kv[k] = v
+		}
+		after := func(key string) time.Time {
+			if kv[key] == "" {
+				return time.Time{}
+			}
+			s, err := time.ParseDuration(kv[key])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Now.Add(s)
+		}
+		w := Work{
+			ID: ID(f[1]), Project: cmpOr(kv["project"], "p"), Request: amount(t, line, kv),
+			Residency: strings.Split(cmpOr(kv["zones"], "home"), ","), Isolation: Isolation(cmpOr(kv["isolation"], "sandbox")),
+			Submitted: start.Add(time.Duration(i) * time.Second), NotBefore: after("after"),
+		}
+		w.Priority, _ = strconv.Atoi(kv["priority"])
+		if kv["pools"] != "" {
+			w.Pools = strings.Split(kv["pools"], ",")
+		}
+		switch f[0] {
+		case "pool":
+			p := Pool{Name: f[1], Zone: cmpOr(kv["zone"], "home"), Isolation: Isolation(cmpOr(kv["isolation"], "sandbox")), Closed: kv["closed"], Delegated: kv["delegated"] != ""}
+			p.PricePerHour, _ = strconv.ParseFloat(kv["price"], 64)
+			for n := range atLeastOne(kv["nodes"]) {
+				p.Nodes = append(p.Nodes, Node{Name: fmt.Sprintf("n%d", n+1), Amount: w.Request})
+			}
+			d.Pools = append(d.Pools, p)
+		case "work":
+			d.Submitted = append(d.Submitted, w)
+		case "running":
+			d.Started = append(d.Started, Running{Work: w, Pool: kv["pool"], Node: kv["node"], Deadline: after("deadline")})
+		case "quota":
+			d.Quotas[f[1]] = w.Request
+		default:
+			t.Fatalf("line %q", line)
+		}
+	}
+	return d
+}
+
+func amount(t *testing.T, line string, kv map[string]string) (a resource.Amount) {
+	t.Helper()
+	var err1, err2 error
+	a.CPU, err1 = resource.ParseCPU(cmpOr(kv["cpu"], "0"))
+	a.Memory, err2 = resource.ParseBytes(cmpOr(kv["memory"], "0"))
+	if err1 != nil || err2 != nil {
+		t.Fatalf("line %q: %v %v", line, err1, err2)
+	}
+	for k, v := range kv {
+		if !strings.Contains(k, "/") {
+			continue
+		}
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		a = a.Plus(resource.Amount{Accelerators: map[string]int64{k: n}})
+	}
+	return a
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func atLeastOne(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 1
+	}
+	return n
+}
