@@ -1,0 +1,62 @@
+# Falaj. `make` lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+TAGS    := duckdb_arrow
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+export GOFLAGS   := -tags=$(TAGS) -buildvcs=false
+export GOTOOLCHAIN := local
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## fetch uv and the ONNX Runtime library, by digest
+	@scripts/deps.sh
+
+.PHONY: build
+build: deps ## build bin/falaj and bin/falaj-worker
+	@echo "  · building (the first time takes some minutes)"
+	@go build -ldflags "$(LDFLAGS)" -o bin/falaj ./cmd/falaj
+	@CGO_ENABLED=0 go build -ldflags "$(LDFLAGS)" -o bin/falaj-worker ./cmd/falaj-worker
+
+.PHONY: demo
+demo: build ## run the main job on real data; EXIT=1 stops the server at the end
+	@scripts/demo-data.sh
+	@EXIT=$(EXIT) examples/nycflights/run.sh
+
+.PHONY: engines
+engines: deps ## install the real engines and clients that the tests run against
+	@scripts/engines.sh
+
+.PHONY: test
+test: build lint ## lint, architecture, unit, conformance, engines and scripts
+	@scripts/test.sh
+
+.PHONY: test-short
+test-short: ## unit tests only, without the race detector
+	@go test -short ./...
+
+.PHONY: lint
+lint: .tmp/bin/golangci-lint ## gofmt, vet and golangci-lint
+	@.tmp/bin/golangci-lint run
+
+.tmp/bin/golangci-lint: tools/lint/go.sum
+	@echo "  · building golangci-lint (once)"
+	@cd tools/lint && GOFLAGS=-buildvcs=false go build -o ../../.tmp/bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: generate
+generate: ## write api/openapi.json and the generated pages of docs/
+	@go run ./cmd/falaj child openapi >api/openapi.json.new
+	@mv api/openapi.json.new api/openapi.json
+
+.PHONY: bench-foundation
+bench-foundation: build ## measure what bench/results/foundation.json holds
+	@go run ./bench/foundation
+
+.PHONY: clean
+clean: ## remove what was built; caches of packages stay
+	@rm -rf bin

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Installs the real engines and clients that the tests run against. Idempotent;
+# every package is pinned here, in a requirements file, or by Debian's release.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
+	say "PostgreSQL"
+	apt postgresql
+fi
+venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
+scripts/demo-data.sh
