@@ -2,14 +2,334 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
 )
 
-type postgresDB struct{}
+// Bounds of PostgreSQL's use.
+const (
+	maxWriters  = 16          // connections that write, and as many that read
+	maxAttempts = 12          // of one closure that loses against others
+	maxTxTime   = time.Minute // of one attempt: an open transaction holds back every reader of a stream
+	firstPause  = 2 * time.Millisecond
+	maxPause    = 250 * time.Millisecond
+	migrateLock = 0x66616c616a // advisory lock of whoever migrates
+)
 
-func openPostgres(ctx context.Context, url string, m []Migrations) (engine, error) {
-	return nil, fault.New(fault.Unsupported, "soon")
+// postgresDB is PostgreSQL with SERIALIZABLE transactions, which it makes so by
+// failing some of them: those run again, after a pause that grows.
+type postgresDB struct {
+	slots         *slots
+	writes, reads *bun.DB
+	offset        int64 // added to transaction ids, see store_origin
 }
 
-var _ *bun.DB
+func openPostgres(ctx context.Context, rawURL string, migrations []Migrations) (_ *postgresDB, err error) {
+	cfg, err := pgx.ParseConfig(rawURL)
+	if err != nil {
+		// The cause may show the password; its own text does not.
+		return nil, fault.New(fault.Invalid, "store URL: %s", err.Error()).WithHint("Use postgres://user@host/database.")
+	}
+	// bun writes the arguments into the statement, so a prepared one is never used
+	// twice; one round trip instead of two.
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 10 * time.Second
+	}
+	for name, value := range map[string]string{
+		"application_name": "falaj", "TimeZone": "UTC", "client_encoding": "UTF8",
+		"standard_conforming_strings":         "on", // how bun quotes
+		"lock_timeout":                        "30s",
+		"idle_in_transaction_session_timeout": "5min",
+	} {
+		if cfg.RuntimeParams[name] == "" {
+			cfg.RuntimeParams[name] = value
+		}
+	}
+	pool := func() *sql.DB {
+		db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(syncedCommits))
+		db.SetMaxOpenConns(maxWriters)
+		db.SetMaxIdleConns(maxWriters / 2)
+		db.SetConnMaxIdleTime(5 * time.Minute)
+		return db
+	}
+	p := &postgresDB{slots: newSlots(maxWriters)}
+	p.writes = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
+	p.reads = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
+	defer func() {
+		if err != nil {
+			_ = p.close()
+		}
+	}()
+	if err := p.check(ctx); err != nil {
+		return nil, fault.Wrap(classify(err), "open database")
+	}
+	if err := p.migrate(ctx, migrations); err != nil {
+		return nil, classify(err)
+	}
+	return p, nil
+}
+
+// syncedCommits undoes a server default that acknowledges before the sync, and
+// keeps one that waits for replicas as well.
+func syncedCommits(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`)
+	return err
+}
+
+// check refuses a database that cannot keep the promises or sorts otherwise than
+// SQLite does.
+func (p *postgresDB) check(ctx context.Context) error {
+	var version int
+	var collate, provider, encoding, fsync, pages string
+	var standby bool
+	err := p.writes.DB.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int, datcollate,
+			COALESCE(to_jsonb(d) ->> 'datlocprovider', 'c'), pg_encoding_to_char(encoding),
+			current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()
+		FROM pg_database d WHERE datname = current_database()`).
+		Scan(&version, &collate, &provider, &encoding, &fsync, &pages, &standby)
+	if err != nil {
+		return err
+	}
+	const create = "Create the database with: createdb --template=template0 --encoding=UTF8 --locale=C NAME"
+	switch {
+	case version < 140000:
+		return fault.New(fault.Invalid, "PostgreSQL %d is too old", version/10000).WithHint("Use PostgreSQL 14 or newer.")
+	case encoding != "UTF8":
+		return fault.New(fault.Invalid, "the database has the encoding %s", encoding).WithHint(create)
+	case provider != "b" && (provider != "c" || collate != "C" && collate != "POSIX"):
+		return fault.New(fault.Invalid, "the database sorts text by the locale %q instead of C", collate).WithHint(create)
+	case fsync != "on" || pages != "on":
+		return fault.New(fault.Invalid, "PostgreSQL runs with fsync=%s and full_page_writes=%s, which loses acknowledged writes when the power fails", fsync, pages).
+			WithHint("Set both to on in postgresql.conf.")
+	case standby:
+		return fault.New(fault.Unavailable, "this PostgreSQL is a standby and takes no writes").WithHint("Let the store URL name the primary.")
+	}
+	return nil
+}
+
+// migrate applies the migrations while no other process does.
+func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error {
+	conn, err := p.reads.DB.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock(`+strconv.Itoa(migrateLock)+`)`); err != nil {
+		return fault.Wrap(classify(err), "wait for another process that migrates")
+	}
+	defer func() {
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+strconv.Itoa(migrateLock)+`)`)
+	}()
+	if err := migrate(ctx, p.writes.DB, postgresMigrations, migrations); err != nil {
+		return err
+	}
+	// After a restore into a server whose transaction ids are lower than those in
+	// the rows, new entries must still come after the old ones.
+	_, err = conn.ExecContext(ctx, `UPDATE store_origin SET tx_offset = newest - next + 1
+		FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next,
+			GREATEST((SELECT MAX(tx) FROM store_stream), (SELECT MAX(tx) FROM store_cursor)) AS newest) AS s
+		WHERE newest >= next + tx_offset`)
+	if err != nil {
+		return err
+	}
+	return conn.QueryRowContext(ctx, `SELECT tx_offset FROM store_origin`).Scan(&p.offset)
+}
+
+func (p *postgresDB) update(ctx context.Context, lane string, fn func(ctx context.Context, tx bun.Tx) error) error {
+	if err := p.slots.acquire(ctx, lane); err != nil {
+		return err
+	}
+	defer p.slots.release()
+	return retry(ctx, func(ctx context.Context) error { return p.attempt(ctx, fn) })
+}
+
+// attempt runs fn once. The transaction itself does not hear of a cancellation,
+// so that a commit under way is never left in the dark by our own doing.
+func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxTxTime)
+	defer cancel()
+	tx, err := p.writes.BeginTx(bounded, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		return err
+	}
+	done := false
+	defer func() {
+		if !done {
+			_ = tx.Rollback()
+		}
+	}()
+	ctx, cancelFn := context.WithTimeout(ctx, maxTxTime)
+	defer cancelFn()
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	done = true
+	err = tx.Commit()
+	var refused *pgconn.PgError
+	if err == nil || errors.As(err, &refused) || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return err
+	}
+	return fault.New(fault.Unavailable, "the connection broke during the commit, which may have taken place: %w", err).
+		WithHint("Look whether the change is there before you repeat it; with an idempotency key you may simply repeat it.")
+}
+
+func (p *postgresDB) view(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error {
+	return retry(ctx, func(ctx context.Context) error {
+		return viewOn(ctx, p.reads, &sql.TxOptions{Isolation: sql.LevelSerializable, ReadOnly: true}, fn)
+	})
+}
+
+// retry runs f again while it loses against concurrent transactions.
+func retry(ctx context.Context, f func(ctx context.Context) error) error {
+	pause := firstPause
+	for n := 1; ; n++ {
+		var lost atomic.Bool
+		err := f(context.WithValue(ctx, lostKey{}, &lost))
+		if err == nil || n == maxAttempts || !lost.Load() && !isLost(err) {
+			return err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // G404: jitter, not a secret
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// isLost reports a serialisation failure or a deadlock.
+func isLost(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
+}
+
+// noteConflicts notes a lost transaction even when the closure hides the error.
+type noteConflicts struct{}
+
+type lostKey struct{}
+
+func (noteConflicts) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+
+func (noteConflicts) AfterQuery(ctx context.Context, e *bun.QueryEvent) {
+	if e.Err == nil || !isLost(e.Err) {
+		return
+	}
+	if lost, ok := ctx.Value(lostKey{}).(*atomic.Bool); ok {
+		lost.Store(true)
+	}
+}
+
+func (p *postgresDB) entryTx() string {
+	return `pg_current_xact_id()::text::bigint + ` + strconv.FormatInt(p.offset, 10)
+}
+
+func (p *postgresDB) below() string {
+	return `tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint + ` + strconv.FormatInt(p.offset, 10)
+}
+
+func (p *postgresDB) now() string {
+	return `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+}
+func (p *postgresDB) reader() *bun.DB { return p.reads }
+func (p *postgresDB) others() bool    { return true }
+func (p *postgresDB) waiting() int    { return p.slots.queue.length() }
+
+func (p *postgresDB) watermark(ctx context.Context) (Position, error) {
+	var oldest int64
+	err := p.reads.DB.QueryRowContext(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&oldest)
+	if err != nil {
+		return Position{}, err
+	}
+	return Position{Tx: uint64(oldest + p.offset - 1), Seq: 1<<63 - 1}, nil //nolint:gosec // G115: transaction ids begin at 3
+}
+
+func (p *postgresDB) close() error {
+	p.slots.close()
+	return errors.Join(p.reads.Close(), p.writes.Close())
+}
+
+// slots bounds the transactions that write at once and gives them out in the
+// fair order of the queue.
+type slots struct {
+	mu      sync.Mutex
+	free    int
+	queue   *queue[chan struct{}]
+	closed  bool
+	running sync.WaitGroup
+}
+
+func newSlots(n int) *slots { return &slots{free: n, queue: newQueue[chan struct{}]()} }
+
+func (s *slots) acquire(ctx context.Context, lane string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return errClosed
+	}
+	s.running.Add(1)
+	if s.free > 0 { // then nobody waits
+		s.free--
+		s.mu.Unlock()
+		return nil
+	}
+	turn := make(chan struct{})
+	err := s.queue.push(lane, turn)
+	s.mu.Unlock()
+	if err != nil {
+		s.running.Done()
+		return err
+	}
+	timeout := time.NewTimer(maxTurnWait)
+	defer timeout.Stop()
+	select {
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timeout.C:
+		err = fault.New(fault.Unavailable, "no turn to write within %s", maxTurnWait).WithHint("Try again; PostgreSQL is too slow for the load.")
+	}
+	if !s.queue.remove(lane, turn) { // the turn came at the same moment
+		s.release()
+		return err
+	}
+	s.running.Done()
+	return err
+}
+
+func (s *slots) release() {
+	defer s.running.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if turn, ok := s.queue.pop(); ok {
+		close(turn)
+		return
+	}
+	s.free++
+}
+
+// close waits for the transactions that run or wait.
+func (s *slots) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+}

@@ -104,6 +104,13 @@ func (q *queue[T]) remove(name string, item T) bool {
 	return true
 }
 
+// length is how many items wait.
+func (q *queue[T]) length() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.waiting
+}
+
 // stop refuses further items; those that wait keep their turn.
 func (q *queue[T]) stop() {
 	q.mu.Lock()

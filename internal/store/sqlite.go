@@ -369,6 +369,7 @@ func (s *sqliteDB) below() string   { return `1 = 1` }
 func (s *sqliteDB) now() string     { return strconv.FormatInt(int64(At(time.Now())), 10) }
 func (s *sqliteDB) reader() *bun.DB { return s.reads }
 func (s *sqliteDB) others() bool    { return false }
+func (s *sqliteDB) waiting() int    { return s.queue.length() }
 
 // watermark is the last number handed out: there is one writer, and it numbers
 // entries in the order in which it commits them.

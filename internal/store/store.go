@@ -94,6 +94,8 @@ type engine interface {
 	reader() *bun.DB
 	// others reports whether other processes may write to the database.
 	others() bool
+	// waiting counts the closures that wait for their turn to write.
+	waiting() int
 
 	close() error
 }
@@ -179,6 +181,9 @@ func (db *DB) View(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 		return fn(context.WithValue(ctx, contextKey{}, tx), tx)
 	}))
 }
+
+// Waiting is how many closures wait for their turn to write now, for metrics.
+func (db *DB) Waiting() int { return db.engine.waiting() }
 
 // Close refuses new transactions, waits for those that run or wait for their
 // turn, and closes the database. It may be called twice.

@@ -1,0 +1,178 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // driver
+)
+
+// installPostgres is what brings the binaries.
+const installPostgres = "apt-get install -y postgresql-15"
+
+// Postgres returns the URL of an empty database, the test's own, on a private
+// PostgreSQL that the first call in a test process starts and that ends with the
+// process, however it ends. It listens on a socket in a temporary directory only.
+// Where PostgreSQL is not installed the test is skipped, or fails under CI=true.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	c, err := shared()
+	if errors.Is(err, errNoPostgres) {
+		if os.Getenv("CI") == "true" { //nolint:forbidigo // CI tells the tests that nothing may be skipped
+			t.Fatalf("%v; install it with: %s", err, installPostgres)
+		}
+		t.Skipf("%v; install it with: %s", err, installPostgres)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	name := fmt.Sprintf("test_%d", c.databases.Add(1))
+	if _, err := c.admin.ExecContext(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
+		t.Fatalf("create database: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := c.admin.ExecContext(ctx, `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
+			t.Errorf("drop database: %v", err)
+		}
+	})
+	return c.url(name)
+}
+
+var errNoPostgres = errors.New("no PostgreSQL binaries found")
+
+// cluster is a running server.
+type cluster struct {
+	dir       string
+	admin     *sql.DB
+	databases atomic.Int64
+}
+
+var shared = sync.OnceValues(startPostgres)
+
+func (c *cluster) url(database string) string {
+	return "postgres://postgres@/" + database + "?host=" + url.QueryEscape(c.dir)
+}
+
+// serve runs the server until its standard input ends, which it does when the
+// test process does; then it stops the server and removes its directory.
+const serve = `
+trap '' INT TERM HUP
+"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c max_connections=200 -c shared_buffers=32MB -c log_min_messages=warning >"$2/log" 2>&1 &
+server=$!
+while read -r _; do :; done
+kill -INT $server
+wait $server
+rm -rf "$2"
+`
+
+func startPostgres() (*cluster, error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "falaj-pg-")
+	if err != nil {
+		return nil, err
+	}
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 { // PostgreSQL refuses to run as root
+		cred, err := postgresUser()
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Chown(dir, int(cred.Uid), int(cred.Gid)); err != nil {
+			return nil, err
+		}
+		attr.Credential = cred
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"),
+		"-U", "postgres", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync", "--no-instructions")
+	initdb.SysProcAttr, initdb.Dir = attr, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	// A real pipe whose other end only this process has: the kernel closes it,
+	// also after a kill -9.
+	server := exec.Command("/bin/sh", "-c", serve, "sh", bin, dir) //nolint:noctx // lives as long as this process
+	server.SysProcAttr, server.Dir = attr, dir
+	stdin, err := server.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := server.Start(); err != nil {
+		return nil, err
+	}
+	keepOpen = stdin
+	c := &cluster{dir: dir}
+	if c.admin, err = sql.Open("pgx", c.url("postgres")); err != nil {
+		return nil, err
+	}
+	c.admin.SetMaxOpenConns(2)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if err = c.admin.PingContext(ctx); err == nil {
+			return c, nil
+		}
+		select {
+		case <-ctx.Done():
+			log, _ := os.ReadFile(filepath.Join(dir, "log"))
+			return nil, fmt.Errorf("PostgreSQL does not start: %w\n%s", err, bytes.TrimSpace(log))
+		case <-tick.C:
+		}
+	}
+}
+
+// keepOpen holds the pipe that keeps the server alive.
+var keepOpen io.Closer
+
+func postgresBin() (string, error) {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if len(found) > 0 {
+		return filepath.Dir(found[len(found)-1]), nil
+	}
+	if path, err := exec.LookPath("postgres"); err == nil {
+		return filepath.Dir(path), nil
+	}
+	return "", errNoPostgres
+}
+
+func postgresUser() (*syscall.Credential, error) {
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		u, err = user.Lookup("nobody")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("a user that PostgreSQL may run as: %w", err)
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}

@@ -1,0 +1,1214 @@
+// Package storetest is the conformance suite of store: what holds on SQLite holds
+// on PostgreSQL. Run checks a database that the caller opens; Postgres starts a
+// server to check against.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// Open opens an empty database of the test's own with the migrations, and closes
+// it when the test ends.
+type Open func(t *testing.T, migrations ...store.Migrations) *store.DB
+
+// SQLite opens a database in the test's temporary directory.
+func SQLite(t *testing.T, migrations ...store.Migrations) *store.DB {
+	t.Helper()
+	return open(t, "sqlite://"+filepath.Join(t.TempDir(), "falaj.db"), migrations)
+}
+
+// PostgreSQL opens a database of the shared server, see Postgres.
+func PostgreSQL(t *testing.T, migrations ...store.Migrations) *store.DB {
+	t.Helper()
+	return open(t, Postgres(t), migrations)
+}
+
+func open(t *testing.T, url string, migrations []store.Migrations) *store.DB {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: migrations})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return db
+}
+
+// schema is what the suite works on.
+var schema = store.Migrations{Name: "suite", FS: fstest.MapFS{"00001_suite.sql": {Data: []byte(`-- +goose Up
+CREATE TABLE suite_item (name TEXT PRIMARY KEY, number BIGINT NOT NULL, real DOUBLE PRECISION, flag BOOLEAN, raw BYTEA);
+`)}}}
+
+type item struct {
+	Name   string
+	Number int64
+	Real   store.Float
+	Flag   bool
+	Raw    []byte
+}
+
+// Run runs the suite.
+func Run(t *testing.T, open Open) {
+	t.Helper()
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, db *store.DB)
+	}{
+		{"CommittedIsVisible", committedIsVisible},
+		{"ErrorUndoesOnlyItsClosure", errorUndoesOnlyItsClosure},
+		{"PanicUndoesOnlyItsClosure", panicUndoesOnlyItsClosure},
+		{"Savepoints", savepoints},
+		{"Hooks", hooks},
+		{"Nesting", nesting},
+		{"Floats", floats},
+		{"Times", times},
+		{"Values", values},
+		{"TextOrder", textOrder},
+		{"UniqueViolation", uniqueViolation},
+		{"Snapshot", snapshot},
+		{"WriteSkew", writeSkew},
+		{"Counter", counter},
+		{"LikeAMap", likeAMap},
+		{"LateCommit", lateCommit},
+		{"NothingSkipped", nothingSkipped},
+		{"Streams", streams},
+		{"Trim", trim},
+		{"Cursors", cursors},
+		{"Leases", leases},
+		{"LeaseTakeover", leaseTakeover},
+		{"Idempotency", idempotency},
+		{"Fairness", fairness},
+		{"Cancellation", cancellation},
+		{"LaneBound", laneBound},
+		{"Closing", closing},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, open(t, schema)) })
+	}
+}
+
+// update fails the test on an error.
+func update(t testing.TB, db *store.DB, fn func(ctx context.Context, tx *store.Tx) error) {
+	t.Helper()
+	if err := db.Update(t.Context(), "", fn); err != nil {
+		t.Fatalf("update: %v", err)
+	}
+}
+
+func put(ctx context.Context, tx *store.Tx, name string, number int64) error {
+	_, err := tx.NewRaw(`INSERT INTO suite_item (name, number) VALUES (?, ?)
+		ON CONFLICT (name) DO UPDATE SET number = excluded.number`, name, number).Exec(ctx)
+	return err
+}
+
+func number(ctx context.Context, tx *store.Tx, name string) (int64, error) {
+	var n int64
+	err := tx.NewRaw(`SELECT number FROM suite_item WHERE name = ?`, name).Scan(ctx, &n)
+	return n, err
+}
+
+// items is the content of the table as names and numbers.
+func items(t testing.TB, db *store.DB) map[string]int64 {
+	t.Helper()
+	var rows []item
+	err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		return tx.NewRaw(`SELECT name, number FROM suite_item`).Scan(ctx, &rows)
+	})
+	if err != nil {
+		t.Fatalf("view: %v", err)
+	}
+	m := map[string]int64{}
+	for _, r := range rows {
+		m[r.Name] = r.Number
+	}
+	return m
+}
+
+// meet lets two closures reach a point together where the database runs them at
+// the same time; where it does not, the first goes on after a moment.
+type meet chan struct{}
+
+func (m meet) wait() {
+	select {
+	case <-m:
+	case <-time.After(30 * time.Millisecond):
+	}
+}
+
+func committedIsVisible(t *testing.T, db *store.DB) {
+	for i := range 50 {
+		name := fmt.Sprint(i)
+		update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, name, int64(i)) })
+		if n, ok := items(t, db)[name]; !ok || n != int64(i) {
+			t.Fatalf("item %s is not visible after its Update returned", name)
+		}
+	}
+}
+
+func errorUndoesOnlyItsClosure(t *testing.T, db *store.DB) {
+	refused := errors.New("refused")
+	want := map[string]int64{}
+	var wg sync.WaitGroup
+	for i := range 100 {
+		name := fmt.Sprint(i)
+		fails := i%3 == 0
+		if !fails {
+			want[name] = int64(i)
+		}
+		wg.Go(func() {
+			err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+				if err := put(ctx, tx, name, int64(i)); err != nil {
+					return err
+				}
+				if fails {
+					return refused
+				}
+				return nil
+			})
+			if errors.Is(err, refused) != fails {
+				t.Errorf("item %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if diff := cmp.Diff(want, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+	// A statement that the database refuses undoes only its closure, too.
+	err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		if err := put(ctx, tx, "before", 1); err != nil {
+			return err
+		}
+		_, err := tx.NewRaw(`INSERT INTO suite_item (name, number) VALUES (?, NULL)`, "null").Exec(ctx)
+		return err
+	})
+	if err == nil {
+		t.Error("a NULL was accepted where it may not be")
+	}
+	if diff := cmp.Diff(want, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func panicUndoesOnlyItsClosure(t *testing.T, db *store.DB) {
+	var wg sync.WaitGroup
+	for i := range 30 {
+		wg.Go(func() {
+			defer func() {
+				if r := recover(); (r != nil) != (i%3 == 0) {
+					t.Errorf("item %d: recovered %v", i, r)
+				}
+			}()
+			err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+				if err := put(ctx, tx, fmt.Sprint(i), int64(i)); err != nil {
+					return err
+				}
+				switch i % 3 {
+				case 0:
+					panic("at the disco")
+				case 1:
+					runtime.Goexit() // what t.FailNow does
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	got := items(t, db)
+	if len(got) != 10 {
+		t.Errorf("%d items, want the 10 whose closures returned", len(got))
+	}
+	for name, n := range got {
+		if n%3 != 2 {
+			t.Errorf("item %s of a closure that did not return is there", name)
+		}
+	}
+}
+
+func savepoints(t *testing.T, db *store.DB) {
+	undone := errors.New("undone")
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		if err := put(ctx, tx, "outer", 1); err != nil {
+			return err
+		}
+		err := tx.Savepoint(ctx, func(ctx context.Context, tx *store.Tx) error {
+			if err := put(ctx, tx, "inner", 1); err != nil {
+				return err
+			}
+			err := tx.Savepoint(ctx, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "innermost", 1) })
+			return errors.Join(err, undone)
+		})
+		if !errors.Is(err, undone) {
+			return fmt.Errorf("savepoint: %w", err)
+		}
+		// Also after a statement failed, the transaction goes on.
+		err = tx.Savepoint(ctx, func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.NewRaw(`INSERT INTO suite_item (name, number) VALUES ('outer', 2)`).Exec(ctx)
+			return err
+		})
+		if !store.IsUnique(err) {
+			return fmt.Errorf("duplicate: %w", err)
+		}
+		return tx.Savepoint(ctx, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "second", 2) })
+	})
+	if diff := cmp.Diff(map[string]int64{"outer": 1, "second": 2}, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func hooks(t *testing.T, db *store.DB) {
+	var ran []string
+	hook := func(name string) func() { return func() { ran = append(ran, name) } }
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		tx.OnCommit(hook("first"))
+		_ = tx.Savepoint(ctx, func(_ context.Context, tx *store.Tx) error {
+			tx.OnCommit(hook("undone"))
+			return errors.New("undo")
+		})
+		return tx.Savepoint(ctx, func(_ context.Context, tx *store.Tx) error {
+			tx.OnCommit(hook("second"))
+			return nil
+		})
+	})
+	_ = db.Update(t.Context(), "", func(_ context.Context, tx *store.Tx) error {
+		tx.OnCommit(hook("refused"))
+		return errors.New("refused")
+	})
+	if diff := cmp.Diff([]string{"first", "second"}, ran); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func nesting(t *testing.T, db *store.DB) {
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		if err := put(ctx, tx, "a", 1); err != nil {
+			return err
+		}
+		err := db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+			_, err := number(ctx, tx, "a")
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("a View inside an Update does not see its writes: %w", err)
+		}
+		err = db.Update(ctx, "", func(context.Context, *store.Tx) error { return nil })
+		if err == nil {
+			return errors.New("an Update inside an Update was accepted")
+		}
+		return nil
+	})
+	err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "b", 1) })
+	if err == nil {
+		t.Error("a View wrote")
+	}
+}
+
+func floats(t *testing.T, db *store.DB) {
+	real := func(t testing.TB, f store.Float) store.Float {
+		t.Helper()
+		var got store.Float
+		update(t, db, func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.NewInsert().Model(&item{Name: "f", Real: f}).ModelTableExpr("suite_item").
+				On("CONFLICT (name) DO UPDATE").Set("real = excluded.real").Exec(ctx)
+			if err != nil {
+				return err
+			}
+			return tx.NewRaw(`SELECT real FROM suite_item WHERE name = 'f'`).Scan(ctx, &got)
+		})
+		return got
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		f := rapid.Float64().Draw(r, "f")
+		if f == 0 {
+			f = 0 // -0 is 0
+		}
+		if got := real(t, store.Float(f)); math.Float64bits(float64(got)) != math.Float64bits(f) {
+			r.Fatalf("wrote %b, read %b", f, float64(got))
+		}
+	})
+	order := []store.Float{
+		store.Float(math.Inf(-1)), -math.MaxFloat64, -1, -math.SmallestNonzeroFloat64, 0,
+		math.SmallestNonzeroFloat64, 1, math.MaxFloat64, store.Float(math.Inf(1)), store.Float(math.NaN()),
+	}
+	var got []store.Float
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		if _, err := tx.NewRaw(`DELETE FROM suite_item`).Exec(ctx); err != nil {
+			return err
+		}
+		for i, f := range order {
+			if _, err := tx.NewRaw(`INSERT INTO suite_item (name, number, real) VALUES (?, ?, ?)`, fmt.Sprint(len(order)-i), i, f).Exec(ctx); err != nil {
+				return err
+			}
+		}
+		return tx.NewRaw(`SELECT real FROM suite_item ORDER BY real`).Scan(ctx, &got)
+	})
+	if fmt.Sprint(got) != fmt.Sprint(order) {
+		t.Errorf("order %v, want %v", got, order)
+	}
+}
+
+func times(t *testing.T, db *store.DB) {
+	rapid.Check(t, func(r *rapid.T) {
+		at := time.UnixMicro(rapid.Int64Range(-1<<52, 1<<52).Draw(r, "µs")).UTC()
+		if at.UnixMicro() == 0 {
+			at = time.Time{} // 1970 itself is never
+		}
+		var got store.Time
+		update(t, db, func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.NewRaw(`INSERT INTO suite_item (name, number) VALUES ('t', ?)
+				ON CONFLICT (name) DO UPDATE SET number = excluded.number`, store.At(at)).Exec(ctx)
+			if err != nil {
+				return err
+			}
+			return tx.NewRaw(`SELECT number FROM suite_item WHERE name = 't'`).Scan(ctx, &got)
+		})
+		if !got.Time().Equal(at) {
+			r.Fatalf("wrote %v, read %v", at, got.Time())
+		}
+	})
+}
+
+func values(t *testing.T, db *store.DB) {
+	rapid.Check(t, func(r *rapid.T) {
+		want := item{
+			Name:   text().Draw(r, "name"),
+			Number: rapid.Int64().Draw(r, "number"),
+			Flag:   rapid.Bool().Draw(r, "flag"),
+			Raw:    rapid.SliceOf(rapid.Byte()).Draw(r, "raw"),
+		}
+		var got item
+		update(t, db, func(ctx context.Context, tx *store.Tx) error {
+			if _, err := tx.NewRaw(`DELETE FROM suite_item`).Exec(ctx); err != nil {
+				return err
+			}
+			if _, err := tx.NewInsert().Model(&want).ModelTableExpr("suite_item").Exec(ctx); err != nil {
+				return err
+			}
+			return tx.NewSelect().Model(&got).ModelTableExpr("suite_item AS item").Where("name = ?", want.Name).Scan(ctx)
+		})
+		if diff := cmp.Diff(want, got); diff != "" {
+			r.Fatal(diff)
+		}
+	})
+}
+
+// text draws strings that both databases can hold.
+func text() *rapid.Generator[string] {
+	return rapid.Map(rapid.String(), func(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "0") })
+}
+
+func textOrder(t *testing.T, db *store.DB) {
+	rapid.Check(t, func(r *rapid.T) {
+		names := rapid.SliceOfDistinct(rapid.OneOf(text(), rapid.StringMatching(`[ab A-Cé_.\-]{0,4}`)), rapid.ID).Draw(r, "names")
+		var got []string
+		update(t, db, func(ctx context.Context, tx *store.Tx) error {
+			if _, err := tx.NewRaw(`DELETE FROM suite_item`).Exec(ctx); err != nil {
+				return err
+			}
+			for _, n := range names {
+				if err := put(ctx, tx, n, 0); err != nil {
+					return err
+				}
+			}
+			return tx.NewRaw(`SELECT name FROM suite_item ORDER BY name`).Scan(ctx, &got)
+		})
+		slices.Sort(names)
+		if !slices.Equal(names, got) {
+			r.Fatalf("order %q, want %q", got, names)
+		}
+	})
+}
+
+func uniqueViolation(t *testing.T, db *store.DB) {
+	insert := func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw(`INSERT INTO suite_item (name, number) VALUES ('one', 1)`).Exec(ctx)
+		return err
+	}
+	update(t, db, insert)
+	err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return fault.Wrap(insert(ctx, tx), "insert") })
+	if !store.IsUnique(err) || !fault.Is(err, fault.Conflict) {
+		t.Errorf("duplicate: kind %v, unique %v: %v", fault.KindOf(err), store.IsUnique(err), err)
+	}
+}
+
+func snapshot(t *testing.T, db *store.DB) {
+	update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "n", 1) })
+	err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		before, err := number(ctx, tx, "n")
+		if err != nil {
+			return err
+		}
+		update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "n", 2) })
+		after, err := number(ctx, tx, "n")
+		if before != 1 || after != 1 {
+			t.Errorf("one View read %d, then %d", before, after)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := items(t, db)["n"]; n != 2 {
+		t.Errorf("a new View reads %d, want 2", n)
+	}
+}
+
+// writeSkew: of two people on call each may leave if the other stays.
+func writeSkew(t *testing.T, db *store.DB) {
+	for range 10 {
+		update(t, db, func(ctx context.Context, tx *store.Tx) error {
+			return errors.Join(put(ctx, tx, "alice", 1), put(ctx, tx, "badr", 1))
+		})
+		read := map[string]meet{"alice": make(meet), "badr": make(meet)}
+		var wg sync.WaitGroup
+		leave := func(me, other string) {
+			first := true
+			err := db.Update(t.Context(), me, func(ctx context.Context, tx *store.Tx) error {
+				stays, err := number(ctx, tx, other)
+				if err != nil {
+					return err
+				}
+				if first {
+					first = false
+					close(read[me])
+					read[other].wait()
+				}
+				if stays == 0 {
+					return nil
+				}
+				return put(ctx, tx, me, 0)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		wg.Go(func() { leave("alice", "badr") })
+		wg.Go(func() { leave("badr", "alice") })
+		wg.Wait()
+		if got := items(t, db); got["alice"]+got["badr"] != 1 {
+			t.Fatalf("on call: %v, want exactly one", got)
+		}
+	}
+}
+
+func counter(t *testing.T, db *store.DB) {
+	const workers, each = 8, 20
+	update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "n", 0) })
+	var done atomic.Int64
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for range each {
+				for {
+					err := db.Update(t.Context(), fmt.Sprint(w), func(ctx context.Context, tx *store.Tx) error {
+						n, err := number(ctx, tx, "n")
+						if err != nil {
+							return err
+						}
+						return put(ctx, tx, "n", n+1)
+					})
+					if err == nil {
+						done.Add(1)
+						break
+					}
+					if !fault.Is(err, fault.Unavailable) { // that is: too many losses, try again
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := items(t, db)["n"]; n != done.Load() || n != workers*each {
+		t.Errorf("%d increments acknowledged, the counter is %d", done.Load(), n)
+	}
+}
+
+// likeAMap compares random transactions with the same ones on a Go map.
+func likeAMap(t *testing.T, db *store.DB) {
+	refused := errors.New("refused")
+	rapid.Check(t, func(r *rapid.T) {
+		update(t, db, func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.NewRaw(`DELETE FROM suite_item`).Exec(ctx)
+			return err
+		})
+		model := map[string]int64{}
+		name := rapid.SampledFrom([]string{"a", "b", "c", "d"})
+		var block func(ctx context.Context, tx *store.Tx, m map[string]int64, depth int) error
+		block = func(ctx context.Context, tx *store.Tx, m map[string]int64, depth int) error {
+			for range rapid.IntRange(0, 4).Draw(r, "steps") {
+				switch op := rapid.IntRange(0, 3).Draw(r, "op"); {
+				case op == 0:
+					k := name.Draw(r, "key")
+					if _, err := tx.NewRaw(`DELETE FROM suite_item WHERE name = ?`, k).Exec(ctx); err != nil {
+						return err
+					}
+					delete(m, k)
+				case op == 1 && depth < 3:
+					inner := maps.Clone(m)
+					err := tx.Savepoint(ctx, func(ctx context.Context, tx *store.Tx) error { return block(ctx, tx, inner, depth+1) })
+					if err == nil {
+						clear(m)
+						maps.Copy(m, inner)
+					} else if !errors.Is(err, refused) {
+						return err
+					}
+				default:
+					k, v := name.Draw(r, "key"), rapid.Int64Range(0, 9).Draw(r, "value")
+					if err := put(ctx, tx, k, v); err != nil {
+						return err
+					}
+					m[k] = v
+				}
+			}
+			if rapid.IntRange(0, 3).Draw(r, "refuse") == 0 {
+				return refused
+			}
+			return nil
+		}
+		for range rapid.IntRange(1, 4).Draw(r, "transactions") {
+			m := maps.Clone(model)
+			err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return block(ctx, tx, m, 0) })
+			if err == nil {
+				model = m
+			} else if !errors.Is(err, refused) {
+				r.Fatal(err)
+			}
+			if diff := cmp.Diff(model, items(t, db)); diff != "" {
+				r.Fatal(diff)
+			}
+		}
+	})
+}
+
+// read reads a stream from a position to its end.
+func read(t testing.TB, db *store.DB, after store.Position) (bodies []string, next store.Position) {
+	t.Helper()
+	for {
+		records, p, err := db.ReadStream(t.Context(), "s", after, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(records) == 0 {
+			return bodies, after
+		}
+		for _, r := range records {
+			if r.Position.Compare(after) <= 0 {
+				t.Errorf("entry %s comes at %v, after %v", r.Body, r.Position, after)
+			}
+			after = r.Position
+			bodies = append(bodies, string(r.Body))
+		}
+		if after != p {
+			t.Errorf("the last entry is at %v, but go on from %v", after, p)
+		}
+	}
+}
+
+// lateCommit: one transaction takes its position first and commits last.
+func lateCommit(t *testing.T, db *store.DB) {
+	for round := range 5 {
+		_, from := read(t, db, store.Position{})
+		started, finished := make(chan struct{}), make(meet)
+		var wg sync.WaitGroup
+		first := true
+		wg.Go(func() {
+			err := db.Update(t.Context(), "late", func(ctx context.Context, tx *store.Tx) error {
+				if err := tx.Append(ctx, "s", "", "k", []byte("late")); err != nil {
+					return err
+				}
+				if first {
+					first = false
+					close(started)
+					finished.wait()
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		<-started
+		var got []string
+		next := from
+		wg.Go(func() {
+			err := db.Update(t.Context(), "early", func(ctx context.Context, tx *store.Tx) error {
+				return tx.Append(ctx, "s", "", "k", []byte("early"))
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			close(finished)
+		})
+		got, next = read(t, db, next) // while one or both are under way
+		wg.Wait()
+		more, _ := read(t, db, next)
+		got = append(got, more...)
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"early", "late"}) {
+			t.Fatalf("round %d: a reader going on from its position saw %q", round, got)
+		}
+	}
+}
+
+// nothingSkipped: a reader that follows sees exactly what was committed, once.
+func nothingSkipped(t *testing.T, db *store.DB) {
+	const writers, each = 6, 25
+	want := map[string]bool{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				body := fmt.Sprintf("%d/%d", w, i)
+				err := db.Update(t.Context(), fmt.Sprint(w), func(ctx context.Context, tx *store.Tx) error {
+					if err := tx.Append(ctx, "s", "", "k", []byte(body)); err != nil {
+						return err
+					}
+					for range i % 4 {
+						runtime.Gosched()
+					}
+					if i%5 == 4 {
+						return errors.New("undo")
+					}
+					return put(ctx, tx, body, 1)
+				})
+				if err == nil {
+					mu.Lock()
+					want[body] = true
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	written := make(chan struct{})
+	go func() { wg.Wait(); close(written) }()
+	got := map[string]bool{}
+	var at store.Position
+	for done := false; ; {
+		changed := db.Changed("s")
+		bodies, next := read(t, db, at)
+		at = next
+		for _, b := range bodies {
+			if got[b] {
+				t.Errorf("%s was read twice", b)
+			}
+			got[b] = true
+		}
+		if done {
+			break
+		}
+		select {
+		case <-changed:
+		case <-written:
+			done = true // all Updates have returned; read once more
+		}
+	}
+	// On PostgreSQL another database's transaction of the same server may hold
+	// the watermark back for a moment; Changed tells when it is gone.
+	for len(got) < len(want) {
+		changed := db.Changed("s")
+		bodies, next := read(t, db, at)
+		at = next
+		for _, b := range bodies {
+			got[b] = true
+		}
+		if len(got) < len(want) {
+			select {
+			case <-changed:
+			case <-time.After(20 * time.Second):
+				t.Fatal("the stream does not go on")
+			}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func streams(t *testing.T, db *store.DB) {
+	changed := db.Changed("s")
+	select {
+	case <-changed:
+		t.Error("changed before anything was")
+	default:
+	}
+	before := time.Now().Add(-time.Second)
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		return errors.Join(
+			tx.Append(ctx, "s", "flights", "dataset.imported", []byte(`{"a":1}`)),
+			tx.Append(ctx, "other", "", "k", nil),
+			tx.Append(ctx, "s", "", "dataset.removed", []byte(`{}`)))
+	})
+	wait(t, changed)
+	var records []store.Record
+	for len(records) == 0 { // PostgreSQL's watermark may lag behind other databases of the server
+		changed = db.Changed("s")
+		var err error
+		if records, _, err = db.ReadStream(t.Context(), "s", store.Position{}, 10); err != nil {
+			t.Fatal(err)
+		}
+		if len(records) == 0 {
+			wait(t, changed)
+		}
+	}
+	if len(records) != 2 || records[0].Kind != "dataset.imported" || records[0].Project != "flights" || string(records[0].Body) != `{"a":1}` ||
+		records[1].Kind != "dataset.removed" || records[1].Project != "" {
+		t.Errorf("read %+v", records)
+	}
+	if at := records[0].Time.Time(); at.Before(before) || at.After(time.Now().Add(time.Second)) {
+		t.Errorf("time of the entry: %v", at)
+	}
+	p, err := store.ParsePosition(records[0].Position.String())
+	if err != nil || p != records[0].Position {
+		t.Errorf("position %v as text: %v, %v", records[0].Position, p, err)
+	}
+	mark, err := db.Watermark(t.Context())
+	if err != nil || mark.Compare(records[1].Position) < 0 {
+		t.Errorf("watermark %v, %v is before an entry that was read, %v", mark, err, records[1].Position)
+	}
+	update(t, db, func(ctx context.Context, tx *store.Tx) error { return tx.Append(ctx, "s", "", "k", []byte(`new`)) })
+	if bodies, _ := read(t, db, mark); len(bodies) > 1 || len(bodies) == 1 && bodies[0] != "new" {
+		t.Errorf("after the watermark: %q", bodies)
+	}
+	err = db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		return tx.Append(ctx, "s", "", "k", make([]byte, 5<<20))
+	})
+	if !fault.Is(err, fault.TooLarge) {
+		t.Errorf("an entry of 5 MiB: %v", err)
+	}
+}
+
+func wait(t testing.TB, ch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(20 * time.Second):
+		t.Fatal("no signal that the stream changed")
+	}
+}
+
+func trim(t *testing.T, db *store.DB) {
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		for i := range 2500 {
+			if err := tx.Append(ctx, "s", "", "k", fmt.Append(nil, i)); err != nil {
+				return err
+			}
+		}
+		return tx.Append(ctx, "other", "", "k", nil)
+	})
+	var records []store.Record
+	for len(records) == 0 {
+		changed := db.Changed("s")
+		var err error
+		if records, _, err = db.ReadStream(t.Context(), "s", store.Position{}, 10000); err != nil {
+			t.Fatal(err)
+		}
+		if len(records) == 0 {
+			wait(t, changed)
+		}
+	}
+	if err := db.TrimStream(t.Context(), "s", records[2400].Position); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := read(t, db, store.Position{})
+	if len(left) != 100 || left[0] != "2400" {
+		t.Errorf("%d entries are left, from %q", len(left), left[:min(1, len(left))])
+	}
+	if others, _, err := db.ReadStream(t.Context(), "other", store.Position{}, 10); err != nil || len(others) != 1 {
+		t.Errorf("the other stream has %d entries, %v", len(others), err)
+	}
+}
+
+func cursors(t *testing.T, db *store.DB) {
+	move := func(p store.Position) error {
+		return db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return tx.SetCursor(ctx, "reader", p) })
+	}
+	at := func() (p store.Position) {
+		err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
+			p, err = tx.Cursor(ctx, "reader")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if at() != (store.Position{}) {
+		t.Errorf("a new cursor is at %v", at())
+	}
+	for _, p := range []store.Position{{Tx: 1, Seq: 5}, {Tx: 1, Seq: 5}, {Tx: 2, Seq: 3}} {
+		if err := move(p); err != nil || at() != p {
+			t.Errorf("to %v: %v, now %v", p, err, at())
+		}
+	}
+	if err := move(store.Position{Tx: 1, Seq: 9}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("back: %v", err)
+	}
+}
+
+func leases(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	a, err := db.Lease(ctx, "loop", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Lease(ctx, "loop", "b", time.Hour); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "a holds") {
+		t.Errorf("a second holder: %v", err)
+	}
+	if _, err := db.Lease(ctx, "other loop", "b", time.Hour); err != nil {
+		t.Errorf("another lease: %v", err)
+	}
+	fenced := func(l *store.Lease, name string) error {
+		return db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+			if err := l.Fence(ctx, tx); err != nil {
+				return err
+			}
+			return put(ctx, tx, name, int64(l.Epoch()))
+		})
+	}
+	if err := errors.Join(fenced(a, "by a"), a.Renew(ctx), a.Release(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	b, err := db.Lease(ctx, "loop", "b", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Epoch() <= a.Epoch() {
+		t.Errorf("epoch %d after %d", b.Epoch(), a.Epoch())
+	}
+	if err := fenced(a, "too late"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a write of the former owner: %v", err)
+	}
+	if err := a.Renew(ctx); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the former owner renews: %v", err)
+	}
+	if err := errors.Join(a.Release(ctx), fenced(b, "by b")); err != nil { // a's release is not b's
+		t.Error(err)
+	}
+	want := map[string]int64{"by a": int64(a.Epoch()), "by b": int64(b.Epoch())}
+	if diff := cmp.Diff(want, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// leaseTakeover: an owner that does not renew loses the lease, and Keep tells it.
+func leaseTakeover(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	a, err := db.Lease(ctx, "loop", "a", time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b *store.Lease
+	for b == nil { // until a's has expired
+		if b, err = db.Lease(ctx, "loop", "b", time.Hour); err != nil && !fault.Is(err, fault.Conflict) {
+			t.Fatal(err)
+		}
+	}
+	err = a.Keep(ctx, func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !fault.Is(err, fault.Conflict) {
+		t.Errorf("a goes on: %v", err)
+	}
+	finished := errors.New("finished")
+	if err := b.Keep(ctx, func(context.Context) error { return finished }); !errors.Is(err, finished) {
+		t.Errorf("Keep returned %v", err)
+	}
+	if _, err := db.Lease(ctx, "loop", "c", time.Hour); err != nil {
+		t.Errorf("after Keep the lease is not free: %v", err)
+	}
+}
+
+func idempotency(t *testing.T, db *store.DB) {
+	// create is a service with two transactions, of which the second may fail.
+	create := func(ctx context.Context, name string, fail error) error {
+		err := db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.NewRaw(`INSERT INTO suite_item (name, number) VALUES (?, 1)`, name).Exec(ctx)
+			return errors.Join(err, fail)
+		})
+		if err != nil {
+			return err
+		}
+		return db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, name, 2) })
+	}
+	begin := func(scope, key, request string) (context.Context, *store.Once, error) {
+		return db.Once(t.Context(), scope, key, []byte(request))
+	}
+	ctx, once, err := begin("alice", "k1", "POST item a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A request that fails without effect may be tried again with the same key.
+	if err := create(ctx, "a", errors.New("no")); err == nil {
+		t.Fatal("create did not fail")
+	}
+	if err := once.Keep(ctx, []byte("failed")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, once, err = begin("alice", "k1", "POST item a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctxTwin, twin, err := begin("alice", "k1", "POST item a") // a repetition before the first is done
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := twin.Replayed(); ok {
+		t.Error("replayed before it was done")
+	}
+	if err := create(ctx, "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(ctxTwin, "a twin", nil); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the concurrent repetition: %v", err)
+	}
+	if err := twin.Keep(ctxTwin, []byte("of the twin")); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := begin("alice", "k1", "POST item a"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a repetition before the answer: %v", err)
+	}
+	if err := once.Keep(ctx, []byte("created a")); err != nil {
+		t.Fatal(err)
+	}
+	_, again, err := begin("alice", "k1", "POST item a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, ok := again.Replayed(); !ok || string(answer) != "created a" {
+		t.Errorf("the repetition got %q, %v", answer, ok)
+	}
+	if _, _, err := begin("alice", "k1", "POST item b"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the key with another request: %v", err)
+	}
+	ctx, other, err := begin("badr", "k1", "POST item c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := other.Replayed(); ok || create(ctx, "c", nil) != nil {
+		t.Error("somebody else's key is not free")
+	}
+	if _, _, err := begin("alice", "", ""); !fault.Is(err, fault.Invalid) {
+		t.Errorf("no key: %v", err)
+	}
+	// After a day the key is free again.
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw(`UPDATE store_idempotency SET at = at - ?`, (25 * time.Hour).Microseconds()).Exec(ctx)
+		return err
+	})
+	ctx, late, err := begin("alice", "k1", "POST item b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := late.Replayed(); ok || create(ctx, "b", nil) != nil {
+		t.Error("the key is not free after a day")
+	}
+	if diff := cmp.Diff(map[string]int64{"a": 2, "b": 2, "c": 2}, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+	var rows int
+	err = db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		return tx.NewRaw(`SELECT COUNT(*) FROM store_idempotency`).Scan(ctx, &rows)
+	})
+	if err != nil || rows != 1 {
+		t.Errorf("%d keys are kept, %v; want the newest only", rows, err)
+	}
+}
+
+// block fills every place to write until release is called.
+func block(t *testing.T, db *store.DB) (release func()) {
+	t.Helper()
+	const places = 32 // more than any engine has
+	gate := make(chan struct{})
+	var wg sync.WaitGroup
+	var running atomic.Int64
+	for range places {
+		wg.Go(func() {
+			err := db.Update(t.Context(), "blocker", func(ctx context.Context, _ *store.Tx) error {
+				running.Add(1)
+				<-gate
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for running.Load()+int64(db.Waiting()) < places {
+		runtime.Gosched()
+	}
+	return sync.OnceFunc(func() { close(gate); wg.Wait() })
+}
+
+// fairness: a quiet lane need not wait for a busy one's backlog.
+func fairness(t *testing.T, db *store.DB) {
+	const backlog = 300
+	release := block(t, db)
+	defer release()
+	blocked := db.Waiting()
+	var order []string
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	add := func(lane string) {
+		wg.Go(func() {
+			err := db.Update(t.Context(), lane, func(context.Context, *store.Tx) error {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, lane)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range backlog {
+		add("busy")
+	}
+	for db.Waiting() < blocked+backlog {
+		runtime.Gosched()
+	}
+	for range 3 {
+		add("quiet")
+	}
+	for db.Waiting() < blocked+backlog+3 {
+		runtime.Gosched()
+	}
+	release()
+	wg.Wait()
+	// Three lanes take turns; some closures may run side by side.
+	last := len(order) - 1 - slices.Index(reversed(order), "quiet")
+	if last > 60 {
+		t.Errorf("the quiet lane's third write came after %d others", last)
+	}
+}
+
+func reversed(s []string) []string {
+	s = slices.Clone(s)
+	slices.Reverse(s)
+	return s
+}
+
+func cancellation(t *testing.T, db *store.DB) {
+	release := block(t, db)
+	defer release()
+	blocked := db.Waiting()
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		result <- db.Update(ctx, "p", func(ctx context.Context, tx *store.Tx) error {
+			t.Error("a closure ran that was cancelled in the queue")
+			return nil
+		})
+	}()
+	for db.Waiting() < blocked+1 {
+		runtime.Gosched()
+	}
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled in the queue: %v", err)
+	}
+	if n := db.Waiting(); n != blocked {
+		t.Errorf("%d closures wait, want %d", n, blocked)
+	}
+	release()
+	// Cancelled while it runs: its statements stop, and nothing of it stays; the
+	// others of its group are not harmed.
+	ctx, cancel = context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 5 {
+		wg.Go(func() {
+			update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, fmt.Sprint(i), 1) })
+		})
+	}
+	err := db.Update(ctx, "p", func(ctx context.Context, tx *store.Tx) error {
+		if err := put(ctx, tx, "cancelled", 1); err != nil {
+			return err
+		}
+		cancel()
+		return put(ctx, tx, "cancelled too", 1)
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled while it ran: %v", err)
+	}
+	wg.Wait()
+	want := map[string]int64{"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}
+	if diff := cmp.Diff(want, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+	if err := db.Update(ctx, "p", func(context.Context, *store.Tx) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled before: %v", err)
+	}
+}
+
+// laneBound: a lane that lets too many wait is told so, and the others are not.
+func laneBound(t *testing.T, db *store.DB) {
+	release := block(t, db)
+	defer release()
+	blocked := db.Waiting()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	full := make(chan error, 5000)
+	for range cap(full) {
+		wg.Go(func() {
+			full <- db.Update(ctx, "flood", func(context.Context, *store.Tx) error { return nil })
+		})
+	}
+	err := <-full // nobody's turn comes, so the first answer is a refusal
+	if !fault.Is(err, fault.Exhausted) || fault.HintOf(err) == "" {
+		t.Errorf("a flooding lane: %v", err)
+	}
+	flood := db.Waiting()
+	other := make(chan error, 1)
+	go func() { other <- db.Update(t.Context(), "other", func(context.Context, *store.Tx) error { return nil }) }()
+	for db.Waiting() < min(flood, blocked+4096)+1 {
+		runtime.Gosched()
+	}
+	cancel()
+	release()
+	wg.Wait()
+	if err := <-other; err != nil {
+		t.Errorf("another lane: %v", err)
+	}
+}
+
+func closing(t *testing.T, db *store.DB) {
+	release := block(t, db)
+	closed := make(chan error, 1)
+	go func() { closed <- db.Close() }()
+	go release() // Close waits for those that run or wait; they end without an error
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	release()
+	err := db.Update(t.Context(), "", func(context.Context, *store.Tx) error { return nil })
+	if !fault.Is(err, fault.Unavailable) {
+		t.Errorf("after Close: %v", err)
+	}
+}
