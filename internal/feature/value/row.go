@@ -1,0 +1,154 @@
+package value
+
+import (
+	"encoding/binary"
+	"slices"
+	"unsafe"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Limits of a packed row.
+const (
+	MaxFeatures = 4096     // features of one row
+	MaxString   = 64 << 10 // bytes of one string
+	MaxRow      = 1 << 20  // bytes of one row
+)
+
+// rowFormat is the first byte of a packed row.
+//
+// The row, format 1:
+//
+//	byte      1
+//	uvarint   n, the number of features
+//	bytes     ⌈n/8⌉ of flags, bit i%8 of byte i/8 set when feature i is NULL;
+//	          the unused bits are 0
+//	then each feature that is not NULL, in the order of the view's definition:
+//	int64, timestamp   8 bytes, little endian (timestamp: microseconds since 1970)
+//	float64            8 bytes, little endian IEEE 754
+//	bool               1 byte, 0 or 1
+//	string             uvarint length, bytes
+//
+// Nothing follows. Types are not in the row: the view version that the row
+// belongs to has them and never changes.
+const rowFormat = 1
+
+// AppendRow appends the packed row of values. Errors: fault.TooLarge for more
+// than MaxFeatures features or MaxString bytes in a string or MaxRow in all.
+func AppendRow(dst []byte, values []Value) ([]byte, error) {
+	if len(values) > MaxFeatures {
+		return dst, fault.New(fault.TooLarge, "%d features in a row, at most %d fit", len(values), MaxFeatures)
+	}
+	start := len(dst)
+	dst = append(dst, rowFormat)
+	dst = binary.AppendUvarint(dst, uint64(len(values)))
+	flags := len(dst)
+	for range (len(values) + 7) / 8 {
+		dst = append(dst, 0)
+	}
+	for i, v := range values {
+		if v.IsNull() {
+			dst[flags+i/8] |= 1 << (i % 8)
+			continue
+		}
+		switch v.typ {
+		case String:
+			if len(v.str) > MaxString {
+				return dst, fault.New(fault.TooLarge, "feature %d is a string of %d bytes, at most %d fit", i+1, len(v.str), MaxString)
+			}
+			dst = binary.AppendUvarint(dst, uint64(len(v.str)))
+			dst = append(dst, v.str...)
+		case Bool:
+			dst = append(dst, byte(v.bits))
+		default:
+			dst = binary.LittleEndian.AppendUint64(dst, v.bits)
+		}
+	}
+	if len(dst)-start > MaxRow {
+		return dst, fault.New(fault.TooLarge, "a row of %d bytes, at most %d fit", len(dst)-start, MaxRow)
+	}
+	return dst, nil
+}
+
+// DecodeRow reads a packed row of the types into out, which must be as long.
+// Strings are views into row: row must not change while they are used. It
+// refuses every byte string that AppendRow would not have written for the
+// types. Error: fault.Internal, because only a defect or damage makes one.
+func DecodeRow(row []byte, types []Type, out []Value) error {
+	if len(row) == 0 || row[0] != rowFormat {
+		return errRow("unknown format")
+	}
+	n, size := uvarint(row[1:])
+	if size <= 0 || n != uint64(len(types)) || len(out) != len(types) {
+		return errRow("wrong number of features")
+	}
+	row = row[1+size:]
+	width := (len(types) + 7) / 8
+	if len(row) < width {
+		return errRow("cut short")
+	}
+	flags := row[:width]
+	if rest := len(types) % 8; rest != 0 && flags[width-1]>>rest != 0 {
+		return errRow("unused flags set")
+	}
+	row = row[width:]
+	for i, t := range types {
+		if flags[i/8]>>(i%8)&1 == 1 {
+			out[i] = Null(t)
+			continue
+		}
+		var ok bool
+		if out[i], row, ok = decode(t, row); !ok {
+			return errRow("bad value")
+		}
+	}
+	if len(row) != 0 {
+		return errRow("bytes left over")
+	}
+	return nil
+}
+
+func decode(t Type, row []byte) (Value, []byte, bool) {
+	switch t {
+	case String:
+		n, size := uvarint(row)
+		if size <= 0 || n > MaxString || n > uint64(len(row)-size) {
+			return Value{}, nil, false
+		}
+		text := row[size : size+int(n)]
+		return Value{typ: String, str: unsafe.String(unsafe.SliceData(text), len(text))}, row[size+int(n):], true
+	case Bool:
+		if len(row) < 1 || row[0] > 1 {
+			return Value{}, nil, false
+		}
+		return Value{typ: Bool, bits: uint64(row[0])}, row[1:], true
+	case Int64, Float64, Timestamp:
+		if len(row) < 8 {
+			return Value{}, nil, false
+		}
+		return Value{typ: t, bits: binary.LittleEndian.Uint64(row)}, row[8:], true
+	}
+	return Value{}, nil, false
+}
+
+// uvarint is binary.Uvarint that takes the shortest form only.
+func uvarint(b []byte) (uint64, int) {
+	n, size := binary.Uvarint(b)
+	if size > 1 && b[size-1] == 0 {
+		return 0, 0
+	}
+	return n, size
+}
+
+func errRow(what string) error {
+	return fault.New(fault.Internal, "a packed feature row is damaged: %s", what)
+}
+
+// Types is the types of a list of values; for tests and tools.
+func Types(values []Value) []Type {
+	types := make([]Type, 0, len(values))
+	for _, v := range values {
+		types = append(types, v.typ)
+	}
+	return slices.Clip(types)
+}

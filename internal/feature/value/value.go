@@ -1,0 +1,352 @@
+// Package value has the typed values of features, the bytes of an entity key
+// and the packed row that holds the features of one entity at one time.
+//
+// # Map
+//
+//   - Type and Value are the five types a feature may have. Values survive
+//     JSON: an int64 stays one, a timestamp is an instant in UTC.
+//   - AppendKey gives the bytes that identify an entity; the offline join and
+//     the online store use the same ones.
+//   - AppendRow and DecodeRow are the packed row (row.go has the format).
+//
+// Instants have a resolution of one microsecond; what is finer is cut off.
+package value
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Type of a feature or of a join key.
+type Type uint8
+
+// The types. The zero Type is none of them.
+const (
+	Int64 Type = iota + 1
+	Float64
+	String
+	Bool
+	Timestamp
+)
+
+var typeNames = [...]string{Int64: "int64", Float64: "float64", String: "string", Bool: "bool", Timestamp: "timestamp"}
+
+// Names lists the names of all types.
+func Names() []string { return typeNames[1:] }
+
+// String is the name used in manifests.
+func (t Type) String() string {
+	if t.Valid() {
+		return typeNames[t]
+	}
+	return "none"
+}
+
+// Valid reports whether t is one of the types.
+func (t Type) Valid() bool { return t >= Int64 && t <= Timestamp }
+
+// MarshalText writes the name. Error: fault.Invalid for no type.
+func (t Type) MarshalText() ([]byte, error) {
+	if !t.Valid() {
+		return nil, fault.New(fault.Invalid, "type %d is not a type", t)
+	}
+	return []byte(typeNames[t]), nil
+}
+
+// UnmarshalText reads a name. Error: fault.Invalid.
+func (t *Type) UnmarshalText(b []byte) error {
+	for i, name := range typeNames {
+		if i > 0 && name == string(b) {
+			*t = Type(i) //nolint:gosec // i is below 6
+			return nil
+		}
+	}
+	return fault.New(fault.Invalid, "type %q is not known", clip(string(b))).
+		WithHint("Use one of %s.", strings.Join(Names(), ", "))
+}
+
+// Value is one value of a type, or NULL of that type. Values are comparable
+// with Equal; the zero Value has no type.
+type Value struct {
+	typ  Type
+	null bool
+	bits uint64 // int64, float64, bool and timestamp
+	str  string
+}
+
+// Null is NULL of a type.
+func Null(t Type) Value { return Value{typ: t, null: true} }
+
+// OfInt is an int64.
+func OfInt(v int64) Value { return Value{typ: Int64, bits: uint64(v)} } //nolint:gosec // the bits are meant
+
+// OfFloat is a float64; NaN is a value, not NULL.
+func OfFloat(v float64) Value { return Value{typ: Float64, bits: math.Float64bits(v)} }
+
+// OfString is a string.
+func OfString(v string) Value { return Value{typ: String, str: v} }
+
+// OfBool is a bool.
+func OfBool(v bool) Value {
+	if v {
+		return Value{typ: Bool, bits: 1}
+	}
+	return Value{typ: Bool}
+}
+
+// OfMicros is an instant in microseconds since 1970.
+func OfMicros(v int64) Value { return Value{typ: Timestamp, bits: uint64(v)} } //nolint:gosec // the bits are meant
+
+// OfTime is an instant, cut to the microsecond.
+func OfTime(t time.Time) Value { return OfMicros(t.UnixMicro()) }
+
+// Type is the value's type.
+func (v Value) Type() Type { return v.typ }
+
+// IsNull reports whether v is NULL (or the zero Value).
+func (v Value) IsNull() bool { return v.null || v.typ == 0 }
+
+// Int is the int64, or the microseconds of a timestamp.
+func (v Value) Int() int64 { return int64(v.bits) } //nolint:gosec // the bits are meant
+
+// Float is the float64.
+func (v Value) Float() float64 { return math.Float64frombits(v.bits) }
+
+// Str is the string.
+func (v Value) Str() string { return v.str }
+
+// Bool is the bool.
+func (v Value) Bool() bool { return v.bits != 0 }
+
+// Time is the instant in UTC.
+func (v Value) Time() time.Time { return time.UnixMicro(v.Int()).UTC() }
+
+// Equal reports whether two values are the same, bit for bit; every NaN equals
+// every other.
+func (v Value) Equal(w Value) bool {
+	if v.typ != w.typ || v.IsNull() != w.IsNull() {
+		return false
+	}
+	if v.IsNull() {
+		return true
+	}
+	if v.typ == Float64 && math.IsNaN(v.Float()) {
+		return math.IsNaN(w.Float())
+	}
+	return v.bits == w.bits && v.str == w.str
+}
+
+// Any is the value as nil, int64, float64, string, bool or time.Time.
+func (v Value) Any() any {
+	switch {
+	case v.IsNull():
+		return nil
+	case v.typ == Int64:
+		return v.Int()
+	case v.typ == Float64:
+		return v.Float()
+	case v.typ == String:
+		return v.str
+	case v.typ == Bool:
+		return v.Bool()
+	default:
+		return v.Time()
+	}
+}
+
+// String is the value for people.
+func (v Value) String() string {
+	switch {
+	case v.IsNull():
+		return "NULL"
+	case v.typ == Int64:
+		return strconv.FormatInt(v.Int(), 10)
+	case v.typ == Float64:
+		return strconv.FormatFloat(v.Float(), 'g', -1, 64)
+	case v.typ == String:
+		return v.str
+	case v.typ == Bool:
+		return strconv.FormatBool(v.Bool())
+	default:
+		return v.Time().Format(time.RFC3339Nano)
+	}
+}
+
+// MarshalJSON writes null, a number, a string, a bool, or an RFC 3339 instant.
+// A float64 always has a point or an exponent, so that it stays one; NaN and the
+// infinities, which JSON cannot say, are the strings "NaN", "Infinity" and
+// "-Infinity".
+func (v Value) MarshalJSON() ([]byte, error) {
+	switch {
+	case v.IsNull():
+		return []byte("null"), nil
+	case v.typ == Int64:
+		return strconv.AppendInt(nil, v.Int(), 10), nil
+	case v.typ == Float64:
+		return appendFloat(nil, v.Float()), nil
+	case v.typ == Bool:
+		return strconv.AppendBool(nil, v.Bool()), nil
+	case v.typ == Timestamp:
+		return v.Time().AppendFormat([]byte{'"'}, time.RFC3339Nano+`"`), nil
+	}
+	return json.Marshal(v.str)
+}
+
+func appendFloat(dst []byte, f float64) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(dst, `"NaN"`...)
+	case math.IsInf(f, 1):
+		return append(dst, `"Infinity"`...)
+	case math.IsInf(f, -1):
+		return append(dst, `"-Infinity"`...)
+	}
+	n := len(dst)
+	dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
+	for _, c := range dst[n:] {
+		if c == '.' || c == 'e' {
+			return dst
+		}
+	}
+	return append(dst, ".0"...)
+}
+
+// Parse reads what JSON decoding gave (with or without UseNumber) as a value of
+// the type; nil is NULL. It refuses what would change the value, such as 1.5 or
+// "1" for an int64. Error: fault.Invalid.
+func Parse(t Type, x any) (Value, error) {
+	if x == nil {
+		return Null(t), nil
+	}
+	if v, ok := parse(t, x); ok {
+		return v, nil
+	}
+	return Value{}, fault.New(fault.Invalid, "%s is not %s", describe(x), article(t))
+}
+
+func parse(t Type, x any) (Value, bool) {
+	switch t {
+	case Int64:
+		return parseInt(x)
+	case Float64:
+		return parseFloat(x)
+	case String:
+		s, ok := x.(string)
+		return OfString(s), ok
+	case Bool:
+		b, ok := x.(bool)
+		return OfBool(b), ok
+	case Timestamp:
+		return parseTime(x)
+	}
+	return Value{}, false
+}
+
+func parseInt(x any) (Value, bool) {
+	switch n := x.(type) {
+	case int64:
+		return OfInt(n), true
+	case int:
+		return OfInt(int64(n)), true
+	case int32:
+		return OfInt(int64(n)), true
+	case json.Number:
+		i, err := strconv.ParseInt(string(n), 10, 64)
+		return OfInt(i), err == nil
+	case float64:
+		const exact = 1 << 53
+		if n != math.Trunc(n) || math.Abs(n) > exact {
+			return Value{}, false
+		}
+		return OfInt(int64(n)), true
+	}
+	return Value{}, false
+}
+
+func parseFloat(x any) (Value, bool) {
+	switch n := x.(type) {
+	case float64:
+		return OfFloat(n), true
+	case int64:
+		return OfFloat(float64(n)), true
+	case int:
+		return OfFloat(float64(n)), true
+	case json.Number:
+		f, err := strconv.ParseFloat(string(n), 64)
+		return OfFloat(f), err == nil
+	case string:
+		switch n {
+		case "NaN":
+			return OfFloat(math.NaN()), true
+		case "Infinity":
+			return OfFloat(math.Inf(1)), true
+		case "-Infinity":
+			return OfFloat(math.Inf(-1)), true
+		}
+	}
+	return Value{}, false
+}
+
+func parseTime(x any) (Value, bool) {
+	switch s := x.(type) {
+	case time.Time:
+		return OfTime(s), true
+	case string:
+		t, err := time.Parse(time.RFC3339Nano, s)
+		return OfTime(t), err == nil
+	}
+	return Value{}, false
+}
+
+func describe(x any) string {
+	switch v := x.(type) {
+	case string:
+		return strconv.Quote(clip(v))
+	case json.Number:
+		return clip(string(v))
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "an object"
+	}
+	return "this"
+}
+
+func article(t Type) string {
+	if t == Int64 {
+		return "an int64"
+	}
+	if t == Timestamp {
+		return "a timestamp such as 2013-01-01T10:00:00Z"
+	}
+	return "a " + t.String()
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return strings.ToValidUTF8(s[:80], "") + "…"
+	}
+	return s
+}
+
+// AppendKey appends the bytes of one part of an entity key. Concatenated parts
+// identify an entity: no two lists of values give the same bytes. v must not be
+// NULL: an entity without a key is none.
+func AppendKey(dst []byte, v Value) []byte {
+	dst = append(dst, byte(v.typ))
+	if v.typ == String {
+		dst = binary.AppendUvarint(dst, uint64(len(v.str)))
+		return append(dst, v.str...)
+	}
+	return binary.BigEndian.AppendUint64(dst, v.bits)
+}
