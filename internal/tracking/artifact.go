@@ -1,0 +1,403 @@
+package tracking
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/oklog/ulid/v2"
+)
+
+// Artifacts keeps the bytes; it is shaped on blob.Store. Put is atomic and
+// durable. Open's reader fails with an error, never with wrong bytes, when what
+// is stored was changed.
+type Artifacts interface {
+	Put(ctx context.Context, ref blob.Ref, body io.Reader) (blob.Info, error)
+	Open(ctx context.Context, ref blob.Ref) (io.ReadCloser, error)
+	Delete(ctx context.Context, ref blob.Ref) error
+	List(ctx context.Context, prefix blob.Key, yield func(blob.Key) error) error
+}
+
+// artifactKeys is the key scope that seals artifacts.
+const artifactKeys = "artifacts"
+
+// Bounds of an artifact's path.
+const (
+	MaxPath     = 1000 // bytes
+	MaxPathPart = 255
+	MaxDepth    = 32
+)
+
+// CheckPath refuses an artifact path that is not plainly a relative one: no
+// empty, "." or ".." part, no leading slash, back slash, drive letter, URI
+// characters '#' and '?', control characters, or any of these percent-encoded,
+// however often. The empty path is the root, which only listings take.
+func CheckPath(p string) error {
+	refuse := func(why string) error {
+		return fault.New(fault.Invalid, "Invalid path: %q %s", clip(p), why).
+			WithHint("Use a relative path of plain parts, such as model/model.onnx.")
+	}
+	if len(p) > MaxPath {
+		return refuse("is longer than 1000 bytes")
+	}
+	if !utf8.ValidString(p) {
+		return refuse("is not valid UTF-8")
+	}
+	for s := p; ; {
+		if why := badPath(s); why != "" {
+			return refuse(why)
+		}
+		decoded, err := url.PathUnescape(s)
+		if err != nil || decoded == s { // a '%' that encodes nothing is a character
+			return nil
+		}
+		s = decoded
+	}
+}
+
+func badPath(s string) string {
+	if s == "" {
+		return ""
+	}
+	if strings.ContainsAny(s, `\#?`) {
+		return `has one of \ # ?`
+	}
+	if strings.ContainsFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) || r == utf8.RuneError || unicode.Is(unicode.Bidi_Control, r)
+	}) {
+		return "has control characters"
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) > MaxDepth {
+		return "is more than 32 directories deep"
+	}
+	if first := parts[0]; len(first) >= 2 && first[1] == ':' {
+		return "begins with a drive letter"
+	}
+	for _, part := range parts {
+		switch {
+		case part == "" || part == "." || part == "..":
+			return `has an empty, "." or ".." part`
+		case len(part) > MaxPathPart:
+			return "has a part longer than 255 bytes"
+		}
+	}
+	return ""
+}
+
+// PutArtifact stores a file, replacing the one at the path. It is there, whole
+// and synced, when PutArtifact returns. Errors: fault.TooLarge,
+// fault.Conflict when a directory has the path or a file is in the way.
+func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader) (File, error) {
+	if err := s.artifactPlace(ctx, p, place, ActionWrite); err != nil {
+		return File{}, err
+	}
+	if err := checkFilePath(name); err != nil {
+		return File{}, err
+	}
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error { return s.pathFree(ctx, tx, place, name) })
+	if err != nil {
+		return File{}, err
+	}
+	ref := blob.Ref{Project: string(p), Owner: artifactKeys, Key: artifactPrefix(p) + blob.Key(place.ID()+"/"+id.New("art"))}
+	limited := &limitReader{r: body, left: s.maxFile}
+	info, err := s.artifacts.Put(ctx, ref, limited)
+	if limited.over {
+		err = fault.New(fault.TooLarge, "artifact %q is larger than %d bytes", clip(name), s.maxFile)
+	}
+	if err != nil {
+		s.drop(ctx, ref)
+		return File{}, fault.Wrap(err, "storing artifact %s of %s", name, place)
+	}
+	stored := Stored{File: File{Path: name, Size: info.Size, Digest: info.Digest, Created: s.now()}, Object: string(ref.Key)}
+	replaced := ""
+	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		replaced = ""
+		if err := s.placeActive(ctx, tx, p, place); err != nil {
+			return err
+		}
+		if err := s.pathFree(ctx, tx, place, name); err != nil {
+			return err
+		}
+		old, err := s.store.Artifact(ctx, tx, place.ID(), name)
+		switch {
+		case err == nil:
+			replaced = old.Object
+		case !fault.Is(err, fault.NotFound):
+			return err
+		}
+		if err := s.store.PutArtifact(ctx, tx, p, place.ID(), stored); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, p, place.String(), map[string]any{"act": "put_artifact", "path": name, "digest": info.Digest, "size": info.Size})
+	})
+	if err != nil {
+		s.drop(ctx, ref)
+		return File{}, err
+	}
+	if replaced != "" {
+		s.drop(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(replaced)})
+	}
+	return stored.File, nil
+}
+
+// OpenArtifact opens a file for reading. Close it.
+func (s *Service) OpenArtifact(ctx context.Context, p project.Name, place Place, name string) (io.ReadCloser, File, error) {
+	if err := s.artifactPlace(ctx, p, place, ActionRead); err != nil {
+		return nil, File{}, err
+	}
+	if err := checkFilePath(name); err != nil {
+		return nil, File{}, err
+	}
+	var stored Stored
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		stored, err = s.store.Artifact(ctx, tx, place.ID(), name)
+		return err
+	})
+	if err != nil {
+		return nil, File{}, err
+	}
+	r, err := s.artifacts.Open(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(stored.Object)})
+	if err != nil {
+		return nil, File{}, fault.Wrap(err, "opening artifact %s of %s", name, place)
+	}
+	return r, stored.File, nil
+}
+
+// ListArtifacts gives the direct children of a directory (a file has none), by
+// path.
+func (s *Service) ListArtifacts(ctx context.Context, p project.Name, place Place, dir string) ([]Entry, error) {
+	files, err := s.Files(ctx, p, place, dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []Entry
+	for _, f := range files {
+		rest := f.Path
+		if dir != "" {
+			var below bool
+			if rest, below = strings.CutPrefix(f.Path, dir+"/"); !below {
+				continue // the file dir itself
+			}
+		}
+		child, _, deeper := strings.Cut(rest, "/")
+		e := Entry{Path: path.Join(dir, child), Dir: deeper}
+		if !deeper {
+			e.Size = f.Size
+		}
+		if len(out) == 0 || out[len(out)-1].Path != e.Path {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	return slices.CompactFunc(out, func(a, b Entry) bool { return a.Path == b.Path }), nil
+}
+
+// Files gives the file at prefix and all below it, by path; prefix "" is all.
+func (s *Service) Files(ctx context.Context, p project.Name, place Place, prefix string) ([]File, error) {
+	if err := s.artifactPlace(ctx, p, place, ActionRead); err != nil {
+		return nil, err
+	}
+	if err := CheckPath(prefix); err != nil {
+		return nil, err
+	}
+	var stored []Stored
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		stored, err = s.store.Artifacts(ctx, tx, place.ID(), prefix, s.maxFiles)
+		return err
+	})
+	files := make([]File, len(stored))
+	for i, st := range stored {
+		files[i] = st.File
+	}
+	return files, err
+}
+
+// DeleteArtifacts removes the file at prefix and all below it. Error:
+// fault.NotFound when there is none.
+func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Place, prefix string) error {
+	if err := s.artifactPlace(ctx, p, place, ActionWrite); err != nil {
+		return err
+	}
+	if err := CheckPath(prefix); err != nil {
+		return err
+	}
+	var gone []Stored
+	err := s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		if gone, err = s.store.Artifacts(ctx, tx, place.ID(), prefix, s.maxFiles); err != nil {
+			return err
+		}
+		if len(gone) == 0 {
+			return fault.New(fault.NotFound, "No such artifact: '%s'", clip(prefix))
+		}
+		if err := s.store.DeleteArtifacts(ctx, tx, place.ID(), prefix); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, p, place.String(), map[string]any{"act": "delete_artifacts", "path": prefix, "files": len(gone)})
+	})
+	if err != nil {
+		return err
+	}
+	for _, g := range gone {
+		s.drop(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(g.Object)})
+	}
+	return nil
+}
+
+// Sweep deletes the objects of a project that no artifact has and that are
+// older than age: what a crash between storing and recording leaves behind. It
+// gives their number. Run it from a background loop with age of a day.
+func (s *Service) Sweep(ctx context.Context, p project.Name, age time.Duration) (int, error) {
+	before := ulid.Timestamp(s.now().Add(-age))
+	var batch []string
+	swept := 0
+	flush := func() error {
+		var held []string
+		err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+			var err error
+			held, err = s.store.Holds(ctx, tx, p, batch)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, key := range batch {
+			if slices.Contains(held, key) {
+				continue
+			}
+			err := s.artifacts.Delete(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(key)})
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			swept++
+		}
+		batch = batch[:0]
+		return nil
+	}
+	err := s.artifacts.List(ctx, artifactPrefix(p), func(key blob.Key) error {
+		u, err := ulid.ParseStrict(strings.TrimPrefix(path.Base(string(key)), "art_"))
+		if err != nil || u.Time() >= before {
+			return nil //nolint:nilerr // not one of ours, or too young to judge
+		}
+		batch = append(batch, string(key))
+		if len(batch) < 500 {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil && len(batch) > 0 {
+		err = flush()
+	}
+	return swept, fault.Wrap(err, "sweeping artifacts of project %s", p)
+}
+
+func artifactPrefix(p project.Name) blob.Key {
+	return blob.Key("projects/" + string(p) + "/artifacts/")
+}
+
+func checkFilePath(name string) error {
+	if name == "" {
+		return fault.New(fault.Invalid, "Invalid path: '' names no file")
+	}
+	return CheckPath(name)
+}
+
+// artifactPlace asks whether the principal may act on the place's artifacts.
+func (s *Service) artifactPlace(ctx context.Context, p project.Name, place Place, action policy.Action) error {
+	if place.Run != "" {
+		r, err := s.run(ctx, p, place.Run, action)
+		if err != nil || action != ActionRead {
+			return err
+		}
+		return s.noteRead(ctx, p, "artifacts of "+place.String(), r.Classification)
+	}
+	m, err := s.loggedModel(ctx, p, place.Model, action)
+	if err != nil || action != ActionRead {
+		return err
+	}
+	return s.noteRead(ctx, p, "artifacts of "+place.String(), m.Classification)
+}
+
+// placeActive refuses writes into what was deleted meanwhile.
+func (s *Service) placeActive(ctx context.Context, tx *store.Tx, p project.Name, place Place) error {
+	if place.Run != "" {
+		r, err := s.store.Run(ctx, tx, p, place.Run)
+		if err != nil {
+			return err
+		}
+		return r.mustBeActive()
+	}
+	_, err := s.activeModel(ctx, tx, p, place.Model)
+	return err
+}
+
+// pathFree refuses a file where a directory is, below a file, and one too many.
+func (s *Service) pathFree(ctx context.Context, tx *store.Tx, place Place, name string) error {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		switch _, err := s.store.Artifact(ctx, tx, place.ID(), dir); {
+		case err == nil:
+			return fault.New(fault.Conflict, "artifact %q cannot be stored: %q is a file", clip(name), clip(dir))
+		case !fault.Is(err, fault.NotFound):
+			return err
+		}
+	}
+	below, err := s.store.Artifacts(ctx, tx, place.ID(), name, 2)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(below, func(f Stored) bool { return f.Path != name }) {
+		return fault.New(fault.Conflict, "artifact %q cannot be stored: it is a directory", clip(name))
+	}
+	if len(below) > 0 {
+		return nil // replaces a file
+	}
+	n, err := s.store.CountArtifacts(ctx, tx, place.ID())
+	if err == nil && n >= s.maxFiles {
+		err = fault.New(fault.TooLarge, "%s has %d artifacts, as many as one may have", place, n).
+			WithHint("Log one archive instead of many small files.")
+	}
+	return err
+}
+
+// drop deletes an object that nothing refers to; what it cannot delete, Sweep
+// will.
+func (s *Service) drop(ctx context.Context, ref blob.Ref) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	_ = s.artifacts.Delete(ctx, ref)
+}
+
+// limitReader fails once more than left bytes were read.
+type limitReader struct {
+	r    io.Reader
+	left int64
+	over bool
+}
+
+var errOver = errors.New("over the size limit")
+
+func (l *limitReader) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	l.left -= int64(n)
+	if l.left < 0 {
+		l.over = true
+		return 0, errOver
+	}
+	return n, err
+}

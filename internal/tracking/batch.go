@@ -1,0 +1,305 @@
+package tracking
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
+)
+
+// Batch is what is logged in one transaction: all of it or nothing.
+type Batch struct {
+	Metrics []Metric
+	Params  []Pair
+	Tags    []Pair
+}
+
+func (b Batch) validate() error {
+	for _, l := range []struct {
+		what    string
+		n, most int
+	}{
+		{"metrics", len(b.Metrics), MaxBatchMetrics},
+		{"params", len(b.Params), MaxBatchParams},
+		{"tags", len(b.Tags), MaxBatchTags},
+		{"metrics, params, and tags", len(b.Metrics) + len(b.Params) + len(b.Tags), MaxBatchItems},
+	} {
+		if l.n > l.most {
+			return fault.New(fault.Invalid, "A batch logging request can contain at most %d %s. Got %d %s. Please split up %s across multiple requests and try again.", l.most, l.what, l.n, l.what, l.what)
+		}
+	}
+	single := len(b.Metrics) == 1 && len(b.Params)+len(b.Tags) == 0
+	for i, m := range b.Metrics {
+		where := ""
+		if !single {
+			where = "metrics[" + itoa(i) + "]."
+		}
+		if err := m.validate(where); err != nil {
+			return err
+		}
+	}
+	if err := checkPairs("params", b.Params, MaxParamValue); err != nil {
+		return err
+	}
+	seen := map[string]string{}
+	for _, p := range b.Params {
+		if v, ok := seen[p.Key]; ok && v != p.Value {
+			return fault.New(fault.Invalid, "Duplicate parameter keys have been submitted: ['%s']. Please ensure the request contains only one param value per param key.", clip(p.Key))
+		}
+		seen[p.Key] = p.Value
+	}
+	return checkPairs("tags", b.Tags, MaxTagValue)
+}
+
+// Log logs a batch into an active run. A parameter that was logged with another
+// value is fault.Invalid, and nothing of the batch is kept.
+func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) error {
+	if _, err := s.run(ctx, p, run, ActionWrite); err != nil {
+		return err
+	}
+	if err := b.validate(); err != nil {
+		return err
+	}
+	if len(b.Metrics)+len(b.Params)+len(b.Tags) == 0 {
+		return nil
+	}
+	params, tags := latestPairs(b.Params), latestPairs(b.Tags)
+	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		r, err := s.store.Run(ctx, tx, p, run)
+		if err != nil {
+			return err
+		}
+		if err := r.mustBeActive(); err != nil {
+			return err
+		}
+		if err := s.logParams(ctx, tx, run, params); err != nil {
+			return err
+		}
+		if err := s.logMetrics(ctx, tx, p, run, b.Metrics); err != nil {
+			return err
+		}
+		if len(tags) > 0 {
+			if err := s.store.PutTags(ctx, tx, run, tags); err != nil {
+				return err
+			}
+			for _, t := range tags {
+				if t.Key == tagRunName && t.Value != "" {
+					r.Name = t.Value
+					if err := s.store.PutRun(ctx, tx, r); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return s.audit(ctx, tx, p, "run "+string(run), map[string]any{
+			"act": "log", "metrics": len(b.Metrics), "params": len(params), "tags": len(tags),
+		})
+	})
+}
+
+func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error {
+	if len(params) == 0 {
+		return nil
+	}
+	keys := make([]string, len(params))
+	for i, p := range params {
+		keys[i] = p.Key
+	}
+	existing, err := s.store.Params(ctx, tx, run, keys)
+	if err != nil {
+		return err
+	}
+	have := make(map[string]string, len(existing))
+	for _, p := range existing {
+		have[p.Key] = p.Value
+	}
+	var fresh []Pair
+	for _, p := range params {
+		old, ok := have[p.Key]
+		switch {
+		case !ok:
+			fresh = append(fresh, p)
+		case old != p.Value:
+			return fault.New(fault.Invalid, "Changing param values is not allowed. Param with key='%s' was already logged with value='%s' for run ID='%s'. Attempted logging new value '%s'.", p.Key, clip(old), run, clip(p.Value))
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	return s.store.InsertParams(ctx, tx, run, fresh)
+}
+
+func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, p project.Name, run RunID, metrics []Metric) error {
+	if len(metrics) == 0 {
+		return nil
+	}
+	if err := s.store.InsertMetrics(ctx, tx, run, metrics); err != nil {
+		return err
+	}
+	newest := make(map[string]Metric)
+	var ofModels []Metric
+	for _, m := range metrics {
+		if old, ok := newest[m.Key]; !ok || laterThan(m, old) {
+			newest[m.Key] = m
+		}
+		if m.Model != "" {
+			ofModels = append(ofModels, m)
+		}
+	}
+	keys := make([]string, 0, len(newest))
+	for k := range newest {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	stored, err := s.store.LatestMetrics(ctx, tx, run, keys)
+	if err != nil {
+		return err
+	}
+	for _, m := range stored {
+		if !laterThan(newest[m.Key], m) {
+			delete(newest, m.Key)
+		}
+	}
+	var changed []Metric
+	for _, k := range keys {
+		if m, ok := newest[k]; ok {
+			changed = append(changed, m)
+		}
+	}
+	if len(changed) > 0 {
+		if err := s.store.PutLatestMetrics(ctx, tx, run, changed); err != nil {
+			return err
+		}
+	}
+	checked := map[LoggedModelID]bool{}
+	for _, m := range ofModels {
+		if checked[m.Model] {
+			continue
+		}
+		if _, err := s.store.LoggedModel(ctx, tx, p, m.Model); err != nil {
+			return err
+		}
+		checked[m.Model] = true
+	}
+	if len(ofModels) == 0 {
+		return nil
+	}
+	return s.store.PutModelMetrics(ctx, tx, run, ofModels)
+}
+
+// laterThan says whether a replaces b as the latest of a key: by step, then
+// time, then value; NaN counts as more than any number.
+func laterThan(a, b Metric) bool {
+	if c := cmp.Compare(a.Step, b.Step); c != 0 {
+		return c > 0
+	}
+	if c := cmp.Compare(a.At, b.At); c != 0 {
+		return c > 0
+	}
+	if math.IsNaN(a.Value) || math.IsNaN(b.Value) {
+		return math.IsNaN(a.Value) && !math.IsNaN(b.Value)
+	}
+	return a.Value > b.Value
+}
+
+// DeleteTag removes a tag of an active run.
+func (s *Service) DeleteTag(ctx context.Context, p project.Name, run RunID, key string) error {
+	_, err := s.changeRun(ctx, p, run, "untag", func(ctx context.Context, tx *store.Tx, r *Run) error {
+		if err := r.mustBeActive(); err != nil {
+			return err
+		}
+		had, err := s.store.DeleteTag(ctx, tx, run, key)
+		if err == nil && !had {
+			err = fault.New(fault.NotFound, "No tag with name: %s in run with id %s", clip(key), run)
+		}
+		return err
+	})
+	return err
+}
+
+// LogInputs records the data sets and logged models that a run says it read.
+func (s *Service) LogInputs(ctx context.Context, p project.Name, run RunID, datasets []DatasetInput, models []LoggedModelID) error {
+	if len(datasets) > MaxBatchInputs || len(models) > MaxBatchInputs {
+		return fault.New(fault.Invalid, "A request can name at most %d datasets and as many models.", MaxBatchInputs)
+	}
+	for i, d := range datasets {
+		if err := d.validate("datasets[" + itoa(i) + "]"); err != nil {
+			return err
+		}
+	}
+	links := make([]ModelLink, len(models))
+	for i, m := range models {
+		links[i] = ModelLink{Model: m}
+	}
+	return s.link(ctx, p, run, "log_inputs", datasets, links)
+}
+
+// LogOutputs records the logged models that a run made.
+func (s *Service) LogOutputs(ctx context.Context, p project.Name, run RunID, links []ModelLink) error {
+	if len(links) > MaxBatchInputs {
+		return fault.New(fault.Invalid, "A request can name at most %d models.", MaxBatchInputs)
+	}
+	for i := range links {
+		links[i].Output = true
+	}
+	return s.link(ctx, p, run, "log_outputs", nil, links)
+}
+
+func (s *Service) link(ctx context.Context, p project.Name, run RunID, act string, datasets []DatasetInput, links []ModelLink) error {
+	for _, l := range links {
+		if err := CheckModelID(l.Model); err != nil {
+			return err
+		}
+	}
+	_, err := s.changeRun(ctx, p, run, act, func(ctx context.Context, tx *store.Tx, r *Run) error {
+		if err := r.mustBeActive(); err != nil {
+			return err
+		}
+		for _, l := range links {
+			if _, err := s.store.LoggedModel(ctx, tx, p, l.Model); err != nil {
+				return err
+			}
+		}
+		if len(datasets) > 0 {
+			if err := s.store.PutInputs(ctx, tx, *r, datasets); err != nil {
+				return err
+			}
+		}
+		if len(links) > 0 {
+			return s.store.PutModelLinks(ctx, tx, run, links)
+		}
+		return nil
+	})
+	return err
+}
+
+// History gives a page of a metric's points by time, step and value, and the
+// token of the next page. limit 0 is MaxHistory.
+func (s *Service) History(ctx context.Context, p project.Name, run RunID, key string, limit int, pageToken string) ([]Metric, string, error) {
+	r, err := s.run(ctx, p, run, ActionRead)
+	if err != nil {
+		return nil, "", err
+	}
+	if limit <= 0 || limit > MaxHistory {
+		limit = MaxHistory
+	}
+	offset, err := search.Offset(pageToken)
+	if err != nil {
+		return nil, "", err
+	}
+	var points []Metric
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		points, err = s.store.History(ctx, tx, run, key, offset, limit+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	points, next := page(points, Search{Max: limit}, Query{Offset: offset})
+	return points, next, s.noteRead(ctx, p, "run "+string(run), r.Classification)
+}

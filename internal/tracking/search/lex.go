@@ -1,0 +1,217 @@
+package search
+
+import (
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+type tokenKind uint8
+
+const (
+	tokenEnd    tokenKind = iota
+	tokenName             // identifier or keyword; parts are its dotted parts, unquoted
+	tokenQuoted           // one part in double quotes or back ticks: a key, or (double quotes) a value
+	tokenText             // 'text'
+	tokenNumber
+	tokenOp
+	tokenPunct // ( ) ,
+)
+
+type token struct {
+	kind  tokenKind
+	text  string
+	parts []string
+}
+
+func lex(s string) ([]token, error) {
+	var out []token
+	for i := 0; i < len(s); {
+		c := s[i]
+		switch {
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+			i++
+		case c == '(' || c == ')' || c == ',':
+			out = append(out, token{kind: tokenPunct, text: s[i : i+1]})
+			i++
+		case c == '=' || c == '<' || c == '>' || c == '!':
+			n := 1
+			if i+1 < len(s) && s[i+1] == '=' && c != '=' {
+				n = 2
+			}
+			op := s[i : i+n]
+			if op == "!" {
+				return nil, fault.New(fault.Invalid, "Invalid clause(s) in filter string: '!'")
+			}
+			out = append(out, token{kind: tokenOp, text: op})
+			i += n
+		case c == '\'':
+			text, n, ok := quoted(s[i:])
+			if !ok {
+				return nil, unclosed(s[i:])
+			}
+			out = append(out, token{kind: tokenText, text: text})
+			i += n
+		case isDigit(c) || (c == '-' || c == '+' || c == '.') && i+1 < len(s) && (isDigit(s[i+1]) || s[i+1] == '.'):
+			n := 1
+			for i+n < len(s) && (isDigit(s[i+n]) || s[i+n] == '.' || s[i+n] == 'e' || s[i+n] == 'E' ||
+				(s[i+n] == '-' || s[i+n] == '+') && (s[i+n-1] == 'e' || s[i+n-1] == 'E')) {
+				n++
+			}
+			out = append(out, token{kind: tokenNumber, text: s[i : i+n]})
+			i += n
+		default:
+			t, n, err := name(s[i:])
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, t)
+			i += n
+		}
+	}
+	return out, nil
+}
+
+// name reads part("."part)*, where a part is bare or quoted.
+func name(s string) (token, int, error) {
+	t := token{kind: tokenName}
+	i := 0
+	for {
+		if i < len(s) && (s[i] == '"' || s[i] == '`') {
+			text, n, ok := quoted(s[i:])
+			if !ok {
+				return t, 0, unclosed(s[i:])
+			}
+			t.parts = append(t.parts, text)
+			i += n
+		} else {
+			start := i
+			for i < len(s) && isBare(s[i]) {
+				i++
+			}
+			if i == start {
+				return t, 0, fault.New(fault.Invalid, "Invalid clause(s) in filter string: '%s'", clip(s))
+			}
+			t.parts = append(t.parts, s[start:i])
+		}
+		if i >= len(s) || s[i] != '.' {
+			break
+		}
+		i++
+	}
+	t.text = strings.Join(t.parts, ".")
+	if len(t.parts) == 1 && (s[0] == '"' || s[0] == '`') {
+		t.kind = tokenQuoted
+	}
+	return t, i, nil
+}
+
+// quoted reads a string that begins with its quote; a doubled quote stands for
+// one.
+func quoted(s string) (text string, n int, ok bool) {
+	q := s[0]
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		if s[i] != q {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == q {
+			b.WriteByte(q)
+			i++
+			continue
+		}
+		return b.String(), i + 1, true
+	}
+	return "", 0, false
+}
+
+func unclosed(s string) error {
+	return fault.New(fault.Invalid, "Invalid clause(s) in filter string: the quote in %s is not closed", clip(s))
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func isBare(c byte) bool {
+	return isDigit(c) || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-' || c == '/' || c == ':' || c == '@' || c >= 0x80
+}
+
+type parser struct {
+	tokens []token
+	filter string
+}
+
+func (p *parser) end() bool { return len(p.tokens) == 0 }
+
+func (p *parser) peek() token {
+	if p.end() {
+		return token{text: "end of the filter"}
+	}
+	return p.tokens[0]
+}
+
+func (p *parser) next() token {
+	t := p.peek()
+	if !p.end() {
+		p.tokens = p.tokens[1:]
+	}
+	return t
+}
+
+// keyword consumes the word, in any case, if it is next.
+func (p *parser) keyword(word string) bool {
+	if t := p.peek(); t.kind == tokenName && strings.EqualFold(t.text, word) {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) operator() (Op, error) {
+	switch {
+	case p.keyword("LIKE"):
+		return Like, nil
+	case p.keyword("ILIKE"):
+		return ILike, nil
+	case p.keyword("IN"):
+		return In, nil
+	case p.keyword("NOT"):
+		if p.keyword("IN") {
+			return NotIn, nil
+		}
+	case p.keyword("IS"):
+		not := p.keyword("NOT")
+		if p.keyword("NULL") {
+			if not {
+				return IsNotNull, nil
+			}
+			return IsNull, nil
+		}
+	case p.peek().kind == tokenOp:
+		return Op(p.next().text), nil
+	}
+	return "", fault.New(fault.Invalid, "Invalid comparison clause in '%s': expected a comparator, found '%s'", clip(p.filter), clip(p.peek().text))
+}
+
+func (p *parser) list() ([]string, error) {
+	bad := fault.New(fault.Invalid, "While parsing a list in the query, expected string value, punctuation, or whitespace, but got different type in list: %s", clip(p.filter)).
+		WithHint("Write a list as ('a', 'b').")
+	if t := p.next(); t.text != "(" || t.kind != tokenPunct {
+		return nil, bad
+	}
+	var out []string
+	for {
+		t := p.next()
+		if t.kind != tokenText {
+			return nil, bad
+		}
+		out = append(out, t.text)
+		switch t := p.next(); {
+		case t.kind == tokenPunct && t.text == ")":
+			return out, nil
+		case t.kind == tokenPunct && t.text == ",":
+		default:
+			return nil, bad
+		}
+	}
+}

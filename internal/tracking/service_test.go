@@ -1,0 +1,747 @@
+package tracking_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+const proj = "flights"
+
+type world struct {
+	*tracking.Service
+	db        *store.DB
+	artifacts trackingtest.Artifacts
+	journal   *trackingtest.Journal
+	clock     time.Time
+}
+
+func open(t testing.TB) *world {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{
+		URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{trackingsql.Migrations},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	w := &world{db: db, artifacts: trackingtest.NewArtifacts(t), journal: &trackingtest.Journal{}, clock: time.Now()}
+	w.Service = tracking.New(tracking.Config{
+		DB: db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Journal: w.journal, MaxFile: 1 << 20, MaxFiles: 50,
+		Now: func() time.Time { return w.clock },
+		Authz: trackingtest.Policy{
+			"alice": {proj: {"*"}, "other": {"*"}},
+			"vera":  {proj: {tracking.ActionRead}},
+			"att_1": {proj: {"*"}},
+			"att_2": {proj: {"*"}},
+		},
+	})
+	return w
+}
+
+func as(t testing.TB, who string) context.Context {
+	kind := identity.User
+	if strings.HasPrefix(who, "att_") {
+		kind = identity.Attempt
+	}
+	return identity.With(t.Context(), identity.Principal{Kind: kind, ID: who, Project: proj})
+}
+
+func wantKind(t *testing.T, err error, kind fault.Kind, text string) {
+	t.Helper()
+	if !fault.Is(err, kind) || !strings.Contains(err.Error(), text) {
+		t.Fatalf("error %v (%v), want %v with %q", err, fault.KindOf(err), kind, text)
+	}
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func auditRows(t *testing.T, w *world) []string {
+	t.Helper()
+	var out []string
+	var at store.Position
+	for {
+		rows, next, err := w.db.ReadStream(t.Context(), "audit", at, 500)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(rows) == 0 {
+			return out
+		}
+		for _, r := range rows {
+			out = append(out, string(r.Body))
+		}
+		at = next
+	}
+}
+
+func TestExperiments(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	def := must(w.Experiment(ctx, proj, 0))(t)
+	if def.Name != "Default" {
+		t.Fatalf("experiment 0 is %q, want Default", def.Name)
+	}
+	e := must(w.CreateExperiment(ctx, proj, "delays", []tracking.Pair{{"team", "ops"}}))(t)
+	if e.ID != 1 {
+		t.Fatalf("first experiment is %d, want 1", e.ID)
+	}
+	_, err := w.CreateExperiment(ctx, proj, "delays", nil)
+	wantKind(t, err, fault.Conflict, "already exists")
+	if err := w.DeleteExperiment(ctx, proj, e.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.CreateExperiment(ctx, proj, "delays", nil)
+	wantKind(t, err, fault.Conflict, "deleted state")
+	_, err = w.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{})
+	wantKind(t, err, fault.Invalid, "must be in the 'active' state")
+	if err := w.RestoreExperiment(ctx, proj, e.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, w.RestoreExperiment(ctx, proj, e.ID), fault.Invalid, "'deleted' state")
+	if err := w.SetExperimentTag(ctx, proj, e.ID, tracking.Pair{Key: "note", Value: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.RenameExperiment(ctx, proj, e.ID, "Delays"); err != nil {
+		t.Fatal(err)
+	}
+	got := must(w.ExperimentNamed(ctx, proj, "Delays"))(t)
+	if diff := cmp.Diff([]tracking.Pair{{"note", "x"}, {"team", "ops"}}, got.Tags); diff != "" {
+		t.Fatal(diff)
+	}
+	for filter, want := range map[string]int{
+		"name = 'Delays'": 1, "name LIKE 'del%'": 0, "name ILIKE 'del%'": 1, "tags.team = 'ops'": 1,
+		"tags.absent IS NULL": 2, "tags.team IS NOT NULL": 1, "attribute.creation_time > 0": 2, "experiment_id IN ('0', '7')": 1,
+	} {
+		found, _, err := w.SearchExperiments(ctx, proj, tracking.Search{Filter: filter, Max: 10})
+		if err != nil || len(found) != want {
+			t.Errorf("%s: %d experiments (%v), want %d", filter, len(found), err, want)
+		}
+	}
+	// Another project counts for itself.
+	if other := must(w.CreateExperiment(ctx, "other", "delays", nil))(t); other.ID != 1 {
+		t.Errorf("first experiment of another project is %d, want 1", other.ID)
+	}
+}
+
+func TestLogAndRead(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{User: "", Tags: []tracking.Pair{{"a", "1"}, {"a", "2"}}}, tracking.RunOptions{}))(t)
+	if r.User != "unknown" || r.Name == "" || r.Status != tracking.Running {
+		t.Fatalf("run %+v", r)
+	}
+	batch := tracking.Batch{
+		Metrics: []tracking.Metric{
+			{Key: "auc", Value: 0.5, At: 10, Step: 0},
+			{Key: "auc", Value: 0.7, At: 5, Step: 1},
+			{Key: "auc", Value: 0.6, At: 5, Step: 1},
+			{Key: "nan", Value: math.NaN(), At: 0},
+			{Key: "inf", Value: math.Inf(1), At: 0},
+			{Key: "-inf", Value: math.Inf(-1), At: 0},
+		},
+		Params: []tracking.Pair{{"lr", "0.1"}},
+		Tags:   []tracking.Pair{{"mlflow.runName", "renamed"}},
+	}
+	for range 2 { // a retry changes nothing
+		if err := w.Log(ctx, proj, r.ID, batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := must(w.Run(ctx, proj, r.ID))(t)
+	values := map[string]float64{}
+	for _, m := range got.Metrics {
+		values[m.Key] = m.Value
+	}
+	if values["auc"] != 0.7 || !math.IsNaN(values["nan"]) || !math.IsInf(values["inf"], 1) || !math.IsInf(values["-inf"], -1) {
+		t.Fatalf("latest metrics %v", values)
+	}
+	if got.Name != "renamed" {
+		t.Errorf("name %q, want renamed", got.Name)
+	}
+	history, next, err := w.History(ctx, proj, r.ID, "auc", 2, "")
+	if err != nil || len(history) != 2 || next == "" || history[0].Value != 0.6 {
+		t.Fatalf("history %v %q %v", history, next, err)
+	}
+	history, next, err = w.History(ctx, proj, r.ID, "auc", 2, next)
+	if err != nil || len(history) != 1 || next != "" {
+		t.Fatalf("second page %v %q %v", history, next, err)
+	}
+
+	// A changed param refuses the whole batch.
+	err = w.Log(ctx, proj, r.ID, tracking.Batch{Params: []tracking.Pair{{"new", "1"}, {"lr", "0.2"}}, Tags: []tracking.Pair{{"half", "way"}}})
+	wantKind(t, err, fault.Invalid, "Changing param values is not allowed. Param with key='lr' was already logged with value='0.1'")
+	again := must(w.Run(ctx, proj, r.ID))(t)
+	if diff := cmp.Diff(got.Params, again.Params); diff != "" {
+		t.Error("params of a refused batch were kept", diff)
+	}
+
+	if _, err := w.UpdateRun(ctx, proj, r.ID, tracking.RunUpdate{Status: new(tracking.Finished), End: new(tracking.Millis(99))}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.DeleteRun(ctx, proj, r.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, w.Log(ctx, proj, r.ID, batch), fault.Invalid, "must be in the 'active' state. Current state is deleted")
+	if err := w.RestoreRun(ctx, proj, r.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(w.Run(ctx, proj, r.ID))(t); got.Status != tracking.Finished || got.End != 99 {
+		t.Errorf("run after restore %+v", got)
+	}
+	events, _, err := w.db.ReadStream(t.Context(), "event", store.Position{}, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range events {
+		names = append(names, e.Kind)
+	}
+	if diff := cmp.Diff([]string{tracking.EventRunCreated, tracking.EventRunFinished, tracking.EventRunDeleted}, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBatchLimits(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	pairs := func(n int) []tracking.Pair {
+		out := make([]tracking.Pair, n)
+		for i := range out {
+			out[i] = tracking.Pair{Key: fmt.Sprint("k", i), Value: "v"}
+		}
+		return out
+	}
+	metrics := func(n int) []tracking.Metric {
+		out := make([]tracking.Metric, n)
+		for i := range out {
+			out[i] = tracking.Metric{Key: "loss", Value: float64(i), Step: int64(i)}
+		}
+		return out
+	}
+	if err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: metrics(800), Params: pairs(100), Tags: pairs(100)}); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("é", 250)
+	tests := []struct {
+		name  string
+		batch tracking.Batch
+		want  string
+	}{
+		{"metrics", tracking.Batch{Metrics: metrics(1001)}, "A batch logging request can contain at most 1000 metrics. Got 1001 metrics. Please split up metrics across multiple requests and try again."},
+		{"params", tracking.Batch{Params: pairs(101)}, "at most 100 params"},
+		{"tags", tracking.Batch{Tags: pairs(101)}, "at most 100 tags"},
+		{"all", tracking.Batch{Metrics: metrics(950), Params: pairs(51)}, "at most 1000 metrics, params, and tags"},
+		{"key", tracking.Batch{Params: []tracking.Pair{{long + "é", "v"}}}, "exceeds the maximum length of 250"},
+		{"value", tracking.Batch{Params: []tracking.Pair{{"k", strings.Repeat("x", 6001)}}}, "exceeds the maximum length of 6000"},
+		{"characters", tracking.Batch{Tags: []tracking.Pair{{"a;b", "v"}}}, "Names may only contain alphanumerics"},
+		{"traversal", tracking.Batch{Params: []tracking.Pair{{"../x", "v"}}}, "must not resolve to other names"},
+		{"absolute", tracking.Batch{Metrics: []tracking.Metric{{Key: "/x"}}}, "must not resolve to other names"},
+		{"empty", tracking.Batch{Tags: []tracking.Pair{{"", "v"}}}, "Missing value for required parameter 'tags[0].key'"},
+		{"nul", tracking.Batch{Tags: []tracking.Pair{{"k", "a\x00b"}}}, "not valid UTF-8"},
+		{"time", tracking.Batch{Metrics: []tracking.Metric{{Key: "m", At: -1}}}, "for parameter 'timestamp' supplied"},
+		{"duplicate", tracking.Batch{Params: []tracking.Pair{{"x", "1"}, {"x", "2"}}}, "Duplicate parameter keys"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { wantKind(t, w.Log(ctx, proj, r.ID, tt.batch), fault.Invalid, tt.want) })
+	}
+	if err := w.Log(ctx, proj, r.ID, tracking.Batch{Params: []tracking.Pair{{long, strings.Repeat("x", 6000)}}}); err != nil {
+		t.Error("at the limit:", err)
+	}
+}
+
+// TestLatestMetric compares the stored latest value with a model over random
+// batches.
+func TestLatestMetric(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	rapid.Check(t, func(rt *rapid.T) {
+		r, err := w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		value := rapid.OneOf(rapid.Float64Range(-10, 10), rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.MaxFloat64}))
+		type point struct {
+			step, at int64
+			value    float64
+		}
+		var want point
+		have := false
+		distinct := map[string]bool{}
+		for range rapid.IntRange(1, 4).Draw(rt, "batches") {
+			var b tracking.Batch
+			for range rapid.IntRange(1, 6).Draw(rt, "points") {
+				p := point{rapid.Int64Range(0, 2).Draw(rt, "step"), rapid.Int64Range(0, 2).Draw(rt, "at"), value.Draw(rt, "value")}
+				b.Metrics = append(b.Metrics, tracking.Metric{Key: "m", Value: p.value, At: tracking.Millis(p.at), Step: p.step})
+				distinct[fmt.Sprint(p)] = true
+				later := p.step > want.step || p.step == want.step && (p.at > want.at || p.at == want.at &&
+					(p.value > want.value || math.IsNaN(p.value) && !math.IsNaN(want.value)))
+				if !have || later {
+					want, have = p, true
+				}
+			}
+			if err := w.Log(ctx, proj, r.ID, b); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		got, err := w.Run(ctx, proj, r.ID)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		m := got.Metrics[0]
+		if fmt.Sprint(point{m.Step, int64(m.At), m.Value}) != fmt.Sprint(want) {
+			rt.Fatalf("latest %+v, want %+v", m, want)
+		}
+		history, _, err := w.History(ctx, proj, r.ID, "m", 0, "")
+		if err != nil || len(history) != len(distinct) {
+			rt.Fatalf("%d points (%v), want %d", len(history), err, len(distinct))
+		}
+	})
+}
+
+func TestSearchRuns(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	type seed struct {
+		name  string
+		auc   float64
+		model string
+	}
+	for i, s := range []seed{{"a", 0.5, "gbm"}, {"b", 0.9, "linear"}, {"c", math.NaN(), "GBM%"}, {"d", math.Inf(1), ""}, {"e", math.Inf(-1), "gbm"}} {
+		r := must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: s.name, User: "u" + s.name, Start: tracking.Millis(1000 + i)}, tracking.RunOptions{}))(t)
+		b := tracking.Batch{Metrics: []tracking.Metric{{Key: "val auc", Value: s.auc}}}
+		if s.model != "" {
+			b.Params = []tracking.Pair{{"model", s.model}}
+		}
+		if err := w.Log(ctx, proj, r.ID, b); err != nil {
+			t.Fatal(err)
+		}
+		if s.name == "a" {
+			if err := w.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "weather", Digest: "d1", SourceType: "local", Source: "{}", Tags: []tracking.Pair{{"mlflow.data.context", "training"}}}}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	none := must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: "f", Start: 1}, tracking.RunOptions{}))(t)
+	if err := w.DeleteRun(ctx, proj, must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: "gone"}, tracking.RunOptions{}))(t).ID); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		filter, order string
+		want          string
+	}{
+		{"", "", "edcbaf"},
+		{"", "start_time ASC", "fabcde"},
+		{"", "metrics.`val auc` DESC", "dbaecf"},
+		{"", "metrics.\"val auc\"", "eabdcf"},
+		{"", "params.model ASC, ", "!Could not be parsed"},
+		{"", "params.model", "ceabdf"},
+		{"metrics.`val auc` > 0.4", "", "dba"},
+		{"metrics.`val auc` != 0.5", "", "edcb"},
+		{"metrics.`val auc` <= 0.5 and params.model = 'gbm'", "", "ea"},
+		{"params.model LIKE 'gb%'", "", "ea"},
+		{"params.model ILIKE 'gb%'", "", "eca"},
+		{"params.model LIKE '%\\%'", "", ""},
+		{"params.model IS NULL", "", "df"},
+		{"params.model != 'gbm'", "", "cb"},
+		{"attributes.run_name = 'b'", "", "b"},
+		{"`Run Name` = 'b'", "", "b"},
+		{"user_id = 'ua' AND status = 'RUNNING'", "", "a"},
+		{"start_time >= 1003", "", "ed"},
+		{"run_id IN ('" + string(none.ID) + "', 'x')", "", "f"},
+		{"run_id NOT IN ('" + string(none.ID) + "')", "", "edcba"},
+		{"dataset.name = 'weather' AND datasets.context = 'training'", "", "a"},
+		{"attribute.artifact_uri LIKE '%" + string(none.ID) + "%'", "", "f"},
+		{"tags.`mlflow.runName` = 'd'", "", "d"},
+		{"params.model = 'x' OR params.model = 'gbm'", "", "!Invalid clause(s) in filter string: 'OR'"},
+		{"metrics.auc = 'x'", "", "!Expected numeric value type for metric. Found 'x'"},
+		{"params.model = 3", "", "!Expected a quoted string value"},
+		{"params.model > 'a'", "", "!Invalid comparator '>'"},
+		{"status IN ('RUNNING')", "", "!Only [run_id] attributes support"},
+		{"colour = 'red'", "", "!Invalid attribute key 'colour' specified"},
+		{"thing.x = 'red'", "", "!Invalid entity type 'thing'"},
+		{"params.model = 'gbm", "", "!not closed"},
+		{"", "metrics.a SIDEWAYS", "!Invalid ordering key"},
+		{"", "metrics.a,metrics.a", "!Invalid ordering key"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.filter+"|"+tt.order, func(t *testing.T) {
+			in := tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: tt.filter, Max: 100}
+			if tt.order != "" {
+				in.OrderBy = []string{tt.order}
+			}
+			found, _, err := w.SearchRuns(ctx, proj, in)
+			if text, bad := strings.CutPrefix(tt.want, "!"); bad {
+				wantKind(t, err, fault.Invalid, text)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, r := range found {
+				got += r.Name
+			}
+			if got != tt.want {
+				t.Errorf("found %q, want %q", got, tt.want)
+			}
+		})
+	}
+	t.Run("pages", func(t *testing.T) {
+		got, token := "", ""
+		for range 10 {
+			found, next, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, Page: token})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range found {
+				got += r.Name
+			}
+			if token = next; token == "" {
+				break
+			}
+		}
+		if got != "edcbaf" {
+			t.Errorf("pages gave %q", got)
+		}
+		_, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, Page: "!"})
+		wantKind(t, err, fault.Invalid, "Invalid page token")
+		_, _, err = w.SearchRuns(ctx, proj, tracking.Search{Max: 123456789})
+		wantKind(t, err, fault.Invalid, "Invalid value 123456789 for parameter 'max_results' supplied")
+	})
+	t.Run("deleted", func(t *testing.T) {
+		found, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, View: tracking.ViewDeleted})
+		if err != nil || len(found) != 1 || found[0].Name != "gone" {
+			t.Errorf("deleted runs %v %v", found, err)
+		}
+	})
+}
+
+func TestLoggedModels(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Residency: residency.Of("AE"), Classification: "confidential"}}))(t)
+	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "delay", Run: r.ID, Params: []tracking.Pair{{"depth", "3"}}}))(t)
+	if m.Residency.String() != "AE" || m.Classification != "confidential" || m.Status != tracking.ModelPending {
+		t.Fatalf("logged model %+v", m)
+	}
+	if err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, Model: m.ID, DatasetName: "may", DatasetDigest: "d"}}}); err != nil {
+		t.Fatal(err)
+	}
+	err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, Model: "m_01J9Z6AAAAAAAAAAAAAAAAAAAA"}}})
+	wantKind(t, err, fault.NotFound, "not found")
+	if err := w.LogOutputs(ctx, proj, r.ID, []tracking.ModelLink{{Model: m.ID, Step: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.SetLoggedModelTags(ctx, proj, m.ID, []tracking.Pair{{"t", "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	got := must(w.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady))(t)
+	if len(got.Metrics) != 1 || len(got.Params) != 1 || len(got.Tags) != 1 || got.Status != tracking.ModelReady {
+		t.Fatalf("logged model %+v", got)
+	}
+	for filter, want := range map[string]int{"metrics.auc > 0.7": 1, "metrics.auc > 0.9": 0, "name = 'delay' AND params.depth = '3'": 1, "creation_time > 0": 1, "source_run_id = '" + string(r.ID) + "'": 1} {
+		found, _, err := w.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: filter, Max: 5, OrderBy: []string{"metrics.auc DESC", "creation_timestamp"}, Datasets: []tracking.DatasetInput{{Name: "may"}}})
+		if err != nil || len(found) != want {
+			t.Errorf("%s: %d (%v), want %d", filter, len(found), err, want)
+		}
+	}
+	if err := w.DeleteLoggedModel(ctx, proj, m.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.LoggedModel(ctx, proj, m.ID)
+	wantKind(t, err, fault.NotFound, "not found")
+	// Reads of what is confidential are journaled.
+	before := len(w.journal.Entries())
+	must(w.Run(ctx, proj, r.ID))(t)
+	if len(w.journal.Entries()) != before+1 {
+		t.Error("the read of a confidential run is not in the journal")
+	}
+}
+
+func TestArtifacts(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	place := tracking.Place{Run: r.ID}
+	put := func(name, body string) error {
+		_, err := w.PutArtifact(ctx, proj, place, name, strings.NewReader(body))
+		return err
+	}
+	for name, body := range map[string]string{"model/model.onnx": "old", "model/a b/ü.txt": "x", "model.txt": "y", "100%.txt": "z"} {
+		if err := put(name, body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := put("model/model.onnx", "new!"); err != nil {
+		t.Fatal(err)
+	}
+	body, file, err := w.OpenArtifact(ctx, proj, place, "model/model.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if b, err := io.ReadAll(body); string(b) != "new!" || err != nil || file.Size != 4 {
+		t.Fatalf("read %q %v, file %+v", b, err, file)
+	}
+	var objects int
+	filepath.WalkDir(w.artifacts.Dir, func(_ string, d os.DirEntry, _ error) error {
+		if !d.IsDir() {
+			objects++
+		}
+		return nil
+	})
+	if objects != 4 {
+		t.Errorf("%d objects stored, want 4: the replaced one is gone", objects)
+	}
+	list := func(dir string) string {
+		entries, err := w.ListArtifacts(ctx, proj, place, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, e := range entries {
+			out = append(out, fmt.Sprintf("%s:%v:%d", e.Path, e.Dir, e.Size))
+		}
+		return strings.Join(out, " ")
+	}
+	if got, want := list(""), "100%.txt:false:1 model:true:0 model.txt:false:1"; got != want {
+		t.Errorf("root %q, want %q", got, want)
+	}
+	if got, want := list("model"), "model/a b:true:0 model/model.onnx:false:4"; got != want {
+		t.Errorf("model %q, want %q", got, want)
+	}
+	if got := list("model/model.onnx"); got != "" {
+		t.Errorf("a file lists %q", got)
+	}
+	wantKind(t, put("model", "x"), fault.Conflict, "is a directory")
+	wantKind(t, put("model.txt/x", "x"), fault.Conflict, "is a file")
+	wantKind(t, put("big", strings.Repeat("x", 1<<20+1)), fault.TooLarge, "larger than")
+	if err := put("exact", strings.Repeat("x", 1<<20)); err != nil {
+		t.Error("at the limit:", err)
+	}
+	for i := range 45 {
+		if err := put(fmt.Sprint("many/", i), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantKind(t, put("one/more", "x"), fault.TooLarge, "as many as one may have")
+	if err := w.DeleteArtifacts(ctx, proj, place, "many"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, w.DeleteArtifacts(ctx, proj, place, "many"), fault.NotFound, "No such artifact")
+
+	// What a crash between storing and recording leaves is swept, and only it.
+	orphan := w.artifacts.Path("projects/flights/artifacts/" + "run_x/art_01ARZ3NDEKTSV4RRFFQ69G5FAV")
+	if err := os.MkdirAll(filepath.Dir(orphan), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(orphan, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.clock = w.clock.Add(48 * time.Hour)
+	if n := must(w.Sweep(ctx, proj, 24*time.Hour))(t); n != 1 {
+		t.Errorf("swept %d objects, want 1", n)
+	}
+	if got := list("model"); !strings.Contains(got, "model.onnx:false:4") {
+		t.Errorf("after the sweep %q", got)
+	}
+}
+
+// failingReader ends an upload in the middle.
+type failingReader struct{ io.Reader }
+
+func (f failingReader) Read(b []byte) (int, error) {
+	n, err := f.Reader.Read(b)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func TestBrokenUploadLeavesNothing(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	_, err := w.PutArtifact(ctx, proj, tracking.Place{Run: r.ID}, "a", failingReader{strings.NewReader("half")})
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatalf("error %v", err)
+	}
+	if files := must(w.Files(ctx, proj, tracking.Place{Run: r.ID}, ""))(t); len(files) != 0 {
+		t.Errorf("files %v", files)
+	}
+}
+
+// badPaths is the attack list on artifact paths.
+var badPaths = []string{
+	"../x", "a/../../x", "a/..", "..", ".", "./a", "a/./b", "a//b", "/etc/passwd", "//x", "a/", `..\x`, `a\b`, "C:/x", "c:x",
+	"%2e%2e/x", "%2e%2e%2fx", "%252e%252e%252fx", "%25252e%25252e/x", "a/%2e%2e/b", "..%2fx", "%2fetc/passwd", "%5c..", "a%00b",
+	"a#b", "a?b", "a%23/../b", "a\x00b", "a\nb", "a\x7fb", "a\u202eb", "\xff", strings.Repeat("a/", 40) + "b", strings.Repeat("x", 256), strings.Repeat("x/", 600),
+}
+
+func TestPathAttacks(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	place := tracking.Place{Run: r.ID}
+	for _, p := range badPaths {
+		t.Run(p[:min(len(p), 30)], func(t *testing.T) {
+			_, err := w.PutArtifact(ctx, proj, place, p, strings.NewReader("x"))
+			wantKind(t, err, fault.Invalid, "Invalid path")
+			_, _, err = w.OpenArtifact(ctx, proj, place, p)
+			wantKind(t, err, fault.Invalid, "Invalid path")
+			_, err = w.ListArtifacts(ctx, proj, place, p)
+			wantKind(t, err, fault.Invalid, "Invalid path")
+			wantKind(t, w.DeleteArtifacts(ctx, proj, place, p), fault.Invalid, "Invalid path")
+		})
+	}
+	entries, err := os.ReadDir(w.artifacts.Dir)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("files were touched: %v %v", entries, err)
+	}
+	for _, run := range []tracking.RunID{"", "x", "../x", "run_../../x", "run_01J9Z6", tracking.RunID(strings.Repeat("a", 5000))} {
+		_, err := w.Run(ctx, proj, run)
+		wantKind(t, err, fault.Invalid, "for parameter 'run_id' supplied")
+	}
+}
+
+func TestPermissions(t *testing.T) {
+	w, alice := open(t), as(t, "alice")
+	r := must(w.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	vera, nobody := as(t, "vera"), as(t, "nobody")
+	if _, err := w.Run(vera, proj, r.ID); err != nil {
+		t.Error("a viewer reads:", err)
+	}
+	place := tracking.Place{Run: r.ID}
+	writes := map[string]func(ctx context.Context) error{
+		"log": func(ctx context.Context) error {
+			return w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}})
+		},
+		"delete": func(ctx context.Context) error { return w.DeleteRun(ctx, proj, r.ID) },
+		"put": func(ctx context.Context) error {
+			_, err := w.PutArtifact(ctx, proj, place, "a", strings.NewReader(""))
+			return err
+		},
+		"create": func(ctx context.Context) error { _, err := w.CreateExperiment(ctx, proj, "x", nil); return err },
+		"run": func(ctx context.Context) error {
+			_, err := w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+			return err
+		},
+		"model": func(ctx context.Context) error {
+			_, err := w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{})
+			return err
+		},
+		"no name": func(ctx context.Context) error {
+			_, err := w.CreateRun(ctx, "", tracking.RunSpec{}, tracking.RunOptions{})
+			return err
+		},
+	}
+	before := len(auditRows(t, w))
+	for name, act := range writes {
+		wantKind(t, act(vera), fault.PermissionDenied, "")
+		if err := act(nobody); !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("%s by nobody: %v", name, err)
+		}
+	}
+	for _, err := range []error{
+		errOf(w.Run(nobody, proj, r.ID)),
+		errOf(w.ListArtifacts(nobody, proj, place, "")),
+		errOf(w.Run(identity.With(t.Context(), identity.Principal{}), proj, r.ID)),
+	} {
+		wantKind(t, err, fault.PermissionDenied, "")
+	}
+	// Another project's object does not exist, whatever the permission there.
+	wantKind(t, errOf(w.Run(alice, "other", r.ID)), fault.NotFound, "not found")
+	wantKind(t, errOf(w.ListArtifacts(alice, "other", place, "")), fault.NotFound, "not found")
+	if after := len(auditRows(t, w)); after != before {
+		t.Errorf("refused writes left %d audit rows of changes", after-before)
+	}
+}
+
+func errOf[T any](_ T, err error) error { return err }
+
+// TestAttemptsKeepLabels holds that what an attempt makes carries its run's
+// label, and that it reads nothing that would narrow it.
+func TestAttemptsKeepLabels(t *testing.T) {
+	w, alice := open(t), as(t, "alice")
+	label := residency.Of("home", "AE")
+	made := func(attempt string, label residency.Label, class string) tracking.Run {
+		return must(w.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{
+			Job: "job_1", Attempt: attempt, Datasets: []string{"weather@1"}, Residency: label, Classification: class,
+		}}))(t)
+	}
+	att := as(t, "att_1")
+	_, err := w.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{})
+	wantKind(t, err, fault.PermissionDenied, "has no run whose label its outputs could inherit")
+	own := made("att_1", label, "confidential")
+	nested := must(w.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	if diff := cmp.Diff(own.Origin, nested.Origin); diff != "" {
+		t.Error("a nested run does not inherit", diff)
+	}
+	model := must(w.CreateLoggedModel(att, proj, tracking.LoggedModelSpec{}))(t)
+	if diff := cmp.Diff(own.Origin, model.Origin); diff != "" {
+		t.Error("a logged model does not inherit", diff)
+	}
+	_, err = w.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Residency: residency.Of("DE")}})
+	wantKind(t, err, fault.PermissionDenied, "may not name an origin")
+
+	narrow := made("att_2", residency.Of("AE"), "internal")
+	wider := made("att_9", residency.Of("AE", "DE", "home"), "internal")
+	secret := made("att_8", label, "restricted")
+	wantKind(t, errOf(w.Run(att, proj, narrow.ID)), fault.PermissionDenied, "may be in AE only")
+	wantKind(t, errOf(w.Run(att, proj, secret.ID)), fault.PermissionDenied, "is restricted")
+	if _, err := w.Run(att, proj, wider.ID); err != nil {
+		t.Error("a read that keeps the label:", err)
+	}
+	wantKind(t, w.Log(att, proj, wider.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}), fault.PermissionDenied, "another producer")
+	if err := w.Log(att, proj, own.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}); err != nil {
+		t.Error(err)
+	}
+	found, _, err := w.SearchRuns(att, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 50})
+	if err != nil || len(found) != 3 {
+		t.Errorf("the attempt's search gives %d runs (%v), want its two and the wider one", len(found), err)
+	}
+}
+
+func TestEveryChangeIsAudited(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{}))(t)
+	for name, act := range map[string]func() error{
+		"log":   func() error { return w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}) },
+		"untag": func() error { return w.DeleteTag(ctx, proj, r.ID, "a") },
+		"put": func() error {
+			return errOf(w.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "x", strings.NewReader("")))
+		},
+		"params":   func() error { return w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"p", "1"}}) },
+		"finalize": func() error { return errOf(w.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady)) },
+		"tag":      func() error { return w.SetExperimentTag(ctx, proj, 0, tracking.Pair{Key: "a", Value: "b"}) },
+	} {
+		before := len(auditRows(t, w))
+		if err := act(); err != nil {
+			t.Fatal(name, err)
+		}
+		rows := auditRows(t, w)
+		if len(rows) != before+1 || !strings.Contains(rows[before], `"id":"alice"`) || !strings.Contains(rows[before], string(policy.Action(tracking.ActionWrite))) {
+			t.Errorf("%s: audit rows %v", name, rows[before:])
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package tracking
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
+)
+
+// Query is a checked search.
+type Query struct {
+	Experiments []ExperimentID // of runs and logged models
+	View        View
+	Where       []search.Comparison
+	Order       []search.Order
+	// Datasets narrows metrics of logged models to those measured on one of
+	// these (digest "" is any).
+	Datasets []DatasetInput
+	Limit    int // at most this many
+	Offset   int
+}
+
+// Store is what tracking needs of a database. Methods run in the caller's
+// transaction. What is not there is fault.NotFound; nothing else is decided
+// here.
+type Store interface {
+	ExperimentStore
+	RunStore
+	LoggedModelStore
+	ArtifactStore
+}
+
+// ExperimentStore keeps experiments.
+type ExperimentStore interface {
+	// NextExperiment is the smallest ID never used in the project, from 1.
+	NextExperiment(ctx context.Context, tx *store.Tx, p project.Name) (ExperimentID, error)
+	// PutExperiment inserts or updates all but the tags.
+	PutExperiment(ctx context.Context, tx *store.Tx, e Experiment) error
+	Experiment(ctx context.Context, tx *store.Tx, p project.Name, id ExperimentID) (Experiment, error)
+	ExperimentNamed(ctx context.Context, tx *store.Tx, p project.Name, name string) (Experiment, error)
+	// SearchExperiments gives experiments with tags.
+	SearchExperiments(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Experiment, error)
+	PutExperimentTags(ctx context.Context, tx *store.Tx, p project.Name, id ExperimentID, tags []Pair) error
+	// DeleteExperimentTag reports whether there was one.
+	DeleteExperimentTag(ctx context.Context, tx *store.Tx, p project.Name, id ExperimentID, key string) (bool, error)
+	DatasetSummaries(ctx context.Context, tx *store.Tx, p project.Name, experiments []ExperimentID, limit int) ([]DatasetSummary, error)
+}
+
+// RunStore keeps runs and what they log.
+type RunStore interface {
+	// PutRun inserts or updates a run without its data.
+	PutRun(ctx context.Context, tx *store.Tx, r Run) error
+	Run(ctx context.Context, tx *store.Tx, p project.Name, id RunID) (Run, error)
+	// RunOfAttempt is the first run that the attempt's job made for it.
+	RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, attempt string) (Run, error)
+	// SearchRuns gives runs without their data.
+	SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Run, error)
+	// FillRuns adds params, tags, latest metrics, inputs and models.
+	FillRuns(ctx context.Context, tx *store.Tx, runs []Run) error
+
+	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Pair, error)
+	InsertParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error
+	PutTags(ctx context.Context, tx *store.Tx, run RunID, tags []Pair) error
+	DeleteTag(ctx context.Context, tx *store.Tx, run RunID, key string) (bool, error)
+	// InsertMetrics appends points that are not there yet.
+	InsertMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
+	LatestMetrics(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Metric, error)
+	PutLatestMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
+	// History gives points by time, step and value.
+	History(ctx context.Context, tx *store.Tx, run RunID, key string, offset, limit int) ([]Metric, error)
+	PutInputs(ctx context.Context, tx *store.Tx, run Run, inputs []DatasetInput) error
+	PutModelLinks(ctx context.Context, tx *store.Tx, run RunID, links []ModelLink) error
+}
+
+// LoggedModelStore keeps logged models.
+type LoggedModelStore interface {
+	PutLoggedModel(ctx context.Context, tx *store.Tx, m LoggedModel) error
+	LoggedModel(ctx context.Context, tx *store.Tx, p project.Name, id LoggedModelID) (LoggedModel, error)
+	SearchLoggedModels(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]LoggedModel, error)
+	// FillLoggedModels adds params, tags and metrics.
+	FillLoggedModels(ctx context.Context, tx *store.Tx, models []LoggedModel) error
+	PutLoggedModelParams(ctx context.Context, tx *store.Tx, id LoggedModelID, params []Pair) error
+	PutLoggedModelTags(ctx context.Context, tx *store.Tx, id LoggedModelID, tags []Pair) error
+	DeleteLoggedModelTag(ctx context.Context, tx *store.Tx, id LoggedModelID, key string) (bool, error)
+	PutModelMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
+}
+
+// Stored is an artifact with the name of its object.
+type Stored struct {
+	File
+	Object string // blob key
+}
+
+// ArtifactStore keeps which object holds which path.
+type ArtifactStore interface {
+	PutArtifact(ctx context.Context, tx *store.Tx, p project.Name, owner string, s Stored) error
+	Artifact(ctx context.Context, tx *store.Tx, owner, path string) (Stored, error)
+	// Artifacts gives the file at prefix and those below it, by path; prefix ""
+	// is all.
+	Artifacts(ctx context.Context, tx *store.Tx, owner, prefix string, limit int) ([]Stored, error)
+	CountArtifacts(ctx context.Context, tx *store.Tx, owner string) (int, error)
+	// DeleteArtifacts removes the file at prefix and those below it.
+	DeleteArtifacts(ctx context.Context, tx *store.Tx, owner, prefix string) error
+	// Holds gives those of the objects that some artifact has.
+	Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []string) ([]string, error)
+}

@@ -1,0 +1,89 @@
+package trackingsql
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/uptrace/bun"
+)
+
+type artifactRow struct {
+	bun.BaseModel `bun:"table:tracking_artifact,alias:t"`
+	Owner         string `bun:",pk"`
+	Path          string `bun:",pk"`
+	Project       string
+	Object        string
+	Size          int64
+	Digest        string
+	Created       store.Time
+}
+
+func (r artifactRow) stored() tracking.Stored {
+	return tracking.Stored{
+		File:   tracking.File{Path: r.Path, Size: r.Size, Digest: r.Digest, Created: r.Created.Time()},
+		Object: r.Object,
+	}
+}
+
+// PutArtifact implements tracking.Store.
+func (Store) PutArtifact(ctx context.Context, tx *store.Tx, p project.Name, owner string, s tracking.Stored) error {
+	row := artifactRow{
+		Owner: owner, Path: s.Path, Project: string(p), Object: s.Object, Size: s.Size, Digest: s.Digest, Created: store.At(s.Created),
+	}
+	_, err := tx.NewInsert().Model(&row).On("CONFLICT (owner, path) DO UPDATE").
+		Set("object = EXCLUDED.object").Set("size = EXCLUDED.size").Set("digest = EXCLUDED.digest").Set("created = EXCLUDED.created").Exec(ctx)
+	return err
+}
+
+// Artifact implements tracking.Store.
+func (Store) Artifact(ctx context.Context, tx *store.Tx, owner, path string) (tracking.Stored, error) {
+	var row artifactRow
+	err := tx.NewSelect().Model(&row).Where("t.owner = ? AND t.path = ?", owner, path).Scan(ctx)
+	return row.stored(), notFound(err, "No such artifact: '%s'", path)
+}
+
+// below is the condition for a path and what lies below it: '0' follows '/'.
+func below(owner, prefix string) (string, []any) {
+	if prefix == "" {
+		return "owner = ?", []any{owner}
+	}
+	return "owner = ? AND (path = ? OR (path >= ? AND path < ?))", []any{owner, prefix, prefix + "/", prefix + "0"}
+}
+
+// Artifacts implements tracking.Store.
+func (Store) Artifacts(ctx context.Context, tx *store.Tx, owner, prefix string, limit int) ([]tracking.Stored, error) {
+	where, args := below(owner, prefix)
+	var rows []artifactRow
+	err := tx.NewSelect().Model(&rows).Where(where, args...).OrderExpr("t.path").Limit(limit).Scan(ctx)
+	out := make([]tracking.Stored, len(rows))
+	for i, r := range rows {
+		out[i] = r.stored()
+	}
+	return out, err
+}
+
+// CountArtifacts implements tracking.Store.
+func (Store) CountArtifacts(ctx context.Context, tx *store.Tx, owner string) (int, error) {
+	return tx.NewSelect().Model((*artifactRow)(nil)).Where("t.owner = ?", owner).Count(ctx)
+}
+
+// DeleteArtifacts implements tracking.Store.
+func (Store) DeleteArtifacts(ctx context.Context, tx *store.Tx, owner, prefix string) error {
+	where, args := below(owner, prefix)
+	_, err := tx.NewRaw("DELETE FROM tracking_artifact WHERE "+where, args...).Exec(ctx)
+	return err
+}
+
+// Holds implements tracking.Store.
+func (Store) Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []string) ([]string, error) {
+	var out []string
+	err := chunks(objects, func(objects []string) error {
+		var held []string
+		err := tx.NewRaw("SELECT object FROM tracking_artifact WHERE project = ? AND object IN (?)", string(p), bun.In(objects)).Scan(ctx, &held)
+		out = append(out, held...)
+		return err
+	})
+	return out, err
+}

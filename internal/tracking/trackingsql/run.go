@@ -1,0 +1,357 @@
+package trackingsql
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
+	"github.com/uptrace/bun"
+)
+
+type runRow struct {
+	bun.BaseModel `bun:"table:tracking_run,alias:t"`
+	ID            string `bun:",pk"`
+	Project       string
+	Experiment    int64
+	Name          string
+	UserName      string
+	Owner         string
+	Status        string
+	Started       int64
+	Ended         int64
+	Stage         string
+	Created       store.Time
+	OriginColumns
+}
+
+func (r runRow) run() (tracking.Run, error) {
+	origin, err := r.origin()
+	return tracking.Run{
+		Project: project.Name(r.Project), ID: tracking.RunID(r.ID), Experiment: tracking.ExperimentID(r.Experiment),
+		Name: r.Name, User: r.UserName, Owner: r.Owner, Status: tracking.RunStatus(r.Status),
+		Start: tracking.Millis(r.Started), End: tracking.Millis(r.Ended), Stage: tracking.Stage(r.Stage),
+		Created: r.Created.Time(), Origin: origin,
+	}, err
+}
+
+// PutRun implements tracking.Store.
+func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
+	row := runRow{
+		ID: string(r.ID), Project: string(r.Project), Experiment: int64(r.Experiment), Name: r.Name, UserName: r.User,
+		Owner: r.Owner, Status: string(r.Status), Started: int64(r.Start), Ended: int64(r.End), Stage: string(r.Stage),
+		Created: store.At(r.Created), OriginColumns: originRow(r.Origin),
+	}
+	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
+		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(ctx)
+	return err
+}
+
+// Run implements tracking.Store.
+func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id tracking.RunID) (tracking.Run, error) {
+	var row runRow
+	err := tx.NewSelect().Model(&row).Where("t.id = ? AND t.project = ?", string(id), string(p)).Scan(ctx)
+	if err != nil {
+		return tracking.Run{}, notFound(err, "Run with id=%s not found", id)
+	}
+	return row.run()
+}
+
+// RunOfAttempt implements tracking.Store.
+func (Store) RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, attempt string) (tracking.Run, error) {
+	var row runRow
+	err := tx.NewSelect().Model(&row).Where("t.attempt = ? AND t.project = ?", attempt, string(p)).OrderExpr("t.id").Limit(1).Scan(ctx)
+	if err != nil {
+		return tracking.Run{}, notFound(err, "attempt %s has no run", attempt)
+	}
+	return row.run()
+}
+
+var runColumns = map[string]string{
+	"run_id": "t.id", "run_name": "t.name", "status": "t.status", "user_id": "t.user_name",
+	"start_time": "t.started", "end_time": "t.ended",
+	"artifact_uri": "('mlflow-artifacts:/' || CAST(t.experiment AS TEXT) || '/' || t.id || '/artifacts')",
+}
+
+const (
+	latestRank = "(SELECT x.rank FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?)"
+	// latestClass sorts numbers before NaN before what was never logged.
+	latestClass = "COALESCE((SELECT CASE WHEN x.rank IS NULL THEN 1 ELSE 0 END FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?), 2)"
+)
+
+// SearchRuns implements tracking.Store.
+func (Store) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.Run, error) {
+	var c condition
+	c.and("t.project = ?", string(p))
+	c.and("t.experiment IN (?)", bun.In(q.Experiments))
+	c.view(q.View)
+	sqlite := isSQLite(tx)
+	for _, cmp := range q.Where {
+		switch cmp.Entity {
+		case search.Param:
+			c.pairs(cmp, "tracking_param", "x.run = t.id", sqlite)
+		case search.Tag:
+			c.pairs(cmp, "tracking_tag", "x.run = t.id", sqlite)
+		case search.Metric:
+			part, args := metricWhere(cmp)
+			c.and("EXISTS (SELECT 1 FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ? AND "+part+")", append([]any{cmp.Key}, args...)...)
+		case search.Dataset:
+			part, args := search.Where(cmp, "x."+cmp.Key, false, sqlite)
+			c.and("EXISTS (SELECT 1 FROM tracking_input x WHERE x.run = t.id AND "+part+")", args...)
+		case search.Attribute:
+			numeric := cmp.Key == "start_time" || cmp.Key == "end_time"
+			part, args := search.Where(cmp, runColumns[cmp.Key], numeric, sqlite)
+			c.and(part, args...)
+		}
+	}
+	sel := tx.NewSelect().Model((*runRow)(nil)).Where(c.String(), c.args...)
+	for _, o := range q.Order {
+		switch o.Entity {
+		case search.Metric:
+			dir := " ASC"
+			if o.Desc {
+				dir = " DESC"
+			}
+			sel = sel.OrderExpr(latestClass, o.Key).OrderExpr(latestRank+dir, o.Key)
+		case search.Param, search.Tag:
+			table := "tracking_tag"
+			if o.Entity == search.Param {
+				table = "tracking_param"
+			}
+			sel = sel.OrderExpr(direction("(SELECT x.value FROM "+table+" x WHERE x.run = t.id AND x.key = ?)", o.Desc), o.Key, o.Key)
+		default:
+			sel = sel.OrderExpr(direction(runColumns[o.Key], o.Desc))
+		}
+	}
+	var rows []runRow
+	if err := sel.OrderExpr("t.started DESC, t.id").Limit(q.Limit).Offset(q.Offset).Scan(ctx, &rows); err != nil {
+		return nil, err
+	}
+	out := make([]tracking.Run, len(rows))
+	for i, row := range rows {
+		var err error
+		if out[i], err = row.run(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// metricWhere compares as IEEE 754 does: NaN differs from every number.
+func metricWhere(cmp search.Comparison) (string, []any) {
+	part, args := search.Where(cmp, "x.rank", true, false)
+	if cmp.Op == search.NotEqual {
+		part = "(" + part + " OR x.rank IS NULL)"
+	}
+	return part, args
+}
+
+type metricRow struct {
+	Run           string
+	Key           string
+	At            int64
+	Step          int64
+	Value         store.Float
+	Model         string
+	DatasetName   string
+	DatasetDigest string
+}
+
+func (r metricRow) metric() tracking.Metric {
+	return tracking.Metric{
+		Key: r.Key, Value: float64(r.Value), At: tracking.Millis(r.At), Step: r.Step, Model: tracking.LoggedModelID(r.Model),
+		DatasetName: r.DatasetName, DatasetDigest: r.DatasetDigest, Run: tracking.RunID(r.Run),
+	}
+}
+
+type inputRow struct {
+	Run, Name, Digest, Tags, SourceType, Source, SchemaText, Profile string
+}
+
+type linkRow struct {
+	Run    string
+	Model  string
+	Output bool
+	Step   int64
+}
+
+// FillRuns implements tracking.Store.
+func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) error {
+	ids := make([]string, len(runs))
+	at := make(map[string]*tracking.Run, len(runs))
+	for i := range runs {
+		ids[i] = string(runs[i].ID)
+		at[ids[i]] = &runs[i]
+	}
+	params, err := pairsOf(ctx, tx, "tracking_param", "run", ids)
+	if err != nil {
+		return err
+	}
+	tags, err := pairsOf(ctx, tx, "tracking_tag", "run", ids)
+	if err != nil {
+		return err
+	}
+	for id, r := range at {
+		r.Params, r.Tags, r.Metrics, r.Inputs, r.Models = params[id], tags[id], nil, nil, nil
+	}
+	return chunks(ids, func(ids []string) error {
+		var metrics []metricRow
+		if err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.In(ids)).Scan(ctx, &metrics); err != nil {
+			return err
+		}
+		for _, m := range metrics {
+			at[m.Run].Metrics = append(at[m.Run].Metrics, m.metric())
+		}
+		var inputs []inputRow
+		if err := tx.NewRaw(`SELECT i.run, i.name, i.digest, i.tags, d.source_type, d.source, d.schema_text, d.profile FROM tracking_input i
+			JOIN tracking_dataset d ON d.project = i.project AND d.experiment = i.experiment AND d.name = i.name AND d.digest = i.digest
+			WHERE i.run IN (?) ORDER BY i.name, i.digest`, bun.In(ids)).Scan(ctx, &inputs); err != nil {
+			return err
+		}
+		for _, in := range inputs {
+			d := tracking.DatasetInput{Name: in.Name, Digest: in.Digest, SourceType: in.SourceType, Source: in.Source, Schema: in.SchemaText, Profile: in.Profile}
+			if err := json.Unmarshal([]byte(in.Tags), &d.Tags); err != nil {
+				return err
+			}
+			at[in.Run].Inputs = append(at[in.Run].Inputs, d)
+		}
+		var links []linkRow
+		if err := tx.NewRaw("SELECT run, model, output, step FROM tracking_model_link WHERE run IN (?) ORDER BY model, output", bun.In(ids)).Scan(ctx, &links); err != nil {
+			return err
+		}
+		for _, l := range links {
+			at[l.Run].Models = append(at[l.Run].Models, tracking.ModelLink{Model: tracking.LoggedModelID(l.Model), Output: l.Output, Step: l.Step})
+		}
+		return nil
+	})
+}
+
+// Params implements tracking.Store.
+func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Pair, error) {
+	var out []tracking.Pair
+	err := tx.NewRaw("SELECT key, value FROM tracking_param WHERE run = ? AND key IN (?)", string(run), bun.In(keys)).Scan(ctx, &out)
+	return out, err
+}
+
+// InsertParams implements tracking.Store.
+func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.RunID, params []tracking.Pair) error {
+	args := make([]any, 0, 3*len(params))
+	for _, p := range params {
+		args = append(args, string(run), p.Key, p.Value)
+	}
+	_, err := tx.NewRaw("INSERT INTO tracking_param (run, key, value) VALUES "+strings.Repeat(", (?, ?, ?)", len(params))[2:], args...).Exec(ctx)
+	return err
+}
+
+// PutTags implements tracking.Store.
+func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.RunID, tags []tracking.Pair) error {
+	return putPairs(ctx, tx, "tracking_tag", "run", string(run), tags)
+}
+
+// DeleteTag implements tracking.Store.
+func (Store) DeleteTag(ctx context.Context, tx *store.Tx, run tracking.RunID, key string) (bool, error) {
+	return exists(ctx, tx, "DELETE FROM tracking_tag WHERE run = ? AND key = ?", string(run), key)
+}
+
+// InsertMetrics implements tracking.Store.
+func (Store) InsertMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
+	for len(metrics) > 0 {
+		n := min(len(metrics), batch)
+		args := make([]any, 0, 8*n)
+		for _, m := range metrics[:n] {
+			args = append(args, string(run), m.Key, int64(m.At), m.Step, store.Float(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
+		}
+		_, err := tx.NewRaw("INSERT INTO tracking_metric (run, key, at, step, value, model, dataset_name, dataset_digest) VALUES "+
+			strings.Repeat(", (?, ?, ?, ?, ?, ?, ?, ?)", n)[2:]+" ON CONFLICT DO NOTHING", args...).Exec(ctx)
+		if err != nil {
+			return err
+		}
+		metrics = metrics[n:]
+	}
+	return nil
+}
+
+// LatestMetrics implements tracking.Store.
+func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Metric, error) {
+	var out []tracking.Metric
+	err := chunks(keys, func(keys []string) error {
+		var rows []metricRow
+		err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run = ? AND key IN (?)", string(run), bun.In(keys)).Scan(ctx, &rows)
+		for _, r := range rows {
+			out = append(out, r.metric())
+		}
+		return err
+	})
+	return out, err
+}
+
+// PutLatestMetrics implements tracking.Store.
+func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
+	for len(metrics) > 0 {
+		n := min(len(metrics), batch)
+		args := make([]any, 0, 9*n)
+		for _, m := range metrics[:n] {
+			args = append(args, string(run), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
+		}
+		_, err := tx.NewRaw("INSERT INTO tracking_metric_latest (run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES "+
+			strings.Repeat(", (?, ?, ?, ?, ?, ?, ?, ?, ?)", n)[2:]+` ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
+			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest`, args...).Exec(ctx)
+		if err != nil {
+			return err
+		}
+		metrics = metrics[n:]
+	}
+	return nil
+}
+
+// History implements tracking.Store.
+func (Store) History(ctx context.Context, tx *store.Tx, run tracking.RunID, key string, offset, limit int) ([]tracking.Metric, error) {
+	var rows []metricRow
+	err := tx.NewRaw(`SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric WHERE run = ? AND key = ?
+		ORDER BY at, step, value, model, dataset_name, dataset_digest LIMIT ? OFFSET ?`, string(run), key, limit, offset).Scan(ctx, &rows)
+	out := make([]tracking.Metric, len(rows))
+	for i, r := range rows {
+		out[i] = r.metric()
+	}
+	return out, err
+}
+
+// PutInputs implements tracking.Store.
+func (Store) PutInputs(ctx context.Context, tx *store.Tx, run tracking.Run, inputs []tracking.DatasetInput) error {
+	for _, in := range inputs {
+		_, err := tx.NewRaw(`INSERT INTO tracking_dataset (project, experiment, name, digest, source_type, source, schema_text, profile)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (project, experiment, name, digest) DO NOTHING`,
+			string(run.Project), int64(run.Experiment), in.Name, in.Digest, in.SourceType, in.Source, in.Schema, in.Profile).Exec(ctx)
+		if err != nil {
+			return err
+		}
+		dataContext := ""
+		for _, t := range in.Tags {
+			if t.Key == "mlflow.data.context" {
+				dataContext = t.Value
+			}
+		}
+		_, err = tx.NewRaw(`INSERT INTO tracking_input (run, name, digest, context, tags, project, experiment) VALUES (?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (run, name, digest) DO NOTHING`,
+			string(run.ID), in.Name, in.Digest, dataContext, toJSON(in.Tags), string(run.Project), int64(run.Experiment)).Exec(ctx)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PutModelLinks implements tracking.Store.
+func (Store) PutModelLinks(ctx context.Context, tx *store.Tx, run tracking.RunID, links []tracking.ModelLink) error {
+	for _, l := range links {
+		_, err := tx.NewRaw(`INSERT INTO tracking_model_link (run, model, output, step) VALUES (?, ?, ?, ?)
+			ON CONFLICT (run, model, output) DO UPDATE SET step = excluded.step`, string(run), string(l.Model), l.Output, l.Step).Exec(ctx)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
