@@ -1,0 +1,166 @@
+// Package oip speaks the Open Inference Protocol (version 2) over HTTP, in
+// JSON: health, metadata, inference, and errors in the protocol's own form,
+// {"error": "…"}. A deployment's name is the protocol's model name.
+//
+// Source: the Open Inference Protocol's specification/protocol/inference_rest.md.
+package oip
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// Serving is what the protocol asks of serving.
+type Serving interface {
+	Metadata(ctx context.Context, project, name, version string) (runtime.Metadata, serving.Deployment, error)
+	Infer(ctx context.Context, project, name, version string, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, serving.Deployment, error)
+	AllReady() bool
+}
+
+// API is the protocol's handlers.
+type API struct {
+	Serving Serving
+	Version string                                // of Falaj
+	Project func(r *http.Request) (string, error) // the project that the request's token is bound to
+	Status  func(err error) int                   // HTTP status of an error
+	Failed  func(r *http.Request, err error)      // logs what callers may not see
+}
+
+// Register adds the routes.
+func (a *API) Register(handle func(pattern string, h http.HandlerFunc)) {
+	handle("GET /v2", a.server)
+	handle("GET /v2/health/live", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, map[string]any{"live": true}) })
+	handle("GET /v2/health/ready", a.ready)
+	for _, v := range []string{"", "/versions/{version}"} {
+		handle("GET /v2/models/{model}"+v, a.metadata)
+		handle("GET /v2/models/{model}"+v+"/ready", a.modelReady)
+		handle("POST /v2/models/{model}"+v+"/infer", a.infer)
+	}
+}
+
+func write(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
+}
+
+// Refuse answers an error in the protocol's form.
+func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status := a.Status(err)
+	text := err.Error()
+	if status == http.StatusInternalServerError {
+		a.Failed(r, err)
+		text = "something failed inside Falaj"
+	} else if hint := fault.HintOf(err); hint != "" {
+		text += ". " + hint
+	}
+	write(w, status, map[string]string{"error": text})
+}
+
+func (a *API) server(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusOK, map[string]any{"name": "falaj", "version": a.Version, "extensions": []string{}})
+}
+
+func (a *API) ready(w http.ResponseWriter, _ *http.Request) {
+	status := http.StatusOK
+	if !a.Serving.AllReady() {
+		status = http.StatusBadRequest
+	}
+	write(w, status, map[string]any{"ready": status == http.StatusOK})
+}
+
+type spec struct {
+	Name     string           `json:"name"`
+	Datatype runtime.Datatype `json:"datatype"`
+	Shape    []int64          `json:"shape"`
+}
+
+func specs(in []runtime.Spec) []spec {
+	out := make([]spec, len(in))
+	for i, s := range in {
+		out[i] = spec(s)
+	}
+	return out
+}
+
+func (a *API) metadata(w http.ResponseWriter, r *http.Request) {
+	m, d, err := a.find(r)
+	if err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
+	write(w, http.StatusOK, map[string]any{
+		"name": d.Name, "versions": []string{strconv.FormatInt(d.Version, 10)}, "platform": m.Platform,
+		"inputs": specs(m.Inputs), "outputs": specs(m.Outputs),
+	})
+}
+
+func (a *API) find(r *http.Request) (runtime.Metadata, serving.Deployment, error) {
+	project, err := a.Project(r)
+	if err != nil {
+		return runtime.Metadata{}, serving.Deployment{}, err
+	}
+	return a.Serving.Metadata(r.Context(), project, r.PathValue("model"), r.PathValue("version"))
+}
+
+func (a *API) modelReady(w http.ResponseWriter, r *http.Request) {
+	_, d, err := a.find(r)
+	if err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
+	write(w, http.StatusOK, map[string]any{"name": d.Name, "ready": true})
+}
+
+func (a *API) infer(w http.ResponseWriter, r *http.Request) {
+	project, err := a.Project(r)
+	if err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
+	if r.Header.Get("Inference-Header-Content-Length") != "" {
+		a.Refuse(w, r, fault.New(fault.Unsupported, "binary tensors are not offered here").WithHint("Send JSON."))
+		return
+	}
+	body, err := readAll(r)
+	if err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
+	id, inputs, outputs, err := decode(body)
+	if err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
+	answer, d, err := a.Serving.Infer(r.Context(), project, r.PathValue("model"), r.PathValue("version"), inputs, outputs)
+	if err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
+	out, err := encode(nil, d.Name, strconv.FormatInt(d.Version, 10), id, answer)
+	if err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
+	_, _ = w.Write(out) // the client went away: nobody to tell
+}
+
+// readAll reads a body that the edge has bounded, in one allocation when the
+// length is known.
+func readAll(r *http.Request) ([]byte, error) {
+	if r.ContentLength > 0 && r.ContentLength < 1<<26 {
+		b := make([]byte, r.ContentLength)
+		_, err := io.ReadFull(r.Body, b)
+		return b, err
+	}
+	return io.ReadAll(r.Body)
+}

@@ -1,0 +1,191 @@
+package oip
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+type oneModel struct{ session runtime.Session }
+
+func (m oneModel) Metadata(_ context.Context, _, name, _ string) (runtime.Metadata, serving.Deployment, error) {
+	if name != "delay" {
+		return runtime.Metadata{}, serving.Deployment{}, fault.New(fault.NotFound, "unknown model: %q is not deployed", name)
+	}
+	return m.session.Metadata(), serving.Deployment{Name: name, Version: 3}, nil
+}
+
+func (m oneModel) Infer(ctx context.Context, _, name, _ string, in []runtime.Tensor, out []string) ([]runtime.Tensor, serving.Deployment, error) {
+	meta, d, err := m.Metadata(ctx, "", name, "")
+	if err != nil {
+		return nil, d, err
+	}
+	if err := meta.Check(in); err != nil {
+		return nil, d, err
+	}
+	if len(out) == 0 {
+		out = []string{"label", "probabilities"}
+	}
+	answer, err := m.session.Infer(ctx, in, out)
+	return answer, d, err
+}
+
+func (oneModel) AllReady() bool { return true }
+
+func server(t *testing.T) *httptest.Server {
+	t.Helper()
+	s, err := runtimetest.Fake{}.Load(t.Context(), runtimetest.FakeModel, runtime.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := &API{
+		Serving: oneModel{s}, Version: "test", Failed: func(*http.Request, error) {},
+		Project: func(*http.Request) (string, error) { return "nyc", nil },
+		Status: func(err error) int {
+			switch fault.KindOf(err) { //nolint:exhaustive // those that happen here
+			case fault.NotFound:
+				return http.StatusNotFound
+			case fault.Internal:
+				return http.StatusInternalServerError
+			}
+			return http.StatusBadRequest
+		},
+	}
+	mux := http.NewServeMux()
+	api.Register(func(p string, h http.HandlerFunc) { mux.Handle(p, h) })
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// TestProtocol walks requests and the exact answers.
+func TestProtocol(t *testing.T) {
+	srv := server(t)
+	const asked = `"inputs":[{"name":"X","shape":[2,2],"datatype":"FP32","data":`
+	for name, c := range map[string]struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		"live":      {"GET", "/v2/health/live", "", 200, `{"live":true}`},
+		"ready":     {"GET", "/v2/health/ready", "", 200, `{"ready":true}`},
+		"server":    {"GET", "/v2", "", 200, `{"extensions":[],"name":"falaj","version":"test"}`},
+		"model":     {"GET", "/v2/models/delay", "", 200, `{"inputs":[{"name":"X","datatype":"FP32","shape":[-1,2]}],"name":"delay","outputs":[{"name":"label","datatype":"INT64","shape":[-1]},{"name":"probabilities","datatype":"FP32","shape":[-1,2]}],"platform":"fake","versions":["3"]}`},
+		"version":   {"GET", "/v2/models/delay/versions/3/ready", "", 200, `{"name":"delay","ready":true}`},
+		"unknown":   {"GET", "/v2/models/nothing", "", 404, `{"error":"unknown model: \"nothing\" is not deployed"}`},
+		"flat":      {"POST", "/v2/models/delay/infer", `{"id":"7",` + asked + `[0,0,4,3]}],"outputs":[{"name":"label"}]}`, 200, `{"model_name":"delay","model_version":"3","id":"7","outputs":[{"name":"label","datatype":"INT64","shape":[2],"data":[0,1]}]}`},
+		"nested":    {"POST", "/v2/models/delay/versions/3/infer", `{` + asked + ` [ [0, 0] , [4,3.0e0] ] }],"outputs":[{"name":"label"}]}`, 200, `{"model_name":"delay","model_version":"3","outputs":[{"name":"label","datatype":"INT64","shape":[2],"data":[0,1]}]}`},
+		"no model":  {"POST", "/v2/models/nothing/infer", `{` + asked + `[0,0,4,3]}]}`, 404, `{"error":"unknown model: \"nothing\" is not deployed"}`},
+		"too few":   {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,4]}]}`, 400, `{"error":"input \"X\": data does not have shape [2 2] (4 elements). data is a flat array of all elements in row-major order, or nested exactly as the shape."}`},
+		"too many":  {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,4,3,1]}]}`, 400, `{"error":"input \"X\": data does not have shape [2 2] (4 elements). data is a flat array of all elements in row-major order, or nested exactly as the shape."}`},
+		"ragged":    {"POST", "/v2/models/delay/infer", `{` + asked + `[[0,0,4],[3]]}]}`, 400, `{"error":"input \"X\": data does not have shape [2 2] (4 elements). data is a flat array of all elements in row-major order, or nested exactly as the shape."}`},
+		"words":     {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,"a",3]}]}`, 400, `{"error":"input \"X\": element 2 is \"a\": not a number"}`},
+		"datatype":  {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[1],"datatype":"FP64","data":[1]}]}`, 400, `{"error":"input \"X\" has datatype FP64, the model wants FP32"}`},
+		"half":      {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[1],"datatype":"FP16","data":[1]}]}`, 400, `{"error":"input \"X\": FP16 has no JSON form. Send FP32."}`},
+		"huge":      {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[99999,99999],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"X\": shape [99999 99999] has more than 268435456 elements"}`},
+		"promises":  {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[9999,2],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"X\": shape [9999 2] wants 19998 elements, data has fewer"}`},
+		"negative":  {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[-1,2],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"X\": shape [-1 2] has a negative dimension"}`},
+		"no inputs": {"POST", "/v2/models/delay/infer", `{}`, 400, `{"error":"the request has no inputs"}`},
+		"not json":  {"POST", "/v2/models/delay/infer", `inputs`, 400, `{"error":"the request is not an inference request in JSON: invalid character 'i' looking for beginning of value"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), c.method, srv.URL+c.path, strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := srv.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode != c.status {
+				t.Errorf("status %d, want %d", resp.StatusCode, c.status)
+			}
+			if diff := cmp.Diff(c.want, strings.TrimSpace(string(b))); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRoundTrip sends random tensors as encoding/json writes them, flat or
+// nested, and wants the same back.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows, cols := rapid.IntRange(0, 4).Draw(t, "rows"), rapid.IntRange(1, 4).Draw(t, "cols")
+		data := rapid.SliceOfN(rapid.Float64(), rows*cols, rows*cols).Draw(t, "data")
+		var j []byte
+		if rapid.Bool().Draw(t, "nested") {
+			nested := make([][]float64, rows)
+			for i := range nested {
+				nested[i] = data[i*cols : (i+1)*cols]
+			}
+			j, _ = json.Marshal(nested)
+		} else {
+			j, _ = json.Marshal(data)
+		}
+		body, _ := json.Marshal(map[string]any{"inputs": []any{map[string]any{
+			"name": "X", "shape": []int{rows, cols}, "datatype": "FP64", "data": json.RawMessage(j),
+		}}})
+		_, in, _, err := decode(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(data, in[0].Data); diff != "" {
+			t.Fatal(diff)
+		}
+		out, err := encode(nil, "m", "1", "", in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer struct{ Outputs []struct{ Data []float64 } }
+		if err := json.Unmarshal(out, &answer); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(data, answer.Outputs[0].Data); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"id":"1","inputs":[{"name":"X","shape":[2,2],"datatype":"FP32","data":[[1,2],[3,4]]}],"outputs":[{"name":"y"}]}`))
+	f.Add([]byte(`{"inputs":[{"name":"X","shape":[],"datatype":"BYTES","data":"a\u0000\"b"}]}`))
+	f.Add([]byte(`{"inputs":[{"name":"X","shape":[0],"datatype":"BOOL","data":[]}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_, in, _, err := decode(body)
+		if err != nil {
+			if k := fault.KindOf(err); k != fault.Invalid && k != fault.TooLarge {
+				t.Errorf("kind %s: %v", k, err)
+			}
+			return
+		}
+		out, err := encode(nil, "m", "1", "", in)
+		if err != nil || !json.Valid(out) {
+			t.Errorf("%s: %v", out, err)
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	data := strings.Repeat("1.25,", 999) + "1.25"
+	body := []byte(`{"inputs":[{"name":"X","shape":[50,20],"datatype":"FP32","data":[` + data + `]}]}`)
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		if _, _, _, err := decode(body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+func versionText(v int64) string { return strconv.FormatInt(v, 10) }
+
+// maxPause bounds the growing pause between tries to load a failed model.
+const maxPause = 5 * time.Minute
+
+// Wake asks for a RunOnce soon; app sends it on deployment events.
+func (s *Service) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Woken is the channel behind Wake, for the loop that app runs.
+func (s *Service) Woken() <-chan struct{} { return s.wake }
+
+// RunOnce makes what this process holds what the database says: it loads what
+// is missing or changed and drops what is gone. A model that cannot be loaded
+// keeps its reason and is tried again later; the others load all the same.
+func (s *Service) RunOnce(ctx context.Context) error {
+	var wanted []Deployment
+	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		wanted, err = s.Store.All(ctx, tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	s.mu.RLock()
+	held := make(map[key]*loaded, len(s.loaded))
+	for k, l := range s.loaded {
+		held[k] = l
+	}
+	s.mu.RUnlock()
+
+	var failures []error
+	for _, d := range wanted {
+		k := key{d.Project, d.Name}
+		have := held[k]
+		delete(held, k)
+		current := have != nil && have.deployment.Revision >= d.Revision
+		if current && (have.session != nil || time.Now().Before(have.retry)) {
+			continue
+		}
+		if err := s.load(ctx, d, have); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	for k := range held {
+		s.drop(k)
+	}
+	return errors.Join(failures...)
+}
+
+func (s *Service) load(ctx context.Context, d Deployment, before *loaded) error {
+	pinned := d.Spec
+	pinned.Version = versionText(d.Version) // the alias may have moved since
+	session, got, err := s.open(ctx, d.Project, d.Name, pinned)
+	if err == nil && got.Digest != d.Digest {
+		_ = session.Close()
+		err = errors.New("the model version's digest is not the deployed one")
+	}
+	if err == nil {
+		s.replace(&loaded{deployment: d, session: session})
+		s.Log.InfoContext(ctx, "model loaded", slog.String("deployment", d.Name), slog.Int64("version", d.Version))
+		return nil
+	}
+	l := &loaded{deployment: d, reason: err.Error(), tries: 1}
+	if before != nil && before.deployment.Revision == d.Revision {
+		l.tries = before.tries + 1
+	}
+	l.retry = time.Now().Add(min(maxPause, time.Second<<min(l.tries, 9)))
+	s.replace(l)
+	s.Log.ErrorContext(ctx, "model not loaded", slog.String("deployment", d.Name), slog.String("error", err.Error()))
+	return err
+}
+
+// AllReady reports whether every wanted model answers.
+func (s *Service) AllReady() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, l := range s.loaded {
+		if l.session == nil {
+			return false
+		}
+	}
+	return true
+}

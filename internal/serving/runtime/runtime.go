@@ -1,0 +1,144 @@
+// Package runtime is how serving runs a model: a Runtime loads model files into
+// a Session, a Session answers. Tensors are typed Go slices in row-major order,
+// so an implementation hands them to its library without copying.
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Datatype is an Open Inference Protocol datatype.
+type Datatype string
+
+// The datatypes that have a Go slice type here, named beside each.
+const (
+	Bool   Datatype = "BOOL"   // []bool
+	Uint8  Datatype = "UINT8"  // []uint8
+	Uint16 Datatype = "UINT16" // []uint16
+	Uint32 Datatype = "UINT32" // []uint32
+	Uint64 Datatype = "UINT64" // []uint64
+	Int8   Datatype = "INT8"   // []int8
+	Int16  Datatype = "INT16"  // []int16
+	Int32  Datatype = "INT32"  // []int32
+	Int64  Datatype = "INT64"  // []int64
+	FP32   Datatype = "FP32"   // []float32
+	FP64   Datatype = "FP64"   // []float64
+	Bytes  Datatype = "BYTES"  // []string
+)
+
+// Datatypes lists them all.
+var Datatypes = []Datatype{Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, FP32, FP64, Bytes}
+
+// Tensor is a named array. Data is the slice type of its Datatype, with as many
+// elements as Shape's product; a Shape of no dimensions is a scalar.
+type Tensor struct {
+	Name     string
+	Datatype Datatype
+	Shape    []int64
+	Data     any
+}
+
+// MaxElements bounds one tensor.
+const MaxElements = 1 << 28
+
+// Elements is the product of a shape, refusing negative and absurd ones.
+func Elements(shape []int64) (int, error) {
+	n := int64(1)
+	for _, d := range shape {
+		if d < 0 {
+			return 0, fault.New(fault.Invalid, "shape %v has a negative dimension", shape)
+		}
+		if d > 0 && n > MaxElements/d {
+			return 0, fault.New(fault.TooLarge, "shape %v has more than %d elements", shape, MaxElements)
+		}
+		n *= d
+	}
+	return int(n), nil
+}
+
+// Spec describes an input or output of a model; -1 is a dimension that varies.
+type Spec struct {
+	Name     string
+	Datatype Datatype
+	Shape    []int64
+}
+
+// Accepts refuses a tensor that does not match the spec, in words.
+func (s Spec) Accepts(t Tensor) error {
+	if t.Datatype != s.Datatype {
+		return fault.New(fault.Invalid, "input %q has datatype %s, the model wants %s", t.Name, t.Datatype, s.Datatype)
+	}
+	fits := len(t.Shape) == len(s.Shape)
+	for i := 0; fits && i < len(s.Shape); i++ {
+		fits = s.Shape[i] < 0 || s.Shape[i] == t.Shape[i]
+	}
+	if !fits {
+		return fault.New(fault.Invalid, "input %q has shape %v, the model wants %v", t.Name, t.Shape, s.Shape).
+			WithHint("-1 stands for any size; the first dimension is usually the number of rows.")
+	}
+	return nil
+}
+
+// Metadata is what a loaded model says about itself.
+type Metadata struct {
+	Platform string // "onnxruntime_onnx"
+	Inputs   []Spec
+	Outputs  []Spec
+}
+
+// Check refuses inputs that are not exactly the model's.
+func (m Metadata) Check(inputs []Tensor) error {
+	for _, spec := range m.Inputs {
+		i := slices.IndexFunc(inputs, func(t Tensor) bool { return t.Name == spec.Name })
+		if i < 0 {
+			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, names(m.Inputs))
+		}
+		if err := spec.Accepts(inputs[i]); err != nil {
+			return err
+		}
+	}
+	for i, t := range inputs {
+		if !slices.ContainsFunc(m.Inputs, func(s Spec) bool { return s.Name == t.Name }) {
+			return fault.New(fault.Invalid, "the model has no input %q; it wants %s", t.Name, names(m.Inputs))
+		}
+		if slices.ContainsFunc(inputs[:i], func(o Tensor) bool { return o.Name == t.Name }) {
+			return fault.New(fault.Invalid, "input %q is given twice", t.Name)
+		}
+	}
+	return nil
+}
+
+func names(specs []Spec) string {
+	out := ""
+	for i, s := range specs {
+		if i > 0 {
+			out += ", "
+		}
+		out += fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape)
+	}
+	return out
+}
+
+// Options tune a session.
+type Options struct {
+	Threads int // inside one run; 0 is 1: many requests run side by side
+}
+
+// Runtime loads models. Safe for concurrent use. Load's error is fault.Invalid
+// when the model is at fault.
+type Runtime interface {
+	Load(ctx context.Context, model []byte, o Options) (Session, error)
+}
+
+// Session is a loaded model. Infer is safe for concurrent use; inputs have
+// passed Metadata.Check; outputs names those wanted, in order, and is never
+// empty. Close waits for running calls; no Infer may begin after it.
+type Session interface {
+	Metadata() Metadata
+	Infer(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)
+	Close() error
+}

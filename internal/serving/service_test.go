@@ -1,0 +1,227 @@
+package serving_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
+	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+type world struct {
+	mu       sync.Mutex
+	models   map[string]serving.Model // by "name/version"
+	denied   map[policy.Action]bool
+	recorded []audit.Entry
+	journal  error
+}
+
+func (w *world) OpenVerified(_ context.Context, _, model, version string) (serving.Model, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m, ok := w.models[model+"/"+version]
+	if !ok {
+		return m, fault.New(fault.NotFound, "no model %s version %s", model, version)
+	}
+	if m.File == nil {
+		return m, fault.New(fault.Conflict, "model.onnx was changed after it was signed")
+	}
+	return m, nil
+}
+
+func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error {
+	if w.denied[a] {
+		return fault.New(fault.PermissionDenied, "no")
+	}
+	return nil
+}
+
+func (w *world) Record(_ context.Context, e audit.Entry) error {
+	w.recorded = append(w.recorded, e)
+	return w.journal
+}
+
+func open(t *testing.T, w *world, path string) (*serving.Service, *store.DB) {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + path, Migrations: []store.Migrations{servingsql.Migrations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Runtime: runtimetest.Fake{}}), db
+}
+
+func newWorld() *world {
+	return &world{models: map[string]serving.Model{
+		"delay/champion": {Name: "delay", Version: 1, Digest: "sha256:a", File: runtimetest.FakeModel},
+		"delay/1":        {Name: "delay", Version: 1, Digest: "sha256:a", File: runtimetest.FakeModel},
+		"delay/2":        {Name: "delay", Version: 2, Digest: "sha256:b", File: runtimetest.FakeModel, Classification: "restricted"},
+		"delay/3":        {Name: "delay", Version: 3, Digest: "sha256:c", File: []byte("garbage")},
+		"delay/4":        {Name: "delay", Version: 4, Digest: "sha256:d"}, // tampered with
+		"delay/5":        {Name: "delay", Version: 5, Digest: "sha256:e", File: runtimetest.FakeModel, Residency: residency.Of("DE")},
+	}, denied: map[policy.Action]bool{}}
+}
+
+var ask = []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{1, 2}, Data: []float32{1, 1}}}
+
+func TestLifeOfADeployment(t *testing.T) {
+	w, path := newWorld(), filepath.Join(t.TempDir(), "falaj.db")
+	s, db := open(t, w, path)
+	ctx := t.Context()
+	d, changed, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay"}, false)
+	if err != nil || !changed || d.State != serving.Ready || d.Version != 1 {
+		t.Fatalf("%+v %v %v", d, changed, err)
+	}
+	if _, changed, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay"}, false); err != nil || changed {
+		t.Errorf("the same again: changed %v, %v", changed, err)
+	}
+	if d, changed, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, true); err != nil || !changed || d.Version != 2 {
+		t.Errorf("dry run: %+v %v %v", d, changed, err)
+	}
+	out, got, err := s.Infer(ctx, "nyc", "delay", "", ask, nil)
+	if err != nil || got.Version != 1 || len(out) != 2 {
+		t.Fatalf("%+v %+v %v", out, got, err)
+	}
+	if len(w.recorded) != 0 {
+		t.Errorf("an unclassified answer was journaled: %v", w.recorded)
+	}
+	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := s.Infer(ctx, "nyc", "delay", "2", ask, []string{"label"}); err != nil || got.Version != 2 {
+		t.Errorf("%+v %v", got, err)
+	}
+	if len(w.recorded) != 1 || w.recorded[0].Action != "deployment.infer" {
+		t.Errorf("a restricted answer left %v in the journal", w.recorded)
+	}
+	w.journal = fault.New(fault.Exhausted, "disk full")
+	if _, _, err := s.Infer(ctx, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("answered without a journal: %v", err)
+	}
+	w.journal = nil
+
+	// A new process loads what is wanted; other projects see nothing.
+	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Runtime: runtimetest.Fake{}})
+	if d, err := again.One(ctx, "nyc", "delay"); err != nil || d.State != serving.Loading {
+		t.Errorf("%+v %v", d, err)
+	}
+	if err := again.RunOnce(ctx); err != nil || !again.AllReady() {
+		t.Fatal(err)
+	}
+	if _, got, err := again.Infer(ctx, "nyc", "delay", "", ask, nil); err != nil || got.Version != 2 {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, _, err := again.Infer(ctx, "other", "delay", "", ask, nil); !fault.Is(err, fault.NotFound) {
+		t.Errorf("another project's model answered: %v", err)
+	}
+	if err := again.Delete(ctx, "nyc", "delay"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RunOnce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Infer(ctx, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.NotFound) {
+		t.Errorf("deleted elsewhere and still answering: %v", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	w := newWorld()
+	s, _ := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
+	ctx := t.Context()
+	for name, c := range map[string]struct {
+		deployment string
+		spec       serving.Spec
+		kind       fault.Kind
+		says       string
+	}{
+		"no model":      {"d", serving.Spec{}, fault.Invalid, "spec.model"},
+		"bad name":      {"../d", serving.Spec{Model: "delay"}, fault.Invalid, "name"},
+		"threads":       {"d", serving.Spec{Model: "delay", Threads: -1}, fault.Invalid, "threads"},
+		"unknown":       {"d", serving.Spec{Model: "delay", Version: "9"}, fault.NotFound, "version 9"},
+		"garbage":       {"d", serving.Spec{Model: "delay", Version: "3"}, fault.Invalid, "not a model"},
+		"tampered with": {"d", serving.Spec{Model: "delay", Version: "4"}, fault.Conflict, "changed after it was signed"},
+		"abroad":        {"d", serving.Spec{Model: "delay", Version: "5"}, fault.PermissionDenied, "DE only"},
+	} {
+		_, _, err := s.Apply(ctx, "nyc", c.deployment, c.spec, false)
+		if !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if ds, err := s.List(ctx, "nyc", "", 10); err != nil || len(ds) != 0 {
+		t.Errorf("refused, and still there: %v %v", ds, err)
+	}
+	if _, _, err := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay"}, false); err != nil {
+		t.Fatal(err)
+	}
+	for name, in := range map[string][]runtime.Tensor{
+		"missing":      {},
+		"other name":   {{Name: "Y", Datatype: runtime.FP32, Shape: []int64{1, 2}, Data: []float32{1, 1}}},
+		"datatype":     {{Name: "X", Datatype: runtime.FP64, Shape: []int64{1, 2}, Data: []float64{1, 1}}},
+		"shape":        {{Name: "X", Datatype: runtime.FP32, Shape: []int64{1, 3}, Data: []float32{1, 1, 1}}},
+		"dimensions":   {{Name: "X", Datatype: runtime.FP32, Shape: []int64{2}, Data: []float32{1, 1}}},
+		"twice":        {ask[0], ask[0]},
+		"one too many": {ask[0], {Name: "Z", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}},
+	} {
+		if _, _, err := s.Infer(ctx, "nyc", "d", "", in, nil); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, a := range []policy.Action{"deployment.apply", "deployment.read", "deployment.infer"} {
+		w.denied[a] = true
+	}
+	_, _, apply := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay"}, false)
+	_, _, infer := s.Infer(ctx, "nyc", "d", "", ask, nil)
+	_, _, metadata := s.Metadata(ctx, "nyc", "d", "")
+	_, one := s.One(ctx, "nyc", "d")
+	_, list := s.List(ctx, "nyc", "", 10)
+	for name, err := range map[string]error{"apply": apply, "infer": infer, "metadata": metadata, "one": one, "list": list, "delete": s.Delete(ctx, "nyc", "d")} {
+		if !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("%s without permission: %v", name, err)
+		}
+	}
+}
+
+// TestReplaceUnderLoad changes a deployment while it answers: no request fails.
+func TestReplaceUnderLoad(t *testing.T) {
+	w := newWorld()
+	s, _ := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
+	ctx := t.Context()
+	if _, _, err := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay", Version: "1"}, false); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if _, _, err := s.Infer(ctx, "nyc", "d", "", ask, []string{"label"}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 20 {
+		if _, _, err := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay", Version: "1", Threads: i + 1}, false); err != nil {
+			t.Error(err)
+		}
+	}
+	close(done)
+	wg.Wait()
+}
