@@ -5,11 +5,13 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/resource"
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 var zones = []string{"home", "DE", "AE"}
@@ -198,7 +200,7 @@ func TestStepLeavesItsInput(t *testing.T) {
 func BenchmarkDecide10000Waiting(b *testing.B) {
 	d := Delta{Now: start, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: 1000}}}}}}
 	for n := range 10_000 {
-		d.Submitted = append(d.Submitted, Work{ID: ID(fmt.Sprint(n)), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: 1000}})
+		d.Submitted = append(d.Submitted, Work{ID: ID(strconv.Itoa(n)), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: 1000}})
 	}
 	for b.Loop() {
 		Decide(d)

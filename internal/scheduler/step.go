@@ -36,7 +36,7 @@ func Decide(all Delta) Plan {
 // Step is one scheduling cycle. The state it returns takes the plan as done.
 func Step(s State, d Delta) (State, Plan) {
 	// 1. Apply what changed.
-	next := s.apply(d)
+	next := apply(s, d)
 	c := cycle{State: next, plan: Plan{Wait: map[ID]Wait{}}, head: map[string]Work{}, quotaHead: map[string]Work{}}
 
 	// 2. Admit: which pools may take each work at all.
@@ -60,7 +60,7 @@ func Step(s State, d Delta) (State, Plan) {
 	return c.State, c.plan
 }
 
-func (s State) apply(d Delta) State {
+func apply(s State, d Delta) State {
 	s.now = d.Now
 	s.pools, s.waiting, s.running = cloned(s.pools), cloned(s.waiting), cloned(s.running)
 	s.used, s.project = cloned(s.used), cloned(s.project)
@@ -222,7 +222,7 @@ func (c *cycle) impossible(k candidate) []Reason {
 	}
 	for _, name := range k.Pools {
 		if _, ok := c.pools[name]; !ok {
-			k.refused = append(k.refused, Reason{Step: "admit", Pool: name, Text: fmt.Sprintf("there is no pool %s", name)})
+			k.refused = append(k.refused, Reason{Step: "admit", Pool: name, Text: "there is no pool " + name})
 		}
 	}
 	return k.refused

@@ -1,0 +1,429 @@
+package compute
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// carrier brings one workload from placed to settled. It reads the row, does
+// what that state asks for, and reads again, so it may begin at any state.
+type carrier struct {
+	poke    chan struct{} // the row changed; holds one
+	started chan struct{} // closed once the workload is past its start
+	once    sync.Once
+	denied  map[engine.Denial]bool
+	seen    int // denials of the engine looked at
+}
+
+func (c *carrier) past() { c.once.Do(func() { close(c.started) }) }
+
+// The waits of a carrier.
+const (
+	firstRetry  = 100 * time.Millisecond
+	lastRetry   = time.Minute
+	denialEvery = time.Second
+	// maxDenials is how many different refused attempts of one workload are
+	// written to the journal; one more entry says that there were more.
+	maxDenials = 200
+)
+
+// take carries a workload unless somebody does already.
+func (s *Service) take(ctx context.Context, wid WorkloadID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.carriers[wid] != nil {
+		return
+	}
+	c := &carrier{poke: make(chan struct{}, 1), started: make(chan struct{}), denied: map[engine.Denial]bool{}}
+	s.carriers[wid] = c
+	s.running.Go(func() {
+		s.carry(ctx, wid, c)
+		c.past()
+		s.mu.Lock()
+		delete(s.carriers, wid)
+		s.mu.Unlock()
+		s.Wake() // it may have been queued again meanwhile
+	})
+}
+
+func (s *Service) poke(wid WorkloadID) {
+	s.notify(wid)
+	s.mu.Lock()
+	c := s.carriers[wid]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	select {
+	case c.poke <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
+	retry := firstRetry
+	for {
+		w, err := s.Workload(ctx, wid)
+		if err == nil {
+			switch {
+			case w.State == Queued || w.Settled:
+				return
+			case w.State == Placed:
+				err = s.start(ctx, w, c)
+			case w.State == Running:
+				c.past()
+				err = s.attend(ctx, w, c)
+			default:
+				c.past()
+				err = s.settle(ctx, w)
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			retry = firstRetry
+			continue
+		}
+		s.log.ErrorContext(ctx, "carrying a workload failed; trying again", slog.String("workload", string(wid)), slog.Duration("after", retry), slog.Any("error", err))
+		select {
+		case <-time.After(retry):
+		case <-c.poke:
+		case <-ctx.Done():
+			return
+		}
+		retry = min(2*retry, lastRetry)
+	}
+}
+
+// start takes a placed workload through the door and has the engine run it.
+func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
+	if w.Stop != "" {
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, Message: w.Stop}, nil)
+	}
+	var p Pool
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		p, err = s.cfg.Store.Pool(ctx, tx, w.Pool)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// The door: the pool may have changed since the plan.
+	if err := residency.Check("the data of "+w.Label, w.Residency, "pool "+string(p.Name), p.Zone); err != nil {
+		return s.turnBack(ctx, w, err)
+	}
+	e, ok := s.cfg.Engines[p.Engine]
+	if !ok {
+		return s.turnBack(ctx, w, fault.New(fault.Unavailable, "engine %s is not configured", p.Engine))
+	}
+	spec, err := s.prepare(ctx, w, p, c)
+	if errors.Is(err, errUnwanted) || ctx.Err() != nil {
+		return nil // the row says what to do
+	}
+	if err != nil {
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: err.Error()}, err)
+	}
+
+	s.starts.RLock()
+	defer s.starts.RUnlock()
+	h, err := e.Driver.Start(ctx, spec)
+	if fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: err.Error()}, err)
+	}
+	return s.change(ctx, w.ID, Running, func(ctx context.Context, tx *store.Tx, w *Workload) error {
+		w.Handle, w.StartedAt = h, s.now().UTC()
+		w.Status = engine.Status{State: engine.Running, Started: w.StartedAt}
+		return s.save(ctx, tx, w)
+	})
+}
+
+var errUnwanted = errors.New("the workload is to stop")
+
+// prepare asks the owner what to run, and gives up when the workload is
+// cancelled meanwhile.
+func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (engine.Spec, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.PrepareTimeout,
+		fault.New(fault.Timeout, "preparing took longer than %s", s.cfg.PrepareTimeout))
+	defer cancel()
+	ctx, unwanted := context.WithCancelCause(ctx)
+	defer unwanted(nil)
+	go func() {
+		for {
+			select {
+			case <-c.poke:
+			case <-ctx.Done():
+				return
+			}
+			if now, err := s.Workload(ctx, w.ID); err == nil && now.Stop != "" {
+				unwanted(errUnwanted)
+				return
+			}
+		}
+	}()
+	var spec engine.Spec
+	if o := s.owners[w.Kind]; o != nil {
+		var err error
+		if spec, err = o.Prepare(ctx, w, p); err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return spec, cause
+			}
+			return spec, err
+		}
+	} else {
+		spec = *w.Spec
+	}
+	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
+	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
+	return spec, nil
+}
+
+// turnBack queues a placed workload again, with a refusal in the journal when
+// the door was shut.
+func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
+	if fault.Is(why, fault.PermissionDenied) {
+		err := s.cfg.Journal.Record(ctx, audit.Entry{
+			Actor: identity.Loop("compute"), Project: string(w.Project), Action: "workload.place", Object: "workload " + string(w.ID),
+			Outcome: audit.Refused, Reason: why.Error(),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
+		w.Pool, w.Node, w.Passed, w.PlacedAt = "", "", nil, time.Time{}
+		tx.OnCommit(s.Wake)
+		return s.save(ctx, tx, w)
+	})
+}
+
+// attend watches a running workload until it has ended.
+func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
+	e, err := s.engineOf(ctx, w.Pool)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	defer cancel()
+
+	type result struct {
+		status engine.Status
+		err    error
+	}
+	ended := make(chan result, 1)
+	helpers.Go(func() {
+		st, err := e.Driver.Wait(ctx, w.Handle)
+		ended <- result{st, err}
+	})
+	stopping := false
+	stop := func() {
+		if stopping {
+			return
+		}
+		stopping = true
+		helpers.Go(func() { s.stop(ctx, e.Driver, w) })
+	}
+	if w.Stop != "" {
+		stop()
+	}
+	late := false
+	var deadline <-chan time.Time
+	if w.Timeout > 0 {
+		t := time.NewTimer(w.StartedAt.Add(w.Timeout + w.Grace + s.overdue).Sub(s.now()))
+		defer t.Stop()
+		deadline = t.C
+	}
+	var look <-chan time.Time
+	if _, ok := e.Driver.(engine.Denials); ok {
+		t := time.NewTicker(denialEvery)
+		defer t.Stop()
+		look = t.C
+	}
+	for {
+		select {
+		case r := <-ended:
+			if fault.Is(r.err, fault.NotFound) {
+				r.status, r.err = engine.Status{State: engine.Lost, Message: "the engine knows no such workload"}, nil
+			}
+			if r.err != nil {
+				return r.err
+			}
+			if err := s.refused(ctx, e.Driver, w, c); err != nil {
+				return err
+			}
+			if late {
+				r.status.Reason = engine.TimedOut
+			}
+			return s.end(ctx, w, r.status, nil)
+		case <-c.poke:
+			now, err := s.Workload(ctx, w.ID)
+			if err != nil {
+				return err
+			}
+			if now.Stop != "" {
+				stop()
+			}
+		case <-deadline:
+			late = true
+			stop()
+		case <-look:
+			if err := s.refused(ctx, e.Driver, w, c); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// stop asks the engine until it has stopped the workload.
+func (s *Service) stop(ctx context.Context, d engine.Driver, w Workload) {
+	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		err := d.Stop(ctx, w.Handle, w.Grace)
+		if err == nil || fault.Is(err, fault.NotFound) || ctx.Err() != nil {
+			return
+		}
+		s.log.ErrorContext(ctx, "stopping a workload failed; trying again", slog.String("workload", string(w.ID)), slog.Any("error", err))
+		select {
+		case <-time.After(retry):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// refused writes what the workload tried and may not into the journal: each
+// different attempt once.
+func (s *Service) refused(ctx context.Context, d engine.Driver, w Workload, c *carrier) error {
+	power, ok := d.(engine.Denials)
+	if !ok {
+		return nil
+	}
+	denials, err := power.Denials(ctx, w.Handle, c.seen)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "reading the refused attempts of %s", w.ID)
+	}
+	written := 0
+	for _, den := range denials {
+		key := engine.Denial{Kind: den.Kind, Target: den.Target}
+		if c.denied[key] || len(c.denied) > maxDenials {
+			continue
+		}
+		entry := audit.Entry{
+			Actor: identity.Principal{Kind: identity.Attempt, ID: string(w.ID), Name: w.Label, Project: w.Project}, Project: string(w.Project),
+			Action: "workload." + den.Kind, Object: den.Target, Outcome: audit.Refused,
+			Reason: "the sandbox of " + w.Label + " does not allow it", Detail: map[string]any{"pid": den.PID, "at": den.Time.UTC().Format(time.RFC3339Nano)},
+		}
+		if len(c.denied) == maxDenials {
+			entry.Object, entry.Detail = "more than can be listed", nil
+		}
+		if err := s.cfg.Journal.Record(ctx, entry); err != nil {
+			return fault.Wrap(err, "recording a refused attempt of %s", w.ID)
+		}
+		c.denied[key] = true
+		written++
+	}
+	c.seen += len(denials)
+	if written > 0 {
+		return s.amend(ctx, w.ID, func(w *Workload) { w.Denials += written })
+	}
+	return nil
+}
+
+// end records how a workload ended, with what it used.
+func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure error) error {
+	return s.change(ctx, w.ID, Ended, func(ctx context.Context, tx *store.Tx, w *Workload) error {
+		return s.endIn(ctx, tx, *w, st, failure)
+	})
+}
+
+// endIn is end within a transaction.
+func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
+	w.State, w.EndedAt, w.Status = Ended, s.now().UTC(), st
+	if failure != nil {
+		w.Failure, w.Hint = fault.KindOf(failure).String(), fault.HintOf(failure)
+	}
+	w.Settled = s.owners[w.Kind] == nil
+	if !w.StartedAt.IsZero() {
+		u, err := s.meter(ctx, tx, w)
+		if err != nil {
+			return err
+		}
+		if err := s.cfg.Store.InsertUsage(ctx, tx, u); err != nil {
+			return err
+		}
+	}
+	if err := s.note(ctx, tx, w, "workload.end", map[string]any{"outcome": w.Outcome()}); err != nil {
+		return err
+	}
+	if err := publish(ctx, tx, EventWorkloadEnded, w); err != nil {
+		return err
+	}
+	// A workload that is cancelled in the queue has no carrier yet: the wake
+	// finds one for settling it.
+	tx.OnCommit(s.Wake)
+	return s.save(ctx, tx, &w)
+}
+
+// meter is what a workload used and what that costs.
+func (s *Service) meter(ctx context.Context, tx *store.Tx, w Workload) (Usage, error) {
+	p, err := s.cfg.Store.Pool(ctx, tx, w.Pool)
+	if err != nil {
+		return Usage{}, err
+	}
+	started, ended := w.StartedAt, w.EndedAt
+	if !w.Status.Started.IsZero() && !w.Status.Ended.IsZero() {
+		started, ended = w.Status.Started, w.Status.Ended
+	}
+	wall := max(ended.Sub(started), 0)
+	return Usage{
+		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, Started: w.StartedAt,
+		Wall: wall, CPU: w.Status.CPU, PeakRSS: w.Status.PeakRSS,
+		Cost: p.PricePerHour * scheduler.Share(w.Request, p.node(w.Node).Amount()) * wall.Hours(),
+	}, nil
+}
+
+// settle lets the owner take what the workload left behind.
+func (s *Service) settle(ctx context.Context, w Workload) error {
+	if o := s.owners[w.Kind]; o != nil {
+		if err := o.Finish(ctx, w); err != nil {
+			return fault.Wrap(err, "finishing %s", w.ID)
+		}
+	}
+	return s.amend(ctx, w.ID, func(w *Workload) { w.Settled = true })
+}
+
+// change makes a state transition; one that no longer applies is left out,
+// because the row was changed meanwhile and will be read again.
+func (s *Service) change(ctx context.Context, wid WorkloadID, next State, act func(context.Context, *store.Tx, *Workload) error) error {
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		w, err := s.cfg.Store.Workload(ctx, tx, wid)
+		if err != nil {
+			return err
+		}
+		if !w.State.CanBecome(next) {
+			return nil
+		}
+		w.State = next
+		return act(ctx, tx, &w)
+	})
+}

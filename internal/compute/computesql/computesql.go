@@ -1,0 +1,338 @@
+// Package computesql keeps pools, workloads and usage in SQLite or PostgreSQL.
+package computesql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations are the tables of this package.
+var Migrations = store.Migrations{Name: "compute", FS: sub()}
+
+func sub() fs.FS {
+	f, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	return f
+}
+
+type poolRow struct {
+	bun.BaseModel `bun:"table:compute_pool"`
+
+	Name      string     `bun:"name,pk"`
+	Spec      string     `bun:"spec"`
+	CreatedAt store.Time `bun:"created_at"`
+	UpdatedAt store.Time `bun:"updated_at"`
+	Revision  int64      `bun:"revision"`
+}
+
+func (r poolRow) pool() (compute.Pool, error) {
+	var s compute.PoolSpec
+	if err := json.Unmarshal([]byte(r.Spec), &s); err != nil {
+		return compute.Pool{}, fault.Wrap(err, "reading pool %s", r.Name)
+	}
+	return compute.Pool{
+		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Nodes: s.Nodes, Isolation: s.Isolation,
+		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Closed: s.Closed,
+		CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
+	}, nil
+}
+
+type workloadRow struct {
+	bun.BaseModel `bun:"table:compute_workload"`
+
+	ID        string     `bun:"id,pk"`
+	Project   string     `bun:"project"`
+	Kind      string     `bun:"kind"`
+	Label     string     `bun:"label"`
+	Asked     string     `bun:"asked"`
+	State     string     `bun:"state"`
+	Submitted store.Time `bun:"submitted"`
+	Placed    store.Time `bun:"placed"`
+	Started   store.Time `bun:"started"`
+	Ended     store.Time `bun:"ended"`
+	Pool      string     `bun:"pool"`
+	Node      string     `bun:"node"`
+	Passed    string     `bun:"passed"`
+	Handle    string     `bun:"handle"`
+	Stop      string     `bun:"stop"`
+	Status    string     `bun:"status"`
+	Failure   string     `bun:"failure"`
+	Hint      string     `bun:"hint"`
+	Settled   bool       `bun:"settled"`
+	Denials   int        `bun:"denials"`
+	Revision  int64      `bun:"revision"`
+}
+
+// asked is the part of a workload that never changes.
+type asked struct {
+	Request        resource.Amount        `json:"request"`
+	Isolation      scheduler.Isolation    `json:"isolation"`
+	Residency      residency.Label        `json:"residency"`
+	Classification project.Classification `json:"classification"`
+	Pools          []string               `json:"pools,omitempty"`
+	Priority       int                    `json:"priority"`
+	Timeout        time.Duration          `json:"timeout_ns"`
+	Grace          time.Duration          `json:"grace_ns"`
+	NotBefore      store.Time             `json:"not_before"`
+	Spec           *engine.Spec           `json:"spec,omitempty"`
+}
+
+// status is engine.Status as the column keeps it.
+type status struct {
+	State    engine.State   `json:"state,omitempty"`
+	Reason   engine.Reason  `json:"reason,omitempty"`
+	ExitCode int            `json:"exit_code,omitempty"`
+	Signal   string         `json:"signal,omitempty"`
+	Message  string         `json:"message,omitempty"`
+	Started  time.Time      `json:"started,omitzero"`
+	Ended    time.Time      `json:"ended,omitzero"`
+	CPU      time.Duration  `json:"cpu_ns,omitempty"`
+	PeakRSS  resource.Bytes `json:"peak_rss,omitempty"`
+	Isolated string         `json:"isolated,omitempty"`
+}
+
+func rowOf(w compute.Workload) (workloadRow, error) {
+	a, err := json.Marshal(asked{ //nolint:musttag // engine.Spec is kept under its field names
+		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
+		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
+	})
+	if err != nil {
+		return workloadRow{}, err
+	}
+	st, err := json.Marshal(status(w.Status))
+	if err != nil {
+		return workloadRow{}, err
+	}
+	passed, err := json.Marshal(w.Passed)
+	if err != nil {
+		return workloadRow{}, err
+	}
+	return workloadRow{
+		ID: string(w.ID), Project: string(w.Project), Kind: string(w.Kind), Label: w.Label, Asked: string(a), State: string(w.State),
+		Submitted: store.At(w.Submitted), Placed: store.At(w.PlacedAt), Started: store.At(w.StartedAt), Ended: store.At(w.EndedAt),
+		Pool: string(w.Pool), Node: w.Node, Passed: string(passed), Handle: string(w.Handle), Stop: w.Stop, Status: string(st),
+		Failure: w.Failure, Hint: w.Hint, Settled: w.Settled, Denials: w.Denials, Revision: w.Revision,
+	}, nil
+}
+
+func (r workloadRow) workload() (compute.Workload, error) {
+	var a asked
+	var st status
+	w := compute.Workload{
+		ID: compute.WorkloadID(r.ID), Project: project.Name(r.Project), Kind: compute.Kind(r.Kind), Label: r.Label, State: compute.State(r.State),
+		Submitted: r.Submitted.Time(), PlacedAt: r.Placed.Time(), StartedAt: r.Started.Time(), EndedAt: r.Ended.Time(),
+		Pool: compute.PoolName(r.Pool), Node: r.Node, Handle: engine.Handle(r.Handle), Stop: r.Stop,
+		Failure: r.Failure, Hint: r.Hint, Settled: r.Settled, Denials: r.Denials, Revision: r.Revision,
+	}
+	err := errors.Join(
+		json.Unmarshal([]byte(r.Asked), &a), //nolint:musttag // see rowOf
+		json.Unmarshal([]byte(r.Status), &st),
+		json.Unmarshal([]byte(r.Passed), &w.Passed))
+	if err != nil {
+		return w, fault.Wrap(err, "reading workload %s", r.ID)
+	}
+	w.Status = engine.Status(st)
+	w.Request, w.Isolation, w.Residency, w.Classification, w.Pools = a.Request, a.Isolation, a.Residency, a.Classification, a.Pools
+	w.Priority, w.Timeout, w.Grace, w.NotBefore, w.Spec = a.Priority, a.Timeout, a.Grace, a.NotBefore.Time(), a.Spec
+	return w, nil
+}
+
+// Store implements compute.Store.
+type Store struct{}
+
+var _ compute.Store = Store{}
+
+// Pool finds one pool.
+func (Store) Pool(ctx context.Context, tx *store.Tx, name compute.PoolName) (compute.Pool, error) {
+	var r poolRow
+	err := tx.NewSelect().Model(&r).Where("name = ?", string(name)).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return compute.Pool{}, fault.New(fault.NotFound, "there is no pool %.64q", string(name))
+	}
+	if err != nil {
+		return compute.Pool{}, err
+	}
+	return r.pool()
+}
+
+// Pools lists all pools by name.
+func (Store) Pools(ctx context.Context, tx *store.Tx) ([]compute.Pool, error) {
+	var rows []poolRow
+	if err := tx.NewSelect().Model(&rows).OrderExpr("name").Scan(ctx); err != nil {
+		return nil, err
+	}
+	pools := make([]compute.Pool, len(rows))
+	for i, r := range rows {
+		var err error
+		if pools[i], err = r.pool(); err != nil {
+			return nil, err
+		}
+	}
+	return pools, nil
+}
+
+// SavePool inserts or replaces a pool.
+func (Store) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
+	spec, err := json.Marshal(p.Spec())
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&poolRow{
+		Name: string(p.Name), Spec: string(spec), CreatedAt: store.At(p.CreatedAt), UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
+	}).On("CONFLICT (name) DO UPDATE").
+		Set("spec = EXCLUDED.spec").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
+	return err
+}
+
+// Workload finds one workload.
+func (Store) Workload(ctx context.Context, tx *store.Tx, id compute.WorkloadID) (compute.Workload, error) {
+	var r workloadRow
+	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return compute.Workload{}, fault.New(fault.NotFound, "there is no workload %.100q", string(id))
+	}
+	if err != nil {
+		return compute.Workload{}, err
+	}
+	return r.workload()
+}
+
+// InsertWorkload adds a workload.
+func (Store) InsertWorkload(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+	r, err := rowOf(w)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&r).Exec(ctx)
+	return err
+}
+
+// UpdateWorkload writes what may change, if nobody else has.
+func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+	r, err := rowOf(w)
+	if err != nil {
+		return err
+	}
+	r.Revision++
+	res, err := tx.NewUpdate().Model(&r).
+		Column("state", "placed", "started", "ended", "pool", "node", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "revision").
+		Where("id = ? AND revision = ?", r.ID, w.Revision).Exec(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n == 0 {
+		return fault.New(fault.Conflict, "workload %s was changed by somebody else", w.ID)
+	}
+	return err
+}
+
+// Unsettled lists what is not over yet, in order of submission.
+func (Store) Unsettled(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
+	var rows []workloadRow
+	if err := tx.NewSelect().Model(&rows).Where("settled = ?", false).OrderExpr("submitted, id").Scan(ctx); err != nil {
+		return nil, err
+	}
+	return workloads(rows)
+}
+
+// Held maps the handles that engines may still hold.
+func (Store) Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]compute.WorkloadID, error) {
+	var rows []workloadRow
+	if err := tx.NewSelect().Model(&rows).Column("id", "handle").Where("handle <> ''").Scan(ctx); err != nil {
+		return nil, err
+	}
+	held := make(map[engine.Handle]compute.WorkloadID, len(rows))
+	for _, r := range rows {
+		held[engine.Handle(r.Handle)] = compute.WorkloadID(r.ID)
+	}
+	return held, nil
+}
+
+// Forgettable lists settled workloads that ended before t and have a handle.
+func (Store) Forgettable(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]compute.Workload, error) {
+	var rows []workloadRow
+	err := tx.NewSelect().Model(&rows).Where("settled = ? AND ended < ? AND handle <> ''", true, store.At(t)).OrderExpr("ended").Limit(limit).Scan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return workloads(rows)
+}
+
+func workloads(rows []workloadRow) ([]compute.Workload, error) {
+	ws := make([]compute.Workload, len(rows))
+	for i, r := range rows {
+		var err error
+		if ws[i], err = r.workload(); err != nil {
+			return nil, err
+		}
+	}
+	return ws, nil
+}
+
+type usageRow struct {
+	bun.BaseModel `bun:"table:compute_usage"`
+
+	Workload string     `bun:"workload,pk"`
+	Project  string     `bun:"project"`
+	Kind     string     `bun:"kind"`
+	Label    string     `bun:"label"`
+	Pool     string     `bun:"pool"`
+	Started  store.Time `bun:"started"`
+	WallUS   int64      `bun:"wall_us"`
+	CPUUS    int64      `bun:"cpu_us"`
+	PeakRSS  int64      `bun:"peak_rss"`
+	Cost     float64    `bun:"cost"`
+}
+
+// InsertUsage adds a metering row; a second one for the same workload is
+// ignored.
+func (Store) InsertUsage(ctx context.Context, tx *store.Tx, u compute.Usage) error {
+	_, err := tx.NewInsert().Model(&usageRow{
+		Workload: string(u.Workload), Project: string(u.Project), Kind: string(u.Kind), Label: u.Label, Pool: string(u.Pool),
+		Started: store.At(u.Started), WallUS: u.Wall.Microseconds(), CPUUS: u.CPU.Microseconds(), PeakRSS: int64(u.PeakRSS), Cost: u.Cost,
+	}).On("CONFLICT (workload) DO NOTHING").Exec(ctx)
+	return err
+}
+
+// Usages lists metering rows, newest first.
+func (Store) Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]compute.Usage, error) {
+	var rows []usageRow
+	q := tx.NewSelect().Model(&rows).Where("started >= ?", store.At(since)).OrderExpr("started DESC, workload DESC").Limit(limit)
+	if p != "" {
+		q = q.Where("project = ?", string(p))
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, err
+	}
+	usages := make([]compute.Usage, len(rows))
+	for i, r := range rows {
+		usages[i] = compute.Usage{
+			Workload: compute.WorkloadID(r.Workload), Project: project.Name(r.Project), Kind: compute.Kind(r.Kind), Label: r.Label,
+			Pool: compute.PoolName(r.Pool), Started: r.Started.Time(), Wall: time.Duration(r.WallUS) * time.Microsecond,
+			CPU: time.Duration(r.CPUUS) * time.Microsecond, PeakRSS: resource.Bytes(r.PeakRSS), Cost: r.Cost,
+		}
+	}
+	return usages, nil
+}

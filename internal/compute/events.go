@@ -1,0 +1,40 @@
+package compute
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The events of this package.
+const (
+	EventPoolApplied    = "pool.applied"    // PoolEvent
+	EventWorkloadPlaced = "workload.placed" // WorkloadEvent
+	EventWorkloadEnded  = "workload.ended"  // WorkloadEvent
+)
+
+// PoolEvent is the body of pool events.
+type PoolEvent struct {
+	Pool PoolName `json:"pool"`
+}
+
+// WorkloadEvent is the body of workload events.
+type WorkloadEvent struct {
+	Workload WorkloadID   `json:"workload"`
+	Project  project.Name `json:"project"`
+	Kind     Kind         `json:"kind"`
+	Label    string       `json:"label"`
+	Pool     PoolName     `json:"pool,omitempty"`
+	State    State        `json:"state"`
+	Reason   string       `json:"reason,omitempty"`
+	ExitCode int          `json:"exit_code,omitempty"`
+}
+
+func publish(ctx context.Context, tx *store.Tx, name string, w Workload) error {
+	return event.Publish(ctx, tx, string(w.Project), name, WorkloadEvent{
+		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, State: w.State,
+		Reason: string(w.Status.Reason), ExitCode: w.Status.ExitCode,
+	})
+}

@@ -1,0 +1,151 @@
+package compute
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// Home is the pool of the machine that Falaj runs on.
+const Home PoolName = "home"
+
+// PoolName names a pool; unique in the installation.
+type PoolName string
+
+// Mode says who picks the node.
+type Mode string
+
+// The modes. Falaj picks the node of an exclusive pool; a delegated pool's own
+// scheduler picks it, and Falaj only admits and explains.
+const (
+	Exclusive Mode = "exclusive"
+	Delegated Mode = "delegated"
+)
+
+// Limits of a pool's manifest.
+const (
+	maxNodes = 10_000
+	maxPools = 1_000
+)
+
+// Node is one machine of a pool and what Falaj may use of it.
+type Node struct {
+	Name         string           `json:"name" doc:"Unique in the pool"`
+	CPU          resource.CPU     `json:"cpu" doc:"Cores, such as 16"`
+	Memory       resource.Bytes   `json:"memory" doc:"Memory, such as 64GiB"`
+	Accelerators map[string]int64 `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
+}
+
+// Amount is what the node has.
+func (n Node) Amount() resource.Amount {
+	return resource.Amount{CPU: n.CPU, Memory: n.Memory, Accelerators: n.Accelerators}
+}
+
+// PoolSpec is the manifest of kind Pool.
+type PoolSpec struct {
+	Zone         residency.Zone      `json:"zone,omitempty" doc:"Where the nodes stand; default home"`
+	Engine       string              `json:"engine,omitempty" doc:"Who runs the work; default local"`
+	Mode         Mode                `json:"mode,omitempty" doc:"exclusive or delegated; default exclusive"`
+	Nodes        []Node              `json:"nodes,omitempty" doc:"The nodes; on this machine's engine the default is this machine"`
+	Isolation    scheduler.Isolation `json:"isolation,omitempty" doc:"none, process, sandbox, container or node; default the strongest that the engine reaches"`
+	PricePerHour float64             `json:"price_per_hour,omitempty" doc:"Price of a whole node for an hour, in the installation's currency"`
+	PowerWatts   float64             `json:"power_watts,omitempty" doc:"Power of a busy node"`
+	Closed       string              `json:"closed,omitempty" doc:"Why nothing may start here now; empty is open"`
+}
+
+// Validate refuses what no pool may be. Error: fault.Invalid.
+func (s PoolSpec) Validate() error {
+	if s.Zone != "" {
+		if err := s.Zone.Validate(); err != nil {
+			return err
+		}
+	}
+	if s.Mode != "" && s.Mode != Exclusive && s.Mode != Delegated {
+		return fault.New(fault.Invalid, "mode %.40q does not exist", string(s.Mode)).WithHint("Use exclusive or delegated.")
+	}
+	if s.Isolation != "" && !s.Isolation.Known() {
+		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(s.Isolation)).
+			WithHint("Use none, process, sandbox, container or node.")
+	}
+	if !(s.PricePerHour >= 0) || !(s.PowerWatts >= 0) || math.IsInf(s.PricePerHour, 0) || math.IsInf(s.PowerWatts, 0) {
+		return fault.New(fault.Invalid, "price_per_hour and power_watts must not be negative")
+	}
+	if len(s.Closed) > 200 {
+		return fault.New(fault.Invalid, "closed has %d bytes, at most 200 are allowed", len(s.Closed))
+	}
+	if len(s.Nodes) > maxNodes {
+		return fault.New(fault.Invalid, "a pool has at most %d nodes, this has %d", maxNodes, len(s.Nodes))
+	}
+	seen := map[string]bool{}
+	for _, n := range s.Nodes {
+		if err := id.CheckName("node name", n.Name); err != nil {
+			return err
+		}
+		if seen[n.Name] {
+			return fault.New(fault.Invalid, "node %q is there twice", n.Name)
+		}
+		seen[n.Name] = true
+		if err := n.Amount().Validate(); err != nil {
+			return fault.Wrap(err, "node %s", n.Name)
+		}
+		if n.CPU == 0 || n.Memory == 0 {
+			return fault.New(fault.Invalid, "node %q needs cpu and memory", n.Name)
+		}
+	}
+	return nil
+}
+
+// Pool is a set of like nodes in one zone behind one engine.
+type Pool struct {
+	Name         PoolName            `json:"name"`
+	Zone         residency.Zone      `json:"zone"`
+	Engine       string              `json:"engine"`
+	Mode         Mode                `json:"mode"`
+	Nodes        []Node              `json:"nodes"`
+	Isolation    scheduler.Isolation `json:"isolation"`
+	PricePerHour float64             `json:"price_per_hour"`
+	PowerWatts   float64             `json:"power_watts,omitempty"`
+	Closed       string              `json:"closed,omitempty"`
+	CreatedAt    time.Time           `json:"created_at"`
+	UpdatedAt    time.Time           `json:"updated_at"`
+	Revision     int64               `json:"revision"` // grows with each change; the ETag
+
+	Capacity resource.Amount `json:"capacity"` // of all nodes
+	Used     resource.Amount `json:"used"`     // by what runs now
+	Running  int             `json:"running"`  // workloads that have their place
+}
+
+// Spec is the manifest that would make the pool as it is.
+func (p Pool) Spec() PoolSpec {
+	return PoolSpec{
+		Zone: p.Zone, Engine: p.Engine, Mode: p.Mode, Nodes: p.Nodes, Isolation: p.Isolation,
+		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Closed: p.Closed,
+	}
+}
+
+// node finds a node by name; a delegated pool's placement names none and gets
+// its first.
+func (p Pool) node(name string) Node {
+	if i := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.Name == name }); i >= 0 {
+		return p.Nodes[i]
+	}
+	if len(p.Nodes) > 0 {
+		return p.Nodes[0]
+	}
+	return Node{}
+}
+
+// capacity is the sum of the nodes.
+func (p Pool) capacity() resource.Amount {
+	var sum resource.Amount
+	for _, n := range p.Nodes {
+		sum = sum.Plus(n.Amount())
+	}
+	return sum
+}

@@ -1,0 +1,535 @@
+package compute
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Authorizer is the question this package asks before it acts.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Engine is a configured driver.
+type Engine struct {
+	Driver engine.Driver
+	// Isolation is the strongest that the engine reaches on its nodes.
+	Isolation scheduler.Isolation
+	// Machine is what the engine's one machine has; zero for engines whose
+	// pools must list their nodes.
+	Machine resource.Amount
+}
+
+// Config is what the service needs.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Authorizer Authorizer
+	Journal    audit.Journal
+	Engines    map[string]Engine
+	// Quotas gives what each project may use at once; nil is no quotas. It is
+	// asked inside a read transaction.
+	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Amount, error)
+	// Retention is how long an engine keeps traces and logs of what has
+	// ended; the default is seven days.
+	Retention time.Duration
+	// PrepareTimeout bounds an owner's Prepare; the default is an hour.
+	PrepareTimeout time.Duration
+	Log            *slog.Logger     // nil discards
+	Now            func() time.Time // nil is time.Now
+}
+
+// Service is the way to pools and workloads. Safe for concurrent use.
+type Service struct {
+	cfg    Config
+	log    *slog.Logger
+	now    func() time.Time
+	owners map[Kind]Owner
+	wake   chan struct{} // of the loop; holds one
+
+	// starts is held for reading from a driver's start to the record of its
+	// handle, and for writing while orphans are looked for.
+	starts sync.RWMutex
+
+	mu       sync.Mutex
+	carriers map[WorkloadID]*carrier
+	watchers map[WorkloadID]chan struct{} // closed at the next change
+	cancel   context.CancelFunc           // of the running loop
+	running  sync.WaitGroup
+
+	// overdue is how long past its time-out and grace a workload may run before
+	// compute stops it, should the engine not have done so.
+	overdue time.Duration
+}
+
+// New makes the service. Owners follow with Own before Start.
+func New(cfg Config) *Service {
+	if cfg.Retention == 0 {
+		cfg.Retention = 7 * 24 * time.Hour
+	}
+	if cfg.PrepareTimeout == 0 {
+		cfg.PrepareTimeout = time.Hour
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Service{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
+		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]chan struct{}{}, overdue: time.Minute,
+	}
+}
+
+// Own makes o the owner of a kind of workload. Call it before Start.
+func (s *Service) Own(kind Kind, o Owner) { s.owners[kind] = o }
+
+// ApplyPool makes a pool or changes it, and says which. Only what changed is
+// written; applying the same again is no change. Needs pool.apply. Errors:
+// fault.Invalid; fault.Conflict when zone or engine change under running work.
+func (s *Service) ApplyPool(ctx context.Context, name PoolName, spec PoolSpec) (Pool, project.Change, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionPoolApply, policy.Object{Kind: "pool", Name: string(name)}); err != nil {
+		return Pool{}, "", err
+	}
+	return s.applyPool(ctx, name, spec)
+}
+
+// EnsureHome makes the pool of this machine if there is none, and otherwise
+// brings its nodes and isolation up to what the machine has now.
+// It is for the start of Falaj, before any principal.
+func (s *Service) EnsureHome(ctx context.Context, engineName string) (Pool, error) {
+	if identity.From(ctx).Kind == "" {
+		ctx = identity.With(ctx, identity.Loop("compute"))
+	}
+	spec := PoolSpec{Zone: residency.Home, Engine: engineName}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		p, err := s.cfg.Store.Pool(ctx, tx, Home)
+		if fault.Is(err, fault.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		spec = p.Spec()
+		if len(spec.Nodes) == 1 && spec.Nodes[0].Name == machineNode {
+			spec.Nodes = nil // as detected before, and so again
+		}
+		spec.Isolation = ""
+		return nil
+	})
+	if err != nil {
+		return Pool{}, err
+	}
+	p, _, err := s.applyPool(ctx, Home, spec)
+	return p, err
+}
+
+// machineNode names the only node of a pool that lists none.
+const machineNode = "local"
+
+// complete fills in the defaults of a pool's manifest.
+func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
+	if err := spec.Validate(); err != nil {
+		return spec, err
+	}
+	if spec.Zone == "" {
+		spec.Zone = residency.Home
+	}
+	if spec.Engine == "" {
+		spec.Engine = "local"
+	}
+	if spec.Mode == "" {
+		spec.Mode = Exclusive
+	}
+	e, ok := s.cfg.Engines[spec.Engine]
+	if !ok {
+		return spec, fault.New(fault.Invalid, "engine %.64q is not configured", spec.Engine).
+			WithHint("Configured are: %s.", strings.Join(slices.Sorted(maps.Keys(s.cfg.Engines)), ", "))
+	}
+	if spec.Isolation == "" {
+		spec.Isolation = e.Isolation
+	}
+	if !e.Isolation.AtLeast(spec.Isolation) {
+		return spec, fault.New(fault.Invalid, "engine %s isolates by %s here and the pool promises %s", spec.Engine, e.Isolation, spec.Isolation).
+			WithHint("Promise %s or less.", e.Isolation)
+	}
+	if len(spec.Nodes) == 0 {
+		if e.Machine.CPU == 0 {
+			return spec, fault.New(fault.Invalid, "a pool on engine %s must list its nodes", spec.Engine)
+		}
+		spec.Nodes = []Node{{Name: machineNode, CPU: e.Machine.CPU, Memory: e.Machine.Memory, Accelerators: e.Machine.Accelerators}}
+	}
+	return spec, nil
+}
+
+func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec) (Pool, project.Change, error) {
+	if err := id.CheckName("pool name", string(name)); err != nil {
+		return Pool{}, "", err
+	}
+	spec, err := s.complete(spec)
+	if err != nil {
+		return Pool{}, "", err
+	}
+	var p Pool
+	var change project.Change
+	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		old, err := s.cfg.Store.Pool(ctx, tx, name)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			change = project.Created
+			old = Pool{Name: name, CreatedAt: s.now().UTC()}
+			all, err := s.cfg.Store.Pools(ctx, tx)
+			if err != nil {
+				return err
+			}
+			if len(all) >= maxPools {
+				return fault.New(fault.Exhausted, "there are %d pools already", len(all))
+			}
+		case err != nil:
+			return err
+		case sameSpec(old.Spec(), spec):
+			p, change = old, project.Unchanged
+			return nil
+		default:
+			change = project.Updated
+			if err := s.mayMove(ctx, tx, old, spec); err != nil {
+				return err
+			}
+		}
+		p = Pool{
+			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Nodes: spec.Nodes, Isolation: spec.Isolation,
+			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Closed: spec.Closed,
+			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
+		}
+		if err := s.cfg.Store.SavePool(ctx, tx, p); err != nil {
+			return err
+		}
+		err = audit.Append(ctx, tx, audit.Entry{
+			Action: string(ActionPoolApply), Object: "pool " + string(name),
+			Detail: map[string]any{"change": change, "zone": p.Zone, "engine": p.Engine, "isolation": p.Isolation, "nodes": len(p.Nodes)},
+		})
+		if err != nil {
+			return err
+		}
+		tx.OnCommit(s.Wake)
+		return event.Publish(ctx, tx, "", EventPoolApplied, PoolEvent{Pool: name})
+	})
+	if err != nil {
+		return Pool{}, "", fault.Wrap(err, "applying pool %s", name)
+	}
+	p.Capacity = p.capacity()
+	return p, change, nil
+}
+
+// mayMove refuses to move a pool under work that runs on it.
+func (s *Service) mayMove(ctx context.Context, tx *store.Tx, old Pool, spec PoolSpec) error {
+	if old.Zone == spec.Zone && old.Engine == spec.Engine && old.Mode == spec.Mode {
+		return nil
+	}
+	ws, err := s.cfg.Store.Unsettled(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, w := range ws {
+		if w.Pool == old.Name && (w.State == Placed || w.State == Running) {
+			return fault.New(fault.Conflict, "zone, engine and mode of pool %s cannot change while %s runs on it", old.Name, w.Label).
+				WithHint("Close the pool, wait until it is empty, then change it.")
+		}
+	}
+	return nil
+}
+
+func sameSpec(a, b PoolSpec) bool {
+	same := slices.EqualFunc(a.Nodes, b.Nodes, func(x, y Node) bool {
+		return x.Name == y.Name && x.CPU == y.CPU && x.Memory == y.Memory && maps.Equal(x.Accelerators, y.Accelerators)
+	})
+	a.Nodes, b.Nodes = nil, nil
+	return same && fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
+}
+
+// Pools lists all pools by name, with what they have, use and run. Needs
+// pool.read.
+func (s *Service) Pools(ctx context.Context) ([]Pool, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionPoolRead, policy.Object{Kind: "pool"}); err != nil {
+		return nil, err
+	}
+	var pools []Pool
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if pools, err = s.cfg.Store.Pools(ctx, tx); err != nil {
+			return err
+		}
+		ws, err := s.cfg.Store.Unsettled(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for i := range pools {
+			pools[i].Capacity = pools[i].capacity()
+			for _, w := range ws {
+				if w.Pool == pools[i].Name && (w.State == Placed || w.State == Running) {
+					pools[i].Used = pools[i].Used.Plus(w.Request)
+					pools[i].Running++
+				}
+			}
+		}
+		return nil
+	})
+	return pools, err
+}
+
+// Pool is one of Pools. Needs pool.read. Error: fault.NotFound.
+func (s *Service) Pool(ctx context.Context, name PoolName) (Pool, error) {
+	pools, err := s.Pools(ctx)
+	if err != nil {
+		return Pool{}, err
+	}
+	i := slices.IndexFunc(pools, func(p Pool) bool { return p.Name == name })
+	if i < 0 {
+		return Pool{}, fault.New(fault.NotFound, "there is no pool %.64q", string(name)).WithHint("See `falaj pool list`.")
+	}
+	return pools[i], nil
+}
+
+// Submit queues a workload in the caller's transaction. Submitting an
+// identifier again is no change. The caller has asked whether it may.
+func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	if s.owners[r.Kind] == nil && r.Spec == nil {
+		return fault.New(fault.Internal, "workload %s has neither an owner nor a command", r.ID)
+	}
+	_, err := s.cfg.Store.Workload(ctx, tx, r.ID)
+	if err == nil {
+		return nil
+	}
+	if !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	if r.Isolation == "" {
+		r.Isolation = scheduler.Sandbox
+	}
+	if r.Grace == 0 {
+		r.Grace = 10 * time.Second
+	}
+	if r.Label == "" {
+		r.Label = string(r.ID)
+	}
+	err = s.cfg.Store.InsertWorkload(ctx, tx, Workload{
+		ID: r.ID, Project: r.Project, Kind: r.Kind, Label: r.Label, Request: r.Amount, Isolation: r.Isolation,
+		Residency: r.Residency, Classification: r.Classification, Pools: r.Pools, Priority: r.Priority,
+		Timeout: r.Timeout, Grace: r.Grace, Spec: r.Spec,
+		State: Queued, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
+	})
+	if err != nil {
+		return fault.Wrap(err, "queueing %s", r.Label)
+	}
+	tx.OnCommit(s.Wake)
+	return nil
+}
+
+// Cancel ends a workload in the caller's transaction: at once when it is
+// queued, otherwise it is asked to stop and killed after its grace. reason is
+// for people. Cancelling what has ended is no change. Error: fault.NotFound.
+func (s *Service) Cancel(ctx context.Context, tx *store.Tx, wid WorkloadID, reason string) error {
+	w, err := s.cfg.Store.Workload(ctx, tx, wid)
+	if err != nil {
+		return err
+	}
+	switch {
+	case w.State == Ended || w.Stop != "":
+		return nil
+	case w.State == Queued:
+		w.Stop = reason
+		return s.endIn(ctx, tx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, Message: reason}, nil)
+	}
+	w.Stop = reason
+	if err := s.cfg.Store.UpdateWorkload(ctx, tx, w); err != nil {
+		return err
+	}
+	tx.OnCommit(func() { s.poke(wid) })
+	return nil
+}
+
+// Workload gives a workload. Error: fault.NotFound.
+func (s *Service) Workload(ctx context.Context, wid WorkloadID) (w Workload, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		w, err = s.cfg.Store.Workload(ctx, tx, wid)
+		return err
+	})
+	return w, err
+}
+
+// Wait returns the workload once it is settled.
+func (s *Service) Wait(ctx context.Context, wid WorkloadID) (Workload, error) {
+	return s.await(ctx, wid, func(w Workload) bool { return w.Settled })
+}
+
+// await returns the workload once it is as wanted.
+func (s *Service) await(ctx context.Context, wid WorkloadID, wanted func(Workload) bool) (Workload, error) {
+	for {
+		changed := s.watch(wid)
+		w, err := s.Workload(ctx, wid)
+		if err != nil || wanted(w) {
+			return w, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return w, ctx.Err()
+		}
+	}
+}
+
+// Why says in words why a workload is where it is. Error: fault.NotFound.
+func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
+	var w Workload
+	var world scheduler.Delta
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if w, err = s.cfg.Store.Workload(ctx, tx, wid); err != nil || w.State != Queued {
+			return err
+		}
+		world, _, err = s.snapshot(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch w.State {
+	case Queued:
+		plan := scheduler.Decide(world)
+		if wait, waits := plan.Wait[scheduler.ID(wid)]; waits {
+			return texts(wait.Reasons), nil
+		}
+		for _, p := range plan.Place {
+			if p.Work == scheduler.ID(wid) {
+				return append([]string{"about to start on pool " + p.Pool}, texts(p.Passed)...), nil
+			}
+		}
+		return []string{"about to be scheduled"}, nil
+	case Placed:
+		return append([]string{"starting on pool " + string(w.Pool)}, w.Passed...), nil
+	case Running:
+		first := fmt.Sprintf("running on pool %s since %s", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
+		if w.Stop != "" {
+			first = "stopping: " + w.Stop
+		}
+		return append([]string{first}, w.Passed...), nil
+	default:
+		return append([]string{w.Outcome()}, w.Passed...), nil
+	}
+}
+
+func texts(reasons []scheduler.Reason) []string {
+	out := make([]string, len(reasons))
+	for i, r := range reasons {
+		out[i] = r.Text
+	}
+	return out
+}
+
+// Logs reads a workload's combined output from a byte offset. With follow it
+// waits for the start and goes on until the end or until ctx is done. Without
+// output the reader is empty. Errors: fault.NotFound; fault.Gone when the
+// output was forgotten.
+func (s *Service) Logs(ctx context.Context, wid WorkloadID, offset int64, follow bool) (io.ReadCloser, error) {
+	w, err := s.Workload(ctx, wid)
+	if err != nil {
+		return nil, err
+	}
+	if follow && w.State != Running && w.State != Ended {
+		w, err = s.await(ctx, wid, func(w Workload) bool { return w.State == Running || w.State == Ended })
+		if err != nil {
+			return nil, err
+		}
+	}
+	if w.Handle == "" {
+		if w.Settled && w.Status.Reason != engine.NotStarted && !w.StartedAt.IsZero() {
+			return nil, fault.New(fault.Gone, "the output of %s was removed after %s", w.Label, s.cfg.Retention)
+		}
+		return io.NopCloser(strings.NewReader("")), nil
+	}
+	e, err := s.engineOf(ctx, w.Pool)
+	if err != nil {
+		return nil, err
+	}
+	return e.Driver.Logs(ctx, w.Handle, offset, follow)
+}
+
+// Usage lists what a project used since t, newest first, at most limit rows.
+// Needs job.read.
+func (s *Service) Usage(ctx context.Context, p project.Name, since time.Time, limit int) (u []Usage, err error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "job.read", policy.Object{Project: string(p), Kind: "usage"}); err != nil {
+		return nil, err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		u, err = s.cfg.Store.Usages(ctx, tx, p, since, min(max(limit, 1), 1000))
+		return err
+	})
+	return u, err
+}
+
+func (s *Service) engineOf(ctx context.Context, name PoolName) (Engine, error) {
+	var p Pool
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		p, err = s.cfg.Store.Pool(ctx, tx, name)
+		return err
+	})
+	if err != nil {
+		return Engine{}, err
+	}
+	e, ok := s.cfg.Engines[p.Engine]
+	if !ok {
+		return Engine{}, fault.New(fault.Unavailable, "engine %s of pool %s is not configured", p.Engine, name)
+	}
+	return e, nil
+}
+
+// Outcome says in words how a workload ended; empty before.
+func (w Workload) Outcome() string {
+	if w.State != Ended {
+		return ""
+	}
+	st := w.Status
+	if st.State == engine.Lost {
+		return "lost: pool " + string(w.Pool) + " can no longer say how it ended"
+	}
+	switch st.Reason {
+	case engine.Exited:
+		return fmt.Sprintf("exited with code %d", st.ExitCode)
+	case engine.Signalled:
+		return "killed by " + st.Signal
+	case engine.TimedOut:
+		return fmt.Sprintf("stopped after its time-out of %s", w.Timeout)
+	case engine.OutOfMemory:
+		return fmt.Sprintf("killed for using more than its %s of memory", w.Request.Memory)
+	case engine.NotStarted:
+		return "not started: " + st.Message
+	case engine.Stopped:
+		if w.Stop != "" {
+			return w.Stop
+		}
+		return "stopped from outside"
+	}
+	return string(st.Reason)
+}

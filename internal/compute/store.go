@@ -1,0 +1,38 @@
+package compute
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Store is what this package needs from a database. Single objects that do not
+// exist are fault.NotFound.
+type Store interface {
+	Pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, error)
+	// Pools lists all by name.
+	Pools(ctx context.Context, tx *store.Tx) ([]Pool, error)
+	// SavePool inserts or replaces.
+	SavePool(ctx context.Context, tx *store.Tx, p Pool) error
+
+	Workload(ctx context.Context, tx *store.Tx, id WorkloadID) (Workload, error)
+	InsertWorkload(ctx context.Context, tx *store.Tx, w Workload) error
+	// UpdateWorkload writes everything that changes after submission, if the
+	// revision is still w.Revision, and raises it; otherwise fault.Conflict.
+	UpdateWorkload(ctx context.Context, tx *store.Tx, w Workload) error
+	// Unsettled lists the workloads that compute still has to do with: queued,
+	// placed, running, and ended whose owner has not taken note.
+	Unsettled(ctx context.Context, tx *store.Tx) ([]Workload, error)
+	// Held gives the handles of all workloads that the engine may still hold.
+	Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]WorkloadID, error)
+	// Forgettable lists settled workloads with a handle that ended before t.
+	Forgettable(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]Workload, error)
+
+	InsertUsage(ctx context.Context, tx *store.Tx, u Usage) error
+	// Usages lists what a project used since t, newest first; an empty project
+	// is all of them.
+	Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]Usage, error)
+}

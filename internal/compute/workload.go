@@ -1,0 +1,178 @@
+package compute
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// WorkloadID names a workload; the owner makes it: "att_01J…", "bld_01J…".
+type WorkloadID string
+
+// Kind of workload.
+type Kind string
+
+// The kinds.
+const (
+	JobAttempt Kind = "job"
+	Build      Kind = "build"
+	Query      Kind = "query"
+)
+
+// State of a workload.
+type State string
+
+// The states. The diagram is checked by TestTransitions.
+//
+//	stateDiagram-v2
+//	    [*] --> queued: submitted
+//	    queued --> placed: the scheduler gave it a pool
+//	    queued --> ended: cancelled
+//	    placed --> queued: the pool may not take it any more
+//	    placed --> running: the engine started it
+//	    placed --> ended: not started, or cancelled
+//	    running --> ended: exited, stopped, timed out, lost
+//	    ended --> [*]
+const (
+	Queued  State = "queued"
+	Placed  State = "placed"
+	Running State = "running"
+	Ended   State = "ended"
+)
+
+var transitions = map[State][]State{
+	Queued:  {Placed, Ended},
+	Placed:  {Queued, Running, Ended},
+	Running: {Ended},
+	Ended:   nil,
+}
+
+// CanBecome reports whether the transition exists.
+func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s], next) }
+
+// Workload is something that runs once on a pool.
+type Workload struct {
+	ID             WorkloadID
+	Project        project.Name
+	Kind           Kind
+	Label          string // what people call it: "job_01J…"
+	Request        resource.Amount
+	Isolation      scheduler.Isolation // at least
+	Residency      residency.Label
+	Classification project.Classification
+	Pools          []string // only these; empty is any
+	Priority       int      // higher first
+	Timeout, Grace time.Duration
+	// Spec is what to run, for kinds without an Owner that prepares it.
+	Spec *engine.Spec
+
+	State     State
+	Submitted time.Time
+	NotBefore time.Time
+	PlacedAt  time.Time
+	StartedAt time.Time
+	EndedAt   time.Time
+
+	// Since placed.
+	Pool   PoolName
+	Node   string
+	Passed []string // why the pools that may not take it were passed by
+	// Since running.
+	Handle engine.Handle
+	// Stop says why the workload is to end; empty while it is wanted.
+	Stop string
+	// Status is final once the state is Ended.
+	Status engine.Status
+	// Failure is the kind of error that kept the workload from starting.
+	Failure string
+	Hint    string
+	// Settled is true when the owner has taken note of the end.
+	Settled  bool
+	Denials  int // refused attempts recorded in the audit journal
+	Revision int64
+}
+
+// Request describes a workload to submit.
+type Request struct {
+	ID             WorkloadID
+	Project        project.Name
+	Kind           Kind
+	Label          string
+	Amount         resource.Amount
+	Isolation      scheduler.Isolation // empty is sandbox
+	Residency      residency.Label     // nil is home
+	Classification project.Classification
+	Pools          []string
+	Priority       int
+	NotBefore      time.Time
+	Timeout        time.Duration // 0 is no limit
+	Grace          time.Duration // 0 is ten seconds
+	Spec           *engine.Spec  // for kinds without an Owner; no secrets, it is kept in the database
+}
+
+// Limits of a request.
+const (
+	MaxPriority = 1000
+	maxTimeout  = 90 * 24 * time.Hour
+	maxGrace    = time.Hour
+)
+
+// Validate refuses what cannot be a workload. Error: fault.Invalid.
+func (r Request) Validate() error {
+	switch {
+	case r.ID == "" || len(r.ID) > 100 || r.Kind == "":
+		return fault.New(fault.Invalid, "a workload needs an identifier and a kind")
+	case r.Isolation != "" && !r.Isolation.Known():
+		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(r.Isolation)).
+			WithHint("Use none, process, sandbox, container or node.")
+	case r.Priority < -MaxPriority || r.Priority > MaxPriority:
+		return fault.New(fault.Invalid, "priority %d is not between -%d and %d", r.Priority, MaxPriority, MaxPriority)
+	case r.Timeout < 0 || r.Timeout > maxTimeout:
+		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", r.Timeout, maxTimeout)
+	case r.Grace < 0 || r.Grace > maxGrace:
+		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", r.Grace, maxGrace)
+	case len(r.Pools) > maxPools:
+		return fault.New(fault.Invalid, "at most %d pools can be named", maxPools)
+	}
+	if err := r.Amount.Validate(); err != nil {
+		return err
+	}
+	return r.Residency.Validate()
+}
+
+// Usage is what a workload used, written when it ends.
+type Usage struct {
+	Workload WorkloadID     `json:"workload"`
+	Project  project.Name   `json:"project"`
+	Kind     Kind           `json:"kind"`
+	Label    string         `json:"label"`
+	Pool     PoolName       `json:"pool"`
+	Started  time.Time      `json:"started_at"`
+	Wall     time.Duration  `json:"wall_ns"`
+	CPU      time.Duration  `json:"cpu_ns"`
+	PeakRSS  resource.Bytes `json:"peak_rss"`
+	// Cost is the pool's price times the share of a node that was asked for.
+	Cost float64 `json:"cost"`
+}
+
+// Owner is the domain behind a kind of workload. Methods may be called again
+// after a restart and must then do nothing twice.
+type Owner interface {
+	// Prepare makes what the workload needs on its place and says what to run.
+	// ID, Project, Resources, Isolation, Timeout and Grace of the answer are
+	// filled in by compute. An error ends the workload as not started.
+	Prepare(ctx context.Context, w Workload, p Pool) (engine.Spec, error)
+	// Changed is told of each new state in the transaction of the change.
+	Changed(ctx context.Context, tx *store.Tx, w Workload) error
+	// Finish takes what the ended workload left behind. It is called until it
+	// returns nil; then the workload is settled.
+	Finish(ctx context.Context, w Workload) error
+}
