@@ -1,0 +1,427 @@
+// Package onlinetest is the suite that every driver of the online feature store
+// passes, and a driver in memory for the tests of others.
+package onlinetest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+)
+
+// Keys is a ring that derives each key from its scope, and can destroy scopes.
+type Keys struct {
+	mu        sync.Mutex
+	destroyed map[string]bool
+}
+
+// DataKey implements online.Keys.
+func (k *Keys) DataKey(_ context.Context, project, owner, use string) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.destroyed[project+"/"+owner] {
+		return nil, fault.New(fault.Gone, "the key of %s was destroyed", owner)
+	}
+	sum := sha256.Sum256([]byte(project + "\x00" + owner + "\x00" + use))
+	return sum[:], nil
+}
+
+// Destroy makes a scope's keys unavailable.
+func (k *Keys) Destroy(project, owner string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.destroyed == nil {
+		k.destroyed = map[string]bool{}
+	}
+	k.destroyed[project+"/"+owner] = true
+}
+
+// Memory is a driver in memory. The zero Memory is ready.
+type Memory struct {
+	mu   sync.RWMutex
+	rows map[online.RowKey][]online.Version // newest first
+}
+
+var _ online.Driver = (*Memory)(nil)
+
+// Write implements online.Driver.
+func (m *Memory) Write(_ context.Context, versions []online.Version) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rows == nil {
+		m.rows = map[online.RowKey][]online.Version{}
+	}
+	for _, v := range versions {
+		v.Sealed = bytes.Clone(v.Sealed)
+		row := m.rows[v.Row]
+		at, found := slices.BinarySearchFunc(row, v.Stamp, func(have online.Version, want online.Stamp) int { return have.Stamp.Compare(want) })
+		if found {
+			row[at] = v
+			continue
+		}
+		m.rows[v.Row] = slices.Insert(row, at, v)
+	}
+	return nil
+}
+
+// Scan implements online.Driver.
+func (m *Memory) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, visit func(int, online.Stamp, []byte) bool) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for i, key := range rows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for _, v := range m.rows[key] {
+			if v.Stamp.Compare(from) >= 0 && !visit(i, v.Stamp, v.Sealed) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// Drop implements online.Driver.
+func (m *Memory) Drop(_ context.Context, table online.TableKey) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key := range m.rows {
+		if bytes.HasPrefix(key[:], table[:]) {
+			delete(m.rows, key)
+		}
+	}
+	return nil
+}
+
+// Close implements online.Driver.
+func (m *Memory) Close() error { return nil }
+
+// Clock is the time at which the suite's stores are.
+var Clock = time.Date(2013, 5, 1, 0, 0, 0, 0, time.UTC)
+
+// Run checks a driver; open gives a fresh one, which Run closes.
+func Run(t *testing.T, open func(t testing.TB) online.Driver) {
+	t.Helper()
+	for name, check := range map[string]func(*testing.T, online.Driver){
+		"NewestWins":     newestWins,
+		"TTL":            ttl,
+		"Future":         future,
+		"Replace":        replace,
+		"Drop":           drop,
+		"Isolation":      isolation,
+		"Destroyed":      destroyed,
+		"Moved":          moved,
+		"Model":          model,
+		"ReadsAndWrites": readsAndWrites,
+		"Ended":          ended,
+		"DropLast":       dropLast,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t)
+			check(t, d)
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+var weather = online.Table{Project: "nyc", View: "weather", Version: 1}
+
+func newStore(d online.Driver) *online.Store {
+	return online.New(d, &Keys{}, online.Options{Now: func() time.Time { return Clock }})
+}
+
+func key(s string) []byte { return value.AppendKey(nil, value.OfString(s)) }
+
+// row is a version whose content is its text. Times are microseconds before
+// Clock.
+func row(entity string, event, created int64, text string) online.Row {
+	r := online.Row{Key: key(entity), Event: Clock.UnixMicro() - event, Created: online.NoCreated, Packed: []byte(text)}
+	if created >= 0 {
+		r.Created = Clock.UnixMicro() - created
+	}
+	return r
+}
+
+func write(t testing.TB, s *online.Store, table online.Table, rows ...online.Row) {
+	t.Helper()
+	if err := s.Write(context.Background(), table, rows); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask reads entities at a number of microseconds before Clock: each answer is
+// "status text".
+func ask(t testing.TB, s *online.Store, table online.Table, ttl time.Duration, before int64, entities ...string) []string {
+	t.Helper()
+	q := online.Query{At: Clock.Add(-time.Duration(before) * time.Microsecond), TTL: ttl}
+	for _, e := range entities {
+		q.Keys = append(q.Keys, key(e))
+	}
+	answers, err := s.Read(context.Background(), table, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]string, len(answers))
+	for i, a := range answers {
+		out[i] = string(a.Status)
+		if len(a.Packed) > 0 {
+			out[i] += " " + string(a.Packed)
+		}
+	}
+	return out
+}
+
+func expect(t testing.TB, got []string, want ...string) {
+	t.Helper()
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("answers (-want +got):\n%s", diff)
+	}
+}
+
+func newestWins(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	write(t, s, weather, row("EWR", 10, -1, "new"))
+	write(t, s, weather, row("EWR", 20, -1, "late"), row("JFK", 5, 5, "first"), row("JFK", 5, 2, "corrected"))
+	expect(t, ask(t, s, weather, 0, 0, "JFK", "EWR", "LGA", "EWR"), "PRESENT corrected", "PRESENT new", "NOT_FOUND", "PRESENT new")
+	expect(t, ask(t, s, weather, 0, 15, "EWR", "JFK"), "PRESENT late", "NOT_FOUND")
+	// The correction was made after that time.
+	expect(t, ask(t, s, weather, 0, 3, "JFK"), "PRESENT first")
+	expect(t, ask(t, s, weather, 0, 2, "JFK"), "PRESENT corrected")
+	if none := ask(t, s, weather, 0, 0); len(none) != 0 {
+		t.Errorf("asked for nothing: %v", none)
+	}
+	answers, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{nil, key("EWR")}, At: Clock})
+	if err != nil || answers[0].Status != online.NotFound || !answers[1].Event.Equal(Clock.Add(-10*time.Microsecond)) {
+		t.Errorf("answers %v, error %v", answers, err)
+	}
+}
+
+func ttl(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	write(t, s, weather, row("EWR", 10, -1, "x"))
+	expect(t, ask(t, s, weather, 10*time.Microsecond, 0, "EWR"), "PRESENT x")
+	expect(t, ask(t, s, weather, 9*time.Microsecond, 0, "EWR"), "OUTSIDE_MAX_AGE")
+	expect(t, ask(t, s, weather, time.Microsecond, 10, "EWR"), "PRESENT x")
+	expect(t, ask(t, s, weather, time.Microsecond, 11, "EWR"), "NOT_FOUND")
+	expect(t, ask(t, s, weather, 1<<62, 0, "EWR"), "PRESENT x")
+}
+
+func future(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	ahead := func(by time.Duration) online.Row { return row("EWR", -by.Microseconds(), -1, "ahead") }
+	err := s.Write(t.Context(), weather, []online.Row{row("JFK", 1, -1, "x"), ahead(5*time.Minute + time.Microsecond)})
+	if !fault.Is(err, fault.Invalid) {
+		t.Errorf("far future: %v, want invalid", err)
+	}
+	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK"), "NOT_FOUND", "NOT_FOUND")
+	write(t, s, weather, ahead(5*time.Minute), row("EWR", 1, -1, "now"))
+	expect(t, ask(t, s, weather, 0, 0, "EWR"), "PRESENT now")
+}
+
+func replace(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	for _, text := range []string{"a", "b", "b"} {
+		write(t, s, weather, row("EWR", 1, 1, text))
+	}
+	expect(t, ask(t, s, weather, 0, 0, "EWR"), "PRESENT b")
+}
+
+func drop(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	second := weather
+	second.Version = 2
+	write(t, s, weather, row("EWR", 1, -1, "one"), row("JFK", 1, -1, "one"))
+	write(t, s, second, row("EWR", 1, -1, "two"))
+	if err := s.Drop(t.Context(), weather); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK"), "NOT_FOUND", "NOT_FOUND")
+	expect(t, ask(t, s, second, 0, 0, "EWR"), "PRESENT two")
+}
+
+func dropLast(t *testing.T, d online.Driver) {
+	// The table behind which there is none.
+	last := online.TableKey{255, 255, 255, 255, 255, 255, 255, 255}
+	var r online.RowKey
+	for i := range r {
+		r[i] = 255
+	}
+	other := r
+	other[0] = 7
+	oldest := online.Stamp{Event: online.NoCreated, Created: online.NoCreated}
+	versions := []online.Version{{Row: r, Stamp: oldest, Sealed: []byte("x")}, {Row: other, Sealed: []byte("y")}}
+	if err := d.Write(t.Context(), versions); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Drop(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	var seen []int
+	err := d.Scan(t.Context(), []online.RowKey{other, r}, online.Stamp{Event: 1}, func(i int, _ online.Stamp, _ []byte) bool {
+		seen = append(seen, i)
+		return true
+	})
+	if err != nil || !slices.Equal(seen, []int{0}) {
+		t.Errorf("rows left %v, error %v, want only the other table's", seen, err)
+	}
+}
+
+func isolation(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	write(t, s, weather, row("EWR", 1, -1, "x"))
+	for _, other := range []online.Table{
+		{Project: "la", View: "weather", Version: 1},
+		{Project: "nyc", View: "planes", Version: 1},
+		{Project: "nyc", View: "weather", Version: 2},
+	} {
+		expect(t, ask(t, s, other, 0, 0, "EWR"), "NOT_FOUND")
+	}
+}
+
+func destroyed(t *testing.T, d online.Driver) {
+	keys := &Keys{}
+	s := online.New(d, keys, online.Options{Now: func() time.Time { return Clock }})
+	write(t, s, weather, row("EWR", 1, -1, "x"))
+	keys.Destroy("nyc", "feature/weather")
+	if _, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{key("EWR")}, At: Clock}); !fault.Is(err, fault.Gone) {
+		t.Errorf("read: %v, want gone", err)
+	}
+	if err := s.Write(t.Context(), weather, []online.Row{row("EWR", 1, -1, "x")}); !fault.Is(err, fault.Gone) {
+		t.Errorf("write: %v, want gone", err)
+	}
+}
+
+// spy remembers what was written.
+type spy struct {
+	online.Driver
+	versions []online.Version
+}
+
+func (s *spy) Write(ctx context.Context, versions []online.Version) error {
+	s.versions = append(s.versions, versions...)
+	return s.Driver.Write(ctx, versions)
+}
+
+// A value copied to another entity or time, by somebody who can write to the
+// database, does not open.
+func moved(t *testing.T, d online.Driver) {
+	seen := &spy{Driver: d}
+	s := newStore(seen)
+	write(t, s, weather, row("EWR", 2, -1, "rich"), row("JFK", 2, -1, "poor"))
+	if bytes.Contains(seen.versions[0].Sealed, []byte("rich")) {
+		t.Error("a value is stored as it is")
+	}
+	rich, poor := seen.versions[0], seen.versions[1]
+	for name, forged := range map[string]online.Version{
+		"entity": {Row: poor.Row, Stamp: poor.Stamp, Sealed: rich.Sealed},
+		"time":   {Row: poor.Row, Stamp: online.Stamp{Event: poor.Stamp.Event + 1, Created: poor.Stamp.Created}, Sealed: poor.Sealed},
+		"cut":    {Row: poor.Row, Stamp: poor.Stamp, Sealed: poor.Sealed[:5]},
+	} {
+		if err := d.Write(t.Context(), []online.Version{forged}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{key("EWR"), key("JFK")}, At: Clock}); !fault.Is(err, fault.Internal) {
+			t.Errorf("%s: %v, want internal", name, err)
+		}
+	}
+}
+
+// model compares with a list of rows under random writes and reads.
+func model(t *testing.T, d online.Driver) {
+	round := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		round++
+		table := online.Table{Project: "nyc", View: "model", Version: round}
+		s := newStore(d)
+		var rows []online.Row
+		var texts []string
+		for n := range rapid.IntRange(0, 20).Draw(rt, "rows") {
+			r := row(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "entity"), int64(rapid.IntRange(0, 6).Draw(rt, "event")), int64(rapid.IntRange(-1, 6).Draw(rt, "created")), fmt.Sprint("r", n))
+			rows = append(rows, r)
+			texts = append(texts, string(r.Key))
+		}
+		for from := 0; from < len(rows); {
+			to := from + rapid.IntRange(1, 5).Draw(rt, "batch")
+			write(t, s, table, rows[from:min(to, len(rows))]...)
+			from = to
+		}
+		before := int64(rapid.IntRange(-1, 7).Draw(rt, "at"))
+		limit := time.Duration(rapid.IntRange(0, 4).Draw(rt, "ttl")) * time.Microsecond
+		var want []string
+		entities := []string{"c", "a", "b", "a", "none"}
+		for _, e := range entities {
+			at := Clock.UnixMicro() - before
+			best := -1
+			for i, r := range rows {
+				if !bytes.Equal(r.Key, key(e)) || r.Event > at || r.Created > at {
+					continue
+				}
+				if best < 0 || cmp.Or(cmp.Compare(r.Event, rows[best].Event), cmp.Compare(r.Created, rows[best].Created)) >= 0 {
+					best = i
+				}
+			}
+			switch {
+			case best < 0:
+				want = append(want, "NOT_FOUND")
+			case limit > 0 && at-rows[best].Event > limit.Microseconds():
+				want = append(want, "OUTSIDE_MAX_AGE")
+			default:
+				want = append(want, "PRESENT "+string(rows[best].Packed))
+			}
+		}
+		if diff := gocmp.Diff(want, ask(t, s, table, limit, before, entities...)); diff != "" {
+			rt.Fatalf("answers for %q (-want +got):\n%s", texts, diff)
+		}
+	})
+}
+
+// readsAndWrites reads while rows are written: each read sees whole rows.
+func readsAndWrites(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	write(t, s, weather, row("a", 1000, -1, "v1000"), row("b", 1000, -1, "v1000"))
+	var both sync.WaitGroup
+	both.Go(func() {
+		for n := int64(999); n > 900; n-- {
+			text := fmt.Sprint("v", n)
+			if err := s.Write(context.Background(), weather, []online.Row{row("a", n, -1, text), row("b", n, -1, text)}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	last := "v1000"
+	for range 200 {
+		got := ask(t, s, weather, 0, 0, "a")[0]
+		text, ok := bytes.CutPrefix([]byte(got), []byte("PRESENT "))
+		if !ok || len(last) == len(text) && string(text) > last {
+			t.Fatalf("read %q after %q", got, last)
+		}
+		last = string(text)
+	}
+	both.Wait()
+	expect(t, ask(t, s, weather, 0, 0, "a", "b"), "PRESENT v901", "PRESENT v901")
+}
+
+func ended(t *testing.T, d online.Driver) {
+	s := newStore(d)
+	write(t, s, weather, row("EWR", 1, -1, "x"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Read(ctx, weather, online.Query{Keys: [][]byte{key("EWR")}, At: Clock}); err == nil {
+		t.Error("a read with an ended context succeeds")
+	}
+}

@@ -1,0 +1,228 @@
+// Package pebble is the embedded driver of the online feature store: Pebble in a
+// directory of its own.
+//
+// A key is the row (24 bytes) and the stamp (16 bytes, newest first), so the
+// versions of an entity lie together and the one that answers is the first at
+// or after a seek. Writes are one batch each, synced. A read of many rows is one
+// iterator that moves forward; a Bloom filter on the row answers for entities
+// that are not there. Block cache and memtables are outside the Go heap.
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+)
+
+// Config says where the database is.
+type Config struct {
+	Dir    string
+	Cache  int64        // bytes of block cache, 32 MiB when 0
+	Logger *slog.Logger // slog.Default() when nil
+	fs     vfs.FS       // tests cut the power
+}
+
+// DB is an open database. Safe for concurrent use; Close it.
+type DB struct {
+	db     *pebble.DB
+	mu     sync.RWMutex // held for reading by each call, so that Close waits
+	closed bool
+}
+
+var _ online.Driver = (*DB)(nil)
+
+const (
+	rowSize = len(online.RowKey{})
+	keySize = rowSize + online.StampSize
+)
+
+// Open opens or makes the database. Error: fault.Conflict when another process
+// has it open.
+func Open(cfg Config) (*DB, error) {
+	if cfg.Cache <= 0 {
+		cfg.Cache = 32 << 20
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.fs == nil {
+		cfg.fs = vfs.Default
+	}
+	cache := pebble.NewCache(cfg.Cache)
+	defer cache.Unref()
+	opts := &pebble.Options{
+		Cache:              cache,
+		Comparer:           comparer(),
+		FS:                 cfg.fs,
+		FormatMajorVersion: pebble.FormatTableFormatV6,
+		Logger:             logger{cfg.Logger},
+		MemTableSize:       8 << 20,
+	}
+	opts.EnsureDefaults()
+	for i := range opts.Levels {
+		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		opts.Levels[i].FilterType = pebble.TableFilter
+	}
+	db, err := pebble.Open(cfg.Dir, opts)
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil, fault.New(fault.Conflict, "another process has the online feature store in %s open", cfg.Dir).
+			WithHint("One server per data directory: stop the other one first.")
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "opening the online feature store in %s", cfg.Dir)
+	}
+	return &DB{db: db}, nil
+}
+
+// comparer orders keys by their bytes and tells Pebble that the row is the
+// prefix: filters are built on rows, and a seek stays within one.
+func comparer() *pebble.Comparer {
+	c := *pebble.DefaultComparer
+	c.Name = "falaj.online.v1"
+	c.Split = func(key []byte) int { return min(len(key), rowSize) }
+	// Keys in index blocks stay whole: a shortened one would have no stamp.
+	c.Separator = func(dst, a, _ []byte) []byte { return append(dst, a...) }
+	c.Successor = func(dst, a []byte) []byte { return append(dst, a...) }
+	c.ImmediateSuccessor = func(dst, prefix []byte) []byte { return append(append(dst, prefix...), 0) }
+	return &c
+}
+
+// use keeps the database open during a call.
+func (d *DB) use() (done func(), err error) {
+	d.mu.RLock()
+	if d.closed {
+		d.mu.RUnlock()
+		return nil, fault.New(fault.Unavailable, "the online feature store is closed")
+	}
+	return d.mu.RUnlock, nil
+}
+
+// Write stores versions in one synced batch.
+func (d *DB) Write(ctx context.Context, versions []online.Version) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	done, err := d.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	size := 0
+	for i := range versions {
+		size += keySize + len(versions[i].Sealed) + 8
+	}
+	batch := d.db.NewBatchWithSize(size)
+	defer batch.Close()
+	key := make([]byte, 0, keySize)
+	for i := range versions {
+		key = versions[i].Stamp.Append(append(key[:0], versions[i].Row[:]...))
+		if err := batch.Set(key, versions[i].Sealed, nil); err != nil {
+			return err
+		}
+	}
+	return batch.Commit(pebble.Sync)
+}
+
+// Scan walks forward through the rows with one iterator.
+func (d *DB) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, visit func(int, online.Stamp, []byte) bool) (err error) {
+	if len(rows) == 0 {
+		return nil
+	}
+	done, err := d.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	it, err := d.db.NewIterWithContext(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closing := it.Close(); err == nil {
+			err = closing
+		}
+	}()
+	key := make([]byte, 0, keySize)
+	for i := range rows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		key = from.Append(append(key[:0], rows[i][:]...))
+		for ok := it.SeekPrefixGE(key); ok; ok = it.Next() {
+			at := it.Key()
+			if len(at) != keySize {
+				return fault.New(fault.Internal, "the online feature store holds a key of %d bytes", len(at))
+			}
+			sealed, err := it.ValueAndErr()
+			if err != nil {
+				return err
+			}
+			if !visit(i, online.StampOf(at[rowSize:]), sealed) {
+				break
+			}
+		}
+		if err := it.Error(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Drop removes a table's rows.
+func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	done, err := d.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	end := table
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return d.db.DeleteRange(table[:], end[:], pebble.Sync)
+		}
+	}
+	// All bits set: nothing sorts behind the table but longer keys of it.
+	past := make([]byte, keySize+1)
+	for i := range past {
+		past[i] = 0xff
+	}
+	return d.db.DeleteRange(table[:], past, pebble.Sync)
+}
+
+// Close waits for running calls and closes the database. It may be called twice.
+func (d *DB) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	return d.db.Close()
+}
+
+// logger passes on what matters. Pebble calls Fatalf when it cannot go on
+// without risking data, and expects it not to return.
+type logger struct{ log *slog.Logger }
+
+func (l logger) Infof(string, ...any) {}
+
+func (l logger) Errorf(format string, args ...any) {
+	l.log.Error("online feature store", slog.String("error", fmt.Sprintf(format, args...)))
+}
+
+func (l logger) Fatalf(format string, args ...any) {
+	panic("online feature store: " + fmt.Sprintf(format, args...))
+}

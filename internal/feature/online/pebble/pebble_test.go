@@ -1,0 +1,181 @@
+package pebble
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+)
+
+func TestDriver(t *testing.T) {
+	onlinetest.Run(t, func(t testing.TB) online.Driver {
+		db, err := Open(Config{Dir: "db", fs: vfs.NewMem()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db
+	})
+}
+
+func row(entity string, event time.Time, text string) online.Row {
+	return online.Row{Key: value.AppendKey(nil, value.OfString(entity)), Event: event.UnixMicro(), Created: online.NoCreated, Packed: []byte(text)}
+}
+
+var (
+	table = online.Table{Project: "nyc", View: "weather", Version: 1}
+	clock = online.Options{Now: func() time.Time { return onlinetest.Clock }}
+)
+
+// A write that returned is there after the power is cut at once: the clone holds
+// only what was synced.
+func TestPowerLoss(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	db, err := Open(Config{Dir: "db", fs: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := online.New(db, &onlinetest.Keys{}, clock)
+	for n := range 50 {
+		at := onlinetest.Clock.Add(-time.Hour + time.Duration(n)*time.Second)
+		if err := s.Write(t.Context(), table, []online.Row{row("EWR", at, fmt.Sprint(n))}); err != nil {
+			t.Fatal(err)
+		}
+		if n%10 != 9 {
+			continue
+		}
+		after, err := Open(Config{Dir: "db", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers, err := online.New(after, &onlinetest.Keys{}, clock).Read(t.Context(), table, online.Query{Keys: [][]byte{row("EWR", at, "").Key}, At: onlinetest.Clock})
+		if err != nil || string(answers[0].Packed) != fmt.Sprint(n) {
+			t.Errorf("after the power loss: %v %v, want %d", answers, err, n)
+		}
+		if err := after.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFilesSayNothing(t *testing.T) {
+	dir := t.TempDir()
+	db, err := Open(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := online.New(db, &onlinetest.Keys{}, clock)
+	for range 3 {
+		if err := s.Write(t.Context(), table, []online.Row{row("ENTITY-KEY", onlinetest.Clock, "FEATURE-VALUE")}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files := 0
+	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		files++
+		b, err := os.ReadFile(path)
+		for _, secret := range []string{"ENTITY-KEY", "FEATURE-VALUE", "weather", "nyc"} {
+			if bytes.Contains(b, []byte(secret)) {
+				t.Errorf("%s holds %q", path, secret)
+			}
+		}
+		return err
+	})
+	if err != nil || files == 0 {
+		t.Errorf("%d files read, error %v", files, err)
+	}
+}
+
+func TestCloseWaitsAndRefuses(t *testing.T) {
+	dir := t.TempDir()
+	db, err := Open(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Write(t.Context(), nil); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("write after close: %v", err)
+	}
+	if _, err := Open(Config{Dir: filepath.Join(dir, "CURRENT-is-no-directory", "\x00")}); err == nil {
+		t.Error("an impossible directory opens")
+	}
+}
+
+// BenchmarkRead reads batches of random entities out of 100,000 with 400-byte
+// rows of 50 float64.
+func BenchmarkRead(b *testing.B) {
+	db, err := Open(Config{Dir: b.TempDir(), Cache: 256 << 20})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	s := online.New(db, &onlinetest.Keys{}, clock)
+	features := make([]value.Value, 50)
+	types := make([]value.Type, 50)
+	for i := range features {
+		features[i], types[i] = value.OfFloat(rand.Float64()), value.Float64
+	}
+	packed, err := value.AppendRow(nil, features)
+	if err != nil {
+		b.Fatal(err)
+	}
+	const entities = 100_000
+	key := func(n int) []byte { return value.AppendKey(nil, value.OfInt(int64(n))) }
+	rows := make([]online.Row, 0, 5000)
+	for n := range entities {
+		rows = append(rows, online.Row{Key: key(n), Event: onlinetest.Clock.UnixMicro(), Created: online.NoCreated, Packed: packed})
+		if len(rows) == cap(rows) {
+			if err := s.Write(b.Context(), table, rows); err != nil {
+				b.Fatal(err)
+			}
+			rows = rows[:0]
+		}
+	}
+	if err := db.db.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	for _, size := range []int{1, 10, 100, 500} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			q := online.Query{Keys: make([][]byte, size), At: onlinetest.Clock, TTL: time.Hour}
+			for b.Loop() {
+				for i := range q.Keys {
+					q.Keys[i] = key(rand.IntN(entities))
+				}
+				answers, err := s.Read(b.Context(), table, q)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for i := range answers {
+					if err := value.DecodeRow(answers[i].Packed, types, features); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
