@@ -1,0 +1,13 @@
+package sandbox
+
+import "golang.org/x/sys/unix"
+
+// call is a system call that the observer understands.
+type call int32
+
+const (
+	callOpen    call = unix.SYS_OPEN
+	callOpenat  call = unix.SYS_OPENAT
+	callConnect call = unix.SYS_CONNECT
+	callSendto  call = unix.SYS_SENDTO
+)

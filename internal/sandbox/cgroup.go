@@ -1,0 +1,260 @@
+package sandbox
+
+import (
+	"bufio"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// cgroups are the control groups of one program; the zero value is none.
+type cgroups struct {
+	dirs      []string // made by us
+	procs     []string // where init writes itself to join
+	memory    bool     // memory is bounded
+	oomFile   string   // counts processes killed at the limit
+	unapplied []string
+}
+
+// hierarchy is where one controller is, below the group that we are in.
+type hierarchy struct {
+	base string
+	v2   bool
+}
+
+// limitFile is one limit as a file of a controller.
+type limitFile struct {
+	name     string
+	value    string
+	optional bool // absent on some kernels
+}
+
+// newCgroups makes the groups that the policy's limits need. What the kernel
+// does not let us set is in unapplied; that is no error, because every limit
+// has a weaker form (affinity, RLIMIT_DATA, RLIMIT_NPROC) which is set anyway.
+func newCgroups(p Policy) (*cgroups, error) {
+	g := &cgroups{}
+	if p.Level == None {
+		return g, nil
+	}
+	name := "falaj-" + p.Name
+	if p.Name == "" {
+		name += rand.Text()
+	}
+	l := p.Limits
+	if l.Memory > 0 {
+		bytes := strconv.FormatInt(int64(l.Memory), 10)
+		dir, err := g.apply("memory", name,
+			[]limitFile{{name: "memory.limit_in_bytes", value: bytes}, {name: "memory.memsw.limit_in_bytes", value: bytes, optional: true}},
+			[]limitFile{{name: "memory.max", value: bytes}, {name: "memory.swap.max", value: "0", optional: true}})
+		if err == nil {
+			g.memory = true
+			g.oomFile = filepath.Join(dir, "memory.events")
+			if _, err := os.Stat(g.oomFile); err != nil {
+				g.oomFile = filepath.Join(dir, "memory.oom_control")
+			}
+		} else {
+			g.unapplied = append(g.unapplied, "memory by cgroup (each process is bounded by RLIMIT_DATA instead): "+err.Error())
+		}
+	}
+	if l.CPU > 0 {
+		const period = 100_000
+		quota := strconv.FormatInt(max(int64(l.CPU)*period/1000, 1000), 10)
+		_, err := g.apply("cpu", name,
+			[]limitFile{{name: "cpu.cfs_period_us", value: strconv.Itoa(period)}, {name: "cpu.cfs_quota_us", value: quota}},
+			[]limitFile{{name: "cpu.max", value: fmt.Sprintf("%s %d", quota, period)}})
+		if err != nil {
+			g.unapplied = append(g.unapplied, "cpu by cgroup (affinity only): "+err.Error())
+		}
+	}
+	if l.Processes > 0 {
+		// init and the worker's threads count too.
+		n := strconv.Itoa(l.Processes + 32)
+		if _, err := g.apply("pids", name, []limitFile{{name: "pids.max", value: n}}, []limitFile{{name: "pids.max", value: n}}); err != nil {
+			g.unapplied = append(g.unapplied, "processes by cgroup (RLIMIT_NPROC only): "+err.Error())
+		}
+	}
+	return g, nil
+}
+
+// apply makes the group in the controller's hierarchy and sets its limits.
+func (g *cgroups) apply(controller, name string, v1, v2 []limitFile) (dir string, err error) {
+	h, ok := hierarchies()[controller]
+	if !ok {
+		return "", fmt.Errorf("the kernel offers no %s controller to this process", controller)
+	}
+	dir = filepath.Join(h.base, name)
+	if h.v2 && !slices.Contains(g.dirs, dir) {
+		if err := enable(h.base, controller); err != nil {
+			return "", reason(err)
+		}
+	} else if h.v2 {
+		_ = enable(h.base, controller)
+	}
+	if err := os.Mkdir(dir, 0o755); err == nil { //nolint:gosec // A group's directory, not a file of ours.
+		g.dirs = append(g.dirs, dir)
+		g.procs = append(g.procs, filepath.Join(dir, "cgroup.procs"))
+	} else if !slices.Contains(g.dirs, dir) {
+		if !errors.Is(err, fs.ErrExist) {
+			return "", reason(err)
+		}
+		// Left by a run of the same name that died: it is empty or still ending.
+		g.dirs = append(g.dirs, dir)
+		g.procs = append(g.procs, filepath.Join(dir, "cgroup.procs"))
+	}
+	limits := v1
+	if h.v2 {
+		limits = v2
+	}
+	for _, l := range limits {
+		if err := os.WriteFile(filepath.Join(dir, l.name), []byte(l.value), 0); err != nil && !l.optional {
+			return "", reason(err)
+		}
+	}
+	if f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0); err != nil {
+		return "", reason(err)
+	} else if err := f.Close(); err != nil {
+		return "", reason(err)
+	}
+	return dir, nil
+}
+
+// enable offers the controller to the children of a version 2 group.
+func enable(base, controller string) error {
+	file := filepath.Join(base, "cgroup.subtree_control")
+	if b, err := os.ReadFile(file); err == nil && slices.Contains(strings.Fields(string(b)), controller) {
+		return nil
+	}
+	err := os.WriteFile(file, []byte("+"+controller), 0)
+	if errors.Is(err, syscall.EBUSY) {
+		return errors.New("our own group holds processes; with systemd set Delegate=yes and DelegateSubgroup=server")
+	}
+	return err
+}
+
+// reason shortens what the kernel said: the path is of no use to a reader.
+func reason(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return fmt.Errorf("%s of %s: %w", pe.Op, filepath.Base(pe.Path), pe.Err)
+	}
+	return err
+}
+
+// outOfMemory reports whether a process was killed at the memory limit.
+func (g *cgroups) outOfMemory() bool {
+	b, err := os.ReadFile(g.oomFile)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			return n != "0"
+		}
+	}
+	return false
+}
+
+// remove deletes the groups; the processes in them have ended.
+func (g *cgroups) remove() { RemoveCgroups(g.dirs) }
+
+// RemoveCgroups deletes groups that Cmd.Cgroups named. Processes that are
+// still in them are killed first.
+func RemoveCgroups(dirs []string) {
+	for _, dir := range dirs {
+		if !strings.HasPrefix(filepath.Base(dir), "falaj-") || !strings.HasPrefix(dir, "/sys/fs/cgroup/") {
+			continue
+		}
+		// Ten tries: a process that was just killed may still be leaving.
+		for range 10 {
+			if err := syscall.Rmdir(dir); !errors.Is(err, syscall.EBUSY) {
+				break
+			}
+			b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			for pid := range strings.FieldsSeq(string(b)) {
+				if n, err := strconv.Atoi(pid); err == nil && n > 1 {
+					_ = syscall.Kill(n, syscall.SIGKILL)
+				}
+			}
+			_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+		}
+	}
+}
+
+// hierarchies finds where this process is in each controller's hierarchy.
+var hierarchies = sync.OnceValue(func() map[string]hierarchy {
+	found := map[string]hierarchy{}
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return found
+	}
+	defer mounts.Close()
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return found
+	}
+	return parseHierarchies(bufio.NewScanner(mounts), string(groups), func(dir string) string {
+		b, _ := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+		return string(b)
+	})
+})
+
+// parseHierarchies reads mountinfo and /proc/self/cgroup. controllers gives the
+// content of a version 2 group's cgroup.controllers.
+func parseHierarchies(mountinfo *bufio.Scanner, groups string, controllers func(dir string) string) map[string]hierarchy {
+	found := map[string]hierarchy{}
+	ours := map[string]string{} // controller, or "" for version 2 → our group
+	for line := range strings.Lines(groups) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for name := range strings.SplitSeq(parts[1], ",") {
+			ours[name] = parts[2]
+		}
+	}
+	for mountinfo.Scan() {
+		// 36 35 98:0 /root /mount/point options - cgroup2 source superoptions
+		before, after, ok := strings.Cut(mountinfo.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		root, point := left[3], left[4]
+		base := func(group string) string {
+			if rel, err := filepath.Rel(root, group); err == nil && !strings.HasPrefix(rel, "..") {
+				return filepath.Join(point, rel)
+			}
+			return point
+		}
+		switch right[0] {
+		case "cgroup2":
+			group, ok := ours[""]
+			if !ok {
+				continue
+			}
+			dir := base(group)
+			if filepath.Base(dir) == "server" { // DelegateSubgroup=server: our siblings go beside us
+				dir = filepath.Dir(dir)
+			}
+			for name := range strings.FieldsSeq(controllers(dir)) {
+				found[name] = hierarchy{base: dir, v2: true}
+			}
+		case "cgroup":
+			for name := range strings.SplitSeq(right[2], ",") {
+				if group, ok := ours[name]; ok {
+					found[name] = hierarchy{base: base(group)}
+				}
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,363 @@
+// Package inside is the half of the sandbox that runs in the child, in the
+// falaj-worker binary: Init builds the namespaces' root and stays as their
+// first process, Exec confines itself and becomes the program.
+//
+// Parts: init.go (start, reap, end), root.go (the root directory), forward.go
+// (loopback ports, name look-ups), exec.go (limits, Landlock, become the
+// program), filter.go (the seccomp program), kill.go (ending a tree without a
+// pid namespace).
+//
+// Linux only; a process runs one of these once and then exits.
+package inside
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/sandbox/internal/wire"
+)
+
+// Exit codes of the worker when the program was not started.
+const (
+	exitFault  = 125
+	exitKilled = 137
+)
+
+// Init builds the sandbox that the spec in descriptor 3 describes, runs its
+// program, and returns the exit code: the program's, or 128+n after signal n.
+// It must be called from the main goroutine before anything else ran.
+func Init() int {
+	// The kernel's death signal is bound to the thread that started the child.
+	runtime.LockOSThread()
+	spec, err := wire.ReadSpec()
+	if err != nil {
+		return exitFault
+	}
+	b := &box{spec: spec, signals: make(chan os.Signal, 16), lost: make(chan struct{})}
+	if err := closeOnExec(); err != nil {
+		b.fail("closing descriptors", err)
+		return exitFault
+	}
+	signal.Notify(b.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	if step, err := b.build(); err != nil {
+		b.fail(step, err)
+		return exitFault
+	}
+	go b.watchCaller()
+	return b.run()
+}
+
+// box is the sandbox as its first process holds it.
+type box struct {
+	spec    *wire.Spec
+	signals chan os.Signal
+	lost    chan struct{} // closed when the caller has died
+	env     map[string]string
+	serving []func()
+}
+
+// build makes everything that needs the rights we are about to give up.
+func (b *box) build() (step string, err error) {
+	syscall.Umask(0o022)
+	for _, file := range b.spec.Cgroups {
+		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
+			return "joining the cgroup", err
+		}
+	}
+	if len(b.spec.CPUs) > 0 {
+		if err := setAffinity(b.spec.CPUs); err != nil {
+			return "choosing processor cores", err
+		}
+	}
+	b.env = map[string]string{}
+	if b.spec.Separate {
+		if err := unix.Sethostname([]byte(wire.UserName)); err != nil {
+			return "naming the host", err
+		}
+		if err := loopbackUp(); err != nil {
+			return "bringing up loopback", err
+		}
+	}
+	if err := b.listen(); err != nil {
+		return "listening inside", err
+	}
+	if b.spec.Separate {
+		if step, err := buildRoot(b.spec); err != nil {
+			return step, err
+		}
+	} else if b.spec.Confine {
+		if err := dropCapabilities(); err != nil {
+			return "giving up capabilities", err
+		}
+	}
+	return "", nil
+}
+
+// run starts the program, gives up our rights and stays until the program and
+// all its children have ended.
+func (b *box) run() int {
+	if !b.spec.Separate {
+		// Children that lose their parent become ours, so that we can end them.
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			b.fail("becoming the reaper", err)
+			return exitFault
+		}
+	}
+	program, err := b.start()
+	if err != nil {
+		b.fail("starting the program", err)
+		return exitFault
+	}
+	tell(wire.Message{Started: true})
+	if b.spec.Separate {
+		if err := dropRights(b.spec.HostUID); err != nil {
+			b.fail("giving up rights", err)
+			return exitFault // takes the program with us
+		}
+	}
+	for _, serve := range b.serving {
+		go serve()
+	}
+	ended := make(chan wire.Exit, 1)
+	go reap(program, ended)
+	killed := false
+	for {
+		select {
+		case e := <-ended:
+			e.Killed = killed
+			b.killAll()
+			e.CPU, e.MaxRSS = usage()
+			tell(wire.Message{Exit: &e})
+			if e.Signal != 0 {
+				return 128 + e.Signal
+			}
+			return e.Code
+		case s := <-b.signals:
+			if s == syscall.SIGUSR2 && !b.spec.Separate { // the caller's order to end
+				killed = true
+				killChildren()
+				continue
+			}
+			if n, ok := s.(syscall.Signal); ok {
+				_ = syscall.Kill(-program, n)
+			}
+		case <-b.lost:
+			b.killAll()
+			return exitKilled
+		}
+	}
+}
+
+// start runs ourselves in mode exec, which becomes the program.
+func (b *box) start() (int, error) {
+	env := make([]string, 0, len(b.env))
+	for k, v := range b.env {
+		env = append(env, k+"="+v)
+	}
+	files := []uintptr{0, 1, 2}
+	for fd := wire.SpecFD; fd < wire.FirstFD+b.spec.Files; fd++ {
+		files = append(files, uintptr(fd))
+	}
+	attr := &syscall.ProcAttr{Dir: "/", Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
+	self := "/proc/self/exe"
+	if b.spec.Separate {
+		self = workerInside
+		// One more user namespace: the program has no right over the mounts, the
+		// network and the processes of the first one, whatever it becomes.
+		host := b.spec.HostUID // 0 is ourselves without root: root of the first user namespace
+		attr.Sys.Cloneflags = syscall.CLONE_NEWUSER
+		attr.Sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: wire.UserID, HostID: host, Size: 1}}
+		attr.Sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: wire.UserID, HostID: host, Size: 1}}
+		attr.Sys.Credential = &syscall.Credential{Uid: wire.UserID, Gid: wire.UserID, NoSetGroups: true}
+	}
+	return syscall.ForkExec(self, []string{"falaj-worker", wire.ModeExec}, attr)
+}
+
+// closeOnExec keeps every descriptor but the standard ones from our children,
+// those included that our caller inherited itself and passed on unknowingly.
+func closeOnExec() error {
+	err := unix.CloseRange(wire.SpecFD, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil || !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	entries, err := os.ReadDir("/proc/self/fd") // before Linux 5.11
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= wire.SpecFD {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
+// watchCaller ends everything when the caller's end of the socket is closed.
+func (b *box) watchCaller() {
+	buf := make([]byte, 1)
+	for {
+		n, err := unix.Read(wire.SocketFD, buf)
+		if err == nil && n == 0 {
+			close(b.lost)
+			return
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+func (b *box) killAll() {
+	if !b.spec.Separate {
+		killChildren()
+		waitAll()
+		return
+	}
+	// As first process of a pid namespace, -1 is everybody else inside it.
+	_ = syscall.Kill(-1, syscall.SIGKILL)
+	waitAll()
+}
+
+func (b *box) fail(step string, err error) {
+	forbidden := b.spec.Separate && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EACCES))
+	tell(wire.Message{Fault: &wire.Fault{Step: step, Err: err.Error(), Unsupported: forbidden}})
+}
+
+// reap waits for children for ever and sends how the program ended.
+func reap(program int, ended chan<- wire.Exit) {
+	for {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, 0, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil {
+			ended <- wire.Exit{Code: exitFault}
+			return
+		}
+		if pid != program {
+			continue
+		}
+		if ws.Signaled() {
+			ended <- wire.Exit{Code: -1, Signal: int(ws.Signal())}
+		} else {
+			ended <- wire.Exit{Code: ws.ExitStatus()}
+		}
+		return
+	}
+}
+
+// waitAll reaps until there is no child.
+func waitAll() {
+	for {
+		_, err := syscall.Wait4(-1, nil, 0, nil)
+		if err != nil && !errors.Is(err, syscall.EINTR) {
+			return
+		}
+	}
+}
+
+// usage is what all reaped children took.
+func usage() (cpu time.Duration, maxRSS int64) {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_CHILDREN, &r) != nil {
+		return 0, 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), r.Maxrss << 10
+}
+
+// tell sends one message to the caller, with at most one descriptor.
+func tell(m wire.Message, fds ...int) {
+	b, err := json.Marshal(m)
+	if err != nil || len(b) > wire.MaxMessage {
+		return
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	for {
+		err := unix.Sendmsg(socketFD, b, rights, nil, unix.MSG_NOSIGNAL)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// socketFD is where the socket to the caller is; Exec moves it.
+var socketFD = wire.SocketFD
+
+// dropRights makes the first process as weak as the program: another user, no
+// capability, not to be looked into.
+func dropRights(uid int) error {
+	if uid != 0 {
+		if err := syscall.Setgroups(nil); err != nil {
+			return fmt.Errorf("setgroups: %w", err)
+		}
+		if err := syscall.Setresgid(uid, uid, uid); err != nil {
+			return fmt.Errorf("setresgid: %w", err)
+		}
+		if err := syscall.Setresuid(uid, uid, uid); err != nil {
+			return fmt.Errorf("setresuid: %w", err)
+		}
+	}
+	if err := dropCapabilities(); err != nil {
+		return err
+	}
+	// The change of user cleared it, and it keeps /proc/1 closed to the program.
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
+
+// dropCapabilities empties the capability sets of all our threads, and where
+// we may the set that bounds what a later exec can gain.
+func dropCapabilities() error {
+	for c := range uintptr(64) {
+		if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0); errno == syscall.EINVAL {
+			break // beyond the last capability this kernel knows
+		}
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, pointer(&header), pointer(&none[0]), 0); errno != 0 {
+		return fmt.Errorf("capset: %w", errno)
+	}
+	return nil
+}
+
+func setAffinity(cpus []int) error {
+	var set unix.CPUSet
+	for _, c := range cpus {
+		set.Set(c)
+	}
+	// Of every thread that exists: a child inherits that of its parent thread.
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			continue
+		}
+		if err := unix.SchedSetaffinity(tid, &set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Hold owns a user namespace until it is killed: its caller opens
+// /proc/PID/ns/user to map a mount's owners.
+func Hold() int {
+	_, _ = unix.Read(0, make([]byte, 1))
+	return 0
+}

@@ -1,0 +1,521 @@
+// Package shim keeps one program running, and its record true, while the
+// server that asked for it may restart. A shim is a falaj-worker process that
+// owns one directory:
+//
+//	spec.json      what to run; written by the server, never changed
+//	lock           held exclusively while the shim lives: who gets it knows the shim is dead
+//	status.json    what is known; replaced atomically and synced
+//	log            combined output, up to Spec.LogLimit
+//	denials.jsonl  one sandbox.Denial per line, each target once
+//	stop.json      how to stop; written by the server before it sends SIGTERM
+//
+// Guarantees: at most one shim ever runs the program of a directory; the last
+// status is written when nothing of the program runs any more; a killed shim
+// takes the program with it (see package sandbox), and its directory then says
+// Running with nobody holding the lock, which readers call lost.
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+)
+
+// Files of a shim's directory.
+const (
+	SpecFile    = "spec.json"
+	LockFile    = "lock"
+	StatusFile  = "status.json"
+	LogFile     = "log"
+	DenialsFile = "denials.jsonl"
+	StopFile    = "stop.json"
+)
+
+const (
+	defaultLogLimit = 64 << 20
+	defaultGrace    = 30 * time.Second
+	maxGrace        = 24 * time.Hour
+	maxDenials      = 1000
+	maxFile         = 16 << 20
+	sampleEvery     = 5 * time.Second
+)
+
+// Spec is what a shim runs.
+type Spec struct {
+	ID       string         `json:"id"`
+	Argv     []string       `json:"argv"`
+	Policy   sandbox.Policy `json:"policy"`
+	Timeout  time.Duration  `json:"timeout,omitempty"` // 0 is no limit
+	Grace    time.Duration  `json:"grace,omitempty"`   // between SIGTERM and SIGKILL; 0 is 30 s
+	LogLimit int64          `json:"log_limit,omitempty"`
+}
+
+// State of a program.
+type State string
+
+// The states.
+const (
+	Starting State = "starting"
+	Running  State = "running"
+	Ended    State = "ended"
+)
+
+// Reason why a program ended. The values are those of package engine.
+type Reason string
+
+// The reasons.
+const (
+	Exited      Reason = "exited"
+	Signalled   Reason = "signalled"
+	TimedOut    Reason = "timed_out"
+	Stopped     Reason = "stopped"
+	OutOfMemory Reason = "out_of_memory"
+	NotStarted  Reason = "not_started"
+)
+
+// Status is what is known of a program.
+type Status struct {
+	State    State          `json:"state"`
+	Reason   Reason         `json:"reason,omitempty"`
+	ExitCode int            `json:"exit_code"`
+	Signal   string         `json:"signal,omitempty"`
+	Message  string         `json:"message,omitempty"`
+	Started  time.Time      `json:"started,omitzero"`
+	Ended    time.Time      `json:"ended,omitzero"`
+	CPU      time.Duration  `json:"cpu"`
+	PeakRSS  resource.Bytes `json:"peak_rss"`
+	Isolated sandbox.Level  `json:"isolated"`
+	Notes    []string       `json:"notes,omitempty"` // limits that could not be set
+
+	Shim    Process  `json:"shim"`
+	Init    Process  `json:"init,omitzero"` // first process of the sandbox
+	Cgroups []string `json:"cgroups,omitempty"`
+}
+
+// Process names a process for good: numbers are used again, start times not.
+type Process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in clock ticks since boot
+}
+
+// ProcessOf reads the start time of a process; the zero Process and an error
+// when there is none or it is a zombie, which has ended and is only not reaped.
+func ProcessOf(pid int) (Process, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return Process{}, err
+	}
+	s := string(b)
+	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+	const state, start = 0, 19 // fields 3 and 22 of proc(5)
+	if len(f) <= start || f[state] == "Z" || f[state] == "X" {
+		return Process{}, os.ErrProcessDone
+	}
+	ticks, err := strconv.ParseUint(f[start], 10, 64)
+	if err != nil {
+		return Process{}, err
+	}
+	return Process{PID: pid, Start: ticks}, nil
+}
+
+// Alive reports whether this very process runs.
+func (p Process) Alive() bool {
+	if p.PID <= 0 {
+		return false
+	}
+	now, err := ProcessOf(p.PID)
+	return err == nil && now == p
+}
+
+// Signal sends a signal to this very process; os.ErrProcessDone when it has
+// ended.
+func (p Process) Signal(s syscall.Signal) error {
+	if p.PID <= 0 {
+		return os.ErrProcessDone
+	}
+	// The descriptor is bound to the process before the start time is compared,
+	// so the number cannot change its meaning in between.
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return os.ErrProcessDone
+	}
+	defer unix.Close(fd)
+	if !p.Alive() {
+		return os.ErrProcessDone
+	}
+	err = unix.PidfdSendSignal(fd, s, nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return err
+}
+
+// Stop is the content of StopFile.
+type Stop struct {
+	Grace time.Duration `json:"grace"` // 0 kills at once
+}
+
+// Read decodes a JSON file of a shim's directory.
+func Read[T any](dir, name string) (T, error) {
+	var v T
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return v, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("%s: %w", name, err)
+	}
+	return v, nil
+}
+
+// Write replaces a JSON file of a shim's directory atomically. When it returns
+// nil the content survives a power loss.
+func Write(dir, name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, name+".*") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Held reports whether a shim of the directory lives.
+func Held(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, LockFile))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	return errors.Is(err, unix.EWOULDBLOCK)
+}
+
+// Run is the shim of a directory: it returns when the program has ended and
+// that is recorded. The worker at its own path runs the sandbox. Descriptor 3,
+// when open, is closed as soon as the first status is on disk.
+func Run(dir string) error {
+	// SIGTERM before we are ready must not end us: it means stop.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+
+	lock, err := os.OpenFile(filepath.Join(dir, LockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // the kernel releases it with us
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, StatusFile)); !errors.Is(err, fs.ErrNotExist) {
+		return err // another shim ran it, or runs no more: never twice
+	}
+	spec, err := Read[Spec](dir, SpecFile)
+	if err != nil {
+		return err
+	}
+	worker, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	s := &shim{dir: dir, spec: spec, worker: worker, signals: signals, seen: map[sandbox.Denial]bool{}}
+	s.status = Status{State: Starting, Isolated: spec.Policy.Level}
+	if s.status.Shim, err = ProcessOf(os.Getpid()); err != nil {
+		return err
+	}
+	if err := Write(dir, StatusFile, s.status); err != nil {
+		return err
+	}
+	closeReady()
+	s.run()
+	s.status.State, s.status.Ended = Ended, time.Now()
+	return Write(dir, StatusFile, s.status)
+}
+
+// ReadyFD is where the starter waits for end of file.
+const ReadyFD = 3
+
+func closeReady() {
+	if _, err := unix.FcntlInt(ReadyFD, unix.F_GETFD, 0); err == nil {
+		var st unix.Stat_t
+		if unix.Fstat(ReadyFD, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+			_ = unix.Close(ReadyFD)
+		}
+	}
+}
+
+type shim struct {
+	dir     string
+	spec    Spec
+	worker  string
+	signals chan os.Signal
+	status  Status
+
+	denials *os.File
+	mu      sync.Mutex
+	seen    map[sandbox.Denial]bool
+}
+
+// run runs the program and leaves how it ended in status.
+func (s *shim) run() {
+	st := &s.status
+	st.Reason, st.ExitCode = NotStarted, -1
+	out, err := newLog(filepath.Join(s.dir, LogFile), s.spec.LogLimit)
+	if err != nil {
+		st.Message = "opening the log: " + err.Error()
+		return
+	}
+	defer out.Close()
+	s.denials, err = os.OpenFile(filepath.Join(s.dir, DenialsFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		st.Message = "opening the list of denials: " + err.Error()
+		return
+	}
+	defer s.denials.Close()
+	if _, err := os.Stat(filepath.Join(s.dir, StopFile)); err == nil {
+		st.Reason, st.Message = Stopped, "stopped before it started"
+		return
+	}
+	cmd, err := sandbox.Command(context.Background(), s.worker, s.spec.Policy, s.spec.Argv...)
+	if err != nil {
+		st.Message = message(err)
+		return
+	}
+	// One writer for both, so that exec.Cmd keeps their order.
+	cmd.Stdout, cmd.Stderr = out, out
+	if s.spec.Policy.Level >= sandbox.Sandbox {
+		cmd.OnDenial = s.deny
+	}
+	if err := cmd.Start(); err != nil {
+		st.Message = message(err)
+		return
+	}
+	st.State, st.Started, st.Cgroups = Running, time.Now(), cmd.Cgroups()
+	st.Reason, st.ExitCode = "", 0
+	st.Init, _ = ProcessOf(cmd.Process.Pid)
+	// If this cannot be written the program runs on: the last status will say
+	// how it ended.
+	_ = Write(s.dir, StatusFile, st)
+
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	why, err := s.watch(cmd, ended)
+	s.finish(cmd, why, err)
+}
+
+// watch waits for the end, and brings it about on order or time-out. why is
+// empty when the program ended by itself.
+func (s *shim) watch(cmd *sandbox.Cmd, ended <-chan error) (why Reason, err error) {
+	var timeout, kill <-chan time.Time
+	if s.spec.Timeout > 0 {
+		timeout = time.After(s.spec.Timeout)
+	}
+	terminate := func(reason Reason, grace time.Duration) {
+		if why == "" {
+			why = reason
+		}
+		if grace <= 0 {
+			_ = cmd.Kill()
+			return
+		}
+		_ = cmd.Terminate()
+		kill = time.After(grace)
+	}
+	sample := time.NewTicker(sampleEvery)
+	defer sample.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return why, err
+		case <-s.signals:
+			terminate(Stopped, s.stopGrace())
+		case <-timeout:
+			timeout = nil
+			terminate(TimedOut, grace(s.spec.Grace))
+		case <-kill:
+			_ = cmd.Kill()
+		case <-sample.C:
+			cpu, rss := treeUsage(cmd.Process.Pid)
+			s.status.CPU = max(s.status.CPU, cpu)
+			s.status.PeakRSS = max(s.status.PeakRSS, rss)
+			_ = writeUnsynced(s.dir, s.status)
+		}
+	}
+}
+
+func (s *shim) stopGrace() time.Duration {
+	stop, err := Read[Stop](s.dir, StopFile)
+	if err != nil {
+		return grace(s.spec.Grace)
+	}
+	return min(stop.Grace, maxGrace)
+}
+
+func grace(d time.Duration) time.Duration {
+	if d <= 0 {
+		return defaultGrace
+	}
+	return min(d, maxGrace)
+}
+
+func (s *shim) finish(cmd *sandbox.Cmd, why Reason, err error) {
+	st, o := &s.status, cmd.Outcome()
+	st.ExitCode, st.CPU, st.PeakRSS, st.Notes = o.ExitCode, max(st.CPU, o.CPU), max(st.PeakRSS, o.PeakRSS), o.Unapplied
+	if o.Signal != 0 {
+		st.Signal = unix.SignalName(o.Signal)
+	}
+	switch {
+	case why == TimedOut:
+		st.Reason, st.Message = TimedOut, fmt.Sprintf("did not finish in %s", s.spec.Timeout)
+	case why != "":
+		st.Reason = why
+	case fault.Is(err, fault.Unsupported) || fault.Is(err, fault.Invalid):
+		st.Reason, st.ExitCode, st.Message = NotStarted, -1, message(err)
+	case o.OutOfMemory:
+		st.Reason = OutOfMemory
+		st.Message = fmt.Sprintf("used more memory than its limit of %s", s.spec.Policy.Limits.Memory)
+	case o.Signal != 0:
+		st.Reason = Signalled
+	default:
+		st.Reason = Exited
+	}
+}
+
+// message is an error with its hint.
+func message(err error) string {
+	if hint := fault.HintOf(err); hint != "" {
+		return err.Error() + ". " + hint
+	}
+	return err.Error()
+}
+
+// deny records a refused attempt, each once.
+func (s *shim) deny(d sandbox.Denial) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := sandbox.Denial{Kind: d.Kind, Target: d.Target}
+	if s.seen[key] || len(s.seen) > maxDenials {
+		return
+	}
+	s.seen[key] = true
+	if len(s.seen) > maxDenials {
+		d.Target = "(more than " + strconv.Itoa(maxDenials) + " targets; the rest is not listed)"
+	}
+	_ = AppendDenial(s.denials, d)
+}
+
+// AppendDenial writes one line with one system call, so that lines of two
+// writers do not mix.
+func AppendDenial(w io.Writer, d sandbox.Denial) error {
+	const maxTarget = 2048
+	if len(d.Target) > maxTarget {
+		d.Target = d.Target[:maxTarget] + "…"
+	}
+	b, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// writeUnsynced is Write for figures that the next writing replaces.
+func writeUnsynced(dir string, st Status) error {
+	b, err := json.Marshal(st)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, StatusFile+".sample")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, StatusFile))
+}
+
+// treeUsage adds up what a process and its descendants use now.
+func treeUsage(root int) (cpu time.Duration, rss resource.Bytes) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, 0
+	}
+	type process struct {
+		cpu time.Duration
+		rss resource.Bytes
+	}
+	const tick = time.Second / 100 // USER_HZ, a constant of the interface
+	page := resource.Bytes(os.Getpagesize())
+	all, children := map[int]process{}, map[int][]int{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		s := string(b)
+		f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+		const ppid, utime, rssPages = 1, 11, 21
+		if len(f) <= rssPages {
+			continue
+		}
+		var n [4]int64 // user, system, and both of reaped children
+		for i := range n {
+			n[i], _ = strconv.ParseInt(f[utime+i], 10, 64)
+		}
+		pages, _ := strconv.ParseInt(f[rssPages], 10, 64)
+		parent, _ := strconv.Atoi(f[ppid])
+		all[pid] = process{cpu: time.Duration(n[0]+n[1]+n[2]+n[3]) * tick, rss: resource.Bytes(pages) * page}
+		children[parent] = append(children[parent], pid)
+	}
+	for next := slices.Clone(children[root]); len(next) > 0; next = next[1:] {
+		cpu += all[next[0]].cpu
+		rss += all[next[0]].rss
+		next = append(next, children[next[0]]...)
+	}
+	return cpu, rss
+}

@@ -1,0 +1,49 @@
+// Package worker is the falaj-worker program: one small static binary that is
+// the shim around a local job and the inside of every sandbox.
+//
+// Its modes are the first argument; people use only "version" and, to look at
+// a job by hand, "shim DIR".
+package worker
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/falaj-ml/falaj/internal/sandbox/inside"
+	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+)
+
+// Protocol is what server and worker agree on; a server takes its own version
+// and the one before.
+const Protocol = 1
+
+// Run runs the mode in args (without the program's name) and returns the exit
+// code. environ is the process environment. It must be called from main's
+// goroutine before any other was started.
+func Run(args, environ []string, stdout, stderr io.Writer) int {
+	mode := ""
+	if len(args) > 0 {
+		mode = args[0]
+	}
+	switch mode {
+	case "init":
+		return inside.Init()
+	case "exec":
+		return inside.Exec(environ)
+	case "hold":
+		return inside.Hold()
+	case "shim":
+		if len(args) == 2 {
+			if err := shim.Run(args[1]); err != nil {
+				fmt.Fprintln(stderr, "falaj-worker shim:", err)
+				return 1
+			}
+			return 0
+		}
+	case "version":
+		fmt.Fprintln(stdout, "falaj-worker protocol", Protocol)
+		return 0
+	}
+	fmt.Fprintln(stderr, "usage: falaj-worker shim DIR | version\n\nStarted by falaj; there is nothing to do by hand.")
+	return 2
+}
