@@ -11,12 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/v2"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/sandbox"
 )
 
 // Config is everything that can be set. Sources, later ones win: defaults, the

@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"github.com/agnivade/levenshtein"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 )

@@ -16,9 +16,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/spf13/cobra"
 )
 
 // World is what the command line touches outside itself; cmd/falaj and the

@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/spf13/cobra"
 )
 
 // inProjectPath is the path of a collection in the chosen project.
@@ -325,7 +326,9 @@ func (a *app) environment() *cobra.Command {
 	cmd := &cobra.Command{Use: "env", Aliases: []string{"environment", "environments"}, Short: "Look at run environments"}
 	cmd.AddCommand(&cobra.Command{
 		Use: "logs NAME", Short: "Print an environment's build log", Example: "  falaj env logs sklearn -p nyc", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.stream(cmd, "", "environments", args[0], "logs") },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.stream(cmd, "", "environments", args[0], "logs")
+		},
 	})
 	return cmd
 }

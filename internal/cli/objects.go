@@ -8,8 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/falaj-ml/falaj/client"
 	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
 )
 
 // kind is how one kind of object is listed, shown and deleted.

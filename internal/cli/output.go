@@ -10,10 +10,11 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/falaj-ml/falaj/client"
 	"github.com/goccy/go-yaml"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/falaj-ml/falaj/client"
 )
 
 // column is one column of a table: its heading and the dotted path of its value.

@@ -6,10 +6,11 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/falaj-ml/falaj/client"
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // configFlags are the configuration keys that have a flag of their own.

@@ -8,9 +8,10 @@ import (
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/spf13/cobra"
 )
 
 // stream copies a plain answer to standard output.

@@ -12,8 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/oklog/ulid/v2"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 var (

@@ -67,9 +67,20 @@ var byteUnits = []struct {
 	suffix string
 	size   Bytes
 }{
-	{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB},
-	{"Ti", TiB}, {"Gi", GiB}, {"Mi", MiB}, {"Ki", KiB},
-	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}, {"", 1},
+	{"TiB", TiB},
+	{"GiB", GiB},
+	{"MiB", MiB},
+	{"KiB", KiB},
+	{"Ti", TiB},
+	{"Gi", GiB},
+	{"Mi", MiB},
+	{"Ki", KiB},
+	{"TB", 1e12},
+	{"GB", 1e9},
+	{"MB", 1e6},
+	{"kB", 1e3},
+	{"B", 1},
+	{"", 1},
 }
 
 // String is exact in the largest binary unit that divides the amount: "4GiB".

@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"github.com/agnivade/levenshtein"
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // Limits of a manifest file. An alias may be used, but what it expands to

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
-	"github.com/google/go-cmp/cmp"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the output files")

@@ -13,9 +13,10 @@ import (
 	"slices"
 	"sync"
 
+	ort "github.com/yalue/onnxruntime_go"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	serving "github.com/falaj-ml/falaj/internal/serving/runtime"
-	ort "github.com/yalue/onnxruntime_go"
 )
 
 // Runtime is ONNX Runtime. Make it with New.
