@@ -1,0 +1,116 @@
+package dataset
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// ApplyRequest declares a dataset.
+type ApplyRequest struct {
+	Project project.Name
+	Name    string
+	Spec    Spec
+	// IfRevision refuses the change when the dataset has another revision; 0
+	// does not look.
+	IfRevision int64
+	DryRun     bool // say what would happen, change nothing
+}
+
+// Apply makes the dataset as the manifest says; versions that exist stay as
+// they are. Needs dataset.import. Errors: fault.Invalid; fault.Conflict for
+// another revision; fault.PermissionDenied for a wider residency while there
+// are versions.
+func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
+	if _, err := s.allowed(ctx, ActionImport, r.Project, r.Name); err != nil && !fault.Is(err, fault.NotFound) {
+		return Dataset{}, "", err
+	}
+	if err := r.Spec.Validate(); err != nil {
+		return Dataset{}, "", err
+	}
+	if len(r.Spec.Residency) > 0 {
+		r.Spec.Residency = residency.Of(r.Spec.Residency...)
+	}
+	r.Spec = r.Spec.withDefaults()
+	def, err := s.defaults(ctx, r.Project)
+	if err != nil {
+		return Dataset{}, "", err
+	}
+	var d Dataset
+	var change project.Change
+	do := func(ctx context.Context, tx *store.Tx) (err error) {
+		d, change, err = s.plan(ctx, tx, r, def)
+		if err != nil || change == project.Unchanged || r.DryRun {
+			return err
+		}
+		if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
+			return err
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(d.Project), Action: string(ActionImport), Object: "dataset " + d.Name,
+			Detail: map[string]any{"change": change, "revision": d.Revision, "spec": d.Spec.digest(), "classification": d.Spec.Classification, "residency": d.Spec.Residency.Zones()},
+		}); err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(d.Project), EventApplied, Event{Dataset: d.ID, Name: d.Name})
+	}
+	if r.DryRun {
+		err = s.cfg.DB.View(ctx, do)
+	} else {
+		err = s.cfg.DB.Update(ctx, string(r.Project), do)
+	}
+	if err != nil {
+		return Dataset{}, "", err
+	}
+	return d, change, nil
+}
+
+// plan is what the dataset becomes.
+func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def Defaults) (Dataset, project.Change, error) {
+	now := s.cfg.Now().UTC()
+	d, err := s.cfg.Store.Dataset(ctx, tx, r.Project, r.Name)
+	missing := fault.Is(err, fault.NotFound)
+	if err != nil && !missing {
+		return Dataset{}, "", err
+	}
+	if r.IfRevision != 0 && (missing || d.Deleted || d.Revision != r.IfRevision) {
+		return Dataset{}, "", fault.New(fault.Conflict, "dataset %s has not revision %d", r.Name, r.IfRevision).WithHint("Read it again and repeat the change.")
+	}
+	if missing {
+		return Dataset{
+			ID: ID(id.New("ds")), Project: r.Project, Name: r.Name, Spec: r.Spec, Revision: 1,
+			Owner: createdBy(identity.From(ctx)), Created: now, Updated: now,
+		}, project.Created, nil
+	}
+	if d.Deleted {
+		d.Deleted, d.Spec, d.Owner, d.Created, d.Updated = false, r.Spec, createdBy(identity.From(ctx)), now, now
+		d.Revision++
+		return d, project.Created, nil
+	}
+	if sameSpec(d.Spec, r.Spec) {
+		return d, project.Unchanged, nil
+	}
+	was, want := def.residency(d.Spec), def.residency(r.Spec)
+	if d.Latest > 0 && !want.Within(was) {
+		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s may be in %s, and the manifest says %s", d.Name, was, want).
+			WithHint("Widening where data may be takes two people and a reason; declare another dataset for data that may be elsewhere.")
+	}
+	d.Spec, d.Updated = r.Spec, now
+	d.Revision++
+	return d, project.Updated, nil
+}
+
+func sameSpec(a, b Spec) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && slices.Equal(x, y)
+}

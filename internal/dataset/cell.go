@@ -1,0 +1,97 @@
+package dataset
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+)
+
+// cellText is a value as people read it; "null" for null.
+func cellText(a arrow.Array, i int) string {
+	if a.IsNull(i) {
+		return "null"
+	}
+	switch v := a.(type) {
+	case *array.String:
+		return v.Value(i)
+	case *array.Int64:
+		return strconv.FormatInt(v.Value(i), 10)
+	case *array.Float64:
+		return floatText(v.Value(i))
+	case *array.Boolean:
+		return strconv.FormatBool(v.Value(i))
+	case *array.Timestamp:
+		return timestampText(int64(v.Value(i)))
+	case *array.Date32:
+		return dateText(int64(v.Value(i)))
+	}
+	return a.ValueStr(i)
+}
+
+// floatText writes whole numbers without exponent or fraction, so that a set of
+// values in a manifest matches integers and floats alike.
+func floatText(f float64) string {
+	if f == math.Trunc(f) && math.Abs(f) < 1e15 {
+		return strconv.FormatInt(int64(f), 10)
+	}
+	return strconv.FormatFloat(f, 'g', -1, 64)
+}
+
+func timestampText(us int64) string { return time.UnixMicro(us).UTC().Format(time.RFC3339Nano) }
+
+func dateText(days int64) string { return time.Unix(days*86400, 0).UTC().Format(time.DateOnly) }
+
+// cellNumber is a value that is not null as a number: of days for dates, of
+// microseconds for timestamps.
+func cellNumber(a arrow.Array, i int) float64 {
+	switch v := a.(type) {
+	case *array.Int64:
+		return float64(v.Value(i))
+	case *array.Float64:
+		return v.Value(i)
+	case *array.Timestamp:
+		return float64(v.Value(i))
+	case *array.Date32:
+		return float64(v.Value(i))
+	}
+	return math.NaN()
+}
+
+// appendCell adds an unambiguous form of a value that is not null. Equal values
+// of a column give equal bytes: -0 is 0, every NaN the same.
+func appendCell(b []byte, a arrow.Array, i int) []byte {
+	switch v := a.(type) {
+	case *array.String:
+		s := v.Value(i)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(s))) //nolint:gosec // a cell is below 4 GiB
+		return append(b, s...)
+	case *array.Int64:
+		return binary.LittleEndian.AppendUint64(b, uint64(v.Value(i))) //nolint:gosec // the same bits
+	case *array.Float64:
+		return binary.LittleEndian.AppendUint64(b, floatBits(v.Value(i)))
+	case *array.Boolean:
+		if v.Value(i) {
+			return append(b, 1)
+		}
+		return append(b, 0)
+	case *array.Timestamp:
+		return binary.LittleEndian.AppendUint64(b, uint64(v.Value(i))) //nolint:gosec // the same bits
+	case *array.Date32:
+		return binary.LittleEndian.AppendUint32(b, uint32(v.Value(i))) //nolint:gosec // the same bits
+	}
+	return b
+}
+
+func floatBits(f float64) uint64 {
+	switch {
+	case f == 0:
+		return 0
+	case math.IsNaN(f):
+		return math.Float64bits(math.NaN())
+	}
+	return math.Float64bits(f)
+}

@@ -1,0 +1,333 @@
+// Package child is how the server talks to the processes that touch users'
+// files and SQL: frames on a pipe, Arrow inside.
+//
+// # Map
+//
+//   - A Launcher starts this binary in a hidden mode, sandboxed; app implements it.
+//   - Start gives the server's end, a Session: In to write to, Out to read from.
+//   - The child's Main wraps its stdin and stdout in NewReader and NewWriter.
+//   - A conversation is frames: JSON headers, streams of bytes in chunks that end
+//     with an explicit mark (a pipe that just closes is an error, never an end),
+//     and at most one fault, after which nothing follows.
+//
+// # Guarantees
+//
+// The server trusts nothing that comes back: frames, headers and Arrow messages
+// are bounded before they are allocated, a child that dies is an error with its
+// reason, and a fault from a child has only the kinds that a file or a query can
+// cause. Close kills the child and waits for it, and may be called twice.
+package child
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// The hidden modes of the binary.
+const (
+	ParserMode = "dataset-parser"
+	SQLMode    = "sql-worker"
+)
+
+// Sizes that bound what one side makes the other allocate.
+const (
+	maxFrame    = 1 << 20   // bytes in a frame
+	maxHeader   = 16 << 20  // bytes in a JSON header, over several frames
+	maxMetadata = 16 << 20  // bytes of an Arrow message's description
+	maxBody     = 512 << 20 // bytes of an Arrow message's buffers
+)
+
+// kind of a frame.
+type kind byte
+
+const (
+	kindHeader kind = 'H' // a part of a JSON document
+	kindData   kind = 'D' // a part of a stream
+	kindEnd    kind = 'E' // the end of the document or stream
+	kindFault  kind = 'F' // a wireFault; the last frame
+)
+
+// wireFault is a fault on the pipe.
+type wireFault struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Writer writes frames. Not safe for concurrent use.
+type Writer struct{ w *bufio.Writer }
+
+// NewWriter makes a frame writer.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: bufio.NewWriterSize(w, 256<<10)} }
+
+func (w *Writer) frame(k kind, payload []byte) error {
+	var head [5]byte
+	head[0] = byte(k)
+	binary.BigEndian.PutUint32(head[1:], uint32(len(payload))) //nolint:gosec // callers cut at maxFrame
+	if _, err := w.w.Write(head[:]); err != nil {
+		return err
+	}
+	_, err := w.w.Write(payload)
+	return err
+}
+
+func (w *Writer) chunks(k kind, p []byte) error {
+	for len(p) > 0 {
+		n := min(len(p), maxFrame)
+		if err := w.frame(k, p[:n]); err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+func (w *Writer) end() error {
+	if err := w.frame(kindEnd, nil); err != nil {
+		return err
+	}
+	return w.w.Flush()
+}
+
+// Header writes a JSON document and flushes.
+func (w *Writer) Header(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := w.chunks(kindHeader, b); err != nil {
+		return err
+	}
+	return w.end()
+}
+
+// Fault tells the other side why there is nothing more. The conversation is over.
+func (w *Writer) Fault(err error) error {
+	msg := err.Error()
+	b, jerr := json.Marshal(wireFault{Kind: fault.KindOf(err).String(), Message: msg[:min(len(msg), 64<<10)], Hint: fault.HintOf(err)})
+	if jerr != nil {
+		return jerr
+	}
+	if err := w.frame(kindFault, b); err != nil {
+		return err
+	}
+	return w.w.Flush()
+}
+
+// Stream opens a stream; its Close writes the end mark. One at a time.
+func (w *Writer) Stream() io.WriteCloser { return streamWriter{w} }
+
+type streamWriter struct{ w *Writer }
+
+func (s streamWriter) Write(p []byte) (int, error) {
+	if err := s.w.chunks(kindData, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (s streamWriter) Close() error { return s.w.end() }
+
+// Records opens a stream of Arrow record batches.
+func (w *Writer) Records(schema *arrow.Schema) *RecordWriter {
+	s := w.Stream()
+	return &RecordWriter{stream: s, ipc: ipc.NewWriter(s, ipc.WithSchema(schema))}
+}
+
+// RecordWriter writes record batches of one schema; Close ends the stream.
+type RecordWriter struct {
+	stream io.WriteCloser
+	ipc    *ipc.Writer
+}
+
+// Write sends a batch.
+func (w *RecordWriter) Write(rec arrow.RecordBatch) error { return w.ipc.Write(rec) }
+
+// Close ends the stream. A stream without batches still carries its schema.
+func (w *RecordWriter) Close() error { return errors.Join(w.ipc.Close(), w.stream.Close()) }
+
+// Reader reads frames. Not safe for concurrent use.
+type Reader struct {
+	r    *bufio.Reader
+	left int // unread bytes of the current data frame
+	done bool
+}
+
+// NewReader makes a frame reader.
+func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 256<<10)} }
+
+func (r *Reader) head() (kind, int, error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r.r, head[:]); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, 0, err
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if n > maxFrame {
+		return 0, 0, fault.New(fault.Invalid, "a frame of %d bytes is over the limit of %d", n, maxFrame)
+	}
+	return kind(head[0]), int(n), nil
+}
+
+func (r *Reader) fault(n int) error {
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r.r, b); err != nil {
+		return err
+	}
+	var f wireFault
+	if err := json.Unmarshal(b, &f); err != nil {
+		return fault.New(fault.Internal, "an unreadable fault frame")
+	}
+	k := fault.ParseKind(f.Kind)
+	switch k { // what a file or a query can be guilty of; a child says nothing about permissions
+	case fault.Invalid, fault.TooLarge, fault.Exhausted, fault.Unsupported, fault.Timeout:
+	default:
+		k = fault.Internal
+	}
+	return &fault.Error{Kind: k, Message: f.Message, Hint: f.Hint}
+}
+
+// Header reads a JSON document into v, or the other side's fault.
+func (r *Reader) Header(v any) error {
+	var doc []byte
+	for {
+		k, n, err := r.head()
+		if err != nil {
+			return err
+		}
+		switch k {
+		case kindHeader:
+			if len(doc)+n > maxHeader {
+				return fault.New(fault.TooLarge, "a header over %d bytes", maxHeader)
+			}
+			at := len(doc)
+			doc = append(doc, make([]byte, n)...)
+			if _, err := io.ReadFull(r.r, doc[at:]); err != nil {
+				return err
+			}
+		case kindEnd:
+			if err := json.Unmarshal(doc, v); err != nil {
+				return fault.New(fault.Internal, "an unreadable header: %v", err)
+			}
+			return nil
+		case kindFault:
+			return r.fault(n)
+		default:
+			return fault.New(fault.Internal, "a frame of kind %q where a header belongs", byte(k))
+		}
+	}
+}
+
+// Stream reads the next stream, to io.EOF at its end mark. A fault of the other
+// side, or a pipe that closes early, is an error. Read it to the end before
+// anything else.
+func (r *Reader) Stream() io.Reader {
+	r.left, r.done = 0, false
+	return streamReader{r}
+}
+
+type streamReader struct{ r *Reader }
+
+func (s streamReader) Read(p []byte) (int, error) {
+	r := s.r
+	for r.left == 0 {
+		if r.done {
+			return 0, io.EOF
+		}
+		k, n, err := r.head()
+		if err != nil {
+			return 0, err
+		}
+		switch k {
+		case kindData:
+			r.left = n
+		case kindEnd:
+			r.done = true
+		case kindFault:
+			return 0, r.fault(n)
+		default:
+			return 0, fault.New(fault.Internal, "a frame of kind %q in a stream", byte(k))
+		}
+	}
+	n, err := r.r.Read(p[:min(len(p), r.left)])
+	r.left -= n
+	if n > 0 {
+		return n, nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return 0, err
+}
+
+// Records reads the next stream as Arrow. Release the reader; read it to the end
+// before anything else.
+func (r *Reader) Records() (array.RecordReader, error) {
+	s := &faultKeeper{r: r.Stream()}
+	rd, err := ipc.NewReader(s, ipc.WithMetadataSizeLimit(maxMetadata), ipc.WithBodySizeLimit(maxBody))
+	if err != nil {
+		return nil, s.first(err)
+	}
+	return &records{RecordReader: rd, from: s}, nil
+}
+
+// faultKeeper remembers the error of the stream itself, which the Arrow reader
+// buries under its own.
+type faultKeeper struct {
+	r   io.Reader
+	err error
+}
+
+func (k *faultKeeper) Read(p []byte) (int, error) {
+	n, err := k.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		k.err = err
+	}
+	return n, err
+}
+
+func (k *faultKeeper) first(err error) error {
+	if k.err != nil {
+		return k.err
+	}
+	return err
+}
+
+// records reads Arrow batches, then the rest of the stream, so that a fault
+// after the last batch is seen.
+type records struct {
+	array.RecordReader
+	from    *faultKeeper
+	drained bool
+	err     error
+}
+
+func (r *records) Next() bool {
+	if r.err != nil || r.drained {
+		return false
+	}
+	if r.RecordReader.Next() {
+		return true
+	}
+	r.drained = true
+	if err := r.RecordReader.Err(); err != nil && !errors.Is(err, io.EOF) {
+		r.err = r.from.first(err)
+		return false
+	}
+	if _, err := io.Copy(io.Discard, r.from); err != nil {
+		r.err = err
+	}
+	return false
+}
+
+func (r *records) Err() error { return r.err }

@@ -1,0 +1,169 @@
+package child
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// Launcher makes the command that runs this binary in a hidden mode: without
+// keys, database, network or files of its own. The command is not started; its
+// stdin, stdout and stderr are the caller's to set. It dies with ctx.
+type Launcher interface {
+	Launch(ctx context.Context, mode string, opts LaunchOptions) (*exec.Cmd, error)
+}
+
+// LaunchOptions are the limits of one child.
+type LaunchOptions struct {
+	Memory resource.Bytes // of the whole process; 0 = the launcher's own limit
+	CPU    time.Duration  // of processor time; 0 = unlimited
+}
+
+// Session is a running child seen from the server. Close it.
+type Session struct {
+	In  *Writer
+	Out *Reader
+
+	mode   string
+	cmd    *exec.Cmd
+	cancel context.CancelFunc
+	stdin  io.WriteCloser
+	stderr tail
+	once   sync.Once
+	waited chan struct{}
+	err    error // of Wait; read after waited
+}
+
+// Start launches a child. It is killed when ctx ends or by Close.
+func Start(ctx context.Context, l Launcher, mode string, opts LaunchOptions) (*Session, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	cmd, err := l.Launch(ctx, mode, opts)
+	if err != nil {
+		cancel()
+		return nil, fault.Wrap(err, "starting the %s process", mode)
+	}
+	s := &Session{mode: mode, cmd: cmd, cancel: cancel, waited: make(chan struct{})}
+	fail := func(err error) (*Session, error) {
+		cancel()
+		return nil, fault.Wrap(err, "starting the %s process", mode)
+	}
+	if s.stdin, err = cmd.StdinPipe(); err != nil {
+		return fail(err)
+	}
+	// An own pipe instead of StdoutPipe: Wait must not close it under a reader.
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return fail(err)
+	}
+	cmd.Stdout = outW
+	cmd.Stderr = &s.stderr
+	if cmd.WaitDelay == 0 {
+		cmd.WaitDelay = 5 * time.Second
+	}
+	err = cmd.Start()
+	_ = outW.Close()
+	if err != nil {
+		_ = outR.Close()
+		return fail(err)
+	}
+	s.In, s.Out = NewWriter(s.stdin), NewReader(outR)
+	go func() {
+		defer close(s.waited)
+		s.err = cmd.Wait()
+	}()
+	context.AfterFunc(ctx, func() { _ = outR.SetReadDeadline(time.Unix(1, 0)) })
+	go func() { // the read end lives until the session is closed and the child is gone
+		<-ctx.Done()
+		<-s.waited
+		_ = outR.Close()
+	}()
+	return s, nil
+}
+
+// Stop kills the child without waiting, so that reading from it ends.
+func (s *Session) Stop() { s.cancel() }
+
+// Close kills the child, if it still runs, and waits for it.
+func (s *Session) Close() {
+	s.once.Do(func() {
+		_ = s.stdin.Close()
+		s.cancel()
+		<-s.waited
+	})
+}
+
+// Explain turns the error of a conversation into what happened: a fault from
+// the child as it is, the end of ctx as a time-out, a dead child as its death.
+// nil stays nil.
+func (s *Session) Explain(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return err
+	}
+	if cause := ctx.Err(); errors.Is(cause, context.DeadlineExceeded) {
+		return fault.New(fault.Timeout, "the %s process did not finish in time", s.mode)
+	} else if cause != nil {
+		return cause
+	}
+	if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.EPIPE) {
+		// Bytes that are not the protocol: whatever parsed the user's file is confused or taken over.
+		return fault.New(fault.Invalid, "the %s process sent something unreadable: %v", s.mode, err)
+	}
+	// The pipe closed first: say why the child ended.
+	select {
+	case <-s.waited:
+	case <-time.After(5 * time.Second):
+		s.Close()
+	}
+	var exit *exec.ExitError
+	if errors.As(s.err, &exit) {
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			switch ws.Signal() {
+			case syscall.SIGKILL, syscall.SIGXCPU:
+				return fault.New(fault.Exhausted, "the %s process was stopped by its limits (%s)", s.mode, ws.Signal()).
+					WithHint("The input needs more memory or processor time than one such process may use. Split it, or raise the limit.")
+			}
+		}
+		if strings.Contains(s.stderr.String(), "out of memory") {
+			return fault.New(fault.Exhausted, "the %s process ran out of its memory", s.mode).
+				WithHint("Split the input, or raise the limit.")
+		}
+	}
+	return fault.New(fault.Internal, "the %s process ended early (%v): %s", s.mode, s.err, s.stderr.String())
+}
+
+// tail keeps the last bytes written.
+type tail struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	const keep = 8 << 10
+	t.b.Write(p)
+	if over := t.b.Len() - keep; over > 0 {
+		t.b.Next(over)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(t.b.String())
+}

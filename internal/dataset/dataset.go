@@ -1,0 +1,393 @@
+// Package dataset keeps tabular data as immutable, content-addressed versions:
+// imported from files or derived from other versions, checked, sealed, and
+// traceable to the digest of the bytes they came from.
+//
+// # Map
+//
+//   - dataset.go: Spec, Dataset, Version, Ref and what they must satisfy.
+//   - Service is the only way in. Apply declares (apply.go), Import reads a file
+//     (import.go), Create keeps derived data (derive.go), Open, Preview and
+//     Export read (read.go), Query runs SQL (query.go), Graph follows the
+//     lineage (lineage.go), Recover cleans up after a crash (recover.go).
+//   - write.go is the one path by which a version comes to be; digest.go,
+//     statistics.go and expectation.go look at the rows as they pass.
+//   - child/ is the pipe to the processes that parse users' files and run SQL;
+//     parser/ and sqlworker/ are those processes; table/ is Parquet and Iceberg;
+//     datasetsql/ keeps the rows, datasettest/ builds a service for tests.
+//
+// # Guarantees
+//
+// A version that a caller was told of is durable with its files, and never
+// changes; the same bytes under the same spec give the same version. A version
+// that fails its expectations is kept as rejected, and nothing can train on it.
+// Whatever fails half-way leaves no version and no files, even after a crash.
+// Every read of rows passes the permission, the residency door and, for
+// confidential and restricted data, the synced journal before the first row is
+// handed out. A derived version may be only where all its parents may be.
+//
+// The server never parses a user's file or runs a user's SQL itself.
+package dataset
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+)
+
+// ID and VersionID identify datasets ("ds_01J…") and their versions ("dsv_01J…").
+type (
+	ID        string
+	VersionID string
+)
+
+// Kind is the manifest kind, and the kind of policy objects.
+const (
+	ManifestKind = "Dataset"
+	objectKind   = "dataset"
+)
+
+// Classification says how sensitive data is.
+type Classification = project.Classification
+
+// The classifications, from open to closed. Reads of the last two are journaled.
+const (
+	Public       = project.Public
+	Internal     = project.Internal // the default
+	Confidential = project.Confidential
+	Restricted   = project.Restricted
+)
+
+// Protection says who can read the files.
+type Protection string
+
+// The protections.
+const (
+	Sealed Protection = "sealed" // Parquet modular encryption; through Falaj only
+	Open   Protection = "open"   // plain Parquet for Spark, Trino, pyiceberg
+)
+
+// Format of an imported file.
+type Format = parser.Format
+
+// The formats.
+const (
+	CSV     = parser.CSV
+	CSVGzip = parser.CSVGzip
+	Parquet = parser.Parquet
+)
+
+// Type of a column, Field and Schema of a version.
+type (
+	Type   = table.Type
+	Field  = table.Field
+	Schema = table.Schema
+)
+
+// Column declares a column's type.
+type Column struct {
+	Name string `json:"name" doc:"Name in the file's header"`
+	Type Type   `json:"type" doc:"Type of the values" enum:"string,int64,float64,bool,timestamp,date"`
+}
+
+// Spec is what a Dataset manifest says. It applies to versions made after it.
+type Spec struct {
+	Description    string          `json:"description,omitempty" doc:"What the data is, for people"`
+	Format         Format          `json:"format,omitempty" doc:"Format of imported files; found out by their content when left out" enum:"csv,csv.gz,parquet"`
+	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; a comma when left out"`
+	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; the empty cell and NA when left out"`
+	Columns        []Column        `json:"columns,omitempty" doc:"Types of columns that must be there; the types of others are inferred from the first rows"`
+	Expectations   []Expectation   `json:"expectations,omitempty" doc:"What a version must satisfy; one that does not is kept as rejected, and nothing can train on it"`
+	Classification Classification  `json:"classification,omitempty" doc:"How sensitive the data is; the project's default, else internal, when left out" enum:"public,internal,confidential,restricted"`
+	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data may be; the project's default, else home, when left out"`
+	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
+}
+
+// Limits on what a spec may hold.
+const (
+	maxDescription  = 4 << 10
+	maxExpectations = 256
+	maxSetValues    = 10_000
+)
+
+// withDefaults spells out what was left out.
+func (s Spec) withDefaults() Spec {
+	if s.NullValues == nil {
+		s.NullValues = []string{"", "NA"}
+	}
+	if s.Protection == "" {
+		s.Protection = Sealed
+	}
+	return s
+}
+
+// Validate refuses a spec that cannot be used, naming the field. Error:
+// fault.Invalid.
+func (s Spec) Validate() error {
+	bad := func(field, format string, args ...any) *fault.Error {
+		return fault.New(fault.Invalid, "spec.%s: %s", field, fmt.Sprintf(format, args...))
+	}
+	s = s.withDefaults()
+	if len(s.Description) > maxDescription {
+		return bad("description", "%d bytes are over the limit of %d", len(s.Description), maxDescription)
+	}
+	switch s.Format {
+	case "", CSV, CSVGzip, Parquet:
+	default:
+		return bad("format", "there is no format %q", s.Format).WithHint("The formats are csv, csv.gz and parquet.")
+	}
+	if s.Delimiter != "" {
+		r, n := utf8.DecodeRuneInString(s.Delimiter)
+		if n != len(s.Delimiter) || r == utf8.RuneError || strings.ContainsRune("\"\r\n\x00", r) {
+			return bad("delimiter", "%q is not one character that may stand between cells", s.Delimiter)
+		}
+	}
+	if len(s.NullValues) > 64 {
+		return bad("null_values", "%d values are over the limit of 64", len(s.NullValues))
+	}
+	if len(s.Columns) > 0 {
+		names := make([]string, len(s.Columns))
+		for i, c := range s.Columns {
+			names[i] = c.Name
+			if !c.Type.Valid() {
+				return bad(fmt.Sprintf("columns[%d].type", i), "there is no type %q", string(c.Type)).WithHint("The types are string, int64, float64, bool, timestamp and date.")
+			}
+		}
+		if err := table.CheckNames(names); err != nil {
+			return fault.Wrap(err, "spec.columns")
+		}
+	}
+	if len(s.Expectations) > maxExpectations {
+		return bad("expectations", "%d are over the limit of %d", len(s.Expectations), maxExpectations)
+	}
+	for i, e := range s.Expectations {
+		if err := e.Validate(); err != nil {
+			return fault.Wrap(err, "spec.expectations[%d]", i)
+		}
+	}
+	if s.Classification != "" {
+		if err := s.Classification.Validate(); err != nil {
+			return fault.Wrap(err, "spec.classification")
+		}
+	}
+	if err := s.Residency.Validate(); err != nil {
+		return fault.Wrap(err, "spec.residency")
+	}
+	switch s.Protection {
+	case Sealed:
+	case Open:
+		if s.Classification == Confidential || s.Classification == Restricted {
+			return bad("protection", "%s data cannot be open: reads by other engines would not be journaled", s.Classification).
+				WithHint("Leave it sealed, or classify it as internal.")
+		}
+	default:
+		return bad("protection", "there is no protection %q", string(s.Protection)).WithHint("It is sealed or open.")
+	}
+	return nil
+}
+
+// digest identifies the part of a spec that decides what a version is.
+func (s Spec) digest() string {
+	s = s.withDefaults()
+	s.Description = ""
+	s.Residency = residency.Of(s.Residency...)
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic("dataset: a validated spec does not marshal: " + err.Error())
+	}
+	return digestOf(b)
+}
+
+func digestOf(b []byte) string {
+	h := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(h[:])
+}
+
+// Dataset is a named series of versions.
+type Dataset struct {
+	ID       ID           `json:"id"`
+	Project  project.Name `json:"project"`
+	Name     string       `json:"name"`
+	Spec     Spec         `json:"spec"`
+	Revision int64        `json:"revision"` // counts changes of the spec, from 1
+	Latest   int64        `json:"latest"`   // number of the newest version; 0 for none
+	Accepted int64        `json:"accepted"` // number of the newest accepted version; 0 for none
+	Owner    string       `json:"owner"`    // principal ID of who declared it
+	Created  time.Time    `json:"created_at"`
+	Updated  time.Time    `json:"updated_at"`
+
+	// Metadata is where the Iceberg table metadata of the newest accepted
+	// version is; empty for none. Open tables are read by others from here.
+	Metadata string `json:"metadata,omitempty"`
+
+	Fields  FieldIDs `json:"-"` // given to columns so far
+	Deleted bool     `json:"-"` // the name may be declared again, and its numbers go on
+}
+
+// State of a version.
+type State string
+
+// The states. A version begins accepted or rejected, and may become deleted.
+const (
+	Accepted State = "accepted"
+	Rejected State = "rejected" // failed an expectation; can be looked at, not used
+	Deleted  State = "deleted"  // the rows are gone; digests and lineage stay
+)
+
+// Version is one immutable state of a dataset.
+type Version struct {
+	ID             VersionID       `json:"id"`
+	Project        project.Name    `json:"project"`
+	Dataset        string          `json:"name"` // of the dataset
+	DatasetID      ID              `json:"dataset_id"`
+	Number         int64           `json:"version"`
+	State          State           `json:"state"`
+	Reason         string          `json:"reason,omitempty"` // why it is rejected, in words
+	Schema         Schema          `json:"schema"`
+	Rows           int64           `json:"rows"`
+	Bytes          int64           `json:"bytes"` // stored
+	ContentDigest  string          `json:"digest"` // of the rows, whatever file they came in
+	Statistics     []Statistics    `json:"statistics,omitempty"` // by column, in schema order
+	Expectations   []Result        `json:"expectations,omitempty"`
+	Classification Classification  `json:"classification"`
+	Residency      residency.Label `json:"residency"`
+	Protection     Protection      `json:"protection"`
+	Lineage        Lineage         `json:"lineage"`
+	Created        time.Time       `json:"created_at"`
+	CreatedBy      string          `json:"created_by"`
+
+	Files        []DataFile `json:"-"`
+	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted
+	// Fingerprint is equal for versions made of the same content, the same way.
+	Fingerprint string `json:"-"`
+}
+
+// Ref is the version's own name, "weather@3".
+func (v Version) Ref() Ref { return Ref{Name: v.Dataset, Number: v.Number} }
+
+// DataFile is a stored Parquet file of a version.
+type DataFile struct {
+	Key   string `json:"key"`
+	Rows  int64  `json:"rows"`
+	Bytes int64  `json:"bytes"`
+}
+
+// Lineage says where a version came from. Source is set for imports, Parents
+// for derived versions.
+type Lineage struct {
+	Source   *Source   `json:"source,omitempty"`
+	Parents  []Parent  `json:"parents,omitempty"`
+	Producer *Producer `json:"producer,omitempty"`
+}
+
+// Source is an imported file.
+type Source struct {
+	Filename string `json:"filename,omitempty"` // as the uploader called it, without directories
+	Digest   string `json:"digest"`             // of the uploaded bytes
+	Bytes    int64  `json:"bytes"`
+	Format   Format `json:"format"`
+}
+
+// Parent is a version that a derivation could read.
+type Parent struct {
+	Ref           string    `json:"ref"` // "weather@3"
+	ID            VersionID `json:"id"`
+	ContentDigest string    `json:"digest"`
+}
+
+// Producer is what made a derived version.
+type Producer struct {
+	Kind   string `json:"kind"`             // "job", "run", "query", "training_set", …
+	ID     string `json:"id,omitempty"`     // of the job or run
+	Digest string `json:"digest,omitempty"` // of what was executed: SQL text, feature definitions
+	Text   string `json:"text,omitempty"`   // the same for people, such as the SQL; at most 64 KiB
+}
+
+// Ref names a version of a dataset in a project. Number 0 means the newest
+// accepted one.
+type Ref struct {
+	Name   string
+	Number int64
+}
+
+// ParseRef reads "weather" or "weather@3". Error: fault.Invalid.
+func ParseRef(s string) (Ref, error) {
+	name, number, numbered := strings.Cut(s, "@")
+	if err := id.CheckName("dataset name", name); err != nil {
+		return Ref{}, err
+	}
+	if !numbered {
+		return Ref{Name: name}, nil
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 1 || strconv.FormatInt(n, 10) != number {
+		return Ref{}, fault.New(fault.Invalid, "%.80q is not a dataset version", s).WithHint("Write a version as %s@1, or %s for the newest accepted one.", name, name)
+	}
+	return Ref{Name: name, Number: n}, nil
+}
+
+// String is the form that ParseRef reads.
+func (r Ref) String() string {
+	if r.Number == 0 {
+		return r.Name
+	}
+	return r.Name + "@" + strconv.FormatInt(r.Number, 10)
+}
+
+// FieldIDs remembers the ID of each column name and type that a dataset ever
+// had, so that a column keeps its identity over the versions. A column that
+// changes its type is another column.
+type FieldIDs struct {
+	Last int            `json:"last"`
+	IDs  map[string]int `json:"ids,omitempty"` // "type name" → ID
+}
+
+// assign gives IDs to the columns and reports whether any is new.
+func (f *FieldIDs) assign(s Schema) (Schema, bool) {
+	out := slices.Clone(s)
+	fresh := false
+	for i, c := range out {
+		key := string(c.Type) + " " + c.Name
+		n, ok := f.IDs[key]
+		if !ok {
+			if f.IDs == nil {
+				f.IDs = make(map[string]int)
+			}
+			f.Last++
+			n, fresh = f.Last, true
+			f.IDs[key] = n
+		}
+		out[i].ID = n
+	}
+	return out, fresh
+}
+
+// Staging is a write in progress, or files on their way out: what is under the
+// prefix belongs to no version.
+type Staging struct {
+	ID       VersionID
+	Project  project.Name
+	Dataset  string
+	Instance string
+	Deadline time.Time // after it, any process may clean up
+}
+
+func createdBy(p identity.Principal) string {
+	if p.ID == "" {
+		return string(p.Kind)
+	}
+	return p.ID
+}

@@ -1,0 +1,312 @@
+// Package datasetsql keeps datasets and their versions in the metadata
+// database, SQLite or PostgreSQL alike: rows for what is searched, a JSON
+// document for the rest.
+package datasetsql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/uptrace/bun"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations is the schema of datasets.
+var Migrations = store.Migrations{Name: "dataset", FS: sub()}
+
+func sub() fs.FS {
+	f, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	return f
+}
+
+// Store implements dataset.Store.
+type Store struct{}
+
+var _ dataset.Store = Store{}
+
+type datasetRow struct {
+	bun.BaseModel `bun:"table:dataset_dataset,alias:t"`
+	ID            dataset.ID `bun:",pk"`
+	Project       project.Name
+	Name          string
+	Revision      int64
+	Latest        int64
+	Accepted      int64
+	Metadata      string
+	Owner         string
+	Created       store.Time
+	Updated       store.Time
+	Deleted       bool
+	Doc           string
+}
+
+type datasetDoc struct {
+	Spec   dataset.Spec     `json:"spec"`
+	Fields dataset.FieldIDs `json:"fields"`
+}
+
+func (r datasetRow) dataset() (dataset.Dataset, error) {
+	var doc datasetDoc
+	if err := json.Unmarshal([]byte(r.Doc), &doc); err != nil {
+		return dataset.Dataset{}, fmt.Errorf("the document of dataset %s: %w", r.ID, err)
+	}
+	return dataset.Dataset{
+		ID: r.ID, Project: r.Project, Name: r.Name, Spec: doc.Spec, Revision: r.Revision, Latest: r.Latest, Accepted: r.Accepted,
+		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Deleted: r.Deleted,
+	}, nil
+}
+
+func missing(err error, format string, args ...any) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fault.New(fault.NotFound, format, args...)
+	}
+	return err
+}
+
+// Dataset implements dataset.Store.
+func (Store) Dataset(ctx context.Context, tx *store.Tx, p project.Name, name string) (dataset.Dataset, error) {
+	var r datasetRow
+	if err := tx.NewSelect().Model(&r).Where("project = ? AND name = ?", p, name).Scan(ctx); err != nil {
+		return dataset.Dataset{}, missing(err, "there is no dataset %q", name)
+	}
+	return r.dataset()
+}
+
+// PutDataset implements dataset.Store.
+func (Store) PutDataset(ctx context.Context, tx *store.Tx, d dataset.Dataset) error {
+	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields})
+	if err != nil {
+		return err
+	}
+	r := datasetRow{
+		ID: d.ID, Project: d.Project, Name: d.Name, Revision: d.Revision, Latest: d.Latest, Accepted: d.Accepted, Metadata: d.Metadata,
+		Owner: d.Owner, Created: store.At(d.Created), Updated: store.At(d.Updated), Deleted: d.Deleted, Doc: string(doc),
+	}
+	q := tx.NewInsert().Model(&r).On("CONFLICT (id) DO UPDATE")
+	for _, c := range []string{"revision", "latest", "accepted", "metadata", "owner", "created", "updated", "deleted", "doc"} {
+		q = q.Set("? = EXCLUDED.?", bun.Ident(c), bun.Ident(c))
+	}
+	_, err = q.Exec(ctx)
+	return err
+}
+
+// Datasets implements dataset.Store.
+func (Store) Datasets(ctx context.Context, tx *store.Tx, p project.Name, only []string, after string, limit int) ([]dataset.Dataset, error) {
+	if only != nil && len(only) == 0 {
+		return nil, nil
+	}
+	var rows []datasetRow
+	q := tx.NewSelect().Model(&rows).Where("project = ? AND name > ?", p, after).Where("NOT deleted").OrderExpr("name").Limit(limit)
+	if only != nil {
+		q = q.Where("name IN (?)", bun.List(only))
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, err
+	}
+	out := make([]dataset.Dataset, len(rows))
+	for i, r := range rows {
+		var err error
+		if out[i], err = r.dataset(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+type versionRow struct {
+	bun.BaseModel  `bun:"table:dataset_version,alias:t"`
+	ID             dataset.VersionID `bun:",pk"`
+	DatasetID      dataset.ID
+	Project        project.Name
+	Name           string
+	Number         int64
+	State          dataset.State
+	RowCount       int64
+	Digest         string
+	Fingerprint    string
+	Classification dataset.Classification
+	Protection     dataset.Protection
+	Created        store.Time
+	CreatedBy      string
+	Doc            string
+}
+
+type versionDoc struct {
+	Reason       string               `json:"reason,omitempty"`
+	Schema       dataset.Schema       `json:"schema"`
+	Bytes        int64                `json:"bytes"`
+	Statistics   []dataset.Statistics `json:"statistics,omitempty"`
+	Expectations []dataset.Result     `json:"expectations,omitempty"`
+	Residency    residency.Label      `json:"residency"`
+	Lineage      dataset.Lineage      `json:"lineage"`
+	Files        []dataset.DataFile   `json:"files,omitempty"`
+	ManifestList string               `json:"manifest_list,omitempty"`
+}
+
+func rowOf(v dataset.Version) (versionRow, error) {
+	doc, err := json.Marshal(versionDoc{
+		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations,
+		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, ManifestList: v.ManifestList,
+	})
+	return versionRow{
+		ID: v.ID, DatasetID: v.DatasetID, Project: v.Project, Name: v.Dataset, Number: v.Number, State: v.State, RowCount: v.Rows,
+		Digest: v.ContentDigest, Fingerprint: v.Fingerprint, Classification: v.Classification, Protection: v.Protection,
+		Created: store.At(v.Created), CreatedBy: v.CreatedBy, Doc: string(doc),
+	}, err
+}
+
+func (r versionRow) version() (dataset.Version, error) {
+	var d versionDoc
+	if err := json.Unmarshal([]byte(r.Doc), &d); err != nil {
+		return dataset.Version{}, fmt.Errorf("the document of dataset version %s: %w", r.ID, err)
+	}
+	return dataset.Version{
+		ID: r.ID, Project: r.Project, Dataset: r.Name, DatasetID: r.DatasetID, Number: r.Number, State: r.State, Reason: d.Reason,
+		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations,
+		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
+		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, ManifestList: d.ManifestList, Fingerprint: r.Fingerprint,
+	}, nil
+}
+
+func versionsOf(rows []versionRow) ([]dataset.Version, error) {
+	out := make([]dataset.Version, len(rows))
+	for i, r := range rows {
+		var err error
+		if out[i], err = r.version(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// InsertVersion implements dataset.Store.
+func (Store) InsertVersion(ctx context.Context, tx *store.Tx, v dataset.Version) error {
+	r, err := rowOf(v)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.NewInsert().Model(&r).Exec(ctx); err != nil {
+		return err
+	}
+	for _, p := range v.Lineage.Parents {
+		if _, err := tx.NewRaw(`INSERT INTO dataset_parent (child, parent) VALUES (?, ?)`, v.ID, p.ID).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UpdateVersion implements dataset.Store.
+func (Store) UpdateVersion(ctx context.Context, tx *store.Tx, v dataset.Version) error {
+	r, err := rowOf(v)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewUpdate().Model(&r).Column("state", "doc").WherePK().Exec(ctx)
+	return err
+}
+
+// Version implements dataset.Store.
+func (Store) Version(ctx context.Context, tx *store.Tx, d dataset.ID, number int64) (dataset.Version, error) {
+	var r versionRow
+	if err := tx.NewSelect().Model(&r).Where("dataset_id = ? AND number = ?", d, number).Scan(ctx); err != nil {
+		return dataset.Version{}, missing(err, "there is no version %d", number)
+	}
+	return r.version()
+}
+
+// VersionByID implements dataset.Store.
+func (Store) VersionByID(ctx context.Context, tx *store.Tx, p project.Name, id dataset.VersionID) (dataset.Version, error) {
+	var r versionRow
+	if err := tx.NewSelect().Model(&r).Where("id = ? AND project = ?", id, p).Scan(ctx); err != nil {
+		return dataset.Version{}, missing(err, "there is no dataset version %s", id)
+	}
+	return r.version()
+}
+
+// Twin implements dataset.Store.
+func (Store) Twin(ctx context.Context, tx *store.Tx, d dataset.ID, fingerprint string) (dataset.Version, error) {
+	var r versionRow
+	err := tx.NewSelect().Model(&r).Where("dataset_id = ? AND fingerprint = ? AND state <> ?", d, fingerprint, dataset.Deleted).
+		OrderExpr("number").Limit(1).Scan(ctx)
+	if err != nil {
+		return dataset.Version{}, missing(err, "there is no version with this fingerprint")
+	}
+	return r.version()
+}
+
+// Versions implements dataset.Store.
+func (Store) Versions(ctx context.Context, tx *store.Tx, d dataset.ID, state dataset.State, below int64, limit int) ([]dataset.Version, error) {
+	var rows []versionRow
+	q := tx.NewSelect().Model(&rows).Where("dataset_id = ?", d).OrderExpr("number DESC").Limit(limit)
+	if below > 0 {
+		q = q.Where("number < ?", below)
+	}
+	if state != "" {
+		q = q.Where("state = ?", state)
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, err
+	}
+	return versionsOf(rows)
+}
+
+// Children implements dataset.Store.
+func (Store) Children(ctx context.Context, tx *store.Tx, id dataset.VersionID, limit int) ([]dataset.Version, error) {
+	var rows []versionRow
+	err := tx.NewSelect().Model(&rows).Where("id IN (SELECT child FROM dataset_parent WHERE parent = ?)", id).
+		OrderExpr("created, id").Limit(limit).Scan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return versionsOf(rows)
+}
+
+type stagingRow struct {
+	bun.BaseModel `bun:"table:dataset_staging,alias:t"`
+	ID            dataset.VersionID `bun:",pk"`
+	Project       project.Name
+	Dataset       string
+	Instance      string
+	Deadline      store.Time
+}
+
+// InsertStaging implements dataset.Store.
+func (Store) InsertStaging(ctx context.Context, tx *store.Tx, s dataset.Staging) error {
+	r := stagingRow{ID: s.ID, Project: s.Project, Dataset: s.Dataset, Instance: s.Instance, Deadline: store.At(s.Deadline)}
+	_, err := tx.NewInsert().Model(&r).Exec(ctx)
+	return err
+}
+
+// DeleteStaging implements dataset.Store.
+func (Store) DeleteStaging(ctx context.Context, tx *store.Tx, id dataset.VersionID) error {
+	_, err := tx.NewRaw(`DELETE FROM dataset_staging WHERE id = ?`, id).Exec(ctx)
+	return err
+}
+
+// Stagings implements dataset.Store.
+func (Store) Stagings(ctx context.Context, tx *store.Tx, instance string, now time.Time) ([]dataset.Staging, error) {
+	var rows []stagingRow
+	err := tx.NewSelect().Model(&rows).Where("instance = ? OR deadline < ?", instance, store.At(now)).OrderExpr("id").Scan(ctx)
+	out := make([]dataset.Staging, len(rows))
+	for i, r := range rows {
+		out[i] = dataset.Staging{ID: r.ID, Project: r.Project, Dataset: r.Dataset, Instance: r.Instance, Deadline: r.Deadline.Time()}
+	}
+	return out, err
+}

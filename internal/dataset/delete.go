@@ -1,0 +1,160 @@
+package dataset
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Delete removes a version's rows; number 0 removes the dataset with all its
+// versions. Digests and lineage stay, and numbers are not given again. Needs
+// dataset.delete. The rows cannot be read from the moment it returns; files that
+// could not be removed at once are removed at the next start.
+func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref) error {
+	d, err := s.allowed(ctx, ActionDelete, p, ref.Name)
+	if err != nil {
+		return err
+	}
+	for range maxCommits {
+		var out []Staging
+		done := false
+		if ref.Number == 0 {
+			out, done, err = s.deleteAll(ctx, d)
+		} else {
+			out, done, err = s.deleteOne(ctx, d, ref.Number)
+		}
+		if err != nil {
+			return err
+		}
+		if done {
+			for _, g := range out {
+				s.discard(ctx, g)
+			}
+			return nil
+		}
+	}
+	return fault.New(fault.Unavailable, "dataset %s is written to by many at once", ref.Name).WithHint("Try again.")
+}
+
+// deleteOne removes a version; done is false when the dataset changed meanwhile.
+func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64) (out []Staging, done bool, err error) {
+	var d Dataset
+	var v Version
+	var accepted []Version
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if d, err = s.live(ctx, tx, was.Project, was.Name); err != nil {
+			return err
+		}
+		if v, err = s.resolve(ctx, tx, d, number); err != nil {
+			return err
+		}
+		accepted, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
+		return err
+	}); err != nil {
+		return nil, false, err
+	}
+	if v.State == Deleted {
+		return nil, true, nil
+	}
+	newest, metadata := d.Accepted, d.Metadata
+	if v.State == Accepted {
+		rest := accepted[:0]
+		for _, a := range accepted {
+			if a.Number != number {
+				rest = append(rest, a)
+			}
+		}
+		newest, metadata = 0, ""
+		if len(rest) > 0 {
+			newest = rest[0].Number
+			if metadata, err = s.describeTable(ctx, d, rest, rest[0]); err != nil {
+				return nil, false, err
+			}
+		}
+	}
+	err = s.cfg.DB.Update(ctx, string(d.Project), func(ctx context.Context, tx *store.Tx) error {
+		out, done = nil, false
+		now, err := s.live(ctx, tx, d.Project, d.Name)
+		if err != nil {
+			return err
+		}
+		if now.ID != d.ID || now.Latest != d.Latest || now.Metadata != d.Metadata {
+			return nil
+		}
+		now.Accepted, now.Metadata = newest, metadata
+		if err := s.cfg.Store.PutDataset(ctx, tx, now); err != nil {
+			return err
+		}
+		g, err := s.bury(ctx, tx, v)
+		if err != nil {
+			return err
+		}
+		out, done = []Staging{g}, true
+		return nil
+	})
+	return out, done, err
+}
+
+// deleteAll removes a dataset with its versions.
+func (s *Service) deleteAll(ctx context.Context, was Dataset) (out []Staging, done bool, err error) {
+	err = s.cfg.DB.Update(ctx, string(was.Project), func(ctx context.Context, tx *store.Tx) error {
+		out, done = nil, true
+		d, err := s.live(ctx, tx, was.Project, was.Name)
+		if err != nil {
+			return err
+		}
+		for below := int64(0); ; {
+			vs, err := s.cfg.Store.Versions(ctx, tx, d.ID, "", below, 500)
+			if err != nil {
+				return err
+			}
+			for _, v := range vs {
+				below = v.Number
+				if v.State == Deleted {
+					continue
+				}
+				g, err := s.bury(ctx, tx, v)
+				if err != nil {
+					return err
+				}
+				out = append(out, g)
+			}
+			if len(vs) < 500 {
+				break
+			}
+		}
+		d.Deleted, d.Accepted, d.Metadata, d.Updated = true, 0, "", s.cfg.Now().UTC()
+		if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
+			return err
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{Project: string(d.Project), Action: string(ActionDelete), Object: "dataset " + d.Name}); err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(d.Project), EventDeleted, Event{Dataset: d.ID, Name: d.Name})
+	})
+	return out, done, err
+}
+
+// bury makes a version a gravestone and puts its files on their way out.
+func (s *Service) bury(ctx context.Context, tx *store.Tx, v Version) (Staging, error) {
+	v.State, v.Reason, v.Files, v.Statistics, v.Expectations, v.ManifestList, v.Bytes = Deleted, "", nil, nil, nil, "", 0
+	g := Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset, Instance: s.cfg.Instance, Deadline: s.cfg.Now()}
+	if err := s.cfg.Store.UpdateVersion(ctx, tx, v); err != nil {
+		return g, err
+	}
+	if err := s.cfg.Store.InsertStaging(ctx, tx, g); err != nil {
+		return g, err
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{
+		Project: string(v.Project), Action: string(ActionDelete), Object: "dataset " + v.Ref().String(), Detail: map[string]any{"digest": v.ContentDigest},
+	}); err != nil {
+		return g, err
+	}
+	return g, event.Publish(ctx, tx, string(v.Project), EventVersionDeleted, Event{
+		Dataset: v.DatasetID, Name: v.Dataset, Version: v.ID, Number: v.Number, State: v.State, Digest: v.ContentDigest,
+	})
+}

@@ -1,0 +1,162 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+)
+
+// CreateRequest keeps derived rows.
+type CreateRequest struct {
+	Project project.Name
+	Name    string // of the dataset; declared with a default spec if it is not there
+	Rows    array.RecordReader
+	// Parents are all the versions that the producer could read, whether it did
+	// or not: residency and classification come from them.
+	Parents  []Ref
+	Producer Producer
+	// Description is for a dataset that is declared by this.
+	Description string
+	Progress    func(rows int64) // may be nil
+}
+
+const (
+	maxParents      = 1000
+	maxProducerText = 64 << 10
+)
+
+// Create makes a version of rows that were derived from other versions. It may
+// be only where all parents may be, and is as closed as the most closed of
+// them, or more where the dataset's own spec says so. The same rows from the
+// same parents, made by the same thing, give the version that exists. Needs
+// dataset.import, and dataset.read on every parent. Errors: as Import;
+// fault.PermissionDenied naming the parents when no zone may hold the result;
+// fault.Conflict for a rejected parent, fault.Gone for a deleted one.
+func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) {
+	if len(r.Parents) > maxParents {
+		return Version{}, fault.New(fault.Invalid, "%d parents are over the limit of %d", len(r.Parents), maxParents)
+	}
+	if len(r.Producer.Text) > maxProducerText {
+		r.Producer.Text = clip(r.Producer.Text)
+	}
+	if r.Producer.Digest == "" && r.Producer.Text != "" {
+		r.Producer.Digest = digestOf([]byte(r.Producer.Text))
+	}
+	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
+	if fault.Is(err, fault.NotFound) {
+		if _, _, err = s.Apply(ctx, ApplyRequest{Project: r.Project, Name: r.Name, Spec: Spec{Description: r.Description}}); err == nil {
+			d, err = s.load(ctx, r.Project, r.Name)
+		}
+	}
+	if err != nil {
+		return Version{}, err
+	}
+	def, err := s.defaults(ctx, r.Project)
+	if err != nil {
+		return Version{}, err
+	}
+	parents, err := s.parents(ctx, r.Project, r.Parents)
+	if err != nil {
+		return Version{}, err
+	}
+	label, class, err := inherit(parents)
+	if err != nil {
+		return Version{}, err
+	}
+	w := draft{project: r.Project, name: r.Name, spec: d.Spec, rows: r.Rows, progress: r.Progress}
+	w.residency, w.classification, err = confine(d, def, parents, label, class)
+	if err != nil {
+		return Version{}, err
+	}
+	if err := s.settle(ctx, w, ActionImport); err != nil {
+		return Version{}, err
+	}
+	lineage := Lineage{Parents: lineageOf(parents)}
+	if r.Producer != (Producer{}) {
+		lineage.Producer = &r.Producer
+	}
+	w.lineage = func() (Lineage, error) { return lineage, nil }
+	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
+	defer cancel()
+	v, err := s.write(ctx, w)
+	return v, inTime(ctx, err)
+}
+
+// parents resolves what a derivation could read.
+func (s *Service) parents(ctx context.Context, p project.Name, refs []Ref) ([]Version, error) {
+	vs := make([]Version, 0, len(refs))
+	for _, ref := range refs {
+		_, v, err := s.find(ctx, ActionRead, p, ref)
+		if err != nil {
+			return nil, fault.Wrap(err, "parent %s", ref)
+		}
+		switch v.State {
+		case Rejected:
+			return nil, fault.Wrap(rejected(v), "parent %s", ref)
+		case Deleted:
+			return nil, fault.New(fault.Gone, "parent %s was deleted", v.Ref())
+		case Accepted:
+		}
+		if !slices.ContainsFunc(vs, func(o Version) bool { return o.ID == v.ID }) {
+			vs = append(vs, v)
+		}
+	}
+	slices.SortFunc(vs, func(a, b Version) int { return compareRefs(a.Ref(), b.Ref()) })
+	return vs, nil
+}
+
+func compareRefs(a, b Ref) int {
+	if a.Name != b.Name {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	}
+	return int(a.Number - b.Number)
+}
+
+func lineageOf(vs []Version) []Parent {
+	parents := make([]Parent, len(vs))
+	for i, v := range vs {
+		parents[i] = Parent{Ref: v.Ref().String(), ID: v.ID, ContentDigest: v.ContentDigest}
+	}
+	return parents
+}
+
+// inherit is the residency and classification of what is made from versions.
+// Without any, the label is nil and the class public: nothing is inherited.
+func inherit(vs []Version) (residency.Label, Classification, error) {
+	if len(vs) == 0 {
+		return nil, Public, nil
+	}
+	ps := make([]residency.Parent, len(vs))
+	class := Public
+	for i, v := range vs {
+		ps[i] = residency.Parent{Name: "dataset " + v.Ref().String(), Label: v.Residency}
+		class = project.Strictest(class, v.Classification)
+	}
+	label, err := residency.Derive(ps...)
+	return label, class, err
+}
+
+// confine adds what the dataset's own spec demands to what was inherited.
+func confine(d Dataset, def Defaults, parents []Version, label residency.Label, class Classification) (residency.Label, Classification, error) {
+	if len(parents) == 0 {
+		return residency.Of(def.residency(d.Spec)...), def.classification(d.Spec), nil
+	}
+	if d.Spec.Classification != "" {
+		class = project.Strictest(class, d.Spec.Classification)
+	}
+	if len(d.Spec.Residency) == 0 {
+		return label, class, nil
+	}
+	label, err := residency.Derive(
+		residency.Parent{Name: fmt.Sprintf("the parents of %s", d.Name), Label: label},
+		residency.Parent{Name: fmt.Sprintf("dataset %s as declared", d.Name), Label: d.Spec.Residency})
+	return label, class, err
+}

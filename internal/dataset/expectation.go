@@ -1,0 +1,474 @@
+package dataset
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/zeebo/xxh3"
+)
+
+// Check is what an expectation demands.
+type Check string
+
+// The checks. Nulls satisfy between and in_set, and rows with a null in the key
+// are left out of unique; not_null is there for them.
+const (
+	NotNull  Check = "not_null"
+	Unique   Check = "unique"
+	Between  Check = "between" // bounds included; NaN is outside
+	InSet    Check = "in_set"
+	RowCount Check = "row_count"
+)
+
+// Expectation is a rule for the rows of a version.
+type Expectation struct {
+	Check   Check    `json:"check" doc:"The rule" enum:"not_null,unique,between,in_set,row_count"`
+	Column  string   `json:"column,omitempty" doc:"The column it is about"`
+	Columns []string `json:"columns,omitempty" doc:"For unique: the columns that together are the key"`
+	Min     any      `json:"min,omitempty" doc:"For between and row_count: the least value; a number, or a date or timestamp as text"`
+	Max     any      `json:"max,omitempty" doc:"For between and row_count: the greatest value"`
+	Values  []any    `json:"values,omitempty" doc:"For in_set: the values allowed"`
+	Mostly  float64  `json:"mostly,omitempty" doc:"The share of rows that must satisfy it; 1 when left out" minimum:"0" maximum:"1"`
+}
+
+// String is the expectation in words: "between(temp, -20, 50)".
+func (e Expectation) String() string {
+	var b strings.Builder
+	b.WriteString(string(e.Check) + "(" + strings.Join(e.key(), ", "))
+	switch e.Check {
+	case Between, RowCount:
+		if e.Check == Between {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s, %s", boundText(e.Min), boundText(e.Max))
+	case InSet:
+		for i, v := range e.Values {
+			if i == 10 {
+				fmt.Fprintf(&b, ", … %d more", len(e.Values)-i)
+				break
+			}
+			b.WriteString(", " + scalarText(v))
+		}
+	}
+	b.WriteString(")")
+	if e.Mostly != 0 && e.Mostly != 1 {
+		fmt.Fprintf(&b, " for %g of the rows", e.Mostly)
+	}
+	return b.String()
+}
+
+func boundText(v any) string {
+	if v == nil {
+		return "…"
+	}
+	return scalarText(v)
+}
+
+// key is the columns that the expectation is about.
+func (e Expectation) key() []string {
+	if e.Column != "" {
+		return []string{e.Column}
+	}
+	return e.Columns
+}
+
+// Validate refuses an expectation that says nothing. Error: fault.Invalid.
+func (e Expectation) Validate() error {
+	bad := func(format string, args ...any) error {
+		return fault.New(fault.Invalid, "%s: %s", e.Check, fmt.Sprintf(format, args...))
+	}
+	if e.Column != "" && len(e.Columns) > 0 {
+		return bad("it has both column and columns")
+	}
+	if e.Mostly < 0 || e.Mostly > 1 || math.IsNaN(e.Mostly) {
+		return bad("mostly is %g, not between 0 and 1", e.Mostly)
+	}
+	switch e.Check {
+	case NotNull, Between, InSet:
+		if e.Column == "" {
+			return bad("it names no column")
+		}
+	case Unique:
+		if len(e.key()) == 0 || len(e.key()) > 16 {
+			return bad("it names %d columns, not 1 to 16", len(e.key()))
+		}
+		if k := slices.Sorted(slices.Values(e.key())); len(slices.Compact(k)) != len(e.key()) {
+			return bad("it names a column twice")
+		}
+	case RowCount:
+		if len(e.key()) > 0 {
+			return bad("it is about the table, not a column")
+		}
+	default:
+		return fault.New(fault.Invalid, "there is no check %q", string(e.Check)).WithHint("The checks are not_null, unique, between, in_set and row_count.")
+	}
+	if hasBounds := e.Min != nil || e.Max != nil; hasBounds != (e.Check == Between || e.Check == RowCount) {
+		if hasBounds {
+			return bad("it takes no min or max")
+		}
+		return bad("it has neither min nor max")
+	}
+	for _, v := range []any{e.Min, e.Max} {
+		switch v.(type) {
+		case nil, float64, int, int64, json.Number:
+		case string:
+			if e.Check == RowCount {
+				return bad("%q is not a number", v)
+			}
+		default:
+			return bad("%v is not a number, date or timestamp", v)
+		}
+	}
+	if (len(e.Values) > 0) != (e.Check == InSet) {
+		return bad("values are for in_set, which needs some")
+	}
+	if len(e.Values) > maxSetValues {
+		return bad("%d values are over the limit of %d", len(e.Values), maxSetValues)
+	}
+	for _, v := range e.Values {
+		switch v.(type) {
+		case string, float64, int, int64, bool, json.Number:
+		default:
+			return bad("%v is not a string, number or bool", v)
+		}
+	}
+	return nil
+}
+
+// Result is how an expectation fared on a version.
+type Result struct {
+	Expectation Expectation `json:"expectation"`
+	Passed      bool        `json:"passed"`
+	Checked     int64       `json:"checked"` // rows that it applies to
+	Failed      int64       `json:"failed"`  // of them
+	Problem     string      `json:"problem,omitempty"`
+	Examples    []Example   `json:"examples,omitempty"` // the first failures, at most 5
+}
+
+// Example is a cell that failed. Value is empty, and Hidden set, for
+// confidential and restricted data.
+type Example struct {
+	Row    int64  `json:"row"` // from 1
+	Column string `json:"column"`
+	Value  string `json:"value,omitempty"`
+	Hidden bool   `json:"hidden,omitempty"`
+}
+
+const maxExamples = 5
+
+// String says what failed and where.
+func (r Result) String() string {
+	s := r.Expectation.String()
+	switch {
+	case r.Passed:
+		return s + " holds"
+	case r.Problem != "":
+		return s + " fails: " + r.Problem
+	}
+	s += fmt.Sprintf(" fails for %d of %d rows", r.Failed, r.Checked)
+	if len(r.Examples) > 0 {
+		x := r.Examples[0]
+		s += fmt.Sprintf(", first at row %d, column %q", x.Row, x.Column)
+		if !x.Hidden {
+			s += fmt.Sprintf(": %q", x.Value)
+		}
+	}
+	return s
+}
+
+// checker judges expectations over the batches of one version.
+type checker struct {
+	checks []*check
+	rows   int64
+	budget int // distinct keys that may still be remembered, over all checks
+}
+
+type check struct {
+	e        Expectation
+	cols     []int
+	holds    func(a arrow.Array, i int) bool // of a value that is not null
+	seen     map[[2]uint64]struct{}
+	checked  int64
+	failed   int64
+	problem  string
+	examples []Example
+	hide     bool
+}
+
+// newChecker prepares the expectations for a schema. keys bounds how many
+// distinct keys the unique checks remember together.
+func newChecker(es []Expectation, s Schema, hide bool, keys int) *checker {
+	c := &checker{budget: keys}
+	for _, e := range es {
+		k := &check{e: e, hide: hide}
+		c.checks = append(c.checks, k)
+		for _, name := range e.key() {
+			i := slices.IndexFunc(s, func(f Field) bool { return f.Name == name })
+			if i < 0 {
+				k.problem = fmt.Sprintf("there is no column %q", name)
+				break
+			}
+			k.cols = append(k.cols, i)
+		}
+		if k.problem != "" {
+			continue
+		}
+		var err error
+		switch e.Check {
+		case Between:
+			k.holds, err = betweenOf(s[k.cols[0]].Type, e.Min, e.Max)
+		case InSet:
+			k.holds = inSetOf(s[k.cols[0]].Type, e.Values)
+		case Unique:
+			k.seen = make(map[[2]uint64]struct{})
+		}
+		if err != nil {
+			k.problem = err.Error()
+		}
+	}
+	return c
+}
+
+// add judges a batch. Error: fault.TooLarge when unique keys are too many.
+func (c *checker) add(rec arrow.RecordBatch) error {
+	for _, k := range c.checks {
+		if k.problem != "" {
+			continue
+		}
+		switch k.e.Check {
+		case NotNull:
+			k.notNull(rec.Column(k.cols[0]), c.rows)
+		case Between, InSet:
+			k.values(rec.Column(k.cols[0]), c.rows)
+		case Unique:
+			if err := c.unique(k, rec); err != nil {
+				return err
+			}
+		}
+	}
+	c.rows += rec.NumRows()
+	return nil
+}
+
+func (k *check) fail(a arrow.Array, i int, column string, before int64) {
+	k.failed++
+	if len(k.examples) < maxExamples {
+		x := Example{Row: before + int64(i) + 1, Column: column, Hidden: k.hide}
+		if !k.hide {
+			x.Value = clip(cellText(a, i))
+		}
+		k.examples = append(k.examples, x)
+	}
+}
+
+func clip(s string) string {
+	const most = 200
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+func (k *check) notNull(a arrow.Array, before int64) {
+	k.checked += int64(a.Len())
+	if a.NullN() == 0 {
+		return
+	}
+	for i := range a.Len() {
+		if a.IsNull(i) {
+			k.fail(a, i, k.e.Column, before)
+		}
+	}
+}
+
+func (k *check) values(a arrow.Array, before int64) {
+	for i := range a.Len() {
+		if a.IsNull(i) {
+			continue
+		}
+		k.checked++
+		if !k.holds(a, i) {
+			k.fail(a, i, k.e.Column, before)
+		}
+	}
+}
+
+func (c *checker) unique(k *check, rec arrow.RecordBatch) error {
+	buf := make([]byte, 0, 256)
+rows:
+	for i := range int(rec.NumRows()) {
+		buf = buf[:0]
+		for _, col := range k.cols {
+			a := rec.Column(col)
+			if a.IsNull(i) {
+				continue rows
+			}
+			buf = appendCell(buf, a, i)
+		}
+		k.checked++
+		h := xxh3.Hash128(buf)
+		key := [2]uint64{h.Hi, h.Lo}
+		if _, dup := k.seen[key]; dup {
+			k.fail(joined{rec, k.cols}.first(), i, strings.Join(k.e.key(), ", "), c.rows)
+			if x := &k.examples[len(k.examples)-1]; k.failed <= maxExamples && !k.hide {
+				x.Value = clip(joined{rec, k.cols}.text(i))
+			}
+			continue
+		}
+		if c.budget--; c.budget < 0 {
+			return fault.New(fault.TooLarge, "%s: there are more distinct keys than can be checked at once", k.e).
+				WithHint("Raise dataset.unique_keys (48 bytes of memory for each), or leave the expectation out.")
+		}
+		k.seen[key] = struct{}{}
+	}
+	return nil
+}
+
+// joined is several columns read as one key.
+type joined struct {
+	rec  arrow.RecordBatch
+	cols []int
+}
+
+func (j joined) first() arrow.Array { return j.rec.Column(j.cols[0]) }
+
+func (j joined) text(i int) string {
+	parts := make([]string, len(j.cols))
+	for n, c := range j.cols {
+		parts[n] = cellText(j.rec.Column(c), i)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// results ends the check.
+func (c *checker) results() []Result {
+	out := make([]Result, len(c.checks))
+	for i, k := range c.checks {
+		r := Result{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Examples: k.examples}
+		if k.e.Check == RowCount {
+			r.Checked = c.rows
+			if lo, ok := number(k.e.Min); ok && float64(c.rows) < lo {
+				r.Problem = fmt.Sprintf("there are %d rows", c.rows)
+			}
+			if hi, ok := number(k.e.Max); ok && float64(c.rows) > hi {
+				r.Problem = fmt.Sprintf("there are %d rows", c.rows)
+			}
+			r.Passed = r.Problem == ""
+			out[i] = r
+			continue
+		}
+		mostly := k.e.Mostly
+		if mostly == 0 {
+			mostly = 1
+		}
+		r.Passed = k.problem == "" && float64(k.checked-k.failed) >= mostly*float64(k.checked)
+		out[i] = r
+	}
+	return out
+}
+
+func number(v any) (float64, bool) {
+	switch n := v.(type) {
+	case float64:
+		return n, true
+	case int:
+		return float64(n), true
+	case int64:
+		return float64(n), true
+	case json.Number:
+		f, err := n.Float64()
+		return f, err == nil
+	}
+	return 0, false
+}
+
+// betweenOf makes the comparison for a column's type.
+func betweenOf(t Type, lo, hi any) (func(arrow.Array, int) bool, error) {
+	bound := func(v any, none float64) (float64, error) {
+		if v == nil {
+			return none, nil
+		}
+		s, isText := v.(string)
+		switch {
+		case t.Numeric() && !isText:
+			n, _ := number(v)
+			return n, nil
+		case t == table.Timestamp && isText:
+			if at, err := time.Parse(time.RFC3339Nano, s); err == nil {
+				return float64(at.UnixMicro()), nil
+			}
+			if at, err := time.Parse(time.DateOnly, s); err == nil {
+				return float64(at.UnixMicro()), nil
+			}
+		case t == table.Date && isText:
+			if at, err := time.Parse(time.DateOnly, s); err == nil {
+				return float64(at.Unix() / 86400), nil
+			}
+		}
+		return 0, fmt.Errorf("%s is no bound for a column of %s", scalarText(v), t)
+	}
+	if t == table.String || t == table.Bool {
+		return nil, fmt.Errorf("a column of %s has no order to be between", t)
+	}
+	least, err := bound(lo, math.Inf(-1))
+	if err != nil {
+		return nil, err
+	}
+	most, err := bound(hi, math.Inf(1))
+	if err != nil {
+		return nil, err
+	}
+	return func(a arrow.Array, i int) bool {
+		v := cellNumber(a, i)
+		return v >= least && v <= most
+	}, nil
+}
+
+func inSetOf(t Type, values []any) func(arrow.Array, int) bool {
+	set := make(map[string]bool, len(values))
+	for _, v := range values {
+		s := scalarText(v)
+		if t == table.Timestamp {
+			if at, err := time.Parse(time.RFC3339Nano, s); err == nil {
+				s = timestampText(at.UnixMicro())
+			}
+		}
+		set[s] = true
+	}
+	if t == table.String {
+		return func(a arrow.Array, i int) bool { return set[a.(*array.String).Value(i)] }
+	}
+	return func(a arrow.Array, i int) bool { return set[cellText(a, i)] }
+}
+
+// scalarText is a manifest's scalar as cellText would write it.
+func scalarText(v any) string {
+	switch x := v.(type) {
+	case string:
+		return x
+	case bool:
+		return strconv.FormatBool(x)
+	case int:
+		return strconv.Itoa(x)
+	case int64:
+		return strconv.FormatInt(x, 10)
+	case json.Number:
+		if n, err := x.Int64(); err == nil {
+			return strconv.FormatInt(n, 10)
+		}
+		f, _ := x.Float64()
+		return floatText(f)
+	case float64:
+		return floatText(x)
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,207 @@
+package dataset
+
+import (
+	"bytes"
+	"context"
+	"io"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// Form is how a file's bytes are kept.
+type Form uint8
+
+// The forms.
+const (
+	Enveloped  Form = iota // encrypted by the storage under the dataset's key
+	SelfSealed             // encrypted by the file's own format
+	Plain                  // as they are, for other engines to read
+)
+
+// File names a stored file.
+type File struct {
+	Project project.Name
+	Dataset string // name; its key seals the file
+	Key     string // "projects/p/datasets/weather/dsv_01J…/data-00000.parquet"
+	Form    Form
+}
+
+// owner is the scope whose key seals the dataset's files.
+func owner(dataset string) string { return "dataset/" + dataset }
+
+// Files keeps files.
+type Files interface {
+	// Create begins a file. Nothing of it is visible before Commit returns nil;
+	// then it is there after power loss.
+	Create(ctx context.Context, f File) (FileWriter, error)
+	// Open reads a file at any place. Error: fault.NotFound.
+	Open(ctx context.Context, f File) (FileReader, error)
+	// Remove removes every file whose key begins with the prefix.
+	Remove(ctx context.Context, prefix string) error
+	// URI is where another engine finds a file.
+	URI(key string) string
+}
+
+// FileWriter writes a file. Abort after Commit does nothing.
+type FileWriter interface {
+	io.Writer
+	Commit() error
+	Abort()
+}
+
+// FileReader reads a file. Close it.
+type FileReader interface {
+	io.ReaderAt
+	io.Closer
+	Size() int64
+}
+
+// BlobFiles keeps files in the object store; plain ones go around its
+// encryption straight to the driver, because other engines cannot undo it.
+type BlobFiles struct {
+	Store  *blob.Store
+	Driver blob.Driver
+	// Locate says where other engines find an object: "file:///data/objects/KEY",
+	// "s3://bucket/KEY". nil gives "falaj:KEY".
+	Locate func(key blob.Key) string
+}
+
+var _ Files = (*BlobFiles)(nil)
+
+func (f File) ref() blob.Ref {
+	return blob.Ref{Project: string(f.Project), Owner: owner(f.Dataset), Key: blob.Key(f.Key)}
+}
+
+// Create implements Files.
+func (b *BlobFiles) Create(ctx context.Context, f File) (FileWriter, error) {
+	switch f.Form {
+	case Plain:
+		if err := blob.CheckKey(blob.Key(f.Key)); err != nil {
+			return nil, err
+		}
+		return newPlainWriter(ctx, b.Driver, blob.Key(f.Key)), nil
+	case SelfSealed:
+		w, err := b.Store.Create(ctx, f.ref(), blob.WithSealed())
+		if err != nil {
+			return nil, err
+		}
+		return blobWriter{w}, nil
+	default:
+		w, err := b.Store.Create(ctx, f.ref())
+		if err != nil {
+			return nil, err
+		}
+		return blobWriter{w}, nil
+	}
+}
+
+type blobWriter struct{ *blob.Writer }
+
+func (w blobWriter) Commit() error {
+	_, err := w.Writer.Commit()
+	return err
+}
+
+// plainWriter streams into a driver's Put.
+type plainWriter struct {
+	pipe *io.PipeWriter
+	done chan error
+	end  bool
+}
+
+func newPlainWriter(ctx context.Context, d blob.Driver, key blob.Key) *plainWriter {
+	r, w := io.Pipe()
+	p := &plainWriter{pipe: w, done: make(chan error, 1)}
+	go func() {
+		err := d.Put(ctx, key, r)
+		_ = r.CloseWithError(err)
+		p.done <- err
+	}()
+	return p
+}
+
+func (p *plainWriter) Write(b []byte) (int, error) { return p.pipe.Write(b) }
+
+func (p *plainWriter) Commit() error {
+	if p.end {
+		return fault.New(fault.Internal, "the file is ended already")
+	}
+	p.end = true
+	_ = p.pipe.Close()
+	return <-p.done
+}
+
+func (p *plainWriter) Abort() {
+	if p.end {
+		return
+	}
+	p.end = true
+	_ = p.pipe.CloseWithError(fault.New(fault.Internal, "given up"))
+	<-p.done
+}
+
+// Open implements Files.
+func (b *BlobFiles) Open(ctx context.Context, f File) (FileReader, error) {
+	if f.Form == Plain {
+		if err := blob.CheckKey(blob.Key(f.Key)); err != nil {
+			return nil, err
+		}
+		o, err := b.Driver.Open(ctx, blob.Key(f.Key))
+		if err != nil {
+			return nil, err
+		}
+		return plainReader{o}, nil
+	}
+	r, err := b.Store.OpenAt(ctx, f.ref())
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+type plainReader struct{ blob.Object }
+
+// Remove implements Files.
+func (b *BlobFiles) Remove(ctx context.Context, prefix string) error {
+	var keys []blob.Key
+	if err := b.Store.List(ctx, blob.Key(prefix), func(k blob.Key) error {
+		keys = append(keys, k)
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if err := b.Driver.Delete(ctx, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// URI implements Files.
+func (b *BlobFiles) URI(key string) string {
+	if b.Locate == nil {
+		return "falaj:" + key
+	}
+	return b.Locate(blob.Key(key))
+}
+
+// put writes a small file whole.
+func put(ctx context.Context, files Files, f File, write func(w io.Writer) error) (int64, error) {
+	var buf bytes.Buffer
+	if err := write(&buf); err != nil {
+		return 0, err
+	}
+	w, err := files.Create(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	defer w.Abort()
+	n := int64(buf.Len())
+	if _, err := buf.WriteTo(w); err != nil {
+		return 0, err
+	}
+	return n, w.Commit()
+}

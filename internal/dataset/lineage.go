@@ -1,0 +1,96 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Node is a version in a lineage graph, with what it was made from. A version
+// that is reached more than once is spelled out the first time; later nodes
+// have its name and digest only, and Repeated set.
+type Node struct {
+	Ref      string    `json:"ref"` // "weather@3"
+	ID       VersionID `json:"id"`
+	State    State     `json:"state"`
+	Rows     int64     `json:"rows"`
+	Digest   string    `json:"digest"`
+	Source   *Source   `json:"source,omitempty"`
+	Producer *Producer `json:"producer,omitempty"`
+	Parents  []Node    `json:"parents,omitempty"`
+	Repeated bool      `json:"repeated,omitempty"`
+}
+
+// maxNodes bounds a graph.
+const maxNodes = 10_000
+
+// Graph follows a version's lineage up to the digests of the files. Needs
+// dataset.read on the version; its ancestors, deleted ones too, are named with
+// their digests. Error: fault.TooLarge over 10,000 nodes.
+func (s *Service) Graph(ctx context.Context, p project.Name, ref Ref) (Node, error) {
+	_, v, err := s.find(ctx, ActionRead, p, ref)
+	if err != nil {
+		return Node{}, err
+	}
+	var root Node
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		g := grower{s: s, tx: tx, seen: map[VersionID]bool{}}
+		root, err = g.node(ctx, v)
+		return err
+	})
+	return root, err
+}
+
+type grower struct {
+	s     *Service
+	tx    *store.Tx
+	seen  map[VersionID]bool
+	nodes int
+}
+
+// node spells a version out. Parents are older than what was made of them, so
+// this ends.
+func (g *grower) node(ctx context.Context, v Version) (Node, error) {
+	if g.nodes++; g.nodes > maxNodes {
+		return Node{}, fault.New(fault.TooLarge, "the lineage has more than %d versions", maxNodes).WithHint("Ask for the lineage of one of its parents.")
+	}
+	n := Node{Ref: v.Ref().String(), ID: v.ID, State: v.State, Rows: v.Rows, Digest: v.ContentDigest}
+	if g.seen[v.ID] {
+		n.Repeated = true
+		return n, nil
+	}
+	g.seen[v.ID] = true
+	n.Source, n.Producer = v.Lineage.Source, v.Lineage.Producer
+	for _, parent := range v.Lineage.Parents {
+		pv, err := g.s.cfg.Store.VersionByID(ctx, g.tx, v.Project, parent.ID)
+		if err != nil {
+			return Node{}, fault.Wrap(err, "parent %s of %s", parent.Ref, n.Ref)
+		}
+		if pv.ContentDigest != parent.ContentDigest {
+			return Node{}, fmt.Errorf("%s has another digest than when %s was made of it", parent.Ref, n.Ref)
+		}
+		pn, err := g.node(ctx, pv)
+		if err != nil {
+			return Node{}, err
+		}
+		n.Parents = append(n.Parents, pn)
+	}
+	return n, nil
+}
+
+// Descendants lists the versions that were made directly from a version, oldest
+// first, at most 1,000. Needs dataset.read.
+func (s *Service) Descendants(ctx context.Context, p project.Name, ref Ref) (vs []Version, err error) {
+	_, v, err := s.find(ctx, ActionRead, p, ref)
+	if err != nil {
+		return nil, err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		vs, err = s.cfg.Store.Children(ctx, tx, v.ID, 1000)
+		return err
+	})
+	return vs, err
+}

@@ -1,0 +1,323 @@
+package parser
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/csv"
+	"errors"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// The sample that types are inferred from: the first rows, up to either limit.
+const (
+	sampleRows  = 32 << 10
+	sampleBytes = 8 << 20
+)
+
+// gunzip decompresses under the limits on expansion.
+type gunzip struct {
+	z       *gzip.Reader
+	in      *countReader
+	out     int64
+	limits  Limits
+	checked bool
+}
+
+type countReader struct {
+	r *bufio.Reader
+	n int64
+}
+
+func (c *countReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// ReadByte keeps gzip from reading ahead of what it needs.
+func (c *countReader) ReadByte() (byte, error) {
+	b, err := c.r.ReadByte()
+	if err == nil {
+		c.n++
+	}
+	return b, err
+}
+
+func newGunzip(in *bufio.Reader, limits Limits) (io.Reader, error) {
+	src := &countReader{r: in}
+	z, err := gzip.NewReader(src)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "the gzip header is broken: %v", err)
+	}
+	return &gunzip{z: z, in: src, limits: limits}, nil
+}
+
+func (g *gunzip) Read(p []byte) (int, error) {
+	n, err := g.z.Read(p)
+	g.out += int64(n)
+	if g.out > g.limits.Expanded {
+		return 0, fault.New(fault.TooLarge, "the file is over %d bytes when decompressed", g.limits.Expanded).WithHint("Split it.")
+	}
+	if g.out > 16<<20 && g.out/max(g.in.n, 1) > g.limits.Ratio {
+		return 0, fault.New(fault.TooLarge, "the file expands more than %d-fold, as no table does", g.limits.Ratio).
+			WithHint("Import it decompressed if it is what you mean to import.")
+	}
+	if !g.checked && n >= 2 {
+		g.checked = true
+		if f, ferr := detect(p[:min(n, 4)]); ferr != nil {
+			return 0, ferr
+		} else if f != CSV {
+			return 0, fault.New(fault.Invalid, "the gzip file holds %s, not CSV", f).WithHint("Import what is inside.")
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		var f *fault.Error
+		if !errors.As(err, &f) && !errors.Is(err, io.ErrUnexpectedEOF) || g.in.n == 0 {
+			return n, fault.New(fault.Invalid, "the gzip data is broken after %d bytes: %v", g.out, err)
+		}
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return n, fault.New(fault.Invalid, "the gzip data is cut off after %d bytes", g.out).WithHint("Upload the whole file.")
+		}
+	}
+	return n, err
+}
+
+// recordGuard bounds what one row may make the CSV reader collect.
+type recordGuard struct {
+	r     io.Reader
+	since int // bytes read since the last row was complete
+	limit int
+}
+
+var errRecordTooLarge = errors.New("row too large")
+
+func (g *recordGuard) Read(p []byte) (int, error) {
+	if g.since > g.limit {
+		return 0, errRecordTooLarge
+	}
+	n, err := g.r.Read(p)
+	g.since += n
+	return n, err
+}
+
+type csvReader struct {
+	*csv.Reader
+	guard  *recordGuard
+	req    Request
+	names  []string
+	row    int64 // of the last record read, from 1
+	line   int64 // that it began in
+	expect int64 // the line that a record begins in when no blank line is before it
+}
+
+func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
+	guard := &recordGuard{r: body, limit: req.Limits.Record}
+	in := bufio.NewReaderSize(guard, 64<<10)
+	if bom, _ := in.Peek(3); string(bom) == "\xef\xbb\xbf" {
+		_, _ = in.Discard(3)
+	}
+	r := &csvReader{Reader: csv.NewReader(in), guard: guard, req: req}
+	r.FieldsPerRecord = -1
+	r.ReuseRecord = true
+	if req.Delimiter != "" {
+		r.Comma, _ = utf8.DecodeRuneInString(req.Delimiter)
+	}
+	if err := r.header(); err != nil {
+		return 0, err
+	}
+	sample, err := r.sample()
+	if err != nil {
+		return 0, err
+	}
+	columns, schema, err := plan(r.names, req, sample)
+	if err != nil {
+		return 0, err
+	}
+	b := &batcher{sink: sink, schema: schema.Arrow(), columns: columns, names: r.names}
+	defer b.release()
+	if err := sink.Begin(b.schema); err != nil {
+		return 0, err
+	}
+	for _, rec := range sample {
+		if err := b.add(rec.cells, rec.row, rec.line); err != nil {
+			return 0, err
+		}
+	}
+	sample = nil
+	for {
+		cells, err := r.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		if err := b.add(cells, r.row, r.line); err != nil {
+			return 0, err
+		}
+	}
+	return r.row, b.flush()
+}
+
+func (r *csvReader) header() error {
+	names, err := r.Read()
+	if errors.Is(err, io.EOF) {
+		return fault.New(fault.Invalid, "the file is empty").WithHint("A CSV file begins with a header that names its columns.")
+	}
+	if err != nil {
+		return r.explain(err)
+	}
+	r.names = make([]string, len(names))
+	for i, n := range names {
+		if len(n) > table.MaxName {
+			n = n[:table.MaxName+1]
+		}
+		r.names[i] = strings.Clone(n)
+	}
+	r.guard.since = 0
+	return table.CheckNames(r.names)
+}
+
+// next reads a row. The cells are valid until the next call.
+func (r *csvReader) next() ([]string, error) {
+	cells, err := r.Read()
+	if err != nil {
+		return nil, r.explain(err)
+	}
+	r.row++
+	first, _ := r.FieldPos(0)
+	r.line = int64(first)
+	r.guard.since = 0
+	if r.row > r.req.Limits.Rows {
+		return nil, fault.New(fault.TooLarge, "the file has more than %d rows", r.req.Limits.Rows).WithHint("Split it.")
+	}
+	if len(r.names) == 1 {
+		// The reader skips blank lines. In a file of one column that would drop rows.
+		if r.expect != 0 && r.line > r.expect {
+			return nil, fault.New(fault.Invalid, "line %d is blank, and blank lines of a file with one column are ambiguous", r.expect).
+				WithHint(`Write "" for an empty value, or remove the line.`)
+		}
+		r.expect = r.line + 1 + int64(strings.Count(cells[0], "\n"))
+	}
+	if len(cells) != len(r.names) {
+		where, value := len(r.names)-1, ""
+		if len(cells) < len(r.names) {
+			where = len(cells)
+		} else {
+			value = cells[len(r.names)]
+		}
+		f := fault.New(fault.Invalid, "row %d (line %d) has %d columns instead of %d", r.row, r.line, len(cells), len(r.names))
+		if value != "" {
+			return nil, f.WithHint("After column %q there is %q. Quote cells that hold the delimiter.", r.names[where], value[:min(len(value), 80)])
+		}
+		return nil, f.WithHint("Column %q is where the difference begins.", r.names[where])
+	}
+	for i, c := range cells {
+		if len(c) > r.req.Limits.Field {
+			return nil, fault.New(fault.TooLarge, "row %d (line %d), column %q: a cell of %d bytes is over the limit of %d", r.row, r.line, r.names[i], len(c), r.req.Limits.Field)
+		}
+	}
+	return cells, nil
+}
+
+// explain turns an error of the CSV reader into a fault that names the row.
+func (r *csvReader) explain(err error) error {
+	if errors.Is(err, io.EOF) {
+		return err
+	}
+	if errors.Is(err, errRecordTooLarge) {
+		return fault.New(fault.TooLarge, "row %d is over the limit of %d bytes", r.row+1, r.req.Limits.Record).
+			WithHint("Look for a quote that is never closed, or for a line that never ends, after row %d.", r.row)
+	}
+	var p *csv.ParseError
+	if errors.As(err, &p) {
+		hint := "A cell that holds a quote is quoted itself, and the quote inside is doubled."
+		if errors.Is(p.Err, csv.ErrQuote) && p.Line > p.StartLine {
+			hint = "The quote opened earlier in this row may lack its end."
+		}
+		return fault.New(fault.Invalid, "row %d (line %d), character %d: %v", r.row+1, p.Line, p.Column, p.Err).WithHint("%s", hint)
+	}
+	return err
+}
+
+type sampled struct {
+	cells     []string
+	row, line int64
+}
+
+func (r *csvReader) sample() ([]sampled, error) {
+	var rows []sampled
+	size := 0
+	for len(rows) < sampleRows && size < sampleBytes {
+		cells, err := r.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, sampled{append([]string(nil), cells...), r.row, r.line})
+		for _, c := range cells {
+			size += len(c) + 16
+		}
+	}
+	return rows, nil
+}
+
+// batcher collects rows into batches.
+type batcher struct {
+	sink    Sink
+	schema  *arrow.Schema
+	names   []string
+	columns []*column
+	rows    int
+	bytes   int
+}
+
+func (b *batcher) add(cells []string, row, line int64) error {
+	for i, c := range cells {
+		if why := b.columns[i].add(c); why != "" {
+			f := cellFault(row, line, b.names[i], c, why)
+			if b.columns[i].strict {
+				return f.WithHint("The type was inferred from the first rows. Correct the value, or declare the column's type in the dataset's spec.")
+			}
+			return f.WithHint("Correct the value, or declare another type for the column.")
+		}
+		b.bytes += len(c)
+	}
+	b.rows++
+	if b.rows >= batchRows || b.bytes >= batchBytes {
+		return b.flush()
+	}
+	return nil
+}
+
+func (b *batcher) flush() error {
+	if b.rows == 0 {
+		return nil
+	}
+	cols := make([]arrow.Array, len(b.columns))
+	for i, c := range b.columns {
+		cols[i] = c.build.NewArray()
+	}
+	rec := array.NewRecordBatch(b.schema, cols, int64(b.rows))
+	for _, c := range cols {
+		c.Release()
+	}
+	defer rec.Release()
+	b.rows, b.bytes = 0, 0
+	return b.sink.Write(rec)
+}
+
+func (b *batcher) release() {
+	for _, c := range b.columns {
+		c.build.Release()
+	}
+}

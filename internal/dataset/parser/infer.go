@@ -1,0 +1,118 @@
+package parser
+
+import (
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// candidates are the inferred types in the order of preference. A column gets
+// the first that every cell of the sample which is not null can be read as,
+// and string if there is none, or no such cell.
+var candidates = []table.Type{table.Bool, table.Int64, table.Float64, table.Date, table.Timestamp}
+
+// plan makes the columns: types declared, or inferred from the sample.
+func plan(names []string, req Request, sample []sampled) ([]*column, table.Schema, error) {
+	declared := make(map[string]table.Type, len(req.Columns))
+	for _, c := range req.Columns {
+		declared[c.Name] = c.Type
+	}
+	nulls := newNullSet(req.Nulls)
+	columns := make([]*column, len(names))
+	schema := make(table.Schema, len(names))
+	for i, name := range names {
+		t, ok := declared[name]
+		delete(declared, name)
+		if !ok {
+			t = infer(sample, i, nulls)
+		}
+		columns[i] = newColumn(t, !ok, nulls)
+		schema[i] = table.Field{Name: name, Type: t}
+	}
+	for _, c := range req.Columns {
+		if _, missing := declared[c.Name]; missing {
+			return nil, nil, fault.New(fault.Invalid, "the file has no column %q, which the dataset declares", c.Name).
+				WithHint("The file's columns are %q.", names[:min(len(names), 40)])
+		}
+	}
+	return columns, schema, nil
+}
+
+func infer(sample []sampled, col int, nulls *nullSet) table.Type {
+	seen := false
+	at := 0
+	for _, rec := range sample {
+		cell := rec.cells[col]
+		if nulls.has(cell) {
+			continue
+		}
+		seen = true
+		for !reads(candidates[at], cell) {
+			at++
+			if at == len(candidates) {
+				return table.String
+			}
+			// Cells before this one were read as an earlier type only.
+			return inferFrom(sample, col, nulls, at)
+		}
+	}
+	if !seen {
+		return table.String
+	}
+	return candidates[at]
+}
+
+// inferFrom tries the candidates from at on, each over the whole sample.
+func inferFrom(sample []sampled, col int, nulls *nullSet, at int) table.Type {
+next:
+	for _, t := range candidates[at:] {
+		for _, rec := range sample {
+			if cell := rec.cells[col]; !nulls.has(cell) && !reads(t, cell) {
+				continue next
+			}
+		}
+		return t
+	}
+	return table.String
+}
+
+// reads reports whether a cell is of a type by the strict rules of inference.
+func reads(t table.Type, cell string) bool {
+	switch t {
+	case table.Bool:
+		_, ok := parseBool(cell, true)
+		return ok
+	case table.Int64:
+		_, ok := parseInt(cell, true)
+		return ok
+	case table.Float64:
+		_, ok := parseFloat(cell, true)
+		return ok
+	case table.Date:
+		_, ok := parseDate(cell)
+		return ok
+	case table.Timestamp:
+		_, ok := parseTimestamp(cell)
+		return ok
+	default:
+		return true
+	}
+}
+
+// nullSet finds cells that mean null; most cells differ already in length.
+type nullSet struct {
+	lengths [16]bool
+	values  map[string]bool
+}
+
+func newNullSet(values []string) *nullSet {
+	s := &nullSet{values: make(map[string]bool, len(values))}
+	for _, v := range values {
+		s.values[v] = true
+		s.lengths[min(len(v), len(s.lengths)-1)] = true
+	}
+	return s
+}
+
+func (s *nullSet) has(cell string) bool {
+	return s.lengths[min(len(cell), len(s.lengths)-1)] && s.values[cell]
+}

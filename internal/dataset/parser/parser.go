@@ -1,0 +1,226 @@
+// Package parser turns an uploaded file into Arrow record batches, in a process
+// of its own: whatever a hostile file does to a parser, it does where there are
+// no keys, no database and no network.
+//
+// # Map
+//
+//   - Main is the child: it reads a Request and the file from stdin and writes
+//     record batches, then a Summary, or a fault, to stdout (package child).
+//   - Parse is Main without the pipes, for tests and fuzzing.
+//   - csv.go reads CSV and gzipped CSV, infer.go finds the types of columns,
+//     convert.go reads the cells, parquet.go reads Parquet.
+//
+// # Guarantees
+//
+// The same bytes and Request give the same batches. Memory is bounded by the
+// limits, whatever the file says about itself. Every refusal is a fault that
+// names the row (counted from 1, the header not counted), the column and the
+// value, where there is one.
+package parser
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Format of a file.
+type Format string
+
+// The formats. The empty Format is found out by the content.
+const (
+	CSV     Format = "csv"
+	CSVGzip Format = "csv.gz"
+	Parquet Format = "parquet"
+)
+
+// Column is a column whose type is declared.
+type Column struct {
+	Name string     `json:"name"`
+	Type table.Type `json:"type"`
+}
+
+// Request says how to read the file.
+type Request struct {
+	Format    Format   `json:"format,omitempty"` // refused when the content says otherwise
+	Delimiter string   `json:"delimiter,omitempty"`
+	Nulls     []string `json:"nulls"`             // cells that mean null, as they stand
+	Columns   []Column `json:"columns,omitempty"` // must be in the file; others are inferred
+	Limits    Limits   `json:"limits"`
+}
+
+// Limits bound the work; a zero field means its default.
+type Limits struct {
+	Rows     int64 `json:"rows"`     // default 1,000,000,000
+	Expanded int64 `json:"expanded"` // bytes after decompression, default 64 GiB
+	Ratio    int64 `json:"ratio"`    // of decompression, once 16 MiB have come out; default 200
+	Field    int   `json:"field"`    // bytes in a cell, default 4 MiB
+	Record   int   `json:"record"`   // bytes in a row, default 16 MiB
+	Parquet  int64 `json:"parquet"`  // bytes of a Parquet file, which is held in memory, default 1 GiB
+}
+
+func (l Limits) withDefaults() Limits {
+	def := func(v *int64, d int64) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&l.Rows, 1e9)
+	def(&l.Expanded, 64<<30)
+	def(&l.Ratio, 200)
+	def(&l.Parquet, 1<<30)
+	if l.Field <= 0 {
+		l.Field = 4 << 20
+	}
+	if l.Record <= 0 {
+		l.Record = 16 << 20
+	}
+	return l
+}
+
+// Summary tells what was read.
+type Summary struct {
+	Format Format `json:"format"`
+	Rows   int64  `json:"rows"`
+}
+
+// Sizes of the batches handed on.
+const (
+	batchRows  = 64 << 10
+	batchBytes = 8 << 20
+)
+
+// Main runs the child. What is wrong with the file goes to stdout as a fault; an
+// error is returned only when stdout cannot be written.
+func Main(stdin io.Reader, stdout io.Writer) error {
+	in, out := child.NewReader(stdin), child.NewWriter(stdout)
+	var req Request
+	if err := in.Header(&req); err != nil {
+		return out.Fault(err)
+	}
+	sink := &pipeSink{out: out}
+	sum, err := Parse(in.Stream(), req, sink)
+	if sink.err != nil {
+		return sink.err // nobody is listening
+	}
+	if err != nil {
+		return out.Fault(err)
+	}
+	if err := sink.close(); err != nil {
+		return err
+	}
+	return out.Header(sum)
+}
+
+// Sink takes what is parsed: Begin once, then batches.
+type Sink interface {
+	Begin(schema *arrow.Schema) error
+	Write(rec arrow.RecordBatch) error
+}
+
+type pipeSink struct {
+	out *child.Writer
+	rec *child.RecordWriter
+	err error
+}
+
+func (s *pipeSink) Begin(schema *arrow.Schema) error {
+	s.rec = s.out.Records(schema)
+	return nil
+}
+
+func (s *pipeSink) Write(rec arrow.RecordBatch) error {
+	s.err = s.rec.Write(rec)
+	return s.err
+}
+
+func (s *pipeSink) close() error { return s.rec.Close() }
+
+// Parse reads a file to its end and writes its batches to the sink.
+func Parse(body io.Reader, req Request, sink Sink) (sum Summary, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fault.New(fault.Invalid, "the file cannot be read: %v", p)
+		}
+	}()
+	if err := req.check(); err != nil {
+		return Summary{}, err
+	}
+	req.Limits = req.Limits.withDefaults()
+	in := bufio.NewReaderSize(body, 256<<10)
+	head, err := in.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return Summary{}, err
+	}
+	format, err := detect(head)
+	if err != nil {
+		return Summary{}, err
+	}
+	if req.Format != "" && req.Format != format {
+		return Summary{}, fault.New(fault.Invalid, "the file is %s by its content, not %s", format, req.Format).
+			WithHint("Leave the format out, or name the right one.")
+	}
+	sum.Format = format
+	switch format {
+	case Parquet:
+		sum.Rows, err = parseParquet(in, req, sink)
+	case CSVGzip:
+		zip, zerr := newGunzip(in, req.Limits)
+		if zerr != nil {
+			return Summary{}, zerr
+		}
+		sum.Rows, err = parseCSV(zip, req, sink)
+	default:
+		sum.Rows, err = parseCSV(in, req, sink)
+	}
+	return sum, err
+}
+
+func (r Request) check() error {
+	names := make([]string, 0, len(r.Columns))
+	for _, c := range r.Columns {
+		if !c.Type.Valid() {
+			return fault.New(fault.Invalid, "column %q: there is no type %q", c.Name, string(c.Type)).WithHint("The types are %v.", table.Types())
+		}
+		names = append(names, c.Name)
+	}
+	if len(names) > 0 {
+		return table.CheckNames(names)
+	}
+	return nil
+}
+
+// detect finds the format by the first bytes.
+func detect(head []byte) (Format, error) {
+	starts := func(magic string) bool { return len(head) >= len(magic) && string(head[:len(magic)]) == magic }
+	switch {
+	case starts("PAR1"):
+		return Parquet, nil
+	case starts("PARE"):
+		return "", fault.New(fault.Invalid, "the Parquet file is encrypted").WithHint("Decrypt it before importing; Falaj seals it with its own key.")
+	case starts("\x1f\x8b"):
+		return CSVGzip, nil
+	case starts("PK\x03\x04"):
+		return "", fault.New(fault.Invalid, "the file is a zip archive").WithHint("Unzip it and import the CSV or Parquet file in it.")
+	case starts("\xff\xfe"), starts("\xfe\xff"):
+		return "", fault.New(fault.Invalid, "the file is UTF-16").WithHint("Save it as UTF-8.")
+	case starts("\x28\xb5\x2f\xfd"), starts("BZh"), starts("\xfd7zX"):
+		return "", fault.New(fault.Invalid, "the file is compressed in a way other than gzip").WithHint("Decompress it, or use gzip.")
+	}
+	return CSV, nil
+}
+
+// cellFault is the refusal of one cell.
+func cellFault(row, line int64, column, value, why string) *fault.Error {
+	const most = 80
+	if len(value) > most {
+		value = value[:most] + "…"
+	}
+	return fault.New(fault.Invalid, "row %d (line %d), column %q: %s %s", row, line, column, fmt.Sprintf("%q", value), why)
+}

@@ -1,0 +1,354 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+)
+
+// OpenRequest asks for rows.
+type OpenRequest struct {
+	Project project.Name
+	Ref     Ref
+	Columns []string // in the order wanted; none for all
+	// Where the rows go, for the residency door; this server when both are empty.
+	Where string // "pool home"
+	Zone  residency.Zone
+	// Purpose is in the journal of classified reads: "training set delays".
+	Purpose string
+}
+
+// Open reads an accepted version. The reader gives batches of the six column
+// types; release it. Needs dataset.query. Errors: fault.Conflict for a rejected
+// version, naming the expectation; fault.Gone for a deleted one, or a destroyed
+// key; fault.PermissionDenied where the data may not be; fault.Invalid for an
+// unknown column.
+func (s *Service) Open(ctx context.Context, r OpenRequest) (*Reader, error) {
+	v, err := s.admit(ctx, r, false)
+	if err != nil {
+		return nil, err
+	}
+	return s.read(ctx, v, r.Columns)
+}
+
+// admit passes a read through every door: permission, state, residency, journal.
+func (s *Service) admit(ctx context.Context, r OpenRequest, look bool) (Version, error) {
+	_, v, err := s.find(ctx, ActionQuery, r.Project, r.Ref)
+	if err != nil {
+		return Version{}, err
+	}
+	switch v.State {
+	case Deleted:
+		return Version{}, fault.New(fault.Gone, "%s was deleted", v.Ref()).WithHint("Its digests and lineage remain; import the data again to read it.")
+	case Rejected:
+		if !look {
+			return Version{}, rejected(v)
+		}
+	case Accepted:
+	}
+	where, zone := r.Where, r.Zone
+	if where == "" && zone == "" {
+		where, zone = "this server", s.cfg.Zone
+	}
+	if err := s.cfg.Guard.Pass(ctx, residency.Passage{
+		Project: string(r.Project), What: "dataset " + v.Ref().String(), Label: v.Residency, Where: where, Zone: zone, Action: string(ActionQuery),
+	}); err != nil {
+		return Version{}, err
+	}
+	if _, err := v.Schema.Select(r.Columns); err != nil {
+		return Version{}, fault.Wrap(err, "%s", v.Ref())
+	}
+	return v, s.journal(ctx, v, r)
+}
+
+// journal records a read of classified data and returns when that is synced.
+func (s *Service) journal(ctx context.Context, v Version, r OpenRequest) error {
+	if !v.Classification.Journalled() {
+		return nil
+	}
+	detail := map[string]any{"classification": v.Classification, "digest": v.ContentDigest}
+	if len(r.Columns) > 0 {
+		detail["columns"] = r.Columns
+	}
+	if r.Where != "" {
+		detail["where"] = r.Where
+	}
+	err := s.cfg.Journal.Record(ctx, audit.Entry{
+		Project: string(v.Project), Action: string(ActionQuery), Object: "dataset " + v.Ref().String(), Reason: r.Purpose, Detail: detail,
+	})
+	return fault.Wrap(err, "journaling the read of %s", v.Ref())
+}
+
+// Reader reads a version's rows. It is an array.RecordReader whose batches have
+// the six column types. Not safe for concurrent use; Release it.
+type Reader struct {
+	version Version
+	schema  *arrow.Schema
+	next    func(i int) (array.RecordReader, FileReader, error) // opens data file i
+	refs    atomic.Int64
+	at      int
+	rows    array.RecordReader
+	file    FileReader
+	err     error
+}
+
+var _ array.RecordReader = (*Reader)(nil)
+
+// read opens a version that was admitted.
+func (s *Service) read(ctx context.Context, v Version, columns []string) (*Reader, error) {
+	part, err := v.Schema.Select(columns)
+	if err != nil {
+		return nil, err
+	}
+	seal, err := s.seal(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{version: v, schema: part.Arrow()}
+	r.refs.Store(1)
+	r.next = func(i int) (array.RecordReader, FileReader, error) {
+		form := SelfSealed
+		if v.Protection == Open {
+			form = Plain
+		}
+		f, err := s.cfg.Files.Open(ctx, File{Project: v.Project, Dataset: v.Dataset, Key: v.Files[i].Key, Form: form})
+		if err != nil {
+			return nil, nil, fault.Wrap(err, "opening %s", v.Ref())
+		}
+		own := seal
+		if len(own.Key) > 0 {
+			own.Name = sealName(v.ID, i)
+		}
+		rows, err := table.OpenFile(ctx, f, f.Size(), v.Schema, columns, own)
+		if err != nil {
+			_ = f.Close()
+			return nil, nil, fault.Wrap(err, "opening %s", v.Ref())
+		}
+		return rows, f, nil
+	}
+	// The first file is opened now, so that a missing or damaged one is an error of Open.
+	if err := r.advance(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Reader) advance() (err error) {
+	r.close()
+	r.rows, r.file, err = r.next(r.at)
+	r.at++
+	return err
+}
+
+func (r *Reader) close() {
+	if r.rows != nil {
+		r.rows.Release()
+		_ = r.file.Close()
+		r.rows, r.file = nil, nil
+	}
+}
+
+// Version is what is read.
+func (r *Reader) Version() Version { return r.version }
+
+// Schema has the columns in the order asked for.
+func (r *Reader) Schema() *arrow.Schema { return r.schema }
+
+// Next goes to the next batch.
+func (r *Reader) Next() bool {
+	for r.err == nil && r.rows != nil {
+		if r.rows.Next() {
+			return true
+		}
+		if r.err = r.rows.Err(); r.err != nil || r.at >= len(r.version.Files) {
+			r.close()
+			return false
+		}
+		r.err = r.advance()
+	}
+	return false
+}
+
+// RecordBatch is the current batch, valid until Next.
+func (r *Reader) RecordBatch() arrow.RecordBatch {
+	if r.rows == nil {
+		return nil
+	}
+	return r.rows.RecordBatch()
+}
+
+// Record is RecordBatch.
+//
+// Deprecated: Use RecordBatch.
+func (r *Reader) Record() arrow.RecordBatch { return r.RecordBatch() }
+
+// Err is what ended the reading early.
+func (r *Reader) Err() error { return r.err }
+
+// Retain asks for one Release more.
+func (r *Reader) Retain() { r.refs.Add(1) }
+
+// Release closes the reader with the last reference.
+func (r *Reader) Release() {
+	if r.refs.Add(-1) == 0 {
+		r.close()
+	}
+}
+
+// Table is some rows as people and JSON read them: a value is nil, a string, an
+// int64, a float64 or a bool; timestamps and dates are strings.
+type Table struct {
+	Columns []Column `json:"-"`
+	Names   []string `json:"columns"`
+	Rows    [][]any  `json:"rows"`
+}
+
+// maxPreview bounds a preview.
+const maxPreview = 1000
+
+// Preview gives the first n rows (20 for 0, at most 1,000) of a version, also
+// of a rejected one. Needs dataset.query; otherwise as Open.
+func (s *Service) Preview(ctx context.Context, r OpenRequest, n int) (Table, Version, error) {
+	if n <= 0 {
+		n = 20
+	}
+	v, err := s.admit(ctx, r, true)
+	if err != nil {
+		return Table{}, Version{}, err
+	}
+	rows, err := s.read(ctx, v, r.Columns)
+	if err != nil {
+		return Table{}, Version{}, err
+	}
+	defer rows.Release()
+	t, err := Collect(rows, min(n, maxPreview))
+	return t, v, err
+}
+
+// Collect reads up to limit rows of the six column types.
+func Collect(rows array.RecordReader, limit int) (Table, error) {
+	schema, err := table.FromArrow(rows.Schema())
+	if err != nil {
+		return Table{}, err
+	}
+	t := Table{Names: schema.Names(), Rows: [][]any{}}
+	for _, f := range schema {
+		t.Columns = append(t.Columns, Column{Name: f.Name, Type: f.Type})
+	}
+	for len(t.Rows) < limit && rows.Next() {
+		rec := rows.RecordBatch()
+		for i := range min(int(rec.NumRows()), limit-len(t.Rows)) {
+			row := make([]any, len(schema))
+			for c := range schema {
+				row[c] = cellValue(rec.Column(c), i)
+			}
+			t.Rows = append(t.Rows, row)
+		}
+	}
+	return t, rows.Err()
+}
+
+// cellValue is a value for JSON, which has no NaN: it becomes a string.
+func cellValue(a arrow.Array, i int) any {
+	if a.IsNull(i) {
+		return nil
+	}
+	switch v := a.(type) {
+	case *array.Int64:
+		return v.Value(i)
+	case *array.Float64:
+		if f := v.Value(i); f-f == 0 {
+			return f
+		}
+	case *array.Boolean:
+		return v.Value(i)
+	case *array.String:
+		return strings.Clone(v.Value(i))
+	}
+	return cellText(a, i)
+}
+
+// ExportRequest asks for a version as a file.
+type ExportRequest struct {
+	OpenRequest
+	Dir  string // must exist, be private (0700) and belong to the reader of the file
+	File string // name without directory; "data.parquet" when empty
+}
+
+// Export writes an accepted version as one plain Parquet file into a private
+// directory for a job, which has to remove it. Needs dataset.query; errors as
+// Open. It returns the file's path; a failed export leaves none.
+func (s *Service) Export(ctx context.Context, r ExportRequest) (path string, v Version, err error) {
+	if r.File == "" {
+		r.File = "data.parquet"
+	}
+	root, err := os.OpenRoot(r.Dir)
+	if err != nil {
+		return "", Version{}, fault.Wrap(err, "exporting %s", r.Ref)
+	}
+	defer func() { _ = root.Close() }()
+	info, err := root.Stat(".")
+	if err != nil {
+		return "", Version{}, fault.Wrap(err, "exporting %s", r.Ref)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", Version{}, fault.New(fault.Internal, "the directory for %s is open to others (mode %s)", r.Ref, info.Mode().Perm())
+	}
+	rows, err := s.Open(ctx, r.OpenRequest)
+	if err != nil {
+		return "", Version{}, err
+	}
+	defer rows.Release()
+	f, err := root.OpenFile(r.File, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", Version{}, fault.Wrap(err, "exporting %s", r.Ref)
+	}
+	if err := errors.Join(export(ctx, rows, f), f.Close()); err != nil {
+		_ = root.Remove(r.File)
+		return "", Version{}, fault.Wrap(err, "exporting %s", r.Ref)
+	}
+	return filepath.Join(r.Dir, r.File), rows.Version(), nil
+}
+
+func export(ctx context.Context, rows *Reader, f *os.File) error {
+	schema, err := rows.version.Schema.Select(namesOf(rows.schema))
+	if err != nil {
+		return err
+	}
+	w, err := table.NewFileWriter(f, schema, table.Seal{})
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := w.Write(rows.RecordBatch()); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+func namesOf(s *arrow.Schema) []string {
+	names := make([]string, s.NumFields())
+	for i, f := range s.Fields() {
+		names[i] = f.Name
+	}
+	return names
+}
+

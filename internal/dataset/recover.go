@@ -1,0 +1,31 @@
+package dataset
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Recover removes the files of writes and deletions that this instance's former
+// life, or any other instance long ago, did not finish. Call it at the start,
+// before the first import.
+func (s *Service) Recover(ctx context.Context) error {
+	ctx = identity.With(ctx, identity.Loop("dataset-recovery"))
+	var left []Staging
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		left, err = s.cfg.Store.Stagings(ctx, tx, s.cfg.Instance, s.cfg.Now())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, g := range left {
+		if err := s.clean(ctx, g); err != nil {
+			return fault.Wrap(err, "removing the files of the unfinished %s version %s", g.Dataset, g.ID)
+		}
+		s.cfg.Log.InfoContext(ctx, "removed the files of an unfinished dataset version", "project", g.Project, "dataset", g.Dataset, "version_id", g.ID)
+	}
+	return nil
+}

@@ -1,0 +1,388 @@
+package dataset
+
+import (
+	"context"
+	"encoding/base64"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The actions that datasets ask for.
+const (
+	ActionRead   policy.Action = "dataset.read"   // see schema, statistics, lineage
+	ActionImport policy.Action = "dataset.import" // declare, import, derive
+	ActionQuery  policy.Action = "dataset.query"  // read rows
+	ActionDelete policy.Action = "dataset.delete"
+)
+
+// Authorizer answers whether the context's principal may act.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Guard is the residency door.
+type Guard interface {
+	Pass(ctx context.Context, p residency.Passage) error
+}
+
+// Keys gives the 32-byte keys that seal data files.
+type Keys interface {
+	DataKey(ctx context.Context, project, owner, use string) ([]byte, error)
+}
+
+// Defaults are a project's, for specs that leave them out.
+type Defaults struct {
+	Residency      residency.Label
+	Classification Classification
+}
+
+// residency is where data under a spec may be.
+func (d Defaults) residency(s Spec) residency.Label {
+	if len(s.Residency) > 0 {
+		return s.Residency
+	}
+	return residency.Of(d.Residency.Zones()...)
+}
+
+// classification is how sensitive data under a spec is.
+func (d Defaults) classification(s Spec) Classification {
+	switch {
+	case s.Classification != "":
+		return s.Classification
+	case d.Classification != "":
+		return d.Classification
+	}
+	return Internal
+}
+
+func (s *Service) defaults(ctx context.Context, p project.Name) (Defaults, error) {
+	if s.cfg.Defaults == nil {
+		return Defaults{}, nil
+	}
+	d, err := s.cfg.Defaults(ctx, p)
+	return d, fault.Wrap(err, "reading the defaults of project %s", p)
+}
+
+// Config is what a Service needs.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Files      Files
+	Keys       Keys
+	Authorizer Authorizer
+	Guard      Guard
+	Journal    audit.Journal
+	Launcher   child.Launcher
+	// Defaults looks a project's up; nil gives every project home and internal.
+	Defaults func(ctx context.Context, p project.Name) (Defaults, error)
+	Log      *slog.Logger // nil discards
+
+	Zone     residency.Zone // where this server is; home when empty
+	Instance string         // names this server among those that share the database; never two at a time
+
+	Limits Limits
+	Now    func() time.Time // nil is time.Now
+}
+
+// Limits bound sizes and waits. A zero field means its default.
+type Limits struct {
+	Upload        resource.Bytes // of one uploaded file; 16 GiB
+	Parser        parser.Limits  // see there
+	ParserMemory  resource.Bytes // of the process that parses; 2 GiB
+	ImportTime    time.Duration  // from the first byte to the version; 2 h
+	DataFile      resource.Bytes // of one data file, about; 256 MiB
+	UniqueKeys    int            // that the unique expectations of an import remember; 20,000,000
+	QueryMemory   resource.Bytes // of DuckDB; 1 GiB
+	QueryTime     time.Duration  // 2 min
+	QueryRows     int64          // of a result; 50,000,000
+	QueryInput    int64          // rows handed to a query; 200,000,000
+	Queries       int            // at a time; 4
+	Imports       int            // at a time; 4
+	QueueTime     time.Duration  // waiting for one of them to end; 1 min
+	SQL           int            // bytes of a query's text; 256 KiB
+	MetadataDepth int            // accepted versions in a table's metadata; 1,000
+}
+
+func (l Limits) withDefaults() Limits {
+	orDefault(&l.Upload, 16*resource.GiB)
+	orDefault(&l.ParserMemory, 2*resource.GiB)
+	orDefault(&l.ImportTime, 2*time.Hour)
+	orDefault(&l.DataFile, 256*resource.MiB)
+	orDefault(&l.UniqueKeys, 20_000_000)
+	orDefault(&l.QueryMemory, resource.GiB)
+	orDefault(&l.QueryTime, 2*time.Minute)
+	orDefault(&l.QueryRows, 50_000_000)
+	orDefault(&l.QueryInput, 200_000_000)
+	orDefault(&l.Queries, 4)
+	orDefault(&l.Imports, 4)
+	orDefault(&l.QueueTime, time.Minute)
+	orDefault(&l.SQL, 256<<10)
+	orDefault(&l.MetadataDepth, 1000)
+	return l
+}
+
+func orDefault[T ~int | ~int64](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+// Service is the only way to datasets. Safe for concurrent use.
+//
+// Every method may fail with fault.PermissionDenied; those that name a dataset
+// with fault.NotFound; those that take data with fault.Invalid.
+type Service struct {
+	cfg     Config
+	limits  Limits
+	imports chan struct{} // a place per import at a time
+	queries chan struct{}
+}
+
+// New makes a service. Call Recover before using it.
+func New(cfg Config) *Service {
+	if cfg.Zone == "" {
+		cfg.Zone = residency.Home
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	l := cfg.Limits.withDefaults()
+	return &Service{cfg: cfg, limits: l, imports: make(chan struct{}, l.Imports), queries: make(chan struct{}, l.Queries)}
+}
+
+// take waits for a free place.
+func (s *Service) take(ctx context.Context, places chan struct{}, what string) (free func(), err error) {
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	default:
+	}
+	t := time.NewTimer(s.limits.QueueTime)
+	defer t.Stop()
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-t.C:
+		return nil, fault.New(fault.Exhausted, "%d %s run already", cap(places), what).WithHint("Try again when one has ended.")
+	}
+}
+
+// object is what the policy is asked about.
+func (s *Service) object(d Dataset, v *Version) policy.Object {
+	o := policy.Object{
+		Project: string(d.Project), Kind: objectKind, Name: d.Name, Owner: d.Owner,
+		Classification: string(d.Spec.Classification), Residency: d.Spec.Residency,
+	}
+	if v != nil {
+		o.Name, o.Classification, o.Residency = v.Ref().String(), string(v.Classification), v.Residency
+	}
+	return o
+}
+
+// allowed loads a dataset that the caller may act on. Who may not is told so
+// whether it exists or not.
+func (s *Service) allowed(ctx context.Context, action policy.Action, p project.Name, name string) (Dataset, error) {
+	if err := id.CheckName("dataset name", name); err != nil {
+		return Dataset{}, err
+	}
+	d, err := s.load(ctx, p, name)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return Dataset{}, err
+	}
+	object := policy.Object{Project: string(p), Kind: objectKind, Name: name}
+	if err == nil {
+		object = s.object(d, nil)
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, action, object); err != nil {
+		return Dataset{}, err
+	}
+	return d, err
+}
+
+func (s *Service) load(ctx context.Context, p project.Name, name string) (d Dataset, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err = s.live(ctx, tx, p, name)
+		return err
+	})
+	return d, err
+}
+
+func (s *Service) live(ctx context.Context, tx *store.Tx, p project.Name, name string) (Dataset, error) {
+	d, err := s.cfg.Store.Dataset(ctx, tx, p, name)
+	if err == nil && d.Deleted {
+		err = fault.New(fault.NotFound, "there is no dataset %q", name)
+	}
+	if fault.Is(err, fault.NotFound) {
+		return Dataset{}, fault.New(fault.NotFound, "there is no dataset %q in project %s", name, p).
+			WithHint("Apply a manifest of kind Dataset first, or look for its name with `falaj get datasets`.")
+	}
+	return d, err
+}
+
+// resolve finds the version that a ref names in a transaction.
+func (s *Service) resolve(ctx context.Context, tx *store.Tx, d Dataset, number int64) (Version, error) {
+	if number == 0 {
+		number = d.Accepted
+		if number == 0 {
+			if d.Latest == 0 {
+				return Version{}, fault.New(fault.NotFound, "dataset %s has no versions", d.Name).WithHint("Import a file: falaj dataset import %s FILE", d.Name)
+			}
+			v, err := s.cfg.Store.Version(ctx, tx, d.ID, d.Latest)
+			if err != nil {
+				return Version{}, err
+			}
+			if v.State == Rejected {
+				return Version{}, rejected(v)
+			}
+			return Version{}, fault.New(fault.NotFound, "dataset %s has no accepted version", d.Name)
+		}
+	}
+	v, err := s.cfg.Store.Version(ctx, tx, d.ID, number)
+	if fault.Is(err, fault.NotFound) {
+		return Version{}, fault.New(fault.NotFound, "there is no version %s", Ref{d.Name, number}).WithHint("Its newest version is %d.", d.Latest)
+	}
+	return v, err
+}
+
+// rejected is why a version cannot be used.
+func rejected(v Version) error {
+	return fault.New(fault.Conflict, "%s is rejected: %s", v.Ref(), v.Reason).
+		WithHint("Correct the data and import it again, or change the expectation.")
+}
+
+// One gives a dataset. Needs dataset.read.
+func (s *Service) One(ctx context.Context, p project.Name, name string) (Dataset, error) {
+	return s.allowed(ctx, ActionRead, p, name)
+}
+
+// Version gives a version, whatever its state. Needs dataset.read.
+func (s *Service) Version(ctx context.Context, p project.Name, ref Ref) (Version, error) {
+	_, v, err := s.find(ctx, ActionRead, p, ref)
+	return v, err
+}
+
+// find loads a version that the caller may act on.
+func (s *Service) find(ctx context.Context, action policy.Action, p project.Name, ref Ref) (d Dataset, v Version, err error) {
+	if err := id.CheckName("dataset name", ref.Name); err != nil {
+		return Dataset{}, Version{}, err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if d, err = s.live(ctx, tx, p, ref.Name); err != nil {
+			return err
+		}
+		v, err = s.resolve(ctx, tx, d, ref.Number)
+		return err
+	})
+	object := policy.Object{Project: string(p), Kind: objectKind, Name: ref.String()}
+	switch {
+	case err == nil:
+		object = s.object(d, &v)
+	case d.ID != "":
+		object = s.object(d, nil)
+		object.Name = ref.String()
+	}
+	if aerr := s.cfg.Authorizer.Allow(ctx, action, object); aerr != nil {
+		return Dataset{}, Version{}, aerr
+	}
+	return d, v, err
+}
+
+// Page asks for a part of a list.
+type Page struct {
+	Size  int    // 0 is 100, at most 1,000
+	Token string // from the page before
+}
+
+func (p Page) size() int {
+	if p.Size <= 0 {
+		return 100
+	}
+	return min(p.Size, 1000)
+}
+
+// List lists the datasets that the caller may read, by name; next is the token
+// of the following page. Needs dataset.read.
+func (s *Service) List(ctx context.Context, p project.Name, page Page) (ds []Dataset, next string, err error) {
+	var only []string
+	who := identity.From(ctx)
+	names, every := who.Objects(string(ActionRead))
+	if who.Narrowed() && !every {
+		// A token that names its objects lists what it names.
+		only = append([]string{}, names...)
+	} else if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
+		return nil, "", err
+	}
+	after, err := base64.RawURLEncoding.DecodeString(page.Token)
+	if err != nil {
+		return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		ds, err = s.cfg.Store.Datasets(ctx, tx, p, only, string(after), page.size()+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(ds) > page.size() {
+		ds = ds[:page.size()]
+		next = base64.RawURLEncoding.EncodeToString([]byte(ds[len(ds)-1].Name))
+	}
+	if only == nil {
+		return ds, next, nil
+	}
+	// The names come from the token alone; whether its principal may is asked of each.
+	kept := ds[:0]
+	for _, d := range ds {
+		err := s.cfg.Authorizer.Allow(ctx, ActionRead, s.object(d, nil))
+		if err == nil {
+			kept = append(kept, d)
+		} else if !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound) {
+			return nil, "", err
+		}
+	}
+	return kept, next, nil
+}
+
+// Versions lists a dataset's versions, newest first. Needs dataset.read.
+func (s *Service) Versions(ctx context.Context, p project.Name, name string, page Page) (vs []Version, next string, err error) {
+	d, err := s.allowed(ctx, ActionRead, p, name)
+	if err != nil {
+		return nil, "", err
+	}
+	below := int64(0)
+	if page.Token != "" {
+		if below, err = strconv.ParseInt(page.Token, 10, 64); err != nil || below < 1 {
+			return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+		}
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		vs, err = s.cfg.Store.Versions(ctx, tx, d.ID, "", below, page.size()+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(vs) > page.size() {
+		vs = vs[:page.size()]
+		next = strconv.FormatInt(vs[len(vs)-1].Number, 10)
+	}
+	return vs, next, nil
+}

@@ -1,0 +1,40 @@
+package dataset
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Store is what the service needs of a database. Methods run in the caller's
+// transaction. What is not there is fault.NotFound; nothing else is decided
+// here.
+type Store interface {
+	// Dataset finds a dataset by name, deleted ones too.
+	Dataset(ctx context.Context, tx *store.Tx, p project.Name, name string) (Dataset, error)
+	PutDataset(ctx context.Context, tx *store.Tx, d Dataset) error
+	// Datasets lists live ones by name after a name; only narrows to names
+	// unless it is nil.
+	Datasets(ctx context.Context, tx *store.Tx, p project.Name, only []string, after string, limit int) ([]Dataset, error)
+
+	InsertVersion(ctx context.Context, tx *store.Tx, v Version) error
+	// UpdateVersion keeps a version's state and what the document says.
+	UpdateVersion(ctx context.Context, tx *store.Tx, v Version) error
+	Version(ctx context.Context, tx *store.Tx, d ID, number int64) (Version, error)
+	VersionByID(ctx context.Context, tx *store.Tx, p project.Name, id VersionID) (Version, error)
+	// Twin finds the version with a fingerprint that is not deleted.
+	Twin(ctx context.Context, tx *store.Tx, d ID, fingerprint string) (Version, error)
+	// Versions lists newest first, below a number (0 for all); state narrows
+	// unless it is empty.
+	Versions(ctx context.Context, tx *store.Tx, d ID, state State, below int64, limit int) ([]Version, error)
+	// Children lists versions that have the version as a parent, oldest first.
+	Children(ctx context.Context, tx *store.Tx, id VersionID, limit int) ([]Version, error)
+
+	InsertStaging(ctx context.Context, tx *store.Tx, s Staging) error
+	DeleteStaging(ctx context.Context, tx *store.Tx, id VersionID) error
+	// Stagings lists those of an instance, and those of others whose deadline
+	// has passed.
+	Stagings(ctx context.Context, tx *store.Tx, instance string, now time.Time) ([]Staging, error)
+}

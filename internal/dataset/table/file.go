@@ -1,0 +1,230 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// RowGroup is the most rows that a row group of a data file has.
+const RowGroup = 128 << 10
+
+// readBatch is how many rows a reader gives at once.
+const readBatch = 32 << 10
+
+// Seal encrypts a data file: the key (32 bytes) and the name that the file's
+// parts are bound to, so that no file passes for another. Both are needed to
+// read it; neither is in the file. The zero Seal leaves files plain.
+type Seal struct {
+	Key  []byte
+	Name string
+}
+
+func (s Seal) plain() bool { return len(s.Key) == 0 }
+
+// FileWriter writes one data file. Not safe for concurrent use.
+type FileWriter struct {
+	out    *counter
+	pq     *pqarrow.FileWriter
+	schema *arrow.Schema
+	rows   int64
+}
+
+// NewFileWriter begins a data file. The caller owns w.
+func NewFileWriter(w io.Writer, s Schema, seal Seal) (*FileWriter, error) {
+	opts := []parquet.WriterProperty{
+		parquet.WithCompression(compress.Codecs.Snappy),
+		parquet.WithMaxRowGroupLength(RowGroup),
+		parquet.WithCreatedBy("falaj"),
+		parquet.WithVersion(parquet.V2_LATEST),
+		parquet.WithStats(seal.plain()), // no column bounds beside sealed data, even encrypted
+	}
+	if !seal.plain() {
+		opts = append(opts, parquet.WithEncryptionProperties(parquet.NewFileEncryptionProperties(string(seal.Key),
+			parquet.WithAlg(parquet.AesGcm), parquet.WithAadPrefix(seal.Name), parquet.DisableAadPrefixStorage())))
+	}
+	out := &counter{w: w}
+	schema := s.Arrow()
+	pq, err := pqarrow.NewFileWriter(schema, out, parquet.NewWriterProperties(opts...), pqarrow.NewArrowWriterProperties())
+	if err != nil {
+		return nil, fmt.Errorf("beginning a data file: %w", err)
+	}
+	return &FileWriter{out: out, pq: pq, schema: schema}, nil
+}
+
+// Write adds a batch whose columns are of the schema's types.
+func (w *FileWriter) Write(rec arrow.RecordBatch) error {
+	if rec.NumRows() == 0 {
+		return nil
+	}
+	own := array.NewRecordBatch(w.schema, rec.Columns(), rec.NumRows())
+	defer own.Release()
+	w.rows += rec.NumRows()
+	return w.pq.WriteBuffered(own)
+}
+
+// Rows is the count of rows written.
+func (w *FileWriter) Rows() int64 { return w.rows }
+
+// Bytes is how much of the file has been written out.
+func (w *FileWriter) Bytes() int64 { return w.out.n }
+
+// Close writes the footer. The file is whole when it returns nil.
+func (w *FileWriter) Close() error { return w.pq.Close() }
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// OpenFile reads columns of a data file (all of s for none), in the order asked.
+// s is the schema that the file was written with. The reader gives batches of
+// the six types; Release it before closing r. Error: fault.Internal when the
+// file is not what was written.
+func OpenFile(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns []string, seal Seal) (array.RecordReader, error) {
+	part, err := s.Select(columns)
+	if err != nil {
+		return nil, err
+	}
+	props := parquet.NewReaderProperties(memory.DefaultAllocator)
+	if !seal.plain() {
+		props.FileDecryptProps = parquet.NewFileDecryptionProperties(
+			parquet.WithFooterKey(string(seal.Key)), parquet.WithDecryptAadPrefix(seal.Name))
+	}
+	pf, err := openParquet(r, size, props)
+	if err != nil {
+		return nil, err
+	}
+	pq, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: readBatch}, memory.DefaultAllocator)
+	if err != nil {
+		return nil, broken(err)
+	}
+	have, err := pq.Schema()
+	if err != nil {
+		return nil, broken(err)
+	}
+	if have.NumFields() != len(s) {
+		return nil, broken(fmt.Errorf("%d columns instead of %d", have.NumFields(), len(s)))
+	}
+	// Parquet gives columns in file order whatever is asked, so order holds the
+	// place of each wanted column in what comes.
+	want := make(map[string]bool, len(part))
+	for _, f := range part {
+		want[f.Name] = true
+	}
+	var indices []int
+	place := make(map[string]int, len(part))
+	for i, f := range s {
+		if have.Field(i).Name != f.Name || !arrow.TypeEqual(have.Field(i).Type, f.Type.Arrow()) {
+			return nil, broken(fmt.Errorf("column %d is %q of %s instead of %q of %s", i+1, have.Field(i).Name, have.Field(i).Type, f.Name, f.Type.Arrow()))
+		}
+		if want[f.Name] {
+			place[f.Name] = len(indices)
+			indices = append(indices, i)
+		}
+	}
+	order := make([]int, len(part))
+	for i, f := range part {
+		order[i] = place[f.Name]
+	}
+	if pf.NumRows() == 0 {
+		rr, err := array.NewRecordReader(part.Arrow(), nil)
+		return rr, err
+	}
+	rows, err := pq.GetRecordReader(ctx, indices, nil)
+	if err != nil {
+		return nil, broken(err)
+	}
+	return &fileReader{RecordReader: rows, schema: part.Arrow(), order: order}, nil
+}
+
+func broken(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fault.New(fault.Internal, "the data file is not what was written: %w", err)
+}
+
+// openParquet turns the library's panics on foreign bytes into errors.
+func openParquet(r io.ReaderAt, size int64, props *parquet.ReaderProperties) (pf *file.Reader, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = broken(fmt.Errorf("%v", p))
+		}
+	}()
+	pf, err = file.NewParquetReader(io.NewSectionReader(r, 0, size), file.WithReadProps(props))
+	if err != nil {
+		return nil, broken(err)
+	}
+	return pf, nil
+}
+
+// fileReader gives the batches of a file under the table's schema.
+type fileReader struct {
+	array.RecordReader
+	schema *arrow.Schema
+	order  []int
+	cur    arrow.RecordBatch
+	err    error
+}
+
+func (r *fileReader) Schema() *arrow.Schema { return r.schema }
+
+func (r *fileReader) Next() (more bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.err, more = broken(fmt.Errorf("%v", p)), false
+		}
+	}()
+	if r.cur != nil {
+		r.cur.Release()
+		r.cur = nil
+	}
+	if r.err != nil || !r.RecordReader.Next() {
+		return false
+	}
+	rec := r.RecordReader.RecordBatch()
+	cols := make([]arrow.Array, len(r.order))
+	for i, j := range r.order {
+		cols[i] = rec.Column(j)
+	}
+	r.cur = array.NewRecordBatch(r.schema, cols, rec.NumRows())
+	return true
+}
+
+func (r *fileReader) RecordBatch() arrow.RecordBatch { return r.cur }
+func (r *fileReader) Record() arrow.RecordBatch      { return r.cur }
+
+func (r *fileReader) Err() error {
+	if r.err != nil {
+		return r.err
+	}
+	if err := r.RecordReader.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return broken(err)
+	}
+	return nil
+}
+
+func (r *fileReader) Release() {
+	if r.cur != nil {
+		r.cur.Release()
+		r.cur = nil
+	}
+	r.RecordReader.Release()
+}

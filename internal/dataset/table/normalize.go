@@ -1,0 +1,293 @@
+package table
+
+import (
+	"math"
+	"time"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Normal is the type that a column of an Arrow type is kept as. Integers become
+// int64, floating point and decimals float64 (decimals without fraction int64),
+// timestamps UTC microseconds, dictionaries what they hold. Error:
+// fault.Invalid for nested and binary types, with what to do.
+func Normal(name string, dt arrow.DataType) (Type, error) {
+	switch dt.ID() {
+	case arrow.STRING, arrow.LARGE_STRING, arrow.STRING_VIEW, arrow.NULL:
+		return String, nil
+	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64:
+		return Int64, nil
+	case arrow.FLOAT16, arrow.FLOAT32, arrow.FLOAT64:
+		return Float64, nil
+	case arrow.DECIMAL32, arrow.DECIMAL64, arrow.DECIMAL128, arrow.DECIMAL256:
+		if d, ok := dt.(arrow.DecimalType); ok && d.GetScale() == 0 {
+			return Int64, nil
+		}
+		return Float64, nil
+	case arrow.BOOL:
+		return Bool, nil
+	case arrow.TIMESTAMP:
+		return Timestamp, nil
+	case arrow.DATE32, arrow.DATE64:
+		return Date, nil
+	case arrow.DICTIONARY:
+		if d, ok := dt.(*arrow.DictionaryType); ok && d.ValueType.ID() != arrow.DICTIONARY {
+			return Normal(name, d.ValueType)
+		}
+	case arrow.EXTENSION:
+		if e, ok := dt.(arrow.ExtensionType); ok {
+			return Normal(name, e.StorageType())
+		}
+	}
+	return "", fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", name, dt).
+		WithHint("Cast it to one of string, int64, float64, bool, timestamp or date, or leave it out.")
+}
+
+// NormalSchema is the schema that batches of an Arrow schema are kept as.
+func NormalSchema(a *arrow.Schema) (Schema, error) {
+	s := make(Schema, a.NumFields())
+	for i, f := range a.Fields() {
+		t, err := Normal(f.Name, f.Type)
+		if err != nil {
+			return nil, err
+		}
+		s[i] = Field{Name: f.Name, Type: t}
+	}
+	return s, CheckNames(s.Names())
+}
+
+// Normalize brings a batch to the types of its NormalSchema. row is the number
+// of the batch's first row, counted from 1, for messages. A value that the type
+// cannot hold exactly (an integer over 63 bits, time below the microsecond, text
+// that is not UTF-8) is fault.Invalid with row and column. Release the result.
+func Normalize(rec arrow.RecordBatch, s Schema, row int64) (arrow.RecordBatch, error) {
+	cols := make([]arrow.Array, len(s))
+	defer func() {
+		for _, c := range cols {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i, f := range s {
+		col, err := normalizeColumn(rec.Column(i), f, row)
+		if err != nil {
+			return nil, err
+		}
+		cols[i] = col
+	}
+	return array.NewRecordBatch(s.Arrow(), cols, rec.NumRows()), nil
+}
+
+func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
+	if arrow.TypeEqual(a.DataType(), f.Type.Arrow()) && f.Type != String {
+		a.Retain()
+		return a, nil
+	}
+	refuse := func(i int, why string) error {
+		return fault.New(fault.Invalid, "row %d, column %q: %s", row+int64(i), f.Name, why)
+	}
+	if e, ok := a.(array.ExtensionArray); ok {
+		a = e.Storage()
+	}
+	at := func(i int) int { return i }
+	rows := a
+	if d, ok := a.(*array.Dictionary); ok {
+		a, at = d.Dictionary(), d.GetValueIndex
+		if e, ok := a.(array.ExtensionArray); ok {
+			a = e.Storage()
+		}
+	}
+	switch f.Type {
+	case String:
+		value, ok := stringsOf(a)
+		if !ok {
+			return nil, refuse(0, "unreadable as string")
+		}
+		b := array.NewStringBuilder(memory.DefaultAllocator)
+		return build(b, rows, a, at, func(i, j int) error {
+			v := value(j)
+			if !utf8.ValidString(v) {
+				return refuse(i, "the text is not UTF-8")
+			}
+			b.Append(v)
+			return nil
+		})
+	case Int64:
+		value, ok := intsOf(a)
+		if !ok {
+			return nil, refuse(0, "unreadable as int64")
+		}
+		b := array.NewInt64Builder(memory.DefaultAllocator)
+		return build(b, rows, a, at, func(i, j int) error {
+			v, fits := value(j)
+			if !fits {
+				return refuse(i, a.ValueStr(j)+" does not fit 64 bits with sign")
+			}
+			b.Append(v)
+			return nil
+		})
+	case Float64:
+		value, ok := floatsOf(a)
+		if !ok {
+			return nil, refuse(0, "unreadable as float64")
+		}
+		b := array.NewFloat64Builder(memory.DefaultAllocator)
+		return build(b, rows, a, at, func(_, j int) error { b.Append(value(j)); return nil })
+	case Bool:
+		v, ok := a.(*array.Boolean)
+		if !ok {
+			return nil, refuse(0, "unreadable as bool")
+		}
+		b := array.NewBooleanBuilder(memory.DefaultAllocator)
+		return build(b, rows, a, at, func(_, j int) error { b.Append(v.Value(j)); return nil })
+	case Timestamp:
+		v, ok := a.(*array.Timestamp)
+		t, ok2 := a.DataType().(*arrow.TimestampType)
+		if !ok || !ok2 {
+			return nil, refuse(0, "unreadable as timestamp")
+		}
+		b := array.NewTimestampBuilder(memory.DefaultAllocator, arrow.FixedWidthTypes.Timestamp_us.(*arrow.TimestampType))
+		return build(b, rows, a, at, func(i, j int) error {
+			us, exact := micros(int64(v.Value(j)), t.Unit)
+			if !exact {
+				return refuse(i, "the time "+a.ValueStr(j)+" is not a whole number of microseconds in range")
+			}
+			b.Append(arrow.Timestamp(us))
+			return nil
+		})
+	case Date:
+		b := array.NewDate32Builder(memory.DefaultAllocator)
+		switch v := a.(type) {
+		case *array.Date64:
+			const day = 24 * time.Hour / time.Millisecond
+			return build(b, rows, a, at, func(i, j int) error {
+				ms := int64(v.Value(j))
+				if ms%int64(day) != 0 || ms/int64(day) > math.MaxInt32 || ms/int64(day) < math.MinInt32 {
+					return refuse(i, a.ValueStr(j)+" is not a day")
+				}
+				b.Append(arrow.Date32(ms / int64(day)))
+				return nil
+			})
+		case *array.Date32:
+			return build(b, rows, a, at, func(_, j int) error { b.Append(v.Value(j)); return nil })
+		}
+	}
+	return nil, refuse(0, "unreadable as "+string(f.Type))
+}
+
+// build runs append for each row that is not null; rows may be a dictionary
+// array over values.
+func build(b array.Builder, rows, values arrow.Array, at func(int) int, add func(i, j int) error) (arrow.Array, error) {
+	defer b.Release()
+	b.Reserve(rows.Len())
+	for i := range rows.Len() {
+		if rows.IsNull(i) {
+			b.AppendNull()
+			continue
+		}
+		j := at(i)
+		if values.IsNull(j) {
+			b.AppendNull()
+			continue
+		}
+		if err := add(i, j); err != nil {
+			return nil, err
+		}
+	}
+	return b.NewArray(), nil
+}
+
+func stringsOf(a arrow.Array) (func(int) string, bool) {
+	switch v := a.(type) {
+	case *array.String:
+		return v.Value, true
+	case *array.LargeString:
+		return v.Value, true
+	case *array.StringView:
+		return v.Value, true
+	case *array.Null:
+		return func(int) string { return "" }, true
+	}
+	return nil, false
+}
+
+func intsOf(a arrow.Array) (func(int) (int64, bool), bool) {
+	switch v := a.(type) {
+	case *array.Int8:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Int16:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Int32:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Int64:
+		return func(i int) (int64, bool) { return v.Value(i), true }, true
+	case *array.Uint8:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Uint16:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Uint32:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Uint64:
+		return func(i int) (int64, bool) {
+			u := v.Value(i)
+			return int64(u), u <= math.MaxInt64 //nolint:gosec // the second result says whether it fits
+		}, true
+	case *array.Decimal32:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Decimal64:
+		return func(i int) (int64, bool) { return int64(v.Value(i)), true }, true
+	case *array.Decimal128:
+		return func(i int) (int64, bool) {
+			b := v.Value(i).BigInt()
+			return b.Int64(), b.IsInt64()
+		}, true
+	case *array.Decimal256:
+		return func(i int) (int64, bool) {
+			b := v.Value(i).BigInt()
+			return b.Int64(), b.IsInt64()
+		}, true
+	}
+	return nil, false
+}
+
+func floatsOf(a arrow.Array) (func(int) float64, bool) {
+	var scale int32
+	if d, ok := a.DataType().(arrow.DecimalType); ok {
+		scale = d.GetScale()
+	}
+	switch v := a.(type) {
+	case *array.Float16:
+		return func(i int) float64 { return float64(v.Value(i).Float32()) }, true
+	case *array.Float32:
+		return func(i int) float64 { return float64(v.Value(i)) }, true
+	case *array.Float64:
+		return v.Value, true
+	case *array.Decimal32:
+		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+	case *array.Decimal64:
+		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+	case *array.Decimal128:
+		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+	case *array.Decimal256:
+		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+	}
+	return nil, false
+}
+
+func micros(v int64, unit arrow.TimeUnit) (int64, bool) {
+	switch unit {
+	case arrow.Second:
+		return v * 1_000_000, v <= math.MaxInt64/1_000_000 && v >= math.MinInt64/1_000_000
+	case arrow.Millisecond:
+		return v * 1000, v <= math.MaxInt64/1000 && v >= math.MinInt64/1000
+	case arrow.Nanosecond:
+		return v / 1000, v%1000 == 0
+	default:
+		return v, true
+	}
+}

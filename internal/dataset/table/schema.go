@@ -1,0 +1,165 @@
+// Package table keeps record batches as immutable tables: Parquet data files,
+// sealed or open, under Apache Iceberg v2 metadata with stable field IDs.
+//
+// # Map
+//
+//   - Schema, Field, Type: the six column types that Falaj keeps, and what they
+//     are in Arrow, Parquet and Iceberg.
+//   - Normalize brings the columns that files and engines give to those types, or
+//     refuses with the reason.
+//   - FileWriter and OpenFile write and read one data file; a Seal encrypts it
+//     with Parquet's modular encryption.
+//   - WriteSnapshot and WriteMetadata describe tables to other Iceberg readers.
+//
+// # Guarantees
+//
+// What was written is what is read: types, nulls, NaN, field IDs. A sealed file
+// opens with its own key and name only; one that was changed, cut or swapped for
+// another is an error. Descriptions of tables hold no values of the data.
+package table
+
+import (
+	"strconv"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Type of a column.
+type Type string
+
+// The types. Timestamps are UTC to the microsecond; dates are days.
+const (
+	String    Type = "string"
+	Int64     Type = "int64"
+	Float64   Type = "float64"
+	Bool      Type = "bool"
+	Timestamp Type = "timestamp"
+	Date      Type = "date"
+)
+
+// Types lists all of them, in the order of the documentation.
+func Types() []Type { return []Type{String, Int64, Float64, Bool, Timestamp, Date} }
+
+var arrowTypes = map[Type]arrow.DataType{
+	String:    arrow.BinaryTypes.String,
+	Int64:     arrow.PrimitiveTypes.Int64,
+	Float64:   arrow.PrimitiveTypes.Float64,
+	Bool:      arrow.FixedWidthTypes.Boolean,
+	Timestamp: arrow.FixedWidthTypes.Timestamp_us,
+	Date:      arrow.FixedWidthTypes.Date32,
+}
+
+// Arrow is the type's Arrow type; nil for an unknown type.
+func (t Type) Arrow() arrow.DataType { return arrowTypes[t] }
+
+// Valid reports whether t is one of the types.
+func (t Type) Valid() bool { return arrowTypes[t] != nil }
+
+// Numeric reports whether values of the type have a mean.
+func (t Type) Numeric() bool { return t == Int64 || t == Float64 }
+
+// TypeOf finds the type whose Arrow type is exactly dt.
+func TypeOf(dt arrow.DataType) (Type, bool) {
+	for t, a := range arrowTypes {
+		if arrow.TypeEqual(a, dt) {
+			return t, true
+		}
+	}
+	return "", false
+}
+
+// Field is a column of a table. The ID is the column's identity across the
+// versions of a dataset; 0 means none given yet.
+type Field struct {
+	ID   int    `json:"id"`
+	Name string `json:"name"`
+	Type Type   `json:"type"`
+}
+
+// Schema is a table's columns in order. Every column may hold nulls.
+type Schema []Field
+
+// fieldIDKey is how Parquet libraries for Arrow carry field IDs.
+const fieldIDKey = "PARQUET:field_id"
+
+// Arrow is the schema in Arrow, field IDs in the metadata of the fields.
+func (s Schema) Arrow() *arrow.Schema {
+	fields := make([]arrow.Field, len(s))
+	for i, f := range s {
+		fields[i] = arrow.Field{Name: f.Name, Type: f.Type.Arrow(), Nullable: true}
+		if f.ID > 0 {
+			fields[i].Metadata = arrow.NewMetadata([]string{fieldIDKey}, []string{strconv.Itoa(f.ID)})
+		}
+	}
+	return arrow.NewSchema(fields, nil)
+}
+
+// Column finds a column by name.
+func (s Schema) Column(name string) (Field, bool) {
+	for _, f := range s {
+		if f.Name == name {
+			return f, true
+		}
+	}
+	return Field{}, false
+}
+
+// Names lists the columns' names in order.
+func (s Schema) Names() []string {
+	names := make([]string, len(s))
+	for i, f := range s {
+		names[i] = f.Name
+	}
+	return names
+}
+
+// Select is the part of the schema with these columns, in the order asked; all
+// of it for none. An unknown or repeated name is fault.Invalid.
+func (s Schema) Select(names []string) (Schema, error) {
+	if len(names) == 0 {
+		return s, nil
+	}
+	part := make(Schema, 0, len(names))
+	for _, name := range names {
+		f, ok := s.Column(name)
+		if !ok {
+			return nil, fault.New(fault.Invalid, "there is no column %q", name).WithHint("The columns are %s.", quoteList(s.Names()))
+		}
+		if _, twice := part.Column(name); twice {
+			return nil, fault.New(fault.Invalid, "column %q is asked for twice", name)
+		}
+		part = append(part, f)
+	}
+	return part, nil
+}
+
+// FromArrow reads an Arrow schema whose types are already the six; IDs are not
+// taken over. Names are checked with CheckNames.
+func FromArrow(a *arrow.Schema) (Schema, error) {
+	s := make(Schema, a.NumFields())
+	for i, f := range a.Fields() {
+		t, ok := TypeOf(f.Type)
+		if !ok {
+			return nil, fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", f.Name, f.Type).
+				WithHint("Cast it to one of string, int64, float64, bool, timestamp or date.")
+		}
+		s[i] = Field{Name: f.Name, Type: t}
+	}
+	return s, CheckNames(s.Names())
+}
+
+func quoteList(names []string) string {
+	const most = 30
+	out := ""
+	for i, n := range names {
+		if i == most {
+			return out + " and " + strconv.Itoa(len(names)-most) + " more"
+		}
+		if i > 0 {
+			out += ", "
+		}
+		out += strconv.Quote(n)
+	}
+	return out
+}

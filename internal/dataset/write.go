@@ -1,0 +1,476 @@
+package dataset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/iceberg-go"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// draft is a version being written.
+type draft struct {
+	project        project.Name
+	name           string
+	spec           Spec // the dataset's when the write began
+	residency      residency.Label
+	classification Classification
+
+	rows    array.RecordReader
+	foreign bool // rows come from a process that parsed a user's file
+	// lineage is asked for when the rows have been read to their end.
+	lineage func() (Lineage, error)
+	// progress hears of the rows written so far; may be nil.
+	progress func(rows int64)
+}
+
+// write makes a version of a draft's rows: the one path by which versions come
+// to be. A version with the same content, made the same way, is returned
+// instead of a second one.
+//
+// Order: field IDs and a staging row are committed, then files are written,
+// then the version is committed and its staging row removed in one transaction.
+// A crash in between leaves a staging row, by which Recover removes the files.
+func (s *Service) write(ctx context.Context, w draft) (v Version, err error) {
+	s2, err := table.NormalSchema(w.rows.Schema())
+	if err != nil {
+		return Version{}, err
+	}
+	v = Version{
+		ID: VersionID(id.New("dsv")), Project: w.project, Dataset: w.name, Protection: w.spec.Protection,
+		Classification: w.classification, Residency: w.residency, CreatedBy: createdBy(identity.From(ctx)),
+	}
+	if err := s.stage(ctx, w, s2, &v); err != nil {
+		return Version{}, err
+	}
+	kept := false
+	defer func() {
+		if !kept {
+			s.discard(ctx, Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset})
+		}
+	}()
+	seal, err := s.seal(ctx, v)
+	if err != nil {
+		return Version{}, err
+	}
+	if err := s.fill(ctx, w, &v, seal); err != nil {
+		return Version{}, err
+	}
+	if v.Lineage, err = w.lineage(); err != nil {
+		return Version{}, err
+	}
+	v.Fingerprint = fingerprint(w.spec, v)
+	done, err := s.commit(ctx, v)
+	kept = err == nil && done.ID == v.ID
+	return done, err
+}
+
+// fingerprint is equal for versions made of the same content, the same way.
+func fingerprint(spec Spec, v Version) string {
+	l := v.Lineage
+	l.Producer = nil
+	if v.Lineage.Producer != nil {
+		l.Producer = &Producer{Kind: v.Lineage.Producer.Kind, Digest: v.Lineage.Producer.Digest}
+	}
+	if l.Source != nil {
+		l.Source = &Source{Digest: l.Source.Digest} // the same bytes under another name
+	}
+	b, err := json.Marshal(struct {
+		Content, Spec  string
+		Lineage        Lineage
+		Residency      residency.Label
+		Classification Classification
+	}{v.ContentDigest, spec.digest(), l, residency.Of(v.Residency.Zones()...), v.Classification})
+	if err != nil {
+		panic("dataset: a lineage does not marshal: " + err.Error())
+	}
+	return digestOf(b)
+}
+
+// stage commits the column IDs and the mark that files are being written.
+func (s *Service) stage(ctx context.Context, w draft, schema Schema, v *Version) error {
+	return s.cfg.DB.Update(ctx, string(w.project), func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.live(ctx, tx, w.project, w.name)
+		if err != nil {
+			return err
+		}
+		var fresh bool
+		v.DatasetID = d.ID
+		if v.Schema, fresh = d.Fields.assign(schema); fresh {
+			if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
+				return err
+			}
+		}
+		if err := s.cfg.Store.InsertStaging(ctx, tx, Staging{
+			ID: v.ID, Project: w.project, Dataset: w.name, Instance: s.cfg.Instance, Deadline: s.cfg.Now().Add(2 * s.limits.ImportTime),
+		}); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: string(w.project), Action: string(ActionImport), Object: "dataset " + w.name,
+			Detail: map[string]any{"phase": "began", "version_id": v.ID},
+		})
+	})
+}
+
+// prefix is where a version's files are.
+func prefix(p project.Name, dataset string, v VersionID) string {
+	return fmt.Sprintf("projects/%s/datasets/%s/%s/", p, dataset, v)
+}
+
+func (v Version) prefix() string { return prefix(v.Project, v.Dataset, v.ID) }
+
+// file names one of a version's files.
+func (v Version) file(name string, form Form) File {
+	if v.Protection == Open {
+		form = Plain
+	}
+	return File{Project: v.Project, Dataset: v.Dataset, Key: v.prefix() + name, Form: form}
+}
+
+// seal is what the version's data files are encrypted with.
+func (s *Service) seal(ctx context.Context, v Version) (table.Seal, error) {
+	if v.Protection == Open {
+		return table.Seal{}, nil
+	}
+	key, err := s.cfg.Keys.DataKey(ctx, string(v.Project), owner(v.Dataset), "parquet/"+string(v.ID))
+	if err != nil {
+		return table.Seal{}, fault.Wrap(err, "the key of %s", v.Ref())
+	}
+	return table.Seal{Key: key, Name: string(v.ID)}, nil
+}
+
+// fill reads the rows to their end into data files, judging them on the way.
+func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (err error) {
+	if w.foreign {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fault.New(fault.Invalid, "the process that parsed the file sent impossible rows: %v", p)
+			}
+		}()
+	}
+	hide := w.classification.Journalled()
+	digest, stats := newContentDigest(v.Schema), newProfiler(v.Schema, hide)
+	check := newChecker(w.spec.Expectations, v.Schema, hide, s.limits.UniqueKeys)
+	out := &dataWriter{s: s, ctx: ctx, v: v, seal: seal}
+	defer out.abort()
+	for w.rows.Next() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		rec, err := table.Normalize(w.rows.RecordBatch(), v.Schema, v.Rows+1)
+		if err != nil {
+			return err
+		}
+		err = func() error {
+			defer rec.Release()
+			digest.add(rec)
+			stats.add(rec)
+			if err := check.add(rec); err != nil {
+				return err
+			}
+			v.Rows += rec.NumRows()
+			return out.write(rec)
+		}()
+		if err != nil {
+			return err
+		}
+		if w.progress != nil {
+			w.progress(v.Rows)
+		}
+	}
+	if err := w.rows.Err(); err != nil {
+		return err
+	}
+	if err := out.close(); err != nil {
+		return err
+	}
+	v.ContentDigest, v.Statistics, v.Expectations = digest.sum(), stats.statistics(), check.results()
+	v.State = Accepted
+	for _, r := range v.Expectations {
+		if !r.Passed {
+			v.State, v.Reason = Rejected, r.String()
+			break
+		}
+	}
+	return nil
+}
+
+// dataWriter writes a version's data files, one after the other.
+type dataWriter struct {
+	s    *Service
+	ctx  context.Context //nolint:containedctx // of one write
+	v    *Version
+	seal table.Seal
+
+	file FileWriter
+	pq   *table.FileWriter
+	key  string
+}
+
+func (o *dataWriter) write(rec arrow.RecordBatch) error {
+	if o.pq == nil {
+		if err := o.begin(); err != nil {
+			return err
+		}
+	}
+	if err := o.pq.Write(rec); err != nil {
+		return err
+	}
+	if o.pq.Bytes() >= int64(o.s.limits.DataFile) {
+		return o.end()
+	}
+	return nil
+}
+
+func (o *dataWriter) begin() (err error) {
+	f := o.v.file(fmt.Sprintf("data-%05d.parquet", len(o.v.Files)), SelfSealed)
+	o.key = f.Key
+	if o.file, err = o.s.cfg.Files.Create(o.ctx, f); err != nil {
+		return err
+	}
+	seal := o.seal
+	if len(seal.Key) > 0 {
+		seal.Name = sealName(o.v.ID, len(o.v.Files))
+	}
+	o.pq, err = table.NewFileWriter(o.file, o.v.Schema, seal)
+	return err
+}
+
+// sealName binds a data file to its version and place.
+func sealName(v VersionID, i int) string { return fmt.Sprintf("%s/%05d", v, i) }
+
+func (o *dataWriter) end() error {
+	if err := o.pq.Close(); err != nil {
+		return err
+	}
+	df := DataFile{Key: o.key, Rows: o.pq.Rows(), Bytes: o.pq.Bytes()}
+	if err := o.file.Commit(); err != nil {
+		return err
+	}
+	o.file, o.pq = nil, nil
+	o.v.Files = append(o.v.Files, df)
+	o.v.Bytes += df.Bytes
+	return nil
+}
+
+// close ends the last file. A version always has one, even without rows.
+func (o *dataWriter) close() error {
+	if o.pq == nil {
+		if len(o.v.Files) > 0 {
+			return nil
+		}
+		if err := o.begin(); err != nil {
+			return err
+		}
+	}
+	return o.end()
+}
+
+func (o *dataWriter) abort() {
+	if o.file != nil {
+		o.file.Abort()
+	}
+}
+
+// maxCommits bounds the attempts to get the next number against other writers.
+const maxCommits = 20
+
+// commit gives the version its number. The metadata of an accepted version
+// names the number, so it is written before, for the number that comes next,
+// and again when another writer took that number meanwhile.
+func (s *Service) commit(ctx context.Context, v Version) (Version, error) {
+	for range maxCommits {
+		d, before, twin, err := s.look(ctx, v)
+		if err != nil {
+			return Version{}, err
+		}
+		if twin.ID != "" {
+			return twin, nil
+		}
+		v.Number = d.Latest + 1
+		v.Created = s.cfg.Now().UTC().Truncate(time.Microsecond)
+		metadata := ""
+		if v.State == Accepted {
+			if metadata, err = s.describe(ctx, d, before, &v); err != nil {
+				return Version{}, err
+			}
+		}
+		took := false
+		err = s.cfg.DB.Update(ctx, string(v.Project), func(ctx context.Context, tx *store.Tx) error {
+			took = false
+			now, err := s.live(ctx, tx, v.Project, v.Dataset)
+			if err != nil {
+				return err
+			}
+			if now.ID != d.ID || now.Latest != d.Latest || now.Metadata != d.Metadata {
+				return nil
+			}
+			now.Latest = v.Number
+			if v.State == Accepted {
+				now.Accepted, now.Metadata = v.Number, metadata
+			}
+			if err := s.insert(ctx, tx, now, v); err != nil {
+				return err
+			}
+			took = true
+			return nil
+		})
+		if err != nil {
+			return Version{}, err
+		}
+		if took {
+			return v, nil
+		}
+	}
+	return Version{}, fault.New(fault.Unavailable, "dataset %s is written to by many at once", v.Dataset).WithHint("Try again.")
+}
+
+func (s *Service) look(ctx context.Context, v Version) (d Dataset, before []Version, twin Version, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if d, err = s.live(ctx, tx, v.Project, v.Dataset); err != nil {
+			return err
+		}
+		twin, err = s.cfg.Store.Twin(ctx, tx, d.ID, v.Fingerprint)
+		if err == nil || !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		before, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
+		return err
+	})
+	return d, before, twin, err
+}
+
+func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version) error {
+	if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
+		return err
+	}
+	if err := s.cfg.Store.InsertVersion(ctx, tx, v); err != nil {
+		return err
+	}
+	if err := s.cfg.Store.DeleteStaging(ctx, tx, v.ID); err != nil {
+		return err
+	}
+	detail := map[string]any{
+		"state": v.State, "rows": v.Rows, "digest": v.ContentDigest, "classification": v.Classification, "residency": v.Residency.Zones(),
+	}
+	if v.Lineage.Source != nil {
+		detail["source"] = v.Lineage.Source.Digest
+	}
+	if len(v.Lineage.Parents) > 0 {
+		refs := make([]string, len(v.Lineage.Parents))
+		for i, p := range v.Lineage.Parents {
+			refs[i] = p.Ref
+		}
+		detail["parents"] = refs
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{
+		Project: string(v.Project), Action: string(ActionImport), Object: "dataset " + v.Ref().String(), Reason: v.Reason, Detail: detail,
+	}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, string(v.Project), EventVersionCreated, Event{
+		Dataset: d.ID, Name: d.Name, Version: v.ID, Number: v.Number, State: v.State, Rows: v.Rows, Digest: v.ContentDigest,
+	})
+}
+
+// describe writes the Iceberg files of an accepted version: its manifest, its
+// manifest list and the table's metadata with the accepted versions before it.
+// It returns the metadata's key.
+func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *Version) (string, error) {
+	snap := s.snapshot(*v)
+	if len(before) > 0 {
+		snap.Parent = before[0].Number
+	}
+	nulls := map[int]int64{}
+	for i, f := range v.Schema {
+		nulls[f.ID] = v.Statistics[i].Nulls
+	}
+	files := make([]table.DataFile, len(v.Files))
+	for i, f := range v.Files {
+		files[i] = table.DataFile{URI: s.cfg.Files.URI(f.Key), Rows: f.Rows, Bytes: f.Bytes}
+		if len(v.Files) == 1 {
+			files[i].Nulls = nulls
+		}
+	}
+	name := fmt.Sprintf("manifest-%05d.avro", v.Number)
+	var manifest iceberg.ManifestFile
+	if _, err := put(ctx, s.cfg.Files, v.file(name, Enveloped), func(w io.Writer) (err error) {
+		manifest, err = table.WriteManifest(w, s.cfg.Files.URI(v.prefix()+name), snap, files)
+		return err
+	}); err != nil {
+		return "", err
+	}
+	list := fmt.Sprintf("snapshot-%05d.avro", v.Number)
+	v.ManifestList = v.prefix() + list
+	if _, err := put(ctx, s.cfg.Files, v.file(list, Enveloped), func(w io.Writer) error {
+		return table.WriteManifestList(w, snap, manifest)
+	}); err != nil {
+		return "", err
+	}
+	return s.describeTable(ctx, d, append([]Version{*v}, before...), *v)
+}
+
+func (s *Service) snapshot(v Version) table.Snapshot {
+	return table.Snapshot{
+		Version: v.Number, Time: v.Created, Schema: v.Schema, ManifestList: s.cfg.Files.URI(v.ManifestList),
+		Rows: v.Rows, Files: len(v.Files), Bytes: v.Bytes,
+	}
+}
+
+// describeTable writes the table's metadata beside version at. newest first.
+func (s *Service) describeTable(ctx context.Context, d Dataset, newest []Version, at Version) (string, error) {
+	t := table.Table{
+		ID: string(d.ID), Location: s.cfg.Files.URI(fmt.Sprintf("projects/%s/datasets/%s", d.Project, d.Name)),
+		LastField: d.Fields.Last, Now: s.cfg.Now(), Sealed: at.Protection == Sealed,
+	}
+	for i := len(newest) - 1; i >= 0; i-- {
+		// A table is read by one kind of reader: sealed versions are not listed for
+		// engines that could not open them.
+		if newest[i].Protection == at.Protection {
+			t.Snapshots = append(t.Snapshots, s.snapshot(newest[i]))
+		}
+	}
+	f := at.file(fmt.Sprintf("%05d-%s.metadata.json", at.Number, id.New("m")[2:]), Enveloped)
+	_, err := put(ctx, s.cfg.Files, f, func(w io.Writer) error { return table.WriteMetadata(w, t) })
+	return f.Key, err
+}
+
+// discard removes what a failed write left, even when ctx has ended.
+func (s *Service) discard(ctx context.Context, g Staging) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if err := s.clean(ctx, g); err != nil {
+		s.cfg.Log.ErrorContext(ctx, "files of an unfinished dataset version remain until the next start",
+			"project", g.Project, "dataset", g.Dataset, "version_id", g.ID, "error", err)
+	}
+}
+
+// clean removes the files under a staging's prefix, then the staging row.
+func (s *Service) clean(ctx context.Context, g Staging) error {
+	if err := s.cfg.Files.Remove(ctx, prefix(g.Project, g.Dataset, g.ID)); err != nil {
+		return err
+	}
+	return s.cfg.DB.Update(ctx, string(g.Project), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.DeleteStaging(ctx, tx, g.ID); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: string(g.Project), Action: string(ActionImport), Object: "dataset " + g.Dataset,
+			Detail: map[string]any{"phase": "cleaned", "version_id": g.ID},
+		})
+	})
+}
