@@ -1,5 +1,16 @@
 // Package identity says who is asking: people, services and job attempts, and
 // the tokens that prove it.
+//
+// # Map
+//
+//   - identity.go: Principal, and how it travels in the context.
+//   - scope.go: what a token's scopes cover.
+//   - account/ is the service: users, service accounts and their tokens, and
+//     Authenticate, the only way from a secret to a Principal. identitysql/
+//     stores them.
+//
+// This package holds only the words, so that audit and policy can speak them
+// and the service can use both.
 package identity
 
 import (

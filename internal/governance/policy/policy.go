@@ -1,5 +1,19 @@
 // Package policy decides who may do what: Cedar policies over roles, projects
 // and attributes.
+//
+// # Map
+//
+//   - policy.go: the question that every domain asks (Authorizer).
+//   - actions.go: the one list of all actions with the roles that have each.
+//   - table.go: that list as docs/reference/permissions.md.
+//   - authority/ answers the question with Cedar; policysql/ stores the
+//     policies that projects add.
+//
+// # Guarantees
+//
+// Default deny: an action that is not in the list, a principal without a role
+// and the zero Principal are refused. A forbid wins over every permit. A refusal
+// is in the synced journal before it is answered.
 package policy
 
 import (
@@ -13,13 +27,17 @@ import (
 // that have each.
 type Action string
 
-// Object is what it is done to.
+// Object is what it is done to. With neither Kind nor Name it is the gate at
+// the edge: "may the caller do this to some object of the project?", asked
+// before a body is decoded; a domain names at least the Kind and asks again.
 type Object struct {
-	Project        string
+	Project        string // empty: the installation
 	Kind           string // "dataset"
 	Name           string // "weather@1"; empty for the collection
 	Owner          string // principal id of the creator; may be empty
-	Classification string // public internal confidential restricted; may be empty
+	// Classification is public, internal, confidential or restricted. Where
+	// data is read, an object without one is treated as confidential.
+	Classification string
 	Residency      residency.Label
 }
 
@@ -30,4 +48,28 @@ type Object struct {
 // context's.
 type Authorizer interface {
 	Allow(ctx context.Context, action Action, object Object) error
+}
+
+// String is "dataset weather@1", as messages and audit entries show it.
+func (o Object) String() string {
+	switch {
+	case o.Kind == "" && o.Project == "":
+		return "the installation"
+	case o.Kind == "":
+		return "project " + clip(o.Project)
+	case o.Name == "":
+		return clip(o.Kind)
+	}
+	return clip(o.Kind) + " " + clip(o.Name)
+}
+
+// Gate reports whether the object is only the gate at the edge.
+func (o Object) Gate() bool { return o.Kind == "" && o.Name == "" }
+
+// clip bounds what a caller's names can put into messages and the journal.
+func clip(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "…"
+	}
+	return s
 }

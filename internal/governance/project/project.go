@@ -1,7 +1,135 @@
 // Package project is the unit of tenancy: members, policy, keys, residency and
 // quota hang on it.
+//
+// # Map
+//
+//   - project.go: Name, Project and its manifest Spec, Classification.
+//   - member.go: roles, and grants that give them to principals.
+//   - tenancy/ is the service: the only way to change projects and grants, and
+//     the roster that policy asks for roles. projectsql/ stores both.
+//
+// This package holds only the words, so that everything else in governance can
+// speak them; it imports residency and nothing above.
 package project
+
+import (
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+)
 
 // Name is a project's name, unique in the installation. Names obey
 // id.CheckName. The empty Name is the system itself.
 type Name string
+
+// Validate refuses what is no project's name; the empty Name too.
+func (n Name) Validate() error { return id.CheckName("project name", string(n)) }
+
+// Project is a tenant.
+type Project struct {
+	Name        Name   `json:"name"`
+	DisplayName string `json:"display_name,omitempty"`
+	Description string `json:"description,omitempty"`
+	// Residency is the label of what is imported without one. Changing it
+	// moves nothing that exists.
+	Residency residency.Label `json:"residency"`
+	// Classification is that of what is imported without one.
+	Classification Classification `json:"classification"`
+	CreatedAt      time.Time      `json:"created_at"`
+	CreatedBy      string         `json:"created_by"` // principal id
+	UpdatedAt      time.Time      `json:"updated_at"`
+	Revision       int64          `json:"revision"` // grows with each change; the ETag
+}
+
+// Spec is the manifest of kind Project.
+type Spec struct {
+	DisplayName    string          `json:"display_name,omitempty" yaml:"display_name" doc:"Name for people, at most 200 characters"`
+	Description    string          `json:"description,omitempty" yaml:"description" doc:"What the project is for, at most 2000 characters"`
+	Residency      residency.Label `json:"residency,omitempty" yaml:"residency" doc:"Zones of imported data that names none; default home"`
+	Classification Classification  `json:"classification,omitempty" yaml:"classification" doc:"Class of imported data that names none: public, internal, confidential or restricted; default internal"`
+}
+
+// Validate refuses what no project may be. Error: fault.Invalid.
+func (s Spec) Validate() error {
+	if len(s.DisplayName) > 200 {
+		return fault.New(fault.Invalid, "display_name has %d bytes, at most 200 are allowed", len(s.DisplayName))
+	}
+	if len(s.Description) > 2000 {
+		return fault.New(fault.Invalid, "description has %d bytes, at most 2000 are allowed", len(s.Description))
+	}
+	if err := s.Residency.Validate(); err != nil {
+		return err
+	}
+	if s.Classification == "" {
+		return nil
+	}
+	return s.Classification.Validate()
+}
+
+// Complete fills in the defaults: home, internal.
+func (s Spec) Complete() Spec {
+	s.Residency = residency.Of(s.Residency.Zones()...)
+	if s.Classification == "" {
+		s.Classification = Internal
+	}
+	return s
+}
+
+// Spec is the manifest that would make the project as it is.
+func (p Project) Spec() Spec {
+	return Spec{DisplayName: p.DisplayName, Description: p.Description, Residency: p.Residency, Classification: p.Classification}
+}
+
+// Classification says how much harm a leak would do.
+type Classification string
+
+// The classes, from harmless to harmful.
+const (
+	Public       Classification = "public"
+	Internal     Classification = "internal"
+	Confidential Classification = "confidential" // reads are journalled; engineers and admins only
+	Restricted   Classification = "restricted"   // as confidential, and only with a grant that names the object
+)
+
+// Classifications lists the classes, from harmless to harmful.
+var Classifications = []Classification{Public, Internal, Confidential, Restricted}
+
+// Validate refuses a class that does not exist.
+func (c Classification) Validate() error {
+	if slices.Contains(Classifications, c) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "classification %.40q does not exist", string(c)).
+		WithHint("Use public, internal, confidential or restricted.")
+}
+
+// Journalled reports whether reads of such data must be in the synced journal
+// before the answer leaves. An unknown class is treated as the most harmful.
+func (c Classification) Journalled() bool { return c != Public && c != Internal }
+
+// Strictest is the class of what is made from data of these classes: the most
+// harmful of them, Public for none. An unknown class counts as Restricted.
+func Strictest(classes ...Classification) Classification {
+	worst := 0
+	for _, c := range classes {
+		i := slices.Index(Classifications, c)
+		if i < 0 {
+			i = len(Classifications) - 1
+		}
+		worst = max(worst, i)
+	}
+	return Classifications[worst]
+}
+
+// Change says what an apply did, or would do.
+type Change string
+
+// The changes.
+const (
+	Created   Change = "created"
+	Updated   Change = "updated"
+	Unchanged Change = "unchanged"
+)

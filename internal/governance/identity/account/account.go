@@ -1,0 +1,94 @@
+// Package account is the service of identity: users, service accounts, and the
+// tokens that prove a caller is one of them.
+//
+// # Map
+//
+//   - account.go: Account, Token and what may be asked of them.
+//   - secret.go: the grammar of token secrets, checked before anything is asked
+//     of a database.
+//   - authenticate.go: from a secret to a Principal, with the caches.
+//   - service.go: everything that changes accounts and tokens; Bootstrap makes
+//     the first administrator.
+//   - upkeep.go: the loop that writes last uses and removes old attempt tokens.
+//   - store.go, events.go: what it needs of a database, what it tells others.
+//
+// # Guarantees
+//
+// A secret is 256 random bits, shown once and kept only as its SHA-256.
+// Every token expires. A revoked token stops working at once in this process
+// and within CacheTTL (at most 5 s) in others. A clock that goes back brings no
+// expired token to life. Authenticate tells a caller nothing about why a token
+// did not work. A token never makes one that may do more than itself.
+package account
+
+import (
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// Account is a person or a service.
+type Account struct {
+	ID   string        `json:"id"`   // "usr_01J…" or "svc_01J…"
+	Kind identity.Kind `json:"kind"` // User or Service
+	Name string        `json:"name"` // unique by kind and project
+	// Project owns a service account; its administrators may make tokens for
+	// it. Empty for users and for services of the installation.
+	Project   project.Name `json:"project,omitempty"`
+	CreatedAt time.Time    `json:"created_at"`
+	CreatedBy string       `json:"created_by"`
+}
+
+// Token is what is known of a token; its secret is not.
+type Token struct {
+	ID   string `json:"id"` // "tok_01J…"
+	Kind Kind   `json:"kind"`
+	// Principal is whom it proves: an account's id, or the attempt.
+	Principal string       `json:"principal"`
+	Name      string       `json:"name,omitempty"`    // the principal's name
+	Label     string       `json:"label,omitempty"`   // what the token is for
+	Project   project.Name `json:"project,omitempty"` // bound to it; empty: all of the principal's
+	Scopes    []string     `json:"scopes,omitempty"`  // empty: all that the roles allow
+	CreatedAt time.Time    `json:"created_at"`
+	CreatedBy string       `json:"created_by"`
+	ExpiresAt time.Time    `json:"expires_at"`
+	// LastUsedAt is coarse: it lags by up to a minute and the loop's period.
+	LastUsedAt time.Time `json:"last_used_at,omitzero"`
+	RevokedAt  time.Time `json:"revoked_at,omitzero"`
+	RevokedBy  string    `json:"revoked_by,omitempty"`
+}
+
+// Live reports whether the token works at the instant.
+func (t Token) Live(at time.Time) bool {
+	return t.RevokedAt.IsZero() && at.Before(t.ExpiresAt)
+}
+
+// TokenSpec asks for a token.
+type TokenSpec struct {
+	// For is whose token: "user/alice", "service/ci" or an account id; empty is
+	// the caller's own.
+	For     string        `json:"for,omitempty" doc:"Whose token: user/alice, service/ci or an account id; default your own"`
+	Label   string        `json:"label,omitempty" doc:"What the token is for"`
+	Project project.Name  `json:"project,omitempty" doc:"Bind the token to one project"`
+	Scopes  []string      `json:"scopes,omitempty" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
+	TTL     time.Duration `json:"ttl,omitempty" doc:"How long it works; default 90 days"`
+}
+
+// AttemptSpec asks for an attempt's token.
+type AttemptSpec struct {
+	Attempt string       // "att_01J…"
+	Name    string       // for people: "job delay, attempt 2"
+	Project project.Name // the only one it works in
+	// Scopes is all it may do; see identity.Principal.Admits for their grammar.
+	Scopes []string
+	TTL    time.Duration // 0 is Config.AttemptTTL; it ends earlier with the attempt
+}
+
+// Filter selects tokens.
+type Filter struct {
+	Project   project.Name // bound to it; empty: of every project, which needs the role in the installation
+	Own       bool         // the caller's own; Project is then ignored
+	PageSize  int          // 0 is 100, at most 1000
+	PageToken string       // from the page before
+}

@@ -1,0 +1,649 @@
+package account
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Authorizer is asked before accounts and tokens are shown or changed.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Limits that no configuration lifts.
+const (
+	maxTTL        = 366 * 24 * time.Hour
+	maxAttemptTTL = 90 * 24 * time.Hour
+	maxCacheTTL   = 5 * time.Second
+	maxScopes     = 64
+	maxPage       = 1000
+	maxLabel      = 200
+)
+
+// firstAdmin is the account that Bootstrap and Recover make, and nobody else.
+const firstAdmin = "admin"
+
+// Config says what the service works with; the zero of a setting is its default.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Grants     Grants
+	Authorizer Authorizer
+	// OnMembers is told, after the commit, that the principal's grants changed.
+	OnMembers func(principal string)
+	Log       *slog.Logger
+
+	TTL        time.Duration // of tokens that name none; default 90 days, at most 366
+	AttemptTTL time.Duration // of attempt tokens that name none; default 7 days, at most 90
+	CacheTTL   time.Duration // how late another process sees a revocation; default 4 s, at most 5
+	CacheSize  int           // tokens remembered; default 4096
+	MaxTokens  int           // live tokens of one account; default 100
+	Upkeep     time.Duration // period of Run; default 1 minute
+	Now        func() time.Time
+}
+
+// Service keeps accounts and tokens. Safe for concurrent use.
+type Service struct {
+	cfg     Config
+	clock   clock
+	known   *lru.Cache[digest, *entry]
+	unknown *lru.Cache[digest, time.Time] // well-formed secrets that nothing is known of
+	// revocations counts forget calls, so that a lookup that overlaps one does
+	// not fill the cache with what it read before.
+	revocations atomic.Uint64
+
+	mu   sync.Mutex
+	used map[string]time.Time // last uses not yet written
+}
+
+// New makes the service. Error: fault.Invalid for a setting over its limit.
+func New(cfg Config) (*Service, error) {
+	fill := func(name string, setting *time.Duration, standard, most time.Duration) error {
+		if *setting == 0 {
+			*setting = standard
+		}
+		if *setting < 0 || *setting > most {
+			return fault.New(fault.Invalid, "%s is %s, allowed is up to %s", name, *setting, most)
+		}
+		return nil
+	}
+	for _, err := range []error{
+		fill("token_ttl", &cfg.TTL, 90*24*time.Hour, maxTTL),
+		fill("attempt_token_ttl", &cfg.AttemptTTL, 7*24*time.Hour, maxAttemptTTL),
+		fill("token_cache_ttl", &cfg.CacheTTL, 4*time.Second, maxCacheTTL),
+		fill("token_upkeep", &cfg.Upkeep, time.Minute, time.Hour),
+	} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	if cfg.CacheSize <= 0 {
+		cfg.CacheSize = 4096
+	}
+	if cfg.MaxTokens <= 0 {
+		cfg.MaxTokens = 100
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.OnMembers == nil {
+		cfg.OnMembers = func(string) {}
+	}
+	known, err := lru.New[digest, *entry](cfg.CacheSize)
+	if err != nil {
+		return nil, err
+	}
+	unknown, err := lru.New[digest, time.Time](1024)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, known: known, unknown: unknown, used: map[string]time.Time{}}
+	s.clock.wall = cfg.Now
+	return s, nil
+}
+
+// Bootstrap makes the first administrator, once in the installation's life, and
+// returns the secret of its token; the caller shows it once and stores it for
+// the local CLI. created is false when that was done before.
+func (s *Service) Bootstrap(ctx context.Context) (secret string, created bool, err error) {
+	ctx = identity.With(ctx, identity.Loop("bootstrap"))
+	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		now := s.clock.now()
+		secret, created = "", false
+		if err := s.cfg.Store.RaiseClock(ctx, tx, now); err != nil {
+			return err
+		}
+		first, err := s.cfg.Store.Claim(ctx, tx, "bootstrap", now)
+		if err != nil || !first {
+			return err
+		}
+		a, err := s.insertAccount(ctx, tx, Account{ID: id.New("usr"), Kind: identity.User, Name: firstAdmin})
+		if err != nil {
+			return err
+		}
+		secret, err = s.firstRunToken(ctx, tx, a)
+		created = err == nil
+		return err
+	})
+	return secret, created, err
+}
+
+// Recover gives the first administrator a new token and ends the former ones of
+// its kind: for an operator of the machine who lost it. Only local administration
+// with access to the data directory may lead here.
+func (s *Service) Recover(ctx context.Context) (secret string, err error) {
+	ctx = identity.With(ctx, identity.Loop("recover"))
+	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.cfg.Store.AccountByName(ctx, tx, identity.User, "", firstAdmin)
+		if fault.Is(err, fault.NotFound) {
+			a, err = s.insertAccount(ctx, tx, Account{ID: id.New("usr"), Kind: identity.User, Name: firstAdmin})
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := s.revoke(ctx, tx, Selection{Kind: FirstRun}, "replaced by the operator"); err != nil {
+			return err
+		}
+		secret, err = s.firstRunToken(ctx, tx, a)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return secret, nil
+}
+
+func (s *Service) firstRunToken(ctx context.Context, tx *store.Tx, a Account) (string, error) {
+	g := project.Grant{Name: "first-admin", Principal: a.ID, Role: project.Admin, CreatedAt: s.clock.now(), CreatedBy: a.CreatedBy}
+	if err := s.cfg.Grants.Put(ctx, tx, g); err != nil {
+		return "", err
+	}
+	tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
+	if err := audit.Append(ctx, tx, audit.Entry{Action: "member.grant", Object: "grant " + g.Name, Detail: map[string]any{"principal": a.ID, "role": g.Role}}); err != nil {
+		return "", err
+	}
+	_, secret, err := s.issue(ctx, tx, Token{Kind: FirstRun, Principal: a.ID, Name: a.Name, Label: "first run"}, s.cfg.TTL)
+	return secret, err
+}
+
+// CreateUser makes a person's account, without any role. Needs member.grant in
+// the installation. Errors: fault.Invalid, fault.Conflict for a name in use.
+func (s *Service) CreateUser(ctx context.Context, name string) (Account, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "member.grant", policy.Object{Kind: "user", Name: name}); err != nil {
+		return Account{}, err
+	}
+	if name == firstAdmin {
+		return Account{}, fault.New(fault.Invalid, "the user %s is the installation's own", name).WithHint("Choose another name.")
+	}
+	return s.create(ctx, Account{ID: id.New("usr"), Kind: identity.User, Name: name})
+}
+
+// CreateService makes a service account of a project (or, for the empty one, of
+// the installation), without any role. Needs token.create there. Errors:
+// fault.Invalid, fault.Conflict for a name in use.
+func (s *Service) CreateService(ctx context.Context, in project.Name, name string) (Account, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "token.create", policy.Object{Project: string(in), Kind: "service", Name: name}); err != nil {
+		return Account{}, err
+	}
+	return s.create(ctx, Account{ID: id.New("svc"), Kind: identity.Service, Name: name, Project: in})
+}
+
+func (s *Service) create(ctx context.Context, a Account) (Account, error) {
+	if err := id.CheckName("account name", a.Name); err != nil {
+		return Account{}, err
+	}
+	err := s.cfg.DB.Update(ctx, string(a.Project), func(ctx context.Context, tx *store.Tx) (err error) {
+		if a.Project != "" {
+			if _, err := s.cfg.Grants.One(ctx, tx, a.Project); err != nil {
+				return err
+			}
+		}
+		a, err = s.insertAccount(ctx, tx, a)
+		return err
+	})
+	return a, err
+}
+
+func (s *Service) insertAccount(ctx context.Context, tx *store.Tx, a Account) (Account, error) {
+	a.CreatedAt, a.CreatedBy = s.clock.now(), identity.From(ctx).ID
+	_, err := s.cfg.Store.AccountByName(ctx, tx, a.Kind, a.Project, a.Name)
+	if err == nil {
+		return a, fault.New(fault.Conflict, "%s %s exists", a.Kind, a.Name).WithHint("Choose another name.")
+	}
+	if !fault.Is(err, fault.NotFound) {
+		return a, err
+	}
+	if err := s.cfg.Store.InsertAccount(ctx, tx, a); err != nil {
+		return a, err
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{Project: string(a.Project), Action: "account.create", Object: string(a.Kind) + " " + a.Name, Detail: map[string]any{"id": a.ID}}); err != nil {
+		return a, err
+	}
+	return a, event.Publish(ctx, tx, string(a.Project), AccountCreated, a)
+}
+
+// Accounts lists a project's service accounts or, for the empty project, every
+// account, 100 by 100 by id; next is the page token of the following page.
+// Needs member.read.
+func (s *Service) Accounts(ctx context.Context, in project.Name, pageToken string) (accounts []Account, next string, err error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "member.read", policy.Object{Project: string(in), Kind: "account"}); err != nil {
+		return nil, "", err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		accounts, err = s.cfg.Store.Accounts(ctx, tx, in, pageToken, 101)
+		return err
+	})
+	if len(accounts) > 100 {
+		accounts = accounts[:100]
+		next = accounts[99].ID
+	}
+	return accounts, next, err
+}
+
+// DeleteAccount removes an account, named as for Resolve, with its grants and ends
+// its tokens. Needs member.revoke in the installation, or token.revoke in the project of a service
+// account. Errors: fault.NotFound; fault.Conflict for the last administrator.
+func (s *Service) DeleteAccount(ctx context.Context, in project.Name, ref string) error {
+	a, missing := s.resolve(ctx, in, ref)
+	if missing != nil && !fault.Is(missing, fault.NotFound) {
+		return missing
+	}
+	action, object := policy.Action("member.revoke"), policy.Object{Kind: "user", Name: ref}
+	if a.Project != "" {
+		action, object = "token.revoke", policy.Object{Project: string(a.Project), Kind: "service", Name: a.Name}
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, action, object); err != nil {
+		return err
+	}
+	if missing != nil { // only those who may look hear that
+		return missing
+	}
+	return s.cfg.DB.Update(ctx, string(a.Project), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.DeleteAccount(ctx, tx, a.ID); err != nil {
+			return err
+		}
+		if err := s.cfg.Grants.Drop(ctx, tx, a.ID); err != nil {
+			return err
+		}
+		if _, err := s.revoke(ctx, tx, Selection{Principal: a.ID}, "account deleted"); err != nil {
+			return err
+		}
+		tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
+		if err := audit.Append(ctx, tx, audit.Entry{Project: string(a.Project), Action: "account.delete", Object: string(a.Kind) + " " + a.Name, Detail: map[string]any{"id": a.ID}}); err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(a.Project), AccountDeleted, a)
+	})
+}
+
+// Resolve finds the account that a manifest names: an id, "user/alice", or
+// "service/ci" of the project or else of the installation. The caller has
+// authorised itself. Errors: fault.NotFound, fault.Invalid.
+func (s *Service) Resolve(ctx context.Context, tx *store.Tx, in project.Name, ref string) (Account, error) {
+	kind, name, named := strings.Cut(ref, "/")
+	var a Account
+	var err error
+	switch {
+	case !named:
+		a, err = s.cfg.Store.Account(ctx, tx, ref)
+	case kind == string(identity.User):
+		a, err = s.cfg.Store.AccountByName(ctx, tx, identity.User, "", name)
+	case kind == string(identity.Service):
+		a, err = s.cfg.Store.AccountByName(ctx, tx, identity.Service, in, name)
+		if in != "" && fault.Is(err, fault.NotFound) {
+			a, err = s.cfg.Store.AccountByName(ctx, tx, identity.Service, "", name)
+		}
+	default:
+		return Account{}, fault.New(fault.Invalid, "%.80q names no account", ref).WithHint("Write user/NAME, service/NAME or an account id.")
+	}
+	if fault.Is(err, fault.NotFound) {
+		return Account{}, fault.New(fault.NotFound, "account %.80q does not exist", ref).WithHint("Write user/NAME, service/NAME or an account id.")
+	}
+	return a, err
+}
+
+func (s *Service) resolve(ctx context.Context, in project.Name, ref string) (a Account, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		a, err = s.Resolve(ctx, tx, in, ref)
+		return err
+	})
+	return a, err
+}
+
+// CreateToken makes a token and returns its secret, which cannot be had again.
+// Everybody may make tokens of their own; those of a service account need
+// token.create in its project, those of another person in the installation. A
+// token that is bound or scoped makes only tokens at least as bound and scoped.
+// Errors: fault.Invalid, fault.NotFound, fault.PermissionDenied;
+// fault.Exhausted when the account has too many live tokens.
+func (s *Service) CreateToken(ctx context.Context, spec TokenSpec) (Token, string, error) {
+	p := identity.From(ctx)
+	if p.Project != "" && spec.Project == "" {
+		spec.Project = p.Project
+	}
+	a, err := s.holder(ctx, p, spec)
+	if err != nil {
+		return Token{}, "", err
+	}
+	if spec, err = s.complete(p, a, spec); err != nil {
+		return Token{}, "", err
+	}
+	if spec.Project != "" && a.ID == p.ID {
+		// Only who may know of the project hears whether it exists.
+		if err := s.cfg.Authorizer.Allow(ctx, "project.read", policy.Object{Project: string(spec.Project), Kind: "project", Name: string(spec.Project)}); err != nil {
+			return Token{}, "", err
+		}
+	}
+	kind := UserToken
+	if a.Kind == identity.Service {
+		kind = ServiceToken
+	}
+	var t Token
+	var secret string
+	err = s.cfg.DB.Update(ctx, string(spec.Project), func(ctx context.Context, tx *store.Tx) error {
+		// Deleted in the meantime is deleted.
+		if _, err := s.cfg.Store.Account(ctx, tx, a.ID); err != nil {
+			return err
+		}
+		if spec.Project != "" {
+			if _, err := s.cfg.Grants.One(ctx, tx, spec.Project); err != nil {
+				return err
+			}
+		}
+		live, err := s.cfg.Store.CountLive(ctx, tx, a.ID, s.clock.now())
+		if err != nil {
+			return err
+		}
+		if live >= s.cfg.MaxTokens {
+			return fault.New(fault.Exhausted, "%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens).
+				WithHint("Revoke one with \"falaj token revoke ID\".")
+		}
+		t, secret, err = s.issue(ctx, tx, Token{Kind: kind, Principal: a.ID, Name: a.Name, Label: spec.Label, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
+		return err
+	})
+	if err != nil {
+		return Token{}, "", err
+	}
+	return t, secret, nil
+}
+
+// holder finds whose token is wanted and asks whether the caller may make it.
+func (s *Service) holder(ctx context.Context, p identity.Principal, spec TokenSpec) (Account, error) {
+	own := policy.Object{Project: string(spec.Project), Kind: "token", Owner: p.ID}
+	if spec.For == "" {
+		if p.Kind != identity.User && p.Kind != identity.Service {
+			return Account{}, fault.New(fault.PermissionDenied, "%s makes no tokens", p)
+		}
+		if err := s.cfg.Authorizer.Allow(ctx, "token.create", own); err != nil {
+			return Account{}, err
+		}
+		return s.resolve(ctx, "", p.ID)
+	}
+	a, err := s.resolve(ctx, spec.Project, spec.For)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return Account{}, err
+	}
+	object := policy.Object{Kind: "token"} // another person's, or nobody's: the installation's business
+	switch {
+	case err == nil && a.ID == p.ID:
+		object = own
+	case err == nil && a.Kind == identity.Service:
+		object.Project = string(a.Project)
+	}
+	if denied := s.cfg.Authorizer.Allow(ctx, "token.create", object); denied != nil {
+		return Account{}, denied
+	}
+	return a, err
+}
+
+// complete checks a spec and fills in its defaults.
+func (s *Service) complete(p identity.Principal, a Account, spec TokenSpec) (TokenSpec, error) {
+	if spec.TTL == 0 {
+		spec.TTL = s.cfg.TTL
+	}
+	switch {
+	case spec.TTL < time.Second || spec.TTL > maxTTL:
+		return spec, fault.New(fault.Invalid, "a token may last from 1 second to %d days, not %s", maxTTL/(24*time.Hour), spec.TTL)
+	case len(spec.Label) > maxLabel:
+		return spec, fault.New(fault.Invalid, "the label has %d bytes, at most %d are allowed", len(spec.Label), maxLabel)
+	case a.Project != "" && spec.Project != "" && spec.Project != a.Project:
+		return spec, fault.New(fault.Invalid, "service %s belongs to project %s", a.Name, a.Project).
+			WithHint("Bind the token to that project, or leave the project out.")
+	}
+	if a.Project != "" {
+		spec.Project = a.Project
+	}
+	if err := checkScopes(spec.Scopes, false); err != nil {
+		return spec, err
+	}
+	if p.Project != "" && spec.Project != p.Project {
+		return spec, fault.New(fault.PermissionDenied, "a token bound to project %s makes only tokens bound to it", p.Project)
+	}
+	if !p.Narrowed() {
+		return spec, nil
+	}
+	if len(spec.Scopes) == 0 {
+		return spec, fault.New(fault.PermissionDenied, "a token with scopes makes only tokens with scopes").
+			WithHint("Name scopes that your own token has.")
+	}
+	for _, scope := range spec.Scopes {
+		action, object, _ := strings.Cut(scope, ":")
+		if ok, _ := p.Admits(action, object); !ok {
+			return spec, fault.New(fault.PermissionDenied, "scope %s is not among those of your own token", scope)
+		}
+	}
+	return spec, nil
+}
+
+func checkScopes(scopes []string, attempt bool) error {
+	if len(scopes) > maxScopes {
+		return fault.New(fault.Invalid, "%d scopes are given, at most %d are allowed", len(scopes), maxScopes)
+	}
+	for _, scope := range scopes {
+		if err := policy.CheckScope(scope, attempt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// issue writes a token that expires after ttl.
+func (s *Service) issue(ctx context.Context, tx *store.Tx, t Token, ttl time.Duration) (Token, string, error) {
+	secret, d := mint(t.Kind)
+	t.ID = id.New("tok")
+	t.CreatedAt, t.CreatedBy = s.clock.now(), identity.From(ctx).ID
+	t.ExpiresAt = t.CreatedAt.Add(ttl)
+	t.Scopes = slices.Clone(t.Scopes)
+	if err := s.cfg.Store.InsertToken(ctx, tx, t, d[:]); err != nil {
+		return Token{}, "", err
+	}
+	err := audit.Append(ctx, tx, audit.Entry{Project: string(t.Project), Action: "token.create", Object: "token " + t.ID, Detail: map[string]any{
+		"kind": t.Kind, "principal": t.Principal, "scopes": t.Scopes, "expires_at": t.ExpiresAt,
+	}})
+	if err != nil {
+		return Token{}, "", err
+	}
+	return t, secret, event.Publish(ctx, tx, string(t.Project), TokenCreated, t.event())
+}
+
+// Tokens lists tokens by id; next is the page token of the following page. One's
+// own need no role, others need token.read.
+func (s *Service) Tokens(ctx context.Context, f Filter) (tokens []Token, next string, err error) {
+	p := identity.From(ctx)
+	object := policy.Object{Project: string(f.Project), Kind: "token"}
+	sel := Selection{Project: f.Project, After: f.PageToken}
+	if f.Own {
+		// A bound token shows only what is bound as it is.
+		object = policy.Object{Project: string(p.Project), Kind: "token", Owner: p.ID}
+		sel.Project, sel.Principal = p.Project, p.ID
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, "token.read", object); err != nil {
+		return nil, "", err
+	}
+	size := f.PageSize
+	if size <= 0 {
+		size = 100
+	}
+	size = min(size, maxPage)
+	sel.Limit = size + 1
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		tokens, err = s.cfg.Store.Tokens(ctx, tx, sel)
+		return err
+	})
+	if len(tokens) > size {
+		tokens = tokens[:size]
+		next = tokens[size-1].ID
+	}
+	return tokens, next, err
+}
+
+// RevokeToken ends a token; ending one that has ended changes nothing. Everybody
+// may end their own, others need token.revoke. Error: fault.NotFound, for tokens
+// one may not know of, too.
+func (s *Service) RevokeToken(ctx context.Context, tokenID string) error {
+	if err := id.Check("tok", tokenID); err != nil {
+		return err
+	}
+	var t Token
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		t, err = s.cfg.Store.Token(ctx, tx, tokenID)
+		return err
+	})
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	// A token that is not there is asked for like one of the installation, and
+	// both refusals read the same.
+	denied := s.cfg.Authorizer.Allow(ctx, "token.revoke", policy.Object{Project: string(t.Project), Kind: "token", Name: tokenID, Owner: t.Principal})
+	if denied != nil || err != nil {
+		if denied != nil && !fault.Is(denied, fault.PermissionDenied) && !fault.Is(denied, fault.NotFound) {
+			return denied
+		}
+		return fault.New(fault.NotFound, "token %s does not exist, or is not yours to end", tokenID).
+			WithHint("\"falaj token list\" shows your tokens.")
+	}
+	return s.cfg.DB.Update(ctx, string(t.Project), func(ctx context.Context, tx *store.Tx) error {
+		_, err := s.revoke(ctx, tx, Selection{ID: tokenID}, "")
+		return err
+	})
+}
+
+// IssueAttempt makes the token of an attempt. Only Falaj's own loops may ask.
+func (s *Service) IssueAttempt(ctx context.Context, spec AttemptSpec) (t Token, secret string, err error) {
+	err = s.cfg.DB.Update(ctx, string(spec.Project), func(ctx context.Context, tx *store.Tx) (err error) {
+		t, secret, err = s.IssueAttemptIn(ctx, tx, spec)
+		return err
+	})
+	if err != nil {
+		return Token{}, "", err
+	}
+	return t, secret, nil
+}
+
+// IssueAttemptIn is IssueAttempt in the caller's transaction.
+func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec AttemptSpec) (Token, string, error) {
+	if p := identity.From(ctx); p.Kind != identity.System {
+		return Token{}, "", fault.New(fault.PermissionDenied, "%s makes no attempt tokens", p)
+	}
+	if spec.TTL == 0 {
+		spec.TTL = s.cfg.AttemptTTL
+	}
+	switch {
+	case spec.Attempt == "" || spec.Project == "":
+		return Token{}, "", fault.New(fault.Invalid, "an attempt token needs an attempt and a project")
+	case len(spec.Scopes) == 0:
+		return Token{}, "", fault.New(fault.Invalid, "an attempt token needs scopes; without any it may do nothing")
+	case spec.TTL < time.Second || spec.TTL > maxAttemptTTL:
+		return Token{}, "", fault.New(fault.Invalid, "an attempt token may last from 1 second to %d days, not %s", maxAttemptTTL/(24*time.Hour), spec.TTL)
+	}
+	if err := checkScopes(spec.Scopes, true); err != nil {
+		return Token{}, "", err
+	}
+	return s.issue(ctx, tx, Token{Kind: AttemptToken, Principal: spec.Attempt, Name: spec.Name, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
+}
+
+// RevokeAttempt ends the tokens of an attempt. Only Falaj's own loops may ask.
+func (s *Service) RevokeAttempt(ctx context.Context, in project.Name, attempt string) error {
+	return s.cfg.DB.Update(ctx, string(in), func(ctx context.Context, tx *store.Tx) error {
+		return s.RevokeAttemptIn(ctx, tx, attempt)
+	})
+}
+
+// RevokeAttemptIn is RevokeAttempt in the transaction that ends the attempt.
+func (s *Service) RevokeAttemptIn(ctx context.Context, tx *store.Tx, attempt string) error {
+	if p := identity.From(ctx); p.Kind != identity.System {
+		return fault.New(fault.PermissionDenied, "%s ends no attempt tokens", p)
+	}
+	if attempt == "" {
+		return fault.New(fault.Invalid, "no attempt is named")
+	}
+	_, err := s.revoke(ctx, tx, Selection{Kind: AttemptToken, Principal: attempt}, "attempt ended")
+	return err
+}
+
+// RevokeBoundIn ends the tokens that are bound to a project and removes its
+// service accounts, in the transaction that deletes it. The caller has
+// authorised itself.
+func (s *Service) RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Name) error {
+	if in == "" {
+		return fault.New(fault.Invalid, "no project is named")
+	}
+	for {
+		accounts, err := s.cfg.Store.Accounts(ctx, tx, in, "", 100)
+		if err != nil {
+			return err
+		}
+		for _, a := range accounts {
+			if err := s.cfg.Store.DeleteAccount(ctx, tx, a.ID); err != nil {
+				return err
+			}
+			if err := s.cfg.Grants.Drop(ctx, tx, a.ID); err != nil {
+				return err
+			}
+			tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
+		}
+		if len(accounts) < 100 {
+			break
+		}
+	}
+	_, err := s.revoke(ctx, tx, Selection{Project: in}, "project deleted")
+	return err
+}
+
+// revoke ends the selected live tokens, on record, and empties the cache of
+// them once that is durable.
+func (s *Service) revoke(ctx context.Context, tx *store.Tx, sel Selection, reason string) ([]Token, error) {
+	ended, err := s.cfg.Store.Revoke(ctx, tx, sel, identity.From(ctx).ID, s.clock.now())
+	if err != nil || len(ended) == 0 {
+		return nil, err
+	}
+	for _, t := range ended {
+		if err := audit.Append(ctx, tx, audit.Entry{Project: string(t.Project), Action: "token.revoke", Object: "token " + t.ID, Reason: reason, Detail: map[string]any{"kind": t.Kind, "principal": t.Principal}}); err != nil {
+			return nil, err
+		}
+		if err := event.Publish(ctx, tx, string(t.Project), TokenRevoked, t.event()); err != nil {
+			return nil, err
+		}
+	}
+	tx.OnCommit(func() { s.forget(ended) })
+	return ended, nil
+}

@@ -1,0 +1,288 @@
+// Package identitysql stores accounts and tokens in SQLite or PostgreSQL. Of a
+// secret it sees only the hash.
+package identitysql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/uptrace/bun"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations is the schema.
+var Migrations = store.Migrations{Name: "identity", FS: sub(files)}
+
+func sub(f embed.FS) fs.FS {
+	s, err := fs.Sub(f, "migrations")
+	if err != nil {
+		panic(err) // the folder is compiled in
+	}
+	return s
+}
+
+// Store implements account.Store. The zero Store is ready.
+type Store struct{}
+
+var _ account.Store = Store{}
+
+type accountRow struct {
+	bun.BaseModel `bun:"table:identity_account"`
+
+	ID        string `bun:",pk"`
+	Kind      string
+	Name      string
+	Project   string
+	CreatedAt store.Time
+	CreatedBy string
+}
+
+func (r accountRow) account() account.Account {
+	return account.Account{
+		ID: r.ID, Kind: identity.Kind(r.Kind), Name: r.Name, Project: project.Name(r.Project),
+		CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+	}
+}
+
+type tokenRow struct {
+	bun.BaseModel `bun:"table:identity_token,alias:t"`
+
+	ID         string `bun:",pk"`
+	Hash       []byte
+	Kind       string
+	Principal  string
+	Name       string
+	Label      string
+	Project    string
+	Scopes     string // JSON
+	CreatedAt  store.Time
+	CreatedBy  string
+	ExpiresAt  store.Time
+	LastUsedAt store.Time
+	RevokedAt  store.Time
+	RevokedBy  string
+}
+
+func (r tokenRow) token() (account.Token, error) {
+	t := account.Token{
+		ID: r.ID, Kind: account.Kind(r.Kind), Principal: r.Principal, Name: r.Name, Label: r.Label,
+		Project: project.Name(r.Project), CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+		ExpiresAt: r.ExpiresAt.Time(), LastUsedAt: r.LastUsedAt.Time(), RevokedAt: r.RevokedAt.Time(), RevokedBy: r.RevokedBy,
+	}
+	return t, json.Unmarshal([]byte(r.Scopes), &t.Scopes)
+}
+
+// InsertAccount implements account.Store.
+func (Store) InsertAccount(ctx context.Context, tx *store.Tx, a account.Account) error {
+	_, err := tx.NewInsert().Model(&accountRow{
+		ID: a.ID, Kind: string(a.Kind), Name: a.Name, Project: string(a.Project),
+		CreatedAt: store.At(a.CreatedAt), CreatedBy: a.CreatedBy,
+	}).Exec(ctx)
+	return err
+}
+
+// Account implements account.Store.
+func (Store) Account(ctx context.Context, tx *store.Tx, id string) (account.Account, error) {
+	var r accountRow
+	err := tx.NewSelect().Model(&r).Where("id = ?", id).Scan(ctx)
+	return r.account(), found(err, "account")
+}
+
+// AccountByName implements account.Store.
+func (Store) AccountByName(ctx context.Context, tx *store.Tx, kind identity.Kind, in project.Name, name string) (account.Account, error) {
+	var r accountRow
+	err := tx.NewSelect().Model(&r).Where("kind = ? AND project = ? AND name = ?", kind, in, name).Scan(ctx)
+	return r.account(), found(err, "account")
+}
+
+// Accounts implements account.Store.
+func (Store) Accounts(ctx context.Context, tx *store.Tx, in project.Name, after string, limit int) ([]account.Account, error) {
+	var rows []accountRow
+	q := tx.NewSelect().Model(&rows).Where("id > ?", after).Order("id").Limit(limit)
+	if in != "" {
+		q.Where("project = ?", in)
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, err
+	}
+	accounts := make([]account.Account, len(rows))
+	for i, r := range rows {
+		accounts[i] = r.account()
+	}
+	return accounts, nil
+}
+
+// DeleteAccount implements account.Store.
+func (Store) DeleteAccount(ctx context.Context, tx *store.Tx, id string) error {
+	res, err := tx.NewDelete().Model((*accountRow)(nil)).Where("id = ?", id).Exec(ctx)
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, fault.New(fault.NotFound, "account %s does not exist", id))
+	}
+	return nil
+}
+
+// InsertToken implements account.Store.
+func (Store) InsertToken(ctx context.Context, tx *store.Tx, t account.Token, hash []byte) error {
+	scopes, err := json.Marshal(t.Scopes)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&tokenRow{
+		ID: t.ID, Hash: hash, Kind: string(t.Kind), Principal: t.Principal, Name: t.Name, Label: t.Label,
+		Project: string(t.Project), Scopes: string(scopes), CreatedAt: store.At(t.CreatedAt), CreatedBy: t.CreatedBy,
+		ExpiresAt: store.At(t.ExpiresAt), LastUsedAt: store.At(t.LastUsedAt), RevokedAt: store.At(t.RevokedAt), RevokedBy: t.RevokedBy,
+	}).Exec(ctx)
+	return err
+}
+
+// Token implements account.Store.
+func (Store) Token(ctx context.Context, tx *store.Tx, id string) (account.Token, error) {
+	var r tokenRow
+	if err := tx.NewSelect().Model(&r).Where("id = ?", id).Scan(ctx); err != nil {
+		return account.Token{}, found(err, "token")
+	}
+	return r.token()
+}
+
+// TokenByHash implements account.Store.
+func (Store) TokenByHash(ctx context.Context, tx *store.Tx, hash []byte) (account.Token, time.Time, error) {
+	var r struct {
+		tokenRow `bun:",extend"`
+
+		Clock store.Time `bun:",scanonly"`
+	}
+	err := tx.NewSelect().Model(&r).ColumnExpr("t.*").
+		ColumnExpr("COALESCE((SELECT at FROM identity_state WHERE name = 'clock'), 0) AS clock").
+		Where("hash = ?", hash).Scan(ctx)
+	if err != nil {
+		return account.Token{}, time.Time{}, found(err, "token")
+	}
+	t, err := r.token()
+	return t, r.Clock.Time(), err
+}
+
+// Tokens implements account.Store.
+func (Store) Tokens(ctx context.Context, tx *store.Tx, sel account.Selection) ([]account.Token, error) {
+	var rows []tokenRow
+	q := tx.NewSelect().Model(&rows).Order("id")
+	if sel.Limit > 0 {
+		q.Limit(sel.Limit)
+	}
+	for _, c := range conditions(sel) {
+		q.Where(c.expr, c.value)
+	}
+	return tokens(rows, q.Scan(ctx))
+}
+
+// CountLive implements account.Store.
+func (Store) CountLive(ctx context.Context, tx *store.Tx, principal string, at time.Time) (int, error) {
+	return tx.NewSelect().Model((*tokenRow)(nil)).
+		Where("principal = ? AND revoked_at = 0 AND expires_at > ?", principal, store.At(at)).Count(ctx)
+}
+
+// Revoke implements account.Store.
+func (Store) Revoke(ctx context.Context, tx *store.Tx, sel account.Selection, by string, at time.Time) ([]account.Token, error) {
+	var rows []tokenRow
+	q := tx.NewUpdate().Model(&rows).Set("revoked_at = ?, revoked_by = ?", store.At(at), by).
+		Where("revoked_at = 0 AND expires_at > ?", store.At(at)).Returning("*")
+	for _, c := range conditions(sel) {
+		q.Where(c.expr, c.value)
+	}
+	_, err := q.Exec(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return tokens(rows, err)
+}
+
+// Used implements account.Store.
+func (Store) Used(ctx context.Context, tx *store.Tx, id string, at time.Time) error {
+	_, err := tx.NewUpdate().Model((*tokenRow)(nil)).Set("last_used_at = ?", store.At(at)).
+		Where("id = ? AND last_used_at < ?", id, store.At(at)).Exec(ctx)
+	return err
+}
+
+// Prune implements account.Store.
+func (Store) Prune(ctx context.Context, tx *store.Tx, kind account.Kind, before time.Time, limit int) (int, error) {
+	old := tx.NewSelect().Model((*tokenRow)(nil)).Column("id").Where("kind = ?", kind).
+		Where("expires_at < ? OR (revoked_at > 0 AND revoked_at < ?)", store.At(before), store.At(before)).Limit(limit)
+	res, err := tx.NewDelete().Model((*tokenRow)(nil)).Where("id IN (?)", old).Exec(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := res.RowsAffected()
+	return int(n), err
+}
+
+// RaiseClock implements account.Store.
+func (Store) RaiseClock(ctx context.Context, tx *store.Tx, at time.Time) error {
+	_, err := tx.NewRaw(`INSERT INTO identity_state (name, at) VALUES ('clock', ?)
+		ON CONFLICT (name) DO UPDATE SET at = excluded.at WHERE identity_state.at < excluded.at`, store.At(at)).Exec(ctx)
+	return err
+}
+
+// Claim implements account.Store.
+func (Store) Claim(ctx context.Context, tx *store.Tx, name string, at time.Time) (bool, error) {
+	res, err := tx.NewRaw(`INSERT INTO identity_state (name, at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING`, name, store.At(at)).Exec(ctx)
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
+}
+
+type condition struct {
+	expr  string
+	value string
+}
+
+func conditions(sel account.Selection) []condition {
+	all := []condition{
+		{"t.id = ?", sel.ID}, {"t.principal = ?", sel.Principal}, {"t.project = ?", string(sel.Project)},
+		{"t.kind = ?", string(sel.Kind)}, {"t.id > ?", sel.After},
+	}
+	set := all[:0]
+	for _, c := range all {
+		if c.value != "" {
+			set = append(set, c)
+		}
+	}
+	return set
+}
+
+func tokens(rows []tokenRow, err error) ([]account.Token, error) {
+	if err != nil {
+		return nil, err
+	}
+	list := make([]account.Token, len(rows))
+	for i, r := range rows {
+		if list[i], err = r.token(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// found turns "no rows" into the kind that callers know.
+func found(err error, what string) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fault.New(fault.NotFound, "no such %s", what)
+	}
+	return err
+}

@@ -1,0 +1,371 @@
+// Package authority answers policy's question with Cedar.
+//
+// # Map
+//
+//   - service.go: Allow and Permits; how a request becomes Cedar entities, and a
+//     decision becomes words.
+//   - policies.cedar: the policies of every installation, to be read by people.
+//   - rules.go: the schema, and policies sliced by action, so that a decision
+//     costs microseconds however many there are.
+//   - custom.go, store.go, events.go: the policies that a project adds.
+//
+// # Guarantees
+//
+// Closed by default: an error on the way to a decision is a refusal, and so is
+// an error within a forbid. A refusal is in the synced journal before Allow
+// returns. Who has no role in a project cannot tell it from one that does not
+// exist. Changed roles and policies count at once in this process and within
+// 5 s in others. Safe for concurrent use.
+package authority
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cedar-policy/cedar-go"
+	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// journalTime is how long a refusal may wait to be on record.
+const journalTime = 10 * time.Second
+
+// Roster says who has which roles; tenancy.Roster does.
+type Roster interface {
+	// GrantsOf lists the principal's grants in all projects and in the
+	// installation. It may lag 5 s behind changes of other processes.
+	GrantsOf(ctx context.Context, principal string) ([]project.Grant, error)
+}
+
+// Config says what the service works with.
+type Config struct {
+	DB      *store.DB
+	Store   Store
+	Roster  Roster
+	Journal audit.Journal
+	Log     *slog.Logger
+	Now     func() time.Time // default time.Now
+}
+
+// Service implements policy.Authorizer.
+type Service struct {
+	cfg       Config
+	validator *validate.Validator
+	builtin   rules
+	actions   map[policy.Action]cedar.Entity
+	roleSets  [1 << 5]cedar.EntityUIDSet // by bit of project.Roles
+
+	mu         sync.RWMutex
+	generation uint64 // grows with each change of a project's policies
+	custom     map[project.Name]custom
+}
+
+var _ policy.Authorizer = (*Service)(nil)
+
+// New makes the service. An error is a defect in the embedded policies.
+func New(cfg Config) (*Service, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := &Service{cfg: cfg, actions: map[policy.Action]cedar.Entity{}, custom: map[project.Name]custom{}}
+	var err error
+	if s.validator, err = newValidator(); err != nil {
+		return nil, fault.Wrap(err, "read the policy schema")
+	}
+	if s.builtin, err = compileBuiltin(); err != nil {
+		return nil, fault.Wrap(err, "read the built-in policies")
+	}
+	for _, d := range policy.Actions() {
+		var parents []cedar.EntityUID
+		for _, g := range groups(d) {
+			parents = append(parents, actionUID(g))
+		}
+		s.actions[d.Action] = cedar.Entity{UID: actionUID(string(d.Action)), Parents: cedar.NewEntityUIDSet(parents...)}
+	}
+	for set := range s.roleSets {
+		var uids []cedar.EntityUID
+		for i, r := range project.Roles {
+			if set&(1<<i) != 0 {
+				uids = append(uids, cedar.NewEntityUID(typeRole, cedar.String(r)))
+			}
+		}
+		s.roleSets[set] = cedar.NewEntityUIDSet(uids...)
+	}
+	return s, nil
+}
+
+// Allow implements policy.Authorizer. Errors: fault.Unauthenticated for the zero
+// principal; fault.PermissionDenied, or fault.NotFound for who has no role in
+// the project, both on record; fault.Unavailable when the record could not be
+// written, and others when roles could not be read, which all are refusals.
+func (s *Service) Allow(ctx context.Context, action policy.Action, object policy.Object) error {
+	v, err := s.judge(ctx, action, object)
+	if err != nil || v.allowed {
+		return err
+	}
+	p := identity.From(ctx)
+	detail := map[string]any{}
+	if object.Classification != "" {
+		detail["classification"] = object.Classification
+	}
+	// The refused caller cannot escape the record by hanging up.
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), journalTime)
+	defer cancel()
+	err = s.cfg.Journal.Record(record, audit.Entry{
+		Actor: p, Project: clip(object.Project), Action: string(action), Object: object.String(),
+		Outcome: audit.Refused, Reason: v.because, Detail: detail,
+	})
+	if err != nil {
+		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: err}
+	}
+	return v.refusal(p, action, object)
+}
+
+// Permits is Allow without a record, for what decides only what to show: lists
+// and menus. An act on its word must still ask Allow.
+func (s *Service) Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error) {
+	v, err := s.judge(ctx, action, object)
+	return v.allowed, err
+}
+
+// verdict is a decision with its reason.
+type verdict struct {
+	allowed bool
+	because string // why not, in words
+	known   bool   // the caller may know that the project exists
+	def     policy.Definition
+}
+
+func (s *Service) judge(ctx context.Context, action policy.Action, object policy.Object) (verdict, error) {
+	p := identity.From(ctx)
+	def, ok := policy.Lookup(action)
+	if !ok {
+		// A defect of ours, not of the caller.
+		return verdict{}, fault.New(fault.Internal, "action %s is not in policy/actions.go", action)
+	}
+	v := verdict{def: def}
+	if p.Kind == "" || p.ID == "" {
+		v.because = "nobody is signed in"
+		return v, nil
+	}
+	grants, err := s.grantsOf(ctx, p)
+	if err != nil {
+		return v, fault.Wrap(err, "read the roles of %s", p)
+	}
+	req, entities, named := s.request(p, def, object, grants)
+	v.known = p.Kind == identity.System || object.Project == "" || named.role || p.Project == project.Name(object.Project)
+	if p.Project != "" && p.Project != project.Name(object.Project) && object.Project != "" {
+		v.known = false // a bound token knows its project only
+	}
+
+	rules := slice{builtin: s.builtin[action]}
+	if object.Project != "" && p.Kind != identity.System && def.Customisable() {
+		own, err := s.customOf(ctx, project.Name(object.Project))
+		if err != nil {
+			return v, fault.Wrap(err, "read the policies of project %s", clip(object.Project))
+		}
+		rules.project = own[action]
+	}
+	if object.Gate() {
+		// A project's policies look at objects; the domain asks again about one.
+		permits := slices.ContainsFunc(rules.project, func(r rule) bool { return r.Effect() == cedar.Permit })
+		rules.project = nil
+		decision, diagnostic := cedar.Authorize(rules, entities, req)
+		v.allowed = decision == cedar.Allow || permits && len(diagnostic.Reasons) == 0
+		v.because = s.because(rules, diagnostic, v, object)
+		return v, nil
+	}
+	decision, diagnostic := cedar.Authorize(rules, entities, req)
+	v.allowed = decision == cedar.Allow
+	for _, failed := range diagnostic.Errors {
+		if rules.find(failed.PolicyID).Effect() == cedar.Forbid {
+			s.cfg.Log.WarnContext(ctx, "a forbid could not be evaluated and refuses", slog.String("policy", string(failed.PolicyID)), slog.String("error", failed.Message))
+			v.allowed, v.because = false, "policy "+string(failed.PolicyID)+" could not be evaluated"
+			return v, nil
+		}
+	}
+	v.because = s.because(rules, diagnostic, v, object)
+	return v, nil
+}
+
+// grantsOf asks the roster about those who can have roles.
+func (s *Service) grantsOf(ctx context.Context, p identity.Principal) ([]project.Grant, error) {
+	if p.Kind != identity.User && p.Kind != identity.Service {
+		return nil, nil
+	}
+	return s.cfg.Roster.GrantsOf(ctx, p.ID)
+}
+
+// facts are what a principal's grants say about an object.
+type facts struct {
+	role   bool // a role in the project or the installation, or on an object of the project
+	member bool // a role anywhere
+	named  bool // a grant that has the action names the object
+	roles  int  // bit set of project.Roles that count for the object
+}
+
+func weigh(grants []project.Grant, def policy.Definition, object policy.Object) facts {
+	var f facts
+	for _, g := range grants {
+		f.member = true
+		here := g.Project == "" || g.Project == project.Name(object.Project)
+		f.role = f.role || here
+		if !here || def.Installation && g.Project != "" {
+			continue
+		}
+		names := g.Names(object.Kind, object.Name)
+		f.named = f.named || names && def.Has(g.Role)
+		if g.Object == "" || names || object.Gate() {
+			f.roles |= 1 << slices.Index(project.Roles, g.Role)
+		}
+	}
+	return f
+}
+
+// request translates the question into Cedar's words.
+func (s *Service) request(p identity.Principal, def policy.Definition, object policy.Object, grants []project.Grant) (cedar.Request, *entities, facts) {
+	f := weigh(grants, def, object)
+	scoped := true
+	if p.Narrowed() && p.Kind != identity.System {
+		var names bool
+		if object.Gate() {
+			scoped = p.Touches(string(def.Action))
+		} else {
+			scoped, names = p.Admits(string(def.Action), object.Name)
+		}
+		if p.Kind == identity.Attempt {
+			f.named = names
+		}
+	}
+	class := object.Classification
+	if def.Data && !object.Gate() {
+		switch {
+		case class == "":
+			class = string(project.Confidential)
+		case project.Classification(class).Validate() != nil:
+			class = string(project.Restricted)
+		}
+	}
+	zones := object.Residency.Zones()
+	residency := make([]cedar.Value, len(zones))
+	for i, z := range zones {
+		residency[i] = cedar.String(z)
+	}
+	e := &entities{
+		action: s.actions[def.Action],
+		principal: cedar.Entity{
+			UID:     cedar.NewEntityUID(entityType(p.Kind), cedar.String(p.ID)),
+			Parents: s.roleSets[f.roles],
+			Attributes: cedar.NewRecord(cedar.RecordMap{
+				"id": cedar.String(p.ID), "name": cedar.String(p.Name), "project": cedar.String(p.Project),
+			}),
+		},
+		object: cedar.Entity{
+			UID: cedar.NewEntityUID(typeObject, cedar.String(object.Kind+"/"+object.Name)),
+			Attributes: cedar.NewRecord(cedar.RecordMap{
+				"project": cedar.String(object.Project), "kind": cedar.String(object.Kind), "name": cedar.String(object.Name),
+				"owner": cedar.String(object.Owner), "classification": cedar.String(class), "residency": cedar.NewSet(residency...),
+			}),
+		},
+	}
+	return cedar.Request{
+		Principal: e.principal.UID, Action: e.action.UID, Resource: e.object.UID,
+		Context: cedar.NewRecord(cedar.RecordMap{
+			"gate": cedar.Boolean(object.Gate()), "member": cedar.Boolean(f.member),
+			"scoped": cedar.Boolean(scoped), "named": cedar.Boolean(f.named),
+		}),
+	}, e, f
+}
+
+func entityType(k identity.Kind) cedar.EntityType {
+	switch k {
+	case identity.Service:
+		return "Service"
+	case identity.Attempt:
+		return "Attempt"
+	case identity.System:
+		return "System"
+	case identity.User:
+	}
+	return "User"
+}
+
+// entities are the three that a request is about; roles and groups are known by
+// being parents.
+type entities struct{ principal, action, object cedar.Entity }
+
+// Get implements cedar.EntityGetter.
+func (e *entities) Get(uid cedar.EntityUID) (cedar.Entity, bool) {
+	switch uid {
+	case e.principal.UID:
+		return e.principal, true
+	case e.action.UID:
+		return e.action, true
+	case e.object.UID:
+		return e.object, true
+	}
+	return cedar.Entity{}, false
+}
+
+// because says why a refused request is refused.
+func (s *Service) because(rules slice, diagnostic cedar.Diagnostic, v verdict, object policy.Object) string {
+	if v.allowed {
+		return ""
+	}
+	var reasons []string
+	for _, r := range diagnostic.Reasons { // of a refusal they are all forbids
+		reasons = append(reasons, rules.find(r.PolicyID).because)
+	}
+	if len(reasons) > 0 {
+		return strings.Join(reasons, "; ")
+	}
+	roles := make([]string, len(v.def.Roles))
+	for i, r := range v.def.Roles {
+		roles[i] = string(r)
+	}
+	where := "the installation"
+	if !v.def.Installation && object.Project != "" {
+		where = "project " + clip(object.Project)
+	}
+	return "it takes the role " + strings.Join(roles, " or ") + " in " + where
+}
+
+// refusal is what the caller hears.
+func (v verdict) refusal(p identity.Principal, action policy.Action, object policy.Object) error {
+	switch {
+	case p.Kind == "" || p.ID == "":
+		return fault.New(fault.Unauthenticated, "nobody is signed in").WithHint("Send a token; \"falaj login\" stores one.")
+	case !v.known:
+		return fault.New(fault.NotFound, "project %s does not exist", clip(object.Project))
+	}
+	where := ""
+	if object.Project != "" && object.String() != "project "+object.Project {
+		where = " in project " + clip(object.Project)
+	}
+	err := fault.New(fault.PermissionDenied, "%s may not %s on %s%s: %s", p, action, object, where, v.because)
+	if object.Project == "" || v.def.Installation {
+		return err.WithHint("An admin of the installation can grant a role.")
+	}
+	return err.WithHint("An admin of project %s can apply a Grant.", clip(object.Project))
+}
+
+// clip bounds what a caller's names can put into messages and the journal.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}

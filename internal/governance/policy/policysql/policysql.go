@@ -1,0 +1,101 @@
+// Package policysql stores the policies of projects in SQLite or PostgreSQL.
+package policysql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"io/fs"
+
+	"github.com/uptrace/bun"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations is the schema.
+var Migrations = store.Migrations{Name: "policy", FS: sub(files)}
+
+func sub(f embed.FS) fs.FS {
+	s, err := fs.Sub(f, "migrations")
+	if err != nil {
+		panic(err) // the folder is compiled in
+	}
+	return s
+}
+
+// Store implements authority.Store. The zero Store is ready.
+type Store struct{}
+
+var _ authority.Store = Store{}
+
+type row struct {
+	bun.BaseModel `bun:"table:policy_policy"`
+
+	Project     string `bun:",pk"`
+	Name        string `bun:",pk"`
+	Description string
+	Cedar       string
+	UpdatedAt   store.Time
+	UpdatedBy   string
+	Revision    int64
+}
+
+func (r row) policy() authority.Policy {
+	return authority.Policy{
+		Project: project.Name(r.Project), Name: r.Name, Spec: authority.Spec{Description: r.Description, Cedar: r.Cedar},
+		UpdatedAt: r.UpdatedAt.Time(), UpdatedBy: r.UpdatedBy, Revision: r.Revision,
+	}
+}
+
+// Put implements authority.Store.
+func (Store) Put(ctx context.Context, tx *store.Tx, p authority.Policy) error {
+	_, err := tx.NewInsert().Model(&row{
+		Project: string(p.Project), Name: p.Name, Description: p.Description, Cedar: p.Cedar,
+		UpdatedAt: store.At(p.UpdatedAt), UpdatedBy: p.UpdatedBy, Revision: p.Revision,
+	}).On("CONFLICT (project, name) DO UPDATE").
+		Set("description = EXCLUDED.description, cedar = EXCLUDED.cedar, updated_at = EXCLUDED.updated_at").
+		Set("updated_by = EXCLUDED.updated_by, revision = EXCLUDED.revision").Exec(ctx)
+	return err
+}
+
+// One implements authority.Store.
+func (Store) One(ctx context.Context, tx *store.Tx, in project.Name, name string) (authority.Policy, error) {
+	var r row
+	err := tx.NewSelect().Model(&r).Where("project = ? AND name = ?", in, name).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = fault.New(fault.NotFound, "policy %s does not exist", name)
+	}
+	return r.policy(), err
+}
+
+// List implements authority.Store.
+func (Store) List(ctx context.Context, tx *store.Tx, in project.Name) ([]authority.Policy, error) {
+	var rows []row
+	if err := tx.NewSelect().Model(&rows).Where("project = ?", in).Order("name").Scan(ctx); err != nil {
+		return nil, err
+	}
+	list := make([]authority.Policy, len(rows))
+	for i, r := range rows {
+		list[i] = r.policy()
+	}
+	return list, nil
+}
+
+// Delete implements authority.Store.
+func (Store) Delete(ctx context.Context, tx *store.Tx, in project.Name, name string) error {
+	_, err := tx.NewDelete().Model((*row)(nil)).Where("project = ? AND name = ?", in, name).Exec(ctx)
+	return err
+}
+
+// DeleteAll implements authority.Store.
+func (Store) DeleteAll(ctx context.Context, tx *store.Tx, in project.Name) error {
+	_, err := tx.NewDelete().Model((*row)(nil)).Where("project = ?", in).Exec(ctx)
+	return err
+}

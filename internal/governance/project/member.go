@@ -1,0 +1,93 @@
+package project
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
+)
+
+// Role is a bundle of actions; policy/actions.go says which.
+type Role string
+
+// The roles. Viewer to Admin are held in a project; Admin and Auditor may also
+// be held in the whole installation.
+const (
+	Viewer   Role = "viewer"   // reads what is public or internal
+	Engineer Role = "engineer" // data, features, environments, jobs, runs, models
+	Deployer Role = "deployer" // deploys and promotes
+	Admin    Role = "admin"    // everything, members and tokens included
+	Auditor  Role = "auditor"  // reads the audit log and everything's metadata, but no data
+)
+
+// Roles lists the roles.
+var Roles = []Role{Viewer, Engineer, Deployer, Admin, Auditor}
+
+// Validate refuses a role that does not exist.
+func (r Role) Validate() error {
+	if slices.Contains(Roles, r) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "role %.40q does not exist", string(r)).
+		WithHint("Use viewer, engineer, deployer, admin or auditor.")
+}
+
+// Grant gives a principal a role in a project.
+type Grant struct {
+	Project Name   `json:"project,omitempty"` // empty: in the whole installation
+	Name    string `json:"name"`              // unique in the project
+	// Principal is the account's id ("usr_…", "svc_…").
+	Principal string `json:"principal"`
+	Role      Role   `json:"role"`
+	// Object limits the grant to one object, "dataset/weather", all versions.
+	// Such a grant is what restricted data needs. Empty: the whole project.
+	Object    string    `json:"object,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+}
+
+// GrantSpec is the manifest of kind Grant.
+type GrantSpec struct {
+	Principal string `json:"principal" yaml:"principal" doc:"Who: user/alice, service/ci or an account id"`
+	Role      Role   `json:"role" yaml:"role" doc:"viewer, engineer, deployer, admin or auditor"`
+	Object    string `json:"object,omitempty" yaml:"object" doc:"Limit to one object, such as dataset/weather; restricted data needs such a grant"`
+}
+
+// Validate refuses what no grant in the project may be. Error: fault.Invalid.
+func (s GrantSpec) Validate(in Name) error {
+	if s.Principal == "" || len(s.Principal) > 100 {
+		return fault.New(fault.Invalid, "principal is missing or too long").
+			WithHint("Name who gets the role: user/alice, service/ci or an account id.")
+	}
+	if err := s.Role.Validate(); err != nil {
+		return err
+	}
+	if in == "" && s.Role != Admin && s.Role != Auditor {
+		return fault.New(fault.Invalid, "role %s cannot be held in the whole installation", s.Role).
+			WithHint("Grant it in a project; only admin and auditor exist in the installation.")
+	}
+	if s.Object == "" {
+		return nil
+	}
+	kind, name, ok := strings.Cut(s.Object, "/")
+	if !ok || in == "" {
+		return fault.New(fault.Invalid, "object %.80q does not name an object of a project", s.Object).
+			WithHint("Write kind/name, such as dataset/weather, in a grant of the object's project.")
+	}
+	if err := id.CheckName("object kind", kind); err != nil {
+		return err
+	}
+	return id.CheckName("object name", name)
+}
+
+// Names reports whether the grant is limited to this object; every version of
+// it counts.
+func (g Grant) Names(kind, name string) bool {
+	if g.Object == "" || kind == "" || name == "" {
+		return false
+	}
+	base, _, _ := strings.Cut(name, "@")
+	return g.Object == kind+"/"+base
+}

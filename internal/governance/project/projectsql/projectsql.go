@@ -1,0 +1,245 @@
+// Package projectsql stores projects and grants in SQLite or PostgreSQL.
+package projectsql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+
+	"github.com/uptrace/bun"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations is the schema.
+var Migrations = store.Migrations{Name: "project", FS: sub(files)}
+
+func sub(f embed.FS) fs.FS {
+	s, err := fs.Sub(f, "migrations")
+	if err != nil {
+		panic(err) // the folder is compiled in
+	}
+	return s
+}
+
+// Store implements tenancy.Store and account.Grants. The zero Store is ready.
+type Store struct{}
+
+var (
+	_ tenancy.Store  = Store{}
+	_ account.Grants = Store{}
+)
+
+type projectRow struct {
+	bun.BaseModel `bun:"table:project_project,alias:p"`
+
+	Name           string `bun:",pk"`
+	DisplayName    string
+	Description    string
+	Residency      string // JSON
+	Classification string
+	CreatedAt      store.Time
+	CreatedBy      string
+	UpdatedAt      store.Time
+	Revision       int64
+}
+
+func newRow(p project.Project) (*projectRow, error) {
+	zones, err := json.Marshal(p.Residency)
+	return &projectRow{
+		Name: string(p.Name), DisplayName: p.DisplayName, Description: p.Description, Residency: string(zones),
+		Classification: string(p.Classification), CreatedAt: store.At(p.CreatedAt), CreatedBy: p.CreatedBy,
+		UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
+	}, err
+}
+
+func (r projectRow) project() (project.Project, error) {
+	p := project.Project{
+		Name: project.Name(r.Name), DisplayName: r.DisplayName, Description: r.Description,
+		Classification: project.Classification(r.Classification), CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+		UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
+	}
+	return p, json.Unmarshal([]byte(r.Residency), &p.Residency)
+}
+
+type grantRow struct {
+	bun.BaseModel `bun:"table:project_grant,alias:g"`
+
+	Project   string `bun:",pk"`
+	Name      string `bun:",pk"`
+	Principal string
+	Role      string
+	Object    string
+	CreatedAt store.Time
+	CreatedBy string
+}
+
+func (r grantRow) grant() project.Grant {
+	return project.Grant{
+		Project: project.Name(r.Project), Name: r.Name, Principal: r.Principal, Role: project.Role(r.Role),
+		Object: r.Object, CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+	}
+}
+
+// Insert implements tenancy.Store.
+func (Store) Insert(ctx context.Context, tx *store.Tx, p project.Project) error {
+	r, err := newRow(p)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(r).Exec(ctx)
+	return err
+}
+
+// Update implements tenancy.Store.
+func (Store) Update(ctx context.Context, tx *store.Tx, p project.Project) error {
+	r, err := newRow(p)
+	if err != nil {
+		return err
+	}
+	res, err := tx.NewUpdate().Model(r).WherePK().Exec(ctx)
+	return touched(res, err, "project", string(p.Name))
+}
+
+// Delete implements tenancy.Store.
+func (Store) Delete(ctx context.Context, tx *store.Tx, name project.Name) error {
+	if _, err := tx.NewDelete().Model((*grantRow)(nil)).Where("project = ?", name).Exec(ctx); err != nil {
+		return err
+	}
+	res, err := tx.NewDelete().Model((*projectRow)(nil)).Where("name = ?", name).Exec(ctx)
+	return touched(res, err, "project", string(name))
+}
+
+// One implements tenancy.Store.
+func (Store) One(ctx context.Context, tx *store.Tx, name project.Name) (project.Project, error) {
+	var r projectRow
+	if err := tx.NewSelect().Model(&r).Where("name = ?", name).Scan(ctx); err != nil {
+		return project.Project{}, found(err, "project", string(name))
+	}
+	return r.project()
+}
+
+// List implements tenancy.Store.
+func (Store) List(ctx context.Context, tx *store.Tx, v tenancy.Visible, after project.Name, limit int) ([]project.Project, error) {
+	var rows []projectRow
+	q := tx.NewSelect().Model(&rows).Where("p.name > ?", after).Order("p.name").Limit(limit)
+	if v.Member != "" {
+		q.Where("EXISTS (SELECT 1 FROM project_grant g WHERE g.principal = ? AND g.object = '' AND g.project IN (p.name, ''))", v.Member)
+	}
+	if v.Only != "" {
+		q.Where("p.name = ?", v.Only)
+	}
+	if v.Names != nil {
+		q.Where("p.name IN (?)", bun.In(v.Names))
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, err
+	}
+	projects := make([]project.Project, len(rows))
+	for i, r := range rows {
+		var err error
+		if projects[i], err = r.project(); err != nil {
+			return nil, err
+		}
+	}
+	return projects, nil
+}
+
+// Put implements tenancy.Store and account.Grants.
+func (Store) Put(ctx context.Context, tx *store.Tx, g project.Grant) error {
+	_, err := tx.NewInsert().Model(&grantRow{
+		Project: string(g.Project), Name: g.Name, Principal: g.Principal, Role: string(g.Role), Object: g.Object,
+		CreatedAt: store.At(g.CreatedAt), CreatedBy: g.CreatedBy,
+	}).On("CONFLICT (project, name) DO UPDATE").
+		Set("principal = EXCLUDED.principal, role = EXCLUDED.role, object = EXCLUDED.object, created_at = EXCLUDED.created_at, created_by = EXCLUDED.created_by").
+		Exec(ctx)
+	return err
+}
+
+// Grant implements tenancy.Store.
+func (Store) Grant(ctx context.Context, tx *store.Tx, in project.Name, name string) (project.Grant, error) {
+	var r grantRow
+	err := tx.NewSelect().Model(&r).Where("project = ? AND name = ?", in, name).Scan(ctx)
+	return r.grant(), found(err, "grant", name)
+}
+
+// Remove implements tenancy.Store.
+func (Store) Remove(ctx context.Context, tx *store.Tx, in project.Name, name string) error {
+	res, err := tx.NewDelete().Model((*grantRow)(nil)).Where("project = ? AND name = ?", in, name).Exec(ctx)
+	return touched(res, err, "grant", name)
+}
+
+// Members implements tenancy.Store.
+func (Store) Members(ctx context.Context, tx *store.Tx, in project.Name, after string, limit int) ([]project.Grant, error) {
+	var rows []grantRow
+	err := tx.NewSelect().Model(&rows).Where("project = ? AND name > ?", in, after).Order("name").Limit(limit).Scan(ctx)
+	return grants(rows), err
+}
+
+// CountMembers implements tenancy.Store.
+func (Store) CountMembers(ctx context.Context, tx *store.Tx, in project.Name) (int, error) {
+	return tx.NewSelect().Model((*grantRow)(nil)).Where("project = ?", in).Count(ctx)
+}
+
+// CountAdmins implements tenancy.Store.
+func (Store) CountAdmins(ctx context.Context, tx *store.Tx) (int, error) {
+	var n int
+	err := tx.NewSelect().Model((*grantRow)(nil)).ColumnExpr("COUNT(DISTINCT principal)").
+		Where("project = '' AND role = ?", project.Admin).Scan(ctx, &n)
+	return n, err
+}
+
+// GrantsOf implements tenancy.Store.
+func (Store) GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error) {
+	var rows []grantRow
+	err := tx.NewSelect().Model(&rows).Where("principal = ?", principal).Order("project", "name").Scan(ctx)
+	return grants(rows), err
+}
+
+// Drop implements account.Grants.
+func (s Store) Drop(ctx context.Context, tx *store.Tx, principal string) error {
+	admin, err := tx.NewSelect().Model((*grantRow)(nil)).
+		Where("principal = ? AND project = '' AND role = ?", principal, project.Admin).Exists(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.NewDelete().Model((*grantRow)(nil)).Where("principal = ?", principal).Exec(ctx); err != nil || !admin {
+		return err
+	}
+	return tenancy.KeepAdmin(ctx, tx, s)
+}
+
+func grants(rows []grantRow) []project.Grant {
+	list := make([]project.Grant, len(rows))
+	for i, r := range rows {
+		list[i] = r.grant()
+	}
+	return list
+}
+
+func found(err error, what, name string) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fault.New(fault.NotFound, "%s %s does not exist", what, name)
+	}
+	return err
+}
+
+func touched(res sql.Result, err error, what, name string) error {
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, fault.New(fault.NotFound, "%s %s does not exist", what, name))
+	}
+	return nil
+}

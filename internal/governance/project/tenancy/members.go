@@ -1,0 +1,206 @@
+package tenancy
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// maxMembers bounds the grants of one project.
+const maxMembers = 10_000
+
+// GrantRequest is a manifest of kind Grant.
+type GrantRequest struct {
+	Project project.Name // empty: the whole installation
+	Name    string       // empty: made from the role, the principal and the object
+	Spec    project.GrantSpec
+	DryRun  bool
+}
+
+// Grant gives a role, or changes the grant of that name. Needs member.grant.
+// Errors: fault.Invalid; fault.NotFound for an unknown account or project;
+// fault.Conflict where that would take the installation's last administrator.
+func (s *Service) Grant(ctx context.Context, r GrantRequest) (project.Grant, project.Change, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "member.grant", policy.Object{Project: string(r.Project), Kind: "grant", Name: r.Name}); err != nil {
+		return project.Grant{}, "", err
+	}
+	if err := r.Spec.Validate(r.Project); err != nil {
+		return project.Grant{}, "", err
+	}
+	if r.Name != "" {
+		if err := id.CheckName("grant name", r.Name); err != nil {
+			return project.Grant{}, "", err
+		}
+	}
+	var g project.Grant
+	var change project.Change
+	apply := func(ctx context.Context, tx *store.Tx) error {
+		g, change = project.Grant{}, ""
+		now := s.cfg.Now().UTC().Truncate(time.Microsecond)
+		if r.Project != "" {
+			if _, err := s.cfg.Store.One(ctx, tx, r.Project); err != nil {
+				return err
+			}
+		}
+		a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
+		if err != nil {
+			return err
+		}
+		if a.Project != "" && a.Project != r.Project {
+			return fault.New(fault.Invalid, "service %s belongs to project %s and can have roles there only", a.Name, a.Project)
+		}
+		g = project.Grant{
+			Project: r.Project, Name: r.Name, Principal: a.ID, Role: r.Spec.Role, Object: r.Spec.Object,
+			CreatedAt: now, CreatedBy: identity.From(ctx).ID,
+		}
+		if g.Name == "" {
+			g.Name = grantName(g)
+		}
+		was, err := s.cfg.Store.Grant(ctx, tx, g.Project, g.Name)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			change = project.Created
+			n, err := s.cfg.Store.CountMembers(ctx, tx, g.Project)
+			if err != nil {
+				return err
+			}
+			if n >= maxMembers {
+				return fault.New(fault.Exhausted, "project %s has %d grants, at most %d are allowed", g.Project, n, maxMembers)
+			}
+		case err != nil:
+			return err
+		case was.Principal == g.Principal && was.Role == g.Role && was.Object == g.Object:
+			g, change = was, project.Unchanged
+			return nil
+		default:
+			change = project.Updated
+		}
+		if r.DryRun {
+			return nil
+		}
+		if err := s.cfg.Store.Put(ctx, tx, g); err != nil {
+			return err
+		}
+		if change == project.Updated {
+			if err := s.keepAdmin(ctx, tx, was); err != nil {
+				return err
+			}
+			if err := s.record(ctx, tx, "member.revoke", MemberRevoked, was); err != nil {
+				return err
+			}
+		}
+		return s.record(ctx, tx, "member.grant", MemberGranted, g)
+	}
+	var err error
+	if r.DryRun {
+		err = s.cfg.DB.View(ctx, apply)
+	} else {
+		err = s.cfg.DB.Update(ctx, string(r.Project), apply)
+	}
+	if err != nil {
+		return project.Grant{}, "", err
+	}
+	return g, change, nil
+}
+
+// Revoke takes a grant away. Needs member.revoke. Errors: fault.NotFound;
+// fault.Conflict for the installation's last administrator.
+func (s *Service) Revoke(ctx context.Context, in project.Name, name string) error {
+	if err := s.cfg.Authorizer.Allow(ctx, "member.revoke", policy.Object{Project: string(in), Kind: "grant", Name: name}); err != nil {
+		return err
+	}
+	return s.cfg.DB.Update(ctx, string(in), func(ctx context.Context, tx *store.Tx) error {
+		g, err := s.cfg.Store.Grant(ctx, tx, in, name)
+		if err != nil {
+			return err
+		}
+		if err := s.cfg.Store.Remove(ctx, tx, in, name); err != nil {
+			return err
+		}
+		if err := s.keepAdmin(ctx, tx, g); err != nil {
+			return err
+		}
+		return s.record(ctx, tx, "member.revoke", MemberRevoked, g)
+	})
+}
+
+// Members lists a project's grants by name; next is the page token of the
+// following page. Needs member.read. The empty project lists those in the
+// installation.
+func (s *Service) Members(ctx context.Context, in project.Name, pageToken string) (grants []project.Grant, next string, err error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "member.read", policy.Object{Project: string(in), Kind: "grant"}); err != nil {
+		return nil, "", err
+	}
+	const page = 200
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		grants, err = s.cfg.Store.Members(ctx, tx, in, pageToken, page+1)
+		return err
+	})
+	if len(grants) > page {
+		grants = grants[:page]
+		next = grants[page-1].Name
+	}
+	return grants, next, err
+}
+
+// Own lists the caller's grants, so that a client can show what its user may do.
+func (s *Service) Own(ctx context.Context) ([]project.Grant, error) {
+	return s.cfg.Roster.GrantsOf(ctx, identity.From(ctx).ID)
+}
+
+// keepAdmin refuses to lose the last administrator, after was is gone.
+func (s *Service) keepAdmin(ctx context.Context, tx *store.Tx, was project.Grant) error {
+	if was.Project != "" || was.Role != project.Admin {
+		return nil
+	}
+	return KeepAdmin(ctx, tx, s.cfg.Store)
+}
+
+// KeepAdmin refuses a transaction that leaves the installation without an
+// administrator. Error: fault.Conflict.
+func KeepAdmin(ctx context.Context, tx *store.Tx, admins interface {
+	CountAdmins(ctx context.Context, tx *store.Tx) (int, error)
+},
+) error {
+	n, err := admins.CountAdmins(ctx, tx)
+	if err != nil || n > 0 {
+		return err
+	}
+	return fault.New(fault.Conflict, "this would leave the installation without an administrator").
+		WithHint("Make somebody else an admin of the installation first.")
+}
+
+func (s *Service) record(ctx context.Context, tx *store.Tx, action, name string, g project.Grant) error {
+	tx.OnCommit(func() { s.cfg.Roster.Forget(g.Principal) })
+	detail := map[string]any{"principal": g.Principal, "role": g.Role}
+	if g.Object != "" {
+		detail["object"] = g.Object
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{Project: string(g.Project), Action: action, Object: "grant " + g.Name, Detail: detail}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, string(g.Project), name, g)
+}
+
+// grantName is "engineer-usr_01j…", with the object's kind and name between
+// where there is one, cut to what a name may have.
+func grantName(g project.Grant) string {
+	who := strings.ToLower(g.Principal)
+	if g.Object == "" {
+		return string(g.Role) + "-" + who
+	}
+	object := strings.ReplaceAll(g.Object, "/", "-")
+	if room := 63 - len(g.Role) - len(who) - 2; len(object) > room {
+		object = strings.TrimRight(object[:room], "-_")
+	}
+	return string(g.Role) + "-" + object + "-" + who
+}

@@ -1,0 +1,98 @@
+package tenancy
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// rosterTTL is how late another process sees a change of grants.
+const rosterTTL = 4 * time.Second
+
+// rosterSize bounds the principals remembered.
+const rosterSize = 8192
+
+// Roster answers who has which roles, from a cache that is right at once for
+// changes of this process and within 5 s for those of others. It stands apart
+// from Service because policy needs it before there can be one. Safe for
+// concurrent use.
+type Roster struct {
+	db    *store.DB
+	store Store
+
+	mu         sync.RWMutex
+	generation uint64 // grows with Forget
+	held       map[string]held
+}
+
+type held struct {
+	grants []project.Grant
+	read   time.Time
+}
+
+// NewRoster makes the roster.
+func NewRoster(db *store.DB, s Store) *Roster {
+	return &Roster{db: db, store: s, held: map[string]held{}}
+}
+
+// GrantsOf lists the principal's grants in all projects and the installation.
+// The caller must not change the slice.
+func (r *Roster) GrantsOf(ctx context.Context, principal string) ([]project.Grant, error) {
+	r.mu.RLock()
+	h, ok := r.held[principal]
+	generation := r.generation
+	r.mu.RUnlock()
+	if ok && time.Since(h.read) < rosterTTL {
+		return h.grants, nil
+	}
+	h = held{read: time.Now()}
+	err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		h.grants, err = r.store.GrantsOf(ctx, tx, principal)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.generation != generation { // a change came between; what was read may be from before it
+		return h.grants, nil
+	}
+	if len(r.held) >= rosterSize {
+		for name := range r.held { // any one: the order of a map is as good as random
+			delete(r.held, name)
+			break
+		}
+	}
+	r.held[principal] = h
+	return h.grants, nil
+}
+
+// RolesOf lists the principal's roles in a project, those in the installation
+// included and those limited to one object left out.
+func (r *Roster) RolesOf(ctx context.Context, principal string, in project.Name) ([]project.Role, error) {
+	grants, err := r.GrantsOf(ctx, principal)
+	var roles []project.Role
+	for _, g := range grants {
+		if g.Object == "" && (g.Project == in || g.Project == "") {
+			roles = append(roles, g.Role)
+		}
+	}
+	return roles, err
+}
+
+// Forget makes the next question about the principal ask the database; an empty
+// principal means everybody.
+func (r *Roster) Forget(principal string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.generation++
+	if principal == "" {
+		clear(r.held)
+		return
+	}
+	delete(r.held, principal)
+}

@@ -1,0 +1,308 @@
+// Package tenancy is the service of projects: it makes and deletes them and
+// gives and takes roles.
+//
+// # Map
+//
+//   - service.go: projects. members.go: grants.
+//   - roster.go: the cached answer to "which roles has X", for policy.
+//   - store.go, events.go: what it needs of a database, what it tells others.
+//
+// # Guarantees
+//
+// A project is listed exactly for those who may read it. A project with
+// anything in it is not deleted; deleting one ends the tokens bound to it. The
+// installation always keeps an administrator. A changed role counts at once in
+// this process and within 5 s in others.
+package tenancy
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Authorizer is asked before projects and members are shown or changed.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Config says what the service works with.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Roster     *Roster
+	Authorizer Authorizer
+	Accounts   Accounts
+	Zones      Zones
+	// Contents are asked before a project is deleted; see also Register.
+	Contents []Contents
+	Now      func() time.Time // default time.Now
+}
+
+// Service keeps projects and grants. Safe for concurrent use.
+type Service struct {
+	cfg Config
+
+	mu       sync.Mutex
+	contents []Contents
+}
+
+// New makes the service.
+func New(cfg Config) *Service {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Service{cfg: cfg, contents: slices.Clone(cfg.Contents)}
+}
+
+// Register adds a domain that may hold something of a project.
+func (s *Service) Register(c Contents) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contents = append(s.contents, c)
+}
+
+// Request is a manifest of kind Project.
+type Request struct {
+	Name project.Name
+	Spec project.Spec
+	// IfRevision refuses the change when the project has another revision; 0
+	// does not look.
+	IfRevision int64
+	DryRun     bool // say what would happen, change nothing
+}
+
+// Apply makes the project as the manifest says. Making one needs project.create
+// in the installation, changing one project.update. Errors: fault.Invalid;
+// fault.Conflict for another revision.
+func (s *Service) Apply(ctx context.Context, r Request) (project.Project, project.Change, error) {
+	if err := r.Name.Validate(); err != nil {
+		return project.Project{}, "", err
+	}
+	object := policy.Object{Project: string(r.Name), Kind: "project", Name: string(r.Name)}
+	create := fault.Is(s.exists(ctx, r.Name), fault.NotFound)
+	if !create {
+		err := s.cfg.Authorizer.Allow(ctx, "project.update", object)
+		// Who may not know of the project hears what they would hear of any name.
+		create = fault.Is(err, fault.NotFound)
+		if err != nil && !create {
+			return project.Project{}, "", err
+		}
+	}
+	if create {
+		object.Project = ""
+		if err := s.cfg.Authorizer.Allow(ctx, "project.create", object); err != nil {
+			return project.Project{}, "", err
+		}
+	}
+	if err := r.Spec.Validate(); err != nil {
+		return project.Project{}, "", err
+	}
+	r.Spec = r.Spec.Complete()
+
+	var p project.Project
+	var change project.Change
+	apply := func(ctx context.Context, tx *store.Tx) (err error) {
+		if err := s.cfg.Zones.Known(ctx, tx, r.Spec.Residency); err != nil {
+			return err
+		}
+		p, change, err = s.plan(ctx, tx, r)
+		if err != nil || change == project.Unchanged || r.DryRun {
+			return err
+		}
+		if change == project.Created {
+			if !create {
+				return fault.New(fault.Conflict, "project %s was deleted meanwhile", r.Name).WithHint("Apply it again.")
+			}
+			err = s.cfg.Store.Insert(ctx, tx, p)
+		} else {
+			if create {
+				return fault.New(fault.Conflict, "project %s was made meanwhile", r.Name).WithHint("Apply it again.")
+			}
+			err = s.cfg.Store.Update(ctx, tx, p)
+		}
+		if err != nil {
+			return err
+		}
+		action, name := "project.update", ProjectUpdated
+		if change == project.Created {
+			action, name = "project.create", ProjectCreated
+		}
+		err = audit.Append(ctx, tx, audit.Entry{Project: string(p.Name), Action: action, Object: "project " + string(p.Name), Detail: map[string]any{
+			"residency": p.Residency.Zones(), "classification": p.Classification, "revision": p.Revision,
+		}})
+		if err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(p.Name), name, p)
+	}
+	var err error
+	if r.DryRun {
+		err = s.cfg.DB.View(ctx, apply)
+	} else {
+		err = s.cfg.DB.Update(ctx, string(r.Name), apply)
+	}
+	if err != nil {
+		return project.Project{}, "", err
+	}
+	return p, change, nil
+}
+
+func (s *Service) exists(ctx context.Context, name project.Name) error {
+	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		_, err := s.cfg.Store.One(ctx, tx, name)
+		return err
+	})
+}
+
+// plan is the project as it will be, and what that changes.
+func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Project, project.Change, error) {
+	now := s.cfg.Now().UTC().Truncate(time.Microsecond)
+	p, err := s.cfg.Store.One(ctx, tx, r.Name)
+	if fault.Is(err, fault.NotFound) {
+		if r.IfRevision != 0 {
+			return p, "", fault.New(fault.Conflict, "project %s does not exist, revision %d was expected", r.Name, r.IfRevision)
+		}
+		return project.Project{
+			Name: r.Name, DisplayName: r.Spec.DisplayName, Description: r.Spec.Description, Residency: r.Spec.Residency,
+			Classification: r.Spec.Classification, CreatedAt: now, CreatedBy: identity.From(ctx).ID, UpdatedAt: now, Revision: 1,
+		}, project.Created, nil
+	}
+	if err != nil {
+		return p, "", err
+	}
+	if r.IfRevision != 0 && r.IfRevision != p.Revision {
+		return p, "", fault.New(fault.Conflict, "project %s has revision %d, not %d", r.Name, p.Revision, r.IfRevision).
+			WithHint("Read it again and apply your change to what it is now.")
+	}
+	was := p.Spec()
+	if was.DisplayName == r.Spec.DisplayName && was.Description == r.Spec.Description &&
+		was.Classification == r.Spec.Classification && was.Residency.Same(r.Spec.Residency) {
+		return p, project.Unchanged, nil
+	}
+	p.DisplayName, p.Description, p.Residency, p.Classification = r.Spec.DisplayName, r.Spec.Description, r.Spec.Residency, r.Spec.Classification
+	p.UpdatedAt = now
+	p.Revision++
+	return p, project.Updated, nil
+}
+
+// One is a project. Needs project.read. Error: fault.NotFound.
+func (s *Service) One(ctx context.Context, name project.Name) (p project.Project, err error) {
+	if err := name.Validate(); err != nil {
+		return p, err
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, "project.read", policy.Object{Project: string(name), Kind: "project", Name: string(name)}); err != nil {
+		return p, err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		p, err = s.cfg.Store.One(ctx, tx, name)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		// The words of policy's answer to those who may not know.
+		err = fault.New(fault.NotFound, "project %s does not exist", name)
+	}
+	return p, err
+}
+
+// List lists the projects that the caller may read, by name; next is the page
+// token of the following page. It refuses nobody: who may read none gets none.
+func (s *Service) List(ctx context.Context, pageSize int, pageToken string) (projects []project.Project, next string, err error) {
+	v, none := visible(identity.From(ctx))
+	if none {
+		return nil, "", nil
+	}
+	if pageSize <= 0 {
+		pageSize = 100
+	}
+	pageSize = min(pageSize, 1000)
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		projects, err = s.cfg.Store.List(ctx, tx, v, project.Name(pageToken), pageSize+1)
+		return err
+	})
+	if len(projects) > pageSize {
+		projects = projects[:pageSize]
+		next = string(projects[pageSize-1].Name)
+	}
+	return projects, next, err
+}
+
+// visible is project.read as a condition on rows. It must say what policy
+// says; TestListedIsAllowed holds the two together.
+func visible(p identity.Principal) (v Visible, none bool) {
+	v.Only = p.Project
+	switch p.Kind {
+	case identity.System:
+		return v, false
+	case identity.User, identity.Service:
+		v.Member = p.ID
+	case identity.Attempt:
+		none = p.Project == ""
+	default:
+		return v, true
+	}
+	if p.Narrowed() {
+		names, every := p.Objects("project.read")
+		if !every {
+			v.Names = names
+			none = none || len(names) == 0
+		}
+	}
+	return v, none || p.ID == ""
+}
+
+// Delete removes an empty project with its grants, service accounts and tokens.
+// Needs project.delete. Errors: fault.NotFound; fault.Conflict naming what is
+// left in it.
+func (s *Service) Delete(ctx context.Context, name project.Name) error {
+	if err := name.Validate(); err != nil {
+		return err
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, "project.delete", policy.Object{Project: string(name), Kind: "project", Name: string(name)}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	contents := slices.Clone(s.contents)
+	s.mu.Unlock()
+	return s.cfg.DB.Update(ctx, string(name), func(ctx context.Context, tx *store.Tx) error {
+		p, err := s.cfg.Store.One(ctx, tx, name)
+		if err != nil {
+			return err
+		}
+		var left []string
+		for _, c := range contents {
+			what, err := c.Contents(ctx, tx, name)
+			if err != nil {
+				return err
+			}
+			if what != "" {
+				left = append(left, what)
+			}
+		}
+		if len(left) > 0 {
+			return fault.New(fault.Conflict, "project %s still holds %s", name, strings.Join(left, ", ")).
+				WithHint("Delete these first.")
+		}
+		if err := s.cfg.Accounts.RevokeBoundIn(ctx, tx, name); err != nil {
+			return err
+		}
+		if err := s.cfg.Store.Delete(ctx, tx, name); err != nil {
+			return err
+		}
+		tx.OnCommit(func() { s.cfg.Roster.Forget("") })
+		if err := audit.Append(ctx, tx, audit.Entry{Project: string(name), Action: "project.delete", Object: "project " + string(name)}); err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(name), ProjectDeleted, p)
+	})
+}

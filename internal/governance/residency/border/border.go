@@ -1,0 +1,98 @@
+// Package border is the service of residency: the zones that there are, the
+// widening of labels across them, and the guard at every door.
+//
+// # Map
+//
+//   - border.go: Widening, its states, and what a domain lends for it (Labels).
+//   - zones.go: zones are made and changed, never removed.
+//   - relabel.go: narrowing at once, widening by two people with a reason.
+//   - guard.go: the one check at every door, with refusals on record.
+//   - store.go, events.go: what it needs of a database, what it tells others.
+//
+// # Guarantees
+//
+// The zone home exists. A zone's jurisdiction, once said, stays: a label that
+// was right when it was given stays right. No label is widened by fewer than two
+// people, nor when it has changed since the first of them looked.
+//
+// # What the caller owes
+//
+// Domains keep the labels of their objects and register how to read and change
+// them; they call Pass before they open storage, place work or deploy.
+package border
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// State of a widening: requested → approved | rejected | withdrawn | expired.
+type State string
+
+// The states. All but Requested are final.
+const (
+	Requested State = "requested"
+	Approved  State = "approved"
+	Rejected  State = "rejected"  // by the second person
+	Withdrawn State = "withdrawn" // by the first
+	Expired   State = "expired"   // nobody answered within the limit
+)
+
+// Widening is the wish that an object may be in more zones.
+type Widening struct {
+	ID          string          `json:"id"` // "wid_01J…"
+	Project     project.Name    `json:"project"`
+	Kind        string          `json:"kind"` // "dataset"
+	Name        string          `json:"name"` // "weather@1"
+	From        residency.Label `json:"from"`
+	To          residency.Label `json:"to"`
+	Reason      string          `json:"reason"`
+	State       State           `json:"state"`
+	RequestedBy string          `json:"requested_by"` // principal id
+	RequestedAt time.Time       `json:"requested_at"`
+	ExpiresAt   time.Time       `json:"expires_at"`
+	DecidedBy   string          `json:"decided_by,omitempty"`
+	DecidedAt   time.Time       `json:"decided_at,omitzero"`
+}
+
+// Relabelling asks for another label of an object.
+type Relabelling struct {
+	Project project.Name    `json:"-"`
+	Kind    string          `json:"kind" doc:"Kind of the object, such as dataset"`
+	Name    string          `json:"name" doc:"Name of the object, such as weather@1"`
+	Label   residency.Label `json:"label" doc:"All zones where it may be from then on"`
+	Reason  string          `json:"reason" doc:"Why; at least 10 characters, kept in the audit log"`
+}
+
+// Validate refuses what cannot be a relabelling. Error: fault.Invalid.
+func (r Relabelling) Validate() error {
+	if err := r.Project.Validate(); err != nil {
+		return err
+	}
+	if r.Kind == "" || r.Name == "" || len(r.Kind)+len(r.Name) > 300 {
+		return fault.New(fault.Invalid, "kind and name of the object are missing or too long")
+	}
+	if len(r.Reason) < 10 || len(r.Reason) > 2000 {
+		return fault.New(fault.Invalid, "the reason has %d bytes, from 10 to 2000 are wanted", len(r.Reason)).
+			WithHint("Say why the label may change; auditors will read it.")
+	}
+	if len(r.Label) == 0 {
+		return fault.New(fault.Invalid, "the label names no zone").WithHint("Name every zone where the object may be, such as [home].")
+	}
+	return r.Label.Validate()
+}
+
+// Labels is how a domain lends the labels of one kind of its objects. Both
+// methods work in the caller's transaction.
+type Labels interface {
+	// Label is the object's label now. Error: fault.NotFound.
+	Label(ctx context.Context, tx *store.Tx, in project.Name, name string) (residency.Label, error)
+	// Relabel gives the object another label. It changes nothing else: what is
+	// derived from the object keeps the label it inherited.
+	Relabel(ctx context.Context, tx *store.Tx, in project.Name, name string, to residency.Label) error
+}

@@ -1,0 +1,114 @@
+package residency
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+var zoneRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?$`)
+
+// Validate refuses what is no zone's name: 1 to 32 letters, digits and '-'.
+func (z Zone) Validate() error {
+	if zoneRE.MatchString(string(z)) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "zone %.40q is not a name", string(z)).
+		WithHint("Use 1 to 32 letters, digits and '-', such as home, AE or AE-DIFC.")
+}
+
+// maxZones bounds a label; no placement needs more.
+const maxZones = 64
+
+// Validate refuses a label with too many zones or with a name that no zone has.
+func (l Label) Validate() error {
+	if len(l) > maxZones {
+		return fault.New(fault.Invalid, "a label has %d zones, at most %d are allowed", len(l), maxZones)
+	}
+	for _, z := range l {
+		if err := z.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Within reports whether l allows no zone that wide does not.
+func (l Label) Within(wide Label) bool {
+	for _, z := range l.Zones() {
+		if !wide.Allows(z) {
+			return false
+		}
+	}
+	return true
+}
+
+// Same reports whether both labels allow the same zones.
+func (l Label) Same(m Label) bool {
+	return slices.Equal(Of(l.Zones()...), Of(m.Zones()...))
+}
+
+// Trust says whose hands a zone's machines are in.
+type Trust string
+
+// The trust levels, from least to most.
+const (
+	Shared    Trust = "shared"    // a public cloud's shared machines
+	Dedicated Trust = "dedicated" // machines for us alone, run by a provider
+	Owned     Trust = "owned"     // our machines, our staff
+)
+
+// ZoneSpec is the manifest of kind Zone.
+type ZoneSpec struct {
+	Jurisdiction string `json:"jurisdiction,omitempty" yaml:"jurisdiction" doc:"Whose law holds there, such as AE or DE; can be set once"`
+	Provider     string `json:"provider,omitempty" yaml:"provider" doc:"Who runs the machines"`
+	Trust        Trust  `json:"trust,omitempty" yaml:"trust" doc:"shared, dedicated or owned; default shared"`
+	Description  string `json:"description,omitempty" yaml:"description" doc:"For people, at most 2000 characters"`
+}
+
+// Validate refuses what no zone may be. Error: fault.Invalid.
+func (s ZoneSpec) Validate() error {
+	if s.Jurisdiction != "" {
+		if err := Zone(s.Jurisdiction).Validate(); err != nil {
+			return fault.New(fault.Invalid, "jurisdiction %.40q is not a name", s.Jurisdiction).
+				WithHint("Use a short code such as AE, AE-DIFC or DE.")
+		}
+	}
+	if len(s.Provider) > 200 || len(s.Description) > 2000 {
+		return fault.New(fault.Invalid, "provider may have 200 bytes and description 2000")
+	}
+	switch s.Trust {
+	case "", Shared, Dedicated, Owned:
+		return nil
+	}
+	return fault.New(fault.Invalid, "trust %.40q does not exist", string(s.Trust)).WithHint("Use shared, dedicated or owned.")
+}
+
+// Place is a zone that the installation knows.
+type Place struct {
+	Zone      Zone      `json:"zone"`
+	ZoneSpec            // what the manifest says
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	Revision  int64     `json:"revision"`
+}
+
+// Passage is something about to be in a zone: data opened, work placed, a model
+// deployed.
+type Passage struct {
+	Project string
+	What    string // "dataset weather@1"
+	Label   Label
+	Where   string // "pool cloud"
+	Zone    Zone
+	Action  string // the action that brings it there, "job.submit"
+}
+
+// Guard is the one check at every door. A refusal is fault.PermissionDenied and
+// already in the audit journal when Pass returns.
+type Guard interface {
+	Pass(ctx context.Context, p Passage) error
+}
