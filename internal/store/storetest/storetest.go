@@ -151,7 +151,7 @@ type meet chan struct{}
 func (m meet) wait() {
 	select {
 	case <-m:
-	case <-time.After(30 * time.Millisecond):
+	case <-time.After(100 * time.Millisecond):
 	}
 }
 
@@ -478,7 +478,7 @@ func snapshot(t *testing.T, db *store.DB) {
 
 // writeSkew: of two people on call each may leave if the other stays.
 func writeSkew(t *testing.T, db *store.DB) {
-	for range 10 {
+	for range 5 {
 		update(t, db, func(ctx context.Context, tx *store.Tx) error {
 			return errors.Join(put(ctx, tx, "alice", 1), put(ctx, tx, "badr", 1))
 		})
@@ -631,9 +631,9 @@ func read(t testing.TB, db *store.DB, after store.Position) (bodies []string, ne
 
 // lateCommit: one transaction takes its position first and commits last.
 func lateCommit(t *testing.T, db *store.DB) {
-	for round := range 5 {
+	for round := range 3 {
 		_, from := read(t, db, store.Position{})
-		started, finished := make(chan struct{}), make(meet)
+		started, finished, looked := make(chan struct{}), make(meet), make(meet)
 		var wg sync.WaitGroup
 		first := true
 		wg.Go(func() {
@@ -645,6 +645,7 @@ func lateCommit(t *testing.T, db *store.DB) {
 					first = false
 					close(started)
 					finished.wait()
+					looked.wait()
 				}
 				return nil
 			})
@@ -653,8 +654,6 @@ func lateCommit(t *testing.T, db *store.DB) {
 			}
 		})
 		<-started
-		var got []string
-		next := from
 		wg.Go(func() {
 			err := db.Update(t.Context(), "early", func(ctx context.Context, tx *store.Tx) error {
 				return tx.Append(ctx, "s", "", "k", []byte("early"))
@@ -664,7 +663,9 @@ func lateCommit(t *testing.T, db *store.DB) {
 			}
 			close(finished)
 		})
-		got, next = read(t, db, next) // while one or both are under way
+		finished.wait()
+		got, next := read(t, db, from) // the late one, at least, is under way
+		close(looked)
 		wg.Wait()
 		more, _ := read(t, db, next)
 		got = append(got, more...)
@@ -1186,7 +1187,9 @@ func laneBound(t *testing.T, db *store.DB) {
 	}
 	flood := db.Waiting()
 	other := make(chan error, 1)
-	go func() { other <- db.Update(t.Context(), "other", func(context.Context, *store.Tx) error { return nil }) }()
+	go func() {
+		other <- db.Update(t.Context(), "other", func(context.Context, *store.Tx) error { return nil })
+	}()
 	for db.Waiting() < min(flood, blocked+4096)+1 {
 		runtime.Gosched()
 	}

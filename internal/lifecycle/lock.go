@@ -1,0 +1,89 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"golang.org/x/sys/unix"
+)
+
+const lockName = "falaj.lock"
+
+// DirLock is the ownership of a data directory. The kernel ends it with the
+// process, however that ends.
+type DirLock struct{ file *os.File }
+
+// LockDir takes the directory for this process. Error: fault.Conflict, with the
+// process id of the owner, while another process has it.
+func LockDir(dir string) (*DirLock, error) {
+	path := filepath.Join(dir, lockName)
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, fault.New(fault.Unavailable, "lock data directory: %w", err).
+				WithHint("Check that %s exists and that the server may write there.", dir)
+		}
+		if err := flock(f); err != nil {
+			defer f.Close()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fault.New(fault.Unsupported, "lock data directory %s: %w", dir, err).
+					WithHint("Put the data directory on a local file system.")
+			}
+			return nil, held(dir, f)
+		}
+		// The file that we locked may have been removed meanwhile: then another
+		// process may lock a new one.
+		if !sameFile(f, path) {
+			f.Close()
+			continue
+		}
+		if err := errors.Join(f.Truncate(0), note(f)); err != nil {
+			f.Close()
+			return nil, fault.New(fault.Exhausted, "note the owner in %s: %w", path, err).WithHint("Free disk space.")
+		}
+		return &DirLock{file: f}, nil
+	}
+}
+
+// Unlock gives the directory back. It may be called twice.
+func (l *DirLock) Unlock() error {
+	err := l.file.Close()
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func flock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) //nolint:gosec // G115: a descriptor is a small number
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func sameFile(f *os.File, path string) bool {
+	a, err1 := f.Stat()
+	b, err2 := os.Stat(path)
+	return err1 == nil && err2 == nil && os.SameFile(a, b)
+}
+
+func note(f *os.File) error {
+	_, err := fmt.Fprintf(f, "%d\n", os.Getpid())
+	return err
+}
+
+func held(dir string, f *os.File) error {
+	owner := "another process"
+	if b, err := io.ReadAll(io.LimitReader(f, 32)); err == nil && strings.TrimSpace(string(b)) != "" {
+		owner = "process " + strings.TrimSpace(string(b))
+	}
+	return fault.New(fault.Conflict, "the data directory %s is in use by %s", dir, owner).
+		WithHint("Stop that server first, or give this one another directory with --data.")
+}
