@@ -2,7 +2,6 @@ package tracking
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/url"
 	"path"
@@ -21,15 +20,16 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// Artifacts keeps the bytes; it is shaped on blob.Store. Put is atomic and
-// durable. Open's reader fails with an error, never with wrong bytes, when what
-// is stored was changed.
+// Artifacts keeps the bytes. It is *blob.Store: Put is atomic and durable, and a
+// reader fails, and never gives wrong bytes, when what is stored was changed.
 type Artifacts interface {
-	Put(ctx context.Context, ref blob.Ref, body io.Reader) (blob.Info, error)
-	Open(ctx context.Context, ref blob.Ref) (io.ReadCloser, error)
+	Put(ctx context.Context, ref blob.Ref, body io.Reader, opts ...blob.Option) (blob.Info, error)
+	Open(ctx context.Context, ref blob.Ref) (*blob.Reader, error)
 	Delete(ctx context.Context, ref blob.Ref) error
 	List(ctx context.Context, prefix blob.Key, yield func(blob.Key) error) error
 }
+
+var _ Artifacts = (*blob.Store)(nil)
 
 // artifactKeys is the key scope that seals artifacts.
 const artifactKeys = "artifacts"
@@ -113,13 +113,8 @@ func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, 
 		return File{}, err
 	}
 	ref := blob.Ref{Project: string(p), Owner: artifactKeys, Key: artifactPrefix(p) + blob.Key(place.ID()+"/"+id.New("art"))}
-	limited := &limitReader{r: body, left: s.maxFile}
-	info, err := s.artifacts.Put(ctx, ref, limited)
-	if limited.over {
-		err = fault.New(fault.TooLarge, "artifact %q is larger than %d bytes", clip(name), s.maxFile)
-	}
+	info, err := s.artifacts.Put(ctx, ref, body, blob.WithLimit(s.maxFile))
 	if err != nil {
-		s.drop(ctx, ref)
 		return File{}, fault.Wrap(err, "storing artifact %s of %s", name, place)
 	}
 	stored := Stored{File: File{Path: name, Size: info.Size, Digest: info.Digest, Created: s.now()}, Object: string(ref.Key)}
@@ -155,7 +150,7 @@ func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, 
 }
 
 // OpenArtifact opens a file for reading. Close it.
-func (s *Service) OpenArtifact(ctx context.Context, p project.Name, place Place, name string) (io.ReadCloser, File, error) {
+func (s *Service) OpenArtifact(ctx context.Context, p project.Name, place Place, name string) (*blob.Reader, File, error) {
 	if err := s.artifactPlace(ctx, p, place, ActionRead); err != nil {
 		return nil, File{}, err
 	}
@@ -282,7 +277,7 @@ func (s *Service) Sweep(ctx context.Context, p project.Name, age time.Duration) 
 				continue
 			}
 			err := s.artifacts.Delete(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(key)})
-			if err != nil && !fault.Is(err, fault.NotFound) {
+			if err != nil {
 				return err
 			}
 			swept++
@@ -381,23 +376,4 @@ func (s *Service) drop(ctx context.Context, ref blob.Ref) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	_ = s.artifacts.Delete(ctx, ref)
-}
-
-// limitReader fails once more than left bytes were read.
-type limitReader struct {
-	r    io.Reader
-	left int64
-	over bool
-}
-
-var errOver = errors.New("over the size limit")
-
-func (l *limitReader) Read(b []byte) (int, error) {
-	n, err := l.r.Read(b)
-	l.left -= int64(n)
-	if l.left < 0 {
-		l.over = true
-		return 0, errOver
-	}
-	return n, err
 }

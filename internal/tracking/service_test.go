@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -29,7 +29,8 @@ const proj = "flights"
 type world struct {
 	*tracking.Service
 	db        *store.DB
-	artifacts trackingtest.Artifacts
+	artifacts *blob.Store
+	dir       string
 	journal   *trackingtest.Journal
 	clock     time.Time
 }
@@ -43,7 +44,8 @@ func open(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	w := &world{db: db, artifacts: trackingtest.NewArtifacts(t), journal: &trackingtest.Journal{}, clock: time.Now()}
+	w := &world{db: db, journal: &trackingtest.Journal{}, clock: time.Now()}
+	w.artifacts, w.dir, _ = trackingtest.NewArtifacts(t)
 	w.Service = tracking.New(tracking.Config{
 		DB: db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Journal: w.journal, MaxFile: 1 << 20, MaxFiles: 50,
 		Now: func() time.Time { return w.clock },
@@ -504,15 +506,8 @@ func TestArtifacts(t *testing.T) {
 	if b, err := io.ReadAll(body); string(b) != "new!" || err != nil || file.Size != 4 {
 		t.Fatalf("read %q %v, file %+v", b, err, file)
 	}
-	var objects int
-	filepath.WalkDir(w.artifacts.Dir, func(_ string, d os.DirEntry, _ error) error {
-		if !d.IsDir() {
-			objects++
-		}
-		return nil
-	})
-	if objects != 4 {
-		t.Errorf("%d objects stored, want 4: the replaced one is gone", objects)
+	if objects := trackingtest.Objects(t, w.dir, "art_"); len(objects) != 4 {
+		t.Errorf("%d objects stored, want 4: the replaced one is gone", len(objects))
 	}
 	list := func(dir string) string {
 		entries, err := w.ListArtifacts(ctx, proj, place, dir)
@@ -536,7 +531,7 @@ func TestArtifacts(t *testing.T) {
 	}
 	wantKind(t, put("model", "x"), fault.Conflict, "is a directory")
 	wantKind(t, put("model.txt/x", "x"), fault.Conflict, "is a file")
-	wantKind(t, put("big", strings.Repeat("x", 1<<20+1)), fault.TooLarge, "larger than")
+	wantKind(t, put("big", strings.Repeat("x", 1<<20+1)), fault.TooLarge, "more than 1048576 bytes")
 	if err := put("exact", strings.Repeat("x", 1<<20)); err != nil {
 		t.Error("at the limit:", err)
 	}
@@ -552,11 +547,8 @@ func TestArtifacts(t *testing.T) {
 	wantKind(t, w.DeleteArtifacts(ctx, proj, place, "many"), fault.NotFound, "No such artifact")
 
 	// What a crash between storing and recording leaves is swept, and only it.
-	orphan := w.artifacts.Path("projects/flights/artifacts/" + "run_x/art_01ARZ3NDEKTSV4RRFFQ69G5FAV")
-	if err := os.MkdirAll(filepath.Dir(orphan), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(orphan, []byte("x"), 0o600); err != nil {
+	orphan := blob.Ref{Project: proj, Owner: "artifacts", Key: "projects/flights/artifacts/run_x/art_01ARZ3NDEKTSV4RRFFQ69G5FAV"}
+	if _, err := w.artifacts.Put(ctx, orphan, strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
 	w.clock = w.clock.Add(48 * time.Hour)
@@ -613,9 +605,8 @@ func TestPathAttacks(t *testing.T) {
 			wantKind(t, w.DeleteArtifacts(ctx, proj, place, p), fault.Invalid, "Invalid path")
 		})
 	}
-	entries, err := os.ReadDir(w.artifacts.Dir)
-	if err != nil || len(entries) != 0 {
-		t.Errorf("files were touched: %v %v", entries, err)
+	if objects := trackingtest.Objects(t, w.dir, "projects"); len(objects) != 0 {
+		t.Errorf("files were touched: %v", objects)
 	}
 	for _, run := range []tracking.RunID{"", "x", "../x", "run_../../x", "run_01J9Z6", tracking.RunID(strings.Repeat("a", 5000))} {
 		_, err := w.Run(ctx, proj, run)

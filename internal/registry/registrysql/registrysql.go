@@ -1,0 +1,238 @@
+// Package registrysql keeps registered models in the metadata database, SQLite
+// or PostgreSQL alike.
+//
+// registrysql.go holds models and keys, version.go versions and their files.
+package registrysql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations is the schema of the registry.
+var Migrations = store.Migrations{Name: "registry", FS: sub()}
+
+func sub() fs.FS {
+	f, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	return f
+}
+
+// Store implements registry.Store.
+type Store struct{}
+
+var _ registry.Store = Store{}
+
+func notFound(err error, format string, args ...any) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fault.New(fault.NotFound, format, args...)
+	}
+	return err
+}
+
+func isSQLite(tx *store.Tx) bool { return tx.Dialect().Name() == dialect.SQLite }
+
+type modelRow struct {
+	bun.BaseModel `bun:"table:registry_model,alias:t"`
+	ID            string `bun:",pk"`
+	Project       string
+	Name          string
+	Description   string
+	Owner         string
+	Created       store.Time
+	Updated       store.Time
+}
+
+func (r modelRow) model() registry.Model {
+	return registry.Model{
+		Project: project.Name(r.Project), ID: registry.ModelID(r.ID), Name: r.Name, Description: r.Description,
+		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(),
+	}
+}
+
+// PutModel implements registry.Store.
+func (Store) PutModel(ctx context.Context, tx *store.Tx, m registry.Model) error {
+	row := modelRow{
+		ID: string(m.ID), Project: string(m.Project), Name: m.Name, Description: m.Description, Owner: m.Owner,
+		Created: store.At(m.Created), Updated: store.At(m.Updated),
+	}
+	if _, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
+		Set("name = EXCLUDED.name").Set("description = EXCLUDED.description").Set("updated = EXCLUDED.updated").Exec(ctx); err != nil {
+		return err
+	}
+	_, err := tx.NewRaw("UPDATE registry_version SET model_name = ? WHERE model = ? AND model_name <> ?", m.Name, row.ID, m.Name).Exec(ctx)
+	return err
+}
+
+// Model implements registry.Store.
+func (s Store) Model(ctx context.Context, tx *store.Tx, p project.Name, name string) (registry.Model, error) {
+	var row modelRow
+	err := tx.NewSelect().Model(&row).Where("t.project = ? AND t.name = ?", string(p), name).Scan(ctx)
+	if err != nil {
+		return registry.Model{}, notFound(err, "Registered Model with name=%s not found", name)
+	}
+	return s.filled(ctx, tx, row)
+}
+
+func (Store) filled(ctx context.Context, tx *store.Tx, row modelRow) (registry.Model, error) {
+	m := row.model()
+	if err := tx.NewRaw("SELECT key, value FROM registry_model_tag WHERE model = ? ORDER BY key", row.ID).Scan(ctx, &m.Tags); err != nil {
+		return m, err
+	}
+	err := tx.NewRaw("SELECT name, version FROM registry_alias WHERE model = ? ORDER BY name", row.ID).Scan(ctx, &m.Aliases)
+	return m, err
+}
+
+// condition is a WHERE clause under construction.
+type condition struct {
+	parts []string
+	args  []any
+}
+
+func (c *condition) and(part string, args ...any) {
+	c.parts = append(c.parts, part)
+	c.args = append(c.args, args...)
+}
+
+// where adds a comparison on a column, or on a table of tags.
+func (c *condition) where(cmp search.Comparison, columns map[string]string, numeric func(string) bool, tags string, sqlite bool) {
+	if cmp.Entity == search.Tag {
+		part, args := search.Where(cmp, "x.value", false, sqlite)
+		c.and("EXISTS (SELECT 1 FROM "+tags+" AND x.key = ? AND "+part+")", append([]any{cmp.Key}, args...)...)
+		return
+	}
+	part, args := search.Where(cmp, columns[cmp.Key], numeric(cmp.Key), sqlite)
+	c.and(part, args...)
+}
+
+func (c *condition) String() string { return strings.Join(c.parts, " AND ") }
+
+func direction(o search.Order, columns map[string]string) string {
+	if o.Desc {
+		return columns[o.Key] + " DESC"
+	}
+	return columns[o.Key] + " ASC"
+}
+
+func isTimestamp(key string) bool {
+	return key == "creation_timestamp" || key == "last_updated_timestamp" || key == "version_number"
+}
+
+var modelColumns = map[string]string{
+	"name": "t.name", "creation_timestamp": "t.created / 1000", "last_updated_timestamp": "t.updated / 1000",
+}
+
+// SearchModels implements registry.Store.
+func (s Store) SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q registry.Query) ([]registry.Model, error) {
+	var c condition
+	c.and("t.project = ?", string(p))
+	sqlite := isSQLite(tx)
+	for _, cmp := range q.Where {
+		c.where(cmp, modelColumns, isTimestamp, "registry_model_tag x WHERE x.model = t.id", sqlite)
+	}
+	sel := tx.NewSelect().Model((*modelRow)(nil)).Where(c.String(), c.args...)
+	for _, o := range q.Order {
+		if o.Entity == search.Tag {
+			sel = sel.OrderExpr("(SELECT x.value FROM registry_model_tag x WHERE x.model = t.id AND x.key = ?) "+map[bool]string{true: "DESC", false: "ASC"}[o.Desc], o.Key)
+			continue
+		}
+		sel = sel.OrderExpr(direction(o, modelColumns))
+	}
+	var rows []modelRow
+	if err := sel.OrderExpr("t.name").Limit(q.Limit).Offset(q.Offset).Scan(ctx, &rows); err != nil {
+		return nil, err
+	}
+	out := make([]registry.Model, len(rows))
+	for i, row := range rows {
+		var err error
+		if out[i], err = s.filled(ctx, tx, row); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// DeleteModel implements registry.Store.
+func (Store) DeleteModel(ctx context.Context, tx *store.Tx, id registry.ModelID) error {
+	for _, query := range []string{
+		"DELETE FROM registry_model_tag WHERE model = ?", "DELETE FROM registry_alias WHERE model = ?", "DELETE FROM registry_model WHERE id = ?",
+	} {
+		if _, err := tx.NewRaw(query, string(id)).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PutModelTags implements registry.Store.
+func (Store) PutModelTags(ctx context.Context, tx *store.Tx, id registry.ModelID, tags []tracking.Pair) error {
+	for _, t := range tags {
+		_, err := tx.NewRaw("INSERT INTO registry_model_tag (model, key, value) VALUES (?, ?, ?) ON CONFLICT (model, key) DO UPDATE SET value = excluded.value",
+			string(id), t.Key, t.Value).Exec(ctx)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteModelTag implements registry.Store.
+func (Store) DeleteModelTag(ctx context.Context, tx *store.Tx, id registry.ModelID, key string) error {
+	_, err := tx.NewRaw("DELETE FROM registry_model_tag WHERE model = ? AND key = ?", string(id), key).Exec(ctx)
+	return err
+}
+
+// PutAlias implements registry.Store.
+func (Store) PutAlias(ctx context.Context, tx *store.Tx, id registry.ModelID, a registry.Alias) error {
+	_, err := tx.NewRaw("INSERT INTO registry_alias (model, name, version) VALUES (?, ?, ?) ON CONFLICT (model, name) DO UPDATE SET version = excluded.version",
+		string(id), a.Name, a.Version).Exec(ctx)
+	return err
+}
+
+// DeleteAlias implements registry.Store.
+func (Store) DeleteAlias(ctx context.Context, tx *store.Tx, id registry.ModelID, alias string) error {
+	_, err := tx.NewRaw("DELETE FROM registry_alias WHERE model = ? AND name = ?", string(id), alias).Exec(ctx)
+	return err
+}
+
+type keyRow struct {
+	bun.BaseModel `bun:"table:registry_key,alias:t"`
+	Project       string `bun:",pk"`
+	ID            string
+	Public        string
+	Private       []byte
+}
+
+// InsertKey implements registry.Store.
+func (s Store) InsertKey(ctx context.Context, tx *store.Tx, k registry.Key) (registry.Key, error) {
+	row := keyRow{Project: string(k.Project), ID: k.ID, Public: k.Public, Private: k.Private}
+	if _, err := tx.NewInsert().Model(&row).On("CONFLICT (project) DO NOTHING").Exec(ctx); err != nil {
+		return registry.Key{}, err
+	}
+	return s.Key(ctx, tx, k.Project)
+}
+
+// Key implements registry.Store.
+func (Store) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Key, error) {
+	var row keyRow
+	err := tx.NewSelect().Model(&row).Where("t.project = ?", string(p)).Scan(ctx)
+	return registry.Key{Project: p, ID: row.ID, Public: row.Public, Private: row.Private}, notFound(err, "project %s has no signing key", p)
+}

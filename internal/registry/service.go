@@ -1,0 +1,747 @@
+package registry
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
+	"github.com/tink-crypto/tink-go/v2/tink"
+)
+
+// The actions that the registry asks for. Promote moves aliases and stages.
+const (
+	ActionRead    policy.Action = "model.read"
+	ActionWrite   policy.Action = "model.write"
+	ActionPromote policy.Action = "model.promote"
+)
+
+// Authorizer answers whether the context's principal may act.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Runs is what the registry asks of tracking; *tracking.Service is one.
+type Runs interface {
+	Run(ctx context.Context, p project.Name, run tracking.RunID) (tracking.Run, error)
+	LoggedModel(ctx context.Context, p project.Name, model tracking.LoggedModelID) (tracking.LoggedModel, error)
+	Files(ctx context.Context, p project.Name, place tracking.Place, prefix string) ([]tracking.File, error)
+	OpenArtifact(ctx context.Context, p project.Name, place tracking.Place, path string) (*blob.Reader, tracking.File, error)
+	OriginOf(ctx context.Context, p project.Name) (tracking.Origin, error)
+	Admit(ctx context.Context, p project.Name, what string, label residency.Label, classification string) error
+}
+
+// Objects keeps the files of versions; it is *blob.Store.
+type Objects interface {
+	Put(ctx context.Context, ref blob.Ref, body io.Reader, opts ...blob.Option) (blob.Info, error)
+	Open(ctx context.Context, ref blob.Ref) (*blob.Reader, error)
+	Delete(ctx context.Context, ref blob.Ref) error
+	List(ctx context.Context, prefix blob.Key, yield func(blob.Key) error) error
+}
+
+// Sealer seals signing keys; keys.Ring is one.
+type Sealer interface {
+	AEAD(ctx context.Context, project, owner string) (tink.AEAD, error)
+}
+
+// Config is what a Service needs.
+type Config struct {
+	DB      *store.DB
+	Store   Store
+	Authz   Authorizer
+	Journal audit.Journal // refused verifications and classified reads
+	Runs    Runs
+	Objects Objects
+	Sealer  Sealer
+
+	MaxSize int64            // bytes of one version's files; 0 is 64 GiB
+	Now     func() time.Time // nil is time.Now
+}
+
+// Service is the only way to registered models. Safe for concurrent use.
+//
+// Every method may fail with fault.PermissionDenied; those that name an object
+// with fault.NotFound; those that take data with fault.Invalid.
+type Service struct {
+	db      *store.DB
+	store   Store
+	authz   Authorizer
+	journal audit.Journal
+	runs    Runs
+	objects Objects
+	sealer  Sealer
+	maxSize int64
+	now     func() time.Time
+}
+
+// New makes a service.
+func New(cfg Config) *Service {
+	s := &Service{
+		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
+		objects: cfg.Objects, sealer: cfg.Sealer, maxSize: cfg.MaxSize, now: cfg.Now,
+	}
+	if s.maxSize == 0 {
+		s.maxSize = 64 << 30
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	return s
+}
+
+var (
+	modelGrammar = search.Grammar{
+		Attributes: map[string]search.Column{
+			"name":                   {Name: "name", List: true, Filter: true, Sort: true},
+			"creation_timestamp":     {Name: "creation_timestamp", Numeric: true, Sort: true},
+			"last_updated_timestamp": {Name: "last_updated_timestamp", Numeric: true, Sort: true},
+			"timestamp":              {Name: "last_updated_timestamp", Numeric: true, Sort: true},
+		},
+		Entities: []search.Entity{search.Tag},
+	}
+	versionGrammar = search.Grammar{
+		Attributes: map[string]search.Column{
+			"name":                   {Name: "name", List: true, Filter: true, Sort: true},
+			"version_number":         {Name: "version_number", Numeric: true, Filter: true, Sort: true},
+			"run_id":                 {Name: "run_id", List: true, Filter: true},
+			"source_path":            {Name: "source_path", Filter: true},
+			"creation_timestamp":     {Name: "creation_timestamp", Numeric: true, Filter: true, Sort: true},
+			"last_updated_timestamp": {Name: "last_updated_timestamp", Numeric: true, Filter: true, Sort: true},
+		},
+		Entities: []search.Entity{search.Tag},
+	}
+)
+
+// Search is a search as a client asks it.
+type Search struct {
+	Filter  string
+	OrderBy []string
+	Max     int // results per page, at least 1
+	Page    string
+}
+
+func (s Search) query(g search.Grammar, limit int) (Query, error) {
+	var q Query
+	if s.Max < 1 {
+		return q, fault.New(fault.Invalid, "Invalid value for max_results. It must be a positive integer, but got %d", s.Max)
+	}
+	if s.Max > limit {
+		return q, fault.New(fault.Invalid, "Invalid value for request parameter max_results. It must be at most %d, but got value %d", limit, s.Max)
+	}
+	var err error
+	if q.Offset, err = search.Offset(s.Page); err != nil {
+		return q, err
+	}
+	q.Limit = s.Max + 1
+	if q.Where, err = g.Parse(s.Filter); err != nil {
+		return q, err
+	}
+	// Nothing here is a prompt, so what excludes prompts holds and goes.
+	q.Where = slices.DeleteFunc(q.Where, func(c search.Comparison) bool {
+		return c.Entity == search.Tag && c.Key == promptTag &&
+			(c.Op == search.NotEqual && c.Text == "true" || c.Op == search.Equal && c.Text == "false")
+	})
+	q.Order, err = g.ParseOrder(s.OrderBy)
+	return q, err
+}
+
+func page[T any](rows []T, s Search, q Query) ([]T, string) {
+	if len(rows) <= s.Max {
+		return rows, ""
+	}
+	return rows[:s.Max], search.Token(q.Offset + s.Max)
+}
+
+// CreateModel registers a name. Error: fault.Conflict when it is taken.
+func (s *Service) CreateModel(ctx context.Context, p project.Name, name, description string, tags []tracking.Pair) (Model, error) {
+	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
+		return Model{}, err
+	}
+	if err := CheckName(name); err != nil {
+		return Model{}, err
+	}
+	if err := checkText("description", description, MaxDescription); err != nil {
+		return Model{}, err
+	}
+	if err := checkTags(tags); err != nil {
+		return Model{}, err
+	}
+	m := Model{
+		Project: p, ID: ModelID(id.New("mdl")), Name: name, Description: description,
+		Owner: identity.From(ctx).ID, Created: s.now(), Tags: tags,
+	}
+	m.Updated = m.Created
+	err := s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.nameFree(ctx, tx, p, name); err != nil {
+			return err
+		}
+		if err := s.store.PutModel(ctx, tx, m); err != nil {
+			return err
+		}
+		if err := s.store.PutModelTags(ctx, tx, m.ID, tags); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, ActionWrite, p, "model "+name, map[string]any{"act": "create", "id": string(m.ID)})
+	})
+	return m, err
+}
+
+// Model gives a model with its tags, aliases and latest versions.
+func (s *Service) Model(ctx context.Context, p project.Name, name string) (Model, error) {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return Model{}, err
+	}
+	if err := CheckName(name); err != nil {
+		return Model{}, err
+	}
+	var m Model
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		if m, err = s.store.Model(ctx, tx, p, name); err != nil {
+			return err
+		}
+		m.Latest, err = s.latest(ctx, tx, m.ID, nil)
+		return err
+	})
+	return m, err
+}
+
+// SearchModels gives a page of models, by name unless ordered otherwise.
+func (s *Service) SearchModels(ctx context.Context, p project.Name, in Search) ([]Model, string, error) {
+	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
+		return nil, "", err
+	}
+	q, err := in.query(modelGrammar, 1000)
+	if err != nil {
+		return nil, "", err
+	}
+	var found []Model
+	next := ""
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if found, err = s.store.SearchModels(ctx, tx, p, q); err != nil {
+			return err
+		}
+		found, next = page(found, in, q)
+		for i := range found {
+			if found[i].Latest, err = s.latest(ctx, tx, found[i].ID, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return found, next, err
+}
+
+// RenameModel gives a model another name; versions, aliases and signatures stay.
+func (s *Service) RenameModel(ctx context.Context, p project.Name, name, to string) (Model, error) {
+	if err := CheckName(to); err != nil {
+		return Model{}, err
+	}
+	return s.changeModel(ctx, ActionWrite, p, name, map[string]any{"act": "rename", "to": to}, func(ctx context.Context, tx *store.Tx, m *Model) error {
+		if to != name {
+			if err := s.nameFree(ctx, tx, p, to); err != nil {
+				return err
+			}
+		}
+		m.Name = to
+		return nil
+	})
+}
+
+// DescribeModel sets a model's description.
+func (s *Service) DescribeModel(ctx context.Context, p project.Name, name, description string) (Model, error) {
+	if err := checkText("description", description, MaxDescription); err != nil {
+		return Model{}, err
+	}
+	return s.changeModel(ctx, ActionWrite, p, name, map[string]any{"act": "describe"}, func(_ context.Context, _ *store.Tx, m *Model) error {
+		m.Description = description
+		return nil
+	})
+}
+
+// DeleteModel removes a model and deletes its versions. The records of the
+// versions and what they came from stay.
+func (s *Service) DeleteModel(ctx context.Context, p project.Name, name string) error {
+	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
+		return err
+	}
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	var gone []Version
+	err := s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		m, err := s.store.Model(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		if gone, err = s.store.Versions(ctx, tx, m.ID); err != nil {
+			return err
+		}
+		for _, v := range gone {
+			if v.State == Pending {
+				return v.stillPending()
+			}
+			if err := s.deleteVersion(ctx, tx, v); err != nil {
+				return err
+			}
+		}
+		if err := s.store.DeleteModel(ctx, tx, m.ID); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, ActionWrite, p, "model "+name, map[string]any{"act": "delete", "versions": len(gone)})
+	})
+	if err != nil {
+		return err
+	}
+	for _, v := range gone {
+		s.dropFiles(ctx, v)
+	}
+	return nil
+}
+
+// SetModelTag sets a tag of a model.
+func (s *Service) SetModelTag(ctx context.Context, p project.Name, name string, tag tracking.Pair) error {
+	tags := []tracking.Pair{tag}
+	if err := checkTags(tags); err != nil {
+		return err
+	}
+	_, err := s.changeModel(ctx, ActionWrite, p, name, map[string]any{"act": "tag", "key": tag.Key}, func(ctx context.Context, tx *store.Tx, m *Model) error {
+		return s.store.PutModelTags(ctx, tx, m.ID, tags)
+	})
+	return err
+}
+
+// DeleteModelTag removes a tag; that there is none is no error.
+func (s *Service) DeleteModelTag(ctx context.Context, p project.Name, name, key string) error {
+	_, err := s.changeModel(ctx, ActionWrite, p, name, map[string]any{"act": "untag", "key": clip(key)}, func(ctx context.Context, tx *store.Tx, m *Model) error {
+		return s.store.DeleteModelTag(ctx, tx, m.ID, key)
+	})
+	return err
+}
+
+// SetAlias points an alias at a ready version.
+func (s *Service) SetAlias(ctx context.Context, p project.Name, name, alias string, number int) error {
+	if err := checkAlias(alias); err != nil {
+		return err
+	}
+	_, err := s.changeModel(ctx, ActionPromote, p, name, map[string]any{"act": "alias", "alias": alias, "version": number}, func(ctx context.Context, tx *store.Tx, m *Model) error {
+		v, err := s.liveVersion(ctx, tx, p, name, number)
+		if err != nil {
+			return err
+		}
+		if v.State != Ready {
+			return fault.New(fault.Conflict, "version %s is %s; an alias needs a ready one", v, v.State)
+		}
+		if err := s.store.PutAlias(ctx, tx, m.ID, Alias{alias, number}); err != nil {
+			return err
+		}
+		return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: m.aliased(alias), To: number})
+	})
+	return err
+}
+
+// DeleteAlias removes an alias; that there is none is no error.
+func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias string) error {
+	_, err := s.changeModel(ctx, ActionPromote, p, name, map[string]any{"act": "unalias", "alias": clip(alias)}, func(ctx context.Context, tx *store.Tx, m *Model) error {
+		from := m.aliased(alias)
+		if from == 0 {
+			return nil
+		}
+		if err := s.store.DeleteAlias(ctx, tx, m.ID, alias); err != nil {
+			return err
+		}
+		return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: from})
+	})
+	return err
+}
+
+// Version gives one version. A version number is decimal digits; anything else
+// is an alias, "latest" the highest ready version.
+func (s *Service) Version(ctx context.Context, p project.Name, name, ref string) (Version, error) {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return Version{}, err
+	}
+	v, err := s.resolve(ctx, p, name, ref)
+	if err != nil {
+		return Version{}, err
+	}
+	return v, s.mayRead(ctx, v)
+}
+
+func (s *Service) resolve(ctx context.Context, p project.Name, name, ref string) (Version, error) {
+	if err := CheckName(name); err != nil {
+		return Version{}, err
+	}
+	var v Version
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		number, err := strconv.Atoi(ref)
+		if err != nil {
+			m, err := s.store.Model(ctx, tx, p, name)
+			if err != nil {
+				return err
+			}
+			if number = m.aliased(ref); strings.EqualFold(ref, "latest") {
+				if number, err = s.highest(ctx, tx, m); err != nil {
+					return err
+				}
+			}
+			if number == 0 {
+				return fault.New(fault.NotFound, "Registered model alias %s not found.", clip(ref))
+			}
+		}
+		v, err = s.liveVersion(ctx, tx, p, name, number)
+		return err
+	})
+	return v, err
+}
+
+func (s *Service) highest(ctx context.Context, tx *store.Tx, m Model) (int, error) {
+	versions, err := s.store.Versions(ctx, tx, m.ID)
+	if err != nil {
+		return 0, err
+	}
+	for _, v := range slices.Backward(versions) {
+		if v.State == Ready {
+			return v.Number, nil
+		}
+	}
+	return 0, fault.New(fault.NotFound, "Latest version not found for model %s.", m.Name)
+}
+
+// mayRead holds a version's label and notes a classified read.
+func (s *Service) mayRead(ctx context.Context, v Version) error {
+	if err := s.authz.Allow(ctx, ActionRead, v.object()); err != nil {
+		return err
+	}
+	if who := identity.From(ctx); who.Kind == identity.Attempt && who.ID != v.Attempt {
+		if err := s.runs.Admit(ctx, v.Project, "model "+v.String(), v.Residency, v.Classification); err != nil {
+			return err
+		}
+	}
+	if s.journal == nil || v.Classification != "confidential" && v.Classification != "restricted" {
+		return nil
+	}
+	return s.journal.Record(ctx, audit.Entry{Project: string(v.Project), Action: string(ActionRead), Object: "model " + v.String()})
+}
+
+func (v Version) object() policy.Object {
+	return policy.Object{
+		Project: string(v.Project), Kind: "model", Name: v.String(), Owner: v.Owner,
+		Classification: v.Classification, Residency: v.Residency,
+	}
+}
+
+// LatestVersions gives the highest version of each stage, or of those named.
+func (s *Service) LatestVersions(ctx context.Context, p project.Name, name string, stages []string) ([]Version, error) {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return nil, err
+	}
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	var wanted []Stage
+	for _, st := range stages {
+		stage, err := ParseStage(st)
+		if err != nil {
+			return nil, err
+		}
+		wanted = append(wanted, stage)
+	}
+	var out []Version
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		m, err := s.store.Model(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		out, err = s.latest(ctx, tx, m.ID, wanted)
+		return err
+	})
+	return out, err
+}
+
+func (s *Service) latest(ctx context.Context, tx *store.Tx, m ModelID, stages []Stage) ([]Version, error) {
+	versions, err := s.store.Versions(ctx, tx, m)
+	if err != nil {
+		return nil, err
+	}
+	var out []Version
+	seen := map[Stage]bool{}
+	for _, v := range slices.Backward(versions) {
+		if seen[v.Stage] || len(stages) > 0 && !slices.Contains(stages, v.Stage) {
+			continue
+		}
+		seen[v.Stage] = true
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// SearchVersions gives a page of versions, newest first unless ordered
+// otherwise.
+func (s *Service) SearchVersions(ctx context.Context, p project.Name, in Search) ([]Version, string, error) {
+	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
+		return nil, "", err
+	}
+	q, err := in.query(versionGrammar, MaxSearchResults)
+	if err != nil {
+		return nil, "", err
+	}
+	var found []Version
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		found, err = s.store.SearchVersions(ctx, tx, p, q)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	found, next := page(found, in, q)
+	out := found[:0]
+	asked := map[string]error{}
+	for _, v := range found {
+		label := v.Classification + "\x00" + v.Residency.String()
+		err, ok := asked[label]
+		if !ok {
+			err = s.authz.Allow(ctx, ActionRead, v.object())
+			if err == nil {
+				err = s.runs.Admit(ctx, p, "model "+v.String(), v.Residency, v.Classification)
+			}
+			asked[label] = err
+		}
+		switch {
+		case err == nil:
+			out = append(out, v)
+		case !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound):
+			return nil, "", err
+		}
+	}
+	return out, next, nil
+}
+
+// DescribeVersion sets a version's description.
+func (s *Service) DescribeVersion(ctx context.Context, p project.Name, name string, number int, description string) (Version, error) {
+	if err := checkText("description", description, MaxDescription); err != nil {
+		return Version{}, err
+	}
+	return s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "describe"}, func(_ context.Context, _ *store.Tx, v *Version) error {
+		v.Description = description
+		return nil
+	})
+}
+
+// SetVersionTag sets a tag of a version.
+func (s *Service) SetVersionTag(ctx context.Context, p project.Name, name string, number int, tag tracking.Pair) error {
+	tags := []tracking.Pair{tag}
+	if err := checkTags(tags); err != nil {
+		return err
+	}
+	_, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "tag", "key": tag.Key}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+		return s.store.PutVersionTags(ctx, tx, v.ModelID, v.Number, tags)
+	})
+	return err
+}
+
+// DeleteVersionTag removes a tag; that there is none is no error.
+func (s *Service) DeleteVersionTag(ctx context.Context, p project.Name, name string, number int, key string) error {
+	_, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "untag", "key": clip(key)}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+		return s.store.DeleteVersionTag(ctx, tx, v.ModelID, v.Number, key)
+	})
+	return err
+}
+
+// Transition moves a version to a stage; archive moves the others of that stage
+// to Archived.
+func (s *Service) Transition(ctx context.Context, p project.Name, name string, number int, stage Stage, archive bool) (Version, error) {
+	if archive && stage != StageStaging && stage != StageProduction {
+		return Version{}, fault.New(fault.Invalid, "Model version transition cannot archive existing model versions because '%s' is not an Active stage. Valid stages are ['Staging', 'Production']", stage)
+	}
+	return s.changeVersion(ctx, ActionPromote, p, name, number, map[string]any{"act": "stage", "stage": string(stage)}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+		if archive {
+			others, err := s.store.Versions(ctx, tx, v.ModelID)
+			if err != nil {
+				return err
+			}
+			for _, o := range others {
+				if o.Stage != stage || o.Number == number {
+					continue
+				}
+				o.Stage, o.Updated = StageArchived, s.now()
+				if err := s.store.PutVersion(ctx, tx, o); err != nil {
+					return err
+				}
+			}
+		}
+		v.Stage = stage
+		return nil
+	})
+}
+
+// DeleteVersion deletes a version's files and aliases; its record stays.
+func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string, number int) error {
+	v, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "delete"}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+		if v.State == Pending {
+			return v.stillPending()
+		}
+		if err := s.deleteVersion(ctx, tx, *v); err != nil {
+			return err
+		}
+		v.State = Deleted
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.dropFiles(ctx, v)
+	return nil
+}
+
+func (s *Service) deleteVersion(ctx context.Context, tx *store.Tx, v Version) error {
+	for _, alias := range v.Aliases {
+		if err := s.store.DeleteAlias(ctx, tx, v.ModelID, alias); err != nil {
+			return err
+		}
+		if err := publish(ctx, tx, v.Project, EventAliasMoved, AliasEvent{ModelID: v.ModelID, Model: v.Model, Alias: alias, From: v.Number}); err != nil {
+			return err
+		}
+	}
+	v.State, v.Updated = Deleted, s.now()
+	if err := s.store.PutVersion(ctx, tx, v); err != nil {
+		return err
+	}
+	return publish(ctx, tx, v.Project, EventVersionDeleted, v.event())
+}
+
+func (s *Service) changeModel(ctx context.Context, action policy.Action, p project.Name, name string, detail map[string]any, change func(context.Context, *store.Tx, *Model) error) (Model, error) {
+	if err := s.allow(ctx, action, p, name); err != nil {
+		return Model{}, err
+	}
+	if err := CheckName(name); err != nil {
+		return Model{}, err
+	}
+	var m Model
+	err := s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		if m, err = s.store.Model(ctx, tx, p, name); err != nil {
+			return err
+		}
+		m.Updated = s.now()
+		if err := change(ctx, tx, &m); err != nil {
+			return err
+		}
+		if err := s.store.PutModel(ctx, tx, m); err != nil {
+			return err
+		}
+		if err := s.audit(ctx, tx, action, p, "model "+name, detail); err != nil {
+			return err
+		}
+		if m, err = s.store.Model(ctx, tx, p, m.Name); err != nil {
+			return err
+		}
+		m.Latest, err = s.latest(ctx, tx, m.ID, nil)
+		return err
+	})
+	return m, err
+}
+
+func (s *Service) changeVersion(ctx context.Context, action policy.Action, p project.Name, name string, number int, detail map[string]any, change func(context.Context, *store.Tx, *Version) error) (Version, error) {
+	if err := s.allow(ctx, action, p, name); err != nil {
+		return Version{}, err
+	}
+	known, err := s.resolve(ctx, p, name, itoa(number))
+	if err != nil {
+		return Version{}, err
+	}
+	if err := s.authz.Allow(ctx, action, known.object()); err != nil {
+		return Version{}, err
+	}
+	if who := identity.From(ctx); who.Kind == identity.Attempt && who.ID != known.Attempt {
+		return Version{}, fault.New(fault.PermissionDenied, "%s may not change model %s, which another producer made", who, known)
+	}
+	var v Version
+	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		if v, err = s.liveVersion(ctx, tx, p, name, number); err != nil {
+			return err
+		}
+		v.Updated = s.now()
+		if err := change(ctx, tx, &v); err != nil {
+			return err
+		}
+		if err := s.store.PutVersion(ctx, tx, v); err != nil {
+			return err
+		}
+		if err := s.audit(ctx, tx, action, p, "model "+v.String(), detail); err != nil {
+			return err
+		}
+		v, err = s.store.Version(ctx, tx, p, name, number)
+		return err
+	})
+	return v, err
+}
+
+func (s *Service) liveVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) (Version, error) {
+	v, err := s.store.Version(ctx, tx, p, name, number)
+	if err == nil && v.State == Deleted {
+		err = fault.New(fault.NotFound, "Model Version (name=%s, version=%d) not found", name, number)
+	}
+	return v, err
+}
+
+func (s *Service) nameFree(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
+	_, err := s.store.Model(ctx, tx, p, name)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fault.New(fault.Conflict, "Registered Model (name=%s) already exists.", name)
+}
+
+func (v Version) stillPending() error {
+	return fault.New(fault.Conflict, "version %s is still being registered", v).WithHint("Wait for it to finish.")
+}
+
+func (m Model) aliased(alias string) int {
+	for _, a := range m.Aliases {
+		if a.Name == alias {
+			return a.Version
+		}
+	}
+	return 0
+}
+
+func (v Version) event() VersionEvent {
+	return VersionEvent{ModelID: v.ModelID, Model: v.Model, Version: v.Number, Digest: v.Digest, Run: v.Run, Message: v.Message}
+}
+
+func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
+	if p == "" {
+		return fault.New(fault.PermissionDenied, "no project is named").
+			WithHint("Use a token that is bound to one project.")
+	}
+	return s.authz.Allow(ctx, action, policy.Object{Project: string(p), Kind: "model", Name: clip(name)})
+}
+
+func (s *Service) audit(ctx context.Context, tx *store.Tx, action policy.Action, p project.Name, object string, detail map[string]any) error {
+	return audit.Append(ctx, tx, audit.Entry{Project: string(p), Action: string(action), Object: object, Detail: detail})
+}
+
+func publish(ctx context.Context, tx *store.Tx, p project.Name, name string, body any) error {
+	return event.Publish(ctx, tx, string(p), name, body)
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

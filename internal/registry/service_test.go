@@ -1,0 +1,647 @@
+package registry_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/blob/blobtest"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/registrysql"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
+	"github.com/google/go-cmp/cmp"
+)
+
+const proj = "flights"
+
+type world struct {
+	*registry.Service
+	runs    *tracking.Service
+	db      *store.DB
+	objects *blob.Store
+	dir     string
+	sealer  *blobtest.Sealer
+	journal *trackingtest.Journal
+	cfg     registry.Config
+}
+
+func open(t testing.TB) *world {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{
+		URL:        "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"),
+		Migrations: []store.Migrations{trackingsql.Migrations, registrysql.Migrations},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	w := &world{db: db, journal: &trackingtest.Journal{}}
+	w.objects, w.dir, w.sealer = trackingtest.NewArtifacts(t)
+	authz := trackingtest.Policy{
+		"alice": {proj: {"*"}, "other": {"*"}},
+		"erin":  {proj: {registry.ActionRead, registry.ActionWrite, tracking.ActionRead, tracking.ActionWrite}},
+		"vera":  {proj: {registry.ActionRead}},
+		"att_1": {proj: {"*"}},
+		"att_2": {proj: {"*"}},
+	}
+	w.runs = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Artifacts: w.objects, Journal: w.journal, Authz: authz})
+	w.cfg = registry.Config{
+		DB: db, Store: registrysql.Store{}, Authz: authz, Journal: w.journal, Runs: w.runs, Objects: w.objects, Sealer: w.sealer, MaxSize: 1 << 20,
+	}
+	w.Service = registry.New(w.cfg)
+	return w
+}
+
+func as(t testing.TB, who string) context.Context {
+	kind := identity.User
+	if strings.HasPrefix(who, "att_") {
+		kind = identity.Attempt
+	}
+	return identity.With(t.Context(), identity.Principal{Kind: kind, ID: who, Project: proj})
+}
+
+func wantKind(t *testing.T, err error, kind fault.Kind, text string) {
+	t.Helper()
+	if !fault.Is(err, kind) || !strings.Contains(err.Error(), text) {
+		t.Fatalf("error %v (%v), want %v with %q", err, fault.KindOf(err), kind, text)
+	}
+}
+
+func errOf[T any](_ T, err error) error { return err }
+
+var onnx = map[string]string{"model.onnx": "onnx bytes", "data/weights.bin": "weights", "MLmodel": "flavors: {}"}
+
+// logged makes a run with a model below "model/".
+func (w *world) logged(t testing.TB, origin tracking.Origin, files map[string]string) tracking.Run {
+	t.Helper()
+	ctx := as(t, "alice")
+	r, err := w.runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: origin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range files {
+		if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Run: r.ID}, "model/"+name, strings.NewReader(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// registered makes model "delay" with one version.
+func (w *world) registered(t testing.TB) registry.Version {
+	t.Helper()
+	ctx := as(t, "alice")
+	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil && !fault.Is(err, fault.Conflict) {
+		t.Fatal(err)
+	}
+	r := w.logged(t, tracking.Origin{Job: "job_1", Attempt: "att_1", Datasets: []string{"weather@1"}, FeatureViews: []string{"weather@3"}, Residency: residency.Of("AE", "home")}, onnx)
+	v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model", Run: r.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestRegisterSignVerify(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	v := w.registered(t)
+	if v.Number != 1 || v.State != registry.Ready || v.Residency.String() != "AE, home" || v.Job != "job_1" || len(v.Datasets) != 1 {
+		t.Fatalf("version %+v", v)
+	}
+	verified, err := w.OpenVerified(ctx, proj, "delay", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range verified.Files() {
+		b, err := verified.ReadFile(ctx, f.Path, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[f.Path] = string(b)
+	}
+	if diff := cmp.Diff(onnx, got); diff != "" {
+		t.Error(diff)
+	}
+	wantKind(t, errOf(verified.ReadFile(ctx, "model.onnx", 3)), fault.TooLarge, "more than 3 bytes")
+	wantKind(t, errOf(verified.Open(ctx, "../model.onnx")), fault.NotFound, "has no file")
+
+	out := t.TempDir()
+	root, err := os.OpenRoot(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := verified.Extract(ctx, root); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(out, "data", "weights.bin")); string(b) != "weights" {
+		t.Errorf("extracted %q %v", b, err)
+	}
+	if err := verified.Extract(ctx, root); err == nil {
+		t.Error("extracting over existing files succeeded")
+	}
+
+	// The run's files may change; the version's do not.
+	if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Run: v.Run}, "model/model.onnx", strings.NewReader("other")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Verify(ctx, proj, "delay", "latest"); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.RenameModel(ctx, proj, "delay", "arrival delay"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Verify(ctx, proj, "arrival delay", "1"); err != nil {
+		t.Error("after a rename:", err)
+	}
+	events, _, err := w.db.ReadStream(t.Context(), "event", store.Position{}, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := events[len(events)-1]; last.Kind != registry.EventVersionCreated || !strings.Contains(string(last.Body), v.Digest) {
+		t.Errorf("last event %s %s", last.Kind, last.Body)
+	}
+}
+
+func object(t *testing.T, w *world, v registry.Version, name string) (file string, ref blob.Ref) {
+	t.Helper()
+	ctx := as(t, "alice")
+	files, _, err := w.Files(ctx, proj, v.Model, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.Path != name {
+			continue
+		}
+		hex := strings.TrimPrefix(f.Digest, "sha256:")
+		found := trackingtest.Objects(t, w.dir, hex)
+		if len(found) != 1 {
+			t.Fatalf("objects of %s: %v", name, found)
+		}
+		return found[0], blob.Ref{Project: proj, Owner: "model/" + string(v.ModelID), Key: blob.Key("projects/" + proj + "/models/" + string(v.ModelID) + "/v1/" + hex)}
+	}
+	t.Fatalf("no file %s", name)
+	return "", blob.Ref{}
+}
+
+func exec(t *testing.T, w *world, query string, args ...any) {
+	t.Helper()
+	err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw(query, args...).Exec(ctx)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTampered changes what is stored in every way that someone with the disk,
+// the database or even the storage keys could, and wants each refused.
+func TestTampered(t *testing.T) {
+	tests := []struct {
+		name   string
+		tamper func(t *testing.T, w *world, v registry.Version)
+		want   string
+	}{
+		{"a byte on disk", func(t *testing.T, w *world, v registry.Version) {
+			file, _ := object(t, w, v, "model.onnx")
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b[len(b)/2] ^= 1
+			if err := os.WriteFile(file, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "file model.onnx of model delay@1 is not what was signed"},
+		{"cut off", func(t *testing.T, w *world, v registry.Version) {
+			file, _ := object(t, w, v, "data/weights.bin")
+			if err := os.Truncate(file, 10); err != nil {
+				t.Fatal(err)
+			}
+		}, "file data/weights.bin of model delay@1 is not what was signed"},
+		{"gone", func(t *testing.T, w *world, v registry.Version) {
+			file, _ := object(t, w, v, "MLmodel")
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}, "file MLmodel of model delay@1 is gone"},
+		{"replaced with the storage keys", func(t *testing.T, w *world, v registry.Version) {
+			_, ref := object(t, w, v, "model.onnx")
+			if _, err := w.objects.Put(t.Context(), ref, strings.NewReader("evil bytes")); err != nil {
+				t.Fatal(err)
+			}
+		}, "file model.onnx of model delay@1 is not what was signed: it has the digest"},
+		{"digest in the database", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, "UPDATE registry_file SET digest = ? WHERE path = 'model.onnx'", "sha256:"+strings.Repeat("0", 64))
+		}, "file model.onnx is recorded with the digest"},
+		{"two files swapped", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, "UPDATE registry_file SET object = (SELECT o.object FROM registry_file o WHERE o.path = 'MLmodel') WHERE path = 'model.onnx'")
+		}, "file model.onnx of model delay@1 is not what was signed"},
+		{"file removed from the record", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, "DELETE FROM registry_file WHERE path = 'model.onnx'")
+		}, "model.onnx was signed and is missing"},
+		{"file added to the record", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, "INSERT INTO registry_file (model, number, path, size, digest, object) SELECT model, number, 'zz.pkl', size, digest, object FROM registry_file WHERE path = 'MLmodel'")
+		}, "file zz.pkl was not signed"},
+		{"label widened", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, `UPDATE registry_version SET residency = '["AE","DE","home"]'`)
+		}, "not what was signed: residency"},
+		{"lineage changed", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, `UPDATE registry_version SET datasets = '["clean@1"]'`)
+		}, "not what was signed: datasets"},
+		{"signature of another version", func(t *testing.T, w *world, v registry.Version) {
+			w.registered(t)
+			exec(t, w, "UPDATE registry_version SET signature = (SELECT o.signature FROM registry_version o WHERE o.number = 2)")
+		}, "not what was signed"},
+		{"signature with another key", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, "DELETE FROM registry_key")
+		}, "was made with another key"},
+		{"payload changed", func(t *testing.T, w *world, v registry.Version) {
+			forge(t, w, func(payload []byte) []byte {
+				return bytes.Replace(payload, []byte(`"weather@1"`), []byte(`"weather@2"`), 1)
+			})
+		}, "the signature does not match what it signs"},
+		{"signature removed", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, "UPDATE registry_version SET signature = NULL")
+		}, "the signature is missing"},
+		{"signature is garbage", func(t *testing.T, w *world, v registry.Version) {
+			exec(t, w, "UPDATE registry_version SET signature = ?", []byte("{"))
+		}, "is not a sigstore bundle"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w, ctx := open(t), as(t, "alice")
+			v := w.registered(t)
+			tt.tamper(t, w, v)
+			before := len(w.journal.Entries())
+			_, err := w.OpenVerified(ctx, proj, "delay", "1")
+			wantKind(t, err, fault.Conflict, tt.want)
+			if fault.HintOf(err) == "" {
+				t.Error("the error does not say what to do")
+			}
+			entries := w.journal.Entries()
+			if len(entries) != before+1 || entries[before].Outcome != "refused" {
+				t.Errorf("journal %+v", entries[before:])
+			}
+		})
+	}
+}
+
+// forge rewrites the signed payload and keeps the signature.
+func forge(t *testing.T, w *world, change func([]byte) []byte) {
+	t.Helper()
+	_, bundle, err := w.Files(as(t, "alice"), proj, "delay", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b map[string]any
+	if err := json.Unmarshal(bundle, &b); err != nil {
+		t.Fatal(err)
+	}
+	envelope := b["dsseEnvelope"].(map[string]any)
+	payload, err := base64.StdEncoding.DecodeString(envelope["payload"].(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := change(payload)
+	if bytes.Equal(changed, payload) {
+		t.Fatal("the forgery changes nothing")
+	}
+	envelope["payload"] = base64.StdEncoding.EncodeToString(changed)
+	out, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, w, "UPDATE registry_version SET signature = ?", out)
+}
+
+func TestTamperedWhileItIsRead(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	v := w.registered(t)
+	verified, err := w.OpenVerified(ctx, proj, "delay", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ref := object(t, w, v, "model.onnx")
+	if _, err := w.objects.Put(ctx, ref, strings.NewReader("evil bytes")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := verified.Open(ctx, "model.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	_, err = io.ReadAll(r)
+	wantKind(t, err, fault.Conflict, "file model.onnx of model delay@1 is not what was signed")
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	wantKind(t, verified.Extract(ctx, root), fault.Conflict, "not what was signed")
+}
+
+// TestSources is the attack list on the source of a version.
+func TestSources(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := w.logged(t, tracking.Origin{}, onnx)
+	empty, err := w.runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := w.runs.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "lm", Run: r.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "model.onnx", strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/" + string(m.ID)})), fault.Conflict, "is not ready")
+	if _, err := w.runs.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady); err != nil {
+		t.Fatal(err)
+	}
+	run, model := string(r.ID), string(m.ID)
+	bad := []string{
+		"", "/etc/passwd", "etc/passwd", "../../etc/passwd", "file:///etc/passwd", "file:/etc", "FILE:///etc", "C:/x", `\\host\share`,
+		"http:///#/../../etc/", "http://evil/x", "https://evil/x?a#b", "s3://bucket/x", "dbfs:/x", "ftp://x/y", "mlflow-artifacts://host/0/" + run + "/artifacts/model",
+		"mlflow-artifacts:/../../etc", "mlflow-artifacts:/0/" + run + "/artifacts/../../x", "mlflow-artifacts:/0/" + run + "/artifacts/%2e%2e/x",
+		"mlflow-artifacts:/0/" + run + "/artifacts/model#/../../etc", "mlflow-artifacts:/0/" + run + "/artifacts/model?x", "mlflow-artifacts:/0/" + run,
+		"runs:/" + run + "/../x", "runs:/" + run + "/a/../../x", "runs:/../x", "runs:/run_x/model", "runs://host/" + run + "/model", "runs:/" + run + "//model",
+		"runs:/" + run + "/model\x00", "models:/../x", "models:/a b/../1", "models://host/x", "models:/delay/1/../2", "models:/delay/01", "models:/delay/one", "models:/m_zzz",
+		"models:/..@champion", "mlflow-artifacts:/registry/../1", "runs:/" + run + "/" + strings.Repeat("x", 3000), "relative/path/model", "model", ".", "#", "?",
+	}
+	for _, source := range bad {
+		t.Run(source[:min(len(source), 60)], func(t *testing.T) {
+			err := errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source}))
+			wantKind(t, err, fault.Invalid, "")
+		})
+	}
+	mismatched := []registry.VersionSpec{
+		{Source: "runs:/" + run + "/model", Run: empty.ID},
+		{Source: "models:/" + model, LoggedModel: "m_01J9Z6AAAAAAAAAAAAAAAAAAAA"},
+		{Source: "runs:/" + run + "/absent", Run: r.ID},
+		{Source: "runs:/" + string(empty.ID), Run: empty.ID},
+	}
+	for _, spec := range mismatched {
+		wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", spec)), fault.Invalid, "Invalid model version source")
+	}
+	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/run_01J9Z6AAAAAAAAAAAAAAAAAAAA/model"})), fault.NotFound, "not found")
+	wantKind(t, errOf(w.CreateVersion(ctx, "other", "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"})), fault.NotFound, "not found")
+	if versions, _, err := w.SearchVersions(ctx, proj, registry.Search{Max: 10}); err != nil || len(versions) != 0 {
+		t.Fatalf("refused sources left versions: %v %v", versions, err)
+	}
+
+	good := map[string]map[string]string{
+		"runs:/" + run + "/model":                                       onnx,
+		"runs:/" + run + "/model/model.onnx":                            {"model.onnx": "onnx bytes"},
+		"runs:/" + run:                                                  {"model/model.onnx": "onnx bytes", "model/data/weights.bin": "weights", "model/MLmodel": "flavors: {}"},
+		"mlflow-artifacts:/0/" + run + "/artifacts/model/data":          {"weights.bin": "weights"},
+		"models:/" + model:                                              {"model.onnx": "x"},
+		"mlflow-artifacts:/0/models/" + model + "/artifacts":            {"model.onnx": "x"},
+		"mlflow-artifacts:/0/models/" + model + "/artifacts/model.onnx": {"model.onnx": "x"},
+	}
+	for source, want := range good {
+		t.Run(source, func(t *testing.T) {
+			v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source})
+			if err != nil {
+				t.Fatal(err)
+			}
+			files, _, err := w.Files(ctx, proj, "delay", itoa(v.Number))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{}
+			for _, f := range files {
+				r, _, err := w.OpenFile(ctx, proj, "delay", itoa(v.Number), f.Path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := io.ReadAll(r)
+				r.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[f.Path] = string(b)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	// A version can be the source of another model's.
+	if _, err := w.CreateModel(ctx, proj, "copy", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.SetAlias(ctx, proj, "delay", "champion", 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{"models:/delay/1", "models:/delay@champion"} {
+		if _, err := w.CreateVersion(ctx, proj, "copy", registry.VersionSpec{Source: source}); err != nil {
+			t.Error(source, err)
+		}
+	}
+}
+
+func itoa(n int) string {
+	b, _ := json.Marshal(n)
+	return string(b)
+}
+
+func TestNames(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	for _, name := range []string{"", "..", "a/b", "a:b", "../x", ".hidden", "a..b", "a\x00", "a\nb", "-x", " x", "x ", "x.", "%2e%2e", "ü", "a;b", "a'b", strings.Repeat("x", 256)} {
+		wantKind(t, errOf(w.CreateModel(ctx, proj, name, "", nil)), fault.Invalid, "")
+		wantKind(t, errOf(w.Model(ctx, proj, name)), fault.Invalid, "")
+	}
+	for _, name := range []string{"delay", "Flight Delay v2", "sk-learn_reg.model", strings.Repeat("x", 255)} {
+		if _, err := w.CreateModel(ctx, proj, name, "", nil); err != nil {
+			t.Error(name, err)
+		}
+	}
+	wantKind(t, errOf(w.CreateModel(ctx, proj, "delay", "", nil)), fault.Conflict, "Registered Model (name=delay) already exists")
+	wantKind(t, errOf(w.CreateModel(ctx, proj, "p", "", []tracking.Pair{{Key: "mlflow.prompt.is_prompt", Value: "true"}})), fault.Unsupported, "prompts")
+}
+
+func TestAliasesStagesTagsSearch(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	w.registered(t)
+	w.registered(t)
+	for _, alias := range []string{"", "latest", "LATEST", "v1", "V22", "a b", "a/b", "../x", strings.Repeat("x", 256)} {
+		wantKind(t, w.SetAlias(ctx, proj, "delay", alias, 1), fault.Invalid, "")
+	}
+	wantKind(t, w.SetAlias(ctx, proj, "delay", "champion", 9), fault.NotFound, "Model Version (name=delay, version=9) not found")
+	for _, n := range []int{1, 2} {
+		if err := w.SetAlias(ctx, proj, "delay", "champion", n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v, err := w.Version(ctx, proj, "delay", "champion")
+	if err != nil || v.Number != 2 {
+		t.Fatalf("champion %v %v", v, err)
+	}
+	wantKind(t, errOf(w.Version(ctx, proj, "delay", "absent")), fault.NotFound, "Registered model alias absent not found.")
+	if _, err := w.Transition(ctx, proj, "delay", 1, registry.StageProduction, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Transition(ctx, proj, "delay", 2, registry.StageProduction, true); err != nil {
+		t.Fatal(err)
+	}
+	latest, err := w.LatestVersions(ctx, proj, "delay", nil)
+	if err != nil || len(latest) != 2 || latest[0].Number != 2 || latest[1].Stage != registry.StageArchived {
+		t.Fatalf("latest %+v %v", latest, err)
+	}
+	if err := w.SetVersionTag(ctx, proj, "delay", 2, tracking.Pair{Key: "auc", Value: "0.9"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.SetModelTag(ctx, proj, "delay", tracking.Pair{Key: "team", Value: "ops"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.CreateModel(ctx, proj, "other", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	for filter, want := range map[string]int{
+		"": 2, "name = 'delay'": 1, "name LIKE 'D%'": 0, "name ILIKE 'D%'": 1, "tags.team = 'ops'": 1,
+		"tags.`mlflow.prompt.is_prompt` != 'true'": 2, "name IN ('delay', 'x') AND tag.team LIKE 'o%'": 1,
+	} {
+		found, _, err := w.SearchModels(ctx, proj, registry.Search{Filter: filter, Max: 10, OrderBy: []string{"name DESC"}})
+		if err != nil || len(found) != want {
+			t.Errorf("models %s: %d %v, want %d", filter, len(found), err, want)
+		}
+	}
+	for filter, want := range map[string]int{"": 2, "name = 'delay' AND version_number > 1": 1, "tags.auc = '0.9'": 1, "run_id = 'x'": 0, "source_path LIKE 'runs:/%'": 2} {
+		found, _, err := w.SearchVersions(ctx, proj, registry.Search{Filter: filter, Max: 10, OrderBy: []string{"version_number ASC"}})
+		if err != nil || len(found) != want {
+			t.Errorf("versions %s: %d %v, want %d", filter, len(found), err, want)
+		}
+	}
+	if err := w.DeleteVersion(ctx, proj, "delay", 2); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, errOf(w.Version(ctx, proj, "delay", "2")), fault.NotFound, "not found")
+	wantKind(t, errOf(w.Version(ctx, proj, "delay", "champion")), fault.NotFound, "alias")
+	if objects := trackingtest.Objects(t, w.dir, "/v2/"); len(objects) != 0 {
+		t.Errorf("files of a deleted version: %v", objects)
+	}
+	if v := w.registered(t); v.Number != 3 {
+		t.Errorf("a deleted number was given again: %d", v.Number)
+	}
+	if err := w.DeleteModel(ctx, proj, "delay"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, errOf(w.Model(ctx, proj, "delay")), fault.NotFound, "Registered Model with name=delay not found")
+	if objects := trackingtest.Objects(t, w.dir, "/models/"); len(objects) != 0 {
+		t.Errorf("files of a deleted model: %v", objects)
+	}
+}
+
+func TestPermissions(t *testing.T) {
+	w := open(t)
+	v := w.registered(t)
+	erin, vera := as(t, "erin"), as(t, "vera")
+	wantKind(t, w.SetAlias(erin, proj, "delay", "champion", 1), fault.PermissionDenied, "model.promote")
+	wantKind(t, errOf(w.Transition(erin, proj, "delay", 1, registry.StageProduction, false)), fault.PermissionDenied, "model.promote")
+	if _, err := w.Verify(vera, proj, "delay", "1"); err != nil {
+		t.Error("a viewer verifies:", err)
+	}
+	for name, err := range map[string]error{
+		"create":  errOf(w.CreateModel(vera, proj, "x", "", nil)),
+		"version": errOf(w.CreateVersion(vera, proj, "delay", registry.VersionSpec{Source: "/etc/passwd"})),
+		"rename":  errOf(w.RenameModel(vera, proj, "delay", "x")),
+		"tag":     w.SetModelTag(vera, proj, "delay", tracking.Pair{Key: "a", Value: "b"}),
+		"delete":  w.DeleteVersion(vera, proj, "delay", 1),
+		"unalias": w.DeleteAlias(vera, proj, "delay", "champion"),
+		"nobody":  errOf(w.Version(t.Context(), proj, "delay", "1")),
+		"empty":   errOf(w.Version(as(t, "alice"), "", "delay", "1")),
+	} {
+		if !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	wantKind(t, errOf(w.Version(as(t, "alice"), "other", "delay", "1")), fault.NotFound, "not found")
+	_ = v
+}
+
+// TestAttempts holds that an attempt's version carries its label and that it may
+// not change others.
+func TestAttempts(t *testing.T) {
+	w := open(t)
+	v := w.registered(t) // made by att_1's run, for AE and home
+	w.logged(t, tracking.Origin{Attempt: "att_2", Residency: residency.Of("DE", "home")}, nil)
+	first, second := as(t, "att_1"), as(t, "att_2")
+	if _, err := w.CreateVersion(first, proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, errOf(w.CreateVersion(second, proj, "delay", registry.VersionSpec{Source: v.Source})), fault.PermissionDenied, "may be in AE, home only")
+	wantKind(t, errOf(w.Version(second, proj, "delay", "1")), fault.PermissionDenied, "may be in AE, home only")
+	wantKind(t, w.SetVersionTag(second, proj, "delay", 1, tracking.Pair{Key: "a", Value: "b"}), fault.PermissionDenied, "another producer")
+}
+
+func TestInterruptedRegistration(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	w.registered(t)
+	exec(t, w, "UPDATE registry_version SET state = 'pending'")
+	wantKind(t, errOf(w.OpenVerified(ctx, proj, "delay", "1")), fault.Conflict, "is pending")
+	wantKind(t, w.DeleteVersion(ctx, proj, "delay", 1), fault.Conflict, "still being registered")
+	wantKind(t, w.DeleteModel(ctx, proj, "delay"), fault.Conflict, "still being registered")
+	if err := registry.New(w.cfg).Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v, err := w.Version(ctx, proj, "delay", "1")
+	if err != nil || v.State != registry.Failed || !strings.Contains(v.Message, "stopped while") {
+		t.Fatalf("version %+v %v", v, err)
+	}
+	wantKind(t, w.SetAlias(ctx, proj, "delay", "champion", 1), fault.Conflict, "needs a ready one")
+	if objects := trackingtest.Objects(t, w.dir, "/models/"); len(objects) != 0 {
+		t.Errorf("files of a failed version: %v", objects)
+	}
+	// What a crash after deleting leaves is swept.
+	ref := blob.Ref{Project: proj, Owner: "model/" + string(v.ModelID), Key: blob.Key("projects/" + proj + "/models/" + string(v.ModelID) + "/v1/" + strings.Repeat("0", 64))}
+	if _, err := w.objects.Put(ctx, ref, strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := w.Sweep(ctx, proj); n != 1 || err != nil {
+		t.Errorf("swept %d %v, want 1", n, err)
+	}
+}
+
+func TestChangedArtifactIsNotRegistered(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := w.logged(t, tracking.Origin{}, map[string]string{"model.onnx": "x"})
+	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, w, "UPDATE tracking_artifact SET digest = ?", "sha256:"+strings.Repeat("0", 64))
+	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})), fault.Invalid, "copying model.onnx")
+	v, err := w.Version(ctx, proj, "delay", "1")
+	if err != nil || v.State != registry.Failed || v.Message == "" {
+		t.Errorf("version %+v %v", v, err)
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := w.logged(t, tracking.Origin{}, map[string]string{"a": strings.Repeat("x", 600_000), "b": strings.Repeat("y", 600_000)})
+	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})), fault.TooLarge, "1200000 bytes")
+}

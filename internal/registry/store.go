@@ -1,0 +1,72 @@
+package registry
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
+)
+
+// Query is a checked search.
+type Query struct {
+	Where  []search.Comparison
+	Order  []search.Order
+	Limit  int
+	Offset int
+}
+
+// Stored is a file with the name of its object.
+type Stored struct {
+	File
+	Object string // blob key
+}
+
+// Key is a project's signing key; Private is sealed.
+type Key struct {
+	Project project.Name
+	ID      string // hex SHA-256 of the public key's PEM, as model signing names keys
+	Public  string // PEM
+	Private []byte
+}
+
+// Store is what the registry needs of a database. Methods run in the caller's
+// transaction. What is not there is fault.NotFound.
+type Store interface {
+	// PutModel inserts or updates all but tags and aliases.
+	PutModel(ctx context.Context, tx *store.Tx, m Model) error
+	// Model gives a model with tags and aliases.
+	Model(ctx context.Context, tx *store.Tx, p project.Name, name string) (Model, error)
+	SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Model, error)
+	// DeleteModel removes the model, its tags and aliases; its versions stay as
+	// records.
+	DeleteModel(ctx context.Context, tx *store.Tx, id ModelID) error
+	PutModelTags(ctx context.Context, tx *store.Tx, id ModelID, tags []tracking.Pair) error
+	DeleteModelTag(ctx context.Context, tx *store.Tx, id ModelID, key string) error
+	PutAlias(ctx context.Context, tx *store.Tx, id ModelID, a Alias) error
+	DeleteAlias(ctx context.Context, tx *store.Tx, id ModelID, alias string) error
+
+	// NextVersion is the next number of the model, never given before.
+	NextVersion(ctx context.Context, tx *store.Tx, id ModelID) (int, error)
+	// PutVersion inserts or updates all but tags and files.
+	PutVersion(ctx context.Context, tx *store.Tx, v Version) error
+	// Version gives a version with tags and aliases, a deleted one too.
+	Version(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (Version, error)
+	// Versions gives those of a model that are not deleted, by number.
+	Versions(ctx context.Context, tx *store.Tx, id ModelID) ([]Version, error)
+	SearchVersions(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Version, error)
+	PendingVersions(ctx context.Context, tx *store.Tx) ([]Version, error)
+	PutVersionTags(ctx context.Context, tx *store.Tx, id ModelID, number int, tags []tracking.Pair) error
+	DeleteVersionTag(ctx context.Context, tx *store.Tx, id ModelID, number int, key string) error
+	PutFiles(ctx context.Context, tx *store.Tx, id ModelID, number int, files []Stored, signature []byte) error
+	// Files gives a version's files by path, and its signature.
+	Files(ctx context.Context, tx *store.Tx, id ModelID, number int) ([]Stored, []byte, error)
+	// State is a version's state, by identifiers that survive renames.
+	State(ctx context.Context, tx *store.Tx, p project.Name, id ModelID, number int) (State, error)
+
+	// InsertKey stores the project's key unless it has one, and gives the one it
+	// has.
+	InsertKey(ctx context.Context, tx *store.Tx, k Key) (Key, error)
+	Key(ctx context.Context, tx *store.Tx, p project.Name) (Key, error)
+}

@@ -1,0 +1,394 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+// VersionSpec describes a version to register.
+type VersionSpec struct {
+	Source      string                 // see ParseSource
+	Run         tracking.RunID         // as the request says; must agree with Source
+	LoggedModel tracking.LoggedModelID // likewise
+	RunLink     string
+	Description string
+	Tags        []tracking.Pair
+}
+
+// origin is a source after it was looked up.
+type origin struct {
+	tracking.Origin
+	run         tracking.RunID
+	loggedModel tracking.LoggedModelID
+	files       []sourceFile
+}
+
+type sourceFile struct {
+	File
+	open func(ctx context.Context) (io.ReadCloser, error)
+}
+
+// CreateVersion copies the source's files into a new version, signs them, and
+// returns when the version is ready. What fails on the way leaves a failed
+// version that says why. Errors: fault.Invalid for a source that is not accepted
+// or has no files, fault.PermissionDenied when no zone may hold the result.
+func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string, spec VersionSpec) (Version, error) {
+	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
+		return Version{}, err
+	}
+	if err := CheckName(name); err != nil {
+		return Version{}, err
+	}
+	src, err := ParseSource(spec.Source, spec.Run, spec.LoggedModel)
+	if err != nil {
+		return Version{}, err
+	}
+	if err := checkTags(spec.Tags); err != nil {
+		return Version{}, err
+	}
+	if err := checkText("description", spec.Description, MaxDescription); err != nil {
+		return Version{}, err
+	}
+	if err := checkText("run_link", spec.RunLink, MaxSource); err != nil {
+		return Version{}, err
+	}
+	from, err := s.lookUp(ctx, p, src)
+	if err != nil {
+		return Version{}, err
+	}
+	if err := s.checkFiles(spec.Source, from.files); err != nil {
+		return Version{}, err
+	}
+	if spec.Run != "" && from.run != "" && spec.Run != from.run {
+		return Version{}, fault.New(fault.Invalid, "Invalid model version source: '%s'. The run_id and model_id request parameters must match the referenced model version.", clip(spec.Source))
+	}
+	own, err := s.runs.OriginOf(ctx, p)
+	if err != nil {
+		return Version{}, err
+	}
+	if identity.From(ctx).Kind == identity.Attempt && own.Attempt != from.Attempt {
+		label, err := residency.Derive(
+			residency.Parent{Name: spec.Source, Label: from.Residency},
+			residency.Parent{Name: identity.From(ctx).String(), Label: own.Residency})
+		if err != nil {
+			return Version{}, err
+		}
+		from.Residency = label
+	}
+	key, err := s.key(ctx, p)
+	if err != nil {
+		return Version{}, err
+	}
+
+	v := Version{
+		Project: p, State: Pending, Stage: StageNone, Description: spec.Description, Source: spec.Source,
+		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).ID,
+		Created: s.now(), Origin: from.Origin,
+	}
+	v.Updated = v.Created
+	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		m, err := s.store.Model(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		v.ModelID, v.Model = m.ID, m.Name
+		if v.Number, err = s.store.NextVersion(ctx, tx, m.ID); err != nil {
+			return err
+		}
+		if err := s.store.PutVersion(ctx, tx, v); err != nil {
+			return err
+		}
+		if err := s.store.PutVersionTags(ctx, tx, v.ModelID, v.Number, spec.Tags); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, ActionWrite, p, "model "+v.String(), map[string]any{
+			"act": "register", "source": spec.Source, "run": string(v.Run), "residency": v.Residency.String(),
+		})
+	})
+	if err != nil {
+		return Version{}, err
+	}
+	files, err := s.copyFiles(ctx, v, from.files)
+	if err == nil {
+		err = s.finish(ctx, &v, files, key)
+	}
+	if err != nil {
+		s.fail(ctx, v, err.Error())
+		return Version{}, fault.Wrap(err, "registering %s", v)
+	}
+	return s.reread(ctx, v)
+}
+
+func (s *Service) reread(ctx context.Context, v Version) (Version, error) {
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		v, err = s.store.Version(ctx, tx, v.Project, v.Model, v.Number)
+		return err
+	})
+	return v, err
+}
+
+// lookUp finds the source's files; tracking asks whether the principal may read
+// them.
+func (s *Service) lookUp(ctx context.Context, p project.Name, src Source) (origin, error) {
+	if src.Model != "" {
+		return s.lookUpVersion(ctx, p, src)
+	}
+	var from origin
+	if src.Place.Run != "" {
+		r, err := s.runs.Run(ctx, p, src.Place.Run)
+		if err != nil {
+			return from, err
+		}
+		from.Origin, from.run = r.Origin, r.ID
+	} else {
+		m, err := s.runs.LoggedModel(ctx, p, src.Place.Model)
+		if err != nil {
+			return from, err
+		}
+		if m.Status != tracking.ModelReady {
+			return from, fault.New(fault.Conflict, "logged model %s is not ready (%s)", m.ID, m.Status).
+				WithHint("Finalize it when its files are uploaded.")
+		}
+		from.Origin, from.run, from.loggedModel = m.Origin, m.Run, m.ID
+	}
+	files, err := s.runs.Files(ctx, p, src.Place, src.Path)
+	if err != nil {
+		return from, err
+	}
+	for _, f := range files {
+		name := f.Path
+		switch {
+		case f.Path == src.Path:
+			name = path.Base(f.Path)
+		case src.Path != "":
+			name = strings.TrimPrefix(f.Path, src.Path+"/")
+		}
+		from.files = append(from.files, sourceFile{
+			File: File{Path: name, Size: f.Size, Digest: f.Digest},
+			open: func(ctx context.Context) (io.ReadCloser, error) {
+				r, _, err := s.runs.OpenArtifact(ctx, p, src.Place, f.Path)
+				return r, err
+			},
+		})
+	}
+	return from, nil
+}
+
+func (s *Service) lookUpVersion(ctx context.Context, p project.Name, src Source) (origin, error) {
+	ref := src.Alias
+	if ref == "" {
+		ref = itoa(src.Version)
+	}
+	verified, err := s.OpenVerified(ctx, p, src.Model, ref)
+	if err != nil {
+		return origin{}, err
+	}
+	v := verified.Version
+	from := origin{Origin: v.Origin, run: v.Run, loggedModel: v.LoggedModel}
+	for _, f := range verified.Files() {
+		from.files = append(from.files, sourceFile{File: f, open: func(ctx context.Context) (io.ReadCloser, error) {
+			return verified.Open(ctx, f.Path)
+		}})
+	}
+	return from, nil
+}
+
+func (s *Service) checkFiles(source string, files []sourceFile) error {
+	if len(files) == 0 {
+		return fault.New(fault.Invalid, "Invalid model version source: '%s'. It has no files.", clip(source)).
+			WithHint("Log the model's files before registering it.")
+	}
+	if len(files) > MaxFiles {
+		return fault.New(fault.TooLarge, "the model has %d files; a version may have %d", len(files), MaxFiles)
+	}
+	total := int64(0)
+	for _, f := range files {
+		total += f.Size
+	}
+	if total > s.maxSize {
+		return fault.New(fault.TooLarge, "the model has %d bytes; a version may have %d", total, s.maxSize)
+	}
+	return nil
+}
+
+// modelKeys is the key scope that seals a model's files.
+func modelKeys(m ModelID) string { return "model/" + string(m) }
+
+func modelPrefix(p project.Name) blob.Key { return blob.Key("projects/" + string(p) + "/models/") }
+
+func versionPrefix(v Version) blob.Key {
+	return modelPrefix(v.Project) + blob.Key(fmt.Sprintf("%s/v%d/", v.ModelID, v.Number))
+}
+
+// copyFiles stores each file under its digest. A file whose bytes are not those
+// that were logged is refused.
+func (s *Service) copyFiles(ctx context.Context, v Version, files []sourceFile) ([]Stored, error) {
+	out := make([]Stored, 0, len(files))
+	done := map[string]bool{}
+	for _, f := range files {
+		key := versionPrefix(v) + blob.Key(strings.TrimPrefix(f.Digest, "sha256:"))
+		out = append(out, Stored{File: f.File, Object: string(key)})
+		if done[f.Digest] {
+			continue
+		}
+		done[f.Digest] = true
+		if err := s.copyFile(ctx, blob.Ref{Project: string(v.Project), Owner: modelKeys(v.ModelID), Key: key}, f); err != nil {
+			return nil, fault.Wrap(err, "copying %s", f.Path)
+		}
+	}
+	slices.SortFunc(out, func(a, b Stored) int { return comparePaths(a.Path, b.Path) })
+	return out, nil
+}
+
+func (s *Service) copyFile(ctx context.Context, ref blob.Ref, f sourceFile) error {
+	r, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = s.objects.Put(ctx, ref, r, blob.WithDigest(f.Digest), blob.WithLimit(s.maxSize))
+	return err
+}
+
+// finish signs the files and makes the version ready.
+func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key signingKey) error {
+	list := make([]File, len(files))
+	for i, f := range files {
+		list[i] = f.File
+	}
+	v.KeyID, v.State, v.Updated = key.id, Ready, s.now()
+	var err error
+	if v.Digest, err = rootDigest(list); err != nil {
+		return err
+	}
+	bundle, err := key.sign(statementOf(*v, list))
+	if err != nil {
+		return err
+	}
+	return s.db.Update(ctx, string(v.Project), func(ctx context.Context, tx *store.Tx) error {
+		// The number could not be given again, but the model may be gone.
+		state, err := s.store.State(ctx, tx, v.Project, v.ModelID, v.Number)
+		if err != nil {
+			return err
+		}
+		if state != Pending {
+			return fault.New(fault.Conflict, "version %s is %s and no longer pending", v, state)
+		}
+		if err := s.store.PutVersion(ctx, tx, *v); err != nil {
+			return err
+		}
+		if err := s.store.PutFiles(ctx, tx, v.ModelID, v.Number, files, bundle); err != nil {
+			return err
+		}
+		if err := s.audit(ctx, tx, ActionWrite, v.Project, "model "+v.String(), map[string]any{
+			"act": "sign", "digest": v.Digest, "key": v.KeyID, "files": len(files),
+		}); err != nil {
+			return err
+		}
+		return publish(ctx, tx, v.Project, EventVersionCreated, v.event())
+	})
+}
+
+// fail marks a pending version failed and drops its files. It outlives the
+// request, whose end may be what failed.
+func (s *Service) fail(ctx context.Context, v Version, why string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	v.State, v.Message, v.Updated = Failed, clip(why), s.now()
+	v.Digest, v.KeyID = "", ""
+	err := s.db.Update(ctx, string(v.Project), func(ctx context.Context, tx *store.Tx) error {
+		state, err := s.store.State(ctx, tx, v.Project, v.ModelID, v.Number)
+		if err != nil || state != Pending {
+			return err
+		}
+		if err := s.store.PutVersion(ctx, tx, v); err != nil {
+			return err
+		}
+		if err := s.audit(ctx, tx, ActionWrite, v.Project, "model "+v.String(), map[string]any{"act": "fail", "why": v.Message}); err != nil {
+			return err
+		}
+		return publish(ctx, tx, v.Project, EventVersionFailed, v.event())
+	})
+	if err == nil { // else Recover does it at the next start
+		s.dropFiles(ctx, v)
+	}
+}
+
+// Recover marks what a crash left pending as failed. Call it once at start,
+// before requests are served, in the one process that registers.
+func (s *Service) Recover(ctx context.Context) error {
+	ctx = identity.With(ctx, identity.Loop("registry"))
+	var pending []Version
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		pending, err = s.store.PendingVersions(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return fault.Wrap(err, "finding interrupted registrations")
+	}
+	for _, v := range pending {
+		s.fail(ctx, v, "Falaj stopped while it was being registered; register it again")
+	}
+	return nil
+}
+
+// dropFiles deletes a version's objects; what it cannot delete, Sweep will.
+func (s *Service) dropFiles(ctx context.Context, v Version) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	_ = s.objects.List(ctx, versionPrefix(v), func(key blob.Key) error {
+		return s.objects.Delete(ctx, blob.Ref{Project: string(v.Project), Owner: modelKeys(v.ModelID), Key: key})
+	})
+}
+
+// Sweep deletes the objects of a project's failed and deleted versions that are
+// still there, and gives their number.
+func (s *Service) Sweep(ctx context.Context, p project.Name) (int, error) {
+	swept := 0
+	states := map[string]State{}
+	err := s.objects.List(ctx, modelPrefix(p), func(key blob.Key) error {
+		parts := strings.Split(strings.TrimPrefix(string(key), string(modelPrefix(p))), "/")
+		if len(parts) != 3 {
+			return nil
+		}
+		number, err := strconv.Atoi(strings.TrimPrefix(parts[1], "v"))
+		if err != nil {
+			return nil //nolint:nilerr // not one of ours
+		}
+		which := parts[0] + "/" + parts[1]
+		state, ok := states[which]
+		if !ok {
+			err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+				var err error
+				state, err = s.store.State(ctx, tx, p, ModelID(parts[0]), number)
+				return err
+			})
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			states[which] = state
+		}
+		if state != Failed && state != Deleted {
+			return nil
+		}
+		swept++
+		return s.objects.Delete(ctx, blob.Ref{Project: string(p), Owner: modelKeys(ModelID(parts[0])), Key: key})
+	})
+	return swept, fault.Wrap(err, "sweeping models of project %s", p)
+}
