@@ -1,17 +1,53 @@
 // Package audit is the tamper-evident record of who did what: rows written in
 // the transaction of each change, a synced journal for reads and refusals, and
 // a sequencer that folds both into a Merkle log with signed checkpoints.
+//
+// # Map
+//
+//   - audit.go: Entry, Append for changes, the Journal and RecordRead.
+//   - journal.go, segment.go: FileJournal, files that share one sync between
+//     concurrent callers, with disk space in reserve.
+//   - sequencer.go: folds rows and journal into the log, exactly once.
+//   - merkle.go, checkpoint.go: commitments, tree, signed notes, and the second
+//     place that exposes a rolled-back or forked log.
+//   - service.go: List, Export, Erase. verify.go: Verify, which needs no server.
+//   - store.go says what this needs from a database; auditsql implements it.
+//
+// # Life of an entry
+//
+// A change appends its entry to the stream "audit" in its own transaction. A
+// read or a refusal is in the journal, synced, before it is answered. Within a
+// second the sequencer gives each entry an index, a random salt and a leaf
+// HMAC-SHA-256(salt, entry), extends the RFC 6962 tree, and signs its root. The
+// entry is then in the log's table, and gone from stream and journal. Erasing
+// salt and entry leaves the leaf: the tree stays verifiable and tells nothing.
+//
+// # Guarantees
+//
+// What was acknowledged is in the log exactly once, in the order of its source,
+// also after kill -9 or power loss. A change of any byte of the log or of an
+// export is found by who holds the public key; a log restored from an old copy
+// or rewritten with a stolen key is found by who also holds a newer checkpoint.
+//
+// # What the caller owes
+//
+// Entries hold names and digests, no contents and no secrets. When Record or
+// Append fails, the act must not happen.
 package audit
 
 import (
 	"context"
 	"encoding/json"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 const stream = "audit"
+
+// maxEntry bounds an encoded entry: 64 KiB.
+const maxEntry = 64 << 10
 
 // Outcome of the audited act.
 type Outcome string
@@ -34,8 +70,17 @@ type Entry struct {
 	Detail  map[string]any     `json:"detail,omitempty"` // small; digests, not contents
 }
 
-// Append records a change in its own transaction.
+// Append records a change in its own transaction. Error: fault.TooLarge over
+// 64 KiB.
 func Append(ctx context.Context, tx *store.Tx, e Entry) error {
+	b, err := e.encode(ctx)
+	if err != nil {
+		return err
+	}
+	return tx.Append(ctx, stream, e.Project, e.Action, b)
+}
+
+func (e Entry) encode(ctx context.Context) ([]byte, error) {
 	if e.Actor.Kind == "" {
 		e.Actor = identity.From(ctx)
 	}
@@ -44,13 +89,29 @@ func Append(ctx context.Context, tx *store.Tx, e Entry) error {
 	}
 	b, err := json.Marshal(e)
 	if err != nil {
-		return err
+		return nil, fault.Wrap(err, "encode the audit entry of %s", e.Action)
 	}
-	return tx.Append(ctx, stream, e.Project, e.Action, b)
+	if len(b) > maxEntry {
+		return nil, fault.New(fault.TooLarge, "the audit entry of %s has %d bytes", e.Action, len(b)).
+			WithHint("An entry holds at most %d bytes: names and digests, not contents.", maxEntry)
+	}
+	return b, nil
 }
 
 // Journal records reads of classified data and refused attempts. Record returns
 // when the entry is synced; entries of concurrent callers share one sync.
 type Journal interface {
 	Record(ctx context.Context, e Entry) error
+}
+
+// RecordRead records a read of classified data before its answer leaves; nil
+// means the answer may. Data of the classification "public" or "internal" is not
+// recorded; everything else is, so that a forgotten classification costs time
+// and not evidence.
+func RecordRead(ctx context.Context, j Journal, classification string, e Entry) error {
+	switch classification {
+	case "public", "internal":
+		return nil
+	}
+	return fault.Wrap(j.Record(ctx, e), "record the read of %s", e.Object)
 }

@@ -372,6 +372,24 @@ func TestConcurrentFirstUseMakesOneKey(t *testing.T) {
 	}
 }
 
+// Making a key on the way does not use up the request's idempotency key.
+func TestFirstUseIsNotTheEffectOfARequest(t *testing.T) {
+	p := newPlace(t)
+	s := p.mustOpen(t, "")
+	for range 2 {
+		ctx, once, err := p.db.Once(user(t), "alice", "key-1", []byte("request"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.AEAD(ctx, "wind", "a"); err != nil {
+			t.Fatal(err)
+		}
+		if err := once.Keep(ctx, []byte("failed")); err != nil { // the request did nothing else
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestMasterFile(t *testing.T) {
 	tests := []struct {
 		name string

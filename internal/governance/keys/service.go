@@ -290,7 +290,7 @@ func (s *Service) make(ctx context.Context, at Scope) (*scopeKeys, error) {
 		return nil, err
 	}
 	var m material
-	err = s.cfg.DB.Update(ctx, at.Project, func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.Update(withoutOnce{ctx}, at.Project, func(ctx context.Context, tx *store.Tx) error {
 		var err error
 		if at.Owner != "" {
 			if _, err = s.findOrInsert(ctx, tx, Scope{Project: at.Project}, parent); err != nil {
@@ -304,6 +304,18 @@ func (s *Service) make(ctx context.Context, at Scope) (*scopeKeys, error) {
 		return nil, err
 	}
 	return m.keys()
+}
+
+// withoutOnce hides a request's idempotency key: making a key on the way is not
+// the effect that the request may have once.
+type withoutOnce struct{ context.Context }
+
+func (c withoutOnce) Value(key any) any {
+	v := c.Context.Value(key)
+	if _, ok := v.(*store.Once); ok {
+		return nil
+	}
+	return v
 }
 
 func (s *Service) findOrInsert(ctx context.Context, tx *store.Tx, at Scope, fresh material) (material, error) {

@@ -1,0 +1,292 @@
+// Package auditsql keeps the audit log in SQLite or PostgreSQL.
+package auditsql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/uptrace/bun"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations are the tables of this package.
+var Migrations = store.Migrations{Name: "audit", FS: sub()}
+
+func sub() fs.FS {
+	f, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+// insertRows bounds the rows of one statement; PostgreSQL and SQLite bound its
+// parameters.
+const insertRows = 500
+
+type leafRow struct {
+	bun.BaseModel `bun:"table:audit_leaf"`
+
+	Idx        int64          `bun:"idx,pk"`
+	At         store.Time     `bun:"at"`
+	Source     string         `bun:"source"`
+	Commitment []byte         `bun:"commitment"`
+	Salt       []byte         `bun:"salt"`
+	Record     sql.NullString `bun:"record"`
+	Project    string         `bun:"project"`
+	ActorID    string         `bun:"actor_id"`
+	ActorName  string         `bun:"actor_name"`
+	Action     string         `bun:"action"`
+	Object     string         `bun:"object"`
+	Outcome    string         `bun:"outcome"`
+}
+
+func (r leafRow) leaf() audit.Leaf {
+	l := audit.Leaf{
+		Index: r.Idx, At: r.At, Source: r.Source, Commitment: r.Commitment,
+		Project: r.Project, ActorID: r.ActorID, ActorName: r.ActorName,
+		Action: r.Action, Object: r.Object, Outcome: audit.Outcome(r.Outcome),
+	}
+	if r.Record.Valid {
+		l.Salt, l.Record = r.Salt, []byte(r.Record.String)
+	}
+	return l
+}
+
+type hashRow struct {
+	bun.BaseModel `bun:"table:audit_hash"`
+
+	Idx  int64  `bun:"idx,pk"`
+	Hash []byte `bun:"hash"`
+}
+
+type checkpointRow struct {
+	bun.BaseModel `bun:"table:audit_checkpoint"`
+
+	Size int64  `bun:"size,pk"`
+	Note string `bun:"note"`
+}
+
+func (r checkpointRow) signed() audit.SignedCheckpoint {
+	return audit.SignedCheckpoint{Size: r.Size, Note: []byte(r.Note)}
+}
+
+type keyRow struct {
+	bun.BaseModel `bun:"table:audit_key"`
+
+	ID       int64  `bun:"id,pk"`
+	Origin   string `bun:"origin"`
+	Verifier string `bun:"verifier"`
+	Sealed   []byte `bun:"sealed"`
+}
+
+// Store implements audit.Store.
+type Store struct{}
+
+var _ audit.Store = Store{}
+
+// Size is the number of leaves.
+func (Store) Size(ctx context.Context, tx *store.Tx) (int64, error) {
+	var n int64
+	err := tx.NewRaw("SELECT COALESCE(MAX(idx) + 1, 0) FROM audit_leaf").Scan(ctx, &n)
+	return n, err
+}
+
+// AddLeaves adds leaves.
+func (Store) AddLeaves(ctx context.Context, tx *store.Tx, leaves []audit.Leaf) error {
+	for part := range slices.Chunk(leaves, insertRows) {
+		rows := make([]leafRow, len(part))
+		for i, l := range part {
+			rows[i] = leafRow{
+				Idx: l.Index, At: l.At, Source: l.Source, Commitment: l.Commitment, Salt: l.Salt,
+				Record: sql.NullString{String: string(l.Record), Valid: l.Record != nil}, Project: l.Project,
+				ActorID: l.ActorID, ActorName: l.ActorName, Action: l.Action, Object: l.Object, Outcome: string(l.Outcome),
+			}
+		}
+		if _, err := tx.NewInsert().Model(&rows).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Leaves gives those with from ≤ index < to.
+func (Store) Leaves(ctx context.Context, tx *store.Tx, from, to int64) ([]audit.Leaf, error) {
+	var rows []leafRow
+	err := tx.NewSelect().Model(&rows).Where("idx >= ? AND idx < ?", from, to).Order("idx").Scan(ctx)
+	return leavesOf(rows), err
+}
+
+// Find gives leaves that match, the newest first.
+func (Store) Find(ctx context.Context, tx *store.Tx, f audit.Filter, before int64, limit int) ([]audit.Leaf, error) {
+	var rows []leafRow
+	q := tx.NewSelect().Model(&rows).Where("idx < ?", before).OrderExpr("idx DESC").Limit(limit)
+	if f.Project != "" {
+		q = q.Where("project = ?", f.Project)
+	}
+	if f.Actor != "" {
+		q = q.Where("(actor_id = ? OR actor_name = ?)", f.Actor, f.Actor)
+	}
+	if prefix, ok := strings.CutSuffix(f.Action, ".*"); ok {
+		q = q.Where(`action LIKE ? ESCAPE '!'`, likeLiteral(prefix)+".%")
+	} else if f.Action != "" {
+		q = q.Where("action = ?", f.Action)
+	}
+	if f.Object != "" {
+		q = q.Where("object = ?", f.Object)
+	}
+	if f.Outcome != "" {
+		q = q.Where("outcome = ?", f.Outcome)
+	}
+	if !f.Since.IsZero() {
+		q = q.Where("at >= ?", store.At(f.Since))
+	}
+	if !f.Until.IsZero() {
+		q = q.Where("at < ?", store.At(f.Until))
+	}
+	if f.Text != "" {
+		// The record is JSON, so the text is looked for as JSON writes it.
+		text, err := json.Marshal(f.Text)
+		if err != nil {
+			return nil, err
+		}
+		q = q.Where(`LOWER(record) LIKE LOWER(?) ESCAPE '!'`, "%"+likeLiteral(string(text[1:len(text)-1]))+"%")
+	}
+	err := q.Scan(ctx)
+	return leavesOf(rows), err
+}
+
+var likeEscapes = strings.NewReplacer("!", "!!", "%", "!%", "_", "!_")
+
+func likeLiteral(s string) string { return likeEscapes.Replace(s) }
+
+func leavesOf(rows []leafRow) []audit.Leaf {
+	leaves := make([]audit.Leaf, len(rows))
+	for i, r := range rows {
+		leaves[i] = r.leaf()
+	}
+	return leaves
+}
+
+// Erase removes the content of leaves.
+func (Store) Erase(ctx context.Context, tx *store.Tx, indexes []int64) (int, error) {
+	res, err := tx.NewUpdate().Model((*leafRow)(nil)).
+		Set("salt = NULL, record = NULL, project = '', actor_id = '', actor_name = '', action = '', object = '', outcome = ''").
+		Where("idx IN (?) AND record IS NOT NULL", bun.List(indexes)).Exec(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := res.RowsAffected()
+	return int(n), err
+}
+
+// AddHashes adds stored hashes from an index on.
+func (Store) AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error {
+	for part := range slices.Chunk(hashes, insertRows) {
+		rows := make([]hashRow, len(part))
+		for i, h := range part {
+			rows[i] = hashRow{Idx: first + int64(i), Hash: h[:]}
+		}
+		first += int64(len(part))
+		if _, err := tx.NewInsert().Model(&rows).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Hashes gives those stored hashes that are there.
+func (Store) Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error) {
+	var rows []hashRow
+	if err := tx.NewSelect().Model(&rows).Where("idx IN (?)", bun.List(indexes)).Scan(ctx); err != nil {
+		return nil, err
+	}
+	got := make(map[int64]tlog.Hash, len(rows))
+	for _, r := range rows {
+		if len(r.Hash) != tlog.HashSize {
+			return nil, fault.New(fault.Internal, "hash %d of the audit log has %d bytes", r.Idx, len(r.Hash))
+		}
+		got[r.Idx] = tlog.Hash(r.Hash)
+	}
+	return got, nil
+}
+
+// AddCheckpoint adds a checkpoint.
+func (Store) AddCheckpoint(ctx context.Context, tx *store.Tx, c audit.SignedCheckpoint) error {
+	_, err := tx.NewInsert().Model(&checkpointRow{Size: c.Size, Note: string(c.Note)}).Exec(ctx)
+	return err
+}
+
+// Checkpoints gives those with after < size ≤ upto.
+func (Store) Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) ([]audit.SignedCheckpoint, error) {
+	var rows []checkpointRow
+	if err := tx.NewSelect().Model(&rows).Where("size > ? AND size <= ?", after, upto).Order("size").Scan(ctx); err != nil {
+		return nil, err
+	}
+	list := make([]audit.SignedCheckpoint, len(rows))
+	for i, r := range rows {
+		list[i] = r.signed()
+	}
+	return list, nil
+}
+
+// LastCheckpoint gives the newest checkpoint.
+func (Store) LastCheckpoint(ctx context.Context, tx *store.Tx) (audit.SignedCheckpoint, error) {
+	var r checkpointRow
+	err := tx.NewSelect().Model(&r).OrderExpr("size DESC").Limit(1).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return audit.SignedCheckpoint{}, fault.New(fault.NotFound, "the audit log has no checkpoint yet")
+	}
+	return r.signed(), err
+}
+
+// JournalCursor is how far a journal file is in the log.
+func (Store) JournalCursor(ctx context.Context, tx *store.Tx, file string) (int64, error) {
+	var n int64
+	err := tx.NewRaw("SELECT position FROM audit_journal WHERE file = ?", file).Scan(ctx, &n)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return n, err
+}
+
+// SetJournalCursor moves a journal file's cursor.
+func (Store) SetJournalCursor(ctx context.Context, tx *store.Tx, file string, offset int64) error {
+	_, err := tx.NewRaw("INSERT INTO audit_journal (file, position) VALUES (?, ?) ON CONFLICT (file) DO UPDATE SET position = excluded.position",
+		file, offset).Exec(ctx)
+	return err
+}
+
+// DropJournalCursor forgets a journal file.
+func (Store) DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error {
+	_, err := tx.NewRaw("DELETE FROM audit_journal WHERE file = ?", file).Exec(ctx)
+	return err
+}
+
+// Key gives the log's identity.
+func (Store) Key(ctx context.Context, tx *store.Tx) (audit.LogKey, error) {
+	var r keyRow
+	err := tx.NewSelect().Model(&r).Where("id = 1").Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return audit.LogKey{}, fault.New(fault.NotFound, "the audit log has no key yet")
+	}
+	return audit.LogKey{Origin: r.Origin, Verifier: r.Verifier, Sealed: r.Sealed}, err
+}
+
+// SetKey records the log's identity, once.
+func (Store) SetKey(ctx context.Context, tx *store.Tx, k audit.LogKey) error {
+	_, err := tx.NewInsert().Model(&keyRow{ID: 1, Origin: k.Origin, Verifier: k.Verifier, Sealed: k.Sealed}).Exec(ctx)
+	return err
+}

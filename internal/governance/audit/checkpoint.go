@@ -1,0 +1,259 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+const maxNote = 8 << 10
+
+// Checkpoint is a signed statement about the log at a size. Its text follows
+// the tlog-checkpoint convention: origin, size, root, then lines of ours.
+type Checkpoint struct {
+	Origin string
+	Size   int64
+	Root   tlog.Hash
+	Time   time.Time
+	// Supersedes is a tree that was signed before and is not a beginning of this
+	// one: the log was restored from an older copy, and a person said so.
+	Supersedes *tlog.Tree
+}
+
+func (c Checkpoint) text() string {
+	s := fmt.Sprintf("%s\n%d\n%s\ntime %s\n", c.Origin, c.Size, c.Root, formatTime(c.Time))
+	if c.Supersedes != nil {
+		s += fmt.Sprintf("supersedes %d %s\n", c.Supersedes.N, c.Supersedes.Hash)
+	}
+	return s
+}
+
+func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+
+func (c Checkpoint) sign(s note.Signer) ([]byte, error) {
+	return note.Sign(&note.Note{Text: c.text()}, s)
+}
+
+var errNotOurs = errors.New("it is not in the form that the log writes")
+
+// openNote verifies a note that has exactly one signature, by v, and is byte for
+// byte what signing gives.
+func openNote(msg []byte, v note.Verifier) (text string, err error) {
+	if len(msg) > maxNote {
+		return "", errNotOurs
+	}
+	n, err := note.Open(msg, note.VerifierList(v))
+	if err != nil {
+		return "", err
+	}
+	if len(n.Sigs) != 1 || len(n.UnverifiedSigs) != 0 {
+		return "", errNotOurs
+	}
+	raw, err := base64.StdEncoding.DecodeString(n.Sigs[0].Base64)
+	if err != nil {
+		return "", errNotOurs
+	}
+	again := fmt.Sprintf("%s\n— %s %s\n", n.Text, n.Sigs[0].Name, base64.StdEncoding.EncodeToString(raw))
+	if string(msg) != again {
+		return "", errNotOurs
+	}
+	return n.Text, nil
+}
+
+// openCheckpoint verifies and reads a signed checkpoint.
+func openCheckpoint(msg []byte, v note.Verifier) (Checkpoint, error) {
+	text, err := openNote(msg, v)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return parseCheckpoint(text)
+}
+
+func parseCheckpoint(text string) (Checkpoint, error) {
+	lines := strings.Split(text, "\n")
+	if len(lines) < 5 || len(lines) > 6 {
+		return Checkpoint{}, errNotOurs
+	}
+	tree, err := parseTree(lines[1], lines[2])
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	c := Checkpoint{Origin: lines[0], Size: tree.N, Root: tree.Hash}
+	at, ok := strings.CutPrefix(lines[3], "time ")
+	if c.Time, err = time.Parse("2006-01-02T15:04:05.000000Z", at); err != nil || !ok {
+		return Checkpoint{}, errNotOurs
+	}
+	if len(lines) == 6 {
+		words := strings.Split(lines[4], " ")
+		if len(words) != 3 || words[0] != "supersedes" {
+			return Checkpoint{}, errNotOurs
+		}
+		old, err := parseTree(words[1], words[2])
+		if err != nil {
+			return Checkpoint{}, err
+		}
+		c.Supersedes = &old
+	}
+	if c.text() != text {
+		return Checkpoint{}, errNotOurs
+	}
+	return c, nil
+}
+
+func parseTree(size, root string) (tlog.Tree, error) {
+	n, err := strconv.ParseInt(size, 10, 64)
+	if err != nil || n < 1 {
+		return tlog.Tree{}, errNotOurs
+	}
+	h, err := tlog.ParseHash(root)
+	if err != nil {
+		return tlog.Tree{}, errNotOurs
+	}
+	return tlog.Tree{N: n, Hash: h}, nil
+}
+
+// Witness is the second place that keeps signed checkpoints, out of reach of who
+// can change the database: another disk, another host. Safe for concurrent use.
+type Witness interface {
+	// Append keeps a checkpoint; durable when it returns nil.
+	Append(ctx context.Context, checkpoint []byte) error
+	// Last is the newest checkpoint, nil when there is none.
+	Last(ctx context.Context) ([]byte, error)
+}
+
+// CheckpointFile is a Witness in a file, a JSON line each. Only this one process
+// appends to it.
+type CheckpointFile struct {
+	path string
+	mu   sync.Mutex
+}
+
+var _ Witness = (*CheckpointFile)(nil)
+
+// NewCheckpointFile keeps checkpoints in the file, which Append makes (mode
+// 0600). Its directory exists or is made.
+func NewCheckpointFile(path string) *CheckpointFile { return &CheckpointFile{path: path} }
+
+type checkpointLine struct {
+	Checkpoint string `json:"checkpoint"`
+}
+
+// Append adds a line and syncs it.
+func (c *CheckpointFile) Append(_ context.Context, checkpoint []byte) error {
+	line, err := json.Marshal(checkpointLine{string(checkpoint)})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.append(append(line, '\n')); err != nil {
+		return journalFault(err, "keep the checkpoint in "+c.path)
+	}
+	return nil
+}
+
+func (c *CheckpointFile) append(line []byte) error {
+	dir := filepath.Dir(c.path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(c.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	// A line that a crash cut short is ended, so that it stays alone in its damage.
+	if size > 0 {
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, size-1); err != nil {
+			return err
+		}
+		if last[0] != '\n' {
+			line = append([]byte{'\n'}, line...)
+		}
+	}
+	if _, err := f.Write(line); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if size > 0 {
+		return nil
+	}
+	return syncDir(dir)
+}
+
+// Last reads the newest whole line.
+func (c *CheckpointFile) Last(context.Context) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, err := os.Open(c.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "open the checkpoints in the second place")
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	const tail = 8 * maxNote
+	from := max(0, info.Size()-tail)
+	b, err := io.ReadAll(io.NewSectionReader(f, from, tail))
+	if err != nil {
+		return nil, err
+	}
+	lines := bytes.Split(b, []byte("\n"))
+	for i := len(lines) - 1; i >= 0; i-- {
+		var l checkpointLine
+		if len(lines[i]) > 0 && json.Unmarshal(lines[i], &l) == nil && l.Checkpoint != "" {
+			return []byte(l.Checkpoint), nil
+		}
+	}
+	if info.Size() > tail {
+		return nil, fault.New(fault.Conflict, "the end of %s holds no checkpoint", c.path).
+			WithHint("The second place was damaged or changed: restore it from its own backup.")
+	}
+	return nil, nil
+}
+
+// ReadCheckpoints reads the checkpoints of a CheckpointFile for Verify; lines
+// that a crash cut short are left out. Error: fault.TooLarge for a line over the
+// bound.
+func ReadCheckpoints(r io.Reader) ([][]byte, error) {
+	var all [][]byte
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 2*maxNote)
+	for s.Scan() {
+		var l checkpointLine
+		if json.Unmarshal(s.Bytes(), &l) == nil && l.Checkpoint != "" {
+			all = append(all, []byte(l.Checkpoint))
+		}
+	}
+	if errors.Is(s.Err(), bufio.ErrTooLong) {
+		return nil, fault.New(fault.TooLarge, "a checkpoint line is over %d bytes", 2*maxNote)
+	}
+	return all, s.Err()
+}

@@ -1,0 +1,69 @@
+package audit
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/store"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Leaf is an entry in the log's table.
+type Leaf struct {
+	Index      int64
+	At         store.Time
+	Source     string // where the entry came from; no two leaves have the same
+	Commitment []byte
+	Salt       []byte // nil when erased
+	Record     []byte // JSON; nil when erased
+
+	// For filters; empty when erased.
+	Project, ActorID, ActorName, Action, Object string
+	Outcome                                     Outcome
+}
+
+// SignedCheckpoint is a checkpoint as the database keeps it.
+type SignedCheckpoint struct {
+	Size int64
+	Note []byte
+}
+
+// LogKey is the log's identity.
+type LogKey struct {
+	Origin   string
+	Verifier string // public, "name+hash+key"
+	Sealed   []byte // the signing key, sealed
+}
+
+// Store is what the log needs from a database. All methods run in the caller's
+// transaction.
+type Store interface {
+	// Size is the number of leaves.
+	Size(ctx context.Context, tx *store.Tx) (int64, error)
+	AddLeaves(ctx context.Context, tx *store.Tx, leaves []Leaf) error
+	// Leaves gives those with from ≤ index < to.
+	Leaves(ctx context.Context, tx *store.Tx, from, to int64) ([]Leaf, error)
+	// Find gives leaves that match, the newest first, with index < before.
+	Find(ctx context.Context, tx *store.Tx, f Filter, before int64, limit int) ([]Leaf, error)
+	// Erase removes salt, record and filter columns of leaves, and gives how
+	// many had them.
+	Erase(ctx context.Context, tx *store.Tx, indexes []int64) (int, error)
+
+	// Hashes are the tree's stored hashes in the numbering of tlog.
+	AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error
+	Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error)
+
+	AddCheckpoint(ctx context.Context, tx *store.Tx, c SignedCheckpoint) error
+	// Checkpoints gives those with after < size ≤ upto, in that order.
+	Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) ([]SignedCheckpoint, error)
+	// LastCheckpoint is fault.NotFound before the first.
+	LastCheckpoint(ctx context.Context, tx *store.Tx) (SignedCheckpoint, error)
+
+	// JournalCursor is how far a journal file is in the log, 0 at first.
+	JournalCursor(ctx context.Context, tx *store.Tx, file string) (int64, error)
+	SetJournalCursor(ctx context.Context, tx *store.Tx, file string, offset int64) error
+	DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error
+
+	// Key is fault.NotFound before SetKey.
+	Key(ctx context.Context, tx *store.Tx) (LogKey, error)
+	SetKey(ctx context.Context, tx *store.Tx, k LogKey) error
+}

@@ -1,0 +1,364 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+const maxLine = 4 * maxEntry
+
+// VerifyOptions are what the verifier knows from elsewhere than the export.
+type VerifyOptions struct {
+	// PublicKey of the log, "origin+hash+key". Empty: the one in the export is
+	// believed, and the report says so: then anybody could have written it.
+	PublicKey string
+	// Checkpoints from the second place (ReadCheckpoints), in the order in which
+	// it got them. They expose an export of a log that was rolled back or forked.
+	Checkpoints [][]byte
+}
+
+// Report is what Verify found.
+type Report struct {
+	Origin      string
+	PublicKey   string
+	KeyGiven    bool // the public key did not come from the export itself
+	Size        int64
+	Erased      int64 // entries of which only the commitment is left
+	Root        string
+	Checkpoints int       // in the export, all verified
+	First, Last time.Time // of those checkpoints
+	Created     time.Time // of the export
+
+	Witnessed  int // checkpoints of the second place that this log agrees with
+	Newer      int // those signed after the export
+	Superseded int // those that a person gave up after a rollback
+
+	// Of the first problem; Problem is empty when all is well.
+	Problem  string
+	BadLine  int   // from 1; 0 when it is not about a line
+	BadEntry int64 // index; -1 when it is not about one entry
+}
+
+// Verify proves an export without any server: every leaf, every root, every
+// signature, and every byte. Its error is fault.Invalid and says what is wrong,
+// where; the report has what was proven up to there.
+func Verify(r io.Reader, opts VerifyOptions) (Report, error) {
+	v := &verification{
+		in: bufio.NewReaderSize(r, 64<<10), opts: opts, hash: sha256.New(),
+		report: Report{BadEntry: -1, KeyGiven: opts.PublicKey != ""},
+	}
+	err := v.run()
+	var p *problem
+	switch {
+	case err == nil:
+		return v.report, nil
+	case !errors.As(err, &p):
+		return v.report, fault.Wrap(err, "read the audit export")
+	}
+	v.report.Problem, v.report.BadLine, v.report.BadEntry = p.what, p.line, p.entry
+	return v.report, fault.New(fault.Invalid, "the audit export is not intact: %s", p.Error()).
+		WithHint("Get the export again from the server. If it fails again, the log was changed: keep both as evidence.")
+}
+
+// problem is why an export does not verify.
+type problem struct {
+	line  int
+	entry int64
+	what  string
+}
+
+func (p *problem) Error() string {
+	switch {
+	case p.entry >= 0:
+		return fmt.Sprintf("line %d (entry %d): %s", p.line, p.entry, p.what)
+	case p.line > 0:
+		return fmt.Sprintf("line %d: %s", p.line, p.what)
+	}
+	return p.what
+}
+
+type verification struct {
+	in       *bufio.Reader
+	opts     VerifyOptions
+	verifier note.Verifier
+	hash     hash.Hash // of all whole lines read so far
+	lines    int
+	header   headerLine
+	tree     tree
+	lastSize int64 // of the last checkpoint
+	lastRoot tlog.Hash
+	witness  map[int64][]witnessed // by size
+	ahead    []Checkpoint          // of the second place, longer than the export
+	accepted []Checkpoint          // that supersede others
+	report   Report
+}
+
+type witnessed struct {
+	Checkpoint
+	agree bool
+}
+
+// superseded reports whether a person gave the checkpoint's tree up: all of the
+// abandoned branch, not only its last checkpoint.
+func (v *verification) superseded(c Checkpoint) bool {
+	return slices.ContainsFunc(v.accepted, func(a Checkpoint) bool {
+		return c.Size <= a.Supersedes.N && !c.Time.After(a.Time)
+	})
+}
+
+func (v *verification) bad(format string, args ...any) error {
+	return &problem{line: v.lines, entry: -1, what: fmt.Sprintf(format, args...)}
+}
+
+func (v *verification) badEntry(format string, args ...any) error {
+	return &problem{line: v.lines, entry: v.tree.size, what: fmt.Sprintf(format, args...)}
+}
+
+func (v *verification) run() error {
+	line, err := v.next()
+	if err != nil {
+		return err
+	}
+	if err := v.readHeader(line); err != nil {
+		return err
+	}
+	if err := v.readWitness(); err != nil {
+		return err
+	}
+	v.hash.Write(line)
+	for {
+		line, err := v.next()
+		if err != nil {
+			return err
+		}
+		switch {
+		case bytes.HasPrefix(line, []byte(`{"index":`)):
+			err = v.readEntry(line)
+		case bytes.HasPrefix(line, []byte(`{"checkpoint":`)):
+			err = v.readCheckpoint(line)
+		case bytes.HasPrefix(line, []byte(`{"trailer":`)):
+			if err := v.readTrailer(line); err != nil {
+				return err
+			}
+			return v.finish()
+		default:
+			err = v.bad("it is neither an entry, nor a checkpoint, nor the trailer")
+		}
+		if err != nil {
+			return err
+		}
+		v.hash.Write(line)
+	}
+}
+
+// next gives the next line with its line break.
+func (v *verification) next() ([]byte, error) {
+	var line []byte
+	for {
+		part, err := v.in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case err == nil:
+			v.lines++
+			return line, nil
+		case len(line) > maxLine:
+			v.lines++
+			return nil, v.bad("it is over %d bytes", maxLine)
+		case errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF):
+			v.lines++
+			if len(line) > 0 {
+				return nil, v.bad("it is cut short, and the trailer is missing")
+			}
+			return nil, v.bad("the trailer is missing: the export was cut after %d entries", v.tree.size)
+		default:
+			return nil, err
+		}
+	}
+}
+
+// decode reads a line that must be byte for byte what encoding gives.
+func decode(line []byte, to any) bool {
+	if json.Unmarshal(line, to) != nil {
+		return false
+	}
+	again, err := json.Marshal(to)
+	return err == nil && bytes.Equal(append(again, '\n'), line)
+}
+
+func (v *verification) readHeader(line []byte) error {
+	h := &v.header
+	if !decode(line, h) || h.Version != exportVersion || h.Size < 0 {
+		return v.bad("it is not the header of an audit export")
+	}
+	key := h.Key
+	if v.opts.PublicKey != "" && v.opts.PublicKey != key {
+		return v.bad("the log's public key is not the one that was given")
+	}
+	var err error
+	if v.verifier, err = note.NewVerifier(key); err != nil || v.verifier.Name() != h.Origin {
+		return v.bad("the log's public key and origin do not fit together")
+	}
+	created, err := time.Parse("2006-01-02T15:04:05.000000Z", h.Created)
+	if err != nil {
+		return v.bad("the time of the export cannot be read")
+	}
+	v.report.Origin, v.report.PublicKey, v.report.Created = h.Origin, key, created
+	return nil
+}
+
+// readWitness opens the checkpoints of the second place.
+func (v *verification) readWitness() error {
+	v.witness = map[int64][]witnessed{}
+	for i, b := range v.opts.Checkpoints {
+		c, err := openCheckpoint(b, v.verifier)
+		if err != nil || c.Origin != v.header.Origin {
+			return &problem{entry: -1, what: fmt.Sprintf("checkpoint %d of the second place is not signed by this log", i+1)}
+		}
+		if c.Supersedes != nil {
+			v.accepted = append(v.accepted, c)
+		}
+		if c.Size > v.header.Size {
+			v.ahead = append(v.ahead, c)
+			continue
+		}
+		v.witness[c.Size] = append(v.witness[c.Size], witnessed{Checkpoint: c})
+	}
+	return nil
+}
+
+func (v *verification) readEntry(line []byte) error {
+	var e entryLine
+	if !decode(line, &e) {
+		return v.badEntry("it is not in the form that an export has")
+	}
+	if e.Index != v.tree.size {
+		return v.badEntry("it has the index %d", e.Index)
+	}
+	if e.Index >= v.header.Size {
+		return v.badEntry("the export says that it has %d entries only", v.header.Size)
+	}
+	switch {
+	case len(e.Leaf) != sha256.Size:
+		return v.badEntry("its leaf does not have %d bytes", sha256.Size)
+	case e.Salt == nil && e.Record == nil:
+		v.report.Erased++
+	case len(e.Salt) != saltBytes || e.Record == nil:
+		return v.badEntry("it has no whole salt and record")
+	case !bytes.Equal(commit(e.Salt, e.Record), e.Leaf):
+		return v.badEntry("salt and record do not give its leaf: it was changed")
+	}
+	v.tree.add(e.Leaf)
+	root := v.tree.root()
+	for i, w := range v.witness[v.tree.size] {
+		v.witness[v.tree.size][i].agree = w.Root == root
+	}
+	return nil
+}
+
+func (v *verification) readCheckpoint(line []byte) error {
+	var l checkpointLine
+	if !decode(line, &l) {
+		return v.bad("it is not in the form that an export has")
+	}
+	c, err := openCheckpoint([]byte(l.Checkpoint), v.verifier)
+	if err != nil {
+		return v.bad("the checkpoint does not verify: %v", err)
+	}
+	switch {
+	case c.Origin != v.header.Origin:
+		return v.bad("the checkpoint is of the log %s", c.Origin)
+	case c.Size != v.tree.size || c.Size <= v.lastSize:
+		return v.bad("a checkpoint of %d entries stands behind entry %d", c.Size, v.tree.size-1)
+	case c.Root != v.tree.root():
+		return v.bad("entries %d to %d are not those that the checkpoint signed", v.lastSize, c.Size-1)
+	}
+	if c.Supersedes != nil {
+		v.accepted = append(v.accepted, c)
+	}
+	v.lastSize, v.lastRoot = c.Size, c.Root
+	if v.report.Checkpoints == 0 {
+		v.report.First = c.Time
+	}
+	v.report.Checkpoints++
+	v.report.Last, v.report.Size, v.report.Root = c.Time, c.Size, c.Root.String()
+	return nil
+}
+
+func (v *verification) readTrailer(line []byte) error {
+	var l trailerLine
+	if !decode(line, &l) {
+		return v.bad("it is not in the form that an export has")
+	}
+	text, err := openNote([]byte(l.Trailer), v.verifier)
+	if err != nil {
+		return v.bad("the trailer does not verify: %v", err)
+	}
+	t, err := parseTrailer(text)
+	if err != nil {
+		return v.bad("the trailer cannot be read: %v", err)
+	}
+	root := "-"
+	if v.lastSize > 0 {
+		root = v.lastRoot.String()
+	}
+	switch {
+	case t.size != v.tree.size:
+		return v.bad("the export has %d entries, and its trailer signed %d", v.tree.size, t.size)
+	case t.lines != v.lines-1:
+		return v.bad("%d lines stand before the trailer, and it signed %d: a line was added or removed", v.lines-1, t.lines)
+	case v.lastSize != v.tree.size || t.root != root:
+		return v.bad("the last checkpoint is not of all %d entries", v.tree.size)
+	case t.digest != hex.EncodeToString(v.hash.Sum(nil)):
+		return v.bad("the bytes before the trailer are not those that it signed")
+	case t.origin != v.header.Origin || t.created != v.header.Created || t.size != v.header.Size:
+		return v.bad("the trailer is of another export")
+	}
+	if _, err := v.in.ReadByte(); !errors.Is(err, io.EOF) {
+		v.lines++
+		return v.bad("something stands behind the trailer")
+	}
+	return nil
+}
+
+// finish compares with the second place.
+func (v *verification) finish() error {
+	for _, list := range v.witness {
+		for _, w := range list {
+			switch {
+			case w.agree:
+				v.report.Witnessed++
+			case v.superseded(w.Checkpoint):
+				v.report.Superseded++
+			default:
+				return &problem{entry: -1, what: fmt.Sprintf("the log was forked: the second place has another checkpoint of %d entries", w.Size)}
+			}
+		}
+	}
+	for _, c := range v.ahead {
+		switch {
+		case v.superseded(c):
+			v.report.Superseded++
+		case c.Time.After(v.report.Created):
+			v.report.Newer++
+		default:
+			return &problem{entry: -1, what: fmt.Sprintf(
+				"the log was rolled back: the export of %s ends after %d entries, and the second place has a checkpoint of %d from before",
+				formatTime(v.report.Created), v.tree.size, c.Size)}
+		}
+	}
+	return nil
+}
