@@ -182,6 +182,10 @@ func (db *DB) View(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 	}))
 }
 
+// Shared reports whether other processes may use the database, so that loops
+// need a Lease.
+func (db *DB) Shared() bool { return db.engine.others() }
+
 // Waiting is how many closures wait for their turn to write now, for metrics.
 func (db *DB) Waiting() int { return db.engine.waiting() }
 

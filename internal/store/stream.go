@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -174,4 +175,27 @@ func (tx *Tx) SetCursor(ctx context.Context, name string, p Position) error {
 		return err
 	}
 	return fault.New(fault.Conflict, "the cursor %q is past %s already", name, p).WithHint("Another process reads under the same name; read again from the cursor.")
+}
+
+// Cursors are the cursors whose names begin with a prefix.
+func (tx *Tx) Cursors(ctx context.Context, prefix string) (map[string]Position, error) {
+	var rows []struct {
+		Name    string
+		Tx, Seq uint64
+	}
+	err := tx.NewRaw(`SELECT name, tx, seq FROM store_cursor WHERE substr(name, 1, ?) = ?`, utf8.RuneCountInString(prefix), prefix).Scan(ctx, &rows)
+	if err != nil {
+		return nil, err
+	}
+	m := make(map[string]Position, len(rows))
+	for _, r := range rows {
+		m[r.Name] = Position{r.Tx, r.Seq}
+	}
+	return m, nil
+}
+
+// DropCursor forgets a reader's place; a reader of that name begins anew.
+func (tx *Tx) DropCursor(ctx context.Context, name string) error {
+	_, err := tx.NewRaw(`DELETE FROM store_cursor WHERE name = ?`, name).Exec(ctx)
+	return err
 }

@@ -870,6 +870,20 @@ func cursors(t *testing.T, db *store.DB) {
 	if err := move(store.Position{Tx: 1, Seq: 9}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("back: %v", err)
 	}
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		return errors.Join(tx.SetCursor(ctx, "é/1", store.Position{Seq: 1}), tx.SetCursor(ctx, "é/2", store.Position{Seq: 2}),
+			tx.SetCursor(ctx, "è/3", store.Position{Seq: 3}), tx.DropCursor(ctx, "é/1"), tx.DropCursor(ctx, "unknown"))
+	})
+	err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		got, err := tx.Cursors(ctx, "é/")
+		if diff := cmp.Diff(map[string]store.Position{"é/2": {Seq: 2}}, got); diff != "" {
+			t.Error(diff)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func leases(t *testing.T, db *store.DB) {
