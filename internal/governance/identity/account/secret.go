@@ -58,8 +58,8 @@ func errBearer() error {
 		WithHint("Send a working token as \"Authorization: Bearer flj_…\"; \"falaj login\" stores one, \"falaj token create\" makes one.")
 }
 
-// parse checks a secret's form; it costs the same few hundred instructions for
-// any length of input and allocates nothing.
+// parse checks a secret's form. Its cost has a bound that does not depend on the
+// length of the input.
 func parse(s string) (Kind, digest, bool) {
 	if len(s) != secretLen || !strings.HasPrefix(s, prefix) || s[headLen-1] != '_' {
 		return "", digest{}, false

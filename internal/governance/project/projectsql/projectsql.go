@@ -134,7 +134,8 @@ func (Store) List(ctx context.Context, tx *store.Tx, v tenancy.Visible, after pr
 	var rows []projectRow
 	q := tx.NewSelect().Model(&rows).Where("p.name > ?", after).Order("p.name").Limit(limit)
 	if v.Member != "" {
-		q.Where("EXISTS (SELECT 1 FROM project_grant g WHERE g.principal = ? AND g.object = '' AND g.project IN (p.name, ''))", v.Member)
+		q.Where(`EXISTS (SELECT 1 FROM project_grant g WHERE g.principal = ? AND
+			(g.object = '' AND g.project IN (p.name, '') OR g.project = p.name AND g.object = 'project/' || p.name))`, v.Member)
 	}
 	if v.Only != "" {
 		q.Where("p.name = ?", v.Only)

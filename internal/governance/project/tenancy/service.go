@@ -240,6 +240,9 @@ func (s *Service) List(ctx context.Context, pageSize int, pageToken string) (pro
 // visible is project.read as a condition on rows. It must say what policy
 // says; TestListedIsAllowed holds the two together.
 func visible(p identity.Principal) (v Visible, none bool) {
+	if p.ID == "" {
+		return v, true
+	}
 	v.Only = p.Project
 	switch p.Kind {
 	case identity.System:
@@ -258,7 +261,7 @@ func visible(p identity.Principal) (v Visible, none bool) {
 			none = none || len(names) == 0
 		}
 	}
-	return v, none || p.ID == ""
+	return v, none
 }
 
 // Delete removes an empty project with its grants, service accounts and tokens.
