@@ -258,10 +258,10 @@ type Version struct {
 	Reason         string          `json:"reason,omitempty"` // why it is rejected, in words
 	Schema         Schema          `json:"schema"`
 	Rows           int64           `json:"rows"`
-	Bytes          int64           `json:"bytes"` // stored
-	ContentDigest  string          `json:"digest"` // of the rows, whatever file they came in
+	Bytes          int64           `json:"bytes"`                // stored
+	ContentDigest  string          `json:"digest"`               // of the rows, whatever file they came in
 	Statistics     []Statistics    `json:"statistics,omitempty"` // by column, in schema order
-	Expectations   []Result        `json:"expectations,omitempty"`
+	Expectations   []Verdict       `json:"expectations,omitempty"`
 	Classification Classification  `json:"classification"`
 	Residency      residency.Label `json:"residency"`
 	Protection     Protection      `json:"protection"`

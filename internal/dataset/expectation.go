@@ -144,8 +144,8 @@ func (e Expectation) Validate() error {
 	return nil
 }
 
-// Result is how an expectation fared on a version.
-type Result struct {
+// Verdict is how an expectation fared on a version.
+type Verdict struct {
 	Expectation Expectation `json:"expectation"`
 	Passed      bool        `json:"passed"`
 	Checked     int64       `json:"checked"` // rows that it applies to
@@ -166,7 +166,7 @@ type Example struct {
 const maxExamples = 5
 
 // String says what failed and where.
-func (r Result) String() string {
+func (r Verdict) String() string {
 	s := r.Expectation.String()
 	switch {
 	case r.Passed:
@@ -350,10 +350,10 @@ func (j joined) text(i int) string {
 }
 
 // results ends the check.
-func (c *checker) results() []Result {
-	out := make([]Result, len(c.checks))
+func (c *checker) results() []Verdict {
+	out := make([]Verdict, len(c.checks))
 	for i, k := range c.checks {
-		r := Result{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Examples: k.examples}
+		r := Verdict{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Examples: k.examples}
 		if k.e.Check == RowCount {
 			r.Checked = c.rows
 			if lo, ok := number(k.e.Min); ok && float64(c.rows) < lo {

@@ -351,4 +351,3 @@ func namesOf(s *arrow.Schema) []string {
 	}
 	return names
 }
-

@@ -18,7 +18,7 @@ type Statistics struct {
 	Count    int64    `json:"count"` // values that are not null
 	Nulls    int64    `json:"nulls"`
 	NaNs     int64    `json:"nans,omitempty"`
-	Distinct int64    `json:"distinct"` // an estimate, within about 2 percent
+	Distinct int64    `json:"distinct"` // exact up to 256, an estimate within about 2 percent beyond
 	Min      string   `json:"min,omitempty"`
 	Max      string   `json:"max,omitempty"`
 	Mean     *float64 `json:"mean,omitempty"`
@@ -191,13 +191,26 @@ func (p *profile) statistics(f Field, hide bool) Statistics {
 	return s
 }
 
-// sketch estimates how many distinct hashes it was given (HyperLogLog with 2^12
-// registers, and linear counting while few are used). The zero sketch is empty.
-type sketch struct{ reg [1 << sketchBits]uint8 }
+// sketch counts distinct hashes: exactly while there are few, and by HyperLogLog
+// with 2^12 registers (linear counting while few of them are used) beyond. The
+// zero sketch is empty.
+type sketch struct {
+	few   [fewSlots]uint64 // open addressing; 0 is free
+	zero  bool             // the hash 0 was seen
+	count int              // in few and zero; over fewMost, few is out of use
+	reg   [1 << sketchBits]uint8
+}
 
-const sketchBits = 12
+const (
+	sketchBits = 12
+	fewSlots   = 512
+	fewMost    = fewSlots / 2
+)
 
 func (s *sketch) add(h uint64) {
+	if s.count <= fewMost {
+		s.addFew(h)
+	}
 	i := h >> (64 - sketchBits)
 	rank := uint8(bits.LeadingZeros64(h<<sketchBits|1<<(sketchBits-1)) + 1) //nolint:gosec // at most 53
 	if rank > s.reg[i] {
@@ -205,7 +218,30 @@ func (s *sketch) add(h uint64) {
 	}
 }
 
+func (s *sketch) addFew(h uint64) {
+	if h == 0 {
+		if !s.zero {
+			s.zero = true
+			s.count++
+		}
+		return
+	}
+	for i := h % fewSlots; ; i = (i + 1) % fewSlots {
+		switch s.few[i] {
+		case h:
+			return
+		case 0:
+			s.few[i] = h
+			s.count++
+			return
+		}
+	}
+}
+
 func (s *sketch) estimate() int64 {
+	if s.count <= fewMost {
+		return int64(s.count)
+	}
 	const m = float64(1 << sketchBits)
 	sum, empty := 0.0, 0
 	for _, r := range s.reg {

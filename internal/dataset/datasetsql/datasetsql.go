@@ -152,7 +152,7 @@ type versionDoc struct {
 	Schema       dataset.Schema       `json:"schema"`
 	Bytes        int64                `json:"bytes"`
 	Statistics   []dataset.Statistics `json:"statistics,omitempty"`
-	Expectations []dataset.Result     `json:"expectations,omitempty"`
+	Expectations []dataset.Verdict    `json:"expectations,omitempty"`
 	Residency    residency.Label      `json:"residency"`
 	Lineage      dataset.Lineage      `json:"lineage"`
 	Files        []dataset.DataFile   `json:"files,omitempty"`

@@ -1,0 +1,44 @@
+package child
+
+// The conversation with the SQL worker, after its stdin and stdout are wrapped:
+//
+//	server → SQLRequest
+//	worker → SQLAnalysis       which tables and columns the query needs
+//	server → SQLHandOver, then for each table SQLTable and a stream of records
+//	worker → a stream of records, then SQLSummary
+
+// SQLRequest asks for a query.
+type SQLRequest struct {
+	SQL     string `json:"sql"`
+	Memory  int64  `json:"memory"` // bytes that DuckDB may use
+	Rows    int64  `json:"rows"`   // most rows of the result; one more is a fault
+	Threads int    `json:"threads"`
+}
+
+// SQLAnalysis is what a query reads.
+type SQLAnalysis struct {
+	Tables []SQLUse `json:"tables"`
+	// Identifiers are the names, in lower case, that may be columns of any table.
+	Identifiers []string `json:"identifiers"`
+}
+
+// SQLUse is a table that a query names.
+type SQLUse struct {
+	Name string `json:"name"` // in lower case
+	All  bool   `json:"all"`  // every column is needed, not the identifiers only
+}
+
+// SQLHandOver says how many tables follow.
+type SQLHandOver struct {
+	Tables int `json:"tables"`
+}
+
+// SQLTable heads a table's records.
+type SQLTable struct {
+	Name string `json:"name"`
+}
+
+// SQLSummary ends the result.
+type SQLSummary struct {
+	Rows int64 `json:"rows"`
+}

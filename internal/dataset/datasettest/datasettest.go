@@ -1,0 +1,348 @@
+// Package datasettest builds a dataset service for tests: real SQLite and files
+// in a temporary directory, and the test binary itself as the parser and SQL
+// processes.
+//
+// A test package that imports files calls Main from its TestMain:
+//
+//	func TestMain(m *testing.M) { datasettest.Main(m, nil) }
+//
+// and one that runs SQL, which only sqlworker's own tests and app's should,
+// gives the worker's mode too.
+package datasettest
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Project is the project of the tests.
+const Project project.Name = "nyc"
+
+const modeVariable = "FALAJ_TEST_CHILD_MODE"
+
+// Mode is the entry of a child process.
+type Mode func(stdin io.Reader, stdout io.Writer) error
+
+// Main runs the tests, or, in a child that a Launcher started, the child. The
+// parser's mode is always there.
+func Main(m *testing.M, modes map[string]Mode) {
+	mode := os.Getenv(modeVariable)
+	if mode == "" {
+		os.Exit(m.Run())
+	}
+	run := modes[mode]
+	if run == nil && mode == child.ParserMode {
+		run = parser.Main
+	}
+	if run == nil {
+		fmt.Fprintf(os.Stderr, "no mode %q\n", mode)
+		os.Exit(2)
+	}
+	if err := run(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Launcher starts the test binary as a child, without any isolation.
+type Launcher struct{}
+
+// Launch implements child.Launcher.
+func (Launcher) Launch(ctx context.Context, mode string, _ child.LaunchOptions) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Env = []string{modeVariable + "=" + mode}
+	return cmd, nil
+}
+
+// Harness is a service with what it stands on.
+type Harness struct {
+	*dataset.Service
+	DB      *store.DB
+	Files   *Files
+	Policy  *Policy
+	Journal *Journal
+	Config  dataset.Config
+}
+
+// New makes a harness in a temporary directory. change may alter the
+// configuration before the service is made; it may be nil.
+func New(tb testing.TB, change func(*dataset.Config)) *Harness {
+	tb.Helper()
+	return At(tb, tb.TempDir(), change)
+}
+
+// At is New in a directory, where a former harness may have left its database
+// and files.
+func At(tb testing.TB, dir string, change func(*dataset.Config)) *Harness {
+	tb.Helper()
+	ctx := context.Background()
+	db, err := store.Open(ctx, store.Config{
+		URL: "sqlite://" + filepath.Join(dir, "falaj.db"), Migrations: []store.Migrations{datasetsql.Migrations},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = db.Close() })
+	h := &Harness{DB: db, Files: &Files{Dir: filepath.Join(dir, "objects")}, Policy: &Policy{}, Journal: &Journal{}}
+	h.Config = dataset.Config{
+		DB: db, Store: datasetsql.Store{}, Files: h.Files, Keys: Keys{}, Authorizer: h.Policy, Guard: Guard{}, Journal: h.Journal,
+		Launcher: Launcher{}, Instance: "test",
+	}
+	if change != nil {
+		change(&h.Config)
+	}
+	h.Service = dataset.New(h.Config)
+	if err := h.Recover(ctx); err != nil {
+		tb.Fatal(err)
+	}
+	return h
+}
+
+// Context is the context of a user of the tests.
+func Context(tb testing.TB) context.Context {
+	tb.Helper()
+	return identity.With(tb.Context(), identity.Principal{Kind: identity.User, ID: "usr_1", Name: "amal"})
+}
+
+// Declare applies a spec.
+func (h *Harness) Declare(tb testing.TB, name string, spec dataset.Spec) dataset.Dataset {
+	tb.Helper()
+	d, _, err := h.Apply(Context(tb), dataset.ApplyRequest{Project: Project, Name: name, Spec: spec})
+	if err != nil {
+		tb.Fatalf("apply %s: %v", name, err)
+	}
+	return d
+}
+
+// Put declares a dataset and imports a file that must be accepted.
+func (h *Harness) Put(tb testing.TB, name string, spec dataset.Spec, file string) dataset.Version {
+	tb.Helper()
+	h.Declare(tb, name, spec)
+	v, err := h.Import(Context(tb), dataset.ImportRequest{Project: Project, Name: name, Filename: name + ".csv", Body: strings.NewReader(file)})
+	if err != nil {
+		tb.Fatalf("import %s: %v", name, err)
+	}
+	if v.State != dataset.Accepted {
+		tb.Fatalf("import %s: %s: %s", name, v.State, v.Reason)
+	}
+	return v
+}
+
+// Keys derives keys from names: as secret as this file.
+type Keys struct{}
+
+// DataKey implements dataset.Keys.
+func (Keys) DataKey(_ context.Context, project, owner, use string) ([]byte, error) {
+	k := sha256.Sum256([]byte(project + "\x00" + owner + "\x00" + use))
+	return k[:], nil
+}
+
+// Guard is the residency rule without its journal.
+type Guard struct{}
+
+// Pass implements dataset.Guard.
+func (Guard) Pass(_ context.Context, p residency.Passage) error {
+	return residency.Check(p.What, p.Label, p.Where, p.Zone)
+}
+
+// Policy allows everything but what Deny says. Safe for concurrent use.
+type Policy struct {
+	mu   sync.Mutex
+	deny func(action policy.Action, object policy.Object) bool
+	seen []Asked
+}
+
+// Asked is a question that was put to the policy.
+type Asked struct {
+	Action policy.Action
+	Object policy.Object
+}
+
+// Deny refuses what f reports; nil refuses nothing.
+func (p *Policy) Deny(f func(action policy.Action, object policy.Object) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deny = f
+}
+
+// Asked lists the questions so far.
+func (p *Policy) Asked() []Asked {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.seen)
+}
+
+// Allow implements dataset.Authorizer.
+func (p *Policy) Allow(_ context.Context, action policy.Action, object policy.Object) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen = append(p.seen, Asked{action, object})
+	if p.deny != nil && p.deny(action, object) {
+		return fault.New(fault.PermissionDenied, "%s on %s is not allowed", action, object)
+	}
+	return nil
+}
+
+// Journal keeps entries in memory, or fails. Safe for concurrent use.
+type Journal struct {
+	mu      sync.Mutex
+	entries []audit.Entry
+	err     error
+}
+
+// Record implements audit.Journal.
+func (j *Journal) Record(_ context.Context, e audit.Entry) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err != nil {
+		return j.err
+	}
+	j.entries = append(j.entries, e)
+	return nil
+}
+
+// Fail makes Record return err.
+func (j *Journal) Fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.err = err
+}
+
+// Entries lists what was recorded.
+func (j *Journal) Entries() []audit.Entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.entries)
+}
+
+// Files keeps files in a directory, whatever their form. Hook, when set, is
+// asked before each file is created and committed ("create", "commit").
+type Files struct {
+	Dir  string
+	Hook func(step, key string) error
+}
+
+var _ dataset.Files = (*Files)(nil)
+
+func (f *Files) path(key string) string { return filepath.Join(f.Dir, filepath.FromSlash(key)) }
+
+// Create implements dataset.Files.
+func (f *Files) Create(_ context.Context, file dataset.File) (dataset.FileWriter, error) {
+	if f.Hook != nil {
+		if err := f.Hook("create", file.Key); err != nil {
+			return nil, err
+		}
+	}
+	name := f.path(file.Key)
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
+	if err != nil {
+		return nil, err
+	}
+	return &fileWriter{File: tmp, files: f, key: file.Key}, nil
+}
+
+type fileWriter struct {
+	*os.File
+	files *Files
+	key   string
+	ended bool
+}
+
+// Commit implements dataset.FileWriter.
+func (w *fileWriter) Commit() error {
+	if w.files.Hook != nil {
+		if err := w.files.Hook("commit", w.key); err != nil {
+			return err
+		}
+	}
+	w.ended = true
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.Rename(w.Name(), w.files.path(w.key))
+}
+
+// Abort implements dataset.FileWriter.
+func (w *fileWriter) Abort() {
+	if !w.ended {
+		w.ended = true
+		_ = w.Close()
+		_ = os.Remove(w.Name())
+	}
+}
+
+// Open implements dataset.Files.
+func (f *Files) Open(_ context.Context, file dataset.File) (dataset.FileReader, error) {
+	r, err := os.Open(f.path(file.Key))
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "there is no file %s", file.Key)
+	}
+	info, err := r.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return fileReader{r, info.Size()}, nil
+}
+
+type fileReader struct {
+	*os.File
+	size int64
+}
+
+// Size implements dataset.FileReader.
+func (r fileReader) Size() int64 { return r.size }
+
+// Remove implements dataset.Files.
+func (f *Files) Remove(_ context.Context, prefix string) error {
+	return os.RemoveAll(f.path(strings.TrimSuffix(prefix, "/")))
+}
+
+// URI implements dataset.Files.
+func (f *Files) URI(key string) string { return "file://" + f.path(key) }
+
+// List is every file's key, temporary ones too.
+func (f *Files) List(tb testing.TB) []string {
+	tb.Helper()
+	var keys []string
+	err := filepath.WalkDir(f.Dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(f.Dir, path)
+		keys = append(keys, filepath.ToSlash(rel))
+		return err
+	})
+	if err != nil && !os.IsNotExist(err) {
+		tb.Fatal(err)
+	}
+	return keys
+}

@@ -1,0 +1,277 @@
+//go:build duckdb_arrow
+
+package sqlworker
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	duckdb "github.com/duckdb/duckdb-go/v2"
+	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Main runs one query. What is wrong with it goes to stdout as a fault; an error
+// is returned only when stdout cannot be written.
+func Main(stdin io.Reader, stdout io.Writer) error {
+	in, out := child.NewReader(stdin), child.NewWriter(stdout)
+	w, err := open(in, out)
+	if err == nil {
+		err = w.run()
+		w.close()
+	}
+	if err != nil {
+		return out.Fault(explain(err))
+	}
+	return nil
+}
+
+type worker struct {
+	ctx context.Context //nolint:containedctx // of the process
+	in  *child.Reader
+	out *child.Writer
+	req child.SQLRequest
+
+	connector *duckdb.Connector
+	conn      driver.Conn
+	arrow     *duckdb.Arrow
+}
+
+// open reads the request and starts DuckDB, locked down.
+func open(in *child.Reader, out *child.Writer) (*worker, error) {
+	w := &worker{ctx: context.Background(), in: in, out: out}
+	if err := in.Header(&w.req); err != nil {
+		return nil, err
+	}
+	var err error
+	if w.connector, err = duckdb.NewConnector("", nil); err != nil {
+		return nil, err
+	}
+	if w.conn, err = w.connector.Connect(w.ctx); err != nil {
+		return nil, errors.Join(err, w.connector.Close())
+	}
+	settings := []string{
+		"SET temp_directory = ''", // nothing spills to disk
+		"SET autoinstall_known_extensions = false", "SET autoload_known_extensions = false", "SET allow_community_extensions = false",
+		fmt.Sprintf("SET memory_limit = '%dB'", w.req.Memory), fmt.Sprintf("SET threads = %d", max(w.req.Threads, 1)),
+		"SET TimeZone = 'UTC'", "SET errors_as_json = false", "SET enable_progress_bar = false",
+		"SET enable_external_access = false", "SET lock_configuration = true",
+	}
+	for _, s := range settings {
+		if err := w.exec(s); err != nil {
+			w.close()
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	if w.arrow, err = duckdb.NewArrowFromConn(w.conn); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *worker) close() { _ = errors.Join(w.conn.Close(), w.connector.Close()) }
+
+func (w *worker) exec(sql string) error {
+	_, err := w.conn.(driver.ExecerContext).ExecContext(w.ctx, sql, nil)
+	return err
+}
+
+func (w *worker) run() error {
+	tree, err := w.serialize(w.req.SQL)
+	if err != nil {
+		return err
+	}
+	uses, err := analyse(tree)
+	if err != nil {
+		return err
+	}
+	if err := w.out.Header(uses); err != nil {
+		return err
+	}
+	var over child.SQLHandOver
+	if err := w.in.Header(&over); err != nil {
+		return err
+	}
+	for range over.Tables {
+		if err := w.take(); err != nil {
+			return err
+		}
+	}
+	return w.answer()
+}
+
+// serialize gives DuckDB's parse of the query; it does not run it.
+func (w *worker) serialize(sql string) (string, error) {
+	rows, err := w.conn.(driver.QueryerContext).QueryContext(w.ctx,
+		"SELECT json_serialize_sql($1::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)::VARCHAR",
+		[]driver.NamedValue{{Ordinal: 1, Value: sql}})
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = rows.Close() }()
+	row := make([]driver.Value, 1)
+	if err := rows.Next(row); err != nil {
+		return "", err
+	}
+	s, ok := row[0].(string)
+	if !ok {
+		return "", fault.New(fault.Internal, "DuckDB gave no tree")
+	}
+	return s, nil
+}
+
+// take makes a table of the next stream. It is copied into DuckDB, because a
+// query may read it more than once.
+func (w *worker) take() error {
+	var head child.SQLTable
+	if err := w.in.Header(&head); err != nil {
+		return err
+	}
+	rows, err := w.in.Records()
+	if err != nil {
+		return err
+	}
+	defer rows.Release()
+	const view = "falaj_handed_over"
+	release, err := w.arrow.RegisterView(rows, view)
+	if err != nil {
+		return err
+	}
+	err = w.exec(fmt.Sprintf("CREATE TABLE %s AS SELECT * FROM %s", quote(head.Name), view))
+	if err == nil {
+		err = w.exec("DROP VIEW " + view)
+	}
+	release()
+	if rerr := rows.Err(); rerr != nil {
+		return rerr
+	}
+	return err
+}
+
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// answer runs the query and sends its rows in the six column types.
+func (w *worker) answer() error {
+	rows, err := w.arrow.QueryContext(w.ctx, w.req.SQL)
+	if err != nil {
+		return err
+	}
+	defer rows.Release()
+	schema, err := table.NormalSchema(rows.Schema())
+	if err != nil {
+		return fault.Wrap(err, "the result")
+	}
+	out := w.out.Records(schema.Arrow())
+	sent := int64(0)
+	var batch []arrow.RecordBatch // DuckDB's chunks are small
+	held := int64(0)
+	defer func() { releaseAll(batch) }()
+	flush := func() error {
+		if held == 0 {
+			return nil
+		}
+		rec, err := concat(schema, batch, held)
+		releaseAll(batch)
+		batch, held = nil, 0
+		if err != nil {
+			return err
+		}
+		defer rec.Release()
+		return out.Write(rec)
+	}
+	for rows.Next() {
+		rec := rows.RecordBatch()
+		if sent+rec.NumRows() > w.req.Rows {
+			return fault.New(fault.TooLarge, "the result has more than %d rows", w.req.Rows).WithHint("Add a LIMIT, aggregate, or raise the limit.")
+		}
+		norm, err := table.Normalize(rec, schema, sent+1)
+		if err != nil {
+			return fault.Wrap(err, "the result")
+		}
+		sent += rec.NumRows()
+		held += rec.NumRows()
+		batch = append(batch, norm)
+		if held >= 32<<10 {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if err := flush(); err != nil {
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	return w.out.Header(child.SQLSummary{Rows: sent})
+}
+
+func releaseAll(recs []arrow.RecordBatch) {
+	for _, r := range recs {
+		r.Release()
+	}
+}
+
+func concat(schema table.Schema, recs []arrow.RecordBatch, rows int64) (arrow.RecordBatch, error) {
+	cols := make([]arrow.Array, len(schema))
+	defer func() {
+		for _, c := range cols {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i := range schema {
+		parts := make([]arrow.Array, len(recs))
+		for j, r := range recs {
+			parts[j] = r.Column(i)
+		}
+		c, err := array.Concatenate(parts, memory.DefaultAllocator)
+		if err != nil {
+			return nil, err
+		}
+		cols[i] = c
+	}
+	return array.NewRecordBatch(schema.Arrow(), cols, rows), nil
+}
+
+// explain gives DuckDB's errors their kinds, and keeps its words.
+func explain(err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return err
+	}
+	var d *duckdb.Error
+	if !errors.As(err, &d) {
+		return err
+	}
+	msg := strings.TrimSpace(d.Msg)
+	switch d.Type {
+	case duckdb.ErrorTypeOutOfMemory:
+		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise the memory of queries.")
+	case duckdb.ErrorTypeInternal, duckdb.ErrorTypeFatal:
+		return fault.New(fault.Internal, "%s", msg)
+	default:
+		// Its candidates are the columns that were handed over, not those there are.
+		lines := slices.DeleteFunc(strings.Split(msg, "\n"), func(l string) bool { return strings.HasPrefix(l, "Candidate bindings:") })
+		return fault.New(fault.Invalid, "%s", strings.Join(lines, "\n"))
+	}
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
