@@ -3,6 +3,7 @@ package inside
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -39,12 +40,18 @@ func become(spec *wire.Spec, extra []string) (step string, err error) {
 	if socketFD, err = unix.FcntlInt(wire.SocketFD, unix.F_DUPFD_CLOEXEC, wire.FirstFD+spec.Files+16); err != nil {
 		return "moving descriptors", err
 	}
-	env := make([]string, 0, len(spec.Env)+len(extra))
-	for k, v := range spec.Env {
-		env = append(env, k+"="+v)
+	all := maps.Clone(spec.Env)
+	if all == nil {
+		all = map[string]string{}
 	}
-	slices.Sort(env)
-	env = append(env, extra...)
+	for _, kv := range extra { // where a forward listens is known only here
+		k, v, _ := strings.Cut(kv, "=")
+		all[k] = v
+	}
+	env := make([]string, 0, len(all))
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, k+"="+all[k])
+	}
 	if err := os.Chdir(spec.Dir); err != nil {
 		return "entering the working directory " + spec.Dir, reason(err)
 	}

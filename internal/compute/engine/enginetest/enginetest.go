@@ -1,0 +1,585 @@
+// Package enginetest is the conformance suite of engine.Driver, and Fake, a
+// driver in memory whose workloads a test scripts.
+//
+// The suite's workloads are programs that exist twice: as a shell script for
+// engines that run processes, and as a Go function for Fake. They meet the test
+// at named pipes in a mounted directory, so nothing waits by the clock.
+package enginetest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
+)
+
+// deadline bounds a test that hangs.
+const deadline = time.Minute
+
+// Options adapt the suite to an engine.
+type Options struct {
+	// New opens a driver; a second call with the same directory is the driver
+	// after a restart of Falaj. A driver that is an io.Closer is closed before.
+	New func(t *testing.T, dir string) engine.Driver
+	// Lose kills what stands for the workload without a word.
+	Lose func(t *testing.T, dir string, h engine.Handle)
+	// Isolation that the specs ask for.
+	Isolation string
+}
+
+// Run runs the suite.
+func Run(t *testing.T, o Options) {
+	t.Helper()
+	for _, c := range []struct {
+		name string
+		test func(s *suite)
+	}{
+		{"ends and tells how", (*suite).ends},
+		{"a program that is not there", (*suite).missing},
+		{"start is idempotent", (*suite).idempotent},
+		{"environment exactly as given", (*suite).environment},
+		{"time-out", (*suite).timeout},
+		{"time-out with a program that ignores SIGTERM", (*suite).timeoutIgnored},
+		{"stop lets it save", (*suite).stopSaves},
+		{"stop kills after the grace", (*suite).stopKills},
+		{"stop ends the whole tree", (*suite).stopTree},
+		{"stop without grace, twice", (*suite).stopTwice},
+		{"wait gives up with its context", (*suite).waitContext},
+		{"logs from an offset", (*suite).logsOffset},
+		{"logs live", (*suite).logsFollow},
+		{"logs stop following with the context", (*suite).logsContext},
+		{"big logs", (*suite).logsBig},
+		{"attach after a restart", (*suite).attach},
+		{"attach to what has ended", (*suite).attachEnded},
+		{"lost", (*suite).lost},
+		{"list and forget", (*suite).forget},
+		{"unknown handles", (*suite).unknown},
+		{"twenty at once", (*suite).parallel},
+		{"bad specs", (*suite).bad},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			t.Cleanup(cancel)
+			s := &suite{T: t, o: o, ctx: ctx, dir: t.TempDir(), work: t.TempDir()}
+			s.restart()
+			c.test(s)
+			s.clean()
+		})
+	}
+}
+
+// suite is one test with a driver of its own.
+type suite struct {
+	*testing.T
+	o    Options
+	ctx  context.Context //nolint:containedctx // The life of one test.
+	dir  string          // the driver's
+	work string          // mounted into the workloads
+	d    engine.Driver
+}
+
+func (s *suite) restart() {
+	s.close()
+	s.d = s.o.New(s.T, s.dir)
+}
+
+func (s *suite) close() {
+	if c, ok := s.d.(io.Closer); ok {
+		s.check(c.Close())
+	}
+}
+
+// clean leaves no workload behind.
+func (s *suite) clean() {
+	all, err := s.d.List(s.ctx)
+	s.check(err)
+	for _, h := range all {
+		s.check(s.d.Stop(s.ctx, h, 0))
+		s.check(s.d.Forget(s.ctx, h))
+	}
+	if all, err = s.d.List(s.ctx); err != nil || len(all) > 0 {
+		s.Errorf("after forgetting everything: %v %v", all, err)
+	}
+	s.close()
+}
+
+func (s *suite) check(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *suite) spec(p program) engine.Spec {
+	return engine.Spec{
+		ID: id.New("att"), Project: "test", Command: []string{"/bin/sh", "-c", p.script}, Dir: s.work,
+		Env:    map[string]string{"PATH": "/usr/bin:/bin"},
+		Mounts: []engine.Mount{{Path: s.work, Writable: true}}, Isolation: s.o.Isolation, Grace: deadline,
+	}
+}
+
+func (s *suite) start(spec engine.Spec) engine.Handle {
+	s.Helper()
+	h, err := s.d.Start(s.ctx, spec)
+	s.check(err)
+	return h
+}
+
+func (s *suite) wait(h engine.Handle) engine.Status {
+	s.Helper()
+	st, err := s.d.Wait(s.ctx, h)
+	s.check(err)
+	return st
+}
+
+func (s *suite) logs(h engine.Handle, offset int64, follow bool) string {
+	s.Helper()
+	r, err := s.d.Logs(s.ctx, h, offset, follow)
+	s.check(err)
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	s.check(err)
+	return string(b)
+}
+
+// pipe makes a named pipe in the mounted directory.
+func (s *suite) pipe(name string) string {
+	s.Helper()
+	p := filepath.Join(s.work, name)
+	s.check(syscall.Mkfifo(p, 0o666))
+	s.check(os.Chmod(p, 0o666))
+	return p
+}
+
+// gates are the pipes at which progGate waits.
+func (s *suite) gates() []string {
+	s.Helper()
+	return []string{s.pipe("gate0"), s.pipe("gate1"), s.pipe("gate2")}
+}
+
+// meet waits until the program opens the pipe for reading, which lets it go on.
+func (s *suite) meet(pipe string) {
+	s.Helper()
+	f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	s.check(err)
+	_, err = f.WriteString("go\n")
+	s.check(err)
+	s.check(f.Close())
+}
+
+// hear waits until the program opens the pipe for writing and writes a line.
+func (s *suite) hear(pipe string) *bufio.Reader {
+	s.Helper()
+	f, err := os.Open(pipe)
+	s.check(err)
+	s.Cleanup(func() { _ = f.Close() })
+	r := bufio.NewReader(f)
+	if _, err := r.ReadString('\n'); err != nil {
+		s.Fatalf("the program wrote nothing: %v", err)
+	}
+	return r
+}
+
+func (s *suite) ends() {
+	for _, c := range []struct {
+		p      program
+		reason engine.Reason
+		code   int
+		signal string
+		log    string
+	}{
+		{progHello, engine.Exited, 0, "", "hello\nwörld ☃\n"},
+		{progExit(1), engine.Exited, 1, "", ""},
+		{progExit(75), engine.Exited, 75, "", ""},
+		{progExit(255), engine.Exited, 255, "", ""},
+		{progKillSelf, engine.Signalled, -1, "SIGKILL", ""},
+	} {
+		h := s.start(s.spec(c.p))
+		st := s.wait(h)
+		if st.State != engine.Ended || st.Reason != c.reason || st.ExitCode != c.code || st.Signal != c.signal {
+			s.Errorf("%q: %+v", c.p.script, st)
+		}
+		if st.Started.IsZero() || st.Ended.Before(st.Started) || st.Isolated == "" {
+			s.Errorf("%q: times or isolation are missing: %+v", c.p.script, st)
+		}
+		if again, err := s.d.Status(s.ctx, h); err != nil || again != st {
+			s.Errorf("%q: status %+v %v after wait %+v", c.p.script, again, err, st)
+		}
+		if log := s.logs(h, 0, true); log != c.log {
+			s.Errorf("%q: log %q", c.p.script, log)
+		}
+	}
+}
+
+func (s *suite) missing() {
+	spec := s.spec(progHello)
+	spec.Command = []string{"/no/such/program"}
+	st := s.wait(s.start(spec))
+	if st.State != engine.Ended || st.Reason != engine.NotStarted || st.Message == "" {
+		s.Errorf("%+v", st)
+	}
+}
+
+func (s *suite) idempotent() {
+	out := s.pipe("out")
+	spec := s.spec(progOnce)
+	h := s.start(spec)
+	rest := s.hear(out)
+	for range 3 {
+		if again := s.start(spec); again != h {
+			s.Errorf("a second start gave %q after %q", again, h)
+		}
+	}
+	s.restart()
+	if again := s.start(spec); again != h {
+		s.Errorf("after a restart start gave %q after %q", again, h)
+	}
+	s.check(s.d.Stop(s.ctx, h, 0))
+	if again := s.start(spec); again != h {
+		s.Errorf("after its end start gave %q after %q", again, h)
+	}
+	if b, err := io.ReadAll(rest); err != nil || len(b) > 0 {
+		s.Errorf("a second process wrote %q %v", b, err)
+	}
+	if log := s.logs(h, 0, false); log != "once\n" {
+		s.Errorf("log %q", log)
+	}
+}
+
+func (s *suite) environment() {
+	spec := s.spec(progHello)
+	spec.Command = []string{"/usr/bin/env", "-0"}
+	spec.Env = map[string]string{"PLAIN": "a", "EMPTY": "", "SPACE": "a b\nc", "UNICODE": "Zürich 東京", "EQUALS": "a=b=c", "QUOTE": `"'$(id)`}
+	var want []string
+	for k, v := range spec.Env {
+		want = append(want, k+"="+v)
+	}
+	slices.Sort(want)
+	h := s.start(spec)
+	s.wait(h)
+	got := strings.Split(strings.TrimSuffix(s.logs(h, 0, false), "\x00"), "\x00")
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		s.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func (s *suite) timeout() {
+	spec := s.spec(progForever)
+	spec.Timeout = 200 * time.Millisecond
+	if st := s.wait(s.start(spec)); st.State != engine.Ended || st.Reason != engine.TimedOut || st.Message == "" {
+		s.Errorf("%+v", st)
+	}
+}
+
+func (s *suite) timeoutIgnored() {
+	spec := s.spec(progIgnore)
+	spec.Timeout, spec.Grace = 500*time.Millisecond, 200*time.Millisecond
+	out := s.pipe("out")
+	h := s.start(spec)
+	s.hear(out)
+	if st := s.wait(h); st.State != engine.Ended || st.Reason != engine.TimedOut {
+		s.Errorf("%+v", st)
+	}
+}
+
+func (s *suite) stopSaves() {
+	out := s.pipe("out")
+	h := s.start(s.spec(progSaves))
+	s.hear(out)
+	s.check(s.d.Stop(s.ctx, h, deadline))
+	st, err := s.d.Status(s.ctx, h)
+	if err != nil || st.State != engine.Ended || st.Reason != engine.Stopped || st.ExitCode != 75 {
+		s.Errorf("%+v %v", st, err)
+	}
+	if log := s.logs(h, 0, true); log != "saved\n" {
+		s.Errorf("log %q", log)
+	}
+}
+
+func (s *suite) stopKills() {
+	out := s.pipe("out")
+	h := s.start(s.spec(progIgnore))
+	s.hear(out)
+	s.check(s.d.Stop(s.ctx, h, 200*time.Millisecond))
+	if st := s.wait(h); st.State != engine.Ended || st.Reason != engine.Stopped || st.ExitCode == 0 {
+		s.Errorf("%+v", st)
+	}
+}
+
+func (s *suite) stopTree() {
+	out := s.pipe("out")
+	h := s.start(s.spec(progTree))
+	rest := s.hear(out)
+	s.check(s.d.Stop(s.ctx, h, 200*time.Millisecond))
+	// The pipe ends only when the last process that holds it is gone.
+	if _, err := io.ReadAll(rest); err != nil {
+		s.Error(err)
+	}
+	if st := s.wait(h); st.Reason != engine.Stopped {
+		s.Errorf("%+v", st)
+	}
+}
+
+func (s *suite) stopTwice() {
+	h := s.start(s.spec(progForever))
+	for range 2 {
+		s.check(s.d.Stop(s.ctx, h, 0))
+	}
+	if st := s.wait(h); st.Reason != engine.Stopped {
+		s.Errorf("%+v", st)
+	}
+}
+
+func (s *suite) waitContext() {
+	h := s.start(s.spec(progForever))
+	ctx, cancel := context.WithCancel(s.ctx)
+	cancel()
+	if st, err := s.d.Wait(ctx, h); err == nil {
+		s.Errorf("wait gave %+v", st)
+	}
+}
+
+func (s *suite) logsOffset() {
+	h := s.start(s.spec(progHello))
+	s.wait(h)
+	const log = "hello\nwörld ☃\n"
+	for _, offset := range []int64{0, 1, 6, int64(len(log)) - 1, int64(len(log)), 1000} {
+		want := log[min(int(offset), len(log)):]
+		for _, follow := range []bool{false, true} {
+			if got := s.logs(h, offset, follow); got != want {
+				s.Errorf("from %d (follow %v): %q, want %q", offset, follow, got, want)
+			}
+		}
+	}
+	if r, err := s.d.Logs(s.ctx, h, -1, false); !fault.Is(err, fault.Invalid) {
+		s.Errorf("a negative offset gave %v %v", r, err)
+	}
+}
+
+func (s *suite) logsFollow() {
+	gates := s.gates()
+	h := s.start(s.spec(progGate))
+	stream, err := s.d.Logs(s.ctx, h, 0, true)
+	s.check(err)
+	defer stream.Close()
+	r := bufio.NewReader(stream)
+	for i := range 3 {
+		line, err := r.ReadString('\n')
+		if want := fmt.Sprintf("line %d\n", i); err != nil || line != want {
+			s.Fatalf("%q %v, want %q", line, err, want)
+		}
+		s.meet(gates[i])
+	}
+	if rest, err := io.ReadAll(r); err != nil || string(rest) != "end\n" {
+		s.Errorf("%q %v", rest, err)
+	}
+}
+
+func (s *suite) logsContext() {
+	h := s.start(s.spec(progForever))
+	ctx, cancel := context.WithCancel(s.ctx)
+	r, err := s.d.Logs(ctx, h, 0, true)
+	s.check(err)
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.ReadAll(r)
+		read <- err
+	}()
+	cancel()
+	<-read
+	s.check(r.Close())
+
+	r, err = s.d.Logs(s.ctx, h, 0, true)
+	s.check(err)
+	go func() {
+		_, err := io.ReadAll(r)
+		read <- err
+	}()
+	s.check(r.Close())
+	<-read
+}
+
+func (s *suite) logsBig() {
+	h := s.start(s.spec(progBig))
+	got := s.logs(h, 0, true)
+	if len(got) != bigLog || strings.Trim(got, "x") != "" {
+		s.Errorf("%d bytes, want %d", len(got), bigLog)
+	}
+	if tail := s.logs(h, bigLog-5, false); tail != "xxxxx" {
+		s.Errorf("tail %q", tail)
+	}
+}
+
+func (s *suite) attach() {
+	gates := s.gates()
+	h := s.start(s.spec(progGate))
+	s.restart()
+	if st, err := s.d.Status(s.ctx, h); err != nil || st.State != engine.Running && st.State != engine.Pending {
+		s.Errorf("after a restart: %+v %v", st, err)
+	}
+	s.meet(gates[0])
+	s.meet(gates[1])
+	s.restart()
+	s.meet(gates[2])
+	st := s.wait(h)
+	if st.State != engine.Ended || st.Reason != engine.Exited || st.ExitCode != 3 {
+		s.Errorf("%+v", st)
+	}
+	if log := s.logs(h, 0, true); log != "line 0\nline 1\nline 2\nend\n" {
+		s.Errorf("log %q", log)
+	}
+}
+
+func (s *suite) attachEnded() {
+	h := s.start(s.spec(progExit(7)))
+	before := s.wait(h)
+	s.restart()
+	if after := s.wait(h); after.State != engine.Ended || after.ExitCode != 7 || !after.Ended.Equal(before.Ended) {
+		s.Errorf("%+v, before the restart %+v", after, before)
+	}
+	s.check(s.d.Stop(s.ctx, h, 0))
+}
+
+func (s *suite) lost() {
+	for _, restart := range []bool{false, true} {
+		out := s.pipe(fmt.Sprintf("out%v", restart))
+		s.check(os.Rename(out, filepath.Join(s.work, "out")))
+		spec := s.spec(progTree)
+		h := s.start(spec)
+		rest := s.hear(filepath.Join(s.work, "out"))
+		if restart {
+			s.close()
+		}
+		s.o.Lose(s.T, s.dir, h)
+		if restart {
+			s.d = s.o.New(s.T, s.dir)
+		}
+		if st := s.wait(h); st.State != engine.Lost || st.Message == "" {
+			s.Errorf("%+v", st)
+		}
+		if _, err := io.ReadAll(rest); err != nil { // ends when nothing of it runs
+			s.Error(err)
+		}
+		if again := s.start(spec); again != h {
+			s.Errorf("start gave %q", again)
+		}
+		if st := s.wait(h); st.State != engine.Lost {
+			s.Errorf("a lost workload was started a second time: %+v", st)
+		}
+		s.check(s.d.Stop(s.ctx, h, 0))
+		s.check(os.Remove(filepath.Join(s.work, "out")))
+	}
+}
+
+func (s *suite) forget() {
+	var want []engine.Handle
+	for range 3 {
+		want = append(want, s.start(s.spec(progHello)))
+	}
+	running := s.start(s.spec(progForever))
+	want = append(want, running)
+	slices.Sort(want)
+	got, err := s.d.List(s.ctx)
+	s.check(err)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		s.Errorf("list %q, want %q", got, want)
+	}
+	if err := s.d.Forget(s.ctx, running); !fault.Is(err, fault.Conflict) {
+		s.Errorf("forgetting what runs: %v", err)
+	}
+	for _, h := range want {
+		if h == running {
+			s.check(s.d.Stop(s.ctx, h, 0))
+		}
+		s.wait(h)
+		s.check(s.d.Forget(s.ctx, h))
+		if _, err := s.d.Status(s.ctx, h); !fault.Is(err, fault.NotFound) {
+			s.Errorf("after forgetting: %v", err)
+		}
+	}
+	s.restart()
+	if got, err := s.d.List(s.ctx); err != nil || len(got) > 0 {
+		s.Errorf("after a restart: %q %v", got, err)
+	}
+}
+
+func (s *suite) unknown() {
+	for _, h := range []engine.Handle{"", "nobody", "../../etc", engine.Handle(id.New("att"))} {
+		_, status := s.d.Status(s.ctx, h)
+		_, wait := s.d.Wait(s.ctx, h)
+		_, logs := s.d.Logs(s.ctx, h, 0, false)
+		for what, err := range map[string]error{
+			"status": status, "wait": wait, "logs": logs, "stop": s.d.Stop(s.ctx, h, 0), "forget": s.d.Forget(s.ctx, h),
+		} {
+			if !fault.Is(err, fault.NotFound) {
+				s.Errorf("%s of %q: %v", what, h, err)
+			}
+		}
+	}
+}
+
+func (s *suite) parallel() {
+	const n = 20
+	type result struct {
+		i   int
+		st  engine.Status
+		log string
+		err error
+	}
+	results := make(chan result, n)
+	for i := range n {
+		go func() {
+			r := result{i: i}
+			defer func() { results <- r }()
+			h, err := s.d.Start(s.ctx, s.spec(progExit(i)))
+			if r.err = err; err != nil {
+				return
+			}
+			r.st, r.err = s.d.Wait(s.ctx, h)
+		}()
+	}
+	for range n {
+		if r := <-results; r.err != nil || r.st.ExitCode != r.i || r.st.State != engine.Ended {
+			s.Errorf("%+v", r)
+		}
+	}
+}
+
+func (s *suite) bad() {
+	for name, change := range map[string]func(*engine.Spec){
+		"no id":              func(sp *engine.Spec) { sp.ID = "" },
+		"an id with a path":  func(sp *engine.Spec) { sp.ID = "../../escape" },
+		"no command":         func(sp *engine.Spec) { sp.Command = nil },
+		"an empty command":   func(sp *engine.Spec) { sp.Command = []string{""} },
+		"a negative timeout": func(sp *engine.Spec) { sp.Timeout = -1 },
+		"negative resources": func(sp *engine.Spec) { sp.Resources.CPU = -1 },
+		"a relative mount":   func(sp *engine.Spec) { sp.Mounts = []engine.Mount{{Path: "relative"}} },
+		"a mount of nothing": func(sp *engine.Spec) { sp.Mounts = []engine.Mount{{Path: "/no/such/path"}} },
+		"a bad variable":     func(sp *engine.Spec) { sp.Env = map[string]string{"A=B": "c"} },
+		"a bad isolation":    func(sp *engine.Spec) { sp.Isolation = "perfect" },
+		"a bad allow-list":   func(sp *engine.Spec) { sp.Network.Allow = []string{"no port"} },
+	} {
+		spec := s.spec(progHello)
+		change(&spec)
+		if h, err := s.d.Start(s.ctx, spec); !fault.Is(err, fault.Invalid) {
+			s.Errorf("%s: %q %v", name, h, err)
+		}
+	}
+	if all, err := s.d.List(s.ctx); err != nil || len(all) > 0 {
+		s.Errorf("bad specs left %q %v", all, err)
+	}
+}

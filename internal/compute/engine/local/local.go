@@ -1,0 +1,518 @@
+// Package local is the engine that runs workloads as sandboxed processes of
+// this machine.
+//
+// Life of a workload. Start makes a directory DIR/ID with what to run and
+// starts `falaj-worker shim DIR/ID` in a session of its own; the shim runs the
+// program in a sandbox and records how it goes (package sandbox/shim). The
+// driver only reads the directory, so a restarted Falaj finds every workload
+// again: it opens the workload's sockets anew and waits on the very process
+// (number and start time) that the status names. A shim that was killed takes
+// its program with it; the workload is then Lost.
+//
+// Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
+// logs.go (following), network.go (the API and egress sockets inside).
+//
+// Under systemd the unit needs KillMode=process, else stopping Falaj stops its
+// workloads.
+package local
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/falaj-ml/falaj/internal/sandbox/egress"
+	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+)
+
+const (
+	engineFile = "engine.json" // what the driver needs besides the shim's spec
+	errorFile  = "shim.err"
+	netDir     = "net"
+
+	startTime  = 30 * time.Second // for a shim to record its first status
+	killMargin = 15 * time.Second // beyond the grace, before the shim itself is killed
+	apiPort    = 7070
+	proxyPort  = 7079
+)
+
+// Config of a Driver.
+type Config struct {
+	Dir    string // of the workloads' directories; made, for our user only
+	Worker string // path of falaj-worker
+
+	// Level is the least isolation; a workload that asks for more gets more.
+	Level sandbox.Level
+	// Limits are given to every workload beside what its Resources say: CPU,
+	// CPUs, Memory and Wall here are ignored.
+	Limits sandbox.Limits
+	// LogLimit bounds one workload's log, in bytes; 0 is 64 MiB.
+	LogLimit int64
+	// API is served to workloads with Network.API.
+	API http.Handler
+	// Guard lists paths (the server's data directory) of which an attempt to
+	// open is a Denial. Dir is always among them.
+	Guard []string
+	// OnDenial is told, after the fact, that Denials has something new.
+	OnDenial func(h engine.Handle)
+	Log      *slog.Logger
+}
+
+// Driver is the engine. Close it when it is no longer used; the workloads run
+// on.
+type Driver struct {
+	c    Config
+	cpus []int // that we may run on
+	api  *http.Server
+	tail *tail
+
+	starting sync.Mutex // one Start at a time chooses a user and cores
+
+	mu        sync.Mutex
+	workloads map[engine.Handle]*workload
+	closed    bool
+}
+
+// New opens the directory and finds the workloads in it again.
+func New(c Config) (*Driver, error) {
+	var err error
+	if c.Dir, err = filepath.Abs(c.Dir); err != nil {
+		return nil, err
+	}
+	if c.Worker, err = filepath.Abs(c.Worker); err != nil {
+		return nil, err
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.API == nil {
+		c.API = http.NotFoundHandler()
+	}
+	if c.Level > sandbox.Sandbox {
+		return nil, fault.New(fault.Unsupported, "the local engine does not reach isolation %s", c.Level)
+	}
+	c.Guard = append(slices.Clone(c.Guard), c.Dir)
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fault.Wrap(err, "making the directory of workloads")
+	}
+	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}}
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err == nil {
+		for i := range 1024 {
+			if set.IsSet(i) {
+				d.cpus = append(d.cpus, i)
+			}
+		}
+	}
+	d.api = &http.Server{
+		Handler: c.API, ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fault.Wrap(err, "watching the workloads' logs")
+	}
+	d.tail = newTail(watcher)
+	entries, err := os.ReadDir(c.Dir)
+	if err != nil {
+		return nil, errors.Join(fault.Wrap(err, "listing workloads"), d.Close())
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !idRE.MatchString(e.Name()) {
+			continue
+		}
+		dir := filepath.Join(c.Dir, e.Name())
+		if _, err := os.Stat(filepath.Join(dir, shim.SpecFile)); err != nil {
+			// Start died before it had written what to run; nobody has a handle.
+			if errors.Is(err, fs.ErrNotExist) {
+				_ = os.RemoveAll(dir)
+			}
+			continue
+		}
+		w, err := d.load(e.Name())
+		if err != nil {
+			c.Log.Warn("a workload's directory cannot be read", slog.String("id", e.Name()), slog.Any("err", err))
+			continue
+		}
+		d.workloads[w.handle] = w
+		d.attach(w)
+	}
+	return d, nil
+}
+
+// Close stops serving and watching; workloads run on. It may be called twice.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	all := slices.Collect(maps.Values(d.workloads))
+	d.mu.Unlock()
+	err := errors.Join(d.api.Close(), d.tail.close())
+	for _, w := range all {
+		w.detach()
+	}
+	return err
+}
+
+// IDs name directories.
+var idRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
+
+// Start starts a workload, or finds the one with the spec's ID again.
+//
+// Errors besides those of engine.Driver: fault.Invalid for a spec that makes no
+// sense; fault.Unsupported when this machine does not reach the isolation.
+func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, error) {
+	h := engine.Handle(spec.ID)
+	if !idRE.MatchString(spec.ID) {
+		return "", fault.New(fault.Invalid, "workload id %q cannot name a directory", spec.ID)
+	}
+	d.starting.Lock()
+	defer d.starting.Unlock()
+	d.mu.Lock()
+	w, closed := d.workloads[h], d.closed
+	d.mu.Unlock()
+	if closed {
+		return "", fault.New(fault.Unavailable, "the local engine is shutting down")
+	}
+	if w != nil && !w.unborn() {
+		return h, nil
+	}
+	sh, err := d.translate(spec)
+	if err != nil {
+		return "", err
+	}
+	if err := sandbox.Check(ctx, d.c.Worker, sh.Policy.Level); err != nil {
+		return "", err
+	}
+	if w != nil { // described, but the server died before the shim was started
+		if err := os.RemoveAll(w.dir); err != nil {
+			return "", fault.Wrap(err, "removing a workload that never started")
+		}
+	}
+	if w, err = d.spawn(ctx, sh, extras{Network: spec.Network}); err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.workloads[h] = w
+	d.mu.Unlock()
+	return h, nil
+}
+
+// translate makes the shim's spec.
+func (d *Driver) translate(spec engine.Spec) (shim.Spec, error) {
+	none := shim.Spec{}
+	if len(spec.Command) == 0 || spec.Command[0] == "" {
+		return none, fault.New(fault.Invalid, "workload %s has no command", spec.ID)
+	}
+	if err := spec.Resources.Validate(); err != nil {
+		return none, err
+	}
+	if spec.Timeout < 0 || spec.Grace < 0 {
+		return none, fault.New(fault.Invalid, "workload %s: time-out and grace must not be negative", spec.ID)
+	}
+	level := d.c.Level
+	if spec.Isolation != "" {
+		want, err := sandbox.ParseLevel(spec.Isolation)
+		if err != nil {
+			return none, err
+		}
+		level = max(level, want)
+	}
+	p := sandbox.Policy{
+		Level: level, Name: spec.ID, Dir: spec.Dir, Env: maps.Clone(spec.Env), Guard: d.c.Guard,
+		Limits: d.c.Limits,
+	}
+	if p.Env == nil {
+		p.Env = map[string]string{}
+	}
+	for _, m := range spec.Mounts {
+		if _, err := os.Stat(m.Path); err != nil {
+			return none, fault.New(fault.Invalid, "mount %s: %w", m.Path, err)
+		}
+		p.Mounts = append(p.Mounts, sandbox.Mount{Path: m.Path, Writable: m.Writable})
+	}
+	r := spec.Resources
+	p.Limits.CPU, p.Limits.Memory, p.Limits.CPUs, p.Limits.Wall = r.CPU, r.Memory, nil, 0
+	if r.CPU > 0 {
+		threads := min(int((r.CPU+999)/1000), max(len(d.cpus), 1))
+		p.Limits.CPUs = d.pickCPUs(threads)
+		if _, given := p.Env["OMP_NUM_THREADS"]; !given {
+			// Else numerical libraries start a thread for each core they see.
+			p.Env["OMP_NUM_THREADS"] = strconv.Itoa(threads)
+		}
+	}
+	p.UID = d.pickUID()
+	p.Devices = acceleratorDevices(r.Accelerators, p.Env)
+	allow, err := egress.ParseAllow(spec.Network.Allow)
+	if err != nil {
+		return none, err
+	}
+	dir := filepath.Join(d.c.Dir, spec.ID, netDir)
+	if spec.Network.API {
+		p.Network.Forwards = append(p.Network.Forwards, sandbox.Forward{
+			Port: apiPort, Socket: filepath.Join(dir, apiSocket), Env: []string{"FALAJ_URL"},
+		})
+	}
+	if len(spec.Network.Allow) > 0 {
+		p.Network.Names = allow.Hosts()
+		p.Network.Forwards = append(p.Network.Forwards, sandbox.Forward{
+			Port: proxyPort, Socket: filepath.Join(dir, proxySocket),
+			Env: []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"},
+		})
+		for _, name := range []string{"NO_PROXY", "no_proxy"} {
+			if _, given := p.Env[name]; !given {
+				p.Env[name] = "127.0.0.1,localhost"
+			}
+		}
+	}
+	if err := p.Validate(); err != nil {
+		return none, err
+	}
+	return shim.Spec{
+		ID: spec.ID, Argv: spec.Command, Policy: p, Timeout: spec.Timeout, Grace: spec.Grace, LogLimit: d.c.LogLimit,
+	}, nil
+}
+
+// pickCPUs chooses the n cores that the fewest workloads are bound to; nil when
+// that is all of them.
+func (d *Driver) pickCPUs(n int) []int {
+	if n >= len(d.cpus) {
+		return nil
+	}
+	use := map[int]int{}
+	for _, w := range d.live() {
+		for _, c := range w.cpus {
+			use[c]++
+		}
+	}
+	cpus := slices.Clone(d.cpus)
+	slices.SortStableFunc(cpus, func(a, b int) int { return cmp.Compare(use[a], use[b]) })
+	cpus = cpus[:n]
+	slices.Sort(cpus)
+	return cpus
+}
+
+// pickUID chooses a user that no live workload has.
+func (d *Driver) pickUID() int {
+	taken := map[int]bool{sandbox.DefaultUID: true}
+	for _, w := range d.live() {
+		taken[w.uid] = true
+	}
+	uid := sandbox.DefaultUID
+	for taken[uid] {
+		uid++
+	}
+	return uid
+}
+
+func (d *Driver) live() []*workload {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var live []*workload
+	for _, w := range d.workloads {
+		if !w.over() {
+			live = append(live, w)
+		}
+	}
+	return live
+}
+
+// acceleratorDevices are the device files of the accelerators asked for. Which
+// of several GPUs is chosen by whoever sets CUDA_VISIBLE_DEVICES; numbers in it
+// narrow what is visible.
+func acceleratorDevices(accelerators map[string]int64, env map[string]string) []string {
+	nvidia := false
+	for name, n := range accelerators {
+		nvidia = nvidia || n > 0 && strings.HasPrefix(name, "nvidia.com/")
+	}
+	if !nvidia {
+		return nil
+	}
+	numbers := map[string]bool{}
+	for n := range strings.SplitSeq(env["CUDA_VISIBLE_DEVICES"], ",") {
+		if _, err := strconv.Atoi(n); err == nil {
+			numbers["/dev/nvidia"+n] = true
+		}
+	}
+	var devices []string
+	found, _ := filepath.Glob("/dev/nvidia*")
+	for _, p := range found {
+		fi, err := os.Stat(p)
+		if err != nil || fi.Mode()&fs.ModeCharDevice == 0 || p == "/dev/nvidia-modeset" {
+			continue
+		}
+		if _, err := strconv.Atoi(strings.TrimPrefix(p, "/dev/nvidia")); err == nil && len(numbers) > 0 && !numbers[p] {
+			continue
+		}
+		devices = append(devices, p)
+	}
+	return devices
+}
+
+func (d *Driver) find(h engine.Handle) (*workload, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if w := d.workloads[h]; w != nil {
+		return w, nil
+	}
+	return nil, fault.New(fault.NotFound, "the local engine knows no workload %q", string(h))
+}
+
+// Status reads what the shim has recorded.
+func (d *Driver) Status(_ context.Context, h engine.Handle) (engine.Status, error) {
+	w, err := d.find(h)
+	if err != nil {
+		return engine.Status{}, err
+	}
+	return w.status(), nil
+}
+
+// Wait waits for the shim's end.
+func (d *Driver) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
+	w, err := d.find(h)
+	if err != nil {
+		return engine.Status{}, err
+	}
+	select {
+	case <-w.done:
+		return w.status(), nil
+	case <-w.detached:
+		return engine.Status{}, fault.New(fault.Unavailable, "the local engine is shutting down")
+	case <-ctx.Done():
+		return engine.Status{}, ctx.Err()
+	}
+}
+
+// Stop has the shim stop its program. If the shim does not answer in time it
+// is killed, which kills the program.
+func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration) error {
+	w, err := d.find(h)
+	if err != nil || w.over() {
+		return err
+	}
+	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
+	if err != nil {
+		return fault.New(fault.Unavailable, "workload %s is still being started", h)
+	}
+	if err := shim.Write(w.dir, shim.StopFile, shim.Stop{Grace: max(grace, 0)}); err != nil {
+		return fault.Wrap(err, "recording the order to stop %s", h)
+	}
+	if err := st.Shim.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fault.Wrap(err, "stopping %s", h)
+	}
+	late := time.NewTimer(max(grace, 0) + killMargin)
+	defer late.Stop()
+	for {
+		select {
+		case <-w.done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.detached:
+			return fault.New(fault.Unavailable, "the local engine is shutting down")
+		case <-late.C:
+			d.c.Log.WarnContext(ctx, "a shim does not stop its workload; killing it", slog.String("id", w.id))
+			_ = st.Shim.Signal(syscall.SIGKILL)
+			_ = st.Init.Signal(syscall.SIGKILL)
+			late.Reset(killMargin)
+		}
+	}
+}
+
+// Logs reads the log file.
+func (d *Driver) Logs(ctx context.Context, h engine.Handle, offset int64, follow bool) (io.ReadCloser, error) {
+	w, err := d.find(h)
+	if err != nil {
+		return nil, err
+	}
+	if offset < 0 {
+		return nil, fault.New(fault.Invalid, "log offset %d is negative", offset)
+	}
+	return d.tail.open(ctx, filepath.Join(w.dir, shim.LogFile), offset, follow, w)
+}
+
+// List gives all workloads that were not forgotten, sorted.
+func (d *Driver) List(context.Context) ([]engine.Handle, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.workloads)), nil
+}
+
+// Forget removes the directory of an ended workload; fault.Conflict when it
+// still runs.
+func (d *Driver) Forget(_ context.Context, h engine.Handle) error {
+	w, err := d.find(h)
+	if err != nil {
+		return err
+	}
+	if !w.over() {
+		return fault.New(fault.Conflict, "workload %s still runs", h).WithHint("Stop it first.")
+	}
+	d.mu.Lock()
+	delete(d.workloads, h)
+	d.mu.Unlock()
+	d.tail.forget(w.dir)
+	return fault.Wrap(os.RemoveAll(w.dir), "removing the traces of %s", h)
+}
+
+// Denials reads the refused attempts from an index on.
+func (d *Driver) Denials(_ context.Context, h engine.Handle, from int) ([]engine.Denial, error) {
+	w, err := d.find(h)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(w.dir, shim.DenialsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "reading the denials of %s", h)
+	}
+	defer f.Close()
+	var all []engine.Denial
+	r := bufio.NewReader(f)
+	for n := 0; ; n++ {
+		line, err := r.ReadBytes('\n')
+		if err != nil { // the rest is a line that is still being written
+			return all, nil
+		}
+		if n < from {
+			continue
+		}
+		var x sandbox.Denial
+		if err := json.Unmarshal(line, &x); err != nil {
+			x = sandbox.Denial{Kind: "open", Target: "(an unreadable record)"} // keeps the indexes true
+		}
+		all = append(all, engine.Denial(x))
+	}
+}
+
+var (
+	_ engine.Driver  = (*Driver)(nil)
+	_ engine.Denials = (*Driver)(nil)
+)

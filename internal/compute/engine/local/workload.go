@@ -1,0 +1,331 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+)
+
+// extras are what the driver needs to attach again and the shim does not.
+type extras struct {
+	Network engine.Network `json:"network"`
+}
+
+// workload is one workload as this driver holds it; all state is on disk.
+type workload struct {
+	id     string
+	handle engine.Handle
+	dir    string
+	uid    int
+	cpus   []int
+	extras extras
+
+	done     chan struct{} // closed when nothing of it runs any more
+	detached chan struct{} // closed when the driver was closed
+	once     sync.Once
+
+	mu     sync.Mutex
+	served []func() // closes the sockets
+}
+
+func (w *workload) over() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// detach ends what the driver does for the workload.
+func (w *workload) detach() {
+	w.once.Do(func() { close(w.detached) })
+	w.closeSockets()
+}
+
+func (w *workload) closeSockets() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.served {
+		c()
+	}
+	w.served = nil
+}
+
+// unborn reports whether the workload was described but never got a shim.
+func (w *workload) unborn() bool {
+	_, err := os.Stat(filepath.Join(w.dir, shim.StatusFile))
+	return errors.Is(err, fs.ErrNotExist) && !shim.Held(w.dir)
+}
+
+func (d *Driver) newWorkload(id string, s shim.Spec, x extras) *workload {
+	return &workload{
+		id: id, handle: engine.Handle(id), dir: filepath.Join(d.c.Dir, id),
+		uid: s.Policy.UID, cpus: s.Policy.Limits.CPUs, extras: x,
+		done: make(chan struct{}), detached: make(chan struct{}),
+	}
+}
+
+// load reads a workload that an earlier driver started.
+func (d *Driver) load(id string) (*workload, error) {
+	dir := filepath.Join(d.c.Dir, id)
+	s, err := shim.Read[shim.Spec](dir, shim.SpecFile)
+	if err != nil {
+		return nil, err
+	}
+	x, err := shim.Read[extras](dir, engineFile)
+	if err != nil {
+		return nil, err
+	}
+	return d.newWorkload(id, s, x), nil
+}
+
+// spawn describes the workload on disk and starts its shim. It returns when
+// the shim has recorded itself, so that whoever attaches later finds it.
+func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras) (_ *workload, err error) {
+	w := d.newWorkload(s.ID, s, x)
+	if err := os.Mkdir(w.dir, 0o700); err != nil {
+		return nil, fault.Wrap(err, "making the directory of %s", w.id)
+	}
+	born := false
+	defer func() {
+		if !born {
+			w.detach()
+			_ = os.RemoveAll(w.dir)
+		}
+	}()
+	// Others may pass through this one: the sandbox's forwarder is another user.
+	if err := os.Mkdir(filepath.Join(w.dir, netDir), 0o711); err != nil { //nolint:gosec // See above; the parent is private.
+		return nil, fault.Wrap(err, "making the directory of %s", w.id)
+	}
+	if err := d.serve(w); err != nil {
+		return nil, err
+	}
+	if err := shim.Write(w.dir, engineFile, x); err != nil {
+		return nil, fault.Wrap(err, "describing %s", w.id)
+	}
+	if err := shim.Write(w.dir, shim.SpecFile, s); err != nil {
+		return nil, fault.Wrap(err, "describing %s", w.id)
+	}
+	if err := syncDir(d.c.Dir); err != nil {
+		return nil, fault.Wrap(err, "describing %s", w.id)
+	}
+	stderr, err := os.OpenFile(filepath.Join(w.dir, errorFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(err, "starting %s", w.id)
+	}
+	defer stderr.Close()
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, fault.Wrap(err, "starting %s", w.id)
+	}
+	defer ready.Close()
+	// Not CommandContext: the shim outlives the request, and us.
+	cmd := exec.Command(d.c.Worker, "shim", w.dir) //nolint:noctx // See above.
+	cmd.Env, cmd.Dir, cmd.Stderr = []string{}, "/", stderr
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "starting the shim of %s: %w", w.id, err)
+	}
+	go func() { _ = cmd.Wait() }() // reaps it while we live
+	// End of file: the shim has recorded itself, or has died.
+	_ = ready.SetReadDeadline(time.Now().Add(startTime))
+	_, _ = ready.Read(make([]byte, 1))
+	if _, err := shim.Read[shim.Status](w.dir, shim.StatusFile); err != nil {
+		_ = cmd.Process.Kill()
+		text, _ := os.ReadFile(filepath.Join(w.dir, errorFile))
+		return nil, fault.New(fault.Unavailable, "the shim of %s did not start: %s", w.id, strings.TrimSpace(string(text)))
+	}
+	born = true
+	d.watch(ctx, w)
+	return w, nil
+}
+
+// attach takes up a workload that was loaded.
+func (d *Driver) attach(w *workload) {
+	if st, err := shim.Read[shim.Status](w.dir, shim.StatusFile); err == nil && st.State == shim.Ended && !st.Shim.Alive() {
+		close(w.done)
+		return
+	}
+	if w.unborn() {
+		close(w.done) // Lost, until Start comes again with its ID
+		return
+	}
+	if err := d.serve(w); err != nil {
+		d.c.Log.Warn("a workload's sockets cannot be opened again", slog.String("id", w.id), slog.Any("err", err))
+	}
+	d.watch(context.Background(), w)
+}
+
+// watch closes done when the workload has ended.
+func (d *Driver) watch(ctx context.Context, w *workload) {
+	if d.c.OnDenial != nil {
+		stop := d.tail.notify(w.dir, shim.DenialsFile, func() { d.c.OnDenial(w.handle) })
+		w.mu.Lock()
+		w.served = append(w.served, stop)
+		w.mu.Unlock()
+	}
+	go func() {
+		if !w.awaitShim() {
+			return // detached
+		}
+		w.settle(context.WithoutCancel(ctx), d.c.Log)
+		w.closeSockets()
+		close(w.done)
+		if d.c.OnDenial != nil {
+			d.c.OnDenial(w.handle)
+		}
+	}()
+}
+
+// awaitShim waits for the end of the shim; false when the driver was closed.
+func (w *workload) awaitShim() bool {
+	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
+	if err == nil {
+		return awaitProcess(st.Shim, w.detached)
+	}
+	// A shim lives but has not recorded itself yet (the server died while it
+	// started): its lock tells when it ends.
+	free := make(chan struct{})
+	go func() {
+		defer close(free)
+		if f, err := os.Open(filepath.Join(w.dir, shim.LockFile)); err == nil {
+			_ = unix.Flock(int(f.Fd()), unix.LOCK_SH)
+			_ = f.Close()
+		}
+	}()
+	select {
+	case <-free:
+		return true
+	case <-w.detached:
+		return false
+	}
+}
+
+// settle makes sure that nothing runs after the end of the shim, which can
+// only be when it was killed.
+func (w *workload) settle(ctx context.Context, log *slog.Logger) {
+	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
+	if err == nil && st.State == shim.Ended {
+		return
+	}
+	log.WarnContext(ctx, "a shim was killed", slog.String("id", w.id))
+	// The sandbox ends with its caller; its first process is the last to go.
+	if !awaitFor(st.Init, killMargin) {
+		_ = st.Init.Signal(syscall.SIGKILL)
+		_ = awaitFor(st.Init, killMargin)
+	}
+	sandbox.RemoveCgroups(st.Cgroups)
+	if _, err := os.Stat(filepath.Join(w.dir, shim.StopFile)); err == nil {
+		// It was us who killed it, by the order of Stop.
+		st.State, st.Reason, st.ExitCode, st.Ended = shim.Ended, shim.Stopped, -1, time.Now()
+		st.Message = "the shim did not answer and was killed"
+		if err := shim.Write(w.dir, shim.StatusFile, st); err != nil {
+			log.ErrorContext(ctx, "a status cannot be written", slog.String("id", w.id), slog.Any("err", err))
+		}
+	}
+}
+
+// status translates what the shim has recorded.
+func (w *workload) status() engine.Status {
+	over := w.over() // before reading: the last status is written before that
+	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
+	if err != nil {
+		if over {
+			return engine.Status{State: engine.Lost, ExitCode: -1, Message: "it was never started"}
+		}
+		return engine.Status{State: engine.Pending}
+	}
+	out := engine.Status{
+		Reason: engine.Reason(st.Reason), ExitCode: st.ExitCode, Signal: st.Signal, Message: st.Message,
+		Started: st.Started, Ended: st.Ended, CPU: st.CPU, PeakRSS: st.PeakRSS, Isolated: st.Isolated.String(),
+	}
+	if len(st.Notes) > 0 {
+		out.Message = strings.TrimSpace(fmt.Sprintf("%s\nnot applied: %s", out.Message, strings.Join(st.Notes, "; ")))
+	}
+	switch {
+	case st.State == shim.Ended && over:
+		out.State = engine.Ended
+	case over:
+		out.State, out.Reason, out.ExitCode = engine.Lost, "", -1
+		out.Message = "its shim was killed, and the program with it"
+	case st.State == shim.Starting:
+		out.State = engine.Pending
+	default: // recorded as ended while the shim is leaving: Wait is not done either
+		out.State, out.Reason, out.ExitCode, out.Signal, out.Ended = engine.Running, "", 0, "", time.Time{}
+	}
+	return out
+}
+
+// awaitProcess waits until this very process has ended; false when stop came
+// first.
+func awaitProcess(p shim.Process, stop <-chan struct{}) bool {
+	if p.PID <= 0 {
+		return true
+	}
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return true
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	if !p.Alive() { // the number belongs to another process now
+		return true
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return
+		}
+		// The descriptor becomes readable when the process ends, reaped or not.
+		_ = raw.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // A descriptor.
+			return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+		})
+	}()
+	select {
+	case <-ended:
+		return true
+	case <-stop:
+		_ = f.Close() // ends the read
+		<-ended
+		return false
+	}
+}
+
+// awaitFor is awaitProcess with a time limit.
+func awaitFor(p shim.Process, limit time.Duration) bool {
+	stop := make(chan struct{})
+	t := time.AfterFunc(limit, func() { close(stop) })
+	defer t.Stop()
+	return awaitProcess(p, stop)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
