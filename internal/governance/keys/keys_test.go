@@ -381,6 +381,9 @@ func TestFirstUseIsNotTheEffectOfARequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, done := once.Replayed(); done {
+			t.Fatal("the request counts as done")
+		}
 		if _, err := s.AEAD(ctx, "wind", "a"); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,307 @@
+package audit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+func (p *place) sql(t *testing.T, query string, args ...any) {
+	t.Helper()
+	if err := p.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw(query, args...).Exec(ctx)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// backup copies the database as it is; restore gives a place that runs on it,
+// with the same key file and the same second place.
+func (p *place) backup(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "falaj.db")
+	if err := p.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.db.Close(); err != nil { // writes the WAL back
+		t.Fatal(err)
+	}
+	copyFile(t, filepath.Join(p.dir, "falaj.db"), path)
+	p.reopen(t)
+	return path
+}
+
+func (p *place) reopen(t *testing.T) {
+	t.Helper()
+	again, err := openPlace(t.Context(), p.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.db, p.ring = again.db, again.ring
+	t.Cleanup(func() { _ = again.db.Close() })
+}
+
+func (p *place) restore(t *testing.T, from string) {
+	t.Helper()
+	if err := p.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{"-wal", "-shm"} {
+		_ = os.Remove(filepath.Join(p.dir, "falaj.db"+suffix))
+	}
+	copyFile(t, from, filepath.Join(p.dir, "falaj.db"))
+	p.reopen(t)
+}
+
+func TestRollbackIsReportedAndAccepted(t *testing.T) {
+	p := newPlace(t)
+	log := p.log(t)
+	p.change(t, audit.Entry{Action: "one"})
+	runOnce(t, log)
+	old := p.backup(t)
+	log = p.log(t)
+	for range 3 { // several checkpoints that the restored log does not have
+		p.change(t, audit.Entry{Action: "lost"})
+		runOnce(t, log)
+	}
+	lost := export(t, p.service(log))
+	public := log.PublicKey()
+
+	p.restore(t, old)
+	log = p.log(t)
+	wantFault(t, log.Check(t.Context()), fault.Conflict, "rolled back")
+	wantFault(t, log.Start(t.Context()), fault.Conflict, "rolled back")
+	p.change(t, audit.Entry{Action: "after"})
+	_, err := log.RunOnce(t.Context())
+	wantFault(t, err, fault.Conflict, "rolled back")
+	if log.Status().Err == nil {
+		t.Error("the status is fine")
+	}
+
+	wantFault(t, log.Accept(t.Context(), " "), fault.Invalid, "reason")
+	if err := log.Accept(t.Context(), "the disk died; restored from the copy of Monday; Amal decided"); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Accept(t.Context(), "twice"); err != nil {
+		t.Errorf("nothing to accept: %v", err)
+	}
+	again := p.log(t)
+	if err := again.Check(t.Context()); err != nil {
+		t.Errorf("after Accept: %v", err)
+	}
+	svc := p.service(again)
+	if got := list(t, svc, audit.Filter{Action: "audit.accept_rollback"}); len(got) != 1 || got[0].Entry.Reason == "" {
+		t.Errorf("%v", got)
+	}
+	if got := list(t, svc, audit.Filter{Action: "after"}); len(got) != 1 {
+		t.Errorf("what came between is lost: %v", got)
+	}
+	for range 4 { // past the size that was given up
+		p.change(t, audit.Entry{Action: "more"})
+		runOnce(t, again)
+	}
+	notes := witnessed(t, p, again)
+	report, err := audit.Verify(bytes.NewReader(export(t, svc)), audit.VerifyOptions{PublicKey: public, Checkpoints: notes})
+	if err != nil || report.Superseded == 0 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	// The abandoned branch still verifies by itself, and the second place
+	// still contradicts it where it was not given up.
+	if _, err := audit.Verify(bytes.NewReader(lost), audit.VerifyOptions{PublicKey: public}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestForkIsReported(t *testing.T) {
+	p := newPlace(t)
+	log := p.log(t)
+	p.change(t, audit.Entry{Action: "one"})
+	runOnce(t, log)
+	old := p.backup(t)
+	log = p.log(t)
+	p.change(t, audit.Entry{Action: "true"})
+	runOnce(t, log)
+
+	// A thief of the whole directory but the second place writes another history.
+	p.restore(t, old)
+	real := p.witness
+	p.witness = nil
+	log = p.log(t)
+	for range 3 {
+		p.change(t, audit.Entry{Action: "forged"})
+		runOnce(t, log)
+	}
+	forged := export(t, p.service(log))
+
+	p.witness = real
+	log = p.log(t)
+	wantFault(t, log.Check(t.Context()), fault.Conflict, "forked")
+	f, err := os.Open(filepath.Join(p.dir, "witness", "checkpoints.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	notes, err := audit.ReadCheckpoints(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = audit.Verify(bytes.NewReader(forged), audit.VerifyOptions{PublicKey: log.PublicKey(), Checkpoints: notes})
+	wantFault(t, err, fault.Invalid, "forked")
+}
+
+// An export of before the rollback point, passed off as of now, is found by its
+// own signed time.
+func TestVerifyFindsARolledBackExport(t *testing.T) {
+	p := newPlace(t)
+	log := p.log(t)
+	p.change(t, audit.Entry{Action: "one"})
+	runOnce(t, log)
+	old := p.backup(t)
+	log = p.log(t)
+	for range 5 {
+		p.change(t, audit.Entry{Action: "two"})
+		runOnce(t, log)
+	}
+	notes := witnessed(t, p, log)
+	notes = notes[len(notes)-1:] // the export adds itself to the old log; the newest is ahead of that
+	p.restore(t, old)
+	p.witness = nil
+	log = p.log(t)
+	_, err := audit.Verify(bytes.NewReader(export(t, p.service(log))), audit.VerifyOptions{PublicKey: log.PublicKey(), Checkpoints: notes})
+	wantFault(t, err, fault.Invalid, "rolled back")
+}
+
+// The log does not sign a continuation of what somebody changed in the database.
+func TestAChangedDatabaseIsNotSigned(t *testing.T) {
+	tests := map[string]string{
+		"a hash of the edge":   "UPDATE audit_hash SET hash = (SELECT hash FROM audit_hash WHERE idx = 1) WHERE idx = (SELECT MAX(idx) FROM audit_hash)",
+		"the last leaf":        "DELETE FROM audit_leaf WHERE idx = (SELECT MAX(idx) FROM audit_leaf)",
+		"the last checkpoint":  "DELETE FROM audit_checkpoint WHERE size = (SELECT MAX(size) FROM audit_checkpoint)",
+		"a changed checkpoint": "UPDATE audit_checkpoint SET note = REPLACE(note, 'time 20', 'time 19')",
+		"all hashes":           "DELETE FROM audit_hash",
+	}
+	for name, query := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			p.witness = nil
+			log := p.log(t)
+			for range 3 {
+				p.change(t, audit.Entry{Action: "a"})
+				runOnce(t, log)
+			}
+			p.sql(t, query)
+			p.change(t, audit.Entry{Action: "b"})
+			_, err := log.RunOnce(t.Context())
+			if err == nil || fault.HintOf(err) == "" {
+				t.Errorf("signed: %v", err)
+			}
+		})
+	}
+}
+
+// A change deep in the log, which the edge does not show, is found by Verify.
+func TestAChangedEntryIsFound(t *testing.T) {
+	p := newPlace(t)
+	log := p.log(t)
+	for range 5 {
+		p.change(t, audit.Entry{Action: "a"})
+	}
+	runOnce(t, log)
+	p.sql(t, "UPDATE audit_leaf SET record = REPLACE(record, 'usr_1', 'usr_2') WHERE idx = 3")
+	_, err := audit.Verify(bytes.NewReader(export(t, p.service(log))), audit.VerifyOptions{PublicKey: log.PublicKey()})
+	wantFault(t, err, fault.Invalid, "entry 3")
+}
+
+// flaky is a second place that fails when told to.
+type flaky struct {
+	audit.Witness
+	err error
+}
+
+func (f *flaky) Append(ctx context.Context, b []byte) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.Witness.Append(ctx, b)
+}
+
+func TestAnUnreachableSecondPlaceIsCaughtUpWith(t *testing.T) {
+	p := newPlace(t)
+	w := &flaky{Witness: p.witness, err: errors.New("unreachable")}
+	p.witness = w
+	log := p.log(t)
+	p.change(t, audit.Entry{Action: "a"})
+	runOnce(t, log)
+	if s := log.Status(); s.WitnessErr == nil || s.Kept != 0 || s.Size == 0 || s.Err != nil {
+		t.Errorf("%+v", s)
+	}
+	w.err = nil
+	runOnce(t, log)
+	if s := log.Status(); s.WitnessErr != nil || s.Kept != s.Size {
+		t.Errorf("%+v", s)
+	}
+	// And after a restart, too.
+	w.err = errors.New("unreachable")
+	p.change(t, audit.Entry{Action: "b"})
+	runOnce(t, log)
+	w.err = nil
+	log = p.log(t)
+	runOnce(t, log)
+	if s := log.Status(); s.WitnessErr != nil || s.Kept != s.Size {
+		t.Errorf("after a restart: %+v", s)
+	}
+}
+
+func TestCheckpointFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "file")
+	w := audit.NewCheckpointFile(path)
+	if last, err := w.Last(t.Context()); err != nil || last != nil {
+		t.Errorf("%q, %v", last, err)
+	}
+	for _, s := range []string{"one", "two"} {
+		if err := w.Append(t.Context(), []byte(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"checkpoint":"thr`); err != nil { // a crash in the middle
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := w.Last(t.Context()); err != nil || string(last) != "two" {
+		t.Errorf("%q, %v", last, err)
+	}
+	if err := w.Append(t.Context(), []byte("four")); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := w.Last(t.Context()); err != nil || string(last) != "four" {
+		t.Errorf("%q, %v", last, err)
+	}
+	b, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	all, err := audit.ReadCheckpoints(b)
+	if err != nil || len(all) != 3 || string(all[2]) != "four" {
+		t.Errorf("%q, %v", all, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
