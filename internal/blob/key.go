@@ -33,10 +33,11 @@ func CheckPrefix(p Key) error {
 		return nil
 	}
 	// Whole segments must be segments; the last may be the beginning of one.
-	dir, last := "", string(p)
+	last := string(p)
 	if i := strings.LastIndexByte(last, '/'); i >= 0 {
-		dir, last = last[:i], last[i+1:]
-		if err := CheckKey(Key(dir)); err != nil {
+		dir := p[:i]
+		last = last[i+1:]
+		if err := CheckKey(dir); err != nil {
 			return err
 		}
 	}

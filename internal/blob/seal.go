@@ -10,8 +10,9 @@ import (
 	"hash"
 	"io"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // A stored object is
@@ -95,7 +96,7 @@ func digestOf(h hash.Hash) string { return "sha256:" + hex.EncodeToString(h.Sum(
 
 // Reader reads an object from its start. Close it. Not safe for concurrent use.
 type Reader struct {
-	ctx    context.Context //nolint:containedctx // lives as long as the one operation it belongs to
+	ctx    context.Context // of the one operation that this is
 	key    Key
 	object Object
 	info   Info

@@ -8,8 +8,9 @@ import (
 	"hash"
 	"io"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // DefaultLimit bounds an object whose writer names no limit: 1 TiB.
@@ -63,7 +64,7 @@ func (s *Store) Put(ctx context.Context, ref Ref, body io.Reader, opts ...Option
 // Writer writes one object. Nobody sees it before Commit. Not safe for
 // concurrent use. End it with Commit or Abort; ending ctx aborts it.
 type Writer struct {
-	ctx     context.Context //nolint:containedctx // lives as long as the one operation it belongs to
+	ctx     context.Context // of the one operation that this is
 	ref     Ref
 	opts    options
 	aead    tink.AEAD
@@ -212,7 +213,7 @@ func (w *Writer) Abort() {
 	}
 	_ = w.pipe.CloseWithError(errAborted)
 	w.end()
-	<-w.done
+	_ = <-w.done // our own error
 }
 
 func (w *Writer) end() {

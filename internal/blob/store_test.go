@@ -11,11 +11,12 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+	"pgregory.net/rapid"
+
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/tink-crypto/tink-go/v2/tink"
-	"pgregory.net/rapid"
 )
 
 var ref = blob.Ref{Project: "wind", Owner: "dataset/weather", Key: "projects/wind/a.bin"}

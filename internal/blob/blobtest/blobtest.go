@@ -11,12 +11,13 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/falaj-ml/falaj/internal/blob"
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/tink-crypto/tink-go/v2/aead"
 	"github.com/tink-crypto/tink-go/v2/keyset"
 	"github.com/tink-crypto/tink-go/v2/streamingaead"
 	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // Memory is a driver that keeps objects in memory. The zero value is ready.

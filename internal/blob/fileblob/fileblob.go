@@ -128,7 +128,7 @@ func (d *Driver) clean() error {
 }
 
 func locked(f *os.File) bool {
-	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil //nolint:gosec // a descriptor fits an int
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
 // Close gives the directory back. Puts that still run fail.
@@ -179,7 +179,7 @@ func (d *Driver) write(ctx context.Context, name string, body io.Reader) error {
 
 // until reads while ctx lasts.
 type until struct {
-	ctx context.Context //nolint:containedctx // lives as long as one Put
+	ctx context.Context // of the one Put
 	r   io.Reader
 }
 

@@ -22,16 +22,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Two tests run this binary again as a child; its role is in the environment.
+// Two tests run this binary again as a child with a role and a directory.
 func TestMain(m *testing.M) {
-	switch dir := os.Getenv("FILEBLOB_DIR"); os.Getenv("FILEBLOB_CHILD") {
-	case "writer":
-		writer(dir)
-	case "full disk":
-		os.Exit(fullDisk(dir))
-	default:
-		os.Exit(m.Run())
+	if len(os.Args) == 3 && os.Args[1] == "child-writer" {
+		writer(os.Args[2])
+		return
 	}
+	if len(os.Args) == 3 && os.Args[1] == "child-full-disk" {
+		fullDisk(os.Args[2])
+		return
+	}
+	m.Run()
 }
 
 func child(t *testing.T, role, dir string) *exec.Cmd {
@@ -40,8 +41,7 @@ func child(t *testing.T, role, dir string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), "FILEBLOB_CHILD="+role, "FILEBLOB_DIR="+dir)
+	cmd := exec.CommandContext(t.Context(), self, role, dir)
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -57,7 +57,10 @@ func open(t *testing.T, dir string) *fileblob.Driver {
 }
 
 func TestConformance(t *testing.T) {
-	blobtest.Run(t, func(t *testing.T) blob.Driver { return open(t, t.TempDir()) })
+	blobtest.Run(t, func(t *testing.T) blob.Driver {
+		t.Helper()
+		return open(t, t.TempDir())
+	})
 }
 
 func TestFilesArePrivateAndNothingIsLeft(t *testing.T) {
@@ -177,7 +180,7 @@ func TestKillDuringPut(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	acked := uint64(0)
 	for range 25 {
-		cmd := child(t, "writer", dir)
+		cmd := child(t, "child-writer", dir)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -248,12 +251,12 @@ func writer(dir string) {
 	}
 	for {
 		version++
-		fmt.Printf("begin %d\n", version)
+		fmt.Fprintf(os.Stdout, "begin %d\n", version)
 		body := bytes.Repeat(binary.BigEndian.AppendUint64(nil, version), objectSize/8)
 		if err := d.Put(context.Background(), "deep/in/object", bytes.NewReader(body)); err != nil {
 			panic(err)
 		}
-		fmt.Printf("put %d\n", version)
+		fmt.Fprintf(os.Stdout, "put %d\n", version)
 	}
 }
 
@@ -281,7 +284,7 @@ func readVersion(d *fileblob.Driver) (uint64, error) {
 // On a disk that is really full (a small tmpfs in a mount namespace of the
 // child) a put says so and leaves nothing.
 func TestFullDisk(t *testing.T) {
-	cmd := child(t, "full disk", t.TempDir())
+	cmd := child(t, "child-full-disk", t.TempDir())
 	cmd.Stdout = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
@@ -293,44 +296,41 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-func fullDisk(dir string) int {
-	fail := func(format string, args ...any) int {
-		fmt.Fprintf(os.Stderr, format+"\n", args...)
-		return 1
-	}
+// fullDisk panics, which fails the child, when something is not as it should be.
+func fullDisk(dir string) {
+	fail := func(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		return fail("mount: %v", err)
+		fail("mount: %v", err)
 	}
 	d, err := fileblob.Open(filepath.Join(dir, "objects"))
 	if err != nil {
-		return fail("open: %v", err)
+		fail("open: %v", err)
 	}
 	s := blob.New(d, blobtest.NewSealer())
 	ctx := context.Background()
 	ref := blob.Ref{Project: "wind", Key: "a"}
 	if _, err := s.Put(ctx, ref, strings.NewReader("old")); err != nil {
-		return fail("small put: %v", err)
+		fail("small put: %v", err)
 	}
 	for _, key := range []blob.Key{"a", "b/c"} {
 		_, err = s.Put(ctx, blob.Ref{Project: "wind", Key: key}, bytes.NewReader(make([]byte, 4<<20)))
 		if !fault.Is(err, fault.Exhausted) || fault.HintOf(err) == "" {
-			return fail("large put: %v", err)
+			fail("large put: %v", err)
 		}
 	}
 	r, err := s.Open(ctx, ref)
 	if err != nil {
-		return fail("open the old one: %v", err)
+		fail("open the old one: %v", err)
 	}
 	if b, err := io.ReadAll(r); err != nil || string(b) != "old" {
-		return fail("the old object is %q, %v", b, err)
+		fail("the old object is %q, %v", b, err)
 	}
 	n := 0
 	if err := s.List(ctx, "", func(blob.Key) error { n++; return nil }); err != nil || n != 1 {
-		return fail("%d objects, %v", n, err)
+		fail("%d objects, %v", n, err)
 	}
 	// The room that the failed puts took is free again.
 	if _, err := s.Put(ctx, ref, bytes.NewReader(make([]byte, 512<<10))); err != nil {
-		return fail("put after the full disk: %v", err)
+		fail("put after the full disk: %v", err)
 	}
-	return 0
 }

@@ -11,14 +11,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 const maxNote = 8 << 10
@@ -226,9 +228,9 @@ func (c *CheckpointFile) Last(context.Context) ([]byte, error) {
 		return nil, err
 	}
 	lines := bytes.Split(b, []byte("\n"))
-	for i := len(lines) - 1; i >= 0; i-- {
+	for _, line := range slices.Backward(lines) {
 		var l checkpointLine
-		if len(lines[i]) > 0 && json.Unmarshal(lines[i], &l) == nil && l.Checkpoint != "" {
+		if len(line) > 0 && json.Unmarshal(line, &l) == nil && l.Checkpoint != "" {
 			return []byte(l.Checkpoint), nil
 		}
 	}

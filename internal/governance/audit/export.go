@@ -13,10 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/store"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // An export is JSON lines, each exactly as json.Marshal writes it:

@@ -10,9 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/id"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -178,7 +179,7 @@ func (j *FileJournal) write(b *batch) error {
 	bytes := encodeBatch(s.offset, b.payload, b.count)
 	_, err := s.file.WriteAt(bytes, s.offset)
 	if err == nil {
-		err = unix.Fdatasync(int(s.file.Fd())) //nolint:gosec // a descriptor fits an int
+		err = unix.Fdatasync(int(s.file.Fd()))
 	}
 	if err != nil {
 		// Nobody knows what a failed sync left on the disk, and a second sync

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,26 +23,26 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Two tests run this binary again as a child; its role is in the environment.
+// Two tests run this binary again as a child with a role, a directory and a round.
 func TestMain(m *testing.M) {
-	switch dir := os.Getenv("AUDIT_DIR"); os.Getenv("AUDIT_CHILD") {
-	case "writer":
-		writer(dir)
-	case "full disk":
-		os.Exit(fullDisk(dir))
-	default:
-		os.Exit(m.Run())
+	if len(os.Args) == 4 && os.Args[1] == "child-writer" {
+		writer(os.Args[2], os.Args[3])
+		return
 	}
+	if len(os.Args) == 4 && os.Args[1] == "child-full-disk" {
+		fullDisk(os.Args[2])
+		return
+	}
+	m.Run()
 }
 
-func child(t *testing.T, role, dir string) *exec.Cmd {
+func child(t *testing.T, role, dir string, round int) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), "AUDIT_CHILD="+role, "AUDIT_DIR="+dir)
+	cmd := exec.CommandContext(t.Context(), self, role, dir, strconv.Itoa(round))
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -223,8 +224,7 @@ func TestKillLosesNothing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	acked := map[string]bool{}
 	for round := range 12 {
-		cmd := child(t, "writer", dir)
-		cmd.Env = append(cmd.Env, fmt.Sprintf("AUDIT_ROUND=%d", round))
+		cmd := child(t, "child-writer", dir, round)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -297,7 +297,7 @@ func TestKillLosesNothing(t *testing.T) {
 
 // writer records through journal and rows, with a sequencer beside, and prints
 // each entry once it is acknowledged.
-func writer(dir string) {
+func writer(dir, round string) {
 	ctx := context.Background()
 	p, err := openPlace(ctx, dir)
 	if err != nil {
@@ -314,12 +314,11 @@ func writer(dir string) {
 	if err := log.Start(ctx); err != nil {
 		panic(err)
 	}
-	round := os.Getenv("AUDIT_ROUND")
 	var out sync.Mutex
 	say := func(action string) {
 		out.Lock()
 		defer out.Unlock()
-		fmt.Println(action)
+		fmt.Fprintln(os.Stdout, action)
 	}
 	// Small and large entries, so that segments are used up.
 	reason := strings.Repeat("x", 20_000)
@@ -349,7 +348,7 @@ func writer(dir string) {
 // takes what must be recorded; when it is used up, Record says so; when there is
 // room again, it goes on.
 func TestFullDisk(t *testing.T) {
-	cmd := child(t, "full disk", t.TempDir())
+	cmd := child(t, "child-full-disk", t.TempDir(), 0)
 	cmd.Stdout = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
@@ -361,28 +360,26 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-func fullDisk(dir string) int {
-	fail := func(format string, args ...any) int {
-		fmt.Fprintf(os.Stderr, format+"\n", args...)
-		return 1
-	}
+// fullDisk panics, which fails the child, when something is not as it should be.
+func fullDisk(dir string) {
+	fail := func(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"); err != nil {
-		return fail("mount: %v", err)
+		fail("mount: %v", err)
 	}
 	j, err := audit.OpenJournal(audit.JournalConfig{Dir: filepath.Join(dir, "journal"), SegmentBytes: 2 << 20})
 	if err != nil {
-		return fail("open: %v", err)
+		fail("open: %v", err)
 	}
 	ballast := filepath.Join(dir, "ballast")
 	f, err := os.Create(ballast)
 	if err != nil {
-		return fail("ballast: %v", err)
+		fail("ballast: %v", err)
 	}
 	for err == nil {
 		_, err = f.Write(make([]byte, 4096))
 	}
 	if !errors.Is(err, syscall.ENOSPC) {
-		return fail("fill the disk: %v", err)
+		fail("fill the disk: %v", err)
 	}
 	ctx := context.Background()
 	e := audit.Entry{Action: "refused", Outcome: audit.Refused, Reason: strings.Repeat("x", 4000)}
@@ -392,31 +389,30 @@ func fullDisk(dir string) int {
 			break
 		}
 	}
-	if min := 2 * (2 << 20) / 5000; n < min {
-		return fail("only %d entries on a full disk, want at least %d", n, min)
+	if least := 2 * (2 << 20) / 5000; n < least {
+		fail("only %d entries on a full disk, want at least %d", n, least)
 	}
 	if !fault.Is(err, fault.Exhausted) || fault.HintOf(err) == "" {
-		return fail("when the reserve is used up: %v", err)
+		fail("when the reserve is used up: %v", err)
 	}
 	if _, err := audit.OpenJournal(audit.JournalConfig{Dir: filepath.Join(dir, "other"), SegmentBytes: 2 << 20}); !fault.Is(err, fault.Exhausted) {
-		return fail("open on a full disk: %v", err)
+		fail("open on a full disk: %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "other", "*")); err != nil || len(left) != 0 {
-		return fail("a failed open left %v, %v", left, err)
+		fail("a failed open left %v, %v", left, err)
 	}
 	if err := f.Close(); err != nil {
-		return fail("close: %v", err)
+		fail("close: %v", err)
 	}
 	if err := os.Remove(ballast); err != nil {
-		return fail("remove: %v", err)
+		fail("remove: %v", err)
 	}
 	if err := j.Record(ctx, e); err != nil {
-		return fail("with room again: %v", err)
+		fail("with room again: %v", err)
 	}
 	if reserves, err := filepath.Glob(filepath.Join(dir, "journal", "*.reserve")); err != nil || len(reserves) != 1 {
-		return fail("reserves %v, %v", reserves, err)
+		fail("reserves %v, %v", reserves, err)
 	}
-	return 0
 }
 
 // What a change costs with and without its audit entry.

@@ -184,13 +184,13 @@ func unlessEnd(err error) error {
 
 // lockSegment takes the writer's lock, which says that the writer lives.
 func lockSegment(f *os.File) bool {
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil //nolint:gosec // a descriptor fits an int
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
 // allocate makes sure that the first size bytes of the file can be written on a
 // full disk.
 func allocate(f *os.File, size int64) error {
-	err := unix.Fallocate(int(f.Fd()), 0, 0, size) //nolint:gosec // a descriptor fits an int
+	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}

@@ -11,8 +11,7 @@ import (
 
 // segmentOf writes batches of texts as the journal does, and gives their places.
 func segmentOf(batches [][]string) (b []byte, offsets []int64) {
-	b = make([]byte, headerBytes)
-	copy(b, segmentMagic)
+	b = append(b, segmentMagic+"\x00\x00\x00\x00\x00\x00\x00\x00"...)
 	for _, texts := range batches {
 		var payload []byte
 		for i, s := range texts {

@@ -16,13 +16,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/tink-crypto/tink-go/v2/tink"
-	"golang.org/x/mod/sumdb/note"
-	"golang.org/x/mod/sumdb/tlog"
 )
 
 const (
@@ -202,7 +203,7 @@ func (s *Sequencer) check(ctx context.Context) error {
 	}
 	if last != nil {
 		if err := s.compare(ctx, *last); err != nil {
-			s.cfg.Logger.ErrorContext(ctx, "the audit log contradicts the second place", "error", err, "hint", fault.HintOf(err))
+			s.cfg.Logger.ErrorContext(ctx, "the audit log contradicts the second place", slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
 			return err
 		}
 		s.setKept(last.Size)
@@ -224,7 +225,7 @@ func (s *Sequencer) witnessed(ctx context.Context) (*Checkpoint, error) {
 		return nil, fault.Wrap(err, "read the checkpoints in the second place")
 	}
 	if b == nil {
-		return nil, nil //nolint:nilnil // no checkpoint there is an answer
+		return nil, nil // an answer: there is no checkpoint yet
 	}
 	c, err := openCheckpoint(b, s.verifier)
 	if err != nil || c.Origin != s.origin {
@@ -335,7 +336,7 @@ func (s *Sequencer) loop(ctx context.Context, done chan struct{}) {
 		switch {
 		case err != nil && err.Error() != failing:
 			failing = err.Error()
-			s.cfg.Logger.ErrorContext(ctx, "the audit log cannot be extended", "error", err, "hint", fault.HintOf(err))
+			s.cfg.Logger.ErrorContext(ctx, "the audit log cannot be extended", slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
 		case err == nil && failing != "":
 			failing = ""
 			s.cfg.Logger.InfoContext(ctx, "the audit log is extended again")
@@ -364,7 +365,7 @@ func (s *Sequencer) RunOnce(ctx context.Context) (Folded, error) {
 	if err == nil {
 		werr := s.keepLast(ctx)
 		if werr != nil {
-			s.cfg.Logger.WarnContext(ctx, "the second place did not take the checkpoint", "error", werr)
+			s.cfg.Logger.WarnContext(ctx, "the second place did not take the checkpoint", slog.Any("error", werr))
 		}
 		s.mu.Lock()
 		s.status.WitnessErr = werr
@@ -545,7 +546,7 @@ func (s *Sequencer) gatherFile(ctx context.Context, in *intake, path string, lim
 // damage is the log's own entry about a journal that lost what it had
 // acknowledged.
 func (s *Sequencer) damage(ctx context.Context, jf *journalFile, at int64) (pending, error) {
-	s.cfg.Logger.ErrorContext(ctx, "an acknowledged part of the audit journal is unreadable", "file", jf.path, "offset", at)
+	s.cfg.Logger.ErrorContext(ctx, "an acknowledged part of the audit journal is unreadable", slog.String("file", jf.path), slog.Int64("offset", at))
 	e := Entry{
 		Actor: identity.Loop(loopPrincipal), Action: "audit.journal_damaged", Object: "audit journal " + jf.name,
 		Reason: "An acknowledged part of the journal cannot be read; the file is kept as " + jf.name + damagedSuffix + ".",
@@ -561,7 +562,7 @@ func readable(body []byte) json.RawMessage {
 	if json.Unmarshal(body, &e) == nil {
 		return body
 	}
-	b, _ := json.Marshal(Entry{ //nolint:errchkjson // strings always encode
+	b, _ := json.Marshal(Entry{ // strings always encode
 		Actor: identity.Loop(loopPrincipal), Action: "audit.unreadable_entry", Outcome: Done,
 		Detail: map[string]any{"bytes": body},
 	})

@@ -3,8 +3,9 @@ package audit
 import (
 	"context"
 
-	"github.com/falaj-ml/falaj/internal/store"
 	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Leaf is an entry in the log's table.

@@ -13,9 +13,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 const maxLine = 4 * maxEntry

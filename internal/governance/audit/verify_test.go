@@ -66,7 +66,7 @@ func TestVerifyFindsEveryMutation(t *testing.T) {
 	t.Logf("tried %v", tried)
 }
 
-func lines(b []byte) [][]byte { return bytes.SplitAfter(bytes.TrimSuffix(b, []byte{}), []byte("\n")) }
+func lines(b []byte) [][]byte { return bytes.SplitAfter(b, []byte("\n")) }
 
 // mutate changes an export in one random way.
 func mutate(rnd *rand.Rand, whole []byte) (name string, b []byte) {
@@ -164,8 +164,8 @@ func TestVerifyNamesTheBadEntry(t *testing.T) {
 	ls := lines(whole)
 	for i, l := range ls {
 		var e struct {
-			Index  *int64
-			Record json.RawMessage
+			Index  *int64          `json:"index"`
+			Record json.RawMessage `json:"record"`
 		}
 		if json.Unmarshal(l, &e) != nil || e.Index == nil || e.Record == nil {
 			continue

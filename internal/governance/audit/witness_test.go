@@ -134,7 +134,7 @@ func TestForkIsReported(t *testing.T) {
 
 	// A thief of the whole directory but the second place writes another history.
 	p.restore(t, old)
-	real := p.witness
+	second := p.witness
 	p.witness = nil
 	log = p.log(t)
 	for range 3 {
@@ -143,7 +143,7 @@ func TestForkIsReported(t *testing.T) {
 	}
 	forged := export(t, p.service(log))
 
-	p.witness = real
+	p.witness = second
 	log = p.log(t)
 	wantFault(t, log.Check(t.Context()), fault.Conflict, "forked")
 	f, err := os.Open(filepath.Join(p.dir, "witness", "checkpoints.jsonl"))

@@ -39,9 +39,10 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/id"
-	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
 // Ring gives keys by scope: a project, and within it an owner such as

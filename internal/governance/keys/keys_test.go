@@ -11,13 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/store"
-	"pgregory.net/rapid"
 )
 
 // door is an authorizer that allows all but what a test denies.
@@ -76,6 +77,7 @@ func (p *place) mustOpen(t *testing.T, passphrase string) *keys.Service {
 }
 
 func user(t *testing.T) context.Context {
+	t.Helper()
 	return identity.With(t.Context(), identity.Principal{Kind: identity.User, ID: "usr_1", Name: "alice"})
 }
 
@@ -401,9 +403,10 @@ func TestMasterFile(t *testing.T) {
 		want string // text of the refusal; empty: opens
 	}{
 		{"untouched", func(*testing.T, *place) {}, "", ""},
-		{"missing", func(t *testing.T, p *place) { remove(t, p.masterFile()) }, "", "missing"},
-		{"readable by others", func(t *testing.T, p *place) { chmod(t, p.masterFile(), 0o640) }, "", "others may read"},
+		{"missing", func(t *testing.T, p *place) { t.Helper(); remove(t, p.masterFile()) }, "", "missing"},
+		{"readable by others", func(t *testing.T, p *place) { t.Helper(); chmod(t, p.masterFile(), 0o640) }, "", "others may read"},
 		{"of another installation", func(t *testing.T, p *place) {
+			t.Helper()
 			q := newPlace(t)
 			q.mustOpen(t, "")
 			b, err := os.ReadFile(q.masterFile())
@@ -412,14 +415,18 @@ func TestMasterFile(t *testing.T) {
 			}
 			write(t, p.masterFile(), string(b))
 		}, "", "not the one this database was made with"},
-		{"empty", func(t *testing.T, p *place) { write(t, p.masterFile(), "") }, "", "not a master key"},
-		{"too long", func(t *testing.T, p *place) { write(t, p.masterFile(), strings.Repeat(" ", 5000)) }, "", "too long"},
-		{"short key", func(t *testing.T, p *place) { write(t, p.masterFile(), `{"falaj_master_key":1,"key":"AAAA"}`) }, "", "32 bytes"},
-		{"sealed, no passphrase", func(t *testing.T, p *place) { p.mustOpen(t, "correct horse battery") }, "", "sealed by a passphrase"},
-		{"sealed, wrong passphrase", func(t *testing.T, p *place) { p.mustOpen(t, "correct horse battery") }, "incorrect horse", "does not open"},
-		{"sealed, right passphrase", func(t *testing.T, p *place) { p.mustOpen(t, "correct horse battery") }, "correct horse battery", ""},
+		{"empty", func(t *testing.T, p *place) { t.Helper(); write(t, p.masterFile(), "") }, "", "not a master key"},
+		{"too long", func(t *testing.T, p *place) { t.Helper(); write(t, p.masterFile(), strings.Repeat(" ", 5000)) }, "", "too long"},
+		{"short key", func(t *testing.T, p *place) {
+			t.Helper()
+			write(t, p.masterFile(), `{"falaj_master_key":1,"key":"AAAA"}`)
+		}, "", "32 bytes"},
+		{"sealed, no passphrase", func(t *testing.T, p *place) { t.Helper(); p.mustOpen(t, "correct horse battery") }, "", "sealed by a passphrase"},
+		{"sealed, wrong passphrase", func(t *testing.T, p *place) { t.Helper(); p.mustOpen(t, "correct horse battery") }, "incorrect horse", "does not open"},
+		{"sealed, right passphrase", func(t *testing.T, p *place) { t.Helper(); p.mustOpen(t, "correct horse battery") }, "correct horse battery", ""},
 		{"weak passphrase", func(*testing.T, *place) {}, "short", "has 5 bytes"},
 		{"a directory", func(t *testing.T, p *place) {
+			t.Helper()
 			remove(t, p.masterFile())
 			if err := os.Mkdir(p.masterFile(), 0o700); err != nil {
 				t.Fatal(err)
@@ -578,8 +585,16 @@ func TestInventory(t *testing.T) {
 
 func TestCheckScope(t *testing.T) {
 	bad := []keys.Scope{
-		{"Wind", ""}, {"../x", ""}, {"wind", "/a"}, {"wind", "a/"}, {"wind", "a//b"}, {"wind", "a\x00b"}, {"wind", "a b"},
-		{"wind", "ä"}, {"wind", strings.Repeat("a", 201)}, {"wind\x00", "a"},
+		{"Wind", ""},
+		{"../x", ""},
+		{"wind", "/a"},
+		{"wind", "a/"},
+		{"wind", "a//b"},
+		{"wind", "a\x00b"},
+		{"wind", "a b"},
+		{"wind", "ä"},
+		{"wind", strings.Repeat("a", 201)},
+		{"wind\x00", "a"},
 	}
 	for _, at := range bad {
 		wantFault(t, keys.CheckScope(at.Project, at.Owner), fault.Invalid, "")

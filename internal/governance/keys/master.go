@@ -15,10 +15,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/tink-crypto/tink-go/v2/aead/subtle"
 	"golang.org/x/crypto/argon2"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 const (
@@ -290,7 +291,7 @@ func (k *kdf) aead(passphrase []byte) (*subtle.AESGCM, error) {
 
 // associated binds the sealed key to the parameters, so that nobody weakens them.
 func (k *kdf) associated() []byte {
-	b, _ := json.Marshal(k) //nolint:errchkjson // a struct of numbers and bytes always encodes
+	b, _ := json.Marshal(k) // numbers and bytes always encode
 	return append([]byte("falaj master key v1 "), b...)
 }
 
@@ -326,7 +327,7 @@ func writeMaster(path string, key, passphrase []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
+	defer os.Remove(tmp.Name()) // gone already after the rename
 	_, err = tmp.Write(b)
 	if err == nil {
 		err = tmp.Sync()

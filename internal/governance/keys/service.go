@@ -9,12 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/event"
-	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/audit"
-	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/id"
-	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/tink-crypto/tink-go/v2/aead"
 	"github.com/tink-crypto/tink-go/v2/aead/subtle"
 	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
@@ -22,6 +16,13 @@ import (
 	tinkpb "github.com/tink-crypto/tink-go/v2/proto/tink_go_proto"
 	"github.com/tink-crypto/tink-go/v2/streamingaead"
 	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Authorizer is asked before the inventory is shown and before a key is destroyed.
@@ -209,7 +210,7 @@ func pageTokenOf(s Scope) string {
 // parsePageToken gives the scope after which a page begins, nil for the first.
 func parsePageToken(token string) (*Scope, error) {
 	if token == "" {
-		return nil, nil //nolint:nilnil // no scope is the meaning of no token
+		return nil, nil
 	}
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	project, owner, ok := strings.Cut(string(b), "\x00")
@@ -331,7 +332,7 @@ func (s *Service) findOrInsert(ctx context.Context, tx *store.Tx, at Scope, fres
 	if err != nil {
 		return material{}, err
 	}
-	b, err := json.Marshal(fresh)
+	b, err := json.Marshal(fresh) //nolint:gosec // G117: it is sealed two lines below
 	if err != nil {
 		return material{}, err
 	}

@@ -11,11 +11,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/uptrace/bun"
+	"golang.org/x/mod/sumdb/tlog"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/uptrace/bun"
-	"golang.org/x/mod/sumdb/tlog"
 )
 
 //go:embed migrations/*.sql

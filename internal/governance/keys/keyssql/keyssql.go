@@ -8,10 +8,11 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/uptrace/bun"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/uptrace/bun"
 )
 
 //go:embed migrations/*.sql
