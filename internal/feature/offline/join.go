@@ -18,7 +18,8 @@ import (
 
 // joiner holds what one join is made of.
 type joiner struct {
-	spine    Spine
+	from     Spine
+	spine    array.RecordReader // nil until the views are read
 	views    []View
 	opts     Options
 	disk     *disk
@@ -40,25 +41,16 @@ type stage struct {
 }
 
 func (j *joiner) start(ctx context.Context) (*Result, error) {
+	// 1. Read the views.
 	j.disk = newDisk(j.opts)
-	schema := j.spine.Rows.Schema()
-	var err error
-	if j.timeAt, err = columnIndex(schema, "the spine", j.spine.Timestamp, value.Timestamp); err != nil {
-		return nil, err
-	}
-	if j.schema, err = outputSchema(schema, j.views); err != nil {
-		return nil, err
-	}
+	j.stats = make([]Stats, len(j.views))
+	left := j.opts.Memory
 	for i := range j.views {
-		s, err := newStage(schema, &j.views[i])
+		s, err := newStage(&j.views[i])
 		if err != nil {
 			return nil, err
 		}
 		j.stages = append(j.stages, s)
-	}
-	j.stats = make([]Stats, len(j.views))
-	left := j.opts.Memory
-	for i, s := range j.stages {
 		j.stats[i].View = s.view.Name
 		used, err := s.load(ctx, j.disk, left, j.sorterBudget(), &j.stats[i])
 		if err != nil {
@@ -67,6 +59,26 @@ func (j *joiner) start(ctx context.Context) (*Result, error) {
 		left = max(left-used, 0)
 		j.external = j.external || s.external != nil
 	}
+
+	// 2. Look at the spine.
+	var err error
+	if j.spine, err = j.from.Open(ctx); err != nil {
+		return nil, fault.Wrap(err, "reading the spine")
+	}
+	schema := j.spine.Schema()
+	if j.timeAt, err = columnIndex(schema, "the spine", j.from.Timestamp, value.Timestamp); err != nil {
+		return nil, err
+	}
+	for _, s := range j.stages {
+		if err := s.findKeys(schema); err != nil {
+			return nil, fault.Wrap(err, "joining view %s", s.view.Name)
+		}
+	}
+	if j.schema, err = outputSchema(schema, j.views); err != nil {
+		return nil, err
+	}
+
+	// 3. Join.
 	if !j.external {
 		return j.parallel(ctx), nil
 	}
@@ -87,7 +99,7 @@ func (j *joiner) start(ctx context.Context) (*Result, error) {
 // sorterBudget is a sorter's share: at most three per view live at once.
 func (j *joiner) sorterBudget() int64 { return j.opts.Memory / int64(3*len(j.views)+1) }
 
-func newStage(spine *arrow.Schema, v *View) (*stage, error) {
+func newStage(v *View) (*stage, error) {
 	if len(v.Keys) == 0 || len(v.SpineKeys) != len(v.Keys) {
 		return nil, fault.New(fault.Invalid, "view %s has %d keys, %d columns of the spine are given for them", v.Name, len(v.Keys), len(v.SpineKeys))
 	}
@@ -101,24 +113,35 @@ func newStage(spine *arrow.Schema, v *View) (*stage, error) {
 	if v.TTL > 0 && s.ttl == 0 {
 		return nil, fault.New(fault.Invalid, "the TTL of view %s is below a microsecond", v.Name)
 	}
-	for i, k := range v.Keys {
+	for _, k := range v.Keys {
 		if k.Type == value.Float64 {
 			return nil, fault.New(fault.Invalid, "key %q of view %s is a float64, which does not identify anything", k.Name, v.Name)
 		}
-		at, err := columnIndex(spine, "the spine", v.SpineKeys[i], k.Type)
-		if err != nil {
-			return nil, fault.Wrap(err, "joining view %s", v.Name)
-		}
-		s.keyAt = append(s.keyAt, at)
 	}
 	return s, nil
 }
 
-// load reads the view whole, in memory up to limit bytes, and releases its
-// reader. It returns the bytes that stay in use.
+// findKeys finds the view's keys among the spine's columns.
+func (s *stage) findKeys(spine *arrow.Schema) error {
+	for i, k := range s.view.Keys {
+		at, err := columnIndex(spine, "the spine", s.view.SpineKeys[i], k.Type)
+		if err != nil {
+			return err
+		}
+		s.keyAt = append(s.keyAt, at)
+	}
+	return nil
+}
+
+// load reads the view whole, in memory up to limit bytes. It returns the bytes
+// that stay in use.
 func (s *stage) load(ctx context.Context, d *disk, limit, sorterBudget int64, stats *Stats) (int64, error) {
-	rows := s.view.Rows
-	columns, err := s.view.resolve()
+	rows, err := s.view.Open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Release()
+	columns, err := s.view.resolve(rows.Schema())
 	if err != nil {
 		return 0, err
 	}
@@ -151,8 +174,6 @@ func (s *stage) load(ctx context.Context, d *disk, limit, sorterBudget int64, st
 	if err := rows.Err(); err != nil {
 		return 0, err
 	}
-	rows.Release()
-	s.view.Rows = nil
 	if s.external != nil {
 		return 3 * sorterBudget, nil
 	}
@@ -186,14 +207,14 @@ func batchBytes(batch arrow.RecordBatch) int64 {
 
 // spineBatch is what the stages need of a batch of the spine.
 func (j *joiner) times(batch arrow.RecordBatch, before int64) ([]int64, error) {
-	c, err := read(j.spine.Timestamp, batch.Column(j.timeAt), value.Timestamp)
+	c, err := read(j.from.Timestamp, batch.Column(j.timeAt), value.Timestamp)
 	if err != nil {
 		return nil, err
 	}
 	if c.valid != nil {
 		for row := range int(batch.NumRows()) {
 			if c.null(row) {
-				return nil, fault.New(fault.Invalid, "row %d of the spine has no time in column %q", before+int64(row)+1, j.spine.Timestamp).
+				return nil, fault.New(fault.Invalid, "row %d of the spine has no time in column %q", before+int64(row)+1, j.from.Timestamp).
 					WithHint("Leave rows without a time out of the spine.")
 			}
 		}
@@ -350,8 +371,8 @@ func (j *joiner) parallel(ctx context.Context) *Result {
 // feed cuts the spine into jobs until its end, an error or the end of ctx.
 func (j *joiner) feed(ctx context.Context, work chan<- job, order chan<- chan outcome) {
 	before := int64(0)
-	for j.spine.Rows.Next() {
-		batch := j.spine.Rows.RecordBatch()
+	for j.spine.Next() {
+		batch := j.spine.RecordBatch()
 		for from := int64(0); from < batch.NumRows(); from += maxBatch {
 			next := job{batch: batch.NewSlice(from, min(from+maxBatch, batch.NumRows())), before: before, done: make(chan outcome, 1)}
 			select {
@@ -364,7 +385,7 @@ func (j *joiner) feed(ctx context.Context, work chan<- job, order chan<- chan ou
 			work <- next // a worker always comes back
 		}
 	}
-	if err := j.spine.Rows.Err(); err != nil {
+	if err := j.spine.Err(); err != nil {
 		failed := make(chan outcome, 1)
 		failed <- outcome{err: fault.Wrap(err, "reading the spine")}
 		select {
@@ -375,9 +396,9 @@ func (j *joiner) feed(ctx context.Context, work chan<- job, order chan<- chan ou
 }
 
 func (j *joiner) close() {
-	if j.spine.Rows != nil {
-		j.spine.Rows.Release()
-		j.spine.Rows = nil
+	if j.spine != nil {
+		j.spine.Release()
+		j.spine = nil
 	}
 	for _, s := range j.stages {
 		if s.external != nil {
@@ -462,13 +483,13 @@ func (j *joiner) spillSpine(ctx context.Context) error {
 	if j.spilled, err = j.disk.create(); err != nil {
 		return err
 	}
-	out := ipc.NewWriter(j.spilled, ipc.WithSchema(j.spine.Rows.Schema()))
+	out := ipc.NewWriter(j.spilled, ipc.WithSchema(j.spine.Schema()))
 	before := int64(0)
-	for j.spine.Rows.Next() {
+	for j.spine.Next() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		batch := j.spine.Rows.RecordBatch()
+		batch := j.spine.RecordBatch()
 		times, err := j.times(batch, before)
 		if err != nil {
 			return err
@@ -495,7 +516,7 @@ func (j *joiner) spillSpine(ctx context.Context) error {
 		}
 		before += batch.NumRows()
 	}
-	if err := j.spine.Rows.Err(); err != nil {
+	if err := j.spine.Err(); err != nil {
 		return fault.Wrap(err, "reading the spine")
 	}
 	return out.Close()

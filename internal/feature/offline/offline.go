@@ -61,11 +61,15 @@ type Feature struct {
 	Select string
 }
 
-// View is one side of the join. The Rows hold at least the named columns, in any
-// order of rows; Join and Sort release Rows.
+// Open starts reading. The caller of Open releases the reader; it reads one
+// input at a time, so that sources that count their readers cannot lock up.
+type Open func(ctx context.Context) (array.RecordReader, error)
+
+// View is one side of the join. Its rows hold at least the named columns, in any
+// order of rows.
 type View struct {
 	Name     string // for messages
-	Rows     array.RecordReader
+	Open     Open
 	Keys     []Column
 	Event    string        // timestamp column
 	Created  string        // timestamp column; may be empty
@@ -75,10 +79,9 @@ type View struct {
 	SpineKeys []string
 }
 
-// Spine is the side whose rows are kept. Join releases Rows when its result is
-// released.
+// Spine is the side whose rows are kept.
 type Spine struct {
-	Rows      array.RecordReader
+	Open      Open
 	Timestamp string
 }
 
@@ -125,8 +128,7 @@ type viewColumns struct {
 	features []int
 }
 
-func (v *View) resolve() (viewColumns, error) {
-	schema := v.Rows.Schema()
+func (v *View) resolve(schema *arrow.Schema) (viewColumns, error) {
 	vc := viewColumns{created: -1}
 	find := func(name string, t value.Type) (int, error) {
 		return columnIndex(schema, "view "+v.Name, name, t)
@@ -242,20 +244,15 @@ func appendKey(dst []byte, keys []column, row int) []byte {
 
 // Join starts the join and returns its result, whose schema is the spine's with
 // the selected features appended, view by view. It reads the views first and
-// whole, then the spine as the result is read. Release the result; cancelling
-// ctx ends it with an error. Errors, from Join or from the result's Err:
-// fault.Invalid for columns that are missing, of another type or named twice and
-// for a spine row without a time; fault.Exhausted when the temporary files
-// outgrow Options.Disk; what the readers return.
+// whole, one after the other, then the spine as the result is read. Release the
+// result; cancelling ctx ends it with an error. Errors, from Join or from the
+// result's Err: fault.Invalid for columns that are missing, of another type or
+// named twice and for a spine row without a time; fault.Exhausted when the
+// temporary files outgrow Options.Disk; what the readers return.
 func Join(ctx context.Context, spine Spine, views []View, opts Options) (*Result, error) {
-	j := &joiner{spine: spine, views: views, opts: opts.withDefaults()}
+	j := &joiner{from: spine, views: views, opts: opts.withDefaults()}
 	result, err := j.start(ctx)
 	if err != nil {
-		for i := range views {
-			if views[i].Rows != nil {
-				views[i].Rows.Release()
-			}
-		}
 		j.close()
 		return nil, err
 	}
@@ -299,4 +296,20 @@ func outputSchema(spine *arrow.Schema, views []View) (*arrow.Schema, error) {
 	}
 	meta := spine.Metadata()
 	return arrow.NewSchema(fields, &meta), nil
+}
+
+// Cells reads columns of a batch as values: cell gives the value of a row and of
+// a column by its place in names. Strings are views into the batch.
+func Cells(batch arrow.RecordBatch, names []string, types []value.Type) (cell func(row, column int) value.Value, err error) {
+	columns := make([]column, len(names))
+	for i, name := range names {
+		at, err := columnIndex(batch.Schema(), "the batch", name, types[i])
+		if err != nil {
+			return nil, err
+		}
+		if columns[i], err = read(name, batch.Column(at), types[i]); err != nil {
+			return nil, err
+		}
+	}
+	return func(row, column int) value.Value { return columns[column].value(row) }, nil
 }

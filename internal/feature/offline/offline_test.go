@@ -89,6 +89,11 @@ func drain(t testing.TB, r array.RecordReader, types []value.Type) [][]value.Val
 	return rows
 }
 
+// open is a source that gives the table.
+func (tb table) open(t testing.TB, batch int) Open {
+	return func(context.Context) (array.RecordReader, error) { return tb.reader(t, batch), nil }
+}
+
 var equal = cmp.Comparer(func(a, b value.Value) bool { return a.Equal(b) })
 
 // model is a generated view with its rows.
@@ -145,7 +150,7 @@ func (m *model) answer(key []value.Value, t int64) []value.Value {
 
 func (m *model) view(t testing.TB, batch int, selected []bool) View {
 	t.Helper()
-	v := View{Name: m.name, Rows: m.rows.reader(t, batch), Keys: m.keys, Event: "event", TTL: m.ttl}
+	v := View{Name: m.name, Open: m.rows.open(t, batch), Keys: m.keys, Event: "event", TTL: m.ttl}
 	if m.created {
 		v.Created = "created"
 	}
@@ -270,7 +275,7 @@ func TestJoinAgreesWithTheRule(t *testing.T) {
 				models[0].view(t, rapid.IntRange(1, 9).Draw(rt, "batch"), selected[0]),
 				models[1].view(t, 4, selected[1]),
 			}
-			result, err := Join(context.Background(), Spine{Rows: spine.reader(t, rapid.IntRange(1, 9).Draw(rt, "spine batch")), Timestamp: "at"}, views, opts)
+			result, err := Join(context.Background(), Spine{Open: spine.open(t, rapid.IntRange(1, 9).Draw(rt, "spine batch")), Timestamp: "at"}, views, opts)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -353,7 +358,7 @@ func weatherLike(stations, hours, asks, features int) (spine, view table) {
 
 func (tb table) asView(t testing.TB, batch int) View {
 	t.Helper()
-	v := View{Name: "weather", Rows: tb.reader(t, batch), Keys: tb.columns[:1], Event: "event", TTL: 3 * time.Hour, SpineKeys: []string{"s_station"}}
+	v := View{Name: "weather", Open: tb.open(t, batch), Keys: tb.columns[:1], Event: "event", TTL: 3 * time.Hour, SpineKeys: []string{"s_station"}}
 	for _, c := range tb.columns[3:] {
 		v.Features = append(v.Features, Feature{c, c.Name})
 	}
@@ -370,7 +375,7 @@ func TestJoinLargerThanMemory(t *testing.T) {
 	}
 	var got [2][][]value.Value
 	for i, memory := range []int64{0, 1} {
-		result, err := Join(t.Context(), Spine{spine.reader(t, 4000), "at"}, []View{view.asView(t, 1000)}, Options{Dir: t.TempDir(), Memory: memory})
+		result, err := Join(t.Context(), Spine{spine.open(t, 4000), "at"}, []View{view.asView(t, 1000)}, Options{Dir: t.TempDir(), Memory: memory})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,7 +393,7 @@ func TestJoinLargerThanMemory(t *testing.T) {
 func TestSpillLeavesNothingAndIsBounded(t *testing.T) {
 	spine, view := weatherLike(10, 2000, 100, 8)
 	dir := t.TempDir()
-	result, err := Join(t.Context(), Spine{spine.reader(t, 50), "at"}, []View{view.asView(t, 1000)}, Options{Dir: dir, Memory: 1})
+	result, err := Join(t.Context(), Spine{spine.open(t, 50), "at"}, []View{view.asView(t, 1000)}, Options{Dir: dir, Memory: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,7 +402,7 @@ func TestSpillLeavesNothingAndIsBounded(t *testing.T) {
 	}
 	result.Release()
 
-	_, err = Join(t.Context(), Spine{spine.reader(t, 50), "at"}, []View{view.asView(t, 1000)}, Options{Dir: dir, Memory: 1, Disk: 1 << 20})
+	_, err = Join(t.Context(), Spine{spine.open(t, 50), "at"}, []View{view.asView(t, 1000)}, Options{Dir: dir, Memory: 1, Disk: 1 << 20})
 	if !fault.Is(err, fault.Exhausted) {
 		t.Errorf("more than the disk limit: %v, want exhausted", err)
 	}
@@ -406,7 +411,7 @@ func TestSpillLeavesNothingAndIsBounded(t *testing.T) {
 func TestJoinEndsWithItsContext(t *testing.T) {
 	spine, view := weatherLike(2, 100, 5000, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	result, err := Join(ctx, Spine{spine.reader(t, 10), "at"}, []View{view.asView(t, 1000)}, Options{Workers: 2})
+	result, err := Join(ctx, Spine{spine.open(t, 10), "at"}, []View{view.asView(t, 1000)}, Options{Workers: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +450,7 @@ func TestJoinRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := view.asView(t, 100)
 			c.edit(&v)
-			result, err := Join(t.Context(), Spine{c.spine.reader(t, 3), "at"}, []View{v}, Options{})
+			result, err := Join(t.Context(), Spine{c.spine.open(t, 3), "at"}, []View{v}, Options{})
 			if err == nil {
 				for result.Next() {
 				}
@@ -596,7 +601,9 @@ func BenchmarkAsOf(b *testing.B) {
 		b.Run(map[int64]string{0: "memory", 1: "external"}[memory], func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
-				s, v := Spine{spine.reader(b, 32<<10), "at"}, view.asView(b, 32<<10)
+				rows, features := spine.reader(b, 32<<10), view.reader(b, 32<<10)
+				s, v := Spine{func(context.Context) (array.RecordReader, error) { return rows, nil }, "at"}, view.asView(b, 1)
+				v.Open = func(context.Context) (array.RecordReader, error) { return features, nil }
 				b.StartTimer()
 				result, err := Join(b.Context(), s, []View{v}, Options{Memory: memory, Dir: b.TempDir()})
 				if err != nil {

@@ -38,30 +38,34 @@ type Sorted struct {
 	err    error
 }
 
-// Sort reads a view whole and releases its reader. Errors as Join's.
+// Sort reads a view whole. Errors as Join's.
 func Sort(ctx context.Context, v View, within Range, opts Options) (*Sorted, error) {
-	defer v.Rows.Release()
-	columns, err := v.resolve()
-	if err != nil {
-		return nil, fault.Wrap(err, "reading view %s", v.Name)
-	}
 	opts = opts.withDefaults()
 	s := &Sorted{Stats: Stats{View: v.Name}, sorter: newSorter(newDisk(opts), opts.Memory)}
-	if err := s.read(ctx, &v, columns, within); err != nil {
+	if err := s.read(ctx, &v, within); err != nil {
 		_ = s.sorter.Close() // nameless temporary files
 		return nil, fault.Wrap(err, "reading view %s", v.Name)
 	}
 	return s, nil
 }
 
-func (s *Sorted) read(ctx context.Context, v *View, columns viewColumns, within Range) error {
+func (s *Sorted) read(ctx context.Context, v *View, within Range) error {
+	rows, err := v.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer rows.Release()
+	columns, err := v.resolve(rows.Schema())
+	if err != nil {
+		return err
+	}
 	var key, packed []byte
 	values := make([]value.Value, len(v.Features))
-	for v.Rows.Next() {
+	for rows.Next() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		p, err := columns.read(v, v.Rows.RecordBatch())
+		p, err := columns.read(v, rows.RecordBatch())
 		if err != nil {
 			return err
 		}
@@ -88,11 +92,10 @@ func (s *Sorted) read(ctx context.Context, v *View, columns viewColumns, within 
 			}
 		}
 	}
-	if err := v.Rows.Err(); err != nil {
+	if err := rows.Err(); err != nil {
 		return err
 	}
 	s.Stats.Spilled = len(s.sorter.runs) > 0
-	var err error
 	if s.in, err = s.sorter.sorted(); err != nil {
 		return err
 	}

@@ -1,0 +1,535 @@
+package feature
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// ApplyRequest says where a definition goes. DryRun tells what would happen and
+// changes nothing.
+type ApplyRequest struct {
+	Project project.Name
+	Name    string
+	DryRun  bool
+}
+
+// ApplyEntity keeps an entity. Content that exists gives that version, and the
+// alias latest points to it. Needs feature.apply. Errors: fault.Invalid.
+func (s *Service) ApplyEntity(ctx context.Context, r ApplyRequest, spec EntitySpec) (Entity, project.Change, error) {
+	if err := s.mayApply(ctx, EntityKind, r); err != nil {
+		return Entity{}, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return Entity{}, "", err
+	}
+	spec = spec.complete(r.Name)
+	d, change, err := s.apply(ctx, EntityKind, r, spec)
+	return Entity{Header: d.Header, EntitySpec: spec}, change, err
+}
+
+// ApplyView keeps a feature view, after its source was looked at: the SQL is
+// planned by the sandboxed child and returns no row. Needs feature.apply, and
+// what reading the source needs. Errors: fault.Invalid for a wrong spec, a column
+// that is missing or of another type, SQL that does not run, or an entity or
+// dataset that is not there.
+func (s *Service) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) (View, project.Change, error) {
+	if err := s.mayApply(ctx, ViewKind, r); err != nil {
+		return View{}, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return View{}, "", err
+	}
+	v := View{Header: Header{Project: r.Project, Name: r.Name}, ViewSpec: spec}
+	var err error
+	if v.Keys, err = s.keysOf(ctx, r.Project, spec.Entities); err != nil {
+		return View{}, "", err
+	}
+	schema, err := s.look(ctx, r.Project, &v.Source)
+	if err != nil {
+		return View{}, "", fault.Wrap(err, "looking at the source of view %s", r.Name)
+	}
+	if err := v.check(schema); err != nil {
+		return View{}, "", err
+	}
+	d, change, err := s.apply(ctx, ViewKind, r, viewBody{v.ViewSpec, v.Keys})
+	v.Header = d.Header
+	return v, change, err
+}
+
+// ApplyBundle keeps a feature service. Views without a version become the
+// versions that are current now, so a service never changes under a model; apply
+// it again to follow. Needs feature.apply. Errors: fault.Invalid for a view or
+// feature that is not there.
+func (s *Service) ApplyBundle(ctx context.Context, r ApplyRequest, spec BundleSpec) (Bundle, project.Change, error) {
+	if err := s.mayApply(ctx, BundleKind, r); err != nil {
+		return Bundle{}, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return Bundle{}, "", err
+	}
+	b := Bundle{BundleSpec: spec}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		b.Selected = nil
+		picked, err := s.pick(ctx, tx, r.Project, spec.Features)
+		if err != nil {
+			return err
+		}
+		for _, p := range picked {
+			for _, f := range p.features {
+				b.Selected = append(b.Selected, p.view.Ref()+":"+p.view.Features[f].Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Bundle{}, "", asInvalid(err)
+	}
+	d, change, err := s.apply(ctx, BundleKind, r, bundleBody{b.BundleSpec, b.Selected})
+	b.Header = d.Header
+	return b, change, err
+}
+
+// The stored forms.
+type (
+	viewBody struct {
+		ViewSpec
+		Keys []Key `json:"keys"`
+	}
+	bundleBody struct {
+		BundleSpec
+		Selected []string `json:"selected"`
+	}
+)
+
+func (s *Service) mayApply(ctx context.Context, k Kind, r ApplyRequest) error {
+	if err := s.allow(ctx, ActionApply, r.Project, r.Name); err != nil {
+		return err
+	}
+	if err := noEmptyProject(r.Project); err != nil {
+		return err
+	}
+	return checkName(k, r.Name)
+}
+
+// apply keeps a definition's content as a version.
+func (s *Service) apply(ctx context.Context, k Kind, r ApplyRequest, content any) (Definition, project.Change, error) {
+	body, err := json.Marshal(content)
+	if err != nil {
+		return Definition{}, "", err
+	}
+	digest, err := digestOf(content)
+	if err != nil {
+		return Definition{}, "", err
+	}
+	var d Definition
+	var change project.Change
+	work := func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		d, change, err = s.settle(ctx, tx, k, r, body, digest)
+		if err != nil || change == project.Unchanged || r.DryRun {
+			return err
+		}
+		ref := string(k) + " " + d.Ref()
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(r.Project), Action: string(ActionApply), Object: objectKind + " " + ref, Detail: map[string]any{"digest": d.Digest},
+		}); err != nil {
+			return err
+		}
+		tx.OnCommit(s.plans.forget)
+		return event.Publish(ctx, tx, string(r.Project), EventApplied, Applied{Kind: k, Ref: d.Ref(), Digest: d.Digest})
+	}
+	if r.DryRun {
+		err = s.cfg.DB.View(ctx, work)
+	} else {
+		err = s.cfg.DB.Update(ctx, string(r.Project), work)
+	}
+	if err != nil {
+		return Definition{}, "", fault.Wrap(err, "applying %s %s", k, r.Name)
+	}
+	return d, change, nil
+}
+
+// settle finds or makes the version of a content, and points latest to it.
+func (s *Service) settle(ctx context.Context, tx *store.Tx, k Kind, r ApplyRequest, body json.RawMessage, digest string) (Definition, project.Change, error) {
+	last, err := s.cfg.Store.LastVersion(ctx, tx, r.Project, k, r.Name)
+	if err != nil {
+		return Definition{}, "", err
+	}
+	d, err := s.cfg.Store.DefinitionByDigest(ctx, tx, r.Project, k, r.Name, digest)
+	switch {
+	case err == nil:
+		aliases, err := s.cfg.Store.Aliases(ctx, tx, r.Project, k, r.Name)
+		if err != nil {
+			return Definition{}, "", err
+		}
+		if aliases[latest] == d.Version {
+			return d, project.Unchanged, nil
+		}
+	case !fault.Is(err, fault.NotFound):
+		return Definition{}, "", err
+	default:
+		d = Definition{Kind: k, Body: body, Header: Header{
+			Project: r.Project, Name: r.Name, Version: last + 1, Digest: digest,
+			CreatedAt: store.At(s.now()).Time(), CreatedBy: identity.From(ctx).ID,
+		}}
+		if !r.DryRun {
+			if err := s.cfg.Store.InsertDefinition(ctx, tx, d); err != nil {
+				return Definition{}, "", err
+			}
+		}
+	}
+	change := project.Updated
+	if last == 0 {
+		change = project.Created
+	}
+	if r.DryRun {
+		return d, change, nil
+	}
+	return d, change, s.cfg.Store.PutAlias(ctx, tx, r.Project, k, r.Name, latest, d.Version)
+}
+
+// keysOf resolves entities to their join keys.
+func (s *Service) keysOf(ctx context.Context, p project.Name, entities []string) ([]Key, error) {
+	var keys []Key
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		keys = nil
+		for i, name := range entities {
+			d, err := s.find(ctx, tx, p, EntityKind, name)
+			if err != nil {
+				return fault.Wrap(asInvalid(err), "spec.entities[%d]", i)
+			}
+			var spec EntitySpec
+			if err := json.Unmarshal(d.Body, &spec); err != nil {
+				return err
+			}
+			t, err := typeOf("type", spec.Type)
+			if err != nil {
+				return err
+			}
+			for _, k := range spec.JoinKeys {
+				keys = append(keys, Key{Entity: d.Ref(), Name: k, Type: t})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) > maxKeys {
+		return nil, bad("entities", "together they have %d join keys, over the limit of %d", len(keys), maxKeys)
+	}
+	for i, k := range keys {
+		if at := slices.IndexFunc(keys[:i], func(o Key) bool { return o.Name == k.Name }); at >= 0 {
+			return nil, bad("entities", "%s and %s both have the join key %q", keys[at].Entity, k.Entity, k.Name)
+		}
+	}
+	return keys, nil
+}
+
+// look finds out the columns of a source, and which datasets its SQL reads.
+func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow.Schema, error) {
+	if src.Dataset != "" {
+		v, err := s.cfg.Data.Resolve(ctx, p, src.Dataset)
+		if err != nil {
+			return nil, asInvalid(err)
+		}
+		return v.Schema, nil
+	}
+	rows, err := s.cfg.Data.Query(ctx, p, "SELECT * FROM ("+trimSQL(src.SQL)+"\n) AS source LIMIT 0", src.Inputs)
+	if err != nil {
+		return nil, asInvalid(err)
+	}
+	defer rows.Release()
+	for rows.Next() { // to its end, so that a late error is seen
+	}
+	if err := rows.Err(); err != nil {
+		return nil, asInvalid(err)
+	}
+	// From now on the inputs are spelled out; a floating ref keeps floating.
+	inputs := maps.Clone(src.Inputs)
+	if inputs == nil {
+		inputs = make(map[string]string, len(rows.Inputs))
+		for _, in := range rows.Inputs {
+			name, _, _ := strings.Cut(in.Ref, "@")
+			inputs[in.Table] = name
+		}
+	}
+	src.Inputs = inputs
+	return rows.Schema(), nil
+}
+
+// trimSQL takes off what may stand behind a statement but not inside brackets.
+func trimSQL(sql string) string { return "\n" + strings.TrimRight(sql, " \t\r\n;") }
+
+// quote makes a name an SQL identifier.
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// check refuses a view whose columns are not those of its source.
+func (v *View) check(schema *arrow.Schema) error {
+	names := make([]string, 0, schema.NumFields())
+	for _, f := range schema.Fields() {
+		names = append(names, f.Name)
+	}
+	need := func(field, name string, t value.Type) error {
+		at := schema.FieldIndices(name)
+		if len(at) != 1 {
+			if len(at) > 1 {
+				return bad(field, "the source has %d columns named %q", len(at), clip(name))
+			}
+			return bad(field, "the source has no column %q%s", clip(name), nearest(name, names)).
+				WithHint("Its columns are %s.", clipList(names))
+		}
+		if from := schema.Field(at[0]).Type; !offline.Readable(from, t) {
+			return bad(field, "column %q is %s, not %s", clip(name), from, t).WithHint("Correct the type, or CAST the column in SQL.")
+		}
+		return nil
+	}
+	for _, k := range v.Keys {
+		if err := need("entities", k.Name, k.Type); err != nil {
+			return err
+		}
+		if k.Name == v.Timestamp || v.feature(k.Name) >= 0 {
+			return bad("features", "%q is a join key of entity %s", k.Name, k.Entity)
+		}
+	}
+	if err := need("timestamp", v.Timestamp, value.Timestamp); err != nil {
+		return err
+	}
+	if v.CreatedTimestamp != "" {
+		if err := need("created_timestamp", v.CreatedTimestamp, value.Timestamp); err != nil {
+			return err
+		}
+	}
+	for i, t := range v.featureTypes() {
+		if err := need(fmt.Sprintf("features[%d]", i), v.Features[i].Name, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func clipList(names []string) string {
+	const most = 40
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// asInvalid makes a missing object that a request named an error of the request.
+func asInvalid(err error) error {
+	if !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	return fault.New(fault.Invalid, "%w", err).WithHint("%s", fault.HintOf(err))
+}
+
+// Promote points an alias to a version, which may be given by another alias.
+// Needs feature.apply. Errors: fault.Invalid for the alias latest, which follows
+// what is applied.
+func (s *Service) Promote(ctx context.Context, p project.Name, k Kind, version, alias string) (Header, error) {
+	name, _, _ := strings.Cut(version, "@")
+	if err := s.allow(ctx, ActionApply, p, name); err != nil {
+		return Header{}, err
+	}
+	if err := checkAlias(alias); err != nil {
+		return Header{}, err
+	}
+	if alias == latest {
+		return Header{}, fault.New(fault.Invalid, "the alias latest follows what is applied").WithHint("Apply the version's content again to make it the latest.")
+	}
+	var h Header
+	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, p, k, version)
+		if err != nil {
+			return err
+		}
+		h = d.Header
+		if err := s.cfg.Store.PutAlias(ctx, tx, p, k, d.Name, alias, d.Version); err != nil {
+			return err
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionApply), Object: objectKind + " " + string(k) + " " + d.Ref(), Detail: map[string]any{"alias": alias},
+		}); err != nil {
+			return err
+		}
+		tx.OnCommit(s.plans.forget)
+		return event.Publish(ctx, tx, string(p), EventPromoted, Promoted{Kind: k, Ref: d.Ref(), Alias: alias})
+	})
+	return h, err
+}
+
+// find resolves a ref in a transaction.
+func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (Definition, error) {
+	r, err := parseRef(name)
+	if err != nil {
+		return Definition{}, err
+	}
+	if r.version == 0 {
+		aliases, err := s.cfg.Store.Aliases(ctx, tx, p, k, r.name)
+		if err != nil {
+			return Definition{}, err
+		}
+		var ok bool
+		if r.version, ok = aliases[r.alias]; !ok {
+			if len(aliases) == 0 {
+				return Definition{}, fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, r.name, p)
+			}
+			return Definition{}, fault.New(fault.NotFound, "feature %s %q has no alias %q", k, r.name, r.alias).
+				WithHint("Its aliases are %s.", strings.Join(slices.Sorted(maps.Keys(aliases)), ", "))
+		}
+	}
+	d, err := s.cfg.Store.Definition(ctx, tx, p, k, r.name, r.version)
+	if fault.Is(err, fault.NotFound) {
+		return Definition{}, fault.New(fault.NotFound, "there is no feature %s %s@%d in project %s", k, r.name, r.version, p)
+	}
+	return d, err
+}
+
+func (d Definition) entity() (Entity, error) {
+	e := Entity{Header: d.Header}
+	return e, fault.Wrap(json.Unmarshal(d.Body, &e.EntitySpec), "reading entity %s", d.Ref())
+}
+
+func (d Definition) view() (View, error) {
+	var b viewBody
+	err := json.Unmarshal(d.Body, &b)
+	return View{Header: d.Header, ViewSpec: b.ViewSpec, Keys: b.Keys}, fault.Wrap(err, "reading feature view %s", d.Ref())
+}
+
+func (d Definition) bundle() (Bundle, error) {
+	var b bundleBody
+	err := json.Unmarshal(d.Body, &b)
+	return Bundle{Header: d.Header, BundleSpec: b.BundleSpec, Selected: b.Selected}, fault.Wrap(err, "reading feature service %s", d.Ref())
+}
+
+// Entity finds an entity by ref. Needs feature.read.
+func (s *Service) Entity(ctx context.Context, p project.Name, ref string) (Entity, error) {
+	return get(ctx, s, p, EntityKind, ref, Definition.entity)
+}
+
+// View finds a feature view by ref. Needs feature.read.
+func (s *Service) View(ctx context.Context, p project.Name, ref string) (View, error) {
+	return get(ctx, s, p, ViewKind, ref, Definition.view)
+}
+
+// Bundle finds a feature service by ref. Needs feature.read.
+func (s *Service) Bundle(ctx context.Context, p project.Name, ref string) (Bundle, error) {
+	return get(ctx, s, p, BundleKind, ref, Definition.bundle)
+}
+
+func get[T any](ctx context.Context, s *Service, p project.Name, k Kind, ref string, decode func(Definition) (T, error)) (T, error) {
+	var out T
+	name, _, _ := strings.Cut(ref, "@")
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return out, err
+	}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, p, k, ref)
+		if err != nil {
+			return err
+		}
+		out, err = decode(d)
+		return err
+	})
+	return out, err
+}
+
+// Aliases lists a name's aliases with the versions they point to. Needs
+// feature.read.
+func (s *Service) Aliases(ctx context.Context, p project.Name, k Kind, name string) (map[string]int, error) {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return nil, err
+	}
+	var aliases map[string]int
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		aliases, err = s.cfg.Store.Aliases(ctx, tx, p, k, name)
+		return err
+	})
+	if err == nil && len(aliases) == 0 {
+		return nil, fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, clip(name), p)
+	}
+	return aliases, err
+}
+
+// maxPage bounds a page of a list.
+const maxPage = 1000
+
+func pageSize(n int) int {
+	if n <= 0 || n > maxPage {
+		return maxPage
+	}
+	return n
+}
+
+// Entities lists the latest versions by name, after a name. Needs feature.read.
+func (s *Service) Entities(ctx context.Context, p project.Name, after string, limit int) ([]Entity, error) {
+	return list(ctx, s, p, EntityKind, after, limit, Definition.entity)
+}
+
+// Views lists the latest versions by name, after a name. Needs feature.read.
+func (s *Service) Views(ctx context.Context, p project.Name, after string, limit int) ([]View, error) {
+	return list(ctx, s, p, ViewKind, after, limit, Definition.view)
+}
+
+// Bundles lists the latest versions by name, after a name. Needs feature.read.
+func (s *Service) Bundles(ctx context.Context, p project.Name, after string, limit int) ([]Bundle, error) {
+	return list(ctx, s, p, BundleKind, after, limit, Definition.bundle)
+}
+
+func list[T any](ctx context.Context, s *Service, p project.Name, k Kind, after string, limit int, decode func(Definition) (T, error)) ([]T, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
+		return nil, err
+	}
+	var out []T
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		out = nil
+		ds, err := s.cfg.Store.Latest(ctx, tx, p, k, after, pageSize(limit))
+		if err != nil {
+			return err
+		}
+		for _, d := range ds {
+			x, err := decode(d)
+			if err != nil {
+				return err
+			}
+			out = append(out, x)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Versions lists the versions of a name below one (0: all), newest first. Needs
+// feature.read.
+func (s *Service) Versions(ctx context.Context, p project.Name, k Kind, name string, below, limit int) ([]Header, error) {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return nil, err
+	}
+	var out []Header
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		out = nil
+		ds, err := s.cfg.Store.Definitions(ctx, tx, p, k, name, below, pageSize(limit))
+		for _, d := range ds {
+			out = append(out, d.Header)
+		}
+		return err
+	})
+	return out, err
+}

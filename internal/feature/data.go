@@ -1,0 +1,64 @@
+package feature
+
+import (
+	"context"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+)
+
+// Data is what features need from datasets. Its methods ask for the permission
+// of the context's principal themselves, and journal classified reads.
+type Data interface {
+	// Resolve names the version that a ref ("weather", "weather@3") means; a ref
+	// without a version is the newest accepted one. Errors: fault.NotFound;
+	// fault.Conflict for a rejected version; fault.Gone for a deleted one.
+	Resolve(ctx context.Context, p project.Name, ref string) (DatasetVersion, error)
+	// Open reads columns of a version, all when there are none. The caller
+	// releases the rows.
+	Open(ctx context.Context, p project.Name, ref string, columns []string) (array.RecordReader, error)
+	// Query runs SQL in the sandboxed child over inputs (table → ref). With nil
+	// inputs the tables that the SQL names are datasets of the same name. The
+	// caller releases the rows.
+	Query(ctx context.Context, p project.Name, sql string, inputs map[string]string) (Rows, error)
+	// Create keeps derived rows as a version, which may be where all its parents
+	// may be. Errors: fault.PermissionDenied when that is nowhere.
+	Create(ctx context.Context, d Derived) (DatasetVersion, error)
+}
+
+// DatasetVersion is what is known of a version of a dataset.
+type DatasetVersion struct {
+	Ref            string // "weather@3"
+	Digest         string // of the content
+	Residency      residency.Label
+	Classification project.Classification
+	Schema         *arrow.Schema // may be nil in the inputs of Rows
+	Rows           int64
+}
+
+// Rows is the result of a query, and what it could read.
+type Rows struct {
+	array.RecordReader
+	Inputs []Input
+}
+
+// Input is a version that SQL sees as a table.
+type Input struct {
+	Table string
+	DatasetVersion
+}
+
+// Derived is a dataset version to be made.
+type Derived struct {
+	Project     project.Name
+	Name        string // of the dataset, which is made if it is not there
+	Description string
+	Rows        array.RecordReader // the caller releases it
+	Parents     []string           // refs with versions: all that could be read
+	Kind        string             // of the producer: "training_set"
+	Digest      string             // of the producer's definition
+	Text        string             // the definition for people, at most 64 KiB
+}

@@ -1,0 +1,429 @@
+// Package feature defines features once and gives them to training and to
+// serving: joined as of each row's time, and read online by the same rule.
+//
+// # Map
+//
+//   - feature.go: Entity, View and Bundle (the manifest kind FeatureService),
+//     their specs and what these must satisfy; ref.go: names of versions and
+//     features.
+//   - Service (service.go) is the only way in. apply.go keeps definitions,
+//     selection.go resolves what a caller asks for, training.go makes training
+//     sets, materialise.go fills the online store, read.go answers from it,
+//     verify.go proves that both agree, lineage.go says what came from what.
+//   - data.go is what this needs from datasets, store.go from a database
+//     (featuresql), events.go what others hear of.
+//   - value/ has the typed values; offline/ the as-of join; online/ the store of
+//     newest rows, with its driver online/pebble.
+//
+// # Guarantees
+//
+// A version of a definition never changes; the same content is the same version,
+// whoever applies it. A feature service names versions of views, not views. A
+// value is used at time T only if it was known at T: event ≤ T, created ≤ T,
+// T − event ≤ TTL, in a training set and online alike (the exact rule is in
+// package offline). Applying a definition runs no user's code in this process:
+// SQL is tried in the sandboxed child with no rows. Materialising again, or
+// after a crash, writes the same rows; reads go on meanwhile. Reads pass the
+// permission, the residency door and, for confidential and restricted data, the
+// synced journal before they are answered.
+package feature
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+)
+
+// Kind of definition.
+type Kind string
+
+// The kinds. BundleKind is the manifest kind FeatureService.
+const (
+	EntityKind Kind = "entity"
+	ViewKind   Kind = "view"
+	BundleKind Kind = "service"
+)
+
+// objectKind is the kind of policy objects and of key scopes.
+const objectKind = "feature"
+
+// EntitySpec is the manifest of kind Entity: what features are about.
+type EntitySpec struct {
+	Description string            `json:"description,omitempty" doc:"What the entity is, for people"`
+	JoinKeys    []string          `json:"join_keys,omitempty" doc:"Columns that identify it; its name when left out"`
+	Type        string            `json:"type,omitempty" doc:"Type of the join keys" enum:"string,int64,bool,timestamp" default:"string"`
+	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
+}
+
+// ViewSpec is the manifest of kind FeatureView: features of entities over time.
+type ViewSpec struct {
+	Description      string            `json:"description,omitempty" doc:"What the features are, for people"`
+	Source           Source            `json:"source" doc:"Where the rows come from: a dataset, or SQL over datasets"`
+	Entities         []string          `json:"entities" doc:"Entities whose join keys identify a row"`
+	Timestamp        string            `json:"timestamp" doc:"Column with the time from which a row's values hold"`
+	CreatedTimestamp string            `json:"created_timestamp,omitempty" doc:"Column with the time at which a row became known, where rows are corrected or come late"`
+	TTL              string            `json:"ttl,omitempty" doc:"How long values hold, such as 3h or 7d; 0 or nothing: for ever"`
+	Features         []FieldSpec       `json:"features" doc:"The features, by column"`
+	Tags             map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
+}
+
+// Source is where the rows of a view or of a spine come from: exactly one of
+// Dataset and SQL.
+type Source struct {
+	Dataset string            `json:"dataset,omitempty" doc:"A dataset, such as weather or weather@3; the newest accepted version when none is named"`
+	SQL     string            `json:"sql,omitempty" doc:"A query in DuckDB's SQL over datasets, run in a sandbox"`
+	Inputs  map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`
+}
+
+// FieldSpec is a feature of a view.
+type FieldSpec struct {
+	Name        string `json:"name" doc:"Column of the source"`
+	Type        string `json:"type" doc:"Type of the values" enum:"int64,float64,string,bool,timestamp"`
+	Description string `json:"description,omitempty" doc:"What the feature is, for people"`
+}
+
+// BundleSpec is the manifest of kind FeatureService: the features of a model.
+type BundleSpec struct {
+	Description string            `json:"description,omitempty" doc:"What the features are for"`
+	Features    []string          `json:"features" doc:"Features such as weather:temp, weather@2:humid, or weather for all of a view; a view without a version means its newest when this is applied"`
+	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
+}
+
+// Header is what every version of a definition has.
+type Header struct {
+	Project   project.Name `json:"project"`
+	Name      string       `json:"name"`
+	Version   int          `json:"version"` // from 1
+	Digest    string       `json:"digest"`  // "sha256:…" of the content
+	CreatedAt time.Time    `json:"created_at"`
+	CreatedBy string       `json:"created_by"` // principal id
+}
+
+// Ref is "weather@3".
+func (h Header) Ref() string { return h.Name + "@" + strconv.Itoa(h.Version) }
+
+// Entity is a version of an entity.
+type Entity struct {
+	Header
+	EntitySpec
+}
+
+// View is a version of a feature view. Source.Inputs names every dataset that it
+// reads, and Keys the join keys of its entities as they were when it was
+// applied.
+type View struct {
+	Header
+	ViewSpec
+	Keys []Key `json:"keys"`
+}
+
+// Key is a join key of a view.
+type Key struct {
+	Entity string     `json:"entity"` // "origin@1"
+	Name   string     `json:"name"`   // column
+	Type   value.Type `json:"type"`
+}
+
+// Bundle is a version of a feature service. Selected has the features with the
+// versions of their views.
+type Bundle struct {
+	Header
+	BundleSpec
+	Selected []string `json:"selected"` // "weather@2:temp"
+}
+
+// Limits on definitions.
+const (
+	maxDescription = 4 << 10
+	maxTags        = 64
+	maxSQL         = 256 << 10
+	maxKeys        = 16
+	maxColumnName  = 255
+	maxSelected    = value.MaxFeatures
+	maxInputs      = 64
+	maxTTL         = 100 * 365 * 24 * time.Hour
+)
+
+// complete fills in the defaults.
+func (s EntitySpec) complete(name string) EntitySpec {
+	if s.Type == "" {
+		s.Type = value.String.String()
+	}
+	if len(s.JoinKeys) == 0 {
+		s.JoinKeys = []string{name}
+	}
+	return s
+}
+
+// Validate refuses what no entity may be. Error: fault.Invalid.
+func (s EntitySpec) Validate() error {
+	if err := checkText(s.Description, s.Tags); err != nil {
+		return err
+	}
+	if s.Type != "" {
+		t, err := typeOf("type", s.Type)
+		if err != nil {
+			return err
+		}
+		if t == value.Float64 {
+			return bad("type", "a float64 does not identify anything").WithHint("Join keys are string, int64, bool or timestamp.")
+		}
+	}
+	if len(s.JoinKeys) > maxKeys {
+		return bad("join_keys", "%d are over the limit of %d", len(s.JoinKeys), maxKeys)
+	}
+	return distinct("join_keys", s.JoinKeys)
+}
+
+// Validate refuses what no view may be, as far as its own text tells. Error:
+// fault.Invalid.
+func (s ViewSpec) Validate() error {
+	if err := checkText(s.Description, s.Tags); err != nil {
+		return err
+	}
+	if err := s.Source.validate("source"); err != nil {
+		return err
+	}
+	if len(s.Entities) == 0 {
+		return bad("entities", "a view needs at least one entity").WithHint("Name the entity whose features these are.")
+	}
+	if err := distinct("entities", s.Entities); err != nil {
+		return err
+	}
+	if _, err := ParseTTL(s.TTL); err != nil {
+		return bad("ttl", "%s", err).WithHint("Write a duration such as 90m, 3h or 7d; 0 means for ever.")
+	}
+	if s.Timestamp == "" {
+		return bad("timestamp", "it is missing").
+			WithHint("Name the column with the time of the values. Where there is none, give a constant in SQL, such as TIMESTAMP '2000-01-01' AS known_since.")
+	}
+	if len(s.Features) == 0 {
+		return bad("features", "a view needs at least one feature")
+	}
+	if len(s.Features) > value.MaxFeatures {
+		return bad("features", "%d are over the limit of %d", len(s.Features), value.MaxFeatures)
+	}
+	columns := []string{s.Timestamp}
+	if s.CreatedTimestamp != "" {
+		columns = append(columns, s.CreatedTimestamp)
+	}
+	for i, f := range s.Features {
+		if _, err := typeOf(fmt.Sprintf("features[%d].type", i), f.Type); err != nil {
+			return err
+		}
+		if strings.ContainsAny(f.Name, ":*@") {
+			return bad(fmt.Sprintf("features[%d].name", i), "%q holds ':', '*' or '@'", clip(f.Name)).WithHint("Rename the column in SQL.")
+		}
+		if len(f.Description) > maxDescription {
+			return bad(fmt.Sprintf("features[%d].description", i), "%d bytes are over the limit of %d", len(f.Description), maxDescription)
+		}
+		columns = append(columns, f.Name)
+	}
+	return distinct("features", columns)
+}
+
+// Validate refuses what no feature service may be. Error: fault.Invalid.
+func (s BundleSpec) Validate() error {
+	if err := checkText(s.Description, s.Tags); err != nil {
+		return err
+	}
+	if len(s.Features) == 0 {
+		return bad("features", "a feature service needs at least one feature")
+	}
+	if len(s.Features) > maxSelected {
+		return bad("features", "%d are over the limit of %d", len(s.Features), maxSelected)
+	}
+	for i, f := range s.Features {
+		if _, err := parseFeature(f); err != nil {
+			return fault.Wrap(err, "spec.features[%d]", i)
+		}
+	}
+	return nil
+}
+
+func (s Source) validate(field string) error {
+	switch {
+	case s.Dataset == "" && s.SQL == "":
+		return bad(field, "it needs a dataset or sql").WithHint("Write `dataset: weather`, or `sql: SELECT …`.")
+	case s.Dataset != "" && s.SQL != "":
+		return bad(field, "it has both a dataset and sql").WithHint("Use the dataset in the sql, and leave `dataset` out.")
+	case s.Dataset != "" && len(s.Inputs) > 0:
+		return bad(field+".inputs", "they are the tables of sql, and there is none")
+	case len(s.SQL) > maxSQL:
+		return bad(field+".sql", "%d bytes are over the limit of %d", len(s.SQL), maxSQL)
+	case len(s.Inputs) > maxInputs:
+		return bad(field+".inputs", "%d are over the limit of %d", len(s.Inputs), maxInputs)
+	}
+	return nil
+}
+
+// sources lists the datasets of the source by table; the table of a Dataset is
+// its name.
+func (s Source) sources() map[string]string {
+	if s.Dataset == "" {
+		return s.Inputs
+	}
+	name, _, _ := strings.Cut(s.Dataset, "@")
+	return map[string]string{name: s.Dataset}
+}
+
+// ttl is the time to live, which Validate has accepted.
+func (s ViewSpec) ttl() time.Duration {
+	d, _ := ParseTTL(s.TTL) // validated
+	return d
+}
+
+// featureTypes are the types of the features, in order.
+func (v View) featureTypes() []value.Type {
+	types := make([]value.Type, len(v.Features))
+	for i, f := range v.Features {
+		types[i], _ = typeOf("type", f.Type) // validated
+	}
+	return types
+}
+
+// feature finds a feature by name; −1 when there is none.
+func (v View) feature(name string) int {
+	return slices.IndexFunc(v.Features, func(f FieldSpec) bool { return f.Name == name })
+}
+
+// columns are all columns of the source that the view reads.
+func (v View) columns() []string {
+	var columns []string
+	for _, k := range v.Keys {
+		columns = append(columns, k.Name)
+	}
+	columns = append(columns, v.Timestamp)
+	if v.CreatedTimestamp != "" {
+		columns = append(columns, v.CreatedTimestamp)
+	}
+	for _, f := range v.Features {
+		columns = append(columns, f.Name)
+	}
+	return columns
+}
+
+// ParseTTL reads a duration such as "3h", "7d" or "1d12h"; units are w, d, h, m,
+// s and ms. Nothing and "0" are 0. Error: fault.Invalid.
+func ParseTTL(s string) (time.Duration, error) {
+	units := []struct {
+		name string
+		size time.Duration
+	}{{"ms", time.Millisecond}, {"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
+	if s == "" || s == "0" {
+		return 0, nil
+	}
+	total, rest := time.Duration(0), s
+next:
+	for rest != "" {
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+		n, err := strconv.ParseInt(rest[:digits], 10, 64)
+		if err != nil {
+			break
+		}
+		for _, u := range units {
+			if after, ok := strings.CutPrefix(rest[digits:], u.name); ok {
+				if n > int64(maxTTL/u.size) || total+time.Duration(n)*u.size > maxTTL {
+					return 0, fault.New(fault.Invalid, "duration %q is over the limit of 100 years", clip(s))
+				}
+				total += time.Duration(n) * u.size
+				rest = after
+				continue next
+			}
+		}
+		break
+	}
+	if rest != "" {
+		return 0, fault.New(fault.Invalid, "%q is not a duration", clip(s))
+	}
+	return total, nil
+}
+
+// bad is an error about a field of a spec.
+func bad(field, format string, args ...any) *fault.Error {
+	return fault.New(fault.Invalid, "spec.%s: %s", field, fmt.Sprintf(format, args...))
+}
+
+func typeOf(field, name string) (value.Type, error) {
+	var t value.Type
+	if err := t.UnmarshalText([]byte(name)); err != nil {
+		return 0, bad(field, "there is no type %q%s", clip(name), nearest(name, value.Names())).
+			WithHint("The types are %s.", strings.Join(value.Names(), ", "))
+	}
+	return t, nil
+}
+
+// distinct refuses empty, overlong and repeated names.
+func distinct(field string, names []string) error {
+	for i, n := range names {
+		if n == "" || len(n) > maxColumnName {
+			return bad(field, "%q is not the name of a column", clip(n))
+		}
+		if slices.Contains(names[:i], n) {
+			return bad(field, "%q is there twice", clip(n))
+		}
+	}
+	return nil
+}
+
+func checkText(description string, tags map[string]string) error {
+	if len(description) > maxDescription {
+		return bad("description", "%d bytes are over the limit of %d", len(description), maxDescription)
+	}
+	if len(tags) > maxTags {
+		return bad("tags", "%d are over the limit of %d", len(tags), maxTags)
+	}
+	for k, v := range tags {
+		if k == "" || len(k) > 250 || len(v) > 5000 {
+			return bad("tags", "tag %q: keys have 1 to 250 bytes, values at most 5000", clip(k))
+		}
+	}
+	return nil
+}
+
+// digestOf is the content digest of a definition.
+func digestOf(content any) (string, error) {
+	b, err := json.Marshal(content) // maps come sorted
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
+
+// nearest is `; did you mean "temp"?` when a name is close, else nothing.
+func nearest(name string, names []string) string {
+	best, distance := "", 1+len(name)/3
+	for _, n := range names {
+		if d := levenshtein.ComputeDistance(name, n); d <= distance {
+			best, distance = n, d-1
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return strings.ToValidUTF8(s[:80], "") + "…"
+	}
+	return s
+}
+
+func checkName(k Kind, name string) error {
+	return id.CheckName(map[Kind]string{EntityKind: "entity name", ViewKind: "feature view name", BundleKind: "feature service name"}[k], name)
+}

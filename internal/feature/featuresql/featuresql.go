@@ -1,0 +1,388 @@
+// Package featuresql keeps features' definitions, materialisations and training
+// sets in SQLite or PostgreSQL.
+package featuresql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+
+	"github.com/uptrace/bun"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations are the tables of this package.
+var Migrations = store.Migrations{Name: "feature", FS: sub()}
+
+func sub() fs.FS {
+	f, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	return f
+}
+
+// Store implements feature.Store.
+type Store struct{}
+
+var _ feature.Store = Store{}
+
+func found(err error, what string) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fault.New(fault.NotFound, "there is no such %s", what)
+	}
+	return err
+}
+
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // slices and structs of plain values always encode
+	}
+	return string(b)
+}
+
+type definitionRow struct {
+	bun.BaseModel `bun:"table:feature_definition,alias:d"`
+
+	Project   string `bun:",pk"`
+	Kind      string `bun:",pk"`
+	Name      string `bun:",pk"`
+	Version   int    `bun:",pk"`
+	Digest    string
+	Body      string
+	CreatedAt store.Time
+	CreatedBy string
+}
+
+func (r definitionRow) definition() feature.Definition {
+	return feature.Definition{Kind: feature.Kind(r.Kind), Body: json.RawMessage(r.Body), Header: feature.Header{
+		Project: project.Name(r.Project), Name: r.Name, Version: r.Version, Digest: r.Digest,
+		CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+	}}
+}
+
+func definitions(rows []definitionRow) []feature.Definition {
+	out := make([]feature.Definition, len(rows))
+	for i, r := range rows {
+		out[i] = r.definition()
+	}
+	return out
+}
+
+// InsertDefinition implements feature.Store.
+func (Store) InsertDefinition(ctx context.Context, tx *store.Tx, d feature.Definition) error {
+	_, err := tx.NewInsert().Model(&definitionRow{
+		Project: string(d.Project), Kind: string(d.Kind), Name: d.Name, Version: d.Version, Digest: d.Digest, Body: string(d.Body),
+		CreatedAt: store.At(d.CreatedAt), CreatedBy: d.CreatedBy,
+	}).Exec(ctx)
+	return err
+}
+
+// Definition implements feature.Store.
+func (Store) Definition(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string, version int) (feature.Definition, error) {
+	var r definitionRow
+	err := tx.NewSelect().Model(&r).Where("d.project = ? AND d.kind = ? AND d.name = ? AND d.version = ?", string(p), string(k), name, version).Scan(ctx)
+	return r.definition(), found(err, "definition")
+}
+
+// DefinitionByDigest implements feature.Store.
+func (Store) DefinitionByDigest(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name, digest string) (feature.Definition, error) {
+	var r definitionRow
+	err := tx.NewSelect().Model(&r).Where("d.project = ? AND d.kind = ? AND d.name = ? AND d.digest = ?", string(p), string(k), name, digest).Scan(ctx)
+	return r.definition(), found(err, "definition")
+}
+
+// Latest implements feature.Store.
+func (Store) Latest(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, after string, limit int) ([]feature.Definition, error) {
+	var rows []definitionRow
+	err := tx.NewSelect().Model(&rows).
+		Join("JOIN feature_alias a ON a.project = d.project AND a.kind = d.kind AND a.name = d.name AND a.version = d.version AND a.alias = 'latest'").
+		Where("d.project = ? AND d.kind = ? AND d.name > ?", string(p), string(k), after).OrderExpr("d.name").Limit(limit).Scan(ctx)
+	return definitions(rows), err
+}
+
+// Definitions implements feature.Store.
+func (Store) Definitions(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string, below, limit int) ([]feature.Definition, error) {
+	var rows []definitionRow
+	q := tx.NewSelect().Model(&rows).Where("d.project = ? AND d.kind = ? AND d.name = ?", string(p), string(k), name)
+	if below > 0 {
+		q = q.Where("d.version < ?", below)
+	}
+	err := q.OrderExpr("d.version DESC").Limit(limit).Scan(ctx)
+	return definitions(rows), err
+}
+
+// LastVersion implements feature.Store.
+func (Store) LastVersion(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string) (int, error) {
+	var last int
+	err := tx.NewRaw("SELECT COALESCE(MAX(version), 0) FROM feature_definition WHERE project = ? AND kind = ? AND name = ?", string(p), string(k), name).Scan(ctx, &last)
+	return last, err
+}
+
+// PutAlias implements feature.Store.
+func (Store) PutAlias(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name, alias string, version int) error {
+	_, err := tx.NewRaw(`INSERT INTO feature_alias (project, kind, name, alias, version) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT (project, kind, name, alias) DO UPDATE SET version = excluded.version`, string(p), string(k), name, alias, version).Exec(ctx)
+	return err
+}
+
+// Aliases implements feature.Store.
+func (Store) Aliases(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string) (map[string]int, error) {
+	var rows []struct {
+		Alias   string
+		Version int
+	}
+	err := tx.NewRaw("SELECT alias, version FROM feature_alias WHERE project = ? AND kind = ? AND name = ?", string(p), string(k), name).Scan(ctx, &rows)
+	out := make(map[string]int, len(rows))
+	for _, r := range rows {
+		out[r.Alias] = r.Version
+	}
+	return out, err
+}
+
+type runRow struct {
+	bun.BaseModel `bun:"table:feature_run,alias:r"`
+
+	ID             string `bun:",pk"`
+	Project        string
+	ViewName       string
+	Version        int
+	State          string
+	FromTime       store.Time
+	UntilTime      store.Time
+	Inputs         string
+	Residency      string
+	Classification string
+	RowCount       int64
+	Newest         store.Time
+	Stats          string
+	Error          string
+	Failures       int
+	CreatedAt      store.Time
+	CreatedBy      string
+	StartedAt      store.Time
+	EndedAt        store.Time
+	Attempt        int
+	Chain          string
+	NotBefore      store.Time
+}
+
+func rowOf(r feature.Run) *runRow {
+	return &runRow{
+		ID: string(r.ID), Project: string(r.Project), ViewName: r.View, Version: r.Version, State: string(r.State),
+		FromTime: store.At(r.From), UntilTime: store.At(r.Until), Inputs: encode(r.Inputs), Residency: encode(r.Residency),
+		Classification: string(r.Classification), RowCount: r.Rows, Newest: store.At(r.Newest), Stats: encode(r.Stats),
+		Error: r.Error, Failures: r.Failures, CreatedAt: store.At(r.CreatedAt), CreatedBy: r.CreatedBy,
+		StartedAt: store.At(r.StartedAt), EndedAt: store.At(r.EndedAt), Attempt: r.Attempt, Chain: r.Chain, NotBefore: store.At(r.NotBefore),
+	}
+}
+
+func (r runRow) run() (feature.Run, error) {
+	out := feature.Run{
+		ID: feature.RunID(r.ID), Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, State: feature.State(r.State),
+		From: r.FromTime.Time(), Until: r.UntilTime.Time(), Classification: project.Classification(r.Classification),
+		Rows: r.RowCount, Newest: r.Newest.Time(), Error: r.Error, Failures: r.Failures, CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+		StartedAt: r.StartedAt.Time(), EndedAt: r.EndedAt.Time(), Attempt: r.Attempt, Chain: r.Chain, NotBefore: r.NotBefore.Time(),
+	}
+	err := errors.Join(
+		json.Unmarshal([]byte(r.Inputs), &out.Inputs),
+		json.Unmarshal([]byte(r.Residency), &out.Residency),
+		json.Unmarshal([]byte(r.Stats), &out.Stats),
+	)
+	return out, fault.Wrap(err, "reading materialisation %s", r.ID)
+}
+
+func runs(rows []runRow) ([]feature.Run, error) {
+	out := make([]feature.Run, len(rows))
+	for i, r := range rows {
+		var err error
+		if out[i], err = r.run(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// InsertRun implements feature.Store.
+func (Store) InsertRun(ctx context.Context, tx *store.Tx, r feature.Run) error {
+	_, err := tx.NewInsert().Model(rowOf(r)).Exec(ctx)
+	return err
+}
+
+// open are the states that have not ended.
+var open = []string{string(feature.Queued), string(feature.Running)}
+
+// UpdateRun implements feature.Store.
+func (Store) UpdateRun(ctx context.Context, tx *store.Tx, r feature.Run, attempt int) error {
+	res, err := tx.NewUpdate().Model(rowOf(r)).
+		Column("state", "row_count", "newest", "stats", "error", "failures", "started_at", "ended_at", "attempt", "chain", "not_before").
+		Where("r.id = ? AND r.attempt = ? AND r.state IN (?)", string(r.ID), attempt, bun.In(open)).Exec(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n == 0 {
+		return fault.New(fault.Conflict, "materialisation %s has ended or was taken over", r.ID)
+	}
+	return err
+}
+
+// Run implements feature.Store.
+func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id feature.RunID) (feature.Run, error) {
+	var r runRow
+	if err := tx.NewSelect().Model(&r).Where("r.project = ? AND r.id = ?", string(p), string(id)).Scan(ctx); err != nil {
+		return feature.Run{}, found(err, "materialisation")
+	}
+	return r.run()
+}
+
+// Runs implements feature.Store.
+func (Store) Runs(ctx context.Context, tx *store.Tx, p project.Name, view string, version int, before feature.RunID, limit int) ([]feature.Run, error) {
+	var rows []runRow
+	q := tx.NewSelect().Model(&rows).Where("r.project = ? AND r.view_name = ? AND r.version = ?", string(p), view, version)
+	if before != "" {
+		q = q.Where("r.id < ?", string(before))
+	}
+	if err := q.OrderExpr("r.id DESC").Limit(limit).Scan(ctx); err != nil {
+		return nil, err
+	}
+	return runs(rows)
+}
+
+// OpenRuns implements feature.Store.
+func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.Run, error) {
+	var rows []runRow
+	if err := tx.NewSelect().Model(&rows).Where("r.state IN (?)", bun.In(open)).OrderExpr("r.id").Limit(limit).Scan(ctx); err != nil {
+		return nil, err
+	}
+	return runs(rows)
+}
+
+type onlineRow struct {
+	bun.BaseModel `bun:"table:feature_online,alias:o"`
+
+	Project        string `bun:",pk"`
+	ViewName       string `bun:",pk"`
+	Version        int    `bun:",pk"`
+	Residency      string
+	Classification string
+	Watermark      store.Time
+	Newest         store.Time
+	UpdatedAt      store.Time
+}
+
+func (r onlineRow) online() (feature.Online, error) {
+	o := feature.Online{
+		Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Classification: project.Classification(r.Classification),
+		Watermark: r.Watermark.Time(), Newest: r.Newest.Time(), UpdatedAt: r.UpdatedAt.Time(),
+	}
+	return o, fault.Wrap(json.Unmarshal([]byte(r.Residency), &o.Residency), "reading the online state of %s@%d", r.ViewName, r.Version)
+}
+
+// Online implements feature.Store.
+func (Store) Online(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) (feature.Online, error) {
+	var r onlineRow
+	if err := tx.NewSelect().Model(&r).Where("o.project = ? AND o.view_name = ? AND o.version = ?", string(p), view, version).Scan(ctx); err != nil {
+		return feature.Online{}, found(err, "online view")
+	}
+	return r.online()
+}
+
+// PutOnline implements feature.Store.
+func (Store) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) error {
+	_, err := tx.NewInsert().Model(&onlineRow{
+		Project: string(o.Project), ViewName: o.View, Version: o.Version, Residency: encode(o.Residency), Classification: string(o.Classification),
+		Watermark: store.At(o.Watermark), Newest: store.At(o.Newest), UpdatedAt: store.At(o.UpdatedAt),
+	}).On("CONFLICT (project, view_name, version) DO UPDATE").
+		Set("residency = EXCLUDED.residency").Set("classification = EXCLUDED.classification").Set("watermark = EXCLUDED.watermark").
+		Set("newest = EXCLUDED.newest").Set("updated_at = EXCLUDED.updated_at").Exec(ctx)
+	return err
+}
+
+// DeleteOnline implements feature.Store.
+func (Store) DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) error {
+	_, err := tx.NewRaw("DELETE FROM feature_online WHERE project = ? AND view_name = ? AND version = ?", string(p), view, version).Exec(ctx)
+	return err
+}
+
+// Onlines implements feature.Store.
+func (Store) Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]feature.Online, error) {
+	var rows []onlineRow
+	if err := tx.NewSelect().Model(&rows).Where("o.project = ?", string(p)).OrderExpr("o.view_name, o.version").Scan(ctx); err != nil {
+		return nil, err
+	}
+	out := make([]feature.Online, len(rows))
+	for i, r := range rows {
+		var err error
+		if out[i], err = r.online(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// PutTrainingSet implements feature.Store.
+func (Store) PutTrainingSet(ctx context.Context, tx *store.Tx, t feature.TrainingSet) error {
+	_, err := tx.NewRaw(`INSERT INTO feature_training_set (project, dataset, body, created_at) VALUES (?, ?, ?, ?)
+		ON CONFLICT (project, dataset) DO UPDATE SET body = excluded.body, created_at = excluded.created_at`,
+		string(t.Project), t.Dataset, encode(t), store.At(t.CreatedAt)).Exec(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.NewRaw("DELETE FROM feature_training_view WHERE project = ? AND dataset = ?", string(t.Project), t.Dataset).Exec(ctx); err != nil {
+		return err
+	}
+	for _, v := range t.Views {
+		name, version, err := feature.SplitRef(v.View)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.NewRaw("INSERT INTO feature_training_view (project, dataset, view_name, version) VALUES (?, ?, ?, ?)", string(t.Project), t.Dataset, name, version).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func trainingSet(body string) (feature.TrainingSet, error) {
+	var t feature.TrainingSet
+	return t, fault.Wrap(json.Unmarshal([]byte(body), &t), "reading a training set")
+}
+
+// TrainingSet implements feature.Store.
+func (Store) TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (feature.TrainingSet, error) {
+	var body string
+	if err := tx.NewRaw("SELECT body FROM feature_training_set WHERE project = ? AND dataset = ?", string(p), dataset).Scan(ctx, &body); err != nil {
+		return feature.TrainingSet{}, found(err, "training set")
+	}
+	return trainingSet(body)
+}
+
+// TrainingSets implements feature.Store.
+func (Store) TrainingSets(ctx context.Context, tx *store.Tx, p project.Name, view string, version, limit int) ([]feature.TrainingSet, error) {
+	var bodies []string
+	err := tx.NewRaw(`SELECT t.body FROM feature_training_set t JOIN feature_training_view v ON v.project = t.project AND v.dataset = t.dataset
+		WHERE v.project = ? AND v.view_name = ? AND v.version = ? ORDER BY t.created_at DESC, t.dataset DESC LIMIT ?`,
+		string(p), view, version, limit).Scan(ctx, &bodies)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]feature.TrainingSet, len(bodies))
+	for i, b := range bodies {
+		if out[i], err = trainingSet(b); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

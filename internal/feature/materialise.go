@@ -1,0 +1,736 @@
+package feature
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// RunID names a materialisation: "fmr_01J…".
+type RunID string
+
+// State of a materialisation.
+//
+//	queued → running → succeeded | failed | cancelled
+//	  ▲         │
+//	  └─────────┘ a passing error, or the end of the server: it goes on from
+//	              where it was
+type State string
+
+// The states.
+const (
+	Queued    State = "queued"
+	Running   State = "running"
+	Succeeded State = "succeeded"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+)
+
+// Ended reports whether the state is final.
+func (s State) Ended() bool { return s == Succeeded || s == Failed || s == Cancelled }
+
+// Run is one materialisation of a view version: every row of its source with an
+// event in [From, Until], in the order of key and time.
+type Run struct {
+	ID      RunID        `json:"id"`
+	Project project.Name `json:"project"`
+	View    string       `json:"view"`
+	Version int          `json:"version"`
+	State   State        `json:"state"`
+	From    time.Time    `json:"from,omitzero"` // zero: from the beginning
+	Until   time.Time    `json:"until"`
+	// Inputs are the exact versions that are read, fixed when it was asked for.
+	Inputs         []InputRef             `json:"inputs"`
+	Residency      residency.Label        `json:"residency"`
+	Classification project.Classification `json:"classification"`
+	Rows           int64                  `json:"rows"` // written so far
+	Newest         time.Time              `json:"newest_event,omitzero"`
+	Stats          offline.Stats          `json:"stats"`
+	Error          string                 `json:"error,omitempty"` // why it failed, or waits to go on
+	Failures       int                    `json:"failures,omitempty"`
+	CreatedAt      time.Time              `json:"created_at"`
+	CreatedBy      string                 `json:"created_by"`
+	StartedAt      time.Time              `json:"started_at,omitzero"`
+	EndedAt        time.Time              `json:"ended_at,omitzero"`
+
+	// Attempt counts those who took the run up; it keeps a former one out.
+	Attempt int `json:"-"`
+	// Chain is a digest of the rows written so far, to go on only from the same.
+	Chain     string    `json:"-"`
+	NotBefore time.Time `json:"-"` // of a next attempt
+}
+
+func (r Run) ref() string { return Header{Name: r.View, Version: r.Version}.Ref() }
+
+func (r Run) table() online.Table {
+	return online.Table{Project: string(r.Project), View: r.View, Version: r.Version}
+}
+
+const (
+	maxRunTime  = 6 * time.Hour    // of one attempt
+	retryPause  = 10 * time.Second // between looks for work
+	maxFailures = 5                // attempts that end in a passing error
+	chunkBytes  = 8 << 20
+	openRuns    = 1000 // looked at in one go
+)
+
+// MaterialiseRequest asks for the rows of a view to be brought online.
+type MaterialiseRequest struct {
+	Project project.Name
+	View    string    // a ref
+	From    time.Time // zero: from the beginning
+	Until   time.Time // zero: now
+}
+
+// Materialise queues a materialisation and returns it; the background loop runs
+// it. Asking again for what is under way returns that. Needs
+// feature.materialise, and to see the sources. Errors: fault.Invalid for a range
+// that is empty or ends in the future; fault.Conflict when another range of the
+// view is under way, or a source was rejected; fault.PermissionDenied when the
+// online store's zone may not hold the view.
+func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, error) {
+	if err := s.allow(ctx, ActionMaterialise, r.Project, r.View); err != nil {
+		return Run{}, err
+	}
+	if err := noEmptyProject(r.Project); err != nil {
+		return Run{}, err
+	}
+	if r.Until.IsZero() {
+		r.Until = s.now()
+	}
+	if horizon := s.cfg.Online.Horizon(); r.Until.After(horizon) {
+		return Run{}, fault.New(fault.Invalid, "until %s is in the future", r.Until.UTC().Format(time.RFC3339)).
+			WithHint("Materialise up to now, and again later.")
+	}
+	if !r.From.IsZero() && r.From.After(r.Until) {
+		return Run{}, fault.New(fault.Invalid, "from %s is after until %s", r.From.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339))
+	}
+	var v View
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, r.Project, ViewKind, r.View)
+		if err != nil {
+			return err
+		}
+		v, err = d.view()
+		return err
+	})
+	if err != nil {
+		return Run{}, err
+	}
+	inputs, err := s.pin(ctx, r.Project, v.Source)
+	if err != nil {
+		return Run{}, fault.Wrap(err, "source of feature view %s", v.Ref())
+	}
+	run := Run{
+		ID: RunID(id.New("fmr")), Project: r.Project, View: v.Name, Version: v.Version, State: Queued,
+		From: store.At(r.From).Time(), Until: store.At(r.Until).Time(), Inputs: refsOf(inputs),
+		CreatedAt: store.At(s.now()).Time(), CreatedBy: identity.From(ctx).ID,
+	}
+	if run.Residency, run.Classification, err = origin(inputs); err != nil {
+		return Run{}, err
+	}
+	if err := s.pass(ctx, ActionMaterialise, r.Project, v.Ref(), run.Residency); err != nil {
+		return Run{}, err
+	}
+	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		return s.queue(ctx, tx, &run)
+	})
+	return run, fault.Wrap(err, "materialising %s", v.Ref())
+}
+
+// queue keeps a new run, or replaces it by the one that does the same.
+func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run) error {
+	last, err := s.cfg.Store.Runs(ctx, tx, run.Project, run.View, run.Version, "", 1)
+	if err != nil {
+		return err
+	}
+	if len(last) > 0 && !last[0].State.Ended() {
+		if last[0].From.Equal(run.From) && last[0].Until.Equal(run.Until) {
+			*run = last[0]
+			return nil
+		}
+		return fault.New(fault.Conflict, "materialisation %s of %s is under way", last[0].ID, run.ref()).
+			WithHint("Wait until it has ended, or cancel it.")
+	}
+	if err := s.cfg.Store.InsertRun(ctx, tx, *run); err != nil {
+		return err
+	}
+	tx.OnCommit(s.loop.Wake)
+	return audit.Append(ctx, tx, audit.Entry{
+		Project: string(run.Project), Action: string(ActionMaterialise), Object: objectKind + " view " + run.ref(),
+		Detail: map[string]any{"run": run.ID, "until": run.Until, "inputs": run.Inputs},
+	})
+}
+
+// RunOnce carries on every materialisation that has not ended; the background
+// loop calls it, and tests do. While another process does it, nothing happens.
+func (s *Service) RunOnce(ctx context.Context) error {
+	err := s.alone(ctx, s.runAll)
+	if errors.Is(err, errElsewhere) {
+		return nil
+	}
+	return err
+}
+
+// leaseTime is how long others wait for a process that vanished.
+const leaseTime = 15 * time.Second
+
+var errElsewhere = errors.New("another process writes to the online store")
+
+// alone runs fn as the only process that changes online rows.
+func (s *Service) alone(ctx context.Context, fn func(ctx context.Context) error) error {
+	if !s.cfg.DB.Shared() {
+		return fn(ctx)
+	}
+	lease, err := s.cfg.DB.Lease(ctx, "feature.materialise", rand.Text()[:8], leaseTime)
+	if fault.Is(err, fault.Conflict) {
+		return errElsewhere
+	}
+	if err != nil {
+		return err
+	}
+	return lease.Keep(ctx, fn)
+}
+
+// occupy reserves a view version's online rows within this process; release is
+// nil when somebody has them.
+func (s *Service) occupy(p project.Name, ref string) (release func()) {
+	key := string(p) + "/" + ref
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy[key] {
+		return nil
+	}
+	s.busy[key] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.busy, key)
+	}
+}
+
+func (s *Service) runAll(ctx context.Context) error {
+	var open []Run
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		open, err = s.cfg.Store.OpenRuns(ctx, tx, openRuns)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range open {
+		if s.now().Before(r.NotBefore) {
+			continue
+		}
+		if err := s.take(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take makes one attempt at a run and records how it ended. Its error is one of
+// the database, or of the end of ctx, after which the run goes on another time.
+func (s *Service) take(ctx context.Context, r Run) error {
+	release := s.occupy(r.Project, r.ref())
+	if release == nil {
+		return nil // being cleared; it comes again
+	}
+	defer release()
+	err := s.attempt(ctx, &r)
+	if err == nil || errors.Is(err, errFenced) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.log.WarnContext(ctx, "a materialisation failed", slog.String("run", string(r.ID)), slog.String("view", r.ref()), slog.Any("error", err))
+	passing := fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout) || fault.Is(err, fault.Exhausted)
+	r.Failures++
+	r.Error = err.Error()
+	if passing && r.Failures < maxFailures {
+		r.State = Queued
+		r.NotBefore = s.now().Add(time.Second << r.Failures)
+		return s.keep(ctx, &r, nil)
+	}
+	return s.end(ctx, &r, Failed)
+}
+
+// errFenced ends an attempt whose run was cancelled or taken over.
+var errFenced = errors.New("the materialisation is no longer ours")
+
+// keep records a run's progress, with more in the same transaction.
+func (s *Service) keep(ctx context.Context, r *Run, more func(ctx context.Context, tx *store.Tx) error) error {
+	err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		err := s.cfg.Store.UpdateRun(ctx, tx, *r, r.Attempt)
+		if fault.Is(err, fault.Conflict) {
+			return errFenced
+		}
+		if err != nil || more == nil {
+			return err
+		}
+		return more(ctx, tx)
+	})
+	if errors.Is(err, errFenced) {
+		return errFenced
+	}
+	return err
+}
+
+// attempt writes the rows that are not written yet, and ends the run.
+func (s *Service) attempt(ctx context.Context, r *Run) error {
+	v, err := s.claim(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := s.pass(ctx, ActionMaterialise, r.Project, r.ref(), r.Residency); err != nil {
+		return err
+	}
+	within := offline.Range{From: math.MinInt64, To: r.Until.UnixMicro()}
+	if !r.From.IsZero() {
+		within.From = r.From.UnixMicro()
+	}
+	rows, err := offline.Sort(ctx, s.offline(v, r.Inputs, nil), within, s.cfg.Join)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // nameless temporary files
+	w := &writer{s: s, run: r, done: r.Rows, chain: r.Chain}
+	for rows.Next() {
+		if err := w.add(ctx, rows.Row()); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if err := w.flush(ctx); err != nil {
+		return err
+	}
+	if w.seen < w.done { // the source has shrunk: it is not the same
+		return w.restart(ctx)
+	}
+	r.Stats = rows.Stats
+	return s.end(ctx, r, Succeeded)
+}
+
+// claim makes the run this attempt's, and notes what the online store will hold
+// before the first row is there.
+func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
+	before := r.Attempt
+	r.Attempt++
+	r.State, r.Error = Running, ""
+	if r.StartedAt.IsZero() {
+		r.StartedAt = store.At(s.now()).Time()
+	}
+	var v View
+	err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		err := s.cfg.Store.UpdateRun(ctx, tx, *r, before)
+		if fault.Is(err, fault.Conflict) {
+			return errFenced
+		}
+		if err != nil {
+			return err
+		}
+		d, err := s.cfg.Store.Definition(ctx, tx, r.Project, ViewKind, r.View, r.Version)
+		if err != nil {
+			return err
+		}
+		if v, err = d.view(); err != nil {
+			return err
+		}
+		o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			o = Online{Project: r.Project, View: r.View, Version: r.Version, Residency: r.Residency, Classification: r.Classification}
+		case err != nil:
+			return err
+		default:
+			if o.Residency, err = residency.Derive(
+				residency.Parent{Name: "the online rows of " + r.ref(), Label: o.Residency},
+				residency.Parent{Name: "its source now", Label: r.Residency}); err != nil {
+				return err
+			}
+			o.Classification = project.Strictest(o.Classification, r.Classification)
+		}
+		o.UpdatedAt = store.At(s.now()).Time()
+		tx.OnCommit(s.plans.forget)
+		return s.cfg.Store.PutOnline(ctx, tx, o)
+	})
+	if errors.Is(err, errFenced) {
+		return v, errFenced
+	}
+	if err != nil {
+		r.Attempt = before
+	}
+	return v, err
+}
+
+// end records the end of a run.
+func (s *Service) end(ctx context.Context, r *Run, state State) error {
+	r.State, r.EndedAt = state, store.At(s.now()).Time()
+	name := EventMaterialised
+	if state != Succeeded {
+		name = EventFailed
+	}
+	return s.keep(ctx, r, func(ctx context.Context, tx *store.Tx) error {
+		if state == Succeeded {
+			if err := s.advance(ctx, tx, r); err != nil {
+				return err
+			}
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(r.Project), Action: string(ActionMaterialise), Object: objectKind + " view " + r.ref(), Reason: r.Error,
+			Detail: map[string]any{"run": r.ID, "state": state, "rows": r.Rows},
+		}); err != nil {
+			return err
+		}
+		tx.OnCommit(s.announce)
+		return event.Publish(ctx, tx, string(r.Project), name, RunEnded{ID: r.ID, View: r.ref(), State: state, Rows: r.Rows, Error: r.Error})
+	})
+}
+
+// advance moves the view's watermark to what a run has brought.
+func (s *Service) advance(ctx context.Context, tx *store.Tx, r *Run) error {
+	o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+	if err != nil {
+		return err
+	}
+	whole := r.From.IsZero() || !o.Watermark.IsZero() && !r.From.After(o.Watermark)
+	if whole && r.Until.After(o.Watermark) {
+		o.Watermark = r.Until
+	}
+	if r.Newest.After(o.Newest) {
+		o.Newest = r.Newest
+	}
+	o.UpdatedAt = r.EndedAt
+	tx.OnCommit(s.plans.forget)
+	return s.cfg.Store.PutOnline(ctx, tx, o)
+}
+
+// announce tells those who wait that a run has ended.
+func (s *Service) announce() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ended)
+	s.ended = make(chan struct{})
+}
+
+// writer writes rows in chunks and records each. What an earlier attempt wrote
+// is passed over, if it is the same.
+type writer struct {
+	s     *Service
+	run   *Run
+	done  int64  // rows written by earlier attempts
+	chain string // their digest
+	seen  int64
+	now   string // digest of the rows seen
+	rows  []online.Row
+	arena []byte
+	bytes int
+}
+
+// add takes a row, whose slices it copies.
+func (w *writer) add(ctx context.Context, r offline.Row) error {
+	w.rows = append(w.rows, online.Row{Key: w.copy(r.Key), Event: r.Event, Created: r.Created, Packed: w.copy(r.Packed)})
+	w.bytes += len(r.Key) + len(r.Packed)
+	if len(w.rows) < w.s.cfg.ChunkRows && w.bytes < chunkBytes {
+		return nil
+	}
+	return w.flush(ctx)
+}
+
+func (w *writer) copy(b []byte) []byte {
+	at := len(w.arena)
+	w.arena = append(w.arena, b...)
+	return w.arena[at:len(w.arena):len(w.arena)]
+}
+
+func (w *writer) flush(ctx context.Context) error {
+	if len(w.rows) == 0 {
+		return nil
+	}
+	w.seen += int64(len(w.rows))
+	w.now = chain(w.now, w.rows)
+	if w.seen > w.done {
+		if err := w.write(ctx); err != nil {
+			return err
+		}
+	} else if w.seen == w.done && w.now != w.chain {
+		return w.restart(ctx)
+	}
+	w.rows, w.arena, w.bytes = w.rows[:0], w.arena[:0], 0
+	return nil
+}
+
+func (w *writer) write(ctx context.Context) error {
+	r := w.run
+	if r.Rows != w.seen-int64(len(w.rows)) {
+		// The earlier attempts' rows end inside this chunk: it was cut elsewhere.
+		return w.restart(ctx)
+	}
+	if err := w.s.cfg.Online.Write(ctx, r.table(), w.rows); err != nil {
+		return err
+	}
+	for i := range w.rows {
+		if at := time.UnixMicro(w.rows[i].Event).UTC(); at.After(r.Newest) {
+			r.Newest = at
+		}
+	}
+	r.Rows, r.Chain = w.seen, w.now
+	return w.s.keep(ctx, r, nil)
+}
+
+// restart forgets what was written: the source gives other rows than before, and
+// writing all of them is right in any case.
+func (w *writer) restart(ctx context.Context) error {
+	r := w.run
+	r.Rows, r.Chain = 0, ""
+	if err := w.s.keep(ctx, r, nil); err != nil {
+		return err
+	}
+	return fault.New(fault.Unavailable, "the source of %s gave other rows than when it was read before", r.ref()).
+		WithHint("Make the view's SQL deterministic: order what it ranks, and use no random or current values.")
+}
+
+// chain is the digest of rows after those with a digest.
+func chain(before string, rows []online.Row) string {
+	h := sha256.New()
+	h.Write([]byte(before))
+	var b []byte
+	for i := range rows {
+		b = binary.AppendUvarint(b[:0], uint64(len(rows[i].Key)))
+		b = append(b, rows[i].Key...)
+		b = binary.BigEndian.AppendUint64(b, uint64(rows[i].Event))   //nolint:gosec // the bits are meant
+		b = binary.BigEndian.AppendUint64(b, uint64(rows[i].Created)) //nolint:gosec // the bits are meant
+		b = binary.AppendUvarint(b, uint64(len(rows[i].Packed)))
+		h.Write(append(b, rows[i].Packed...))
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Run finds a materialisation. Needs feature.read.
+func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
+		return Run{}, err
+	}
+	if err := id.Check("fmr", string(run)); err != nil {
+		return Run{}, err
+	}
+	var r Run
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		r, err = s.cfg.Store.Run(ctx, tx, p, run)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		return r, fault.New(fault.NotFound, "there is no materialisation %s in project %s", run, p)
+	}
+	return r, err
+}
+
+// WaitRun waits until a materialisation has ended. Needs feature.read.
+func (s *Service) WaitRun(ctx context.Context, p project.Name, run RunID) (Run, error) {
+	for {
+		s.mu.Lock()
+		ended := s.ended
+		s.mu.Unlock()
+		r, err := s.Run(ctx, p, run)
+		if err != nil || r.State.Ended() {
+			return r, err
+		}
+		timer := time.NewTimer(time.Second) // another process may end it
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return r, ctx.Err()
+		case <-ended:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// CancelRun ends a materialisation; what it has written stays. Cancelling one
+// that has ended changes nothing. Needs feature.materialise.
+func (s *Service) CancelRun(ctx context.Context, p project.Name, run RunID) (Run, error) {
+	if err := s.allow(ctx, ActionMaterialise, p, ""); err != nil {
+		return Run{}, err
+	}
+	if err := id.Check("fmr", string(run)); err != nil {
+		return Run{}, err
+	}
+	var r Run
+	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		if r, err = s.cfg.Store.Run(ctx, tx, p, run); err != nil || r.State.Ended() {
+			return err
+		}
+		r.State, r.EndedAt = Cancelled, store.At(s.now()).Time()
+		if err := s.cfg.Store.UpdateRun(ctx, tx, r, r.Attempt); err != nil {
+			return err
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionMaterialise), Object: objectKind + " view " + r.ref(),
+			Detail: map[string]any{"run": r.ID, "state": r.State, "rows": r.Rows},
+		}); err != nil {
+			return err
+		}
+		tx.OnCommit(s.announce)
+		return event.Publish(ctx, tx, string(p), EventFailed, RunEnded{ID: r.ID, View: r.ref(), State: r.State, Rows: r.Rows})
+	})
+	if fault.Is(err, fault.NotFound) {
+		return r, fault.New(fault.NotFound, "there is no materialisation %s in project %s", run, p)
+	}
+	return r, err
+}
+
+// Freshness is what the online store holds of a view version, and how it goes on.
+type Freshness struct {
+	Online
+	Materialised bool `json:"materialised"` // false: the rest is empty
+	// Lag is how long ago the watermark was; zero without a watermark.
+	Lag time.Duration `json:"lag_ns,omitempty"`
+	// Last is the newest materialisation, which may be under way.
+	Last *Run `json:"last_run,omitempty"`
+}
+
+// Freshness tells how far a view version is behind. Needs feature.read.
+func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (Freshness, error) {
+	if err := s.allow(ctx, ActionRead, p, view); err != nil {
+		return Freshness{}, err
+	}
+	var f Freshness
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		f = Freshness{}
+		d, err := s.find(ctx, tx, p, ViewKind, view)
+		if err != nil {
+			return err
+		}
+		o, err := s.cfg.Store.Online(ctx, tx, p, d.Name, d.Version)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		f.Materialised, f.Online = err == nil, o
+		f.Online.Project, f.Online.View, f.Online.Version = p, d.Name, d.Version
+		runs, err := s.cfg.Store.Runs(ctx, tx, p, d.Name, d.Version, "", 1)
+		if len(runs) > 0 {
+			f.Last = &runs[0]
+		}
+		return err
+	})
+	if !f.Watermark.IsZero() {
+		f.Lag = s.now().Sub(f.Watermark)
+	}
+	return f, err
+}
+
+// Freshnesses tells it of every view version that is online, for metrics; last
+// runs are left out. Needs feature.read.
+func (s *Service) Freshnesses(ctx context.Context, p project.Name) ([]Freshness, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
+		return nil, err
+	}
+	var out []Freshness
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		out = nil
+		all, err := s.cfg.Store.Onlines(ctx, tx, p)
+		for _, o := range all {
+			f := Freshness{Online: o, Materialised: true}
+			if !o.Watermark.IsZero() {
+				f.Lag = s.now().Sub(o.Watermark)
+			}
+			out = append(out, f)
+		}
+		return err
+	})
+	return out, err
+}
+
+// Runs lists the materialisations of a view version, newest first, before an id.
+// Needs feature.read.
+func (s *Service) Runs(ctx context.Context, p project.Name, view string, before RunID, limit int) ([]Run, error) {
+	if err := s.allow(ctx, ActionRead, p, view); err != nil {
+		return nil, err
+	}
+	var runs []Run
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, p, ViewKind, view)
+		if err != nil {
+			return err
+		}
+		runs, err = s.cfg.Store.Runs(ctx, tx, p, d.Name, d.Version, before, pageSize(limit))
+		return err
+	})
+	return runs, err
+}
+
+// Clear removes the online rows of a view version. Reads refuse it at once.
+// Needs feature.materialise. Error: fault.Conflict while it is materialised.
+func (s *Service) Clear(ctx context.Context, p project.Name, view string) error {
+	if err := s.allow(ctx, ActionMaterialise, p, view); err != nil {
+		return err
+	}
+	err := s.alone(ctx, func(ctx context.Context) error { return s.clear(ctx, p, view) })
+	if errors.Is(err, errElsewhere) {
+		return fault.New(fault.Conflict, "another process is materialising").WithHint("Try again when it has ended.")
+	}
+	return err
+}
+
+func (s *Service) clear(ctx context.Context, p project.Name, view string) error {
+	var h Header
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, p, ViewKind, view)
+		h = d.Header
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	release := s.occupy(p, h.Ref())
+	if release == nil {
+		return fault.New(fault.Conflict, "%s is being materialised", h.Ref()).WithHint("Cancel the materialisation first.")
+	}
+	defer release()
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		runs, err := s.cfg.Store.Runs(ctx, tx, p, h.Name, h.Version, "", 1)
+		if err != nil {
+			return err
+		}
+		if len(runs) > 0 && !runs[0].State.Ended() {
+			return fault.New(fault.Conflict, "materialisation %s of %s is under way", runs[0].ID, h.Ref()).WithHint("Cancel it first.")
+		}
+		if err := s.cfg.Store.DeleteOnline(ctx, tx, p, h.Name, h.Version); err != nil {
+			return err
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionMaterialise), Object: objectKind + " view " + h.Ref(), Detail: map[string]any{"cleared": true},
+		}); err != nil {
+			return err
+		}
+		tx.OnCommit(s.plans.forget)
+		return event.Publish(ctx, tx, string(p), EventCleared, Applied{Kind: ViewKind, Ref: h.Ref(), Digest: h.Digest})
+	})
+	if err != nil {
+		return err
+	}
+	return s.cfg.Online.Drop(ctx, online.Table{Project: string(p), View: h.Name, Version: h.Version})
+}

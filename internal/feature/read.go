@@ -1,0 +1,266 @@
+package feature
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// OnlineRequest asks for the features of entities.
+type OnlineRequest struct {
+	Project project.Name
+	Selection
+	// Entities has a row for each entity: join key → value, as JSON decodes it
+	// (with or without numbers kept as text). A join key that is null or missing
+	// in a row is NULL: its features are NOT_FOUND.
+	Entities []map[string]any
+	// AsOf replays what the answer was at a past time; zero asks for now.
+	AsOf time.Time
+}
+
+// OnlineAnswer has a column for each feature asked for, in that order, with a
+// value for each entity in the order of the request.
+type OnlineAnswer struct {
+	AsOf    time.Time `json:"as_of"`
+	Views   []string  `json:"views"`             // the exact versions
+	Service string    `json:"service,omitempty"` // "delay@2", when it was asked for
+	Columns []Column  `json:"columns"`
+}
+
+// Column is a feature of many entities. EventTimes are zero where there is no
+// row.
+type Column struct {
+	Name       string          `json:"name"`
+	Feature    string          `json:"feature"` // "weather@2:temp"
+	Type       string          `json:"type"`
+	Values     []value.Value   `json:"values"`
+	Statuses   []online.Status `json:"statuses"`
+	EventTimes []time.Time     `json:"event_timestamps"`
+}
+
+// Limits of one read.
+const (
+	maxEntities = 10_000
+	maxCells    = 5_000_000
+)
+
+// Online answers with the features of entities, as of now or of a past time.
+// Needs feature.online, or feature.history for a past time, on each view. Errors:
+// fault.Invalid for a wrong selection, an unknown join key or a value of another
+// type; fault.Conflict for a view that is not online; fault.Gone when a view's
+// key was destroyed.
+func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, error) {
+	action, at := ActionOnline, s.now()
+	if !r.AsOf.IsZero() {
+		action, at = ActionHistory, r.AsOf
+	}
+	if len(r.Entities) > maxEntities {
+		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", len(r.Entities), maxEntities).
+			WithHint("Ask in several requests.")
+	}
+	pl, err := s.resolve(ctx, r.Project, r.Selection)
+	if err != nil {
+		return OnlineAnswer{}, err
+	}
+	if len(pl.names)*len(r.Entities) > maxCells {
+		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d features of %d entities are over the limit of %d values", len(pl.names), len(r.Entities), maxCells).
+			WithHint("Ask in several requests.")
+	}
+	if err := s.admit(ctx, action, r.Project, pl); err != nil {
+		return OnlineAnswer{}, err
+	}
+	keys, err := pl.entityKeys(r.Entities)
+	if err != nil {
+		return OnlineAnswer{}, err
+	}
+	at = at.Truncate(time.Microsecond).UTC()
+	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, Columns: make([]Column, len(pl.names))}
+	for i, v := range pl.views {
+		if err := s.readView(ctx, v, keys[i], at, answer.Columns); err != nil {
+			return OnlineAnswer{}, err
+		}
+	}
+	for i := range answer.Columns {
+		answer.Columns[i].Name, answer.Columns[i].Type = pl.names[i], pl.types[i]
+	}
+	if err := s.journal(ctx, action, r.Project, pl, keys, at); err != nil {
+		return OnlineAnswer{}, err
+	}
+	return answer, nil
+}
+
+// admit passes a read of the online store through its doors.
+func (s *Service) admit(ctx context.Context, action policy.Action, p project.Name, pl *plan) error {
+	for i, v := range pl.views {
+		o := pl.online[i]
+		if err := s.cfg.Authorizer.Allow(ctx, action, policy.Object{
+			Project: string(p), Kind: objectKind, Name: v.view.Ref(), Classification: string(o.Classification), Residency: o.Residency,
+		}); err != nil {
+			return err
+		}
+		if o.View == "" {
+			return fault.New(fault.Conflict, "feature view %s is not online", v.view.Ref()).
+				WithHint("Materialise it: falaj feature materialise %s.", v.view.Ref())
+		}
+		if err := s.pass(ctx, action, p, v.view.Ref(), o.Residency); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// journal records the read of confidential or restricted views, one entry for
+// the batch, and returns when it is synced.
+func (s *Service) journal(ctx context.Context, action policy.Action, p project.Name, pl *plan, keys [][][]byte, at time.Time) error {
+	class := project.Public
+	var views []string
+	h := sha256.New()
+	rows := 0
+	for i, v := range pl.views {
+		if c := pl.online[i].Classification; c.Journalled() {
+			class = project.Strictest(class, c)
+			views = append(views, v.view.Ref())
+			for _, k := range keys[i] {
+				h.Write([]byte{byte(len(k))})
+				h.Write(k)
+			}
+			rows = max(rows, len(keys[i]))
+		}
+	}
+	if len(views) == 0 {
+		return nil
+	}
+	object := objectKind + " view " + views[0]
+	return audit.RecordRead(ctx, s.cfg.Journal, string(class), audit.Entry{
+		Project: string(p), Action: string(action), Object: object,
+		Detail: map[string]any{
+			"views": views, "entities": rows, "keys_digest": "sha256:" + hex.EncodeToString(h.Sum(nil)),
+			"as_of": at, "classification": class,
+		},
+	})
+}
+
+// entityKeys makes the key of each entity for each view; nil where a part is
+// NULL.
+func (pl *plan) entityKeys(entities []map[string]any) ([][][]byte, error) {
+	known := map[string]bool{} // whether any entity gives it
+	for _, v := range pl.views {
+		for _, k := range v.view.Keys {
+			known[k.Name] = false
+		}
+	}
+	for i, e := range entities {
+		for name := range e {
+			if _, ok := known[name]; ok {
+				known[name] = true
+			} else {
+				names := make([]string, 0, len(known))
+				for k := range known {
+					names = append(names, k)
+				}
+				return nil, fault.New(fault.Invalid, "entity %d: %q is no join key of these features%s", i+1, clip(name), nearest(name, names)).
+					WithHint("Their join keys are %s.", clipList(names))
+			}
+		}
+	}
+	out := make([][][]byte, len(pl.views))
+	for i, v := range pl.views {
+		for _, k := range v.view.Keys {
+			if !known[k.Name] && len(entities) > 0 {
+				return nil, fault.New(fault.Invalid, "no entity gives the join key %q of feature view %s", k.Name, v.view.Ref())
+			}
+		}
+		out[i] = make([][]byte, len(entities))
+		for n, e := range entities {
+			var key []byte
+			for _, k := range v.view.Keys {
+				x, err := parseKey(k.Type, e[k.Name])
+				if err != nil {
+					return nil, fault.Wrap(err, "entity %d: join key %s", n+1, k.Name)
+				}
+				if x.IsNull() {
+					key = nil
+					break
+				}
+				key = value.AppendKey(key, x)
+			}
+			out[i][n] = key
+		}
+	}
+	return out, nil
+}
+
+// parseKey reads a join key. Other than features, keys may come as text whatever
+// their type: command lines and URLs have nothing else.
+func parseKey(t value.Type, x any) (value.Value, error) {
+	text, ok := x.(string)
+	if !ok {
+		return value.Parse(t, x)
+	}
+	switch t {
+	case value.Int64:
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return value.OfInt(n), nil
+		}
+	case value.Bool:
+		if b, err := strconv.ParseBool(text); err == nil {
+			return value.OfBool(b), nil
+		}
+	default:
+	}
+	return value.Parse(t, x)
+}
+
+// readView fills the columns of one view.
+func (s *Service) readView(ctx context.Context, v picked, keys [][]byte, at time.Time, columns []Column) error {
+	table := online.Table{Project: string(v.view.Project), View: v.view.Name, Version: v.view.Version}
+	answers, err := s.cfg.Online.Read(ctx, table, online.Query{Keys: keys, At: at, TTL: v.view.ttl()})
+	if err != nil {
+		return err
+	}
+	types := v.view.featureTypes()
+	row := make([]value.Value, len(types))
+	for i, f := range v.features {
+		columns[v.order[i]] = Column{
+			Feature: v.view.Ref() + ":" + v.view.Features[f].Name,
+			Values:  make([]value.Value, len(keys)), Statuses: make([]online.Status, len(keys)), EventTimes: make([]time.Time, len(keys)),
+		}
+	}
+	for n, a := range answers {
+		if a.Status == online.Present {
+			if err := value.DecodeRow(a.Packed, types, row); err != nil {
+				return err
+			}
+		}
+		for i, f := range v.features {
+			c := &columns[v.order[i]]
+			c.Values[n], c.Statuses[n], c.EventTimes[n] = value.Null(types[f]), a.Status, a.Event
+			if a.Status != online.Present {
+				continue
+			}
+			c.Values[n] = row[f]
+			if row[f].IsNull() {
+				c.Statuses[n] = online.NullValue
+			}
+		}
+	}
+	return nil
+}
+
+// micros is an instant as the online store compares it.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return math.MinInt64
+	}
+	return t.UnixMicro()
+}

@@ -1,0 +1,245 @@
+package feature
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Selection asks for features: by a feature service, or one by one.
+type Selection struct {
+	Service  string   `json:"service,omitempty" doc:"Feature service, such as delay or delay@2"`
+	Features []string `json:"features,omitempty" doc:"Features, such as weather:temp; instead of service"`
+	// FullNames makes the output names view__feature.
+	FullNames bool `json:"full_feature_names,omitempty" doc:"Name the columns view__feature instead of feature"`
+}
+
+func (s Selection) validate() error {
+	switch {
+	case s.Service == "" && len(s.Features) == 0:
+		return fault.New(fault.Invalid, "no features are asked for").WithHint("Name a feature service, or features such as weather:temp.")
+	case s.Service != "" && len(s.Features) > 0:
+		return fault.New(fault.Invalid, "both a feature service and features are given").WithHint("Use one of them.")
+	case len(s.Features) > maxSelected:
+		return fault.New(fault.Invalid, "%d features are over the limit of %d", len(s.Features), maxSelected)
+	}
+	return nil
+}
+
+// picked is a view version with the features wanted of it.
+type picked struct {
+	view     View
+	features []int // into view.Features, in the order asked for
+	order    []int // place of each in the whole selection
+}
+
+// pick resolves features to versions of views, grouped by view in the order of
+// first mention.
+func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, features []string) ([]picked, error) {
+	var out []picked
+	at := map[string]int{} // by view ref as given
+	next := 0
+	for _, text := range features {
+		f, err := parseFeature(text)
+		if err != nil {
+			return nil, err
+		}
+		i, known := at[f.view]
+		if !known {
+			d, err := s.find(ctx, tx, p, ViewKind, f.view)
+			if err != nil {
+				return nil, err
+			}
+			i = slices.IndexFunc(out, func(o picked) bool { return o.view.Ref() == d.Ref() })
+			if i < 0 {
+				v, err := d.view()
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, picked{view: v})
+				i = len(out) - 1
+			}
+			at[f.view] = i
+		}
+		o := &out[i]
+		wanted := make([]int, 0, 1)
+		if f.feature == "" {
+			for n := range o.view.Features {
+				wanted = append(wanted, n)
+			}
+		} else {
+			n := o.view.feature(f.feature)
+			if n < 0 {
+				names := make([]string, len(o.view.Features))
+				for i := range names {
+					names[i] = o.view.Features[i].Name
+				}
+				return nil, fault.New(fault.NotFound, "feature view %s has no feature %q%s", o.view.Ref(), clip(f.feature), nearest(f.feature, names)).
+					WithHint("Its features are %s.", clipList(names))
+			}
+			wanted = append(wanted, n)
+		}
+		for _, n := range wanted {
+			if slices.Contains(o.features, n) {
+				return nil, fault.New(fault.Invalid, "feature %s:%s is asked for twice", o.view.Ref(), o.view.Features[n].Name)
+			}
+			o.features = append(o.features, n)
+			o.order = append(o.order, next)
+			next++
+		}
+	}
+	if next > maxSelected {
+		return nil, fault.New(fault.Invalid, "%d features are over the limit of %d", next, maxSelected)
+	}
+	return out, nil
+}
+
+// plan is a resolved selection, with what the online store holds of its views.
+type plan struct {
+	views  []picked
+	online []Online // beside views; the zero Online where there is none
+	names  []string // output columns, in the order asked for
+	types  []string // beside names
+	bundle string   // "delay@2", or empty
+}
+
+// resolve makes the plan of a selection.
+func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*plan, error) {
+	if err := sel.validate(); err != nil {
+		return nil, err
+	}
+	key, err := json.Marshal(sel)
+	if err != nil {
+		return nil, err
+	}
+	return s.plans.get(string(p)+" "+string(key), func() (*plan, error) {
+		pl := &plan{}
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+			*pl = plan{}
+			features := sel.Features
+			if sel.Service != "" {
+				d, err := s.find(ctx, tx, p, BundleKind, sel.Service)
+				if err != nil {
+					return err
+				}
+				b, err := d.bundle()
+				if err != nil {
+					return err
+				}
+				features, pl.bundle = b.Selected, d.Ref()
+			}
+			var err error
+			if pl.views, err = s.pick(ctx, tx, p, features); err != nil {
+				return err
+			}
+			for _, v := range pl.views {
+				o, err := s.cfg.Store.Online(ctx, tx, p, v.view.Name, v.view.Version)
+				if err != nil && !fault.Is(err, fault.NotFound) {
+					return err
+				}
+				pl.online = append(pl.online, o)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		return pl, pl.name(sel.FullNames)
+	})
+}
+
+// name gives the output columns their names.
+func (pl *plan) name(full bool) error {
+	total := 0
+	for _, v := range pl.views {
+		total += len(v.features)
+	}
+	pl.names, pl.types = make([]string, total), make([]string, total)
+	taken := map[string]string{}
+	for _, v := range pl.views {
+		for i, f := range v.features {
+			name := v.view.Features[f].Name
+			if full {
+				name = v.view.Name + "__" + name
+			}
+			if other, ok := taken[name]; ok {
+				return fault.New(fault.Invalid, "features of %s and %s would both be named %q", other, v.view.Ref(), name).
+					WithHint("Ask for full feature names, and for one version of a view.")
+			}
+			taken[name] = v.view.Ref()
+			pl.names[v.order[i]], pl.types[v.order[i]] = name, v.view.Features[f].Type
+		}
+	}
+	return nil
+}
+
+// refs are the view versions.
+func (pl *plan) refs() []string {
+	refs := make([]string, len(pl.views))
+	for i, v := range pl.views {
+		refs[i] = v.view.Ref()
+	}
+	return refs
+}
+
+// planCache keeps plans for a moment, so that an online read costs no query of
+// the database. Definitions never change; what a plan may miss for at most
+// planAge, and only when another process made it, is a moved alias or a
+// materialisation's new label.
+type planCache struct {
+	now   func() time.Time
+	mu    sync.Mutex
+	epoch int
+	plans map[string]cachedPlan
+}
+
+type cachedPlan struct {
+	plan    *plan
+	expires time.Time
+}
+
+const (
+	planAge  = time.Second
+	maxPlans = 1000
+)
+
+func newPlanCache(now func() time.Time) *planCache {
+	return &planCache{now: now, plans: map[string]cachedPlan{}}
+}
+
+// forget drops all plans: something they are made of has changed.
+func (c *planCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch++
+	clear(c.plans)
+}
+
+func (c *planCache) get(key string, build func() (*plan, error)) (*plan, error) {
+	c.mu.Lock()
+	hit, ok := c.plans[key]
+	epoch := c.epoch
+	c.mu.Unlock()
+	if ok && c.now().Before(hit.expires) {
+		return hit.plan, nil
+	}
+	pl, err := build()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.epoch == epoch { // nothing changed while it was built
+		if len(c.plans) >= maxPlans {
+			clear(c.plans)
+		}
+		c.plans[key] = cachedPlan{pl, c.now().Add(planAge)}
+	}
+	return pl, nil
+}

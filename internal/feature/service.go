@@ -1,0 +1,134 @@
+package feature
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The actions that features ask for.
+const (
+	ActionRead        policy.Action = "feature.read"        // see definitions, runs, lineage
+	ActionApply       policy.Action = "feature.apply"       // apply and promote definitions
+	ActionMaterialise policy.Action = "feature.materialise" // fill and clear the online store
+	ActionOnline      policy.Action = "feature.online"      // read features as of now
+	ActionHistory     policy.Action = "feature.history"     // read them as of a past time: training sets, as_of, verify
+)
+
+// Authorizer answers whether the context's principal may act.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Guard is the residency door.
+type Guard interface {
+	Pass(ctx context.Context, p residency.Passage) error
+}
+
+// Config is what a Service needs.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Data       Data
+	Online     *online.Store
+	Authorizer Authorizer
+	Guard      Guard
+	Journal    audit.Journal
+	Zone       residency.Zone // where the online store is; home when empty
+	Join       offline.Options
+	// ChunkRows is how many rows a materialisation writes at a time: 5,000 when 0.
+	ChunkRows int
+	Log       *slog.Logger     // slog.Default() when nil
+	Now       func() time.Time // time.Now when nil
+}
+
+// Service is the only way to features. Safe for concurrent use.
+//
+// Every method may fail with fault.PermissionDenied, and with fault.NotFound for
+// what it names.
+type Service struct {
+	cfg   Config
+	log   *slog.Logger
+	now   func() time.Time
+	plans *planCache
+	loop  *lifecycle.Loop // runs materialisations
+
+	mu    sync.Mutex
+	ended chan struct{}   // closed and replaced when a run ends
+	busy  map[string]bool // view versions whose online rows are being changed
+}
+
+// New makes a service. Its Background has to be started for materialisations to
+// run.
+func New(cfg Config) *Service {
+	if cfg.Zone == "" {
+		cfg.Zone = residency.Home
+	}
+	if cfg.ChunkRows <= 0 {
+		cfg.ChunkRows = 5000
+	}
+	s := &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.plans = newPlanCache(s.now)
+	s.loop = &lifecycle.Loop{
+		Name: "feature materialisation", Every: retryPause, Timeout: maxRunTime, Logger: s.log,
+		Run: func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("feature"))) },
+	}
+	return s
+}
+
+// Background runs materialisations, also those that an earlier process left
+// unfinished.
+func (s *Service) Background() lifecycle.Service { return s.loop.Service() }
+
+func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
+	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{Project: string(p), Kind: objectKind, Name: name})
+}
+
+// pass is the residency door of the online store.
+func (s *Service) pass(ctx context.Context, action policy.Action, p project.Name, view string, label residency.Label) error {
+	return s.cfg.Guard.Pass(ctx, residency.Passage{
+		Project: string(p), What: "feature view " + view, Label: label,
+		Where: "the online store", Zone: s.cfg.Zone, Action: string(action),
+	})
+}
+
+// origin is what a derivation inherits from its sources.
+func origin(inputs []Input) (residency.Label, project.Classification, error) {
+	parents := make([]residency.Parent, len(inputs))
+	class := project.Public
+	for i, in := range inputs {
+		parents[i] = residency.Parent{Name: "dataset " + in.Ref, Label: in.Residency}
+		class = project.Strictest(class, in.Classification)
+	}
+	if len(inputs) == 0 { // SQL over no table
+		class = project.Internal
+	}
+	label, err := residency.Derive(parents...)
+	return label, class, err
+}
+
+// noEmptyProject refuses an empty project, which is the installation.
+func noEmptyProject(p project.Name) error {
+	if p == "" {
+		return fault.New(fault.Invalid, "features belong to a project, and none is named")
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package feature
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Store is what the service needs of a database. Methods run in the caller's
+// transaction. What is not there is fault.NotFound.
+type Store interface {
+	InsertDefinition(ctx context.Context, tx *store.Tx, d Definition) error
+	Definition(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string, version int) (Definition, error)
+	// DefinitionByDigest finds the version with a content.
+	DefinitionByDigest(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name, digest string) (Definition, error)
+	// Latest lists the versions with the alias latest, by name after a name.
+	Latest(ctx context.Context, tx *store.Tx, p project.Name, k Kind, after string, limit int) ([]Definition, error)
+	// Definitions lists the versions of a name below one (0: all), newest first.
+	Definitions(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string, below, limit int) ([]Definition, error)
+	// LastVersion is the highest number of a name; 0 when there is none.
+	LastVersion(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (int, error)
+	PutAlias(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name, alias string, version int) error
+	Aliases(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (map[string]int, error)
+
+	InsertRun(ctx context.Context, tx *store.Tx, r Run) error
+	// UpdateRun keeps what may change of a run if its attempt is still the given
+	// one and it has not ended; otherwise fault.Conflict.
+	UpdateRun(ctx context.Context, tx *store.Tx, r Run, attempt int) error
+	Run(ctx context.Context, tx *store.Tx, p project.Name, id RunID) (Run, error)
+	// Runs lists those of a view version, newest first, before an id.
+	Runs(ctx context.Context, tx *store.Tx, p project.Name, view string, version int, before RunID, limit int) ([]Run, error)
+	// OpenRuns lists those of all projects that have not ended, oldest first.
+	OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]Run, error)
+
+	Online(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) (Online, error)
+	PutOnline(ctx context.Context, tx *store.Tx, o Online) error
+	DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) error
+	// Onlines lists all of a project by view and version.
+	Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]Online, error)
+
+	// PutTrainingSet keeps the record of a dataset version, replacing one.
+	PutTrainingSet(ctx context.Context, tx *store.Tx, t TrainingSet) error
+	TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (TrainingSet, error)
+	// TrainingSets lists those that used a view version, newest first.
+	TrainingSets(ctx context.Context, tx *store.Tx, p project.Name, view string, version, limit int) ([]TrainingSet, error)
+}
+
+// Definition is a version of any kind as it is stored.
+type Definition struct {
+	Kind Kind
+	Header
+	Body json.RawMessage // the kind's struct without Version
+}
+
+// Online is what the online store holds of a view version. It exists from the
+// first row on. Residency and Classification are of everything that was ever
+// written there.
+type Online struct {
+	Project        project.Name           `json:"project"`
+	View           string                 `json:"view"`
+	Version        int                    `json:"version"`
+	Residency      residency.Label        `json:"residency"`
+	Classification project.Classification `json:"classification"`
+	// Watermark is the time up to which every event of the source is there; zero
+	// until a materialisation without a lower bound has succeeded.
+	Watermark time.Time `json:"watermark,omitzero"`
+	// Newest is the latest event written; zero when there is none.
+	Newest    time.Time `json:"newest_event,omitzero"`
+	UpdatedAt time.Time `json:"updated_at"`
+}

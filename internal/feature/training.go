@@ -1,0 +1,260 @@
+package feature
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// TrainingSetRequest asks for a training set: the rows of the spine, with
+// features as they were known at each row's time.
+type TrainingSetRequest struct {
+	Project     project.Name
+	Name        string // of the dataset that keeps it
+	Description string
+	Spine       Source   // entity keys, time, labels and whatever else should be kept
+	Timestamp   string   // column of the spine
+	Labels      []string // columns of the spine, for people and tools
+	Selection
+}
+
+// TrainingSet says how a dataset version came to be.
+type TrainingSet struct {
+	Project   project.Name    `json:"project"`
+	Dataset   string          `json:"dataset"` // "delays@1"
+	Digest    string          `json:"digest"`  // of the dataset version's content
+	Rows      int64           `json:"rows"`
+	Spine     Source          `json:"spine"`
+	Inputs    []InputRef      `json:"inputs"` // of the spine
+	Timestamp string          `json:"timestamp"`
+	Labels    []string        `json:"labels,omitempty"`
+	Service   string          `json:"service,omitempty"` // "delay@2", when it was asked for
+	Views     []UsedView      `json:"views"`
+	Stats     []offline.Stats `json:"stats"` // beside views
+	CreatedAt time.Time       `json:"created_at"`
+	CreatedBy string          `json:"created_by"`
+}
+
+// UsedView is an exact version of a view over exact versions of its source.
+type UsedView struct {
+	View     string        `json:"view"`   // "weather@3"
+	Digest   string        `json:"digest"` // of the definition
+	Inputs   []InputRef    `json:"inputs"`
+	Features []UsedFeature `json:"features"`
+}
+
+// UsedFeature is a feature and the column that holds it.
+type UsedFeature struct {
+	Feature string `json:"feature"`
+	Column  string `json:"column"`
+}
+
+// MakeTrainingSet joins and keeps a training set as a dataset version, whose
+// parents are the spine's inputs and the sources of the views. The same request
+// over the same versions gives the same version. Needs feature.history on each
+// view, and what reading the sources and making the dataset need. Errors:
+// fault.Invalid for a wrong spine or selection; fault.Conflict for a rejected
+// source; fault.PermissionDenied when no zone may hold the result.
+func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (TrainingSet, error) {
+	// 1. Resolve everything to exact versions, and ask.
+	pl, err := s.resolve(ctx, r.Project, r.Selection)
+	if err != nil {
+		return TrainingSet{}, asInvalid(err)
+	}
+	t, views, err := s.planTrainingSet(ctx, r, pl)
+	if err != nil {
+		return TrainingSet{}, err
+	}
+
+	// 2. Join, straight into the dataset.
+	definition, err := json.Marshal(t)
+	if err != nil {
+		return TrainingSet{}, err
+	}
+	digest, err := digestOf(t)
+	if err != nil {
+		return TrainingSet{}, err
+	}
+	rows, err := offline.Join(ctx, offline.Spine{Open: s.evaluate(r.Project, t.Spine, t.Inputs, nil), Timestamp: r.Timestamp}, views, s.cfg.Join)
+	if err != nil {
+		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
+	}
+	defer rows.Release()
+	made, err := s.cfg.Data.Create(ctx, Derived{
+		Project: r.Project, Name: r.Name, Description: r.Description, Rows: rows, Parents: t.parents(),
+		Kind: "training_set", Digest: digest, Text: string(definition),
+	})
+	if err != nil {
+		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
+	}
+
+	// 3. Record what it was made of.
+	t.Dataset, t.Digest, t.Rows, t.Stats = made.Ref, made.Digest, made.Rows, rows.Stats()
+	t.CreatedAt, t.CreatedBy = store.At(s.now()).Time(), identity.From(ctx).ID
+	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.PutTrainingSet(ctx, tx, t); err != nil {
+			return err
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(r.Project), Action: string(ActionHistory), Object: "dataset " + t.Dataset,
+			Detail: map[string]any{"views": pl.refs(), "digest": t.Digest, "definition": digest},
+		}); err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(r.Project), EventTrainingSet, TrainingSetMade{Dataset: t.Dataset, Views: pl.refs()})
+	})
+	return t, fault.Wrap(err, "recording training set %s", t.Dataset)
+}
+
+// planTrainingSet asks for permission and finds out, before anything is read,
+// what the training set will be made of.
+func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl *plan) (TrainingSet, []offline.View, error) {
+	t := TrainingSet{Project: r.Project, Spine: r.Spine, Timestamp: r.Timestamp, Labels: r.Labels, Service: pl.bundle}
+	var views []offline.View
+	for i, v := range pl.views {
+		if i == 0 { // a first answer without looking at any source
+			if err := s.allow(ctx, ActionRead, r.Project, v.view.Ref()); err != nil {
+				return t, nil, err
+			}
+		}
+		inputs, err := s.pin(ctx, r.Project, v.view.Source)
+		if err != nil {
+			return t, nil, fault.Wrap(err, "source of feature view %s", v.view.Ref())
+		}
+		label, class, err := origin(inputs)
+		if err != nil {
+			return t, nil, err
+		}
+		if err := s.cfg.Authorizer.Allow(ctx, ActionHistory, policy.Object{
+			Project: string(r.Project), Kind: objectKind, Name: v.view.Ref(), Classification: string(class), Residency: label,
+		}); err != nil {
+			return t, nil, err
+		}
+		used := UsedView{View: v.view.Ref(), Digest: v.view.Digest, Inputs: refsOf(inputs)}
+		selected := make(map[int]string, len(v.features))
+		for n, f := range v.features {
+			column := pl.names[v.order[n]]
+			selected[f] = column
+			used.Features = append(used.Features, UsedFeature{Feature: v.view.Features[f].Name, Column: column})
+		}
+		t.Views = append(t.Views, used)
+		views = append(views, s.offline(v.view, used.Inputs, selected))
+	}
+
+	if err := id.CheckName("training set name", r.Name); err != nil {
+		return t, nil, err
+	}
+	if err := r.Spine.validate("spine"); err != nil {
+		return t, nil, err
+	}
+	schema, err := s.look(ctx, r.Project, &t.Spine)
+	if err != nil {
+		return t, nil, fault.Wrap(err, "looking at the spine")
+	}
+	inputs, err := s.pin(ctx, r.Project, t.Spine)
+	if err != nil {
+		return t, nil, fault.Wrap(err, "the spine")
+	}
+	t.Inputs = refsOf(inputs)
+	return t, views, checkSpine(schema, r, pl)
+}
+
+// checkSpine refuses a spine that cannot be joined, before anything is read.
+func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
+	names := make([]string, 0, schema.NumFields())
+	for _, f := range schema.Fields() {
+		names = append(names, f.Name)
+	}
+	need := func(what, name string, t value.Type) error {
+		at := slices.Index(names, name)
+		if at < 0 {
+			return fault.New(fault.Invalid, "the spine has no column %q, which is %s%s", clip(name), what, nearest(name, names)).
+				WithHint("Its columns are %s.", clipList(names))
+		}
+		if t != 0 && !offline.Readable(schema.Field(at).Type, t) {
+			return fault.New(fault.Invalid, "column %q of the spine, which is %s, is %s and not %s", clip(name), what, schema.Field(at).Type, t).
+				WithHint("CAST it in the spine's SQL.")
+		}
+		return nil
+	}
+	if r.Timestamp == "" {
+		return fault.New(fault.Invalid, "the spine's timestamp column is not named").
+			WithHint("Name the column with the time at which each row's features have to be known. The spine's columns are %s.", clipList(names))
+	}
+	if err := need("the time of each row", r.Timestamp, value.Timestamp); err != nil {
+		return err
+	}
+	for _, l := range r.Labels {
+		if err := need("a label", l, 0); err != nil {
+			return err
+		}
+	}
+	for _, v := range pl.views {
+		for _, k := range v.view.Keys {
+			if err := need(fmt.Sprintf("a join key of feature view %s", v.view.Ref()), k.Name, k.Type); err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range pl.names {
+		if slices.Contains(names, n) {
+			return fault.New(fault.Invalid, "feature and spine both have a column %q", n).
+				WithHint("Ask for full feature names, or rename the column in the spine.")
+		}
+	}
+	return nil
+}
+
+// parents are all dataset versions that the training set could read.
+func (t *TrainingSet) parents() []string {
+	var refs []string
+	add := func(inputs []InputRef) {
+		for _, in := range inputs {
+			if !slices.Contains(refs, in.Dataset) {
+				refs = append(refs, in.Dataset)
+			}
+		}
+	}
+	add(t.Inputs)
+	for _, v := range t.Views {
+		add(v.Inputs)
+	}
+	slices.Sort(refs)
+	return refs
+}
+
+// TrainingSet says how a dataset version was made. Needs feature.read.
+func (s *Service) TrainingSet(ctx context.Context, p project.Name, dataset string) (TrainingSet, error) {
+	if err := s.allow(ctx, ActionRead, p, dataset); err != nil {
+		return TrainingSet{}, err
+	}
+	return s.trainingSet(ctx, p, dataset)
+}
+
+func (s *Service) trainingSet(ctx context.Context, p project.Name, dataset string) (TrainingSet, error) {
+	var t TrainingSet
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		t, err = s.cfg.Store.TrainingSet(ctx, tx, p, dataset)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		return t, fault.New(fault.NotFound, "there is no training set %q in project %s", clip(dataset), p).
+			WithHint("Name a version, such as delays@1, that `falaj feature training-set` made.")
+	}
+	return t, err
+}

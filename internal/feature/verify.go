@@ -1,0 +1,284 @@
+package feature
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// VerifyRequest asks whether training and serving agree. Exactly one of
+// TrainingSet and View is given; with a View the newest training set that used it
+// is taken, and only that view's features are compared.
+type VerifyRequest struct {
+	Project     project.Name
+	TrainingSet string // "delays@1"
+	View        string // a ref
+	Sample      int    // rows compared, chosen at random: 1,000 when 0, at most 100,000
+	Seed        uint64 // of the choice; the same seed chooses the same rows
+}
+
+// Report is the outcome of a verification.
+type Report struct {
+	TrainingSet string   `json:"training_set"`
+	Views       []string `json:"views"`
+	Rows        int      `json:"rows"`       // compared
+	Values      int      `json:"values"`     // compared
+	Present     int      `json:"present"`    // of these, not NULL in the training set
+	Mismatches  int      `json:"mismatches"` // of these, different online
+	// Examples are the first mismatches.
+	Examples []Mismatch `json:"examples,omitempty"`
+}
+
+// Mismatch is a value that differs.
+type Mismatch struct {
+	Row     int64         `json:"row"` // of the training set, from 1
+	At      time.Time     `json:"at"`
+	Feature string        `json:"feature"` // "weather@2:temp"
+	Offline value.Value   `json:"offline"`
+	Online  value.Value   `json:"online"`
+	Status  online.Status `json:"status"`
+}
+
+const (
+	defaultSample = 1000
+	maxSample     = 100_000
+	maxExamples   = 20
+)
+
+// Verify compares rows of a training set with what the online store answers as
+// of each row's time. Needs feature.history on each view, and to read the
+// training set. Errors: fault.Conflict when a view is not online up to the
+// training set's last row.
+func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
+	if r.Sample <= 0 {
+		r.Sample = defaultSample
+	}
+	if r.Sample > maxSample {
+		return Report{}, fault.New(fault.TooLarge, "a sample of %d rows is over the limit of %d", r.Sample, maxSample)
+	}
+	if err := s.allow(ctx, ActionRead, r.Project, r.View); err != nil {
+		return Report{}, err
+	}
+	t, err := s.verified(ctx, r)
+	if err != nil {
+		return Report{}, err
+	}
+
+	// 1. The same selection, as the online store has it.
+	var features []string
+	var columns []string
+	for _, u := range t.Views {
+		for _, f := range u.Features {
+			features = append(features, u.View+":"+f.Feature)
+			columns = append(columns, f.Column)
+		}
+	}
+	pl, err := s.resolve(ctx, r.Project, Selection{Features: features, FullNames: true})
+	if err != nil {
+		return Report{}, err
+	}
+	if err := s.admit(ctx, ActionHistory, r.Project, pl); err != nil {
+		return Report{}, err
+	}
+
+	// 2. Rows of the training set.
+	sample, err := s.sample(ctx, r, t, pl, columns)
+	if err != nil {
+		return Report{}, err
+	}
+	if err := pl.reaches(sample); err != nil {
+		return Report{}, err
+	}
+
+	// 3. Compare.
+	report := Report{TrainingSet: t.Dataset, Views: pl.refs(), Rows: len(sample)}
+	keys := make([][][]byte, len(pl.views))
+	for _, row := range sample {
+		answer := make([]Column, len(pl.names))
+		for i, v := range pl.views {
+			keys[i] = append(keys[i], row.keys[i])
+			if err := s.readView(ctx, v, [][]byte{row.keys[i]}, row.at, answer); err != nil {
+				return Report{}, err
+			}
+		}
+		for i, want := range row.values {
+			report.Values++
+			if !want.IsNull() {
+				report.Present++
+			}
+			if got := answer[i].Values[0]; !got.Equal(want) {
+				report.Mismatches++
+				if len(report.Examples) < maxExamples {
+					report.Examples = append(report.Examples, Mismatch{
+						Row: row.number, At: row.at, Feature: answer[i].Feature, Offline: want, Online: got, Status: answer[i].Statuses[0],
+					})
+				}
+			}
+		}
+	}
+	if err := s.journal(ctx, ActionHistory, r.Project, pl, keys, s.now()); err != nil {
+		return Report{}, err
+	}
+	return report, s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: string(r.Project), Action: string(ActionHistory), Object: "dataset " + t.Dataset,
+			Detail: map[string]any{"verified": report.Views, "rows": report.Rows, "values": report.Values, "mismatches": report.Mismatches},
+		})
+	})
+}
+
+// verified finds the training set that a request means, with the views it means.
+func (s *Service) verified(ctx context.Context, r VerifyRequest) (TrainingSet, error) {
+	switch {
+	case (r.TrainingSet == "") == (r.View == ""):
+		return TrainingSet{}, fault.New(fault.Invalid, "name a training set or a feature view to verify")
+	case r.TrainingSet != "":
+		return s.trainingSet(ctx, r.Project, r.TrainingSet)
+	}
+	var t TrainingSet
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, r.Project, ViewKind, r.View)
+		if err != nil {
+			return err
+		}
+		sets, err := s.cfg.Store.TrainingSets(ctx, tx, r.Project, d.Name, d.Version, 1)
+		if err != nil {
+			return err
+		}
+		if len(sets) == 0 {
+			return fault.New(fault.NotFound, "no training set used feature view %s", d.Ref()).WithHint("Make one, or name another version of the view.")
+		}
+		t = sets[0]
+		t.Views = slices.DeleteFunc(slices.Clone(t.Views), func(u UsedView) bool { return u.View != d.Ref() })
+		return nil
+	})
+	return t, err
+}
+
+// sampled is a row of a training set.
+type sampled struct {
+	number int64
+	at     time.Time
+	keys   [][]byte // by view; nil where a part is NULL
+	values []value.Value
+}
+
+// sample chooses rows of a training set, each with the same chance.
+func (s *Service) sample(ctx context.Context, r VerifyRequest, t TrainingSet, pl *plan, columns []string) ([]sampled, error) {
+	names := []string{t.Timestamp}
+	types := []value.Type{value.Timestamp}
+	place := map[string]int{t.Timestamp: 0}
+	add := func(name string, typ value.Type) {
+		if _, there := place[name]; !there {
+			place[name] = len(names)
+			names, types = append(names, name), append(types, typ)
+		}
+	}
+	for _, v := range pl.views {
+		for _, k := range v.view.Keys {
+			add(k.Name, k.Type)
+		}
+	}
+	for i, c := range columns {
+		typ, err := typeOf("type", pl.types[i])
+		if err != nil {
+			return nil, err
+		}
+		add(c, typ)
+	}
+	rows, err := s.cfg.Data.Open(ctx, r.Project, t.Dataset, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Release()
+
+	rnd := rand.New(rand.NewPCG(r.Seed, 0)) //nolint:gosec // a choice that can be repeated, not a secret
+	var sample []sampled
+	err = eachRow(ctx, rows, names, types, func(number int64, row func(i int) value.Value) error {
+		at := len(sample)
+		if at == r.Sample {
+			if at = int(rnd.Int64N(number)); at >= r.Sample {
+				return nil
+			}
+		} else {
+			sample = append(sample, sampled{})
+		}
+		out := sampled{number: number, at: row(0).Time()}
+		for _, v := range pl.views {
+			var key []byte
+			for _, k := range v.view.Keys {
+				x := row(place[k.Name])
+				if x.IsNull() {
+					key = nil
+					break
+				}
+				key = value.AppendKey(key, x)
+			}
+			out.keys = append(out.keys, key)
+		}
+		for _, c := range columns {
+			x := row(place[c])
+			if x.Type() == value.String && !x.IsNull() {
+				x = value.OfString(strings.Clone(x.Str())) // the batch goes away
+			}
+			out.values = append(out.values, x)
+		}
+		sample[at] = out
+		return nil
+	})
+	return sample, fault.Wrap(err, "reading training set %s", t.Dataset)
+}
+
+func eachRow(ctx context.Context, rows array.RecordReader, names []string, types []value.Type, do func(number int64, row func(i int) value.Value) error) error {
+	number := int64(0)
+	for rows.Next() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		cells, err := offline.Cells(rows.RecordBatch(), names, types)
+		if err != nil {
+			return err
+		}
+		for row := range int(rows.RecordBatch().NumRows()) {
+			number++
+			if err := do(number, func(i int) value.Value { return cells(row, i) }); err != nil {
+				return err
+			}
+		}
+	}
+	return rows.Err()
+}
+
+// reaches refuses rows later than what was materialised: their answers are not
+// known yet.
+func (pl *plan) reaches(sample []sampled) error {
+	var last time.Time
+	for _, r := range sample {
+		if r.at.After(last) {
+			last = r.at
+		}
+	}
+	for i, v := range pl.views {
+		if w := pl.online[i].Watermark; micros(w) < micros(last) {
+			until := "never whole"
+			if !w.IsZero() {
+				until = "up to " + w.Format(time.RFC3339)
+			}
+			return fault.New(fault.Conflict, "feature view %s is materialised %s, the training set reaches %s", v.view.Ref(), until, last.Format(time.RFC3339)).
+				WithHint("Materialise it first: falaj feature materialise %s --until %s.", v.view.Ref(), last.Add(time.Second).Format(time.RFC3339))
+		}
+	}
+	return nil
+}
