@@ -72,9 +72,6 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 		"_busy_timeout": {"10000"}, "_foreign_keys": {"1"},
 		"_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_txlock": {"immediate"},
 	}
-	if sqliteVFS != "" {
-		params.Set("vfs", sqliteVFS)
-	}
 	writes := sql.OpenDB(&sqliteWriter{dsn: file + "?" + params.Encode()})
 	writes.SetMaxOpenConns(1)
 	s := &sqliteDB{queue: newQueue[*turn](), writes: bun.NewDB(writes, sqlitedialect.New()), done: make(chan struct{})}
@@ -109,10 +106,6 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	go s.write()
 	return s, nil
 }
-
-// sqliteVFS is the operating system layer to open with; a test that cuts the
-// power brings its own.
-var sqliteVFS string
 
 // createPrivate makes an empty database file that only we may read; SQLite gives
 // the files beside it the same permissions.
