@@ -180,6 +180,12 @@ func (s *Service) ListArtifacts(ctx context.Context, p project.Name, place Place
 	if err != nil {
 		return nil, err
 	}
+	return Children(files, dir), nil
+}
+
+// Children are the direct children of a directory, by path, given the files
+// below it (and perhaps others).
+func Children(files []File, dir string) []Entry {
 	var out []Entry
 	for _, f := range files {
 		rest := f.Path
@@ -199,7 +205,7 @@ func (s *Service) ListArtifacts(ctx context.Context, p project.Name, place Place
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	return slices.CompactFunc(out, func(a, b Entry) bool { return a.Path == b.Path }), nil
+	return slices.CompactFunc(out, func(a, b Entry) bool { return a.Path == b.Path })
 }
 
 // Files gives the file at prefix and all below it, by path; prefix "" is all.

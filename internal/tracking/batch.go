@@ -3,6 +3,7 @@ package tracking
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"math"
 	"slices"
 
@@ -274,6 +275,50 @@ func (s *Service) link(ctx context.Context, p project.Name, run RunID, act strin
 			return s.store.PutModelLinks(ctx, tx, run, links)
 		}
 		return nil
+	})
+	return err
+}
+
+// tagModels is where old MLflow clients list the models of a run.
+const tagModels = "mlflow.log-model.history"
+
+// maxModels bounds that list.
+const maxModels = 1 << 20
+
+// RecordModel appends the description of a model, as old MLflow clients give it,
+// to the run's list of models.
+func (s *Service) RecordModel(ctx context.Context, p project.Name, run RunID, modelJSON string) error {
+	var description map[string]any
+	if err := json.Unmarshal([]byte(modelJSON), &description); err != nil {
+		return fault.New(fault.Invalid, "Malformed model info. \n %s \n is not a valid JSON.", clip(modelJSON))
+	}
+	for _, field := range []string{"artifact_path", "flavors", "utc_time_created", "run_id"} {
+		if _, ok := description[field]; !ok {
+			return fault.New(fault.Invalid, "Model json is missing mandatory fields: {'%s'}", field)
+		}
+	}
+	_, err := s.changeRun(ctx, p, run, "record_model", func(ctx context.Context, tx *store.Tx, r *Run) error {
+		if err := r.mustBeActive(); err != nil {
+			return err
+		}
+		rows := []Run{*r}
+		if err := s.store.FillRuns(ctx, tx, rows); err != nil {
+			return err
+		}
+		var models []json.RawMessage
+		for _, t := range rows[0].Tags {
+			if t.Key == tagModels {
+				_ = json.Unmarshal([]byte(t.Value), &models) // a list that a client broke begins anew
+			}
+		}
+		b, err := json.Marshal(append(models, json.RawMessage(modelJSON)))
+		if err != nil {
+			return err
+		}
+		if len(b) > maxModels {
+			return fault.New(fault.TooLarge, "the list of models of run %s has more than %d bytes", run, maxModels)
+		}
+		return s.store.PutTags(ctx, tx, run, []Pair{{tagModels, string(b)}})
 	})
 	return err
 }

@@ -1,0 +1,169 @@
+package mlflow
+
+import (
+	"strconv"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+type empty struct{}
+
+// experimentID reads an identifier; none is the default experiment.
+func experimentID(s string) (tracking.ExperimentID, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fault.New(fault.Invalid, "Invalid experiment ID '%s'. Experiment ID must be a valid integer.", clip(s))
+	}
+	return tracking.ExperimentID(n), nil
+}
+
+func experimentIDs(in []string) ([]tracking.ExperimentID, error) {
+	out := make([]tracking.ExperimentID, 0, len(in))
+	for _, s := range in {
+		id, err := experimentID(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
+
+type createExperiment struct {
+	Name             string `json:"name" mlflow:"required"`
+	ArtifactLocation string `json:"artifact_location"`
+	Tags             []pair `json:"tags"`
+}
+
+func serveCreateExperiment(a *API, c *call, q *createExperiment) (any, error) {
+	if q.ArtifactLocation != "" && q.ArtifactLocation != "mlflow-artifacts:" && q.ArtifactLocation != "mlflow-artifacts:/" {
+		return nil, fault.New(fault.Invalid, "Invalid value for parameter 'artifact_location': artifacts are kept, encrypted, by this server").
+			WithHint("Leave artifact_location empty.")
+	}
+	e, err := exists(a.tracking.CreateExperiment(c.r.Context(), c.project, q.Name, pairsIn(q.Tags)))
+	return map[string]string{"experiment_id": formatExperiment(e.ID)}, err
+}
+
+type experimentQuery struct {
+	ExperimentID string `json:"experiment_id" mlflow:"required"`
+	NewName      string `json:"new_name"`
+	Key          string `json:"key"`
+	Value        string `json:"value"`
+}
+
+func serveExperiment(a *API, c *call, q *experimentQuery) (any, error) {
+	id, err := experimentID(q.ExperimentID)
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.tracking.Experiment(c.r.Context(), c.project, id)
+	return map[string]experiment{"experiment": experimentOut(e)}, err
+}
+
+func serveExperimentByName(a *API, c *call, q *struct {
+	Name string `json:"experiment_name" mlflow:"required"`
+},
+) (any, error) {
+	e, err := a.tracking.ExperimentNamed(c.r.Context(), c.project, q.Name)
+	return map[string]experiment{"experiment": experimentOut(e)}, err
+}
+
+func serveDeleteExperiment(a *API, c *call, q *experimentQuery) (any, error) {
+	id, err := experimentID(q.ExperimentID)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.tracking.DeleteExperiment(c.r.Context(), c.project, id)
+}
+
+func serveRestoreExperiment(a *API, c *call, q *experimentQuery) (any, error) {
+	id, err := experimentID(q.ExperimentID)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.tracking.RestoreExperiment(c.r.Context(), c.project, id)
+}
+
+func serveUpdateExperiment(a *API, c *call, q *experimentQuery) (any, error) {
+	id, err := experimentID(q.ExperimentID)
+	if err != nil {
+		return nil, err
+	}
+	if q.NewName == "" {
+		return empty{}, nil
+	}
+	_, err = exists(empty{}, a.tracking.RenameExperiment(c.r.Context(), c.project, id, q.NewName))
+	return empty{}, err
+}
+
+func serveSetExperimentTag(a *API, c *call, q *experimentQuery) (any, error) {
+	id, err := experimentID(q.ExperimentID)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.tracking.SetExperimentTag(c.r.Context(), c.project, id, tracking.Pair{Key: q.Key, Value: q.Value})
+}
+
+func serveDeleteExperimentTag(a *API, c *call, q *experimentQuery) (any, error) {
+	id, err := experimentID(q.ExperimentID)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.tracking.DeleteExperimentTag(c.r.Context(), c.project, id, q.Key)
+}
+
+type searchExperiments struct {
+	MaxResults *int64   `json:"max_results"`
+	PageToken  string   `json:"page_token"`
+	Filter     string   `json:"filter"`
+	OrderBy    []string `json:"order_by"`
+	ViewType   viewType `json:"view_type"`
+}
+
+func serveSearchExperiments(a *API, c *call, q *searchExperiments) (any, error) {
+	found, next, err := a.tracking.SearchExperiments(c.r.Context(), c.project, tracking.Search{
+		View: q.ViewType.view(), Filter: q.Filter, OrderBy: q.OrderBy, Max: limit(q.MaxResults, 1000), Page: q.PageToken,
+	})
+	out := struct {
+		Experiments   []experiment `json:"experiments"`
+		NextPageToken string       `json:"next_page_token,omitempty"`
+	}{[]experiment{}, next}
+	for _, e := range found {
+		out.Experiments = append(out.Experiments, experimentOut(e))
+	}
+	return out, err
+}
+
+// limit is a max_results, which services check.
+func limit(n *int64, otherwise int) int {
+	if n == nil {
+		return otherwise
+	}
+	return int(min(max(*n, -1), 1<<30))
+}
+
+func serveSearchDatasets(a *API, c *call, q *struct {
+	ExperimentIDs []string `json:"experiment_ids" mlflow:"required"`
+},
+) (any, error) {
+	ids, err := experimentIDs(q.ExperimentIDs)
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.tracking.DatasetSummaries(c.r.Context(), c.project, ids)
+	type summary struct {
+		ExperimentID string `json:"experiment_id"`
+		Name         string `json:"name"`
+		Digest       string `json:"digest"`
+		Context      string `json:"context,omitempty"`
+	}
+	out := []summary{}
+	for _, d := range found {
+		out = append(out, summary{formatExperiment(d.Experiment), d.Name, d.Digest, d.Context})
+	}
+	return map[string]any{"dataset_summaries": out}, err
+}

@@ -1,0 +1,243 @@
+// Package mlflow speaks MLflow's REST protocol, so that its unmodified client
+// logs into tracking and the registry. It translates and decides nothing.
+//
+// # Map
+//
+//   - routes.go is the whole API, and what of MLflow is answered 501 and why.
+//   - mlflow.go: what happens to a request; the error envelope.
+//   - decode.go: requests, with the leniency of proto2 JSON and MLflow's texts.
+//   - wire.go: answers: snake_case names, 64-bit integers as numbers, NaN as text.
+//   - experiments.go runs.go loggedmodels.go registry.go artifacts.go: handlers.
+//   - guard.go: refuses paths that are not plain before any routing.
+//
+// # Order on every request
+//
+// The server before us authenticates and bounds. Here: the project of the token
+// → its permission for the route → a bounded, decoded body → the service, which
+// asks for the object. MLflow cannot name a project, so a token must be bound
+// to one.
+package mlflow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+// Version is the MLflow release whose protocol this is; GET /version says it.
+const Version = "3.17.2"
+
+// Authorizer answers whether the context's principal may act.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Config is what an API needs.
+type Config struct {
+	Tracking *tracking.Service
+	Registry *registry.Service
+	Authz    Authorizer
+	Log      *slog.Logger // nil is slog.Default
+
+	MaxBody int64 // bytes of a JSON body; 0 is 20 MiB, for the profiles of data sets
+}
+
+// API answers MLflow's routes. Safe for concurrent use.
+type API struct {
+	tracking *tracking.Service
+	registry *registry.Service
+	authz    Authorizer
+	log      *slog.Logger
+	maxBody  int64
+}
+
+// New makes an API.
+func New(cfg Config) *API {
+	a := &API{tracking: cfg.Tracking, registry: cfg.Registry, authz: cfg.Authz, log: cfg.Log, maxBody: cfg.MaxBody}
+	if a.log == nil {
+		a.log = slog.Default()
+	}
+	if a.maxBody == 0 {
+		a.maxBody = 20 << 20
+	}
+	return a
+}
+
+// Handler answers all routes, guarded: for use without another mux.
+func (a *API) Handler() http.Handler {
+	mux := http.NewServeMux()
+	a.Register(mux)
+	return Guard(mux)
+}
+
+// Register adds the routes to a mux. Put Guard before that mux.
+func (a *API) Register(mux *http.ServeMux) {
+	for _, r := range Routes() {
+		mux.HandleFunc(r.Method+" "+r.Pattern, a.serve(r))
+	}
+	for _, prefix := range []string{"/api/2.0/mlflow/", "/api/3.0/mlflow/", "/ajax-api/2.0/mlflow/", "/ajax-api/3.0/mlflow/", "/api/2.0/mlflow-artifacts/", "/ajax-api/2.0/mlflow-artifacts/"} {
+		mux.HandleFunc(prefix, func(w http.ResponseWriter, r *http.Request) {
+			writeError(w, http.StatusNotFound, "ENDPOINT_NOT_FOUND", "No API found for '"+r.Method+" "+clip(r.URL.Path)+"'.")
+		})
+	}
+}
+
+// call is one request on its way.
+type call struct {
+	w       http.ResponseWriter
+	r       *http.Request
+	project project.Name
+}
+
+// done is what a handler returns that has answered by itself.
+type done struct{}
+
+func (a *API) serve(route Route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if route.Unsupported != "" {
+			writeError(w, http.StatusNotImplemented, "NOT_IMPLEMENTED", route.Unsupported)
+			return
+		}
+		c := &call{w: w, r: r}
+		if route.Action != "" {
+			who := identity.From(r.Context())
+			if who.Project == "" {
+				a.fail(c, fault.New(fault.PermissionDenied, "the token of %s is bound to no project, and MLflow cannot name one", who).
+					WithHint("Use a project token: falaj token create --project NAME."))
+				return
+			}
+			c.project = who.Project
+			action := route.Action
+			if route.actionOf != nil {
+				action = route.actionOf(r)
+			}
+			if err := a.authz.Allow(r.Context(), action, policy.Object{Project: string(c.project)}); err != nil {
+				a.fail(c, err)
+				return
+			}
+		}
+		if !route.stream {
+			r.Body = http.MaxBytesReader(w, r.Body, a.maxBody)
+		}
+		answer, err := route.handle(a, c)
+		if err != nil {
+			a.fail(c, err)
+			return
+		}
+		if _, ok := answer.(done); ok {
+			return
+		}
+		writeJSON(w, http.StatusOK, answer)
+	}
+}
+
+// handle makes a handler of a function that takes a decoded request.
+func handle[Q any](f func(a *API, c *call, q *Q) (any, error)) func(*API, *call) (any, error) {
+	return func(a *API, c *call) (any, error) {
+		q := new(Q)
+		if err := decodeRequest(c.r, q); err != nil {
+			return nil, err
+		}
+		return f(a, c, q)
+	}
+}
+
+// codes are MLflow's names and statuses of our kinds.
+var codes = map[fault.Kind]struct {
+	name   string
+	status int
+}{
+	fault.Internal:         {"INTERNAL_ERROR", http.StatusInternalServerError},
+	fault.Invalid:          {"INVALID_PARAMETER_VALUE", http.StatusBadRequest},
+	fault.Unauthenticated:  {"UNAUTHENTICATED", http.StatusUnauthorized},
+	fault.PermissionDenied: {"PERMISSION_DENIED", http.StatusForbidden},
+	fault.NotFound:         {"RESOURCE_DOES_NOT_EXIST", http.StatusNotFound},
+	fault.Conflict:         {"RESOURCE_CONFLICT", http.StatusConflict},
+	fault.Gone:             {"RESOURCE_DOES_NOT_EXIST", http.StatusNotFound},
+	fault.TooLarge:         {"INVALID_PARAMETER_VALUE", http.StatusRequestEntityTooLarge},
+	fault.Exhausted:        {"RESOURCE_EXHAUSTED", http.StatusTooManyRequests},
+	fault.Unsupported:      {"NOT_IMPLEMENTED", http.StatusNotImplemented},
+	fault.Unavailable:      {"TEMPORARILY_UNAVAILABLE", http.StatusServiceUnavailable},
+	fault.Timeout:          {"DEADLINE_EXCEEDED", http.StatusGatewayTimeout},
+}
+
+// exists turns a conflict of a create into the code that clients look for.
+func exists[T any](v T, err error) (T, error) {
+	if fault.Is(err, fault.Conflict) {
+		err = &existsError{err}
+	}
+	return v, err
+}
+
+type existsError struct{ err error }
+
+func (e *existsError) Error() string { return e.err.Error() }
+func (e *existsError) Unwrap() error { return e.err }
+
+func (a *API) fail(c *call, err error) {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		err = fault.New(fault.TooLarge, "the request has more than %d bytes", tooLarge.Limit)
+	}
+	code := codes[fault.KindOf(err)]
+	var taken *existsError
+	if errors.As(err, &taken) {
+		code.name, code.status = "RESOURCE_ALREADY_EXISTS", http.StatusBadRequest
+	}
+	message := err.Error()
+	if hint := fault.HintOf(err); hint != "" {
+		if !strings.HasSuffix(message, ".") {
+			message += "."
+		}
+		message += " " + hint
+	}
+	if code.status == http.StatusInternalServerError { // a defect's text is for our log
+		a.log.ErrorContext(c.r.Context(), "mlflow request failed", slog.String("path", c.r.URL.Path), slog.String("error", err.Error()))
+		message = "something failed inside Falaj; its log says what"
+	}
+	writeError(c.w, code.status, code.name, message)
+}
+
+func writeError(w http.ResponseWriter, status int, code, message string) {
+	writeJSON(w, status, map[string]string{"error_code": code, "message": message})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // our own structs always encode
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(b) // the client went away: nobody to tell
+}
+
+func serveHealth(_ *API, c *call) (any, error) {
+	_, err := io.WriteString(c.w, "OK")
+	return done{}, err
+}
+
+func serveVersion(_ *API, c *call) (any, error) {
+	_, err := io.WriteString(c.w, Version)
+	return done{}, err
+}
+
+func serveInfo(*API, *call) (any, error) {
+	return map[string]any{
+		"store_type": "SqlStore", "workspaces_enabled": false, "trace_archival_enabled": false,
+		"multipart_uploads_enabled": false, "multipart_downloads_enabled": false,
+		"presigned_upload_run_id_supported": false, "presigned_upload_model_id_supported": false,
+	}, nil
+}

@@ -1,0 +1,231 @@
+package mlflow
+
+import (
+	"strconv"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+type registeredAnswer struct {
+	RegisteredModel registeredModel `json:"registered_model"`
+}
+
+type versionAnswer struct {
+	ModelVersion modelVersion `json:"model_version"`
+}
+
+func versionNumber(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		return 0, fault.New(fault.Invalid, "Parameter 'version' must be an integer, got '%s'.", clip(s))
+	}
+	return n, nil
+}
+
+func serveCreateRegistered(a *API, c *call, q *struct {
+	Name        string `json:"name" mlflow:"required"`
+	Description string `json:"description"`
+	Tags        []pair `json:"tags"`
+},
+) (any, error) {
+	m, err := exists(a.registry.CreateModel(c.r.Context(), c.project, q.Name, q.Description, pairsIn(q.Tags)))
+	return registeredAnswer{registeredOut(m)}, err
+}
+
+type registeredQuery struct {
+	Name        string   `json:"name" mlflow:"required"`
+	NewName     string   `json:"new_name"`
+	Description string   `json:"description"`
+	Key         string   `json:"key"`
+	Value       string   `json:"value"`
+	Alias       string   `json:"alias"`
+	Stages      []string `json:"stages"`
+}
+
+func serveRegistered(a *API, c *call, q *registeredQuery) (any, error) {
+	m, err := a.registry.Model(c.r.Context(), c.project, q.Name)
+	return registeredAnswer{registeredOut(m)}, err
+}
+
+func serveRenameRegistered(a *API, c *call, q *registeredQuery) (any, error) {
+	if q.NewName == "" {
+		return nil, missing("new_name")
+	}
+	m, err := exists(a.registry.RenameModel(c.r.Context(), c.project, q.Name, q.NewName))
+	return registeredAnswer{registeredOut(m)}, err
+}
+
+func serveUpdateRegistered(a *API, c *call, q *registeredQuery) (any, error) {
+	m, err := a.registry.DescribeModel(c.r.Context(), c.project, q.Name, q.Description)
+	return registeredAnswer{registeredOut(m)}, err
+}
+
+func serveDeleteRegistered(a *API, c *call, q *registeredQuery) (any, error) {
+	return empty{}, a.registry.DeleteModel(c.r.Context(), c.project, q.Name)
+}
+
+func serveSetRegisteredTag(a *API, c *call, q *registeredQuery) (any, error) {
+	return empty{}, a.registry.SetModelTag(c.r.Context(), c.project, q.Name, tracking.Pair{Key: q.Key, Value: q.Value})
+}
+
+func serveDeleteRegisteredTag(a *API, c *call, q *registeredQuery) (any, error) {
+	return empty{}, a.registry.DeleteModelTag(c.r.Context(), c.project, q.Name, q.Key)
+}
+
+func serveLatestVersions(a *API, c *call, q *registeredQuery) (any, error) {
+	found, err := a.registry.LatestVersions(c.r.Context(), c.project, q.Name, q.Stages)
+	return map[string]any{"model_versions": versionsOut(found)}, err
+}
+
+func serveSetAlias(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.registry.SetAlias(c.r.Context(), c.project, q.Name, q.Alias, n)
+}
+
+func serveDeleteAlias(a *API, c *call, q *registeredQuery) (any, error) {
+	return empty{}, a.registry.DeleteAlias(c.r.Context(), c.project, q.Name, q.Alias)
+}
+
+func serveByAlias(a *API, c *call, q *registeredQuery) (any, error) {
+	if q.Alias == "" {
+		return nil, missing("alias")
+	}
+	if _, err := strconv.Atoi(q.Alias); err == nil {
+		return nil, fault.New(fault.NotFound, "Registered model alias %s not found.", clip(q.Alias))
+	}
+	v, err := a.registry.Version(c.r.Context(), c.project, q.Name, q.Alias)
+	return versionAnswer{versionOut(v)}, err
+}
+
+type searchQuery struct {
+	Filter     string   `json:"filter"`
+	MaxResults *int64   `json:"max_results"`
+	OrderBy    []string `json:"order_by"`
+	PageToken  string   `json:"page_token"`
+}
+
+func (q *searchQuery) search(otherwise int) registry.Search {
+	return registry.Search{Filter: q.Filter, OrderBy: q.OrderBy, Max: limit(q.MaxResults, otherwise), Page: q.PageToken}
+}
+
+func serveSearchRegistered(a *API, c *call, q *searchQuery) (any, error) {
+	found, next, err := a.registry.SearchModels(c.r.Context(), c.project, q.search(100))
+	out := struct {
+		RegisteredModels []registeredModel `json:"registered_models"`
+		NextPageToken    string            `json:"next_page_token,omitempty"`
+	}{[]registeredModel{}, next}
+	for _, m := range found {
+		out.RegisteredModels = append(out.RegisteredModels, registeredOut(m))
+	}
+	return out, err
+}
+
+func serveSearchVersions(a *API, c *call, q *searchQuery) (any, error) {
+	found, next, err := a.registry.SearchVersions(c.r.Context(), c.project, q.search(10_000))
+	return struct {
+		ModelVersions []modelVersion `json:"model_versions"`
+		NextPageToken string         `json:"next_page_token,omitempty"`
+	}{versionsOut(found), next}, err
+}
+
+func serveCreateVersion(a *API, c *call, q *struct {
+	Name        string `json:"name" mlflow:"required"`
+	Source      string `json:"source" mlflow:"required"`
+	RunID       string `json:"run_id"`
+	Tags        []pair `json:"tags"`
+	RunLink     string `json:"run_link"`
+	Description string `json:"description"`
+	ModelID     string `json:"model_id"`
+},
+) (any, error) {
+	v, err := a.registry.CreateVersion(c.r.Context(), c.project, q.Name, registry.VersionSpec{
+		Source: q.Source, Run: tracking.RunID(q.RunID), LoggedModel: tracking.LoggedModelID(q.ModelID),
+		RunLink: q.RunLink, Description: q.Description, Tags: pairsIn(q.Tags),
+	})
+	return versionAnswer{versionOut(v)}, err
+}
+
+type versionQuery struct {
+	Name        string `json:"name" mlflow:"required"`
+	Version     string `json:"version" mlflow:"required"`
+	Description string `json:"description"`
+	Stage       string `json:"stage"`
+	Archive     bool   `json:"archive_existing_versions"`
+	Key         string `json:"key"`
+	Value       string `json:"value"`
+	Alias       string `json:"alias"`
+}
+
+func serveGetVersion(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	v, err := a.registry.Version(c.r.Context(), c.project, q.Name, strconv.Itoa(n))
+	return versionAnswer{versionOut(v)}, err
+}
+
+func serveUpdateVersion(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	v, err := a.registry.DescribeVersion(c.r.Context(), c.project, q.Name, n, q.Description)
+	return versionAnswer{versionOut(v)}, err
+}
+
+func serveTransition(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	stage, err := registry.ParseStage(q.Stage)
+	if err != nil {
+		return nil, err
+	}
+	v, err := a.registry.Transition(c.r.Context(), c.project, q.Name, n, stage, q.Archive)
+	return versionAnswer{versionOut(v)}, err
+}
+
+func serveDeleteVersion(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.registry.DeleteVersion(c.r.Context(), c.project, q.Name, n)
+}
+
+func serveSetVersionTag(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.registry.SetVersionTag(c.r.Context(), c.project, q.Name, n, tracking.Pair{Key: q.Key, Value: q.Value})
+}
+
+func serveDeleteVersionTag(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, a.registry.DeleteVersionTag(c.r.Context(), c.project, q.Name, n, q.Key)
+}
+
+// serveDownloadURI points at the version's own copy of its files, which is
+// checked while it is read, and not at the run it came from.
+func serveDownloadURI(a *API, c *call, q *versionQuery) (any, error) {
+	n, err := versionNumber(q.Version)
+	if err != nil {
+		return nil, err
+	}
+	v, err := a.registry.Version(c.r.Context(), c.project, q.Name, strconv.Itoa(n))
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"artifact_uri": "mlflow-artifacts:/registry/" + v.Model + "/" + strconv.Itoa(v.Number)}, nil
+}

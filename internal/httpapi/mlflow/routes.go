@@ -1,0 +1,184 @@
+package mlflow
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+// Route is one route of the API.
+type Route struct {
+	Method  string
+	Pattern string // of http.ServeMux, without the method
+	// Action is asked of the token's project before anything is decoded. Empty
+	// on what tells nothing of any project: an authenticated caller is enough.
+	Action policy.Action
+	// Unsupported says, for people, why this part of MLflow is answered 501.
+	Unsupported string
+	// Upload says that the body is a file of any size.
+	Upload bool
+
+	stream bool // the handler bounds the body itself
+	// actionOf replaces Action where the path says what is asked for.
+	actionOf func(*http.Request) policy.Action
+	handle func(*API, *call) (any, error)
+}
+
+const (
+	readRun      = tracking.ActionRead
+	writeRun     = tracking.ActionWrite
+	readModel    = registry.ActionRead
+	writeModel   = registry.ActionWrite
+	promoteModel = registry.ActionPromote
+)
+
+// api are the routes below /api/2.0 and /ajax-api/2.0.
+func api() []Route {
+	get, post, put, patch, del := http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
+	return []Route{
+		{Method: post, Pattern: "/mlflow/experiments/create", Action: writeRun, handle: handle(serveCreateExperiment)},
+		{Method: post, Pattern: "/mlflow/experiments/search", Action: readRun, handle: handle(serveSearchExperiments)},
+		{Method: get, Pattern: "/mlflow/experiments/search", Action: readRun, handle: handle(serveSearchExperiments)},
+		{Method: get, Pattern: "/mlflow/experiments/get", Action: readRun, handle: handle(serveExperiment)},
+		{Method: get, Pattern: "/mlflow/experiments/get-by-name", Action: readRun, handle: handle(serveExperimentByName)},
+		{Method: post, Pattern: "/mlflow/experiments/update", Action: writeRun, handle: handle(serveUpdateExperiment)},
+		{Method: post, Pattern: "/mlflow/experiments/delete", Action: writeRun, handle: handle(serveDeleteExperiment)},
+		{Method: post, Pattern: "/mlflow/experiments/restore", Action: writeRun, handle: handle(serveRestoreExperiment)},
+		{Method: post, Pattern: "/mlflow/experiments/set-experiment-tag", Action: writeRun, handle: handle(serveSetExperimentTag)},
+		{Method: post, Pattern: "/mlflow/experiments/delete-experiment-tag", Action: writeRun, handle: handle(serveDeleteExperimentTag)},
+		{Method: post, Pattern: "/mlflow/experiments/search-datasets", Action: readRun, handle: handle(serveSearchDatasets)},
+
+		{Method: post, Pattern: "/mlflow/runs/create", Action: writeRun, handle: handle(serveCreateRun)},
+		{Method: post, Pattern: "/mlflow/runs/update", Action: writeRun, handle: handle(serveUpdateRun)},
+		{Method: post, Pattern: "/mlflow/runs/delete", Action: writeRun, handle: handle(serveDeleteRun)},
+		{Method: post, Pattern: "/mlflow/runs/restore", Action: writeRun, handle: handle(serveRestoreRun)},
+		{Method: get, Pattern: "/mlflow/runs/get", Action: readRun, handle: handle(serveRun)},
+		{Method: post, Pattern: "/mlflow/runs/search", Action: readRun, handle: handle(serveSearchRuns)},
+		{Method: post, Pattern: "/mlflow/runs/log-metric", Action: writeRun, handle: handle(serveLogMetric)},
+		{Method: post, Pattern: "/mlflow/runs/log-parameter", Action: writeRun, handle: handle(serveLogParam)},
+		{Method: post, Pattern: "/mlflow/runs/set-tag", Action: writeRun, handle: handle(serveSetTag)},
+		{Method: post, Pattern: "/mlflow/runs/delete-tag", Action: writeRun, handle: handle(serveDeleteTag)},
+		{Method: post, Pattern: "/mlflow/runs/log-batch", Action: writeRun, handle: serveLogBatch},
+		{Method: post, Pattern: "/mlflow/runs/log-model", Action: writeRun, handle: handle(serveLogModel)},
+		{Method: post, Pattern: "/mlflow/runs/log-inputs", Action: writeRun, handle: handle(serveLogInputs)},
+		{Method: post, Pattern: "/mlflow/runs/outputs", Action: writeRun, handle: handle(serveLogOutputs)},
+		{Method: get, Pattern: "/mlflow/metrics/get-history", Action: readRun, handle: handle(serveHistory)},
+		{Method: get, Pattern: "/mlflow/metrics/get-history-bulk", Action: readRun, handle: handle(serveHistoryBulk)},
+		{Method: get, Pattern: "/mlflow/metrics/get-history-bulk-interval", Action: readRun, handle: handle(serveHistoryInterval)},
+
+		{Method: get, Pattern: "/mlflow/artifacts/list", Action: readRun, handle: handle(serveListArtifacts)},
+		{Method: post, Pattern: "/mlflow/artifacts/presigned-upload-url", Unsupported: "Presigned URLs are not offered: upload through the server."},
+		{Method: post, Pattern: "/mlflow/artifacts/presigned-download-url", Unsupported: "Presigned URLs are not offered: download through the server."},
+		{Method: get, Pattern: "/mlflow-artifacts/artifacts", Action: readRun, actionOf: proxyAction, handle: serveProxyList},
+		{Method: get, Pattern: "/mlflow-artifacts/artifacts/{path...}", Action: readRun, actionOf: proxyAction, handle: serveProxyGet},
+		{Method: put, Pattern: "/mlflow-artifacts/artifacts/{path...}", Action: writeRun, Upload: true, stream: true, handle: serveProxyPut},
+		{Method: del, Pattern: "/mlflow-artifacts/artifacts/{path...}", Action: writeRun, handle: serveProxyDelete},
+		{Method: post, Pattern: "/mlflow-artifacts/mpu/{path...}", Unsupported: "Multipart upload is not supported for the current artifact repository"},
+		{Method: get, Pattern: "/mlflow-artifacts/presigned/{path...}", Unsupported: "Presigned URLs are not offered: download through the server."},
+		{Method: post, Pattern: "/mlflow/upload-artifact", Action: writeRun, Upload: true, stream: true, handle: serveUploadArtifact},
+
+		{Method: post, Pattern: "/mlflow/logged-models", Action: writeRun, handle: handle(serveCreateModel)},
+		{Method: post, Pattern: "/mlflow/logged-models/search", Action: readRun, handle: handle(serveSearchModels)},
+		{Method: get, Pattern: "/mlflow/logged-models/{model_id}", Action: readRun, handle: handle(serveModel)},
+		{Method: patch, Pattern: "/mlflow/logged-models/{model_id}", Action: writeRun, handle: handle(serveFinalizeModel)},
+		{Method: del, Pattern: "/mlflow/logged-models/{model_id}", Action: writeRun, handle: handle(serveDeleteModel)},
+		{Method: patch, Pattern: "/mlflow/logged-models/{model_id}/tags", Action: writeRun, handle: handle(serveSetModelTags)},
+		{Method: del, Pattern: "/mlflow/logged-models/{model_id}/tags/{tag_key}", Action: writeRun, handle: handle(serveDeleteModelTag)},
+		{Method: post, Pattern: "/mlflow/logged-models/{model_id}/params", Action: writeRun, handle: handle(serveModelParams)},
+		{Method: get, Pattern: "/mlflow/logged-models/{model_id}/artifacts/directories", Action: readRun, handle: handle(serveModelDirectories)},
+		{Method: get, Pattern: "/mlflow/logged-models/{model_id}/artifacts/files", Action: readRun, handle: serveGetModelArtifact},
+
+		{Method: post, Pattern: "/mlflow/registered-models/create", Action: writeModel, handle: handle(serveCreateRegistered)},
+		{Method: post, Pattern: "/mlflow/registered-models/rename", Action: writeModel, handle: handle(serveRenameRegistered)},
+		{Method: patch, Pattern: "/mlflow/registered-models/update", Action: writeModel, handle: handle(serveUpdateRegistered)},
+		{Method: del, Pattern: "/mlflow/registered-models/delete", Action: writeModel, handle: handle(serveDeleteRegistered)},
+		{Method: get, Pattern: "/mlflow/registered-models/get", Action: readModel, handle: handle(serveRegistered)},
+		{Method: get, Pattern: "/mlflow/registered-models/search", Action: readModel, handle: handle(serveSearchRegistered)},
+		{Method: get, Pattern: "/mlflow/registered-models/get-latest-versions", Action: readModel, handle: handle(serveLatestVersions)},
+		{Method: post, Pattern: "/mlflow/registered-models/get-latest-versions", Action: readModel, handle: handle(serveLatestVersions)},
+		{Method: post, Pattern: "/mlflow/registered-models/set-tag", Action: writeModel, handle: handle(serveSetRegisteredTag)},
+		{Method: del, Pattern: "/mlflow/registered-models/delete-tag", Action: writeModel, handle: handle(serveDeleteRegisteredTag)},
+		{Method: post, Pattern: "/mlflow/registered-models/alias", Action: promoteModel, handle: handle(serveSetAlias)},
+		{Method: del, Pattern: "/mlflow/registered-models/alias", Action: promoteModel, handle: handle(serveDeleteAlias)},
+		{Method: get, Pattern: "/mlflow/registered-models/alias", Action: readModel, handle: handle(serveByAlias)},
+		{Method: post, Pattern: "/mlflow/model-versions/create", Action: writeModel, handle: handle(serveCreateVersion)},
+		{Method: get, Pattern: "/mlflow/model-versions/get", Action: readModel, handle: handle(serveGetVersion)},
+		{Method: patch, Pattern: "/mlflow/model-versions/update", Action: writeModel, handle: handle(serveUpdateVersion)},
+		{Method: del, Pattern: "/mlflow/model-versions/delete", Action: writeModel, handle: handle(serveDeleteVersion)},
+		{Method: get, Pattern: "/mlflow/model-versions/search", Action: readModel, handle: handle(serveSearchVersions)},
+		{Method: post, Pattern: "/mlflow/model-versions/transition-stage", Action: promoteModel, handle: handle(serveTransition)},
+		{Method: post, Pattern: "/mlflow/model-versions/set-tag", Action: writeModel, handle: handle(serveSetVersionTag)},
+		{Method: del, Pattern: "/mlflow/model-versions/delete-tag", Action: writeModel, handle: handle(serveDeleteVersionTag)},
+		{Method: get, Pattern: "/mlflow/model-versions/get-download-uri", Action: readModel, handle: handle(serveDownloadURI)},
+	}
+}
+
+// families are the parts of MLflow that are not offered, by the segment after
+// /mlflow/.
+var families = []struct{ segment, why string }{
+	{"webhooks", "MLflow webhooks are not offered: subscribe to Falaj's events."},
+	{"traces", "Traces of language models are not offered: send OpenTelemetry to a collector."},
+	{"unified-traces", "Traces of language models are not offered."},
+	{"get-online-trace-details", "Traces of language models are not offered."},
+	{"get-trace-artifact", "Traces of language models are not offered."},
+	{"datasets", "Evaluation datasets are not offered: use Falaj datasets."},
+	{"scorers", "Scorers are not offered."},
+	{"issues", "Issues are not offered."},
+	{"label-schemas", "Label schemas are not offered."},
+	{"review-queues", "Review queues are not offered."},
+	{"gateway", "The gateway for language models is not offered."},
+	{"prompt-optimization", "Prompt optimization is not offered."},
+	{"workspaces", "MLflow workspaces are not offered: a token is bound to one Falaj project."},
+}
+
+// Routes is every route, as patterns of http.ServeMux.
+func Routes() []Route {
+	out := []Route{
+		{Method: http.MethodGet, Pattern: "/health", handle: serveHealth},
+		{Method: http.MethodGet, Pattern: "/version", handle: serveVersion},
+		{Method: http.MethodGet, Pattern: "/api/3.0/mlflow/server-info", handle: serveInfo},
+		{Method: http.MethodGet, Pattern: "/ajax-api/3.0/mlflow/server-info", handle: serveInfo},
+		{Method: http.MethodGet, Pattern: "/get-artifact", Action: readRun, handle: serveGetArtifact},
+		{Method: http.MethodGet, Pattern: "/model-versions/get-artifact", Action: readModel, handle: serveGetVersionArtifact},
+	}
+	for _, r := range api() {
+		for _, prefix := range []string{"/api/2.0", "/ajax-api/2.0"} {
+			c := r
+			c.Pattern = prefix + r.Pattern
+			out = append(out, c)
+		}
+	}
+	for _, f := range families {
+		for _, prefix := range []string{"/api/2.0", "/api/3.0", "/ajax-api/2.0", "/ajax-api/3.0"} {
+			for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+				for _, rest := range []string{"", "/{rest...}"} {
+					out = append(out, Route{Method: method, Pattern: prefix + "/mlflow/" + f.segment + rest, Unsupported: f.why})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// proxyAction is what reading below mlflow-artifacts takes: the files of model
+// versions are models, all else belongs to runs.
+func proxyAction(r *http.Request) policy.Action {
+	p := r.PathValue("path")
+	if p == "" {
+		p = strings.TrimLeft(r.URL.Query().Get("path"), "/")
+	}
+	if strings.HasPrefix(p, "registry/") {
+		return readModel
+	}
+	return readRun
+}
+
+// Uploads says whether a request sends a file, for servers that bound bodies.
+func Uploads(r *http.Request) bool {
+	p := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/ajax-api/2.0"), "/api/2.0")
+	return r.Method == http.MethodPut && strings.HasPrefix(p, "/mlflow-artifacts/artifacts/") ||
+		r.Method == http.MethodPost && p == "/mlflow/upload-artifact"
+}
