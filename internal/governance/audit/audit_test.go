@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // place is an installation as far as audit needs one.
@@ -32,8 +33,12 @@ type place struct {
 }
 
 func openPlace(ctx context.Context, dir string) (*place, error) {
+	return openPlaceOn(ctx, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+}
+
+func openPlaceOn(ctx context.Context, dir, url string) (*place, error) {
 	db, err := store.Open(ctx, store.Config{
-		URL:        "sqlite://" + filepath.Join(dir, "falaj.db"),
+		URL:        url,
 		Migrations: []store.Migrations{keyssql.Migrations, auditsql.Migrations},
 	})
 	if err != nil {
@@ -54,6 +59,20 @@ func newPlace(t *testing.T) *place {
 	}
 	t.Cleanup(func() { _ = p.db.Close() })
 	return p
+}
+
+// onEachDatabase runs a test on SQLite and on PostgreSQL.
+func onEachDatabase(t *testing.T, test func(t *testing.T, p *place)) {
+	t.Helper()
+	t.Run("SQLite", func(t *testing.T) { test(t, newPlace(t)) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		p, err := openPlaceOn(t.Context(), t.TempDir(), storetest.Postgres(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.db.Close() })
+		test(t, p)
+	})
 }
 
 type allowAll struct{}
@@ -165,7 +184,11 @@ func actions(records []audit.Record) string {
 }
 
 func TestChangesAndReadsComeIntoTheLogOnce(t *testing.T) {
-	p := newPlace(t)
+	onEachDatabase(t, changesAndReadsComeIntoTheLogOnce)
+}
+
+func changesAndReadsComeIntoTheLogOnce(t *testing.T, p *place) {
+	t.Helper()
 	log, j := p.log(t), p.journal(t)
 	svc := p.service(log)
 	p.change(t, audit.Entry{Project: "wind", Action: "dataset.import", Object: "dataset weather@1", Detail: map[string]any{"rows": 26115, "big": int64(1<<62 + 1)}})
@@ -250,8 +273,10 @@ func TestManyBatchesKeepTheirOrder(t *testing.T) {
 }
 
 // Several sequencers on one database let each entry in once.
-func TestSequencersTogether(t *testing.T) {
-	p := newPlace(t)
+func TestSequencersTogether(t *testing.T) { onEachDatabase(t, sequencersTogether) }
+
+func sequencersTogether(t *testing.T, p *place) {
+	t.Helper()
 	logs := []*audit.Sequencer{p.log(t), p.log(t), p.log(t)}
 	j := p.journal(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -318,8 +343,10 @@ func TestStartFoldsAndStopFoldsTheRest(t *testing.T) {
 	}
 }
 
-func TestFilters(t *testing.T) {
-	p := newPlace(t)
+func TestFilters(t *testing.T) { onEachDatabase(t, filters) }
+
+func filters(t *testing.T, p *place) {
+	t.Helper()
 	log := p.log(t)
 	svc := p.service(log)
 	p.change(t, audit.Entry{Project: "wind", Action: "dataset.import", Object: "dataset weather@1"})
@@ -388,7 +415,11 @@ func TestPermissions(t *testing.T) {
 }
 
 func TestErasedEntriesTellNothingAndVerify(t *testing.T) {
-	p := newPlace(t)
+	onEachDatabase(t, erasedEntriesTellNothingAndVerify)
+}
+
+func erasedEntriesTellNothingAndVerify(t *testing.T, p *place) {
+	t.Helper()
 	log, j := p.log(t), p.journal(t)
 	svc := p.service(log)
 	p.change(t, audit.Entry{Project: "wind", Action: "subject.read", Object: "subject bob"})

@@ -56,11 +56,13 @@ func TestVerifyFindsEveryMutation(t *testing.T) {
 		}
 		n++
 		tried[name]++
-		for _, key := range []string{log.PublicKey(), ""} {
-			report, err := audit.Verify(bytes.NewReader(b), audit.VerifyOptions{PublicKey: key})
-			if !fault.Is(err, fault.Invalid) || report.Problem == "" || report.BadLine == 0 {
-				t.Fatalf("%s was not found: %+v, %v\n%s", name, report, err, diff(whole, b))
-			}
+		key := log.PublicKey()
+		if n%4 == 0 {
+			key = "" // the one in the export, which the change may have hit
+		}
+		report, err := audit.Verify(bytes.NewReader(b), audit.VerifyOptions{PublicKey: key})
+		if !fault.Is(err, fault.Invalid) || report.Problem == "" || report.BadLine == 0 {
+			t.Fatalf("%s was not found: %+v, %v\n%s", name, report, err, diff(whole, b))
 		}
 	}
 	t.Logf("tried %v", tried)

@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // door is an authorizer that allows all but what a test denies.
@@ -47,8 +48,20 @@ type place struct {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	dir := t.TempDir()
+	return newPlaceOn(t, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+}
+
+// onEachDatabase runs a test on SQLite and on PostgreSQL.
+func onEachDatabase(t *testing.T, test func(t *testing.T, p *place)) {
+	t.Helper()
+	t.Run("SQLite", func(t *testing.T) { test(t, newPlace(t)) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, newPlaceOn(t, t.TempDir(), storetest.Postgres(t))) })
+}
+
+func newPlaceOn(t *testing.T, dir, url string) *place {
+	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{
-		URL:        "sqlite://" + filepath.Join(dir, "falaj.db"),
+		URL:        url,
 		Migrations: []store.Migrations{keyssql.Migrations},
 	})
 	if err != nil {
@@ -91,8 +104,10 @@ func wantFault(t *testing.T, err error, kind fault.Kind, text string) {
 	}
 }
 
-func TestKeysSurviveARestart(t *testing.T) {
-	p := newPlace(t)
+func TestKeysSurviveARestart(t *testing.T) { onEachDatabase(t, keysSurviveARestart) }
+
+func keysSurviveARestart(t *testing.T, p *place) {
+	t.Helper()
 	s := p.mustOpen(t, "")
 	ctx := user(t)
 
@@ -226,8 +241,10 @@ func TestSealedRowsOpenOnlyAtTheirPlace(t *testing.T) {
 	wantFault(t, err, fault.Internal, "do not open")
 }
 
-func TestDestroy(t *testing.T) {
-	p := newPlace(t)
+func TestDestroy(t *testing.T) { onEachDatabase(t, destroy) }
+
+func destroy(t *testing.T, p *place) {
+	t.Helper()
 	s := p.mustOpen(t, "")
 	ctx := user(t)
 	for _, owner := range []string{"dataset/a", "dataset/b"} {
@@ -352,7 +369,11 @@ func TestCacheEnds(t *testing.T) {
 }
 
 func TestConcurrentFirstUseMakesOneKey(t *testing.T) {
-	p := newPlace(t)
+	onEachDatabase(t, concurrentFirstUseMakesOneKey)
+}
+
+func concurrentFirstUseMakesOneKey(t *testing.T, p *place) {
+	t.Helper()
 	rings := []*keys.Service{p.mustOpen(t, ""), p.mustOpen(t, "")}
 	ctx := user(t)
 	got := make([][]byte, 16)
@@ -533,8 +554,10 @@ func TestReadPassphrase(t *testing.T) {
 	wantFault(t, err, fault.Invalid, "open the passphrase")
 }
 
-func TestInventory(t *testing.T) {
-	p := newPlace(t)
+func TestInventory(t *testing.T) { onEachDatabase(t, inventory) }
+
+func inventory(t *testing.T, p *place) {
+	t.Helper()
 	s := p.mustOpen(t, "")
 	ctx := user(t)
 	for _, at := range []keys.Scope{{}, {"", "audit-log"}, {"sun", "a"}, {"wind", "a"}, {"wind", "b"}} {
