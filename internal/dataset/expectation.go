@@ -119,7 +119,7 @@ func (e Expectation) Validate() error {
 	}
 	for _, v := range []any{e.Min, e.Max} {
 		switch v.(type) {
-		case nil, float64, int, int64, json.Number:
+		case nil, float64, int, int64, uint64, json.Number:
 		case string:
 			if e.Check == RowCount {
 				return bad("%q is not a number", v)
@@ -136,7 +136,7 @@ func (e Expectation) Validate() error {
 	}
 	for _, v := range e.Values {
 		switch v.(type) {
-		case string, float64, int, int64, bool, json.Number:
+		case string, float64, int, int64, uint64, bool, json.Number:
 		default:
 			return bad("%v is not a string, number or bool", v)
 		}
@@ -384,6 +384,8 @@ func number(v any) (float64, bool) {
 		return float64(n), true
 	case int64:
 		return float64(n), true
+	case uint64:
+		return float64(n), true
 	case json.Number:
 		f, err := n.Float64()
 		return f, err == nil
@@ -461,6 +463,8 @@ func scalarText(v any) string {
 		return strconv.Itoa(x)
 	case int64:
 		return strconv.FormatInt(x, 10)
+	case uint64:
+		return strconv.FormatUint(x, 10)
 	case json.Number:
 		if n, err := x.Int64(); err == nil {
 			return strconv.FormatInt(n, 10)

@@ -44,22 +44,22 @@ type draft struct {
 // Order: field IDs and a staging row are committed, then files are written,
 // then the version is committed and its staging row removed in one transaction.
 // A crash in between leaves a staging row, by which Recover removes the files.
-func (s *Service) write(ctx context.Context, w draft) (v Version, err error) {
-	s2, err := table.NormalSchema(w.rows.Schema())
+func (s *Service) write(ctx context.Context, w draft) (Version, error) {
+	schema, err := table.NormalSchema(w.rows.Schema())
 	if err != nil {
 		return Version{}, err
 	}
-	v = Version{
+	v := Version{
 		ID: VersionID(id.New("dsv")), Project: w.project, Dataset: w.name, Protection: w.spec.Protection,
 		Classification: w.classification, Residency: w.residency, CreatedBy: createdBy(identity.From(ctx)),
 	}
-	if err := s.stage(ctx, w, s2, &v); err != nil {
+	if err := s.stage(ctx, w, schema, &v); err != nil {
 		return Version{}, err
 	}
-	kept := false
+	kept, own := false, Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset}
 	defer func() {
 		if !kept {
-			s.discard(ctx, Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset})
+			s.discard(ctx, own)
 		}
 	}()
 	seal, err := s.seal(ctx, v)
@@ -74,7 +74,7 @@ func (s *Service) write(ctx context.Context, w draft) (v Version, err error) {
 	}
 	v.Fingerprint = fingerprint(w.spec, v)
 	done, err := s.commit(ctx, v)
-	kept = err == nil && done.ID == v.ID
+	kept = err == nil && done.ID == own.ID
 	return done, err
 }
 

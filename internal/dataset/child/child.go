@@ -23,6 +23,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -174,7 +175,7 @@ func (r *Reader) head() (kind, int, error) {
 	}
 	n := binary.BigEndian.Uint32(head[1:])
 	if n > maxFrame {
-		return 0, 0, fault.New(fault.Invalid, "a frame of %d bytes is over the limit of %d", n, maxFrame)
+		return 0, 0, fmt.Errorf("a frame of %d bytes is over the limit of %d", n, maxFrame)
 	}
 	return kind(head[0]), int(n), nil
 }
@@ -186,7 +187,7 @@ func (r *Reader) fault(n int) error {
 	}
 	var f wireFault
 	if err := json.Unmarshal(b, &f); err != nil {
-		return fault.New(fault.Internal, "an unreadable fault frame")
+		return errors.New("an unreadable fault frame")
 	}
 	k := fault.ParseKind(f.Kind)
 	switch k { // what a file or a query can be guilty of; a child says nothing about permissions
@@ -217,13 +218,13 @@ func (r *Reader) Header(v any) error {
 			}
 		case kindEnd:
 			if err := json.Unmarshal(doc, v); err != nil {
-				return fault.New(fault.Internal, "an unreadable header: %v", err)
+				return fmt.Errorf("an unreadable header: %w", err)
 			}
 			return nil
 		case kindFault:
 			return r.fault(n)
 		default:
-			return fault.New(fault.Internal, "a frame of kind %q where a header belongs", byte(k))
+			return fmt.Errorf("a frame of kind %q where a header belongs", byte(k))
 		}
 	}
 }
@@ -256,7 +257,7 @@ func (s streamReader) Read(p []byte) (int, error) {
 		case kindFault:
 			return 0, r.fault(n)
 		default:
-			return 0, fault.New(fault.Internal, "a frame of kind %q in a stream", byte(k))
+			return 0, fmt.Errorf("a frame of kind %q in a stream", byte(k))
 		}
 	}
 	n, err := r.r.Read(p[:min(len(p), r.left)])

@@ -16,12 +16,28 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Launcher makes the command that runs this binary in a hidden mode: without
-// keys, database, network or files of its own. The command is not started; its
-// stdin, stdout and stderr are the caller's to set. It dies with ctx.
+// Launcher makes the process that runs this binary in a hidden mode: without
+// keys, database, network or files of its own. It is not started, and dies with
+// ctx.
 type Launcher interface {
-	Launch(ctx context.Context, mode string, opts LaunchOptions) (*exec.Cmd, error)
+	Launch(ctx context.Context, mode string, opts LaunchOptions) (Process, error)
 }
+
+// Process is a child to be started. The stdin, stdout and stderr of its Command
+// are the caller's to set before Start; Start and Wait are called on Process,
+// because confining a child takes more than exec.Cmd does. Plain makes one of an
+// exec.Cmd that needs nothing more.
+type Process interface {
+	Command() *exec.Cmd
+	Start() error
+	Wait() error
+}
+
+// Plain is a process that is not confined, for tests.
+type Plain struct{ *exec.Cmd }
+
+// Command implements Process.
+func (p Plain) Command() *exec.Cmd { return p.Cmd }
 
 // LaunchOptions are the limits of one child.
 type LaunchOptions struct {
@@ -35,7 +51,7 @@ type Session struct {
 	Out *Reader
 
 	mode   string
-	cmd    *exec.Cmd
+	proc   Process
 	cancel context.CancelFunc
 	stdin  io.WriteCloser
 	stderr tail
@@ -47,12 +63,13 @@ type Session struct {
 // Start launches a child. It is killed when ctx ends or by Close.
 func Start(ctx context.Context, l Launcher, mode string, opts LaunchOptions) (*Session, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	cmd, err := l.Launch(ctx, mode, opts)
+	proc, err := l.Launch(ctx, mode, opts)
 	if err != nil {
 		cancel()
 		return nil, fault.Wrap(err, "starting the %s process", mode)
 	}
-	s := &Session{mode: mode, cmd: cmd, cancel: cancel, waited: make(chan struct{})}
+	cmd := proc.Command()
+	s := &Session{mode: mode, proc: proc, cancel: cancel, waited: make(chan struct{})}
 	fail := func(err error) (*Session, error) {
 		cancel()
 		return nil, fault.Wrap(err, "starting the %s process", mode)
@@ -70,7 +87,7 @@ func Start(ctx context.Context, l Launcher, mode string, opts LaunchOptions) (*S
 	if cmd.WaitDelay == 0 {
 		cmd.WaitDelay = 5 * time.Second
 	}
-	err = cmd.Start()
+	err = proc.Start()
 	_ = outW.Close()
 	if err != nil {
 		_ = outR.Close()
@@ -79,7 +96,7 @@ func Start(ctx context.Context, l Launcher, mode string, opts LaunchOptions) (*S
 	s.In, s.Out = NewWriter(s.stdin), NewReader(outR)
 	go func() {
 		defer close(s.waited)
-		s.err = cmd.Wait()
+		s.err = proc.Wait()
 	}()
 	context.AfterFunc(ctx, func() { _ = outR.SetReadDeadline(time.Unix(1, 0)) })
 	go func() { // the read end lives until the session is closed and the child is gone

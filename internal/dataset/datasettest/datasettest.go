@@ -70,14 +70,14 @@ func Main(m *testing.M, modes map[string]Mode) {
 type Launcher struct{}
 
 // Launch implements child.Launcher.
-func (Launcher) Launch(ctx context.Context, mode string, _ child.LaunchOptions) (*exec.Cmd, error) {
+func (Launcher) Launch(ctx context.Context, mode string, _ child.LaunchOptions) (child.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, self)
 	cmd.Env = []string{modeVariable + "=" + mode}
-	return cmd, nil
+	return child.Plain{Cmd: cmd}, nil
 }
 
 // Harness is a service with what it stands on.
@@ -101,14 +101,28 @@ func New(tb testing.TB, change func(*dataset.Config)) *Harness {
 // and files.
 func At(tb testing.TB, dir string, change func(*dataset.Config)) *Harness {
 	tb.Helper()
+	h, err := Build(dir, change)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = h.DB.Close() })
+	return h
+}
+
+// Build is At outside a test, such as in a child process. Close its DB.
+func Build(dir string, change func(*dataset.Config)) (*Harness, error) {
 	ctx := context.Background()
 	db, err := store.Open(ctx, store.Config{
 		URL: "sqlite://" + filepath.Join(dir, "falaj.db"), Migrations: []store.Migrations{datasetsql.Migrations},
 	})
 	if err != nil {
-		tb.Fatal(err)
+		return nil, err
 	}
-	tb.Cleanup(func() { _ = db.Close() })
+	return On(db, dir, change)
+}
+
+// On is Build on a database that has the migrations.
+func On(db *store.DB, dir string, change func(*dataset.Config)) (*Harness, error) {
 	h := &Harness{DB: db, Files: &Files{Dir: filepath.Join(dir, "objects")}, Policy: &Policy{}, Journal: &Journal{}}
 	h.Config = dataset.Config{
 		DB: db, Store: datasetsql.Store{}, Files: h.Files, Keys: Keys{}, Authorizer: h.Policy, Guard: Guard{}, Journal: h.Journal,
@@ -118,10 +132,7 @@ func At(tb testing.TB, dir string, change func(*dataset.Config)) *Harness {
 		change(&h.Config)
 	}
 	h.Service = dataset.New(h.Config)
-	if err := h.Recover(ctx); err != nil {
-		tb.Fatal(err)
-	}
-	return h
+	return h, h.Recover(context.Background())
 }
 
 // Context is the context of a user of the tests.

@@ -77,14 +77,13 @@ func (g *gunzip) Read(p []byte) (int, error) {
 			return 0, fault.New(fault.Invalid, "the gzip file holds %s, not CSV", f).WithHint("Import what is inside.")
 		}
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		var f *fault.Error
-		if !errors.As(err, &f) && !errors.Is(err, io.ErrUnexpectedEOF) || g.in.n == 0 {
-			return n, fault.New(fault.Invalid, "the gzip data is broken after %d bytes: %v", g.out, err)
-		}
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return n, fault.New(fault.Invalid, "the gzip data is cut off after %d bytes", g.out).WithHint("Upload the whole file.")
-		}
+	var f *fault.Error
+	switch {
+	case err == nil, errors.Is(err, io.EOF), errors.As(err, &f):
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return n, fault.New(fault.Invalid, "the gzip data is cut off after %d bytes", g.out).WithHint("Upload the whole file.")
+	default:
+		return n, fault.New(fault.Invalid, "the gzip data is broken after %d bytes: %v", g.out, err)
 	}
 	return n, err
 }
@@ -120,7 +119,11 @@ type csvReader struct {
 func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
 	guard := &recordGuard{r: body, limit: req.Limits.Record}
 	in := bufio.NewReaderSize(guard, 64<<10)
-	if bom, _ := in.Peek(3); string(bom) == "\xef\xbb\xbf" {
+	bom, err := in.Peek(3)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	if string(bom) == "\xef\xbb\xbf" {
 		_, _ = in.Discard(3)
 	}
 	r := &csvReader{Reader: csv.NewReader(in), guard: guard, req: req}

@@ -185,6 +185,10 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 func build(b array.Builder, rows, values arrow.Array, at func(int) int, add func(i, j int) error) (arrow.Array, error) {
 	defer b.Release()
 	b.Reserve(rows.Len())
+	if values.DataType().ID() == arrow.NULL { // it has no bitmap that says so
+		b.AppendNulls(rows.Len())
+		return b.NewArray(), nil
+	}
 	for i := range rows.Len() {
 		if rows.IsNull(i) {
 			b.AppendNull()

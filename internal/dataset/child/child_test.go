@@ -1,0 +1,218 @@
+package child
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"pgregory.net/rapid"
+)
+
+// A conversation of any headers and streams arrives as it was sent.
+func TestConversation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var pipe bytes.Buffer
+		w := NewWriter(&pipe)
+		type part struct {
+			header string
+			stream []byte
+		}
+		var sent []part
+		for range rapid.IntRange(0, 5).Draw(t, "parts") {
+			p := part{header: rapid.String().Draw(t, "header"), stream: rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "stream")}
+			sent = append(sent, p)
+			if err := w.Header(p.header); err != nil {
+				t.Fatal(err)
+			}
+			s := w.Stream()
+			for chunk := p.stream; len(chunk) > 0; {
+				n := rapid.IntRange(1, len(chunk)).Draw(t, "chunk")
+				if _, err := s.Write(chunk[:n]); err != nil {
+					t.Fatal(err)
+				}
+				chunk = chunk[n:]
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := NewReader(&pipe)
+		for _, p := range sent {
+			var header string
+			if err := r.Header(&header); err != nil || header != strings.ToValidUTF8(p.header, "\ufffd") {
+				t.Fatalf("header %q, %v, want %q", header, err, p.header)
+			}
+			got, err := io.ReadAll(r.Stream())
+			if err != nil || !bytes.Equal(got, p.stream) {
+				t.Fatalf("stream of %d bytes, %v, want %d", len(got), err, len(p.stream))
+			}
+		}
+		if err := r.Header(new(string)); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("after the end: %v", err)
+		}
+	})
+}
+
+func TestLargeHeader(t *testing.T) {
+	var pipe bytes.Buffer
+	long := strings.Repeat("x", 3*maxFrame)
+	if err := NewWriter(&pipe).Header(long); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := NewReader(&pipe).Header(&got); err != nil || got != long {
+		t.Fatal(len(got), err)
+	}
+	if err := NewWriter(&pipe).Header(strings.Repeat("x", maxHeader)); err != nil {
+		t.Fatal(err)
+	}
+	if err := NewReader(&pipe).Header(&got); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a header over the limit: %v", err)
+	}
+}
+
+// A child may blame the file or the query, and nothing else.
+func TestFaultKinds(t *testing.T) {
+	for kind, want := range map[fault.Kind]fault.Kind{
+		fault.Invalid: fault.Invalid, fault.TooLarge: fault.TooLarge, fault.Exhausted: fault.Exhausted, fault.Timeout: fault.Timeout,
+		fault.PermissionDenied: fault.Internal, fault.Unauthenticated: fault.Internal, fault.NotFound: fault.Internal, fault.Conflict: fault.Internal,
+	} {
+		var pipe bytes.Buffer
+		_ = NewWriter(&pipe).Fault(fault.New(kind, "what").WithHint("do"))
+		err := NewReader(&pipe).Header(new(string))
+		if fault.KindOf(err) != want || err.Error() != "what" || fault.HintOf(err) != "do" {
+			t.Errorf("%v: %v (%v)", kind, err, fault.KindOf(err))
+		}
+	}
+}
+
+func TestFaultInTheMiddleOfRecords(t *testing.T) {
+	var pipe bytes.Buffer
+	w := NewWriter(&pipe)
+	schema := arrow.NewSchema([]arrow.Field{{Name: "i", Type: arrow.PrimitiveTypes.Int64}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	b.Field(0).(*array.Int64Builder).Append(7)
+	out := w.Records(schema)
+	if err := out.Write(b.NewRecordBatch()); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Fault(fault.New(fault.Invalid, "row 2 is bad"))
+	rows, err := NewReader(&pipe).Records()
+	if err != nil || !rows.Next() {
+		t.Fatal("the batch before the fault is lost", err)
+	}
+	if rows.Next() || !fault.Is(rows.Err(), fault.Invalid) || rows.Err().Error() != "row 2 is bad" {
+		t.Errorf("got %v", rows.Err())
+	}
+}
+
+// Whatever a taken-over child sends, reading it ends with an error or bounded
+// records, never with a panic.
+func FuzzReader(f *testing.F) {
+	var pipe bytes.Buffer
+	w := NewWriter(&pipe)
+	_ = w.Header(map[string]int{"a": 1})
+	schema := arrow.NewSchema([]arrow.Field{{Name: "s", Type: arrow.BinaryTypes.String}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	b.Field(0).(*array.StringBuilder).Append("x")
+	out := w.Records(schema)
+	_ = out.Write(b.NewRecordBatch())
+	_ = out.Close()
+	f.Add(pipe.Bytes())
+	f.Add([]byte("F\x00\x00\x00\x02{}"))
+	f.Add([]byte("H\xff\xff\xff\xff"))
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		r := NewReader(bytes.NewReader(data))
+		var v any
+		_ = r.Header(&v)
+		rows, err := r.Records()
+		if err != nil {
+			return
+		}
+		defer rows.Release()
+		for i := 0; i < 100 && rows.Next(); i++ {
+			_ = rows.RecordBatch().NumRows()
+		}
+		_ = rows.Err()
+	})
+}
+
+// script is a launcher of a shell script.
+type script string
+
+func (s script) Launch(ctx context.Context, _ string, _ LaunchOptions) (Process, error) {
+	return Plain{exec.CommandContext(ctx, "/bin/sh", "-c", string(s))}, nil
+}
+
+func TestDeathsAreExplained(t *testing.T) {
+	for _, c := range []struct {
+		script string
+		kind   fault.Kind
+		want   string
+	}{
+		{"exit 0", fault.Internal, "ended early"},
+		{"echo went wrong >&2; exit 3", fault.Internal, "went wrong"},
+		{"kill -KILL $$", fault.Exhausted, "stopped by its limits"},
+		{"kill -XCPU $$", fault.Exhausted, "stopped by its limits"},
+		{"echo fatal error: runtime: out of memory >&2; exit 2", fault.Exhausted, "ran out of its memory"},
+		{"echo this is not the protocol at all", fault.Invalid, "unreadable"},
+	} {
+		s, err := Start(t.Context(), script(c.script), "test", LaunchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.Explain(t.Context(), s.Out.Header(new(string)))
+		if !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v (%v), want %q", c.script, err, fault.KindOf(err), c.want)
+		}
+		s.Close()
+		s.Close()
+	}
+}
+
+func TestCloseKills(t *testing.T) {
+	s, err := Start(t.Context(), script("echo started >&2; exec sleep 1000"), "test", LaunchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if p := s.proc.Command().ProcessState; p == nil || p.Success() {
+		t.Errorf("the child ended by itself: %v", p)
+	}
+}
+
+func TestTimeOut(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	s, err := Start(ctx, script("exec sleep 1000"), "test", LaunchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	err = s.Explain(ctx, s.Out.Header(new(string)))
+	if !fault.Is(err, fault.Timeout) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLaunchFails(t *testing.T) {
+	if _, err := Start(t.Context(), broken{}, "test", LaunchOptions{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+type broken struct{}
+
+func (broken) Launch(ctx context.Context, _ string, _ LaunchOptions) (Process, error) {
+	return Plain{exec.CommandContext(ctx, "/does/not/exist")}, nil
+}
