@@ -24,7 +24,7 @@ type Route struct {
 	stream bool // the handler bounds the body itself
 	// actionOf replaces Action where the path says what is asked for.
 	actionOf func(*http.Request) policy.Action
-	handle func(*API, *call) (any, error)
+	handle   func(*API, *call) (any, error)
 }
 
 const (

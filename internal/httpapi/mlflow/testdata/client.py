@@ -214,7 +214,7 @@ def registry(client, run_id, model_id, src, tmp):
     v1 = client.create_model_version("delay", f"runs:/{run_id}/model", run_id, tags={"from": "run"})
     assert (v1.version, v1.status, v1.run_id) == ("1", "READY", run_id) or (v1.version, v1.status) == (1, "READY"), v1
     v2 = mlflow.register_model(f"models:/{model_id}", "delay")
-    assert int(v2.version) == 2 and v2.model_id == model_id, v2
+    assert int(v2.version) == 2 and v2.source == f"models:/{model_id}", v2
     refused("INVALID_PARAMETER_VALUE", "Invalid model version source", client.create_model_version, "delay", "/etc/passwd", run_id)
     refused("INVALID_PARAMETER_VALUE", "Invalid model version source", client.create_model_version, "delay", "http://evil/x")
     refused("RESOURCE_DOES_NOT_EXIST", "not found", client.create_model_version, "absent", f"runs:/{run_id}/model", run_id)
