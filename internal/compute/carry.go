@@ -58,7 +58,7 @@ func (s *Service) take(ctx context.Context, wid WorkloadID) {
 }
 
 func (s *Service) poke(wid WorkloadID) {
-	s.notify(wid)
+	s.notify()
 	s.mu.Lock()
 	c := s.carriers[wid]
 	s.mu.Unlock()

@@ -208,8 +208,7 @@ func (s *Service) save(ctx context.Context, tx *store.Tx, w *Workload) error {
 			return err
 		}
 	}
-	wid := w.ID
-	tx.OnCommit(func() { s.notify(wid) })
+	tx.OnCommit(s.notify)
 	return nil
 }
 
@@ -332,28 +331,21 @@ func (s *Service) amend(ctx context.Context, wid WorkloadID, change func(*Worklo
 			return err
 		}
 		change(&w)
-		tx.OnCommit(func() { s.notify(wid) })
+		tx.OnCommit(s.notify)
 		return s.cfg.Store.UpdateWorkload(ctx, tx, w)
 	})
 }
 
-// watch gives a channel that is closed at the workload's next change.
-func (s *Service) watch(wid WorkloadID) <-chan struct{} {
+// watch gives a channel that is closed at the next change of any workload.
+func (s *Service) watch() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ch := s.watchers[wid]
-	if ch == nil {
-		ch = make(chan struct{})
-		s.watchers[wid] = ch
-	}
-	return ch
+	return s.changed
 }
 
-func (s *Service) notify(wid WorkloadID) {
+func (s *Service) notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ch := s.watchers[wid]; ch != nil {
-		close(ch)
-		delete(s.watchers, wid)
-	}
+	close(s.changed)
+	s.changed = make(chan struct{})
 }

@@ -73,8 +73,8 @@ type Service struct {
 
 	mu       sync.Mutex
 	carriers map[WorkloadID]*carrier
-	watchers map[WorkloadID]chan struct{} // closed at the next change
-	cancel   context.CancelFunc           // of the running loop
+	changed  chan struct{}      // closed at the next change of any workload
+	cancel   context.CancelFunc // of the running loop
 	running  sync.WaitGroup
 
 	// overdue is how long past its time-out and grace a workload may run before
@@ -98,7 +98,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
-		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]chan struct{}{}, overdue: time.Minute,
+		carriers: map[WorkloadID]*carrier{}, changed: make(chan struct{}), overdue: time.Minute,
 	}
 }
 
@@ -388,7 +388,7 @@ func (s *Service) Wait(ctx context.Context, wid WorkloadID) (Workload, error) {
 // await returns the workload once it is as wanted.
 func (s *Service) await(ctx context.Context, wid WorkloadID, wanted func(Workload) bool) (Workload, error) {
 	for {
-		changed := s.watch(wid)
+		changed := s.watch()
 		w, err := s.Workload(ctx, wid)
 		if err != nil || wanted(w) {
 			return w, err

@@ -1,0 +1,420 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
+	"golang.org/x/sys/unix"
+)
+
+// Step is one workload of a build.
+type Step string
+
+// The steps, in order.
+const (
+	stepLock    Step = "lock"    // uv pip compile: which versions, with hashes
+	stepCreate  Step = "create"  // uv venv: an empty environment
+	stepInstall Step = "install" // uv pip sync: exactly the locked files
+)
+
+// maxStepLog bounds what is kept of one step's output, in bytes.
+const maxStepLog = 4 << 20
+
+var _ compute.Owner = (*Service)(nil)
+
+// workload names the workload of the environment's current step.
+func (e Environment) workload() compute.WorkloadID {
+	return compute.WorkloadID(string(e.ID) + "-" + string(e.Step))
+}
+
+// staging is where an environment is built: work/ with what uv reads and
+// writes, venv/ that becomes the environment, cache/ of builds that run code.
+func (s *Service) staging(e ID) string { return filepath.Join(s.cfg.Dir, ".staging", string(e)) }
+
+func (s *Service) logFile(e ID) string { return filepath.Join(s.cfg.Dir, ".logs", string(e)+".log") }
+
+// submit queues the workload of the environment's step.
+func (s *Service) submit(ctx context.Context, tx *store.Tx, e Environment) error {
+	return s.cfg.Compute.Submit(ctx, tx, compute.Request{
+		ID: e.workload(), Project: e.Project, Kind: compute.Build, Label: "environment " + e.Name,
+		Amount:    resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB},
+		Isolation: s.cfg.Isolation, Pools: s.cfg.Pools, Timeout: s.cfg.Timeout,
+		Priority: 100, // jobs wait for it
+	})
+}
+
+// of finds the environment of a workload, and the step that it was.
+func (s *Service) of(ctx context.Context, tx *store.Tx, w compute.WorkloadID) (Environment, Step, error) {
+	eid, step, _ := strings.Cut(string(w), "-")
+	e, err := s.cfg.Store.One(ctx, tx, ID(eid))
+	return e, Step(step), err
+}
+
+// Prepare says what uv is to do. It is compute's to call.
+func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Pool) (engine.Spec, error) {
+	var e Environment
+	var step Step
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		e, step, err = s.of(ctx, tx, w.ID)
+		return err
+	})
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	uv, err := s.uv(ctx)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	staging := s.staging(e.ID)
+	work, venv := filepath.Join(staging, "work"), filepath.Join(staging, "venv")
+	cache := s.cfg.Cache
+	if e.Spec.AllowSource {
+		// Build scripts of packages can write wherever their build can: not
+		// into the cache of others.
+		cache = filepath.Join(staging, "cache")
+	}
+	for _, dir := range []string{work, filepath.Join(work, "tmp"), venv, cache} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return engine.Spec{}, fault.Wrap(err, "making the staging directory")
+		}
+	}
+	env := map[string]string{
+		"HOME": work, "TMPDIR": filepath.Join(work, "tmp"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8",
+		"UV_CACHE_DIR": cache, "UV_LINK_MODE": "copy", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1",
+		"UV_HTTP_TIMEOUT": "120", "NO_COLOR": "1",
+	}
+	if ca := s.bundle(); ca != "" {
+		copied := filepath.Join(work, "ca.pem")
+		if err := copyFile(ca, copied); err != nil {
+			return engine.Spec{}, fault.Wrap(err, "copying the CA bundle %s", ca)
+		}
+		env["SSL_CERT_FILE"], env["REQUESTS_CA_BUNDLE"] = copied, copied
+	}
+	spec := engine.Spec{
+		Env: env, Dir: work, Network: engine.Network{Allow: s.cfg.Hosts},
+		Mounts: append([]engine.Mount{{Path: work, Writable: true}, {Path: venv, Writable: true}, {Path: cache, Writable: true}}, e.Interpreter.mounts()...),
+	}
+	if !system(uv) && !strings.HasPrefix(uv, e.Interpreter.Prefix+"/") {
+		spec.Mounts = append(spec.Mounts, engine.Mount{Path: uv})
+	}
+	switch step {
+	case stepLock:
+		lines, err := e.Spec.lines()
+		if err != nil {
+			return spec, err
+		}
+		in := filepath.Join(work, "requirements.in")
+		if err := os.WriteFile(in, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+			return spec, err
+		}
+		spec.Command = append([]string{
+			uv, "pip", "compile", in, "--output-file", filepath.Join(work, "lock.txt"), "--quiet",
+			"--generate-hashes", "--no-header", "--no-annotate", "--python", e.Interpreter.Path,
+		}, s.options(e)...)
+	case stepCreate:
+		spec.Network = engine.Network{}
+		spec.Command = []string{uv, "venv", "--offline", "--relocatable", "--allow-existing", "--no-project", "--python", e.Interpreter.Path, venv}
+	case stepInstall:
+		if err := os.WriteFile(filepath.Join(work, "lock.txt"), []byte(e.Lock), 0o600); err != nil {
+			return spec, err
+		}
+		spec.Command = append([]string{
+			uv, "pip", "sync", filepath.Join(work, "lock.txt"), "--require-hashes", "--allow-empty-requirements",
+			"--compile-bytecode", "--python", filepath.Join(venv, "bin", "python"),
+		}, s.options(e)...)
+	default:
+		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
+	}
+	return spec, nil
+}
+
+// options are those of every uv command that resolves or installs.
+func (s *Service) options(e Environment) []string {
+	var o []string
+	if !e.Spec.AllowSource {
+		o = append(o, "--only-binary", ":all:")
+	}
+	if s.cfg.Index != "" {
+		o = append(o, "--default-index", s.cfg.Index)
+	}
+	return o
+}
+
+// bundle is the PEM file with the authorities that builds trust.
+func (s *Service) bundle() string {
+	for _, path := range []string{s.cfg.CA, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"} {
+		if path == "" {
+			continue
+		}
+		if _, err := os.Stat(path); err == nil || path == s.cfg.CA {
+			return path
+		}
+	}
+	return ""
+}
+
+// Changed has nothing to do: the steps are in Finish. It is compute's to call.
+func (s *Service) Changed(context.Context, *store.Tx, compute.Workload) error { return nil }
+
+// Finish goes from one step of a build to the next. It is compute's to call.
+func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
+	ctx = identity.With(ctx, identity.Loop("environment"))
+	var e Environment
+	var step Step
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		e, step, err = s.of(ctx, tx, w.ID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if e.Step != step || e.State == Ready || e.State == Failed { // recorded before a crash
+		return s.clean(e)
+	}
+	log, err := s.keepLog(ctx, w.ID, e.ID, step)
+	if err != nil {
+		return err
+	}
+	failed := w.Status.State != engine.Ended || w.Status.Reason != engine.Exited || w.Status.ExitCode != 0
+	switch {
+	case failed && w.Status.Reason == engine.Exited:
+		reason, hint := explain(log)
+		return s.fail(ctx, e, reason, hint)
+	case failed:
+		return s.fail(ctx, e, fmt.Sprintf("step %s %s", step, w.Outcome()), w.Hint)
+	case step == stepLock:
+		return s.locked(ctx, e)
+	case step == stepCreate:
+		e.Step = stepInstall
+		return s.advance(ctx, e, "")
+	default:
+		return s.installed(ctx, e)
+	}
+}
+
+// locked takes the lock; what was built before is ready at once.
+func (s *Service) locked(ctx context.Context, e Environment) error {
+	lock, err := readLimited(filepath.Join(s.staging(e.ID), "work", "lock.txt"), maxLock)
+	if err != nil {
+		return s.fail(ctx, e, "the lock cannot be read: "+err.Error(), "")
+	}
+	e.Lock = lock
+	if e.SBOM, err = parseLock(e.Lock); err != nil {
+		return s.fail(ctx, e, err.Error(), "")
+	}
+	e.Packages = len(e.SBOM)
+	e.Digest = contentDigest(e.Python, e.Platform, e.Lock)
+	if s.there(e.Digest) {
+		return s.ready(ctx, e)
+	}
+	e.State, e.Step = Building, stepCreate
+	return s.advance(ctx, e, "")
+}
+
+// installed makes the staged environment read-only and durable, and gives it
+// its final name.
+func (s *Service) installed(ctx context.Context, e Environment) error {
+	venv := filepath.Join(s.staging(e.ID), "venv")
+	if _, err := os.Stat(venv); err == nil && !s.there(e.Digest) {
+		if err := seal(venv); err != nil {
+			return fault.Wrap(err, "sealing environment %s", e.Name)
+		}
+		if err := os.Rename(venv, s.path(e.Digest)); err != nil {
+			return fault.Wrap(err, "placing environment %s", e.Name)
+		}
+		if err := os.Chmod(s.path(e.Digest), 0o500); err != nil { //nolint:gosec // a directory must be searchable
+			return err
+		}
+		if err := syncDir(s.cfg.Dir); err != nil {
+			return fault.Wrap(err, "placing environment %s", e.Name)
+		}
+	}
+	if !s.there(e.Digest) {
+		return s.fail(ctx, e, "the built environment has no Python", "Apply it again.")
+	}
+	return s.ready(ctx, e)
+}
+
+func (s *Service) ready(ctx context.Context, e Environment) error {
+	e.State, e.ReadyAt = Ready, s.now().UTC()
+	return s.advance(ctx, e, EnvironmentReady)
+}
+
+func (s *Service) fail(ctx context.Context, e Environment, reason, hint string) error {
+	e.State, e.Reason, e.Hint = Failed, reason, strings.ReplaceAll(hint, "NAME", e.Name)
+	return s.advance(ctx, e, EnvironmentFailed)
+}
+
+// advance records the environment and either its end or its next step.
+func (s *Service) advance(ctx context.Context, e Environment, ended string) error {
+	err := s.cfg.DB.Update(ctx, string(e.Project), func(ctx context.Context, tx *store.Tx) error {
+		old, err := s.cfg.Store.One(ctx, tx, e.ID)
+		if err != nil {
+			return err
+		}
+		if old.State != e.State && !old.State.CanBecome(e.State) {
+			return fault.New(fault.Internal, "environment %s cannot become %s from %s", e.ID, e.State, old.State)
+		}
+		if err := s.cfg.Store.Update(ctx, tx, e); err != nil {
+			return err
+		}
+		tx.OnCommit(s.notify)
+		if ended == "" {
+			return s.submit(ctx, tx, e)
+		}
+		err = audit.Append(ctx, tx, audit.Entry{
+			Project: string(e.Project), Action: "environment.build", Object: "environment " + e.Name,
+			Detail: map[string]any{"id": e.ID, "state": e.State, "digest": e.Digest, "packages": e.Packages},
+		})
+		if err != nil {
+			return err
+		}
+		return publish(ctx, tx, ended, e)
+	})
+	if err != nil {
+		return fault.Wrap(err, "recording environment %s", e.Name)
+	}
+	return s.clean(e)
+}
+
+// clean removes the staging directory of a build that is over.
+func (s *Service) clean(e Environment) error {
+	if e.State != Ready && e.State != Failed {
+		return nil
+	}
+	return fault.Wrap(removeAll(s.staging(e.ID)), "removing the staging directory")
+}
+
+// Sweep removes staging directories that no build uses any more. It is for the
+// start, before compute's.
+func (s *Service) Sweep(ctx context.Context) error {
+	var unfinished []Environment
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		unfinished, err = s.cfg.Store.Unfinished(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, ".staging"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		if slices.ContainsFunc(unfinished, func(e Environment) bool { return string(e.ID) == entry.Name() }) {
+			continue
+		}
+		if err := removeAll(s.staging(ID(entry.Name()))); err != nil {
+			return fault.Wrap(err, "removing a staging directory")
+		}
+	}
+	return nil
+}
+
+// keepLog appends a step's output to the environment's build log, and returns
+// that output.
+func (s *Service) keepLog(ctx context.Context, w compute.WorkloadID, e ID, step Step) (string, error) {
+	r, err := s.cfg.Compute.Logs(ctx, w, 0, false)
+	if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) {
+		return "", nil // the engine lost it
+	}
+	if err != nil {
+		return "", fault.Wrap(err, "reading the build log")
+	}
+	defer r.Close()
+	b, err := io.ReadAll(io.LimitReader(r, maxStepLog))
+	if err != nil {
+		return "", fault.Wrap(err, "reading the build log")
+	}
+	if err := os.MkdirAll(filepath.Dir(s.logFile(e)), 0o700); err != nil {
+		return "", err
+	}
+	// Opened for appending: a step that is finished again after a crash is
+	// there twice rather than not at all.
+	f, err := os.OpenFile(s.logFile(e), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return "", err
+	}
+	_, err = fmt.Fprintf(f, "--- %s\n%s\n", step, b)
+	return string(b), fault.Wrap(errors.Join(err, f.Close()), "keeping the build log")
+}
+
+// seal makes a tree read-only and syncs its file system, so that a rename makes
+// it appear whole. Links may lead to the interpreter; they are left as they are.
+func seal(dir string) error {
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type()&fs.ModeSymlink != 0 || path == dir {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		return os.Chmod(path, info.Mode().Perm()&^0o222|0o400)
+	})
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// removeAll removes a tree that may hold read-only directories.
+func removeAll(dir string) error {
+	if err := os.RemoveAll(dir); err == nil {
+		return nil
+	}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			return os.Chmod(path, 0o700) //nolint:gosec // a directory about to be removed
+		}
+		return err
+	})
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o600)
+}
+
+func readLimited(path string, limit int64) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fault.New(fault.TooLarge, "it has more than %d bytes", limit)
+	}
+	return string(b), err
+}

@@ -1,0 +1,197 @@
+package environment
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+var (
+	pythonRE = regexp.MustCompile(`^3\.[0-9]{1,2}(\.[0-9]{1,3})?$`)
+	// A PEP 508 requirement by name: extras, version clauses, a marker. URLs,
+	// paths and options have no place in it.
+	requirementRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?\s*` +
+		`(?:\[[A-Za-z0-9._,\s-]*\])?\s*` +
+		`(?:\(?\s*(?:===|[<>!=~]=|[<>])\s*[A-Za-z0-9.*+!_-]+(?:\s*,\s*(?:===|[<>!=~]=|[<>])\s*[A-Za-z0-9.*+!_-]+)*\s*\)?)?\s*` +
+		`(?:;[A-Za-z0-9_.<>=!~'"()\s+*,-]*)?$`)
+	hashRE    = regexp.MustCompile(`^--hash=sha(?:256|384|512):[0-9a-f]{64,128}$`)
+	lockedRE  = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]+)\s*(?:;.*)?$`)
+	commentRE = regexp.MustCompile(`(^|\s)#.*$`)
+)
+
+// lines gives the requirements, one a line, without comments; hashes stay with
+// their requirement. Error: fault.Invalid for what is not a requirement by name.
+func (s Spec) lines() ([]string, error) {
+	var raw []string
+	if s.RequirementsText != "" {
+		if len(s.RequirementsText) > maxText {
+			return nil, fault.New(fault.Invalid, "requirements_text has %d bytes, at most %d are allowed", len(s.RequirementsText), maxText)
+		}
+		text := strings.ReplaceAll(s.RequirementsText, "\r\n", "\n")
+		raw = strings.Split(strings.ReplaceAll(text, "\\\n", " "), "\n")
+	} else {
+		raw = s.Requirements
+	}
+	var lines []string
+	for i, line := range raw {
+		line = strings.TrimSpace(commentRE.ReplaceAllString(line, ""))
+		if line == "" {
+			continue
+		}
+		if err := checkRequirement(line); err != nil {
+			return nil, fault.Wrap(err, "requirement %d", i+1)
+		}
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	if len(lines) > maxRequirements {
+		return nil, fault.New(fault.Invalid, "there are %d requirements, at most %d are allowed", len(lines), maxRequirements)
+	}
+	return lines, nil
+}
+
+func checkRequirement(line string) error {
+	requirement, hashes, _ := strings.Cut(line, " --hash=")
+	if hashes != "" {
+		for h := range strings.FieldsSeq("--hash=" + hashes) {
+			if !hashRE.MatchString(h) {
+				return fault.New(fault.Invalid, "%.80q is not a hash", h)
+			}
+		}
+	}
+	switch {
+	case len(line) > 4000 || strings.ContainsAny(line, "\n\r\x00"):
+		return fault.New(fault.Invalid, "%.80q is not one line", line)
+	case strings.HasPrefix(line, "-"):
+		return fault.New(fault.Invalid, "%.80q is an option", line).
+			WithHint("Indexes are set in the installation's configuration; list packages by name.")
+	case strings.Contains(requirement, "@") || strings.Contains(requirement, "/"):
+		return fault.New(fault.Invalid, "%.80q names a URL or a path", line).
+			WithHint("List packages by name, so that the index and its hashes vouch for them.")
+	case !requirementRE.MatchString(strings.TrimSpace(requirement)):
+		return fault.New(fault.Invalid, "%.80q is not a requirement", line).
+			WithHint("Write it as name, name==1.2, name>=1,<2 or name[extra]>=1.")
+	}
+	return nil
+}
+
+// parseLock reads what `uv pip compile --generate-hashes` writes: a line
+// "name==version \" followed by indented "--hash=sha256:…" lines.
+func parseLock(text string) ([]Package, error) {
+	packages := []Package{}
+	bad := func(line string) ([]Package, error) {
+		return nil, fault.New(fault.Internal, "the lock has an unreadable line %.80q", line)
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(strings.TrimSpace(line), "\\")
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "--hash="):
+			if len(packages) == 0 || !hashRE.MatchString(line) {
+				return bad(line)
+			}
+			last := &packages[len(packages)-1]
+			last.Hashes = append(last.Hashes, strings.TrimPrefix(line, "--hash="))
+		default:
+			m := lockedRE.FindStringSubmatch(line)
+			if m == nil {
+				return bad(line)
+			}
+			packages = append(packages, Package{Name: m[1], Version: m[2]})
+		}
+	}
+	for _, p := range packages {
+		if len(p.Hashes) == 0 {
+			return nil, fault.New(fault.Internal, "the lock has no hash for %s", p.Name)
+		}
+	}
+	return packages, nil
+}
+
+// contentDigest names what an environment contains.
+func contentDigest(python, platform, lock string) Digest {
+	return Digest(sum("falaj environment 1", python, platform, lock))
+}
+
+// specDigest names a specification and all that decides what it means here,
+// besides time: an index may have newer packages tomorrow, and then the same
+// specification still means what was locked first.
+func specDigest(s Spec, in Interpreter, index string) (string, error) {
+	lines, err := s.lines()
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(lines)
+	b, err := json.Marshal(lines)
+	if err != nil {
+		return "", err
+	}
+	source := "wheels"
+	if s.AllowSource {
+		source = "source"
+	}
+	return sum("falaj environment specification 1", in.Version, in.Platform, string(b), source, index), nil
+}
+
+// sum hashes parts so that no two lists of parts give the same bytes.
+func sum(parts ...string) string {
+	b, err := json.Marshal(parts)
+	if err != nil {
+		panic(err) // strings can be marshalled
+	}
+	h := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(h[:])
+}
+
+// explain trims what uv printed to the cause, and says what to do about it.
+func explain(log string) (reason, hint string) {
+	log = strings.ReplaceAll(log, "\r", "\n")
+	keep := make([]string, 0, 8)
+	for line := range strings.Lines(log) {
+		line = strings.TrimRight(line, " \n")
+		trimmed := strings.TrimSpace(line)
+		if i := strings.Index(trimmed, "error: "); i == 0 {
+			keep = keep[:0] // what came before was progress
+		}
+		if trimmed == "" || strings.HasPrefix(trimmed, "warning:") {
+			continue
+		}
+		keep = append(keep, trimmed)
+	}
+	reason = strings.Join(keep, " ")
+	reason = strings.TrimPrefix(reason, "error: ")
+	for _, mark := range []string{"cause: ", "Caused by: ", "╰─▶ ", "× "} {
+		reason = strings.ReplaceAll(reason, mark, "")
+	}
+	reason = strings.TrimPrefix(reason, "No solution found when resolving dependencies ")
+	reason = strings.TrimPrefix(reason, "No solution found when resolving dependencies: ")
+	if len(reason) > 2000 {
+		reason = reason[:2000] + "…"
+	}
+	if reason == "" {
+		reason = "uv said nothing"
+	}
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(log, w) })
+	}
+	switch {
+	case has("not found in the package registry"):
+		hint = "Check the spelling of the package's name, and that the configured index has it."
+	case has("error sending request", "Failed to fetch", "dns error", "tunnel", "client error (Connect)", "timed out"):
+		hint = "The package index does not answer: check environments.index, environments.hosts and environments.ca in the configuration, then apply again."
+	case has("--only-binary", "no wheels", "no usable wheels", "building source distributions is disabled", "no-build"):
+		hint = "No wheel fits this Python and platform: choose another version, or set allow_source so that it may be built."
+	case has("unsatisfiable", "there is no version of"):
+		hint = "Loosen one of the versions named, or ask for one that exists."
+	case has("No space left"):
+		hint = "Free disk space, then apply again."
+	default:
+		hint = "See `falaj env logs NAME` for everything that uv said."
+	}
+	return reason, hint
+}

@@ -1,0 +1,382 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Authorizer is the question this package asks before it acts.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Compute runs the steps of builds.
+type Compute interface {
+	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
+	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
+}
+
+// Config is what the service needs.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Authorizer Authorizer
+	Compute    Compute
+	// Dir holds the environments and Cache uv's files; both belong to this
+	// service alone and should be on one file system.
+	Dir, Cache string
+	// UV is the uv binary; empty looks in Path and beside the interpreters.
+	UV string
+	// Path lists directories in which interpreters and uv are looked for.
+	Path []string
+	// Python lists interpreters besides those in Path.
+	Python []string
+	// Index is the package index; empty is uv's default, PyPI.
+	Index string
+	// Hosts lists host:port that builds may reach: the index and where its
+	// files are. Empty is PyPI's.
+	Hosts []string
+	// CA is a PEM bundle that builds trust; empty looks at the usual places.
+	CA string
+	// Pools are where builds run: on this machine. Empty is the home pool.
+	Pools []string
+	// Engine is the engine whose pools see this machine's files; empty is local.
+	Engine    string
+	Isolation scheduler.Isolation // empty is sandbox
+	Timeout   time.Duration       // of one step; 0 is 20 minutes
+	Log       *slog.Logger        // nil discards
+	Now       func() time.Time    // nil is time.Now
+}
+
+// Service is the only way to environments. Safe for concurrent use.
+type Service struct {
+	cfg Config
+	log *slog.Logger
+	now func() time.Time
+
+	mu           sync.Mutex
+	interpreters []Interpreter // found so far
+	changed      chan struct{} // closed at the next change of any environment
+}
+
+// New makes the service. compute learns of it with Own(compute.Build, s).
+func New(cfg Config) *Service {
+	if len(cfg.Hosts) == 0 {
+		cfg.Hosts = []string{"index.example:443", "files.index.example:443"}
+	}
+	if len(cfg.Pools) == 0 {
+		cfg.Pools = []string{string(compute.Home)}
+	}
+	if cfg.Engine == "" {
+		cfg.Engine = "local"
+	}
+	if cfg.Isolation == "" {
+		cfg.Isolation = scheduler.Sandbox
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 20 * time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, changed: make(chan struct{})}
+}
+
+func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
+	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{Project: string(p), Kind: "environment", Name: name})
+}
+
+// Apply makes an environment of a specification under a name, and begins to
+// build it unless it is built; Await says when it is. Applying what is there
+// already is no change. Needs environment.apply. Errors: fault.Invalid, also
+// for a Python that this machine does not have.
+func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec Spec) (Environment, project.Change, error) {
+	if err := s.allow(ctx, ActionApply, p, name); err != nil {
+		return Environment{}, "", err
+	}
+	if err := id.CheckName("environment name", name); err != nil {
+		return Environment{}, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return Environment{}, "", err
+	}
+	in, err := s.interpreter(ctx, spec.Python)
+	if err != nil {
+		return Environment{}, "", err
+	}
+	if _, err := s.uv(ctx); err != nil {
+		return Environment{}, "", err
+	}
+	digest, err := specDigest(spec, in, s.cfg.Index)
+	if err != nil {
+		return Environment{}, "", err
+	}
+	var e Environment
+	var change project.Change
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		old, err := s.cfg.Store.Named(ctx, tx, p, name, "")
+		switch {
+		case fault.Is(err, fault.NotFound):
+			change = project.Created
+		case err != nil:
+			return err
+		case old.SpecDigest == digest && old.State != Failed && (old.State != Ready || s.there(old.Digest)):
+			e, change = old, project.Unchanged
+			return nil
+		default:
+			change = project.Updated
+		}
+		e = Environment{
+			ID: ID(id.New("env")), Project: p, Name: name, Spec: spec, State: Locking, Python: in.Version, Platform: in.Platform,
+			CreatedAt: s.now().UTC(), Revision: 1, SpecDigest: digest, Interpreter: in, Step: stepLock,
+		}
+		if err := s.cfg.Store.Insert(ctx, tx, e); err != nil {
+			return err
+		}
+		err = audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionApply), Object: "environment " + name,
+			Detail: map[string]any{"id": e.ID, "specification": digest, "python": in.Version, "allow_source": spec.AllowSource},
+		})
+		if err != nil {
+			return err
+		}
+		if err := publish(ctx, tx, EnvironmentApplied, e); err != nil {
+			return err
+		}
+		tx.OnCommit(s.notify)
+		return s.submit(ctx, tx, e)
+	})
+	return e, change, fault.Wrap(err, "applying environment %s", name)
+}
+
+// interpreter finds a Python of a version, the newest where several match.
+func (s *Service) interpreter(ctx context.Context, version string) (Interpreter, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	find := func() (Interpreter, bool) {
+		i := slices.IndexFunc(s.interpreters, func(in Interpreter) bool { return in.matches(version) })
+		if i < 0 {
+			return Interpreter{}, false
+		}
+		_, err := os.Stat(s.interpreters[i].Path)
+		return s.interpreters[i], err == nil
+	}
+	if in, ok := find(); ok {
+		return in, nil
+	}
+	s.interpreters = Interpreters(ctx, s.cfg.Python, s.cfg.Path) // it may have been installed meanwhile
+	if in, ok := find(); ok {
+		return in, nil
+	}
+	found := make([]string, len(s.interpreters))
+	for i, in := range s.interpreters {
+		found[i] = in.Version
+	}
+	if len(found) == 0 {
+		return Interpreter{}, fault.New(fault.Invalid, "this machine has no Python of at least 3.10").WithHint("Install one, such as the package python3.")
+	}
+	return Interpreter{}, fault.New(fault.Invalid, "python %s is not on this machine", version).
+		WithHint("Installed are %s; choose one of them or install %s.", strings.Join(found, ", "), version)
+}
+
+func (s *Service) uv(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	known := s.interpreters
+	s.mu.Unlock()
+	if path, err := FindUV(s.cfg.UV, s.cfg.Path, known); err == nil || s.cfg.UV != "" || known != nil {
+		return path, err
+	}
+	return FindUV(s.cfg.UV, s.cfg.Path, Interpreters(ctx, s.cfg.Python, s.cfg.Path))
+}
+
+// path is where an environment's files are.
+func (s *Service) path(d Digest) string {
+	return filepath.Join(s.cfg.Dir, strings.TrimPrefix(string(d), "sha256:"))
+}
+
+// there reports whether an environment's files are.
+func (s *Service) there(d Digest) bool {
+	_, err := os.Stat(filepath.Join(s.path(d), "bin", "python"))
+	return d != "" && err == nil
+}
+
+// One gives an environment by name, with its bill of materials. Needs
+// environment.read. Error: fault.NotFound.
+func (s *Service) One(ctx context.Context, p project.Name, name string) (Environment, error) {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return Environment{}, err
+	}
+	return s.named(ctx, p, name, "")
+}
+
+func (s *Service) named(ctx context.Context, p project.Name, name string, d Digest) (e Environment, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		e, err = s.cfg.Store.Named(ctx, tx, p, name, d)
+		return err
+	})
+	return e, err
+}
+
+// List gives a page of a project's environments by name, and the name to go on
+// after, empty at the end. Needs environment.read.
+func (s *Service) List(ctx context.Context, p project.Name, after string, limit int) (list []Environment, next string, err error) {
+	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
+		return nil, "", err
+	}
+	if limit <= 0 {
+		limit = 100
+	}
+	limit = min(limit, 1000)
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		list, err = s.cfg.Store.List(ctx, tx, p, after, limit+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(list) > limit {
+		list = list[:limit]
+		next = list[limit-1].Name
+	}
+	for i := range list {
+		list[i].SBOM = nil
+	}
+	return list, next, nil
+}
+
+// Logs is everything that uv said while it locked and built the environment.
+// Needs environment.read.
+func (s *Service) Logs(ctx context.Context, p project.Name, name string) (io.ReadCloser, error) {
+	e, err := s.One(ctx, p, name)
+	if err != nil {
+		return nil, err
+	}
+	var parts []io.Reader
+	var closers []io.Closer
+	f, err := os.Open(s.logFile(e.ID))
+	if err == nil {
+		parts, closers = append(parts, f), append(closers, f)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(err, "opening the build log")
+	}
+	if e.State == Locking || e.State == Building {
+		live, err := s.cfg.Compute.Logs(ctx, e.workload(), 0, false)
+		if err == nil {
+			parts, closers = append(parts, live), append(closers, live)
+		}
+	}
+	return readers{io.MultiReader(parts...), closers}, nil
+}
+
+type readers struct {
+	io.Reader
+	closers []io.Closer
+}
+
+func (r readers) Close() error {
+	var err error
+	for _, c := range r.closers {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+// Use gives an environment by name, or by name@digest a content that the name
+// once had. Needs environment.read. Errors: fault.NotFound; fault.Invalid with
+// the cause when it could not be built; fault.Gone when its files are missing.
+func (s *Service) Use(ctx context.Context, p project.Name, ref string) (Usable, error) {
+	name, digest, _ := strings.Cut(ref, "@")
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return Usable{}, err
+	}
+	e, err := s.named(ctx, p, name, Digest(digest))
+	if err != nil {
+		return Usable{}, err
+	}
+	u := Usable{Name: name, Digest: e.Digest, Spec: e.SpecDigest, State: e.State, Platform: e.Platform}
+	switch e.State {
+	case Failed:
+		return u, fault.New(fault.Invalid, "environment %s could not be built: %s", name, e.Reason).WithHint("%s", e.Hint)
+	case Ready:
+	default:
+		u.Digest = "" // not before it is there
+		return u, nil
+	}
+	if !s.there(e.Digest) {
+		return u, fault.New(fault.Gone, "the files of environment %s are missing", ref).WithHint("Apply it again.")
+	}
+	dir := s.path(e.Digest)
+	u.Bin = filepath.Join(dir, "bin")
+	u.Python = filepath.Join(u.Bin, "python")
+	u.Mounts = append([]engine.Mount{{Path: dir}}, e.Interpreter.mounts()...)
+	u.Env = map[string]string{"VIRTUAL_ENV": dir, "PYTHONDONTWRITEBYTECODE": "1"}
+	return u, nil
+}
+
+// Check refuses a pool that the environment cannot run on, before anything
+// queues or starts there. Error: fault.Invalid.
+func (s *Service) Check(u Usable, p compute.Pool) error {
+	if p.Engine != s.cfg.Engine {
+		return fault.New(fault.Invalid, "environment %s is built on this machine, and pool %s (engine %s) does not see its files", u.Name, p.Name, p.Engine).
+			WithHint("Choose a pool on engine %s.", s.cfg.Engine)
+	}
+	real, err := filepath.EvalSymlinks(u.Python)
+	if err != nil || !program(real) {
+		return fault.New(fault.Invalid, "the Python of environment %s is no longer on this machine", u.Name).
+			WithHint("Install it again, or apply the environment again with another version.")
+	}
+	return nil
+}
+
+// Await returns when an environment is neither being locked nor built.
+func (s *Service) Await(ctx context.Context, p project.Name, ref string) error {
+	name, digest, _ := strings.Cut(ref, "@")
+	for {
+		changed := s.watch()
+		e, err := s.named(ctx, p, name, Digest(digest))
+		if err != nil || e.State == Ready || e.State == Failed {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *Service) watch() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (s *Service) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}

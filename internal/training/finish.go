@@ -1,0 +1,287 @@
+package training
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// maxLog is how much of an attempt's output becomes an artifact, in bytes.
+const maxLog = 64 << 20
+
+// maxOutputFiles bounds the output directory of an attempt.
+const maxOutputFiles = 100_000
+
+// Changed takes a workload's new state into the attempt and the job, in the
+// transaction of the change. It is compute's to call.
+func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+	a, err := s.cfg.Store.Attempt(ctx, tx, AttemptID(w.ID))
+	if err != nil {
+		return err
+	}
+	j, err := s.cfg.Store.Job(ctx, tx, a.Job)
+	if err != nil {
+		return err
+	}
+	switch w.State {
+	case compute.Queued:
+		a.State, a.Pool, j.Pool = Placing, "", ""
+	case compute.Placed:
+		a.State, a.Pool, j.Pool = Starting, w.Pool, w.Pool
+	case compute.Running:
+		if a.State == Starting {
+			a.State = Executing
+		}
+		a.Started = w.StartedAt
+		if j.StartedAt.IsZero() {
+			j.StartedAt = w.StartedAt
+		}
+		if j.State.CanBecome(Running) {
+			j.State = Running
+			if err := publish(ctx, tx, JobStarted, j); err != nil {
+				return err
+			}
+		}
+	case compute.Ended:
+		return nil // Finish has the rest, which needs more than a transaction
+	}
+	if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+		return err
+	}
+	return s.save(ctx, tx, &j)
+}
+
+// Finish takes what an ended attempt left, decides whether the job runs again,
+// and clears the attempt's place. It is compute's to call.
+func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
+	j, a, err := s.both(ctx, w.ID)
+	if err != nil {
+		return err
+	}
+	ctx = asLoop(ctx, j, a.ID)
+	d := s.dirs(j.ID, a.ID)
+	if a.State == AttemptEnded { // recorded before a crash
+		return s.clear(d, j.State.Ended())
+	}
+
+	// 1. How did it end, and what follows?
+	progress, err := saved(d)
+	if err != nil {
+		return err
+	}
+	e := classify(w, progress)
+	again, delay := j.again(&e)
+
+	// 2. Take what it left.
+	var model string
+	if a.Run != "" {
+		model, err = s.collect(ctx, j, a, d, e, again)
+		switch fault.KindOf(err) {
+		case fault.Invalid, fault.TooLarge, fault.PermissionDenied, fault.Conflict, fault.Gone, fault.NotFound, fault.Unsupported:
+			e = end{class: Unstored, reason: err.Error(), hint: fault.HintOf(err)}
+			again = false
+		default:
+			if err != nil {
+				return err
+			}
+		}
+		if err := s.cfg.Runs.Finish(ctx, j.Project, a.Run, status(e), w.EndedAt); err != nil {
+			return fault.Wrap(err, "ending run %s", a.Run)
+		}
+	}
+
+	// 3. What it was given is gone before it counts as ended. Its output stays
+	// until that is recorded, since all of this may be repeated.
+	if err := errors.Join(os.RemoveAll(d.data), os.RemoveAll(d.scratch), os.RemoveAll(d.work)); err != nil {
+		return fault.Wrap(err, "removing the attempt's data")
+	}
+
+	// 4. Record it; a job that runs again gets its next attempt in the same
+	// transaction.
+	err = s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.cfg.Store.Attempt(ctx, tx, a.ID)
+		if err != nil {
+			return err
+		}
+		if j, err = s.cfg.Store.Job(ctx, tx, j.ID); err != nil {
+			return err
+		}
+		a.State, a.Class, a.Reason, a.Ended = AttemptEnded, e.class, e.reason, w.EndedAt
+		if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+			return err
+		}
+		if err := s.cfg.Tokens.RevokeIn(ctx, tx, j.Project, a.ID); err != nil {
+			return err
+		}
+		if !rules[e.class].free && e.class != Done {
+			j.Failures++
+		}
+		if model != "" {
+			j.Model = model
+		}
+		switch {
+		case e.class == Done:
+			return s.endJob(ctx, tx, &j, Succeeded, e)
+		case j.Stop != "":
+			return s.endJob(ctx, tx, &j, Cancelled, end{class: Unwanted, reason: j.Stop})
+		case !again:
+			return s.endJob(ctx, tx, &j, Failed, e)
+		}
+		j.State, j.Class, j.Reason, j.Hint, j.Pool = Queued, e.class, e.reason, e.hint, ""
+		err = audit.Append(ctx, tx, audit.Entry{
+			Project: string(j.Project), Action: "job.repeat", Object: "job " + string(j.ID),
+			Detail: map[string]any{"attempt": a.ID, "class": e.class},
+		})
+		if err != nil {
+			return err
+		}
+		if err := publish(ctx, tx, JobQueued, j); err != nil {
+			return err
+		}
+		return s.attempt(ctx, tx, &j, delay)
+	})
+	if err != nil {
+		return fault.Wrap(err, "recording the end of attempt %s", a.ID)
+	}
+
+	// 5. Clear its place.
+	return s.clear(d, j.State.Ended())
+}
+
+// status is what a run says when its attempt has ended.
+func status(e end) string {
+	switch e.class {
+	case Done:
+		return "FINISHED"
+	case Unwanted, Saved, Killed, NodeLost:
+		return "KILLED"
+	default:
+		return "FAILED"
+	}
+}
+
+// collect stores the output of an attempt whose job does not run again: files
+// as artifacts, model/ of a success as a model. The log is stored always.
+func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, again bool) (model string, err error) {
+	if err := s.keepLog(ctx, a, d); err != nil {
+		return "", err
+	}
+	if err := s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs"); err != nil {
+		return "", fault.Wrap(err, "storing the log")
+	}
+	if again {
+		return "", nil
+	}
+	if err := checkOutput(d.output, s.cfg.MaxOutput); err != nil {
+		return "", err
+	}
+	// The model is moved aside, so that it is not an artifact twice.
+	err = os.Rename(filepath.Join(d.output, "model"), d.model)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fault.Wrap(err, "taking the model")
+	}
+	if full, err := hasEntries(d.output); err != nil {
+		return "", err
+	} else if full {
+		if err := s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.output, ""); err != nil {
+			return "", fault.Wrap(err, "storing the output")
+		}
+	}
+	full, err := hasEntries(d.model)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case e.class != Done:
+		return "", nil
+	case !full && j.Spec.Register != "":
+		return "", fault.New(fault.Invalid, "the job succeeded and left no model to register as %s", j.Spec.Register).
+			WithHint("Write the model's files into model/ below FALAJ_OUTPUT_DIR.")
+	case !full:
+		return "", nil
+	}
+	model, err = s.cfg.Models.Save(ctx, ModelSpec{
+		Project: j.Project, Register: j.Spec.Register, Run: a.Run, Job: j.ID, Attempt: a.ID, By: j.By, Dir: d.model,
+		Inputs: j.Inputs, Environment: j.EnvDigest, Residency: j.Residency, Classification: j.Classification,
+	})
+	return model, fault.Wrap(err, "storing the model")
+}
+
+// keepLog copies the attempt's output to a file, at most maxLog of it.
+func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) error {
+	if err := os.MkdirAll(d.logs, 0o700); err != nil {
+		return err
+	}
+	r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(a.ID), 0, false)
+	if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) {
+		return nil // the engine lost it
+	}
+	if err != nil {
+		return fault.Wrap(err, "reading the log")
+	}
+	defer r.Close()
+	f, err := os.Create(filepath.Join(d.logs, "attempt-"+strconv.Itoa(a.Number)+".log"))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, io.LimitReader(r, maxLog))
+	return fault.Wrap(errors.Join(err, f.Close()), "copying the log")
+}
+
+// checkOutput refuses an output directory that cannot become artifacts.
+func checkOutput(dir string, most int64) error {
+	files, size := 0, int64(0)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && path == dir {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			return nil
+		}
+		rel, _ := filepath.Rel(dir, path)
+		if !e.Type().IsRegular() {
+			return fault.New(fault.Invalid, "output %.200q is not a plain file", rel).WithHint("Leave plain files and directories; links are not followed.")
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		files++
+		size += info.Size()
+		if files > maxOutputFiles || size > most {
+			return fault.New(fault.TooLarge, "the output has more than %d files or %d bytes", maxOutputFiles, most).
+				WithHint("Keep temporary files in FALAJ_SCRATCH_DIR.")
+		}
+		return nil
+	})
+	return fault.Wrap(err, "looking through the output")
+}
+
+func hasEntries(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return len(entries) > 0, err
+}
+
+// clear removes an attempt's place, and the job's checkpoints when it has ended.
+func (s *Service) clear(d dirs, ended bool) error {
+	err := os.RemoveAll(d.root)
+	if ended {
+		err = errors.Join(err, os.RemoveAll(d.checkpoints))
+	}
+	return fault.Wrap(err, "clearing the attempt's directory")
+}

@@ -1,0 +1,185 @@
+package training
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Wake asks the loop to look at waiting jobs soon. It does not block.
+func (s *Service) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Start clears what attempts of an earlier process left, and begins to make
+// attempts of jobs whose environment was not ready. Call it once, before
+// compute's Start.
+func (s *Service) Start(ctx context.Context) error {
+	ctx = identity.With(context.WithoutCancel(ctx), identity.Loop("training"))
+	if err := s.sweep(ctx); err != nil {
+		return fault.Wrap(err, "clearing what earlier attempts left")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.cancel = cancel
+	s.mu.Unlock()
+	s.running.Go(func() { s.loop(ctx) })
+	return nil
+}
+
+// Stop ends the loop and waits for it. Jobs go on. It may be called twice.
+func (s *Service) Stop() {
+	s.mu.Lock()
+	cancel := s.cancel
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	s.running.Wait()
+}
+
+func (s *Service) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		if err := s.RunOnce(ctx); err != nil && ctx.Err() == nil {
+			s.log.ErrorContext(ctx, "starting queued jobs failed", slog.Any("error", err))
+			timer.Reset(time.Second)
+		}
+	}
+}
+
+// RunOnce makes the attempts of queued jobs whose environment is ready, fails
+// those whose environment cannot be built, and has the others awaited.
+func (s *Service) RunOnce(ctx context.Context) error {
+	var waiting []Job
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		waiting, err = s.cfg.Store.Unstarted(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, j := range waiting {
+		env := environment.Usable{State: environment.Ready}
+		if j.Spec.Environment != "" {
+			env, err = s.cfg.Environments.Use(ctx, j.Project, j.Spec.Environment)
+		}
+		switch {
+		case fault.Is(err, fault.Invalid) || fault.Is(err, fault.NotFound):
+			err = s.begin(ctx, j.ID, "", err)
+		case err != nil:
+		case env.State == environment.Ready:
+			err = s.begin(ctx, j.ID, env.Digest, nil)
+		default:
+			s.await(ctx, j)
+		}
+		if err != nil {
+			return fault.Wrap(err, "job %s", j.ID)
+		}
+	}
+	return nil
+}
+
+// begin makes the first attempt of a job, or fails it.
+func (s *Service) begin(ctx context.Context, jid JobID, env environment.Digest, failure error) error {
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		j, err := s.cfg.Store.Job(ctx, tx, jid)
+		if err != nil || j.State != Queued || j.Attempt != "" {
+			return err
+		}
+		if failure != nil {
+			return s.endJob(ctx, tx, &j, Failed, end{class: Unprepared, reason: failure.Error(), hint: fault.HintOf(failure)})
+		}
+		j.EnvDigest = env
+		return s.attempt(ctx, tx, &j, 0)
+	})
+}
+
+// await wakes the loop when a job's environment is built or cannot be.
+func (s *Service) await(ctx context.Context, j Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.awaiting[j.ID] {
+		return
+	}
+	s.awaiting[j.ID] = true
+	s.running.Go(func() {
+		err := s.cfg.Environments.Await(ctx, j.Project, j.Spec.Environment)
+		s.mu.Lock()
+		delete(s.awaiting, j.ID)
+		s.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "awaiting an environment failed", slog.String("job", string(j.ID)), slog.Any("error", err))
+		}
+		if ctx.Err() == nil {
+			s.Wake()
+		}
+	})
+}
+
+// sweep removes directories of attempts that have ended or never were, and
+// checkpoints of jobs that have ended.
+func (s *Service) sweep(ctx context.Context) error {
+	live := func(kind, name string) (alive bool, err error) {
+		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+			if kind == "attempts" {
+				a, err := s.cfg.Store.Attempt(ctx, tx, AttemptID(name))
+				alive = err == nil && a.State != AttemptEnded
+				return err
+			}
+			j, err := s.cfg.Store.Job(ctx, tx, JobID(name))
+			alive = err == nil && !j.State.Ended()
+			return err
+		})
+		if fault.Is(err, fault.NotFound) {
+			return false, nil
+		}
+		return alive, err
+	}
+	for _, kind := range []string{"attempts", "checkpoints"} {
+		dir := filepath.Join(s.cfg.Dir, kind)
+		entries, err := os.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			alive, err := live(kind, e.Name())
+			if err != nil {
+				return err
+			}
+			if alive {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	uploads, err := filepath.Glob(filepath.Join(s.cfg.Dir, ".upload-*"))
+	for _, u := range uploads {
+		err = errors.Join(err, os.Remove(u))
+	}
+	return err
+}

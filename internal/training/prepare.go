@@ -1,0 +1,364 @@
+package training
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+var _ compute.Owner = (*Service)(nil)
+
+// place names the directories of one attempt.
+//
+//	attempts/att_…/work        working directory: script or unpacked source
+//	attempts/att_…/data/NAME   one directory per input, read-only inside
+//	attempts/att_…/output      becomes artifacts
+//	attempts/att_…/scratch     home and temporary files
+//	attempts/att_…/prepared    the boot in which all of the above was complete
+//	attempts/att_…/before      the checkpoints that were there before
+//	checkpoints/job_…          stays until the job has ended
+type dirs struct {
+	root, work, data, output, scratch, logs, model, prepared, before string
+	checkpoints                                                      string
+}
+
+func (s *Service) dirs(j JobID, a AttemptID) dirs {
+	root := filepath.Join(s.cfg.Dir, "attempts", string(a))
+	return dirs{
+		root: root, work: filepath.Join(root, "work"), data: filepath.Join(root, "data"), output: filepath.Join(root, "output"),
+		scratch: filepath.Join(root, "scratch"), logs: filepath.Join(root, "logs"), model: filepath.Join(root, "model"),
+		prepared: filepath.Join(root, "prepared"), before: filepath.Join(root, "before"),
+		checkpoints: filepath.Join(s.cfg.Dir, "checkpoints", string(j)),
+	}
+}
+
+// asLoop is the context in which the loop acts for an attempt.
+func asLoop(ctx context.Context, j Job, a AttemptID) context.Context {
+	return identity.With(ctx, identity.Principal{
+		Kind: identity.System, ID: "training", Project: j.Project, Name: fmt.Sprintf("attempt %s of %s for %s", a, j.ID, j.By.ID),
+	})
+}
+
+// both reads an attempt and its job.
+func (s *Service) both(ctx context.Context, id compute.WorkloadID) (j Job, a Attempt, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if a, err = s.cfg.Store.Attempt(ctx, tx, AttemptID(id)); err != nil {
+			return err
+		}
+		j, err = s.cfg.Store.Job(ctx, tx, a.Job)
+		return err
+	})
+	return j, a, err
+}
+
+// Prepare makes the private place of an attempt, its run and its token, and
+// says what to run. It is compute's to call.
+func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Pool) (engine.Spec, error) {
+	j, a, err := s.both(ctx, w.ID)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	ctx = asLoop(ctx, j, a.ID)
+	d := s.dirs(j.ID, a.ID)
+
+	// 1. The environment, still there and fit for this pool.
+	var env environment.Usable
+	if j.Spec.Environment != "" {
+		name, _, _ := strings.Cut(j.Spec.Environment, "@")
+		if env, err = s.cfg.Environments.Use(ctx, j.Project, name+"@"+string(j.EnvDigest)); err != nil {
+			return engine.Spec{}, err
+		}
+		if err := s.cfg.Environments.Check(env, p); err != nil {
+			return engine.Spec{}, err
+		}
+	}
+	command, err := command(j.Spec, env, d)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+
+	// 2. The directories and the data, unless an earlier process made them.
+	if err := s.furnish(ctx, j, d, p); err != nil {
+		return engine.Spec{}, err
+	}
+
+	// 3. The run and the token.
+	run, err := s.cfg.Runs.Create(ctx, RunSpec{
+		Project: j.Project, Experiment: experiment(j), Name: runName(j, a), Job: j.ID, Attempt: a.ID, Number: a.Number, By: j.By,
+		Inputs: j.Inputs, Environment: j.EnvDigest, Residency: j.Residency, Classification: j.Classification,
+	})
+	if err != nil {
+		return engine.Spec{}, fault.Wrap(err, "creating the run")
+	}
+	var token string
+	err = s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.cfg.Store.Attempt(ctx, tx, a.ID)
+		if err != nil {
+			return err
+		}
+		j, err := s.cfg.Store.Job(ctx, tx, j.ID)
+		if err != nil {
+			return err
+		}
+		a.Run, j.Run = run, run
+		if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+			return err
+		}
+		if err := s.save(ctx, tx, &j); err != nil {
+			return err
+		}
+		ttl := time.Duration(j.Spec.Timeout) + time.Duration(j.Spec.Grace) + time.Hour
+		token, err = s.cfg.Tokens.IssueIn(ctx, tx, j.Project, j.ID, a.ID, ttl)
+		return err
+	})
+	if err != nil {
+		return engine.Spec{}, fault.Wrap(err, "recording the run")
+	}
+
+	// 4. What to run.
+	mounts := []engine.Mount{
+		{Path: d.work, Writable: true}, {Path: d.data}, {Path: d.output, Writable: true},
+		{Path: d.scratch, Writable: true}, {Path: d.checkpoints, Writable: true},
+	}
+	return engine.Spec{
+		Command: command, Env: variables(j, a, d, env, run, token), Dir: d.work,
+		Mounts:  append(mounts, env.Mounts...),
+		Network: engine.Network{API: true, Allow: j.Spec.Network},
+	}, nil
+}
+
+func experiment(j Job) string {
+	if j.Spec.Experiment != "" {
+		return j.Spec.Experiment
+	}
+	return j.Name
+}
+
+func runName(j Job, a Attempt) string {
+	if a.Number == 1 {
+		return j.Name
+	}
+	return j.Name + "-" + strconv.Itoa(a.Number)
+}
+
+// furnish makes the directories of an attempt. What a process of this boot has
+// completed is left alone: the attempt may be running in it.
+func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) error {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fault.Wrap(err, "reading the boot identifier")
+	}
+	if done, err := os.ReadFile(d.prepared); err == nil && string(done) == string(boot) {
+		return nil
+	}
+	if err := os.RemoveAll(d.root); err != nil {
+		return fault.Wrap(err, "clearing the attempt's directory")
+	}
+	for _, dir := range []string{d.work, d.data, d.output, d.scratch, d.checkpoints} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fault.Wrap(err, "making the attempt's directories")
+		}
+	}
+	if err := dropUnfinished(d.checkpoints); err != nil {
+		return err
+	}
+	found, err := checkpoints(d.checkpoints)
+	if err != nil {
+		return err
+	}
+	before, err := json.Marshal(found)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(d.before, before, 0o600); err != nil {
+		return err
+	}
+	if err := s.code(ctx, j, d); err != nil {
+		return err
+	}
+	for _, in := range j.Inputs {
+		// The door: these files are about to be on the pool.
+		if err := residency.Check(in.Ref, in.Residency, "pool "+string(p.Name), p.Zone); err != nil {
+			return err
+		}
+		dir := filepath.Join(d.data, in.Name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if err := s.cfg.Data.Export(ctx, j.Project, in, dir); err != nil {
+			return fault.Wrap(err, "exporting %s", in.Ref)
+		}
+	}
+	return os.WriteFile(d.prepared, boot, 0o600)
+}
+
+// scriptName is the inline script in the working directory.
+const scriptName = "main.py"
+
+// code puts the script or the unpacked source into the working directory.
+func (s *Service) code(ctx context.Context, j Job, d dirs) error {
+	if j.Spec.Source != "" {
+		r, err := s.cfg.Sources.Open(ctx, j.Project, j.Spec.Source)
+		if err != nil {
+			return fault.Wrap(err, "opening the source archive")
+		}
+		defer r.Close()
+		root, err := os.OpenRoot(d.work)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		if _, _, err := unpack(r, root); err != nil {
+			return err
+		}
+	}
+	if j.Spec.Script == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(d.work, scriptName), []byte(j.Spec.Script), 0o600)
+}
+
+// systemPath is where programs are looked for after the environment's own.
+const systemPath = "/usr/local/bin:/usr/bin:/bin"
+
+// command is the argv with the program's absolute path.
+func command(spec Spec, env environment.Usable, d dirs) ([]string, error) {
+	if spec.Script != "" {
+		return append([]string{env.Python, filepath.Join(d.work, scriptName)}, spec.Command...), nil
+	}
+	name := spec.Command[0]
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(d.work, name)
+		}
+		return append([]string{name}, spec.Command[1:]...), nil
+	}
+	for dir := range strings.SplitSeq(searchPath(env), ":") {
+		full := filepath.Join(dir, name)
+		if info, err := os.Stat(full); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return append([]string{full}, spec.Command[1:]...), nil
+		}
+	}
+	return nil, fault.New(fault.Invalid, "program %.80q is neither in the environment nor on the machine", name).
+		WithHint("Add the package that has it to the environment, or give its path.")
+}
+
+func searchPath(env environment.Usable) string {
+	if env.Bin == "" {
+		return systemPath
+	}
+	return env.Bin + ":" + systemPath
+}
+
+// variables is the whole environment of the process. The engine adds where the
+// API is: FALAJ_URL and MLFLOW_TRACKING_URI.
+func variables(j Job, a Attempt, d dirs, env environment.Usable, run, token string) map[string]string {
+	threads := strconv.FormatInt(max(int64(j.Spec.Resources.CPU+999)/1000, 1), 10)
+	v := map[string]string{
+		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
+		"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
+	}
+	maps.Copy(v, env.Env)
+	maps.Copy(v, j.Spec.Env)
+	maps.Copy(v, map[string]string{
+		"FALAJ_TOKEN": token, "FALAJ_PROJECT": string(j.Project), "FALAJ_JOB": string(j.ID), "FALAJ_ATTEMPT": string(a.ID),
+		"FALAJ_OUTPUT_DIR": d.output, "FALAJ_CHECKPOINT_DIR": d.checkpoints, "FALAJ_SCRATCH_DIR": d.scratch,
+		"MLFLOW_TRACKING_TOKEN": token, "MLFLOW_RUN_ID": run,
+	})
+	for _, in := range j.Inputs {
+		v[dataVariable(in.Name)] = filepath.Join(d.data, in.Name)
+	}
+	return v
+}
+
+// stamp tells one state of a checkpoint from another.
+type stamp struct {
+	Inode    uint64 `json:"inode"`
+	Modified int64  `json:"modified"` // nanoseconds
+}
+
+// unfinished reports a name that a checkpoint has before it counts.
+func unfinished(name string) bool {
+	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
+}
+
+// checkpoints lists the finished checkpoints: directories with a final name.
+func checkpoints(dir string) (map[string]stamp, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]stamp{}, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "looking for checkpoints")
+	}
+	found := map[string]stamp{}
+	for _, e := range entries {
+		if !e.IsDir() || unfinished(e.Name()) {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil, fault.Wrap(err, "looking for checkpoints")
+		}
+		st := stamp{Modified: info.ModTime().UnixNano()}
+		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+			st.Inode = sys.Ino
+		}
+		found[e.Name()] = st
+	}
+	return found, nil
+}
+
+// dropUnfinished removes what an earlier attempt was writing when it ended.
+func dropUnfinished(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fault.Wrap(err, "looking for unfinished checkpoints")
+	}
+	for _, e := range entries {
+		if unfinished(e.Name()) {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return fault.Wrap(err, "removing an unfinished checkpoint")
+			}
+		}
+	}
+	return nil
+}
+
+// saved reports whether the attempt left a checkpoint that was not there before.
+func saved(d dirs) (bool, error) {
+	before := map[string]stamp{}
+	b, err := os.ReadFile(d.before)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // it was never prepared
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &before)
+	}
+	if err != nil {
+		return false, fault.Wrap(err, "reading which checkpoints there were")
+	}
+	now, err := checkpoints(d.checkpoints)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(name string) bool { return now[name] != before[name] }), nil
+}

@@ -1,0 +1,649 @@
+package training
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Authorizer is the question this package asks before it acts.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Compute runs attempts.
+type Compute interface {
+	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
+	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
+	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
+	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
+}
+
+// Environments gives built environments.
+type Environments interface {
+	// Use gives an environment by name or name@digest. Errors: fault.NotFound;
+	// fault.Invalid with the reason when its build failed.
+	Use(ctx context.Context, p project.Name, ref string) (environment.Usable, error)
+	// Await returns when the environment is built or cannot be.
+	Await(ctx context.Context, p project.Name, ref string) error
+	// Check refuses a pool that the environment cannot run on.
+	Check(u environment.Usable, p compute.Pool) error
+}
+
+// Data gives what jobs read.
+type Data interface {
+	// Resolve pins a reference for the principal of ctx, who must be allowed to
+	// read it. Errors: fault.NotFound; fault.Conflict for a rejected version.
+	Resolve(ctx context.Context, p project.Name, ref string) (Input, error)
+	// Export writes the files of a pinned input into dir, which is empty. The
+	// principal of ctx is the training loop, its name says for which attempt.
+	Export(ctx context.Context, p project.Name, in Input, dir string) error
+}
+
+// RunSpec describes the run of an attempt.
+type RunSpec struct {
+	Project        project.Name
+	Experiment     string
+	Name           string
+	Job            JobID
+	Attempt        AttemptID
+	Number         int
+	By             Actor
+	Inputs         []Input
+	Environment    environment.Digest
+	Residency      residency.Label
+	Classification project.Classification
+}
+
+// Runs keeps what attempts say about themselves.
+type Runs interface {
+	// Create makes the run of an attempt, or finds the one it made before.
+	Create(ctx context.Context, spec RunSpec) (run string, err error)
+	// Finish ends a run: FINISHED, FAILED or KILLED. Repeating it is no change.
+	Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error
+	// Upload stores the files below dir as artifacts of the run below a path;
+	// what is there already is replaced.
+	Upload(ctx context.Context, p project.Name, run, dir, under string) error
+}
+
+// ModelSpec describes a model that an attempt left.
+type ModelSpec struct {
+	Project        project.Name
+	Register       string // model name; empty makes a logged model only
+	Run            string
+	Job            JobID
+	Attempt        AttemptID
+	By             Actor
+	Dir            string
+	Inputs         []Input
+	Environment    environment.Digest
+	Residency      residency.Label
+	Classification project.Classification
+}
+
+// Models keeps models.
+type Models interface {
+	// Save makes a logged model of a directory, and a version of the registered
+	// model where one is named. Saving for the same attempt again gives the
+	// same answer: "delay@3" or the logged model's identifier.
+	Save(ctx context.Context, spec ModelSpec) (ref string, err error)
+}
+
+// Tokens makes what attempts authenticate with. The principal is a loop's.
+type Tokens interface {
+	IssueIn(ctx context.Context, tx *store.Tx, p project.Name, job JobID, attempt AttemptID, ttl time.Duration) (secret string, err error)
+	// RevokeIn ends all tokens of an attempt.
+	RevokeIn(ctx context.Context, tx *store.Tx, p project.Name, attempt AttemptID) error
+}
+
+// Sources keeps uploaded source archives.
+type Sources interface {
+	Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error
+	// Open's error is fault.NotFound when there is none.
+	Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error)
+}
+
+// Config is what the service needs.
+type Config struct {
+	DB           *store.DB
+	Store        Store
+	Authorizer   Authorizer
+	Journal      audit.Journal
+	Compute      Compute
+	Environments Environments
+	Data         Data
+	Runs         Runs
+	Models       Models
+	Tokens       Tokens
+	Sources      Sources
+	// Dir holds attempts/ and checkpoints/ and belongs to this service alone.
+	Dir string
+	// Network lists host:port that jobs may ask to reach.
+	Network []string
+	// Isolation is the least that jobs run under; empty is sandbox.
+	Isolation scheduler.Isolation
+	// MaxOutput bounds the output directory of an attempt in bytes; 0 is 64 GiB.
+	MaxOutput int64
+	Log       *slog.Logger     // nil discards
+	Now       func() time.Time // nil is time.Now
+}
+
+// Service is the only way to jobs. Safe for concurrent use.
+type Service struct {
+	cfg  Config
+	log  *slog.Logger
+	now  func() time.Time
+	wake chan struct{} // of the loop; holds one
+
+	mu       sync.Mutex
+	awaiting map[JobID]bool // jobs whose environment somebody awaits
+	changed  chan struct{}  // closed at the next change of any job
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+}
+
+// New makes the service. compute learns of it with Own(compute.JobAttempt, s).
+func New(cfg Config) *Service {
+	if cfg.Isolation == "" {
+		cfg.Isolation = scheduler.Sandbox
+	}
+	if cfg.MaxOutput == 0 {
+		cfg.MaxOutput = 64 << 30
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Service{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, wake: make(chan struct{}, 1),
+		awaiting: map[JobID]bool{}, changed: make(chan struct{}),
+	}
+}
+
+func (s *Service) allow(ctx context.Context, action policy.Action, j Job) error {
+	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{
+		Project: string(j.Project), Kind: "job", Name: string(j.ID), Owner: j.By.ID,
+		Classification: string(j.Classification), Residency: j.Residency,
+	})
+}
+
+// Submit queues a new job. Needs job.submit, and leave to read every input.
+// Errors: fault.Invalid; fault.NotFound for an input or environment that does
+// not exist; fault.Conflict for a rejected dataset version;
+// fault.PermissionDenied when no zone may hold all inputs together.
+func (s *Service) Submit(ctx context.Context, p project.Name, name string, spec Spec) (Job, error) {
+	j, _, err := s.submit(ctx, p, name, spec, false)
+	return j, err
+}
+
+// Apply is Submit for manifests: when the same job (name, specification and
+// pinned inputs) is under way or has succeeded, it is given back unchanged.
+func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec Spec) (Job, project.Change, error) {
+	return s.submit(ctx, p, name, spec, true)
+}
+
+func (s *Service) submit(ctx context.Context, p project.Name, name string, spec Spec, once bool) (Job, project.Change, error) {
+	who := identity.From(ctx)
+	if err := s.allow(ctx, ActionSubmit, Job{Project: p}); err != nil {
+		return Job{}, "", err
+	}
+	if err := id.CheckName("job name", name); err != nil {
+		return Job{}, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return Job{}, "", err
+	}
+	spec = spec.complete(s.cfg.Isolation)
+	if err := s.permitted(spec); err != nil {
+		return Job{}, "", err
+	}
+	if spec.Source != "" {
+		r, err := s.cfg.Sources.Open(ctx, p, spec.Source)
+		if err != nil {
+			return Job{}, "", fault.Wrap(err, "finding the source archive")
+		}
+		r.Close()
+	}
+	j := Job{
+		ID: JobID(id.New("job")), Project: p, Name: name, Spec: spec, State: Queued,
+		By: Actor{ID: who.ID, Name: who.Name}, SubmittedAt: s.now().UTC(), Revision: 1,
+	}
+	// What the job can read decides where it may be.
+	if err := s.pin(ctx, &j); err != nil {
+		return Job{}, "", err
+	}
+	var env environment.Usable
+	if spec.Environment != "" {
+		var err error
+		if env, err = s.cfg.Environments.Use(ctx, p, spec.Environment); err != nil {
+			return Job{}, "", fault.Wrap(err, "job %s", name)
+		}
+	}
+	j.EnvDigest = env.Digest // empty while it is being built
+	j.Digest = digest(name, spec, j.Inputs, env.Spec)
+
+	change := project.Created
+	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		change = project.Created
+		if once {
+			last, err := s.cfg.Store.LastJob(ctx, tx, p, j.Digest)
+			if err == nil && last.State != Failed && last.State != Cancelled {
+				j, change = last, project.Unchanged
+				return nil
+			}
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+		}
+		if err := s.cfg.Store.InsertJob(ctx, tx, j); err != nil {
+			return err
+		}
+		err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionSubmit), Object: "job " + string(j.ID),
+			Detail: map[string]any{"name": name, "digest": j.Digest, "inputs": refs(j.Inputs), "environment": spec.Environment, "residency": j.Residency.String()},
+		})
+		if err != nil {
+			return err
+		}
+		if err := publish(ctx, tx, JobQueued, j); err != nil {
+			return err
+		}
+		if spec.Environment != "" && env.State != environment.Ready {
+			tx.OnCommit(s.Wake) // the loop makes the attempt once it is built
+			return nil
+		}
+		return s.attempt(ctx, tx, &j, 0)
+	})
+	if err != nil {
+		return Job{}, "", fault.Wrap(err, "submitting job %s", name)
+	}
+	return j, change, nil
+}
+
+// permitted holds a specification against what the installation allows.
+func (s *Service) permitted(spec Spec) error {
+	if !spec.Isolation.AtLeast(s.cfg.Isolation) {
+		return fault.New(fault.Invalid, "isolation %s is less than the %s that jobs here run under", spec.Isolation, s.cfg.Isolation)
+	}
+	for _, host := range spec.Network {
+		if !slices.Contains(s.cfg.Network, host) {
+			allowed := "none is"
+			if len(s.cfg.Network) > 0 {
+				allowed = strings.Join(s.cfg.Network, ", ") + " are"
+			}
+			return fault.New(fault.PermissionDenied, "jobs may not reach %.200q", host).
+				WithHint("Of the network, %s allowed by this installation's configuration.", allowed)
+		}
+	}
+	return nil
+}
+
+// pin resolves the inputs, and derives the job's zones and classification.
+func (s *Service) pin(ctx context.Context, j *Job) error {
+	parents := make([]residency.Parent, 0, len(j.Spec.Data))
+	classes := []project.Classification{project.Internal}
+	j.Inputs = []Input{}
+	for _, name := range slices.Sorted(maps.Keys(j.Spec.Data)) {
+		in, err := s.cfg.Data.Resolve(ctx, j.Project, j.Spec.Data[name])
+		if err != nil {
+			return fault.Wrap(err, "data %s", name)
+		}
+		in.Name = name
+		j.Inputs = append(j.Inputs, in)
+		parents = append(parents, residency.Parent{Name: in.Ref, Label: in.Residency})
+		classes = append(classes, in.Classification)
+	}
+	label, err := residency.Derive(parents...)
+	if err != nil {
+		return err
+	}
+	j.Residency, j.Classification = label, project.Strictest(classes...)
+	return nil
+}
+
+func refs(inputs []Input) []string {
+	out := make([]string, len(inputs))
+	for i, in := range inputs {
+		out[i] = in.Ref
+	}
+	return out
+}
+
+// attempt makes the next attempt of a job in the caller's transaction.
+func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.Duration) error {
+	a := Attempt{
+		ID: AttemptID(id.New("att")), Job: j.ID, Number: j.Attempts + 1, State: Placing, Made: s.now().UTC(), Revision: 1,
+	}
+	j.Attempt, j.Attempts = a.ID, a.Number
+	if err := s.cfg.Store.InsertAttempt(ctx, tx, a); err != nil {
+		return err
+	}
+	if err := s.save(ctx, tx, j); err != nil {
+		return err
+	}
+	r := compute.Request{
+		ID: compute.WorkloadID(a.ID), Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
+		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
+		Pools: j.Spec.Pools, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
+	}
+	if delay > 0 {
+		r.NotBefore = s.now().Add(delay).UTC()
+	}
+	return s.cfg.Compute.Submit(ctx, tx, r)
+}
+
+// save writes a job and wakes those who watch it once it is durable.
+func (s *Service) save(ctx context.Context, tx *store.Tx, j *Job) error {
+	if err := s.cfg.Store.UpdateJob(ctx, tx, *j); err != nil {
+		return err
+	}
+	j.Revision++
+	tx.OnCommit(s.notify)
+	return nil
+}
+
+// One gives a job. Needs job.read. Error: fault.NotFound.
+func (s *Service) One(ctx context.Context, p project.Name, jid JobID) (Job, error) {
+	return s.one(ctx, p, jid, ActionRead)
+}
+
+func (s *Service) one(ctx context.Context, p project.Name, jid JobID, action policy.Action) (Job, error) {
+	if err := s.allow(ctx, action, Job{Project: p}); err != nil {
+		return Job{}, err
+	}
+	j, err := s.job(ctx, jid)
+	if err == nil && j.Project != p {
+		err = fault.New(fault.NotFound, "there is no job %.64q", string(jid))
+	}
+	if err != nil {
+		return Job{}, err
+	}
+	return j, s.allow(ctx, action, j)
+}
+
+func (s *Service) job(ctx context.Context, jid JobID) (j Job, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		j, err = s.cfg.Store.Job(ctx, tx, jid)
+		return err
+	})
+	return j, err
+}
+
+// List gives a page of a project's jobs, newest first, and the filter's Before
+// for the next page, empty at the end. Needs job.read.
+func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Job, next JobID, err error) {
+	if err := s.allow(ctx, ActionRead, Job{Project: p}); err != nil {
+		return nil, "", err
+	}
+	if f.Limit <= 0 {
+		f.Limit = 100
+	}
+	limit := min(f.Limit, 1000)
+	f.Limit = limit + 1
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		jobs, err = s.cfg.Store.Jobs(ctx, tx, p, f)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(jobs) > limit {
+		jobs = jobs[:limit]
+		next = jobs[limit-1].ID
+	}
+	// Listed is what One would show.
+	return slices.DeleteFunc(jobs, func(j Job) bool {
+		e := s.allow(ctx, ActionRead, j)
+		if e != nil && !fault.Is(e, fault.PermissionDenied) && !fault.Is(e, fault.NotFound) {
+			err = e
+		}
+		return e != nil
+	}), next, err
+}
+
+// Wait gives a job once it has ended, or as it is when the time is up. Needs
+// job.read.
+func (s *Service) Wait(ctx context.Context, p project.Name, jid JobID, atMost time.Duration) (Job, error) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	for {
+		changed := s.watch()
+		j, err := s.One(ctx, p, jid)
+		if err != nil || j.State.Ended() {
+			return j, err
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return j, nil
+		case <-ctx.Done():
+			return j, ctx.Err()
+		}
+	}
+}
+
+// Cancel asks a job to end: at once where nothing runs, otherwise by SIGTERM,
+// its grace period and SIGKILL. Needs job.cancel. Cancelling again is no
+// change. Errors: fault.NotFound; fault.Conflict when it has ended otherwise.
+func (s *Service) Cancel(ctx context.Context, p project.Name, jid JobID) (j Job, err error) {
+	if _, err := s.one(ctx, p, jid, ActionCancel); err != nil {
+		return Job{}, err
+	}
+	who := identity.From(ctx)
+	reason := "cancelled by " + who.String()
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		if j, err = s.cfg.Store.Job(ctx, tx, jid); err != nil {
+			return err
+		}
+		switch {
+		case j.State == Cancelled || !j.State.Ended() && j.Stop != "":
+			return nil
+		case j.State.Ended():
+			return fault.New(fault.Conflict, "job %s has %s already", jid, j.State)
+		}
+		j.Stop = reason
+		err := audit.Append(ctx, tx, audit.Entry{Project: string(p), Action: string(ActionCancel), Object: "job " + string(jid)})
+		if err != nil {
+			return err
+		}
+		if j.Attempt == "" {
+			return s.endJob(ctx, tx, &j, Cancelled, end{class: Unwanted, reason: reason})
+		}
+		a, err := s.cfg.Store.Attempt(ctx, tx, j.Attempt)
+		if err != nil {
+			return err
+		}
+		if a.State.CanBecome(Checkpointing) {
+			a.State = Checkpointing
+			if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+				return err
+			}
+		}
+		if err := s.save(ctx, tx, &j); err != nil {
+			return err
+		}
+		return s.cfg.Compute.Cancel(ctx, tx, compute.WorkloadID(j.Attempt), reason)
+	})
+	return j, err
+}
+
+// endJob ends a job in the caller's transaction.
+func (s *Service) endJob(ctx context.Context, tx *store.Tx, j *Job, state State, e end) error {
+	if !j.State.CanBecome(state) {
+		return fault.New(fault.Internal, "job %s cannot become %s from %s", j.ID, state, j.State)
+	}
+	j.State, j.Class, j.Reason, j.Hint, j.EndedAt, j.Attempt = state, e.class, e.reason, e.hint, s.now().UTC(), ""
+	err := audit.Append(ctx, tx, audit.Entry{
+		Project: string(j.Project), Action: "job.end", Object: "job " + string(j.ID),
+		Detail: map[string]any{"state": state, "class": e.class, "run": j.Run, "model": j.Model},
+	})
+	if err != nil {
+		return err
+	}
+	if err := publish(ctx, tx, JobFinished, *j); err != nil {
+		return err
+	}
+	return s.save(ctx, tx, j)
+}
+
+// Why says in words why a job is where it is. Needs job.read.
+func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string, error) {
+	j, err := s.One(ctx, p, jid)
+	if err != nil {
+		return nil, err
+	}
+	var attempts []Attempt
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		attempts, err = s.cfg.Store.Attempts(ctx, tx, jid)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var why []string
+	switch {
+	case j.State.Ended():
+		why = append(why, strings.TrimSuffix(fmt.Sprintf("%s: %s", j.State, j.Reason), ": "))
+		if j.Hint != "" {
+			why = append(why, j.Hint)
+		}
+	case j.Attempt == "":
+		why = append(why, "environment "+j.Spec.Environment+" is being built")
+	}
+	for _, a := range attempts {
+		switch {
+		case a.State != AttemptEnded:
+			now, err := s.cfg.Compute.Why(ctx, compute.WorkloadID(a.ID))
+			if err != nil {
+				return nil, err
+			}
+			why = append(now, why...)
+		case a.Reason != "" && a.Reason != j.Reason:
+			why = append(why, fmt.Sprintf("attempt %d %s", a.Number, a.Reason))
+		}
+	}
+	if len(attempts) > 0 && j.State.Ended() { // where it ran, and where it might not
+		now, err := s.cfg.Compute.Why(ctx, compute.WorkloadID(attempts[len(attempts)-1].ID))
+		if err == nil && len(now) > 1 {
+			why = append(why, now[1:]...)
+		}
+	}
+	return why, nil
+}
+
+// Logs reads the output of a job's attempt from a byte offset; number 0 is the
+// last attempt. With follow it goes on until the attempt ends. Needs job.logs;
+// for a job on confidential or restricted data the read is journalled first.
+// Errors: fault.NotFound; fault.Gone when only the run's artifact is left.
+func (s *Service) Logs(ctx context.Context, p project.Name, jid JobID, number int, offset int64, follow bool) (io.ReadCloser, error) {
+	j, err := s.one(ctx, p, jid, ActionLogs)
+	if err != nil {
+		return nil, err
+	}
+	if offset < 0 {
+		return nil, fault.New(fault.Invalid, "offset %d is negative", offset)
+	}
+	if j.Classification.Journalled() {
+		err := s.cfg.Journal.Record(ctx, audit.Entry{
+			Actor: identity.From(ctx), Project: string(p), Action: string(ActionLogs), Object: "job " + string(jid), Outcome: audit.Done,
+		})
+		if err != nil {
+			return nil, fault.Wrap(err, "recording the read")
+		}
+	}
+	for {
+		changed := s.watch()
+		var attempts []Attempt
+		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			if j, err = s.cfg.Store.Job(ctx, tx, jid); err != nil {
+				return err
+			}
+			attempts, err = s.cfg.Store.Attempts(ctx, tx, jid)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		i := len(attempts) - 1
+		if number > 0 {
+			i = slices.IndexFunc(attempts, func(a Attempt) bool { return a.Number == number })
+		}
+		switch {
+		case i >= 0:
+			r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(attempts[i].ID), offset, follow)
+			if fault.Is(err, fault.Gone) {
+				return nil, fault.New(fault.Gone, "the output of job %s is no longer kept here", jid).
+					WithHint("It is an artifact of run %s, below logs/.", attempts[i].Run)
+			}
+			return r, err
+		case number > 0:
+			return nil, fault.New(fault.NotFound, "job %s has no attempt %d", jid, number)
+		case !follow || j.State.Ended():
+			return io.NopCloser(strings.NewReader("")), nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Description is a job with its attempts and why it is where it is.
+type Description struct {
+	Job
+	Tries []Attempt `json:"tries"`
+	Why   []string  `json:"why"`
+}
+
+// Describe gives a job with its attempts. Needs job.read.
+func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Description, error) {
+	j, err := s.One(ctx, p, jid)
+	if err != nil {
+		return Description{}, err
+	}
+	d := Description{Job: j}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		d.Tries, err = s.cfg.Store.Attempts(ctx, tx, jid)
+		return err
+	})
+	if err != nil {
+		return d, err
+	}
+	d.Why, err = s.Why(ctx, p, jid)
+	return d, err
+}
+
+// watch gives a channel that is closed at the next change of any job.
+func (s *Service) watch() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (s *Service) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}

@@ -1,0 +1,529 @@
+package training_test
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+func write(path, content string) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		panic(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		panic(err)
+	}
+}
+
+func TestAJobFromDataToModel(t *testing.T) {
+	w := newWorld(t)
+	seen := make(chan engine.Spec, 1)
+	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		seen <- p.Spec
+		if b, err := os.ReadFile(filepath.Join(p.Spec.Env["FALAJ_DATA_TRAIN"], "part-0.parquet")); err != nil || string(b) != "rows of dataset flights@1" {
+			return enginetest.Exit{Code: 9}
+		}
+		io.WriteString(p.Log, "learning\n")
+		write(filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "plots", "roc.txt"), "a plot")
+		write(filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "model", "model.onnx"), "a model")
+		return enginetest.Exit{}
+	})
+	j := w.submit(t, training.Spec{
+		Environment: "py", Script: "print(1)", Command: []string{"--depth=3"},
+		Data:     map[string]string{"train": "flights", "wind-data": "weather"},
+		Register: "delay", Env: map[string]string{"X": "1"}, Network: []string{"mirror.example:443"},
+	})
+	if j.State != training.Queued || !j.Residency.Same(residency.Of("home")) || j.Classification != project.Confidential || j.By.ID != "usr_alice" {
+		t.Fatalf("submitted as %+v", j)
+	}
+	spec := <-seen
+	j = w.ended(t, j.ID)
+	if j.State != training.Succeeded || j.Model != "delay@1" || j.Attempts != 1 || j.Failures != 0 || j.EnvDigest != "sha256:e" || j.Pool != compute.Home {
+		t.Fatalf("ended as %+v", j)
+	}
+
+	// What the process got.
+	env := spec.Env
+	a := spec.ID
+	if spec.Command[0] != "/env/bin/python" || filepath.Base(spec.Command[1]) != "main.py" || spec.Command[2] != "--depth=3" {
+		t.Errorf("command %q", spec.Command)
+	}
+	for k, want := range map[string]string{
+		"FALAJ_TOKEN": "secret of " + a, "MLFLOW_TRACKING_TOKEN": "secret of " + a, "MLFLOW_RUN_ID": "run_" + a, "FALAJ_ATTEMPT": a,
+		"FALAJ_JOB": string(j.ID), "FALAJ_PROJECT": "nyc", "X": "1", "OMP_NUM_THREADS": "1",
+	} {
+		if env[k] != want {
+			t.Errorf("%s is %q, want %q", k, env[k], want)
+		}
+	}
+	if !spec.Network.API || !slices.Equal(spec.Network.Allow, []string{"mirror.example:443"}) || env["FALAJ_DATA_WIND_DATA"] == "" {
+		t.Errorf("network %+v, env %v", spec.Network, env)
+	}
+	for _, m := range spec.Mounts {
+		if readOnly := strings.HasSuffix(m.Path, "/data"); m.Writable == readOnly {
+			t.Errorf("mount %+v", m)
+		}
+	}
+	if w.data.who.ID != "training" || !strings.Contains(w.data.who.Name, a) {
+		t.Errorf("exported as %+v", w.data.who)
+	}
+
+	// What was taken from it.
+	run := "run_" + a
+	want := map[string]string{run + "/plots/roc.txt": "a plot", run + "/logs/attempt-1.log": "learning\n"}
+	if !maps.Equal(w.runs.artifacts, want) {
+		t.Errorf("artifacts %q, want %q", w.runs.artifacts, want)
+	}
+	m := w.runs.models[0]
+	if w.runs.files["model.onnx"] != "a model" || m.Register != "delay" || !m.Residency.Same(residency.Of("home")) || m.Classification != project.Confidential || m.Run != run || len(m.Inputs) != 2 {
+		t.Errorf("model %+v with %v", m, w.runs.files)
+	}
+	if w.runs.ended[run] != "FINISHED" || len(w.runs.specs) != 1 || w.runs.specs[0].Experiment != "train" {
+		t.Errorf("runs %+v ended %v", w.runs.specs, w.runs.ended)
+	}
+
+	// What is left of it.
+	if got := strings.Join(w.tokens.events, ", "); got != "issued "+a+", revoked "+a {
+		t.Errorf("tokens: %s", got)
+	}
+	if _, err := w.compute.Wait(t.Context(), compute.WorkloadID(a)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"attempts", "checkpoints"} {
+		if entries, err := os.ReadDir(filepath.Join(w.cfg.Dir, dir)); err != nil || len(entries) != 0 {
+			t.Errorf("%s still holds %v (%v)", dir, entries, err)
+		}
+	}
+	d, err := w.Describe(alice(t.Context()), nyc, j.ID)
+	if err != nil || len(d.Tries) != 1 || d.Tries[0].State != training.AttemptEnded || d.Tries[0].Class != training.Done || d.Why[0] != "succeeded" {
+		t.Errorf("description %+v, %v", d, err)
+	}
+}
+
+// TestEndsAndRepetitions has programs end in every way.
+func TestEndsAndRepetitions(t *testing.T) {
+	checkpoint := func(name string) func(p *enginetest.Process) {
+		return func(p *enginetest.Process) {
+			write(filepath.Join(p.Spec.Env["FALAJ_CHECKPOINT_DIR"], name, "x"), p.Spec.ID)
+		}
+	}
+	for name, c := range map[string]struct {
+		act      func(p *enginetest.Process) // each attempt, before its exit
+		exits    []enginetest.Exit           // of one attempt after the other
+		state    training.State
+		class    training.Class
+		attempts int
+		says     string
+	}{
+		"user error":    {exits: []enginetest.Exit{{Code: 1}}, state: training.Failed, class: training.UserError, attempts: 1, says: "exited with code 1"},
+		"segfault":      {exits: []enginetest.Exit{{Signal: syscall.SIGSEGV}}, state: training.Failed, class: training.UserError, attempts: 1, says: "killed by"},
+		"out of memory": {exits: []enginetest.Exit{{OutOfMemory: true}}, state: training.Failed, class: training.OutOfMemory, attempts: 1, says: "1GiB of memory"},
+		"not started":   {exits: []enginetest.Exit{{NotStarted: "no such program"}}, state: training.Failed, class: training.Unprepared, attempts: 1, says: "no such program"},
+		"saved once":    {act: checkpoint("step-1"), exits: []enginetest.Exit{{Code: 75}, {}}, state: training.Succeeded, class: training.Done, attempts: 2},
+		"unfinished save": {
+			act: checkpoint("step-1.tmp"), exits: []enginetest.Exit{{Code: 75}, {Code: 75}}, state: training.Failed, class: training.Idle, attempts: 2,
+			says: "without a new checkpoint (failed 2 of at most 2 attempts)",
+		},
+		"killed once":  {exits: []enginetest.Exit{{Signal: syscall.SIGKILL}, {}}, state: training.Succeeded, class: training.Done, attempts: 2},
+		"killed twice": {exits: []enginetest.Exit{{Signal: syscall.SIGKILL}, {Signal: syscall.SIGKILL}}, state: training.Failed, class: training.Killed, attempts: 2, says: "failed 2 of at most 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			n := 0
+			w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+				if c.act != nil {
+					c.act(p)
+				}
+				n++
+				return c.exits[n-1]
+			})
+			j := w.submit(t, training.Spec{MaxAttempts: 2})
+			j = w.ended(t, j.ID)
+			if j.State != c.state || j.Class != c.class || j.Attempts != c.attempts || !strings.Contains(j.Reason, c.says) {
+				t.Fatalf("%s (%s) after %d attempts: %s", j.State, j.Class, j.Attempts, j.Reason)
+			}
+			if j.State == training.Failed && j.Class != training.Killed && j.Hint == "" && j.Class != training.Unprepared {
+				t.Error("there is no hint")
+			}
+		})
+	}
+}
+
+func TestCheckpointsStayBetweenAttempts(t *testing.T) {
+	w := newWorld(t)
+	var listed []string
+	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		dir := p.Spec.Env["FALAJ_CHECKPOINT_DIR"]
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			listed = append(listed, e.Name())
+		}
+		if len(entries) > 0 {
+			return enginetest.Exit{}
+		}
+		write(filepath.Join(dir, "step-1", "x"), "weights")
+		write(filepath.Join(dir, "step-2.tmp", "x"), "half of the weights")
+		return enginetest.Exit{Code: 75}
+	})
+	j := w.submit(t, training.Spec{})
+	if j = w.ended(t, j.ID); j.State != training.Succeeded || j.Failures != 0 {
+		t.Fatalf("%+v", j)
+	}
+	if !slices.Equal(listed, []string{"step-1"}) {
+		t.Fatalf("the second attempt saw %q", listed)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	running := w.submit(t, training.Spec{Resources: twoCores})
+	queued := w.submit(t, training.Spec{Resources: twoCores})
+	r, err := w.Logs(ctx, nyc, running.ID, 0, 0, true) // returns when it runs
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	why, err := w.Why(ctx, nyc, queued.ID)
+	if want := "2 cpu wanted, 0 free on home; next to finish: " + string(running.ID); err != nil || len(why) != 1 || !strings.HasPrefix(why[0], want) {
+		t.Fatalf("why %q, %v", why, err)
+	}
+	for _, id := range []training.JobID{queued.ID, running.ID} {
+		if _, err := w.Service.Cancel(ctx, nyc, id); err != nil {
+			t.Fatal(err)
+		}
+		j := w.ended(t, id)
+		if j.State != training.Cancelled || j.Reason != "cancelled by user alice (usr_alice)" {
+			t.Fatalf("%+v", j)
+		}
+		if _, err := w.Service.Cancel(ctx, nyc, id); err != nil {
+			t.Fatalf("cancelling again: %v", err)
+		}
+	}
+	if n := w.fake.Launched(string(queued.Attempt)); n != 0 {
+		t.Fatalf("the queued job was started %d times", n)
+	}
+	done := w.submit(t, training.Spec{})
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	w.ended(t, done.ID)
+	if _, err := w.Service.Cancel(ctx, nyc, done.ID); !fault.Is(err, fault.Conflict) {
+		t.Fatalf("cancelling what succeeded: %v", err)
+	}
+}
+
+func TestResidency(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	_, err := w.Submit(ctx, nyc, "train", training.Spec{Command: []string{"/bin/true"}, Data: map[string]string{"a": "flights", "b": "abroad"}})
+	if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "dataset flights@1 (AE, home) and dataset abroad@1 (DE)") {
+		t.Fatalf("no common zone: %v", err)
+	}
+	if _, _, err := w.compute.ApplyPool(ctx, "cheap", compute.PoolSpec{Zone: "DE", PricePerHour: 0}); err != nil {
+		t.Fatal(err)
+	}
+	j := w.submit(t, training.Spec{Data: map[string]string{"a": "flights"}})
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	w.ended(t, j.ID)
+	why, err := w.Why(ctx, nyc, j.ID)
+	if want := "pool cheap is in DE and the data may be in AE, home only"; err != nil || !slices.Contains(why, want) {
+		t.Fatalf("why %q, %v", why, err)
+	}
+	if w.runs.specs[0].Residency.String() != "AE, home" {
+		t.Fatalf("run %+v", w.runs.specs[0])
+	}
+}
+
+func TestRefusedAtSubmission(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	base := training.Spec{Command: []string{"/bin/true"}}
+	with := func(edit func(*training.Spec)) training.Spec {
+		s := base
+		edit(&s)
+		return s
+	}
+	for name, c := range map[string]struct {
+		spec training.Spec
+		kind fault.Kind
+	}{
+		"nothing to run":      {training.Spec{}, fault.Invalid},
+		"rejected version":    {with(func(s *training.Spec) { s.Data = map[string]string{"a": "bad"} }), fault.Conflict},
+		"unknown dataset":     {with(func(s *training.Spec) { s.Data = map[string]string{"a": "none"} }), fault.NotFound},
+		"unknown environment": {with(func(s *training.Spec) { s.Environment = "none" }), fault.NotFound},
+		"script without one":  {training.Spec{Script: "x"}, fault.Invalid},
+		"data name":           {with(func(s *training.Spec) { s.Data = map[string]string{"../a": "weather"} }), fault.Invalid},
+		"same variable":       {with(func(s *training.Spec) { s.Data = map[string]string{"a-b": "weather", "a_b": "weather"} }), fault.Invalid},
+		"reserved variable":   {with(func(s *training.Spec) { s.Env = map[string]string{"FALAJ_TOKEN": "x"} }), fault.Invalid},
+		"odd variable":        {with(func(s *training.Spec) { s.Env = map[string]string{"A=B": "x"} }), fault.Invalid},
+		"network":             {with(func(s *training.Spec) { s.Network = []string{"evil.example:443"} }), fault.PermissionDenied},
+		"isolation":           {with(func(s *training.Spec) { s.Isolation = "none" }), fault.Invalid},
+		"framework":           {with(func(s *training.Spec) { s.Framework = "mpi" }), fault.Unsupported},
+		"priority":            {with(func(s *training.Spec) { s.Priority = 1e6 }), fault.Invalid},
+		"timeout":             {with(func(s *training.Spec) { s.Timeout = -1 }), fault.Invalid},
+		"source":              {with(func(s *training.Spec) { s.Source = "sha256:x" }), fault.Invalid},
+		"absent source":       {with(func(s *training.Spec) { s.Source = "sha256:" + strings.Repeat("0", 64) }), fault.NotFound},
+		"model name":          {with(func(s *training.Spec) { s.Register = "../x" }), fault.Invalid},
+		"pool name":           {with(func(s *training.Spec) { s.Pools = []string{"a b"} }), fault.Invalid},
+	} {
+		if _, err := w.Submit(ctx, nyc, "train", c.spec); !fault.Is(err, c.kind) {
+			t.Errorf("%s: %v (%s), want %s", name, err, fault.KindOf(err), c.kind)
+		}
+	}
+	if _, err := w.Submit(ctx, nyc, "../x", base); !fault.Is(err, fault.Invalid) {
+		t.Errorf("name: %v", err)
+	}
+	jobs, _, err := w.List(ctx, nyc, training.Filter{})
+	if err != nil || len(jobs) != 0 {
+		t.Fatalf("%d jobs were kept (%v)", len(jobs), err)
+	}
+}
+
+func TestApplyIsIdempotent(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	spec := training.Spec{Command: []string{"/bin/true"}, Data: map[string]string{"a": "weather"}}
+	first, c, err := w.Apply(ctx, nyc, "train", spec)
+	if err != nil || c != project.Created {
+		t.Fatalf("%s, %v", c, err)
+	}
+	again, c, err := w.Apply(ctx, nyc, "train", spec)
+	if err != nil || c != project.Unchanged || again.ID != first.ID {
+		t.Fatalf("%s, %s, %v", c, again.ID, err)
+	}
+	w.fake.Finish(w.started(t), enginetest.Exit{Code: 1})
+	w.ended(t, first.ID)
+	retry, c, err := w.Apply(ctx, nyc, "train", spec) // what failed is tried again
+	if err != nil || c != project.Created || retry.ID == first.ID {
+		t.Fatalf("%s, %s, %v", c, retry.ID, err)
+	}
+	// A new version of the data is another job.
+	in := w.data.inputs["weather"]
+	in.Ref, in.Digest = "dataset weather@2", "sha256:new"
+	w.data.inputs["weather"] = in
+	newer, c, err := w.Apply(ctx, nyc, "train", spec)
+	if err != nil || c != project.Created || newer.ID == retry.ID {
+		t.Fatalf("%s, %s, %v", c, newer.ID, err)
+	}
+}
+
+func TestAJobWaitsForItsEnvironment(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	w.envs.usable.State, w.envs.usable.Digest = environment.Building, ""
+	j := w.submit(t, training.Spec{Environment: "py", Script: "x"})
+	if why, err := w.Why(ctx, nyc, j.ID); err != nil || why[0] != "environment py is being built" {
+		t.Fatalf("why %q, %v", why, err)
+	}
+	cancelled := w.submit(t, training.Spec{Environment: "py", Script: "y"})
+	if c, err := w.Service.Cancel(ctx, nyc, cancelled.ID); err != nil || c.State != training.Cancelled {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	w.envs.become(environment.Ready, nil)
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	if j = w.ended(t, j.ID); j.State != training.Succeeded || j.EnvDigest != "sha256:e" {
+		t.Fatalf("%+v", j)
+	}
+
+	w.envs.become(environment.Building, nil)
+	j = w.submit(t, training.Spec{Environment: "py", Script: "z"})
+	w.envs.become(environment.Failed, fault.New(fault.Invalid, "environment py could not be built: no such package").WithHint("Check the name."))
+	if j = w.ended(t, j.ID); j.State != training.Failed || j.Class != training.Unprepared || !strings.Contains(j.Reason, "no such package") || j.Hint == "" {
+		t.Fatalf("%+v", j)
+	}
+}
+
+func TestPreparationThatFails(t *testing.T) {
+	w := newWorld(t)
+	w.data.fail = fault.New(fault.Unavailable, "the disk is away")
+	w.fake.Behave(func(*enginetest.Process) enginetest.Exit { return enginetest.Exit{} })
+	spec := training.Spec{Data: map[string]string{"a": "weather"}}
+	if j := w.ended(t, w.submit(t, spec).ID); j.State != training.Succeeded || j.Attempts != 2 || j.Failures != 1 {
+		t.Fatalf("what was away was not asked again: %+v", j)
+	}
+	w.data.fail = errors.New("broken")
+	if j := w.ended(t, w.submit(t, spec).ID); j.State != training.Failed || j.Class != training.Unprepared || !strings.Contains(j.Reason, "broken") {
+		t.Fatalf("%+v", j)
+	}
+	j, err := w.Submit(alice(t.Context()), nyc, "train", training.Spec{Command: []string{"no-such-program"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j = w.ended(t, j.ID); j.State != training.Failed || !strings.Contains(j.Reason, "no-such-program") {
+		t.Fatalf("%+v", j)
+	}
+}
+
+func TestOutputThatCannotBeKept(t *testing.T) {
+	for name, act := range map[string]func(out string){
+		"link":     func(out string) { _ = os.Symlink("/etc/passwd", filepath.Join(out, "passwd")) },
+		"no model": func(string) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+				act(p.Spec.Env["FALAJ_OUTPUT_DIR"])
+				return enginetest.Exit{}
+			})
+			j := w.ended(t, w.submit(t, training.Spec{Register: "delay"}).ID)
+			if j.State != training.Failed || j.Class != training.Unstored || j.Hint == "" {
+				t.Fatalf("%+v", j)
+			}
+			if s := w.runs.ended[j.Run]; s != "FAILED" {
+				t.Fatalf("the run is %s", s)
+			}
+		})
+	}
+}
+
+// TestRestart ends the process of Falaj while attempts run, and again between
+// the end of an attempt and the record of it.
+func TestRestart(t *testing.T) {
+	w := newWorld(t)
+	j := w.submit(t, training.Spec{Data: map[string]string{"a": "weather"}})
+	h, attempt := w.started(t), string(j.Attempt)
+	w.stop()
+	left := filepath.Join(w.cfg.Dir, "attempts", "att_left")
+	write(filepath.Join(left, "data", "secret.parquet"), "rows")
+	w.start(t)
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
+		t.Fatalf("leftovers of a crash are still there: %v", err)
+	}
+	w.runs.mu.Lock()
+	w.runs.refuse = fault.New(fault.Unavailable, "not now") // as if killed in Finish
+	w.runs.mu.Unlock()
+	w.fake.Finish(h, enginetest.Exit{})
+	w.stop()
+	w.runs.mu.Lock()
+	w.runs.refuse = nil
+	w.runs.mu.Unlock()
+	w.start(t)
+	if j = w.ended(t, j.ID); j.State != training.Succeeded || j.Attempts != 1 || w.fake.Launched(attempt) != 1 || w.data.exports != 1 {
+		t.Fatalf("%+v, launched %d times, exported %d times", j, w.fake.Launched(attempt), w.data.exports)
+	}
+}
+
+func TestLostIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	j := w.submit(t, training.Spec{})
+	w.fake.Lose(w.started(t))
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	if j = w.ended(t, j.ID); j.State != training.Succeeded || j.Attempts != 2 || j.Failures != 1 {
+		t.Fatalf("%+v", j)
+	}
+	d, err := w.Describe(alice(t.Context()), nyc, j.ID)
+	if err != nil || d.Tries[0].Class != training.NodeLost {
+		t.Fatalf("%+v, %v", d, err)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	j := w.submit(t, training.Spec{Data: map[string]string{"a": "flights"}})
+	h := w.started(t)
+	w.fake.Print(h, "one\n")
+	r, err := w.Logs(ctx, nyc, j.ID, 0, 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := make([]byte, 4)
+	if _, err := io.ReadFull(r, first); err != nil || string(first) != "one\n" {
+		t.Fatalf("%q, %v", first, err)
+	}
+	w.fake.Print(h, "two\n")
+	w.fake.Finish(h, enginetest.Exit{})
+	if rest, err := io.ReadAll(r); err != nil || string(rest) != "two\n" {
+		t.Fatalf("%q, %v", rest, err)
+	}
+	r.Close()
+	w.ended(t, j.ID)
+	if _, err := w.Logs(ctx, nyc, j.ID, 7, 0, false); !fault.Is(err, fault.NotFound) {
+		t.Fatalf("an attempt that never was: %v", err)
+	}
+	if len(w.journal.entries) != 2 || w.journal.entries[0].Action != "job.logs" || w.journal.entries[0].Actor.ID != "usr_alice" {
+		t.Fatalf("reads of a confidential log: %+v", w.journal.entries)
+	}
+}
+
+func TestPermissions(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	j := w.submit(t, training.Spec{})
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	w.ended(t, j.ID)
+	for _, a := range []policy.Action{training.ActionRead, training.ActionSubmit, training.ActionCancel, training.ActionLogs} {
+		w.auth.deny[a] = true
+	}
+	calls := map[string]error{}
+	_, calls["one"] = w.One(ctx, nyc, j.ID)
+	_, _, calls["list"] = w.List(ctx, nyc, training.Filter{})
+	_, calls["why"] = w.Why(ctx, nyc, j.ID)
+	_, calls["describe"] = w.Describe(ctx, nyc, j.ID)
+	_, calls["wait"] = w.Wait(ctx, nyc, j.ID, time.Millisecond)
+	_, calls["cancel"] = w.Service.Cancel(ctx, nyc, j.ID)
+	_, calls["logs"] = w.Logs(ctx, nyc, j.ID, 0, 0, false)
+	_, calls["submit"] = w.Submit(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})
+	_, _, calls["apply"] = w.Apply(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})
+	_, calls["upload"] = w.UploadSource(ctx, nyc, strings.NewReader(""))
+	for name, err := range calls {
+		if !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	clear(w.auth.deny)
+	if _, err := w.One(ctx, "other", j.ID); !fault.Is(err, fault.NotFound) {
+		t.Errorf("another project's job: %v", err)
+	}
+}
+
+func TestListPages(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	w.fake.Behave(func(*enginetest.Process) enginetest.Exit { return enginetest.Exit{} })
+	var ids []training.JobID
+	for range 5 {
+		ids = append([]training.JobID{w.submit(t, training.Spec{}).ID}, ids...)
+	}
+	var got []training.JobID
+	f := training.Filter{Limit: 2}
+	for {
+		jobs, next, err := w.List(ctx, nyc, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range jobs {
+			got = append(got, j.ID)
+		}
+		if next == "" {
+			break
+		}
+		f.Before = next
+	}
+	if !slices.Equal(got, ids) {
+		t.Fatalf("listed %v, want %v", got, ids)
+	}
+	for _, id := range ids {
+		w.ended(t, id)
+	}
+	if jobs, _, err := w.List(ctx, nyc, training.Filter{State: training.Failed}); err != nil || len(jobs) != 0 {
+		t.Fatalf("%v, %v", jobs, err)
+	}
+}

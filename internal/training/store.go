@@ -1,0 +1,36 @@
+package training
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Filter selects jobs of one project, newest first.
+type Filter struct {
+	State  State  // empty is every state
+	Name   string // empty is every name
+	Limit  int    // 0 is 100, at most 1000
+	Before JobID  // only older ones; the page token
+}
+
+// Store is what this package needs from a database. Single objects that do not
+// exist are fault.NotFound; an update of a row that somebody else changed is
+// fault.Conflict, and raises the revision otherwise.
+type Store interface {
+	InsertJob(ctx context.Context, tx *store.Tx, j Job) error
+	Job(ctx context.Context, tx *store.Tx, id JobID) (Job, error)
+	UpdateJob(ctx context.Context, tx *store.Tx, j Job) error
+	Jobs(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error)
+	// LastJob is the newest job with a digest in a project.
+	LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (Job, error)
+	// Unstarted lists jobs that are queued and have no attempt under way.
+	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
+
+	InsertAttempt(ctx context.Context, tx *store.Tx, a Attempt) error
+	Attempt(ctx context.Context, tx *store.Tx, id AttemptID) (Attempt, error)
+	UpdateAttempt(ctx context.Context, tx *store.Tx, a Attempt) error
+	// Attempts lists a job's attempts by number.
+	Attempts(ctx context.Context, tx *store.Tx, id JobID) ([]Attempt, error)
+}

@@ -1,0 +1,347 @@
+// Package training runs jobs: it accepts a specification with pinned inputs,
+// makes attempts of it that compute runs, prepares for each a private place,
+// and takes from it what it left.
+//
+// # Map
+//
+//   - training.go: Spec and its rules, Job and its states, Input.
+//   - attempt.go: Attempt, its states, the failure classes and their retry rules.
+//   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
+//   - prepare.go: what an attempt finds when it starts. source.go: uploaded
+//     source archives.
+//   - finish.go: what becomes of what it leaves, and whether it runs again.
+//   - loop.go: jobs that wait for their environment, and leftovers of a crash.
+//   - store.go, events.go; trainingsql/ is the database.
+//
+// # Guarantees
+//
+// An attempt is a workload under the attempt's own identifier, so a restart at
+// any moment makes no second process. A job carries the zones that all its
+// inputs allow and the strictest of their classifications; its workload, run,
+// model and logs carry them too. Inputs are pinned at submission: every attempt
+// sees the same versions. What an attempt gets (data, token, scratch) is gone
+// when it has ended, also after a crash; what it keeps (checkpoints) stays
+// until the job has ended.
+package training
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// The actions that this package asks for.
+const (
+	ActionRead   policy.Action = "job.read"
+	ActionSubmit policy.Action = "job.submit"
+	ActionCancel policy.Action = "job.cancel"
+	ActionLogs   policy.Action = "job.logs"
+)
+
+// JobID names a job: "job_01J…".
+type JobID string
+
+// State of a job.
+type State string
+
+// The states. TestTransitions holds the diagram against the table.
+//
+//	stateDiagram-v2
+//	    [*] --> queued: submitted
+//	    queued --> running: an attempt runs
+//	    queued --> failed: it cannot start
+//	    queued --> cancelled
+//	    running --> queued: the attempt ended and may be repeated
+//	    running --> succeeded
+//	    running --> failed
+//	    running --> cancelled
+const (
+	Queued    State = "queued"
+	Running   State = "running"
+	Succeeded State = "succeeded"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+)
+
+var transitions = map[State][]State{
+	Queued:  {Running, Failed, Cancelled},
+	Running: {Queued, Succeeded, Failed, Cancelled},
+}
+
+// CanBecome reports whether the transition exists.
+func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s], next) }
+
+// Ended reports whether nothing more will happen.
+func (s State) Ended() bool { return s == Succeeded || s == Failed || s == Cancelled }
+
+// Spec is the manifest of kind Job.
+type Spec struct {
+	Environment string              `json:"environment,omitempty" doc:"Name of an environment, or name@digest; empty has no Python packages"`
+	Command     []string            `json:"command,omitempty" doc:"Program and arguments; no shell. With script, the script's arguments"`
+	Script      string              `json:"script,omitempty" doc:"Python source to run"`
+	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory"`
+	Resources   resource.Amount     `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
+	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version"`
+	Env         map[string]string   `json:"env,omitempty" doc:"Environment variables"`
+	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
+	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands"`
+	Network     []string            `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
+	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
+	Timeout     compute.Duration    `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
+	Grace       compute.Duration    `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`
+	MaxAttempts int                 `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
+	Framework   Framework           `json:"framework,omitempty" doc:"plain"`
+	Experiment  string              `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
+	Register    string              `json:"register,omitempty" doc:"Model name under which model/ of the output is registered"`
+}
+
+// Framework says how processes of a job find each other.
+type Framework string
+
+// Plain is one process that needs nobody.
+const Plain Framework = "plain"
+
+// Limits of a specification.
+const (
+	maxScript   = 1 << 20
+	maxArgs     = 1000
+	maxArgBytes = 128 << 10
+	maxInputs   = 64
+	maxEnv      = 200
+	maxEnvBytes = 64 << 10
+	maxHosts    = 50
+	maxTries    = 100
+	maxTimeout  = 30 * 24 * time.Hour
+	maxGrace    = 30 * time.Minute
+)
+
+var (
+	envRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// Validate refuses what cannot be a job. Error: fault.Invalid.
+func (s Spec) Validate() error {
+	switch {
+	case len(s.Command) == 0 && s.Script == "":
+		return fault.New(fault.Invalid, "a job needs a command or a script")
+	case len(s.Script) > maxScript:
+		return fault.New(fault.Invalid, "script has %d bytes, at most %d are allowed", len(s.Script), maxScript).
+			WithHint("Upload a source archive instead.")
+	case strings.ContainsRune(s.Script, 0):
+		return fault.New(fault.Invalid, "script contains a zero byte")
+	case s.Script != "" && s.Environment == "":
+		return fault.New(fault.Invalid, "a script needs an environment").WithHint("Name one, or give a command.")
+	case s.Source != "" && !digestRE.MatchString(s.Source):
+		return fault.New(fault.Invalid, "source %.80q is not a digest of an uploaded archive", s.Source).
+			WithHint("Upload the archive first; the answer has its digest.")
+	case s.Framework != "" && s.Framework != Plain:
+		return fault.New(fault.Unsupported, "framework %.40q is not offered", string(s.Framework)).WithHint("Use plain.")
+	case s.Isolation != "" && !s.Isolation.Known():
+		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(s.Isolation)).
+			WithHint("Use none, process, sandbox, container or node.")
+	case s.Priority < -compute.MaxPriority || s.Priority > compute.MaxPriority:
+		return fault.New(fault.Invalid, "priority %d is not between -%d and %d", s.Priority, compute.MaxPriority, compute.MaxPriority)
+	case s.Timeout < 0 || time.Duration(s.Timeout) > maxTimeout:
+		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", time.Duration(s.Timeout), maxTimeout)
+	case s.Grace < 0 || time.Duration(s.Grace) > maxGrace:
+		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", time.Duration(s.Grace), maxGrace)
+	case s.MaxAttempts < 0 || s.MaxAttempts > maxTries:
+		return fault.New(fault.Invalid, "max_attempts %d is not between 1 and %d", s.MaxAttempts, maxTries)
+	case len(s.Network) > maxHosts || len(s.Pools) > maxHosts:
+		return fault.New(fault.Invalid, "at most %d hosts and %d pools can be named", maxHosts, maxHosts)
+	case len(s.Experiment) > 500:
+		return fault.New(fault.Invalid, "experiment has %d bytes, at most 500 are allowed", len(s.Experiment))
+	}
+	if s.Register != "" {
+		if err := id.CheckName("register", s.Register); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.Pools {
+		if err := id.CheckName("pool", p); err != nil {
+			return err
+		}
+	}
+	if err := s.Resources.Validate(); err != nil {
+		return err
+	}
+	return errorsFirst(s.validCommand(), s.validData(), s.validEnv())
+}
+
+func errorsFirst(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s Spec) validCommand() error {
+	size := 0
+	for _, a := range s.Command {
+		size += len(a)
+		if strings.ContainsRune(a, 0) {
+			return fault.New(fault.Invalid, "command contains a zero byte")
+		}
+	}
+	if len(s.Command) > maxArgs || size > maxArgBytes {
+		return fault.New(fault.Invalid, "command has %d arguments of %d bytes, at most %d of %d are allowed", len(s.Command), size, maxArgs, maxArgBytes)
+	}
+	if s.Script == "" && s.Command[0] == "" {
+		return fault.New(fault.Invalid, "command names no program")
+	}
+	return nil
+}
+
+func (s Spec) validData() error {
+	if len(s.Data) > maxInputs {
+		return fault.New(fault.Invalid, "a job has at most %d inputs, this has %d", maxInputs, len(s.Data))
+	}
+	vars := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(s.Data)) {
+		if err := id.CheckName("data name", name); err != nil {
+			return err
+		}
+		if ref := s.Data[name]; ref == "" || len(ref) > 300 {
+			return fault.New(fault.Invalid, "data %s: %.40q is not a reference such as weather@1", name, ref)
+		}
+		v := dataVariable(name)
+		if other, taken := vars[v]; taken {
+			return fault.New(fault.Invalid, "data names %q and %q would both be %s", other, name, v)
+		}
+		vars[v] = name
+	}
+	return nil
+}
+
+func (s Spec) validEnv() error {
+	size := 0
+	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
+		v := s.Env[k]
+		size += len(k) + len(v)
+		switch {
+		case !envRE.MatchString(k):
+			return fault.New(fault.Invalid, "environment variable %.80q has no possible name", k)
+		case strings.ContainsRune(v, 0):
+			return fault.New(fault.Invalid, "environment variable %s contains a zero byte", k)
+		case strings.HasPrefix(k, "FALAJ_") || strings.HasPrefix(k, "MLFLOW_TRACKING_") || k == "MLFLOW_RUN_ID":
+			return fault.New(fault.Invalid, "environment variable %s is set by Falaj", k)
+		}
+	}
+	if len(s.Env) > maxEnv || size > maxEnvBytes {
+		return fault.New(fault.Invalid, "there are %d environment variables of %d bytes, at most %d of %d are allowed", len(s.Env), size, maxEnv, maxEnvBytes)
+	}
+	return nil
+}
+
+// complete fills in the defaults.
+func (s Spec) complete(isolation scheduler.Isolation) Spec {
+	if s.Resources.CPU == 0 {
+		s.Resources.CPU = resource.Cores(1)
+	}
+	if s.Resources.Memory == 0 {
+		s.Resources.Memory = resource.GiB
+	}
+	if s.Isolation == "" {
+		s.Isolation = isolation
+	}
+	if s.Timeout == 0 {
+		s.Timeout = compute.Duration(24 * time.Hour)
+	}
+	if s.Grace == 0 {
+		s.Grace = compute.Duration(30 * time.Second)
+	}
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = 3
+	}
+	if s.Framework == "" {
+		s.Framework = Plain
+	}
+	return s
+}
+
+// dataVariable is the variable that holds an input's directory.
+func dataVariable(name string) string {
+	return "FALAJ_DATA_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// Input is one pinned input.
+type Input struct {
+	Name           string                 `json:"name"` // the specification's
+	Ref            string                 `json:"ref"`  // "dataset weather@1"
+	Digest         string                 `json:"digest"`
+	Residency      residency.Label        `json:"residency"`
+	Classification project.Classification `json:"classification"`
+}
+
+// Actor is who submitted or cancelled.
+type Actor struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
+}
+
+// Job is one run of a specification to its end.
+type Job struct {
+	ID             JobID                  `json:"id"`
+	Project        project.Name           `json:"project"`
+	Name           string                 `json:"name"`
+	Spec           Spec                   `json:"spec"`
+	State          State                  `json:"state"`
+	Inputs         []Input                `json:"inputs"`
+	EnvDigest      environment.Digest     `json:"environment_digest,omitempty"` // once an attempt was made
+	Residency      residency.Label        `json:"residency"`
+	Classification project.Classification `json:"classification"`
+	By             Actor                  `json:"submitted_by"`
+	// Digest is of the name, the specification, its environment's and the
+	// pinned inputs.
+	Digest string `json:"digest"`
+
+	Attempt  AttemptID        `json:"attempt,omitempty"` // under way; empty while there is none
+	Attempts int              `json:"attempts"`          // made so far
+	Failures int              `json:"failures"`          // of them, those that count against max_attempts
+	Pool     compute.PoolName `json:"pool,omitempty"`
+	Run      string           `json:"run_id,omitempty"` // of the last attempt
+	Model    string           `json:"model,omitempty"`  // "delay@3", or the logged model
+	Class    Class            `json:"class,omitempty"`  // why the last attempt ended
+	Reason   string           `json:"reason,omitempty"` // in words
+	Hint     string           `json:"hint,omitempty"`
+	// Stop says who wants the job to end; empty while it is wanted.
+	Stop string `json:"stop,omitempty"`
+
+	SubmittedAt time.Time `json:"submitted_at"`
+	StartedAt   time.Time `json:"started_at,omitzero"`
+	EndedAt     time.Time `json:"ended_at,omitzero"`
+	Revision    int64     `json:"revision"`
+}
+
+// digest identifies what a job would do.
+func digest(name string, spec Spec, inputs []Input, env string) string {
+	b, err := json.Marshal(struct {
+		Name        string  `json:"name"`
+		Spec        Spec    `json:"spec"`
+		Inputs      []Input `json:"inputs"`
+		Environment string  `json:"environment"`
+	}{name, spec, inputs, env})
+	if err != nil {
+		panic(err) // none of these can fail
+	}
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

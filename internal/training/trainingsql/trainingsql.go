@@ -1,0 +1,236 @@
+// Package trainingsql keeps jobs and attempts in SQLite or PostgreSQL.
+package trainingsql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io/fs"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/uptrace/bun"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations are the tables of this package.
+var Migrations = store.Migrations{Name: "training", FS: sub()}
+
+func sub() fs.FS {
+	f, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	return f
+}
+
+type jobRow struct {
+	bun.BaseModel `bun:"table:training_job"`
+
+	ID       string `bun:"id,pk"`
+	Project  string `bun:"project"`
+	Name     string `bun:"name"`
+	Digest   string `bun:"digest"`
+	State    string `bun:"state"`
+	Waiting  bool   `bun:"waiting"`
+	Body     string `bun:"body"`
+	Revision int64  `bun:"revision"`
+}
+
+func jobRowOf(j training.Job) (jobRow, error) {
+	body, err := json.Marshal(j)
+	return jobRow{
+		ID: string(j.ID), Project: string(j.Project), Name: j.Name, Digest: j.Digest, State: string(j.State),
+		Waiting: j.State == training.Queued && j.Attempt == "", Body: string(body), Revision: j.Revision,
+	}, err
+}
+
+func (r jobRow) job() (j training.Job, err error) {
+	err = json.Unmarshal([]byte(r.Body), &j)
+	j.Revision = r.Revision
+	return j, fault.Wrap(err, "reading job %s", r.ID)
+}
+
+type attemptRow struct {
+	bun.BaseModel `bun:"table:training_attempt"`
+
+	ID       string `bun:"id,pk"`
+	Job      string `bun:"job"`
+	Number   int    `bun:"number"`
+	State    string `bun:"state"`
+	Body     string `bun:"body"`
+	Revision int64  `bun:"revision"`
+}
+
+func attemptRowOf(a training.Attempt) (attemptRow, error) {
+	body, err := json.Marshal(a)
+	return attemptRow{
+		ID: string(a.ID), Job: string(a.Job), Number: a.Number, State: string(a.State), Body: string(body), Revision: a.Revision,
+	}, err
+}
+
+func (r attemptRow) attempt() (a training.Attempt, err error) {
+	err = json.Unmarshal([]byte(r.Body), &a)
+	a.Revision = r.Revision
+	return a, fault.Wrap(err, "reading attempt %s", r.ID)
+}
+
+// Store implements training.Store.
+type Store struct{}
+
+var _ training.Store = Store{}
+
+// InsertJob adds a job.
+func (Store) InsertJob(ctx context.Context, tx *store.Tx, j training.Job) error {
+	r, err := jobRowOf(j)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&r).Exec(ctx)
+	return err
+}
+
+// Job finds one job.
+func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training.Job, error) {
+	var r jobRow
+	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id))
+	}
+	if err != nil {
+		return training.Job{}, err
+	}
+	return r.job()
+}
+
+// UpdateJob writes a job if nobody else has.
+func (Store) UpdateJob(ctx context.Context, tx *store.Tx, j training.Job) error {
+	r, err := jobRowOf(j)
+	if err != nil {
+		return err
+	}
+	r.Revision++
+	res, err := tx.NewUpdate().Model(&r).Column("state", "waiting", "body", "revision").
+		Where("id = ? AND revision = ?", r.ID, j.Revision).Exec(ctx)
+	return changed(res, err, "job "+r.ID)
+}
+
+// Jobs lists a project's jobs, newest first.
+func (Store) Jobs(ctx context.Context, tx *store.Tx, p project.Name, f training.Filter) ([]training.Job, error) {
+	var rows []jobRow
+	q := tx.NewSelect().Model(&rows).Where("project = ?", string(p)).OrderExpr("id DESC").Limit(f.Limit)
+	if f.State != "" {
+		q = q.Where("state = ?", string(f.State))
+	}
+	if f.Name != "" {
+		q = q.Where("name = ?", f.Name)
+	}
+	if f.Before != "" {
+		q = q.Where("id < ?", string(f.Before))
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, err
+	}
+	return jobs(rows)
+}
+
+// LastJob finds the newest job with a digest.
+func (Store) LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (training.Job, error) {
+	var r jobRow
+	err := tx.NewSelect().Model(&r).Where("project = ? AND digest = ?", string(p), digest).OrderExpr("id DESC").Limit(1).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return training.Job{}, fault.New(fault.NotFound, "there is no such job")
+	}
+	if err != nil {
+		return training.Job{}, err
+	}
+	return r.job()
+}
+
+// Unstarted lists queued jobs without an attempt, oldest first.
+func (Store) Unstarted(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
+	var rows []jobRow
+	if err := tx.NewSelect().Model(&rows).Where("waiting = ?", true).OrderExpr("id").Scan(ctx); err != nil {
+		return nil, err
+	}
+	return jobs(rows)
+}
+
+func jobs(rows []jobRow) ([]training.Job, error) {
+	js := make([]training.Job, len(rows))
+	for i, r := range rows {
+		var err error
+		if js[i], err = r.job(); err != nil {
+			return nil, err
+		}
+	}
+	return js, nil
+}
+
+// InsertAttempt adds an attempt.
+func (Store) InsertAttempt(ctx context.Context, tx *store.Tx, a training.Attempt) error {
+	r, err := attemptRowOf(a)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&r).Exec(ctx)
+	return err
+}
+
+// Attempt finds one attempt.
+func (Store) Attempt(ctx context.Context, tx *store.Tx, id training.AttemptID) (training.Attempt, error) {
+	var r attemptRow
+	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return training.Attempt{}, fault.New(fault.NotFound, "there is no attempt %.64q", string(id))
+	}
+	if err != nil {
+		return training.Attempt{}, err
+	}
+	return r.attempt()
+}
+
+// UpdateAttempt writes an attempt if nobody else has.
+func (Store) UpdateAttempt(ctx context.Context, tx *store.Tx, a training.Attempt) error {
+	r, err := attemptRowOf(a)
+	if err != nil {
+		return err
+	}
+	r.Revision++
+	res, err := tx.NewUpdate().Model(&r).Column("state", "body", "revision").
+		Where("id = ? AND revision = ?", r.ID, a.Revision).Exec(ctx)
+	return changed(res, err, "attempt "+r.ID)
+}
+
+// Attempts lists a job's attempts by number.
+func (Store) Attempts(ctx context.Context, tx *store.Tx, id training.JobID) ([]training.Attempt, error) {
+	var rows []attemptRow
+	if err := tx.NewSelect().Model(&rows).Where("job = ?", string(id)).OrderExpr("number").Scan(ctx); err != nil {
+		return nil, err
+	}
+	as := make([]training.Attempt, len(rows))
+	for i, r := range rows {
+		var err error
+		if as[i], err = r.attempt(); err != nil {
+			return nil, err
+		}
+	}
+	return as, nil
+}
+
+func changed(res sql.Result, err error, what string) error {
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n == 0 {
+		return fault.New(fault.Conflict, "%s was changed by somebody else", what)
+	}
+	return err
+}

@@ -1,0 +1,366 @@
+package training_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+)
+
+// authorizer allows everything but the actions named in deny.
+type authorizer struct {
+	mu   sync.Mutex
+	deny map[policy.Action]bool
+}
+
+func (a *authorizer) Allow(_ context.Context, action policy.Action, _ policy.Object) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.deny[action] {
+		return fault.New(fault.PermissionDenied, "%s is not allowed", action)
+	}
+	return nil
+}
+
+type journal struct {
+	mu      sync.Mutex
+	entries []audit.Entry
+}
+
+func (j *journal) Record(_ context.Context, e audit.Entry) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entries = append(j.entries, e)
+	return nil
+}
+
+// data has inputs by reference, and counts exports.
+type data struct {
+	mu      sync.Mutex
+	inputs  map[string]training.Input
+	exports int
+	fail    error
+	who     identity.Principal
+}
+
+func (d *data) Resolve(_ context.Context, _ project.Name, ref string) (training.Input, error) {
+	in, ok := d.inputs[ref]
+	if !ok {
+		return in, fault.New(fault.NotFound, "there is no dataset %q", ref)
+	}
+	if in.Digest == "rejected" {
+		return in, fault.New(fault.Conflict, "%s failed its expectations", in.Ref)
+	}
+	return in, nil
+}
+
+func (d *data) Export(ctx context.Context, _ project.Name, in training.Input, dir string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.exports++
+	d.who = identity.From(ctx)
+	if err := d.fail; err != nil {
+		d.fail = nil
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "part-0.parquet"), []byte("rows of "+in.Ref), 0o600)
+}
+
+// runs keeps runs and models in memory.
+type runs struct {
+	mu        sync.Mutex
+	specs     []training.RunSpec
+	artifacts map[string]string // "run/path" → content
+	ended     map[string]string
+	models    []training.ModelSpec
+	files     map[string]string // of the last model
+	refuse    error
+}
+
+func (r *runs) Create(_ context.Context, spec training.RunSpec) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.specs {
+		if s.Attempt == spec.Attempt {
+			return "run_" + string(spec.Attempt), nil
+		}
+	}
+	r.specs = append(r.specs, spec)
+	return "run_" + string(spec.Attempt), nil
+}
+
+func (r *runs) Finish(_ context.Context, _ project.Name, run, status string, _ time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended[run] = status
+	return nil
+}
+
+func (r *runs) Upload(_ context.Context, _ project.Name, run, dir, under string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refuse != nil {
+		return r.refuse
+	}
+	return eachFile(dir, func(name, content string) { r.artifacts[run+"/"+filepath.Join(under, name)] = content })
+}
+
+func (r *runs) Save(_ context.Context, spec training.ModelSpec) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.models = append(r.models, spec)
+	r.files = map[string]string{}
+	return spec.Register + "@1", eachFile(spec.Dir, func(name, content string) { r.files[name] = content })
+}
+
+func eachFile(dir string, f func(name, content string)) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(dir, path)
+		f(rel, string(b))
+		return err
+	})
+}
+
+// tokens notes what is issued and revoked, once the transaction is durable.
+type tokens struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (t *tokens) note(tx *store.Tx, what string) {
+	tx.OnCommit(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.events = append(t.events, what)
+	})
+}
+
+func (t *tokens) IssueIn(_ context.Context, tx *store.Tx, _ project.Name, _ training.JobID, a training.AttemptID, _ time.Duration) (string, error) {
+	t.note(tx, "issued "+string(a))
+	return "secret of " + string(a), nil
+}
+
+func (t *tokens) RevokeIn(_ context.Context, tx *store.Tx, _ project.Name, a training.AttemptID) error {
+	t.note(tx, "revoked "+string(a))
+	return nil
+}
+
+// environments has one, whose state the test sets.
+type environments struct {
+	mu      sync.Mutex
+	usable  environment.Usable
+	err     error
+	changed chan struct{}
+}
+
+func (e *environments) Use(_ context.Context, _ project.Name, ref string) (environment.Usable, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if name, _, _ := strings.Cut(ref, "@"); name != "py" {
+		return environment.Usable{}, fault.New(fault.NotFound, "there is no environment %q", ref)
+	}
+	return e.usable, e.err
+}
+
+func (e *environments) Check(environment.Usable, compute.Pool) error { return nil }
+
+func (e *environments) Await(ctx context.Context, _ project.Name, _ string) error {
+	for {
+		e.mu.Lock()
+		done, changed := e.usable.State == environment.Ready || e.err != nil, e.changed
+		e.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (e *environments) become(state environment.State, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.usable.State, e.err = state, err
+	if state == environment.Ready {
+		e.usable.Digest = "sha256:e"
+	}
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// sources keeps archives in memory.
+type sources struct {
+	mu sync.Mutex
+	m  map[string][]byte
+}
+
+func (s *sources) Save(_ context.Context, p project.Name, digest string, r io.Reader) error {
+	b, err := io.ReadAll(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m[string(p)+digest] = b
+	return err
+}
+
+func (s *sources) Open(_ context.Context, p project.Name, digest string) (io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.m[string(p)+digest]
+	if !ok {
+		return nil, fault.New(fault.NotFound, "there is no source %s", digest)
+	}
+	return io.NopCloser(bytes.NewReader(b)), nil
+}
+
+type world struct {
+	*training.Service
+	compute *compute.Service
+	fake    *enginetest.Fake
+	auth    *authorizer
+	journal *journal
+	data    *data
+	runs    *runs
+	tokens  *tokens
+	envs    *environments
+	sources *sources
+	cfg     training.Config
+	ccfg    compute.Config
+}
+
+const nyc project.Name = "nyc"
+
+var twoCores = resource.Amount{CPU: resource.Cores(2)}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	db, err := store.Open(t.Context(), store.Config{
+		URL:        "sqlite://" + filepath.Join(dir, "falaj.db"),
+		Migrations: []store.Migrations{computesql.Migrations, trainingsql.Migrations},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	input := func(ref string, class project.Classification, zones ...residency.Zone) training.Input {
+		return training.Input{Ref: "dataset " + ref + "@1", Digest: "sha256:" + ref, Residency: residency.Of(zones...), Classification: class}
+	}
+	w := &world{
+		fake: enginetest.NewFake(), auth: &authorizer{deny: map[policy.Action]bool{}}, journal: &journal{},
+		data: &data{inputs: map[string]training.Input{
+			"weather": input("weather", project.Public, "home", "DE"), "flights": input("flights", project.Confidential, "home", "AE"),
+			"abroad": input("abroad", project.Public, "DE"), "bad": {Ref: "dataset bad@1", Digest: "rejected"},
+		}},
+		runs:   &runs{artifacts: map[string]string{}, ended: map[string]string{}},
+		tokens: &tokens{}, sources: &sources{m: map[string][]byte{}},
+		envs: &environments{usable: environment.Usable{Name: "py", State: environment.Ready, Digest: "sha256:e", Python: "/env/bin/python", Bin: "/env/bin"}, changed: make(chan struct{})},
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	w.ccfg = compute.Config{
+		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: w.journal, Log: log,
+		Engines: map[string]compute.Engine{"local": {
+			Driver: w.fake, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
+		}},
+	}
+	w.cfg = training.Config{
+		DB: db, Store: trainingsql.Store{}, Authorizer: w.auth, Journal: w.journal, Environments: w.envs, Data: w.data,
+		Runs: w.runs, Models: w.runs, Tokens: w.tokens, Sources: w.sources, Dir: filepath.Join(dir, "training"), Log: log,
+		Network: []string{"mirror.example:443"},
+	}
+	w.start(t)
+	if _, err := w.compute.EnsureHome(t.Context(), "local"); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// start makes new services over the same database, files and processes.
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	w.compute = compute.New(w.ccfg)
+	w.cfg.Compute = w.compute
+	w.Service = training.New(w.cfg)
+	w.compute.Own(compute.JobAttempt, w.Service)
+	if err := w.Service.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.compute.Start(t.Context())
+	t.Cleanup(w.Service.Stop)
+	t.Cleanup(w.compute.Stop)
+}
+
+// stop is the end of a Falaj process; workloads go on.
+func (w *world) stop() {
+	w.compute.Stop()
+	w.Service.Stop()
+}
+
+func alice(ctx context.Context) context.Context {
+	return identity.With(ctx, identity.Principal{Kind: identity.User, ID: "usr_alice", Name: "alice"})
+}
+
+func (w *world) submit(t *testing.T, spec training.Spec) training.Job {
+	t.Helper()
+	if len(spec.Command) == 0 && spec.Script == "" {
+		spec.Command = []string{"/bin/true"}
+	}
+	j, err := w.Submit(alice(t.Context()), nyc, "train", spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func (w *world) ended(t *testing.T, id training.JobID) training.Job {
+	t.Helper()
+	j, err := w.Wait(alice(t.Context()), nyc, id, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !j.State.Ended() {
+		t.Fatalf("the job does not end: %+v", j)
+	}
+	return j
+}
+
+func (w *world) started(t *testing.T) engine.Handle {
+	t.Helper()
+	select {
+	case h := <-w.fake.Started():
+		return h
+	case <-t.Context().Done():
+		t.Fatal("nothing was started")
+		return ""
+	}
+}
