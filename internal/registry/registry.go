@@ -10,7 +10,6 @@
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
 //   - verify.go: what deployment asks: is this still what was signed?
-//   - card.go: the model card as a CycloneDX ML-BOM.
 //   - store.go: what a database must offer; registrysql/ is that database.
 //
 // # Guarantees

@@ -199,7 +199,7 @@ func object(t *testing.T, w *world, v registry.Version, name string) (file strin
 	return "", blob.Ref{}
 }
 
-func exec(t *testing.T, w *world, query string, args ...any) {
+func execSQL(t *testing.T, w *world, query string, args ...any) {
 	t.Helper()
 	err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
 		_, err := tx.NewRaw(query, args...).Exec(ctx)
@@ -248,29 +248,29 @@ func TestTampered(t *testing.T) {
 			}
 		}, "file model.onnx of model delay@1 is not what was signed: it has the digest"},
 		{"digest in the database", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, "UPDATE registry_file SET digest = ? WHERE path = 'model.onnx'", "sha256:"+strings.Repeat("0", 64))
+			execSQL(t, w, "UPDATE registry_file SET digest = ? WHERE path = 'model.onnx'", "sha256:"+strings.Repeat("0", 64))
 		}, "file model.onnx is recorded with the digest"},
 		{"two files swapped", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, "UPDATE registry_file SET object = (SELECT o.object FROM registry_file o WHERE o.path = 'MLmodel') WHERE path = 'model.onnx'")
+			execSQL(t, w, "UPDATE registry_file SET object = (SELECT o.object FROM registry_file o WHERE o.path = 'MLmodel') WHERE path = 'model.onnx'")
 		}, "file model.onnx of model delay@1 is not what was signed"},
 		{"file removed from the record", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, "DELETE FROM registry_file WHERE path = 'model.onnx'")
+			execSQL(t, w, "DELETE FROM registry_file WHERE path = 'model.onnx'")
 		}, "model.onnx was signed and is missing"},
 		{"file added to the record", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, "INSERT INTO registry_file (model, number, path, size, digest, object) SELECT model, number, 'zz.pkl', size, digest, object FROM registry_file WHERE path = 'MLmodel'")
+			execSQL(t, w, "INSERT INTO registry_file (model, number, path, size, digest, object) SELECT model, number, 'zz.pkl', size, digest, object FROM registry_file WHERE path = 'MLmodel'")
 		}, "file zz.pkl was not signed"},
 		{"label widened", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, `UPDATE registry_version SET residency = '["AE","DE","home"]'`)
+			execSQL(t, w, `UPDATE registry_version SET residency = '["AE","DE","home"]'`)
 		}, "not what was signed: residency"},
 		{"lineage changed", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, `UPDATE registry_version SET datasets = '["clean@1"]'`)
+			execSQL(t, w, `UPDATE registry_version SET datasets = '["clean@1"]'`)
 		}, "not what was signed: datasets"},
 		{"signature of another version", func(t *testing.T, w *world, v registry.Version) {
 			w.registered(t)
-			exec(t, w, "UPDATE registry_version SET signature = (SELECT o.signature FROM registry_version o WHERE o.number = 2)")
+			execSQL(t, w, "UPDATE registry_version SET signature = (SELECT o.signature FROM registry_version o WHERE o.number = 2)")
 		}, "not what was signed"},
 		{"signature with another key", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, "DELETE FROM registry_key")
+			execSQL(t, w, "DELETE FROM registry_key")
 		}, "was made with another key"},
 		{"payload changed", func(t *testing.T, w *world, v registry.Version) {
 			forge(t, w, func(payload []byte) []byte {
@@ -278,10 +278,10 @@ func TestTampered(t *testing.T) {
 			})
 		}, "the signature does not match what it signs"},
 		{"signature removed", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, "UPDATE registry_version SET signature = NULL")
+			execSQL(t, w, "UPDATE registry_version SET signature = NULL")
 		}, "the signature is missing"},
 		{"signature is garbage", func(t *testing.T, w *world, v registry.Version) {
-			exec(t, w, "UPDATE registry_version SET signature = ?", []byte("{"))
+			execSQL(t, w, "UPDATE registry_version SET signature = ?", []byte("{"))
 		}, "is not a sigstore bundle"},
 	}
 	for _, tt := range tests {
@@ -328,7 +328,7 @@ func forge(t *testing.T, w *world, change func([]byte) []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, w, "UPDATE registry_version SET signature = ?", out)
+	execSQL(t, w, "UPDATE registry_version SET signature = ?", out)
 }
 
 func TestTamperedWhileItIsRead(t *testing.T) {
@@ -598,7 +598,7 @@ func TestAttempts(t *testing.T) {
 func TestInterruptedRegistration(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	w.registered(t)
-	exec(t, w, "UPDATE registry_version SET state = 'pending'")
+	execSQL(t, w, "UPDATE registry_version SET state = 'pending'")
 	wantKind(t, errOf(w.OpenVerified(ctx, proj, "delay", "1")), fault.Conflict, "is pending")
 	wantKind(t, w.DeleteVersion(ctx, proj, "delay", 1), fault.Conflict, "still being registered")
 	wantKind(t, w.DeleteModel(ctx, proj, "delay"), fault.Conflict, "still being registered")
@@ -629,7 +629,7 @@ func TestChangedArtifactIsNotRegistered(t *testing.T) {
 	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, w, "UPDATE tracking_artifact SET digest = ?", "sha256:"+strings.Repeat("0", 64))
+	execSQL(t, w, "UPDATE tracking_artifact SET digest = ?", "sha256:"+strings.Repeat("0", 64))
 	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})), fault.Invalid, "copying model.onnx")
 	v, err := w.Version(ctx, proj, "delay", "1")
 	if err != nil || v.State != registry.Failed || v.Message == "" {
