@@ -267,6 +267,10 @@ func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow
 		inputs = make(map[string]string, len(rows.Inputs))
 		for _, in := range rows.Inputs {
 			name, _, _ := strings.Cut(in.Ref, "@")
+			if strings.Contains(src.SQL, `"`+name+"@") {
+				return nil, fault.New(fault.Invalid, "the SQL names a version of the dataset %s", name).
+					WithHint("Write %s in the SQL, and its version as `inputs: {%s: %s}`.", name, name, in.Ref)
+			}
 			inputs[in.Table] = name
 		}
 	}

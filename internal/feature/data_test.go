@@ -1,0 +1,327 @@
+package feature_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+)
+
+// col is a column of a table.
+type col struct {
+	name string
+	typ  value.Type
+}
+
+// table is rows in memory.
+type table struct {
+	cols []col
+	rows [][]value.Value
+}
+
+func (tb table) schema() *arrow.Schema {
+	types := map[value.Type]arrow.DataType{
+		value.Int64: arrow.PrimitiveTypes.Int64, value.Float64: arrow.PrimitiveTypes.Float64, value.String: arrow.BinaryTypes.String,
+		value.Bool: arrow.FixedWidthTypes.Boolean, value.Timestamp: arrow.FixedWidthTypes.Timestamp_us,
+	}
+	fields := make([]arrow.Field, len(tb.cols))
+	for i, c := range tb.cols {
+		fields[i] = arrow.Field{Name: c.name, Type: types[c.typ], Nullable: true}
+	}
+	return arrow.NewSchema(fields, nil)
+}
+
+// pick keeps columns in an order; all when there are none.
+func (tb table) pick(columns []string) (table, error) {
+	if len(columns) == 0 {
+		return tb, nil
+	}
+	out := table{rows: make([][]value.Value, len(tb.rows))}
+	for _, name := range columns {
+		at := slices.IndexFunc(tb.cols, func(c col) bool { return c.name == name })
+		if at < 0 {
+			return out, fault.New(fault.Invalid, "no column %q", name)
+		}
+		out.cols = append(out.cols, tb.cols[at])
+		for i, r := range tb.rows {
+			out.rows[i] = append(out.rows[i], r[at])
+		}
+	}
+	return out, nil
+}
+
+// batchRows is the rows of a batch in these tests: more than one batch is the
+// usual case.
+const batchRows = 7
+
+func (tb table) reader() array.RecordReader {
+	schema := tb.schema()
+	var batches []arrow.RecordBatch
+	for part := range slices.Chunk(tb.rows, batchRows) {
+		b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+		for _, row := range part {
+			for i, v := range row {
+				if v.IsNull() {
+					b.Field(i).AppendNull()
+					continue
+				}
+				switch f := b.Field(i).(type) {
+				case *array.Int64Builder:
+					f.Append(v.Int())
+				case *array.Float64Builder:
+					f.Append(v.Float())
+				case *array.StringBuilder:
+					f.Append(v.Str())
+				case *array.BooleanBuilder:
+					f.Append(v.Bool())
+				case *array.TimestampBuilder:
+					f.Append(arrow.Timestamp(v.Int()))
+				}
+			}
+		}
+		batches = append(batches, b.NewRecordBatch())
+	}
+	r, err := array.NewRecordReader(schema, batches)
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// version is a dataset version in memory.
+type version struct {
+	feature.DatasetVersion
+	table    table
+	rejected bool
+	derived  feature.Derived
+}
+
+// data is feature.Data in memory. SQL is a name given to a Go function.
+type data struct {
+	mu       sync.Mutex
+	versions map[string][]version // by dataset name, version 1 first
+	queries  map[string]query
+	// interrupt, when set, fails the reading of any source after some rows.
+	interrupt func(rows int) error
+}
+
+// query is what a piece of SQL means: the tables it reads and what it makes.
+type query struct {
+	tables []string
+	run    func(in map[string]table) table
+}
+
+func newData() *data { return &data{versions: map[string][]version{}, queries: map[string]query{}} }
+
+// put makes a version.
+func (d *data) put(name string, tb table, change ...func(*version)) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ref := fmt.Sprintf("%s@%d", name, len(d.versions[name])+1)
+	v := version{table: tb, DatasetVersion: feature.DatasetVersion{
+		Ref: ref, Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, tb))), Schema: tb.schema(), Rows: int64(len(tb.rows)),
+		Residency: residency.Of(residency.Home), Classification: project.Internal,
+	}}
+	for _, c := range change {
+		c(&v)
+	}
+	d.versions[name] = append(d.versions[name], v)
+	return ref
+}
+
+func (d *data) find(ref string) (version, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	name, _, exact := strings.Cut(ref, "@")
+	for _, v := range slices.Backward(d.versions[name]) {
+		if exact && v.Ref == ref || !exact && !v.rejected {
+			if v.rejected {
+				return v, fault.New(fault.Conflict, "%s is rejected", v.Ref)
+			}
+			return v, nil
+		}
+	}
+	return version{}, fault.New(fault.NotFound, "there is no dataset %q", ref)
+}
+
+func (d *data) Resolve(_ context.Context, _ project.Name, ref string) (feature.DatasetVersion, error) {
+	v, err := d.find(ref)
+	return v.DatasetVersion, err
+}
+
+func (d *data) Open(_ context.Context, _ project.Name, ref string, columns []string) (array.RecordReader, error) {
+	v, err := d.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	tb, err := v.table.pick(columns)
+	if err != nil {
+		return nil, err
+	}
+	return d.guarded(tb), nil
+}
+
+// guarded is a reader that d may interrupt.
+func (d *data) guarded(tb table) array.RecordReader {
+	if d.interrupt == nil {
+		return tb.reader()
+	}
+	return &failing{RecordReader: tb.reader(), fail: d.interrupt}
+}
+
+type failing struct {
+	array.RecordReader
+	fail func(rows int) error
+	rows int
+	err  error
+}
+
+func (f *failing) Next() bool {
+	if f.err != nil || !f.RecordReader.Next() {
+		return false
+	}
+	f.rows += int(f.RecordBatch().NumRows())
+	f.err = f.fail(f.rows)
+	return f.err == nil
+}
+
+func (f *failing) Err() error { return f.err }
+
+var (
+	wrapped = regexp.MustCompile(`(?s)^SELECT (.*) FROM \(\n(.*)\n\) AS source( LIMIT 0)?$`)
+	quoted  = regexp.MustCompile(`"([^"]+)"`)
+)
+
+func (d *data) Query(_ context.Context, _ project.Name, sql string, inputs map[string]string) (feature.Rows, error) {
+	inner, columns, none := strings.TrimPrefix(sql, "\n"), []string(nil), false
+	if m := wrapped.FindStringSubmatch(sql); m != nil {
+		inner, none = m[2], m[3] != ""
+		for _, c := range quoted.FindAllStringSubmatch(m[1], -1) {
+			columns = append(columns, c[1])
+		}
+	}
+	q, ok := d.queries[inner]
+	if !ok {
+		return feature.Rows{}, fault.New(fault.Invalid, "Parser Error: %q", inner)
+	}
+	var rows feature.Rows
+	in := map[string]table{}
+	for _, t := range q.tables {
+		ref := t
+		if inputs != nil {
+			if ref, ok = inputs[t]; !ok {
+				return rows, fault.New(fault.Invalid, "there is no table %q", t)
+			}
+		}
+		v, err := d.find(ref)
+		if err != nil {
+			return rows, err
+		}
+		in[t] = v.table
+		rows.Inputs = append(rows.Inputs, feature.Input{Table: t, DatasetVersion: v.DatasetVersion})
+	}
+	tb, err := q.run(in).pick(columns)
+	if err != nil {
+		return rows, err
+	}
+	if none {
+		tb.rows = nil
+	}
+	rows.RecordReader = d.guarded(tb)
+	return rows, nil
+}
+
+func (d *data) Create(_ context.Context, r feature.Derived) (feature.DatasetVersion, error) {
+	var tb table
+	byArrow := map[arrow.Type]value.Type{
+		arrow.INT64: value.Int64, arrow.FLOAT64: value.Float64, arrow.STRING: value.String, arrow.BOOL: value.Bool, arrow.TIMESTAMP: value.Timestamp,
+	}
+	for _, f := range r.Rows.Schema().Fields() {
+		tb.cols = append(tb.cols, col{f.Name, byArrow[f.Type.ID()]})
+	}
+	for r.Rows.Next() {
+		b := r.Rows.RecordBatch()
+		for row := range int(b.NumRows()) {
+			out := make([]value.Value, len(tb.cols))
+			for i, c := range tb.cols {
+				out[i] = cell(b.Column(i), row, c.typ)
+			}
+			tb.rows = append(tb.rows, out)
+		}
+	}
+	if err := r.Rows.Err(); err != nil {
+		return feature.DatasetVersion{}, err
+	}
+	parents := make([]residency.Parent, len(r.Parents))
+	for i, p := range r.Parents {
+		v, err := d.find(p)
+		if err != nil {
+			return feature.DatasetVersion{}, err
+		}
+		parents[i] = residency.Parent{Name: p, Label: v.Residency}
+	}
+	label, err := residency.Derive(parents...)
+	if err != nil {
+		return feature.DatasetVersion{}, err
+	}
+	ref := d.put(r.Name, tb, func(v *version) { v.Residency, v.derived = label, r })
+	v, err := d.find(ref)
+	return v.DatasetVersion, err
+}
+
+func cell(a arrow.Array, row int, t value.Type) value.Value {
+	if a.IsNull(row) {
+		return value.Null(t)
+	}
+	switch a := a.(type) {
+	case *array.Int64:
+		return value.OfInt(a.Value(row))
+	case *array.Float64:
+		return value.OfFloat(a.Value(row))
+	case *array.Boolean:
+		return value.OfBool(a.Value(row))
+	case *array.Timestamp:
+		return value.OfMicros(int64(a.Value(row)))
+	default:
+		return value.OfString(strings.Clone(a.(*array.String).Value(row)))
+	}
+}
+
+// show is the rows of a dataset version as text.
+func (d *data) show(t testing.TB, ref string) []string {
+	t.Helper()
+	v, err := d.find(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range v.table.cols {
+		names = append(names, c.name)
+	}
+	out := []string{strings.Join(names, " ")}
+	for _, r := range v.table.rows {
+		var cells []string
+		for _, x := range r {
+			cells = append(cells, x.String())
+		}
+		out = append(out, strings.Join(cells, " "))
+	}
+	return out
+}
+
+func keysOf[M map[string]V, V any](m M) []string { return slices.Sorted(maps.Keys(m)) }
