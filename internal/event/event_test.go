@@ -11,62 +11,69 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
-	"github.com/google/go-cmp/cmp"
 )
 
 var schema = store.Migrations{Name: "seen", FS: fstest.MapFS{"00001_seen.sql": {Data: []byte(
 	"-- +goose Up\nCREATE TABLE seen_event (name TEXT NOT NULL, at BIGINT NOT NULL);\n")}}}
 
-// onBoth runs a test on both databases.
-func onBoth(t *testing.T, test func(t *testing.T, db *store.DB)) {
-	t.Helper()
-	t.Run("SQLite", func(t *testing.T) { test(t, storetest.SQLite(t, schema)) })
-	t.Run("PostgreSQL", func(t *testing.T) { test(t, storetest.PostgreSQL(t, schema)) })
+// subject is a test and the database under it.
+type subject struct {
+	*testing.T
+	db *store.DB
 }
 
-func publish(t *testing.T, db *store.DB, project string, names ...string) {
+// onBoth runs a test on both databases.
+func onBoth(t *testing.T, test func(t *subject)) {
 	t.Helper()
+	t.Run("SQLite", func(t *testing.T) { test(&subject{t, storetest.SQLite(t, schema)}) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(&subject{t, storetest.PostgreSQL(t, schema)}) })
+}
+
+func publish(tb testing.TB, db *store.DB, project string, names ...string) {
+	tb.Helper()
 	for _, n := range names {
-		err := db.Update(t.Context(), project, func(ctx context.Context, tx *store.Tx) error {
+		err := db.Update(tb.Context(), project, func(ctx context.Context, tx *store.Tx) error {
 			return event.Publish(ctx, tx, project, n, map[string]string{"name": n})
 		})
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 }
 
-func start(t *testing.T, db *store.DB, cfg event.Config) *event.Subscription {
-	t.Helper()
+func start(tb testing.TB, db *store.DB, cfg event.Config) *event.Subscription {
+	tb.Helper()
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	s := event.Subscribe(db, cfg)
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := s.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { stop(t, s) })
+	tb.Cleanup(func() { stop(tb, s) })
 	return s
 }
 
-func stop(t *testing.T, s *event.Subscription) {
-	t.Helper()
+func stop(tb testing.TB, s *event.Subscription) {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := s.Stop(ctx); err != nil {
-		t.Error(err)
+		tb.Error(err)
 	}
 }
 
 // next waits for what a handler sends.
-func next[T any](t *testing.T, ch <-chan T) T {
-	t.Helper()
+func next[T any](tb testing.TB, ch <-chan T) T {
+	tb.Helper()
 	select {
 	case v := <-ch:
 		return v
 	case <-time.After(20 * time.Second):
-		t.Fatal("the handler was not called")
+		tb.Fatal("the handler was not called")
 		panic("unreachable")
 	}
 }
@@ -86,7 +93,8 @@ func send(ch chan<- string) func(context.Context, event.Event) error {
 }
 
 func TestSubscriptionGoesOn(t *testing.T) {
-	onBoth(t, func(t *testing.T, db *store.DB) {
+	onBoth(t, func(t *subject) {
+		db := t.db
 		got := make(chan string, 1000)
 		publish(t, db, "p", "a.1", "a.2") // before it ever ran
 		s := start(t, db, event.Config{Name: "s", Handle: send(got)})
@@ -121,7 +129,8 @@ func TestSubscriptionGoesOn(t *testing.T) {
 }
 
 func TestHandlerFails(t *testing.T) {
-	onBoth(t, func(t *testing.T, db *store.DB) {
+	onBoth(t, func(t *subject) {
+		db := t.db
 		got := make(chan string, 100)
 		failures := 0
 		s := start(t, db, event.Config{Name: "s", Handle: func(_ context.Context, e event.Event) error {
@@ -152,7 +161,8 @@ func TestHandlerFails(t *testing.T) {
 }
 
 func TestHandleTxTakesEffectOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, db *store.DB) {
+	onBoth(t, func(t *subject) {
+		db := t.db
 		done := make(chan struct{})
 		calls := map[string]int{}
 		s := start(t, db, event.Config{Name: "s", HandleTx: func(ctx context.Context, tx *store.Tx, e event.Event) error {
@@ -278,7 +288,8 @@ func TestOneProcessAtATime(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
-	onBoth(t, func(t *testing.T, db *store.DB) {
+	onBoth(t, func(t *subject) {
+		db := t.db
 		publish(t, db, "mine", "old")
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -333,7 +344,8 @@ func TestWatch(t *testing.T) {
 }
 
 func TestTrim(t *testing.T) {
-	onBoth(t, func(t *testing.T, db *store.DB) {
+	onBoth(t, func(t *subject) {
+		db := t.db
 		ctx := t.Context()
 		var names []string
 		for i := range 230 {

@@ -8,8 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 const lockName = "falaj.lock"
@@ -61,7 +62,7 @@ func (l *DirLock) Unlock() error {
 
 func flock(f *os.File) error {
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) //nolint:gosec // G115: a descriptor is a small number
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, unix.EINTR) {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 func BenchmarkCommit(b *testing.B) {
 	fsync := rawFsync(b)
 	for _, writers := range []int{1, 64} {
-		b.Run(fmt.Sprint(writers), func(b *testing.B) {
+		b.Run(strconv.Itoa(writers), func(b *testing.B) {
 			db := openFile(b, filepath.Join(b.TempDir(), "a.db"))
 			times := make([][]time.Duration, writers)
 			var wg sync.WaitGroup
@@ -30,7 +31,7 @@ func BenchmarkCommit(b *testing.B) {
 				wg.Go(func() {
 					for i := range n {
 						began := time.Now()
-						err := db.Update(context.Background(), fmt.Sprint(w%4), func(ctx context.Context, tx *Tx) error {
+						err := db.Update(context.Background(), strconv.Itoa(w%4), func(ctx context.Context, tx *Tx) error {
 							if err := add(fmt.Sprint(w, "/", i))(ctx, tx); err != nil {
 								return err
 							}

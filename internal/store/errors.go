@@ -6,9 +6,10 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/mattn/go-sqlite3"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it runs.")
@@ -17,8 +18,7 @@ var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint(
 // on either database. The transaction of a statement that failed so goes on only
 // behind a Savepoint.
 func IsUnique(err error) bool {
-	var lite sqlite3.Error
-	if errors.As(err, &lite) {
+	if lite, ok := errors.AsType[sqlite3.Error](err); ok {
 		return lite.ExtendedCode == sqlite3.ErrConstraintUnique || lite.ExtendedCode == sqlite3.ErrConstraintPrimaryKey
 	}
 	var pg *pgconn.PgError

@@ -134,8 +134,12 @@ func (l *Lease) renewing(ctx context.Context, cancel context.CancelCauseFunc) {
 		switch {
 		case err == nil:
 			renewed = began
-		case fault.Is(err, fault.Conflict) || time.Since(renewed) >= l.ttl:
+		case fault.Is(err, fault.Conflict):
 			cancel(err)
+			return
+		case time.Since(renewed) >= l.ttl:
+			cancel(fault.New(fault.Unavailable, "the lease %q could not be renewed within %s: %w", l.name, l.ttl, err).
+				WithHint("Another process may take over; look at the database's health."))
 			return
 		}
 	}

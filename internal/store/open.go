@@ -7,8 +7,9 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/pressly/goose/v3"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 //go:embed migrations

@@ -10,12 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // Bounds of PostgreSQL's use.
@@ -127,11 +128,11 @@ func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error
 		return err
 	}
 	defer conn.Close()
-	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock(`+strconv.Itoa(migrateLock)+`)`); err != nil {
+	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock($1)`, int64(migrateLock)); err != nil {
 		return fault.Wrap(classify(err), "wait for another process that migrates")
 	}
 	defer func() {
-		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+strconv.Itoa(migrateLock)+`)`)
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(migrateLock))
 	}()
 	if err := migrate(ctx, p.writes.DB, postgresMigrations, migrations); err != nil {
 		return err

@@ -15,10 +15,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/mattn/go-sqlite3"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // Bounds of one group: the closures that share a COMMIT, and so a sync. A group
@@ -469,10 +470,10 @@ func (t *sqliteTx) Commit() error {
 }
 
 func (t *sqliteTx) Rollback() error {
-	gone := t.c.lost() != nil
+	lost := t.c.lost()
 	t.c.inTx = false
-	if gone {
-		return nil
+	if lost != nil {
+		return nil //nolint:nilerr // what is gone need not be undone
 	}
 	return t.tx.Rollback()
 }

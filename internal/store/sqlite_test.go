@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/mattn/go-sqlite3"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // What only the inside of the SQLite engine shows: groups, and what a failure
@@ -22,15 +24,15 @@ import (
 var rowSchema = Migrations{Name: "t", FS: fstest.MapFS{"00001_t.sql": {Data: []byte(
 	"-- +goose Up\nCREATE TABLE t_row (name TEXT PRIMARY KEY, filler TEXT NOT NULL DEFAULT '');\n")}}}
 
-func openFile(t testing.TB, path string) *DB {
-	t.Helper()
-	db, err := Open(t.Context(), Config{URL: "sqlite://" + path, Migrations: []Migrations{rowSchema}})
+func openFile(tb testing.TB, path string) *DB {
+	tb.Helper()
+	db, err := Open(tb.Context(), Config{URL: "sqlite://" + path, Migrations: []Migrations{rowSchema}})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := db.Close(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return db
@@ -43,14 +45,14 @@ func insert(ctx context.Context, db *DB, name, filler string) error {
 	})
 }
 
-func names(t testing.TB, db *DB) map[string]bool {
-	t.Helper()
+func names(tb testing.TB, db *DB) map[string]bool {
+	tb.Helper()
 	var all []string
-	err := db.View(t.Context(), func(ctx context.Context, tx *Tx) error {
+	err := db.View(tb.Context(), func(ctx context.Context, tx *Tx) error {
 		return tx.NewRaw(`SELECT name FROM t_row`).Scan(ctx, &all)
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	m := map[string]bool{}
 	for _, n := range all {
@@ -60,31 +62,31 @@ func names(t testing.TB, db *DB) map[string]bool {
 }
 
 // onWriter runs f with the writer's connection, between two groups.
-func onWriter(t testing.TB, db *DB, f func(c *sqliteConn)) {
-	t.Helper()
-	conn, err := db.engine.(*sqliteDB).writes.DB.Conn(t.Context())
+func onWriter(tb testing.TB, db *DB, f func(c *sqliteConn)) {
+	tb.Helper()
+	conn, err := db.engine.(*sqliteDB).writes.DB.Conn(tb.Context())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer conn.Close()
 	if err := conn.Raw(func(c any) error { f(c.(*sqliteConn)); return nil }); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // group runs the closures in one group: they queue up behind one that waits, and
 // returns their errors.
-func group(t testing.TB, db *DB, closures ...func(ctx context.Context, tx *Tx) error) []error {
-	t.Helper()
+func group(tb testing.TB, db *DB, closures ...func(ctx context.Context, tx *Tx) error) []error {
+	tb.Helper()
 	gate, open := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = db.Update(t.Context(), "", func(context.Context, *Tx) error { close(open); <-gate; return nil })
+		_ = db.Update(tb.Context(), "", func(context.Context, *Tx) error { close(open); <-gate; return nil })
 	})
 	<-open
 	errs := make([]error, len(closures))
 	for i, fn := range closures {
-		wg.Go(func() { errs[i] = db.Update(t.Context(), "", fn) })
+		wg.Go(func() { errs[i] = db.Update(tb.Context(), "", fn) })
 		for db.Waiting() <= i { // so that they run in order
 			runtime.Gosched()
 		}
@@ -107,7 +109,7 @@ func TestGroupSharesOneCommit(t *testing.T) {
 	onWriter(t, db, func(c *sqliteConn) { c.RegisterCommitHook(func() int { commits++; return 0 }) })
 	var closures []func(context.Context, *Tx) error
 	for i := range 100 {
-		closures = append(closures, add(fmt.Sprint(i)))
+		closures = append(closures, add(strconv.Itoa(i)))
 	}
 	for i, err := range group(t, db, closures...) {
 		if err != nil {
@@ -232,8 +234,8 @@ func TestDatabaseFull(t *testing.T) {
 }
 
 // fillUp writes until the database is full, and checks what that looks like.
-func fillUp(t *testing.T, db *DB) {
-	t.Helper()
+func fillUp(tb testing.TB, db *DB) {
+	tb.Helper()
 	var mu sync.Mutex
 	acknowledged := map[string]bool{}
 	var full []error
@@ -242,7 +244,7 @@ func fillUp(t *testing.T, db *DB) {
 		wg.Go(func() {
 			for i := range 100000 {
 				name := fmt.Sprint(w, "/", i)
-				err := insert(t.Context(), db, name, strings.Repeat("x", 3000))
+				err := insert(tb.Context(), db, name, strings.Repeat("x", 3000))
 				mu.Lock()
 				if err == nil {
 					acknowledged[name] = true
@@ -260,16 +262,16 @@ func fillUp(t *testing.T, db *DB) {
 	wg.Wait()
 	for _, err := range full {
 		if !fault.Is(err, fault.Exhausted) || !strings.Contains(fault.HintOf(err), "disk space") {
-			t.Errorf("full: kind %v, %v (%s)", fault.KindOf(err), err, fault.HintOf(err))
+			tb.Errorf("full: kind %v, %v (%s)", fault.KindOf(err), err, fault.HintOf(err))
 		}
 	}
 	if len(full) == 0 || len(acknowledged) == 0 {
-		t.Fatalf("%d acknowledged, %d refused", len(acknowledged), len(full))
+		tb.Fatalf("%d acknowledged, %d refused", len(acknowledged), len(full))
 	}
-	rows := names(t, db) // it can still be read
+	rows := names(tb, db) // it can still be read
 	for name := range acknowledged {
 		if !rows[name] {
-			t.Errorf("%s was acknowledged and is lost", name)
+			tb.Errorf("%s was acknowledged and is lost", name)
 		}
 	}
 }
@@ -347,7 +349,7 @@ func TestReopen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lease, err := db.Lease(ctx, "loop", fmt.Sprint(round), 1<<50)
+		lease, err := db.Lease(ctx, "loop", strconv.Itoa(round), 1<<50)
 		if err != nil {
 			t.Fatal(err)
 		}

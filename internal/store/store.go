@@ -45,8 +45,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/uptrace/bun"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // Config says which database to open.

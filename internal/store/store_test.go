@@ -8,17 +8,18 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 type sqlValue = driver.Value
 
-func stat(t testing.TB, path string) os.FileMode {
-	t.Helper()
+func stat(tb testing.TB, path string) os.FileMode {
+	tb.Helper()
 	info, err := os.Stat(path)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return info.Mode().Perm()
 }

@@ -34,7 +34,7 @@ func (t Time) Time() time.Time {
 // Float is a float64 for a DOUBLE PRECISION column that keeps every number, NaN
 // and the infinities on both databases. They sort in the same order on both:
 // NaN after every number. (SQLite stores -0 as 0.)
-type Float float64
+type Float float64 //nolint:recvcheck // a Scanner must be a pointer, and a value must be written without one
 
 // AppendQuery writes the literal: SQLite reads a number too large as infinity
 // and has no NaN, which it keeps as text; PostgreSQL casts the text.

@@ -29,29 +29,29 @@ const installPostgres = "apt-get install -y postgresql-15"
 // PostgreSQL that the first call in a test process starts and that ends with the
 // process, however it ends. It listens on a socket in a temporary directory only.
 // Where PostgreSQL is not installed the test is skipped, or fails under CI=true.
-func Postgres(t testing.TB) string {
-	t.Helper()
+func Postgres(tb testing.TB) string {
+	tb.Helper()
 	c, err := shared()
 	if errors.Is(err, errNoPostgres) {
 		if os.Getenv("CI") == "true" { //nolint:forbidigo // CI tells the tests that nothing may be skipped
-			t.Fatalf("%v; install it with: %s", err, installPostgres)
+			tb.Fatalf("%v; install it with: %s", err, installPostgres)
 		}
-		t.Skipf("%v; install it with: %s", err, installPostgres)
+		tb.Skipf("%v; install it with: %s", err, installPostgres)
 	}
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	name := fmt.Sprintf("test_%d", c.databases.Add(1))
 	if _, err := c.admin.ExecContext(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
-		t.Fatalf("create database: %v", err)
+		tb.Fatalf("create database: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if _, err := c.admin.ExecContext(ctx, `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
-			t.Errorf("drop database: %v", err)
+			tb.Errorf("drop database: %v", err)
 		}
 	})
 	return c.url(name)
@@ -62,6 +62,7 @@ var errNoPostgres = errors.New("no PostgreSQL binaries found")
 // cluster is a running server.
 type cluster struct {
 	dir       string
+	alive     io.Closer // the pipe that keeps the server running
 	admin     *sql.DB
 	databases atomic.Int64
 }
@@ -123,8 +124,7 @@ func startPostgres() (*cluster, error) {
 	if err := server.Start(); err != nil {
 		return nil, err
 	}
-	keepOpen = stdin
-	c := &cluster{dir: dir}
+	c := &cluster{dir: dir, alive: stdin}
 	if c.admin, err = sql.Open("pgx", c.url("postgres")); err != nil {
 		return nil, err
 	}
@@ -143,9 +143,6 @@ func startPostgres() (*cluster, error) {
 		}
 	}
 }
-
-// keepOpen holds the pipe that keeps the server alive.
-var keepOpen io.Closer
 
 func postgresBin() (string, error) {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,10 +20,11 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Open opens an empty database of the test's own with the migrations, and closes
@@ -68,12 +70,18 @@ type item struct {
 	Raw    []byte
 }
 
+// subject is one test of the suite and the database under test.
+type subject struct {
+	*testing.T
+	db *store.DB
+}
+
 // Run runs the suite.
 func Run(t *testing.T, open Open) {
 	t.Helper()
 	for _, c := range []struct {
 		name string
-		test func(t *testing.T, db *store.DB)
+		test func(t *subject)
 	}{
 		{"CommittedIsVisible", committedIsVisible},
 		{"ErrorUndoesOnlyItsClosure", errorUndoesOnlyItsClosure},
@@ -103,15 +111,15 @@ func Run(t *testing.T, open Open) {
 		{"LaneBound", laneBound},
 		{"Closing", closing},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.test(t, open(t, schema)) })
+		t.Run(c.name, func(t *testing.T) { c.test(&subject{t, open(t, schema)}) })
 	}
 }
 
 // update fails the test on an error.
-func update(t testing.TB, db *store.DB, fn func(ctx context.Context, tx *store.Tx) error) {
-	t.Helper()
-	if err := db.Update(t.Context(), "", fn); err != nil {
-		t.Fatalf("update: %v", err)
+func update(tb testing.TB, db *store.DB, fn func(ctx context.Context, tx *store.Tx) error) {
+	tb.Helper()
+	if err := db.Update(tb.Context(), "", fn); err != nil {
+		tb.Fatalf("update: %v", err)
 	}
 }
 
@@ -128,14 +136,14 @@ func number(ctx context.Context, tx *store.Tx, name string) (int64, error) {
 }
 
 // items is the content of the table as names and numbers.
-func items(t testing.TB, db *store.DB) map[string]int64 {
-	t.Helper()
+func items(tb testing.TB, db *store.DB) map[string]int64 {
+	tb.Helper()
 	var rows []item
-	err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+	err := db.View(tb.Context(), func(ctx context.Context, tx *store.Tx) error {
 		return tx.NewRaw(`SELECT name, number FROM suite_item`).Scan(ctx, &rows)
 	})
 	if err != nil {
-		t.Fatalf("view: %v", err)
+		tb.Fatalf("view: %v", err)
 	}
 	m := map[string]int64{}
 	for _, r := range rows {
@@ -155,9 +163,10 @@ func (m meet) wait() {
 	}
 }
 
-func committedIsVisible(t *testing.T, db *store.DB) {
+func committedIsVisible(t *subject) {
+	db := t.db
 	for i := range 50 {
-		name := fmt.Sprint(i)
+		name := strconv.Itoa(i)
 		update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, name, int64(i)) })
 		if n, ok := items(t, db)[name]; !ok || n != int64(i) {
 			t.Fatalf("item %s is not visible after its Update returned", name)
@@ -165,12 +174,13 @@ func committedIsVisible(t *testing.T, db *store.DB) {
 	}
 }
 
-func errorUndoesOnlyItsClosure(t *testing.T, db *store.DB) {
+func errorUndoesOnlyItsClosure(t *subject) {
+	db := t.db
 	refused := errors.New("refused")
 	want := map[string]int64{}
 	var wg sync.WaitGroup
 	for i := range 100 {
-		name := fmt.Sprint(i)
+		name := strconv.Itoa(i)
 		fails := i%3 == 0
 		if !fails {
 			want[name] = int64(i)
@@ -210,7 +220,8 @@ func errorUndoesOnlyItsClosure(t *testing.T, db *store.DB) {
 	}
 }
 
-func panicUndoesOnlyItsClosure(t *testing.T, db *store.DB) {
+func panicUndoesOnlyItsClosure(t *subject) {
+	db := t.db
 	var wg sync.WaitGroup
 	for i := range 30 {
 		wg.Go(func() {
@@ -220,7 +231,7 @@ func panicUndoesOnlyItsClosure(t *testing.T, db *store.DB) {
 				}
 			}()
 			err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
-				if err := put(ctx, tx, fmt.Sprint(i), int64(i)); err != nil {
+				if err := put(ctx, tx, strconv.Itoa(i), int64(i)); err != nil {
 					return err
 				}
 				switch i % 3 {
@@ -248,7 +259,8 @@ func panicUndoesOnlyItsClosure(t *testing.T, db *store.DB) {
 	}
 }
 
-func savepoints(t *testing.T, db *store.DB) {
+func savepoints(t *subject) {
+	db := t.db
 	undone := errors.New("undone")
 	update(t, db, func(ctx context.Context, tx *store.Tx) error {
 		if err := put(ctx, tx, "outer", 1); err != nil {
@@ -279,7 +291,8 @@ func savepoints(t *testing.T, db *store.DB) {
 	}
 }
 
-func hooks(t *testing.T, db *store.DB) {
+func hooks(t *subject) {
+	db := t.db
 	var ran []string
 	hook := func(name string) func() { return func() { ran = append(ran, name) } }
 	update(t, db, func(ctx context.Context, tx *store.Tx) error {
@@ -302,7 +315,8 @@ func hooks(t *testing.T, db *store.DB) {
 	}
 }
 
-func nesting(t *testing.T, db *store.DB) {
+func nesting(t *subject) {
+	db := t.db
 	update(t, db, func(ctx context.Context, tx *store.Tx) error {
 		if err := put(ctx, tx, "a", 1); err != nil {
 			return err
@@ -326,9 +340,9 @@ func nesting(t *testing.T, db *store.DB) {
 	}
 }
 
-func floats(t *testing.T, db *store.DB) {
-	real := func(t testing.TB, f store.Float) store.Float {
-		t.Helper()
+func floats(t *subject) {
+	db := t.db
+	stored := func(f store.Float) store.Float {
 		var got store.Float
 		update(t, db, func(ctx context.Context, tx *store.Tx) error {
 			_, err := tx.NewInsert().Model(&item{Name: "f", Real: f}).ModelTableExpr("suite_item").
@@ -345,7 +359,7 @@ func floats(t *testing.T, db *store.DB) {
 		if f == 0 {
 			f = 0 // -0 is 0
 		}
-		if got := real(t, store.Float(f)); math.Float64bits(float64(got)) != math.Float64bits(f) {
+		if got := stored(store.Float(f)); math.Float64bits(float64(got)) != math.Float64bits(f) {
 			r.Fatalf("wrote %b, read %b", f, float64(got))
 		}
 	})
@@ -359,7 +373,7 @@ func floats(t *testing.T, db *store.DB) {
 			return err
 		}
 		for i, f := range order {
-			if _, err := tx.NewRaw(`INSERT INTO suite_item (name, number, real) VALUES (?, ?, ?)`, fmt.Sprint(len(order)-i), i, f).Exec(ctx); err != nil {
+			if _, err := tx.NewRaw(`INSERT INTO suite_item (name, number, real) VALUES (?, ?, ?)`, strconv.Itoa(len(order)-i), i, f).Exec(ctx); err != nil {
 				return err
 			}
 		}
@@ -370,7 +384,8 @@ func floats(t *testing.T, db *store.DB) {
 	}
 }
 
-func times(t *testing.T, db *store.DB) {
+func times(t *subject) {
+	db := t.db
 	rapid.Check(t, func(r *rapid.T) {
 		at := time.UnixMicro(rapid.Int64Range(-1<<52, 1<<52).Draw(r, "µs")).UTC()
 		if at.UnixMicro() == 0 {
@@ -391,7 +406,8 @@ func times(t *testing.T, db *store.DB) {
 	})
 }
 
-func values(t *testing.T, db *store.DB) {
+func values(t *subject) {
+	db := t.db
 	rapid.Check(t, func(r *rapid.T) {
 		want := item{
 			Name:   text().Draw(r, "name"),
@@ -420,7 +436,8 @@ func text() *rapid.Generator[string] {
 	return rapid.Map(rapid.String(), func(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "0") })
 }
 
-func textOrder(t *testing.T, db *store.DB) {
+func textOrder(t *subject) {
+	db := t.db
 	rapid.Check(t, func(r *rapid.T) {
 		names := rapid.SliceOfDistinct(rapid.OneOf(text(), rapid.StringMatching(`[ab A-Cé_.\-]{0,4}`)), rapid.ID).Draw(r, "names")
 		var got []string
@@ -442,7 +459,8 @@ func textOrder(t *testing.T, db *store.DB) {
 	})
 }
 
-func uniqueViolation(t *testing.T, db *store.DB) {
+func uniqueViolation(t *subject) {
+	db := t.db
 	insert := func(ctx context.Context, tx *store.Tx) error {
 		_, err := tx.NewRaw(`INSERT INTO suite_item (name, number) VALUES ('one', 1)`).Exec(ctx)
 		return err
@@ -454,7 +472,8 @@ func uniqueViolation(t *testing.T, db *store.DB) {
 	}
 }
 
-func snapshot(t *testing.T, db *store.DB) {
+func snapshot(t *subject) {
+	db := t.db
 	update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "n", 1) })
 	err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 		before, err := number(ctx, tx, "n")
@@ -477,7 +496,8 @@ func snapshot(t *testing.T, db *store.DB) {
 }
 
 // writeSkew: of two people on call each may leave if the other stays.
-func writeSkew(t *testing.T, db *store.DB) {
+func writeSkew(t *subject) {
+	db := t.db
 	for range 5 {
 		update(t, db, func(ctx context.Context, tx *store.Tx) error {
 			return errors.Join(put(ctx, tx, "alice", 1), put(ctx, tx, "badr", 1))
@@ -514,7 +534,8 @@ func writeSkew(t *testing.T, db *store.DB) {
 	}
 }
 
-func counter(t *testing.T, db *store.DB) {
+func counter(t *subject) {
+	db := t.db
 	const workers, each = 8, 20
 	update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "n", 0) })
 	var done atomic.Int64
@@ -523,7 +544,7 @@ func counter(t *testing.T, db *store.DB) {
 		wg.Go(func() {
 			for range each {
 				for {
-					err := db.Update(t.Context(), fmt.Sprint(w), func(ctx context.Context, tx *store.Tx) error {
+					err := db.Update(t.Context(), strconv.Itoa(w), func(ctx context.Context, tx *store.Tx) error {
 						n, err := number(ctx, tx, "n")
 						if err != nil {
 							return err
@@ -549,7 +570,8 @@ func counter(t *testing.T, db *store.DB) {
 }
 
 // likeAMap compares random transactions with the same ones on a Go map.
-func likeAMap(t *testing.T, db *store.DB) {
+func likeAMap(t *subject) {
+	db := t.db
 	refused := errors.New("refused")
 	rapid.Check(t, func(r *rapid.T) {
 		update(t, db, func(ctx context.Context, tx *store.Tx) error {
@@ -606,31 +628,32 @@ func likeAMap(t *testing.T, db *store.DB) {
 }
 
 // read reads a stream from a position to its end.
-func read(t testing.TB, db *store.DB, after store.Position) (bodies []string, next store.Position) {
-	t.Helper()
+func read(tb testing.TB, db *store.DB, after store.Position) (bodies []string, next store.Position) {
+	tb.Helper()
 	for {
-		records, p, err := db.ReadStream(t.Context(), "s", after, 7)
+		records, p, err := db.ReadStream(tb.Context(), "s", after, 7)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		if len(records) == 0 {
 			return bodies, after
 		}
 		for _, r := range records {
 			if r.Position.Compare(after) <= 0 {
-				t.Errorf("entry %s comes at %v, after %v", r.Body, r.Position, after)
+				tb.Errorf("entry %s comes at %v, after %v", r.Body, r.Position, after)
 			}
 			after = r.Position
 			bodies = append(bodies, string(r.Body))
 		}
 		if after != p {
-			t.Errorf("the last entry is at %v, but go on from %v", after, p)
+			tb.Errorf("the last entry is at %v, but go on from %v", after, p)
 		}
 	}
 }
 
 // lateCommit: one transaction takes its position first and commits last.
-func lateCommit(t *testing.T, db *store.DB) {
+func lateCommit(t *subject) {
+	db := t.db
 	for round := range 3 {
 		_, from := read(t, db, store.Position{})
 		started, finished, looked := make(chan struct{}), make(meet), make(meet)
@@ -677,7 +700,8 @@ func lateCommit(t *testing.T, db *store.DB) {
 }
 
 // nothingSkipped: a reader that follows sees exactly what was committed, once.
-func nothingSkipped(t *testing.T, db *store.DB) {
+func nothingSkipped(t *subject) {
+	db := t.db
 	const writers, each = 6, 25
 	want := map[string]bool{}
 	var mu sync.Mutex
@@ -686,7 +710,7 @@ func nothingSkipped(t *testing.T, db *store.DB) {
 		wg.Go(func() {
 			for i := range each {
 				body := fmt.Sprintf("%d/%d", w, i)
-				err := db.Update(t.Context(), fmt.Sprint(w), func(ctx context.Context, tx *store.Tx) error {
+				err := db.Update(t.Context(), strconv.Itoa(w), func(ctx context.Context, tx *store.Tx) error {
 					if err := tx.Append(ctx, "s", "", "k", []byte(body)); err != nil {
 						return err
 					}
@@ -751,7 +775,8 @@ func nothingSkipped(t *testing.T, db *store.DB) {
 	}
 }
 
-func streams(t *testing.T, db *store.DB) {
+func streams(t *subject) {
+	db := t.db
 	changed := db.Changed("s")
 	select {
 	case <-changed:
@@ -804,16 +829,17 @@ func streams(t *testing.T, db *store.DB) {
 	}
 }
 
-func wait(t testing.TB, ch <-chan struct{}) {
-	t.Helper()
+func wait(tb testing.TB, ch <-chan struct{}) {
+	tb.Helper()
 	select {
 	case <-ch:
 	case <-time.After(20 * time.Second):
-		t.Fatal("no signal that the stream changed")
+		tb.Fatal("no signal that the stream changed")
 	}
 }
 
-func trim(t *testing.T, db *store.DB) {
+func trim(t *subject) {
+	db := t.db
 	update(t, db, func(ctx context.Context, tx *store.Tx) error {
 		for i := range 2500 {
 			if err := tx.Append(ctx, "s", "", "k", fmt.Append(nil, i)); err != nil {
@@ -845,7 +871,8 @@ func trim(t *testing.T, db *store.DB) {
 	}
 }
 
-func cursors(t *testing.T, db *store.DB) {
+func cursors(t *subject) {
+	db := t.db
 	move := func(p store.Position) error {
 		return db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return tx.SetCursor(ctx, "reader", p) })
 	}
@@ -886,7 +913,8 @@ func cursors(t *testing.T, db *store.DB) {
 	}
 }
 
-func leases(t *testing.T, db *store.DB) {
+func leases(t *subject) {
+	db := t.db
 	ctx := t.Context()
 	a, err := db.Lease(ctx, "loop", "a", time.Hour)
 	if err != nil {
@@ -903,7 +931,7 @@ func leases(t *testing.T, db *store.DB) {
 			if err := l.Fence(ctx, tx); err != nil {
 				return err
 			}
-			return put(ctx, tx, name, int64(l.Epoch()))
+			return put(ctx, tx, name, int64(l.Epoch()&math.MaxInt64))
 		})
 	}
 	if err := errors.Join(fenced(a, "by a"), a.Renew(ctx), a.Release(ctx)); err != nil {
@@ -925,16 +953,17 @@ func leases(t *testing.T, db *store.DB) {
 	if err := errors.Join(a.Release(ctx), fenced(b, "by b")); err != nil { // a's release is not b's
 		t.Error(err)
 	}
-	want := map[string]int64{"by a": int64(a.Epoch()), "by b": int64(b.Epoch())}
+	want := map[string]int64{"by a": int64(a.Epoch() & math.MaxInt64), "by b": int64(b.Epoch() & math.MaxInt64)}
 	if diff := cmp.Diff(want, items(t, db)); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // leaseTakeover: an owner that does not renew loses the lease, and Keep tells it.
-func leaseTakeover(t *testing.T, db *store.DB) {
+func leaseTakeover(t *subject) {
+	db := t.db
 	ctx := t.Context()
-	a, err := db.Lease(ctx, "loop", "a", time.Millisecond)
+	a, err := db.Lease(ctx, "loop", "a", 100*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -948,7 +977,7 @@ func leaseTakeover(t *testing.T, db *store.DB) {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	if !fault.Is(err, fault.Conflict) {
+	if !fault.Is(err, fault.Conflict) && !fault.Is(err, fault.Unavailable) { // the second on a machine that is too slow to ask in time
 		t.Errorf("a goes on: %v", err)
 	}
 	finished := errors.New("finished")
@@ -960,7 +989,8 @@ func leaseTakeover(t *testing.T, db *store.DB) {
 	}
 }
 
-func idempotency(t *testing.T, db *store.DB) {
+func idempotency(t *subject) {
+	db := t.db
 	// create is a service with two transactions, of which the second may fail.
 	create := func(ctx context.Context, name string, fail error) error {
 		err := db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
@@ -1057,21 +1087,21 @@ func idempotency(t *testing.T, db *store.DB) {
 }
 
 // block fills every place to write until release is called.
-func block(t *testing.T, db *store.DB) (release func()) {
-	t.Helper()
+func block(tb testing.TB, db *store.DB) (release func()) {
+	tb.Helper()
 	const places = 32 // more than any engine has
 	gate := make(chan struct{})
 	var wg sync.WaitGroup
 	var running atomic.Int64
 	for range places {
 		wg.Go(func() {
-			err := db.Update(t.Context(), "blocker", func(ctx context.Context, _ *store.Tx) error {
+			err := db.Update(tb.Context(), "blocker", func(ctx context.Context, _ *store.Tx) error {
 				running.Add(1)
 				<-gate
 				return nil
 			})
 			if err != nil {
-				t.Error(err)
+				tb.Error(err)
 			}
 		})
 	}
@@ -1082,7 +1112,8 @@ func block(t *testing.T, db *store.DB) (release func()) {
 }
 
 // fairness: a quiet lane need not wait for a busy one's backlog.
-func fairness(t *testing.T, db *store.DB) {
+func fairness(t *subject) {
+	db := t.db
 	const backlog = 300
 	release := block(t, db)
 	defer release()
@@ -1130,7 +1161,8 @@ func reversed(s []string) []string {
 	return s
 }
 
-func cancellation(t *testing.T, db *store.DB) {
+func cancellation(t *subject) {
+	db := t.db
 	release := block(t, db)
 	defer release()
 	blocked := db.Waiting()
@@ -1159,7 +1191,7 @@ func cancellation(t *testing.T, db *store.DB) {
 	var wg sync.WaitGroup
 	for i := range 5 {
 		wg.Go(func() {
-			update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, fmt.Sprint(i), 1) })
+			update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, strconv.Itoa(i), 1) })
 		})
 	}
 	err := db.Update(ctx, "p", func(ctx context.Context, tx *store.Tx) error {
@@ -1183,7 +1215,8 @@ func cancellation(t *testing.T, db *store.DB) {
 }
 
 // laneBound: a lane that lets too many wait is told so, and the others are not.
-func laneBound(t *testing.T, db *store.DB) {
+func laneBound(t *subject) {
+	db := t.db
 	release := block(t, db)
 	defer release()
 	blocked := db.Waiting()
@@ -1215,7 +1248,8 @@ func laneBound(t *testing.T, db *store.DB) {
 	}
 }
 
-func closing(t *testing.T, db *store.DB) {
+func closing(t *subject) {
+	db := t.db
 	release := block(t, db)
 	closed := make(chan error, 1)
 	go func() { closed <- db.Close() }()
