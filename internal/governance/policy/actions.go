@@ -90,6 +90,7 @@ var actions = []Definition{
 
 	{Action: "audit.read", Doc: "read the audit log", Roles: overseers},
 	{Action: "audit.export", Doc: "export the audit log with proofs", Roles: overseers},
+	{Action: "audit.erase", Doc: "erase a person from the audit log; its commitments stay", Roles: admins, Installation: true},
 
 	{Action: "keys.read", Doc: "see which keys exist, never the keys", Roles: overseers},
 	{Action: "keys.destroy", Doc: "destroy a key and so erase what it sealed", Roles: admins},

@@ -31,10 +31,10 @@ type Action string
 // the edge: "may the caller do this to some object of the project?", asked
 // before a body is decoded; a domain names at least the Kind and asks again.
 type Object struct {
-	Project        string // empty: the installation
-	Kind           string // "dataset"
-	Name           string // "weather@1"; empty for the collection
-	Owner          string // principal id of the creator; may be empty
+	Project string // empty: the installation
+	Kind    string // "dataset"
+	Name    string // "weather@1"; empty for the collection
+	Owner   string // principal id of the creator; may be empty
 	// Classification is public, internal, confidential or restricted. Where
 	// data is read, an object without one is treated as confidential.
 	Classification string

@@ -122,7 +122,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: %v", z, err)
 		}
 	}
-	if err := (make(residency.Label, 65)).Validate(); !fault.Is(err, fault.Invalid) {
+	if err := make(residency.Label, 65).Validate(); !fault.Is(err, fault.Invalid) {
 		t.Error("a label of 65 zones is valid")
 	}
 }

@@ -45,7 +45,7 @@ type digest [sha256.Size]byte
 // process when the kernel gives no randomness.
 func mint(kind Kind) (secret string, d digest) {
 	var random [32]byte
-	rand.Read(random[:]) //nolint:errcheck // Read never returns an error (crypto/rand).
+	rand.Read(random[:])
 	var n big.Int
 	head := prefix + string(kind) + "_" + base62(n.SetBytes(random[:]), randomLen)
 	secret = head + checksum(head)

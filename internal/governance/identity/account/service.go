@@ -160,7 +160,7 @@ func (s *Service) Recover(ctx context.Context) (secret string, err error) {
 		if err != nil {
 			return err
 		}
-		if _, err := s.revoke(ctx, tx, Selection{Kind: FirstRun}, "replaced by the operator"); err != nil {
+		if err := s.revoke(ctx, tx, Selection{Kind: FirstRun}, "replaced by the operator"); err != nil {
 			return err
 		}
 		secret, err = s.firstRunToken(ctx, tx, a)
@@ -284,7 +284,7 @@ func (s *Service) DeleteAccount(ctx context.Context, in project.Name, ref string
 		if err := s.cfg.Grants.Drop(ctx, tx, a.ID); err != nil {
 			return err
 		}
-		if _, err := s.revoke(ctx, tx, Selection{Principal: a.ID}, "account deleted"); err != nil {
+		if err := s.revoke(ctx, tx, Selection{Principal: a.ID}, "account deleted"); err != nil {
 			return err
 		}
 		tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
@@ -542,8 +542,7 @@ func (s *Service) RevokeToken(ctx context.Context, tokenID string) error {
 			WithHint("\"falaj token list\" shows your tokens.")
 	}
 	return s.cfg.DB.Update(ctx, string(t.Project), func(ctx context.Context, tx *store.Tx) error {
-		_, err := s.revoke(ctx, tx, Selection{ID: tokenID}, "")
-		return err
+		return s.revoke(ctx, tx, Selection{ID: tokenID}, "")
 	})
 }
 
@@ -596,8 +595,7 @@ func (s *Service) RevokeAttemptIn(ctx context.Context, tx *store.Tx, attempt str
 	if attempt == "" {
 		return fault.New(fault.Invalid, "no attempt is named")
 	}
-	_, err := s.revoke(ctx, tx, Selection{Kind: AttemptToken, Principal: attempt}, "attempt ended")
-	return err
+	return s.revoke(ctx, tx, Selection{Kind: AttemptToken, Principal: attempt}, "attempt ended")
 }
 
 // RevokeBoundIn ends the tokens that are bound to a project and removes its
@@ -625,25 +623,24 @@ func (s *Service) RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Na
 			break
 		}
 	}
-	_, err := s.revoke(ctx, tx, Selection{Project: in}, "project deleted")
-	return err
+	return s.revoke(ctx, tx, Selection{Project: in}, "project deleted")
 }
 
 // revoke ends the selected live tokens, on record, and empties the cache of
 // them once that is durable.
-func (s *Service) revoke(ctx context.Context, tx *store.Tx, sel Selection, reason string) ([]Token, error) {
+func (s *Service) revoke(ctx context.Context, tx *store.Tx, sel Selection, reason string) error {
 	ended, err := s.cfg.Store.Revoke(ctx, tx, sel, identity.From(ctx).ID, s.clock.now())
 	if err != nil || len(ended) == 0 {
-		return nil, err
+		return err
 	}
 	for _, t := range ended {
 		if err := audit.Append(ctx, tx, audit.Entry{Project: string(t.Project), Action: "token.revoke", Object: "token " + t.ID, Reason: reason, Detail: map[string]any{"kind": t.Kind, "principal": t.Principal}}); err != nil {
-			return nil, err
+			return err
 		}
 		if err := event.Publish(ctx, tx, string(t.Project), TokenRevoked, t.event()); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	tx.OnCommit(func() { s.forget(ended) })
-	return ended, nil
+	return nil
 }

@@ -254,8 +254,11 @@ type condition struct {
 
 func conditions(sel account.Selection) []condition {
 	all := []condition{
-		{"t.id = ?", sel.ID}, {"t.principal = ?", sel.Principal}, {"t.project = ?", string(sel.Project)},
-		{"t.kind = ?", string(sel.Kind)}, {"t.id > ?", sel.After},
+		{"t.id = ?", sel.ID},
+		{"t.principal = ?", sel.Principal},
+		{"t.project = ?", string(sel.Project)},
+		{"t.kind = ?", string(sel.Kind)},
+		{"t.id > ?", sel.After},
 	}
 	set := all[:0]
 	for _, c := range all {

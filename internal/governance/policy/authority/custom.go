@@ -88,7 +88,7 @@ type PolicyRequest struct {
 
 // ApplyPolicy makes or changes a policy of a project. Needs project.update.
 // Errors: fault.Invalid or fault.TooLarge for the text, with the line;
-// fault.Exhausted when the project has too many.
+// fault.NotFound for the project; fault.Exhausted when the project has too many.
 func (s *Service) ApplyPolicy(ctx context.Context, r PolicyRequest) (Policy, project.Change, error) {
 	if err := r.Project.Validate(); err != nil {
 		return Policy{}, "", err
@@ -111,6 +111,9 @@ func (s *Service) ApplyPolicy(ctx context.Context, r PolicyRequest) (Policy, pro
 		now := s.cfg.Now().UTC().Truncate(time.Microsecond)
 		p = Policy{Project: r.Project, Name: r.Name, Spec: r.Spec, UpdatedAt: now, UpdatedBy: identity.From(ctx).ID, Revision: 1}
 		change = project.Created
+		if err := s.cfg.Roster.Exists(ctx, tx, r.Project); err != nil {
+			return err
+		}
 		was, err := s.cfg.Store.One(ctx, tx, r.Project, r.Name)
 		switch {
 		case err == nil && was.Spec == r.Spec:

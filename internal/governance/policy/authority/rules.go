@@ -91,7 +91,9 @@ const (
 	typeObject = cedar.EntityType("Object")
 )
 
-func actionUID(name string) cedar.EntityUID { return cedar.NewEntityUID(typeAction, cedar.String(name)) }
+func actionUID(name string) cedar.EntityUID {
+	return cedar.NewEntityUID(typeAction, cedar.String(name))
+}
 
 // schemaText is what policies may speak of. Every attribute is always there, so
 // no condition fails for want of one.
@@ -182,7 +184,7 @@ func (s *Service) compile(name, text string) (rules, error) {
 	}
 	list, err := cedar.NewPolicyListFromBytes(name, []byte(text))
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "policy %s is not Cedar: %v", name, err).
+		return nil, fault.New(fault.Invalid, "policy %s is not Cedar: %s", name, brief(err)).
 			WithHint("The language is described at docs.cedarpolicy.com; docs/reference/permissions.md lists the actions.")
 	}
 	if len(list) == 0 || len(list) > maxPolicies {
@@ -196,7 +198,7 @@ func (s *Service) compile(name, text string) (rules, error) {
 			return nil, fault.Wrap(err, "%s", at)
 		}
 		if err := s.validator.Policy(name, (*cedarast.Policy)(p.AST())); err != nil {
-			return nil, fault.New(fault.Invalid, "%s: %v", at, err).
+			return nil, fault.New(fault.Invalid, "%s: %s", at, brief(err)).
 				WithHint("Principals have id, name and project; objects have project, kind, name, owner, classification and residency.")
 		}
 		r := rule{id: cedar.PolicyID(fmt.Sprintf("%s#%d", name, i+1)), because: string(p.Annotations()["because"]), Policy: p}
@@ -208,6 +210,15 @@ func (s *Service) compile(name, text string) (rules, error) {
 		}
 	}
 	return sliced, nil
+}
+
+// brief cuts what Cedar says: a type error spells out both types, however deep.
+func brief(err error) string {
+	text := strings.ToValidUTF8(err.Error(), "?")
+	if len(text) > 300 {
+		return strings.ToValidUTF8(text[:300], "") + "…"
+	}
+	return text
 }
 
 // namedActions lists the actions that a project's policy is about. It must name

@@ -45,6 +45,8 @@ type Roster interface {
 	// GrantsOf lists the principal's grants in all projects and in the
 	// installation. It may lag 5 s behind changes of other processes.
 	GrantsOf(ctx context.Context, principal string) ([]project.Grant, error)
+	// Exists is nil for a project that there is, else fault.NotFound.
+	Exists(ctx context.Context, tx *store.Tx, name project.Name) error
 }
 
 // Config says what the service works with.

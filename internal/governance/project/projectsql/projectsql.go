@@ -141,7 +141,7 @@ func (Store) List(ctx context.Context, tx *store.Tx, v tenancy.Visible, after pr
 		q.Where("p.name = ?", v.Only)
 	}
 	if v.Names != nil {
-		q.Where("p.name IN (?)", bun.In(v.Names))
+		q.Where("p.name IN (?)", bun.List(v.Names))
 	}
 	if err := q.Scan(ctx); err != nil {
 		return nil, err

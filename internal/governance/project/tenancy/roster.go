@@ -84,6 +84,12 @@ func (r *Roster) RolesOf(ctx context.Context, principal string, in project.Name)
 	return roles, err
 }
 
+// Exists is nil for a project that there is, else fault.NotFound.
+func (r *Roster) Exists(ctx context.Context, tx *store.Tx, name project.Name) error {
+	_, err := r.store.One(ctx, tx, name)
+	return err
+}
+
 // Forget makes the next question about the principal ask the database; an empty
 // principal means everybody.
 func (r *Roster) Forget(principal string) {
