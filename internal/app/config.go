@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -108,7 +107,7 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 		}
 	}
 	known := knownKeys()
-	fromEnv, err := environment(env, known)
+	fromEnv, err := variables(env, known)
 	if err != nil {
 		return Config{}, err
 	}
@@ -130,7 +129,7 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 // notKeys are FALAJ_* variables that mean something to clients or jobs.
 var notKeys = []string{"FALAJ_URL", "FALAJ_TOKEN", "FALAJ_PROJECT", "FALAJ_CONFIG", "FALAJ_ORT_LIB", "FALAJ_JOB", "FALAJ_ATTEMPT"}
 
-func environment(env, known []string) (map[string]any, error) {
+func variables(env, known []string) (map[string]any, error) {
 	byVar := make(map[string]string, len(known))
 	for _, key := range known {
 		byVar["FALAJ_"+strings.ToUpper(strings.ReplaceAll(key, ".", "_"))] = key
@@ -199,19 +198,6 @@ func (c Config) storeURL() string {
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
-}
-
-// beside finds a program next to this binary, or "" when it is not there.
-func beside(name string) string {
-	exe, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	path := filepath.Join(filepath.Dir(exe), name)
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
 }
 
 // Show renders the configuration in force, one key a line with its meaning.

@@ -32,8 +32,9 @@ type World struct {
 	Stderr  io.Writer
 	Version string
 
-	// Up runs the server until ctx ends; flags are configuration keys.
-	Up func(ctx context.Context, configFile string, flags map[string]any) error
+	// Up runs the server until ctx ends; flags are configuration keys. It calls
+	// keep with the first-run token.
+	Up func(ctx context.Context, configFile string, flags map[string]any, keep func(server, token string) error) error
 	// CheckConfig loads and validates the configuration and renders it.
 	CheckConfig func(configFile string, flags map[string]any) (string, error)
 	// Doctor checks this machine and renders the findings; false means unusable.

@@ -32,6 +32,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 type statusWriter struct {
 	http.ResponseWriter
 	status int
+	route  string
 }
 
 func (w *statusWriter) WriteHeader(status int) {
@@ -47,11 +48,10 @@ func (s *Server) measured(next http.Handler) http.Handler {
 		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		start := time.Now()
 		next.ServeHTTP(sw, r)
-		route := r.Pattern
-		if route == "" {
-			route = "none"
+		if sw.route == "" {
+			sw.route = "none"
 		}
-		s.metrics.requests.WithLabelValues(route, strconv.Itoa(sw.status)).Inc()
-		s.metrics.seconds.WithLabelValues(route).Observe(time.Since(start).Seconds())
+		s.metrics.requests.WithLabelValues(sw.route, strconv.Itoa(sw.status)).Inc()
+		s.metrics.seconds.WithLabelValues(sw.route).Observe(time.Since(start).Seconds())
 	})
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -81,11 +82,14 @@ func problemOf(err error) *Problem {
 
 // fail answers with the problem of err and logs what callers may not see.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p := problemOf(err)
-	if p.Status == http.StatusInternalServerError {
-		s.log.ErrorContext(r.Context(), "request failed", slog.String("path", r.URL.Path), slog.String("error", err.Error()))
+	s.logInternal(r.Context(), r.URL.Path, err)
+	writeProblem(w, problemOf(err))
+}
+
+func (s *Server) logInternal(ctx context.Context, path string, err error) {
+	if StatusOf(err) == http.StatusInternalServerError {
+		s.log.ErrorContext(ctx, "request failed", slog.String("path", path), slog.String("error", err.Error()))
 	}
-	writeProblem(w, p)
 }
 
 func writeProblem(w http.ResponseWriter, p *Problem) {

@@ -23,9 +23,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 )
 
 // Authenticator turns a bearer token into who is asking.
@@ -41,14 +44,20 @@ type Config struct {
 	Version string
 }
 
+// maxInference bounds the body of an inference request, in bytes.
+const maxInference = 64 << 20
+
 // Server is the HTTP edge. Make it with New.
 type Server struct {
+	Domains
 	cfg     Config
 	auth    Authenticator
 	authz   policy.Authorizer
-	domains Domains
 	log     *slog.Logger
 	metrics *metrics
+	mux     *http.ServeMux
+	api     huma.API
+	routes  []Route
 	handler http.Handler
 }
 
@@ -56,9 +65,9 @@ type Server struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // guard is the chain before every handler, outermost first.
-func (s *Server) guard(mux *http.ServeMux) http.Handler {
+func (s *Server) guard(mux http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
-	return s.recovered(s.measured(s.hostChecked(crossOrigin.Handler(s.authenticated(mux)))))
+	return s.recovered(s.measured(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux))))))
 }
 
 func (s *Server) recovered(next http.Handler) http.Handler {
@@ -109,20 +118,40 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		principal, err := s.auth.Authenticate(r.Context(), bearer(r))
+		if err == nil {
+			principal, err = narrow(principal, r.Header.Get("Falaj-Project"))
+		}
 		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
 		r = r.WithContext(identity.With(r.Context(), principal))
 		limit := s.cfg.MaxBody
-		if uploads(r) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/v2/"):
+			limit = max(limit, maxInference)
+		case uploads(r):
 			limit = s.cfg.Upload
 			// A large file may take longer than the server's read time-out.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Hour))
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, limit)
 		next.ServeHTTP(w, r)
+		if sw, ok := w.(*statusWriter); ok {
+			sw.route = r.Pattern
+		}
 	})
+}
+
+// uploads reports whether the request carries a file.
+func uploads(r *http.Request) bool {
+	switch {
+	case r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/mlflow-artifacts/artifacts/"):
+		return true
+	case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/api/v1/projects/"):
+		return strings.HasSuffix(r.URL.Path, "/versions") && strings.Contains(r.URL.Path, "/datasets/")
+	}
+	return false
 }
 
 // bearer is the token of "Authorization: Bearer …", or the password of Basic
@@ -133,11 +162,4 @@ func bearer(r *http.Request) string {
 	}
 	_, password, _ := r.BasicAuth()
 	return password
-}
-
-// gate asks the project permission before the body is decoded.
-func (s *Server) gate(action policy.Action, project string) func(ctx context.Context) error {
-	return func(ctx context.Context) error {
-		return s.authz.Allow(ctx, action, policy.Object{Project: project})
-	}
 }

@@ -1,0 +1,41 @@
+// Command falaj is the server and its command line in one binary.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/falaj-ml/falaj/internal/app"
+	"github.com/falaj-ml/falaj/internal/cli"
+)
+
+var version = "dev" // set by the linker
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	w := cli.World{Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version}
+	w.Up = func(ctx context.Context, file string, flags map[string]any, keep func(server, token string) error) error {
+		cfg, err := app.LoadConfig(file, w.Env, flags)
+		if err != nil {
+			return err
+		}
+		return app.Run(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr, Path: filepath.SplitList(os.Getenv("PATH")), Keep: keep})
+	}
+	w.CheckConfig = func(file string, flags map[string]any) (string, error) {
+		cfg, err := app.LoadConfig(file, w.Env, flags)
+		return cfg.Show(), err
+	}
+	w.Doctor = func(file string, flags map[string]any) (string, bool) { return app.Doctor(file, w.Env, flags) }
+	w.VerifyAudit = app.VerifyAudit
+	w.Child = func(mode string, args []string, in io.Reader, out io.Writer) error {
+		return app.Child(mode, args, version, in, out)
+	}
+	code := cli.Run(ctx, w)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,129 @@
+package app
+
+import (
+	"context"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/serving"
+)
+
+// featureData answers feature's questions about data from datasets.
+type featureData struct{ datasets *dataset.Service }
+
+func factsOf(v dataset.Version) feature.DatasetVersion {
+	return feature.DatasetVersion{
+		Ref: v.Ref().String(), Digest: v.ContentDigest, Residency: v.Residency, Classification: v.Classification,
+		Schema: v.Schema.Arrow(), Rows: v.Rows,
+	}
+}
+
+func (f featureData) Resolve(ctx context.Context, p project.Name, ref string) (feature.DatasetVersion, error) {
+	r, err := dataset.ParseRef(ref)
+	if err != nil {
+		return feature.DatasetVersion{}, err
+	}
+	v, err := f.datasets.Version(ctx, p, r)
+	if err != nil {
+		return feature.DatasetVersion{}, err
+	}
+	switch v.State {
+	case dataset.Rejected:
+		return feature.DatasetVersion{}, fault.New(fault.Conflict, "%s is rejected: %s", v.Ref(), v.Reason).WithHint("Import corrected data.")
+	case dataset.Deleted:
+		return feature.DatasetVersion{}, fault.New(fault.Gone, "%s was deleted", v.Ref())
+	case dataset.Accepted:
+	}
+	return factsOf(v), nil
+}
+
+func (f featureData) Open(ctx context.Context, p project.Name, ref string, columns []string) (array.RecordReader, error) {
+	r, err := dataset.ParseRef(ref)
+	if err != nil {
+		return nil, err
+	}
+	return f.datasets.Open(ctx, dataset.OpenRequest{Project: p, Ref: r, Columns: columns, Purpose: "features"})
+}
+
+func (f featureData) Query(ctx context.Context, p project.Name, sql string, inputs map[string]string) (feature.Rows, error) {
+	q := dataset.QueryRequest{Project: p, SQL: sql, Purpose: "features"}
+	if inputs != nil {
+		q.Inputs = make(map[string]dataset.Ref, len(inputs))
+		for table, ref := range inputs {
+			r, err := dataset.ParseRef(ref)
+			if err != nil {
+				return feature.Rows{}, err
+			}
+			q.Inputs[table] = r
+		}
+	}
+	result, err := f.datasets.Query(ctx, q)
+	if err != nil {
+		return feature.Rows{}, err
+	}
+	rows := feature.Rows{RecordReader: result}
+	for _, v := range result.Inputs() {
+		rows.Inputs = append(rows.Inputs, feature.Input{Table: tableOf(v, q.Inputs), DatasetVersion: factsOf(v)})
+	}
+	return rows, nil
+}
+
+// tableOf is the name that the SQL has for a version.
+func tableOf(v dataset.Version, inputs map[string]dataset.Ref) string {
+	for table, ref := range inputs {
+		if ref.Name == v.Dataset && (ref.Number == 0 || ref.Number == v.Number) {
+			return table
+		}
+	}
+	return v.Dataset
+}
+
+func (f featureData) Create(ctx context.Context, d feature.Derived) (feature.DatasetVersion, error) {
+	r := dataset.CreateRequest{
+		Project: d.Project, Name: d.Name, Description: d.Description, Rows: d.Rows,
+		Producer: dataset.Producer{Kind: d.Kind, Digest: d.Digest, Text: d.Text},
+	}
+	for _, parent := range d.Parents {
+		ref, err := dataset.ParseRef(parent)
+		if err != nil {
+			return feature.DatasetVersion{}, err
+		}
+		r.Parents = append(r.Parents, ref)
+	}
+	v, err := f.datasets.Create(ctx, r)
+	if err != nil {
+		return feature.DatasetVersion{}, err
+	}
+	return factsOf(v), nil
+}
+
+// maxModel bounds a model file that is held in memory, in bytes.
+const maxModel = 4 << 30
+
+// servingModels hands verified model files to serving. Deployments are loaded
+// by a loop of ours, too, which has no token.
+type servingModels struct{ registry *registry.Service }
+
+func (m servingModels) OpenVerified(ctx context.Context, p, model, version string) (serving.Model, error) {
+	if identity.From(ctx).Kind == "" {
+		ctx = identity.With(ctx, identity.Loop("model loader"))
+	}
+	v, err := m.registry.OpenVerified(ctx, project.Name(p), model, version)
+	if err != nil {
+		return serving.Model{}, err
+	}
+	file, err := v.ReadFile(ctx, "model.onnx", maxModel)
+	if err != nil {
+		return serving.Model{}, err
+	}
+	return serving.Model{
+		Name: v.Version.Model, Version: int64(v.Version.Number), Digest: v.Version.Digest,
+		Residency: v.Version.Residency, Classification: v.Version.Classification, File: file,
+	}, nil
+}

@@ -1,0 +1,251 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+
+	"github.com/falaj-ml/falaj/internal/console"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/httpapi"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+)
+
+// World is what the server touches outside its configuration.
+type World struct {
+	Version string
+	Out     io.Writer // for people: the first-run token, the addresses
+	Log     io.Writer // structured log
+	Path    []string  // directories in which Python and uv are looked for
+	// Keep stores the first-run token for this user's command line; may be nil.
+	Keep func(server, token string) error
+}
+
+// App is a server that was put together. Close what New opened with Stop.
+type App struct {
+	cfg   Config
+	world World
+	log   *slog.Logger
+	group lifecycle.Group
+	lock  *lifecycle.DirLock
+	close []func() error // in order of opening; closed in reverse
+
+	parts
+	edge  *httpapi.Server
+	ready atomic.Bool
+}
+
+// Run builds the server, starts it, tells when it is ready, and stops it when
+// ctx ends. It returns when everything has stopped.
+func Run(ctx context.Context, cfg Config, w World) error {
+	a, err := New(ctx, cfg, w)
+	if err != nil {
+		return err
+	}
+	err = a.serve(ctx)
+	return errors.Join(err, a.Stop(context.WithoutCancel(ctx)))
+}
+
+// New opens everything. Errors: fault.Conflict when another server has the data
+// directory; fault.Invalid for wrong settings; fault.Exhausted for a full disk.
+func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
+	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	defer func() {
+		if err != nil {
+			_ = a.Stop(context.WithoutCancel(ctx))
+		}
+	}()
+	if a.cfg.Data, err = filepath.Abs(cfg.Data); err != nil {
+		return nil, fault.Wrap(err, "data directory")
+	}
+	if err := os.MkdirAll(a.cfg.Data, 0o700); err != nil {
+		return nil, fault.New(fault.Invalid, "data directory: %w", err)
+	}
+	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
+		return nil, err
+	}
+	if err := checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)); err != nil {
+		return nil, err
+	}
+	ctx = identity.With(ctx, identity.Loop("start"))
+	for _, step := range []struct {
+		name string
+		open func(context.Context) error
+	}{
+		{"governance", a.openGovernance},
+		{"domains", a.openDomains},
+	} {
+		if err := step.open(ctx); err != nil {
+			return nil, fault.Wrap(err, "%s", step.name)
+		}
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.edge = httpapi.New(httpapi.Options{
+		Config: httpapi.Config{Hosts: a.cfg.HTTPHosts, MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Version: w.Version},
+		Auth:   a.accounts, Authz: a.authority, Log: a.log, Registry: registry, Console: console.Handler(),
+		Ready: func() error {
+			if !a.ready.Load() {
+				return fault.New(fault.Unavailable, "starting")
+			}
+			return nil
+		},
+	}, a.domains())
+	a.api.set(a.edge)
+	return a, nil
+}
+
+// OpenAPI is the description of the API, for `make generate`.
+func OpenAPI(version string) ([]byte, error) {
+	edge := httpapi.New(httpapi.Options{
+		Config: httpapi.Config{Version: version}, Log: slog.New(slog.DiscardHandler),
+		Registry: prometheus.NewRegistry(), Console: console.Handler(), Ready: func() error { return nil },
+	}, httpapi.Domains{})
+	return edge.OpenAPI()
+}
+
+// serve listens, starts the loops, and returns when ctx ends or a listener fails.
+func (a *App) serve(ctx context.Context) error {
+	httpListener, err := a.listen("http", a.cfg.HTTP)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler: a.edge, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 3)
+	go func() { failed <- server.Serve(httpListener) }()
+	// No service is registered yet: every call answers "unimplemented".
+	var others []*grpc.Server
+	for name, addr := range map[string]string{"grpc": a.cfg.GRPC, "flight": a.cfg.Flight} {
+		l, err := a.listen(name, addr)
+		if err != nil {
+			_ = server.Close()
+			return err
+		}
+		s := grpc.NewServer(grpc.ConnectionTimeout(10*time.Second), grpc.MaxRecvMsgSize(1<<20))
+		others = append(others, s)
+		go func() { failed <- s.Serve(l) }()
+	}
+	defer func() {
+		for _, s := range others {
+			s.Stop()
+		}
+	}()
+	if err := a.group.Start(ctx); err != nil {
+		_ = server.Close()
+		return err
+	}
+	a.ready.Store(true)
+	url := "http://" + httpListener.Addr().String()
+	if a.cfg.TLS.Cert != "" {
+		url = "https://" + httpListener.Addr().String()
+	}
+	if err := a.welcome(ctx, url); err != nil {
+		_ = server.Close()
+		return err
+	}
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
+	a.ready.Store(false)
+	// Running requests may finish; long ones (log streams) are cut.
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if server.Shutdown(stop) != nil {
+		_ = server.Close()
+	}
+	return err
+}
+
+func (a *App) listen(name, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr) //nolint:noctx // a listener lives as long as the server
+	if err != nil {
+		return nil, fault.New(fault.Conflict, "%s listener on %s: %w", name, addr, err).
+			WithHint("Is something else listening there? Choose another with --%s HOST:PORT.", name)
+	}
+	if a.cfg.TLS.Cert == "" {
+		return l, nil
+	}
+	cert, err := tls.LoadX509KeyPair(a.cfg.TLS.Cert, a.cfg.TLS.Key)
+	if err != nil {
+		_ = l.Close()
+		return nil, fault.New(fault.Invalid, "tls: %w", err)
+	}
+	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}}), nil
+}
+
+// welcome prints the first-run token, once in the life of a data directory, and
+// where the server listens.
+func (a *App) welcome(ctx context.Context, url string) error {
+	secret, created, err := a.accounts.Bootstrap(ctx)
+	if err != nil {
+		return fault.Wrap(err, "first administrator")
+	}
+	if created {
+		fmt.Fprintf(a.world.Out, "Admin token (shown once): %s\n", secret)
+		if a.world.Keep != nil {
+			if err := a.world.Keep(url, secret); err != nil {
+				a.log.WarnContext(ctx, "the token was not stored for this user's command line", slog.String("error", err.Error()))
+			}
+		}
+	}
+	fmt.Fprintf(a.world.Out, "Falaj is ready at %s\n", url)
+	return nil
+}
+
+// Stop stops the loops and closes everything, last opened first.
+func (a *App) Stop(ctx context.Context) error {
+	err := a.group.Stop(ctx)
+	for i := len(a.close) - 1; i >= 0; i-- {
+		err = errors.Join(err, a.close[i]())
+	}
+	a.close = nil
+	if a.lock != nil {
+		err = errors.Join(err, a.lock.Unlock())
+		a.lock = nil
+	}
+	return err
+}
+
+func (a *App) onClose(f func() error) { a.close = append(a.close, f) }
+
+func newLogger(cfg Config, w io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(cfg.Log.Level)) // validated
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// late is the API for jobs: they need it before the edge exists.
+type late struct{ handler atomic.Pointer[http.Handler] }
+
+func (l *late) set(h http.Handler) { l.handler.Store(&h) }
+
+func (l *late) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := l.handler.Load()
+	if h == nil {
+		http.Error(w, "starting", http.StatusServiceUnavailable)
+		return
+	}
+	(*h).ServeHTTP(w, r)
+}

@@ -1,0 +1,166 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+)
+
+// finding is one line of the doctor's report.
+type finding struct {
+	mark string // ✓ works, ! works but, ✗ does not work
+	text string
+	todo string
+}
+
+// Doctor checks the machine and the configuration, changes nothing, and says
+// what to do. usable is false when `falaj up` would refuse.
+func Doctor(file string, env []string, flags map[string]any) (report string, usable bool) {
+	cfg, err := LoadConfig(file, env, flags)
+	if err != nil {
+		return render([]finding{{"✗", "configuration: " + err.Error(), fault.HintOf(err)}}), false
+	}
+	var out []finding
+	say := func(ok bool, text, todo string) {
+		mark := "✓"
+		if !ok {
+			mark = "✗"
+		}
+		out = append(out, finding{mark, text, todo})
+	}
+	out = append(out, finding{"✓", fmt.Sprintf("configuration is valid; %d cores, %s", runtime.NumCPU(), runtime.GOARCH), ""})
+
+	dir, _ := filepath.Abs(cfg.Data)
+	switch info, err := os.Stat(dir); {
+	case os.IsNotExist(err):
+		out = append(out, finding{"✓", "data directory " + cfg.Data + " will be made", ""})
+	case err != nil || !info.IsDir():
+		say(false, "data directory "+cfg.Data+" cannot be used", "Choose another with --data.")
+	case info.Mode().Perm()&0o077 != 0:
+		say(false, "data directory "+cfg.Data+" is open to other users", "chmod 700 "+cfg.Data)
+	default:
+		err := checkFree(dir, bytes(cfg.Limits.Free))
+		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
+	}
+	if cfg.Keys.PassphraseFile == "" {
+		out = append(out, finding{"!", "the master key is a plain file in the data directory", "Seal it: falaj up --key-passphrase-file FILE"})
+	} else {
+		_, err := os.Stat(cfg.Keys.PassphraseFile)
+		say(err == nil, "passphrase file for the master key", "Make the file, readable by Falaj's user only.")
+	}
+	if cfg.Audit.Checkpoints == "" {
+		out = append(out, finding{"!", "audit checkpoints have no second place", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
+	}
+
+	worker := cfg.workerPath()
+	_, err = os.Stat(worker)
+	say(err == nil, "falaj-worker", "Build it with `make build`, or set worker.path.")
+	level, _ := sandbox.ParseLevel(cfg.Isolation) // validated
+	if err := sandbox.Check(context.Background(), worker, level); err != nil {
+		say(false, "isolation "+cfg.Isolation+": "+err.Error(), fault.HintOf(err))
+	} else {
+		say(true, "isolation "+cfg.Isolation, "")
+	}
+	uv := cfg.uvPath()
+	say(uv != "", "uv, which builds environments", "Run `make deps`, or set environments.uv.")
+	_, err = exec.LookPath("python3")
+	say(err == nil, "python3 for environments", "Install Python 3.10 or newer.")
+	_, err = os.Stat(cfg.ortPath())
+	say(err == nil, "ONNX Runtime library", "Run `make deps`, or set FALAJ_ORT_LIB. Only serving needs it.")
+
+	usable = true
+	for _, f := range out {
+		usable = usable && f.mark != "✗"
+	}
+	return render(out), usable
+}
+
+func render(findings []finding) string {
+	var b strings.Builder
+	for _, f := range findings {
+		fmt.Fprintf(&b, "%s %s\n", f.mark, f.text)
+		if f.todo != "" && f.mark != "✓" {
+			fmt.Fprintf(&b, "    → %s\n", f.todo)
+		}
+	}
+	return b.String()
+}
+
+// checkFree refuses to go on when the disk has less than least bytes left: what
+// is acknowledged must be kept, and refusals must be recorded.
+func checkFree(dir string, least int64) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return fault.New(fault.Unavailable, "disk of %s: %w", filepath.Base(dir), err)
+	}
+	free := int64(s.Bavail) * s.Bsize //nolint:gosec // a disk's blocks fit
+	if free < least {
+		return fault.New(fault.Exhausted, "the disk of the data directory has %s left, %s are needed", resource.Bytes(free), resource.Bytes(least)).
+			WithHint("Free some space, or lower limits.free.")
+	}
+	return nil
+}
+
+// workerPath is the falaj-worker to use.
+func (c Config) workerPath() string {
+	if c.Worker.Path != "" {
+		return c.Worker.Path
+	}
+	return besideOr("falaj-worker", "falaj-worker")
+}
+
+// uvPath is the uv to use, empty when there is none.
+func (c Config) uvPath() string {
+	if c.Environments.UV != "" {
+		return c.Environments.UV
+	}
+	if p := besideOr("uv", ""); p != "" {
+		return p
+	}
+	p, err := exec.LookPath("uv")
+	if err != nil {
+		return ""
+	}
+	return p
+}
+
+// ortPath is the ONNX Runtime library to load.
+func (c Config) ortPath() string {
+	if c.Serving.ORT != "" {
+		return c.Serving.ORT
+	}
+	return besideOr("lib/libonnxruntime.so", "libonnxruntime.so")
+}
+
+// besideOr finds a file beside this binary or in the directory above it, where
+// a source tree has lib/.
+func besideOr(name, otherwise string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		return otherwise
+	}
+	if exe, err = filepath.EvalSymlinks(exe); err != nil {
+		return otherwise
+	}
+	for _, dir := range []string{filepath.Dir(exe), filepath.Dir(filepath.Dir(exe))} {
+		if path := filepath.Join(dir, name); exists(path) {
+			return path
+		}
+	}
+	return otherwise
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,233 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/compute/engine/local"
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/featuresql"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/httpapi"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/registrysql"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/onnx"
+	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+)
+
+// parts are the services, in the order in which they are opened.
+type parts struct {
+	api late
+
+	db        *store.DB
+	journal   audit.Journal
+	roster    *tenancy.Roster
+	authority *authority.Service
+	accounts  *account.Service
+	zones     *border.Service
+	guard     *border.Guard
+	projects  *tenancy.Service
+	keys      *keys.Service
+	objects   blob.Driver
+	blobs     *blob.Store
+	sequencer *audit.Sequencer
+	auditLog  *audit.Service
+
+	compute      *compute.Service
+	environments *environment.Service
+	datasets     *dataset.Service
+	features     *feature.Service
+	tracking     *tracking.Service
+	training     *training.Service
+	registry     *registry.Service
+	serving      *serving.Service
+}
+
+func (p *parts) domains() httpapi.Domains {
+	return httpapi.Domains{
+		Projects: p.projects, Accounts: p.accounts, Zones: p.zones, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving,
+	}
+}
+
+// openDomains opens the domains in the order in which data flows.
+func (a *App) openDomains(ctx context.Context) error {
+	for _, open := range []func(context.Context) error{
+		a.openCompute, a.openDatasets, a.openFeatures, a.openTracking, a.openTraining, a.openServing,
+	} {
+		if err := open(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *App) openCompute(ctx context.Context) error {
+	level, err := sandbox.ParseLevel(a.cfg.Isolation)
+	if err != nil {
+		return err
+	}
+	if err := sandbox.Check(ctx, a.cfg.workerPath(), level); err != nil {
+		return fault.Wrap(err, "isolation")
+	}
+	machine, err := compute.Machine()
+	if err != nil {
+		return err
+	}
+	driver, err := local.New(local.Config{
+		Dir: filepath.Join(a.cfg.Data, "workloads"), Worker: a.cfg.workerPath(), Level: level, API: &a.api,
+		Guard: []string{a.cfg.Data}, Log: a.log,
+	})
+	if err != nil {
+		return fault.Wrap(err, "local engine")
+	}
+	a.onClose(driver.Close)
+	a.compute = compute.New(compute.Config{
+		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Journal: a.journal, Log: a.log,
+		Engines: map[string]compute.Engine{"local": {Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: machine}},
+	})
+	if _, err := a.compute.EnsureHome(ctx, "local"); err != nil {
+		return fault.Wrap(err, "home pool")
+	}
+	index := a.packageIndex()
+	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout) // validated
+	a.environments = environment.New(environment.Config{
+		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authority, Compute: a.compute,
+		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
+		UV: a.cfg.uvPath(), Index: index.Index, Hosts: index.Hosts, CA: a.cfg.Environments.CA,
+		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Log: a.log,
+	})
+	return nil
+}
+
+// packageIndex is where environment builds may connect to: the configuration,
+// or what `make deps` found this machine's pip to use.
+func (a *App) packageIndex() (index struct {
+	Index string   `json:"index"`
+	Hosts []string `json:"hosts"`
+},
+) {
+	if b, err := os.ReadFile(besideOr("lib/package-index.json", "")); err == nil {
+		if err := json.Unmarshal(b, &index); err != nil {
+			a.log.Warn("lib/package-index.json is not JSON; set environments.index and environments.hosts")
+		}
+	}
+	if a.cfg.Environments.Index != "" {
+		index.Index = a.cfg.Environments.Index
+	}
+	if len(a.cfg.Environments.Hosts) > 0 {
+		index.Hosts = a.cfg.Environments.Hosts
+	}
+	return index
+}
+
+func (a *App) openDatasets(ctx context.Context) error {
+	sqlTime, _ := time.ParseDuration(a.cfg.Limits.SQLTime) // validated
+	a.datasets = dataset.New(dataset.Config{
+		DB: a.db, Store: datasetsql.Store{}, Files: &dataset.BlobFiles{Store: a.blobs, Driver: a.objects}, Keys: a.keys,
+		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
+		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
+			pr, err := a.projects.One(ctx, p)
+			return dataset.Defaults{Residency: pr.Residency, Classification: pr.Classification}, err
+		},
+		Limits: dataset.Limits{
+			Upload: resource.Bytes(bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(bytes(a.cfg.Limits.SQLMemory)), QueryTime: sqlTime,
+		},
+	})
+	return fault.Wrap(a.datasets.Recover(ctx), "datasets")
+}
+
+func (a *App) openFeatures(context.Context) error {
+	db, err := pebble.Open(pebble.Config{Dir: filepath.Join(a.cfg.Data, "online"), Logger: a.log})
+	if err != nil {
+		return fault.Wrap(err, "online store")
+	}
+	a.onClose(db.Close)
+	tmp := filepath.Join(a.cfg.Data, "tmp")
+	if err := os.MkdirAll(tmp, 0o700); err != nil {
+		return fault.Wrap(err, "temporary directory")
+	}
+	a.features = feature.New(feature.Config{
+		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}),
+		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Join: offline.Options{Dir: tmp}, Log: a.log,
+	})
+	a.group.Add(a.features.Background())
+	return nil
+}
+
+func (a *App) openTracking(context.Context) error {
+	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs})
+	a.registry = registry.New(registry.Config{
+		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
+	})
+	return nil
+}
+
+func (a *App) openTraining(ctx context.Context) error {
+	if err := a.registry.Recover(ctx); err != nil {
+		return fault.Wrap(err, "registry")
+	}
+	a.training = training.New(training.Config{
+		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
+		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Runs: trainingRuns{a.tracking, a.features},
+		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: trainingSources{a.blobs},
+		Dir: filepath.Join(a.cfg.Data, "training"), Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
+	})
+	a.compute.Own(compute.JobAttempt, a.training)
+	a.compute.Own(compute.Build, a.environments)
+	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
+	a.group.Add(sweeper.Service())
+	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Start, Stop: stopper(a.training.Stop)})
+	a.group.Add(lifecycle.Service{Name: "compute", Start: func(ctx context.Context) error {
+		a.compute.Start(context.WithoutCancel(ctx))
+		return nil
+	}, Stop: stopper(a.compute.Stop)})
+	return nil
+}
+
+func stopper(stop func()) func(context.Context) error {
+	return func(context.Context) error {
+		stop()
+		return nil
+	}
+}
+
+func (a *App) openServing(context.Context) error {
+	a.serving = serving.New(serving.Config{
+		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal,
+		Runtime: onnx.New(a.cfg.ortPath()), Log: a.log,
+	})
+	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
+	a.group.Add(loader.Service())
+	return nil
+}

@@ -1,0 +1,69 @@
+package app
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/dataset/sqlworker"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+)
+
+// Child runs a hidden mode of this binary: what touches users' files and SQL.
+func Child(mode string, _ []string, version string, in io.Reader, out io.Writer) error {
+	switch mode {
+	case child.ParserMode:
+		return parser.Main(in, out)
+	case child.SQLMode:
+		return sqlworker.Main(in, out)
+	case "openapi":
+		b, err := OpenAPI(version)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(append(b, '\n'))
+		return err
+	}
+	return fault.New(fault.Invalid, "there is no mode %q", mode)
+}
+
+// launcher confines those children: this binary, read-only, and nothing else.
+type launcher struct {
+	worker string
+	self   string
+	level  sandbox.Level
+}
+
+func (a *App) launcher() child.Launcher {
+	self, err := os.Executable()
+	if err != nil {
+		self = "/proc/self/exe"
+	}
+	level, _ := sandbox.ParseLevel(a.cfg.Isolation) // validated
+	return launcher{worker: a.cfg.workerPath(), self: self, level: level}
+}
+
+// Launch implements child.Launcher.
+func (l launcher) Launch(ctx context.Context, mode string, o child.LaunchOptions) (child.Process, error) {
+	policy := sandbox.Policy{
+		Level: l.level, Mounts: []sandbox.Mount{{Path: l.self}},
+		Env:    map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/tmp", "GOMEMLIMIT": "off", "TZ": "UTC"},
+		Limits: sandbox.Limits{Memory: o.Memory, Processes: 256, Wall: max(o.CPU, time.Minute) * 4},
+	}
+	cmd, err := sandbox.Command(ctx, l.worker, policy, l.self, "child", mode)
+	if err != nil {
+		return nil, err
+	}
+	return confined{cmd}, nil
+}
+
+// confined is a sandboxed command as child sees it.
+type confined struct{ *sandbox.Cmd }
+
+// Command implements child.Process.
+func (c confined) Command() *exec.Cmd { return c.Cmd.Cmd }

@@ -1,0 +1,281 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+// attemptTag marks what was made for an attempt, so that a crash between making
+// and recording makes no second one.
+const attemptTag = "falaj.attempt"
+
+// trainingData answers training's questions about data from datasets.
+type trainingData struct {
+	datasets *dataset.Service
+	authz    policy.Authorizer
+}
+
+func (d trainingData) Resolve(ctx context.Context, p project.Name, ref string) (training.Input, error) {
+	r, err := dataset.ParseRef(ref)
+	if err != nil {
+		return training.Input{}, err
+	}
+	v, err := d.datasets.Version(ctx, p, r)
+	if err != nil {
+		return training.Input{}, err
+	}
+	if v.State == dataset.Rejected {
+		return training.Input{}, fault.New(fault.Conflict, "%s is rejected: %s", v.Ref(), v.Reason).
+			WithHint("Import corrected data; a rejected version is kept for looking at, not for training.")
+	}
+	if err := d.authz.Allow(ctx, dataset.ActionQuery, policy.Object{
+		Project: string(p), Kind: "dataset", Name: v.Ref().String(), Classification: string(v.Classification), Residency: v.Residency,
+	}); err != nil {
+		return training.Input{}, err
+	}
+	return training.Input{Ref: "dataset " + v.Ref().String(), Digest: v.ContentDigest, Residency: v.Residency, Classification: v.Classification}, nil
+}
+
+func (d trainingData) Export(ctx context.Context, p project.Name, in training.Input, dir string) error {
+	r, err := dataset.ParseRef(strings.TrimPrefix(in.Ref, "dataset "))
+	if err != nil {
+		return err
+	}
+	_, v, err := d.datasets.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: p, Ref: r, Purpose: "training job"}, Dir: dir})
+	if err == nil && v.ContentDigest != in.Digest {
+		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, v.ContentDigest)
+	}
+	return err
+}
+
+// trainingRuns keeps the runs of attempts in tracking.
+type trainingRuns struct {
+	tracking *tracking.Service
+	features *feature.Service
+}
+
+func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, error) {
+	e, err := t.tracking.ExperimentNamed(ctx, s.Project, s.Experiment)
+	if fault.Is(err, fault.NotFound) {
+		e, err = t.tracking.CreateExperiment(ctx, s.Project, s.Experiment, nil)
+		if fault.Is(err, fault.Conflict) {
+			e, err = t.tracking.ExperimentNamed(ctx, s.Project, s.Experiment)
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	made, _, err := t.tracking.SearchRuns(ctx, s.Project, tracking.Search{
+		Experiments: []tracking.ExperimentID{e.ID}, Filter: "tags.`" + attemptTag + "` = '" + string(s.Attempt) + "'", Max: 1,
+	})
+	if err != nil {
+		return "", err
+	}
+	if len(made) > 0 {
+		return string(made[0].ID), nil
+	}
+	origin := tracking.Origin{
+		Job: string(s.Job), Attempt: string(s.Attempt), Environment: string(s.Environment),
+		Residency: s.Residency, Classification: string(s.Classification),
+	}
+	var seen []tracking.DatasetInput
+	for _, in := range s.Inputs {
+		ref := strings.TrimPrefix(in.Ref, "dataset ")
+		origin.Datasets = append(origin.Datasets, ref)
+		views, err := t.views(ctx, s.Project, ref)
+		if err != nil {
+			return "", err
+		}
+		origin.FeatureViews = append(origin.FeatureViews, views...)
+		name, _, _ := strings.Cut(ref, "@")
+		// MLflow's own limit on a digest is 36 characters.
+		digest := strings.TrimPrefix(in.Digest, "sha256:")
+		seen = append(seen, tracking.DatasetInput{
+			Name: name, Digest: digest[:min(len(digest), 36)], SourceType: "falaj", Source: `{"ref":` + strconv.Quote(ref) + `}`,
+			Tags: []tracking.Pair{{Key: "mlflow.data.context", Value: in.Name}},
+		})
+	}
+	run, err := t.tracking.CreateRun(ctx, s.Project, tracking.RunSpec{
+		Experiment: e.ID, Name: s.Name, User: s.By.Name,
+		Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}, {Key: "falaj.job", Value: string(s.Job)}},
+	}, tracking.RunOptions{Origin: origin})
+	if err != nil {
+		return "", err
+	}
+	if len(seen) > 0 {
+		if err := t.tracking.LogInputs(ctx, s.Project, run.ID, seen, nil); err != nil {
+			return "", err
+		}
+	}
+	return string(run.ID), nil
+}
+
+// views are the feature view versions that a training set was joined from.
+func (t trainingRuns) views(ctx context.Context, p project.Name, ref string) ([]string, error) {
+	set, err := t.features.TrainingSet(ctx, p, ref)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil // an imported dataset
+	}
+	views := make([]string, len(set.Views))
+	for i, v := range set.Views {
+		views[i] = v.View
+	}
+	return views, err
+}
+
+func (t trainingRuns) Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error {
+	st, end := tracking.RunStatus(status), tracking.Millis(ended.UnixMilli())
+	_, err := t.tracking.UpdateRun(ctx, p, tracking.RunID(run), tracking.RunUpdate{Status: &st, End: &end})
+	return err
+}
+
+func (t trainingRuns) Upload(ctx context.Context, p project.Name, run, dir, under string) error {
+	return upload(ctx, t.tracking, p, tracking.Place{Run: tracking.RunID(run)}, dir, under)
+}
+
+// upload stores the regular files below dir. The directory was written by user
+// code: it is opened so that nothing leads out of it, and links are refused.
+func upload(ctx context.Context, t *tracking.Service, p project.Name, place tracking.Place, dir, under string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if !e.Type().IsRegular() {
+			return fault.New(fault.Invalid, "output %s is a %s; only plain files become artifacts", name, e.Type()).
+				WithHint("Write files, not links or sockets, below FALAJ_OUTPUT_DIR.")
+		}
+		f, err := root.Open(filepath.FromSlash(name))
+		if err != nil {
+			return err
+		}
+		_, err = t.PutArtifact(ctx, p, place, path.Join(under, name), f)
+		return errors.Join(err, f.Close())
+	})
+}
+
+// trainingModels turns a job's model directory into a logged model and a
+// registered version.
+type trainingModels struct {
+	tracking *tracking.Service
+	registry *registry.Service
+}
+
+func (m trainingModels) Save(ctx context.Context, s training.ModelSpec) (string, error) {
+	run, err := m.tracking.Run(ctx, s.Project, tracking.RunID(s.Run))
+	if err != nil {
+		return "", err
+	}
+	logged, err := m.logged(ctx, s, run)
+	if err != nil || s.Register == "" {
+		return string(logged.ID), err
+	}
+	_, err = m.registry.CreateModel(ctx, s.Project, s.Register, "", nil)
+	if err != nil && !fault.Is(err, fault.Conflict) {
+		return "", err
+	}
+	// The client may have registered this attempt's model itself, or a former try did.
+	made, _, err := m.registry.SearchVersions(ctx, s.Project, registry.Search{
+		Filter: "name = '" + s.Register + "' AND run_id = '" + s.Run + "'", Max: 100,
+	})
+	if err != nil {
+		return "", err
+	}
+	for _, v := range made {
+		if v.LoggedModel == logged.ID && v.State == registry.Ready {
+			return v.Model + "@" + strconv.Itoa(v.Number), nil
+		}
+	}
+	v, err := m.registry.CreateVersion(ctx, s.Project, s.Register, registry.VersionSpec{
+		Source: "models:/" + string(logged.ID), Run: run.ID, LoggedModel: logged.ID,
+	})
+	return v.Model + "@" + strconv.Itoa(v.Number), err
+}
+
+func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tracking.Run) (tracking.LoggedModel, error) {
+	made, _, err := m.tracking.SearchLoggedModels(ctx, s.Project, tracking.Search{
+		Experiments: []tracking.ExperimentID{run.Experiment}, Filter: "tags.`" + attemptTag + "` = '" + string(s.Attempt) + "'", Max: 1,
+	})
+	if err != nil {
+		return tracking.LoggedModel{}, err
+	}
+	var logged tracking.LoggedModel
+	if len(made) > 0 {
+		logged = made[0]
+	} else {
+		name := s.Register
+		if name == "" {
+			name = "model"
+		}
+		logged, err = m.tracking.CreateLoggedModel(ctx, s.Project, tracking.LoggedModelSpec{
+			Experiment: run.Experiment, Name: name, Run: run.ID, Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}},
+		})
+		if err != nil {
+			return logged, err
+		}
+	}
+	if logged.Status == tracking.ModelReady {
+		return logged, nil
+	}
+	if err := upload(ctx, m.tracking, s.Project, tracking.Place{Model: logged.ID}, s.Dir, ""); err != nil {
+		return logged, err
+	}
+	return m.tracking.FinalizeLoggedModel(ctx, s.Project, logged.ID, tracking.ModelReady)
+}
+
+// attemptScopes is all that an attempt's token may do.
+var attemptScopes = []string{"project.read", "run.read", "run.write", "model.read", "model.write"}
+
+// trainingTokens issues the tokens of attempts.
+type trainingTokens struct{ accounts *account.Service }
+
+func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, p project.Name, job training.JobID, attempt training.AttemptID, ttl time.Duration) (string, error) {
+	_, secret, err := t.accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
+		Attempt: string(attempt), Name: string(job), Project: p, Scopes: attemptScopes, TTL: ttl,
+	})
+	return secret, err
+}
+
+func (t trainingTokens) RevokeIn(ctx context.Context, tx *store.Tx, _ project.Name, attempt training.AttemptID) error {
+	return t.accounts.RevokeAttemptIn(ctx, tx, string(attempt))
+}
+
+// trainingSources keeps uploaded source archives among the objects.
+type trainingSources struct{ blobs *blob.Store }
+
+func sourceRef(p project.Name, digest string) blob.Ref {
+	return blob.Ref{Project: string(p), Owner: "sources", Key: blob.Key("projects/" + string(p) + "/sources/" + strings.ReplaceAll(digest, ":", "-"))}
+}
+
+func (s trainingSources) Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error {
+	_, err := s.blobs.Put(ctx, sourceRef(p, digest), archive)
+	return err
+}
+
+func (s trainingSources) Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error) {
+	return s.blobs.Open(ctx, sourceRef(p, digest))
+}

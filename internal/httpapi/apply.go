@@ -1,0 +1,148 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/httpapi/manifest"
+	"github.com/falaj-ml/falaj/internal/serving"
+)
+
+// applied is what became of one document.
+type applied struct {
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	Project string `json:"project,omitempty"`
+	Result  string `json:"result"` // created, updated, unchanged; submitted
+	ID      string `json:"id,omitempty"`
+	Version int64  `json:"version,omitempty"`
+}
+
+// applier is how one kind of manifest is applied.
+type applier struct {
+	gate         policy.Action
+	installation bool // not in a project
+	apply        func(ctx context.Context, project string, d manifest.Document, dryRun bool) (applied, error)
+}
+
+// decoded applies a manifest whose spec is a T.
+func decoded[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool) (applied, error)) func(context.Context, string, manifest.Document, bool) (applied, error) {
+	return func(ctx context.Context, project string, d manifest.Document, dryRun bool) (applied, error) {
+		var spec T
+		if err := d.Into(&spec); err != nil {
+			return applied{}, err
+		}
+		return f(ctx, project, d.Name, spec, dryRun)
+	}
+}
+
+// appliers is the one list of the kinds of manifests.
+func (s *Server) appliers() map[string]applier {
+	kinds := map[string]applier{
+		"Project": {gate: "project.read", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec project.Spec, dry bool) (applied, error) {
+			_, change, err := s.Projects.Apply(ctx, tenancy.Request{Name: project.Name(name), Spec: spec, DryRun: dry})
+			return applied{Result: string(change)}, err
+		})},
+		"Grant": {gate: "member.grant", apply: decoded(func(ctx context.Context, p, name string, spec project.GrantSpec, dry bool) (applied, error) {
+			_, change, err := s.Projects.Grant(ctx, tenancy.GrantRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
+			return applied{Result: string(change)}, err
+		})},
+		"Zone": {gate: "zone.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec residency.ZoneSpec, dry bool) (applied, error) {
+			_, change, err := s.Zones.Apply(ctx, border.ZoneRequest{Zone: residency.Zone(name), Spec: spec, DryRun: dry})
+			return applied{Result: string(change)}, err
+		})},
+		"Pool": {gate: "pool.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.PoolSpec, dry bool) (applied, error) {
+			if dry {
+				return applied{Result: "valid"}, spec.Validate()
+			}
+			_, change, err := s.Compute.ApplyPool(ctx, compute.PoolName(name), spec)
+			return applied{Result: string(change)}, err
+		})},
+		"Dataset": {gate: "dataset.import", apply: decoded(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool) (applied, error) {
+			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
+			return applied{Result: string(change), ID: string(d.ID)}, err
+		})},
+		"Deployment": {gate: "deployment.apply", apply: decoded(func(ctx context.Context, p, name string, spec serving.Spec, dry bool) (applied, error) {
+			d, changed, err := s.Serving.Apply(ctx, p, name, spec, dry)
+			a := applied{Result: string(project.Unchanged), ID: string(d.ID)}
+			switch {
+			case changed && d.Revision > 1:
+				a.Result = string(project.Updated)
+			case changed:
+				a.Result = string(project.Created)
+			}
+			return a, err
+		})},
+	}
+	maps.Copy(kinds, s.featureKinds())
+	maps.Copy(kinds, s.trainingKinds())
+	return kinds
+}
+
+// apply reads manifests and applies them in order; it stops at the first that
+// fails and says how far it came. Each document's project is its own, the
+// request's, or the token's.
+func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
+	kinds := s.appliers()
+	file, err := io.ReadAll(io.LimitReader(r.Body, manifest.MaxBytes+1))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	docs, err := manifest.Parse(file, slices.Sorted(maps.Keys(kinds)))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	dryRun := r.URL.Query().Get("dry_run") == "true"
+	done := make([]applied, 0, len(docs))
+	for _, d := range docs {
+		a, err := s.applyOne(r, kinds[d.Kind], d, dryRun)
+		if err != nil {
+			err = fault.Wrap(err, "%s %s (line %d)", d.Kind, d.Name, d.Line)
+			if len(done) > 0 {
+				err = fault.Wrap(err, "%d of %d documents were applied; then", len(done), len(docs))
+			}
+			s.fail(w, r, err)
+			return
+		}
+		done = append(done, a)
+	}
+	answer(w, http.StatusOK, items[applied]{Items: done})
+}
+
+func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, dryRun bool) (applied, error) {
+	in := d.Project
+	if in == "" && !k.installation {
+		in = r.URL.Query().Get("project")
+	}
+	if in == "" && !k.installation {
+		in = string(identity.From(r.Context()).Project)
+	}
+	switch {
+	case k.installation && d.Project != "":
+		return applied{}, fault.New(fault.Invalid, "a %s is not in a project", d.Kind).WithHint("Remove the line `project: %s`.", d.Project)
+	case !k.installation && in == "":
+		return applied{}, fault.New(fault.Invalid, "which project?").WithHint("Add `project:` to the manifest, or give --project.")
+	}
+	if !k.installation { // installation-wide kinds: the service asks, knowing the object
+		if err := s.gate(r.Context(), k.gate, in); err != nil {
+			return applied{}, err
+		}
+	}
+	a, err := k.apply(r.Context(), in, d, dryRun)
+	a.Kind, a.Name, a.Project = d.Kind, d.Name, in
+	return a, err
+}

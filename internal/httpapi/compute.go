@@ -1,0 +1,19 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+)
+
+func (s *Server) listPools(ctx context.Context, _ *struct{}) (*body[items[compute.Pool]], error) {
+	pools, err := s.Compute.Pools(ctx)
+	return listed(pools, "", err)
+}
+
+func (s *Server) onePool(ctx context.Context, in *struct {
+	Name string `path:"name" maxLength:"63"`
+},
+) (*body[compute.Pool], error) {
+	return one(s.Compute.Pool(ctx, compute.PoolName(in.Name)))
+}

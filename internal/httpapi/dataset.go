@@ -1,0 +1,174 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+func (s *Server) listDatasets(ctx context.Context, in *struct {
+	inProject
+	page
+},
+) (*body[items[dataset.Dataset]], error) {
+	return listed(s.Datasets.List(ctx, project.Name(in.Project), dataset.Page{Size: in.Size, Token: in.Token}))
+}
+
+// datasetView is a dataset with, on request, its newest version and lineage.
+type datasetView struct {
+	dataset.Dataset
+	Newest  *dataset.Version `json:"newest,omitempty"`
+	Lineage *tree            `json:"lineage,omitempty"`
+}
+
+func (s *Server) oneDataset(ctx context.Context, in *struct {
+	inProject
+	Name string `path:"name" maxLength:"63" doc:"Dataset"`
+	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the newest version and its lineage"`
+},
+) (*body[datasetView], error) {
+	d, err := s.Datasets.One(ctx, project.Name(in.Project), in.Name)
+	view := datasetView{Dataset: d}
+	if err != nil || in.View != "full" || d.Latest == 0 {
+		return one(view, err)
+	}
+	ref := dataset.Ref{Name: d.Name, Number: d.Latest}
+	v, err := s.Datasets.Version(ctx, project.Name(in.Project), ref)
+	if err != nil {
+		return nil, err
+	}
+	node, err := s.Datasets.Graph(ctx, project.Name(in.Project), ref)
+	lineage := treeOf(node)
+	view.Newest, view.Lineage = &v, &lineage
+	return one(view, err)
+}
+
+func (s *Server) deleteDataset(ctx context.Context, in *struct {
+	inProject
+	Name string `path:"name" maxLength:"63" doc:"Dataset, or name@version for one version"`
+},
+) (*none, error) {
+	ref, err := dataset.ParseRef(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &none{}, s.Datasets.Delete(ctx, project.Name(in.Project), ref)
+}
+
+func (s *Server) listVersions(ctx context.Context, in *struct {
+	inProject
+	page
+	Name string `path:"name" maxLength:"63" doc:"Dataset"`
+},
+) (*body[items[dataset.Version]], error) {
+	return listed(s.Datasets.Versions(ctx, project.Name(in.Project), in.Name, dataset.Page{Size: in.Size, Token: in.Token}))
+}
+
+// importVersion streams the body into a new version and answers when it is
+// accepted or rejected.
+func (s *Server) importVersion(w http.ResponseWriter, r *http.Request) {
+	v, err := s.Datasets.Import(r.Context(), dataset.ImportRequest{
+		Project: project.Name(r.PathValue("project")), Name: r.PathValue("name"),
+		Filename: r.URL.Query().Get("filename"), Body: r.Body,
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	answer(w, http.StatusCreated, v)
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
+}
+
+type inRef struct {
+	inProject
+	Ref string `path:"ref" maxLength:"90" doc:"name@version, or name for the newest accepted version"`
+}
+
+func (s *Server) preview(ctx context.Context, in *struct {
+	inRef
+	Rows int `query:"rows" minimum:"0" maximum:"1000" doc:"Rows; 0 is 20"`
+},
+) (*body[dataset.Table], error) {
+	ref, err := dataset.ParseRef(in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	t, _, err := s.Datasets.Preview(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "preview"}, in.Rows)
+	return one(t, err)
+}
+
+func (s *Server) datasetLineage(ctx context.Context, in *inRef) (*body[tree], error) {
+	ref, err := dataset.ParseRef(in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	node, err := s.Datasets.Graph(ctx, project.Name(in.Project), ref)
+	return one(treeOf(node), err)
+}
+
+// tree is lineage for people and pictures: a thing and what it was made from.
+type tree struct {
+	Name    string `json:"name"`
+	Detail  string `json:"detail,omitempty"`
+	Parents []tree `json:"parents,omitempty"`
+}
+
+func treeOf(n dataset.Node) tree {
+	t := tree{Name: "dataset " + n.Ref, Detail: n.Digest}
+	if n.Repeated {
+		t.Detail += " (see above)"
+	}
+	if n.Source != nil {
+		t.Parents = append(t.Parents, tree{Name: "file " + n.Source.Filename, Detail: n.Source.Digest})
+	}
+	if n.Producer != nil && n.Producer.ID != "" {
+		t.Detail += " by " + n.Producer.Kind + " " + n.Producer.ID
+	}
+	for _, p := range n.Parents {
+		t.Parents = append(t.Parents, treeOf(p))
+	}
+	return t
+}
+
+// maxQueryRows bounds the rows of a query that is answered in JSON.
+const maxQueryRows = 10_000
+
+func (s *Server) query(ctx context.Context, in *struct {
+	inProject
+	Body struct {
+		SQL    string            `json:"sql" doc:"One SELECT in DuckDB's dialect; a table is a dataset of that name, or \"name@3\""`
+		Inputs map[string]string `json:"inputs,omitempty" doc:"Datasets by table name, when they differ"`
+		Limit  int               `json:"limit,omitempty" minimum:"0" maximum:"10000" doc:"Most rows; 0 is 100"`
+	}
+},
+) (*body[dataset.Table], error) {
+	q := dataset.QueryRequest{Project: project.Name(in.Project), SQL: in.Body.SQL, Purpose: "query"}
+	if in.Body.Inputs != nil {
+		q.Inputs = map[string]dataset.Ref{}
+		for table, text := range in.Body.Inputs {
+			ref, err := dataset.ParseRef(text)
+			if err != nil {
+				return nil, err
+			}
+			q.Inputs[table] = ref
+		}
+	}
+	limit := in.Body.Limit
+	if limit == 0 {
+		limit = 100
+	}
+	rows, err := s.Datasets.Query(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Release()
+	return one(dataset.Collect(rows, min(limit, maxQueryRows)))
+}

@@ -1,0 +1,32 @@
+package httpapi
+
+import (
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+// Domains are the services that the edge translates for.
+type Domains struct {
+	Projects     *tenancy.Service
+	Accounts     *account.Service
+	Zones        *border.Service
+	Audit        *audit.Service
+	Compute      *compute.Service
+	Environments *environment.Service
+	Datasets     *dataset.Service
+	Features     *feature.Service
+	Tracking     *tracking.Service
+	Registry     *registry.Service
+	Training     *training.Service
+	Serving      *serving.Service
+}

@@ -1,0 +1,196 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+func (s *Server) featureRoutes(p string) {
+	route(s, "GET", p+"/entities", "feature.read", "List entities", s.listEntities)
+	route(s, "GET", p+"/entities/{ref}", "feature.read", "An entity", s.oneEntity)
+	route(s, "GET", p+"/feature-views", "feature.read", "List feature views", s.listViews)
+	route(s, "GET", p+"/feature-views/{ref}", "feature.read", "A feature view", s.oneView)
+	route(s, "POST", p+"/feature-views/{ref}/materialise", "feature.materialise", "Bring a view's values into the online store", s.materialise)
+	route(s, "GET", p+"/feature-services", "feature.read", "List feature services", s.listBundles)
+	route(s, "GET", p+"/feature-services/{ref}", "feature.read", "A feature service", s.oneBundle)
+	route(s, "POST", p+"/features/online", "feature.online", "Read features now, or as of a past time", s.online)
+	route(s, "POST", p+"/training-sets", "feature.history", "Join features to rows as they were at each row's time", s.makeTrainingSet)
+	route(s, "GET", p+"/training-sets/{ref}", "feature.read", "How a training set was made", s.oneTrainingSet)
+	route(s, "POST", p+"/training-sets/{ref}/verify", "feature.history", "Prove that training and serving saw the same values", s.verifyTrainingSet)
+}
+
+func (s *Server) featureKinds() map[string]applier {
+	request := func(p, name string, dry bool) feature.ApplyRequest {
+		return feature.ApplyRequest{Project: project.Name(p), Name: name, DryRun: dry}
+	}
+	return map[string]applier{
+		"Entity": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.EntitySpec, dry bool) (applied, error) {
+			e, change, err := s.Features.ApplyEntity(ctx, request(p, name, dry), spec)
+			return applied{Result: string(change), Version: int64(e.Version)}, err
+		})},
+		"FeatureView": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.ViewSpec, dry bool) (applied, error) {
+			v, change, err := s.Features.ApplyView(ctx, request(p, name, dry), spec)
+			return applied{Result: string(change), Version: int64(v.Version)}, err
+		})},
+		"FeatureService": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.BundleSpec, dry bool) (applied, error) {
+			b, change, err := s.Features.ApplyBundle(ctx, request(p, name, dry), spec)
+			return applied{Result: string(change), Version: int64(b.Version)}, err
+		})},
+	}
+}
+
+// named is a page of a list that goes on after a name.
+func named[T any](p page, list func(after string, limit int) ([]T, error), name func(T) string) (*body[items[T]], error) {
+	size := p.Size
+	if size == 0 {
+		size = 100
+	}
+	all, err := list(p.Token, size+1)
+	next := ""
+	if len(all) > size {
+		all = all[:size]
+		next = name(all[size-1])
+	}
+	return listed(all, next, err)
+}
+
+type inPage struct {
+	inProject
+	page
+}
+
+func (s *Server) listEntities(ctx context.Context, in *inPage) (*body[items[feature.Entity]], error) {
+	return named(in.page, func(after string, limit int) ([]feature.Entity, error) {
+		return s.Features.Entities(ctx, project.Name(in.Project), after, limit)
+	}, func(e feature.Entity) string { return e.Name })
+}
+
+func (s *Server) listViews(ctx context.Context, in *inPage) (*body[items[feature.View]], error) {
+	return named(in.page, func(after string, limit int) ([]feature.View, error) {
+		return s.Features.Views(ctx, project.Name(in.Project), after, limit)
+	}, func(v feature.View) string { return v.Name })
+}
+
+func (s *Server) listBundles(ctx context.Context, in *inPage) (*body[items[feature.Bundle]], error) {
+	return named(in.page, func(after string, limit int) ([]feature.Bundle, error) {
+		return s.Features.Bundles(ctx, project.Name(in.Project), after, limit)
+	}, func(b feature.Bundle) string { return b.Name })
+}
+
+func (s *Server) oneEntity(ctx context.Context, in *inRef) (*body[feature.Entity], error) {
+	return one(s.Features.Entity(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) oneView(ctx context.Context, in *inRef) (*body[feature.View], error) {
+	return one(s.Features.View(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) oneBundle(ctx context.Context, in *inRef) (*body[feature.Bundle], error) {
+	return one(s.Features.Bundle(ctx, project.Name(in.Project), in.Ref))
+}
+
+// materialise starts bringing values and, with wait, answers when that ended.
+func (s *Server) materialise(ctx context.Context, in *struct {
+	inRef
+	Body struct {
+		From  string `json:"from,omitempty" doc:"Event time from which, RFC 3339; empty: from the beginning"`
+		Until string `json:"until,omitempty" doc:"Event time up to which, RFC 3339; empty: now"`
+		Wait  string `json:"wait,omitempty" doc:"Answer when it has ended or after this time, such as 30s; at most 1m"`
+	}
+},
+) (*body[feature.Run], error) {
+	r := feature.MaterialiseRequest{Project: project.Name(in.Project), View: in.Ref}
+	var err error
+	if r.From, err = instant("from", in.Body.From); err != nil {
+		return nil, err
+	}
+	if r.Until, err = instant("until", in.Body.Until); err != nil {
+		return nil, err
+	}
+	run, err := s.Features.Materialise(ctx, r)
+	if err != nil || in.Body.Wait == "" {
+		return one(run, err)
+	}
+	d, err := time.ParseDuration(in.Body.Wait)
+	if err != nil || d < 0 {
+		return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 30s", in.Body.Wait)
+	}
+	waiting, cancel := context.WithTimeout(ctx, min(d, maxWait))
+	defer cancel()
+	ended, err := s.Features.WaitRun(waiting, r.Project, run.ID)
+	if err != nil && waiting.Err() != nil {
+		return one(s.Features.Run(ctx, r.Project, run.ID))
+	}
+	return one(ended, err)
+}
+
+func (s *Server) online(ctx context.Context, in *struct {
+	inProject
+	Body struct {
+		feature.Selection
+		Entities []map[string]any `json:"entities" maxItems:"10000" doc:"A row for each entity: join key and value"`
+		AsOf     string           `json:"as_of,omitempty" doc:"Replay what the answer was then, RFC 3339; needs feature.history"`
+	}
+},
+) (*body[feature.OnlineAnswer], error) {
+	asOf, err := instant("as_of", in.Body.AsOf)
+	if err != nil {
+		return nil, err
+	}
+	return one(s.Features.Online(ctx, feature.OnlineRequest{
+		Project: project.Name(in.Project), Selection: in.Body.Selection, Entities: in.Body.Entities, AsOf: asOf,
+	}))
+}
+
+// makeTrainingSet answers with the dataset version that was made.
+func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
+	inProject
+	Body struct {
+		feature.Selection
+		Name        string            `json:"name" maxLength:"63" doc:"Dataset that keeps it"`
+		Description string            `json:"description,omitempty"`
+		Spine       string            `json:"spine" doc:"SQL of the rows: entity keys, a timestamp, labels and whatever else should be kept"`
+		Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in spine; tables are datasets of the same name when left out"`
+		Timestamp   string            `json:"timestamp" doc:"The spine's timestamp column"`
+		Labels      []string          `json:"labels,omitempty" doc:"The spine's label columns"`
+	}
+},
+) (*body[dataset.Version], error) {
+	b := in.Body
+	p := project.Name(in.Project)
+	set, err := s.Features.MakeTrainingSet(ctx, feature.TrainingSetRequest{
+		Project: p, Name: b.Name, Description: b.Description, Spine: feature.Source{SQL: b.Spine, Inputs: b.Inputs},
+		Timestamp: b.Timestamp, Labels: b.Labels, Selection: b.Selection,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ref, err := dataset.ParseRef(set.Dataset)
+	if err != nil {
+		return nil, err
+	}
+	return one(s.Datasets.Version(ctx, p, ref))
+}
+
+func (s *Server) oneTrainingSet(ctx context.Context, in *inRef) (*body[feature.TrainingSet], error) {
+	return one(s.Features.TrainingSet(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) verifyTrainingSet(ctx context.Context, in *struct {
+	inRef
+	Body struct {
+		View   string `json:"view,omitempty" doc:"Only this view; empty: all that the set was joined from"`
+		Sample int    `json:"sample,omitempty" minimum:"0" maximum:"100000" doc:"Rows compared; 0 is 1000"`
+		Seed   uint64 `json:"seed,omitempty" doc:"Of the choice of rows"`
+	}
+},
+) (*body[feature.Report], error) {
+	return one(s.Features.Verify(ctx, feature.VerifyRequest{
+		Project: project.Name(in.Project), TrainingSet: in.Ref, View: in.Body.View, Sample: in.Body.Sample, Seed: in.Body.Seed,
+	}))
+}

@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+)
+
+func plain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // the client went away: nobody to tell
+}
+
+func (s *Server) openAPI(w http.ResponseWriter, r *http.Request) {
+	b, err := s.OpenAPI()
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b)
+}
+
+// OpenAPI is the API's description, OpenAPI 3.1 in JSON.
+func (s *Server) OpenAPI() ([]byte, error) { return s.api.OpenAPI().MarshalJSON() }
+
+func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
+	s.fail(w, r, fault.New(fault.NotFound, "there is nothing at %.200s", r.URL.Path).WithHint("GET /api/openapi.json lists what there is."))
+}
+
+func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[identity.Principal], error) {
+	return one(identity.From(ctx), nil)
+}
+
+func (s *Server) listProjects(ctx context.Context, in *struct{ page }) (*body[items[project.Project]], error) {
+	return listed(s.Projects.List(ctx, in.Size, in.Token))
+}
+
+func (s *Server) oneProject(ctx context.Context, in *inProject) (*body[project.Project], error) {
+	return one(s.Projects.One(ctx, project.Name(in.Project)))
+}
+
+func (s *Server) deleteProject(ctx context.Context, in *inProject) (*none, error) {
+	return &none{}, s.Projects.Delete(ctx, project.Name(in.Project))
+}
+
+func (s *Server) listMembers(ctx context.Context, in *struct {
+	inProject
+	page
+},
+) (*body[items[project.Grant]], error) {
+	return listed(s.Projects.Members(ctx, project.Name(in.Project), in.Token))
+}
+
+func (s *Server) revokeMember(ctx context.Context, in *struct {
+	inProject
+	Name string `path:"name" maxLength:"200" doc:"Name of the grant"`
+},
+) (*none, error) {
+	return &none{}, s.Projects.Revoke(ctx, project.Name(in.Project), in.Name)
+}
+
+func (s *Server) listTokens(ctx context.Context, in *struct {
+	page
+	Project string `query:"project" maxLength:"63" doc:"Tokens bound to this project; empty: your own"`
+},
+) (*body[items[account.Token]], error) {
+	return listed(s.Accounts.Tokens(ctx, account.Filter{Project: project.Name(in.Project), Own: in.Project == "", PageSize: in.Size, PageToken: in.Token}))
+}
+
+// tokenRequest makes a service account with a role when it has a name and no
+// owner, and a token for it: what a program needs, in one call.
+type tokenRequest struct {
+	Project   string   `json:"project,omitempty" maxLength:"63" doc:"Bind the token to one project"`
+	Name      string   `json:"name,omitempty" maxLength:"63" doc:"Service account to make the token for; made when it does not exist; empty: a token of your own"`
+	Role      string   `json:"role,omitempty" doc:"Role that the service account gets in the project"`
+	Scopes    []string `json:"scopes,omitempty" maxItems:"64" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
+	ExpiresIn string   `json:"expires_in,omitempty" doc:"Lifetime, such as 2160h; default 90 days"`
+}
+
+type tokenAnswer struct {
+	account.Token
+	Secret string `json:"secret" doc:"Shown once"`
+}
+
+func (s *Server) createToken(ctx context.Context, in *struct{ Body tokenRequest }) (*body[tokenAnswer], error) {
+	r := in.Body
+	spec := account.TokenSpec{Label: r.Name, Project: project.Name(r.Project), Scopes: r.Scopes}
+	if r.ExpiresIn != "" {
+		ttl, err := time.ParseDuration(r.ExpiresIn)
+		if err != nil || ttl <= 0 {
+			return nil, fault.New(fault.Invalid, "expires_in: %q is not a duration such as 720h", r.ExpiresIn)
+		}
+		spec.TTL = ttl
+	}
+	if r.Name != "" {
+		if r.Project == "" {
+			return nil, fault.New(fault.Invalid, "a service account belongs to a project").WithHint("Name the project.")
+		}
+		_, err := s.Accounts.CreateService(ctx, spec.Project, r.Name)
+		if err != nil && !fault.Is(err, fault.Conflict) {
+			return nil, err
+		}
+		spec.For = "service/" + r.Name
+		if r.Role != "" {
+			_, _, err = s.Projects.Grant(ctx, tenancy.GrantRequest{
+				Project: spec.Project, Spec: project.GrantSpec{Principal: spec.For, Role: project.Role(r.Role)},
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	token, secret, err := s.Accounts.CreateToken(ctx, spec)
+	return one(tokenAnswer{Token: token, Secret: secret}, err)
+}
+
+func (s *Server) revokeToken(ctx context.Context, in *struct {
+	ID string `path:"id" maxLength:"64"`
+},
+) (*none, error) {
+	return &none{}, s.Accounts.RevokeToken(ctx, in.ID)
+}
+
+// zone adds the name that tables show to a place.
+type zone struct {
+	Name string `json:"name"`
+	residency.Place
+}
+
+func (s *Server) listZones(ctx context.Context, _ *struct{}) (*body[items[zone]], error) {
+	places, err := s.Zones.Zones(ctx)
+	zones := make([]zone, len(places))
+	for i, p := range places {
+		zones[i] = zone{Name: string(p.Zone), Place: p}
+	}
+	return listed(zones, "", err)
+}

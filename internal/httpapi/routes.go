@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"path"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// Options is what New needs beside the domains.
+type Options struct {
+	Config
+	Auth     Authenticator
+	Authz    policy.Authorizer
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+	Ready    func() error // nil when the server can work
+	Console  http.Handler // the console's static files
+}
+
+// New makes the edge: this function is the whole API.
+func New(o Options, d Domains) *Server {
+	if o.MaxBody == 0 {
+		o.MaxBody = 4 << 20
+	}
+	if o.Upload == 0 {
+		o.Upload = 64 << 30
+	}
+	useProblems()
+	mux := http.NewServeMux()
+	config := huma.DefaultConfig("Falaj", o.Version)
+	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
+	config.CreateHooks = nil // no $schema links in answers
+	config.Info.Description = "The API of Falaj. Foreign clients (MLflow, Open Inference Protocol) have their own paths."
+	config.Components.Schemas = schemas()
+	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
+	s := &Server{
+		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
+		metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config),
+	}
+
+	// Open to everybody.
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := o.Ready(); err != nil {
+			plain(w, http.StatusServiceUnavailable, err.Error()+"\n")
+			return
+		}
+		plain(w, http.StatusOK, "ready\n")
+	})
+	mux.Handle("GET /{$}", o.Console)
+	mux.Handle("GET /console/", o.Console)
+
+	// The installation.
+	s.raw("GET", "/metrics", "system.read", "Prometheus metrics", "", "text/plain", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP)
+	s.raw("GET", "/api/openapi.json", "", "This document", "", "application/json", s.openAPI)
+	s.raw("POST", "/api/v1/apply", "", "Apply manifests; each object's permission is asked", "application/yaml", "application/json", s.apply)
+	route(s, "GET", "/api/v1/whoami", "", "Who the token says you are", s.whoami)
+	route(s, "GET", "/api/v1/projects", "", "List the projects you may read", s.listProjects)
+	route(s, "GET", "/api/v1/tokens", "", "List tokens: your own, or a project's", s.listTokens)
+	route(s, "POST", "/api/v1/tokens", "", "Make a token; its secret is shown once", s.createToken)
+	route(s, "DELETE", "/api/v1/tokens/{id}", "", "Revoke a token", s.revokeToken)
+	route(s, "GET", "/api/v1/zones", "zone.read", "List zones", s.listZones)
+	route(s, "GET", "/api/v1/pools", "pool.read", "List pools and their use", s.listPools)
+	route(s, "GET", "/api/v1/pools/{name}", "pool.read", "A pool", s.onePool)
+	route(s, "GET", "/api/v1/audit", "", "List audited acts, newest first", s.listAudit)
+	s.raw("GET", "/api/v1/audit/export", "audit.export", "The audit log with its proofs", "", "application/x-ndjson", s.exportAudit)
+
+	// A project.
+	const p = "/api/v1/projects/{project}"
+	route(s, "GET", p, "project.read", "A project", s.oneProject)
+	route(s, "DELETE", p, "project.delete", "Delete an empty project", s.deleteProject)
+	route(s, "GET", p+"/members", "member.read", "List who has which role", s.listMembers)
+	route(s, "DELETE", p+"/members/{name}", "member.revoke", "Take a role away", s.revokeMember)
+
+	route(s, "GET", p+"/datasets", "dataset.read", "List datasets", s.listDatasets)
+	route(s, "GET", p+"/datasets/{name}", "dataset.read", "A dataset", s.oneDataset)
+	route(s, "DELETE", p+"/datasets/{name}", "dataset.delete", "Delete a dataset", s.deleteDataset)
+	route(s, "GET", p+"/datasets/{name}/versions", "dataset.read", "List a dataset's versions, newest first", s.listVersions)
+	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", "application/octet-stream", "application/json", s.importVersion)
+	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "The first rows of a version", s.preview)
+	route(s, "GET", p+"/datasets/{ref}/lineage", "dataset.read", "What a version was made from", s.datasetLineage)
+	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
+
+	s.featureRoutes(p)
+	s.trainingRoutes(p)
+	s.registryRoutes(p)
+
+	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments)
+	route(s, "GET", p+"/deployments/{name}", "deployment.read", "A deployment", s.oneDeployment)
+	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "End a deployment", s.deleteDeployment)
+
+	// Other people's protocols.
+	s.foreign(mux)
+	inference := &oip.API{
+		Serving: d.Serving, Version: o.Version, Project: projectOf, Status: StatusOf,
+		Failed: func(r *http.Request, err error) { s.logInternal(r.Context(), r.URL.Path, err) },
+	}
+	inference.Register(func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, h) })
+
+	// Whatever is left: known callers learn that there is nothing.
+	mux.HandleFunc("/", s.nothing)
+	s.handler = s.guard(mux)
+	return s
+}
+
+// schemas names the types in the API's description by package and type
+// ("dataset.Version"), and says how amounts are written.
+func schemas() huma.Registry {
+	r := huma.NewMapRegistry("#/components/schemas/", func(t reflect.Type, hint string) string {
+		name := huma.DefaultSchemaNamer(t, hint)
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+			t = t.Elem()
+		}
+		if pkg := path.Base(t.PkgPath()); t.Name() != "" && pkg != "httpapi" && pkg != "." {
+			return pkg + "." + name
+		}
+		return name
+	})
+	text := reflect.TypeFor[string]()
+	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes](), reflect.TypeFor[compute.Duration]()} {
+		r.RegisterTypeAlias(t, text)
+	}
+	return r
+}

@@ -1,0 +1,38 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/serving"
+)
+
+type inDeployment struct {
+	inProject
+	Name string `path:"name" maxLength:"63" doc:"Deployment"`
+}
+
+func (s *Server) listDeployments(ctx context.Context, in *struct {
+	inProject
+	page
+},
+) (*body[items[serving.Deployment]], error) {
+	size := in.Size
+	if size == 0 {
+		size = 100
+	}
+	all, err := s.Serving.List(ctx, in.Project, in.Token, size+1)
+	next := ""
+	if len(all) > size {
+		all = all[:size]
+		next = all[size-1].Name
+	}
+	return listed(all, next, err)
+}
+
+func (s *Server) oneDeployment(ctx context.Context, in *inDeployment) (*body[serving.Deployment], error) {
+	return one(s.Serving.One(ctx, in.Project, in.Name))
+}
+
+func (s *Server) deleteDeployment(ctx context.Context, in *inDeployment) (*none, error) {
+	return &none{}, s.Serving.Delete(ctx, in.Project, in.Name)
+}

@@ -1,0 +1,204 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+// maxWait is how long a request may be held for a job to end.
+const maxWait = time.Minute
+
+func (s *Server) trainingRoutes(p string) {
+	route(s, "GET", p+"/environments", "environment.read", "List environments", s.listEnvironments)
+	route(s, "GET", p+"/environments/{name}", "environment.read", "An environment; with wait, when it is built or cannot be", s.oneEnvironment)
+	s.raw("GET", p+"/environments/{name}/logs", "environment.read", "An environment's build log", "", "text/plain", s.environmentLogs)
+
+	route(s, "GET", p+"/jobs", "job.read", "List jobs, newest first", s.listJobs)
+	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)
+	route(s, "GET", p+"/jobs/{job}", "job.read", "A job; with wait, when it has ended", s.oneJob)
+	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
+	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Why a job is where it is, in words", s.whyJob)
+	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "A job's output", "", "text/plain", s.jobLogs)
+	s.raw("POST", p+"/sources", "job.submit", "Upload a source archive (tar.gz) for jobs", "application/gzip", "application/json", s.uploadSource)
+}
+
+func (s *Server) trainingKinds() map[string]applier {
+	return map[string]applier{
+		"Environment": {gate: "environment.apply", apply: decoded(func(ctx context.Context, p, name string, spec environment.Spec, dry bool) (applied, error) {
+			if dry {
+				return applied{Result: "valid"}, spec.Validate()
+			}
+			e, change, err := s.Environments.Apply(ctx, project.Name(p), name, spec)
+			return applied{Result: string(change), ID: string(e.ID)}, err
+		})},
+		"Job": {gate: "job.submit", apply: decoded(func(ctx context.Context, p, name string, spec training.Spec, dry bool) (applied, error) {
+			if dry {
+				return applied{Result: "valid"}, spec.Validate()
+			}
+			j, change, err := s.Training.Apply(ctx, project.Name(p), name, spec)
+			return applied{Result: string(change), ID: string(j.ID)}, err
+		})},
+	}
+}
+
+type inJob struct {
+	inProject
+	Job string `path:"job" maxLength:"64" doc:"Job"`
+}
+
+func (s *Server) listJobs(ctx context.Context, in *struct {
+	inProject
+	page
+	State string `query:"state" doc:"Only jobs in this state"`
+	Name  string `query:"name" maxLength:"63" doc:"Only jobs of this name"`
+},
+) (*body[items[training.Job]], error) {
+	jobs, next, err := s.Training.List(ctx, project.Name(in.Project), training.Filter{
+		State: training.State(in.State), Name: in.Name, Limit: in.Size, Before: training.JobID(in.Token),
+	})
+	return listed(jobs, string(next), err)
+}
+
+func (s *Server) submitJob(ctx context.Context, in *struct {
+	inProject
+	Body struct {
+		Name string        `json:"name" doc:"What people call it"`
+		Spec training.Spec `json:"spec"`
+	}
+},
+) (*body[training.Job], error) {
+	return one(s.Training.Submit(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec))
+}
+
+func (s *Server) oneJob(ctx context.Context, in *struct {
+	inJob
+	Wait string `query:"wait" doc:"Answer when the job has ended or after this time, such as 30s; at most 1m"`
+	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the attempts and why"`
+},
+) (*body[any], error) {
+	p, id := project.Name(in.Project), training.JobID(in.Job)
+	if in.Wait != "" {
+		d, err := time.ParseDuration(in.Wait)
+		if err != nil || d < 0 {
+			return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 30s", in.Wait)
+		}
+		if _, err := s.Training.Wait(ctx, p, id, min(d, maxWait)); err != nil {
+			return nil, err
+		}
+	}
+	if in.View == "full" {
+		d, err := s.Training.Describe(ctx, p, id)
+		return one[any](d, err)
+	}
+	j, err := s.Training.One(ctx, p, id)
+	return one[any](j, err)
+}
+
+func (s *Server) cancelJob(ctx context.Context, in *inJob) (*body[training.Job], error) {
+	return one(s.Training.Cancel(ctx, project.Name(in.Project), training.JobID(in.Job)))
+}
+
+type reasons struct {
+	Reasons []string `json:"reasons"`
+}
+
+func (s *Server) whyJob(ctx context.Context, in *inJob) (*body[reasons], error) {
+	why, err := s.Training.Why(ctx, project.Name(in.Project), training.JobID(in.Job))
+	return one(reasons{why}, err)
+}
+
+func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	offset, err := number(q.Get("offset"))
+	attempt, err2 := number(q.Get("attempt"))
+	if err != nil || err2 != nil {
+		s.fail(w, r, fault.New(fault.Invalid, "offset and attempt are whole numbers from 0"))
+		return
+	}
+	logs, err := s.Training.Logs(r.Context(), project.Name(r.PathValue("project")), training.JobID(r.PathValue("job")), int(attempt), offset, q.Get("follow") == "true")
+	s.stream(w, r, logs, err)
+}
+
+func number(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 62)
+	return int64(n), err //nolint:gosec // 62 bits fit
+}
+
+// stream copies text as it comes, without a time-out on writing.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, from io.ReadCloser, err error) {
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer func() { _ = from.Close() }()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	control := http.NewResponseController(w)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return
+			}
+			_ = control.Flush()
+		}
+		if err != nil {
+			return // the end, or the caller went away
+		}
+	}
+}
+
+func (s *Server) uploadSource(w http.ResponseWriter, r *http.Request) {
+	src, err := s.Training.UploadSource(r.Context(), project.Name(r.PathValue("project")), r.Body)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	answer(w, http.StatusCreated, src)
+}
+
+func (s *Server) listEnvironments(ctx context.Context, in *struct {
+	inProject
+	page
+},
+) (*body[items[environment.Environment]], error) {
+	return listed(s.Environments.List(ctx, project.Name(in.Project), in.Token, in.Size))
+}
+
+func (s *Server) oneEnvironment(ctx context.Context, in *struct {
+	inProject
+	Name string `path:"name" maxLength:"63" doc:"Environment"`
+	Wait string `query:"wait" doc:"Answer when it is built or cannot be, or after this time, such as 30s; at most 1m"`
+},
+) (*body[environment.Environment], error) {
+	p := project.Name(in.Project)
+	if in.Wait != "" {
+		d, err := time.ParseDuration(in.Wait)
+		if err != nil || d < 0 {
+			return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 30s", in.Wait)
+		}
+		waiting, cancel := context.WithTimeout(ctx, min(d, maxWait))
+		defer cancel()
+		if err := s.Environments.Await(waiting, p, in.Name); err != nil && waiting.Err() == nil && !fault.Is(err, fault.Invalid) {
+			return nil, err
+		}
+	}
+	return one(s.Environments.One(ctx, p, in.Name))
+}
+
+func (s *Server) environmentLogs(w http.ResponseWriter, r *http.Request) {
+	logs, err := s.Environments.Logs(r.Context(), project.Name(r.PathValue("project")), r.PathValue("name"))
+	s.stream(w, r, logs, err)
+}
