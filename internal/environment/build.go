@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -18,7 +20,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
-	"golang.org/x/sys/unix"
 )
 
 // Step is one workload of a build.
@@ -92,6 +93,13 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			return engine.Spec{}, fault.Wrap(err, "making the staging directory")
 		}
 	}
+	// What a build script left in work must not lead us elsewhere: a Root
+	// refuses names and links that leave it.
+	root, err := os.OpenRoot(work)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	defer root.Close()
 	env := map[string]string{
 		"HOME": work, "TMPDIR": filepath.Join(work, "tmp"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8",
 		"UV_CACHE_DIR": cache, "UV_LINK_MODE": "copy", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1",
@@ -99,7 +107,11 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 	}
 	if ca := s.bundle(); ca != "" {
 		copied := filepath.Join(work, "ca.pem")
-		if err := copyFile(ca, copied); err != nil {
+		b, err := os.ReadFile(ca)
+		if err == nil {
+			err = root.WriteFile("ca.pem", b, 0o600)
+		}
+		if err != nil {
 			return engine.Spec{}, fault.Wrap(err, "copying the CA bundle %s", ca)
 		}
 		env["SSL_CERT_FILE"], env["REQUESTS_CA_BUNDLE"] = copied, copied
@@ -118,7 +130,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			return spec, err
 		}
 		in := filepath.Join(work, "requirements.in")
-		if err := os.WriteFile(in, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		if err := root.WriteFile("requirements.in", []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 			return spec, err
 		}
 		spec.Command = append([]string{
@@ -129,7 +141,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		spec.Network = engine.Network{}
 		spec.Command = []string{uv, "venv", "--offline", "--relocatable", "--allow-existing", "--no-project", "--python", e.Interpreter.Path, venv}
 	case stepInstall:
-		if err := os.WriteFile(filepath.Join(work, "lock.txt"), []byte(e.Lock), 0o600); err != nil {
+		if err := root.WriteFile("lock.txt", []byte(e.Lock), 0o600); err != nil {
 			return spec, err
 		}
 		spec.Command = append([]string{
@@ -208,7 +220,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 
 // locked takes the lock; what was built before is ready at once.
 func (s *Service) locked(ctx context.Context, e Environment) error {
-	lock, err := readLimited(filepath.Join(s.staging(e.ID), "work", "lock.txt"), maxLock)
+	lock, err := readLock(filepath.Join(s.staging(e.ID), "work"))
 	if err != nil {
 		return s.fail(ctx, e, "the lock cannot be read: "+err.Error(), "")
 	}
@@ -356,15 +368,20 @@ func (s *Service) keepLog(ctx context.Context, w compute.WorkloadID, e ID, step 
 // seal makes a tree read-only and syncs its file system, so that a rename makes
 // it appear whole. Links may lead to the interpreter; they are left as they are.
 func seal(dir string) error {
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.Type()&fs.ModeSymlink != 0 || path == dir {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type()&fs.ModeSymlink != 0 || path == "." {
 			return err
 		}
 		info, err := e.Info()
 		if err != nil {
 			return err
 		}
-		return os.Chmod(path, info.Mode().Perm()&^0o222|0o400)
+		return root.Chmod(path, info.Mode().Perm()&^0o222|0o400)
 	})
 	if err != nil {
 		return err
@@ -398,23 +415,25 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-func copyFile(from, to string) error {
-	b, err := os.ReadFile(from)
+// readLock reads the lock file that uv wrote, and nothing that a build script
+// put in its place.
+func readLock(work string) (string, error) {
+	root, err := os.OpenRoot(work)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return os.WriteFile(to, b, 0o600)
-}
-
-func readLimited(path string, limit int64) (string, error) {
-	f, err := os.Open(path)
+	defer root.Close()
+	f, err := root.Open("lock.txt")
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		err = fault.New(fault.TooLarge, "it has more than %d bytes", limit)
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", errors.Join(err, fault.New(fault.Invalid, "it is not a plain file"))
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxLock+1))
+	if err == nil && len(b) > maxLock {
+		err = fault.New(fault.TooLarge, "it has more than %d bytes", maxLock)
 	}
 	return string(b), err
 }

@@ -90,7 +90,7 @@ func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s
 
 // Spec is the manifest of kind Environment.
 type Spec struct {
-	Python           string   `json:"python,omitempty" doc:"Python version, such as 3.11; default the newest on the machine"`
+	Python           string   `json:"python,omitempty" doc:"Python version, such as 3.11; default the machine's python3"`
 	Requirements     []string `json:"requirements,omitempty" doc:"Requirements, such as scikit-learn>=1.5"`
 	RequirementsText string   `json:"requirements_text,omitempty" doc:"The text of a requirements file, instead of the list"`
 	// AllowSource lets source distributions be built, which runs their code in
@@ -135,7 +135,7 @@ type Environment struct {
 	Platform  string       `json:"platform"`
 	Digest    Digest       `json:"digest,omitempty"` // once locked
 	Packages  int          `json:"packages"`
-	SBOM      []Package    `json:"sbom,omitempty"` // of One, not of List
+	SBOM      []Package    `json:"sbom,omitempty"`   // of One, not of List
 	Reason    string       `json:"reason,omitempty"` // why it failed
 	Hint      string       `json:"hint,omitempty"`
 	CreatedAt time.Time    `json:"created_at"`

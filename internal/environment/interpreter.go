@@ -71,14 +71,15 @@ print(json.dumps({"path":os.path.realpath(getattr(sys,"_base_executable",None) o
 "platform":sys.implementation.name+"-"+sysconfig.get_platform()}))`
 
 // Interpreters finds the Pythons of at least 3.10: those given, those in the
-// directories (PATH), and other versions installed beside one that was found.
-// What does not answer within ten seconds is left out.
+// directories (PATH) with python3 itself first, then other versions installed
+// beside one that was found. What does not answer within ten seconds is left out.
 func Interpreters(ctx context.Context, given, dirs []string) []Interpreter {
 	candidates := slices.Clone(given)
 	for _, dir := range dirs {
-		found, _ := filepath.Glob(filepath.Join(dir, "python3*")) // the pattern is right
+		candidates = append(candidates, filepath.Join(dir, "python3"))
+		found, _ := filepath.Glob(filepath.Join(dir, "python3.*")) // the pattern is right
 		for _, path := range found {
-			if name := filepath.Base(path); name == "python3" || pythonRE.MatchString(strings.TrimPrefix(name, "python")) {
+			if pythonRE.MatchString(strings.TrimPrefix(filepath.Base(path), "python")) {
 				candidates = append(candidates, path)
 			}
 		}
@@ -105,7 +106,6 @@ func Interpreters(ctx context.Context, given, dirs []string) []Interpreter {
 			all = append(all, in)
 		}
 	}
-	slices.SortFunc(all, newer)
 	return all
 }
 

@@ -83,8 +83,8 @@ func checkRequirement(line string) error {
 // "name==version \" followed by indented "--hash=sha256:…" lines.
 func parseLock(text string) ([]Package, error) {
 	packages := []Package{}
-	bad := func(line string) ([]Package, error) {
-		return nil, fault.New(fault.Internal, "the lock has an unreadable line %.80q", line)
+	bad := func(line string) error {
+		return fault.New(fault.Internal, "the lock has an unreadable line %.80q", line)
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(strings.TrimSpace(line), "\\")
@@ -93,14 +93,14 @@ func parseLock(text string) ([]Package, error) {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case strings.HasPrefix(line, "--hash="):
 			if len(packages) == 0 || !hashRE.MatchString(line) {
-				return bad(line)
+				return nil, bad(line)
 			}
 			last := &packages[len(packages)-1]
 			last.Hashes = append(last.Hashes, strings.TrimPrefix(line, "--hash="))
 		default:
 			m := lockedRE.FindStringSubmatch(line)
 			if m == nil {
-				return bad(line)
+				return nil, bad(line)
 			}
 			packages = append(packages, Package{Name: m[1], Version: m[2]})
 		}

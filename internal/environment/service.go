@@ -171,17 +171,26 @@ func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec S
 	return e, change, fault.Wrap(err, "applying environment %s", name)
 }
 
-// interpreter finds a Python of a version, the newest where several match.
+// interpreter finds a Python of a version: without one the machine's python3,
+// else the newest that matches.
 func (s *Service) interpreter(ctx context.Context, version string) (Interpreter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	find := func() (Interpreter, bool) {
-		i := slices.IndexFunc(s.interpreters, func(in Interpreter) bool { return in.matches(version) })
-		if i < 0 {
+		var matching []Interpreter
+		for _, in := range s.interpreters {
+			if in.matches(version) {
+				matching = append(matching, in)
+			}
+		}
+		if len(matching) == 0 {
 			return Interpreter{}, false
 		}
-		_, err := os.Stat(s.interpreters[i].Path)
-		return s.interpreters[i], err == nil
+		if version != "" {
+			slices.SortFunc(matching, newer)
+		}
+		_, err := os.Stat(matching[0].Path)
+		return matching[0], err == nil
 	}
 	if in, ok := find(); ok {
 		return in, nil
@@ -343,8 +352,8 @@ func (s *Service) Check(u Usable, p compute.Pool) error {
 		return fault.New(fault.Invalid, "environment %s is built on this machine, and pool %s (engine %s) does not see its files", u.Name, p.Name, p.Engine).
 			WithHint("Choose a pool on engine %s.", s.cfg.Engine)
 	}
-	real, err := filepath.EvalSymlinks(u.Python)
-	if err != nil || !program(real) {
+	python, err := filepath.EvalSymlinks(u.Python)
+	if err != nil || !program(python) {
 		return fault.New(fault.Invalid, "the Python of environment %s is no longer on this machine", u.Name).
 			WithHint("Install it again, or apply the environment again with another version.")
 	}

@@ -152,8 +152,7 @@ func classify(w compute.Workload, saved bool) end {
 		e.hint = "Raise timeout, or leave with exit code 75 after a checkpoint to go on later."
 	case st.Reason == engine.NotStarted:
 		e.class = Unprepared
-		switch fault.ParseKind(w.Failure) {
-		case fault.Unavailable, fault.Timeout, fault.Exhausted:
+		if k := fault.ParseKind(w.Failure); k == fault.Unavailable || k == fault.Timeout || k == fault.Exhausted {
 			e.class = Elsewhere
 		}
 	default:

@@ -135,8 +135,11 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 
 	// 4. What to run.
 	mounts := []engine.Mount{
-		{Path: d.work, Writable: true}, {Path: d.data}, {Path: d.output, Writable: true},
-		{Path: d.scratch, Writable: true}, {Path: d.checkpoints, Writable: true},
+		{Path: d.work, Writable: true},
+		{Path: d.data},
+		{Path: d.output, Writable: true},
+		{Path: d.scratch, Writable: true},
+		{Path: d.checkpoints, Writable: true},
 	}
 	return engine.Spec{
 		Command: command, Env: variables(j, a, d, env, run, token), Dir: d.work,
@@ -207,7 +210,7 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) er
 			return fault.Wrap(err, "exporting %s", in.Ref)
 		}
 	}
-	return os.WriteFile(d.prepared, boot, 0o600)
+	return os.WriteFile(d.prepared, boot, 0o600) //nolint:gosec // G703: the path is ours, the content the kernel's
 }
 
 // scriptName is the inline script in the working directory.

@@ -2,6 +2,7 @@ package training_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -40,7 +41,7 @@ func TestAJobFromDataToModel(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(p.Spec.Env["FALAJ_DATA_TRAIN"], "part-0.parquet")); err != nil || string(b) != "rows of dataset flights@1" {
 			return enginetest.Exit{Code: 9}
 		}
-		io.WriteString(p.Log, "learning\n")
+		fmt.Fprintln(p.Log, "learning")
 		write(filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "plots", "roc.txt"), "a plot")
 		write(filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "model", "model.onnx"), "a model")
 		return enginetest.Exit{}
@@ -119,6 +120,7 @@ func TestAJobFromDataToModel(t *testing.T) {
 
 // TestEndsAndRepetitions has programs end in every way.
 func TestEndsAndRepetitions(t *testing.T) {
+	t.Parallel()
 	checkpoint := func(name string) func(p *enginetest.Process) {
 		return func(p *enginetest.Process) {
 			write(filepath.Join(p.Spec.Env["FALAJ_CHECKPOINT_DIR"], name, "x"), p.Spec.ID)
@@ -202,19 +204,20 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	w.started(t)
 	why, err := w.Why(ctx, nyc, queued.ID)
 	if want := "2 cpu wanted, 0 free on home; next to finish: " + string(running.ID); err != nil || len(why) != 1 || !strings.HasPrefix(why[0], want) {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	for _, id := range []training.JobID{queued.ID, running.ID} {
-		if _, err := w.Service.Cancel(ctx, nyc, id); err != nil {
+		if _, err := w.Cancel(ctx, nyc, id); err != nil {
 			t.Fatal(err)
 		}
 		j := w.ended(t, id)
 		if j.State != training.Cancelled || j.Reason != "cancelled by user alice (usr_alice)" {
 			t.Fatalf("%+v", j)
 		}
-		if _, err := w.Service.Cancel(ctx, nyc, id); err != nil {
+		if _, err := w.Cancel(ctx, nyc, id); err != nil {
 			t.Fatalf("cancelling again: %v", err)
 		}
 	}
@@ -224,7 +227,7 @@ func TestCancel(t *testing.T) {
 	done := w.submit(t, training.Spec{})
 	w.fake.Finish(w.started(t), enginetest.Exit{})
 	w.ended(t, done.ID)
-	if _, err := w.Service.Cancel(ctx, nyc, done.ID); !fault.Is(err, fault.Conflict) {
+	if _, err := w.Cancel(ctx, nyc, done.ID); !fault.Is(err, fault.Conflict) {
 		t.Fatalf("cancelling what succeeded: %v", err)
 	}
 }
@@ -333,7 +336,7 @@ func TestAJobWaitsForItsEnvironment(t *testing.T) {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	cancelled := w.submit(t, training.Spec{Environment: "py", Script: "y"})
-	if c, err := w.Service.Cancel(ctx, nyc, cancelled.ID); err != nil || c.State != training.Cancelled {
+	if c, err := w.Cancel(ctx, nyc, cancelled.ID); err != nil || c.State != training.Cancelled {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	w.envs.become(environment.Ready, nil)
@@ -478,7 +481,7 @@ func TestPermissions(t *testing.T) {
 	_, calls["why"] = w.Why(ctx, nyc, j.ID)
 	_, calls["describe"] = w.Describe(ctx, nyc, j.ID)
 	_, calls["wait"] = w.Wait(ctx, nyc, j.ID, time.Millisecond)
-	_, calls["cancel"] = w.Service.Cancel(ctx, nyc, j.ID)
+	_, calls["cancel"] = w.Cancel(ctx, nyc, j.ID)
 	_, calls["logs"] = w.Logs(ctx, nyc, j.ID, 0, 0, false)
 	_, calls["submit"] = w.Submit(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})
 	_, _, calls["apply"] = w.Apply(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})

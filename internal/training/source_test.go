@@ -33,6 +33,16 @@ func pack(headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
+func gzipped(text string) []byte {
+	var b bytes.Buffer
+	g := gzip.NewWriter(&b)
+	if _, err := g.Write([]byte(text)); err != nil {
+		panic(err)
+	}
+	g.Close()
+	return b.Bytes()
+}
+
 func TestUnpack(t *testing.T) {
 	good := pack(
 		tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755},
@@ -53,14 +63,8 @@ func TestUnpack(t *testing.T) {
 		t.Fatalf("%v, %v", info, err)
 	}
 	for name, archive := range map[string][]byte{
-		"not gzip": []byte("hello"),
-		"not tar": func() []byte {
-			var b bytes.Buffer
-			g := gzip.NewWriter(&b)
-			g.Write([]byte("hello"))
-			g.Close()
-			return b.Bytes()
-		}(),
+		"not gzip":  []byte("hello"),
+		"not tar":   gzipped("hello"),
 		"cut":       good[:len(good)/2],
 		"symlink":   pack(tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}),
 		"hard link": pack(tar.Header{Name: "a", Typeflag: tar.TypeLink, Linkname: "train.py"}),

@@ -312,18 +312,18 @@ func (w *world) start(t *testing.T) {
 	w.cfg.Compute = w.compute
 	w.Service = training.New(w.cfg)
 	w.compute.Own(compute.JobAttempt, w.Service)
-	if err := w.Service.Start(t.Context()); err != nil {
+	if err := w.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.compute.Start(t.Context())
-	t.Cleanup(w.Service.Stop)
+	t.Cleanup(w.Stop)
 	t.Cleanup(w.compute.Stop)
 }
 
 // stop is the end of a Falaj process; workloads go on.
 func (w *world) stop() {
 	w.compute.Stop()
-	w.Service.Stop()
+	w.Stop()
 }
 
 func alice(ctx context.Context) context.Context {

@@ -9,11 +9,12 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/uptrace/bun"
+
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/uptrace/bun"
 )
 
 //go:embed migrations/*.sql
