@@ -15,8 +15,8 @@ import (
 var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it runs.")
 
 // IsUnique reports whether err is a violation of a primary key or unique index,
-// on either database. The transaction of a statement that failed so goes on only
-// behind a Savepoint.
+// on either database. The transaction goes on only if the statement was in a
+// Savepoint.
 func IsUnique(err error) bool {
 	if lite, ok := errors.AsType[sqlite3.Error](err); ok {
 		return lite.ExtendedCode == sqlite3.ErrConstraintUnique || lite.ExtendedCode == sqlite3.ErrConstraintPrimaryKey

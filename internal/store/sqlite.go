@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -52,8 +53,8 @@ type turn struct {
 	lane  string
 	begin chan bun.Tx // writer → caller: run in this transaction; closed with err set: not at all
 	ran   chan verdict
-	ended chan struct{} // writer → caller: the group's outcome is in err
-	err   error
+	ended chan struct{} // writer → caller: the outcome is in err
+	err   error         // of the group, or of a closure that hid a statement's failure
 }
 
 type verdict uint8
@@ -312,6 +313,12 @@ func (s *sqliteDB) run(ctx context.Context, tx bun.Tx, t *turn) (verdict, error)
 		}
 	}
 	_, err := tx.Tx.ExecContext(ctx, `RELEASE turn`)
+	if v == keep && errors.Is(err, errAborted) {
+		t.err, v = err, undo
+		if _, err = tx.Tx.ExecContext(ctx, `ROLLBACK TO turn`); err == nil {
+			_, err = tx.Tx.ExecContext(ctx, `RELEASE turn`)
+		}
+	}
 	return v, err
 }
 
@@ -327,7 +334,9 @@ func (s *sqliteDB) refuse(t *turn, err error) {
 
 func finish(turns []*turn, err error) {
 	for _, t := range turns {
-		t.err = err
+		if err != nil {
+			t.err = err
+		}
 		close(t.ended)
 	}
 }
@@ -405,23 +414,30 @@ func (w *sqliteWriter) Connect(ctx context.Context) (driver.Conn, error) {
 // others of its group: a cancelled context does not interrupt a statement
 // (SQLite would undo the whole transaction), and after SQLite undid the
 // transaction by itself (disk full, I/O error) no statement runs outside it.
+//
+// After a statement failed, the others fail too until the savepoint before it is
+// rolled back. SQLite does not ask for that, but PostgreSQL does, and a closure
+// must not work on one of them only.
 type sqliteConn struct {
 	*sqlite3.SQLiteConn
-	inTx  bool
-	cause error // the last error of a statement in this transaction
+	inTx   bool
+	cause  error // of the loss of this transaction
+	failed error // of a statement that nothing has undone yet
 }
+
+var errAborted = errors.New("an earlier statement of this transaction failed")
 
 func (c *sqliteConn) BeginTx(_ context.Context, options driver.TxOptions) (driver.Tx, error) {
 	tx, err := c.SQLiteConn.BeginTx(context.Background(), options)
 	if err != nil {
 		return nil, err
 	}
-	c.inTx, c.cause = true, nil
+	c.inTx, c.cause, c.failed = true, nil, nil
 	return &sqliteTx{c: c, tx: tx}, nil
 }
 
 func (c *sqliteConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if err := c.lost(); err != nil {
+	if err := c.refuses(query); err != nil {
 		return nil, err
 	}
 	res, err := c.SQLiteConn.ExecContext(context.WithoutCancel(ctx), query, args)
@@ -430,16 +446,53 @@ func (c *sqliteConn) ExecContext(ctx context.Context, query string, args []drive
 }
 
 func (c *sqliteConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if err := c.lost(); err != nil {
+	if err := c.refuses(query); err != nil {
 		return nil, err
 	}
 	rows, err := c.SQLiteConn.QueryContext(context.WithoutCancel(ctx), query, args)
 	c.note(err)
+	if r, ok := rows.(*sqlite3.SQLiteRows); ok && err == nil {
+		return &sqliteRows{SQLiteRows: r, c: c}, nil
+	}
 	return rows, err
 }
 
+// sqliteRows notes the errors that a statement shows only when it is read.
+type sqliteRows struct {
+	*sqlite3.SQLiteRows
+	c *sqliteConn
+}
+
+func (r *sqliteRows) Next(dest []driver.Value) error {
+	err := r.SQLiteRows.Next(dest)
+	if !errors.Is(err, io.EOF) {
+		r.c.note(err)
+	}
+	return err
+}
+
+func (c *sqliteConn) refuses(query string) error {
+	if err := c.lost(); err != nil {
+		return err
+	}
+	if !c.inTx || c.failed == nil {
+		return nil
+	}
+	if strings.HasPrefix(query, "ROLLBACK TO") {
+		c.failed = nil
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errAborted, c.failed)
+}
+
 func (c *sqliteConn) note(err error) {
-	if err != nil && c.inTx && c.cause == nil && c.AutoCommit() {
+	if err == nil || !c.inTx {
+		return
+	}
+	if c.failed == nil {
+		c.failed = err
+	}
+	if c.cause == nil && c.AutoCommit() {
 		c.cause = err
 	}
 }

@@ -31,7 +31,8 @@
 // # What the caller owes
 //
 // Closures do no I/O but the transaction's, start no goroutine, and may run more
-// than once (PostgreSQL retries serialisation failures). A View or an Update is
+// than once (PostgreSQL retries serialisation failures). After a statement failed,
+// the closure returns, unless a Savepoint contains the failure. A View or an Update is
 // not nested in an Update: the first joins the transaction, the second is refused.
 // Time in rows is UTC microseconds (Time), floating point that may be NaN is a
 // Float, DDL is written in the common subset: TEXT, BIGINT, DOUBLE PRECISION,

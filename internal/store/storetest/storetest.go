@@ -94,6 +94,7 @@ func Run(t *testing.T, open Open) {
 		{"Values", values},
 		{"TextOrder", textOrder},
 		{"UniqueViolation", uniqueViolation},
+		{"HiddenFailure", hiddenFailure},
 		{"Snapshot", snapshot},
 		{"WriteSkew", writeSkew},
 		{"Counter", counter},
@@ -469,6 +470,41 @@ func uniqueViolation(t *subject) {
 	err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return fault.Wrap(insert(ctx, tx), "insert") })
 	if !store.IsUnique(err) || !fault.Is(err, fault.Conflict) {
 		t.Errorf("duplicate: kind %v, unique %v: %v", fault.KindOf(err), store.IsUnique(err), err)
+	}
+}
+
+// hiddenFailure: a closure goes on after a statement failed.
+func hiddenFailure(t *subject) {
+	db := t.db
+	update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "one", 1) })
+	for name, statement := range map[string]string{
+		"exec":  `INSERT INTO suite_item (name, number) VALUES ('one', 2)`,
+		"query": `INSERT INTO suite_item (name, number) VALUES ('one', 2) RETURNING name`,
+	} {
+		err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+			if err := put(ctx, tx, "before", 1); err != nil {
+				return err
+			}
+			var failed error
+			if name == "exec" {
+				_, failed = tx.NewRaw(statement).Exec(ctx)
+			} else {
+				failed = tx.NewRaw(statement).Scan(ctx, new(string))
+			}
+			if failed == nil {
+				t.Errorf("%s: a duplicate was accepted", name)
+			}
+			if err := put(ctx, tx, "after", 1); err == nil {
+				t.Errorf("%s: the transaction goes on without a savepoint", name)
+			}
+			return nil
+		})
+		if err == nil {
+			t.Errorf("%s: committed", name)
+		}
+		if diff := cmp.Diff(map[string]int64{"one": 1}, items(t, db)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
 }
 
