@@ -45,7 +45,6 @@ type Cmd struct {
 	groups  *cgroups
 	timer   *time.Timer
 	expired atomic.Bool
-	killed  atomic.Bool
 	readers sync.WaitGroup
 	denials sync.Mutex
 	started chan struct{} // closed when the program's process exists or never will
@@ -164,6 +163,7 @@ func (c *Cmd) start(spec wire.Spec) error {
 		attr.Setsid = true
 	}
 	c.SysProcAttr = attr
+	c.socket = &socket{ours} // before the start: a context that ends at once kills through it
 	if err := c.Cmd.Start(); err != nil {
 		_ = ours.Close()
 		if spec.Separate && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL)) {
@@ -171,7 +171,6 @@ func (c *Cmd) start(spec wire.Spec) error {
 		}
 		return fault.Wrap(err, "starting %s", c.Path)
 	}
-	c.socket = &socket{ours}
 	c.readers.Go(c.receive)
 	return nil
 }
@@ -260,17 +259,29 @@ func (c *Cmd) Started(ctx context.Context) error {
 	return nil
 }
 
-// Terminate sends SIGTERM to the program's process group.
-func (c *Cmd) Terminate() error { return c.Process.Signal(syscall.SIGTERM) }
+// Terminate sends SIGTERM to the program's process group, as soon as there is
+// one.
+func (c *Cmd) Terminate() {
+	go func() {
+		<-c.started
+		_ = c.Process.Signal(syscall.SIGTERM)
+	}()
+}
 
 // Kill ends everything inside at once.
 func (c *Cmd) Kill() error {
-	c.killed.Store(true)
 	if c.policy.Level == Sandbox {
 		return c.Process.Kill() // the death of the first process takes the namespace with it
 	}
-	// Without a pid namespace it is init that finds and kills the children.
-	return c.Process.Signal(syscall.SIGUSR2)
+	// Without a pid namespace it is init that finds and kills the children; it
+	// takes the end of our side as the order.
+	raw, err := c.socket.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) { serr = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	return errors.Join(err, serr)
 }
 
 // Outcome is how the program ended; call it after Wait.

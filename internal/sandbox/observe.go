@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	stdnet "net"
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path"
@@ -141,42 +142,19 @@ func (o *observer) open(pid, dirfd int, addr uint64) (Denial, bool) {
 	return Denial{Kind: "open", Target: target}, denied
 }
 
-var (
-	ownRootRE = regexp.MustCompile(`^/proc/(?:self|thread-self|\d+)(?:/task/\d+)?/root(?:/|$)`)
-	ownCwdRE  = regexp.MustCompile(`^/proc/(?:self|thread-self)/cwd(?:/|$)`)
-	processRE = regexp.MustCompile(`^/proc/(\d+)/(?:task/\d+/)?(?:environ|mem|maps|smaps|root|cwd|exe|fd|fdinfo|auxv|syscall|stack|pagemap)(?:/|$)`)
-)
+// privateRE matches what is private to a process in /proc.
+var privateRE = regexp.MustCompile(`^/proc/(\d+)/(?:task/\d+/)?(?:environ|mem|maps|smaps|root|cwd|exe|fd|fdinfo|auxv|syscall|stack|pagemap)(?:/|$)`)
 
 // forbidden reports whether the absolute path leads to what is guarded, and
 // where it leads.
 func (o *observer) forbidden(pid int, name string) (string, bool) {
-	name = filepath.Clean(name)
-	for range 3 { // the ways through /proc can be chained
-		if loc := ownRootRE.FindStringIndex(name); loc != nil {
-			if m := processRE.FindStringSubmatch(name); m != nil && o.foreign(m[1]) {
-				return name, true
-			}
-			name = filepath.Clean("/" + name[loc[1]:])
-			continue
-		}
-		if loc := ownCwdRE.FindStringIndex(name); loc != nil {
-			dir, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
-			if err != nil {
-				break
-			}
-			name = filepath.Clean(dir + "/" + name[loc[1]:])
-			continue
-		}
-		if !slices.ContainsFunc(o.writable, func(dir string) bool { return within(name, dir) }) {
-			break
-		}
-		to := o.resolve(name)
-		if to == name {
-			break
-		}
-		name = to
+	// Most paths have no dots and lie where the program cannot make links.
+	plain := filepath.Clean(name) == name && !within(name, "/proc") &&
+		!slices.ContainsFunc(o.writable, func(dir string) bool { return within(name, dir) })
+	if !plain {
+		name = o.resolve(pid, name)
 	}
-	if m := processRE.FindStringSubmatch(name); m != nil {
+	if m := privateRE.FindStringSubmatch(name); m != nil {
 		return name, o.foreign(m[1])
 	}
 	guarded := slices.ContainsFunc(o.guard, func(dir string) bool { return within(name, dir) })
@@ -193,13 +171,14 @@ func (o *observer) foreign(pid string) bool {
 	return unix.Lstat(o.root+"/proc/"+pid, &st) != nil
 }
 
-// resolve follows the symbolic links in a path as the program sees them. What
-// does not exist is taken as written.
-func (o *observer) resolve(name string) string {
+// resolve follows the links in a path as the program sees them. What does not
+// exist is taken as written, and so is what is private to a process that is
+// not the program's.
+func (o *observer) resolve(pid int, name string) string {
 	const maxLinks = 40
 	links := 0
 	done := "/"
-	rest := strings.Split(strings.TrimPrefix(name, "/"), "/")
+	rest := strings.Split(name, "/")
 	for len(rest) > 0 {
 		part := rest[0]
 		rest = rest[1:]
@@ -211,10 +190,8 @@ func (o *observer) resolve(name string) string {
 			continue
 		}
 		next := path.Join(done, part)
-		// Inside the root of the program links are resolved by us, one by one,
-		// so the lookup never leaves it.
-		to, err := os.Readlink(o.root + next)
-		if err != nil || strings.HasPrefix(next, "/proc/") || links == maxLinks {
+		to, ok := o.readlink(pid, next)
+		if !ok || links == maxLinks {
 			done = next
 			continue
 		}
@@ -225,6 +202,30 @@ func (o *observer) resolve(name string) string {
 		}
 	}
 	return done
+}
+
+// readlink reads one link in the program's root. Those of /proc/self are read
+// as the program's, because /proc answers who asks.
+func (o *observer) readlink(pid int, name string) (string, bool) {
+	if rest, ok := strings.CutPrefix(name, "/proc/"); ok {
+		who, what, _ := strings.Cut(rest, "/")
+		dir := o.root + "/proc/" + who
+		if who == "self" || who == "thread-self" {
+			dir = "/proc/" + strconv.Itoa(pid)
+		} else if _, err := strconv.Atoi(who); err != nil || o.foreign(who) {
+			return "", false
+		}
+		if what == "root" {
+			return "/", true // all of the program's processes have the same
+		}
+		if what != "cwd" && !strings.HasPrefix(what, "fd/") {
+			return "", false
+		}
+		to, err := os.Readlink(dir + "/" + what)
+		return to, err == nil && path.IsAbs(to) // "pipe:[7]" leads nowhere
+	}
+	to, err := os.Readlink(o.root + name)
+	return to, err == nil
 }
 
 func (o *observer) connect(pid int, addr, size uint64) (Denial, bool) {
@@ -240,9 +241,14 @@ func (o *observer) connect(pid int, addr, size uint64) (Denial, bool) {
 	switch {
 	case a.inet.IsValid():
 		ip := a.inet.Addr().Unmap()
-		// On loopback inside there is only the program itself, and look-ups,
-		// which the answering side reports by name.
-		return d, !ip.IsLoopback() && !ip.IsUnspecified()
+		if !ip.IsLoopback() && !ip.IsUnspecified() {
+			return d, true
+		}
+		// On loopback inside there is only the program itself, which may try a
+		// port before it listens there. An attempt is at somebody else when he
+		// listens outside and nobody does inside.
+		port := a.inet.Port()
+		return d, listening("/proc/self/net", port) && !listening("/proc/"+strconv.Itoa(pid)+"/net", port)
 	case a.abstract:
 		return d, hostHasAbstract(a.unix)
 	}
@@ -276,7 +282,7 @@ type sockaddr struct {
 func (a sockaddr) String() string {
 	switch {
 	case a.inet.IsValid():
-		return stdnet.JoinHostPort(a.inet.Addr().Unmap().String(), strconv.Itoa(int(a.inet.Port())))
+		return net.JoinHostPort(a.inet.Addr().Unmap().String(), strconv.Itoa(int(a.inet.Port())))
 	case a.abstract:
 		return "unix:@" + a.unix
 	}
@@ -312,6 +318,26 @@ func parseSockaddr(b []byte) (sockaddr, bool) {
 		return sockaddr{unix: strings.ToValidUTF8(string(name), "?")}, true
 	}
 	return sockaddr{}, false
+}
+
+// listening reports whether a TCP socket listens on the port, by the tables of
+// a network namespace.
+func listening(tables string, port uint16) bool {
+	const listen = "0A"
+	for _, name := range []string{"/tcp", "/tcp6"} {
+		b, err := os.ReadFile(tables + name)
+		if err != nil {
+			continue
+		}
+		suffix := fmt.Sprintf(":%04X", port)
+		for line := range strings.Lines(string(b)) {
+			// sl local_address rem_address st …
+			if f := strings.Fields(line); len(f) > 3 && f[3] == listen && strings.HasSuffix(f[1], suffix) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // hostHasAbstract reports whether somebody outside listens at the name.

@@ -127,14 +127,11 @@ func (b *box) run() int {
 	for _, serve := range b.serving {
 		go serve()
 	}
-	ended := make(chan wire.Exit, 1)
-	go reap(program, ended)
-	killed := false
+	r := newReaper(program)
 	for {
 		select {
-		case e := <-ended:
-			e.Killed = killed
-			b.killAll()
+		case e := <-r.ended:
+			b.killAll(r)
 			e.CPU, e.MaxRSS = usage()
 			tell(wire.Message{Exit: &e})
 			if e.Signal != 0 {
@@ -142,16 +139,14 @@ func (b *box) run() int {
 			}
 			return e.Code
 		case s := <-b.signals:
-			if s == syscall.SIGUSR2 && !b.spec.Separate { // the caller's order to end
-				killed = true
-				killChildren()
-				continue
-			}
 			if n, ok := s.(syscall.Signal); ok {
 				_ = syscall.Kill(-program, n)
 			}
 		case <-b.lost:
-			b.killAll()
+			b.killAll(r)
+			e := wire.Exit{Code: -1, Signal: int(syscall.SIGKILL)}
+			e.CPU, e.MaxRSS = usage()
+			tell(wire.Message{Exit: &e}) // the caller may only have shut down its side
 			return exitKilled
 		}
 	}
@@ -201,7 +196,8 @@ func closeOnExec() error {
 	return nil
 }
 
-// watchCaller ends everything when the caller's end of the socket is closed.
+// watchCaller ends everything when the caller's end of the socket is closed or
+// shut down for writing.
 func (b *box) watchCaller() {
 	buf := make([]byte, 1)
 	for {
@@ -216,15 +212,17 @@ func (b *box) watchCaller() {
 	}
 }
 
-func (b *box) killAll() {
+// killAll kills all descendants and waits until they are reaped.
+func (b *box) killAll(r *reaper) {
 	if !b.spec.Separate {
-		killChildren()
-		waitAll()
+		killChildren(r)
+		<-r.empty
 		return
 	}
-	// As first process of a pid namespace, -1 is everybody else inside it.
+	// As first process of a pid namespace, -1 is everybody else inside it; the
+	// kernel lets nobody fork in between.
 	_ = syscall.Kill(-1, syscall.SIGKILL)
-	waitAll()
+	<-r.empty
 }
 
 func (b *box) fail(step string, err error) {
@@ -232,38 +230,41 @@ func (b *box) fail(step string, err error) {
 	tell(wire.Message{Fault: &wire.Fault{Step: step, Err: err.Error(), Unsupported: forbidden}})
 }
 
-// reap waits for children for ever and sends how the program ended.
-func reap(program int, ended chan<- wire.Exit) {
-	for {
-		var ws syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &ws, 0, nil)
-		if errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		if err != nil {
-			ended <- wire.Exit{Code: exitFault}
-			return
-		}
-		if pid != program {
-			continue
-		}
-		if ws.Signaled() {
-			ended <- wire.Exit{Code: -1, Signal: int(ws.Signal())}
-		} else {
-			ended <- wire.Exit{Code: ws.ExitStatus()}
-		}
-		return
-	}
+// reaper is the only one who waits for children: a second waiter could take
+// the program's exit status away.
+type reaper struct {
+	ended  chan wire.Exit // how the program ended
+	reaped chan struct{}  // something was reaped since the last look
+	empty  chan struct{}  // closed when there is no child
 }
 
-// waitAll reaps until there is no child.
-func waitAll() {
-	for {
-		_, err := syscall.Wait4(-1, nil, 0, nil)
-		if err != nil && !errors.Is(err, syscall.EINTR) {
-			return
+func newReaper(program int) *reaper {
+	r := &reaper{ended: make(chan wire.Exit, 1), reaped: make(chan struct{}, 1), empty: make(chan struct{})}
+	go func() {
+		defer close(r.empty)
+		for {
+			var ws syscall.WaitStatus
+			pid, err := syscall.Wait4(-1, &ws, 0, nil)
+			if errors.Is(err, syscall.EINTR) {
+				continue
+			}
+			if err != nil { // no child
+				return
+			}
+			select {
+			case r.reaped <- struct{}{}:
+			default:
+			}
+			switch {
+			case pid != program:
+			case ws.Signaled():
+				r.ended <- wire.Exit{Code: -1, Signal: int(ws.Signal())}
+			default:
+				r.ended <- wire.Exit{Code: ws.ExitStatus()}
+			}
 		}
-	}
+	}()
+	return r
 }
 
 // usage is what all reaped children took.
@@ -338,21 +339,8 @@ func setAffinity(cpus []int) error {
 	for _, c := range cpus {
 		set.Set(c)
 	}
-	// Of every thread that exists: a child inherits that of its parent thread.
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return err
-	}
-	for _, t := range tasks {
-		tid, err := strconv.Atoi(t.Name())
-		if err != nil {
-			continue
-		}
-		if err := unix.SchedSetaffinity(tid, &set); err != nil {
-			return err
-		}
-	}
-	return nil
+	// Of this thread, which is the one that starts the program.
+	return unix.SchedSetaffinity(0, &set)
 }
 
 // Hold owns a user namespace until it is killed: its caller opens

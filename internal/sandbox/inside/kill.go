@@ -1,7 +1,6 @@
 package inside
 
 import (
-	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -12,33 +11,26 @@ import (
 )
 
 // killChildren kills all descendants of this process, which is their reaper.
-// Each round kills what exists; children of a killed process become ours and
-// are found in the next round. The number of rounds is bounded by what the
-// limit on processes lets a fork bomb start in the meantime: a round stops the
-// processes first, and only what is not stopped yet can start more.
-func killChildren() {
-	for range 1000 {
+// Children of a killed process become ours and are found in the next round. A
+// round stops all processes before it kills one, so that none can answer the
+// death of another by starting more; what a fork bomb starts in between is
+// bounded by the limit on processes.
+func killChildren(r *reaper) {
+	for {
 		tree := descendants(os.Getpid())
 		if len(tree) == 0 {
 			return
 		}
-		for _, pid := range tree {
-			_ = syscall.Kill(pid, syscall.SIGSTOP)
-		}
-		for _, pid := range tree {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		for { // what has ended already; the rest is found again
-			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-			if pid <= 0 && !errors.Is(err, syscall.EINTR) {
-				break
+		for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+			for _, pid := range tree {
+				_ = syscall.Kill(pid, s)
 			}
 		}
-		if len(descendants(os.Getpid())) == 0 {
+		select {
+		case <-r.reaped:
+		case <-r.empty:
 			return
 		}
-		// Block until one more of ours is reaped rather than spin.
-		_, _ = syscall.Wait4(-1, nil, 0, nil)
 	}
 }
 

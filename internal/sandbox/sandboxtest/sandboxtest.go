@@ -1,11 +1,14 @@
-// Package sandboxtest gives tests the falaj-worker binary.
+// Package sandboxtest gives tests the falaj-worker binary and a Python that a
+// sandbox can see.
 package sandboxtest
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -37,12 +40,36 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, os.Rename(f.Name(), path)
 })
 
+var given = flag.String("falaj-worker", "", "the falaj-worker binary to test with, instead of building it")
+
 // Worker builds falaj-worker, once per test process, and gives its path.
 func Worker(tb testing.TB) string {
 	tb.Helper()
+	if *given != "" {
+		return *given
+	}
 	path, err := build()
 	if err != nil {
 		tb.Fatalf("building falaj-worker: %v", err)
 	}
 	return path
+}
+
+// Python gives the path of a Python interpreter and the directories it needs
+// besides the system's.
+func Python(tb testing.TB) (path string, mounts []string) {
+	tb.Helper()
+	found, err := exec.LookPath("python3")
+	if err != nil {
+		found = "/usr/bin/python3"
+	}
+	out, err := exec.Command(found, "-c", "import sys; print(sys.executable); print(sys.base_prefix)").Output()
+	if err != nil {
+		tb.Fatalf("no Python 3 to attack with: %v", err)
+	}
+	executable, prefix, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if strings.HasPrefix(prefix+"/", "/usr/") {
+		return executable, nil
+	}
+	return executable, []string{prefix}
 }

@@ -361,7 +361,7 @@ func (s *shim) watch(cmd *sandbox.Cmd, ended <-chan error) (why Reason, err erro
 			_ = cmd.Kill()
 			return
 		}
-		_ = cmd.Terminate()
+		cmd.Terminate()
 		kill = time.After(grace)
 	}
 	sample := time.NewTicker(sampleEvery)
