@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -20,7 +22,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
-	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
 // The actions that the registry asks for. Promote moves aliases and stages.

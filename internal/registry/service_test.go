@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -19,13 +21,25 @@ import (
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
-	"github.com/google/go-cmp/cmp"
 )
 
 const proj = "flights"
+
+// database is where the tests keep their rows.
+var database storetest.Open = storetest.SQLite
+
+// TestPostgreSQL runs what asks the database on PostgreSQL too.
+func TestPostgreSQL(t *testing.T) {
+	database = storetest.PostgreSQL
+	t.Cleanup(func() { database = storetest.SQLite })
+	t.Run("register", TestRegisterSignVerify)
+	t.Run("search", TestAliasesStagesTagsSearch)
+	t.Run("interrupted", TestInterruptedRegistration)
+}
 
 type world struct {
 	*registry.Service
@@ -38,16 +52,9 @@ type world struct {
 	cfg     registry.Config
 }
 
-func open(t testing.TB) *world {
+func open(t *testing.T) *world {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{
-		URL:        "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"),
-		Migrations: []store.Migrations{trackingsql.Migrations, registrysql.Migrations},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
+	db := database(t, trackingsql.Migrations, registrysql.Migrations)
 	w := &world{db: db, journal: &trackingtest.Journal{}}
 	w.objects, w.dir, w.sealer = trackingtest.NewArtifacts(t)
 	authz := trackingtest.Policy{
@@ -65,7 +72,8 @@ func open(t testing.TB) *world {
 	return w
 }
 
-func as(t testing.TB, who string) context.Context {
+func as(t *testing.T, who string) context.Context {
+	t.Helper()
 	kind := identity.User
 	if strings.HasPrefix(who, "att_") {
 		kind = identity.Attempt
@@ -85,7 +93,7 @@ func errOf[T any](_ T, err error) error { return err }
 var onnx = map[string]string{"model.onnx": "onnx bytes", "data/weights.bin": "weights", "MLmodel": "flavors: {}"}
 
 // logged makes a run with a model below "model/".
-func (w *world) logged(t testing.TB, origin tracking.Origin, files map[string]string) tracking.Run {
+func (w *world) logged(t *testing.T, origin tracking.Origin, files map[string]string) tracking.Run {
 	t.Helper()
 	ctx := as(t, "alice")
 	r, err := w.runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: origin})
@@ -101,7 +109,7 @@ func (w *world) logged(t testing.TB, origin tracking.Origin, files map[string]st
 }
 
 // registered makes model "delay" with one version.
-func (w *world) registered(t testing.TB) registry.Version {
+func (w *world) registered(t *testing.T) registry.Version {
 	t.Helper()
 	ctx := as(t, "alice")
 	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil && !fault.Is(err, fault.Conflict) {
@@ -219,6 +227,7 @@ func TestTampered(t *testing.T) {
 		want   string
 	}{
 		{"a byte on disk", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			file, _ := object(t, w, v, "model.onnx")
 			b, err := os.ReadFile(file)
 			if err != nil {
@@ -230,57 +239,71 @@ func TestTampered(t *testing.T) {
 			}
 		}, "file model.onnx of model delay@1 is not what was signed"},
 		{"cut off", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			file, _ := object(t, w, v, "data/weights.bin")
 			if err := os.Truncate(file, 10); err != nil {
 				t.Fatal(err)
 			}
 		}, "file data/weights.bin of model delay@1 is not what was signed"},
 		{"gone", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			file, _ := object(t, w, v, "MLmodel")
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
 		}, "file MLmodel of model delay@1 is gone"},
 		{"replaced with the storage keys", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			_, ref := object(t, w, v, "model.onnx")
 			if _, err := w.objects.Put(t.Context(), ref, strings.NewReader("evil bytes")); err != nil {
 				t.Fatal(err)
 			}
 		}, "file model.onnx of model delay@1 is not what was signed: it has the digest"},
 		{"digest in the database", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, "UPDATE registry_file SET digest = ? WHERE path = 'model.onnx'", "sha256:"+strings.Repeat("0", 64))
 		}, "file model.onnx is recorded with the digest"},
 		{"two files swapped", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, "UPDATE registry_file SET object = (SELECT o.object FROM registry_file o WHERE o.path = 'MLmodel') WHERE path = 'model.onnx'")
 		}, "file model.onnx of model delay@1 is not what was signed"},
 		{"file removed from the record", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, "DELETE FROM registry_file WHERE path = 'model.onnx'")
 		}, "model.onnx was signed and is missing"},
 		{"file added to the record", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, "INSERT INTO registry_file (model, number, path, size, digest, object) SELECT model, number, 'zz.pkl', size, digest, object FROM registry_file WHERE path = 'MLmodel'")
 		}, "file zz.pkl was not signed"},
 		{"label widened", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, `UPDATE registry_version SET residency = '["AE","DE","home"]'`)
 		}, "not what was signed: residency"},
 		{"lineage changed", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, `UPDATE registry_version SET datasets = '["clean@1"]'`)
 		}, "not what was signed: datasets"},
 		{"signature of another version", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			w.registered(t)
 			execSQL(t, w, "UPDATE registry_version SET signature = (SELECT o.signature FROM registry_version o WHERE o.number = 2)")
 		}, "not what was signed"},
 		{"signature with another key", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, "DELETE FROM registry_key")
 		}, "was made with another key"},
 		{"payload changed", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			forge(t, w, func(payload []byte) []byte {
 				return bytes.Replace(payload, []byte(`"weather@1"`), []byte(`"weather@2"`), 1)
 			})
 		}, "the signature does not match what it signs"},
 		{"signature removed", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, "UPDATE registry_version SET signature = NULL")
 		}, "the signature is missing"},
 		{"signature is garbage", func(t *testing.T, w *world, v registry.Version) {
+			t.Helper()
 			execSQL(t, w, "UPDATE registry_version SET signature = ?", []byte("{"))
 		}, "is not a sigstore bundle"},
 	}

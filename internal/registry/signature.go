@@ -11,11 +11,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	bundlepb "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
 	commonpb "github.com/sigstore/protobuf-specs/gen/pb-go/common/v1"
 	dssepb "github.com/sigstore/protobuf-specs/gen/pb-go/dsse"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // OpenSSF model signing v1.0: a sigstore bundle holds a DSSE envelope, the

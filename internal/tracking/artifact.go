@@ -11,13 +11,14 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/oklog/ulid/v2"
 )
 
 // Artifacts keeps the bytes. It is *blob.Store: Put is atomic and durable, and a
@@ -61,8 +62,8 @@ func CheckPath(p string) error {
 			return refuse(why)
 		}
 		decoded, err := url.PathUnescape(s)
-		if err != nil || decoded == s { // a '%' that encodes nothing is a character
-			return nil
+		if err != nil || decoded == s {
+			return nil //nolint:nilerr // a '%' that encodes nothing is a character
 		}
 		s = decoded
 	}

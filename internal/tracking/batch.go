@@ -70,6 +70,10 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		return nil
 	}
 	params, tags := latestPairs(b.Params), latestPairs(b.Tags)
+	metrics := slices.Clone(b.Metrics)
+	for i := range metrics {
+		metrics[i].Value += 0 // no minus zero: PostgreSQL would read it back as zero
+	}
 	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		r, err := s.store.Run(ctx, tx, p, run)
 		if err != nil {
@@ -81,7 +85,7 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		if err := s.logParams(ctx, tx, run, params); err != nil {
 			return err
 		}
-		if err := s.logMetrics(ctx, tx, p, run, b.Metrics); err != nil {
+		if err := s.logMetrics(ctx, tx, p, run, metrics); err != nil {
 			return err
 		}
 		if len(tags) > 0 {

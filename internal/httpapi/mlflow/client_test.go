@@ -18,7 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
-	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
@@ -44,16 +44,9 @@ var tokens = map[string]identity.Principal{
 	"other": {Kind: identity.User, ID: "alice", Project: "other"},
 }
 
-func open(t testing.TB) *world {
+func open(t *testing.T) *world {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{
-		URL:        "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"),
-		Migrations: []store.Migrations{trackingsql.Migrations, registrysql.Migrations},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
+	db := storetest.SQLite(t, trackingsql.Migrations, registrysql.Migrations)
 	w := &world{}
 	objects, dir, sealer := trackingtest.NewArtifacts(t)
 	w.objects, w.dir = objects, dir
@@ -90,7 +83,7 @@ func python(t *testing.T) string {
 	}
 	if _, err := os.Stat(p); err != nil {
 		const how = "the MLflow client is not installed: make engines"
-		if os.Getenv("CI") == "true" {
+		if os.Getenv("CI") == "true" { //nolint:forbidigo // a test asks where it runs
 			t.Fatal(how)
 		}
 		t.Skip(how)
@@ -132,7 +125,12 @@ func TestRouteManifest(t *testing.T) {
 			t.Error("the installed client has other methods: run testdata/routes.py > testdata/routes.json and look at the difference")
 		}
 	})
-	var rows []struct{ Service, RPC, Method, Path, API string }
+	var rows []struct {
+		RPC    string `json:"rpc"`
+		Method string `json:"method"`
+		Path   string `json:"path"`
+		API    string `json:"api"`
+	}
 	if err := json.Unmarshal(listed, &rows); err != nil {
 		t.Fatal(err)
 	}

@@ -59,8 +59,7 @@ func decodeRequest(r *http.Request, q any) error {
 }
 
 func readError(err error) error {
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return err
 	}
 	return fault.New(fault.Invalid, "the request's body could not be read: %w", err)
@@ -221,7 +220,7 @@ func decodeValue(raw any, v reflect.Value, where string, fromQuery bool) error {
 		v.Set(reflect.New(v.Type().Elem()))
 		return decodeValue(raw, v.Elem(), where, fromQuery)
 	}
-	if n, ok := v.Interface().(named); ok {
+	if n, ok := reflect.TypeAssert[named](v); ok {
 		name, ok := enumName(raw, n.names())
 		if !ok {
 			return invalid(where, raw)
@@ -282,7 +281,7 @@ func decodeValue(raw any, v reflect.Value, where string, fromQuery bool) error {
 }
 
 func toInt(raw any) (int64, bool) {
-	text := ""
+	var text string
 	switch v := raw.(type) {
 	case json.Number:
 		text = v.String()

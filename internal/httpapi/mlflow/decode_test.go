@@ -39,7 +39,7 @@ func FuzzGuard(f *testing.F) {
 		if !strings.HasPrefix(p, "/") || !plain(p) {
 			return
 		}
-		for _, segment := range strings.Split(strings.NewReplacer("%2e", ".", "%2E", ".", "%2f", "/", "%2F", "/", `\`, "/").Replace(p), "/") {
+		for segment := range strings.SplitSeq(strings.NewReplacer("%2e", ".", "%2E", ".", "%2f", "/", "%2F", "/", `\`, "/").Replace(p), "/") {
 			if segment == ".." || segment == "." {
 				t.Fatalf("%q passes", p)
 			}

@@ -186,13 +186,11 @@ func (e *existsError) Error() string { return e.err.Error() }
 func (e *existsError) Unwrap() error { return e.err }
 
 func (a *API) fail(c *call, err error) {
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		err = fault.New(fault.TooLarge, "the request has more than %d bytes", tooLarge.Limit)
 	}
 	code := codes[fault.KindOf(err)]
-	var taken *existsError
-	if errors.As(err, &taken) {
+	if _, ok := errors.AsType[*existsError](err); ok {
 		code.name, code.status = "RESOURCE_ALREADY_EXISTS", http.StatusBadRequest
 	}
 	message := err.Error()

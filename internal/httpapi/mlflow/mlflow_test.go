@@ -17,7 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
 )
 
-func (w *world) do(t testing.TB, token, method, path, body string) (status int, answer string) {
+func (w *world) do(t *testing.T, token, method, path, body string) (status int, answer string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(body))
 	if err != nil {
@@ -36,7 +36,7 @@ func (w *world) do(t testing.TB, token, method, path, body string) (status int, 
 	return resp.StatusCode, string(b)
 }
 
-func (w *world) run(t testing.TB) tracking.Run {
+func (w *world) run(t *testing.T) tracking.Run {
 	t.Helper()
 	r, err := w.tracking.CreateRun(identity.With(t.Context(), tokens["alice"]), proj, tracking.RunSpec{Name: "r"}, tracking.RunOptions{})
 	if err != nil {
@@ -254,7 +254,7 @@ func TestDownloads(t *testing.T) {
 		}
 		b, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if resp.StatusCode != 200 || string(b) != "<script>" || resp.Header.Get("Content-Type") != "application/octet-stream" ||
+		if resp.StatusCode != http.StatusOK || string(b) != "<script>" || resp.Header.Get("Content-Type") != "application/octet-stream" ||
 			resp.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(resp.Header.Get("Content-Disposition"), "attachment") {
 			t.Errorf("%s: %d %q %v", path, resp.StatusCode, b, resp.Header)
 		}
@@ -291,7 +291,7 @@ func TestDownloads(t *testing.T) {
 	if err == nil {
 		b, readErr := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if resp.StatusCode == 200 && readErr == nil {
+		if resp.StatusCode == http.StatusOK && readErr == nil {
 			t.Errorf("a damaged file was served as %q", b)
 		}
 	}

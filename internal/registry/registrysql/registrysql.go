@@ -12,14 +12,15 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
-	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect"
 )
 
 //go:embed migrations/*.sql

@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/uptrace/bun"
+
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
-	"github.com/uptrace/bun"
 )
 
 type versionRow struct {

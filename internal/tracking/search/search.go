@@ -231,6 +231,7 @@ func (g Grammar) comparison(p *parser) (Comparison, error) {
 	case In, NotIn:
 		c.List, err = p.list()
 		return c, err
+	default:
 	}
 	v := p.next()
 	if numeric {

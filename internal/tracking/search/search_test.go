@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 var grammar = Grammar{

@@ -34,6 +34,7 @@ func Where(c Comparison, column string, numeric, sqlite bool) (string, []any) {
 			return "LOWER(" + column + ") LIKE LOWER(?)", []any{c.Text}
 		}
 		return "LOWER(" + column + ") LIKE LOWER(?) ESCAPE ''", []any{c.Text}
+	default:
 	}
 	return column + " " + string(c.Op) + " ?", []any{value}
 }

@@ -3,10 +3,11 @@ package trackingsql
 import (
 	"context"
 
+	"github.com/uptrace/bun"
+
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
-	"github.com/uptrace/bun"
 )
 
 type artifactRow struct {
@@ -81,7 +82,7 @@ func (Store) Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []
 	var out []string
 	err := chunks(objects, func(objects []string) error {
 		var held []string
-		err := tx.NewRaw("SELECT object FROM tracking_artifact WHERE project = ? AND object IN (?)", string(p), bun.In(objects)).Scan(ctx, &held)
+		err := tx.NewRaw("SELECT object FROM tracking_artifact WHERE project = ? AND object IN (?)", string(p), bun.List(objects)).Scan(ctx, &held)
 		out = append(out, held...)
 		return err
 	})

@@ -2,12 +2,14 @@ package trackingsql
 
 import (
 	"context"
+	"strings"
+
+	"github.com/uptrace/bun"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
-	"github.com/uptrace/bun"
 )
 
 type modelRow struct {
@@ -66,7 +68,7 @@ var modelColumns = map[string]string{
 func (Store) SearchLoggedModels(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.LoggedModel, error) {
 	var c condition
 	c.and("t.project = ?", string(p))
-	c.and("t.experiment IN (?)", bun.In(q.Experiments))
+	c.and("t.experiment IN (?)", bun.List(q.Experiments))
 	c.view(q.View)
 	sqlite := isSQLite(tx)
 	on, onArgs := onDatasets(q.Datasets)
@@ -122,21 +124,17 @@ func onDatasets(datasets []tracking.DatasetInput) (string, []any) {
 	if len(datasets) == 0 {
 		return "", nil
 	}
-	part := " AND ("
+	parts := make([]string, len(datasets))
 	var args []any
 	for i, d := range datasets {
-		if i > 0 {
-			part += " OR "
-		}
-		part += "(x.dataset_name = ?"
+		parts[i] = "x.dataset_name = ?"
 		args = append(args, d.Name)
 		if d.Digest != "" {
-			part += " AND x.dataset_digest = ?"
+			parts[i] = "(x.dataset_name = ? AND x.dataset_digest = ?)"
 			args = append(args, d.Digest)
 		}
-		part += ")"
 	}
-	return part + ")", args
+	return " AND (" + strings.Join(parts, " OR ") + ")", args
 }
 
 type modelMetricRow struct {
@@ -171,7 +169,7 @@ func (Store) FillLoggedModels(ctx context.Context, tx *store.Tx, models []tracki
 	}
 	return chunks(ids, func(ids []string) error {
 		var rows []modelMetricRow
-		err := tx.NewRaw("SELECT model, key, run, at, step, value, dataset_name, dataset_digest FROM tracking_model_metric WHERE model IN (?) ORDER BY key, at, step", bun.In(ids)).Scan(ctx, &rows)
+		err := tx.NewRaw("SELECT model, key, run, at, step, value, dataset_name, dataset_digest FROM tracking_model_metric WHERE model IN (?) ORDER BY key, at, step", bun.List(ids)).Scan(ctx, &rows)
 		for _, r := range rows {
 			at[r.Model].Metrics = append(at[r.Model].Metrics, tracking.Metric{
 				Key: r.Key, Value: float64(r.Value), At: tracking.Millis(r.At), Step: r.Step, Run: tracking.RunID(r.Run),

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/uptrace/bun"
+
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
-	"github.com/uptrace/bun"
 )
 
 type runRow struct {
@@ -86,7 +87,7 @@ const (
 func (Store) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.Run, error) {
 	var c condition
 	c.and("t.project = ?", string(p))
-	c.and("t.experiment IN (?)", bun.In(q.Experiments))
+	c.and("t.experiment IN (?)", bun.List(q.Experiments))
 	c.view(q.View)
 	sqlite := isSQLite(tx)
 	for _, cmp := range q.Where {
@@ -199,7 +200,7 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 	}
 	return chunks(ids, func(ids []string) error {
 		var metrics []metricRow
-		if err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.In(ids)).Scan(ctx, &metrics); err != nil {
+		if err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.List(ids)).Scan(ctx, &metrics); err != nil {
 			return err
 		}
 		for _, m := range metrics {
@@ -208,18 +209,18 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 		var inputs []inputRow
 		if err := tx.NewRaw(`SELECT i.run, i.name, i.digest, i.tags, d.source_type, d.source, d.schema_text, d.profile FROM tracking_input i
 			JOIN tracking_dataset d ON d.project = i.project AND d.experiment = i.experiment AND d.name = i.name AND d.digest = i.digest
-			WHERE i.run IN (?) ORDER BY i.name, i.digest`, bun.In(ids)).Scan(ctx, &inputs); err != nil {
+			WHERE i.run IN (?) ORDER BY i.name, i.digest`, bun.List(ids)).Scan(ctx, &inputs); err != nil {
 			return err
 		}
 		for _, in := range inputs {
 			d := tracking.DatasetInput{Name: in.Name, Digest: in.Digest, SourceType: in.SourceType, Source: in.Source, Schema: in.SchemaText, Profile: in.Profile}
-			if err := json.Unmarshal([]byte(in.Tags), &d.Tags); err != nil {
+			if err := json.Unmarshal([]byte(in.Tags), (*pairsJSON)(&d.Tags)); err != nil {
 				return err
 			}
 			at[in.Run].Inputs = append(at[in.Run].Inputs, d)
 		}
 		var links []linkRow
-		if err := tx.NewRaw("SELECT run, model, output, step FROM tracking_model_link WHERE run IN (?) ORDER BY model, output", bun.In(ids)).Scan(ctx, &links); err != nil {
+		if err := tx.NewRaw("SELECT run, model, output, step FROM tracking_model_link WHERE run IN (?) ORDER BY model, output", bun.List(ids)).Scan(ctx, &links); err != nil {
 			return err
 		}
 		for _, l := range links {
@@ -232,7 +233,7 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 // Params implements tracking.Store.
 func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Pair, error) {
 	var out []tracking.Pair
-	err := tx.NewRaw("SELECT key, value FROM tracking_param WHERE run = ? AND key IN (?)", string(run), bun.In(keys)).Scan(ctx, &out)
+	err := tx.NewRaw("SELECT key, value FROM tracking_param WHERE run = ? AND key IN (?)", string(run), bun.List(keys)).Scan(ctx, &out)
 	return out, err
 }
 
@@ -279,7 +280,7 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 	var out []tracking.Metric
 	err := chunks(keys, func(keys []string) error {
 		var rows []metricRow
-		err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run = ? AND key IN (?)", string(run), bun.In(keys)).Scan(ctx, &rows)
+		err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run = ? AND key IN (?)", string(run), bun.List(keys)).Scan(ctx, &rows)
 		for _, r := range rows {
 			out = append(out, r.metric())
 		}
@@ -336,7 +337,7 @@ func (Store) PutInputs(ctx context.Context, tx *store.Tx, run tracking.Run, inpu
 		}
 		_, err = tx.NewRaw(`INSERT INTO tracking_input (run, name, digest, context, tags, project, experiment) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (run, name, digest) DO NOTHING`,
-			string(run.ID), in.Name, in.Digest, dataContext, toJSON(in.Tags), string(run.Project), int64(run.Experiment)).Exec(ctx)
+			string(run.ID), in.Name, in.Digest, dataContext, toJSON(pairsJSON(in.Tags)), string(run.Project), int64(run.Experiment)).Exec(ctx)
 		if err != nil {
 			return err
 		}

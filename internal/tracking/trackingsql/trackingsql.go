@@ -15,14 +15,15 @@ import (
 	"math"
 	"strings"
 
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
-	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect"
 )
 
 //go:embed migrations/*.sql
@@ -88,7 +89,7 @@ func pairsOf(ctx context.Context, tx *store.Tx, table, column string, owners []s
 	err := chunks(owners, func(ids []string) error {
 		var rows []pairRow
 		err := tx.NewRaw("SELECT ? AS owner, key, value FROM ? WHERE ? IN (?) ORDER BY key",
-			bun.Ident(column), bun.Ident(table), bun.Ident(column), bun.In(ids)).Scan(ctx, &rows)
+			bun.Ident(column), bun.Ident(table), bun.Ident(column), bun.List(ids)).Scan(ctx, &rows)
 		for _, r := range rows {
 			out[r.Owner] = append(out[r.Owner], tracking.Pair{Key: r.Key, Value: r.Value})
 		}
@@ -174,6 +175,29 @@ func rank(v float64) *float64 {
 		v = -math.MaxFloat64
 	}
 	return &v
+}
+
+// pairsJSON are pairs as [["key","value"], …].
+type pairsJSON []tracking.Pair
+
+// MarshalJSON implements json.Marshaler.
+func (p pairsJSON) MarshalJSON() ([]byte, error) {
+	out := make([][2]string, len(p))
+	for i, pair := range p {
+		out[i] = [2]string{pair.Key, pair.Value}
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *pairsJSON) UnmarshalJSON(b []byte) error {
+	var in [][2]string
+	err := json.Unmarshal(b, &in)
+	*p = nil
+	for _, pair := range in {
+		*p = append(*p, tracking.Pair{Key: pair[0], Value: pair[1]})
+	}
+	return err
 }
 
 func toJSON(v any) string {
@@ -348,6 +372,6 @@ func (Store) DatasetSummaries(ctx context.Context, tx *store.Tx, p project.Name,
 	err := tx.NewRaw(`SELECT DISTINCT i.experiment, i.name, i.digest, i.context FROM tracking_input i
 		JOIN tracking_run r ON r.id = i.run AND r.stage = 'active'
 		WHERE i.project = ? AND i.experiment IN (?) ORDER BY i.experiment, i.name, i.digest, i.context LIMIT ?`,
-		string(p), bun.In(experiments), limit).Scan(ctx, &out)
+		string(p), bun.List(experiments), limit).Scan(ctx, &out)
 	return out, err
 }
