@@ -33,7 +33,7 @@ func (t Time) Time() time.Time {
 
 // Float is a float64 for a DOUBLE PRECISION column that keeps every number, NaN
 // and the infinities on both databases. They sort in the same order on both:
-// NaN after every number. (SQLite stores -0 as 0.)
+// NaN after every number. -0 becomes 0, which is all that SQLite can store.
 type Float float64 //nolint:recvcheck // a Scanner must be a pointer, and a value must be written without one
 
 // AppendQuery writes the literal: SQLite reads a number too large as infinity
@@ -53,7 +53,7 @@ func (f Float) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
 	case math.IsInf(v, -1):
 		return append(b, "'-Infinity'"...), nil
 	}
-	return strconv.AppendFloat(b, v, 'e', -1, 64), nil
+	return strconv.AppendFloat(b, v+0, 'e', -1, 64), nil // + 0 drops the sign of -0
 }
 
 // Value is for arguments that do not go through bun.
