@@ -285,7 +285,7 @@ func trimSQL(sql string) string { return "\n" + strings.TrimRight(sql, " \t\r\n;
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 // check refuses a view whose columns are not those of its source.
-func (v *View) check(schema *arrow.Schema) error {
+func (v View) check(schema *arrow.Schema) error {
 	names := make([]string, 0, schema.NumFields())
 	for _, f := range schema.Fields() {
 		names = append(names, f.Name)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -303,25 +302,23 @@ func cell(a arrow.Array, row int, t value.Type) value.Value {
 }
 
 // show is the rows of a dataset version as text.
-func (d *data) show(t testing.TB, ref string) []string {
-	t.Helper()
+func (d *data) show(tb testing.TB, ref string) []string {
+	tb.Helper()
 	v, err := d.find(ref)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var names []string
 	for _, c := range v.table.cols {
 		names = append(names, c.name)
 	}
-	out := []string{strings.Join(names, " ")}
+	out := []string{strings.Join(names, ", ")}
 	for _, r := range v.table.rows {
 		var cells []string
 		for _, x := range r {
 			cells = append(cells, x.String())
 		}
-		out = append(out, strings.Join(cells, " "))
+		out = append(out, strings.Join(cells, ", "))
 	}
 	return out
 }
-
-func keysOf[M map[string]V, V any](m M) []string { return slices.Sorted(maps.Keys(m)) }

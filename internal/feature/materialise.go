@@ -629,7 +629,7 @@ func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (F
 			return err
 		}
 		f.Materialised, f.Online = err == nil, o
-		f.Online.Project, f.Online.View, f.Online.Version = p, d.Name, d.Version
+		f.Project, f.View, f.Version = p, d.Name, d.Version
 		runs, err := s.cfg.Store.Runs(ctx, tx, p, d.Name, d.Version, "", 1)
 		if len(runs) > 0 {
 			f.Last = &runs[0]

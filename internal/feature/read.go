@@ -3,6 +3,7 @@ package feature
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"math"
 	"strconv"
@@ -131,7 +132,7 @@ func (s *Service) journal(ctx context.Context, action policy.Action, p project.N
 			class = project.Strictest(class, c)
 			views = append(views, v.view.Ref())
 			for _, k := range keys[i] {
-				h.Write([]byte{byte(len(k))})
+				h.Write(binary.AppendUvarint(nil, uint64(len(k))))
 				h.Write(k)
 			}
 			rows = max(rows, len(keys[i]))
@@ -161,9 +162,7 @@ func (pl *plan) entityKeys(entities []map[string]any) ([][][]byte, error) {
 	}
 	for i, e := range entities {
 		for name := range e {
-			if _, ok := known[name]; ok {
-				known[name] = true
-			} else {
+			if _, ok := known[name]; !ok {
 				names := make([]string, 0, len(known))
 				for k := range known {
 					names = append(names, k)
@@ -171,6 +170,7 @@ func (pl *plan) entityKeys(entities []map[string]any) ([][][]byte, error) {
 				return nil, fault.New(fault.Invalid, "entity %d: %q is no join key of these features%s", i+1, clip(name), nearest(name, names)).
 					WithHint("Their join keys are %s.", clipList(names))
 			}
+			known[name] = true
 		}
 	}
 	out := make([][][]byte, len(pl.views))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -110,9 +111,10 @@ func newWorld(t *testing.T) *world {
 	return newWorldOn(t, storetest.SQLite(t, featuresql.Migrations))
 }
 
-func newWorldOn(t testing.TB, db *store.DB) *world {
+func newWorldOn(tb testing.TB, db *store.DB) *world {
+	tb.Helper()
 	w := &world{
-		t: t, db: db, data: newData(), gates: &gates{refuse: map[policy.Action]bool{}},
+		t: tb, db: db, data: newData(), gates: &gates{refuse: map[policy.Action]bool{}},
 		driver: &spy{Driver: &onlinetest.Memory{}}, keys: &onlinetest.Keys{}, now: start.Add(120 * 24 * time.Hour),
 		ctx: identity.With(context.Background(), identity.Principal{Kind: identity.User, ID: "usr_test"}),
 	}
@@ -120,7 +122,7 @@ func newWorldOn(t testing.TB, db *store.DB) *world {
 	w.online = online.New(w.driver, w.keys, online.Options{Now: clock})
 	w.Service = feature.New(feature.Config{
 		DB: db, Store: featuresql.Store{}, Data: w.data, Online: w.online, Authorizer: w.gates, Guard: w.gates, Journal: w.gates,
-		Now: clock, ChunkRows: 10, Log: slog.New(slog.DiscardHandler), Join: offline.Options{Dir: t.TempDir()},
+		Now: clock, ChunkRows: 10, Log: slog.New(slog.DiscardHandler), Join: offline.Options{Dir: tb.TempDir()},
 	})
 	return w
 }
@@ -212,7 +214,7 @@ func (w *world) ask(asOf time.Time, features []string, entities ...map[string]an
 		for _, c := range a.Columns {
 			cells = append(cells, fmt.Sprintf("%s/%s", c.Values[n], c.Statuses[n]))
 		}
-		out = append(out, strings.Join(cells, " "))
+		out = append(out, strings.Join(cells, " | "))
 	}
 	return out
 }
@@ -225,24 +227,24 @@ func origin(names ...any) []map[string]any {
 	return out
 }
 
-func expect(t testing.TB, got any, want any) {
-	t.Helper()
+func expect(tb testing.TB, got any, want any) {
+	tb.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		tb.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
 // refused checks an error's kind and that message and hint together hold the
 // words.
-func refused(t testing.TB, err error, kind fault.Kind, words ...string) {
-	t.Helper()
+func refused(tb testing.TB, err error, kind fault.Kind, words ...string) {
+	tb.Helper()
 	if !fault.Is(err, kind) {
-		t.Errorf("error is %v (%s), want %s", err, fault.KindOf(err), kind)
+		tb.Errorf("error is %v (%s), want %s", err, fault.KindOf(err), kind)
 		return
 	}
 	for _, word := range words {
 		if !strings.Contains(err.Error()+" | "+fault.HintOf(err), word) {
-			t.Errorf("error %q with hint %q does not say %q", err, fault.HintOf(err), word)
+			tb.Errorf("error %q with hint %q does not say %q", err, fault.HintOf(err), word)
 		}
 	}
 }
@@ -445,10 +447,10 @@ var spineCols = []col{{"origin", value.String}, {"departs", value.Timestamp}, {"
 func TestTrainingSetKnowsOnlyThePast(t *testing.T) {
 	w := weather(t)
 	w.data.put("flights", table{spineCols, [][]value.Value{
-		{str("JFK"), ts(0.5), value.OfBool(true)}, // before JFK's first observation
-		{str("EWR"), ts(1), value.OfBool(false)},  // at the second's very instant
-		{str("EWR"), ts(4), value.OfBool(true)},   // at the end of the TTL
-		{str("EWR"), ts(4.0001), null},            // past it
+		{str("JFK"), ts(0.5), value.OfBool(true)},    // before JFK's first observation
+		{str("EWR"), ts(1), value.OfBool(false)},     // at the second's very instant
+		{str("EWR"), ts(4), value.OfBool(true)},      // at the end of the TTL
+		{str("EWR"), ts(4.0001), value.OfBool(true)}, // past it
 		{null, ts(1), value.OfBool(true)},
 		{str("LGA"), ts(1), value.OfBool(true)},
 		{str("EWR"), ts(0.9), value.OfBool(true)},
@@ -464,15 +466,15 @@ func TestTrainingSetKnowsOnlyThePast(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, w.data.show(t, set.Dataset), []string{
-		"origin departs late temp humid",
-		"JFK 2013-01-01T00:30:00Z true NULL NULL",
-		"EWR 2013-01-01T01:00:00Z false 11 NULL",
-		"EWR 2013-01-01T04:00:00Z true 11 NULL",
-		"EWR 2013-01-01T04:00:00.36Z NULL NULL NULL",
-		"NULL 2013-01-01T01:00:00Z true NULL NULL",
-		"LGA 2013-01-01T01:00:00Z true NULL NULL",
-		"EWR 2013-01-01T00:54:00Z true 10 50",
-		"EWR 2013-01-01T09:00:00Z true 18 58",
+		"origin, departs, late, temp, humid",
+		"JFK, 2013-01-01T00:30:00Z, true, NULL, NULL",
+		"EWR, 2013-01-01T01:00:00Z, false, 11, NULL",
+		"EWR, 2013-01-01T04:00:00Z, true, 11, NULL",
+		"EWR, 2013-01-01T04:00:00.36Z, true, NULL, NULL",
+		"NULL, 2013-01-01T01:00:00Z, true, NULL, NULL",
+		"LGA, 2013-01-01T01:00:00Z, true, NULL, NULL",
+		"EWR, 2013-01-01T00:54:00Z, true, 10, 50",
+		"EWR, 2013-01-01T09:00:00Z, true, 18, 58",
 	})
 	v, err := w.data.find("delays")
 	if err != nil {
@@ -539,13 +541,13 @@ func TestOnlineStatuses(t *testing.T) {
 	features := []string{"weather:humid", "weather:temp"}
 	w.now = at(11) // the end of the TTL
 	expect(t, w.ask(time.Time{}, features, origin("EWR", "JFK", "LGA", nil, "EWR")...), []string{
-		"58/PRESENT 18/PRESENT", "NULL/OUTSIDE_MAX_AGE NULL/OUTSIDE_MAX_AGE", "NULL/NOT_FOUND NULL/NOT_FOUND",
-		"NULL/NOT_FOUND NULL/NOT_FOUND", "58/PRESENT 18/PRESENT",
+		"58/PRESENT | 18/PRESENT", "NULL/OUTSIDE_MAX_AGE | NULL/OUTSIDE_MAX_AGE", "NULL/NOT_FOUND | NULL/NOT_FOUND",
+		"NULL/NOT_FOUND | NULL/NOT_FOUND", "58/PRESENT | 18/PRESENT",
 	})
 	w.now = at(11).Add(time.Microsecond)
-	expect(t, w.ask(time.Time{}, features, origin("EWR")...), []string{"NULL/OUTSIDE_MAX_AGE NULL/OUTSIDE_MAX_AGE"})
-	expect(t, w.ask(at(4), features, origin("EWR", "JFK")...), []string{"NULL/NULL_VALUE 11/PRESENT", "51/PRESENT 21/PRESENT"})
-	expect(t, w.ask(at(0.5), features, origin("EWR", "JFK")...), []string{"50/PRESENT 10/PRESENT", "NULL/NOT_FOUND NULL/NOT_FOUND"})
+	expect(t, w.ask(time.Time{}, features, origin("EWR")...), []string{"NULL/OUTSIDE_MAX_AGE | NULL/OUTSIDE_MAX_AGE"})
+	expect(t, w.ask(at(4), features, origin("EWR", "JFK")...), []string{"NULL/NULL_VALUE | 11/PRESENT", "51/PRESENT | 21/PRESENT"})
+	expect(t, w.ask(at(0.5), features, origin("EWR", "JFK")...), []string{"50/PRESENT | 10/PRESENT", "NULL/NOT_FOUND | NULL/NOT_FOUND"})
 	if got := w.ask(time.Time{}, features); len(got) != 0 {
 		t.Errorf("no entities: %v", got)
 	}
@@ -645,15 +647,15 @@ func TestResidencyFollowsTheSource(t *testing.T) {
 	// The spine may be in AE only, the features in home and AE: fine; with
 	// features from DE there is no zone.
 	w.data.put("flights", table{spineCols, nil}, in("AE"))
-	make := func() error {
+	train := func() error {
 		_, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{Project: nyc, Name: "delays", Spine: feature.Source{Dataset: "flights"}, Timestamp: "departs", Selection: feature.Selection{Features: []string{"weather"}}})
 		return err
 	}
-	if err := make(); err != nil {
+	if err := train(); err != nil {
 		t.Error(err)
 	}
 	w.data.put("weather", weatherRows(), in("DE"))
-	refused(t, make(), fault.PermissionDenied, "flights@1 (AE)", "weather@4 (DE)")
+	refused(t, train(), fault.PermissionDenied, "flights@1 (AE)", "weather@4 (DE)")
 }
 
 func TestRejectedDataDoesNotTrain(t *testing.T) {
@@ -974,7 +976,7 @@ func TestTrainingIsServing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		w := newWorldOn(t, db)
-		suffix := fmt.Sprint(round)
+		suffix := strconv.Itoa(round)
 		micro := func(n int) value.Value { return value.OfTime(start.Add(time.Duration(n) * time.Microsecond)) }
 		small := func(what string) value.Value { return micro(rapid.IntRange(0, 9).Draw(rt, what)) }
 		maybe := func(v value.Value) value.Value {

@@ -3,7 +3,6 @@ package feature
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
@@ -206,7 +205,7 @@ func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
 	}
 	for _, v := range pl.views {
 		for _, k := range v.view.Keys {
-			if err := need(fmt.Sprintf("a join key of feature view %s", v.view.Ref()), k.Name, k.Type); err != nil {
+			if err := need("a join key of feature view "+v.view.Ref(), k.Name, k.Type); err != nil {
 				return err
 			}
 		}

@@ -227,7 +227,7 @@ var open = []string{string(feature.Queued), string(feature.Running)}
 func (Store) UpdateRun(ctx context.Context, tx *store.Tx, r feature.Run, attempt int) error {
 	res, err := tx.NewUpdate().Model(rowOf(r)).
 		Column("state", "row_count", "newest", "stats", "error", "failures", "started_at", "ended_at", "attempt", "chain", "not_before").
-		Where("r.id = ? AND r.attempt = ? AND r.state IN (?)", string(r.ID), attempt, bun.In(open)).Exec(ctx)
+		Where("r.id = ? AND r.attempt = ? AND r.state IN ?", string(r.ID), attempt, bun.Tuple(open)).Exec(ctx)
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (Store) Runs(ctx context.Context, tx *store.Tx, p project.Name, view string
 // OpenRuns implements feature.Store.
 func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.Run, error) {
 	var rows []runRow
-	if err := tx.NewSelect().Model(&rows).Where("r.state IN (?)", bun.In(open)).OrderExpr("r.id").Limit(limit).Scan(ctx); err != nil {
+	if err := tx.NewSelect().Model(&rows).Where("r.state IN ?", bun.Tuple(open)).OrderExpr("r.id").Limit(limit).Scan(ctx); err != nil {
 		return nil, err
 	}
 	return runs(rows)

@@ -73,8 +73,9 @@ func Readable(from arrow.DataType, t value.Type) bool {
 	case arrow.DICTIONARY:
 		d, ok := from.(*arrow.DictionaryType)
 		return ok && t == value.String && Readable(d.ValueType, t)
+	default:
+		return false
 	}
-	return false
 }
 
 // read makes a column of type t from an array. Errors: fault.Invalid where the

@@ -106,7 +106,8 @@ type builder struct {
 	view    *View
 	ids     keyIDs
 	parts   []part
-	entries []entry
+	entries [][]entry // by part
+	count   int       // of all entries
 	stats   *Stats
 	bytes   int64 // held by all of it
 	scratch []byte
@@ -125,7 +126,7 @@ func (b *builder) add(p part, size int64) {
 	at := int32(len(b.parts)) //nolint:gosec // batches are fewer than rows
 	b.parts = append(b.parts, p)
 	b.bytes += size
-	b.entries = slices.Grow(b.entries, p.rows())
+	entries := make([]entry, 0, p.rows())
 	for row := range p.rows() {
 		b.stats.Rows++
 		if p.nullKey(row) {
@@ -138,10 +139,12 @@ func (b *builder) add(p part, size int64) {
 		}
 		id, grown := b.ids.add(p.keys, row, &b.scratch)
 		b.bytes += grown + entryBytes
-		e := entry{id: id, part: at, row: int32(row)} //nolint:gosec // a batch is bounded by maxIndexRows
+		e := entry{id: id, part: at, row: int32(row)}
 		e.event, e.created, e.visible = p.times(row)
-		b.entries = append(b.entries, e)
+		entries = append(entries, e)
 	}
+	b.entries = append(b.entries, entries)
+	b.count += len(entries)
 }
 
 func (b *builder) release() {
@@ -160,28 +163,31 @@ func (b *builder) build() (*index, error) {
 	// Group by key with a counting sort, which keeps the input's order: input
 	// that is clustered by time stays sorted and costs one pass.
 	counts := make([]int32, keys+1)
-	for i := range b.entries {
-		counts[b.entries[i].id+1]++
+	for _, entries := range b.entries {
+		for i := range entries {
+			counts[entries[i].id+1]++
+		}
 	}
 	for k := 1; k <= keys; k++ {
 		counts[k] += counts[k-1]
 	}
 	place := slices.Clone(counts)
-	grouped := make([]entry, len(b.entries))
-	for i := range b.entries {
-		e := &b.entries[i]
-		grouped[place[e.id]] = *e
-		place[e.id]++
+	grouped := make([]entry, b.count)
+	for _, entries := range b.entries {
+		for i := range entries {
+			e := &entries[i]
+			grouped[place[e.id]] = *e
+			place[e.id]++
+		}
 	}
 	b.entries = nil
 
 	kept := grouped[:0]
 	tie := &tieBreak{builder: b}
+	var byTime timeSort
 	for k := range keys {
 		group := grouped[counts[k]:counts[k+1]]
-		if !slices.IsSortedFunc(group, byTime) {
-			slices.SortFunc(group, byTime)
-		}
+		byTime.sort(group)
 		from := len(kept)
 		kept = sweep(kept, from, group, tie)
 		ix.start[k+1] = int32(len(kept)) //nolint:gosec // at most maxIndexRows

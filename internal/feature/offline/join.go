@@ -157,7 +157,7 @@ func (s *stage) load(ctx context.Context, d *disk, limit, sorterBudget int64, st
 		}
 		if s.external == nil {
 			size := batchBytes(p.batch)
-			if fits := b.bytes+size+int64(p.rows())*entryBytes <= limit && len(b.entries)+p.rows() <= maxIndexRows; fits {
+			if fits := b.bytes+size+int64(p.rows())*entryBytes <= limit && b.count+p.rows() <= maxIndexRows; fits {
 				b.add(p, size)
 				continue
 			}

@@ -270,8 +270,9 @@ func arrowType(t value.Type) arrow.DataType {
 		return arrow.FixedWidthTypes.Boolean
 	case value.Timestamp:
 		return arrow.FixedWidthTypes.Timestamp_us
+	default:
+		return arrow.BinaryTypes.String
 	}
-	return arrow.BinaryTypes.String
 }
 
 // outputSchema appends the selected features to the spine's schema.

@@ -29,20 +29,20 @@ type table struct {
 }
 
 // reader cuts the table into batches of the sizes, the last size repeated.
-func (tb table) reader(t testing.TB, batch int) array.RecordReader {
-	t.Helper()
-	fields := make([]arrow.Field, len(tb.columns))
-	for i, c := range tb.columns {
+func (d table) reader(tb testing.TB, batch int) array.RecordReader {
+	tb.Helper()
+	fields := make([]arrow.Field, len(d.columns))
+	for i, c := range d.columns {
 		fields[i] = arrow.Field{Name: c.Name, Type: arrowType(c.Type), Nullable: true}
 	}
 	schema := arrow.NewSchema(fields, nil)
 	var batches []arrow.RecordBatch
-	for from := 0; from < len(tb.rows); from += batch {
+	for from := 0; from < len(d.rows); from += batch {
 		b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
-		for _, row := range tb.rows[from:min(from+batch, len(tb.rows))] {
+		for _, row := range d.rows[from:min(from+batch, len(d.rows))] {
 			for i, v := range row {
 				if err := appendValue(b.Field(i), v); err != nil {
-					t.Fatal(err)
+					tb.Fatal(err)
 				}
 			}
 		}
@@ -51,7 +51,7 @@ func (tb table) reader(t testing.TB, batch int) array.RecordReader {
 	}
 	r, err := array.NewRecordReader(schema, batches)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, b := range batches {
 		b.Release()
@@ -60,8 +60,8 @@ func (tb table) reader(t testing.TB, batch int) array.RecordReader {
 }
 
 // drain reads the columns of a result from "from" on as values.
-func drain(t testing.TB, r array.RecordReader, types []value.Type) [][]value.Value {
-	t.Helper()
+func drain(tb testing.TB, r array.RecordReader, types []value.Type) [][]value.Value {
+	tb.Helper()
 	var rows [][]value.Value
 	for r.Next() {
 		b := r.RecordBatch()
@@ -69,7 +69,7 @@ func drain(t testing.TB, r array.RecordReader, types []value.Type) [][]value.Val
 		for i := range columns {
 			var err error
 			if columns[i], err = read(b.ColumnName(i), b.Column(i), types[i]); err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 		}
 		for row := range int(b.NumRows()) {
@@ -84,14 +84,15 @@ func drain(t testing.TB, r array.RecordReader, types []value.Type) [][]value.Val
 		}
 	}
 	if err := r.Err(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return rows
 }
 
 // open is a source that gives the table.
-func (tb table) open(t testing.TB, batch int) Open {
-	return func(context.Context) (array.RecordReader, error) { return tb.reader(t, batch), nil }
+func (d table) open(tb testing.TB, batch int) Open {
+	tb.Helper()
+	return func(context.Context) (array.RecordReader, error) { return d.reader(tb, batch), nil }
 }
 
 var equal = cmp.Comparer(func(a, b value.Value) bool { return a.Equal(b) })
@@ -148,9 +149,9 @@ func (m *model) answer(key []value.Value, t int64) []value.Value {
 	return best[k+2:]
 }
 
-func (m *model) view(t testing.TB, batch int, selected []bool) View {
-	t.Helper()
-	v := View{Name: m.name, Open: m.rows.open(t, batch), Keys: m.keys, Event: "event", TTL: m.ttl}
+func (m *model) view(tb testing.TB, batch int, selected []bool) View {
+	tb.Helper()
+	v := View{Name: m.name, Open: m.rows.open(tb, batch), Keys: m.keys, Event: "event", TTL: m.ttl}
 	if m.created {
 		v.Created = "created"
 	}
@@ -356,10 +357,10 @@ func weatherLike(stations, hours, asks, features int) (spine, view table) {
 	return spine, view
 }
 
-func (tb table) asView(t testing.TB, batch int) View {
-	t.Helper()
-	v := View{Name: "weather", Open: tb.open(t, batch), Keys: tb.columns[:1], Event: "event", TTL: 3 * time.Hour, SpineKeys: []string{"s_station"}}
-	for _, c := range tb.columns[3:] {
+func (d table) asView(tb testing.TB, batch int) View {
+	tb.Helper()
+	v := View{Name: "weather", Open: d.open(tb, batch), Keys: d.columns[:1], Event: "event", TTL: 3 * time.Hour, SpineKeys: []string{"s_station"}}
+	for _, c := range d.columns[3:] {
 		v.Features = append(v.Features, Feature{c, c.Name})
 	}
 	return v

@@ -59,7 +59,7 @@ func AppendRow(dst []byte, values []Value) ([]byte, error) {
 			dst = binary.AppendUvarint(dst, uint64(len(v.str)))
 			dst = append(dst, v.str...)
 		case Bool:
-			dst = append(dst, byte(v.bits))
+			dst = append(dst, byte(v.bits)) //nolint:gosec // 0 or 1
 		default:
 			dst = binary.LittleEndian.AppendUint64(dst, v.bits)
 		}
@@ -112,11 +112,11 @@ func decode(t Type, row []byte) (Value, []byte, bool) {
 	switch t {
 	case String:
 		n, size := uvarint(row)
-		if size <= 0 || n > MaxString || n > uint64(len(row)-size) {
+		if size <= 0 || n > MaxString || n > uint64(len(row)-size) { //nolint:gosec // size is at most len(row)
 			return Value{}, nil, false
 		}
 		text := row[size : size+int(n)]
-		return Value{typ: String, str: unsafe.String(unsafe.SliceData(text), len(text))}, row[size+int(n):], true
+		return Value{typ: String, str: unsafe.String(unsafe.SliceData(text), len(text))}, row[size+int(n):], true //nolint:gosec // the caller promises that row does not change
 	case Bool:
 		if len(row) < 1 || row[0] > 1 {
 			return Value{}, nil, false

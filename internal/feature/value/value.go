@@ -63,7 +63,7 @@ func (t Type) MarshalText() ([]byte, error) {
 func (t *Type) UnmarshalText(b []byte) error {
 	for i, name := range typeNames {
 		if i > 0 && name == string(b) {
-			*t = Type(i) //nolint:gosec // i is below 6
+			*t = Type(i)
 			return nil
 		}
 	}

@@ -112,7 +112,7 @@ func (m *Memory) Close() error { return nil }
 var Clock = time.Date(2013, 5, 1, 0, 0, 0, 0, time.UTC)
 
 // Run checks a driver; open gives a fresh one, which Run closes.
-func Run(t *testing.T, open func(t testing.TB) online.Driver) {
+func Run(t *testing.T, open func(tb testing.TB) online.Driver) {
 	t.Helper()
 	for name, check := range map[string]func(*testing.T, online.Driver){
 		"NewestWins":     newestWins,
@@ -156,24 +156,24 @@ func row(entity string, event, created int64, text string) online.Row {
 	return r
 }
 
-func write(t testing.TB, s *online.Store, table online.Table, rows ...online.Row) {
-	t.Helper()
+func write(tb testing.TB, s *online.Store, table online.Table, rows ...online.Row) {
+	tb.Helper()
 	if err := s.Write(context.Background(), table, rows); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // ask reads entities at a number of microseconds before Clock: each answer is
 // "status text".
-func ask(t testing.TB, s *online.Store, table online.Table, ttl time.Duration, before int64, entities ...string) []string {
-	t.Helper()
+func ask(tb testing.TB, s *online.Store, table online.Table, ttl time.Duration, before int64, entities ...string) []string {
+	tb.Helper()
 	q := online.Query{At: Clock.Add(-time.Duration(before) * time.Microsecond), TTL: ttl}
 	for _, e := range entities {
 		q.Keys = append(q.Keys, key(e))
 	}
 	answers, err := s.Read(context.Background(), table, q)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	out := make([]string, len(answers))
 	for i, a := range answers {
@@ -185,14 +185,15 @@ func ask(t testing.TB, s *online.Store, table online.Table, ttl time.Duration, b
 	return out
 }
 
-func expect(t testing.TB, got []string, want ...string) {
-	t.Helper()
+func expect(tb testing.TB, got []string, want ...string) {
+	tb.Helper()
 	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("answers (-want +got):\n%s", diff)
+		tb.Errorf("answers (-want +got):\n%s", diff)
 	}
 }
 
 func newestWins(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	write(t, s, weather, row("EWR", 10, -1, "new"))
 	write(t, s, weather, row("EWR", 20, -1, "late"), row("JFK", 5, 5, "first"), row("JFK", 5, 2, "corrected"))
@@ -211,6 +212,7 @@ func newestWins(t *testing.T, d online.Driver) {
 }
 
 func ttl(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	write(t, s, weather, row("EWR", 10, -1, "x"))
 	expect(t, ask(t, s, weather, 10*time.Microsecond, 0, "EWR"), "PRESENT x")
@@ -221,6 +223,7 @@ func ttl(t *testing.T, d online.Driver) {
 }
 
 func future(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	ahead := func(by time.Duration) online.Row { return row("EWR", -by.Microseconds(), -1, "ahead") }
 	err := s.Write(t.Context(), weather, []online.Row{row("JFK", 1, -1, "x"), ahead(5*time.Minute + time.Microsecond)})
@@ -233,6 +236,7 @@ func future(t *testing.T, d online.Driver) {
 }
 
 func replace(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	for _, text := range []string{"a", "b", "b"} {
 		write(t, s, weather, row("EWR", 1, 1, text))
@@ -241,6 +245,7 @@ func replace(t *testing.T, d online.Driver) {
 }
 
 func drop(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	second := weather
 	second.Version = 2
@@ -254,6 +259,7 @@ func drop(t *testing.T, d online.Driver) {
 }
 
 func dropLast(t *testing.T, d online.Driver) {
+	t.Helper()
 	// The table behind which there is none.
 	last := online.TableKey{255, 255, 255, 255, 255, 255, 255, 255}
 	var r online.RowKey
@@ -281,6 +287,7 @@ func dropLast(t *testing.T, d online.Driver) {
 }
 
 func isolation(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	write(t, s, weather, row("EWR", 1, -1, "x"))
 	for _, other := range []online.Table{
@@ -293,6 +300,7 @@ func isolation(t *testing.T, d online.Driver) {
 }
 
 func destroyed(t *testing.T, d online.Driver) {
+	t.Helper()
 	keys := &Keys{}
 	s := online.New(d, keys, online.Options{Now: func() time.Time { return Clock }})
 	write(t, s, weather, row("EWR", 1, -1, "x"))
@@ -319,6 +327,7 @@ func (s *spy) Write(ctx context.Context, versions []online.Version) error {
 // A value copied to another entity or time, by somebody who can write to the
 // database, does not open.
 func moved(t *testing.T, d online.Driver) {
+	t.Helper()
 	seen := &spy{Driver: d}
 	s := newStore(seen)
 	write(t, s, weather, row("EWR", 2, -1, "rich"), row("JFK", 2, -1, "poor"))
@@ -342,6 +351,7 @@ func moved(t *testing.T, d online.Driver) {
 
 // model compares with a list of rows under random writes and reads.
 func model(t *testing.T, d online.Driver) {
+	t.Helper()
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
@@ -391,6 +401,7 @@ func model(t *testing.T, d online.Driver) {
 
 // readsAndWrites reads while rows are written: each read sees whole rows.
 func readsAndWrites(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	write(t, s, weather, row("a", 1000, -1, "v1000"), row("b", 1000, -1, "v1000"))
 	var both sync.WaitGroup
@@ -417,6 +428,7 @@ func readsAndWrites(t *testing.T, d online.Driver) {
 }
 
 func ended(t *testing.T, d online.Driver) {
+	t.Helper()
 	s := newStore(d)
 	write(t, s, weather, row("EWR", 1, -1, "x"))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -68,10 +69,13 @@ func Open(cfg Config) (*DB, error) {
 		Logger:             logger{cfg.Logger},
 		MemTableSize:       8 << 20,
 	}
-	opts.EnsureDefaults()
 	for i := range opts.Levels {
-		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
-		opts.Levels[i].FilterType = pebble.TableFilter
+		l := &opts.Levels[i]
+		l.FilterPolicy = bloom.FilterPolicy(10)
+		l.FilterType = pebble.TableFilter
+		l.IndexBlockSize = 256 << 10 // one level of index for usual sizes: a seek less
+		// Keys and values look random: compressing them costs time and saves nothing.
+		l.Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 	}
 	db, err := pebble.Open(cfg.Dir, opts)
 	if errors.Is(err, syscall.EAGAIN) {
