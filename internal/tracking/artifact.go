@@ -3,9 +3,9 @@ package tracking
 import (
 	"context"
 	"io"
-	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -61,12 +61,32 @@ func CheckPath(p string) error {
 		if why := badPath(s); why != "" {
 			return refuse(why)
 		}
-		decoded, err := url.PathUnescape(s)
-		if err != nil || decoded == s {
-			return nil //nolint:nilerr // a '%' that encodes nothing is a character
+		decoded := DecodePercent(s)
+		if decoded == s {
+			return nil
 		}
 		s = decoded
 	}
+}
+
+// DecodePercent decodes each percent-encoded byte once and leaves a '%' that
+// encodes nothing, which must not hide the rest from a check.
+func DecodePercent(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil && s[i+1] != '+' && s[i+1] != '-' {
+				b.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
 }
 
 func badPath(s string) string {

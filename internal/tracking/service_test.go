@@ -600,7 +600,7 @@ func TestBrokenUploadLeavesNothing(t *testing.T) {
 // badPaths is the attack list on artifact paths.
 var badPaths = []string{
 	"../x", "a/../../x", "a/..", "..", ".", "./a", "a/./b", "a//b", "/etc/passwd", "//x", "a/", `..\x`, `a\b`, "C:/x", "c:x",
-	"%2e%2e/x", "%2e%2e%2fx", "%252e%252e%252fx", "%25252e%25252e/x", "a/%2e%2e/b", "..%2fx", "%2fetc/passwd", "%5c..", "a%00b",
+	"%2e%2e/x", "%2e%2e%2fx", "%252e%252e%252fx", "%25252e%25252e/x", "a/%2e%2e/b", "..%2fx", "%2fetc/passwd", "%5c..", "%2e%2e/x/100%", "%252e%252e/%zz", "a%00b",
 	"a#b", "a?b", "a%23/../b", "a\x00b", "a\nb", "a\x7fb", "a\u202eb", "\xff", strings.Repeat("a/", 40) + "b", strings.Repeat("x", 256), strings.Repeat("x/", 600),
 }
 

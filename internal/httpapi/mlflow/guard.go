@@ -2,9 +2,10 @@ package mlflow
 
 import (
 	"net/http"
-	"net/url"
 	"path"
 	"strings"
+
+	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
 // ours says whether a path is one of MLflow's.
@@ -36,22 +37,22 @@ func Guard(next http.Handler) http.Handler {
 // after cleaning.
 func touchesUs(p string) bool { return ours(p) || ours(path.Clean(p)) }
 
-func plain(escaped string) bool {
-	p := escaped
-	for {
-		decoded, err := url.PathUnescape(p)
-		if err != nil {
-			break
-		}
-		if decoded == p {
-			break
-		}
-		p = decoded
+// maxNesting bounds how often a path may be encoded over again, so that a long
+// one costs little.
+const maxNesting = 8
+
+func plain(p string) bool {
+	for range maxNesting {
 		if !plainOnce(p) {
 			return false
 		}
+		decoded := tracking.DecodePercent(p)
+		if decoded == p {
+			return true
+		}
+		p = decoded
 	}
-	return plainOnce(p)
+	return false
 }
 
 func plainOnce(p string) bool {
