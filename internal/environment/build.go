@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -103,7 +106,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 	env := map[string]string{
 		"HOME": work, "TMPDIR": filepath.Join(work, "tmp"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8",
 		"UV_CACHE_DIR": cache, "UV_LINK_MODE": "copy", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1",
-		"UV_HTTP_TIMEOUT": "120", "NO_COLOR": "1",
+		"UV_HTTP_TIMEOUT": "120", "NO_COLOR": "1", "NO_PROXY": "", "no_proxy": "",
 	}
 	if ca := s.bundle(); ca != "" {
 		copied := filepath.Join(work, "ca.pem")
@@ -117,7 +120,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		env["SSL_CERT_FILE"], env["REQUESTS_CA_BUNDLE"] = copied, copied
 	}
 	spec := engine.Spec{
-		Env: env, Dir: work, Network: engine.Network{Allow: s.cfg.Hosts},
+		Env: env, Dir: work, Network: engine.Network{Allow: s.reachable(ctx)},
 		Mounts: append([]engine.Mount{{Path: work, Writable: true}, {Path: venv, Writable: true}, {Path: cache, Writable: true}}, e.Interpreter.mounts()...),
 	}
 	if !system(uv) && !strings.HasPrefix(uv, e.Interpreter.Prefix+"/") {
@@ -152,6 +155,36 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
 	}
 	return spec, nil
+}
+
+// reachable is what builds may reach: the configured hosts, wherever their names
+// lead now. The engine lets names lead to public addresses only, because jobs
+// choose names; these are the operator's, and the index of a closed network has
+// a private address. Addresses of this machine and of its link (the metadata
+// services of clouds) are never meant by a name.
+func (s *Service) reachable(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	allow := slices.Clone(s.cfg.Hosts)
+	for _, hp := range s.cfg.Hosts {
+		host, port, err := net.SplitHostPort(hp)
+		if err != nil || strings.Contains(host, "*") {
+			continue
+		}
+		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		if err != nil {
+			s.log.WarnContext(ctx, "a package index cannot be resolved", slog.String("host", host), slog.Any("error", err))
+			continue
+		}
+		for _, ip := range ips {
+			ip = ip.Unmap().WithZone("")
+			if entry := net.JoinHostPort(ip.String(), port); ip.IsPrivate() || ip.IsGlobalUnicast() {
+				allow = append(allow, entry)
+			}
+		}
+	}
+	slices.Sort(allow)
+	return slices.Compact(allow)
 }
 
 // options are those of every uv command that resolves or installs.

@@ -1,0 +1,169 @@
+package environment
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+func TestRequirements(t *testing.T) {
+	hash := "--hash=sha256:" + strings.Repeat("a", 64)
+	for _, good := range []string{
+		"numpy", "scikit-learn>=1.7,<2", "mlflow-skinny >= 3.12, < 4", "a[b,c]==1.0", "x~=1.4", "x===1.0+local", "x!=1.*",
+		`tomli>=1; python_version < "3.11"`, "x (>=1)", "x==1 " + hash, "x==1 " + hash + " " + hash, "zope.interface",
+	} {
+		if err := (Spec{Requirements: []string{good}}).Validate(); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for _, bad := range []string{
+		"-r other.txt", "--index-url https://evil", "-e .", "x @ https://evil/x.whl", "x @ file:///etc/passwd", "./x", "../x.whl", "/x",
+		"git+https://evil/x", "x y", "x=1", "x==1 --hash=md5:1", "x==1 --hash=" + "sha256:zz", "x\n-r y", ">=1", "x==1 --install-option=y", "é",
+	} {
+		if err := (Spec{Requirements: []string{bad}}).Validate(); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	got, err := Spec{RequirementsText: "# all\r\nnumpy  # fast\n\n  a==1 \\\n    " + hash + "\nb>=2"}.lines()
+	if want := []string{"numpy", "a==1 " + hash, "b>=2"}; err != nil || !slices.Equal(got, want) {
+		t.Fatalf("%q, %v; want %q", got, err, want)
+	}
+	for name, s := range map[string]Spec{
+		"both":   {Requirements: []string{"a"}, RequirementsText: "b"},
+		"many":   {RequirementsText: strings.Repeat("a\n", maxRequirements+1)},
+		"large":  {RequirementsText: strings.Repeat("#", maxText+1)},
+		"python": {Python: "3.11; rm"},
+		"two":    {Python: "2.7"},
+	} {
+		if err := s.Validate(); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestParseLock(t *testing.T) {
+	a, b := "sha256:"+strings.Repeat("a", 64), "sha256:"+strings.Repeat("b", 64)
+	got, err := parseLock("# by uv\nnumpy==2.4.6 \\\n    --hash=" + a + " \\\n    --hash=" + b + "\nsix==1.17.0 ; python_version < '4' \\\n    --hash=" + b + "\n")
+	want := []Package{{Name: "numpy", Version: "2.4.6", Hashes: []string{a, b}}, {Name: "six", Version: "1.17.0", Hashes: []string{b}}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Fatalf("%v\n%s", err, diff)
+	}
+	for _, bad := range []string{"numpy==1\n", "    --hash=" + a, "numpy @ https://x\n", "numpy==1 \\\n --hash=md5:x", "root:x:0:0:/root:/bin/sh"} {
+		if _, err := parseLock(bad); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+func FuzzParseLock(f *testing.F) {
+	f.Add("numpy==2.4.6 \\\n    --hash=sha256:" + strings.Repeat("a", 64) + "\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		packages, err := parseLock(text)
+		for _, p := range packages {
+			if err == nil && (p.Name == "" || p.Version == "" || len(p.Hashes) == 0) {
+				t.Errorf("%q gave %+v", text, p)
+			}
+		}
+	})
+}
+
+// FuzzRequirements holds that nothing uv would take for an option, a URL or a
+// second line passes.
+func FuzzRequirements(f *testing.F) {
+	f.Add("a==1 \\\n --hash=sha256:00\n-r x")
+	f.Add("x @ file:///y")
+	f.Fuzz(func(t *testing.T, text string) {
+		lines, err := Spec{RequirementsText: text}.lines()
+		if err != nil {
+			return
+		}
+		for _, l := range lines {
+			if strings.HasPrefix(l, "-") || strings.ContainsAny(l, "\n\r@/\\\x00") {
+				t.Errorf("%q gave the line %q", text, l)
+			}
+		}
+	})
+}
+
+func TestExplain(t *testing.T) {
+	for name, c := range map[string]struct{ log, reason, hint string }{
+		"no version": {
+			"warning: x\nerror: No solution found when resolving dependencies\n  cause: Because there is no version of numpy==99 and you require numpy==99, we can conclude that your requirements are unsatisfiable.\n",
+			"Because there is no version of numpy==99 and you require numpy==99, we can conclude that your requirements are unsatisfiable.", "Loosen",
+		},
+		"old form": {
+			"  × No solution found when resolving dependencies:\n  ╰─▶ Because nope was not found in the package registry and you require nope, we can conclude that your\n      requirements are unsatisfiable.\n",
+			"Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable.", "spelling",
+		},
+		"network": {
+			"Resolved 3 packages\nerror: Failed to fetch: `https://index.example/simple/x/`\n  Caused by: dns error\n",
+			"Failed to fetch: `https://index.example/simple/x/` dns error", "environments.index",
+		},
+		"wheels":  {"error: x has no usable wheels\n", "x has no usable wheels", "allow_source"},
+		"nothing": {"", "uv said nothing", "falaj env logs"},
+	} {
+		reason, hint := explain(c.log)
+		if reason != c.reason || !strings.Contains(hint, c.hint) {
+			t.Errorf("%s: %q, %q; want %q, …%s…", name, reason, hint, c.reason, c.hint)
+		}
+	}
+	if reason, _ := explain("error: " + strings.Repeat("x", 1<<20)); len(reason) > 2100 {
+		t.Errorf("a reason of %d bytes", len(reason))
+	}
+}
+
+func TestDigests(t *testing.T) {
+	in := Interpreter{Version: "3.11.7", Platform: "cpython-linux-x86_64"}
+	base := Spec{Requirements: []string{"a", "b>=1"}}
+	digest := func(s Spec, in Interpreter, index string) string {
+		d, err := specDigest(s, in, index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	want := digest(base, in, "")
+	for _, same := range []Spec{{Requirements: []string{"b>=1", "a"}}, {RequirementsText: "a # x\nb>=1\n"}, {Python: "3.11", Requirements: base.Requirements}} {
+		if got := digest(same, in, ""); got != want {
+			t.Errorf("%+v is another specification", same)
+		}
+	}
+	other := in
+	other.Version = "3.12.1"
+	source := base
+	source.AllowSource = true
+	for i, got := range []string{digest(base, other, ""), digest(base, in, "https://mirror"), digest(source, in, ""), digest(Spec{Requirements: []string{"a b>=1"[:1]}}, in, "")} {
+		if got == want {
+			t.Errorf("difference %d does not count", i)
+		}
+	}
+	if contentDigest("a", "b", "c") == contentDigest("a", "bc", "") {
+		t.Error("parts run together")
+	}
+}
+
+// TestTransitions holds the diagram in the comment of State against the table.
+func TestTransitions(t *testing.T) {
+	src, err := os.ReadFile("environment.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drawn := map[[2]State]bool{}
+	for _, m := range regexp.MustCompile(`//\s+(\w+) --> (\w+)`).FindAllStringSubmatch(string(src), -1) {
+		drawn[[2]State{State(m[1]), State(m[2])}] = true
+	}
+	states := []State{Locking, Building, Ready, Failed}
+	for _, a := range states {
+		for _, b := range states {
+			if a.CanBecome(b) != drawn[[2]State{a, b}] {
+				t.Errorf("%s to %s: table %t", a, b, a.CanBecome(b))
+			}
+		}
+	}
+}

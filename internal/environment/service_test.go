@@ -1,0 +1,563 @@
+package environment_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/compute/engine/local"
+	"github.com/falaj-ml/falaj/internal/environment"
+	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+type allow struct{ denied bool }
+
+func (a *allow) Allow(_ context.Context, action policy.Action, _ policy.Object) error {
+	if a.denied {
+		return fault.New(fault.PermissionDenied, "%s is not allowed", action)
+	}
+	return nil
+}
+
+type journal struct{}
+
+func (journal) Record(context.Context, audit.Entry) error { return nil }
+
+const nyc project.Name = "nyc"
+
+type world struct {
+	*environment.Service
+	compute *compute.Service
+	auth    *allow
+	cfg     environment.Config
+	ccfg    compute.Config
+}
+
+func newWorld(t *testing.T, driver engine.Driver, edit func(*environment.Config)) *world {
+	t.Helper()
+	dir := t.TempDir()
+	db, err := store.Open(t.Context(), store.Config{
+		URL:        "sqlite://" + filepath.Join(dir, "falaj.db"),
+		Migrations: []store.Migrations{computesql.Migrations, environmentsql.Migrations},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	w := &world{auth: &allow{}}
+	w.ccfg = compute.Config{
+		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: journal{}, Log: log,
+		Engines: map[string]compute.Engine{"local": {
+			Driver: driver, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
+		}},
+	}
+	w.cfg = environment.Config{
+		DB: db, Store: environmentsql.Store{}, Authorizer: w.auth, Log: log,
+		Dir: filepath.Join(dir, "environments"), Cache: filepath.Join(dir, "cache", "uv"),
+	}
+	edit(&w.cfg)
+	w.start(t)
+	if _, err := w.compute.EnsureHome(t.Context(), "local"); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	w.compute = compute.New(w.ccfg)
+	w.cfg.Compute = w.compute
+	w.Service = environment.New(w.cfg)
+	w.compute.Own(compute.Build, w.Service)
+	if err := w.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.compute.Start(t.Context())
+	t.Cleanup(w.compute.Stop)
+}
+
+// built applies a specification and waits for the end of its build.
+func (w *world) built(t *testing.T, name string, spec environment.Spec) environment.Environment {
+	t.Helper()
+	if _, _, err := w.Apply(t.Context(), nyc, name, spec); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := w.Await(ctx, nyc, name); err != nil {
+		t.Fatal(err)
+	}
+	e, err := w.One(t.Context(), nyc, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []string{"lock", "create", "install"} { // and its traces are cleared
+		if _, err := w.compute.Wait(ctx, compute.WorkloadID(string(e.ID)+"-"+step)); err != nil && !fault.Is(err, fault.NotFound) {
+			t.Fatal(err)
+		}
+	}
+	return e
+}
+
+// pretend is an interpreter and a uv that only this test's engine understands.
+func pretend(t *testing.T) func(*environment.Config) {
+	t.Helper()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	uv := filepath.Join(dir, "uv")
+	if err := os.Link(self, uv); err != nil { // a program, as far as can be seen
+		b, err := os.ReadFile(self)
+		if err == nil {
+			err = os.WriteFile(uv, b, 0o700)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, says := range map[string]string{
+		"python3":    `echo '{"path":"` + self + `","version":"3.11.7","prefix":"/usr","platform":"cpython-linux-x86_64"}'`,
+		"python3.12": "echo 'pyenv: python3.12: command not found' >&2; exit 127",
+		"python3.9":  `echo '{"path":"/x","version":"3.9.1","prefix":"/usr","platform":"cpython-linux-x86_64"}'`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+says+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func(c *environment.Config) { c.Path = []string{dir} }
+}
+
+// uv plays the part of uv in a fake engine.
+type uv struct {
+	mu    sync.Mutex
+	ran   []string
+	specs []engine.Spec
+	fail  map[string]string // by subcommand: what it prints before it fails
+}
+
+func (u *uv) run(p *enginetest.Process) enginetest.Exit {
+	cmd := p.Spec.Command
+	what := cmd[1]
+	if what == "pip" {
+		what = cmd[2]
+	}
+	u.mu.Lock()
+	u.ran = append(u.ran, what)
+	u.specs = append(u.specs, p.Spec)
+	says, fails := u.fail[what]
+	u.mu.Unlock()
+	fmt.Fprintln(p.Log, "running", what)
+	if fails {
+		fmt.Fprintln(p.Log, says)
+		return enginetest.Exit{Code: 1}
+	}
+	var err error
+	switch what {
+	case "compile":
+		b, e := os.ReadFile(cmd[3])
+		var lock strings.Builder
+		for line := range strings.Lines(string(b)) {
+			if name := strings.TrimSpace(line); name != "" {
+				name, _, _ = strings.Cut(name, ">")
+				fmt.Fprintf(&lock, "%s==1.0 \\\n    --hash=sha256:%x\n", name, sha256.Sum256([]byte(name)))
+			}
+		}
+		err = e
+		if err == nil {
+			err = os.WriteFile(cmd[slices.Index(cmd, "--output-file")+1], []byte(lock.String()), 0o600)
+		}
+	case "venv":
+		dir := cmd[len(cmd)-1]
+		err = os.MkdirAll(filepath.Join(dir, "bin"), 0o700)
+		if err == nil {
+			err = os.Symlink(cmd[slices.Index(cmd, "--python")+1], filepath.Join(dir, "bin", "python"))
+		}
+	case "sync":
+		bin := filepath.Dir(cmd[slices.Index(cmd, "--python")+1])
+		err = os.WriteFile(filepath.Join(filepath.Dir(bin), "installed"), []byte("x"), 0o600)
+	}
+	if err != nil {
+		fmt.Fprintln(p.Log, err)
+		return enginetest.Exit{Code: 2}
+	}
+	return enginetest.Exit{}
+}
+
+func fakeWorld(t *testing.T) (*world, *uv, *enginetest.Fake) {
+	t.Helper()
+	u, fake := &uv{fail: map[string]string{}}, enginetest.NewFake()
+	fake.Behave(u.run)
+	return newWorld(t, fake, pretend(t)), u, fake
+}
+
+func TestBuiltOnce(t *testing.T) {
+	w, u, _ := fakeWorld(t)
+	spec := environment.Spec{Requirements: []string{"numpy>=2", "six"}}
+	e := w.built(t, "py", spec)
+	if e.State != environment.Ready || e.Packages != 2 || e.Python != "3.11.7" || e.SBOM[0].Name != "numpy" || len(e.SBOM[0].Hashes) != 1 {
+		t.Fatalf("%+v", e)
+	}
+	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
+		t.Fatalf("ran %s", got)
+	}
+	for _, s := range u.specs {
+		if wants := s.Command[1] != "venv"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
+			t.Errorf("%v reaches %+v", s.Command, s.Network)
+		}
+		if s.Command[1] == "pip" && (!slices.Contains(s.Command, "--only-binary") || s.Env["UV_CACHE_DIR"] != w.cfg.Cache || s.Env["UV_LINK_MODE"] != "copy") {
+			t.Errorf("%v with %v", s.Command, s.Env)
+		}
+	}
+	// Applied again, and under another name: nothing is built again.
+	if _, c, err := w.Apply(t.Context(), nyc, "py", spec); err != nil || c != project.Unchanged {
+		t.Fatalf("%s, %v", c, err)
+	}
+	other := w.built(t, "other", environment.Spec{RequirementsText: "six\nnumpy>=2 # fast\n"})
+	if other.State != environment.Ready || other.Digest == "" {
+		t.Fatalf("%+v", other)
+	}
+	list, _, err := w.List(t.Context(), nyc, "", 0)
+	if err != nil || len(list) != 2 || list[0].Name != "other" || list[1].Packages != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if list, next, err := w.List(t.Context(), nyc, "", 1); err != nil || len(list) != 1 || next != "other" {
+		t.Fatalf("%+v, %q, %v", list, next, err)
+	}
+
+	// What a job gets.
+	use, err := w.Use(t.Context(), nyc, "py@"+string(e.Digest))
+	if err != nil || use.State != environment.Ready || use.Mounts[0].Writable || use.Python != filepath.Join(use.Bin, "python") {
+		t.Fatalf("%+v, %v", use, err)
+	}
+	if err := w.Check(use, compute.Pool{Name: "home", Engine: "local"}); err != nil {
+		t.Error(err)
+	}
+	if err := w.Check(use, compute.Pool{Name: "far", Engine: "slurm"}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a pool that does not see the files: %v", err)
+	}
+	dir := filepath.Dir(use.Bin)
+	if info, err := os.Stat(filepath.Join(dir, "installed")); err != nil || info.Mode().Perm()&0o222 != 0 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if left, err := os.ReadDir(filepath.Join(w.cfg.Dir, ".staging")); err != nil || len(left) != 0 {
+		t.Errorf("staging holds %v (%v)", left, err)
+	}
+	r, err := w.Logs(t.Context(), nyc, "py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if b, err := io.ReadAll(r); err != nil || !strings.Contains(string(b), "--- lock\nrunning compile") || !strings.Contains(string(b), "running sync") {
+		t.Errorf("log %q, %v", b, err)
+	}
+
+	// Files that are gone are built again when applied again.
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Use(t.Context(), nyc, "py"); !fault.Is(err, fault.Gone) {
+		t.Errorf("without its files: %v", err)
+	}
+	if e = w.built(t, "py", spec); e.State != environment.Ready {
+		t.Fatalf("%+v", e)
+	}
+	if _, err := w.Use(t.Context(), nyc, "py"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatCannotBeResolved(t *testing.T) {
+	w, u, _ := fakeWorld(t)
+	u.fail["compile"] = "error: No solution found when resolving dependencies\n  cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable."
+	spec := environment.Spec{Requirements: []string{"nope"}}
+	e := w.built(t, "py", spec)
+	if e.State != environment.Failed || !strings.HasPrefix(e.Reason, "Because nope was not found") || !strings.Contains(e.Hint, "spelling") {
+		t.Fatalf("%+v", e)
+	}
+	_, err := w.Use(t.Context(), nyc, "py")
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "Because nope was not found") || fault.HintOf(err) == "" {
+		t.Fatalf("%v", err)
+	}
+	delete(u.fail, "compile")
+	if e = w.built(t, "py", spec); e.State != environment.Ready { // applied again
+		t.Fatalf("%+v", e)
+	}
+}
+
+func TestInstallationThatFails(t *testing.T) {
+	w, u, _ := fakeWorld(t)
+	u.fail["sync"] = "error: No space left on device"
+	e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}})
+	if e.State != environment.Failed || !strings.Contains(e.Reason, "No space left") || e.Digest == "" {
+		t.Fatalf("%+v", e)
+	}
+}
+
+func TestSourceBuildsHaveTheirOwnCache(t *testing.T) {
+	w, u, _ := fakeWorld(t)
+	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}, AllowSource: true}); e.State != environment.Ready {
+		t.Fatalf("%+v", e)
+	}
+	for _, s := range u.specs {
+		if slices.Contains(s.Command, "--only-binary") || strings.HasPrefix(s.Env["UV_CACHE_DIR"], w.cfg.Cache) ||
+			slices.ContainsFunc(s.Mounts, func(m engine.Mount) bool { return m.Path == w.cfg.Cache }) {
+			t.Errorf("%v with %v and %v", s.Command, s.Env, s.Mounts)
+		}
+	}
+}
+
+// TestABuildScriptsLinks has a build script put links where Falaj reads and
+// writes next.
+func TestABuildScriptsLinks(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "master.key")
+	for _, name := range []string{"lock.txt", "ca.pem"} {
+		t.Run(name, func(t *testing.T) {
+			w, u, fake := fakeWorld(t)
+			if err := os.WriteFile(secret, []byte("secret==1\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.cfg.CA = "/proc/self/status" // any file that there is
+			w.compute.Stop()
+			w.start(t)
+			fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+				exit := u.run(p)
+				if p.Spec.Command[2] == "compile" {
+					link := filepath.Join(p.Spec.Dir, name)
+					if err := os.Remove(link); err != nil {
+						return enginetest.Exit{Code: 3}
+					}
+					if err := os.Symlink(secret, link); err != nil {
+						return enginetest.Exit{Code: 4}
+					}
+				}
+				return exit
+			})
+			e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}, AllowSource: true})
+			if e.State != environment.Failed || strings.Contains(e.Reason, "secret") {
+				t.Errorf("%+v", e)
+			}
+			if b, err := os.ReadFile(secret); err != nil || string(b) != "secret==1\n" {
+				t.Errorf("the secret is now %q (%v)", b, err)
+			}
+		})
+	}
+}
+
+func TestRestartInTheMiddle(t *testing.T) {
+	w, u, fake := fakeWorld(t)
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		if p.Spec.Command[1] == "venv" {
+			close(reached)
+			<-proceed
+		}
+		return u.run(p)
+	})
+	if _, _, err := w.Apply(t.Context(), nyc, "py", environment.Spec{Requirements: []string{"six"}}); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	w.compute.Stop()
+	stray := filepath.Join(w.cfg.Dir, ".staging", "env_stray", "work")
+	if err := os.MkdirAll(stray, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	w.start(t)
+	if _, err := os.Stat(stray); !os.IsNotExist(err) {
+		t.Errorf("a stray staging directory is still there: %v", err)
+	}
+	close(proceed)
+	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}}); e.State != environment.Ready {
+		t.Fatalf("%+v", e)
+	}
+	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
+		t.Fatalf("ran %s", got)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	w, _, _ := fakeWorld(t)
+	apply := func(name string, s environment.Spec) error {
+		_, _, err := w.Apply(t.Context(), nyc, name, s)
+		return err
+	}
+	for name, err := range map[string]error{
+		"name":        apply("../x", environment.Spec{}),
+		"requirement": apply("x", environment.Spec{Requirements: []string{"-r y"}}),
+		"python":      apply("x", environment.Spec{Python: "3.12"}), // its shim does not work
+	} {
+		if !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := apply("x", environment.Spec{Python: "3.12"}); !strings.Contains(fault.HintOf(err), "3.11.7") || strings.Contains(fault.HintOf(err), "3.9") {
+		t.Errorf("hint %q", fault.HintOf(err))
+	}
+	if _, err := w.One(t.Context(), nyc, "none"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("%v", err)
+	}
+	w.auth.denied = true
+	calls := map[string]error{"apply": apply("x", environment.Spec{})}
+	_, calls["one"] = w.One(t.Context(), nyc, "x")
+	_, _, calls["list"] = w.List(t.Context(), nyc, "", 0)
+	_, calls["logs"] = w.Logs(t.Context(), nyc, "x")
+	_, calls["use"] = w.Use(t.Context(), nyc, "x")
+	for name, err := range calls {
+		if !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestFindUV(t *testing.T) {
+	dir := t.TempDir()
+	shim := filepath.Join(dir, "uv")
+	if err := os.WriteFile(shim, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := environment.FindUV(shim, nil, nil); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a shim: %v", err)
+	}
+	if _, err := environment.FindUV("", []string{dir}, nil); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a shim on the path: %v", err)
+	}
+}
+
+// machineDirs are where the machine's uv and Python may be.
+func machineDirs(t *testing.T) []string {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	dirs := []string{filepath.Join(filepath.Dir(file), "..", "..", "bin")}
+	for _, name := range []string{"uv", "python3"} {
+		if path, err := exec.LookPath(name); err == nil {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+	}
+	return append(dirs, "/usr/local/bin", "/usr/bin", "/bin")
+}
+
+// wheel is a package with one module, as an index has it.
+func wheel(t *testing.T) []byte {
+	t.Helper()
+	files := [][2]string{
+		{"falaj_probe.py", "ANSWER = 42\n"},
+		{"falaj_probe-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: falaj-probe\nVersion: 1.0\n"},
+		{"falaj_probe-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+	}
+	var record strings.Builder
+	for _, f := range files {
+		sum := sha256.Sum256([]byte(f[1]))
+		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", f[0], base64.RawURLEncoding.EncodeToString(sum[:]), len(f[1]))
+	}
+	files = append(files, [2]string{"falaj_probe-1.0.dist-info/RECORD", record.String() + "falaj_probe-1.0.dist-info/RECORD,,\n"})
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, f := range files {
+		w, err := z.Create(f[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, f[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestWithUV builds with the machine's uv and Python in sandboxes, from an
+// index on this machine.
+func TestWithUV(t *testing.T) {
+	dirs := machineDirs(t)
+	found := environment.Interpreters(t.Context(), nil, dirs)
+	if len(found) == 0 {
+		t.Skip("needs Python: apt-get install python3")
+	}
+	if _, err := environment.FindUV("", dirs, found); err != nil {
+		t.Skip("needs uv: make deps")
+	}
+	pkg := wheel(t)
+	sum := sha256.Sum256(pkg)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /simple/falaj-probe/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<a href="/files/falaj_probe-1.0-py3-none-any.whl#sha256=%s">falaj_probe-1.0-py3-none-any.whl</a>`, hex.EncodeToString(sum[:]))
+	})
+	mux.HandleFunc("GET /files/falaj_probe-1.0-py3-none-any.whl", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "x.whl", time.Time{}, bytes.NewReader(pkg))
+	})
+	index := httptest.NewServer(mux)
+	t.Cleanup(index.Close)
+	worker := sandboxtest.Worker(t)
+	driver, err := local.New(local.Config{Dir: filepath.Join(t.TempDir(), "engine"), Worker: worker, Level: sandbox.Sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { driver.Close() })
+	w := newWorld(t, driver, func(c *environment.Config) {
+		c.Path, c.Index, c.Hosts = dirs, index.URL+"/simple", []string{strings.TrimPrefix(index.URL, "http://")}
+	})
+
+	e := w.built(t, "py", environment.Spec{Requirements: []string{"falaj-probe"}})
+	if e.State != environment.Ready || len(e.SBOM) != 1 || e.SBOM[0].Hashes[0] != "sha256:"+hex.EncodeToString(sum[:]) {
+		t.Fatalf("%+v", e)
+	}
+	use, err := w.Use(t.Context(), nyc, "py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), use.Python, "-c", "import falaj_probe as p; print(p.ANSWER, p.__cached__)").CombinedOutput()
+	if err != nil || !strings.HasPrefix(string(out), "42 "+filepath.Dir(use.Bin)) {
+		t.Fatalf("%s, %v", out, err)
+	}
+	if err := w.Check(use, compute.Pool{Engine: "local"}); err != nil {
+		t.Error(err)
+	}
+
+	e = w.built(t, "missing", environment.Spec{Requirements: []string{"falaj-nothing"}})
+	if e.State != environment.Failed || !strings.Contains(e.Reason, "falaj-nothing was not found") || !strings.Contains(e.Hint, "spelling") {
+		t.Fatalf("%+v", e)
+	}
+	e = w.built(t, "version", environment.Spec{Requirements: []string{"falaj-probe>=2"}})
+	if e.State != environment.Failed || !strings.Contains(e.Reason, "falaj-probe") || !strings.Contains(e.Hint, "Loosen") {
+		t.Fatalf("%+v", e)
+	}
+}
