@@ -172,6 +172,27 @@ func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, erro
 	return rows[0], s.noteRead(ctx, p, "run "+string(run), r.Classification)
 }
 
+// AttemptRun gives the run that training made for an attempt, without its data.
+// Unlike a search by tag, nobody who may log can make it give another one.
+func (s *Service) AttemptRun(ctx context.Context, p project.Name, attempt string) (Run, error) {
+	if err := s.allow(ctx, ActionRead, p, "run", ""); err != nil {
+		return Run{}, err
+	}
+	if attempt == "" {
+		return Run{}, fault.New(fault.Invalid, "no attempt is named")
+	}
+	var r Run
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		r, err = s.store.RunOfAttempt(ctx, tx, p, attempt)
+		return err
+	})
+	if err != nil {
+		return Run{}, err
+	}
+	return r, s.allowLabelled(ctx, ActionRead, p, "run", string(r.ID), r.Owner, r.Origin)
+}
+
 // SearchRuns gives a page of runs with their data, newest first unless ordered
 // otherwise, and the token of the next page.
 func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]Run, string, error) {

@@ -701,6 +701,9 @@ func TestAttemptsKeepLabels(t *testing.T) {
 	if diff := cmp.Diff(own.Origin, nested.Origin); diff != "" {
 		t.Error("a nested run does not inherit", diff)
 	}
+	if got := must(w.AttemptRun(alice, proj, "att_1"))(t); got.ID != own.ID {
+		t.Errorf("the attempt's run is %s, want the one training made, %s", got.ID, own.ID)
+	}
 	model := must(w.CreateLoggedModel(att, proj, tracking.LoggedModelSpec{}))(t)
 	if diff := cmp.Diff(own.Origin, model.Origin); diff != "" {
 		t.Error("a logged model does not inherit", diff)
