@@ -87,7 +87,7 @@ $falaj apply -f $here/features.yaml | indent
 
 step "Point-in-time training set, January to April"
 sed 's/FROM_DATE/2013-01-01/; s/TO_DATE/2013-05-01/' $here/spine.sql >"$home/train.sql"
-$falaj feature training-set delays --spine @"$home/train.sql" --timestamp departs --service delay_features | indent
+$falaj feature training-set delays --spine @"$home/train.sql" --timestamp departs --label late --full-names --service delay_features | indent
 
 step "The environment is locked with hashes and built in a sandbox"
 $falaj apply -f $here/environment.yaml | indent
@@ -124,7 +124,7 @@ $falaj apply -f $here/deployment.yaml | indent
 
 step "Predictions for May over the Open Inference Protocol"
 sed 's/FROM_DATE/2013-05-01/; s/TO_DATE/2013-06-01/' $here/spine.sql >"$home/may.sql"
-$falaj feature training-set may --spine @"$home/may.sql" --timestamp departs --service delay_features | tail -n 1 | indent
+$falaj feature training-set may --spine @"$home/may.sql" --timestamp departs --label late --full-names --service delay_features | tail -n 1 | indent
 token=$($falaj token create --name demo --role engineer --expires 24h 2>/dev/null)
 FALAJ_URL=$url FALAJ_TOKEN=$token python3 $here/predict.py may
 

@@ -25,8 +25,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
-// attemptTag marks what was made for an attempt, so that a crash between making
-// and recording makes no second one.
+// attemptTag marks the logged model of an attempt, so that a crash between
+// making and recording it makes no second one.
 const attemptTag = "falaj.attempt"
 
 // trainingData answers training's questions about data from datasets.
@@ -85,14 +85,9 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 	if err != nil {
 		return "", err
 	}
-	made, _, err := t.tracking.SearchRuns(ctx, s.Project, tracking.Search{
-		Experiments: []tracking.ExperimentID{e.ID}, Filter: "tags.`" + attemptTag + "` = '" + string(s.Attempt) + "'", Max: 1,
-	})
-	if err != nil {
-		return "", err
-	}
-	if len(made) > 0 {
-		return string(made[0].ID), nil
+	made, err := t.tracking.AttemptRun(ctx, s.Project, string(s.Attempt))
+	if err == nil || !fault.Is(err, fault.NotFound) {
+		return string(made.ID), err
 	}
 	origin := tracking.Origin{
 		Job: string(s.Job), Attempt: string(s.Attempt), Environment: string(s.Environment),
@@ -218,15 +213,18 @@ func (m trainingModels) Save(ctx context.Context, s training.ModelSpec) (string,
 
 func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tracking.Run) (tracking.LoggedModel, error) {
 	made, _, err := m.tracking.SearchLoggedModels(ctx, s.Project, tracking.Search{
-		Experiments: []tracking.ExperimentID{run.Experiment}, Filter: "tags.`" + attemptTag + "` = '" + string(s.Attempt) + "'", Max: 1,
+		Experiments: []tracking.ExperimentID{run.Experiment}, Filter: "tags.`" + attemptTag + "` = '" + string(s.Attempt) + "'", Max: 100,
 	})
 	if err != nil {
 		return tracking.LoggedModel{}, err
 	}
 	var logged tracking.LoggedModel
-	if len(made) > 0 {
-		logged = made[0]
-	} else {
+	for _, m := range made {
+		if m.Origin.Attempt == string(s.Attempt) { // anybody can set the tag, nobody the origin
+			logged = m
+		}
+	}
+	if logged.ID == "" {
 		name := s.Register
 		if name == "" {
 			name = "model"

@@ -268,6 +268,8 @@ func (a *app) featureOnline() *cobra.Command {
 func (a *app) featureTrainingSet() *cobra.Command {
 	var spine, timestamp, service string
 	var features []string
+	labels := []string{}
+	var fullNames bool
 	cmd := &cobra.Command{
 		Use: "training-set NAME", Short: "Join features to rows as they were at each row's time",
 		Long:    "Makes a dataset version from a spine (SQL with the entity keys, a timestamp and the label) and\nfeatures, with only values known at each row's timestamp.",
@@ -281,7 +283,7 @@ func (a *app) featureTrainingSet() *cobra.Command {
 				}
 				spine = string(b)
 			}
-			body := map[string]any{"name": args[0], "spine": spine, "timestamp": timestamp}
+			body := map[string]any{"name": args[0], "spine": spine, "timestamp": timestamp, "full_feature_names": fullNames, "labels": labels}
 			if service != "" {
 				body["service"] = service
 			}
@@ -297,6 +299,8 @@ func (a *app) featureTrainingSet() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&spine, "spine", "", "SQL of the rows, or @file")
 	cmd.Flags().StringVar(&timestamp, "timestamp", "", "the spine's timestamp column")
+	cmd.Flags().StringArrayVar(&labels, "label", labels, "a label column of the spine; may be given more than once")
+	cmd.Flags().BoolVar(&fullNames, "full-names", false, "name feature columns view__feature")
 	cmd.Flags().StringVar(&service, "service", "", "feature service")
 	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
 	return cmd
@@ -324,6 +328,33 @@ func (a *app) featureVerify() *cobra.Command {
 
 func (a *app) environment() *cobra.Command {
 	cmd := &cobra.Command{Use: "env", Aliases: []string{"environment", "environments"}, Short: "Look at run environments"}
+	cmd.AddCommand(&cobra.Command{
+		Use: "wait NAME", Short: "Wait until an environment is built; exit code 1 if it cannot be", Example: "  falaj env wait sklearn -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := a.inProjectPath("environments", args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			for {
+				var o client.Object // the server holds the request until it is built or 30 s pass
+				if err := c.Do(cmd.Context(), http.MethodGet, path+"?wait=30s", nil, &o); err != nil {
+					return err
+				}
+				switch o.Text("state") {
+				case "ready":
+					a.say("%s is ready: Python %s, %s packages, %s", args[0], o.Text("python"), o.Text("packages"), o.Text("digest"))
+					return nil
+				case "failed":
+					return fault.New(fault.Internal, "%s cannot be built: %s", args[0], o.Text("reason")).
+						WithHint("%s", first(o.Text("hint"), "See `falaj env logs "+args[0]+"`."))
+				}
+			}
+		},
+	})
 	cmd.AddCommand(&cobra.Command{
 		Use: "logs NAME", Short: "Print an environment's build log", Example: "  falaj env logs sklearn -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

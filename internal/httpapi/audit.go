@@ -19,7 +19,7 @@ type auditView struct {
 }
 
 func (s *Server) listAudit(ctx context.Context, in *struct {
-	page
+	Page
 	Project string `query:"project" maxLength:"63"`
 	Actor   string `query:"actor" maxLength:"200" doc:"Id or name"`
 	Action  string `query:"action" maxLength:"200" doc:"dataset.import, or dataset.*"`

@@ -10,8 +10,8 @@ import (
 )
 
 func (s *Server) listDatasets(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 },
 ) (*body[items[dataset.Dataset]], error) {
 	return listed(s.Datasets.List(ctx, project.Name(in.Project), dataset.Page{Size: in.Size, Token: in.Token}))
@@ -25,7 +25,7 @@ type datasetView struct {
 }
 
 func (s *Server) oneDataset(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Name string `path:"name" maxLength:"63" doc:"Dataset"`
 	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the newest version and its lineage"`
 },
@@ -47,7 +47,7 @@ func (s *Server) oneDataset(ctx context.Context, in *struct {
 }
 
 func (s *Server) deleteDataset(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Name string `path:"name" maxLength:"63" doc:"Dataset, or name@version for one version"`
 },
 ) (*none, error) {
@@ -59,8 +59,8 @@ func (s *Server) deleteDataset(ctx context.Context, in *struct {
 }
 
 func (s *Server) listVersions(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 	Name string `path:"name" maxLength:"63" doc:"Dataset"`
 },
 ) (*body[items[dataset.Version]], error) {
@@ -87,13 +87,13 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
 }
 
-type inRef struct {
-	inProject
+type InRef struct {
+	InProject
 	Ref string `path:"ref" maxLength:"90" doc:"name@version, or name for the newest accepted version"`
 }
 
 func (s *Server) preview(ctx context.Context, in *struct {
-	inRef
+	InRef
 	Rows int `query:"rows" minimum:"0" maximum:"1000" doc:"Rows; 0 is 20"`
 },
 ) (*body[dataset.Table], error) {
@@ -105,7 +105,7 @@ func (s *Server) preview(ctx context.Context, in *struct {
 	return one(t, err)
 }
 
-func (s *Server) datasetLineage(ctx context.Context, in *inRef) (*body[tree], error) {
+func (s *Server) datasetLineage(ctx context.Context, in *InRef) (*body[tree], error) {
 	ref, err := dataset.ParseRef(in.Ref)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func treeOf(n dataset.Node) tree {
 const maxQueryRows = 10_000
 
 func (s *Server) query(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Body struct {
 		SQL    string            `json:"sql" doc:"One SELECT in DuckDB's dialect; a table is a dataset of that name, or \"name@3\""`
 		Inputs map[string]string `json:"inputs,omitempty" doc:"Datasets by table name, when they differ"`

@@ -45,7 +45,7 @@ func (s *Server) featureKinds() map[string]applier {
 }
 
 // named is a page of a list that goes on after a name.
-func named[T any](p page, list func(after string, limit int) ([]T, error), name func(T) string) (*body[items[T]], error) {
+func named[T any](p Page, list func(after string, limit int) ([]T, error), name func(T) string) (*body[items[T]], error) {
 	size := p.Size
 	if size == 0 {
 		size = 100
@@ -59,44 +59,44 @@ func named[T any](p page, list func(after string, limit int) ([]T, error), name 
 	return listed(all, next, err)
 }
 
-type inPage struct {
-	inProject
-	page
+type InPage struct {
+	InProject
+	Page
 }
 
-func (s *Server) listEntities(ctx context.Context, in *inPage) (*body[items[feature.Entity]], error) {
-	return named(in.page, func(after string, limit int) ([]feature.Entity, error) {
+func (s *Server) listEntities(ctx context.Context, in *InPage) (*body[items[feature.Entity]], error) {
+	return named(in.Page, func(after string, limit int) ([]feature.Entity, error) {
 		return s.Features.Entities(ctx, project.Name(in.Project), after, limit)
 	}, func(e feature.Entity) string { return e.Name })
 }
 
-func (s *Server) listViews(ctx context.Context, in *inPage) (*body[items[feature.View]], error) {
-	return named(in.page, func(after string, limit int) ([]feature.View, error) {
+func (s *Server) listViews(ctx context.Context, in *InPage) (*body[items[feature.View]], error) {
+	return named(in.Page, func(after string, limit int) ([]feature.View, error) {
 		return s.Features.Views(ctx, project.Name(in.Project), after, limit)
 	}, func(v feature.View) string { return v.Name })
 }
 
-func (s *Server) listBundles(ctx context.Context, in *inPage) (*body[items[feature.Bundle]], error) {
-	return named(in.page, func(after string, limit int) ([]feature.Bundle, error) {
+func (s *Server) listBundles(ctx context.Context, in *InPage) (*body[items[feature.Bundle]], error) {
+	return named(in.Page, func(after string, limit int) ([]feature.Bundle, error) {
 		return s.Features.Bundles(ctx, project.Name(in.Project), after, limit)
 	}, func(b feature.Bundle) string { return b.Name })
 }
 
-func (s *Server) oneEntity(ctx context.Context, in *inRef) (*body[feature.Entity], error) {
+func (s *Server) oneEntity(ctx context.Context, in *InRef) (*body[feature.Entity], error) {
 	return one(s.Features.Entity(ctx, project.Name(in.Project), in.Ref))
 }
 
-func (s *Server) oneView(ctx context.Context, in *inRef) (*body[feature.View], error) {
+func (s *Server) oneView(ctx context.Context, in *InRef) (*body[feature.View], error) {
 	return one(s.Features.View(ctx, project.Name(in.Project), in.Ref))
 }
 
-func (s *Server) oneBundle(ctx context.Context, in *inRef) (*body[feature.Bundle], error) {
+func (s *Server) oneBundle(ctx context.Context, in *InRef) (*body[feature.Bundle], error) {
 	return one(s.Features.Bundle(ctx, project.Name(in.Project), in.Ref))
 }
 
 // materialise starts bringing values and, with wait, answers when that ended.
 func (s *Server) materialise(ctx context.Context, in *struct {
-	inRef
+	InRef
 	Body struct {
 		From  string `json:"from,omitempty" doc:"Event time from which, RFC 3339; empty: from the beginning"`
 		Until string `json:"until,omitempty" doc:"Event time up to which, RFC 3339; empty: now"`
@@ -130,7 +130,7 @@ func (s *Server) materialise(ctx context.Context, in *struct {
 }
 
 func (s *Server) online(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Body struct {
 		feature.Selection
 		Entities []map[string]any `json:"entities" maxItems:"10000" doc:"A row for each entity: join key and value"`
@@ -149,7 +149,7 @@ func (s *Server) online(ctx context.Context, in *struct {
 
 // makeTrainingSet answers with the dataset version that was made.
 func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Body struct {
 		feature.Selection
 		Name        string            `json:"name" maxLength:"63" doc:"Dataset that keeps it"`
@@ -177,12 +177,12 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 	return one(s.Datasets.Version(ctx, p, ref))
 }
 
-func (s *Server) oneTrainingSet(ctx context.Context, in *inRef) (*body[feature.TrainingSet], error) {
+func (s *Server) oneTrainingSet(ctx context.Context, in *InRef) (*body[feature.TrainingSet], error) {
 	return one(s.Features.TrainingSet(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) verifyTrainingSet(ctx context.Context, in *struct {
-	inRef
+	InRef
 	Body struct {
 		View   string `json:"view,omitempty" doc:"Only this view; empty: all that the set was joined from"`
 		Sample int    `json:"sample,omitempty" minimum:"0" maximum:"100000" doc:"Rows compared; 0 is 1000"`

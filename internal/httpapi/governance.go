@@ -40,28 +40,28 @@ func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[identity.Princi
 	return one(identity.From(ctx), nil)
 }
 
-func (s *Server) listProjects(ctx context.Context, in *struct{ page }) (*body[items[project.Project]], error) {
+func (s *Server) listProjects(ctx context.Context, in *struct{ Page }) (*body[items[project.Project]], error) {
 	return listed(s.Projects.List(ctx, in.Size, in.Token))
 }
 
-func (s *Server) oneProject(ctx context.Context, in *inProject) (*body[project.Project], error) {
+func (s *Server) oneProject(ctx context.Context, in *InProject) (*body[project.Project], error) {
 	return one(s.Projects.One(ctx, project.Name(in.Project)))
 }
 
-func (s *Server) deleteProject(ctx context.Context, in *inProject) (*none, error) {
+func (s *Server) deleteProject(ctx context.Context, in *InProject) (*none, error) {
 	return &none{}, s.Projects.Delete(ctx, project.Name(in.Project))
 }
 
 func (s *Server) listMembers(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 },
 ) (*body[items[project.Grant]], error) {
 	return listed(s.Projects.Members(ctx, project.Name(in.Project), in.Token))
 }
 
 func (s *Server) revokeMember(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Name string `path:"name" maxLength:"200" doc:"Name of the grant"`
 },
 ) (*none, error) {
@@ -69,7 +69,7 @@ func (s *Server) revokeMember(ctx context.Context, in *struct {
 }
 
 func (s *Server) listTokens(ctx context.Context, in *struct {
-	page
+	Page
 	Project string `query:"project" maxLength:"63" doc:"Tokens bound to this project; empty: your own"`
 },
 ) (*body[items[account.Token]], error) {

@@ -73,7 +73,7 @@ func modelVersionOf(v registry.Version) modelVersionView {
 	}
 }
 
-func search(p page) registry.Search {
+func search(p Page) registry.Search {
 	size := p.Size
 	if size == 0 {
 		size = 100
@@ -82,11 +82,11 @@ func search(p page) registry.Search {
 }
 
 func (s *Server) listModels(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 },
 ) (*body[items[modelView]], error) {
-	models, next, err := s.Registry.SearchModels(ctx, project.Name(in.Project), search(in.page))
+	models, next, err := s.Registry.SearchModels(ctx, project.Name(in.Project), search(in.Page))
 	views := make([]modelView, len(models))
 	for i, m := range models {
 		views[i] = modelOf(m)
@@ -95,7 +95,7 @@ func (s *Server) listModels(ctx context.Context, in *struct {
 }
 
 func (s *Server) oneModel(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Name string `path:"name" maxLength:"256" doc:"Model"`
 	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the champion and its lineage"`
 },
@@ -148,15 +148,15 @@ func (s *Server) modelLineage(ctx context.Context, p project.Name, v registry.Ve
 }
 
 func (s *Server) listModelVersions(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 	Name string `path:"name" maxLength:"256" doc:"Model"`
 },
 ) (*body[items[modelVersionView]], error) {
 	if err := registry.CheckName(in.Name); err != nil {
 		return nil, err
 	}
-	q := search(in.page)
+	q := search(in.Page)
 	q.Filter = "name = '" + strings.ReplaceAll(in.Name, "'", "") + "'"
 	q.OrderBy = []string{"version_number DESC"}
 	versions, next, err := s.Registry.SearchVersions(ctx, project.Name(in.Project), q)
@@ -168,7 +168,7 @@ func (s *Server) listModelVersions(ctx context.Context, in *struct {
 }
 
 func (s *Server) verifyModel(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Name    string `path:"name" maxLength:"256" doc:"Model"`
 	Version string `path:"version" maxLength:"256" doc:"Number or alias"`
 },
@@ -178,7 +178,7 @@ func (s *Server) verifyModel(ctx context.Context, in *struct {
 }
 
 func (s *Server) setAlias(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Name  string `path:"name" maxLength:"256" doc:"Model"`
 	Alias string `path:"alias" maxLength:"256" doc:"Alias, such as champion"`
 	Body  struct {

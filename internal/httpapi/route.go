@@ -18,8 +18,8 @@ import (
 // body is an answer with a JSON body.
 type body[T any] struct{ Body T }
 
-// page is the query of a list.
-type page struct {
+// Page is the query of a list.
+type Page struct {
 	Size  int    `query:"page_size" minimum:"0" maximum:"1000" doc:"Objects in a page; 0 is 100"`
 	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the page before"`
 }
@@ -42,8 +42,8 @@ func one[T any](v T, err error) (*body[T], error) { return &body[T]{v}, err }
 // none is the answer without a body.
 type none struct{}
 
-// inProject is the path of everything in a project.
-type inProject struct {
+// InProject is the path of everything in a project.
+type InProject struct {
 	Project string `path:"project" maxLength:"63" doc:"Project"`
 }
 

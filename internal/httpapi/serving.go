@@ -6,14 +6,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
-type inDeployment struct {
-	inProject
+type InDeployment struct {
+	InProject
 	Name string `path:"name" maxLength:"63" doc:"Deployment"`
 }
 
 func (s *Server) listDeployments(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 },
 ) (*body[items[serving.Deployment]], error) {
 	size := in.Size
@@ -29,10 +29,10 @@ func (s *Server) listDeployments(ctx context.Context, in *struct {
 	return listed(all, next, err)
 }
 
-func (s *Server) oneDeployment(ctx context.Context, in *inDeployment) (*body[serving.Deployment], error) {
+func (s *Server) oneDeployment(ctx context.Context, in *InDeployment) (*body[serving.Deployment], error) {
 	return one(s.Serving.One(ctx, in.Project, in.Name))
 }
 
-func (s *Server) deleteDeployment(ctx context.Context, in *inDeployment) (*none, error) {
+func (s *Server) deleteDeployment(ctx context.Context, in *InDeployment) (*none, error) {
 	return &none{}, s.Serving.Delete(ctx, in.Project, in.Name)
 }

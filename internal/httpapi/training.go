@@ -49,14 +49,14 @@ func (s *Server) trainingKinds() map[string]applier {
 	}
 }
 
-type inJob struct {
-	inProject
+type InJob struct {
+	InProject
 	Job string `path:"job" maxLength:"64" doc:"Job"`
 }
 
 func (s *Server) listJobs(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 	State string `query:"state" doc:"Only jobs in this state"`
 	Name  string `query:"name" maxLength:"63" doc:"Only jobs of this name"`
 },
@@ -68,7 +68,7 @@ func (s *Server) listJobs(ctx context.Context, in *struct {
 }
 
 func (s *Server) submitJob(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Body struct {
 		Name string        `json:"name" doc:"What people call it"`
 		Spec training.Spec `json:"spec"`
@@ -79,7 +79,7 @@ func (s *Server) submitJob(ctx context.Context, in *struct {
 }
 
 func (s *Server) oneJob(ctx context.Context, in *struct {
-	inJob
+	InJob
 	Wait string `query:"wait" doc:"Answer when the job has ended or after this time, such as 30s; at most 1m"`
 	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the attempts and why"`
 },
@@ -102,7 +102,7 @@ func (s *Server) oneJob(ctx context.Context, in *struct {
 	return one[any](j, err)
 }
 
-func (s *Server) cancelJob(ctx context.Context, in *inJob) (*body[training.Job], error) {
+func (s *Server) cancelJob(ctx context.Context, in *InJob) (*body[training.Job], error) {
 	return one(s.Training.Cancel(ctx, project.Name(in.Project), training.JobID(in.Job)))
 }
 
@@ -110,7 +110,7 @@ type reasons struct {
 	Reasons []string `json:"reasons"`
 }
 
-func (s *Server) whyJob(ctx context.Context, in *inJob) (*body[reasons], error) {
+func (s *Server) whyJob(ctx context.Context, in *InJob) (*body[reasons], error) {
 	why, err := s.Training.Why(ctx, project.Name(in.Project), training.JobID(in.Job))
 	return one(reasons{why}, err)
 }
@@ -170,15 +170,15 @@ func (s *Server) uploadSource(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) listEnvironments(ctx context.Context, in *struct {
-	inProject
-	page
+	InProject
+	Page
 },
 ) (*body[items[environment.Environment]], error) {
 	return listed(s.Environments.List(ctx, project.Name(in.Project), in.Token, in.Size))
 }
 
 func (s *Server) oneEnvironment(ctx context.Context, in *struct {
-	inProject
+	InProject
 	Name string `path:"name" maxLength:"63" doc:"Environment"`
 	Wait string `query:"wait" doc:"Answer when it is built or cannot be, or after this time, such as 30s; at most 1m"`
 },

@@ -285,14 +285,18 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 // means all. Errors: fault.Invalid (wrong shape, datatype, name), fault.NotFound,
 // fault.Unavailable, fault.Timeout.
 func (s *Service) Infer(ctx context.Context, project, name, version string, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, Deployment, error) {
-	if err := s.Authz.Allow(ctx, "deployment.infer", object(project, name)); err != nil {
+	l, missing := s.acquire(project, name, version)
+	asked := object(project, name)
+	if l != nil {
+		defer l.calls.Done()
+		asked.Classification, asked.Residency = l.deployment.Classification, l.deployment.Residency
+	}
+	if err := s.Authz.Allow(ctx, "deployment.infer", asked); err != nil {
 		return nil, Deployment{}, err
 	}
-	l, err := s.acquire(project, name, version)
-	if err != nil {
-		return nil, Deployment{}, err
+	if missing != nil {
+		return nil, Deployment{}, missing
 	}
-	defer l.calls.Done()
 	meta := l.session.Metadata()
 	if err := meta.Check(inputs); err != nil {
 		return nil, l.deployment, err

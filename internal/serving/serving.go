@@ -59,21 +59,21 @@ type ID string
 
 // Deployment is a model version that answers under a name.
 type Deployment struct {
-	ID             ID
-	Project        string
-	Name           string
-	Spec           Spec
-	Model          string
-	Version        int64  // the number that Spec.Version meant when it was applied
-	Digest         string // of the version's files
-	Residency      residency.Label
-	Classification string
-	CreatedAt      time.Time
-	UpdatedAt      time.Time
-	Revision       int64 // rises with each change; the ETag
+	ID             ID              `json:"id"`
+	Project        string          `json:"project"`
+	Name           string          `json:"name"`
+	Spec           Spec            `json:"spec"`
+	Model          string          `json:"model"`
+	Version        int64           `json:"version"` // the number that Spec.Version meant when it was applied
+	Digest         string          `json:"digest"`  // of the version's files
+	Residency      residency.Label `json:"residency"`
+	Classification string          `json:"classification"`
+	CreatedAt      time.Time       `json:"created_at"`
+	UpdatedAt      time.Time       `json:"updated_at"`
+	Revision       int64           `json:"revision"` // rises with each change; the ETag
 
-	State  State  // of this process
-	Reason string // why it failed
+	State  State  `json:"state"`            // in this process
+	Reason string `json:"reason,omitempty"` // why it failed
 }
 
 func validName(name string) error { return id.CheckName("deployment name", name) }

@@ -32,8 +32,8 @@ type Authorizer interface {
 
 // The actions the service asks for.
 const (
-	ActionRead    policy.Action = "key.read"
-	ActionDestroy policy.Action = "key.destroy"
+	ActionRead    policy.Action = "keys.read"
+	ActionDestroy policy.Action = "keys.destroy"
 )
 
 // Config says where the keys are.

@@ -111,7 +111,7 @@ func limit(spec *wire.Spec) error {
 		if err := syscall.Getrlimit(which, &now); err != nil {
 			return err
 		}
-		v := min(uint64(n), now.Max) //nolint:gosec // Positive.
+		v := min(uint64(n), now.Max)
 		// Not unix.Setrlimit: syscall.Exec undoes what it does not know of.
 		return syscall.Setrlimit(which, &syscall.Rlimit{Cur: v, Max: v})
 	}
@@ -141,13 +141,16 @@ func restrictFiles(spec *wire.Spec) error {
 	}
 	// The filters are of version 6: later ones also refuse connecting to unix
 	// sockets by path, which mounts already decide.
-	config := landlock.V6.BestEffort()
+	config := landlock.V6
+	config.HandledAccessNet = 0 // the network namespace decides that
 	if spec.Separate {
 		read = append(read, "/") // the new root: what is below it is what the policy gives
 		write = append(write, "/tmp", "/dev/shm", "/proc")
 	} else {
-		read = append(read, "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/sys", "/run")
-		write = append(write, "/tmp", "/var/tmp", "/dev", "/proc")
+		// Of /proc and /dev nothing is writable but the harmless devices below:
+		// a root that has no capability still owns /proc/sys.
+		read = append(read, "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/sys", "/run", "/proc", "/dev")
+		write = append(write, "/tmp", "/var/tmp", "/dev/shm")
 	}
 	devs = append(devs, devices...)
 	devs = append(devs, spec.Devices...)
@@ -160,10 +163,9 @@ func restrictFiles(spec *wire.Spec) error {
 	for _, p := range write {
 		rules = append(rules, rule(p, true)...)
 	}
-	if err := config.RestrictPaths(rules...); err != nil {
-		return err
-	}
-	return config.RestrictScoped()
+	// One ruleset for paths and scopes: a second one, without a rule for it,
+	// would refuse every rename and link from one directory to another (EXDEV).
+	return config.BestEffort().Restrict(rules...)
 }
 
 // rule permits a path that is a file or a directory.
@@ -206,8 +208,7 @@ func lookPath(name, dirs string) (string, error) {
 }
 
 func reason(err error) error {
-	var pe *os.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		return pe.Err
 	}
 	return err

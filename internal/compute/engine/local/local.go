@@ -275,7 +275,7 @@ func (d *Driver) translate(spec engine.Spec) (shim.Spec, error) {
 	dir := filepath.Join(d.c.Dir, spec.ID, netDir)
 	if spec.Network.API {
 		p.Network.Forwards = append(p.Network.Forwards, sandbox.Forward{
-			Port: apiPort, Socket: filepath.Join(dir, apiSocket), Env: []string{"FALAJ_URL"},
+			Port: apiPort, Socket: filepath.Join(dir, apiSocket), Env: []string{"FALAJ_URL", "MLFLOW_TRACKING_URI"},
 		})
 	}
 	if len(spec.Network.Allow) > 0 {
