@@ -3,17 +3,17 @@ package compute_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -22,132 +22,32 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// fake is an engine whose workloads end when the test says so. It outlives the
-// service, as processes do.
+// fake is an engine whose workloads end when the test says so, that can fail
+// to stop, and that meters.
 type fake struct {
-	mu      sync.Mutex
-	procs   map[engine.Handle]*proc
-	starts  map[string]int
-	started chan string // each new workload's id
-	deny    []engine.Denial
-	fail    error // of the next Start
-	quiet   bool  // Stop is ignored once
+	*enginetest.Fake
+	quiet atomic.Bool // the next Stop is not answered
+	tardy atomic.Bool // time-outs are not kept
 }
 
-type proc struct {
-	spec   engine.Spec
-	status engine.Status
-	ended  chan struct{}
-}
-
-func newFake() *fake {
-	return &fake{procs: map[engine.Handle]*proc{}, starts: map[string]int{}, started: make(chan string, 100)}
-}
-
-func (f *fake) Start(_ context.Context, spec engine.Spec) (engine.Handle, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.fail; err != nil {
-		f.fail = nil
-		return "", err
+func (f *fake) Start(ctx context.Context, spec engine.Spec) (engine.Handle, error) {
+	if f.tardy.Load() {
+		spec.Timeout = 0
 	}
-	h := engine.Handle("fake:" + spec.ID)
-	if f.procs[h] != nil {
-		return h, nil
-	}
-	f.procs[h] = &proc{spec: spec, status: engine.Status{State: engine.Running, Started: time.Now()}, ended: make(chan struct{})}
-	f.starts[spec.ID]++
-	f.started <- spec.ID
-	return h, nil
+	return f.Fake.Start(ctx, spec)
 }
 
-func (f *fake) find(h engine.Handle) (*proc, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if p := f.procs[h]; p != nil {
-		return p, nil
+func (f *fake) Stop(ctx context.Context, h engine.Handle, grace time.Duration) error {
+	if f.quiet.CompareAndSwap(true, false) {
+		return fault.New(fault.Unavailable, "the engine does not answer")
 	}
-	return nil, fault.New(fault.NotFound, "no workload %s", h)
-}
-
-func (f *fake) end(id string, st engine.Status) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.procs[engine.Handle("fake:"+id)]
-	st.State, st.Started, st.Ended = engine.Ended, p.status.Started, time.Now()
-	p.status = st
-	close(p.ended)
-}
-
-func (f *fake) Status(_ context.Context, h engine.Handle) (engine.Status, error) {
-	p, err := f.find(h)
-	if err != nil {
-		return engine.Status{}, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return p.status, nil
+	return f.Fake.Stop(ctx, h, grace)
 }
 
 func (f *fake) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
-	p, err := f.find(h)
-	if err != nil {
-		return engine.Status{}, err
-	}
-	select {
-	case <-p.ended:
-		return f.Status(ctx, h)
-	case <-ctx.Done():
-		return engine.Status{}, ctx.Err()
-	}
-}
-
-func (f *fake) Stop(_ context.Context, h engine.Handle, _ time.Duration) error {
-	p, err := f.find(h)
-	if err != nil {
-		return err
-	}
-	f.mu.Lock()
-	running, quiet := p.status.State == engine.Running, f.quiet
-	f.quiet = false
-	f.mu.Unlock()
-	if quiet {
-		return fault.New(fault.Unavailable, "the engine does not answer")
-	}
-	if running {
-		f.end(p.spec.ID, engine.Status{Reason: engine.Stopped})
-	}
-	return nil
-}
-
-func (f *fake) Logs(_ context.Context, h engine.Handle, offset int64, _ bool) (io.ReadCloser, error) {
-	if _, err := f.find(h); err != nil {
-		return nil, err
-	}
-	return io.NopCloser(strings.NewReader(("output of " + string(h))[offset:])), nil
-}
-
-func (f *fake) List(context.Context) ([]engine.Handle, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var hs []engine.Handle
-	for h := range f.procs {
-		hs = append(hs, h)
-	}
-	return hs, nil
-}
-
-func (f *fake) Forget(_ context.Context, h engine.Handle) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.procs, h)
-	return nil
-}
-
-func (f *fake) Denials(_ context.Context, _ engine.Handle, from int) ([]engine.Denial, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.deny[min(from, len(f.deny)):], nil
+	st, err := f.Fake.Wait(ctx, h)
+	st.CPU, st.PeakRSS = 2*time.Second, resource.GiB
+	return st, err
 }
 
 var (
@@ -224,6 +124,7 @@ type world struct {
 	owner   *owner
 	journal *journal
 	cfg     compute.Config
+	handles map[string]engine.Handle // of what awaitStart saw
 }
 
 func newWorld(t *testing.T, edit ...func(*compute.Config)) *world {
@@ -235,7 +136,7 @@ func newWorld(t *testing.T, edit ...func(*compute.Config)) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	w := &world{db: db, engine: newFake(), owner: &owner{}, journal: &journal{}}
+	w := &world{db: db, engine: &fake{Fake: enginetest.NewFake()}, owner: &owner{}, journal: &journal{}, handles: map[string]engine.Handle{}}
 	w.cfg = compute.Config{
 		DB: db, Store: computesql.Store{}, Authorizer: allowAll{}, Journal: w.journal,
 		Engines: map[string]compute.Engine{"local": {
@@ -289,8 +190,10 @@ func (w *world) stop(t *testing.T, id compute.WorkloadID, reason string) {
 func (w *world) awaitStart(t *testing.T) string {
 	t.Helper()
 	select {
-	case id := <-w.engine.started:
-		return id
+	case h := <-w.engine.Started():
+		spec, _ := w.engine.Spec(h)
+		w.handles[spec.ID] = h
+		return spec.ID
 	case <-t.Context().Done():
 		t.Fatal("nothing was started")
 		return ""
@@ -307,3 +210,6 @@ func (w *world) wait(t *testing.T, id compute.WorkloadID) compute.Workload {
 	}
 	return got
 }
+
+// end ends a workload that awaitStart saw.
+func (w *world) end(id string, e enginetest.Exit) { w.engine.Finish(w.handles[id], e) }

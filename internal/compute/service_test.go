@@ -13,6 +13,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -28,7 +29,8 @@ func TestRunsToTheEnd(t *testing.T) {
 	if id := w.awaitStart(t); id != "att_1" {
 		t.Fatalf("started %s", id)
 	}
-	w.engine.end("att_1", engine.Status{Reason: engine.Exited, ExitCode: 3, CPU: 2 * time.Second, PeakRSS: resource.GiB})
+	w.engine.Print(w.handles["att_1"], "hello\n")
+	w.end("att_1", enginetest.Exit{Code: 3})
 	got := w.wait(t, "att_1")
 	if got.State != compute.Ended || got.Status.ExitCode != 3 || got.Outcome() != "exited with code 3" || got.Pool != compute.Home {
 		t.Fatalf("ended as %+v", got)
@@ -47,7 +49,7 @@ func TestRunsToTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, _ := io.ReadAll(r); string(b) != "output of fake:att_1" {
+	if b, _ := io.ReadAll(r); string(b) != "hello\n" {
 		t.Fatalf("logs %q", b)
 	}
 	events, _, err := w.db.ReadStream(t.Context(), "event", store.Position{}, 100)
@@ -68,13 +70,11 @@ func TestWithoutOwnerItsOwnSpecRuns(t *testing.T) {
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "qry_1", Kind: compute.Query, Timeout: time.Minute, Spec: &engine.Spec{Command: []string{"sql"}}})
 	w.awaitStart(t)
-	w.engine.mu.Lock()
-	spec := w.engine.procs["fake:qry_1"].spec
-	w.engine.mu.Unlock()
+	spec, _ := w.engine.Spec(w.handles["qry_1"])
 	if spec.Command[0] != "sql" || spec.ID != "qry_1" || spec.Project != "p" || spec.Isolation != "sandbox" || spec.Timeout != time.Minute || spec.Resources.CPU != resource.Cores(1) {
 		t.Fatalf("spec %+v", spec)
 	}
-	w.engine.end("qry_1", engine.Status{Reason: engine.Exited})
+	w.end("qry_1", enginetest.Exit{})
 	w.wait(t, "qry_1")
 }
 
@@ -89,10 +89,10 @@ func TestNothingIsPlacedTwice(t *testing.T) {
 	if want := []string{"2 cpu wanted, 0 free on home; held by job_1"}; err != nil || !slices.Equal(why, want) {
 		t.Fatalf("why %q, %v", why, err)
 	}
-	if n := len(w.engine.started); n != 0 {
+	if n := len(w.engine.Started()); n != 0 {
 		t.Fatalf("%d more were started", n)
 	}
-	w.engine.end("att_1", engine.Status{Reason: engine.Exited})
+	w.end("att_1", enginetest.Exit{})
 	if id := w.awaitStart(t); id != "att_2" {
 		t.Fatalf("started %s", id)
 	}
@@ -102,9 +102,9 @@ func TestNothingIsPlacedTwice(t *testing.T) {
 	}
 	// A submission of what exists already is no second workload.
 	w.submit(t, compute.Request{ID: "att_2", Label: "job_2", Amount: big})
-	w.engine.end("att_2", engine.Status{Reason: engine.Exited})
+	w.end("att_2", enginetest.Exit{})
 	w.wait(t, "att_2")
-	if n := w.engine.starts["att_2"]; n != 1 {
+	if n := w.engine.Launched("att_2"); n != 1 {
 		t.Fatalf("started %d times", n)
 	}
 }
@@ -129,9 +129,7 @@ func TestCancel(t *testing.T) {
 
 	w.submit(t, compute.Request{ID: "att_running"})
 	w.awaitStart(t)
-	w.engine.mu.Lock()
-	w.engine.quiet = true // the first Stop fails
-	w.engine.mu.Unlock()
+	w.engine.quiet.Store(true) // the first Stop fails
 	w.stop(t, "att_running", "cancelled by bob")
 	if got := w.wait(t, "att_running"); got.Outcome() != "cancelled by bob" || got.Status.Reason != engine.Stopped {
 		t.Fatalf("running: %+v", got)
@@ -140,7 +138,7 @@ func TestCancel(t *testing.T) {
 	w.submit(t, compute.Request{ID: "att_placed", Label: "slow"})
 	<-preparing
 	w.stop(t, "att_placed", "cancelled by carol")
-	if got := w.wait(t, "att_placed"); got.Outcome() != "cancelled by carol" || w.engine.starts["att_placed"] != 0 {
+	if got := w.wait(t, "att_placed"); got.Outcome() != "cancelled by carol" || w.engine.Launched("att_placed") != 0 {
 		t.Fatalf("placed: %+v", got)
 	}
 	// A second cancellation of what has ended is no change.
@@ -162,11 +160,11 @@ func TestPreparationThatFails(t *testing.T) {
 
 func TestEngineThatDoesNotAnswerIsAskedAgain(t *testing.T) {
 	w := newWorld(t)
-	w.engine.fail = fault.New(fault.Unavailable, "away")
+	w.engine.FailNext(fault.New(fault.Unavailable, "away"))
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1"})
 	w.awaitStart(t)
-	w.engine.fail = errors.New("broken")
+	w.engine.FailNext(errors.New("broken"))
 	w.submit(t, compute.Request{ID: "att_2"})
 	if got := w.wait(t, "att_2"); got.Outcome() != "not started: broken" {
 		t.Fatalf("%+v", got)
@@ -184,7 +182,7 @@ func TestFinishIsCalledUntilItSucceeds(t *testing.T) {
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1"})
 	w.awaitStart(t)
-	w.engine.end("att_1", engine.Status{Reason: engine.Exited})
+	w.end("att_1", enginetest.Exit{})
 	w.wait(t, "att_1")
 	if n := w.owner.finished["att_1"]; n != 2 {
 		t.Fatalf("finished %d times", n)
@@ -202,10 +200,8 @@ func TestRestartFindsRunningAgain(t *testing.T) {
 		}
 	}
 	w.Stop()
-	w.engine.end("att_ends", engine.Status{Reason: engine.Exited, ExitCode: 7})
-	if err := w.engine.Forget(t.Context(), "fake:att_lost"); err != nil {
-		t.Fatal(err)
-	}
+	w.end("att_ends", enginetest.Exit{Code: 7})
+	w.engine.Lose(w.handles["att_lost"])
 	w.restart(t)
 	w.Start(t.Context())
 	if got := w.wait(t, "att_ends"); got.Status.ExitCode != 7 {
@@ -214,7 +210,7 @@ func TestRestartFindsRunningAgain(t *testing.T) {
 	if got := w.wait(t, "att_lost"); got.Status.State != engine.Lost || !strings.HasPrefix(got.Outcome(), "lost") {
 		t.Fatalf("%+v", got)
 	}
-	if w.engine.starts["att_ends"] != 1 {
+	if w.engine.Launched("att_ends") != 1 {
 		t.Fatal("started a second time")
 	}
 }
@@ -238,23 +234,30 @@ func TestKilledBetweenStartAndRecord(t *testing.T) {
 			if err := w.cfg.Store.UpdateWorkload(ctx, tx, wl); err != nil {
 				return err
 			}
-			if _, err := w.engine.Start(ctx, engine.Spec{ID: id}); err != nil {
+			if _, err := w.engine.Start(ctx, engine.Spec{ID: id, Command: []string{"x"}}); err != nil {
 				return err
 			}
 		}
-		_, err := w.engine.Start(ctx, engine.Spec{ID: "att_unknown"})
+		_, err := w.engine.Start(ctx, engine.Spec{ID: "att_unknown", Command: []string{"x"}})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	orphan, cancelled := w.engine.procs["fake:att_unknown"], w.engine.procs["fake:att_2"]
+	for range 3 {
+		w.awaitStart(t)
+	}
 	w.Start(t.Context())
-	<-orphan.ended    // nobody wants it
-	<-cancelled.ended // it was cancelled before its handle was known
-	w.engine.end("att_1", engine.Status{Reason: engine.Exited})
-	if got := w.wait(t, "att_1"); got.Status.Reason != engine.Exited || w.engine.starts["att_1"] != 1 {
-		t.Fatalf("%+v, started %d times", got, w.engine.starts["att_1"])
+	// Nobody wants the one; the other was cancelled before its handle was known.
+	for _, id := range []string{"att_unknown", "att_2"} {
+		st, err := w.engine.Fake.Wait(t.Context(), w.handles[id])
+		if err == nil && st.Reason != engine.Stopped || err != nil && !fault.Is(err, fault.NotFound) {
+			t.Fatalf("%s: %+v, %v", id, st, err)
+		}
+	}
+	w.end("att_1", enginetest.Exit{})
+	if got := w.wait(t, "att_1"); got.Status.Reason != engine.Exited || w.engine.Launched("att_1") != 1 {
+		t.Fatalf("%+v, started %d times", got, w.engine.Launched("att_1"))
 	}
 }
 
@@ -299,7 +302,7 @@ func TestTheDoorChecksAgain(t *testing.T) {
 	}
 	w.Start(t.Context())
 	w.awaitStart(t)
-	w.engine.end("att_1", engine.Status{Reason: engine.Exited})
+	w.end("att_1", enginetest.Exit{})
 	if got := w.wait(t, "att_1"); got.Pool != compute.Home {
 		t.Fatalf("ran on %s", got.Pool)
 	}
@@ -311,11 +314,13 @@ func TestTheDoorChecksAgain(t *testing.T) {
 func TestDenialsAreJournalled(t *testing.T) {
 	w := newWorld(t)
 	open := engine.Denial{Kind: "open", Target: "/data/keys/master", PID: 9}
-	w.engine.deny = []engine.Denial{open, open, {Kind: "connect", Target: "10.0.0.1:22"}}
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1"})
 	w.awaitStart(t)
-	w.engine.end("att_1", engine.Status{Reason: engine.Exited})
+	for _, d := range []engine.Denial{open, open, {Kind: "connect", Target: "10.0.0.1:22"}} {
+		w.engine.Deny(w.handles["att_1"], d)
+	}
+	w.end("att_1", enginetest.Exit{})
 	got := w.wait(t, "att_1")
 	if got.Denials != 2 || len(w.journal.entries) != 2 {
 		t.Fatalf("%d denials, journal %+v", got.Denials, w.journal.entries)
@@ -420,6 +425,7 @@ func TestTransitions(t *testing.T) {
 func TestOverdueIsStopped(t *testing.T) {
 	w := newWorld(t)
 	w.SetOverdue(0)
+	w.engine.tardy.Store(true)
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1", Timeout: time.Millisecond, Grace: time.Millisecond})
 	if got := w.wait(t, "att_1"); got.Status.Reason != engine.TimedOut || got.Outcome() != "stopped after its time-out of 1ms" {

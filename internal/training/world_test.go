@@ -262,17 +262,18 @@ const nyc project.Name = "nyc"
 
 var twoCores = resource.Amount{CPU: resource.Cores(2)}
 
-func newWorld(t *testing.T) *world {
-	t.Helper()
-	dir := t.TempDir()
-	db, err := store.Open(t.Context(), store.Config{
+// newWorld has the fake engine, or the one given.
+func newWorld(tb testing.TB, given ...engine.Driver) *world {
+	tb.Helper()
+	dir := tb.TempDir()
+	db, err := store.Open(tb.Context(), store.Config{
 		URL:        "sqlite://" + filepath.Join(dir, "falaj.db"),
 		Migrations: []store.Migrations{computesql.Migrations, trainingsql.Migrations},
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
+	tb.Cleanup(func() { db.Close() })
 	input := func(ref string, class project.Classification, zones ...residency.Zone) training.Input {
 		return training.Input{Ref: "dataset " + ref + "@1", Digest: "sha256:" + ref, Residency: residency.Of(zones...), Classification: class}
 	}
@@ -286,11 +287,15 @@ func newWorld(t *testing.T) *world {
 		tokens: &tokens{}, sources: &sources{m: map[string][]byte{}},
 		envs: &environments{usable: environment.Usable{Name: "py", State: environment.Ready, Digest: "sha256:e", Python: "/env/bin/python", Bin: "/env/bin"}, changed: make(chan struct{})},
 	}
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	log := slog.New(slog.NewTextHandler(tb.Output(), nil))
+	var driver engine.Driver = w.fake
+	if len(given) > 0 {
+		driver = given[0]
+	}
 	w.ccfg = compute.Config{
 		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: w.journal, Log: log,
 		Engines: map[string]compute.Engine{"local": {
-			Driver: w.fake, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
+			Driver: driver, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
 		}},
 	}
 	w.cfg = training.Config{
@@ -298,26 +303,26 @@ func newWorld(t *testing.T) *world {
 		Runs: w.runs, Models: w.runs, Tokens: w.tokens, Sources: w.sources, Dir: filepath.Join(dir, "training"), Log: log,
 		Network: []string{"mirror.example:443"},
 	}
-	w.start(t)
-	if _, err := w.compute.EnsureHome(t.Context(), "local"); err != nil {
-		t.Fatal(err)
+	w.start(tb)
+	if _, err := w.compute.EnsureHome(tb.Context(), "local"); err != nil {
+		tb.Fatal(err)
 	}
 	return w
 }
 
 // start makes new services over the same database, files and processes.
-func (w *world) start(t *testing.T) {
-	t.Helper()
+func (w *world) start(tb testing.TB) {
+	tb.Helper()
 	w.compute = compute.New(w.ccfg)
 	w.cfg.Compute = w.compute
 	w.Service = training.New(w.cfg)
 	w.compute.Own(compute.JobAttempt, w.Service)
-	if err := w.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := w.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
 	}
-	w.compute.Start(t.Context())
-	t.Cleanup(w.Stop)
-	t.Cleanup(w.compute.Stop)
+	w.compute.Start(tb.Context())
+	tb.Cleanup(w.Stop)
+	tb.Cleanup(w.compute.Stop)
 }
 
 // stop is the end of a Falaj process; workloads go on.
@@ -330,37 +335,37 @@ func alice(ctx context.Context) context.Context {
 	return identity.With(ctx, identity.Principal{Kind: identity.User, ID: "usr_alice", Name: "alice"})
 }
 
-func (w *world) submit(t *testing.T, spec training.Spec) training.Job {
-	t.Helper()
+func (w *world) submit(tb testing.TB, spec training.Spec) training.Job {
+	tb.Helper()
 	if len(spec.Command) == 0 && spec.Script == "" {
 		spec.Command = []string{"/bin/true"}
 	}
-	j, err := w.Submit(alice(t.Context()), nyc, "train", spec)
+	j, err := w.Submit(alice(tb.Context()), nyc, "train", spec)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return j
 }
 
-func (w *world) ended(t *testing.T, id training.JobID) training.Job {
-	t.Helper()
-	j, err := w.Wait(alice(t.Context()), nyc, id, 20*time.Second)
+func (w *world) ended(tb testing.TB, id training.JobID) training.Job {
+	tb.Helper()
+	j, err := w.Wait(alice(tb.Context()), nyc, id, 20*time.Second)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if !j.State.Ended() {
-		t.Fatalf("the job does not end: %+v", j)
+		tb.Fatalf("the job does not end: %+v", j)
 	}
 	return j
 }
 
-func (w *world) started(t *testing.T) engine.Handle {
-	t.Helper()
+func (w *world) started(tb testing.TB) engine.Handle {
+	tb.Helper()
 	select {
 	case h := <-w.fake.Started():
 		return h
-	case <-t.Context().Done():
-		t.Fatal("nothing was started")
+	case <-tb.Context().Done():
+		tb.Fatal("nothing was started")
 		return ""
 	}
 }
