@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
 // joiner holds what one join is made of.
@@ -329,15 +330,30 @@ func (j *joiner) parallel(ctx context.Context) *Result {
 	running.Go(func() {
 		defer close(order)
 		defer close(work)
-		j.feed(ctx, work, order)
+		err := lifecycle.Recover(func() error { return j.feed(ctx, work, order) })
+		if err == nil {
+			return
+		}
+		failed := make(chan outcome, 1)
+		failed <- outcome{err: fault.Wrap(err, "reading the spine")}
+		select {
+		case order <- failed:
+		case <-ctx.Done():
+		}
 	})
 	for range j.opts.Workers {
 		running.Go(func() {
 			w := newWorker(j)
 			for next := range work {
-				batch, err := w.join(next.batch, next.before)
+				var o outcome
+				// Rows come from other processes: what is odd in them must not end
+				// this one.
+				o.err = lifecycle.Recover(func() (err error) {
+					o.batch, err = w.join(next.batch, next.before)
+					return err
+				})
 				next.batch.Release()
-				next.done <- outcome{batch, err}
+				next.done <- o
 			}
 		})
 	}
@@ -369,7 +385,7 @@ func (j *joiner) parallel(ctx context.Context) *Result {
 }
 
 // feed cuts the spine into jobs until its end, an error or the end of ctx.
-func (j *joiner) feed(ctx context.Context, work chan<- job, order chan<- chan outcome) {
+func (j *joiner) feed(ctx context.Context, work chan<- job, order chan<- chan outcome) error {
 	before := int64(0)
 	for j.spine.Next() {
 		batch := j.spine.RecordBatch()
@@ -379,20 +395,13 @@ func (j *joiner) feed(ctx context.Context, work chan<- job, order chan<- chan ou
 			case order <- next.done:
 			case <-ctx.Done():
 				next.batch.Release()
-				return
+				return nil
 			}
 			before += next.batch.NumRows()
 			work <- next // a worker always comes back
 		}
 	}
-	if err := j.spine.Err(); err != nil {
-		failed := make(chan outcome, 1)
-		failed <- outcome{err: fault.Wrap(err, "reading the spine")}
-		select {
-		case order <- failed:
-		case <-ctx.Done():
-		}
-	}
+	return j.spine.Err()
 }
 
 func (j *joiner) close() {

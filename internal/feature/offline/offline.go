@@ -88,14 +88,14 @@ type Spine struct {
 // Options bound the work. The zero Options are usable.
 type Options struct {
 	Dir     string // for temporary files; the system's default when empty
-	Memory  int64  // bytes that views and sorting may use together; 512 MiB when 0
+	Memory  int64  // bytes that views and sorting may use together; 256 MiB when 0
 	Disk    int64  // bytes of temporary files; 64 GiB when 0
 	Workers int    // batches joined at the same time; the number of CPUs when 0
 }
 
 func (o Options) withDefaults() Options {
 	if o.Memory <= 0 {
-		o.Memory = 512 << 20
+		o.Memory = 256 << 20
 	}
 	if o.Disk <= 0 {
 		o.Disk = 64 << 30
