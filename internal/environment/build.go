@@ -344,19 +344,20 @@ func (s *Service) clean(e Environment) error {
 	return fault.Wrap(removeAll(s.staging(e.ID)), "removing the staging directory")
 }
 
-// Sweep removes staging directories that no build uses any more. It is for the
-// start, before compute's.
+// Sweep removes staging directories that no build uses any more. It may run at
+// any time.
 func (s *Service) Sweep(ctx context.Context) error {
+	// The directories first: a build is recorded before it has one.
+	entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, ".staging"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	var unfinished []Environment
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		unfinished, err = s.cfg.Store.Unfinished(ctx, tx)
 		return err
 	})
 	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, ".staging"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, entry := range entries {
