@@ -51,7 +51,7 @@ func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) 
 		return Version{}, err
 	}
 	w := draft{
-		project: r.Project, name: r.Name, spec: d.Spec, foreign: true,
+		project: r.Project, name: r.Name, spec: d.Spec,
 		residency: residency.Of(def.residency(d.Spec)...), classification: def.classification(d.Spec),
 	}
 	if err := s.settle(ctx, w, ActionImport); err != nil {

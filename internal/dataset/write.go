@@ -29,8 +29,7 @@ type draft struct {
 	residency      residency.Label
 	classification Classification
 
-	rows    array.RecordReader
-	foreign bool // rows come from a process that parsed a user's file
+	rows array.RecordReader
 	// lineage is asked for when the rows have been read to their end.
 	lineage func() (Lineage, error)
 	// progress hears of the rows written so far; may be nil.
@@ -155,13 +154,11 @@ func (s *Service) seal(ctx context.Context, v Version) (table.Seal, error) {
 
 // fill reads the rows to their end into data files, judging them on the way.
 func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (err error) {
-	if w.foreign {
-		defer func() {
-			if p := recover(); p != nil {
-				err = fault.New(fault.Invalid, "the process that parsed the file sent impossible rows: %v", p)
-			}
-		}()
-	}
+	defer func() { // the reader is the caller's, and may be of anything
+		if p := recover(); p != nil {
+			err = fault.New(fault.Internal, "the rows of %s cannot be read: %v", w.name, p)
+		}
+	}()
 	hide := w.classification.Journalled()
 	digest, stats := newContentDigest(v.Schema), newProfiler(v.Schema, hide)
 	check := newChecker(w.spec.Expectations, v.Schema, hide, s.limits.UniqueKeys)

@@ -9,11 +9,14 @@
 //   - A conversation is frames: JSON headers, streams of bytes in chunks that end
 //     with an explicit mark (a pipe that just closes is an error, never an end),
 //     and at most one fault, after which nothing follows.
+//   - Record batches (records.go) are a header with the schema and a stream of
+//     Arrow's own buffers behind fixed lengths. Not Arrow IPC: its FlatBuffers
+//     let the sender choose how much memory the reader allocates.
 //
 // # Guarantees
 //
-// The server trusts nothing that comes back: frames, headers and Arrow messages
-// are bounded before they are allocated, a child that dies is an error with its
+// The server trusts nothing that comes back: frames, headers and batches are
+// bounded before they are allocated, a child that dies is an error with its
 // reason, and a fault from a child has only the kinds that a file or a query can
 // cause. Close kills the child and waits for it, and may be called twice.
 package child
@@ -26,9 +29,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -40,10 +40,8 @@ const (
 
 // Sizes that bound what one side makes the other allocate.
 const (
-	maxFrame    = 1 << 20   // bytes in a frame
-	maxHeader   = 16 << 20  // bytes in a JSON header, over several frames
-	maxMetadata = 16 << 20  // bytes of an Arrow message's description
-	maxBody     = 512 << 20 // bytes of an Arrow message's buffers
+	maxFrame  = 1 << 20  // bytes in a frame
+	maxHeader = 16 << 20 // bytes in a JSON header, over several frames
 )
 
 // kind of a frame.
@@ -137,24 +135,6 @@ func (s streamWriter) Write(p []byte) (int, error) {
 
 func (s streamWriter) Close() error { return s.w.end() }
 
-// Records opens a stream of Arrow record batches.
-func (w *Writer) Records(schema *arrow.Schema) *RecordWriter {
-	s := w.Stream()
-	return &RecordWriter{stream: s, ipc: ipc.NewWriter(s, ipc.WithSchema(schema))}
-}
-
-// RecordWriter writes record batches of one schema; Close ends the stream.
-type RecordWriter struct {
-	stream io.WriteCloser
-	ipc    *ipc.Writer
-}
-
-// Write sends a batch.
-func (w *RecordWriter) Write(rec arrow.RecordBatch) error { return w.ipc.Write(rec) }
-
-// Close ends the stream. A stream without batches still carries its schema.
-func (w *RecordWriter) Close() error { return errors.Join(w.ipc.Close(), w.stream.Close()) }
-
 // Reader reads frames. Not safe for concurrent use.
 type Reader struct {
 	r    *bufio.Reader
@@ -232,7 +212,9 @@ func (r *Reader) Header(v any) error {
 // Stream reads the next stream, to io.EOF at its end mark. A fault of the other
 // side, or a pipe that closes early, is an error. Read it to the end before
 // anything else.
-func (r *Reader) Stream() io.Reader {
+func (r *Reader) Stream() io.Reader { return r.stream() }
+
+func (r *Reader) stream() streamReader {
 	r.left, r.done = 0, false
 	return streamReader{r}
 }
@@ -270,65 +252,3 @@ func (s streamReader) Read(p []byte) (int, error) {
 	}
 	return 0, err
 }
-
-// Records reads the next stream as Arrow. Release the reader; read it to the end
-// before anything else.
-func (r *Reader) Records() (array.RecordReader, error) {
-	s := &faultKeeper{r: r.Stream()}
-	rd, err := ipc.NewReader(s, ipc.WithMetadataSizeLimit(maxMetadata), ipc.WithBodySizeLimit(maxBody))
-	if err != nil {
-		return nil, s.first(err)
-	}
-	return &records{RecordReader: rd, from: s}, nil
-}
-
-// faultKeeper remembers the error of the stream itself, which the Arrow reader
-// buries under its own.
-type faultKeeper struct {
-	r   io.Reader
-	err error
-}
-
-func (k *faultKeeper) Read(p []byte) (int, error) {
-	n, err := k.r.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		k.err = err
-	}
-	return n, err
-}
-
-func (k *faultKeeper) first(err error) error {
-	if k.err != nil {
-		return k.err
-	}
-	return err
-}
-
-// records reads Arrow batches, then the rest of the stream, so that a fault
-// after the last batch is seen.
-type records struct {
-	array.RecordReader
-	from    *faultKeeper
-	drained bool
-	err     error
-}
-
-func (r *records) Next() bool {
-	if r.err != nil || r.drained {
-		return false
-	}
-	if r.RecordReader.Next() {
-		return true
-	}
-	r.drained = true
-	if err := r.RecordReader.Err(); err != nil && !errors.Is(err, io.EOF) {
-		r.err = r.from.first(err)
-		return false
-	}
-	if _, err := io.Copy(io.Discard, r.from); err != nil {
-		r.err = err
-	}
-	return false
-}
-
-func (r *records) Err() error { return r.err }

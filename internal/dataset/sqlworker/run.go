@@ -52,12 +52,15 @@ func open(in *child.Reader, out *child.Writer) (*worker, error) {
 	if err := in.Header(&w.req); err != nil {
 		return nil, err
 	}
-	var err error
+	return w, w.start()
+}
+
+func (w *worker) start() (err error) {
 	if w.connector, err = duckdb.NewConnector("", nil); err != nil {
-		return nil, err
+		return err
 	}
 	if w.conn, err = w.connector.Connect(w.ctx); err != nil {
-		return nil, errors.Join(err, w.connector.Close())
+		return errors.Join(err, w.connector.Close())
 	}
 	settings := []string{
 		"SET temp_directory = ''", // nothing spills to disk
@@ -69,14 +72,13 @@ func open(in *child.Reader, out *child.Writer) (*worker, error) {
 	for _, s := range settings {
 		if err := w.exec(s); err != nil {
 			w.close()
-			return nil, fmt.Errorf("%s: %w", s, err)
+			return fmt.Errorf("%s: %w", s, err)
 		}
 	}
 	if w.arrow, err = duckdb.NewArrowFromConn(w.conn); err != nil {
 		w.close()
-		return nil, err
 	}
-	return w, nil
+	return err
 }
 
 func (w *worker) close() { _ = errors.Join(w.conn.Close(), w.connector.Close()) }

@@ -1,0 +1,348 @@
+package child
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+)
+
+// What a batch on the pipe may hold. The writer splits what is larger.
+const (
+	maxRows = 1 << 20
+	maxText = 256 << 20 // bytes of one column of strings
+)
+
+// wireSchema heads a stream of batches.
+type wireSchema struct {
+	Columns []wireColumn `json:"columns"`
+}
+
+type wireColumn struct {
+	Name string     `json:"name"`
+	Type table.Type `json:"type"`
+}
+
+// RecordWriter writes record batches of one schema; Close ends the stream.
+//
+// A batch is the number of its rows (4 bytes, little-endian as all that follows)
+// and its columns. A column is a byte that says whether it has nulls, the
+// validity bitmap if so, and the values: 8 or 4 bytes each, a bitmap of bools,
+// or for strings the total length, the lengths and the bytes.
+type RecordWriter struct {
+	w      *Writer
+	out    io.WriteCloser
+	schema table.Schema
+	err    error
+	buf    []byte
+}
+
+// Records opens a stream of batches of the six column types. Another type is
+// an error of the first Write.
+func (w *Writer) Records(schema *arrow.Schema) *RecordWriter {
+	r := &RecordWriter{w: w}
+	if r.schema, r.err = table.FromArrow(schema); r.err != nil {
+		return r
+	}
+	head := wireSchema{}
+	for _, f := range r.schema {
+		head.Columns = append(head.Columns, wireColumn{f.Name, f.Type})
+	}
+	r.err = w.Header(head)
+	r.out = w.Stream()
+	return r
+}
+
+// Write sends a batch.
+func (w *RecordWriter) Write(rec arrow.RecordBatch) error {
+	if w.err != nil {
+		return w.err
+	}
+	rows := rec.NumRows()
+	if rows > maxRows || rows > 1 && textOf(rec) > maxText/4 {
+		for _, part := range []arrow.RecordBatch{rec.NewSlice(0, rows/2), rec.NewSlice(rows/2, rows)} {
+			err := w.Write(part)
+			part.Release()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w.err = w.batch(rec)
+	return w.err
+}
+
+// textOf is the size of the largest column of strings.
+func textOf(rec arrow.RecordBatch) (most int) {
+	for _, c := range rec.Columns() {
+		if s, ok := c.(*array.String); ok && s.Len() > 0 {
+			most = max(most, len(s.ValueBytes()))
+		}
+	}
+	return most
+}
+
+func (w *RecordWriter) batch(rec arrow.RecordBatch) error {
+	if err := w.number(int(rec.NumRows())); err != nil {
+		return err
+	}
+	for _, c := range rec.Columns() {
+		if err := w.column(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *RecordWriter) number(n int) error {
+	return w.send(binary.LittleEndian.AppendUint32(w.buf[:0], uint32(n))) //nolint:gosec // below 2^31
+}
+
+func (w *RecordWriter) send(b []byte) error {
+	_, err := w.out.Write(b)
+	return err
+}
+
+// bitmap sends n bits from an offset on.
+func (w *RecordWriter) bitmap(bits []byte, offset, n int) error {
+	size := int(bitutil.BytesForBits(int64(n)))
+	if cap(w.buf) < size {
+		w.buf = make([]byte, size)
+	}
+	b := w.buf[:size]
+	clear(b)
+	bitutil.CopyBitmap(bits, offset, n, b, 0)
+	return w.send(b)
+}
+
+func (w *RecordWriter) column(c arrow.Array) error {
+	n := c.Len()
+	nulls := []byte{0}
+	if c.NullN() > 0 {
+		nulls[0] = 1
+	}
+	if err := w.send(nulls); err != nil {
+		return err
+	}
+	if nulls[0] == 1 {
+		if err := w.bitmap(c.NullBitmapBytes(), c.Data().Offset(), n); err != nil {
+			return err
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	switch v := c.(type) {
+	case *array.Int64:
+		return w.send(arrow.Int64Traits.CastToBytes(v.Int64Values()))
+	case *array.Float64:
+		return w.send(arrow.Float64Traits.CastToBytes(v.Float64Values()))
+	case *array.Timestamp:
+		return w.send(arrow.TimestampTraits.CastToBytes(v.TimestampValues()))
+	case *array.Date32:
+		return w.send(arrow.Date32Traits.CastToBytes(v.Date32Values()))
+	case *array.Boolean:
+		return w.bitmap(v.Data().Buffers()[1].Bytes(), v.Data().Offset(), n)
+	case *array.String:
+		text := v.ValueBytes()
+		if len(text) > maxText {
+			return fmt.Errorf("a cell of %d bytes is over the limit of %d", len(text), maxText)
+		}
+		if err := w.number(len(text)); err != nil {
+			return err
+		}
+		w.buf = w.buf[:0]
+		for i := range n {
+			w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(v.ValueLen(i))) //nolint:gosec // below maxText
+		}
+		return errors.Join(w.send(w.buf), w.send(text))
+	}
+	return fmt.Errorf("a column of %s", c.DataType())
+}
+
+// Close ends the stream. A stream without batches still carries its schema.
+func (w *RecordWriter) Close() error {
+	if w.err != nil {
+		return w.err
+	}
+	return w.out.Close()
+}
+
+// Records reads the next stream of batches. Release the reader; read it to the
+// end before anything else. Its columns are of the six types, and reading any
+// cell of a batch that it gives is safe, whoever wrote it.
+func (r *Reader) Records() (array.RecordReader, error) {
+	var head wireSchema
+	if err := r.Header(&head); err != nil {
+		return nil, err
+	}
+	s := make(table.Schema, len(head.Columns))
+	for i, c := range head.Columns {
+		if !c.Type.Valid() {
+			return nil, fmt.Errorf("a column of type %q", c.Type)
+		}
+		s[i] = table.Field{Name: c.Name, Type: c.Type}
+	}
+	if err := table.CheckNames(s.Names()); err != nil {
+		return nil, err
+	}
+	return &records{in: r.stream(), types: s, schema: s.Arrow()}, nil
+}
+
+// records is an array.RecordReader of a stream.
+type records struct {
+	in     streamReader
+	types  table.Schema
+	schema *arrow.Schema
+	cur    arrow.RecordBatch
+	ended  bool
+	err    error
+}
+
+func (r *records) Schema() *arrow.Schema          { return r.schema }
+func (r *records) RecordBatch() arrow.RecordBatch { return r.cur }
+func (r *records) Record() arrow.RecordBatch      { return r.cur }
+func (r *records) Err() error                     { return r.err }
+func (r *records) Retain()                        {}
+
+func (r *records) Release() {
+	if r.cur != nil {
+		r.cur.Release()
+		r.cur = nil
+	}
+}
+
+func (r *records) Next() bool {
+	r.Release()
+	if r.ended || r.err != nil {
+		return false
+	}
+	var head [4]byte
+	if _, err := io.ReadFull(r.in, head[:]); errors.Is(err, io.EOF) {
+		r.ended = true
+		return false
+	} else if err != nil {
+		r.err = err
+		return false
+	}
+	r.cur, r.err = r.batch(binary.LittleEndian.Uint32(head[:]))
+	if r.err != nil && r.in.r.done { // the end mark in the middle of a batch
+		r.err = errors.New("a batch that is cut off")
+	}
+	return r.err == nil
+}
+
+func (r *records) batch(rows uint32) (arrow.RecordBatch, error) {
+	if rows > maxRows {
+		return nil, fmt.Errorf("a batch of %d rows is over the limit of %d", rows, maxRows)
+	}
+	cols := make([]arrow.Array, 0, len(r.types))
+	defer func() {
+		for _, c := range cols {
+			c.Release()
+		}
+	}()
+	for _, f := range r.types {
+		c, err := r.column(f.Type, int(rows))
+		if err != nil {
+			return nil, err
+		}
+		cols = append(cols, c)
+	}
+	return array.NewRecordBatch(r.schema, cols, int64(rows)), nil
+}
+
+// bytes reads n bytes, allocating no more than a little ahead of what comes.
+func (r *records) bytes(n int) (*memory.Buffer, error) {
+	const step = 1 << 20
+	if n <= step {
+		b := make([]byte, n)
+		_, err := io.ReadFull(r.in, b)
+		return memory.NewBufferBytes(b), err
+	}
+	var b bytes.Buffer
+	if _, err := io.CopyN(&b, r.in, int64(n)); err != nil {
+		return nil, err
+	}
+	return memory.NewBufferBytes(b.Bytes()), nil
+}
+
+func (r *records) column(t table.Type, rows int) (arrow.Array, error) {
+	var hasNulls [1]byte
+	if _, err := io.ReadFull(r.in, hasNulls[:]); err != nil {
+		return nil, err
+	}
+	bitmap := int(bitutil.BytesForBits(int64(rows)))
+	buffers := []*memory.Buffer{nil, nil}
+	nulls := 0
+	var err error
+	switch hasNulls[0] {
+	case 0:
+	case 1:
+		if buffers[0], err = r.bytes(bitmap); err != nil {
+			return nil, err
+		}
+		nulls = rows - bitutil.CountSetBits(buffers[0].Bytes(), 0, rows)
+	default:
+		return nil, fmt.Errorf("a column that begins with %d", hasNulls[0])
+	}
+	switch t {
+	case table.String:
+		buffers = append(buffers, nil)
+		buffers[1], buffers[2], err = r.text(rows)
+	case table.Bool:
+		buffers[1], err = r.bytes(bitmap)
+	case table.Date:
+		buffers[1], err = r.bytes(4 * rows)
+	default:
+		buffers[1], err = r.bytes(8 * rows)
+	}
+	if err != nil {
+		return nil, err
+	}
+	data := array.NewData(t.Arrow(), rows, buffers, nil, nulls, 0)
+	defer data.Release()
+	return array.MakeFromData(data), nil
+}
+
+// text reads the offsets and bytes of a column of strings.
+func (r *records) text(rows int) (offsets, text *memory.Buffer, err error) {
+	if rows == 0 {
+		return memory.NewBufferBytes(make([]byte, 4)), memory.NewBufferBytes(nil), nil
+	}
+	var total [4]byte
+	if _, err := io.ReadFull(r.in, total[:]); err != nil {
+		return nil, nil, err
+	}
+	want := binary.LittleEndian.Uint32(total[:])
+	if want > maxText {
+		return nil, nil, fmt.Errorf("a column of %d bytes of text is over the limit of %d", want, maxText)
+	}
+	lengths, err := r.bytes(4 * rows)
+	if err != nil {
+		return nil, nil, err
+	}
+	ends, at := make([]int32, rows+1), uint32(0)
+	for i := range rows {
+		n := binary.LittleEndian.Uint32(lengths.Bytes()[4*i:])
+		if n > want-at {
+			return nil, nil, errors.New("strings that are longer than their column")
+		}
+		at += n
+		ends[i+1] = int32(at) //nolint:gosec // below maxText
+	}
+	if at != want {
+		return nil, nil, errors.New("strings that are shorter than their column")
+	}
+	text, err = r.bytes(int(want))
+	return memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(ends)), text, err
+}
