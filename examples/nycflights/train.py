@@ -7,6 +7,8 @@ is the ordinary one, and what is saved under model/ becomes a registered model.
 import os
 from pathlib import Path
 
+os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+
 import mlflow
 import numpy as np
 import pyarrow.parquet as pq
