@@ -48,11 +48,11 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 )
 
-// ID and VersionID identify datasets ("ds_01J…") and their versions ("dsv_01J…").
-type (
-	ID        string
-	VersionID string
-)
+// ID identifies a dataset: "ds_01J…".
+type ID string
+
+// VersionID identifies a version: "dsv_01J…".
+type VersionID string
 
 // Kind is the manifest kind, and the kind of policy objects.
 const (
@@ -90,12 +90,14 @@ const (
 	Parquet = parser.Parquet
 )
 
-// Type of a column, Field and Schema of a version.
-type (
-	Type   = table.Type
-	Field  = table.Field
-	Schema = table.Schema
-)
+// Type of a column.
+type Type = table.Type
+
+// Field is a column of a version.
+type Field = table.Field
+
+// Schema is the columns of a version in order.
+type Schema = table.Schema
 
 // Column declares a column's type.
 type Column struct {

@@ -21,7 +21,7 @@ func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref) error {
 	}
 	for range maxCommits {
 		var out []Staging
-		done := false
+		var done bool
 		if ref.Number == 0 {
 			out, done, err = s.deleteAll(ctx, d)
 		} else {

@@ -2,10 +2,10 @@ package dataset
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -91,7 +91,7 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 func (s *Service) parents(ctx context.Context, p project.Name, refs []Ref) ([]Version, error) {
 	vs := make([]Version, 0, len(refs))
 	for _, ref := range refs {
-		_, v, err := s.find(ctx, ActionRead, p, ref)
+		v, err := s.find(ctx, ActionRead, p, ref)
 		if err != nil {
 			return nil, fault.Wrap(err, "parent %s", ref)
 		}
@@ -156,7 +156,7 @@ func confine(d Dataset, def Defaults, parents []Version, label residency.Label, 
 		return label, class, nil
 	}
 	label, err := residency.Derive(
-		residency.Parent{Name: fmt.Sprintf("the parents of %s", d.Name), Label: label},
-		residency.Parent{Name: fmt.Sprintf("dataset %s as declared", d.Name), Label: d.Spec.Residency})
+		residency.Parent{Name: "the parents of " + d.Name, Label: label},
+		residency.Parent{Name: "dataset " + d.Name + " as declared", Label: d.Spec.Residency})
 	return label, class, err
 }

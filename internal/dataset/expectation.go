@@ -11,9 +11,10 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/zeebo/xxh3"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/zeebo/xxh3"
 )
 
 // Check is what an expectation demands.
@@ -45,10 +46,10 @@ func (e Expectation) String() string {
 	var b strings.Builder
 	b.WriteString(string(e.Check) + "(" + strings.Join(e.key(), ", "))
 	switch e.Check {
-	case Between, RowCount:
-		if e.Check == Between {
-			b.WriteString(", ")
-		}
+	case NotNull, Unique:
+	case Between:
+		fmt.Fprintf(&b, ", %s, %s", boundText(e.Min), boundText(e.Max))
+	case RowCount:
 		fmt.Fprintf(&b, "%s, %s", boundText(e.Min), boundText(e.Max))
 	case InSet:
 		for i, v := range e.Values {
@@ -230,6 +231,7 @@ func newChecker(es []Expectation, s Schema, hide bool, keys int) *checker {
 			k.holds = inSetOf(s[k.cols[0]].Type, e.Values)
 		case Unique:
 			k.seen = make(map[[2]uint64]struct{})
+		case NotNull, RowCount:
 		}
 		if err != nil {
 			k.problem = err.Error()
@@ -253,6 +255,7 @@ func (c *checker) add(rec arrow.RecordBatch) error {
 			if err := c.unique(k, rec); err != nil {
 				return err
 			}
+		case RowCount:
 		}
 	}
 	c.rows += rec.NumRows()

@@ -107,17 +107,18 @@ func (w blobWriter) Commit() error {
 // plainWriter streams into a driver's Put.
 type plainWriter struct {
 	pipe *io.PipeWriter
-	done chan error
+	done chan struct{} // closed when Put has returned
+	err  error         // of Put; read after done
 	end  bool
 }
 
 func newPlainWriter(ctx context.Context, d blob.Driver, key blob.Key) *plainWriter {
 	r, w := io.Pipe()
-	p := &plainWriter{pipe: w, done: make(chan error, 1)}
+	p := &plainWriter{pipe: w, done: make(chan struct{})}
 	go func() {
-		err := d.Put(ctx, key, r)
-		_ = r.CloseWithError(err)
-		p.done <- err
+		defer close(p.done)
+		p.err = d.Put(ctx, key, r)
+		_ = r.CloseWithError(p.err)
 	}()
 	return p
 }
@@ -130,7 +131,8 @@ func (p *plainWriter) Commit() error {
 	}
 	p.end = true
 	_ = p.pipe.Close()
-	return <-p.done
+	<-p.done
+	return p.err
 }
 
 func (p *plainWriter) Abort() {
@@ -189,19 +191,18 @@ func (b *BlobFiles) URI(key string) string {
 }
 
 // put writes a small file whole.
-func put(ctx context.Context, files Files, f File, write func(w io.Writer) error) (int64, error) {
+func put(ctx context.Context, files Files, f File, write func(w io.Writer) error) error {
 	var buf bytes.Buffer
 	if err := write(&buf); err != nil {
-		return 0, err
+		return err
 	}
 	w, err := files.Create(ctx, f)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer w.Abort()
-	n := int64(buf.Len())
 	if _, err := buf.WriteTo(w); err != nil {
-		return 0, err
+		return err
 	}
-	return n, w.Commit()
+	return w.Commit()
 }

@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"

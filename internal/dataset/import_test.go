@@ -42,14 +42,14 @@ func TestImport(t *testing.T) {
 	if v.Ref().String() != "weather@1" || v.State != dataset.Accepted || v.Rows != 3 || v.CreatedBy != "usr_1" || v.Bytes == 0 {
 		t.Errorf("%+v", v)
 	}
-	types := ""
+	var types []table.Type
 	for i, f := range v.Schema {
-		types += string(f.Type) + " "
+		types = append(types, f.Type)
 		if f.ID != i+1 {
 			t.Errorf("column %s has ID %d", f.Name, f.ID)
 		}
 	}
-	if types != "string float64 float64 timestamp date bool " {
+	if !slices.Equal(types, []table.Type{table.String, table.Float64, table.Float64, table.Timestamp, table.Date, table.Bool}) {
 		t.Error(types)
 	}
 	src := v.Lineage.Source
@@ -119,11 +119,11 @@ func TestFieldIDs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := ""
+		var out strings.Builder
 		for _, f := range v.Schema {
-			out += fmt.Sprintf("%s:%d ", f.Name, f.ID)
+			fmt.Fprintf(&out, "%s:%d ", f.Name, f.ID)
 		}
-		return out
+		return out.String()
 	}
 	for _, c := range [][2]string{
 		{"a,b\n1,x\n", "a:1 b:2 "}, {"b,c,a\nx,1,2\n", "b:2 c:3 a:1 "}, {"a,b\nword,x\n", "a:4 b:2 "}, {"a\n5\n", "a:1 "},

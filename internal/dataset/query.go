@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -81,7 +82,7 @@ func (s *Service) mayQuery(ctx context.Context, r QueryRequest) error {
 		return s.cfg.Authorizer.Allow(ctx, ActionQuery, policy.Object{Project: string(r.Project)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Inputs)) {
-		if _, _, err := s.find(ctx, ActionQuery, r.Project, r.Inputs[name]); err != nil {
+		if _, err := s.find(ctx, ActionQuery, r.Project, r.Inputs[name]); err != nil {
 			return fault.Wrap(err, "table %s", name)
 		}
 	}
@@ -112,13 +113,11 @@ func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest) error {
 	if q.residency, q.classification, err = inherit(q.inputs); err != nil {
 		return err
 	}
-	q.handing.Add(1)
-	go func() {
-		defer q.handing.Done()
+	q.handing.Go(func() {
 		if err := s.handOver(ctx, session, inputs); err != nil {
 			q.fail(err)
 		}
-	}()
+	})
 	rows, err := session.Out.Records()
 	if err != nil {
 		return explain(err)
@@ -161,7 +160,7 @@ func (s *Service) inputs(ctx context.Context, r QueryRequest, uses child.SQLAnal
 				return nil, fault.New(fault.Invalid, "there is no table %q", t.Name).WithHint(`A table is a dataset: flights, or "flights@3" for a version.`)
 			}
 		}
-		_, v, err := s.find(ctx, ActionQuery, r.Project, ref)
+		v, err := s.find(ctx, ActionQuery, r.Project, ref)
 		if err != nil {
 			return nil, fault.Wrap(err, "table %s", t.Name)
 		}
@@ -199,7 +198,7 @@ func needed(s Schema, all bool, wanted map[string]bool) []string {
 // handOver sends the tables. An error is of the reading; when the worker stops
 // listening, it tells why itself.
 func (s *Service) handOver(ctx context.Context, session *child.Session, inputs []input) error {
-	if session.In.Header(child.SQLHandOver{Tables: len(inputs)}) != nil {
+	if !sent(session.In.Header(child.SQLHandOver{Tables: len(inputs)})) {
 		return nil
 	}
 	for _, in := range inputs {
@@ -207,31 +206,34 @@ func (s *Service) handOver(ctx context.Context, session *child.Session, inputs [
 		if err != nil {
 			return err
 		}
-		sent, err := send(session, in.name, rows)
+		more, err := send(session, in.name, rows)
 		rows.Release()
-		if err != nil || !sent {
+		if err != nil || !more {
 			return err
 		}
 	}
 	return nil
 }
 
-// send hands a table over; sent is false when nobody listens any more.
-func send(session *child.Session, name string, rows *Reader) (sent bool, err error) {
-	if session.In.Header(child.SQLTable{Name: name}) != nil {
+// send hands a table over; more is false when nobody listens any more.
+func send(session *child.Session, name string, rows *Reader) (more bool, err error) {
+	if !sent(session.In.Header(child.SQLTable{Name: name})) {
 		return false, nil
 	}
 	out := session.In.Records(rows.Schema())
 	for rows.Next() {
-		if out.Write(rows.RecordBatch()) != nil {
+		if !sent(out.Write(rows.RecordBatch())) {
 			return false, nil
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return false, err
 	}
-	return out.Close() == nil, nil
+	return sent(out.Close()), nil
 }
+
+// sent reports whether the worker still listened.
+func sent(err error) bool { return err == nil }
 
 // Result is the rows of a query, an array.RecordReader of the six column types.
 // Not safe for concurrent use; Release it.

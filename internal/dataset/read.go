@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -44,7 +45,7 @@ func (s *Service) Open(ctx context.Context, r OpenRequest) (*Reader, error) {
 
 // admit passes a read through every door: permission, state, residency, journal.
 func (s *Service) admit(ctx context.Context, r OpenRequest, look bool) (Version, error) {
-	_, v, err := s.find(ctx, ActionQuery, r.Project, r.Ref)
+	v, err := s.find(ctx, ActionQuery, r.Project, r.Ref)
 	if err != nil {
 		return Version{}, err
 	}

@@ -41,8 +41,12 @@ func private(t *testing.T) string {
 }
 
 var everything = table.Schema{
-	{Name: "s", Type: table.String}, {Name: "i", Type: table.Int64}, {Name: "f", Type: table.Float64},
-	{Name: "b", Type: table.Bool}, {Name: "t", Type: table.Timestamp}, {Name: "d", Type: table.Date},
+	{Name: "s", Type: table.String},
+	{Name: "i", Type: table.Int64},
+	{Name: "f", Type: table.Float64},
+	{Name: "b", Type: table.Bool},
+	{Name: "t", Type: table.Timestamp},
+	{Name: "d", Type: table.Date},
 }
 
 func empty(t *testing.T) array.RecordReader {
@@ -89,15 +93,15 @@ func drawn(t *rapid.T) (recs []arrow.RecordBatch, cells []string) {
 
 func cellsOf(rec arrow.RecordBatch) (out []string) {
 	for i := range int(rec.NumRows()) {
-		row := ""
+		var row strings.Builder
 		for _, c := range rec.Columns() {
 			if f, ok := c.(*array.Float64); ok && f.IsValid(i) {
-				row += fmt.Sprintf("%x|", math.Float64bits(f.Value(i)))
+				fmt.Fprintf(&row, "%x|", math.Float64bits(f.Value(i)))
 			} else {
-				row += fmt.Sprintf("%q|", c.ValueStr(i))
+				fmt.Fprintf(&row, "%q|", c.ValueStr(i))
 			}
 		}
-		out = append(out, row)
+		out = append(out, row.String())
 	}
 	return out
 }
@@ -355,11 +359,11 @@ func TestListNarrowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := ""
+		var out strings.Builder
 		for _, d := range ds {
-			out += d.Name
+			out.WriteString(d.Name)
 		}
-		return out
+		return out.String()
 	}
 	if got := list("dataset.read:a", "dataset.read:c", "dataset.query:b"); got != "ac" {
 		t.Error(got)

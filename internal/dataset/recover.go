@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -25,7 +26,8 @@ func (s *Service) Recover(ctx context.Context) error {
 		if err := s.clean(ctx, g); err != nil {
 			return fault.Wrap(err, "removing the files of the unfinished %s version %s", g.Dataset, g.ID)
 		}
-		s.cfg.Log.InfoContext(ctx, "removed the files of an unfinished dataset version", "project", g.Project, "dataset", g.Dataset, "version_id", g.ID)
+		s.cfg.Log.InfoContext(ctx, "removed the files of an unfinished dataset version",
+			slog.String("project", string(g.Project)), slog.String("dataset", g.Dataset), slog.String("version_id", string(g.ID)))
 	}
 	return nil
 }

@@ -275,15 +275,15 @@ func (s *Service) One(ctx context.Context, p project.Name, name string) (Dataset
 
 // Version gives a version, whatever its state. Needs dataset.read.
 func (s *Service) Version(ctx context.Context, p project.Name, ref Ref) (Version, error) {
-	_, v, err := s.find(ctx, ActionRead, p, ref)
-	return v, err
+	return s.find(ctx, ActionRead, p, ref)
 }
 
 // find loads a version that the caller may act on.
-func (s *Service) find(ctx context.Context, action policy.Action, p project.Name, ref Ref) (d Dataset, v Version, err error) {
+func (s *Service) find(ctx context.Context, action policy.Action, p project.Name, ref Ref) (v Version, err error) {
 	if err := id.CheckName("dataset name", ref.Name); err != nil {
-		return Dataset{}, Version{}, err
+		return Version{}, err
 	}
+	var d Dataset
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if d, err = s.live(ctx, tx, p, ref.Name); err != nil {
 			return err
@@ -300,9 +300,9 @@ func (s *Service) find(ctx context.Context, action policy.Action, p project.Name
 		object.Name = ref.String()
 	}
 	if aerr := s.cfg.Authorizer.Allow(ctx, action, object); aerr != nil {
-		return Dataset{}, Version{}, aerr
+		return Version{}, aerr
 	}
-	return d, v, err
+	return v, err
 }
 
 // Page asks for a part of a list.

@@ -174,6 +174,7 @@ func (p *profile) statistics(f Field, hide bool) Statistics {
 	}
 	text := func(n int64) string { return strconv.FormatInt(n, 10) }
 	switch f.Type {
+	case "int64":
 	case "float64":
 		s.Min, s.Max = floatText(p.minN), floatText(p.maxN)
 		return s

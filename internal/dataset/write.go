@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/iceberg-go"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -88,10 +91,11 @@ func fingerprint(spec Spec, v Version) string {
 		l.Source = &Source{Digest: l.Source.Digest} // the same bytes under another name
 	}
 	b, err := json.Marshal(struct {
-		Content, Spec  string
-		Lineage        Lineage
-		Residency      residency.Label
-		Classification Classification
+		Content        string          `json:"content"`
+		Spec           string          `json:"spec"`
+		Lineage        Lineage         `json:"lineage"`
+		Residency      residency.Label `json:"residency"`
+		Classification Classification  `json:"classification"`
 	}{v.ContentDigest, spec.digest(), l, residency.Of(v.Residency.Zones()...), v.Classification})
 	if err != nil {
 		panic("dataset: a lineage does not marshal: " + err.Error())
@@ -405,7 +409,7 @@ func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *
 	}
 	name := fmt.Sprintf("manifest-%05d.avro", v.Number)
 	var manifest iceberg.ManifestFile
-	if _, err := put(ctx, s.cfg.Files, v.file(name, Enveloped), func(w io.Writer) (err error) {
+	if err := put(ctx, s.cfg.Files, v.file(name, Enveloped), func(w io.Writer) (err error) {
 		manifest, err = table.WriteManifest(w, s.cfg.Files.URI(v.prefix()+name), snap, files)
 		return err
 	}); err != nil {
@@ -413,7 +417,7 @@ func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *
 	}
 	list := fmt.Sprintf("snapshot-%05d.avro", v.Number)
 	v.ManifestList = v.prefix() + list
-	if _, err := put(ctx, s.cfg.Files, v.file(list, Enveloped), func(w io.Writer) error {
+	if err := put(ctx, s.cfg.Files, v.file(list, Enveloped), func(w io.Writer) error {
 		return table.WriteManifestList(w, snap, manifest)
 	}); err != nil {
 		return "", err
@@ -434,15 +438,15 @@ func (s *Service) describeTable(ctx context.Context, d Dataset, newest []Version
 		ID: string(d.ID), Location: s.cfg.Files.URI(fmt.Sprintf("projects/%s/datasets/%s", d.Project, d.Name)),
 		LastField: d.Fields.Last, Now: s.cfg.Now(), Sealed: at.Protection == Sealed,
 	}
-	for i := len(newest) - 1; i >= 0; i-- {
+	for _, v := range slices.Backward(newest) {
 		// A table is read by one kind of reader: sealed versions are not listed for
 		// engines that could not open them.
-		if newest[i].Protection == at.Protection {
-			t.Snapshots = append(t.Snapshots, s.snapshot(newest[i]))
+		if v.Protection == at.Protection {
+			t.Snapshots = append(t.Snapshots, s.snapshot(v))
 		}
 	}
 	f := at.file(fmt.Sprintf("%05d-%s.metadata.json", at.Number, id.New("m")[2:]), Enveloped)
-	_, err := put(ctx, s.cfg.Files, f, func(w io.Writer) error { return table.WriteMetadata(w, t) })
+	err := put(ctx, s.cfg.Files, f, func(w io.Writer) error { return table.WriteMetadata(w, t) })
 	return f.Key, err
 }
 
@@ -452,7 +456,7 @@ func (s *Service) discard(ctx context.Context, g Staging) {
 	defer cancel()
 	if err := s.clean(ctx, g); err != nil {
 		s.cfg.Log.ErrorContext(ctx, "files of an unfinished dataset version remain until the next start",
-			"project", g.Project, "dataset", g.Dataset, "version_id", g.ID, "error", err)
+			slog.String("project", string(g.Project)), slog.String("dataset", g.Dataset), slog.String("version_id", string(g.ID)), slog.Any("error", err))
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/falaj-ml/falaj/internal/fault"
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // A conversation of any headers and streams arrives as it was sent.
@@ -161,7 +162,8 @@ func touch(rows array.RecordReader) (cells int) {
 // No single changed byte of a stream of batches makes reading its cells panic.
 func TestBentRecords(t *testing.T) {
 	schema := arrow.NewSchema([]arrow.Field{
-		{Name: "s", Type: arrow.BinaryTypes.String, Nullable: true}, {Name: "i", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+		{Name: "s", Type: arrow.BinaryTypes.String, Nullable: true},
+		{Name: "i", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
 		{Name: "b", Type: arrow.FixedWidthTypes.Boolean, Nullable: true},
 	}, nil)
 	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, strings.NewReader(`[{"s":"abc","i":1,"b":true},{"s":null,"i":null,"b":null},{"s":"","i":3,"b":false}]`))

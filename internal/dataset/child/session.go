@@ -126,8 +126,7 @@ func (s *Session) Explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
 	if cause := ctx.Err(); errors.Is(cause, context.DeadlineExceeded) {
@@ -145,11 +144,9 @@ func (s *Session) Explain(ctx context.Context, err error) error {
 	case <-time.After(5 * time.Second):
 		s.Close()
 	}
-	var exit *exec.ExitError
-	if errors.As(s.err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](s.err); ok {
 		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			switch ws.Signal() {
-			case syscall.SIGKILL, syscall.SIGXCPU:
+			if sig := ws.Signal(); sig == syscall.SIGKILL || sig == syscall.SIGXCPU {
 				return fault.New(fault.Exhausted, "the %s process was stopped by its limits (%s)", s.mode, ws.Signal()).
 					WithHint("The input needs more memory or processor time than one such process may use. Split it, or raise the limit.")
 			}

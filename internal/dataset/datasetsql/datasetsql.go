@@ -13,12 +13,13 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/uptrace/bun"
+
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/uptrace/bun"
 )
 
 //go:embed migrations/*.sql

@@ -13,7 +13,6 @@ package datasettest
 import (
 	"context"
 	"crypto/sha256"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -39,7 +38,8 @@ import (
 // Project is the project of the tests.
 const Project project.Name = "nyc"
 
-const modeVariable = "FALAJ_TEST_CHILD_MODE"
+// childArgument begins the command line of a child.
+const childArgument = "falaj-test-child"
 
 // Mode is the entry of a child process.
 type Mode func(stdin io.Reader, stdout io.Writer) error
@@ -47,23 +47,20 @@ type Mode func(stdin io.Reader, stdout io.Writer) error
 // Main runs the tests, or, in a child that a Launcher started, the child. The
 // parser's mode is always there.
 func Main(m *testing.M, modes map[string]Mode) {
-	mode := os.Getenv(modeVariable)
-	if mode == "" {
-		os.Exit(m.Run())
+	if len(os.Args) != 3 || os.Args[1] != childArgument {
+		m.Run() // the exit code is what it says
+		return
 	}
-	run := modes[mode]
-	if run == nil && mode == child.ParserMode {
+	run := modes[os.Args[2]]
+	if run == nil && os.Args[2] == child.ParserMode {
 		run = parser.Main
 	}
 	if run == nil {
-		fmt.Fprintf(os.Stderr, "no mode %q\n", mode)
-		os.Exit(2)
+		panic("no mode " + os.Args[2])
 	}
 	if err := run(os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		panic(err)
 	}
-	os.Exit(0)
 }
 
 // Launcher starts the test binary as a child, without any isolation.
@@ -75,8 +72,8 @@ func (Launcher) Launch(ctx context.Context, mode string, _ child.LaunchOptions) 
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = []string{modeVariable + "=" + mode}
+	cmd := exec.CommandContext(ctx, self, childArgument, mode)
+	cmd.Env = []string{}
 	return child.Plain{Cmd: cmd}, nil
 }
 

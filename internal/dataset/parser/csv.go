@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -153,7 +154,6 @@ func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
 			return 0, err
 		}
 	}
-	sample = nil
 	for {
 		cells, err := r.next()
 		if errors.Is(err, io.EOF) {
@@ -239,8 +239,7 @@ func (r *csvReader) explain(err error) error {
 		return fault.New(fault.TooLarge, "row %d is over the limit of %d bytes", r.row+1, r.req.Limits.Record).
 			WithHint("Look for a quote that is never closed, or for a line that never ends, after row %d.", r.row)
 	}
-	var p *csv.ParseError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*csv.ParseError](err); ok {
 		hint := "A cell that holds a quote is quoted itself, and the quote inside is doubled."
 		if errors.Is(p.Err, csv.ErrQuote) && p.Line > p.StartLine {
 			hint = "The quote opened earlier in this row may lack its end."

@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 )

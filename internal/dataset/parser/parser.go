@@ -25,6 +25,7 @@ import (
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"

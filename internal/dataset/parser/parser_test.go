@@ -122,15 +122,29 @@ func TestCells(t *testing.T) {
 		cell string
 		want string // as Arrow writes it; "!" for a refusal
 	}{
-		{table.Int64, "+007", "7"}, {table.Int64, "1.0", "!"}, {table.Int64, "1e3", "!"}, {table.Int64, "", "(null)"},
-		{table.Float64, "NaN", "NaN"}, {table.Float64, "-Inf", "-Inf"}, {table.Float64, "1e400", "!"}, {table.Float64, "0x1p-2", "!"}, {table.Float64, "1,5", "!"},
-		{table.Bool, "1", "true"}, {table.Bool, "f", "false"}, {table.Bool, "yes", "!"},
-		{table.Date, "1969-12-31", "1969-12-31"}, {table.Date, "1/2/2013", "!"}, {table.Date, "2013-1-2", "!"},
+		{table.Int64, "+007", "7"},
+		{table.Int64, "1.0", "!"},
+		{table.Int64, "1e3", "!"},
+		{table.Int64, "", "(null)"},
+		{table.Float64, "NaN", "NaN"},
+		{table.Float64, "-Inf", "-Inf"},
+		{table.Float64, "1e400", "!"},
+		{table.Float64, "0x1p-2", "!"},
+		{table.Float64, "1,5", "!"},
+		{table.Bool, "1", "true"},
+		{table.Bool, "f", "false"},
+		{table.Bool, "yes", "!"},
+		{table.Date, "1969-12-31", "1969-12-31"},
+		{table.Date, "1/2/2013", "!"},
+		{table.Date, "2013-1-2", "!"},
 		{table.Timestamp, "2013-01-01T10:00:00Z", "2013-01-01T10:00:00Z"},
 		{table.Timestamp, "2013-01-01T10:00:00+04:00", "2013-01-01T06:00:00Z"},
 		{table.Timestamp, "2013-01-01 10:00:00.123456", "2013-01-01T10:00:00.123456Z"},
-		{table.Timestamp, "2013-01-01", "!"}, {table.Timestamp, "1357034400", "!"},
-		{table.String, "NA", "(null)"}, {table.String, " NA", " NA"}, {table.String, "é\u2028", "é\u2028"},
+		{table.Timestamp, "2013-01-01", "!"},
+		{table.Timestamp, "1357034400", "!"},
+		{table.String, "NA", "(null)"},
+		{table.String, " NA", " NA"},
+		{table.String, "é\u2028", "é\u2028"},
 	} {
 		got, _, err := parse("c,d\n\""+c.cell+"\",1\n", Request{Columns: []Column{{"c", c.typ}}})
 		if c.want == "!" {

@@ -80,14 +80,28 @@ func TestAnalyse(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ sql, want string }{
-		{"SELEC 1", "syntax error"}, {"", "0 statements"}, {"SELECT 1; SELECT 2", "2 statements"},
-		{"INSERT INTO t VALUES (1)", "Only SELECT"}, {"CREATE TABLE x AS SELECT 1", "Only SELECT"}, {"COPY t TO '/tmp/x'", "Only SELECT"},
-		{"ATTACH '/tmp/x'", "Only SELECT"}, {"INSTALL httpfs", "Only SELECT"}, {"SET threads = 1", "Only SELECT"}, {"PRAGMA database_list", "Only SELECT"},
-		{"SELECT * FROM read_csv('/etc/passwd')", "read_csv cannot be used"}, {"SELECT * FROM read_text('/etc/passwd')", "cannot be used"},
-		{"SELECT * FROM glob('/*')", "cannot be used"}, {"SELECT * FROM duckdb_settings()", "cannot be used"}, {"SELECT * FROM query('SELECT 1')", "cannot be used"},
-		{"SELECT * FROM arrow_scan(1, 2, 3)", "cannot be used"}, {"SELECT * FROM sqlite_scan('a', 'b')", "cannot be used"},
-		{"WITH c AS (SELECT * FROM glob('*')) SELECT 1", "cannot be used"}, {"SELECT (SELECT max(size) FROM read_blob('/etc/passwd'))", "cannot be used"},
-		{"SELECT * FROM information_schema.tables", "there is no table"}, {"SELECT * FROM system.main.x", "there is no table"}, {"SELECT * FROM temp.x", "there is no table"},
+		{"SELEC 1", "syntax error"},
+		{"", "0 statements"},
+		{"SELECT 1; SELECT 2", "2 statements"},
+		{"INSERT INTO t VALUES (1)", "Only SELECT"},
+		{"CREATE TABLE x AS SELECT 1", "Only SELECT"},
+		{"COPY t TO '/tmp/x'", "Only SELECT"},
+		{"ATTACH '/tmp/x'", "Only SELECT"},
+		{"INSTALL httpfs", "Only SELECT"},
+		{"SET threads = 1", "Only SELECT"},
+		{"PRAGMA database_list", "Only SELECT"},
+		{"SELECT * FROM read_csv('/etc/passwd')", "read_csv cannot be used"},
+		{"SELECT * FROM read_text('/etc/passwd')", "cannot be used"},
+		{"SELECT * FROM glob('/*')", "cannot be used"},
+		{"SELECT * FROM duckdb_settings()", "cannot be used"},
+		{"SELECT * FROM query('SELECT 1')", "cannot be used"},
+		{"SELECT * FROM arrow_scan(1, 2, 3)", "cannot be used"},
+		{"SELECT * FROM sqlite_scan('a', 'b')", "cannot be used"},
+		{"WITH c AS (SELECT * FROM glob('*')) SELECT 1", "cannot be used"},
+		{"SELECT (SELECT max(size) FROM read_blob('/etc/passwd'))", "cannot be used"},
+		{"SELECT * FROM information_schema.tables", "there is no table"},
+		{"SELECT * FROM system.main.x", "there is no table"},
+		{"SELECT * FROM temp.x", "there is no table"},
 	} {
 		s := serialize(c.sql)
 		if s == "" {

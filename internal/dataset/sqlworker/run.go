@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	duckdb "github.com/duckdb/duckdb-go/v2"
+
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -252,8 +253,7 @@ func concat(schema table.Schema, recs []arrow.RecordBatch, rows int64) (arrow.Re
 
 // explain gives DuckDB's errors their kinds, and keeps its words.
 func explain(err error) error {
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
 	var d *duckdb.Error

@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -42,6 +43,7 @@ func Normal(name string, dt arrow.DataType) (Type, error) {
 		if e, ok := dt.(arrow.ExtensionType); ok {
 			return Normal(name, e.StorageType())
 		}
+	default:
 	}
 	return "", fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", name, dt).
 		WithHint("Cast it to one of string, int64, float64, bool, timestamp or date, or leave it out.")

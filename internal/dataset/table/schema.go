@@ -22,6 +22,7 @@ import (
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 

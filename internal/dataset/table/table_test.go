@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func cells(rec arrow.RecordBatch) [][]string {
 		for c := range row {
 			row[c] = rec.Column(c).ValueStr(i)
 			if f, ok := rec.Column(c).(*array.Float64); ok && f.IsValid(i) {
-				row[c] = fmt.Sprintf("%x", math.Float64bits(f.Value(i)))
+				row[c] = strconv.FormatUint(math.Float64bits(f.Value(i)), 16)
 			}
 		}
 		out = append(out, row)
