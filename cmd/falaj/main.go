@@ -15,7 +15,9 @@ import (
 
 var version = "dev" // set by the linker
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	w := cli.World{Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version}
@@ -35,7 +37,5 @@ func main() {
 	w.Child = func(mode string, args []string, in io.Reader, out io.Writer) error {
 		return app.Child(mode, args, version, in, out)
 	}
-	code := cli.Run(ctx, w)
-	stop()
-	os.Exit(code)
+	return cli.Run(ctx, w)
 }

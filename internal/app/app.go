@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -213,8 +214,8 @@ func (a *App) welcome(ctx context.Context, url string) error {
 // Stop stops the loops and closes everything, last opened first.
 func (a *App) Stop(ctx context.Context) error {
 	err := a.group.Stop(ctx)
-	for i := len(a.close) - 1; i >= 0; i-- {
-		err = errors.Join(err, a.close[i]())
+	for _, v := range slices.Backward(a.close) {
+		err = errors.Join(err, v())
 	}
 	a.close = nil
 	if a.lock != nil {

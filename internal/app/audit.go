@@ -35,4 +35,3 @@ func VerifyAudit(export io.Reader, key string, checkpoints io.Reader) (string, e
 	}
 	return b.String(), nil
 }
-

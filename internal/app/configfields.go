@@ -56,7 +56,7 @@ func (c Config) sizes() error {
 
 // bytes reads a size that Validate has seen.
 func bytes(s size) int64 {
-	n, _ := resource.ParseBytes(s) //nolint:errcheck // validated
+	n, _ := resource.ParseBytes(s)
 	return int64(n)
 }
 

@@ -220,7 +220,7 @@ func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tr
 	}
 	var logged tracking.LoggedModel
 	for _, m := range made {
-		if m.Origin.Attempt == string(s.Attempt) { // anybody can set the tag, nobody the origin
+		if m.Attempt == string(s.Attempt) { // anybody can set the tag, nobody the origin
 			logged = m
 		}
 	}

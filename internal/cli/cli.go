@@ -75,12 +75,10 @@ func Run(ctx context.Context, w World) int {
 
 func exitCode(err error) int {
 	kind := fault.KindOf(err)
-	var refused *client.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*client.Error](err); ok {
 		kind = fault.ParseKind(refused.Kind)
 	}
-	var usage usageError
-	if errors.As(err, &usage) {
+	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
 	}
 	switch kind {
@@ -98,8 +96,7 @@ func exitCode(err error) int {
 }
 
 func hintOf(err error) string {
-	var refused *client.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*client.Error](err); ok {
 		return refused.Hint
 	}
 	return fault.HintOf(err)

@@ -18,9 +18,11 @@ import (
 func (a *app) inProjectPath(parts ...string) (string, error) {
 	p, err := a.inProject()
 	path := "/api/v1/projects/" + url.PathEscape(p)
+	var pathSb21 strings.Builder
 	for _, part := range parts {
-		path += "/" + url.PathEscape(part)
+		pathSb21.WriteString("/" + url.PathEscape(part))
 	}
+	path += pathSb21.String()
 	return path, err
 }
 

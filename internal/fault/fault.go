@@ -98,8 +98,7 @@ func Wrap(err error, format string, args ...any) error {
 
 // KindOf is the kind of the first Error in err's chain, Internal if there is none.
 func KindOf(err error) Kind {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
 	return Internal

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"strconv"
 	"time"
 
@@ -39,9 +40,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}
 	s.mu.RLock()
 	held := make(map[key]*loaded, len(s.loaded))
-	for k, l := range s.loaded {
-		held[k] = l
-	}
+	maps.Copy(held, s.loaded)
 	s.mu.RUnlock()
 
 	var failures []error

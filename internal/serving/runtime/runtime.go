@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -114,12 +115,14 @@ func (m Metadata) Check(inputs []Tensor) error {
 
 func names(specs []Spec) string {
 	out := ""
+	var outSb117 strings.Builder
 	for i, s := range specs {
 		if i > 0 {
-			out += ", "
+			outSb117.WriteString(", ")
 		}
-		out += fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape)
+		outSb117.WriteString(fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape))
 	}
+	out += outSb117.String()
 	return out
 }
 

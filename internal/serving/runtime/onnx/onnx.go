@@ -35,7 +35,7 @@ func New(library string) *Runtime {
 // The library can be initialised once in a process.
 var (
 	initMu  sync.Mutex
-	initErr error
+	errInit error
 	inited  bool
 )
 
@@ -43,7 +43,7 @@ func (r *Runtime) load() error {
 	initMu.Lock()
 	defer initMu.Unlock()
 	if inited {
-		return initErr
+		return errInit
 	}
 	if _, err := os.Stat(r.library); err != nil {
 		return fault.New(fault.Unavailable, "the ONNX Runtime library is not at %q", r.library).
@@ -52,9 +52,9 @@ func (r *Runtime) load() error {
 	ort.SetSharedLibraryPath(r.library)
 	inited = true
 	if err := ort.InitializeEnvironment(ort.WithLogLevelError()); err != nil {
-		initErr = fault.New(fault.Unavailable, "load ONNX Runtime from %q: %w", r.library, err)
+		errInit = fault.New(fault.Unavailable, "load ONNX Runtime from %q: %w", r.library, err)
 	}
-	return initErr
+	return errInit
 }
 
 // Load makes a session of an ONNX model. External data files are refused: all

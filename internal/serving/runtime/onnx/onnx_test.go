@@ -13,23 +13,23 @@ import (
 )
 
 // library is what `make deps` fetched; `make test` always runs that first.
-func library(t testing.TB) string {
-	t.Helper()
+func library(tb testing.TB) string {
+	tb.Helper()
 	path, err := filepath.Abs("../../../../lib/libonnxruntime.so")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v: run `make deps`", err)
+		tb.Fatalf("%v: run `make deps`", err)
 	}
 	return path
 }
 
-func model(t testing.TB, name string) []byte {
-	t.Helper()
+func model(tb testing.TB, name string) []byte {
+	tb.Helper()
 	b, err := os.ReadFile("testdata/" + name)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b
 }

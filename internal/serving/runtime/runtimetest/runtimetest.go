@@ -28,6 +28,7 @@ func Logistic(x0, x1 float32) float64 {
 // Run checks a runtime. model is the logistic regression in the runtime's form,
 // with input X [-1,2] FP32 and outputs label [-1] INT64, probabilities [-1,2] FP32.
 func Run(t *testing.T, rt runtime.Runtime, model []byte) {
+	t.Helper()
 	load := func(t *testing.T) runtime.Session {
 		t.Helper()
 		s, err := rt.Load(t.Context(), model, runtime.Options{})
