@@ -33,6 +33,13 @@ func run() int {
 		return cfg.Show(), err
 	}
 	w.Doctor = func(file string, flags map[string]any) (string, bool) { return app.Doctor(file, w.Env, flags) }
+	w.AcceptRollback = func(ctx context.Context, file string, flags map[string]any, reason string) error {
+		cfg, err := app.LoadConfig(file, w.Env, flags)
+		if err != nil {
+			return err
+		}
+		return app.AcceptRollback(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, reason)
+	}
 	w.VerifyAudit = app.VerifyAudit
 	w.Child = func(mode string, args []string, in io.Reader, out io.Writer) error {
 		return app.Child(mode, args, version, in, out)

@@ -51,6 +51,10 @@ type Config struct {
 
 	Isolation string `koanf:"isolation" doc:"Least isolation of user code on the home pool: sandbox, or process where the kernel forbids sandboxes"`
 
+	Jobs struct {
+		Network []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
+	} `koanf:"jobs"`
+
 	Environments struct {
 		UV      string   `koanf:"uv" doc:"The uv binary; empty is beside falaj or on the PATH"`
 		Index   string   `koanf:"index" doc:"Package index URL; empty is what lib/package-index.json says"`
@@ -143,7 +147,7 @@ func variables(env, known []string) (map[string]any, error) {
 		}
 		key, ok := byVar[name]
 		switch {
-		case ok && (key == "http_hosts" || key == "environments.hosts"):
+		case ok && (key == "http_hosts" || key == "environments.hosts" || key == "jobs.network"):
 			out[key] = strings.Split(value, ",")
 		case ok:
 			out[key] = value

@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
@@ -157,7 +158,8 @@ func (a *App) openDatasets(ctx context.Context) error {
 		DB: a.db, Store: datasetsql.Store{}, Files: &dataset.BlobFiles{Store: a.blobs, Driver: a.objects}, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
-			pr, err := a.projects.One(ctx, p)
+			// Whoever may import need not be allowed to read the project.
+			pr, err := a.projects.One(identity.With(ctx, identity.Loop("dataset defaults")), p)
 			return dataset.Defaults{Residency: pr.Residency, Classification: pr.Classification}, err
 		},
 		Limits: dataset.Limits{
@@ -201,7 +203,7 @@ func (a *App) openTraining(ctx context.Context) error {
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
 		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Runs: trainingRuns{a.tracking, a.features},
 		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: trainingSources{a.blobs},
-		Dir: filepath.Join(a.cfg.Data, "training"), Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
+		Dir: filepath.Join(a.cfg.Data, "training"), Network: a.cfg.Jobs.Network, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 	})
 	a.compute.Own(compute.JobAttempt, a.training)
 	a.compute.Own(compute.Build, a.environments)
@@ -222,12 +224,15 @@ func stopper(stop func()) func(context.Context) error {
 	}
 }
 
-func (a *App) openServing(context.Context) error {
+func (a *App) openServing(ctx context.Context) error {
 	a.serving = serving.New(serving.Config{
-		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal,
+		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
 		Runtime: onnx.New(a.cfg.ortPath()), Log: a.log,
 	})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
-	return nil
+	for _, c := range contents {
+		a.projects.Register(c)
+	}
+	return a.housekeeping(ctx)
 }

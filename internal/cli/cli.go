@@ -39,6 +39,8 @@ type World struct {
 	CheckConfig func(configFile string, flags map[string]any) (string, error)
 	// Doctor checks this machine and renders the findings; false means unusable.
 	Doctor func(configFile string, flags map[string]any) (string, bool)
+	// AcceptRollback goes on with an audit log that was rolled back, offline.
+	AcceptRollback func(ctx context.Context, configFile string, flags map[string]any, reason string) error
 	// VerifyAudit checks an export offline.
 	VerifyAudit func(r io.Reader, key string, checkpoints io.Reader) (string, error)
 	// Child runs a hidden mode (parsers and SQL in their own process).
@@ -136,10 +138,24 @@ func (a *app) root() *cobra.Command {
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
 	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.pool(), a.audit(), a.tokens())
 	root.AddCommand(a.child())
-	for _, c := range root.Commands() {
-		requireKnownSubcommand(c)
-	}
+	requireKnownSubcommand(root)
+	wrongArgsAreUsage(root)
 	return root
+}
+
+// wrongArgsAreUsage makes a wrong number of arguments exit with code 2.
+func wrongArgsAreUsage(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		wrongArgsAreUsage(sub)
+	}
+	if valid := c.Args; valid != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := valid(cmd, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+	}
 }
 
 // requireKnownSubcommand makes `falaj job sumbit` an error and not a help page.

@@ -17,13 +17,11 @@ import (
 // inProjectPath is the path of a collection in the chosen project.
 func (a *app) inProjectPath(parts ...string) (string, error) {
 	p, err := a.inProject()
-	path := "/api/v1/projects/" + url.PathEscape(p)
-	var pathSb21 strings.Builder
+	path := []string{"/api/v1/projects", url.PathEscape(p)}
 	for _, part := range parts {
-		pathSb21.WriteString("/" + url.PathEscape(part))
+		path = append(path, url.PathEscape(part))
 	}
-	path += pathSb21.String()
-	return path, err
+	return strings.Join(path, "/"), err
 }
 
 // call connects and does one request in the project.

@@ -49,7 +49,7 @@ func (c *configArgs) read(a *app, f *pflag.FlagSet) (string, map[string]any, err
 			return "", nil, usage("--set %s: write key=value", kv)
 		}
 		values[k] = v
-		if strings.HasSuffix(k, "hosts") {
+		if strings.HasSuffix(k, "hosts") || k == "jobs.network" {
 			values[k] = strings.Split(v, ",")
 		}
 	}

@@ -192,7 +192,7 @@ func (a *app) pool() *cobra.Command {
 
 func (a *app) audit() *cobra.Command {
 	cmd := &cobra.Command{Use: "audit", Short: "Read, export and verify the audit log"}
-	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify())
+	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify(), a.auditAccept())
 	return cmd
 }
 
@@ -302,6 +302,34 @@ func (a *app) auditVerify() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&key, "key", "", "the log's public key")
 	cmd.Flags().StringVar(&checkpoints, "checkpoints", "", "file of checkpoints kept in a second place")
+	return cmd
+}
+
+func (a *app) auditAccept() *cobra.Command {
+	var c configArgs
+	var reason string
+	cmd := &cobra.Command{
+		Use: "accept-rollback", Short: "Go on with a log that its second place contradicts; the reason becomes part of it",
+		Long: "For the operator of the machine, while the server is stopped: after a restore from a backup the log is\n" +
+			"older than the checkpoints in the second place, and the server refuses to start until somebody says why.",
+		Example: "  falaj audit accept-rollback --data ./data --reason 'restored the backup of 12 May'", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if reason == "" {
+				return usage("say why, with --reason")
+			}
+			file, values, err := c.read(a, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			if err := a.AcceptRollback(cmd.Context(), file, values, reason); err != nil {
+				return err
+			}
+			a.say("Accepted. Start the server again.")
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why the log is older than its checkpoints")
+	c.register(cmd.Flags())
 	return cmd
 }
 

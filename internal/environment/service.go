@@ -50,10 +50,10 @@ type Config struct {
 	Path []string
 	// Python lists interpreters besides those in Path.
 	Python []string
-	// Index is the package index; empty is uv's default, PyPI.
+	// Index is the package index; empty is uv's default.
 	Index string
 	// Hosts lists host:port that builds may reach: the index and where its
-	// files are. Empty is PyPI's.
+	// files are. Without any, no environment that has packages can be built.
 	Hosts []string
 	// CA is a PEM bundle that builds trust; empty looks at the usual places.
 	CA string
@@ -80,9 +80,6 @@ type Service struct {
 
 // New makes the service. compute learns of it with Own(compute.Build, s).
 func New(cfg Config) *Service {
-	if len(cfg.Hosts) == 0 {
-		cfg.Hosts = []string{"index.example:443", "files.index.example:443"}
-	}
 	if len(cfg.Pools) == 0 {
 		cfg.Pools = []string{string(compute.Home)}
 	}

@@ -84,7 +84,7 @@ func newWorld(t *testing.T, driver engine.Driver, edit func(*environment.Config)
 	}
 	w.cfg = environment.Config{
 		DB: db, Store: environmentsql.Store{}, Authorizer: w.auth, Log: log,
-		Dir: filepath.Join(dir, "environments"), Cache: filepath.Join(dir, "cache", "uv"),
+		Hosts: []string{"index.example:443"}, Dir: filepath.Join(dir, "environments"), Cache: filepath.Join(dir, "cache", "uv"),
 	}
 	edit(&w.cfg)
 	w.start(t)

@@ -24,6 +24,7 @@ type Config struct {
 	Authz   Authorizer
 	Models  Models
 	Journal Journal
+	Guard   residency.Guard
 	Runtime runtime.Runtime
 	Zone    residency.Zone // where this process answers; empty is home
 	Timeout time.Duration  // of one inference; 0 is 30 s
@@ -139,7 +140,9 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec) (ru
 	if err != nil {
 		return nil, Deployment{}, err
 	}
-	if err := residency.Check("model "+spec.Model, m.Residency, "this server", s.Zone); err != nil {
+	if err := s.Guard.Pass(ctx, residency.Passage{
+		Project: project, What: "model " + spec.Model, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: "deployment.apply",
+	}); err != nil {
 		return nil, Deployment{}, err
 	}
 	session, err := s.Runtime.Load(ctx, m.File, runtime.Options{Threads: spec.Threads})

@@ -46,6 +46,10 @@ func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error
 	return nil
 }
 
+func (w *world) Pass(_ context.Context, p residency.Passage) error {
+	return residency.Check(p.What, p.Label, p.Where, p.Zone)
+}
+
 func (w *world) Record(_ context.Context, e audit.Entry) error {
 	w.recorded = append(w.recorded, e)
 	return w.journal
@@ -58,7 +62,7 @@ func open(t *testing.T, w *world, path string) (*serving.Service, *store.DB) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Runtime: runtimetest.Fake{}}), db
+	return serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}}), db
 }
 
 func newWorld() *world {
@@ -111,7 +115,7 @@ func TestLifeOfADeployment(t *testing.T) {
 	w.journal = nil
 
 	// A new process loads what is wanted; other projects see nothing.
-	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Runtime: runtimetest.Fake{}})
+	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
 	if d, err := again.One(ctx, "nyc", "delay"); err != nil || d.State != serving.Loading {
 		t.Errorf("%+v %v", d, err)
 	}

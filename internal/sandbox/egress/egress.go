@@ -136,7 +136,7 @@ func validHost(h string) bool {
 			return false
 		}
 		for i := range len(label) {
-			if c := label[i]; !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
+			if c := label[i]; !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-_", rune(c)) {
 				return false
 			}
 		}
@@ -292,7 +292,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if n := buffered.Reader.Buffered(); n > 0 { // the client did not wait for the answer
-		early, _ := buffered.Reader.Peek(n)
+		early, _ := buffered.Peek(n)
 		if _, err := to.Write(early); err != nil {
 			return
 		}
@@ -354,6 +354,7 @@ func (p *Proxy) answer(w http.ResponseWriter, target string, err error) {
 		status = http.StatusForbidden
 	case fault.Invalid:
 		status = http.StatusBadRequest
+	default:
 	}
 	p.c.Log.Debug("egress refused", slog.String("target", clip(target)), slog.Any("err", err))
 	text := "falaj: " + err.Error()

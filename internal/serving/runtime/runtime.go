@@ -114,16 +114,11 @@ func (m Metadata) Check(inputs []Tensor) error {
 }
 
 func names(specs []Spec) string {
-	out := ""
-	var outSb117 strings.Builder
+	words := make([]string, len(specs))
 	for i, s := range specs {
-		if i > 0 {
-			outSb117.WriteString(", ")
-		}
-		outSb117.WriteString(fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape))
+		words[i] = fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape)
 	}
-	out += outSb117.String()
-	return out
+	return strings.Join(words, ", ")
 }
 
 // Options tune a session.

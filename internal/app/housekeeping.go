@@ -1,0 +1,131 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/featuresql"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+)
+
+// contents say what a project still holds, so that it is not deleted with it.
+var contents = []tenancy.Contents{
+	holds("datasets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		ds, err := datasetsql.Store{}.Datasets(ctx, tx, p, nil, "", 1)
+		return len(ds), err
+	}),
+	holds("feature definitions", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		n := 0
+		for _, kind := range []feature.Kind{feature.EntityKind, feature.ViewKind, feature.BundleKind} {
+			ds, err := featuresql.Store{}.Latest(ctx, tx, p, kind, "", 1)
+			if err != nil {
+				return 0, err
+			}
+			n += len(ds)
+		}
+		return n, nil
+	}),
+	holds("environments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		es, err := environmentsql.Store{}.List(ctx, tx, p, "", 1)
+		return len(es), err
+	}),
+	holds("jobs", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		js, err := trainingsql.Store{}.Jobs(ctx, tx, p, training.Filter{Limit: 1})
+		return len(js), err
+	}),
+	holds("deployments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		ds, err := servingsql.Store{}.List(ctx, tx, string(p), "", 1)
+		return len(ds), err
+	}),
+}
+
+type holding struct {
+	what  string
+	count func(context.Context, *store.Tx, project.Name) (int, error)
+}
+
+func holds(what string, count func(context.Context, *store.Tx, project.Name) (int, error)) tenancy.Contents {
+	return holding{what, count}
+}
+
+// Contents implements tenancy.Contents.
+func (h holding) Contents(ctx context.Context, tx *store.Tx, p project.Name) (string, error) {
+	n, err := h.count(ctx, tx, p)
+	if err != nil || n == 0 {
+		return "", err
+	}
+	return h.what, nil
+}
+
+// keepEvents is how long events stay for watchers that come back.
+const keepEvents = 30 * 24 * time.Hour
+
+// housekeeping adds the loops that nobody waits for, and the clock.
+func (a *App) housekeeping(ctx context.Context) error {
+	daily := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
+		ctx = identity.With(ctx, identity.Loop("housekeeping"))
+		if err := event.Trim(ctx, a.db, time.Now().Add(-keepEvents)); err != nil {
+			return err
+		}
+		for token := ""; ; {
+			projects, next, err := a.projects.List(ctx, 100, token)
+			if err != nil {
+				return err
+			}
+			for _, p := range projects {
+				if _, err := a.tracking.Sweep(ctx, p.Name, 24*time.Hour); err != nil {
+					return err
+				}
+				if _, err := a.registry.Sweep(ctx, p.Name); err != nil {
+					return err
+				}
+			}
+			if token = next; token == "" {
+				return nil
+			}
+		}
+	}}
+	a.group.Add(daily.Service())
+	newest, _, err := a.auditLog.List(identity.With(ctx, identity.Loop("clock")), audit.Filter{}, 1, "")
+	if err != nil {
+		return err
+	}
+	clock := &lifecycle.Clock{Back: func(by time.Duration) {
+		a.log.Error("the wall clock went back: times of new records are not to be relied on; tokens stay expired", slog.Duration("by", by))
+	}}
+	if len(newest) > 0 {
+		clock.Last = newest[0].Time
+	}
+	a.group.Add(clock.Service())
+	return nil
+}
+
+// AcceptRollback goes on after the audit log and the second place of its
+// checkpoints disagree, with a reason that becomes part of the log. The server
+// must not be running.
+func AcceptRollback(ctx context.Context, cfg Config, w World, reason string) error {
+	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	defer func() { _ = a.Stop(ctx) }()
+	var err error
+	if a.lock, err = lifecycle.LockDir(cfg.Data); err != nil {
+		return err
+	}
+	ctx = identity.With(ctx, identity.Loop("operator"))
+	if err := a.openGovernance(ctx); err != nil {
+		return err
+	}
+	return a.sequencer.Accept(ctx, reason)
+}
