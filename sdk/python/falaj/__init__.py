@@ -1,0 +1,24 @@
+"""Falaj for Python: read data, save checkpoints and ask models.
+
+``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest`` and
+``should_stop`` are for training programs; ``predict`` asks a deployed model.
+Only the standard library is needed; pyarrow is used when it is there.
+"""
+
+from ._checkpoint import SAVED, Checkpoint, checkpoint, latest, should_stop
+from ._client import Client, Error, Rows, predict
+from ._data import Data, data
+
+__all__ = [
+    "SAVED",
+    "Checkpoint",
+    "Client",
+    "Data",
+    "Error",
+    "Rows",
+    "checkpoint",
+    "data",
+    "latest",
+    "predict",
+    "should_stop",
+]
