@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# All tests, with the race detector. The packages that link DuckDB or ONNX
-# Runtime link slowly; -p 2 keeps two cores busy without running out of memory.
+# All tests, with the race detector. -p 2: the packages that link DuckDB or ONNX
+# Runtime take a gigabyte each while they link.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-go vet ./...
 go test -race -shuffle=on -count=1 -p 2 -timeout 15m ./...
+if [ -d sdk/python/tests ]; then
+	python3 -m unittest discover -q -s sdk/python/tests -t sdk/python
+fi
