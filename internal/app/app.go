@@ -98,7 +98,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: a.cfg.HTTPHosts, MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Version: w.Version},
-		Auth:   a.accounts, Authz: a.authority, Log: a.log, Registry: registry, Console: console.Handler(),
+		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(),
 		Ready: func() error {
 			if !a.ready.Load() {
 				return fault.New(fault.Unavailable, "starting")

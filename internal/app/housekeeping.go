@@ -104,7 +104,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 		return err
 	}
 	clock := &lifecycle.Clock{Back: func(by time.Duration) {
-		a.log.Error("the wall clock went back: times of new records are not to be relied on; tokens stay expired", slog.Duration("by", by))
+		a.log.ErrorContext(ctx, "the wall clock went back: times of new records are not to be relied on; tokens stay expired", slog.Duration("by", by))
 	}}
 	if len(newest) > 0 {
 		clock.Last = newest[0].Time

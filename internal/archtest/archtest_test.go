@@ -17,7 +17,7 @@ import (
 const module = "github.com/falaj-ml/falaj/"
 
 type pkg struct {
-	Path    string `json:"ImportPath"`
+	Path    string   `json:"ImportPath"`
 	Dir     string   `json:"Dir"`
 	Name    string   `json:"Name"`
 	GoFiles []string `json:"GoFiles"`

@@ -213,7 +213,7 @@ func (w *Writer) Abort() {
 	}
 	_ = w.pipe.CloseWithError(errAborted)
 	w.end()
-	_ = <-w.done // our own error
+	<-w.done //nolint:errcheck // our own error
 }
 
 func (w *Writer) end() {

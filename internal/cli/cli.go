@@ -121,7 +121,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := root.PersistentFlags()
-	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default what `falaj login` or `falaj up` on this machine stored)")
+	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default what login or up on this machine stored)")
 	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored one); prefer the variable, arguments are visible to others")
 	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json or yaml")

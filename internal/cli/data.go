@@ -2,11 +2,13 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -215,11 +217,29 @@ func (a *app) featureMaterialise() *cobra.Command {
 		Use: "materialise VIEW", Aliases: []string{"materialize"}, Short: "Bring a view's values into the online store",
 		Example: "  falaj feature materialise weather --until 2013-05-01T00:00:00Z -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var o client.Object
-			if err := a.call(cmd, http.MethodPost, map[string]any{"until": until}, &o, "feature-views", args[0], "materialise"); err != nil {
-				return err
+			if until == "" {
+				until = time.Now().UTC().Format(time.RFC3339)
 			}
-			return a.printOne(o)
+			for {
+				// The same request again is about the same run: this waits for it.
+				var o client.Object
+				if err := a.call(cmd, http.MethodPost, map[string]any{"until": until, "wait": "30s"}, &o, "feature-views", args[0], "materialise"); err != nil {
+					return err
+				}
+				switch o.Text("state") {
+				case "succeeded":
+					if a.output != "table" {
+						return a.printOne(o)
+					}
+					a.say("%s@%s is online up to %s: %s rows", o.Text("view"), o.Text("version"), o.Text("until"), o.Text("rows"))
+					return nil
+				case "failed", "cancelled":
+					return fault.New(fault.Internal, "%s: materialisation %s: %s", args[0], o.Text("state"), o.Text("error"))
+				}
+				if a.terminal() {
+					fmt.Fprintf(a.Stderr, "\r%s: %s rows", args[0], o.Text("rows"))
+				}
+			}
 		},
 	}
 	cmd.Flags().StringVar(&until, "until", "", "event time up to which values are brought (RFC 3339; default now)")

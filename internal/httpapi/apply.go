@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
@@ -40,19 +42,46 @@ type applier struct {
 // decoded applies a manifest whose spec is a T.
 func decoded[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool) (applied, error)) func(context.Context, string, manifest.Document, bool) (applied, error) {
 	return func(ctx context.Context, project string, d manifest.Document, dryRun bool) (applied, error) {
+		if d.IfRevision != 0 {
+			return applied{}, fault.New(fault.Unsupported, "a %s is applied without If-Match", d.Kind)
+		}
+		return decodedAt(func(ctx context.Context, project, name string, spec T, dryRun bool, _ int64) (applied, error) {
+			return f(ctx, project, name, spec, dryRun)
+		})(ctx, project, d, dryRun)
+	}
+}
+
+// decodedAt is decoded for kinds that can be applied to one revision only.
+func decodedAt[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool, revision int64) (applied, error)) func(context.Context, string, manifest.Document, bool) (applied, error) {
+	return func(ctx context.Context, project string, d manifest.Document, dryRun bool) (applied, error) {
 		var spec T
 		if err := d.Into(&spec); err != nil {
 			return applied{}, err
 		}
-		return f(ctx, project, d.Name, spec, dryRun)
+		return f(ctx, project, d.Name, spec, dryRun, d.IfRevision)
 	}
+}
+
+// ifMatch is the revision that a request asks for, 0 when it asks for none.
+func ifMatch(r *http.Request) (int64, error) {
+	tag := r.Header.Get("If-Match")
+	if tag == "" || tag == "*" {
+		return 0, nil
+	}
+	text, err := strconv.Unquote(tag)
+	if err == nil && strings.HasPrefix(tag, `"`) {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
+			return n, nil
+		}
+	}
+	return 0, fault.New(fault.Invalid, "If-Match: %.40q is not an ETag of ours", tag).WithHint("Send back the ETag header of the answer to a GET, quotes included.")
 }
 
 // appliers is the one list of the kinds of manifests.
 func (s *Server) appliers() map[string]applier {
 	kinds := map[string]applier{
-		"Project": {gate: "project.read", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec project.Spec, dry bool) (applied, error) {
-			_, change, err := s.Projects.Apply(ctx, tenancy.Request{Name: project.Name(name), Spec: spec, DryRun: dry})
+		"Project": {gate: "project.read", installation: true, apply: decodedAt(func(ctx context.Context, _, name string, spec project.Spec, dry bool, revision int64) (applied, error) {
+			_, change, err := s.Projects.Apply(ctx, tenancy.Request{Name: project.Name(name), Spec: spec, DryRun: dry, IfRevision: revision})
 			return applied{Result: string(change)}, err
 		})},
 		"Grant": {gate: "member.grant", apply: decoded(func(ctx context.Context, p, name string, spec project.GrantSpec, dry bool) (applied, error) {
@@ -70,8 +99,8 @@ func (s *Server) appliers() map[string]applier {
 			_, change, err := s.Compute.ApplyPool(ctx, compute.PoolName(name), spec)
 			return applied{Result: string(change)}, err
 		})},
-		"Dataset": {gate: "dataset.import", apply: decoded(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool) (applied, error) {
-			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
+		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
+			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
 			return applied{Result: string(change), ID: string(d.ID)}, err
 		})},
 		"Deployment": {gate: "deployment.apply", apply: decoded(func(ctx context.Context, p, name string, spec serving.Spec, dry bool) (applied, error) {
@@ -106,9 +135,18 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	revision, err := ifMatch(r)
+	if err == nil && revision != 0 && len(docs) != 1 {
+		err = fault.New(fault.Invalid, "If-Match is for one document, here are %d", len(docs))
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	dryRun := r.URL.Query().Get("dry_run") == "true"
 	done := make([]applied, 0, len(docs))
 	for _, d := range docs {
+		d.IfRevision = revision
 		a, err := s.applyOne(r, kinds[d.Kind], d, dryRun)
 		if err != nil {
 			err = fault.Wrap(err, "%s %s (line %d)", d.Kind, d.Name, d.Line)

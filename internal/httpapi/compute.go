@@ -14,6 +14,7 @@ func (s *Server) listPools(ctx context.Context, _ *struct{}) (*body[items[comput
 func (s *Server) onePool(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63"`
 },
-) (*body[compute.Pool], error) {
-	return one(s.Compute.Pool(ctx, compute.PoolName(in.Name)))
+) (*tagged[compute.Pool], error) {
+	p, err := s.Compute.Pool(ctx, compute.PoolName(in.Name))
+	return revised(p, p.Revision, err)
 }

@@ -29,11 +29,11 @@ func (s *Server) oneDataset(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63" doc:"Dataset"`
 	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the newest version and its lineage"`
 },
-) (*body[datasetView], error) {
+) (*tagged[datasetView], error) {
 	d, err := s.Datasets.One(ctx, project.Name(in.Project), in.Name)
 	view := datasetView{Dataset: d}
 	if err != nil || in.View != "full" || d.Latest == 0 {
-		return one(view, err)
+		return revised(view, d.Revision, err)
 	}
 	ref := dataset.Ref{Name: d.Name, Number: d.Latest}
 	v, err := s.Datasets.Version(ctx, project.Name(in.Project), ref)
@@ -43,7 +43,7 @@ func (s *Server) oneDataset(ctx context.Context, in *struct {
 	node, err := s.Datasets.Graph(ctx, project.Name(in.Project), ref)
 	lineage := treeOf(node)
 	view.Newest, view.Lineage = &v, &lineage
-	return one(view, err)
+	return revised(view, d.Revision, err)
 }
 
 func (s *Server) deleteDataset(ctx context.Context, in *struct {
@@ -87,6 +87,8 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
 }
 
+// InRef is the path of a dataset version; exported because huma reads embedded
+// fields only of exported types.
 type InRef struct {
 	InProject
 	Ref string `path:"ref" maxLength:"90" doc:"name@version, or name for the newest accepted version"`

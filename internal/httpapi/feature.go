@@ -59,6 +59,7 @@ func named[T any](p Page, list func(after string, limit int) ([]T, error), name 
 	return listed(all, next, err)
 }
 
+// InPage is a page of a project's list.
 type InPage struct {
 	InProject
 	Page

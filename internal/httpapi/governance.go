@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -29,8 +31,17 @@ func (s *Server) openAPI(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// OpenAPI is the API's description, OpenAPI 3.1 in JSON.
-func (s *Server) OpenAPI() ([]byte, error) { return s.api.OpenAPI().MarshalJSON() }
+// OpenAPI is the API's description, OpenAPI 3.1 in JSON, the same for the same
+// code.
+func (s *Server) OpenAPI() ([]byte, error) {
+	b, err := s.api.OpenAPI().MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = json.Indent(&out, b, "", "  ")
+	return out.Bytes(), err
+}
 
 func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
 	s.fail(w, r, fault.New(fault.NotFound, "there is nothing at %.200s", r.URL.Path).WithHint("GET /api/openapi.json lists what there is."))
@@ -44,8 +55,9 @@ func (s *Server) listProjects(ctx context.Context, in *struct{ Page }) (*body[it
 	return listed(s.Projects.List(ctx, in.Size, in.Token))
 }
 
-func (s *Server) oneProject(ctx context.Context, in *InProject) (*body[project.Project], error) {
-	return one(s.Projects.One(ctx, project.Name(in.Project)))
+func (s *Server) oneProject(ctx context.Context, in *InProject) (*tagged[project.Project], error) {
+	p, err := s.Projects.One(ctx, project.Name(in.Project))
+	return revised(p, p.Revision, err)
 }
 
 func (s *Server) deleteProject(ctx context.Context, in *InProject) (*none, error) {

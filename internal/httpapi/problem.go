@@ -14,7 +14,7 @@ import (
 
 // Problem is an RFC 9457 problem document. It implements error and huma's
 // StatusError, so it is the one form in which this API says no.
-type Problem struct {
+type Problem struct { //nolint:errname // RFC 9457's word
 	Type   string          `json:"type" doc:"about:blank, or a URI of the kind of problem"`
 	Title  string          `json:"title" doc:"Short name of the status"`
 	Status int             `json:"status" doc:"HTTP status"`
@@ -55,8 +55,7 @@ var statusOf = map[fault.Kind]int{
 
 // StatusOf is the HTTP status of an error; the one translation.
 func StatusOf(err error) int {
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return http.StatusRequestEntityTooLarge
 	}
 	return statusOf[fault.KindOf(err)]
@@ -68,8 +67,7 @@ func problemOf(err error) *Problem {
 		return p
 	}
 	kind := fault.KindOf(err)
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		kind = fault.TooLarge
 	}
 	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: err.Error(), Hint: fault.HintOf(err)}
@@ -109,8 +107,7 @@ func useProblems() {
 			p.Status, p.Title, p.Kind = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), fault.Invalid.String()
 		}
 		for _, err := range errs {
-			var d *huma.ErrorDetail
-			if errors.As(err, &d) {
+			if d, ok := errors.AsType[*huma.ErrorDetail](err); ok {
 				p.Errors = append(p.Errors, ProblemDetail{Location: d.Location, Message: d.Message})
 				p.Detail = d.Location + ": " + d.Message
 				continue

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -39,6 +41,16 @@ func listed[T any](all []T, next string, err error) (*body[items[T]], error) {
 
 func one[T any](v T, err error) (*body[T], error) { return &body[T]{v}, err }
 
+// tagged is an answer whose ETag is the object's revision.
+type tagged[T any] struct {
+	ETag string `header:"ETag" doc:"The revision; send it as If-Match with a change"`
+	Body T
+}
+
+func revised[T any](v T, revision int64, err error) (*tagged[T], error) {
+	return &tagged[T]{ETag: strconv.Quote(strconv.FormatInt(revision, 10)), Body: v}, err
+}
+
 // none is the answer without a body.
 type none struct{}
 
@@ -61,18 +73,28 @@ func route[I, O any](s *Server, method, path string, action policy.Action, summa
 	}
 	op := huma.Operation{
 		OperationID: operationID(method, path), Method: method, Path: path, Summary: summary, DefaultStatus: status,
-		Description: "Needs the permission `" + string(action) + "`.", Tags: []string{tag(path)},
+		Description: needs(action), Tags: []string{tag(path)},
 		Security:     []map[string][]string{{"token": {}}},
-		MaxBodyBytes: s.cfg.MaxBody,
-		Metadata:     map[string]any{"action": string(action)},
-		Errors:       []int{400, 401, 403, 404, 409, 413, 429, 500, 503},
+		MaxBodyBytes: s.cfg.MaxBody, BodyReadTimeout: -1, // the server bounds both
+		Metadata: map[string]any{"action": string(action)},
+		Errors:   []int{400, 401, 403, 404, 409, 413, 429, 500, 503},
 		Middlewares: huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
 			if err := s.gate(ctx.Context(), action, ctx.Param("project")); err != nil {
 				s.refuse(ctx, err)
 				return
 			}
-			next(ctx)
+			r, w := humago.Unwrap(ctx)
+			if method != http.MethodPost || r.Header.Get(idempotencyKey) == "" {
+				next(ctx)
+				return
+			}
+			s.once(w, r, func(w http.ResponseWriter, r *http.Request) {
+				next(humago.NewContext(ctx.Operation(), r, w))
+			})
 		}},
+	}
+	if method == http.MethodPost {
+		op.Parameters = append(op.Parameters, onceParam)
 	}
 	s.record(method, path, action)
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
@@ -94,11 +116,22 @@ func (s *Server) raw(method, path string, action policy.Action, summary, takes, 
 			s.fail(w, r, err)
 			return
 		}
-		handle(w, r)
+		s.once(w, r, handle)
 	})
+	s.describe(method, path, action, summary, takes, gives)
+}
+
+// onceParam is the header that creating requests may have.
+var onceParam = &huma.Param{
+	Name: idempotencyKey, In: "header", Schema: &huma.Schema{Type: "string"},
+	Description: "A fresh random key: a repetition of this request within 24 hours then gets this answer and changes nothing. Another request with the key is a conflict.",
+}
+
+// describe puts a route that huma does not serve into the OpenAPI document.
+func (s *Server) describe(method, path string, action policy.Action, summary, takes, gives string) {
 	op := &huma.Operation{
 		OperationID: operationID(method, path), Method: method, Path: path, Summary: summary,
-		Description: "Needs the permission `" + string(action) + "`.", Tags: []string{tag(path)},
+		Description: needs(action), Tags: []string{tag(path)},
 		Security:  []map[string][]string{{"token": {}}},
 		Responses: map[string]*huma.Response{"200": {Description: "Done", Content: map[string]*huma.MediaType{gives: {}}}},
 	}
@@ -111,6 +144,24 @@ func (s *Server) raw(method, path string, action policy.Action, summary, takes, 
 		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{takes: {}}}
 	}
 	s.api.OpenAPI().AddOperation(op)
+}
+
+func needs(action policy.Action) string {
+	if action == "" {
+		return "Needs a token; each object's permission is asked."
+	}
+	return "Needs the permission `" + string(action) + "`."
+}
+
+// inference adds a route of the Open Inference Protocol.
+func (s *Server) inference(method, path, action, summary string, h http.HandlerFunc) {
+	s.record(method, path, policy.Action(action))
+	s.mux.HandleFunc(method+" "+path, h)
+	takes := ""
+	if method == http.MethodPost {
+		takes = "application/json"
+	}
+	s.describe(method, path, policy.Action(action), summary, takes, "application/json")
 }
 
 // Route is one line of the API, for the test that walks all of them.
@@ -144,7 +195,7 @@ func (s *Server) refuse(ctx huma.Context, err error) {
 }
 
 func operationID(method, path string) string {
-	path = strings.TrimPrefix(path, "/api/v1/")
+	path = strings.TrimPrefix(strings.TrimPrefix(path, "/api/v1/"), "/")
 	path = strings.NewReplacer("{", "", "}", "", "/", "-", ".", "-").Replace(path)
 	return strings.ToLower(method) + "-" + path
 }
@@ -163,7 +214,7 @@ func tag(path string) string {
 func projectOf(r *http.Request) (string, error) {
 	p := identity.From(r.Context()).Project
 	if p == "" {
-		return "", fault.New(fault.Invalid, "this token is not bound to a project").
+		return "", fault.New(fault.PermissionDenied, "this token is not bound to a project").
 			WithHint("Make one that is, by `falaj token create --project P`, or send the header Falaj-Project.")
 	}
 	return string(p), nil

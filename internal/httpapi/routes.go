@@ -15,13 +15,18 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
 )
+
+// APIVersion is that of the API, not of the build: v1 only grows.
+const APIVersion = "v1"
 
 // Options is what New needs beside the domains.
 type Options struct {
 	Config
 	Auth     Authenticator
-	Authz    policy.Authorizer
+	Authz    Authorizer
+	DB       *store.DB // keeps answers for those who repeat a request; has the events
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 	Ready    func() error // nil when the server can work
@@ -38,7 +43,7 @@ func New(o Options, d Domains) *Server {
 	}
 	useProblems()
 	mux := http.NewServeMux()
-	config := huma.DefaultConfig("Falaj", o.Version)
+	config := huma.DefaultConfig("Falaj", APIVersion)
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no $schema links in answers
 	config.Info.Description = "The API of Falaj. Foreign clients (MLflow, Open Inference Protocol) have their own paths."
@@ -46,7 +51,7 @@ func New(o Options, d Domains) *Server {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
-		metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config),
+		db: o.DB, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), heartbeat: heartbeat,
 	}
 
 	// Open to everybody.
@@ -79,6 +84,7 @@ func New(o Options, d Domains) *Server {
 	// A project.
 	const p = "/api/v1/projects/{project}"
 	route(s, "GET", p, "project.read", "A project", s.oneProject)
+	s.raw("GET", p+"/events", "project.read", "What happens from now on, or after Last-Event-ID, as server-sent events", "", "text/event-stream", s.events)
 	route(s, "DELETE", p, "project.delete", "Delete an empty project", s.deleteProject)
 	route(s, "GET", p+"/members", "member.read", "List who has which role", s.listMembers)
 	route(s, "DELETE", p+"/members/{name}", "member.revoke", "Take a role away", s.revokeMember)
@@ -105,8 +111,11 @@ func New(o Options, d Domains) *Server {
 	inference := &oip.API{
 		Serving: d.Serving, Version: o.Version, Project: projectOf, Status: StatusOf,
 		Failed: func(r *http.Request, err error) { s.logInternal(r.Context(), r.URL.Path, err) },
+		Gate: func(r *http.Request, action, project string) error {
+			return s.gate(r.Context(), policy.Action(action), project)
+		},
 	}
-	inference.Register(func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, h) })
+	inference.Register(s.inference)
 
 	// Whatever is left: known callers learn that there is nothing.
 	mux.HandleFunc("/", s.nothing)

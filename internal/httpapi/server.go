@@ -7,6 +7,7 @@
 //   - server.go is what happens to every request before a handler runs:
 //     authenticate → bound the size → project permission → decode → act.
 //   - problem.go is the one translation of errors (RFC 9457).
+//   - once.go: requests that take effect at most once; events.go: the watch.
 //   - mlflow/ and oip/ speak other people's protocols and match their texts.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
@@ -15,9 +16,12 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -29,6 +33,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Authenticator turns a bearer token into who is asking.
@@ -36,29 +41,43 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, bearer string) (identity.Principal, error)
 }
 
+// Authorizer answers whether the context's principal may act; Permits without
+// putting a refusal on record, for choosing what to show.
+type Authorizer interface {
+	policy.Authorizer
+	Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
+}
+
 // Config bounds what the edge accepts.
 type Config struct {
 	Hosts   []string // Host headers accepted beside loopback names, against DNS rebinding
-	MaxBody int64    // bytes of a JSON body; 0 is 1 MiB
+	MaxBody int64    // bytes of a JSON body; 0 is 4 MiB
 	Upload  int64    // bytes of an uploaded file; 0 is 64 GiB
 	Version string
 }
 
-// maxInference bounds the body of an inference request, in bytes.
-const maxInference = 64 << 20
+// Bodies of other people's protocols, in bytes.
+const (
+	maxInference = 64 << 20
+	maxMLflow    = 20 << 20 // the profiles of data sets
+)
 
 // Server is the HTTP edge. Make it with New.
 type Server struct {
 	Domains
 	cfg     Config
 	auth    Authenticator
-	authz   policy.Authorizer
+	authz   Authorizer
+	db      *store.DB
 	log     *slog.Logger
 	metrics *metrics
 	mux     *http.ServeMux
 	api     huma.API
 	routes  []Route
 	handler http.Handler
+
+	watches   watches
+	heartbeat time.Duration
 }
 
 // ServeHTTP implements http.Handler.
@@ -77,7 +96,7 @@ func (s *Server) recovered(next http.Handler) http.Handler {
 			if p == nil {
 				return
 			}
-			if p == http.ErrAbortHandler {
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(p)
 			}
 			s.log.ErrorContext(r.Context(), "handler panicked", slog.String("path", r.URL.Path), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
@@ -95,7 +114,7 @@ func (s *Server) hostChecked(next http.Handler) http.Handler {
 		if h, _, err := net.SplitHostPort(host); err == nil {
 			host = h
 		}
-		host = strings.Trim(host, "[]")
+		host = strings.ToLower(strings.Trim(host, "[]"))
 		ip := net.ParseIP(host)
 		if host == "localhost" || ip != nil || slices.Contains(s.cfg.Hosts, host) {
 			next.ServeHTTP(w, r)
@@ -106,36 +125,57 @@ func (s *Server) hostChecked(next http.Handler) http.Handler {
 	})
 }
 
-// open lists what answers without credentials, by exact path or by prefix.
-func open(path string) bool {
-	return path == "/healthz" || path == "/readyz" || path == "/" || path == "/favicon.ico" || strings.HasPrefix(path, "/console/")
+// open lists what answers without credentials, by exact path or by prefix. Only
+// a plain path is open: one that the mux would read otherwise than we do is not.
+func open(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.RawPath != "" {
+		return false
+	}
+	switch p := r.URL.Path; p {
+	case "/healthz", "/readyz", "/":
+		return true
+	default:
+		return strings.HasPrefix(p, "/console/") && path.Clean(p) == strings.TrimSuffix(p, "/")
+	}
+}
+
+// principal is who sent the request.
+func (s *Server) principal(r *http.Request) (identity.Principal, error) {
+	if len(r.Header.Values("Authorization")) > 1 {
+		return identity.Principal{}, fault.New(fault.Unauthenticated, "more than one Authorization header")
+	}
+	p, err := s.auth.Authenticate(r.Context(), bearer(r))
+	if err != nil {
+		return p, err
+	}
+	return narrow(p, r.Header.Get("Falaj-Project"))
 }
 
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if open(r.URL.Path) {
+		if open(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		principal, err := s.auth.Authenticate(r.Context(), bearer(r))
-		if err == nil {
-			principal, err = narrow(principal, r.Header.Get("Falaj-Project"))
-		}
+		principal, err := s.principal(r)
 		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
 		r = r.WithContext(identity.With(r.Context(), principal))
 		limit := s.cfg.MaxBody
+		control := http.NewResponseController(w)
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/v2/"):
 			limit = max(limit, maxInference)
 		case uploads(r):
 			limit = s.cfg.Upload
 			// A large file may take longer than the server's read time-out.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Hour))
+			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
+		case mlflow.Ours(r.URL.Path):
+			limit = max(limit, maxMLflow)
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, limit)
+		r.Body = bounded(w, r.Body, limit, control)
 		next.ServeHTTP(w, r)
 		if sw, ok := w.(*statusWriter); ok {
 			sw.route = r.Pattern
@@ -145,13 +185,39 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 
 // uploads reports whether the request carries a file.
 func uploads(r *http.Request) bool {
-	switch {
-	case r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/mlflow-artifacts/artifacts/"):
+	if mlflow.Uploads(r) {
 		return true
-	case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/api/v1/projects/"):
-		return strings.HasSuffix(r.URL.Path, "/versions") && strings.Contains(r.URL.Path, "/datasets/")
 	}
-	return false
+	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")
+	if !ok || r.Method != http.MethodPost {
+		return false
+	}
+	parts := strings.Split(rest, "/")
+	return len(parts) == 4 && parts[1] == "datasets" && parts[3] == "versions" || len(parts) == 2 && parts[1] == "sources"
+}
+
+// bounded is a body of at most limit bytes. When it was read to its end, the time
+// for reading it is no longer limited: net/http would end the request's context
+// at that deadline, under a handler that is still at work.
+func bounded(w http.ResponseWriter, body io.ReadCloser, limit int64, control *http.ResponseController) io.ReadCloser {
+	b := &untilRead{ReadCloser: http.MaxBytesReader(w, body, limit), control: control}
+	if body == nil || body == http.NoBody {
+		_ = control.SetReadDeadline(time.Time{})
+	}
+	return b
+}
+
+type untilRead struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+func (b *untilRead) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
 }
 
 // bearer is the token of "Authorization: Bearer …", or the password of Basic

@@ -6,6 +6,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
+// InDeployment is the path of a deployment.
 type InDeployment struct {
 	InProject
 	Name string `path:"name" maxLength:"63" doc:"Deployment"`
@@ -29,8 +30,9 @@ func (s *Server) listDeployments(ctx context.Context, in *struct {
 	return listed(all, next, err)
 }
 
-func (s *Server) oneDeployment(ctx context.Context, in *InDeployment) (*body[serving.Deployment], error) {
-	return one(s.Serving.One(ctx, in.Project, in.Name))
+func (s *Server) oneDeployment(ctx context.Context, in *InDeployment) (*tagged[serving.Deployment], error) {
+	d, err := s.Serving.One(ctx, in.Project, in.Name)
+	return revised(d, d.Revision, err)
 }
 
 func (s *Server) deleteDeployment(ctx context.Context, in *InDeployment) (*none, error) {

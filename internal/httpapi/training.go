@@ -49,6 +49,7 @@ func (s *Server) trainingKinds() map[string]applier {
 	}
 }
 
+// InJob is the path of a job.
 type InJob struct {
 	InProject
 	Job string `path:"job" maxLength:"64" doc:"Job"`
@@ -132,7 +133,7 @@ func number(s string) (int64, error) {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(s, 10, 62)
-	return int64(n), err //nolint:gosec // 62 bits fit
+	return int64(n), err
 }
 
 // stream copies text as it comes, without a time-out on writing.
@@ -182,7 +183,7 @@ func (s *Server) oneEnvironment(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63" doc:"Environment"`
 	Wait string `query:"wait" doc:"Answer when it is built or cannot be, or after this time, such as 30s; at most 1m"`
 },
-) (*body[environment.Environment], error) {
+) (*tagged[environment.Environment], error) {
 	p := project.Name(in.Project)
 	if in.Wait != "" {
 		d, err := time.ParseDuration(in.Wait)
@@ -195,7 +196,8 @@ func (s *Server) oneEnvironment(ctx context.Context, in *struct {
 			return nil, err
 		}
 	}
-	return one(s.Environments.One(ctx, p, in.Name))
+	e, err := s.Environments.One(ctx, p, in.Name)
+	return revised(e, e.Revision, err)
 }
 
 func (s *Server) environmentLogs(w http.ResponseWriter, r *http.Request) {

@@ -40,10 +40,10 @@ type limitFile struct {
 // newCgroups makes the groups that the policy's limits need. What the kernel
 // does not let us set is in unapplied; that is no error, because every limit
 // has a weaker form (affinity, RLIMIT_DATA, RLIMIT_NPROC) which is set anyway.
-func newCgroups(p Policy) (*cgroups, error) {
+func newCgroups(p Policy) *cgroups {
 	g := &cgroups{}
 	if p.Level == None {
-		return g, nil
+		return g
 	}
 	name := "falaj-" + p.Name
 	if p.Name == "" {
@@ -82,7 +82,7 @@ func newCgroups(p Policy) (*cgroups, error) {
 			g.unapplied = append(g.unapplied, "processes by cgroup (RLIMIT_NPROC only): "+err.Error())
 		}
 	}
-	return g, nil
+	return g
 }
 
 // apply makes the group in the controller's hierarchy and sets its limits.
@@ -142,8 +142,7 @@ func enable(base, controller string) error {
 
 // reason shortens what the kernel said: the path is of no use to a reader.
 func reason(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s of %s: %w", pe.Op, filepath.Base(pe.Path), pe.Err)
 	}
 	return err

@@ -52,7 +52,6 @@ type Cmd struct {
 	mu      sync.Mutex
 	fault   *wire.Fault
 	exit    *wire.Exit
-	initPID int
 	outcome Outcome
 }
 
@@ -93,10 +92,10 @@ func Command(ctx context.Context, workerPath string, policy Policy, argv ...stri
 			WithHint("Build it with make build, or set worker.path.")
 	}
 	c := &Cmd{Cmd: exec.CommandContext(ctx, workerPath, wire.ModeInit), policy: policy, argv: argv, started: make(chan struct{})}
-	c.Cmd.Env = []string{} // not nil: nothing of ours is inherited
-	c.Cmd.Dir = "/"
-	c.Cmd.Cancel = c.Kill
-	c.Cmd.WaitDelay = killDelay
+	c.Env = []string{} // not nil: nothing of ours is inherited
+	c.Dir = "/"
+	c.Cancel = c.Kill
+	c.WaitDelay = killDelay
 	return c, nil
 }
 
@@ -104,10 +103,7 @@ func Command(ctx context.Context, workerPath string, policy Policy, argv ...stri
 // still fail to start, which Wait and Started tell.
 func (c *Cmd) Start() error {
 	spec := c.spec()
-	groups, err := newCgroups(c.policy)
-	if err != nil {
-		return err
-	}
+	groups := newCgroups(c.policy)
 	c.groups = groups
 	spec.Cgroups = groups.procs
 	if !groups.memory && c.policy.Limits.Memory > 0 {

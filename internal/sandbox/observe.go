@@ -93,13 +93,13 @@ func (o *observer) run() {
 			return // POLLHUP: every process with this filter has ended
 		}
 		var n notification
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(o.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(o.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 { //nolint:gosec // The kernel's structure.
 			continue // the caller was killed in between
 		}
 		d, denied := o.judge(&n)
 		r := response{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(o.fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
-		if denied { // after the answer: a slow receiver does not hold the program up
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(o.fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r))) //nolint:gosec // The kernel's structure.
+		if denied {                                                                                                       // after the answer: a slow receiver does not hold the program up
 			d.Time, d.PID = time.Now(), int(n.pid)
 			o.report(d)
 		}
@@ -157,8 +157,19 @@ func (o *observer) forbidden(pid int, name string) (string, bool) {
 	if m := privateRE.FindStringSubmatch(name); m != nil {
 		return name, o.foreign(m[1])
 	}
-	guarded := slices.ContainsFunc(o.guard, func(dir string) bool { return within(name, dir) })
-	return name, guarded && !slices.ContainsFunc(o.allowed, func(dir string) bool { return within(name, dir) })
+	if !slices.ContainsFunc(o.guard, func(dir string) bool { return within(name, dir) }) ||
+		slices.ContainsFunc(o.allowed, func(dir string) bool { return within(name, dir) }) {
+		return name, false
+	}
+	// Tools look for their configuration in all parents of a directory. That is
+	// no attempt at anything of ours: what is guarded is there outside, and not
+	// inside.
+	return name, exists(name) && !exists(o.root+name)
+}
+
+func exists(name string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(name, &st) == nil
 }
 
 // foreign reports whether a process number of /proc inside is none of the
@@ -167,8 +178,7 @@ func (o *observer) foreign(pid string) bool {
 	if pid == "1" {
 		return true
 	}
-	var st unix.Stat_t
-	return unix.Lstat(o.root+"/proc/"+pid, &st) != nil
+	return !exists(o.root + "/proc/" + pid)
 }
 
 // resolve follows the links in a path as the program sees them. What does not
@@ -267,8 +277,7 @@ func (o *observer) connect(pid int, addr, size uint64) (Denial, bool) {
 	}
 	var st unix.Stat_t
 	outside := unix.Lstat(target, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK
-	inside := unix.Lstat(o.root+target, &st) == nil
-	return d, outside && !inside
+	return d, outside && !exists(o.root+target)
 }
 
 // sockaddr is the address of a connect.
@@ -358,7 +367,7 @@ func hostHasAbstract(name string) bool {
 func (o *observer) cstring(pid int, addr uint64) (string, bool) {
 	for have := 0; have < len(o.memory); {
 		// Up to the end of a page: the next one may not be mapped.
-		n := min(len(o.memory)-have, int(4096-(addr+uint64(have))%4096)) //nolint:gosec // Below 4096.
+		n := min(len(o.memory)-have, int(4096-(addr+uint64(have))%4096))
 		got, err := o.peek(pid, addr+uint64(have), o.memory[have:have+n])
 		if err != nil || got == 0 {
 			return "", false

@@ -133,7 +133,7 @@ func landlockVersion() int {
 // listenerAvailable reports whether seccomp can hand system calls to us.
 func listenerAvailable() bool {
 	action := uint32(unix.SECCOMP_RET_USER_NOTIF)
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action))) //nolint:gosec // The kernel's structure.
 	return errno == 0
 }
 

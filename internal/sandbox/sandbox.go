@@ -30,6 +30,7 @@ package sandbox
 
 import (
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -153,8 +154,9 @@ type Denial struct {
 	PID    int       `json:"pid"`    // outside; 0 when not known
 }
 
-// systemPaths are mounted read-only at level Sandbox and readable at level
-// Process. A host's symbolic link (/bin → usr/bin) stays one.
+var nameRE = regexp.MustCompile(`^[A-Za-z0-9_-]{0,100}$`)
+
+// reserved are made by the sandbox itself; mounts may be below some of them.
 var reserved = []string{"/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/tmp", "/run"}
 
 // Validate refuses a policy that no level can keep; fault.Invalid.
@@ -192,10 +194,8 @@ func (p *Policy) Validate() error {
 	if p.UID < 0 || p.UID > 0 && (p.UID < DefaultUID || p.UID >= maxUID) {
 		return fault.New(fault.Invalid, "user %d is not one of those set apart for sandboxes", p.UID)
 	}
-	for i := range len(p.Name) {
-		if c := p.Name[i]; !(c == '_' || c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z') {
-			return fault.New(fault.Invalid, "sandbox name %q may hold letters, digits, '_' and '-' only", p.Name)
-		}
+	if !nameRE.MatchString(p.Name) {
+		return fault.New(fault.Invalid, "sandbox name %q may hold letters, digits, '_' and '-' only", p.Name)
 	}
 	l := p.Limits
 	if l.CPU < 0 || l.Memory < 0 || l.Processes < 0 || l.OpenFiles < 0 || l.FileSize < 0 || l.Tmp < 0 || l.Wall < 0 {

@@ -2,11 +2,11 @@ package sandbox_test
 
 import (
 	"bytes"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -120,15 +120,29 @@ func TestNoWorker(t *testing.T) {
 	}
 }
 
-// TestForbidden runs where the kernel forbids namespaces: inside a sandbox.
+var inner = flag.Bool("inner", false, "this process was started by TestForbidden, in a sandbox")
+
+// TestForbidden runs itself where the kernel forbids namespaces: in a sandbox.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	worker := sandboxtest.Worker(t)
+	if *inner {
+		err := sandbox.Check(t.Context(), worker, sandbox.Sandbox)
+		if !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "--isolation process") {
+			t.Fatalf("not refused: %v", err)
+		}
+		report := sandbox.Probe(t.Context(), worker)
+		if report.Level != sandbox.Process || len(report.Missing) == 0 {
+			t.Fatalf("%+v", report)
+		}
+		t.Logf("refused as it should be: %v; %s; %s", err, fault.HintOf(err), report)
+		return
+	}
 	self, err := os.Executable()
 	check(t, err)
 	r := run(t, sandbox.Policy{
 		Level: sandbox.Sandbox, Mounts: []sandbox.Mount{{Path: worker}, {Path: self}},
-	}, self, "-test.run=^TestForbiddenInner$", "-test.v", "-falaj-worker="+worker, "-inner")
+	}, self, "-test.run=^TestForbidden$", "-test.v", "-falaj-worker="+worker, "-inner")
 	if !strings.Contains(r.out, "refused as it should be") {
 		t.Errorf("%v\n%s", r.err, r.out)
 	}
@@ -137,30 +151,5 @@ func TestForbidden(t *testing.T) {
 // TestUnprivileged runs the tests of this package as a user who is not root.
 func TestUnprivileged(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("the other tests run without root already")
-	}
-	const nobody = 65534
-	dir, err := os.MkdirTemp("", "unprivileged")
-	check(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	check(t, os.Chmod(dir, 0o755))
-	self, err := os.Executable()
-	check(t, err)
-	for name, from := range map[string]string{"sandbox.test": self, "falaj-worker": sandboxtest.Worker(t)} {
-		b, err := os.ReadFile(from)
-		check(t, err)
-		check(t, os.WriteFile(filepath.Join(dir, name), b, 0o755))
-	}
-	tmp := filepath.Join(dir, "tmp")
-	check(t, os.Mkdir(tmp, 0o700))
-	check(t, os.Chown(tmp, nobody, nobody))
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "sandbox.test"),
-		"-test.run=^(TestAttacks|TestUse|TestLimits|TestCommand|TestEndWithCaller|TestNetwork)$", "-falaj-worker="+filepath.Join(dir, "falaj-worker"))
-	cmd.Env = []string{"TMPDIR=" + tmp, "PATH=/usr/bin:/bin"}
-	cmd.Dir = tmp
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	sandboxtest.Unprivileged(t, "^(TestAttacks|TestUse|TestLimits|TestCommand|TestEndWithCaller|TestNetwork)$")
 }

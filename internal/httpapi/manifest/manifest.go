@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,7 +40,10 @@ type Document struct {
 	Name    string
 	Project string // empty: the caller's project
 	Line    int    // where the document begins
-	spec    ast.Node
+	// IfRevision is the revision that the object must have, from the request's
+	// If-Match; 0 is any.
+	IfRevision int64
+	spec       ast.Node
 }
 
 type header struct {
@@ -148,8 +152,7 @@ func decode(n ast.Node, into any, path string, opaque map[string]bool) error {
 		return fault.New(fault.Invalid, "line %d: %s: %v", lineOf(n), path, err)
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		var t *json.UnmarshalTypeError
-		if errors.As(err, &t) {
+		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return fault.New(fault.Invalid, "line %d: %s must be a %s, not a %s", lineOf(n), join(path, t.Field), t.Type, t.Value)
 		}
 		return fault.Wrap(fault.New(fault.Invalid, "%v", err), "line %d: %s", lineOf(n), path)
@@ -346,9 +349,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 			if ft.Kind() == reflect.Pointer {
 				ft = ft.Elem()
 			}
-			for name, et := range fieldsOf(ft) {
-				fields[name] = et
-			}
+			maps.Copy(fields, fieldsOf(ft))
 		case !f.IsExported():
 		case tag != "":
 			fields[tag] = f.Type
@@ -373,8 +374,9 @@ func nameOf(t reflect.Type) string {
 		return "a number"
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return "a whole number"
+	default:
+		return "another kind of value"
 	}
-	return "another kind of value"
 }
 
 func lineOf(n ast.Node) int {

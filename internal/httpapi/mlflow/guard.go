@@ -18,6 +18,9 @@ func ours(p string) bool {
 	return false
 }
 
+// Ours says whether a path is one of this protocol's.
+func Ours(p string) bool { return ours(p) }
+
 // Guard answers 400 to a request for one of our routes whose path is not plain:
 // dot segments, empty segments, back slashes or control characters, as they are
 // or percent-encoded, however often. A mux would redirect or clean some of

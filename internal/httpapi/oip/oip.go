@@ -31,18 +31,39 @@ type API struct {
 	Project func(r *http.Request) (string, error) // the project that the request's token is bound to
 	Status  func(err error) int                   // HTTP status of an error
 	Failed  func(r *http.Request, err error)      // logs what callers may not see
+	// Gate asks whether the caller may do the action in the project.
+	Gate func(r *http.Request, action, project string) error
 }
 
-// Register adds the routes.
-func (a *API) Register(handle func(pattern string, h http.HandlerFunc)) {
-	handle("GET /v2", a.server)
-	handle("GET /v2/health/live", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, map[string]any{"live": true}) })
-	handle("GET /v2/health/ready", a.ready)
+// Register adds the routes. action is what the route takes in the token's
+// project; Gate is asked for it before a body is read. Empty: a known caller.
+func (a *API) Register(handle func(method, path, action, summary string, h http.HandlerFunc)) {
+	get, post := http.MethodGet, http.MethodPost
+	handle(get, "/v2", "", "The server", a.server)
+	handle(get, "/v2/health/live", "", "The server is there", func(w http.ResponseWriter, _ *http.Request) {
+		write(w, http.StatusOK, map[string]any{"live": true})
+	})
+	handle(get, "/v2/health/ready", "", "All models can answer", a.ready)
 	for _, v := range []string{"", "/versions/{version}"} {
-		handle("GET /v2/models/{model}"+v, a.metadata)
-		handle("GET /v2/models/{model}"+v+"/ready", a.modelReady)
-		handle("POST /v2/models/{model}"+v+"/infer", a.infer)
+		handle(get, "/v2/models/{model}"+v, read, "A model's inputs and outputs", a.metadata)
+		handle(get, "/v2/models/{model}"+v+"/ready", read, "A model can answer", a.modelReady)
+		handle(post, "/v2/models/{model}"+v+"/infer", infer, "Ask a model for predictions", a.infer)
 	}
+}
+
+// The actions, as serving asks for them again, knowing the object.
+const (
+	read  = "deployment.read"
+	infer = "deployment.infer"
+)
+
+// enter is the request's project, in which the caller may do the action.
+func (a *API) enter(r *http.Request, action string) (string, error) {
+	project, err := a.Project(r)
+	if err != nil {
+		return "", err
+	}
+	return project, a.Gate(r, action, project)
 }
 
 func write(w http.ResponseWriter, status int, v any) {
@@ -103,7 +124,7 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) find(r *http.Request) (runtime.Metadata, serving.Deployment, error) {
-	project, err := a.Project(r)
+	project, err := a.enter(r, read)
 	if err != nil {
 		return runtime.Metadata{}, serving.Deployment{}, err
 	}
@@ -120,7 +141,7 @@ func (a *API) modelReady(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) infer(w http.ResponseWriter, r *http.Request) {
-	project, err := a.Project(r)
+	project, err := a.enter(r, infer)
 	if err != nil {
 		a.Refuse(w, r, err)
 		return

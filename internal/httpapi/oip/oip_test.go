@@ -53,6 +53,7 @@ func server(t *testing.T) *httptest.Server {
 	api := &API{
 		Serving: oneModel{s}, Version: "test", Failed: func(*http.Request, error) {},
 		Project: func(*http.Request) (string, error) { return "nyc", nil },
+		Gate:    func(*http.Request, string, string) error { return nil },
 		Status: func(err error) int {
 			switch fault.KindOf(err) { //nolint:exhaustive // those that happen here
 			case fault.NotFound:
@@ -64,7 +65,7 @@ func server(t *testing.T) *httptest.Server {
 		},
 	}
 	mux := http.NewServeMux()
-	api.Register(func(p string, h http.HandlerFunc) { mux.Handle(p, h) })
+	api.Register(func(method, path, _, _ string, h http.HandlerFunc) { mux.Handle(method+" "+path, h) })
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
 	return srv

@@ -3,6 +3,7 @@ package inside
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,9 +82,9 @@ func (a *assembler) on(nr uint32, block ...unix.SockFilter) {
 	a.add(block...)
 }
 
-// mask returns the action when the argument has one of the bits, else the other.
-func mask(i, bits, action, otherwise uint32) []unix.SockFilter {
-	return []unix.SockFilter{arg(i), jump(unix.BPF_JSET, bits, 0, 1), ret(action), ret(otherwise)}
+// without refuses the call when the argument has one of the bits.
+func without(i, bits uint32) []unix.SockFilter {
+	return []unix.SockFilter{arg(i), jump(unix.BPF_JSET, bits, 0, 1), ret(eperm), ret(allow)}
 }
 
 // creating refuses set-id bits in a mode, which counts only when the flags
@@ -112,14 +113,14 @@ func filter(observe bool) []unix.SockFilter {
 	for _, nr := range absent {
 		a.on(nr, ret(enosys))
 	}
-	a.on(unix.SYS_CLONE, mask(0, namespaces, eperm, allow)...)
-	a.on(unix.SYS_UNSHARE, mask(0, namespaces, eperm, allow)...)
+	a.on(unix.SYS_CLONE, without(0, namespaces)...)
+	a.on(unix.SYS_UNSHARE, without(0, namespaces)...)
 	// Files with set-id bits would be a danger outside, where mounts may be
 	// owned by the server.
-	a.on(unix.SYS_FCHMOD, mask(1, setIDBits, eperm, allow)...)
-	a.on(unix.SYS_FCHMODAT, mask(2, setIDBits, eperm, allow)...)
-	a.on(unix.SYS_FCHMODAT2, mask(2, setIDBits, eperm, allow)...)
-	a.on(unix.SYS_MKNODAT, mask(2, setIDBits, eperm, allow)...)
+	a.on(unix.SYS_FCHMOD, without(1, setIDBits)...)
+	a.on(unix.SYS_FCHMODAT, without(2, setIDBits)...)
+	a.on(unix.SYS_FCHMODAT2, without(2, setIDBits)...)
+	a.on(unix.SYS_MKNODAT, without(2, setIDBits)...)
 	a.on(unix.SYS_OPENAT, creating(2, 3, seen)...)
 	// Typing into a terminal that we might share.
 	a.on(unix.SYS_IOCTL, arg(1), jump(unix.BPF_JEQ, unix.TIOCSTI, 1, 0), jump(unix.BPF_JEQ, unix.TIOCLINUX, 0, 1), ret(eperm), ret(allow))
@@ -152,7 +153,7 @@ func installFilter(observe bool) (int, error) {
 		flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	}
 	for {
-		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, pointer(&prog))
+		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog))) //nolint:gosec // The kernel's structure.
 		if errno == 0 {
 			if observe {
 				return int(fd), nil

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -328,7 +329,7 @@ func dropCapabilities() error {
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
-	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, pointer(&header), pointer(&none[0]), 0); errno != 0 {
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none[0])), 0); errno != 0 { //nolint:gosec // The kernel's structures.
 		return fmt.Errorf("capset: %w", errno)
 	}
 	return nil

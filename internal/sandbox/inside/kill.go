@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,8 +67,6 @@ func descendants(pid int) []int {
 	}
 	return tree
 }
-
-func pointer[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
 
 // loopbackUp brings up the loopback interface of a new network namespace.
 func loopbackUp() error {

@@ -264,7 +264,7 @@ func holdUserNamespace(uid int) (int, error) {
 	defer unix.Close(pipe[1])
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"falaj-worker", wire.ModeHold}, &syscall.ProcAttr{
-		Files: []uintptr{uintptr(pipe[0])}, //nolint:gosec // A descriptor.
+		Files: []uintptr{uintptr(pipe[0])},
 		Sys:   &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {

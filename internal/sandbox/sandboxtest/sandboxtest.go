@@ -3,6 +3,8 @@
 package sandboxtest
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -17,7 +20,7 @@ var build = sync.OnceValues(func() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	root := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	dir := filepath.Join(root, ".tmp", "test")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
 	f, err := os.CreateTemp(dir, "worker.*")
@@ -55,21 +58,66 @@ func Worker(tb testing.TB) string {
 	return path
 }
 
-// Python gives the path of a Python interpreter and the directories it needs
-// besides the system's.
-func Python(tb testing.TB) (path string, mounts []string) {
-	tb.Helper()
+type interpreter struct {
+	path   string
+	mounts []string
+}
+
+// python asks once: the one that is found may be a slow wrapper.
+var python = sync.OnceValues(func() (interpreter, error) {
 	found, err := exec.LookPath("python3")
 	if err != nil {
 		found = "/usr/bin/python3"
 	}
-	out, err := exec.Command(found, "-c", "import sys; print(sys.executable); print(sys.base_prefix)").Output()
+	out, err := exec.CommandContext(context.Background(), found, "-c", "import sys; print(sys.executable); print(sys.base_prefix)").Output()
 	if err != nil {
-		tb.Fatalf("no Python 3 to attack with: %v", err)
+		return interpreter{}, err
 	}
 	executable, prefix, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if strings.HasPrefix(prefix+"/", "/usr/") {
-		return executable, nil
+		return interpreter{executable, nil}, nil
 	}
-	return executable, []string{prefix}
+	return interpreter{executable, []string{prefix}}, nil
+})
+
+// Python gives the path of a Python interpreter and the directories it needs
+// besides the system's.
+func Python(tb testing.TB) (path string, mounts []string) {
+	tb.Helper()
+	p, err := python()
+	if err != nil {
+		tb.Fatalf("no Python 3 to test with: %v", err)
+	}
+	return p.path, p.mounts
+}
+
+// Unprivileged runs the tests of this binary that match the pattern again, as a
+// user who is not root. It does nothing when we are not root.
+func Unprivileged(t *testing.T, pattern string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return // they ran without root already
+	}
+	const nobody = 65534
+	dir, err := os.MkdirTemp("", "nobody") //nolint:usetesting // Another user must reach it.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	self, err := os.Executable()
+	tmp := filepath.Join(dir, "tmp")
+	err = errors.Join(err, os.Chmod(dir, 0o755), os.Mkdir(tmp, 0o700), os.Chown(tmp, nobody, nobody)) //nolint:gosec // As above.
+	for name, from := range map[string]string{"tests": self, "falaj-worker": Worker(t)} {
+		b, rerr := os.ReadFile(from)
+		err = errors.Join(err, rerr, os.WriteFile(filepath.Join(dir, name), b, 0o755)) //nolint:gosec // As above.
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "tests"), "-test.run="+pattern, "-falaj-worker="+filepath.Join(dir, "falaj-worker"))
+	cmd.Env, cmd.Dir = []string{"TMPDIR=" + tmp, "PATH=/usr/bin:/bin"}, tmp
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "no tests to run") {
+		t.Errorf("as nobody: %v\n%s", err, out)
+	}
 }

@@ -159,7 +159,7 @@ func (s *suite) pipe(name string) string {
 	s.Helper()
 	p := filepath.Join(s.work, name)
 	s.check(syscall.Mkfifo(p, 0o666))
-	s.check(os.Chmod(p, 0o666))
+	s.check(os.Chmod(p, 0o666)) //nolint:gosec // The workload may be another user.
 	return p
 }
 
@@ -399,7 +399,9 @@ func (s *suite) logsContext() {
 		read <- err
 	}()
 	cancel()
-	<-read
+	if err := <-read; err == nil {
+		s.Error("the end of the context looked like the end of the log")
+	}
 	s.check(r.Close())
 
 	r, err = s.d.Logs(s.ctx, h, 0, true)
@@ -409,7 +411,9 @@ func (s *suite) logsContext() {
 		read <- err
 	}()
 	s.check(r.Close())
-	<-read
+	if err := <-read; err == nil {
+		s.Error("closing looked like the end of the log")
+	}
 }
 
 func (s *suite) logsBig() {
@@ -537,7 +541,6 @@ func (s *suite) parallel() {
 	type result struct {
 		i   int
 		st  engine.Status
-		log string
 		err error
 	}
 	results := make(chan result, n)

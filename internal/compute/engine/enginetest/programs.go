@@ -31,17 +31,17 @@ var (
 	}}
 	progOnce = program{`echo once; exec >>out; echo once; exec sleep 100000`, func(p *Process) Exit {
 		fmt.Fprintln(p.Log, "once")
-		defer p.say("out", "once").Close()
+		defer p.say("once").Close()
 		<-p.Term
 		return Exit{Signal: syscall.SIGTERM}
 	}}
 	progIgnore = program{`trap '' TERM; exec 3>out; echo ready >&3; while :; do sleep 100000; done`, func(p *Process) Exit {
-		defer p.say("out", "ready").Close()
+		defer p.say("ready").Close()
 		<-p.Kill
 		return Exit{Signal: syscall.SIGKILL}
 	}}
 	progSaves = program{`trap 'echo saved; exit 75' TERM; exec 3>out; echo ready >&3; sleep 100000 3>&- & wait`, func(p *Process) Exit {
-		defer p.say("out", "ready").Close()
+		defer p.say("ready").Close()
 		<-p.Term
 		fmt.Fprintln(p.Log, "saved")
 		return Exit{Code: 75}
@@ -51,7 +51,7 @@ var (
 		(setsid sh -c '(sleep 100000 & sleep 100000) & sleep 100000' &)
 		setsid sleep 100000 &
 		echo ready >&3; wait; while :; do sleep 100000; done`, func(p *Process) Exit {
-		defer p.say("out", "ready").Close()
+		defer p.say("ready").Close()
 		<-p.Kill
 		return Exit{Signal: syscall.SIGKILL}
 	}}
@@ -101,9 +101,9 @@ func Conform(f *Fake) {
 	})
 }
 
-// say opens a pipe of the working directory, writes a line and keeps it open.
-func (p *Process) say(pipe, line string) *os.File {
-	f, err := os.OpenFile(filepath.Join(p.Spec.Dir, pipe), os.O_WRONLY|os.O_APPEND, 0)
+// say opens the pipe "out", writes a line and keeps it open.
+func (p *Process) say(line string) *os.File {
+	f, err := os.OpenFile(filepath.Join(p.Spec.Dir, "out"), os.O_WRONLY|os.O_APPEND, 0)
 	if err == nil {
 		_, _ = fmt.Fprintln(f, line)
 	}

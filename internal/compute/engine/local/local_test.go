@@ -44,3 +44,9 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
+
+// TestUnprivileged runs the same without root.
+func TestUnprivileged(t *testing.T) {
+	t.Parallel()
+	sandboxtest.Unprivileged(t, "^(TestConformance|TestDenials|TestAPI|TestResources)$")
+}

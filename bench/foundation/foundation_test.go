@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the echo server that the program starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "echo" {
+		if err := serveEcho(os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestQuick runs every measurement once, short, against the built binaries.
+func TestQuick(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers")
+	}
+	for _, name := range []string{"falaj", "falaj-worker"} {
+		if _, err := os.Stat(filepath.Join("../../bin", name)); err != nil {
+			if os.Getenv("CI") != "" {
+				t.Fatalf("bin/%s is not built", name)
+			}
+			t.Skipf("bin/%s is not built; run: make build", name)
+		}
+	}
+	out := filepath.Join(t.TempDir(), "foundation.json")
+	if err := run(t.Context(), []string{"-quick", "-root", "../..", "-out", out}, t.Output(), t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got result
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, r := range got.Rows {
+		if r.Ours == nil && r.Note == "" {
+			t.Errorf("%s has no value and does not say why", r.Name)
+		}
+		if r.Ours != nil && *r.Ours <= 0 && r.Name != "OIP REST added p50" && r.Name != "OIP REST CPU per 1,000 requests" {
+			t.Errorf("%s is %v", r.Name, *r.Ours)
+		}
+		if r.Better != lower && r.Better != higher {
+			t.Errorf("%s: better is %q", r.Name, r.Better)
+		}
+		if names[r.Name] {
+			t.Errorf("%s is there twice", r.Name)
+		}
+		names[r.Name] = true
+	}
+	for _, name := range []string{
+		"start to ready, new data directory", "RssAnon at rest", "no-op job, submitted to finished, p50",
+		"commit p99, 64 writers", "write with its audit entry, 1 writer, p50", "OIP REST added p50", madeName, joinName,
+	} {
+		if !names[name] {
+			t.Errorf("%s was not measured", name)
+		}
+	}
+}
+
+func TestRatio(t *testing.T) {
+	for _, tt := range []struct {
+		r     row
+		ratio float64
+		met   bool
+	}{
+		{row{Better: higher, Ours: value(30), Theirs: value(10), Aim: &aim{Ratio: value(3)}}, 3, true},
+		{row{Better: lower, Ours: value(30), Theirs: value(10), Aim: &aim{Value: value(29)}}, 10.0 / 30, false},
+		{row{Better: lower, Ours: value(20), Theirs: value(30), Aim: &aim{Value: value(20)}}, 1.5, true},
+	} {
+		got, ok := tt.r.ratio()
+		met, known := tt.r.aimMet()
+		if !ok || !known || got != tt.ratio || met != tt.met {
+			t.Errorf("%+v: ratio %v, met %v", tt.r, got, met)
+		}
+	}
+	if _, ok := (row{Better: higher, Ours: value(1)}).ratio(); ok {
+		t.Error("a ratio without a peer")
+	}
+}
+
+// TestMeansOfAWeek: the window is seven days, both ends included, one row for
+// each instant.
+func TestMeansOfAWeek(t *testing.T) {
+	to := newTable(text("carrier"), instant("landed_at"), number("mean_delay"), number("landings"))
+	day := func(n int, delay float64) landing { return landing{at: dayOf(n), delay: delay} }
+	if err := meansOfAWeek(to, "AA", []landing{day(9, 7), day(1, 10), day(8, 20), day(8, 30)}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := to.done().batches[0].MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []struct {
+		Mean     float64 `json:"mean_delay"`
+		Landings float64 `json:"landings"`
+	}
+	if err := json.Unmarshal(got, &rows); err != nil {
+		t.Fatal(err)
+	}
+	// Day 1; day 8 with day 1, seven days before; day 9 without it.
+	want := [][2]float64{{10, 1}, {20, 3}, {19, 3}}
+	if len(rows) != len(want) {
+		t.Fatalf("%d rows: %s", len(rows), got)
+	}
+	for i, w := range want {
+		if rows[i].Mean != w[0] || rows[i].Landings != w[1] {
+			t.Errorf("row %d: %+v, want %v", i, rows[i], w)
+		}
+	}
+}
+
+func dayOf(n int) time.Time { return time.Date(2013, 1, n, 12, 0, 0, 0, time.UTC) }

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+// jobsAndJoin starts one server for what runs as children of it, on all cores.
+func (b *bench) jobsAndJoin(ctx context.Context) error {
+	s, err := b.up(ctx, filepath.Join(b.dir, "main"), -1)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.stop() }()
+	c, err := s.client()
+	if err != nil {
+		return err
+	}
+	project, err := os.ReadFile(filepath.Join(b.root, "examples/nycflights/project.yaml"))
+	if err != nil {
+		return err
+	}
+	if b.quick { // a short file of flights will do
+		project = []byte(strings.ReplaceAll(string(project), "min: 300000", "min: 1"))
+	}
+	if _, err := c.Apply(ctx, "nyc", project, false); err != nil {
+		return err
+	}
+	if err := b.jobs(ctx, c); err != nil {
+		return err
+	}
+	return b.join(ctx, c)
+}
+
+// jobs measures from the submission of a job that does nothing to the answer
+// that it has finished; a bare fork and exec of the same program goes between.
+func (b *bench) jobs(ctx context.Context, c *client.Client) error {
+	n := max(6, (30+b.rounds-1)/b.rounds)
+	if b.quick {
+		n = 2
+	}
+	if _, err := noop(ctx, c); err != nil { // the first finds nothing in caches
+		return err
+	}
+	var times, bare []float64
+	for range b.rounds {
+		for range n {
+			took, err := noop(ctx, c)
+			if err != nil {
+				return err
+			}
+			times = append(times, millis(took))
+			began := time.Now()
+			if err := exec.CommandContext(ctx, "/bin/true").Run(); err != nil {
+				return err
+			}
+			bare = append(bare, millis(time.Since(began)))
+		}
+	}
+	b.add(row{
+		Name: "no-op job, submitted to finished, p50", Unit: "ms", Better: lower, Ours: value(median(times)), Aim: &aim{Value: value(300)},
+		Note: fmt.Sprintf("%d jobs of /bin/true, one after the other, over the API: scheduled, sandboxed, tracked, audited; a bare fork and exec in between takes %.2g ms", len(times), median(bare)),
+	})
+	b.add(row{
+		Name: "no-op job, submitted to finished, p99", Unit: "ms", Better: lower, Ours: value(quantile(times, 0.99)), Aim: &aim{Value: value(300)},
+		Note: fmt.Sprintf("of %d jobs the slowest", len(times)),
+	})
+	return nil
+}
+
+func noop(ctx context.Context, c *client.Client) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	began := time.Now()
+	var job client.Object
+	body := map[string]any{"name": "noop", "spec": map[string]any{"command": []string{"/bin/true"}}}
+	if err := c.Do(ctx, http.MethodPost, "/api/v1/projects/nyc/jobs", body, &job); err != nil {
+		return 0, err
+	}
+	id := job.Text("id")
+	if id == "" {
+		return 0, errors.New("the job has no id")
+	}
+	if err := c.Do(ctx, http.MethodGet, "/api/v1/projects/nyc/jobs/"+id+"?wait=50s", nil, &job); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	if state := job.Text("state"); state != "succeeded" {
+		return 0, fmt.Errorf("job %s is %q: %v", id, state, job)
+	}
+	return took, nil
+}

@@ -1,0 +1,172 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+const (
+	// heartbeat is how often a silent stream says that it is there, and how late
+	// a revoked token or role ends it.
+	heartbeat = 15 * time.Second
+	// writeTime is how long a reader may not take anything before it is cut off.
+	writeTime = 30 * time.Second
+	// maxWatches bounds the streams that one principal has open.
+	maxWatches = 32
+)
+
+// readers is the action that an event's body takes, by the event's noun. What
+// is not here, overseers see.
+var readers = map[string]policy.Action{
+	"project": "project.read", "policy": "project.read", "member": "member.read", "account": "member.read", "token": "token.read",
+	"dataset": "dataset.read", "label": "dataset.read", "feature": "feature.read", "environment": "environment.read",
+	"job": "job.read", "workload": "job.read", "run": "run.read", "logged_model": "run.read", "model": "model.read",
+	"deployment": "deployment.read", "key": "keys.read",
+}
+
+func readerOf(eventName string) policy.Action {
+	noun, _, _ := strings.Cut(eventName, ".")
+	if a, ok := readers[noun]; ok {
+		return a
+	}
+	return "audit.read"
+}
+
+// told is an event as clients read it.
+type told struct {
+	Name    string          `json:"name"`
+	Time    time.Time       `json:"time"`
+	Project string          `json:"project"`
+	Body    json.RawMessage `json:"body"`
+}
+
+// events streams what happens in a project, as server-sent events: after the one
+// that Last-Event-ID names ("0-0" is before the oldest kept), else from now on.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	var after store.Position
+	var err error
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		after, err = store.ParsePosition(last)
+	} else {
+		after, err = event.Now(r.Context(), s.db)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	who := identity.From(r.Context())
+	if !s.watches.enter(who.ID) {
+		s.fail(w, r, fault.New(fault.Exhausted, "%s has %d streams of events open", who, maxWatches).WithHint("Close one."))
+		return
+	}
+	defer s.watches.leave(who.ID)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	control := http.NewResponseController(w)
+	say := func(text string) error {
+		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
+		if _, err := io.WriteString(w, text); err != nil { //nolint:gosec // a stream of JSON lines, never a page; nosniff is set
+			return err
+		}
+		return control.Flush()
+	}
+	in := r.PathValue("project")
+	watcher := event.Watch(s.db, in, after)
+	// The first words come after the position is fixed: what happens once they
+	// are read is told.
+	if say("retry: 3000\n: watching\n\n") != nil {
+		return
+	}
+	for due := time.Now().Add(s.heartbeat); ; {
+		if !time.Now().Before(due) {
+			// The id lets a reader resume past what was not for it.
+			if !s.mayWatch(r, in) || say("id: "+watcher.Position().String()+"\n: alive\n\n") != nil {
+				return
+			}
+			due = time.Now().Add(s.heartbeat)
+		}
+		ctx, cancel := context.WithDeadline(r.Context(), due)
+		e, err := watcher.Next(ctx)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && r.Context().Err() == nil {
+			continue
+		}
+		if err == nil {
+			err = s.tell(r.Context(), e, say)
+		}
+		if err != nil {
+			if r.Context().Err() == nil {
+				s.logInternal(r.Context(), r.URL.Path, err)
+			}
+			return
+		}
+	}
+}
+
+// tell writes an event if the caller may read what it is about.
+func (s *Server) tell(ctx context.Context, e event.Event, say func(string) error) error {
+	noun, _, _ := strings.Cut(e.Name, ".")
+	may, err := s.authz.Permits(ctx, readerOf(e.Name), policy.Object{Project: e.Project, Kind: noun})
+	if err != nil || !may {
+		return err
+	}
+	b, err := json.Marshal(told{Name: e.Name, Time: e.Time.UTC(), Project: e.Project, Body: e.Body})
+	if err != nil {
+		return fault.Wrap(err, "event %s at %s", e.Name, e.Position)
+	}
+	if say(fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", e.Position, e.Name, b)) != nil {
+		return context.Canceled // the reader went away
+	}
+	return nil
+}
+
+// mayWatch reports whether the token and the role still hold.
+func (s *Server) mayWatch(r *http.Request, in string) bool {
+	who, err := s.principal(r)
+	if err != nil {
+		return false
+	}
+	ok, err := s.authz.Permits(identity.With(r.Context(), who), "project.read", policy.Object{Project: in})
+	return ok && err == nil
+}
+
+// watches counts open streams by principal.
+type watches struct {
+	mu   sync.Mutex
+	open map[string]int
+}
+
+func (c *watches) enter(who string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[who] >= maxWatches {
+		return false
+	}
+	if c.open == nil {
+		c.open = map[string]int{}
+	}
+	c.open[who]++
+	return true
+}
+
+func (c *watches) leave(who string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[who]--; c.open[who] == 0 {
+		delete(c.open, who)
+	}
+}

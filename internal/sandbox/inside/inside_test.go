@@ -1,0 +1,136 @@
+package inside
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/sandbox/internal/wire"
+)
+
+// run interprets the filter for one call, as the kernel does.
+func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args ...uint64) uint32 {
+	t.Helper()
+	data := make([]byte, 64)
+	binary.LittleEndian.PutUint32(data[offNr:], nr)
+	binary.LittleEndian.PutUint32(data[offArch:], arch)
+	for i, a := range args {
+		binary.LittleEndian.PutUint64(data[offArgs+8*i:], a)
+	}
+	var acc uint32
+	for pc := 0; pc < len(code); pc++ {
+		in := code[pc]
+		branch := func(yes bool) {
+			if yes {
+				pc += int(in.Jt)
+			} else {
+				pc += int(in.Jf)
+			}
+		}
+		switch in.Code {
+		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
+			acc = binary.LittleEndian.Uint32(data[in.K:])
+		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
+			branch(acc == in.K)
+		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
+			branch(acc >= in.K)
+		case unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K:
+			branch(acc&in.K != 0)
+		case unix.BPF_RET | unix.BPF_K:
+			return in.K
+		default:
+			t.Fatalf("instruction %d is %#x", pc, in.Code)
+		}
+	}
+	t.Fatal("the filter runs over its end")
+	return 0
+}
+
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	const other = 0x40000003 // AUDIT_ARCH_I386
+	for _, observe := range []bool{false, true} {
+		code := filter(observe)
+		seen := uint32(allow)
+		if observe {
+			seen = notify
+		}
+		for _, c := range []struct {
+			name string
+			arch uint32
+			nr   uint32
+			args []uint64
+			want uint32
+		}{
+			{"read", auditArch, unix.SYS_READ, nil, allow},
+			{"another architecture", other, unix.SYS_READ, nil, enosys},
+			{"mount", auditArch, unix.SYS_MOUNT, nil, eperm},
+			{"the last refused", auditArch, refused[len(refused)-1], nil, eperm},
+			{"clone3", auditArch, unix.SYS_CLONE3, nil, enosys},
+			{"openat2", auditArch, unix.SYS_OPENAT2, nil, enosys},
+			{"fork", auditArch, unix.SYS_CLONE, []uint64{uint64(unix.SIGCHLD)}, allow},
+			{"thread", auditArch, unix.SYS_CLONE, []uint64{0x3d0f00}, allow},
+			{"clone into a user namespace", auditArch, unix.SYS_CLONE, []uint64{unix.CLONE_NEWUSER | 17}, eperm},
+			{"unshare files", auditArch, unix.SYS_UNSHARE, []uint64{unix.CLONE_FILES}, allow},
+			{"unshare the network", auditArch, unix.SYS_UNSHARE, []uint64{unix.CLONE_NEWNET}, eperm},
+			{"unshare with high bits set", auditArch, unix.SYS_UNSHARE, []uint64{1<<40 | unix.CLONE_NEWNS}, eperm},
+			{"chmod", auditArch, unix.SYS_FCHMODAT, []uint64{0, 0, 0o755}, allow},
+			{"chmod u+s", auditArch, unix.SYS_FCHMODAT, []uint64{0, 0, 0o4755}, eperm},
+			{"fchmod g+s", auditArch, unix.SYS_FCHMOD, []uint64{0, 0o2755}, eperm},
+			{"open", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_RDONLY, 0o7777}, seen}, // the mode is garbage
+			{"create", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT, 0o644}, seen},
+			{"create u+s", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT, 0o4755}, eperm},
+			{"nameless u+s", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_TMPFILE, 0o4755}, eperm},
+			{"tcp", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_INET}, allow},
+			{"unix", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_UNIX}, allow},
+			{"netlink", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK}, allow},
+			{"vsock", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_VSOCK}, family},
+			{"packet", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_PACKET}, family},
+			{"ioctl", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TCGETS}, allow},
+			{"typing", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, eperm},
+			{"linux console", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCLINUX}, eperm},
+			{"connect", auditArch, unix.SYS_CONNECT, nil, seen},
+			{"send", auditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 0, 0}, allow},
+			{"send to an address", auditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 1, 16}, seen},
+		} {
+			if got := run(t, code, c.arch, c.nr, c.args...); got != c.want {
+				t.Errorf("%s (observe %v): %#x, want %#x", c.name, observe, got, c.want)
+			}
+		}
+		for _, nr := range refused {
+			if got := run(t, code, auditArch, nr); got != eperm {
+				t.Errorf("call %d: %#x", nr, got)
+			}
+		}
+	}
+}
+
+func TestRefuseLookup(t *testing.T) {
+	t.Parallel()
+	q := []byte("\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07ExAmple\x03com\x00\x00\x01\x00\x01")
+	name, answer, ok := refuseLookup(q)
+	if !ok || name != "example.com" || answer[0] != 0x12 || answer[1] != 0x34 || answer[2]&0x80 == 0 || answer[3]&0xf != 3 || len(answer) != len(q) {
+		t.Errorf("%q %x %v", name, answer, ok)
+	}
+}
+
+func FuzzRefuseLookup(f *testing.F) {
+	f.Add([]byte("\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03com\x00\x00\x01\x00\x01"))
+	f.Add([]byte("\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
+	f.Fuzz(func(t *testing.T, q []byte) {
+		if name, answer, ok := refuseLookup(q); ok && (name == "" || len(answer) > len(q) || answer[2]&0x80 == 0) {
+			t.Errorf("%q %x", name, answer)
+		}
+	})
+}
+
+func FuzzSpec(f *testing.F) {
+	f.Add([]byte(`{"argv":["true"],"mounts":[{"path":"/a"}],"files":1}`))
+	f.Add([]byte(`{"argv":[],"files":-1}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if s, err := wire.DecodeSpec(b); err == nil && (len(s.Argv) == 0 || s.Files < 0) {
+			t.Errorf("%q gave %+v", b, s)
+		}
+	})
+}

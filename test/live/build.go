@@ -1,0 +1,72 @@
+package live
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bin is where the binaries are.
+type Bin struct {
+	Root   string // of the repository
+	Falaj  string
+	Worker string
+}
+
+var built struct {
+	sync.Once
+	bin Bin
+	err string
+}
+
+// Build builds the binaries, without the race detector, into .tmp/test. The Go
+// command links nothing that is up to date; a file lock keeps the test packages
+// that run beside each other apart.
+func Build(tb testing.TB) Bin {
+	tb.Helper()
+	built.Do(func() { built.bin, built.err = build() })
+	if built.err != "" {
+		tb.Fatal(built.err)
+	}
+	return built.bin
+}
+
+func build() (Bin, string) {
+	root, err := os.Getwd()
+	for ; err == nil; root = filepath.Dir(root) {
+		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
+			break
+		}
+		if root == filepath.Dir(root) {
+			return Bin{}, "the tests do not run below the repository"
+		}
+	}
+	if err != nil {
+		return Bin{}, err.Error()
+	}
+	dir := filepath.Join(root, ".tmp", "test")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return Bin{}, err.Error()
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return Bin{}, err.Error()
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return Bin{}, err.Error()
+	}
+	bin := Bin{Root: root, Falaj: filepath.Join(dir, "falaj"), Worker: filepath.Join(dir, "falaj-worker")}
+	for _, b := range []struct{ out, pkg, cgo string }{{bin.Falaj, "./cmd/falaj", "1"}, {bin.Worker, "./cmd/falaj-worker", "0"}} {
+		cmd := exec.Command("go", "build", "-tags=duckdb_arrow", "-buildvcs=false", "-o", b.out, b.pkg)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED="+b.cgo)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return bin, "building " + b.pkg + ": " + err.Error() + "\n" + string(out)
+		}
+	}
+	return bin, ""
+}
