@@ -36,29 +36,34 @@ type applied struct {
 type applier struct {
 	gate         policy.Action
 	installation bool // not in a project
-	apply        func(ctx context.Context, project string, d manifest.Document, dryRun bool) (applied, error)
+	apply        func(d manifest.Document) (effect, error)
 }
 
+// effect applies a document whose spec was read.
+type effect func(ctx context.Context, project string, dryRun bool) (applied, error)
+
 // decoded applies a manifest whose spec is a T.
-func decoded[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool) (applied, error)) func(context.Context, string, manifest.Document, bool) (applied, error) {
-	return func(ctx context.Context, project string, d manifest.Document, dryRun bool) (applied, error) {
+func decoded[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool) (applied, error)) func(manifest.Document) (effect, error) {
+	return func(d manifest.Document) (effect, error) {
 		if d.IfRevision != 0 {
-			return applied{}, fault.New(fault.Unsupported, "a %s is applied without If-Match", d.Kind)
+			return nil, fault.New(fault.Unsupported, "a %s is applied without If-Match", d.Kind)
 		}
 		return decodedAt(func(ctx context.Context, project, name string, spec T, dryRun bool, _ int64) (applied, error) {
 			return f(ctx, project, name, spec, dryRun)
-		})(ctx, project, d, dryRun)
+		})(d)
 	}
 }
 
 // decodedAt is decoded for kinds that can be applied to one revision only.
-func decodedAt[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool, revision int64) (applied, error)) func(context.Context, string, manifest.Document, bool) (applied, error) {
-	return func(ctx context.Context, project string, d manifest.Document, dryRun bool) (applied, error) {
+func decodedAt[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool, revision int64) (applied, error)) func(manifest.Document) (effect, error) {
+	return func(d manifest.Document) (effect, error) {
 		var spec T
 		if err := d.Into(&spec); err != nil {
-			return applied{}, err
+			return nil, err
 		}
-		return f(ctx, project, d.Name, spec, dryRun, d.IfRevision)
+		return func(ctx context.Context, project string, dryRun bool) (applied, error) {
+			return f(ctx, project, d.Name, spec, dryRun, d.IfRevision)
+		}, nil
 	}
 }
 
@@ -120,8 +125,8 @@ func (s *Server) appliers() map[string]applier {
 	return kinds
 }
 
-// apply reads manifests and applies them in order; it stops at the first that
-// fails and says how far it came. Each document's project is its own, the
+// apply reads manifests, all of them first, and applies them in order; it stops
+// at the first that is refused and says how far it came. Each document's project is its own, the
 // request's, or the token's.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	kinds := s.appliers()
@@ -144,10 +149,17 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	dryRun := r.URL.Query().Get("dry_run") == "true"
-	done := make([]applied, 0, len(docs))
-	for _, d := range docs {
+	effects := make([]effect, len(docs))
+	for i, d := range docs {
 		d.IfRevision = revision
-		a, err := s.applyOne(r, kinds[d.Kind], d, dryRun)
+		if effects[i], err = kinds[d.Kind].apply(d); err != nil {
+			s.fail(w, r, fault.Wrap(err, "%s %s (line %d)", d.Kind, d.Name, d.Line))
+			return
+		}
+	}
+	done := make([]applied, 0, len(docs))
+	for i, d := range docs {
+		a, err := s.applyOne(r, kinds[d.Kind], d, effects[i], dryRun)
 		if err != nil {
 			err = fault.Wrap(err, "%s %s (line %d)", d.Kind, d.Name, d.Line)
 			if len(done) > 0 {
@@ -161,7 +173,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, items[applied]{Items: done})
 }
 
-func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, dryRun bool) (applied, error) {
+func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, do effect, dryRun bool) (applied, error) {
 	in := d.Project
 	if in == "" && !k.installation {
 		in = r.URL.Query().Get("project")
@@ -180,7 +192,7 @@ func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, dryRu
 			return applied{}, err
 		}
 	}
-	a, err := k.apply(r.Context(), in, d, dryRun)
+	a, err := do(r.Context(), in, dryRun)
 	a.Kind, a.Name, a.Project = d.Kind, d.Name, in
 	return a, err
 }

@@ -60,6 +60,10 @@ func build() (Bin, string) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return Bin{}, err.Error()
 	}
+	// What falaj looks for beside itself.
+	if err := os.Symlink(filepath.Join(root, "lib"), filepath.Join(dir, "lib")); err != nil && !os.IsExist(err) {
+		return Bin{}, err.Error()
+	}
 	bin := Bin{Root: root, Falaj: filepath.Join(dir, "falaj"), Worker: filepath.Join(dir, "falaj-worker")}
 	for _, b := range []struct{ out, pkg, cgo string }{{bin.Falaj, "./cmd/falaj", "1"}, {bin.Worker, "./cmd/falaj-worker", "0"}} {
 		cmd := exec.Command("go", "build", "-tags=duckdb_arrow", "-buildvcs=false", "-o", b.out, b.pkg)

@@ -83,6 +83,7 @@ func (s *Server) Environ() []string {
 		"HOME=" + s.Home, "XDG_CONFIG_HOME=" + filepath.Join(s.Home, ".config"),
 		"PATH=" + os.Getenv("PATH"), "TZ=UTC", "LANG=C.UTF-8",
 		"FALAJ_WORKER_PATH=" + s.Bin.Worker,
+		"FALAJ_ENVIRONMENTS_UV=" + filepath.Join(s.Bin.Root, "bin", "uv"),
 		"FALAJ_ORT_LIB=" + filepath.Join(s.Bin.Root, "lib", "libonnxruntime.so"),
 	}, s.Env...)
 }

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -50,7 +51,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"falaj": falaj, "corruptcsv": corruptCSV, "linkarchive": linkArchive, "http": request, "listen": listen, "up": up,
-			"token": token, "revoke": revoke, "unset": unset,
+			"token": token, "revoke": revoke, "unset": unset, "expired": expired,
 		},
 	})
 }
@@ -161,7 +162,16 @@ func revoke(ts *testscript.TestScript, _ bool, args []string) {
 	falaj(ts, false, []string{"0", "token", "revoke", made(ts, args[0]).ID})
 }
 
-func made(ts *testscript.TestScript, file string) (t struct{ ID, Secret string }) {
+// expired FILE waits until it has expired.
+func expired(ts *testscript.TestScript, _ bool, args []string) {
+	<-time.After(time.Until(made(ts, args[0]).ExpiresAt) + time.Millisecond)
+}
+
+func made(ts *testscript.TestScript, file string) (t struct {
+	ID, Secret string
+	ExpiresAt  time.Time `json:"expires_at"`
+},
+) {
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile(file)), &t))
 	return t
 }
@@ -189,12 +199,12 @@ func listen(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // up DIR starts a server on a data directory until the script ends and makes it
-// the one that the script talks to; FALAJ_PID is its process.
+// the one that the script talks to; SERVER_PID is its process.
 func up(ts *testscript.TestScript, _ bool, args []string) {
 	s := &live.Server{Bin: live.Bin{Falaj: filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], "falaj"), Worker: ts.Getenv("FALAJ_WORKER_PATH")}, Home: ts.Getenv("HOME"), Data: ts.MkAbs(args[0]), Args: args[1:]}
 	ts.Check(s.Start(context.Background()))
 	ts.Defer(func() { _ = s.Stop() })
 	ts.Setenv("FALAJ_URL", s.URL)
 	ts.Setenv("FALAJ_TOKEN", s.Token)
-	ts.Setenv("FALAJ_PID", strconv.Itoa(s.PID()))
+	ts.Setenv("SERVER_PID", strconv.Itoa(s.PID()))
 }
