@@ -76,7 +76,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Accounts: p.accounts, Zones: p.zones, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving,
 	}
 }
@@ -114,7 +114,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	}
 	a.onClose(driver.Close)
 	a.compute = compute.New(compute.Config{
-		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Journal: a.journal, Log: a.log,
+		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Log: a.log,
 		Engines: map[string]compute.Engine{"local": {Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: machine}},
 	})
 	if _, err := a.compute.EnsureHome(ctx, "local"); err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/registry"
@@ -20,6 +21,7 @@ type Domains struct {
 	Projects     *tenancy.Service
 	Accounts     *account.Service
 	Zones        *border.Service
+	Keys         *keys.Service
 	Audit        *audit.Service
 	Compute      *compute.Service
 	Environments *environment.Service

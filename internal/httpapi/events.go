@@ -19,9 +19,6 @@ import (
 )
 
 const (
-	// heartbeat is how often a silent stream says that it is there, and how late
-	// a revoked token or role ends it.
-	heartbeat = 15 * time.Second
 	// writeTime is how long a reader may not take anything before it is cut off.
 	writeTime = 30 * time.Second
 	// maxWatches bounds the streams that one principal has open.
@@ -76,6 +73,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Connection", "close") // its write deadline is no later answer's
 	control := http.NewResponseController(w)
 	say := func(text string) error {
 		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
@@ -91,13 +89,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	if say("retry: 3000\n: watching\n\n") != nil {
 		return
 	}
-	for due := time.Now().Add(s.heartbeat); ; {
+	for due := time.Now().Add(s.cfg.Heartbeat); ; {
 		if !time.Now().Before(due) {
 			// The id lets a reader resume past what was not for it.
 			if !s.mayWatch(r, in) || say("id: "+watcher.Position().String()+"\n: alive\n\n") != nil {
 				return
 			}
-			due = time.Now().Add(s.heartbeat)
+			due = time.Now().Add(s.cfg.Heartbeat)
 		}
 		ctx, cancel := context.WithDeadline(r.Context(), due)
 		e, err := watcher.Next(ctx)

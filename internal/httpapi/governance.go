@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -155,4 +156,43 @@ func (s *Server) listZones(ctx context.Context, _ *struct{}) (*body[items[zone]]
 		zones[i] = zone{Name: string(p.Zone), Place: p}
 	}
 	return listed(zones, "", err)
+}
+
+// keyView is a line of the key inventory.
+type keyView struct {
+	ID         keys.ID    `json:"id"`
+	Owner      string     `json:"owner" doc:"What it seals, such as dataset/weather; empty: the keys of all owners in the project"`
+	Algorithms string     `json:"algorithms"`
+	State      keys.State `json:"state"`
+	CreatedAt  time.Time  `json:"created_at"`
+	Destroyed  time.Time  `json:"destroyed_at,omitzero"`
+}
+
+func (s *Server) listKeys(ctx context.Context, in *InPage) (*body[items[keyView]], error) {
+	list, next, err := s.Keys.List(ctx, keys.Filter{Project: &in.Project}, in.Size, in.Token)
+	views := make([]keyView, len(list))
+	for i, k := range list {
+		views[i] = keyView{ID: k.ID, Owner: k.Owner, Algorithms: k.Algorithms, State: k.State, CreatedAt: k.Created, Destroyed: k.Destroyed}
+	}
+	return listed(views, next, err)
+}
+
+func (s *Server) destroyKey(ctx context.Context, in *struct {
+	InProject
+	Body struct {
+		Owner   string `json:"owner,omitempty" maxLength:"200" doc:"As the list shows it; empty: every key of the project"`
+		Confirm string `json:"confirm" maxLength:"200" doc:"The owner once more, or the project's name for all its keys: there is no way back"`
+	}
+},
+) (*none, error) {
+	b := in.Body
+	want := b.Owner
+	if want == "" {
+		want = in.Project
+	}
+	if b.Confirm != want {
+		return nil, fault.New(fault.Invalid, "confirm is %.80q, not %q", b.Confirm, want).
+			WithHint("What the key sealed can never be read again. Repeat the name to say that you mean it.")
+	}
+	return &none{}, s.Keys.Destroy(ctx, in.Project, b.Owner)
 }

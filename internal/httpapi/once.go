@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -12,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"sync"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -22,6 +24,45 @@ const (
 	idempotencyKey = "Idempotency-Key"
 	replayedHeader = "Idempotency-Replayed" // "true" on an answer given before
 )
+
+// turns lets requests with the same key act one after the other in this process:
+// a repetition that comes while the first still acts waits for its answer. Over
+// several processes db.Once answers it with a conflict.
+type turns struct {
+	mu    sync.Mutex
+	taken map[string]chan struct{} // closed when the turn ends
+}
+
+// take waits for the turn of a key, no longer than maxWait: who waited in vain
+// hears the conflict from db.Once. Call what it returns to end the turn.
+func (t *turns) take(ctx context.Context, key string) (end func()) {
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	for {
+		t.mu.Lock()
+		other, taken := t.taken[key]
+		if !taken {
+			mine := make(chan struct{})
+			if t.taken == nil {
+				t.taken = map[string]chan struct{}{}
+			}
+			t.taken[key] = mine
+			t.mu.Unlock()
+			return func() {
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				delete(t.taken, key)
+				close(mine)
+			}
+		}
+		t.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return func() {}
+		}
+	}
+}
 
 // kept is an answer as it is stored for those who repeat the request.
 type kept struct {
@@ -57,6 +98,7 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 		s.fail(w, r, err)
 		return
 	}
+	defer s.turns.take(r.Context(), scope+"\x00"+key)()
 	ctx, claim, err := s.db.Once(r.Context(), scope, key, same)
 	if err != nil {
 		s.fail(w, r, err)
@@ -77,7 +119,8 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 		answer.write(w)
 		return
 	}
-	again := r.WithContext(ctx)
+	// It goes on when the client is gone: the answer is for the repetition.
+	again := r.WithContext(context.WithoutCancel(ctx))
 	again.Body = io.NopCloser(bytes.NewReader(sent))
 	got := &recorder{header: http.Header{}}
 	act(got, again)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -43,7 +44,7 @@ func one[T any](v T, err error) (*body[T], error) { return &body[T]{v}, err }
 
 // tagged is an answer whose ETag is the object's revision.
 type tagged[T any] struct {
-	ETag string `header:"ETag" doc:"The revision; send it as If-Match with a change"`
+	ETag string `header:"ETag" doc:"The revision; manifests of projects and datasets are applied to it alone when it comes back as If-Match"`
 	Body T
 }
 
@@ -59,44 +60,71 @@ type InProject struct {
 	Project string `path:"project" maxLength:"63" doc:"Project"`
 }
 
+// media are the types of what an operation that is not JSON takes and gives.
+type media struct{ takes, gives string }
+
+var text = &huma.Schema{Type: "string"}
+
+// query is a parameter of an operation that huma does not decode.
+func query(name, doc string) *huma.Param {
+	return &huma.Param{Name: name, In: "query", Schema: text, Description: doc}
+}
+
+// onceParam is the header that creating requests may have.
+var onceParam = &huma.Param{
+	Name: idempotencyKey, In: "header", Schema: text,
+	Description: "A fresh random key: a repetition of this request within 24 hours then gets this answer and changes nothing. Another request with the key is a conflict.",
+}
+
+// refusals are the statuses of errors that every operation may answer.
+var refusals = []int{400, 401, 403, 404, 409, 413, 429, 500, 503}
+
+// operation describes a route.
+func operation(method, path string, action policy.Action, summary string) huma.Operation {
+	op := huma.Operation{
+		OperationID: operationID(method, path), Method: method, Path: path, Summary: summary, DefaultStatus: http.StatusOK,
+		Description: needs(action), Tags: []string{tag(path)},
+		Security:   []map[string][]string{{"token": {}}},
+		Responses:  map[string]*huma.Response{},
+		Extensions: map[string]any{permission: string(action)},
+	}
+	switch {
+	case method == http.MethodDelete:
+		op.DefaultStatus = http.StatusNoContent
+	case method == http.MethodPost && strings.HasSuffix(path, "s"):
+		op.DefaultStatus = http.StatusCreated
+	}
+	return op
+}
+
+// permission is the extension of the OpenAPI document that names an operation's
+// action.
+const permission = "x-falaj-permission"
+
 // route adds an operation of /api/v1. Before its body is decoded the gate asks
 // whether the caller may do the action to anything in the path's project.
 func route[I, O any](s *Server, method, path string, action policy.Action, summary string, handle func(context.Context, *I) (*O, error)) {
-	status := http.StatusOK
-	switch method {
-	case http.MethodDelete:
-		status = http.StatusNoContent
-	case http.MethodPost:
-		if strings.HasSuffix(path, "s") && !strings.Contains(path, ":") {
-			status = http.StatusCreated
+	op := operation(method, path, action, summary)
+	op.MaxBodyBytes, op.BodyReadTimeout = s.cfg.MaxBody, -1 // the server bounds both
+	op.Errors = refusals
+	op.Middlewares = huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
+		if err := s.gate(ctx.Context(), action, ctx.Param("project")); err != nil {
+			s.refuse(ctx, err)
+			return
 		}
-	}
-	op := huma.Operation{
-		OperationID: operationID(method, path), Method: method, Path: path, Summary: summary, DefaultStatus: status,
-		Description: needs(action), Tags: []string{tag(path)},
-		Security:     []map[string][]string{{"token": {}}},
-		MaxBodyBytes: s.cfg.MaxBody, BodyReadTimeout: -1, // the server bounds both
-		Metadata: map[string]any{"action": string(action)},
-		Errors:   []int{400, 401, 403, 404, 409, 413, 429, 500, 503},
-		Middlewares: huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
-			if err := s.gate(ctx.Context(), action, ctx.Param("project")); err != nil {
-				s.refuse(ctx, err)
-				return
-			}
-			r, w := humago.Unwrap(ctx)
-			if method != http.MethodPost || r.Header.Get(idempotencyKey) == "" {
-				next(ctx)
-				return
-			}
-			s.once(w, r, func(w http.ResponseWriter, r *http.Request) {
-				next(humago.NewContext(ctx.Operation(), r, w))
-			})
-		}},
-	}
+		r, w := humago.Unwrap(ctx)
+		if method != http.MethodPost || r.Header.Get(idempotencyKey) == "" {
+			next(ctx)
+			return
+		}
+		s.once(w, r, func(w http.ResponseWriter, r *http.Request) {
+			next(humago.NewContext(ctx.Operation(), r, w))
+		})
+	}}
 	if method == http.MethodPost {
 		op.Parameters = append(op.Parameters, onceParam)
 	}
-	s.record(method, path, action)
+	s.declare(Route{Method: method, Path: path, Action: action})
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
 		if err != nil {
@@ -105,12 +133,13 @@ func route[I, O any](s *Server, method, path string, action policy.Action, summa
 		}
 		return out, nil
 	})
+	delete(op.Responses, "422") // huma's answer to a wrong field; ours is 400
 }
 
 // raw adds an operation whose body or answer is not JSON. The OpenAPI document
 // has it with its media types.
-func (s *Server) raw(method, path string, action policy.Action, summary, takes, gives string, handle http.HandlerFunc) {
-	s.record(method, path, action)
+func (s *Server) raw(method, path string, action policy.Action, summary string, m media, handle http.HandlerFunc, params ...*huma.Param) {
+	s.declare(Route{Method: method, Path: path, Action: action})
 	s.mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
 		if err := s.gate(r.Context(), action, r.PathValue("project")); err != nil {
 			s.fail(w, r, err)
@@ -118,32 +147,29 @@ func (s *Server) raw(method, path string, action policy.Action, summary, takes, 
 		}
 		s.once(w, r, handle)
 	})
-	s.describe(method, path, action, summary, takes, gives)
-}
-
-// onceParam is the header that creating requests may have.
-var onceParam = &huma.Param{
-	Name: idempotencyKey, In: "header", Schema: &huma.Schema{Type: "string"},
-	Description: "A fresh random key: a repetition of this request within 24 hours then gets this answer and changes nothing. Another request with the key is a conflict.",
+	if method == http.MethodPost && m.takes == "application/yaml" { // uploads take no key
+		params = append(params, onceParam)
+	}
+	problem := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[*Problem](), true, "")
+	s.describe(operation(method, path, action, summary), m, "application/problem+json", problem, params...)
 }
 
 // describe puts a route that huma does not serve into the OpenAPI document.
-func (s *Server) describe(method, path string, action policy.Action, summary, takes, gives string) {
-	op := &huma.Operation{
-		OperationID: operationID(method, path), Method: method, Path: path, Summary: summary,
-		Description: needs(action), Tags: []string{tag(path)},
-		Security:  []map[string][]string{{"token": {}}},
-		Responses: map[string]*huma.Response{"200": {Description: "Done", Content: map[string]*huma.MediaType{gives: {}}}},
+func (s *Server) describe(op huma.Operation, m media, refusal string, problem *huma.Schema, params ...*huma.Param) {
+	op.Responses[strconv.Itoa(op.DefaultStatus)] = &huma.Response{Description: http.StatusText(op.DefaultStatus), Content: map[string]*huma.MediaType{m.gives: {}}}
+	for _, status := range refusals {
+		op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: map[string]*huma.MediaType{refusal: {Schema: problem}}}
 	}
-	for part := range strings.SplitSeq(path, "/") {
+	for part := range strings.SplitSeq(op.Path, "/") {
 		if name, ok := strings.CutPrefix(part, "{"); ok {
-			op.Parameters = append(op.Parameters, &huma.Param{Name: strings.Trim(name, "{}."), In: "path", Required: true, Schema: &huma.Schema{Type: "string"}})
+			op.Parameters = append(op.Parameters, &huma.Param{Name: strings.Trim(name, "{}."), In: "path", Required: true, Schema: text})
 		}
 	}
-	if takes != "" {
-		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{takes: {}}}
+	op.Parameters = append(op.Parameters, params...)
+	if m.takes != "" {
+		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{m.takes: {}}}
 	}
-	s.api.OpenAPI().AddOperation(op)
+	s.api.OpenAPI().AddOperation(&op)
 }
 
 func needs(action policy.Action) string {
@@ -153,29 +179,67 @@ func needs(action policy.Action) string {
 	return "Needs the permission `" + string(action) + "`."
 }
 
-// inference adds a route of the Open Inference Protocol.
+// inference adds a route of the Open Inference Protocol, whose errors have that
+// protocol's form.
 func (s *Server) inference(method, path, action, summary string, h http.HandlerFunc) {
-	s.record(method, path, policy.Action(action))
+	s.declare(Route{Method: method, Path: path, Action: policy.Action(action)})
 	s.mux.HandleFunc(method+" "+path, h)
-	takes := ""
+	m := media{gives: "application/json"}
 	if method == http.MethodPost {
-		takes = "application/json"
+		m.takes = "application/json"
 	}
-	s.describe(method, path, policy.Action(action), summary, takes, "application/json")
+	op := operation(method, path, policy.Action(action), summary)
+	s.describe(op, m, "application/json", &huma.Schema{Type: "object", Properties: map[string]*huma.Schema{"error": text}, Required: []string{"error"}})
+}
+
+// open adds a route that answers GET without credentials; see opened.
+func (s *Server) open(path string, h http.HandlerFunc) {
+	s.declare(Route{Method: http.MethodGet, Path: path, Open: true})
+	s.mux.HandleFunc("GET "+path, h)
 }
 
 // Route is one line of the API, for the test that walks all of them.
 type Route struct {
-	Method, Path string
-	Action       policy.Action // asked by the gate; empty: asked by the handler for each object
+	Method string // empty: any
+	Path   string // as http.ServeMux takes it
+	// Action is asked of the path's project, of the token's for clients that
+	// cannot name one, else of the installation. Empty: asked by the handler for
+	// each object, or nothing of anybody is told.
+	Action policy.Action
+	Open   bool // answers without credentials
 }
 
-func (s *Server) record(method, path string, action policy.Action) {
-	s.routes = append(s.routes, Route{method, path, action})
+func (s *Server) declare(r Route) { s.declared[r.Method+" "+r.Path] = r }
+
+// Routes lists everything that the server answers, in the order in which it was
+// added to the mux: what is not declared is in the list, too.
+func (s *Server) Routes() []Route {
+	out := make([]Route, len(s.mux.patterns))
+	for i, pattern := range s.mux.patterns {
+		method, path, ok := strings.Cut(pattern, " ")
+		if !ok {
+			method, path = "", pattern
+		}
+		out[i] = Route{Method: method, Path: path}
+		if r, ok := s.declared[method+" "+path]; ok {
+			out[i] = r
+		}
+	}
+	return out
 }
 
-// Routes lists the API.
-func (s *Server) Routes() []Route { return s.routes }
+// mux remembers its patterns.
+type mux struct {
+	*http.ServeMux
+	patterns []string
+}
+
+// HandleFunc adds a route. It is the only way in: Handle of the ServeMux is not
+// used.
+func (m *mux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
+	m.patterns = append(m.patterns, pattern)
+	m.ServeMux.HandleFunc(pattern, h)
+}
 
 // gate asks the permission to act on something of the project; an empty
 // project is the installation. A token bound to a project stays in it.
@@ -234,10 +298,10 @@ func narrow(p identity.Principal, header string) (identity.Principal, error) {
 }
 
 // foreign adds the MLflow protocol.
-func (s *Server) foreign(mux *http.ServeMux) {
+func (s *Server) foreign() {
 	api := mlflow.New(mlflow.Config{Tracking: s.Tracking, Registry: s.Registry, Authz: s.authz, Log: s.log})
-	api.Register(mux)
+	api.Register(s.mux)
 	for _, r := range mlflow.Routes() {
-		s.record(r.Method, r.Pattern, "")
+		s.declare(Route{Method: r.Method, Path: r.Pattern, Action: r.Action})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"path"
 	"reflect"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -41,8 +42,11 @@ func New(o Options, d Domains) *Server {
 	if o.Upload == 0 {
 		o.Upload = 64 << 30
 	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = 15 * time.Second
+	}
 	useProblems()
-	mux := http.NewServeMux()
+	mux := &mux{ServeMux: http.NewServeMux()}
 	config := huma.DefaultConfig("Falaj", APIVersion)
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no $schema links in answers
@@ -51,25 +55,27 @@ func New(o Options, d Domains) *Server {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
-		db: o.DB, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), heartbeat: heartbeat,
+		db: o.DB, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{},
 	}
 
 	// Open to everybody.
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	s.open("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	s.open("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Ready(); err != nil {
 			plain(w, http.StatusServiceUnavailable, err.Error()+"\n")
 			return
 		}
 		plain(w, http.StatusOK, "ready\n")
 	})
-	mux.Handle("GET /{$}", o.Console)
-	mux.Handle("GET /console/", o.Console)
+	s.open("/{$}", o.Console.ServeHTTP)
+	s.open("/console/", o.Console.ServeHTTP)
 
 	// The installation.
-	s.raw("GET", "/metrics", "system.read", "Prometheus metrics", "", "text/plain", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP)
-	s.raw("GET", "/api/openapi.json", "", "This document", "", "application/json", s.openAPI)
-	s.raw("POST", "/api/v1/apply", "", "Apply manifests; each object's permission is asked", "application/yaml", "application/json", s.apply)
+	s.raw("GET", "/metrics", "system.read", "Prometheus metrics", media{gives: "text/plain"}, promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP)
+	s.raw("GET", "/api/openapi.json", "", "This document", media{gives: "application/json"}, s.openAPI)
+	s.raw("POST", "/api/v1/apply", "", "Apply manifests; each object's permission is asked", media{takes: "application/yaml", gives: "application/json"}, s.apply,
+		query("project", "Project of the manifests that name none"), query("dry_run", "true: say what would change, and change nothing"),
+		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in the one manifest; if it has changed since, the answer is 409 and nothing happens"})
 	route(s, "GET", "/api/v1/whoami", "", "Who the token says you are", s.whoami)
 	route(s, "GET", "/api/v1/projects", "", "List the projects you may read", s.listProjects)
 	route(s, "GET", "/api/v1/tokens", "", "List tokens: your own, or a project's", s.listTokens)
@@ -79,21 +85,25 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", "/api/v1/pools", "pool.read", "List pools and their use", s.listPools)
 	route(s, "GET", "/api/v1/pools/{name}", "pool.read", "A pool", s.onePool)
 	route(s, "GET", "/api/v1/audit", "", "List audited acts, newest first", s.listAudit)
-	s.raw("GET", "/api/v1/audit/export", "audit.export", "The audit log with its proofs", "", "application/x-ndjson", s.exportAudit)
+	s.raw("GET", "/api/v1/audit/export", "audit.export", "The audit log with its proofs", media{gives: "application/x-ndjson"}, s.exportAudit)
 
 	// A project.
 	const p = "/api/v1/projects/{project}"
 	route(s, "GET", p, "project.read", "A project", s.oneProject)
-	s.raw("GET", p+"/events", "project.read", "What happens from now on, or after Last-Event-ID, as server-sent events", "", "text/event-stream", s.events)
+	s.raw("GET", p+"/events", "project.read", "What happens from now on, or after Last-Event-ID, as server-sent events", media{gives: "text/event-stream"}, s.events,
+		&huma.Param{Name: "Last-Event-ID", In: "header", Schema: text, Description: "Id of the last event seen; 0-0 is before the oldest kept"})
 	route(s, "DELETE", p, "project.delete", "Delete an empty project", s.deleteProject)
 	route(s, "GET", p+"/members", "member.read", "List who has which role", s.listMembers)
 	route(s, "DELETE", p+"/members/{name}", "member.revoke", "Take a role away", s.revokeMember)
+	route(s, "GET", p+"/keys", "keys.read", "List which keys exist, never the keys", s.listKeys)
+	route(s, "POST", p+"/keys/destroy", "keys.destroy", "Destroy a key for ever, and with it what it sealed", s.destroyKey)
 
 	route(s, "GET", p+"/datasets", "dataset.read", "List datasets", s.listDatasets)
 	route(s, "GET", p+"/datasets/{name}", "dataset.read", "A dataset", s.oneDataset)
 	route(s, "DELETE", p+"/datasets/{name}", "dataset.delete", "Delete a dataset", s.deleteDataset)
 	route(s, "GET", p+"/datasets/{name}/versions", "dataset.read", "List a dataset's versions, newest first", s.listVersions)
-	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", "application/octet-stream", "application/json", s.importVersion)
+	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", media{takes: "application/octet-stream", gives: "application/json"}, s.importVersion,
+		query("filename", "The file's name; its ending says the format"))
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "The first rows of a version", s.preview)
 	route(s, "GET", p+"/datasets/{ref}/lineage", "dataset.read", "What a version was made from", s.datasetLineage)
 	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
@@ -107,7 +117,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "End a deployment", s.deleteDeployment)
 
 	// Other people's protocols.
-	s.foreign(mux)
+	s.foreign()
 	inference := &oip.API{
 		Serving: d.Serving, Version: o.Version, Project: projectOf, Status: StatusOf,
 		Failed: func(r *http.Request, err error) { s.logInternal(r.Context(), r.URL.Path, err) },
@@ -136,9 +146,8 @@ func schemas() huma.Registry {
 		}
 		return name
 	})
-	text := reflect.TypeFor[string]()
 	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes](), reflect.TypeFor[compute.Duration]()} {
-		r.RegisterTypeAlias(t, text)
+		r.RegisterTypeAlias(t, reflect.TypeFor[string]())
 	}
 	return r
 }

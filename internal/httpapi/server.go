@@ -54,6 +54,9 @@ type Config struct {
 	MaxBody int64    // bytes of a JSON body; 0 is 4 MiB
 	Upload  int64    // bytes of an uploaded file; 0 is 64 GiB
 	Version string
+	// Heartbeat is how often a silent stream of events says that it is there, and
+	// how late a revoked token or role ends it; 0 is 15 s.
+	Heartbeat time.Duration
 }
 
 // Bodies of other people's protocols, in bytes.
@@ -71,13 +74,13 @@ type Server struct {
 	db      *store.DB
 	log     *slog.Logger
 	metrics *metrics
-	mux     *http.ServeMux
+	mux     *mux
 	api     huma.API
-	routes  []Route
 	handler http.Handler
 
-	watches   watches
-	heartbeat time.Duration
+	declared map[string]Route // by method and path
+	turns    turns
+	watches  watches
 }
 
 // ServeHTTP implements http.Handler.
@@ -125,9 +128,9 @@ func (s *Server) hostChecked(next http.Handler) http.Handler {
 	})
 }
 
-// open lists what answers without credentials, by exact path or by prefix. Only
+// opened lists what answers without credentials, by exact path or by prefix. Only
 // a plain path is open: one that the mux would read otherwise than we do is not.
-func open(r *http.Request) bool {
+func opened(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.RawPath != "" {
 		return false
 	}
@@ -153,7 +156,7 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if open(r) {
+		if opened(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -19,15 +19,16 @@ const maxWait = time.Minute
 func (s *Server) trainingRoutes(p string) {
 	route(s, "GET", p+"/environments", "environment.read", "List environments", s.listEnvironments)
 	route(s, "GET", p+"/environments/{name}", "environment.read", "An environment; with wait, when it is built or cannot be", s.oneEnvironment)
-	s.raw("GET", p+"/environments/{name}/logs", "environment.read", "An environment's build log", "", "text/plain", s.environmentLogs)
+	s.raw("GET", p+"/environments/{name}/logs", "environment.read", "An environment's build log", media{gives: "text/plain"}, s.environmentLogs)
 
 	route(s, "GET", p+"/jobs", "job.read", "List jobs, newest first", s.listJobs)
 	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)
 	route(s, "GET", p+"/jobs/{job}", "job.read", "A job; with wait, when it has ended", s.oneJob)
 	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Why a job is where it is, in words", s.whyJob)
-	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "A job's output", "", "text/plain", s.jobLogs)
-	s.raw("POST", p+"/sources", "job.submit", "Upload a source archive (tar.gz) for jobs", "application/gzip", "application/json", s.uploadSource)
+	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "A job's output", media{gives: "text/plain"}, s.jobLogs,
+		query("attempt", "Number of the attempt; the newest if left out"), query("offset", "Bytes to leave out"), query("follow", "true: go on until the attempt ends"))
+	s.raw("POST", p+"/sources", "job.submit", "Upload a source archive (tar.gz) for jobs", media{takes: "application/gzip", gives: "application/json"}, s.uploadSource)
 }
 
 func (s *Server) trainingKinds() map[string]applier {

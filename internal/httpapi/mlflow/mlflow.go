@@ -81,8 +81,13 @@ func (a *API) Handler() http.Handler {
 	return Guard(mux)
 }
 
+// Mux is where routes are added, an http.ServeMux for one.
+type Mux interface {
+	HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request))
+}
+
 // Register adds the routes to a mux. Put Guard before that mux.
-func (a *API) Register(mux *http.ServeMux) {
+func (a *API) Register(mux Mux) {
 	for _, r := range Routes() {
 		mux.HandleFunc(r.Method+" "+r.Pattern, a.serve(r))
 	}
