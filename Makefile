@@ -52,6 +52,8 @@ lint: .tmp/bin/golangci-lint ## gofmt, vet and golangci-lint
 generate: ## write api/openapi.json and the generated pages of docs/
 	@go run ./cmd/falaj child openapi >api/openapi.json.new
 	@mv api/openapi.json.new api/openapi.json
+	@go test ./internal/governance/policy ./internal/cli -run 'PermissionsDocument|Reference' -count=1 -rewrite
+	@go test ./test/docs -run Config -count=1 -rewrite
 
 .PHONY: bench-foundation
 bench-foundation: build ## measure what bench/results/foundation.json holds

@@ -136,7 +136,7 @@ var notKeys = []string{"FALAJ_URL", "FALAJ_TOKEN", "FALAJ_PROJECT", "FALAJ_CONFI
 func variables(env, known []string) (map[string]any, error) {
 	byVar := make(map[string]string, len(known))
 	for _, key := range known {
-		byVar["FALAJ_"+strings.ToUpper(strings.ReplaceAll(key, ".", "_"))] = key
+		byVar[field{key: key}.variable()] = key
 	}
 	byVar["FALAJ_ORT_LIB"] = "serving.ort_lib"
 	out := map[string]any{}
@@ -208,7 +208,7 @@ func isLoopback(host string) bool {
 func (c Config) Show() string {
 	var b strings.Builder
 	for _, f := range fields(c) {
-		fmt.Fprintf(&b, "%-26s %-34v %s\n", f.key, f.value, f.doc)
+		fmt.Fprintf(&b, "%-26s %-34s %s\n", f.key, f.text(), f.doc)
 	}
 	return b.String()
 }

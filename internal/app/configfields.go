@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/agnivade/levenshtein"
 
@@ -33,6 +34,34 @@ func fields(c Config) []field {
 	}
 	walk(reflect.ValueOf(c), "")
 	return out
+}
+
+// text is the value as it is shown: what a list holds, with commas.
+func (f field) text() string {
+	if list, ok := f.value.([]string); ok {
+		return strings.Join(list, ",")
+	}
+	return fmt.Sprint(f.value)
+}
+
+// variable is the environment variable that sets the key.
+func (f field) variable() string {
+	return "FALAJ_" + strings.ToUpper(strings.ReplaceAll(f.key, ".", "_"))
+}
+
+// configReference is the table of docs/reference/config.md.
+func configReference() string {
+	var b strings.Builder
+	b.WriteString("| key | variable | default | meaning |\n|---|---|---|---|\n")
+	initial, _ := LoadConfig("", nil, nil) // the defaults are valid
+	for _, f := range fields(initial) {
+		value := f.text()
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", f.key, f.variable(), value, f.doc)
+	}
+	return b.String()
 }
 
 func knownKeys() []string {

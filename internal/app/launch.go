@@ -28,6 +28,9 @@ func Child(mode string, _ []string, version string, in io.Reader, out io.Writer)
 		}
 		_, err = out.Write(append(b, '\n'))
 		return err
+	case "config-reference":
+		_, err := io.WriteString(out, configReference())
+		return err
 	}
 	return fault.New(fault.Invalid, "there is no mode %q", mode)
 }

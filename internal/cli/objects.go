@@ -72,7 +72,7 @@ func (a *app) apply() *cobra.Command {
 		Use:     "apply -f FILE",
 		Short:   "Create or change objects as manifests describe them",
 		Long:    "Sends manifests: YAML documents {api_version: falaj/v1, kind, name, project, spec}. Applying the\nsame again changes nothing.",
-		Example: "  falaj apply -f examples/nycflights/manifests.yaml\n  falaj apply -f job.yaml --dry-run\n  cat *.yaml | falaj apply -f -",
+		Example: "  falaj apply -f examples/nycflights/project.yaml\n  falaj apply -f job.yaml --dry-run\n  cat *.yaml | falaj apply -f -",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {

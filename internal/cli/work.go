@@ -228,8 +228,15 @@ func (a *app) auditList() *cobra.Command {
 			return a.print(objects, []column{{"INDEX", "index"}, {"TIME", "time"}, {"PROJECT", "project"}, {"ACTOR", "actor_name"}, {"ACTION", "action"}, {"OBJECT", "object"}, {"OUTCOME", "outcome"}, {"REASON", "reason"}})
 		},
 	}
-	for _, name := range []string{"actor", "action", "object", "outcome", "since", "until"} {
-		filter[name] = cmd.Flags().String(name, "", "only entries with this "+name)
+	for _, f := range [][2]string{
+		{"actor", "only acts of this account, by id or name"},
+		{"action", "only this action, such as job.submit"},
+		{"object", "only acts on exactly this object, such as 'dataset weather@1'"},
+		{"outcome", "only this outcome: done or refused"},
+		{"since", "only acts at or after this time (RFC 3339)"},
+		{"until", "only acts before this time (RFC 3339)"},
+	} {
+		filter[f[0]] = cmd.Flags().String(f[0], "", f[1])
 	}
 	cmd.Flags().IntVar(&limit, "limit", 50, "most entries to print")
 	return cmd
