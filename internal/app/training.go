@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -56,12 +57,14 @@ func (d trainingData) Resolve(ctx context.Context, p project.Name, ref string) (
 	return training.Input{Ref: "dataset " + v.Ref().String(), Digest: v.ContentDigest, Residency: v.Residency, Classification: v.Classification}, nil
 }
 
-func (d trainingData) Export(ctx context.Context, p project.Name, in training.Input, dir string) error {
+func (d trainingData) Export(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {
 	r, err := dataset.ParseRef(strings.TrimPrefix(in.Ref, "dataset "))
 	if err != nil {
 		return err
 	}
-	_, v, err := d.datasets.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: p, Ref: r, Purpose: "training job"}, Dir: dir})
+	_, v, err := d.datasets.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{
+		Project: p, Ref: r, Purpose: "training job", Where: "pool " + string(pool.Name), Zone: pool.Zone,
+	}, Dir: dir})
 	if err == nil && v.ContentDigest != in.Digest {
 		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, v.ContentDigest)
 	}

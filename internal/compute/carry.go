@@ -121,7 +121,10 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return err
 	}
 	// The door: the pool may have changed since the plan.
-	if err := residency.Check("the data of "+w.Label, w.Residency, "pool "+string(p.Name), p.Zone); err != nil {
+	if err := s.cfg.Guard.Pass(identity.With(ctx, identity.Loop("compute")), residency.Passage{
+		Project: string(w.Project), What: "the data of " + w.Label, Label: w.Residency, Where: "pool " + string(p.Name), Zone: p.Zone,
+		Action: "workload.place",
+	}); err != nil {
 		return s.turnBack(ctx, w, err)
 	}
 	e, ok := s.cfg.Engines[p.Engine]
@@ -192,18 +195,9 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	return spec, nil
 }
 
-// turnBack queues a placed workload again, with a refusal in the journal when
-// the door was shut.
+// turnBack queues a placed workload again and logs why.
 func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
-	if fault.Is(why, fault.PermissionDenied) {
-		err := s.cfg.Journal.Record(ctx, audit.Entry{
-			Actor: identity.Loop("compute"), Project: string(w.Project), Action: "workload.place", Object: "workload " + string(w.ID),
-			Outcome: audit.Refused, Reason: why.Error(),
-		})
-		if err != nil {
-			return err
-		}
-	}
+	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		w.Pool, w.Node, w.Passed, w.PlacedAt = "", "", nil, time.Time{}
 		tx.OnCommit(s.Wake)

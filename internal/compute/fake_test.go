@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -138,7 +139,7 @@ func newWorld(t *testing.T, edit ...func(*compute.Config)) *world {
 	t.Cleanup(func() { db.Close() })
 	w := &world{db: db, engine: &fake{Fake: enginetest.NewFake()}, owner: &owner{}, journal: &journal{}, handles: map[string]engine.Handle{}}
 	w.cfg = compute.Config{
-		DB: db, Store: computesql.Store{}, Authorizer: allowAll{}, Journal: w.journal,
+		DB: db, Store: computesql.Store{}, Authorizer: allowAll{}, Journal: w.journal, Guard: border.NewGuard(w.journal),
 		Engines: map[string]compute.Engine{"local": {
 			Driver: w.engine, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
 		}},

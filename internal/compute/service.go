@@ -45,6 +45,7 @@ type Config struct {
 	DB         *store.DB
 	Store      Store
 	Authorizer Authorizer
+	Guard      residency.Guard
 	Journal    audit.Journal
 	Engines    map[string]Engine
 	// Quotas gives what each project may use at once; nil is no quotas. It is

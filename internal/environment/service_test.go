@@ -33,6 +33,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
@@ -77,7 +78,7 @@ func newWorld(t *testing.T, driver engine.Driver, edit func(*environment.Config)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	w := &world{auth: &allow{}}
 	w.ccfg = compute.Config{
-		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: journal{}, Log: log,
+		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: journal{}, Guard: border.NewGuard(journal{}), Log: log,
 		Engines: map[string]compute.Engine{"local": {
 			Driver: driver, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
 		}},

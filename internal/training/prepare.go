@@ -20,7 +20,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -198,15 +197,11 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) er
 		return err
 	}
 	for _, in := range j.Inputs {
-		// The door: these files are about to be on the pool.
-		if err := residency.Check(in.Ref, in.Residency, "pool "+string(p.Name), p.Zone); err != nil {
-			return err
-		}
 		dir := filepath.Join(d.data, in.Name)
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if err := s.cfg.Data.Export(ctx, j.Project, in, dir); err != nil {
+		if err := s.cfg.Data.Export(ctx, j.Project, in, p, dir); err != nil {
 			return fault.Wrap(err, "exporting %s", in.Ref)
 		}
 	}

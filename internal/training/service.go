@@ -53,9 +53,10 @@ type Data interface {
 	// Resolve pins a reference for the principal of ctx, who must be allowed to
 	// read it. Errors: fault.NotFound; fault.Conflict for a rejected version.
 	Resolve(ctx context.Context, p project.Name, ref string) (Input, error)
-	// Export writes the files of a pinned input into dir, which is empty. The
+	// Export writes the files of a pinned input into dir, which is empty and on
+	// the pool: a door, which refuses what may not be in the pool's zone. The
 	// principal of ctx is the training loop, its name says for which attempt.
-	Export(ctx context.Context, p project.Name, in Input, dir string) error
+	Export(ctx context.Context, p project.Name, in Input, pool compute.Pool, dir string) error
 }
 
 // RunSpec describes the run of an attempt.

@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -78,7 +79,7 @@ func (d *data) Resolve(_ context.Context, _ project.Name, ref string) (training.
 	return in, nil
 }
 
-func (d *data) Export(ctx context.Context, _ project.Name, in training.Input, dir string) error {
+func (d *data) Export(ctx context.Context, _ project.Name, in training.Input, _ compute.Pool, dir string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.exports++
@@ -293,7 +294,7 @@ func newWorld(tb testing.TB, given ...engine.Driver) *world {
 		driver = given[0]
 	}
 	w.ccfg = compute.Config{
-		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: w.journal, Log: log,
+		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: w.journal, Guard: border.NewGuard(w.journal), Log: log,
 		Engines: map[string]compute.Engine{"local": {
 			Driver: driver, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
 		}},

@@ -297,7 +297,7 @@ func destroy(t *testing.T, p *place) {
 	}
 	destroyed := 0
 	for _, r := range records {
-		if r.Kind == "key.destroy" {
+		if r.Kind == "keys.destroy" {
 			destroyed++
 			if !bytes.Contains(r.Body, []byte(`"usr_1"`)) {
 				t.Errorf("no actor in %s", r.Body)

@@ -125,7 +125,7 @@ func (s *Service) DataKey(ctx context.Context, project, owner, use string) ([]by
 
 // Destroy makes a scope's key unusable for ever, and with it everything the key
 // sealed; for an empty owner, the keys of all owners in the project. Destroying
-// twice is not an error. Needs key.destroy. Errors: fault.NotFound when there
+// twice is not an error. Needs keys.destroy. Errors: fault.NotFound when there
 // was never such a key, fault.Invalid for the installation's own key.
 func (s *Service) Destroy(ctx context.Context, project, owner string) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionDestroy, policy.Object{Project: project, Kind: "key", Name: owner}); err != nil {
