@@ -10,5 +10,6 @@ if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
 	apt postgresql
 fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
+venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt
 scripts/demo-data.sh

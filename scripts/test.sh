@@ -4,6 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go test -race -shuffle=on -count=1 -p 2 -timeout 15m ./...
-if [ -d sdk/python/tests ]; then
-	python3 -m unittest discover -q -s sdk/python/tests -t sdk/python
-fi
+python=.tmp/venv/sdk/bin/python # of `make engines`: has pyarrow and pandas
+[ -x $python ] || python=python3
+$python -m unittest discover -q -s sdk/python/tests -t sdk/python

@@ -2,7 +2,7 @@
 
 ``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest`` and
 ``should_stop`` are for training programs; ``predict`` asks a deployed model.
-Only the standard library is needed; pyarrow is used when it is there.
+Only the standard library is needed; pyarrow and pandas are used when they are there.
 """
 
 from ._checkpoint import SAVED, Checkpoint, checkpoint, latest, should_stop

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._client import MAX_ROWS, Client, Error, Rows, sql_name
 
 if TYPE_CHECKING:
+    import pandas
     import pyarrow
 
 
@@ -53,6 +54,24 @@ class Data:
         if not paths:
             raise Error("not_found", f"{self.name} has no Parquet files in {self._directory}")
         return pyarrow.concat_tables([pyarrow.parquet.read_table(p) for p in paths], promote_options="default")
+
+    def pandas(self) -> pandas.DataFrame:
+        """All rows as a pandas DataFrame. Needs pandas, and inside of a job pyarrow.
+
+        Outside of a job timestamps are text, and there are at most MAX_ROWS rows.
+        """
+        try:
+            import pandas
+        except ImportError as e:
+            raise Error(
+                "unsupported", "pandas is not installed",
+                "Add pandas to the environment's requirements, or use `read()` or `rows()`.",
+            ) from e
+        if self._directory is None:
+            found = self._query()
+            return pandas.DataFrame(found.rows, columns=list(found.columns))
+        frame: pandas.DataFrame = self.read().to_pandas()
+        return frame
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Each row by column name. Inside of a job this needs pyarrow."""

@@ -10,7 +10,10 @@ from unittest import mock
 import falaj
 from tests.fake import Asked, Answer, serve
 
-HAVE_ARROW = importlib.util.find_spec("pyarrow") is not None
+# `make engines` installs both; without them CI fails.
+CI = bool(os.environ.get("CI"))
+HAVE_ARROW = CI or importlib.util.find_spec("pyarrow") is not None
+HAVE_PANDAS = CI or HAVE_ARROW and importlib.util.find_spec("pandas") is not None
 
 
 class InJobTest(unittest.TestCase):
@@ -49,6 +52,20 @@ class InJobTest(unittest.TestCase):
             pyarrow.parquet.write_table(pyarrow.table({"a": [i]}), self.root / f"{i}.parquet")
         self.assertEqual(falaj.data("may-flights").read().to_pydict(), {"a": [1, 2]})
         self.assertEqual(list(falaj.data("may-flights").rows()), [{"a": 1}, {"a": 2}])
+
+    @unittest.skipUnless(HAVE_PANDAS, "pandas is not installed: pip install pandas pyarrow")
+    def test_pandas(self) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1, 2], "b": ["x", None]}), self.root / "1.parquet")
+        frame = falaj.data("may-flights").pandas()
+        self.assertEqual((list(frame.columns), frame["a"].tolist()), (["a", "b"], [1, 2]))
+
+    def test_without_pandas(self) -> None:
+        with mock.patch.dict("sys.modules", {"pandas": None}), self.assertRaises(falaj.Error) as caught:
+            falaj.data("may-flights").pandas()
+        self.assertEqual(caught.exception.kind, "unsupported")
 
     def test_read_without_pyarrow(self) -> None:
         with mock.patch.dict("sys.modules", {"pyarrow": None}), self.assertRaises(falaj.Error) as caught:
@@ -105,3 +122,10 @@ class OutsideTest(unittest.TestCase):
         self.assertEqual(falaj.data("weather", self.client).read().to_pydict(), {"a": [0, 1]})
         self.holds(0)
         self.assertEqual(falaj.data("weather", self.client).read().column_names, ["a"])
+
+    @unittest.skipUnless(HAVE_PANDAS, "pandas is not installed: pip install pandas pyarrow")
+    def test_pandas(self) -> None:
+        self.holds(2)
+        self.assertEqual(falaj.data("weather", self.client).pandas()["a"].tolist(), [0, 1])
+        self.holds(0)
+        self.assertEqual(list(falaj.data("weather", self.client).pandas().columns), ["a"])
