@@ -162,6 +162,20 @@ func (g *cgroups) outOfMemory() bool {
 	return false
 }
 
+// unthrottle gives the processes of groups all the CPU there is. To end takes time, too: a
+// fork bomb of hundreds of processes that share a fraction of a core dies for
+// minutes.
+func unthrottle(dirs []string) {
+	for _, dir := range dirs {
+		for file, unlimited := range map[string]string{"cpu.cfs_quota_us": "-1", "cpu.max": "max"} {
+			if f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0); err == nil {
+				_, _ = f.WriteString(unlimited)
+				_ = f.Close()
+			}
+		}
+	}
+}
+
 // remove deletes the groups; the processes in them have ended.
 func (g *cgroups) remove() { RemoveCgroups(g.dirs) }
 
@@ -172,6 +186,7 @@ func RemoveCgroups(dirs []string) {
 		if !strings.HasPrefix(filepath.Base(dir), "falaj-") || !strings.HasPrefix(dir, "/sys/fs/cgroup/") {
 			continue
 		}
+		unthrottle([]string{dir})
 		// Ten tries: a process that was just killed may still be leaving.
 		for range 10 {
 			if err := syscall.Rmdir(dir); !errors.Is(err, syscall.EBUSY) {

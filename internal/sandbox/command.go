@@ -266,6 +266,7 @@ func (c *Cmd) Terminate() {
 
 // Kill ends everything inside at once.
 func (c *Cmd) Kill() error {
+	unthrottle(c.groups.dirs)
 	if c.policy.Level == Sandbox {
 		return c.Process.Kill() // the death of the first process takes the namespace with it
 	}
