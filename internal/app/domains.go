@@ -166,6 +166,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 			Upload: resource.Bytes(bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(bytes(a.cfg.Limits.SQLMemory)), QueryTime: sqlTime,
 		},
 	})
+	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
 	return fault.Wrap(a.datasets.Recover(ctx), "datasets")
 }
 

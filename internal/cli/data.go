@@ -45,7 +45,9 @@ var versionColumns = []column{
 
 func (a *app) dataset() *cobra.Command {
 	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
-	cmd.AddCommand(a.datasetImport(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage())
+	cmd.AddCommand(a.datasetImport(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage(), a.datasetRelabel(),
+		a.datasetDecide("approve", "Approve that data may be in more zones, as another person asked"),
+		a.datasetDecide("reject", "Reject that, or withdraw what you asked for"))
 	return cmd
 }
 
@@ -382,4 +384,53 @@ func (a *app) environment() *cobra.Command {
 		},
 	})
 	return cmd
+}
+
+func (a *app) datasetRelabel() *cobra.Command {
+	var zones []string
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "relabel NAME@VERSION --zones ZONES --reason TEXT",
+		Short: "Change where a version may be",
+		Long: "Fewer zones take effect at once. More zones take a second person: the answer is a request, which\n" +
+			"another admin of the project approves. What was derived before keeps its own label.",
+		Example: "  falaj dataset relabel weather@1 --zones home,DE --reason \"public data, contract 17\" -p nyc\n  falaj get widenings -p nyc\n  falaj dataset approve wid_01J… -p nyc",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var w client.Object
+			body := map[string]any{"kind": "dataset", "name": args[0], "label": zones, "reason": reason}
+			if err := a.call(cmd, http.MethodPost, body, &w, "widenings"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(w)
+			}
+			if w.Text("state") != "requested" {
+				a.say("%s may be in %s", args[0], strings.Join(zones, ", "))
+				return nil
+			}
+			a.say("%s waits for a second person: falaj dataset approve %s", w.Text("id"), w.Text("id"))
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&zones, "zones", nil, "all zones where it may be from then on")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
+	return cmd
+}
+
+func (a *app) datasetDecide(verb, short string) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " WIDENING", Short: short, Example: "  falaj dataset " + verb + " wid_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var w client.Object
+			if err := a.call(cmd, http.MethodPost, nil, &w, "widenings", args[0], verb); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(w)
+			}
+			a.say("%s is %s", w.Text("name"), w.Text("state"))
+			return nil
+		},
+	}
 }

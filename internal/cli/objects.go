@@ -33,6 +33,7 @@ var kinds = map[string]kind{
 	"models":           {"models", []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
 	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
 	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
+	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
 	"members":          {"members", []column{{"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
 }
 

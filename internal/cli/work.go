@@ -342,13 +342,15 @@ func (a *app) auditAccept() *cobra.Command {
 
 func (a *app) tokens() *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make, list and revoke access tokens"}
-	var name, expires string
+	var name, user, expires string
 	var scopes []string
 	create := &cobra.Command{
-		Use: "create", Short: "Make a service token for a project; it is shown once", Example: "  falaj token create --name ci --role engineer -p nyc", Args: cobra.NoArgs,
+		Use: "create", Short: "Make a token for a service or a person; it is shown once",
+		Example: "  falaj token create --name ci --role engineer -p nyc\n  falaj token create --user alice --role admin -p nyc", Args: cobra.NoArgs,
 	}
-	role := create.Flags().String("role", "engineer", "role of the service in the project: viewer engineer deployer admin auditor")
-	create.Flags().StringVar(&name, "name", "", "what the token is for")
+	role := create.Flags().String("role", "engineer", "role in the project: viewer engineer deployer admin auditor")
+	create.Flags().StringVar(&name, "name", "", "service account of the project to make it for; made when it does not exist")
+	create.Flags().StringVar(&user, "user", "", "person to make it for instead; made when it does not exist")
 	create.Flags().StringVar(&expires, "expires", "2160h", "lifetime")
 	create.Flags().StringArrayVar(&scopes, "scope", nil, "narrow to an action such as model.read; may be given more than once")
 	create.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -360,7 +362,7 @@ func (a *app) tokens() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		body := map[string]any{"project": project, "name": name, "role": *role, "expires_in": expires}
+		body := map[string]any{"project": project, "name": name, "user": user, "role": *role, "expires_in": expires}
 		if len(scopes) > 0 {
 			body["scopes"] = scopes
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
-	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
 func plain(w http.ResponseWriter, status int, text string) {
@@ -89,12 +88,13 @@ func (s *Server) listTokens(ctx context.Context, in *struct {
 	return listed(s.Accounts.Tokens(ctx, account.Filter{Project: project.Name(in.Project), Own: in.Project == "", PageSize: in.Size, PageToken: in.Token}))
 }
 
-// tokenRequest makes a service account with a role when it has a name and no
-// owner, and a token for it: what a program needs, in one call.
+// tokenRequest makes a token and, when it names a service or a user, the account
+// with its role: what a program or a colleague needs, in one call.
 type tokenRequest struct {
-	Project   string   `json:"project,omitempty" maxLength:"63" doc:"Bind the token to one project"`
+	Project   string   `json:"project,omitempty" maxLength:"63" doc:"Bind the token to one project; for a user: where the role is"`
 	Name      string   `json:"name,omitempty" maxLength:"63" doc:"Service account to make the token for; made when it does not exist; empty: a token of your own"`
-	Role      string   `json:"role,omitempty" doc:"Role that the service account gets in the project"`
+	User      string   `json:"user,omitempty" maxLength:"63" doc:"Person to make the token for, instead of a service account; made when it does not exist"`
+	Role      string   `json:"role,omitempty" doc:"Role that the account gets in the project"`
 	Scopes    []string `json:"scopes,omitempty" maxItems:"64" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
 	ExpiresIn string   `json:"expires_in,omitempty" doc:"Lifetime, such as 2160h; default 90 days"`
 }
@@ -114,22 +114,32 @@ func (s *Server) createToken(ctx context.Context, in *struct{ Body tokenRequest 
 		}
 		spec.TTL = ttl
 	}
-	if r.Name != "" {
+	switch {
+	case r.User != "" && r.Name != "":
+		return nil, fault.New(fault.Invalid, "a token is for a service (name) or for a person (user), not for both")
+	case r.User != "":
+		if _, err := s.Accounts.CreateUser(ctx, r.User); err != nil && !fault.Is(err, fault.Conflict) {
+			return nil, err
+		}
+		// A person is the same in every project.
+		spec.For, spec.Label, spec.Project = "user/"+r.User, r.User, ""
+	case r.Name != "":
 		if r.Project == "" {
 			return nil, fault.New(fault.Invalid, "a service account belongs to a project").WithHint("Name the project.")
 		}
-		_, err := s.Accounts.CreateService(ctx, spec.Project, r.Name)
-		if err != nil && !fault.Is(err, fault.Conflict) {
+		if _, err := s.Accounts.CreateService(ctx, spec.Project, r.Name); err != nil && !fault.Is(err, fault.Conflict) {
 			return nil, err
 		}
 		spec.For = "service/" + r.Name
-		if r.Role != "" {
-			_, _, err = s.Projects.Grant(ctx, tenancy.GrantRequest{
-				Project: spec.Project, Spec: project.GrantSpec{Principal: spec.For, Role: project.Role(r.Role)},
-			})
-			if err != nil {
-				return nil, err
-			}
+	}
+	if spec.For != "" && r.Role != "" {
+		if r.Project == "" {
+			return nil, fault.New(fault.Invalid, "a role is held in a project").WithHint("Name the project, or leave the role out.")
+		}
+		if _, _, err := s.Projects.Grant(ctx, tenancy.GrantRequest{
+			Project: project.Name(r.Project), Spec: project.GrantSpec{Principal: spec.For, Role: project.Role(r.Role)},
+		}); err != nil {
+			return nil, err
 		}
 	}
 	token, secret, err := s.Accounts.CreateToken(ctx, spec)
@@ -141,21 +151,6 @@ func (s *Server) revokeToken(ctx context.Context, in *struct {
 },
 ) (*none, error) {
 	return &none{}, s.Accounts.RevokeToken(ctx, in.ID)
-}
-
-// zone adds the name that tables show to a place.
-type zone struct {
-	Name string `json:"name"`
-	residency.Place
-}
-
-func (s *Server) listZones(ctx context.Context, _ *struct{}) (*body[items[zone]], error) {
-	places, err := s.Zones.Zones(ctx)
-	zones := make([]zone, len(places))
-	for i, p := range places {
-		zones[i] = zone{Name: string(p.Zone), Place: p}
-	}
-	return listed(zones, "", err)
 }
 
 // keyView is a line of the key inventory.

@@ -106,6 +106,10 @@ func New(o Options, d Domains) *Server {
 		query("filename", "The file's name; its ending says the format"))
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "The first rows of a version", s.preview)
 	route(s, "GET", p+"/datasets/{ref}/lineage", "dataset.read", "What a version was made from", s.datasetLineage)
+	route(s, "GET", p+"/widenings", "dataset.read", "List who asked for which data to be where, newest first", s.listWidenings)
+	route(s, "POST", p+"/widenings", "dataset.relabel", "Change where a dataset version may be: fewer zones at once, more when a second person approves", s.relabel)
+	route(s, "POST", p+"/widenings/{id}/approve", "dataset.relabel", "Approve what another person asked for", s.approveWidening)
+	route(s, "POST", p+"/widenings/{id}/reject", "dataset.relabel", "Reject it, or withdraw what you asked for", s.rejectWidening)
 	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
 
 	s.featureRoutes(p)

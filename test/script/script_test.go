@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"falaj": falaj, "corruptcsv": corruptCSV, "linkarchive": linkArchive, "http": request, "listen": listen, "up": up,
-			"token": token, "revoke": revoke, "unset": unset, "expired": expired,
+			"token": token, "revoke": revoke, "unset": unset, "expired": expired, "id": ident,
 		},
 	})
 }
@@ -174,6 +174,11 @@ func made(ts *testscript.TestScript, file string) (t struct {
 ) {
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile(file)), &t))
 	return t
+}
+
+// id FILE VAR puts the id of the object in it into VAR.
+func ident(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Setenv(args[1], made(ts, args[0]).ID)
 }
 
 // unset VAR is as if VAR were never set: an empty FALAJ_ variable is a setting.
