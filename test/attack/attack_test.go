@@ -10,6 +10,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -144,9 +145,7 @@ type entry struct {
 func refusals(t *testing.T, c *client.Client, filter url.Values) []entry {
 	t.Helper()
 	q := url.Values{"outcome": {"refused"}, "page_size": {"200"}}
-	for k, v := range filter {
-		q[k] = v
-	}
+	maps.Copy(q, filter)
 	var out []entry
 	err := c.List(t.Context(), "/api/v1/audit", q, func(o client.Object) error {
 		b, err := json.Marshal(o)

@@ -61,7 +61,7 @@ func (s *service) count() int {
 // TestHostileJob has a job try everything that it must not be able to do.
 func TestHostileJob(t *testing.T) {
 	open, closed := serve(t, "tcp", "127.0.0.1:0", "open"), serve(t, "tcp", "127.0.0.1:0", "closed")
-	dir, err := os.MkdirTemp("", "s") // a socket's path must be short
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // A socket's path must be short.
 	if err != nil {
 		t.Fatal(err)
 	}
