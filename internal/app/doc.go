@@ -2,11 +2,13 @@
 //
 // # Map
 //
-//   - config.go: every setting, and where it comes from.
-//   - app.go: builds the services in the order in which they need each other,
-//     starts the loops, listens, and stops in the opposite order.
-//   - adapters.go: one domain's answer as another domain's question.
-//   - reactions.go: what one domain does when another's event happens.
-//   - launch.go: how child processes are confined.
-//   - doctor.go: what this machine can do.
+//   - config.go, configfields.go: every setting, where it comes from, how it is shown.
+//   - app.go: opens the store, governance and the domains in the order in which
+//     they need each other, starts the loops, listens, and stops in the opposite
+//     order.
+//   - governance.go, domains.go: what is opened, and with what.
+//   - adapters.go, training.go: one domain's answer as another domain's question.
+//   - launch.go: the hidden child modes, and how child processes are confined.
+//   - housekeeping.go: loops that nobody waits for; what a project still holds.
+//   - audit.go: exports verified offline. doctor.go: what this machine can do.
 package app

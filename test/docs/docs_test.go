@@ -98,7 +98,7 @@ func TestConfigReference(t *testing.T) {
 // shown is a command line in a block of shell commands.
 var (
 	blocks  = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
-	shown   = regexp.MustCompile(`(?m)(?:^|[|(;&] *)(?:bin/)?falaj((?: [a-z-]+)+)([^|\n)]*)`)
+	shown   = regexp.MustCompile(`(?m)(?:^|[|(;&] *)(?:bin/)?falaj((?: [a-z][a-z-]*)+)([^|\n)]*)`)
 	flagged = regexp.MustCompile(`(?:^|\s)(--[a-z-]+)`)
 )
 
@@ -123,8 +123,9 @@ func TestCommands(t *testing.T) {
 		for _, block := range blocks.FindAllStringSubmatch(strings.ReplaceAll(read(t, page), "\\\n", " "), -1) {
 			for _, m := range shown.FindAllStringSubmatch(block[1], -1) {
 				words := strings.Fields(m[1])
-				command, text := words[0], ""
-				if text = known(command); len(words) > 1 && strings.Contains(text, "Available Commands:") {
+				command := words[0]
+				text := known(command)
+				if len(words) > 1 && strings.Contains(text, "Available Commands:") {
 					command += " " + words[1]
 					text = known(command)
 				}
