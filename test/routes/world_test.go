@@ -114,6 +114,7 @@ func open(t *testing.T) *world {
 		"projects/project": flights, "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "abroad",
+		"widenings/id": "wid_01ARZ3NDEKTSV4RRFFQ69G5FAV", // only people decide on one, and the members here are services
 	}
 	for _, r := range project.Roles {
 		w.members[r] = w.token(t, "a project's "+string(r), flights, string(r)+"1", r, "", nil)
