@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -54,7 +55,12 @@ type told struct {
 // that Last-Event-ID names ("0-0" is before the oldest kept), else from now on.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	var after store.Position
-	var err error
+	in := r.PathValue("project")
+	_, err := s.Projects.One(r.Context(), project.Name(in)) // who may see all projects may name one that is not there
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		after, err = store.ParsePosition(last)
 	} else {
@@ -82,7 +88,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		}
 		return control.Flush()
 	}
-	in := r.PathValue("project")
 	watcher := event.Watch(s.db, in, after)
 	// The first words come after the position is fixed: what happens once they
 	// are read is told.
@@ -132,14 +137,19 @@ func (s *Server) tell(ctx context.Context, e event.Event, say func(string) error
 	return nil
 }
 
-// mayWatch reports whether the token and the role still hold.
+// mayWatch reports whether the token and the role still hold and the project is
+// still there.
 func (s *Server) mayWatch(r *http.Request, in string) bool {
 	who, err := s.principal(r)
 	if err != nil {
 		return false
 	}
-	ok, err := s.authz.Permits(identity.With(r.Context(), who), "project.read", policy.Object{Project: in})
-	return ok && err == nil
+	ctx := identity.With(r.Context(), who)
+	if ok, err := s.authz.Permits(ctx, "project.read", policy.Object{Project: in}); err != nil || !ok {
+		return false
+	}
+	_, err = s.Projects.One(ctx, project.Name(in))
+	return err == nil
 }
 
 // watches counts open streams by principal.

@@ -72,9 +72,9 @@ type kept struct {
 }
 
 // once acts; for a POST with an Idempotency-Key at most once in 24 hours for this
-// token, and a repetition gets the first answer. The permission was asked before,
-// so who lost it gets no old answer either. A request that changed nothing may
-// be repeated and is acted on again.
+// token, and a repetition gets the first answer. The route's permission was asked
+// before, so who lost it gets no old answer either. A request that changed
+// nothing may be repeated and is acted on again.
 func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFunc) {
 	key := r.Header.Get(idempotencyKey)
 	if r.Method != http.MethodPost || key == "" {

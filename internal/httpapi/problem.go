@@ -85,6 +85,9 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (s *Server) logInternal(ctx context.Context, path string, err error) {
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return // the client went away: no defect
+	}
 	if StatusOf(err) == http.StatusInternalServerError {
 		s.log.ErrorContext(ctx, "request failed", slog.String("path", path), slog.String("error", err.Error()))
 	}
