@@ -8,7 +8,8 @@
 //   - Service is the only way in. Apply declares (apply.go), Import reads a file
 //     (import.go), Create keeps derived data (derive.go), Open, Preview and
 //     Export read (read.go), Query runs SQL (query.go), Graph follows the
-//     lineage (lineage.go), Recover cleans up after a crash (recover.go).
+//     lineage (lineage.go), Delete removes (delete.go), Recover cleans up after
+//     a crash (recover.go). labels.go lends labels to the service of residency.
 //   - write.go is the one path by which a version comes to be; digest.go,
 //     statistics.go and expectation.go look at the rows as they pass.
 //   - child/ is the pipe to the processes that parse users' files and run SQL;
@@ -18,7 +19,7 @@
 // # Guarantees
 //
 // A version that a caller was told of is durable with its files, and never
-// changes; the same bytes under the same spec give the same version. A version
+// changes but for where it may be; the same bytes under the same spec give the same version. A version
 // that fails its expectations is kept as rejected, and nothing can train on it.
 // Whatever fails half-way leaves no version and no files, even after a crash.
 // Every read of rows passes the permission, the residency door and, for
