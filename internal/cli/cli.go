@@ -2,6 +2,15 @@
 // server only through the client package; `up` and the hidden child modes are
 // given to it by cmd/falaj as functions.
 //
+// # Map
+//
+//   - cli.go: World, the root command, exit codes, which server and token.
+//   - system.go: up, doctor, config, login, version, and the hidden child modes.
+//   - objects.go: apply, get, describe, delete, and the one list of kinds.
+//   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
+//     token. keys.go: key.
+//   - output.go: tables, JSON, YAML, progress bars.
+//
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
 // 5 conflict.
 package cli
@@ -136,7 +145,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("system", a.up(), a.doctor(), a.config(), a.login(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
-	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.pool(), a.audit(), a.tokens())
+	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.pool(), a.audit(), a.key(), a.tokens())
 	root.AddCommand(a.child())
 	requireKnownSubcommand(root)
 	wrongArgsAreUsage(root)
