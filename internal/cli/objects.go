@@ -51,13 +51,27 @@ func kindOf(word string) (string, kind, error) {
 	return "", kind{}, usage("%q is not a kind of object; kinds: %s", word, strings.Join(keys(kinds), ", "))
 }
 
-func (a *app) pathOf(k kind) (string, error) {
-	if strings.HasPrefix(k.path, "/") {
-		return k.path, nil
-	}
-	p, err := a.inProject()
-	return "/api/v1/projects/" + url.PathEscape(p) + "/" + k.path, err
+// collection is where the objects of a kind are.
+type collection struct {
+	kind
+	name, path string
+	client     *client.Client
 }
+
+func (a *app) collection(word string) (c collection, err error) {
+	if c.name, c.kind, err = kindOf(word); err != nil {
+		return c, err
+	}
+	if c.path = c.kind.path; !strings.HasPrefix(c.path, "/") {
+		if c.path, err = a.inProjectPath(c.path); err != nil {
+			return c, err
+		}
+	}
+	c.client, err = a.connect()
+	return c, err
+}
+
+func (c collection) one(name string) string { return c.path + "/" + url.PathEscape(name) }
 
 func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -146,32 +160,24 @@ func (a *app) get() *cobra.Command {
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, k, err := kindOf(args[0])
-			if err != nil {
-				return err
-			}
-			path, err := a.pathOf(k)
-			if err != nil {
-				return err
-			}
-			c, err := a.connect()
+			of, err := a.collection(args[0])
 			if err != nil {
 				return err
 			}
 			objects := []client.Object{}
 			if len(args) == 2 {
 				var o client.Object
-				if err := c.Do(cmd.Context(), http.MethodGet, path+"/"+url.PathEscape(args[1]), nil, &o); err != nil {
+				if err := of.client.Do(cmd.Context(), http.MethodGet, of.one(args[1]), nil, &o); err != nil {
 					return err
 				}
 				objects = append(objects, o)
-			} else if err := c.List(cmd.Context(), path, a.listQuery(k), func(o client.Object) error {
+			} else if err := of.client.List(cmd.Context(), of.path, a.listQuery(of.kind), func(o client.Object) error {
 				objects = append(objects, o)
 				return nil
 			}); err != nil {
 				return err
 			}
-			return a.print(objects, k.columns)
+			return a.print(objects, of.columns)
 		},
 	}
 }
@@ -192,20 +198,12 @@ func (a *app) describe() *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, k, err := kindOf(args[0])
-			if err != nil {
-				return err
-			}
-			path, err := a.pathOf(k)
-			if err != nil {
-				return err
-			}
-			c, err := a.connect()
+			of, err := a.collection(args[0])
 			if err != nil {
 				return err
 			}
 			var o client.Object
-			if err := c.Do(cmd.Context(), http.MethodGet, path+"/"+url.PathEscape(args[1])+"?view=full", nil, &o); err != nil {
+			if err := of.client.Do(cmd.Context(), http.MethodGet, of.one(args[1])+"?view=full", nil, &o); err != nil {
 				return err
 			}
 			lineage, _ := o["lineage"].(map[string]any)
@@ -258,22 +256,14 @@ func (a *app) delete() *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, k, err := kindOf(args[0])
+			of, err := a.collection(args[0])
 			if err != nil {
 				return err
 			}
-			path, err := a.pathOf(k)
-			if err != nil {
+			if err := of.client.Do(cmd.Context(), http.MethodDelete, of.one(args[1]), nil, nil); err != nil {
 				return err
 			}
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			if err := c.Do(cmd.Context(), http.MethodDelete, path+"/"+url.PathEscape(args[1]), nil, nil); err != nil {
-				return err
-			}
-			a.say("%s %s deleted", name, args[1])
+			a.say("%s %s deleted", of.name, args[1])
 			return nil
 		},
 	}
