@@ -99,6 +99,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: a.cfg.HTTPHosts, MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Version: w.Version},
 		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(),
+		Room: func() error { return checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)) },
 		Ready: func() error {
 			if !a.ready.Load() {
 				return fault.New(fault.Unavailable, "starting")

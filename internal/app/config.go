@@ -70,7 +70,7 @@ type Config struct {
 	Limits struct {
 		Upload    size     `koanf:"upload" doc:"Largest uploaded file"`
 		Body      size     `koanf:"body" doc:"Largest JSON body"`
-		Free      size     `koanf:"free" doc:"Free disk space below which the server does not start"`
+		Free      size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
 		SQLMemory size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
 		SQLTime   duration `koanf:"sql_time" doc:"Longest SQL query"`
 	} `koanf:"limits"`

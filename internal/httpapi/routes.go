@@ -31,6 +31,7 @@ type Options struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 	Ready    func() error // nil when the server can work
+	Room     func() error // nil when there is space for new things; may be nil
 	Console  http.Handler // the console's static files
 }
 
@@ -55,7 +56,7 @@ func New(o Options, d Domains) *Server {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
-		db: o.DB, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{},
+		db: o.DB, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room,
 	}
 
 	// Open to everybody.

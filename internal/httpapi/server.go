@@ -7,7 +7,8 @@
 //   - server.go is what happens to every request before a handler runs:
 //     authenticate → bound the size → project permission → decode → act.
 //   - problem.go is the one translation of errors (RFC 9457).
-//   - once.go: requests that take effect at most once; events.go: the watch.
+//   - once.go: requests that take effect at most once; events.go: the watch;
+//     room.go: what is refused on a disk that is nearly full.
 //   - mlflow/ and oip/ speak other people's protocols and match their texts.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
@@ -77,6 +78,7 @@ type Server struct {
 	mux     *mux
 	api     huma.API
 	handler http.Handler
+	room    func() error
 
 	declared map[string]Route // by method and path
 	turns    turns
@@ -89,7 +91,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // guard is the chain before every handler, outermost first.
 func (s *Server) guard(mux http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
-	return s.recovered(s.measured(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux))))))
+	return s.recovered(s.measured(s.hostChecked(crossOrigin.Handler(s.authenticated(s.roomy(mlflow.Guard(mux)))))))
 }
 
 func (s *Server) recovered(next http.Handler) http.Handler {

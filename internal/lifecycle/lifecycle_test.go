@@ -227,6 +227,38 @@ func TestLoopTimeout(t *testing.T) {
 }
 
 // TestLockDir has another process hold the lock, and dies with it.
+// TestLockDirOfKilled has the lock of a killed server live on for a moment, in a
+// child that it was just starting.
+func TestLockDirOfKilled(t *testing.T) {
+	dir := t.TempDir()
+	server := exec.CommandContext(t.Context(), "true")
+	if err := server.Run(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "falaj.lock")
+	if err := os.WriteFile(path, []byte(strconv.Itoa(server.Process.Pid)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.CommandContext(t.Context(), "flock", "--no-fork", path, "sh", "-c", "echo locked; exec sleep 0.3")
+	out, err := child.StdoutPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err == nil {
+		_, err = out.Read(make([]byte, 7))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := lifecycle.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(lock.Unlock(), child.Wait()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLockDir(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := lifecycle.LockDir(dir)

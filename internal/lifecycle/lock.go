@@ -6,7 +6,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +17,13 @@ import (
 
 const lockName = "falaj.lock"
 
+// A child that a killed server was just starting has the server's lock until it
+// has become its program.
+const (
+	orphanTime  = 10 * time.Second
+	orphanRetry = 20 * time.Millisecond
+)
+
 // DirLock is the ownership of a data directory. The kernel ends it with the
 // process, however that ends.
 type DirLock struct{ file *os.File }
@@ -22,20 +31,40 @@ type DirLock struct{ file *os.File }
 // LockDir takes the directory for this process. Error: fault.Conflict, with the
 // process id of the owner, while another process has it.
 func LockDir(dir string) (*DirLock, error) {
+	patience := time.NewTimer(orphanTime)
+	defer patience.Stop()
+	for {
+		lock, owner, err := tryLock(dir)
+		if lock != nil || err != nil {
+			return lock, err
+		}
+		if !gone(owner) {
+			return nil, held(dir, owner)
+		}
+		select {
+		case <-patience.C:
+			return nil, held(dir, owner)
+		case <-time.After(orphanRetry):
+		}
+	}
+}
+
+// tryLock gives the lock, or who has it, or an error that no waiting helps with.
+func tryLock(dir string) (lock *DirLock, owner string, err error) {
 	path := filepath.Join(dir, lockName)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
-			return nil, fault.New(fault.Unavailable, "lock data directory: %w", err).
+			return nil, "", fault.New(fault.Unavailable, "lock data directory: %w", err).
 				WithHint("Check that %s exists and that the server may write there.", dir)
 		}
 		if err := flock(f); err != nil {
 			defer f.Close()
 			if !errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fault.New(fault.Unsupported, "lock data directory %s: %w", dir, err).
+				return nil, "", fault.New(fault.Unsupported, "lock data directory %s: %w", dir, err).
 					WithHint("Put the data directory on a local file system.")
 			}
-			return nil, held(dir, f)
+			return nil, ownerOf(f), nil
 		}
 		// The file that we locked may have been removed meanwhile: then another
 		// process may lock a new one.
@@ -45,9 +74,9 @@ func LockDir(dir string) (*DirLock, error) {
 		}
 		if err := errors.Join(f.Truncate(0), note(f)); err != nil {
 			f.Close()
-			return nil, fault.New(fault.Exhausted, "note the owner in %s: %w", path, err).WithHint("Free disk space.")
+			return nil, "", fault.New(fault.Exhausted, "note the owner in %s: %w", path, err).WithHint("Free disk space.")
 		}
-		return &DirLock{file: f}, nil
+		return &DirLock{file: f}, "", nil
 	}
 }
 
@@ -80,11 +109,26 @@ func note(f *os.File) error {
 	return err
 }
 
-func held(dir string, f *os.File) error {
-	owner := "another process"
-	if b, err := io.ReadAll(io.LimitReader(f, 32)); err == nil && strings.TrimSpace(string(b)) != "" {
-		owner = "process " + strings.TrimSpace(string(b))
+// ownerOf is what the owner of the lock wrote down.
+func ownerOf(f *os.File) string {
+	b, err := io.ReadAll(io.LimitReader(f, 32))
+	if err != nil {
+		return ""
 	}
-	return fault.New(fault.Conflict, "the data directory %s is in use by %s", dir, owner).
+	return strings.TrimSpace(string(b))
+}
+
+// gone reports whether the process that took the lock is known not to exist.
+func gone(owner string) bool {
+	pid, err := strconv.Atoi(owner)
+	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}
+
+func held(dir, owner string) error {
+	who := "another process"
+	if owner != "" {
+		who = "process " + owner
+	}
+	return fault.New(fault.Conflict, "the data directory %s is in use by %s", dir, who).
 		WithHint("Stop that server first, or give this one another directory with --data.")
 }

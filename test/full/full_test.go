@@ -1,0 +1,461 @@
+// Package full runs the real server on a disk that becomes full: a small file
+// system in memory, in a mount namespace of its own. Writes are refused in words
+// that say what to do, what was acknowledged stays, and with space again
+// everything goes on, also after kill -9 in between.
+package full
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
+)
+
+const (
+	project = "full"
+	base    = "/api/v1/projects/" + project
+	mlflow  = "/api/2.0/mlflow"
+)
+
+// disk is a small file system at the server's data directory.
+type disk struct {
+	s    *live.Server
+	pid  int    // of the process that keeps the namespace
+	root string // the data directory as it is seen from here
+}
+
+// newDisk mounts a file system of so many MiB.
+func newDisk(t *testing.T, s *live.Server, size int) *disk {
+	t.Helper()
+	if err := os.MkdirAll(s.Data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--mount"}
+	if os.Geteuid() != 0 {
+		args = []string{"--user", "--map-root-user", "--mount"}
+		// In there we are root with a single user, which is not enough for sandboxes.
+		s.Env = append(s.Env, "FALAJ_ISOLATION=process")
+	}
+	script := fmt.Sprintf(`mount -t tmpfs -o size=%dm,mode=700 tmpfs "$1" && echo mounted && exec sleep 100000`, size)
+	cmd := exec.Command("unshare", append(args, "sh", "-c", script, "sh", s.Data)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	line := ""
+	if err == nil {
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		line, err = bufio.NewReader(out).ReadString('\n')
+	}
+	if err != nil || line != "mounted\n" {
+		how := fmt.Sprintf("no file system can be mounted here: %v %s", err, said.String())
+		if os.Getenv("CI") == "true" { //nolint:forbidigo // A test asks where it runs.
+			t.Fatal(how)
+		}
+		t.Skip(how + "; run as root, or permit user namespaces")
+	}
+	return &disk{s: s, pid: cmd.Process.Pid, root: fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, s.Data)}
+}
+
+// start starts the server on the disk.
+func (d *disk) start(t *testing.T) error {
+	t.Helper()
+	args := []string{"--target", strconv.Itoa(d.pid), "--mount"}
+	if os.Geteuid() != 0 {
+		args = append(args, "--user", "--preserve-credentials")
+	}
+	args = append(args, "--", d.s.Bin.Falaj, "up", "--data", d.s.Data, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0")
+	return d.s.StartCommand(t.Context(), exec.Command("nsenter", args...))
+}
+
+// fill leaves so many bytes free.
+func (d *disk) fill(t *testing.T, leave int64) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(d.root, "filler"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	block := make([]byte, 64<<10)
+	for err == nil {
+		_, err = f.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err == nil && leave > 0 {
+		err = f.Truncate(max(0, info.Size()-leave))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// free gives the space back.
+func (d *disk) free(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(d.root, "filler")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is what a server is asked and what it has acknowledged.
+type world struct {
+	d                     *disk
+	c, tracker            *client.Client
+	token, run, artifacts string
+
+	next     int
+	projects []string
+	versions map[string]string // dataset version: digest
+	params   []string
+	tokens   []string
+}
+
+// prepare makes what the writes need.
+func prepare(t *testing.T, d *disk) *world {
+	t.Helper()
+	w := &world{d: d, versions: map[string]string{}}
+	w.connect(t)
+	if _, err := w.c.Apply(t.Context(), "", []byte("{api_version: falaj/v1, kind: Project, name: full}\n---\n{api_version: falaj/v1, kind: Dataset, name: small, project: full, spec: {}}\n"), false); err != nil {
+		t.Fatal(err)
+	}
+	w.token = w.create(t, w.c, "/api/v1/tokens", map[string]any{"project": project, "name": "tracker", "role": "engineer", "expires_in": "24h"}, "secret")
+	w.connect(t)
+	experiment := w.create(t, w.tracker, mlflow+"/experiments/create", map[string]any{"name": "full"}, "experiment_id")
+	w.run = w.create(t, w.tracker, mlflow+"/runs/create", map[string]any{"experiment_id": experiment, "start_time": 1}, "run.info.run_id")
+	w.artifacts = experiment + "/" + w.run + "/artifacts"
+	return w
+}
+
+func (w *world) connect(t *testing.T) {
+	t.Helper()
+	w.c, w.tracker = w.d.s.Client(t), w.d.s.ClientWith(t, w.token)
+}
+
+func (w *world) create(t *testing.T, c *client.Client, path string, body map[string]any, field string) string {
+	t.Helper()
+	var o client.Object
+	if err := c.Do(t.Context(), http.MethodPost, path, body, &o); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return o.Text(field)
+}
+
+// writes are the kinds of writes. Each notes what was acknowledged.
+var writes = []struct {
+	name  string
+	write func(ctx context.Context, w *world, n int) error
+}{
+	{"a project", func(ctx context.Context, w *world, n int) error {
+		name := fmt.Sprintf("p%d", n)
+		_, err := w.c.Apply(ctx, "", fmt.Appendf(nil, "{api_version: falaj/v1, kind: Project, name: %s}\n", name), false)
+		if err == nil {
+			w.projects = append(w.projects, name)
+		}
+		return err
+	}},
+	{"data", func(ctx context.Context, w *world, n int) error {
+		v, err := w.c.Import(ctx, project, "small", "small.csv", strings.NewReader(fmt.Sprintf("a,b\n%d,x\n%d,y\n", n, n+1)))
+		if err == nil {
+			w.versions[v.Text("version")] = v.Text("digest")
+		}
+		return err
+	}},
+	{"a token", func(ctx context.Context, w *world, n int) error {
+		var o client.Object
+		err := w.c.Do(ctx, http.MethodPost, "/api/v1/tokens", map[string]any{"project": project, "name": fmt.Sprintf("t%d", n), "role": "viewer", "expires_in": "24h"}, &o)
+		if err == nil {
+			w.tokens = append(w.tokens, o.Text("secret"))
+		}
+		return err
+	}},
+	{"an artifact", func(ctx context.Context, w *world, n int) error {
+		return w.tracker.Do(ctx, http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/"+w.artifacts+"/"+strconv.Itoa(n), strings.NewReader(strings.Repeat("x", 100_000)), nil)
+	}},
+	{"parameters", func(ctx context.Context, w *world, n int) error {
+		key := fmt.Sprintf("k%d", n)
+		var params []map[string]any
+		for i := range 20 {
+			params = append(params, map[string]any{"key": fmt.Sprintf("%s-%d", key, i), "value": strings.Repeat("v", 400)})
+		}
+		err := w.tracker.Do(ctx, http.MethodPost, mlflow+"/runs/log-batch", map[string]any{"run_id": w.run, "params": params}, nil)
+		if err == nil {
+			w.params = append(w.params, key+"-0", key+"-19")
+		}
+		return err
+	}},
+}
+
+// refused writes of each kind until the disk is so full that it is refused, and
+// checks what is said then.
+func (w *world) refused(t *testing.T, says string) {
+	t.Helper()
+	const most = 3000 // the log of the database has space of its own for a while
+	for _, kind := range writes {
+		var err error
+		for range most {
+			w.next++
+			ctx, stop := context.WithTimeout(t.Context(), live.Wait)
+			err = kind.write(ctx, w, w.next)
+			stop()
+			if err != nil {
+				break
+			}
+		}
+		t.Logf("%s: %v", kind.name, err)
+		var e *client.Error
+		switch {
+		case err == nil:
+			t.Errorf("%s was never refused", kind.name)
+		case !errors.As(err, &e):
+			t.Fatalf("%s: %v", kind.name, err)
+		case e.Status != http.StatusTooManyRequests && e.Status != http.StatusServiceUnavailable || !strings.Contains(e.Detail+" "+e.Hint, says):
+			t.Errorf("%s: refused by %d %q %q, which does not say %q", kind.name, e.Status, e.Detail, e.Hint, says)
+		}
+	}
+}
+
+// accepted writes of each kind, which may take a moment after there is space.
+func (w *world) accepted(t *testing.T) {
+	t.Helper()
+	for _, kind := range writes {
+		eventually(t, func() error {
+			w.next++
+			return kind.write(t.Context(), w, w.next)
+		})
+	}
+}
+
+func eventually(t *testing.T, try func() error) {
+	t.Helper()
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	late := time.NewTimer(live.Wait)
+	defer late.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-late.C:
+			t.Fatal(err)
+		}
+	}
+}
+
+// kept checks that everything acknowledged is there.
+func (w *world) kept(t *testing.T) {
+	t.Helper()
+	has := map[string]bool{}
+	for path, fields := range map[string][]string{"/api/v1/projects": {"name"}, base + "/datasets/small/versions": {"version", "digest"}} {
+		err := w.c.List(t.Context(), path, nil, func(o client.Object) error {
+			key := ""
+			for _, f := range fields {
+				key += " " + o.Text(f)
+			}
+			has[path+key] = true
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range w.projects {
+		if !has["/api/v1/projects "+p] {
+			t.Errorf("lost: project %s", p)
+		}
+	}
+	for v, digest := range w.versions {
+		if !has[base+"/datasets/small/versions "+v+" "+digest] {
+			t.Errorf("lost: small@%s with digest %s", v, digest)
+		}
+	}
+	for _, secret := range w.tokens {
+		if err := w.d.s.ClientWith(t, secret).Do(t.Context(), http.MethodGet, "/api/v1/whoami", nil, nil); err != nil {
+			t.Errorf("lost: a token: %v", err)
+		}
+	}
+	var o struct {
+		Run struct {
+			Data struct{ Params []struct{ Key string } }
+		}
+	}
+	if err := w.tracker.Do(t.Context(), http.MethodGet, mlflow+"/runs/get?run_id="+url.QueryEscape(w.run), nil, &o); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range o.Run.Data.Params {
+		has["param "+p.Key] = true
+	}
+	for _, key := range w.params {
+		if !has["param "+key] {
+			t.Errorf("lost: parameter %s", key)
+		}
+	}
+}
+
+// verify proves the audit log, exported and without the server.
+func (w *world) verify(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	for _, args := range [][]string{
+		{"audit", "export", "-f", file},
+		{"audit", "verify", file, "--checkpoints", filepath.Join(w.d.root, "checkpoints")},
+	} {
+		if out, code := w.d.s.Command(t.Context(), args...); code != 0 {
+			t.Errorf("falaj %s: exit code %d\n%s", strings.Join(args, " "), code, out)
+		}
+	}
+}
+
+// job submits a job with little resources.
+func (w *world) job(t *testing.T, command ...string) string {
+	t.Helper()
+	return w.create(t, w.c, base+"/jobs", map[string]any{"name": "job", "spec": map[string]any{
+		"command": command, "grace": "1s", "resources": map[string]any{"cpu": "0.1", "memory": "32MiB"},
+	}}, "id")
+}
+
+func (w *world) state(t *testing.T, job, wait string) string {
+	t.Helper()
+	var o client.Object
+	if err := w.c.Do(t.Context(), http.MethodGet, base+"/jobs/"+job+"?wait="+wait, nil, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o.Text("state")
+}
+
+func (w *world) runs(t *testing.T, job string) {
+	t.Helper()
+	eventually(t, func() error {
+		if state := w.state(t, job, "0s"); state != "running" {
+			return fmt.Errorf("job %s is %s", job, state)
+		}
+		return nil
+	})
+}
+
+func (w *world) ends(t *testing.T, job string) (state string) {
+	t.Helper()
+	eventually(t, func() error {
+		if state = w.state(t, job, "10s"); state == "queued" || state == "running" {
+			return fmt.Errorf("job %s is %s", job, state)
+		}
+		return nil
+	})
+	return state
+}
+
+// TestFullDisk takes the last byte away, twice, and kills the server once.
+func TestFullDisk(t *testing.T) {
+	s := live.New(t, "")
+	s.Env = []string{"FALAJ_LIMITS_FREE=0"} // no reserve: everything meets the full disk itself
+	d := newDisk(t, s, 96)
+	if err := d.start(t); err != nil {
+		t.Fatal(err)
+	}
+	w := prepare(t, d)
+	w.accepted(t)
+	short, long := w.job(t, "/bin/sleep", "2"), w.job(t, "/bin/sleep", "3600")
+	w.runs(t, short)
+	w.runs(t, long)
+
+	d.fill(t, 0)
+	w.refused(t, "pace")
+	w.kept(t) // reading goes on
+	// Who may not is refused for that, and it is on record: there is a reserve.
+	var e *client.Error
+	err := w.d.s.ClientWith(t, w.tokens[0]).Do(t.Context(), http.MethodPost, base+"/jobs/"+long+"/cancel", map[string]any{}, nil)
+	if !errors.As(err, &e) || e.Status != http.StatusForbidden {
+		t.Errorf("a viewer cancels a job: %v", err)
+	}
+	d.free(t)
+	w.accepted(t)
+	w.kept(t)
+	if state := w.ends(t, short); state != "succeeded" {
+		t.Errorf("the job that ended on a full disk %s", state)
+	}
+
+	d.fill(t, 0)
+	w.refused(t, "pace")
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.start(t); err == nil {
+		t.Error("it starts on a full disk")
+	} else if !strings.Contains(err.Error(), "no space left on device") || !strings.Contains(err.Error(), "Free space on the disk") {
+		t.Errorf("started on a full disk it does not say what to do: %v", err)
+	}
+	d.free(t)
+	if err := d.start(t); err != nil {
+		t.Fatal(err)
+	}
+	w.connect(t)
+	w.kept(t)
+	w.accepted(t)
+	w.kept(t)
+	if err := w.c.Do(t.Context(), http.MethodPost, base+"/jobs/"+long+"/cancel", map[string]any{}, nil); err != nil {
+		t.Error(err)
+	}
+	if state := w.ends(t, long); state != "cancelled" {
+		t.Errorf("a job that ran all the time is %s", state)
+	}
+	err = w.c.List(t.Context(), "/api/v1/audit", url.Values{"action": {"job.cancel"}, "outcome": {"refused"}}, func(client.Object) error { return errFound })
+	if !errors.Is(err, errFound) {
+		t.Errorf("what was refused on the full disk is not in the audit log: %v", err)
+	}
+	w.verify(t)
+}
+
+var errFound = errors.New("found")
+
+// TestReserve keeps limits.free for what was begun and for making room.
+func TestReserve(t *testing.T) {
+	s := live.New(t, "")
+	s.Env = []string{"FALAJ_LIMITS_FREE=24MiB"}
+	d := newDisk(t, s, 128)
+	if err := d.start(t); err != nil {
+		t.Fatal(err)
+	}
+	w := prepare(t, d)
+	w.accepted(t)
+	short, long := w.job(t, "/bin/sleep", "1"), w.job(t, "/bin/sleep", "3600")
+	w.runs(t, long)
+	d.fill(t, 16<<20)
+	w.refused(t, "lower limits.free")
+	if state := w.ends(t, short); state != "succeeded" {
+		t.Errorf("a job that was running %s", state)
+	}
+	if err := w.c.Do(t.Context(), http.MethodPost, base+"/jobs/"+long+"/cancel", map[string]any{}, nil); err != nil {
+		t.Errorf("cancelling: %v", err)
+	}
+	if state := w.ends(t, long); state != "cancelled" {
+		t.Errorf("a job that was cancelled %s", state)
+	}
+	d.free(t)
+	w.accepted(t)
+	w.kept(t)
+	w.verify(t)
+}
