@@ -12,6 +12,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // featureData answers feature's questions about data from datasets.
@@ -105,6 +107,17 @@ func (f featureData) Create(ctx context.Context, d feature.Derived) (feature.Dat
 
 // maxModel bounds a model file that is held in memory, in bytes.
 const maxModel = 4 << 30
+
+// modelUsers names the deployment that runs a version of a model; number 0 is any.
+func modelUsers(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error) {
+	all, err := servingsql.Store{}.Of(ctx, tx, string(p), model)
+	for _, d := range all {
+		if number == 0 || d.Version == int64(number) {
+			return "deployment " + d.Name, nil
+		}
+	}
+	return "", err
+}
 
 // servingModels hands verified model files to serving. Deployments are loaded
 // by a loop of ours, too, which has no token.

@@ -192,6 +192,7 @@ func (a *App) openTracking(context.Context) error {
 	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
+		Users: modelUsers,
 	})
 	return nil
 }

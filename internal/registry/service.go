@@ -69,6 +69,11 @@ type Config struct {
 	Objects Objects
 	Sealer  Sealer
 
+	// Users names what runs a version, such as "deployment delay", in the
+	// transaction that would take it away; number 0 asks for any version. Empty or
+	// nil: nothing does. What has a user is neither deleted nor renamed.
+	Users func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
+
 	MaxSize int64            // bytes of one version's files; 0 is 64 GiB
 	Now     func() time.Time // nil is time.Now
 }
@@ -85,6 +90,7 @@ type Service struct {
 	runs    Runs
 	objects Objects
 	sealer  Sealer
+	users   func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
 	maxSize int64
 	now     func() time.Time
 }
@@ -93,7 +99,7 @@ type Service struct {
 func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
-		objects: cfg.Objects, sealer: cfg.Sealer, maxSize: cfg.MaxSize, now: cfg.Now,
+		objects: cfg.Objects, sealer: cfg.Sealer, users: cfg.Users, maxSize: cfg.MaxSize, now: cfg.Now,
 	}
 	if s.maxSize == 0 {
 		s.maxSize = 64 << 30
@@ -257,6 +263,9 @@ func (s *Service) RenameModel(ctx context.Context, p project.Name, name, to stri
 			if err := s.nameFree(ctx, tx, p, to); err != nil {
 				return err
 			}
+			if err := s.unused(ctx, tx, p, name, 0); err != nil {
+				return err
+			}
 		}
 		m.Name = to
 		return nil
@@ -275,7 +284,8 @@ func (s *Service) DescribeModel(ctx context.Context, p project.Name, name, descr
 }
 
 // DeleteModel removes a model and deletes its versions. The records of the
-// versions and what they came from stay.
+// versions and what they came from stay. Error: fault.Conflict while something
+// runs one of them.
 func (s *Service) DeleteModel(ctx context.Context, p project.Name, name string) error {
 	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
 		return err
@@ -590,7 +600,8 @@ func (s *Service) Transition(ctx context.Context, p project.Name, name string, n
 	})
 }
 
-// DeleteVersion deletes a version's files and aliases; its record stays.
+// DeleteVersion deletes a version's files and aliases; its record stays. Error:
+// fault.Conflict while something runs it.
 func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string, number int) error {
 	v, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "delete"}, func(ctx context.Context, tx *store.Tx, v *Version) error {
 		if v.State == Pending {
@@ -609,7 +620,26 @@ func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string
 	return nil
 }
 
+// unused refuses to take away what runs. Error: fault.Conflict.
+func (s *Service) unused(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) error {
+	if s.users == nil {
+		return nil
+	}
+	user, err := s.users(ctx, tx, p, model, number)
+	if err != nil || user == "" {
+		return err
+	}
+	what := model
+	if number > 0 {
+		what += "@" + itoa(number)
+	}
+	return fault.New(fault.Conflict, "model %s is in use by %s", what, user).WithHint("Delete %s first, or let it use another.", user)
+}
+
 func (s *Service) deleteVersion(ctx context.Context, tx *store.Tx, v Version) error {
+	if err := s.unused(ctx, tx, v.Project, v.Model, v.Number); err != nil {
+		return err
+	}
 	for _, alias := range v.Aliases {
 		if err := s.store.DeleteAlias(ctx, tx, v.ModelID, alias); err != nil {
 			return err

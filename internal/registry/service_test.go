@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
@@ -502,6 +503,38 @@ func TestNames(t *testing.T) {
 	}
 	wantKind(t, errOf(w.CreateModel(ctx, proj, "delay", "", nil)), fault.Conflict, "Registered Model (name=delay) already exists")
 	wantKind(t, errOf(w.CreateModel(ctx, proj, "p", "", []tracking.Pair{{Key: "mlflow.prompt.is_prompt", Value: "true"}})), fault.Unsupported, "prompts")
+}
+
+// TestInUse: what something runs is neither deleted nor renamed, and the files
+// stay; without a user it is.
+func TestInUse(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	user := "deployment late"
+	w.cfg.Users = func(_ context.Context, _ *store.Tx, p project.Name, model string, number int) (string, error) {
+		if p != proj || model != "delay" {
+			t.Errorf("asked for %s in %s", model, p)
+		}
+		if number == 2 {
+			return "", nil
+		}
+		return user, nil
+	}
+	w.Service = registry.New(w.cfg)
+	w.registered(t)
+	w.registered(t)
+	wantKind(t, w.DeleteVersion(ctx, proj, "delay", 1), fault.Conflict, "model delay@1 is in use by deployment late")
+	wantKind(t, w.DeleteModel(ctx, proj, "delay"), fault.Conflict, "in use by deployment late")
+	wantKind(t, errOf(w.RenameModel(ctx, proj, "delay", "other")), fault.Conflict, "model delay is in use")
+	if _, err := w.Verify(ctx, proj, "delay", "1"); err != nil {
+		t.Error(err)
+	}
+	if err := w.DeleteVersion(ctx, proj, "delay", 2); err != nil {
+		t.Error(err)
+	}
+	user = ""
+	if err := w.DeleteVersion(ctx, proj, "delay", 1); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAliasesStagesTagsSearch(t *testing.T) {

@@ -96,6 +96,11 @@ func (Store) All(ctx context.Context, tx *store.Tx) ([]serving.Deployment, error
 	return scan(ctx, tx, "ORDER BY project, name")
 }
 
+// Of lists the deployments of a model, by name.
+func (Store) Of(ctx context.Context, tx *store.Tx, project, model string) ([]serving.Deployment, error) {
+	return scan(ctx, tx, "WHERE project = ? AND model = ? ORDER BY name", project, model)
+}
+
 func scan(ctx context.Context, tx *store.Tx, where string, args ...any) ([]serving.Deployment, error) {
 	var rows []row
 	if err := tx.NewRaw("SELECT "+columns+" FROM serving_deployment "+where, args...).Scan(ctx, &rows); err != nil {
