@@ -25,6 +25,7 @@ import (
 
 // place is an installation as far as audit needs one.
 type place struct {
+	now     func() time.Time // of the sequencer; nil: the wall clock
 	dir     string
 	db      *store.DB
 	ring    *keys.Service
@@ -83,7 +84,7 @@ func (p *place) journalDir() string { return filepath.Join(p.dir, "journal") }
 
 func (p *place) openLog(ctx context.Context) (*audit.Sequencer, error) {
 	return audit.Open(ctx, audit.Config{
-		DB: p.db, Store: auditsql.Store{}, Sealer: p.ring, JournalDir: p.journalDir(), Witness: p.witness, Interval: time.Millisecond,
+		DB: p.db, Store: auditsql.Store{}, Sealer: p.ring, JournalDir: p.journalDir(), Witness: p.witness, Interval: time.Millisecond, Now: p.now,
 	})
 }
 

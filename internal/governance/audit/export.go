@@ -122,7 +122,12 @@ func (s *Service) export(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	out := &exporter{w: bufio.NewWriterSize(w, 64<<10), hash: sha256.New()}
-	created := formatTime(time.Now())
+	// The export has just made this checkpoint; whatever the clock does, those that
+	// follow have later times.
+	created := formatTime(last.Time)
+	if last.Size == 0 {
+		created = formatTime(time.Now())
+	}
 	out.line(headerLine{
 		Version: exportVersion, Origin: s.cfg.Log.origin, Key: s.cfg.Log.public, Size: last.Size, Created: created,
 	})

@@ -54,6 +54,8 @@ type Config struct {
 	Witness    Witness       // the second place for checkpoints; nil: none, which Status says
 	Interval   time.Duration // between rounds of the loop; default 500 ms, at most 1 s
 	Logger     *slog.Logger  // nil: silent
+
+	Now func() time.Time // for tests; default time.Now
 }
 
 // Sequencer folds audit rows and journal entries into the Merkle log. Several
@@ -69,6 +71,7 @@ type Sequencer struct {
 	round   sync.Mutex // one round at a time in this process
 	checked bool       // under round: the second place agrees
 	kept    int64      // under round: size of the newest checkpoint in the second place
+	given   time.Time  // under round: of the newest checkpoint that a person gave up
 
 	mu     sync.Mutex
 	status Status
@@ -103,6 +106,9 @@ func Open(ctx context.Context, cfg Config) (*Sequencer, error) {
 		cfg.Interval = 500 * time.Millisecond
 	}
 	cfg.Interval = min(cfg.Interval, time.Second)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -287,6 +293,7 @@ func (s *Sequencer) Accept(ctx context.Context, reason string) error {
 	}); aerr != nil {
 		return fault.Wrap(aerr, "record the acceptance")
 	}
+	s.given = last.Time
 	if _, err := s.drain(ctx, &tlog.Tree{N: last.Size, Hash: last.Root}); err != nil {
 		return err
 	}
@@ -607,7 +614,7 @@ func (s *Sequencer) fold(ctx context.Context, in *intake, supersedes *tlog.Tree)
 			return err
 		}
 	}
-	now := time.Now()
+	now := s.cfg.Now()
 	var size int64
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		if err := s.moveCursors(ctx, tx, in); err != nil {
@@ -706,8 +713,16 @@ func (s *Sequencer) extend(ctx context.Context, tx *store.Tx, leaves []Leaf, now
 	if err != nil {
 		return 0, err
 	}
-	if err := s.proveSigned(ctx, tx, size); err != nil {
+	last, err := s.proveSigned(ctx, tx, size)
+	if err != nil {
 		return 0, err
+	}
+	// The times of checkpoints rise also while the clock goes back: they tell which
+	// of two is newer.
+	for _, before := range []time.Time{last.Time, s.given} {
+		if now = now.Truncate(time.Microsecond); !now.After(before) {
+			now = before.Add(time.Microsecond)
+		}
 	}
 	first := tlog.StoredHashCount(size)
 	fresh := make([]tlog.Hash, 0, 2*len(leaves))
@@ -745,34 +760,34 @@ func (s *Sequencer) extend(ctx context.Context, tx *store.Tx, leaves []Leaf, now
 }
 
 // proveSigned makes sure that the log is still the one whose checkpoint was
-// signed last, before a longer one is signed.
-func (s *Sequencer) proveSigned(ctx context.Context, tx *store.Tx, size int64) error {
+// signed last, before a longer one is signed, and gives that checkpoint.
+func (s *Sequencer) proveSigned(ctx context.Context, tx *store.Tx, size int64) (c Checkpoint, err error) {
 	last, err := s.cfg.Store.LastCheckpoint(ctx, tx)
 	if fault.Is(err, fault.NotFound) && size == 0 {
-		return nil
+		return c, nil
 	}
 	if err != nil {
-		return fault.Wrap(err, "read the last checkpoint")
+		return c, fault.Wrap(err, "read the last checkpoint")
 	}
 	changed := func(what string) error {
 		return fault.New(fault.Conflict, "the audit log was changed in the database: %s", what).
 			WithHint("Find out who wrote to the database, keep a copy as evidence, and restore it from its backup.")
 	}
-	c, err := openCheckpoint(last.Note, s.verifier)
+	c, err = openCheckpoint(last.Note, s.verifier)
 	if err != nil || c.Origin != s.origin {
-		return changed("its last checkpoint does not verify")
+		return c, changed("its last checkpoint does not verify")
 	}
 	if c.Size != size {
-		return changed(fmt.Sprintf("it has %d entries, and its last checkpoint signed %d", size, c.Size))
+		return c, changed(fmt.Sprintf("it has %d entries, and its last checkpoint signed %d", size, c.Size))
 	}
 	root, err := tlog.TreeHash(size, s.reader(ctx, tx, nil))
 	if err != nil {
-		return err
+		return c, err
 	}
 	if root != c.Root {
-		return changed("its root is not the one that was signed")
+		return c, changed("its root is not the one that was signed")
 	}
-	return nil
+	return c, nil
 }
 
 // reader reads stored hashes from what is being added, then from the database.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -119,6 +120,48 @@ func TestRollbackIsReportedAndAccepted(t *testing.T) {
 	// still contradicts it where it was not given up.
 	if _, err := audit.Verify(bytes.NewReader(lost), audit.VerifyOptions{PublicKey: public}); err != nil {
 		t.Error(err)
+	}
+}
+
+// While the clock goes back, the log goes on and proves what it proved: an
+// export from before is no forgery, one of a rolled-back log is found, and a
+// person can give the lost branch up.
+func TestClockGoingBack(t *testing.T) {
+	p := newPlace(t)
+	late := time.Duration(0)
+	p.now = func() time.Time { return time.Now().Add(late) }
+	log := p.log(t)
+	p.change(t, audit.Entry{Action: "one"})
+	early := export(t, p.service(log))
+	old := p.backup(t)
+	log = p.log(t)
+
+	late = -2 * time.Hour
+	for range 3 {
+		p.change(t, audit.Entry{Action: "two"})
+		runOnce(t, log)
+	}
+	notes := witnessed(t, p, log)
+	opts := audit.VerifyOptions{PublicKey: log.PublicKey(), Checkpoints: notes}
+	report, err := audit.Verify(bytes.NewReader(early), opts)
+	if err != nil || report.Newer != 3 {
+		t.Errorf("an export from before the clock went back: %+v, %v", report, err)
+	}
+	report, err = audit.Verify(bytes.NewReader(export(t, p.service(log))), opts)
+	if err != nil || report.Witnessed != len(notes) || report.Last.Before(report.First) {
+		t.Errorf("an export from after: %+v, %v", report, err)
+	}
+
+	p.restore(t, old)
+	late = -4 * time.Hour
+	log = p.log(t)
+	if err := log.Accept(t.Context(), "the disk was lost"); err != nil {
+		t.Fatal(err)
+	}
+	notes = witnessed(t, p, log)
+	report, err = audit.Verify(bytes.NewReader(export(t, p.service(log))), audit.VerifyOptions{PublicKey: log.PublicKey(), Checkpoints: notes})
+	if err != nil || report.Superseded == 0 {
+		t.Errorf("an export from after a rollback that was accepted: %+v, %v", report, err)
 	}
 }
 
