@@ -228,8 +228,9 @@ func (b *untilRead) Read(p []byte) (int, error) {
 // bearer is the token of "Authorization: Bearer …", or the password of Basic
 // credentials, which is where MLflow's and other clients can put one.
 func bearer(r *http.Request) string {
-	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-		return token
+	const scheme = "Bearer "
+	if h := r.Header.Get("Authorization"); len(h) >= len(scheme) && strings.EqualFold(h[:len(scheme)], scheme) {
+		return h[len(scheme):]
 	}
 	_, password, _ := r.BasicAuth()
 	return password
