@@ -89,7 +89,7 @@ func TestManifestsDocument(t *testing.T) {
 // "list[].d".
 func fieldPaths(spec reflect.Type, prefix string) []string {
 	var out []string
-	for f := range structFields(spec) {
+	for f := range spec.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous && name == "" {
 			out = append(out, fieldPaths(f.Type, prefix)...)
@@ -99,28 +99,18 @@ func fieldPaths(spec reflect.Type, prefix string) []string {
 			continue
 		}
 		out = append(out, prefix+name)
-		of, below := f.Type, prefix+name
+		of, lists := f.Type, 0
 		for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
 			if of.Kind() == reflect.Slice {
-				below += "[]"
+				lists++
 			}
 			of = of.Elem()
 		}
 		if of.Kind() == reflect.Struct && !writtenAsOne(of) {
-			out = append(out, fieldPaths(of, below+".")...)
+			out = append(out, fieldPaths(of, prefix+name+strings.Repeat("[]", lists)+".")...)
 		}
 	}
 	return out
-}
-
-func structFields(of reflect.Type) func(yield func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for i := range of.NumField() {
-			if !yield(of.Field(i)) {
-				return
-			}
-		}
-	}
 }
 
 // writtenAsOne reports a struct that is one value of text.
