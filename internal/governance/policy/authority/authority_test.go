@@ -168,6 +168,7 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 		{"installation", viewer, "zone.apply", policy.Object{Kind: "zone", Name: "DE"}, fault.PermissionDenied, "user alice (" + viewer.ID + ") may not zone.apply on zone DE: it takes the role admin in the installation", "An admin of the installation can grant a role."},
 		{"hidden", stranger, "dataset.import", weather, fault.NotFound, "project flights does not exist", ""},
 		{"absent", viewer, "dataset.import", policy.Object{Project: "absent", Kind: "dataset"}, fault.NotFound, "project absent does not exist", ""},
+		{"absent, to an admin", w.Admin, "feature.apply", policy.Object{Project: "absent"}, fault.NotFound, "project absent does not exist", ""},
 		{"empty project", viewer, "dataset.read", policy.Object{Kind: "dataset", Name: "weather@1"}, fault.PermissionDenied, "user alice (" + viewer.ID + ") may not dataset.read on dataset weather@1: it takes the role viewer or engineer or deployer or admin or auditor in the installation", "An admin of the installation can grant a role."},
 		{"nobody", identity.Principal{}, "dataset.read", weather, fault.Unauthenticated, "nobody is signed in", ""},
 		{"unknown action", viewer, "dataset.fly", weather, fault.Internal, "action dataset.fly is not in policy/actions.go", ""},

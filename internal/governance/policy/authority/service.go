@@ -115,8 +115,16 @@ func New(cfg Config) (*Service, error) {
 // written, and others when roles could not be read, which all are refusals.
 func (s *Service) Allow(ctx context.Context, action policy.Action, object policy.Object) error {
 	v, err := s.judge(ctx, action, object)
-	if err != nil || v.allowed {
+	if err != nil {
 		return err
+	}
+	if v.allowed {
+		if v.afar {
+			return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+				return s.cfg.Roster.Exists(ctx, tx, project.Name(object.Project))
+			})
+		}
+		return nil
 	}
 	p := identity.From(ctx)
 	detail := map[string]any{}
@@ -148,6 +156,7 @@ type verdict struct {
 	allowed bool
 	because string // why not, in words
 	known   bool   // the caller may know that the project exists
+	afar    bool   // by a role in the installation only: the project need not exist
 	def     policy.Definition
 }
 
@@ -172,6 +181,8 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 	if p.Project != "" && p.Project != project.Name(object.Project) && object.Project != "" {
 		v.known = false // a bound token knows its project only
 	}
+
+	v.afar = object.Project != "" && !def.Installation && named.role && !named.local
 
 	rules := slice{builtin: s.builtin[action]}
 	if object.Project != "" && p.Kind != identity.System && def.Customisable() {
@@ -214,6 +225,7 @@ func (s *Service) grantsOf(ctx context.Context, p identity.Principal) ([]project
 // facts are what a principal's grants say about an object.
 type facts struct {
 	role   bool // a role in the project or the installation, or on an object of the project
+	local  bool // a role in the project, or on an object of it
 	member bool // a role anywhere
 	named  bool // a grant that has the action names the object
 	roles  int  // bit set of project.Roles that count for the object
@@ -225,6 +237,7 @@ func weigh(grants []project.Grant, def policy.Definition, object policy.Object) 
 		f.member = true
 		here := g.Project == "" || g.Project == project.Name(object.Project)
 		f.role = f.role || here
+		f.local = f.local || here && g.Project != ""
 		if !here || def.Installation && g.Project != "" {
 			continue
 		}
