@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -220,7 +221,8 @@ func difference(got, want claims) string {
 	g, w := reflect.ValueOf(got), reflect.ValueOf(want)
 	for i := range g.NumField() {
 		if !reflect.DeepEqual(g.Field(i).Interface(), w.Field(i).Interface()) {
-			return g.Type().Field(i).Tag.Get("json")
+			name, _, _ := strings.Cut(g.Type().Field(i).Tag.Get("json"), ",")
+			return name
 		}
 	}
 	return "nothing"

@@ -38,10 +38,16 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	s.mu.RLock()
+	s.mu.Lock()
+	for _, d := range wanted { // who asks meanwhile hears that it is loading
+		if k := (key{d.Project, d.Name}); s.loaded[k] == nil {
+			s.loaded[k] = &loaded{deployment: d}
+		}
+	}
+	s.read = true
 	held := make(map[key]*loaded, len(s.loaded))
 	maps.Copy(held, s.loaded)
-	s.mu.RUnlock()
+	s.mu.Unlock()
 
 	var failures []error
 	for _, d := range wanted {

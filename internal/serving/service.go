@@ -37,12 +37,14 @@ type Service struct {
 
 	mu     sync.RWMutex
 	loaded map[key]*loaded
+	read   bool // the deployments were read from the database once
 	wake   chan struct{}
 }
 
 type key struct{ project, name string }
 
-// loaded is what this process holds of a deployment. session is nil unless ready.
+// loaded is what this process holds of a deployment. session is nil unless
+// ready; tries is 0 before the first.
 type loaded struct {
 	deployment Deployment
 	session    runtime.Session
@@ -181,7 +183,7 @@ func (s *Service) withState(d Deployment) Deployment {
 	defer s.mu.RUnlock()
 	l := s.loaded[key{d.Project, d.Name}]
 	switch {
-	case l == nil:
+	case l == nil, l.session == nil && l.tries == 0:
 		d.State = Loading
 	case l.session != nil:
 		d.State = Ready
@@ -256,6 +258,9 @@ func (s *Service) acquire(project, name, version string) (*loaded, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	l := s.loaded[key{project, name}]
+	if (l == nil && !s.read) || (l != nil && l.session == nil && l.tries == 0) {
+		return nil, fault.New(fault.Unavailable, "model %q is not ready: the server has started and is loading its models", name).WithHint("Try again in a moment.")
+	}
 	if l == nil || (version != "" && version != versionText(l.deployment.Version)) {
 		what := name
 		if version != "" {

@@ -119,6 +119,9 @@ func TestLifeOfADeployment(t *testing.T) {
 	if d, err := again.One(ctx, "nyc", "delay"); err != nil || d.State != serving.Loading {
 		t.Errorf("%+v %v", d, err)
 	}
+	if _, _, err := again.Infer(ctx, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.Unavailable) || fault.HintOf(err) == "" {
+		t.Errorf("asked before the models are loaded: %v", err)
+	}
 	if err := again.RunOnce(ctx); err != nil || !again.AllReady() {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -142,6 +143,11 @@ func TestHostileJob(t *testing.T) {
 			tries++
 		case "TOKEN":
 			token = rest
+		case "WROTE": // where it has a /tmp of its own; is it here, too?
+			tries++
+			if b, err := os.ReadFile(rest); !errors.Is(err, fs.ErrNotExist) && !strings.HasPrefix(string(b), "SQLite format 3\x00") {
+				t.Errorf("it wrote %s: %v", rest, err)
+			}
 		case "===":
 		default:
 			t.Error(line)

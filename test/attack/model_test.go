@@ -117,7 +117,7 @@ func TestTamperedModel(t *testing.T) {
 		{"no signature", set("registry_version", "signature", "NULL"), "the signature is missing"},
 		{"another version's signature", set("registry_version", "signature", "(SELECT signature FROM registry_version WHERE number = 2)"), "not what was signed: version"},
 		{"zones", set("registry_version", "residency", `'["DE","home"]'`), "residency"},
-		{"classification", set("registry_version", "classification", "'public'"), "classification"},
+		{"classification", set("registry_version", "classification", "'public'"), "not what was signed: classification"},
 		{"digest of a file", set("registry_file", "digest", "(SELECT f.digest FROM registry_file f WHERE f.number = 2 AND f.path = registry_file.path)"), "was signed"},
 		{"object of a file", set("registry_file", "object", "(SELECT f.object FROM registry_file f WHERE f.number = 2 AND f.path = registry_file.path)"), "is not what was signed"},
 	} {
@@ -143,6 +143,7 @@ func TestTamperedModel(t *testing.T) {
 			if err := infer(t, w.c, "live"); !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || !strings.Contains(refused.Detail, a.says) {
 				t.Errorf("asked for an answer: %v", err)
 			}
+			w.loaded(t, "second")
 			if err := infer(t, w.c, "second"); err != nil {
 				t.Errorf("a model that nobody changed: %v", err)
 			}

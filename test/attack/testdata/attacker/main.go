@@ -1,6 +1,7 @@
 // Attacker is the program of a hostile training job. It tries what a job must
 // not be able to do and prints a line for each attempt: "PASS name: why it did
-// not work" or "FAIL name: what it got". It is linked statically, so that it
+// not work" or "FAIL name: what it got". What it could write below the server's
+// directory it calls "WROTE path": that may be its own /tmp. It is linked statically, so that it
 // needs nothing of the machine.
 //
 // Its targets are in the environment: paths, process numbers and addresses of
@@ -105,13 +106,21 @@ func write(path string) (string, error) {
 	return "wrote " + path, errors.Join(err, f.Close())
 }
 
+// tryWrite is try for a path below the server's directory.
+func tryWrite(name, path string) {
+	if _, err := write(path); err != nil {
+		fmt.Printf("PASS %s: %s\n", name, err)
+		return
+	}
+	fmt.Println("WROTE", path)
+}
+
 func files() {
 	data, output := env("A_DATA"), env("FALAJ_OUTPUT_DIR")
 	key, db := filepath.Join(data, "master.key"), filepath.Join(data, "falaj.db")
 	try("read the server's key", func() (string, error) { return read(key) })
 	try("read the server's database", func() (string, error) { return read(db) })
 	try("read the server's write-ahead log", func() (string, error) { return read(db + "-wal") })
-	try("write the server's database", func() (string, error) { return write(db) })
 	try("read the key by a relative path", func() (string, error) {
 		dir, err := os.Getwd()
 		if err != nil {
@@ -151,13 +160,14 @@ func files() {
 		return list(filepath.Join(data, "training", "checkpoints"), env("FALAJ_JOB"))
 	})
 	try("look around in the workloads", func() (string, error) { return list(filepath.Join(data, "workloads")) })
+	tryWrite("write the server's database", db)
 	try("read another job's file", func() (string, error) { return read(env("A_OTHER_FILE")) })
-	try("write into another job's directory", func() (string, error) {
-		return write(filepath.Join(filepath.Dir(env("A_OTHER_FILE")), "mine"))
-	})
+	tryWrite("write into another job's directory", filepath.Join(filepath.Dir(env("A_OTHER_FILE")), "mine"))
 	try("read another job's token", func() (string, error) { return read(env("A_OTHER_SPEC")) })
+	for _, dir := range []string{data, filepath.Join(data, "training"), filepath.Dir(filepath.Dir(output)), filepath.Dir(output)} {
+		tryWrite("make a file in "+dir, filepath.Join(dir, "mine"))
+	}
 	for _, dir := range []string{
-		data, filepath.Join(data, "training"), filepath.Dir(filepath.Dir(output)), filepath.Dir(output),
 		"/", "/usr", "/usr/bin", "/etc", "/dev", "/run", "/proc/sys/kernel", "/root", "/var", "/var/tmp",
 	} {
 		try("make a file in "+dir, func() (string, error) { return write(filepath.Join(dir, "mine")) })
