@@ -9,7 +9,7 @@ import (
 
 // growthless are the last words of POST requests that keep nothing new, or make
 // room: they are answered also when the disk is nearly full.
-var growthless = []string{"cancel", "delete", "delete-tag", "get-latest-versions", "infer", "query", "search", "verify"}
+var growthless = []string{"cancel", "delete", "delete-tag", "destroy", "get-latest-versions", "infer", "query", "search", "verify"}
 
 // grows reports whether a request may make Falaj keep more than it has.
 func grows(r *http.Request) bool {
