@@ -10,9 +10,16 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -52,6 +59,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"falaj": falaj, "corruptcsv": corruptCSV, "linkarchive": linkArchive, "http": request, "listen": listen, "up": up,
 			"token": token, "revoke": revoke, "unset": unset, "expired": expired, "id": ident,
+			"certificate": certificate, "oldtls": oldTLS,
 		},
 	})
 }
@@ -179,6 +187,35 @@ func made(ts *testscript.TestScript, file string) (t struct {
 // id FILE VAR puts the id of the object in it into VAR.
 func ident(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[1], made(ts, args[0]).ID)
+}
+
+// certificate CERT KEY writes a certificate for 127.0.0.1 that vouches for itself.
+func certificate(ts *testscript.TestScript, _ bool, args []string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ts.Check(err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	cert, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	ts.Check(err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+}
+
+// oldTLS CERT demands that the server refuses TLS 1.2 and takes 1.3.
+func oldTLS(ts *testscript.TestScript, _ bool, args []string) {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(ts.ReadFile(args[0])))
+	addr := strings.TrimPrefix(ts.Getenv("FALAJ_URL"), "https://")
+	for _, max := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		conn, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, MaxVersion: max}) //nolint:gosec // the point
+		if (err == nil) != (max == tls.VersionTLS13) {
+			ts.Fatalf("%s: %v", tls.VersionName(max), err)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
 }
 
 // unset VAR is as if VAR were never set: an empty FALAJ_ variable is a setting.
