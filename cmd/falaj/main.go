@@ -21,7 +21,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	w := cli.World{Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version}
-	w.Up = func(ctx context.Context, file string, flags map[string]any, keep func(server, token string) error) error {
+	w.Up = func(ctx context.Context, file string, flags map[string]any, keep func(server, token, ca string) error) error {
 		cfg, err := app.LoadConfig(file, w.Env, flags)
 		if err != nil {
 			return err

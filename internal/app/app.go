@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +33,9 @@ type World struct {
 	Out     io.Writer // for people: the first-run token, the addresses
 	Log     io.Writer // structured log
 	Path    []string  // directories in which Python and uv are looked for
-	// Keep stores the first-run token for this user's command line; may be nil.
-	Keep func(server, token string) error
+	// Keep stores the first-run token for this user's command line, and the
+	// certificate to trust, if there is one; may be nil.
+	Keep func(server, token, ca string) error
 }
 
 // App is a server that was put together. Close what New opened with Stop.
@@ -154,9 +156,9 @@ func (a *App) serve(ctx context.Context) error {
 		return err
 	}
 	a.ready.Store(true)
-	url := "http://" + httpListener.Addr().String()
+	url := "http://" + reachable(httpListener.Addr())
 	if a.cfg.TLS.Cert != "" {
-		url = "https://" + httpListener.Addr().String()
+		url = "https://" + reachable(httpListener.Addr())
 	}
 	if err := a.welcome(ctx, url); err != nil {
 		_ = server.Close()
@@ -193,6 +195,15 @@ func (a *App) listen(name, addr string) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}}), nil
 }
 
+// reachable is the address as this machine's clients write it: what listens on
+// every address is asked at localhost.
+func reachable(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("localhost", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
+}
+
 // welcome prints the first-run token, once in the life of a data directory, and
 // where the server listens.
 func (a *App) welcome(ctx context.Context, url string) error {
@@ -203,7 +214,11 @@ func (a *App) welcome(ctx context.Context, url string) error {
 	if created {
 		fmt.Fprintf(a.world.Out, "Admin token (shown once): %s\n", secret)
 		if a.world.Keep != nil {
-			if err := a.world.Keep(url, secret); err != nil {
+			ca := a.cfg.TLS.Cert
+			if ca != "" {
+				ca, _ = filepath.Abs(ca) // else as it was written
+			}
+			if err := a.world.Keep(url, secret, ca); err != nil {
 				a.log.WarnContext(ctx, "the token was not stored for this user's command line", slog.String("error", err.Error()))
 			}
 		}

@@ -43,7 +43,7 @@ type World struct {
 
 	// Up runs the server until ctx ends; flags are configuration keys. It calls
 	// keep with the first-run token.
-	Up func(ctx context.Context, configFile string, flags map[string]any, keep func(server, token string) error) error
+	Up func(ctx context.Context, configFile string, flags map[string]any, keep func(server, token, ca string) error) error
 	// CheckConfig loads and validates the configuration and renders it.
 	CheckConfig func(configFile string, flags map[string]any) (string, error)
 	// Doctor checks this machine and renders the findings; false means unusable.

@@ -75,11 +75,10 @@ func (a *app) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.Up(cmd.Context(), file, values, func(server, token string) error {
+			return a.Up(cmd.Context(), file, values, func(server, token, ca string) error {
 				if a.env("HOME") == "" && a.env("XDG_CONFIG_HOME") == "" {
 					return nil // a service account without a home: nobody's command line
 				}
-				ca, _ := values["tls.cert"].(string)
 				return a.store(credentials{Server: server, Token: token, CA: ca})
 			})
 		},
