@@ -216,6 +216,13 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	}
 	spec = spec.complete(s.cfg.Isolation)
 	if err := s.permitted(spec); err != nil {
+		if fault.Is(err, fault.PermissionDenied) {
+			if jerr := s.cfg.Journal.Record(ctx, audit.Entry{
+				Project: string(p), Action: string(ActionSubmit), Object: "job " + name, Outcome: audit.Refused, Reason: err.Error(),
+			}); jerr != nil {
+				return Job{}, "", fault.Wrap(jerr, "recording a refusal")
+			}
+		}
 		return Job{}, "", err
 	}
 	if spec.Source != "" {

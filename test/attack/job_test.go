@@ -190,6 +190,14 @@ func TestHostileJob(t *testing.T) {
 		t.Errorf("the token of an ended attempt: %v", err)
 	}
 
+	// A job that asks for more of the network than the installation has is refused.
+	err = c.Do(t.Context(), http.MethodPost, base+"/jobs", map[string]any{"name": "wide", "spec": map[string]any{
+		"command": []string{"/bin/true"}, "network": []string{"192.0.2.1:443"},
+	}}, nil)
+	if !errors.As(err, &refused) || refused.Status != http.StatusForbidden || !strings.Contains(refused.Hint, open.Addr().String()) {
+		t.Errorf("a job that asks for another address: %v", err)
+	}
+
 	// What it tried is on record.
 	type act struct{ action, object string }
 	wanted := []act{
@@ -216,6 +224,7 @@ func TestHostileJob(t *testing.T) {
 		{"audit.export", "the installation"},
 		{"token.create", "service mine"},
 		{"job.submit", "project " + project},
+		{"job.submit", "job wide"},
 		{"job.read", "project secret"},
 		{"job.cancel", "project " + project},
 		{"deployment.apply", "project " + project},
