@@ -17,6 +17,7 @@ import tempfile
 import threading
 import unittest
 from typing import Any
+from unittest import mock
 
 import falaj
 
@@ -76,9 +77,15 @@ class Server:
             said = (home / "log").read_text()
             self.stop()
             raise AssertionError(f"the server did not start:\n{said}")
-        kept = json.loads((home / "config" / "falaj" / "credentials.json").read_text())
-        falaj.Client(url, kept["token"]).apply(json.dumps({"api_version": "falaj/v1", "kind": "Project", "name": PROJECT, "spec": {}}))
-        self.client = falaj.Client(url, kept["token"], PROJECT)
+        try:
+            token = json.loads((home / "config" / "falaj" / "credentials.json").read_text())["token"]
+            with mock.patch.dict(os.environ):
+                os.environ.pop("FALAJ_PROJECT", None)  # the tester's own
+                falaj.Client(url, token).apply(json.dumps({"api_version": "falaj/v1", "kind": "Project", "name": PROJECT, "spec": {}}))
+        except BaseException:
+            self.stop()
+            raise
+        self.client = falaj.Client(url, token, PROJECT)
 
     def stop(self) -> None:
         self._process.terminate()
