@@ -41,7 +41,7 @@ func (b *bench) commits(ctx context.Context) (err error) {
 	}
 	defer f.Close()
 	ctx = identity.With(ctx, identity.Loop("bench"))
-	each, many := 150, 20
+	each, many := 150, 100
 	if b.quick {
 		each, many = 10, 2
 	}
