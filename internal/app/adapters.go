@@ -123,6 +123,10 @@ func modelUsers(ctx context.Context, tx *store.Tx, p project.Name, model string,
 // by a loop of ours, too, which has no token.
 type servingModels struct{ registry *registry.Service }
 
+func (m servingModels) Still(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
+	return m.registry.Still(ctx, tx, project.Name(p), model, int(version))
+}
+
 func (m servingModels) OpenVerified(ctx context.Context, p, model, version string) (serving.Model, error) {
 	if identity.From(ctx).Kind == "" {
 		ctx = identity.With(ctx, identity.Loop("model loader"))

@@ -156,7 +156,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	sqlTime, _ := time.ParseDuration(a.cfg.Limits.SQLTime) // validated
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: &dataset.BlobFiles{Store: a.blobs, Driver: a.objects}, Keys: a.keys,
-		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
+		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
 			// Whoever may import need not be allowed to read the project.
 			pr, err := a.projects.One(identity.With(ctx, identity.Loop("dataset defaults")), p)

@@ -48,6 +48,11 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.C
 	var d Dataset
 	var change project.Change
 	do := func(ctx context.Context, tx *store.Tx) (err error) {
+		if s.cfg.Zones != nil {
+			if err := s.cfg.Zones.Known(ctx, tx, r.Spec.Residency); err != nil {
+				return err
+			}
+		}
 		d, change, err = s.plan(ctx, tx, r, def)
 		if err != nil || change == project.Unchanged || r.DryRun {
 			return err

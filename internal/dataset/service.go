@@ -86,6 +86,10 @@ type Config struct {
 	Guard      Guard
 	Journal    audit.Journal
 	Launcher   child.Launcher
+	// Zones knows which zones there are; nil takes every zone.
+	Zones interface {
+		Known(ctx context.Context, tx *store.Tx, l residency.Label) error
+	}
 	// Defaults looks a project's up; nil gives every project home and internal.
 	Defaults func(ctx context.Context, p project.Name) (Defaults, error)
 	Log      *slog.Logger // nil discards

@@ -723,6 +723,13 @@ func (s *Service) changeVersion(ctx context.Context, action policy.Action, p pro
 	return v, err
 }
 
+// Still refuses a version that is not there any more, in the transaction of who
+// is about to use it. The caller has authorised itself. Error: fault.NotFound.
+func (s *Service) Still(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) error {
+	_, err := s.liveVersion(ctx, tx, p, name, number)
+	return err
+}
+
 func (s *Service) liveVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) (Version, error) {
 	v, err := s.store.Version(ctx, tx, p, name, number)
 	if err == nil && v.State == Deleted {

@@ -105,6 +105,9 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		if changed = old.Spec != spec || old.Version != d.Version || old.Digest != d.Digest; !changed || dryRun {
 			return nil
 		}
+		if err := s.Models.Still(ctx, tx, project, d.Model, d.Version); err != nil {
+			return err
+		}
 		if err := s.Store.Put(ctx, tx, d); err != nil {
 			return err
 		}

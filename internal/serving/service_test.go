@@ -22,6 +22,7 @@ type world struct {
 	mu       sync.Mutex
 	models   map[string]serving.Model // by "name/version"
 	denied   map[policy.Action]bool
+	gone     int64 // a version that was deleted
 	recorded []audit.Entry
 	journal  error
 }
@@ -37,6 +38,15 @@ func (w *world) OpenVerified(_ context.Context, _, model, version string) (servi
 		return m, fault.New(fault.Conflict, "model.onnx was changed after it was signed")
 	}
 	return m, nil
+}
+
+func (w *world) Still(_ context.Context, _ *store.Tx, _, model string, version int64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone == version {
+		return fault.New(fault.NotFound, "model %s version %d was deleted", model, version)
+	}
+	return nil
 }
 
 func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error {
@@ -92,6 +102,11 @@ func TestLifeOfADeployment(t *testing.T) {
 	if d, changed, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, true); err != nil || !changed || d.Version != 2 {
 		t.Errorf("dry run: %+v %v %v", d, changed, err)
 	}
+	w.gone = 2 // while it was loaded
+	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, false); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a version deleted meanwhile: %v", err)
+	}
+	w.gone = 0
 	out, got, err := s.Infer(ctx, "nyc", "delay", "", ask, nil)
 	if err != nil || got.Version != 1 || len(out) != 2 {
 		t.Fatalf("%+v %+v %v", out, got, err)

@@ -26,6 +26,9 @@ type Authorizer interface {
 // bytes returned. Errors: fault.NotFound; fault.Conflict when a file was changed.
 type Models interface {
 	OpenVerified(ctx context.Context, project, model, version string) (Model, error)
+	// Still refuses a version that is no longer there, in the transaction that
+	// deploys it. Error: fault.NotFound.
+	Still(ctx context.Context, tx *store.Tx, project, model string, version int64) error
 }
 
 // Journal records answers of classified models.
