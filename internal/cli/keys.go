@@ -33,9 +33,10 @@ func (a *app) key() *cobra.Command {
 	var all bool
 	destroy := &cobra.Command{
 		Use: "destroy [OWNER]", Short: "Destroy a key for ever, and with it all that it sealed",
-		Long: "Erases what the key sealed, copies and backups included: nobody can read it again. OWNER is as\n" +
-			"`falaj key list` shows it; --all is every key of the project. Say what you mean twice: --confirm\n" +
-			"repeats the owner, or the project's name for all.",
+		Long: "Erases what the key sealed: this installation cannot read it again, nor can a copy of the encrypted\n" +
+			"objects be read. A backup of the database still has the key, sealed by the master key: who holds both\n" +
+			"can read on until the backup is destroyed too. OWNER is as `falaj key list` shows it; --all is every\n" +
+			"key of the project. Say what you mean twice: --confirm repeats the owner, or the project's name for all.",
 		Example: "  falaj key destroy dataset/weather --confirm dataset/weather -p nyc\n  falaj key destroy --all --confirm nyc -p nyc",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

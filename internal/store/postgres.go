@@ -250,6 +250,18 @@ func (p *postgresDB) reader() *bun.DB { return p.reads }
 func (p *postgresDB) others() bool    { return true }
 func (p *postgresDB) waiting() int    { return p.slots.queue.length() }
 
+// scrub writes the tables anew, without the old versions of their rows, unless a
+// transaction that began before still sees them. The server's own log keeps them
+// until it has gone round; archives and replicas are not ours.
+func (p *postgresDB) scrub(ctx context.Context, tables []string) error {
+	for _, t := range tables {
+		if _, err := p.writes.DB.ExecContext(ctx, `VACUUM FULL `+pgx.Identifier{t}.Sanitize()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (p *postgresDB) watermark(ctx context.Context) (Position, error) {
 	var oldest int64
 	err := p.reads.DB.QueryRowContext(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&oldest)

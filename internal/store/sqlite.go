@@ -32,6 +32,9 @@ const (
 	maxTurnWait  = 30 * time.Second
 )
 
+// busyTimeout is how long SQLite waits for another's lock, in milliseconds.
+const busyTimeout = "10000"
+
 // sqliteDB is SQLite in WAL mode with synchronous=FULL: one goroutine owns the
 // one connection that writes; readers have connections of their own.
 //
@@ -71,7 +74,7 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	}
 	file := "file:" + url.PathEscape(path)
 	params := url.Values{
-		"_busy_timeout": {"10000"}, "_foreign_keys": {"1"},
+		"_busy_timeout": {busyTimeout}, "_foreign_keys": {"1"},
 		"_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_txlock": {"immediate"},
 	}
 	writes := sql.OpenDB(&sqliteWriter{dsn: file + "?" + params.Encode()})
@@ -85,6 +88,9 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 		// A lease on SQLite is another process's only if that process is dead: the
 		// data directory has one server.
 		_, err = writes.ExecContext(ctx, `UPDATE store_lease SET expires = 0`)
+	}
+	if err == nil {
+		err = s.scrub(ctx, nil) // what a crash kept from being scrubbed
 	}
 	if err == nil {
 		err = syncDir(filepath.Dir(path))
@@ -374,6 +380,40 @@ func (s *sqliteDB) reader() *bun.DB { return s.reads }
 func (s *sqliteDB) others() bool    { return false }
 func (s *sqliteDB) waiting() int    { return s.queue.length() }
 
+// scrub writes the log back into the database and cuts it to nothing: the old
+// bytes are in pages of the log until then. Deleted bytes of the database itself
+// are zeros (secure_delete). It waits for the readers of old pages in short turns,
+// between which the writer has its own.
+func (s *sqliteDB) scrub(ctx context.Context, _ []string) error {
+	for {
+		busy, err := s.truncate(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !busy:
+			return nil
+		case ctx.Err() != nil:
+			return errors.New("a read is under way")
+		}
+	}
+}
+
+// truncate is one turn of scrub, in which SQLite waits for readers.
+func (s *sqliteDB) truncate(ctx context.Context) (busy bool, err error) {
+	conn, err := s.writes.DB.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, `PRAGMA busy_timeout = 200`); err != nil {
+		return false, err
+	}
+	var frames, done int
+	err = conn.QueryRowContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &frames, &done)
+	_, again := conn.ExecContext(ctx, `PRAGMA busy_timeout = `+busyTimeout)
+	return busy, errors.Join(err, again)
+}
+
 // watermark is the last number handed out: there is one writer, and it numbers
 // entries in the order in which it commits them.
 func (s *sqliteDB) watermark(ctx context.Context) (Position, error) {
@@ -400,8 +440,8 @@ func (w *sqliteWriter) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	conn := &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}
 	// Fewer, larger checkpoints than by default; the file shrinks again after a
-	// burst. 4096 pages are 16 MiB.
-	for _, pragma := range []string{`PRAGMA wal_autocheckpoint = 4096`, `PRAGMA journal_size_limit = 67108864`} {
+	// burst. 4096 pages are 16 MiB. What is deleted is overwritten with zeros.
+	for _, pragma := range []string{`PRAGMA wal_autocheckpoint = 4096`, `PRAGMA journal_size_limit = 67108864`, `PRAGMA secure_delete = 1`} {
 		if _, err := conn.SQLiteConn.ExecContext(ctx, pragma, nil); err != nil {
 			_ = c.Close()
 			return nil, err

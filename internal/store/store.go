@@ -45,6 +45,7 @@ import (
 	"io/fs"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -72,6 +73,7 @@ type Migrations struct {
 type DB struct {
 	engine  engine
 	changes *changes
+	refused atomic.Pointer[map[string]error] // streams that take no entries, and why; never changed, only replaced
 	close   sync.Once
 	closed  error
 }
@@ -98,6 +100,9 @@ type engine interface {
 	others() bool
 	// waiting counts the closures that wait for their turn to write.
 	waiting() int
+	// scrub makes sure that nothing that was deleted or overwritten in the tables
+	// by a transaction that has committed is left in the database's files.
+	scrub(ctx context.Context, tables []string) error
 
 	close() error
 }
@@ -116,6 +121,8 @@ type Tx struct {
 type hooks struct {
 	committed []func()
 	streams   []string
+	scrubs    bool
+	tables    []string // to scrub
 }
 
 type contextKey struct{}
@@ -167,6 +174,23 @@ func (db *DB) Update(ctx context.Context, lane string, fn func(ctx context.Conte
 	for _, f := range h.committed {
 		f()
 	}
+	if h.scrubs {
+		return db.scrub(ctx, h.tables)
+	}
+	return nil
+}
+
+// scrubTimeout bounds the wait for readers that still see what was deleted.
+const scrubTimeout = 5 * time.Second
+
+// scrub does what Tx.Scrub asked for, also when the caller is gone.
+func (db *DB) scrub(ctx context.Context, tables []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), scrubTimeout)
+	defer cancel()
+	if err := db.engine.scrub(ctx, tables); err != nil {
+		return fault.New(fault.Unavailable, "it is done, but the old bytes may still be in the database's files: %w", err).
+			WithHint("Do it again; long reads may have been under way. The next erasure, or a clean stop of the server, removes them too.")
+	}
 	return nil
 }
 
@@ -204,6 +228,16 @@ func (db *DB) Close() error {
 // OnCommit runs f after the transaction is durable, before Update returns.
 // f must not block; it is for waking loops.
 func (tx *Tx) OnCommit(f func()) { tx.hooks.committed = append(tx.hooks.committed, f) }
+
+// Scrub asks that nothing of what this transaction deleted or overwrote is left
+// in the database's files when Update returns; for keys and for erased persons.
+// Copies that others have (backups, replicas, archived logs) are theirs. On
+// PostgreSQL, which keeps old rows, the named tables are written anew. Error, of
+// Update: fault.Unavailable; the transaction is durable all the same, and may be
+// repeated.
+func (tx *Tx) Scrub(tables ...string) {
+	tx.hooks.scrubs, tx.hooks.tables = true, append(tx.hooks.tables, tables...)
+}
 
 // Savepoint runs fn so that its error or panic undoes only what fn did.
 func (tx *Tx) Savepoint(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"math"
 	"strconv"
 	"strings"
@@ -71,8 +72,29 @@ type Record struct {
 	Body     []byte // JSON, at most 4 MiB
 }
 
-// Append adds an entry to a stream. Error: fault.TooLarge.
+// Refuse makes every Append to a stream fail with why, in this process, until it
+// is called with nil. What was appended before is not touched.
+func (db *DB) Refuse(stream string, why error) {
+	for {
+		old := db.refused.Load()
+		fresh := map[string]error{}
+		if old != nil {
+			maps.Copy(fresh, *old)
+		}
+		if fresh[stream] = why; why == nil {
+			delete(fresh, stream)
+		}
+		if db.refused.CompareAndSwap(old, &fresh) {
+			return
+		}
+	}
+}
+
+// Append adds an entry to a stream. Errors: fault.TooLarge; that of Refuse.
 func (tx *Tx) Append(ctx context.Context, stream, project, kind string, body []byte) error {
+	if refused := tx.db.refused.Load(); refused != nil && (*refused)[stream] != nil {
+		return (*refused)[stream]
+	}
 	if len(body) > maxBody {
 		return fault.New(fault.TooLarge, "an entry %s of %d bytes is over the limit of %d", kind, len(body), maxBody)
 	}

@@ -51,8 +51,9 @@ type Service struct {
 	cfg    Config
 	master *subtle.AESGCM // seals the keys of projects
 
-	mu    sync.Mutex
-	cache map[Scope]cached
+	mu     sync.Mutex
+	cache  map[Scope]cached
+	forgot uint64 // how often something was forgotten
 }
 
 type cached struct {
@@ -124,9 +125,13 @@ func (s *Service) DataKey(ctx context.Context, project, owner, use string) ([]by
 }
 
 // Destroy makes a scope's key unusable for ever, and with it everything the key
-// sealed; for an empty owner, the keys of all owners in the project. Destroying
-// twice is not an error. Needs keys.destroy. Errors: fault.NotFound when there
-// was never such a key, fault.Invalid for the installation's own key.
+// sealed; for an empty owner, the keys of all owners in the project. When it
+// returns, the key is in no file of the database, not in SQLite's log either; a
+// backup of the database that lies with the master key still opens what it
+// sealed. Destroying twice is not an error. Needs keys.destroy. Errors:
+// fault.NotFound when there was never such a key, fault.Invalid for the
+// installation's own key, fault.Unavailable when the key is destroyed but its old
+// bytes could not be removed yet.
 func (s *Service) Destroy(ctx context.Context, project, owner string) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionDestroy, policy.Object{Project: project, Kind: "key", Name: owner}); err != nil {
 		return err
@@ -230,6 +235,7 @@ func (s *Service) keys(ctx context.Context, project, owner string) (*scopeKeys, 
 	now := time.Now()
 	s.mu.Lock()
 	c, ok := s.cache[at]
+	before := s.forgot
 	s.mu.Unlock()
 	if ok && now.Before(c.until) {
 		return c.keys, nil
@@ -242,13 +248,18 @@ func (s *Service) keys(ctx context.Context, project, owner string) (*scopeKeys, 
 	if err != nil {
 		return nil, fault.Wrap(err, "use the %s", describe(project, owner))
 	}
-	s.remember(at, k, now)
+	s.remember(at, k, now, before)
 	return k, nil
 }
 
-func (s *Service) remember(at Scope, k *scopeKeys, read time.Time) {
+// remember keeps a key that was read after the cache had forgotten something that
+// often. One that was read meanwhile may be destroyed, and is good for this once.
+func (s *Service) remember(at Scope, k *scopeKeys, read time.Time, before uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.forgot != before {
+		return
+	}
 	if len(s.cache) >= cacheSize {
 		clear(s.cache) // cheap to refill, and bounded
 	}
@@ -258,6 +269,7 @@ func (s *Service) remember(at Scope, k *scopeKeys, read time.Time) {
 func (s *Service) forget(project, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forgot++
 	for at := range s.cache {
 		if at.Project == project && (owner == "" || at.Owner == owner) {
 			delete(s.cache, at)

@@ -27,7 +27,8 @@ type Store interface {
 	Insert(ctx context.Context, tx *store.Tx, row Row) error
 	// Destroy overwrites the sealed bytes of a scope with zeros and marks it;
 	// for an empty owner, of the whole project. It gives the rows it changed,
-	// without their sealed bytes.
+	// without their sealed bytes. The transaction is scrubbed (Tx.Scrub), also
+	// when nothing was left to change: the time before may not have ended well.
 	Destroy(ctx context.Context, tx *store.Tx, project, owner string, at store.Time) ([]Key, error)
 	// List gives keys in the order of (project, owner), those after a scope or,
 	// for nil, from the first.

@@ -102,6 +102,8 @@ func Run(t *testing.T, open Open) {
 		{"LateCommit", lateCommit},
 		{"NothingSkipped", nothingSkipped},
 		{"Streams", streams},
+		{"RefusedStream", refusedStream},
+		{"Scrub", scrub},
 		{"Trim", trim},
 		{"Cursors", cursors},
 		{"Leases", leases},
@@ -863,6 +865,62 @@ func streams(t *subject) {
 	})
 	if !fault.Is(err, fault.TooLarge) {
 		t.Errorf("an entry of 5 MiB: %v", err)
+	}
+}
+
+// refusedStream: a stream that takes nothing undoes what would go with the entry,
+// and leaves other streams alone.
+func refusedStream(t *subject) {
+	db := t.db
+	why := fault.New(fault.Unavailable, "the stream is shut")
+	write := func(name, stream string) error {
+		return db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+			if err := put(ctx, tx, name, 1); err != nil {
+				return err
+			}
+			return tx.Append(ctx, stream, "", "k", []byte(name))
+		})
+	}
+	db.Refuse("s", why)
+	if err := write("refused", "s"); !errors.Is(err, why) {
+		t.Errorf("a refused entry: %v", err)
+	}
+	if err := write("other", "other"); err != nil {
+		t.Errorf("another stream: %v", err)
+	}
+	db.Refuse("s", nil)
+	if err := write("later", "s"); err != nil {
+		t.Errorf("open again: %v", err)
+	}
+	if diff := cmp.Diff(map[string]int64{"other": 1, "later": 1}, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// scrub: what was asked to leave no trace is done like everything else, also
+// while others write. That it leaves none is shown where files can be read.
+func scrub(t *subject) {
+	db := t.db
+	update(t, db, func(ctx context.Context, tx *store.Tx) error { return put(ctx, tx, "secret", 1) })
+	var writers sync.WaitGroup
+	for i := range 4 {
+		writers.Go(func() {
+			for k := range 10 {
+				if err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+					return put(ctx, tx, fmt.Sprintf("w%d.%d", i, k), 1)
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	update(t, db, func(ctx context.Context, tx *store.Tx) error {
+		tx.Scrub("suite_item")
+		return put(ctx, tx, "secret", 0)
+	})
+	writers.Wait()
+	if got := items(t, db); len(got) != 41 || got["secret"] != 0 {
+		t.Errorf("%d items, secret %d", len(got), got["secret"])
 	}
 }
 

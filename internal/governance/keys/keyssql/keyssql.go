@@ -81,10 +81,10 @@ func (Store) Insert(ctx context.Context, tx *store.Tx, row keys.Row) error {
 	return err
 }
 
-// Destroy overwrites the sealed bytes. Zeros of the same length take the place
-// of the old bytes in the database's page, where an empty value would leave
-// them in free space.
+// Destroy overwrites the sealed bytes with zeros of the same length. The page
+// from before is in the database's log until the transaction is scrubbed.
 func (Store) Destroy(ctx context.Context, tx *store.Tx, project, owner string, at store.Time) ([]keys.Key, error) {
+	tx.Scrub("keys_key")
 	var rows []keyRow
 	q := tx.NewSelect().Model(&rows).Where("project = ? AND state = ?", project, keys.Active).Order("owner")
 	if owner != "" {
