@@ -3,8 +3,10 @@ package compute
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
@@ -23,7 +25,8 @@ type carrier struct {
 	started chan struct{} // closed once the workload is past its start
 	once    sync.Once
 	denied  map[engine.Denial]bool
-	seen    int // denials of the engine looked at
+	seen    int                    // denials of the engine looked at
+	trouble atomic.Pointer[string] // why the last try failed, and when the next is; nil when it did not
 }
 
 func (c *carrier) past() { c.once.Do(func() { close(c.started) }) }
@@ -94,8 +97,11 @@ func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
 		}
 		if err == nil {
 			retry = firstRetry
+			c.trouble.Store(nil)
 			continue
 		}
+		words := fmt.Sprintf("the last try failed: %v; the next is at %s", err, s.now().UTC().Add(retry).Format(time.RFC3339))
+		c.trouble.Store(&words)
 		s.log.ErrorContext(ctx, "carrying a workload failed; trying again", slog.String("workload", string(wid)), slog.Duration("after", retry), slog.Any("error", err))
 		select {
 		case <-time.After(retry):
@@ -142,7 +148,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	s.starts.RLock()
 	defer s.starts.RUnlock()
 	h, err := e.Driver.Start(ctx, spec)
-	if fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
+	if ctx.Err() != nil || fault.Is(err, fault.Unavailable) && s.now().Sub(w.PlacedAt) < s.cfg.PrepareTimeout {
 		return err
 	}
 	if err != nil {

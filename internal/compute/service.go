@@ -54,7 +54,8 @@ type Config struct {
 	// Retention is how long an engine keeps traces and logs of what has
 	// ended; the default is seven days.
 	Retention time.Duration
-	// PrepareTimeout bounds an owner's Prepare; the default is an hour.
+	// PrepareTimeout bounds an owner's Prepare, and how long an engine that does
+	// not answer is asked to start a workload; the default is an hour.
 	PrepareTimeout time.Duration
 	Log            *slog.Logger     // nil discards
 	Now            func() time.Time // nil is time.Now
@@ -415,6 +416,14 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	s.mu.Lock()
+	carrier := s.carriers[wid]
+	s.mu.Unlock()
+	if carrier != nil {
+		if trouble := carrier.trouble.Load(); trouble != nil {
+			w.Passed = append([]string{*trouble}, w.Passed...)
+		}
 	}
 	switch w.State {
 	case Queued:

@@ -171,12 +171,24 @@ func TestEngineThatDoesNotAnswerIsAskedAgain(t *testing.T) {
 	}
 }
 
+func TestEngineThatNeverAnswers(t *testing.T) {
+	w := newWorld(t, func(c *compute.Config) { c.PrepareTimeout = time.Nanosecond })
+	w.engine.FailNext(fault.New(fault.Unavailable, "away"))
+	w.Start(t.Context())
+	w.submit(t, compute.Request{ID: "att_1"})
+	if got := w.wait(t, "att_1"); !strings.HasPrefix(got.Outcome(), "not started: away") {
+		t.Fatalf("%+v", got)
+	}
+}
+
 func TestFinishIsCalledUntilItSucceeds(t *testing.T) {
 	w := newWorld(t)
+	var why []string
 	w.owner.finish = func(wl compute.Workload) error {
 		if w.owner.finished[wl.ID] < 2 {
 			return errors.New("not yet")
 		}
+		why, _ = w.Why(t.Context(), wl.ID)
 		return nil
 	}
 	w.Start(t.Context())
@@ -186,6 +198,9 @@ func TestFinishIsCalledUntilItSucceeds(t *testing.T) {
 	w.wait(t, "att_1")
 	if n := w.owner.finished["att_1"]; n != 2 {
 		t.Fatalf("finished %d times", n)
+	}
+	if len(why) != 2 || !strings.Contains(why[1], "not yet; the next is at") {
+		t.Errorf("why, meanwhile: %q", why)
 	}
 }
 

@@ -87,8 +87,11 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		model, err = s.collect(ctx, j, a, d, e, again)
 		switch fault.KindOf(err) {
 		case fault.Invalid, fault.TooLarge, fault.PermissionDenied, fault.Conflict, fault.Gone, fault.NotFound, fault.Unsupported:
-			e = end{class: Unstored, reason: err.Error(), hint: fault.HintOf(err)}
-			again = false
+			if e.class == Done {
+				e, again = end{class: Unstored, reason: err.Error(), hint: fault.HintOf(err)}, false
+			} else { // why it failed matters more than what it left
+				e.reason += "; its output was not stored: " + err.Error()
+			}
 		default:
 			if err != nil {
 				return err

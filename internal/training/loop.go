@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/environment"
@@ -78,25 +79,31 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// One job that cannot be started does not hold up the others.
+	var failed []error
 	for _, j := range waiting {
-		env := environment.Usable{State: environment.Ready}
-		if j.Spec.Environment != "" {
-			env, err = s.cfg.Environments.Use(ctx, j.Project, j.Spec.Environment)
-		}
-		switch {
-		case fault.Is(err, fault.Invalid) || fault.Is(err, fault.NotFound):
-			err = s.begin(ctx, j.ID, "", err)
-		case err != nil:
-		case env.State == environment.Ready:
-			err = s.begin(ctx, j.ID, env.Digest, nil)
-		default:
-			s.await(ctx, j)
-		}
-		if err != nil {
-			return fault.Wrap(err, "job %s", j.ID)
-		}
+		failed = append(failed, fault.Wrap(s.ready(ctx, j), "job %s", j.ID))
 	}
-	return nil
+	return errors.Join(failed...)
+}
+
+func (s *Service) ready(ctx context.Context, j Job) error {
+	if j.Spec.Environment == "" {
+		return s.begin(ctx, j.ID, "", nil)
+	}
+	env, err := s.cfg.Environments.Use(ctx, j.Project, j.Spec.Environment)
+	switch {
+	case err == nil:
+	case slices.Contains([]fault.Kind{fault.Invalid, fault.NotFound, fault.Gone, fault.Conflict, fault.PermissionDenied}, fault.KindOf(err)):
+		return s.begin(ctx, j.ID, "", err)
+	default:
+		return err
+	}
+	if env.State != environment.Ready {
+		s.await(ctx, j)
+		return nil
+	}
+	return s.begin(ctx, j.ID, env.Digest, nil)
 }
 
 // begin makes the first attempt of a job, or fails it.

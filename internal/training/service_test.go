@@ -396,6 +396,34 @@ func TestOutputThatCannotBeKept(t *testing.T) {
 	}
 }
 
+func TestFailureIsNotHiddenByItsOutput(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		_ = os.Symlink("/etc/passwd", filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "passwd"))
+		return enginetest.Exit{Code: 3}
+	})
+	j := w.ended(t, w.submit(t, training.Spec{}).ID)
+	if j.Class == training.Unstored || !strings.Contains(j.Reason, "code 3") || !strings.Contains(j.Reason, "passwd") {
+		t.Fatalf("%+v", j)
+	}
+}
+
+func TestJobThatCannotStartHoldsUpNobody(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Behave(func(*enginetest.Process) enginetest.Exit { return enginetest.Exit{} })
+	w.envs.become(environment.Building, nil)
+	first := w.submit(t, training.Spec{Environment: "py"})
+	w.envs.become(environment.Building, errors.New("the database is away"))
+	if j := w.ended(t, w.submit(t, training.Spec{}).ID); j.State != training.Succeeded {
+		t.Fatalf("behind it: %+v", j)
+	}
+	w.envs.become(environment.Building, fault.New(fault.Gone, "its files are missing"))
+	w.Wake()
+	if j := w.ended(t, first.ID); j.Class != training.Unprepared || !strings.Contains(j.Reason, "missing") {
+		t.Fatalf("%+v", j)
+	}
+}
+
 // TestRestart ends the process of Falaj while attempts run, and again between
 // the end of an attempt and the record of it.
 func TestRestart(t *testing.T) {
