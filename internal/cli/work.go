@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -30,6 +31,10 @@ func (a *app) stream(cmd *cobra.Command, query string, parts ...string) error {
 	}
 	defer resp.Body.Close()
 	_, err = io.Copy(a.Stdout, resp.Body)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fault.New(fault.Unavailable, "the server broke off: this is not all").
+			WithHint("It stops, or you may no longer read this. Ask again.")
+	}
 	return err
 }
 

@@ -19,12 +19,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-const (
-	// writeTime is how long a reader may not take anything before it is cut off.
-	writeTime = 30 * time.Second
-	// maxWatches bounds the streams that one principal has open.
-	maxWatches = 32
-)
+// maxWatches bounds the streams that one principal has open: of events, and of
+// logs that are followed.
+const maxWatches = 32
 
 // readers is the action that an event's body takes, by the event's noun. What
 // is not here, overseers see.
@@ -79,10 +76,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Connection", "close") // its write deadline is no later answer's
 	control := http.NewResponseController(w)
 	say := func(text string) error {
-		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
 		if _, err := io.WriteString(w, text); err != nil { //nolint:gosec // a stream of JSON lines, never a page; nosniff is set
 			return err
 		}
@@ -97,7 +92,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	for due := time.Now().Add(s.cfg.Heartbeat); ; {
 		if !time.Now().Before(due) {
 			// The id lets a reader resume past what was not for it.
-			if !s.mayWatch(r, in) || say("id: "+watcher.Position().String()+"\n: alive\n\n") != nil {
+			if !s.mayStill(r, "project.read", policy.Object{Project: in}) || say("id: "+watcher.Position().String()+"\n: alive\n\n") != nil {
 				return
 			}
 			due = time.Now().Add(s.cfg.Heartbeat)
@@ -137,18 +132,18 @@ func (s *Server) tell(ctx context.Context, e event.Event, say func(string) error
 	return nil
 }
 
-// mayWatch reports whether the token and the role still hold and the project is
+// mayStill reports whether the token and the role still hold and the project is
 // still there.
-func (s *Server) mayWatch(r *http.Request, in string) bool {
+func (s *Server) mayStill(r *http.Request, action policy.Action, object policy.Object) bool {
 	who, err := s.principal(r)
 	if err != nil {
 		return false
 	}
 	ctx := identity.With(r.Context(), who)
-	if ok, err := s.authz.Permits(ctx, "project.read", policy.Object{Project: in}); err != nil || !ok {
+	if ok, err := s.authz.Permits(ctx, action, object); err != nil || !ok {
 		return false
 	}
-	_, err = s.Projects.One(ctx, project.Name(in))
+	_, err = s.Projects.One(ctx, project.Name(object.Project))
 	return err == nil
 }
 

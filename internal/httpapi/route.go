@@ -228,16 +228,20 @@ func (s *Server) Routes() []Route {
 	return out
 }
 
-// mux remembers its patterns.
+// mux remembers its patterns, and puts roomy before routes that grow.
 type mux struct {
 	*http.ServeMux
 	patterns []string
+	roomy    func(http.HandlerFunc) http.HandlerFunc // nil: there is always room
 }
 
 // HandleFunc adds a route. It is the only way in: Handle of the ServeMux is not
 // used.
 func (m *mux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
 	m.patterns = append(m.patterns, pattern)
+	if m.roomy != nil && grows(pattern) {
+		h = m.roomy(h)
+	}
 	m.ServeMux.HandleFunc(pattern, h)
 }
 

@@ -46,6 +46,9 @@ func New(o Options, d Domains) *Server {
 	if o.Heartbeat == 0 {
 		o.Heartbeat = 15 * time.Second
 	}
+	if o.WriteTime == 0 {
+		o.WriteTime = writeTime
+	}
 	useProblems()
 	mux := &mux{ServeMux: http.NewServeMux()}
 	config := huma.DefaultConfig("Falaj", APIVersion)
@@ -57,6 +60,9 @@ func New(o Options, d Domains) *Server {
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
 		db: o.DB, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room,
+	}
+	if s.room != nil {
+		mux.roomy = s.roomy
 	}
 
 	// Open to everybody.

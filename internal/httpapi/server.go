@@ -8,7 +8,8 @@
 //     authenticate → bound the size → project permission → decode → act.
 //   - problem.go is the one translation of errors (RFC 9457).
 //   - once.go: requests that take effect at most once; events.go: the watch;
-//     room.go: what is refused on a disk that is nearly full.
+//     room.go: what is refused on a disk that is nearly full; pace.go: readers
+//     that take nothing.
 //   - mlflow/ and oip/ speak other people's protocols and match their texts.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
@@ -58,6 +59,9 @@ type Config struct {
 	// Heartbeat is how often a silent stream of events says that it is there, and
 	// how late a revoked token or role ends it; 0 is 15 s.
 	Heartbeat time.Duration
+	// WriteTime is how long a reader may take for 64 KiB of an answer before it is
+	// cut off; 0 is 30 s.
+	WriteTime time.Duration
 }
 
 // Bodies of other people's protocols, in bytes.
@@ -82,7 +86,8 @@ type Server struct {
 
 	declared map[string]Route // by method and path
 	turns    turns
-	watches  watches
+	watches  watches // of events
+	follows  watches // of logs
 }
 
 // ServeHTTP implements http.Handler.
@@ -91,7 +96,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // guard is the chain before every handler, outermost first.
 func (s *Server) guard(mux http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
-	return s.recovered(s.measured(s.hostChecked(crossOrigin.Handler(s.authenticated(s.roomy(mlflow.Guard(mux)))))))
+	return s.paced(s.recovered(s.measured(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux)))))))
 }
 
 func (s *Server) recovered(next http.Handler) http.Handler {

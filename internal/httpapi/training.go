@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/training"
 )
@@ -125,8 +127,58 @@ func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, fault.New(fault.Invalid, "offset and attempt are whole numbers from 0"))
 		return
 	}
-	logs, err := s.Training.Logs(r.Context(), project.Name(r.PathValue("project")), training.JobID(r.PathValue("job")), int(attempt), offset, q.Get("follow") == "true")
+	p, id := project.Name(r.PathValue("project")), training.JobID(r.PathValue("job"))
+	open := func(ctx context.Context, follow bool) (io.ReadCloser, error) {
+		return s.Training.Logs(ctx, p, id, int(attempt), offset, follow)
+	}
+	if q.Get("follow") == "true" {
+		s.follow(w, r, func(ctx context.Context) error { return s.Training.MayReadLogs(ctx, p, id) }, open)
+		return
+	}
+	logs, err := open(r.Context(), false)
 	s.stream(w, r, logs, err)
+}
+
+// follow streams text until it ends, or the caller may no longer read it: that is
+// asked again at each heartbeat.
+func (s *Server) follow(w http.ResponseWriter, r *http.Request, may func(context.Context) error, open func(ctx context.Context, follow bool) (io.ReadCloser, error)) {
+	who := identity.From(r.Context())
+	if !s.follows.enter(who.ID) {
+		s.fail(w, r, fault.New(fault.Exhausted, "%s follows %d logs", who, maxWatches).WithHint("Close one."))
+		return
+	}
+	defer s.follows.leave(who.ID)
+	ctx, cancel := context.WithCancelCause(r.Context())
+	asking := make(chan struct{})
+	go func() {
+		defer close(asking)
+		beat := time.NewTicker(s.cfg.Heartbeat)
+		defer beat.Stop()
+		for {
+			select {
+			case <-beat.C:
+			case <-ctx.Done():
+				return
+			}
+			now, err := s.principal(r)
+			if err == nil {
+				err = may(identity.With(ctx, now))
+			}
+			if err != nil {
+				cancel(err)
+				return
+			}
+		}
+	}()
+	defer func() {
+		cancel(nil)
+		<-asking // the request is the server's again
+	}()
+	text, err := open(ctx, true)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	s.stream(w, r.WithContext(ctx), text, err)
 }
 
 func number(s string) (int64, error) {
@@ -137,7 +189,8 @@ func number(s string) (int64, error) {
 	return int64(n), err
 }
 
-// stream copies text as it comes, without a time-out on writing.
+// stream copies text as it comes. What ends before its end is broken off, so that
+// nobody takes a part for the whole.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, from io.ReadCloser, err error) {
 	if err != nil {
 		s.fail(w, r, err)
@@ -148,16 +201,28 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, from io.ReadClos
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	control := http.NewResponseController(w)
 	buf := make([]byte, 32<<10)
-	for {
+	for begun := false; ; {
 		n, err := from.Read(buf)
+		if cut := context.Cause(r.Context()); cut != nil {
+			n, err = 0, cut // however much there still is to read
+		}
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
-				return
+				return // the reader went away
 			}
+			begun = true
 			_ = control.Flush()
 		}
-		if err != nil {
-			return // the end, or the caller went away
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return
+		case !begun:
+			s.fail(w, r, err)
+			return
+		default:
+			s.logInternal(r.Context(), r.URL.Path, err)
+			panic(http.ErrAbortHandler)
 		}
 	}
 }

@@ -624,6 +624,13 @@ type Description struct {
 	Why   []string  `json:"why"`
 }
 
+// MayReadLogs reports with an error that the caller may not read a job's output,
+// or no longer. Needs job.logs.
+func (s *Service) MayReadLogs(ctx context.Context, p project.Name, jid JobID) error {
+	_, err := s.one(ctx, p, jid, ActionLogs)
+	return err
+}
+
 // Describe gives a job with its attempts. Needs job.read.
 func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Description, error) {
 	j, err := s.One(ctx, p, jid)
