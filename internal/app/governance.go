@@ -59,7 +59,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		return err
 	}
 	if a.accounts, err = account.New(account.Config{
-		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authority, OnMembers: a.roster.Forget, Log: a.log,
+		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authority, OnMembers: a.roster.Forget,
 	}); err != nil {
 		return err
 	}

@@ -106,43 +106,33 @@ type tokenAnswer struct {
 
 func (s *Server) createToken(ctx context.Context, in *struct{ Body tokenRequest }) (*body[tokenAnswer], error) {
 	r := in.Body
-	spec := account.TokenSpec{Label: r.Name, Project: project.Name(r.Project), Scopes: r.Scopes}
+	e := tenancy.Enrolment{Token: account.TokenSpec{Label: r.Name, Project: project.Name(r.Project), Scopes: r.Scopes}, In: project.Name(r.Project)}
 	if r.ExpiresIn != "" {
 		ttl, err := time.ParseDuration(r.ExpiresIn)
 		if err != nil || ttl <= 0 {
 			return nil, fault.New(fault.Invalid, "expires_in: %q is not a duration such as 720h", r.ExpiresIn)
 		}
-		spec.TTL = ttl
+		e.Token.TTL = ttl
 	}
 	switch {
 	case r.User != "" && r.Name != "":
 		return nil, fault.New(fault.Invalid, "a token is for a service (name) or for a person (user), not for both")
 	case r.User != "":
-		if _, err := s.Accounts.CreateUser(ctx, r.User); err != nil && !fault.Is(err, fault.Conflict) {
-			return nil, err
-		}
 		// A person is the same in every project.
-		spec.For, spec.Label, spec.Project = "user/"+r.User, r.User, ""
+		e.Token.For, e.Token.Label, e.Token.Project = "user/"+r.User, r.User, ""
 	case r.Name != "":
 		if r.Project == "" {
 			return nil, fault.New(fault.Invalid, "a service account belongs to a project").WithHint("Name the project.")
 		}
-		if _, err := s.Accounts.CreateService(ctx, spec.Project, r.Name); err != nil && !fault.Is(err, fault.Conflict) {
-			return nil, err
-		}
-		spec.For = "service/" + r.Name
+		e.Token.For = "service/" + r.Name
 	}
-	if spec.For != "" && r.Role != "" {
-		if r.Project == "" {
+	if e.Token.For != "" {
+		e.Token.Create, e.Role = true, project.Role(r.Role)
+		if r.Role != "" && r.Project == "" {
 			return nil, fault.New(fault.Invalid, "a role is held in a project").WithHint("Name the project, or leave the role out.")
 		}
-		if _, _, err := s.Projects.Grant(ctx, tenancy.GrantRequest{
-			Project: project.Name(r.Project), Spec: project.GrantSpec{Principal: spec.For, Role: project.Role(r.Role)},
-		}); err != nil {
-			return nil, err
-		}
 	}
-	token, secret, err := s.Accounts.CreateToken(ctx, spec)
+	token, secret, err := s.Projects.Enrol(ctx, e)
 	return one(tokenAnswer{Token: token, Secret: secret}, err)
 }
 

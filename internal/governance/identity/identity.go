@@ -15,6 +15,7 @@ package identity
 
 import (
 	"context"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
@@ -41,6 +42,9 @@ type Principal struct {
 	Token   string       `json:"token,omitempty"` // id of the token used, never the secret
 	// Scopes narrow what the token may do; empty means whatever the roles allow.
 	Scopes []string `json:"scopes,omitempty"`
+	// Expires is when the token used does; zero for those who use none. It is not
+	// part of what audit entries say of an actor.
+	Expires time.Time `json:"-"`
 }
 
 // String is "user alice (usr_01J…)", as audit entries show it.

@@ -9,7 +9,7 @@
 //   - authenticate.go: from a secret to a Principal, with the caches.
 //   - service.go: everything that changes accounts and tokens; Bootstrap makes
 //     the first administrator.
-//   - upkeep.go: the loop that writes last uses and removes old attempt tokens.
+//   - upkeep.go: Flush, the loop body that writes last uses and removes old attempt tokens.
 //   - store.go, events.go: what it needs of a database, what it tells others.
 //
 // # Guarantees
@@ -18,7 +18,9 @@
 // Every token expires. A revoked token stops working at once in this process
 // and within CacheTTL (at most 5 s) in others. A clock that goes back brings no
 // expired token to life. Authenticate tells a caller nothing about why a token
-// did not work. A token never makes one that may do more than itself.
+// did not work. A token never makes one that may do more than itself, nor
+// one of the same account that outlives it; those end with it at the latest, and
+// are revoked with it.
 package account
 
 import (
@@ -52,7 +54,10 @@ type Token struct {
 	Scopes    []string     `json:"scopes,omitempty"`  // empty: all that the roles allow
 	CreatedAt time.Time    `json:"created_at"`
 	CreatedBy string       `json:"created_by"`
-	ExpiresAt time.Time    `json:"expires_at"`
+	// Parent is the token that made it, if one did. One of the same principal
+	// is revoked with its parent.
+	Parent    string    `json:"parent,omitempty"`
+	ExpiresAt time.Time `json:"expires_at"`
 	// LastUsedAt is coarse: it lags by up to a minute and the loop's period.
 	LastUsedAt time.Time `json:"last_used_at,omitzero"`
 	RevokedAt  time.Time `json:"revoked_at,omitzero"`
@@ -68,11 +73,14 @@ func (t Token) Live(at time.Time) bool {
 type TokenSpec struct {
 	// For is whose token: "user/alice", "service/ci" or an account id; empty is
 	// the caller's own.
-	For     string        `json:"for,omitempty" doc:"Whose token: user/alice, service/ci or an account id; default your own"`
+	For string `json:"for,omitempty" doc:"Whose token: user/alice, service/ci or an account id; default your own"`
+	// Create makes the account that For names by kind and name, when it does not
+	// exist: a service in Project.
+	Create  bool          `json:"create,omitempty" doc:"Make the account when it does not exist"`
 	Label   string        `json:"label,omitempty" doc:"What the token is for"`
 	Project project.Name  `json:"project,omitempty" doc:"Bind the token to one project"`
 	Scopes  []string      `json:"scopes,omitempty" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
-	TTL     time.Duration `json:"ttl,omitempty" doc:"How long it works; default 90 days"`
+	TTL     time.Duration `json:"ttl,omitempty" doc:"How long it works; default 90 days; one of your own ends no later than the token that makes it"`
 }
 
 // AttemptSpec asks for an attempt's token.

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/identity/identitysql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
@@ -474,13 +475,13 @@ func TestAttemptTokens(t *testing.T) {
 	w.Project(t, "flights")
 	loop := identity.With(t.Context(), identity.Loop("training"))
 	spec := account.AttemptSpec{Attempt: "att_1", Name: "job delay, attempt 1", Project: "flights", Scopes: []string{"run.write:run_1"}}
-	token, secret, err := w.Accounts.IssueAttempt(loop, spec)
+	token, secret, err := w.IssueAttempt(loop, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := spec
 	other.Attempt = "att_2"
-	_, second, err := w.Accounts.IssueAttempt(loop, other)
+	_, second, err := w.IssueAttempt(loop, other)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -498,19 +499,19 @@ func TestAttemptTokens(t *testing.T) {
 	} {
 		bad := spec
 		change(&bad)
-		if _, _, err := w.Accounts.IssueAttempt(loop, bad); !fault.Is(err, fault.Invalid) {
+		if _, _, err := w.IssueAttempt(loop, bad); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name, ctx := range map[string]context.Context{"admin": w.AsAdmin(t.Context()), "attempt": identity.With(t.Context(), p), "nobody": t.Context()} {
-		if _, _, err := w.Accounts.IssueAttempt(ctx, spec); !fault.Is(err, fault.PermissionDenied) {
+		if _, _, err := w.IssueAttempt(ctx, spec); !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s makes attempt tokens: %v", name, err)
 		}
-		if err := w.Accounts.RevokeAttempt(ctx, "flights", "att_1"); !fault.Is(err, fault.PermissionDenied) {
+		if err := w.RevokeAttempt(ctx, "att_1"); !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s ends attempt tokens: %v", name, err)
 		}
 	}
-	if err := w.Accounts.RevokeAttempt(loop, "flights", ""); !fault.Is(err, fault.Invalid) {
+	if err := w.RevokeAttempt(loop, ""); !fault.Is(err, fault.Invalid) {
 		t.Errorf("ending no attempt: %v", err)
 	}
 
@@ -528,7 +529,7 @@ func TestAttemptTokens(t *testing.T) {
 	if _, err := w.Accounts.Authenticate(t.Context(), secret); err != nil {
 		t.Errorf("after a rollback: %v", err)
 	}
-	if err := w.Accounts.RevokeAttempt(loop, "flights", "att_1"); err != nil {
+	if err := w.RevokeAttempt(loop, "att_1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Accounts.Authenticate(t.Context(), secret); !fault.Is(err, fault.Unauthenticated) {
@@ -579,8 +580,8 @@ func TestAccounts(t *testing.T) {
 	if _, err := w.Accounts.Authenticate(t.Context(), secret); !fault.Is(err, fault.Unauthenticated) {
 		t.Errorf("a deleted account's token works: %v", err)
 	}
-	if roles, err := w.Roster.RolesOf(t.Context(), vera.ID, "flights"); err != nil || len(roles) != 0 {
-		t.Errorf("a deleted account has the roles %v, %v", roles, err)
+	if roles := w.Roles(t, vera.ID, "flights"); len(roles) != 0 {
+		t.Errorf("a deleted account has the roles %v", roles)
 	}
 	list, next, err := w.Accounts.Accounts(admin, "", "")
 	if err != nil || next != "" || len(list) != 1 || list[0].Name != "admin" {
@@ -631,15 +632,15 @@ func TestUpkeepPrunesOldAttemptTokens(t *testing.T) {
 	w.Project(t, "flights")
 	loop := identity.With(t.Context(), identity.Loop("training"))
 	for _, a := range []string{"att_1", "att_2", "att_3"} {
-		if _, _, err := w.Accounts.IssueAttempt(loop, account.AttemptSpec{Attempt: a, Project: "flights", Scopes: []string{"run.write"}, TTL: 30 * 24 * time.Hour}); err != nil {
+		if _, _, err := w.IssueAttempt(loop, account.AttemptSpec{Attempt: a, Project: "flights", Scopes: []string{"run.write"}, TTL: 30 * 24 * time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Accounts.RevokeAttempt(loop, "flights", "att_1"); err != nil {
+	if err := w.RevokeAttempt(loop, "att_1"); err != nil {
 		t.Fatal(err)
 	}
 	clock.Move(8 * 24 * time.Hour)
-	if err := w.Accounts.RevokeAttempt(loop, "flights", "att_2"); err != nil {
+	if err := w.RevokeAttempt(loop, "att_2"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Accounts.Authenticate(t.Context(), w.Secret); err != nil {
@@ -654,28 +655,8 @@ func TestUpkeepPrunesOldAttemptTokens(t *testing.T) {
 	}
 }
 
-// TestRunWritesWhenItEnds: what was used since the last round is not lost by
-// an orderly stop.
-func TestRunWritesWhenItEnds(t *testing.T) {
-	w := policytest.Open(t)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- w.Accounts.Run(ctx) }()
-	if _, err := w.Accounts.Authenticate(t.Context(), w.Secret); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	own, _, err := w.Accounts.Tokens(w.AsAdmin(t.Context()), account.Filter{Own: true})
-	if err != nil || own[0].LastUsedAt.IsZero() {
-		t.Errorf("%+v, %v", own, err)
-	}
-}
-
 // TestProjectsEndTakesTokensWithIt: tokens and service accounts of a deleted
-// project do not open a later one of its name.
+// project work no longer.
 func TestProjectsEndTakesTokensWithIt(t *testing.T) {
 	w := policytest.Open(t)
 	w.Project(t, "flights")
@@ -694,11 +675,10 @@ func TestProjectsEndTakesTokensWithIt(t *testing.T) {
 	if err := w.Tenancy.Delete(admin, "flights"); err != nil {
 		t.Fatal(err)
 	}
-	w.Project(t, "flights")
 	if _, err := w.Accounts.Authenticate(t.Context(), bound); !fault.Is(err, fault.Unauthenticated) {
 		t.Errorf("the token of a deleted project works: %v", err)
 	}
-	if list, _, err := w.Accounts.Accounts(admin, "flights", ""); err != nil || len(list) != 0 {
+	if list, _, err := w.Accounts.Accounts(admin, "", ""); err != nil || len(list) != 1 || list[0].ID != w.Admin.ID {
 		t.Errorf("%v, %v", list, err)
 	}
 	if grants, err := w.Roster.GrantsOf(t.Context(), ci.ID); err != nil || len(grants) != 0 {
@@ -785,4 +765,142 @@ func BenchmarkAuthenticate(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestOwnTokensEndWithTheirMaker: no token gives its holder more time than it
+// has itself, and what it made for its own account is revoked with it.
+func TestOwnTokensEndWithTheirMaker(t *testing.T) {
+	clock := newWall()
+	w := policytest.Open(t, func(c *account.Config) { c.Now = clock.Now })
+	w.Project(t, "flights")
+	admin := w.AsAdmin(t.Context())
+	vera := w.User(t, "vera", "flights", project.Viewer)
+	as := func(secret string) context.Context {
+		t.Helper()
+		p, err := w.Accounts.Authenticate(t.Context(), secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return identity.With(t.Context(), p)
+	}
+	short, secret, err := w.Accounts.CreateToken(admin, account.TokenSpec{For: vera.ID, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock.Move(time.Minute)
+	secrets := []string{secret}
+	for range 2 { // a child, and the child's child
+		child, next, err := w.Accounts.CreateToken(as(secrets[len(secrets)-1]), account.TokenSpec{TTL: 300 * 24 * time.Hour})
+		if err != nil || !child.ExpiresAt.Equal(short.ExpiresAt) || child.Parent == "" {
+			t.Fatalf("%+v, %v: it ends after %v", child, err, short.ExpiresAt)
+		}
+		secrets = append(secrets, next)
+	}
+	if child, _, err := w.Accounts.CreateToken(as(secret), account.TokenSpec{TTL: time.Minute}); err != nil || !child.ExpiresAt.Equal(clock.Now().Add(time.Minute)) {
+		t.Errorf("a shorter one: %+v, %v", child, err)
+	}
+	// For somebody else it takes token.create, and is theirs.
+	other, others, err := w.Accounts.CreateToken(as(w.Secret), account.TokenSpec{For: vera.ID, TTL: 300 * 24 * time.Hour})
+	if err != nil || !other.ExpiresAt.Equal(clock.Now().Add(300*24*time.Hour)) {
+		t.Fatalf("%+v, %v", other, err)
+	}
+	if err := w.Accounts.RevokeToken(admin, short.ID); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range secrets {
+		if _, err := w.Accounts.Authenticate(t.Context(), s); !fault.Is(err, fault.Unauthenticated) {
+			t.Errorf("descendant %d of a revoked token works: %v", i, err)
+		}
+	}
+	if _, err := w.Accounts.Authenticate(t.Context(), others); err != nil {
+		t.Errorf("a token that another one made: %v", err)
+	}
+	own, _, err := w.Accounts.Tokens(admin, account.Filter{Own: true})
+	if err != nil || len(own) != 1 {
+		t.Fatal(own, err)
+	}
+	if err := w.Accounts.RevokeToken(admin, own[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Accounts.Authenticate(t.Context(), others); err != nil {
+		t.Errorf("another account's token ended with that of who made it: %v", err)
+	}
+}
+
+// TestRevokedTokenMakesNone: a process whose cache lags makes no child of a
+// token that was revoked elsewhere.
+func TestRevokedTokenMakesNone(t *testing.T) {
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	here, there := policytest.OpenOn(t, db), policytest.OpenOn(t, db)
+	token, secret, err := here.Accounts.CreateToken(here.AsAdmin(t.Context()), account.TokenSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := there.Accounts.Authenticate(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := here.Accounts.RevokeToken(here.AsAdmin(t.Context()), token.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := there.Accounts.CreateToken(identity.With(t.Context(), p), account.TokenSpec{}); !fault.Is(err, fault.Unauthenticated) {
+		t.Errorf("a revoked token made one: %v", err)
+	}
+}
+
+// TestEndsAreOnRecord: each account, grant, policy and token that goes with
+// something else has a row of its own.
+func TestEndsAreOnRecord(t *testing.T) {
+	w := policytest.Open(t)
+	w.Project(t, "flights")
+	admin := w.AsAdmin(t.Context())
+	w.User(t, "vera", "flights", project.Viewer)
+	eve := w.User(t, "eve", "flights", project.Engineer)
+	ci, err := w.Accounts.CreateService(admin, "flights", "ci")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Tenancy.Grant(admin, tenancy.GrantRequest{Project: "flights", Spec: project.GrantSpec{Principal: ci.ID, Role: project.Viewer}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Accounts.CreateToken(admin, account.TokenSpec{For: ci.ID}); err != nil {
+		t.Fatal(err)
+	}
+	text := `forbid (principal, action == Action::"job.submit", resource);`
+	if _, _, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "flights", Name: "gate", Spec: authority.Spec{Cedar: text}}); err != nil {
+		t.Fatal(err)
+	}
+	done := func() map[string]int {
+		t.Helper()
+		records, _, err := w.DB.ReadStream(t.Context(), "audit", store.Position{}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		acts := map[string]int{}
+		for _, r := range records {
+			acts[r.Kind]++
+		}
+		return acts
+	}
+	before := done()
+	if err := w.Accounts.DeleteAccount(admin, "", eve.ID); err != nil {
+		t.Fatal(err)
+	}
+	after := done()
+	if after["member.revoke"]-before["member.revoke"] != 1 || after["account.delete"] != 1 {
+		t.Errorf("an account's end: %v", after)
+	}
+	if err := w.Tenancy.Delete(admin, "flights"); err != nil {
+		t.Fatal(err)
+	}
+	before, after = after, done()
+	for act, want := range map[string]int{"member.revoke": 2, "account.delete": 1, "policy.delete": 1, "token.revoke": 1, "project.delete": 1} {
+		if got := after[act] - before[act]; got != want {
+			t.Errorf("a project's end has %d × %s on record, want %d", got, act, want)
+		}
+	}
 }

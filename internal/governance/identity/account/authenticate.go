@@ -48,7 +48,7 @@ func (s *Service) Authenticate(ctx context.Context, bearer string) (identity.Pri
 // lookup asks the database and remembers the answer, unless a revocation in
 // this process came between the two.
 func (s *Service) lookup(ctx context.Context, d digest) (*entry, error) {
-	read, generation := time.Now(), s.revocations.Load()
+	read, generation := time.Now(), s.generation()
 	var t Token
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		var clock time.Time
@@ -68,10 +68,25 @@ func (s *Service) lookup(ctx context.Context, d digest) (*entry, error) {
 	}
 	e := &entry{token: t.ID, principal: t.principal(), expires: t.ExpiresAt, read: read}
 	e.lastUsed.Store(t.LastUsedAt.Unix())
-	if s.revocations.Load() == generation {
+	s.remember(d, e, generation)
+	return e, nil
+}
+
+func (s *Service) generation() uint64 {
+	s.cacheMu.Lock()
+	defer s.cacheMu.Unlock()
+	return s.revocations
+}
+
+// remember caches what was read at the generation, unless a revocation came
+// since. Looking and adding are one step: a revocation between the two would
+// come back for as long as the cache holds.
+func (s *Service) remember(d digest, e *entry, generation uint64) {
+	s.cacheMu.Lock()
+	defer s.cacheMu.Unlock()
+	if s.revocations == generation {
 		s.known.Add(d, e)
 	}
-	return e, nil
 }
 
 // admit checks what a cache cannot know: the time.
@@ -95,7 +110,7 @@ func (t Token) principal() identity.Principal {
 		kind = identity.Attempt
 	case FirstRun, UserToken:
 	}
-	return identity.Principal{Kind: kind, ID: t.Principal, Name: t.Name, Project: t.Project, Token: t.ID, Scopes: t.Scopes}
+	return identity.Principal{Kind: kind, ID: t.Principal, Name: t.Name, Project: t.Project, Token: t.ID, Scopes: t.Scopes, Expires: t.ExpiresAt}
 }
 
 // forget drops tokens from the cache, now that their end is durable.
@@ -104,7 +119,9 @@ func (s *Service) forget(tokens []Token) {
 	for _, t := range tokens {
 		ended[t.ID] = true
 	}
-	s.revocations.Add(1) // first: a lookup under way must not put back what follows removes
+	s.cacheMu.Lock()
+	defer s.cacheMu.Unlock()
+	s.revocations++ // a lookup under way must not put back what follows removes
 	for _, d := range s.known.Keys() {
 		if e, ok := s.known.Peek(d); ok && ended[e.token] {
 			s.known.Remove(d)

@@ -2,11 +2,10 @@ package account
 
 import (
 	"context"
-	"log/slog"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -47,14 +46,12 @@ type Config struct {
 	Authorizer Authorizer
 	// OnMembers is told, after the commit, that the principal's grants changed.
 	OnMembers func(principal string)
-	Log       *slog.Logger
 
 	TTL        time.Duration // of tokens that name none; default 90 days, at most 366
 	AttemptTTL time.Duration // of attempt tokens that name none; default 7 days, at most 90
 	CacheTTL   time.Duration // how late another process sees a revocation; default 4 s, at most 5
 	CacheSize  int           // tokens remembered; default 4096
 	MaxTokens  int           // live tokens of one account; default 100
-	Upkeep     time.Duration // period of Run; default 1 minute
 	Now        func() time.Time
 }
 
@@ -66,7 +63,8 @@ type Service struct {
 	unknown *lru.Cache[digest, time.Time] // well-formed secrets that nothing is known of
 	// revocations counts forget calls, so that a lookup that overlaps one does
 	// not fill the cache with what it read before.
-	revocations atomic.Uint64
+	cacheMu     sync.Mutex
+	revocations uint64
 
 	mu   sync.Mutex
 	used map[string]time.Time // last uses not yet written
@@ -87,7 +85,6 @@ func New(cfg Config) (*Service, error) {
 		fill("token_ttl", &cfg.TTL, 90*24*time.Hour, maxTTL),
 		fill("attempt_token_ttl", &cfg.AttemptTTL, 7*24*time.Hour, maxAttemptTTL),
 		fill("token_cache_ttl", &cfg.CacheTTL, 4*time.Second, maxCacheTTL),
-		fill("token_upkeep", &cfg.Upkeep, time.Minute, time.Hour),
 	} {
 		if err != nil {
 			return nil, err
@@ -101,9 +98,6 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.OnMembers == nil {
 		cfg.OnMembers = func(string) {}
@@ -136,7 +130,7 @@ func (s *Service) Bootstrap(ctx context.Context) (secret string, created bool, e
 		if err != nil || !first {
 			return err
 		}
-		a, err := s.insertAccount(ctx, tx, Account{ID: id.New("usr"), Kind: identity.User, Name: firstAdmin})
+		a, err := s.insertAccount(ctx, tx, Account{Kind: identity.User, Name: firstAdmin})
 		if err != nil {
 			return err
 		}
@@ -155,7 +149,7 @@ func (s *Service) Recover(ctx context.Context) (secret string, err error) {
 	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		a, err := s.cfg.Store.AccountByName(ctx, tx, identity.User, "", firstAdmin)
 		if fault.Is(err, fault.NotFound) {
-			a, err = s.insertAccount(ctx, tx, Account{ID: id.New("usr"), Kind: identity.User, Name: firstAdmin})
+			a, err = s.insertAccount(ctx, tx, Account{Kind: identity.User, Name: firstAdmin})
 		}
 		if err != nil {
 			return err
@@ -177,8 +171,7 @@ func (s *Service) firstRunToken(ctx context.Context, tx *store.Tx, a Account) (s
 	if err := s.cfg.Grants.Put(ctx, tx, g); err != nil {
 		return "", err
 	}
-	tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
-	if err := audit.Append(ctx, tx, audit.Entry{Action: "member.grant", Object: "grant " + g.Name, Detail: map[string]any{"principal": a.ID, "role": g.Role}}); err != nil {
+	if err := s.recordGrant(ctx, tx, "member.grant", project.MemberGranted, "", g); err != nil {
 		return "", err
 	}
 	_, secret, err := s.issue(ctx, tx, Token{Kind: FirstRun, Principal: a.ID, Name: a.Name, Label: "first run"}, s.cfg.TTL)
@@ -188,29 +181,25 @@ func (s *Service) firstRunToken(ctx context.Context, tx *store.Tx, a Account) (s
 // CreateUser makes a person's account, without any role. Needs member.grant in
 // the installation. Errors: fault.Invalid, fault.Conflict for a name in use.
 func (s *Service) CreateUser(ctx context.Context, name string) (Account, error) {
-	if err := s.cfg.Authorizer.Allow(ctx, "member.grant", policy.Object{Kind: "user", Name: name}); err != nil {
+	a, err := s.newUser(ctx, name)
+	if err != nil {
 		return Account{}, err
 	}
-	if name == firstAdmin {
-		return Account{}, fault.New(fault.Invalid, "the user %s is the installation's own", name).WithHint("Choose another name.")
-	}
-	return s.create(ctx, Account{ID: id.New("usr"), Kind: identity.User, Name: name})
+	return s.create(ctx, a)
 }
 
 // CreateService makes a service account of a project (or, for the empty one, of
 // the installation), without any role. Needs token.create there. Errors:
 // fault.Invalid, fault.Conflict for a name in use.
 func (s *Service) CreateService(ctx context.Context, in project.Name, name string) (Account, error) {
-	if err := s.cfg.Authorizer.Allow(ctx, "token.create", policy.Object{Project: string(in), Kind: "service", Name: name}); err != nil {
+	a, err := s.serviceFor(ctx, in, name)
+	if err != nil {
 		return Account{}, err
 	}
-	return s.create(ctx, Account{ID: id.New("svc"), Kind: identity.Service, Name: name, Project: in})
+	return s.create(ctx, a)
 }
 
 func (s *Service) create(ctx context.Context, a Account) (Account, error) {
-	if err := id.CheckName("account name", a.Name); err != nil {
-		return Account{}, err
-	}
 	err := s.cfg.DB.Update(ctx, string(a.Project), func(ctx context.Context, tx *store.Tx) (err error) {
 		if a.Project != "" {
 			if _, err := s.cfg.Grants.One(ctx, tx, a.Project); err != nil {
@@ -223,7 +212,12 @@ func (s *Service) create(ctx context.Context, a Account) (Account, error) {
 	return a, err
 }
 
+// insertAccount gives the account its ID.
 func (s *Service) insertAccount(ctx context.Context, tx *store.Tx, a Account) (Account, error) {
+	a.ID = id.New("usr")
+	if a.Kind == identity.Service {
+		a.ID = id.New("svc")
+	}
 	a.CreatedAt, a.CreatedBy = s.clock.now(), identity.From(ctx).ID
 	_, err := s.cfg.Store.AccountByName(ctx, tx, a.Kind, a.Project, a.Name)
 	if err == nil {
@@ -259,6 +253,29 @@ func (s *Service) Accounts(ctx context.Context, in project.Name, pageToken strin
 	return accounts, next, err
 }
 
+// Account is one account, named as for Resolve. Needs member.read where it is.
+// Error: fault.NotFound.
+func (s *Service) Account(ctx context.Context, in project.Name, ref string) (Account, error) {
+	a, err := s.resolve(ctx, in, ref)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return Account{}, err
+	}
+	object := policy.Object{Project: string(home(a, in, ref)), Kind: "account", Name: ref}
+	if denied := s.cfg.Authorizer.Allow(ctx, "member.read", object); denied != nil {
+		return Account{}, denied // only those who may look hear whether it is there
+	}
+	return a, err
+}
+
+// home is the project whose administrators an account is the business of; for
+// one that does not exist, of what its name says.
+func home(a Account, in project.Name, ref string) project.Name {
+	if a.ID == "" && strings.HasPrefix(ref, string(identity.Service)+"/") {
+		return in
+	}
+	return a.Project
+}
+
 // DeleteAccount removes an account, named as for Resolve, with its grants and ends
 // its tokens. Needs member.revoke in the installation, or token.revoke in the project of a service
 // account. Errors: fault.NotFound; fault.Conflict for the last administrator.
@@ -268,8 +285,8 @@ func (s *Service) DeleteAccount(ctx context.Context, in project.Name, ref string
 		return missing
 	}
 	action, object := policy.Action("member.revoke"), policy.Object{Kind: "user", Name: ref}
-	if a.Project != "" {
-		action, object = "token.revoke", policy.Object{Project: string(a.Project), Kind: "service", Name: a.Name}
+	if of := home(a, in, ref); of != "" {
+		action, object = "token.revoke", policy.Object{Project: string(of), Kind: "service", Name: ref}
 	}
 	if err := s.cfg.Authorizer.Allow(ctx, action, object); err != nil {
 		return err
@@ -278,21 +295,45 @@ func (s *Service) DeleteAccount(ctx context.Context, in project.Name, ref string
 		return missing
 	}
 	return s.cfg.DB.Update(ctx, string(a.Project), func(ctx context.Context, tx *store.Tx) error {
-		if err := s.cfg.Store.DeleteAccount(ctx, tx, a.ID); err != nil {
-			return err
-		}
-		if err := s.cfg.Grants.Drop(ctx, tx, a.ID); err != nil {
-			return err
-		}
-		if err := s.revoke(ctx, tx, Selection{Principal: a.ID}, "account deleted"); err != nil {
-			return err
-		}
-		tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
-		if err := audit.Append(ctx, tx, audit.Entry{Project: string(a.Project), Action: "account.delete", Object: string(a.Kind) + " " + a.Name, Detail: map[string]any{"id": a.ID}}); err != nil {
-			return err
-		}
-		return event.Publish(ctx, tx, string(a.Project), AccountDeleted, a)
+		return s.removeIn(ctx, tx, a, "account deleted")
 	})
+}
+
+// removeIn removes an account with its grants and ends its tokens, each on
+// record.
+func (s *Service) removeIn(ctx context.Context, tx *store.Tx, a Account, reason string) error {
+	if err := s.cfg.Store.DeleteAccount(ctx, tx, a.ID); err != nil {
+		return err
+	}
+	grants, err := s.cfg.Grants.Drop(ctx, tx, a.ID)
+	if err != nil {
+		return err
+	}
+	for _, g := range grants {
+		if err := s.recordGrant(ctx, tx, "member.revoke", project.MemberRevoked, reason, g); err != nil {
+			return err
+		}
+	}
+	if err := s.revoke(ctx, tx, Selection{Principal: a.ID}, reason); err != nil {
+		return err
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{Project: string(a.Project), Action: "account.delete", Object: string(a.Kind) + " " + a.Name, Reason: reason, Detail: map[string]any{"id": a.ID}}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, string(a.Project), AccountDeleted, a)
+}
+
+// recordGrant puts a grant that came or went with its account on record.
+func (s *Service) recordGrant(ctx context.Context, tx *store.Tx, action, name, reason string, g project.Grant) error {
+	tx.OnCommit(func() { s.cfg.OnMembers(g.Principal) })
+	detail := map[string]any{"principal": g.Principal, "role": g.Role}
+	if g.Object != "" {
+		detail["object"] = g.Object
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{Project: string(g.Project), Action: action, Object: "grant " + g.Name, Reason: reason, Detail: detail}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, string(g.Project), name, g)
 }
 
 // Resolve finds the account that a manifest names: an id, "user/alice", or
@@ -332,52 +373,17 @@ func (s *Service) resolve(ctx context.Context, in project.Name, ref string) (a A
 // CreateToken makes a token and returns its secret, which cannot be had again.
 // Everybody may make tokens of their own; those of a service account need
 // token.create in its project, those of another person in the installation. A
-// token that is bound or scoped makes only tokens at least as bound and scoped.
+// token that is bound or scoped makes only tokens at least as bound and scoped,
+// and of its own account only tokens that end no later than it does.
 // Errors: fault.Invalid, fault.NotFound, fault.PermissionDenied;
 // fault.Exhausted when the account has too many live tokens.
-func (s *Service) CreateToken(ctx context.Context, spec TokenSpec) (Token, string, error) {
-	p := identity.From(ctx)
-	if p.Project != "" && spec.Project == "" {
-		spec.Project = p.Project
-	}
-	a, err := s.holder(ctx, p, spec)
+func (s *Service) CreateToken(ctx context.Context, spec TokenSpec) (t Token, secret string, err error) {
+	d, err := s.Draft(ctx, spec)
 	if err != nil {
 		return Token{}, "", err
 	}
-	if spec, err = s.complete(p, a, spec); err != nil {
-		return Token{}, "", err
-	}
-	if spec.Project != "" && a.ID == p.ID {
-		// Only who may know of the project hears whether it exists.
-		if err := s.cfg.Authorizer.Allow(ctx, "project.read", policy.Object{Project: string(spec.Project), Kind: "project", Name: string(spec.Project)}); err != nil {
-			return Token{}, "", err
-		}
-	}
-	kind := UserToken
-	if a.Kind == identity.Service {
-		kind = ServiceToken
-	}
-	var t Token
-	var secret string
-	err = s.cfg.DB.Update(ctx, string(spec.Project), func(ctx context.Context, tx *store.Tx) error {
-		// Deleted in the meantime is deleted.
-		if _, err := s.cfg.Store.Account(ctx, tx, a.ID); err != nil {
-			return err
-		}
-		if spec.Project != "" {
-			if _, err := s.cfg.Grants.One(ctx, tx, spec.Project); err != nil {
-				return err
-			}
-		}
-		live, err := s.cfg.Store.CountLive(ctx, tx, a.ID, s.clock.now())
-		if err != nil {
-			return err
-		}
-		if live >= s.cfg.MaxTokens {
-			return fault.New(fault.Exhausted, "%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens).
-				WithHint("Revoke one with \"falaj token revoke ID\".")
-		}
-		t, secret, err = s.issue(ctx, tx, Token{Kind: kind, Principal: a.ID, Name: a.Name, Label: spec.Label, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
+	err = s.cfg.DB.Update(ctx, string(d.spec.Project), func(ctx context.Context, tx *store.Tx) (err error) {
+		t, secret, err = s.IssueIn(ctx, tx, d)
 		return err
 	})
 	if err != nil {
@@ -386,7 +392,88 @@ func (s *Service) CreateToken(ctx context.Context, spec TokenSpec) (Token, strin
 	return t, secret, nil
 }
 
-// holder finds whose token is wanted and asks whether the caller may make it.
+// Draft is a token that was asked for, checked and permitted, and that IssueIn
+// makes; with its account, where that is wanted and not there.
+type Draft struct {
+	holder Account // without ID: to be made
+	spec   TokenSpec
+}
+
+// Draft checks and permits what CreateToken would make, and makes nothing.
+func (s *Service) Draft(ctx context.Context, spec TokenSpec) (Draft, error) {
+	p := identity.From(ctx)
+	if p.Project != "" && spec.Project == "" {
+		spec.Project = p.Project
+	}
+	a, err := s.holder(ctx, p, spec)
+	if err != nil {
+		return Draft{}, err
+	}
+	if spec, err = s.complete(p, a, spec); err != nil {
+		return Draft{}, err
+	}
+	if spec.Project != "" && a.ID == p.ID {
+		// Only who may know of the project hears whether it exists.
+		if err := s.cfg.Authorizer.Allow(ctx, "project.read", policy.Object{Project: string(spec.Project), Kind: "project", Name: string(spec.Project)}); err != nil {
+			return Draft{}, err
+		}
+	}
+	return Draft{holder: a, spec: spec}, nil
+}
+
+// IssueIn makes what was drafted by the same caller, in a transaction that may
+// do more. The secret counts when the transaction has committed.
+func (s *Service) IssueIn(ctx context.Context, tx *store.Tx, d Draft) (Token, string, error) {
+	p, a, spec := identity.From(ctx), d.holder, d.spec
+	if spec.Project != "" {
+		if _, err := s.cfg.Grants.One(ctx, tx, spec.Project); err != nil {
+			return Token{}, "", err
+		}
+	}
+	a, err := s.present(ctx, tx, a)
+	if err != nil {
+		return Token{}, "", err
+	}
+	live, err := s.cfg.Store.CountLive(ctx, tx, a.ID, s.clock.now())
+	if err != nil {
+		return Token{}, "", err
+	}
+	if live >= s.cfg.MaxTokens {
+		return Token{}, "", fault.New(fault.Exhausted, "%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens).
+			WithHint("Revoke one with \"falaj token revoke ID\".")
+	}
+	t := Token{Kind: UserToken, Principal: a.ID, Name: a.Name, Label: spec.Label, Project: spec.Project, Scopes: spec.Scopes, Parent: p.Token}
+	if a.Kind == identity.Service {
+		t.Kind = ServiceToken
+	}
+	if t.Parent != "" {
+		// Revoked in the meantime is revoked: the cache of this process may lag.
+		parent, err := s.cfg.Store.Token(ctx, tx, t.Parent)
+		if err != nil || !parent.Live(s.clock.now()) {
+			return Token{}, "", errors.Join(err, errBearer())
+		}
+	}
+	if a.ID == p.ID {
+		t.ExpiresAt = p.Expires
+	}
+	return s.issue(ctx, tx, t, spec.TTL)
+}
+
+// present is the holder of a token, made now when it is not there and was to be.
+func (s *Service) present(ctx context.Context, tx *store.Tx, a Account) (Account, error) {
+	if a.ID != "" {
+		// Deleted in the meantime is deleted.
+		return s.cfg.Store.Account(ctx, tx, a.ID)
+	}
+	was, err := s.cfg.Store.AccountByName(ctx, tx, a.Kind, a.Project, a.Name)
+	if !fault.Is(err, fault.NotFound) {
+		return was, err // somebody was faster
+	}
+	return s.insertAccount(ctx, tx, a)
+}
+
+// holder finds whose token is wanted and asks whether the caller may make it,
+// and the account with it.
 func (s *Service) holder(ctx context.Context, p identity.Principal, spec TokenSpec) (Account, error) {
 	own := policy.Object{Project: string(spec.Project), Kind: "token", Owner: p.ID}
 	if spec.For == "" {
@@ -397,6 +484,11 @@ func (s *Service) holder(ctx context.Context, p identity.Principal, spec TokenSp
 			return Account{}, err
 		}
 		return s.resolve(ctx, "", p.ID)
+	}
+	if spec.Create {
+		if kind, name, ok := strings.Cut(spec.For, "/"); ok && kind == string(identity.Service) {
+			return s.serviceFor(ctx, spec.Project, name)
+		}
 	}
 	a, err := s.resolve(ctx, spec.Project, spec.For)
 	if err != nil && !fault.Is(err, fault.NotFound) {
@@ -412,7 +504,43 @@ func (s *Service) holder(ctx context.Context, p identity.Principal, spec TokenSp
 	if denied := s.cfg.Authorizer.Allow(ctx, "token.create", object); denied != nil {
 		return Account{}, denied
 	}
+	if name, ok := strings.CutPrefix(spec.For, string(identity.User)+"/"); ok && spec.Create && err != nil {
+		return s.newUser(ctx, name)
+	}
 	return a, err
+}
+
+// serviceFor is a project's service account; without ID where it is to be made.
+func (s *Service) serviceFor(ctx context.Context, in project.Name, name string) (Account, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "token.create", policy.Object{Project: string(in), Kind: "service", Name: name}); err != nil {
+		return Account{}, err
+	}
+	a := Account{Kind: identity.Service, Name: name, Project: in}
+	if err := id.CheckName("account name", name); err != nil {
+		return a, err
+	}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		was, err := s.cfg.Store.AccountByName(ctx, tx, a.Kind, in, name)
+		if err == nil {
+			a = was
+		}
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		err = nil
+	}
+	return a, err
+}
+
+// newUser is an account for a person, to be made; without ID.
+func (s *Service) newUser(ctx context.Context, name string) (Account, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "member.grant", policy.Object{Kind: "user", Name: name}); err != nil {
+		return Account{}, err
+	}
+	if name == firstAdmin {
+		return Account{}, fault.New(fault.Invalid, "the user %s is the installation's own", name).WithHint("Choose another name.")
+	}
+	return Account{Kind: identity.User, Name: name}, id.CheckName("account name", name)
 }
 
 // complete checks a spec and fills in its defaults.
@@ -466,19 +594,24 @@ func checkScopes(scopes []string, attempt bool) error {
 	return nil
 }
 
-// issue writes a token that expires after ttl.
+// issue writes a token that expires after ttl; earlier, where ExpiresAt is set
+// to an earlier time.
 func (s *Service) issue(ctx context.Context, tx *store.Tx, t Token, ttl time.Duration) (Token, string, error) {
 	secret, d := mint(t.Kind)
 	t.ID = id.New("tok")
 	t.CreatedAt, t.CreatedBy = s.clock.now(), identity.From(ctx).ID
-	t.ExpiresAt = t.CreatedAt.Add(ttl)
+	if end := t.CreatedAt.Add(ttl); t.ExpiresAt.IsZero() || end.Before(t.ExpiresAt) {
+		t.ExpiresAt = end
+	}
 	t.Scopes = slices.Clone(t.Scopes)
 	if err := s.cfg.Store.InsertToken(ctx, tx, t, d[:]); err != nil {
 		return Token{}, "", err
 	}
-	err := audit.Append(ctx, tx, audit.Entry{Project: string(t.Project), Action: "token.create", Object: "token " + t.ID, Detail: map[string]any{
-		"kind": t.Kind, "principal": t.Principal, "scopes": t.Scopes, "expires_at": t.ExpiresAt,
-	}})
+	detail := map[string]any{"kind": t.Kind, "principal": t.Principal, "scopes": t.Scopes, "expires_at": t.ExpiresAt}
+	if t.Parent != "" {
+		detail["parent"] = t.Parent
+	}
+	err := audit.Append(ctx, tx, audit.Entry{Project: string(t.Project), Action: "token.create", Object: "token " + t.ID, Detail: detail})
 	if err != nil {
 		return Token{}, "", err
 	}
@@ -546,19 +679,8 @@ func (s *Service) RevokeToken(ctx context.Context, tokenID string) error {
 	})
 }
 
-// IssueAttempt makes the token of an attempt. Only Falaj's own loops may ask.
-func (s *Service) IssueAttempt(ctx context.Context, spec AttemptSpec) (t Token, secret string, err error) {
-	err = s.cfg.DB.Update(ctx, string(spec.Project), func(ctx context.Context, tx *store.Tx) (err error) {
-		t, secret, err = s.IssueAttemptIn(ctx, tx, spec)
-		return err
-	})
-	if err != nil {
-		return Token{}, "", err
-	}
-	return t, secret, nil
-}
-
-// IssueAttemptIn is IssueAttempt in the caller's transaction.
+// IssueAttemptIn makes the token of an attempt in the caller's transaction. Only
+// Falaj's own loops may ask.
 func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec AttemptSpec) (Token, string, error) {
 	if p := identity.From(ctx); p.Kind != identity.System {
 		return Token{}, "", fault.New(fault.PermissionDenied, "%s makes no attempt tokens", p)
@@ -580,14 +702,8 @@ func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec Attempt
 	return s.issue(ctx, tx, Token{Kind: AttemptToken, Principal: spec.Attempt, Name: spec.Name, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
 }
 
-// RevokeAttempt ends the tokens of an attempt. Only Falaj's own loops may ask.
-func (s *Service) RevokeAttempt(ctx context.Context, in project.Name, attempt string) error {
-	return s.cfg.DB.Update(ctx, string(in), func(ctx context.Context, tx *store.Tx) error {
-		return s.RevokeAttemptIn(ctx, tx, attempt)
-	})
-}
-
-// RevokeAttemptIn is RevokeAttempt in the transaction that ends the attempt.
+// RevokeAttemptIn ends the tokens of an attempt in the transaction that ends the
+// attempt. Only Falaj's own loops may ask.
 func (s *Service) RevokeAttemptIn(ctx context.Context, tx *store.Tx, attempt string) error {
 	if p := identity.From(ctx); p.Kind != identity.System {
 		return fault.New(fault.PermissionDenied, "%s ends no attempt tokens", p)
@@ -611,13 +727,9 @@ func (s *Service) RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Na
 			return err
 		}
 		for _, a := range accounts {
-			if err := s.cfg.Store.DeleteAccount(ctx, tx, a.ID); err != nil {
+			if err := s.removeIn(ctx, tx, a, "project deleted"); err != nil {
 				return err
 			}
-			if err := s.cfg.Grants.Drop(ctx, tx, a.ID); err != nil {
-				return err
-			}
-			tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
 		}
 		if len(accounts) < 100 {
 			break
@@ -626,21 +738,30 @@ func (s *Service) RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Na
 	return s.revoke(ctx, tx, Selection{Project: in}, "project deleted")
 }
 
-// revoke ends the selected live tokens, on record, and empties the cache of
-// them once that is durable.
+// revoke ends the selected live tokens and those that they made for the same
+// account, on record, and empties the cache of them once that is durable.
 func (s *Service) revoke(ctx context.Context, tx *store.Tx, sel Selection, reason string) error {
-	ended, err := s.cfg.Store.Revoke(ctx, tx, sel, identity.From(ctx).ID, s.clock.now())
-	if err != nil || len(ended) == 0 {
-		return err
-	}
-	for _, t := range ended {
-		if err := audit.Append(ctx, tx, audit.Entry{Project: string(t.Project), Action: "token.revoke", Object: "token " + t.ID, Reason: reason, Detail: map[string]any{"kind": t.Kind, "principal": t.Principal}}); err != nil {
+	for {
+		ended, err := s.cfg.Store.Revoke(ctx, tx, sel, identity.From(ctx).ID, s.clock.now())
+		if err != nil || len(ended) == 0 {
 			return err
 		}
-		if err := event.Publish(ctx, tx, string(t.Project), TokenRevoked, t.event()); err != nil {
-			return err
+		sel = Selection{}
+		for _, t := range ended {
+			if err := audit.Append(ctx, tx, audit.Entry{Project: string(t.Project), Action: "token.revoke", Object: "token " + t.ID, Reason: reason, Detail: map[string]any{"kind": t.Kind, "principal": t.Principal}}); err != nil {
+				return err
+			}
+			if err := event.Publish(ctx, tx, string(t.Project), TokenRevoked, t.event()); err != nil {
+				return err
+			}
+			if t.Kind != AttemptToken { // which make none
+				sel.Children = append(sel.Children, t.ID)
+			}
 		}
+		tx.OnCommit(func() { s.forget(ended) })
+		if len(sel.Children) == 0 {
+			return nil
+		}
+		reason = "the token that made it was revoked"
 	}
-	tx.OnCommit(func() { s.forget(ended) })
-	return nil
 }

@@ -45,17 +45,19 @@ type Selection struct {
 	Principal string
 	Project   project.Name
 	Kind      Kind
-	After     string // only ids above it, in order
-	Limit     int    // 0 is no limit
+	Children  []string // made by one of these tokens, for the same principal
+	After     string   // only ids above it, in order
+	Limit     int      // 0 is no limit
 }
 
 // Grants is what accounts need of projects; projectsql.Store has it.
 type Grants interface {
 	// Put makes or replaces a grant, by project and name.
 	Put(ctx context.Context, tx *store.Tx, g project.Grant) error
-	// Drop removes all grants of a principal. Error: fault.Conflict when that
-	// would leave the installation without an administrator.
-	Drop(ctx context.Context, tx *store.Tx, principal string) error
+	// Drop removes all grants of a principal and gives them back. Error:
+	// fault.Conflict when that would leave the installation without an
+	// administrator.
+	Drop(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error)
 	// One is the project, or fault.NotFound.
 	One(ctx context.Context, tx *store.Tx, name project.Name) (project.Project, error)
 }

@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/store"
@@ -21,26 +20,9 @@ func (s *Service) note(token string, at time.Time) {
 	s.used[token] = at
 }
 
-// Run writes last uses and prunes old attempt tokens every Config.Upkeep, until
-// ctx ends; what is pending then is written before it returns.
-func (s *Service) Run(ctx context.Context) error {
-	tick := time.NewTicker(s.cfg.Upkeep)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			return s.Flush(last)
-		case <-tick.C:
-			if err := s.Flush(ctx); err != nil {
-				s.cfg.Log.WarnContext(ctx, "upkeep of tokens failed, trying again", slog.Any("error", err))
-			}
-		}
-	}
-}
-
-// Flush does one round of upkeep. An idle server writes nothing.
+// Flush does one round of upkeep: it writes last uses and prunes old attempt
+// tokens. An idle server writes nothing. Call it every minute or so; what is not
+// written when the process ends is lost, as last uses are coarse anyway.
 func (s *Service) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	used := s.used

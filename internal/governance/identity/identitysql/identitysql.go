@@ -70,6 +70,7 @@ type tokenRow struct {
 	Scopes     string // JSON
 	CreatedAt  store.Time
 	CreatedBy  string
+	Parent     string
 	ExpiresAt  store.Time
 	LastUsedAt store.Time
 	RevokedAt  store.Time
@@ -79,7 +80,7 @@ type tokenRow struct {
 func (r tokenRow) token() (account.Token, error) {
 	t := account.Token{
 		ID: r.ID, Kind: account.Kind(r.Kind), Principal: r.Principal, Name: r.Name, Label: r.Label,
-		Project: project.Name(r.Project), CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+		Project: project.Name(r.Project), CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy, Parent: r.Parent,
 		ExpiresAt: r.ExpiresAt.Time(), LastUsedAt: r.LastUsedAt.Time(), RevokedAt: r.RevokedAt.Time(), RevokedBy: r.RevokedBy,
 	}
 	return t, json.Unmarshal([]byte(r.Scopes), &t.Scopes)
@@ -145,7 +146,7 @@ func (Store) InsertToken(ctx context.Context, tx *store.Tx, t account.Token, has
 	}
 	_, err = tx.NewInsert().Model(&tokenRow{
 		ID: t.ID, Hash: hash, Kind: string(t.Kind), Principal: t.Principal, Name: t.Name, Label: t.Label,
-		Project: string(t.Project), Scopes: string(scopes), CreatedAt: store.At(t.CreatedAt), CreatedBy: t.CreatedBy,
+		Project: string(t.Project), Scopes: string(scopes), CreatedAt: store.At(t.CreatedAt), CreatedBy: t.CreatedBy, Parent: t.Parent,
 		ExpiresAt: store.At(t.ExpiresAt), LastUsedAt: store.At(t.LastUsedAt), RevokedAt: store.At(t.RevokedAt), RevokedBy: t.RevokedBy,
 	}).Exec(ctx)
 	return err
@@ -203,6 +204,9 @@ func (Store) Revoke(ctx context.Context, tx *store.Tx, sel account.Selection, by
 		Where("revoked_at = 0 AND expires_at > ?", store.At(at)).Returning("*")
 	for _, c := range conditions(sel) {
 		q.Where(c.expr, c.value)
+	}
+	if len(sel.Children) > 0 {
+		q.Where("t.parent IN (?) AND EXISTS (SELECT 1 FROM identity_token p WHERE p.id = t.parent AND p.principal = t.principal)", bun.List(sel.Children))
 	}
 	_, err := q.Exec(ctx)
 	if errors.Is(err, sql.ErrNoRows) {

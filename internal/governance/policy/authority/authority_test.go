@@ -1,6 +1,7 @@
 package authority_test
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,9 +16,11 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/decisions.txt")
@@ -482,9 +485,18 @@ func TestPoliciesGoWithTheirProject(t *testing.T) {
 	if err := w.Tenancy.Delete(admin, "flights"); err != nil {
 		t.Fatal(err)
 	}
-	w.Project(t, "flights")
-	if err := w.Authority.Allow(admin, "job.submit", object); err != nil {
-		t.Errorf("a new project inherits the policies of an old one: %v", err)
+	err := w.DB.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		list, err := policysql.Store{}.List(ctx, tx, "flights")
+		if len(list) > 0 {
+			t.Errorf("%v outlives its project", list)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := w.Authority.Allow(admin, "job.submit", object); !fault.Is(err, fault.NotFound) {
+		t.Errorf("after its end: %v", err)
 	}
 }
 

@@ -183,12 +183,34 @@ func (s *Service) Policies(ctx context.Context, in project.Name) (list []Policy,
 	return list, err
 }
 
-// Contents implements tenancy.Contents: policies go with their project, so they
-// never keep it from being deleted, and no later project of the name inherits
-// them.
+// Policy is one policy of a project. Needs project.read. Error: fault.NotFound.
+func (s *Service) Policy(ctx context.Context, in project.Name, name string) (p Policy, err error) {
+	if err := s.Allow(ctx, "project.read", policy.Object{Project: string(in), Kind: "policy", Name: name}); err != nil {
+		return Policy{}, err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		p, err = s.cfg.Store.One(ctx, tx, in, name)
+		return err
+	})
+	return p, err
+}
+
+// Contents implements tenancy.Contents: policies go with their project, on
+// record, so they never keep it from being deleted.
 func (s *Service) Contents(ctx context.Context, tx *store.Tx, in project.Name) (string, error) {
-	tx.OnCommit(func() { s.forget(in) })
-	return "", s.cfg.Store.DeleteAll(ctx, tx, in)
+	list, err := s.cfg.Store.List(ctx, tx, in)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range list {
+		if err := s.cfg.Store.Delete(ctx, tx, in, p.Name); err != nil {
+			return "", err
+		}
+		if err := s.record(ctx, tx, "policy.delete", PolicyDeleted, p); err != nil {
+			return "", err
+		}
+	}
+	return "", nil
 }
 
 func (s *Service) record(ctx context.Context, tx *store.Tx, action, name string, p Policy) error {

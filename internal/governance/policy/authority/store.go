@@ -31,5 +31,4 @@ type Store interface {
 	One(ctx context.Context, tx *store.Tx, in project.Name, name string) (Policy, error)
 	List(ctx context.Context, tx *store.Tx, in project.Name) ([]Policy, error) // by name
 	Delete(ctx context.Context, tx *store.Tx, in project.Name, name string) error
-	DeleteAll(ctx context.Context, tx *store.Tx, in project.Name) error
 }

@@ -93,9 +93,3 @@ func (Store) Delete(ctx context.Context, tx *store.Tx, in project.Name, name str
 	_, err := tx.NewDelete().Model((*row)(nil)).Where("project = ? AND name = ?", in, name).Exec(ctx)
 	return err
 }
-
-// DeleteAll implements authority.Store.
-func (Store) DeleteAll(ctx context.Context, tx *store.Tx, in project.Name) error {
-	_, err := tx.NewDelete().Model((*row)(nil)).Where("project = ?", in).Exec(ctx)
-	return err
-}

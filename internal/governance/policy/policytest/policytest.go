@@ -167,3 +167,35 @@ func (w *World) User(tb testing.TB, name string, in project.Name, roles ...proje
 	}
 	return identity.Principal{Kind: identity.User, ID: a.ID, Name: a.Name}
 }
+
+// IssueAttempt makes the token of an attempt.
+func (w *World) IssueAttempt(ctx context.Context, spec account.AttemptSpec) (t account.Token, secret string, err error) {
+	err = w.DB.Update(ctx, string(spec.Project), func(ctx context.Context, tx *store.Tx) (err error) {
+		t, secret, err = w.Accounts.IssueAttemptIn(ctx, tx, spec)
+		return err
+	})
+	return t, secret, err
+}
+
+// RevokeAttempt ends the tokens of an attempt.
+func (w *World) RevokeAttempt(ctx context.Context, attempt string) error {
+	return w.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		return w.Accounts.RevokeAttemptIn(ctx, tx, attempt)
+	})
+}
+
+// Roles lists a principal's roles in a project and the installation, as the
+// roster knows them, those limited to one object left out.
+func (w *World) Roles(tb testing.TB, principal string, in project.Name) (roles []project.Role) {
+	tb.Helper()
+	grants, err := w.Roster.GrantsOf(tb.Context(), principal)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, g := range grants {
+		if g.Object == "" && (g.Project == in || g.Project == "") {
+			roles = append(roles, g.Role)
+		}
+	}
+	return roles
+}

@@ -94,9 +94,9 @@ func TestBothDatabases(t *testing.T) {
 				t.Errorf("%+v, %v", p, err)
 			}
 			loop := identity.With(t.Context(), identity.Loop("training"))
-			_, attempt, err := w.Accounts.IssueAttempt(loop, account.AttemptSpec{Attempt: "att_1", Project: "flights", Scopes: []string{"run.write"}})
+			_, attempt, err := w.IssueAttempt(loop, account.AttemptSpec{Attempt: "att_1", Project: "flights", Scopes: []string{"run.write"}})
 			check(err)
-			check(w.Accounts.RevokeAttempt(loop, "flights", "att_1"))
+			check(w.RevokeAttempt(loop, "att_1"))
 			if _, err := w.Accounts.Authenticate(t.Context(), attempt); !fault.Is(err, fault.Unauthenticated) {
 				t.Error(err)
 			}

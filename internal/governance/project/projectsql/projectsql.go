@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -72,6 +73,14 @@ func (r projectRow) project() (project.Project, error) {
 	return p, json.Unmarshal([]byte(r.Residency), &p.Residency)
 }
 
+type buriedRow struct {
+	bun.BaseModel `bun:"table:project_buried"`
+
+	Name      string `bun:",pk"`
+	DeletedAt store.Time
+	DeletedBy string
+}
+
 type grantRow struct {
 	bun.BaseModel `bun:"table:project_grant,alias:g"`
 
@@ -112,12 +121,26 @@ func (Store) Update(ctx context.Context, tx *store.Tx, p project.Project) error 
 }
 
 // Delete implements tenancy.Store.
-func (Store) Delete(ctx context.Context, tx *store.Tx, name project.Name) error {
+func (Store) Delete(ctx context.Context, tx *store.Tx, name project.Name, at time.Time, by string) error {
 	if _, err := tx.NewDelete().Model((*grantRow)(nil)).Where("project = ?", name).Exec(ctx); err != nil {
 		return err
 	}
 	res, err := tx.NewDelete().Model((*projectRow)(nil)).Where("name = ?", name).Exec(ctx)
-	return touched(res, err, "project", string(name))
+	if err := touched(res, err, "project", string(name)); err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&buriedRow{Name: string(name), DeletedAt: store.At(at), DeletedBy: by}).Exec(ctx)
+	return err
+}
+
+// Buried implements tenancy.Store.
+func (Store) Buried(ctx context.Context, tx *store.Tx, name project.Name) (time.Time, error) {
+	var r buriedRow
+	err := tx.NewSelect().Model(&r).Where("name = ?", name).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	return r.DeletedAt.Time(), err
 }
 
 // One implements tenancy.Store.
@@ -208,16 +231,20 @@ func (Store) GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]pr
 }
 
 // Drop implements account.Grants.
-func (s Store) Drop(ctx context.Context, tx *store.Tx, principal string) error {
-	admin, err := tx.NewSelect().Model((*grantRow)(nil)).
-		Where("principal = ? AND project = '' AND role = ?", principal, project.Admin).Exists(ctx)
+func (s Store) Drop(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error) {
+	dropped, err := s.GrantsOf(ctx, tx, principal)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := tx.NewDelete().Model((*grantRow)(nil)).Where("principal = ?", principal).Exec(ctx); err != nil || !admin {
-		return err
+	if _, err := tx.NewDelete().Model((*grantRow)(nil)).Where("principal = ?", principal).Exec(ctx); err != nil {
+		return nil, err
 	}
-	return tenancy.KeepAdmin(ctx, tx, s)
+	for _, g := range dropped {
+		if g.Project == "" && g.Role == project.Admin {
+			return dropped, tenancy.KeepAdmin(ctx, tx, s)
+		}
+	}
+	return dropped, nil
 }
 
 func grants(rows []grantRow) []project.Grant {

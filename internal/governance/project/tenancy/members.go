@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -30,75 +31,14 @@ type GrantRequest struct {
 // Errors: fault.Invalid; fault.NotFound for an unknown account or project;
 // fault.Conflict where that would take the installation's last administrator.
 func (s *Service) Grant(ctx context.Context, r GrantRequest) (project.Grant, project.Change, error) {
-	if err := s.cfg.Authorizer.Allow(ctx, "member.grant", policy.Object{Project: string(r.Project), Kind: "grant", Name: r.Name}); err != nil {
+	if err := s.mayGrant(ctx, r); err != nil {
 		return project.Grant{}, "", err
-	}
-	if err := r.Spec.Validate(r.Project); err != nil {
-		return project.Grant{}, "", err
-	}
-	if r.Name != "" {
-		if err := id.CheckName("grant name", r.Name); err != nil {
-			return project.Grant{}, "", err
-		}
 	}
 	var g project.Grant
 	var change project.Change
-	apply := func(ctx context.Context, tx *store.Tx) error {
-		g, change = project.Grant{}, ""
-		now := s.cfg.Now().UTC().Truncate(time.Microsecond)
-		if r.Project != "" {
-			if _, err := s.cfg.Store.One(ctx, tx, r.Project); err != nil {
-				return err
-			}
-		}
-		a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
-		if err != nil {
-			return err
-		}
-		if a.Project != "" && a.Project != r.Project {
-			return fault.New(fault.Invalid, "service %s belongs to project %s and can have roles there only", a.Name, a.Project)
-		}
-		g = project.Grant{
-			Project: r.Project, Name: r.Name, Principal: a.ID, Role: r.Spec.Role, Object: r.Spec.Object,
-			CreatedAt: now, CreatedBy: identity.From(ctx).ID,
-		}
-		if g.Name == "" {
-			g.Name = grantName(g)
-		}
-		was, err := s.cfg.Store.Grant(ctx, tx, g.Project, g.Name)
-		switch {
-		case fault.Is(err, fault.NotFound):
-			change = project.Created
-			n, err := s.cfg.Store.CountMembers(ctx, tx, g.Project)
-			if err != nil {
-				return err
-			}
-			if n >= maxMembers {
-				return fault.New(fault.Exhausted, "project %s has %d grants, at most %d are allowed", g.Project, n, maxMembers)
-			}
-		case err != nil:
-			return err
-		case was.Principal == g.Principal && was.Role == g.Role && was.Object == g.Object:
-			g, change = was, project.Unchanged
-			return nil
-		default:
-			change = project.Updated
-		}
-		if r.DryRun {
-			return nil
-		}
-		if err := s.cfg.Store.Put(ctx, tx, g); err != nil {
-			return err
-		}
-		if change == project.Updated {
-			if err := s.keepAdmin(ctx, tx, was); err != nil {
-				return err
-			}
-			if err := s.record(ctx, tx, "member.revoke", MemberRevoked, was); err != nil {
-				return err
-			}
-		}
-		return s.record(ctx, tx, "member.grant", MemberGranted, g)
+	apply := func(ctx context.Context, tx *store.Tx) (err error) {
+		g, change, err = s.grantIn(ctx, tx, r)
+		return err
 	}
 	var err error
 	if r.DryRun {
@@ -110,6 +50,110 @@ func (s *Service) Grant(ctx context.Context, r GrantRequest) (project.Grant, pro
 		return project.Grant{}, "", err
 	}
 	return g, change, nil
+}
+
+// mayGrant permits and checks a request.
+func (s *Service) mayGrant(ctx context.Context, r GrantRequest) error {
+	if err := s.cfg.Authorizer.Allow(ctx, "member.grant", policy.Object{Project: string(r.Project), Kind: "grant", Name: r.Name}); err != nil {
+		return err
+	}
+	if err := r.Spec.Validate(r.Project); err != nil {
+		return err
+	}
+	if r.Name == "" {
+		return nil
+	}
+	return id.CheckName("grant name", r.Name)
+}
+
+// grantIn gives the role that mayGrant let pass.
+func (s *Service) grantIn(ctx context.Context, tx *store.Tx, r GrantRequest) (project.Grant, project.Change, error) {
+	var none project.Grant
+	if r.Project != "" {
+		if _, err := s.cfg.Store.One(ctx, tx, r.Project); err != nil {
+			return none, "", err
+		}
+	}
+	a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
+	if err != nil {
+		return none, "", err
+	}
+	if a.Project != "" && a.Project != r.Project {
+		return none, "", fault.New(fault.Invalid, "service %s belongs to project %s and can have roles there only", a.Name, a.Project)
+	}
+	g := project.Grant{
+		Project: r.Project, Name: r.Name, Principal: a.ID, Role: r.Spec.Role, Object: r.Spec.Object,
+		CreatedAt: s.cfg.Now().UTC().Truncate(time.Microsecond), CreatedBy: identity.From(ctx).ID,
+	}
+	if g.Name == "" {
+		g.Name = grantName(g)
+	}
+	change := project.Updated
+	was, err := s.cfg.Store.Grant(ctx, tx, g.Project, g.Name)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		change = project.Created
+		n, err := s.cfg.Store.CountMembers(ctx, tx, g.Project)
+		if err != nil {
+			return none, "", err
+		}
+		if n >= maxMembers {
+			return none, "", fault.New(fault.Exhausted, "%d grants exist there, at most %d are allowed", n, maxMembers)
+		}
+	case err != nil:
+		return none, "", err
+	case was.Principal == g.Principal && was.Role == g.Role && was.Object == g.Object:
+		return was, project.Unchanged, nil
+	}
+	if r.DryRun {
+		return g, change, nil
+	}
+	if err := s.cfg.Store.Put(ctx, tx, g); err != nil {
+		return none, "", err
+	}
+	if change == project.Updated {
+		if err := s.keepAdmin(ctx, tx, was); err != nil {
+			return none, "", err
+		}
+		if err := s.record(ctx, tx, "member.revoke", MemberRevoked, "", was); err != nil {
+			return none, "", err
+		}
+	}
+	return g, change, s.record(ctx, tx, "member.grant", MemberGranted, "", g)
+}
+
+// Enrolment is what a program or a colleague needs to begin.
+type Enrolment struct {
+	Token account.TokenSpec // For names the account
+	Role  project.Role      // that the account gets in the project In; empty: none
+	In    project.Name
+}
+
+// Enrol makes a token, its account where that is asked for, and the account's
+// role, all of it or nothing. Needs what CreateToken and Grant need. Errors: as
+// theirs.
+func (s *Service) Enrol(ctx context.Context, e Enrolment) (t account.Token, secret string, err error) {
+	draft, err := s.cfg.Accounts.Draft(ctx, e.Token)
+	if err != nil {
+		return account.Token{}, "", err
+	}
+	r := GrantRequest{Project: e.In, Spec: project.GrantSpec{Principal: e.Token.For, Role: e.Role}}
+	if e.Role != "" {
+		if err := s.mayGrant(ctx, r); err != nil {
+			return account.Token{}, "", err
+		}
+	}
+	err = s.cfg.DB.Update(ctx, string(e.In), func(ctx context.Context, tx *store.Tx) (err error) {
+		if t, secret, err = s.cfg.Accounts.IssueIn(ctx, tx, draft); err != nil || e.Role == "" {
+			return err
+		}
+		_, _, err = s.grantIn(ctx, tx, r)
+		return err
+	})
+	if err != nil {
+		return account.Token{}, "", err
+	}
+	return t, secret, nil
 }
 
 // Revoke takes a grant away. Needs member.revoke. Errors: fault.NotFound;
@@ -129,7 +173,7 @@ func (s *Service) Revoke(ctx context.Context, in project.Name, name string) erro
 		if err := s.keepAdmin(ctx, tx, g); err != nil {
 			return err
 		}
-		return s.record(ctx, tx, "member.revoke", MemberRevoked, g)
+		return s.record(ctx, tx, "member.revoke", MemberRevoked, "", g)
 	})
 }
 
@@ -150,11 +194,6 @@ func (s *Service) Members(ctx context.Context, in project.Name, pageToken string
 		next = grants[page-1].Name
 	}
 	return grants, next, err
-}
-
-// Own lists the caller's grants, so that a client can show what its user may do.
-func (s *Service) Own(ctx context.Context) ([]project.Grant, error) {
-	return s.cfg.Roster.GrantsOf(ctx, identity.From(ctx).ID)
 }
 
 // keepAdmin refuses to lose the last administrator, after was is gone.
@@ -179,13 +218,13 @@ func KeepAdmin(ctx context.Context, tx *store.Tx, admins interface {
 		WithHint("Make somebody else an admin of the installation first.")
 }
 
-func (s *Service) record(ctx context.Context, tx *store.Tx, action, name string, g project.Grant) error {
+func (s *Service) record(ctx context.Context, tx *store.Tx, action, name, reason string, g project.Grant) error {
 	tx.OnCommit(func() { s.cfg.Roster.Forget(g.Principal) })
 	detail := map[string]any{"principal": g.Principal, "role": g.Role}
 	if g.Object != "" {
 		detail["object"] = g.Object
 	}
-	if err := audit.Append(ctx, tx, audit.Entry{Project: string(g.Project), Action: action, Object: "grant " + g.Name, Detail: detail}); err != nil {
+	if err := audit.Append(ctx, tx, audit.Entry{Project: string(g.Project), Action: action, Object: "grant " + g.Name, Reason: reason, Detail: detail}); err != nil {
 		return err
 	}
 	return event.Publish(ctx, tx, string(g.Project), name, g)

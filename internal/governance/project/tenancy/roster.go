@@ -71,19 +71,6 @@ func (r *Roster) GrantsOf(ctx context.Context, principal string) ([]project.Gran
 	return h.grants, nil
 }
 
-// RolesOf lists the principal's roles in a project, those in the installation
-// included and those limited to one object left out.
-func (r *Roster) RolesOf(ctx context.Context, principal string, in project.Name) ([]project.Role, error) {
-	grants, err := r.GrantsOf(ctx, principal)
-	var roles []project.Role
-	for _, g := range grants {
-		if g.Object == "" && (g.Project == in || g.Project == "") {
-			roles = append(roles, g.Role)
-		}
-	}
-	return roles, err
-}
-
 // Exists is nil for a project that there is, else fault.NotFound.
 func (r *Roster) Exists(ctx context.Context, tx *store.Tx, name project.Name) error {
 	_, err := r.store.One(ctx, tx, name)

@@ -10,8 +10,8 @@
 // # Guarantees
 //
 // A project is listed exactly for those who may read it. A project with
-// anything in it is not deleted; deleting one ends the tokens bound to it. The
-// installation always keeps an administrator. A changed role counts at once in
+// anything in it is not deleted; deleting one ends the tokens bound to it, and no
+// other project gets its name. The installation always keeps an administrator. A changed role counts at once in
 // this process and within 5 s in others.
 package tenancy
 
@@ -173,6 +173,14 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Pr
 		if r.IfRevision != 0 {
 			return p, "", fault.New(fault.Conflict, "project %s does not exist, revision %d was expected", r.Name, r.IfRevision)
 		}
+		at, err := s.cfg.Store.Buried(ctx, tx, r.Name)
+		if err != nil {
+			return p, "", err
+		}
+		if !at.IsZero() {
+			return p, "", fault.New(fault.Conflict, "a project %s was deleted on %s, and its name is not used again", r.Name, at.Format(time.DateOnly)).
+				WithHint("Records of the old project keep its name. Choose another one.")
+		}
 		return project.Project{
 			Name: r.Name, DisplayName: r.Spec.DisplayName, Description: r.Spec.Description, Residency: r.Spec.Residency,
 			Classification: r.Spec.Classification, CreatedAt: now, CreatedBy: identity.From(ctx).ID, UpdatedAt: now, Revision: 1,
@@ -265,7 +273,8 @@ func visible(p identity.Principal) (v Visible, none bool) {
 }
 
 // Delete removes an empty project with its grants, service accounts and tokens.
-// Needs project.delete. Errors: fault.NotFound; fault.Conflict naming what is
+// Its name is not given to another one: records, events and what is left in
+// backups bear it. Needs project.delete. Errors: fault.NotFound; fault.Conflict naming what is
 // left in it.
 func (s *Service) Delete(ctx context.Context, name project.Name) error {
 	if err := name.Validate(); err != nil {
@@ -299,7 +308,10 @@ func (s *Service) Delete(ctx context.Context, name project.Name) error {
 		if err := s.cfg.Accounts.RevokeBoundIn(ctx, tx, name); err != nil {
 			return err
 		}
-		if err := s.cfg.Store.Delete(ctx, tx, name); err != nil {
+		if err := s.revokeAll(ctx, tx, name); err != nil {
+			return err
+		}
+		if err := s.cfg.Store.Delete(ctx, tx, name, s.cfg.Now().UTC(), identity.From(ctx).ID); err != nil {
 			return err
 		}
 		tx.OnCommit(func() { s.cfg.Roster.Forget("") })
@@ -308,4 +320,20 @@ func (s *Service) Delete(ctx context.Context, name project.Name) error {
 		}
 		return event.Publish(ctx, tx, string(name), ProjectDeleted, p)
 	})
+}
+
+// revokeAll puts on record that the project's grants go with it.
+func (s *Service) revokeAll(ctx context.Context, tx *store.Tx, in project.Name) error {
+	for after := ""; ; {
+		grants, err := s.cfg.Store.Members(ctx, tx, in, after, 500)
+		if err != nil || len(grants) == 0 {
+			return err
+		}
+		for _, g := range grants {
+			if err := s.record(ctx, tx, "member.revoke", MemberRevoked, "project deleted", g); err != nil {
+				return err
+			}
+		}
+		after = grants[len(grants)-1].Name
+	}
 }

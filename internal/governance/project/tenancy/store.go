@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -14,7 +15,10 @@ import (
 type Store interface {
 	Insert(ctx context.Context, tx *store.Tx, p project.Project) error
 	Update(ctx context.Context, tx *store.Tx, p project.Project) error
-	Delete(ctx context.Context, tx *store.Tx, name project.Name) error // its grants, too
+	// Delete removes the project with its grants, and keeps the name as buried.
+	Delete(ctx context.Context, tx *store.Tx, name project.Name, at time.Time, by string) error
+	// Buried is when a project of the name was deleted; zero for never.
+	Buried(ctx context.Context, tx *store.Tx, name project.Name) (time.Time, error)
 	One(ctx context.Context, tx *store.Tx, name project.Name) (project.Project, error)
 	List(ctx context.Context, tx *store.Tx, v Visible, after project.Name, limit int) ([]project.Project, error)
 
@@ -40,6 +44,8 @@ type Visible struct {
 type Accounts interface {
 	Resolve(ctx context.Context, tx *store.Tx, in project.Name, ref string) (account.Account, error)
 	RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Name) error
+	Draft(ctx context.Context, spec account.TokenSpec) (account.Draft, error)
+	IssueIn(ctx context.Context, tx *store.Tx, d account.Draft) (account.Token, string, error)
 }
 
 // Zones is what tenancy needs of residency; border.Service has it.
@@ -51,6 +57,7 @@ type Zones interface {
 // Contents is how a domain says that a project still holds something.
 type Contents interface {
 	// Contents names what is left, such as "3 datasets"; empty when nothing is.
-	// It works in the transaction that deletes the project.
+	// It works in the transaction that deletes the project, and may remove what
+	// goes with it.
 	Contents(ctx context.Context, tx *store.Tx, in project.Name) (string, error)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -199,15 +200,15 @@ func TestGrants(t *testing.T) {
 	if _, change, err := w.Tenancy.Grant(admin, request); err != nil || change != project.Updated {
 		t.Error(change, err)
 	}
-	if roles, err := w.Roster.RolesOf(t.Context(), eve.ID, "flights"); err != nil || !slices.Equal(roles, []project.Role{project.Engineer}) {
-		t.Errorf("after a dry run: %v, %v", roles, err)
+	if roles := w.Roles(t, eve.ID, "flights"); !slices.Equal(roles, []project.Role{project.Engineer}) {
+		t.Errorf("after a dry run: %v", roles)
 	}
 	request.DryRun = false
 	if _, change, err := w.Tenancy.Grant(admin, request); err != nil || change != project.Updated {
 		t.Error(change, err)
 	}
-	if roles, err := w.Roster.RolesOf(t.Context(), eve.ID, "flights"); err != nil || !slices.Equal(roles, []project.Role{project.Viewer}) {
-		t.Errorf("the change does not count at once: %v, %v", roles, err)
+	if roles := w.Roles(t, eve.ID, "flights"); !slices.Equal(roles, []project.Role{project.Viewer}) {
+		t.Errorf("the change does not count at once: %v", roles)
 	}
 	for name, tt := range map[string]struct {
 		r    tenancy.GrantRequest
@@ -320,9 +321,13 @@ func TestDelete(t *testing.T) {
 	if err := w.Tenancy.Delete(admin, "flights"); err != nil {
 		t.Fatal(err)
 	}
-	w.Project(t, "flights")
 	if _, err := w.Tenancy.One(identity.With(t.Context(), eve), "flights"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a role outlives its project: %v", err)
+	}
+	for _, dry := range []bool{true, false} {
+		if _, _, err := w.Tenancy.Apply(admin, tenancy.Request{Name: "flights", DryRun: dry}); !fault.Is(err, fault.Conflict) {
+			t.Errorf("another project gets the name (dry run %t): %v", dry, err)
+		}
 	}
 }
 
@@ -339,11 +344,7 @@ func TestRosterSeesOtherProcesses(t *testing.T) {
 		here.Project(t, "flights")
 		eve := here.User(t, "eve", "flights", project.Viewer)
 		roles := func() int {
-			r, err := there.Roster.RolesOf(t.Context(), eve.ID, "flights")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return len(r)
+			return len(there.Roles(t, eve.ID, "flights"))
 		}
 		if roles() != 1 {
 			t.Fatal("the role is not there")
@@ -429,5 +430,77 @@ func TestProjectLabelNamesKnownZones(t *testing.T) {
 	p, _, err := w.Tenancy.Apply(w.AsAdmin(t.Context()), tenancy.Request{Name: "flights", Spec: project.Spec{Residency: residency.Label{"home", "AE", "home"}}})
 	if err != nil || !slices.Equal(p.Residency, residency.Of("AE", "home")) {
 		t.Errorf("%v, %v", p.Residency, err)
+	}
+}
+
+// TestEnrolIsAllOrNothing: a refused request leaves no account, role or token
+// behind, and a good one all three.
+func TestEnrolIsAllOrNothing(t *testing.T) {
+	w := policytest.Open(t)
+	w.Project(t, "flights")
+	admin := w.AsAdmin(t.Context())
+	local := identity.With(t.Context(), w.User(t, "lara", "flights", project.Admin))
+	count := func() (n int) {
+		t.Helper()
+		accounts, _, err := w.Accounts.Accounts(admin, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		members, _, err := w.Tenancy.Members(admin, "flights", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(accounts) + len(members)
+	}
+	before := count()
+	mallory := account.TokenSpec{For: "user/mallory", Create: true}
+	scoped, long := mallory, mallory
+	scoped.Scopes = []string{"bogus.scope"}
+	long.TTL = 1000 * 24 * time.Hour
+	ci := account.TokenSpec{For: "service/ci", Project: "flights", Create: true}
+	for name, tt := range map[string]struct {
+		ctx  context.Context
+		e    tenancy.Enrolment
+		want fault.Kind
+	}{
+		"scope":          {admin, tenancy.Enrolment{Token: scoped, In: "flights", Role: project.Admin}, fault.Invalid},
+		"lifetime":       {admin, tenancy.Enrolment{Token: long, In: "flights", Role: project.Admin}, fault.Invalid},
+		"role":           {admin, tenancy.Enrolment{Token: mallory, In: "flights", Role: "emperor"}, fault.Invalid},
+		"project":        {admin, tenancy.Enrolment{Token: mallory, In: "absent", Role: project.Admin}, fault.NotFound},
+		"first admin":    {admin, tenancy.Enrolment{Token: account.TokenSpec{For: "user/../x", Create: true}, In: "flights", Role: project.Viewer}, fault.Invalid},
+		"not permitted":  {local, tenancy.Enrolment{Token: mallory, In: "flights", Role: project.Admin}, fault.PermissionDenied},
+		"not to be made": {admin, tenancy.Enrolment{Token: account.TokenSpec{For: "user/mallory"}, In: "flights", Role: project.Viewer}, fault.NotFound},
+		"service's role": {local, tenancy.Enrolment{Token: ci, In: "flights", Role: "emperor"}, fault.Invalid},
+	} {
+		if _, _, err := w.Tenancy.Enrol(tt.ctx, tt.e); !fault.Is(err, tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := count(); n != before {
+			t.Fatalf("%s: something stayed behind (%d accounts and grants, %d before)", name, n, before)
+		}
+	}
+	for name, e := range map[string]struct {
+		ctx context.Context
+		e   tenancy.Enrolment
+	}{
+		"person":  {admin, tenancy.Enrolment{Token: mallory, In: "flights", Role: project.Viewer}},
+		"program": {local, tenancy.Enrolment{Token: ci, In: "flights", Role: project.Viewer}},
+	} {
+		for range 2 { // the second time for the account that there is
+			_, secret, err := w.Tenancy.Enrol(e.ctx, e.e)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			p, err := w.Accounts.Authenticate(t.Context(), secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if roles := w.Roles(t, p.ID, "flights"); !slices.Equal(roles, []project.Role{project.Viewer}) {
+				t.Errorf("%s has the roles %v", name, roles)
+			}
+		}
+	}
+	if n := count(); n != before+4 {
+		t.Errorf("%d accounts and grants, want %d", n, before+4)
 	}
 }
