@@ -141,11 +141,15 @@ cat <<TEXT
     Made       project nyc, 5 datasets, 3 feature views, a training set, an environment,
                a job, a signed model, a deployment, with $($falaj version)
     Time       $((SECONDS - began)) s
+TEXT
+if [ -n "${EXIT:-}" ]; then
+	note "The server is stopped and its data removed; without EXIT=1 it goes on."
+	exit
+fi
+cat <<TEXT
     Look       $url (Falaj), $home/data (its data)
     Go on      export XDG_CONFIG_HOME=$XDG_CONFIG_HOME FALAJ_PROJECT=nyc
                bin/falaj get jobs; bin/falaj describe model delay; bin/falaj --help
+    Stop with  kill $server
 TEXT
-if [ -z "${EXIT:-}" ]; then
-	note "Stop with  kill $server"
-	disown "$server"
-fi
+disown "$server"
