@@ -48,7 +48,10 @@ const (
 func (s State) Ended() bool { return s == Succeeded || s == Failed || s == Cancelled }
 
 // Run is one materialisation of a view version: every row of its source with an
-// event in [From, Until], in the order of key and time.
+// event in [From, Until], in the order of key and time. Over the inputs that the
+// rows online were made from it adds to them; over others it makes a new
+// generation, which takes the place of those rows when it is complete, so that a
+// row which a source no longer has does not stay.
 type Run struct {
 	ID      RunID        `json:"id"`
 	Project project.Name `json:"project"`
@@ -76,12 +79,14 @@ type Run struct {
 	// Chain is a digest of the rows written so far, to go on only from the same.
 	Chain     string    `json:"-"`
 	NotBefore time.Time `json:"-"` // of a next attempt
+	// Generation is where it writes; empty until it is taken up.
+	Generation Generation `json:"-"`
 }
 
 func (r Run) ref() string { return Header{Name: r.View, Version: r.Version}.Ref() }
 
 func (r Run) table() online.Table {
-	return online.Table{Project: string(r.Project), View: r.View, Version: r.Version}
+	return online.Table{Project: string(r.Project), View: r.View, Version: r.Version, Generation: string(r.Generation)}
 }
 
 const (
@@ -104,8 +109,9 @@ type MaterialiseRequest struct {
 // it. Asking again for what is under way returns that. Needs
 // feature.materialise, and to see the sources. Errors: fault.Invalid for a range
 // that is empty or ends in the future; fault.Conflict when another range of the
-// view is under way, or a source was rejected; fault.PermissionDenied when the
-// online store's zone may not hold the view.
+// view is under way, when the range is a part of what is online and the sources
+// have changed since, or when a source was rejected; fault.PermissionDenied when
+// the online store's zone may not hold the view.
 func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, error) {
 	if err := s.allow(ctx, ActionMaterialise, r.Project, r.View); err != nil {
 		return Run{}, err
@@ -170,6 +176,9 @@ func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run) error {
 		return fault.New(fault.Conflict, "materialisation %s of %s is under way", last[0].ID, run.ref()).
 			WithHint("Wait until it has ended, or cancel it.")
 	}
+	if err := s.replaces(ctx, tx, *run); err != nil {
+		return err
+	}
 	if err := s.cfg.Store.InsertRun(ctx, tx, *run); err != nil {
 		return err
 	}
@@ -227,6 +236,7 @@ func (s *Service) occupy(p project.Name, ref string) (release func()) {
 	}
 }
 
+// runAll sweeps and then makes an attempt at every open run that is due.
 func (s *Service) runAll(ctx context.Context) error {
 	var open []Run
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -234,6 +244,9 @@ func (s *Service) runAll(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
+		return err
+	}
+	if err := s.sweep(ctx); err != nil {
 		return err
 	}
 	for _, r := range open {
@@ -358,11 +371,31 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 			return err
 		}
 		o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
-		switch {
-		case fault.Is(err, fault.NotFound):
-			o = Online{Project: r.Project, View: r.View, Version: r.Version, Residency: r.Residency, Classification: r.Classification}
-		case err != nil:
+		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
+		}
+		missing := err != nil
+		if r.Generation == "" {
+			if err := s.replaces(ctx, tx, *r); err != nil {
+				return err
+			}
+			// What an earlier attempt without a generation wrote does not count.
+			r.Rows, r.Chain, r.Newest = 0, "", time.Time{}
+			if r.Generation = o.Generation; missing || !sameInputs(o.Inputs, r.Inputs) {
+				r.Generation = newGeneration()
+			}
+			if err := s.cfg.Store.UpdateRun(ctx, tx, *r, r.Attempt); err != nil {
+				return err
+			}
+		}
+		switch {
+		case missing:
+			o = Online{
+				Project: r.Project, View: r.View, Version: r.Version, Residency: r.Residency, Classification: r.Classification,
+				Generation: r.Generation, Inputs: r.Inputs,
+			}
+		case r.Generation != o.Generation:
+			return nil // nobody reads there yet
 		default:
 			if o.Residency, err = residency.Derive(
 				residency.Parent{Name: "the online rows of " + r.ref(), Label: o.Residency},
@@ -392,10 +425,12 @@ func (s *Service) end(ctx context.Context, r *Run, state State) error {
 		name = EventFailed
 	}
 	return s.keep(ctx, r, func(ctx context.Context, tx *store.Tx) error {
+		settle := s.abandon
 		if state == Succeeded {
-			if err := s.advance(ctx, tx, r); err != nil {
-				return err
-			}
+			settle = s.advance
+		}
+		if err := settle(ctx, tx, r); err != nil {
+			return err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(r.Project), Action: string(ActionMaterialise), Object: objectKind + " view " + r.ref(), Reason: r.Error,
@@ -408,12 +443,21 @@ func (s *Service) end(ctx context.Context, r *Run, state State) error {
 	})
 }
 
-// advance moves the view's watermark to what a run has brought.
+// advance moves the view's watermark to what a run has brought, and makes the
+// run's generation the one that is read.
 func (s *Service) advance(ctx context.Context, tx *store.Tx, r *Run) error {
 	o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
 	if err != nil {
 		return err
 	}
+	if o.Generation != r.Generation {
+		if err := s.cfg.Store.PutStale(ctx, tx, s.stale(o.Project, o.View, o.Version, o.Generation)); err != nil {
+			return err
+		}
+		o.Generation, o.Residency, o.Classification = r.Generation, r.Residency, r.Classification
+		o.Watermark, o.Newest = time.Time{}, time.Time{}
+	}
+	o.Inputs = r.Inputs // the same content, perhaps under a newer number
 	whole := r.From.IsZero() || !o.Watermark.IsZero() && !r.From.After(o.Watermark)
 	if whole && r.Until.After(o.Watermark) {
 		o.Watermark = r.Until
@@ -499,12 +543,22 @@ func (w *writer) write(ctx context.Context) error {
 	return w.s.keep(ctx, r, nil)
 }
 
-// restart forgets what was written: the source gives other rows than before, and
-// writing all of them is right in any case.
+// restart forgets what was written: the source gives other rows than before. A
+// run of everything goes on in a new generation, where no row of before is.
 func (w *writer) restart(ctx context.Context) error {
-	r := w.run
-	r.Rows, r.Chain = 0, ""
-	if err := w.s.keep(ctx, r, nil); err != nil {
+	r, before := w.run, *w.run
+	r.Rows, r.Chain, r.Newest = 0, "", time.Time{}
+	if err := w.s.keep(ctx, r, func(ctx context.Context, tx *store.Tx) error {
+		o, err := w.s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		if err != nil || !r.From.IsZero() || r.Until.Before(o.Watermark) {
+			return err
+		}
+		if err := w.s.abandon(ctx, tx, &before); err != nil {
+			return err
+		}
+		r.Generation = newGeneration()
+		return w.s.cfg.Store.UpdateRun(ctx, tx, *r, r.Attempt)
+	}); err != nil {
 		return err
 	}
 	return fault.New(fault.Unavailable, "the source of %s gave other rows than when it was read before", r.ref()).
@@ -568,8 +622,9 @@ func (s *Service) WaitRun(ctx context.Context, p project.Name, run RunID) (Run, 
 	}
 }
 
-// CancelRun ends a materialisation; what it has written stays. Cancelling one
-// that has ended changes nothing. Needs feature.materialise.
+// CancelRun ends a materialisation; what it has added to the rows online stays,
+// and rows that were to take their place are removed. Cancelling one that has
+// ended changes nothing. Needs feature.materialise.
 func (s *Service) CancelRun(ctx context.Context, p project.Name, run RunID) (Run, error) {
 	if err := s.allow(ctx, ActionMaterialise, p, ""); err != nil {
 		return Run{}, err
@@ -585,6 +640,9 @@ func (s *Service) CancelRun(ctx context.Context, p project.Name, run RunID) (Run
 		}
 		r.State, r.EndedAt = Cancelled, store.At(s.now()).Time()
 		if err := s.cfg.Store.UpdateRun(ctx, tx, r, r.Attempt); err != nil {
+			return err
+		}
+		if err := s.abandon(ctx, tx, &r); err != nil {
 			return err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
@@ -710,6 +768,7 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 		return fault.New(fault.Conflict, "%s is being materialised", h.Ref()).WithHint("Cancel the materialisation first.")
 	}
 	defer release()
+	var gone Stale
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		runs, err := s.cfg.Store.Runs(ctx, tx, p, h.Name, h.Version, "", 1)
 		if err != nil {
@@ -717,6 +776,14 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 		}
 		if len(runs) > 0 && !runs[0].State.Ended() {
 			return fault.New(fault.Conflict, "materialisation %s of %s is under way", runs[0].ID, h.Ref()).WithHint("Cancel it first.")
+		}
+		o, err := s.cfg.Store.Online(ctx, tx, p, h.Name, h.Version)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		gone = s.stale(p, h.Name, h.Version, o.Generation)
+		if err := s.cfg.Store.PutStale(ctx, tx, gone); err != nil {
+			return err
 		}
 		if err := s.cfg.Store.DeleteOnline(ctx, tx, p, h.Name, h.Version); err != nil {
 			return err
@@ -732,5 +799,5 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 	if err != nil {
 		return err
 	}
-	return s.cfg.Online.Drop(ctx, online.Table{Project: string(p), View: h.Name, Version: h.Version})
+	return s.remove(ctx, gone)
 }

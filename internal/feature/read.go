@@ -38,7 +38,7 @@ type OnlineAnswer struct {
 	Columns []Column  `json:"columns"`
 }
 
-// Column is a feature of many entities. EventTimes are zero where there is no
+// Column is a feature of many entities. EventTimes are nil where there is no
 // row.
 type Column struct {
 	Name       string          `json:"name"`
@@ -46,7 +46,7 @@ type Column struct {
 	Type       string          `json:"type"`
 	Values     []value.Value   `json:"values"`
 	Statuses   []online.Status `json:"statuses"`
-	EventTimes []time.Time     `json:"event_timestamps"`
+	EventTimes []*time.Time    `json:"event_timestamps"`
 }
 
 // Limits of one read.
@@ -87,7 +87,7 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	at = at.Truncate(time.Microsecond).UTC()
 	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, Columns: make([]Column, len(pl.names))}
 	for i, v := range pl.views {
-		if err := s.readView(ctx, v, keys[i], at, answer.Columns); err != nil {
+		if err := s.readView(ctx, v, pl.online[i].table(), keys[i], at, answer.Columns); err != nil {
 			return OnlineAnswer{}, err
 		}
 	}
@@ -222,8 +222,7 @@ func parseKey(t value.Type, x any) (value.Value, error) {
 }
 
 // readView fills the columns of one view.
-func (s *Service) readView(ctx context.Context, v picked, keys [][]byte, at time.Time, columns []Column) error {
-	table := online.Table{Project: string(v.view.Project), View: v.view.Name, Version: v.view.Version}
+func (s *Service) readView(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, columns []Column) error {
 	answers, err := s.cfg.Online.Read(ctx, table, online.Query{Keys: keys, At: at, TTL: v.view.ttl()})
 	if err != nil {
 		return err
@@ -233,7 +232,7 @@ func (s *Service) readView(ctx context.Context, v picked, keys [][]byte, at time
 	for i, f := range v.features {
 		columns[v.order[i]] = Column{
 			Feature: v.view.Ref() + ":" + v.view.Features[f].Name,
-			Values:  make([]value.Value, len(keys)), Statuses: make([]online.Status, len(keys)), EventTimes: make([]time.Time, len(keys)),
+			Values:  make([]value.Value, len(keys)), Statuses: make([]online.Status, len(keys)), EventTimes: make([]*time.Time, len(keys)),
 		}
 	}
 	for n, a := range answers {
@@ -244,7 +243,10 @@ func (s *Service) readView(ctx context.Context, v picked, keys [][]byte, at time
 		}
 		for i, f := range v.features {
 			c := &columns[v.order[i]]
-			c.Values[n], c.Statuses[n], c.EventTimes[n] = value.Null(types[f]), a.Status, a.Event
+			c.Values[n], c.Statuses[n] = value.Null(types[f]), a.Status
+			if !a.Event.IsZero() {
+				c.EventTimes[n] = &answers[n].Event
+			}
 			if a.Status != online.Present {
 				continue
 			}

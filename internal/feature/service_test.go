@@ -74,6 +74,14 @@ type spy struct {
 	mu    sync.Mutex
 	rows  int
 	write func() error
+	drops []online.TableKey
+}
+
+func (s *spy) Drop(ctx context.Context, table online.TableKey) error {
+	s.mu.Lock()
+	s.drops = append(s.drops, table)
+	s.mu.Unlock()
+	return s.Driver.Drop(ctx, table)
 }
 
 func (s *spy) Write(ctx context.Context, versions []online.Version) error {
@@ -199,6 +207,16 @@ func (w *world) mustMaterialise(view string, until time.Time) feature.Run {
 		w.t.Fatalf("materialisation is %s: %s", r.State, r.Error)
 	}
 	return r
+}
+
+// table is where the rows of a view that answer are.
+func (w *world) table(view string) online.Table {
+	w.t.Helper()
+	f, err := w.Freshness(w.ctx, nyc, view)
+	if err != nil || !f.Materialised {
+		w.t.Fatalf("%s is not online: %v", view, err)
+	}
+	return online.Table{Project: string(nyc), View: f.View, Version: f.Version, Generation: string(f.Generation)}
 }
 
 // ask reads features as "value/STATUS".
@@ -551,6 +569,16 @@ func TestOnlineStatuses(t *testing.T) {
 	if got := w.ask(time.Time{}, features); len(got) != 0 {
 		t.Errorf("no entities: %v", got)
 	}
+	// A row that is not there has no time.
+	a, err := w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: features}, Entities: origin("EWR", "JFK", "LGA")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	times, err := json.Marshal(a.Columns[0].EventTimes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, string(times), `["2013-01-01T08:00:00Z","2013-01-01T01:00:00Z",null]`)
 
 	for name, c := range map[string]struct {
 		req   feature.OnlineRequest
@@ -948,7 +976,7 @@ func TestVerifyFindsADifference(t *testing.T) {
 		t.Fatal(err)
 	}
 	forged := online.Row{Key: value.AppendKey(nil, str("EWR")), Event: at(1).UnixMicro(), Created: online.NoCreated, Packed: packed}
-	if err := w.online.Write(w.ctx, online.Table{Project: "nyc", View: "weather", Version: 1}, []online.Row{forged}); err != nil {
+	if err := w.online.Write(w.ctx, w.table("weather"), []online.Row{forged}); err != nil {
 		t.Fatal(err)
 	}
 	report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, View: "weather"})
@@ -1027,6 +1055,211 @@ func TestTrainingIsServing(t *testing.T) {
 	})
 }
 
+// cut is the weather without the row of EWR at 8, and with another time of JFK's.
+func cut() table {
+	return table{weatherCols, [][]value.Value{
+		{str("EWR"), ts(0), num(10), num(50)},
+		{str("EWR"), ts(1), num(11), null},
+		{str("JFK"), ts(2), num(21), num(51)},
+	}}
+}
+
+// A row that a source no longer has, or has at another time, does not stay online.
+func TestOnlineRowsGoWithTheirSource(t *testing.T) {
+	w := weather(t)
+	temp := []string{"weather:temp"}
+	w.mustMaterialise("weather", at(100))
+	old := w.table("weather")
+	expect(t, w.ask(at(9), temp, origin("EWR")...), []string{"18/PRESENT"})
+	w.data.put("weather", cut())
+
+	// A part of it cannot take the place of everything, nor can less.
+	_, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", From: at(5), Until: at(101)})
+	refused(t, err, fault.Conflict, "weather@1 → weather@2", "without a lower bound")
+	_, err = w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(50)})
+	refused(t, err, fault.Conflict, "reach 2013-01-05T04:00:00Z", "falaj feature clear weather@1")
+
+	// Until the new rows are complete, the old ones answer.
+	w.driver.write = func() error {
+		expect(t, w.ask(at(9), temp, origin("EWR")...), []string{"18/PRESENT"})
+		return nil
+	}
+	w.mustMaterialise("weather", at(100))
+	w.driver.write = nil
+	expect(t, w.ask(at(3), temp, origin("EWR", "JFK")...), []string{"11/PRESENT", "21/PRESENT"})
+	expect(t, w.ask(at(9), temp, origin("EWR")...), []string{"NULL/OUTSIDE_MAX_AGE"})
+	expect(t, w.ask(at(1), temp, origin("JFK")...), []string{"NULL/NOT_FOUND"})
+	f, err := w.Freshness(w.ctx, nyc, "weather")
+	if err != nil || f.Inputs[0].Dataset != "weather@2" || !f.Watermark.Equal(at(100)) || !f.Newest.Equal(at(2)) {
+		t.Errorf("freshness %+v %v", f, err)
+	}
+
+	// Reads that began before may end; then the old rows go.
+	left := func() online.Status {
+		t.Helper()
+		a, err := w.online.Read(w.ctx, old, online.Query{Keys: [][]byte{value.AppendKey(nil, str("EWR"))}, At: w.now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a[0].Status
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  online.Status
+	}{{59 * time.Second, online.Present}, {time.Second, online.NotFound}} {
+		w.now = w.now.Add(c.after)
+		if err := w.RunOnce(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := left(); got != c.want {
+			t.Errorf("%s later, a row of the old generation is %s, want %s", c.after, got, c.want)
+		}
+	}
+	drops := len(w.driver.drops)
+	if err := w.RunOnce(w.ctx); err != nil || len(w.driver.drops) != drops {
+		t.Errorf("swept twice: %v", err)
+	}
+
+	// The same content under another number adds to what is there.
+	w.data.put("weather", cut())
+	w.mustMaterialise("weather", at(101))
+	f2, err := w.Freshness(w.ctx, nyc, "weather")
+	if err != nil || f2.Generation != f.Generation || f2.Inputs[0].Dataset != "weather@3" || !f2.Watermark.Equal(at(101)) {
+		t.Errorf("freshness %+v %v", f2, err)
+	}
+}
+
+// What a materialisation over other inputs has written does not stay when it
+// fails or is cancelled, and an interruption does not lose it.
+func TestAbandonedGenerations(t *testing.T) {
+	w := newWorld(t)
+	w.data.put("weather", longRows(55))
+	w.entity("origin", "string")
+	w.view("weather", weatherSpec)
+	w.mustMaterialise("weather", at(100))
+	before := w.table("weather")
+	ask := func() []string { return w.ask(at(54), []string{"weather:temp"}, origin("A05")...) }
+	was := ask()
+	other := longRows(55)
+	for i := range other.rows {
+		other.rows[i][2] = num(float64(1000 + i))
+	}
+	w.data.put("weather", other)
+
+	// 1. It fails.
+	chunks := 0
+	w.driver.write = func() error {
+		if chunks++; chunks == 3 {
+			return fault.New(fault.Internal, "broken")
+		}
+		return nil
+	}
+	if r := w.materialise("weather", at(100)); r.State != feature.Failed {
+		t.Fatalf("%+v", r)
+	}
+	expect(t, ask(), was)
+
+	// 2. It is cancelled.
+	r, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(100)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunks = 0
+	w.driver.write = func() error {
+		if chunks++; chunks == 2 {
+			_, err := w.CancelRun(w.ctx, nyc, r.ID)
+			return err
+		}
+		return nil
+	}
+	if err := w.RunOnce(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.driver.write = nil
+	expect(t, ask(), was)
+	w.now = w.now.Add(time.Minute)
+	if err := w.RunOnce(w.ctx); err != nil || len(w.driver.drops) != 2 {
+		t.Errorf("%d generations are dropped, %v, want both", len(w.driver.drops), err)
+	}
+	expect(t, ask(), was)
+
+	// 3. It is interrupted, and goes on in the same generation.
+	ctx, cancel := context.WithCancel(w.ctx)
+	chunks = 0
+	w.driver.write = func() error {
+		if chunks++; chunks == 4 {
+			cancel()
+			return ctx.Err()
+		}
+		return nil
+	}
+	if r, err = w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(100)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.RunOnce(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	expect(t, ask(), was)
+	w.driver.write, w.driver.rows = nil, 0
+	if err := w.RunOnce(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Succeeded || r.Rows != 55 || w.driver.rows != 25 {
+		t.Errorf("resumed: %+v, %d rows now, %v", r, w.driver.rows, err)
+	}
+	if got := ask(); got[0] != "1054/PRESENT" {
+		t.Errorf("after it: %v", got)
+	}
+	if after := w.table("weather"); after == before {
+		t.Error("the generation is the old one")
+	}
+
+	// Clearing removes what is read now, at once.
+	current := w.table("weather")
+	if err := w.Clear(w.ctx, nyc, "weather"); err != nil {
+		t.Fatal(err)
+	}
+	a, err := w.online.Read(w.ctx, current, online.Query{Keys: [][]byte{value.AppendKey(nil, str("A05"))}, At: w.now})
+	if err != nil || a[0].Status != online.NotFound {
+		t.Errorf("after clearing: %v %v", a, err)
+	}
+}
+
+func TestVerifyNamesInputsThatDiffer(t *testing.T) {
+	w := weather(t)
+	w.data.put("flights", table{spineCols, [][]value.Value{{str("EWR"), ts(9), null}, {str("JFK"), ts(3), null}}})
+	train := func() {
+		t.Helper()
+		if _, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{Project: nyc, Name: "delays", Spine: feature.Source{Dataset: "flights"}, Timestamp: "departs", Selection: feature.Selection{Features: []string{"weather:temp"}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verify := func(set string) feature.Report {
+		t.Helper()
+		r, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	train()
+	w.mustMaterialise("weather", at(100))
+	if r := verify("delays@1"); r.Mismatches != 0 || len(r.Inputs) != 0 {
+		t.Errorf("over the same version: %+v", r)
+	}
+	w.data.put("weather", cut())
+	train()
+	w.mustMaterialise("weather", at(100))
+	if r := verify("delays@2"); r.Mismatches != 0 || len(r.Inputs) != 0 {
+		t.Errorf("over the next version: %+v", r)
+	}
+	r := verify("delays@1")
+	expect(t, r.Inputs, []feature.InputDifference{{View: "weather@1", Table: "weather", Offline: "weather@1", Online: "weather@2"}})
+	if r.Mismatches != 1 {
+		t.Errorf("against the older set: %+v", r)
+	}
+}
+
 func TestParseTTL(t *testing.T) {
 	for in, want := range map[string]time.Duration{
 		"": 0, "0": 0, "3h": 3 * time.Hour, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "2w": 14 * 24 * time.Hour, "90m": 90 * time.Minute, "1500ms": 1500 * time.Millisecond,
@@ -1079,6 +1312,12 @@ func TestOnPostgreSQL(t *testing.T) {
 	}
 	if l, err := w.Lineage(w.ctx, nyc, "weather@prod"); err != nil || len(l.Materialised) != 1 || len(l.TrainingSets) != 1 {
 		t.Errorf("lineage %+v %v", l, err)
+	}
+	w.data.put("weather", cut())
+	w.mustMaterialise("weather", w.now)
+	w.now = w.now.Add(time.Minute)
+	if err := w.RunOnce(w.ctx); err != nil || len(w.driver.drops) != 1 {
+		t.Errorf("%d generations are dropped, %v", len(w.driver.drops), err)
 	}
 	if err := w.Clear(w.ctx, nyc, "weather"); err != nil {
 		t.Error(err)

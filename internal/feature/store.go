@@ -42,6 +42,13 @@ type Store interface {
 	// Onlines lists all of a project by view and version.
 	Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]Online, error)
 
+	// PutStale marks a generation for removal; a second mark changes nothing.
+	PutStale(ctx context.Context, tx *store.Tx, g Stale) error
+	DeleteStale(ctx context.Context, tx *store.Tx, g Stale) error
+	// Stales lists those of all projects that are marked until a time, oldest
+	// first.
+	Stales(ctx context.Context, tx *store.Tx, until time.Time, limit int) ([]Stale, error)
+
 	// PutTrainingSet keeps the record of a dataset version, replacing one.
 	PutTrainingSet(ctx context.Context, tx *store.Tx, t TrainingSet) error
 	TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (TrainingSet, error)
@@ -56,9 +63,9 @@ type Definition struct {
 	Body json.RawMessage // the kind's struct without Version
 }
 
-// Online is what the online store holds of a view version. It exists from the
-// first row on. Residency and Classification are of everything that was ever
-// written there.
+// Online is what the online store holds of a view version, and answers with. It
+// exists from the first row on. Residency and Classification are of everything
+// that was written to its generation.
 type Online struct {
 	Project        project.Name           `json:"project"`
 	View           string                 `json:"view"`
@@ -71,4 +78,23 @@ type Online struct {
 	// Newest is the latest event written; zero when there is none.
 	Newest    time.Time `json:"newest_event,omitzero"`
 	UpdatedAt time.Time `json:"updated_at"`
+	// Inputs are the exact versions that the rows were made from; empty when the
+	// rows are older than this record, or the source has no inputs.
+	Inputs []InputRef `json:"inputs,omitempty"`
+	// Generation tells the rows apart from those made of other inputs.
+	Generation Generation `json:"-"`
+}
+
+// Generation names the online rows of a view version that were made from the same
+// inputs: "fog_01J…", or empty for rows that are older than generations.
+type Generation string
+
+// Stale is a generation whose rows are to be removed: another one took its place,
+// or what wrote it was given up.
+type Stale struct {
+	Project    project.Name
+	View       string
+	Version    int
+	Generation Generation
+	Since      time.Time
 }

@@ -41,8 +41,20 @@ type Report struct {
 	// Rounded values differ in the last digits of a float64 only: the view's SQL
 	// adds in no fixed order. They are no mismatches.
 	Rounded int `json:"rounded,omitempty"`
+	// Inputs are the tables whose content the training set and the online rows were
+	// made from in different versions: a mismatch may come from there.
+	Inputs []InputDifference `json:"different_inputs,omitempty"`
 	// Examples are the first mismatches.
 	Examples []Mismatch `json:"examples,omitempty"`
+}
+
+// InputDifference is a table of a view's source that differs between training and
+// serving. A side is empty where it has no such table, or does not say.
+type InputDifference struct {
+	View    string `json:"view"` // "weather@2"
+	Table   string `json:"table"`
+	Offline string `json:"offline"` // "observations@1"
+	Online  string `json:"online"`
 }
 
 // Mismatch is a value that differs.
@@ -64,7 +76,7 @@ const (
 // Verify compares rows of a training set with what the online store answers as
 // of each row's time. Needs feature.history on each view, and to read the
 // training set. Errors: fault.Conflict when a view is not online up to the
-// training set's last row.
+// training set's last row, or its rows were replaced during the comparison.
 func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	if r.Sample <= 0 {
 		r.Sample = defaultSample
@@ -108,12 +120,20 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 
 	// 3. Compare.
 	report := Report{TrainingSet: t.Dataset, Views: pl.refs(), Rows: len(sample)}
+	for i, v := range pl.views {
+		at := slices.IndexFunc(t.Views, func(u UsedView) bool { return u.View == v.view.Ref() })
+		for _, d := range differing(t.Views[at].Inputs, pl.online[i].Inputs) {
+			report.Inputs = append(report.Inputs, InputDifference{
+				View: v.view.Ref(), Table: max(d[0].Table, d[1].Table), Offline: d[0].Dataset, Online: d[1].Dataset,
+			})
+		}
+	}
 	keys := make([][][]byte, len(pl.views))
 	for _, row := range sample {
 		answer := make([]Column, len(pl.names))
 		for i, v := range pl.views {
 			keys[i] = append(keys[i], row.keys[i])
-			if err := s.readView(ctx, v, [][]byte{row.keys[i]}, row.at, answer); err != nil {
+			if err := s.readView(ctx, v, pl.online[i].table(), [][]byte{row.keys[i]}, row.at, answer); err != nil {
 				return Report{}, err
 			}
 		}
@@ -137,11 +157,31 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	if err := s.journal(ctx, ActionHistory, r.Project, pl, keys, s.now()); err != nil {
 		return Report{}, err
 	}
+	if err := s.unchanged(ctx, r.Project, pl); err != nil {
+		return Report{}, err
+	}
 	return report, s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
 		return audit.Append(ctx, tx, audit.Entry{
 			Project: string(r.Project), Action: string(ActionHistory), Object: "dataset " + t.Dataset,
 			Detail: map[string]any{"verified": report.Views, "rows": report.Rows, "values": report.Values, "mismatches": report.Mismatches},
 		})
+	})
+}
+
+// unchanged refuses a comparison with rows that were replaced meanwhile: some of
+// the answers may be of rows that are gone.
+func (s *Service) unchanged(ctx context.Context, p project.Name, pl *plan) error {
+	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		for i, v := range pl.views {
+			o, err := s.cfg.Store.Online(ctx, tx, p, v.view.Name, v.view.Version)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			if o.Generation != pl.online[i].Generation {
+				return fault.New(fault.Conflict, "the online rows of feature view %s were replaced during the verification", v.view.Ref()).WithHint("Verify again.")
+			}
+		}
+		return nil
 	})
 }
 

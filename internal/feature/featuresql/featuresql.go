@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -176,6 +177,7 @@ type runRow struct {
 	Attempt        int
 	Chain          string
 	NotBefore      store.Time
+	Generation     string
 }
 
 func rowOf(r feature.Run) *runRow {
@@ -185,6 +187,7 @@ func rowOf(r feature.Run) *runRow {
 		Classification: string(r.Classification), RowCount: r.Rows, Newest: store.At(r.Newest), Stats: encode(r.Stats),
 		Error: r.Error, Failures: r.Failures, CreatedAt: store.At(r.CreatedAt), CreatedBy: r.CreatedBy,
 		StartedAt: store.At(r.StartedAt), EndedAt: store.At(r.EndedAt), Attempt: r.Attempt, Chain: r.Chain, NotBefore: store.At(r.NotBefore),
+		Generation: string(r.Generation),
 	}
 }
 
@@ -194,6 +197,7 @@ func (r runRow) run() (feature.Run, error) {
 		From: r.FromTime.Time(), Until: r.UntilTime.Time(), Classification: project.Classification(r.Classification),
 		Rows: r.RowCount, Newest: r.Newest.Time(), Error: r.Error, Failures: r.Failures, CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
 		StartedAt: r.StartedAt.Time(), EndedAt: r.EndedAt.Time(), Attempt: r.Attempt, Chain: r.Chain, NotBefore: r.NotBefore.Time(),
+		Generation: feature.Generation(r.Generation),
 	}
 	err := errors.Join(
 		json.Unmarshal([]byte(r.Inputs), &out.Inputs),
@@ -226,7 +230,7 @@ var open = []string{string(feature.Queued), string(feature.Running)}
 // UpdateRun implements feature.Store.
 func (Store) UpdateRun(ctx context.Context, tx *store.Tx, r feature.Run, attempt int) error {
 	res, err := tx.NewUpdate().Model(rowOf(r)).
-		Column("state", "row_count", "newest", "stats", "error", "failures", "started_at", "ended_at", "attempt", "chain", "not_before").
+		Column("state", "row_count", "newest", "stats", "error", "failures", "started_at", "ended_at", "attempt", "chain", "not_before", "generation").
 		Where("r.id = ? AND r.attempt = ? AND r.state IN ?", string(r.ID), attempt, bun.Tuple(open)).Exec(ctx)
 	if err != nil {
 		return err
@@ -280,14 +284,18 @@ type onlineRow struct {
 	Watermark      store.Time
 	Newest         store.Time
 	UpdatedAt      store.Time
+	Generation     string
+	Inputs         string
 }
 
 func (r onlineRow) online() (feature.Online, error) {
 	o := feature.Online{
 		Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Classification: project.Classification(r.Classification),
 		Watermark: r.Watermark.Time(), Newest: r.Newest.Time(), UpdatedAt: r.UpdatedAt.Time(),
+		Generation: feature.Generation(r.Generation),
 	}
-	return o, fault.Wrap(json.Unmarshal([]byte(r.Residency), &o.Residency), "reading the online state of %s@%d", r.ViewName, r.Version)
+	err := errors.Join(json.Unmarshal([]byte(r.Residency), &o.Residency), json.Unmarshal([]byte(r.Inputs), &o.Inputs))
+	return o, fault.Wrap(err, "reading the online state of %s@%d", r.ViewName, r.Version)
 }
 
 // Online implements feature.Store.
@@ -304,9 +312,11 @@ func (Store) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) erro
 	_, err := tx.NewInsert().Model(&onlineRow{
 		Project: string(o.Project), ViewName: o.View, Version: o.Version, Residency: encode(o.Residency), Classification: string(o.Classification),
 		Watermark: store.At(o.Watermark), Newest: store.At(o.Newest), UpdatedAt: store.At(o.UpdatedAt),
+		Generation: string(o.Generation), Inputs: encode(o.Inputs),
 	}).On("CONFLICT (project, view_name, version) DO UPDATE").
 		Set("residency = EXCLUDED.residency").Set("classification = EXCLUDED.classification").Set("watermark = EXCLUDED.watermark").
-		Set("newest = EXCLUDED.newest").Set("updated_at = EXCLUDED.updated_at").Exec(ctx)
+		Set("newest = EXCLUDED.newest").Set("updated_at = EXCLUDED.updated_at").
+		Set("generation = EXCLUDED.generation").Set("inputs = EXCLUDED.inputs").Exec(ctx)
 	return err
 }
 
@@ -330,6 +340,45 @@ func (Store) Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]featu
 		}
 	}
 	return out, nil
+}
+
+type staleRow struct {
+	bun.BaseModel `bun:"table:feature_stale,alias:s"`
+
+	Project    string `bun:",pk"`
+	ViewName   string `bun:",pk"`
+	Version    int    `bun:",pk"`
+	Generation string `bun:",pk"`
+	Since      store.Time
+}
+
+// PutStale implements feature.Store.
+func (Store) PutStale(ctx context.Context, tx *store.Tx, g feature.Stale) error {
+	_, err := tx.NewInsert().Model(&staleRow{
+		Project: string(g.Project), ViewName: g.View, Version: g.Version, Generation: string(g.Generation), Since: store.At(g.Since),
+	}).On("CONFLICT (project, view_name, version, generation) DO NOTHING").Exec(ctx)
+	return err
+}
+
+// DeleteStale implements feature.Store.
+func (Store) DeleteStale(ctx context.Context, tx *store.Tx, g feature.Stale) error {
+	_, err := tx.NewRaw("DELETE FROM feature_stale WHERE project = ? AND view_name = ? AND version = ? AND generation = ?",
+		string(g.Project), g.View, g.Version, string(g.Generation)).Exec(ctx)
+	return err
+}
+
+// Stales implements feature.Store.
+func (Store) Stales(ctx context.Context, tx *store.Tx, until time.Time, limit int) ([]feature.Stale, error) {
+	var rows []staleRow
+	err := tx.NewSelect().Model(&rows).Where("s.since <= ?", store.At(until)).
+		OrderExpr("s.since, s.project, s.view_name, s.version, s.generation").Limit(limit).Scan(ctx)
+	out := make([]feature.Stale, len(rows))
+	for i, r := range rows {
+		out[i] = feature.Stale{
+			Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Generation: feature.Generation(r.Generation), Since: r.Since.Time(),
+		}
+	}
+	return out, err
 }
 
 // PutTrainingSet implements feature.Store.

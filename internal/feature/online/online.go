@@ -60,11 +60,13 @@ const (
 	OutsideMaxAge Status = "OUTSIDE_MAX_AGE" // the row is older than the view's TTL
 )
 
-// Table is the rows of one version of a view.
+// Table is the rows of one version of a view. Those of two generations have
+// nothing to do with each other.
 type Table struct {
-	Project string
-	View    string
-	Version int
+	Project    string
+	View       string
+	Version    int
+	Generation string // may be empty
 }
 
 // owner is the key scope of the table's rows.
@@ -257,7 +259,11 @@ type sealer struct {
 
 func (s *Store) sealer(ctx context.Context, table Table) (*sealer, error) {
 	derive := func(use string) ([]byte, error) {
-		key, err := s.keys.DataKey(ctx, table.Project, table.owner(), fmt.Sprintf("online/%s/v%d", use, table.Version))
+		scope := fmt.Sprintf("online/%s/v%d", use, table.Version)
+		if table.Generation != "" {
+			scope += "/" + table.Generation
+		}
+		key, err := s.keys.DataKey(ctx, table.Project, table.owner(), scope)
 		return key, fault.Wrap(err, "opening the key of view %s", table.View)
 	}
 	macKey, err := derive("key")

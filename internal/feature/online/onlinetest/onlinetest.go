@@ -247,15 +247,17 @@ func replace(t *testing.T, d online.Driver) {
 func drop(t *testing.T, d online.Driver) {
 	t.Helper()
 	s := newStore(d)
-	second := weather
-	second.Version = 2
+	second, third := weather, weather
+	second.Version, third.Generation = 2, "fog_2"
 	write(t, s, weather, row("EWR", 1, -1, "one"), row("JFK", 1, -1, "one"))
 	write(t, s, second, row("EWR", 1, -1, "two"))
+	write(t, s, third, row("EWR", 1, -1, "three"))
 	if err := s.Drop(t.Context(), weather); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK"), "NOT_FOUND", "NOT_FOUND")
 	expect(t, ask(t, s, second, 0, 0, "EWR"), "PRESENT two")
+	expect(t, ask(t, s, third, 0, 0, "EWR", "JFK"), "PRESENT three", "NOT_FOUND")
 }
 
 func dropLast(t *testing.T, d online.Driver) {
@@ -294,6 +296,7 @@ func isolation(t *testing.T, d online.Driver) {
 		{Project: "la", View: "weather", Version: 1},
 		{Project: "nyc", View: "planes", Version: 1},
 		{Project: "nyc", View: "weather", Version: 2},
+		{Project: "nyc", View: "weather", Version: 1, Generation: "fog_1"},
 	} {
 		expect(t, ask(t, s, other, 0, 0, "EWR"), "NOT_FOUND")
 	}

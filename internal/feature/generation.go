@@ -1,0 +1,147 @@
+package feature
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+func newGeneration() Generation { return Generation(id.New("fog")) }
+
+// sameInputs reports whether two sets of inputs have the same content, whatever
+// their numbers are.
+func sameInputs(a, b []InputRef) bool { return len(differing(a, b)) == 0 }
+
+// differing lists the tables whose content differs, by name, each as in a and in
+// b; a table that is missing on one side is empty there.
+func differing(a, b []InputRef) [][2]InputRef {
+	var out [][2]InputRef
+	find := func(in []InputRef, table string) InputRef {
+		if i := slices.IndexFunc(in, func(r InputRef) bool { return r.Table == table }); i >= 0 {
+			return in[i]
+		}
+		return InputRef{}
+	}
+	for _, x := range a {
+		if y := find(b, x.Table); y.Digest != x.Digest {
+			out = append(out, [2]InputRef{x, y})
+		}
+	}
+	for _, y := range b {
+		if x := find(a, y.Table); x.Table == "" {
+			out = append(out, [2]InputRef{x, y})
+		}
+	}
+	slices.SortFunc(out, func(x, y [2]InputRef) int {
+		return strings.Compare(max(x[0].Table, x[1].Table), max(y[0].Table, y[1].Table))
+	})
+	return out
+}
+
+// table is where the rows that answer are.
+func (o Online) table() online.Table {
+	return online.Table{Project: string(o.Project), View: o.View, Version: o.Version, Generation: string(o.Generation)}
+}
+
+// replaces refuses a run over other inputs that would leave less online than
+// there is: only a run of everything takes the place of what is there.
+func (s *Service) replaces(ctx context.Context, tx *store.Tx, r Run) error {
+	o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil || sameInputs(o.Inputs, r.Inputs) {
+		return err
+	}
+	until := o.Watermark.UTC().Format(time.RFC3339Nano)
+	switch {
+	case !r.From.IsZero():
+		return fault.New(fault.Conflict, "the sources of %s are not those of the rows online (%s)", r.ref(), changes(o.Inputs, r.Inputs)).
+			WithHint("Materialise it without a lower bound: all rows are made anew.")
+	case r.Until.Before(o.Watermark):
+		return fault.New(fault.Conflict, "the sources of %s are not those of the rows online (%s), which reach %s", r.ref(), changes(o.Inputs, r.Inputs), until).
+			WithHint("Materialise it up to %s or later, or clear it first: falaj feature clear %s.", until, r.ref())
+	}
+	return nil
+}
+
+// changes says how inputs differ: "weather@1 → weather@2".
+func changes(before, now []InputRef) string {
+	var parts []string
+	for _, d := range differing(before, now) {
+		name := func(r InputRef) string {
+			if r.Dataset == "" {
+				return "unknown"
+			}
+			return r.Dataset
+		}
+		parts = append(parts, name(d[0])+" → "+name(d[1]))
+	}
+	return clipList(parts)
+}
+
+func (s *Service) stale(p project.Name, view string, version int, g Generation) Stale {
+	return Stale{Project: p, View: view, Version: version, Generation: g, Since: store.At(s.now()).Time()}
+}
+
+// abandon marks the generation that a run wrote for removal, unless it is read.
+func (s *Service) abandon(ctx context.Context, tx *store.Tx, r *Run) error {
+	if r.Generation == "" {
+		return nil // nothing was written
+	}
+	o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	if err == nil && o.Generation == r.Generation {
+		return nil
+	}
+	return s.cfg.Store.PutStale(ctx, tx, s.stale(r.Project, r.View, r.Version, r.Generation))
+}
+
+// staleAge is how long the rows of a generation outlive it: reads that began
+// before go on with them.
+const staleAge = time.Minute
+
+// sweep removes the rows of generations that nobody reads any more.
+func (s *Service) sweep(ctx context.Context) error {
+	var old []Stale
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		old, err = s.cfg.Store.Stales(ctx, tx, s.now().Add(-staleAge), openRuns)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, g := range old {
+		release := s.occupy(g.Project, Header{Name: g.View, Version: g.Version}.Ref())
+		if release == nil {
+			continue // it comes again
+		}
+		err := s.remove(ctx, g)
+		release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove drops the rows of a generation, and then its mark. Rows whose key was
+// destroyed cannot be read by anybody, nor named to be dropped.
+func (s *Service) remove(ctx context.Context, g Stale) error {
+	err := s.cfg.Online.Drop(ctx, online.Table{Project: string(g.Project), View: g.View, Version: g.Version, Generation: string(g.Generation)})
+	if err != nil && !fault.Is(err, fault.Gone) {
+		return err
+	}
+	return s.cfg.DB.Update(ctx, string(g.Project), func(ctx context.Context, tx *store.Tx) error {
+		return s.cfg.Store.DeleteStale(ctx, tx, g)
+	})
+}
