@@ -9,7 +9,8 @@
 //     concurrent callers, with disk space in reserve.
 //   - sequencer.go: folds rows and journal into the log, exactly once.
 //   - merkle.go, checkpoint.go: commitments, tree, signed notes, and the second
-//     place that exposes a rolled-back or forked log.
+//     place that exposes a rolled-back or forked log; of both the database and that
+//     place, an hour keeps one checkpoint.
 //   - service.go: List, Export, Erase. verify.go: Verify, which needs no server.
 //   - store.go says what this needs from a database; auditsql implements it.
 //
@@ -28,6 +29,8 @@
 // also after kill -9 or power loss. A change of any byte of the log or of an
 // export is found by who holds the public key; a log restored from an old copy
 // or rewritten with a stolen key is found by who also holds a newer checkpoint.
+// Once this process has found that, Append refuses every change, until a person
+// has accepted the finding (Sequencer.Accept) or the right database is back.
 //
 // # What the caller owes
 //
@@ -70,8 +73,8 @@ type Entry struct {
 	Detail  map[string]any     `json:"detail,omitempty"` // small; digests, not contents
 }
 
-// Append records a change in its own transaction. Error: fault.TooLarge over
-// 64 KiB.
+// Append records a change in its own transaction. Errors: fault.TooLarge over
+// 64 KiB; fault.Unavailable while the log is not the one that was signed.
 func Append(ctx context.Context, tx *store.Tx, e Entry) error {
 	b, err := e.encode(ctx)
 	if err != nil {

@@ -139,17 +139,25 @@ type Witness interface {
 }
 
 // CheckpointFile is a Witness in a file, a JSON line each. Only this one process
-// appends to it.
+// appends to it. Once it has grown by a bound, it is written anew with one line for
+// each hour: see thin.
 type CheckpointFile struct {
-	path string
-	mu   sync.Mutex
+	path  string
+	mu    sync.Mutex
+	thins int64 // size in bytes from which on it is thinned
 }
+
+// thinAfter is by how much a checkpoint file grows before it is thinned: some
+// 20,000 checkpoints.
+const thinAfter = 8 << 20
 
 var _ Witness = (*CheckpointFile)(nil)
 
 // NewCheckpointFile keeps checkpoints in the file, which Append makes (mode
 // 0600). Its directory exists or is made.
-func NewCheckpointFile(path string) *CheckpointFile { return &CheckpointFile{path: path} }
+func NewCheckpointFile(path string) *CheckpointFile {
+	return &CheckpointFile{path: path, thins: thinAfter}
+}
 
 type checkpointLine struct {
 	Checkpoint string `json:"checkpoint"`
@@ -163,46 +171,107 @@ func (c *CheckpointFile) Append(_ context.Context, checkpoint []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.append(append(line, '\n')); err != nil {
+	size, err := c.append(append(line, '\n'))
+	if err != nil {
 		return journalFault(err, "keep the checkpoint in "+c.path)
+	}
+	if size >= c.thins {
+		// A place that only takes more lines, or has no space for a copy, grows on.
+		if left, err := c.thin(); err == nil {
+			size = left
+		}
+		c.thins = size + thinAfter
 	}
 	return nil
 }
 
-func (c *CheckpointFile) append(line []byte) error {
+// thin writes the file anew without what adds nothing: a checkpoint before a
+// longer one of the same hour. What a person accepted stays, and what cannot be
+// read, and whatever comes before a shorter one: that is evidence.
+func (c *CheckpointFile) thin() (size int64, err error) {
+	b, err := os.ReadFile(c.path)
+	if err != nil {
+		return 0, err
+	}
+	var kept bytes.Buffer
+	var before []byte // a line that the next one decides about
+	var last *Checkpoint
+	for line := range bytes.Lines(b) {
+		next := readLine(line)
+		if before != nil && (next == nil || last == nil || last.Supersedes != nil || next.Size <= last.Size || !sameHour(last.Time, next.Time)) {
+			kept.Write(before)
+		}
+		before, last = line, next
+	}
+	kept.Write(before)
+	f, err := os.OpenFile(c.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	_, err = f.Write(kept.Bytes())
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(c.path+".new", c.path)
+	}
+	if err != nil {
+		return 0, errors.Join(err, os.Remove(c.path+".new"))
+	}
+	return int64(kept.Len()), syncDir(filepath.Dir(c.path))
+}
+
+// readLine reads a line of a checkpoint file without asking who signed it, nil
+// when it is none.
+func readLine(line []byte) *Checkpoint {
+	var l checkpointLine
+	if json.Unmarshal(line, &l) != nil {
+		return nil
+	}
+	text, _, ok := strings.Cut(l.Checkpoint, "\n\n")
+	if !ok {
+		return nil
+	}
+	c, err := parseCheckpoint(text + "\n")
+	if err != nil {
+		return nil
+	}
+	return &c
+}
+
+// append adds a line, and gives the size of the file with it.
+func (c *CheckpointFile) append(line []byte) (size int64, err error) {
 	dir := filepath.Dir(c.path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return 0, err
 	}
 	f, err := os.OpenFile(c.path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
-	size, err := f.Seek(0, io.SeekEnd)
+	size, err = f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	// A line that a crash cut short is ended, so that it stays alone in its damage.
 	if size > 0 {
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, size-1); err != nil {
-			return err
+			return 0, err
 		}
 		if last[0] != '\n' {
 			line = append([]byte{'\n'}, line...)
 		}
 	}
 	if _, err := f.Write(line); err != nil {
-		return err
+		return 0, err
 	}
 	if err := f.Sync(); err != nil {
-		return err
+		return 0, err
 	}
-	if size > 0 {
-		return nil
+	if size == 0 {
+		err = syncDir(dir)
 	}
-	return syncDir(dir)
+	return size + int64(len(line)), err
 }
 
 // Last reads the newest whole line.

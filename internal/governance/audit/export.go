@@ -117,7 +117,7 @@ func (s *Service) Export(ctx context.Context, w io.Writer) error {
 }
 
 func (s *Service) export(ctx context.Context, w io.Writer) error {
-	last, err := s.last(ctx)
+	last, signed, err := s.last(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,46 +132,51 @@ func (s *Service) export(ctx context.Context, w io.Writer) error {
 		Version: exportVersion, Origin: s.cfg.Log.origin, Key: s.cfg.Log.public, Size: last.Size, Created: created,
 	})
 	for from := int64(0); from < last.Size; from += exportPage {
-		if err := s.exportPage(ctx, out, from, min(from+exportPage, last.Size)); err != nil {
+		if err := s.exportPage(ctx, out, from, min(from+exportPage, last.Size), last.Size); err != nil {
 			return err
 		}
+	}
+	if last.Size > 0 {
+		out.line(checkpointLine{string(signed)})
 	}
 	t := trailer{origin: s.cfg.Log.origin, size: last.Size, root: "-", created: created, lines: out.lines, digest: hex.EncodeToString(out.hash.Sum(nil))}
 	if last.Size > 0 {
 		t.root = last.Root.String()
 	}
-	signed, err := note.Sign(&note.Note{Text: t.text()}, s.cfg.Log.signer)
+	end, err := note.Sign(&note.Note{Text: t.text()}, s.cfg.Log.signer)
 	if err != nil {
 		return err
 	}
-	out.line(trailerLine{string(signed)})
+	out.line(trailerLine{string(end)})
 	if out.err != nil {
 		return out.err
 	}
 	return out.w.Flush()
 }
 
-// last is the checkpoint that the export goes up to.
-func (s *Service) last(ctx context.Context) (Checkpoint, error) {
+// last is the checkpoint that the export goes up to, and as it was signed: the
+// database keeps it only until the next of the same hour.
+func (s *Service) last(ctx context.Context) (c Checkpoint, note []byte, err error) {
 	var signed SignedCheckpoint
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
 		signed, err = s.cfg.Store.LastCheckpoint(ctx, tx)
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {
-		return Checkpoint{Root: tlog.Hash{}}, nil
+		return Checkpoint{Root: tlog.Hash{}}, nil, nil
 	}
 	if err != nil {
-		return Checkpoint{}, err
+		return Checkpoint{}, nil, err
 	}
-	return openCheckpoint(signed.Note, s.cfg.Log.verifier)
+	c, err = openCheckpoint(signed.Note, s.cfg.Log.verifier)
+	return c, signed.Note, err
 }
 
 // exportPage writes the entries with from ≤ index < to, and the checkpoints that
-// they complete. Leaves never change but by erasure, so pages need no common
-// snapshot.
-func (s *Service) exportPage(ctx context.Context, out *exporter, from, to int64) error {
+// they complete before size, the end of the export. Leaves never change but by
+// erasure, and checkpoints only become fewer, so pages need no common snapshot.
+func (s *Service) exportPage(ctx context.Context, out *exporter, from, to, size int64) error {
 	var leaves []Leaf
 	var checkpoints []SignedCheckpoint
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -179,15 +184,14 @@ func (s *Service) exportPage(ctx context.Context, out *exporter, from, to int64)
 		if leaves, err = s.cfg.Store.Leaves(ctx, tx, from, to); err != nil {
 			return err
 		}
-		checkpoints, err = s.cfg.Store.Checkpoints(ctx, tx, from, to)
+		checkpoints, err = s.cfg.Store.Checkpoints(ctx, tx, from, min(to, size-1))
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if int64(len(leaves)) != to-from {
-		return fault.New(fault.Internal, "entries between %d and %d of the audit log are missing", from, to).
-			WithHint("The database was changed or damaged: restore it from its backup.")
+		return missing(from, to)
 	}
 	for _, l := range leaves {
 		out.line(entryLine{Index: l.Index, Leaf: l.Commitment, Salt: l.Salt, Record: l.Record})

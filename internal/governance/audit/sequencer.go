@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +32,28 @@ const (
 	keyOwner      = "audit-log" // scope of the key that seals the signing key
 	batchLeaves   = 1000        // per transaction
 	roundTimeout  = 30 * time.Second
+	keepEvery     = 5 * time.Second // between checkpoints in the second place when nobody asks
 	loopPrincipal = "audit-sequencer"
+)
+
+// errContradicted is in every error that says that the log is not the one that
+// was signed. It is no thing to try again: a person has to look.
+var errContradicted = errors.New("the audit log is not the one that was signed")
+
+func contradicted(hint, format string, args ...any) error {
+	e := fault.New(fault.Conflict, format, args...).WithHint("%s", hint)
+	e.Err = errContradicted
+	return e
+}
+
+// Contradicted reports whether an error says that the log is not the one that was
+// signed, so that nothing may be changed until a person has settled it.
+func Contradicted(err error) bool { return errors.Is(err, errContradicted) }
+
+const (
+	hintChanged  = "Find out who wrote to the database, keep a copy as evidence, and restore it from its backup. If that is not possible, go on with `falaj audit accept-rollback --reason TEXT`: the finding stays visible for ever."
+	hintOtherLog = "The second place belongs to another installation or was changed, or this database is not the one that it watched. Give this log a place of its own, or restore the right database."
+	hintOlder    = "Restore the newest copy of the database. If that is not possible, go on with `falaj audit accept-rollback --reason TEXT`: the gap stays visible for ever."
 )
 
 // errOvertaken says that the cursors moved between reading and folding.
@@ -68,10 +90,14 @@ type Sequencer struct {
 	verifier note.Verifier
 	public   string
 
-	round   sync.Mutex // one round at a time in this process
-	checked bool       // under round: the second place agrees
-	kept    int64      // under round: size of the newest checkpoint in the second place
-	given   time.Time  // under round: of the newest checkpoint that a person gave up
+	round     sync.Mutex // one round at a time in this process
+	checked   bool       // under round: the second place agrees
+	kept      int64      // under round: size of the newest checkpoint in the second place
+	keptAt    time.Time  // under round: when the second place was last written to, or should have been
+	given     time.Time  // under round: of the newest checkpoint that a person gave up
+	proven    tlog.Tree  // under round: the newest that was signed, as far as is known here
+	broken    error      // under round: why nothing may be changed until Accept; nil when all is well
+	accepting bool       // under round: a person has seen what is wrong with what was signed
 
 	mu     sync.Mutex
 	status Status
@@ -87,8 +113,9 @@ type Status struct {
 	Checkpoint time.Time // when the last checkpoint was signed
 	Kept       int64     // size of the newest checkpoint in the second place
 	HasWitness bool
-	Err        error // of the last round; nil when all is well
-	WitnessErr error // why the second place lags behind
+	Folded     time.Time // when a round last went well: what was done since may be missing
+	Err        error     // of the last round; nil when all is well; see Contradicted
+	WitnessErr error     // why the second place lags behind
 }
 
 // Folded is what a round did.
@@ -186,13 +213,49 @@ func (s *Sequencer) Status() Status {
 	return s.status
 }
 
-// Check compares the log with the second place. Error: fault.Conflict when the
-// second place knows a newer or a contradicting checkpoint: the database is an
-// older copy, or the log was rewritten. Nothing is folded until Accept.
+// Check compares the log with what was signed, here and in the second place.
+// Error: fault.Conflict (Contradicted) when the second place knows a newer or a
+// contradicting checkpoint, or the last checkpoint is not of this log: the
+// database is an older copy, or the log was rewritten. Nothing is folded, and
+// Append refuses every change, until Accept.
 func (s *Sequencer) Check(ctx context.Context) error {
 	s.round.Lock()
 	defer s.round.Unlock()
-	return s.check(ctx)
+	return s.settle(s.examine(ctx))
+}
+
+// settle notes what a round came to. After a contradiction nothing may be changed:
+// what is done now could not be proven later.
+func (s *Sequencer) settle(err error) error {
+	if Contradicted(err) {
+		s.broken = err
+		s.cfg.DB.Refuse(stream, fault.New(fault.Unavailable, "nothing can be changed: the audit log is not the one that was signed").
+			WithHint("The server's log says what was found; `A log that was changed` in docs/guides/operate.md says what its operator can do."))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.status.Err = err; err == nil {
+		s.status.Folded = s.cfg.Now()
+	}
+	return err
+}
+
+// examine finds out whether the log is the one that was signed.
+func (s *Sequencer) examine(ctx context.Context) error {
+	if s.broken != nil {
+		return s.broken
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		size, err := s.cfg.Store.Size(ctx, tx)
+		if err != nil {
+			return err
+		}
+		_, err = s.proveSigned(ctx, tx, size)
+		return err
+	})
 }
 
 func (s *Sequencer) check(ctx context.Context) error {
@@ -209,9 +272,9 @@ func (s *Sequencer) check(ctx context.Context) error {
 	}
 	if last != nil {
 		if err := s.compare(ctx, *last); err != nil {
-			s.cfg.Logger.ErrorContext(ctx, "the audit log contradicts the second place", slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
 			return err
 		}
+		s.proven = tlog.Tree{N: last.Size, Hash: last.Root}
 		s.setKept(last.Size)
 	}
 	s.checked = true
@@ -235,74 +298,173 @@ func (s *Sequencer) witnessed(ctx context.Context) (*Checkpoint, error) {
 	}
 	c, err := openCheckpoint(b, s.verifier)
 	if err != nil || c.Origin != s.origin {
-		return nil, fault.New(fault.Conflict, "the newest checkpoint in the second place is not of the audit log %s", s.origin).
-			WithHint("The second place belongs to another installation or was changed, or this database is not the one that it watched. Give this log a place of its own, or restore the right database.")
+		return nil, contradicted(hintOtherLog, "the newest checkpoint in the second place is not of the audit log %s", s.origin)
 	}
 	return &c, nil
 }
 
 // compare says how the log differs from a checkpoint that was signed before.
 func (s *Sequencer) compare(ctx context.Context, c Checkpoint) error {
-	const hint = "Restore the newest copy of the database. If that is not possible, go on with `falaj audit accept-rollback --reason TEXT`: the gap stays visible for ever."
 	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		size, err := s.cfg.Store.Size(ctx, tx)
 		if err != nil {
 			return err
 		}
 		if c.Size > size {
-			return fault.New(fault.Conflict, "the audit log was rolled back: it has %d entries, and a checkpoint of %s signed %d",
-				size, formatTime(c.Time), c.Size).WithHint(hint)
+			return contradicted(hintOlder, "the audit log was rolled back: it has %d entries, and a checkpoint of %s signed %d",
+				size, formatTime(c.Time), c.Size)
 		}
 		root, err := tlog.TreeHash(c.Size, s.reader(ctx, tx, nil))
 		if err != nil {
 			return err
 		}
 		if root != c.Root {
-			return fault.New(fault.Conflict, "the audit log was forked: its first %d entries are not those that a checkpoint of %s signed",
-				c.Size, formatTime(c.Time)).WithHint(hint)
+			return contradicted(hintOlder, "the audit log was forked: its first %d entries are not those that a checkpoint of %s signed",
+				c.Size, formatTime(c.Time))
 		}
 		return nil
 	})
 }
 
-// Accept goes on in spite of what Check found. It puts an entry into the log that
-// says so, and signs a checkpoint that names the one it supersedes; both stay.
-// It asks for no permission: only who starts the server can call it.
-func (s *Sequencer) Accept(ctx context.Context, reason string) error {
+// Accept goes on in spite of what Check found, and reports whether there was
+// anything to accept. It puts an entry into the log that says so, and signs a
+// checkpoint that names the one it supersedes; both stay. Where the log itself was
+// changed, its hashes are computed anew from the entries that are left, and the
+// checkpoints that they contradict go: the second place still has those. It asks
+// for no permission: only who starts the server can call it. Errors: fault.Invalid
+// without a reason; fault.Conflict when entries are missing in the middle or the
+// second place is of another log, which only a backup mends.
+func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, err error) {
 	if strings.TrimSpace(reason) == "" {
-		return fault.New(fault.Invalid, "accepting a rolled-back audit log needs a reason").WithHint("Say what happened and who decided.")
+		return false, fault.New(fault.Invalid, "accepting a rolled-back audit log needs a reason").WithHint("Say what happened and who decided.")
 	}
 	s.round.Lock()
 	defer s.round.Unlock()
-	err := s.check(ctx)
-	if err == nil {
-		return nil
+	finding := s.examine(ctx)
+	if !Contradicted(finding) {
+		return false, finding
 	}
-	if !fault.Is(err, fault.Conflict) {
-		return err
+	last, err := s.newest(ctx)
+	if err != nil {
+		return false, err
 	}
-	last, werr := s.witnessed(ctx)
-	if werr != nil {
-		return werr
+	detail := map[string]any{"finding": finding.Error()}
+	var supersedes *tlog.Tree
+	if last != nil {
+		supersedes = &tlog.Tree{N: last.Size, Hash: last.Root}
+		detail["superseded_size"], detail["superseded_root"] = last.Size, last.Root.String()
+		s.given = last.Time
 	}
-	if aerr := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+	s.accepting, s.proven = true, tlog.Tree{}
+	s.cfg.DB.Refuse(stream, nil)
+	defer func() {
+		s.accepting = false
+		if err != nil {
+			_ = s.settle(finding) // still so
+		}
+	}()
+	if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.mend(ctx, tx); err != nil {
+			return err
+		}
 		return Append(ctx, tx, Entry{
-			Actor: identity.Loop(loopPrincipal), Action: "audit.accept_rollback", Object: "audit log " + s.origin, Reason: reason,
-			Detail: map[string]any{"finding": err.Error(), "superseded_size": last.Size, "superseded_root": last.Root.String()},
+			Actor: identity.Loop(loopPrincipal), Action: "audit.accept_rollback", Object: "audit log " + s.origin, Reason: reason, Detail: detail,
 		})
-	}); aerr != nil {
-		return fault.Wrap(aerr, "record the acceptance")
+	}); err != nil {
+		return false, fault.Wrap(err, "record the acceptance")
 	}
-	s.given = last.Time
-	if _, err := s.drain(ctx, &tlog.Tree{N: last.Size, Hash: last.Root}); err != nil {
-		return err
+	if _, err := s.drain(ctx, supersedes); err != nil {
+		return false, err
 	}
-	s.checked = true
-	return s.keepLast(ctx)
+	s.checked, s.broken = true, nil
+	if s.cfg.Witness != nil {
+		if err := s.keepLast(ctx); err != nil {
+			return false, err
+		}
+	}
+	return true, s.settle(nil)
 }
 
-// Start compares with the second place, then folds every Interval until Stop.
-// Error: that of Check.
+// newest is the newest checkpoint that was signed for this log, in the second
+// place or in the database; nil when there is none.
+func (s *Sequencer) newest(ctx context.Context) (*Checkpoint, error) {
+	var newest *Checkpoint
+	if s.cfg.Witness != nil {
+		var err error
+		if newest, err = s.witnessed(ctx); err != nil {
+			return nil, err
+		}
+	}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		last, err := s.cfg.Store.LastCheckpoint(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if c, err := openCheckpoint(last.Note, s.verifier); err == nil && c.Origin == s.origin && (newest == nil || c.Time.After(newest.Time)) {
+			newest = &c
+		}
+		return nil
+	})
+	if fault.Is(err, fault.NotFound) {
+		err = nil
+	}
+	return newest, err
+}
+
+// mend makes the log one again that can be extended and proven: its hashes are
+// those of its entries, and no checkpoint contradicts them.
+func (s *Sequencer) mend(ctx context.Context, tx *store.Tx) error {
+	size, err := s.cfg.Store.Size(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if _, err := s.proveSigned(ctx, tx, size); !Contradicted(err) {
+		return err // nil: it is whole, only older than the second place
+	}
+	if err := s.cfg.Store.DropHashes(ctx, tx); err != nil {
+		return err
+	}
+	for from := int64(0); from < size; from += exportPage {
+		to := min(from+exportPage, size)
+		leaves, err := s.cfg.Store.Leaves(ctx, tx, from, to)
+		if err != nil {
+			return err
+		}
+		if int64(len(leaves)) != to-from {
+			return missing(from, to)
+		}
+		if _, err := s.grow(ctx, tx, from, leaves); err != nil {
+			return err
+		}
+	}
+	all, err := s.cfg.Store.Checkpoints(ctx, tx, 0, math.MaxInt64)
+	if err != nil {
+		return err
+	}
+	var wrong []int64
+	r := s.reader(ctx, tx, nil)
+	for _, signed := range all {
+		c, err := openCheckpoint(signed.Note, s.verifier)
+		if err == nil && c.Origin == s.origin && c.Size == signed.Size && c.Size <= size {
+			root, err := tlog.TreeHash(c.Size, r)
+			if err != nil {
+				return err
+			}
+			if root == c.Root {
+				continue
+			}
+		}
+		wrong = append(wrong, signed.Size)
+	}
+	return s.cfg.Store.DropCheckpoints(ctx, tx, wrong)
+}
+
+func missing(from, to int64) error {
+	return fault.New(fault.Conflict, "entries between %d and %d of the audit log are missing", from, to).
+		WithHint("The database was changed or damaged: restore it from its backup.")
+}
+
+// Start does Check, then folds every Interval until Stop. Error: that of Check.
 func (s *Sequencer) Start(ctx context.Context) error {
 	if err := s.Check(ctx); err != nil {
 		return err
@@ -335,19 +497,13 @@ func (s *Sequencer) loop(ctx context.Context, done chan struct{}) {
 	defer close(done)
 	tick := time.NewTicker(s.cfg.Interval)
 	defer tick.Stop()
-	failing := ""
+	failing, lagging := "", ""
 	for stopping := false; ; {
 		round, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
-		_, err := s.RunOnce(round)
+		_, err := s.run(round, stopping)
 		cancel()
-		switch {
-		case err != nil && err.Error() != failing:
-			failing = err.Error()
-			s.cfg.Logger.ErrorContext(ctx, "the audit log cannot be extended", slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
-		case err == nil && failing != "":
-			failing = ""
-			s.cfg.Logger.InfoContext(ctx, "the audit log is extended again")
-		}
+		failing = s.tell(ctx, failing, err, "the audit log cannot be extended", "the audit log is extended again")
+		lagging = s.tell(ctx, lagging, s.Status().WitnessErr, "the second place does not take checkpoints of the audit log", "the second place takes checkpoints again")
 		if stopping {
 			return
 		}
@@ -359,29 +515,39 @@ func (s *Sequencer) loop(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// RunOnce folds everything that is there. Errors: that of Check; others are
-// tried again by the next round, and nothing is lost or folded twice meanwhile.
-func (s *Sequencer) RunOnce(ctx context.Context) (Folded, error) {
+// tell logs a state when it changes, not in every round, and gives what it told.
+func (s *Sequencer) tell(ctx context.Context, told string, err error, wrong, right string) string {
+	switch {
+	case err != nil && err.Error() != told:
+		s.cfg.Logger.ErrorContext(ctx, wrong, slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
+		return err.Error()
+	case err == nil && told != "":
+		s.cfg.Logger.InfoContext(ctx, right)
+		return ""
+	}
+	return told
+}
+
+// RunOnce folds everything that is there, and brings the second place up to date.
+// Errors: that of Check; others are tried again by the next round, and nothing is
+// lost or folded twice meanwhile. Whether the second place took the checkpoint is
+// in Status.
+func (s *Sequencer) RunOnce(ctx context.Context) (Folded, error) { return s.run(ctx, true) }
+
+// run is a round; at once says that the second place is not to lag behind it.
+func (s *Sequencer) run(ctx context.Context, atOnce bool) (f Folded, err error) {
 	s.round.Lock()
 	defer s.round.Unlock()
-	var f Folded
-	err := s.check(ctx)
+	if err = s.broken; err == nil {
+		err = s.check(ctx)
+	}
 	if err == nil {
 		f, err = s.drain(ctx, nil)
 	}
 	if err == nil {
-		werr := s.keepLast(ctx)
-		if werr != nil {
-			s.cfg.Logger.WarnContext(ctx, "the second place did not take the checkpoint", slog.Any("error", werr))
-		}
-		s.mu.Lock()
-		s.status.WitnessErr = werr
-		s.mu.Unlock()
+		s.keep(ctx, atOnce)
 	}
-	s.mu.Lock()
-	s.status.Err = err
-	s.mu.Unlock()
-	return f, err
+	return f, s.settle(err)
 }
 
 // drain folds batch after batch until nothing is left.
@@ -615,7 +781,7 @@ func (s *Sequencer) fold(ctx context.Context, in *intake, supersedes *tlog.Tree)
 		}
 	}
 	now := s.cfg.Now()
-	var size int64
+	var tree tlog.Tree
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		if err := s.moveCursors(ctx, tx, in); err != nil {
 			return err
@@ -624,7 +790,7 @@ func (s *Sequencer) fold(ctx context.Context, in *intake, supersedes *tlog.Tree)
 			return nil
 		}
 		var err error
-		size, err = s.extend(ctx, tx, leaves, now, supersedes)
+		tree, err = s.extend(ctx, tx, leaves, now, supersedes)
 		return err
 	})
 	if err != nil {
@@ -633,8 +799,9 @@ func (s *Sequencer) fold(ctx context.Context, in *intake, supersedes *tlog.Tree)
 	if len(leaves) == 0 {
 		return s.noteSize(ctx)
 	}
+	s.proven = tree
 	s.mu.Lock()
-	s.status.Size, s.status.Checkpoint = size, now
+	s.status.Size, s.status.Checkpoint = tree.N, now
 	s.mu.Unlock()
 	return nil
 }
@@ -646,13 +813,22 @@ func (in *intake) moved() bool {
 func (s *Sequencer) noteSize(ctx context.Context) error {
 	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		size, err := s.cfg.Store.Size(ctx, tx)
-		if err == nil {
-			s.mu.Lock()
-			s.status.Size = size
-			s.mu.Unlock()
+		if err != nil {
+			return err
 		}
-		return err
+		s.mu.Lock()
+		s.status.Size = size
+		s.mu.Unlock()
+		return s.shrunk(size)
 	})
+}
+
+// shrunk is an error when the log has fewer entries than were signed.
+func (s *Sequencer) shrunk(size int64) error {
+	if size < s.proven.N {
+		return contradicted(hintChanged, "the audit log was changed in the database: it has %d entries, and %d were signed", size, s.proven.N)
+	}
+	return nil
 }
 
 func newLeaf(p pending) (Leaf, error) {
@@ -707,15 +883,17 @@ func (s *Sequencer) moveCursors(ctx context.Context, tx *store.Tx, in *intake) e
 	return nil
 }
 
-// extend adds leaves, hashes and a checkpoint, and gives the new size.
-func (s *Sequencer) extend(ctx context.Context, tx *store.Tx, leaves []Leaf, now time.Time, supersedes *tlog.Tree) (int64, error) {
+// extend adds leaves, hashes and a checkpoint, and gives the new tree. It keeps a
+// checkpoint of each hour, and each that supersedes another; the others were steps
+// on the way to the next.
+func (s *Sequencer) extend(ctx context.Context, tx *store.Tx, leaves []Leaf, now time.Time, supersedes *tlog.Tree) (tlog.Tree, error) {
 	size, err := s.cfg.Store.Size(ctx, tx)
 	if err != nil {
-		return 0, err
+		return tlog.Tree{}, err
 	}
 	last, err := s.proveSigned(ctx, tx, size)
-	if err != nil {
-		return 0, err
+	if err != nil && (!s.accepting || !Contradicted(err)) {
+		return tlog.Tree{}, err
 	}
 	// The times of checkpoints rise also while the clock goes back: they tell which
 	// of two is newer.
@@ -724,6 +902,33 @@ func (s *Sequencer) extend(ctx context.Context, tx *store.Tx, leaves []Leaf, now
 			now = before.Add(time.Microsecond)
 		}
 	}
+	for i := range leaves {
+		leaves[i].Index = size + int64(i)
+	}
+	tree, err := s.grow(ctx, tx, size, leaves)
+	if err != nil {
+		return tlog.Tree{}, err
+	}
+	signed, err := Checkpoint{Origin: s.origin, Size: tree.N, Root: tree.Hash, Time: now, Supersedes: supersedes}.sign(s.signer)
+	if err != nil {
+		return tlog.Tree{}, err
+	}
+	if err := s.cfg.Store.AddLeaves(ctx, tx, leaves); err != nil {
+		return tlog.Tree{}, err
+	}
+	if !s.accepting && last.Size > 0 && last.Supersedes == nil && sameHour(last.Time, now) {
+		if err := s.cfg.Store.DropCheckpoints(ctx, tx, []int64{last.Size}); err != nil {
+			return tlog.Tree{}, err
+		}
+	}
+	return tree, s.cfg.Store.AddCheckpoint(ctx, tx, SignedCheckpoint{Size: tree.N, Note: signed})
+}
+
+func sameHour(a, b time.Time) bool { return a.Truncate(time.Hour).Equal(b.Truncate(time.Hour)) }
+
+// grow adds the hashes of leaves that come after the first size, and gives the
+// tree with them.
+func (s *Sequencer) grow(ctx context.Context, tx *store.Tx, size int64, leaves []Leaf) (tlog.Tree, error) {
 	first := tlog.StoredHashCount(size)
 	fresh := make([]tlog.Hash, 0, 2*len(leaves))
 	overlay := func(i int64) (tlog.Hash, bool) {
@@ -733,45 +938,39 @@ func (s *Sequencer) extend(ctx context.Context, tx *store.Tx, leaves []Leaf, now
 		return fresh[i-first], true
 	}
 	r := s.reader(ctx, tx, overlay)
-	for i := range leaves {
-		leaves[i].Index = size + int64(i)
-		hashes, err := tlog.StoredHashesForRecordHash(leaves[i].Index, tlog.RecordHash(leaves[i].Commitment), r)
+	for i, l := range leaves {
+		hashes, err := tlog.StoredHashesForRecordHash(size+int64(i), tlog.RecordHash(l.Commitment), r)
 		if err != nil {
-			return 0, err
+			return tlog.Tree{}, err
 		}
 		fresh = append(fresh, hashes...)
 	}
 	size += int64(len(leaves))
 	root, err := tlog.TreeHash(size, r)
 	if err != nil {
-		return 0, err
+		return tlog.Tree{}, err
 	}
-	signed, err := Checkpoint{Origin: s.origin, Size: size, Root: root, Time: now, Supersedes: supersedes}.sign(s.signer)
-	if err != nil {
-		return 0, err
-	}
-	if err := s.cfg.Store.AddLeaves(ctx, tx, leaves); err != nil {
-		return 0, err
-	}
-	if err := s.cfg.Store.AddHashes(ctx, tx, first, fresh); err != nil {
-		return 0, err
-	}
-	return size, s.cfg.Store.AddCheckpoint(ctx, tx, SignedCheckpoint{Size: size, Note: signed})
+	return tlog.Tree{N: size, Hash: root}, s.cfg.Store.AddHashes(ctx, tx, first, fresh)
 }
 
 // proveSigned makes sure that the log is still the one whose checkpoint was
-// signed last, before a longer one is signed, and gives that checkpoint.
+// signed last, and that nobody put an older one in its place, before a longer one
+// is signed, and gives that checkpoint.
 func (s *Sequencer) proveSigned(ctx context.Context, tx *store.Tx, size int64) (c Checkpoint, err error) {
-	last, err := s.cfg.Store.LastCheckpoint(ctx, tx)
-	if fault.Is(err, fault.NotFound) && size == 0 {
-		return c, nil
-	}
-	if err != nil {
-		return c, fault.Wrap(err, "read the last checkpoint")
+	if err := s.shrunk(size); err != nil {
+		return c, err
 	}
 	changed := func(what string) error {
-		return fault.New(fault.Conflict, "the audit log was changed in the database: %s", what).
-			WithHint("Find out who wrote to the database, keep a copy as evidence, and restore it from its backup.")
+		return contradicted(hintChanged, "the audit log was changed in the database: %s", what)
+	}
+	last, err := s.cfg.Store.LastCheckpoint(ctx, tx)
+	switch {
+	case fault.Is(err, fault.NotFound) && size == 0:
+		return c, nil
+	case fault.Is(err, fault.NotFound):
+		return c, changed(fmt.Sprintf("it has %d entries and no checkpoint", size))
+	case err != nil:
+		return c, fault.Wrap(err, "read the last checkpoint")
 	}
 	c, err = openCheckpoint(last.Note, s.verifier)
 	if err != nil || c.Origin != s.origin {
@@ -780,12 +979,18 @@ func (s *Sequencer) proveSigned(ctx context.Context, tx *store.Tx, size int64) (
 	if c.Size != size {
 		return c, changed(fmt.Sprintf("it has %d entries, and its last checkpoint signed %d", size, c.Size))
 	}
-	root, err := tlog.TreeHash(size, s.reader(ctx, tx, nil))
-	if err != nil {
-		return c, err
-	}
-	if root != c.Root {
-		return c, changed("its root is not the one that was signed")
+	r := s.reader(ctx, tx, nil)
+	for _, signed := range []tlog.Tree{{N: c.Size, Hash: c.Root}, s.proven} {
+		if signed.N == 0 {
+			continue
+		}
+		root, err := tlog.TreeHash(signed.N, r)
+		if err != nil {
+			return c, err
+		}
+		if root != signed.Hash {
+			return c, changed("its root is not the one that was signed")
+		}
 	}
 	return c, nil
 }
@@ -813,8 +1018,7 @@ func (s *Sequencer) reader(ctx context.Context, tx *store.Tx, overlay func(int64
 			for _, i := range missing {
 				h, ok := got[i]
 				if !ok {
-					return nil, fault.New(fault.Internal, "hash %d of the audit log is missing", i).
-						WithHint("The database was changed or damaged: restore it from its backup.")
+					return nil, contradicted(hintChanged, "the audit log was changed in the database: its hash %d is missing", i)
 				}
 				known[i] = h
 			}
@@ -875,11 +1079,20 @@ func (s *Sequencer) clean(ctx context.Context, in *intake) error {
 	})
 }
 
-// keepLast brings the second place up to date.
-func (s *Sequencer) keepLast(ctx context.Context) error {
-	if s.cfg.Witness == nil {
-		return nil
+// keep brings the second place up to date if its time has come or somebody asks,
+// and notes whether it took the checkpoint.
+func (s *Sequencer) keep(ctx context.Context, atOnce bool) {
+	if s.cfg.Witness == nil || !atOnce && time.Since(s.keptAt) < keepEvery {
+		return
 	}
+	s.keptAt = time.Now()
+	err := s.keepLast(ctx)
+	s.mu.Lock()
+	s.status.WitnessErr = err
+	s.mu.Unlock()
+}
+
+func (s *Sequencer) keepLast(ctx context.Context) error {
 	var last SignedCheckpoint
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error

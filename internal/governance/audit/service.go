@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -56,6 +57,7 @@ const (
 	maxFilterText = 200
 	defaultPage   = 100
 	maxPage       = 1000
+	maxReason     = 2000 // bytes
 )
 
 func (f Filter) check() error {
@@ -83,7 +85,7 @@ type Record struct {
 // List gives entries, the newest first, and the token of the next page (empty at
 // the end). Needs audit.read on the filter's project, or on the installation.
 // What is still to be folded is folded first, so the list has what was done
-// before. Errors: fault.Invalid for the filter or the token.
+// before; where that is not possible, Stale says so. Errors: fault.Invalid for the filter or the token.
 func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken string) ([]Record, string, error) {
 	if err := s.cfg.Authorize(ctx, ActionRead, f.Project); err != nil {
 		return nil, "", err
@@ -100,7 +102,7 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 	}
 	pageSize = min(pageSize, maxPage)
 	if pageToken == "" {
-		_ = s.fold() // a log that cannot be extended can be read; Status tells
+		_ = s.fold() // a log that cannot be extended can be read; Stale tells
 	}
 	var leaves []Leaf
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -123,6 +125,20 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 		}
 	}
 	return list, next, nil
+}
+
+// Stale says since when and why what was done may be missing from lists: the log
+// cannot be extended. The zero time means that nothing is missing. For whom List
+// has answered.
+func (s *Service) Stale() (since time.Time, why string) {
+	status := s.cfg.Log.Status()
+	if status.Err == nil {
+		return time.Time{}, ""
+	}
+	if since = status.Folded; since.IsZero() {
+		since = s.cfg.Log.cfg.Now()
+	}
+	return since, status.Err.Error()
 }
 
 func (l Leaf) record() (Record, error) {
@@ -174,22 +190,25 @@ func (s *Service) fold() error {
 }
 
 // Erase removes the content of entries and keeps their commitments, so that the
-// log still verifies and no longer tells. It is an act of its own in the log.
-// Needs audit.erase on the installation. Errors: fault.Invalid without a reason
-// or with more than 1,000 entries, fault.NotFound when none of them is left.
-func (s *Service) Erase(ctx context.Context, indexes []int64, reason string) error {
+// log still verifies and no longer tells, and gives how many it erased. It is an
+// act of its own in the log, with the reason: that names no person. Needs
+// audit.erase on the installation. Errors: fault.Invalid without a reason or with
+// more than 1,000 entries, fault.NotFound when none of them is left,
+// fault.Unavailable when they are erased but their old bytes could not be removed
+// from the database's files yet.
+func (s *Service) Erase(ctx context.Context, indexes []int64, reason string) (erased int, err error) {
 	if err := s.cfg.Authorize(ctx, ActionErase, ""); err != nil {
-		return err
+		return 0, err
 	}
-	if reason == "" || len(indexes) == 0 || len(indexes) > maxPage {
-		return fault.New(fault.Invalid, "erasing audit entries needs a reason and 1 to %d entries", maxPage).
+	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || len(indexes) == 0 || len(indexes) > maxPage {
+		return 0, fault.New(fault.Invalid, "erasing audit entries needs a reason of at most %d bytes and 1 to %d entries", maxReason, maxPage).
 			WithHint("Say why, and name the entries by their index.")
 	}
 	// What was folded is out of stream and journal, so nothing else holds it.
 	if err := s.fold(); err != nil {
-		return fault.Wrap(err, "bring the audit log up to date")
+		return 0, fault.Wrap(err, "bring the audit log up to date")
 	}
-	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		n, err := s.cfg.Store.Erase(ctx, tx, indexes)
 		if err != nil {
 			return fault.Wrap(err, "erase audit entries")
@@ -197,9 +216,11 @@ func (s *Service) Erase(ctx context.Context, indexes []int64, reason string) err
 		if n == 0 {
 			return fault.New(fault.NotFound, "none of these audit entries is there, or they were erased before")
 		}
+		erased = n
 		return Append(ctx, tx, Entry{
 			Action: ActionErase, Object: "audit log", Reason: reason,
 			Detail: map[string]any{"entries": indexes, "erased": n},
 		})
 	})
+	return erased, err
 }

@@ -46,16 +46,20 @@ type Store interface {
 	// Find gives leaves that match, the newest first, with index < before.
 	Find(ctx context.Context, tx *store.Tx, f Filter, before int64, limit int) ([]Leaf, error)
 	// Erase removes salt, record and filter columns of leaves, and gives how
-	// many had them.
+	// many had them. The transaction is scrubbed (Tx.Scrub).
 	Erase(ctx context.Context, tx *store.Tx, indexes []int64) (int, error)
 
 	// Hashes are the tree's stored hashes in the numbering of tlog.
 	AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error
 	Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error)
+	// DropHashes removes them all.
+	DropHashes(ctx context.Context, tx *store.Tx) error
 
 	AddCheckpoint(ctx context.Context, tx *store.Tx, c SignedCheckpoint) error
 	// Checkpoints gives those with after < size ≤ upto, in that order.
 	Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) ([]SignedCheckpoint, error)
+	// DropCheckpoints removes those of these sizes.
+	DropCheckpoints(ctx context.Context, tx *store.Tx, sizes []int64) error
 	// LastCheckpoint is fault.NotFound before the first.
 	LastCheckpoint(ctx context.Context, tx *store.Tx) (SignedCheckpoint, error)
 

@@ -4,13 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/audit/auditsql"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -80,21 +86,22 @@ func TestRollbackIsReportedAndAccepted(t *testing.T) {
 
 	p.restore(t, old)
 	log = p.log(t)
+	p.change(t, audit.Entry{Action: "after"})
 	wantFault(t, log.Check(t.Context()), fault.Conflict, "rolled back")
 	wantFault(t, log.Start(t.Context()), fault.Conflict, "rolled back")
-	p.change(t, audit.Entry{Action: "after"})
 	_, err := log.RunOnce(t.Context())
 	wantFault(t, err, fault.Conflict, "rolled back")
-	if log.Status().Err == nil {
+	if !audit.Contradicted(log.Status().Err) {
 		t.Error("the status is fine")
 	}
+	p.refuses(t)
 
-	wantFault(t, log.Accept(t.Context(), " "), fault.Invalid, "reason")
-	if err := log.Accept(t.Context(), "the disk died; restored from the copy of Monday; Amal decided"); err != nil {
-		t.Fatal(err)
-	}
-	if err := log.Accept(t.Context(), "twice"); err != nil {
-		t.Errorf("nothing to accept: %v", err)
+	_, err = log.Accept(t.Context(), " ")
+	wantFault(t, err, fault.Invalid, "reason")
+	p.refuses(t)
+	p.accept(t, log, "the disk died; restored from the copy of Monday; Amal decided")
+	if accepted, err := log.Accept(t.Context(), "twice"); err != nil || accepted {
+		t.Errorf("nothing to accept: %t, %v", accepted, err)
 	}
 	again := p.log(t)
 	if err := again.Check(t.Context()); err != nil {
@@ -155,9 +162,7 @@ func TestClockGoingBack(t *testing.T) {
 	p.restore(t, old)
 	late = -4 * time.Hour
 	log = p.log(t)
-	if err := log.Accept(t.Context(), "the disk was lost"); err != nil {
-		t.Fatal(err)
-	}
+	p.accept(t, log, "the disk was lost")
 	notes = witnessed(t, p, log)
 	report, err = audit.Verify(bytes.NewReader(export(t, p.service(log))), audit.VerifyOptions{PublicKey: log.PublicKey(), Checkpoints: notes})
 	if err != nil || report.Superseded == 0 {
@@ -245,11 +250,250 @@ func TestAChangedDatabaseIsNotSigned(t *testing.T) {
 			p.sql(t, query)
 			p.change(t, audit.Entry{Action: "b"})
 			_, err := log.RunOnce(t.Context())
-			if err == nil || fault.HintOf(err) == "" {
+			if !audit.Contradicted(err) || fault.HintOf(err) == "" {
 				t.Errorf("signed: %v", err)
+			}
+			p.refuses(t)
+			if since, why := p.service(log).Stale(); since.IsZero() || why == "" {
+				t.Errorf("lists say that they are whole: %v, %q", since, why)
+			}
+
+			// A restart forgets nothing, and a person can go on.
+			if err := p.db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			p.reopen(t)
+			p.witness = nil
+			log = p.log(t)
+			wantFault(t, log.Start(t.Context()), fault.Conflict, "changed in the database")
+			p.refuses(t)
+			p.accept(t, log, "nobody knows who did it; the disk has no backup")
+			p.change(t, audit.Entry{Action: "c"})
+			b := export(t, p.service(log))
+			for _, action := range []string{`"b"`, `"c"`, `"audit.accept_rollback"`} {
+				if !bytes.Contains(b, []byte(action)) {
+					t.Errorf("%s is not in the log", action)
+				}
+			}
+			if _, err := audit.Verify(bytes.NewReader(b), audit.VerifyOptions{PublicKey: log.PublicKey()}); err != nil {
+				t.Errorf("the log that was accepted: %v", err)
+			}
+			if err := p.log(t).Check(t.Context()); err != nil {
+				t.Errorf("after another restart: %v", err)
+			}
+			if since, why := p.service(log).Stale(); !since.IsZero() || why != "" {
+				t.Errorf("lists say that they lack something: %v, %q", since, why)
 			}
 		})
 	}
+}
+
+// Who puts a whole and older log in the place of the newer while the server runs
+// is found by the server that signed the newer, also when nothing is written.
+func TestAnOlderLogInPlaceOfTheNewerIsNotSigned(t *testing.T) {
+	for name, write := range map[string]bool{"idle": false, "writing": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			p.now = hourly()
+			p.witness = nil
+			log := p.log(t)
+			for range 3 {
+				p.change(t, audit.Entry{Action: "a"})
+				runOnce(t, log)
+			}
+			p.sql(t, "DELETE FROM audit_checkpoint WHERE size = (SELECT MAX(size) FROM audit_checkpoint)")
+			p.sql(t, "DELETE FROM audit_leaf WHERE idx >= (SELECT MAX(size) FROM audit_checkpoint)")
+			if write {
+				p.change(t, audit.Entry{Action: "b"})
+			}
+			_, err := log.RunOnce(t.Context())
+			wantFault(t, err, fault.Conflict, "were signed")
+			p.refuses(t)
+		})
+	}
+}
+
+// What is missing in the middle cannot be accepted: there is no tree without it.
+func TestMissingEntriesAreNotAccepted(t *testing.T) {
+	p := newPlace(t)
+	log := p.log(t)
+	for range 5 {
+		p.change(t, audit.Entry{Action: "a"})
+	}
+	runOnce(t, log)
+	p.sql(t, "DELETE FROM audit_leaf WHERE idx = 2")
+	p.sql(t, "DELETE FROM audit_hash")
+	log = p.log(t)
+	wantFault(t, log.Check(t.Context()), fault.Conflict, "")
+	_, err := log.Accept(t.Context(), "why not")
+	wantFault(t, err, fault.Conflict, "missing")
+	p.refuses(t)
+}
+
+// refuses makes sure that nothing can be changed.
+func (p *place) refuses(t *testing.T) {
+	t.Helper()
+	err := p.db.Update(alice(t.Context()), "", func(ctx context.Context, tx *store.Tx) error {
+		if err := tx.SetCursor(ctx, "test.refused", store.Position{Seq: 1}); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, audit.Entry{Action: "refused"})
+	})
+	wantFault(t, err, fault.Unavailable, "nothing can be changed")
+	if err := p.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		at, err := tx.Cursor(ctx, "test.refused")
+		if at != (store.Position{}) {
+			t.Error("the change is there without its audit entry")
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *place) accept(t *testing.T, log *audit.Sequencer, reason string) {
+	t.Helper()
+	if accepted, err := log.Accept(t.Context(), reason); err != nil || !accepted {
+		t.Fatalf("accepted %t, %v", accepted, err)
+	}
+}
+
+// hourly is a clock that goes on an hour whenever it is read.
+func hourly() func() time.Time {
+	var mu sync.Mutex
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		now = now.Add(time.Hour)
+		return now
+	}
+}
+
+// The database keeps one checkpoint of an hour, and the newest.
+func TestCheckpointsOfAnHourAreOne(t *testing.T) {
+	p := newPlace(t)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p.now = func() time.Time { return now }
+	log := p.log(t)
+	for i := range 30 {
+		now = now.Add(time.Minute)
+		if i == 20 {
+			now = now.Add(time.Hour)
+		}
+		p.change(t, audit.Entry{Action: "a"})
+		runOnce(t, log)
+	}
+	var kept int
+	if err := p.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		return tx.NewRaw("SELECT COUNT(*) FROM audit_checkpoint").Scan(ctx, &kept)
+	}); err != nil || kept != 2 {
+		t.Errorf("%d checkpoints are kept, %v", kept, err)
+	}
+	report, err := audit.Verify(bytes.NewReader(export(t, p.service(log))), audit.VerifyOptions{PublicKey: log.PublicKey(), Checkpoints: witnessed(t, p, log)})
+	if err != nil || report.Checkpoints != 2 || report.Witnessed < 30 {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// An export goes on while checkpoints go.
+func TestExportWhileCheckpointsGo(t *testing.T) {
+	p := newPlace(t)
+	log := p.log(t)
+	for range 10 {
+		p.change(t, audit.Entry{Action: "a"})
+	}
+	svc := p.service(log)
+	var b bytes.Buffer
+	w := &onFirstWrite{Writer: &b, do: func() {
+		p.change(t, audit.Entry{Action: "b", Reason: strings.Repeat("x", 60<<10)})
+		runOnce(t, log)
+	}}
+	p.change(t, audit.Entry{Action: "long", Reason: strings.Repeat("x", 60<<10)}) // fills the buffer
+	p.change(t, audit.Entry{Action: "long", Reason: strings.Repeat("x", 60<<10)})
+	if err := svc.Export(alice(t.Context()), w); err != nil {
+		t.Fatal(err)
+	}
+	if w.do != nil {
+		t.Fatal("it was written at once: the test tests nothing")
+	}
+	if _, err := audit.Verify(&b, audit.VerifyOptions{PublicKey: log.PublicKey()}); err != nil {
+		t.Error(err)
+	}
+}
+
+type onFirstWrite struct {
+	io.Writer
+	do func()
+}
+
+func (w *onFirstWrite) Write(b []byte) (int, error) {
+	if do := w.do; do != nil {
+		w.do = nil
+		do()
+	}
+	return w.Writer.Write(b)
+}
+
+// A second place that fails is told once, not twice a second, and so is its return.
+func TestAFailingSecondPlaceIsToldOnce(t *testing.T) {
+	p := newPlace(t)
+	w := &flaky{Witness: p.witness, err: errors.New("unreachable")}
+	p.witness = w
+	var told bytes.Buffer
+	log, err := audit.Open(t.Context(), audit.Config{
+		DB: p.db, Store: auditsql.Store{}, Sealer: p.ring, Witness: w, Interval: time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(&told, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // each of them asks, and so tries the second place
+		p.change(t, audit.Entry{Action: "a"})
+		runOnce(t, log)
+	}
+	log.Stop()
+	if n := strings.Count(told.String(), "second place"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, told.String())
+	}
+	if log.Status().WitnessErr == nil {
+		t.Error("the status is fine")
+	}
+}
+
+// The loop writes to the second place every few seconds, not in every round; the
+// last round does.
+func TestTheLoopSparesTheSecondPlace(t *testing.T) {
+	p := newPlace(t)
+	w := &counted{Witness: p.witness}
+	p.witness = w
+	log := p.log(t)
+	if err := log.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for size := int64(0); size < 20; size = log.Status().Size {
+		p.change(t, audit.Entry{Action: "a"})
+	}
+	log.Stop()
+	if s := log.Status(); s.Kept != s.Size || s.WitnessErr != nil {
+		t.Errorf("%+v", s)
+	}
+	if n := w.n.Load(); n > 2 {
+		t.Errorf("%d checkpoints were written", n)
+	}
+}
+
+type counted struct {
+	audit.Witness
+	n atomic.Int32
+}
+
+func (c *counted) Append(ctx context.Context, b []byte) error {
+	c.n.Add(1)
+	return c.Witness.Append(ctx, b)
 }
 
 // A change deep in the log, which the edge does not show, is found by Verify.

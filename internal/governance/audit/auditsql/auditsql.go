@@ -181,8 +181,10 @@ func leavesOf(rows []leafRow) []audit.Leaf {
 	return leaves
 }
 
-// Erase removes the content of leaves.
+// Erase removes the content of leaves. PostgreSQL keeps the old rows until its
+// next vacuum of the table, which is too large to be written anew for each.
 func (Store) Erase(ctx context.Context, tx *store.Tx, indexes []int64) (int, error) {
+	tx.Scrub()
 	res, err := tx.NewUpdate().Model((*leafRow)(nil)).
 		Set("salt = NULL, record = NULL, project = '', actor_id = '', actor_name = '', action = '', object = '', outcome = ''").
 		Where("idx IN (?) AND record IS NOT NULL", bun.List(indexes)).Exec(ctx)
@@ -224,6 +226,12 @@ func (Store) Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int
 	return got, nil
 }
 
+// DropHashes removes all stored hashes.
+func (Store) DropHashes(ctx context.Context, tx *store.Tx) error {
+	_, err := tx.NewRaw("DELETE FROM audit_hash").Exec(ctx)
+	return err
+}
+
 // AddCheckpoint adds a checkpoint.
 func (Store) AddCheckpoint(ctx context.Context, tx *store.Tx, c audit.SignedCheckpoint) error {
 	_, err := tx.NewInsert().Model(&checkpointRow{Size: c.Size, Note: string(c.Note)}).Exec(ctx)
@@ -241,6 +249,16 @@ func (Store) Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) (
 		list[i] = r.signed()
 	}
 	return list, nil
+}
+
+// DropCheckpoints removes those of these sizes.
+func (Store) DropCheckpoints(ctx context.Context, tx *store.Tx, sizes []int64) error {
+	for part := range slices.Chunk(sizes, insertRows) {
+		if _, err := tx.NewDelete().Model((*checkpointRow)(nil)).Where("size IN (?)", bun.List(part)).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // LastCheckpoint gives the newest checkpoint.
