@@ -89,6 +89,9 @@ func (a *app) datasetImport() *cobra.Command {
 			if err := a.print([]client.Object{v}, versionColumns); err != nil {
 				return err
 			}
+			if v.Text("unchanged") == "true" {
+				a.note("unchanged: %s@%s exists%s", args[0], v.Text("version"), standing(v))
+			}
 			if v.Text("state") == "rejected" {
 				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), v.Text("reason")).
 					WithHint("Mend the file or the expectations and import again; see `falaj describe dataset %s`.", args[0])
@@ -96,6 +99,18 @@ func (a *app) datasetImport() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// note is for people, beside the answer: it goes to stderr.
+func (a *app) note(format string, args ...any) { fmt.Fprintf(a.Stderr, format+"\n", args...) }
+
+// standing says what a dataset's name means, where that is not the version.
+func standing(v client.Object) string {
+	name, current := v.Text("name"), v.Text("current")
+	if own := name + "@" + v.Text("version"); current != "" && current != own {
+		return fmt.Sprintf("; %s still means %s, write %s to use this one", name, current, own)
+	}
+	return ""
 }
 
 func (a *app) datasetQuery() *cobra.Command {
@@ -316,7 +331,13 @@ func (a *app) featureTrainingSet() *cobra.Command {
 			if err := a.call(cmd, http.MethodPost, body, &v, "training-sets"); err != nil {
 				return err
 			}
-			return a.print([]client.Object{v}, versionColumns)
+			if err := a.print([]client.Object{v}, versionColumns); err != nil {
+				return err
+			}
+			if s := standing(v); s != "" {
+				a.note("%s@%s exists%s", args[0], v.Text("version"), s)
+			}
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&spine, "spine", "", "SQL of the rows, or @file")

@@ -276,6 +276,13 @@ type Version struct {
 	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted
 	// Fingerprint is equal for versions made of the same content, the same way.
 	Fingerprint string `json:"-"`
+
+	// Unchanged is set in the answer to an import or a derivation when the version
+	// was there before, and nothing was made. Current is then the version that the
+	// dataset's name means, "weather@3": another one where newer content came
+	// after. Neither is stored.
+	Unchanged bool   `json:"unchanged,omitempty"`
+	Current   string `json:"current,omitempty"`
 }
 
 // Ref is the version's own name, "weather@3".

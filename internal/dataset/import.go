@@ -38,7 +38,7 @@ type Progress struct {
 }
 
 // Import makes a version of a file. The same bytes under the same spec give the
-// version that exists. A version that fails its expectations comes back with
+// version that exists, marked Unchanged, even where a newer one came after it. A version that fails its expectations comes back with
 // state Rejected and no error. Needs dataset.import. Errors: fault.Invalid for a
 // file that cannot be read, with row, column and value; fault.TooLarge over a
 // limit; fault.Exhausted when too many run; fault.Timeout.

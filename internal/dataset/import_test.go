@@ -89,6 +89,9 @@ func TestImportAgain(t *testing.T) {
 	if err != nil || again.ID != first.ID {
 		t.Fatalf("%v, %v", again.Ref(), err)
 	}
+	if first.Unchanged || !again.Unchanged || again.Current != "weather@1" {
+		t.Errorf("the first says unchanged %t, the second %t and that weather means %q", first.Unchanged, again.Unchanged, again.Current)
+	}
 	if now := h.Files.List(t); !slices.Equal(now, files) {
 		t.Errorf("files were %v and are %v", files, now)
 	}
@@ -97,8 +100,20 @@ func TestImportAgain(t *testing.T) {
 	}
 	h.Declare(t, "weather", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "origin"}}})
 	other, err := imports(t, h, "weather", weather)
-	if err != nil || other.Number != 2 || other.ContentDigest != first.ContentDigest {
+	if err != nil || other.Number != 2 || other.Unchanged || other.ContentDigest != first.ContentDigest {
 		t.Fatalf("%+v, %v", other, err)
+	}
+	// Content of before does not become what the name means, and says so.
+	third, err := imports(t, h, "weather", weather+"LGA,3,3,2013-01-02T03:00:00Z,2013-01-02,true\n")
+	if err != nil || third.Number != 3 {
+		t.Fatalf("%+v, %v", third, err)
+	}
+	earlier, err := imports(t, h, "weather", weather)
+	if err != nil || earlier.Number != 2 || !earlier.Unchanged || earlier.Current != "weather@3" {
+		t.Errorf("earlier content gives %s, unchanged %t, weather means %q, %v", earlier.Ref(), earlier.Unchanged, earlier.Current, err)
+	}
+	if kept, err := h.Version(datasettest.Context(t), project, earlier.Ref()); err != nil || kept.Unchanged || kept.Current != "" {
+		t.Errorf("stored: %+v, %v", kept, err)
 	}
 	var z bytes.Buffer
 	w := gzip.NewWriter(&z)

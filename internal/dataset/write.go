@@ -41,7 +41,7 @@ type draft struct {
 
 // write makes a version of a draft's rows: the one path by which versions come
 // to be. A version with the same content, made the same way, is returned
-// instead of a second one.
+// instead of a second one, marked Unchanged; what the dataset's name means stays.
 //
 // Order: field IDs and a staging row are committed, then files are written,
 // then the version is committed and its staging row removed in one transaction.
@@ -300,6 +300,10 @@ func (s *Service) commit(ctx context.Context, v Version) (Version, error) {
 			return Version{}, err
 		}
 		if twin.ID != "" {
+			twin.Unchanged = true
+			if d.Accepted > 0 {
+				twin.Current = Ref{Name: d.Name, Number: d.Accepted}.String()
+			}
 			return twin, nil
 		}
 		v.Number = d.Latest + 1

@@ -68,7 +68,7 @@ func (s *Server) listVersions(ctx context.Context, in *struct {
 }
 
 // importVersion streams the body into a new version and answers when it is
-// accepted or rejected.
+// accepted or rejected: 201, or 200 when there was such a version before.
 func (s *Server) importVersion(w http.ResponseWriter, r *http.Request) {
 	v, err := s.Datasets.Import(r.Context(), dataset.ImportRequest{
 		Project: project.Name(r.PathValue("project")), Name: r.PathValue("name"),
@@ -78,7 +78,11 @@ func (s *Server) importVersion(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	answer(w, http.StatusCreated, v)
+	status := http.StatusCreated
+	if v.Unchanged {
+		status = http.StatusOK
+	}
+	answer(w, status, v)
 }
 
 func answer(w http.ResponseWriter, status int, v any) {

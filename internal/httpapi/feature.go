@@ -175,7 +175,15 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return one(s.Datasets.Version(ctx, p, ref))
+	v, err := s.Datasets.Version(ctx, p, ref)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.Datasets.One(ctx, p, ref.Name)
+	if d.Accepted != v.Number { // the same set was made before, and another after it
+		v.Current = dataset.Ref{Name: d.Name, Number: d.Accepted}.String()
+	}
+	return one(v, err)
 }
 
 func (s *Server) oneTrainingSet(ctx context.Context, in *InRef) (*body[feature.TrainingSet], error) {
