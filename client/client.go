@@ -222,8 +222,7 @@ type Applied struct {
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`
 	Project string `json:"project"`
-	Result  string `json:"result"` // created, changed, unchanged
-	Diff    string `json:"diff,omitempty"`
+	Result  string `json:"result"` // created, updated, unchanged; of a dry run, what it would be
 	ID      string `json:"id,omitempty"`
 	Version int64  `json:"version,omitempty"`
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -34,7 +35,9 @@ var kinds = map[string]kind{
 	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
 	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
 	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
-	"members":          {"members", []column{{"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
+	"accounts":         {"/api/v1/accounts", []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
+	"policies":         {"policies", []column{{"NAME", "name"}, {"DESCRIPTION", "description"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
+	"members":          {"members", []column{{"NAME", "name"}, {"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
 }
 
 // kindOf accepts "job", "jobs", "Job", "FeatureView", "feature-view".
@@ -43,7 +46,7 @@ func kindOf(word string) (string, kind, error) {
 	for name, k := range kinds {
 		flat := strings.ReplaceAll(name, "-", "")
 		for _, form := range []string{name, strings.TrimSuffix(name, "s"), flat, strings.TrimSuffix(flat, "s")} {
-			if w == form || (name == "entities" && w == "entity") {
+			if stem, ok := strings.CutSuffix(name, "ies"); w == form || ok && w == stem+"y" {
 				return name, k, nil
 			}
 		}
@@ -55,12 +58,25 @@ func kindOf(word string) (string, kind, error) {
 type collection struct {
 	kind
 	name, path string
+	query      url.Values // of requests for one object
 	client     *client.Client
 }
 
-func (a *app) collection(word string) (c collection, err error) {
+// collection finds where the objects are: in a project, or with wide, for what
+// is in both, in the installation.
+func (a *app) collection(word string, wide bool) (c collection, err error) {
 	if c.name, c.kind, err = kindOf(word); err != nil {
 		return c, err
+	}
+	switch {
+	case !wide:
+	case c.name != "members":
+		return c, usage("--installation is for members; %s are where they are", c.name)
+	default:
+		c.kind.path = "/api/v1/members"
+	}
+	if p := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project); c.name == "accounts" && p != "" {
+		c.query = url.Values{"project": {p}}
 	}
 	if c.path = c.kind.path; !strings.HasPrefix(c.path, "/") {
 		if c.path, err = a.inProjectPath(c.path); err != nil {
@@ -71,7 +87,15 @@ func (a *app) collection(word string) (c collection, err error) {
 	return c, err
 }
 
-func (c collection) one(name string) string { return c.path + "/" + url.PathEscape(name) }
+func (c collection) one(name string) string {
+	path := c.path + "/" + url.PathEscape(name)
+	if len(c.query) > 0 {
+		path += "?" + c.query.Encode()
+	}
+	return path
+}
+
+const wideHelp = "for members: those of the whole installation, instead of a project's"
 
 func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -122,15 +146,12 @@ func (a *app) apply() *cobra.Command {
 					line += " (" + r.ID + ")"
 				}
 				a.say("%s %s", line, r.Result)
-				if r.Diff != "" {
-					a.say("%s", r.Diff)
-				}
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "manifest file, or - for standard input; may be given more than once")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check, say what would be created or updated, and change nothing")
 	return cmd
 }
 
@@ -153,14 +174,15 @@ func (a *app) read(file string) ([]byte, error) {
 }
 
 func (a *app) get() *cobra.Command {
-	return &cobra.Command{
+	var wide bool
+	cmd := &cobra.Command{
 		Use:               "get KIND [NAME]",
 		Short:             "List objects, or show one",
 		Example:           "  falaj get jobs --project nyc\n  falaj get dataset weather -o yaml",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			of, err := a.collection(args[0])
+			of, err := a.collection(args[0], wide)
 			if err != nil {
 				return err
 			}
@@ -180,11 +202,13 @@ func (a *app) get() *cobra.Command {
 			return a.print(objects, of.columns)
 		},
 	}
+	cmd.Flags().BoolVar(&wide, "installation", false, wideHelp)
+	return cmd
 }
 
 // listQuery narrows installation-wide lists to a project that was asked for.
 func (a *app) listQuery(k kind) url.Values {
-	if k.path == "/api/v1/tokens" && a.project != "" {
+	if (k.path == "/api/v1/tokens" || k.path == "/api/v1/accounts") && a.project != "" {
 		return url.Values{"project": {a.project}}
 	}
 	return nil
@@ -198,12 +222,12 @@ func (a *app) describe() *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			of, err := a.collection(args[0])
+			of, err := a.collection(args[0], false)
 			if err != nil {
 				return err
 			}
 			var o client.Object
-			if err := of.client.Do(cmd.Context(), http.MethodGet, of.one(args[1])+"?view=full", nil, &o); err != nil {
+			if err := of.client.Do(cmd.Context(), http.MethodGet, of.full(args[1]), nil, &o); err != nil {
 				return err
 			}
 			lineage, _ := o["lineage"].(map[string]any)
@@ -219,6 +243,16 @@ func (a *app) describe() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// full is one object with all that belongs to it.
+func (c collection) full(name string) string {
+	c.query = maps.Clone(c.query)
+	if c.query == nil {
+		c.query = url.Values{}
+	}
+	c.query.Set("view", "full")
+	return c.one(name)
 }
 
 // tree draws a lineage node {name, detail, parents: […]} and what it came from.
@@ -249,14 +283,15 @@ func (a *app) tree(node map[string]any, indent, branch string) {
 }
 
 func (a *app) delete() *cobra.Command {
-	return &cobra.Command{
+	var wide bool
+	cmd := &cobra.Command{
 		Use:               "delete KIND NAME",
 		Short:             "Delete an object",
-		Example:           "  falaj delete deployment delay --project nyc",
+		Example:           "  falaj delete deployment delay --project nyc\n  falaj delete account user/alice",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			of, err := a.collection(args[0])
+			of, err := a.collection(args[0], wide)
 			if err != nil {
 				return err
 			}
@@ -267,4 +302,6 @@ func (a *app) delete() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&wide, "installation", false, wideHelp)
+	return cmd
 }

@@ -114,7 +114,15 @@ func (s *Service) ApplyPool(ctx context.Context, name PoolName, spec PoolSpec) (
 	if err := s.cfg.Authorizer.Allow(ctx, ActionPoolApply, policy.Object{Kind: "pool", Name: string(name)}); err != nil {
 		return Pool{}, "", err
 	}
-	return s.applyPool(ctx, name, spec)
+	return s.applyPool(ctx, name, spec, false)
+}
+
+// PlanPool is ApplyPool that changes nothing: the pool is as it would be.
+func (s *Service) PlanPool(ctx context.Context, name PoolName, spec PoolSpec) (Pool, project.Change, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionPoolApply, policy.Object{Kind: "pool", Name: string(name)}); err != nil {
+		return Pool{}, "", err
+	}
+	return s.applyPool(ctx, name, spec, true)
 }
 
 // EnsureHome makes the pool of this machine if there is none, and otherwise
@@ -143,7 +151,7 @@ func (s *Service) EnsureHome(ctx context.Context, engineName string) (Pool, erro
 	if err != nil {
 		return Pool{}, err
 	}
-	p, _, err := s.applyPool(ctx, Home, spec)
+	p, _, err := s.applyPool(ctx, Home, spec, false)
 	return p, err
 }
 
@@ -185,7 +193,7 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 	return spec, nil
 }
 
-func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec) (Pool, project.Change, error) {
+func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, dryRun bool) (Pool, project.Change, error) {
 	if err := id.CheckName("pool name", string(name)); err != nil {
 		return Pool{}, "", err
 	}
@@ -195,7 +203,7 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec) (
 	}
 	var p Pool
 	var change project.Change
-	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+	apply := func(ctx context.Context, tx *store.Tx) error {
 		old, err := s.cfg.Store.Pool(ctx, tx, name)
 		switch {
 		case fault.Is(err, fault.NotFound):
@@ -224,6 +232,9 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec) (
 			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Closed: spec.Closed,
 			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
 		}
+		if dryRun {
+			return nil
+		}
 		if err := s.cfg.Store.SavePool(ctx, tx, p); err != nil {
 			return err
 		}
@@ -236,7 +247,12 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec) (
 		}
 		tx.OnCommit(s.Wake)
 		return event.Publish(ctx, tx, "", EventPoolApplied, PoolEvent{Pool: name})
-	})
+	}
+	if dryRun {
+		err = s.cfg.DB.View(ctx, apply)
+	} else {
+		err = s.cfg.DB.Update(ctx, "", apply)
+	}
 	if err != nil {
 		return Pool{}, "", fault.Wrap(err, "applying pool %s", name)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -364,12 +365,25 @@ func TestApplyPool(t *testing.T) {
 		return c, err
 	}
 	spec := compute.PoolSpec{Zone: "DE", PricePerHour: 0.5}
+	plan := func(want project.Change) {
+		t.Helper()
+		before, _ := w.Pools(t.Context())
+		p, c, err := w.PlanPool(t.Context(), "x", spec)
+		if err != nil || c != want || p.Zone != spec.Zone || p.PricePerHour != spec.PricePerHour {
+			t.Errorf("planned: %s, %+v, %v; not %s", c, p, err, want)
+		}
+		if after, err := w.Pools(t.Context()); err != nil || !reflect.DeepEqual(before, after) {
+			t.Errorf("a plan changed the pools to %+v, %v", after, err)
+		}
+	}
 	for _, want := range []project.Change{project.Created, project.Unchanged} {
+		plan(want)
 		if c, err := apply(spec); err != nil || c != want {
 			t.Fatalf("%s, %v", c, err)
 		}
 	}
 	spec.PricePerHour = 1
+	plan(project.Updated)
 	if c, err := apply(spec); err != nil || c != project.Updated {
 		t.Fatalf("%s, %v", c, err)
 	}
@@ -386,6 +400,9 @@ func TestApplyPool(t *testing.T) {
 		if _, err := apply(bad); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
+		if _, _, err := w.PlanPool(t.Context(), "x", bad); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s, planned: %v", name, err)
+		}
 	}
 	if _, _, err := w.ApplyPool(t.Context(), "../x", spec); !fault.Is(err, fault.Invalid) {
 		t.Errorf("name: %v", err)
@@ -396,6 +413,9 @@ func TestApplyPool(t *testing.T) {
 	spec.Zone = "AE"
 	if _, err := apply(spec); !fault.Is(err, fault.Conflict) {
 		t.Errorf("moved under a running workload: %v", err)
+	}
+	if _, _, err := w.PlanPool(t.Context(), "x", spec); !fault.Is(err, fault.Conflict) {
+		t.Errorf("planned to be moved under a running workload: %v", err)
 	}
 	if _, err := w.Pool(t.Context(), "nowhere"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("pool: %v", err)

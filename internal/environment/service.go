@@ -110,6 +110,19 @@ func (s *Service) allow(ctx context.Context, action policy.Action, p project.Nam
 // already is no change. Needs environment.apply. Errors: fault.Invalid, also
 // for a Python that this machine does not have.
 func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec Spec) (Environment, project.Change, error) {
+	return s.apply(ctx, p, name, spec, false)
+}
+
+// Plan is Apply that changes nothing: what would be built has no ID yet.
+func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Spec) (Environment, project.Change, error) {
+	e, change, err := s.apply(ctx, p, name, spec, true)
+	if change != project.Unchanged {
+		e.ID = ""
+	}
+	return e, change, err
+}
+
+func (s *Service) apply(ctx context.Context, p project.Name, name string, spec Spec, dryRun bool) (Environment, project.Change, error) {
 	if err := s.allow(ctx, ActionApply, p, name); err != nil {
 		return Environment{}, "", err
 	}
@@ -132,7 +145,7 @@ func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec S
 	}
 	var e Environment
 	var change project.Change
-	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+	plan := func(ctx context.Context, tx *store.Tx) error {
 		old, err := s.cfg.Store.Named(ctx, tx, p, name, "")
 		switch {
 		case fault.Is(err, fault.NotFound):
@@ -149,6 +162,9 @@ func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec S
 			ID: ID(id.New("env")), Project: p, Name: name, Spec: spec, State: Locking, Python: in.Version, Platform: in.Platform,
 			CreatedAt: s.now().UTC(), Revision: 1, SpecDigest: digest, Interpreter: in, Step: stepLock,
 		}
+		if dryRun {
+			return nil
+		}
 		if err := s.cfg.Store.Insert(ctx, tx, e); err != nil {
 			return err
 		}
@@ -164,7 +180,12 @@ func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec S
 		}
 		tx.OnCommit(s.notify)
 		return s.submit(ctx, tx, e)
-	})
+	}
+	if dryRun {
+		err = s.cfg.DB.View(ctx, plan)
+	} else {
+		err = s.cfg.DB.Update(ctx, string(p), plan)
+	}
 	return e, change, fault.Wrap(err, "applying environment %s", name)
 }
 

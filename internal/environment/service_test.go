@@ -246,6 +246,24 @@ func TestBuiltOnce(t *testing.T) {
 	if _, c, err := w.Apply(t.Context(), nyc, "py", spec); err != nil || c != project.Unchanged {
 		t.Fatalf("%s, %v", c, err)
 	}
+	// Planned only, nothing is built and nothing is new.
+	more := environment.Spec{Requirements: []string{"scipy"}}
+	for _, tt := range []struct {
+		name string
+		spec environment.Spec
+		want project.Change
+	}{{"py", spec, project.Unchanged}, {"py", more, project.Updated}, {"planned", more, project.Created}} {
+		planned, c, err := w.Plan(t.Context(), nyc, tt.name, tt.spec)
+		if err != nil || c != tt.want || (planned.ID == e.ID) != (tt.want == project.Unchanged) {
+			t.Errorf("%s planned: %s, %+v, %v", tt.name, c, planned, err)
+		}
+	}
+	if _, _, err := w.Plan(t.Context(), nyc, "py", environment.Spec{Python: "2.7"}); err == nil {
+		t.Error("a Python that is not there is planned")
+	}
+	if now, err := w.One(t.Context(), nyc, "py"); err != nil || now.ID != e.ID {
+		t.Errorf("after plans: %+v, %v", now, err)
+	}
 	other := w.built(t, "other", environment.Spec{RequirementsText: "six\nnumpy>=2 # fast\n"})
 	if other.State != environment.Ready || other.Digest == "" {
 		t.Fatalf("%+v", other)

@@ -27,7 +27,7 @@ type applied struct {
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`
 	Project string `json:"project,omitempty"`
-	Result  string `json:"result"` // created, updated, unchanged; submitted
+	Result  string `json:"result"` // created, updated, unchanged
 	ID      string `json:"id,omitempty"`
 	Version int64  `json:"version,omitempty"`
 }
@@ -98,10 +98,11 @@ func (s *Server) appliers() map[string]applier {
 			return applied{Result: string(change)}, err
 		})},
 		"Pool": {gate: "pool.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.PoolSpec, dry bool) (applied, error) {
+			apply := s.Compute.ApplyPool
 			if dry {
-				return applied{Result: "valid"}, spec.Validate()
+				apply = s.Compute.PlanPool
 			}
-			_, change, err := s.Compute.ApplyPool(ctx, compute.PoolName(name), spec)
+			_, change, err := apply(ctx, compute.PoolName(name), spec)
 			return applied{Result: string(change)}, err
 		})},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
@@ -163,7 +164,11 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			err = fault.Wrap(err, "%s %s (line %d)", d.Kind, d.Name, d.Line)
 			if len(done) > 0 {
-				err = fault.Wrap(err, "%d of %d documents were applied; then", len(done), len(docs))
+				were := "were applied"
+				if dryRun {
+					were = "can be applied"
+				}
+				err = fault.Wrap(err, "%d of %d documents %s; then", len(done), len(docs), were)
 			}
 			s.fail(w, r, err)
 			return

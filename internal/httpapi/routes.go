@@ -81,7 +81,7 @@ func New(o Options, d Domains) *Server {
 	s.raw("GET", "/metrics", "system.read", "Prometheus metrics", media{gives: "text/plain"}, promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP)
 	s.raw("GET", "/api/openapi.json", "", "This document", media{gives: "application/json"}, s.openAPI)
 	s.raw("POST", "/api/v1/apply", "", "Apply manifests; each object's permission is asked", media{takes: "application/yaml", gives: "application/json"}, s.apply,
-		query("project", "Project of the manifests that name none"), query("dry_run", "true: say what would change, and change nothing"),
+		query("project", "Project of the manifests that name none"), query("dry_run", "true: check, say what would be created or updated, and change nothing"),
 		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in the one manifest; if it has changed since, the answer is 409 and nothing happens"})
 	route(s, "GET", "/api/v1/whoami", "", "Who the token says you are", s.whoami)
 	route(s, "GET", "/api/v1/projects", "", "List the projects you may read", s.listProjects)

@@ -36,17 +36,19 @@ func (s *Server) trainingRoutes(p string) {
 func (s *Server) trainingKinds() map[string]applier {
 	return map[string]applier{
 		"Environment": {gate: "environment.apply", apply: decoded(func(ctx context.Context, p, name string, spec environment.Spec, dry bool) (applied, error) {
+			apply := s.Environments.Apply
 			if dry {
-				return applied{Result: "valid"}, spec.Validate()
+				apply = s.Environments.Plan
 			}
-			e, change, err := s.Environments.Apply(ctx, project.Name(p), name, spec)
+			e, change, err := apply(ctx, project.Name(p), name, spec)
 			return applied{Result: string(change), ID: string(e.ID)}, err
 		})},
 		"Job": {gate: "job.submit", apply: decoded(func(ctx context.Context, p, name string, spec training.Spec, dry bool) (applied, error) {
+			apply := s.Training.Apply
 			if dry {
-				return applied{Result: "valid"}, spec.Validate()
+				apply = s.Training.Plan
 			}
-			j, change, err := s.Training.Apply(ctx, project.Name(p), name, spec)
+			j, change, err := apply(ctx, project.Name(p), name, spec)
 			return applied{Result: string(change), ID: string(j.ID)}, err
 		})},
 	}

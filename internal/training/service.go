@@ -193,17 +193,32 @@ func (s *Service) allow(ctx context.Context, action policy.Action, j Job) error 
 // not exist; fault.Conflict for a rejected dataset version;
 // fault.PermissionDenied when no zone may hold all inputs together.
 func (s *Service) Submit(ctx context.Context, p project.Name, name string, spec Spec) (Job, error) {
-	j, _, err := s.submit(ctx, p, name, spec, false)
+	j, _, err := s.submit(ctx, p, name, spec, submission{})
 	return j, err
 }
 
 // Apply is Submit for manifests: when the same job (name, specification and
 // pinned inputs) is under way or has succeeded, it is given back unchanged.
 func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec Spec) (Job, project.Change, error) {
-	return s.submit(ctx, p, name, spec, true)
+	return s.submit(ctx, p, name, spec, submission{once: true})
 }
 
-func (s *Service) submit(ctx context.Context, p project.Name, name string, spec Spec, once bool) (Job, project.Change, error) {
+// Plan is Apply that changes nothing: a job that would be queued has no ID yet.
+func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Spec) (Job, project.Change, error) {
+	j, change, err := s.submit(ctx, p, name, spec, submission{once: true, dryRun: true})
+	if change != project.Unchanged {
+		j.ID = ""
+	}
+	return j, change, err
+}
+
+// submission is how a job is submitted.
+type submission struct {
+	once   bool // not when the same one is under way or has succeeded
+	dryRun bool // look, and change nothing
+}
+
+func (s *Service) submit(ctx context.Context, p project.Name, name string, spec Spec, how submission) (Job, project.Change, error) {
 	who := identity.From(ctx)
 	if err := s.allow(ctx, ActionSubmit, Job{Project: p}); err != nil {
 		return Job{}, "", err
@@ -251,9 +266,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	j.Digest = digest(name, spec, j.Inputs, env.Spec)
 
 	change := project.Created
-	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+	submit := func(ctx context.Context, tx *store.Tx) error {
 		change = project.Created
-		if once {
+		if how.once {
 			last, err := s.cfg.Store.LastJob(ctx, tx, p, j.Digest)
 			if err == nil && last.State != Failed && last.State != Cancelled {
 				j, change = last, project.Unchanged
@@ -262,6 +277,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 			if err != nil && !fault.Is(err, fault.NotFound) {
 				return err
 			}
+		}
+		if how.dryRun {
+			return nil
 		}
 		if err := s.cfg.Store.InsertJob(ctx, tx, j); err != nil {
 			return err
@@ -281,7 +299,13 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 			return nil
 		}
 		return s.attempt(ctx, tx, &j, 0)
-	})
+	}
+	var err error
+	if how.dryRun {
+		err = s.cfg.DB.View(ctx, submit)
+	} else {
+		err = s.cfg.DB.Update(ctx, string(p), submit)
+	}
 	if err != nil {
 		return Job{}, "", fault.Wrap(err, "submitting job %s", name)
 	}

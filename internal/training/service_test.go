@@ -303,10 +303,26 @@ func TestApplyIsIdempotent(t *testing.T) {
 	w := newWorld(t)
 	ctx := alice(t.Context())
 	spec := training.Spec{Command: []string{"/bin/true"}, Data: map[string]string{"a": "weather"}}
+	plan := func(want project.Change, id training.JobID) {
+		t.Helper()
+		before, _, _ := w.List(ctx, nyc, training.Filter{})
+		j, c, err := w.Plan(ctx, nyc, "train", spec)
+		if err != nil || c != want || j.ID != id {
+			t.Errorf("planned: %s, %q, %v; not %s, %q", c, j.ID, err, want, id)
+		}
+		if after, _, err := w.List(ctx, nyc, training.Filter{}); err != nil || len(after) != len(before) {
+			t.Errorf("a plan left %d jobs, %v", len(after), err)
+		}
+	}
+	plan(project.Created, "")
+	if _, _, err := w.Plan(ctx, nyc, "train", training.Spec{Command: spec.Command, Data: map[string]string{"a": "absent"}}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("planned with data that is not there: %v", err)
+	}
 	first, c, err := w.Apply(ctx, nyc, "train", spec)
 	if err != nil || c != project.Created {
 		t.Fatalf("%s, %v", c, err)
 	}
+	plan(project.Unchanged, first.ID)
 	again, c, err := w.Apply(ctx, nyc, "train", spec)
 	if err != nil || c != project.Unchanged || again.ID != first.ID {
 		t.Fatalf("%s, %s, %v", c, again.ID, err)
