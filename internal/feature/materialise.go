@@ -90,7 +90,6 @@ func (r Run) table() online.Table {
 }
 
 const (
-	maxRunTime  = 6 * time.Hour    // of one attempt
 	retryPause  = 10 * time.Second // between looks for work
 	maxFailures = 5                // attempts that end in a passing error
 	chunkBytes  = 8 << 20
@@ -174,7 +173,7 @@ func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run) error {
 			return nil
 		}
 		return fault.New(fault.Conflict, "materialisation %s of %s is under way", last[0].ID, run.ref()).
-			WithHint("Wait until it has ended, or cancel it.")
+			WithHint("Wait until it has ended, or cancel it: falaj feature cancel %s.", last[0].ID)
 	}
 	if err := s.replaces(ctx, tx, *run); err != nil {
 		return err
@@ -268,7 +267,7 @@ func (s *Service) take(ctx context.Context, r Run) error {
 		return nil // being cleared; it comes again
 	}
 	defer release()
-	err := s.attempt(ctx, &r)
+	err := s.bounded(ctx, &r)
 	if err == nil || errors.Is(err, errFenced) {
 		return nil
 	}
@@ -282,9 +281,39 @@ func (s *Service) take(ctx context.Context, r Run) error {
 	if passing && r.Failures < maxFailures {
 		r.State = Queued
 		r.NotBefore = s.now().Add(time.Second << r.Failures)
-		return s.keep(ctx, &r, nil)
+		err = s.keep(ctx, &r, nil)
+	} else {
+		err = s.end(ctx, &r, Failed)
 	}
-	return s.end(ctx, &r, Failed)
+	if errors.Is(err, errFenced) {
+		return nil
+	}
+	return err
+}
+
+// bounded is an attempt with a limit of its own, so that a long one does not take
+// the time of those after it, and which CancelRun ends at once.
+func (s *Service) bounded(ctx context.Context, r *Run) error {
+	own, cancel := context.WithTimeout(ctx, s.cfg.AttemptTime)
+	defer cancel()
+	s.mu.Lock()
+	s.cancels[r.ID] = cancel
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.cancels, r.ID)
+	}()
+	err := s.attempt(own, r)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(own.Err(), context.Canceled):
+		return errFenced
+	case own.Err() != nil:
+		return fault.New(fault.Timeout, "it has not ended within %s", s.cfg.AttemptTime)
+	}
+	return err
 }
 
 // errFenced ends an attempt whose run was cancelled or taken over.
@@ -651,13 +680,25 @@ func (s *Service) CancelRun(ctx context.Context, p project.Name, run RunID) (Run
 		}); err != nil {
 			return err
 		}
-		tx.OnCommit(s.announce)
+		tx.OnCommit(func() {
+			s.announce()
+			s.stop(r.ID)
+		})
 		return event.Publish(ctx, tx, string(p), EventFailed, RunEnded{ID: r.ID, View: r.ref(), State: r.State, Rows: r.Rows})
 	})
 	if fault.Is(err, fault.NotFound) {
 		return r, fault.New(fault.NotFound, "there is no materialisation %s in project %s", run, p)
 	}
 	return r, err
+}
+
+// stop ends an attempt at a run, if this process makes one.
+func (s *Service) stop(run RunID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.cancels[run]; cancel != nil {
+		cancel()
+	}
 }
 
 // Freshness is what the online store holds of a view version, and how it goes on.
@@ -765,7 +806,8 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 	}
 	release := s.occupy(p, h.Ref())
 	if release == nil {
-		return fault.New(fault.Conflict, "%s is being materialised", h.Ref()).WithHint("Cancel the materialisation first.")
+		return fault.New(fault.Conflict, "%s is being materialised", h.Ref()).
+			WithHint("Wait until it has ended, or cancel it: falaj feature cancel RUN; `falaj feature runs %s` lists them.", h.Ref())
 	}
 	defer release()
 	var gone Stale
@@ -775,7 +817,8 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 			return err
 		}
 		if len(runs) > 0 && !runs[0].State.Ended() {
-			return fault.New(fault.Conflict, "materialisation %s of %s is under way", runs[0].ID, h.Ref()).WithHint("Cancel it first.")
+			return fault.New(fault.Conflict, "materialisation %s of %s is under way", runs[0].ID, h.Ref()).
+				WithHint("Cancel it first: falaj feature cancel %s.", runs[0].ID)
 		}
 		o, err := s.cfg.Store.Online(ctx, tx, p, h.Name, h.Version)
 		if err != nil && !fault.Is(err, fault.NotFound) {

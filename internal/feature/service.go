@@ -50,8 +50,11 @@ type Config struct {
 	Join       offline.Options
 	// ChunkRows is how many rows a materialisation writes at a time: 5,000 when 0.
 	ChunkRows int
-	Log       *slog.Logger     // slog.Default() when nil
-	Now       func() time.Time // time.Now when nil
+	// AttemptTime is the limit of one attempt at a materialisation, after which it
+	// goes on in another one: 6 hours when 0.
+	AttemptTime time.Duration
+	Log         *slog.Logger     // slog.Default() when nil
+	Now         func() time.Time // time.Now when nil
 }
 
 // Service is the only way to features. Safe for concurrent use.
@@ -65,9 +68,10 @@ type Service struct {
 	plans *planCache
 	loop  *lifecycle.Loop // runs materialisations
 
-	mu    sync.Mutex
-	ended chan struct{}   // closed and replaced when a run ends
-	busy  map[string]bool // view versions whose online rows are being changed
+	mu      sync.Mutex
+	ended   chan struct{}                // closed and replaced when a run ends
+	busy    map[string]bool              // view versions whose online rows are being changed
+	cancels map[RunID]context.CancelFunc // of attempts under way
 }
 
 // New makes a service. Its Background has to be started for materialisations to
@@ -79,7 +83,12 @@ func New(cfg Config) *Service {
 	if cfg.ChunkRows <= 0 {
 		cfg.ChunkRows = 5000
 	}
-	s := &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}}
+	if cfg.AttemptTime <= 0 {
+		cfg.AttemptTime = 6 * time.Hour
+	}
+	s := &Service{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
+	}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -88,8 +97,9 @@ func New(cfg Config) *Service {
 	}
 	s.plans = newPlanCache(s.now)
 	s.loop = &lifecycle.Loop{
-		Name: "feature materialisation", Every: retryPause, Timeout: maxRunTime, Logger: s.log,
-		Run: func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("feature"))) },
+		Name: "feature materialisation", Every: retryPause, Logger: s.log,
+		Timeout: openRuns * cfg.AttemptTime, // each attempt has its own limit
+		Run:     func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
 	return s
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -128,11 +129,19 @@ func newWorldOn(tb testing.TB, db *store.DB) *world {
 	}
 	clock := func() time.Time { return w.now }
 	w.online = online.New(w.driver, w.keys, online.Options{Now: clock})
-	w.Service = feature.New(feature.Config{
-		DB: db, Store: featuresql.Store{}, Data: w.data, Online: w.online, Authorizer: w.gates, Guard: w.gates, Journal: w.gates,
-		Now: clock, ChunkRows: 10, Log: slog.New(slog.DiscardHandler), Join: offline.Options{Dir: tb.TempDir()},
-	})
+	w.configure(func(*feature.Config) {})
 	return w
+}
+
+// configure makes the service anew with another configuration.
+func (w *world) configure(change func(*feature.Config)) {
+	w.t.Helper()
+	cfg := feature.Config{
+		DB: w.db, Store: featuresql.Store{}, Data: w.data, Online: w.online, Authorizer: w.gates, Guard: w.gates, Journal: w.gates,
+		Now: func() time.Time { return w.now }, ChunkRows: 10, Log: slog.New(slog.DiscardHandler), Join: offline.Options{Dir: w.t.TempDir()},
+	}
+	change(&cfg)
+	w.Service = feature.New(cfg)
 }
 
 // Values, times as hours after start.
@@ -925,6 +934,100 @@ func TestMaterialisationIsCancelled(t *testing.T) {
 	w.mustMaterialise("weather", at(0)) // one row only: the others are really gone
 	if got := w.ask(at(20), []string{"weather:temp"}, origin("A01")...); got[0] != "NULL/NOT_FOUND" {
 		t.Errorf("after clearing: %v", got)
+	}
+}
+
+// watched is data that tells what it is asked for.
+type watched struct {
+	feature.Data
+	open func(ctx context.Context, ref string) error
+}
+
+func (d watched) Open(ctx context.Context, p project.Name, ref string, columns []string) (array.RecordReader, error) {
+	if err := d.open(ctx, ref); err != nil {
+		return nil, err
+	}
+	return d.Data.Open(ctx, p, ref, columns)
+}
+
+// Each attempt has a limit of its own: the next one's time begins with it.
+func TestEachAttemptHasItsOwnTime(t *testing.T) {
+	w := weather(t)
+	w.data.put("wind", weatherRows())
+	spec := weatherSpec
+	spec.Source.Dataset = "wind"
+	w.view("wind", spec)
+	var opened []context.Context
+	w.configure(func(c *feature.Config) {
+		c.Data = watched{w.data, func(ctx context.Context, ref string) error {
+			if len(opened) > 0 && opened[0].Err() == nil {
+				t.Errorf("%s is read while the attempt at the other one goes on", ref)
+			}
+			opened = append(opened, ctx)
+			return nil
+		}}
+	})
+	if _, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather"}); err != nil {
+		t.Fatal(err)
+	}
+	w.mustMaterialise("wind", w.now)
+	if len(opened) != 2 {
+		t.Fatalf("%d sources are read, want 2", len(opened))
+	}
+	first, ok1 := opened[0].Deadline()
+	second, ok2 := opened[1].Deadline()
+	if !ok1 || !ok2 || !second.After(first) {
+		t.Errorf("attempts may last until %v (%t) and %v (%t)", first, ok1, second, ok2)
+	}
+
+	// What does not end in its time goes on in another attempt.
+	w.configure(func(c *feature.Config) { c.AttemptTime = time.Nanosecond })
+	r, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(200)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.RunOnce(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Queued || r.Failures != 1 || !strings.Contains(r.Error, "not ended within 1ns") {
+		t.Errorf("%+v %v", r, err)
+	}
+	w.configure(func(*feature.Config) {})
+	w.now = w.now.Add(time.Minute)
+	if err := w.RunOnce(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Succeeded {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// Cancelling ends what is being read, too.
+func TestCancellingEndsTheAttempt(t *testing.T) {
+	w := weather(t)
+	var r feature.Run
+	w.configure(func(c *feature.Config) {
+		c.Data = watched{w.data, func(ctx context.Context, _ string) error {
+			if _, err := w.CancelRun(w.ctx, nyc, r.ID); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Minute):
+				return errors.New("the attempt goes on")
+			}
+		}}
+	})
+	var err error
+	if r, err = w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.RunOnce(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Cancelled || r.Error != "" {
+		t.Errorf("%+v %v", r, err)
 	}
 }
 
