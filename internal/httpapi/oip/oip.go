@@ -107,6 +107,9 @@ func specs(in []runtime.Spec) []spec {
 	out := make([]spec, len(in))
 	for i, s := range in {
 		out[i] = spec(s)
+		if s.Shape == nil { // any; the protocol has no word for it
+			out[i].Shape = []int64{}
+		}
 	}
 	return out
 }

@@ -61,7 +61,8 @@ func Elements(shape []int64) (int, error) {
 	return int(n), nil
 }
 
-// Spec describes an input or output of a model; -1 is a dimension that varies.
+// Spec describes an input or output of a model; -1 is a dimension that varies,
+// a nil Shape any number of them, an empty one a scalar.
 type Spec struct {
 	Name     string
 	Datatype Datatype
@@ -73,7 +74,7 @@ func (s Spec) Accepts(t Tensor) error {
 	if t.Datatype != s.Datatype {
 		return fault.New(fault.Invalid, "input %q has datatype %s, the model wants %s", t.Name, t.Datatype, s.Datatype)
 	}
-	fits := len(t.Shape) == len(s.Shape)
+	fits := s.Shape == nil || len(t.Shape) == len(s.Shape)
 	for i := 0; fits && i < len(s.Shape); i++ {
 		fits = s.Shape[i] < 0 || s.Shape[i] == t.Shape[i]
 	}
@@ -135,6 +136,10 @@ type Runtime interface {
 // Session is a loaded model. Infer is safe for concurrent use; inputs have
 // passed Metadata.Check; outputs names those wanted, in order, and is never
 // empty. Close waits for running calls; no Infer may begin after it.
+//
+// Infer's errors: fault.Invalid when the input is at fault, fault.Exhausted when
+// memory is, fault.Timeout when ctx is over. Elements of BYTES reach the model
+// whole or are refused.
 type Session interface {
 	Metadata() Metadata
 	Infer(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)

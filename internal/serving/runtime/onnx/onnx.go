@@ -7,11 +7,16 @@ package onnx
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 
 	ort "github.com/yalue/onnxruntime_go"
 
@@ -51,32 +56,43 @@ func (r *Runtime) load() error {
 	}
 	ort.SetSharedLibraryPath(r.library)
 	inited = true
-	if err := ort.InitializeEnvironment(ort.WithLogLevelError()); err != nil {
+	// Errors come back to us; on the way the library would print each, and a
+	// caller can cause as many as it likes.
+	if err := ort.InitializeEnvironment(ort.WithLogLevelFatal()); err != nil {
 		errInit = fault.New(fault.Unavailable, "load ONNX Runtime from %q: %w", r.library, err)
 	}
 	return errInit
 }
 
-// Load makes a session of an ONNX model. External data files are refused: all
-// of a model is in the bytes that were signed.
+// Load makes a session of an ONNX model. The file is read here before the
+// library sees it: data in other files is refused, since all of a model is in
+// the bytes that were signed.
 func (r *Runtime) Load(_ context.Context, model []byte, o serving.Options) (serving.Session, error) {
+	meta, err := inspect(model)
+	if err != nil {
+		return nil, err
+	}
 	if err := r.load(); err != nil {
 		return nil, err
 	}
-	if len(model) == 0 {
-		return nil, fault.New(fault.Invalid, "the model file is empty")
-	}
-	in, out, err := ort.GetInputOutputInfoWithONNXData(model)
-	if err != nil {
-		return nil, fault.New(fault.Invalid, "not a model that ONNX Runtime %s can run: %w", ort.GetVersion(), err)
-	}
-	meta := serving.Metadata{Platform: "onnxruntime_onnx"}
-	if meta.Inputs, err = specs(in); err != nil {
-		return nil, err
-	}
-	if meta.Outputs, err = specs(out); err != nil {
-		return nil, err
-	}
+	return r.open(model, meta, o)
+}
+
+// nowhere is a directory that cannot be: what is looked for in it or beside it
+// is not found. It is where the library would look for a tensor's data, should a
+// way to name a file ever slip through inspect.
+const nowhere = "/dev/null/none"
+
+// entries are settings of every session.
+var entries = map[string]string{
+	// A spinning thread steals its core from the other requests.
+	"session.intra_op.allow_spinning": "0",
+	// What inspect read is what the library reads.
+	"session.load_model_format":                            "ONNX",
+	"session.model_external_initializers_file_folder_path": nowhere,
+}
+
+func (r *Runtime) open(model []byte, meta serving.Metadata, o serving.Options) (serving.Session, error) {
 	options, err := ort.NewSessionOptions()
 	if err != nil {
 		return nil, fault.Wrap(err, "session options")
@@ -88,15 +104,19 @@ func (r *Runtime) Load(_ context.Context, model []byte, o serving.Options) (serv
 	if err := options.SetInterOpNumThreads(1); err != nil {
 		return nil, fault.Wrap(err, "threads")
 	}
-	// A spinning thread steals its core from the other requests.
-	if err := options.AddSessionConfigEntry("session.intra_op.allow_spinning", "0"); err != nil {
-		return nil, fault.Wrap(err, "spinning")
+	for key, value := range entries {
+		if err := options.AddSessionConfigEntry(key, value); err != nil {
+			return nil, fault.Wrap(err, "set %s", key)
+		}
 	}
 	s, err := ort.NewDynamicAdvancedSessionWithONNXData(model, namesOf(meta.Inputs), namesOf(meta.Outputs), options)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "load the model: %w", err)
+		if outOfMemory(err) {
+			return nil, fault.New(fault.Exhausted, "no memory to load the model: %w", err)
+		}
+		return nil, fault.New(fault.Invalid, "not a model that ONNX Runtime %s can run: %w", ort.GetVersion(), err)
 	}
-	return &session{meta: meta, s: s, slots: r.slots}, nil
+	return &session{meta: meta, s: s, slots: r.slots, scalar: make([]atomic.Bool, len(meta.Outputs))}, nil
 }
 
 type session struct {
@@ -104,6 +124,8 @@ type session struct {
 	s     *ort.DynamicAdvancedSession
 	slots chan struct{}
 	runs  sync.WaitGroup
+	// scalar marks the outputs that were met without a dimension; see answer.
+	scalar []atomic.Bool
 }
 
 func (s *session) Metadata() serving.Metadata { return s.meta }
@@ -114,6 +136,9 @@ func (s *session) Close() error {
 }
 
 func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []string) ([]serving.Tensor, error) {
+	if ctx.Err() != nil {
+		return nil, fault.New(fault.Timeout, "the request's time was up before the model ran")
+	}
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
@@ -124,9 +149,7 @@ func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []
 	defer s.runs.Done()
 
 	in := make([]ort.Value, len(s.meta.Inputs))
-	out := make([]ort.Value, len(s.meta.Outputs))
 	defer destroy(in)
-	defer destroy(out)
 	for i, spec := range s.meta.Inputs {
 		j := slices.IndexFunc(inputs, func(t serving.Tensor) bool { return t.Name == spec.Name })
 		if j < 0 {
@@ -138,9 +161,11 @@ func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []
 		}
 		in[i] = v
 	}
-	if err := s.run(ctx, in, out); err != nil {
+	out, err := s.answer(ctx, in)
+	if err != nil {
 		return nil, err
 	}
+	defer destroy(out)
 	tensors := make([]serving.Tensor, len(outputs))
 	for i, name := range outputs {
 		j := slices.IndexFunc(s.meta.Outputs, func(o serving.Spec) bool { return o.Name == name })
@@ -154,6 +179,51 @@ func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []
 		tensors[i] = t
 	}
 	return tensors, nil
+}
+
+// answer runs the model and hands over its outputs, to be destroyed.
+//
+// The binding takes an output without dimensions out of the library only when
+// it was allocated before the run, and what a model's file says of its outputs'
+// dimensions need not hold. So an output that was met without dimensions is
+// allocated from then on; when the run fails with it, it is tried as the rest
+// are, because some models answer one row without a dimension and several with.
+func (s *session) answer(ctx context.Context, in []ort.Value) ([]ort.Value, error) {
+	scalar := make([]bool, len(s.scalar))
+	for i := range scalar {
+		scalar[i] = s.scalar[i].Load()
+	}
+	for try := 0; ; try++ {
+		out, err := allocated(s.meta.Outputs, scalar)
+		if err != nil {
+			return nil, err
+		}
+		err = s.run(ctx, in, out)
+		if err == nil {
+			return out, nil
+		}
+		met := false
+		for i, v := range out {
+			if v == nil || !reflect.ValueOf(v).IsNil() {
+				continue
+			}
+			out[i] = nil
+			if errors.Is(err, ort.ZeroShapeLengthError) && !scalar[i] {
+				met, scalar[i] = true, true
+				s.scalar[i].Store(true)
+			}
+		}
+		destroy(out)
+		switch {
+		case ctx.Err() != nil || try > len(out)+1:
+			return nil, err
+		case met:
+		case try == 0 && slices.Contains(scalar, true):
+			clear(scalar)
+		default:
+			return nil, err
+		}
+	}
 }
 
 func (s *session) run(ctx context.Context, in, out []ort.Value) error {
@@ -180,12 +250,27 @@ func (s *session) run(ctx context.Context, in, out []ort.Value) error {
 	return failed(err)
 }
 
+// failed gives a run's error its kind. The binding drops the library's status
+// code, so the text has to do: it names the input that does not fit, or the node
+// that refused what it was given. Anything else is not the caller's doing.
 func failed(err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case outOfMemory(err):
+		return fault.New(fault.Exhausted, "no memory to run the model: %w", err).WithHint("Send fewer rows at once.")
+	case refused.MatchString(err.Error()):
+		return fault.New(fault.Invalid, "the model refused the input: %w", err)
 	}
-	return fault.New(fault.Invalid, "the model refused the input: %w", err)
+	return fault.New(fault.Internal, "run the model: %w", err)
 }
+
+var (
+	refused = regexp.MustCompile(`Got invalid dimensions for input|Invalid rank for input|Unexpected input data type|Missing Input:|Invalid [Ii]nput [Nn]ame|Non-zero status code returned while running|required input`)
+	noRoom  = regexp.MustCompile(`bad_alloc|Failed to allocate memory|[Oo]ut of memory|bad array new length`)
+)
+
+func outOfMemory(err error) bool { return noRoom.MatchString(err.Error()) }
 
 func destroy(values []ort.Value) {
 	for _, v := range values {
@@ -203,60 +288,32 @@ func namesOf(specs []serving.Spec) []string {
 	return names
 }
 
-var datatypes = map[ort.TensorElementDataType]serving.Datatype{
-	ort.TensorElementDataTypeBool: serving.Bool, ort.TensorElementDataTypeString: serving.Bytes,
-	ort.TensorElementDataTypeUint8: serving.Uint8, ort.TensorElementDataTypeInt8: serving.Int8,
-	ort.TensorElementDataTypeUint16: serving.Uint16, ort.TensorElementDataTypeInt16: serving.Int16,
-	ort.TensorElementDataTypeUint32: serving.Uint32, ort.TensorElementDataTypeInt32: serving.Int32,
-	ort.TensorElementDataTypeUint64: serving.Uint64, ort.TensorElementDataTypeInt64: serving.Int64,
-	ort.TensorElementDataTypeFloat: serving.FP32, ort.TensorElementDataTypeDouble: serving.FP64,
-}
-
-func specs(infos []ort.InputOutputInfo) ([]serving.Spec, error) {
-	out := make([]serving.Spec, len(infos))
-	for i, info := range infos {
-		dt, ok := datatypes[info.DataType]
-		if info.OrtValueType != ort.ONNXTypeTensor || !ok {
-			return nil, fault.New(fault.Unsupported, "%q is a %s of %s, which the Open Inference Protocol has no form for", info.Name, info.OrtValueType, info.DataType).
-				WithHint("For scikit-learn classifiers convert with options={'zipmap': False}.")
-		}
-		out[i] = serving.Spec{Name: info.Name, Datatype: dt, Shape: info.Dimensions}
-	}
-	return out, nil
-}
-
-func value(t serving.Tensor) (ort.Value, error) {
-	shape := ort.NewShape(t.Shape...)
-	var v ort.Value
-	var err error
+func value(t serving.Tensor) (v ort.Value, err error) {
 	switch data := t.Data.(type) {
 	case []string:
-		var s *ort.StringTensor
-		if s, err = ort.NewStringTensor(shape); err == nil {
-			v, err = s, s.SetContents(data)
-		}
+		v, err = words(t.Shape, data)
 	case []bool:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []uint8:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []uint16:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []uint32:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []uint64:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []int8:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []int16:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []int32:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []int64:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []float32:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	case []float64:
-		v, err = ort.NewTensor(shape, data)
+		v, err = numbers(t.Shape, data)
 	default:
 		return nil, fmt.Errorf("tensor %q holds %T", t.Name, t.Data)
 	}
@@ -266,12 +323,95 @@ func value(t serving.Tensor) (ort.Value, error) {
 	return v, nil
 }
 
+func numbers[T ort.TensorData](shape []int64, data []T) (ort.Value, error) {
+	if len(shape) > 0 {
+		t, err := ort.NewTensor(ort.NewShape(shape...), data)
+		if err != nil {
+			return nil, err // not t: an interface with a nil in it is not nil
+		}
+		return t, nil
+	}
+	if len(data) != 1 {
+		return nil, fmt.Errorf("a tensor without dimensions has one element, not %d", len(data))
+	}
+	t, err := ort.NewScalar(data[0])
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// words are strings as a tensor. The library takes them as C strings, which end
+// at the first NUL: one with a NUL in it would arrive cut.
+func words(shape []int64, data []string) (ort.Value, error) {
+	for i, w := range data {
+		if strings.ContainsRune(w, 0) {
+			return nil, fmt.Errorf("element %d has a NUL in it, which ONNX Runtime cannot take", i)
+		}
+	}
+	t, err := ort.NewStringTensor(ort.NewShape(shape...))
+	if err != nil {
+		return nil, err
+	}
+	if err := t.SetContents(data); err != nil {
+		_ = t.Destroy()
+		return nil, err
+	}
+	return t, nil
+}
+
+// allocated makes the values that a run's outputs go to: none, for the library
+// to allocate, but for scalars.
+func allocated(specs []serving.Spec, scalar []bool) ([]ort.Value, error) {
+	out := make([]ort.Value, len(specs))
+	for i, s := range specs {
+		if !scalar[i] {
+			continue
+		}
+		var err error
+		if out[i], err = empty(s.Datatype); err != nil {
+			destroy(out)
+			return nil, fault.Wrap(err, "output %q", s.Name)
+		}
+	}
+	return out, nil
+}
+
+func empty(d serving.Datatype) (ort.Value, error) {
+	switch d {
+	case serving.Bool:
+		return numbers(nil, []bool{false})
+	case serving.Uint8:
+		return numbers(nil, []uint8{0})
+	case serving.Uint16:
+		return numbers(nil, []uint16{0})
+	case serving.Uint32:
+		return numbers(nil, []uint32{0})
+	case serving.Uint64:
+		return numbers(nil, []uint64{0})
+	case serving.Int8:
+		return numbers(nil, []int8{0})
+	case serving.Int16:
+		return numbers(nil, []int16{0})
+	case serving.Int32:
+		return numbers(nil, []int32{0})
+	case serving.Int64:
+		return numbers(nil, []int64{0})
+	case serving.FP32:
+		return numbers(nil, []float32{0})
+	case serving.FP64:
+		return numbers(nil, []float64{0})
+	case serving.Bytes: // the library's own come out without dimensions, too
+	}
+	return nil, nil
+}
+
 // tensor copies an output out of the library's memory.
 func tensor(name string, v ort.Value) (serving.Tensor, error) {
-	t := serving.Tensor{Name: name, Shape: slices.Clone(v.GetShape())}
+	t := serving.Tensor{Name: name, Shape: append([]int64{}, v.GetShape()...)}
 	switch v := v.(type) {
 	case *ort.StringTensor:
-		s, err := v.GetContents()
+		s, err := contents(v)
 		if err != nil {
 			return t, fault.Wrap(err, "output %q", name)
 		}
@@ -298,8 +438,38 @@ func tensor(name string, v ort.Value) (serving.Tensor, error) {
 		t.Datatype, t.Data = serving.FP32, slices.Clone(v.GetData())
 	case *ort.Tensor[float64]:
 		t.Datatype, t.Data = serving.FP64, slices.Clone(v.GetData())
+	case *ort.Scalar[bool]:
+		t.Datatype, t.Data = serving.Bool, []bool{v.GetData()}
+	case *ort.Scalar[uint8]:
+		t.Datatype, t.Data = serving.Uint8, []uint8{v.GetData()}
+	case *ort.Scalar[uint16]:
+		t.Datatype, t.Data = serving.Uint16, []uint16{v.GetData()}
+	case *ort.Scalar[uint32]:
+		t.Datatype, t.Data = serving.Uint32, []uint32{v.GetData()}
+	case *ort.Scalar[uint64]:
+		t.Datatype, t.Data = serving.Uint64, []uint64{v.GetData()}
+	case *ort.Scalar[int8]:
+		t.Datatype, t.Data = serving.Int8, []int8{v.GetData()}
+	case *ort.Scalar[int16]:
+		t.Datatype, t.Data = serving.Int16, []int16{v.GetData()}
+	case *ort.Scalar[int32]:
+		t.Datatype, t.Data = serving.Int32, []int32{v.GetData()}
+	case *ort.Scalar[int64]:
+		t.Datatype, t.Data = serving.Int64, []int64{v.GetData()}
+	case *ort.Scalar[float32]:
+		t.Datatype, t.Data = serving.FP32, []float32{v.GetData()}
+	case *ort.Scalar[float64]:
+		t.Datatype, t.Data = serving.FP64, []float64{v.GetData()}
 	default:
 		return t, fault.New(fault.Unsupported, "output %q is a %T, which the Open Inference Protocol has no form for", name, v)
 	}
 	return t, nil
+}
+
+func contents(v *ort.StringTensor) ([]string, error) {
+	if len(v.GetShape()) > 0 {
+		return v.GetContents()
+	}
+	s, err := v.GetElement(0) // GetContents takes a tensor without dimensions for an empty one
+	return []string{s}, err
 }

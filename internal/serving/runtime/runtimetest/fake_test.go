@@ -6,4 +6,4 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
 )
 
-func TestFake(t *testing.T) { runtimetest.Run(t, runtimetest.Fake{}, runtimetest.FakeModel) }
+func TestFake(t *testing.T) { runtimetest.Run(t, runtimetest.Fake{}, runtimetest.FakeModels) }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -25,11 +27,23 @@ func Logistic(x0, x1 float32) float64 {
 	return 1 / (1 + math.Exp(-(W[0]*float64(x0) + W[1]*float64(x1) + B)))
 }
 
-// Run checks a runtime. model is the logistic regression in the runtime's form,
-// with input X [-1,2] FP32 and outputs label [-1] INT64, probabilities [-1,2] FP32.
-func Run(t *testing.T, rt runtime.Runtime, model []byte) {
+// Models are what the suite asks, in the runtime's form.
+type Models struct {
+	// Logistic is the logistic regression: X [-1,2] FP32 gives label [-1] INT64
+	// and probabilities [-1,2] FP32.
+	Logistic []byte
+	// Echo answers s [-1] BYTES with the same as e.
+	Echo []byte
+	// Total takes x [-1] FP32 and scale [] FP32 and gives total [] FP32, the sum
+	// of x times scale, and twice [-1] FP32, each of x doubled.
+	Total []byte
+}
+
+// Run checks a runtime.
+func Run(t *testing.T, rt runtime.Runtime, models Models) {
 	t.Helper()
-	load := func(t *testing.T) runtime.Session {
+	model := models.Logistic
+	loadOf := func(t *testing.T, model []byte) runtime.Session {
 		t.Helper()
 		s, err := rt.Load(t.Context(), model, runtime.Options{})
 		if err != nil {
@@ -41,6 +55,10 @@ func Run(t *testing.T, rt runtime.Runtime, model []byte) {
 			}
 		})
 		return s
+	}
+	load := func(t *testing.T) runtime.Session {
+		t.Helper()
+		return loadOf(t, model)
 	}
 	input := func(rows ...float32) []runtime.Tensor {
 		return []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{int64(len(rows) / 2), 2}, Data: rows}}
@@ -89,11 +107,26 @@ func Run(t *testing.T, rt runtime.Runtime, model []byte) {
 		}
 		wg.Wait()
 	})
-	t.Run("outlives a reload", func(t *testing.T) {
-		a, b := load(t), load(t)
-		for _, s := range []runtime.Session{a, b} {
-			if _, err := s.Infer(t.Context(), input(1, 1), []string{"label"}); err != nil {
-				t.Error(err)
+	t.Run("outlives another session's end", func(t *testing.T) {
+		kept := load(t)
+		ended, err := rt.Load(t.Context(), model, runtime.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, err := ended.Infer(t.Context(), input(4, 3), []string{"label"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ended.Close(); err != nil {
+			t.Fatal(err)
+		}
+		after, err := kept.Infer(t.Context(), input(4, 3), []string{"label"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for when, out := range map[string][]runtime.Tensor{"before": before, "after": after} {
+			if got := out[0].Data.([]int64); !slices.Equal(got, []int64{1}) { // an answer does not live in the session
+				t.Errorf("%s the other's end: %v", when, got)
 			}
 		}
 	})
@@ -101,11 +134,66 @@ func Run(t *testing.T, rt runtime.Runtime, model []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		s := load(t)
-		if _, err := s.Infer(ctx, input(1, 1), []string{"label"}); err != nil && !fault.Is(err, fault.Timeout) {
-			t.Errorf("kind %s: %v", fault.KindOf(err), err)
+		for range 20 {
+			if out, err := s.Infer(ctx, input(1, 1), []string{"label"}); !fault.Is(err, fault.Timeout) {
+				t.Fatalf("answered %v, kind %s: %v", out, fault.KindOf(err), err)
+			}
 		}
 		if _, err := s.Infer(t.Context(), input(1, 1), []string{"label"}); err != nil {
 			t.Errorf("after a cancelled call: %v", err)
+		}
+	})
+	t.Run("no rows", func(t *testing.T) {
+		out, err := load(t).Infer(t.Context(), []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{0, 2}, Data: []float32{}}}, []string{"probabilities"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(out[0].Shape, []int64{0, 2}) || len(out[0].Data.([]float32)) != 0 {
+			t.Errorf("got %+v", out)
+		}
+	})
+	t.Run("scalars", func(t *testing.T) {
+		s := loadOf(t, models.Total)
+		m := s.Metadata()
+		if len(m.Inputs) != 2 || m.Inputs[1].Shape == nil || len(m.Inputs[1].Shape) != 0 || len(m.Outputs) != 2 || m.Outputs[0].Shape == nil || len(m.Outputs[0].Shape) != 0 {
+			t.Fatalf("metadata %+v", m)
+		}
+		for _, x := range [][]float32{{1, 2, 3}, {}, {5}} {
+			out, err := s.Infer(t.Context(), []runtime.Tensor{
+				{Name: "scale", Datatype: runtime.FP32, Shape: []int64{}, Data: []float32{2}},
+				{Name: "x", Datatype: runtime.FP32, Shape: []int64{int64(len(x))}, Data: x},
+			}, []string{"twice", "total"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want float32
+			for i, v := range x {
+				want += 2 * v
+				if got := out[0].Data.([]float32)[i]; got != 2*v {
+					t.Errorf("twice %v is %v", v, got)
+				}
+			}
+			if out[1].Shape == nil || len(out[1].Shape) != 0 || !slices.Equal(out[1].Data.([]float32), []float32{want}) {
+				t.Errorf("total of %v: %+v, want %v", x, out[1], want)
+			}
+		}
+	})
+	t.Run("strings", func(t *testing.T) {
+		s := loadOf(t, models.Echo)
+		for _, words := range [][]string{{"a", "", "نخلة"}, {}, {""}, {"a", "b\x00c", "d"}, {"\x00"}} {
+			in := []runtime.Tensor{{Name: "s", Datatype: runtime.Bytes, Shape: []int64{int64(len(words))}, Data: words}}
+			out, err := s.Infer(t.Context(), in, []string{"e"})
+			i := slices.IndexFunc(words, func(w string) bool { return strings.ContainsRune(w, 0) })
+			if i >= 0 && fault.Is(err, fault.Invalid) && strings.Contains(err.Error(), "element "+strconv.Itoa(i)) {
+				continue // refused, rather than cut
+			}
+			if err != nil {
+				t.Errorf("%q: %v", words, err)
+				continue
+			}
+			if got := out[0].Data.([]string); !slices.Equal(got, words) || !slices.Equal(out[0].Shape, []int64{int64(len(words))}) {
+				t.Errorf("%q came back as %q %v", words, got, out[0].Shape)
+			}
 		}
 	})
 	t.Run("unknown output", func(t *testing.T) {
@@ -126,37 +214,75 @@ func Run(t *testing.T, rt runtime.Runtime, model []byte) {
 	}
 }
 
-// FakeModel is the model file that a Fake accepts.
+// FakeModel is the logistic regression for a Fake.
 var FakeModel = []byte("fake logistic regression\n")
 
-// Fake answers with the logistic regression, in Go.
+// FakeModels are the suite's models for a Fake.
+var FakeModels = Models{Logistic: FakeModel, Echo: []byte("fake echo\n"), Total: []byte("fake total\n")}
+
+// Fake runs FakeModels in Go.
 type Fake struct{}
 
 var _ runtime.Runtime = Fake{}
 
 // Load implements runtime.Runtime.
 func (Fake) Load(_ context.Context, model []byte, _ runtime.Options) (runtime.Session, error) {
-	if string(model) != string(FakeModel) {
+	one := func(name string, d runtime.Datatype, shape ...int64) runtime.Spec {
+		return runtime.Spec{Name: name, Datatype: d, Shape: append([]int64{}, shape...)}
+	}
+	s := fakeSession{meta: runtime.Metadata{Platform: "fake"}}
+	switch string(model) {
+	case string(FakeModels.Logistic):
+		s.meta.Inputs = []runtime.Spec{one("X", runtime.FP32, -1, 2)}
+		s.meta.Outputs = []runtime.Spec{one("label", runtime.Int64, -1), one("probabilities", runtime.FP32, -1, 2)}
+		s.answer = logistic
+	case string(FakeModels.Echo):
+		s.meta.Inputs, s.meta.Outputs = []runtime.Spec{one("s", runtime.Bytes, -1)}, []runtime.Spec{one("e", runtime.Bytes, -1)}
+		s.answer = func(in map[string]runtime.Tensor) map[string]runtime.Tensor {
+			return map[string]runtime.Tensor{"e": {Shape: in["s"].Shape, Data: slices.Clone(in["s"].Data.([]string))}}
+		}
+	case string(FakeModels.Total):
+		s.meta.Inputs = []runtime.Spec{one("x", runtime.FP32, -1), one("scale", runtime.FP32)}
+		s.meta.Outputs = []runtime.Spec{one("total", runtime.FP32), one("twice", runtime.FP32, -1)}
+		s.answer = total
+	default:
 		return nil, fault.New(fault.Invalid, "not a model")
 	}
-	return fakeSession{}, nil
+	return s, nil
 }
 
-type fakeSession struct{}
+type fakeSession struct {
+	meta   runtime.Metadata
+	answer func(in map[string]runtime.Tensor) map[string]runtime.Tensor
+}
 
-func (fakeSession) Metadata() runtime.Metadata {
-	return runtime.Metadata{
-		Platform: "fake",
-		Inputs:   []runtime.Spec{{Name: "X", Datatype: runtime.FP32, Shape: []int64{-1, 2}}},
-		Outputs: []runtime.Spec{
-			{Name: "label", Datatype: runtime.Int64, Shape: []int64{-1}},
-			{Name: "probabilities", Datatype: runtime.FP32, Shape: []int64{-1, 2}},
-		},
+func (s fakeSession) Metadata() runtime.Metadata { return s.meta }
+
+func (s fakeSession) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+	if ctx.Err() != nil {
+		return nil, fault.New(fault.Timeout, "the request's time is up")
 	}
+	in := make(map[string]runtime.Tensor, len(inputs))
+	for _, t := range inputs {
+		in[t.Name] = t
+	}
+	answers := s.answer(in)
+	out := make([]runtime.Tensor, len(outputs))
+	for i, name := range outputs {
+		j := slices.IndexFunc(s.meta.Outputs, func(o runtime.Spec) bool { return o.Name == name })
+		if j < 0 {
+			return nil, fault.New(fault.Invalid, "the model has no output %q", name)
+		}
+		out[i] = answers[name]
+		out[i].Name, out[i].Datatype = name, s.meta.Outputs[j].Datatype
+	}
+	return out, nil
 }
 
-func (fakeSession) Infer(_ context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
-	x := inputs[0].Data.([]float32)
+func (fakeSession) Close() error { return nil }
+
+func logistic(in map[string]runtime.Tensor) map[string]runtime.Tensor {
+	x := in["X"].Data.([]float32)
 	n := len(x) / 2
 	labels, probabilities := make([]int64, n), make([]float32, 2*n)
 	for i := range n {
@@ -166,18 +292,22 @@ func (fakeSession) Infer(_ context.Context, inputs []runtime.Tensor, outputs []s
 			labels[i] = 1
 		}
 	}
-	var out []runtime.Tensor
-	for _, name := range outputs {
-		switch name {
-		case "label":
-			out = append(out, runtime.Tensor{Name: name, Datatype: runtime.Int64, Shape: []int64{int64(n)}, Data: labels})
-		case "probabilities":
-			out = append(out, runtime.Tensor{Name: name, Datatype: runtime.FP32, Shape: []int64{int64(n), 2}, Data: probabilities})
-		default:
-			return nil, fault.New(fault.Invalid, "the model has no output %q", name)
-		}
+	return map[string]runtime.Tensor{
+		"label":         {Shape: []int64{int64(n)}, Data: labels},
+		"probabilities": {Shape: []int64{int64(n), 2}, Data: probabilities},
 	}
-	return out, nil
 }
 
-func (fakeSession) Close() error { return nil }
+func total(in map[string]runtime.Tensor) map[string]runtime.Tensor {
+	x, scale := in["x"].Data.([]float32), in["scale"].Data.([]float32)[0]
+	var sum float32
+	twice := make([]float32, len(x))
+	for i, v := range x {
+		sum += v
+		twice[i] = 2 * v
+	}
+	return map[string]runtime.Tensor{
+		"total": {Shape: []int64{}, Data: []float32{sum * scale}},
+		"twice": {Shape: []int64{int64(len(x))}, Data: twice},
+	}
+}
