@@ -26,6 +26,7 @@ func run() int {
 		if err != nil {
 			return err
 		}
+		syscall.Umask(0o077) // whatever library makes a file, it is nobody else's
 		return app.Run(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr, Path: filepath.SplitList(os.Getenv("PATH")), Keep: keep})
 	}
 	w.CheckConfig = func(file string, flags map[string]any) (string, error) {
@@ -33,12 +34,26 @@ func run() int {
 		return cfg.Show(), err
 	}
 	w.Doctor = func(file string, flags map[string]any) (string, bool) { return app.Doctor(file, w.Env, flags) }
-	w.AcceptRollback = func(ctx context.Context, file string, flags map[string]any, reason string) error {
+	w.AcceptRollback = func(ctx context.Context, file string, flags map[string]any, reason string) (bool, error) {
+		cfg, err := app.LoadConfig(file, w.Env, flags)
+		if err != nil {
+			return false, err
+		}
+		return app.AcceptRollback(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, reason)
+	}
+	w.Reseal = func(file string, flags map[string]any, passphraseFile string) error {
 		cfg, err := app.LoadConfig(file, w.Env, flags)
 		if err != nil {
 			return err
 		}
-		return app.AcceptRollback(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, reason)
+		return app.Reseal(cfg, passphraseFile)
+	}
+	w.RecoverAdmin = func(ctx context.Context, file string, flags map[string]any) (string, error) {
+		cfg, err := app.LoadConfig(file, w.Env, flags)
+		if err != nil {
+			return "", err
+		}
+		return app.RecoverAdmin(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr})
 	}
 	w.VerifyAudit = app.VerifyAudit
 	w.Child = func(mode string, args []string, in io.Reader, out io.Writer) error {

@@ -75,8 +75,8 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	if a.cfg.Data, err = filepath.Abs(cfg.Data); err != nil {
 		return nil, fault.Wrap(err, "data directory")
 	}
-	if err := os.MkdirAll(a.cfg.Data, 0o700); err != nil {
-		return nil, fault.New(fault.Invalid, "data directory: %w", err)
+	if err := private(a.cfg.Data, a.log); err != nil {
+		return nil, err
 	}
 	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		}
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status})
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: a.cfg.HTTPHosts, MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Version: w.Version},
 		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(),
@@ -106,7 +106,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 			if !a.ready.Load() {
 				return fault.New(fault.Unavailable, "starting")
 			}
-			return nil
+			return auditReady(a.sequencer.Status(), time.Now())
 		},
 	}, a.domains())
 	a.api.set(a.edge)
@@ -212,19 +212,33 @@ func (a *App) welcome(ctx context.Context, url string) error {
 		return fault.Wrap(err, "first administrator")
 	}
 	if created {
-		fmt.Fprintf(a.world.Out, "Admin token (shown once): %s\n", secret)
-		if a.world.Keep != nil {
-			ca := a.cfg.TLS.Cert
-			if ca != "" {
-				ca, _ = filepath.Abs(ca) // else as it was written
-			}
-			if err := a.world.Keep(url, secret, ca); err != nil {
-				a.log.WarnContext(ctx, "the token was not stored for this user's command line", slog.String("error", err.Error()))
-			}
+		if err := a.hand(ctx, url, secret); err != nil {
+			return err
 		}
 	}
 	fmt.Fprintf(a.world.Out, "Falaj is ready at %s\n", url)
 	return nil
+}
+
+// hand gives the first-run token to people and to this user's command line. One
+// of the two must have it: the server knows no more than its hash.
+func (a *App) hand(ctx context.Context, url, secret string) error {
+	_, printed := fmt.Fprintf(a.world.Out, "Admin token (shown once): %s\n", secret)
+	kept := errors.New("there is nobody to keep it")
+	if a.world.Keep != nil {
+		ca := a.cfg.TLS.Cert
+		if ca != "" {
+			ca, _ = filepath.Abs(ca) // else as it was written
+		}
+		if kept = a.world.Keep(url, secret, ca); kept != nil {
+			a.log.WarnContext(ctx, "the token was not stored for this user's command line", slog.String("error", kept.Error()))
+		}
+	}
+	if printed == nil || kept == nil {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "the first administrator's token could be neither shown (%w) nor stored (%w), and is lost", printed, kept).
+		WithHint("Make another one: \"falaj recover-admin --data %s\".", a.cfg.Data)
 }
 
 // Stop stops the loops and closes everything, last opened first.

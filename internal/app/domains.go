@@ -76,7 +76,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving,
 	}
 }
@@ -121,6 +121,9 @@ func (a *App) openCompute(ctx context.Context) error {
 		return fault.Wrap(err, "home pool")
 	}
 	index := a.packageIndex()
+	if err := environment.CheckIndex(index.Index); err != nil {
+		return fault.Wrap(err, "lib/package-index.json")
+	}
 	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout) // validated
 	a.environments = environment.New(environment.Config{
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authority, Compute: a.compute,
@@ -204,7 +207,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
 		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Runs: trainingRuns{a.tracking, a.features},
-		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: trainingSources{a.blobs},
+		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs},
 		Dir: filepath.Join(a.cfg.Data, "training"), Network: a.cfg.Jobs.Network, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 	})
 	a.compute.Own(compute.JobAttempt, a.training)
@@ -236,5 +239,6 @@ func (a *App) openServing(ctx context.Context) error {
 	for _, c := range contents {
 		a.projects.Register(c)
 	}
+	a.projects.Register(projectKeys{a.keys})
 	return a.housekeeping(ctx)
 }

@@ -8,15 +8,21 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
@@ -46,6 +52,30 @@ var contents = []tenancy.Contents{
 		js, err := trainingsql.Store{}.Jobs(ctx, tx, p, training.Filter{Limit: 1})
 		return len(js), err
 	}),
+	holds("runs and experiments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		// What was deleted stays for a while to be restored; it goes with the project.
+		live, err := trackingsql.Store{}.SearchExperiments(ctx, tx, p, tracking.Query{View: tracking.ViewActive, Limit: 2})
+		if err != nil {
+			return 0, err
+		}
+		n := 0
+		for _, e := range live {
+			if e.ID != 0 { // every project has the experiment Default
+				n++
+			}
+		}
+		q := tracking.Query{View: tracking.ViewActive, Experiments: []tracking.ExperimentID{0}, Limit: 1}
+		runs, err := trackingsql.Store{}.SearchRuns(ctx, tx, p, q)
+		if err != nil {
+			return 0, err
+		}
+		logged, err := trackingsql.Store{}.SearchLoggedModels(ctx, tx, p, q)
+		return n + len(runs) + len(logged), err
+	}),
+	holds("models", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		ms, err := registrysql.Store{}.SearchModels(ctx, tx, p, registry.Query{Limit: 1})
+		return len(ms), err
+	}),
 	holds("deployments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		ds, err := servingsql.Store{}.List(ctx, tx, string(p), "", 1)
 		return len(ds), err
@@ -70,6 +100,18 @@ func (h holding) Contents(ctx context.Context, tx *store.Tx, p project.Name) (st
 	return h.what, nil
 }
 
+// projectKeys are destroyed with their project: what the files and backups still
+// hold of it can be read by nobody.
+type projectKeys struct{ keys *keys.Service }
+
+// Contents implements tenancy.Contents.
+func (k projectKeys) Contents(ctx context.Context, tx *store.Tx, p project.Name) (string, error) {
+	if err := k.keys.DestroyTx(ctx, tx, string(p), ""); !fault.Is(err, fault.NotFound) {
+		return "", err
+	}
+	return "", nil // it never had any
+}
+
 // keepEvents is how long events stay for watchers that come back.
 const keepEvents = 30 * 24 * time.Hour
 
@@ -86,15 +128,14 @@ func (a *App) housekeeping(ctx context.Context) error {
 				return err
 			}
 			for _, p := range projects {
-				if _, err := a.tracking.Sweep(ctx, p.Name, 24*time.Hour); err != nil {
-					return err
-				}
-				if _, err := a.registry.Sweep(ctx, p.Name); err != nil {
-					return err
+				_, runs := a.tracking.Sweep(ctx, p.Name, 24*time.Hour)
+				_, models := a.registry.Sweep(ctx, p.Name)
+				if err := errors.Join(runs, models); err != nil {
+					failed = append(failed, fault.Wrap(err, "project %s", p.Name))
 				}
 			}
 			if token = next; token == "" {
-				return nil
+				return errors.Join(failed...)
 			}
 		}
 	}}
@@ -114,18 +155,17 @@ func (a *App) housekeeping(ctx context.Context) error {
 }
 
 // AcceptRollback goes on after the audit log and the second place of its
-// checkpoints disagree, with a reason that becomes part of the log. The server
-// must not be running.
-func AcceptRollback(ctx context.Context, cfg Config, w World, reason string) error {
+// checkpoints disagree, with a reason that becomes part of the log. It reports
+// whether there was anything to accept. The server must not be running.
+func AcceptRollback(ctx context.Context, cfg Config, w World, reason string) (accepted bool, err error) {
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
 	defer func() { _ = a.Stop(ctx) }()
-	var err error
 	if a.lock, err = lifecycle.LockDir(cfg.Data); err != nil {
-		return err
+		return false, err
 	}
 	ctx = identity.With(ctx, identity.Loop("operator"))
 	if err := a.openGovernance(ctx); err != nil {
-		return err
+		return false, err
 	}
 	return a.sequencer.Accept(ctx, reason)
 }

@@ -5,7 +5,7 @@
 // # Map
 //
 //   - cli.go: World, the root command, exit codes, which server and token.
-//   - system.go: up, doctor, config, login, version, and the hidden child modes.
+//   - system.go: up, recover-admin, doctor, config, login, version, and the hidden child modes.
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
 //     token. keys.go: key.
@@ -48,8 +48,14 @@ type World struct {
 	CheckConfig func(configFile string, flags map[string]any) (string, error)
 	// Doctor checks this machine and renders the findings; false means unusable.
 	Doctor func(configFile string, flags map[string]any) (string, bool)
-	// AcceptRollback goes on with an audit log that was rolled back, offline.
-	AcceptRollback func(ctx context.Context, configFile string, flags map[string]any, reason string) error
+	// AcceptRollback goes on with an audit log that was rolled back, offline;
+	// false when there was nothing to accept.
+	AcceptRollback func(ctx context.Context, configFile string, flags map[string]any, reason string) (bool, error)
+	// Reseal seals the master key by another passphrase, offline; an empty file
+	// name means by none.
+	Reseal func(configFile string, flags map[string]any, passphraseFile string) error
+	// RecoverAdmin makes a new token for the first administrator, offline.
+	RecoverAdmin func(ctx context.Context, configFile string, flags map[string]any) (string, error)
 	// VerifyAudit checks an export offline.
 	VerifyAudit func(r io.Reader, key string, checkpoints io.Reader) (string, error)
 	// Child runs a hidden mode (parsers and SQL in their own process).
@@ -143,7 +149,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("system", a.up(), a.doctor(), a.config(), a.login(), a.version())
+	add("system", a.up(), a.recoverAdmin(), a.doctor(), a.config(), a.login(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
 	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.pool(), a.audit(), a.key(), a.tokens())
 	root.AddCommand(a.child())

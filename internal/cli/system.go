@@ -77,10 +77,42 @@ func (a *app) up() *cobra.Command {
 			}
 			return a.Up(cmd.Context(), file, values, func(server, token, ca string) error {
 				if a.env("HOME") == "" && a.env("XDG_CONFIG_HOME") == "" {
-					return nil // a service account without a home: nobody's command line
+					// A service account: nobody's command line.
+					return fault.New(fault.Unsupported, "neither HOME nor XDG_CONFIG_HOME is set")
 				}
 				return a.store(credentials{Server: server, Token: token, CA: ca})
 			})
+		},
+	}
+	c.register(cmd.Flags())
+	return cmd
+}
+
+// recoverAdmin is for an operator of the machine who lost the admin's token.
+func (a *app) recoverAdmin() *cobra.Command {
+	var c configArgs
+	cmd := &cobra.Command{
+		Use:   "recover-admin",
+		Short: "Make a new token for the first administrator, while the server is stopped",
+		Long: "For the operator of the machine, who has the data directory: the token of the user admin was lost or\n" +
+			"has expired, and no other admin of the installation can make one. Former first-run tokens end. The new\n" +
+			"one is printed once; `falaj login` stores it.",
+		Example: "  falaj recover-admin --data ./data\n  falaj recover-admin --config /etc/falaj.yaml > token.txt",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, values, err := c.read(a, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			secret, err := a.RecoverAdmin(cmd.Context(), file, values)
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintln(a.Stdout, secret); err != nil {
+				return fault.New(fault.Unavailable, "the token was made and could not be printed: %w", err).WithHint("Run the command again: it makes another one.")
+			}
+			fmt.Fprintln(a.Stderr, "This is shown once. Start the server and store it with `falaj login`.")
+			return nil
 		},
 	}
 	c.register(cmd.Flags())

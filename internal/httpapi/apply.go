@@ -36,7 +36,10 @@ type applied struct {
 type applier struct {
 	gate         policy.Action
 	installation bool // not in a project
-	apply        func(d manifest.Document) (effect, error)
+	// wide says, for a kind that may be either, that this one is not in a project;
+	// nil never is.
+	wide  func(d manifest.Document) bool
+	apply func(d manifest.Document) (effect, error)
 }
 
 // effect applies a document whose spec was read.
@@ -89,10 +92,6 @@ func (s *Server) appliers() map[string]applier {
 			_, change, err := s.Projects.Apply(ctx, tenancy.Request{Name: project.Name(name), Spec: spec, DryRun: dry, IfRevision: revision})
 			return applied{Result: string(change)}, err
 		})},
-		"Grant": {gate: "member.grant", apply: decoded(func(ctx context.Context, p, name string, spec project.GrantSpec, dry bool) (applied, error) {
-			_, change, err := s.Projects.Grant(ctx, tenancy.GrantRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
-			return applied{Result: string(change)}, err
-		})},
 		"Zone": {gate: "zone.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec residency.ZoneSpec, dry bool) (applied, error) {
 			_, change, err := s.Zones.Apply(ctx, border.ZoneRequest{Zone: residency.Zone(name), Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
@@ -121,6 +120,7 @@ func (s *Server) appliers() map[string]applier {
 			return a, err
 		})},
 	}
+	maps.Copy(kinds, s.governanceKinds())
 	maps.Copy(kinds, s.featureKinds())
 	maps.Copy(kinds, s.trainingKinds())
 	return kinds
@@ -180,6 +180,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, do effect, dryRun bool) (applied, error) {
 	in := d.Project
+	k.installation = k.installation || k.wide != nil && k.wide(d)
 	if in == "" && !k.installation {
 		in = r.URL.Query().Get("project")
 	}

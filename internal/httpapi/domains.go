@@ -8,6 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/registry"
@@ -19,6 +20,7 @@ import (
 // Domains are the services that the edge translates for.
 type Domains struct {
 	Projects     *tenancy.Service
+	Policies     *authority.Service
 	Accounts     *account.Service
 	Zones        *border.Service
 	Keys         *keys.Service

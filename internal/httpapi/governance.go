@@ -11,8 +11,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/httpapi/manifest"
 )
 
 func plain(w http.ResponseWriter, status int, text string) {
@@ -47,8 +49,15 @@ func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
 	s.fail(w, r, fault.New(fault.NotFound, "there is nothing at %.200s", r.URL.Path).WithHint("GET /api/openapi.json lists what there is."))
 }
 
-func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[identity.Principal], error) {
-	return one(identity.From(ctx), nil)
+// self is who asks.
+type self struct {
+	identity.Principal
+	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"When the token does"`
+}
+
+func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[self], error) {
+	p := identity.From(ctx)
+	return one(self{Principal: p, ExpiresAt: p.Expires}, nil)
 }
 
 func (s *Server) listProjects(ctx context.Context, in *struct{ Page }) (*body[items[project.Project]], error) {
@@ -78,6 +87,110 @@ func (s *Server) revokeMember(ctx context.Context, in *struct {
 },
 ) (*none, error) {
 	return &none{}, s.Projects.Revoke(ctx, project.Name(in.Project), in.Name)
+}
+
+// governanceKinds are the manifests of who may do what.
+func (s *Server) governanceKinds() map[string]applier {
+	return map[string]applier{
+		"Grant": {gate: "member.grant", wide: func(d manifest.Document) bool {
+			var spec project.GrantSpec
+			return d.Into(&spec) == nil && spec.Installation
+		}, apply: decoded(func(ctx context.Context, p, name string, spec project.GrantSpec, dry bool) (applied, error) {
+			_, change, err := s.Projects.Grant(ctx, tenancy.GrantRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
+			return applied{Result: string(change)}, err
+		})},
+		"Policy": {gate: "project.update", apply: decoded(func(ctx context.Context, p, name string, spec authority.Spec, dry bool) (applied, error) {
+			_, change, err := s.Policies.ApplyPolicy(ctx, authority.PolicyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
+			return applied{Result: string(change)}, err
+		})},
+	}
+}
+
+// governanceRoutes are those of accounts, of the installation's own grants and,
+// below p, of a project's policies.
+func (s *Server) governanceRoutes(p string) {
+	route(s, "GET", "/api/v1/accounts", "", "List a project's service accounts, or every account", s.listAccounts)
+	route(s, "POST", "/api/v1/accounts", "", "Make an account without role or token", s.createAccount)
+	route(s, "GET", "/api/v1/accounts/{ref}", "", "An account", s.oneAccount)
+	route(s, "DELETE", "/api/v1/accounts/{ref}", "", "Delete an account with its roles and tokens", s.deleteAccount)
+	route(s, "GET", "/api/v1/members", "member.read", "List who has which role in the whole installation", s.listOverseers)
+	route(s, "DELETE", "/api/v1/members/{name}", "member.revoke", "Take a role in the whole installation away", s.revokeOverseer)
+	route(s, "GET", p+"/policies", "project.read", "List a project's own policies", s.listPolicies)
+	route(s, "GET", p+"/policies/{name}", "project.read", "A policy", s.onePolicy)
+	route(s, "DELETE", p+"/policies/{name}", "project.update", "Delete a policy", s.deletePolicy)
+}
+
+// accountRef names an account.
+type accountRef struct {
+	Ref     string `path:"ref" maxLength:"100" doc:"user/alice, service/ci or an account id; the slash is written %2F"`
+	Project string `query:"project" maxLength:"63" doc:"Project of a service account"`
+}
+
+func (s *Server) listAccounts(ctx context.Context, in *struct {
+	Page
+	Project string `query:"project" maxLength:"63" doc:"Service accounts of this project; empty: every account"`
+},
+) (*body[items[account.Account]], error) {
+	return listed(s.Accounts.Accounts(ctx, project.Name(in.Project), in.Size, in.Token))
+}
+
+func (s *Server) createAccount(ctx context.Context, in *struct {
+	Body struct {
+		Project string `json:"project,omitempty" maxLength:"63" doc:"Project of the service account"`
+		Name    string `json:"name,omitempty" maxLength:"63" doc:"Service account to make"`
+		User    string `json:"user,omitempty" maxLength:"63" doc:"Person to make an account for, instead"`
+	}
+},
+) (*body[account.Account], error) {
+	switch b := in.Body; {
+	case (b.User == "") == (b.Name == ""):
+		return nil, fault.New(fault.Invalid, "an account is for a service (name) or for a person (user)")
+	case b.User != "":
+		return one(s.Accounts.CreateUser(ctx, b.User))
+	case b.Project == "":
+		return nil, fault.New(fault.Invalid, "a service account belongs to a project").WithHint("Name the project.")
+	default:
+		return one(s.Accounts.CreateService(ctx, project.Name(b.Project), b.Name))
+	}
+}
+
+func (s *Server) oneAccount(ctx context.Context, in *accountRef) (*body[account.Account], error) {
+	return one(s.Accounts.Account(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) deleteAccount(ctx context.Context, in *accountRef) (*none, error) {
+	return &none{}, s.Accounts.DeleteAccount(ctx, project.Name(in.Project), in.Ref)
+}
+
+func (s *Server) listOverseers(ctx context.Context, in *struct{ Page }) (*body[items[project.Grant]], error) {
+	return listed(s.Projects.Members(ctx, "", in.Token))
+}
+
+func (s *Server) revokeOverseer(ctx context.Context, in *struct {
+	Name string `path:"name" maxLength:"200" doc:"Name of the grant"`
+},
+) (*none, error) {
+	return &none{}, s.Projects.Revoke(ctx, "", in.Name)
+}
+
+func (s *Server) listPolicies(ctx context.Context, in *InProject) (*body[items[authority.Policy]], error) {
+	list, err := s.Policies.Policies(ctx, project.Name(in.Project))
+	return listed(list, "", err)
+}
+
+// policyPath names a policy.
+type policyPath struct {
+	InProject
+	Name string `path:"name" maxLength:"63" doc:"Name of the policy"`
+}
+
+func (s *Server) onePolicy(ctx context.Context, in *policyPath) (*tagged[authority.Policy], error) {
+	p, err := s.Policies.Policy(ctx, project.Name(in.Project), in.Name)
+	return revised(p, p.Revision, err)
+}
+
+func (s *Server) deletePolicy(ctx context.Context, in *policyPath) (*none, error) {
+	return &none{}, s.Policies.DeletePolicy(ctx, project.Name(in.Project), in.Name)
 }
 
 func (s *Server) listTokens(ctx context.Context, in *struct {

@@ -92,6 +92,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", "/api/v1/pools", "pool.read", "List pools and their use", s.listPools)
 	route(s, "GET", "/api/v1/pools/{name}", "pool.read", "A pool", s.onePool)
 	route(s, "GET", "/api/v1/audit", "", "List audited acts, newest first", s.listAudit)
+	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Erase what entries say; their commitments stay, and the log verifies", s.eraseAudit)
 	s.raw("GET", "/api/v1/audit/export", "audit.export", "The audit log with its proofs", media{gives: "application/x-ndjson"}, s.exportAudit)
 
 	// A project.
@@ -113,12 +114,14 @@ func New(o Options, d Domains) *Server {
 		query("filename", "The file's name; its ending says the format"))
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "The first rows of a version", s.preview)
 	route(s, "GET", p+"/datasets/{ref}/lineage", "dataset.read", "What a version was made from", s.datasetLineage)
+	route(s, "GET", p+"/datasets/{ref}/descendants", "dataset.read", "The versions that were made from a version", s.datasetDescendants)
 	route(s, "GET", p+"/widenings", "dataset.read", "List who asked for which data to be where, newest first", s.listWidenings)
 	route(s, "POST", p+"/widenings", "dataset.relabel", "Change where a dataset version may be: fewer zones at once, more when a second person approves", s.relabel)
 	route(s, "POST", p+"/widenings/{id}/approve", "dataset.relabel", "Approve what another person asked for", s.approveWidening)
 	route(s, "POST", p+"/widenings/{id}/reject", "dataset.relabel", "Reject it, or withdraw what you asked for", s.rejectWidening)
 	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
 
+	s.governanceRoutes(p)
 	s.featureRoutes(p)
 	s.trainingRoutes(p)
 	s.registryRoutes(p)

@@ -29,6 +29,7 @@ var lists = []list{
 	ofProject("entities", "name", func(n string) string { return n }),
 	ofProject("feature-views", "name", func(n string) string { return n }),
 	ofProject("feature-services", "name", func(n string) string { return n }),
+	ofProject("policies", "name", func(n string) string { return n }),
 	ofProject("jobs", "id", func(n string) string { return n }),
 	ofProject("models", "name", func(n string) string { return n }),
 	{"POST", "/api/2.0/mlflow/experiments/search", "experiments", "experiment_id", func(n string) string { return "/api/2.0/mlflow/experiments/get?experiment_id=" + n }},

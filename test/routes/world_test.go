@@ -44,6 +44,15 @@ const manifests = `
 {api_version: falaj/v1, kind: Dataset, name: spare, project: flights}
 ---
 {api_version: falaj/v1, kind: Entity, name: origin, project: flights, spec: {description: xyzzyhush}}
+---
+api_version: falaj/v1
+kind: Policy
+name: idle
+project: flights
+spec:
+  description: xyzzyhush
+  cedar: |
+    forbid (principal, action == Action::"monitor.apply", resource) when { principal.name == "xyzzyhush" };
 `
 
 // onData is applied when there are versions.
@@ -114,6 +123,7 @@ func open(t *testing.T) *world {
 		"projects/project": flights, "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "abroad",
+		"policies/name": "idle", "accounts/ref": "service%2Fguest",
 		"widenings/id": "wid_01ARZ3NDEKTSV4RRFFQ69G5FAV", // only people decide on one, and the members here are services
 	}
 	for _, r := range project.Roles {
@@ -127,6 +137,7 @@ func open(t *testing.T) *world {
 
 	// What only the test of the routes takes away.
 	w.token(t, "", flights, "leaver", project.Viewer, "", nil)
+	w.token(t, "", flights, "guest", project.Viewer, "", nil)
 	var members struct{ Items []client.Object }
 	must(t, c.Do(t.Context(), http.MethodGet, "/api/v1/projects/flights/members", nil, &members))
 	var tokens struct{ Items []client.Object }
@@ -279,10 +290,14 @@ var foreignRoutes = func() map[string]mlflow.Route {
 type request struct{ query, body string }
 
 var requests = map[string]request{
-	"GET /api/v1/tokens":  {query: "project=flights"},
-	"POST /api/v1/tokens": {body: `{"project":"flights","name":"made","role":"viewer"}`},
-	"GET /api/v1/audit":   {query: "project=flights"},
-	"POST /api/v1/apply":  {body: `{api_version: falaj/v1, kind: Dataset, name: applied, project: flights}`},
+	"GET /api/v1/accounts":          {query: "project=flights"},
+	"POST /api/v1/accounts":         {body: `{"project":"flights","name":"blank"}`},
+	"GET /api/v1/accounts/{ref}":    {query: "project=flights"},
+	"DELETE /api/v1/accounts/{ref}": {query: "project=flights"},
+	"GET /api/v1/tokens":            {query: "project=flights"},
+	"POST /api/v1/tokens":           {body: `{"project":"flights","name":"made","role":"viewer"}`},
+	"GET /api/v1/audit":             {query: "project=flights"},
+	"POST /api/v1/apply":            {body: `{api_version: falaj/v1, kind: Dataset, name: applied, project: flights}`},
 	"POST /api/v1/projects/{project}/datasets/{name}/versions":        {query: "filename=weather.csv", body: weather + "LGA,2013-01-01T02:00:00Z,3.5\n"},
 	"POST /api/v1/projects/{project}/query":                           {body: `{"sql":"SELECT * FROM weather"}`},
 	"POST /api/v1/projects/{project}/feature-views/{ref}/materialise": {body: `{"wait":"1m"}`},

@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"falaj": falaj, "corruptcsv": corruptCSV, "linkarchive": linkArchive, "http": request, "listen": listen, "up": up,
+			"falaj": falaj, "corruptcsv": corruptCSV, "linkarchive": linkArchive, "http": request, "listen": listen, "up": up, "down": down, "secret": secret,
 			"token": token, "revoke": revoke, "unset": unset, "expired": expired, "id": ident,
 			"certificate": certificate, "oldtls": oldTLS,
 		},
@@ -240,11 +241,29 @@ func listen(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], l.Addr().String())
 }
 
+// servers has the server that each script started last.
+var servers sync.Map
+
+// down stops it.
+func down(ts *testscript.TestScript, _ bool, _ []string) {
+	s, ok := servers.Load(ts.Name())
+	if !ok {
+		ts.Fatalf("no server was started")
+	}
+	ts.Check(s.(*live.Server).Stop())
+}
+
+// secret FILE takes the token that is in it and nothing else.
+func secret(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Setenv("FALAJ_TOKEN", strings.TrimSpace(ts.ReadFile(args[0])))
+}
+
 // up DIR starts a server on a data directory until the script ends and makes it
 // the one that the script talks to; SERVER_PID is its process.
 func up(ts *testscript.TestScript, _ bool, args []string) {
 	s := &live.Server{Bin: live.Bin{Falaj: filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], "falaj"), Worker: ts.Getenv("FALAJ_WORKER_PATH")}, Home: ts.Getenv("HOME"), Data: ts.MkAbs(args[0]), Args: args[1:]}
 	ts.Check(s.Start(context.Background()))
+	servers.Store(ts.Name(), s)
 	ts.Defer(func() { _ = s.Stop() })
 	ts.Setenv("FALAJ_URL", s.URL)
 	ts.Setenv("FALAJ_TOKEN", s.Token)

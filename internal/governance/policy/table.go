@@ -44,7 +44,7 @@ the audit log before it is answered.
 - **scope** an attempt's token may carry it, for one project and usually one object; an attempt has no roles.
 - Members of any project may read zones and pools.
 - A token's scopes and its project narrow its owner's roles and never widen them.
-- A project adds Cedar policies of its own for the actions of datasets, features,
+- A project adds Cedar policies of its own, manifests of kind Policy, for the actions of datasets, features,
   environments, jobs, runs, models, deployments and monitors, reading what exists and relabelling excepted.
   A forbid wins over every role; no policy of a project can widen a token, open
   restricted data or reach another project.

@@ -52,7 +52,10 @@ type Grant struct {
 type GrantSpec struct {
 	Principal string `json:"principal" yaml:"principal" doc:"Who: user/alice, service/ci or an account id"`
 	Role      Role   `json:"role" yaml:"role" doc:"viewer, engineer, deployer, admin or auditor"`
-	Object    string `json:"object,omitempty" yaml:"object" doc:"Limit to one object, such as dataset/weather; restricted data needs such a grant"`
+	// Installation is for who reads manifests: such a grant is validated with no
+	// project.
+	Installation bool   `json:"installation,omitempty" yaml:"installation" doc:"The role counts in every project and for the installation itself; admin or auditor only, and the manifest names no project"`
+	Object       string `json:"object,omitempty" yaml:"object" doc:"Limit to one object, such as dataset/weather; restricted data needs such a grant"`
 }
 
 // Validate refuses what no grant in the project may be. Error: fault.Invalid.
@@ -63,6 +66,9 @@ func (s GrantSpec) Validate(in Name) error {
 	}
 	if err := s.Role.Validate(); err != nil {
 		return err
+	}
+	if in != "" && s.Installation {
+		return fault.New(fault.Invalid, "a grant of the installation is not in project %s", in).WithHint("Leave out the project or installation.")
 	}
 	if in == "" && s.Role != Admin && s.Role != Auditor {
 		return fault.New(fault.Invalid, "role %s cannot be held in the whole installation", s.Role).

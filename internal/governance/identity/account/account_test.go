@@ -583,7 +583,7 @@ func TestAccounts(t *testing.T) {
 	if roles := w.Roles(t, vera.ID, "flights"); len(roles) != 0 {
 		t.Errorf("a deleted account has the roles %v", roles)
 	}
-	list, next, err := w.Accounts.Accounts(admin, "", "")
+	list, next, err := w.Accounts.Accounts(admin, "", 0, "")
 	if err != nil || next != "" || len(list) != 1 || list[0].Name != "admin" {
 		t.Errorf("%v, %q, %v", list, next, err)
 	}
@@ -678,7 +678,7 @@ func TestProjectsEndTakesTokensWithIt(t *testing.T) {
 	if _, err := w.Accounts.Authenticate(t.Context(), bound); !fault.Is(err, fault.Unauthenticated) {
 		t.Errorf("the token of a deleted project works: %v", err)
 	}
-	if list, _, err := w.Accounts.Accounts(admin, "", ""); err != nil || len(list) != 1 || list[0].ID != w.Admin.ID {
+	if list, _, err := w.Accounts.Accounts(admin, "", 0, ""); err != nil || len(list) != 1 || list[0].ID != w.Admin.ID {
 		t.Errorf("%v, %v", list, err)
 	}
 	if grants, err := w.Roster.GrantsOf(t.Context(), ci.ID); err != nil || len(grants) != 0 {

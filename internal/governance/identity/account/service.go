@@ -236,19 +236,23 @@ func (s *Service) insertAccount(ctx context.Context, tx *store.Tx, a Account) (A
 }
 
 // Accounts lists a project's service accounts or, for the empty project, every
-// account, 100 by 100 by id; next is the page token of the following page.
+// account, by id, 100 in a page unless told, at most 1000; next is the page token of the following page.
 // Needs member.read.
-func (s *Service) Accounts(ctx context.Context, in project.Name, pageToken string) (accounts []Account, next string, err error) {
+func (s *Service) Accounts(ctx context.Context, in project.Name, pageSize int, pageToken string) (accounts []Account, next string, err error) {
 	if err := s.cfg.Authorizer.Allow(ctx, "member.read", policy.Object{Project: string(in), Kind: "account"}); err != nil {
 		return nil, "", err
 	}
+	if pageSize <= 0 {
+		pageSize = 100
+	}
+	pageSize = min(pageSize, maxPage)
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		accounts, err = s.cfg.Store.Accounts(ctx, tx, in, pageToken, 101)
+		accounts, err = s.cfg.Store.Accounts(ctx, tx, in, pageToken, pageSize+1)
 		return err
 	})
-	if len(accounts) > 100 {
-		accounts = accounts[:100]
-		next = accounts[99].ID
+	if len(accounts) > pageSize {
+		accounts = accounts[:pageSize]
+		next = accounts[pageSize-1].ID
 	}
 	return accounts, next, err
 }

@@ -82,7 +82,7 @@ func TestBothDatabases(t *testing.T) {
 			}
 			ci, err := w.Accounts.CreateService(admin, "flights", "ci")
 			check(err)
-			if list, _, err := w.Accounts.Accounts(admin, "flights", ""); err != nil || len(list) != 1 || list[0].ID != ci.ID {
+			if list, _, err := w.Accounts.Accounts(admin, "flights", 0, ""); err != nil || len(list) != 1 || list[0].ID != ci.ID {
 				t.Errorf("%v, %v", list, err)
 			}
 

@@ -442,7 +442,7 @@ func TestEnrolIsAllOrNothing(t *testing.T) {
 	local := identity.With(t.Context(), w.User(t, "lara", "flights", project.Admin))
 	count := func() (n int) {
 		t.Helper()
-		accounts, _, err := w.Accounts.Accounts(admin, "", "")
+		accounts, _, err := w.Accounts.Accounts(admin, "", 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}
