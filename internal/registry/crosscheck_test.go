@@ -47,13 +47,18 @@ func TestModelSigningTool(t *testing.T) {
 	if err := os.Mkdir(model, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	root, err := os.OpenRoot(model)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	if err := verified.Extract(ctx, root); err != nil {
-		t.Fatal(err)
+	for _, f := range verified.Files() {
+		b, err := verified.ReadFile(ctx, f.Path, 1<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(model, filepath.FromSlash(f.Path))
+		if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	key, err := w.PublicKey(ctx, proj)
 	if err != nil {

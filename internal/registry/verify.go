@@ -7,9 +7,6 @@ import (
 	"errors"
 	"hash"
 	"io"
-	"os"
-	"path"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -64,36 +61,6 @@ func (v *Verified) ReadFile(ctx context.Context, name string, limit int64) ([]by
 		err = fault.New(fault.TooLarge, "file %s of model %s has more than %d bytes", name, v.Version, limit)
 	}
 	return b, err
-}
-
-// Extract writes all files below dir, each new and private to its owner. What
-// it wrote when it returns nil is what was signed.
-func (v *Verified) Extract(ctx context.Context, dir *os.Root) error {
-	for _, f := range v.files {
-		if err := v.extract(ctx, dir, f); err != nil {
-			return fault.Wrap(err, "extracting %s of model %s", f.Path, v.Version)
-		}
-	}
-	return nil
-}
-
-func (v *Verified) extract(ctx context.Context, dir *os.Root, f Stored) error {
-	if parent := path.Dir(f.Path); parent != "." {
-		if err := dir.MkdirAll(filepath.FromSlash(parent), 0o700); err != nil {
-			return err
-		}
-	}
-	r, err := v.s.openFile(ctx, v.Version, f)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	w, err := dir.OpenFile(filepath.FromSlash(f.Path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, r)
-	return errors.Join(err, w.Close())
 }
 
 // Files lists a version's files and gives its signature, without checking them.
