@@ -45,7 +45,7 @@ var versionColumns = []column{
 
 func (a *app) dataset() *cobra.Command {
 	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
-	cmd.AddCommand(a.datasetImport(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage(), a.datasetRelabel(),
+	cmd.AddCommand(a.datasetImport(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
 		a.datasetDecide("approve", "Approve that data may be in more zones, as another person asked"),
 		a.datasetDecide("reject", "Reject that, or withdraw what you asked for"))
 	return cmd
@@ -222,9 +222,122 @@ func (a *app) datasetLineage() *cobra.Command {
 	}
 }
 
+func (a *app) datasetDescendants() *cobra.Command {
+	return &cobra.Command{
+		Use: "descendants NAME[@VERSION]", Short: "List the versions that were made from a version", Example: "  falaj dataset descendants weather@1 -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.list(cmd, versionColumns, "datasets", args[0], "descendants")
+		},
+	}
+}
+
 func (a *app) feature() *cobra.Command {
 	cmd := &cobra.Command{Use: "feature", Aliases: []string{"features"}, Short: "Materialise, read and verify features; make training sets"}
-	cmd.AddCommand(a.featureMaterialise(), a.featureOnline(), a.featureTrainingSet(), a.featureVerify())
+	cmd.AddCommand(a.featureMaterialise(), a.featureRuns(), a.featureCancel(), a.featureFreshness(), a.featureClear(), a.featureOnline(),
+		a.featureTrainingSet(), a.featureVerify(), a.featureVersions(), a.featurePromote())
+	return cmd
+}
+
+func (a *app) featureRuns() *cobra.Command {
+	columns := []column{
+		{"RUN", "id"}, {"VIEW", "view"}, {"VERSION", "version"}, {"STATE", "state"}, {"UNTIL", "until"}, {"ROWS", "rows"}, {"CREATED", "created_at"}, {"ERROR", "error"},
+	}
+	return &cobra.Command{
+		Use: "runs VIEW", Short: "List a view's materialisations", Example: "  falaj feature runs weather -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.list(cmd, columns, "feature-views", args[0], "runs")
+		},
+	}
+}
+
+func (a *app) featureCancel() *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel RUN", Short: "End a materialisation", Example: "  falaj feature cancel fmr_01J… -p nyc", Args: cobra.ExactArgs(1),
+		Long: "Ends a materialisation. What it has added to the rows online stays; rows that were to take their\nplace are removed.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "feature-runs", args[0], "cancel"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			a.say("%s: %s", args[0], o.Text("state"))
+			return nil
+		},
+	}
+}
+
+func (a *app) featureFreshness() *cobra.Command {
+	columns := []column{{"VIEW", "view"}, {"VERSION", "version"}, {"UP TO", "watermark"}, {"NEWEST EVENT", "newest_event"}, {"RESIDENCY", "residency"}}
+	return &cobra.Command{
+		Use: "freshness [VIEW]", Short: "Show up to when views are online, and what their rows were made from",
+		Example: "  falaj feature freshness -p nyc\n  falaj feature freshness weather -p nyc", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.list(cmd, columns, "features", "freshness")
+			}
+			var o client.Object
+			if err := a.call(cmd, http.MethodGet, nil, &o, "feature-views", args[0], "freshness"); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	}
+}
+
+func (a *app) featureClear() *cobra.Command {
+	return &cobra.Command{
+		Use: "clear VIEW", Short: "Remove a view's rows from the online store", Example: "  falaj feature clear weather@1 -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.call(cmd, http.MethodDelete, nil, nil, "feature-views", args[0], "online"); err != nil {
+				return err
+			}
+			a.say("%s is no longer online", args[0])
+			return nil
+		},
+	}
+}
+
+// featureKind is the collection of a view, or of a service.
+func featureKind(service bool) string {
+	if service {
+		return "feature-services"
+	}
+	return "feature-views"
+}
+
+func (a *app) featureVersions() *cobra.Command {
+	var service bool
+	cmd := &cobra.Command{
+		Use: "versions NAME", Short: "List the versions of a view or a feature service", Example: "  falaj feature versions weather -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.list(cmd, []column{{"NAME", "name"}, {"VERSION", "version"}, {"CREATED", "created_at"}, {"BY", "created_by"}}, featureKind(service), args[0], "versions")
+		},
+	}
+	cmd.Flags().BoolVar(&service, "service", false, "NAME is a feature service")
+	return cmd
+}
+
+func (a *app) featurePromote() *cobra.Command {
+	var service bool
+	cmd := &cobra.Command{
+		Use: "promote NAME@VERSION ALIAS", Short: "Give a version an alias, such as prod",
+		Long:    "Afterwards NAME@ALIAS means the version, wherever a view or a feature service is named.",
+		Example: "  falaj feature promote weather@2 prod -p nyc", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{"alias": args[1]}, &o, featureKind(service), args[0], "promote"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			a.say("%s@%s is %s@%s", o.Text("name"), args[1], o.Text("name"), o.Text("version"))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&service, "service", false, "NAME is a feature service")
 	return cmd
 }
 
@@ -362,7 +475,11 @@ func (a *app) featureVerify() *cobra.Command {
 				return err
 			}
 			if m := o.Text("mismatches"); m != "" && m != "0" {
-				return fault.New(fault.Internal, "%s values differ between training and serving", m)
+				err := fault.New(fault.Internal, "%s values differ between training and serving", m)
+				if inputs, ok := o["different_inputs"].([]any); ok && len(inputs) > 0 {
+					err = err.WithHint("They were made from different data, see different_inputs: materialise the view again, or make the training set anew.")
+				}
+				return err
 			}
 			return nil
 		},

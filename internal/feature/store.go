@@ -77,7 +77,7 @@ type Online struct {
 	Watermark time.Time `json:"watermark,omitzero"`
 	// Newest is the latest event written; zero when there is none.
 	Newest    time.Time `json:"newest_event,omitzero"`
-	UpdatedAt time.Time `json:"updated_at"`
+	UpdatedAt time.Time `json:"updated_at,omitzero"`
 	// Inputs are the exact versions that the rows were made from; empty when the
 	// rows are older than this record, or the source has no inputs.
 	Inputs []InputRef `json:"inputs,omitempty"`

@@ -120,6 +120,15 @@ func (s *Server) datasetLineage(ctx context.Context, in *InRef) (*body[tree], er
 	return one(treeOf(node), err)
 }
 
+func (s *Server) datasetDescendants(ctx context.Context, in *InRef) (*body[items[dataset.Version]], error) {
+	ref, err := dataset.ParseRef(in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.Datasets.Descendants(ctx, project.Name(in.Project), ref)
+	return listed(made, "", err)
+}
+
 // tree is lineage for people and pictures: a thing and what it was made from.
 type tree struct {
 	Name    string `json:"name"`

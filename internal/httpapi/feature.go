@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
@@ -16,8 +18,19 @@ func (s *Server) featureRoutes(p string) {
 	route(s, "GET", p+"/feature-views", "feature.read", "List feature views", s.listViews)
 	route(s, "GET", p+"/feature-views/{ref}", "feature.read", "A feature view", s.oneView)
 	route(s, "POST", p+"/feature-views/{ref}/materialise", "feature.materialise", "Bring a view's values into the online store", s.materialise)
+	route(s, "GET", p+"/feature-views/{ref}/versions", "feature.read", "List a view's versions, newest first", s.viewVersions)
+	route(s, "POST", p+"/feature-views/{ref}/promote", "feature.apply", "Give a version an alias, such as prod", s.promoteView)
+	route(s, "GET", p+"/feature-views/{ref}/lineage", "feature.read", "What a view was made of, and what was made of it", s.viewLineage)
+	route(s, "GET", p+"/feature-views/{ref}/freshness", "feature.read", "What the online store holds of a view", s.freshness)
+	route(s, "GET", p+"/feature-views/{ref}/runs", "feature.read", "List a view's materialisations, newest first", s.listRuns)
+	route(s, "DELETE", p+"/feature-views/{ref}/online", "feature.materialise", "Remove a view's rows from the online store", s.clearView)
+	route(s, "GET", p+"/feature-runs/{run}", "feature.read", "A materialisation; with wait, when it has ended", s.oneRun)
+	route(s, "POST", p+"/feature-runs/{run}/cancel", "feature.materialise", "End a materialisation", s.cancelRun)
 	route(s, "GET", p+"/feature-services", "feature.read", "List feature services", s.listBundles)
 	route(s, "GET", p+"/feature-services/{ref}", "feature.read", "A feature service", s.oneBundle)
+	route(s, "GET", p+"/feature-services/{ref}/versions", "feature.read", "List a feature service's versions, newest first", s.bundleVersions)
+	route(s, "POST", p+"/feature-services/{ref}/promote", "feature.apply", "Give a version an alias, such as prod", s.promoteBundle)
+	route(s, "GET", p+"/features/freshness", "feature.read", "What the online store holds of all views", s.freshnesses)
 	route(s, "POST", p+"/features/online", "feature.online", "Read features now, or as of a past time", s.online)
 	route(s, "POST", p+"/training-sets", "feature.history", "Join features to rows as they were at each row's time", s.makeTrainingSet)
 	route(s, "GET", p+"/training-sets/{ref}", "feature.read", "How a training set was made", s.oneTrainingSet)
@@ -117,17 +130,110 @@ func (s *Server) materialise(ctx context.Context, in *struct {
 	if err != nil || in.Body.Wait == "" {
 		return one(run, err)
 	}
-	d, err := time.ParseDuration(in.Body.Wait)
+	return s.waitRun(ctx, run.Project, run.ID, in.Body.Wait)
+}
+
+// waitRun answers with a materialisation when it has ended or the time is over.
+func (s *Server) waitRun(ctx context.Context, p project.Name, run feature.RunID, wait string) (*body[feature.Run], error) {
+	if wait == "" {
+		return one(s.Features.Run(ctx, p, run))
+	}
+	d, err := time.ParseDuration(wait)
 	if err != nil || d < 0 {
-		return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 30s", in.Body.Wait)
+		return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 30s", wait)
 	}
 	waiting, cancel := context.WithTimeout(ctx, min(d, maxWait))
 	defer cancel()
-	ended, err := s.Features.WaitRun(waiting, r.Project, run.ID)
+	ended, err := s.Features.WaitRun(waiting, p, run)
 	if err != nil && waiting.Err() != nil {
-		return one(s.Features.Run(ctx, r.Project, run.ID))
+		return one(s.Features.Run(ctx, p, run))
 	}
 	return one(ended, err)
+}
+
+func (s *Server) oneRun(ctx context.Context, in *struct {
+	InRun
+	Wait string `query:"wait" doc:"Answer when it has ended or after this time, such as 30s; at most 1m"`
+},
+) (*body[feature.Run], error) {
+	return s.waitRun(ctx, project.Name(in.Project), feature.RunID(in.Run), in.Wait)
+}
+
+// InRun is the path of a materialisation.
+type InRun struct {
+	InProject
+	Run string `path:"run" maxLength:"64" doc:"Materialisation"`
+}
+
+func (s *Server) cancelRun(ctx context.Context, in *InRun) (*body[feature.Run], error) {
+	return one(s.Features.CancelRun(ctx, project.Name(in.Project), feature.RunID(in.Run)))
+}
+
+// InRefPage is a page of a list below a ref.
+type InRefPage struct {
+	InRef
+	Page
+}
+
+func (s *Server) listRuns(ctx context.Context, in *InRefPage) (*body[items[feature.Run]], error) {
+	return named(in.Page, func(before string, limit int) ([]feature.Run, error) {
+		return s.Features.Runs(ctx, project.Name(in.Project), in.Ref, feature.RunID(before), limit)
+	}, func(r feature.Run) string { return string(r.ID) })
+}
+
+func (s *Server) clearView(ctx context.Context, in *InRef) (*none, error) {
+	return &none{}, s.Features.Clear(ctx, project.Name(in.Project), in.Ref)
+}
+
+func (s *Server) freshness(ctx context.Context, in *InRef) (*body[feature.Freshness], error) {
+	return one(s.Features.Freshness(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) freshnesses(ctx context.Context, in *InProject) (*body[items[feature.Freshness]], error) {
+	all, err := s.Features.Freshnesses(ctx, project.Name(in.Project))
+	return listed(all, "", err)
+}
+
+func (s *Server) viewLineage(ctx context.Context, in *InRef) (*body[feature.Lineage], error) {
+	return one(s.Features.Lineage(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) viewVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Header]], error) {
+	return s.definitions(ctx, feature.ViewKind, in)
+}
+
+func (s *Server) bundleVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Header]], error) {
+	return s.definitions(ctx, feature.BundleKind, in)
+}
+
+func (s *Server) definitions(ctx context.Context, k feature.Kind, in *InRefPage) (*body[items[feature.Header]], error) {
+	name, _, _ := strings.Cut(in.Ref, "@")
+	return named(in.Page, func(token string, limit int) ([]feature.Header, error) {
+		below := 0
+		if token != "" {
+			var err error
+			if below, err = strconv.Atoi(token); err != nil || below < 1 {
+				return nil, fault.New(fault.Invalid, "page_token %.20q is not one of ours", token)
+			}
+		}
+		return s.Features.Versions(ctx, project.Name(in.Project), k, name, below, limit)
+	}, func(h feature.Header) string { return strconv.Itoa(h.Version) })
+}
+
+// InPromotion is an alias for a version.
+type InPromotion struct {
+	InRef
+	Body struct {
+		Alias string `json:"alias" maxLength:"63" doc:"Alias, such as prod; the version is then also NAME@prod"`
+	}
+}
+
+func (s *Server) promoteView(ctx context.Context, in *InPromotion) (*body[feature.Header], error) {
+	return one(s.Features.Promote(ctx, project.Name(in.Project), feature.ViewKind, in.Ref, in.Body.Alias))
+}
+
+func (s *Server) promoteBundle(ctx context.Context, in *InPromotion) (*body[feature.Header], error) {
+	return one(s.Features.Promote(ctx, project.Name(in.Project), feature.BundleKind, in.Ref, in.Body.Alias))
 }
 
 func (s *Server) online(ctx context.Context, in *struct {
