@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 )
@@ -46,18 +48,13 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		out = append(out, finding{"✓", "data directory " + cfg.Data + " will be made", ""})
 	case err != nil || !info.IsDir():
 		say(false, "data directory "+cfg.Data+" cannot be used", "Choose another with --data.")
-	case info.Mode().Perm()&0o077 != 0:
-		say(false, "data directory "+cfg.Data+" is open to other users", "chmod 700 "+cfg.Data)
+	case open(info):
+		out = append(out, finding{"!", "data directory " + cfg.Data + " is open to other users", "chmod 700 " + cfg.Data + "; `falaj up` does it, too."})
 	default:
 		err := checkFree(dir, bytes(cfg.Limits.Free))
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
-	if cfg.Keys.PassphraseFile == "" {
-		out = append(out, finding{"!", "the master key is a plain file in the data directory", "Seal it: falaj up --key-passphrase-file FILE"})
-	} else {
-		_, err := os.Stat(cfg.Keys.PassphraseFile)
-		say(err == nil, "passphrase file for the master key", "Make the file, readable by Falaj's user only.")
-	}
+	out = append(out, masterKey(dir, cfg.Keys.PassphraseFile)...)
 	if cfg.Audit.Checkpoints == "" {
 		out = append(out, finding{"!", "audit checkpoints have no second place", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
 	}
@@ -69,7 +66,11 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 	if err := sandbox.Check(context.Background(), worker, level); err != nil {
 		say(false, "isolation "+cfg.Isolation+": "+err.Error(), fault.HintOf(err))
 	} else {
-		say(true, "isolation "+cfg.Isolation, "")
+		mark := "✓"
+		if level < sandbox.Sandbox {
+			mark = "!"
+		}
+		out = append(out, finding{mark, "isolation " + cfg.Isolation, "Weaker than sandbox: user code shares this machine's processes and network. Use sandbox where the kernel allows it."})
 	}
 	uv := cfg.uvPath()
 	say(uv != "", "uv, which builds environments", "Run `make deps`, or set environments.uv.")
@@ -83,6 +84,33 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		usable = usable && f.mark != "✗"
 	}
 	return render(out), usable
+}
+
+// masterKey compares the master key's file with the passphrase that is configured.
+func masterKey(dir, passphraseFile string) (out []finding) {
+	if passphraseFile != "" {
+		if _, err := keys.ReadPassphrase(passphraseFile); err != nil {
+			out = append(out, finding{"✗", "passphrase file for the master key: " + err.Error(), fault.HintOf(err)})
+		} else {
+			out = append(out, finding{"✓", "passphrase file for the master key", ""})
+		}
+	}
+	sealed, err := keys.Sealed(filepath.Join(dir, "master.key"))
+	switch {
+	case errors.Is(err, os.ErrNotExist) && passphraseFile != "":
+		return append(out, finding{"✓", "the master key will be sealed", ""})
+	case errors.Is(err, os.ErrNotExist):
+		return append(out, finding{"!", "the master key will be a plain file in the data directory", "Seal it: falaj up --key-passphrase-file FILE"})
+	case err != nil:
+		return append(out, finding{"✗", err.Error(), fault.HintOf(err)})
+	case sealed && passphraseFile == "":
+		return append(out, finding{"✗", "the master key is sealed, and no passphrase is configured", "Name the passphrase's file with --key-passphrase-file."})
+	case sealed:
+		return append(out, finding{"✓", "the master key is sealed", ""})
+	case passphraseFile != "":
+		return append(out, finding{"!", "the master key is a plain file in the data directory", "The next start seals it by the passphrase."})
+	}
+	return append(out, finding{"!", "the master key is a plain file in the data directory", "Seal it: falaj up --key-passphrase-file FILE"})
 }
 
 func render(findings []finding) string {

@@ -61,7 +61,43 @@ func (a *app) key() *cobra.Command {
 	}
 	destroy.Flags().StringVar(&confirm, "confirm", "", "the owner once more, or the project's name with --all")
 	destroy.Flags().BoolVar(&all, "all", false, "every key of the project")
-	cmd.AddCommand(list, destroy)
+	cmd.AddCommand(list, destroy, a.reseal())
+	return cmd
+}
+
+// reseal changes the passphrase of the master key.
+func (a *app) reseal() *cobra.Command {
+	var c configArgs
+	var to string
+	var bare bool
+	cmd := &cobra.Command{
+		Use: "reseal", Short: "Seal the master key by another passphrase",
+		Long: "For the operator of the machine, while the server is stopped. The passphrase that seals the key now is\n" +
+			"the configured one. Start the server with the new file afterwards. Copies of the old master.key still\n" +
+			"open with the old passphrase.",
+		Example: "  falaj key reseal --data ./data --key-passphrase-file old.txt --to new.txt", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (to == "") != bare {
+				return usage("give the file of the new passphrase with --to, or --bare for none")
+			}
+			file, values, err := c.read(a, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			if err := a.Reseal(file, values, to); err != nil {
+				return err
+			}
+			if bare {
+				a.say("The master key is a plain file now. Start the server without a passphrase file.")
+				return nil
+			}
+			a.say("The master key is sealed by the new passphrase. Start the server with --key-passphrase-file %s.", to)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "file of the new passphrase")
+	cmd.Flags().BoolVar(&bare, "bare", false, "leave the key unsealed, in a file that only the server's user may read")
+	c.register(cmd.Flags())
 	return cmd
 }
 

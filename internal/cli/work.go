@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -197,7 +198,7 @@ func (a *app) pool() *cobra.Command {
 
 func (a *app) audit() *cobra.Command {
 	cmd := &cobra.Command{Use: "audit", Short: "Read, export and verify the audit log"}
-	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify(), a.auditAccept())
+	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify(), a.auditErase(), a.auditAccept())
 	return cmd
 }
 
@@ -221,15 +222,25 @@ func (a *app) auditList() *cobra.Command {
 				}
 			}
 			objects := []client.Object{}
-			err = c.List(cmd.Context(), "/api/v1/audit", q, func(o client.Object) error {
-				if objects = append(objects, o); len(objects) >= limit {
-					return io.EOF
+			for more := true; more; {
+				var page struct {
+					Items   []client.Object `json:"items"`
+					Next    string          `json:"next_page_token"`
+					Since   string          `json:"stale_since"`
+					Because string          `json:"stale_because"`
 				}
-				return nil
-			})
-			if err != nil && err != io.EOF { //nolint:errorlint // our own sentinel, unwrapped
-				return err
+				if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/audit?"+q.Encode(), nil, &page); err != nil {
+					return err
+				}
+				if page.Since != "" && len(objects) == 0 {
+					fmt.Fprintf(a.Stderr, "falaj: what was done since %s may be missing: %s\n", page.Since, page.Because)
+				}
+				objects = append(objects, page.Items...)
+				if more = page.Next != "" && len(objects) < limit; more {
+					q.Set("page_token", page.Next)
+				}
 			}
+			objects = objects[:min(len(objects), max(limit, 0))]
 			return a.print(objects, []column{{"INDEX", "index"}, {"TIME", "time"}, {"PROJECT", "project"}, {"ACTOR", "actor_name"}, {"ACTION", "action"}, {"OBJECT", "object"}, {"OUTCOME", "outcome"}, {"REASON", "reason"}})
 		},
 	}
@@ -317,13 +328,53 @@ func (a *app) auditVerify() *cobra.Command {
 	return cmd
 }
 
+func (a *app) auditErase() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "erase INDEX...", Short: "Erase what entries say, for ever; the log still verifies",
+		Long: "For the erasure of a person: the content of the entries goes, also from the database's files, and their\n" +
+			"commitments stay, so that the log verifies as before. INDEX is as `falaj audit list` shows it. The\n" +
+			"erasure is an entry of its own with the reason, which names no person. Exports and backups made\n" +
+			"before are not reached.",
+		Example: "  falaj audit list --actor bob -o json\n  falaj audit erase 118 121 --reason 'request 2026-17 of the subject'", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if reason == "" {
+				return usage("say why, with --reason")
+			}
+			indexes := make([]int64, len(args))
+			for i, arg := range args {
+				var err error
+				if indexes[i], err = strconv.ParseInt(arg, 10, 64); err != nil || indexes[i] < 0 {
+					return usage("%q is not the index of an entry", arg)
+				}
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var o struct {
+				Erased int `json:"erased"`
+			}
+			if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/audit/erase", map[string]any{"indexes": indexes, "reason": reason}, &o); err != nil {
+				return err
+			}
+			a.say("%d of %d entries erased", o.Erased, len(indexes))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
+	return cmd
+}
+
 func (a *app) auditAccept() *cobra.Command {
 	var c configArgs
 	var reason string
 	cmd := &cobra.Command{
-		Use: "accept-rollback", Short: "Go on with a log that its second place contradicts; the reason becomes part of it",
-		Long: "For the operator of the machine, while the server is stopped: after a restore from a backup the log is\n" +
-			"older than the checkpoints in the second place, and the server refuses to start until somebody says why.",
+		Use: "accept-rollback", Short: "Go on with a log that is not the one that was signed; the reason becomes part of it",
+		Long: "For the operator of the machine, while the server is stopped. After a restore from a backup the log is\n" +
+			"older than the checkpoints in the second place; and somebody may have changed it in the database. The\n" +
+			"server then refuses every change, and to start, until somebody says why. The finding and the reason\n" +
+			"stay in the log, and the checkpoint that was given up is named in the next one.",
 		Example: "  falaj audit accept-rollback --data ./data --reason 'restored the backup of 12 May'", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if reason == "" {
@@ -333,8 +384,13 @@ func (a *app) auditAccept() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := a.AcceptRollback(cmd.Context(), file, values, reason); err != nil {
+			accepted, err := a.AcceptRollback(cmd.Context(), file, values, reason)
+			if err != nil {
 				return err
+			}
+			if !accepted {
+				a.say("There is nothing to accept: the log is the one that was signed. Nothing was recorded.")
+				return nil
 			}
 			a.say("Accepted. Start the server again.")
 			return nil

@@ -29,7 +29,7 @@ func (s *Server) listAudit(ctx context.Context, in *struct {
 	Until   string `query:"until" doc:"RFC 3339, excluded"`
 	Text    string `query:"text" maxLength:"200" doc:"Anywhere in the entry"`
 },
-) (*body[items[auditView]], error) {
+) (*body[auditPage], error) {
 	f := audit.Filter{Project: in.Project, Actor: in.Actor, Action: in.Action, Object: in.Object, Outcome: audit.Outcome(in.Outcome), Text: in.Text}
 	var err error
 	if f.Since, err = instant("since", in.Since); err != nil {
@@ -39,11 +39,39 @@ func (s *Server) listAudit(ctx context.Context, in *struct {
 		return nil, err
 	}
 	records, next, err := s.Audit.List(ctx, f, in.Size, in.Token)
+	if err != nil {
+		return nil, err
+	}
 	views := make([]auditView, len(records))
 	for i, r := range records {
 		views[i] = auditView{Index: r.Index, Time: r.Time, Erased: r.Erased, ActorName: r.Entry.Actor.String(), Entry: r.Entry}
 	}
-	return listed(views, next, err)
+	page := auditPage{Items: views, Next: next}
+	page.StaleSince, page.StaleBecause = s.Audit.Stale()
+	return &body[auditPage]{page}, nil
+}
+
+// auditPage is a page of the log, and whether it may lack something.
+type auditPage struct {
+	Items        []auditView `json:"items"`
+	Next         string      `json:"next_page_token,omitempty" doc:"Ask with it as page_token for the next page; empty at the end"`
+	StaleSince   time.Time   `json:"stale_since,omitzero" doc:"What was done since then may be missing; absent when nothing is"`
+	StaleBecause string      `json:"stale_because,omitempty" doc:"Why the log could not be extended"`
+}
+
+type erasedView struct {
+	Erased int `json:"erased" doc:"How many had a content"`
+}
+
+func (s *Server) eraseAudit(ctx context.Context, in *struct {
+	Body struct {
+		Indexes []int64 `json:"indexes" minItems:"1" maxItems:"1000" doc:"As the list shows them"`
+		Reason  string  `json:"reason" minLength:"1" maxLength:"2000" doc:"Why; kept in the log, so without the person's name"`
+	}
+},
+) (*body[erasedView], error) {
+	n, err := s.Audit.Erase(ctx, in.Body.Indexes, in.Body.Reason)
+	return one(erasedView{n}, err)
 }
 
 // instant reads an RFC 3339 time; empty is the zero time.

@@ -105,7 +105,7 @@ type Sequencer struct {
 	done   chan struct{}
 }
 
-// Status is how the log is, for readiness, metrics and `doctor`.
+// Status is how the log is, for readiness and metrics.
 type Status struct {
 	Origin     string
 	PublicKey  string

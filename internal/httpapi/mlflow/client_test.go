@@ -59,7 +59,9 @@ func open(t *testing.T) *world {
 	w.registry = registry.New(registry.Config{
 		DB: db, Store: registrysql.Store{}, Authz: authz, Runs: w.tracking, Objects: objects, Sealer: sealer,
 	})
-	api := mlflow.New(mlflow.Config{Tracking: w.tracking, Registry: w.registry, Authz: authz}).Handler()
+	mux := http.NewServeMux()
+	mlflow.New(mlflow.Config{Tracking: w.tracking, Registry: w.registry, Authz: authz}).Register(mux)
+	api := mlflow.Guard(mux)
 	w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		who, ok := tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
 		if !ok {

@@ -74,13 +74,6 @@ func New(cfg Config) *API {
 	return a
 }
 
-// Handler answers all routes, guarded: for use without another mux.
-func (a *API) Handler() http.Handler {
-	mux := http.NewServeMux()
-	a.Register(mux)
-	return Guard(mux)
-}
-
 // Mux is where routes are added, an http.ServeMux for one.
 type Mux interface {
 	HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request))

@@ -156,18 +156,6 @@ func (s *Service) Zones(ctx context.Context) (places []residency.Place, err erro
 	return places, err
 }
 
-// Zone is one zone. Needs zone.read. Error: fault.NotFound.
-func (s *Service) Zone(ctx context.Context, z residency.Zone) (p residency.Place, err error) {
-	if err := s.cfg.Authorizer.Allow(ctx, "zone.read", policy.Object{Kind: "zone", Name: string(z)}); err != nil {
-		return p, err
-	}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		p, err = s.cfg.Store.Zone(ctx, tx, z)
-		return err
-	})
-	return p, err
-}
-
 // Known refuses a label with a zone that the installation does not know. It is
 // for the transaction that writes the label. Error: fault.Invalid.
 func (s *Service) Known(ctx context.Context, tx *store.Tx, l residency.Label) error {
