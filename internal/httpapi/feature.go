@@ -23,7 +23,6 @@ func (s *Server) featureRoutes(p string) {
 	route(s, "GET", p+"/feature-views/{ref}/lineage", "feature.read", "What a view was made of, and what was made of it", s.viewLineage)
 	route(s, "GET", p+"/feature-views/{ref}/freshness", "feature.read", "What the online store holds of a view", s.freshness)
 	route(s, "GET", p+"/feature-views/{ref}/runs", "feature.read", "List a view's materialisations, newest first", s.listRuns)
-	route(s, "DELETE", p+"/feature-views/{ref}/online", "feature.materialise", "Remove a view's rows from the online store", s.clearView)
 	route(s, "GET", p+"/feature-runs/{run}", "feature.read", "A materialisation; with wait, when it has ended", s.oneRun)
 	route(s, "POST", p+"/feature-runs/{run}/cancel", "feature.materialise", "End a materialisation", s.cancelRun)
 	route(s, "GET", p+"/feature-services", "feature.read", "List feature services", s.listBundles)
@@ -35,6 +34,7 @@ func (s *Server) featureRoutes(p string) {
 	route(s, "POST", p+"/training-sets", "feature.history", "Join features to rows as they were at each row's time", s.makeTrainingSet)
 	route(s, "GET", p+"/training-sets/{ref}", "feature.read", "How a training set was made", s.oneTrainingSet)
 	route(s, "POST", p+"/training-sets/{ref}/verify", "feature.history", "Prove that training and serving saw the same values", s.verifyTrainingSet)
+	route(s, "DELETE", p+"/feature-views/{ref}/online", "feature.materialise", "Remove a view's rows from the online store", s.clearView)
 }
 
 func (s *Server) featureKinds() map[string]applier {

@@ -124,7 +124,8 @@ func open(t *testing.T) *world {
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "abroad",
 		"policies/name": "idle", "accounts/ref": "service%2Fguest",
-		"widenings/id": "wid_01ARZ3NDEKTSV4RRFFQ69G5FAV", // only people decide on one, and the members here are services
+		"feature-runs/run": "fmr_01ARZ3NDEKTSV4RRFFQ69G5FAV",
+		"widenings/id":     "wid_01ARZ3NDEKTSV4RRFFQ69G5FAV", // only people decide on one, and the members here are services
 	}
 	for _, r := range project.Roles {
 		w.members[r] = w.token(t, "a project's "+string(r), flights, string(r)+"1", r, "", nil)
@@ -302,6 +303,8 @@ var requests = map[string]request{
 	"POST /api/v1/projects/{project}/query":                           {body: `{"sql":"SELECT * FROM weather"}`},
 	"POST /api/v1/projects/{project}/feature-views/{ref}/materialise": {body: `{"wait":"1m"}`},
 	"POST /api/v1/projects/{project}/features/online":                 {body: `{"features":["temperature:xyzzyhush"],"entities":[{"origin":"EWR"}]}`},
+	"POST /api/v1/projects/{project}/feature-views/{ref}/promote":     {body: `{"alias":"prod"}`},
+	"POST /api/v1/projects/{project}/feature-services/{ref}/promote":  {body: `{"alias":"prod"}`},
 	"POST /api/v1/projects/{project}/jobs":                            {body: `{"name":"another","spec":{"command":["/bin/true"],"pools":["abroad"]}}`},
 	"PUT /api/v1/projects/{project}/models/{name}/aliases/{alias}":    {body: `{"version":"1"}`},
 	"POST /api/v1/projects/{project}/keys/destroy":                    {body: `{"owner":"dataset/spare","confirm":"dataset/spare"}`},
