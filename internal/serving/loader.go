@@ -16,17 +16,6 @@ func versionText(v int64) string { return strconv.FormatInt(v, 10) }
 // maxPause bounds the growing pause between tries to load a failed model.
 const maxPause = 5 * time.Minute
 
-// Wake asks for a RunOnce soon; app sends it on deployment events.
-func (s *Service) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// Woken is the channel behind Wake, for the loop that app runs.
-func (s *Service) Woken() <-chan struct{} { return s.wake }
-
 // RunOnce makes what this process holds what the database says: it loads what
 // is missing or changed and drops what is gone. A model that cannot be loaded
 // keeps its reason and is tried again later; the others load all the same.
@@ -54,7 +43,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		k := key{d.Project, d.Name}
 		have := held[k]
 		delete(held, k)
-		current := have != nil && have.deployment.Revision >= d.Revision
+		current := have.of(d)
 		if current && (have.session != nil || time.Now().Before(have.retry)) {
 			continue
 		}
@@ -63,7 +52,14 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		}
 	}
 	for k := range held {
-		s.drop(k)
+		if err := s.settle(ctx, k, nil); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	if ctx.Err() == nil {
+		s.mu.Lock()
+		s.looked = true
+		s.mu.Unlock()
 	}
 	return errors.Join(failures...)
 }
@@ -77,28 +73,34 @@ func (s *Service) load(ctx context.Context, d Deployment, before *loaded) error 
 		err = errors.New("the model version's digest is not the deployed one")
 	}
 	if err == nil {
-		s.replace(&loaded{deployment: d, session: session})
+		if err := s.settle(ctx, key{d.Project, d.Name}, &loaded{deployment: d, session: session}); err != nil {
+			return err
+		}
 		s.Log.InfoContext(ctx, "model loaded", slog.String("deployment", d.Name), slog.Int64("version", d.Version))
 		return nil
 	}
 	l := &loaded{deployment: d, reason: err.Error(), tries: 1}
-	if before != nil && before.deployment.Revision == d.Revision {
+	if before.of(d) {
 		l.tries = before.tries + 1
 	}
 	l.retry = time.Now().Add(min(maxPause, time.Second<<min(l.tries, 9)))
-	s.replace(l)
 	s.Log.ErrorContext(ctx, "model not loaded", slog.String("deployment", d.Name), slog.String("error", err.Error()))
-	return err
+	return errors.Join(err, s.settle(ctx, key{d.Project, d.Name}, l))
 }
 
-// AllReady reports whether every wanted model answers.
-func (s *Service) AllReady() bool {
+// Ready reports whether every model that a project wants answers. Of no project,
+// "", it reports whether the server is there for all: it has looked at every
+// deployment once, whether or not its model could be loaded.
+func (s *Service) Ready(project string) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, l := range s.loaded {
-		if l.session == nil {
+	if project == "" {
+		return s.looked
+	}
+	for k, l := range s.loaded {
+		if k.project == project && l.session == nil {
 			return false
 		}
 	}
-	return true
+	return s.read
 }

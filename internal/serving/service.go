@@ -35,10 +35,14 @@ type Config struct {
 type Service struct {
 	Config
 
+	// settling lets one settle after the other, each seeing the newest row; it is
+	// locked before mu and held while the row is read.
+	settling sync.Mutex
+
 	mu     sync.RWMutex
 	loaded map[key]*loaded
 	read   bool // the deployments were read from the database once
-	wake   chan struct{}
+	looked bool // every deployment of that time was loaded, or is known not to load
 }
 
 type key struct{ project, name string }
@@ -65,7 +69,7 @@ func New(c Config) *Service {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{Config: c, loaded: map[key]*loaded{}, wake: make(chan struct{}, 1)}
+	return &Service{Config: c, loaded: map[key]*loaded{}}
 }
 
 func object(project, name string) policy.Object {
@@ -131,7 +135,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		}
 		return d, changed, fault.Wrap(err, "deploy %s", name)
 	}
-	s.replace(&loaded{deployment: d, session: session})
+	s.settleNow(ctx, key{project, name}, &loaded{deployment: d, session: session})
 	return s.withState(d), true, nil
 }
 
@@ -160,15 +164,55 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec) (ru
 	}, nil
 }
 
-// replace puts l in the place of what answered under its name; calls that run
-// on the old session finish before it is closed.
-func (s *Service) replace(l *loaded) {
-	k := key{l.deployment.Project, l.deployment.Name}
+// settle makes what this process holds under a name what the database says now:
+// nothing when the deployment is gone, else l if that is the deployment as it
+// is. An l of another revision, loaded while somebody changed the deployment, is
+// closed; who changed it settles, too, or the loader does. Whatever committed
+// before a settle began is seen by it, so the last one leaves what is true. Calls
+// that run on the old session finish before it is closed. l may be nil.
+func (s *Service) settle(ctx context.Context, k key, l *loaded) error {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	var row Deployment
+	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		row, err = s.Store.One(ctx, tx, k.project, k.name)
+		return err
+	})
+	gone := fault.Is(err, fault.NotFound)
+	if err != nil && !gone {
+		l.close()
+		return fault.Wrap(err, "look at deployment %s again", k.name)
+	}
 	s.mu.Lock()
 	old := s.loaded[k]
-	s.loaded[k] = l
+	switch {
+	case gone:
+		delete(s.loaded, k)
+		l.close()
+	case !l.of(row), old.of(row) && old.session != nil:
+		old = l
+	default:
+		s.loaded[k] = l
+	}
 	s.mu.Unlock()
 	old.close()
+	return nil
+}
+
+// settleNow settles what was committed, also for a caller who has gone away. When
+// the database cannot be read, the loader settles later.
+func (s *Service) settleNow(ctx context.Context, k key, l *loaded) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
+	defer cancel()
+	if err := s.settle(ctx, k, l); err != nil {
+		s.Log.ErrorContext(ctx, "deployment not settled", slog.String("deployment", k.name), slog.String("error", err.Error()))
+	}
+}
+
+// of reports whether l is the deployment as the row says it is; a name that was
+// deployed anew has another ID.
+func (l *loaded) of(row Deployment) bool {
+	return l != nil && l.deployment.ID == row.ID && l.deployment.Revision == row.Revision
 }
 
 func (l *loaded) close() {
@@ -244,16 +288,8 @@ func (s *Service) Delete(ctx context.Context, project, name string) error {
 	if err != nil {
 		return err
 	}
-	s.drop(key{project, name})
+	s.settleNow(ctx, key{project, name}, nil)
 	return nil
-}
-
-func (s *Service) drop(k key) {
-	s.mu.Lock()
-	old := s.loaded[k]
-	delete(s.loaded, k)
-	s.mu.Unlock()
-	old.close()
 }
 
 // acquire finds what answers under a name and keeps it open until release.

@@ -137,7 +137,10 @@ func TestLifeOfADeployment(t *testing.T) {
 	if _, _, err := again.Infer(ctx, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.Unavailable) || fault.HintOf(err) == "" {
 		t.Errorf("asked before the models are loaded: %v", err)
 	}
-	if err := again.RunOnce(ctx); err != nil || !again.AllReady() {
+	if again.Ready("nyc") || again.Ready("") {
+		t.Error("ready before the deployments were read")
+	}
+	if err := again.RunOnce(ctx); err != nil || !again.Ready("nyc") || !again.Ready("") {
 		t.Fatal(err)
 	}
 	if _, got, err := again.Infer(ctx, "nyc", "delay", "", ask, nil); err != nil || got.Version != 2 {
@@ -210,6 +213,145 @@ func TestRefusals(t *testing.T) {
 	for name, err := range map[string]error{"apply": apply, "infer": infer, "metadata": metadata, "one": one, "list": list, "delete": s.Delete(ctx, "nyc", "d")} {
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s without permission: %v", name, err)
+		}
+	}
+}
+
+// TestReadiness: a model that cannot be loaded is its own project's matter.
+func TestReadiness(t *testing.T) {
+	w := newWorld()
+	s, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
+	ctx := t.Context()
+	for project, version := range map[string]string{"nyc": "1", "broken": "2"} {
+		if _, _, err := s.Apply(ctx, project, "d", serving.Spec{Model: "delay", Version: version}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(w.models, "delay/2")
+	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
+	if err := again.RunOnce(ctx); !fault.Is(err, fault.NotFound) {
+		t.Errorf("loaded what is not there: %v", err)
+	}
+	for project, want := range map[string]bool{"nyc": true, "broken": false, "empty": true, "": true} {
+		if again.Ready(project) != want {
+			t.Errorf("project %q ready: %v, want %v", project, !want, want)
+		}
+	}
+}
+
+// during is a runtime that does something in the middle of a Load.
+type during struct {
+	runtimetest.Fake
+	do func()
+}
+
+func (r *during) Load(ctx context.Context, m []byte, o runtime.Options) (runtime.Session, error) {
+	if do := r.do; do != nil {
+		r.do = nil
+		do()
+	}
+	return r.Fake.Load(ctx, m, o)
+}
+
+// TestChangedWhileLoading changes and ends deployments while the loader of a
+// restarted server loads what it read before.
+func TestChangedWhileLoading(t *testing.T) {
+	w := newWorld()
+	s, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
+	ctx := t.Context()
+	apply := func(s *serving.Service, name, version string) {
+		t.Helper()
+		if _, _, err := s.Apply(ctx, "nyc", name, serving.Spec{Model: "delay", Version: version}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"a", "anew", "elsewhere", "gone"} {
+		apply(s, name, "1")
+	}
+	r := &during{}
+	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r})
+	r.do = func() {
+		apply(again, "a", "2")
+		apply(s, "elsewhere", "2")
+		for _, name := range []string{"anew", "gone"} {
+			if err := again.Delete(ctx, "nyc", name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		apply(again, "anew", "2")
+	}
+	if err := again.RunOnce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "anew"} {
+		if _, d, err := again.Infer(ctx, "nyc", name, "", ask, nil); err != nil || d.Version != 2 {
+			t.Errorf("%s answers with version %d, %v", name, d.Version, err)
+		}
+	}
+	if _, d, err := again.Infer(ctx, "nyc", "gone", "", ask, nil); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a deleted deployment answers with version %d, %v", d.Version, err)
+	}
+	if _, d, err := again.Infer(ctx, "nyc", "elsewhere", "", ask, nil); err == nil && d.Version != 2 {
+		t.Errorf("what another server replaced was loaded: version %d", d.Version)
+	}
+	if err := again.RunOnce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, d, err := again.Infer(ctx, "nyc", "elsewhere", "", ask, nil); err != nil || d.Version != 2 {
+		t.Errorf("elsewhere answers with version %d, %v", d.Version, err)
+	}
+}
+
+// TestManyAtOnce lets several people change the same deployments while the loader
+// runs: when they are done, what answers is what the database says.
+func TestManyAtOnce(t *testing.T) {
+	w := newWorld()
+	s, _ := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
+	ctx := t.Context()
+	names := []string{"a", "b"}
+	var people, loader sync.WaitGroup
+	for i := range 4 {
+		people.Go(func() {
+			for j := range 25 {
+				name := names[(i+j)%2]
+				if (i+j)%5 == 0 {
+					if err := s.Delete(ctx, "nyc", name); err != nil && !fault.Is(err, fault.NotFound) {
+						t.Error(err)
+					}
+					continue
+				}
+				if _, _, err := s.Apply(ctx, "nyc", name, serving.Spec{Model: "delay", Version: "1", Threads: 1 + (3*i+j)%9}, false); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	loader.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := s.RunOnce(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	people.Wait()
+	close(done)
+	loader.Wait()
+	for _, name := range names {
+		want, err := s.One(ctx, "nyc", name)
+		_, got, inferred := s.Infer(ctx, "nyc", name, "", ask, nil)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			if !fault.Is(inferred, fault.NotFound) {
+				t.Errorf("%s is deleted and answers: %v", name, inferred)
+			}
+		case err != nil || inferred != nil || got.ID != want.ID || got.Revision != want.Revision:
+			t.Errorf("%s answers as %s revision %d, wanted %s revision %d: %v %v", name, got.ID, got.Revision, want.ID, want.Revision, err, inferred)
 		}
 	}
 }

@@ -21,7 +21,9 @@ import (
 type Serving interface {
 	Metadata(ctx context.Context, project, name, version string) (runtime.Metadata, serving.Deployment, error)
 	Infer(ctx context.Context, project, name, version string, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, serving.Deployment, error)
-	AllReady() bool
+	// Ready reports whether all of a project's models answer; of no project, "",
+	// whether the server has looked at every deployment once.
+	Ready(project string) bool
 }
 
 // API is the protocol's handlers.
@@ -43,7 +45,7 @@ func (a *API) Register(handle func(method, path, action, summary string, h http.
 	handle(get, "/v2/health/live", "", "The server is there", func(w http.ResponseWriter, _ *http.Request) {
 		write(w, http.StatusOK, map[string]any{"live": true})
 	})
-	handle(get, "/v2/health/ready", "", "All models can answer", a.ready)
+	handle(get, "/v2/health/ready", "", "All models of the token's project can answer", a.ready)
 	for _, v := range []string{"", "/versions/{version}"} {
 		handle(get, "/v2/models/{model}"+v, read, "A model's inputs and outputs", a.metadata)
 		handle(get, "/v2/models/{model}"+v+"/ready", read, "A model can answer", a.modelReady)
@@ -89,9 +91,18 @@ func (a *API) server(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, map[string]any{"name": "falaj", "version": a.Version, "extensions": []string{}})
 }
 
-func (a *API) ready(w http.ResponseWriter, _ *http.Request) {
+// ready judges what the caller can see: another project's broken model is not
+// its business. A token of no project asks for the server alone.
+func (a *API) ready(w http.ResponseWriter, r *http.Request) {
+	project, err := a.Project(r)
+	if err != nil {
+		project = ""
+	} else if err := a.Gate(r, read, project); err != nil {
+		a.Refuse(w, r, err)
+		return
+	}
 	status := http.StatusOK
-	if !a.Serving.AllReady() {
+	if !a.Serving.Ready(project) {
 		status = http.StatusBadRequest
 	}
 	write(w, status, map[string]any{"ready": status == http.StatusOK})

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
 )
 
+// oneModel is the model delay, and a project whose model does not load.
 type oneModel struct{ session runtime.Session }
 
 func (m oneModel) Metadata(_ context.Context, _, name, _ string) (runtime.Metadata, serving.Deployment, error) {
@@ -42,7 +43,7 @@ func (m oneModel) Infer(ctx context.Context, _, name, _ string, in []runtime.Ten
 	return answer, d, err
 }
 
-func (oneModel) AllReady() bool { return true }
+func (oneModel) Ready(project string) bool { return project != "broken" }
 
 func server(t *testing.T) *httptest.Server {
 	t.Helper()
@@ -52,12 +53,28 @@ func server(t *testing.T) *httptest.Server {
 	}
 	api := &API{
 		Serving: oneModel{s}, Version: "test", Failed: func(*http.Request, error) {},
-		Project: func(*http.Request) (string, error) { return "nyc", nil },
-		Gate:    func(*http.Request, string, string) error { return nil },
+		Project: func(r *http.Request) (string, error) {
+			switch p := r.Header.Get("Falaj-Project"); p {
+			case "":
+				return "nyc", nil
+			case "none":
+				return "", fault.New(fault.PermissionDenied, "this token is not bound to a project")
+			default:
+				return p, nil
+			}
+		},
+		Gate: func(_ *http.Request, action, project string) error {
+			if project == "foreign" {
+				return fault.New(fault.PermissionDenied, "no %s", action)
+			}
+			return nil
+		},
 		Status: func(err error) int {
 			switch fault.KindOf(err) { //nolint:exhaustive // those that happen here
 			case fault.NotFound:
 				return http.StatusNotFound
+			case fault.PermissionDenied:
+				return http.StatusForbidden
 			case fault.Internal:
 				return http.StatusInternalServerError
 			}
@@ -119,6 +136,26 @@ func TestProtocol(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestReadiness: a broken model is its own project's matter.
+func TestReadiness(t *testing.T) {
+	srv := server(t)
+	for project, status := range map[string]int{"nyc": 200, "broken": 400, "none": 200, "foreign": 403} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/v2/health/ready", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Falaj-Project", project)
+		resp, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != status {
+			t.Errorf("%s: status %d, want %d", project, resp.StatusCode, status)
+		}
 	}
 }
 
