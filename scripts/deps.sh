@@ -30,5 +30,6 @@ if [ ! -f "lib/libonnxruntime.so.$ORT" ]; then
 fi
 
 if [ ! -f lib/package-index.json ]; then
-	"$python" scripts/package_index.py >lib/package-index.json
+	"$python" scripts/package_index.py >lib/package-index.json.new
+	mv lib/package-index.json.new lib/package-index.json
 fi

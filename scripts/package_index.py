@@ -26,6 +26,12 @@ def port(url: str) -> str:
 
 
 index = configured() or PyPI.simple_url
+if "@" in urlsplit(index).netloc:
+    sys.exit(
+        f"the package index {urlsplit(index).hostname} of this machine's pip is set up with credentials, which would be\n"
+        "written to lib/package-index.json and shown by uv's command line. Use one that needs none in your\n"
+        "network: PIP_INDEX_URL=https://mirror.example/simple make deps"
+    )
 hosts = [port(index)]
 if index == PyPI.simple_url:
     hosts.append(f"{PyPI.file_storage_domain}:443")

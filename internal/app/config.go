@@ -15,6 +15,7 @@ import (
 	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/v2"
 
+	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 )
@@ -174,8 +175,11 @@ func (c Config) Validate() error {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return fault.New(fault.Invalid, "tls.cert and tls.key belong together")
 	}
-	if _, err := sandbox.ParseLevel(c.Isolation); err != nil {
-		return fault.Wrap(err, "isolation")
+	if level, err := sandbox.ParseLevel(c.Isolation); err != nil || level != sandbox.Sandbox && level != sandbox.Process {
+		return fault.New(fault.Invalid, "isolation: %q is neither sandbox nor process", c.Isolation)
+	}
+	if err := environment.CheckIndex(c.Environments.Index); err != nil {
+		return fault.Wrap(err, "environments.index")
 	}
 	for name, v := range map[string]string{"environments.timeout": c.Environments.Timeout, "limits.sql_time": c.Limits.SQLTime} {
 		if d, err := time.ParseDuration(v); err != nil || d <= 0 {

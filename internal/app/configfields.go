@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"net/url"
 	"reflect"
 	"strings"
 
@@ -41,7 +42,27 @@ func (f field) text() string {
 	if list, ok := f.value.([]string); ok {
 		return strings.Join(list, ",")
 	}
-	return fmt.Sprint(f.value)
+	return withoutPassword(fmt.Sprint(f.value))
+}
+
+// withoutPassword is a URL as it may be shown: store.url can hold a password.
+func withoutPassword(s string) string {
+	if !strings.Contains(s, "://") {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return "(no URL)" // and where its password ends is not known
+	}
+	if q := u.Query(); q.Has("password") || q.Has("sslpassword") {
+		for _, name := range []string{"password", "sslpassword"} {
+			if q.Has(name) {
+				q.Set(name, "xxxxx")
+			}
+		}
+		u.RawQuery = q.Encode()
+	}
+	return u.Redacted()
 }
 
 // variable is the environment variable that sets the key.

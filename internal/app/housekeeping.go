@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -119,25 +120,12 @@ const keepEvents = 30 * 24 * time.Hour
 func (a *App) housekeeping(ctx context.Context) error {
 	daily := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("housekeeping"))
-		if err := event.Trim(ctx, a.db, time.Now().Add(-keepEvents)); err != nil {
-			return err
-		}
-		for token := ""; ; {
-			projects, next, err := a.projects.List(ctx, 100, token)
-			if err != nil {
-				return err
-			}
-			for _, p := range projects {
-				_, runs := a.tracking.Sweep(ctx, p.Name, 24*time.Hour)
-				_, models := a.registry.Sweep(ctx, p.Name)
-				if err := errors.Join(runs, models); err != nil {
-					failed = append(failed, fault.Wrap(err, "project %s", p.Name))
-				}
-			}
-			if token = next; token == "" {
-				return errors.Join(failed...)
-			}
-		}
+		trimmed := event.Trim(ctx, a.db, time.Now().Add(-keepEvents))
+		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
+			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
+			_, models := a.registry.Sweep(ctx, p)
+			return errors.Join(runs, models)
+		}))
 	}}
 	a.group.Add(daily.Service())
 	newest, _, err := a.auditLog.List(identity.With(ctx, identity.Loop("clock")), audit.Filter{}, 1, "")
@@ -152,6 +140,29 @@ func (a *App) housekeeping(ctx context.Context) error {
 	}
 	a.group.Add(clock.Service())
 	return nil
+}
+
+// eachProject acts in every project, a page of them at a time. One in which it
+// fails holds up no other; all errors come back.
+func eachProject(ctx context.Context, list func(ctx context.Context, limit int, token string) ([]project.Project, string, error), act func(context.Context, project.Name) error) error {
+	var failed error
+	for token := ""; ; {
+		projects, next, err := list(ctx, 100, token)
+		if err != nil {
+			return errors.Join(failed, err)
+		}
+		for _, p := range projects {
+			if err := act(ctx, p.Name); err != nil {
+				failed = errors.Join(failed, fault.Wrap(err, "project %s", p.Name))
+			}
+			if err := ctx.Err(); err != nil {
+				return errors.Join(failed, err)
+			}
+		}
+		if token = next; token == "" {
+			return failed
+		}
+	}
 }
 
 // AcceptRollback goes on after the audit log and the second place of its

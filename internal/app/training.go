@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -263,20 +261,4 @@ func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, p project.Nam
 
 func (t trainingTokens) RevokeIn(ctx context.Context, tx *store.Tx, _ project.Name, attempt training.AttemptID) error {
 	return t.accounts.RevokeAttemptIn(ctx, tx, string(attempt))
-}
-
-// trainingSources keeps uploaded source archives among the objects.
-type trainingSources struct{ blobs *blob.Store }
-
-func sourceRef(p project.Name, digest string) blob.Ref {
-	return blob.Ref{Project: string(p), Owner: "sources", Key: blob.Key("projects/" + string(p) + "/sources/" + strings.ReplaceAll(digest, ":", "-"))}
-}
-
-func (s trainingSources) Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error {
-	_, err := s.blobs.Put(ctx, sourceRef(p, digest), archive)
-	return err
-}
-
-func (s trainingSources) Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error) {
-	return s.blobs.Open(ctx, sourceRef(p, digest))
 }

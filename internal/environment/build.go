@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -185,6 +186,23 @@ func (s *Service) reachable(ctx context.Context) []string {
 	}
 	slices.Sort(allow)
 	return slices.Compact(allow)
+}
+
+// CheckIndex refuses the URL of a package index that cannot be used. One with a
+// name or a password would be read by everybody who sees this machine's processes.
+func CheckIndex(index string) error {
+	if index == "" {
+		return nil
+	}
+	u, err := url.Parse(index)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return fault.New(fault.Invalid, "the package index is not a URL such as https://index.example/simple") // without it: there may be a password
+	case u.User != nil:
+		return fault.New(fault.Invalid, "the URL of the package index %s holds credentials, which uv's command line and build logs would show", u.Hostname()).
+			WithHint("Use an index that needs none in your network, such as a mirror or a proxy that adds them.")
+	}
+	return nil
 }
 
 // options are those of every uv command that resolves or installs.

@@ -167,3 +167,17 @@ func TestTransitions(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckIndex: an index with credentials is refused, and they are not repeated.
+func TestCheckIndex(t *testing.T) {
+	for index, ok := range map[string]bool{
+		"": true, "https://index.example/simple": true, "http://mirror:3141/root/pypi/+simple/": true,
+		"https://geheim@mirror/simple": false, "https://me:geheim@mirror/simple": false, "https://:geheim@mirror/simple": false,
+		"https://me:geheim%zz@mirror/simple": false, "ftp://mirror": false, "mirror/simple": false, "file:///srv/geheim": false,
+	} {
+		err := CheckIndex(index)
+		if (err == nil) != ok || err != nil && (!fault.Is(err, fault.Invalid) || strings.Contains(err.Error()+fault.HintOf(err), "geheim")) {
+			t.Errorf("%s: %v", index, err)
+		}
+	}
+}

@@ -173,11 +173,12 @@ var _ Sources = BlobSources{}
 func (b BlobSources) ref(p project.Name, digest string) blob.Ref {
 	return blob.Ref{
 		Project: string(p), Owner: "sources",
-		Key: blob.Key("projects/" + string(p) + "/sources/" + strings.TrimPrefix(digest, "sha256:") + ".tar.gz"),
+		Key: blob.Key("projects/" + string(p) + "/sources/" + strings.ReplaceAll(digest, ":", "-")),
 	}
 }
 
-// Save stores an archive.
+// Save stores an archive. What does not have the digest is refused with
+// fault.Invalid and not kept.
 func (b BlobSources) Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error {
 	_, err := b.Store.Put(ctx, b.ref(p, digest), archive, blob.WithDigest(digest), blob.WithLimit(maxArchive))
 	return err

@@ -111,7 +111,8 @@ func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras) (_ *workload,
 		}
 	}()
 	// Others may pass through this one: the sandbox's forwarder is another user.
-	if err := os.Mkdir(filepath.Join(w.dir, netDir), 0o711); err != nil { //nolint:gosec // See above; the parent is private.
+	passage := filepath.Join(w.dir, netDir)
+	if err := errors.Join(os.Mkdir(passage, 0o711), os.Chmod(passage, 0o711)); err != nil { //nolint:gosec // See above, whatever the umask; the parent is private.
 		return nil, fault.Wrap(err, "making the directory of %s", w.id)
 	}
 	if err := d.serve(w); err != nil {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"syscall"
 
@@ -58,6 +59,10 @@ func Open(cfg Config) (*DB, error) {
 	}
 	if cfg.fs == nil {
 		cfg.fs = vfs.Default
+		// Pebble itself makes directories that others can read.
+		if err := errors.Join(os.MkdirAll(cfg.Dir, 0o700), os.Chmod(cfg.Dir, 0o700)); err != nil { //nolint:gosec // a directory
+			return nil, fault.New(fault.Invalid, "online feature store: %w", err)
+		}
 	}
 	cache := pebble.NewCache(cfg.Cache)
 	defer cache.Unref()

@@ -73,10 +73,13 @@ func TestPowerLoss(t *testing.T) {
 }
 
 func TestFilesSayNothing(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "new", "online")
 	db, err := Open(Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is open to others: %v, %v", info.Mode(), err)
 	}
 	s := online.New(db, &onlinetest.Keys{}, clock)
 	for range 3 {

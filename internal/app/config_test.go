@@ -1,0 +1,77 @@
+package app
+
+import (
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// TestPrivate: a data directory is for Falaj's user, however it was made.
+func TestPrivate(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for name, mode := range map[string]fs.FileMode{"absent": 0, "closed": 0o700, "open": 0o755, "for all": 0o777, "group": 0o750, "only passed through": 0o711} {
+		dir := filepath.Join(t.TempDir(), "data")
+		if mode != 0 {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(dir, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := private(dir, log); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+	everybody := filepath.Join(t.TempDir(), "tmp")
+	if err := os.Mkdir(everybody, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(everybody, 0o777|fs.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if err := private(everybody, log); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a directory for everybody: %v", err)
+	}
+	if info, err := os.Stat(everybody); err != nil || info.Mode().Perm() != 0o777 {
+		t.Errorf("it was changed: %v, %v", info.Mode(), err)
+	}
+}
+
+// TestShow: a configuration is shown without the passwords in it.
+func TestShow(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                                    "",
+		"sqlite:///srv/falaj.db":              "sqlite:///srv/falaj.db",
+		"postgres://falaj@db/falaj":           "postgres://falaj@db/falaj",
+		"postgres://falaj:geheim@db/falaj":    "postgres://falaj:xxxxx@db/falaj",
+		"postgres://db/falaj?password=geheim": "postgres://db/falaj?password=xxxxx",
+		"postgres://falaj:geheim%zz@db/falaj": "(no URL)",
+		"/srv/data":                           "/srv/data",
+	} {
+		c, err := LoadConfig("", nil, map[string]any{"store.url": url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (field{value: url}).text(); got != want || strings.Contains(c.Show(), "geheim") {
+			t.Errorf("%s is shown as %s", url, got)
+		}
+	}
+}
+
+// TestIsolation: what is no isolation is no setting.
+func TestIsolation(t *testing.T) {
+	for level, ok := range map[string]bool{"sandbox": true, "process": true, "none": false, "container": false, "dedicated node": false, "": false, "wishful": false} {
+		if _, err := LoadConfig("", nil, map[string]any{"isolation": level}); (err == nil) != ok {
+			t.Errorf("isolation %q: %v", level, err)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package app
+
+import (
+	"io/fs"
+	"log/slog"
+	"os"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// private makes the data directory, or closes one that is there to other users:
+// not every file below it is sealed. A directory that others may write to by
+// intent (/tmp) is refused.
+func private(dir string, log *slog.Logger) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fault.New(fault.Invalid, "data directory: %w", err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fault.New(fault.Invalid, "data directory: %w", err)
+	}
+	if !open(info) {
+		return nil
+	}
+	if info.Mode()&fs.ModeSticky != 0 {
+		return fault.New(fault.Invalid, "%s is a directory for everybody", dir).
+			WithHint("Choose one for Falaj alone with --data.")
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
+		return fault.New(fault.Invalid, "the data directory is open to other users: %w", err).
+			WithHint("chmod 700 %s", dir)
+	}
+	log.Warn("the data directory was open to other users; it is no longer", slog.String("dir", dir), slog.String("mode", info.Mode().Perm().String()))
+	return nil
+}
+
+// open reports whether others than the owner can reach into a directory.
+func open(dir fs.FileInfo) bool { return dir.Mode().Perm()&0o077 != 0 }
