@@ -10,6 +10,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 )
 
 // Problem is an RFC 9457 problem document. It implements error and huma's
@@ -78,10 +80,27 @@ func problemOf(err error) *Problem {
 	return p
 }
 
-// fail answers with the problem of err and logs what callers may not see.
+// fail answers with err and logs what callers may not see.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	s.logInternal(r.Context(), r.URL.Path, err)
-	writeProblem(w, problemOf(err))
+	refuse(w, r, err)
+}
+
+// refuse answers with err in the form that clients of the path understand: a
+// problem, or what the other people's protocols have.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status := StatusOf(err)
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="falaj"`)
+	}
+	switch {
+	case oip.Ours(r.URL.Path):
+		oip.Refuse(w, status, err)
+	case mlflow.Ours(r.URL.Path):
+		mlflow.Refuse(w, err)
+	default:
+		writeProblem(w, problemOf(err))
+	}
 }
 
 func (s *Server) logInternal(ctx context.Context, path string, err error) {
@@ -95,9 +114,6 @@ func (s *Server) logInternal(ctx context.Context, path string, err error) {
 
 func writeProblem(w http.ResponseWriter, p *Problem) {
 	w.Header().Set("Content-Type", "application/problem+json")
-	if p.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="falaj"`)
-	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the client went away: nobody to tell
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -110,7 +111,7 @@ func (s *Server) recovered(next http.Handler) http.Handler {
 				panic(p)
 			}
 			s.log.ErrorContext(r.Context(), "handler panicked", slog.String("path", r.URL.Path), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-			writeProblem(w, problemOf(fault.New(fault.Internal, "panic")))
+			refuse(w, r, fault.New(fault.Internal, "panic"))
 		}()
 		next.ServeHTTP(w, r)
 	})
@@ -130,8 +131,8 @@ func (s *Server) hostChecked(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		writeProblem(w, problemOf(fault.New(fault.Invalid, "host %q is not served here", host).
-			WithHint("Add the name to http_hosts in the configuration if clients should use it.")))
+		refuse(w, r, fault.New(fault.Invalid, "host %q is not served here", host).
+			WithHint("Add the name to http_hosts in the configuration if clients should use it."))
 	})
 }
 
@@ -176,7 +177,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		limit := s.cfg.MaxBody
 		control := http.NewResponseController(w)
 		switch {
-		case strings.HasPrefix(r.URL.Path, "/v2/"):
+		case oip.Ours(r.URL.Path):
 			limit = max(limit, maxInference)
 		case uploads(r):
 			limit = s.cfg.Upload

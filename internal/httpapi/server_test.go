@@ -70,6 +70,57 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestForms: what is refused before a handler runs is refused in the form of the
+// path's protocol.
+func TestForms(t *testing.T) {
+	w := open(t)
+	for path, want := range map[string]struct{ kind, content string }{
+		"/v2":                        {`{"error":"`, "application/json"},
+		"/v2/models/x":               {`{"error":"`, "application/json"},
+		"/v2/nothing":                {`{"error":"`, "application/json"},
+		"/v20":                       {`"kind":`, "application/problem+json"},
+		"/api/v1/nothing":            {`"kind":`, "application/problem+json"},
+		"/api/2.0/mlflow/nothing":    {`{"error_code":"`, "application/json"},
+		"/api/2.0/mlflow/runs/get":   {`{"error_code":"`, "application/json"},
+		"/ajax-api/2.0/mlflow/x":     {`{"error_code":"`, "application/json"},
+		"/api/2.0/mlflow-artifacts/": {`{"error_code":"`, "application/json"},
+	} {
+		check := func(why string, status int, got http.Header, body string) {
+			t.Helper()
+			if !strings.Contains(body, want.kind) || got.Get("Content-Type") != want.content {
+				t.Errorf("%s %s: %d %s %s", path, why, status, got.Get("Content-Type"), body)
+			}
+			if status == http.StatusUnauthorized && got.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s %s: 401 without WWW-Authenticate", path, why)
+			}
+		}
+		nobody := w.do(t, "", "GET", path, "")
+		if nobody.status != http.StatusUnauthorized {
+			t.Errorf("%s without credentials: %d", path, nobody.status)
+		}
+		check("without credentials", nobody.status, nobody.header, nobody.body)
+		if strings.Contains(path, "nothing") {
+			got := w.do(t, w.Secret, "GET", path, "")
+			if got.status != http.StatusNotFound {
+				t.Errorf("%s with a token: %d", path, got.status)
+			}
+			check("with a token", got.status, got.header, got.body)
+		}
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = "evil.example"
+		got := httptest.NewRecorder()
+		w.server.ServeHTTP(got, r)
+		check("for another host", got.Code, got.Header(), got.Body.String())
+
+		broken := httptest.NewRecorder()
+		w.server.recovered(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("secret") })).ServeHTTP(broken, r)
+		if broken.Code != http.StatusInternalServerError || strings.Contains(broken.Body.String(), "secret") {
+			t.Errorf("%s panicked: %d %s", path, broken.Code, broken.Body)
+		}
+		check("panicked", broken.Code, broken.Header(), broken.Body.String())
+	}
+}
+
 // TestNarrow: the header binds a token to a project and never widens it.
 func TestNarrow(t *testing.T) {
 	w := open(t)

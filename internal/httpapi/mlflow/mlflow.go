@@ -184,6 +184,14 @@ func (e *existsError) Error() string { return e.err.Error() }
 func (e *existsError) Unwrap() error { return e.err }
 
 func (a *API) fail(c *call, err error) {
+	if Refuse(c.w, err) == http.StatusInternalServerError { // a defect's text is for our log
+		a.log.ErrorContext(c.r.Context(), "mlflow request failed", slog.String("path", c.r.URL.Path), slog.String("error", err.Error()))
+	}
+}
+
+// Refuse answers with an error in the protocol's form; it gives the status. The
+// text of a defect stays inside.
+func Refuse(w http.ResponseWriter, err error) int {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		err = fault.New(fault.TooLarge, "the request has more than %d bytes", tooLarge.Limit)
 	}
@@ -198,11 +206,11 @@ func (a *API) fail(c *call, err error) {
 		}
 		message += " " + hint
 	}
-	if code.status == http.StatusInternalServerError { // a defect's text is for our log
-		a.log.ErrorContext(c.r.Context(), "mlflow request failed", slog.String("path", c.r.URL.Path), slog.String("error", err.Error()))
+	if code.status == http.StatusInternalServerError {
 		message = "something failed inside Falaj; its log says what"
 	}
-	writeError(c.w, code.status, code.name, message)
+	writeError(w, code.status, code.name, message)
+	return code.status
 }
 
 func writeError(w http.ResponseWriter, status int, code, message string) {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -77,15 +78,26 @@ func write(w http.ResponseWriter, status int, v any) {
 // Refuse answers an error in the protocol's form.
 func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	status := a.Status(err)
-	text := err.Error()
 	if status == http.StatusInternalServerError {
 		a.Failed(r, err)
+	}
+	Refuse(w, status, err)
+}
+
+// Refuse answers an error with a status in the protocol's form. The text of a
+// defect stays inside.
+func Refuse(w http.ResponseWriter, status int, err error) {
+	text := err.Error()
+	if status == http.StatusInternalServerError {
 		text = "something failed inside Falaj"
 	} else if hint := fault.HintOf(err); hint != "" {
 		text += ". " + hint
 	}
 	write(w, status, map[string]string{"error": text})
 }
+
+// Ours says whether a path is one of this protocol's.
+func Ours(path string) bool { return path == "/v2" || strings.HasPrefix(path, "/v2/") }
 
 func (a *API) server(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, map[string]any{"name": "falaj", "version": a.Version, "extensions": []string{}})
