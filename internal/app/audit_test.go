@@ -1,0 +1,118 @@
+package app
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
+	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+func TestAuditReady(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		status audit.Status
+		want   string
+	}{
+		"all is well":                {audit.Status{Folded: now.Add(-time.Hour)}, ""},
+		"a round failed":             {audit.Status{Err: errors.New("disk"), Folded: now.Add(-30 * time.Second)}, ""},
+		"rounds fail":                {audit.Status{Err: errors.New("disk"), Folded: now.Add(-2 * time.Minute)}, "since 2025-12-31T23:58:00Z"},
+		"only the second place lags": {audit.Status{WitnessErr: errors.New("mount"), Folded: now}, ""},
+	} {
+		err := auditReady(tt.status, now)
+		if got := ""; err != nil {
+			got = err.Error()
+			if tt.want == "" || !strings.Contains(got, tt.want) {
+				t.Errorf("%s: %v", name, err)
+			}
+		} else if tt.want != "" {
+			t.Errorf("%s: ready", name)
+		}
+	}
+}
+
+func TestAuditGauges(t *testing.T) {
+	status := audit.Status{Size: 7, Kept: 5, HasWitness: true, Folded: time.Unix(100, 0)}
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(auditGauges{func() audit.Status { return status }}); err != nil {
+		t.Fatal(err)
+	}
+	values := func() map[string]float64 {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range families {
+			got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+		}
+		return got
+	}
+	want := func(ok, second float64) {
+		t.Helper()
+		got := values()
+		if got["falaj_audit_ok"] != ok || got["falaj_audit_second_place_ok"] != second || got["falaj_audit_entries"] != 7 ||
+			got["falaj_audit_second_place_entries"] != 5 || got["falaj_audit_last_success_timestamp_seconds"] != 100 {
+			t.Errorf("%v", got)
+		}
+	}
+	want(1, 1)
+	status.Err, status.WitnessErr = errors.New("forked"), errors.New("unreachable")
+	want(0, 0)
+	status.HasWitness = false
+	if _, ok := values()["falaj_audit_second_place_ok"]; ok {
+		t.Error("there is no second place, and it is said to be well or ill")
+	}
+}
+
+// The doctor looks at the master key's file, not only at what is configured.
+func TestDoctorComparesTheMasterKey(t *testing.T) {
+	dir := t.TempDir()
+	passphrase := filepath.Join(dir, "passphrase")
+	if err := os.WriteFile(passphrase, []byte("a long passphrase\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := func(passphraseFile, mark, text string) {
+		t.Helper()
+		got := render(masterKey(dir, passphraseFile))
+		if !slices.ContainsFunc(strings.Split(got, "\n"), func(line string) bool {
+			return strings.HasPrefix(line, mark+" ") && strings.Contains(line, text)
+		}) {
+			t.Errorf("with %q there is no %s %q in:\n%s", passphraseFile, mark, text, got)
+		}
+	}
+	check("", "!", "will be a plain file")
+	check(passphrase, "✓", "will be sealed")
+	check(filepath.Join(dir, "absent"), "✗", "passphrase file")
+
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(dir, "falaj.db"), Migrations: []store.Migrations{keyssql.Migrations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = keys.Open(t.Context(), keys.Config{
+		DB: db, Store: keyssql.Store{}, MasterFile: filepath.Join(dir, "master.key"), Passphrase: []byte("a long passphrase"),
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	check("", "✗", "no passphrase is configured")
+	check(passphrase, "✓", "the master key is sealed")
+
+	var cfg Config
+	cfg.Data, cfg.Keys.PassphraseFile = dir, passphrase
+	if err := Reseal(cfg, ""); err != nil {
+		t.Fatal(err)
+	}
+	check("", "!", "is a plain file")
+	check(passphrase, "!", "is a plain file")
+}
