@@ -82,6 +82,8 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/2.0/mlflow/runs/delete",
 		"POST /api/2.0/mlflow/runs/delete-tag",
 		"POST /api/2.0/mlflow/runs/search",
+		"POST /api/v1/audit/erase",
+		"POST /api/v1/projects/{project}/feature-runs/{run}/cancel",
 		"POST /api/v1/projects/{project}/jobs/{job}/cancel",
 		"POST /api/v1/projects/{project}/keys/destroy",
 		"POST /api/v1/projects/{project}/models/{name}/versions/{version}/verify",
