@@ -185,7 +185,18 @@ func refusal(resp *http.Response) error {
 	if e.Detail == "" {
 		e.Detail = fmt.Sprintf("%s: %.200s", resp.Status, b)
 	}
+	if e.Kind == "" { // only Falaj's own form names it
+		e.Kind = kinds[resp.StatusCode]
+	}
 	return e
+}
+
+// kinds are the words for statuses, as the server's problems have them.
+var kinds = map[int]string{
+	http.StatusBadRequest: "invalid", http.StatusUnauthorized: "unauthenticated", http.StatusForbidden: "permission_denied",
+	http.StatusNotFound: "not_found", http.StatusConflict: "conflict", http.StatusGone: "gone",
+	http.StatusRequestEntityTooLarge: "too_large", http.StatusTooManyRequests: "exhausted", http.StatusInternalServerError: "internal",
+	http.StatusNotImplemented: "unsupported", http.StatusServiceUnavailable: "unavailable", http.StatusGatewayTimeout: "timeout",
 }
 
 // List follows the pages of a collection, calling yield for each object.
