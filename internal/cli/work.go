@@ -435,7 +435,7 @@ func (a *app) tokens() *cobra.Command {
 			return a.printOne(o)
 		}
 		a.say("%s", o.Text("secret"))
-		fmt.Fprintln(a.Stderr, "This is shown once. Give it to clients as FALAJ_TOKEN or MLFLOW_TRACKING_TOKEN.")
+		fmt.Fprintf(a.Stderr, "This is shown once and works until %s. Give it to clients as FALAJ_TOKEN or MLFLOW_TRACKING_TOKEN.\n", cell(o, "expires_at"))
 		return nil
 	}
 	revoke := &cobra.Command{

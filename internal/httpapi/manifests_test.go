@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/httpapi/manifest"
@@ -24,7 +25,7 @@ import (
 
 // specs are what the kinds of manifests are decoded into.
 var specs = map[string]reflect.Type{
-	"Project": reflect.TypeFor[project.Spec](), "Grant": reflect.TypeFor[project.GrantSpec](),
+	"Project": reflect.TypeFor[project.Spec](), "Grant": reflect.TypeFor[project.GrantSpec](), "Policy": reflect.TypeFor[authority.Spec](),
 	"Zone": reflect.TypeFor[residency.ZoneSpec](), "Pool": reflect.TypeFor[compute.PoolSpec](),
 	"Dataset": reflect.TypeFor[dataset.Spec](), "Entity": reflect.TypeFor[feature.EntitySpec](),
 	"FeatureView": reflect.TypeFor[feature.ViewSpec](), "FeatureService": reflect.TypeFor[feature.BundleSpec](),
