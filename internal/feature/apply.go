@@ -455,23 +455,6 @@ func get[T any](ctx context.Context, s *Service, p project.Name, k Kind, ref str
 	return out, err
 }
 
-// Aliases lists a name's aliases with the versions they point to. Needs
-// feature.read.
-func (s *Service) Aliases(ctx context.Context, p project.Name, k Kind, name string) (map[string]int, error) {
-	if err := s.allow(ctx, ActionRead, p, name); err != nil {
-		return nil, err
-	}
-	var aliases map[string]int
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		aliases, err = s.cfg.Store.Aliases(ctx, tx, p, k, name)
-		return err
-	})
-	if err == nil && len(aliases) == 0 {
-		return nil, fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, clip(name), p)
-	}
-	return aliases, err
-}
-
 // maxPage bounds a page of a list.
 const maxPage = 1000
 

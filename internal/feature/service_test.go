@@ -427,7 +427,6 @@ func TestNothingHappensWithoutPermission(t *testing.T) {
 			"view":      func() error { _, err := w.View(w.ctx, nyc, "weather"); return err },
 			"views":     func() error { _, err := w.Views(w.ctx, nyc, "", 0); return err },
 			"versions":  func() error { _, err := w.Versions(w.ctx, nyc, feature.ViewKind, "weather", 0, 0); return err },
-			"aliases":   func() error { _, err := w.Aliases(w.ctx, nyc, feature.ViewKind, "weather"); return err },
 			"runs":      func() error { _, err := w.Runs(w.ctx, nyc, "weather", "", 0); return err },
 			"freshness": func() error { _, err := w.Freshness(w.ctx, nyc, "weather"); return err },
 			"lineage":   func() error { _, err := w.Lineage(w.ctx, nyc, "weather"); return err },
