@@ -105,5 +105,10 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}})
 	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}
 	a.group.Add(upkeep.Service())
+	a.onClose(func() error { // what was used since the loop's last round
+		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return a.accounts.Flush(last)
+	})
 	return nil
 }

@@ -61,17 +61,23 @@ var contents = []tenancy.Contents{
 		}
 		n := 0
 		for _, e := range live {
-			if e.ID != 0 { // every project has the experiment Default
+			if e.ID != 0 {
 				n++
+				continue
 			}
+			// Every project has the experiment Default: what counts is in it.
+			q := tracking.Query{View: tracking.ViewActive, Experiments: []tracking.ExperimentID{e.ID}, Limit: 1}
+			runs, err := trackingsql.Store{}.SearchRuns(ctx, tx, p, q)
+			if err != nil {
+				return 0, err
+			}
+			logged, err := trackingsql.Store{}.SearchLoggedModels(ctx, tx, p, q)
+			if err != nil {
+				return 0, err
+			}
+			n += len(runs) + len(logged)
 		}
-		q := tracking.Query{View: tracking.ViewActive, Experiments: []tracking.ExperimentID{0}, Limit: 1}
-		runs, err := trackingsql.Store{}.SearchRuns(ctx, tx, p, q)
-		if err != nil {
-			return 0, err
-		}
-		logged, err := trackingsql.Store{}.SearchLoggedModels(ctx, tx, p, q)
-		return n + len(runs) + len(logged), err
+		return n, nil
 	}),
 	holds("models", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		ms, err := registrysql.Store{}.SearchModels(ctx, tx, p, registry.Query{Limit: 1})

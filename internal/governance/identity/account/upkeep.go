@@ -21,8 +21,8 @@ func (s *Service) note(token string, at time.Time) {
 }
 
 // Flush does one round of upkeep: it writes last uses and prunes old attempt
-// tokens. An idle server writes nothing. Call it every minute or so; what is not
-// written when the process ends is lost, as last uses are coarse anyway.
+// tokens. An idle server writes nothing. Call it every minute or so, and when the
+// process ends: what is not written then is lost.
 func (s *Service) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	used := s.used
