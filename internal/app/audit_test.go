@@ -29,13 +29,8 @@ func TestAuditReady(t *testing.T) {
 		"only the second place lags": {audit.Status{WitnessErr: errors.New("mount"), Folded: now}, ""},
 	} {
 		err := auditReady(tt.status, now)
-		if got := ""; err != nil {
-			got = err.Error()
-			if tt.want == "" || !strings.Contains(got, tt.want) {
-				t.Errorf("%s: %v", name, err)
-			}
-		} else if tt.want != "" {
-			t.Errorf("%s: ready", name)
+		if ready := err == nil; ready != (tt.want == "") || !ready && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}
 }

@@ -31,7 +31,7 @@ var (
 // Errors: fault.Invalid for a URL or a database that Falaj cannot use (the hint
 // says how to make one), fault.Unavailable when it does not answer.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
-	db := &DB{}
+	db := &DB{later: later{stop: make(chan struct{})}}
 	if path, ok := sqlitePath(cfg.URL); ok {
 		e, err := openSQLite(ctx, path, cfg.Migrations)
 		if err != nil {

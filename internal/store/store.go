@@ -73,6 +73,7 @@ type Migrations struct {
 type DB struct {
 	engine  engine
 	changes *changes
+	later   later
 	refused atomic.Pointer[map[string]error] // streams that take no entries, and why; never changed, only replaced
 	close   sync.Once
 	closed  error
@@ -183,15 +184,48 @@ func (db *DB) Update(ctx context.Context, lane string, fn func(ctx context.Conte
 // scrubTimeout bounds the wait for readers that still see what was deleted.
 const scrubTimeout = 5 * time.Second
 
-// scrub does what Tx.Scrub asked for, also when the caller is gone.
+// scrub does what Tx.Scrub asked for, also when the caller is gone; what it cannot
+// do in time is done later.
 func (db *DB) scrub(ctx context.Context, tables []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), scrubTimeout)
 	defer cancel()
-	if err := db.engine.scrub(ctx, tables); err != nil {
-		return fault.New(fault.Unavailable, "it is done, but the old bytes may still be in the database's files: %w", err).
-			WithHint("Do it again; long reads may have been under way. The next erasure, or a clean stop of the server, removes them too.")
+	err := db.engine.scrub(ctx, tables)
+	if err == nil {
+		return nil
 	}
-	return nil
+	db.later.Lock()
+	defer db.later.Unlock()
+	if !db.later.closed {
+		db.later.Go(func() { db.scrubLater(tables) })
+	}
+	return fault.New(fault.Unavailable, "it is done, but the old bytes may still be in the database's files: %w", err).
+		WithHint("Long reads may be under way. The server goes on trying, and is done at the latest when it starts the next time.")
+}
+
+// later is what goes on in the background until Close.
+type later struct {
+	sync.Mutex
+	sync.WaitGroup
+	closed bool
+	stop   chan struct{}
+}
+
+func (db *DB) scrubLater(tables []string) {
+	tick := time.NewTicker(scrubTimeout)
+	defer tick.Stop()
+	for {
+		select {
+		case <-db.later.stop:
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), scrubTimeout)
+		err := db.engine.scrub(ctx, tables)
+		cancel()
+		if err == nil {
+			return
+		}
+	}
 }
 
 // View runs fn in a read transaction that sees one snapshot: every write
@@ -220,6 +254,11 @@ func (db *DB) Waiting() int { return db.engine.waiting() }
 func (db *DB) Close() error {
 	db.close.Do(func() {
 		db.changes.stop()
+		db.later.Lock()
+		db.later.closed = true
+		close(db.later.stop)
+		db.later.Unlock()
+		db.later.Wait()
 		db.closed = db.engine.close()
 	})
 	return db.closed
@@ -233,8 +272,8 @@ func (tx *Tx) OnCommit(f func()) { tx.hooks.committed = append(tx.hooks.committe
 // in the database's files when Update returns; for keys and for erased persons.
 // Copies that others have (backups, replicas, archived logs) are theirs. On
 // PostgreSQL, which keeps old rows, the named tables are written anew. Error, of
-// Update: fault.Unavailable; the transaction is durable all the same, and may be
-// repeated.
+// Update: fault.Unavailable; the transaction is durable all the same, and the
+// trace is removed later.
 func (tx *Tx) Scrub(tables ...string) {
 	tx.hooks.scrubs, tx.hooks.tables = true, append(tx.hooks.tables, tables...)
 }

@@ -502,8 +502,8 @@ func (s *Sequencer) loop(ctx context.Context, done chan struct{}) {
 		round, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
 		_, err := s.run(round, stopping)
 		cancel()
-		failing = s.tell(ctx, failing, err, "the audit log cannot be extended", "the audit log is extended again")
-		lagging = s.tell(ctx, lagging, s.Status().WitnessErr, "the second place does not take checkpoints of the audit log", "the second place takes checkpoints again")
+		s.tell(ctx, &failing, "its entries", err)
+		s.tell(ctx, &lagging, "its second place", s.Status().WitnessErr)
 		if stopping {
 			return
 		}
@@ -515,17 +515,17 @@ func (s *Sequencer) loop(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// tell logs a state when it changes, not in every round, and gives what it told.
-func (s *Sequencer) tell(ctx context.Context, told string, err error, wrong, right string) string {
+// tell logs when a part of the log fails, and when it no longer does; not in every
+// round.
+func (s *Sequencer) tell(ctx context.Context, told *string, part string, err error) {
 	switch {
-	case err != nil && err.Error() != told:
-		s.cfg.Logger.ErrorContext(ctx, wrong, slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
-		return err.Error()
-	case err == nil && told != "":
-		s.cfg.Logger.InfoContext(ctx, right)
-		return ""
+	case err != nil && err.Error() != *told:
+		*told = err.Error()
+		s.cfg.Logger.ErrorContext(ctx, "the audit log is in trouble", slog.String("part", part), slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
+	case err == nil && *told != "":
+		*told = ""
+		s.cfg.Logger.InfoContext(ctx, "the audit log is well again", slog.String("part", part))
 	}
-	return told
 }
 
 // RunOnce folds everything that is there, and brings the second place up to date.
