@@ -1,0 +1,41 @@
+// Package prediction is what serving remembers of each answer: what was asked,
+// what the model saw, what it said, and how long it took.
+//
+// # Map
+//
+//   - prediction.go: Record and Column.
+package prediction
+
+import "time"
+
+// Record is one request as a model version answered it. A request that is also
+// shown to a shadow has a second record with the same ID.
+type Record struct {
+	// ID is the request's: the client's own, or one made here ("prd_01J…") and
+	// answered. Labels join by it. Unique within a deployment, but for shadows.
+	ID         string
+	Project    string
+	Deployment string // its name
+	Model      string
+	Version    int64
+	Rollout    string // the rollout under way ("rol_01J…"); empty when there is none
+	Shadow     bool   // the answer went nowhere
+	// At is the time the request was about: as_of of a replay, else Received.
+	At       time.Time
+	Received time.Time
+	Replay   bool
+	Latency  time.Duration // from decoded request to answer, feature lookup included
+	Failure  string        // kind of the fault; empty when it was answered
+	Rows     int
+	Keys     []Column  // the entities that were looked up, as text
+	Inputs   []Column  // what the model saw, by feature
+	Scores   []float64 // the monitored output, one for each row; empty when it failed
+}
+
+// Column is a named column of a record. One of Numbers and Texts is Rows long,
+// the other empty; a missing number is NaN.
+type Column struct {
+	Name    string
+	Numbers []float64
+	Texts   []string
+}
