@@ -1,0 +1,261 @@
+// Package rollout decides, from what two versions of a model did side by side,
+// whether the newer one takes over. It is pure: no clock, no I/O, no randomness.
+//
+// # Map
+//
+//   - rollout.go: Spec, what a manifest says; the loss of an answer by its label.
+//   - observations.go: Moments, Arm and Observations, what was seen so far.
+//   - decide.go: Decide, from Observations and Spec to a Decision with its reason.
+//   - difference.go: the confidence sequence on the difference of two means.
+//   - guard.go: exact sequential tests on counts: errors, slow answers, the split.
+//   - boundary.go: the uniform boundaries of Howard, Ramdas, McAuliffe and Sekhon
+//     (Annals of Statistics 49(2), 2021), on which the others stand.
+//
+// # Guarantees
+//
+// All statements hold at all times at once, so Decide may be asked after each
+// label, each second, or whenever somebody looks, without spending more of alpha:
+// an inferior version is promoted with a probability of at most alpha however
+// often one looks, and one that is as good is rolled back for its loss with at
+// most alpha, too. The guardrails and the split's test have a budget of their
+// own (see guard.go). Difference says what each is asymptotic or exact in.
+//
+// # What the caller owes
+//
+// Requests are assigned at random and independently of what they will cost; one
+// loss for each request; labels that arrive do not depend on the version that
+// answered. Where a key sticks to a version, its requests are not independent:
+// Arm.Assigned counts distinct keys then.
+package rollout
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Metric is how an answer is judged by its label. Smaller is better.
+type Metric string
+
+// The metrics. The first three judge a probability by a label of 0 or 1.
+const (
+	Brier         Metric = "brier"          // (score − label)², 0 to 1
+	LogLoss       Metric = "log_loss"       // −ln of the label's probability, in nats, 0 to 13.8
+	Error         Metric = "error"          // 1 when the score, cut at ½, is not the label
+	AbsoluteError Metric = "absolute_error" // |score − label|, in the label's unit
+	SquaredError  Metric = "squared_error"  // (score − label)²
+)
+
+var metrics = []Metric{Brier, LogLoss, Error, AbsoluteError, SquaredError}
+
+// Inconclusive says what becomes of a rollout that did not decide in time.
+type Inconclusive string
+
+// What may be done without a proof.
+const (
+	InconclusiveRollback Inconclusive = "rollback"
+	InconclusivePromote  Inconclusive = "promote"
+	InconclusiveHold     Inconclusive = "hold" // a person decides
+)
+
+// Limits of a spec.
+const (
+	MaxWeight   = 99 // percent; a candidate alone has nothing to be compared with
+	minMinLabel = 50 // the normal approximation needs some
+	maxMinLabel = 100_000_000
+	maxDuration = 366 * 24 * time.Hour
+	maxName     = 200 // bytes
+)
+
+// clip keeps a score of 0 or 1 that was wrong from costing infinitely much.
+const clip = 1e-6
+
+// Spec is how new versions are tried: spec.rollout of a Deployment manifest.
+// Zero fields mean their default; it can be compared with ==.
+type Spec struct {
+	Weight       int          `json:"weight,omitempty" doc:"Percent of the requests that meet the candidate, 1 to 99; default 20"`
+	Sticky       string       `json:"sticky,omitempty" doc:"Request column whose value always meets the same version; empty is the header Falaj-Route-Key"`
+	Metric       Metric       `json:"metric,omitempty" doc:"What is compared, smaller is better: brier, log_loss, error, absolute_error or squared_error; default brier"`
+	Margin       float64      `json:"margin,omitempty" doc:"The candidate may be worse by less than this, in the metric's unit; default 0.005, required for absolute_error and squared_error"`
+	Alpha        float64      `json:"alpha,omitempty" doc:"Probability of a wrong decision, however often one looks; default 0.05"`
+	MinLabels    int          `json:"min_labels,omitempty" doc:"Labels of each version before its loss may decide, at least 50; default 500"`
+	MaxDuration  string       `json:"max_duration,omitempty" doc:"How long a version is tried, on the clock of the records, such as 14d or 36h; default 14d"`
+	Inconclusive Inconclusive `json:"inconclusive,omitempty" doc:"What happens when it did not decide by then: rollback, promote or hold; default rollback"`
+	Guardrails   Guardrails   `json:"guardrails,omitzero" doc:"What ends the trial early, labels or not"`
+}
+
+// Guardrails end a trial early.
+type Guardrails struct {
+	ErrorRate   float64 `json:"error_rate,omitempty" doc:"Roll back when more requests fail than with the stable version, by this share; default 0.02, 1 is off"`
+	LatencyP99  string  `json:"latency_p99,omitempty" doc:"Roll back when more than one request in a hundred takes longer, such as 250ms; empty is off"`
+	MinRequests int     `json:"min_requests,omitempty" doc:"Requests to the candidate before a guardrail may end the trial; default 100"`
+}
+
+// WithDefaults fills what is not said. A metric without a natural unit has no
+// default margin.
+func (s Spec) WithDefaults() Spec {
+	s.Weight = cmp.Or(s.Weight, 20)
+	s.Metric = cmp.Or(s.Metric, Brier)
+	if s.Metric != AbsoluteError && s.Metric != SquaredError {
+		s.Margin = cmp.Or(s.Margin, 0.005)
+	}
+	s.Alpha = cmp.Or(s.Alpha, 0.05)
+	s.MinLabels = cmp.Or(s.MinLabels, 500)
+	s.MaxDuration = cmp.Or(s.MaxDuration, "14d")
+	s.Inconclusive = cmp.Or(s.Inconclusive, InconclusiveRollback)
+	s.Guardrails.ErrorRate = cmp.Or(s.Guardrails.ErrorRate, 0.02)
+	s.Guardrails.MinRequests = cmp.Or(s.Guardrails.MinRequests, 100)
+	return s
+}
+
+// Validate says what is wrong with the spec; zero fields mean their default.
+// Error: fault.Invalid.
+func (s Spec) Validate() error {
+	s = s.WithDefaults()
+	g := s.Guardrails
+	bad := func(field, format string, args ...any) *fault.Error {
+		return fault.New(fault.Invalid, "spec.rollout."+field+" "+format, args...)
+	}
+	switch {
+	case s.Weight < 1 || s.Weight > MaxWeight:
+		return bad("weight", "is %d", s.Weight).WithHint("Use 1 to %d percent.", MaxWeight)
+	case len(s.Sticky) > maxName:
+		return bad("sticky", "is longer than %d bytes", maxName)
+	case !slices.Contains(metrics, s.Metric):
+		return bad("metric", "%q does not exist", short(string(s.Metric))).WithHint("Use brier, log_loss, error, absolute_error or squared_error.")
+	case s.Margin == 0:
+		return bad("margin", "is missing: %s has the unit of your label, so there is no default", s.Metric).
+			WithHint("Say by how much a new version may be worse.")
+	case !(s.Margin >= 1e-9 && s.Margin <= 1e12):
+		return bad("margin", "is %v", s.Margin).WithHint("Say by how much a new version may be worse, more than 0.")
+	case !(s.Alpha >= 1e-6 && s.Alpha <= 0.5):
+		return bad("alpha", "is %v", s.Alpha).WithHint("Use 0.000001 to 0.5; 0.05 is usual.")
+	case s.MinLabels < minMinLabel || s.MinLabels > maxMinLabel:
+		return bad("min_labels", "is %d", s.MinLabels).WithHint("Use %d to %d.", minMinLabel, maxMinLabel)
+	case !slices.Contains([]Inconclusive{InconclusiveRollback, InconclusivePromote, InconclusiveHold}, s.Inconclusive):
+		return bad("inconclusive", "%q does not exist", short(string(s.Inconclusive))).WithHint("Use rollback, promote or hold.")
+	case !(g.ErrorRate > 0 && g.ErrorRate <= 1):
+		return bad("guardrails.error_rate", "is %v", g.ErrorRate).WithHint("Use a share above 0; 1 turns it off.")
+	case g.MinRequests < 1 || g.MinRequests > maxMinLabel:
+		return bad("guardrails.min_requests", "is %d", g.MinRequests).WithHint("Use 1 to %d.", maxMinLabel)
+	}
+	if d, err := parseDuration(s.MaxDuration); err != nil || d < time.Second || d > maxDuration {
+		return bad("max_duration", "%q is not a time that a trial can take", short(s.MaxDuration)).WithHint("Write 1s to 366d, such as 14d or 36h.")
+	}
+	if g.LatencyP99 != "" && g.LatencyP99 != "0" {
+		if d, err := parseDuration(g.LatencyP99); err != nil || d <= 0 || d > time.Hour {
+			return bad("guardrails.latency_p99", "%q is not a latency", short(g.LatencyP99)).WithHint("Write 1ms to 1h, such as 250ms.")
+		}
+	}
+	return nil
+}
+
+// Duration is MaxDuration as a duration. The spec is valid.
+func (s Spec) Duration() time.Duration {
+	d, _ := parseDuration(s.WithDefaults().MaxDuration) // validated
+	return d
+}
+
+// Slow is the latency above which an answer is slow (Arm.Slow), 0 when the
+// guardrail is off. The spec is valid.
+func (g Guardrails) Slow() time.Duration {
+	d, _ := parseDuration(cmp.Or(g.LatencyP99, "0")) // validated
+	return d
+}
+
+// Loss is what an answer costs by its label. Error: fault.Invalid when the score
+// or label is not a number, or not a probability and a 0 or 1 where the metric
+// needs them.
+func (s Spec) Loss(score, label float64) (float64, error) {
+	if math.IsNaN(score) || math.IsInf(score, 0) {
+		return 0, fault.New(fault.Invalid, "the score is %v", score)
+	}
+	if math.IsNaN(label) || math.IsInf(label, 0) {
+		return 0, fault.New(fault.Invalid, "the label is %v", label)
+	}
+	metric := cmp.Or(s.Metric, Brier)
+	switch metric {
+	case AbsoluteError, SquaredError:
+		d := math.Abs(score - label)
+		if metric == SquaredError {
+			d *= d
+		}
+		if d > 1e150 { // its square would not be finite
+			return 0, fault.New(fault.Invalid, "the error of score %v by label %v is too large to be counted", score, label)
+		}
+		return d, nil
+	case Brier, LogLoss, Error:
+	default:
+		return 0, fault.New(fault.Invalid, "metric %q does not exist", short(string(metric)))
+	}
+	if score < 0 || score > 1 {
+		return 0, fault.New(fault.Invalid, "the score is %v, which is not a probability", score).
+			WithHint("Use absolute_error or squared_error for models that predict a quantity.")
+	}
+	if label != 0 && label != 1 {
+		return 0, fault.New(fault.Invalid, "the label is %v; %s needs 0 or 1", label, metric)
+	}
+	switch metric {
+	case LogLoss:
+		p := min(max(score, clip), 1-clip)
+		if label == 0 {
+			p = 1 - p
+		}
+		return -math.Log(p), nil
+	case Error:
+		if (score >= 0.5) == (label == 1) {
+			return 0, nil
+		}
+		return 1, nil
+	default:
+		return (score - label) * (score - label), nil
+	}
+}
+
+// bound is the largest loss that the metric has; +Inf when it has none.
+func (m Metric) bound() float64 {
+	switch m {
+	case Brier, Error:
+		return 1
+	case LogLoss:
+		return -math.Log(clip)
+	default:
+		return math.Inf(1)
+	}
+}
+
+// parseDuration reads what time.ParseDuration does, and days first: "14d", "1d12h".
+func parseDuration(text string) (time.Duration, error) {
+	if len(text) > 40 {
+		return 0, strconv.ErrSyntax
+	}
+	days, rest, found := strings.Cut(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	if err != nil {
+		return 0, err
+	}
+	total := time.Duration(n) * 24 * time.Hour //nolint:gosec // At most 65535 days.
+	if rest == "" {
+		return total, nil
+	}
+	d, err := time.ParseDuration(rest)
+	if d < 0 || d > 24*time.Hour {
+		return 0, strconv.ErrRange
+	}
+	return total + d, err
+}
+
+func short(s string) string {
+	if len(s) > 40 {
+		return s[:40] + "…"
+	}
+	return s
+}
