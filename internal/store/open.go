@@ -38,6 +38,9 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 			return nil, err
 		}
 		db.engine = e
+		if e.unscrubbed {
+			db.scrubLater(nil)
+		}
 	} else if strings.HasPrefix(cfg.URL, "postgres://") || strings.HasPrefix(cfg.URL, "postgresql://") {
 		e, err := openPostgres(ctx, cfg.URL, cfg.Migrations)
 		if err != nil {

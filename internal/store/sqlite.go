@@ -49,6 +49,8 @@ type sqliteDB struct {
 	reads  *bun.DB
 	holder atomic.Pointer[string] // lane whose closure runs, for the message of those who waited in vain
 	done   chan struct{}          // closed when the writer has ended
+	// unscrubbed says that the log of before could not be cut while it was opened.
+	unscrubbed bool
 }
 
 // turn is one closure on its way through the writer.
@@ -90,7 +92,9 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 		_, err = writes.ExecContext(ctx, `UPDATE store_lease SET expires = 0`)
 	}
 	if err == nil {
-		err = s.scrub(ctx, nil) // what a crash kept from being scrubbed
+		// What a crash kept from being scrubbed. A backup that reads the file holds
+		// up no start.
+		s.unscrubbed, err = s.truncate(ctx)
 	}
 	if err == nil {
 		err = syncDir(filepath.Dir(path))

@@ -5,13 +5,18 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"github.com/mattn/go-sqlite3"
 
@@ -373,4 +378,100 @@ func TestReopen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestOpenBesideAReader: somebody who reads the file, as a backup does, does not
+// keep the server from starting; the log is cut when the reader has ended.
+func TestOpenBesideAReader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "falaj.db")
+	db := openFile(t, path)
+	reader, err := sql.Open("sqlite3", "file:"+path+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	tx, err := reader.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var n int
+	if err := tx.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM t_row`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if err := insert(t.Context(), db, "a", ""); err != nil { // which the reader does not see
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	db, err = Open(ctx, Config{URL: "sqlite://" + path, Migrations: []Migrations{rowSchema}})
+	if err != nil {
+		t.Fatalf("beside a reader: %v", err)
+	}
+	defer db.Close()
+	if err := insert(t.Context(), db, "b", ""); err != nil {
+		t.Error(err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	db.later.Wait()
+	if info, err := os.Stat(path + "-wal"); err != nil || info.Size() != 0 {
+		t.Errorf("the log was not cut: %v, %v", info, err)
+	}
+}
+
+// TestScrubLaterIsOne: however many could not be scrubbed in time, one goes on
+// trying, for all of them.
+func TestScrubLaterIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &scrubs{}
+		e.busy.Store(true)
+		db := &DB{engine: e, later: later{stop: make(chan struct{})}}
+		for _, table := range []string{"a", "b", "a"} {
+			if err := db.scrub(t.Context(), []string{table}); !fault.Is(err, fault.Unavailable) {
+				t.Errorf("scrub %s: %v", table, err)
+			}
+		}
+		e.calls, e.tables = 0, nil
+		<-time.After(scrubTimeout + 1)
+		synctest.Wait()
+		if e.calls != 1 || !slices.Equal(e.tables, []string{"a", "b"}) {
+			t.Errorf("%d tries, the last of %v", e.calls, e.tables)
+		}
+		e.busy.Store(false)
+		db.later.Wait()
+		if db.later.running || len(db.later.tables) != 0 {
+			t.Errorf("when all is done: %t, %v", db.later.running, db.later.tables)
+		}
+		e.busy.Store(true)
+		_ = db.scrub(t.Context(), []string{"c"})
+		e.busy.Store(false)
+		db.later.Wait()
+		if !slices.Equal(e.tables, []string{"c"}) {
+			t.Errorf("afterwards, %v is scrubbed", e.tables)
+		}
+	})
+}
+
+// scrubs is an engine that only counts what is scrubbed.
+type scrubs struct {
+	engine
+
+	busy   atomic.Bool
+	calls  int
+	tables []string
+}
+
+func (s *scrubs) scrub(_ context.Context, tables []string) error {
+	s.calls++
+	s.tables = tables
+	if s.busy.Load() {
+		return errors.New("busy")
+	}
+	return nil
 }

@@ -43,6 +43,7 @@ import (
 	"context"
 	"database/sql"
 	"io/fs"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -193,36 +194,68 @@ func (db *DB) scrub(ctx context.Context, tables []string) error {
 	if err == nil {
 		return nil
 	}
-	db.later.Lock()
-	defer db.later.Unlock()
-	if !db.later.closed {
-		db.later.Go(func() { db.scrubLater(tables) })
-	}
+	db.scrubLater(tables)
 	return fault.New(fault.Unavailable, "it is done, but the old bytes may still be in the database's files: %w", err).
-		WithHint("Long reads may be under way. The server goes on trying, and is done at the latest when it starts the next time.")
+		WithHint("Long reads may be under way. The server goes on trying, also after it was started again.")
 }
 
-// later is what goes on in the background until Close.
+// later is what goes on in the background until Close: one scrub, for all who
+// asked.
 type later struct {
 	sync.Mutex
 	sync.WaitGroup
-	closed bool
-	stop   chan struct{}
+	closed  bool
+	stop    chan struct{}
+	running bool
+	asked   int      // how often a scrub was left for later
+	tables  []string // to scrub
 }
 
+// scrubLater has tables scrubbed in the background.
 func (db *DB) scrubLater(tables []string) {
+	l := &db.later
+	l.Lock()
+	defer l.Unlock()
+	for _, t := range tables {
+		if !slices.Contains(l.tables, t) {
+			l.tables = append(l.tables, t)
+		}
+	}
+	l.asked++
+	if l.running || l.closed {
+		return
+	}
+	l.running = true
+	l.Go(db.scrubAgain)
+}
+
+// scrubAgain tries until it succeeds and nobody has asked since.
+func (db *DB) scrubAgain() {
+	l := &db.later
 	tick := time.NewTicker(scrubTimeout)
 	defer tick.Stop()
 	for {
 		select {
-		case <-db.later.stop:
+		case <-l.stop:
 			return
 		case <-tick.C:
 		}
+		l.Lock()
+		tables, asked := slices.Clone(l.tables), l.asked
+		l.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), scrubTimeout)
 		err := db.engine.scrub(ctx, tables)
 		cancel()
-		if err == nil {
+		if err != nil {
+			continue
+		}
+		l.Lock()
+		done := l.asked == asked
+		if done {
+			l.running, l.tables = false, nil
+		}
+		l.Unlock()
+		if done {
 			return
 		}
 	}
