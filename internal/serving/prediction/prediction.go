@@ -4,6 +4,22 @@
 // # Map
 //
 //   - prediction.go: Record and Column.
+//   - codec.go: a record as bytes.
+//   - Log (log.go) keeps records: a directory of sealed segments for each
+//     deployment (segment.go), written by writer.go, read by read.go from a
+//     Cursor on, cut back by retention.go.
+//
+// # Guarantees
+//
+// When Append returns nil, the record survives the end of this process, however
+// it ends. It is on disk within a second: the loss of power may take the records
+// of the last second, and nothing else; labels and decisions are in the database
+// and are not lost. A file that a crash cut short is read up to its last whole
+// frame: never an error, never a wrong record. What is on disk is sealed under a
+// key of the project; without that key it is noise (fault.Gone).
+//
+// Records are in the home zone, where the server is; serving has checked that
+// the deployment's label allows it.
 package prediction
 
 import "time"

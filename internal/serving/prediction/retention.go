@@ -1,0 +1,112 @@
+package prediction
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Trim removes the segments whose records were all received before a time.
+func (l *Log) Trim(ctx context.Context, before time.Time) error {
+	places, err := l.Places()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range places {
+		j, err := l.of(p)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if _, err := j.load(ctx); err != nil {
+			if fault.Is(err, fault.Gone) { // noise, whose key nobody has
+				err = l.Drop(p.Project, p.Deployment)
+			}
+			errs = append(errs, err)
+			continue
+		}
+		_, err = j.remove(func(sg *segment) bool { return sg.span.received < micros(before) })
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Retain removes what the configuration does not keep: what is too old, and the
+// oldest segments of any deployment while the log is too large. What is being
+// written stays.
+func (l *Log) Retain(ctx context.Context) error {
+	var before time.Time // nothing is
+	if l.cfg.Retention > 0 {
+		before = l.cfg.Now().Add(-l.cfg.Retention)
+	}
+	if err := l.Trim(ctx, before); err != nil {
+		return err
+	}
+	type old struct {
+		j  *journal
+		sg *segment
+	}
+	var all []old
+	total := int64(0)
+	for _, j := range l.open() {
+		j.mu.Lock()
+		for _, sg := range j.segments {
+			total += sg.size
+			all = append(all, old{j, sg})
+		}
+		j.mu.Unlock()
+	}
+	if total <= l.cfg.MaxBytes {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b old) int {
+		if a.sg.number < b.sg.number { // numbers follow the clock
+			return -1
+		}
+		return 1
+	})
+	var errs []error
+	for _, o := range all {
+		if total <= l.cfg.MaxBytes {
+			break
+		}
+		freed, err := o.j.remove(func(sg *segment) bool { return sg == o.sg })
+		total -= freed
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Drop removes every record of a deployment that was deleted.
+func (l *Log) Drop(project, deployment string) error {
+	j, err := l.of(Place{project, deployment})
+	if err != nil {
+		return err
+	}
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, a := range j.retired {
+		_ = a.f.Close()
+	}
+	if j.active != nil {
+		_ = j.active.f.Close()
+	}
+	j.active, j.retired, j.segments = nil, nil, nil
+	err = os.RemoveAll(j.dir)
+	// The project's directory goes with its last deployment.
+	if e := os.Remove(filepath.Dir(j.dir)); e != nil && !errors.Is(e, fs.ErrNotExist) && err == nil {
+		if left, re := os.ReadDir(filepath.Dir(j.dir)); re == nil && len(left) == 0 {
+			err = e
+		}
+	}
+	return fault.Wrap(err, "dropping the predictions of %s", deployment)
+}
