@@ -429,49 +429,51 @@ func TestOpenBesideAReader(t *testing.T) {
 // trying, for all of them.
 func TestScrubLaterIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &scrubs{}
-		e.busy.Store(true)
+		e := &scrubs{asked: make(chan []string, 10)}
 		db := &DB{engine: e, later: later{stop: make(chan struct{})}}
-		for _, table := range []string{"a", "b", "a"} {
-			if err := db.scrub(t.Context(), []string{table}); !fault.Is(err, fault.Unavailable) {
-				t.Errorf("scrub %s: %v", table, err)
+		ask := func(tables ...string) {
+			t.Helper()
+			e.busy.Store(true)
+			for _, table := range tables {
+				if err := db.scrub(t.Context(), []string{table}); !fault.Is(err, fault.Unavailable) {
+					t.Errorf("scrub %s: %v", table, err)
+				}
+				<-e.asked
 			}
 		}
-		e.calls, e.tables = 0, nil
-		<-time.After(scrubTimeout + 1)
-		synctest.Wait()
-		if e.calls != 1 || !slices.Equal(e.tables, []string{"a", "b"}) {
-			t.Errorf("%d tries, the last of %v", e.calls, e.tables)
+		ask("a", "b", "a")
+		for _, busy := range []bool{true, false} {
+			e.busy.Store(busy)
+			if got := <-e.asked; !slices.Equal(got, []string{"a", "b"}) {
+				t.Errorf("later, %v are scrubbed", got)
+			}
 		}
-		e.busy.Store(false)
 		db.later.Wait()
-		if db.later.running || len(db.later.tables) != 0 {
-			t.Errorf("when all is done: %t, %v", db.later.running, db.later.tables)
+		ask("c")
+		e.busy.Store(false)
+		if got := <-e.asked; !slices.Equal(got, []string{"c"}) {
+			t.Errorf("after all was done, %v are scrubbed", got)
 		}
-		e.busy.Store(true)
-		_ = db.scrub(t.Context(), []string{"c"})
-		e.busy.Store(false)
 		db.later.Wait()
-		if !slices.Equal(e.tables, []string{"c"}) {
-			t.Errorf("afterwards, %v is scrubbed", e.tables)
+		if len(e.asked) != 0 {
+			t.Errorf("%d more scrubs", len(e.asked))
 		}
 	})
 }
 
-// scrubs is an engine that only counts what is scrubbed.
+// scrubs is an engine that only tells what it is asked to scrub.
 type scrubs struct {
 	engine
 
-	busy   atomic.Bool
-	calls  int
-	tables []string
+	busy  atomic.Bool
+	asked chan []string
 }
 
 func (s *scrubs) scrub(_ context.Context, tables []string) error {
-	s.calls++
-	s.tables = tables
+	var err error
 	if s.busy.Load() {
-		return errors.New("busy")
+		err = errors.New("busy")
 	}
-	return nil
+	s.asked <- tables
+	return err
 }
