@@ -46,6 +46,38 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
+// TestPrivateTakesNothing: a directory of others is not closed to them.
+func TestPrivateTakesNothing(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for name, tt := range map[string]struct {
+		holds []string
+		ok    bool
+	}{
+		"another's":         {[]string{"www"}, false},
+		"another's disk":    {[]string{"lost+found", "www"}, false},
+		"a new disk":        {[]string{"lost+found"}, true},
+		"ours":              {[]string{"blobs", "falaj.lock", "master.key"}, true},
+		"ours, not begun":   {[]string{"falaj.lock"}, true},
+		"ours, from a copy": {[]string{"falaj.db", "master.key"}, true},
+	} {
+		dir := t.TempDir()
+		for _, held := range tt.holds {
+			if err := os.WriteFile(filepath.Join(dir, held), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := private(dir, log); (err == nil) != tt.ok || err != nil && (!fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "chmod 700 "+dir)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if info, err := os.Stat(dir); err != nil || (info.Mode().Perm() == 0o700) != tt.ok {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
 // TestShow: a configuration is shown without the passwords in it.
 func TestShow(t *testing.T) {
 	for url, want := range map[string]string{

@@ -6,11 +6,13 @@ import (
 	"os"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
 // private makes the data directory, or closes one that is there to other users:
 // not every file below it is sealed. A directory that others may write to by
-// intent (/tmp) is refused.
+// intent (/tmp), or that holds what is not ours (/srv), is refused: closing it
+// would take it from those whose it is.
 func private(dir string, log *slog.Logger) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fault.New(fault.Invalid, "data directory: %w", err)
@@ -26,12 +28,39 @@ func private(dir string, log *slog.Logger) error {
 		return fault.New(fault.Invalid, "%s is a directory for everybody", dir).
 			WithHint("Choose one for Falaj alone with --data.")
 	}
+	if foreign, err := foreign(dir); err != nil || foreign != "" {
+		if err != nil {
+			return fault.New(fault.Invalid, "data directory: %w", err)
+		}
+		return fault.New(fault.Invalid, "%s is open to other users and holds %q, but no installation of Falaj", dir, foreign).
+			WithHint("Choose a directory for Falaj alone with --data; if this is the one: chmod 700 %s", dir)
+	}
 	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
 		return fault.New(fault.Invalid, "the data directory is open to other users: %w", err).
 			WithHint("chmod 700 %s", dir)
 	}
 	log.Warn("the data directory was open to other users; it is no longer", slog.String("dir", dir), slog.String("mode", info.Mode().Perm().String()))
 	return nil
+}
+
+// foreign names something in a directory in which Falaj never was; empty when it
+// was there, or nothing is.
+func foreign(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	found := ""
+	for _, e := range entries {
+		switch e.Name() {
+		case lifecycle.LockName, "master.key":
+			return "", nil
+		case "lost+found": // of a file system of its own
+		default:
+			found = e.Name()
+		}
+	}
+	return found, nil
 }
 
 // open reports whether others than the owner can reach into a directory.
