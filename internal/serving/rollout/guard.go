@@ -55,19 +55,28 @@ func apart(x, n, stableX, stableN int64, allowance float64) float64 {
 	likelihood := func(p float64) float64 {
 		return logLikelihood(x, n, p+allowance) + logLikelihood(stableX, stableN, p)
 	}
-	low, high := 0.0, 1-allowance
-	for range 100 {
-		a, b := low+(high-low)/3, high-(high-low)/3
-		// At an end where both are −∞ the maximum is inside; a < b are never the ends.
-		if likelihood(a) < likelihood(b) {
-			low = a
+	best := largest(likelihood, 0, 1-allowance)
+	return pValue(logMixture(x, n, 0.5, 0.5) + logMixture(stableX, stableN, 0.5, 0.5) - best)
+}
+
+// largest value of a concave function between low and high, by golden section:
+// the ends, where a likelihood may be −∞, are never asked.
+func largest(f func(float64) float64, low, high float64) float64 {
+	const golden = 0.6180339887498949
+	a, b := high-golden*(high-low), low+golden*(high-low)
+	atA, atB := f(a), f(b)
+	for range 60 {
+		if atA < atB {
+			low, a, atA = a, b, atB
+			b = low + golden*(high-low)
+			atB = f(b)
 		} else {
-			high = b
+			high, b, atB = b, a, atA
+			a = high - golden*(high-low)
+			atA = f(a)
 		}
 	}
-	// The best of all points looked at last, so that rounding does not flatter.
-	best := max(likelihood(low), likelihood(high), likelihood((low+high)/2))
-	return pValue(logMixture(x, n, 0.5, 0.5) + logMixture(stableX, stableN, 0.5, 0.5) - best)
+	return max(atA, atB)
 }
 
 // sampleRatio is the p-value, valid at all times at once, of "assignments go to

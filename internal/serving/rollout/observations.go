@@ -38,7 +38,7 @@ func (m *Moments) Merge(o Moments) {
 }
 
 // Variance is the unbiased one; 0 for fewer than two values.
-func (m Moments) Variance() float64 {
+func (m *Moments) Variance() float64 {
 	if m.N < 2 {
 		return 0
 	}

@@ -85,7 +85,7 @@ type Spec struct {
 	Alpha        float64      `json:"alpha,omitempty" doc:"Probability of a wrong decision, however often one looks; default 0.05"`
 	MinLabels    int          `json:"min_labels,omitempty" doc:"Labels of each version before its loss may decide, at least 50; default 500"`
 	MaxDuration  string       `json:"max_duration,omitempty" doc:"How long a version is tried, on the clock of the records, such as 14d or 36h; default 14d"`
-	Inconclusive Inconclusive `json:"inconclusive,omitempty" doc:"What happens when it did not decide by then: rollback, promote or hold; default rollback"`
+	Inconclusive Inconclusive `json:"inconclusive,omitempty" doc:"What happens when it did not decide by then: rollback, promote or hold; default rollback, which is also what becomes of promote with fewer labels than min_labels"`
 	Guardrails   Guardrails   `json:"guardrails,omitzero" doc:"What ends the trial early, labels or not"`
 }
 
@@ -217,18 +217,6 @@ func (s Spec) Loss(score, label float64) (float64, error) {
 	}
 }
 
-// bound is the largest loss that the metric has; +Inf when it has none.
-func (m Metric) bound() float64 {
-	switch m {
-	case Brier, Error:
-		return 1
-	case LogLoss:
-		return -math.Log(clip)
-	default:
-		return math.Inf(1)
-	}
-}
-
 // parseDuration reads what time.ParseDuration does, and days first: "14d", "1d12h".
 func parseDuration(text string) (time.Duration, error) {
 	if len(text) > 40 {
@@ -242,7 +230,7 @@ func parseDuration(text string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	total := time.Duration(n) * 24 * time.Hour //nolint:gosec // At most 65535 days.
+	total := time.Duration(n) * 24 * time.Hour
 	if rest == "" {
 		return total, nil
 	}
