@@ -2,6 +2,7 @@ package feature
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -110,7 +111,8 @@ func (s *Service) abandon(ctx context.Context, tx *store.Tx, r *Run) error {
 // before go on with them.
 const staleAge = time.Minute
 
-// sweep removes the rows of generations that nobody reads any more.
+// sweep removes the rows of generations that nobody reads any more. One that
+// cannot be removed holds up no other, and comes again.
 func (s *Service) sweep(ctx context.Context) error {
 	var old []Stale
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -120,18 +122,20 @@ func (s *Service) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var failed []error
 	for _, g := range old {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		release := s.occupy(g.Project, Header{Name: g.View, Version: g.Version}.Ref())
 		if release == nil {
 			continue // it comes again
 		}
 		err := s.remove(ctx, g)
 		release()
-		if err != nil {
-			return err
-		}
+		failed = append(failed, fault.Wrap(err, "removing old online rows of %s in project %s", Header{Name: g.View, Version: g.Version}.Ref(), g.Project))
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // remove drops the rows of a generation, and then its mark. Rows whose key was

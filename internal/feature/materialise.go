@@ -245,18 +245,19 @@ func (s *Service) runAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.sweep(ctx); err != nil {
-		return err
+	swept := s.sweep(ctx) // what is left there is in nobody's way
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	for _, r := range open {
 		if s.now().Before(r.NotBefore) {
 			continue
 		}
 		if err := s.take(ctx, r); err != nil {
-			return err
+			return errors.Join(swept, err)
 		}
 	}
-	return nil
+	return swept
 }
 
 // take makes one attempt at a run and records how it ended. Its error is one of

@@ -76,12 +76,19 @@ type spy struct {
 	rows  int
 	write func() error
 	drops []online.TableKey
+	drop  func() error
 }
 
 func (s *spy) Drop(ctx context.Context, table online.TableKey) error {
 	s.mu.Lock()
 	s.drops = append(s.drops, table)
+	drop := s.drop
 	s.mu.Unlock()
+	if drop != nil {
+		if err := drop(); err != nil {
+			return err
+		}
+	}
 	return s.Driver.Drop(ctx, table)
 }
 
@@ -1324,6 +1331,45 @@ func TestAbandonedGenerations(t *testing.T) {
 	a, err := w.online.Read(w.ctx, current, online.Query{Keys: [][]byte{value.AppendKey(nil, str("A05"))}, At: w.now})
 	if err != nil || a[0].Status != online.NotFound {
 		t.Errorf("after clearing: %v %v", a, err)
+	}
+}
+
+// Old rows that cannot be removed hold up no materialisation, and no other old rows.
+func TestOldRowsThatStayHoldUpNothing(t *testing.T) {
+	w := weather(t)
+	w.data.put("wind", weatherRows())
+	spec := weatherSpec
+	spec.Source.Dataset = "wind"
+	w.view("wind", spec)
+	for _, view := range []string{"weather", "wind"} {
+		w.mustMaterialise(view, at(100))
+		w.data.put(view, cut())
+		w.mustMaterialise(view, at(100))
+	}
+	w.now = w.now.Add(time.Minute)
+	stuck := errors.New("stuck")
+	w.driver.drop = func() error {
+		if len(w.driver.drops) == 1 {
+			return stuck
+		}
+		return nil
+	}
+	r, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(101)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.RunOnce(w.ctx); !errors.Is(err, stuck) {
+		t.Errorf("the round says %v", err)
+	}
+	if len(w.driver.drops) != 2 {
+		t.Errorf("%d removals are tried, want both", len(w.driver.drops))
+	}
+	if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Succeeded {
+		t.Errorf("%+v %v", r, err)
+	}
+	w.driver.drop = nil
+	if err := w.RunOnce(w.ctx); err != nil || len(w.driver.drops) != 3 {
+		t.Errorf("later, %d removals, %v", len(w.driver.drops), err)
 	}
 }
 
