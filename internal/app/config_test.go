@@ -58,6 +58,7 @@ func TestPrivateTakesNothing(t *testing.T) {
 		"a new disk":        {[]string{"lost+found"}, true},
 		"ours":              {[]string{"blobs", "falaj.lock", "master.key"}, true},
 		"ours, not begun":   {[]string{"falaj.lock"}, true},
+		"a mistake of ours": {[]string{"falaj.lock", "www"}, false},
 		"ours, from a copy": {[]string{"falaj.db", "master.key"}, true},
 	} {
 		dir := t.TempDir()

@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
 // private makes the data directory, or closes one that is there to other users:
@@ -53,9 +52,9 @@ func foreign(dir string) (string, error) {
 	found := ""
 	for _, e := range entries {
 		switch e.Name() {
-		case lifecycle.LockName, "master.key":
+		case "master.key":
 			return "", nil
-		case "lost+found": // of a file system of its own
+		case "lost+found", "falaj.lock": // of a file system of its own; of a command that found nothing here
 		default:
 			found = e.Name()
 		}

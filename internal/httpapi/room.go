@@ -11,7 +11,7 @@ import (
 // growthless are the last words of the patterns of POST and PUT routes that keep
 // nothing new, or make room: they are answered also when the disk is nearly full.
 // A wildcard is no word, so what a request writes in its place says nothing.
-var growthless = []string{"cancel", "delete", "delete-tag", "destroy", "erase", "get-latest-versions", "infer", "query", "search", "verify"}
+var growthless = []string{"cancel", "delete", "delete-tag", "destroy", "erase", "get-latest-versions", "infer", "online", "query", "search", "verify"}
 
 // grows reports whether requests of a route, as the mux takes it, may make Falaj
 // keep more than it has.

@@ -84,6 +84,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/2.0/mlflow/runs/search",
 		"POST /api/v1/audit/erase",
 		"POST /api/v1/projects/{project}/feature-runs/{run}/cancel",
+		"POST /api/v1/projects/{project}/features/online",
 		"POST /api/v1/projects/{project}/jobs/{job}/cancel",
 		"POST /api/v1/projects/{project}/keys/destroy",
 		"POST /api/v1/projects/{project}/models/{name}/versions/{version}/verify",

@@ -15,9 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// LockName is the file in a data directory that says which process has it. It
-// stays when that ends.
-const LockName = "falaj.lock"
+const lockName = "falaj.lock"
 
 // A child that a killed server was just starting has the server's lock until it
 // has become its program.
@@ -53,7 +51,7 @@ func LockDir(dir string) (*DirLock, error) {
 
 // tryLock gives the lock, or who has it, or an error that no waiting helps with.
 func tryLock(dir string) (lock *DirLock, owner string, err error) {
-	path := filepath.Join(dir, LockName)
+	path := filepath.Join(dir, lockName)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
