@@ -3,6 +3,7 @@ package sketch
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -68,12 +69,9 @@ func newReader(b []byte, kinds ...byte) *reader {
 		return r
 	}
 	r.kind, r.rest = b[3], b[4:]
-	for _, k := range kinds {
-		if k == r.kind {
-			return r
-		}
+	if !slices.Contains(kinds, r.kind) {
+		r.fail("a sketch of another kind (%d)", r.kind)
 	}
-	r.fail("a sketch of another kind (%d)", r.kind)
 	return r
 }
 
@@ -148,8 +146,8 @@ func (r *reader) float() float64 {
 	return math.Float64frombits(binary.LittleEndian.Uint64(b))
 }
 
-func (r *reader) floats(most int) []float64 {
-	n := r.uintMax(uint64(most))
+func (r *reader) floats(most uint64) []float64 {
+	n := r.uintMax(most)
 	if n*8 > uint64(len(r.rest)) {
 		r.fail("the sketch ends in the middle")
 		return nil
@@ -161,4 +159,4 @@ func (r *reader) floats(most int) []float64 {
 	return vs
 }
 
-func (r *reader) raw(most int) []byte { return r.take(r.uintMax(uint64(most))) }
+func (r *reader) raw(most uint64) []byte { return r.take(r.uintMax(most)) }

@@ -266,7 +266,7 @@ func (s *KLL) orNaN(v float64) float64 {
 }
 
 func (s *KLL) append(w *writer) {
-	w.uint(uint64(s.k))
+	w.int(int64(s.k))
 	w.uint(uint64(s.coin))
 	w.uint(s.count)
 	w.float(s.lo)
@@ -278,11 +278,15 @@ func (s *KLL) append(w *writer) {
 }
 
 func readKLL(r *reader) *KLL {
-	s := &KLL{k: int(r.uintMax(maxK)), coin: random(r.uint())}
+	k := r.int()
+	if k < minK || k > maxK {
+		r.fail("a KLL sketch of k = %d", k)
+	}
+	s := &KLL{k: int(k), coin: random(r.uint())}
 	s.count, s.lo, s.hi = r.uint(), r.float(), r.float()
-	n := int(r.uintMax(maxLevel + 1))
-	if s.k < minK || n < 1 {
-		r.fail("a KLL sketch of k = %d with %d levels", s.k, n)
+	n := r.uintMax(maxLevel + 1)
+	if n < 1 {
+		r.fail("a KLL sketch without levels")
 		return s
 	}
 	var sum uint64

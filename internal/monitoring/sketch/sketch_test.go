@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -277,8 +278,8 @@ func TestAMillionCategoriesStayBounded(t *testing.T) {
 	}
 	// Both go on in the same way.
 	for i := range 5000 {
-		c.AddText(fmt.Sprint(i % 1500))
-		again.AddText(fmt.Sprint(i % 1500))
+		c.AddText(strconv.Itoa(i % 1500))
+		again.AddText(strconv.Itoa(i % 1500))
 	}
 	a, ao, _ := c.Categories()
 	g, gO, _ := again.Categories()
@@ -295,7 +296,7 @@ func TestCountsOfCategoriesAreNeverTooHigh(t *testing.T) {
 			rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 			spread := rapid.IntRange(1, 5000).Draw(t, "spread")
 			for range rapid.IntRange(0, 6000).Draw(t, "rows") {
-				text := fmt.Sprint(int(float64(spread) * math.Pow(rng.Float64(), 3)))
+				text := strconv.Itoa(int(float64(spread) * math.Pow(rng.Float64(), 3)))
 				p.AddText(text)
 				truth[text]++
 				rows++
@@ -346,7 +347,7 @@ func TestSummary(t *testing.T) {
 		numbers.Add(float64(i))
 		constant.Add(3)
 		empty.Add(math.NaN())
-		texts.AddText(fmt.Sprint(i % 30))
+		texts.AddText(strconv.Itoa(i % 30))
 	}
 	for name, c := range map[string]*Column{"numbers": numbers, "constant": constant, "empty": empty, "texts": texts} {
 		s := c.Summary()
@@ -426,8 +427,8 @@ func seeds(f *testing.F) {
 	for i := range 3000 {
 		k.Update(float64(i))
 		n.Add(float64(i % 100))
-		c.AddText(fmt.Sprint(i % 10))
-		full.AddText(fmt.Sprint(i))
+		c.AddText(strconv.Itoa(i % 10))
+		full.AddText(strconv.Itoa(i))
 		l.Add(time.Duration(i) * time.Millisecond)
 	}
 	add()
