@@ -250,16 +250,49 @@ func (p *postgresDB) reader() *bun.DB { return p.reads }
 func (p *postgresDB) others() bool    { return true }
 func (p *postgresDB) waiting() int    { return p.slots.queue.length() }
 
-// scrub writes the tables anew, without the old versions of their rows, unless a
-// transaction that began before still sees them. The server's own log keeps them
-// until it has gone round; archives and replicas are not ours.
+// scrub writes the tables anew, without the old versions of their rows. The
+// server's own log keeps them until it has gone round; archives and replicas are
+// not ours.
 func (p *postgresDB) scrub(ctx context.Context, tables []string) error {
+	if len(tables) == 0 {
+		return nil
+	}
+	if err := p.unseen(ctx); err != nil {
+		return err
+	}
 	for _, t := range tables {
 		if _, err := p.writes.DB.ExecContext(ctx, `VACUUM FULL `+pgx.Identifier{t}.Sanitize()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unseen waits until no snapshot is older than this call: PostgreSQL would keep
+// for it what was deleted. Those of other users it sees if ours has the role
+// pg_read_all_stats.
+func (p *postgresDB) unseen(ctx context.Context) error {
+	var now string
+	if err := p.writes.DB.QueryRowContext(ctx, `SELECT pg_current_xact_id()::xid::text`).Scan(&now); err != nil {
+		return err
+	}
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		var seen bool
+		if err := p.reads.DB.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND age(backend_xmin) > age($1::text::xid))`, now).Scan(&seen); err != nil {
+			return err
+		}
+		if !seen {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return errors.New("a read is under way")
+		}
+	}
 }
 
 func (p *postgresDB) watermark(ctx context.Context) (Position, error) {

@@ -250,3 +250,37 @@ func TestPostgresHiddenConflict(t *testing.T) {
 		t.Errorf("it lost every time: %v", err)
 	}
 }
+
+// TestPostgresScrubWhileReading: rows that somebody's snapshot still sees are kept
+// by the server, and nobody is told that they are gone.
+func TestPostgresScrubWhileReading(t *testing.T) {
+	db := openPostgres(t, storetest.Postgres(t))
+	reading, done := make(chan struct{}), make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			var n int
+			err := tx.NewRaw(`SELECT COUNT(*) FROM store_stream`).Scan(ctx, &n) // another table, which nothing locks
+			close(reading)
+			<-done
+			return err
+		})
+	}()
+	<-reading
+	scrub := func() error {
+		return db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+			tx.Scrub("store_cursor")
+			return tx.SetCursor(ctx, "c", store.Position{Seq: 1})
+		})
+	}
+	if err := scrub(); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "it is done") {
+		t.Errorf("while somebody reads: %v", err)
+	}
+	close(done)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if err := scrub(); err != nil {
+		t.Errorf("when nobody reads: %v", err)
+	}
+}
