@@ -196,7 +196,7 @@ var kinds = map[int]string{
 	http.StatusBadRequest: "invalid", http.StatusUnauthorized: "unauthenticated", http.StatusForbidden: "permission_denied",
 	http.StatusNotFound: "not_found", http.StatusConflict: "conflict", http.StatusGone: "gone",
 	http.StatusRequestEntityTooLarge: "too_large", http.StatusTooManyRequests: "exhausted", http.StatusInternalServerError: "internal",
-	http.StatusNotImplemented: "unsupported", http.StatusServiceUnavailable: "unavailable", http.StatusGatewayTimeout: "timeout",
+	http.StatusUnprocessableEntity: "invalid", http.StatusNotImplemented: "unsupported", http.StatusServiceUnavailable: "unavailable", http.StatusGatewayTimeout: "timeout",
 }
 
 // List follows the pages of a collection, calling yield for each object.

@@ -108,11 +108,12 @@ func (f featureData) Create(ctx context.Context, d feature.Derived) (feature.Dat
 // maxModel bounds a model file that is held in memory, in bytes.
 const maxModel = 4 << 30
 
-// modelUsers names the deployment that runs a version of a model; number 0 is any.
+// modelUsers names the deployment that runs a version of a model, tries it or
+// would roll back to it; number 0 is any.
 func modelUsers(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error) {
 	all, err := servingsql.Store{}.Of(ctx, tx, string(p), model)
 	for _, d := range all {
-		if number == 0 || d.Version == int64(number) {
+		if number == 0 || d.Uses(int64(number)) {
 			return "deployment " + d.Name, nil
 		}
 	}
@@ -125,6 +126,10 @@ type servingModels struct{ registry *registry.Service }
 
 func (m servingModels) Still(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
 	return m.registry.Still(ctx, tx, project.Name(p), model, int(version))
+}
+
+func (m servingModels) Point(ctx context.Context, tx *store.Tx, p, model, alias string, version int64) error {
+	return m.registry.Point(ctx, tx, project.Name(p), model, alias, int(version))
 }
 
 func (m servingModels) OpenVerified(ctx context.Context, p, model, version string) (serving.Model, error) {

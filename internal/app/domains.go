@@ -232,8 +232,9 @@ func stopper(stop func()) func(context.Context) error {
 func (a *App) openServing(ctx context.Context) error {
 	a.serving = serving.New(serving.Config{
 		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
-		Runtime: onnx.New(a.cfg.ortPath()), Log: a.log,
+		Runtime: onnx.New(a.cfg.ortPath()), Features: servingFeatures{a.features}, Log: a.log,
 	})
+	a.group.Add(lifecycle.Service{Name: "serving", Stop: a.serving.Close})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
 	for _, c := range contents {

@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/serving"
 )
 
 // Problem is an RFC 9457 problem document. It implements error and huma's
@@ -59,6 +60,9 @@ var statusOf = map[fault.Kind]int{
 func StatusOf(err error) int {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return http.StatusRequestEntityTooLarge
+	}
+	if _, ok := errors.AsType[*serving.MissingError](err); ok {
+		return http.StatusUnprocessableEntity // a right request for an entity whose features are not there
 	}
 	return statusOf[fault.KindOf(err)]
 }

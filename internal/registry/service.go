@@ -350,17 +350,7 @@ func (s *Service) SetAlias(ctx context.Context, p project.Name, name, alias stri
 		return err
 	}
 	_, err := s.changeModel(ctx, ActionPromote, p, name, map[string]any{"act": "alias", "alias": alias, "version": number}, func(ctx context.Context, tx *store.Tx, m *Model) error {
-		v, err := s.liveVersion(ctx, tx, p, name, number)
-		if err != nil {
-			return err
-		}
-		if v.State != Ready {
-			return fault.New(fault.Conflict, "version %s is %s; an alias needs a ready one", v, v.State)
-		}
-		if err := s.store.PutAlias(ctx, tx, m.ID, Alias{alias, number}); err != nil {
-			return err
-		}
-		return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: m.aliased(alias), To: number})
+		return s.point(ctx, tx, p, m, alias, number)
 	})
 	return err
 }
@@ -728,6 +718,43 @@ func (s *Service) changeVersion(ctx context.Context, action policy.Action, p pro
 func (s *Service) Still(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) error {
 	_, err := s.liveVersion(ctx, tx, p, name, number)
 	return err
+}
+
+// Point moves an alias in the transaction of who decided it, for a model that it
+// uses; that the alias is there already is no error and changes nothing. The
+// caller has authorised itself for ActionPromote. Errors: fault.NotFound;
+// fault.Conflict for a version that is not ready.
+func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name, alias string, number int) error {
+	if err := checkAlias(alias); err != nil {
+		return err
+	}
+	m, err := s.store.Model(ctx, tx, p, name)
+	if err != nil || m.aliased(alias) == number {
+		return err
+	}
+	m.Updated = s.now()
+	if err := s.point(ctx, tx, p, &m, alias, number); err != nil {
+		return err
+	}
+	if err := s.store.PutModel(ctx, tx, m); err != nil {
+		return err
+	}
+	return s.audit(ctx, tx, ActionPromote, p, "model "+name, map[string]any{"act": "alias", "alias": alias, "version": number})
+}
+
+// point moves an alias of a model.
+func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Model, alias string, number int) error {
+	v, err := s.liveVersion(ctx, tx, p, m.Name, number)
+	if err != nil {
+		return err
+	}
+	if v.State != Ready {
+		return fault.New(fault.Conflict, "version %s is %s; an alias needs a ready one", v, v.State)
+	}
+	if err := s.store.PutAlias(ctx, tx, m.ID, Alias{alias, number}); err != nil {
+		return err
+	}
+	return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: m.aliased(alias), To: number})
 }
 
 func (s *Service) liveVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) (Version, error) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -15,6 +16,40 @@ func versionText(v int64) string { return strconv.FormatInt(v, 10) }
 
 // maxPause bounds the growing pause between tries to load a failed model.
 const maxPause = 5 * time.Minute
+
+// failure is why a version is not in memory.
+type failure struct {
+	reason string
+	tries  int
+	retry  time.Time
+}
+
+// attempt names what was tried to load.
+type attempt struct {
+	key
+	id      ID
+	version int64
+	digest  string
+	threads int
+}
+
+func (w wanting) attempt(k key) attempt { return attempt{k, w.id, w.version, w.digest, w.threads} }
+
+func (s *Service) failure(k key, w wanting) (failure, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.failures[w.attempt(k)]
+	return f, ok
+}
+
+// wants is every version that a deployment should have in memory.
+func (d Deployment) wants() []wanting {
+	w := []wanting{{d.ID, Stable, d.Version, d.Digest, d.Spec.Threads}}
+	for _, t := range d.Trials {
+		w = append(w, wanting{d.ID, t.Role, t.Version, t.Digest, d.Spec.Threads})
+	}
+	return w
+}
 
 // RunOnce makes what this process holds what the database says: it loads what
 // is missing or changed and drops what is gone. A model that cannot be loaded
@@ -27,80 +62,234 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	for _, d := range wanted { // who asks meanwhile hears that it is loading
-		if k := (key{d.Project, d.Name}); s.loaded[k] == nil {
-			s.loaded[k] = &loaded{deployment: d}
-		}
-	}
-	s.read = true
-	held := make(map[key]*loaded, len(s.loaded))
-	maps.Copy(held, s.loaded)
-	s.mu.Unlock()
-
+	s.announce(wanted)
+	held := maps.Clone(*s.tables.Load())
 	var failures []error
 	for _, d := range wanted {
 		k := key{d.Project, d.Name}
-		have := held[k]
 		delete(held, k)
-		current := have.of(d)
-		if current && (have.session != nil || time.Now().Before(have.retry)) {
-			continue
-		}
-		if err := s.load(ctx, d, have); err != nil {
+		if err := s.bring(ctx, k, d); err != nil {
 			failures = append(failures, err)
 		}
 	}
 	for k := range held {
-		if err := s.settle(ctx, k, nil); err != nil {
+		if err := s.settle(ctx, k); err != nil {
 			failures = append(failures, err)
 		}
 	}
 	if ctx.Err() == nil {
-		s.mu.Lock()
-		s.looked = true
-		s.mu.Unlock()
+		s.looked.Store(true)
 	}
 	return errors.Join(failures...)
 }
 
-func (s *Service) load(ctx context.Context, d Deployment, before *loaded) error {
-	pinned := d.Spec
-	pinned.Version = versionText(d.Version) // the alias may have moved since
-	session, got, err := s.open(ctx, d.Project, d.Name, pinned)
-	if err == nil && got.Digest != d.Digest {
-		_ = session.Close()
-		err = errors.New("the model version's digest is not the deployed one")
-	}
-	if err == nil {
-		if err := s.settle(ctx, key{d.Project, d.Name}, &loaded{deployment: d, session: session}); err != nil {
-			return err
+// announce makes an empty table for each deployment that has none, so that who
+// asks meanwhile hears that it is loading.
+func (s *Service) announce(all []Deployment) {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	next := maps.Clone(*s.tables.Load())
+	for _, d := range all {
+		if k := (key{d.Project, d.Name}); next[k] == nil {
+			next[k] = &table{deployment: d, wanted: d.wants()}
 		}
-		s.Log.InfoContext(ctx, "model loaded", slog.String("deployment", d.Name), slog.Int64("version", d.Version))
+	}
+	s.tables.Store(&next)
+	s.read.Store(true)
+}
+
+// bring loads what a deployment wants and has not in memory, and settles when
+// anything is other than it was.
+func (s *Service) bring(ctx context.Context, k key, d Deployment) error {
+	have := (*s.tables.Load())[k]
+	var fresh []*target
+	var failures []error
+	changed := have == nil || have.deployment.ID != d.ID || have.deployment.Revision != d.Revision
+	for _, w := range d.wants() {
+		if have.holds(w) {
+			continue
+		}
+		if f, ok := s.failure(k, w); ok && time.Now().Before(f.retry) {
+			continue
+		}
+		t, err := s.load(ctx, k, d, w)
+		changed = true
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		fresh = append(fresh, t)
+	}
+	if !changed {
 		return nil
 	}
-	l := &loaded{deployment: d, reason: err.Error(), tries: 1}
-	if before.of(d) {
-		l.tries = before.tries + 1
+	return errors.Join(append(failures, s.settle(ctx, k, fresh...))...)
+}
+
+// holds reports whether a version is in memory.
+func (t *table) holds(w wanting) bool {
+	for _, x := range t.targets() {
+		if t.deployment.ID == w.id && x.is(w) {
+			return true
+		}
 	}
-	l.retry = time.Now().Add(min(maxPause, time.Second<<min(l.tries, 9)))
-	s.Log.ErrorContext(ctx, "model not loaded", slog.String("deployment", d.Name), slog.String("error", err.Error()))
-	return errors.Join(err, s.settle(ctx, key{d.Project, d.Name}, l))
+	return false
+}
+
+// load brings one version into memory, or keeps why not.
+func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*target, error) {
+	t, err := s.open(ctx, d.Project, d.Name, d.Spec, versionText(w.version)) // the alias may have moved since
+	if err == nil && t.model.Digest != w.digest {
+		t.leave()
+		err = fault.New(fault.Conflict, "version %d's digest is not the deployed one", w.version)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		delete(s.failures, w.attempt(k))
+		s.Log.InfoContext(ctx, "model loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version))
+		return t, nil
+	}
+	f := s.failures[w.attempt(k)]
+	f.tries++
+	f.reason, f.retry = err.Error(), time.Now().Add(min(maxPause, time.Second<<min(f.tries, 9)))
+	s.failures[w.attempt(k)] = f
+	s.Log.ErrorContext(ctx, "model not loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
+	return nil, err
+}
+
+// settle makes the routing table of a name what the database says now, out of
+// what is in memory and what was loaded just now; what it does not need of both
+// is closed when nobody uses it. Whatever committed before a settle began is
+// seen by it, so the last one leaves what is true. While the stable version is
+// not in memory, the table of before goes on answering. settle takes over its
+// caller's use of the fresh targets.
+func (s *Service) settle(ctx context.Context, k key, fresh ...*target) error {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	var row Deployment
+	var runs []Rollout
+	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if row, err = s.Store.One(ctx, tx, k.project, k.name); err != nil {
+			return err
+		}
+		runs, err = s.Store.Rollouts(ctx, tx, k.project, k.name, 1)
+		return err
+	})
+	gone := fault.Is(err, fault.NotFound)
+	if err != nil && !gone {
+		leave(fresh)
+		return fault.Wrap(err, "look at deployment %s again", k.name)
+	}
+	all := *s.tables.Load()
+	old := all[k]
+	next := maps.Clone(all)
+	if gone {
+		delete(next, k)
+		s.tables.Store(&next)
+		s.forget(k)
+		leave(fresh)
+		leave(old.targets())
+		return nil
+	}
+	var held []*target
+	if old != nil && old.deployment.ID == row.ID {
+		held = old.targets()
+	}
+	now := tableOf(row, runs, append(fresh, held...))
+	s.forgetFailures(k, now.wanted)
+	if now.stable == nil && len(held) > 0 && old.stable != nil {
+		leave(fresh)
+		return nil
+	}
+	next[k] = now
+	s.tables.Store(&next)
+	used := map[*target]bool{}
+	for _, t := range now.targets() {
+		used[t] = true
+	}
+	for _, t := range append(fresh, old.targets()...) {
+		if !used[t] {
+			t.leave()
+		}
+	}
+	return nil
+}
+
+func leave(all []*target) {
+	for _, t := range all {
+		t.leave()
+	}
+}
+
+// tableOf arranges what is in memory as the deployment says.
+func tableOf(d Deployment, runs []Rollout, memory []*target) *table {
+	t := &table{deployment: d, wanted: d.wants(), features: columnsOf(d)}
+	for _, w := range t.wanted {
+		for _, x := range memory {
+			if !x.is(w) {
+				continue
+			}
+			switch w.role {
+			case Stable:
+				t.stable = x
+			case Canary:
+				t.canary = x
+			case Shadow:
+				t.shadow = x
+			}
+			break
+		}
+	}
+	if len(runs) > 0 && runs[0].State == Running {
+		t.sticky = runs[0].Spec.Sticky
+		if t.canary != nil {
+			t.rollout, t.share = runs[0].ID, uint32(runs[0].Weight)*buckets/100 //nolint:gosec // 1 to 99
+		}
+	}
+	return t
+}
+
+// settleNow settles what was committed, also for a caller who has gone away. When
+// the database cannot be read, the loader settles later.
+func (s *Service) settleNow(ctx context.Context, k key, fresh ...*target) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
+	defer cancel()
+	if err := s.settle(ctx, k, fresh...); err != nil {
+		s.Log.ErrorContext(ctx, "deployment not settled", slog.String("deployment", k.name), slog.String("error", err.Error()))
+	}
+}
+
+// forgetFailures drops why versions that nobody wants any more did not load.
+func (s *Service) forgetFailures(k key, wanted []wanting) {
+	keep := map[attempt]bool{}
+	for _, w := range wanted {
+		keep[w.attempt(k)] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.failures, func(a attempt, _ failure) bool { return a.key == k && !keep[a] })
+}
+
+// forget drops what is known of a deployment that is gone.
+func (s *Service) forget(k key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.failures, func(a attempt, _ failure) bool { return a.key == k })
+	maps.DeleteFunc(s.tallies, func(t tallied, _ *tally) bool { return t.key == k })
 }
 
 // Ready reports whether every model that a project wants answers. Of no project,
 // "", it reports whether the server is there for all: it has looked at every
 // deployment once, whether or not its model could be loaded.
 func (s *Service) Ready(project string) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
 	if project == "" {
-		return s.looked
+		return s.looked.Load()
 	}
-	for k, l := range s.loaded {
-		if k.project == project && l.session == nil {
+	for k, t := range *s.tables.Load() {
+		if k.project == project && t.stable == nil {
 			return false
 		}
 	}
-	return s.read
+	return s.read.Load()
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -13,49 +15,62 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
-	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The actions that serving asks for.
+const (
+	actionRead    policy.Action = "deployment.read"
+	actionApply   policy.Action = "deployment.apply"
+	actionInfer   policy.Action = "deployment.infer"
+	actionRollout policy.Action = "deployment.rollout"
+	actionHistory policy.Action = "feature.history"
+	actionPromote policy.Action = "model.promote"
 )
 
 // Config is what a Service is made of.
 type Config struct {
-	DB      *store.DB
-	Store   Store
-	Authz   Authorizer
-	Models  Models
-	Journal Journal
-	Guard   residency.Guard
-	Runtime runtime.Runtime
-	Zone    residency.Zone // where this process answers; empty is home
-	Timeout time.Duration  // of one inference; 0 is 30 s
-	Log     *slog.Logger
+	DB          *store.DB
+	Store       Store
+	Authz       Authorizer
+	Models      Models
+	Journal     Journal
+	Guard       residency.Guard
+	Runtime     models.Runtime
+	Features    Features       // nil: deployments have no features
+	Predictions Predictions    // nil: answers are not remembered
+	Zone        residency.Zone // where this process answers; empty is home
+	Timeout     time.Duration  // of one inference; 0 is 30 s
+	Log         *slog.Logger
 }
 
 // Service is the only way into serving. Safe for concurrent use.
 type Service struct {
 	Config
+	since time.Time // this process began to count
 
 	// settling lets one settle after the other, each seeing the newest row; it is
-	// locked before mu and held while the row is read.
+	// locked before mu and held while the row is read. Who holds it may change
+	// tables.
 	settling sync.Mutex
+	tables   atomic.Pointer[map[key]*table] // replaced as a whole
+	read     atomic.Bool                    // the deployments were read from the database once
+	looked   atomic.Bool                    // every deployment of that time was loaded, or is known not to load
 
-	mu     sync.RWMutex
-	loaded map[key]*loaded
-	read   bool // the deployments were read from the database once
-	looked bool // every deployment of that time was loaded, or is known not to load
+	mu       sync.Mutex
+	failures map[attempt]failure
+	tallies  map[tallied]*tally
+
+	shadows shadows
+	lost    lost
 }
 
-type key struct{ project, name string }
-
-// loaded is what this process holds of a deployment. session is nil unless
-// ready; tries is 0 before the first.
-type loaded struct {
-	deployment Deployment
-	session    runtime.Session
-	reason     string
-	tries      int
-	retry      time.Time
-	calls      sync.WaitGroup // running Infer calls; Close waits for them
+// tallied names what a tally counts: a version of a deployment. shadow keeps
+// what it answered nobody apart.
+type tallied struct {
+	key
+	version int64
 }
 
 // New makes a service; Start its loader with RunOnce.
@@ -69,32 +84,61 @@ func New(c Config) *Service {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{Config: c, loaded: map[key]*loaded{}}
+	s := &Service{
+		Config: c, since: time.Now().UTC(), failures: map[attempt]failure{}, tallies: map[tallied]*tally{},
+		shadows: newShadows(runtime.GOMAXPROCS(0)),
+	}
+	s.tables.Store(&map[key]*table{})
+	return s
 }
 
 func object(project, name string) policy.Object {
 	return policy.Object{Project: project, Kind: "deployment", Name: name}
 }
 
+func (s *Service) tallyOf(k key, version int64) *tally {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tallies[tallied{k, version}]
+	if t == nil {
+		t = &tally{}
+		s.tallies[tallied{k, version}] = t
+	}
+	return t
+}
+
 // Apply deploys a model version under a name, or changes what the name answers
-// with. The bool says whether anything changed. Errors: fault.Invalid,
-// fault.NotFound (no such model), fault.Conflict (the files do not match the
-// signature), fault.PermissionDenied (also by residency).
+// with. The bool says whether anything changed. Another stable version ends a
+// rollout that runs. Errors: fault.Invalid, fault.NotFound (no such model or
+// feature service), fault.Conflict (the files do not match the signature),
+// fault.PermissionDenied (also by residency).
 func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dryRun bool) (Deployment, bool, error) {
-	if err := s.Authz.Allow(ctx, "deployment.apply", object(project, name)); err != nil {
+	if err := s.Authz.Allow(ctx, actionApply, object(project, name)); err != nil {
 		return Deployment{}, false, err
 	}
 	if err := errors.Join(validName(name), spec.Validate()); err != nil {
 		return Deployment{}, false, err
 	}
-	session, d, err := s.open(ctx, project, name, spec)
+	set, err := s.describe(ctx, project, spec)
 	if err != nil {
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
-	var old Deployment
+	version := spec.Version
+	if version == "" {
+		version = "champion"
+	}
+	t, err := s.open(ctx, project, name, spec, version)
+	if err != nil {
+		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
+	}
+	var d, old Deployment
 	changed := true
 	record := func(ctx context.Context, tx *store.Tx) error {
 		var err error
+		d = Deployment{
+			Project: project, Name: name, Spec: spec, Model: t.model.Name, Version: t.model.Version, Digest: t.model.Digest,
+			Residency: t.model.Residency, Classification: t.model.Classification, FeatureSet: set,
+		}
 		old, err = s.Store.One(ctx, tx, project, name)
 		now := time.Now().UTC()
 		switch {
@@ -103,14 +147,20 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		case err != nil:
 			return err
 		default:
-			d.ID, d.CreatedAt = old.ID, old.CreatedAt
+			d.ID, d.CreatedAt, d.Trials, d.Before = old.ID, old.CreatedAt, old.Trials, old.Before
 		}
 		d.UpdatedAt, d.Revision = now, old.Revision+1
-		if changed = old.Spec != spec || old.Version != d.Version || old.Digest != d.Digest; !changed || dryRun {
+		another := old.Model != d.Model || old.Version != d.Version || old.Digest != d.Digest
+		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set); !changed || dryRun {
 			return nil
 		}
 		if err := s.Models.Still(ctx, tx, project, d.Model, d.Version); err != nil {
 			return err
+		}
+		if another && old.ID != "" {
+			if err := s.succeed(ctx, tx, old, &d); err != nil {
+				return err
+			}
 		}
 		if err := s.Store.Put(ctx, tx, d); err != nil {
 			return err
@@ -129,132 +179,133 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		err = s.DB.Update(ctx, project, record)
 	}
 	if err != nil || dryRun || !changed {
-		_ = session.Close()
+		t.leave()
 		if err == nil && !changed {
 			d = s.withState(old)
 		}
 		return d, changed, fault.Wrap(err, "deploy %s", name)
 	}
-	s.settleNow(ctx, key{project, name}, &loaded{deployment: d, session: session})
+	s.settleNow(ctx, key{project, name}, t)
 	return s.withState(d), true, nil
 }
 
-// open verifies, checks residency and loads; the session is not yet used.
-func (s *Service) open(ctx context.Context, project, name string, spec Spec) (runtime.Session, Deployment, error) {
-	version := spec.Version
-	if version == "" {
-		version = "champion"
-	}
-	m, err := s.Models.OpenVerified(ctx, project, spec.Model, version)
+// succeed makes d the deployment after old, with another stable version: what
+// was tried beside the old one ends.
+func (s *Service) succeed(ctx context.Context, tx *store.Tx, old Deployment, d *Deployment) error {
+	run, err := s.running(ctx, tx, d.Project, d.Name)
 	if err != nil {
-		return nil, Deployment{}, err
-	}
-	if err := s.Guard.Pass(ctx, residency.Passage{
-		Project: project, What: "model " + spec.Model, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: "deployment.apply",
-	}); err != nil {
-		return nil, Deployment{}, err
-	}
-	session, err := s.Runtime.Load(ctx, m.File, runtime.Options{Threads: spec.Threads})
-	if err != nil {
-		return nil, Deployment{}, err
-	}
-	return session, Deployment{
-		Project: project, Name: name, Spec: spec, Model: m.Name, Version: m.Version, Digest: m.Digest,
-		Residency: m.Residency, Classification: m.Classification,
-	}, nil
-}
-
-// settle makes what this process holds under a name what the database says now:
-// nothing when the deployment is gone, else l if that is the deployment as it
-// is. An l of another revision, loaded while somebody changed the deployment, is
-// closed; who changed it settles, too, or the loader does. Whatever committed
-// before a settle began is seen by it, so the last one leaves what is true. Calls
-// that run on the old session finish before it is closed. l may be nil.
-func (s *Service) settle(ctx context.Context, k key, l *loaded) error {
-	s.settling.Lock()
-	defer s.settling.Unlock()
-	var row Deployment
-	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		row, err = s.Store.One(ctx, tx, k.project, k.name)
 		return err
-	})
-	gone := fault.Is(err, fault.NotFound)
-	if err != nil && !gone {
-		l.close()
-		return fault.Wrap(err, "look at deployment %s again", k.name)
 	}
-	s.mu.Lock()
-	old := s.loaded[k]
-	switch {
-	case gone:
-		delete(s.loaded, k)
-		l.close()
-	case !l.of(row), old.of(row) && old.session != nil:
-		old = l
-	default:
-		s.loaded[k] = l
+	if run.ID != "" {
+		reason := "version " + versionText(d.Version) + " of " + d.Model + " was deployed"
+		if err := s.end(ctx, tx, run, Cancelled, Ending{Reason: reason}); err != nil {
+			return err
+		}
 	}
-	s.mu.Unlock()
-	old.close()
+	d.Trials = nil
+	if shadow, ok := old.trialOf(Shadow); ok && old.Model == d.Model && shadow.Version != d.Version {
+		d.Trials = []Trial{shadow}
+	}
+	d.Before = nil
+	if old.Model == d.Model {
+		d.Before = pushed(old.Before, old.Version, d.Version)
+	}
 	return nil
 }
 
-// settleNow settles what was committed, also for a caller who has gone away. When
-// the database cannot be read, the loader settles later.
-func (s *Service) settleNow(ctx context.Context, k key, l *loaded) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
-	defer cancel()
-	if err := s.settle(ctx, k, l); err != nil {
-		s.Log.ErrorContext(ctx, "deployment not settled", slog.String("deployment", k.name), slog.String("error", err.Error()))
+// pushed remembers a version that was stable, but for the one that is now.
+func pushed(before []int64, was, now int64) []int64 {
+	out := make([]int64, 0, len(before)+1)
+	for _, v := range append(before[:len(before):len(before)], was) {
+		if v != now && (len(out) == 0 || out[len(out)-1] != v) {
+			out = append(out, v)
+		}
 	}
-}
-
-// of reports whether l is the deployment as the row says it is; a name that was
-// deployed anew has another ID.
-func (l *loaded) of(row Deployment) bool {
-	return l != nil && l.deployment.ID == row.ID && l.deployment.Revision == row.Revision
-}
-
-func (l *loaded) close() {
-	if l == nil || l.session == nil {
-		return
+	if len(out) > maxBefore {
+		out = out[len(out)-maxBefore:]
 	}
-	go func() {
-		l.calls.Wait()
-		_ = l.session.Close()
-	}()
+	return out
 }
 
+// open verifies, checks residency and loads a version; the caller has its use.
+func (s *Service) open(ctx context.Context, project, name string, spec Spec, version string) (*target, error) {
+	m, err := s.Models.OpenVerified(ctx, project, spec.Model, version)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Guard.Pass(ctx, residency.Passage{
+		Project: project, What: "model " + spec.Model, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: string(actionApply),
+	}); err != nil {
+		return nil, err
+	}
+	session, err := s.Runtime.Load(ctx, m.File, models.Options{Threads: spec.Threads})
+	if err != nil {
+		return nil, err
+	}
+	t := newTarget(m, spec.Threads, session, s.tallyOf(key{project, name}, m.Version))
+	if t.score, err = scoreOf(spec.Prediction, t.meta); err == nil {
+		err = spec.Features.fits(t.meta)
+	}
+	if err != nil {
+		t.leave()
+		return nil, err
+	}
+	return t, nil
+}
+
+// withState adds what this process holds.
 func (s *Service) withState(d Deployment) Deployment {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	l := s.loaded[key{d.Project, d.Name}]
-	switch {
-	case l == nil, l.session == nil && l.tries == 0:
-		d.State = Loading
-	case l.session != nil:
-		d.State = Ready
-	default:
-		d.State, d.Reason = Failed, l.reason
+	k := key{d.Project, d.Name}
+	t := (*s.tables.Load())[k]
+	if t != nil && t.deployment.ID != d.ID {
+		t = nil
+	}
+	d.Targets = nil
+	answers := 100
+	for _, w := range d.wants() {
+		x := Target{Role: w.role, Version: w.version, State: Loading}
+		if f, ok := s.failure(k, w); ok {
+			x.State, x.Reason = Failed, f.reason
+		}
+		if t.holds(w) {
+			x.State, x.Reason = Ready, ""
+		}
+		if w.role == Canary && x.State == Ready {
+			x.Weight = int(t.share * 100 / buckets)
+			answers -= x.Weight
+		}
+		d.Targets = append(d.Targets, x)
+	}
+	d.State, d.Reason = d.Targets[0].State, d.Targets[0].Reason
+	if d.State == Ready {
+		d.Targets[0].Weight = answers
 	}
 	return d
 }
 
 // One is a deployment with its state in this process.
 func (s *Service) One(ctx context.Context, project, name string) (d Deployment, err error) {
-	if err := s.Authz.Allow(ctx, "deployment.read", object(project, name)); err != nil {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return d, err
 	}
+	if d, err = s.look(ctx, project, name); err != nil {
+		return d, err
+	}
+	return s.withState(d), nil
+}
+
+// look reads a deployment's row.
+func (s *Service) look(ctx context.Context, project, name string) (d Deployment, err error) {
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err = s.Store.One(ctx, tx, project, name)
 		return err
 	})
-	return s.withState(d), err
+	return d, err
 }
 
 // List is a page of deployments by name, after a name.
 func (s *Service) List(ctx context.Context, project, after string, limit int) (ds []Deployment, err error) {
-	if err := s.Authz.Allow(ctx, "deployment.read", object(project, "")); err != nil {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, "")); err != nil {
 		return nil, err
 	}
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -267,9 +318,10 @@ func (s *Service) List(ctx context.Context, project, after string, limit int) (d
 	return ds, err
 }
 
-// Delete ends a deployment; running requests finish.
+// Delete ends a deployment, with what is known of its rollouts and acts; running
+// requests finish.
 func (s *Service) Delete(ctx context.Context, project, name string) error {
-	if err := s.Authz.Allow(ctx, "deployment.apply", object(project, name)); err != nil {
+	if err := s.Authz.Allow(ctx, actionApply, object(project, name)); err != nil {
 		return err
 	}
 	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
@@ -288,84 +340,37 @@ func (s *Service) Delete(ctx context.Context, project, name string) error {
 	if err != nil {
 		return err
 	}
-	s.settleNow(ctx, key{project, name}, nil)
+	s.settleNow(ctx, key{project, name})
 	return nil
 }
 
-// acquire finds what answers under a name and keeps it open until release.
-func (s *Service) acquire(project, name, version string) (*loaded, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	l := s.loaded[key{project, name}]
-	if (l == nil && !s.read) || (l != nil && l.session == nil && l.tries == 0) {
-		return nil, fault.New(fault.Unavailable, "model %q is not ready: the server has started and is loading its models", name).WithHint("Try again in a moment.")
+// Metadata describes the model behind a deployment's name, and which versions
+// answer.
+func (s *Service) Metadata(ctx context.Context, project, name, version string) (Description, error) {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+		return Description{}, err
 	}
-	if l == nil || (version != "" && version != versionText(l.deployment.Version)) {
-		what := name
-		if version != "" {
-			what += " version " + version
+	t, x, _, err := s.pick(&Request{Project: project, Name: name, Version: version})
+	if err != nil {
+		return Description{}, err
+	}
+	defer x.leave()
+	d := Description{Metadata: x.meta, Name: name}
+	if version != "" {
+		d.Versions = []int64{x.model.Version}
+		return d, nil
+	}
+	for _, x := range t.targets() {
+		if x != t.shadow {
+			d.Versions = append(d.Versions, x.model.Version)
 		}
-		return nil, fault.New(fault.NotFound, "unknown model: %q is not deployed in this project", what).
-			WithHint("`falaj get deployments` lists what is.")
 	}
-	if l.session == nil {
-		return nil, fault.New(fault.Unavailable, "model %q is not ready: %s", name, l.reason)
-	}
-	l.calls.Add(1)
-	return l, nil
+	return d, nil
 }
 
-// Metadata describes the model behind a deployment's name.
-func (s *Service) Metadata(ctx context.Context, project, name, version string) (runtime.Metadata, Deployment, error) {
-	if err := s.Authz.Allow(ctx, "deployment.read", object(project, name)); err != nil {
-		return runtime.Metadata{}, Deployment{}, err
-	}
-	l, err := s.acquire(project, name, version)
-	if err != nil {
-		return runtime.Metadata{}, Deployment{}, err
-	}
-	defer l.calls.Done()
-	return l.session.Metadata(), l.deployment, nil
-}
-
-// Infer answers with the deployment's model. outputs names those wanted, none
-// means all. Errors: fault.Invalid (wrong shape, datatype, name), fault.NotFound,
-// fault.Unavailable, fault.Timeout.
-func (s *Service) Infer(ctx context.Context, project, name, version string, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, Deployment, error) {
-	l, missing := s.acquire(project, name, version)
-	asked := object(project, name)
-	if l != nil {
-		defer l.calls.Done()
-		asked.Classification, asked.Residency = l.deployment.Classification, l.deployment.Residency
-	}
-	if err := s.Authz.Allow(ctx, "deployment.infer", asked); err != nil {
-		return nil, Deployment{}, err
-	}
-	if missing != nil {
-		return nil, Deployment{}, missing
-	}
-	meta := l.session.Metadata()
-	if err := meta.Check(inputs); err != nil {
-		return nil, l.deployment, err
-	}
-	if len(outputs) == 0 {
-		for _, o := range meta.Outputs {
-			outputs = append(outputs, o.Name)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	answer, err := l.session.Infer(ctx, inputs, outputs)
-	if err != nil {
-		return nil, l.deployment, err
-	}
-	if c := l.deployment.Classification; c == "confidential" || c == "restricted" {
-		if err := s.Journal.Record(ctx, audit.Entry{
-			Project: project, Action: "deployment.infer", Object: "deployment " + name,
-			Detail: map[string]any{"version": l.deployment.Version, "classification": c},
-		}); err != nil {
-			return nil, l.deployment, fault.Wrap(err, "the answer could not be journaled")
-		}
-	}
-	return answer, l.deployment, nil
+// Description is what a deployment's model says about itself.
+type Description struct {
+	models.Metadata
+	Name     string
+	Versions []int64 // those that answer
 }

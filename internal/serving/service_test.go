@@ -86,6 +86,17 @@ func newWorld() *world {
 	}, denied: map[policy.Action]bool{}}
 }
 
+func (w *world) Point(context.Context, *store.Tx, string, string, string, int64) error { return nil }
+
+func infer(ctx context.Context, s *serving.Service, project, name, version string, in []runtime.Tensor, outputs []string) ([]runtime.Tensor, serving.Deployment, error) {
+	a, err := s.Infer(ctx, serving.Request{Project: project, Name: name, Version: version, Inputs: in, Outputs: outputs})
+	var d serving.Deployment
+	if a.Deployment != nil {
+		d = *a.Deployment
+	}
+	return a.Outputs, d, err
+}
+
 var ask = []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{1, 2}, Data: []float32{1, 1}}}
 
 func TestLifeOfADeployment(t *testing.T) {
@@ -107,7 +118,7 @@ func TestLifeOfADeployment(t *testing.T) {
 		t.Errorf("a version deleted meanwhile: %v", err)
 	}
 	w.gone = 0
-	out, got, err := s.Infer(ctx, "nyc", "delay", "", ask, nil)
+	out, got, err := infer(ctx, s, "nyc", "delay", "", ask, nil)
 	if err != nil || got.Version != 1 || len(out) != 2 {
 		t.Fatalf("%+v %+v %v", out, got, err)
 	}
@@ -117,14 +128,14 @@ func TestLifeOfADeployment(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, got, err := s.Infer(ctx, "nyc", "delay", "2", ask, []string{"label"}); err != nil || got.Version != 2 {
+	if _, got, err := infer(ctx, s, "nyc", "delay", "2", ask, []string{"label"}); err != nil || got.Version != 2 {
 		t.Errorf("%+v %v", got, err)
 	}
 	if len(w.recorded) != 1 || w.recorded[0].Action != "deployment.infer" {
 		t.Errorf("a restricted answer left %v in the journal", w.recorded)
 	}
 	w.journal = fault.New(fault.Exhausted, "disk full")
-	if _, _, err := s.Infer(ctx, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.Exhausted) {
+	if _, _, err := infer(ctx, s, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("answered without a journal: %v", err)
 	}
 	w.journal = nil
@@ -134,7 +145,7 @@ func TestLifeOfADeployment(t *testing.T) {
 	if d, err := again.One(ctx, "nyc", "delay"); err != nil || d.State != serving.Loading {
 		t.Errorf("%+v %v", d, err)
 	}
-	if _, _, err := again.Infer(ctx, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.Unavailable) || fault.HintOf(err) == "" {
+	if _, _, err := infer(ctx, again, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.Unavailable) || fault.HintOf(err) == "" {
 		t.Errorf("asked before the models are loaded: %v", err)
 	}
 	if again.Ready("nyc") || again.Ready("") {
@@ -143,10 +154,10 @@ func TestLifeOfADeployment(t *testing.T) {
 	if err := again.RunOnce(ctx); err != nil || !again.Ready("nyc") || !again.Ready("") {
 		t.Fatal(err)
 	}
-	if _, got, err := again.Infer(ctx, "nyc", "delay", "", ask, nil); err != nil || got.Version != 2 {
+	if _, got, err := infer(ctx, again, "nyc", "delay", "", ask, nil); err != nil || got.Version != 2 {
 		t.Errorf("%+v %v", got, err)
 	}
-	if _, _, err := again.Infer(ctx, "other", "delay", "", ask, nil); !fault.Is(err, fault.NotFound) {
+	if _, _, err := infer(ctx, again, "other", "delay", "", ask, nil); !fault.Is(err, fault.NotFound) {
 		t.Errorf("another project's model answered: %v", err)
 	}
 	if err := again.Delete(ctx, "nyc", "delay"); err != nil {
@@ -155,7 +166,7 @@ func TestLifeOfADeployment(t *testing.T) {
 	if err := s.RunOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Infer(ctx, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.NotFound) {
+	if _, _, err := infer(ctx, s, "nyc", "delay", "", ask, nil); !fault.Is(err, fault.NotFound) {
 		t.Errorf("deleted elsewhere and still answering: %v", err)
 	}
 }
@@ -198,7 +209,7 @@ func TestRefusals(t *testing.T) {
 		"twice":        {ask[0], ask[0]},
 		"one too many": {ask[0], {Name: "Z", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}},
 	} {
-		if _, _, err := s.Infer(ctx, "nyc", "d", "", in, nil); !fault.Is(err, fault.Invalid) {
+		if _, _, err := infer(ctx, s, "nyc", "d", "", in, nil); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -206,8 +217,8 @@ func TestRefusals(t *testing.T) {
 		w.denied[a] = true
 	}
 	_, _, apply := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay"}, false)
-	_, _, infer := s.Infer(ctx, "nyc", "d", "", ask, nil)
-	_, _, metadata := s.Metadata(ctx, "nyc", "d", "")
+	_, _, infer := infer(ctx, s, "nyc", "d", "", ask, nil)
+	_, metadata := s.Metadata(ctx, "nyc", "d", "")
 	_, one := s.One(ctx, "nyc", "d")
 	_, list := s.List(ctx, "nyc", "", 10)
 	for name, err := range map[string]error{"apply": apply, "infer": infer, "metadata": metadata, "one": one, "list": list, "delete": s.Delete(ctx, "nyc", "d")} {
@@ -284,20 +295,20 @@ func TestChangedWhileLoading(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "anew"} {
-		if _, d, err := again.Infer(ctx, "nyc", name, "", ask, nil); err != nil || d.Version != 2 {
+		if _, d, err := infer(ctx, again, "nyc", name, "", ask, nil); err != nil || d.Version != 2 {
 			t.Errorf("%s answers with version %d, %v", name, d.Version, err)
 		}
 	}
-	if _, d, err := again.Infer(ctx, "nyc", "gone", "", ask, nil); !fault.Is(err, fault.NotFound) {
+	if _, d, err := infer(ctx, again, "nyc", "gone", "", ask, nil); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a deleted deployment answers with version %d, %v", d.Version, err)
 	}
-	if _, d, err := again.Infer(ctx, "nyc", "elsewhere", "", ask, nil); err == nil && d.Version != 2 {
+	if _, d, err := infer(ctx, again, "nyc", "elsewhere", "", ask, nil); err == nil && d.Version != 2 {
 		t.Errorf("what another server replaced was loaded: version %d", d.Version)
 	}
 	if err := again.RunOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, d, err := again.Infer(ctx, "nyc", "elsewhere", "", ask, nil); err != nil || d.Version != 2 {
+	if _, d, err := infer(ctx, again, "nyc", "elsewhere", "", ask, nil); err != nil || d.Version != 2 {
 		t.Errorf("elsewhere answers with version %d, %v", d.Version, err)
 	}
 }
@@ -344,7 +355,7 @@ func TestManyAtOnce(t *testing.T) {
 	loader.Wait()
 	for _, name := range names {
 		want, err := s.One(ctx, "nyc", name)
-		_, got, inferred := s.Infer(ctx, "nyc", name, "", ask, nil)
+		_, got, inferred := infer(ctx, s, "nyc", name, "", ask, nil)
 		switch {
 		case fault.Is(err, fault.NotFound):
 			if !fault.Is(inferred, fault.NotFound) {
@@ -374,7 +385,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 					return
 				default:
 				}
-				if _, _, err := s.Infer(ctx, "nyc", "d", "", ask, []string{"label"}); err != nil {
+				if _, _, err := infer(ctx, s, "nyc", "d", "", ask, []string{"label"}); err != nil {
 					t.Error(err)
 					return
 				}

@@ -2,49 +2,43 @@
 //
 // # Map
 //
-//   - A Deployment gives a model version a name to be asked by: the name is the
-//     Open Inference Protocol's model name. deployment: loading → ready | failed.
-//   - Service.Apply verifies the version's signature, checks residency, loads
-//     it, and only then commits: what is deployed has answered once.
+//   - spec.go: what a Deployment manifest says. A Deployment gives model versions
+//     a name to be asked by: the name is the Open Inference Protocol's model
+//     name. deployment: loading → ready | failed.
+//   - service.go: Service.Apply verifies the version's signature, checks
+//     residency, loads it, and only then commits: what is deployed has answered
+//     once. loader.go loads what should be there after a restart.
+//   - table.go: which loaded versions answer, in which share. infer.go: the path
+//     of a request; features.go fills the model's input by keys; record.go is
+//     what is remembered of an answer.
+//   - trial.go: Rollout, Act and Automation; rollouts.go begins and ends rollouts,
+//     acts.go says what was done automatically and why. rollout/ decides, purely.
 //   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
-//     Runtime in this process.
-//   - loader.go loads what should be there after a restart.
+//     Runtime in this process. prediction/ keeps what was answered.
+//
+// rollout: running → promoted | rolled_back | inconclusive | cancelled;
+// promoted → rolled_back. act: claimed → done | failed | skipped.
 //
 // # Guarantees
 //
 // A model whose files do not match its signature is never loaded. A model is
 // served in a zone that its label allows and nowhere else. Answers of models
 // classified confidential or restricted are in the journal before they leave.
-// Changing a deployment lets running requests finish on the old session.
+// Each request is answered by one version out of one routing table; changing a
+// deployment lets running requests finish on the old session. A key meets the
+// same version as long as shares do not move, and moving a share moves no more
+// keys than it must. An automatic act happens at most once for its cause, and
+// not at all while automation is off.
 package serving
 
 import (
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 )
 
-// Spec is what a Deployment manifest says.
-type Spec struct {
-	Model   string `json:"model" doc:"Registered model"`
-	Version string `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion"`
-	Threads int    `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
-}
-
-// Validate says what is wrong with the spec.
-func (s Spec) Validate() error {
-	if s.Model == "" {
-		return fault.New(fault.Invalid, "spec.model is missing").WithHint("Name a registered model; `falaj get models` lists them.")
-	}
-	if s.Threads < 0 || s.Threads > 256 {
-		return fault.New(fault.Invalid, "spec.threads is %d; it may be 0 to 256", s.Threads)
-	}
-	return nil
-}
-
-// State of a deployment.
+// State of a deployment or of one of its targets, in this process.
 type State string
 
 // The states.
@@ -57,14 +51,15 @@ const (
 // ID identifies a deployment.
 type ID string
 
-// Deployment is a model version that answers under a name.
+// Deployment is the model versions that answer under a name. Version, Digest,
+// Residency and Classification are those of the stable one.
 type Deployment struct {
 	ID             ID              `json:"id"`
 	Project        string          `json:"project"`
 	Name           string          `json:"name"`
 	Spec           Spec            `json:"spec"`
 	Model          string          `json:"model"`
-	Version        int64           `json:"version"` // the number that Spec.Version meant when it was applied
+	Version        int64           `json:"version"` // the number that Spec.Version meant when it was applied, or what was promoted since
 	Digest         string          `json:"digest"`  // of the version's files
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
@@ -72,8 +67,87 @@ type Deployment struct {
 	UpdatedAt      time.Time       `json:"updated_at"`
 	Revision       int64           `json:"revision"` // rises with each change; the ETag
 
-	State  State  `json:"state"`            // in this process
-	Reason string `json:"reason,omitempty"` // why it failed
+	// FeatureSet is what Spec.Features.Service meant when it was applied.
+	FeatureSet *FeatureSet `json:"feature_set,omitempty"`
+	// Trials are the canary and the shadow, at most one of each.
+	Trials []Trial `json:"-"`
+	// Before are the versions that were stable earlier, the newest last: a
+	// rollback goes to it.
+	Before []int64 `json:"before,omitempty"`
+
+	State   State    `json:"state"`            // of the stable version, in this process
+	Reason  string   `json:"reason,omitempty"` // why it failed
+	Targets []Target `json:"targets,omitempty"`
+}
+
+// Role of a version in a deployment.
+type Role string
+
+// The roles.
+const (
+	Stable Role = "stable" // answers what no other version answers
+	Canary Role = "canary" // answers a share of the requests
+	Shadow Role = "shadow" // sees the requests and answers nobody
+)
+
+// Trial is a version beside the stable one.
+type Trial struct {
+	Role           Role            `json:"role"`
+	Version        int64           `json:"version"`
+	Digest         string          `json:"digest"`
+	Residency      residency.Label `json:"residency"`
+	Classification string          `json:"classification"`
+	Weight         int             `json:"weight,omitempty"` // percent of the requests; of a canary
+}
+
+// Target is a version of a deployment as it is in this process.
+type Target struct {
+	Role    Role   `json:"role"`
+	Version int64  `json:"version"`
+	Weight  int    `json:"weight"` // percent of the requests that it answers now
+	State   State  `json:"state"`
+	Reason  string `json:"reason,omitempty"` // why it does not answer
+}
+
+// maxBefore bounds Deployment.Before.
+const maxBefore = 20
+
+// trialOf is the trial in a role.
+func (d Deployment) trialOf(r Role) (Trial, bool) {
+	for _, t := range d.Trials {
+		if t.Role == r {
+			return t, true
+		}
+	}
+	return Trial{}, false
+}
+
+// with replaces the trial of a role.
+func (d Deployment) with(t Trial) []Trial { return append(d.without(t.Role), t) }
+
+// without leaves the trial of a role out. The answer shares nothing with d.
+func (d Deployment) without(r Role) []Trial {
+	out := make([]Trial, 0, len(d.Trials)+1)
+	for _, t := range d.Trials {
+		if t.Role != r {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Uses reports whether the deployment needs a version: as a target, or to roll
+// back to.
+func (d Deployment) Uses(version int64) bool {
+	if d.Version == version || (len(d.Before) > 0 && d.Before[len(d.Before)-1] == version) {
+		return true
+	}
+	for _, t := range d.Trials {
+		if t.Version == version {
+			return true
+		}
+	}
+	return false
 }
 
 func validName(name string) error { return id.CheckName("deployment name", name) }

@@ -2,19 +2,44 @@ package serving
 
 import (
 	"context"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store keeps deployments. One and Delete answer fault.NotFound.
+// Store keeps deployments. What is not there is fault.NotFound.
 type Store interface {
 	Put(ctx context.Context, tx *store.Tx, d Deployment) error // inserts, or replaces the project's deployment of that name
 	One(ctx context.Context, tx *store.Tx, project, name string) (Deployment, error)
 	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Deployment, error) // by name
 	All(ctx context.Context, tx *store.Tx) ([]Deployment, error)
+	// Delete removes a deployment with its rollouts, acts and switch.
 	Delete(ctx context.Context, tx *store.Tx, project, name string) error
+
+	PutRollout(ctx context.Context, tx *store.Tx, r Rollout) error // inserts or replaces
+	Rollout(ctx context.Context, tx *store.Tx, id RolloutID) (Rollout, error)
+	// Rollouts lists a deployment's, newest first.
+	Rollouts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]Rollout, error)
+	// Running lists the rollouts of all projects that run.
+	Running(ctx context.Context, tx *store.Tx) ([]Rollout, error)
+
+	InsertAct(ctx context.Context, tx *store.Tx, a Act) error // fault.Conflict when there is one of the kind for the cause
+	UpdateAct(ctx context.Context, tx *store.Tx, a Act) error // outcome, reason and result
+	Act(ctx context.Context, tx *store.Tx, id ActID) (Act, error)
+	ActFor(ctx context.Context, tx *store.Tx, project, deployment string, kind ActKind, cause string) (Act, error)
+	// ActWithin finds an act of a kind that was not skipped with a time after from
+	// and before until.
+	ActWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind ActKind, from, until time.Time) (Act, error)
+	// Acts lists a deployment's, newest first.
+	Acts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]Act, error)
+	// Claimed lists the acts of all projects that are claimed, oldest first.
+	Claimed(ctx context.Context, tx *store.Tx) ([]Act, error)
+
+	PutSwitch(ctx context.Context, tx *store.Tx, s Switch) error
+	Switch(ctx context.Context, tx *store.Tx, project, deployment string) (Switch, error)
 }
 
 // Authorizer decides who may.
@@ -29,9 +54,76 @@ type Models interface {
 	// Still refuses a version that is no longer there, in the transaction that
 	// deploys it. Error: fault.NotFound.
 	Still(ctx context.Context, tx *store.Tx, project, model string, version int64) error
+	// Point moves an alias in the transaction of who decided it and was
+	// authorised to; that the alias is there already is no error.
+	Point(ctx context.Context, tx *store.Tx, project, model, alias string, version int64) error
 }
 
 // Journal records answers of classified models.
 type Journal interface {
 	Record(ctx context.Context, e audit.Entry) error
 }
+
+// Predictions remembers answers. When Append returns nil, the record survives
+// the end of this process. It keeps nothing of the record afterwards.
+type Predictions interface {
+	Append(ctx context.Context, r *prediction.Record) error
+}
+
+// Features looks up what a feature service says of entities.
+type Features interface {
+	// Describe resolves a service, "delay" or "delay@2".
+	Describe(ctx context.Context, project, service string) (FeatureSet, error)
+	// Read looks up a batch. Permission and journal are its business. Errors:
+	// fault.Invalid for a wrong key, fault.PermissionDenied, fault.Conflict for a
+	// view that is not online, fault.Gone.
+	Read(ctx context.Context, r FeatureRead) (FeatureRows, error)
+}
+
+// FeatureSet is what a version of a feature service gives.
+type FeatureSet struct {
+	Ref      string   `json:"service"`   // "delay@2"
+	JoinKeys []string `json:"join_keys"` // of its views, each once
+	Features []string `json:"features"`  // in the service's order, such as "weather@3:temp"
+}
+
+// FeatureRead asks for the features of a batch of entities.
+type FeatureRead struct {
+	Project string
+	Service string // "delay@2"
+	Keys    []KeyColumn
+	Rows    int
+	AsOf    time.Time // zero: now
+}
+
+// KeyColumn is a join key of many rows; one of Texts and Ints is Rows long.
+type KeyColumn struct {
+	Name  string
+	Texts []string
+	Ints  []int64
+}
+
+// FeatureRows is a column for each feature of the set, in its order.
+type FeatureRows struct {
+	At      time.Time // as of when
+	Columns []FeatureColumn
+}
+
+// FeatureColumn is a feature of many rows. Values are NaN where the status is
+// not FeaturePresent; Events are zero where there is no row.
+type FeatureColumn struct {
+	Values   []float64
+	Statuses []FeatureStatus
+	Events   []time.Time
+}
+
+// FeatureStatus says what a feature's value means, in Feast's words.
+type FeatureStatus string
+
+// The statuses.
+const (
+	FeaturePresent  FeatureStatus = "PRESENT"
+	FeatureNull     FeatureStatus = "NULL_VALUE"
+	FeatureNotFound FeatureStatus = "NOT_FOUND"
+	FeatureTooOld   FeatureStatus = "OUTSIDE_MAX_AGE"
+)

@@ -83,6 +83,7 @@ var actions = []Definition{
 
 	{Action: "deployment.read", Doc: "see deployments", Roles: everyone},
 	{Action: "deployment.apply", Doc: "deploy and change traffic", Roles: deployers},
+	{Action: "deployment.rollout", Doc: "try, promote and roll back versions; turn automation on and off", Roles: deployers},
 	{Action: "deployment.infer", Doc: "ask a model for predictions", Roles: users, Attempt: true},
 
 	{Action: "monitor.read", Doc: "see monitors and alerts", Roles: everyone},

@@ -6,9 +6,11 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -36,33 +38,59 @@ type output struct {
 }
 
 // decode reads an inference request. Errors are fault.Invalid or TooLarge.
-func decode(body []byte) (id string, inputs []runtime.Tensor, outputs []string, err error) {
+func decode(body []byte) (serving.Request, error) {
+	var out serving.Request
 	if !utf8.Valid(body) {
-		return "", nil, nil, fault.New(fault.Invalid, "the request is not UTF-8")
+		return out, fault.New(fault.Invalid, "the request is not UTF-8")
 	}
 	var r request
 	if err := json.Unmarshal(body, &r); err != nil {
-		return "", nil, nil, fault.New(fault.Invalid, "the request is not an inference request in JSON: %v", err)
+		return out, fault.New(fault.Invalid, "the request is not an inference request in JSON: %v", err)
 	}
+	out.ID = r.ID
 	switch {
 	case len(r.Inputs) == 0:
-		return r.ID, nil, nil, fault.New(fault.Invalid, "the request has no inputs")
+		return out, fault.New(fault.Invalid, "the request has no inputs")
 	case len(r.Inputs) > MaxTensors || len(r.Outputs) > MaxTensors:
-		return r.ID, nil, nil, fault.New(fault.TooLarge, "a request may have %d inputs and %d outputs", MaxTensors, MaxTensors)
+		return out, fault.New(fault.TooLarge, "a request may have %d inputs and %d outputs", MaxTensors, MaxTensors)
 	}
-	inputs = make([]runtime.Tensor, len(r.Inputs))
+	if err := r.parameters(&out); err != nil {
+		return out, err
+	}
+	out.Inputs = make([]runtime.Tensor, len(r.Inputs))
 	for i, in := range r.Inputs {
-		if inputs[i], err = in.tensor(); err != nil {
-			return r.ID, nil, nil, err
+		var err error
+		if out.Inputs[i], err = in.tensor(); err != nil {
+			return out, err
 		}
 	}
 	for _, o := range r.Outputs {
-		if slices.Contains(outputs, o.Name) {
-			return r.ID, nil, nil, fault.New(fault.Invalid, "output %q is asked for twice", o.Name)
+		if slices.Contains(out.Outputs, o.Name) {
+			return out, fault.New(fault.Invalid, "output %q is asked for twice", o.Name)
 		}
-		outputs = append(outputs, o.Name)
+		out.Outputs = append(out.Outputs, o.Name)
 	}
-	return r.ID, inputs, outputs, nil
+	return out, nil
+}
+
+// parameters reads those of ours; the protocol lets clients send others.
+func (r request) parameters(out *serving.Request) error {
+	if v, ok := r.Parameters["as_of"]; ok && v != nil {
+		text, _ := v.(string)
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil || at.IsZero() {
+			return fault.New(fault.Invalid, "parameters.as_of is no time: %.40v", v).WithHint("Write it as 2013-07-04T12:00:00Z.")
+		}
+		out.AsOf = at.UTC()
+	}
+	if v, ok := r.Parameters["route_key"]; ok && v != nil {
+		text, isText := v.(string)
+		if !isText {
+			return fault.New(fault.Invalid, "parameters.route_key is not text: %.40v", v)
+		}
+		out.RouteKey = text
+	}
+	return nil
 }
 
 func (in input) tensor() (runtime.Tensor, error) {

@@ -20,8 +20,8 @@ import (
 
 // Serving is what the protocol asks of serving.
 type Serving interface {
-	Metadata(ctx context.Context, project, name, version string) (runtime.Metadata, serving.Deployment, error)
-	Infer(ctx context.Context, project, name, version string, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, serving.Deployment, error)
+	Metadata(ctx context.Context, project, name, version string) (serving.Description, error)
+	Infer(ctx context.Context, r serving.Request) (serving.Answer, error)
 	// Ready reports whether all of a project's models answer; of no project, "",
 	// whether the server has looked at every deployment once.
 	Ready(project string) bool
@@ -59,6 +59,10 @@ const (
 	read  = "deployment.read"
 	infer = "deployment.infer"
 )
+
+// routeKey is the header for clients that cannot send the parameter route_key:
+// requests with the same value meet the same version.
+const routeKey = "Falaj-Route-Key"
 
 // enter is the request's project, in which the caller may do the action.
 func (a *API) enter(r *http.Request, action string) (string, error) {
@@ -138,27 +142,30 @@ func specs(in []runtime.Spec) []spec {
 }
 
 func (a *API) metadata(w http.ResponseWriter, r *http.Request) {
-	m, d, err := a.find(r)
+	d, err := a.find(r)
 	if err != nil {
 		a.Refuse(w, r, err)
 		return
 	}
+	versions := make([]string, len(d.Versions))
+	for i, v := range d.Versions {
+		versions[i] = strconv.FormatInt(v, 10)
+	}
 	write(w, http.StatusOK, map[string]any{
-		"name": d.Name, "versions": []string{strconv.FormatInt(d.Version, 10)}, "platform": m.Platform,
-		"inputs": specs(m.Inputs), "outputs": specs(m.Outputs),
+		"name": d.Name, "versions": versions, "platform": d.Platform, "inputs": specs(d.Inputs), "outputs": specs(d.Outputs),
 	})
 }
 
-func (a *API) find(r *http.Request) (runtime.Metadata, serving.Deployment, error) {
+func (a *API) find(r *http.Request) (serving.Description, error) {
 	project, err := a.enter(r, read)
 	if err != nil {
-		return runtime.Metadata{}, serving.Deployment{}, err
+		return serving.Description{}, err
 	}
 	return a.Serving.Metadata(r.Context(), project, r.PathValue("model"), r.PathValue("version"))
 }
 
 func (a *API) modelReady(w http.ResponseWriter, r *http.Request) {
-	_, d, err := a.find(r)
+	d, err := a.find(r)
 	if err != nil {
 		a.Refuse(w, r, err)
 		return
@@ -181,17 +188,21 @@ func (a *API) infer(w http.ResponseWriter, r *http.Request) {
 		a.Refuse(w, r, err)
 		return
 	}
-	id, inputs, outputs, err := decode(body)
+	asked, err := decode(body)
 	if err != nil {
 		a.Refuse(w, r, err)
 		return
 	}
-	answer, d, err := a.Serving.Infer(r.Context(), project, r.PathValue("model"), r.PathValue("version"), inputs, outputs)
+	asked.Project, asked.Name, asked.Version = project, r.PathValue("model"), r.PathValue("version")
+	if asked.RouteKey == "" {
+		asked.RouteKey = r.Header.Get(routeKey)
+	}
+	answer, err := a.Serving.Infer(r.Context(), asked)
 	if err != nil {
 		a.Refuse(w, r, err)
 		return
 	}
-	out, err := encode(nil, d.Name, strconv.FormatInt(d.Version, 10), id, answer)
+	out, err := encode(nil, asked.Name, strconv.FormatInt(answer.Version, 10), answer.ID, answer.Outputs)
 	if err != nil {
 		a.Refuse(w, r, err)
 		return

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -21,26 +22,33 @@ import (
 // oneModel is the model delay, and a project whose model does not load.
 type oneModel struct{ session runtime.Session }
 
-func (m oneModel) Metadata(_ context.Context, _, name, _ string) (runtime.Metadata, serving.Deployment, error) {
+func (m oneModel) Metadata(_ context.Context, _, name, _ string) (serving.Description, error) {
 	if name != "delay" {
-		return runtime.Metadata{}, serving.Deployment{}, fault.New(fault.NotFound, "unknown model: %q is not deployed", name)
+		return serving.Description{}, fault.New(fault.NotFound, "unknown model: %q is not deployed", name)
 	}
-	return m.session.Metadata(), serving.Deployment{Name: name, Version: 3}, nil
+	return serving.Description{Metadata: m.session.Metadata(), Name: name, Versions: []int64{3}}, nil
 }
 
-func (m oneModel) Infer(ctx context.Context, _, name, _ string, in []runtime.Tensor, out []string) ([]runtime.Tensor, serving.Deployment, error) {
-	meta, d, err := m.Metadata(ctx, "", name, "")
+func (m oneModel) Infer(ctx context.Context, r serving.Request) (serving.Answer, error) {
+	d, err := m.Metadata(ctx, "", r.Name, "")
 	if err != nil {
-		return nil, d, err
+		return serving.Answer{}, err
 	}
-	if err := meta.Check(in); err != nil {
-		return nil, d, err
+	if err := d.Check(r.Inputs); err != nil {
+		return serving.Answer{}, err
 	}
-	if len(out) == 0 {
-		out = []string{"label", "probabilities"}
+	answer := serving.Answer{ID: r.ID, Version: 3}
+	if len(r.Outputs) == 0 {
+		r.Outputs = []string{"label", "probabilities"}
 	}
-	answer, err := m.session.Infer(ctx, in, out)
-	return answer, d, err
+	if answer.ID == "" { // what was asked beside the inputs
+		answer.ID = "prd_" + r.RouteKey
+		if !r.AsOf.IsZero() {
+			answer.ID += "@" + r.AsOf.Format(time.RFC3339)
+		}
+	}
+	answer.Outputs, err = m.session.Infer(ctx, r.Inputs, r.Outputs)
+	return answer, err
 }
 
 func (oneModel) Ready(project string) bool { return project != "broken" }
@@ -104,7 +112,10 @@ func TestProtocol(t *testing.T) {
 		"version":   {"GET", "/v2/models/delay/versions/3/ready", "", 200, `{"name":"delay","ready":true}`},
 		"unknown":   {"GET", "/v2/models/nothing", "", 404, `{"error":"unknown model: \"nothing\" is not deployed"}`},
 		"flat":      {"POST", "/v2/models/delay/infer", `{"id":"7",` + asked + `[0,0,4,3]}],"outputs":[{"name":"label"}]}`, 200, `{"model_name":"delay","model_version":"3","id":"7","outputs":[{"name":"label","datatype":"INT64","shape":[2],"data":[0,1]}]}`},
-		"nested":    {"POST", "/v2/models/delay/versions/3/infer", `{` + asked + ` [ [0, 0] , [4,3.0e0] ] }],"outputs":[{"name":"label"}]}`, 200, `{"model_name":"delay","model_version":"3","outputs":[{"name":"label","datatype":"INT64","shape":[2],"data":[0,1]}]}`},
+		"nested":    {"POST", "/v2/models/delay/versions/3/infer", `{` + asked + ` [ [0, 0] , [4,3.0e0] ] }],"outputs":[{"name":"label"}]}`, 200, `{"model_name":"delay","model_version":"3","id":"prd_","outputs":[{"name":"label","datatype":"INT64","shape":[2],"data":[0,1]}]}`},
+		"replayed":  {"POST", "/v2/models/delay/infer", `{"parameters":{"as_of":"2013-07-04T12:00:00+02:00","route_key":"k","other":1},` + asked + `[0,0,4,3]}],"outputs":[{"name":"label"}]}`, 200, `{"model_name":"delay","model_version":"3","id":"prd_k@2013-07-04T10:00:00Z","outputs":[{"name":"label","datatype":"INT64","shape":[2],"data":[0,1]}]}`},
+		"no time":   {"POST", "/v2/models/delay/infer", `{"parameters":{"as_of":"yesterday"},` + asked + `[0,0,4,3]}]}`, 400, `{"error":"parameters.as_of is no time: yesterday. Write it as 2013-07-04T12:00:00Z."}`},
+		"no key":    {"POST", "/v2/models/delay/infer", `{"parameters":{"route_key":7},` + asked + `[0,0,4,3]}]}`, 400, `{"error":"parameters.route_key is not text: 7"}`},
 		"no model":  {"POST", "/v2/models/nothing/infer", `{` + asked + `[0,0,4,3]}]}`, 404, `{"error":"unknown model: \"nothing\" is not deployed"}`},
 		"too few":   {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,4]}]}`, 400, `{"error":"input \"X\": data does not have shape [2 2] (4 elements). data is a flat array of all elements in row-major order, or nested exactly as the shape."}`},
 		"too many":  {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,4,3,1]}]}`, 400, `{"error":"input \"X\": data does not have shape [2 2] (4 elements). data is a flat array of all elements in row-major order, or nested exactly as the shape."}`},
@@ -178,7 +189,8 @@ func TestRoundTrip(t *testing.T) {
 		body, _ := json.Marshal(map[string]any{"inputs": []any{map[string]any{
 			"name": "X", "shape": []int{rows, cols}, "datatype": "FP64", "data": json.RawMessage(j),
 		}}})
-		_, in, _, err := decode(body)
+		asked, err := decode(body)
+		in := asked.Inputs
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +216,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"inputs":[{"name":"X","shape":[],"datatype":"BYTES","data":"a\u0000\"b"}]}`))
 	f.Add([]byte(`{"inputs":[{"name":"X","shape":[0],"datatype":"BOOL","data":[]}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, in, _, err := decode(body)
+		asked, err := decode(body)
+		in := asked.Inputs
 		if err != nil {
 			if k := fault.KindOf(err); k != fault.Invalid && k != fault.TooLarge {
 				t.Errorf("kind %s: %v", k, err)
@@ -223,7 +236,7 @@ func BenchmarkDecode(b *testing.B) {
 	body := []byte(`{"inputs":[{"name":"X","shape":[50,20],"datatype":"FP32","data":[` + data + `]}]}`)
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		if _, _, _, err := decode(body); err != nil {
+		if _, err := decode(body); err != nil {
 			b.Fatal(err)
 		}
 	}

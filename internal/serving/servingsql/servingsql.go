@@ -10,7 +10,6 @@ import (
 	"io/fs"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -47,9 +46,12 @@ type row struct {
 	CreatedAt      store.Time `bun:"created_at"`
 	UpdatedAt      store.Time `bun:"updated_at"`
 	Revision       int64      `bun:"revision"`
+	Trials         string     `bun:"trials"`
+	Earlier        string     `bun:"earlier"`
+	FeatureSet     string     `bun:"feature_set"`
 }
 
-const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision"
+const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set"
 
 // Put implements serving.Store.
 func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error {
@@ -61,14 +63,33 @@ func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error 
 	if err != nil {
 		return err
 	}
+	if d.Trials == nil {
+		d.Trials = []serving.Trial{}
+	}
+	trials, err := json.Marshal(d.Trials)
+	if err != nil {
+		return err
+	}
+	if d.Before == nil {
+		d.Before = []int64{}
+	}
+	earlier, err := json.Marshal(d.Before)
+	if err != nil {
+		return err
+	}
+	set, err := json.Marshal(d.FeatureSet)
+	if err != nil {
+		return err
+	}
 	r := row{
 		Project: d.Project, Name: d.Name, ID: string(d.ID), Spec: string(spec), Model: d.Model, Version: d.Version,
 		Digest: d.Digest, Residency: string(label), Classification: d.Classification,
 		CreatedAt: store.At(d.CreatedAt), UpdatedAt: store.At(d.UpdatedAt), Revision: d.Revision,
+		Trials: string(trials), Earlier: string(earlier), FeatureSet: string(set),
 	}
 	_, err = tx.NewInsert().Model(&r).ModelTableExpr("serving_deployment").
 		On("CONFLICT (project, name) DO UPDATE").
-		Set("spec = EXCLUDED.spec, model = EXCLUDED.model, version = EXCLUDED.version, digest = EXCLUDED.digest, residency = EXCLUDED.residency, classification = EXCLUDED.classification, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision").
+		Set("spec = EXCLUDED.spec, model = EXCLUDED.model, version = EXCLUDED.version, digest = EXCLUDED.digest, residency = EXCLUDED.residency, classification = EXCLUDED.classification, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision, trials = EXCLUDED.trials, earlier = EXCLUDED.earlier, feature_set = EXCLUDED.feature_set").
 		Exec(ctx)
 	return err
 }
@@ -118,6 +139,11 @@ func scan(ctx context.Context, tx *store.Tx, where string, args ...any) ([]servi
 
 // Delete implements serving.Store.
 func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) error {
+	for _, table := range []string{"serving_rollout", "serving_act", "serving_switch"} {
+		if _, err := tx.NewRaw("DELETE FROM "+table+" WHERE project = ? AND deployment = ?", project, name).Exec(ctx); err != nil {
+			return err
+		}
+	}
 	res, err := tx.NewRaw("DELETE FROM serving_deployment WHERE project = ? AND name = ?", project, name).Exec(ctx)
 	if err != nil {
 		return err
@@ -133,13 +159,13 @@ func (r row) deployment() (serving.Deployment, error) {
 		ID: serving.ID(r.ID), Project: r.Project, Name: r.Name, Model: r.Model, Version: r.Version, Digest: r.Digest,
 		Classification: r.Classification, CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}
-	if err := json.Unmarshal([]byte(r.Spec), &d.Spec); err != nil {
-		return d, fault.Wrap(err, "deployment %s", r.Name)
+	for _, c := range []struct {
+		text string
+		into any
+	}{{r.Spec, &d.Spec}, {r.Residency, &d.Residency}, {r.Trials, &d.Trials}, {r.Earlier, &d.Before}, {r.FeatureSet, &d.FeatureSet}} {
+		if err := json.Unmarshal([]byte(c.text), c.into); err != nil {
+			return d, fault.Wrap(err, "deployment %s", r.Name)
+		}
 	}
-	var label residency.Label
-	if err := json.Unmarshal([]byte(r.Residency), &label); err != nil {
-		return d, fault.Wrap(err, "deployment %s", r.Name)
-	}
-	d.Residency = label
 	return d, nil
 }

@@ -1,0 +1,306 @@
+package serving
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+var actKinds = []ActKind{ActRetrain, ActCanary, ActPromote, ActRollback}
+
+// Claim decides, in one transaction, whether an automatic act may be done now,
+// and records that it is being done: whoever gets true does it and then calls
+// Conclude. false when the act was claimed for the same cause before (the answer
+// is that act), when automation is off, or when another act of the kind is within
+// the cool-down on the clock of records; the latter two are recorded as skipped,
+// with the reason. Errors: fault.NotFound for the deployment, fault.Invalid.
+func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act, bool, error) {
+	if err := s.Authz.Allow(ctx, actionRollout, object(a.Project, a.Deployment)); err != nil {
+		return Act{}, false, err
+	}
+	switch {
+	case !slices.Contains(actKinds, a.Kind):
+		return Act{}, false, fault.New(fault.Invalid, "an act is no %q", a.Kind)
+	case a.Cause == "" || len(a.Cause) > maxCause:
+		return Act{}, false, fault.New(fault.Invalid, "the cause of an act has %d bytes; it has 1 to %d", len(a.Cause), maxCause)
+	}
+	if err := small(a.Evidence); err != nil {
+		return Act{}, false, err
+	}
+	claimed := false
+	err := s.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
+		claimed = false
+		d, err := s.Store.One(ctx, tx, a.Project, a.Deployment)
+		if err != nil {
+			return err
+		}
+		before, err := s.Store.ActFor(ctx, tx, a.Project, a.Deployment, a.Kind, a.Cause)
+		if err == nil {
+			a = before
+			return nil
+		}
+		if !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		why, err := s.hindered(ctx, tx, d, a, cooldown)
+		if err != nil {
+			return err
+		}
+		a.ID, a.Made, a.Outcome, a.Reason = ActID(id.New("act")), time.Now().UTC(), ActClaimed, clip(a.Reason, maxReason)
+		if a.At = a.At.UTC(); a.At.IsZero() {
+			a.At = a.Made
+		}
+		if why != "" {
+			a.Outcome, a.Reason = ActSkipped, why
+		}
+		claimed = why == ""
+		if err := s.Store.InsertAct(ctx, tx, a); err != nil {
+			return err
+		}
+		return s.acted(ctx, tx, a)
+	})
+	if err != nil {
+		return Act{}, false, fault.Wrap(err, "claim %s of %s", a.Kind, a.Deployment)
+	}
+	return a, claimed, nil
+}
+
+// hindered says why an act is not to be done; empty when it is.
+func (s *Service) hindered(ctx context.Context, tx *store.Tx, d Deployment, a Act, cooldown time.Duration) (string, error) {
+	auto, err := s.automation(ctx, tx, d)
+	if err != nil || !auto.On {
+		return auto.Reason, err
+	}
+	if cooldown <= 0 {
+		return "", nil
+	}
+	last, err := s.Store.ActWithin(ctx, tx, a.Project, a.Deployment, a.Kind, a.At.Add(-cooldown), a.At.Add(cooldown))
+	if fault.Is(err, fault.NotFound) {
+		return "", nil
+	}
+	return "the last " + string(a.Kind) + " was at " + last.At.Format(time.RFC3339) + ", and the next one may be " + cooldown.String() + " later", err
+}
+
+// acted audits and tells what became of an act.
+func (s *Service) acted(ctx context.Context, tx *store.Tx, a Act) error {
+	if err := s.audited(ctx, tx, a.Project, a.Deployment, a.Reason, map[string]any{
+		"act": "automatic " + string(a.Kind), "id": a.ID, "outcome": a.Outcome, "cause": a.Cause, "at": a.At, "evidence": a.Evidence, "result": a.Result,
+	}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, a.Project, EventActed, a)
+}
+
+// Conclude records what became of a claimed act. Concluding it again in the same
+// way changes nothing. Errors: fault.NotFound; fault.Conflict when it was
+// concluded otherwise.
+func (s *Service) Conclude(ctx context.Context, act ActID, outcome ActOutcome, reason, result string) error {
+	switch outcome {
+	case ActDone, ActFailed, ActSkipped:
+	default:
+		return fault.New(fault.Invalid, "an act does not end as %q", outcome)
+	}
+	var a Act
+	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		a, err = s.Store.Act(ctx, tx, act)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := s.Authz.Allow(ctx, actionRollout, object(a.Project, a.Deployment)); err != nil {
+		return err
+	}
+	return s.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.Store.Act(ctx, tx, act)
+		switch {
+		case err != nil:
+			return err
+		case a.Outcome == outcome:
+			return nil
+		case a.Outcome != ActClaimed:
+			return fault.New(fault.Conflict, "act %s is %s already", act, a.Outcome)
+		}
+		a.Outcome, a.Result = outcome, clip(result, maxReason)
+		if reason != "" {
+			a.Reason = clip(reason, maxReason)
+		}
+		if err := s.Store.UpdateAct(ctx, tx, a); err != nil {
+			return err
+		}
+		return s.acted(ctx, tx, a)
+	})
+}
+
+// Claimed lists the acts of all projects that were claimed and not concluded,
+// oldest first: what a crash interrupted.
+func (s *Service) Claimed(ctx context.Context) (all []Act, err error) {
+	if err := s.Authz.Allow(ctx, actionRead, object("", "")); err != nil {
+		return nil, err
+	}
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err = s.Store.Claimed(ctx, tx)
+		return err
+	})
+	return all, err
+}
+
+// SetAutomation turns automatic acts of a deployment on or off, or with an empty
+// name those of the whole project. Error: fault.Conflict for turning on what the
+// manifest turns off.
+func (s *Service) SetAutomation(ctx context.Context, project, name string, on bool, reason string) (Switch, error) {
+	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+		return Switch{}, err
+	}
+	sw := Switch{Project: project, Deployment: name, On: on, Reason: clip(reason, maxReason), By: identity.From(ctx).String(), At: time.Now().UTC()}
+	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		if name != "" {
+			d, err := s.Store.One(ctx, tx, project, name)
+			if err != nil {
+				return err
+			}
+			if on && !d.Spec.automatic() {
+				return fault.New(fault.Conflict, "the manifest of %s says automation: false", name).WithHint("Change it there.")
+			}
+		}
+		if err := s.Store.PutSwitch(ctx, tx, sw); err != nil {
+			return err
+		}
+		object := name
+		if object == "" {
+			object = "*"
+		}
+		if err := s.audited(ctx, tx, project, object, sw.Reason, map[string]any{"act": "automation", "on": on}); err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, project, EventAutomationChanged, sw)
+	})
+	return sw, err
+}
+
+// automation is whether automatic acts happen to a deployment, and why not.
+func (s *Service) automation(ctx context.Context, tx *store.Tx, d Deployment) (Automation, error) {
+	if !d.Spec.automatic() {
+		return Automation{Reason: "the manifest says automation: false"}, nil
+	}
+	for _, name := range []string{"", d.Name} {
+		sw, err := s.Store.Switch(ctx, tx, d.Project, name)
+		if fault.Is(err, fault.NotFound) {
+			continue
+		}
+		if err != nil {
+			return Automation{}, err
+		}
+		if !sw.On {
+			what := "automation was turned off"
+			if name == "" {
+				what += " in the whole project"
+			}
+			what += " by " + sw.By
+			if sw.Reason != "" {
+				what += ": " + sw.Reason
+			}
+			return Automation{Reason: what}, nil
+		}
+	}
+	return Automation{On: true}, nil
+}
+
+// Status is what a deployment does, and what was done to it.
+type Status struct {
+	Deployment Deployment `json:"deployment"`
+	Versions   []Counted  `json:"versions"` // those in use, and those that answered since the server started
+	Since      time.Time  `json:"since"`    // from when on requests are counted
+	Rollout    *Rollout   `json:"rollout,omitempty"`
+	History    []Rollout  `json:"history"` // newest first, the one that runs among them
+	Acts       []Act      `json:"acts"`    // newest first
+	Automation Automation `json:"automation"`
+	// Lost answers were given and could not be remembered; Unshadowed requests
+	// found the shadow busy.
+	Lost       int64 `json:"lost"`
+	Unshadowed int64 `json:"unshadowed"`
+}
+
+// Counted is what a version answered since the server started. The latencies are
+// at most an eighth too high.
+type Counted struct {
+	Target
+	Requests int64         `json:"requests"`
+	Failures int64         `json:"failures"`
+	P50      time.Duration `json:"p50_ns"`
+	P99      time.Duration `json:"p99_ns"`
+}
+
+// Status tells how a deployment is.
+func (s *Service) Status(ctx context.Context, project, name string) (Status, error) {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+		return Status{}, err
+	}
+	out := Status{Since: s.since}
+	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if out.Deployment, err = s.Store.One(ctx, tx, project, name); err != nil {
+			return err
+		}
+		if out.History, err = s.Store.Rollouts(ctx, tx, project, name, maxHistory); err != nil {
+			return err
+		}
+		if out.Acts, err = s.Store.Acts(ctx, tx, project, name, maxHistory); err != nil {
+			return err
+		}
+		out.Automation, err = s.automation(ctx, tx, out.Deployment)
+		return err
+	})
+	if err != nil {
+		return Status{}, err
+	}
+	out.Deployment = s.withState(out.Deployment)
+	if len(out.History) > 0 && out.History[0].State == Running {
+		out.Rollout = &out.History[0]
+	}
+	k := key{project, name}
+	out.Lost, out.Unshadowed = s.lost.count(k), s.shadows.count(k)
+	out.Versions = s.counted(k, out.Deployment.Targets)
+	return out, nil
+}
+
+// counted adds the counters to the targets, and the versions that answer no more.
+func (s *Service) counted(k key, targets []Target) []Counted {
+	s.mu.Lock()
+	tallies := map[int64]*tally{}
+	for t, n := range s.tallies {
+		if t.key == k && n.requests.Load() > 0 {
+			tallies[t.version] = n
+		}
+	}
+	s.mu.Unlock()
+	out := make([]Counted, 0, len(targets))
+	for _, t := range targets {
+		c := Counted{Target: t}
+		c.count(tallies[t.Version])
+		delete(tallies, t.Version)
+		out = append(out, c)
+	}
+	rest := make([]int64, 0, len(tallies))
+	for v := range tallies {
+		rest = append(rest, v)
+	}
+	slices.Sort(rest)
+	for _, v := range rest {
+		c := Counted{Target: Target{Version: v}}
+		c.count(tallies[v])
+		out = append(out, c)
+	}
+	return out
+}
+
+func (c *Counted) count(t *tally) {
+	if t == nil {
+		return
+	}
+	c.Requests, c.Failures, c.P50, c.P99 = t.requests.Load(), t.failures.Load(), t.quantile(0.5), t.quantile(0.99)
+}

@@ -1,0 +1,306 @@
+package serving
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// Request asks a deployment. The inputs belong to the service once Infer is
+// called, and the caller changes nothing of them.
+type Request struct {
+	Project, Name string
+	Version       string // one of the versions in memory; empty: routed by share
+	ID            string // the client's; empty: one is made
+	Inputs        []runtime.Tensor
+	Outputs       []string  // those wanted; none means all
+	AsOf          time.Time // replays what was known at a past time; zero: now
+	RouteKey      string    // requests with the same key meet the same version
+}
+
+// Answer is what a version answered. Outputs and Deployment are not changed by
+// anybody.
+type Answer struct {
+	ID         string
+	Version    int64
+	Deployment *Deployment // as it was when the request was routed
+	Outputs    []runtime.Tensor
+}
+
+// Limits of a request.
+const (
+	maxRequestID = 256
+	maxRouteKey  = 1024
+	maxAhead     = time.Minute // as_of before the caller's clock
+)
+
+func (r *Request) validate(now time.Time) error {
+	switch {
+	case len(r.ID) > maxRequestID || !utf8.ValidString(r.ID):
+		return fault.New(fault.Invalid, "id has %d bytes; it may have %d, in UTF-8", len(r.ID), maxRequestID)
+	case len(r.RouteKey) > maxRouteKey:
+		return fault.New(fault.Invalid, "the route key has %d bytes; it may have %d", len(r.RouteKey), maxRouteKey)
+	case r.AsOf.Sub(now) > maxAhead:
+		return fault.New(fault.Invalid, "as_of %s is in the future", r.AsOf.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// routeKey is what decides the version: the column that the rollout names, in
+// the first row, else the request's own key.
+func (t *table) routeKey(r *Request) string {
+	if t.sticky == "" || t.canary == nil {
+		return r.RouteKey
+	}
+	for i := range r.Inputs {
+		if r.Inputs[i].Name == t.sticky {
+			if text := firstText(r.Inputs[i].Data); text != "" {
+				return text
+			}
+		}
+	}
+	return r.RouteKey
+}
+
+// firstText is the first element as text; empty when there is none.
+func firstText(data any) string {
+	switch d := data.(type) {
+	case []string:
+		if len(d) > 0 {
+			return d[0]
+		}
+	case []int64:
+		if len(d) > 0 {
+			return strconv.FormatInt(d[0], 10)
+		}
+	default:
+		if n := numbers(data); len(n) > 0 {
+			return strconv.FormatFloat(n[0], 'g', -1, 64)
+		}
+	}
+	return ""
+}
+
+// Infer answers with one of the deployment's versions. Errors: fault.Invalid
+// (wrong shape, datatype, name; *MissingError for features), fault.NotFound,
+// fault.PermissionDenied (also a past time without feature.history),
+// fault.Unavailable, fault.Timeout.
+func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
+	received := time.Now()
+	t, x, random, missing := s.pick(&r)
+	asked := object(r.Project, r.Name)
+	if x != nil {
+		defer x.leave()
+		asked.Classification, asked.Residency = x.model.Classification, x.model.Residency
+	}
+	if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
+		return Answer{}, err
+	}
+	if missing != nil {
+		return Answer{}, missing
+	}
+	if err := r.validate(received); err != nil {
+		return Answer{}, err
+	}
+	if !r.AsOf.IsZero() {
+		if err := s.Authz.Allow(ctx, actionHistory, asked); err != nil {
+			return Answer{}, err
+		}
+	}
+	if r.ID == "" {
+		r.ID = id.New("prd")
+	}
+	c := call{
+		s: s, r: &r, table: t, target: x, received: received, answer: Answer{ID: r.ID, Version: x.model.Version, Deployment: &t.deployment},
+	}
+	if random && t.canary != nil {
+		c.rollout = t.rollout
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	err := c.run(ctx)
+	latency := time.Since(received)
+	x.tally.add(latency, err != nil)
+	if kept := c.remember(ctx, x, c.outputs, latency, err, false); err == nil {
+		err = kept
+	}
+	if err != nil {
+		c.answer.Outputs = nil
+		return c.answer, err
+	}
+	if t.shadow != nil && x != t.shadow {
+		s.shadows.cast(ctx, &c)
+	}
+	return c.answer, nil
+}
+
+// call is one request under way.
+type call struct {
+	s        *Service
+	r        *Request
+	table    *table
+	target   *target
+	received time.Time
+	rollout  RolloutID // empty unless the version was chosen at random
+	filled   filled
+	outputs  []runtime.Tensor // what the model gave, the monitored output among it
+	answer   Answer
+}
+
+// run fills the model's inputs, asks it and journals a classified answer.
+func (c *call) run(ctx context.Context) error {
+	if err := c.fill(ctx); err != nil {
+		return err
+	}
+	if err := c.target.meta.Check(c.filled.inputs); err != nil {
+		return err
+	}
+	wanted := c.r.Outputs
+	if len(wanted) == 0 {
+		for _, o := range c.target.meta.Outputs {
+			wanted = append(wanted, o.Name)
+		}
+	}
+	asked := wanted
+	if score := c.target.score.output; score != "" && !slices.Contains(wanted, score) {
+		asked = append(slices.Clip(wanted), score)
+	}
+	out, err := c.target.session.Infer(ctx, c.filled.inputs, asked)
+	if err != nil {
+		return err
+	}
+	c.outputs, c.answer.Outputs = out, out[:len(wanted):len(wanted)]
+	if class := c.target.model.Classification; class == "confidential" || class == "restricted" {
+		if err := c.s.Journal.Record(ctx, audit.Entry{
+			Project: c.r.Project, Action: "deployment.infer", Object: "deployment " + c.r.Name,
+			Detail: map[string]any{"version": c.target.model.Version, "classification": class},
+		}); err != nil {
+			return fault.Wrap(err, "the answer could not be journaled")
+		}
+	}
+	return nil
+}
+
+// fill looks features up, for a deployment that has some and a request that does
+// not bring the model's own input.
+func (c *call) fill(ctx context.Context) (err error) {
+	f := c.table.features
+	if f != nil && !f.given(c.r.Inputs) {
+		c.filled, err = c.s.fill(ctx, c.r, f, c.target.meta)
+		return err
+	}
+	c.filled.inputs = c.r.Inputs
+	if len(c.r.Inputs) > 0 && len(c.r.Inputs[0].Shape) > 0 {
+		c.filled.rows = int(c.r.Inputs[0].Shape[0])
+	} else {
+		c.filled.rows = 1
+	}
+	return nil
+}
+
+// shadows runs requests again on shadow versions, beside and after their
+// answers, a few at a time. What finds no place is dropped and counted.
+type shadows struct {
+	places  chan struct{} // those that wait or run
+	running chan struct{}
+	dropped *sync.Map // key → *atomic.Int64
+	all     *sync.WaitGroup
+}
+
+// shadowPlaces bounds the requests that are kept in memory for shadows.
+const shadowPlaces = 64
+
+func newShadows(processors int) shadows {
+	return shadows{
+		places: make(chan struct{}, shadowPlaces), running: make(chan struct{}, max(1, processors/2)), dropped: &sync.Map{}, all: &sync.WaitGroup{},
+	}
+}
+
+// cast shows an answered request to the shadow.
+func (h *shadows) cast(ctx context.Context, c *call) {
+	x := c.table.shadow
+	k := key{c.r.Project, c.r.Name}
+	select {
+	case h.places <- struct{}{}:
+	default:
+		h.drop(k)
+		return
+	}
+	if !x.enter() {
+		<-h.places
+		return // it is no shadow any more
+	}
+	h.all.Go(func() {
+		defer func() { <-h.places }()
+		defer x.leave()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.s.Timeout)
+		defer cancel()
+		select {
+		case h.running <- struct{}{}:
+		case <-ctx.Done():
+			h.drop(k)
+			return
+		}
+		defer func() { <-h.running }()
+		c.again(ctx, x)
+	})
+}
+
+func (h *shadows) drop(k key) {
+	n, _ := h.dropped.LoadOrStore(k, &atomic.Int64{})
+	n.(*atomic.Int64).Add(1)
+}
+
+// count is how many requests of a deployment no shadow saw.
+func (h *shadows) count(k key) int64 {
+	if n, ok := h.dropped.Load(k); ok {
+		return n.(*atomic.Int64).Load()
+	}
+	return 0
+}
+
+// again asks the shadow what was asked, and remembers what it said.
+func (c *call) again(ctx context.Context, x *target) {
+	began := time.Now()
+	var out []runtime.Tensor
+	err := x.meta.Check(c.filled.inputs)
+	if err == nil {
+		wanted := x.score.output
+		if wanted == "" && len(x.meta.Outputs) > 0 {
+			wanted = x.meta.Outputs[0].Name
+		}
+		out, err = x.session.Infer(ctx, c.filled.inputs, []string{wanted})
+	}
+	latency := time.Since(began)
+	x.tally.add(latency, err != nil)
+	if err := c.remember(identity.With(ctx, identity.Loop("shadow")), x, out, latency, err, true); err != nil {
+		c.s.Log.WarnContext(ctx, "a shadow's answer was not remembered", slog.String("deployment", c.r.Name), slog.String("error", err.Error()))
+	}
+}
+
+// Close waits until shadows have seen what was shown to them. No Infer may begin
+// after it.
+func (s *Service) Close(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		s.shadows.all.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "shadows are still running")
+	}
+}

@@ -1,0 +1,230 @@
+package serving
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// score is which number of an answer is a row's score.
+type score struct {
+	output string // "": none is monitored
+	index  int    // column; -1 is the last
+}
+
+// scoreOf finds the score among a model's outputs. Error: fault.Invalid.
+func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
+	out := score{index: -1}
+	var floats []string
+	for _, o := range m.Outputs {
+		if o.Datatype == runtime.FP32 || o.Datatype == runtime.FP64 {
+			floats = append(floats, o.Name)
+		}
+	}
+	if len(floats) == 1 {
+		out.output = floats[0]
+	}
+	if p == nil {
+		return out, nil
+	}
+	if p.Output != "" {
+		out.output = p.Output
+	}
+	i := slices.IndexFunc(m.Outputs, func(o runtime.Spec) bool { return o.Name == out.output })
+	if i < 0 {
+		names := make([]string, len(m.Outputs))
+		for i, o := range m.Outputs {
+			names[i] = strconv.Quote(o.Name) + " (" + string(o.Datatype) + ")"
+		}
+		return out, fault.New(fault.Invalid, "spec.prediction.output: %q is no output of the model, or none is named and several are numbers", out.output).
+			WithHint("Its outputs are %v.", names)
+	}
+	o := m.Outputs[i]
+	if o.Datatype == runtime.Bytes {
+		return out, fault.New(fault.Invalid, "spec.prediction.output: %q holds text", o.Name)
+	}
+	if p.Index == nil {
+		return out, nil
+	}
+	out.index = *p.Index
+	if n := len(o.Shape); n > 1 && o.Shape[n-1] >= 0 && int64(out.index) >= o.Shape[n-1] || n == 1 && out.index > 0 {
+		return out, fault.New(fault.Invalid, "spec.prediction.index is %d, output %q has shape %v", out.index, o.Name, o.Shape)
+	}
+	return out, nil
+}
+
+// of takes the scores out of an answer; nil when it has none for each row.
+func (c score) of(outputs []runtime.Tensor, rows int) []float64 {
+	i := slices.IndexFunc(outputs, func(t runtime.Tensor) bool { return t.Name == c.output })
+	if i < 0 || rows == 0 {
+		return nil
+	}
+	scores := make([]float64, rows)
+	switch data := outputs[i].Data.(type) { // the usual ones without a copy of everything
+	case []float32:
+		if pickColumn(scores, data, c.index) {
+			return scores
+		}
+	default:
+		if pickColumn(scores, numbers(data), c.index) {
+			return scores
+		}
+	}
+	return nil
+}
+
+func pickColumn[T float32 | float64](scores []float64, data []T, index int) bool {
+	rows := len(scores)
+	if len(data) == 0 || len(data)%rows != 0 {
+		return false
+	}
+	width := len(data) / rows
+	if index < 0 {
+		index = width - 1
+	}
+	if index >= width {
+		return false
+	}
+	for i := range scores {
+		scores[i] = float64(data[i*width+index])
+	}
+	return true
+}
+
+// maxRecorded bounds the columns that are remembered: an image is not a row of
+// features.
+const maxRecorded = 1024
+
+// lost counts answers that were given and could not be remembered.
+type lost struct {
+	byKey sync.Map // key → *atomic.Int64
+	total atomic.Int64
+}
+
+func (l *lost) add(k key) {
+	n, _ := l.byKey.LoadOrStore(k, &atomic.Int64{})
+	n.(*atomic.Int64).Add(1)
+	l.total.Add(1)
+}
+
+func (l *lost) count(k key) int64 {
+	if n, ok := l.byKey.Load(k); ok {
+		return n.(*atomic.Int64).Load()
+	}
+	return 0
+}
+
+// Lost is how many answers since the start of this process were given and could
+// not be remembered, of all deployments.
+func (s *Service) Lost() int64 { return s.lost.total.Load() }
+
+// remember writes down what was asked and answered. An answer that cannot be
+// written down is given all the same, and counted; that of a confidential or
+// restricted model is not given.
+func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor, latency time.Duration, failed error, shadow bool) error {
+	if c.s.Predictions == nil {
+		return nil
+	}
+	r := &prediction.Record{
+		ID: c.r.ID, Project: c.r.Project, Deployment: c.r.Name, Model: x.model.Name, Version: x.model.Version, Rollout: string(c.rollout),
+		Shadow: shadow, At: c.received, Received: c.received, Latency: latency, Rows: max(0, c.filled.rows), Keys: c.filled.keys,
+	}
+	if !c.r.AsOf.IsZero() {
+		r.At, r.Replay = c.r.AsOf, true
+	}
+	if r.Inputs = c.filled.columns; r.Inputs == nil {
+		r.Inputs = c.recorded()
+	}
+	if failed == nil {
+		r.Scores = x.score.of(outputs, r.Rows)
+	} else {
+		r.Failure = fault.KindOf(failed).String()
+	}
+	// The client may have gone away; what happened has happened.
+	err := c.s.Predictions.Append(context.WithoutCancel(ctx), r)
+	if err == nil {
+		return nil
+	}
+	c.s.lost.add(key{c.r.Project, c.r.Name})
+	if class := x.model.Classification; class == "confidential" || class == "restricted" {
+		return fault.Wrap(err, "the answer could not be remembered")
+	}
+	c.s.Log.ErrorContext(ctx, "an answer was not remembered", slog.String("deployment", c.r.Name), slog.String("error", err.Error()))
+	return nil
+}
+
+// recorded are the model's own inputs by column; nil when they are no rows of
+// features.
+func (c *call) recorded() []prediction.Column {
+	rows := c.filled.rows
+	if rows <= 0 {
+		return nil
+	}
+	var out []prediction.Column
+	for _, t := range c.filled.inputs {
+		n, err := runtime.Elements(t.Shape)
+		if err != nil || n == 0 || n%rows != 0 || len(out)+n/rows > maxRecorded || len(t.Shape) > 0 && t.Shape[0] != int64(rows) {
+			return nil
+		}
+		width := n / rows
+		if texts, ok := t.Data.([]string); ok {
+			out = append(out, c.texts(t.Name, texts, width)...)
+			continue
+		}
+		values := numbers(t.Data)
+		if len(values) != n {
+			return nil // shape and data disagree: the model has refused it, too
+		}
+		if width == 1 {
+			out = append(out, prediction.Column{Name: c.columnName(t.Name, 0, 1), Numbers: values})
+			continue
+		}
+		turned := make([]float64, n)
+		for i := range width {
+			column := turned[i*rows : (i+1)*rows : (i+1)*rows]
+			for row := range rows {
+				column[row] = values[row*width+i]
+			}
+			out = append(out, prediction.Column{Name: c.columnName(t.Name, i, width), Numbers: column})
+		}
+	}
+	return out
+}
+
+func (c *call) texts(name string, data []string, width int) []prediction.Column {
+	rows := c.filled.rows
+	if len(data) != rows*width {
+		return nil
+	}
+	out := make([]prediction.Column, width)
+	for i := range out {
+		out[i] = prediction.Column{Name: c.columnName(name, i, width), Texts: data}
+		if width > 1 {
+			out[i].Texts = make([]string, rows)
+			for row := range rows {
+				out[i].Texts[row] = data[row*width+i]
+			}
+		}
+	}
+	return out
+}
+
+// columnName is what a column of an input is called: by the deployment's
+// features, else "X" for a lone one and "X.2" for the third of many.
+func (c *call) columnName(input string, i, width int) string {
+	if f := c.table.features; f != nil && f.input == input && len(f.names) == width {
+		return f.names[i]
+	}
+	if width == 1 {
+		return input
+	}
+	return input + "." + strconv.Itoa(i)
+}

@@ -1,0 +1,583 @@
+package serving
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Trying is a candidate to be tried on a share of a deployment's requests.
+type Trying struct {
+	Version string // number or alias of the candidate
+	Weight  int    // percent, 1 to 99; 0 is the manifest's
+	Cause   string // why, in words or an event's position
+}
+
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n]
+}
+
+// small refuses evidence that is not JSON or too much of it.
+func small(evidence json.RawMessage) error {
+	switch {
+	case len(evidence) > maxEvidence:
+		return fault.New(fault.TooLarge, "the evidence has %d bytes; it may have %d", len(evidence), maxEvidence)
+	case len(evidence) > 0 && !json.Valid(evidence):
+		return fault.New(fault.Invalid, "the evidence is not JSON")
+	}
+	return nil
+}
+
+// running is the rollout that runs, the zero Rollout when none does.
+func (s *Service) running(ctx context.Context, tx *store.Tx, project, name string) (Rollout, error) {
+	runs, err := s.Store.Rollouts(ctx, tx, project, name, 1)
+	if err != nil || len(runs) == 0 || runs[0].State != Running {
+		return Rollout{}, err
+	}
+	return runs[0], nil
+}
+
+// changed writes a deployment that was changed by a rollout.
+func (s *Service) changed(ctx context.Context, tx *store.Tx, d *Deployment) error {
+	d.UpdatedAt = time.Now().UTC()
+	d.Revision++
+	return s.Store.Put(ctx, tx, *d)
+}
+
+func (s *Service) audited(ctx context.Context, tx *store.Tx, project, name, reason string, detail map[string]any) error {
+	return audit.Append(ctx, tx, audit.Entry{
+		Project: project, Action: string(actionRollout), Object: "deployment " + name, Reason: clip(reason, maxReason), Detail: detail,
+	})
+}
+
+// end closes a rollout in the caller's transaction.
+func (s *Service) end(ctx context.Context, tx *store.Tx, r Rollout, state RolloutState, e Ending) error {
+	r.State, r.Reason, r.Evidence = state, clip(e.Reason, maxReason), e.Evidence
+	if r.Ended.IsZero() {
+		r.Ended = time.Now().UTC()
+	}
+	if err := s.Store.PutRollout(ctx, tx, r); err != nil {
+		return err
+	}
+	if err := s.audited(ctx, tx, r.Project, r.Deployment, r.Reason, map[string]any{
+		"act": string(state), "rollout": r.ID, "stable": r.Stable, "candidate": r.Candidate, "evidence": r.Evidence,
+	}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, r.Project, EventRolloutEnded, r)
+}
+
+// StartRollout tries a version of the deployment's model on a share of its
+// requests. The version is verified and loaded before anything changes. Errors:
+// fault.Conflict when a rollout runs already, the version is stable already, or
+// its files do not match the signature; fault.NotFound; fault.Invalid.
+func (s *Service) StartRollout(ctx context.Context, project, name string, try Trying) (Rollout, error) {
+	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+		return Rollout{}, err
+	}
+	if try.Weight < 0 || try.Weight > rollout.MaxWeight {
+		return Rollout{}, fault.New(fault.Invalid, "the weight is %d percent; it may be 1 to %d", try.Weight, rollout.MaxWeight)
+	}
+	if try.Version == "" {
+		return Rollout{}, fault.New(fault.Invalid, "which version? Name the candidate")
+	}
+	d, err := s.look(ctx, project, name)
+	if err != nil {
+		return Rollout{}, err
+	}
+	t, err := s.open(ctx, project, name, d.Spec, try.Version)
+	if err != nil {
+		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
+	}
+	var r Rollout
+	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		now, err := s.still(ctx, tx, d)
+		if err != nil {
+			return err
+		}
+		run, err := s.running(ctx, tx, project, name)
+		if err != nil {
+			return err
+		}
+		shadow, _ := now.trialOf(Shadow)
+		switch version := t.model.Version; {
+		case run.ID != "":
+			return fault.New(fault.Conflict, "version %d of %s is being tried already (%s)", run.Candidate, run.Model, run.ID).
+				WithHint("Promote it or roll it back first.")
+		case version == now.Version:
+			return fault.New(fault.Conflict, "version %d is stable already", version)
+		case version == shadow.Version:
+			now.Trials = now.without(Shadow) // it shows itself now
+		}
+		if err := s.Models.Still(ctx, tx, project, now.Model, t.model.Version); err != nil {
+			return err
+		}
+		spec := now.Spec.Rollout.WithDefaults()
+		if try.Weight != 0 {
+			spec.Weight = try.Weight
+		}
+		if err := spec.Validate(); err != nil {
+			return err
+		}
+		r = Rollout{
+			ID: RolloutID(id.New("rol")), Project: project, Deployment: name, Model: now.Model, Stable: now.Version, Candidate: t.model.Version,
+			Weight: spec.Weight, Spec: spec, State: Running, Cause: clip(try.Cause, maxCause), Started: time.Now().UTC(),
+		}
+		now.Trials = now.with(Trial{
+			Role: Canary, Version: t.model.Version, Digest: t.model.Digest, Residency: t.model.Residency, Classification: t.model.Classification, Weight: r.Weight,
+		})
+		if err := s.changed(ctx, tx, &now); err != nil {
+			return err
+		}
+		return s.begin(ctx, tx, r)
+	})
+	if err != nil {
+		t.leave()
+		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
+	}
+	s.settleNow(ctx, key{project, name}, t)
+	return r, nil
+}
+
+// still is the deployment as it is now, which must serve the model that was
+// looked at before.
+func (s *Service) still(ctx context.Context, tx *store.Tx, d Deployment) (Deployment, error) {
+	now, err := s.Store.One(ctx, tx, d.Project, d.Name)
+	if err != nil {
+		return now, err
+	}
+	if now.ID != d.ID || !now.Spec.same(d.Spec) {
+		return now, fault.New(fault.Conflict, "deployment %s was changed meanwhile", d.Name).WithHint("Try again.")
+	}
+	return now, nil
+}
+
+func (s *Service) begin(ctx context.Context, tx *store.Tx, r Rollout) error {
+	if err := s.Store.PutRollout(ctx, tx, r); err != nil {
+		return err
+	}
+	if err := s.audited(ctx, tx, r.Project, r.Deployment, r.Cause, map[string]any{
+		"act": "canary", "rollout": r.ID, "stable": r.Stable, "candidate": r.Candidate, "weight": r.Weight,
+	}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, r.Project, EventRolloutStarted, r)
+}
+
+// Reweigh moves the share of the version that is being tried. What was observed
+// under the old share is not evidence under the new one: the rollout ends as
+// cancelled, and another one begins with the same versions.
+func (s *Service) Reweigh(ctx context.Context, project, name string, weight int) (Rollout, error) {
+	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+		return Rollout{}, err
+	}
+	if weight < 1 || weight > rollout.MaxWeight {
+		return Rollout{}, fault.New(fault.Invalid, "the weight is %d percent; it may be 1 to %d", weight, rollout.MaxWeight)
+	}
+	var r Rollout
+	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.Store.One(ctx, tx, project, name)
+		if err != nil {
+			return err
+		}
+		run, err := s.running(ctx, tx, project, name)
+		if err != nil {
+			return err
+		}
+		canary, ok := d.trialOf(Canary)
+		switch {
+		case run.ID == "" || !ok:
+			return fault.New(fault.Conflict, "no version of %s is being tried", name)
+		case run.Weight == weight:
+			r = run
+			return nil
+		}
+		if err := s.end(ctx, tx, run, Cancelled, Ending{Reason: "its weight was moved to " + strconv.Itoa(weight) + " %"}); err != nil {
+			return err
+		}
+		r = run
+		r.ID, r.Weight, r.Started, r.StartedAt = RolloutID(id.New("rol")), weight, time.Now().UTC(), time.Time{}
+		r.Spec.Weight = weight
+		canary.Weight = weight
+		d.Trials = d.with(canary)
+		if err := s.changed(ctx, tx, &d); err != nil {
+			return err
+		}
+		return s.begin(ctx, tx, r)
+	})
+	if err != nil {
+		return Rollout{}, fault.Wrap(err, "move the weight")
+	}
+	s.settleNow(ctx, key{project, name})
+	return r, nil
+}
+
+// Promote makes the version that is being tried the stable one, and moves the
+// registry's alias that the manifest follows, in one transaction. Errors:
+// fault.Conflict when no rollout, or another one, runs; fault.PermissionDenied,
+// also without model.promote when an alias moves.
+func (s *Service) Promote(ctx context.Context, project, name string, e Ending) (Rollout, error) {
+	if err := s.mayEnd(ctx, project, name, e); err != nil {
+		return Rollout{}, err
+	}
+	var r Rollout
+	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.Store.One(ctx, tx, project, name)
+		if err != nil {
+			return err
+		}
+		if r, err = s.asked(ctx, tx, d, e); err != nil || r.State == Promoted {
+			return err
+		}
+		canary, ok := d.trialOf(Canary)
+		if r.State != Running || !ok {
+			return fault.New(fault.Conflict, "rollout %s has ended: it is %s", r.ID, r.State)
+		}
+		if err := s.Models.Still(ctx, tx, project, d.Model, canary.Version); err != nil {
+			return err
+		}
+		if err := s.end(ctx, tx, r, Promoted, e); err != nil {
+			return err
+		}
+		if r, err = s.Store.Rollout(ctx, tx, r.ID); err != nil {
+			return err
+		}
+		return s.stabilise(ctx, tx, d, canary, pushed(d.Before, d.Version, canary.Version))
+	})
+	if err != nil {
+		return Rollout{}, fault.Wrap(err, "promote")
+	}
+	s.settleNow(ctx, key{project, name})
+	return r, nil
+}
+
+// mayEnd asks for the permission to end a rollout, and checks the ending.
+func (s *Service) mayEnd(ctx context.Context, project, name string, e Ending) error {
+	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+		return err
+	}
+	if err := small(e.Evidence); err != nil {
+		return err
+	}
+	d, err := s.look(ctx, project, name)
+	if err != nil || d.Spec.alias() == "" {
+		return err
+	}
+	return s.Authz.Allow(ctx, actionPromote, policy.Object{Project: project, Kind: "model", Name: d.Model})
+}
+
+// asked is the rollout that an ending is about: the one named, or the one that
+// runs.
+func (s *Service) asked(ctx context.Context, tx *store.Tx, d Deployment, e Ending) (Rollout, error) {
+	if e.Rollout == "" {
+		r, err := s.running(ctx, tx, d.Project, d.Name)
+		if err == nil && r.ID == "" {
+			err = fault.New(fault.Conflict, "no version of %s is being tried", d.Name)
+		}
+		return r, err
+	}
+	r, err := s.Store.Rollout(ctx, tx, e.Rollout)
+	if err == nil && (r.Project != d.Project || r.Deployment != d.Name) {
+		err = fault.New(fault.NotFound, "no rollout %q", e.Rollout)
+	}
+	return r, err
+}
+
+// stabilise makes a version the stable one: the alias that the manifest follows
+// goes with it, and a number in the manifest's place is the new one.
+func (s *Service) stabilise(ctx context.Context, tx *store.Tx, d Deployment, t Trial, before []int64) error {
+	d.Trials = d.without(Canary)
+	if shadow, ok := d.trialOf(Shadow); ok && shadow.Version == t.Version {
+		d.Trials = d.without(Shadow)
+	}
+	d.Version, d.Digest, d.Residency, d.Classification, d.Before = t.Version, t.Digest, t.Residency, t.Classification, before
+	switch alias := d.Spec.alias(); alias {
+	case "":
+		d.Spec.Version = versionText(t.Version)
+	case "latest": // the registry's own word for the newest
+	default:
+		if err := s.Models.Point(ctx, tx, d.Project, d.Model, alias, t.Version); err != nil {
+			return err
+		}
+	}
+	if err := s.changed(ctx, tx, &d); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, d.Project, EventDeployed, Changed{Deployment: d.ID, Name: d.Name, Model: d.Model, Version: d.Version})
+}
+
+// Rollback goes back: it ends the rollout that runs, or, when none does or
+// e.To is another version, makes an earlier version the stable one, which is
+// verified and loaded before anything changes. Errors: fault.Conflict when there
+// is nothing to go back to, or the version no longer loads: what answers goes on
+// answering.
+func (s *Service) Rollback(ctx context.Context, project, name string, e Ending) (Deployment, error) {
+	if err := s.mayEnd(ctx, project, name, e); err != nil {
+		return Deployment{}, err
+	}
+	switch e.State {
+	case "":
+		e.State = RolledBack
+	case RolledBack, Inconclusive, Cancelled:
+	case Running, Promoted:
+		return Deployment{}, fault.New(fault.Invalid, "a rollback does not end as %s", e.State)
+	}
+	d, err := s.look(ctx, project, name)
+	if err != nil {
+		return Deployment{}, err
+	}
+	back, err := s.goal(ctx, d, e)
+	if err != nil {
+		return Deployment{}, fault.Wrap(err, "roll back %s", name)
+	}
+	var t *target
+	if back.to != d.Version {
+		if t, err = s.open(ctx, project, name, d.Spec, versionText(back.to)); err != nil {
+			return Deployment{}, fault.New(fault.Conflict, "version %d no longer loads, and version %d goes on answering: %w", back.to, d.Version, err).
+				WithHint("Name another version to go back to.")
+		}
+	}
+	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error { return s.goBack(ctx, tx, d, back, t, e) })
+	if err != nil {
+		t.leave()
+		return Deployment{}, fault.Wrap(err, "roll back %s", name)
+	}
+	if t == nil {
+		s.settleNow(ctx, key{project, name})
+	} else {
+		s.settleNow(ctx, key{project, name}, t)
+	}
+	if d, err = s.look(ctx, project, name); err != nil {
+		return d, err
+	}
+	return s.withState(d), nil
+}
+
+// goal is what a rollback is to do: the version that is stable afterwards, and
+// the rollouts that end by it.
+type goal struct {
+	to     int64
+	ends   RolloutID // runs
+	undoes RolloutID // was promoted
+	done   bool      // it has happened
+}
+
+func (s *Service) goal(ctx context.Context, d Deployment, e Ending) (g goal, err error) {
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		g = goal{to: e.To}
+		runs, err := s.Store.Rollouts(ctx, tx, d.Project, d.Name, maxHistory)
+		if err != nil {
+			return err
+		}
+		named := e.Rollout == ""
+		for i, r := range runs {
+			if e.Rollout != "" && r.ID == e.Rollout {
+				named = true
+				switch {
+				case r.State == Promoted && r.Candidate == d.Version:
+					g.undoes = r.ID
+					if g.to == 0 {
+						g.to = r.Stable
+					}
+				case r.State != Running:
+					g.done = true
+				}
+			}
+			if i == 0 && r.State == Running && (e.Rollout == "" || r.ID == e.Rollout || g.undoes != "") {
+				g.ends = r.ID
+			}
+			if e.Rollout == "" && g.undoes == "" && r.State == Promoted && r.Candidate == d.Version {
+				g.undoes = r.ID
+			}
+		}
+		switch {
+		case !named:
+			return fault.New(fault.NotFound, "no rollout %q", e.Rollout)
+		case g.done:
+			g.to, g.ends, g.undoes = d.Version, "", ""
+			return nil
+		case g.to == 0 && g.ends != "":
+			g.to = d.Version
+		case g.to == 0 && len(d.Before) > 0:
+			g.to = d.Before[len(d.Before)-1]
+		case g.to == 0:
+			return fault.New(fault.Conflict, "no version is being tried, and none was stable before version %d", d.Version).
+				WithHint("Name the version to go back to.")
+		}
+		if g.to == d.Version {
+			g.undoes = ""
+			if g.ends == "" {
+				return fault.New(fault.Conflict, "version %d is stable already", d.Version)
+			}
+		}
+		return nil
+	})
+	return g, err
+}
+
+// goBack writes a rollback down. t is nil when the stable version stays.
+func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g goal, t *target, e Ending) error {
+	if g.done {
+		return nil
+	}
+	d, err := s.still(ctx, tx, looked)
+	if err != nil {
+		return err
+	}
+	if d.Version != looked.Version {
+		return fault.New(fault.Conflict, "deployment %s was changed meanwhile", d.Name).WithHint("Try again.")
+	}
+	if g.ends != "" {
+		run, err := s.running(ctx, tx, d.Project, d.Name)
+		if err != nil {
+			return err
+		}
+		if run.ID != g.ends {
+			return fault.New(fault.Conflict, "rollout %s has ended", g.ends)
+		}
+		if err := s.end(ctx, tx, run, e.State, e); err != nil {
+			return err
+		}
+		d.Trials = d.without(Canary)
+	}
+	if t == nil {
+		return s.changed(ctx, tx, &d)
+	}
+	if g.undoes != "" {
+		r, err := s.Store.Rollout(ctx, tx, g.undoes)
+		if err != nil {
+			return err
+		}
+		if err := s.end(ctx, tx, r, RolledBack, e); err != nil {
+			return err
+		}
+	} else if err := s.audited(ctx, tx, d.Project, d.Name, e.Reason, map[string]any{
+		"act": "rolled_back", "from": d.Version, "to": t.model.Version, "evidence": e.Evidence,
+	}); err != nil {
+		return err
+	}
+	if err := s.Models.Still(ctx, tx, d.Project, d.Model, t.model.Version); err != nil {
+		return err
+	}
+	before := d.Before
+	for i, v := range before {
+		if v == t.model.Version {
+			before = before[:i:i] // what came after it is not what was before it
+			break
+		}
+	}
+	return s.stabilise(ctx, tx, d, Trial{
+		Version: t.model.Version, Digest: t.model.Digest, Residency: t.model.Residency, Classification: t.model.Classification,
+	}, before)
+}
+
+// Shadow shows each request to another version of the model, too; an empty
+// version ends that. Errors: as of StartRollout.
+func (s *Service) Shadow(ctx context.Context, project, name, version string) (Deployment, error) {
+	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+		return Deployment{}, err
+	}
+	d, err := s.look(ctx, project, name)
+	if err != nil {
+		return Deployment{}, err
+	}
+	var t *target
+	if version != "" {
+		if t, err = s.open(ctx, project, name, d.Spec, version); err != nil {
+			return Deployment{}, fault.Wrap(err, "shadow %s by version %.80s", name, version)
+		}
+	}
+	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		now, err := s.still(ctx, tx, d)
+		if err != nil {
+			return err
+		}
+		shown := Changed{Deployment: now.ID, Name: name, Model: now.Model}
+		now.Trials = now.without(Shadow)
+		if t != nil {
+			shown.Version = t.model.Version
+			if now.Version == shown.Version || len(now.Trials) > 0 && now.Trials[0].Version == shown.Version {
+				return fault.New(fault.Conflict, "version %d answers requests already", shown.Version)
+			}
+			if err := s.Models.Still(ctx, tx, project, now.Model, shown.Version); err != nil {
+				return err
+			}
+			now.Trials = now.with(Trial{
+				Role: Shadow, Version: t.model.Version, Digest: t.model.Digest, Residency: t.model.Residency, Classification: t.model.Classification,
+			})
+		}
+		if err := s.changed(ctx, tx, &now); err != nil {
+			return err
+		}
+		if err := s.audited(ctx, tx, project, name, "", map[string]any{"act": "shadow", "version": shown.Version}); err != nil {
+			return err
+		}
+		d = now
+		return event.Publish(ctx, tx, project, EventShadowed, shown)
+	})
+	if err != nil {
+		t.leave()
+		return Deployment{}, fault.Wrap(err, "shadow %s", name)
+	}
+	if t == nil {
+		s.settleNow(ctx, key{project, name})
+	} else {
+		s.settleNow(ctx, key{project, name}, t)
+	}
+	return s.withState(d), nil
+}
+
+// Rollouts lists a deployment's newest rollouts, newest first.
+func (s *Service) Rollouts(ctx context.Context, project, name string) (rs []Rollout, err error) {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+		return nil, err
+	}
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		rs, err = s.Store.Rollouts(ctx, tx, project, name, maxHistory)
+		return err
+	})
+	return rs, err
+}
+
+// Running lists the rollouts of all projects that run.
+func (s *Service) Running(ctx context.Context) (rs []Rollout, err error) {
+	if err := s.Authz.Allow(ctx, actionRead, object("", "")); err != nil {
+		return nil, err
+	}
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		rs, err = s.Store.Running(ctx, tx)
+		return err
+	})
+	return rs, err
+}
+
+// Began keeps the time of a rollout's first judged record, on the clock of
+// records. Only the first call for a rollout changes anything.
+func (s *Service) Began(ctx context.Context, project string, rollout RolloutID, at time.Time) error {
+	if err := s.Authz.Allow(ctx, actionRollout, object(project, "")); err != nil {
+		return err
+	}
+	return s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		r, err := s.Store.Rollout(ctx, tx, rollout)
+		if err != nil || !r.StartedAt.IsZero() || r.Project != project {
+			return err
+		}
+		r.StartedAt = at.UTC()
+		if err := s.audited(ctx, tx, project, r.Deployment, "", map[string]any{"act": "began", "rollout": r.ID, "at": r.StartedAt}); err != nil {
+			return err
+		}
+		return s.Store.PutRollout(ctx, tx, r)
+	})
+}
