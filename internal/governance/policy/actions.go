@@ -86,6 +86,8 @@ var actions = []Definition{
 	{Action: "deployment.rollout", Doc: "try, promote and roll back versions; turn automation on and off", Roles: deployers},
 	{Action: "deployment.infer", Doc: "ask a model for predictions", Roles: users, Attempt: true},
 
+	{Action: "label.write", Doc: "say what turned out to be true for predictions", Roles: users},
+
 	{Action: "monitor.read", Doc: "see monitors and alerts", Roles: everyone},
 	{Action: "monitor.apply", Doc: "make or change a monitor", Roles: users},
 

@@ -1,0 +1,284 @@
+package label
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Rollouts says which trials run, of all projects.
+type Rollouts interface {
+	Running(ctx context.Context) ([]Rollout, error)
+}
+
+// Bounds of the judge.
+const (
+	leaseTime = 15 * time.Second
+	maxStep   = 20_000      // records, and pairs, between two writes
+	keepEvery = time.Minute // at least, while nothing but the reason's words changes
+)
+
+// Judge follows every running rollout. RunOnce is its loop's; two judges on one
+// database do not disturb each other: one holds the lease, which fences its
+// writes, and each write replaces exactly the one that it continues.
+type Judge struct {
+	s        *Service
+	rollouts Rollouts
+}
+
+// NewJudge makes a judge over the labels of a service.
+func NewJudge(s *Service, r Rollouts) *Judge { return &Judge{s: s, rollouts: r} }
+
+// RunOnce brings the judgement of each running rollout up to what is known now.
+// While another process does it, nothing happens.
+func (j *Judge) RunOnce(ctx context.Context) error {
+	running, err := j.rollouts.Running(ctx)
+	if err != nil || len(running) == 0 {
+		return err
+	}
+	if !j.s.cfg.DB.Shared() {
+		return j.judgeAll(ctx, running, nil)
+	}
+	lease, err := j.s.cfg.DB.Lease(ctx, "label.judge", rand.Text()[:8], leaseTime)
+	if fault.Is(err, fault.Conflict) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return lease.Keep(ctx, func(ctx context.Context) error { return j.judgeAll(ctx, running, lease) })
+}
+
+func (j *Judge) judgeAll(ctx context.Context, running []Rollout, lease *store.Lease) error {
+	var errs []error
+	for _, r := range running {
+		err := j.judge(ctx, r, lease)
+		if fault.Is(err, fault.Gone) { // its records cannot be read by anybody any more
+			j.s.cfg.Logger.WarnContext(ctx, "a rollout cannot be judged", slog.String("rollout", r.ID), slog.Any("error", err))
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fault.Wrap(err, "judging rollout %s", r.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// work is a judgement in memory.
+type work struct {
+	r     Rollout
+	kept  Judgement
+	tally *tally
+	log   prediction.Cursor
+}
+
+// judge continues one judgement, in steps that commit.
+func (j *Judge) judge(ctx context.Context, r Rollout, lease *store.Lease) error {
+	w, err := j.load(ctx, r)
+	if err != nil || w.kept.Final {
+		return err
+	}
+	for {
+		more, err := j.step(ctx, w, lease)
+		if err != nil || !more || w.kept.Final {
+			return err
+		}
+	}
+}
+
+// load reads what was judged before, or begins where the rollout did.
+func (j *Judge) load(ctx context.Context, r Rollout) (*work, error) {
+	w := &work{r: r}
+	p := Place{Project: r.Project, Deployment: r.Deployment}
+	before := int64(0)
+	err := j.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if w.kept, err = j.s.cfg.Store.Judgement(ctx, tx, r.ID); err != nil || w.kept.Revision > 0 {
+			return err
+		}
+		before, err = j.s.cfg.Store.Before(ctx, tx, p, r.Started)
+		return err
+	})
+	if err != nil || w.kept.Final {
+		return w, err
+	}
+	if w.kept.Revision == 0 {
+		w.kept = Judgement{Rollout: r.ID, Place: p, Labels: before, Made: j.s.cfg.Now()}
+		w.tally = newTally(r)
+		w.log, err = j.s.cfg.Predictions.Since(ctx, r.Project, r.Deployment, r.Started)
+		return w, err
+	}
+	if w.log, err = prediction.ParseCursor(w.kept.Log); err != nil {
+		return w, err
+	}
+	w.tally, err = decodeTally(w.kept.Tally)
+	return w, err
+}
+
+var errEnough = errors.New("enough for now")
+
+// step takes in more records and labels, looks, and commits. more says that
+// there may be more to take in.
+func (j *Judge) step(ctx context.Context, w *work, lease *store.Lease) (more bool, err error) {
+	t, r := w.tally, w.r
+	before, outcome, reason := w.log, t.Decision.Outcome, t.Decision.Reason
+	if r.Weight != t.Weight {
+		t.Weight, t.Moved = r.Weight, true
+	}
+
+	// 1. What was asked and answered.
+	n := 0
+	err = j.s.cfg.Predictions.Read(ctx, r.Project, r.Deployment, w.log, func(c prediction.Cursor, rec *prediction.Record) error {
+		if n == maxStep {
+			return errEnough
+		}
+		n++
+		t.record(r, rec)
+		w.log = c
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		more, err = true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+
+	// 2. What turned out to be true, with a look after every few labels.
+	now := j.s.cfg.Now()
+	pairs, decided := 0, false
+	labels := w.kept.Labels
+	if !more { // labels are of records that were seen
+		labels, err = j.s.Pairs(ctx, r.Project, r.Deployment, labels, func(p Pair) error {
+			if pairs == maxStep || decided {
+				return errEnough
+			}
+			pairs++
+			t.pair(r, p)
+			if t.labels()/lookEvery > t.Looked/lookEvery {
+				t.look(r, now)
+				decided = t.Decision.Final()
+			}
+			return nil
+		})
+		if errors.Is(err, errEnough) {
+			more, err = !decided, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+
+	// 3. Look, and keep.
+	o := t.look(r, now)
+	same := t.Decision.Outcome == outcome && (t.Decision.Reason == reason || now.Sub(w.kept.Updated) < keepEvery)
+	if w.kept.Revision > 0 && w.log == before && labels == w.kept.Labels && same {
+		return more, nil // nothing is new
+	}
+	w.kept.Labels, w.kept.Log = labels, w.log.String()
+	return more, j.keep(ctx, w, o, lease)
+}
+
+// keep commits a judgement, and its conclusion if it is one.
+func (j *Judge) keep(ctx context.Context, w *work, o rollout.Observations, lease *store.Lease) error {
+	b, err := w.tally.encode()
+	if err != nil {
+		return err
+	}
+	next := w.kept
+	next.Tally, next.Revision, next.Updated = b, w.kept.Revision+1, j.s.cfg.Now()
+	d := w.tally.Decision
+	next.Final = d.Final()
+	evidence, err := json.Marshal(Evidence{Observations: o, Decision: d, Labels: w.tally.labels()})
+	if err != nil {
+		return err
+	}
+	err = j.s.cfg.DB.Update(ctx, w.r.Project, func(ctx context.Context, tx *store.Tx) error {
+		if lease != nil {
+			if err := lease.Fence(ctx, tx); err != nil {
+				return err
+			}
+		}
+		if err := j.s.cfg.Store.PutJudgement(ctx, tx, next); err != nil {
+			return err
+		}
+		if !next.Final {
+			return nil
+		}
+		c := Concluded{
+			Deployment: w.r.Deployment, Rollout: w.r.ID, Outcome: d.Outcome, Reason: d.Reason, Evidence: evidence,
+			At: w.tally.at(next.Updated).UTC(),
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: w.r.Project, Action: EventConcluded, Object: "deployment " + w.r.Deployment,
+			Detail: map[string]any{"rollout": w.r.ID, "outcome": d.Outcome, "reason": d.Reason, "evidence": json.RawMessage(evidence), "at": c.At},
+		}); err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, w.r.Project, EventConcluded, c)
+	})
+	if err == nil {
+		w.kept = next
+	}
+	return err
+}
+
+// Progress is how a rollout goes.
+type Progress struct {
+	Rollout   string           `json:"rollout"`
+	Stable    rollout.Arm      `json:"stable"`
+	Candidate rollout.Arm      `json:"candidate"`
+	Decision  rollout.Decision `json:"decision"`
+	Concluded bool             `json:"concluded"`
+	// Trajectory has the interval as labels came, at most 500 points.
+	Trajectory []Point `json:"trajectory"`
+	Labels     int64   `json:"labels"`
+	// Unjudged counts labels that the metric has no loss for.
+	Unjudged  int64         `json:"unjudged,omitempty"`
+	StartedAt time.Time     `json:"started_at,omitzero"` // of the first record, on the clock of the records
+	Newest    time.Time     `json:"newest,omitzero"`     // of the deployment's newest record
+	Elapsed   time.Duration `json:"elapsed"`
+	UpdatedAt time.Time     `json:"updated_at"`
+}
+
+// Progress is how the newest rollout of a deployment goes, or went. Needs
+// deployment.read. Error: fault.NotFound when none was judged.
+func (s *Service) Progress(ctx context.Context, project, deployment string) (Progress, error) {
+	p := Place{Project: project, Deployment: deployment}
+	if err := s.cfg.Authorizer.Allow(ctx, actionRead, object(p, Facts{})); err != nil {
+		return Progress{}, err
+	}
+	var kept Judgement
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		kept, err = s.cfg.Store.Newest(ctx, tx, p)
+		return err
+	})
+	if err != nil {
+		return Progress{}, err
+	}
+	if kept.Revision == 0 {
+		return Progress{}, fault.New(fault.NotFound, "no rollout of deployment %q was judged", deployment).
+			WithHint("Try a version with `falaj deploy canary %s`.", deployment)
+	}
+	t, err := decodeTally(kept.Tally)
+	if err != nil {
+		return Progress{}, err
+	}
+	if t.Trajectory == nil {
+		t.Trajectory = []Point{}
+	}
+	return Progress{
+		Rollout: kept.Rollout, Stable: t.Observed.Stable, Candidate: t.Observed.Candidate, Elapsed: t.Observed.Elapsed,
+		Decision: t.Decision, Concluded: kept.Final, Trajectory: t.Trajectory, Labels: t.labels(), Unjudged: t.Unjudged,
+		StartedAt: t.First, Newest: t.Newest, UpdatedAt: kept.Updated,
+	}, nil
+}

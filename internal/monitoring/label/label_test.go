@@ -1,0 +1,566 @@
+package label_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
+)
+
+type ring struct{}
+
+func (ring) DataKey(_ context.Context, project, owner, use string) ([]byte, error) {
+	sum := sha256.Sum256([]byte(project + "|" + owner + "|" + use))
+	return sum[:], nil
+}
+
+// world is what is around the service.
+type world struct {
+	t       testing.TB
+	url     string
+	dir     string
+	db      *store.DB
+	log     *prediction.Log
+	service *label.Service
+	denied  policy.Action
+	now     atomic.Int64
+	max     int
+
+	mu       sync.Mutex
+	rollouts []label.Rollout
+
+	waiting []label.Label // to be sent
+}
+
+func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error {
+	if a == w.denied {
+		return fault.New(fault.PermissionDenied, "no")
+	}
+	return nil
+}
+
+func (w *world) Facts(_ context.Context, _, deployment string) (label.Facts, error) {
+	if deployment != "delay" {
+		return label.Facts{}, fault.New(fault.NotFound, "no deployment %q", deployment)
+	}
+	return label.Facts{Classification: "internal"}, nil
+}
+
+func (w *world) Running(context.Context) ([]label.Rollout, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.rollouts), nil
+}
+
+func (w *world) clock() time.Time { return time.UnixMicro(w.now.Load()).UTC() }
+
+var (
+	wall  = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	begin = time.Date(2013, 6, 1, 0, 0, 0, 0, time.UTC)
+)
+
+func newWorld(t testing.TB) *world {
+	dir := t.TempDir()
+	return newWorldOn(t, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+}
+
+func newWorldOn(t testing.TB, dir, url string) *world {
+	w := &world{t: t, dir: dir, url: url, max: 100_000}
+	w.now.Store(wall.UnixMicro())
+	w.open()
+	return w
+}
+
+// open opens everything, also again as after a crash.
+func (w *world) open() {
+	w.t.Helper()
+	db, err := store.Open(w.t.Context(), store.Config{URL: w.url, Migrations: []store.Migrations{labelsql.Migrations}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = db.Close() })
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log, err := prediction.Open(prediction.Config{Dir: filepath.Join(w.dir, "predictions"), Keys: ring{}, Now: w.clock, Logger: quiet})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.db, w.log = db, log
+	w.service = label.New(label.Config{
+		DB: db, Store: labelsql.Store{}, Authorizer: w, Predictions: log, Deployments: w, MaxIndex: w.max, Now: w.clock, Logger: quiet,
+	})
+}
+
+func id(n int) string { return fmt.Sprintf("prd_%06d", n) }
+
+// predict logs the nth prediction, an hour after the one before.
+func (w *world) predict(n int, change func(r *prediction.Record)) {
+	w.t.Helper()
+	r := &prediction.Record{
+		ID: id(n), Project: "nyc", Deployment: "delay", Model: "delay", Version: 1, At: begin.Add(time.Duration(n) * time.Hour),
+		Received: w.clock(), Replay: true, Latency: time.Millisecond, Rows: 1, Scores: []float64{.5},
+	}
+	if change != nil {
+		change(r)
+	}
+	if err := w.log.Append(w.t.Context(), r); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) add(labels ...label.Label) label.Answer {
+	w.t.Helper()
+	a, err := w.service.Add(w.t.Context(), "nyc", "delay", labels)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a
+}
+
+func one(n int, v float64) label.Label { return label.Label{ID: id(n), Values: []float64{v}} }
+
+func (w *world) pairs(after int64) (out []string, next int64) {
+	w.t.Helper()
+	last := after
+	next, err := w.service.Pairs(w.t.Context(), "nyc", "delay", after, func(p label.Pair) error {
+		if p.Seq <= last {
+			w.t.Errorf("seq %d after %d", p.Seq, last)
+		}
+		last = p.Seq
+		out = append(out, fmt.Sprintf("%s=%v", p.Record.ID, p.Labels))
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out, next
+}
+
+func statuses(a label.Answer) string {
+	var out []string
+	for _, r := range a.Results {
+		out = append(out, string(r.Status))
+	}
+	return strings.Join(out, " ")
+}
+
+func eachDatabase(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	t.Run("SQLite", func(t *testing.T) { test(t, newWorld(t)) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, newWorldOn(t, t.TempDir(), storetest.Postgres(t))) })
+}
+
+func TestLabels(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, w *world) {
+		w.t = t
+		for n := range 5 {
+			w.predict(n, nil)
+		}
+		w.predict(5, func(r *prediction.Record) { r.Rows, r.Scores = 2, []float64{.1, .2} })
+		w.predict(0, func(r *prediction.Record) { r.Version = 9 })                 // an ID again: the first counts
+		w.predict(1, func(r *prediction.Record) { r.Version, r.Shadow = 2, true }) // a shadow
+
+		got := statuses(w.add(one(0, 1), one(1, 0), one(0, 1), one(1, 1), one(7, 1), one(5, 1)))
+		if want := "accepted accepted duplicate contradicts unknown wrong_rows"; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if got := statuses(w.add(one(0, 1), one(0, 0), one(7, 1), one(7, 0))); got != "duplicate contradicts duplicate contradicts" {
+			t.Errorf("again: %s", got)
+		}
+		if got, _ := w.pairs(0); fmt.Sprint(got) != "[prd_000000=[1] prd_000001=[0]]" {
+			t.Errorf("pairs %v", got)
+		}
+		_, next := w.pairs(0)
+
+		// A label that waited is joined when its prediction comes, behind the others.
+		if err := w.service.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.add(one(2, 1))
+		w.predict(7, nil)
+		if err := w.service.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.open() // the index is made anew from the log
+		if got, _ := w.pairs(next); fmt.Sprint(got) != "[prd_000002=[1] prd_000007=[1]]" {
+			t.Errorf("later pairs %v", got)
+		}
+		c, err := w.service.Counts(t.Context(), "nyc", "delay")
+		if want := (label.Counts{Joined: 4, Duplicates: 3, Contradicts: 3, WrongRows: 1}); err != nil || c != want {
+			t.Errorf("counts %+v, want %+v, %v", c, want, err)
+		}
+		if got := statuses(w.add(one(3, 1))); got != "accepted" {
+			t.Errorf("after a start: %s", got)
+		}
+		if c, _ := w.service.Counts(t.Context(), "nyc", "delay"); c.Repeated != 1 {
+			t.Errorf("%d repeated", c.Repeated)
+		}
+		if err := w.service.Forget(t.Context(), "nyc", "delay"); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := w.pairs(0); len(got) != 0 {
+			t.Errorf("forgotten, but %v", got)
+		}
+	})
+}
+
+func TestLateAndExpired(t *testing.T) {
+	w := newWorld(t)
+	w.predict(0, nil)
+	w.predict(31*24, nil) // the newest: a month later
+	if got := statuses(w.add(one(0, 1), one(31*24, 1), one(5, 1))); got != "too_late accepted unknown" {
+		t.Errorf("got %s", got)
+	}
+	w.now.Add((31 * 24 * time.Hour).Microseconds())
+	if err := w.service.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.service.Counts(t.Context(), "nyc", "delay")
+	if want := (label.Counts{Joined: 1, TooLate: 1, Expired: 1}); err != nil || c != want {
+		t.Errorf("counts %+v, want %+v, %v", c, want, err)
+	}
+}
+
+func TestIndexIsBounded(t *testing.T) {
+	w := newWorld(t)
+	w.max = 50
+	w.open()
+	for n := range 120 {
+		w.predict(n, nil)
+	}
+	if got := statuses(w.add(one(119, 1), one(0, 1), one(110, 1))); got != "accepted unknown accepted" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestBadLabels(t *testing.T) {
+	w := newWorld(t)
+	nan := 0.0
+	nan /= nan
+	many := make([]label.Label, label.MaxLabels+1)
+	for i := range many {
+		many[i] = one(i, 1)
+	}
+	for name, labels := range map[string][]label.Label{
+		"none": nil, "no id": {{Values: []float64{1}}}, "no value": {{ID: "a"}}, "not a number": {{ID: "a", Values: []float64{nan}}},
+		"long": {{ID: strings.Repeat("a", 300), Values: []float64{1}}}, "not text": {{ID: "\xff", Values: []float64{1}}}, "many": many,
+	} {
+		if _, err := w.service.Add(t.Context(), "nyc", "delay", labels); !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.TooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := w.service.Add(t.Context(), "nyc", "other", []label.Label{one(1, 1)}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("another deployment: %v", err)
+	}
+	w.denied = label.ActionWrite
+	if _, err := w.service.Add(t.Context(), "nyc", "delay", []label.Label{one(1, 1)}); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("denied: %v", err)
+	}
+}
+
+// A hundred thousand labels are kept in ten calls, each once, in one order.
+func TestManyLabels(t *testing.T) {
+	w := newWorld(t)
+	const n, each = 20_000, 5_000
+	for i := range n {
+		w.predict(i/100, func(r *prediction.Record) { r.ID = id(i) })
+	}
+	for from := 0; from < n; from += each {
+		labels := make([]label.Label, each)
+		for i := range labels {
+			labels[i] = one(from+i, float64(i%2))
+		}
+		if a := w.add(labels...); a.Accepted != each {
+			t.Fatalf("%d accepted", a.Accepted)
+		}
+	}
+	got, _ := w.pairs(0)
+	for i, p := range got {
+		if want := fmt.Sprintf("%s=[%d]", id(i), i%2); p != want {
+			t.Fatalf("pair %d is %s, want %s", i, p, want)
+		}
+	}
+	if len(got) != n {
+		t.Errorf("%d pairs", len(got))
+	}
+}
+
+// trial makes a rollout of version 2 against 1.
+func (w *world) trial(spec rollout.Spec) label.Rollout {
+	r := label.Rollout{
+		ID: "rol_1", Project: "nyc", Deployment: "delay", Stable: 1, Candidate: 2, Weight: 50, Spec: spec.WithDefaults(), Started: w.clock(),
+	}
+	w.mu.Lock()
+	w.rollouts = []label.Rollout{r}
+	w.mu.Unlock()
+	return r
+}
+
+// play logs a request of the trial that the version answers with a score.
+func (w *world) play(n int, version int64, score float64) {
+	w.predict(n, func(r *prediction.Record) {
+		r.At = begin.Add(time.Duration(n) * time.Minute)
+		r.Rollout, r.Version, r.Scores = "rol_1", version, []float64{score}
+	})
+}
+
+func (w *world) judge() *label.Judge { return label.NewJudge(w.service, w) }
+
+func (w *world) progress() label.Progress {
+	w.t.Helper()
+	p, err := w.service.Progress(w.t.Context(), "nyc", "delay")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+// concluded are the events that say so.
+func (w *world) concluded() (out []label.Concluded) {
+	w.t.Helper()
+	watch := event.Watch(w.db, "nyc", store.Position{})
+	ctx, cancel := context.WithTimeout(w.t.Context(), 300*time.Millisecond)
+	defer cancel()
+	for {
+		e, err := watch.Next(ctx)
+		if err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				w.t.Fatal(err)
+			}
+			return out
+		}
+		if e.Name == label.EventConcluded {
+			var c label.Concluded
+			if err := e.Decode(&c); err != nil {
+				w.t.Fatal(err)
+			}
+			out = append(out, c)
+		}
+	}
+}
+
+// A candidate that is clearly worse is rolled back, once, and one that is as good
+// is promoted.
+func TestJudgeDecides(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		bias float64
+		want rollout.Outcome
+	}{{"worse", .5, rollout.Rollback}, {"alike", 0, rollout.Promote}} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.trial(rollout.Spec{MinLabels: 100, Margin: .05})
+			rnd := rand.New(rand.NewPCG(1, 2))
+			judge := w.judge()
+			for n := 0; n < 4000; n++ {
+				version, truth := int64(1+rnd.IntN(2)), float64(rnd.IntN(2))
+				score := .2 + .6*truth
+				if version == 2 {
+					score += test.bias * (1 - 2*truth)
+				}
+				w.play(n, version, min(max(score, 0), 1))
+				w.predictedLabel(n, truth)
+				if n%500 == 499 {
+					w.flush()
+					if err := judge.RunOnce(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			p := w.progress()
+			if !p.Concluded || p.Decision.Outcome != test.want || len(p.Trajectory) == 0 || p.Candidate.Loss.N < 100 {
+				t.Errorf("%+v", p.Decision)
+			}
+			all := w.concluded()
+			if len(all) != 1 || all[0].Outcome != test.want || all[0].Rollout != "rol_1" || all[0].Reason == "" || len(all[0].Evidence) == 0 ||
+				all[0].At.Year() != 2013 {
+				t.Errorf("concluded %+v", all)
+			}
+		})
+	}
+}
+
+func (w *world) predictedLabel(n int, truth float64) { w.waiting = append(w.waiting, one(n, truth)) }
+
+func (w *world) flush() {
+	w.t.Helper()
+	if len(w.waiting) > 0 {
+		w.add(w.waiting...)
+	}
+	w.waiting = nil
+}
+
+// Whenever the judge is killed, it goes on to the same sums.
+func TestJudgeResumes(t *testing.T) {
+	run := func(crash *rand.Rand) label.Progress {
+		w := newWorld(t)
+		w.trial(rollout.Spec{MinLabels: 5000})
+		rnd := rand.New(rand.NewPCG(7, 7))
+		for n := range 150 {
+			w.play(n, int64(1+rnd.IntN(2)), rnd.Float64())
+			w.predictedLabel(n, float64(rnd.IntN(2)))
+			if crash != nil && crash.IntN(30) == 0 {
+				if crash.IntN(2) == 0 {
+					w.flush()
+				}
+				if err := w.judge().RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				w.open()
+			}
+		}
+		w.flush()
+		if err := w.judge().RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return w.progress()
+	}
+	want := run(nil)
+	for seed := range uint64(8) {
+		got := run(rand.New(rand.NewPCG(seed, 0)))
+		if !reflect.DeepEqual(got.Stable, want.Stable) || !reflect.DeepEqual(got.Candidate, want.Candidate) || got.Labels != 150 {
+			t.Fatalf("seed %d: with crashes    %+v\nwithout crashes %+v", seed, got, want)
+		}
+	}
+}
+
+// Two judges on one database: each label and each record counts once, and the
+// end is told once.
+func TestTwoJudges(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, w *world) {
+		w.t = t
+		w.trial(rollout.Spec{MinLabels: 50, Margin: .2})
+		rnd := rand.New(rand.NewPCG(3, 4))
+		for n := range 1200 {
+			truth := float64(rnd.IntN(2))
+			w.play(n, int64(1+n%2), .3+.4*truth)
+			w.predictedLabel(n, truth)
+		}
+		w.flush()
+		a, b := w.judge(), w.judge()
+		var wg sync.WaitGroup
+		for _, j := range []*label.Judge{a, b, a, b} {
+			wg.Go(func() {
+				if err := j.RunOnce(t.Context()); err != nil && !fault.Is(err, fault.Conflict) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if p := w.progress(); !p.Concluded || p.Decision.Outcome != rollout.Promote || p.Stable.Requests != 600 {
+			t.Errorf("%+v", p)
+		}
+		if all := w.concluded(); len(all) != 1 {
+			t.Errorf("%d conclusions", len(all))
+		}
+	})
+}
+
+// A canary that nobody asks ends by the wall's clock; in a replay the records'
+// clock says when.
+func TestNoTraffic(t *testing.T) {
+	w := newWorld(t)
+	w.trial(rollout.Spec{MaxDuration: "1h"})
+	judge := w.judge()
+	if err := judge.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := w.progress(); p.Concluded || p.Decision.Reason == "" {
+		t.Errorf("%+v", p.Decision)
+	}
+	w.now.Add((2 * time.Hour).Microseconds())
+	if err := judge.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if all := w.concluded(); len(all) != 1 || all[0].Outcome != rollout.Rollback || !strings.Contains(all[0].Reason, "inconclusive") {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestReplayHasItsOwnClock(t *testing.T) {
+	w := newWorld(t)
+	w.trial(rollout.Spec{MaxDuration: "10h"})
+	judge := w.judge()
+	for n := range 9 {
+		w.predict(n, func(r *prediction.Record) { r.Rollout = "rol_1" })
+	}
+	w.now.Add((1000 * time.Hour).Microseconds()) // the replay is slow
+	if err := judge.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := w.progress(); p.Concluded || p.Elapsed != 8*time.Hour {
+		t.Errorf("%+v", p)
+	}
+	w.predict(11, func(r *prediction.Record) { r.Rollout = "rol_1" })
+	if err := judge.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := w.progress(); !p.Concluded || p.Decision.Outcome != rollout.Rollback {
+		t.Errorf("%+v", p)
+	}
+}
+
+// What an asker did wrong is no error of a version; what sticks to a version is
+// one assignment.
+func TestWhatCounts(t *testing.T) {
+	w := newWorld(t)
+	w.trial(rollout.Spec{Sticky: "tail"})
+	for n := range 20 {
+		w.predict(n, func(r *prediction.Record) {
+			r.Rollout, r.Version = "rol_1", int64(1+n%2)
+			r.Keys = []prediction.Column{{Name: "tail", Texts: []string{fmt.Sprint("N", n%4)}}}
+			switch {
+			case n%10 == 0:
+				r.Failure, r.Scores = "invalid", nil
+			case n%10 == 2:
+				r.Failure, r.Scores = "internal", nil
+			}
+		})
+	}
+	if err := w.judge().RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := w.progress()
+	if p.Stable.Assigned != 2 || p.Candidate.Assigned != 2 || p.Stable.Requests != 8 || p.Stable.Errors != 2 || p.Candidate.Requests != 10 || p.Candidate.Errors != 0 {
+		t.Errorf("stable %+v\ncandidate %+v", p.Stable, p.Candidate)
+	}
+}
+
+func BenchmarkAdd(b *testing.B) {
+	w := newWorld(b)
+	w.max = 5_000_000
+	w.open()
+	n := 0
+	for b.Loop() {
+		b.StopTimer()
+		labels := make([]label.Label, label.MaxLabels)
+		for i := range labels {
+			w.predict(0, func(r *prediction.Record) { r.ID = id(n) })
+			labels[i] = one(n, 1)
+			n++
+		}
+		b.StartTimer()
+		w.add(labels...)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/label")
+}

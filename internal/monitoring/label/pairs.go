@@ -1,0 +1,166 @@
+package label
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// page is how many labels are read or settled at a time.
+const page = 1000
+
+// Pair is a prediction with what turned out to be true.
+type Pair struct {
+	Seq        int64 // its place; Pairs goes on after it
+	Record     *prediction.Record
+	Labels     []float64 // one for each of Record.Rows
+	LabelledAt time.Time // on the clock of the records
+	Received   time.Time // of the label
+}
+
+// Pairs calls visit for each pair of a deployment after a seq, in the order in
+// which labels were joined, and returns the seq to go on from. Labels whose
+// prediction is no longer in the log are passed over. It asks for no permission:
+// it is for the loops of the server. Errors: visit's, after which the returned
+// seq is that of the last pair that visit took; fault.Gone.
+func (s *Service) Pairs(ctx context.Context, project, deployment string, after int64, visit func(Pair) error) (int64, error) {
+	p := Place{Project: project, Deployment: deployment}
+	for {
+		var rows []Row
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			rows, err = s.cfg.Store.Joined(ctx, tx, p, after, page)
+			return err
+		})
+		if err != nil || len(rows) == 0 {
+			return after, err
+		}
+		at := make([]prediction.Cursor, len(rows))
+		for i, r := range rows {
+			if at[i], err = prediction.ParseCursor(r.Where); err != nil {
+				return after, fault.Wrap(err, "label %d of %s", r.Seq, deployment)
+			}
+		}
+		err = s.cfg.Predictions.Fetch(ctx, project, deployment, at, func(i int, r *prediction.Record) error {
+			row := rows[i]
+			if r != nil && r.ID == row.ID && r.Rows == len(row.Values) {
+				if err := visit(Pair{Seq: row.Seq, Record: r, Labels: row.Values, LabelledAt: row.At, Received: row.Received}); err != nil {
+					return err
+				}
+			}
+			after = row.Seq
+			return nil
+		})
+		if err != nil || len(rows) < page {
+			return after, err
+		}
+	}
+}
+
+// RunOnce joins the labels that wait to predictions that have come since, and
+// gives up those that waited longer than the horizon.
+func (s *Service) RunOnce(ctx context.Context) error {
+	var places []Place
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		places, err = s.cfg.Store.WaitingPlaces(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range places {
+		if err := s.settle(ctx, p); err != nil && !fault.Is(err, fault.Gone) { // nobody can read those any more
+			errs = append(errs, fault.Wrap(err, "labels of %s that wait", p.Deployment))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Service) settle(ctx context.Context, p Place) error {
+	x, err := s.index(ctx, p)
+	if err != nil {
+		return err
+	}
+	old := s.cfg.Now().Add(-s.cfg.Horizon)
+	for after := ""; ; {
+		var rows []Row
+		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			rows, err = s.cfg.Store.Waiting(ctx, tx, p, after, page)
+			return err
+		}); err != nil || len(rows) == 0 {
+			return err
+		}
+		after = rows[len(rows)-1].ID
+		var settled []Row
+		for _, r := range rows {
+			if r.Status, r.Where = x.find(r.ID, len(r.Values), s.cfg.Horizon); r.Status == Unknown && r.Received.Before(old) {
+				r.Status = Expired
+			}
+			if r.Status != Unknown {
+				settled = append(settled, r)
+			}
+		}
+		if len(settled) == 0 {
+			continue
+		}
+		if err := s.cfg.DB.Update(ctx, p.Project, func(ctx context.Context, tx *store.Tx) error {
+			return s.settleTx(ctx, tx, p, settled)
+		}); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Service) settleTx(ctx context.Context, tx *store.Tx, p Place, settled []Row) error {
+	// Another process may have settled some of them meanwhile.
+	ids := make([]string, len(settled))
+	for i, r := range settled {
+		ids[i] = r.ID
+	}
+	now, err := s.cfg.Store.Existing(ctx, tx, p, ids)
+	if err != nil {
+		return err
+	}
+	var c Counts
+	for _, r := range settled {
+		if now[r.ID].Status != Unknown {
+			continue
+		}
+		c.Waiting--
+		switch r.Status {
+		case Accepted:
+			if r.Seq, err = s.cfg.Store.Next(ctx, tx, p, 1); err != nil {
+				return err
+			}
+			c.Joined++
+		case TooLate:
+			c.TooLate++
+		case WrongRows:
+			c.WrongRows++
+		default:
+			c.Expired++
+		}
+		if err := s.cfg.Store.Settle(ctx, tx, p, r); err != nil {
+			return err
+		}
+	}
+	if err := s.cfg.Store.Count(ctx, tx, p, c); err != nil {
+		return err
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{
+		Project: p.Project, Action: string(ActionWrite), Object: "deployment " + p.Deployment,
+		Detail: map[string]any{"waited": -c.Waiting, "joined": c.Joined, "expired": c.Expired, "too_late": c.TooLate, "wrong_rows": c.WrongRows},
+	}); err != nil {
+		return err
+	}
+	if c.Joined == 0 {
+		return nil
+	}
+	return event.Publish(ctx, tx, p.Project, EventReceived, Received{Deployment: p.Deployment, Joined: int(c.Joined)})
+}

@@ -1,0 +1,252 @@
+package label
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The actions asked for.
+const (
+	ActionWrite policy.Action = "label.write"
+	actionRead  policy.Action = "deployment.read"
+)
+
+// Authorizer decides who may.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Predictions is the log; *prediction.Log is.
+type Predictions interface {
+	Read(ctx context.Context, project, deployment string, after prediction.Cursor, visit func(prediction.Cursor, *prediction.Record) error) error
+	Fetch(ctx context.Context, project, deployment string, at []prediction.Cursor, visit func(i int, r *prediction.Record) error) error
+	Since(ctx context.Context, project, deployment string, received time.Time) (prediction.Cursor, error)
+}
+
+// Deployments says what a deployment is. Error: fault.NotFound.
+type Deployments interface {
+	Facts(ctx context.Context, project, deployment string) (Facts, error)
+}
+
+// Config is what a Service is made of.
+type Config struct {
+	DB          *store.DB
+	Store       Store
+	Authorizer  Authorizer
+	Predictions Predictions
+	Deployments Deployments
+	// Horizon is how old a prediction may be, on the clock of the records, to be
+	// joined, and how long a label waits for one, on the wall's; 30 days when 0.
+	Horizon time.Duration
+	// MaxIndex bounds the predictions of a deployment that labels may join; the
+	// oldest go first. 5,000,000 when 0, which takes about 400 MB.
+	MaxIndex int
+	Now      func() time.Time // time.Now when nil
+	Logger   *slog.Logger     // slog.Default() when nil
+}
+
+// Service is the only way in. Safe for concurrent use.
+type Service struct {
+	cfg Config
+
+	mu      sync.Mutex
+	indexes map[Place]*index
+}
+
+// New makes a service; RunOnce is its background work.
+func New(cfg Config) *Service {
+	if cfg.Horizon == 0 {
+		cfg.Horizon = 30 * 24 * time.Hour
+	}
+	if cfg.MaxIndex == 0 {
+		cfg.MaxIndex = 5_000_000
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Service{cfg: cfg, indexes: map[Place]*index{}}
+}
+
+func object(p Place, f Facts) policy.Object {
+	return policy.Object{Project: p.Project, Kind: "deployment", Name: p.Deployment, Classification: f.Classification, Residency: f.Residency}
+}
+
+// Add keeps labels of a deployment's predictions and says what became of each.
+// Needs label.write. Errors: fault.Invalid, fault.TooLarge, fault.NotFound (no
+// such deployment), fault.Gone (the project's key was destroyed).
+func (s *Service) Add(ctx context.Context, project, deployment string, labels []Label) (Answer, error) {
+	p := Place{Project: project, Deployment: deployment}
+	if err := s.cfg.Authorizer.Allow(ctx, ActionWrite, object(p, Facts{})); err != nil {
+		return Answer{}, err
+	}
+	facts, err := s.cfg.Deployments.Facts(ctx, project, deployment)
+	if err != nil {
+		return Answer{}, err
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, ActionWrite, object(p, facts)); err != nil {
+		return Answer{}, err
+	}
+	if err := validate(labels); err != nil {
+		return Answer{}, err
+	}
+	x, err := s.index(ctx, p)
+	if err != nil {
+		return Answer{}, err
+	}
+	now := store.At(s.cfg.Now()).Time()
+	fresh := make([]Row, len(labels))
+	ids := make([]string, len(labels))
+	for i, l := range labels {
+		ids[i] = l.ID
+		r := Row{ID: l.ID, Values: l.Values, At: store.At(l.At).Time(), Received: now}
+		if r.At.IsZero() {
+			r.At = now
+		}
+		r.Status, r.Where = x.find(l.ID, len(l.Values), s.cfg.Horizon)
+		fresh[i] = r
+	}
+	var answer Answer
+	err = s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		answer = Answer{Results: make([]Result, 0, len(labels))} // it may run again
+		return s.insert(ctx, tx, p, facts, fresh, ids, &answer)
+	})
+	return answer, fault.Wrap(err, "labels of %s", deployment)
+}
+
+// insert keeps those of the labels that are new, in the caller's transaction.
+func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts, fresh []Row, ids []string, answer *Answer) error {
+	known, err := s.cfg.Store.Existing(ctx, tx, p, ids)
+	if err != nil {
+		return err
+	}
+	var rows []Row
+	var count Counts
+	joined := 0
+	for _, r := range fresh {
+		status := r.Status
+		if old, there := known[r.ID]; there {
+			status = Duplicate
+			if !slices.Equal(old.Values, r.Values) {
+				status = Contradicts
+			}
+		} else {
+			known[r.ID] = r
+			rows = append(rows, r)
+		}
+		answer.add(r.ID, status)
+	}
+	for i := range rows {
+		if rows[i].Status == Accepted {
+			joined++
+		}
+	}
+	if joined > 0 {
+		seq, err := s.cfg.Store.Next(ctx, tx, p, joined)
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			if rows[i].Status == Accepted {
+				rows[i].Seq = seq
+				seq++
+			}
+		}
+	}
+	count = Counts{
+		Joined: int64(joined), Duplicates: int64(answer.Duplicates), Contradicts: int64(answer.Contradicts),
+		TooLate: int64(answer.TooLate), WrongRows: int64(answer.WrongRows), Waiting: int64(answer.Unknown),
+	}
+	if err := s.cfg.Store.Count(ctx, tx, p, count); err != nil {
+		return err
+	}
+	if err := s.cfg.Store.Insert(ctx, tx, p, rows); err != nil {
+		return err
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{
+		Project: p.Project, Action: string(ActionWrite), Object: "deployment " + p.Deployment,
+		Detail: map[string]any{
+			"labels": len(fresh), "new": len(rows), "contradicts": answer.Contradicts,
+			"digest": digest(fresh), "classification": facts.Classification,
+		},
+	}); err != nil {
+		return err
+	}
+	if joined == 0 {
+		return nil
+	}
+	return event.Publish(ctx, tx, p.Project, EventReceived, Received{Deployment: p.Deployment, Joined: joined})
+}
+
+// digest is of the labels as they came: the audit log names them by it.
+func digest(rows []Row) string {
+	h := sha256.New()
+	var b []byte
+	for _, r := range rows {
+		b = binary.AppendUvarint(b[:0], uint64(len(r.ID)))
+		b = append(b, r.ID...)
+		b = binary.AppendUvarint(b, uint64(len(r.Values)))
+		for _, v := range r.Values {
+			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
+		}
+		b = binary.AppendVarint(b, r.At.UnixMicro())
+		h.Write(b)
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Counts is how many labels a deployment has had. Needs deployment.read.
+func (s *Service) Counts(ctx context.Context, project, deployment string) (Counts, error) {
+	p := Place{Project: project, Deployment: deployment}
+	if err := s.cfg.Authorizer.Allow(ctx, actionRead, object(p, Facts{})); err != nil {
+		return Counts{}, err
+	}
+	if _, err := s.cfg.Deployments.Facts(ctx, project, deployment); err != nil {
+		return Counts{}, err
+	}
+	var c Counts
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		c, err = s.cfg.Store.Counts(ctx, tx, p)
+		return err
+	})
+	s.mu.Lock()
+	x := s.indexes[p]
+	s.mu.Unlock()
+	if x != nil {
+		c.Repeated = x.repeats()
+	}
+	return c, err
+}
+
+// Forget removes the labels and judgements of a deployment that was deleted.
+func (s *Service) Forget(ctx context.Context, project, deployment string) error {
+	p := Place{Project: project, Deployment: deployment}
+	err := s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.Delete(ctx, tx, p); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: project, Action: string(ActionWrite), Object: "deployment " + deployment, Detail: map[string]any{"forgotten": true},
+		})
+	})
+	s.mu.Lock()
+	delete(s.indexes, p)
+	s.mu.Unlock()
+	return fault.Wrap(err, "forget the labels of %s", deployment)
+}
