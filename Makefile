@@ -17,8 +17,12 @@ help: ## list the targets
 deps: ## fetch uv and the ONNX Runtime library, by digest
 	@scripts/deps.sh
 
+.PHONY: console
+console: ## build the web console, when its sources changed; needs Node
+	@scripts/console.sh
+
 .PHONY: build
-build: deps ## build bin/falaj and bin/falaj-worker
+build: deps console ## build bin/falaj and bin/falaj-worker
 	@echo "  · building (the first time takes some minutes)"
 	@go build -ldflags "$(LDFLAGS)" -o bin/falaj ./cmd/falaj
 	@CGO_ENABLED=0 go build -ldflags "$(LDFLAGS)" -o bin/falaj-worker ./cmd/falaj-worker

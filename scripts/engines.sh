@@ -9,6 +9,10 @@ if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
 	say "PostgreSQL"
 	apt postgresql
 fi
+if ! command -v chromium >/dev/null; then
+	say "Chromium"
+	apt chromium
+fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt

@@ -1,0 +1,94 @@
+// Requests to the API of the server that served this page.
+import type { components } from '../generated/schema';
+import { session } from './session';
+
+type Schemas = components['schemas'];
+
+export type Whoami = Schemas['Self'];
+export type Project = Schemas['project.Project'];
+export type Job = Schemas['training.Job'];
+export type Dataset = Schemas['dataset.Dataset'];
+export type FeatureView = Schemas['feature.View'];
+export type Model = Schemas['ModelView'];
+export type AuditEntry = Schemas['AuditView'];
+
+/** Attempt is what a job's view=full adds; the API's description leaves it open. */
+export interface Attempt {
+  id: string;
+  number: number;
+  state: string;
+  pool?: string;
+  class?: string;
+  reason?: string;
+  started_at?: string;
+  ended_at?: string;
+}
+
+export type JobDetail = Job & { tries: Attempt[] | null; why: string[] | null };
+
+/** Problem is the API's refusal (RFC 9457), or that no answer came. */
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly kind: string,
+    detail: string,
+    readonly hint = '',
+  ) {
+    super(detail);
+  }
+}
+
+const timeout = 30_000; // ms until an answer that is not a stream
+
+/** Sends one request. A 401 ends the session. */
+export async function send(path: string, init: RequestInit = {}, token = session.token()): Promise<Response> {
+  let answer: Response;
+  try {
+    answer = await fetch(path, {
+      ...init,
+      headers: { ...init.headers, Authorization: `Bearer ${token}` },
+      credentials: 'omit',
+      cache: 'no-store',
+      redirect: 'error',
+      referrerPolicy: 'no-referrer',
+    });
+  } catch (e) {
+    if (init.signal?.aborted) throw e;
+    throw new Problem(0, 'unavailable', 'The server does not answer.', 'Check that falaj is running and that this machine reaches it.');
+  }
+  if (answer.ok) return answer;
+  let p: { detail?: string; title?: string; kind?: string; hint?: string } = {};
+  try {
+    p = await answer.json();
+  } catch {
+    // Not a problem document; the status says enough.
+  }
+  if (answer.status === 401 && token === session.token()) session.end('The token is no longer accepted: it ended, or it was revoked.');
+  throw new Problem(answer.status, p.kind ?? '', p.detail ?? p.title ?? `The server answered ${answer.status}.`, p.hint);
+}
+
+export async function get<T>(path: string, signal?: AbortSignal, token?: string): Promise<T> {
+  const limit = AbortSignal.timeout(timeout);
+  const answer = await send(path, { signal: signal ? AbortSignal.any([signal, limit]) : limit }, token);
+  return (await answer.json()) as T;
+}
+
+export async function post<T>(path: string, body: unknown): Promise<T> {
+  const answer = await send(path, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json', 'Idempotency-Key': crypto.randomUUID() },
+    body: JSON.stringify(body),
+    signal: AbortSignal.timeout(timeout),
+  });
+  const text = await answer.text();
+  return (text ? JSON.parse(text) : undefined) as T;
+}
+
+export interface Page<T> {
+  items: T[] | null;
+  next_page_token?: string;
+}
+
+/** Path of something in a project; each part is escaped. */
+export const inProject = (project: string, ...parts: string[]) =>
+  ['/api/v1/projects', project, ...parts].map((p, i) => (i === 0 ? p : encodeURIComponent(p))).join('/');

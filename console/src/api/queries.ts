@@ -1,0 +1,112 @@
+// What the pages ask. Keys begin with the noun and the project, so that an event
+// can make them stale.
+import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
+import { useEffect, useMemo } from 'react';
+import { get, inProject, Problem, type Dataset, type FeatureView, type Job, type JobDetail, type Model, type Page, type Project } from './client';
+import type { Baseline, Deployment, Monitor, Status, Window } from './monitoring';
+
+/** The most objects that a table holds; it says so when there are more. */
+export const most = 20_000;
+const pageSize = 1000;
+
+export interface List<T> {
+  rows: T[];
+  loading: boolean; // of the first page
+  more: boolean; // further pages are on their way
+  cut: boolean; // there are more than `most`
+  error: Error | null;
+  again: () => void;
+}
+
+/** A whole list, page after page; the first is shown at once. */
+export function useList<T>(key: readonly string[], path: string, options: { every?: number; enabled?: boolean } = {}): List<T> {
+  const q = useInfiniteQuery({
+    queryKey: key,
+    initialPageParam: '',
+    queryFn: ({ pageParam, signal }) =>
+      get<Page<T>>(`${path}${path.includes('?') ? '&' : '?'}page_size=${pageSize}${pageParam && `&page_token=${encodeURIComponent(pageParam)}`}`, signal),
+    getNextPageParam: (last) => last.next_page_token || undefined,
+    enabled: options.enabled ?? true,
+    refetchInterval: (query) => ((query.state.data?.pages.length ?? 0) > 2 ? false : (options.every ?? 30_000)),
+  });
+  const rows = useMemo(() => q.data?.pages.flatMap((p) => p.items ?? []) ?? [], [q.data]);
+  const full = rows.length >= most;
+  const { hasNextPage, isFetching, isError, fetchNextPage } = q;
+  useEffect(() => {
+    if (hasNextPage && !isFetching && !isError && !full) void fetchNextPage();
+  }, [hasNextPage, isFetching, isError, full, fetchNextPage]);
+  return {
+    rows,
+    loading: q.isPending && (options.enabled ?? true),
+    more: q.hasNextPage && !full,
+    cut: q.hasNextPage && full,
+    error: rows.length > 0 ? null : q.error,
+    again: () => void q.refetch(),
+  };
+}
+
+export const useProjects = () => useList<Project>(['projects', ''], '/api/v1/projects');
+export const useJobs = (p: string) => useList<Job>(['job', p, 'list'], inProject(p, 'jobs'));
+export const useDatasets = (p: string) => useList<Dataset>(['dataset', p, 'list'], inProject(p, 'datasets'));
+export const useFeatureViews = (p: string) => useList<FeatureView>(['feature', p, 'list'], inProject(p, 'feature-views'));
+export const useModels = (p: string) => useList<Model>(['model', p, 'list'], inProject(p, 'models'));
+export const useDeployments = (p: string) => useList<Deployment>(['deployment', p, 'list'], inProject(p, 'deployments'), { every: 10_000 });
+export const useMonitors = (p: string) => useList<Monitor>(['monitor', p, 'list'], inProject(p, 'monitors'), { every: 10_000 });
+
+export const useJob = (p: string, id: string) =>
+  useQuery({
+    queryKey: ['job', p, id],
+    queryFn: ({ signal }) => get<JobDetail>(inProject(p, 'jobs', id) + '?view=full', signal),
+    refetchInterval: (q) => (q.state.data && ended(q.state.data.state) ? false : 5000),
+  });
+
+/** Why a job that waits waits. */
+export const useWhy = (p: string, id: string, enabled: boolean) =>
+  useQuery({
+    queryKey: ['job', p, id, 'why'],
+    queryFn: ({ signal }) => get<{ reasons: string[] | null }>(inProject(p, 'jobs', id, 'why'), signal),
+    enabled,
+    refetchInterval: 10_000,
+  });
+
+export const useDeployment = (p: string, name: string) =>
+  useQuery({ queryKey: ['deployment', p, name], queryFn: ({ signal }) => get<Deployment>(inProject(p, 'deployments', name), signal) });
+
+export const useStatus = (p: string, name: string) =>
+  useQuery({
+    queryKey: ['deployment', p, name, 'status'],
+    queryFn: ({ signal }) => get<Status>(inProject(p, 'deployments', name, 'status'), signal),
+    refetchInterval: 5000,
+  });
+
+/** The monitor of a deployment, null when there is none. */
+export const useMonitor = (p: string, name: string, enabled = true) =>
+  useQuery({ queryKey: ['monitor', p, name], queryFn: ({ signal }) => orNull(get<Monitor>(inProject(p, 'monitors', name), signal)), enabled, refetchInterval: 10_000 });
+
+/** The newest windows of a monitor, oldest first. */
+export const useWindows = (p: string, name: string, enabled: boolean) =>
+  useQuery({
+    queryKey: ['monitor', p, name, 'windows'],
+    queryFn: async ({ signal }) => ((await get<Page<Window>>(inProject(p, 'monitors', name, 'windows') + '?page_size=200', signal)).items ?? []).toReversed(),
+    enabled,
+    placeholderData: keepPreviousData,
+    refetchInterval: 10_000,
+  });
+
+export const useBaseline = (p: string, name: string, enabled: boolean) =>
+  useQuery({
+    queryKey: ['monitor', p, name, 'baseline'],
+    queryFn: ({ signal }) => orNull(get<Baseline>(inProject(p, 'monitors', name, 'baseline'), signal)),
+    enabled,
+  });
+
+async function orNull<T>(asked: Promise<T>): Promise<T | null> {
+  try {
+    return await asked;
+  } catch (e) {
+    if (e instanceof Problem && e.status === 404) return null;
+    throw e;
+  }
+}
+
+export const ended = (state: string) => ['succeeded', 'failed', 'cancelled'].includes(state);

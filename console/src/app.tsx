@@ -1,0 +1,74 @@
+// The pages and their addresses.
+import { useQueryClient } from '@tanstack/react-query';
+import { useEffect } from 'react';
+import { Redirect, Route, Router, Switch, useLocation } from 'wouter';
+import { useProjects } from './api/queries';
+import { useToken } from './api/session';
+import { Frame, pathOf } from './frame/Frame';
+import { Login } from './frame/Login';
+import { lastProject } from './frame/settings';
+import { AuditPage, DatasetsPage, FeaturesPage, ModelsPage } from './pages/Lists';
+import { DeploymentPage } from './pages/Deployment';
+import { DeploymentsPage } from './pages/Deployments';
+import { JobPage } from './pages/Job';
+import { JobsPage } from './pages/Jobs';
+import { MonitoringPage } from './pages/Monitoring';
+import { OverviewPage } from './pages/Overview';
+import { Empty, Failed, Wait } from './parts/State';
+
+export function App() {
+  const token = useToken();
+  const client = useQueryClient();
+  useEffect(() => {
+    if (!token) client.clear(); // what one reader saw is not the next one's
+  }, [token, client]);
+  if (!token) return <Login />;
+  return (
+    <Router base="/console">
+      <Switch>
+        <Route path="/p/:project/*?">{({ project }) => <InProject key={project} project={project} />}</Route>
+        <Route><FirstProject /></Route>
+      </Switch>
+    </Router>
+  );
+}
+
+/** Where a reader begins: the project seen last, else the first one. */
+function FirstProject() {
+  const projects = useProjects();
+  const [, go] = useLocation();
+  const last = lastProject.read();
+  const name = projects.rows.find((p) => p.name === last)?.name ?? projects.rows[0]?.name;
+  useEffect(() => {
+    if (!name) return;
+    if (location.pathname.startsWith('/console')) go(pathOf(name), { replace: true });
+    else history.replaceState(null, '', '/console' + pathOf(name)); // the page was opened at "/"
+  }, [name, go]);
+  if (projects.loading || name) return <Wait what="Loading projects …" />;
+  if (projects.error) return <Failed error={projects.error} again={projects.again} />;
+  return (
+    <Empty title="There is no project yet" command={'falaj apply -f project.yaml\n\n# project.yaml\napi_version: falaj/v1\nkind: Project\nname: nyc'}>
+      A project holds data, models, their members and their keys. Make one, or ask for a role in one; then reload this page.
+    </Empty>
+  );
+}
+
+function InProject({ project }: { project: string }) {
+  return (
+    <Frame project={project}>
+      <Switch>
+        <Route path="/p/:project"><OverviewPage project={project} /></Route>
+        <Route path="/p/:project/deployments"><DeploymentsPage project={project} /></Route>
+        <Route path="/p/:project/deployments/:name">{({ name }) => <DeploymentPage key={name} project={project} name={name} />}</Route>
+        <Route path="/p/:project/monitoring"><MonitoringPage project={project} /></Route>
+        <Route path="/p/:project/jobs"><JobsPage project={project} /></Route>
+        <Route path="/p/:project/jobs/:id">{({ id }) => <JobPage key={id} project={project} id={id} />}</Route>
+        <Route path="/p/:project/datasets"><DatasetsPage project={project} /></Route>
+        <Route path="/p/:project/features"><FeaturesPage project={project} /></Route>
+        <Route path="/p/:project/models"><ModelsPage project={project} /></Route>
+        <Route path="/p/:project/audit"><AuditPage project={project} /></Route>
+        <Route path="/p/:project/*"><Redirect to={pathOf(project)} replace /></Route>
+      </Switch>
+    </Frame>
+  );
+}

@@ -1,0 +1,122 @@
+// What is around every page: navigation, the project, the keyboard, the link to
+// the server.
+import { ActionIcon, NativeSelect, useMantineColorScheme } from '@mantine/core';
+import { useQuery } from '@tanstack/react-query';
+import { useEffect, useMemo, useState, type ReactNode } from 'react';
+import { Link, useLocation } from 'wouter';
+import { get, type Whoami } from '../api/client';
+import { useFollow, useLive } from '../api/live';
+import { useProjects } from '../api/queries';
+import { session } from '../api/session';
+import { Icon, Mark, type IconName } from '../parts/Icon';
+import { Help } from './Help';
+import { useKeys } from './keys';
+import { lastProject, setZone, useZone } from './settings';
+
+export const pages: { path: string; name: string; icon: IconName; key: string }[] = [
+  { path: '', name: 'Overview', icon: 'overview', key: 'o' },
+  { path: 'deployments', name: 'Deployments', icon: 'deployments', key: 'd' },
+  { path: 'monitoring', name: 'Monitoring', icon: 'monitoring', key: 'm' },
+  { path: 'jobs', name: 'Jobs', icon: 'jobs', key: 'j' },
+  { path: 'datasets', name: 'Datasets', icon: 'datasets', key: 's' },
+  { path: 'features', name: 'Features', icon: 'features', key: 'f' },
+  { path: 'models', name: 'Models', icon: 'models', key: 'r' },
+  { path: 'audit', name: 'Audit', icon: 'audit', key: 'a' },
+];
+
+export const pathOf = (project: string, ...parts: string[]) => ['/p', project, ...parts].map((p, i) => (i === 0 ? p : encodeURIComponent(p))).join('/').replace(/\/$/, '');
+
+const links = { live: 'Live', connecting: 'Connecting', away: 'No connection', refused: 'Not live' } as const;
+const linkTitles = {
+  live: 'Changes are shown as they happen.',
+  connecting: 'Asking the server for its events.',
+  away: 'The server does not answer; trying again.',
+  refused: 'Your token may not follow events; pages are asked again now and then.',
+} as const;
+
+export function Frame({ project, children }: { project: string; children: ReactNode }) {
+  const [location, go] = useLocation();
+  const { colorScheme, setColorScheme } = useMantineColorScheme();
+  const zone = useZone();
+  const [help, setHelp] = useState(false);
+  const live = useLive();
+  const projects = useProjects();
+  const who = useQuery({ queryKey: ['whoami', ''], queryFn: ({ signal }) => get<Whoami>('/api/v1/whoami', signal), staleTime: Infinity });
+  useFollow(project);
+  useEffect(() => lastProject.keep(project), [project]);
+
+  const [, , , section = '', object] = location.split('/');
+  const page = pages.find((p) => p.path === section);
+  useEffect(() => {
+    document.title = [object && decodeURIComponent(object), page?.name, project, 'Falaj'].filter(Boolean).join(' · ');
+  }, [object, page, project]);
+
+  const nextScheme = colorScheme === 'auto' ? 'light' : colorScheme === 'light' ? 'dark' : 'auto';
+  const nextZone = zone === 'utc' ? 'local' : 'utc';
+  const keys = useMemo(() => {
+    const handlers: Record<string, () => void> = {
+      '?': () => setHelp(true),
+      '/': () => document.querySelector<HTMLElement>('[data-filter]')?.focus(),
+      t: () => setColorScheme(nextScheme),
+      u: () => setZone(nextZone),
+      Escape: () => object && go(pathOf(project, section)),
+    };
+    for (const p of pages) handlers[`g ${p.key}`] = () => go(pathOf(project, p.path));
+    return handlers;
+  }, [go, nextScheme, nextZone, object, project, section, setColorScheme]);
+  useKeys(keys);
+
+  const names = projects.rows.map((p) => p.name);
+  return (
+    <div className="frame">
+      <a className="skip" href="#content" onClick={(e) => (e.preventDefault(), document.getElementById('content')?.focus())}>Skip to the content</a>
+      <aside>
+        <Link href={pathOf(project)} className="brand"><Mark /> Falaj</Link>
+        <NativeSelect
+          aria-label="Project" size="sm" value={project} data={names.includes(project) ? names : [project, ...names]}
+          onChange={(e) => go(pathOf(e.currentTarget.value, section))}
+        />
+        <nav aria-label="Pages">
+          {pages.map((p) => (
+            <Link key={p.path} href={pathOf(project, p.path)} aria-current={p.path === section ? 'page' : undefined}>
+              <Icon name={p.icon} /> <span>{p.name}</span>
+            </Link>
+          ))}
+        </nav>
+        <div className="who">
+          <span className="name" title={who.data?.id}>{who.data?.name || who.data?.kind || ' '}</span>
+          <button type="button" onClick={() => session.end()}>
+            <Icon name="leave" size={16} /> Log out
+          </button>
+        </div>
+      </aside>
+      <div className="page">
+        <header className="top">
+          <div className="crumbs">
+            {object ? (
+              <>
+                <Link href={pathOf(project, section)}>{page?.name}</Link>
+                <span aria-hidden="true">/</span>
+                <h1>{decodeURIComponent(object)}</h1>
+              </>
+            ) : (
+              <h1>{page?.name ?? 'Not found'}</h1>
+            )}
+          </div>
+          <span className={`link ${live.link}`} role="status" title={linkTitles[live.link]}>{links[live.link]}</span>
+          <button type="button" className="zone" onClick={() => setZone(nextZone)} title={`Times are in ${zone === 'utc' ? 'UTC' : 'local time'}; point at one for both`}>
+            {zone === 'utc' ? 'UTC' : 'Local'}
+          </button>
+          <ActionIcon variant="subtle" color="gray" onClick={() => setColorScheme(nextScheme)} aria-label={`Colours: ${colorScheme === 'auto' ? 'as the system' : colorScheme}`} title="Light, dark or as the system">
+            <Icon name={colorScheme === 'auto' ? 'system' : colorScheme === 'dark' ? 'moon' : 'sun'} />
+          </ActionIcon>
+          <ActionIcon variant="subtle" color="gray" onClick={() => setHelp(true)} aria-label="Keyboard help" title="Keyboard (?)">
+            <Icon name="help" />
+          </ActionIcon>
+        </header>
+        <main id="content" tabIndex={-1}>{children}</main>
+      </div>
+      <Help open={help} close={() => setHelp(false)} />
+    </div>
+  );
+}

@@ -1,0 +1,2 @@
+import type { MantineThemeOverride } from '@mantine/core';
+export const theme: MantineThemeOverride;

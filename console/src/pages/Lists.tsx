@@ -1,0 +1,78 @@
+import { createColumnHelper } from '@tanstack/react-table';
+import { useMemo } from 'react';
+import type { AuditEntry, Dataset, FeatureView, Model } from '../api/client';
+import { useDatasets, useFeatureViews, useList, useModels } from '../api/queries';
+import { DataTable } from '../parts/DataTable';
+import { count } from '../parts/format';
+import { Empty, StateBadge, Tag } from '../parts/State';
+import { Time } from '../parts/Time';
+
+const dataset = createColumnHelper<Dataset>();
+
+export function DatasetsPage({ project }: { project: string }) {
+  const list = useDatasets(project);
+  const columns = useMemo(
+    () => [
+      dataset.accessor('name', { header: 'Name', meta: { width: '34%' } }),
+      dataset.accessor('latest', { header: 'Newest version', meta: { width: '16%', right: true }, cell: (c) => (c.getValue() ? `@${c.getValue()}` : '–') }),
+      dataset.accessor('accepted', { header: 'Newest accepted', meta: { width: '16%', right: true }, cell: (c) => (c.getValue() ? `@${c.getValue()}` : '–') }),
+      dataset.accessor('owner', { header: 'Owner', meta: { width: '18%' } }),
+      dataset.accessor('updated_at', { header: 'Changed', meta: { width: '16%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
+    ],
+    [],
+  );
+  return <DataTable label="Datasets" list={list} columns={columns} rowKey={(d) => d.id} empty={<Empty title="There is no dataset" command={`falaj dataset import NAME FILE.parquet --project ${project}`}>A dataset's versions are immutable: each has a schema, statistics and a digest.</Empty>} />;
+}
+
+const view = createColumnHelper<FeatureView>();
+
+export function FeaturesPage({ project }: { project: string }) {
+  const list = useFeatureViews(project);
+  const columns = useMemo(
+    () => [
+      view.accessor('name', { header: 'View', meta: { width: '20%' } }),
+      view.accessor('version', { header: 'Version', meta: { width: '9%', right: true }, cell: (c) => `@${c.getValue()}` }),
+      view.accessor((v) => v.entities?.join(', ') ?? '', { id: 'entities', header: 'Entities', meta: { width: '18%' } }),
+      view.accessor((v) => v.features?.map((f) => f.name).join(', ') ?? '', { id: 'features', header: 'Features', meta: { width: '31%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
+      view.accessor((v) => v.ttl ?? '', { id: 'ttl', header: 'Valid for', meta: { width: '9%' } }),
+      view.accessor('created_at', { header: 'Made', meta: { width: '13%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
+    ],
+    [],
+  );
+  return <DataTable label="Feature views" list={list} columns={columns} rowKey={(v) => v.name} empty={<Empty title="There is no feature view" command="falaj apply -f features.yaml">A view turns a dataset into features that training and serving read alike.</Empty>} />;
+}
+
+const model = createColumnHelper<Model>();
+
+export function ModelsPage({ project }: { project: string }) {
+  const list = useModels(project);
+  const columns = useMemo(
+    () => [
+      model.accessor('name', { header: 'Name', meta: { width: '24%' } }),
+      model.accessor('latest_version', { header: 'Newest version', meta: { width: '14%', right: true }, cell: (c) => `v${c.getValue()}` }),
+      model.accessor((m) => m.aliases?.join(' ') ?? '', { id: 'aliases', header: 'Aliases', meta: { width: '22%' }, cell: (c) => c.row.original.aliases?.map((a) => <Tag key={a}>{a.replace('=', ' → v')}</Tag>) }),
+      model.accessor((m) => m.description ?? '', { id: 'description', header: 'Description', enableSorting: false, meta: { width: '26%' } }),
+      model.accessor('created_at', { header: 'Made', meta: { width: '14%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
+    ],
+    [],
+  );
+  return <DataTable label="Models" list={list} columns={columns} rowKey={(m) => m.name} empty={<Empty title="No model is registered">A job whose manifest says <code>register: NAME</code> registers what it leaves in model/. MLflow clients can register, too.</Empty>} />;
+}
+
+const entry = createColumnHelper<AuditEntry>();
+
+export function AuditPage({ project }: { project: string }) {
+  const list = useList<AuditEntry>(['audit', project, 'list'], `/api/v1/audit?project=${encodeURIComponent(project)}`, { every: 10_000 });
+  const columns = useMemo(
+    () => [
+      entry.accessor('index', { header: 'Number', meta: { width: '9%', right: true }, cell: (c) => count(c.getValue()) }),
+      entry.accessor('time', { header: 'Time', meta: { width: '16%' }, cell: (c) => <Time at={c.getValue()} form="second" /> }),
+      entry.accessor((e) => e.actor_name || e.actor.id, { id: 'actor', header: 'Who', meta: { width: '16%' } }),
+      entry.accessor('action', { header: 'Did what', meta: { width: '18%' } }),
+      entry.accessor((e) => e.object ?? '', { id: 'object', header: 'To what', meta: { width: '27%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
+      entry.accessor('outcome', { header: 'Outcome', meta: { width: '14%' }, cell: (c) => <StateBadge state={c.getValue()} title={c.row.original.reason} /> }),
+    ],
+    [],
+  );
+  return <DataTable label="Audit log" list={list} columns={columns} rowKey={(e) => String(e.index)} empty={<Empty title="Nothing is on record">Each change and each read of confidential data is recorded here.</Empty>} />;
+}

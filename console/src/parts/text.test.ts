@@ -1,0 +1,99 @@
+import { describe, expect, test } from 'vitest';
+import { Parser } from '../api/sse';
+import { stale } from '../api/live';
+import type { Feature, Window } from '../api/monitoring';
+import { bars, rebin, rowsOf, scoreName, since, step, strength } from './drift';
+import { ago, count, ms, number, percent, signed, span, time } from './format';
+
+describe('format', () => {
+  test.each([
+    [count(1234567), '1\u2009234\u2009567'],
+    [count(null), '–'],
+    [number(0.0123456), '0.0123'],
+    [number(-1234.56), '−1\u2009235'],
+    [number(1e-9), '1.00e-9'],
+    [number(0), '0'],
+    [number(NaN), '–'],
+    [number(12.3456), '12.3'],
+    [signed(0.002), '+0.002'],
+    [percent(0.123), '12 %'],
+    [percent(0.0001), '< 1 %'],
+    [percent(0), '0 %'],
+    [ms(0.25), '250 µs'],
+    [ms(12.34), '12.3 ms'],
+    [ms(2500), '2.5 s'],
+    [span(500), '500 ms'],
+    [span(61_000), '1 min 1 s'],
+    [span(7_200_000), '2 h'],
+    [span(90_000_000), '1 d 1 h'],
+    [time('2013-06-24T14:05:09Z', 'utc', 'second'), '2013-06-24 14:05:09'],
+    [time('2013-06-24T14:05:09Z', 'utc', 'date'), '2013-06-24'],
+    [time('nonsense', 'utc'), '–'],
+    [ago('2013-06-24T14:00:00Z', Date.parse('2013-06-24T14:05:00Z')), '5 min ago'],
+    [ago('2013-06-24T14:10:00Z', Date.parse('2013-06-24T14:05:00Z')), 'in 5 min'],
+    [ago('2013-06-24T14:05:00Z', Date.parse('2013-06-24T14:05:10Z')), 'just now'],
+  ])('%s is %s', (got, want) => expect(got).toBe(want));
+});
+
+describe('server-sent events', () => {
+  const stream = 'retry: 3000\n: watching\n\nid: 1-2\nevent: job.queued\ndata: {"a":1}\n\nid: 1-3\n: alive\n\nid: 1-4\r\nevent: x\r\ndata: one\r\ndata: two\r\n\r\n';
+  test.each([1, 2, 3, 7, stream.length])('in pieces of %d characters', (size) => {
+    const p = new Parser();
+    const got = [];
+    for (let i = 0; i < stream.length; i += size) got.push(...p.feed(stream.slice(i, i + size)));
+    expect(got).toEqual([
+      { id: '1-2', event: 'job.queued', data: '{"a":1}' },
+      { id: '1-4', event: 'x', data: 'one\ntwo' },
+    ]);
+    expect(p.retry).toBe(3000);
+  });
+  test('a silent stream moves the place to resume from', () => {
+    const p = new Parser();
+    expect(p.feed('id: 7-0\n: alive\n\n')).toEqual([]);
+    expect(p.id).toBe('7-0');
+  });
+  test('a message that is not complete is not told', () => expect(new Parser().feed('data: half\n')).toEqual([]));
+  test('what an event makes stale', () => {
+    expect(stale('monitor.drifted')).toContain('deployment');
+    expect(stale('rollout.concluded')).toEqual(['deployment']);
+    expect(stale('key.destroyed')).toEqual([]);
+  });
+});
+
+const feature = (f: Partial<Feature>): Feature => ({
+  name: 'temp', kind: 'numeric', statistic: 0.05, p_value: null, threshold: 0.1, drifted: false, rows: 1000, missing: 0, baseline_missing: 0, mean: 1, baseline_mean: 1, ...f,
+});
+const at = (day: number, ...features: Feature[]): Window =>
+  ({ id: String(day), from: `2013-06-0${day}T00:00:00Z`, features, score: feature({ name: 'score' }) }) as Window;
+
+describe('drift', () => {
+  test('strength is 1 at the threshold, for distances and for p-values', () => {
+    expect(strength(feature({ statistic: 0.1 }))).toBeCloseTo(1);
+    expect(strength(feature({ p_value: 0.01, threshold: 0.01 }))).toBeCloseTo(1);
+    expect(strength(feature({ p_value: 0, threshold: 0.01, drifted: true }))).toBe(4);
+    expect(strength(feature({ threshold: null }))).toBeNull();
+    expect(step(feature({ statistic: null }))).toBe(-1);
+    expect(step(feature({ statistic: 0.3, drifted: true }))).toBe(6);
+  });
+  test('since is the begin of the run that goes on', () => {
+    const calm = feature({}), bad = feature({ statistic: 0.2, drifted: true }), untested = feature({ threshold: null });
+    expect(since([at(1, bad), at(2, calm), at(3, bad), at(4, untested), at(5, bad)], 'temp')).toBe('2013-06-03T00:00:00Z');
+    expect(since([at(1, bad), at(2, calm)], 'temp')).toBeNull();
+    expect(since([], 'temp')).toBeNull();
+  });
+  test('the score and what drifts now come first', () => {
+    const w = at(1, feature({ name: 'a' }), feature({ name: 'z', drifted: true, statistic: 0.2 }));
+    expect(rowsOf([w])).toEqual([scoreName, 'z', 'a']);
+  });
+  test('a histogram on other edges keeps its counts', () => {
+    expect(rebin({ edges: [0, 2], shares: [10] }, [0, 1, 2])).toEqual([5, 5]);
+    expect(rebin({ edges: [-5, -1, 9], shares: [3, 7] }, [0, 1, 2]).reduce((a, b) => a + b)).toBeCloseTo(10);
+    expect(rebin({ edges: [1, 1], shares: [4] }, [0, 1, 2])).toEqual([0, 4]);
+  });
+  test('bars are shares', () => {
+    expect(bars({ categories: [{ text: 'UA', count: 3 }, { text: 'B6', count: 1 }] }, { categories: [{ text: 'EV', count: 2 }] }, String)).toEqual({
+      labels: ['UA', 'B6', 'EV'], baseline: [0.75, 0.25, 0], window: [0, 0, 1],
+    });
+    expect(bars(undefined, undefined, String)).toBeNull();
+  });
+});
