@@ -54,17 +54,23 @@ func (s *Service) Stop() {
 func (s *Service) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for told := ""; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
 		case <-timer.C:
 		}
-		if err := s.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "starting queued jobs failed", slog.Any("error", err))
-			timer.Reset(time.Second)
+		err := s.RunOnce(ctx)
+		if err == nil || ctx.Err() != nil {
+			told = ""
+			continue
 		}
+		if err.Error() != told { // once, not every second
+			told = err.Error()
+			s.log.ErrorContext(ctx, "starting queued jobs failed", slog.Any("error", err))
+		}
+		timer.Reset(time.Second)
 	}
 }
 
@@ -81,9 +87,16 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}
 	// One job that cannot be started does not hold up the others.
 	var failed []error
+	stuck := map[JobID]string{}
 	for _, j := range waiting {
-		failed = append(failed, fault.Wrap(s.ready(ctx, j), "job %s", j.ID))
+		if err := s.ready(ctx, j); err != nil {
+			failed = append(failed, fault.Wrap(err, "job %s", j.ID))
+			stuck[j.ID] = err.Error()
+		}
 	}
+	s.mu.Lock()
+	s.stuck = stuck
+	s.mu.Unlock()
 	return errors.Join(failed...)
 }
 

@@ -155,8 +155,9 @@ type Service struct {
 	wake chan struct{} // of the loop; holds one
 
 	mu       sync.Mutex
-	awaiting map[JobID]bool // jobs whose environment somebody awaits
-	changed  chan struct{}  // closed at the next change of any job
+	awaiting map[JobID]bool   // jobs whose environment somebody awaits
+	stuck    map[JobID]string // why those without an attempt got none in the last round
+	changed  chan struct{}    // closed at the next change of any job
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 }
@@ -560,7 +561,7 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 			why = append(why, j.Hint)
 		}
 	case j.Attempt == "":
-		why = append(why, "environment "+j.Spec.Environment+" is being built")
+		why = append(why, s.whyNotBegun(j))
 	}
 	for _, a := range attempts {
 		switch {
@@ -581,6 +582,20 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 		}
 	}
 	return why, nil
+}
+
+// whyNotBegun says why a queued job has no attempt yet.
+func (s *Service) whyNotBegun(j Job) string {
+	s.mu.Lock()
+	trouble := s.stuck[j.ID]
+	s.mu.Unlock()
+	switch {
+	case trouble != "":
+		return "the last try to begin failed: " + trouble + "; it is tried again every second"
+	case j.Spec.Environment == "":
+		return "its first attempt is being made"
+	}
+	return "environment " + j.Spec.Environment + " is being built"
 }
 
 // Logs reads the output of a job's attempt from a byte offset; number 0 is the

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -432,6 +433,12 @@ func TestJobThatCannotStartHoldsUpNobody(t *testing.T) {
 	w.envs.become(environment.Building, errors.New("the database is away"))
 	if j := w.ended(t, w.submit(t, training.Spec{}).ID); j.State != training.Succeeded {
 		t.Fatalf("behind it: %+v", j)
+	}
+	if err := w.RunOnce(identity.With(t.Context(), identity.Loop("training"))); err == nil {
+		t.Error("the round hides that a job could not be started")
+	}
+	if why, err := w.Why(alice(t.Context()), nyc, first.ID); err != nil || len(why) != 1 || !strings.Contains(why[0], "the database is away; it is tried again") {
+		t.Errorf("why it waits: %q, %v", why, err)
 	}
 	w.envs.become(environment.Building, fault.New(fault.Gone, "its files are missing"))
 	w.Wake()
