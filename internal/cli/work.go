@@ -139,7 +139,7 @@ func (a *app) model() *cobra.Command {
 }
 
 func (a *app) deploy() *cobra.Command {
-	cmd := &cobra.Command{Use: "deploy", Aliases: []string{"deployment"}, Short: "Ask deployed models"}
+	cmd := &cobra.Command{Use: "deploy", Aliases: []string{"deployment"}, Short: "Ask deployed models; try, promote and roll back their versions"}
 	var file string
 	predict := &cobra.Command{
 		Use: "predict NAME", Short: "Send an Open Inference Protocol request and print the answer",
@@ -170,7 +170,7 @@ func (a *app) deploy() *cobra.Command {
 		},
 	}
 	predict.Flags().StringVarP(&file, "file", "f", "-", "request body, - for standard input")
-	cmd.AddCommand(predict)
+	cmd.AddCommand(append(a.rollouts(), predict)...)
 	return cmd
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -129,6 +130,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments)
 	route(s, "GET", p+"/deployments/{name}", "deployment.read", "A deployment", s.oneDeployment)
 	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "End a deployment", s.deleteDeployment)
+	s.rolloutRoutes(p)
 
 	// Other people's protocols.
 	s.foreign()
@@ -163,5 +165,6 @@ func schemas() huma.Registry {
 	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes](), reflect.TypeFor[compute.Duration]()} {
 		r.RegisterTypeAlias(t, reflect.TypeFor[string]())
 	}
+	r.RegisterTypeAlias(reflect.TypeFor[serving.Number](), reflect.TypeFor[any]()) // a number, or "nan"
 	return r
 }

@@ -38,3 +38,88 @@ func (s *Server) oneDeployment(ctx context.Context, in *InDeployment) (*tagged[s
 func (s *Server) deleteDeployment(ctx context.Context, in *InDeployment) (*none, error) {
 	return &none{}, s.Serving.Delete(ctx, in.Project, in.Name)
 }
+
+// rolloutRoutes are how versions are tried, promoted and rolled back.
+func (s *Server) rolloutRoutes(p string) {
+	route(s, "GET", p+"/deployments/{name}/status", "deployment.read", "What a deployment does, how its versions fare, and what was done automatically and why", s.deploymentStatus)
+	route(s, "POST", p+"/deployments/{name}/canary", "deployment.rollout", "Try a version on a share of the requests, or move the share", s.canary)
+	route(s, "POST", p+"/deployments/{name}/promote", "deployment.rollout", "Make the version that is tried the one that answers", s.promote)
+	route(s, "POST", p+"/deployments/{name}/rollback", "deployment.rollout", "End what is tried, or go back to an earlier version", s.rollback)
+	route(s, "POST", p+"/deployments/{name}/shadow", "deployment.rollout", "Show the requests to another version, too, or stop that", s.shadow)
+	route(s, "POST", p+"/deployments/{name}/automation", "deployment.rollout", "Turn automatic acts of a deployment on or off", s.automation)
+	route(s, "POST", p+"/automation", "deployment.rollout", "Turn automatic acts of a whole project on or off", s.projectAutomation)
+}
+
+func (s *Server) deploymentStatus(ctx context.Context, in *InDeployment) (*body[serving.Status], error) {
+	return one(s.Serving.Status(ctx, in.Project, in.Name))
+}
+
+func (s *Server) canary(ctx context.Context, in *struct {
+	InDeployment
+	Body struct {
+		Version string `json:"version,omitempty" maxLength:"256" doc:"Number or alias of the version to try; empty moves the share of the one that is tried"`
+		Weight  int    `json:"weight,omitempty" doc:"Percent of the requests, 1 to 99; 0 is the manifest's"`
+		Reason  string `json:"reason,omitempty" maxLength:"512" doc:"Why, for the record"`
+	}
+},
+) (*body[serving.Rollout], error) {
+	if in.Body.Version == "" {
+		return one(s.Serving.Reweigh(ctx, in.Project, in.Name, in.Body.Weight))
+	}
+	return one(s.Serving.StartRollout(ctx, in.Project, in.Name, serving.Trying{Version: in.Body.Version, Weight: in.Body.Weight, Cause: in.Body.Reason}))
+}
+
+func (s *Server) promote(ctx context.Context, in *struct {
+	InDeployment
+	Body struct {
+		Rollout string `json:"rollout,omitempty" maxLength:"64" doc:"Only if this rollout is the one that runs"`
+		Reason  string `json:"reason,omitempty" maxLength:"4096" doc:"Why, for the record"`
+	}
+},
+) (*body[serving.Rollout], error) {
+	return one(s.Serving.Promote(ctx, in.Project, in.Name, serving.Ending{Rollout: serving.RolloutID(in.Body.Rollout), Reason: in.Body.Reason}))
+}
+
+func (s *Server) rollback(ctx context.Context, in *struct {
+	InDeployment
+	Body struct {
+		To      int64  `json:"to,omitempty" minimum:"0" doc:"Version to answer with; 0 ends what is tried or, when nothing is, is the version before"`
+		Rollout string `json:"rollout,omitempty" maxLength:"64" doc:"What this rollout did is undone"`
+		Reason  string `json:"reason,omitempty" maxLength:"4096" doc:"Why, for the record"`
+	}
+},
+) (*body[serving.Deployment], error) {
+	return one(s.Serving.Rollback(ctx, in.Project, in.Name, serving.Ending{Rollout: serving.RolloutID(in.Body.Rollout), To: in.Body.To, Reason: in.Body.Reason}))
+}
+
+func (s *Server) shadow(ctx context.Context, in *struct {
+	InDeployment
+	Body struct {
+		Version string `json:"version,omitempty" maxLength:"256" doc:"Number or alias; empty stops it"`
+	}
+},
+) (*body[serving.Deployment], error) {
+	return one(s.Serving.Shadow(ctx, in.Project, in.Name, in.Body.Version))
+}
+
+// switching is the body of turning automation on or off.
+type switching struct {
+	On     bool   `json:"on" doc:"Whether automatic acts happen"`
+	Reason string `json:"reason,omitempty" maxLength:"4096" doc:"Why, for the record"`
+}
+
+func (s *Server) automation(ctx context.Context, in *struct {
+	InDeployment
+	Body switching
+},
+) (*body[serving.Switch], error) {
+	return one(s.Serving.SetAutomation(ctx, in.Project, in.Name, in.Body.On, in.Body.Reason))
+}
+
+func (s *Server) projectAutomation(ctx context.Context, in *struct {
+	InProject
+	Body switching
+},
+) (*body[serving.Switch], error) {
+	return one(s.Serving.SetAutomation(ctx, in.Project, "", in.Body.On, in.Body.Reason))
+}

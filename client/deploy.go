@@ -1,0 +1,57 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+)
+
+func deployment(project, name, act string) string {
+	return "/api/v1/projects/" + url.PathEscape(project) + "/deployments/" + url.PathEscape(name) + "/" + act
+}
+
+// DeploymentStatus tells what a deployment does, how its versions fare, its
+// rollouts, and what was done automatically and why.
+func (c *Client) DeploymentStatus(ctx context.Context, project, name string) (Object, error) {
+	var o Object
+	return o, c.Do(ctx, http.MethodGet, deployment(project, name, "status"), nil, &o)
+}
+
+// Canary tries a version (a number or an alias) on a share of a deployment's
+// requests, in percent; 0 is the manifest's. An empty version moves the share of
+// the one that is tried. The answer is the rollout.
+func (c *Client) Canary(ctx context.Context, project, name, version string, weight int, reason string) (Object, error) {
+	var o Object
+	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "canary"), map[string]any{"version": version, "weight": weight, "reason": reason}, &o)
+}
+
+// Promote makes the version that is tried the one that answers. The answer is
+// the rollout.
+func (c *Client) Promote(ctx context.Context, project, name, reason string) (Object, error) {
+	var o Object
+	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "promote"), map[string]any{"reason": reason}, &o)
+}
+
+// Rollback ends what is tried or, when nothing is, goes back to the version
+// before; to names another one. The answer is the deployment.
+func (c *Client) Rollback(ctx context.Context, project, name string, to int64, reason string) (Object, error) {
+	var o Object
+	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "rollback"), map[string]any{"to": to, "reason": reason}, &o)
+}
+
+// Shadow shows a deployment's requests to another version, too, whose answers
+// go nowhere; an empty version stops that. The answer is the deployment.
+func (c *Client) Shadow(ctx context.Context, project, name, version string) (Object, error) {
+	var o Object
+	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "shadow"), map[string]any{"version": version}, &o)
+}
+
+// SetAutomation turns automatic acts of a deployment on or off, or with an empty
+// name those of the whole project.
+func (c *Client) SetAutomation(ctx context.Context, project, name string, on bool, reason string) error {
+	path := "/api/v1/projects/" + url.PathEscape(project) + "/automation"
+	if name != "" {
+		path = deployment(project, name, "automation")
+	}
+	return c.Do(ctx, http.MethodPost, path, map[string]any{"on": on, "reason": reason}, nil)
+}

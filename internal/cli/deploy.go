@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+// rollouts are the commands that try, promote and roll back versions.
+func (a *app) rollouts() []*cobra.Command {
+	return []*cobra.Command{a.deployStatus(), a.deployCanary(), a.deployPromote(), a.deployRollback(), a.deployShadow(), a.deployAutomation()}
+}
+
+// in connects in the chosen project.
+func (a *app) in() (c *client.Client, project string, err error) {
+	if project, err = a.inProject(); err != nil {
+		return nil, "", err
+	}
+	c, err = a.connect()
+	return c, project, err
+}
+
+func (a *app) deployStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status NAME",
+		Short: "Say what answers, how it fares, what is tried, and what was done automatically and why",
+		Long: "Requests, failures and latencies are counted since the server started; latencies are at most an\n" +
+			"eighth too high. Acts are what the server did by itself, with the reason; the evidence is in\n" +
+			"-o json and in the audit log.",
+		Example: "  falaj deploy status delay -p nyc\n  falaj deploy status delay -p nyc -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			o, err := c.DeploymentStatus(cmd.Context(), project, args[0])
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			return a.status(o)
+		},
+	}
+}
+
+// status writes what a deployment does for people.
+func (a *app) status(o client.Object) error {
+	a.say("deployment %s of model %s: %s", o.Text("deployment.name"), o.Text("deployment.model"), o.Text("deployment.state"))
+	if o.Text("automation.on") == "true" {
+		a.say("automation on")
+	} else {
+		a.say("automation off: %s", o.Text("automation.reason"))
+	}
+	if o.Text("rollout.id") != "" {
+		a.say("trying version %s beside %s with %s %% of the requests since %s (%s)", o.Text("rollout.candidate"), o.Text("rollout.stable"),
+			o.Text("rollout.weight"), cell(o, "rollout.started"), o.Text("rollout.id"))
+		if cause := o.Text("rollout.cause"); cause != "" {
+			a.say("  because: %s", cause)
+		}
+	}
+	for _, warning := range []struct{ path, text string }{
+		{"lost", "%s answers were given and could not be remembered"}, {"unshadowed", "%s requests found the shadow busy"},
+	} {
+		if n := o.Text(warning.path); n != "" && n != "0" {
+			a.say(warning.text, n)
+		}
+	}
+	sections := []struct {
+		name    string
+		columns []column
+	}{
+		{"versions", []column{{"VERSION", "version"}, {"ROLE", "role"}, {"%", "weight"}, {"STATE", "state"}, {"REQUESTS", "requests"}, {"FAILURES", "failures"}, {"P50", "p50"}, {"P99", "p99"}, {"REASON", "reason"}}},
+		{"history", []column{{"ROLLOUT", "id"}, {"FROM", "stable"}, {"TO", "candidate"}, {"%", "weight"}, {"STATE", "state"}, {"STARTED", "started"}, {"ENDED", "ended"}, {"REASON", "reason"}}},
+		{"acts", []column{{"ACT", "kind"}, {"AT", "at"}, {"OUTCOME", "outcome"}, {"RESULT", "result"}, {"CAUSE", "cause"}, {"REASON", "reason"}}},
+	}
+	for _, s := range sections {
+		objects := objectsAt(o, s.name)
+		if len(objects) == 0 {
+			continue
+		}
+		for _, x := range objects {
+			for _, p := range []string{"p50", "p99"} {
+				if ns, err := strconv.ParseInt(x.Text(p+"_ns"), 10, 64); err == nil && ns > 0 {
+					x[p] = time.Duration(ns).Round(time.Microsecond).String()
+				}
+			}
+		}
+		a.say("")
+		if err := a.print(objects, s.columns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// objectsAt is a list in an object.
+func objectsAt(o client.Object, name string) []client.Object {
+	list, _ := o[name].([]any)
+	out := make([]client.Object, 0, len(list))
+	for _, x := range list {
+		if m, ok := x.(map[string]any); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (a *app) deployCanary() *cobra.Command {
+	var version, reason string
+	var weight int
+	cmd := &cobra.Command{
+		Use:   "canary NAME",
+		Short: "Try a version on a share of the requests, or move the share",
+		Long: "The version is verified and loaded first; one that does not load changes nothing. Without\n" +
+			"--version the share of the version that is tried moves, and its evidence is gathered anew.",
+		Example: "  falaj deploy canary delay --version 3 --weight 20 -p nyc\n  falaj deploy canary delay --weight 50 -p nyc",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if version == "" && weight == 0 {
+				return usage("what is to be tried? Give --version, or --weight to move the share of what is tried")
+			}
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			o, err := c.Canary(cmd.Context(), project, args[0], version, weight, reason)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			a.say("deployment %s tries version %s beside %s with %s %% of the requests (%s)", args[0], o.Text("candidate"), o.Text("stable"), o.Text("weight"), o.Text("id"))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&version, "version", "", "version number or alias to try")
+	cmd.Flags().IntVar(&weight, "weight", 0, "percent of the requests, 1 to 99; default the manifest's")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return cmd
+}
+
+func (a *app) deployPromote() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:     "promote NAME",
+		Short:   "Make the version that is tried the one that answers",
+		Long:    "The alias that the manifest follows, such as champion, moves with it: applying the manifest again\nchanges nothing.",
+		Example: "  falaj deploy promote delay -p nyc --reason 'looked at it'",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			o, err := c.Promote(cmd.Context(), project, args[0], reason)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			a.say("deployment %s answers with version %s (before: %s)", args[0], o.Text("candidate"), o.Text("stable"))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return cmd
+}
+
+func (a *app) deployRollback() *cobra.Command {
+	var reason string
+	var to int64
+	cmd := &cobra.Command{
+		Use:   "rollback NAME",
+		Short: "End what is tried or, when nothing is, go back to the version before",
+		Long: "The version to go back to is verified and loaded first; if it no longer loads, what answers goes on\n" +
+			"answering.",
+		Example: "  falaj deploy rollback delay -p nyc\n  falaj deploy rollback delay --to 1 -p nyc --reason 'wrong labels'",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			o, err := c.Rollback(cmd.Context(), project, args[0], to, reason)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			a.say("deployment %s answers with version %s", args[0], o.Text("version"))
+			return nil
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "version number to answer with")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return cmd
+}
+
+func (a *app) deployShadow() *cobra.Command {
+	var version string
+	var off bool
+	cmd := &cobra.Command{
+		Use:     "shadow NAME",
+		Short:   "Show the requests to another version, too; its answers go nowhere",
+		Example: "  falaj deploy shadow delay --version 4 -p nyc\n  falaj deploy shadow delay --off -p nyc",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if off == (version != "") {
+				return usage("give --version, or --off to stop it")
+			}
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			o, err := c.Shadow(cmd.Context(), project, args[0], version)
+			switch {
+			case err != nil:
+				return err
+			case a.output != "table":
+				return a.printOne(o)
+			case off:
+				a.say("deployment %s has no shadow", args[0])
+			default:
+				a.say("deployment %s is shadowed by version %s", args[0], version)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&version, "version", "", "version number or alias")
+	cmd.Flags().BoolVar(&off, "off", false, "stop it")
+	return cmd
+}
+
+func (a *app) deployAutomation() *cobra.Command {
+	var reason string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "automation NAME on|off",
+		Short: "Turn what the server does by itself on or off: retrain, try, promote, roll back",
+		Long: "Off means: nothing automatic begins from now on. What is tried goes on being tried; roll it back if it\n" +
+			"must not.",
+		Example: "  falaj deploy automation delay off -p nyc --reason 'holiday'\n  falaj deploy automation --all off -p nyc",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, word := "", args[len(args)-1]
+			if !all && len(args) == 2 {
+				name = args[0]
+			}
+			if all != (len(args) == 1) || word != "on" && word != "off" {
+				return usage("give NAME and on or off, or --all and on or off")
+			}
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			if err := c.SetAutomation(cmd.Context(), project, name, word == "on", reason); err != nil {
+				return err
+			}
+			what := "deployment " + name
+			if all {
+				what = "all of project " + project
+			}
+			a.say("automation of %s is %s", strings.TrimSpace(what), word)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().BoolVar(&all, "all", false, "of the whole project")
+	return cmd
+}
