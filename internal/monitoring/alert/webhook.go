@@ -1,0 +1,222 @@
+package alert
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+const (
+	maxRedirects = 3
+	maxResponse  = 64 << 10 // bytes that are read of an answer
+	dialTimeout  = 5 * time.Second
+)
+
+// webhooks posts events.
+type webhooks struct {
+	allow   []string
+	timeout time.Duration
+	client  *http.Client
+	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+}
+
+func newWebhooks(c Config) *webhooks {
+	w := &webhooks{allow: c.Allow, timeout: c.Timeout, resolve: c.Resolve}
+	if w.resolve == nil {
+		w.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	w.client = &http.Client{
+		CheckRedirect: w.redirect,
+		Transport: &http.Transport{
+			Proxy:                  nil, // a proxy would connect in our place, unchecked
+			DialContext:            w.dial,
+			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.Roots},
+			TLSHandshakeTimeout:    dialTimeout,
+			DisableKeepAlives:      true, // each delivery is checked anew
+			MaxResponseHeaderBytes: maxResponse,
+			DisableCompression:     true,
+		},
+	}
+	return w
+}
+
+// post delivers once. The answer's content is of no interest.
+func (w *webhooks) post(ctx context.Context, r Row, secret []byte, now time.Time) error {
+	if err := w.permitted(r.To.Webhook); err != nil {
+		return refusal{err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.To.Webhook, bytes.NewReader(r.Body))
+	if err != nil {
+		return refusal{fault.New(fault.Invalid, "the webhook is not a URL that alerts can go to")}
+	}
+	req.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
+	req.Header.Set("User-Agent", "falaj-alerts/1")
+	req.Header.Set("Webhook-Id", r.Event)
+	req.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
+	if secret != nil {
+		req.Header.Set("Webhook-Signature", sign(secret, r.Event, now, r.Body))
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		if ue, ok := errors.AsType[*url.Error](err); ok {
+			err = ue.Err // without the URL, whose path may be secret
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fault.New(fault.Timeout, "no answer within %s", w.timeout)
+		}
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, _ = io.CopyN(io.Discard, resp.Body, maxResponse)
+	switch {
+	case resp.StatusCode >= 200 && resp.StatusCode < 300:
+		return nil
+	case resp.StatusCode == http.StatusGone: // Standard Webhooks: the receiver wants no more
+		return refusal{fault.New(fault.Gone, "the receiver answered %s", resp.Status)}
+	}
+	failure := fault.New(fault.Unavailable, "the receiver answered %s", resp.Status)
+	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
+		return later{failure, time.Duration(seconds) * time.Second} //nolint:gosec // At most 65535 seconds.
+	}
+	return failure
+}
+
+// permitted refuses a URL before any connection.
+func (w *webhooks) permitted(text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return fault.New(fault.Invalid, "the webhook is not a URL that alerts can go to")
+	}
+	host := hostPort(u)
+	switch {
+	case u.User != nil || u.Scheme != "https" && u.Scheme != "http":
+		return fault.New(fault.Invalid, "alerts go to https URLs without a user")
+	case w.allowed(host):
+		return nil
+	case u.Scheme != "https":
+		return fault.New(fault.Invalid, "alerts to %s go by https only", u.Host).
+			WithHint("The operator may allow plain http to a host of theirs: alerts.allow of the configuration.")
+	}
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil && !public(a) {
+		return blocked(u.Host)
+	}
+	return nil
+}
+
+// redirect follows at most three, never from https to http, never to a request
+// without the event.
+func (w *webhooks) redirect(req *http.Request, via []*http.Request) error {
+	switch {
+	case len(via) > maxRedirects:
+		return refusal{fault.New(fault.Invalid, "the receiver redirects more than %d times", maxRedirects)}
+	case via[len(via)-1].URL.Scheme == "https" && req.URL.Scheme != "https":
+		return refusal{fault.New(fault.Invalid, "the receiver redirects from https to %s", req.URL.Scheme)}
+	case req.Method != http.MethodPost:
+		return refusal{fault.New(fault.Invalid, "the receiver redirects in a way that loses the event")}
+	}
+	if err := w.permitted(req.URL.String()); err != nil {
+		return refusal{fault.Wrap(err, "a redirect")}
+	}
+	return nil
+}
+
+// dial resolves and connects. The address is checked by the socket that
+// connects, so what a name meant at another time does not matter.
+func (w *webhooks) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	addrs := []netip.Addr{}
+	if a, err := netip.ParseAddr(host); err == nil {
+		addrs = append(addrs, a)
+	} else if addrs, err = w.resolve(ctx, host); err != nil {
+		return nil, err
+	}
+	d := net.Dialer{}
+	if !w.allowed(strings.ToLower(address)) {
+		d.Control = func(_, address string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(address)
+			if err != nil || !public(to.Addr()) {
+				return refusal{blocked(host)}
+			}
+			return nil
+		}
+	}
+	failure := error(fault.New(fault.Unavailable, "%s has no address", host))
+	for _, a := range addrs[:min(len(addrs), 8)] {
+		conn, err := d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		if err == nil {
+			return conn, nil
+		}
+		failure = err
+	}
+	return nil, failure
+}
+
+// allowed reports whether the configuration names the host, with or without its
+// port.
+func (w *webhooks) allowed(hostPort string) bool {
+	host, _, err := net.SplitHostPort(hostPort)
+	return slices.ContainsFunc(w.allow, func(a string) bool {
+		return strings.EqualFold(a, hostPort) || err == nil && strings.EqualFold(a, host)
+	})
+}
+
+// hostPort is the host with its port, the scheme's if it names none.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "http": "80"}[u.Scheme]
+	}
+	return strings.ToLower(net.JoinHostPort(u.Hostname(), port))
+}
+
+func blocked(host string) error {
+	return fault.New(fault.PermissionDenied, "%s is not a public address", host).
+		WithHint("The operator may allow a host of theirs: alerts.allow of the configuration.")
+}
+
+// notPublic are the ranges of the IANA special-purpose registries that netip has
+// no method for, and addresses at which clouds keep credentials.
+var notPublic = func() (ps []netip.Prefix) {
+	for _, p := range []string{
+		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
+		"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "168.63.129.16/32",
+		"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+	} {
+		ps = append(ps, netip.MustParsePrefix(p))
+	}
+	return ps
+}()
+
+var globalIPv6 = netip.MustParsePrefix("2000::/3")
+
+// public reports whether an address is one that anybody may be sent to. Of IPv6
+// only global unicast is, without the ranges that carry an IPv4 address inside.
+func public(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	if !a.IsValid() || !a.IsGlobalUnicast() || a.IsPrivate() || a.Is6() && !globalIPv6.Contains(a) {
+		return false
+	}
+	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(a) })
+}
