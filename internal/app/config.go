@@ -17,6 +17,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 )
 
@@ -68,6 +69,11 @@ type Config struct {
 		ORT string `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
 	} `koanf:"serving"`
 
+	Predictions struct {
+		Retention duration `koanf:"retention" doc:"How long predictions are kept after they were made, such as 90d; 0 is for ever"`
+		MaxBytes  size     `koanf:"max_bytes" doc:"Space that the log of predictions may take; the oldest go first"`
+	} `koanf:"predictions"`
+
 	Limits struct {
 		Upload    size     `koanf:"upload" doc:"Largest uploaded file"`
 		Body      size     `koanf:"body" doc:"Largest JSON body"`
@@ -90,9 +96,10 @@ type (
 func defaults() map[string]any {
 	return map[string]any{
 		"data": "./data", "http": "127.0.0.1:7070", "grpc": "127.0.0.1:7071", "flight": "127.0.0.1:7072",
-		"isolation":            "sandbox",
-		"environments.timeout": "20m",
-		"limits.upload":        "64GiB", "limits.body": "4MiB", "limits.free": "64MiB",
+		"isolation":             "sandbox",
+		"environments.timeout":  "20m",
+		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
+		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_time": "10m",
 		"log.level": "info", "log.format": "text",
 	}
@@ -185,6 +192,9 @@ func (c Config) Validate() error {
 		if d, err := time.ParseDuration(v); err != nil || d <= 0 {
 			return fault.New(fault.Invalid, "%s: %q is not a duration such as 10m", name, v)
 		}
+	}
+	if _, err := feature.ParseTTL(c.Predictions.Retention); err != nil {
+		return fault.Wrap(err, "predictions.retention")
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		return fault.New(fault.Invalid, "log.level: %q is none of debug, info, warn, error", c.Log.Level)

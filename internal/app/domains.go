@@ -31,12 +31,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/onnx"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -72,19 +74,21 @@ type parts struct {
 	training     *training.Service
 	registry     *registry.Service
 	serving      *serving.Service
+	predictions  *prediction.Log
+	labels       *label.Service
 }
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving,
+		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving, Labels: p.labels,
 	}
 }
 
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openFeatures, a.openTracking, a.openTraining, a.openServing,
+		a.openCompute, a.openDatasets, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels,
 	} {
 		if err := open(ctx); err != nil {
 			return err
@@ -232,7 +236,7 @@ func stopper(stop func()) func(context.Context) error {
 func (a *App) openServing(ctx context.Context) error {
 	a.serving = serving.New(serving.Config{
 		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
-		Runtime: onnx.New(a.cfg.ortPath()), Features: servingFeatures{a.features}, Log: a.log,
+		Runtime: onnx.New(a.cfg.ortPath()), Features: servingFeatures{a.features}, Predictions: a.predictions, Log: a.log,
 	})
 	a.group.Add(lifecycle.Service{Name: "serving", Stop: a.serving.Close})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}

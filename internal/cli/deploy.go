@@ -12,7 +12,7 @@ import (
 
 // rollouts are the commands that try, promote and roll back versions.
 func (a *app) rollouts() []*cobra.Command {
-	return []*cobra.Command{a.deployStatus(), a.deployCanary(), a.deployPromote(), a.deployRollback(), a.deployShadow(), a.deployAutomation()}
+	return []*cobra.Command{a.deployStatus(), a.deployCanary(), a.deployPromote(), a.deployRollback(), a.deployShadow(), a.deployAutomation(), a.deployLabel()}
 }
 
 // in connects in the chosen project.

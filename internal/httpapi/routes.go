@@ -131,6 +131,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", p+"/deployments/{name}", "deployment.read", "A deployment", s.oneDeployment)
 	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "End a deployment", s.deleteDeployment)
 	s.rolloutRoutes(p)
+	s.labelRoutes(p)
 
 	// Other people's protocols.
 	s.foreign()

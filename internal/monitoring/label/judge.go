@@ -19,6 +19,9 @@ import (
 // Rollouts says which trials run, of all projects.
 type Rollouts interface {
 	Running(ctx context.Context) ([]Rollout, error)
+	// Began notes the time of a rollout's first record. Only the first call for a
+	// rollout changes anything.
+	Began(ctx context.Context, project, rollout string, at time.Time) error
 }
 
 // Bounds of the judge.
@@ -90,8 +93,17 @@ func (j *Judge) judge(ctx context.Context, r Rollout, lease *store.Lease) error 
 	}
 	for {
 		more, err := j.step(ctx, w, lease)
-		if err != nil || !more || w.kept.Final {
+		if err != nil {
 			return err
+		}
+		if first := w.tally.First; !first.IsZero() && w.r.StartedAt.IsZero() {
+			if err := j.rollouts.Began(ctx, r.Project, r.ID, first); err != nil {
+				return err
+			}
+			w.r.StartedAt = first
+		}
+		if !more || w.kept.Final {
+			return nil
 		}
 	}
 }

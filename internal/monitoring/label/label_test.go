@@ -73,6 +73,17 @@ func (w *world) Running(context.Context) ([]label.Rollout, error) {
 	return slices.Clone(w.rollouts), nil
 }
 
+func (w *world) Began(_ context.Context, _, rollout string, at time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.rollouts {
+		if w.rollouts[i].ID == rollout && w.rollouts[i].StartedAt.IsZero() {
+			w.rollouts[i].StartedAt = at
+		}
+	}
+	return nil
+}
+
 func (w *world) clock() time.Time { return time.UnixMicro(w.now.Load()).UTC() }
 
 var (
@@ -508,7 +519,7 @@ func TestReplayHasItsOwnClock(t *testing.T) {
 	if err := judge.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if p := w.progress(); p.Concluded || p.Elapsed != 8*time.Hour {
+	if p := w.progress(); p.Concluded || p.Elapsed != 8*time.Hour || !w.rollouts[0].StartedAt.Equal(begin) {
 		t.Errorf("%+v", p)
 	}
 	w.predict(11, func(r *prediction.Record) { r.Rollout = "rol_1" })

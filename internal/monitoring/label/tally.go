@@ -22,6 +22,7 @@ type Rollout struct {
 	Weight     int // percent that the candidate answers
 	Spec       rollout.Spec
 	Started    time.Time // on the wall's clock
+	StartedAt  time.Time // of its first record; zero until Began
 }
 
 const (

@@ -1,0 +1,128 @@
+package app
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// openPredictions opens the log of predictions, which serving writes to.
+func (a *App) openPredictions(context.Context) error {
+	retention, _ := feature.ParseTTL(a.cfg.Predictions.Retention) // validated
+	if retention == 0 {
+		retention = -1 // for ever
+	}
+	var err error
+	a.predictions, err = prediction.Open(prediction.Config{
+		Dir: filepath.Join(a.cfg.Data, "predictions"), Keys: a.keys, Retention: retention,
+		MaxBytes: bytes(a.cfg.Predictions.MaxBytes), Logger: a.log,
+	})
+	if err != nil {
+		return fault.Wrap(err, "prediction log")
+	}
+	a.onClose(a.predictions.Close)
+	a.group.Add(a.predictions.Service())
+	return nil
+}
+
+// openLabels opens what joins labels to predictions and judges rollouts by them.
+func (a *App) openLabels(context.Context) error {
+	a.labels = label.New(label.Config{
+		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Predictions: a.predictions, Deployments: labelled{a.db}, Logger: a.log,
+	})
+	judge := label.NewJudge(a.labels, trials{a.serving})
+	settler := &lifecycle.Loop{Name: "labels that wait", Every: 5 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
+		return a.labels.RunOnce(identity.With(ctx, identity.Loop("labels")))
+	}}
+	judging := &lifecycle.Loop{Name: "rollout judge", Every: 2 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
+		return judge.RunOnce(identity.With(ctx, identity.Loop("rollout judge")))
+	}}
+	a.group.Add(settler.Service())
+	a.group.Add(judging.Service())
+	a.group.Add(event.Subscribe(a.db, event.Config{
+		Name: "predictions of deleted deployments", Names: []string{serving.EventDeleted}, Logger: a.log, Handle: a.forgetPredictions,
+	}).Service())
+	return nil
+}
+
+// forgetPredictions removes what is kept of a deployment that was deleted, unless
+// there is one of its name again.
+func (a *App) forgetPredictions(ctx context.Context, e event.Event) error {
+	var gone serving.Changed
+	if err := e.Decode(&gone); err != nil {
+		return err
+	}
+	ctx = identity.With(ctx, identity.Loop("predictions"))
+	if _, err := (labelled{a.db}).Facts(ctx, e.Project, gone.Name); !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	if err := a.predictions.Drop(e.Project, gone.Name); err != nil {
+		return err
+	}
+	return a.labels.Forget(ctx, e.Project, gone.Name)
+}
+
+// labelled says what a deployment is to those who label its predictions; who may
+// label need not be allowed to see it.
+type labelled struct{ db *store.DB }
+
+func (l labelled) Facts(ctx context.Context, project, deployment string) (label.Facts, error) {
+	var f label.Facts
+	err := l.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := servingsql.Store{}.One(ctx, tx, project, deployment)
+		f = label.Facts{Classification: d.Classification, Residency: d.Residency}
+		return err
+	})
+	return f, err
+}
+
+// trials are serving's rollouts as the judge sees them.
+type trials struct{ serving *serving.Service }
+
+func (t trials) Running(ctx context.Context) ([]label.Rollout, error) {
+	all, err := t.serving.Running(ctx)
+	out := make([]label.Rollout, len(all))
+	for i, r := range all {
+		out[i] = label.Rollout{
+			ID: string(r.ID), Project: r.Project, Deployment: r.Deployment, Stable: r.Stable, Candidate: r.Candidate,
+			Weight: r.Weight, Spec: r.Spec, Started: r.Started, StartedAt: r.StartedAt,
+		}
+	}
+	return out, err
+}
+
+func (t trials) Began(ctx context.Context, project, rollout string, at time.Time) error {
+	return t.serving.Began(ctx, project, serving.RolloutID(rollout), at)
+}
+
+// predictionGauges say how the prediction log goes.
+type predictionGauges struct{ log *prediction.Log }
+
+var (
+	predictionsKept = prometheus.NewDesc("falaj_predictions_logged_total", "Predictions that were written to the log since the server started.", nil, nil)
+	predictionsLost = prometheus.NewDesc("falaj_predictions_lost_total", "Predictions that could not be written to the log since the server started.", nil, nil)
+)
+
+func (g predictionGauges) Describe(ch chan<- *prometheus.Desc) {
+	ch <- predictionsKept
+	ch <- predictionsLost
+}
+
+func (g predictionGauges) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(predictionsKept, prometheus.CounterValue, float64(g.log.Appended()))
+	ch <- prometheus.MustNewConstMetric(predictionsLost, prometheus.CounterValue, float64(g.log.Lost()))
+}

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// labelBatch is how many labels go in one request.
+const labelBatch = 5000
+
+func (a *app) deployLabel() *cobra.Command {
+	return &cobra.Command{
+		Use:   "label NAME FILE",
+		Short: "Say what turned out to be true for predictions",
+		Long: "FILE ends in .csv, with a header and the columns id, value and optionally at, or in .jsonl, with\n" +
+			"lines {\"id\": …, \"value\": …, \"at\": …}; \"values\" is a list for a request with several rows. id is the\n" +
+			"answer's, value a number or true or false, at the time when it became known (RFC 3339). - reads\n" +
+			"lines of JSON from standard input. Sending a file again changes nothing.",
+		Example: "  falaj deploy label delay outcomes.csv -p nyc", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			r, done, err := a.labelFile(args[1])
+			if err != nil {
+				return err
+			}
+			defer done()
+			next := readJSONLabels(r)
+			if strings.HasSuffix(strings.ToLower(args[1]), ".csv") {
+				if next, err = readCSVLabels(r); err != nil {
+					return err
+				}
+			}
+			total, err := sendLabels(cmd.Context(), next, func(ctx context.Context, labels []client.Label) (client.Labelled, error) {
+				return c.Label(ctx, project, args[0], labels)
+			})
+			if err != nil {
+				return fault.Wrap(err, "after %d labels", total.Accepted+total.Duplicates+total.Contradicts+total.Unknown+total.TooLate+total.WrongRows)
+			}
+			if a.output != "table" {
+				total.Results = nil
+				return a.printOne(total)
+			}
+			a.say("%d labels accepted", total.Accepted)
+			for _, line := range []struct {
+				n    int
+				text string
+			}{
+				{total.Duplicates, "%d were there already"},
+				{total.Contradicts, "%d contradict a label that came first, which stays"},
+				{total.Unknown, "%d are of predictions that are not known yet: they wait"},
+				{total.TooLate, "%d are of predictions that are too old"},
+				{total.WrongRows, "%d have another number of values than the prediction has rows"},
+			} {
+				if line.n > 0 {
+					a.say(line.text, line.n)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// labelFile opens a file of labels, with a progress bar on terminals.
+func (a *app) labelFile(name string) (io.Reader, func(), error) {
+	if name == "-" {
+		return a.Stdin, func() {}, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "%w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, err
+	}
+	r, done := a.progress(name, info.Size(), f)
+	return r, func() {
+		done()
+		_ = f.Close()
+	}, nil
+}
+
+// sendLabels sends labels in batches until next ends with io.EOF.
+func sendLabels(ctx context.Context, next func() (client.Label, error), send func(context.Context, []client.Label) (client.Labelled, error)) (total client.Labelled, err error) {
+	var batch []client.Label
+	for {
+		l, err := next()
+		if err == nil {
+			batch = append(batch, l)
+		}
+		if len(batch) == labelBatch || (errors.Is(err, io.EOF) && len(batch) > 0) {
+			got, err := send(ctx, batch)
+			if err != nil {
+				return total, err
+			}
+			batch = batch[:0]
+			total.Accepted += got.Accepted
+			total.Duplicates += got.Duplicates
+			total.Contradicts += got.Contradicts
+			total.Unknown += got.Unknown
+			total.TooLate += got.TooLate
+			total.WrongRows += got.WrongRows
+		}
+		if errors.Is(err, io.EOF) {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// labelLine is a label as a line of JSON.
+type labelLine struct {
+	ID     string     `json:"id"`
+	Value  any        `json:"value"`
+	Values []any      `json:"values"`
+	At     *time.Time `json:"at"`
+}
+
+func readJSONLabels(r io.Reader) func() (client.Label, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 4<<20)
+	number := 0
+	return func() (client.Label, error) {
+		for lines.Scan() {
+			number++
+			text := strings.TrimSpace(lines.Text())
+			if text == "" {
+				continue
+			}
+			var line labelLine
+			if err := json.Unmarshal([]byte(text), &line); err != nil {
+				return client.Label{}, fault.New(fault.Invalid, "line %d: %w", number, err)
+			}
+			l := client.Label{ID: line.ID, At: line.At}
+			if line.Value != nil {
+				v, err := labelValue(line.Value)
+				if err != nil {
+					return l, fault.Wrap(err, "line %d", number)
+				}
+				l.Value = &v
+			}
+			for _, x := range line.Values {
+				v, err := labelValue(x)
+				if err != nil {
+					return l, fault.Wrap(err, "line %d", number)
+				}
+				l.Values = append(l.Values, v)
+			}
+			return l, nil
+		}
+		if err := lines.Err(); err != nil {
+			return client.Label{}, fault.New(fault.Invalid, "after line %d: %w", number, err)
+		}
+		return client.Label{}, io.EOF
+	}
+}
+
+func readCSVLabels(r io.Reader) (func() (client.Label, error), error) {
+	rows := csv.NewReader(r)
+	rows.ReuseRecord = true
+	header, err := rows.Read()
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "the file has no header: %w", err)
+	}
+	header[0] = strings.TrimPrefix(header[0], "\ufeff")
+	id, value, at := slices.Index(header, "id"), slices.Index(header, "value"), slices.Index(header, "at")
+	if id < 0 || value < 0 {
+		return nil, fault.New(fault.Invalid, "the header has no columns id and value, but %s", strings.Join(header, ", "))
+	}
+	return func() (client.Label, error) {
+		row, err := rows.Read()
+		if errors.Is(err, io.EOF) {
+			return client.Label{}, io.EOF
+		}
+		if err != nil {
+			return client.Label{}, fault.New(fault.Invalid, "%w", err)
+		}
+		line, _ := rows.FieldPos(0)
+		l := client.Label{ID: strings.Clone(row[id])}
+		v, err := labelValue(row[value])
+		if err != nil {
+			return l, fault.Wrap(err, "line %d", line)
+		}
+		l.Value = &v
+		if at >= 0 && row[at] != "" {
+			t, err := time.Parse(time.RFC3339Nano, row[at])
+			if err != nil {
+				return l, fault.New(fault.Invalid, "line %d: %q is no time such as 2013-05-01T12:00:00Z", line, row[at])
+			}
+			l.At = &t
+		}
+		return l, nil
+	}, nil
+}
+
+// labelValue reads a number, or true or false.
+func labelValue(x any) (float64, error) {
+	v := math.NaN()
+	switch x := x.(type) {
+	case float64:
+		v = x
+	case bool:
+		if v = 0; x {
+			v = 1
+		}
+	case string:
+		switch strings.ToLower(x) {
+		case "true":
+			v = 1
+		case "false":
+			v = 0
+		default:
+			if f, err := strconv.ParseFloat(x, 64); err == nil {
+				v = f
+			}
+		}
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, fault.New(fault.Invalid, "%v is neither a number nor true or false", x).WithHint("Leave out what is not known yet.")
+	}
+	return v, nil
+}

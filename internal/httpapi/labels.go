@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/monitoring/label"
+)
+
+func (s *Server) labelRoutes(p string) {
+	route(s, "POST", p+"/deployments/{name}/labels", "label.write", "Say what turned out to be true for predictions", s.addLabels)
+	route(s, "GET", p+"/deployments/{name}/labels", "deployment.read", "How many labels a deployment has had, and what became of them", s.countLabels)
+	route(s, "GET", p+"/deployments/{name}/rollout", "deployment.read", "How the newest rollout goes: what was seen of both versions, and what follows from it", s.rolloutProgress)
+}
+
+// LabelBody is a label as it comes.
+type LabelBody struct {
+	ID     string `json:"id" maxLength:"256" doc:"The answer's id"`
+	Value  any    `json:"value,omitempty" doc:"What turned out to be true: a number, or true or false"`
+	Values []any  `json:"values,omitempty" doc:"The same for each row of a request with several"`
+	At     string `json:"at,omitempty" doc:"When it became known, RFC 3339; empty: now"`
+}
+
+func (b LabelBody) label(i int) (label.Label, error) {
+	l := label.Label{ID: b.ID}
+	var err error
+	if l.At, err = instant("at", b.At); err != nil {
+		return l, fault.Wrap(err, "labels[%d]", i)
+	}
+	values := b.Values
+	switch {
+	case b.Value != nil && len(b.Values) > 0:
+		return l, fault.New(fault.Invalid, "labels[%d] has both value and values", i)
+	case b.Value != nil:
+		values = []any{b.Value}
+	}
+	for _, v := range values {
+		switch v := v.(type) {
+		case float64:
+			l.Values = append(l.Values, v)
+		case bool:
+			x := 0.0
+			if v {
+				x = 1
+			}
+			l.Values = append(l.Values, x)
+		default:
+			return l, fault.New(fault.Invalid, "labels[%d]: %v is neither a number nor true or false", i, v)
+		}
+	}
+	return l, nil
+}
+
+func (s *Server) addLabels(ctx context.Context, in *struct {
+	InDeployment
+	Body struct {
+		Labels []LabelBody `json:"labels" maxItems:"10000" doc:"The labels"`
+	}
+},
+) (*body[label.Answer], error) {
+	labels := make([]label.Label, len(in.Body.Labels))
+	for i, b := range in.Body.Labels {
+		var err error
+		if labels[i], err = b.label(i); err != nil {
+			return nil, err
+		}
+	}
+	return one(s.Labels.Add(ctx, in.Project, in.Name, labels))
+}
+
+func (s *Server) countLabels(ctx context.Context, in *InDeployment) (*body[label.Counts], error) {
+	return one(s.Labels.Counts(ctx, in.Project, in.Name))
+}
+
+func (s *Server) rolloutProgress(ctx context.Context, in *InDeployment) (*body[label.Progress], error) {
+	return one(s.Labels.Progress(ctx, in.Project, in.Name))
+}
