@@ -93,7 +93,7 @@ func (w *webhooks) post(ctx context.Context, r Row, secret []byte, now time.Time
 	}
 	failure := fault.New(fault.Unavailable, "the receiver answered %s", resp.Status)
 	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
-		return later{failure, time.Duration(seconds) * time.Second} //nolint:gosec // At most 65535 seconds.
+		return later{failure, time.Duration(seconds) * time.Second}
 	}
 	return failure
 }
