@@ -47,11 +47,13 @@ func (s *Server) measured(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		start := time.Now()
+		defer func() { // also of an answer that is broken off
+			if sw.route == "" {
+				sw.route = "none"
+			}
+			s.metrics.requests.WithLabelValues(sw.route, strconv.Itoa(sw.status)).Inc()
+			s.metrics.seconds.WithLabelValues(sw.route).Observe(time.Since(start).Seconds())
+		}()
 		next.ServeHTTP(sw, r)
-		if sw.route == "" {
-			sw.route = "none"
-		}
-		s.metrics.requests.WithLabelValues(sw.route, strconv.Itoa(sw.status)).Inc()
-		s.metrics.seconds.WithLabelValues(sw.route).Observe(time.Since(start).Seconds())
 	})
 }

@@ -97,7 +97,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // guard is the chain before every handler, outermost first.
 func (s *Server) guard(mux http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
-	return s.paced(s.recovered(s.measured(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux)))))))
+	return s.paced(s.measured(s.recovered(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux)))))))
 }
 
 func (s *Server) recovered(next http.Handler) http.Handler {
@@ -187,10 +187,10 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			limit = max(limit, maxMLflow)
 		}
 		r.Body = bounded(w, r.Body, limit, control)
-		next.ServeHTTP(w, r)
 		if sw, ok := w.(*statusWriter); ok {
-			sw.route = r.Pattern
+			defer func() { sw.route = r.Pattern }()
 		}
+		next.ServeHTTP(w, r)
 	})
 }
 
