@@ -9,21 +9,25 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 )
 
-// minShare stands for an empty bin where a logarithm would be infinite.
+// minShare stands for an empty bin where a logarithm would be infinite, as
+// Evidently has it; of few rows, half a row does, which is more.
 const minShare = 0.0001
 
-func (t table) shares(least float64) (ref, cur []float64) {
+func (t table) shares(fill bool) (ref, cur []float64) {
 	n, m := t.totals()
 	ref, cur = make([]float64, len(t.ref)), make([]float64, len(t.cur))
 	for i := range t.ref {
-		ref[i], cur[i] = math.Max(least, t.ref[i]/n), math.Max(least, t.cur[i]/m)
+		ref[i], cur[i] = t.ref[i]/n, t.cur[i]/m
+		if fill {
+			ref[i], cur[i] = math.Max(ref[i], math.Max(minShare, 0.5/n)), math.Max(cur[i], math.Max(minShare, 0.5/m))
+		}
 	}
 	return ref, cur
 }
 
 // stability is the population stability index: Σ (q-p)·ln(q/p).
 func stability(t table) float64 {
-	p, q := t.shares(minShare)
+	p, q := t.shares(true)
 	s := 0.0
 	for i := range p {
 		s += (q[i] - p[i]) * math.Log(q[i]/p[i])
@@ -33,7 +37,7 @@ func stability(t table) float64 {
 
 // kullbackLeibler is Σ p·ln(p/q) of the reference p from the window q, in nats.
 func kullbackLeibler(t table) float64 {
-	p, q := t.shares(minShare)
+	p, q := t.shares(true)
 	s := 0.0
 	for i := range p {
 		s += p[i] * math.Log(p[i]/q[i])
@@ -44,7 +48,7 @@ func kullbackLeibler(t table) float64 {
 // jensenShannon is the Jensen–Shannon distance, the square root of the
 // divergence, in base 2: in [0, 1].
 func jensenShannon(t table) float64 {
-	p, q := t.shares(0)
+	p, q := t.shares(false)
 	s := 0.0
 	for i := range p {
 		m := (p[i] + q[i]) / 2
@@ -60,7 +64,7 @@ func jensenShannon(t table) float64 {
 
 // hellinger is √(½ Σ (√p-√q)²), in [0, 1].
 func hellinger(t table) float64 {
-	p, q := t.shares(0)
+	p, q := t.shares(false)
 	s := 0.0
 	for i := range p {
 		d := math.Sqrt(p[i]) - math.Sqrt(q[i])
@@ -71,7 +75,7 @@ func hellinger(t table) float64 {
 
 // chebyshev, L∞, is the greatest difference of a share.
 func chebyshev(t table) float64 {
-	p, q := t.shares(0)
+	p, q := t.shares(false)
 	d := 0.0
 	for i := range p {
 		d = math.Max(d, math.Abs(p[i]-q[i]))
@@ -81,7 +85,7 @@ func chebyshev(t table) float64 {
 
 // variation, the total variation distance, is half the sum of the differences.
 func variation(t table) float64 {
-	p, q := t.shares(0)
+	p, q := t.shares(false)
 	s := 0.0
 	for i := range p {
 		s += math.Abs(p[i] - q[i])

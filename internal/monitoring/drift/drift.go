@@ -25,15 +25,18 @@ const (
 	KS Method = "ks"
 	// KSAsymptotic is KS with the asymptotic p-value always.
 	KSAsymptotic Method = "ks_asymptotic"
-	// CramerVonMises is exact up to 20 rows on each side.
+	// CramerVonMises is exact up to 20 rows on each side; where values are equal
+	// its p-value is by 1,000 permutations.
 	CramerVonMises Method = "cramer_von_mises"
-	// AndersonDarling has p-values in [0.001, 0.25] only.
+	// AndersonDarling has p-values in [0.001, 0.25] only; where values are equal
+	// by 1,000 permutations.
 	AndersonDarling Method = "anderson_darling"
 	// MannWhitney is two-sided. Evidently's is one-sided, half of it.
 	MannWhitney Method = "mann_whitney"
 	// TTest is Student's, two-sided, with pooled variance; on all rows.
 	TTest Method = "t_test"
-	// EppsSingleton compares characteristic functions; from five rows on.
+	// EppsSingleton compares characteristic functions; from five rows on. Its
+	// p-value is by 1,000 permutations when one side has 1.5 times as many rows.
 	EppsSingleton Method = "epps_singleton"
 	// ChiSquare is the test of homogeneity of the 2×k table: both sides are
 	// samples. Rare categories are put together.
@@ -101,6 +104,13 @@ func Methods() []Method {
 // Distance says that the method gives a distance and no p-value.
 func (m Method) Distance() bool { return traits[m].distance }
 
+// How a p-value was found.
+const (
+	exactly    = "exact"
+	asymptotic = "asymptotic"
+	permuted   = "permutation"
+)
+
 // Options are how a comparison is judged.
 type Options struct {
 	// Alpha is the level of a test: the chance of a false alarm. 0 means 0.05.
@@ -108,7 +118,7 @@ type Options struct {
 	// Threshold is from which on a distance is drift. 0 means 0.1; for Energy
 	// 0.1·√(standard deviation of the reference). Sampling noise raises it.
 	Threshold float64
-	// Seed decides the permutations of TVD.
+	// Seed decides the permutations.
 	Seed uint64
 }
 
@@ -397,32 +407,30 @@ func (c *comparison) bySamples() Result {
 	}
 	c.Reference, c.Current = uint64(len(a)), uint64(len(b))
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
-	c.Variant = "asymptotic"
 	var stat, p float64
 	var why string
 	switch c.method {
 	case KS:
-		exact := len(a)*len(b) <= exactCells
-		if exact {
-			c.Variant = "exact"
+		c.Variant = asymptotic
+		if len(a)*len(b) <= exactCells {
+			c.Variant = exactly
 		}
-		stat, p = ks(a, b, exact)
+		stat, p = ks(a, b, c.Variant == exactly)
 	case KSAsymptotic:
+		c.Variant = asymptotic
 		stat, p = ks(a, b, false)
 	case CramerVonMises:
-		var exact bool
-		if stat, p, exact = cramerVonMises(a, b); exact {
-			c.Variant = "exact"
-		}
+		stat, p, c.Variant = cramerVonMises(a, b, c.opts.Seed)
 	case AndersonDarling:
-		stat, p, why = andersonDarling(a, b)
-		if p == 0.25 || p == 0.001 {
+		stat, p, c.Variant, why = andersonDarling(a, b, c.opts.Seed)
+		if c.Variant == asymptotic && (p == 0.25 || p == 0.001) {
 			c.note("the table ends here: p is ≥ 0.25 or ≤ 0.001")
 		}
 	case MannWhitney:
+		c.Variant = asymptotic
 		stat, p = mannWhitney(a, b)
 	default: // EppsSingleton
-		stat, p, why = eppsSingleton(a, b)
+		stat, p, c.Variant, why = eppsSingleton(a, b, c.opts.Seed)
 	}
 	if why != "" {
 		return c.undecided(why)
@@ -515,7 +523,7 @@ func (c *comparison) byCounts() Result {
 	var d float64
 	switch c.method {
 	case ChiSquare:
-		c.Variant = "asymptotic"
+		c.Variant = asymptotic
 		pooled := t.pool()
 		if len(pooled.ref) < len(t.compact().ref) {
 			c.note("categories expected fewer than %d times are one", minExpected)
@@ -528,10 +536,10 @@ func (c *comparison) byCounts() Result {
 		}
 		return c.tested(homogeneity(pooled))
 	case ChiSquareFit, G:
-		c.Variant = "asymptotic"
+		c.Variant = asymptotic
 		return c.tested(fit(t, c.method == G))
 	case TVD:
-		c.Variant = "permutation"
+		c.Variant = permuted
 		return c.tested(variationTest(t, c.opts.Seed))
 	case PSI:
 		d = stability(t)
@@ -571,9 +579,9 @@ func (c *comparison) pair(t table) Result {
 	least := min(t.ref[0]+t.cur[0], t.ref[1]+t.cur[1]) * min(n, m) / (n + m)
 	exact := c.method == Fisher || least < minExpected
 	margin := min(t.ref[0]+t.cur[0], t.ref[1]+t.cur[1], n, m)
-	c.Variant = "asymptotic"
+	c.Variant = asymptotic
 	if exact && margin <= fisherMost {
-		c.Variant = "exact"
+		c.Variant = exactly
 		p = fisher(t.ref[0], t.ref[1], t.cur[0], t.cur[1])
 	}
 	if c.method == ChiSquare {
