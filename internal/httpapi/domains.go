@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -35,4 +36,5 @@ type Domains struct {
 	Training     *training.Service
 	Serving      *serving.Service
 	Labels       *label.Service
+	Alerts       *alert.Sender
 }

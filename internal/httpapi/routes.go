@@ -132,6 +132,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "End a deployment", s.deleteDeployment)
 	s.rolloutRoutes(p)
 	s.labelRoutes(p)
+	s.alertRoutes(p)
 
 	// Other people's protocols.
 	s.foreign()

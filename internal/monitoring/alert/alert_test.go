@@ -725,6 +725,29 @@ func TestTwoSenders(t *testing.T) {
 	}
 }
 
+func TestForget(t *testing.T) {
+	w := onSQLite(t)
+	s := w.sender(alert.Config{})
+	if _, err := s.SetSecret(ctxOf(t), "nyc", "pager", ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SetSecret(ctxOf(t), "sun", "pager", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.enqueue(t, s, "", alert.Target{Webhook: "https://example.com"})
+	if err := w.db.Update(ctxOf(t), "nyc", func(ctx context.Context, tx *store.Tx) error { return s.Forget(ctx, tx, "nyc") }); err != nil {
+		t.Fatal(err)
+	}
+	ds, err := s.Deliveries(ctxOf(t), "nyc", "", "", 10)
+	secrets, err2 := s.Secrets(ctxOf(t), "nyc")
+	if err != nil || err2 != nil || len(ds)+len(secrets) != 0 {
+		t.Errorf("%v %v %v %v", ds, secrets, err, err2)
+	}
+	if others, err := s.Secrets(ctxOf(t), "sun"); err != nil || len(others) != 1 {
+		t.Errorf("another project's: %v %v", others, err)
+	}
+}
+
 func TestTargetsThatAreRefused(t *testing.T) {
 	for name, target := range map[string]alert.Target{
 		"nothing":            {},

@@ -393,3 +393,9 @@ func (s *Sender) Redeliver(ctx context.Context, project string, delivery ID) err
 		})
 	})
 }
+
+// Forget deletes a project's deliveries and secrets in the transaction that
+// deletes the project.
+func (s *Sender) Forget(ctx context.Context, tx *store.Tx, project string) error {
+	return s.cfg.Store.Forget(ctx, tx, project)
+}

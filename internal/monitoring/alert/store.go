@@ -48,6 +48,9 @@ type Store interface {
 	// Trim deletes what ended before a time.
 	Trim(ctx context.Context, tx *store.Tx, before time.Time) error
 
+	// Forget deletes all that a project has.
+	Forget(ctx context.Context, tx *store.Tx, project string) error
+
 	// PutSecret keeps a sealed secret, in place of one of that name.
 	PutSecret(ctx context.Context, tx *store.Tx, project string, s Secret, sealed []byte) error
 	// SealedSecret finds one. Error: fault.NotFound.

@@ -112,7 +112,7 @@ func (w *webhooks) permitted(text string) error {
 		return nil
 	case u.Scheme != "https":
 		return fault.New(fault.Invalid, "alerts to %s go by https only", u.Host).
-			WithHint("The operator may allow plain http to a host of theirs: alerts.allow of the configuration.")
+			WithHint("The operator may allow plain http to a host of theirs: alerts.hosts of the configuration.")
 	}
 	if a, err := netip.ParseAddr(u.Hostname()); err == nil && !public(a) {
 		return blocked(u.Host)
@@ -193,7 +193,7 @@ func hostPort(u *url.URL) string {
 
 func blocked(host string) error {
 	return fault.New(fault.PermissionDenied, "%s is not a public address", host).
-		WithHint("The operator may allow a host of theirs: alerts.allow of the configuration.")
+		WithHint("The operator may allow a host of theirs: alerts.hosts of the configuration.")
 }
 
 // notPublic are the ranges of the IANA special-purpose registries that netip has

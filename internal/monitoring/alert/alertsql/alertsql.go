@@ -159,6 +159,13 @@ func (Store) Trim(ctx context.Context, tx *store.Tx, before time.Time) error {
 	return err
 }
 
+// Forget implements alert.Store.
+func (Store) Forget(ctx context.Context, tx *store.Tx, project string) error {
+	_, deliveries := tx.NewDelete().Model((*deliveryRow)(nil)).Where("project = ?", project).Exec(ctx)
+	_, secrets := tx.NewDelete().Model((*secretRow)(nil)).Where("project = ?", project).Exec(ctx)
+	return errors.Join(deliveries, secrets)
+}
+
 // PutSecret implements alert.Store.
 func (Store) PutSecret(ctx context.Context, tx *store.Tx, project string, s alert.Secret, sealed []byte) error {
 	_, err := tx.NewInsert().Model(&secretRow{Project: project, Name: s.Name, Created: store.At(s.Created), Sealed: sealed}).

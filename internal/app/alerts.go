@@ -1,0 +1,18 @@
+package app
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/monitoring/alert"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// projectAlerts go with their project: what was told, and the secrets that signed
+// it.
+type projectAlerts struct{ alerts *alert.Sender }
+
+// Contents implements tenancy.Contents.
+func (c projectAlerts) Contents(ctx context.Context, tx *store.Tx, p project.Name) (string, error) {
+	return "", c.alerts.Forget(ctx, tx, string(p))
+}
