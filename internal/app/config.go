@@ -74,6 +74,11 @@ type Config struct {
 		MaxBytes  size     `koanf:"max_bytes" doc:"Space that the log of predictions may take; the oldest go first"`
 	} `koanf:"predictions"`
 
+	Alerts struct {
+		Hosts    []string `koanf:"hosts" doc:"host or host:port that webhooks may reach wherever they are, also by plain HTTP; others must be public and https"`
+		Commands string   `koanf:"commands" doc:"Directory of the programs that alerts may run; empty is none"`
+	} `koanf:"alerts"`
+
 	Limits struct {
 		Upload    size     `koanf:"upload" doc:"Largest uploaded file"`
 		Body      size     `koanf:"body" doc:"Largest JSON body"`

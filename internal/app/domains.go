@@ -31,6 +31,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/monitoring"
+	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
@@ -76,19 +78,22 @@ type parts struct {
 	serving      *serving.Service
 	predictions  *prediction.Log
 	labels       *label.Service
+	alerts       *alert.Sender
+	monitoring   *monitoring.Service
 }
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving, Labels: p.labels,
+		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
 }
 
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels,
+		a.openCompute, a.openDatasets, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring,
 	} {
 		if err := open(ctx); err != nil {
 			return err

@@ -26,7 +26,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/residency/residencysql"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/monitoring/alert/alertsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
+	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -38,7 +40,7 @@ import (
 var migrations = []store.Migrations{
 	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, auditsql.Migrations,
 	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, featuresql.Migrations,
-	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, labelsql.Migrations,
+	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations,
 }
 
 // openGovernance opens what every domain asks: the database, keys, objects, the

@@ -123,6 +123,7 @@ func (s *Server) appliers() map[string]applier {
 	maps.Copy(kinds, s.governanceKinds())
 	maps.Copy(kinds, s.featureKinds())
 	maps.Copy(kinds, s.trainingKinds())
+	maps.Copy(kinds, s.monitoringKinds())
 	return kinds
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/registry"
@@ -34,6 +35,7 @@ type Domains struct {
 	Tracking     *tracking.Service
 	Registry     *registry.Service
 	Training     *training.Service
+	Monitoring   *monitoring.Service
 	Serving      *serving.Service
 	Labels       *label.Service
 	Alerts       *alert.Sender

@@ -126,6 +126,7 @@ func New(o Options, d Domains) *Server {
 	s.featureRoutes(p)
 	s.trainingRoutes(p)
 	s.registryRoutes(p)
+	s.monitoringRoutes(p)
 
 	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments)
 	route(s, "GET", p+"/deployments/{name}", "deployment.read", "A deployment", s.oneDeployment)

@@ -1,0 +1,94 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/monitoring"
+)
+
+func (s *Server) monitoringRoutes(p string) {
+	route(s, "GET", p+"/monitors", monitoring.ActionRead, "List monitors", s.listMonitors)
+	route(s, "GET", p+"/monitors/{name}", monitoring.ActionRead, "A monitor, and what it found of the version that answers", s.oneMonitor)
+	route(s, "DELETE", p+"/monitors/{name}", monitoring.ActionApply, "End a monitor and forget what it found", s.deleteMonitor)
+	route(s, "GET", p+"/monitors/{name}/windows", monitoring.ActionRead, "List a monitor's windows, newest end first", s.listWindows)
+	route(s, "GET", p+"/monitors/{name}/windows/{window}", monitoring.ActionRead, "A window with summaries of its inputs and scores", s.oneWindow)
+	route(s, "GET", p+"/monitors/{name}/baseline", monitoring.ActionRead, "What a version's windows are compared with", s.oneBaseline)
+}
+
+func (s *Server) monitoringKinds() map[string]applier {
+	return map[string]applier{
+		"Monitor": {gate: monitoring.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec monitoring.Spec, dry bool) (applied, error) {
+			m, change, err := s.Monitoring.Apply(ctx, p, name, spec, dry)
+			return applied{Result: string(change), ID: string(m.ID)}, err
+		})},
+	}
+}
+
+// InMonitor is the path of a monitor.
+type InMonitor struct {
+	InProject
+	Name string `path:"name" maxLength:"63" doc:"Monitor"`
+}
+
+func (s *Server) listMonitors(ctx context.Context, in *struct {
+	InProject
+	Page
+},
+) (*body[items[monitoring.Monitor]], error) {
+	return named(in.Page, func(after string, limit int) ([]monitoring.Monitor, error) {
+		return s.Monitoring.List(ctx, in.Project, after, limit)
+	}, func(m monitoring.Monitor) string { return m.Name })
+}
+
+func (s *Server) oneMonitor(ctx context.Context, in *InMonitor) (*tagged[monitoring.Monitor], error) {
+	m, err := s.Monitoring.One(ctx, in.Project, in.Name)
+	return revised(m, m.Revision, err)
+}
+
+func (s *Server) deleteMonitor(ctx context.Context, in *InMonitor) (*none, error) {
+	return &none{}, s.Monitoring.Delete(ctx, in.Project, in.Name)
+}
+
+func (s *Server) listWindows(ctx context.Context, in *struct {
+	InMonitor
+	Page
+	Version int64  `query:"version" minimum:"0" doc:"Only this model version's; 0 is all"`
+	From    string `query:"from" maxLength:"40" doc:"Only those that end after this time, on the records' clock (RFC 3339)"`
+	To      string `query:"to" maxLength:"40" doc:"Only those that end at this time or before"`
+},
+) (*body[items[monitoring.Window]], error) {
+	f := monitoring.WindowFilter{Version: in.Version, Limit: in.Size}
+	for _, q := range []struct {
+		name, text string
+		into       *time.Time
+	}{{"from", in.From, &f.From}, {"to", in.To, &f.To}} {
+		if q.text == "" {
+			continue
+		}
+		t, err := time.Parse(time.RFC3339, q.text)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "%s is %.40q, which is not a time", q.name, q.text).WithHint("Write it as 2013-07-01T00:00:00Z.")
+		}
+		*q.into = t
+	}
+	all, next, err := s.Monitoring.Windows(ctx, in.Project, in.Name, f, in.Token)
+	return listed(all, next, err)
+}
+
+func (s *Server) oneWindow(ctx context.Context, in *struct {
+	InMonitor
+	Window string `path:"window" maxLength:"60" doc:"The window's id"`
+},
+) (*body[monitoring.Summaries], error) {
+	return one(s.Monitoring.Window(ctx, in.Project, in.Name, in.Window))
+}
+
+func (s *Server) oneBaseline(ctx context.Context, in *struct {
+	InMonitor
+	Version int64 `query:"version" minimum:"0" doc:"Model version; 0 is the one that was judged last"`
+},
+) (*body[monitoring.Baseline], error) {
+	return one(s.Monitoring.Baseline(ctx, in.Project, in.Name, in.Version))
+}

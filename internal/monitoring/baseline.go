@@ -1,0 +1,448 @@
+package monitoring
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"log/slog"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// What a baseline may be.
+const (
+	baselineTraining = "training"
+	baselineFirst    = "window:first"
+)
+
+const (
+	scoreSample  = 10_000 // rows that the model is run over for the score's baseline
+	scoreBatch   = 1000
+	scoreColumns = 4096
+)
+
+// Origin is where a baseline comes from.
+type Origin struct {
+	Ref            string // "delays@1"
+	Digest         string // of its content
+	Residency      residency.Label
+	Classification string
+	Inputs         []OriginInput
+	// Definition changes whenever the same data would give another baseline:
+	// which column is which input, what of the answer is the score.
+	Definition string
+	// Declared says that Inputs are all that the model sees: one that no record has
+	// is missing.
+	Declared bool
+	// Scored says that Scores can be asked with all Inputs, in order.
+	Scored bool
+}
+
+// OriginInput is an input as records name it, and the column that has it.
+type OriginInput struct {
+	Name, Column string
+	Otherwise    *float64 // what the model sees where the column has NULL; nil is NaN
+}
+
+// Sources are the data that baselines come from. Errors of Training and Dataset:
+// fault.NotFound, fault.Gone, fault.Conflict, fault.Invalid or fault.Unsupported
+// when there is no baseline to be had; any other is tried again.
+type Sources interface {
+	// Training is what a version was trained on.
+	Training(ctx context.Context, project, deployment string, version int64) (Origin, error)
+	// Dataset is a dataset that the manifest names.
+	Dataset(ctx context.Context, project, deployment string, version int64, ref string) (Origin, error)
+	Open(ctx context.Context, project, ref string, columns []string) (array.RecordReader, error)
+	// Scores runs the version over rows, without a record of it.
+	Scores(ctx context.Context, project, deployment string, version int64, rows [][]float64) ([]float64, error)
+}
+
+// baseline is what windows of a version are compared with.
+type baseline struct {
+	key     BaselineKey
+	facts   Baseline
+	names   []string
+	columns map[string]*sketch.Column
+	score   *sketch.Column // nil until the first window gives one
+}
+
+// baselineOf finds or computes the baseline of a version; nil means that the
+// first window becomes it. why says in words why it is not what the manifest
+// asks for.
+func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64) (b *baseline, why string, err error) {
+	first := BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: version, Digest: "window:" + string(m.ID)}
+	if m.Spec.Baseline == baselineFirst {
+		b, err := s.readBaseline(ctx, first)
+		return b, "", err
+	}
+	var o Origin
+	if ref, ok := cutDataset(m.Spec.Baseline); ok {
+		o, err = s.Sources.Dataset(ctx, m.Project, m.Deployment, version, ref)
+	} else {
+		o, err = s.Sources.Training(ctx, m.Project, m.Deployment, version)
+	}
+	if err == nil {
+		b, err = s.fromOrigin(ctx, m, version, o)
+		if err == nil && len(b.names) > 0 {
+			return b, "", nil
+		}
+		why = "none of the model's inputs is a column of " + o.Ref
+	}
+	if err != nil {
+		switch fault.KindOf(err) {
+		case fault.NotFound, fault.Gone, fault.Conflict, fault.Invalid, fault.Unsupported, fault.PermissionDenied, fault.TooLarge:
+			why = err.Error()
+		default:
+			return nil, "", fault.Wrap(err, "baseline of version %d of %s", version, m.Deployment)
+		}
+	}
+	b, err = s.readBaseline(ctx, first)
+	return b, why, err
+}
+
+func (s *Service) fromOrigin(ctx context.Context, m Monitor, version int64, o Origin) (*baseline, error) {
+	key := BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: version, Digest: o.Digest + "+" + o.Definition}
+	b, err := s.readBaseline(ctx, key)
+	if err != nil || b != nil {
+		return b, err
+	}
+	if b, err = s.compute(ctx, m, version, o); err != nil {
+		return nil, fault.Wrap(err, "computing the baseline from %s", o.Ref)
+	}
+	b.key = key
+	sealed, err := s.sealBaseline(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	err = s.DB.Update(ctx, m.Project, func(ctx context.Context, tx *store.Tx) error {
+		return s.Store.PutBaseline(ctx, tx, key, sealed)
+	})
+	return b, err
+}
+
+// compute reads the origin once, in batches.
+func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origin) (*baseline, error) {
+	b := &baseline{columns: map[string]*sketch.Column{}, facts: Baseline{
+		Version: version, Source: "training set", Ref: o.Ref, Digest: o.Digest, Residency: o.Residency, Classification: o.Classification,
+		ComputedAt: s.now().UTC(), Declared: o.Declared, ScoreSource: "the first window",
+	}}
+	if m.Spec.Baseline != baselineTraining {
+		b.facts.Source = "dataset"
+	}
+	if len(o.Inputs) == 0 {
+		return b, nil
+	}
+	if len(o.Inputs) > scoreColumns {
+		return nil, fault.New(fault.TooLarge, "%s has %d columns; at most %d are summarised", o.Ref, len(o.Inputs), scoreColumns)
+	}
+	var columns []string
+	for _, in := range o.Inputs {
+		columns = append(columns, in.Column)
+	}
+	rows, err := s.Sources.Open(ctx, m.Project, o.Ref, columns)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Release()
+	into := make([]*sketch.Column, len(columns))
+	for i, f := range rows.Schema().Fields() {
+		k := WindowKey{Version: version}
+		if categorical(f.Type) {
+			into[i] = sketch.NewCategorical(seed(k, o.Inputs[i].Name))
+			o.Scored = false
+		} else {
+			into[i] = sketch.NewNumeric(seed(k, o.Inputs[i].Name))
+		}
+		b.columns[o.Inputs[i].Name] = into[i]
+		b.names = append(b.names, o.Inputs[i].Name)
+	}
+	sample := reservoir{most: scoreSample, seed: seed(WindowKey{Version: version}, "rows")}
+	if !o.Scored {
+		sample.most = 0
+	}
+	for rows.Next() {
+		if err := summarise(rows.RecordBatch(), o.Inputs, into, &sample); err != nil {
+			return nil, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	b.facts.Rows = sample.seen
+	if o.Scored && len(sample.rows) > 0 {
+		if err := s.scores(ctx, m, version, b, sample.rows); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			s.Log.WarnContext(ctx, "no score baseline from the training set", slog.String("deployment", m.Deployment),
+				slog.Int64("version", version), slog.String("error", err.Error()))
+			b.facts.Note = "the model could not be run over the training set: " + err.Error()
+		}
+	}
+	return b, nil
+}
+
+// scores runs the model over sampled rows.
+func (s *Service) scores(ctx context.Context, m Monitor, version int64, b *baseline, rows [][]float64) error {
+	score := sketch.NewNumeric(seed(WindowKey{Version: version}, ""))
+	for len(rows) > 0 {
+		n := min(len(rows), scoreBatch)
+		got, err := s.Sources.Scores(ctx, m.Project, m.Deployment, version, rows[:n])
+		if err != nil {
+			return err
+		}
+		if len(got) != n {
+			return fault.New(fault.Internal, "the model gave %d scores for %d rows", len(got), n)
+		}
+		for _, v := range got {
+			score.Add(single(v))
+		}
+		rows = rows[n:]
+	}
+	b.score = score
+	b.facts.ScoreSource = "the model over " + strconv.FormatUint(score.Rows(), 10) + " rows of the training set"
+	return nil
+}
+
+// reservoir keeps a uniform sample of rows, the same one for the same rows.
+type reservoir struct {
+	most int
+	seed uint64
+	seen int64
+	rows [][]float64
+}
+
+// place says where the next row belongs, or -1.
+func (r *reservoir) place() int {
+	r.seen++
+	if len(r.rows) < r.most {
+		r.rows = append(r.rows, nil)
+		return len(r.rows) - 1
+	}
+	if j := scramble(r.seed+uint64(r.seen)) % uint64(r.seen); j < uint64(r.most) { //nolint:gosec // G115: seen and most are not negative
+		return int(j) //nolint:gosec // G115: below most
+	}
+	return -1
+}
+
+// scramble is SplitMix64's output function.
+func scramble(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func categorical(t arrow.DataType) bool {
+	switch t.ID() {
+	case arrow.STRING, arrow.LARGE_STRING, arrow.STRING_VIEW, arrow.DICTIONARY, arrow.BINARY, arrow.LARGE_BINARY:
+		return true
+	default:
+		return false
+	}
+}
+
+// summarise adds a batch to the columns, and some of its rows to the sample.
+func summarise(batch arrow.RecordBatch, inputs []OriginInput, into []*sketch.Column, sample *reservoir) error {
+	readers := make([]func(int) float64, len(into))
+	for i, c := range into {
+		values := batch.Column(i)
+		n := values.Len()
+		if c.Kind() == sketch.Categorical {
+			for row := range n {
+				if values.IsNull(row) {
+					c.AddText("")
+				} else {
+					c.AddText(values.ValueStr(row))
+				}
+			}
+			continue
+		}
+		read, err := numbersOf(values, inputs[i].Otherwise)
+		if err != nil {
+			return fault.Wrap(err, "column %s", batch.ColumnName(i))
+		}
+		readers[i] = read
+		for row := range n {
+			c.Add(single(read(row)))
+		}
+	}
+	for row := range int(batch.NumRows()) {
+		at := sample.place()
+		if at < 0 {
+			continue
+		}
+		values := make([]float64, len(into))
+		for i, read := range readers {
+			values[i] = read(row)
+		}
+		sample.rows[at] = values
+	}
+	return nil
+}
+
+// numbersOf reads a column as numbers; NULL, and NaN, is otherwise or NaN.
+func numbersOf(a arrow.Array, otherwise *float64) (func(int) float64, error) {
+	var read func(int) float64
+	switch a := a.(type) {
+	case *array.Float64:
+		read = a.Value
+	case *array.Float32:
+		read = func(i int) float64 { return float64(a.Value(i)) }
+	case *array.Int64:
+		read = func(i int) float64 { return float64(a.Value(i)) }
+	case *array.Int32:
+		read = func(i int) float64 { return float64(a.Value(i)) }
+	case *array.Boolean:
+		read = func(i int) float64 {
+			if a.Value(i) {
+				return 1
+			}
+			return 0
+		}
+	case *array.Timestamp:
+		unit := a.DataType().(*arrow.TimestampType).Unit
+		read = func(i int) float64 { return float64(a.Value(i).ToTime(unit).UnixMicro()) / 1e6 }
+	default:
+		return nil, fault.New(fault.Unsupported, "type %s has no summary", a.DataType())
+	}
+	none := math.NaN()
+	if otherwise != nil {
+		none = *otherwise
+	}
+	return func(i int) float64 {
+		if a.IsNull(i) {
+			return none
+		}
+		if v := read(i); !math.IsNaN(v) {
+			return v
+		}
+		return none
+	}, nil
+}
+
+// fromWindow is a baseline of the first window of a version.
+func fromWindow(m Monitor, w closed, why string, watched Watched, at time.Time) *baseline {
+	b := &baseline{
+		key:     BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: w.Key.Version, Digest: "window:" + string(m.ID)},
+		columns: map[string]*sketch.Column{}, names: w.all.Names, score: w.all.Score,
+		facts: Baseline{
+			Declared: true, Version: w.Key.Version, Source: "first window", Digest: "window " + w.Key.String(), Rows: w.all.Rows, ScoreSource: "the first window",
+			Note: why, Residency: watched.Residency, Classification: watched.Classification, ComputedAt: at.UTC(),
+		},
+	}
+	for i, name := range w.all.Names {
+		b.columns[name] = w.all.Columns[i]
+	}
+	return b
+}
+
+// storedColumns is the form of a baseline's or window's sketches in the database.
+type storedColumns struct {
+	Names   []string
+	Columns [][]byte
+	Score   []byte
+}
+
+func encodeColumns(names []string, column func(i int) *sketch.Column, score *sketch.Column) ([]byte, error) {
+	s := storedColumns{Names: names}
+	for i := range names {
+		one, err := column(i).MarshalBinary()
+		if err != nil {
+			return nil, err
+		}
+		s.Columns = append(s.Columns, one)
+	}
+	if score != nil {
+		var err error
+		if s.Score, err = score.MarshalBinary(); err != nil {
+			return nil, err
+		}
+	}
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(s)
+	return b.Bytes(), err
+}
+
+func decodeColumns(b []byte) (names []string, columns []*sketch.Column, score *sketch.Column, err error) {
+	var s storedColumns
+	if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&s); err != nil {
+		return nil, nil, nil, fault.Wrap(err, "read sketches")
+	}
+	if len(s.Names) != len(s.Columns) {
+		return nil, nil, nil, fault.New(fault.Internal, "%d names for %d sketches", len(s.Names), len(s.Columns))
+	}
+	for _, one := range s.Columns {
+		c := &sketch.Column{}
+		if err := c.UnmarshalBinary(one); err != nil {
+			return nil, nil, nil, err
+		}
+		columns = append(columns, c)
+	}
+	if len(s.Score) > 0 {
+		score = &sketch.Column{}
+		err = score.UnmarshalBinary(s.Score)
+	}
+	return s.Names, columns, score, err
+}
+
+func (s *Service) sealBaseline(ctx context.Context, b *baseline) (StoredBaseline, error) {
+	plain, err := encodeColumns(b.names, func(i int) *sketch.Column { return b.columns[b.names[i]] }, b.score)
+	if err != nil {
+		return StoredBaseline{}, err
+	}
+	sealed, err := s.seal(ctx, b.key.Project, b.key.bound(), plain)
+	return StoredBaseline{Facts: b.facts, Sealed: sealed}, err
+}
+
+// bound is what a sealed baseline is bound to.
+func (k BaselineKey) bound() string {
+	return "baseline/" + k.Deployment + "/" + strconv.FormatInt(k.Version, 10) + "/" + k.Digest
+}
+
+// readBaseline is a stored baseline, nil when there is none.
+func (s *Service) readBaseline(ctx context.Context, k BaselineKey) (*baseline, error) {
+	var got StoredBaseline
+	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		got, err = s.Store.Baseline(ctx, tx, k)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil //nolint:nilnil // nil is "none", which is no error here
+	}
+	if err != nil {
+		return nil, err
+	}
+	plain, err := s.open(ctx, k.Project, k.bound(), got.Sealed)
+	if err != nil {
+		return nil, err
+	}
+	b := &baseline{key: k, facts: got.Facts, columns: map[string]*sketch.Column{}}
+	var columns []*sketch.Column
+	if b.names, columns, b.score, err = decodeColumns(plain); err != nil {
+		return nil, err
+	}
+	for i, name := range b.names {
+		b.columns[name] = columns[i]
+	}
+	return b, nil
+}
+
+// picture is a column for people's eyes.
+func picture(name string, c *sketch.Column) (NamedColumn, error) {
+	b, err := json.Marshal(c.Summary())
+	return NamedColumn{Name: name, Summary: b}, err
+}

@@ -1,0 +1,207 @@
+package monitoring
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/monitoring/drift"
+	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+)
+
+// evaluate compares a closed window with its baseline; b is nil when there is
+// none, and itself says that the baseline is this very window. It is pure.
+func evaluate(m Monitor, c closed, b *baseline, itself bool) Window {
+	all := c.all
+	w := Window{
+		ID: c.Key.String(), WindowKey: c.Key, From: at(c.From), To: at(c.To), Requests: all.Requests, Rows: all.Rows, Answered: all.Answered,
+		Failed: all.Failed, Failures: all.Failures, Features: []Feature{},
+	}
+	if all.Latency.Count() > 0 {
+		w.Latency.P50 = number(all.Latency.Quantile(0.5).Seconds() * 1000)
+		w.Latency.P99 = number(all.Latency.Quantile(0.99).Seconds() * 1000)
+	}
+	var notes []string
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	if all.Skipped > 0 {
+		note("%d values are in no summary: inputs over %d, or of another type than the window's first", all.Skipped, maxColumns)
+	}
+	few := all.Rows < m.Spec.Drift.MinRows
+	switch {
+	case few:
+		note("%d rows; %d are needed to judge a window", all.Rows, m.Spec.Drift.MinRows)
+	case itself:
+		note("this window is the baseline of the next ones")
+	}
+	if b != nil {
+		w.Baseline = b.facts.Source
+		if b.facts.Ref != "" {
+			w.Baseline += " " + b.facts.Ref
+		}
+		if itself {
+			w.Baseline = ""
+		}
+		if b.facts.Note != "" {
+			note("%s", b.facts.Note)
+		}
+		compare(m.Spec.Drift, &w, all, b, !few && !itself)
+	}
+	w.Note = strings.Join(notes, "; ")
+	return w
+}
+
+// compared is an input on its way to be judged with the others.
+type compared struct {
+	Feature
+	result drift.Result
+	tested bool
+	failed bool // a check says that it drifted, whatever the test says
+	based  bool // there is a baseline
+}
+
+// compare fills what the window's inputs and scores are beside the baseline's.
+func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge bool) {
+	names := inputNames(spec, all, b)
+	columns := make([]compared, 0, len(names)+1)
+	alpha := spec.Alpha / float64(len(names)+1)
+	for _, name := range names {
+		columns = append(columns, compareOne(spec, name, b.columns[name], all.named(name), alpha))
+	}
+	columns = append(columns, compareOne(spec, "score", b.score, all.Score, alpha))
+	results := make([]drift.Result, len(columns))
+	for i := range columns {
+		results[i] = columns[i].result
+	}
+	if corrected, err := drift.Correct(results, drift.Correction(spec.Correction)); err == nil {
+		results = corrected
+	}
+	drifted, based := 0, 0
+	for i := range columns {
+		c := &columns[i]
+		if c.tested {
+			c.fill(results[i])
+		}
+		c.Drifted = judge && (c.failed || c.tested && results[i].Drifted)
+		if i == len(columns)-1 {
+			if all.Score.Rows() > 0 {
+				w.Score = &c.Feature
+			}
+			break
+		}
+		w.Features = append(w.Features, c.Feature)
+		if c.based {
+			based++
+		}
+		if c.Drifted {
+			drifted++
+		}
+	}
+	if based > 0 {
+		w.Share = float64(drifted) / float64(based)
+	}
+	w.Judged = judge && (based > 0 || w.Score != nil && b.score != nil)
+	w.Drifted = w.Judged && (drifted > 0 && w.Share >= spec.Share || w.Score != nil && w.Score.Drifted)
+}
+
+// inputNames are the inputs that are told of: the baseline's, in its order, and
+// what else the records have.
+func inputNames(spec DriftSpec, all *pane, b *baseline) []string {
+	if len(all.Names) == 0 {
+		return nil // the records hold no inputs
+	}
+	var names []string
+	for _, name := range b.names {
+		if b.facts.Declared || all.named(name) != nil {
+			names = append(names, name)
+		}
+	}
+	for _, name := range all.Names {
+		if b.columns[name] == nil {
+			names = append(names, name)
+		}
+	}
+	if len(spec.Features) == 0 {
+		return names
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(spec.Features, name) })
+	for _, name := range spec.Features {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (p *pane) named(name string) *sketch.Column {
+	if i, ok := p.index[name]; ok {
+		return p.Columns[i]
+	}
+	return nil
+}
+
+func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha float64) compared {
+	c := compared{Feature: Feature{Name: name, Kind: string(sketch.Numeric)}, based: ref != nil}
+	c.result = drift.Result{Outcome: drift.Undecided, PValue: math.NaN(), Adjusted: math.NaN()}
+	if ref != nil {
+		c.Kind, c.BaselineMean, c.BaseMissing = string(ref.Kind()), number(ref.Mean()), share(ref.Missing(), ref.Rows())
+	}
+	if cur != nil {
+		c.Kind, c.Mean, c.Missing, c.Rows = string(cur.Kind()), number(cur.Mean()), share(cur.Missing(), cur.Rows()), int64(cur.Rows()) //nolint:gosec // G115: counts of rows
+	}
+	switch {
+	case ref == nil && cur == nil:
+		c.Note = "it is in no record, and not in the baseline"
+		return c
+	case ref == nil:
+		c.Note = "it is not in the baseline"
+		return c
+	case cur == nil:
+		c.Note, c.failed, c.Missing = "it is in no record of the window", true, 1
+		return c
+	}
+	var notes []string
+	for _, check := range drift.Checks(ref, cur, drift.CheckOptions{Alpha: alpha}) {
+		if !check.Failed {
+			continue
+		}
+		notes = append(notes, check.Detail)
+		switch check.Name {
+		case drift.CheckType, drift.CheckMissing, drift.CheckInfinite:
+			c.failed = true
+		default: // new categories and values out of range are for people
+		}
+	}
+	options := drift.Options{Alpha: spec.Alpha, Threshold: spec.Threshold, Seed: 1}
+	result, err := drift.Test(drift.Method(spec.Method), ref, cur, options)
+	if err != nil { // the method is for columns of another kind
+		result, err = drift.Test(drift.Auto, ref, cur, options)
+	}
+	if err != nil {
+		c.Note = strings.Join(append(notes, err.Error()), "; ")
+		return c
+	}
+	c.result, c.tested = result, result.Outcome == drift.Compared
+	c.Method = string(result.Method)
+	if result.Note != "" {
+		notes = append(notes, result.Note)
+	}
+	c.Note = strings.Join(notes, "; ")
+	return c
+}
+
+// fill takes the numbers of a comparison; the p-value is the corrected one, which
+// is what the threshold is for.
+func (c *compared) fill(r drift.Result) {
+	c.Statistic, c.Threshold, c.PValue = number(r.Statistic), number(r.Threshold), number(r.Adjusted)
+	if c.PValue == nil {
+		c.PValue = number(r.PValue)
+	}
+}
+
+func share(part, of uint64) float64 {
+	if of == 0 {
+		return 0
+	}
+	return float64(part) / float64(of)
+}

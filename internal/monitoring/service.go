@@ -1,0 +1,468 @@
+package monitoring
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/monitoring/alert"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The permissions.
+const (
+	ActionRead  policy.Action = "monitor.read"
+	ActionApply policy.Action = "monitor.apply"
+)
+
+// Predictions is the prediction log: records in append order after a place.
+type Predictions interface {
+	Read(ctx context.Context, project, deployment string, after prediction.Cursor, visit func(prediction.Cursor, *prediction.Record) error) error
+}
+
+// Sealer gives the primitives that encrypt a project's sketches. keys.Ring is
+// one.
+type Sealer interface {
+	AEAD(ctx context.Context, project, owner string) (tink.AEAD, error)
+}
+
+// Alerts tells people of findings: it queues what is sent after the transaction.
+// alert.Sender is one.
+type Alerts interface {
+	Check(t alert.Target) error
+	Enqueue(ctx context.Context, tx *store.Tx, a alert.Alert) error
+}
+
+// Config is what a Service is made of.
+type Config struct {
+	DB          *store.DB
+	Store       Store
+	Authz       Authorizer
+	Journal     audit.Journal
+	Sealer      Sealer
+	Predictions Predictions
+	Labels      Labels // nil: no labels are read
+	Deployments Deployments
+	Sources     Sources
+	Alerts      Alerts // nil: nobody is told
+	Log         *slog.Logger
+
+	Checkpoint time.Duration    // open windows are written at least so often; 0 is 30 s
+	Batch      int              // and after so many records; 0 is 20,000
+	Keep       time.Duration    // how long windows are kept; 0 is 400 days
+	Elect      bool             // take the lease also where nobody shares the database
+	Holder     string           // names this process in the lease
+	Now        func() time.Time // nil is time.Now
+}
+
+// Service is the only way into monitoring. Safe for concurrent use.
+type Service struct {
+	Config
+
+	running sync.Mutex // one round at a time
+	watches map[ID]*watch
+	lease   *store.Lease
+	renewed time.Time
+	trimmed time.Time
+}
+
+// New makes a service; call RunOnce in a loop.
+func New(c Config) *Service {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Checkpoint == 0 {
+		c.Checkpoint = 30 * time.Second
+	}
+	if c.Batch == 0 {
+		c.Batch = 20_000
+	}
+	if c.Keep == 0 {
+		c.Keep = 400 * 24 * time.Hour
+	}
+	if c.Holder == "" {
+		c.Holder = "monitor"
+	}
+	return &Service{Config: c, watches: map[ID]*watch{}}
+}
+
+func (s *Service) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
+func object(project, name string) policy.Object {
+	return policy.Object{Project: project, Kind: "monitor", Name: name}
+}
+
+// Apply makes a monitor or changes it. What it found stays; windows of another
+// length begin anew. Errors: fault.Invalid; fault.NotFound when the deployment
+// does not exist.
+func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun bool) (Monitor, project.Change, error) {
+	if err := s.Authz.Allow(ctx, ActionApply, object(p, name)); err != nil {
+		return Monitor{}, "", err
+	}
+	spec = spec.WithDefaults(name)
+	if err := errors.Join(id.CheckName("monitor name", name), spec.Validate()); err != nil {
+		return Monitor{}, "", err
+	}
+	if _, err := s.Deployments.Watched(ctx, p, spec.Deployment); err != nil {
+		return Monitor{}, "", fault.Wrap(err, "monitor %s", name)
+	}
+	for i, t := range spec.Alerts {
+		if s.Alerts == nil {
+			return Monitor{}, "", fault.New(fault.Unsupported, "this server sends no alerts")
+		}
+		if err := s.Alerts.Check(t); err != nil {
+			return Monitor{}, "", fault.Wrap(err, "spec.alerts[%d]", i)
+		}
+	}
+	var m Monitor
+	change := project.Unchanged
+	record := func(ctx context.Context, tx *store.Tx) error {
+		old, err := s.Store.One(ctx, tx, p, name)
+		now := s.now().UTC()
+		switch {
+		case fault.Is(err, fault.NotFound):
+			change = project.Created
+			m = Monitor{ID: ID(id.New("mon")), Project: p, Name: name, CreatedAt: now, Status: Status{State: Waiting, Reason: "no prediction was read yet"}}
+		case err != nil:
+			return err
+		case reflect.DeepEqual(old.Spec, spec) && !old.Automatic:
+			m, change = old, project.Unchanged
+			return nil
+		default:
+			m, change = old, project.Updated
+		}
+		m.Spec, m.Deployment, m.Automatic, m.UpdatedAt, m.Revision = spec, spec.Deployment, false, now, m.Revision+1
+		if dryRun {
+			return nil
+		}
+		if old.ID != "" && old.Deployment != m.Deployment { // another log: it begins anew
+			if err := s.Store.Delete(ctx, tx, old); err != nil {
+				return err
+			}
+			m.ID, m.Status = ID(id.New("mon")), Status{State: Waiting, Reason: "no prediction was read yet"}
+		}
+		return s.put(ctx, tx, m)
+	}
+	var err error
+	if dryRun {
+		err = s.DB.View(ctx, record)
+	} else {
+		err = s.DB.Update(ctx, p, record)
+	}
+	return m, change, fault.Wrap(err, "monitor %s", name)
+}
+
+func (s *Service) put(ctx context.Context, tx *store.Tx, m Monitor) error {
+	if err := s.Store.Put(ctx, tx, m); err != nil {
+		return err
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{
+		Project: m.Project, Action: string(ActionApply), Object: "monitor " + m.Name,
+		Detail: map[string]any{"deployment": m.Deployment, "automatic": m.Automatic},
+	}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, m.Project, EventApplied, Changed{Monitor: m.ID, Name: m.Name, Deployment: m.Deployment})
+}
+
+// Ensure makes the monitor of a new deployment, in the transaction that learns of
+// it, unless the name is taken or the deployment is watched already.
+func (s *Service) Ensure(ctx context.Context, tx *store.Tx, p, deployment string) error {
+	all, err := s.Store.List(ctx, tx, p, "", 1<<20)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if m.Name == deployment || m.Deployment == deployment {
+			return nil
+		}
+	}
+	now := s.now().UTC()
+	return s.put(ctx, tx, Monitor{
+		ID: ID(id.New("mon")), Project: p, Name: deployment, Deployment: deployment, Spec: Spec{}.WithDefaults(deployment), Automatic: true,
+		CreatedAt: now, UpdatedAt: now, Revision: 1,
+	})
+}
+
+// Forget deletes the monitor that was made with a deployment, in the transaction
+// that learns that it is gone. Monitors that people made stay, and wait.
+func (s *Service) Forget(ctx context.Context, tx *store.Tx, p, deployment string) error {
+	m, err := s.Store.One(ctx, tx, p, deployment)
+	if fault.Is(err, fault.NotFound) || err == nil && (!m.Automatic || m.Deployment != deployment) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.drop(ctx, tx, m)
+}
+
+func (s *Service) drop(ctx context.Context, tx *store.Tx, m Monitor) error {
+	if err := s.Store.Delete(ctx, tx, m); err != nil {
+		return err
+	}
+	if err := s.Store.DropBaselines(ctx, tx, m.Project, m.Deployment); err != nil {
+		return err
+	}
+	if err := audit.Append(ctx, tx, audit.Entry{
+		Project: m.Project, Action: string(ActionApply), Object: "monitor " + m.Name, Detail: map[string]any{"deleted": true},
+	}); err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, m.Project, EventDeleted, Changed{Monitor: m.ID, Name: m.Name, Deployment: m.Deployment})
+}
+
+// Delete ends a monitor and forgets what it found; the audit log keeps its
+// findings.
+func (s *Service) Delete(ctx context.Context, p, name string) error {
+	if err := s.Authz.Allow(ctx, ActionApply, object(p, name)); err != nil {
+		return err
+	}
+	return s.DB.Update(ctx, p, func(ctx context.Context, tx *store.Tx) error {
+		m, err := s.Store.One(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		return s.drop(ctx, tx, m)
+	})
+}
+
+// One is a monitor with what it found so far.
+func (s *Service) One(ctx context.Context, p, name string) (m Monitor, err error) {
+	if err := s.Authz.Allow(ctx, ActionRead, object(p, name)); err != nil {
+		return m, err
+	}
+	return s.one(ctx, p, name)
+}
+
+func (s *Service) one(ctx context.Context, p, name string) (m Monitor, err error) {
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		m, err = s.Store.One(ctx, tx, p, name)
+		return err
+	})
+	return m, err
+}
+
+// List is a page of monitors by name, after a name.
+func (s *Service) List(ctx context.Context, p, after string, limit int) (ms []Monitor, err error) {
+	if err := s.Authz.Allow(ctx, ActionRead, object(p, "")); err != nil {
+		return nil, err
+	}
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		ms, err = s.Store.List(ctx, tx, p, after, limit)
+		return err
+	})
+	return ms, err
+}
+
+// Windows is a page of a monitor's windows, newest end first. token is empty for
+// the first page; next is empty after the last.
+func (s *Service) Windows(ctx context.Context, p, name string, f WindowFilter, token string) (ws []Window, next string, err error) {
+	if err := s.Authz.Allow(ctx, ActionRead, object(p, name)); err != nil {
+		return nil, "", err
+	}
+	if f.Limit <= 0 || f.Limit > 1000 {
+		f.Limit = 100
+	}
+	if token != "" {
+		if f.Before, f.BeforeTo, err = parseToken(token); err != nil {
+			return nil, "", err
+		}
+	}
+	f.Limit++
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		m, err := s.Store.One(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		ws, err = s.Store.Windows(ctx, tx, m.ID, f)
+		return err
+	})
+	if len(ws) == f.Limit {
+		ws = ws[:f.Limit-1]
+		last := ws[len(ws)-1]
+		next = strconv.FormatInt(last.To.UnixMicro(), 10) + "_" + last.String()
+	}
+	return ws, next, err
+}
+
+func parseToken(token string) (k WindowKey, to time.Time, err error) {
+	at, key, ok := strings.Cut(token, "_")
+	us, err := strconv.ParseInt(at, 10, 64)
+	if k, ok = parseKey(key); !ok || err != nil {
+		return k, to, fault.New(fault.Invalid, "page token %.40q is not one of ours", token)
+	}
+	return k, time.UnixMicro(us).UTC(), nil
+}
+
+// parseKey reads what WindowKey.String writes.
+func parseKey(text string) (k WindowKey, ok bool) {
+	rest, replay := strings.CutSuffix(text, "r")
+	version, start, _ := strings.Cut(rest, "-")
+	var errs [2]error
+	k.Replay = replay
+	k.Version, errs[0] = strconv.ParseInt(version, 10, 64)
+	k.Start, errs[1] = strconv.ParseInt(start, 10, 64)
+	return k, errors.Join(errs[:]...) == nil
+}
+
+// Window is one window with the summaries of its inputs and scores. A read of
+// what comes of classified data is recorded.
+func (s *Service) Window(ctx context.Context, p, name, window string) (out Summaries, err error) {
+	m, watched, err := s.classified(ctx, p, name)
+	if err != nil {
+		return out, err
+	}
+	k, ok := parseKey(window)
+	if !ok {
+		return out, fault.New(fault.NotFound, "no window %.60q", window)
+	}
+	var sealed []byte
+	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		out.Window, sealed, err = s.Store.Window(ctx, tx, m.ID, k)
+		return err
+	}); err != nil {
+		return out, err
+	}
+	if err := s.recordRead(ctx, m, watched.Classification, "window "+window); err != nil || len(sealed) == 0 {
+		return out, err
+	}
+	plain, err := s.open(ctx, p, summaryBound(m.ID, k), sealed)
+	if err != nil {
+		return out, err
+	}
+	names, columns, score, err := decodeColumns(plain)
+	if err != nil {
+		return out, err
+	}
+	for i, c := range columns {
+		one, err := picture(names[i], c)
+		if err != nil {
+			return out, err
+		}
+		out.Columns = append(out.Columns, one)
+	}
+	if score != nil {
+		one, err := picture("score", score)
+		if err != nil {
+			return out, err
+		}
+		out.Scores = &one
+	}
+	return out, nil
+}
+
+// classified finds a monitor and asks for its reading with the label of what the
+// deployment sees.
+func (s *Service) classified(ctx context.Context, p, name string) (Monitor, Watched, error) {
+	if err := s.Authz.Allow(ctx, ActionRead, object(p, name)); err != nil {
+		return Monitor{}, Watched{}, err
+	}
+	m, err := s.one(ctx, p, name)
+	if err != nil {
+		return m, Watched{}, err
+	}
+	w, err := s.Deployments.Watched(ctx, p, m.Deployment)
+	if fault.Is(err, fault.NotFound) {
+		w, err = Watched{Classification: string(project.Restricted)}, nil // nobody knows any more
+	}
+	if err != nil {
+		return m, w, err
+	}
+	o := object(p, name)
+	o.Classification, o.Residency = w.Classification, w.Residency
+	return m, w, s.Authz.Allow(ctx, ActionRead, o)
+}
+
+func (s *Service) recordRead(ctx context.Context, m Monitor, classification, what string) error {
+	return audit.RecordRead(ctx, s.Journal, classification, audit.Entry{
+		Project: m.Project, Action: string(ActionRead), Object: "monitor " + m.Name, Detail: map[string]any{"what": what, "classification": classification},
+	})
+}
+
+// Baseline is what windows of a version are compared with; version 0 is the one
+// judged last, or else the one that answers. It is computed when it was not yet.
+// Error: fault.NotFound when there is none yet.
+func (s *Service) Baseline(ctx context.Context, p, name string, version int64) (Baseline, error) {
+	m, watched, err := s.classified(ctx, p, name)
+	if err != nil {
+		return Baseline{}, err
+	}
+	if version == 0 {
+		version = m.Version
+	}
+	if version == 0 {
+		version = watched.Version
+	}
+	b, why, err := s.baselineOf(asMonitor(ctx), m, version)
+	if err != nil {
+		return Baseline{}, err
+	}
+	if b == nil {
+		if why == "" {
+			why = "it becomes the first window"
+		}
+		return Baseline{}, fault.New(fault.NotFound, "version %d of %s has no baseline yet: %s", version, m.Deployment, why).
+			WithHint("The first window that is closed becomes the baseline.")
+	}
+	if err := s.recordRead(ctx, m, b.facts.Classification, "baseline of version "+strconv.FormatInt(version, 10)); err != nil {
+		return Baseline{}, err
+	}
+	out := b.facts
+	for _, n := range b.names {
+		one, err := picture(n, b.columns[n])
+		if err != nil {
+			return Baseline{}, err
+		}
+		out.Columns = append(out.Columns, one)
+	}
+	if b.score != nil {
+		one, err := picture("score", b.score)
+		if err != nil {
+			return Baseline{}, err
+		}
+		out.Score = &one
+	}
+	return out, nil
+}
+
+// owner is the key scope that seals sketches.
+const owner = "monitoring"
+
+func (s *Service) seal(ctx context.Context, p, bound string, plain []byte) ([]byte, error) {
+	a, err := s.Sealer.AEAD(ctx, p, owner)
+	if err != nil {
+		return nil, err
+	}
+	return a.Encrypt(plain, []byte(bound))
+}
+
+func (s *Service) open(ctx context.Context, p, bound string, sealed []byte) ([]byte, error) {
+	a, err := s.Sealer.AEAD(ctx, p, owner)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := a.Decrypt(sealed, []byte(bound))
+	return plain, fault.Wrap(err, "open what monitoring has sealed")
+}
+
+func summaryBound(m ID, k WindowKey) string { return "window/" + string(m) + "/" + k.String() }

@@ -1,0 +1,316 @@
+package monitoring
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/monitoring/alert"
+	"github.com/falaj-ml/falaj/internal/monitoring/drift"
+)
+
+// Limits of a manifest.
+const (
+	maxPanes    = 64 // panes of a sliding window
+	maxRows     = 10_000_000
+	maxNames    = 512 // features, segments or metrics named
+	maxAlerts   = alert.MaxTargets
+	minEvery    = time.Minute
+	maxEvery    = 366 * 24 * time.Hour
+	maxText     = 64 << 10
+	minJudged   = 1
+	manyPanes   = 64 // lateness in panes
+	futureSlack = 5 * time.Minute
+)
+
+// Spec is what a Monitor manifest says. Empty fields have defaults.
+type Spec struct {
+	Deployment  string          `json:"deployment,omitempty" doc:"What is watched; empty is the monitor's name"`
+	Window      WindowSpec      `json:"window,omitzero" doc:"Default one day"`
+	Lateness    string          `json:"lateness,omitempty" doc:"How long records may come after their window's end, on the records' clock; default 1h"`
+	Baseline    string          `json:"baseline,omitempty" doc:"training (the served version's training set), dataset:NAME@VERSION, or window:first; default training"`
+	Drift       DriftSpec       `json:"drift,omitzero"`
+	Performance PerformanceSpec `json:"performance,omitzero"`
+	Detectors   []string        `json:"detectors,omitempty" doc:"Stream detectors of the score: adwin, page_hinkley"`
+	Alerts      []alert.Target  `json:"alerts,omitempty" doc:"Who is told"`
+	Repeat      int             `json:"repeat,omitempty" doc:"Tell again every so many bad windows in a row; default 7, -1 never"`
+	Retrain     *RetrainSpec    `json:"retrain,omitempty" doc:"What is trained anew when it drifts or degrades"`
+}
+
+// WindowSpec says how records become windows: by time or by rows.
+type WindowSpec struct {
+	Every string `json:"every,omitempty" doc:"Length in time, such as 7d"`
+	Rows  int64  `json:"rows,omitempty" doc:"Length in rows, instead of every"`
+	Slide string `json:"slide,omitempty" doc:"A new window each 1d (or each so many rows); default the length"`
+}
+
+// DriftSpec says how inputs and scores are compared with the baseline.
+type DriftSpec struct {
+	Method     string   `json:"method,omitempty" doc:"Test for all columns, or auto: by type and size; default auto"`
+	Alpha      float64  `json:"alpha,omitempty" doc:"Of tests with a p-value, for all columns of a window together; default 0.01"`
+	Threshold  float64  `json:"threshold,omitempty" doc:"Of distances; default 0.1"`
+	Correction string   `json:"correction,omitempty" doc:"none, bonferroni, holm or benjamini_hochberg; default holm"`
+	Share      float64  `json:"share,omitempty" doc:"A window is drifted when this share of the features is, or the score; default 0.3"`
+	Features   []string `json:"features,omitempty" doc:"Watch these inputs only; default all"`
+	MinRows    int64    `json:"min_rows,omitempty" doc:"Rows that a window must have to be judged; default 200"`
+}
+
+// PerformanceSpec says how answers are compared with labels.
+type PerformanceSpec struct {
+	Metrics   []string         `json:"metrics,omitempty" doc:"Default: by the labels' kind"`
+	Segments  []string         `json:"segments,omitempty" doc:"Inputs or keys by whose values the metrics are told, too"`
+	Alert     map[string]Limit `json:"alert,omitempty" doc:"Limits of metrics, by name"`
+	Threshold float64          `json:"threshold,omitempty" doc:"From which score on an answer is a yes; default 0.5"`
+	Task      string           `json:"task,omitempty" doc:"classification or regression; default: classification when all labels are 0 or 1"`
+}
+
+// Limit is what a metric may not pass.
+type Limit struct {
+	Above *float64 `json:"above,omitempty" doc:"Degraded when the metric is above"`
+	Below *float64 `json:"below,omitempty" doc:"Degraded when the metric is below"`
+}
+
+// RetrainSpec is read by what reacts to findings; monitoring validates and keeps
+// it.
+type RetrainSpec struct {
+	Job         string   `json:"job" doc:"Job whose specification is run again"`
+	Data        string   `json:"data" doc:"Name of its input that gets the new training set"`
+	TrainingSet string   `json:"training_set" doc:"Dataset of the new training set"`
+	Service     string   `json:"service,omitempty" doc:"Feature service that is joined"`
+	Spine       string   `json:"spine" doc:"SQL of the rows, with {{from}} and {{to}}"`
+	Timestamp   string   `json:"timestamp" doc:"Column of the spine"`
+	Label       string   `json:"label,omitempty" doc:"Column of the spine"`
+	Window      string   `json:"window" doc:"How far back from the end of the drifted window, such as 120d"`
+	Cooldown    string   `json:"cooldown,omitempty" doc:"Not again within, on the records' clock; default 30d"`
+	On          []string `json:"on,omitempty" doc:"drift, degraded; default both"`
+}
+
+// Detectors and metrics that a manifest may name.
+var (
+	detectors = []string{"adwin", "page_hinkley"}
+	measures  = []string{
+		"auc", "brier", "log_loss", "accuracy", "precision", "recall", "f1", "ece", "mae", "rmse", "r2", "bias",
+	}
+)
+
+// WithDefaults fills what the manifest leaves out.
+func (s Spec) WithDefaults(name string) Spec {
+	def(&s.Deployment, name)
+	if s.Window.Rows == 0 {
+		def(&s.Window.Every, "1d")
+		def(&s.Window.Slide, s.Window.Every)
+	} else {
+		def(&s.Window.Slide, strconv.FormatInt(s.Window.Rows, 10))
+	}
+	def(&s.Lateness, "1h")
+	def(&s.Baseline, "training")
+	def(&s.Drift.Method, "auto")
+	def(&s.Drift.Alpha, 0.01)
+	def(&s.Drift.Threshold, 0.1)
+	def(&s.Drift.Correction, "holm")
+	def(&s.Drift.Share, 0.3)
+	def(&s.Drift.MinRows, 200)
+	def(&s.Performance.Threshold, 0.5)
+	def(&s.Repeat, 7)
+	if s.Retrain != nil {
+		r := *s.Retrain
+		def(&r.Cooldown, "30d")
+		if len(r.On) == 0 {
+			r.On = []string{"drift", "degraded"}
+		}
+		s.Retrain = &r
+	}
+	return s
+}
+
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate says what is wrong with a spec that has its defaults.
+func (s Spec) Validate() error {
+	return errors.Join(s.validWindow(), s.validBaseline(), s.validDrift(), s.validPerformance(), s.validAlerts(), s.Retrain.validate())
+}
+
+func (s Spec) validWindow() error {
+	w := s.Window
+	if w.Rows != 0 && w.Every != "" {
+		return fault.New(fault.Invalid, "spec.window has every and rows").WithHint("A window is as long as a time, or as a number of rows.")
+	}
+	size, slide, err := w.sizes()
+	if err != nil {
+		return err
+	}
+	if w.Rows != 0 {
+		if size < 2 || size > maxRows {
+			return fault.New(fault.Invalid, "spec.window.rows is %d; it may be 2 to %d", size, maxRows)
+		}
+	} else if size < minEvery.Microseconds() || size > maxEvery.Microseconds() {
+		return fault.New(fault.Invalid, "spec.window.every is %q; it may be %s to 366d", w.Every, minEvery)
+	}
+	if slide < 1 || slide > size || size%slide != 0 || size/slide > maxPanes {
+		return fault.New(fault.Invalid, "spec.window.slide is %q; the window must be 1 to %d whole slides long", w.Slide, maxPanes)
+	}
+	late, err := feature.ParseTTL(s.Lateness)
+	if err != nil {
+		return fault.Wrap(err, "spec.lateness")
+	}
+	if w.Rows == 0 && late.Microseconds() > manyPanes*slide {
+		return fault.New(fault.Invalid, "spec.lateness is %q; it may be at most %d slides of the window", s.Lateness, manyPanes).
+			WithHint("Windows stay in memory until they are closed.")
+	}
+	return nil
+}
+
+// sizes are the window's length and slide: microseconds, or rows.
+func (w WindowSpec) sizes() (size, slide int64, err error) {
+	if w.Rows != 0 {
+		slide, err = strconv.ParseInt(w.Slide, 10, 64)
+		if err != nil {
+			return 0, 0, fault.New(fault.Invalid, "spec.window.slide is %.40q; a window by rows slides by a number of rows", w.Slide)
+		}
+		return w.Rows, slide, nil
+	}
+	every, err := feature.ParseTTL(w.Every)
+	if err != nil {
+		return 0, 0, fault.Wrap(err, "spec.window.every")
+	}
+	by, err := feature.ParseTTL(w.Slide)
+	if err != nil {
+		return 0, 0, fault.Wrap(err, "spec.window.slide")
+	}
+	return every.Microseconds(), by.Microseconds(), nil
+}
+
+func (s Spec) validBaseline() error {
+	ref, isDataset := strings.CutPrefix(s.Baseline, "dataset:")
+	switch {
+	case s.Baseline == baselineTraining, s.Baseline == baselineFirst:
+	case isDataset && ref != "" && len(ref) <= 200:
+	default:
+		return fault.New(fault.Invalid, "spec.baseline is %.80q", s.Baseline).WithHint("It may be training, dataset:NAME@VERSION or window:first.")
+	}
+	return nil
+}
+
+func (s Spec) validDrift() error {
+	d := s.Drift
+	switch {
+	case !slices.Contains(drift.Methods(), drift.Method(d.Method)):
+		return unknown("spec.drift.method", d.Method, drift.Methods())
+	case !slices.Contains(drift.Corrections(), drift.Correction(d.Correction)):
+		return unknown("spec.drift.correction", d.Correction, drift.Corrections())
+	case !(d.Alpha > 0 && d.Alpha < 1):
+		return fault.New(fault.Invalid, "spec.drift.alpha is %g; it may be above 0 and below 1", d.Alpha)
+	case !(d.Threshold > 0) || math.IsInf(d.Threshold, 0):
+		return fault.New(fault.Invalid, "spec.drift.threshold is %g; it must be above 0", d.Threshold)
+	case !(d.Share > 0 && d.Share <= 1):
+		return fault.New(fault.Invalid, "spec.drift.share is %g; it may be above 0 and at most 1", d.Share)
+	case d.MinRows < minJudged || d.MinRows > maxRows:
+		return fault.New(fault.Invalid, "spec.drift.min_rows is %d; it may be %d to %d", d.MinRows, minJudged, maxRows)
+	case len(d.Features) > maxNames:
+		return fault.New(fault.Invalid, "spec.drift.features has %d names; at most %d", len(d.Features), maxNames)
+	case s.Repeat < -1 || s.Repeat > 1_000_000:
+		return fault.New(fault.Invalid, "spec.repeat is %d", s.Repeat).WithHint("Write a number of windows, or -1 for never.")
+	}
+	for _, name := range s.Detectors {
+		if !slices.Contains(detectors, name) {
+			return unknown("spec.detectors", name, detectors)
+		}
+	}
+	return nil
+}
+
+func (s Spec) validPerformance() error {
+	p := s.Performance
+	if len(p.Segments) > 10 {
+		return fault.New(fault.Invalid, "spec.performance.segments has %d names; at most 10", len(p.Segments))
+	}
+	if p.Task != "" && p.Task != "classification" && p.Task != "regression" {
+		return unknown("spec.performance.task", p.Task, []string{"classification", "regression"})
+	}
+	if math.IsNaN(p.Threshold) || math.IsInf(p.Threshold, 0) {
+		return fault.New(fault.Invalid, "spec.performance.threshold is %g", p.Threshold)
+	}
+	for _, m := range p.Metrics {
+		if !slices.Contains(measures, m) {
+			return unknown("spec.performance.metrics", m, measures)
+		}
+	}
+	for _, m := range slices.Sorted(maps.Keys(p.Alert)) {
+		l := p.Alert[m]
+		if !slices.Contains(measures, m) {
+			return unknown("spec.performance.alert", m, measures)
+		}
+		if l.Above == nil && l.Below == nil {
+			return fault.New(fault.Invalid, "spec.performance.alert.%s has no limit", m).WithHint("Write above: or below:.")
+		}
+	}
+	return nil
+}
+
+func (s Spec) validAlerts() error {
+	if len(s.Alerts) > maxAlerts {
+		return fault.New(fault.Invalid, "spec.alerts has %d entries; at most %d", len(s.Alerts), maxAlerts)
+	}
+	for i, a := range s.Alerts {
+		if err := a.Validate(); err != nil {
+			return fault.Wrap(err, "spec.alerts[%d]", i)
+		}
+	}
+	return nil
+}
+
+func (r *RetrainSpec) validate() error {
+	if r == nil {
+		return nil
+	}
+	for _, f := range []struct{ name, value string }{
+		{"job", r.Job}, {"data", r.Data}, {"training_set", r.TrainingSet}, {"spine", r.Spine}, {"timestamp", r.Timestamp}, {"window", r.Window},
+	} {
+		if f.value == "" {
+			return fault.New(fault.Invalid, "spec.retrain.%s is missing", f.name)
+		}
+		if len(f.value) > maxText {
+			return fault.New(fault.TooLarge, "spec.retrain.%s has %d bytes; at most %d", f.name, len(f.value), maxText)
+		}
+	}
+	for _, f := range []struct{ name, value string }{{"window", r.Window}, {"cooldown", r.Cooldown}} {
+		d, err := feature.ParseTTL(f.value)
+		if err != nil {
+			return fault.Wrap(err, "spec.retrain.%s", f.name)
+		}
+		if f.name == "window" && d == 0 {
+			return fault.New(fault.Invalid, "spec.retrain.window is 0")
+		}
+	}
+	for _, mark := range []string{"{{from}}", "{{to}}"} {
+		if !strings.Contains(r.Spine, mark) {
+			return fault.New(fault.Invalid, "spec.retrain.spine does not use %s", mark).
+				WithHint("The rows between them are trained on, e.g. WHERE departs >= {{from}} AND departs < {{to}}.")
+		}
+	}
+	for _, on := range r.On {
+		if on != "drift" && on != "degraded" {
+			return unknown("spec.retrain.on", on, []string{"drift", "degraded"})
+		}
+	}
+	return nil
+}
+
+func unknown[T ~string](field, got string, known []T) error {
+	words := make([]string, len(known))
+	for i, k := range known {
+		words[i] = string(k)
+	}
+	return fault.New(fault.Invalid, "%s: %.40q is not known", field, got).WithHint("It may be %s.", strings.Join(words, ", "))
+}

@@ -1,0 +1,218 @@
+package monitoring
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// told is a finding with the event that carries it.
+type told struct {
+	name    string
+	finding Finding
+}
+
+// judge moves a streak on by a window's verdict and says what is to be told: a
+// change to bad or back, and again every repeat bad windows. A window of another
+// version than the streak's begins a new one.
+func (st *Streak) judge(version int64, bad bool, from, to time.Time, repeat int) (changed, repeated bool) {
+	was := st.Bad
+	if st.Version != version {
+		*st = Streak{Version: version}
+	}
+	st.Newest = to
+	if !bad {
+		st.Bad, st.Length, st.Told, st.Since = false, 0, 0, time.Time{}
+		return was, false
+	}
+	st.Length++
+	if !st.Bad {
+		st.Bad, st.Since, st.Told = true, from, st.Length
+		return true, false
+	}
+	if repeat > 0 && st.Length-st.Told >= int64(repeat) {
+		st.Told = st.Length
+		return false, true
+	}
+	return false, false
+}
+
+// observe takes a closed window of the version that answers into the status, and
+// says what is to be told.
+func (p *Progress) observe(m Monitor, w Window) []told {
+	if !w.Judged {
+		if p.Drift.Version == 0 {
+			p.Status.Reason = w.Note
+		}
+		return nil
+	}
+	changed, repeated := p.Drift.judge(w.Version, w.Drifted, w.From, w.To, m.Spec.Repeat)
+	p.settle(m, w)
+	if !changed && !repeated {
+		return nil
+	}
+	f := finding(m, w, Drift, p.Drift)
+	f.Repeated = repeated
+	f.Reason = driftWords(m, w)
+	for _, one := range w.Features {
+		if one.Drifted {
+			f.Features = append(f.Features, one)
+		}
+	}
+	slices.SortStableFunc(f.Features, func(a, b Feature) int { return cmp.Compare(strength(b), strength(a)) })
+	f.Features = f.Features[:min(len(f.Features), maxFeatures)]
+	if w.Score != nil && w.Score.Drifted {
+		f.Score = w.Score
+	}
+	if !w.Drifted {
+		return []told{{EventRecovered, f}}
+	}
+	return []told{{EventDrifted, f}}
+}
+
+// perform takes the performance of a window, new or of more labels than before.
+func (p *Progress) perform(m Monitor, w Window) []told {
+	if !w.Performance.Judged || w.Version == p.Worse.Version && w.To.Before(p.Worse.Newest) {
+		return nil // a newer window was judged already
+	}
+	again := w.Version == p.Worse.Version && w.To.Equal(p.Worse.Newest)
+	if again && w.Performance.Degraded == p.Worse.Bad {
+		return nil // the same window, as it was
+	}
+	changed, repeated := p.Worse.judge(w.Version, w.Performance.Degraded, w.From, w.To, m.Spec.Repeat)
+	p.settle(m, w)
+	if !changed && !repeated {
+		return nil
+	}
+	f := finding(m, w, Performing, p.Worse)
+	f.Repeated, f.Labelled = repeated, w.Performance.Labelled
+	var words []string
+	for _, one := range w.Performance.Metrics {
+		if !one.Breached {
+			continue
+		}
+		f.Metrics = append(f.Metrics, one)
+		words = append(words, fmt.Sprintf("%s is %.4g, its limit %.4g", one.Name, *one.Value, *one.Limit))
+	}
+	f.Reason = strings.Join(words, "; ")
+	if !w.Performance.Degraded {
+		f.Reason = fmt.Sprintf("no metric is beyond its limit in the window from %s to %s", day(w.From), day(w.To))
+		return []told{{EventRecovered, f}}
+	}
+	return []told{{EventDegraded, f}}
+}
+
+// settle makes the state that people see of the two streaks.
+func (p *Progress) settle(m Monitor, w Window) {
+	before := p.Status.State
+	st := &p.Status
+	st.Version = w.Version
+	worse := p.Worse.Bad && p.Worse.Version == w.Version
+	drifted := p.Drift.Bad && p.Drift.Version == w.Version
+	switch {
+	case worse:
+		st.State, st.Since = Degraded, &p.Worse.Since
+		st.Reason = fmt.Sprintf("a metric is beyond its limit since %s", day(p.Worse.Since))
+	case drifted:
+		st.State, st.Since = Drifted, &p.Drift.Since
+		if w.Drifted {
+			st.Reason = driftWords(m, w)
+		}
+	default:
+		if before != OK {
+			from := w.From
+			st.Since = &from
+		}
+		st.State = OK
+		st.Reason = fmt.Sprintf("%d of %d inputs drifted in the window from %s to %s", countDrifted(w), len(w.Features), day(w.From), day(w.To))
+	}
+	if st.Since != nil {
+		since := *st.Since
+		st.Since = &since // not into a streak that moves on
+	}
+}
+
+func finding(m Monitor, w Window, kind Kind, st Streak) Finding {
+	f := Finding{
+		Monitor: m.Name, Deployment: m.Deployment, Version: w.Version, Kind: kind,
+		Window: Span{ID: w.ID, From: w.From, To: w.To, Rows: w.Rows}, Since: st.Since, Windows: st.Length,
+		Share: w.Share, Replay: w.Replay, At: w.To, Features: []Feature{},
+	}
+	if f.Since.IsZero() {
+		f.Since = w.From
+	}
+	return f
+}
+
+func countDrifted(w Window) int {
+	n := 0
+	for _, f := range w.Features {
+		if f.Drifted {
+			n++
+		}
+	}
+	return n
+}
+
+// strength is how far a feature is beyond what is allowed, for sorting.
+func strength(f Feature) float64 {
+	switch {
+	case f.PValue != nil && *f.PValue > 0:
+		return -math.Log(*f.PValue)
+	case f.PValue != nil:
+		return math.Inf(1)
+	case f.Statistic != nil && f.Threshold != nil && *f.Threshold > 0:
+		return *f.Statistic / *f.Threshold
+	}
+	return 0
+}
+
+func driftWords(m Monitor, w Window) string {
+	n := countDrifted(w)
+	text := fmt.Sprintf("%d of %d inputs drifted", n, len(w.Features))
+	if len(w.Features) > 0 {
+		text += fmt.Sprintf(" (%.0f %%, allowed are under %.0f %%)", 100*w.Share, 100*m.Spec.Drift.Share)
+	}
+	strongest := -1
+	for i, f := range w.Features {
+		if f.Drifted && (strongest < 0 || strength(f) > strength(w.Features[strongest])) {
+			strongest = i
+		}
+	}
+	if strongest >= 0 {
+		text += "; most: " + featureWords(w.Features[strongest])
+	}
+	if w.Score != nil && w.Score.Drifted {
+		text += "; the score drifted, too: " + featureWords(*w.Score)
+	}
+	return text + fmt.Sprintf("; window from %s to %s", day(w.From), day(w.To))
+}
+
+func featureWords(f Feature) string {
+	text := f.Name
+	switch {
+	case f.PValue != nil:
+		text += fmt.Sprintf(" by %s with p = %.2g", f.Method, *f.PValue)
+	case f.Statistic != nil && f.Threshold != nil:
+		text += fmt.Sprintf(" by %s with %.3g over %.3g", f.Method, *f.Statistic, *f.Threshold)
+	}
+	if f.Mean != nil && f.BaselineMean != nil {
+		text += fmt.Sprintf(", its mean went from %.4g to %.4g", *f.BaselineMean, *f.Mean)
+	}
+	if f.Note != "" {
+		text += " (" + f.Note + ")"
+	}
+	return text
+}
+
+// day writes a time as short as it can be.
+func day(t time.Time) string {
+	t = t.UTC()
+	if t.Equal(t.Truncate(24 * time.Hour)) {
+		return t.Format(time.DateOnly)
+	}
+	return t.Format("2006-01-02 15:04Z")
+}

@@ -1,0 +1,100 @@
+package monitoring
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Store keeps monitors and what they found. One, Window, Pairs and Baseline
+// answer fault.NotFound. What is sealed is opaque to it.
+type Store interface {
+	Put(ctx context.Context, tx *store.Tx, m Monitor) error // inserts, or replaces the project's monitor of that name; not its status
+	One(ctx context.Context, tx *store.Tx, project, name string) (Monitor, error)
+	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Monitor, error) // by name
+	All(ctx context.Context, tx *store.Tx) ([]Monitor, error)
+	Delete(ctx context.Context, tx *store.Tx, m Monitor) error // with all that it found
+
+	Progress(ctx context.Context, tx *store.Tx, monitor ID) (Progress, error) // the zero Progress when there is none
+	PutProgress(ctx context.Context, tx *store.Tx, monitor ID, p Progress) error
+
+	// PutWindow inserts or replaces; a nil summary leaves the one that is there.
+	PutWindow(ctx context.Context, tx *store.Tx, monitor ID, w Window, summary []byte) error
+	// AddLate counts records that came after a window was closed. It reports
+	// whether there is such a window.
+	AddLate(ctx context.Context, tx *store.Tx, monitor ID, k WindowKey, n int64) (bool, error)
+	Window(ctx context.Context, tx *store.Tx, monitor ID, k WindowKey) (w Window, summary []byte, err error)
+	Windows(ctx context.Context, tx *store.Tx, monitor ID, f WindowFilter) ([]Window, error) // newest end first
+	// TrimWindows deletes the windows, and their pairs, that were closed before a time.
+	TrimWindows(ctx context.Context, tx *store.Tx, before time.Time) error
+
+	Pairs(ctx context.Context, tx *store.Tx, monitor ID, k WindowKey) (sealed []byte, err error)
+	PutPairs(ctx context.Context, tx *store.Tx, monitor ID, k WindowKey, sealed []byte, at time.Time) error
+
+	Baseline(ctx context.Context, tx *store.Tx, k BaselineKey) (StoredBaseline, error)
+	PutBaseline(ctx context.Context, tx *store.Tx, k BaselineKey, b StoredBaseline) error
+	// DropBaselines deletes those of a deployment that nothing watches any more.
+	DropBaselines(ctx context.Context, tx *store.Tx, project, deployment string) error
+}
+
+// Progress is how far a monitor has come, as it is stored: what the status
+// says is of exactly the records up to Cursor and the labels up to Labels.
+type Progress struct {
+	Seq    int64  // rises with each write; a writer that expected another is stale
+	Of     string // the deployment's ID; the places are in its log
+	Cursor string // in the prediction log
+	Labels string // in the labels
+	Status Status
+	Drift  Streak
+	Worse  Streak
+	Open   []byte // sealed panes
+}
+
+// WindowFilter chooses windows by their end.
+type WindowFilter struct {
+	Version int64     // 0: all
+	From    time.Time // zero: from the oldest
+	To      time.Time // zero: to the newest
+	Limit   int
+	// Before is the place after which to go on: the page before ended with this
+	// window. The zero Before begins with the newest.
+	Before   WindowKey
+	BeforeTo time.Time
+}
+
+// BaselineKey identifies a baseline. Digest is of all that it depends on.
+type BaselineKey struct {
+	Project    string
+	Deployment string
+	Version    int64
+	Digest     string
+}
+
+// StoredBaseline is a baseline as it is stored: its facts, and its sketches
+// sealed.
+type StoredBaseline struct {
+	Facts  Baseline
+	Sealed []byte
+}
+
+// Authorizer decides who may.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Watched is what a monitor needs to know of a deployment.
+type Watched struct {
+	ID             string
+	Model          string
+	Version        int64 // the stable one
+	Residency      residency.Label
+	Classification string
+}
+
+// Deployments tells what is deployed. Error: fault.NotFound.
+type Deployments interface {
+	Watched(ctx context.Context, project, deployment string) (Watched, error)
+}
