@@ -2,6 +2,7 @@ package serving_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -22,7 +23,8 @@ type world struct {
 	mu       sync.Mutex
 	models   map[string]serving.Model // by "name/version"
 	denied   map[policy.Action]bool
-	gone     int64 // a version that was deleted
+	gone     int64  // a version that was deleted
+	pointed  string // the alias that was moved last
 	recorded []audit.Entry
 	journal  error
 }
@@ -86,7 +88,10 @@ func newWorld() *world {
 	}, denied: map[policy.Action]bool{}}
 }
 
-func (w *world) Point(context.Context, *store.Tx, string, string, string, int64) error { return nil }
+func (w *world) Point(_ context.Context, _ *store.Tx, _, _, alias string, version int64) error {
+	w.pointed = fmt.Sprintf("%s=%d", alias, version)
+	return nil
+}
 
 func infer(ctx context.Context, s *serving.Service, project, name, version string, in []runtime.Tensor, outputs []string) ([]runtime.Tensor, serving.Deployment, error) {
 	a, err := s.Infer(ctx, serving.Request{Project: project, Name: name, Version: version, Inputs: in, Outputs: outputs})

@@ -1,0 +1,146 @@
+package serving_test
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving"
+)
+
+func TestActs(t *testing.T) {
+	p := newPond(t)
+	ctx := t.Context()
+	p.apply(t, serving.Spec{Model: "m"})
+	summer := time.Date(2013, 7, 1, 0, 0, 0, 0, time.UTC)
+	claim := func(kind serving.ActKind, cause string, at time.Time) (serving.Act, bool) {
+		t.Helper()
+		a, ok, err := p.Claim(ctx, serving.Act{
+			Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, At: at, Reason: "temp drifted", Evidence: json.RawMessage(`{"psi":0.4}`),
+		}, 24*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a, ok
+	}
+	first, ok := claim(serving.ActRetrain, "1-7", summer)
+	if !ok || first.Outcome != serving.ActClaimed || first.ID == "" || string(first.Evidence) != `{"psi":0.4}` {
+		t.Fatalf("%+v %v", first, ok)
+	}
+	p.reopen() // killed in the middle of the act
+	open, err := p.Claimed(ctx)
+	if err != nil || len(open) != 1 || open[0].ID != first.ID || open[0].Cause != "1-7" {
+		t.Fatalf("%+v %v", open, err)
+	}
+	if again, ok := claim(serving.ActRetrain, "1-7", summer); ok || again.ID != first.ID {
+		t.Errorf("the same cause again: %+v %v", again, ok)
+	}
+	for range 2 { // the second changes nothing
+		if err := p.Conclude(ctx, first.ID, serving.ActDone, "", "job_1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Conclude(ctx, first.ID, serving.ActFailed, "no", ""); !fault.Is(err, fault.Conflict) {
+		t.Errorf("concluded otherwise: %v", err)
+	}
+	if err := p.Conclude(ctx, "act_x", serving.ActDone, "", ""); !fault.Is(err, fault.NotFound) {
+		t.Errorf("%v", err)
+	}
+	if err := p.Conclude(ctx, first.ID, serving.ActClaimed, "", ""); !fault.Is(err, fault.Invalid) {
+		t.Errorf("%v", err)
+	}
+
+	// The cool-down is on the clock of records, in both directions, and of one kind.
+	for cause, at := range map[string]time.Time{"later": summer.Add(23 * time.Hour), "earlier": summer.Add(-23 * time.Hour)} {
+		if a, ok := claim(serving.ActRetrain, cause, at); ok || a.Outcome != serving.ActSkipped || !strings.Contains(a.Reason, "2013-07-01") {
+			t.Errorf("%s, in the cool-down: %+v %v", cause, a, ok)
+		}
+	}
+	if a, ok := claim(serving.ActCanary, "later", summer.Add(time.Hour)); !ok {
+		t.Errorf("another kind: %+v", a)
+	}
+	if a, ok := claim(serving.ActRetrain, "next day", summer.Add(25*time.Hour)); !ok { // what was skipped cools nothing down
+		t.Errorf("after the cool-down: %+v", a)
+	}
+	if a, ok := claim(serving.ActRetrain, "later", summer.AddDate(0, 1, 0)); ok || a.Outcome != serving.ActSkipped {
+		t.Errorf("what was skipped once is claimed for the same cause: %+v", a)
+	}
+
+	// The switches.
+	if _, err := p.SetAutomation(ctx, "nyc", "d", false, "holiday"); err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := claim(serving.ActPromote, "a", summer); ok || !strings.Contains(a.Reason, "holiday") {
+		t.Errorf("switched off: %+v %v", a, ok)
+	}
+	if _, err := p.SetAutomation(ctx, "nyc", "d", true, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.SetAutomation(ctx, "nyc", "", false, "audit"); err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := claim(serving.ActPromote, "b", summer); ok || !strings.Contains(a.Reason, "whole project") {
+		t.Errorf("the project switched off: %+v %v", a, ok)
+	}
+	if st := p.status(t); st.Automation.On || !strings.Contains(st.Automation.Reason, "audit") || len(st.Acts) != 7 || st.Acts[0].Cause != "b" {
+		t.Errorf("%+v, %d acts", st.Automation, len(st.Acts))
+	}
+	if _, err := p.SetAutomation(ctx, "nyc", "", true, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := claim(serving.ActPromote, "c", summer); !ok {
+		t.Error("switched on again, and nothing happens")
+	}
+	off := false
+	p.apply(t, serving.Spec{Model: "m", Automation: &off})
+	if a, ok := claim(serving.ActRollback, "d", summer); ok || !strings.Contains(a.Reason, "manifest") {
+		t.Errorf("the manifest says no: %+v %v", a, ok)
+	}
+	if _, err := p.SetAutomation(ctx, "nyc", "d", true, ""); !fault.Is(err, fault.Conflict) {
+		t.Errorf("%v", err)
+	}
+	for name, a := range map[string]serving.Act{
+		"kind": {Project: "nyc", Deployment: "d", Kind: "dance", Cause: "x"}, "cause": {Project: "nyc", Deployment: "d", Kind: serving.ActCanary},
+		"evidence": {Project: "nyc", Deployment: "d", Kind: serving.ActCanary, Cause: "x", Evidence: json.RawMessage("{")},
+	} {
+		if _, _, err := p.Claim(ctx, a, 0); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := p.Claim(ctx, serving.Act{Project: "nyc", Deployment: "no", Kind: serving.ActCanary, Cause: "x"}, 0); !fault.Is(err, fault.NotFound) {
+		t.Errorf("%v", err)
+	}
+	if err := p.Delete(ctx, "nyc", "d"); err != nil {
+		t.Fatal(err)
+	}
+	if open, err := p.Claimed(ctx); err != nil || len(open) != 0 {
+		t.Errorf("acts of a deployment that is gone: %+v %v", open, err)
+	}
+}
+
+// TestClaimedOnce lets many claim an act for one cause: one of them may do it.
+func TestClaimedOnce(t *testing.T) {
+	p := newPond(t)
+	p.apply(t, serving.Spec{Model: "m"})
+	var won atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			_, ok, err := p.Claim(t.Context(), serving.Act{Project: "nyc", Deployment: "d", Kind: serving.ActRetrain, Cause: "1-7", At: time.Now()}, time.Hour)
+			if err != nil {
+				t.Error(err)
+			}
+			if ok {
+				won.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d claimed it", won.Load())
+	}
+}
