@@ -103,7 +103,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		a.sequencer.Stop()
 		return nil
 	}})
-	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Store: auditsql.Store{}, Log: a.sequencer, Authorize: func(ctx context.Context, action, project string) error {
+	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Store: auditsql.Store{}, Log: a.sequencer, Journal: journal, Authorize: func(ctx context.Context, action, project string) error {
 		return a.authority.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
 	}})
 	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}

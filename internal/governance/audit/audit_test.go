@@ -25,12 +25,13 @@ import (
 
 // place is an installation as far as audit needs one.
 type place struct {
-	now     func() time.Time // of the sequencer; nil: the wall clock
-	dir     string
-	db      *store.DB
-	ring    *keys.Service
-	witness audit.Witness
-	denied  string // action that the authorizer refuses
+	now      func() time.Time // of the sequencer; nil: the wall clock
+	dir      string
+	db       *store.DB
+	ring     *keys.Service
+	witness  audit.Witness
+	denied   string             // action that the authorizer refuses
+	recorder *audit.FileJournal // the last that was opened
 }
 
 func openPlace(ctx context.Context, dir string) (*place, error) {
@@ -104,11 +105,12 @@ func (p *place) journal(t *testing.T) *audit.FileJournal {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
+	p.recorder = j
 	return j
 }
 
 func (p *place) service(log *audit.Sequencer) *audit.Service {
-	return audit.New(audit.ServiceConfig{
+	cfg := audit.ServiceConfig{
 		DB: p.db, Store: auditsql.Store{}, Log: log,
 		Authorize: func(_ context.Context, action, project string) error {
 			if action == p.denied {
@@ -116,7 +118,11 @@ func (p *place) service(log *audit.Sequencer) *audit.Service {
 			}
 			return nil
 		},
-	})
+	}
+	if p.recorder != nil {
+		cfg.Journal = p.recorder
+	}
+	return audit.New(cfg)
 }
 
 func alice(ctx context.Context) context.Context {
@@ -435,9 +441,6 @@ func erasedEntriesTellNothingAndVerify(t *testing.T, p *place) {
 	if len(indexes) != 2 {
 		t.Fatalf("found %v", indexes)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
 	for _, reason := range []string{"", " ", strings.Repeat("x", 2001)} {
 		_, err := svc.Erase(t.Context(), indexes, reason)
 		wantFault(t, err, fault.Invalid, "reason")
@@ -458,13 +461,14 @@ func erasedEntriesTellNothingAndVerify(t *testing.T, p *place) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range files {
+	journals, err := filepath.Glob(filepath.Join(p.journalDir(), "*"))
+	if err != nil || len(journals) != 2 { // the one that is written, and the reserve
+		t.Errorf("journal files: %v, %v", journals, err)
+	}
+	for _, name := range append(files, journals...) {
 		if b, err := os.ReadFile(name); err != nil || bytes.Contains(b, []byte("subject bob")) {
 			t.Errorf("%s tells, %v", name, err)
 		}
-	}
-	if left, err := filepath.Glob(filepath.Join(p.journalDir(), "*")); err != nil || len(left) != 0 {
-		t.Errorf("the journal is still there: %v, %v", left, err)
 	}
 	report, err := audit.Verify(bytes.NewReader(b), audit.VerifyOptions{PublicKey: log.PublicKey()})
 	if err != nil || report.Erased != 2 {
@@ -476,6 +480,12 @@ func erasedEntriesTellNothingAndVerify(t *testing.T, p *place) {
 	}
 	if r := all[len(all)-2]; r.Entry.Action != audit.ActionErase || r.Entry.Actor.ID != "usr_1" {
 		t.Errorf("the erasure itself is %+v", r)
+	}
+	if err := j.Record(alice(t.Context()), audit.Entry{Action: "later.read"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(t, svc, audit.Filter{Action: "later.read"}); len(got) != 1 {
+		t.Errorf("the journal does not go on: %v", got)
 	}
 }
 
@@ -532,5 +542,42 @@ func copyFile(t *testing.T, from, to string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestJournalTurnsWhileItIsWritten: each entry that was acknowledged is in the log
+// once, in whatever file it came to be.
+func TestJournalTurnsWhileItIsWritten(t *testing.T) {
+	p := newPlace(t)
+	log, j := p.log(t), p.journal(t)
+	var writers sync.WaitGroup
+	for range 4 {
+		writers.Go(func() {
+			for range 50 {
+				if err := j.Record(alice(t.Context()), audit.Entry{Action: "subject.read"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Go(func() {
+		for range 5 {
+			if err := j.Turn(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if _, err := log.RunOnce(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	writers.Wait()
+	if got := list(t, p.service(log), audit.Filter{Action: "subject.read"}); len(got) != 200 {
+		t.Errorf("%d entries are in the log, 200 were acknowledged", len(got))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Turn(t.Context()); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("after its end: %v", err)
 	}
 }

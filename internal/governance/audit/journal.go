@@ -59,6 +59,7 @@ type FileJournal struct {
 type batch struct {
 	payload []byte
 	count   int
+	turn    bool // no entries: go on in another file
 	done    chan struct{}
 	err     error // set before done is closed
 }
@@ -125,14 +126,39 @@ func (j *FileJournal) Record(ctx context.Context, e Entry) error {
 	}
 }
 
+// Turn goes on in another file, so that the sequencer folds what was recorded so
+// far and removes it. Errors: fault.Exhausted on a full disk, fault.Unavailable
+// when the journal is closed or ctx ended first.
+func (j *FileJournal) Turn(ctx context.Context) error {
+	b := &batch{turn: true, done: make(chan struct{})}
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return errJournalClosed()
+	}
+	j.queue = append(j.queue, b)
+	j.wake()
+	j.mu.Unlock()
+	select {
+	case <-b.done:
+		return b.err
+	case <-ctx.Done():
+		return fault.New(fault.Unavailable, "the audit journal did not turn in time: %w", context.Cause(ctx))
+	}
+}
+
+func errJournalClosed() error {
+	return fault.New(fault.Unavailable, "the audit journal is closed").WithHint("The server is stopping; try again when it is back.")
+}
+
 func (j *FileJournal) enqueue(encoded []byte) (*batch, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
-		return nil, fault.New(fault.Unavailable, "the audit journal is closed").WithHint("The server is stopping; try again when it is back.")
+		return nil, errJournalClosed()
 	}
 	var b *batch
-	if n := len(j.queue); n > 0 && len(j.queue[n-1].payload)+entryHeader+len(encoded) <= maxBatch {
+	if n := len(j.queue); n > 0 && !j.queue[n-1].turn && len(j.queue[n-1].payload)+entryHeader+len(encoded) <= maxBatch {
 		b = j.queue[n-1]
 	} else {
 		if n >= maxQueue {
@@ -143,11 +169,16 @@ func (j *FileJournal) enqueue(encoded []byte) (*batch, error) {
 	}
 	b.payload = appendEntry(b.payload, time.Now().UnixMicro(), encoded)
 	b.count++
+	j.wake()
+	return b, nil
+}
+
+// wake sees to it that somebody flushes. Under mu.
+func (j *FileJournal) wake() {
 	if !j.flushing {
 		j.flushing = true
 		go j.flush()
 	}
-	return b, nil
 }
 
 // flush writes batch after batch until none waits.
@@ -172,6 +203,15 @@ func (j *FileJournal) flush() {
 }
 
 func (j *FileJournal) write(b *batch) error {
+	if b.turn {
+		if j.segment == nil || j.segment.offset == headerBytes {
+			return nil // nothing is in it
+		}
+		if err := j.rotate(); err != nil {
+			return err
+		}
+		return j.makeRoom(0) // for the reserve
+	}
 	if err := j.makeRoom(headerBytes + int64(len(b.payload))); err != nil {
 		return err
 	}

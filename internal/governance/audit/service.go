@@ -31,6 +31,11 @@ type ServiceConfig struct {
 	Store     Store
 	Log       *Sequencer
 	Authorize Authorizer
+	// Journal is this process's, for Erase; nil where there is none. Other
+	// processes' keep what they recorded until their file is full.
+	Journal interface {
+		Turn(ctx context.Context) error
+	}
 }
 
 // Service lists, exports and erases. Safe for concurrent use.
@@ -204,7 +209,13 @@ func (s *Service) Erase(ctx context.Context, indexes []int64, reason string) (er
 		return 0, fault.New(fault.Invalid, "erasing audit entries needs a reason of at most %d bytes and 1 to %d entries", maxReason, maxPage).
 			WithHint("Say why, and name the entries by their index.")
 	}
-	// What was folded is out of stream and journal, so nothing else holds it.
+	// What was folded is out of the stream and out of journal files that nobody
+	// writes to any more, so nothing else holds it.
+	if s.cfg.Journal != nil {
+		if err := s.cfg.Journal.Turn(ctx); err != nil {
+			return 0, fault.Wrap(err, "begin another journal file")
+		}
+	}
 	if err := s.fold(); err != nil {
 		return 0, fault.Wrap(err, "bring the audit log up to date")
 	}
