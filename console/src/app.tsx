@@ -40,9 +40,7 @@ function FirstProject() {
   const last = lastProject.read();
   const name = projects.rows.find((p) => p.name === last)?.name ?? projects.rows[0]?.name;
   useEffect(() => {
-    if (!name) return;
-    if (location.pathname.startsWith('/console')) go(pathOf(name), { replace: true });
-    else history.replaceState(null, '', '/console' + pathOf(name)); // the page was opened at "/"
+    if (name) go(pathOf(name), { replace: true });
   }, [name, go]);
   if (projects.loading || name) return <Wait what="Loading projects …" />;
   if (projects.error) return <Failed error={projects.error} again={projects.again} />;

@@ -34,6 +34,9 @@ const client = new QueryClient({
   },
 });
 
+// The server answers with this page at "/", too; addresses are below /console/.
+if (!location.pathname.startsWith('/console/')) history.replaceState(null, '', '/console/');
+
 createRoot(document.getElementById('root')!).render(
   <StrictMode>
     <MantineProvider theme={theme} defaultColorScheme="auto" withCssVariables={false} withGlobalClasses={false}>

@@ -36,7 +36,7 @@ const linkTitles = {
 
 export function Frame({ project, children }: { project: string; children: ReactNode }) {
   const [location, go] = useLocation();
-  const { colorScheme, setColorScheme } = useMantineColorScheme();
+  const { colorScheme, setColorScheme } = useMantineColorScheme({ keepTransitions: true }); // else Mantine adds a <style> element
   const zone = useZone();
   const [help, setHelp] = useState(false);
   const live = useLive();

@@ -111,8 +111,8 @@ function Running({ r, p }: { r: Rollout; p?: Progress }) {
         <p className="caption dim">Difference of the mean {metric.replaceAll('_', ' ')}, candidate minus stable; below zero the candidate is better. The band holds the true difference at every look at once{d && <> with {percent(1 - d.alpha)} confidence</>}. It takes over when the whole band is below the margin, and is rolled back when the whole band is above zero.</p>
       </div>
       <dl className="stats">
-        <div><dt>Now</dt><dd>{d?.reason || 'Nothing was judged yet.'}</dd></div>
-        {d?.comparable && <div><dt>Difference</dt><dd className="num"><strong>{signed(d.difference)}</strong> <span className="dim">{signed(d.low)} to {signed(d.high)}</span></dd></div>}
+        <div className="both"><dt>Now</dt><dd>{d?.reason || 'Nothing was judged yet.'}</dd></div>
+        {d?.comparable && <div className="both"><dt>Difference</dt><dd className="num"><strong>{signed(d.difference)}</strong> <span className="dim">{signed(d.low)} to {signed(d.high)}</span></dd></div>}
         <div><dt>Margin</dt><dd className="num">{signed(d?.margin ?? r.spec.margin ?? 0.005)}</dd></div>
         <div><dt>Labels, stable</dt><dd className="num">{labels(p?.stable?.loss?.n)}</dd></div>
         <div><dt>Labels, candidate</dt><dd className="num">{labels(p?.candidate?.loss?.n)}</dd></div>
@@ -128,7 +128,7 @@ function Drift({ project, name, monitor, windows, error, loading }: { project: s
   const zone = useZone();
   const rows = useMemo(() => rowsOf(windows), [windows]);
   const [choice, setChoice] = useState<{ feature: string; window: string }>();
-  const feature = choice && rows.includes(choice.feature) ? choice.feature : (rows.find((r) => windows.at(-1) && find(windows.at(-1)!, r)?.drifted) ?? rows[0] ?? '');
+  const feature = choice && rows.includes(choice.feature) ? choice.feature : (rows.find((r) => r !== scoreName && windows.at(-1) && find(windows.at(-1)!, r)?.drifted) ?? rows[0] ?? '');
   const window = windows.find((w) => w.id === choice?.window) ?? windows.at(-1);
   const baseline = useBaseline(project, name, windows.length > 0);
   const summaries = useQuery({

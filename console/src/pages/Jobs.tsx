@@ -32,12 +32,12 @@ export function JobsPage({ project }: { project: string }) {
     () => [
       column.accessor('name', { header: 'Name', meta: { width: '17%' }, cell: (c) => <Link href={pathOf(project, 'jobs', c.row.original.id)}>{c.getValue()}</Link> }),
       column.accessor('state', { header: 'State', meta: { width: '11%' }, cell: (c) => <StateBadge state={c.getValue()} /> }),
-      column.accessor((j) => j.pool ?? '', { id: 'pool', header: 'Pool', meta: { width: '10%' }, cell: (c) => c.getValue() || <span className="faint">–</span> }),
-      column.accessor((j) => j.reason ?? '', { id: 'reason', header: 'Why', enableSorting: false, meta: { width: '30%' }, cell: (c) => <Reason project={project} job={c.row.original} /> }),
+      column.accessor((j) => j.pool ?? '', { id: 'pool', header: 'Pool', meta: { width: '9%' }, cell: (c) => c.getValue() || <span className="faint">–</span> }),
+      column.accessor((j) => j.reason ?? '', { id: 'reason', header: 'Why', enableSorting: false, meta: { width: '29%' }, cell: (c) => <Reason project={project} job={c.row.original} /> }),
       column.accessor((j) => j.model ?? '', { id: 'model', header: 'Model', meta: { width: '11%' }, cell: (c) => c.getValue() || <span className="faint">–</span> }),
-      column.accessor('submitted_at', { header: 'Submitted', meta: { width: '12%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
+      column.accessor('submitted_at', { header: 'Submitted', meta: { width: '11%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
       column.accessor((j) => (j.started_at ? (j.ended_at ? Date.parse(j.ended_at) : Date.now()) - Date.parse(j.started_at) : 0), {
-        id: 'took', header: 'Took', meta: { width: '9%', right: true }, cell: (c) => <Took job={c.row.original} />,
+        id: 'took', header: 'Took', meta: { width: '12%', right: true }, cell: (c) => <Took job={c.row.original} />,
       }),
     ],
     [project],

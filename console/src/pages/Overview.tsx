@@ -36,9 +36,9 @@ export function OverviewPage({ project }: { project: string }) {
   });
   const by = (rows: readonly { state: string }[], ...states: string[]) => rows.filter((r) => states.includes(r.state)).length;
   const tiles = [
-    { name: 'Deployments', path: 'deployments', list: deployments, notes: [[by(deployments.rows, 'failed'), 'failed', 'failed'], [by(deployments.rows, 'loading'), 'loading', 'loading']] },
-    { name: 'Monitors', path: 'monitoring', list: monitors, notes: [[by(monitors.rows, 'degraded'), 'degraded', 'degraded'], [by(monitors.rows, 'drifted'), 'drifted', 'drifted']] },
-    { name: 'Jobs', path: 'jobs', list: jobs, notes: [[by(jobs.rows, 'running'), 'running', 'running'], [by(jobs.rows, 'queued'), 'queued', 'queued']] },
+    { name: 'Deployments', path: 'deployments', list: deployments, notes: [[by(deployments.rows, 'failed'), 'failed'], [by(deployments.rows, 'loading'), 'loading']] },
+    { name: 'Monitors', path: 'monitoring', list: monitors, notes: [[by(monitors.rows, 'degraded'), 'degraded'], [by(monitors.rows, 'drifted'), 'drifted']] },
+    { name: 'Jobs', path: 'jobs', list: jobs, notes: [[by(jobs.rows, 'running'), 'running'], [by(jobs.rows, 'queued'), 'queued']] },
     { name: 'Models', path: 'models', list: models, notes: [] },
     { name: 'Datasets', path: 'datasets', list: datasets, notes: [] },
   ] as const;
@@ -57,7 +57,7 @@ export function OverviewPage({ project }: { project: string }) {
           <Link key={t.name} href={pathOf(project, t.path)} className="tile">
             <span className="dim">{t.name}</span>
             <strong className="num">{t.list.error ? '–' : t.list.loading ? '…' : count(t.list.rows.length) + (t.list.cut || t.list.more ? '+' : '')}</strong>
-            <span className="notes">{t.notes.filter(([n]) => n > 0).map(([n, state, word]) => <StateBadge key={state} state={state} title={`${n} ${word}`} />)}</span>
+            <span className="notes">{t.notes.filter(([n]) => n > 0).map(([n, state]) => <StateBadge key={state} state={state} many={n} />)}</span>
           </Link>
         ))}
       </div>

@@ -60,8 +60,8 @@ export function Plot({ label, height = 240, data, options }: Props) {
   return <div ref={place} className="plot" role="img" aria-label={label} />;
 }
 
-/** A horizontal line with its name at the right end, drawn over the chart. */
-export function rule(u: uPlot, y: number, colour: string, text: string, dash: number[] = [5, 4]) {
+/** A horizontal line with its name at one end, drawn over the chart. */
+export function rule(u: uPlot, y: number, colour: string, text: string, side: 'left' | 'right' = 'right', dash: number[] = [5, 4]) {
   const at = u.valToPos(y, 'y', true);
   const { left, top, width, height } = u.bbox;
   if (at < top || at > top + height) return;
@@ -76,7 +76,7 @@ export function rule(u: uPlot, y: number, colour: string, text: string, dash: nu
   u.ctx.stroke();
   u.ctx.fillStyle = colour;
   u.ctx.font = `${11 * r}px system-ui, sans-serif`;
-  u.ctx.textAlign = 'right';
-  u.ctx.fillText(text, left + width - 4 * r, at - 4 * r);
+  u.ctx.textAlign = side;
+  u.ctx.fillText(text, side === 'right' ? left + width - 4 * r : left + 4 * r, at - 5 * r);
   u.ctx.restore();
 }

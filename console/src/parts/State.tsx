@@ -15,9 +15,10 @@ const tones: Record<string, Tone> = {
 const words = (state: string) => state.replaceAll('_', ' ');
 
 /** A state as a word with a dot: the colour repeats what the word says. */
-export function StateBadge({ state, title }: { state: string; title?: string }) {
+export function StateBadge({ state, title, many }: { state: string; title?: string; many?: number }) {
   return (
     <span className={`state ${tones[state] ?? 'quiet'}`} title={title}>
+      {many != null && `${many} `}
       {words(state)}
     </span>
   );

@@ -4,7 +4,7 @@ import type { Decision, Metric, Point, Window } from '../api/monitoring';
 import { useZone } from '../frame/settings';
 import type { Bars } from './drift';
 import { find, scoreName } from './drift';
-import { number, percent, signed, time } from './format';
+import { number, percent, signed, time, type Zone } from './format';
 import { Plot, rule } from './Plot';
 
 const nan = (n: number | null | undefined) => (n == null || !Number.isFinite(n) ? null : n);
@@ -18,6 +18,17 @@ function range(...values: (number | null | undefined)[]): [number, number] {
   const air = (high - low || Math.abs(high) || 1) * 0.12;
   return [low - air, high + air];
 }
+
+/** An axis of times in the reader's zone: days, or clock times when they are close. */
+const days = (zone: Zone): uPlot.Axis => ({
+  space: 60,
+  values: (_, splits, __, ___, step) =>
+    splits.map((s, i) => {
+      const text = time(s * 1000, zone);
+      const day = text.slice(0, 4) === time((splits[i - 1] ?? 0) * 1000, zone).slice(0, 4) ? text.slice(5, 10) : text.slice(0, 10);
+      return step < 86_400 ? text.slice(11) : day;
+    }),
+});
 
 const legend = { show: false };
 const cursor: uPlot.Cursor = { drag: { x: false, y: false }, y: false };
@@ -55,7 +66,7 @@ export function IntervalChart({ points, decision, metric }: { points: readonly P
         hooks: {
           draw: [
             (u) => {
-              rule(u, 0, c.zero, 'no difference', [2, 3]);
+              rule(u, 0, c.zero, 'no difference', 'left', [2, 3]);
               rule(u, decision.margin, c.limit, `margin ${signed(decision.margin)}`);
             },
           ],
@@ -91,7 +102,7 @@ export function StatisticChart({ windows, feature, chosen }: { windows: readonly
         legend, cursor,
         scales: { y: { range: [0, Math.max(high, 1e-9)] } },
         tzDate: (ts) => (zone === 'utc' ? uPlot.tzDate(new Date(ts * 1000), 'Etc/UTC') : new Date(ts * 1000)),
-        axes: [{}, { size: 56, values: (_, v) => v.map((n) => number(n)) }],
+        axes: [days(zone), { size: 56, values: (_, v) => v.map((n) => number(n)) }],
         series: [
           {},
           { stroke: c.stable, width: 2, points: { show: rows.length < 40, size: 5, fill: c.stable } },
@@ -141,7 +152,7 @@ export function MetricChart({ windows, name }: { windows: readonly Window[]; nam
         legend, cursor,
         scales: { y: { range: [from, to] } },
         tzDate: (ts) => (zone === 'utc' ? uPlot.tzDate(new Date(ts * 1000), 'Etc/UTC') : new Date(ts * 1000)),
-        axes: [{}, { size: 56, values: (_, v) => v.map((n) => number(n)) }],
+        axes: [days(zone), { size: 56, values: (_, v) => v.map((n) => number(n)) }],
         series: [
           {},
           { stroke: 'transparent', width: 0, points: { show: false } },
@@ -186,4 +197,4 @@ export function Histogram({ bars, name }: { bars: Bars; name: string }) {
   );
 }
 
-export const whenOf = (w: Window, zone: 'utc' | 'local') => `${time(w.from, zone, 'date')} – ${time(w.to, zone, 'date')}`;
+export const whenOf = (w: Window, zone: Zone) => `${time(w.from, zone, 'date')} – ${time(w.to, zone, 'date')}`;

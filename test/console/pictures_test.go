@@ -1,0 +1,125 @@
+package console
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// TestPages walks through all pages with months of made-up traffic.
+func TestPages(t *testing.T) {
+	b := open(t, pretend(t).URL)
+	b.login("not-the-token")
+	b.see("The server does not know this token")
+	b.picture("login")
+	b.login(token)
+	b.see("What needs a look", "layla", "monitor delay")
+	b.until(`document.querySelector('.link.live') !== null`)
+	b.picture("overview")
+
+	b.press("g", "d")
+	b.see("Deployments", "v3 80 % · v4 20 % · v5 shadow", "drifted")
+	b.picture("deployments")
+	b.press(kb.ArrowDown)
+	b.do(chromedp.Click(`tr[data-index="0"] td:nth-child(2)`))
+	b.see("Versions", "v4 against v3", "weather:temp", "in training", "History")
+	b.until(`document.querySelectorAll('.plot canvas').length >= 3`)
+	b.until(`document.querySelectorAll('.histogram .pair').length === 30`)
+	b.picture("deployment")
+	b.do(chromedp.ScrollIntoView(`.heatmap`))
+	b.picture("deployment-drift")
+	// The arrow keys move through the cells, and what is chosen is shown below.
+	b.do(chromedp.Click(`.heatmap tbody tr:nth-child(3) td:nth-of-type(5)`))
+	chosen := b.text(`document.querySelector('.heatmap td[aria-selected=true]').ariaLabel`)
+	b.press(kb.ArrowRight)
+	b.until(`document.querySelector('.heatmap td[aria-selected=true]').ariaLabel !== ` + strconv.Quote(chosen))
+	b.until(`document.activeElement === document.querySelector('.heatmap td[aria-selected=true]')`)
+	b.do(chromedp.ScrollIntoView(`.history`))
+	b.picture("deployment-history")
+
+	b.press("?")
+	b.until(`document.querySelector('dialog').open`)
+	b.picture("help")
+	b.press(kb.Escape)
+	b.until(`!document.querySelector('dialog').open`)
+
+	// Dark: by hand, and as the system.
+	b.do(chromedp.Evaluate(`document.querySelector('.page').scrollTo(0, 0)`, nil), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+	b.until(`document.documentElement.dataset.mantineColorScheme === 'dark' && getComputedStyle(document.body).backgroundColor === 'rgb(15, 22, 26)'`)
+	b.picture("deployment-dark")
+	b.do(chromedp.ScrollIntoView(`.heatmap`))
+	b.picture("deployment-drift-dark")
+	b.press("t")
+	b.until(`document.documentElement.dataset.mantineColorScheme === 'light'`)
+
+	b.press("g", "m")
+	b.see("Records up to", "taxi-out")
+	b.picture("monitoring")
+	for key, words := range map[string]string{"s": "There is no dataset", "f": "There is no feature view", "r": "champion → v3", "a": "monitor.finding"} {
+		b.press("g", key)
+		b.see(words)
+		b.picture("page-" + key)
+	}
+
+	// A revoked token ends the session, and says so.
+	b.do(chromedp.Evaluate(`sessionStorage.setItem('falaj.token', 'revoked-token')`, nil))
+	b.press("g", "d")
+	b.see("The token is no longer accepted")
+}
+
+// TestManyRows: a table of 10,000 rows holds what is in sight, and is walked
+// through with the keyboard.
+func TestManyRows(t *testing.T) {
+	b := open(t, pretend(t).URL)
+	b.login(token)
+	b.see("What needs a look")
+	b.do(chromedp.Evaluate(`performance.mark('before'); window.opened = new Promise((done) => new MutationObserver((_, o) => {
+		if (document.querySelector('table[aria-label=Jobs] tbody tr[data-index]')) { o.disconnect(); requestAnimationFrame(() => done(performance.now() - performance.getEntriesByName('before')[0].startTime)); }
+	}).observe(document.body, { childList: true, subtree: true })); history.pushState(null, '', '/console/p/nyc/jobs')`, nil))
+	b.see("train-delay-0")
+	var milliseconds float64
+	b.do(chromedp.Evaluate(`window.opened`, &milliseconds, chromedp.EvalAsValue, awaited))
+	t.Logf("the table of %d rows was open after %.0f ms", rows, milliseconds)
+	b.until(`document.querySelector('table').ariaRowCount === '10001'`)
+	b.until(`document.querySelectorAll('tbody tr[data-index]').length < 80`)
+	b.picture("jobs")
+	b.do(chromedp.Focus(`tr[data-index="0"]`))
+	b.press(kb.End)
+	b.until(`document.activeElement.dataset.index === '9999'`)
+	b.see("train-delay-9999")
+	b.press(kb.Home, kb.ArrowDown, kb.ArrowDown, kb.ArrowDown, kb.ArrowDown)
+	b.until(`document.activeElement.dataset.index === '4'`)
+	b.press("/")
+	b.until(`document.activeElement.type === 'search'`)
+	b.press("taxi-out-77")
+	b.until(`Number(document.querySelector('table').ariaRowCount) < 100`)
+	b.press(kb.Escape)
+	b.until(`document.querySelector('table').ariaRowCount === '10001'`)
+	b.do(chromedp.Click(`tr[data-index="4"] a`))
+	b.see("Why", "It runs in pool local since a minute.", "epoch 399")
+	b.picture("job")
+	b.press(kb.Escape)
+	b.until(`location.pathname === '/console/p/nyc/jobs'`)
+}
+
+// TestNarrow: on a telephone, pages are no wider than it.
+func TestNarrow(t *testing.T) {
+	b := open(t, pretend(t).URL)
+	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true))
+	b.login(token)
+	for _, path := range []string{"", "/deployments", "/deployments/delay", "/jobs"} {
+		b.see("Falaj", "Overview")
+		b.do(chromedp.Navigate(b.base + "/console/p/nyc" + path))
+		b.until(`document.querySelector('#content') !== null && document.querySelector('.wait') === null`)
+		if wide := b.text(`document.documentElement.scrollWidth > innerWidth`); wide != "false" {
+			t.Errorf("%s is wider than the screen", path)
+		}
+	}
+	b.picture("narrow")
+}
+
+func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
