@@ -42,8 +42,15 @@ func (a *app) alerts() *cobra.Command {
 				return err
 			}
 			return a.print(objects, []column{
-				{"ID", "id"}, {"TYPE", "type"}, {"SOURCE", "source"}, {"TARGET", "target"}, {"STATE", "state"}, {"ATTEMPTS", "attempts"},
-				{"CREATED", "created_at"}, {"NEXT", "next_at"}, {"REASON", "reason"},
+				{"ID", "id"},
+				{"TYPE", "type"},
+				{"SOURCE", "source"},
+				{"TARGET", "target"},
+				{"STATE", "state"},
+				{"ATTEMPTS", "attempts"},
+				{"CREATED", "created_at"},
+				{"NEXT", "next_at"},
+				{"REASON", "reason"},
 			})
 		},
 	}
