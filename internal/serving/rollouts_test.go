@@ -21,7 +21,7 @@ import (
 // numbered runs models that answer with their own number: the file "model 3"
 // gives version 3. It finds out who uses a session that was closed, or twice.
 type numbered struct {
-	t        *testing.T
+	t        testing.TB
 	open     atomic.Int64
 	sessions sync.WaitGroup
 	slow     float32       // the number of the model that waits; 0: all
@@ -98,7 +98,7 @@ type pond struct {
 	rt    *numbered
 }
 
-func newPond(t *testing.T) *pond {
+func newPond(t testing.TB) *pond {
 	t.Helper()
 	w := newWorld()
 	w.models = map[string]serving.Model{}
