@@ -34,6 +34,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/monitoring/verification"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -68,24 +69,25 @@ type parts struct {
 	sequencer *audit.Sequencer
 	auditLog  *audit.Service
 
-	compute      *compute.Service
-	environments *environment.Service
-	datasets     *dataset.Service
-	features     *feature.Service
-	tracking     *tracking.Service
-	training     *training.Service
-	registry     *registry.Service
-	serving      *serving.Service
-	predictions  *prediction.Log
-	labels       *label.Service
-	alerts       *alert.Sender
-	monitoring   *monitoring.Service
+	compute       *compute.Service
+	environments  *environment.Service
+	datasets      *dataset.Service
+	features      *feature.Service
+	tracking      *tracking.Service
+	training      *training.Service
+	registry      *registry.Service
+	serving       *serving.Service
+	predictions   *prediction.Log
+	labels        *label.Service
+	verifications *verification.Service
+	alerts        *alert.Sender
+	monitoring    *monitoring.Service
 }
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving, Labels: p.labels,
+		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
+	"github.com/falaj-ml/falaj/internal/monitoring/verification"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
@@ -43,6 +45,9 @@ func (a *App) openPredictions(context.Context) error {
 func (a *App) openLabels(context.Context) error {
 	a.labels = label.New(label.Config{
 		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Predictions: a.predictions, Deployments: labelled{a.db}, Logger: a.log,
+	})
+	a.verifications = verification.New(verification.Config{
+		Authorizer: a.authority, Predictions: a.predictions, Features: a.features, Deployments: labelled{a.db},
 	})
 	judge := label.NewJudge(a.labels, trials{a.serving})
 	settler := &lifecycle.Loop{Name: "labels that wait", Every: 5 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
@@ -88,6 +93,48 @@ func (l labelled) Facts(ctx context.Context, project, deployment string) (label.
 		return err
 	})
 	return f, err
+}
+
+// Served is what a deployment gives its models, as features that can be recomputed.
+func (l labelled) Served(ctx context.Context, project, deployment string) (verification.Served, error) {
+	var d serving.Deployment
+	err := l.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		d, err = servingsql.Store{}.One(ctx, tx, project, deployment)
+		return err
+	})
+	if err != nil {
+		return verification.Served{}, err
+	}
+	spec := d.Spec.Features
+	if spec == nil || d.FeatureSet == nil {
+		return verification.Served{}, fault.New(fault.Invalid, "deployment %q looks no features up", deployment).
+			WithHint("Give it spec.features; what a request brings itself cannot be recomputed.")
+	}
+	out := verification.Served{Service: d.FeatureSet.Ref}
+	for _, name := range spec.Columns {
+		view, _, ok := strings.Cut(name, ":")
+		if !ok {
+			continue // the request brings it
+		}
+		column := feature.AnswerColumn{Feature: name}
+		value, there := spec.Defaults[name]
+		if !there {
+			value, there = spec.Defaults[view+":*"]
+		}
+		if there {
+			x := float64(value)
+			column.Default = &x
+		}
+		if age := spec.MaxAge[view]; age != "" {
+			if column.MaxAge, err = feature.ParseTTL(age); err != nil {
+				if column.MaxAge, err = time.ParseDuration(age); err != nil {
+					return out, fault.Wrap(err, "max_age of %s", view)
+				}
+			}
+		}
+		out.Columns = append(out.Columns, column)
+	}
+	return out, nil
 }
 
 // trials are serving's rollouts as the judge sees them.

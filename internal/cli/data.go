@@ -463,10 +463,22 @@ func (a *app) featureTrainingSet() *cobra.Command {
 }
 
 func (a *app) featureVerify() *cobra.Command {
-	return &cobra.Command{
-		Use: "verify TRAINING_SET", Short: "Prove that training and serving saw the same values",
-		Example: "  falaj feature verify delays@1 -p nyc", Args: cobra.ExactArgs(1),
+	var deployment string
+	var sample int
+	var seed uint64
+	cmd := &cobra.Command{
+		Use: "verify [TRAINING_SET]", Short: "Prove that training and serving saw the same values",
+		Long: "With a training set, compares its rows with what the online store answers as of their time. With\n" +
+			"--deployment, recomputes what the model saw in a sample of answers, and says of each difference\n" +
+			"why. Exit code 1 when values differ.",
+		Example: "  falaj feature verify delays@1 -p nyc\n  falaj feature verify --deployment delay --sample 5000 -p nyc", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if (deployment == "") == (len(args) == 0) {
+				return usage("name a training set, or a deployment with --deployment")
+			}
+			if deployment != "" {
+				return a.verifyAnswers(cmd, deployment, sample, seed)
+			}
 			var o client.Object
 			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "training-sets", args[0], "verify"); err != nil {
 				return err
@@ -484,6 +496,10 @@ func (a *app) featureVerify() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&deployment, "deployment", "", "compare answers of this deployment")
+	cmd.Flags().IntVar(&sample, "sample", 1000, "requests compared, with --deployment")
+	cmd.Flags().Uint64Var(&seed, "seed", 0, "of the choice: the same seed chooses the same requests")
+	return cmd
 }
 
 func (a *app) environment() *cobra.Command {

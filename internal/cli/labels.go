@@ -241,3 +241,46 @@ func labelValue(x any) (float64, error) {
 	}
 	return v, nil
 }
+
+// verifyAnswers compares what a deployment's models saw with what training would
+// see.
+func (a *app) verifyAnswers(cmd *cobra.Command, deployment string, sample int, seed uint64) error {
+	c, project, err := a.in()
+	if err != nil {
+		return err
+	}
+	o, err := c.VerifyAnswers(cmd.Context(), project, deployment, sample, seed)
+	if err != nil {
+		return err
+	}
+	if a.output != "table" {
+		if err := a.printOne(o); err != nil {
+			return err
+		}
+	} else {
+		a.say("%s values of %s answers compared, %s of them present: %s differ", o.Text("values"), o.Text("answers"), o.Text("present"), o.Text("mismatches"))
+		for _, line := range []struct{ path, text string }{
+			{"rounded", "%s differ in the last digits of a float32"}, {"defaulted", "%s are a default where training has nothing, too"},
+		} {
+			if n := o.Text(line.path); n != "" && n != "0" {
+				a.say(line.text, n)
+			}
+		}
+		if causes, ok := o["causes"].(map[string]any); ok {
+			for _, cause := range keys(causes) {
+				a.say("%v because of %s", causes[cause], cause)
+			}
+		}
+		if examples := objectsAt(o, "examples"); len(examples) > 0 {
+			if err := a.print(examples, []column{
+				{"ANSWER", "id"}, {"ROW", "row"}, {"AT", "at"}, {"FEATURE", "feature"}, {"SAW", "logged"}, {"TRAINING", "offline"}, {"CAUSE", "cause"}, {"WHY", "detail"},
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	if m := o.Text("mismatches"); m != "" && m != "0" {
+		return fault.New(fault.Internal, "%s values differ between training and serving", m)
+	}
+	return nil
+}

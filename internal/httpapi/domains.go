@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/monitoring/verification"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/tracking"
@@ -22,21 +23,22 @@ import (
 
 // Domains are the services that the edge translates for.
 type Domains struct {
-	Projects     *tenancy.Service
-	Policies     *authority.Service
-	Accounts     *account.Service
-	Zones        *border.Service
-	Keys         *keys.Service
-	Audit        *audit.Service
-	Compute      *compute.Service
-	Environments *environment.Service
-	Datasets     *dataset.Service
-	Features     *feature.Service
-	Tracking     *tracking.Service
-	Registry     *registry.Service
-	Training     *training.Service
-	Monitoring   *monitoring.Service
-	Serving      *serving.Service
-	Labels       *label.Service
-	Alerts       *alert.Sender
+	Projects      *tenancy.Service
+	Policies      *authority.Service
+	Accounts      *account.Service
+	Zones         *border.Service
+	Keys          *keys.Service
+	Audit         *audit.Service
+	Compute       *compute.Service
+	Environments  *environment.Service
+	Datasets      *dataset.Service
+	Features      *feature.Service
+	Tracking      *tracking.Service
+	Registry      *registry.Service
+	Training      *training.Service
+	Monitoring    *monitoring.Service
+	Serving       *serving.Service
+	Labels        *label.Service
+	Verifications *verification.Service
+	Alerts        *alert.Sender
 }

@@ -4,13 +4,16 @@ import (
 	"context"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/monitoring/verification"
 )
 
 func (s *Server) labelRoutes(p string) {
 	route(s, "POST", p+"/deployments/{name}/labels", "label.write", "Say what turned out to be true for predictions", s.addLabels)
 	route(s, "GET", p+"/deployments/{name}/labels", "deployment.read", "How many labels a deployment has had, and what became of them", s.countLabels)
 	route(s, "GET", p+"/deployments/{name}/rollout", "deployment.read", "How the newest rollout goes: what was seen of both versions, and what follows from it", s.rolloutProgress)
+	route(s, "POST", p+"/deployments/{name}/verify", "feature.history", "Recompute what the model saw in a sample of answers, and compare", s.verifyAnswers)
 }
 
 // LabelBody is a label as it comes.
@@ -74,4 +77,17 @@ func (s *Server) countLabels(ctx context.Context, in *InDeployment) (*body[label
 
 func (s *Server) rolloutProgress(ctx context.Context, in *InDeployment) (*body[label.Progress], error) {
 	return one(s.Labels.Progress(ctx, in.Project, in.Name))
+}
+
+func (s *Server) verifyAnswers(ctx context.Context, in *struct {
+	InDeployment
+	Body struct {
+		Sample int    `json:"sample,omitempty" minimum:"0" maximum:"20000" doc:"Requests compared, chosen at random; 0 is 1,000"`
+		Seed   uint64 `json:"seed,omitempty" doc:"Of the choice: the same seed chooses the same requests of the same log"`
+	}
+},
+) (*body[feature.AnswersReport], error) {
+	return one(s.Verifications.Verify(ctx, verification.Request{
+		Project: in.Project, Deployment: in.Name, Sample: in.Body.Sample, Seed: in.Body.Seed,
+	}))
 }
