@@ -392,6 +392,24 @@ func TestDeadAfterADay(t *testing.T) {
 	}
 }
 
+// What cannot be delivered is given up one by one, not all at once.
+func TestGivingUpHasAPace(t *testing.T) {
+	w := onSQLite(t)
+	r := newReceiver(t, status(http.StatusGone))
+	s := w.sender(alert.Config{}, r.host())
+	for i := range 3 {
+		w.enqueue(t, s, strconv.Itoa(i), alert.Target{Webhook: r.URL})
+	}
+	for i := range 3 {
+		mustRun(t, s)
+		mustRun(t, s)
+		if r.count() != i+1 {
+			t.Fatalf("%d requests after %d rounds", r.count(), i+1)
+		}
+		w.forward(6 * time.Second)
+	}
+}
+
 // A webhook that hangs holds up nobody else, not even alerts that come while it
 // hangs, and ends with its time.
 func TestHangingWebhook(t *testing.T) {

@@ -301,6 +301,11 @@ func (s *Sender) finish(ctx context.Context, r Row, failure error) error {
 		}
 		if d.State == Dead {
 			entry.Action, entry.Reason = "alert.dead", d.Reason
+			// The next one does not come at once: a queue that has grown old while its
+			// target was away is given up at a pace.
+			if err := s.cfg.Store.Postpone(ctx, tx, r.TargetKey, now.Add(firstPause)); err != nil {
+				return err
+			}
 			if err := event.Publish(ctx, tx, d.Project, EventDead, d); err != nil {
 				return err
 			}
