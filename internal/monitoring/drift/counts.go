@@ -144,7 +144,7 @@ func (t table) shuffleDraw(rng *rand.Rand) func() float64 {
 	var rows []int32
 	for i := range t.ref {
 		for range int(t.ref[i] + t.cur[i]) {
-			rows = append(rows, int32(i)) //nolint:gosec // A number of categories.
+			rows = append(rows, int32(i))
 		}
 	}
 	n, m := t.totals()

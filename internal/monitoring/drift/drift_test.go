@@ -12,7 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 )
 
-func load(t testing.TB, file string, into any) {
+func load(t *testing.T, file string, into any) {
 	t.Helper()
 	b, err := os.ReadFile("testdata/" + file)
 	if err != nil {
@@ -38,7 +38,7 @@ func numbers(values ...float64) *sketch.Column {
 	return c
 }
 
-// texts counts categories "a", "b", …
+// texts counts the categories a, b and so on.
 func texts(counts ...float64) *sketch.Column {
 	c := sketch.NewCategorical(1)
 	for i, n := range counts {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -61,9 +62,9 @@ func TestFalseAlarmsOfTests(t *testing.T) {
 		"rare": func(rng *rand.Rand) (*sketch.Column, *sketch.Column) {
 			a, b := sketch.NewCategorical(0), sketch.NewCategorical(0)
 			for i := range 200 {
-				a.AddText(fmt.Sprint(rng.Float64() < 0.01))
+				a.AddText(strconv.FormatBool(rng.Float64() < 0.01))
 				if i%2 == 0 {
-					b.AddText(fmt.Sprint(rng.Float64() < 0.01))
+					b.AddText(strconv.FormatBool(rng.Float64() < 0.01))
 				}
 			}
 			return a, b

@@ -3,6 +3,7 @@ package drift
 import (
 	"encoding/json"
 	"math"
+	"slices"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
@@ -146,9 +147,9 @@ func (s *adwinState) insert(v float64) {
 // cut looks for a place where the two parts differ.
 func (s *adwinState) cut() bool {
 	n0, t0 := 0.0, 0.0
-	for i := len(s.Rows) - 1; i >= 0; i-- {
+	for i, row := range slices.Backward(s.Rows) {
 		size := math.Ldexp(1, i)
-		for _, b := range s.Rows[i] {
+		for _, b := range row {
 			n0 += size
 			t0 += b.Total
 			n1 := s.Width - n0
