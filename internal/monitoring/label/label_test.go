@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
@@ -91,13 +90,15 @@ var (
 	begin = time.Date(2013, 6, 1, 0, 0, 0, 0, time.UTC)
 )
 
-func newWorld(t testing.TB) *world {
-	dir := t.TempDir()
-	return newWorldOn(t, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+func newWorld(tb testing.TB) *world {
+	tb.Helper()
+	dir := tb.TempDir()
+	return newWorldOn(tb, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
 }
 
-func newWorldOn(t testing.TB, dir, url string) *world {
-	w := &world{t: t, dir: dir, url: url, max: 100_000}
+func newWorldOn(tb testing.TB, dir, url string) *world {
+	tb.Helper()
+	w := &world{t: tb, dir: dir, url: url, max: 100_000}
 	w.now.Store(wall.UnixMicro())
 	w.open()
 	return w
@@ -111,7 +112,7 @@ func (w *world) open() {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { _ = db.Close() })
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	log, err := prediction.Open(prediction.Config{Dir: filepath.Join(w.dir, "predictions"), Keys: ring{}, Now: w.clock, Logger: quiet})
 	if err != nil {
 		w.t.Fatal(err)
@@ -183,6 +184,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, w *world)) {
 
 func TestLabels(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, w *world) {
+		t.Helper()
 		w.t = t
 		for n := range 5 {
 			w.predict(n, nil)
@@ -383,7 +385,7 @@ func TestJudgeDecides(t *testing.T) {
 			w.trial(rollout.Spec{MinLabels: 100, Margin: .05})
 			rnd := rand.New(rand.NewPCG(1, 2))
 			judge := w.judge()
-			for n := 0; n < 4000; n++ {
+			for n := range 4000 {
 				version, truth := int64(1+rnd.IntN(2)), float64(rnd.IntN(2))
 				score := .2 + .6*truth
 				if version == 2 {
@@ -459,6 +461,7 @@ func TestJudgeResumes(t *testing.T) {
 // end is told once.
 func TestTwoJudges(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, w *world) {
+		t.Helper()
 		w.t = t
 		w.trial(rollout.Spec{MinLabels: 50, Margin: .2})
 		rnd := rand.New(rand.NewPCG(3, 4))
@@ -540,10 +543,10 @@ func TestWhatCounts(t *testing.T) {
 		w.predict(n, func(r *prediction.Record) {
 			r.Rollout, r.Version = "rol_1", int64(1+n%2)
 			r.Keys = []prediction.Column{{Name: "tail", Texts: []string{fmt.Sprint("N", n%4)}}}
-			switch {
-			case n%10 == 0:
+			switch n % 10 {
+			case 0:
 				r.Failure, r.Scores = "invalid", nil
-			case n%10 == 2:
+			case 2:
 				r.Failure, r.Scores = "internal", nil
 			}
 		})

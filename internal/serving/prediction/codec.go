@@ -55,7 +55,7 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	dst = binary.AppendVarint(dst, at)
 	dst = binary.AppendVarint(dst, micros(r.Received)-at)
 	dst = binary.AppendVarint(dst, int64(r.Latency))
-	dst = binary.AppendUvarint(dst, uint64(r.Rows)) //nolint:gosec // G115: not negative
+	dst = binary.AppendUvarint(dst, uint64(r.Rows))
 	dst = appendNumbers(dst, r.Scores)
 	for _, columns := range [...][]Column{r.Keys, r.Inputs} {
 		dst = binary.AppendUvarint(dst, uint64(len(columns)))
@@ -95,7 +95,7 @@ func appendText(dst []byte, s string) []byte {
 func appendNumbers(dst []byte, xs []float64) []byte {
 	kind := byte(columnSingle)
 	for _, x := range xs {
-		if float64(float32(x)) != x && x == x { //nolint:gocritic // x == x: not NaN
+		if float64(float32(x)) != x && !math.IsNaN(x) {
 			kind = columnDouble
 			break
 		}

@@ -71,7 +71,7 @@ func spanOf(r *Record) span {
 	return span{records: 1, from: at, to: at, first: received, received: received}
 }
 
-func (s span) encode() []byte {
+func (s *span) encode() []byte {
 	b := make([]byte, 0, 40)
 	for _, x := range [...]int64{s.records, s.from, s.to, s.first, s.received} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(x)) //nolint:gosec // G115: the bits are meant
