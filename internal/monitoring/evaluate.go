@@ -16,7 +16,7 @@ func evaluate(m Monitor, c closed, b *baseline, itself bool) Window {
 	all := c.all
 	w := Window{
 		ID: c.Key.String(), WindowKey: c.Key, From: at(c.From), To: at(c.To), Requests: all.Requests, Rows: all.Rows, Answered: all.Answered,
-		Failed: all.Failed, Failures: all.Failures, Features: []Feature{},
+		Failed: all.Failed, Failures: all.Failures, Features: []Feature{}, Streams: all.Detections,
 	}
 	if all.Latency.Count() > 0 {
 		w.Latency.P50 = number(all.Latency.Quantile(0.5).Seconds() * 1000)

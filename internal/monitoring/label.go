@@ -241,7 +241,7 @@ func (s *Service) rowsOf(ctx context.Context, w *watch, one Window, buckets map[
 // performanceOf judges a window that has just been closed by the labels that are
 // there already.
 func (s *Service) performanceOf(ctx context.Context, w *watch, one *Window, c closed) error {
-	one.Performance.Metrics = estimate(c.all.Score)
+	one.Performance.Metrics = estimate(w.m.Spec.Performance, c.all.Score)
 	var rows []labelledRow
 	var seen int64
 	if w.labels != "" {

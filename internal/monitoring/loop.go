@@ -225,7 +225,7 @@ func (s *Service) load(ctx context.Context, m Monitor) (*watch, error) {
 			return nil, err
 		}
 	}
-	if w.panes, err = decodePanes(plain, l); err != nil {
+	if w.panes, err = decodePanes(plain, l, m.Spec.Detectors); err != nil {
 		return nil, err
 	}
 	s.watches[m.ID] = w

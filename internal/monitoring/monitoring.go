@@ -7,6 +7,7 @@
 //     manifest, its defaults and limits.
 //   - baseline.go: what a version was trained on, as sketches; computed once per
 //     version and training set.
+//   - stream.go: detectors of change in the scores, across windows.
 //   - pane.go: records in append order become panes, panes become windows; pure.
 //   - evaluate.go: a window against its baseline; pure.
 //   - label.go: labels, which come late, become the performance of windows.
@@ -36,6 +37,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
@@ -55,15 +57,17 @@ const (
 
 // Monitor watches a deployment.
 type Monitor struct {
-	ID         ID        `json:"id"`
-	Project    string    `json:"project"`
-	Name       string    `json:"name"`
-	Deployment string    `json:"deployment"`
-	Spec       Spec      `json:"spec"`
-	Automatic  bool      `json:"automatic" doc:"Made with the deployment, and deleted with it"`
-	CreatedAt  time.Time `json:"created_at"`
-	UpdatedAt  time.Time `json:"updated_at"`
-	Revision   int64     `json:"revision"`
+	ID         ID     `json:"id"`
+	Project    string `json:"project"`
+	Name       string `json:"name"`
+	Deployment string `json:"deployment"`
+	Spec       Spec   `json:"spec"`
+	Automatic  bool   `json:"automatic" doc:"Made with the deployment, and deleted with it"`
+	// By applied it last; retraining acts with the rights that it has then.
+	By        identity.Principal `json:"by" doc:"Who applied it last; what it begins is done with their rights"`
+	CreatedAt time.Time          `json:"created_at"`
+	UpdatedAt time.Time          `json:"updated_at"`
+	Revision  int64              `json:"revision"`
 
 	Status
 }
@@ -181,6 +185,7 @@ type Metric struct {
 	Estimate bool     `json:"estimate"`
 	Limit    *float64 `json:"limit,omitempty"`
 	Breached bool     `json:"breached,omitempty"`
+	Note     string   `json:"note,omitempty" doc:"Why there is no value"`
 }
 
 // SegmentScore is the performance of the rows with one value of a column.

@@ -59,6 +59,7 @@ type pane struct {
 	Skipped     int64 // values of inputs over maxColumns
 	Score       *sketch.Column
 	Latency     *sketch.Latency
+	Detections  []Detection
 
 	index map[string]int
 }
@@ -163,6 +164,11 @@ func (p *pane) merge(other *pane) {
 	}
 	_ = p.Score.Merge(other.Score) // both are numeric
 	p.Latency.Merge(other.Latency)
+	p.detected(other.Detections)
+}
+
+func (p *pane) detected(found []Detection) {
+	p.Detections = append(p.Detections, found[:min(len(found), maxDetections-len(p.Detections))]...)
 }
 
 // clock is the time of one sort of traffic, live or replayed.
@@ -180,13 +186,18 @@ type panes struct {
 	open   map[WindowKey]*pane
 	next   [2]int64            // end of the first window that can close; never is unknown
 	late   map[WindowKey]int64 // not yet recorded
-	lost   int64               // panes given up because there were too many
+
+	detectors []string // that the manifest names
+	streams   map[streamKey]*stream
+
+	lost int64 // panes given up because there were too many
 }
 
-func newPanes(l layout) *panes {
+func newPanes(l layout, detectors []string) *panes {
 	return &panes{
 		layout: l, clocks: [2]clock{{never, never}, {never, never}}, open: map[WindowKey]*pane{},
 		next: [2]int64{never, never}, late: map[WindowKey]int64{},
+		detectors: detectors, streams: map[streamKey]*stream{},
 	}
 }
 
@@ -207,8 +218,9 @@ type closed struct {
 // Add takes a record and returns the windows that it closes, which do not have
 // it, by end and version.
 func (p *panes) Add(r *prediction.Record) []closed {
+	found := p.feed(r)
 	if p.layout.ByRows {
-		return p.addByRows(r)
+		return p.addByRows(r, found)
 	}
 	n, at := side(r.Replay), r.At.UnixMicro()
 	var done []closed
@@ -225,7 +237,9 @@ func (p *panes) Add(r *prediction.Record) []closed {
 	if start+p.layout.Size <= p.clocks[n].Closed {
 		return done // all its windows are closed
 	}
-	p.at(WindowKey{r.Version, r.Replay, start}).add(r)
+	into := p.at(WindowKey{r.Version, r.Replay, start})
+	into.add(r)
+	into.detected(found)
 	if first := start + p.layout.Slide; p.next[n] == never || first < p.next[n] {
 		p.next[n] = max(first, p.clocks[n].Closed+1)
 	}
@@ -331,7 +345,7 @@ func together(k WindowKey, parts []*pane) *pane {
 
 // addByRows fills the newest pane of the record's version; a pane is full when it
 // has a slide's rows, a window when it has all its panes.
-func (p *panes) addByRows(r *prediction.Record) []closed {
+func (p *panes) addByRows(r *prediction.Record, found []Detection) []closed {
 	n, at := side(r.Replay), r.At.UnixMicro()
 	p.clocks[n].Mark = max(p.clocks[n].Mark, at)
 	k := WindowKey{Version: r.Version, Replay: r.Replay, Start: -1}
@@ -346,6 +360,7 @@ func (p *panes) addByRows(r *prediction.Record) []closed {
 	}
 	newest := p.at(k)
 	newest.add(r)
+	newest.detected(found)
 	if newest.Rows < p.layout.Slide {
 		return nil
 	}
@@ -381,6 +396,8 @@ type stored struct {
 	Next   [2]int64
 	Lost   int64
 	Panes  []storedPane
+
+	Streams []storedStream
 }
 
 type storedPane struct {
@@ -397,6 +414,7 @@ type storedFacts struct {
 	Requests, Rows, Answered, Failed, Skipped int64
 	Failures                                  map[string]int64
 	Names                                     []string
+	Detections                                []Detection
 }
 
 // encode is the binary form, to be sealed.
@@ -409,15 +427,19 @@ func (p *panes) encode() ([]byte, error) {
 		}
 		s.Panes = append(s.Panes, one)
 	}
+	var err error
+	if s.Streams, err = p.encodeStreams(); err != nil {
+		return nil, err
+	}
 	var b bytes.Buffer
-	err := gob.NewEncoder(&b).Encode(s)
+	err = gob.NewEncoder(&b).Encode(s)
 	return b.Bytes(), err
 }
 
 func (p *pane) encode() (storedPane, error) {
 	out := storedPane{Pane: storedFacts{
 		Key: p.Key, First: p.First, Last: p.Last, Requests: p.Requests, Rows: p.Rows, Answered: p.Answered, Failed: p.Failed,
-		Skipped: p.Skipped, Failures: p.Failures, Names: p.Names,
+		Skipped: p.Skipped, Failures: p.Failures, Names: p.Names, Detections: p.Detections,
 	}}
 	for _, c := range p.Columns {
 		b, err := c.MarshalBinary()
@@ -438,7 +460,7 @@ func (s storedPane) decode() (*pane, error) {
 	f := s.Pane
 	p := &pane{
 		Key: f.Key, First: f.First, Last: f.Last, Requests: f.Requests, Rows: f.Rows, Answered: f.Answered, Failed: f.Failed,
-		Skipped: f.Skipped, Failures: f.Failures, Names: f.Names, index: map[string]int{},
+		Skipped: f.Skipped, Failures: f.Failures, Names: f.Names, Detections: f.Detections, index: map[string]int{},
 		Score: &sketch.Column{}, Latency: sketch.NewLatency(),
 	}
 	if p.Failures == nil {
@@ -464,8 +486,8 @@ func (s storedPane) decode() (*pane, error) {
 // decodePanes reads what encode wrote. Panes of another layout are dropped, the
 // clocks are kept: the manifest's windows have changed, and the first of the new
 // ones may have a part of its records only.
-func decodePanes(b []byte, l layout) (*panes, error) {
-	p := newPanes(l)
+func decodePanes(b []byte, l layout, detectors []string) (*panes, error) {
+	p := newPanes(l, detectors)
 	if len(b) == 0 {
 		return p, nil
 	}
@@ -474,6 +496,9 @@ func decodePanes(b []byte, l layout) (*panes, error) {
 		return nil, fault.Wrap(err, "read open windows")
 	}
 	p.clocks, p.lost = s.Clocks, s.Lost
+	if err := p.decodeStreams(s.Streams); err != nil {
+		return nil, err
+	}
 	if s.Layout.ByRows != l.ByRows || s.Layout.Size != l.Size || s.Layout.Slide != l.Slide {
 		return p, nil
 	}

@@ -22,8 +22,8 @@ func record(at time.Time, version int64, v float64) *prediction.Record {
 
 // shape is what a test compares of a closed window.
 func shape(c closed) string {
-	return fmt.Sprintf("%s %d-%d requests %d rows %d x %d score %d mean %.6f", c.Key, c.From, c.To, c.all.Requests, c.all.Rows,
-		c.all.named("x").Rows(), c.all.Score.Rows(), c.all.Score.Mean())
+	return fmt.Sprintf("%s %d-%d requests %d rows %d x %d score %d mean %.6f detections %v", c.Key, c.From, c.To, c.all.Requests, c.all.Rows,
+		c.all.named("x").Rows(), c.all.Score.Rows(), c.all.Score.Mean(), c.all.Detections)
 }
 
 // TestPanes: however records come, each is in as many windows as it should be, or
@@ -35,7 +35,7 @@ func TestPanes(t *testing.T) {
 		many := rapid.Int64Range(1, 4).Draw(t, "slides of a window")
 		l.Size = many * l.Slide
 		l.Lateness = rapid.Int64Range(0, 20).Draw(t, "minutes late") * 60e6
-		p, stored := newPanes(l), newPanes(l)
+		p, stored := newPanes(l, detectors), newPanes(l, detectors)
 		start := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
 		end := start
 		var a, b []string
@@ -68,7 +68,7 @@ func TestPanes(t *testing.T) {
 					t.Fatal(err)
 				}
 				late := stored.late
-				if stored, err = decodePanes(bytes, l); err != nil {
+				if stored, err = decodePanes(bytes, l, detectors); err != nil {
 					t.Fatal(err)
 				}
 				stored.late = late
@@ -101,7 +101,7 @@ func TestPanes(t *testing.T) {
 
 func TestPanesByRows(t *testing.T) {
 	l := layout{ByRows: true, Size: 30, Slide: 10}
-	p := newPanes(l)
+	p := newPanes(l, nil)
 	start := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
 	var got []closed
 	for i := range 75 {
@@ -124,7 +124,7 @@ func TestPanesByRows(t *testing.T) {
 // categories and ever new inputs.
 func TestPanesAreBounded(t *testing.T) {
 	l := layout{Slide: 60e6, Size: 60e6, Lateness: 64 * 60e6}
-	p := newPanes(l)
+	p := newPanes(l, nil)
 	r := rand.New(rand.NewPCG(1, 1))
 	start := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
 	for v := range 3000 {

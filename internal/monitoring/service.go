@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -151,6 +152,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 			m, change = old, project.Updated
 		}
 		m.Spec, m.Deployment, m.Automatic, m.UpdatedAt, m.Revision = spec, spec.Deployment, false, now, m.Revision+1
+		m.By = author(ctx)
 		if dryRun {
 			return nil
 		}
@@ -169,6 +171,13 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 		err = s.DB.Update(ctx, p, record)
 	}
 	return m, change, fault.Wrap(err, "monitor %s", name)
+}
+
+// author is who applies a monitor, without the token: what the token may not do,
+// the monitor may not begin.
+func author(ctx context.Context) identity.Principal {
+	p := identity.From(ctx)
+	return identity.Principal{Kind: p.Kind, ID: p.ID, Name: p.Name, Project: p.Project, Scopes: p.Scopes}
 }
 
 func (s *Service) put(ctx context.Context, tx *store.Tx, m Monitor) error {
@@ -198,7 +207,7 @@ func (s *Service) Ensure(ctx context.Context, tx *store.Tx, p, deployment string
 	}
 	now := s.now().UTC()
 	return s.put(ctx, tx, Monitor{
-		ID: ID(id.New("mon")), Project: p, Name: deployment, Deployment: deployment, Spec: Spec{}.WithDefaults(deployment), Automatic: true,
+		ID: ID(id.New("mon")), Project: p, Name: deployment, Deployment: deployment, Spec: Spec{}.WithDefaults(deployment), Automatic: true, By: author(ctx),
 		CreatedAt: now, UpdatedAt: now, Revision: 1,
 	})
 }

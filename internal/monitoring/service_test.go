@@ -30,7 +30,7 @@ func summer(day int) float64 {
 func TestDriftIsFoundWithItsBeginAndItsEnd(t *testing.T) {
 	w := newWorld(t)
 	s := w.service(nil)
-	w.apply(s, monitoring.Spec{Lateness: "2h", Alerts: []alert.Target{{Webhook: "https://hooks.example.com/x"}}})
+	w.apply(s, monitoring.Spec{Lateness: "2h", Detectors: []string{"adwin", "page_hinkley"}, Alerts: []alert.Target{{Webhook: "https://hooks.example.com/x"}}})
 	w.days(rand.New(rand.NewPCG(8, 7)), begin, 19, 300, summer)
 	w.run(s)
 
@@ -38,11 +38,18 @@ func TestDriftIsFoundWithItsBeginAndItsEnd(t *testing.T) {
 	if len(windows) != 18 { // the last day is open
 		t.Fatalf("%d windows", len(windows))
 	}
+	changes := 0
 	for i, win := range windows {
 		if !win.From.Equal(date(i)) || !win.To.Equal(date(i+1)) || win.Rows != 300 || win.Answered != 300 || !win.Judged || !win.Replay || win.Version != 1 {
 			t.Errorf("window %d is %+v", i, win)
 		}
 		warm := summer(i) > 0
+		for _, d := range win.Streams { // the scores' mean moves when summer begins, and when it ends
+			if after := (i - 7) % 8; i < 7 || after > 1 || d.Detector == "adwin" && after > 0 {
+				t.Errorf("day %d: %+v", i, d)
+			}
+			changes++
+		}
 		if win.Drifted != warm || featureOf(t, win, "weather:temp").Drifted != warm || win.Score.Drifted != warm {
 			t.Errorf("day %d: drifted %t, temp %+v, score %+v", i, win.Drifted, featureOf(t, win, "weather:temp"), *win.Score)
 		}
@@ -54,6 +61,9 @@ func TestDriftIsFoundWithItsBeginAndItsEnd(t *testing.T) {
 		if win.Latency.P50 == nil || *win.Latency.P99 < *win.Latency.P50 {
 			t.Errorf("latency %+v", win.Latency)
 		}
+	}
+	if changes < 2 {
+		t.Errorf("the detector found %d changes", changes)
 	}
 	names, findings := w.findings()
 	want := "monitor.drifted 2013-06-11,monitor.drifted 2013-06-18,monitor.recovered 2013-06-19"

@@ -314,3 +314,22 @@ func unknown[T ~string](field, got string, known []T) error {
 	}
 	return fault.New(fault.Invalid, "%s: %.40q is not known", field, got).WithHint("It may be %s.", strings.Join(words, ", "))
 }
+
+// Wants reports whether a finding of a kind begins a training job.
+func (r *RetrainSpec) Wants(k Kind) bool {
+	return r != nil && (k == Drift && slices.Contains(r.On, "drift") || k == Performing && slices.Contains(r.On, "degraded"))
+}
+
+// Span is the rows' stretch of time for a finding at a time.
+func (r *RetrainSpec) Span(at time.Time) (from, to time.Time) {
+	window, _ := feature.ParseTTL(r.Window) // validated
+	return at.Add(-window).UTC(), at.UTC()
+}
+
+// SQL is the spine between two times.
+func (r *RetrainSpec) SQL(from, to time.Time) string {
+	literal := func(t time.Time) string {
+		return "TIMESTAMPTZ '" + t.UTC().Format("2006-01-02 15:04:05.999999+00") + "'"
+	}
+	return strings.NewReplacer("{{from}}", literal(from), "{{to}}", literal(to)).Replace(r.Spine)
+}

@@ -42,6 +42,7 @@ type monitorRow struct {
 	Deployment string     `bun:"deployment"`
 	Spec       string     `bun:"spec"`
 	Automatic  bool       `bun:"automatic"`
+	Author     string     `bun:"author"`
 	CreatedAt  store.Time `bun:"created_at"`
 	UpdatedAt  store.Time `bun:"updated_at"`
 	Revision   int64      `bun:"revision"`
@@ -53,7 +54,7 @@ type shownRow struct {
 	Status string `bun:"status"`
 }
 
-const shown = "SELECT m.project, m.name, m.id, m.deployment, m.spec, m.automatic, m.created_at, m.updated_at, m.revision, COALESCE(p.status, '') AS status " +
+const shown = "SELECT m.project, m.name, m.id, m.deployment, m.spec, m.automatic, m.author, m.created_at, m.updated_at, m.revision, COALESCE(p.status, '') AS status " +
 	"FROM monitoring_monitor m LEFT JOIN monitoring_progress p ON p.monitor_id = m.id "
 
 // Put implements monitoring.Store.
@@ -62,13 +63,17 @@ func (Store) Put(ctx context.Context, tx *store.Tx, m monitoring.Monitor) error 
 	if err != nil {
 		return err
 	}
+	author, err := json.Marshal(m.By)
+	if err != nil {
+		return err
+	}
 	r := monitorRow{
-		Project: m.Project, Name: m.Name, ID: string(m.ID), Deployment: m.Deployment, Spec: string(spec), Automatic: m.Automatic,
+		Project: m.Project, Name: m.Name, ID: string(m.ID), Deployment: m.Deployment, Spec: string(spec), Automatic: m.Automatic, Author: string(author),
 		CreatedAt: store.At(m.CreatedAt), UpdatedAt: store.At(m.UpdatedAt), Revision: m.Revision,
 	}
 	_, err = tx.NewInsert().Model(&r).ModelTableExpr("monitoring_monitor").
 		On("CONFLICT (project, name) DO UPDATE").
-		Set("deployment = EXCLUDED.deployment, spec = EXCLUDED.spec, automatic = EXCLUDED.automatic, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision").
+		Set("deployment = EXCLUDED.deployment, spec = EXCLUDED.spec, automatic = EXCLUDED.automatic, author = EXCLUDED.author, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision").
 		Exec(ctx)
 	return err
 }
@@ -107,7 +112,7 @@ func monitors(ctx context.Context, tx *store.Tx, where string, args ...any) ([]m
 			CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 			Status: monitoring.Status{State: monitoring.Waiting, Reason: "no prediction was read yet"},
 		}
-		if err := json.Unmarshal([]byte(r.Spec), &m.Spec); err != nil {
+		if err := errors.Join(json.Unmarshal([]byte(r.Spec), &m.Spec), json.Unmarshal([]byte(r.Author), &m.By)); err != nil {
 			return nil, fault.Wrap(err, "monitor %s", r.Name)
 		}
 		if r.Status != "" {

@@ -6,6 +6,7 @@ CREATE TABLE monitoring_monitor (
     deployment TEXT    NOT NULL,
     spec       TEXT    NOT NULL,
     automatic  BOOLEAN NOT NULL,
+    author     TEXT    NOT NULL,
     created_at BIGINT  NOT NULL,
     updated_at BIGINT  NOT NULL,
     revision   BIGINT  NOT NULL,
