@@ -53,7 +53,6 @@ func TestAsymptoticSequenceIsTheMixture(t *testing.T) {
 // and side) needs so many more labels to be as narrow as the margin.
 func TestPriceOfExactness(t *testing.T) {
 	const deviation, share, margin, alpha = 0.2, 0.2, 0.01, 0.05
-	s := Spec{Margin: margin, Alpha: alpha, Metric: Brier}
 	labels := func(width func(n float64) float64) float64 {
 		low, high := 1e2, 1e7
 		for high/low > 1.0001 {
@@ -67,7 +66,7 @@ func TestPriceOfExactness(t *testing.T) {
 	}
 	asymptotic := labels(func(n float64) float64 {
 		of := func(n float64) Moments { return Moments{N: int64(n), M2: n * deviation * deviation} }
-		return compare(Observations{Candidate: Arm{Loss: of(n * share)}, Stable: Arm{Loss: of(n * (1 - share))}}, s).halfWidth(alpha)
+		return compare(Observations{Candidate: Arm{Loss: of(n * share)}, Stable: Arm{Loss: of(n * (1 - share))}}, Brier, mixtureFor(margin, alpha)).halfWidth(alpha)
 	})
 	exact := labels(func(n float64) float64 {
 		side := func(n float64) float64 {

@@ -58,7 +58,7 @@ func Decide(o Observations, s Spec) Decision {
 		d.Outcome, d.Reason = Hold, "cannot be judged: "+wrong
 		return d
 	}
-	c := compare(o, s)
+	c := compare(o, s.Metric, mixtureFor(s.Margin, s.Alpha))
 	if c.ok {
 		w := c.halfWidth(s.Alpha)
 		d.Comparable, d.Difference, d.Low, d.High, d.P = true, c.difference, c.difference-w, c.difference+w, c.p(s.Margin)

@@ -37,12 +37,12 @@ type comparison struct {
 //
 // The mixture is tuned to the information at which the interval is as wide as
 // the margin to each side; that is known beforehand, so it costs no validity.
-func compare(o Observations, s Spec) comparison {
+func compare(o Observations, metric Metric, rho float64) comparison {
 	c, b := o.Candidate.Loss, o.Stable.Loss
 	if c.N < 2 || b.N < 2 {
 		return comparison{}
 	}
-	vc, vb := regularised(c, s.Metric), regularised(b, s.Metric)
+	vc, vb := regularised(c, metric), regularised(b, metric)
 	pooled := (vc*float64(c.N) + vb*float64(b.N)) / float64(c.N+b.N)
 	variance := max(vc, pooled)/float64(c.N) + max(vb, pooled)/float64(b.N)
 	if !(variance > 0) || math.IsInf(variance, 0) {
@@ -52,7 +52,7 @@ func compare(o Observations, s Spec) comparison {
 	if math.IsInf(information, 0) {
 		return comparison{}
 	}
-	return comparison{ok: true, difference: c.Mean - b.Mean, information: information, rho: mixtureFor(s.Margin, s.Alpha)}
+	return comparison{ok: true, difference: c.Mean - b.Mean, information: information, rho: rho}
 }
 
 // regularised is a variance to which a bounded metric adds one imagined

@@ -17,8 +17,8 @@
 // label, each second, or whenever somebody looks, without spending more of alpha:
 // an inferior version is promoted with a probability of at most alpha however
 // often one looks, and one that is as good is rolled back for its loss with at
-// most alpha, too. The guardrails and the split's test have a budget of their
-// own (see guard.go). Difference says what each is asymptotic or exact in.
+// most alpha, too. That comparison is asymptotic (difference.go). The guardrails
+// and the split's test are exact and have budgets of their own (guard.go).
 //
 // # What the caller owes
 //

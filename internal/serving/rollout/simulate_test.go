@@ -77,7 +77,7 @@ func TestSameVersionIsRarelyTakenForAnother(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := Spec{Metric: test.metric, Margin: test.margin, MinLabels: 50}.WithDefaults()
-			n := scaled(t, 10_000)
+			n, rho := scaled(t, 10_000), mixtureFor(s.Margin, s.Alpha)
 			var rejected, naive, rolledBack atomic.Int64
 			trials(n, func(_ int, r *rand.Rand) {
 				var o Observations
@@ -88,8 +88,8 @@ func TestSameVersionIsRarelyTakenForAnother(t *testing.T) {
 					} else {
 						o.Stable.Loss.Add(test.loss(r))
 					}
-					c := compare(o, s)
-					if o.Candidate.Loss.N < int64(s.MinLabels) || !c.ok {
+					c := compare(o, s.Metric, rho)
+					if o.Candidate.Loss.N < int64(s.MinLabels) || !c.ok || left && fooled {
 						continue
 					}
 					if !left && math.Abs(c.difference) > c.halfWidth(s.Alpha) {
