@@ -115,8 +115,8 @@ const (
 type Options struct {
 	// Alpha is the level of a test: the chance of a false alarm. 0 means 0.05.
 	Alpha float64
-	// Threshold is from which on a distance is drift. 0 means 0.1; for Energy
-	// 0.1·√(standard deviation of the reference). Sampling noise raises it.
+	// Threshold is from which on a distance is drift. 0 means 0.1; for Energy both
+	// mean 0.1·√(standard deviation of the reference). Sampling noise raises it.
 	Threshold float64
 	// Seed decides the permutations.
 	Seed uint64

@@ -116,7 +116,7 @@ func (m *mean) add(v float64) {
 }
 
 // half is half of the interval of the mean, by Student's law; NaN under two rows.
-func (m mean) half() float64 {
+func (m *mean) half() float64 {
 	if m.n < 2 {
 		return math.NaN()
 	}
@@ -124,7 +124,7 @@ func (m mean) half() float64 {
 	return t * math.Sqrt(m.m2/(m.n-1)/m.n)
 }
 
-func (m mean) metric(name string) Metric {
+func (m *mean) metric(name string) Metric {
 	if m.n == 0 {
 		return undefined(name, noRows)
 	}

@@ -119,9 +119,9 @@ func TestIntervalsCover(t *testing.T) {
 			c.Add(s, rng.Float64() < s)
 			e.Add(s)
 		}
-		real := byName(c.Metrics())
+		actual := byName(c.Metrics())
 		for name, want := range truth {
-			if m := real[name]; want < m.Low || want > m.High {
+			if m := actual[name]; want < m.Low || want > m.High {
 				missed[name]++
 			}
 		}
@@ -129,7 +129,7 @@ func TestIntervalsCover(t *testing.T) {
 			if !m.Estimate {
 				t.Fatalf("%s is not marked as an estimate", m.Name)
 			}
-			if v := real[m.Name].Value; v < m.Low || v > m.High {
+			if v := actual[m.Name].Value; v < m.Low || v > m.High {
 				estimated[m.Name]++
 			}
 		}
@@ -162,10 +162,10 @@ func TestEstimateFollowsAShift(t *testing.T) {
 		c.Add(s, rng.Float64() < s)
 		e.Add(s)
 	}
-	real, estimate := byName(c.Metrics()), byName(e.Metrics())
+	actual, estimate := byName(c.Metrics()), byName(e.Metrics())
 	for _, name := range []string{AUC, LogLoss, Brier, Accuracy, Precision, Recall, F1} {
-		if math.Abs(real[name].Value-estimate[name].Value) > 0.02 {
-			t.Errorf("%s is %v, estimated %v", name, real[name].Value, estimate[name].Value)
+		if math.Abs(actual[name].Value-estimate[name].Value) > 0.02 {
+			t.Errorf("%s is %v, estimated %v", name, actual[name].Value, estimate[name].Value)
 		}
 	}
 	if a := estimate[Accuracy].Value; a > 0.6 {
@@ -199,13 +199,13 @@ func TestCalibratorMakesScoresFitForAnEstimate(t *testing.T) {
 		raw.Add(s)
 		calibrated.AddCalibrated(s, again.Map(s))
 	}
-	real, with, without := byName(c.Metrics()), byName(calibrated.Metrics()), byName(raw.Metrics())
+	actual, with, without := byName(c.Metrics()), byName(calibrated.Metrics()), byName(raw.Metrics())
 	for _, name := range []string{AUC, LogLoss, Brier, Accuracy, Precision, Recall, F1} {
-		if d := math.Abs(real[name].Value - with[name].Value); d > 0.02 {
-			t.Errorf("%s is %v, estimated %v", name, real[name].Value, with[name].Value)
+		if d := math.Abs(actual[name].Value - with[name].Value); d > 0.02 {
+			t.Errorf("%s is %v, estimated %v", name, actual[name].Value, with[name].Value)
 		}
 	}
-	if math.Abs(real[Accuracy].Value-without[Accuracy].Value) < 0.03 {
+	if math.Abs(actual[Accuracy].Value-without[Accuracy].Value) < 0.03 {
 		t.Error("scores that are not calibrated give the same estimate, so this test shows nothing")
 	}
 	if got := (Calibrator{}).Map(0.3); got != 0.3 {
