@@ -87,12 +87,12 @@ type Status struct {
 
 // Streak is a run of bad windows of one version.
 type Streak struct {
-	Version int64     // 0: none was judged
-	Bad     bool      // the newest judged window is bad
-	Since   time.Time // begin of the first bad window of the run
-	Length  int64     // windows of the run
-	Newest  time.Time // end of the newest judged window
-	Told    int64     // length when it was last told
+	Version int64     `json:"version"` // 0: none was judged
+	Bad     bool      `json:"bad"`     // the newest judged window is bad
+	Since   time.Time `json:"since"`   // begin of the first bad window of the run
+	Length  int64     `json:"length"`  // windows of the run
+	Newest  time.Time `json:"newest"`  // end of the newest judged window
+	Told    int64     `json:"told"`    // length when it was last told
 }
 
 // WindowKey identifies a window of a monitor. Start is microseconds since 1970

@@ -315,9 +315,10 @@ func (s *Service) Windows(ctx context.Context, p, name string, f WindowFilter, t
 }
 
 func parseToken(token string) (k WindowKey, to time.Time, err error) {
-	at, key, ok := strings.Cut(token, "_")
+	at, key, _ := strings.Cut(token, "_")
 	us, err := strconv.ParseInt(at, 10, 64)
-	if k, ok = parseKey(key); !ok || err != nil {
+	k, ok := parseKey(key)
+	if !ok || err != nil {
 		return k, to, fault.New(fault.Invalid, "page token %.40q is not one of ours", token)
 	}
 	return k, time.UnixMicro(us).UTC(), nil

@@ -150,6 +150,19 @@ func (s *Service) Claimed(ctx context.Context) (all []Act, err error) {
 	return all, err
 }
 
+// ActWith is the act of a kind whose result is a thing, such as the job that a
+// retraining began. Error: fault.NotFound.
+func (s *Service) ActWith(ctx context.Context, project string, kind ActKind, result string) (a Act, err error) {
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		a, err = s.Store.ActWith(ctx, tx, project, kind, result)
+		return err
+	})
+	if err != nil {
+		return Act{}, err
+	}
+	return a, s.Authz.Allow(ctx, actionRead, object(project, a.Deployment))
+}
+
 // SetAutomation turns automatic acts of a deployment on or off, or with an empty
 // name those of the whole project. Error: fault.Conflict for turning on what the
 // manifest turns off.

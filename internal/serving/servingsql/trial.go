@@ -172,6 +172,11 @@ func (Store) ActFor(ctx context.Context, tx *store.Tx, project, deployment strin
 	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND cause = ?", project, deployment, string(kind), cause)
 }
 
+// ActWith implements serving.Store.
+func (Store) ActWith(ctx context.Context, tx *store.Tx, project string, kind serving.ActKind, result string) (serving.Act, error) {
+	return oneAct(ctx, tx, "project = ? AND kind = ? AND result = ? ORDER BY id", project, string(kind), result)
+}
+
 // ActWithin implements serving.Store.
 func (Store) ActWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.ActKind, from, until time.Time) (serving.Act, error) {
 	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND act_at > ? AND act_at < ? AND outcome <> 'skipped' ORDER BY act_at DESC",

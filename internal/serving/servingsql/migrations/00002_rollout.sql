@@ -42,6 +42,7 @@ CREATE TABLE serving_act (
     UNIQUE (project, deployment, kind, cause)
 );
 CREATE INDEX serving_act_deployment ON serving_act (project, deployment, id);
+CREATE INDEX serving_act_result ON serving_act (project, kind, result) WHERE result <> '';
 CREATE INDEX serving_act_claimed ON serving_act (id) WHERE outcome = 'claimed';
 CREATE INDEX serving_act_at ON serving_act (project, deployment, kind, act_at);
 

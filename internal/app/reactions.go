@@ -1,0 +1,253 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/monitoring"
+	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+// reactions is everything that Falaj does to a deployment by itself, a line for
+// each: on which event, what, and how long not again. The event is the cause of
+// the act: an act happens once for its cause, however often the event comes. An
+// automation that is off (`falaj deploy automation`) stops them all. A cool-down
+// is on the clock of the records that led to the event.
+var reactions = []reaction{
+	{act: serving.ActRetrain, on: []string{monitoring.EventDrifted, monitoring.EventDegraded}, plan: (*App).retrain}, // cool-down: the monitor's, 30 days
+	{act: serving.ActCanary, on: []string{training.JobFinished}, plan: (*App).tryVersion, cooldown: time.Hour},
+	{act: serving.ActPromote, on: []string{label.EventConcluded}, plan: (*App).promote},   // one for each rollout, and these have the canary's cool-down
+	{act: serving.ActRollback, on: []string{label.EventConcluded}, plan: (*App).rollBack}, // what is worse does not wait
+}
+
+type reaction struct {
+	act serving.ActKind
+	on  []string
+	// plan says what the event asks for; nil when it asks for nothing. It changes
+	// nothing: do does, and may be called again after a crash.
+	plan     func(a *App, ctx context.Context, e event.Event) (*intent, error)
+	cooldown time.Duration
+}
+
+// intent is an act that is about to be claimed.
+type intent struct {
+	serving.Act
+	cooldown time.Duration // instead of the reaction's
+	do       func(ctx context.Context) (reason, result string, err error)
+}
+
+// patience bounds how long an act is tried again for reasons that may pass.
+const patience = 15 * time.Minute
+
+// openReactions adds a subscription for each reaction.
+func (a *App) openReactions(context.Context) error {
+	for _, r := range reactions {
+		a.group.Add(event.Subscribe(a.db, event.Config{
+			Name: "reaction/" + string(r.act), Names: r.on, FromNow: true, Logger: a.log,
+			Handle: func(ctx context.Context, e event.Event) error { return a.react(ctx, r, e) },
+		}).Service())
+	}
+	return nil
+}
+
+// react claims the act, does it, and says what became of it. An act that was
+// claimed and not concluded, because the process died between, is done again.
+func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
+	ctx = identity.With(ctx, identity.Loop("reaction "+string(r.act)))
+	in, err := r.plan(a, ctx, e)
+	if err != nil || in == nil {
+		return err
+	}
+	in.Project, in.Kind, in.Cause = e.Project, r.act, e.Name+" "+e.Position.String()
+	if in.cooldown == 0 {
+		in.cooldown = r.cooldown
+	}
+	act, _, err := a.serving.Claim(ctx, in.Act, in.cooldown)
+	if fault.Is(err, fault.NotFound) {
+		return nil // the deployment is gone
+	}
+	if err != nil || act.Outcome != serving.ActClaimed {
+		return err
+	}
+	reason, result, err := in.do(ctx)
+	switch {
+	case err == nil:
+		return a.serving.Conclude(ctx, act.ID, serving.ActDone, reason, result)
+	case ctx.Err() != nil || passing(err) && time.Since(act.Made) < patience:
+		return err // the event comes again
+	}
+	a.log.WarnContext(ctx, "automatic act failed", slog.String("act", string(act.Kind)), slog.String("deployment", act.Deployment), slog.String("error", err.Error()))
+	reason = err.Error()
+	if hint := fault.HintOf(err); hint != "" {
+		reason += ". " + hint
+	}
+	return a.serving.Conclude(ctx, act.ID, serving.ActFailed, reason, "")
+}
+
+// passing reports whether an error may be gone when it is tried again.
+func passing(err error) bool {
+	return slices.ContainsFunc([]fault.Kind{fault.Unavailable, fault.Timeout, fault.Exhausted, fault.Internal}, func(k fault.Kind) bool { return fault.Is(err, k) })
+}
+
+// retrain answers a finding with the training job that the monitor names, on a
+// window of rows that ends where the finding's does. It acts with the rights of
+// who applied the monitor, as they are now.
+func (a *App) retrain(ctx context.Context, e event.Event) (*intent, error) {
+	var f monitoring.Finding
+	if err := e.Decode(&f); err != nil {
+		return nil, err
+	}
+	m, err := a.monitoring.One(ctx, e.Project, f.Monitor)
+	if fault.Is(err, fault.NotFound) || err == nil && (m.Spec.Retrain == nil || !m.Spec.Retrain.Wants(f.Kind)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	spec := *m.Spec.Retrain
+	cooldown, _ := feature.ParseTTL(spec.Cooldown) // validated
+	return &intent{
+		Act: serving.Act{Deployment: f.Deployment, At: f.At, Reason: f.Reason, Evidence: e.Body}, cooldown: cooldown,
+		do: func(ctx context.Context) (string, string, error) {
+			ctx = identity.With(ctx, m.By)
+			p := project.Name(e.Project)
+			jobs, _, err := a.training.List(ctx, p, training.Filter{Name: spec.Job, Limit: 1})
+			if err == nil && len(jobs) == 0 {
+				err = fault.New(fault.NotFound, "no job is called %q, whose specification is to be run again", spec.Job).
+					WithHint("Run it once: falaj apply -f JOB.yaml.")
+			}
+			if err != nil {
+				return "", "", err
+			}
+			from, to := spec.Span(f.At)
+			set, err := a.features.MakeTrainingSet(ctx, feature.TrainingSetRequest{
+				Project: p, Name: spec.TrainingSet, Timestamp: spec.Timestamp, Labels: labels(spec.Label),
+				Description: fmt.Sprintf("Made by monitor %s: %s", m.Name, f.Reason),
+				Spine:       feature.Source{SQL: spec.SQL(from, to)},
+				Selection:   feature.Selection{Service: spec.Service, FullNames: a.fullNames(ctx, p, spec.TrainingSet)},
+			})
+			if err != nil {
+				return "", "", fault.Wrap(err, "make training set %s", spec.TrainingSet)
+			}
+			job := jobs[0].Spec
+			job.Data[spec.Data] = set.Dataset
+			made, _, err := a.training.Apply(ctx, p, spec.Job, job)
+			if err != nil {
+				return "", "", fault.Wrap(err, "submit job %s", spec.Job)
+			}
+			return fmt.Sprintf("%s; trains on %s, %d rows from %s to %s", f.Reason, set.Dataset, set.Rows,
+				from.Format(time.DateOnly), to.Format(time.DateOnly)), string(made.ID), nil
+		},
+	}, nil
+}
+
+func labels(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+// fullNames reports whether the columns of the training set so far are named
+// view__feature, as the job expects them again.
+func (a *App) fullNames(ctx context.Context, p project.Name, set string) bool {
+	last, err := a.features.TrainingSet(ctx, p, set)
+	if err != nil || len(last.Views) == 0 || len(last.Views[0].Features) == 0 {
+		return true
+	}
+	u := last.Views[0].Features[0]
+	return strings.HasSuffix(u.Column, "__"+u.Feature)
+}
+
+// tryVersion answers the end of a job that a finding began: the version it
+// registered becomes the canary.
+func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
+	var j training.Event
+	if err := e.Decode(&j); err != nil {
+		return nil, err
+	}
+	began, err := a.serving.ActWith(ctx, e.Project, serving.ActRetrain, string(j.Job))
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	evidence, err := json.Marshal(map[string]any{"job": j, "act": began.ID})
+	if err != nil {
+		return nil, err
+	}
+	return &intent{
+		Act: serving.Act{Deployment: began.Deployment, At: began.At, Reason: "job " + string(j.Job) + " registered " + j.Model, Evidence: evidence},
+		do: func(ctx context.Context) (string, string, error) {
+			model, version, registered := strings.Cut(j.Model, "@")
+			switch {
+			case j.State != training.Succeeded:
+				return "", "", fault.New(fault.Conflict, "job %s %s: %s", j.Job, j.State, j.Reason).WithHint("See falaj job logs %s.", j.Job)
+			case !registered:
+				return "", "", fault.New(fault.Conflict, "job %s registered no model", j.Job).WithHint("Give it register: NAME, and save model/ in its output.")
+			}
+			d, err := a.serving.One(ctx, e.Project, began.Deployment)
+			if err != nil {
+				return "", "", err
+			}
+			if d.Model != model {
+				return "", "", fault.New(fault.Conflict, "job %s registered %s, and %s answers with %s", j.Job, j.Model, d.Name, d.Model)
+			}
+			cause := string(began.ID)
+			r, err := a.serving.StartRollout(ctx, e.Project, began.Deployment, serving.Trying{Version: version, Cause: cause})
+			if fault.Is(err, fault.Conflict) { // perhaps begun before a crash
+				all, lerr := a.serving.Rollouts(ctx, e.Project, began.Deployment)
+				if i := slices.IndexFunc(all, func(r serving.Rollout) bool { return r.Cause == cause }); lerr == nil && i >= 0 {
+					r, err = all[i], nil
+				}
+			}
+			if err != nil {
+				return "", "", err
+			}
+			return fmt.Sprintf("job %s registered %s; it answers %d %% of the requests", j.Job, j.Model, r.Weight), string(r.ID), nil
+		},
+	}, nil
+}
+
+func (a *App) promote(_ context.Context, e event.Event) (*intent, error) {
+	return a.conclude(e, rollout.Promote, func(ctx context.Context, name string, end serving.Ending) (string, error) {
+		r, err := a.serving.Promote(ctx, e.Project, name, end)
+		return fmt.Sprintf("version %d", r.Candidate), err
+	})
+}
+
+func (a *App) rollBack(_ context.Context, e event.Event) (*intent, error) {
+	return a.conclude(e, rollout.Rollback, func(ctx context.Context, name string, end serving.Ending) (string, error) {
+		d, err := a.serving.Rollback(ctx, e.Project, name, end)
+		return fmt.Sprintf("version %d", d.Version), err
+	})
+}
+
+// conclude ends the rollout that was decided.
+func (a *App) conclude(e event.Event, outcome rollout.Outcome, end func(context.Context, string, serving.Ending) (string, error)) (*intent, error) {
+	var c label.Concluded
+	if err := e.Decode(&c); err != nil || c.Outcome != outcome {
+		return nil, err
+	}
+	return &intent{
+		Act: serving.Act{Deployment: c.Deployment, At: c.At, Reason: c.Reason, Evidence: c.Evidence},
+		do: func(ctx context.Context) (string, string, error) {
+			result, err := end(ctx, c.Deployment, serving.Ending{Rollout: serving.RolloutID(c.Rollout), Reason: c.Reason, Evidence: c.Evidence})
+			return c.Reason, result, err
+		},
+	}, nil
+}
