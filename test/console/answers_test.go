@@ -7,12 +7,18 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/console"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/monitoring"
+	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/rollout"
 )
 
 // token is what the made-up server takes.
@@ -66,26 +72,18 @@ func pretend(t *testing.T) *httptest.Server {
 	answer(p+"/monitors", list(monitor("delay", "drifted", "4 of 13 inputs drifted: weather:temp, weather:dewp, weather:pressure and the score."), monitor("diversion", "ok", "No input drifted in the newest window."),
 		monitor("taxi-out", "waiting", "The first window closes when a later record was seen.")))
 	answer(p+"/monitors/delay", fixed(monitor("delay", "drifted", "4 of 13 inputs drifted: weather:temp, weather:dewp, weather:pressure and the score.")))
+	answer(p+"/deployments/delay/rollout", fixed(progress()))
 	all := windows()
-	answer(p+"/monitors/delay/windows", func(*http.Request) any {
-		newest := make([]any, 0, len(all))
-		for i := len(all) - 1; i >= 0; i-- {
-			newest = append(newest, all[i])
-		}
-		return object{"items": newest}
-	})
+	newest := slices.Clone(all)
+	slices.Reverse(newest)
+	answer(p+"/monitors/delay/windows", fixed(object{"items": newest}))
 	answer(p+"/monitors/delay/windows/{id}", func(r *http.Request) any {
-		n, _ := strconv.Atoi(strings.TrimPrefix(r.PathValue("id"), "3-"))
-		w := object{}
-		for k, v := range all[n] {
-			w[k] = v
-		}
-		w["columns"], w["scores"] = summaries(float64(n)/weeks), column("score", 0.2+0.2*season(n), 0.1)
-		return w
+		n := slices.IndexFunc(all, func(w monitoring.Window) bool { return w.ID == r.PathValue("id") })
+		scores := column("score", 0.2+0.2*season(n), 0.1)
+		return monitoring.Summaries{Window: all[n], Columns: summaries(float64(n) / weeks), Scores: &scores}
 	})
-	answer(p+"/monitors/delay/baseline", fixed(object{
-		"version": 3, "source": "training set", "ref": "delays@3", "rows": 84_120, "columns": summaries(0), "score": column("score", 0.2, 0.1),
-	}))
+	scores := column("score", 0.2, 0.1)
+	answer(p+"/monitors/delay/baseline", fixed(monitoring.Baseline{Version: 3, Source: "training set", Ref: "delays@3", Rows: 84_120, Columns: summaries(0), Score: &scores}))
 	answer(p+"/jobs", many)
 	answer(p+"/jobs/{job}/why", fixed(object{"reasons": []string{"Waits for 2 cpu in pool gpu-dubai; 1.5 are free until job_01J7 ends."}}))
 	answer(p+"/jobs/{job}", func(r *http.Request) any { return job(4) })
@@ -116,72 +114,92 @@ func pretend(t *testing.T) *httptest.Server {
 	return s
 }
 
-// at is a time so many days and minutes from now.
-func at(days, minutes int) string {
-	return time.Now().UTC().AddDate(0, 0, days).Add(time.Duration(minutes) * time.Minute).Format(time.RFC3339)
+const day = 24 * 60 // minutes
+
+// ago is a time so many minutes from now, in two summands.
+func ago(minutes, more int) time.Time {
+	return time.Now().UTC().Add(time.Duration(minutes+more) * time.Minute).Truncate(time.Second)
 }
 
-func deployment(name string, version, canary, shadow int) object {
-	targets := []object{{"role": "stable", "version": version, "weight": 100, "state": "ready"}}
+func at(days, minutes int) string { return ago(days*day, minutes).Format(time.RFC3339) }
+
+func deployment(name string, version, canary, shadow int64) serving.Deployment {
+	d := serving.Deployment{
+		ID: serving.ID("dep_" + name), Project: "nyc", Name: name, Spec: serving.Spec{Model: name}, Model: name, Version: version, Digest: "sha256:1", Residency: residency.Of("AE", "home"),
+		Classification: "internal", CreatedAt: ago(-60*day, 0), UpdatedAt: ago(0, -7), Revision: 9, State: serving.Ready, Before: []int64{1},
+		Targets: []serving.Target{{Role: serving.Stable, Version: version, Weight: 100, State: serving.Ready}},
+	}
 	if canary > 0 {
-		targets[0]["weight"] = 80
-		targets = append(targets, object{"role": "canary", "version": canary, "weight": 20, "state": "ready"})
+		d.Targets[0].Weight = 80
+		d.Targets = append(d.Targets, serving.Target{Role: serving.Canary, Version: canary, Weight: 20, State: serving.Ready})
 	}
 	if shadow > 0 {
-		targets = append(targets, object{"role": "shadow", "version": shadow, "weight": 0, "state": "loading"})
+		d.Targets = append(d.Targets, serving.Target{Role: serving.Shadow, Version: shadow, State: serving.Loading})
 	}
-	return object{
-		"id": "dep_" + name, "project": "nyc", "name": name, "spec": object{"model": name}, "model": name, "version": version, "digest": "sha256:1", "residency": []string{"AE", "home"},
-		"classification": "internal", "created_at": at(-60, 0), "updated_at": at(0, -7), "revision": 9, "state": "ready", "targets": targets,
-	}
+	return d
 }
 
-func status() object {
-	targets := deployment("delay", 3, 4, 5)["targets"].([]object)
-	for i, t := range targets {
-		t["requests"], t["failures"], t["p50_ms"], t["p99_ms"] = []int{48211, 12034, 60190}[i], []int{11, 3, 0}[i], []float64{0.41, 0.44, 0.47}[i], []float64{1.9, 2.1, 2.4}[i]
+func evidence(v any) json.RawMessage {
+	b, _ := json.Marshal(v)
+	return b
+}
+
+func status() serving.Status {
+	spec := rollout.Spec{Metric: "brier", Margin: 0.0002, Alpha: 0.05, MinLabels: 500, MaxDuration: "14d"}
+	s := serving.Status{Deployment: deployment("delay", 3, 4, 5), Since: ago(-2*day, 0), Automation: serving.Automation{On: true}}
+	for i, t := range s.Deployment.Targets {
+		s.Versions = append(s.Versions, serving.Counted{
+			Target: t, Requests: []int64{48_211, 12_034, 60_190}[i], Failures: []int64{11, 3, 0}[i],
+			P50: []time.Duration{410_000, 440_000, 470_000}[i], P99: []time.Duration{1_900_000, 2_100_000, 2_400_000}[i],
+		})
 	}
-	var points []object
+	s.Versions = append(s.Versions, serving.Counted{Target: serving.Target{Version: 2}, Requests: 902, P50: 400_000, P99: 1_800_000})
+	s.History = []serving.Rollout{
+		{ID: "rol_2", Stable: 3, Candidate: 4, Weight: 20, Spec: spec, State: serving.Running, Cause: "job job_4 finished", Started: ago(0, -40), StartedAt: begin.AddDate(0, 0, 210)},
+		{
+			ID: "rol_1", Stable: 3, Candidate: 2, Weight: 20, Spec: spec, State: serving.RolledBack, Cause: "layla tried an older version", Started: ago(-3*day, 0), Ended: ago(-2*day, 0),
+			Reason: "Worse: the Brier score is higher by 0.021 (0.014 to 0.029) after 2 410 labels.", Evidence: evidence(object{"difference": 0.021, "low": 0.014, "high": 0.029}),
+		},
+	}
+	s.Rollout = &s.History[0]
+	s.Acts = []serving.Act{
+		{ID: "act_3", Kind: serving.ActCanary, Cause: "job_4", At: begin.AddDate(0, 0, 210), Made: ago(0, -41), Outcome: serving.ActDone, Reason: "train-delay made version 4 of delay.", Result: "rol_2", Evidence: evidence(object{"job": "job_4", "auc": 0.741})},
+		{ID: "act_2", Kind: serving.ActRetrain, Cause: "event 1-2", At: begin.AddDate(0, 0, 210), Made: ago(0, -55), Outcome: serving.ActDone, Reason: "4 of 13 inputs drifted in the week of 29 July, since 10 June.", Result: "job_4", Evidence: evidence(object{"share": 0.31})},
+		{ID: "act_1", Kind: serving.ActRetrain, Cause: "event 1-1", At: begin.AddDate(0, 0, 203), Made: ago(-day, 0), Outcome: serving.ActSkipped, Reason: "The last retraining was 7 days ago; the cool-down is 30 days."},
+	}
+	return s
+}
+
+// progress is a candidate that turns out better, as labels come.
+func progress() label.Progress {
+	p := label.Progress{
+		Rollout: "rol_2", Labels: 9000, StartedAt: begin.AddDate(0, 0, 210), Newest: begin.AddDate(0, 0, weeks*7),
+		Stable:    rollout.Arm{Version: 3, Share: 0.8, Assigned: 33_120, Requests: 33_120, Errors: 8, Loss: rollout.Moments{N: 7204, Mean: 0.1484, M2: 1}},
+		Candidate: rollout.Arm{Version: 4, Share: 0.2, Assigned: 8260, Requests: 8260, Errors: 2, Loss: rollout.Moments{N: 1796, Mean: 0.1449, M2: 1}},
+	}
 	r := rand.New(rand.NewPCG(1, 2))
 	difference := 0.004
 	for n := 200; n <= 9000; n += 100 {
 		difference += (-0.0035 - difference) * 0.04
-		d := difference + r.NormFloat64()*0.0006
-		width := 0.42 * math.Sqrt(math.Log(float64(n))/float64(n)) * 0.3
-		points = append(points, object{"labels": n, "at": begin.AddDate(0, 0, weeks*7).Format(time.RFC3339), "difference": d, "low": d - width, "high": d + width})
+		d, width := difference+r.NormFloat64()*0.0004, 0.126*math.Sqrt(math.Log(float64(n))/float64(n))
+		p.Trajectory = append(p.Trajectory, label.Point{Labels: int64(n), At: p.StartedAt, Difference: d, Low: d - width, High: d + width})
 	}
-	last := points[len(points)-1]
-	decision := object{
-		"outcome": "continue", "reason": "Brier differs by " + fmt.Sprintf("%.4f", last["difference"]) + "; the interval is not yet wholly below the margin of 0.0002.", "comparable": true,
-		"difference": last["difference"], "low": last["low"], "high": last["high"], "alpha": 0.05, "margin": 0.0002, "p": 0.07, "srm": 0.83,
+	last := p.Trajectory[len(p.Trajectory)-1]
+	p.Decision = rollout.Decision{
+		Outcome: rollout.Continue, Comparable: true, Difference: last.Difference, Low: last.Low, High: last.High, Alpha: 0.05, Margin: 0.0002, P: 0.07, SRM: 0.83,
+		Reason: fmt.Sprintf("The Brier score differs by %.4f; the interval is not yet wholly below the margin of 0.0002.", last.Difference),
 	}
-	spec := object{"metric": "brier", "margin": 0.0002, "alpha": 0.05, "min_labels": 500, "max_duration": "14d"}
-	return object{
-		"targets": targets, "automation": object{"on": true},
-		"rollout": object{"id": "rol_2", "stable": 3, "candidate": 4, "weight": 20, "spec": spec, "state": "running", "cause": "job job_4 finished", "started": at(0, -40), "started_at": "2013-08-05T10:00:00Z"},
-		"progress": object{
-			"rollout": "rol_2", "decision": decision, "trajectory": points, "at": "2013-08-12T09:00:00Z",
-			"stable":    object{"version": 3, "share": 0.8, "assigned": 33120, "requests": 33120, "errors": 8, "loss": object{"n": 7204, "mean": 0.1484, "m2": 1}},
-			"candidate": object{"version": 4, "share": 0.2, "assigned": 8260, "requests": 8260, "errors": 2, "loss": object{"n": 1796, "mean": 0.1449, "m2": 1}},
-		},
-		"rollouts": []object{
-			{"id": "rol_1", "stable": 3, "candidate": 2, "weight": 20, "spec": spec, "state": "rolled_back", "cause": "layla tried an older version", "started": at(-3, 0), "ended": at(-2, 0), "reason": "Worse: the Brier score is higher by 0.021 (0.014 to 0.029) after 2 410 labels.", "evidence": decision},
-		},
-		"acts": []object{
-			{"id": "act_3", "kind": "canary", "cause": "job_4", "at": "2013-08-05T10:00:00Z", "made": at(0, -41), "outcome": "done", "reason": "train-delay made version 4 of delay.", "result": "rol_2", "evidence": object{"job": "job_4", "auc": 0.741}},
-			{"id": "act_2", "kind": "retrain", "cause": "event 1-2", "at": "2013-08-05T00:00:00Z", "made": at(0, -55), "outcome": "done", "reason": "4 of 13 inputs drifted in the week of 29 July, since 10 June.", "result": "job_4", "evidence": object{"share": 0.31}},
-			{"id": "act_1", "kind": "retrain", "cause": "event 1-1", "at": "2013-07-29T00:00:00Z", "made": at(-1, 0), "outcome": "skipped", "reason": "The last retraining was 7 days ago; the cool-down is 30 days."},
-		},
-	}
+	return p
 }
 
-func monitor(name, state, reason string) object {
-	m := object{
-		"name": name, "deployment": name, "state": state, "reason": reason, "windows": weeks, "late": 12, "skewed": 0, "version": 3,
-		"spec": object{"window": object{"every": "7d"}, "drift": object{"threshold": 0.1}}, "watermark": begin.AddDate(0, 0, weeks*7).Format(time.RFC3339),
+func monitor(name string, state monitoring.State, reason string) monitoring.Monitor {
+	watermark, since := begin.AddDate(0, 0, weeks*7), begin.AddDate(0, 0, 154)
+	m := monitoring.Monitor{
+		ID: monitoring.ID("mon_" + name), Project: "nyc", Name: name, Deployment: name, Spec: monitoring.Spec{Window: monitoring.WindowSpec{Every: "7d"}}.WithDefaults(name),
+		Status: monitoring.Status{State: state, Reason: reason, Version: 3, Watermark: &watermark, Windows: weeks, Late: 12},
 	}
-	if state == "drifted" {
-		m["since"] = "2013-06-10T00:00:00Z"
+	if state == monitoring.Drifted {
+		m.Since = &since
 	}
 	return m
 }
@@ -189,65 +207,76 @@ func monitor(name, state, reason string) object {
 // season is 0 in winter and 1 in summer.
 func season(week int) float64 { return math.Max(0, math.Sin(float64(week-8)/weeks*math.Pi*1.1)) }
 
-func windows() []object {
+// windows are the made-up monitor's, oldest first, each also with a few rows of
+// the canary.
+func windows() []monitoring.Window {
 	r := rand.New(rand.NewPCG(3, 4))
 	moves := map[string]float64{"weather:temp": 0.33, "weather:dewp": 0.27, "weather:pressure": 0.13, "weather:humid": 0.08, "weather:wind_speed": 0.06, "score": 0.16}
-	out := make([]object, weeks)
-	for i := range out {
-		feature := func(name string) object {
+	p := func(x float64) *float64 { return &x }
+	var out []monitoring.Window
+	for i := range weeks {
+		feature := func(name string) monitoring.Feature {
 			s := 0.01 + 0.02*r.Float64() + moves[name]*season(i)
-			f := object{
-				"name": name, "kind": "numeric", "method": "wasserstein_normed", "statistic": s, "p_value": nil, "threshold": 0.1, "drifted": s > 0.1, "rows": 6200, "missing": 0.004, "baseline_missing": 0.003,
-				"mean": 40 + 35*season(i), "baseline_mean": 41.2,
+			f := monitoring.Feature{
+				Name: name, Kind: "numeric", Method: "wasserstein_normed", Statistic: &s, Threshold: p(0.1), Drifted: s > 0.1, Rows: 6200, Missing: 0.004, BaseMissing: 0.003,
+				Mean: p(40 + 35*season(i)), BaselineMean: p(41.2),
 			}
 			if name == "carrier" {
-				f["kind"], f["method"] = "categorical", "jensen_shannon"
+				f.Kind, f.Method = "categorical", "jensen_shannon"
 			}
 			if name == "plane:seats" && i < 3 {
-				f["threshold"], f["statistic"], f["note"] = nil, nil, "all values are missing"
+				f.Threshold, f.Statistic, f.Note = nil, nil, "all values are missing"
 			}
 			return f
 		}
-		var fs []object
+		w := monitoring.Window{
+			ID: "3-" + strconv.Itoa(i), WindowKey: monitoring.WindowKey{Version: 3, Replay: true}, From: begin.AddDate(0, 0, 7*i), To: begin.AddDate(0, 0, 7*i+7), ClosedAt: ago(0, i-weeks),
+			Requests: 6200, Rows: 6200, Failed: 1, Judged: true, Drifted: season(i) > 0.4, Share: 0.3, Latency: monitoring.Latency{P50: p(0.4), P99: p(2)},
+			Performance: monitoring.Performance{Labelled: 0.73, Rows: 4500, State: "Labels of 73 % of the newest window have come."},
+		}
 		for _, name := range features {
-			fs = append(fs, feature(name))
+			w.Features = append(w.Features, feature(name))
 		}
+		score := feature("score")
+		w.Score = &score
 		brier := 0.13 + 0.02*season(i) + 0.004*r.Float64()
-		metrics := []object{{"name": "brier", "value": brier, "low": brier - 0.004, "high": brier + 0.004, "estimate": false, "limit": 0.158, "breached": brier > 0.158}, {"name": "auc", "value": 0.74 - 0.05*season(i), "low": 0.72 - 0.05*season(i), "high": 0.76 - 0.05*season(i), "estimate": false}}
-		if i > weeks-3 {
-			metrics = nil
+		auc := 0.74 - 0.05*season(i)
+		if i < weeks-2 {
+			w.Performance.Metrics = []monitoring.Metric{
+				{Name: "brier", Value: &brier, Low: p(brier - 0.004), High: p(brier + 0.004), Limit: p(0.158)}, {Name: "auc", Value: &auc, Low: p(auc - 0.02), High: p(auc + 0.02)},
+			}
 		}
-		metrics = append(metrics, object{"name": "brier", "value": brier - 0.003, "low": nil, "high": nil, "estimate": true})
-		out[i] = object{
-			"id": "3-" + strconv.Itoa(i), "version": 3, "replay": true, "from": begin.AddDate(0, 0, 7*i).Format(time.RFC3339), "to": begin.AddDate(0, 0, 7*i+7).Format(time.RFC3339), "closed_at": at(0, -weeks+i),
-			"requests": 6200, "rows": 6200, "failed": 1, "late": 0, "judged": true, "drifted": season(i) > 0.4, "share": 0.3, "features": fs, "score": feature("score"),
-			"performance": object{"labelled": 0.73, "rows": 4500, "state": "Labels of 73 % of the newest window have come.", "degraded": false, "metrics": metrics}, "latency": object{"p50_ms": 0.4, "p99_ms": 2.0},
+		w.Performance.Metrics = append(w.Performance.Metrics, monitoring.Metric{Name: "brier", Value: p(brier - 0.003), Estimate: true})
+		out = append(out, w)
+		if i > weeks-3 {
+			w.ID, w.Version, w.Rows = "4-"+strconv.Itoa(i), 4, 1500
+			out = append(out, w)
 		}
 	}
 	return out
 }
 
-func column(name string, mean, deviation float64) object {
-	edges, shares := []float64{}, []float64{}
-	for i := range 31 {
-		x := mean - 4*deviation + 8*deviation*float64(i)/30
-		edges = append(edges, x)
-		if i < 30 {
-			shares = append(shares, math.Exp(-math.Pow((x-mean)/deviation, 2)/2)/12)
+func column(name string, mean, deviation float64) monitoring.NamedColumn {
+	h := &sketch.Histogram{}
+	for i := range 21 {
+		x := mean - 4*deviation + 8*deviation*float64(i)/20
+		h.Edges = append(h.Edges, x)
+		if i < 20 {
+			h.Shares = append(h.Shares, math.Exp(-math.Pow((x-mean)/deviation, 2)/2)/12)
 		}
 	}
-	return object{"name": name, "summary": object{"kind": "numeric", "rows": 6200, "missing": 20, "histogram": object{"edges": edges, "shares": shares}}}
+	return monitoring.NamedColumn{Name: name, Summary: evidence(sketch.Summary{Kind: sketch.Numeric, Rows: 6200, Missing: 20, Histogram: h})}
 }
 
-func summaries(warmth float64) []object {
-	var out []object
+func summaries(warmth float64) []monitoring.NamedColumn {
+	var out []monitoring.NamedColumn
 	for i, name := range features {
 		if name == "carrier" {
-			categories := []object{}
+			s := sketch.Summary{Kind: sketch.Categorical, Rows: 6200}
 			for k, c := range []string{"UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN"} {
-				categories = append(categories, object{"text": c, "count": 900 - 90*k + int(warmth*100)*(k%2)})
+				s.Categories = append(s.Categories, sketch.Category{Text: c, Count: uint64(900 - 90*k + int(warmth*100)*(k%2))})
 			}
-			out = append(out, object{"name": name, "summary": object{"kind": "categorical", "rows": 6200, "categories": categories}})
+			out = append(out, monitoring.NamedColumn{Name: name, Summary: evidence(s)})
 			continue
 		}
 		out = append(out, column(name, 40+30*warmth+float64(i), 12))

@@ -164,7 +164,7 @@ func (b *browser) see(words ...string) {
 // until waits until an expression is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(10*time.Second), chromedp.WithPollingMutation()))
+	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(10*time.Second), chromedp.WithPollingInterval(50*time.Millisecond)))
 }
 
 // text is what an expression says.

@@ -28,7 +28,7 @@ func TestPages(t *testing.T) {
 	b.do(chromedp.Click(`tr[data-index="0"] td:nth-child(2)`))
 	b.see("Versions", "v4 against v3", "weather:temp", "in training", "History")
 	b.until(`document.querySelectorAll('.plot canvas').length >= 3`)
-	b.until(`document.querySelectorAll('.histogram .pair').length === 30`)
+	b.until(`document.querySelectorAll('.histogram .pair').length === 24`)
 	b.picture("deployment")
 	b.do(chromedp.ScrollIntoView(`.heatmap`))
 	b.picture("deployment-drift")

@@ -46,6 +46,7 @@ export function stale(event: string): string[] {
     case 'act':
       return ['deployment'];
     case 'monitor':
+    case 'label':
       return ['monitor', 'deployment'];
     case 'job':
     case 'workload':

@@ -7,20 +7,22 @@ type Base = components['schemas']['serving.Deployment'];
 export type Role = 'stable' | 'canary' | 'shadow';
 
 export interface Target {
-  role: Role;
+  role: Role | ''; // empty: it answers no more
   version: number;
   weight: number; // percent of the requests that it answers now
   state: string;
   reason?: string;
-  // Since the server started, in a deployment's status.
-  requests?: number;
-  failures?: number;
-  dropped?: number;
-  p50_ms?: number | null;
-  p99_ms?: number | null;
 }
 
-export type Deployment = Omit<Base, 'targets'> & { targets?: Target[] | null; before?: number[] | null };
+/** What a version answered since the server started; latencies in nanoseconds. */
+export interface Counted extends Target {
+  requests: number;
+  failures: number;
+  p50_ns: number;
+  p99_ns: number;
+}
+
+export type Deployment = Omit<Base, 'targets' | 'before'> & { targets?: Target[] | null; before?: number[] | null };
 
 export interface Rollout {
   id: string;
@@ -82,14 +84,16 @@ export interface Arm {
   loss?: { n: number; mean: number; m2?: number };
 }
 
-/** How a running rollout does. */
+/** How the newest rollout goes, or went. */
 export interface Progress {
-  rollout?: string;
-  stable?: Arm;
-  candidate?: Arm;
-  decision?: Decision | null;
-  trajectory?: Point[] | null;
-  at?: string;
+  rollout: string;
+  stable: Arm;
+  candidate: Arm;
+  decision: Decision;
+  concluded: boolean;
+  trajectory: Point[] | null;
+  labels: number;
+  newest?: string; // of the deployment's newest record
 }
 
 export interface Automation {
@@ -98,12 +102,14 @@ export interface Automation {
 }
 
 export interface Status {
-  targets: Target[] | null;
-  rollout?: Rollout | null;
-  rollouts?: Rollout[] | null;
-  acts?: Act[] | null;
-  automation?: Automation;
-  progress?: Progress | null;
+  versions: Counted[] | null;
+  since: string;
+  rollout?: Rollout;
+  history: Rollout[] | null;
+  acts: Act[] | null;
+  automation: Automation;
+  lost: number;
+  unshadowed: number;
 }
 
 export interface Monitor {

@@ -3,7 +3,7 @@
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
 import { get, inProject, Problem, type Dataset, type FeatureView, type Job, type JobDetail, type Model, type Page, type Project } from './client';
-import type { Baseline, Deployment, Monitor, Status, Window } from './monitoring';
+import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
 export const most = 20_000;
@@ -79,6 +79,15 @@ export const useStatus = (p: string, name: string) =>
     refetchInterval: 5000,
   });
 
+/** How the newest rollout goes; null when none was judged. */
+export const useProgress = (p: string, name: string, rollout: string) =>
+  useQuery({
+    queryKey: ['deployment', p, name, 'rollout', rollout],
+    queryFn: ({ signal }) => orNull(get<Progress>(inProject(p, 'deployments', name, 'rollout'), signal)),
+    enabled: rollout !== '',
+    refetchInterval: 5000,
+  });
+
 /** The monitor of a deployment, null when there is none. */
 export const useMonitor = (p: string, name: string, enabled = true) =>
   useQuery({ queryKey: ['monitor', p, name], queryFn: ({ signal }) => orNull(get<Monitor>(inProject(p, 'monitors', name), signal)), enabled, refetchInterval: 10_000 });
@@ -93,11 +102,12 @@ export const useWindows = (p: string, name: string, enabled: boolean) =>
     refetchInterval: 10_000,
   });
 
-export const useBaseline = (p: string, name: string, enabled: boolean) =>
+export const useBaseline = (p: string, name: string, version: number) =>
   useQuery({
-    queryKey: ['monitor', p, name, 'baseline'],
-    queryFn: ({ signal }) => orNull(get<Baseline>(inProject(p, 'monitors', name, 'baseline'), signal)),
-    enabled,
+    queryKey: ['monitor', p, name, 'baseline', String(version)],
+    queryFn: ({ signal }) => orNull(get<Baseline>(inProject(p, 'monitors', name, 'baseline') + `?version=${version}`, signal)),
+    enabled: version > 0,
+    staleTime: 60_000,
   });
 
 async function orNull<T>(asked: Promise<T>): Promise<T | null> {

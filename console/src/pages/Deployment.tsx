@@ -2,11 +2,11 @@ import { useQuery } from '@tanstack/react-query';
 import { NativeSelect } from '@mantine/core';
 import { useMemo, useState } from 'react';
 import { get, inProject } from '../api/client';
-import type { Act, Deployment, Monitor, Progress, Rollout, Status, Summaries, Target, Window } from '../api/monitoring';
-import { useBaseline, useDeployment, useMonitor, useStatus, useWindows } from '../api/queries';
+import type { Act, Counted, Deployment, Monitor, Progress, Rollout, Status, Summaries, Target, Window } from '../api/monitoring';
+import { useBaseline, useDeployment, useMonitor, useProgress, useStatus, useWindows } from '../api/queries';
 import { useZone } from '../frame/settings';
 import { Histogram, IntervalChart, MetricChart, metricOf, StatisticChart, whenOf } from '../parts/charts';
-import { bars, find, rowsOf, scoreName, since } from '../parts/drift';
+import { bars, find, mainly, rowsOf, scoreName, since } from '../parts/drift';
 import { count, ms, number, percent, signed, time } from '../parts/format';
 import { Heatmap } from '../parts/Heatmap';
 import { Empty, Failed, Panel, StateBadge, Tag, Wait } from '../parts/State';
@@ -18,29 +18,35 @@ export function DeploymentPage({ project, name }: { project: string; name: strin
   const deployment = useDeployment(project, name);
   const status = useStatus(project, name);
   const monitor = useMonitor(project, name);
+  const running = status.data?.rollout;
+  const progress = useProgress(project, name, running?.id ?? '');
+  const p = running && progress.data?.rollout === running.id ? progress.data : undefined;
   const watched = !!monitor.data;
   const windows = useWindows(project, name, watched);
+  const [version, setVersion] = useState(0); // 0: at each time, the one that answered most
+  const all = windows.data;
+  const versions = useMemo(() => [...new Set(all?.map((w) => w.version) ?? [])].sort((a, b) => b - a), [all]);
+  const shown = useMemo(() => (versions.includes(version) ? all!.filter((w) => w.version === version) : mainly(all ?? [])), [all, version, versions]);
   if (deployment.isPending) return <Wait what="Loading the deployment …" />;
   if (deployment.error) return <Failed error={deployment.error} again={() => void deployment.refetch()} />;
   const d = deployment.data;
   const s = status.data;
-  const shown = windows.data ?? [];
   return (
     <div className="detail">
       <Facts d={d} s={s} m={monitor.data ?? undefined} />
-      <Panel title="Versions" note="Counts and latency since the server started" wide>
-        {status.error ? <Failed error={status.error} again={() => void status.refetch()} /> : <Targets targets={s?.targets?.length ? s.targets : targetsOf(d)} />}
+      <Panel title="Versions" note={s && <>Requests and latency since <Time at={s.since} />{s.lost > 0 && <strong> {count(s.lost)} answers could not be remembered.</strong>}</>} wide>
+        {status.error ? <Failed error={status.error} again={() => void status.refetch()} /> : <Targets targets={s?.versions?.length ? s.versions : targetsOf(d)} />}
       </Panel>
-      <Panel title="Rollout" note={s?.rollout ? <RolloutNote r={s.rollout} p={s.progress ?? undefined} /> : undefined} wide>
-        {s?.rollout ? <Running r={s.rollout} p={s.progress ?? undefined} /> : (
+      <Panel title="Rollout" note={s?.rollout ? <RolloutNote r={s.rollout} p={p} /> : undefined} wide>
+        {s?.rollout ? <Running r={s.rollout} p={p} /> : (
           <Empty title="No new version is being tried" command={`falaj deploy canary ${name} --version N --weight 20`}>
             A canary answers a share of the requests until labels show whether it is at least as good. Then it takes over, or it is rolled back.
           </Empty>
         )}
       </Panel>
-      <Drift project={project} name={name} monitor={monitor.data} windows={shown} error={monitor.error ?? windows.error} loading={monitor.isPending || (watched && windows.isPending)} />
+      <Drift versions={versions} version={version} setVersion={setVersion} project={project} name={name} monitor={monitor.data} windows={shown} error={monitor.error ?? windows.error} loading={monitor.isPending || (watched && windows.isPending)} />
       <Performance windows={shown} />
-      <History rollouts={s?.rollouts ?? []} acts={s?.acts ?? []} automation={s?.automation} name={name} />
+      <History rollouts={s?.history ?? []} acts={s?.acts ?? []} automation={s?.automation} name={name} />
     </div>
   );
 }
@@ -64,7 +70,7 @@ function Facts({ d, s, m }: { d: Deployment; s?: Status; m?: Monitor }) {
   );
 }
 
-function Targets({ targets }: { targets: readonly Target[] }) {
+function Targets({ targets }: { targets: readonly (Target & Partial<Counted>)[] }) {
   return (
     <>
       <Weights targets={targets} words={false} />
@@ -74,15 +80,15 @@ function Targets({ targets }: { targets: readonly Target[] }) {
         </thead>
         <tbody>
           {targets.map((t) => (
-            <tr key={t.role}>
+            <tr key={`${t.version} ${t.role}`}>
               <th scope="row" className="num">v{t.version}</th>
-              <td><span className={`role ${t.role}`}>{t.role}</span></td>
-              <td><StateBadge state={t.state} />{t.reason && <span className="dim"> {t.reason}</span>}</td>
-              <td className="right num">{t.role === 'shadow' ? 'copies' : `${t.weight} %`}</td>
+              <td>{t.role ? <span className={`role ${t.role}`}>{t.role}</span> : <span className="faint">before</span>}</td>
+              <td>{t.state && <StateBadge state={t.state} />}{t.reason && <span className="dim"> {t.reason}</span>}</td>
+              <td className="right num">{t.role === 'shadow' ? 'copies' : t.role ? `${t.weight} %` : '–'}</td>
               <td className="right num">{count(t.requests)}</td>
               <td className="right num">{count(t.failures)}{!!t.failures && !!t.requests && <span className="dim"> {percent(t.failures / t.requests, 1)}</span>}</td>
-              <td className="right num">{ms(t.p50_ms)}</td>
-              <td className="right num">{ms(t.p99_ms)}</td>
+              <td className="right num">{ms(t.requests ? t.p50_ns! / 1e6 : null)}</td>
+              <td className="right num">{ms(t.requests ? t.p99_ns! / 1e6 : null)}</td>
             </tr>
           ))}
         </tbody>
@@ -92,7 +98,7 @@ function Targets({ targets }: { targets: readonly Target[] }) {
 }
 
 const RolloutNote = ({ r, p }: { r: Rollout; p?: Progress }) => (
-  <>v{r.candidate} against v{r.stable}, {r.weight} % of the requests, since <Time at={r.started_at && !r.started_at.startsWith('0001') ? r.started_at : r.started} />{p?.at && <>; judged up to <Time at={p.at} /></>}</>
+  <>v{r.candidate} against v{r.stable}, {r.weight} % of the requests, since <Time at={r.started_at && !r.started_at.startsWith('0001') ? r.started_at : r.started} />{p?.newest && <>; judged up to <Time at={p.newest} /></>}</>
 );
 
 function Running({ r, p }: { r: Rollout; p?: Progress }) {
@@ -124,13 +130,13 @@ function Running({ r, p }: { r: Rollout; p?: Progress }) {
   );
 }
 
-function Drift({ project, name, monitor, windows, error, loading }: { project: string; name: string; monitor?: Monitor | null; windows: readonly Window[]; error: unknown; loading: boolean }) {
+function Drift({ project, name, monitor, windows, error, loading, versions, version, setVersion }: { versions: readonly number[]; version: number; setVersion: (v: number) => void; project: string; name: string; monitor?: Monitor | null; windows: readonly Window[]; error: unknown; loading: boolean }) {
   const zone = useZone();
   const rows = useMemo(() => rowsOf(windows), [windows]);
   const [choice, setChoice] = useState<{ feature: string; window: string }>();
   const feature = choice && rows.includes(choice.feature) ? choice.feature : (rows.find((r) => r !== scoreName && windows.at(-1) && find(windows.at(-1)!, r)?.drifted) ?? rows[0] ?? '');
   const window = windows.find((w) => w.id === choice?.window) ?? windows.at(-1);
-  const baseline = useBaseline(project, name, windows.length > 0);
+  const baseline = useBaseline(project, name, window?.version ?? 0);
   const summaries = useQuery({
     queryKey: ['monitor', project, name, 'windows', window?.id ?? ''],
     queryFn: ({ signal }) => get<Summaries>(inProject(project, 'monitors', name, 'windows', window!.id), signal),
@@ -158,6 +164,14 @@ function Drift({ project, name, monitor, windows, error, loading }: { project: s
     const drawn = bars(of(baseline.data?.columns, baseline.data?.score), of(summaries.data?.columns, summaries.data?.scores), (n) => number(n));
     return (
       <>
+        {versions.length > 1 && (
+          <div className="tools">
+            <NativeSelect
+              size="xs" aria-label="Version" value={String(version)} onChange={(e) => setVersion(Number(e.currentTarget.value))}
+              data={[{ value: '0', label: 'the version that answered most' }, ...versions.map((v) => ({ value: String(v), label: `version ${v}` }))]}
+            />
+          </div>
+        )}
         <Heatmap windows={windows} rows={rows} feature={feature} window={window.id} choose={(to, w) => setChoice({ feature: to, window: w || window.id })} />
         <div className="chosen">
           <h3>

@@ -35,6 +35,16 @@ export function since(windows: readonly Window[], feature: string): string | nul
   return at;
 }
 
+/** Of windows that end at the same time, the one with most rows: that of the version that answered most. Oldest first. */
+export function mainly(windows: readonly Window[]): Window[] {
+  const by = new Map<string, Window>();
+  for (const w of windows) {
+    const other = by.get(w.to);
+    if (!other || w.rows > other.rows) by.set(w.to, w);
+  }
+  return [...by.values()];
+}
+
 export const scoreName = '(score)';
 
 export const find = (w: Window, feature: string): Feature | undefined => (feature === scoreName ? (w.score ?? undefined) : w.features?.find((f) => f.name === feature));
@@ -59,6 +69,8 @@ export interface Bars {
   window: number[];
 }
 
+const binned = 24; // bars of numbers
+
 /** Two summaries on the same bars, as shares; null when there is nothing to compare. */
 export function bars(baseline: Summary | undefined, window: Summary | undefined, format: (n: number) => string): Bars | null {
   const share = (counts: number[]) => {
@@ -71,15 +83,14 @@ export function bars(baseline: Summary | undefined, window: Summary | undefined,
     const of = (s?: Summary) => share(names.map((n) => s?.categories?.find((c) => c.text === n)?.count ?? 0));
     return names.length > 0 ? { labels: names, baseline: of(baseline), window: of(window) } : null;
   }
-  const edges = one?.histogram?.edges;
-  if (!edges || edges.length < 2) return null;
+  const drawn = [baseline?.histogram, window?.histogram].filter((h) => h && h.edges.length > 1).map((h) => h!);
+  if (drawn.length === 0) return null;
+  const low = Math.min(...drawn.map((h) => h.edges[0]!));
+  const high = Math.max(...drawn.map((h) => h.edges.at(-1)!));
+  const edges = Array.from({ length: binned + 1 }, (_, i) => low + ((high - low) * i) / binned);
   const labels = edges.slice(0, -1).map((e, i) => `${format(e)} … ${format(edges[i + 1]!)}`);
-  const zero = labels.map(() => 0);
-  return {
-    labels,
-    baseline: baseline?.histogram ? share(baseline.histogram.shares) : zero,
-    window: window?.histogram ? share(rebin(window.histogram, edges)) : zero,
-  };
+  const of = (s?: Summary) => share(s?.histogram && s.histogram.edges.length > 1 ? rebin(s.histogram, edges) : labels.map(() => 0));
+  return { labels, baseline: of(baseline), window: of(window) };
 }
 
 /** Shares of one histogram on the edges of another, spread evenly within its bars; what lies outside goes to the outermost. */

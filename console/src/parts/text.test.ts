@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { Parser } from '../api/sse';
 import { stale } from '../api/live';
 import type { Feature, Window } from '../api/monitoring';
-import { bars, rebin, rowsOf, scoreName, since, step, strength } from './drift';
+import { bars, mainly, rebin, rowsOf, scoreName, since, step, strength } from './drift';
 import { ago, count, ms, number, percent, signed, span, time } from './format';
 
 describe('format', () => {
@@ -89,6 +89,16 @@ describe('drift', () => {
     expect(rebin({ edges: [0, 2], shares: [10] }, [0, 1, 2])).toEqual([5, 5]);
     expect(rebin({ edges: [-5, -1, 9], shares: [3, 7] }, [0, 1, 2]).reduce((a, b) => a + b)).toBeCloseTo(10);
     expect(rebin({ edges: [1, 1], shares: [4] }, [0, 1, 2])).toEqual([0, 4]);
+  });
+  test('of a time, the version that answered most is shown', () => {
+    const w = (version: number, to: string, rows: number) => ({ version, to, rows }) as Window;
+    expect(mainly([w(3, 'a', 80), w(4, 'a', 20), w(3, 'b', 10), w(4, 'b', 90)]).map((x) => x.version)).toEqual([3, 4]);
+  });
+  test('two histograms are drawn on the range of both', () => {
+    const drawn = bars({ histogram: { edges: [0, 1], shares: [1] } }, { histogram: { edges: [1, 2], shares: [1] } }, String)!;
+    expect(drawn.labels).toHaveLength(24);
+    expect(drawn.baseline.slice(12).every((x) => x < 1e-9) && drawn.window.slice(0, 12).every((x) => x < 1e-9)).toBe(true);
+    expect(drawn.window.reduce((a, b) => a + b)).toBeCloseTo(1);
   });
   test('bars are shares', () => {
     expect(bars({ categories: [{ text: 'UA', count: 3 }, { text: 'B6', count: 1 }] }, { categories: [{ text: 'EV', count: 2 }] }, String)).toEqual({
