@@ -485,7 +485,7 @@ func (c *comparison) lateData(ctx context.Context) error {
 			return nil
 		}
 		err := c.try(ctx, c.v, inputs, nil, c.as, func(cell) found {
-			return found{CauseLateData, "the answer is from other rows of the source: " + changes(inputs, c.inputs)}
+			return found{CauseLateData, "other rows of the source: " + changes(inputs, c.inputs)}
 		})
 		if passing(err) != nil {
 			return err
