@@ -6,6 +6,8 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -37,8 +39,17 @@ func (a *app) monitorWindows() *cobra.Command {
 				return err
 			}
 			return a.print(windows, []column{
-				{"FROM", "from"}, {"TO", "to"}, {"VERSION", "version"}, {"ROWS", "rows"}, {"FAILED", "failed"}, {"LATE", "late"}, {"DRIFTED", "drifted"},
-				{"SHARE", "share"}, {"PERFORMANCE", "performance.state"}, {"P99 MS", "latency.p99_ms"}, {"NOTE", "note"},
+				{"FROM", "from"},
+				{"TO", "to"},
+				{"VERSION", "version"},
+				{"ROWS", "rows"},
+				{"FAILED", "failed"},
+				{"LATE", "late"},
+				{"DRIFTED", "drifted"},
+				{"SHARE", "share"},
+				{"PERFORMANCE", "performance.state"},
+				{"P99 MS", "latency.p99_ms"},
+				{"NOTE", "note"},
 			})
 		},
 	}
@@ -60,9 +71,9 @@ func (a *app) windows(cmd *cobra.Command, name string, version, limit int) ([]cl
 	if err != nil {
 		return nil, err
 	}
-	query := url.Values{"page_size": {fmt.Sprint(limit)}}
+	query := url.Values{"page_size": {strconv.Itoa(limit)}}
 	if version != 0 {
-		query.Set("version", fmt.Sprint(version))
+		query.Set("version", strconv.Itoa(version))
 	}
 	var page struct {
 		Items []client.Object `json:"items"`
@@ -177,12 +188,12 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 		if now.PValue != nil {
 			value = "p=" + number(now.PValue)
 		}
-		for i := len(windows) - 1; i >= 0; i-- {
-			f := find(windows[i])
+		for _, s := range slices.Backward(windows) {
+			f := find(s)
 			if f == nil || !f.Drifted {
 				break
 			}
-			since = when(windows[i].From)
+			since = when(s.From)
 		}
 		fmt.Fprintln(w, strings.Join([]string{
 			printable(name), spark(windows, find), value, limit, number(now.Mean), number(now.BaselineMean), fmt.Sprintf("%.1f %%", 100*now.Missing),
@@ -213,8 +224,7 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 // estimate.
 func (a *app) drawPerformance(windows []shownWindow) {
 	for _, estimate := range []bool{false, true} {
-		for i := len(windows) - 1; i >= 0; i-- {
-			s := windows[i]
+		for _, s := range slices.Backward(windows) {
 			there := false
 			for _, one := range s.Performance.Metrics {
 				if one.Estimate != estimate || one.Value == nil {

@@ -1,7 +1,6 @@
 package monitoring_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -183,7 +182,7 @@ func TestRegression(t *testing.T) {
 	if m := metricOf(win, "bias", false); win.Performance.Task != "regression" || m == nil || *m.Value != -3 || metricOf(win, "brier", true) != nil {
 		t.Errorf("%+v", win.Performance)
 	}
-	if text := fmt.Sprint(win.Performance.State); text != "labels 100 %" {
-		t.Error(text)
+	if win.Performance.State != "labels 100 %" {
+		t.Error(win.Performance.State)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 
@@ -139,7 +140,7 @@ func TestPanesAreBounded(t *testing.T) {
 		rec.Failure = fmt.Sprint("kind ", i)
 		rec.Inputs = []prediction.Column{{Name: fmt.Sprint("input ", i), Numbers: []float64{1}}, {Name: "category"}}
 		for n := range 500 {
-			rec.Inputs[1].Texts = append(rec.Inputs[1].Texts, fmt.Sprint(i*500+n))
+			rec.Inputs[1].Texts = append(rec.Inputs[1].Texts, strconv.Itoa(i*500+n))
 		}
 		one.add(rec)
 	}

@@ -80,7 +80,7 @@ func TestDriftIsFoundWithItsBeginAndItsEnd(t *testing.T) {
 		t.Errorf("alerts %+v", w.queued)
 	}
 	m, err := s.One(t.Context(), "nyc", "delay")
-	if err != nil || m.State != monitoring.OK || !m.Since.Equal(date(15)) || m.Status.Windows != 18 || m.Version != 1 || m.Problem != "" {
+	if err != nil || m.State != monitoring.OK || !m.Since.Equal(date(15)) || m.Windows != 18 || m.Version != 1 || m.Problem != "" {
 		t.Errorf("%+v, %v", m.Status, err)
 	}
 	if w.opened != 1 {
@@ -354,13 +354,14 @@ func TestOddBaselines(t *testing.T) {
 			if len(windows) != 1 {
 				t.Fatalf("%d windows", len(windows))
 			}
-			notes := windows[0].Note
+			all := []string{windows[0].Note}
 			for _, f := range windows[0].Features {
-				notes += "; " + f.Note
+				all = append(all, f.Note)
 			}
 			if windows[0].Score != nil {
-				notes += "; " + windows[0].Score.Note
+				all = append(all, windows[0].Score.Note)
 			}
+			notes := strings.Join(all, "; ")
 			if windows[0].Drifted != tt.drifted || !strings.Contains(notes, tt.note) {
 				t.Errorf("drifted %t, notes %q", windows[0].Drifted, notes)
 			}
@@ -398,7 +399,7 @@ func TestFirstWindowIsTheBaselineOfTheNext(t *testing.T) {
 	for _, win := range windows {
 		got = append(got, map[bool]string{true: "drifted", false: "same"}[win.Drifted])
 	}
-	if windows[0].Judged || strings.Join(got, " ") != "same same same drifted drifted" {
+	if windows[0].Judged || strings.Join(got, ",") != "same,same,same,drifted,drifted" {
 		t.Error(got, windows[0].Judged)
 	}
 }

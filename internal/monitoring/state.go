@@ -115,7 +115,7 @@ func (p *Progress) settle(m Monitor, w Window) {
 	switch {
 	case worse:
 		st.State, st.Since = Degraded, &p.Worse.Since
-		st.Reason = fmt.Sprintf("a metric is beyond its limit since %s", day(p.Worse.Since))
+		st.Reason = "a metric is beyond its limit since " + day(p.Worse.Since)
 	case drifted:
 		st.State, st.Since = Drifted, &p.Drift.Since
 		if w.Drifted {

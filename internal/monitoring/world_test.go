@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -41,7 +40,7 @@ func (ring) DataKey(_ context.Context, project, owner, use string) ([]byte, erro
 // world is what is around the service: a real database, a real prediction log,
 // real labels; deployments and training data are of this test.
 type world struct {
-	t      testing.TB
+	t      *testing.T
 	dir    string
 	db     *store.DB
 	log    *prediction.Log
@@ -66,7 +65,7 @@ var (
 	begin = time.Date(2013, 6, 3, 0, 0, 0, 0, time.UTC) // a Monday
 )
 
-func newWorld(t testing.TB) *world {
+func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), sealer: blobtest.NewSealer(), now: wall, version: 1}
 	db, err := store.Open(t.Context(), store.Config{
@@ -76,7 +75,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	w.db = db
 	w.log, err = prediction.Open(prediction.Config{Dir: filepath.Join(w.dir, "predictions"), Keys: ring{}, Now: w.clock, Logger: quiet})
 	if err != nil {
@@ -294,7 +293,7 @@ func always(shift float64) func(int) float64 { return func(int) float64 { return
 
 func date(day int) time.Time { return begin.AddDate(0, 0, day) }
 
-func featureOf(t testing.TB, win monitoring.Window, name string) monitoring.Feature {
+func featureOf(t *testing.T, win monitoring.Window, name string) monitoring.Feature {
 	t.Helper()
 	for _, f := range win.Features {
 		if f.Name == name {
