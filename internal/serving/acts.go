@@ -259,10 +259,10 @@ func (s *Service) Status(ctx context.Context, project, name string) (Status, err
 		if out.Deployment, err = s.Store.One(ctx, tx, project, name); err != nil {
 			return err
 		}
-		if out.History, err = s.Store.Rollouts(ctx, tx, project, name, maxHistory); err != nil {
+		if out.History, err = s.Store.Rollouts(ctx, tx, project, name, maxShown); err != nil {
 			return err
 		}
-		if out.Acts, err = s.Store.Acts(ctx, tx, project, name, maxHistory); err != nil {
+		if out.Acts, err = s.Store.Acts(ctx, tx, project, name, maxShown); err != nil {
 			return err
 		}
 		out.Automation, err = s.automation(ctx, tx, out.Deployment)

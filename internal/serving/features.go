@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -402,6 +401,3 @@ func converted[T float32 | int64 | int32 | int16 | int8 | uint64 | uint32 | uint
 	}
 	return out
 }
-
-// nan is a missing number.
-var nan = math.NaN()

@@ -30,10 +30,10 @@ type attempt struct {
 	id      ID
 	version int64
 	digest  string
-	threads int
+	how     how
 }
 
-func (w wanting) attempt(k key) attempt { return attempt{k, w.id, w.version, w.digest, w.threads} }
+func (w wanting) attempt(k key) attempt { return attempt{k, w.id, w.version, w.digest, w.how} }
 
 func (s *Service) failure(k key, w wanting) (failure, bool) {
 	s.mu.Lock()
@@ -44,9 +44,9 @@ func (s *Service) failure(k key, w wanting) (failure, bool) {
 
 // wants is every version that a deployment should have in memory.
 func (d Deployment) wants() []wanting {
-	w := []wanting{{d.ID, Stable, d.Version, d.Digest, d.Spec.Threads}}
+	w := []wanting{{d.ID, Stable, d.Version, d.Digest, d.Spec.how()}}
 	for _, t := range d.Trials {
-		w = append(w, wanting{d.ID, t.Role, t.Version, t.Digest, d.Spec.Threads})
+		w = append(w, wanting{d.ID, t.Role, t.Version, t.Digest, d.Spec.how()})
 	}
 	return w
 }
@@ -196,7 +196,7 @@ func (s *Service) settle(ctx context.Context, k key, fresh ...*target) error {
 	if old != nil && old.deployment.ID == row.ID {
 		held = old.targets()
 	}
-	now := tableOf(row, runs, append(fresh, held...))
+	now := tableOf(row, runs, append(held, fresh...))
 	s.forgetFailures(k, now.wanted)
 	if now.stable == nil && len(held) > 0 && old.stable != nil {
 		leave(fresh)

@@ -382,7 +382,7 @@ func (s *Service) goal(ctx context.Context, d Deployment, e Ending) (g goal, err
 			return err
 		}
 		named := e.Rollout == ""
-		for i, r := range runs {
+		for _, r := range runs {
 			if e.Rollout != "" && r.ID == e.Rollout {
 				named = true
 				switch {
@@ -395,12 +395,12 @@ func (s *Service) goal(ctx context.Context, d Deployment, e Ending) (g goal, err
 					g.done = true
 				}
 			}
-			if i == 0 && r.State == Running && (e.Rollout == "" || r.ID == e.Rollout || g.undoes != "") {
-				g.ends = r.ID
-			}
 			if e.Rollout == "" && g.undoes == "" && r.State == Promoted && r.Candidate == d.Version {
 				g.undoes = r.ID
 			}
+		}
+		if len(runs) > 0 && runs[0].State == Running && (e.Rollout == "" || runs[0].ID == e.Rollout || g.undoes != "") {
+			g.ends = runs[0].ID
 		}
 		switch {
 		case !named:

@@ -98,20 +98,20 @@ type pond struct {
 	rt    *numbered
 }
 
-func newPond(t testing.TB) *pond {
-	t.Helper()
+func newPond(tb testing.TB) *pond {
+	tb.Helper()
 	w := newWorld()
 	w.models = map[string]serving.Model{}
 	for v := range int64(9) {
 		w.add(v + 1)
 	}
 	w.models["m/champion"] = w.models["m/1"]
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
+	db, err := store.Open(tb.Context(), store.Config{URL: "sqlite://" + filepath.Join(tb.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() })
-	p := &pond{world: w, db: db, rt: &numbered{t: t}}
+	tb.Cleanup(func() { _ = db.Close() })
+	p := &pond{world: w, db: db, rt: &numbered{t: tb}}
 	p.reopen()
 	return p
 }
@@ -556,5 +556,53 @@ func TestDrain(t *testing.T) {
 	close(p.rt.hold)
 	if v := <-said; v != 1 {
 		t.Errorf("answered by version %d", v)
+	}
+}
+
+// TestUndoneWhileTrying: undoing a promotion also ends what is tried since.
+func TestUndoneWhileTrying(t *testing.T) {
+	p := newPond(t)
+	ctx := t.Context()
+	p.apply(t, serving.Spec{Model: "m", Version: "1"})
+	first := p.start(t, "2", 50)
+	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t, "3", 50)
+	d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: first.ID, Reason: "labels say so"})
+	if err != nil || d.Version != 1 || len(d.Targets) != 1 {
+		t.Fatalf("%+v %v", d, err)
+	}
+	for _, r := range p.status(t).History {
+		if r.State != serving.RolledBack || r.Reason != "labels say so" {
+			t.Errorf("%+v", r)
+		}
+	}
+	if m := p.mix(t); m[1] != 500 {
+		t.Errorf("%v", m)
+	}
+	// To another version, past what is tried.
+	p.start(t, "4", 50)
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{To: 5}); err != nil || d.Version != 5 || len(d.Targets) != 1 {
+		t.Errorf("%+v %v", d, err)
+	}
+}
+
+// TestAppliedWhileTrying: what a manifest changes but the version holds for what
+// is tried, too, and the rollout goes on.
+func TestAppliedWhileTrying(t *testing.T) {
+	p, _, n := fed(t)
+	p.apply(t, serving.Spec{Model: "m", Version: "1"})
+	r := p.start(t, "2", 50)
+	zero := 0
+	p.apply(t, serving.Spec{Model: "m", Version: "1", Threads: 2, Prediction: &serving.PredictionSpec{Output: "number", Index: &zero}})
+	if m := p.mix(t); m[2] < 150 || m[1] < 150 {
+		t.Errorf("%v", m)
+	}
+	if rec := n.last(t); rec.Rollout != string(r.ID) || len(rec.Scores) != 1 {
+		t.Errorf("%+v", rec)
+	}
+	if st := p.status(t); st.Rollout == nil || st.Rollout.ID != r.ID || st.Versions[1].State != serving.Ready {
+		t.Errorf("%+v", st)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,8 +67,7 @@ type Service struct {
 	lost    lost
 }
 
-// tallied names what a tally counts: a version of a deployment. shadow keeps
-// what it answered nobody apart.
+// tallied names what a tally counts: a version of a deployment.
 type tallied struct {
 	key
 	version int64
@@ -186,6 +186,9 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		return d, changed, fault.Wrap(err, "deploy %s", name)
 	}
 	s.settleNow(ctx, key{project, name}, t)
+	if len(d.Trials) > 0 { // they are loaded as the manifest says now; what fails is in the state
+		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d)
+	}
 	return s.withState(d), true, nil
 }
 
@@ -216,7 +219,7 @@ func (s *Service) succeed(ctx context.Context, tx *store.Tx, old Deployment, d *
 // pushed remembers a version that was stable, but for the one that is now.
 func pushed(before []int64, was, now int64) []int64 {
 	out := make([]int64, 0, len(before)+1)
-	for _, v := range append(before[:len(before):len(before)], was) {
+	for _, v := range append(slices.Clip(before), was) {
 		if v != now && (len(out) == 0 || out[len(out)-1] != v) {
 			out = append(out, v)
 		}
@@ -242,7 +245,7 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec, ver
 	if err != nil {
 		return nil, err
 	}
-	t := newTarget(m, spec.Threads, session, s.tallyOf(key{project, name}, m.Version))
+	t := newTarget(m, spec.how(), session, s.tallyOf(key{project, name}, m.Version))
 	if t.score, err = scoreOf(spec.Prediction, t.meta); err == nil {
 		err = spec.Features.fits(t.meta)
 	}

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
@@ -35,13 +36,31 @@ type wanting struct {
 	role    Role
 	version int64
 	digest  string
+	how     how
+}
+
+// how a version is loaded, by the manifest.
+type how struct {
 	threads int
+	output  string // of the score
+	index   int    // -1: the last
+}
+
+func (s Spec) how() how {
+	h := how{threads: s.Threads, index: -1}
+	if p := s.Prediction; p != nil {
+		h.output = p.Output
+		if p.Index != nil {
+			h.index = *p.Index
+		}
+	}
+	return h
 }
 
 // target is a loaded version. It is used by those who have entered and not left.
 type target struct {
 	model   Model // without its file
-	threads int
+	how     how
 	session runtime.Session
 	meta    runtime.Metadata
 	score   score
@@ -49,15 +68,15 @@ type target struct {
 	uses    atomic.Int64
 }
 
-func newTarget(m Model, threads int, session runtime.Session, tally *tally) *target {
+func newTarget(m Model, how how, session runtime.Session, tally *tally) *target {
 	m.File = nil
-	t := &target{model: m, threads: threads, session: session, meta: session.Metadata(), tally: tally}
+	t := &target{model: m, how: how, session: session, meta: session.Metadata(), tally: tally}
 	t.uses.Store(1)
 	return t
 }
 
 func (t *target) is(w wanting) bool {
-	return t != nil && t.model.Version == w.version && t.model.Digest == w.digest && t.threads == w.threads
+	return t != nil && t.model.Version == w.version && t.model.Digest == w.digest && t.how == w.how
 }
 
 // enter begins a use; false when the target is being closed.
@@ -128,10 +147,8 @@ func (t *table) choose(version, routeKey string) (chosen *target, random bool) {
 	if t.canary == nil {
 		return t.stable, true
 	}
-	b := uint32(0)
-	if routeKey == "" {
-		b = rand.Uint32N(buckets) //nolint:gosec // it protects nothing
-	} else {
+	b := rand.Uint32N(buckets) //nolint:gosec // it protects nothing
+	if routeKey != "" {
 		b = bucket(t.deployment.ID, routeKey)
 	}
 	if b < t.share {
@@ -208,18 +225,15 @@ func (t *tally) add(latency time.Duration, failed bool) {
 // slotOf numbers latencies: by the position of the highest bit and the three
 // bits below.
 func slotOf(d time.Duration) int {
-	n := uint64(max(d, slotsPerOctave))
-	octave := 63
-	for n>>octave == 0 {
-		octave--
-	}
+	n := int64(max(d, slotsPerOctave))
+	octave := bits.Len64(uint64(n)) - 1 //nolint:gosec // positive
 	return octave*slotsPerOctave + int(n>>(octave-3))&(slotsPerOctave-1)
 }
 
 // slotEnd is the highest latency of a slot.
 func slotEnd(slot int) time.Duration {
 	octave, part := slot/slotsPerOctave, slot%slotsPerOctave
-	return time.Duration(uint64(slotsPerOctave+part+1)<<(octave-3)) - 1
+	return time.Duration(slotsPerOctave+part+1)<<(octave-3) - 1
 }
 
 // quantile is the latency that a share of the requests did not exceed; zero when

@@ -119,5 +119,6 @@ const (
 	maxEvidence = 64 << 10
 	maxReason   = 4 << 10
 	maxCause    = 512
-	maxHistory  = 100
+	maxHistory  = 100 // rollouts that are listed, or undone
+	maxShown    = 20  // rollouts and acts in a status, with their evidence
 )

@@ -209,7 +209,7 @@ func (a *API) infer(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
-	_, _ = w.Write(out) // the client went away: nobody to tell
+	_, _ = w.Write(out) //nolint:gosec // JSON, never a page; and a client that went away cannot be told
 }
 
 // readAll reads a body that the edge has bounded, in one allocation when the
