@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -216,8 +217,10 @@ func defaultOf(spec *serving.FeaturesSpec, name string) *float64 {
 	view, _, _ := strings.Cut(name, ":")
 	for _, rule := range []string{name, view + ":*"} {
 		if n, ok := spec.Defaults[rule]; ok {
-			v := float64(n)
-			return &v
+			if v := float64(n); !math.IsNaN(v) {
+				return &v
+			}
+			return nil
 		}
 	}
 	return nil
