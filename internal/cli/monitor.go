@@ -185,8 +185,10 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 	line := func(name string, now shownFeature, find func(shownWindow) *shownFeature) {
 		since, limit := "-", number(now.Threshold)
 		value := number(now.Statistic)
-		if now.PValue != nil {
-			value = "p=" + number(now.PValue)
+		if p := now.PValue; p != nil && *p < 1e-15 {
+			value = "p<1e-15"
+		} else if p != nil {
+			value = "p=" + number(p)
 		}
 		for _, s := range slices.Backward(windows) {
 			f := find(s)
@@ -197,7 +199,7 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 		}
 		fmt.Fprintln(w, strings.Join([]string{
 			printable(name), spark(windows, find), value, limit, number(now.Mean), number(now.BaselineMean), fmt.Sprintf("%.1f %%", 100*now.Missing),
-			first(now.Method, "-"), since, printable(first(now.Note, "-")),
+			first(now.Method, "-"), since, short(printable(first(now.Note, "-"))),
 		}, "\t"))
 	}
 	for _, f := range last.Features {
@@ -234,7 +236,7 @@ func (a *app) drawPerformance(windows []shownWindow) {
 					there = true
 					title := fmt.Sprintf("\nPerformance, window from %s to %s (%s)", when(s.From), when(s.To), s.Performance.State)
 					if estimate {
-						title = fmt.Sprintf("\nEstimate without labels, window from %s to %s", when(s.From), when(s.To))
+						title = fmt.Sprintf("\nEstimate without labels, if scores are probabilities, window from %s to %s", when(s.From), when(s.To))
 					}
 					a.say("%s", title)
 				}
@@ -299,6 +301,14 @@ func when(t time.Time) string {
 		return t.Format(time.DateOnly)
 	}
 	return t.Format("2006-01-02T15:04Z")
+}
+
+// short cuts a remark to what a table has room for; -o json has all of it.
+func short(text string) string {
+	if runes := []rune(text); len(runes) > 80 {
+		return string(runes[:79]) + "…"
+	}
+	return text
 }
 
 // printable keeps a name in the data from driving the terminal.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/monitoring/drift"
 	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
@@ -19,8 +20,8 @@ func evaluate(m Monitor, c closed, b *baseline, itself bool) Window {
 		Failed: all.Failed, Failures: all.Failures, Features: []Feature{}, Streams: all.Detections,
 	}
 	if all.Latency.Count() > 0 {
-		w.Latency.P50 = number(all.Latency.Quantile(0.5).Seconds() * 1000)
-		w.Latency.P99 = number(all.Latency.Quantile(0.99).Seconds() * 1000)
+		w.Latency.P50 = milliseconds(all.Latency, 0.5)
+		w.Latency.P99 = milliseconds(all.Latency, 0.99)
 	}
 	var notes []string
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
@@ -197,6 +198,11 @@ func (c *compared) fill(r drift.Result) {
 	if c.PValue == nil {
 		c.PValue = number(r.PValue)
 	}
+}
+
+// milliseconds is a quantile of the latency, to the microsecond.
+func milliseconds(l *sketch.Latency, q float64) *float64 {
+	return number(math.Round(float64(l.Quantile(q))/float64(time.Microsecond)) / 1000)
 }
 
 func share(part, of uint64) float64 {

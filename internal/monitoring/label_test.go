@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // label sends labels: what comes true with the score's probability, or, when the
@@ -159,6 +160,35 @@ func TestLabelsBeforeTheWindowIsClosed(t *testing.T) {
 	w.run(s)
 	if p := w.windows(s)[0].Performance; p.Rows != 250 || p.Labelled != 1 || p.Task != "classification" {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestPostgreSQL: the statements are of both databases.
+func TestPostgreSQL(t *testing.T) {
+	w := newWorldOn(t, t.TempDir(), storetest.Postgres(t))
+	s := w.service(nil)
+	w.apply(s, monitoring.Spec{Window: monitoring.WindowSpec{Every: "2d", Slide: "1d"}})
+	r := rand.New(rand.NewPCG(4, 4))
+	var ids []string
+	var scores []float64
+	for i := range 500 {
+		ids = append(ids, w.predict(r, date(0).Add(time.Duration(i)*5*time.Minute), 0, func(rec *prediction.Record) { scores = append(scores, rec.Scores[0]) }))
+	}
+	w.predict(r, date(3), 0, nil)
+	w.predict(r, date(0), 0, nil)
+	w.run(s)
+	w.label(r, ids, scores, false)
+	w.run(s)
+	w.run(w.service(nil))
+	windows := w.windows(s)
+	if len(windows) != 2 || windows[1].Late != 1 || windows[1].Performance.Labelled != 1 || !windows[1].Judged {
+		t.Errorf("%+v", windows)
+	}
+	if b, err := s.Baseline(t.Context(), "nyc", "delay", 1); err != nil || b.Rows != 4000 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if err := s.Delete(t.Context(), "nyc", "delay"); err != nil {
+		t.Error(err)
 	}
 }
 

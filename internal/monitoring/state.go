@@ -194,6 +194,8 @@ func driftWords(m Monitor, w Window) string {
 func featureWords(f Feature) string {
 	text := f.Name
 	switch {
+	case f.PValue != nil && *f.PValue < 1e-15:
+		text += fmt.Sprintf(" by %s with p under 1e-15", f.Method)
 	case f.PValue != nil:
 		text += fmt.Sprintf(" by %s with p = %.2g", f.Method, *f.PValue)
 	case f.Statistic != nil && f.Threshold != nil:
@@ -202,7 +204,7 @@ func featureWords(f Feature) string {
 	if f.Mean != nil && f.BaselineMean != nil {
 		text += fmt.Sprintf(", its mean went from %.4g to %.4g", *f.BaselineMean, *f.Mean)
 	}
-	if f.Note != "" {
+	if f.Statistic == nil && f.Note != "" {
 		text += " (" + f.Note + ")"
 	}
 	return text

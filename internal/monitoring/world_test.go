@@ -67,9 +67,15 @@ var (
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), sealer: blobtest.NewSealer(), now: wall, version: 1}
+	dir := t.TempDir()
+	return newWorldOn(t, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+}
+
+func newWorldOn(t *testing.T, dir, url string) *world {
+	t.Helper()
+	w := &world{t: t, dir: dir, sealer: blobtest.NewSealer(), now: wall, version: 1}
 	db, err := store.Open(t.Context(), store.Config{
-		URL: "sqlite://" + filepath.Join(w.dir, "falaj.db"), Migrations: []store.Migrations{monitoringsql.Migrations, labelsql.Migrations},
+		URL: url, Migrations: []store.Migrations{monitoringsql.Migrations, labelsql.Migrations},
 	})
 	if err != nil {
 		t.Fatal(err)
