@@ -248,7 +248,9 @@ func numeric(name string) bool {
 	return err == nil && (t == value.Float64 || t == value.Int64 || t == value.Bool)
 }
 
-func (c *comparison) logged(at cell) float64 { return c.r.Answers[at.answer].Values[c.columns[at.feature]] }
+func (c *comparison) logged(at cell) float64 {
+	return c.r.Answers[at.answer].Values[c.columns[at.feature]]
+}
 
 func (c *comparison) column(at cell) AnswerColumn { return c.r.Columns[c.columns[at.feature]] }
 

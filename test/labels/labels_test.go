@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -277,7 +278,7 @@ func TestLoopIsClosed(t *testing.T) {
 	}
 	var counts client.Object
 	w.must(w.c.Do(ctx, http.MethodGet, "/api/v1/projects/nyc/deployments/delay/labels", nil, &counts))
-	if counts.Text("joined") != fmt.Sprint(requests) || counts.Text("waiting") != "1" || counts.Text("contradicts") != "1" {
+	if counts.Text("joined") != strconv.Itoa(requests) || counts.Text("waiting") != "1" || counts.Text("contradicts") != "1" {
 		t.Errorf("counts %v", counts)
 	}
 

@@ -2,8 +2,9 @@ package verification_test
 
 import (
 	"context"
-	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func (w *world) service() *verification.Service {
 
 func record(n int) *prediction.Record {
 	return &prediction.Record{
-		ID: fmt.Sprint(n), At: at, Rows: 1, Keys: []prediction.Column{{Name: "origin", Texts: []string{"JFK"}}},
+		ID: strconv.Itoa(n), At: at, Rows: 1, Keys: []prediction.Column{{Name: "origin", Texts: []string{"JFK"}}},
 		Inputs: []prediction.Column{{Name: "distance", Numbers: []float64{1}}, {Name: "weather@3:temp", Numbers: []float64{float64(n)}}},
 	}
 }
@@ -91,12 +92,12 @@ func TestSample(t *testing.T) {
 		w.records = append(w.records, record(n))
 	}
 	counts := make([]int, 200)
-	first := ""
+	var first []string
 	for seed := range uint64(500) {
 		if _, err := w.service().Verify(t.Context(), verification.Request{Sample: 20, Seed: seed}); err != nil {
 			t.Fatal(err)
 		}
-		ids := ""
+		var ids []string
 		last := -1.0
 		for _, a := range w.asked.Answers {
 			if a.Values[0] <= last {
@@ -104,7 +105,7 @@ func TestSample(t *testing.T) {
 			}
 			last = a.Values[0]
 			counts[int(last)]++
-			ids += a.ID + " "
+			ids = append(ids, a.ID)
 		}
 		if len(w.asked.Answers) != 20 {
 			t.Fatalf("%d answers", len(w.asked.Answers))
@@ -121,11 +122,11 @@ func TestSample(t *testing.T) {
 	if _, err := w.service().Verify(t.Context(), verification.Request{Sample: 20}); err != nil {
 		t.Fatal(err)
 	}
-	again := ""
+	var again []string
 	for _, a := range w.asked.Answers {
-		again += a.ID + " "
+		again = append(again, a.ID)
 	}
-	if again != first {
+	if !slices.Equal(again, first) {
 		t.Errorf("the same seed chose %s, and before %s", again, first)
 	}
 }
