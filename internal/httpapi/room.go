@@ -9,9 +9,10 @@ import (
 )
 
 // growthless are the last words of the patterns of POST and PUT routes that keep
-// nothing new, or make room: they are answered also when the disk is nearly full.
+// nothing new (or a line, where not acting would do harm), or make room: they are
+// answered also when the disk is nearly full.
 // A wildcard is no word, so what a request writes in its place says nothing.
-var growthless = []string{"cancel", "delete", "delete-tag", "destroy", "erase", "get-latest-versions", "infer", "online", "query", "search", "verify"}
+var growthless = []string{"automation", "cancel", "delete", "delete-tag", "destroy", "erase", "get-latest-versions", "infer", "online", "query", "rollback", "search", "verify"}
 
 // grows reports whether requests of a route, as the mux takes it, may make Falaj
 // keep more than it has.
