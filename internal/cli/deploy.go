@@ -45,7 +45,10 @@ func (a *app) deployStatus() *cobra.Command {
 			if a.output != "table" {
 				return a.printOne(o)
 			}
-			return a.status(o)
+			if err := a.status(o); err != nil {
+				return err
+			}
+			return a.judged(cmd, c, project, args[0])
 		},
 	}
 }

@@ -284,3 +284,27 @@ func (a *app) verifyAnswers(cmd *cobra.Command, deployment string, sample int, s
 	}
 	return nil
 }
+
+// judged writes how the newest rollout goes and how many labels there are; nothing
+// where there is neither.
+func (a *app) judged(cmd *cobra.Command, c *client.Client, project, name string) error {
+	p, err := c.Rollout(cmd.Context(), project, name)
+	if refused, ok := errors.AsType[*client.Error](err); ok && refused.Kind == fault.NotFound.String() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.say("")
+	a.say("rollout %s: %s", p.Text("rollout"), p.Text("decision.outcome"))
+	a.say("  %s", p.Text("decision.reason"))
+	row := func(which string) client.Object {
+		return client.Object{
+			"version": p.Text(which + ".version"), "requests": p.Text(which + ".requests"), "errors": p.Text(which + ".errors"),
+			"labels": p.Text(which + ".loss.n"), "loss": p.Text(which + ".loss.mean"),
+		}
+	}
+	return a.print([]client.Object{row("stable"), row("candidate")}, []column{
+		{"VERSION", "version"}, {"REQUESTS", "requests"}, {"ERRORS", "errors"}, {"LABELS", "labels"}, {"MEAN LOSS", "loss"},
+	})
+}

@@ -264,6 +264,9 @@ func TestLoopIsClosed(t *testing.T) {
 	if got := progress.Text("decision.outcome"); got != "promote" {
 		t.Errorf("%s: %s", got, progress.Text("decision.reason"))
 	}
+	if out := w.run(0, "deploy", "status", "delay"); !strings.Contains(out, ": promote") || !strings.Contains(out, "MEAN LOSS") {
+		t.Error(out)
+	}
 	sum := func(path string) int {
 		var a, b int
 		_, err1 := fmt.Sscan(progress.Text("stable."+path), &a)
