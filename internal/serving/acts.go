@@ -33,9 +33,9 @@ func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act
 	if err := small(a.Evidence); err != nil {
 		return Act{}, false, err
 	}
-	claimed := false
+	claimed, asked := false, a
 	err := s.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
-		claimed = false
+		claimed, a = false, asked // it may be tried again
 		d, err := s.Store.One(ctx, tx, a.Project, a.Deployment)
 		if err != nil {
 			return err
@@ -65,8 +65,15 @@ func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act
 		}
 		return s.acted(ctx, tx, a)
 	})
+	if fault.Is(err, fault.Conflict) { // another process was faster
+		claimed = false
+		err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			a, err = s.Store.ActFor(ctx, tx, a.Project, a.Deployment, a.Kind, a.Cause)
+			return err
+		})
+	}
 	if err != nil {
-		return Act{}, false, fault.Wrap(err, "claim %s of %s", a.Kind, a.Deployment)
+		return Act{}, false, fault.Wrap(err, "claim an act of %s", a.Deployment)
 	}
 	return a, claimed, nil
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
-func TestActs(t *testing.T) {
-	p := newPond(t)
+func TestActs(t *testing.T) { lifeOfActs(t, newPond(t)) }
+
+func lifeOfActs(t *testing.T, p *pond) {
+	t.Helper()
 	ctx := t.Context()
 	p.apply(t, serving.Spec{Model: "m"})
 	summer := time.Date(2013, 7, 1, 0, 0, 0, 0, time.UTC)
@@ -123,8 +125,10 @@ func TestActs(t *testing.T) {
 }
 
 // TestClaimedOnce lets many claim an act for one cause: one of them may do it.
-func TestClaimedOnce(t *testing.T) {
-	p := newPond(t)
+func TestClaimedOnce(t *testing.T) { claimedOnce(t, newPond(t)) }
+
+func claimedOnce(t *testing.T, p *pond) {
+	t.Helper()
 	p.apply(t, serving.Spec{Model: "m"})
 	var won atomic.Int64
 	var wg sync.WaitGroup

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // numbered runs models that answer with their own number: the file "model 3"
@@ -100,17 +101,22 @@ type pond struct {
 
 func newPond(tb testing.TB) *pond {
 	tb.Helper()
+	db, err := store.Open(tb.Context(), store.Config{URL: "sqlite://" + filepath.Join(tb.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = db.Close() })
+	return newPondOn(tb, db)
+}
+
+func newPondOn(tb testing.TB, db *store.DB) *pond {
+	tb.Helper()
 	w := newWorld()
 	w.models = map[string]serving.Model{}
 	for v := range int64(9) {
 		w.add(v + 1)
 	}
 	w.models["m/champion"] = w.models["m/1"]
-	db, err := store.Open(tb.Context(), store.Config{URL: "sqlite://" + filepath.Join(tb.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = db.Close() })
 	p := &pond{world: w, db: db, rt: &numbered{t: tb}}
 	p.reopen()
 	return p
@@ -177,8 +183,10 @@ func (p *pond) mix(t *testing.T) map[int64]int {
 	return out
 }
 
-func TestLifeOfARollout(t *testing.T) {
-	p := newPond(t)
+func TestLifeOfARollout(t *testing.T) { lifeOfARollout(t, newPond(t)) }
+
+func lifeOfARollout(t *testing.T, p *pond) {
+	t.Helper()
 	ctx := t.Context()
 	p.apply(t, serving.Spec{Model: "m"})
 	r := p.start(t, "2", 20)
@@ -267,8 +275,10 @@ func TestLifeOfARollout(t *testing.T) {
 }
 
 // TestRollbackOfACandidate: what is tried ends, and what answered goes on.
-func TestRollbackOfACandidate(t *testing.T) {
-	p := newPond(t)
+func TestRollbackOfACandidate(t *testing.T) { rollbackOfACandidate(t, newPond(t)) }
+
+func rollbackOfACandidate(t *testing.T, p *pond) {
+	t.Helper()
 	ctx := t.Context()
 	p.apply(t, serving.Spec{Model: "m", Version: "1"})
 	r := p.start(t, "2", 50)
@@ -604,5 +614,14 @@ func TestAppliedWhileTrying(t *testing.T) {
 	}
 	if st := p.status(t); st.Rollout == nil || st.Rollout.ID != r.ID || st.Versions[1].State != serving.Ready {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestOnPostgreSQL: the other database says the same.
+func TestOnPostgreSQL(t *testing.T) {
+	for name, test := range map[string]func(*testing.T, *pond){
+		"rollout": lifeOfARollout, "rollback": rollbackOfACandidate, "acts": lifeOfActs, "claims": claimedOnce,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, newPondOn(t, storetest.PostgreSQL(t, servingsql.Migrations))) })
 	}
 }
