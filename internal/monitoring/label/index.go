@@ -1,8 +1,10 @@
 package label
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,8 +22,8 @@ type index struct {
 	seed     maphash.Seed
 	after    prediction.Cursor
 	entries  map[uint64]entry
-	newest   int64 // At of the newest record, in microseconds
-	repeated int64 // records whose ID was there
+	newest   [2]int64 // At of the newest record, in microseconds: of live ones, and of those of replays
+	repeated int64    // records whose ID was there
 }
 
 // entry is where a prediction is, in 40 bytes.
@@ -30,6 +32,7 @@ type entry struct {
 	offset, frame, item uint32
 	rows                uint32
 	at                  int64
+	clock               uint8 // 1 for a record of a replay, which has a clock of its own
 }
 
 // index is that of a deployment, brought up to now. The first time it reads the
@@ -63,31 +66,43 @@ func (x *index) add(c prediction.Cursor, r *prediction.Record) {
 		return
 	}
 	at := r.At.UnixMicro()
-	x.newest = max(x.newest, at)
+	clock := uint8(0)
+	if r.Replay {
+		clock = 1
+	}
+	x.newest[clock] = max(x.newest[clock], at)
 	if len(x.entries) >= x.max {
 		x.evict()
 	}
 	x.entries[key] = entry{
 		segment: c.Segment, offset: uint32(c.Offset), frame: uint32(c.Frame), item: uint32(c.Index), //nolint:gosec // G115: segments are smaller than 4 GiB
-		rows: uint32(r.Rows), at: at, //nolint:gosec // G115: not negative
+		rows: uint32(r.Rows), at: at, clock: clock, //nolint:gosec // G115: not negative
 	}
 }
 
-// evict forgets the oldest tenth, roughly: all that is older than a time between
-// the oldest and the newest, a step further each time until enough are gone.
+// evict forgets the oldest tenth, roughly, by their place in the log: all that is
+// before a segment, and in the same segment before a place, a step further each
+// time until enough are gone.
 func (x *index) evict() {
-	low, high := x.newest, x.newest
-	for _, e := range x.entries {
-		low = min(low, e.at)
+	type place struct {
+		segment uint64
+		offset  uint32
 	}
-	want := len(x.entries) - x.max + max(1, x.max/10)
-	for step := int64(1); step <= 10 && want > 0; step++ {
-		until := low + (high-low)/10*step
-		for k, e := range x.entries {
-			if e.at <= until {
-				delete(x.entries, k)
-				want--
-			}
+	// A sample of places says where the oldest tenth ends.
+	sample := make([]place, 0, 1000)
+	for _, e := range x.entries { // in no order
+		if sample = append(sample, place{e.segment, e.offset}); len(sample) == cap(sample) {
+			break
+		}
+	}
+	before := func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.segment, b.segment), cmp.Compare(a.offset, b.offset))
+	}
+	slices.SortFunc(sample, before)
+	end := sample[len(sample)/10]
+	for k, e := range x.entries {
+		if before(place{e.segment, e.offset}, end) <= 0 {
+			delete(x.entries, k)
 		}
 	}
 }
@@ -96,7 +111,7 @@ func (x *index) evict() {
 func (x *index) find(id string, n int, horizon time.Duration) (Status, string) {
 	x.mu.Lock()
 	e, there := x.entries[maphash.String(x.seed, id)]
-	newest := x.newest
+	newest := x.newest[e.clock]
 	x.mu.Unlock()
 	switch {
 	case !there:

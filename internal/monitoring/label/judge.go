@@ -257,7 +257,7 @@ type Progress struct {
 	// Unjudged counts labels that the metric has no loss for.
 	Unjudged  int64         `json:"unjudged,omitempty"`
 	StartedAt time.Time     `json:"started_at,omitzero"` // of the first record, on the clock of the records
-	Newest    time.Time     `json:"newest,omitzero"`     // of the deployment's newest record
+	Newest    time.Time     `json:"newest,omitzero"`     // of its newest record of a replay
 	Elapsed   time.Duration `json:"elapsed"`
 	UpdatedAt time.Time     `json:"updated_at"`
 }

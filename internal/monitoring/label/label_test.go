@@ -254,6 +254,30 @@ func TestLateAndExpired(t *testing.T) {
 	}
 }
 
+// A live request and a replay are on clocks of their own: one of today makes
+// those of old times neither late nor long.
+func TestClocksAreApart(t *testing.T) {
+	w := newWorld(t)
+	w.trial(rollout.Spec{MaxDuration: "10h"})
+	today := func(n int) {
+		w.predict(n, func(r *prediction.Record) { r.At, r.Replay, r.Rollout = w.clock(), false, "rol_1" })
+	}
+	today(100)
+	for n := range 5 {
+		w.predict(n, func(r *prediction.Record) { r.Rollout = "rol_1" })
+	}
+	today(101)
+	if got := statuses(w.add(one(0, 1), one(100, 1))); got != strings.TrimSpace(strings.Repeat("accepted ", 2)) {
+		t.Errorf("got %s", got)
+	}
+	if err := w.judge().RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := w.progress(); p.Concluded || p.Elapsed != 4*time.Hour {
+		t.Errorf("%+v", p)
+	}
+}
+
 func TestIndexIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.max = 50

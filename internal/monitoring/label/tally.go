@@ -49,9 +49,15 @@ type tally struct {
 	Stable    side `json:"stable"`
 	Candidate side `json:"candidate"`
 
-	First  time.Time `json:"first,omitzero"`  // At of the rollout's first record
-	Newest time.Time `json:"newest,omitzero"` // At of the deployment's newest record
-	Replay bool      `json:"replay"`          // the newest record was one of a replay
+	First time.Time `json:"first,omitzero"` // At of the rollout's first record
+	// Of the rollout's records of replays. Those of live requests are on the wall's
+	// clock, and mean nothing here.
+	From   time.Time `json:"from,omitzero"`
+	Newest time.Time `json:"newest,omitzero"`
+	// How many of its records are of replays and how many are not: the clock of
+	// most is the rollout's.
+	Replayed int64 `json:"replayed,omitempty"`
+	Live     int64 `json:"live,omitempty"`
 
 	Weight int  `json:"weight"`
 	Moved  bool `json:"moved,omitempty"` // the weight was changed: the split is not checked any more
@@ -129,10 +135,6 @@ func (t *tally) record(r Rollout, rec *prediction.Record) {
 	if rec.Shadow {
 		return
 	}
-	if rec.At.After(t.Newest) {
-		t.Newest = rec.At
-	}
-	t.Replay = rec.Replay
 	if rec.Rollout != r.ID {
 		return
 	}
@@ -140,8 +142,19 @@ func (t *tally) record(r Rollout, rec *prediction.Record) {
 	if s == nil {
 		return
 	}
-	if t.First.IsZero() || rec.At.Before(t.First) {
+	if t.First.IsZero() {
 		t.First = rec.At
+	}
+	if !rec.Replay {
+		t.Live++
+	} else {
+		t.Replayed++
+		if t.From.IsZero() || rec.At.Before(t.From) {
+			t.From = rec.At
+		}
+		if rec.At.After(t.Newest) {
+			t.Newest = rec.At
+		}
 	}
 	t.assign(r, rec, s)
 	if ofTheAsker(rec.Failure) {
@@ -244,22 +257,21 @@ func (t *tally) labels() int64 { return t.Stable.Loss.N + t.Candidate.Loss.N }
 // elapsed is how long the rollout runs: on the records' clock while old times
 // are replayed, else on the wall's, which goes on without traffic.
 func (t *tally) elapsed(r Rollout, now time.Time) time.Duration {
-	if t.Replay {
-		if t.First.IsZero() {
-			return 0
-		}
-		return max(0, t.Newest.Sub(t.First))
+	if t.replay() {
+		return max(0, t.Newest.Sub(t.From))
 	}
 	return max(0, now.Sub(r.Started))
 }
 
 // at is now on the clock of the records.
 func (t *tally) at(now time.Time) time.Time {
-	if t.Replay {
+	if t.replay() {
 		return t.Newest
 	}
 	return now
 }
+
+func (t *tally) replay() bool { return t.Replayed > t.Live }
 
 func (t *tally) observations(r Rollout, now time.Time) rollout.Observations {
 	arm := func(s side, version int64, share float64) rollout.Arm {
