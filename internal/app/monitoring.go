@@ -80,8 +80,9 @@ func (a *App) openMonitoring(context.Context) error {
 	})
 	a.group.Add(deployed.Service())
 	a.projects.Register(holds("monitors", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ms, err := monitoringsql.Store{}.List(ctx, tx, string(p), "", 1)
-		return len(ms), err
+		ms, err := monitoringsql.Store{}.List(ctx, tx, string(p), "", 1<<20)
+		// Those that came with deployments go after them.
+		return len(slices.DeleteFunc(ms, func(m monitoring.Monitor) bool { return m.Automatic })), err
 	}))
 	return nil
 }
@@ -99,7 +100,7 @@ func (d watchedDeployments) one(ctx context.Context, p, name string) (out servin
 
 func (d watchedDeployments) Watched(ctx context.Context, p, name string) (monitoring.Watched, error) {
 	one, err := d.one(ctx, p, name)
-	return monitoring.Watched{ID: string(one.ID), Model: one.Model, Version: one.Version, Residency: one.Residency, Classification: one.Classification}, err
+	return monitoring.Watched{ID: string(one.ID), Revision: one.Revision, Model: one.Model, Version: one.Version, Residency: one.Residency, Classification: one.Classification}, err
 }
 
 // baselineSources hands monitoring what model versions were trained on.

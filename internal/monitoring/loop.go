@@ -84,8 +84,10 @@ func (s *Service) RunOnce(ctx context.Context) error {
 				if fault.Is(err, fault.Conflict) {
 					continue // somebody changed something: the next round reads it anew
 				}
-				failed = errors.Join(failed, fault.Wrap(err, "monitor %s in %s", m.Name, m.Project))
 				s.trouble(ctx, m, err)
+				if !fault.Is(err, fault.Gone) { // a destroyed key comes back never: the status says so, the log need not
+					failed = errors.Join(failed, fault.Wrap(err, "monitor %s in %s", m.Name, m.Project))
+				}
 			} else if again {
 				more = append(more, m)
 			}
@@ -255,6 +257,9 @@ func (s *Service) step(ctx context.Context, m Monitor) (again bool, err error) {
 		delete(s.watches, m.ID)
 		return true, s.anew(ctx, m, "no prediction was read yet", watched.ID)
 	}
+	if w.watched.Revision != watched.Revision {
+		clear(w.baselines)
+	}
 	w.watched, w.progress.Of = watched, watched.ID
 	now := s.now()
 	future := now.Add(futureSlack)
@@ -415,6 +420,7 @@ func (s *Service) commit(ctx context.Context, w *watch, add *writing, tell []tol
 	}
 	next.Status.Problem = ""
 	next.Status.Skewed += w.skewed
+	next.Status.Lost = w.panes.lost
 	for n, c := range w.panes.clocks {
 		if mark := at(c.Mark); c.Mark != never && (next.Status.Watermark == nil || n == 0 && mark.After(*next.Status.Watermark) || n == 1 && w.panes.clocks[0].Mark == never) {
 			next.Status.Watermark = &mark

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring"
@@ -386,6 +388,43 @@ func TestBaselineThatCannotBeReadNowIsTriedAgain(t *testing.T) {
 	if m, err := s.One(t.Context(), "nyc", "delay"); err != nil || m.Problem != "" || m.State != monitoring.OK || len(w.windows(s)) != 1 {
 		t.Errorf("%+v, %v", m.Status, err)
 	}
+}
+
+func TestBaselineFollowsTheDeploymentsManifest(t *testing.T) {
+	w := newWorld(t)
+	s := w.service(nil)
+	w.apply(s, monitoring.Spec{})
+	r := rand.New(rand.NewPCG(2, 2))
+	w.days(r, begin, 2, 250, always(0))
+	w.run(s)
+	w.origin.Inputs, w.origin.Definition, w.revision = w.origin.Inputs[:2], "of two columns", 2
+	w.origin.Scored = false
+	w.days(r, date(2), 2, 250, always(0))
+	w.run(s)
+	windows := w.windows(s)
+	if f := featureOf(t, windows[0], "wind"); f.BaselineMean == nil || f.Statistic == nil {
+		t.Errorf("%+v", f)
+	}
+	if f := featureOf(t, windows[len(windows)-1], "wind"); f.Note != "it is not in the baseline" || w.opened != 2 {
+		t.Errorf("%+v, read %d times", f, w.opened)
+	}
+}
+
+func TestDestroyedKey(t *testing.T) {
+	w := newWorld(t)
+	s := w.service(func(c *monitoring.Config) { c.Sealer = destroyed{} })
+	w.apply(s, monitoring.Spec{})
+	w.days(rand.New(rand.NewPCG(2, 2)), begin, 2, 250, always(0))
+	w.run(s) // no use in crying every two seconds
+	if m, err := s.One(t.Context(), "nyc", "delay"); err != nil || !strings.Contains(m.Problem, "destroyed") {
+		t.Errorf("%+v, %v", m.Status, err)
+	}
+}
+
+type destroyed struct{}
+
+func (destroyed) AEAD(context.Context, string, string) (tink.AEAD, error) {
+	return nil, fault.New(fault.Gone, "the key of project nyc was destroyed")
 }
 
 func TestFirstWindowIsTheBaselineOfTheNext(t *testing.T) {

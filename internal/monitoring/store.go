@@ -88,6 +88,7 @@ type Authorizer interface {
 // Watched is what a monitor needs to know of a deployment.
 type Watched struct {
 	ID             string
+	Revision       int64 // rises when the manifest changes, and with it perhaps what the model's inputs are
 	Model          string
 	Version        int64 // the stable one
 	Residency      residency.Label

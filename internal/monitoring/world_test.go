@@ -55,6 +55,7 @@ type world struct {
 	failing  error // of Training
 	noScores bool
 	opened   int
+	revision int64
 	denied   policy.Action
 	reads    []audit.Entry
 	queued   []alert.Alert
@@ -127,7 +128,7 @@ func (w *world) Watched(_ context.Context, _, deployment string) (monitoring.Wat
 	if deployment != "delay" || w.gone {
 		return monitoring.Watched{}, fault.New(fault.NotFound, "no deployment %q", deployment)
 	}
-	return monitoring.Watched{ID: "dep_1", Model: "delay", Version: w.version, Classification: "confidential"}, nil
+	return monitoring.Watched{ID: "dep_1", Revision: w.revision, Model: "delay", Version: w.version, Classification: "confidential"}, nil
 }
 
 func (w *world) Training(context.Context, string, string, int64) (monitoring.Origin, error) {
