@@ -48,6 +48,7 @@ def case(name, a, b):
 
 
 samples = [
+    case("Evidently's normal", st.norm.rvs(size=100, random_state=0), st.norm.rvs(size=100, random_state=1)),
     case("normal 30/40", rounded(rng.normal(0, 1, 30)), rounded(rng.normal(0.4, 1, 40))),
     case("normal 200/150", rounded(rng.normal(0, 1, 200)), rounded(rng.normal(0, 1.3, 150))),
     case("normal 1000/1000", rounded(rng.normal(0, 1, 1000), 5), rounded(rng.normal(0.05, 1, 1000), 5)),
