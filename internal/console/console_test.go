@@ -1,7 +1,6 @@
 package console
 
 import (
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,23 +19,14 @@ var tree = fstest.MapFS{
 	"assets/main-1a2b.css":   {Data: []byte("style")},
 }
 
-func get(h http.Handler, method, path string, header ...string) *http.Response {
+func get(h http.Handler, method, path string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, nil)
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	return w.Result()
-}
-
-func text(t *testing.T, r *http.Response) string {
-	t.Helper()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
+	return w
 }
 
 func TestBuilt(t *testing.T) {
@@ -59,9 +49,9 @@ func TestBuilt(t *testing.T) {
 		{"/console/.sources", "", 404, "text/plain; charset=utf-8", "", "404 page not found\n", ""},
 	} {
 		r := get(h, "GET", test.path, "Accept-Encoding", test.encodings)
-		if r.StatusCode != test.status || r.Header.Get("Content-Type") != test.kind || r.Header.Get("Content-Encoding") != test.encoding ||
-			r.Header.Get("Cache-Control") != test.cache || text(t, r) != test.body {
-			t.Errorf("%s (%s): %d %v", test.path, test.encodings, r.StatusCode, r.Header)
+		if r.Code != test.status || r.Header().Get("Content-Type") != test.kind || r.Header().Get("Content-Encoding") != test.encoding ||
+			r.Header().Get("Cache-Control") != test.cache || r.Body.String() != test.body {
+			t.Errorf("%s (%s): %d %v", test.path, test.encodings, r.Code, r.Header())
 		}
 	}
 }
@@ -69,13 +59,13 @@ func TestBuilt(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	for name, files := range map[string]fstest.MapFS{"built": tree, "plain": {".gitignore": {}}} {
 		r := get(handler(files), "GET", "/console/")
-		p := r.Header.Get("Content-Security-Policy")
+		p := r.Header().Get("Content-Security-Policy")
 		if !strings.HasPrefix(p, "default-src 'none'; ") || strings.Contains(p, "unsafe-eval") || strings.Contains(p, "http") ||
 			strings.Contains(p, "*") || !strings.Contains(p, "frame-ancestors 'none'") || name == "built" && strings.Contains(p, "unsafe") {
 			t.Errorf("%s: %s", name, p)
 		}
-		if r.Header.Get("X-Content-Type-Options") != "nosniff" || r.Header.Get("Referrer-Policy") != "no-referrer" {
-			t.Errorf("%s: %v", name, r.Header)
+		if r.Header().Get("X-Content-Type-Options") != "nosniff" || r.Header().Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%s: %v", name, r.Header())
 		}
 	}
 }
@@ -83,8 +73,8 @@ func TestPolicy(t *testing.T) {
 // TestPlain: a binary built without Node has a page, too.
 func TestPlain(t *testing.T) {
 	r := get(handler(fstest.MapFS{".gitignore": {}}), "GET", "/console/p/nyc/jobs")
-	if b := text(t, r); r.StatusCode != 200 || !strings.Contains(b, "falaj login") {
-		t.Errorf("%d %s", r.StatusCode, b)
+	if b := r.Body.String(); r.Code != http.StatusOK || !strings.Contains(b, "falaj login") {
+		t.Errorf("%d %s", r.Code, b)
 	}
 }
 
@@ -92,19 +82,19 @@ func TestConditional(t *testing.T) {
 	h := handler(tree)
 	for _, encoding := range []string{"", "br", "gzip"} {
 		first := get(h, "GET", "/console/assets/main-1a2b.js", "Accept-Encoding", encoding)
-		etag := first.Header.Get("ETag")
+		etag := first.Header().Get("ETag")
 		for have, want := range map[string]int{etag: 304, "W/" + etag: 304, `"x", ` + etag: 304, "*": 304, `"x"`: 200, "": 200} {
 			r := get(h, "GET", "/console/assets/main-1a2b.js", "Accept-Encoding", encoding, "If-None-Match", have)
-			if b := text(t, r); r.StatusCode != want || want == 304 && b != "" {
-				t.Errorf("%s, If-None-Match %s: %d %q", encoding, have, r.StatusCode, b)
+			if b := r.Body.String(); r.Code != want || want == 304 && b != "" {
+				t.Errorf("%s, If-None-Match %s: %d %q", encoding, have, r.Code, b)
 			}
 		}
 	}
-	if get(h, "GET", "/", "Accept-Encoding", "br").Header.Get("ETag") == get(h, "GET", "/").Header.Get("ETag") {
+	if get(h, "GET", "/", "Accept-Encoding", "br").Header().Get("ETag") == get(h, "GET", "/").Header().Get("ETag") {
 		t.Error("two encodings have one ETag: a cache would mix them")
 	}
 	head := get(h, "HEAD", "/console/assets/main-1a2b.js")
-	if b := text(t, head); b != "" || head.Header.Get("Content-Length") != "6" {
-		t.Errorf("HEAD: %q %v", b, head.Header)
+	if b := head.Body.String(); b != "" || head.Header().Get("Content-Length") != "6" {
+		t.Errorf("HEAD: %q %v", b, head.Header())
 	}
 }

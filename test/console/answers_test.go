@@ -44,7 +44,7 @@ func pretend(t *testing.T) *httptest.Server {
 	files := console.Handler()
 	mux.Handle("GET /{$}", files)
 	mux.Handle("GET /console/", files)
-	answer := func(path string, make func(r *http.Request) any) {
+	answer := func(path string, of func(r *http.Request) any) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Authorization") != "Bearer "+token {
 				w.Header().Set("Content-Type", "application/problem+json")
@@ -53,7 +53,7 @@ func pretend(t *testing.T) *httptest.Server {
 				return
 			}
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(make(r))
+			_ = json.NewEncoder(w).Encode(of(r))
 		})
 	}
 	fixed := func(v any) func(*http.Request) any { return func(*http.Request) any { return v } }
@@ -62,9 +62,9 @@ func pretend(t *testing.T) *httptest.Server {
 	answer("/api/v1/whoami", fixed(object{"kind": "user", "id": "usr_1", "name": "layla"}))
 	answer("/api/v1/projects", list(object{"name": "nyc"}, object{"name": "clinic"}))
 	answer("/api/v1/audit", list(
-		object{"index": 4211, "time": at(0, -2), "actor": object{"id": "usr_1"}, "actor_name": "layla", "action": "deployment.rollout", "object": "deployment delay", "outcome": "allowed"},
-		object{"index": 4210, "time": at(0, -9), "actor": object{"id": "system"}, "actor_name": "falaj", "action": "monitor.finding", "object": "monitor delay", "outcome": "allowed"},
-		object{"index": 4209, "time": at(0, -11), "actor": object{"id": "usr_2"}, "actor_name": "omar", "action": "dataset.import", "object": "dataset weather", "outcome": "denied", "reason": "omar has the role viewer"},
+		object{"index": 4211, "time": at(0, -2), "actor": object{"kind": "user", "id": "usr_1", "name": "layla"}, "actor_name": "layla", "action": "deployment.rollout", "object": "deployment delay", "outcome": "done"},
+		object{"index": 4210, "time": at(0, -9), "actor": object{"kind": "system", "id": "monitor"}, "actor_name": "falaj", "action": "monitor.finding", "object": "monitor delay", "outcome": "done"},
+		object{"index": 4209, "time": at(0, -11), "actor": object{"kind": "user", "id": "usr_2", "name": "omar"}, "actor_name": "omar", "action": "dataset.import", "object": "dataset weather", "outcome": "refused", "reason": "omar has the role viewer"},
 	))
 	answer(p+"/deployments", list(deployment("delay", 3, 4, 5), deployment("diversion", 7, 0, 0), deployment("taxi-out", 2, 0, 0)))
 	answer(p+"/deployments/delay", fixed(deployment("delay", 3, 4, 5)))
@@ -145,7 +145,7 @@ func evidence(v any) json.RawMessage {
 }
 
 func status() serving.Status {
-	spec := rollout.Spec{Metric: "brier", Margin: 0.0002, Alpha: 0.05, MinLabels: 500, MaxDuration: "14d"}
+	spec := rollout.Spec{Metric: "brier", Margin: 0.002, Alpha: 0.05, MinLabels: 500, MaxDuration: "14d"}
 	s := serving.Status{Deployment: deployment("delay", 3, 4, 5), Since: ago(-2*day, 0), Automation: serving.Automation{On: true}}
 	for i, t := range s.Deployment.Targets {
 		s.Versions = append(s.Versions, serving.Counted{
@@ -181,13 +181,13 @@ func progress() label.Progress {
 	difference := 0.004
 	for n := 200; n <= 9000; n += 100 {
 		difference += (-0.0035 - difference) * 0.04
-		d, width := difference+r.NormFloat64()*0.0004, 0.126*math.Sqrt(math.Log(float64(n))/float64(n))
+		d, width := difference+r.NormFloat64()*0.0004, 0.19*math.Sqrt(math.Log(float64(n))/float64(n))
 		p.Trajectory = append(p.Trajectory, label.Point{Labels: int64(n), At: p.StartedAt, Difference: d, Low: d - width, High: d + width})
 	}
 	last := p.Trajectory[len(p.Trajectory)-1]
 	p.Decision = rollout.Decision{
-		Outcome: rollout.Continue, Comparable: true, Difference: last.Difference, Low: last.Low, High: last.High, Alpha: 0.05, Margin: 0.0002, P: 0.07, SRM: 0.83,
-		Reason: fmt.Sprintf("The Brier score differs by %.4f; the interval is not yet wholly below the margin of 0.0002.", last.Difference),
+		Outcome: rollout.Continue, Comparable: true, Difference: last.Difference, Low: last.Low, High: last.High, Alpha: 0.05, Margin: 0.002, P: 0.07, SRM: 0.83,
+		Reason: fmt.Sprintf("The Brier score differs by %.4f; the interval is not yet wholly below the margin of 0.002.", last.Difference),
 	}
 	return p
 }
@@ -262,7 +262,8 @@ func column(name string, mean, deviation float64) monitoring.NamedColumn {
 		x := mean - 4*deviation + 8*deviation*float64(i)/20
 		h.Edges = append(h.Edges, x)
 		if i < 20 {
-			h.Shares = append(h.Shares, math.Exp(-math.Pow((x-mean)/deviation, 2)/2)/12)
+			z := (x - mean) / deviation
+			h.Shares = append(h.Shares, math.Exp(-z*z/2)/12)
 		}
 	}
 	return monitoring.NamedColumn{Name: name, Summary: evidence(sketch.Summary{Kind: sketch.Numeric, Rows: 6200, Missing: 20, Histogram: h})}

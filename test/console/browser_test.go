@@ -193,6 +193,26 @@ func (b *browser) login(token string) {
 	b.do(chromedp.SendKeys(`input[name=token]`, token), chromedp.Click(`button[type=submit]`, chromedp.NodeVisible))
 }
 
+// accessible fails the test with what axe finds against WCAG 2.1 AA on the page.
+func (b *browser) accessible(page string) {
+	b.t.Helper()
+	axe, err := os.ReadFile(filepath.Join("..", "..", "console", "node_modules", "axe-core", "axe.min.js"))
+	if err != nil {
+		absent(b.t, "axe-core is not here; `make console` installs it")
+	}
+	var found []string
+	b.do(
+		chromedp.Evaluate(string(axe)+";0", nil),
+		chromedp.Evaluate(`axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'] }).then((r) => r.violations.flatMap((v) => v.nodes.map((n) => v.id + ': ' + n.target.join(' ') + ': ' + n.any.concat(n.all, n.none).map((c) => c.message).join(' '))))`,
+			&found, awaited),
+	)
+	for _, f := range found {
+		b.t.Errorf("%s: %s", page, f)
+	}
+}
+
+func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+
 // picture keeps what is seen, if it is asked for.
 func (b *browser) picture(name string) {
 	b.t.Helper()

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -15,20 +14,24 @@ func TestPages(t *testing.T) {
 	b := open(t, pretend(t).URL)
 	b.login("not-the-token")
 	b.see("The server does not know this token")
+	b.accessible("login")
 	b.picture("login")
 	b.login(token)
 	b.see("What needs a look", "layla", "monitor delay")
 	b.until(`document.querySelector('.link.live') !== null`)
+	b.accessible("overview")
 	b.picture("overview")
 
 	b.press("g", "d")
 	b.see("Deployments", "v3 80 % · v4 20 % · v5 shadow", "drifted")
+	b.accessible("deployments")
 	b.picture("deployments")
 	b.press(kb.ArrowDown)
 	b.do(chromedp.Click(`tr[data-index="0"] td:nth-child(2)`))
 	b.see("Versions", "v4 against v3", "weather:temp", "in training", "History")
 	b.until(`document.querySelectorAll('.plot canvas').length >= 3`)
 	b.until(`document.querySelectorAll('.histogram .pair').length === 24`)
+	b.accessible("deployment")
 	b.picture("deployment")
 	b.do(chromedp.ScrollIntoView(`.heatmap`))
 	b.picture("deployment-drift")
@@ -50,6 +53,7 @@ func TestPages(t *testing.T) {
 	// Dark: by hand, and as the system.
 	b.do(chromedp.Evaluate(`document.querySelector('.page').scrollTo(0, 0)`, nil), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
 	b.until(`document.documentElement.dataset.mantineColorScheme === 'dark' && getComputedStyle(document.body).backgroundColor === 'rgb(15, 22, 26)'`)
+	b.accessible("deployment, dark")
 	b.picture("deployment-dark")
 	b.do(chromedp.ScrollIntoView(`.heatmap`))
 	b.picture("deployment-drift-dark")
@@ -86,6 +90,7 @@ func TestManyRows(t *testing.T) {
 	t.Logf("the table of %d rows was open after %.0f ms", rows, milliseconds)
 	b.until(`document.querySelector('table').ariaRowCount === '10001'`)
 	b.until(`document.querySelectorAll('tbody tr[data-index]').length < 80`)
+	b.accessible("jobs")
 	b.picture("jobs")
 	b.do(chromedp.Focus(`tr[data-index="0"]`))
 	b.press(kb.End)
@@ -101,6 +106,7 @@ func TestManyRows(t *testing.T) {
 	b.until(`document.querySelector('table').ariaRowCount === '10001'`)
 	b.do(chromedp.Click(`tr[data-index="4"] a`))
 	b.see("Why", "It runs in pool local since a minute.", "epoch 399")
+	b.accessible("job")
 	b.picture("job")
 	b.press(kb.Escape)
 	b.until(`location.pathname === '/console/p/nyc/jobs'`)
@@ -121,5 +127,3 @@ func TestNarrow(t *testing.T) {
 	}
 	b.picture("narrow")
 }
-
-func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }

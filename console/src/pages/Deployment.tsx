@@ -18,9 +18,9 @@ export function DeploymentPage({ project, name }: { project: string; name: strin
   const deployment = useDeployment(project, name);
   const status = useStatus(project, name);
   const monitor = useMonitor(project, name);
-  const running = status.data?.rollout;
-  const progress = useProgress(project, name, running?.id ?? '');
-  const p = running && progress.data?.rollout === running.id ? progress.data : undefined;
+  const tried = status.data?.rollout ?? status.data?.history?.[0]; // the newest rollout, running or not
+  const progress = useProgress(project, name, tried?.id ?? '');
+  const p = tried && progress.data?.rollout === tried.id ? progress.data : undefined;
   const watched = !!monitor.data;
   const windows = useWindows(project, name, watched);
   const [version, setVersion] = useState(0); // 0: at each time, the one that answered most
@@ -37,8 +37,8 @@ export function DeploymentPage({ project, name }: { project: string; name: strin
       <Panel title="Versions" note={s && <>Requests and latency since <Time at={s.since} />{s.lost > 0 && <strong> {count(s.lost)} answers could not be remembered.</strong>}</>} wide>
         {status.error ? <Failed error={status.error} again={() => void status.refetch()} /> : <Targets targets={s?.versions?.length ? s.versions : targetsOf(d)} />}
       </Panel>
-      <Panel title="Rollout" note={s?.rollout ? <RolloutNote r={s.rollout} p={p} /> : undefined} wide>
-        {s?.rollout ? <Running r={s.rollout} p={p} /> : (
+      <Panel title="Rollout" note={tried && <RolloutNote r={tried} p={p} />} wide>
+        {tried && (s?.rollout || p) ? <Trial r={tried} p={p} /> : (
           <Empty title="No new version is being tried" command={`falaj deploy canary ${name} --version N --weight 20`}>
             A canary answers a share of the requests until labels show whether it is at least as good. Then it takes over, or it is rolled back.
           </Empty>
@@ -98,14 +98,16 @@ function Targets({ targets }: { targets: readonly (Target & Partial<Counted>)[] 
 }
 
 const RolloutNote = ({ r, p }: { r: Rollout; p?: Progress }) => (
-  <>v{r.candidate} against v{r.stable}, {r.weight} % of the requests, since <Time at={r.started_at && !r.started_at.startsWith('0001') ? r.started_at : r.started} />{p?.newest && <>; judged up to <Time at={p.newest} /></>}</>
+  <>{r.state !== 'running' && <><StateBadge state={r.state} /> </>}v{r.candidate} against v{r.stable}, {r.weight} % of the requests, {r.state === 'running' ? 'since' : 'from'} <Time at={r.started_at && !r.started_at.startsWith('0001') ? r.started_at : r.started} />{p?.newest && <>; judged up to <Time at={p.newest} /></>}</>
 );
 
-function Running({ r, p }: { r: Rollout; p?: Progress }) {
+function Trial({ r, p }: { r: Rollout; p?: Progress }) {
   const d = p?.decision;
   const points = p?.trajectory ?? [];
   const metric = r.spec.metric ?? 'brier';
-  const labels = (n?: number) => `${count(n ?? 0)} of ${count(r.spec.min_labels ?? 500)}`;
+  const labels = (n = 0) => (
+    <>{count(n)} {n < (r.spec.min_labels ?? 500) && <span className="dim">of at least {count(r.spec.min_labels ?? 500)}</span>}</>
+  );
   return (
     <div className="split">
       <div>
@@ -117,7 +119,7 @@ function Running({ r, p }: { r: Rollout; p?: Progress }) {
         <p className="caption dim">Difference of the mean {metric.replaceAll('_', ' ')}, candidate minus stable; below zero the candidate is better. The band holds the true difference at every look at once{d && <> with {percent(1 - d.alpha)} confidence</>}. It takes over when the whole band is below the margin, and is rolled back when the whole band is above zero.</p>
       </div>
       <dl className="stats">
-        <div className="both"><dt>Now</dt><dd>{d?.reason || 'Nothing was judged yet.'}</dd></div>
+        <div className="both"><dt>{r.state === 'running' ? 'Now' : 'Why it ended'}</dt><dd>{(r.state === 'running' ? d?.reason : r.reason || d?.reason) || 'Nothing was judged yet.'}</dd></div>
         {d?.comparable && <div className="both"><dt>Difference</dt><dd className="num"><strong>{signed(d.difference)}</strong> <span className="dim">{signed(d.low)} to {signed(d.high)}</span></dd></div>}
         <div><dt>Margin</dt><dd className="num">{signed(d?.margin ?? r.spec.margin ?? 0.005)}</dd></div>
         <div><dt>Labels, stable</dt><dd className="num">{labels(p?.stable?.loss?.n)}</dd></div>
@@ -143,7 +145,7 @@ function Drift({ project, name, monitor, windows, error, loading, versions, vers
     enabled: !!window,
     staleTime: 60_000,
   });
-  const note = monitor && (
+  const note = monitor && windows.length > 0 && (
     <>
       {monitor.reason}{monitor.watermark && <> Records up to <Time at={monitor.watermark} />.</>}
       {monitor.problem && <strong> {monitor.problem}</strong>}

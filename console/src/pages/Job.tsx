@@ -15,7 +15,7 @@ export function JobPage({ project, id }: { project: string; id: string }) {
   if (job.isPending) return <Wait what="Loading the job …" />;
   if (job.error) return <Failed error={job.error} again={() => void job.refetch()} />;
   const j = job.data;
-  const why = j.why?.length ? j.why : j.reason ? [j.reason] : [];
+  const why = (j.why?.length ? j.why : [j.reason ?? '']).filter((w) => w && w !== j.state);
   const cancel = async () => {
     if (cancelling === 'no') return setCancelling('asked');
     setCancelling('sent');
@@ -29,7 +29,8 @@ export function JobPage({ project, id }: { project: string; id: string }) {
   };
   return (
     <div className="detail">
-      <dl className="facts">
+      <div className="factline">
+        <dl className="facts">
         <div><dt>Name</dt><dd>{j.name}</dd></div>
         <div><dt>State</dt><dd><StateBadge state={j.state} /></dd></div>
         <div><dt>Pool</dt><dd>{j.pool || <span className="faint">–</span>}</dd></div>
@@ -37,14 +38,15 @@ export function JobPage({ project, id }: { project: string; id: string }) {
         <div><dt>Took</dt><dd><Took job={j} /></dd></div>
         <div><dt>Run</dt><dd className="num">{j.run_id || <span className="faint">–</span>}</dd></div>
         {j.model && <div><dt>Model</dt><dd>{j.model}</dd></div>}
-        {!ended(j.state) && (
-          <div className="act">
-            <Button size="xs" variant="default" color="red" loading={cancelling === 'sent'} onClick={() => void cancel()} onBlur={() => cancelling === 'asked' && setCancelling('no')}>
-              {cancelling === 'asked' ? 'Really cancel?' : 'Cancel the job'}
-            </Button>
-          </div>
-        )}
-      </dl>
+        </dl>
+      {!ended(j.state) && (
+        <div className="act">
+          <Button size="xs" variant="default" color="red" loading={cancelling === 'sent'} onClick={() => void cancel()} onBlur={() => cancelling === 'asked' && setCancelling('no')}>
+            {cancelling === 'asked' ? 'Really cancel?' : 'Cancel the job'}
+          </Button>
+        </div>
+      )}
+      </div>
       {problem != null && <Failed error={problem} />}
       <Panel title="Why" wide>
         {why.length > 0 ? <ul className="why">{why.map((w) => <li key={w}>{w}</li>)}</ul> : <p className="dim">{j.state === 'succeeded' ? 'It did what it was asked.' : 'Nothing holds it up.'}</p>}

@@ -19,10 +19,10 @@ export function MonitoringPage({ project }: { project: string }) {
       column.accessor('name', { header: 'Monitor', meta: { width: '16%' }, cell: (c) => <Link href={pathOf(project, 'deployments', c.row.original.deployment)}>{c.getValue()}</Link> }),
       column.accessor('state', { header: 'State', meta: { width: '11%' }, cell: (c) => <StateBadge state={c.getValue()} /> }),
       column.accessor((m) => m.since ?? '', { id: 'since', header: 'Since', meta: { width: '12%' }, cell: (c) => <Time at={c.getValue()} form="date" /> }),
-      column.accessor((m) => m.problem || m.reason || '', { id: 'why', header: 'Why', enableSorting: false, meta: { width: '31%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
+      column.accessor((m) => m.problem || m.reason || '', { id: 'why', header: 'Why', enableSorting: false, meta: { width: '29%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
       column.accessor((m) => m.version ?? 0, { id: 'version', header: 'Version', meta: { width: '9%', right: true }, cell: (c) => (c.getValue() ? `v${c.getValue()}` : '–') }),
       column.accessor('windows', { header: 'Windows', meta: { width: '9%', right: true }, cell: (c) => count(c.getValue()) }),
-      column.accessor((m) => m.watermark ?? '', { id: 'watermark', header: 'Records up to', meta: { width: '12%' }, cell: (c) => <Time at={c.getValue()} /> }),
+      column.accessor((m) => m.watermark ?? '', { id: 'watermark', header: 'Records up to', meta: { width: '14%' }, cell: (c) => <Time at={c.getValue()} /> }),
     ],
     [project],
   );

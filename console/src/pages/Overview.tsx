@@ -8,6 +8,7 @@ import { pathOf } from '../frame/Frame';
 import { count } from '../parts/format';
 import { Empty, Failed, Panel, StateBadge } from '../parts/State';
 import { Time } from '../parts/Time';
+import { Who } from './Lists';
 
 const text = (v: unknown) => (typeof v === 'string' || typeof v === 'number' ? String(v) : '');
 
@@ -86,7 +87,7 @@ export function OverviewPage({ project }: { project: string }) {
         ) : (
           <ul className="feed">
             {recent.data?.items?.map((e) => (
-              <li key={e.index}><Time at={e.time} relative /><div><strong>{e.actor_name || e.actor.id}</strong> {e.action} <span className="dim">{e.object}</span> {e.outcome !== 'allowed' && e.outcome !== 'succeeded' && <StateBadge state={e.outcome} title={e.reason} />}</div></li>
+              <li key={e.index}><Time at={e.time} relative /><div><strong><Who entry={e} /></strong> {e.action} <span className="dim">{e.object}</span> {e.outcome !== 'done' && <StateBadge state={e.outcome} title={e.reason} />}</div></li>
             ))}
           </ul>
         )}
