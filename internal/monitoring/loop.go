@@ -76,6 +76,9 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}
 	var failed error
 	for len(all) > 0 && ctx.Err() == nil {
+		if elected, err := s.elected(ctx); err != nil || !elected { // a long round renews the lease
+			return errors.Join(failed, err)
+		}
 		more := all[:0]
 		for _, m := range all {
 			again, err := s.step(ctx, m)
