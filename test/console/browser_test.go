@@ -71,7 +71,7 @@ func open(t *testing.T, base string) *browser {
 		cancel()
 		chromedp.FromContext(ctx).Allocator.Wait()
 	})
-	ctx, late := context.WithTimeout(ctx, live.Wait)
+	ctx, late := context.WithTimeout(ctx, 3*live.Wait)
 	t.Cleanup(late)
 	b := &browser{t: t, ctx: ctx, base: base}
 	chromedp.ListenTarget(ctx, b.heard)
@@ -164,7 +164,7 @@ func (b *browser) see(words ...string) {
 // until waits until an expression is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(10*time.Second), chromedp.WithPollingInterval(50*time.Millisecond)))
+	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(live.Wait/4), chromedp.WithPollingInterval(50*time.Millisecond)))
 }
 
 // text is what an expression says.

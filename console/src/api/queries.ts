@@ -96,7 +96,7 @@ export const useMonitor = (p: string, name: string, enabled = true) =>
 export const useWindows = (p: string, name: string, enabled: boolean) =>
   useQuery({
     queryKey: ['monitor', p, name, 'windows'],
-    queryFn: async ({ signal }) => ((await get<Page<Window>>(inProject(p, 'monitors', name, 'windows') + '?page_size=200', signal)).items ?? []).toReversed(),
+    queryFn: async ({ signal }) => ((await get<Page<Window>>(inProject(p, 'monitors', name, 'windows') + '?page_size=120', signal)).items ?? []).toReversed(),
     enabled,
     placeholderData: keepPreviousData,
     refetchInterval: 10_000,

@@ -1,12 +1,15 @@
 // Drift of every feature in every window. The colour is how near the feature is
 // to its threshold; cells beyond it have a mark, too.
-import { useMemo, useRef, type KeyboardEvent } from 'react';
+import { Button } from '@mantine/core';
+import { useMemo, useRef, useState, type KeyboardEvent } from 'react';
 import type { Window } from '../api/monitoring';
 import { useZone } from '../frame/settings';
 import { find, since, step } from './drift';
 import { number, time } from './format';
 
 const most = 60; // windows in sight
+const few = 40; // features in sight until all are asked for
+const day = 86_400_000; // ms
 
 interface Props {
   windows: readonly Window[]; // oldest first
@@ -16,9 +19,13 @@ interface Props {
   choose: (feature: string, window: string) => void;
 }
 
-export function Heatmap({ windows, rows, feature, window: chosen, choose }: Props) {
+export function Heatmap({ windows, rows: names, feature, window: chosen, choose }: Props) {
   const zone = useZone();
   const shown = useMemo(() => windows.slice(-most), [windows]);
+  const [all, setAll] = useState(false);
+  const rows = all ? names : names.slice(0, few);
+  const close = shown.length > 1 && Date.parse(shown.at(-1)!.to) - Date.parse(shown[0]!.to) < 3 * day;
+  const tick = (at: string) => (close ? time(at, zone).slice(11) : time(at, zone, 'date').slice(5));
   const body = useRef<HTMLTableSectionElement>(null);
   const row = Math.max(0, rows.indexOf(feature));
   const column = Math.max(0, shown.findIndex((w) => w.id === chosen));
@@ -39,8 +46,8 @@ export function Heatmap({ windows, rows, feature, window: chosen, choose }: Prop
           <tr>
             <th scope="col">Feature</th>
             {shown.map((w, i) => (
-              <th key={w.id} scope="col" className="tick num" aria-label={time(w.to, zone, 'date')}>
-                {i % Math.max(1, Math.ceil(shown.length / 8)) === 0 && <span>{time(w.to, zone, 'date').slice(5)}</span>}
+              <th key={w.id} scope="col" className="tick num" aria-label={time(w.to, zone)}>
+                {i % Math.max(1, Math.ceil(shown.length / 8)) === 0 && <span>{tick(w.to)}</span>}
               </th>
             ))}
             <th scope="col" className="right">Now</th>
@@ -55,7 +62,7 @@ export function Heatmap({ windows, rows, feature, window: chosen, choose }: Prop
             return (
               <tr key={name} className={name === feature ? 'chosen' : undefined}>
                 <th scope="row">
-                  <button type="button" onClick={() => choose(name, shown[column]?.id ?? '')}>{name}</button>
+                  <button type="button" title={name} onClick={() => choose(name, shown[column]?.id ?? '')}>{name}</button>
                 </th>
                 {shown.map((w, c) => {
                   const cell = find(w, name);
@@ -76,6 +83,11 @@ export function Heatmap({ windows, rows, feature, window: chosen, choose }: Prop
           })}
         </tbody>
       </table>
+      {names.length > few && (
+        <Button variant="default" size="xs" onClick={() => setAll(!all)}>
+          {all ? `Only the first ${few}` : `All ${names.length} features`}
+        </Button>
+      )}
       <p className="key dim">
         <span className="swatch s0" /> as in training <span className="swatch s3" /> near the threshold <span className="swatch s4" /> drifted <span className="swatch s6" /> far beyond <span className="swatch s-1" /> not tested
       </p>

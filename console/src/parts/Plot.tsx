@@ -75,8 +75,15 @@ export function rule(u: uPlot, y: number, colour: string, text: string, side: 'l
   u.ctx.lineTo(left + width, at);
   u.ctx.stroke();
   u.ctx.fillStyle = colour;
-  u.ctx.font = `${11 * r}px system-ui, sans-serif`;
+  u.ctx.font = `600 ${11 * r}px system-ui, sans-serif`;
   u.ctx.textAlign = side;
-  u.ctx.fillText(text, side === 'right' ? left + width - 4 * r : left + 4 * r, at - 5 * r);
+  const x = side === 'right' ? left + width - 4 * r : left + 4 * r;
+  // A halo keeps the words legible where a curve runs through them.
+  u.ctx.setLineDash([]);
+  u.ctx.lineJoin = 'round';
+  u.ctx.lineWidth = 4 * r;
+  u.ctx.strokeStyle = getComputedStyle(u.root).getPropertyValue('--panel').trim();
+  u.ctx.strokeText(text, x, at - 6 * r);
+  u.ctx.fillText(text, x, at - 6 * r);
   u.ctx.restore();
 }
