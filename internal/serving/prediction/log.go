@@ -253,13 +253,13 @@ func (j *journal) list(key []byte) ([]*segment, error) {
 		}
 		if !sealed {
 			if sg.span.records == 0 {
-				if err := os.Remove(path); err != nil {
+				if err := setAside(path); err != nil {
 					return nil, err
 				}
 				continue
 			}
-			if err := finish(&sg, key, j.bound()); err != nil {
-				return nil, fault.Wrap(err, "mend segment %s of the prediction log", e.Name())
+			if err := finish(&sg, key, j.bound()); err != nil { // it is read all the same, and mended after another start
+				j.log.cfg.Logger.Warn("a segment of the prediction log cannot be sealed", slog.String("file", path), slog.Any("error", err))
 			}
 		}
 		out = append(out, &sg)
@@ -271,4 +271,18 @@ func (j *journal) list(key []byte) ([]*segment, error) {
 		return 1
 	})
 	return out, nil
+}
+
+// setAside takes a segment without a whole frame out of the way. One that has
+// bytes is kept under another name: they may be torn, or of another key, which
+// somebody may find again. They go with the deployment.
+func setAside(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.Size() <= headerSize {
+		return os.Remove(path)
+	}
+	return os.Rename(path, path+".torn")
 }

@@ -545,6 +545,36 @@ func containsText(b []byte, s string) bool {
 	return false
 }
 
+// With another key nothing is read, and nothing is deleted.
+func TestWrongKey(t *testing.T) {
+	dir, c := t.TempDir(), newClock()
+	l := open(t, dir, c)
+	appendAll(t, l, 0, 3)
+	wrong, err := prediction.Open(prediction.Config{Dir: dir, Keys: otherRing{}, Now: c.now, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := ids(t, wrong, "delay", prediction.Cursor{}); len(got) != 0 {
+		t.Errorf("read %v", got)
+	}
+	torn, _ := filepath.Glob(filepath.Join(dir, "nyc", "delay", "*.torn"))
+	if len(torn) != 1 {
+		t.Fatalf("set aside: %v", torn)
+	}
+	if err := os.Rename(torn[0], torn[0][:len(torn[0])-len(".torn")]); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := ids(t, open(t, dir, c), "delay", prediction.Cursor{}); len(got) != 3 {
+		t.Errorf("with the right key: %v", got)
+	}
+}
+
+type otherRing struct{}
+
+func (otherRing) DataKey(context.Context, string, string, string) ([]byte, error) {
+	return make([]byte, 32), nil
+}
+
 // A disk without room loses records aloud, and goes on when there is room.
 func TestWriteFails(t *testing.T) {
 	dir, c := t.TempDir(), newClock()
