@@ -128,6 +128,21 @@ $falaj feature training-set may --spine @"$home/may.sql" --timestamp departs --l
 token=$($falaj token create --name demo --role engineer --expires 24h 2>/dev/null)
 FALAJ_URL=$url FALAJ_TOKEN=$token python3 $here/predict.py may
 
+step "Online features: what the views say goes into the online store, up to September"
+for view in weather plane carrier_delay; do
+	$falaj feature materialise $view --until 2013-09-01T00:00:00Z | tail -n 1 | indent
+done
+
+step "A monitor: weekly windows against the rows that the version was trained on"
+$falaj apply -f $here/monitor.yaml | indent
+
+step "May to August, hour by hour: keys in, features looked up as of then, labels when a flight has landed"
+export FALAJ_URL=$url FALAJ_TOKEN=$token
+python3 $here/replay.py 2013-05-01 2013-09-01 --stop-at promote --state "$home/replay.json"
+unset FALAJ_URL FALAJ_TOKEN
+$falaj monitor show delay | indent
+$falaj deploy status delay | indent
+
 step "Where it all came from"
 $falaj describe model delay | sed -n '/^lineage:/,$p' | indent
 
