@@ -46,11 +46,17 @@ func TestConsole(t *testing.T) {
 	b.picture("real-deployments")
 	b.do(chromedp.Click(`tr[data-index="0"] a`))
 	b.see("Versions", "stable", "No new version is being tried", "No window is closed yet", "Nothing has happened yet")
-	for range 3 {
-		infer(t, c)
+	apply(t, c, `{api_version: falaj/v1, kind: Monitor, name: live, project: tiny, spec: {window: {rows: 200}, baseline: "window:first", drift: {min_rows: 100}}}`)
+	for i := range 8 {
+		infer(t, c, 100, float32(i/4)*3) // the last four are far from the first
 	}
-	b.until(`[...document.querySelectorAll('table.plain tbody tr:first-child td')].some((td) => td.innerText === '3')`)
+	b.until(`[...document.querySelectorAll('table.plain tbody tr:first-child td')].some((td) => td.innerText === '8')`)
+	b.until(`document.querySelectorAll('.heatmap td.s6').length > 0 && document.querySelectorAll('.histogram .pair').length > 0`)
+	b.see("drifted", "by window")
 	b.picture("real-deployment")
+	b.do(chromedp.ScrollIntoView(`.heatmap`))
+	b.picture("real-drift")
+	b.do(chromedp.Evaluate(`document.querySelector('.page').scrollTo(0, 0)`, nil))
 
 	b.press("g", "j")
 	b.do(chromedp.Click(`tr[data-index="0"] a`, chromedp.NodeVisible))
@@ -65,7 +71,7 @@ func TestConsole(t *testing.T) {
 		b.until(`document.querySelector('.wait') === null && document.querySelector('[role=alert]') === null`)
 	}
 	b.press("g", "o")
-	b.see("deployment live", "Nothing: deployments answer")
+	b.see("deployment live", "2 of 2 inputs drifted")
 	b.picture("real-overview")
 
 	b.do(chromedp.Click(`.who button`))
@@ -127,11 +133,15 @@ func train(t *testing.T, s *live.Server, c *client.Client) (job string) {
 	return job
 }
 
-// infer asks the deployment once.
-func infer(t *testing.T, c *client.Client) {
+// infer asks the deployment once, with so many rows around a middle.
+func infer(t *testing.T, c *client.Client, rows int, middle float32) {
 	t.Helper()
+	data := make([]float32, 2*rows)
+	for i := range data {
+		data[i] = middle + float32(i%17)/17
+	}
 	resp, err := c.Send(t.Context(), http.MethodPost, "/v2/models/live/infer", map[string]any{"inputs": []any{
-		map[string]any{"name": "X", "datatype": "FP32", "shape": []int{1, 2}, "data": []float32{1, 2}},
+		map[string]any{"name": "X", "datatype": "FP32", "shape": []int{rows, 2}, "data": data},
 	}}, http.Header{"Falaj-Project": {"tiny"}})
 	if err != nil {
 		t.Fatal(err)

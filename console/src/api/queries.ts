@@ -98,7 +98,7 @@ export const useWindows = (p: string, name: string, enabled: boolean) =>
     queryKey: ['monitor', p, name, 'windows'],
     queryFn: async ({ signal }) => ((await get<Page<Window>>(inProject(p, 'monitors', name, 'windows') + '?page_size=120', signal)).items ?? []).toReversed(),
     enabled,
-    placeholderData: keepPreviousData,
+    placeholderData: keepPreviousData, // no flicker while new windows come
     refetchInterval: 10_000,
   });
 

@@ -5,7 +5,7 @@ import { get, inProject } from '../api/client';
 import type { Act, Counted, Deployment, Monitor, Progress, Rollout, Status, Summaries, Target, Window } from '../api/monitoring';
 import { useBaseline, useDeployment, useMonitor, useProgress, useStatus, useWindows } from '../api/queries';
 import { useZone } from '../frame/settings';
-import { Histogram, IntervalChart, MetricChart, metricOf, StatisticChart, whenOf } from '../parts/charts';
+import { formOf, Histogram, IntervalChart, MetricChart, metricOf, StatisticChart, whenOf } from '../parts/charts';
 import { bars, find, mainly, rowsOf, scoreName, since } from '../parts/drift';
 import { count, ms, number, percent, signed, time } from '../parts/format';
 import { Heatmap } from '../parts/Heatmap';
@@ -147,7 +147,7 @@ function Drift({ project, name, monitor, windows, error, loading, versions, vers
   });
   const note = monitor && windows.length > 0 && (
     <>
-      {monitor.reason}{monitor.watermark && <> Records up to <Time at={monitor.watermark} />.</>}
+      {monitor.reason?.replace(/\.?$/, '.')}{monitor.watermark && <> Records up to <Time at={monitor.watermark} />.</>}
       {monitor.problem && <strong> {monitor.problem}</strong>}
     </>
   );
@@ -179,7 +179,7 @@ function Drift({ project, name, monitor, windows, error, loading, versions, vers
           <h3>
             {feature === scoreName ? 'The score' : feature}
             {f && <StateBadge state={f.drifted ? 'drifted' : 'ok'} />}
-            <span className="dim">{whenOf(window, zone)}, v{window.version}, {count(window.rows)} rows{start && <>; drifted since {time(start, zone, 'date')}</>}</span>
+            <span className="dim">{whenOf(window, zone)}, v{window.version}, {count(window.rows)} rows{start && <>; drifted since {time(start, zone, formOf(window))}</>}</span>
           </h3>
           <div className="split even">
             <div>

@@ -77,7 +77,7 @@ export function Heatmap({ windows, rows: names, feature, window: chosen, choose 
                   );
                 })}
                 <td className="right num now">{number(f?.statistic)}</td>
-                <td className="num since">{start ? <strong>{time(start, zone, 'date')}</strong> : <span className="faint">–</span>}</td>
+                <td className="num since">{start ? <strong>{time(start, zone, close ? 'minute' : 'date')}</strong> : <span className="faint">–</span>}</td>
               </tr>
             );
           })}

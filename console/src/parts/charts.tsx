@@ -197,4 +197,7 @@ export function Histogram({ bars, name }: { bars: Bars; name: string }) {
   );
 }
 
-export const whenOf = (w: Window, zone: Zone) => `${time(w.from, zone, 'date')} – ${time(w.to, zone, 'date')}`;
+/** How exactly the times of windows are told: to the minute when they are shorter than a day. */
+export const formOf = (w: Pick<Window, 'from' | 'to'>) => (Date.parse(w.to) - Date.parse(w.from) < 86_400_000 ? 'minute' : 'date');
+
+export const whenOf = (w: Window, zone: Zone) => `${time(w.from, zone, formOf(w))} – ${time(w.to, zone, formOf(w))}`;
