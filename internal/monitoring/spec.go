@@ -35,8 +35,8 @@ type Spec struct {
 	Window      WindowSpec      `json:"window,omitzero" doc:"Default one day"`
 	Lateness    string          `json:"lateness,omitempty" doc:"How long records may come after their window's end, on the records' clock; default 1h"`
 	Baseline    string          `json:"baseline,omitempty" doc:"training (the served version's training set), dataset:NAME@VERSION, or window:first; default training"`
-	Drift       DriftSpec       `json:"drift,omitzero"`
-	Performance PerformanceSpec `json:"performance,omitzero"`
+	Drift       DriftSpec       `json:"drift,omitzero" doc:"How inputs and scores are compared with the baseline"`
+	Performance PerformanceSpec `json:"performance,omitzero" doc:"How answers are compared with labels"`
 	Detectors   []string        `json:"detectors,omitempty" doc:"Stream detectors of the score: adwin, page_hinkley"`
 	Alerts      []alert.Target  `json:"alerts,omitempty" doc:"Who is told"`
 	Repeat      int             `json:"repeat,omitempty" doc:"Tell again every so many bad windows in a row; default 7, -1 never"`
