@@ -8,7 +8,7 @@
 //   - system.go: up, recover-admin, doctor, config, login, version, and the hidden child modes.
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
-//     token. keys.go: key.
+//     token. deploy.go: how versions are tried. keys.go: key.
 //   - output.go: tables, JSON, YAML, progress bars.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,

@@ -277,6 +277,8 @@ func (s *Service) forget(k key) {
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.failures, func(a attempt, _ failure) bool { return a.key == k })
 	maps.DeleteFunc(s.tallies, func(t tallied, _ *tally) bool { return t.key == k })
+	s.lost.byKey.Delete(k)
+	s.shadows.dropped.Delete(k)
 }
 
 // Ready reports whether every model that a project wants answers. Of no project,
