@@ -32,17 +32,50 @@ finish() {
 }
 trap finish EXIT
 
+# start begins the server and waits until it is ready.
+start() {
+	rm -f "$home/said"
+	mkfifo "$home/said"
+	$falaj up --data "$home/data" --http "$1" --grpc 127.0.0.1:0 --flight 127.0.0.1:0 >"$home/said" 2>>"$home/server.log" &
+	server=$!
+	url=
+	while read -r -t 60 line; do
+		case $line in
+		"Falaj is ready at "*) url=${line#Falaj is ready at } && break ;;
+		esac
+	done <"$home/said"
+	[ -n "$url" ] || { echo "The server did not start." >&2; exit 1; }
+}
+
+# submit runs the training program, changed by a sed script, as a job and waits.
+submit() { # NAME DATASET SED-SCRIPT
+	{
+		cat <<-YAML
+			api_version: falaj/v1
+			kind: Job
+			name: $1
+			project: nyc
+			spec:
+			  environment: sklearn
+			  data: {train: $2}
+			  resources: {cpu: 1, memory: 2GiB}
+			  timeout: 10m
+			  register: delay
+			  script: |
+		YAML
+		sed "$3; s/^/    /" $here/train.py
+	} >"$home/job.yaml"
+	job=$($falaj apply -f "$home/job.yaml" -o json | sed -n 's/.*"id": "\(job_[^"]*\)".*/\1/p')
+	note "$job; why it is where it is:"
+	$falaj job why "$job" | sed 's/^/      /'
+	$falaj job logs "$job" --follow | sed 's/^/      | /'
+	$falaj job wait "$job" | indent
+}
+
+replay() { FALAJ_URL=$url FALAJ_TOKEN=$token python3 $here/replay.py 2013-05-01 2013-09-01 --state "$home/replay.json" "$@"; }
+
 step "Starting Falaj on a temporary directory"
-mkfifo "$home/said"
-$falaj up --data "$home/data" --http 127.0.0.1:"${PORT:-0}" --grpc 127.0.0.1:0 --flight 127.0.0.1:0 >"$home/said" 2>"$home/server.log" &
-server=$!
-url=
-while read -r -t 60 line; do
-	case $line in
-	"Falaj is ready at "*) url=${line#Falaj is ready at } && break ;;
-	esac
-done <"$home/said"
-[ -n "$url" ] || { echo "The server did not start." >&2; exit 1; }
+start 127.0.0.1:"${PORT:-0}"
 note "$url, data in $home/data"
 
 step "A project, a zone abroad with a cheaper pool, datasets with expectations"
@@ -94,27 +127,7 @@ $falaj apply -f $here/environment.yaml | indent
 $falaj env wait sklearn | indent
 
 step "Training, sandboxed and tracked by the MLflow client"
-{
-	cat <<-YAML
-		api_version: falaj/v1
-		kind: Job
-		name: train-delay
-		project: nyc
-		spec:
-		  environment: sklearn
-		  data: {train: delays}
-		  resources: {cpu: 1, memory: 2GiB}
-		  timeout: 10m
-		  register: delay
-		  script: |
-	YAML
-	sed 's/^/    /' $here/train.py
-} >"$home/job.yaml"
-job=$($falaj apply -f "$home/job.yaml" -o json | sed -n 's/.*"id": "\(job_[^"]*\)".*/\1/p')
-note "$job; why it is where it is:"
-$falaj job why "$job" | sed 's/^/      /'
-$falaj job logs "$job" --follow | sed 's/^/      | /'
-$falaj job wait "$job" | indent
+submit train-delay delays ""
 
 step "Registered and signed; made champion; deployed"
 $falaj model versions delay | indent
@@ -137,11 +150,32 @@ step "A monitor: weekly windows against the rows that the version was trained on
 $falaj apply -f $here/monitor.yaml | indent
 
 step "May to August, hour by hour: keys in, features looked up as of then, labels when a flight has landed"
-export FALAJ_URL=$url FALAJ_TOKEN=$token
-python3 $here/replay.py 2013-05-01 2013-09-01 --stop-at promote --state "$home/replay.json"
-unset FALAJ_URL FALAJ_TOKEN
+replay --stop-at promote
 $falaj monitor show delay | indent
 $falaj deploy status delay | indent
+
+step "A bad version, trained on the opposite of what happened, is tried and rolled back by itself"
+submit train-worse delays "s/model.fit(x, y)/model.fit(x, 1 - y)/"
+worse=$($falaj model versions delay -o json | sed -n 's/.*"version": "\{0,1\}\([0-9]*\).*/\1/p' | sort -n | tail -n 1)
+$falaj deploy canary delay --version "$worse" | indent
+replay --stop-at rollback
+
+step "On to September; in the middle the server is killed with -9 and started again"
+replay &
+replaying=$!
+sleep 5
+kill -9 "$server"
+wait "$server" 2>/dev/null || true
+start "${url#http://}"
+note "killed and started again at $(date +%T); the replay went on"
+wait "$replaying"
+$falaj deploy status delay | indent
+
+step "Did the models see what training would have seen? Answers are sampled and recomputed offline"
+$falaj feature verify --deployment delay | indent
+
+step "By hand: back to the version before"
+$falaj deploy rollback delay --reason "shown in the demo" | indent
 
 step "Where it all came from"
 $falaj describe model delay | sed -n '/^lineage:/,$p' | indent
@@ -153,8 +187,8 @@ $falaj audit list --outcome refused --limit 5 | indent
 
 step "Done"
 cat <<TEXT
-    Made       project nyc, 5 datasets, 3 feature views, a training set, an environment,
-               a job, a signed model, a deployment, with $($falaj version)
+    Made       project nyc, 5 datasets, 3 feature views, training sets, an environment,
+               jobs, signed models, a deployment that looks after itself, with $($falaj version)
     Time       $((SECONDS - began)) s
 TEXT
 if [ -n "${EXIT:-}" ]; then

@@ -191,7 +191,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 		return nil, err
 	}
 	return &intent{
-		Act: serving.Act{Deployment: began.Deployment, At: began.At, Reason: "job " + string(j.Job) + " registered " + j.Model, Evidence: evidence},
+		Act: serving.Act{Deployment: began.Deployment, At: began.At, Reason: string(j.Job) + " registered " + j.Model, Evidence: evidence},
 		do: func(ctx context.Context) (string, string, error) {
 			model, version, registered := strings.Cut(j.Model, "@")
 			switch {
@@ -218,7 +218,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 			if err != nil {
 				return "", "", err
 			}
-			return fmt.Sprintf("job %s registered %s; it answers %d %% of the requests", j.Job, j.Model, r.Weight), string(r.ID), nil
+			return fmt.Sprintf("%s registered %s; it answers %d %% of the requests", j.Job, j.Model, r.Weight), string(r.ID), nil
 		},
 	}, nil
 }
