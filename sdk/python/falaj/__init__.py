@@ -1,12 +1,13 @@
 """Falaj for Python: read data, save checkpoints and ask models.
 
 ``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest`` and
-``should_stop`` are for training programs; ``predict`` asks a deployed model.
+``should_stop`` are for training programs; ``predict`` asks a deployed model, and
+``label`` says what turned out to be true.
 Only the standard library is needed; pyarrow and pandas are used when they are there.
 """
 
 from ._checkpoint import SAVED, Checkpoint, checkpoint, latest, should_stop
-from ._client import Client, Error, Rows, predict
+from ._client import Client, Error, Labelled, Prediction, Rows, label, predict
 from ._data import Data, data
 
 __all__ = [
@@ -15,9 +16,12 @@ __all__ = [
     "Client",
     "Data",
     "Error",
+    "Labelled",
+    "Prediction",
     "Rows",
     "checkpoint",
     "data",
+    "label",
     "latest",
     "predict",
     "should_stop",

@@ -11,8 +11,10 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 MAX_ROWS = 10_000
@@ -57,6 +59,29 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+class Prediction(dict[str, Any]):
+    """Each output of an answer by name, as nested lists of its shape.
+
+    ``id`` is what a label names it by; ``version`` is the model version that answered.
+    """
+
+    id: str
+    version: str
+
+
+@dataclass
+class Labelled:
+    """What became of labels.
+
+    ``statuses`` says it for each id: accepted, duplicate, contradicts (another
+    label came first, and stays), unknown (of no prediction known yet: it waits),
+    too_late or wrong_rows. ``counts`` has how many of each there were.
+    """
+
+    statuses: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -165,31 +190,138 @@ class Client:
         items: list[dict[str, Any]] = answer["items"]
         return items
 
-    def predict(self, deployment: str, inputs: Mapping[str, Any], outputs: Iterable[str] = ()) -> dict[str, Any]:
+    def predict(
+        self, deployment: str, inputs: Mapping[str, Any], outputs: Iterable[str] = (), *,
+        id: str = "", as_of: datetime | str | None = None, route_key: str = "",
+    ) -> Prediction:
         """Ask a deployed model; gives each output as nested lists of its shape.
 
         ``inputs`` has a tensor for each input: nested lists, or an array with
-        ``tolist`` (NumPy). The datatypes are those that the model declares.
-        None and NaN are missing values; a missing value comes back as None.
+        ``tolist`` (NumPy). The datatypes are those that the model declares; of
+        the keys of a deployment with features, those of the values: text,
+        whole numbers, or numbers. A key has one value for each row:
+        ``{"origin": ["JFK"], "distance": [1020]}``. None and NaN are missing
+        values; a missing value comes back as None.
+
+        ``id`` names the answer for labels; one is made when it is empty.
+        ``as_of`` asks with the features of a past time, which takes the
+        permission feature.history. Requests with the same ``route_key`` meet
+        the same version.
         """
         model = f"/v2/models/{_quote(deployment)}"
         declared = {i["name"]: i["datatype"] for i in self.request("GET", model)["inputs"]}
         tensors = []
         for name, value in inputs.items():
-            if name not in declared:
-                raise Error("invalid", f"{deployment} has no input {name!r}", f"Inputs: {', '.join(sorted(declared))}.")
             shape, flat = _flatten(name, value)
-            tensors.append({"name": name, "shape": shape, "datatype": declared[name], "data": flat})
+            tensors.append({"name": name, "shape": shape, "datatype": declared.get(name) or _datatype(name, flat), "data": flat})
         body: dict[str, Any] = {"inputs": tensors}
         if wanted := [{"name": name} for name in outputs]:
             body["outputs"] = wanted
+        if id:
+            body["id"] = id
+        parameters = {"as_of": _instant("as_of", as_of), "route_key": route_key}
+        if parameters := {k: v for k, v in parameters.items() if v}:
+            body["parameters"] = parameters
         answer = self.request("POST", model + "/infer", body)
-        return {o["name"]: _nest(o["data"], o["shape"]) for o in answer["outputs"]}
+        found = Prediction((o["name"], _nest(o["data"], o["shape"])) for o in answer["outputs"])
+        found.id, found.version = answer.get("id", ""), answer.get("model_version", "")
+        return found
+
+    def label(self, deployment: str, labels: Mapping[str, Any], *, at: datetime | str | None = None) -> Labelled:
+        """Say what turned out to be true for predictions, by their ids.
+
+        A value is a number, or true or false; for an answer of several rows a
+        list, with a value for each. ``at`` is when it became known, now when
+        left out. Sending a label again changes nothing.
+        """
+        path, known = self._in_project(f"/deployments/{_quote(deployment)}/labels"), _instant("at", at)
+        out, rest = Labelled(), iter(labels.items())
+        while part := list(islice(rest, _LABELS)):
+            batch = []
+            for id, value in part:
+                if hasattr(value, "tolist"):
+                    value = value.tolist()
+                one = isinstance(value, str) or not isinstance(value, Sequence)
+                batch.append({"id": id, "value" if one else "values": value, **({"at": known} if known else {})})
+            for result in self.request("POST", path, {"labels": batch})["results"]:
+                out.statuses[result["id"]] = result["status"]
+                out.counts[result["status"]] = out.counts.get(result["status"], 0) + 1
+        return out
+
+    def deployment_status(self, deployment: str) -> dict[str, Any]:
+        """What a deployment does: its ``versions`` with requests, failures and
+        latencies, ``rollout`` when a version is tried, ``history``, the ``acts``
+        that were done automatically, each with its reason, and ``automation``.
+        """
+        status: dict[str, Any] = self.request("GET", self._in_project(f"/deployments/{_quote(deployment)}/status"))
+        return status
+
+    def rollout(self, deployment: str) -> dict[str, Any]:
+        """How the newest rollout goes: what was seen of both versions, and the
+        ``decision`` with its ``outcome`` and ``reason``.
+        """
+        progress: dict[str, Any] = self.request("GET", self._in_project(f"/deployments/{_quote(deployment)}/rollout"))
+        return progress
+
+    def monitor(self, name: str) -> dict[str, Any]:
+        """A monitor with its ``state``: waiting, ok, drifted or degraded, and why."""
+        found: dict[str, Any] = self.request("GET", self._in_project(f"/monitors/{_quote(name)}"))
+        return found
+
+    def windows(self, monitor: str, *, version: int = 0) -> Iterator[dict[str, Any]]:
+        """The windows of a monitor, newest first, of one model version or of all.
+
+        Each has ``from``, ``to``, ``rows``, ``drifted``, its ``features`` with
+        statistic and threshold, ``score`` and ``performance``. Pages are fetched
+        as they are needed.
+        """
+        query: dict[str, Any] = {"page_size": 200, "version": version}
+        path = self._in_project(f"/monitors/{_quote(monitor)}/windows")
+        while True:
+            page = self.request("GET", f"{path}?{urllib.parse.urlencode(query)}")
+            yield from page["items"]
+            if not page.get("next_page_token"):
+                return
+            query["page_token"] = page["next_page_token"]
 
 
-def predict(deployment: str, inputs: Mapping[str, Any], outputs: Iterable[str] = ()) -> dict[str, Any]:
+def predict(
+    deployment: str, inputs: Mapping[str, Any], outputs: Iterable[str] = (), *,
+    id: str = "", as_of: datetime | str | None = None, route_key: str = "",
+) -> Prediction:
     """Ask a deployed model with the client of the environment; see Client.predict."""
-    return Client().predict(deployment, inputs, outputs)
+    return Client().predict(deployment, inputs, outputs, id=id, as_of=as_of, route_key=route_key)
+
+
+def label(deployment: str, labels: Mapping[str, Any], *, at: datetime | str | None = None) -> Labelled:
+    """Label predictions with the client of the environment; see Client.label."""
+    return Client().label(deployment, labels, at=at)
+
+
+_LABELS = 5000  # in one request
+
+
+def _instant(what: str, at: datetime | str | None) -> str:
+    if not isinstance(at, datetime):
+        return at or ""
+    if at.tzinfo is None:
+        raise Error("invalid", f"{what} has no time zone: {at}", "Write datetime(2013, 7, 4, 12, tzinfo=timezone.utc).")
+    return at.isoformat()
+
+
+def _datatype(name: str, flat: Sequence[Any]) -> str:
+    """The datatype of an input that the model does not declare: a key, or a
+    column that features are beside."""
+    kinds = {type(v) for v in flat if v is not None}
+    if kinds == {str} and None not in flat:
+        return "BYTES"
+    if kinds == {bool} and None not in flat:
+        return "BOOL"
+    if kinds == {int} and None not in flat:
+        return "INT64"
+    if kinds <= {int, float}:
+        return "FP64"
+    raise Error("invalid", f"input {name!r} holds {', '.join(sorted(k.__name__ for k in kinds))}", "Give it text or numbers.")
 
 
 def _quote(name: str) -> str:

@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import unittest
+from datetime import datetime, timezone
 from unittest import mock
 
 import falaj
@@ -139,8 +140,58 @@ class ClientTest(unittest.TestCase):
 
     def test_predict_wrong_inputs(self) -> None:
         self.server.answers["GET /v2/models/delay"] = (200, MODEL)
-        for inputs in ({"Y": [1]}, {"X": [[1], [2, 3]]}, {"X": [[1], 2]}, {"X": 5}, {"X": [[math.inf, 1]]}, {"X": [[object()]]}):
+        for inputs in ({"Y": [object()]}, {"Y": ["a", 1]}, {"X": [[1], [2, 3]]}, {"X": [[1], 2]}, {"X": 5}, {"X": [[math.inf, 1]]}, {"X": [[object()]]}):
             with self.assertRaises(falaj.Error) as caught:
                 self.client.predict("delay", inputs)
             self.assertEqual(caught.exception.kind, "invalid", inputs)
         self.assertEqual({a.method for a in self.server.asked}, {"GET"})
+
+    def test_predict_by_keys(self) -> None:
+        self.server.answers["GET /v2/models/delay"] = (200, MODEL)
+        self.server.answers["POST /v2/models/delay/infer"] = (200, {
+            "id": "prd_1", "model_version": "2", "outputs": [{"name": "p", "datatype": "FP32", "shape": [1], "data": [0.5]}],
+        })
+        answer = self.client.predict(
+            "delay", {"origin": ["JFK"], "seat": [7], "distance": [1020.5], "gap": [None], "first": [True]},
+            as_of=datetime(2013, 7, 4, 12, tzinfo=timezone.utc), id="mine", route_key="k",
+        )
+        self.assertEqual((answer, answer.id, answer.version), ({"p": [0.5]}, "prd_1", "2"))
+        sent = self.server.asked[1].json()
+        self.assertEqual([i["datatype"] for i in sent["inputs"]], ["BYTES", "INT64", "FP64", "FP64", "BOOL"])
+        self.assertEqual(sent["parameters"], {"as_of": "2013-07-04T12:00:00+00:00", "route_key": "k"})
+        self.assertEqual(sent["id"], "mine")
+        with self.assertRaises(falaj.Error) as caught:
+            self.client.predict("delay", {"origin": ["JFK"]}, as_of=datetime(2013, 7, 4))
+        self.assertEqual(caught.exception.kind, "invalid")
+
+    def test_label(self) -> None:
+        path = "/api/v1/projects/nyc/deployments/delay/labels"
+
+        def answer(asked: Asked) -> Answer:
+            return 200, {"results": [{"id": entry["id"], "status": "duplicate" if entry["id"] == "a" else "accepted"} for entry in asked.json()["labels"]]}
+
+        self.server.answers["POST " + path] = answer
+        said = self.client.label("delay", {"a": True, "b": [1, 0.5]}, at="2013-07-04T20:00:00Z")
+        self.assertEqual(self.server.asked[0].json(), {"labels": [
+            {"id": "a", "value": True, "at": "2013-07-04T20:00:00Z"}, {"id": "b", "values": [1, 0.5], "at": "2013-07-04T20:00:00Z"},
+        ]})
+        self.assertEqual((said.statuses, said.counts), ({"a": "duplicate", "b": "accepted"}, {"duplicate": 1, "accepted": 1}))
+        said = self.client.label("delay", {str(i): i for i in range(5001)})
+        self.assertEqual([len(a.json()["labels"]) for a in self.server.asked[1:]], [5000, 1])
+        self.assertEqual((said.counts, self.client.label("delay", {}).counts), ({"accepted": 5001}, {}))
+        with self.assertRaises(falaj.Error):
+            self.client.label("delay", {"a": math.nan})
+
+    def test_monitoring(self) -> None:
+        at = "/api/v1/projects/nyc"
+        self.server.answers.update({
+            f"GET {at}/deployments/delay/status": (200, {"acts": []}),
+            f"GET {at}/deployments/delay/rollout": (200, {"decision": {"outcome": "promote"}}),
+            f"GET {at}/monitors/delay": (200, {"state": "ok"}),
+            f"GET {at}/monitors/delay/windows?page_size=200&version=2": (200, {"items": [{"id": "2-1"}], "next_page_token": "n/1"}),
+            f"GET {at}/monitors/delay/windows?page_size=200&version=2&page_token=n%2F1": (200, {"items": [{"id": "2-0"}]}),
+        })
+        self.assertEqual(self.client.deployment_status("delay"), {"acts": []})
+        self.assertEqual(self.client.rollout("delay")["decision"]["outcome"], "promote")
+        self.assertEqual(self.client.monitor("delay")["state"], "ok")
+        self.assertEqual([w["id"] for w in self.client.windows("delay", version=2)], ["2-1", "2-0"])
