@@ -124,6 +124,8 @@ func open(t *testing.T) *world {
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "abroad",
 		"policies/name": "idle", "accounts/ref": "service%2Fguest",
+		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
+		"alerts/id":        "dlv_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"feature-runs/run": "fmr_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"widenings/id":     "wid_01ARZ3NDEKTSV4RRFFQ69G5FAV", // only people decide on one, and the members here are services
 	}
