@@ -97,7 +97,13 @@ func pretend(t *testing.T) *httptest.Server {
 	})
 	mux.HandleFunc("GET "+p+"/events", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = fmt.Fprint(w, "retry: 3000\n: watching\n\n")
+		_, _ = fmt.Fprint(w, "retry: 500\n: watching\n\n")
+		if last := r.Header.Get("Last-Event-ID"); last != "" {
+			_, _ = fmt.Fprintf(w, "id: 1-9\nevent: job.finished\ndata: {\"name\":\"job.finished\",\"time\":%q,\"project\":\"nyc\",\"body\":{\"name\":\"told after %s\"}}\n\n", at(0, 0), last)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return
+		}
 		for i, e := range []object{
 			{"name": "job.queued", "time": at(0, -3), "project": "nyc", "body": object{"job": "job_4", "name": "train-delay", "reason": "weather:temp drifted since 2013-06-10"}},
 			{"name": "monitor.drifted", "time": at(0, -2), "project": "nyc", "body": object{"deployment": "delay", "reason": "weather:temp: Wasserstein 0.31 over 0.1"}},
@@ -245,6 +251,11 @@ func windows() []monitoring.Window {
 			w.Performance.Metrics = []monitoring.Metric{
 				{Name: "brier", Value: &brier, Low: p(brier - 0.004), High: p(brier + 0.004), Limit: p(0.158)}, {Name: "auc", Value: &auc, Low: p(auc - 0.02), High: p(auc + 0.02)},
 			}
+		}
+		for k, carrier := range []string{"UA", "B6", "EV"} {
+			w.Performance.Segments = append(w.Performance.Segments, monitoring.SegmentScore{
+				Column: "carrier", Value: carrier, Rows: int64(1000 - 300*k), Metrics: []monitoring.Metric{{Name: "brier", Value: p(brier + 0.01*float64(k)), Low: p(brier - 0.01), High: p(brier + 0.03)}},
+			})
 		}
 		w.Performance.Metrics = append(w.Performance.Metrics, monitoring.Metric{Name: "brier", Value: p(brier - 0.003), Estimate: true})
 		out = append(out, w)

@@ -41,6 +41,8 @@ func TestPages(t *testing.T) {
 	b.press(kb.ArrowRight)
 	b.until(`document.querySelector('.heatmap td[aria-selected=true]').ariaLabel !== ` + strconv.Quote(chosen))
 	b.until(`document.activeElement === document.querySelector('.heatmap td[aria-selected=true]')`)
+	b.do(chromedp.Click(`.plot ~ details summary`))
+	b.see("carrier = EV")
 	b.do(chromedp.ScrollIntoView(`.history`))
 	b.picture("deployment-history")
 
@@ -110,6 +112,18 @@ func TestManyRows(t *testing.T) {
 	b.picture("job")
 	b.press(kb.Escape)
 	b.until(`location.pathname === '/console/p/nyc/jobs'`)
+}
+
+// TestResumes: a connection that breaks is made again, and nothing that happened
+// meanwhile is missed.
+func TestResumes(t *testing.T) {
+	s := pretend(t)
+	b := open(t, s.URL)
+	b.login(token)
+	b.see("rollout delay")
+	s.CloseClientConnections()
+	b.see("told after 1-2", "rollout delay")
+	b.until(`document.querySelector('.link.live') !== null`)
 }
 
 // TestNarrow: on a telephone, pages are no wider than it.

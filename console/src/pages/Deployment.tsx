@@ -1,9 +1,11 @@
 import { useQuery } from '@tanstack/react-query';
 import { NativeSelect } from '@mantine/core';
 import { useMemo, useState } from 'react';
+import { Link } from 'wouter';
 import { get, inProject } from '../api/client';
 import type { Act, Counted, Deployment, Monitor, Progress, Rollout, Status, Summaries, Target, Window } from '../api/monitoring';
 import { useBaseline, useDeployment, useMonitor, useProgress, useStatus, useWindows } from '../api/queries';
+import { pathOf } from '../frame/Frame';
 import { useZone } from '../frame/settings';
 import { formOf, Histogram, IntervalChart, MetricChart, metricOf, StatisticChart, whenOf } from '../parts/charts';
 import { bars, find, mainly, rowsOf, scoreName, since } from '../parts/drift';
@@ -46,7 +48,7 @@ export function DeploymentPage({ project, name }: { project: string; name: strin
       </Panel>
       <Drift versions={versions} version={version} setVersion={setVersion} project={project} name={name} monitor={monitor.data} windows={shown} error={monitor.error ?? windows.error} loading={monitor.isPending || (watched && windows.isPending)} />
       <Performance windows={shown} />
-      <History rollouts={s?.history ?? []} acts={s?.acts ?? []} automation={s?.automation} name={name} />
+      <History project={project} rollouts={s?.history ?? []} acts={s?.acts ?? []} automation={s?.automation} name={name} />
     </div>
   );
 }
@@ -223,6 +225,7 @@ function Performance({ windows }: { windows: readonly Window[] }) {
             {value && <span className="num">newest <strong>{number(value.value)}</strong> <span className="dim">{number(value.low)} to {number(value.high)}</span> {value.breached && <StateBadge state="degraded" />}</span>}
           </div>
           <MetricChart windows={windows} name={name} key={name} />
+          {judged && <Segments window={judged} metric={name} />}
         </>
       ) : (
         <Empty title="No labels yet">How good the answers were is known when labels come. Send them with <code>falaj deploy label</code>.</Empty>
@@ -231,12 +234,35 @@ function Performance({ windows }: { windows: readonly Window[] }) {
   );
 }
 
-function History({ rollouts, acts, automation, name }: { rollouts: readonly Rollout[]; acts: readonly Act[]; automation?: Status['automation']; name: string }) {
+const segmentsShown = 30;
+
+/** The metric of the newest labelled window by the values of a column, the most rows first. */
+function Segments({ window: w, metric }: { window: Window; metric: string }) {
+  const all = (w.performance.segments ?? []).toSorted((a, b) => b.rows - a.rows);
+  if (all.length === 0) return null;
+  return (
+    <details>
+      <summary>By segment, in the window that ended <Time at={w.to} form={formOf(w)} /></summary>
+      <table className="plain">
+        <thead><tr><th scope="col">Segment</th><th scope="col" className="right">Rows</th><th scope="col" className="right">{metric}</th><th scope="col" className="right">95 % interval</th></tr></thead>
+        <tbody>
+          {all.slice(0, segmentsShown).map((s) => {
+            const m = s.metrics?.find((x) => x.name === metric && !x.estimate);
+            return <tr key={`${s.column} ${s.value}`}><th scope="row">{s.column} = {s.value}</th><td className="right num">{count(s.rows)}</td><td className="right num">{number(m?.value)}</td><td className="right num dim">{number(m?.low)} to {number(m?.high)}</td></tr>;
+          })}
+        </tbody>
+      </table>
+      {all.length > segmentsShown && <p className="dim small">The {segmentsShown} largest of {all.length}.</p>}
+    </details>
+  );
+}
+
+function History({ project, rollouts, acts, automation, name }: { project: string; rollouts: readonly Rollout[]; acts: readonly Act[]; automation?: Status['automation']; name: string }) {
   const entries = useMemo(
     () =>
       [
-        ...rollouts.filter((r) => r.state !== 'running').map((r) => ({ id: r.id, at: r.ended || r.started, what: `v${r.candidate} against v${r.stable}`, kind: 'rollout', state: r.state as string, reason: r.reason, cause: r.cause, evidence: r.evidence, result: '' })),
-        ...acts.map((a) => ({ id: a.id, at: a.made, what: a.kind, kind: 'automatic', state: a.outcome as string, reason: a.reason, cause: a.cause, evidence: a.evidence, result: a.result })),
+        ...rollouts.filter((r) => r.state !== 'running').map((r) => ({ id: r.id, at: r.ended || r.started, what: `v${r.candidate} against v${r.stable}`, kind: 'rollout', state: r.state as string, reason: r.reason, cause: r.cause, evidence: r.evidence, result: '', clock: r.started_at })),
+        ...acts.map((a) => ({ id: a.id, at: a.made, what: a.kind, kind: 'automatic', state: a.outcome as string, reason: a.reason, cause: a.cause, evidence: a.evidence, result: a.result, clock: a.at })),
       ].sort((a, b) => b.at.localeCompare(a.at)),
     [rollouts, acts],
   );
@@ -250,9 +276,9 @@ function History({ rollouts, acts, automation, name }: { rollouts: readonly Roll
             <li key={e.id}>
               <Time at={e.at} />
               <div>
-                <p><Tag>{e.kind}</Tag> <strong>{e.what}</strong> <StateBadge state={e.state} /> {e.result && <span className="num">{e.result}</span>}</p>
+                <p><Tag>{e.kind}</Tag> <strong>{e.what}</strong> <StateBadge state={e.state} /> {e.result && <span className="num">{e.result.startsWith('job_') ? <Link href={pathOf(project, 'jobs', e.result)}>{e.result}</Link> : e.result}</span>}</p>
                 {e.reason && <p>{e.reason}</p>}
-                {e.cause && <p className="dim small">Cause: {e.cause}</p>}
+                {(e.cause || e.clock) && <p className="dim small">{e.cause && <>Cause: {e.cause}. </>}{e.clock && <>On the clock of the records: <Time at={e.clock} />.</>}</p>}
                 {e.evidence != null && (
                   <details>
                     <summary>Evidence</summary>
