@@ -65,21 +65,16 @@ func (a *App) openReactions(context.Context) error {
 
 // react claims the act, does it, and says what became of it. An act that was
 // claimed and not concluded, because the process died between, is done again.
+// An error brings the event again, so only what may pass is one.
 func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	ctx = identity.With(ctx, identity.Loop("reaction "+string(r.act)))
-	in, err := r.plan(a, ctx, e)
-	if err != nil || in == nil {
-		return err
+	act, in, err := a.claim(ctx, r, e)
+	if err != nil && !passing(err) {
+		a.log.ErrorContext(ctx, "no reaction to an event", slog.String("act", string(r.act)), slog.String("event", e.Name),
+			slog.String("position", e.Position.String()), slog.String("error", err.Error()))
+		return nil
 	}
-	in.Project, in.Kind, in.Cause = e.Project, r.act, e.Name+" "+e.Position.String()
-	if in.cooldown == 0 {
-		in.cooldown = r.cooldown
-	}
-	act, _, err := a.serving.Claim(ctx, in.Act, in.cooldown)
-	if fault.Is(err, fault.NotFound) {
-		return nil // the deployment is gone
-	}
-	if err != nil || act.Outcome != serving.ActClaimed {
+	if err != nil || in == nil || act.Outcome != serving.ActClaimed {
 		return err
 	}
 	reason, result, err := in.do(ctx)
@@ -87,7 +82,7 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	case err == nil:
 		return a.serving.Conclude(ctx, act.ID, serving.ActDone, reason, result)
 	case ctx.Err() != nil || passing(err) && time.Since(act.Made) < patience:
-		return err // the event comes again
+		return err
 	}
 	a.log.WarnContext(ctx, "automatic act failed", slog.String("act", string(act.Kind)), slog.String("deployment", act.Deployment), slog.String("error", err.Error()))
 	reason = err.Error()
@@ -97,7 +92,26 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	return a.serving.Conclude(ctx, act.ID, serving.ActFailed, reason, "")
 }
 
-// passing reports whether an error may be gone when it is tried again.
+// claim says what the event asks for and records that it is being done; a nil
+// intent asks for nothing.
+func (a *App) claim(ctx context.Context, r reaction, e event.Event) (serving.Act, *intent, error) {
+	in, err := r.plan(a, ctx, e)
+	if err != nil || in == nil {
+		return serving.Act{}, nil, err
+	}
+	in.Project, in.Kind, in.Cause = e.Project, r.act, e.Name+" "+e.Position.String()
+	if in.cooldown == 0 {
+		in.cooldown = r.cooldown
+	}
+	act, _, err := a.serving.Claim(ctx, in.Act, in.cooldown)
+	if fault.Is(err, fault.NotFound) {
+		return serving.Act{}, nil, nil // the deployment is gone
+	}
+	return act, in, err
+}
+
+// passing reports whether an error may be gone when it is tried again: also one
+// that nobody classified, such as the database's.
 func passing(err error) bool {
 	return slices.ContainsFunc([]fault.Kind{fault.Unavailable, fault.Timeout, fault.Exhausted, fault.Internal}, func(k fault.Kind) bool { return fault.Is(err, k) })
 }
