@@ -17,6 +17,7 @@ package console
 import (
 	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"encoding/hex"
 	"io/fs"
 	"mime"
@@ -40,8 +41,14 @@ const Prefix = "/console/"
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// plainPolicy is that of the plain page, which has its style in it.
-const plainPolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// plainPolicy is that of the plain page, which has its one style in it: that text
+// is allowed, by its digest.
+func plainPolicy() string {
+	_, rest, _ := strings.Cut(string(plain), "<style>")
+	style, _, _ := strings.Cut(rest, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
 
 // forever is the caching of a file whose name holds its digest.
 const forever = "public, max-age=31536000, immutable"
@@ -67,6 +74,16 @@ func Handler() http.Handler {
 	return handler(files)
 }
 
+// Plain serves the page of a binary without the built console.
+func Plain() http.Handler { return handler(none{}) }
+
+// none is a file system with nothing in it.
+type none struct{}
+
+func (none) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+}
+
 func handler(files fs.FS) http.Handler {
 	pages, index := load(files)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -84,7 +101,7 @@ func handler(files fs.FS) http.Handler {
 
 // load reads what was built; index is the plain page if nothing was.
 func load(files fs.FS) (pages map[string]page, index page) {
-	index = page{kind: "text/html; charset=utf-8", cache: "no-cache", policy: plainPolicy, bodies: map[string]body{"": bodyOf(plain)}}
+	index = page{kind: "text/html; charset=utf-8", cache: "no-cache", policy: plainPolicy(), bodies: map[string]body{"": bodyOf(plain)}}
 	pages = map[string]page{}
 	_ = fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") || strings.HasSuffix(name, ".br") || strings.HasSuffix(name, ".gz") {

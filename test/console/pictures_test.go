@@ -1,12 +1,18 @@
 package console
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/falaj-ml/falaj/internal/console"
 )
 
 // TestPages walks through all pages with months of made-up traffic.
@@ -124,6 +130,30 @@ func TestResumes(t *testing.T) {
 	s.CloseClientConnections()
 	b.see("told after 1-2", "rollout delay")
 	b.until(`document.querySelector('.link.live') !== null`)
+}
+
+// TestPlain: what a binary without the built console shows is styled, and breaks
+// no rule either.
+func TestPlain(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "internal", "console", "index.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := httptest.NewRecorder()
+	console.Plain().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+	if rec.Body.String() != string(page) {
+		t.Fatal("it is not the committed page")
+	}
+	s := httptest.NewServer(console.Plain())
+	t.Cleanup(s.Close)
+	b := open(t, s.URL)
+	b.do(chromedp.Navigate(s.URL))
+	b.see("This server is running")
+	if colour := b.text(`getComputedStyle(document.querySelector('h1')).color`); colour != "rgb(11, 92, 99)" {
+		t.Error("the style is not applied:", colour)
+	}
+	b.accessible("plain")
+	b.picture("plain")
 }
 
 // TestNarrow: on a telephone, pages are no wider than it.
