@@ -416,3 +416,25 @@ func TestUnremembered(t *testing.T) {
 		t.Errorf("%+v %v", a, err)
 	}
 }
+
+// TestForgotten: a deployment may say that its answers are not remembered.
+func TestForgotten(t *testing.T) {
+	p, _, n := fed(t)
+	s := spec(serving.FeaturesSpec{})
+	s.Prediction = &serving.PredictionSpec{Log: new(false)}
+	p.apply(t, s)
+	if _, err := p.Infer(t.Context(), keyed([]float64{1}, "JFK")); err != nil {
+		t.Fatal(err)
+	}
+	if len(n.records) != 0 {
+		t.Errorf("remembered: %+v", n.records)
+	}
+	s.Prediction = &serving.PredictionSpec{Log: new(true)}
+	p.apply(t, s)
+	if _, err := p.Infer(t.Context(), keyed([]float64{1}, "JFK")); err != nil {
+		t.Fatal(err)
+	}
+	if rec := n.last(t); len(rec.Scores) != 1 {
+		t.Errorf("the score was lost: %+v", rec)
+	}
+}

@@ -32,7 +32,7 @@ func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
 	if len(floats) == 1 {
 		out.output = floats[0]
 	}
-	if p == nil {
+	if p == nil || p.Output == "" && p.Index == nil {
 		return out, nil
 	}
 	if p.Output != "" {
@@ -130,7 +130,7 @@ func (s *Service) Lost() int64 { return s.lost.total.Load() }
 // written down is given all the same, and counted; that of a confidential or
 // restricted model is not given.
 func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor, latency time.Duration, failed error, shadow bool) error {
-	if c.s.Predictions == nil {
+	if c.s.Predictions == nil || !c.table.deployment.Spec.remembered() {
 		return nil
 	}
 	r := &prediction.Record{

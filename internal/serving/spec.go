@@ -19,7 +19,7 @@ type Spec struct {
 	Version    string          `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion. A promotion moves the alias"`
 	Threads    int             `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
 	Features   *FeaturesSpec   `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
-	Prediction *PredictionSpec `json:"prediction,omitempty" doc:"Which number of the answer is monitored; the last column of the only float output when left out"`
+	Prediction *PredictionSpec `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
 	Rollout    rollout.Spec    `json:"rollout,omitzero" doc:"How new versions are tried"`
 	Automation *bool           `json:"automation,omitempty" doc:"false: nothing automatic happens to this deployment" default:"true"`
 }
@@ -33,10 +33,12 @@ type FeaturesSpec struct {
 	MaxAge   map[string]string `json:"max_age,omitempty" doc:"How old a view's values may be, such as weather: 3h; stricter than the view's TTL"`
 }
 
-// PredictionSpec is which number of an answer is the score of a row.
+// PredictionSpec is which number of an answer is the score of a row, and whether
+// answers are remembered.
 type PredictionSpec struct {
 	Output string `json:"output,omitempty" doc:"Output tensor; the only float output when left out"`
 	Index  *int   `json:"index,omitempty" doc:"Column of it, from 0; the last when left out"`
+	Log    *bool  `json:"log,omitempty" doc:"false: answers are not remembered, so that there is nothing to monitor, to label, to verify, or to judge a new version by" default:"true"`
 }
 
 // Number is a float64 whose JSON form may be "nan".
@@ -171,6 +173,11 @@ func (s Spec) alias() string {
 		return ""
 	}
 	return s.Version
+}
+
+// remembered reports whether answers are written to the prediction log.
+func (s Spec) remembered() bool {
+	return s.Prediction == nil || s.Prediction.Log == nil || *s.Prediction.Log
 }
 
 // automatic reports whether the manifest allows automatic acts.
