@@ -48,6 +48,23 @@ func (c *Client) Baseline(ctx context.Context, project, monitor string, version 
 	return out, err
 }
 
+// Classify begins a domain classifier of a closed window: a job that learns to tell
+// its rows from the baseline's. An empty window is the newest, an empty
+// environment the one that the monitor names. What it finds is the window's
+// "classifier" when the job has ended.
+func (c *Client) Classify(ctx context.Context, project, monitor, window, environment string) (Object, error) {
+	var out Object
+	body := map[string]string{}
+	if window != "" {
+		body["window"] = window
+	}
+	if environment != "" {
+		body["environment"] = environment
+	}
+	err := c.Do(ctx, http.MethodPost, monitorPath(project, monitor)+"/classify", body, &out)
+	return out, err
+}
+
 func versionQuery(version int64) url.Values {
 	if version == 0 {
 		return nil

@@ -95,7 +95,7 @@ func (p *parts) domains() httpapi.Domains {
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openReactions,
+		a.openCompute, a.openDatasets, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openReactions,
 	} {
 		if err := open(ctx); err != nil {
 			return err

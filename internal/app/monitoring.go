@@ -59,7 +59,7 @@ func (a *App) openMonitoring(context.Context) error {
 	a.monitoring = monitoring.New(monitoring.Config{
 		DB: a.db, Store: monitoringsql.Store{}, Authz: a.authority, Journal: a.journal, Sealer: a.keys,
 		Predictions: a.predictions, Labels: a.labels, Alerts: a.alerts,
-		Deployments: watchedDeployments{a.db}, Sources: &baselineSources{App: a}, Log: a.log,
+		Deployments: watchedDeployments{a.db}, Sources: &baselineSources{App: a}, Classifiers: classifiers{a}, Log: a.log,
 	})
 	loop := &lifecycle.Loop{Name: "monitor", Every: 2 * time.Second, Run: a.monitoring.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "monitoring", Stop: a.monitoring.Release})

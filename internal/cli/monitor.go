@@ -24,7 +24,7 @@ func (a *app) monitor() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.list(cmd, kinds["monitors"].columns, "monitors")
 		},
-	}, a.monitorShow(), a.monitorWindows(), a.alerts(), a.redeliver(), a.webhookSecret())
+	}, a.monitorShow(), a.monitorWindows(), a.monitorClassify(), a.alerts(), a.redeliver(), a.webhookSecret())
 	return cmd
 }
 
@@ -49,6 +49,8 @@ func (a *app) monitorWindows() *cobra.Command {
 				{"SHARE", "share"},
 				{"PERFORMANCE", "performance.state"},
 				{"P99 MS", "latency.p99_ms"},
+				{"CLASSIFIER", "classifier.auc"},
+				{"ID", "id"},
 				{"NOTE", "note"},
 			})
 		},
@@ -84,16 +86,19 @@ func (a *app) windows(cmd *cobra.Command, name string, version, limit int) ([]cl
 
 // shownWindow is what `show` draws of a window.
 type shownWindow struct {
-	From        time.Time      `json:"from"`
-	To          time.Time      `json:"to"`
-	Version     int64          `json:"version"`
-	Rows        int64          `json:"rows"`
-	Judged      bool           `json:"judged"`
-	Drifted     bool           `json:"drifted"`
-	Baseline    string         `json:"baseline"`
-	Note        string         `json:"note"`
-	Features    []shownFeature `json:"features"`
-	Score       *shownFeature  `json:"score"`
+	From     time.Time      `json:"from"`
+	To       time.Time      `json:"to"`
+	Version  int64          `json:"version"`
+	Rows     int64          `json:"rows"`
+	Judged   bool           `json:"judged"`
+	Drifted  bool           `json:"drifted"`
+	Baseline string         `json:"baseline"`
+	Note     string         `json:"note"`
+	Features []shownFeature `json:"features"`
+	Score    *shownFeature  `json:"score"`
+
+	Classifier *shownClassifier `json:"classifier"`
+
 	Performance struct {
 		State   string `json:"state"`
 		Metrics []struct {
@@ -219,6 +224,7 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 		return err
 	}
 	a.drawPerformance(windows)
+	a.drawClassifier(windows)
 	return nil
 }
 

@@ -18,11 +18,21 @@ type CreateRequest struct {
 	Rows    array.RecordReader
 	// Parents are all the versions that the producer could read, whether it did
 	// or not: residency and classification come from them.
-	Parents  []Ref
+	Parents []Ref
+	// Beside is what the rows also come from and is no dataset: its labels count
+	// as the parents' do. The lineage does not have it; Producer.Text may.
+	Beside   []Labelled
 	Producer Producer
 	// Description is for a dataset that is declared by this.
 	Description string
 	Progress    func(rows int64) // may be nil
+}
+
+// Labelled is anything with a label, such as a model.
+type Labelled struct {
+	Name           string // "model delay@3"
+	Residency      residency.Label
+	Classification Classification
 }
 
 const (
@@ -64,12 +74,12 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	label, class, err := inherit(parents)
+	label, class, err := inherit(parents, r.Beside...)
 	if err != nil {
 		return Version{}, err
 	}
 	w := draft{project: r.Project, name: r.Name, spec: d.Spec, rows: r.Rows, progress: r.Progress}
-	w.residency, w.classification, err = confine(d, def, parents, label, class)
+	w.residency, w.classification, err = confine(d, def, len(parents)+len(r.Beside) == 0, label, class)
 	if err != nil {
 		return Version{}, err
 	}
@@ -128,25 +138,31 @@ func lineageOf(vs []Version) []Parent {
 	return parents
 }
 
-// inherit is the residency and classification of what is made from versions.
-// Without any, the label is nil and the class public: nothing is inherited.
-func inherit(vs []Version) (residency.Label, Classification, error) {
-	if len(vs) == 0 {
+// inherit is the residency and classification of what is made from versions, and
+// from things beside them. Without any, the label is nil and the class public:
+// nothing is inherited.
+func inherit(vs []Version, beside ...Labelled) (residency.Label, Classification, error) {
+	if len(vs)+len(beside) == 0 {
 		return nil, Public, nil
 	}
-	ps := make([]residency.Parent, len(vs))
+	ps := make([]residency.Parent, 0, len(vs)+len(beside))
 	class := Public
-	for i, v := range vs {
-		ps[i] = residency.Parent{Name: "dataset " + v.Ref().String(), Label: v.Residency}
+	for _, v := range vs {
+		ps = append(ps, residency.Parent{Name: "dataset " + v.Ref().String(), Label: v.Residency})
 		class = project.Strictest(class, v.Classification)
+	}
+	for _, b := range beside {
+		ps = append(ps, residency.Parent{Name: b.Name, Label: b.Residency})
+		class = project.Strictest(class, b.Classification)
 	}
 	label, err := residency.Derive(ps...)
 	return label, class, err
 }
 
-// confine adds what the dataset's own spec demands to what was inherited.
-func confine(d Dataset, def Defaults, parents []Version, label residency.Label, class Classification) (residency.Label, Classification, error) {
-	if len(parents) == 0 {
+// confine adds what the dataset's own spec demands to what was inherited; an
+// orphan inherited nothing, and has the project's defaults.
+func confine(d Dataset, def Defaults, orphan bool, label residency.Label, class Classification) (residency.Label, Classification, error) {
+	if orphan {
 		return residency.Of(def.residency(d.Spec)...), def.classification(d.Spec), nil
 	}
 	if d.Spec.Classification != "" {

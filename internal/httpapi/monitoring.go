@@ -15,6 +15,7 @@ func (s *Server) monitoringRoutes(p string) {
 	route(s, "GET", p+"/monitors/{name}/windows", monitoring.ActionRead, "List a monitor's windows, newest end first", s.listWindows)
 	route(s, "GET", p+"/monitors/{name}/windows/{window}", monitoring.ActionRead, "A window with summaries of its inputs and scores", s.oneWindow)
 	route(s, "GET", p+"/monitors/{name}/baseline", monitoring.ActionRead, "What a version's windows are compared with", s.oneBaseline)
+	route(s, "POST", p+"/monitors/{name}/classify", monitoring.ActionSubmit, "Train a domain classifier: can a model tell a window's rows from the baseline's?", s.classifyWindow)
 }
 
 func (s *Server) monitoringKinds() map[string]applier {
@@ -91,4 +92,12 @@ func (s *Server) oneBaseline(ctx context.Context, in *struct {
 },
 ) (*body[monitoring.Baseline], error) {
 	return one(s.Monitoring.Baseline(ctx, in.Project, in.Name, in.Version))
+}
+
+func (s *Server) classifyWindow(ctx context.Context, in *struct {
+	InMonitor
+	Body monitoring.ClassifyRequest
+},
+) (*body[monitoring.Classification], error) {
+	return one(s.Monitoring.Classify(ctx, in.Project, in.Name, in.Body))
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -85,12 +86,7 @@ func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64) (b *
 		b, err := s.readBaseline(ctx, first)
 		return b, "", err
 	}
-	var o Origin
-	if ref, ok := cutDataset(m.Spec.Baseline); ok {
-		o, err = s.Sources.Dataset(ctx, m.Project, m.Deployment, version, ref)
-	} else {
-		o, err = s.Sources.Training(ctx, m.Project, m.Deployment, version)
-	}
+	o, err := s.originOf(ctx, m, version)
 	if err == nil {
 		b, err = s.fromOrigin(ctx, m, version, o)
 		if err == nil && len(b.names) > 0 {
@@ -99,15 +95,30 @@ func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64) (b *
 		why = "none of the model's inputs is a column of " + o.Ref
 	}
 	if err != nil {
-		switch fault.KindOf(err) {
-		case fault.NotFound, fault.Gone, fault.Conflict, fault.Invalid, fault.Unsupported, fault.PermissionDenied, fault.TooLarge:
-			why = err.Error()
-		default:
+		if !baselineless(err) {
 			return nil, "", fault.Wrap(err, "baseline of version %d of %s", version, m.Deployment)
 		}
+		why = err.Error()
 	}
 	b, err = s.readBaseline(ctx, first)
 	return b, why, err
+}
+
+// originOf is where the baseline of a version comes from, unless it is the first
+// window.
+func (s *Service) originOf(ctx context.Context, m Monitor, version int64) (Origin, error) {
+	if ref, ok := cutDataset(m.Spec.Baseline); ok {
+		return s.Sources.Dataset(ctx, m.Project, m.Deployment, version, ref)
+	}
+	return s.Sources.Training(ctx, m.Project, m.Deployment, version)
+}
+
+// baselineless reports whether an error says that there is no baseline to be had;
+// any other may pass.
+func baselineless(err error) bool {
+	return err != nil && slices.Contains([]fault.Kind{
+		fault.NotFound, fault.Gone, fault.Conflict, fault.Invalid, fault.Unsupported, fault.PermissionDenied, fault.TooLarge,
+	}, fault.KindOf(err))
 }
 
 func (s *Service) fromOrigin(ctx context.Context, m Monitor, version int64, o Origin) (*baseline, error) {

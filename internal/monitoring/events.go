@@ -10,6 +10,10 @@ const (
 	EventDrifted   = "monitor.drifted"   // the inputs or scores drifted, or still do
 	EventDegraded  = "monitor.degraded"  // a metric broke its limit, or still does
 	EventRecovered = "monitor.recovered" // they no longer do
+
+	// EventClassified tells that a domain classifier began, and how it ended; its
+	// body is ClassifiedEvent.
+	EventClassified = "monitor.classified"
 )
 
 // Changed tells which monitor changed.
@@ -17,6 +21,14 @@ type Changed struct {
 	Monitor    ID     `json:"monitor"`
 	Name       string `json:"name"`
 	Deployment string `json:"deployment"`
+}
+
+// ClassifiedEvent is the body of EventClassified.
+type ClassifiedEvent struct {
+	Monitor    string `json:"monitor"`
+	Deployment string `json:"deployment"`
+	Version    int64  `json:"version"`
+	Classification
 }
 
 // Kind is what a finding is about.

@@ -11,6 +11,8 @@
 //   - pane.go: records in append order become panes, panes become windows; pure.
 //   - evaluate.go: a window against its baseline; pure.
 //   - label.go: labels, which come late, become the performance of windows.
+//   - classify.go: the rows of a window and a job that tells them from the
+//     baseline's. classifier/ is the program and its answer.
 //   - loop.go: reads, closes, evaluates and records; the only writer.
 //   - sketch/ drift/ performance/ are the statistics; label/ joins labels to
 //     predictions and judges rollouts; alert/ tells people.
@@ -135,8 +137,9 @@ type Window struct {
 	Score    *Feature         `json:"score,omitempty"`
 	Streams  []Detection      `json:"detectors,omitempty"`
 
-	Performance Performance `json:"performance"`
-	Latency     Latency     `json:"latency"`
+	Performance Performance     `json:"performance"`
+	Latency     Latency         `json:"latency"`
+	Classifier  *Classification `json:"classifier,omitempty" doc:"Of a domain classifier, when one was asked for"`
 }
 
 // Feature is an input (or the score) of a window against the baseline. A number

@@ -59,7 +59,8 @@ type Config struct {
 	Labels      Labels // nil: no labels are read
 	Deployments Deployments
 	Sources     Sources
-	Alerts      Alerts // nil: nobody is told
+	Alerts      Alerts      // nil: nobody is told
+	Classifiers Classifiers // nil: no domain classifiers are trained
 	Log         *slog.Logger
 
 	Checkpoint time.Duration    // open windows are written at least so often; 0 is 30 s
@@ -79,6 +80,8 @@ type Service struct {
 	lease   *store.Lease
 	renewed time.Time
 	trimmed time.Time
+
+	classifying chan struct{} // a place for each request that reads a window
 }
 
 // New makes a service; call RunOnce in a loop.
@@ -98,7 +101,7 @@ func New(c Config) *Service {
 	if c.Holder == "" {
 		c.Holder = "monitor"
 	}
-	return &Service{Config: c, watches: map[ID]*watch{}}
+	return &Service{Config: c, watches: map[ID]*watch{}, classifying: make(chan struct{}, maxClassifying)}
 }
 
 func (s *Service) now() time.Time {

@@ -59,6 +59,23 @@ type DriftSpec struct {
 	Share      float64  `json:"share,omitempty" doc:"A window is drifted when this share of the features is, or the score; default 0.3"`
 	Features   []string `json:"features,omitempty" doc:"Watch these inputs only; default all"`
 	MinRows    int64    `json:"min_rows,omitempty" doc:"Rows that a window must have to be judged; default 200"`
+
+	Classifier *ClassifierSpec `json:"classifier,omitempty" doc:"For falaj monitor classify"`
+}
+
+// ClassifierSpec says how the domain classifiers of a monitor are trained.
+type ClassifierSpec struct {
+	Environment string  `json:"environment,omitempty" doc:"An environment with scikit-learn and pyarrow"`
+	AUC         float64 `json:"auc,omitempty" doc:"Drifted when the low end of the interval of the area under the ROC curve is above; default 0.55"`
+}
+
+func (c *ClassifierSpec) withDefaults() ClassifierSpec {
+	var s ClassifierSpec
+	if c != nil {
+		s = *c
+	}
+	def(&s.AUC, 0.55)
+	return s
 }
 
 // PerformanceSpec says how answers are compared with labels.
@@ -116,6 +133,10 @@ func (s Spec) WithDefaults(name string) Spec {
 	def(&s.Drift.Correction, "holm")
 	def(&s.Drift.Share, 0.3)
 	def(&s.Drift.MinRows, 200)
+	if s.Drift.Classifier != nil {
+		c := s.Drift.Classifier.withDefaults()
+		s.Drift.Classifier = &c
+	}
 	def(&s.Performance.Threshold, 0.5)
 	def(&s.Repeat, 7)
 	if s.Retrain != nil {
@@ -219,6 +240,10 @@ func (s Spec) validDrift() error {
 		return fault.New(fault.Invalid, "spec.drift.min_rows is %d; it may be %d to %d", d.MinRows, minJudged, maxRows)
 	case len(d.Features) > maxNames:
 		return fault.New(fault.Invalid, "spec.drift.features has %d names; at most %d", len(d.Features), maxNames)
+	case d.Classifier != nil && !(d.Classifier.AUC >= 0.5 && d.Classifier.AUC < 1):
+		return fault.New(fault.Invalid, "spec.drift.classifier.auc is %g; it may be 0.5 or more, and below 1", d.Classifier.AUC)
+	case d.Classifier != nil && len(d.Classifier.Environment) > 200:
+		return fault.New(fault.Invalid, "spec.drift.classifier.environment has %d bytes; at most 200", len(d.Classifier.Environment))
 	case s.Repeat < -1 || s.Repeat > 1_000_000:
 		return fault.New(fault.Invalid, "spec.repeat is %d", s.Repeat).WithHint("Write a number of windows, or -1 for never.")
 	}

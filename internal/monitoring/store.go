@@ -34,6 +34,11 @@ type Store interface {
 	Pairs(ctx context.Context, tx *store.Tx, monitor ID, k WindowKey) (sealed []byte, err error)
 	PutPairs(ctx context.Context, tx *store.Tx, monitor ID, k WindowKey, sealed []byte, at time.Time) error
 
+	// PutClassification inserts or replaces; Window and Windows have it.
+	PutClassification(ctx context.Context, tx *store.Tx, c StoredClassification, at time.Time) error
+	// ClassifiedBy are the classifications that a job of a project trains.
+	ClassifiedBy(ctx context.Context, tx *store.Tx, project, job string) ([]StoredClassification, error)
+
 	Baseline(ctx context.Context, tx *store.Tx, k BaselineKey) (StoredBaseline, error)
 	PutBaseline(ctx context.Context, tx *store.Tx, k BaselineKey, b StoredBaseline) error
 	// DropBaselines deletes those of a deployment that nothing watches any more.

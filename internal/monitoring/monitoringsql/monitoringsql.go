@@ -129,7 +129,7 @@ func monitors(ctx context.Context, tx *store.Tx, where string, args ...any) ([]m
 
 // Delete implements monitoring.Store.
 func (Store) Delete(ctx context.Context, tx *store.Tx, m monitoring.Monitor) error {
-	for _, table := range []string{"monitoring_progress", "monitoring_window", "monitoring_pairs"} {
+	for _, table := range []string{"monitoring_progress", "monitoring_window", "monitoring_pairs", "monitoring_classifier"} {
 		if _, err := tx.NewRaw("DELETE FROM "+table+" WHERE monitor_id = ?", string(m.ID)).Exec(ctx); err != nil {
 			return err
 		}
@@ -192,6 +192,7 @@ func notNil(b []byte) []byte {
 
 // PutWindow implements monitoring.Store.
 func (Store) PutWindow(ctx context.Context, tx *store.Tx, monitor monitoring.ID, w monitoring.Window, summary []byte) error {
+	w.Classifier = nil // it has a row of its own, which somebody else may write meanwhile
 	b, err := json.Marshal(w)
 	if err != nil {
 		return err
@@ -222,20 +223,32 @@ type windowRow struct {
 	Late    int64
 	Result  string
 	Summary []byte
+
+	Classifier string
 }
+
+// classifiedIn is the classification of a window, ” when there is none.
+const classifiedIn = `COALESCE((SELECT c.result FROM monitoring_classifier c WHERE c.monitor_id = monitoring_window.monitor_id
+	AND c.version = monitoring_window.version AND c.replay = monitoring_window.replay AND c.start = monitoring_window.start), '') AS classifier`
 
 func (r windowRow) window() (w monitoring.Window, err error) {
 	if err := json.Unmarshal([]byte(r.Result), &w); err != nil {
 		return w, fault.Wrap(err, "window %d", r.Start)
 	}
 	w.Start, w.Late = r.Start, r.Late
+	if r.Classifier != "" {
+		w.Classifier = &monitoring.Classification{}
+		if err := json.Unmarshal([]byte(r.Classifier), w.Classifier); err != nil {
+			return w, fault.Wrap(err, "classifier of window %d", r.Start)
+		}
+	}
 	return w, nil
 }
 
 // Window implements monitoring.Store.
 func (Store) Window(ctx context.Context, tx *store.Tx, monitor monitoring.ID, k monitoring.WindowKey) (monitoring.Window, []byte, error) {
 	var r windowRow
-	err := tx.NewRaw("SELECT start, late, result, summary FROM monitoring_window WHERE monitor_id = ? AND version = ? AND replay = ? AND start = ?",
+	err := tx.NewRaw("SELECT start, late, result, summary, "+classifiedIn+" FROM monitoring_window WHERE monitor_id = ? AND version = ? AND replay = ? AND start = ?",
 		string(monitor), k.Version, k.Replay, k.Start).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
 		return monitoring.Window{}, nil, fault.New(fault.NotFound, "no window %s", k)
@@ -268,7 +281,7 @@ func (Store) Windows(ctx context.Context, tx *store.Tx, monitor monitoring.ID, f
 		add("(ends_at < ? OR ends_at = ? AND (version < ? OR version = ? AND start < ?))", at, at, f.Before.Version, f.Before.Version, f.Before.Start)
 	}
 	var rows []windowRow
-	if err := tx.NewRaw("SELECT start, late, result FROM monitoring_window "+where+" ORDER BY ends_at DESC, version DESC, start DESC LIMIT ?",
+	if err := tx.NewRaw("SELECT start, late, result, "+classifiedIn+" FROM monitoring_window "+where+" ORDER BY ends_at DESC, version DESC, start DESC LIMIT ?",
 		append(args, f.Limit)...).Scan(ctx, &rows); err != nil {
 		return nil, err
 	}
@@ -288,8 +301,52 @@ func (Store) TrimWindows(ctx context.Context, tx *store.Tx, before time.Time) er
 	if _, err := tx.NewRaw("DELETE FROM monitoring_window WHERE closed_at < ?", at).Exec(ctx); err != nil {
 		return err
 	}
+	if _, err := tx.NewRaw("DELETE FROM monitoring_classifier WHERE updated_at < ?", at).Exec(ctx); err != nil {
+		return err
+	}
 	_, err := tx.NewRaw("DELETE FROM monitoring_pairs WHERE updated_at < ?", at).Exec(ctx)
 	return err
+}
+
+// PutClassification implements monitoring.Store.
+func (Store) PutClassification(ctx context.Context, tx *store.Tx, c monitoring.StoredClassification, at time.Time) error {
+	b, err := json.Marshal(c.Classification)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewRaw(`INSERT INTO monitoring_classifier (monitor_id, version, replay, start, job, updated_at, result) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (monitor_id, version, replay, start) DO UPDATE SET job = excluded.job, updated_at = excluded.updated_at, result = excluded.result`,
+		string(c.Monitor.ID), c.Key.Version, c.Key.Replay, c.Key.Start, c.Job, store.At(at), string(b)).Exec(ctx)
+	return err
+}
+
+// ClassifiedBy implements monitoring.Store.
+func (s Store) ClassifiedBy(ctx context.Context, tx *store.Tx, project, job string) ([]monitoring.StoredClassification, error) {
+	var rows []struct {
+		Name    string
+		Version int64
+		Replay  bool
+		Start   int64
+		Result  string
+	}
+	if err := tx.NewRaw(`SELECT m.name, c.version, c.replay, c.start, c.result FROM monitoring_classifier c
+		JOIN monitoring_monitor m ON m.id = c.monitor_id WHERE c.job = ? AND m.project = ? ORDER BY m.name, c.version, c.replay, c.start`,
+		job, project).Scan(ctx, &rows); err != nil {
+		return nil, err
+	}
+	out := make([]monitoring.StoredClassification, len(rows))
+	for i, r := range rows {
+		c := &out[i]
+		c.Key = monitoring.WindowKey{Version: r.Version, Replay: r.Replay, Start: r.Start}
+		if err := json.Unmarshal([]byte(r.Result), &c.Classification); err != nil {
+			return nil, fault.Wrap(err, "classifier of window %s", c.Key)
+		}
+		var err error
+		if c.Monitor, err = s.One(ctx, tx, project, r.Name); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // Pairs implements monitoring.Store.

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+// shownClassifier is what `show` writes of a domain classifier.
+type shownClassifier struct {
+	State       string   `json:"state"`
+	Reason      string   `json:"reason"`
+	Job         string   `json:"job"`
+	Baseline    string   `json:"baseline"`
+	AUC         *float64 `json:"auc"`
+	Low         *float64 `json:"low"`
+	High        *float64 `json:"high"`
+	PValue      *float64 `json:"p_value"`
+	Threshold   float64  `json:"threshold"`
+	Drifted     bool     `json:"drifted"`
+	TopFeatures []struct {
+		Name       string  `json:"name"`
+		Importance float64 `json:"importance"`
+	} `json:"top_features"`
+}
+
+func (a *app) monitorClassify() *cobra.Command {
+	var window, env string
+	cmd := &cobra.Command{
+		Use: "classify NAME", Short: "Train a domain classifier: can a model tell a window's rows from the baseline's?",
+		Long: "Makes a dataset version of a window's rows and begins a sandboxed job that learns to tell them\n" +
+			"from the baseline's. How well it can is shown by `falaj monitor show NAME` when the job has ended.",
+		Example: "  falaj monitor classify delay --environment sklearn -p nyc\n  falaj monitor classify delay --window 1-1372636800000000r -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body := map[string]string{}
+			if window != "" {
+				body["window"] = window
+			}
+			if env != "" {
+				body["environment"] = env
+			}
+			var found client.Object
+			if err := a.call(cmd, http.MethodPost, body, &found, "monitors", args[0], "classify"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(found)
+			}
+			b, err := json.Marshal(found)
+			if err != nil {
+				return err
+			}
+			var c shownClassifier
+			if err := json.Unmarshal(b, &c); err != nil {
+				return err
+			}
+			a.say("window %s of monitor %s, its rows are %s: %s", cell(found, "window"), printable(args[0]), cell(found, "dataset"), c.words())
+			if c.State == "running" {
+				a.say("Wait with `falaj job wait %s`; then `falaj monitor show %s` has what it found.", printable(c.Job), printable(args[0]))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&window, "window", "", "the window's id; the newest of the version judged last when left out")
+	cmd.Flags().StringVar(&env, "environment", "", "environment with scikit-learn and pyarrow; spec.drift.classifier.environment when left out")
+	return cmd
+}
+
+// words is a classification in a line.
+func (c *shownClassifier) words() string {
+	if c.State != "done" {
+		text := "classifier " + printable(c.State)
+		if c.Job != "" {
+			text += " as job " + printable(c.Job)
+		}
+		if c.Reason != "" {
+			text += ": " + printable(c.Reason)
+		}
+		return text
+	}
+	verdict := "not drifted"
+	if c.Drifted {
+		verdict = "DRIFTED"
+	}
+	text := fmt.Sprintf("told from %s with area %s [%s, %s], p = %s: %s, where the low end must be over %.4g",
+		printable(c.Baseline), number(c.AUC), number(c.Low), number(c.High), number(c.PValue), verdict, c.Threshold)
+	if c.Reason != "" {
+		text += " (" + printable(c.Reason) + ")"
+	}
+	return text
+}
+
+// drawClassifier writes the newest window that a domain classifier was asked of.
+func (a *app) drawClassifier(windows []shownWindow) {
+	for _, s := range slices.Backward(windows) {
+		c := s.Classifier
+		if c == nil {
+			continue
+		}
+		a.say("\nDomain classifier, window from %s to %s: %s", when(s.From), when(s.To), c.words())
+		var top []string
+		for _, f := range c.TopFeatures {
+			if f.Importance > 0 && len(top) < 5 {
+				top = append(top, fmt.Sprintf("%s %.3g", printable(f.Name), f.Importance))
+			}
+		}
+		if len(top) > 0 {
+			a.say("  most by: %s", strings.Join(top, ", "))
+		}
+		return
+	}
+}
