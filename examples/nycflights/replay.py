@@ -114,6 +114,19 @@ class Labels:
         self.sent += len(part)
 
 
+def settle(last):
+    """Waits until the monitor has read what was answered up to a time: a week of
+    flights passes here in seconds, and the monitor looks every other second."""
+    until = time.monotonic() + 120
+    while True:
+        seen = call("GET", f"/api/v1/projects/{PROJECT}/monitors/{NAME}").get("watermark")
+        if seen and instant(seen) >= last:
+            return
+        if time.monotonic() > until:
+            sys.exit(f"the monitor has not read what was answered until {last}")
+        time.sleep(0.1)
+
+
 class Acts:
     """What Falaj did by itself, told once."""
 
@@ -161,7 +174,7 @@ def main():
     now, end = instant(state["at"]), datetime.fromisoformat(a.end).replace(tzinfo=timezone.utc)
     labels, acts, versions, asked = Labels(state["waiting"]), Acts(state["seen"]), {}, 0
     began, kinds = time.monotonic(), []
-    rows, loaded = [], now
+    rows, loaded, last = [], now, now
     with ThreadPoolExecutor(int(os.environ.get("REPLAY_THREADS", "3"))) as pool:
         while now < end and a.stop_at not in kinds:
             if now >= loaded:
@@ -177,7 +190,11 @@ def main():
             labels.add(hour)
             now += HOUR
             labels.send(now)
-            if now.hour == 0:
+            if hour:
+                last = instant(hour[-1][4])
+            if now.weekday() == 0 and now.hour == 14:  # the week's window is closed
+                settle(last)
+            if now.hour in (0, 14):
                 kinds = acts.look(now)
                 if sys.stderr.isatty():
                     rate = asked / (time.monotonic() - began)

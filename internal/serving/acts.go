@@ -3,6 +3,7 @@ package serving
 import (
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -17,7 +18,8 @@ var actKinds = []ActKind{ActRetrain, ActCanary, ActPromote, ActRollback}
 // Claim decides, in one transaction, whether an automatic act may be done now,
 // and records that it is being done: whoever gets true does it and then calls
 // Conclude. false when the act was claimed for the same cause before (the answer
-// is that act), when automation is off, or when another act of the kind is within
+// is that act, which ends as skipped when it was not concluded and automation is
+// off by now), when automation is off, or when another act of the kind is within
 // the cool-down on the clock of records; the latter two are recorded as skipped,
 // with the reason. Errors: fault.NotFound for the deployment, fault.Invalid.
 func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act, bool, error) {
@@ -43,7 +45,7 @@ func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act
 		before, err := s.Store.ActFor(ctx, tx, a.Project, a.Deployment, a.Kind, a.Cause)
 		if err == nil {
 			a = before
-			return nil
+			return s.stopped(ctx, tx, d, &a)
 		}
 		if !fault.Is(err, fault.NotFound) {
 			return err
@@ -78,6 +80,23 @@ func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act
 	return a, claimed, nil
 }
 
+// stopped ends an act that was claimed and not concluded, and would be done now,
+// when automation was turned off since.
+func (s *Service) stopped(ctx context.Context, tx *store.Tx, d Deployment, a *Act) error {
+	if a.Outcome != ActClaimed {
+		return nil
+	}
+	auto, err := s.automation(ctx, tx, d)
+	if err != nil || auto.On {
+		return err
+	}
+	a.Outcome, a.Reason = ActSkipped, clip(auto.Reason+"; it had begun before: "+a.Reason, maxReason)
+	if err := s.Store.UpdateAct(ctx, tx, *a); err != nil {
+		return err
+	}
+	return s.acted(ctx, tx, *a)
+}
+
 // hindered says why an act is not to be done; empty when it is.
 func (s *Service) hindered(ctx context.Context, tx *store.Tx, d Deployment, a Act, cooldown time.Duration) (string, error) {
 	auto, err := s.automation(ctx, tx, d)
@@ -91,7 +110,15 @@ func (s *Service) hindered(ctx context.Context, tx *store.Tx, d Deployment, a Ac
 	if fault.Is(err, fault.NotFound) {
 		return "", nil
 	}
-	return "the last " + string(a.Kind) + " was at " + last.At.Format(time.RFC3339) + ", and the next one may be " + cooldown.String() + " later", err
+	return "the last " + string(a.Kind) + " was at " + last.At.Format(time.RFC3339) + ", and the next one may be " + days(cooldown) + " later", err
+}
+
+// days is a duration as manifests write it.
+func days(d time.Duration) string {
+	if d%(24*time.Hour) == 0 {
+		return strconv.Itoa(int(d/(24*time.Hour))) + "d"
+	}
+	return d.String()
 }
 
 // acted audits and tells what became of an act.
