@@ -126,6 +126,9 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 	}
 	if random && t.canary != nil {
 		c.rollout = t.rollout
+		if key := t.routeKey(&r); key != "" {
+			c.bucket = bucket(t.deployment.ID, key) + 1
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -153,6 +156,7 @@ type call struct {
 	target   *target
 	received time.Time
 	rollout  RolloutID // empty unless the version was chosen at random
+	bucket   uint32    // 1 + that of the key that chose it; 0 without one
 	filled   filled
 	outputs  []runtime.Tensor // what the model gave, the monitored output among it
 	answer   Answer

@@ -125,7 +125,7 @@ func (j *Judge) load(ctx context.Context, r Rollout) (*work, error) {
 	}
 	if w.kept.Revision == 0 {
 		w.kept = Judgement{Rollout: r.ID, Place: p, Labels: before, Made: j.s.cfg.Now()}
-		w.tally = newTally(r)
+		w.tally = newTally()
 		w.log, err = j.s.cfg.Predictions.Since(ctx, r.Project, r.Deployment, r.Started)
 		return w, err
 	}
@@ -143,9 +143,6 @@ var errEnough = errors.New("enough for now")
 func (j *Judge) step(ctx context.Context, w *work, lease *store.Lease) (more bool, err error) {
 	t, r := w.tally, w.r
 	before, outcome, reason := w.log, t.Decision.Outcome, t.Decision.Reason
-	if r.Weight != t.Weight {
-		t.Weight, t.Moved = r.Weight, true
-	}
 
 	// 1. What was asked and answered.
 	n := 0
@@ -177,7 +174,7 @@ func (j *Judge) step(ctx context.Context, w *work, lease *store.Lease) (more boo
 			pairs++
 			t.pair(r, p)
 			if t.labels()/lookEvery > t.Looked/lookEvery {
-				t.look(r, now)
+				t.look(r, now, true)
 				decided = t.Decision.Final()
 			}
 			return nil
@@ -191,7 +188,7 @@ func (j *Judge) step(ctx context.Context, w *work, lease *store.Lease) (more boo
 	}
 
 	// 3. Look, and keep.
-	o := t.look(r, now)
+	o := t.look(r, now, more)
 	same := t.Decision.Outcome == outcome && (t.Decision.Reason == reason || now.Sub(w.kept.Updated) < keepEvery)
 	if w.kept.Revision > 0 && w.log == before && labels == w.kept.Labels && same {
 		return more, nil // nothing is new

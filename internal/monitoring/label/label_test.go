@@ -562,11 +562,11 @@ func TestReplayHasItsOwnClock(t *testing.T) {
 // one assignment.
 func TestWhatCounts(t *testing.T) {
 	w := newWorld(t)
-	w.trial(rollout.Spec{Sticky: "tail"})
+	w.trial(rollout.Spec{})
 	for n := range 20 {
 		w.predict(n, func(r *prediction.Record) {
 			r.Rollout, r.Version = "rol_1", int64(1+n%2)
-			r.Keys = []prediction.Column{{Name: "tail", Texts: []string{fmt.Sprint("N", n%4)}}}
+			r.Bucket = uint32(1 + n%4)
 			switch n % 10 {
 			case 0:
 				r.Failure, r.Scores = "invalid", nil
@@ -581,6 +581,56 @@ func TestWhatCounts(t *testing.T) {
 	p := w.progress()
 	if p.Stable.Assigned != 2 || p.Candidate.Assigned != 2 || p.Stable.Requests != 8 || p.Stable.Errors != 2 || p.Candidate.Requests != 10 || p.Candidate.Errors != 0 {
 		t.Errorf("stable %+v\ncandidate %+v", p.Stable, p.Candidate)
+	}
+}
+
+// Labels of few keys decide nothing, however many there are: the requests of a
+// key meet one version, and cost alike.
+func TestFewKeysDecideNothing(t *testing.T) {
+	w := newWorld(t)
+	w.trial(rollout.Spec{MinLabels: 50, Margin: 0.05, MaxDuration: "60d"})
+	judge := w.judge()
+	of := func(from, keys int) label.Progress {
+		for n := from; n < from+400; n++ {
+			key := n % keys
+			w.predict(n, func(r *prediction.Record) {
+				r.Rollout, r.Version, r.Bucket = "rol_1", int64(1+key%2), uint32(1+key)
+				r.Scores = []float64{0.1 + 0.8*float64(1-key%2)} // the stable version answers 0.9
+			})
+			w.add(one(n, 0))
+		}
+		if err := judge.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return w.progress()
+	}
+	p := of(0, 20)
+	if p.Decision.Outcome != rollout.Continue || p.Stable.Loss.N != 200 || p.Stable.Groups != 10 || p.Candidate.Assigned != 10 || p.Candidate.Labelled != 10 ||
+		!strings.Contains(p.Decision.Reason, "of 10 keys") {
+		t.Errorf("%+v", p)
+	}
+	if p = of(400, 200); p.Decision.Outcome != rollout.Promote || p.Stable.Groups < 50 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// A judge that was away finds records and labels of more than the trial's time:
+// what the labels say comes before that the time is over.
+func TestTimeDoesNotOvertakeLabels(t *testing.T) {
+	w := newWorld(t)
+	w.trial(rollout.Spec{MinLabels: 50, Margin: 0.05, MaxDuration: "1d"})
+	for n := range 400 {
+		w.predict(n, func(r *prediction.Record) {
+			r.Rollout, r.Version = "rol_1", int64(1+n%2)
+			r.Scores = []float64{0.1 + 0.8*float64(1-n%2)}
+		})
+		w.add(one(n, 0))
+	}
+	if err := w.judge().RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := w.progress(); p.Decision.Outcome != rollout.Promote || p.Labels < 100 {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -2,7 +2,7 @@ package label
 
 import (
 	"encoding/json"
-	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -30,9 +30,11 @@ const (
 	// whenever it runs, so that a replay decides where the first run did.
 	lookEvery = 25
 	maxPoints = 500
-	// maxStuck is of how many keys the split is checked where keys stick to a
-	// version: the first ones.
-	maxStuck = 4096
+	// maxGroups is into how many groups the keys of a version go. Fewer groups than
+	// keys cost a little power, and nothing else: they are independent, too.
+	maxGroups = 1024
+	// maxBucket bounds the bits of a set of buckets.
+	maxBucket = 1 << 20
 )
 
 // Point is the interval on the difference of the losses at a number of labels.
@@ -59,12 +61,7 @@ type tally struct {
 	Replayed int64 `json:"replayed,omitempty"`
 	Live     int64 `json:"live,omitempty"`
 
-	Weight int  `json:"weight"`
-	Moved  bool `json:"moved,omitempty"` // the weight was changed: the split is not checked any more
-	// Stuck are hashes of the first keys, where keys stick to a version.
-	Stuck    []uint64 `json:"stuck,omitempty"`
-	Keyless  int64    `json:"keyless,omitempty"`  // requests without the sticky key
-	Unjudged int64    `json:"unjudged,omitempty"` // labels that are none for the metric
+	Unjudged int64 `json:"unjudged,omitempty"` // labels that are none for the metric
 
 	Looked     int64                `json:"looked"` // labels at the last look
 	Decision   rollout.Decision     `json:"decision"`
@@ -79,8 +76,15 @@ type side struct {
 	Requests int64           `json:"requests"`
 	Errors   int64           `json:"errors"`
 	Slow     int64           `json:"slow"`
-	Loss     rollout.Moments `json:"loss"`
-	Latency  []byte          `json:"latency,omitempty"` // sketch.Latency
+	Labelled int64           `json:"labelled"`
+	Judged   int64           `json:"judged"` // losses, those of Groups among them
+	Loss     rollout.Moments `json:"loss"`   // of requests that chance routed, each alone
+	// Groups are the losses of requests that a key routed, by bucket modulo maxGroups.
+	Groups map[uint32]rollout.Group `json:"groups,omitempty"`
+	// Keys are the buckets that were seen, LabelledKeys those with a label.
+	Keys         bits   `json:"keys,omitempty"`
+	LabelledKeys bits   `json:"labelled_keys,omitempty"`
+	Latency      []byte `json:"latency,omitempty"` // sketch.Latency
 
 	latency *sketch.Latency
 }
@@ -96,8 +100,8 @@ func (t *tally) side(r Rollout, version int64) *side {
 	return nil
 }
 
-func newTally(r Rollout) *tally {
-	t := &tally{Weight: r.Weight, Stride: lookEvery}
+func newTally() *tally {
+	t := &tally{Stride: lookEvery}
 	t.Decision.Outcome = rollout.Continue
 	t.Stable.latency, t.Candidate.latency = sketch.NewLatency(), sketch.NewLatency()
 	return t
@@ -156,7 +160,9 @@ func (t *tally) record(r Rollout, rec *prediction.Record) {
 			t.Newest = rec.At
 		}
 	}
-	t.assign(r, rec, s)
+	if rec.Bucket == 0 || s.Keys.add(rec.Bucket) {
+		s.Assigned++
+	}
 	if ofTheAsker(rec.Failure) {
 		return // no version would have answered it
 	}
@@ -182,58 +188,20 @@ func ofTheAsker(failure string) bool {
 	}
 }
 
-// assign counts an assignment: each request, or each key where keys stick.
-func (t *tally) assign(r Rollout, rec *prediction.Record, s *side) {
-	if r.Spec.Sticky == "" {
-		s.Assigned++
-		return
-	}
-	if len(t.Stuck) >= maxStuck {
-		return
-	}
-	key, ok := stickyKey(r.Spec.Sticky, rec)
-	if !ok {
-		t.Keyless++
-		return
-	}
-	at, there := slices.BinarySearch(t.Stuck, key)
-	if there {
-		return
-	}
-	t.Stuck = slices.Insert(t.Stuck, at, key)
-	s.Assigned++
-}
-
-// stickyKey is a hash of the value by which a request was routed.
-func stickyKey(column string, rec *prediction.Record) (uint64, bool) {
-	h := fnv.New64a()
-	for _, columns := range [][]prediction.Column{rec.Keys, rec.Inputs} {
-		for _, c := range columns {
-			if c.Name != column {
-				continue
-			}
-			switch {
-			case len(c.Texts) > 0:
-				_, _ = h.Write([]byte(c.Texts[0]))
-			case len(c.Numbers) > 0:
-				b, _ := json.Marshal(c.Numbers[0])
-				_, _ = h.Write(b)
-			default:
-				return 0, false
-			}
-			return h.Sum64(), true
-		}
-	}
-	return 0, false
-}
-
 // pair counts the loss of a labelled request: the mean over its rows.
 func (t *tally) pair(r Rollout, p Pair) {
-	if p.Record.Rollout != r.ID || p.Record.Shadow || p.Record.Failure != "" {
+	if p.Record.Rollout != r.ID || p.Record.Shadow {
 		return
 	}
 	s := t.side(r, p.Record.Version)
 	if s == nil {
+		return
+	}
+	key := p.Record.Bucket
+	if key == 0 || s.LabelledKeys.add(key) {
+		s.Labelled++
+	}
+	if p.Record.Failure != "" {
 		return
 	}
 	if len(p.Record.Scores) != len(p.Labels) || len(p.Labels) == 0 {
@@ -249,10 +217,38 @@ func (t *tally) pair(r Rollout, p Pair) {
 		}
 		sum += loss
 	}
-	s.Loss.Add(sum / float64(len(p.Labels)))
+	loss := sum / float64(len(p.Labels))
+	s.Judged++
+	if key == 0 {
+		s.Loss.Add(loss)
+		return
+	}
+	if s.Groups == nil {
+		s.Groups = map[uint32]rollout.Group{}
+	}
+	g := s.Groups[key%maxGroups]
+	s.Groups[key%maxGroups] = rollout.Group{N: g.N + 1, Sum: g.Sum + loss}
 }
 
-func (t *tally) labels() int64 { return t.Stable.Loss.N + t.Candidate.Loss.N }
+// bits is a set of small numbers.
+type bits []byte
+
+// add reports whether the number is new. One that is too large for the set never
+// is.
+func (b *bits) add(n uint32) bool {
+	if n >= maxBucket {
+		return false
+	}
+	if grow := int(n/8) + 1 - len(*b); grow > 0 {
+		*b = append(*b, make([]byte, grow)...)
+	}
+	bit := byte(1) << (n % 8)
+	had := (*b)[n/8]&bit != 0
+	(*b)[n/8] |= bit
+	return !had
+}
+
+func (t *tally) labels() int64 { return t.Stable.Judged + t.Candidate.Judged }
 
 // elapsed is how long the rollout runs: on the records' clock while old times
 // are replayed, else on the wall's, which goes on without traffic.
@@ -275,25 +271,32 @@ func (t *tally) replay() bool { return t.Replayed > t.Live }
 
 func (t *tally) observations(r Rollout, now time.Time) rollout.Observations {
 	arm := func(s side, version int64, share float64) rollout.Arm {
-		return rollout.Arm{
-			Version: version, Share: share, Assigned: s.Assigned, Requests: s.Requests, Errors: s.Errors, Slow: s.Slow,
-			LatencyP99: s.latency.Quantile(.99), Loss: s.Loss,
+		groups := make([]rollout.Group, 0, len(s.Groups))
+		for _, key := range slices.Sorted(maps.Keys(s.Groups)) { // the order of a sum shows in its last digit
+			groups = append(groups, s.Groups[key])
 		}
+		a := rollout.Arm{
+			Version: version, Share: share, Assigned: s.Assigned, Requests: s.Requests, Errors: s.Errors, Slow: s.Slow,
+			LatencyP99: s.latency.Quantile(.99), Labelled: s.Labelled,
+		}
+		a.Loss, a.Groups = rollout.Grouped(s.Loss, groups)
+		return a
 	}
 	share := float64(r.Weight) / 100
-	o := rollout.Observations{
+	return rollout.Observations{
 		Stable: arm(t.Stable, r.Stable, 1-share), Candidate: arm(t.Candidate, r.Candidate, share), Elapsed: t.elapsed(r, now),
 	}
-	if t.Moved || t.Keyless > 0 {
-		o.Stable.Share, o.Candidate.Share = 0, 0
-	}
-	return o
 }
 
-// look decides by what was seen so far.
-func (t *tally) look(r Rollout, now time.Time) rollout.Observations {
+// look decides by what was seen so far. While there is more to be seen, the time
+// being over ends nothing: records may be far ahead of labels that are there.
+func (t *tally) look(r Rollout, now time.Time, more bool) rollout.Observations {
 	o := t.observations(r, now)
-	t.Decision, t.Observed = rollout.Decide(o, r.Spec), o
+	t.Observed = o
+	if more {
+		o.Elapsed = 0
+	}
+	t.Decision, o = rollout.Decide(o, r.Spec), t.Observed
 	n := t.labels()
 	t.Looked = n
 	if !t.Decision.Comparable {

@@ -21,6 +21,7 @@ const (
 
 	flagShadow = 1 << 0
 	flagReplay = 1 << 1
+	flagBucket = 1 << 2 // its bucket comes at the end
 
 	columnDouble = 0 // 8 bytes a number
 	columnSingle = 1 // 4 bytes a number: all of them are float32 exactly
@@ -41,6 +42,9 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	}
 	if r.Replay {
 		flags |= flagReplay
+	}
+	if r.Bucket != 0 {
+		flags |= flagBucket
 	}
 	start := len(dst)
 	dst = append(dst, codecVersion, flags)
@@ -84,6 +88,9 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 			return dst[:start], fault.New(fault.TooLarge, "a prediction of more than %d bytes", maxRecord)
 		}
 	}
+	if r.Bucket != 0 {
+		dst = binary.AppendUvarint(dst, uint64(r.Bucket))
+	}
 	return dst, nil
 }
 
@@ -120,7 +127,7 @@ func decodeRecord(b []byte, r *Record) error {
 		return errRecord("its version is unknown")
 	}
 	flags := d.byte()
-	if flags&^(flagShadow|flagReplay) != 0 {
+	if flags&^(flagShadow|flagReplay|flagBucket) != 0 {
 		return errRecord("its flags are unknown")
 	}
 	r.Shadow, r.Replay = flags&flagShadow != 0, flags&flagReplay != 0
@@ -133,6 +140,10 @@ func decodeRecord(b []byte, r *Record) error {
 	r.Rows = rows
 	r.Scores = d.numbers(d.byte(), -1)
 	r.Keys, r.Inputs = d.columns(rows), d.columns(rows)
+	if r.Bucket = 0; flags&flagBucket != 0 {
+		r.Bucket = uint32(d.count(math.MaxUint32, 0)) //nolint:gosec // G115: at most MaxUint32
+		d.bad = d.bad || r.Bucket == 0
+	}
 	if d.bad || len(d.b) != 0 {
 		return errRecord("it is damaged")
 	}

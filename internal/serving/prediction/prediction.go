@@ -36,6 +36,9 @@ type Record struct {
 	Version    int64
 	Rollout    string // the rollout under way ("rol_01J…"); empty when there is none
 	Shadow     bool   // the answer went nowhere
+	// Bucket is 1 + that of the key by which the request was routed: requests with
+	// the same one met the same version. 0 when chance decided for this one alone.
+	Bucket uint32
 	// At is the time the request was about: as_of of a replay, else Received.
 	At       time.Time
 	Received time.Time

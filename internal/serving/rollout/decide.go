@@ -77,7 +77,7 @@ func Decide(o Observations, s Spec) Decision {
 			count(o.Candidate.Assigned), count(n), o.Candidate.Version, percent(o.Candidate.Share/(o.Candidate.Share+o.Stable.Share)), number(d.SRM))
 		return d
 	}
-	enough := o.Candidate.Loss.N >= int64(s.MinLabels) && o.Stable.Loss.N >= int64(s.MinLabels)
+	enough := o.Candidate.sufficient(s) && o.Stable.sufficient(s) && !o.uneven()
 	switch {
 	case enough && d.Comparable && d.High < s.Margin:
 		d.Outcome = Promote
@@ -91,6 +91,21 @@ func Decide(o Observations, s Spec) Decision {
 		d.Reason = d.missing(o, s, enough)
 	}
 	return d
+}
+
+// sufficient reports whether a version has as many labels, of as many keys, as a
+// decision by the loss needs.
+func (a Arm) sufficient(s Spec) bool {
+	return a.Loss.N >= int64(s.MinLabels) && (a.Groups == 0 || a.Groups >= minMinLabel)
+}
+
+// uneven reports whether one version's requests are labelled more often than the
+// other's: then who is labelled depends on the answer, and the losses are those
+// of different requests. It is no end of the trial: labels that came for one
+// version first may come for the other.
+func (o Observations) uneven() bool {
+	return o.Stable.Share > 0 && o.Candidate.Share > 0 &&
+		labelRatio(o.Candidate.Labelled, o.Stable.Labelled, o.Candidate.Share/(o.Candidate.Share+o.Stable.Share)) < srmAlpha
 }
 
 // guard names the guardrail that ends the trial, and why.
@@ -151,6 +166,12 @@ func (d Decision) missing(o Observations, s Spec, enough bool) string {
 	switch {
 	case c.Requests == 0 && c.Loss.N == 0:
 		return fmt.Sprintf("version %d has met no request", c.Version)
+	case o.uneven():
+		return fmt.Sprintf("%s labelled requests are of version %d and %s of version %d, %s expected: which are labelled depends on the version, so their losses cannot be compared",
+			count(c.Labelled), c.Version, count(b.Labelled), b.Version, percent(c.Share/(c.Share+b.Share)))
+	case !enough && c.Loss.N >= int64(s.MinLabels) && b.Loss.N >= int64(s.MinLabels):
+		return fmt.Sprintf("the labels of version %d are of %s keys and those of version %d of %s; %d of each are needed, as requests of one key are judged together",
+			c.Version, count(c.Groups), b.Version, count(b.Groups), minMinLabel)
 	case !enough:
 		return fmt.Sprintf("version %d has %s labels and version %d has %s; %s of each are needed",
 			c.Version, count(c.Loss.N), b.Version, count(b.Loss.N), count(int64(s.MinLabels)))

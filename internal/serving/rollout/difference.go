@@ -42,7 +42,7 @@ func compare(o Observations, metric Metric, rho float64) comparison {
 	if c.N < 2 || b.N < 2 {
 		return comparison{}
 	}
-	vc, vb := regularised(c, metric), regularised(b, metric)
+	vc, vb := regularised(o.Candidate, metric), regularised(o.Stable, metric)
 	pooled := (vc*float64(c.N) + vb*float64(b.N)) / float64(c.N+b.N)
 	variance := max(vc, pooled)/float64(c.N) + max(vb, pooled)/float64(b.N)
 	if !(variance > 0) || math.IsInf(variance, 0) {
@@ -56,13 +56,18 @@ func compare(o Observations, metric Metric, rho float64) comparison {
 }
 
 // regularised is a variance to which a bounded metric adds one imagined
-// observation at each end of [0, 1]: a stream that has not erred yet would
-// otherwise claim to be certain.
-func regularised(m Moments, metric Metric) float64 {
-	if metric == Brier || metric == Error {
-		return (m.M2 + 0.25) / float64(m.N)
+// observation at each end of [0, 1], of as many requests as a group has: a stream
+// that has not erred yet would otherwise claim to be certain.
+func regularised(a Arm, metric Metric) float64 {
+	m := a.Loss
+	if metric != Brier && metric != Error {
+		return m.Variance()
 	}
-	return m.Variance()
+	size := 1.0
+	if a.Groups > 0 {
+		size = float64(m.N) / float64(a.Groups)
+	}
+	return (m.M2 + 0.25*size*size) / float64(m.N)
 }
 
 // mixtureFor is the ρ whose interval is narrowest when its half-width is margin.

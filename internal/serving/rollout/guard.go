@@ -90,6 +90,23 @@ func sampleRatio(candidate, stable int64, share float64) float64 {
 	return pValue(logMixture(candidate, n, srmPrior*share, srmPrior*(1-share)) - logLikelihood(candidate, n, share))
 }
 
+// labelSlack is by which factor the odds of a label being of the candidate may
+// differ from those of an assignment: versions do not fail equally often.
+const labelSlack = 1.1
+
+// labelRatio is the p-value of "labels are of the candidate as often as
+// assignments are, within labelSlack".
+func labelRatio(candidate, stable int64, share float64) float64 {
+	n := candidate + stable
+	if n == 0 || !(share > 0 && share < 1) {
+		return 1
+	}
+	odds := share / (1 - share)
+	low, high := odds/labelSlack/(1+odds/labelSlack), odds*labelSlack/(1+odds*labelSlack)
+	nearest := min(max(float64(candidate)/float64(n), low), high) // where the likelihood is largest
+	return pValue(logMixture(candidate, n, srmPrior*share, srmPrior*(1-share)) - logLikelihood(candidate, n, nearest))
+}
+
 func logBeta(a, b float64) float64 {
 	x, _ := math.Lgamma(a)
 	y, _ := math.Lgamma(b)

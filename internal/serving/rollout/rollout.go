@@ -24,8 +24,11 @@
 //
 // Requests are assigned at random and independently of what they will cost; one
 // loss for each request; labels that arrive do not depend on the version that
-// answered. Where a key sticks to a version, its requests are not independent:
-// Arm.Assigned counts distinct keys then.
+// answered, which Decide checks as far as counts can say. Where a key sticks to a
+// version, its requests are not independent: Arm.Assigned and Arm.Labelled count
+// distinct keys then, and Grouped makes Arm.Loss vary as the keys do. The
+// guardrails on errors and latency count requests all the same: one key's
+// requests may end a trial, they never promote.
 package rollout
 
 import (

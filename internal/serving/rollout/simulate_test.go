@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -124,6 +125,124 @@ func TestSameVersionIsRarelyTakenForAnother(t *testing.T) {
 				t.Errorf("the naive test rejects in %.4f only: the trials do not show what peeking does", share(&naive))
 			}
 		})
+	}
+}
+
+// TestKeysThatStickAreOneObservation compares a version with itself where 100 keys
+// send all requests, each to one version, and each key costs what it costs: taken
+// for independent, their requests show a difference that is not there in most
+// trials; taken by key they do not, whatever the split.
+func TestKeysThatStickAreOneObservation(t *testing.T) {
+	const labels, keys = 6000, 200
+	s := Spec{Metric: Brier, Margin: 0.05, MinLabels: 50}.WithDefaults()
+	n, rho := scaled(t, 1000), mixtureFor(s.Margin, s.Alpha)
+	var byKey, byRequest atomic.Int64
+	trials(n, func(_ int, r *rand.Rand) {
+		var cost [keys]float64
+		for i := range cost {
+			cost[i] = 0.3 * r.Float64()
+		}
+		var groups [2][keys]Group
+		var all Observations
+		left, fooled := false, false
+		for i := range labels {
+			key := int(float64(keys) * r.Float64() * r.Float64()) // some come more often
+			arm, single := 0, &all.Stable.Loss
+			if key%3 == 0 {
+				arm, single = 1, &all.Candidate.Loss
+			}
+			loss := min(1, cost[key]+0.2*r.Float64())
+			single.Add(loss)
+			g := &groups[arm][key]
+			g.N, g.Sum = g.N+1, g.Sum+loss
+			if i%50 != 0 || i < 1000 {
+				continue
+			}
+			if c := compare(all, s.Metric, rho); !fooled && c.ok && math.Abs(c.difference) > c.halfWidth(s.Alpha) {
+				fooled = true
+				byRequest.Add(1)
+			}
+			var o Observations
+			o.Stable.Loss, o.Stable.Groups = Grouped(Moments{}, seen(groups[0][:]))
+			o.Candidate.Loss, o.Candidate.Groups = Grouped(Moments{}, seen(groups[1][:]))
+			if c := compare(o, s.Metric, rho); !left && c.ok && o.Candidate.sufficient(s) && math.Abs(c.difference) > c.halfWidth(s.Alpha) {
+				left = true
+				byKey.Add(1)
+			}
+		}
+	})
+	t.Logf("%d trials: rejected by key %d, by request %d", n, byKey.Load(), byRequest.Load())
+	if float64(byKey.Load()) > s.Alpha*float64(n) {
+		t.Errorf("rejected in %d of %d trials", byKey.Load(), n)
+	}
+	if float64(byRequest.Load()) < 0.5*float64(n) {
+		t.Errorf("by request rejected in %d of %d only: the trials do not show what keys do", byRequest.Load(), n)
+	}
+}
+
+func seen(all []Group) (out []Group) {
+	for _, g := range all {
+		if g.N > 0 {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// TestSinglesAreGroupsOfOne: both ways to count give the same moments.
+func TestSinglesAreGroupsOfOne(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var all, half Moments
+	var groups, rest []Group
+	for i := range 1000 {
+		x := squaredProbability(r)
+		all.Add(x)
+		groups = append(groups, Group{1, x})
+		if i%2 == 0 {
+			half.Add(x)
+		} else {
+			rest = append(rest, Group{1, x})
+		}
+	}
+	for name, got := range map[string]func() (Moments, int64){
+		"groups": func() (Moments, int64) { return Grouped(Moments{}, groups) },
+		"mixed":  func() (Moments, int64) { return Grouped(half, rest) },
+	} {
+		if m, k := got(); k != 1000 || m.N != 1000 || math.Abs(m.Mean-all.Mean) > 1e-12 || math.Abs(m.M2-all.M2) > 1e-9 {
+			t.Errorf("%s: %+v of %d, want %+v", name, m, k, all)
+		}
+	}
+	if m, k := Grouped(all, nil); k != 0 || m != all {
+		t.Errorf("%+v of %d", m, k)
+	}
+	if m, k := Grouped(Moments{}, []Group{{10, 2}}); k != 1 || m.M2 != 0 || m.Mean != 0.2 {
+		t.Errorf("one group: %+v of %d", m, k)
+	}
+}
+
+// TestUnevenLabelsDecideNothing until the other version's come, too.
+func TestUnevenLabelsDecideNothing(t *testing.T) {
+	s := Spec{MinLabels: 50}.WithDefaults()
+	arm := func(version int64, share float64, labelled int64, mean float64) Arm {
+		return Arm{
+			Version: version, Share: share, Assigned: int64(share * 10_000), Requests: int64(share * 10_000), Labelled: labelled,
+			Loss: Moments{N: labelled, Mean: mean, M2: 1e-4 * float64(labelled)},
+		}
+	}
+	o := Observations{Stable: arm(3, 0.8, 5000, 0.2), Candidate: arm(4, 0.2, 400, 0.1)}
+	if d := Decide(o, s); d.Outcome != Continue || !strings.Contains(d.Reason, "400 labelled requests are of version 4 and 5,000 of version 3, 20 % expected") {
+		t.Errorf("%+v", d)
+	}
+	o.Elapsed, s.Inconclusive = s.Duration(), InconclusivePromote
+	if d := Decide(o, s); d.Outcome != Rollback {
+		t.Errorf("promoted on uneven labels: %+v", d)
+	}
+	o.Elapsed = 0
+	for _, n := range []int64{1250, 1170} { // 1170 of 6170 are 19 %: within what a few failures do
+		o.Candidate = arm(4, 0.2, n, 0.1)
+		if d := Decide(o, s); d.Outcome != Promote {
+			t.Errorf("%d: %+v", n, d)
+		}
 	}
 }
 
