@@ -147,6 +147,10 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 var notKeys = []string{"FALAJ_URL", "FALAJ_TOKEN", "FALAJ_PROJECT", "FALAJ_CONFIG", "FALAJ_ORT_LIB", "FALAJ_JOB", "FALAJ_ATTEMPT"}
 
 func variables(env, known []string) (map[string]any, error) {
+	lists := map[string]bool{} // they have commas between values
+	for _, f := range fields(Config{}) {
+		_, lists[f.key] = f.value.([]string)
+	}
 	byVar := make(map[string]string, len(known))
 	for _, key := range known {
 		byVar[field{key: key}.variable()] = key
@@ -160,7 +164,7 @@ func variables(env, known []string) (map[string]any, error) {
 		}
 		key, ok := byVar[name]
 		switch {
-		case ok && (key == "http_hosts" || key == "environments.hosts" || key == "jobs.network"):
+		case ok && lists[key]:
 			out[key] = strings.Split(value, ",")
 		case ok:
 			out[key] = value

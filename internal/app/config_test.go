@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,6 +106,24 @@ func TestIsolation(t *testing.T) {
 	for level, ok := range map[string]bool{"sandbox": true, "process": true, "none": false, "container": false, "dedicated node": false, "": false, "wishful": false} {
 		if _, err := LoadConfig("", nil, map[string]any{"isolation": level}); (err == nil) != ok {
 			t.Errorf("isolation %q: %v", level, err)
+		}
+	}
+}
+
+// TestLists: the variable of a list has commas between its values.
+func TestLists(t *testing.T) {
+	for _, f := range fields(Config{}) {
+		if _, list := f.value.([]string); !list {
+			continue
+		}
+		c, err := LoadConfig("", []string{f.variable() + "=a:1,b:2"}, nil)
+		if err != nil {
+			t.Errorf("%s: %v", f.variable(), err)
+		}
+		for _, got := range fields(c) {
+			if got.key == f.key && !slices.Equal(got.value.([]string), []string{"a:1", "b:2"}) {
+				t.Errorf("%s=a:1,b:2 is %q", f.variable(), got.value)
+			}
 		}
 	}
 }
