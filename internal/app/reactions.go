@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -68,7 +70,12 @@ func (a *App) openReactions(context.Context) error {
 // An error brings the event again, so only what may pass is one.
 func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	ctx = identity.With(ctx, identity.Loop("reaction "+string(r.act)))
-	act, in, err := a.claim(ctx, r, e)
+	var act serving.Act
+	var in *intent
+	err := safely(func() (err error) {
+		act, in, err = a.claim(ctx, r, e)
+		return err
+	})
 	if err != nil && !passing(err) {
 		a.log.ErrorContext(ctx, "no reaction to an event", slog.String("act", string(r.act)), slog.String("event", e.Name),
 			slog.String("position", e.Position.String()), slog.String("error", err.Error()))
@@ -77,15 +84,26 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	if err != nil || in == nil || act.Outcome != serving.ActClaimed {
 		return err
 	}
-	reason, result, err := in.do(ctx)
+	var reason, result string
+	err = safely(func() (err error) {
+		reason, result, err = in.do(ctx)
+		return err
+	})
 	switch {
 	case err == nil:
 		return a.serving.Conclude(ctx, act.ID, serving.ActDone, reason, result)
-	case ctx.Err() != nil || passing(err) && time.Since(act.Made) < patience:
+	case errors.Is(ctx.Err(), context.Canceled): // the server stops
+		return err
+	case (passing(err) || ctx.Err() != nil) && time.Since(act.Made) < patience:
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute) // it may have taken all of its time
+	defer cancel()
 	a.log.WarnContext(ctx, "automatic act failed", slog.String("act", string(act.Kind)), slog.String("deployment", act.Deployment), slog.String("error", err.Error()))
 	reason = err.Error()
+	if _, is := errors.AsType[defect](err); is {
+		reason, _, _ = strings.Cut(reason, "\n") // the log has the stack
+	}
 	if hint := fault.HintOf(err); hint != "" {
 		reason += ". " + hint
 	}
@@ -110,9 +128,29 @@ func (a *App) claim(ctx context.Context, r reaction, e event.Event) (serving.Act
 	return act, in, err
 }
 
+// defect is a panic. It comes again however often it is tried.
+type defect struct{ error }
+
+// safely runs f; a panic is an error that does not pass.
+func safely(f func() error) error {
+	panicked := true
+	err := lifecycle.Recover(func() error {
+		err := f()
+		panicked = false
+		return err
+	})
+	if panicked {
+		return defect{err}
+	}
+	return err
+}
+
 // passing reports whether an error may be gone when it is tried again: also one
 // that nobody classified, such as the database's.
 func passing(err error) bool {
+	if _, is := errors.AsType[defect](err); is {
+		return false
+	}
 	return slices.ContainsFunc([]fault.Kind{fault.Unavailable, fault.Timeout, fault.Exhausted, fault.Internal}, func(k fault.Kind) bool { return fault.Is(err, k) })
 }
 
@@ -157,6 +195,9 @@ func (a *App) retrain(ctx context.Context, e event.Event) (*intent, error) {
 				return "", "", fault.Wrap(err, "make training set %s", spec.TrainingSet)
 			}
 			job := jobs[0].Spec
+			if job.Data == nil {
+				job.Data = map[string]string{}
+			}
 			job.Data[spec.Data] = set.Dataset
 			made, _, err := a.training.Apply(ctx, p, spec.Job, job)
 			if err != nil {
@@ -195,7 +236,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 	}
 	began, err := a.serving.ActWith(ctx, e.Project, serving.ActRetrain, string(j.Job))
 	if fault.Is(err, fault.NotFound) {
-		return nil, nil
+		return nil, a.beginning(ctx, e.Project)
 	}
 	if err != nil {
 		return nil, err
@@ -237,6 +278,21 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 	}, nil
 }
 
+// beginning refuses for now to say that nobody asked for a job, while a
+// retraining of the project has been claimed and does not know its job yet.
+func (a *App) beginning(ctx context.Context, p string) error {
+	open, err := a.serving.Claimed(ctx)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(open, func(act serving.Act) bool {
+		return act.Project == p && act.Kind == serving.ActRetrain && time.Since(act.Made) < patience
+	}) {
+		return fault.New(fault.Unavailable, "a retraining is being begun, and the job may be its own")
+	}
+	return nil
+}
+
 func (a *App) promote(_ context.Context, e event.Event) (*intent, error) {
 	return a.conclude(e, rollout.Promote, func(ctx context.Context, name string, end serving.Ending) (string, error) {
 		r, err := a.serving.Promote(ctx, e.Project, name, end)
@@ -246,6 +302,7 @@ func (a *App) promote(_ context.Context, e event.Event) (*intent, error) {
 
 func (a *App) rollBack(_ context.Context, e event.Event) (*intent, error) {
 	return a.conclude(e, rollout.Rollback, func(ctx context.Context, name string, end serving.Ending) (string, error) {
+		end.Unless = serving.Promoted // by a person, meanwhile
 		d, err := a.serving.Rollback(ctx, e.Project, name, end)
 		return fmt.Sprintf("version %d", d.Version), err
 	})

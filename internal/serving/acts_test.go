@@ -97,8 +97,16 @@ func lifeOfActs(t *testing.T, p *pond) {
 	if _, ok := claim(serving.ActPromote, "c", summer); !ok {
 		t.Error("switched on again, and nothing happens")
 	}
+	if a, ok := claim(serving.ActPromote, "c", summer); ok || a.Outcome != serving.ActClaimed {
+		t.Errorf("it was claimed before: %+v %v", a, ok)
+	}
 	off := false
 	p.apply(t, serving.Spec{Model: "m", Automation: &off})
+	for range 2 { // what had begun is not gone on with
+		if a, ok := claim(serving.ActPromote, "c", summer); ok || a.Outcome != serving.ActSkipped || !strings.Contains(a.Reason, "automation: false; it had begun") {
+			t.Errorf("it was claimed, and automation is off since: %+v %v", a, ok)
+		}
+	}
 	if a, ok := claim(serving.ActRollback, "d", summer); ok || !strings.Contains(a.Reason, "manifest") {
 		t.Errorf("the manifest says no: %+v %v", a, ok)
 	}

@@ -386,6 +386,8 @@ func (s *Service) goal(ctx context.Context, d Deployment, e Ending) (g goal, err
 			if e.Rollout != "" && r.ID == e.Rollout {
 				named = true
 				switch {
+				case r.State == e.Unless:
+					return fault.New(fault.Conflict, "rollout %s is %s already", r.ID, r.State)
 				case r.State == Promoted && r.Candidate == d.Version:
 					g.undoes = r.ID
 					if g.to == 0 {

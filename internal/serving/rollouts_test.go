@@ -309,6 +309,10 @@ func rollbackOfACandidate(t *testing.T, p *pond) {
 	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
 		t.Fatal(err)
 	}
+	// What decided before that to roll it back does not undo what a person did.
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: p.status(t).History[0].ID, Unless: serving.Promoted}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("back to %d: %v", d.Version, err)
+	}
 	if d, err := p.One(ctx, "nyc", "d"); err != nil || d.Spec.Version != "3" || p.world.pointed != "" {
 		t.Errorf("%+v %v, alias %q", d.Spec, err, p.world.pointed)
 	}

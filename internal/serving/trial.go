@@ -48,9 +48,12 @@ type Rollout struct {
 type Ending struct {
 	// Rollout makes it this one's end: it is an error if another one runs, and
 	// none if this one has ended that way already. Empty is whatever runs.
-	Rollout  RolloutID
-	To       int64        // of a rollback: the version to answer with; 0 is what was stable before
-	State    RolloutState // of a rollback: RolledBack (also when empty), Inconclusive or Cancelled
+	Rollout RolloutID
+	To      int64        // of a rollback: the version to answer with; 0 is what was stable before
+	State   RolloutState // of a rollback: RolledBack (also when empty), Inconclusive or Cancelled
+	// Unless refuses a rollback of a rollout that is in this state by then: what
+	// somebody else did meanwhile is not undone.
+	Unless   RolloutState
 	Reason   string
 	Evidence json.RawMessage // at most 64 KiB
 }
