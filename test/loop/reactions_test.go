@@ -1,0 +1,177 @@
+package loop
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+// source uploads a file of a job.
+func (p *pond) source(name string, content []byte) string {
+	p.t.Helper()
+	var b bytes.Buffer
+	gz := gzip.NewWriter(&b)
+	w := tar.NewWriter(gz)
+	p.must(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}))
+	_, err := w.Write(content)
+	p.must(err)
+	p.must(w.Close())
+	p.must(gz.Close())
+	var o client.Object
+	p.must(p.c.Do(p.t.Context(), http.MethodPost, p.path("sources"), &b, &o))
+	return o.Text("digest")
+}
+
+const retraining = `
+{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, version: "1"}}
+---
+api_version: falaj/v1
+kind: Monitor
+name: m
+project: PROJECT
+spec:
+  window: {rows: 250}
+  baseline: "window:first"
+  repeat: 1
+  retrain:
+    job: train
+    data: rows
+    training_set: set
+    service: weather
+    timestamp: at
+    window: 30d
+    cooldown: 1s
+    spine: "SELECT 'JFK' AS origin, observed_at AS at, temp FROM weather WHERE observed_at >= {{from}} AND observed_at < {{to}}"
+`
+
+// trained prepares a project whose job, which takes seconds, registers m; the
+// job names no data until it is begun again.
+func (p *pond) trained(seconds int) {
+	p.t.Helper()
+	p.apply(weather)
+	var csv strings.Builder
+	csv.WriteString("origin,observed_at,temp\n")
+	for i := range 100 {
+		fmt.Fprintf(&csv, "JFK,%s,%d\n", begin.Add(time.Duration(i)*time.Minute).Format(time.RFC3339), i)
+	}
+	_, err := p.c.Import(p.t.Context(), p.project, "weather", "weather.csv", strings.NewReader(csv.String()))
+	p.must(err)
+	views, _, _ := strings.Cut(delay, "---\napi_version")
+	p.apply(views)
+	p.must(p.c.Do(p.t.Context(), http.MethodPost, p.path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
+		"command":   []string{"/bin/sh", "-ec", fmt.Sprintf(`sleep %d; mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"`, seconds)},
+		"source":    p.source("model.onnx", linear(0, 1, 1)),
+		"register":  "m",
+		"resources": map[string]any{"cpu": "0.2", "memory": "128MiB"},
+	}}, nil))
+	p.eventually("no model is registered", func() (bool, error) {
+		jobs := p.jobs()
+		switch jobs[0].Text("state") {
+		case "failed", "cancelled":
+			p.t.Fatal(jobs)
+		}
+		return jobs[0].Text("state") == "succeeded", nil
+	})
+}
+
+// jobs are those called train, the newest first.
+func (p *pond) jobs() (all []client.Object) {
+	p.t.Helper()
+	p.must(p.c.List(p.t.Context(), p.path("jobs"), nil, func(o client.Object) error {
+		all = append(all, o)
+		return nil
+	}))
+	return all
+}
+
+// acts are the automatic ones of m of a kind.
+func (p *pond) acts(kind string) (all []client.Object) {
+	p.t.Helper()
+	acts, _ := p.status("m")["acts"].([]any)
+	for _, a := range acts {
+		if o := client.Object(a.(map[string]any)); o.Text("kind") == kind {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// killSwitch stops what has begun: the job's version is not tried.
+func killSwitch(t *testing.T, o *ocean) {
+	p := o.pond(t)
+	p.trained(3)
+	p.apply(retraining)
+	r := rand.New(rand.NewPCG(7, 8))
+	p.rows("m", 0, 250, normal(r, 0))
+	p.rows("m", 300, 250, normal(r, 5))
+	p.eventually("nothing is trained", func() (bool, error) {
+		acts := p.acts("retrain")
+		return len(acts) > 0 && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v", acts)
+	})
+	act := p.acts("retrain")[0]
+	if act.Text("outcome") != "done" || !strings.HasPrefix(act.Text("result"), "job_") || !strings.Contains(act.Text("reason"), "trains on set@1") {
+		t.Fatalf("%v", act)
+	}
+	p.must(p.c.SetAutomation(t.Context(), p.project, "m", false, "stop it"))
+	p.eventually("the job's end is not answered", func() (bool, error) { return len(p.acts("canary")) > 0, nil })
+	if act := p.acts("canary")[0]; act.Text("outcome") != "skipped" || !strings.Contains(act.Text("reason"), "stop it") {
+		t.Errorf("%v", act)
+	}
+	// Nor does anything else begin, and nothing is made up for later.
+	p.rows("m", 600, 250, normal(r, 9))
+	p.eventually("the finding is not answered", func() (bool, error) { return len(p.acts("retrain")) > 1, nil })
+	if act := p.acts("retrain")[0]; act.Text("outcome") != "skipped" || !strings.Contains(act.Text("reason"), "stop it") {
+		t.Errorf("%v", act)
+	}
+	p.must(p.c.SetAutomation(t.Context(), p.project, "m", true, ""))
+	if s := p.status("m"); s["rollout"] != nil || len(s["history"].([]any)) != 0 || len(p.jobs()) != 2 {
+		t.Errorf("%v", s)
+	}
+}
+
+// lostRights are those of a monitor's author: what it would begin fails, and says
+// why.
+func lostRights(t *testing.T, o *ocean) {
+	p := o.pond(t)
+	p.trained(0)
+	author := p.as("author", "engineer")
+	deployment, monitor, _ := strings.Cut(retraining, "---")
+	p.apply(deployment)
+	_, err := p.try(author, monitor)
+	p.must(err)
+	var members []client.Object
+	p.must(p.c.List(t.Context(), p.path("members"), nil, func(o client.Object) error {
+		members = append(members, o)
+		return nil
+	}))
+	gone := 0
+	for _, m := range members {
+		if m.Text("role") == "engineer" {
+			p.must(p.c.Do(t.Context(), http.MethodDelete, p.path("members/"+m.Text("name")), nil, nil))
+			gone++
+		}
+	}
+	if gone != 1 {
+		t.Fatal(members)
+	}
+	r := rand.New(rand.NewPCG(9, 10))
+	p.rows("m", 0, 250, normal(r, 0))
+	p.rows("m", 300, 250, normal(r, 5))
+	p.eventually("nothing is tried", func() (bool, error) {
+		acts := p.acts("retrain")
+		return len(acts) > 0 && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v", acts)
+	})
+	act := p.acts("retrain")[0]
+	if act.Text("outcome") != "failed" || !strings.Contains(act.Text("reason"), "author") || len(p.jobs()) != 1 {
+		t.Errorf("%v", act)
+	}
+	t.Log(act.Text("reason"))
+}
