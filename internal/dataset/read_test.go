@@ -565,6 +565,27 @@ func TestNoZoneInCommon(t *testing.T) {
 	}
 }
 
+// What rows also come from counts like a parent, with parents and without.
+func TestLabelsBesideTheParents(t *testing.T) {
+	h := datasettest.New(t, func(c *dataset.Config) { c.Guard = &anywhere{} })
+	ctx := datasettest.Context(t)
+	h.Put(t, "a", dataset.Spec{Residency: residency.Of("AE", "DE")}, "a\n1\n")
+	model := dataset.Labelled{Name: "model delay@3", Residency: residency.Of("AE", "home"), Classification: dataset.Confidential}
+	for _, parents := range [][]dataset.Ref{{{Name: "a"}}, nil} {
+		v, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: parents, Beside: []dataset.Labelled{model}})
+		want := "AE"
+		if parents == nil {
+			want = "AE, home"
+		}
+		if err != nil || v.Residency.String() != want || v.Classification != dataset.Confidential || len(v.Lineage.Parents) != len(parents) {
+			t.Errorf("%s %s of %d parents, %v", v.Residency, v.Classification, len(parents), err)
+		}
+	}
+	model.Residency = residency.Of("home")
+	_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "a"}}, Beside: []dataset.Labelled{model}})
+	wantFault(t, err, fault.PermissionDenied, "dataset a@1 (AE, DE)", "model delay@3 (home)")
+}
+
 type anywhere struct{ last residency.Passage }
 
 func (a *anywhere) Pass(_ context.Context, p residency.Passage) error { a.last = p; return nil }

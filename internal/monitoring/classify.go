@@ -285,24 +285,28 @@ func windowWords(m Monitor, w Window) string {
 
 // classifierBaseline is the dataset that a version's windows are compared with.
 func (s *Service) classifierBaseline(ctx context.Context, m Monitor, version int64) (Origin, error) {
-	none := func(why string) error {
-		return fault.New(fault.Conflict, "the baseline of version %d of %s is no dataset: %s", version, m.Deployment, why).
-			WithHint("Name one in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
-	}
 	if m.Spec.Baseline == baselineFirst {
-		return Origin{}, none("it is the first window")
+		return Origin{}, noDataset(m, version, "it is the first window")
 	}
 	o, err := s.originOf(ctx, m, version)
 	if baselineless(err) {
-		return o, none(err.Error())
+		return o, noDataset(m, version, err.Error())
 	}
 	return o, err
+}
+
+func noDataset(m Monitor, version int64, why string) error {
+	return fault.New(fault.Conflict, "the baseline of version %d of %s is no dataset: %s", version, m.Deployment, why).
+		WithHint("Name one in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
 }
 
 // shared are the inputs that the window and the baseline both have, of the same
 // kind; note says which are left out.
 func (s *Service) shared(ctx context.Context, m Monitor, w Window, o Origin, kinds map[string]sketch.Kind) (columns []classifier.Column, note string, err error) {
 	b, err := s.fromOrigin(ctx, m, w.Version, o)
+	if baselineless(err) {
+		err = noDataset(m, w.Version, err.Error())
+	}
 	if err != nil {
 		return nil, "", err
 	}
