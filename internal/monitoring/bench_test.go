@@ -42,7 +42,7 @@ func BenchmarkWindow(b *testing.B) {
 			p.Add(rec)
 		}
 		for _, c := range p.Add(last) {
-			if w := evaluate(m, c, against, false); !w.Judged || w.Rows != rows {
+			if w := evaluate(m, c, against, false, false); !w.Judged || w.Rows != rows {
 				b.Fatal(w.Note)
 			}
 		}

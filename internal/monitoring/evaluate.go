@@ -12,8 +12,9 @@ import (
 )
 
 // evaluate compares a closed window with its baseline; b is nil when there is
-// none, and itself says that the baseline is this very window. It is pure.
-func evaluate(m Monitor, c closed, b *baseline, itself bool) Window {
+// none, itself says that the baseline is this very window, and hide that nothing
+// in words may be a value of the data. It is pure.
+func evaluate(m Monitor, c closed, b *baseline, itself, hide bool) Window {
 	all := c.all
 	w := Window{
 		ID: c.Key.String(), WindowKey: c.Key, From: at(c.From), To: at(c.To), Requests: all.Requests, Rows: all.Rows, Answered: all.Answered,
@@ -46,7 +47,7 @@ func evaluate(m Monitor, c closed, b *baseline, itself bool) Window {
 		if b.facts.Note != "" {
 			note("%s", b.facts.Note)
 		}
-		compare(m.Spec.Drift, &w, all, b, !few && !itself)
+		compare(m.Spec.Drift, &w, all, b, !few && !itself, hide)
 	}
 	w.Note = strings.Join(notes, "; ")
 	return w
@@ -62,14 +63,14 @@ type compared struct {
 }
 
 // compare fills what the window's inputs and scores are beside the baseline's.
-func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge bool) {
+func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool) {
 	names := inputNames(spec, all, b)
 	columns := make([]compared, 0, len(names)+1)
 	alpha := spec.Alpha / float64(len(names)+1)
 	for _, name := range names {
-		columns = append(columns, compareOne(spec, name, b.columns[name], all.named(name), alpha))
+		columns = append(columns, compareOne(spec, name, b.columns[name], all.named(name), alpha, hide))
 	}
-	columns = append(columns, compareOne(spec, "score", b.score, all.Score, alpha))
+	columns = append(columns, compareOne(spec, "score", b.score, all.Score, alpha, hide))
 	results := make([]drift.Result, len(columns))
 	for i := range columns {
 		results[i] = columns[i].result
@@ -141,7 +142,7 @@ func (p *pane) named(name string) *sketch.Column {
 	return nil
 }
 
-func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha float64) compared {
+func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha float64, hide bool) compared {
 	c := compared{Feature: Feature{Name: name, Kind: string(sketch.Numeric)}, based: ref != nil}
 	c.result = drift.Result{Outcome: drift.Undecided, PValue: math.NaN(), Adjusted: math.NaN()}
 	if ref != nil {
@@ -162,7 +163,7 @@ func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha floa
 		return c
 	}
 	var notes []string
-	for _, check := range drift.Checks(ref, cur, drift.CheckOptions{Alpha: alpha}) {
+	for _, check := range drift.Checks(ref, cur, drift.CheckOptions{Alpha: alpha, Hide: hide}) {
 		if !check.Failed {
 			continue
 		}

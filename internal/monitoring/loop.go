@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
@@ -360,7 +361,7 @@ func (s *Service) finish(ctx context.Context, w *watch, done []closed, watched W
 			b.facts.ScoreSource = "the first window, from " + day(at(c.From)) + " to " + day(at(c.To))
 			fresh = append(fresh, b)
 		}
-		one := evaluate(w.m, c, b, itself)
+		one := evaluate(w.m, c, b, itself, hidden(watched.Classification) || b != nil && hidden(b.facts.Classification))
 		one.ClosedAt = s.now().UTC()
 		if err := s.performanceOf(ctx, w, &one, c); err != nil {
 			return err
@@ -397,6 +398,10 @@ func (s *Service) baselineFor(ctx context.Context, w *watch, version int64) (*ba
 	}
 	return b, why, err
 }
+
+// hidden reports whether values of such data stay out of what is told: findings,
+// and with them alerts, the audit log and the status.
+func hidden(classification string) bool { return project.Classification(classification).Journalled() }
 
 func at(us int64) time.Time { return time.UnixMicro(us).UTC() }
 

@@ -116,8 +116,9 @@ func object(project, name string) policy.Object {
 }
 
 // Apply makes a monitor or changes it. What it found stays; windows of another
-// length begin anew. Errors: fault.Invalid; fault.NotFound when the deployment
-// does not exist.
+// length begin anew. Errors: fault.Invalid; fault.NotFound when the deployment or
+// the baseline's dataset does not exist; fault.PermissionDenied, also for a
+// dataset that the caller may not see.
 func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun bool) (Monitor, project.Change, error) {
 	if err := s.Authz.Allow(ctx, ActionApply, object(p, name)); err != nil {
 		return Monitor{}, "", err
@@ -126,8 +127,16 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 	if err := errors.Join(id.CheckName("monitor name", name), spec.Validate()); err != nil {
 		return Monitor{}, "", err
 	}
-	if _, err := s.Deployments.Watched(ctx, p, spec.Deployment); err != nil {
+	watched, err := s.Deployments.Watched(ctx, p, spec.Deployment)
+	if err != nil {
 		return Monitor{}, "", fault.Wrap(err, "monitor %s", name)
+	}
+	// The loop reads what is named with rights of its own: whoever names it has to
+	// have some, too.
+	if ref, ok := cutDataset(spec.Baseline); ok {
+		if _, err := s.Sources.Dataset(ctx, p, spec.Deployment, watched.Version, ref); err != nil {
+			return Monitor{}, "", fault.Wrap(err, "monitor %s: spec.baseline", name)
+		}
 	}
 	for i, t := range spec.Alerts {
 		if s.Alerts == nil {
@@ -167,7 +176,6 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 		}
 		return s.put(ctx, tx, m)
 	}
-	var err error
 	if dryRun {
 		err = s.DB.View(ctx, record)
 	} else {
@@ -287,9 +295,11 @@ func (s *Service) List(ctx context.Context, p, after string, limit int) (ms []Mo
 }
 
 // Windows is a page of a monitor's windows, newest end first. token is empty for
-// the first page; next is empty after the last.
+// the first page; next is empty after the last. A read of what comes of classified
+// data is recorded: a page is one read.
 func (s *Service) Windows(ctx context.Context, p, name string, f WindowFilter, token string) (ws []Window, next string, err error) {
-	if err := s.Authz.Allow(ctx, ActionRead, object(p, name)); err != nil {
+	m, watched, err := s.classified(ctx, p, name)
+	if err != nil {
 		return nil, "", err
 	}
 	if f.Limit <= 0 || f.Limit > 1000 {
@@ -301,20 +311,21 @@ func (s *Service) Windows(ctx context.Context, p, name string, f WindowFilter, t
 		}
 	}
 	f.Limit++
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		m, err := s.Store.One(ctx, tx, p, name)
-		if err != nil {
-			return err
-		}
+	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		ws, err = s.Store.Windows(ctx, tx, m.ID, f)
 		return err
-	})
+	}); err != nil {
+		return nil, "", err
+	}
 	if len(ws) == f.Limit {
 		ws = ws[:f.Limit-1]
 		last := ws[len(ws)-1]
 		next = strconv.FormatInt(last.To.UnixMicro(), 10) + "_" + last.String()
 	}
-	return ws, next, err
+	if len(ws) == 0 {
+		return ws, next, nil
+	}
+	return ws, next, s.recordRead(ctx, m, watched.Classification, strconv.Itoa(len(ws))+" windows up to "+ws[0].To.Format(time.RFC3339))
 }
 
 func parseToken(token string) (k WindowKey, to time.Time, err error) {
@@ -436,6 +447,12 @@ func (s *Service) Baseline(ctx context.Context, p, name string, version int64) (
 		}
 		return Baseline{}, fault.New(fault.NotFound, "version %d of %s has no baseline yet: %s", version, m.Deployment, why).
 			WithHint("The first window that is closed becomes the baseline.")
+	}
+	// A manifest may name data that not everybody may see who sees the deployment.
+	o := object(p, name)
+	o.Classification, o.Residency = b.facts.Classification, b.facts.Residency
+	if err := s.Authz.Allow(ctx, ActionRead, o); err != nil {
+		return Baseline{}, err
 	}
 	if err := s.recordRead(ctx, m, b.facts.Classification, "baseline of version "+strconv.FormatInt(version, 10)); err != nil {
 		return Baseline{}, err

@@ -2,7 +2,9 @@ package monitoring_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -108,7 +110,7 @@ func TestBaselineAndWindowForPictures(t *testing.T) {
 	if err != nil || len(one.Columns) != 3 || one.Scores == nil || one.Rows != 300 {
 		t.Errorf("%+v, %v", one, err)
 	}
-	if len(w.reads) != 2 { // what comes of confidential data is in the journal
+	if len(w.reads) != 3 { // what comes of confidential data is in the journal
 		t.Errorf("journal %+v", w.reads)
 	}
 	if _, err := s.Window(t.Context(), "nyc", "delay", "99-1"); !fault.Is(err, fault.NotFound) {
@@ -122,6 +124,60 @@ func TestBaselineAndWindowForPictures(t *testing.T) {
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Error(err)
 		}
+	}
+}
+
+// A manifest names data that its readers, or its author, may not see: neither gets
+// it through a monitor.
+func TestBaselineOfDataThatIsNotForAll(t *testing.T) {
+	w := newWorld(t)
+	s := w.service(nil)
+	w.apply(s, monitoring.Spec{Baseline: "dataset:salaries@1"})
+	w.origin.Classification, w.hidden = "restricted", "restricted"
+	if _, err := s.Baseline(t.Context(), "nyc", "delay", 1); !fault.Is(err, fault.PermissionDenied) {
+		t.Error(err)
+	}
+	w.failing = fault.New(fault.PermissionDenied, "no")
+	for _, dry := range []bool{true, false} {
+		_, _, err := s.Apply(t.Context(), "nyc", "other", monitoring.Spec{Deployment: "delay", Baseline: "dataset:salaries@1"}, dry)
+		if !fault.Is(err, fault.PermissionDenied) {
+			t.Error(err)
+		}
+	}
+	if _, err := s.One(t.Context(), "nyc", "other"); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+}
+
+// What a window says in words of confidential data holds no value of it: it goes
+// into findings, and with them to webhooks and the audit log.
+func TestFindingsHoldNoValues(t *testing.T) {
+	w := newWorld(t)
+	s := w.service(nil)
+	w.apply(s, monitoring.Spec{Baseline: "window:first", Drift: monitoring.DriftSpec{Features: []string{"name"}}})
+	for n := range 900 {
+		name := []string{"anna", "boris"}[n%2]
+		if n >= 300 {
+			name = "clara"
+		}
+		r := &prediction.Record{
+			ID: fmt.Sprint(n), Project: "nyc", Deployment: "delay", Model: "delay", Version: 1, At: begin.Add(time.Duration(n/300)*24*time.Hour + time.Duration(n%300)*time.Minute),
+			Received: w.now, Replay: true, Rows: 1, Scores: []float64{0.5}, Inputs: []prediction.Column{{Name: "name", Texts: []string{name}}},
+		}
+		if err := w.log.Append(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.days(rand.New(rand.NewPCG(1, 2)), begin.AddDate(0, 0, 3), 1, 300, always(0)) // closes the windows before
+	w.run(s)
+	all := w.windows(s)
+	if len(all) < 2 || !all[1].Drifted || !strings.Contains(all[1].Features[0].Note, "1 categories are new") {
+		t.Fatalf("%+v", all)
+	}
+	_, findings := w.findings()
+	b, err := json.Marshal([]any{findings, all})
+	if err != nil || len(findings) == 0 || strings.Contains(string(b), "clara") || strings.Contains(string(b), "anna") {
+		t.Errorf("%s, %v", b, err)
 	}
 }
 

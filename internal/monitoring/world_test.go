@@ -57,6 +57,7 @@ type world struct {
 	opened   int
 	revision int64
 	denied   policy.Action
+	hidden   string // classification that nobody may see
 	reads    []audit.Entry
 	queued   []alert.Alert
 }
@@ -108,8 +109,8 @@ func (w *world) service(change func(c *monitoring.Config)) *monitoring.Service {
 
 func (w *world) clock() time.Time { return w.now }
 
-func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error {
-	if a == w.denied {
+func (w *world) Allow(_ context.Context, a policy.Action, o policy.Object) error {
+	if a == w.denied || o.Classification != "" && o.Classification == w.hidden {
 		return fault.New(fault.PermissionDenied, "no")
 	}
 	return nil

@@ -25,6 +25,7 @@ type CheckOptions struct {
 	Missing float64 // least change of the share of missing values that matters; 0 means 0.01
 	New     float64 // share of rows in new categories that is too much; 0 means 0.01
 	Outside float64 // share of rows out of range that is too much; 0 means 0.01
+	Hide    bool    // say nothing that is a value of the data
 }
 
 // Check is the outcome of one check of a column.
@@ -125,6 +126,8 @@ func checkCategories(ref, cur *sketch.Column, opts CheckOptions) Check {
 	c.Value = float64(rows) / float64(cur.Rows())
 	c.Failed = c.Value >= c.Limit
 	switch {
+	case kinds > 0 && opts.Hide:
+		c.Detail = fmt.Sprintf("%d categories are new; %.2f %% of the rows", kinds, 100*c.Value)
 	case kinds > 0:
 		c.Detail = fmt.Sprintf("%d categories are new, the most frequent is %q; %.2f %% of the rows", kinds, first, 100*c.Value)
 	case rows > 0:
@@ -145,6 +148,10 @@ func checkRange(ref, cur *sketch.Column, opts CheckOptions) Check {
 	expected := 9.3 / (float64(ref.Count()) + 1)
 	c := Check{Name: CheckRange, Value: low + high, Limit: math.Max(opts.Outside, expected+3.1*math.Sqrt(expected/rows)+3/rows)}
 	c.Failed = c.Value >= c.Limit
+	if opts.Hide {
+		c.Detail = fmt.Sprintf("%.2f %% of the values are below and %.2f %% above the baseline's range", 100*low, 100*high)
+		return c
+	}
 	c.Detail = fmt.Sprintf("%.2f %% of the values are below %.4g and %.2f %% above %.4g, the baseline's range",
 		100*low, ref.Min(), 100*high, ref.Max())
 	return c
