@@ -1,21 +1,18 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
+	"strconv"
 	"time"
 
+	"github.com/falaj-ml/falaj/bench/harness"
+	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/drift"
 	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 )
@@ -26,72 +23,177 @@ const (
 	driftedColumn = 3 // by one standard deviation
 )
 
+// task is a way to judge a window, ours and a peer's.
+type task struct {
+	name, says, ask, note string
+	peer                  *harness.Peer
+	missing               string // why there is no peer
+	do                    func() (drifted int, err error)
+}
+
 // windows measures the evaluation of a window of 13 numeric columns with 10,000
-// rows against a baseline of as many, beside Evidently and scipy on the same
-// numbers in the same rounds.
+// rows against a baseline of as many, beside the peers on the same numbers in the
+// same rounds.
 func (b *bench) windows(ctx context.Context) error {
 	ref, cur := drawn(1, 0), drawn(2, 1)
-	p, reason := b.startPeer(ctx, ref, cur)
-	if p != nil {
-		defer p.stop()
+	for name, columns := range map[string][][]float64{"ref": ref, "cur": cur} {
+		if err := writeColumns(filepath.Join(b.Dir, name+".f64"), columns); err != nil {
+			return err
+		}
+	}
+	var evidently, nannyml *harness.Peer
+	noEvidently, noNannyml := "a quick run has no peers", "a quick run has no peers"
+	if !b.Quick {
+		evidently, noEvidently = b.StartPeer(ctx, "bench-monitoring", "bench/monitoring/peers.txt", nil, "bench/monitoring/windows.py", b.Dir)
+		nannyml, noNannyml = b.StartPeer(ctx, "bench-monitoring-nannyml", "bench/monitoring/nannyml.txt",
+			[]string{"UV_OVERRIDE=bench/monitoring/nannyml-overrides.txt"}, "bench/monitoring/nannyml.py", b.Dir)
+	}
+	if evidently != nil {
+		defer evidently.Stop()
+	}
+	if nannyml != nil {
+		defer nannyml.Stop()
 	}
 	baseline := summarised(ref)
-	tasks := []struct {
-		name, peer, task, note string
-		do                     func() (drifted int, err error)
-	}{
+	whole := func() (int, error) { return judge(baseline, summarised(cur), drift.Auto) }
+	for _, t := range []task{
 		{
 			"window from rows to verdict", "Evidently, DataDriftPreset on data frames", "preset",
 			"ours: 130,000 values into sketches, then the automatic method (normed Wasserstein) and all checks; theirs: the same method on the raw rows, and a report",
-			func() (int, error) { return judge(baseline, summarised(cur), drift.Auto) },
+			evidently, noEvidently, whole,
+		},
+		{
+			"window from rows to verdict, as NannyML", "NannyML, fitted UnivariateDriftCalculator, Wasserstein on a chunk", "wasserstein",
+			"the same of ours; theirs counts columns over its distance of 0.1", nannyml, noNannyml, whole,
 		},
 		{
 			"window verdict, Wasserstein", "scipy.stats.wasserstein_distance on raw rows", "wasserstein",
-			"ours compares the sketches that a window keeps anyway; theirs sorts all rows",
+			"ours compares the sketches that a window keeps anyway; theirs sorts all rows", evidently, noEvidently,
 			compare(baseline, summarised(cur), drift.WassersteinNormed),
 		},
 		{
 			"window verdict, Kolmogorov-Smirnov", "scipy.stats.ks_2samp on raw rows", "ks",
-			"ours is exact on uniform samples of 1,000 rows, so that it finds less; theirs is on all rows",
+			"ours is exact on uniform samples of 1,000 rows, so that it finds less; theirs is on all rows", evidently, noEvidently,
 			compare(baseline, summarised(cur), drift.KS),
 		},
+	} {
+		if err := b.race(t); err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
 	}
-	for _, t := range tasks {
-		var ours, theirs []float64
-		for range b.rounds + 1 { // the first warms up
-			n, began := 0, time.Now()
-			for n == 0 || time.Since(began) < b.span {
-				drifted, err := t.do()
-				if err != nil {
-					return err
-				}
-				if drifted != 1 {
-					return fmt.Errorf("%s: %d columns drifted, not 1", t.name, drifted)
-				}
-				n++
-			}
-			ours = append(ours, float64(n)/time.Since(began).Seconds())
-			if p == nil {
-				continue
-			}
-			seconds, drifted, err := p.ask(t.task)
+	return b.records(ctx, ref, cur)
+}
+
+// race measures ours and the peer's in alternating rounds.
+func (b *bench) race(t task) error {
+	span := time.Second
+	if b.Quick {
+		span = time.Millisecond
+	}
+	var ours, theirs []float64
+	for range b.Rounds + 1 { // the first warms up
+		n, began := 0, time.Now()
+		for n == 0 || time.Since(began) < span {
+			drifted, err := t.do()
 			if err != nil {
 				return err
 			}
 			if drifted != 1 {
-				return fmt.Errorf("%s: the peer sees drift in %d columns, not in 1", t.name, drifted)
+				return fmt.Errorf("%d columns drifted, not 1", drifted)
 			}
-			theirs = append(theirs, 1/seconds)
+			n++
 		}
-		r := row{Name: t.name, Unit: "windows/s", Better: "higher", Ours: median(ours[1:]), Peer: t.peer, Note: t.note}
-		if p != nil {
-			r.Theirs, r.Peer = median(theirs[1:]), t.peer+" ("+p.name+")"
-		} else {
-			r.Note += "; " + reason
+		ours = append(ours, float64(n)/time.Since(began).Seconds())
+		if t.peer == nil {
+			continue
 		}
-		b.result.Rows = append(b.result.Rows, r)
+		answer, err := t.peer.Ask(t.ask)
+		if err != nil {
+			return err
+		}
+		var seconds float64
+		var drifted int
+		if _, err := fmt.Sscan(answer, &seconds, &drifted); err != nil {
+			return err
+		}
+		if drifted != 1 {
+			return fmt.Errorf("the peer sees drift in %d columns, not in 1", drifted)
+		}
+		theirs = append(theirs, 1/seconds)
 	}
+	r := harness.Row{
+		Name: t.name, Unit: "windows/s", Better: harness.Higher, Ours: harness.Value(harness.Median(ours[1:])), Peer: t.says, Note: t.note,
+	}
+	if t.peer != nil {
+		r.Theirs, r.Peer = harness.Value(harness.Median(theirs[1:])), t.says+" ("+t.peer.Name+")"
+	} else {
+		r.Note += "; " + t.missing
+	}
+	b.Add(r)
 	return nil
+}
+
+// records measures records on their way into windows: what each costs the service.
+func (b *bench) records(ctx context.Context, ref, cur [][]float64) error {
+	w, err := b.watch(ctx, "records")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.db.Close() }()
+	r := &replay{names: columnNames(), baseline: ref, model: synthetic}
+	for i := range windowRows {
+		r.records = append(r.records, record(i, r.names, rowOf(cur, i), synthetic))
+	}
+	var rates, bare []float64
+	for round := range b.Rounds + 1 {
+		out, err := w.run(ctx, "round"+strconv.Itoa(round), r, monitoring.Spec{Window: monitoring.WindowSpec{Rows: windowRows}})
+		if err != nil {
+			return err
+		}
+		if len(out.windows) != 1 || !out.windows[0].Judged {
+			return fmt.Errorf("%d windows: %+v", len(out.windows), out.windows)
+		}
+		rates = append(rates, windowRows/out.took.Seconds())
+		began := time.Now()
+		sink = summarised(cur)
+		bare = append(bare, windowRows/time.Since(began).Seconds())
+	}
+	b.Add(harness.Row{
+		Name: "records into a judged window", Unit: "records/s", Better: harness.Higher,
+		Ours: harness.Value(harness.Median(rates[1:])), Theirs: harness.Value(harness.Median(bare[1:])), Peer: "the same values into 13 sketches, column by column",
+		Note: "10,000 records of 13 numbers and a score from memory, through the service: baseline of 10,000 rows computed and sealed, window judged, sealed, and committed with its event",
+	})
+	return nil
+}
+
+// sink keeps the compiler from leaving out what nobody reads.
+var sink []*sketch.Column
+
+func columnNames() []string {
+	names := make([]string, windowColumns)
+	for i := range names {
+		names[i] = "f" + strconv.Itoa(i)
+	}
+	return names
+}
+
+func rowOf(columns [][]float64, i int) []float64 {
+	row := make([]float64, len(columns))
+	for c := range columns {
+		row[c] = columns[c][i]
+	}
+	return row
+}
+
+// writeColumns writes numbers for the peers.
+func writeColumns(path string, columns [][]float64) error {
+	var raw bytes.Buffer
+	for _, values := range columns {
+		if err := binary.Write(&raw, binary.LittleEndian, values); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(path, raw.Bytes(), 0o600)
 }
 
 // drawn is normal columns, one of them shifted.
@@ -142,76 +244,4 @@ func judge(baseline, window []*sketch.Column, method drift.Method) (drifted int,
 		}
 	}
 	return drifted, nil
-}
-
-// peer is windows.py, running.
-type peer struct {
-	name string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Scanner
-}
-
-func (b *bench) startPeer(ctx context.Context, ref, cur [][]float64) (_ *peer, reason string) {
-	python := filepath.Join(b.root, ".tmp/venv/bench-monitoring/bin/python")
-	if b.quick {
-		if _, err := os.Stat(python); err != nil {
-			return nil, "the peer is not installed"
-		}
-	} else {
-		install := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", ". scripts/lib.sh; venv bench-monitoring bench/monitoring/peers.txt")
-		install.Dir = b.root
-		if err := install.Run(); err != nil {
-			return nil, "the peer cannot be installed: " + err.Error()
-		}
-	}
-	for name, columns := range map[string][][]float64{"ref": ref, "cur": cur} {
-		var raw bytes.Buffer
-		for _, values := range columns {
-			if err := binary.Write(&raw, binary.LittleEndian, values); err != nil {
-				return nil, err.Error()
-			}
-		}
-		if err := os.WriteFile(filepath.Join(b.dir, name+".f64"), raw.Bytes(), 0o600); err != nil {
-			return nil, err.Error()
-		}
-	}
-	p := &peer{cmd: exec.CommandContext(ctx, python, filepath.Join(b.root, "bench/monitoring/windows.py"), b.dir)}
-	p.cmd.Stderr = b.log
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
-	in, err := p.cmd.StdinPipe()
-	if err != nil {
-		return nil, err.Error()
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err.Error()
-	}
-	p.in, p.out = in, bufio.NewScanner(out)
-	if err := p.cmd.Start(); err != nil {
-		return nil, "the peer does not start: " + err.Error()
-	}
-	if !p.out.Scan() {
-		p.stop()
-		return nil, "the peer ended: " + p.cmd.ProcessState.String()
-	}
-	p.name = strings.TrimSpace(p.out.Text())
-	return p, ""
-}
-
-func (p *peer) ask(task string) (seconds float64, drifted int, err error) {
-	if _, err := fmt.Fprintln(p.in, task); err != nil {
-		return 0, 0, err
-	}
-	if !p.out.Scan() {
-		return 0, 0, errors.New("the peer ended")
-	}
-	_, err = fmt.Sscan(p.out.Text(), &seconds, &drifted)
-	return seconds, drifted, err
-}
-
-// stop closes the peer's input, upon which it ends.
-func (p *peer) stop() {
-	_ = p.in.Close()
-	_ = p.cmd.Wait()
 }
