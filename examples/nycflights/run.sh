@@ -174,6 +174,15 @@ $falaj deploy status delay | indent
 step "Did the models see what training would have seen? Answers are sampled and recomputed offline"
 $falaj feature verify --deployment delay | indent
 
+note "and after the weather of one day in July is corrected at its source, which the online store has not heard of:"
+awk -F, -v OFS=, 'NR > 1 && $3 == 7 && $4 == 10 { $6 += 20 } { print }' $data/weather.csv >"$home/late.csv"
+$falaj dataset import weather "$home/late.csv" | tail -n 1 | indent
+if $falaj feature verify --deployment delay --sample 20000 >"$home/verify.out"; then
+	echo "The difference was not found." >&2
+	exit 1
+fi
+head -n 12 "$home/verify.out" | indent
+
 step "By hand: back to the version before"
 $falaj deploy rollback delay --reason "shown in the demo" | indent
 
