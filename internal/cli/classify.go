@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,16 +15,17 @@ import (
 
 // shownClassifier is what `show` writes of a domain classifier.
 type shownClassifier struct {
-	State       string   `json:"state"`
-	Reason      string   `json:"reason"`
-	Job         string   `json:"job"`
-	Baseline    string   `json:"baseline"`
-	AUC         *float64 `json:"auc"`
-	Low         *float64 `json:"low"`
-	High        *float64 `json:"high"`
-	PValue      *float64 `json:"p_value"`
-	Threshold   float64  `json:"threshold"`
-	Drifted     bool     `json:"drifted"`
+	State       string    `json:"state"`
+	Reason      string    `json:"reason"`
+	Job         string    `json:"job"`
+	Baseline    string    `json:"baseline"`
+	AUC         *float64  `json:"auc"`
+	Low         *float64  `json:"low"`
+	High        *float64  `json:"high"`
+	PValue      *float64  `json:"p_value"`
+	Threshold   float64   `json:"threshold"`
+	Drifted     bool      `json:"drifted"`
+	Began       time.Time `json:"began_at"`
 	TopFeatures []struct {
 		Name       string  `json:"name"`
 		Importance float64 `json:"importance"`
@@ -96,23 +98,21 @@ func (c *shownClassifier) words() string {
 	return text
 }
 
-// drawClassifier writes the newest window that a domain classifier was asked of.
+// drawClassifier writes what the domain classifier says that was asked for last.
 func (a *app) drawClassifier(windows []shownWindow) {
-	for _, s := range slices.Backward(windows) {
-		c := s.Classifier
-		if c == nil {
-			continue
-		}
-		a.say("\nDomain classifier, window from %s to %s: %s", when(s.From), when(s.To), c.words())
-		var top []string
-		for _, f := range c.TopFeatures {
-			if f.Importance > 0 && len(top) < 5 {
-				top = append(top, fmt.Sprintf("%s %.3g", printable(f.Name), f.Importance))
-			}
-		}
-		if len(top) > 0 {
-			a.say("  most by: %s", strings.Join(top, ", "))
-		}
+	windows = slices.DeleteFunc(slices.Clone(windows), func(w shownWindow) bool { return w.Classifier == nil })
+	if len(windows) == 0 {
 		return
+	}
+	newest := slices.MaxFunc(windows, func(v, w shownWindow) int { return v.Classifier.Began.Compare(w.Classifier.Began) })
+	a.say("\nDomain classifier, window from %s to %s: %s", when(newest.From), when(newest.To), newest.Classifier.words())
+	var top []string
+	for _, f := range newest.Classifier.TopFeatures {
+		if f.Importance > 0 && len(top) < 5 {
+			top = append(top, fmt.Sprintf("%s %.3g", printable(f.Name), f.Importance))
+		}
+	}
+	if len(top) > 0 {
+		a.say("  most by: %s", strings.Join(top, ", "))
 	}
 }
