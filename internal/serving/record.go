@@ -105,19 +105,28 @@ const maxRecorded = 1024
 
 // lost counts answers that were given and could not be remembered.
 type lost struct {
-	byKey sync.Map // key → *atomic.Int64
+	byKey sync.Map // key → *loss
 	total atomic.Int64
 }
 
-func (l *lost) add(k key) {
-	n, _ := l.byKey.LoadOrStore(k, &atomic.Int64{})
-	n.(*atomic.Int64).Add(1)
+type loss struct {
+	answers atomic.Int64
+	told    atomic.Int64 // when the log was told last, in seconds since 1970
+}
+
+// add counts an answer; tell says that the log has not heard of it this second:
+// on a full disk it would take what is left.
+func (l *lost) add(k key, now time.Time) (n int64, tell bool) {
 	l.total.Add(1)
+	v, _ := l.byKey.LoadOrStore(k, &loss{})
+	x := v.(*loss)
+	second := now.Unix()
+	return x.answers.Add(1), x.told.Swap(second) != second
 }
 
 func (l *lost) count(k key) int64 {
-	if n, ok := l.byKey.Load(k); ok {
-		return n.(*atomic.Int64).Load()
+	if x, ok := l.byKey.Load(k); ok {
+		return x.(*loss).answers.Load()
 	}
 	return 0
 }
@@ -153,11 +162,13 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 	if err == nil {
 		return nil
 	}
-	c.s.lost.add(key{c.r.Project, c.r.Name})
+	n, tell := c.s.lost.add(key{c.r.Project, c.r.Name}, time.Now())
 	if class := x.model.Classification; class == "confidential" || class == "restricted" {
 		return fault.Wrap(err, "the answer could not be remembered")
 	}
-	c.s.Log.ErrorContext(ctx, "an answer was not remembered", slog.String("deployment", c.r.Name), slog.String("error", err.Error()))
+	if tell {
+		c.s.Log.ErrorContext(ctx, "answers are not remembered", slog.String("deployment", c.r.Name), slog.Int64("lost", n), slog.String("error", err.Error()))
+	}
 	return nil
 }
 
