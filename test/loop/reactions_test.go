@@ -72,6 +72,12 @@ func (p *pond) trained(seconds int) {
 		"register":  "m",
 		"resources": map[string]any{"cpu": "0.2", "memory": "128MiB"},
 	}}, nil))
+	p.trainedOnce()
+}
+
+// trainedOnce waits until the newest job has registered a model.
+func (p *pond) trainedOnce() {
+	p.t.Helper()
 	p.eventually("no model is registered", func() (bool, error) {
 		jobs := p.jobs()
 		switch jobs[0].Text("state") {

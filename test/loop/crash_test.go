@@ -1,0 +1,314 @@
+package loop
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
+)
+
+var (
+	kills = flag.Int("kills", 10, "how often the server is killed while versions are tried")
+	seed  = flag.Uint64("seed", 0, "seed of the moments; 0 takes one from the clock")
+)
+
+// sent is a request as the client knows it.
+type sent struct {
+	id       string
+	x, truth float64
+	version  string // "": no answer came; it may have been made or not
+	labelled bool   // the label was acknowledged
+}
+
+// ledger is what was sent.
+type ledger struct {
+	sync.Mutex
+	all []*sent
+}
+
+func (l *ledger) add(s *sent) {
+	l.Lock()
+	defer l.Unlock()
+	l.all = append(l.all, s)
+}
+
+// TestKilled kills the server in the middle of rollouts: no answer and no label
+// that was acknowledged is lost, the judge's sums are those of a recount, and
+// nothing automatic is done twice.
+func TestKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills a real server many times")
+	}
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d, %d kills", *seed, *kills)
+	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
+	o.start(t)
+	p := o.pond(t)
+	p.register("m", linear(0, 1, 0), linear(0, 1, 0), linear(0, 1, 0)) // as good as each other
+	const manifest = "{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {weight: 50, margin: 0.4, min_labels: "
+	p.apply(manifest + "1000000}}}")
+	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 0, "a long one")
+	p.must(err)
+
+	// 1. A long rollout, killed in the middle.
+	moments := rand.New(rand.NewPCG(*seed, 0))
+	var l ledger
+	half := (*kills + 1) / 2
+	for n := range half {
+		p.traffic(&l, n, time.Duration(100+moments.IntN(600))*time.Millisecond, nil)
+	}
+	p.recount(&l)
+
+	// 2. Short ones, which are promoted by themselves.
+	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "enough")
+	p.must(err)
+	p.apply(manifest + "50}}}")
+	for n := half; n < *kills; n++ {
+		p.traffic(&l, n, time.Duration(300+moments.IntN(1500))*time.Millisecond, func(c *client.Client) {
+			s, err := c.DeploymentStatus(t.Context(), p.project, "m")
+			if err != nil || s["rollout"] != nil {
+				return
+			}
+			version := "2"
+			if s.Text("deployment.version") == "2" {
+				version = "3"
+			}
+			_, _ = c.Canary(t.Context(), p.project, "m", version, 0, "a short one")
+		})
+	}
+	p.once()
+	p.known(&l)
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	for _, args := range [][]string{{"audit", "export", "-f", file}, {"audit", "verify", file, "--checkpoints", filepath.Join(p.Data, "checkpoints")}} {
+		if out, code := p.Command(t.Context(), args...); code != 0 {
+			t.Error(out)
+		}
+	}
+}
+
+// traffic asks and labels until the server is killed, and starts it again.
+func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c *client.Client)) {
+	p.t.Helper()
+	ctx, stop := context.WithCancel(p.t.Context())
+	defer stop()
+	c := p.Client(p.t)
+	var all sync.WaitGroup
+	tick := func(every time.Duration, do func(i int)) {
+		all.Go(func() {
+			ticker := time.NewTicker(every)
+			defer ticker.Stop()
+			for i := 0; ; i++ {
+				do(i)
+				select {
+				case <-ticker.C:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	for w := range 3 {
+		tick(2*time.Millisecond, func(i int) {
+			s := &sent{id: fmt.Sprintf("r%d-%d-%d", epoch, w, i), x: float64(i%97) / 100, truth: float64(i % 2)}
+			l.add(s)
+			var a answer
+			err := p.foreign(c, http.MethodPost, "/v2/models/m/infer", map[string]any{"id": s.id, "inputs": []any{tensor("X", "FP32", []float64{s.x, 0}, 1, 2)}}, &a)
+			if err != nil {
+				return
+			}
+			if a.ID != s.id || math.Abs(a.score()-s.x) > 1e-6 {
+				p.t.Errorf("%s: %+v", s.id, a)
+			}
+			l.Lock()
+			s.version = a.Version
+			l.Unlock()
+		})
+	}
+	tick(20*time.Millisecond, func(int) { // labels of what was answered a while ago, sometimes again
+		l.Lock()
+		var some []*sent
+		for _, s := range l.all[max(0, len(l.all)-200):] {
+			if s.version != "" && len(s.id)%2 == 0 {
+				some = append(some, s)
+			}
+		}
+		l.Unlock()
+		p.label(c, l, some)
+	})
+	if beside != nil {
+		tick(30*time.Millisecond, func(int) { beside(c) })
+	}
+	timer := time.NewTimer(until)
+	defer timer.Stop()
+	<-timer.C
+	p.must(p.Kill())
+	stop()
+	all.Wait()
+	p.start(p.t)
+	p.c = p.Client(p.t)
+	p.eventually("the model is not loaded", func() (bool, error) {
+		err := p.foreign(p.c, http.MethodGet, "/v2/health/ready", nil, nil)
+		return err == nil, err
+	})
+}
+
+// label sends labels and says which of them are of no prediction that is known.
+func (p *pond) label(c *client.Client, l *ledger, some []*sent) (unknown map[string]bool) {
+	unknown = map[string]bool{}
+	for len(some) > 0 {
+		n := min(len(some), 5000)
+		labels := make([]client.Label, n)
+		for i, s := range some[:n] {
+			labels[i] = client.Label{ID: s.id, Value: &s.truth}
+		}
+		a, err := c.Label(p.t.Context(), p.project, "m", labels)
+		if err != nil {
+			return nil
+		}
+		l.Lock()
+		for i, r := range a.Results {
+			s := some[i]
+			switch {
+			case r.Status == "unknown":
+				unknown[s.id] = true
+			case r.Status != "accepted" && r.Status != "duplicate", s.labelled && r.Status != "duplicate":
+				p.t.Errorf("label of %s: %s; it was acknowledged before: %t", s.id, r.Status, s.labelled)
+			}
+			s.labelled = true
+		}
+		l.Unlock()
+		some = some[n:]
+	}
+	return unknown
+}
+
+// known labels everything that was sent: what was answered is known, and what was
+// labelled is labelled. It gives what was never answered.
+func (p *pond) known(l *ledger) map[string]bool {
+	p.t.Helper()
+	unknown := p.label(p.c, l, l.all)
+	if unknown == nil {
+		p.t.Fatal("the labels are refused")
+	}
+	answered := 0
+	for _, s := range l.all {
+		if s.version != "" {
+			answered++
+			if unknown[s.id] {
+				p.t.Errorf("the answer to %s is lost", s.id)
+			}
+		}
+	}
+	if answered < 50*(*kills) {
+		p.t.Errorf("only %d requests were answered: the test tests nothing", answered)
+	}
+	p.t.Logf("%d requests, %d answered, %d never made", len(l.all), answered, len(unknown))
+	return unknown
+}
+
+// recount compares the judge's sums with those of what was sent.
+func (p *pond) recount(l *ledger) {
+	p.t.Helper()
+	unknown := p.known(l)
+	requests, loss, least := 0, 0.0, map[string]int{}
+	for _, s := range l.all {
+		if unknown[s.id] {
+			continue
+		}
+		requests++
+		score := float64(float32(s.x))
+		loss += (score - s.truth) * (score - s.truth)
+		least[s.version]++
+	}
+	var r client.Object
+	p.eventually("the judge does not see all", func() (bool, error) {
+		var err error
+		if r, err = p.c.Rollout(p.t.Context(), p.project, "m"); err != nil {
+			return false, err
+		}
+		return r.Text("labels") == strconv.Itoa(requests), fmt.Errorf("%s labels and not %d", r.Text("labels"), requests)
+	})
+	number := func(path string) float64 {
+		x, err := strconv.ParseFloat(r.Text(path), 64)
+		if err != nil {
+			p.t.Fatalf("%s: %v: %v", path, err, r)
+		}
+		return x
+	}
+	if got := number("stable.requests") + number("candidate.requests"); got != float64(requests) {
+		p.t.Errorf("%v requests were judged, %d were made", got, requests)
+	}
+	sum := 0.0
+	for arm, version := range map[string]string{"stable": "1", "candidate": "2"} {
+		n := number(arm + ".loss.n")
+		sum += n * number(arm+".loss.mean")
+		if n < float64(least[version]) || n != number(arm+".requests") {
+			p.t.Errorf("version %s has %v labels and %v requests, and %d answers came of it", version, n, number(arm+".requests"), least[version])
+		}
+	}
+	if math.Abs(sum-loss) > 1e-6*float64(requests) {
+		p.t.Errorf("the losses sum to %v, and to %v when they are counted again", sum, loss)
+	}
+}
+
+// once checks that each rollout was decided and acted upon once.
+func (p *pond) once() {
+	p.t.Helper()
+	concluded, acts := map[string]int{}, map[string]int{}
+	p.eventually("what was decided is not done", func() (bool, error) { // or the audit log lags behind
+		clear(concluded)
+		clear(acts)
+		err := p.c.List(p.t.Context(), "/api/v1/audit", url.Values{"project": {p.project}, "page_size": {"200"}}, func(e client.Object) error {
+			switch act, id := e.Text("detail.act"), e.Text("detail.id"); {
+			case e.Text("action") == "rollout.concluded":
+				concluded[e.Text("detail.rollout")]++
+			case e.Text("action") == "deployment.rollout" && id != "":
+				acts[id+" "+e.Text("detail.outcome")]++
+			case e.Text("action") == "deployment.rollout" && act == "promoted":
+				acts[e.Text("detail.rollout")+" promoted"]++
+			}
+			return nil
+		})
+		for rollout := range concluded {
+			if acts[rollout+" promoted"] == 0 {
+				return false, fmt.Errorf("%s is not promoted: %v", rollout, acts)
+			}
+		}
+		return len(concluded) > 0 && !strings.Contains(p.status("m").Text("acts"), "claimed"), err
+	})
+	promoted := 0
+	for what, n := range acts {
+		if n != 1 {
+			p.t.Errorf("%s: %d times", what, n)
+		}
+		if strings.HasSuffix(what, " promoted") {
+			promoted++
+		}
+		if strings.HasSuffix(what, " failed") {
+			p.t.Errorf("%s", what)
+		}
+	}
+	for rollout, n := range concluded {
+		if n != 1 {
+			p.t.Errorf("rollout %s was concluded %d times", rollout, n)
+		}
+	}
+	if promoted != len(concluded) {
+		p.t.Errorf("%d promotions of %d decisions", promoted, len(concluded))
+	}
+	p.t.Logf("%d decisions, %d promotions", len(concluded), promoted)
+}

@@ -1,0 +1,228 @@
+package loop
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
+)
+
+// disk mounts a file system of so many MiB at the data directory, in a mount
+// namespace of its own; it gives the directory as it is seen from here, and the
+// process that keeps the namespace.
+func (o *ocean) disk(t *testing.T, size int) (root string, keeper int) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a file system is mounted by root")
+	}
+	if err := os.MkdirAll(o.Data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf(`mount -t tmpfs -o size=%dm,mode=700 tmpfs "$1" && echo mounted && exec sleep 100000`, size)
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", script, "sh", o.Data)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "mounted\n" {
+		t.Skip("no file system can be mounted here: ", err)
+	}
+	return fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, o.Data), cmd.Process.Pid
+}
+
+// fill leaves so many bytes free.
+func fill(t *testing.T, root string, leave int64) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(root, "filler"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	block := make([]byte, 64<<10)
+	for err == nil {
+		_, err = f.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err == nil && leave > 0 {
+		err = f.Truncate(max(0, info.Size()-leave))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFullDisk fills the disk while versions are tried: what is not classified
+// goes on answering and what it could not remember is counted; what is classified
+// answers nothing that is not on record.
+func TestFullDisk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a real server")
+	}
+	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
+	root, keeper := o.disk(t, 256)
+	if err := o.StartCommand(t.Context(), exec.Command("nsenter", "--target", strconv.Itoa(keeper), "--mount", "--", o.Bin.Falaj, "up",
+		"--data", o.Data, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	p := o.pond(t)
+	p.threeVersions()
+	p.classified()
+	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 50, "")
+	p.must(err)
+	next := 0
+	ask := func(name string, n int) (ids []string, failures []error) {
+		for range n {
+			next++
+			a, err := p.infer(p.c, name, map[string]any{"route_key": strconv.Itoa(next)}, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			if err != nil {
+				failures = append(failures, err)
+				continue
+			}
+			if name == "m" && fmt.Sprint(a.score()) != a.Version+"001" {
+				t.Errorf("%+v", a)
+			}
+			ids = append(ids, a.ID)
+		}
+		return ids, failures
+	}
+	label := func(name string, ids []string) (a client.Labelled, err error) {
+		labels := make([]client.Label, len(ids))
+		for i, id := range ids {
+			v := 1.0
+			labels[i] = client.Label{ID: id, Value: &v}
+		}
+		return p.c.Label(t.Context(), p.project, name, labels)
+	}
+	before, failures := ask("m", 50)
+	_, classified := ask("secret", 5)
+	if failures != nil || classified != nil {
+		t.Fatal(failures, classified)
+	}
+
+	// Little space: nothing new is begun, what answers is remembered.
+	fill(t, root, 40<<20)
+	if _, err := p.c.Shadow(t.Context(), p.project, "m", "3"); err == nil {
+		t.Error("a shadow was begun without room")
+	}
+	if _, err := label("m", before); err == nil {
+		t.Error("labels were taken without room")
+	} else {
+		p.refused("labels", err, http.StatusTooManyRequests, "space")
+	}
+	during, failures := ask("m", 50)
+	_, classified = ask("secret", 5)
+	if failures != nil || classified != nil {
+		t.Error(failures, classified)
+	}
+	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "little space")
+	p.must(err)
+	if s := p.status("m"); s.Text("lost") != "0" || s["rollout"] != nil {
+		t.Errorf("%v", s)
+	}
+
+	// None.
+	fill(t, root, 0)
+	const many = 300
+	unkept, failures := ask("m", many)
+	if failures != nil {
+		t.Errorf("%d of %d requests failed on a full disk: %v", len(failures), many, failures[0])
+	}
+	answered, refused := ask("secret", many) // the last page of a file takes some
+	t.Logf("classified: %d answered, %d refused", len(answered), len(refused))
+	if len(refused) == 0 {
+		t.Error("a classified model went on answering without a record")
+	}
+	for _, err := range refused {
+		p.refused("classified", err, http.StatusTooManyRequests, "full")
+	}
+	lost, err := strconv.Atoi(p.status("m").Text("lost"))
+	if err != nil || lost == 0 {
+		t.Errorf("%d answers could not be remembered: %v", lost, err)
+	}
+	_, _ = p.c.Canary(t.Context(), p.project, "m", "2", 50, "") // whatever is said, it does not disturb
+	if _, failures = ask("m", 20); failures != nil {
+		t.Errorf("%v", failures[0])
+	}
+	var metrics strings.Builder
+	resp, err := p.c.Send(t.Context(), http.MethodGet, "/metrics", nil, nil)
+	p.must(err)
+	_, _ = bufio.NewReader(resp.Body).WriteTo(&metrics)
+	_ = resp.Body.Close()
+	if text := metrics.String(); !strings.Contains(text, "falaj_predictions_lost_total") || strings.Contains(text, "falaj_predictions_lost_total 0\n") {
+		t.Error("no metric tells of the loss")
+	}
+
+	// Space again: it goes on, and what was lost is what was counted.
+	p.must(os.Remove(filepath.Join(root, "filler")))
+	tally := func(name string, ids []string) (a client.Labelled) {
+		t.Helper()
+		p.eventually("labels are still refused", func() (bool, error) {
+			var err error
+			a, err = label(name, ids)
+			return err == nil, err
+		})
+		return a
+	}
+	if a := tally("m", unkept); a.Unknown != lost || a.Accepted != many-lost {
+		t.Errorf("%d answers were lost, %d were counted: %+v", a.Unknown, lost, a)
+	}
+	if a := tally("secret", answered); a.Accepted != len(answered) {
+		t.Errorf("%d answers of the classified model are on record, it gave %d", a.Accepted, len(answered))
+	}
+	if a := tally("m", append(before, during...)); a.Accepted != 100 {
+		t.Errorf("%+v", a)
+	}
+	p.eventually("nothing is remembered again", func() (bool, error) {
+		after, failures := ask("m", 1)
+		return len(after) == 1 && tally("m", after).Accepted == 1, errors.Join(failures...)
+	})
+	p.eventually("the classified model does not answer again", func() (bool, error) {
+		_, failures := ask("secret", 1)
+		return failures == nil, errors.Join(failures...)
+	})
+	p.must(o.Kill())
+}
+
+// classified deploys a model that was made of confidential data.
+func (p *pond) classified() {
+	p.t.Helper()
+	p.apply("{api_version: falaj/v1, kind: Dataset, name: secret, project: PROJECT, spec: {classification: confidential}}")
+	_, err := p.c.Import(p.t.Context(), p.project, "secret", "secret.csv", strings.NewReader("a\n1\n"))
+	p.must(err)
+	p.must(p.c.Do(p.t.Context(), http.MethodPost, p.path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
+		"command":   []string{"/bin/sh", "-ec", `mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"`},
+		"source":    p.source("model.onnx", linear(0, 1, 1)),
+		"data":      map[string]string{"secret": "secret"},
+		"register":  "secret",
+		"resources": map[string]any{"cpu": "0.2", "memory": "128MiB"},
+	}}, nil))
+	p.trainedOnce()
+	p.apply("{api_version: falaj/v1, kind: Deployment, name: secret, project: PROJECT, spec: {model: secret, version: \"1\"}}")
+	var d client.Object
+	p.must(p.c.Do(p.t.Context(), http.MethodGet, p.path("deployments/secret"), nil, &d))
+	if d.Text("classification") != "confidential" {
+		p.t.Fatal(d)
+	}
+}
