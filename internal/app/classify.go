@@ -54,7 +54,11 @@ func (c classifiers) Check(ctx context.Context, p, baseline, env string) error {
 func (c classifiers) Keep(ctx context.Context, w monitoring.KeptWindow) (string, error) {
 	p := project.Name(w.Project)
 	loop := identity.With(ctx, identity.Loop("domain classifiers")) // looks at labels, not at rows
-	d, err := watchedDeployments{c.db}.one(ctx, w.Project, w.Deployment)
+	d, err := labelled{c.db, c.features}.one(ctx, w.Project, w.Deployment)
+	if err != nil {
+		return "", err
+	}
+	label, class, err := labelOf(ctx, c.features, d)
 	if err != nil {
 		return "", err
 	}
@@ -65,7 +69,7 @@ func (c classifiers) Keep(ctx context.Context, w monitoring.KeptWindow) (string,
 	r := dataset.CreateRequest{
 		Project: p, Name: w.Dataset, Rows: w.Rows, Description: "What deployment " + w.Deployment + " saw, by window",
 		Beside: []dataset.Labelled{
-			{Name: "deployment " + d.Name, Residency: d.Residency, Classification: classOf(d.Classification)},
+			{Name: "deployment " + d.Name, Residency: label, Classification: classOf(class)},
 			{Name: "model " + v.String(), Residency: v.Residency, Classification: classOf(v.Classification)},
 		},
 		Producer: dataset.Producer{Kind: "window", Text: w.Window},

@@ -28,7 +28,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
-	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -59,7 +58,7 @@ func (a *App) openMonitoring(context.Context) error {
 	a.monitoring = monitoring.New(monitoring.Config{
 		DB: a.db, Store: monitoringsql.Store{}, Authz: a.authority, Journal: a.journal, Sealer: a.keys,
 		Predictions: a.predictions, Labels: a.labels, Alerts: a.alerts,
-		Deployments: watchedDeployments{a.db}, Sources: &baselineSources{App: a}, Classifiers: classifiers{a}, Log: a.log,
+		Deployments: watchedDeployments{labelled{a.db, a.features}}, Sources: &baselineSources{App: a}, Classifiers: classifiers{a}, Log: a.log,
 	})
 	loop := &lifecycle.Loop{Name: "monitor", Every: 2 * time.Second, Run: a.monitoring.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "monitoring", Stop: a.monitoring.Release})
@@ -88,19 +87,16 @@ func (a *App) openMonitoring(context.Context) error {
 }
 
 // watchedDeployments answers monitoring's questions about deployments.
-type watchedDeployments struct{ db *store.DB }
-
-func (d watchedDeployments) one(ctx context.Context, p, name string) (out serving.Deployment, err error) {
-	err = d.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		out, err = servingsql.Store{}.One(ctx, tx, p, name)
-		return err
-	})
-	return out, err
-}
+type watchedDeployments struct{ labelled }
 
 func (d watchedDeployments) Watched(ctx context.Context, p, name string) (monitoring.Watched, error) {
 	one, err := d.one(ctx, p, name)
-	return monitoring.Watched{ID: string(one.ID), Revision: one.Revision, Model: one.Model, Version: one.Version, Residency: one.Residency, Classification: one.Classification}, err
+	if err != nil {
+		return monitoring.Watched{}, err
+	}
+	w := monitoring.Watched{ID: string(one.ID), Revision: one.Revision, Model: one.Model, Version: one.Version}
+	w.Residency, w.Classification, err = labelOf(ctx, d.features, one)
+	return w, err
 }
 
 // baselineSources hands monitoring what model versions were trained on.
@@ -109,7 +105,7 @@ type baselineSources struct{ *App }
 // Training finds the data of the run that made the version: the training set that
 // was joined from features, or else its only dataset.
 func (b *baselineSources) Training(ctx context.Context, p, deployment string, version int64) (monitoring.Origin, error) {
-	d, err := watchedDeployments{b.db}.one(ctx, p, deployment)
+	d, err := labelled{b.db, b.features}.one(ctx, p, deployment)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
@@ -136,7 +132,7 @@ func (b *baselineSources) Training(ctx context.Context, p, deployment string, ve
 
 // Dataset is the dataset that a manifest names.
 func (b *baselineSources) Dataset(ctx context.Context, p, deployment string, _ int64, ref string) (monitoring.Origin, error) {
-	d, err := watchedDeployments{b.db}.one(ctx, p, deployment)
+	d, err := labelled{b.db, b.features}.one(ctx, p, deployment)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
@@ -234,7 +230,7 @@ func (b *baselineSources) Open(ctx context.Context, p, ref string, columns []str
 // Scores runs the version in a session of its own: nothing is routed, counted or
 // remembered.
 func (b *baselineSources) Scores(ctx context.Context, p, deployment string, version int64, rows [][]float64) ([]float64, error) {
-	d, err := watchedDeployments{b.db}.one(ctx, p, deployment)
+	d, err := labelled{b.db, b.features}.one(ctx, p, deployment)
 	if err != nil {
 		return nil, err
 	}

@@ -44,10 +44,10 @@ func (a *App) openPredictions(context.Context) error {
 // openLabels opens what joins labels to predictions and judges rollouts by them.
 func (a *App) openLabels(context.Context) error {
 	a.labels = label.New(label.Config{
-		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Predictions: a.predictions, Deployments: labelled{a.db}, Logger: a.log,
+		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Predictions: a.predictions, Deployments: labelled{a.db, a.features}, Logger: a.log,
 	})
 	a.verifications = verification.New(verification.Config{
-		Authorizer: a.authority, Predictions: a.predictions, Features: a.features, Deployments: labelled{a.db},
+		Authorizer: a.authority, Predictions: a.predictions, Features: a.features, Deployments: labelled{a.db, a.features},
 	})
 	judge := label.NewJudge(a.labels, trials{a.serving})
 	settler := &lifecycle.Loop{Name: "labels that wait", Every: 5 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
@@ -72,7 +72,7 @@ func (a *App) forgetPredictions(ctx context.Context, e event.Event) error {
 		return err
 	}
 	ctx = identity.With(ctx, identity.Loop("predictions"))
-	if _, err := (labelled{a.db}).Facts(ctx, e.Project, gone.Name); !fault.Is(err, fault.NotFound) {
+	if _, err := (labelled{a.db, a.features}).Facts(ctx, e.Project, gone.Name); !fault.Is(err, fault.NotFound) {
 		return err
 	}
 	if err := a.predictions.Drop(e.Project, gone.Name); err != nil {
@@ -83,25 +83,32 @@ func (a *App) forgetPredictions(ctx context.Context, e event.Event) error {
 
 // labelled says what a deployment is to those who label its predictions; who may
 // label need not be allowed to see it.
-type labelled struct{ db *store.DB }
+type labelled struct {
+	db       *store.DB
+	features *feature.Service
+}
 
 func (l labelled) Facts(ctx context.Context, project, deployment string) (label.Facts, error) {
+	d, err := l.one(ctx, project, deployment)
+	if err != nil {
+		return label.Facts{}, err
+	}
 	var f label.Facts
-	err := l.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		d, err := servingsql.Store{}.One(ctx, tx, project, deployment)
-		f = label.Facts{Classification: d.Classification, Residency: d.Residency}
+	f.Residency, f.Classification, err = labelOf(ctx, l.features, d)
+	return f, err
+}
+
+func (l labelled) one(ctx context.Context, project, deployment string) (d serving.Deployment, err error) {
+	err = l.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err = servingsql.Store{}.One(ctx, tx, project, deployment)
 		return err
 	})
-	return f, err
+	return d, err
 }
 
 // Served is what a deployment gives its models, as features that can be recomputed.
 func (l labelled) Served(ctx context.Context, project, deployment string) (verification.Served, error) {
-	var d serving.Deployment
-	err := l.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		d, err = servingsql.Store{}.One(ctx, tx, project, deployment)
-		return err
-	})
+	d, err := l.one(ctx, project, deployment)
 	if err != nil {
 		return verification.Served{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
 // Shape is what a version of a feature service gives to models.
@@ -18,6 +19,9 @@ type Shape struct {
 	JoinKeys []string
 	Features []string     // "weather@3:temp", in the service's order
 	Types    []value.Type // beside Features
+	// Views are the views whose rows are online, with where these may be.
+	Views          []residency.Parent
+	Classification project.Classification // the strictest of theirs; public without any
 }
 
 // Shape resolves a feature service. Needs feature.read. Errors: fault.NotFound;
@@ -30,8 +34,14 @@ func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Sh
 	if err != nil {
 		return Shape{}, err
 	}
-	out := Shape{Service: pl.bundle, Features: make([]string, len(pl.names)), Types: make([]value.Type, len(pl.names))}
-	for _, v := range pl.views {
+	out := Shape{
+		Service: pl.bundle, Features: make([]string, len(pl.names)), Types: make([]value.Type, len(pl.names)), Classification: project.Public,
+	}
+	for n, v := range pl.views {
+		if o := pl.online[n]; o.View != "" {
+			out.Views = append(out.Views, residency.Parent{Name: "feature view " + v.view.Ref(), Label: o.Residency})
+			out.Classification = project.Strictest(out.Classification, o.Classification)
+		}
 		types := v.view.featureTypes()
 		for i, f := range v.features {
 			out.Features[v.order[i]], out.Types[v.order[i]] = v.view.Ref()+":"+v.view.Features[f].Name, types[f]

@@ -56,6 +56,10 @@ func TestLookupIsOnline(t *testing.T) {
 		Service: "all@1", JoinKeys: []string{"route", "origin"},
 		Features: []string{"counts@1:busy", "counts@1:n", "weather@1:temp", "weather@1:humid"},
 		Types:    []value.Type{value.Bool, value.Int64, value.Float64, value.Float64},
+		Views: []residency.Parent{
+			{Name: "feature view counts@1", Label: residency.Of(residency.Home)}, {Name: "feature view weather@1", Label: residency.Of(residency.Home)},
+		},
+		Classification: project.Internal,
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.IntRange(0, 5).Draw(t, "rows")

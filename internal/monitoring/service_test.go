@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -161,7 +161,7 @@ func TestFindingsHoldNoValues(t *testing.T) {
 			name = "clara"
 		}
 		r := &prediction.Record{
-			ID: fmt.Sprint(n), Project: "nyc", Deployment: "delay", Model: "delay", Version: 1, At: begin.Add(time.Duration(n/300)*24*time.Hour + time.Duration(n%300)*time.Minute),
+			ID: strconv.Itoa(n), Project: "nyc", Deployment: "delay", Model: "delay", Version: 1, At: begin.Add(time.Duration(n/300)*24*time.Hour + time.Duration(n%300)*time.Minute),
 			Received: w.now, Replay: true, Rows: 1, Scores: []float64{0.5}, Inputs: []prediction.Column{{Name: "name", Texts: []string{name}}},
 		}
 		if err := w.log.Append(t.Context(), r); err != nil {
