@@ -67,7 +67,8 @@ def numbers(values, otherwise):
 
 
 def categories(values, known):
-    return np.array([np.nan if v is None else known.get(str(v), len(known)) for v in values.to_pylist()], dtype=np.float32)
+    """Places among the known categories; an empty text is missing."""
+    return np.array([np.nan if not v else known.get(str(v), len(known)) for v in values.to_pylist()], dtype=np.float32)
 
 
 def matrix(both, columns):
@@ -79,7 +80,7 @@ def matrix(both, columns):
             counts = {}
             for side in sides:
                 for v in side.to_pylist():
-                    if v is not None:
+                    if v:
                         counts[str(v)] = counts.get(str(v), 0) + 1
             common = sorted(counts, key=lambda v: (-counts[v], v))[:CATEGORIES]
             known = {v: i for i, v in enumerate(common)}
