@@ -197,11 +197,22 @@ func (s *Service) put(ctx context.Context, tx *store.Tx, m Monitor) error {
 	}
 	if err := audit.Append(ctx, tx, audit.Entry{
 		Project: m.Project, Action: string(ActionApply), Object: "monitor " + m.Name,
-		Detail: map[string]any{"deployment": m.Deployment, "automatic": m.Automatic},
+		Detail: map[string]any{"deployment": m.Deployment, "automatic": m.Automatic, "baseline": m.Spec.Baseline, "alerts": receivers(m.Spec.Alerts)},
 	}); err != nil {
 		return err
 	}
 	return event.Publish(ctx, tx, m.Project, EventApplied, Changed{Monitor: m.ID, Name: m.Name, Deployment: m.Deployment})
+}
+
+// receivers are who is told, and where they are said to stand.
+func receivers(targets []alert.Target) []string {
+	out := make([]string, len(targets))
+	for i, t := range targets {
+		if out[i] = t.String(); t.Zone != "" {
+			out[i] += " in " + string(t.Zone)
+		}
+	}
+	return out
 }
 
 // Ensure makes the monitor of a new deployment, in the transaction that learns of

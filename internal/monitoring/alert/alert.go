@@ -24,7 +24,7 @@
 // names its host: the address is checked when the connection is made, after the
 // name was resolved, and for each redirect again, so that a name that changes
 // its mind (DNS rebinding) gains nothing. What is told obeys residency: the zone
-// of the receiver must be in the label of the data. Secrets lie sealed in the
+// of the receiver, which nobody guesses, must be in the label of the data. Secrets lie sealed in the
 // database, are opened to sign, and are never answered.
 //
 // A command runs in a sandbox, without our keys, files or network.
@@ -61,7 +61,7 @@ const (
 type Target struct {
 	Webhook string         `json:"webhook,omitempty" doc:"https URL that gets a CloudEvent by POST"`
 	Secret  string         `json:"secret,omitempty" doc:"Name of the webhook secret that signs it (Standard Webhooks); empty is unsigned"`
-	Zone    residency.Zone `json:"zone,omitempty" doc:"Zone in which the receiver stands; default home"`
+	Zone    residency.Zone `json:"zone,omitempty" doc:"Zone in which the receiver stands; home when left out, for hosts that the operator's alerts.hosts names, others have to say"`
 	Command []string       `json:"command,omitempty" doc:"Program of the operator's alerts.commands directory, and its arguments; it gets the event on standard input"`
 }
 

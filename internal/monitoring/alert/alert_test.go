@@ -486,7 +486,7 @@ func TestAddressesThatAreNotReached(t *testing.T) {
 			s := w.sender(alert.Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
 				return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 			}})
-			w.enqueue(t, s, "", alert.Target{Webhook: url})
+			w.enqueue(t, s, "", alert.Target{Webhook: url, Zone: residency.Home})
 			mustRun(t, s)
 			if d := newest(t, s); d.State != alert.Dead || !strings.Contains(d.Reason, "public address") && !strings.Contains(d.Reason, "https only") {
 				t.Errorf("%+v", d)
@@ -512,7 +512,7 @@ func TestRebindingName(t *testing.T) {
 		}
 		return []netip.Addr{netip.MustParseAddr("::1"), netip.MustParseAddr("127.0.0.1")}, nil
 	}})
-	target := alert.Target{Webhook: "https://rebind.example" + port}
+	target := alert.Target{Webhook: "https://rebind.example" + port, Zone: residency.Home}
 	if err := s.Check(target); err != nil || len(asked) != 0 {
 		t.Fatalf("before it is resolved: %v", err)
 	}
@@ -791,9 +791,16 @@ func TestTargetsThatAreRefused(t *testing.T) {
 	for url, ok := range map[string]bool{
 		"https://example.com/hook": true, "http://example.com": false, "http://intern:8080": true, "http://intern:8081": false, "https://10.0.0.1": false,
 	} {
-		if err := s.Check(alert.Target{Webhook: url}); (err == nil) != ok {
+		if err := s.Check(alert.Target{Webhook: url, Zone: "DE"}); (err == nil) != ok {
 			t.Errorf("%s: %v", url, err)
 		}
+	}
+	// Nobody guesses that a host anywhere in the world stands at home.
+	if err := s.Check(alert.Target{Webhook: "https://example.com/hook"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "in which zone") {
+		t.Errorf("a receiver without a zone: %v", err)
+	}
+	if err := s.Check(alert.Target{Webhook: "http://intern:8080"}); err != nil {
+		t.Errorf("a host that the operator names stands at home: %v", err)
 	}
 	if err := s.Check(alert.Target{Command: []string{"page"}}); !fault.Is(err, fault.Unsupported) {
 		t.Errorf("a command without a directory of commands: %v", err)

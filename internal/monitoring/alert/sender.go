@@ -112,10 +112,28 @@ func (s *Sender) Check(t Target) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	if t.Webhook != "" {
-		return s.web.permitted(t.Webhook)
+	if t.Webhook == "" {
+		return s.cfg.Commands.permitted()
 	}
-	return s.cfg.Commands.permitted()
+	if err := s.web.permitted(t.Webhook); err != nil {
+		return err
+	}
+	_, err := s.zoneOf(t)
+	return err
+}
+
+// zoneOf is where a target's receiver stands. Home is this server, and the hosts
+// that the operator's configuration names; of any other the manifest has to say.
+// Error: fault.Invalid.
+func (s *Sender) zoneOf(t Target) (residency.Zone, error) {
+	switch {
+	case t.Zone != "":
+		return t.Zone, nil
+	case t.Webhook == "" || s.web.named(t.Webhook):
+		return residency.Home, nil
+	}
+	return "", fault.New(fault.Invalid, "in which zone does the receiver of %s stand?", t).
+		WithHint("Write its zone: beside the webhook; what is told of data that may not be there is not sent. The operator may name hosts at home: alerts.hosts of the configuration.")
 }
 
 // Enqueue queues an alert for each of its targets in the transaction of what it
@@ -239,9 +257,10 @@ type later struct {
 }
 
 func (s *Sender) attempt(ctx context.Context, r Row) error {
-	where, zone := r.To.String(), r.To.Zone
-	if zone == "" {
-		zone = residency.Home
+	where := r.To.String()
+	zone, err := s.zoneOf(r.To)
+	if err != nil {
+		return refusal{err}
 	}
 	if err := s.cfg.Guard.Pass(ctx, residency.Passage{
 		Project: r.Project, What: "alert " + r.Type + " of " + r.Source, Label: r.Label, Where: where, Zone: zone, Action: "monitor.apply",
@@ -256,7 +275,6 @@ func (s *Sender) attempt(ctx context.Context, r Row) error {
 	}
 	var secret []byte
 	if r.To.Secret != "" {
-		var err error
 		if secret, err = s.secret(ctx, r.Project, r.To.Secret); err != nil {
 			return err
 		}

@@ -173,6 +173,12 @@ func (w *webhooks) dial(ctx context.Context, network, address string) (net.Conn,
 	return nil, failure
 }
 
+// named reports whether the configuration names the URL's host.
+func (w *webhooks) named(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && w.allowed(hostPort(u))
+}
+
 // allowed reports whether the configuration names the host, with or without its
 // port.
 func (w *webhooks) allowed(hostPort string) bool {
