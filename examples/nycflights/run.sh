@@ -154,6 +154,11 @@ replay --stop-at promote
 $falaj monitor show delay | indent
 $falaj deploy status delay | indent
 
+step "Can a model tell the newest week from the rows it was trained on? A domain classifier, as a sandboxed job"
+job=$($falaj monitor classify delay --environment sklearn -o json | sed -n 's/.*"job": "\(.*\)".*/\1/p')
+$falaj job wait "$job" | indent
+$falaj monitor classify delay --environment sklearn | indent # the same rows: what that job found
+
 step "A bad version, trained on the opposite of what happened, is tried and rolled back by itself"
 submit train-worse delays "s/model.fit(x, y)/model.fit(x, 1 - y)/"
 worse=$($falaj model versions delay -o json | sed -n 's/.*"version": "\{0,1\}\([0-9]*\).*/\1/p' | sort -n | tail -n 1)

@@ -124,8 +124,7 @@ func (l *lake) classified(id string) client.Object {
 }
 
 func status(err error) int {
-	var p *client.Error
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*client.Error](err); ok {
 		return p.Status
 	}
 	return 0
