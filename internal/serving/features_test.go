@@ -438,3 +438,23 @@ func TestForgotten(t *testing.T) {
 		t.Errorf("the score was lost: %+v", rec)
 	}
 }
+
+// TestColumnsOfATensor: the model's own input is remembered by column.
+func TestColumnsOfATensor(t *testing.T) {
+	p, _, n := fed(t)
+	p.apply(t, serving.Spec{Model: "m"})
+	for rows, data := range [][]float32{1: {1, 2}, 2: {1, 2, 3, 4}} {
+		if rows == 0 {
+			continue
+		}
+		in := []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{int64(rows), 2}, Data: data}}
+		if _, err := p.Infer(t.Context(), serving.Request{Project: "nyc", Name: "d", Inputs: in}); err != nil {
+			t.Fatal(err)
+		}
+		got := n.last(t).Inputs
+		if len(got) != 2 || got[0].Name != "X.0" || got[1].Name != "X.1" || got[0].Numbers[0] != 1 || got[1].Numbers[0] != 2 ||
+			len(got[0].Numbers) != rows || len(got[1].Numbers) != rows || rows == 2 && (got[0].Numbers[1] != 3 || got[1].Numbers[1] != 4) {
+			t.Errorf("%d rows: %+v", rows, got)
+		}
+	}
+}

@@ -195,16 +195,22 @@ func (c *call) recorded() []prediction.Column {
 			return nil // shape and data disagree: the model has refused it, too
 		}
 		if width == 1 {
-			out = append(out, prediction.Column{Name: c.columnName(t.Name, 0, 1), Numbers: values})
+			out = append(out, prediction.Column{Name: c.columnNames(t.Name, 1)[0], Numbers: values})
 			continue
 		}
-		turned := make([]float64, n)
-		for i := range width {
-			column := turned[i*rows : (i+1)*rows : (i+1)*rows]
-			for row := range rows {
-				column[row] = values[row*width+i]
+		names := c.columnNames(t.Name, width)
+		out = slices.Grow(out, width)
+		turned := values // of one row, it is the columns already
+		if rows > 1 {
+			turned = make([]float64, n)
+			for i := range width {
+				for row := range rows {
+					turned[i*rows+row] = values[row*width+i]
+				}
 			}
-			out = append(out, prediction.Column{Name: c.columnName(t.Name, i, width), Numbers: column})
+		}
+		for i, name := range names {
+			out = append(out, prediction.Column{Name: name, Numbers: turned[i*rows : (i+1)*rows : (i+1)*rows]})
 		}
 	}
 	return out
@@ -216,8 +222,8 @@ func (c *call) texts(name string, data []string, width int) []prediction.Column 
 		return nil
 	}
 	out := make([]prediction.Column, width)
-	for i := range out {
-		out[i] = prediction.Column{Name: c.columnName(name, i, width), Texts: data}
+	for i, name := range c.columnNames(name, width) {
+		out[i] = prediction.Column{Name: name, Texts: data}
 		if width > 1 {
 			out[i].Texts = make([]string, rows)
 			for row := range rows {
@@ -228,14 +234,45 @@ func (c *call) texts(name string, data []string, width int) []prediction.Column 
 	return out
 }
 
-// columnName is what a column of an input is called: by the deployment's
+// columnNames are what the columns of an input are called: by the deployment's
 // features, else "X" for a lone one and "X.2" for the third of many.
-func (c *call) columnName(input string, i, width int) string {
+func (c *call) columnNames(input string, width int) []string {
 	if f := c.table.features; f != nil && f.input == input && len(f.names) == width {
-		return f.names[i]
+		return f.names
 	}
+	if names := c.target.names[input]; len(names) == width {
+		return names
+	}
+	return numbered(input, width)
+}
+
+// numbered are the names of an input's columns.
+func numbered(input string, width int) []string {
 	if width == 1 {
-		return input
+		return []string{input}
 	}
-	return input + "." + strconv.Itoa(i)
+	names := make([]string, width)
+	for i := range names {
+		names[i] = input + "." + strconv.Itoa(i)
+	}
+	return names
+}
+
+// inputNames are those of the inputs whose width does not vary, made once.
+func inputNames(m runtime.Metadata) map[string][]string {
+	names := map[string][]string{}
+	for _, in := range m.Inputs {
+		width := int64(1)
+		for _, n := range in.Shape[min(1, len(in.Shape)):] {
+			if n < 1 || n > maxRecorded || width > maxRecorded {
+				width = 0
+				break
+			}
+			width *= n
+		}
+		if width >= 1 && width <= maxRecorded {
+			names[in.Name] = numbered(in.Name, int(width))
+		}
+	}
+	return names
 }

@@ -64,13 +64,14 @@ type target struct {
 	session runtime.Session
 	meta    runtime.Metadata
 	score   score
+	names   map[string][]string // of the columns of its inputs
 	tally   *tally
 	uses    atomic.Int64
 }
 
 func newTarget(m Model, how how, session runtime.Session, tally *tally) *target {
 	m.File = nil
-	t := &target{model: m, how: how, session: session, meta: session.Metadata(), tally: tally}
+	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally}
 	t.uses.Store(1)
 	return t
 }
