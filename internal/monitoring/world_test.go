@@ -90,7 +90,7 @@ func newWorldOn(t *testing.T, dir, url string) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.log.Close() })
-	w.labels = label.New(label.Config{DB: db, Store: labelsql.Store{}, Authorizer: w, Predictions: w.log, Deployments: w, Now: w.clock, Logger: quiet})
+	w.labels = label.New(label.Config{DB: db, Store: labelsql.Store{}, Authorizer: w, Sealer: w.sealer, Predictions: w.log, Deployments: w, Now: w.clock, Logger: quiet})
 	w.train(4000, 1)
 	return w
 }

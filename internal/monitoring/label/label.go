@@ -14,7 +14,8 @@
 //
 // # Guarantees
 //
-// A label that Add accepted is durable. The first label of a prediction counts; a
+// A label that Add accepted is durable, and its values are sealed under the
+// project's key. The first label of a prediction counts; a
 // repetition changes nothing, and one that contradicts it is counted and
 // reported. A label may come before its prediction is known: it waits, and is
 // joined later. Pairs come in an order that never changes, in which nothing

@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -41,6 +44,7 @@ type world struct {
 	dir     string
 	db      *store.DB
 	log     *prediction.Log
+	sealer  *blobtest.Sealer
 	service *label.Service
 	denied  policy.Action
 	now     atomic.Int64
@@ -98,7 +102,7 @@ func newWorld(tb testing.TB) *world {
 
 func newWorldOn(tb testing.TB, dir, url string) *world {
 	tb.Helper()
-	w := &world{t: tb, dir: dir, url: url, max: 100_000}
+	w := &world{t: tb, dir: dir, url: url, max: 100_000, sealer: blobtest.NewSealer()}
 	w.now.Store(wall.UnixMicro())
 	w.open()
 	return w
@@ -119,7 +123,7 @@ func (w *world) open() {
 	}
 	w.db, w.log = db, log
 	w.service = label.New(label.Config{
-		DB: db, Store: labelsql.Store{}, Authorizer: w, Predictions: log, Deployments: w, MaxIndex: w.max, Now: w.clock, Logger: quiet,
+		DB: db, Store: labelsql.Store{}, Authorizer: w, Sealer: w.sealer, Predictions: log, Deployments: w, MaxIndex: w.max, Now: w.clock, Logger: quiet,
 	})
 }
 
@@ -651,4 +655,43 @@ func BenchmarkAdd(b *testing.B) {
 		w.add(labels...)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/label")
+}
+
+// Values lie sealed, each bound to its prediction.
+func TestLabelsAreSealed(t *testing.T) {
+	w := newWorld(t)
+	for n := range 2 {
+		w.predict(n, nil)
+		w.add(one(n, float64(n)))
+	}
+	var texts []string
+	if err := w.db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+		if err := tx.NewRaw("SELECT label_values FROM label_label ORDER BY id").Scan(ctx, &texts); err != nil {
+			return err
+		}
+		_, err := tx.NewRaw("UPDATE label_label SET label_values = ? WHERE id = ?", texts[1], id(0)).Exec(ctx)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(texts) != 2 || len(texts[0]) < 40 {
+		t.Errorf("%q", texts)
+	}
+	none := func(label.Pair) error { return errors.New("a pair") }
+	if _, err := w.service.Pairs(t.Context(), "nyc", "delay", 0, none); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a value of another label: %v", err)
+	}
+	w.service = label.New(label.Config{
+		DB: w.db, Store: labelsql.Store{}, Authorizer: w, Sealer: gone{}, Predictions: w.log, Deployments: w, Now: w.clock,
+	})
+	if _, err := w.service.Add(t.Context(), "nyc", "delay", []label.Label{one(0, 1)}); !fault.Is(err, fault.Gone) {
+		t.Errorf("without a key: %v", err)
+	}
+}
+
+// gone has no keys any more.
+type gone struct{}
+
+func (gone) AEAD(context.Context, string, string) (tink.AEAD, error) {
+	return nil, fault.New(fault.Gone, "the key was destroyed")
 }

@@ -31,6 +31,10 @@ type Pair struct {
 // seq is that of the last pair that visit took; fault.Gone.
 func (s *Service) Pairs(ctx context.Context, project, deployment string, after int64, visit func(Pair) error) (int64, error) {
 	p := Place{Project: project, Deployment: deployment}
+	key, err := s.key(ctx, p)
+	if err != nil {
+		return after, err
+	}
 	for {
 		var rows []Row
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -48,8 +52,12 @@ func (s *Service) Pairs(ctx context.Context, project, deployment string, after i
 		}
 		err = s.cfg.Predictions.Fetch(ctx, project, deployment, at, func(i int, r *prediction.Record) error {
 			row := rows[i]
-			if r != nil && r.ID == row.ID && r.Rows == len(row.Values) {
-				if err := visit(Pair{Seq: row.Seq, Record: r, Labels: row.Values, LabelledAt: row.At, Received: row.Received}); err != nil {
+			values, err := key.open(row)
+			if err != nil {
+				return err
+			}
+			if r != nil && r.ID == row.ID && r.Rows == len(values) {
+				if err := visit(Pair{Seq: row.Seq, Record: r, Labels: values, LabelledAt: row.At, Received: row.Received}); err != nil {
 					return err
 				}
 			}
@@ -87,6 +95,10 @@ func (s *Service) settle(ctx context.Context, p Place) error {
 	if err != nil {
 		return err
 	}
+	key, err := s.key(ctx, p)
+	if err != nil {
+		return err
+	}
 	old := s.cfg.Now().Add(-s.cfg.Horizon)
 	for after := ""; ; {
 		var rows []Row
@@ -99,7 +111,11 @@ func (s *Service) settle(ctx context.Context, p Place) error {
 		after = rows[len(rows)-1].ID
 		var settled []Row
 		for _, r := range rows {
-			if r.Status, r.Where = x.find(r.ID, len(r.Values), s.cfg.Horizon); r.Status == Unknown && r.Received.Before(old) {
+			values, err := key.open(r)
+			if err != nil {
+				return err
+			}
+			if r.Status, r.Where = x.find(r.ID, len(values), s.cfg.Horizon); r.Status == Unknown && r.Received.Before(old) {
 				r.Status = Expired
 			}
 			if r.Status != Unknown {

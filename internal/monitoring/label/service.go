@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -42,11 +44,17 @@ type Deployments interface {
 	Facts(ctx context.Context, project, deployment string) (Facts, error)
 }
 
+// Sealer gives the primitives that encrypt a project's labels; keys.Ring is one.
+type Sealer interface {
+	AEAD(ctx context.Context, project, owner string) (tink.AEAD, error)
+}
+
 // Config is what a Service is made of.
 type Config struct {
 	DB          *store.DB
 	Store       Store
 	Authorizer  Authorizer
+	Sealer      Sealer
 	Predictions Predictions
 	Deployments Deployments
 	// Horizon is how old a prediction may be, on the clock of the records, to be
@@ -110,28 +118,41 @@ func (s *Service) Add(ctx context.Context, project, deployment string, labels []
 	if err != nil {
 		return Answer{}, err
 	}
+	key, err := s.key(ctx, p)
+	if err != nil {
+		return Answer{}, err
+	}
 	now := store.At(s.cfg.Now()).Time()
-	fresh := make([]Row, len(labels))
+	fresh := make([]incoming, len(labels))
 	ids := make([]string, len(labels))
 	for i, l := range labels {
 		ids[i] = l.ID
-		r := Row{ID: l.ID, Values: l.Values, At: store.At(l.At).Time(), Received: now}
+		r := Row{ID: l.ID, At: store.At(l.At).Time(), Received: now}
 		if r.At.IsZero() {
 			r.At = now
 		}
+		if r.Sealed, err = key.seal(l.ID, l.Values); err != nil {
+			return Answer{}, err
+		}
 		r.Status, r.Where = x.find(l.ID, len(l.Values), s.cfg.Horizon)
-		fresh[i] = r
+		fresh[i] = incoming{r, l.Values}
 	}
 	var answer Answer
 	err = s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		answer = Answer{Results: make([]Result, 0, len(labels))} // it may run again
-		return s.insert(ctx, tx, p, facts, fresh, ids, &answer)
+		return s.insert(ctx, tx, p, facts, key, fresh, ids, &answer)
 	})
 	return answer, fault.Wrap(err, "labels of %s", deployment)
 }
 
+// incoming is a label that came, with its values.
+type incoming struct {
+	Row
+	values []float64
+}
+
 // insert keeps those of the labels that are new, in the caller's transaction.
-func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts, fresh []Row, ids []string, answer *Answer) error {
+func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts, key key, fresh []incoming, ids []string, answer *Answer) error {
 	known, err := s.cfg.Store.Existing(ctx, tx, p, ids)
 	if err != nil {
 		return err
@@ -143,12 +164,16 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts
 		status := r.Status
 		if old, there := known[r.ID]; there {
 			status = Duplicate
-			if !slices.Equal(old.Values, r.Values) {
+			values, err := key.open(old)
+			if err != nil {
+				return err
+			}
+			if !slices.Equal(values, r.values) {
 				status = Contradicts
 			}
 		} else {
-			known[r.ID] = r
-			rows = append(rows, r)
+			known[r.ID] = r.Row
+			rows = append(rows, r.Row)
 		}
 		answer.add(r.ID, status)
 	}
@@ -195,20 +220,56 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts
 }
 
 // digest is of the labels as they came: the audit log names them by it.
-func digest(rows []Row) string {
+func digest(rows []incoming) string {
 	h := sha256.New()
 	var b []byte
 	for _, r := range rows {
 		b = binary.AppendUvarint(b[:0], uint64(len(r.ID)))
 		b = append(b, r.ID...)
-		b = binary.AppendUvarint(b, uint64(len(r.Values)))
-		for _, v := range r.Values {
+		b = binary.AppendUvarint(b, uint64(len(r.values)))
+		for _, v := range r.values {
 			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
 		}
 		b = binary.AppendVarint(b, r.At.UnixMicro())
 		h.Write(b)
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// key seals the values of a deployment's labels: they are data of the project.
+type key struct {
+	place Place
+	aead  tink.AEAD
+}
+
+// key is that of a deployment. Error: fault.Gone.
+func (s *Service) key(ctx context.Context, p Place) (key, error) {
+	a, err := s.cfg.Sealer.AEAD(ctx, p.Project, "labels")
+	return key{p, a}, fault.Wrap(err, "opening the key of the labels")
+}
+
+func (k key) bound(id string) []byte {
+	return []byte("label/" + k.place.Project + "/" + k.place.Deployment + "/" + id)
+}
+
+func (k key) seal(id string, values []float64) ([]byte, error) {
+	plain := make([]byte, 0, 8*len(values))
+	for _, v := range values {
+		plain = binary.LittleEndian.AppendUint64(plain, math.Float64bits(v))
+	}
+	return k.aead.Encrypt(plain, k.bound(id))
+}
+
+func (k key) open(r Row) ([]float64, error) {
+	plain, err := k.aead.Decrypt(r.Sealed, k.bound(r.ID))
+	if err != nil || len(plain)%8 != 0 {
+		return nil, fault.New(fault.Conflict, "label %s does not open: it was changed, or belongs to another installation", r.ID)
+	}
+	values := make([]float64, len(plain)/8)
+	for i := range values {
+		values[i] = math.Float64frombits(binary.LittleEndian.Uint64(plain[8*i:]))
+	}
+	return values, nil
 }
 
 // Counts is how many labels a deployment has had. Needs deployment.read.

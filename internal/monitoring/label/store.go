@@ -11,7 +11,7 @@ import (
 // Row is a label as it is kept.
 type Row struct {
 	ID       string
-	Values   []float64
+	Sealed   []byte // its values
 	At       time.Time
 	Received time.Time
 	Status   Status // Accepted, Unknown, TooLate, WrongRows or Expired

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -46,7 +47,7 @@ type labelRow struct {
 	Project     string `bun:",pk"`
 	Deployment  string `bun:",pk"`
 	ID          string `bun:",pk"`
-	LabelValues string
+	LabelValues string // sealed, in base64
 	At          store.Time
 	Received    store.Time
 	Status      string
@@ -54,17 +55,18 @@ type labelRow struct {
 	Place       string
 }
 
-func rowOf(p label.Place, r label.Row) (labelRow, error) {
-	values, err := json.Marshal(r.Values)
+func rowOf(p label.Place, r label.Row) labelRow {
 	return labelRow{
-		Project: p.Project, Deployment: p.Deployment, ID: r.ID, LabelValues: string(values), At: store.At(r.At), Received: store.At(r.Received),
-		Status: string(r.Status), Seq: r.Seq, Place: r.Where,
-	}, err
+		Project: p.Project, Deployment: p.Deployment, ID: r.ID, LabelValues: base64.StdEncoding.EncodeToString(r.Sealed), At: store.At(r.At),
+		Received: store.At(r.Received), Status: string(r.Status), Seq: r.Seq, Place: r.Where,
+	}
 }
 
 func (r labelRow) row() (label.Row, error) {
-	out := label.Row{ID: r.ID, At: r.At.Time(), Received: r.Received.Time(), Status: label.Status(r.Status), Seq: r.Seq, Where: r.Place}
-	return out, fault.Wrap(json.Unmarshal([]byte(r.LabelValues), &out.Values), "label %s", r.ID)
+	sealed, err := base64.StdEncoding.DecodeString(r.LabelValues)
+	return label.Row{
+		ID: r.ID, Sealed: sealed, At: r.At.Time(), Received: r.Received.Time(), Status: label.Status(r.Status), Seq: r.Seq, Where: r.Place,
+	}, fault.Wrap(err, "label %s", r.ID)
 }
 
 func rows(in []labelRow) ([]label.Row, error) {
@@ -102,10 +104,7 @@ func (Store) Insert(ctx context.Context, tx *store.Tx, p label.Place, in []label
 	for part := range slices.Chunk(in, chunk) {
 		all := make([]labelRow, len(part))
 		for i, r := range part {
-			var err error
-			if all[i], err = rowOf(p, r); err != nil {
-				return err
-			}
+			all[i] = rowOf(p, r)
 		}
 		if _, err := tx.NewInsert().Model(&all).Exec(ctx); err != nil {
 			return err
