@@ -182,7 +182,7 @@ func (c *call) run(ctx context.Context) error {
 	}
 	out, err := c.target.session.Infer(ctx, c.filled.inputs, asked)
 	if err != nil {
-		return err
+		return inModel{err}
 	}
 	c.outputs, c.answer.Outputs = out, out[:len(wanted):len(wanted)]
 	if class := c.target.model.Classification; class == "confidential" || class == "restricted" {
@@ -195,6 +195,11 @@ func (c *call) run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// inModel is a failure of the model with inputs that are what it says it takes.
+type inModel struct{ error }
+
+func (e inModel) Unwrap() error { return e.error }
 
 // fill looks features up, for a deployment that has some and a request that does
 // not bring the model's own input.
@@ -284,7 +289,9 @@ func (c *call) again(ctx context.Context, x *target) {
 		if wanted == "" && len(x.meta.Outputs) > 0 {
 			wanted = x.meta.Outputs[0].Name
 		}
-		out, err = x.session.Infer(ctx, c.filled.inputs, []string{wanted})
+		if out, err = x.session.Infer(ctx, c.filled.inputs, []string{wanted}); err != nil {
+			err = inModel{err}
+		}
 	}
 	latency := time.Since(began)
 	x.tally.add(latency, err != nil)

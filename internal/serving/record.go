@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -155,7 +156,7 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 	if failed == nil {
 		r.Scores = x.score.of(outputs, r.Rows)
 	} else {
-		r.Failure = fault.KindOf(failed).String()
+		r.Failure = failureOf(failed)
 	}
 	// The client may have gone away; what happened has happened.
 	err := c.s.Predictions.Append(context.WithoutCancel(ctx), r)
@@ -170,6 +171,15 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 		c.s.Log.ErrorContext(ctx, "answers are not remembered", slog.String("deployment", c.r.Name), slog.Int64("lost", n), slog.String("error", err.Error()))
 	}
 	return nil
+}
+
+// failureOf is what a failure is remembered as: what a model refuses although it
+// is what it says that it takes says something about the model, not the asker.
+func failureOf(err error) string {
+	if _, is := errors.AsType[inModel](err); is && fault.Is(err, fault.Invalid) {
+		return prediction.FailedInModel
+	}
+	return fault.KindOf(err).String()
 }
 
 // recorded are the model's own inputs by column; nil when they are no rows of

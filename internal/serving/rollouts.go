@@ -101,6 +101,10 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 	if err != nil {
 		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
 	}
+	if err := s.standsIn(key{project, name}, t); err != nil {
+		t.leave()
+		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
+	}
 	var r Rollout
 	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.still(ctx, tx, d)
@@ -149,6 +153,20 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 	}
 	s.settleNow(ctx, key{project, name}, t)
 	return r, nil
+}
+
+// standsIn refuses a candidate that would not take each request that the stable
+// version takes: whoever met it would hear that their request is wrong.
+func (s *Service) standsIn(k key, candidate *target) error {
+	t := (*s.tables.Load())[k]
+	if t == nil || t.stable == nil {
+		return nil // it does not answer now, either
+	}
+	if err := candidate.meta.StandsIn(t.stable.meta); err != nil {
+		return fault.New(fault.Conflict, "it cannot answer what version %d answers: %w", t.stable.model.Version, err).
+			WithHint("Deploy it under another name, or apply it in this deployment's manifest, when its clients are ready.")
+	}
+	return nil
 }
 
 // still is the deployment as it is now, which must serve the model that was

@@ -44,12 +44,16 @@ type Record struct {
 	Received time.Time
 	Replay   bool
 	Latency  time.Duration // from decoded request to answer, feature lookup included
-	Failure  string        // kind of the fault; empty when it was answered
+	Failure  string        // kind of the fault, or FailedInModel; empty when it was answered
 	Rows     int
 	Keys     []Column  // the entities that were looked up, as text
 	Inputs   []Column  // what the model saw, by feature
 	Scores   []float64 // the monitored output, one for each row; empty when it failed
 }
+
+// FailedInModel is the Failure of a model that refused inputs which are what it
+// says that it takes.
+const FailedInModel = "model"
 
 // Column is a named column of a record. One of Numbers and Texts is Rows long,
 // the other empty; a missing number is NaN.

@@ -114,6 +114,45 @@ func (m Metadata) Check(inputs []Tensor) error {
 	return nil
 }
 
+// StandsIn refuses to take the place of another model when there are inputs that
+// the other takes and this one does not, or outputs that only the other gives.
+func (m Metadata) StandsIn(other Metadata) error {
+	if len(m.Inputs) != len(other.Inputs) {
+		return fault.New(fault.Invalid, "its inputs are %s, and not %s", names(m.Inputs), names(other.Inputs))
+	}
+	for _, theirs := range other.Inputs {
+		i := slices.IndexFunc(m.Inputs, func(s Spec) bool { return s.Name == theirs.Name })
+		if i < 0 || !m.Inputs[i].covers(theirs) {
+			return fault.New(fault.Invalid, "its inputs are %s, and not %s", names(m.Inputs), names(other.Inputs))
+		}
+	}
+	for _, theirs := range other.Outputs {
+		if !slices.ContainsFunc(m.Outputs, func(s Spec) bool { return s.Name == theirs.Name && s.Datatype == theirs.Datatype }) {
+			return fault.New(fault.Invalid, "its outputs are %s, and not %s", names(m.Outputs), names(other.Outputs))
+		}
+	}
+	return nil
+}
+
+// covers reports whether each tensor that the other accepts is accepted.
+func (s Spec) covers(other Spec) bool {
+	if s.Datatype != other.Datatype {
+		return false
+	}
+	if s.Shape == nil {
+		return true
+	}
+	if other.Shape == nil || len(s.Shape) != len(other.Shape) {
+		return false
+	}
+	for i, d := range s.Shape {
+		if d >= 0 && d != other.Shape[i] {
+			return false
+		}
+	}
+	return true
+}
+
 func names(specs []Spec) string {
 	words := make([]string, len(specs))
 	for i, s := range specs {
