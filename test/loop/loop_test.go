@@ -12,8 +12,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,14 +39,14 @@ func TestLoop(t *testing.T) {
 	o.Env = append(o.Env, "FALAJ_ALERTS_HOSTS="+strings.Join(hosts, ","))
 	o.start(t)
 	t.Run("together", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *ocean){
+		for name, test := range map[string]func(*pond){
 			"requests": wrongRequests, "labels": wrongLabels, "monitors": oddMonitors, "categories": manyCategories, "webhooks": wrongWebhooks,
-			"no traffic": noTraffic, "rollback": rollbackThatDoesNotLoad, "load": nothingLostOrMixed, "permissions": noPermission,
+			"no traffic": noTraffic, "bad candidates": badCandidates, "rollback": rollbackThatDoesNotLoad, "load": nothingLostOrMixed, "permissions": noPermission,
 			"at once": promoteAndRollBack, "switch": killSwitch, "rights": lostRights,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				test(t, o)
+				test(o.pond(t))
 			})
 		}
 	})
@@ -241,13 +239,4 @@ func (p *pond) status(name string) client.Object {
 	o, err := p.c.DeploymentStatus(p.t.Context(), p.project, name)
 	p.must(err)
 	return o
-}
-
-func write(t *testing.T, path, text string) string {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), path)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

@@ -58,6 +58,17 @@ func linear(b float32, w ...float32) []byte {
 	)
 }
 
+// failing is a model of X [N, 2] that loads, and fails for all rows but three and
+// a half.
+func failing() []byte {
+	shape := slices.Concat(count(1, 1), count(2, 7), word(8, "seven"), part(9, binary.LittleEndian.AppendUint64(nil, 7)))
+	return model(
+		op("Reshape", "flat", "X", "seven"), op("ReduceSum", "sum", "flat"), op("Add", "score", "sum", "b"),
+		part(5, shape), constant("b", []uint64{1, 1}, 0),
+		port(11, "X", 1, 2), port(12, "score", 1, 1),
+	)
+}
+
 // reader is a model of text, which it repeats, and of a number, which is the
 // score.
 func reader() []byte {

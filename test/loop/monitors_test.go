@@ -45,8 +45,8 @@ const watched = `
 {api_version: falaj/v1, kind: Monitor, name: NAME, project: PROJECT, spec: {deployment: delay, window: {rows: 250}, baseline: "BASELINE"}}`
 
 // oddMonitors compare what cannot be compared, and say so; none stops.
-func oddMonitors(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func oddMonitors(p *pond) {
+	t := p.t
 	p.apply(weather)
 	for name, spec := range map[string]string{
 		"one": "float64", "constant": "float64", "missing": "float64", "words": "string", "usual": "float64",
@@ -78,10 +78,11 @@ func oddMonitors(t *testing.T, o *ocean) {
 	}
 	p.register("delay", linear(0, 1, 1))
 	p.apply(delay)
-	names := []string{"one", "constant", "missing", "words", "usual", "strange", "nowhere"}
-	for _, name := range names {
+	for _, name := range []string{"one", "constant", "missing", "words", "usual", "strange"} {
 		p.apply(strings.NewReplacer("NAME", name, "BASELINE", "dataset:"+name+"@1").Replace(watched))
 	}
+	_, err := p.try(p.c, strings.NewReplacer("NAME", "nowhere", "BASELINE", "dataset:nowhere@1").Replace(watched))
+	p.refused("a baseline that is not there", err, http.StatusNotFound, "nowhere")
 	for _, wrong := range []string{
 		"window: {rows: 1}", "window: {every: 1s}", "window: {every: 1d, rows: 300}", "window: {every: 7d, slide: 2d}", "lateness: never", "lateness: 999d",
 		"baseline: guess", "drift: {method: magic}", "drift: {alpha: 2}", "drift: {share: 0}, window: {rows: -5}", "drift: {threshold: .inf}",
@@ -109,7 +110,6 @@ func oddMonitors(t *testing.T, o *ocean) {
 		{"words", [4]string{yes, yes, yes, yes}, "the baseline is categorical and the window numeric"},
 		{"usual", [4]string{no, yes, yes, no}, ""},
 		{"strange", [4]string{no, yes, yes, no}, "none of the model's inputs is a column"},
-		{"nowhere", [4]string{no, yes, yes, no}, "this window is the baseline"},
 	} {
 		all := p.windows(x.monitor, 4)
 		m, err := p.c.Monitor(t.Context(), p.project, x.monitor)
@@ -152,8 +152,8 @@ func (o *ocean) peak(t *testing.T) int64 {
 }
 
 // manyCategories are counted in bounded space.
-func manyCategories(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func manyCategories(p *pond) {
+	t := p.t
 	p.register("words", reader())
 	p.apply(`{api_version: falaj/v1, kind: Deployment, name: words, project: PROJECT, spec: {model: words}}
 ---
@@ -174,7 +174,7 @@ func manyCategories(t *testing.T, o *ocean) {
 	for range 4 { // what a request of this size takes, once
 		send()
 	}
-	before := o.peak(t)
+	before := p.peak(t)
 	id := ""
 	for n < all {
 		id = send()
@@ -202,7 +202,7 @@ func manyCategories(t *testing.T, o *ocean) {
 			t.Errorf("the summary has %d bytes", len(o.Text("summary")))
 		}
 	}
-	if grown := o.peak(t) - before; grown > 400<<20 {
+	if grown := p.peak(t) - before; grown > 400<<20 {
 		t.Errorf("the server's memory grew by %d MiB", grown>>20)
 	} else {
 		t.Logf("the server's memory grew by %d MiB", grown>>20)
@@ -244,8 +244,8 @@ func (o *ocean) hook(w http.ResponseWriter, r *http.Request) {
 }
 
 // wrongWebhooks hang, fail, lead elsewhere, and hold up no other.
-func wrongWebhooks(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func wrongWebhooks(p *pond) {
+	t := p.t
 	p.register("m", linear(0, 1, 1))
 	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`)
 	for url, status := range map[string]int{
@@ -258,7 +258,7 @@ func wrongWebhooks(t *testing.T, o *ocean) {
 	}
 	// Deliveries name the receivers without their paths, which may be secret.
 	kinds, alerts := map[string]string{}, []string{}
-	for kind, hooks := range o.hooks {
+	for kind, hooks := range p.hooks {
 		kinds["webhook "+hooks.URL] = kind
 		alerts = append(alerts, `{webhook: "`+hooks.URL+"/"+p.project+"/"+kind+`"}`)
 	}
@@ -268,7 +268,7 @@ func wrongWebhooks(t *testing.T, o *ocean) {
 	for i := range 3 {
 		p.rows("m", 300*(i+1), 250, normal(r, 5))
 	}
-	good, _ := o.posts.LoadOrStore("/"+p.project+"/good", make(chan string, 1000))
+	good, _ := p.posts.LoadOrStore("/"+p.project+"/good", make(chan string, 1000))
 	for range 3 { // the others do not hold it up
 		select {
 		case body := <-good.(chan string):

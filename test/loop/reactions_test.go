@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/client"
@@ -111,8 +110,8 @@ func (p *pond) acts(kind string) (all []client.Object) {
 }
 
 // killSwitch stops what has begun: the job's version is not tried.
-func killSwitch(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func killSwitch(p *pond) {
+	t := p.t
 	p.trained(3)
 	p.apply(retraining)
 	r := rand.New(rand.NewPCG(7, 8))
@@ -145,8 +144,8 @@ func killSwitch(t *testing.T, o *ocean) {
 
 // lostRights are those of a monitor's author: what it would begin fails, and says
 // why.
-func lostRights(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func lostRights(p *pond) {
+	t := p.t
 	p.trained(0)
 	author := p.as("author", "engineer")
 	deployment, monitor, _ := strings.Cut(retraining, "---")

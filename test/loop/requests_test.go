@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/client"
@@ -49,8 +48,8 @@ spec:
 
 // wrongRequests are refused with the name of what is missing, stale or of another
 // type, and are nothing that a version answered for.
-func wrongRequests(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func wrongRequests(p *pond) {
+	t := p.t
 	p.apply(weather)
 	_, err := p.c.Import(t.Context(), p.project, "weather", "weather.csv", strings.NewReader("origin,observed_at,temp\nJFK,2013-07-04T10:00:00Z,3\nLGA,2013-07-04T10:00:00Z,\n"))
 	p.must(err)
@@ -121,8 +120,8 @@ func wrongRequests(t *testing.T, o *ocean) {
 }
 
 // wrongLabels wait, are counted, and change nothing that was known.
-func wrongLabels(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func wrongLabels(p *pond) {
+	t := p.t
 	p.register("m", linear(0, 1, 0))
 	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`)
 	one := func(x float64, parameters map[string]any) string {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 
 	"github.com/falaj-ml/falaj/client"
 )
@@ -25,8 +24,8 @@ func (p *pond) threeVersions() {
 }
 
 // noTraffic is a canary that nobody meets: it ends, and says why.
-func noTraffic(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func noTraffic(p *pond) {
+	t := p.t
 	p.register("m", linear(1000, 1, 0), linear(2000, 1, 0))
 	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {max_duration: 2s}}}`)
 	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 0, "let us see")
@@ -49,8 +48,8 @@ func noTraffic(t *testing.T, o *ocean) {
 }
 
 // rollbackThatDoesNotLoad is refused, and what answers goes on.
-func rollbackThatDoesNotLoad(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func rollbackThatDoesNotLoad(p *pond) {
+	t := p.t
 	p.threeVersions()
 	ask := func(want string) {
 		t.Helper()
@@ -100,8 +99,8 @@ func rollbackThatDoesNotLoad(t *testing.T, o *ocean) {
 
 // nothingLostOrMixed moves weights and versions under load: each request is
 // answered, once, by one version, and is on record.
-func nothingLostOrMixed(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func nothingLostOrMixed(p *pond) {
+	t := p.t
 	p.threeVersions()
 	const clients = 8
 	stop := make(chan struct{})
@@ -204,8 +203,8 @@ func nothingLostOrMixed(t *testing.T, o *ocean) {
 
 // promoteAndRollBack lets people who want different things act at once: each act
 // happened or was refused with a reason, and what is left is one of their worlds.
-func promoteAndRollBack(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func promoteAndRollBack(p *pond) {
+	t := p.t
 	p.threeVersions()
 	ctx := t.Context()
 	var promoted, rolledBack atomic.Int64
@@ -270,11 +269,11 @@ func promoteAndRollBack(t *testing.T, o *ocean) {
 }
 
 // noPermission refuses those who may not, and hides from those who are elsewhere.
-func noPermission(t *testing.T, o *ocean) {
-	p := o.pond(t)
+func noPermission(p *pond) {
+	t := p.t
 	p.threeVersions()
 	p.apply("{api_version: falaj/v1, kind: Monitor, name: watch, project: PROJECT, spec: {deployment: m}}")
-	other := o.pond(t)
+	other := p.pond(t)
 	value := 1.0
 	acts := map[string]func(c *client.Client) error{
 		"canary":     func(c *client.Client) error { _, err := c.Canary(t.Context(), p.project, "m", "2", 20, ""); return err },
@@ -357,5 +356,41 @@ func noPermission(t *testing.T, o *ocean) {
 	}
 	for what, path := range reads {
 		p.refused("stranger: "+what, stranger.Do(t.Context(), http.MethodGet, p.path(path), nil, nil), http.StatusNotFound)
+	}
+}
+
+// badCandidates are refused, or rolled back by themselves.
+func badCandidates(p *pond) {
+	t := p.t
+	p.register("m", linear(0, 1, 0), failing(), linear(0, 1, 0, 0), reader())
+	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {weight: 50}}}`)
+	ctx := t.Context()
+	for version, says := range map[string]string{"3": "[-1 3]", "4": `"word"`} {
+		_, err := p.c.Canary(ctx, p.project, "m", version, 0, "")
+		p.refused("a version of other inputs", err, http.StatusConflict, says, "version 1")
+	}
+	_, err := p.c.Canary(ctx, p.project, "m", "2", 0, "")
+	p.must(err)
+	failed := 0
+	for i := range 600 {
+		if _, err := p.infer(p.c, "m", map[string]any{"route_key": strconv.Itoa(i)}, tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil {
+			if failed == 0 {
+				t.Log(err)
+			}
+			failed++
+		}
+	}
+	var s client.Object
+	p.eventually("a version that fails is not rolled back", func() (bool, error) {
+		s = p.status("m")
+		progress, err := p.c.Rollout(ctx, p.project, "m")
+		return s["rollout"] == nil, fmt.Errorf("%d failed: %v %w", failed, progress, err)
+	})
+	run := client.Object(s["history"].([]any)[0].(map[string]any))
+	if run.Text("state") != "rolled_back" || !strings.Contains(run.Text("reason"), "version 2 fails more often") {
+		t.Errorf("%v", run)
+	}
+	if a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != "1" {
+		t.Errorf("%+v %v", a, err)
 	}
 }
