@@ -155,9 +155,11 @@ $falaj monitor show delay | indent
 $falaj deploy status delay | indent
 
 step "Can a model tell the newest week from the rows it was trained on? A domain classifier, as a sandboxed job"
-job=$($falaj monitor classify delay --environment sklearn -o json | sed -n 's/.*"job": "\(.*\)".*/\1/p')
-$falaj job wait "$job" | indent
-$falaj monitor classify delay --environment sklearn | indent # the same rows: what that job found
+asked=$($falaj monitor classify delay --environment sklearn -o json)
+field() { sed -n "s/.*\"$1\": \"\(.*\)\".*/\1/p" <<<"$asked"; }
+$falaj job wait "$(field job)" | indent
+# Asked for the same rows again, it says what that job found.
+$falaj monitor classify delay --environment sklearn --window "$(field window)" | indent
 
 step "A bad version, trained on the opposite of what happened, is tried and rolled back by itself"
 submit train-worse delays "s/model.fit(x, y)/model.fit(x, 1 - y)/"
