@@ -43,8 +43,9 @@ func (a *App) openPredictions(context.Context) error {
 
 // openLabels opens what joins labels to predictions and judges rollouts by them.
 func (a *App) openLabels(context.Context) error {
+	keep, _ := feature.ParseTTL(a.cfg.Predictions.Retention) // validated; 0 is for ever
 	a.labels = label.New(label.Config{
-		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Sealer: a.keys, Predictions: a.predictions, Deployments: labelled{a.db, a.features}, Logger: a.log,
+		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Sealer: a.keys, Predictions: a.predictions, Deployments: labelled{a.db, a.features}, Keep: keep, Logger: a.log,
 	})
 	a.verifications = verification.New(verification.Config{
 		Authorizer: a.authority, Predictions: a.predictions, Features: a.features, Deployments: labelled{a.db, a.features},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -41,12 +42,14 @@ func (s *Service) index(ctx context.Context, p Place) (*index, error) {
 	s.mu.Lock()
 	x := s.indexes[p]
 	if x == nil {
-		x = &index{place: p, max: s.cfg.MaxIndex, seed: maphash.MakeSeed(), entries: map[uint64]entry{}}
+		x = &index{place: p, seed: maphash.MakeSeed(), entries: map[uint64]entry{}}
 		s.indexes[p] = x
 	}
+	share := s.cfg.MaxIndex / len(s.indexes)
 	s.mu.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.shrink(share)
 	return x, s.cfg.Predictions.Read(ctx, p.Project, p.Deployment, x.after, func(c prediction.Cursor, r *prediction.Record) error {
 		x.add(c, r)
 		x.after = c
@@ -71,12 +74,30 @@ func (x *index) add(c prediction.Cursor, r *prediction.Record) {
 		clock = 1
 	}
 	x.newest[clock] = max(x.newest[clock], at)
-	if len(x.entries) >= x.max {
-		x.evict()
-	}
+	x.shrink(x.max)
 	x.entries[key] = entry{
 		segment: c.Segment, offset: uint32(c.Offset), frame: uint32(c.Frame), item: uint32(c.Index), //nolint:gosec // G115: segments are smaller than 4 GiB
 		rows: uint32(r.Rows), at: at, clock: clock, //nolint:gosec // G115: not negative
+	}
+}
+
+// shrink makes room for one more among at most so many.
+func (x *index) shrink(to int) {
+	x.max = max(to, 1)
+	for len(x.entries) >= x.max {
+		x.evict()
+	}
+}
+
+// share gives each index its part of the bound, also those that nobody asks.
+func (s *Service) share() {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.indexes))
+	s.mu.Unlock()
+	for _, x := range all {
+		x.mu.Lock()
+		x.shrink(s.cfg.MaxIndex / len(all))
+		x.mu.Unlock()
 	}
 }
 

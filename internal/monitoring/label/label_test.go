@@ -64,7 +64,7 @@ func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error
 }
 
 func (w *world) Facts(_ context.Context, _, deployment string) (label.Facts, error) {
-	if deployment != "delay" {
+	if deployment != "delay" && deployment != "other" {
 		return label.Facts{}, fault.New(fault.NotFound, "no deployment %q", deployment)
 	}
 	return label.Facts{Classification: "internal"}, nil
@@ -310,7 +310,7 @@ func TestBadLabels(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := w.service.Add(t.Context(), "nyc", "other", []label.Label{one(1, 1)}); !fault.Is(err, fault.NotFound) {
+	if _, err := w.service.Add(t.Context(), "nyc", "nothing", []label.Label{one(1, 1)}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("another deployment: %v", err)
 	}
 	w.denied = label.ActionWrite
@@ -655,6 +655,56 @@ func BenchmarkAdd(b *testing.B) {
 		w.add(labels...)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/label")
+}
+
+// The bound of the index is of all deployments: one that comes takes from those
+// that are there.
+func TestIndexIsShared(t *testing.T) {
+	w := newWorld(t)
+	w.max = 1000
+	w.open()
+	for n := range 900 {
+		w.predict(n, func(r *prediction.Record) { r.At = begin })
+	}
+	if a := w.add(one(0, 1)); a.Accepted != 1 {
+		t.Fatalf("%+v", a)
+	}
+	w.predict(900, func(r *prediction.Record) { r.Deployment = "other" })
+	if a, err := w.service.Add(t.Context(), "nyc", "other", []label.Label{one(900, 1)}); err != nil || a.Accepted != 1 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if err := w.service.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := w.add(one(1, 1), one(899, 1)); a.Unknown != 1 || a.Accepted != 1 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// Labels are deleted when the predictions that they are of are.
+func TestOldLabelsAreDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.service = label.New(label.Config{
+		DB: w.db, Store: labelsql.Store{}, Authorizer: w, Sealer: w.sealer, Predictions: w.log, Deployments: w, Now: w.clock, Keep: 10 * 24 * time.Hour,
+	})
+	for n := range 3 {
+		w.predict(n, nil)
+		w.add(one(n, 1))
+		w.now.Add((5 * 24 * time.Hour).Microseconds())
+		if err := w.service.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ids []string
+	if _, err := w.service.Pairs(t.Context(), "nyc", "delay", 0, func(p label.Pair) error {
+		ids = append(ids, p.Record.ID)
+		return nil
+	}); err != nil || !slices.Equal(ids, []string{id(1), id(2)}) {
+		t.Errorf("%v, %v", ids, err)
+	}
+	if c, err := w.service.Counts(t.Context(), "nyc", "delay"); err != nil || c.Joined != 3 {
+		t.Errorf("%+v, %v", c, err)
+	}
 }
 
 // Values lie sealed, each bound to its prediction.

@@ -31,10 +31,6 @@ type Pair struct {
 // seq is that of the last pair that visit took; fault.Gone.
 func (s *Service) Pairs(ctx context.Context, project, deployment string, after int64, visit func(Pair) error) (int64, error) {
 	p := Place{Project: project, Deployment: deployment}
-	key, err := s.key(ctx, p)
-	if err != nil {
-		return after, err
-	}
 	for {
 		var rows []Row
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -42,6 +38,10 @@ func (s *Service) Pairs(ctx context.Context, project, deployment string, after i
 			return err
 		})
 		if err != nil || len(rows) == 0 {
+			return after, err
+		}
+		key, err := s.key(ctx, p)
+		if err != nil {
 			return after, err
 		}
 		at := make([]prediction.Cursor, len(rows))
@@ -70,9 +70,42 @@ func (s *Service) Pairs(ctx context.Context, project, deployment string, after i
 	}
 }
 
-// RunOnce joins the labels that wait to predictions that have come since, and
-// gives up those that waited longer than the horizon.
+// trimEvery and trimBatch are how often, and how many at a time, labels that are
+// too old are deleted.
+const (
+	trimEvery = time.Hour
+	trimBatch = 5000
+)
+
+// trim deletes labels that are older than they are kept.
+func (s *Service) trim(ctx context.Context) error {
+	now := s.cfg.Now()
+	s.mu.Lock()
+	due := s.cfg.Keep > 0 && now.Sub(s.trimmed) >= trimEvery
+	if due {
+		s.trimmed = now
+	}
+	s.mu.Unlock()
+	for due {
+		n := 0
+		if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) (err error) {
+			n, err = s.cfg.Store.Trim(ctx, tx, now.Add(-s.cfg.Keep), trimBatch)
+			return err
+		}); err != nil {
+			return fault.Wrap(err, "deleting old labels")
+		}
+		due = n == trimBatch
+	}
+	return nil
+}
+
+// RunOnce joins the labels that wait to predictions that have come since, gives
+// up those that waited longer than the horizon, and deletes what is too old.
 func (s *Service) RunOnce(ctx context.Context) error {
+	s.share()
+	if err := s.trim(ctx); err != nil {
+		return err
+	}
 	var places []Place
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		places, err = s.cfg.Store.WaitingPlaces(ctx, tx)

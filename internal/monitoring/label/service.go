@@ -60,8 +60,12 @@ type Config struct {
 	// Horizon is how old a prediction may be, on the clock of the records, to be
 	// joined, and how long a label waits for one, on the wall's; 30 days when 0.
 	Horizon time.Duration
-	// MaxIndex bounds the predictions of a deployment that labels may join; the
-	// oldest go first. 5,000,000 when 0, which takes about 400 MB.
+	// Keep is how long labels are kept after they were received, as long as the
+	// predictions that they are of: for ever when 0.
+	Keep time.Duration
+	// MaxIndex bounds the predictions that labels may join, of all deployments, each
+	// of which has an equal share; the oldest go first. 5,000,000 when 0, which
+	// takes about 400 MB.
 	MaxIndex int
 	Now      func() time.Time // time.Now when nil
 	Logger   *slog.Logger     // slog.Default() when nil
@@ -73,6 +77,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	indexes map[Place]*index
+	trimmed time.Time
 }
 
 // New makes a service; RunOnce is its background work.

@@ -47,6 +47,9 @@ type Store interface {
 	WaitingPlaces(ctx context.Context, tx *store.Tx) ([]Place, error)
 	// Settle sets the status, seq and place of a label that waits.
 	Settle(ctx context.Context, tx *store.Tx, p Place, r Row) error
+	// Trim deletes at most so many labels that were received before a time and do
+	// not wait, of all deployments, and says how many. The counts stay.
+	Trim(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error)
 	// Delete removes the labels and judgements of a deployment.
 	Delete(ctx context.Context, tx *store.Tx, p Place) error
 

@@ -200,6 +200,17 @@ func (Store) Settle(ctx context.Context, tx *store.Tx, p label.Place, r label.Ro
 	return err
 }
 
+// Trim implements label.Store.
+func (Store) Trim(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
+	res, err := tx.NewRaw(`DELETE FROM label_label WHERE (project, deployment, id) IN
+		(SELECT project, deployment, id FROM label_label WHERE received < ? AND status <> 'unknown' LIMIT ?)`, store.At(before), limit).Exec(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := res.RowsAffected()
+	return int(n), err
+}
+
 // Delete implements label.Store.
 func (Store) Delete(ctx context.Context, tx *store.Tx, p label.Place) error {
 	for _, table := range []string{"label_label", "label_count", "label_judgement"} {
