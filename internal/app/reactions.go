@@ -94,10 +94,11 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 		return a.serving.Conclude(ctx, act.ID, serving.ActDone, reason, result)
 	case errors.Is(ctx.Err(), context.Canceled): // the server stops
 		return err
-	case (passing(err) || ctx.Err() != nil) && time.Since(act.Made) < patience:
+	case ctx.Err() == nil && passing(err) && time.Since(act.Made) < patience:
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute) // it may have taken all of its time
+	// What took all of its time would take it again, while the acts of others wait.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	a.log.WarnContext(ctx, "automatic act failed", slog.String("act", string(act.Kind)), slog.String("deployment", act.Deployment), slog.String("error", err.Error()))
 	reason = err.Error()
@@ -191,6 +192,9 @@ func (a *App) retrain(ctx context.Context, e event.Event) (*intent, error) {
 				Spine:       feature.Source{SQL: spec.SQL(from, to)},
 				Selection:   feature.Selection{Service: spec.Service, FullNames: a.fullNames(ctx, p, spec.TrainingSet)},
 			})
+			if fault.Is(err, fault.Timeout) || fault.Is(err, fault.Exhausted) { // it would be too much the next time, too
+				err = fault.New(fault.Conflict, "%w", err).WithHint("%s", fault.HintOf(err))
+			}
 			if err != nil {
 				return "", "", fault.Wrap(err, "make training set %s", spec.TrainingSet)
 			}
