@@ -36,13 +36,13 @@ func TestLoop(t *testing.T) {
 		t.Cleanup(o.hooks[kind].Close)
 	}
 	t.Cleanup(func() { close(o.hung) })
-	o.Env = append(o.Env, "FALAJ_ALERTS_HOSTS="+strings.Join(hosts, ","))
+	o.Env = append(o.Env, "FALAJ_ALERTS_HOSTS="+strings.Join(hosts, ","), "FALAJ_LIMITS_SQL_TIME=3s")
 	o.start(t)
 	t.Run("together", func(t *testing.T) {
 		for name, test := range map[string]func(*pond){
 			"requests": wrongRequests, "labels": wrongLabels, "monitors": oddMonitors, "categories": manyCategories, "webhooks": wrongWebhooks,
 			"no traffic": noTraffic, "bad candidates": badCandidates, "rollback": rollbackThatDoesNotLoad, "load": nothingLostOrMixed, "permissions": noPermission,
-			"at once": promoteAndRollBack, "switch": killSwitch, "rights": lostRights,
+			"at once": promoteAndRollBack, "switch": killSwitch, "rights": lostRights, "bad jobs": badJobs,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

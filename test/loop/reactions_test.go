@@ -180,3 +180,62 @@ func lostRights(p *pond) {
 	}
 	t.Log(act.Text("reason"))
 }
+
+// badJobs fail, register nothing or what is no model: the act says so, at once,
+// and holds up no other project's.
+func badJobs(p *pond) {
+	t := p.t
+	p.trained(0)
+	r := rand.New(rand.NewPCG(11, 12))
+	p.apply(retraining)
+	submit := func(command string) {
+		t.Helper()
+		p.must(p.c.Do(t.Context(), http.MethodPost, p.path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
+			"command":      []string{"/bin/sh", "-ec", command},
+			"source":       p.source("model.onnx", []byte("this is no model")),
+			"register":     "m",
+			"max_attempts": 1,
+			"resources":    map[string]any{"cpu": "0.2", "memory": "128MiB"},
+		}}, nil))
+		p.eventually("the job does not end", func() (bool, error) {
+			state := p.jobs()[0].Text("state")
+			return state == "succeeded" || state == "failed", nil
+		})
+	}
+	p.rows("m", 0, 250, normal(r, 0))
+	for i, x := range []struct{ command, says string }{
+		{`mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"`, ""},
+		{`exit 3`, "failed"},
+		{`true`, "left no model to register"},
+	} {
+		submit(x.command)
+		p.rows("m", 300*(i+1), 250, normal(r, float64(5*(i+1))))
+		p.eventually("the job's end is not answered", func() (bool, error) {
+			acts := p.acts("canary")
+			return len(acts) > i && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v %v", acts, p.acts("retrain"))
+		})
+		act := p.acts("canary")[0]
+		t.Log(act.Text("outcome"), act.Text("reason"))
+		if act.Text("outcome") != "failed" && act.Text("outcome") != "skipped" || !strings.Contains(act.Text("reason"), x.says) {
+			t.Errorf("%s: %v", x.command, act)
+		}
+	}
+	// A spine without end is given up, and not tried again while others wait.
+	jobs := len(p.jobs())
+	before, rest, _ := strings.Cut(retraining, "spine: ")
+	_, rest, _ = strings.Cut(rest, "\n")
+	p.apply(before + `spine: "SELECT 'JFK' AS origin, {{from}} AS at, sum(a.range * b.range) AS temp FROM range(100000000) a, range(100000000) b WHERE {{to}} > {{from}}"` + "\n" + rest)
+	p.rows("m", 1500, 500, normal(r, 99))
+	p.eventually("the endless spine is not given up", func() (bool, error) {
+		acts := p.acts("retrain")
+		return acts[0].Text("outcome") == "failed", fmt.Errorf("%v", acts)
+	})
+	if act := p.acts("retrain")[0]; !strings.Contains(act.Text("reason"), "make training set") || len(p.jobs()) != jobs {
+		t.Errorf("%v", act)
+	} else {
+		t.Log(act.Text("reason"))
+	}
+	if a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != "1" {
+		t.Errorf("%+v %v", a, err)
+	}
+}
