@@ -17,8 +17,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/classifier"
+	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // laboratory is what is behind the classifiers of a test: it keeps rows in memory
@@ -91,9 +93,9 @@ func (l *laboratory) Outcome(_ context.Context, p, _ string) (monitoring.Classif
 const told = `{"auc": 0.8, "low": 0.75, "high": 0.84, "p_value": 0.002, "sampled": [4000, 300], "features": [{"name": "weather:temp", "importance": 0.3, "deviation": 0.01}]}`
 
 // watchedWeek is a monitor with some closed windows, its laboratory beside it.
-func watchedWeek(t *testing.T, spec monitoring.Spec) (*world, *monitoring.Service, *laboratory) {
+func watchedWeek(t *testing.T, w *world, spec monitoring.Spec) (*world, *monitoring.Service, *laboratory) {
 	t.Helper()
-	w, l := newWorld(t), &laboratory{t: t}
+	l := &laboratory{t: t}
 	s := w.service(func(c *monitoring.Config) { c.Classifiers = l })
 	spec.Lateness = "2h"
 	w.apply(s, spec)
@@ -104,8 +106,15 @@ func watchedWeek(t *testing.T, spec monitoring.Spec) (*world, *monitoring.Servic
 
 var sklearn = monitoring.Spec{Drift: monitoring.DriftSpec{Classifier: &monitoring.ClassifierSpec{Environment: "sklearn"}}}
 
-func TestClassify(t *testing.T) {
-	w, s, l := watchedWeek(t, sklearn)
+func TestClassify(t *testing.T) { classify(t, newWorld(t)) }
+
+func TestClassifyOnPostgres(t *testing.T) {
+	classify(t, newWorldOn(t, t.TempDir(), storetest.Postgres(t)))
+}
+
+func classify(t *testing.T, w *world) {
+	t.Helper()
+	_, s, l := watchedWeek(t, w, sklearn)
 	ctx := t.Context()
 	windows := w.windows(s)
 	r := rand.New(rand.NewPCG(5, 5))
@@ -142,7 +151,17 @@ func TestClassify(t *testing.T) {
 		t.Errorf("%s: %v", j.Argument, err)
 	}
 
-	// The labels of a window write it anew; the classifier stays.
+	// The loop writes a window anew, as it was before, when labels come; the
+	// classifier stays.
+	if err := w.db.Update(ctx, "nyc", func(ctx context.Context, tx *store.Tx) error {
+		m, err := monitoringsql.Store{}.One(ctx, tx, "nyc", "delay")
+		if err != nil {
+			return err
+		}
+		return monitoringsql.Store{}.PutWindow(ctx, tx, m.ID, first, nil)
+	}); err != nil {
+		t.Fatal(err)
+	}
 	find := func(id string) *monitoring.Classification {
 		t.Helper()
 		for _, win := range w.windows(s) {
@@ -235,7 +254,7 @@ func (w *world) classified() string {
 }
 
 func TestClassifyOfClassifiersThatFail(t *testing.T) {
-	_, s, l := watchedWeek(t, sklearn)
+	_, s, l := watchedWeek(t, newWorld(t), sklearn)
 	for name, one := range map[string]struct {
 		outcome monitoring.ClassifierOutcome
 		want    string
@@ -259,7 +278,7 @@ func TestClassifyOfClassifiersThatFail(t *testing.T) {
 }
 
 func TestClassifyRefuses(t *testing.T) {
-	w, s, l := watchedWeek(t, monitoring.Spec{})
+	w, s, l := watchedWeek(t, newWorld(t), monitoring.Spec{})
 	ctx := t.Context()
 	in := monitoring.ClassifyRequest{Environment: "sklearn"}
 	ask := func(r monitoring.ClassifyRequest) error {
