@@ -84,7 +84,7 @@ type Status struct {
 	Windows   int64      `json:"windows" doc:"Windows that were closed"`
 	Late      int64      `json:"late" doc:"Records that came after their window was closed"`
 	Skewed    int64      `json:"skewed" doc:"Live records from more than five minutes in the future; in no window"`
-	Lost      int64      `json:"lost,omitempty" doc:"Slides of windows that were given up because over 1000 were open"`
+	Lost      int64      `json:"lost,omitempty" doc:"Slides of windows that were given up because too many were open"`
 	Problem   string     `json:"problem,omitempty" doc:"Why the monitor does not go on, if it does not"`
 }
 

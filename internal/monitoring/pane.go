@@ -19,9 +19,10 @@ import (
 
 // Bounds of what a monitor holds in memory.
 const (
-	maxOpen     = 1000 // panes; when there are more, the oldest is given up
-	maxColumns  = 512  // inputs of a pane
-	maxFailures = 20   // kinds of failure of a pane
+	maxOpen     = 1000      // panes; when there are more, the oldest is given up
+	maxHeld     = 128 << 20 // bytes of their sketches, about; the same
+	maxColumns  = 512       // inputs of a pane
+	maxFailures = 20        // kinds of failure of a pane
 	never       = math.MinInt64 / 4
 )
 
@@ -252,7 +253,7 @@ func (p *panes) at(k WindowKey) *pane {
 	if have, ok := p.open[k]; ok {
 		return have
 	}
-	if len(p.open) >= maxOpen {
+	for len(p.open) >= maxOpen || len(p.open) > 0 && p.held() > maxHeld {
 		oldest := slices.MinFunc(slices.Collect(maps.Keys(p.open)), func(a, b WindowKey) int {
 			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Version, b.Version))
 		})
@@ -262,6 +263,17 @@ func (p *panes) at(k WindowKey) *pane {
 	made := newPane(k)
 	p.open[k] = made
 	return made
+}
+
+// held is about how many bytes the sketches of the open panes take, in memory and
+// as they are stored.
+func (p *panes) held() (n int) {
+	for _, have := range p.open {
+		for _, c := range have.Columns {
+			n += c.Size()
+		}
+	}
+	return n
 }
 
 // Tick closes the windows of live traffic that are over by the wall clock.

@@ -222,3 +222,32 @@ func TestFalseAlarms(t *testing.T) {
 		})
 	}
 }
+
+// TestWideRecordsAreBounded: panes of records with hundreds of columns of text are
+// given up before they take all memory, the oldest first.
+func TestWideRecordsAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills 128 MiB")
+	}
+	p := newPanes(layout{Size: 60e6, Slide: 60e6, Lateness: 3600e6}, nil)
+	start := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
+	texts := make([]string, sketch.MaxCategories)
+	for i := range texts {
+		texts[i] = fmt.Sprintf("%0250d", i)
+	}
+	r := &prediction.Record{Version: 1, Replay: true, Rows: len(texts)}
+	for i := range 50 {
+		r.Inputs = append(r.Inputs, prediction.Column{Name: strconv.Itoa(i), Texts: texts})
+	}
+	for n := range 15 { // 14 MB each
+		r.At = start.Add(time.Duration(n) * time.Minute)
+		p.Add(r)
+	}
+	if p.lost < 4 || p.held() > maxHeld+20<<20 || p.open[WindowKey{1, true, r.At.UnixMicro()}] == nil {
+		t.Errorf("%d panes of %d bytes, %d lost", len(p.open), p.held(), p.lost)
+	}
+	b, err := p.encode()
+	if err != nil || len(b) > 2*maxHeld {
+		t.Errorf("%d bytes are stored, %v", len(b), err)
+	}
+}

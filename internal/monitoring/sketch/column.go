@@ -203,6 +203,18 @@ func (c *Column) Distinct() (n uint64, exact bool) {
 	return uint64(len(c.numbers.values)), true
 }
 
+// Size is about how many bytes the summary takes.
+func (c *Column) Size() int {
+	if c.kind == Numeric {
+		return 64 + 8*(len(c.numbers.sample)+c.numbers.kll.size) + 16*len(c.numbers.values)
+	}
+	n := 64
+	for _, e := range c.texts.entries {
+		n += len(e.text) + 32
+	}
+	return n
+}
+
 // MarshalBinary returns the binary form, which UnmarshalBinary reads.
 func (c *Column) MarshalBinary() ([]byte, error) {
 	kind := kindNumeric
