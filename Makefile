@@ -67,6 +67,11 @@ generate: ## write api/openapi.json and the generated pages of docs/
 bench-foundation: build ## measure what bench/results/foundation.json holds
 	@go run ./bench/foundation
 
+.PHONY: bench-monitoring
+bench-monitoring: build ## measure what bench/results/monitoring.json holds
+	@scripts/demo-data.sh
+	@go run ./bench/monitoring
+
 .PHONY: clean
 clean: ## remove what was built; caches of packages stay
 	@rm -rf bin

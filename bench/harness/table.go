@@ -35,8 +35,9 @@ func Print(out io.Writer, res Result) error {
 // Table is rows as the Markdown of bench/README.md.
 func Table(res Result) string {
 	m := res.Machine
+	kernel, _, _ := strings.Cut(m.Kernel, "-") // the rest names a build
 	var b strings.Builder
-	fmt.Fprintf(&b, "On %d cores (%s), %d GiB, kernel %s, %s; losses included.\n\n", m.Cores, m.CPU, m.MemoryGiB, m.Kernel, m.Go)
+	fmt.Fprintf(&b, "On %d cores (%s), %d GiB, kernel %s, %s; losses included.\n\n", m.Cores, m.CPU, m.MemoryGiB, kernel, m.Go)
 	b.WriteString("| measurement | ours | peer | unit | aim |\n|---|---|---|---|---|\n")
 	show := func(v *float64) string {
 		if v == nil {

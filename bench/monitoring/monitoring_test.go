@@ -48,12 +48,17 @@ func TestQuick(t *testing.T) {
 		names[r.Name] = r
 	}
 	for _, name := range []string{
-		"window from rows to verdict", "records into a judged window", "rollout.Decide",
-		"drift of 1 SD to its event, windows of 1,000 rows, any input", "false alarms, share of windows, default monitor",
+		"window from rows to verdict", "records into judged windows", "rollout.Decide",
+		"drift of 1 SD to its event, windows of 1,000 rows, any input",
+		"prediction logging, features looked up by key, added CPU", "prediction log, bytes of a record", "labels over HTTP",
 	} {
 		if _, ok := names[name]; !ok {
 			t.Errorf("%s was not measured", name)
 		}
+	}
+	_, quiet := names["false alarms, share of windows, default monitor"]
+	if _, missing := names["false alarms"]; quiet == missing {
+		t.Error("false alarms were not measured")
 	}
 	// A change of a standard deviation is told of at the end of its window or the next.
 	if r := names["drift of 1 SD to its event, windows of 1,000 rows, any input"]; r.Ours == nil || *r.Ours > 2000 {

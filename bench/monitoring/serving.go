@@ -423,7 +423,7 @@ func (s *site) watched(ctx context.Context, logged, bare *arm) error {
 	}
 	n, rounds, rest := 4000, min(s.Rounds, 3), 5*time.Second // the monitor looks every two seconds
 	if s.Quick {
-		n = 1000
+		n, rest = 1000, 100*time.Millisecond
 	}
 	read := func() (bool, error) {
 		m, err := s.client.Monitor(ctx, project, logged.name)

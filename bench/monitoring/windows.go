@@ -141,8 +141,9 @@ func (b *bench) records(ctx context.Context, ref, cur [][]float64) error {
 	}
 	defer func() { _ = w.db.Close() }()
 	r := &replay{names: columnNames(), baseline: ref, model: synthetic}
-	for i := range windowRows {
-		r.records = append(r.records, record(i, r.names, rowOf(cur, i), synthetic))
+	const windows = 10
+	for i := range windows * windowRows {
+		r.records = append(r.records, record(i, r.names, rowOf(cur, i%windowRows), synthetic))
 	}
 	var rates, bare []float64
 	for round := range b.Rounds + 1 {
@@ -150,18 +151,18 @@ func (b *bench) records(ctx context.Context, ref, cur [][]float64) error {
 		if err != nil {
 			return err
 		}
-		if len(out.windows) != 1 || !out.windows[0].Judged {
+		if len(out.windows) != windows || !out.windows[0].Judged || !out.windows[0].Drifted {
 			return fmt.Errorf("%d windows: %+v", len(out.windows), out.windows)
 		}
-		rates = append(rates, windowRows/out.took.Seconds())
+		rates = append(rates, windows*windowRows/out.took.Seconds())
 		began := time.Now()
 		sink = summarised(cur)
 		bare = append(bare, windowRows/time.Since(began).Seconds())
 	}
 	b.Add(harness.Row{
-		Name: "records into a judged window", Unit: "records/s", Better: harness.Higher,
+		Name: "records into judged windows", Unit: "records/s", Better: harness.Higher,
 		Ours: harness.Value(harness.Median(rates[1:])), Theirs: harness.Value(harness.Median(bare[1:])), Peer: "the same values into 13 sketches, column by column",
-		Note: "10,000 records of 13 numbers and a score from memory, through the service: baseline of 10,000 rows computed and sealed, window judged, sealed, and committed with its event",
+		Note: "100,000 records of 13 numbers and a score from memory, through the service: a baseline of 10,000 rows computed once, ten windows judged, sealed, and committed with their events",
 	})
 	return nil
 }

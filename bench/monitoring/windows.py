@@ -5,17 +5,20 @@ says who it is, then answers each line on standard input, the name of a task, wi
 the seconds that it took and how many columns drifted. Usage: windows.py DIR
 """
 
+import os
 import sys
 import time
 import warnings
 
-import evidently
-import numpy as np
-import pandas as pd
-import scipy
-from evidently import DataDefinition, Dataset, Report
-from evidently.presets import DataDriftPreset
-from scipy import stats
+os.environ["DO_NOT_TRACK"] = "1"  # Evidently reports its use otherwise
+
+import evidently  # noqa: E402
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+import scipy  # noqa: E402
+from evidently import DataDefinition, Dataset, Report  # noqa: E402
+from evidently.presets import DataDriftPreset  # noqa: E402
+from scipy import stats  # noqa: E402
 
 warnings.filterwarnings("ignore")
 COLUMNS = 13

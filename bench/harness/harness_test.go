@@ -1,0 +1,103 @@
+package harness
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestTables: bench/README.md shows what the results say.
+func TestTables(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../results/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no results", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var res Result
+		if err := json.Unmarshal(text, &res); err != nil {
+			t.Fatal(file, err)
+		}
+		area := strings.TrimSuffix(filepath.Base(file), ".json")
+		from, to, err := tableIn(string(readme), area)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := strings.TrimSpace(string(readme[from:to])), strings.TrimSpace(Table(res)); got != want {
+			t.Errorf("the table of %s is not that of the results:\n%s\nwant\n%s", area, got, want)
+		}
+	}
+}
+
+func TestPutTable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "README.md")
+	const text = "before\n<!-- table a -->\nold\n<!-- end a -->\nafter\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	res := Result{Rows: []Row{{Name: "n", Unit: "s", Better: Lower, Ours: Value(1.23456), Aim: &Aim{Value: Value(2)}}}}
+	for range 2 { // the second changes nothing
+		if err := putTable(path, "a", res); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := string(got); !strings.HasPrefix(s, "before\n<!-- table a -->\n\n") || !strings.HasSuffix(s, "| n | 1.235 | - | s | ≤ 2 |\n\n<!-- end a -->\nafter\n") || strings.Contains(s, "old") {
+		t.Errorf("%s", s)
+	}
+	if err := putTable(path, "b", res); err == nil {
+		t.Error("a table without its marks was put somewhere")
+	}
+}
+
+func TestRatio(t *testing.T) {
+	for _, tt := range []struct {
+		r     Row
+		ratio float64
+		met   bool
+	}{
+		{Row{Better: Higher, Ours: Value(30), Theirs: Value(10), Aim: &Aim{Ratio: Value(3)}}, 3, true},
+		{Row{Better: Lower, Ours: Value(30), Theirs: Value(10), Aim: &Aim{Value: Value(29)}}, 10.0 / 30, false},
+		{Row{Better: Lower, Ours: Value(20), Theirs: Value(30), Aim: &Aim{Value: Value(20)}}, 1.5, true},
+	} {
+		got, ok := tt.r.Ratio()
+		met, known := tt.r.AimMet()
+		if !ok || !known || got != tt.ratio || met != tt.met {
+			t.Errorf("%+v: ratio %v, met %v", tt.r, got, met)
+		}
+	}
+	if _, ok := (Row{Better: Higher, Ours: Value(1)}).Ratio(); ok {
+		t.Error("a ratio without a peer")
+	}
+}
+
+// TestCPUSeconds: the time of this process rises with what it does.
+func TestCPUSeconds(t *testing.T) {
+	before, err := CPUSeconds(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := 0.0
+	for i := range 20_000_000 {
+		x += math.Sqrt(float64(i))
+	}
+	runtime.KeepAlive(x)
+	after, err := CPUSeconds(os.Getpid())
+	if err != nil || after <= before {
+		t.Errorf("%v, then %v: %v", before, after, err)
+	}
+}
