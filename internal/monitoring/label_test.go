@@ -1,7 +1,9 @@
 package monitoring_test
 
 import (
+	"context"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
@@ -114,6 +117,21 @@ func TestLabelsComeLate(t *testing.T) {
 			}
 			if rows != 300 || len(first.Performance.Segments) != 2 {
 				t.Errorf("segments %+v", first.Performance.Segments)
+			}
+			one, err := s.Window(t.Context(), "nyc", "delay", first.ID)
+			if err != nil || !reflect.DeepEqual(one.Performance.Segments, first.Performance.Segments) {
+				t.Errorf("%+v, %v", one.Performance.Segments, err)
+			}
+			var kept []string // values of the data lie sealed
+			if err := w.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+				return tx.NewRaw("SELECT result FROM monitoring_window").Scan(ctx, &kept)
+			}); err != nil || !strings.Contains(strings.Join(kept, ""), `"carrier"`) {
+				t.Errorf("%s, %v", kept, err)
+			}
+			for _, seg := range first.Performance.Segments {
+				if strings.Contains(strings.Join(kept, ""), `"`+seg.Value+`"`) {
+					t.Errorf("%q is in the database", seg.Value)
+				}
 			}
 
 			// From the fourth day on the model is wrong; the fifth's labels come first.

@@ -451,6 +451,11 @@ func (s *Service) commit(ctx context.Context, w *watch, add *writing, tell []tol
 		}
 		baselines = append(baselines, sealed)
 	}
+	for i := range add.windows {
+		if err := s.sealSegments(ctx, w.m, &add.windows[i].window); err != nil {
+			return err
+		}
+	}
 	err = s.DB.Update(ctx, w.m.Project, func(ctx context.Context, tx *store.Tx) error {
 		if err := s.fence(ctx, tx); err != nil {
 			return err

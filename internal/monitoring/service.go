@@ -2,9 +2,11 @@ package monitoring
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -333,6 +335,11 @@ func (s *Service) Windows(ctx context.Context, p, name string, f WindowFilter, t
 		last := ws[len(ws)-1]
 		next = strconv.FormatInt(last.To.UnixMicro(), 10) + "_" + last.String()
 	}
+	for i := range ws {
+		if err := s.openSegments(ctx, m, &ws[i]); err != nil {
+			return nil, "", err
+		}
+	}
 	if len(ws) == 0 {
 		return ws, next, nil
 	}
@@ -376,6 +383,9 @@ func (s *Service) Window(ctx context.Context, p, name, window string) (out Summa
 		out.Window, sealed, err = s.Store.Window(ctx, tx, m.ID, k)
 		return err
 	}); err != nil {
+		return out, err
+	}
+	if err := s.openSegments(ctx, m, &out.Window); err != nil {
 		return out, err
 	}
 	if err := s.recordRead(ctx, m, watched.Classification, "window "+window); err != nil || len(sealed) == 0 {
@@ -505,5 +515,38 @@ func (s *Service) open(ctx context.Context, p, bound string, sealed []byte) ([]b
 	plain, err := a.Decrypt(sealed, []byte(bound))
 	return plain, fault.Wrap(err, "open what monitoring has sealed")
 }
+
+// sealSegments seals the values by which a window's rows are told apart: else they
+// would be values of the data in what is stored of it in the clear. The window
+// shares no segments with another one afterwards.
+func (s *Service) sealSegments(ctx context.Context, m Monitor, w *Window) error {
+	w.Performance.Segments = slices.Clone(w.Performance.Segments)
+	for i := range w.Performance.Segments {
+		one := &w.Performance.Segments[i]
+		b, err := s.seal(ctx, m.Project, segmentBound(m.ID, one.Column), []byte(one.Value))
+		if err != nil {
+			return err
+		}
+		one.Value = base64.StdEncoding.EncodeToString(b)
+	}
+	return nil
+}
+
+func (s *Service) openSegments(ctx context.Context, m Monitor, w *Window) error {
+	for i := range w.Performance.Segments {
+		one := &w.Performance.Segments[i]
+		b, err := base64.StdEncoding.DecodeString(one.Value)
+		if err != nil {
+			return fault.Wrap(err, "segment %d of window %s", i, w.ID)
+		}
+		if b, err = s.open(ctx, m.Project, segmentBound(m.ID, one.Column), b); err != nil {
+			return err
+		}
+		one.Value = string(b)
+	}
+	return nil
+}
+
+func segmentBound(m ID, column string) string { return "segment/" + string(m) + "/" + column }
 
 func summaryBound(m ID, k WindowKey) string { return "window/" + string(m) + "/" + k.String() }
