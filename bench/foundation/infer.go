@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/bench/harness"
 )
 
 const inferProject = `
@@ -58,16 +58,16 @@ func serveEcho(out io.Writer) error {
 // inference measures a prediction over the Open Inference Protocol beside an
 // echo of the same bytes; both servers on one core, the load on another.
 func (b *bench) inference(ctx context.Context) error {
-	cores := allowed()
+	cores := harness.Allowed()
 	serverCore, pinned := -1, "not pinned: one core only"
 	if len(cores) > 1 {
 		serverCore, pinned = cores[0], "servers on one core, load on another"
 	}
-	s, err := b.up(ctx, filepath.Join(b.dir, "infer"), serverCore)
+	s, err := b.Up(ctx, filepath.Join(b.Dir, "infer"), serverCore)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.stop() }()
+	defer func() { _ = s.Stop() }()
 	if err := b.deploy(ctx, s); err != nil {
 		return err
 	}
@@ -75,20 +75,20 @@ func (b *bench) inference(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	echo, err := b.launch(exec.CommandContext(ctx, self, "echo"), serverCore, "Echo is ready at ")
+	echo, err := b.Launch(exec.CommandContext(ctx, self, "echo"), serverCore, "Echo is ready at ")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = echo.stop() }()
+	defer func() { _ = echo.Stop() }()
 	if serverCore >= 0 {
-		undo, err := pinSelf(cores[1])
+		undo, err := harness.PinSelf(cores[1])
 		if err != nil {
 			return err
 		}
 		defer undo()
 	}
 	rate, n := 400, 1600
-	if b.quick {
+	if b.Quick {
 		rate, n = 200, 60
 	}
 	targets := []*load{{on: s, path: "/v2/models/logistic/infer"}, {on: echo, path: "/echo"}}
@@ -98,7 +98,7 @@ func (b *bench) inference(ctx context.Context) error {
 		}
 		l.p50, l.p99, l.cpu = nil, nil, nil
 	}
-	for range b.rounds {
+	for range b.Rounds {
 		for _, l := range targets {
 			if err := l.round(ctx, rate, n); err != nil {
 				return err
@@ -106,88 +106,49 @@ func (b *bench) inference(ctx context.Context) error {
 		}
 	}
 	ours, theirs := targets[0], targets[1]
-	added := make([]float64, b.rounds)
+	added := make([]float64, b.Rounds)
 	for i := range added {
 		added[i] = ours.p50[i] - theirs.p50[i]
 	}
 	const peer = "net/http echo of the same request bytes"
 	how := fmt.Sprintf("one row, %d requests at an open-loop %d/s in each round; %s", n, rate, pinned)
-	b.add(row{
-		Name: "OIP REST added p50", Unit: "ms", Better: lower, Ours: value(median(added)),
+	b.Add(harness.Row{
+		Name: "OIP REST added p50", Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Median(added)),
 		Note: "p50 of the prediction less that of the echo in the same round; " + how,
 	})
 	// Medians sort, so the differences above come first.
-	b.add(row{Name: "OIP REST p50", Unit: "ms", Better: lower, Ours: value(median(ours.p50)), Theirs: value(median(theirs.p50)), Peer: peer})
-	b.add(row{Name: "OIP REST p99", Unit: "ms", Better: lower, Ours: value(median(ours.p99)), Theirs: value(median(theirs.p99)), Peer: peer})
-	b.add(row{
-		Name: "OIP REST CPU per 1,000 requests", Unit: "s", Better: lower, Ours: value(median(ours.cpu)), Theirs: value(median(theirs.cpu)), Peer: peer,
+	b.Add(harness.Row{Name: "OIP REST p50", Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Median(ours.p50)), Theirs: harness.Value(harness.Median(theirs.p50)), Peer: peer})
+	b.Add(harness.Row{Name: "OIP REST p99", Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Median(ours.p99)), Theirs: harness.Value(harness.Median(theirs.p99)), Peer: peer})
+	b.Add(harness.Row{
+		Name: "OIP REST CPU per 1,000 requests", Unit: "s", Better: harness.Lower, Ours: harness.Value(harness.Median(ours.cpu)), Theirs: harness.Value(harness.Median(theirs.cpu)), Peer: peer,
 		Note: "user and kernel time of the server process, its background loops included",
 	})
 	return nil
 }
 
 // deploy brings the model of the ONNX tests through MLflow's API to a deployment.
-func (b *bench) deploy(ctx context.Context, s *server) error {
-	c, err := s.client()
+func (b *bench) deploy(ctx context.Context, s *harness.Server) error {
+	c, err := s.Client()
 	if err != nil {
 		return err
 	}
 	if _, err := c.Apply(ctx, "", []byte(inferProject), false); err != nil {
 		return err
 	}
-	model, err := os.ReadFile(filepath.Join(b.root, "internal/serving/runtime/onnx/testdata/logistic.onnx"))
+	model, err := os.ReadFile(filepath.Join(b.Root, "internal/serving/runtime/onnx/testdata/logistic.onnx"))
 	if err != nil {
 		return err
 	}
-	var created struct {
-		Run struct {
-			Info struct {
-				RunID string `json:"run_id"`
-			} `json:"info"`
-		} `json:"run"`
-	}
-	mlflow := func(path string, body, out any) error {
-		return s.foreign(ctx, c, http.MethodPost, "/api/2.0/mlflow/"+path, body, out)
-	}
-	if err := mlflow("runs/create", map[string]any{"experiment_id": "0", "run_name": "bench"}, &created); err != nil {
-		return err
-	}
-	run := created.Run.Info.RunID
-	err = s.foreign(ctx, c, http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+run+"/artifacts/model/model.onnx", bytes.NewReader(model), nil)
-	if err != nil {
-		return err
-	}
-	if err := mlflow("registered-models/create", map[string]any{"name": "logistic"}, nil); err != nil {
-		return err
-	}
-	err = mlflow("model-versions/create", map[string]any{"name": "logistic", "source": "runs:/" + run + "/model", "run_id": run}, nil)
-	if err != nil {
+	if err := s.Register(ctx, c, "bench", "logistic", model); err != nil {
 		return err
 	}
 	_, err = c.Apply(ctx, "bench", []byte(inferDeployment), false) // answers when the model has answered once
 	return err
 }
 
-// foreign sends a request of a protocol that names no project in its path.
-func (s *server) foreign(ctx context.Context, c *client.Client, method, path string, body, out any) error {
-	resp, err := c.Send(ctx, method, path, body, http.Header{"Falaj-Project": {"bench"}})
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= 300 {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		return fmt.Errorf("%s: %s: %s", path, resp.Status, text)
-	}
-	if out == nil {
-		return nil
-	}
-	return client.Decode(resp.Body, out)
-}
-
 // load is a server under load and what was measured, one value for each round.
 type load struct {
-	on   *server
+	on   *harness.Server
 	path string
 	http *http.Client
 
@@ -201,7 +162,7 @@ func (l *load) round(ctx context.Context, rate, n int) error {
 	if l.http == nil {
 		l.http = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, MaxConnsPerHost: 64}}
 	}
-	before, err := cpuSeconds(l.on.pid())
+	before, err := harness.CPUSeconds(l.on.PID())
 	if err != nil {
 		return err
 	}
@@ -227,23 +188,23 @@ func (l *load) round(ctx context.Context, rate, n int) error {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	after, err := cpuSeconds(l.on.pid())
+	after, err := harness.CPUSeconds(l.on.PID())
 	if err != nil {
 		return err
 	}
-	ms := inMillis(times)
-	l.p50, l.p99 = append(l.p50, quantile(ms, 0.5)), append(l.p99, quantile(ms, 0.99))
+	ms := harness.AllMillis(times)
+	l.p50, l.p99 = append(l.p50, harness.Quantile(ms, 0.5)), append(l.p99, harness.Quantile(ms, 0.99))
 	l.cpu = append(l.cpu, (after-before)/float64(n)*1000)
 	return nil
 }
 
 func (l *load) ask(ctx context.Context) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.on.url+l.path, bytes.NewReader([]byte(question)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.on.URL+l.path, bytes.NewReader([]byte(question)))
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer "+l.on.token)
+	r.Header.Set("Authorization", "Bearer "+l.on.Token)
 	r.Header.Set("Falaj-Project", "bench")
 	resp, err := l.http.Do(r)
 	if err != nil {

@@ -11,25 +11,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/bench/harness"
 	"github.com/falaj-ml/falaj/client"
 )
 
 // jobsAndJoin starts one server for what runs as children of it, on all cores.
 func (b *bench) jobsAndJoin(ctx context.Context) error {
-	s, err := b.up(ctx, filepath.Join(b.dir, "main"), -1)
+	s, err := b.Up(ctx, filepath.Join(b.Dir, "main"), -1)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.stop() }()
-	c, err := s.client()
+	defer func() { _ = s.Stop() }()
+	c, err := s.Client()
 	if err != nil {
 		return err
 	}
-	project, err := os.ReadFile(filepath.Join(b.root, "examples/nycflights/project.yaml"))
+	project, err := os.ReadFile(filepath.Join(b.Root, "examples/nycflights/project.yaml"))
 	if err != nil {
 		return err
 	}
-	if b.quick { // a short file of flights will do
+	if b.Quick { // a short file of flights will do
 		project = []byte(strings.ReplaceAll(string(project), "min: 300000", "min: 1"))
 	}
 	if _, err := c.Apply(ctx, "nyc", project, false); err != nil {
@@ -44,34 +45,34 @@ func (b *bench) jobsAndJoin(ctx context.Context) error {
 // jobs measures from the submission of a job that does nothing to the answer
 // that it has finished; a bare fork and exec of the same program goes between.
 func (b *bench) jobs(ctx context.Context, c *client.Client) error {
-	n := max(6, (30+b.rounds-1)/b.rounds)
-	if b.quick {
+	n := max(6, (30+b.Rounds-1)/b.Rounds)
+	if b.Quick {
 		n = 2
 	}
 	if _, err := noop(ctx, c); err != nil { // the first finds nothing in caches
 		return err
 	}
 	var times, bare []float64
-	for range b.rounds {
+	for range b.Rounds {
 		for range n {
 			took, err := noop(ctx, c)
 			if err != nil {
 				return err
 			}
-			times = append(times, millis(took))
+			times = append(times, harness.Millis(took))
 			began := time.Now()
 			if err := exec.CommandContext(ctx, "/bin/true").Run(); err != nil {
 				return err
 			}
-			bare = append(bare, millis(time.Since(began)))
+			bare = append(bare, harness.Millis(time.Since(began)))
 		}
 	}
-	b.add(row{
-		Name: "no-op job, submitted to finished, p50", Unit: "ms", Better: lower, Ours: value(median(times)), Aim: &aim{Value: value(300)},
-		Note: fmt.Sprintf("%d jobs of /bin/true, one after the other, over the API: scheduled, sandboxed, tracked, audited; a bare fork and exec in between takes %.2g ms", len(times), median(bare)),
+	b.Add(harness.Row{
+		Name: "no-op job, submitted to finished, p50", Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Median(times)), Aim: &harness.Aim{Value: harness.Value(300)},
+		Note: fmt.Sprintf("%d jobs of /bin/true, one after the other, over the API: scheduled, sandboxed, tracked, audited; a bare fork and exec in between takes %.2g ms", len(times), harness.Median(bare)),
 	})
-	b.add(row{
-		Name: "no-op job, submitted to finished, p99", Unit: "ms", Better: lower, Ours: value(quantile(times, 0.99)), Aim: &aim{Value: value(300)},
+	b.Add(harness.Row{
+		Name: "no-op job, submitted to finished, p99", Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Quantile(times, 0.99)), Aim: &harness.Aim{Value: harness.Value(300)},
 		Note: fmt.Sprintf("of %d jobs the slowest", len(times)),
 	})
 	return nil

@@ -78,3 +78,12 @@ func Quantile(values []float64, q float64) float64 {
 
 // Millis is a duration in milliseconds.
 func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// AllMillis are durations in milliseconds.
+func AllMillis(times []time.Duration) []float64 {
+	out := make([]float64, len(times))
+	for i, d := range times {
+		out[i] = Millis(d)
+	}
+	return out
+}

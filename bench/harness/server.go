@@ -159,3 +159,22 @@ func (s *Server) Register(ctx context.Context, c *client.Client, project, name s
 	}
 	return mlflow("model-versions/create", map[string]any{"name": name, "source": "runs:/" + run + "/model", "run_id": run}, nil)
 }
+
+// MustBeReady asks /readyz, so that a line of text is not all there is.
+func (s *Server) MustBeReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/readyz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz answers %s", resp.Status)
+	}
+	return nil
+}

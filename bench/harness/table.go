@@ -76,7 +76,7 @@ func putTable(path, area string, res Result) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return os.WriteFile(path, []byte(string(text[:from])+"\n"+Table(res)+"\n"+string(text[to:])), 0o600)
+	return os.WriteFile(path, []byte(string(text[:from])+"\n"+Table(res)+"\n"+string(text[to:])), 0o600) //nolint:gosec // G703: the README below the root that the user named
 }
 
 // tableIn is where the area's table is in a text.
