@@ -251,6 +251,8 @@ type Progress struct {
 	// Trajectory has the interval as labels came, at most 500 points.
 	Trajectory []Point `json:"trajectory"`
 	Labels     int64   `json:"labels"`
+	// Waiting counts labels of requests that are younger than the spec's label_delay.
+	Waiting int64 `json:"waiting,omitempty"`
 	// Unjudged counts labels that the metric has no loss for.
 	Unjudged  int64         `json:"unjudged,omitempty"`
 	StartedAt time.Time     `json:"started_at,omitzero"` // of the first record, on the clock of the records
@@ -287,7 +289,7 @@ func (s *Service) Progress(ctx context.Context, project, deployment string) (Pro
 	}
 	return Progress{
 		Rollout: kept.Rollout, Stable: t.Observed.Stable, Candidate: t.Observed.Candidate, Elapsed: t.Observed.Elapsed,
-		Decision: t.Decision, Concluded: kept.Final, Trajectory: t.Trajectory, Labels: t.labels(), Unjudged: t.Unjudged,
+		Decision: t.Decision, Concluded: kept.Final, Trajectory: t.Trajectory, Labels: t.labels(), Waiting: t.waits(), Unjudged: t.Unjudged,
 		StartedAt: t.First, Newest: t.Newest, UpdatedAt: kept.Updated,
 	}, nil
 }

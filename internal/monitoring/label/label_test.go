@@ -707,6 +707,44 @@ func TestOldLabelsAreDeleted(t *testing.T) {
 	}
 }
 
+// What turns out badly is known two weeks later than what does not: a version that
+// never expects it looks best by the labels that come first. With a delay the
+// judge waits for both.
+func TestLabelsThatComeByWhatTheySay(t *testing.T) {
+	for delay, want := range map[string]rollout.Outcome{"": rollout.Promote, "17d": rollout.Rollback} {
+		w := newWorld(t)
+		w.trial(rollout.Spec{MinLabels: 50, Margin: 0.02, MaxDuration: "300d", LabelDelay: delay})
+		judge := w.judge()
+		const late = 400 // hours
+		for n := range 3000 {
+			w.predict(n, func(r *prediction.Record) {
+				r.Rollout, r.Version, r.Scores = "rol_1", int64(1+n%2), []float64{[]float64{0.25, 0}[n%2]}
+			})
+			if bad := n/2%4 == 0; !bad {
+				w.add(one(n, 0))
+			}
+			if m := n - late; m >= 0 && m/2%4 == 0 {
+				w.add(one(m, 1))
+			}
+			if n%60 == 0 {
+				if err := judge.RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				p := w.progress()
+				if delay != "" && n == 60 && (p.Labels != 0 || p.Waiting == 0) {
+					t.Errorf("%d labels, %d wait", p.Labels, p.Waiting)
+				}
+				if p.Concluded {
+					break
+				}
+			}
+		}
+		if p := w.progress(); p.Decision.Outcome != want {
+			t.Errorf("%q: %s: %s", delay, p.Decision.Outcome, p.Decision.Reason)
+		}
+	}
+}
+
 // Values lie sealed, each bound to its prediction.
 func TestLabelsAreSealed(t *testing.T) {
 	w := newWorld(t)

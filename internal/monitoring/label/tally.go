@@ -81,6 +81,9 @@ type side struct {
 	Loss     rollout.Moments `json:"loss"`   // of requests that chance routed, each alone
 	// Groups are the losses of requests that a key routed, by bucket modulo maxGroups.
 	Groups map[uint32]rollout.Group `json:"groups,omitempty"`
+	// Waiting are losses of requests that are younger than the rollout's label
+	// delay, by stretch of time.
+	Waiting map[int64]*waiting `json:"waiting,omitempty"`
 	// Keys are the buckets that were seen, LabelledKeys those with a label.
 	Keys         bits   `json:"keys,omitempty"`
 	LabelledKeys bits   `json:"labelled_keys,omitempty"`
@@ -88,6 +91,19 @@ type side struct {
 
 	latency *sketch.Latency
 }
+
+// waiting are the losses of the requests of a stretch of time.
+type waiting struct {
+	Replay bool                     `json:"replay,omitempty"`
+	Until  time.Time                `json:"until"` // the end of the stretch
+	Judged int64                    `json:"judged"`
+	Loss   rollout.Moments          `json:"loss"`
+	Groups map[uint32]rollout.Group `json:"groups,omitempty"`
+}
+
+// stretches is into how many parts a label delay is divided: a request waits for
+// up to one of them longer.
+const stretches = 8
 
 // side is that of a version; nil for another one.
 func (t *tally) side(r Rollout, version int64) *side {
@@ -217,17 +233,71 @@ func (t *tally) pair(r Rollout, p Pair) {
 		}
 		sum += loss
 	}
-	loss := sum / float64(len(p.Labels))
-	s.Judged++
-	if key == 0 {
-		s.Loss.Add(loss)
+	one := waiting{Replay: p.Record.Replay, Judged: 1}
+	if loss := sum / float64(len(p.Labels)); key == 0 {
+		one.Loss.Add(loss)
+	} else {
+		one.Groups = map[uint32]rollout.Group{key % maxGroups: {N: 1, Sum: loss}}
+	}
+	if delay := r.Spec.Delay(); delay > 0 {
+		s.wait(p.Record.At, delay, one)
 		return
 	}
-	if s.Groups == nil {
-		s.Groups = map[uint32]rollout.Group{}
+	s.Judged++
+	s.Loss.Merge(one.Loss)
+	s.Groups = added(s.Groups, one.Groups)
+}
+
+// wait puts a loss where those of its time are.
+func (s *side) wait(at time.Time, delay time.Duration, one waiting) {
+	width := max(delay/stretches, time.Second)
+	one.Until = at.Truncate(width).Add(width)
+	n := one.Until.Unix() * 2 // each clock has stretches of its own
+	if one.Replay {
+		n++
 	}
-	g := s.Groups[key%maxGroups]
-	s.Groups[key%maxGroups] = rollout.Group{N: g.N + 1, Sum: g.Sum + loss}
+	if s.Waiting == nil {
+		s.Waiting = map[int64]*waiting{}
+	}
+	if have := s.Waiting[n]; have != nil {
+		have.Judged += one.Judged
+		have.Loss.Merge(one.Loss)
+		have.Groups = added(have.Groups, one.Groups)
+		return
+	}
+	s.Waiting[n] = &one
+}
+
+// ripen takes in the losses of requests that are old enough.
+func (t *tally) ripen(r Rollout, now time.Time) {
+	delay := r.Spec.Delay()
+	for _, s := range []*side{&t.Stable, &t.Candidate} {
+		for _, n := range slices.Sorted(maps.Keys(s.Waiting)) {
+			w, clock := s.Waiting[n], now
+			if w.Replay {
+				clock = t.Newest
+			}
+			if clock.Sub(w.Until) < delay {
+				continue
+			}
+			s.Judged += w.Judged
+			s.Loss.Merge(w.Loss)
+			s.Groups = added(s.Groups, w.Groups)
+			delete(s.Waiting, n)
+		}
+	}
+}
+
+// added are the groups of both; into may be nil, and changes.
+func added(into, more map[uint32]rollout.Group) map[uint32]rollout.Group {
+	if into == nil {
+		return maps.Clone(more)
+	}
+	for k, g := range more {
+		have := into[k]
+		into[k] = rollout.Group{N: have.N + g.N, Sum: have.Sum + g.Sum}
+	}
+	return into
 }
 
 // bits is a set of small numbers.
@@ -246,6 +316,16 @@ func (b *bits) add(n uint32) bool {
 	had := (*b)[n/8]&bit != 0
 	(*b)[n/8] |= bit
 	return !had
+}
+
+// waits is how many labels are of requests that are too young.
+func (t *tally) waits() (n int64) {
+	for _, s := range []side{t.Stable, t.Candidate} {
+		for _, w := range s.Waiting {
+			n += w.Judged
+		}
+	}
+	return n
 }
 
 func (t *tally) labels() int64 { return t.Stable.Judged + t.Candidate.Judged }
@@ -291,6 +371,7 @@ func (t *tally) observations(r Rollout, now time.Time) rollout.Observations {
 // look decides by what was seen so far. While there is more to be seen, the time
 // being over ends nothing: records may be far ahead of labels that are there.
 func (t *tally) look(r Rollout, now time.Time, more bool) rollout.Observations {
+	t.ripen(r, now)
 	o := t.observations(r, now)
 	t.Observed = o
 	if more {

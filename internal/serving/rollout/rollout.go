@@ -24,7 +24,8 @@
 //
 // Requests are assigned at random and independently of what they will cost; one
 // loss for each request; labels that arrive do not depend on the version that
-// answered, which Decide checks as far as counts can say. Where a key sticks to a
+// answered, which Decide checks as far as counts can say, nor on what they say, as
+// what turns out badly often does so later: Spec.LabelDelay is for those. Where a key sticks to a
 // version, its requests are not independent: Arm.Assigned and Arm.Labelled count
 // distinct keys then, and Grouped makes Arm.Loss vary as the keys do. The
 // guardrails on errors and latency count requests all the same: one key's
@@ -87,6 +88,7 @@ type Spec struct {
 	Margin       float64      `json:"margin,omitempty" doc:"The candidate may be worse by less than this, in the metric's unit; default 0.005, required for absolute_error and squared_error"`
 	Alpha        float64      `json:"alpha,omitempty" doc:"Probability of a wrong decision, however often one looks; default 0.05"`
 	MinLabels    int          `json:"min_labels,omitempty" doc:"Labels of each version before its loss may decide, at least 50; default 500"`
+	LabelDelay   string       `json:"label_delay,omitempty" doc:"A request is judged when it is so old, on the clock of the records, such as 2d: for labels that come sooner or later by what they say. Empty: when its label comes"`
 	MaxDuration  string       `json:"max_duration,omitempty" doc:"How long a version is tried, on the clock of the records, such as 14d or 36h; default 14d"`
 	Inconclusive Inconclusive `json:"inconclusive,omitempty" doc:"What happens when it did not decide by then: rollback, promote or hold; default rollback, which is also what becomes of promote with fewer labels than min_labels"`
 	Guardrails   Guardrails   `json:"guardrails,omitzero" doc:"What ends the trial early, labels or not"`
@@ -150,6 +152,11 @@ func (s Spec) Validate() error {
 	if d, err := parseDuration(s.MaxDuration); err != nil || d < time.Second || d > maxDuration {
 		return bad("max_duration", "%q is not a time that a trial can take", short(s.MaxDuration)).WithHint("Write 1s to 366d, such as 14d or 36h.")
 	}
+	if s.LabelDelay != "" {
+		if d, err := parseDuration(s.LabelDelay); err != nil || d < 0 || d >= s.Duration() {
+			return bad("label_delay", "%q is not a part of max_duration", short(s.LabelDelay)).WithHint("Write how long labels take, such as 36h or 2d; a trial takes longer than that.")
+		}
+	}
 	if g.LatencyP99 != "" && g.LatencyP99 != "0" {
 		if d, err := parseDuration(g.LatencyP99); err != nil || d <= 0 || d > time.Hour {
 			return bad("guardrails.latency_p99", "%q is not a latency", short(g.LatencyP99)).WithHint("Write 1ms to 1h, such as 250ms.")
@@ -161,6 +168,12 @@ func (s Spec) Validate() error {
 // Duration is MaxDuration as a duration. The spec is valid.
 func (s Spec) Duration() time.Duration {
 	d, _ := parseDuration(s.WithDefaults().MaxDuration) // validated
+	return d
+}
+
+// Delay is LabelDelay as a duration, 0 without one. The spec is valid.
+func (s Spec) Delay() time.Duration {
+	d, _ := parseDuration(cmp.Or(s.LabelDelay, "0")) // validated
 	return d
 }
 

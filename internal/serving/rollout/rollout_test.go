@@ -23,6 +23,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		"alpha":        {Alpha: 0.9},
 		"min_labels":   {MinLabels: 10},
 		"max_duration": {MaxDuration: "fortnight"},
+		"label_delay":  {MaxDuration: "14d", LabelDelay: "14d"},
 		"inconclusive": {Inconclusive: "shrug"},
 		"error_rate":   {Guardrails: Guardrails{ErrorRate: -1}},
 		"latency_p99":  {Guardrails: Guardrails{LatencyP99: "-3ms"}},
