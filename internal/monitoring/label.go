@@ -276,7 +276,7 @@ func perform(spec Spec, w Window, rows []labelledRow, seen int64) Performance {
 		p.Task = taskOf(spec, rows)
 		p.Metrics = measure(spec.Performance, p.Task, rows)
 		p.Segments = segments(spec.Performance, p.Task, rows)
-		p.Judged = seen >= spec.Drift.MinRows && len(spec.Performance.Alert) > 0
+		p.Judged = seen >= spec.Drift.MinRows && p.Labelled >= spec.Performance.MinLabelled && len(spec.Performance.Alert) > 0
 	}
 	for i := range p.Metrics {
 		one := &p.Metrics[i]

@@ -234,3 +234,32 @@ func TestRegression(t *testing.T) {
 		t.Error(win.Performance.State)
 	}
 }
+
+// The first labels of a window say little about the others where they come by
+// what they say: its limits wait for as many as the manifest asks for.
+func TestLimitsWaitForLabels(t *testing.T) {
+	w := newWorld(t)
+	s := w.service(nil)
+	limit := 0.01
+	w.apply(s, monitoring.Spec{
+		Drift:       monitoring.DriftSpec{MinRows: 20},
+		Performance: monitoring.PerformanceSpec{MinLabelled: 0.9, Alert: map[string]monitoring.Limit{"brier": {Above: &limit}}},
+	})
+	r := rand.New(rand.NewPCG(3, 4))
+	var ids []string
+	var scores []float64
+	for range 100 {
+		ids = append(ids, w.predict(r, begin, 0, func(rec *prediction.Record) { scores = append(scores, rec.Scores[0]) }))
+	}
+	w.predict(r, begin.AddDate(0, 0, 2), 0, nil)
+	for _, test := range []struct {
+		from, to int
+		judged   bool
+	}{{0, 80, false}, {80, 95, true}} {
+		w.label(r, ids[test.from:test.to], scores[test.from:test.to], false)
+		w.run(s)
+		if p := w.windows(s)[0].Performance; p.Judged != test.judged || p.Degraded != test.judged || p.Rows != int64(test.to) {
+			t.Errorf("%+v", p)
+		}
+	}
+}

@@ -80,11 +80,13 @@ func (c *ClassifierSpec) withDefaults() ClassifierSpec {
 
 // PerformanceSpec says how answers are compared with labels.
 type PerformanceSpec struct {
-	Metrics   []string         `json:"metrics,omitempty" doc:"Default: by the labels' kind"`
-	Segments  []string         `json:"segments,omitempty" doc:"Inputs or keys by whose values the metrics are told, too"`
-	Alert     map[string]Limit `json:"alert,omitempty" doc:"Limits of metrics, by name"`
-	Threshold float64          `json:"threshold,omitempty" doc:"From which score on an answer is a yes; default 0.5"`
-	Task      string           `json:"task,omitempty" doc:"classification or regression; default: classification when all labels are 0 or 1"`
+	Metrics  []string         `json:"metrics,omitempty" doc:"Default: by the labels' kind"`
+	Segments []string         `json:"segments,omitempty" doc:"Inputs or keys by whose values the metrics are told, too"`
+	Alert    map[string]Limit `json:"alert,omitempty" doc:"Limits of metrics, by name"`
+	// Labels of one outcome often come first, and say little about the others.
+	MinLabelled float64 `json:"min_labelled,omitempty" doc:"Share of a window's answered rows that must have a label before its limits are judged, 0 to 1; default 0: min_rows are enough"`
+	Threshold   float64 `json:"threshold,omitempty" doc:"From which score on an answer is a yes; default 0.5"`
+	Task        string  `json:"task,omitempty" doc:"classification or regression; default: classification when all labels are 0 or 1"`
 }
 
 // Limit is what a metric may not pass.
@@ -262,6 +264,9 @@ func (s Spec) validPerformance() error {
 	}
 	if p.Task != "" && p.Task != "classification" && p.Task != "regression" {
 		return unknown("spec.performance.task", p.Task, []string{"classification", "regression"})
+	}
+	if !(p.MinLabelled >= 0 && p.MinLabelled <= 1) {
+		return fault.New(fault.Invalid, "spec.performance.min_labelled is %g; it is a share, 0 to 1", p.MinLabelled)
 	}
 	if math.IsNaN(p.Threshold) || math.IsInf(p.Threshold, 0) {
 		return fault.New(fault.Invalid, "spec.performance.threshold is %g", p.Threshold)
