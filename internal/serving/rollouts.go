@@ -3,6 +3,7 @@ package serving
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 
@@ -244,14 +245,19 @@ func (s *Service) Reweigh(ctx context.Context, project, name string, weight int)
 
 // Promote makes the version that is being tried the stable one, and moves the
 // registry's alias that the manifest follows, in one transaction. Errors:
-// fault.Conflict when no rollout, or another one, runs; fault.PermissionDenied,
+// fault.Conflict when no rollout, or another one, runs, or its version does not
+// load: what answers goes on answering; fault.PermissionDenied,
 // also without model.promote when an alias moves.
 func (s *Service) Promote(ctx context.Context, project, name string, e Ending) (Rollout, error) {
 	if err := s.mayEnd(ctx, project, name, e); err != nil {
 		return Rollout{}, err
 	}
+	fresh, err := s.candidate(ctx, project, name)
+	if err != nil {
+		return Rollout{}, fault.Wrap(err, "promote")
+	}
 	var r Rollout
-	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.Store.One(ctx, tx, project, name)
 		if err != nil {
 			return err
@@ -275,10 +281,35 @@ func (s *Service) Promote(ctx context.Context, project, name string, e Ending) (
 		return s.stabilise(ctx, tx, d, canary, pushed(d.Before, d.Version, canary.Version))
 	})
 	if err != nil {
+		leave(fresh)
 		return Rollout{}, fault.Wrap(err, "promote")
 	}
-	s.settleNow(ctx, key{project, name})
+	s.settleNow(ctx, key{project, name}, fresh...)
 	return r, nil
+}
+
+// candidate loads the version that is tried when it is not in memory: what does
+// not load is not promoted. The caller has its use.
+func (s *Service) candidate(ctx context.Context, project, name string) ([]*target, error) {
+	d, err := s.look(ctx, project, name)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(d.wants(), func(w wanting) bool { return w.role == Canary })
+	if i < 0 || (*s.tables.Load())[key{project, name}].holds(d.wants()[i]) {
+		return nil, nil
+	}
+	version := d.wants()[i].version
+	t, err := s.open(ctx, project, name, d.Spec, versionText(version))
+	if err == nil && t.model.Digest != d.wants()[i].digest {
+		t.leave()
+		err = fault.New(fault.Conflict, "its digest is not that of the version that was tried")
+	}
+	if err != nil {
+		return nil, fault.New(fault.Conflict, "version %d does not load, and version %d goes on answering: %w", version, d.Version, err).
+			WithHint("Roll it back, and register the model again.")
+	}
+	return []*target{t}, nil
 }
 
 // mayEnd asks for the permission to end a rollout, and checks the ending.
