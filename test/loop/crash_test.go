@@ -158,6 +158,12 @@ func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c 
 	p.must(p.Kill())
 	stop()
 	all.Wait()
+	p.restart()
+}
+
+// restart starts the server that was killed, and waits for its models.
+func (p *pond) restart() {
+	p.t.Helper()
 	p.start(p.t)
 	p.c = p.Client(p.t)
 	p.eventually("the model is not loaded", func() (bool, error) {
@@ -311,4 +317,113 @@ func (p *pond) once() {
 		p.t.Errorf("%d promotions of %d decisions", promoted, len(concluded))
 	}
 	p.t.Logf("%d decisions, %d promotions", len(concluded), promoted)
+}
+
+// TestKilledWhileRetraining kills the server between drift and canary: each
+// finding begins one job, and each job's version is tried once.
+func TestKilledWhileRetraining(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills a real server several times")
+	}
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", *seed)
+	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
+	o.start(t)
+	p := o.pond(t)
+	p.trained(1)
+	p.apply(retraining)
+	r := rand.New(rand.NewPCG(13, 14))
+	moments := rand.New(rand.NewPCG(*seed, 1))
+	p.rows("m", 0, 250, normal(r, 0))
+	p.windows("m", 1)
+	for n := range 4 {
+		p.rows("m", 300*(n+1), 250, normal(r, float64(5*(n+1))))
+		timer := time.NewTimer(time.Duration(moments.IntN(4500)) * time.Millisecond)
+		<-timer.C
+		p.must(p.Kill())
+		p.restart()
+		p.eventually(fmt.Sprintf("after kill %d the chain does not go on", n+1), func() (bool, error) {
+			s, err := p.c.DeploymentStatus(t.Context(), p.project, "m")
+			return err == nil && s["rollout"] != nil && !strings.Contains(s.Text("acts"), "claimed"), fmt.Errorf("%w %v", err, s.Text("acts"))
+		})
+		retrained, tried := p.acts("retrain"), p.acts("canary")
+		if len(retrained) != n+1 || len(tried) != n+1 || len(p.jobs()) != n+2 {
+			t.Fatalf("after kill %d: %d retrainings, %d canaries, %d jobs: %v", n+1, len(retrained), len(tried), len(p.jobs()), p.status("m"))
+		}
+		for _, a := range append(retrained, tried...) {
+			if a.Text("outcome") != "done" {
+				t.Errorf("after kill %d: %v", n+1, a)
+			}
+		}
+		_, err := p.c.Rollback(t.Context(), p.project, "m", 0, "the next one")
+		p.must(err)
+	}
+}
+
+// TestDamagedWhileAway changes what is stored of versions while the server is
+// away: a canary that does not load leaves its share to the stable version, and a
+// stable version that does not load can be rolled back.
+func TestDamagedWhileAway(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a real server")
+	}
+	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
+	o.start(t)
+	p := o.pond(t)
+	p.threeVersions()
+	ask := func(want string) {
+		t.Helper()
+		for i := range 20 {
+			a, err := p.infer(p.c, "m", map[string]any{"route_key": strconv.Itoa(i)}, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			if err != nil || a.Version != want || fmt.Sprint(a.score()) != want+"001" {
+				t.Errorf("%+v %v, want version %s", a, err, want)
+				return
+			}
+		}
+	}
+	loaded := func() client.Object {
+		t.Helper()
+		var s client.Object
+		p.eventually("it is still loading", func() (bool, error) {
+			s = p.status("m")
+			return !strings.Contains(s.Text("deployment.targets"), "loading"), fmt.Errorf("%v", s)
+		})
+		return s
+	}
+	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 60, "")
+	p.must(err)
+	p.must(p.Kill())
+	p.damage("v2")
+	p.start(t)
+	p.c = p.Client(t)
+	if s := loaded(); s.Text("deployment.state") != "ready" || !strings.Contains(s.Text("deployment.targets"), "failed") {
+		t.Errorf("%v", s)
+	}
+	ask("1")
+	if _, err := p.c.Promote(t.Context(), p.project, "m", "blindly"); err == nil {
+		t.Error("a version that does not load was promoted")
+	} else {
+		p.refused("promotion", err, http.StatusConflict, "version 2")
+	}
+	ask("1")
+	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "")
+	p.must(err)
+	_, err = p.c.Canary(t.Context(), p.project, "m", "3", 60, "")
+	p.must(err)
+	_, err = p.c.Promote(t.Context(), p.project, "m", "")
+	p.must(err)
+	p.must(p.Kill())
+	p.damage("v3")
+	p.start(t)
+	p.c = p.Client(t)
+	if s := loaded(); s.Text("deployment.state") != "failed" || !strings.Contains(s.Text("deployment.reason"), "changed") {
+		t.Errorf("%v", s)
+	}
+	_, err = p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+	p.refused("a version that does not load", err, http.StatusServiceUnavailable, "changed")
+	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "it is damaged")
+	p.must(err)
+	ask("1")
 }

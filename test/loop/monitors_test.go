@@ -302,3 +302,43 @@ func wrongWebhooks(p *pond) {
 		t.Errorf("%v", s)
 	}
 }
+
+// strangeTimes are those of gateways whose clocks are wrong, and of replays that
+// jump: what is in no window is counted.
+func strangeTimes(p *pond) {
+	t := p.t
+	p.register("m", linear(0, 1, 1))
+	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}
+---
+{api_version: falaj/v1, kind: Monitor, name: m, project: PROJECT, spec: {window: {every: 1h}, lateness: 10m, baseline: "window:first", drift: {min_rows: 2}}}`)
+	ask := func(at time.Time) error {
+		_, err := p.infer(p.c, "m", map[string]any{"as_of": at.Format(time.RFC3339)}, tensor("X", "FP32", []float64{1, 2, 3, 4}, 2, 2))
+		return err
+	}
+	for _, after := range []time.Duration{0, 30 * time.Minute, 65 * time.Minute, 50 * time.Minute, 71 * time.Minute, 59 * time.Minute, 100 * time.Minute} {
+		p.must(ask(begin.Add(after))) // at 71 minutes the first hour is closed; what is of 59 is late
+	}
+	p.refused("an hour ahead", ask(time.Now().Add(time.Hour)), http.StatusBadRequest, "future")
+	for _, year := range []int{1, 9999} {
+		p.refused(strconv.Itoa(year), ask(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)), http.StatusBadRequest)
+	}
+	p.must(ask(time.Unix(0, 0)))                  // late, too
+	p.must(ask(time.Now().Add(30 * time.Second))) // clocks differ; what was open is closed
+	all := p.windows("m", 2)
+	if all[0].Text("rows") != "6" || all[1].Text("rows") != "6" || len(all) != 2 {
+		t.Errorf("%v", all)
+	}
+	var m client.Object
+	p.eventually("late records are not counted", func() (bool, error) {
+		var err error
+		m, err = p.c.Monitor(t.Context(), p.project, "m")
+		return m.Text("late") == "2", fmt.Errorf("%w %v", err, m)
+	})
+	if m.Text("problem") != "" || m.Text("lost") != "" && m.Text("lost") != "0" {
+		t.Errorf("%v", m)
+	}
+	// Live requests have windows of their own, whatever was replayed.
+	if _, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 2}, 1, 2)); err != nil {
+		t.Error(err)
+	}
+}

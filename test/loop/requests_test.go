@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -189,7 +188,7 @@ func wrongLabels(p *pond) {
 	_, err := p.c.Label(t.Context(), p.project, "nothing", []client.Label{{ID: id, Value: value(1)}})
 	p.refused("a deployment that is not there", err, http.StatusNotFound)
 	// The same id again is another prediction; its label is the first one's.
-	if a := label(client.Label{ID: fmt.Sprint("later"), Value: value(1), At: new(time.Time)}); a.Duplicates != 1 {
+	if a := label(client.Label{ID: "later", Value: value(1), At: new(time.Time)}); a.Duplicates != 1 {
 		t.Errorf("%+v", a)
 	}
 }
