@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/monitoring"
+	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -261,5 +262,47 @@ func TestLimitsWaitForLabels(t *testing.T) {
 		if p := w.windows(s)[0].Performance; p.Judged != test.judged || p.Degraded != test.judged || p.Rows != int64(test.to) {
 			t.Errorf("%+v", p)
 		}
+	}
+}
+
+// Labels that come may degrade a window, and later not, and again: each time is
+// told, by an alert of its own.
+func TestEachChangeIsAnAlert(t *testing.T) {
+	w := newWorld(t)
+	s := w.service(nil)
+	limit := 0.3
+	w.apply(s, monitoring.Spec{
+		Drift: monitoring.DriftSpec{MinRows: 20}, Performance: monitoring.PerformanceSpec{Alert: map[string]monitoring.Limit{"brier": {Above: &limit}}},
+		Alerts: []alert.Target{{Webhook: "https://hooks.example.com/x"}},
+	})
+	r := rand.New(rand.NewPCG(3, 4))
+	var labels []label.Label
+	for n := range 200 {
+		good := n >= 30 && n < 100
+		w.predict(r, begin, 0, func(rec *prediction.Record) {
+			y := 0.0
+			if (rec.Scores[0] >= 0.5) == good {
+				y = 1
+			}
+			labels = append(labels, label.Label{ID: rec.ID, Values: []float64{y}})
+		})
+	}
+	w.predict(r, begin.AddDate(0, 0, 2), 0, nil)
+	w.run(s)
+	w.queued = nil
+	for _, upTo := range []int{30, 100, 200} {
+		if _, err := w.labels.Add(t.Context(), "nyc", "delay", labels[:upTo]); err != nil {
+			t.Fatal(err)
+		}
+		w.run(s)
+	}
+	keys := map[string]bool{}
+	var told []string
+	for _, a := range w.queued {
+		keys[a.Key] = true
+		told = append(told, a.Type)
+	}
+	if got := strings.Join(told, " "); got != "monitor.degraded monitor.recovered monitor.degraded" || len(keys) != 3 {
+		t.Errorf("told %s by %d keys", got, len(keys))
 	}
 }

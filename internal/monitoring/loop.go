@@ -484,7 +484,7 @@ func (s *Service) commit(ctx context.Context, w *watch, add *writing, tell []tol
 			}
 		}
 		for _, t := range tell {
-			if err := s.tell(ctx, tx, w.m, t, w.watched.Residency); err != nil {
+			if err := s.tell(ctx, tx, w.m, t, w.watched.Residency, next.Seq); err != nil {
 				return err
 			}
 		}
@@ -520,8 +520,9 @@ func (s *Service) unchanged(ctx context.Context, tx *store.Tx, w *watch) error {
 	return nil
 }
 
-// tell publishes a finding, with its audit row and the alerts.
-func (s *Service) tell(ctx context.Context, tx *store.Tx, m Monitor, t told, label residency.Label) error {
+// tell publishes a finding, with its audit row and the alerts. seq is that of the
+// write: a window may be told of in several, and of drift and performance in one.
+func (s *Service) tell(ctx context.Context, tx *store.Tx, m Monitor, t told, label residency.Label, seq int64) error {
 	f := t.finding
 	if err := audit.Append(ctx, tx, audit.Entry{
 		Project: m.Project, Action: t.name, Object: "monitor " + m.Name, Reason: f.Reason,
@@ -543,7 +544,7 @@ func (s *Service) tell(ctx context.Context, tx *store.Tx, m Monitor, t told, lab
 		return err
 	}
 	return s.Alerts.Enqueue(ctx, tx, alert.Alert{
-		Project: m.Project, Key: t.name + "/" + string(m.ID) + "/" + f.Window.ID, Type: t.name, Source: "/projects/" + m.Project + "/monitors/" + m.Name,
+		Project: m.Project, Key: fmt.Sprintf("%s/%s/%s/%s/%d", t.name, f.Kind, m.ID, f.Window.ID, seq), Type: t.name, Source: "/projects/" + m.Project + "/monitors/" + m.Name,
 		Subject: "deployment " + m.Deployment, Time: s.now().UTC(), Label: label, Data: data, Targets: m.Spec.Alerts,
 	})
 }
