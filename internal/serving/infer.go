@@ -182,7 +182,7 @@ func (c *call) run(ctx context.Context) error {
 	}
 	out, err := c.target.session.Infer(ctx, c.filled.inputs, asked)
 	if err != nil {
-		return inModel{err}
+		return modelError{err}
 	}
 	c.outputs, c.answer.Outputs = out, out[:len(wanted):len(wanted)]
 	if class := c.target.model.Classification; class == "confidential" || class == "restricted" {
@@ -196,10 +196,10 @@ func (c *call) run(ctx context.Context) error {
 	return nil
 }
 
-// inModel is a failure of the model with inputs that are what it says it takes.
-type inModel struct{ error }
+// modelError is a failure of the model with inputs that are what it says it takes.
+type modelError struct{ error }
 
-func (e inModel) Unwrap() error { return e.error }
+func (e modelError) Unwrap() error { return e.error }
 
 // fill looks features up, for a deployment that has some and a request that does
 // not bring the model's own input.
@@ -290,7 +290,7 @@ func (c *call) again(ctx context.Context, x *target) {
 			wanted = x.meta.Outputs[0].Name
 		}
 		if out, err = x.session.Infer(ctx, c.filled.inputs, []string{wanted}); err != nil {
-			err = inModel{err}
+			err = modelError{err}
 		}
 	}
 	latency := time.Since(began)

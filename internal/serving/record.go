@@ -176,7 +176,7 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 // failureOf is what a failure is remembered as: what a model refuses although it
 // is what it says that it takes says something about the model, not the asker.
 func failureOf(err error) string {
-	if _, is := errors.AsType[inModel](err); is && fault.Is(err, fault.Invalid) {
+	if _, is := errors.AsType[modelError](err); is && fault.Is(err, fault.Invalid) {
 		return prediction.FailedInModel
 	}
 	return fault.KindOf(err).String()

@@ -437,12 +437,22 @@ func TestCanaryThatDoesNotLoad(t *testing.T) {
 	if !p.Ready("nyc") || !p.Ready("") {
 		t.Error("a canary makes the project unready")
 	}
+	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 goes on answering") {
+		t.Errorf("what does not load was promoted: %v", err)
+	}
 	p.world.models["m/2"] = two
 	p.reopen()
 	if err := p.RunOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if m := p.mix(t); m[2] == 0 {
+		t.Errorf("%v", m)
+	}
+	p.reopen() // nothing is in memory
+	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+		t.Error(err)
+	}
+	if m := p.mix(t); m[2] != 500 {
 		t.Errorf("%v", m)
 	}
 }
