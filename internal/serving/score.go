@@ -1,0 +1,80 @@
+package serving
+
+import (
+	"context"
+	"slices"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+)
+
+// scoreBatch is how many rows a model is asked at a time.
+const scoreBatch = 1000
+
+// Score is what a version says of rows of the deployment's columns: of training
+// data, to compare answers with. The version is verified and loaded for this
+// alone; nothing is routed, counted or remembered, and who may read the rows, and
+// records that, is the caller's business. Needs deployment.infer. Errors:
+// fault.Unsupported for a deployment whose requests bring the model's own inputs;
+// those of Apply.
+func (s *Service) Score(ctx context.Context, project, name string, version int64, rows [][]float64) ([]float64, error) {
+	if err := s.Authz.Allow(ctx, actionInfer, object(project, name)); err != nil {
+		return nil, err
+	}
+	d, err := s.look(ctx, project, name)
+	if err != nil {
+		return nil, err
+	}
+	c := columnsOf(d)
+	if c == nil {
+		return nil, fault.New(fault.Unsupported, "deployment %s does not say how columns become the model's input", name)
+	}
+	t, err := s.open(ctx, project, name, d.Spec, versionText(version))
+	if err != nil {
+		return nil, err
+	}
+	defer t.leave()
+	if t.score.output == "" {
+		return nil, fault.New(fault.Invalid, "which output of version %d is the score?", version).WithHint("Name it in the Deployment's spec.prediction.output.")
+	}
+	scores := make([]float64, 0, len(rows))
+	for chunk := range slices.Chunk(rows, scoreBatch) {
+		got, err := s.scoresOf(ctx, c, t, chunk)
+		if err != nil {
+			return nil, err
+		}
+		scores = append(scores, got...)
+	}
+	return scores, nil
+}
+
+func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, rows [][]float64) ([]float64, error) {
+	in := filled{rows: len(rows), columns: make([]prediction.Column, len(c.names))}
+	for i := range in.columns {
+		in.columns[i].Numbers = make([]float64, len(rows))
+	}
+	for n, row := range rows {
+		if len(row) != len(c.names) {
+			return nil, fault.New(fault.Invalid, "row %d has %d values; the deployment has %d columns", n, len(row), len(c.names))
+		}
+		for i, v := range row {
+			in.columns[i].Numbers[n] = v
+		}
+	}
+	in.inputs = append(in.inputs, c.tensor(in, t.meta))
+	if err := t.meta.Check(in.inputs); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	out, err := t.session.Infer(ctx, in.inputs, []string{t.score.output})
+	if err != nil {
+		return nil, err
+	}
+	scores := t.score.of(out, len(rows))
+	if scores == nil {
+		return nil, fault.New(fault.Invalid, "output %q has no score for each of %d rows", t.score.output, len(rows)).
+			WithHint("Name the output, and its column, in the Deployment's spec.prediction.")
+	}
+	return scores, nil
+}
