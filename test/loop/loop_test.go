@@ -40,7 +40,7 @@ func TestLoop(t *testing.T) {
 	o.start(t)
 	t.Run("together", func(t *testing.T) {
 		for name, test := range map[string]func(*pond){
-			"requests": wrongRequests, "labels": wrongLabels, "monitors": oddMonitors, "times": strangeTimes, "categories": manyCategories, "webhooks": wrongWebhooks,
+			"requests": wrongRequests, "labels": wrongLabels, "same name": sameNameAgain, "monitors": oddMonitors, "times": strangeTimes, "categories": manyCategories, "webhooks": wrongWebhooks,
 			"no traffic": noTraffic, "bad candidates": badCandidates, "rollback": rollbackThatDoesNotLoad, "load": nothingLostOrMixed, "permissions": noPermission,
 			"at once": promoteAndRollBack, "switch": killSwitch, "rights": lostRights, "bad jobs": badJobs,
 		} {

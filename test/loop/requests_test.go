@@ -192,3 +192,34 @@ func wrongLabels(p *pond) {
 		t.Errorf("%+v", a)
 	}
 }
+
+// sameNameAgain is a deployment that is deleted and made again at once: what was
+// asked of the old one is not the new one's.
+func sameNameAgain(p *pond) {
+	t := p.t
+	p.register("m", linear(0, 1, 0))
+	const manifest = `{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`
+	value := 1.0
+	for range 3 {
+		p.apply(manifest)
+		var old []string
+		for range 20 {
+			a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			p.must(err)
+			old = append(old, a.ID)
+		}
+		if a, err := p.c.Label(t.Context(), p.project, "m", []client.Label{{ID: old[0], Value: &value}}); err != nil || a.Accepted != 1 {
+			t.Errorf("%+v %v", a, err)
+		}
+		p.must(p.c.Do(t.Context(), http.MethodDelete, p.path("deployments/m"), nil, nil))
+		p.apply(manifest)
+		a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+		p.must(err)
+		labelled, err := p.c.Label(t.Context(), p.project, "m", []client.Label{{ID: a.ID, Value: &value}, {ID: old[1], Value: &value}})
+		p.must(err)
+		if labelled.Results[0].Status != "accepted" || labelled.Results[1].Status != "unknown" {
+			t.Errorf("%+v", labelled)
+		}
+		p.must(p.c.Do(t.Context(), http.MethodDelete, p.path("deployments/m"), nil, nil))
+	}
+}

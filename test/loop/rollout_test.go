@@ -310,6 +310,9 @@ func noPermission(p *pond) {
 			_, err := c.VerifyAnswers(t.Context(), p.project, "m", 10, 1)
 			return err
 		},
+		"classify": func(c *client.Client) error {
+			return c.Do(t.Context(), http.MethodPost, p.path("monitors/watch/classify"), map[string]any{"window": "1-0"}, nil)
+		},
 		"ask the past": func(c *client.Client) error {
 			_, err := p.infer(c, "m", map[string]any{"as_of": "2013-01-01T00:00:00Z"}, tensor("X", "FP32", []float64{1, 0}, 1, 2))
 			return err
@@ -329,7 +332,7 @@ func noPermission(p *pond) {
 		"deployer": {"label", "canary", "shadow", "ask"},
 	}
 	skip := map[string][]string{ // what they may, and others here would miss
-		"engineer": {"delete monitor", "verify"},
+		"engineer": {"delete monitor", "verify", "classify"},
 		"deployer": {"delete monitor", "promote", "rollback", "automation", "all automation", "monitor", "secret"},
 	}
 	for role, allowed := range may {
