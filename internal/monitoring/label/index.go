@@ -150,3 +150,10 @@ func (x *index) repeats() int64 {
 	defer x.mu.Unlock()
 	return x.repeated
 }
+
+// newestPlace is up to where the log is known.
+func (x *index) newestPlace() prediction.Cursor {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.after
+}

@@ -294,6 +294,41 @@ func TestIndexIsBounded(t *testing.T) {
 	}
 }
 
+// What waits is bounded: a client that sends the wrong ids hears of it.
+func TestWaitingIsBounded(t *testing.T) {
+	w := newWorld(t)
+	service := label.New(label.Config{
+		DB: w.db, Store: labelsql.Store{}, Authorizer: w, Sealer: w.sealer, Predictions: w.log, Deployments: w, MaxWaiting: 3, Now: w.clock,
+	})
+	w.predict(0, nil)
+	add := func(labels ...label.Label) error {
+		_, err := service.Add(t.Context(), "nyc", "delay", labels)
+		return err
+	}
+	if err := add(one(1, 1), one(2, 1), one(3, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(one(1, 1), one(4, 1)); !fault.Is(err, fault.Exhausted) || !strings.Contains(fault.HintOf(err), "720h") {
+		t.Errorf("%v", err)
+	}
+	if err := add(one(0, 1), one(1, 1)); err != nil { // neither is another one that waits
+		t.Error(err)
+	}
+	w.predict(2, nil) // one finds its prediction
+	for range 2 {
+		if err := service.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := service.Counts(t.Context(), "nyc", "delay")
+	if want := (label.Counts{Joined: 2, Waiting: 2, Duplicates: 1}); err != nil || c != want {
+		t.Errorf("counts %+v, want %+v, %v", c, want, err)
+	}
+	if err := add(one(4, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBadLabels(t *testing.T) {
 	w := newWorld(t)
 	nan := 0.0

@@ -123,11 +123,39 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// look is when the labels of a deployment that wait were looked at last, and what
+// was known of the log then.
+type look struct {
+	after prediction.Cursor
+	at    time.Time
+}
+
+// settleEvery is how often labels that wait are looked at although no prediction
+// came: they may have been written while those before were looked at, or be old.
+const settleEvery = time.Minute
+
 func (s *Service) settle(ctx context.Context, p Place) error {
 	x, err := s.index(ctx, p)
 	if err != nil {
 		return err
 	}
+	now := look{after: x.newestPlace(), at: s.cfg.Now()}
+	s.mu.Lock()
+	last, seen := s.settled[p]
+	s.mu.Unlock()
+	if past := now.at.Sub(last.at); seen && last.after == now.after && past >= 0 && past < settleEvery {
+		return nil
+	}
+	if err := s.settleAll(ctx, p, x); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.settled[p] = now
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Service) settleAll(ctx context.Context, p Place, x *index) error {
 	key, err := s.key(ctx, p)
 	if err != nil {
 		return err

@@ -67,8 +67,11 @@ type Config struct {
 	// of which has an equal share; the oldest go first. 5,000,000 when 0, which
 	// takes about 400 MB.
 	MaxIndex int
-	Now      func() time.Time // time.Now when nil
-	Logger   *slog.Logger     // slog.Default() when nil
+	// MaxWaiting bounds the labels of a deployment that wait for predictions which
+	// are not known; 200,000 when 0.
+	MaxWaiting int64
+	Now        func() time.Time // time.Now when nil
+	Logger     *slog.Logger     // slog.Default() when nil
 }
 
 // Service is the only way in. Safe for concurrent use.
@@ -77,6 +80,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	indexes map[Place]*index
+	settled map[Place]look // of RunOnce
 	trimmed time.Time
 }
 
@@ -88,13 +92,16 @@ func New(cfg Config) *Service {
 	if cfg.MaxIndex == 0 {
 		cfg.MaxIndex = 5_000_000
 	}
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = 200_000
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Service{cfg: cfg, indexes: map[Place]*index{}}
+	return &Service{cfg: cfg, indexes: map[Place]*index{}, settled: map[Place]look{}}
 }
 
 func object(p Place, f Facts) policy.Object {
@@ -103,7 +110,8 @@ func object(p Place, f Facts) policy.Object {
 
 // Add keeps labels of a deployment's predictions and says what became of each.
 // Needs label.write. Errors: fault.Invalid, fault.TooLarge, fault.NotFound (no
-// such deployment), fault.Gone (the project's key was destroyed).
+// such deployment), fault.Gone (the project's key was destroyed), fault.Exhausted
+// (too many wait for predictions).
 func (s *Service) Add(ctx context.Context, project, deployment string, labels []Label) (Answer, error) {
 	p := Place{Project: project, Deployment: deployment}
 	if err := s.cfg.Authorizer.Allow(ctx, ActionWrite, object(p, Facts{})); err != nil {
@@ -205,6 +213,16 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts
 	}
 	if err := s.cfg.Store.Count(ctx, tx, p, count); err != nil {
 		return err
+	}
+	if answer.Unknown > 0 {
+		all, err := s.cfg.Store.Counts(ctx, tx, p)
+		if err != nil {
+			return err
+		}
+		if all.Waiting > s.cfg.MaxWaiting {
+			return fault.New(fault.Exhausted, "%d labels would wait for predictions that are not known, and %d may", all.Waiting, s.cfg.MaxWaiting).
+				WithHint("Look at the ids: they are those of the answers. What waits is given up after %s.", s.cfg.Horizon)
+		}
 	}
 	if err := s.cfg.Store.Insert(ctx, tx, p, rows); err != nil {
 		return err
@@ -313,6 +331,7 @@ func (s *Service) Forget(ctx context.Context, project, deployment string) error 
 	})
 	s.mu.Lock()
 	delete(s.indexes, p)
+	delete(s.settled, p)
 	s.mu.Unlock()
 	return fault.Wrap(err, "forget the labels of %s", deployment)
 }
