@@ -560,6 +560,7 @@ func TestRedirects(t *testing.T) {
 		"to loopback":          {func(*receiver) string { return secret.URL }, 307, "https only"},
 		"to loopback by https": {func(*receiver) string { return strings.Replace(secret.URL, "http:", "https:", 1) }, 307, "not a public address"},
 		"to metadata":          {func(*receiver) string { return "https://169.254.169.254/" }, 308, "not a public address"},
+		"from home":            {func(*receiver) string { return "https://example.com/" }, 307, "from home"},
 		"by another scheme":    {func(*receiver) string { return "file:///etc/passwd" }, 307, "https"},
 		"without the event":    {func(r *receiver) string { return r.URL }, 302, "loses the event"},
 		"in a circle":          {func(r *receiver) string { return r.URL }, 307, "more than 3 times"},

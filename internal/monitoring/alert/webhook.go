@@ -121,7 +121,7 @@ func (w *webhooks) permitted(text string) error {
 }
 
 // redirect follows at most three, never from https to http, never to a request
-// without the event.
+// without the event, and never from a host at home to one that is not.
 func (w *webhooks) redirect(req *http.Request, via []*http.Request) error {
 	switch {
 	case len(via) > maxRedirects:
@@ -133,6 +133,9 @@ func (w *webhooks) redirect(req *http.Request, via []*http.Request) error {
 	}
 	if err := w.permitted(req.URL.String()); err != nil {
 		return refusal{fault.Wrap(err, "a redirect")}
+	}
+	if w.allowed(hostPort(via[0].URL)) && !w.allowed(hostPort(req.URL)) {
+		return refusal{fault.New(fault.PermissionDenied, "the receiver redirects from home to %s, which the configuration does not name", req.URL.Host)}
 	}
 	return nil
 }
