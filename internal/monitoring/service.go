@@ -156,10 +156,18 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 		switch {
 		case fault.Is(err, fault.NotFound):
 			change = project.Created
+			all, err := s.Store.List(ctx, tx, p, "", maxMonitors)
+			if err != nil {
+				return err
+			}
+			if len(all) == maxMonitors {
+				return fault.New(fault.Exhausted, "the project has %d monitors", len(all)).
+					WithHint("Delete those that nobody needs: each reads all predictions of its deployment.")
+			}
 			m = Monitor{ID: ID(id.New("mon")), Project: p, Name: name, CreatedAt: now, Status: Status{State: Waiting, Reason: "no prediction was read yet"}}
 		case err != nil:
 			return err
-		case reflect.DeepEqual(old.Spec, spec) && !old.Automatic:
+		case reflect.DeepEqual(old.Spec, spec) && !old.Automatic && (spec.Retrain == nil || actsFor(old.By, author(ctx))):
 			m, change = old, project.Unchanged
 			return nil
 		default:
@@ -191,6 +199,11 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 func author(ctx context.Context) identity.Principal {
 	p := identity.From(ctx)
 	return identity.Principal{Kind: p.Kind, ID: p.ID, Name: p.Name, Project: p.Project, Scopes: p.Scopes}
+}
+
+// actsFor reports whether what one may do is what the other may.
+func actsFor(p, other identity.Principal) bool {
+	return p.Kind == other.Kind && p.ID == other.ID && p.Project == other.Project && slices.Equal(p.Scopes, other.Scopes)
 }
 
 func (s *Service) put(ctx context.Context, tx *store.Tx, m Monitor) error {

@@ -17,7 +17,8 @@ import (
 
 // Limits of a manifest.
 const (
-	maxPanes    = 64 // panes of a sliding window
+	maxMonitors = 1000 // of a project
+	maxPanes    = 64   // panes of a sliding window
 	maxRows     = 10_000_000
 	maxNames    = 512 // features, segments or metrics named
 	maxAlerts   = alert.MaxTargets
