@@ -179,6 +179,18 @@ func lostRights(p *pond) {
 		t.Errorf("%v", act)
 	}
 	t.Log(act.Text("reason"))
+	// Somebody who may applies the same, and it acts for them.
+	if a := p.apply(monitor); len(a) != 1 || a[0].Result != "updated" {
+		t.Errorf("%+v", a)
+	}
+	if a := p.apply(monitor); a[0].Result != "unchanged" {
+		t.Errorf("%+v", a)
+	}
+	p.rows("m", 600, 250, normal(r, 9))
+	p.eventually("nothing is tried for the new author", func() (bool, error) {
+		acts := p.acts("retrain")
+		return len(acts) > 1 && acts[0].Text("outcome") == "done", fmt.Errorf("%v", acts)
+	})
 }
 
 // badJobs fail, register nothing or what is no model: the act says so, at once,
