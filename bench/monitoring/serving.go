@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,14 +80,13 @@ spec:
 const lookup = `  features: {service: user, input: X, columns: [f0, f1, f2, %s]}
 `
 
-// arm is one deployment under load, and the CPU that each round took.
+// arm is one deployment under load.
 type arm struct {
 	name  string
 	keys  bool // requests carry keys, and not the tensor
 	log   bool
 	path  string
 	asked int // requests so far
-	cpu   []float64
 }
 
 // site is the server with what is deployed on it.
@@ -130,56 +128,63 @@ func (b *bench) predictions(ctx context.Context) error {
 		}
 		defer undo()
 	}
-	n, rounds := 2000, 4*b.Rounds
-	if b.Quick {
-		n, rounds = 200, 1
+	if err := s.cost(ctx, "tensor in the request", connections, pinned, arms[1], arms[0]); err != nil {
+		return err
 	}
-	for _, a := range arms { // connections, caches and the garbage collector warm up
-		if _, err := s.load(ctx, a, n); err != nil {
-			return err
-		}
+	if err := s.cost(ctx, "features looked up by key", connections, pinned, arms[3], arms[2]); err != nil {
+		return err
 	}
-	for round := range rounds {
-		order := slices.Clone(arms)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, a := range order {
-			cpu, err := s.load(ctx, a, n)
-			if err != nil {
-				return err
-			}
-			a.cpu = append(a.cpu, cpu)
-		}
-	}
-	how := fmt.Sprintf("one row of 13 columns to a logistic regression, %d rounds of %d requests over %d connections; %s", rounds, n, connections, pinned)
-	b.addCost("tensor in the request", how, arms[1], arms[0])
-	b.addCost("features looked up by key", how, arms[3], arms[2])
 	if err := s.bytes(arms[1]); err != nil {
 		return err
 	}
 	if err := s.labels(ctx, arms[1]); err != nil {
 		return err
 	}
+	if err := s.cost(ctx, "tensor, one request at a time", 1, pinned, arms[1], arms[0]); err != nil {
+		return err
+	}
 	return s.watched(ctx, arms[1], arms[0])
 }
 
-// addCost adds what the log costs, from rounds beside each other.
-func (b *bench) addCost(what, how string, logged, bare *arm) {
-	added := make([]float64, len(logged.cpu))
-	for i := range added {
-		added[i] = 100 * (logged.cpu[i]/bare.cpu[i] - 1)
+// cost measures what the log costs, from rounds beside each other.
+func (s *site) cost(ctx context.Context, what string, connections int, pinned string, logged, bare *arm) error {
+	n, rounds := 2000, 4*s.Rounds
+	if s.Quick {
+		n, rounds = 200, 1
 	}
-	b.Add(harness.Row{
+	var with, without, added []float64
+	for round := range rounds + 1 { // in the first, connections, caches and the garbage collector warm up
+		first, second := bare, logged
+		if round%2 == 1 {
+			first, second = second, first
+		}
+		one, err := s.load(ctx, first, n, connections)
+		if err != nil {
+			return err
+		}
+		two, err := s.load(ctx, second, n, connections)
+		if err != nil {
+			return err
+		}
+		if round%2 == 1 {
+			one, two = two, one
+		}
+		if round > 0 {
+			with, without, added = append(with, two), append(without, one), append(added, 100*(two/one-1))
+		}
+	}
+	s.Add(harness.Row{
 		Name: "prediction logging, " + what + ", added CPU", Unit: "%", Better: harness.Lower,
 		Ours: harness.Value(harness.Median(added)), Aim: &harness.Aim{Value: harness.Value(3)},
-		Note: fmt.Sprintf("median over pairs of rounds, quartiles %.2g and %.2g; %s", harness.Quantile(added, 0.25), harness.Quantile(added, 0.75), how),
+		Note: fmt.Sprintf("median over pairs of rounds, quartiles %.2g and %.2g; one row of 13 columns to a logistic regression, %d rounds of %d requests, connections: %d; %s",
+			harness.Quantile(added, 0.25), harness.Quantile(added, 0.75), rounds, n, connections, pinned),
 	})
-	b.Add(harness.Row{
+	s.Add(harness.Row{
 		Name: "prediction logging, " + what + ", CPU per 1,000 requests", Unit: "s", Better: harness.Lower,
-		Ours: harness.Value(harness.Median(slices.Clone(logged.cpu))), Theirs: harness.Value(harness.Median(slices.Clone(bare.cpu))),
+		Ours: harness.Value(harness.Median(with)), Theirs: harness.Value(harness.Median(without)),
 		Peer: "the same with prediction.log: false", Note: "user and kernel time of the server process, its background loops included",
 	})
+	return nil
 }
 
 // deploy brings the model, the features and the deployments, without monitors.
@@ -283,9 +288,9 @@ func (a *arm) question(i int) []byte {
 		`"data":[%d,0.5,1.5,0.25,3.125,1020,5,944,55.03,8.05546,10,60.25,2004]}],"outputs":[{"name":"probability"}]}`, i, i%7)
 }
 
-// load sends n requests, some at a time, and returns the server's CPU seconds for
+// load sends n requests, as many at a time as there are connections, and returns the server's CPU seconds for
 // 1,000 of them.
-func (s *site) load(ctx context.Context, a *arm, n int) (float64, error) {
+func (s *site) load(ctx context.Context, a *arm, n, connections int) (float64, error) {
 	bodies := make([][]byte, n)
 	for i := range bodies {
 		bodies[i] = a.question(a.asked + i)
@@ -439,7 +444,7 @@ func (s *site) watched(ctx context.Context, logged, bare *arm) error {
 			if err != nil {
 				return err
 			}
-			if _, err := s.load(ctx, a, n); err != nil {
+			if _, err := s.load(ctx, a, n, connections); err != nil {
 				return err
 			}
 			timer := time.NewTimer(rest)

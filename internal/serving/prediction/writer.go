@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -105,6 +106,10 @@ func (j *journal) append(ctx context.Context, r *Record) error {
 		j.appended.Add(1)
 		return nil
 	}
+	// Requests that are ready to go on may join first: one write for several. Where
+	// none is, this costs nothing; where there are more than can be served, the
+	// scheduler comes back after at most some dozens of them.
+	runtime.Gosched()
 	j.writing.Lock()
 	j.joining.Lock()
 	if j.pending == mine {
