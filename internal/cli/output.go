@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -61,11 +62,14 @@ func cell(o client.Object, path string) string {
 		}
 		return r
 	}, v)
+	if f, err := strconv.ParseFloat(v, 64); err == nil && len(v) > 10 && strings.Contains(v, ".") {
+		return strconv.FormatFloat(f, 'g', 5, 64) // all digits are in the JSON
+	}
 	if v == "" {
 		return "-"
 	}
 	if len(v) > 60 {
-		return v[:57] + "…"
+		return strings.ToValidUTF8(v[:57], "") + "…"
 	}
 	return v
 }

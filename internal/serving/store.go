@@ -32,7 +32,7 @@ type Store interface {
 	ActFor(ctx context.Context, tx *store.Tx, project, deployment string, kind ActKind, cause string) (Act, error)
 	// ActWith finds the act of a kind in a project that had a result.
 	ActWith(ctx context.Context, tx *store.Tx, project string, kind ActKind, result string) (Act, error)
-	// ActWithin finds an act of a kind that was not skipped with a time after from
+	// ActWithin finds an act of a kind that is being done, or was, with a time after from
 	// and before until.
 	ActWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind ActKind, from, until time.Time) (Act, error)
 	// Acts lists a deployment's, newest first.

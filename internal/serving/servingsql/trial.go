@@ -179,7 +179,7 @@ func (Store) ActWith(ctx context.Context, tx *store.Tx, project string, kind ser
 
 // ActWithin implements serving.Store.
 func (Store) ActWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.ActKind, from, until time.Time) (serving.Act, error) {
-	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND act_at > ? AND act_at < ? AND outcome <> 'skipped' ORDER BY act_at DESC",
+	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND act_at > ? AND act_at < ? AND outcome IN ('claimed', 'done') ORDER BY act_at DESC",
 		project, deployment, string(kind), store.At(from), store.At(until))
 }
 
