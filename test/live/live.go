@@ -9,7 +9,7 @@
 //
 // The directory test/ holds what is tested so: script (the command line),
 // crash (kill -9 at random moments), attack (a hostile job, a tampered model),
-// full (a full disk).
+// full (a full disk), loop (what closes the loop, attacked).
 package live
 
 import (
