@@ -94,7 +94,7 @@ func (l labelled) Facts(ctx context.Context, project, deployment string) (label.
 	if err != nil {
 		return label.Facts{}, err
 	}
-	var f label.Facts
+	f := label.Facts{Owner: prediction.OwnerOf(string(d.ID))}
 	f.Residency, f.Classification, err = labelOf(ctx, l.features, d)
 	return f, err
 }
@@ -118,7 +118,7 @@ func (l labelled) Served(ctx context.Context, project, deployment string) (verif
 		return verification.Served{}, fault.New(fault.Invalid, "deployment %q looks no features up", deployment).
 			WithHint("Give it spec.features; what a request brings itself cannot be recomputed.")
 	}
-	out := verification.Served{Service: d.FeatureSet.Ref}
+	out := verification.Served{Service: d.FeatureSet.Ref, Owner: prediction.OwnerOf(string(d.ID))}
 	for _, name := range spec.Columns {
 		view, _, ok := strings.Cut(name, ":")
 		if !ok {

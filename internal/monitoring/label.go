@@ -79,11 +79,15 @@ func (s *Service) label(ctx context.Context, w *watch, watched Watched) (again b
 			return false, fault.Wrap(err, "place among the labels")
 		}
 	}
+	owner := prediction.OwnerOf(watched.ID)
 	buckets := map[WindowKey]*labelled{}
 	n := 0
 	next, err := s.Labels.Pairs(ctx, w.m.Project, w.m.Deployment, after, func(p label.Pair) error {
 		if n++; n > pairBatch {
 			return errPause
+		}
+		if !p.Record.By(owner) {
+			return nil
 		}
 		return s.take(ctx, w, buckets, p)
 	})

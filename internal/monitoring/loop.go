@@ -267,12 +267,16 @@ func (s *Service) step(ctx context.Context, m Monitor) (again bool, err error) {
 	w.watched, w.progress.Of = watched, watched.ID
 	now := s.now()
 	future := now.Add(futureSlack)
+	owner := prediction.OwnerOf(watched.ID)
 	var done []closed
 	n := 0
 	err = s.Predictions.Read(ctx, m.Project, m.Deployment, w.cursor, func(at prediction.Cursor, r *prediction.Record) error {
 		w.cursor = at
 		w.dirty++
 		n++
+		if !r.By(owner) {
+			return nil
+		}
 		if !r.Replay && r.At.After(future) {
 			w.skewed++ // the gateway's clock is wrong: it must not close windows
 			return nil

@@ -181,6 +181,25 @@ func TestFindingsHoldNoValues(t *testing.T) {
 	}
 }
 
+// What a deployment that was deleted saw is in no window of another one that has
+// its name.
+func TestRecordsOfAnother(t *testing.T) {
+	w := newWorld(t)
+	s := w.service(nil)
+	w.apply(s, monitoring.Spec{})
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := range 400 {
+		w.predict(r, begin.Add(time.Duration(n)*time.Minute), 0, func(rec *prediction.Record) {
+			rec.Owner = prediction.OwnerOf([]string{"dep_0", "dep_1"}[n%2])
+		})
+	}
+	w.predict(r, begin.AddDate(0, 0, 2), 0, nil)
+	w.run(s)
+	if all := w.windows(s); len(all) != 1 || all[0].Rows != 200 {
+		t.Errorf("%+v", all)
+	}
+}
+
 func second[T any](_ T, err error) error { return err }
 
 var errCrash = errors.New("the process dies here")

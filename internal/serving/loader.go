@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -224,7 +225,7 @@ func leave(all []*target) {
 
 // tableOf arranges what is in memory as the deployment says.
 func tableOf(d Deployment, runs []Rollout, memory []*target) *table {
-	t := &table{deployment: d, wanted: d.wants(), features: columnsOf(d)}
+	t := &table{deployment: d, owner: prediction.OwnerOf(string(d.ID)), wanted: d.wants(), features: columnsOf(d)}
 	for _, w := range t.wanted {
 		for _, x := range memory {
 			if !x.is(w) {

@@ -144,7 +144,7 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 		return nil
 	}
 	r := &prediction.Record{
-		ID: c.r.ID, Project: c.r.Project, Deployment: c.r.Name, Model: x.model.Name, Version: x.model.Version, Rollout: string(c.rollout), Bucket: c.bucket,
+		ID: c.r.ID, Project: c.r.Project, Deployment: c.r.Name, Owner: c.table.owner, Model: x.model.Name, Version: x.model.Version, Rollout: string(c.rollout), Bucket: c.bucket,
 		Shadow: shadow, At: c.received, Received: c.received, Latency: latency, Rows: max(0, c.filled.rows), Keys: c.filled.keys,
 	}
 	if !c.r.AsOf.IsZero() {

@@ -20,6 +20,7 @@ type key struct{ project, name string }
 // the last request on it has finished.
 type table struct {
 	deployment Deployment
+	owner      uint64  // of its records
 	stable     *target // nil: not in memory
 	canary     *target // nil: none, or not in memory; its share is stable's then
 	shadow     *target // nil: none, or not in memory

@@ -18,6 +18,7 @@ import (
 type index struct {
 	place Place
 	max   int
+	owner uint64 // of the deployment's records
 
 	mu       sync.Mutex
 	seed     maphash.Seed
@@ -38,7 +39,7 @@ type entry struct {
 
 // index is that of a deployment, brought up to now. The first time it reads the
 // whole log.
-func (s *Service) index(ctx context.Context, p Place) (*index, error) {
+func (s *Service) index(ctx context.Context, p Place, owner uint64) (*index, error) {
 	s.mu.Lock()
 	x := s.indexes[p]
 	if x == nil {
@@ -50,6 +51,10 @@ func (s *Service) index(ctx context.Context, p Place) (*index, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.shrink(share)
+	if x.owner != owner {
+		clear(x.entries)
+		x.owner, x.after, x.newest = owner, prediction.Cursor{}, [2]int64{}
+	}
 	return x, s.cfg.Predictions.Read(ctx, p.Project, p.Deployment, x.after, func(c prediction.Cursor, r *prediction.Record) error {
 		x.add(c, r)
 		x.after = c
@@ -60,7 +65,7 @@ func (s *Service) index(ctx context.Context, p Place) (*index, error) {
 // add notes a record. The first with an ID counts. A shadow's answer is about the
 // same request as another record, which labels join.
 func (x *index) add(c prediction.Cursor, r *prediction.Record) {
-	if r.Shadow {
+	if r.Shadow || !r.By(x.owner) {
 		return
 	}
 	key := maphash.String(x.seed, r.ID)

@@ -121,6 +121,9 @@ type Counts struct {
 type Facts struct {
 	Classification string
 	Residency      residency.Label
+	// Owner is that of its predictions (prediction.OwnerOf): no label joins those of
+	// another one that had its name. 0 joins all.
+	Owner uint64
 }
 
 // validate refuses what no label may be. Error: fault.Invalid, fault.TooLarge.

@@ -49,6 +49,7 @@ type world struct {
 	denied  policy.Action
 	now     atomic.Int64
 	max     int
+	owner   uint64
 
 	mu       sync.Mutex
 	rollouts []label.Rollout
@@ -67,7 +68,7 @@ func (w *world) Facts(_ context.Context, _, deployment string) (label.Facts, err
 	if deployment != "delay" && deployment != "other" {
 		return label.Facts{}, fault.New(fault.NotFound, "no deployment %q", deployment)
 	}
-	return label.Facts{Classification: "internal"}, nil
+	return label.Facts{Classification: "internal", Owner: w.owner}, nil
 }
 
 func (w *world) Running(context.Context) ([]label.Rollout, error) {
@@ -777,6 +778,30 @@ func TestLabelsThatComeByWhatTheySay(t *testing.T) {
 		if p := w.progress(); p.Decision.Outcome != want {
 			t.Errorf("%q: %s: %s", delay, p.Decision.Outcome, p.Decision.Reason)
 		}
+	}
+}
+
+// A deployment that was deleted may have left predictions to another one of its
+// name: its labels are not theirs.
+func TestPredictionsOfAnother(t *testing.T) {
+	w := newWorld(t)
+	w.owner = prediction.OwnerOf("dep_1")
+	w.predict(0, func(r *prediction.Record) { r.Owner = w.owner })
+	if got := statuses(w.add(one(0, 1))); got != "accepted" {
+		t.Errorf("got %s", got)
+	}
+	w.owner = prediction.OwnerOf("dep_2")
+	w.predict(1, func(r *prediction.Record) { r.Owner = prediction.OwnerOf("dep_1") })
+	w.predict(2, func(r *prediction.Record) { r.Owner = w.owner })
+	w.predict(3, nil) // nobody knows
+	if a := w.add(one(1, 1), one(2, 1), one(3, 1)); a.Unknown != 1 || a.Accepted != 2 || a.Results[0].Status != label.Unknown {
+		t.Errorf("%+v", a)
+	}
+	if err := w.service.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := w.service.Counts(t.Context(), "nyc", "delay"); err != nil || c.Waiting != 1 {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 

@@ -135,7 +135,14 @@ type look struct {
 const settleEvery = time.Minute
 
 func (s *Service) settle(ctx context.Context, p Place) error {
-	x, err := s.index(ctx, p)
+	facts, err := s.cfg.Deployments.Facts(ctx, p.Project, p.Deployment)
+	if fault.Is(err, fault.NotFound) {
+		return nil // it was deleted, and its labels go with it
+	}
+	if err != nil {
+		return err
+	}
+	x, err := s.index(ctx, p, facts.Owner)
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func (s *Service) Add(ctx context.Context, project, deployment string, labels []
 	if err := validate(labels); err != nil {
 		return Answer{}, err
 	}
-	x, err := s.index(ctx, p)
+	x, err := s.index(ctx, p, facts.Owner)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -54,6 +54,7 @@ type Deployments interface {
 type Served struct {
 	Service string // of features, "delay@2"
 	Columns []feature.AnswerColumn
+	Owner   uint64 // of the deployment's records; see prediction.OwnerOf
 }
 
 // Config is what a Service is made of.
@@ -103,7 +104,7 @@ func (s *Service) Verify(ctx context.Context, r Request) (feature.AnswersReport,
 	if err != nil {
 		return none, err
 	}
-	sample, err := s.sample(ctx, r)
+	sample, err := s.sample(ctx, r, served.Owner)
 	if err != nil {
 		return none, fault.Wrap(err, "sampling the answers of %s", r.Deployment)
 	}
@@ -124,7 +125,7 @@ func (s *Service) Verify(ctx context.Context, r Request) (feature.AnswersReport,
 
 // sample chooses requests, each with the same chance (Vitter's algorithm R), and
 // brings them into the order in which they were answered.
-func (s *Service) sample(ctx context.Context, r Request) ([]*prediction.Record, error) {
+func (s *Service) sample(ctx context.Context, r Request, owner uint64) ([]*prediction.Record, error) {
 	type chosen struct {
 		number int64
 		rec    *prediction.Record
@@ -133,7 +134,7 @@ func (s *Service) sample(ctx context.Context, r Request) ([]*prediction.Record, 
 	var kept []chosen
 	number := int64(0)
 	err := s.cfg.Predictions.Read(ctx, r.Project, r.Deployment, prediction.Cursor{}, func(_ prediction.Cursor, rec *prediction.Record) error {
-		if rec.Shadow || rec.Failure != "" || len(rec.Keys) == 0 || rec.Rows == 0 {
+		if !rec.By(owner) || rec.Shadow || rec.Failure != "" || len(rec.Keys) == 0 || rec.Rows == 0 {
 			return nil
 		}
 		number++

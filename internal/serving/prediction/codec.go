@@ -22,6 +22,7 @@ const (
 	flagShadow = 1 << 0
 	flagReplay = 1 << 1
 	flagBucket = 1 << 2 // its bucket comes at the end
+	flagOwner  = 1 << 3 // and then its owner
 
 	columnDouble = 0 // 8 bytes a number
 	columnSingle = 1 // 4 bytes a number: all of them are float32 exactly
@@ -45,6 +46,9 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	}
 	if r.Bucket != 0 {
 		flags |= flagBucket
+	}
+	if r.Owner != 0 {
+		flags |= flagOwner
 	}
 	start := len(dst)
 	dst = append(dst, codecVersion, flags)
@@ -91,6 +95,9 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	if r.Bucket != 0 {
 		dst = binary.AppendUvarint(dst, uint64(r.Bucket))
 	}
+	if r.Owner != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, r.Owner)
+	}
 	return dst, nil
 }
 
@@ -127,7 +134,7 @@ func decodeRecord(b []byte, r *Record) error {
 		return errRecord("its version is unknown")
 	}
 	flags := d.byte()
-	if flags&^(flagShadow|flagReplay|flagBucket) != 0 {
+	if flags&^(flagShadow|flagReplay|flagBucket|flagOwner) != 0 {
 		return errRecord("its flags are unknown")
 	}
 	r.Shadow, r.Replay = flags&flagShadow != 0, flags&flagReplay != 0
@@ -143,6 +150,10 @@ func decodeRecord(b []byte, r *Record) error {
 	if r.Bucket = 0; flags&flagBucket != 0 {
 		r.Bucket = uint32(d.count(math.MaxUint32, 0)) //nolint:gosec // G115: at most MaxUint32
 		d.bad = d.bad || r.Bucket == 0
+	}
+	if r.Owner = 0; flags&flagOwner != 0 {
+		r.Owner = d.fixed()
+		d.bad = d.bad || r.Owner == 0
 	}
 	if d.bad || len(d.b) != 0 {
 		return errRecord("it is damaged")
@@ -177,6 +188,16 @@ func (d *decoder) varint() int64 {
 		return 0
 	}
 	d.b = d.b[n:]
+	return x
+}
+
+func (d *decoder) fixed() uint64 {
+	if len(d.b) < 8 {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	x := binary.LittleEndian.Uint64(d.b)
+	d.b = d.b[8:]
 	return x
 }
 

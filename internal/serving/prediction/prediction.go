@@ -22,7 +22,10 @@
 // the deployment's label allows it.
 package prediction
 
-import "time"
+import (
+	"hash/fnv"
+	"time"
+)
 
 // Record is one request as a model version answered it. A request that is also
 // shown to a shadow has a second record with the same ID.
@@ -32,10 +35,13 @@ type Record struct {
 	ID         string
 	Project    string
 	Deployment string // its name
-	Model      string
-	Version    int64
-	Rollout    string // the rollout under way ("rol_01J…"); empty when there is none
-	Shadow     bool   // the answer went nowhere
+	// Owner is OwnerOf the deployment's ID; 0 is not known. One that was deleted may
+	// have left records to another one of its name.
+	Owner   uint64
+	Model   string
+	Version int64
+	Rollout string // the rollout under way ("rol_01J…"); empty when there is none
+	Shadow  bool   // the answer went nowhere
 	// Bucket is 1 + that of the key by which the request was routed: requests with
 	// the same one met the same version. 0 when chance decided for this one alone.
 	Bucket uint32
@@ -54,6 +60,17 @@ type Record struct {
 // FailedInModel is the Failure of a model that refused inputs which are what it
 // says that it takes.
 const FailedInModel = "model"
+
+// OwnerOf is the Owner of a deployment's records.
+func OwnerOf(deploymentID string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(deploymentID))
+	return max(h.Sum64(), 1)
+}
+
+// By reports whether the record is of the deployment with an Owner, as far as
+// either is known.
+func (r *Record) By(owner uint64) bool { return owner == 0 || r.Owner == 0 || r.Owner == owner }
 
 // Column is a named column of a record. One of Numbers and Texts is Rows long,
 // the other empty; a missing number is NaN.

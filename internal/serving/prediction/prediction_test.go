@@ -125,7 +125,7 @@ func drawRecord(t *rapid.T) *prediction.Record {
 		Rollout: rapid.String().Draw(t, "rollout"), Shadow: rapid.Bool().Draw(t, "shadow"), Replay: rapid.Bool().Draw(t, "replay"),
 		At: when.Draw(t, "at"), Received: when.Draw(t, "received"), Latency: time.Duration(rapid.Int64().Draw(t, "latency")),
 		Failure: rapid.String().Draw(t, "failure"), Rows: rows, Keys: columns("key"), Inputs: columns("input"),
-		Bucket: rapid.Uint32().Draw(t, "bucket"),
+		Bucket: rapid.Uint32().Draw(t, "bucket"), Owner: rapid.Uint64().Draw(t, "owner"),
 	}
 	if n := rapid.IntRange(0, 3).Draw(t, "scores"); n > 0 {
 		r.Scores = rapid.SliceOfN(number, n, n).Draw(t, "score")
