@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 
 	"github.com/falaj-ml/falaj/bench/harness"
 	"github.com/falaj-ml/falaj/internal/monitoring"
@@ -188,69 +189,86 @@ func (b *bench) falseAlarms(ctx context.Context) error {
 	if b.Quick {
 		replays, month = 2, month[:4000]
 	}
-	w, err := b.watch(ctx, "alarms")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = w.db.Close() }()
 	records := make([]*prediction.Record, len(month))
 	for i, row := range month {
 		records[i] = record(i, flightColumns, row, late)
 	}
-	for _, c := range []struct {
+	configs := []struct {
 		name, note string
 		spec       monitoring.DriftSpec
 	}{
 		{"default monitor", "automatic method (Wasserstein and Jensen-Shannon from 0.1 on), told of from 30 % of the inputs on, or by the score", monitoring.DriftSpec{}},
 		{"Kolmogorov-Smirnov, any input", "alpha 0.01 for all 13 inputs and the score together (Holm), told of from one input on", monitoring.DriftSpec{Method: "ks", Share: sensitive}},
-	} {
-		windows, alarmed, replaysAlarmed := 0, 0, 0
-		for i := range replays {
-			r := rand.New(rand.NewPCG(uint64(i), 2013)) //nolint:gosec // Repeatable, not secret.
-			order := r.Perm(len(month))
-			half := len(order) / 2
-			one := &replay{names: flightColumns, model: late, baseline: make([][]float64, len(flightColumns))}
-			for _, at := range order[:half] {
-				for c, v := range month[at] {
-					one.baseline[c] = append(one.baseline[c], v)
-				}
-			}
-			for _, at := range order[half:] {
-				one.records = append(one.records, records[at])
-			}
-			spec := monitoring.Spec{Window: monitoring.WindowSpec{Rows: 1000}, Drift: c.spec, Repeat: 1}
-			out, err := w.run(ctx, "replay"+strconv.Itoa(i), one, spec)
-			if err != nil {
-				return err
-			}
-			found := 0
-			for _, win := range out.windows {
-				if !win.Judged {
-					return fmt.Errorf("a window was not judged: %s", win.Note)
-				}
-				if win.Drifted {
-					found++
-				}
-			}
-			windows += len(out.windows)
-			alarmed += found
-			if len(out.events) > 0 {
-				replaysAlarmed++
-			}
-			if (found > 0) != (len(out.events) > 0) {
-				return fmt.Errorf("%d windows drifted, %d events", found, len(out.events))
-			}
-		}
-		what := fmt.Sprintf("%s; %d replays of January 2013 in a random order, half of the flights as baseline, %d windows of 1,000 rows", c.note, replays, windows)
+	}
+	alarms, failed := make([]alarmed, len(configs)), make([]error, len(configs))
+	var wg sync.WaitGroup
+	for i, c := range configs { // beside each other: no time is measured
+		wg.Go(func() { alarms[i], failed[i] = b.alarms(ctx, strconv.Itoa(i), c.spec, month, records, replays) })
+	}
+	wg.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	for i, c := range configs {
+		a := alarms[i]
+		what := fmt.Sprintf("%s; %d replays of January 2013 in a random order, half of the flights as baseline, %d windows of 1,000 rows", c.note, replays, a.windows)
 		b.Add(harness.Row{
 			Name: "false alarms, share of windows, " + c.name, Unit: "%", Better: harness.Lower,
-			Ours: harness.Value(100 * float64(alarmed) / float64(windows)), Aim: &harness.Aim{Value: harness.Value(1)}, Note: what,
+			Ours: harness.Value(100 * float64(a.drifted) / float64(a.windows)), Aim: &harness.Aim{Value: harness.Value(1)}, Note: what,
 		})
 		b.Add(harness.Row{
 			Name: "false alarms, share of replays, " + c.name, Unit: "%", Better: harness.Lower,
-			Ours: harness.Value(100 * float64(replaysAlarmed) / float64(replays)),
-			Note: fmt.Sprintf("replays with an event in any of their %d windows", windows/replays),
+			Ours: harness.Value(100 * float64(a.replays) / float64(replays)),
+			Note: fmt.Sprintf("replays with an event in any of their %d windows", a.windows/replays),
 		})
 	}
 	return nil
+}
+
+// alarmed counts what a monitor told of.
+type alarmed struct{ windows, drifted, replays int }
+
+// alarms lets monitors of one manifest read replays of rows in a random order.
+func (b *bench) alarms(ctx context.Context, name string, spec monitoring.DriftSpec, rows [][]float64, records []*prediction.Record, replays int) (all alarmed, err error) {
+	w, err := b.watch(ctx, "alarms"+name)
+	if err != nil {
+		return all, err
+	}
+	defer func() { err = errors.Join(err, w.db.Close()) }()
+	for i := range replays {
+		r := rand.New(rand.NewPCG(uint64(i), 2013)) //nolint:gosec // Repeatable, not secret.
+		order := r.Perm(len(rows))
+		half := len(order) / 2
+		one := &replay{names: flightColumns, model: late, baseline: make([][]float64, len(flightColumns))}
+		for _, at := range order[:half] {
+			for c, v := range rows[at] {
+				one.baseline[c] = append(one.baseline[c], v)
+			}
+		}
+		for _, at := range order[half:] {
+			one.records = append(one.records, records[at])
+		}
+		out, err := w.run(ctx, "replay"+strconv.Itoa(i), one, monitoring.Spec{Window: monitoring.WindowSpec{Rows: 1000}, Drift: spec, Repeat: 1})
+		if err != nil {
+			return all, err
+		}
+		drifted := 0
+		for _, win := range out.windows {
+			if !win.Judged {
+				return all, fmt.Errorf("a window was not judged: %s", win.Note)
+			}
+			if win.Drifted {
+				drifted++
+			}
+		}
+		if (drifted > 0) != (len(out.events) > 0) {
+			return all, fmt.Errorf("%d windows drifted, %d events", drifted, len(out.events))
+		}
+		all.windows += len(out.windows)
+		all.drifted += drifted
+		if drifted > 0 {
+			all.replays++
+		}
+	}
+	return all, nil
 }

@@ -152,6 +152,9 @@ func (s *site) cost(ctx context.Context, what string, connections int, pinned st
 	if s.Quick {
 		n, rounds = 200, 1
 	}
+	if connections == 1 { // each takes longer
+		n /= 2
+	}
 	var with, without, added []float64
 	for round := range rounds + 1 { // in the first, connections, caches and the garbage collector warm up
 		first, second := bare, logged
