@@ -232,7 +232,8 @@ func (a *App) fullNames(ctx context.Context, p project.Name, set string) bool {
 }
 
 // tryVersion answers the end of a job that a finding began: the version it
-// registered becomes the canary.
+// registered becomes the canary, with the rights of who applied the monitor. Who
+// may not try versions cannot have one tried by a monitor either.
 func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 	var j training.Event
 	if err := e.Decode(&j); err != nil {
@@ -266,6 +267,15 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 			if d.Model != model {
 				return "", "", fault.New(fault.Conflict, "job %s registered %s, and %s answers with %s", j.Job, j.Model, d.Name, d.Model)
 			}
+			var f monitoring.Finding
+			if err := json.Unmarshal(began.Evidence, &f); err != nil {
+				return "", "", err
+			}
+			m, err := a.monitoring.One(ctx, e.Project, f.Monitor)
+			if err != nil {
+				return "", "", err
+			}
+			ctx = identity.With(ctx, m.By)
 			cause := string(began.ID)
 			r, err := a.serving.StartRollout(ctx, e.Project, began.Deployment, serving.Trying{Version: version, Cause: cause})
 			if fault.Is(err, fault.Conflict) { // perhaps begun before a crash
