@@ -42,6 +42,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"embed"
 	"io/fs"
 	"slices"
 	"sync"
@@ -68,6 +69,15 @@ type Config struct {
 type Migrations struct {
 	Name string
 	FS   fs.FS
+}
+
+// Embedded are the migrations of a *sql package, which embeds its migrations/*.sql.
+func Embedded(name string, files embed.FS) Migrations {
+	dir, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the path is valid
+	}
+	return Migrations{Name: name, FS: dir}
 }
 
 // DB is an open database. Safe for concurrent use; Close it.

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -26,15 +25,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the tables of this package.
-var Migrations = store.Migrations{Name: "compute", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return f
-}
+var Migrations = store.Embedded("compute", migrations)
 
 type poolRow struct {
 	bun.BaseModel `bun:"table:compute_pool"`

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -26,15 +25,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema of datasets.
-var Migrations = store.Migrations{Name: "dataset", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return f
-}
+var Migrations = store.Embedded("dataset", files)
 
 // Store implements dataset.Store.
 type Store struct{}

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 
 	"github.com/uptrace/bun"
 
@@ -21,15 +20,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the tables of this package.
-var Migrations = store.Migrations{Name: "environment", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return f
-}
+var Migrations = store.Embedded("environment", migrations)
 
 type row struct {
 	bun.BaseModel `bun:"table:environment_environment"`

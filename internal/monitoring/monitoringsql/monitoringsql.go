@@ -8,7 +8,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -20,15 +19,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema.
-var Migrations = store.Migrations{Name: "monitoring", FS: sub(files)}
-
-func sub(f embed.FS) fs.FS {
-	s, err := fs.Sub(f, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return s
-}
+var Migrations = store.Embedded("monitoring", files)
 
 // Store implements monitoring.Store.
 type Store struct{}

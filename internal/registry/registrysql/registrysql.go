@@ -9,7 +9,6 @@ import (
 	"database/sql"
 	"embed"
 	"errors"
-	"io/fs"
 	"strings"
 
 	"github.com/uptrace/bun"
@@ -27,15 +26,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema of the registry.
-var Migrations = store.Migrations{Name: "registry", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return f
-}
+var Migrations = store.Embedded("registry", files)
 
 // Store implements registry.Store.
 type Store struct{}

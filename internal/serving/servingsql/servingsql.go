@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -18,15 +17,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema.
-var Migrations = store.Migrations{Name: "serving", FS: sub(files)}
-
-func sub(f embed.FS) fs.FS {
-	s, err := fs.Sub(f, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return s
-}
+var Migrations = store.Embedded("serving", files)
 
 // Store implements serving.Store.
 type Store struct{}

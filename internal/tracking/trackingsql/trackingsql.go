@@ -11,7 +11,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"math"
 	"strings"
 
@@ -30,15 +29,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema of tracking.
-var Migrations = store.Migrations{Name: "tracking", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return f
-}
+var Migrations = store.Embedded("tracking", files)
 
 // Store implements tracking.Store.
 type Store struct{}

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 
 	"github.com/uptrace/bun"
 
@@ -21,15 +20,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the tables of this package.
-var Migrations = store.Migrations{Name: "training", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return f
-}
+var Migrations = store.Embedded("training", migrations)
 
 type jobRow struct {
 	bun.BaseModel `bun:"table:training_job"`

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -23,15 +22,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the tables of this package.
-var Migrations = store.Migrations{Name: "audit", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err)
-	}
-	return f
-}
+var Migrations = store.Embedded("audit", migrations)
 
 // insertRows bounds the rows of one statement; PostgreSQL and SQLite bound its
 // parameters.

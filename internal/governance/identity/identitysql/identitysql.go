@@ -8,7 +8,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -24,15 +23,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema.
-var Migrations = store.Migrations{Name: "identity", FS: sub(files)}
-
-func sub(f embed.FS) fs.FS {
-	s, err := fs.Sub(f, "migrations")
-	if err != nil {
-		panic(err) // the folder is compiled in
-	}
-	return s
-}
+var Migrations = store.Embedded("identity", files)
 
 // Store implements account.Store. The zero Store is ready.
 type Store struct{}

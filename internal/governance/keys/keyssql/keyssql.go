@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"embed"
 	"errors"
-	"io/fs"
 
 	"github.com/uptrace/bun"
 
@@ -19,15 +18,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the tables of this package.
-var Migrations = store.Migrations{Name: "keys", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err)
-	}
-	return f
-}
+var Migrations = store.Embedded("keys", migrations)
 
 type keyRow struct {
 	bun.BaseModel `bun:"table:keys_key"`

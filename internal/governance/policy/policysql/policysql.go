@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"embed"
 	"errors"
-	"io/fs"
 
 	"github.com/uptrace/bun"
 
@@ -20,15 +19,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema.
-var Migrations = store.Migrations{Name: "policy", FS: sub(files)}
-
-func sub(f embed.FS) fs.FS {
-	s, err := fs.Sub(f, "migrations")
-	if err != nil {
-		panic(err) // the folder is compiled in
-	}
-	return s
-}
+var Migrations = store.Embedded("policy", files)
 
 // Store implements authority.Store. The zero Store is ready.
 type Store struct{}

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -23,15 +22,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema.
-var Migrations = store.Migrations{Name: "project", FS: sub(files)}
-
-func sub(f embed.FS) fs.FS {
-	s, err := fs.Sub(f, "migrations")
-	if err != nil {
-		panic(err) // the folder is compiled in
-	}
-	return s
-}
+var Migrations = store.Embedded("project", files)
 
 // Store implements tenancy.Store and account.Grants. The zero Store is ready.
 type Store struct{}

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 
 	"github.com/uptrace/bun"
 
@@ -22,15 +21,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema.
-var Migrations = store.Migrations{Name: "residency", FS: sub(files)}
-
-func sub(f embed.FS) fs.FS {
-	s, err := fs.Sub(f, "migrations")
-	if err != nil {
-		panic(err) // the folder is compiled in
-	}
-	return s
-}
+var Migrations = store.Embedded("residency", files)
 
 // Store implements border.Store. The zero Store is ready.
 type Store struct{}

@@ -8,7 +8,6 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -22,15 +21,7 @@ import (
 var files embed.FS
 
 // Migrations is the schema.
-var Migrations = store.Migrations{Name: "alert", FS: sub(files)}
-
-func sub(f embed.FS) fs.FS {
-	s, err := fs.Sub(f, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return s
-}
+var Migrations = store.Embedded("alert", files)
 
 // Store implements alert.Store.
 type Store struct{}

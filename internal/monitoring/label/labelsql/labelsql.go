@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -23,15 +22,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the tables of this package.
-var Migrations = store.Migrations{Name: "label", FS: sub()}
-
-func sub() fs.FS {
-	f, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return f
-}
+var Migrations = store.Embedded("label", migrations)
 
 // chunk is how many rows a statement names.
 const chunk = 500
