@@ -17,7 +17,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 )
 
@@ -202,7 +202,7 @@ func (c Config) Validate() error {
 			return fault.New(fault.Invalid, "%s: %q is not a duration such as 10m", name, v)
 		}
 	}
-	if _, err := feature.ParseTTL(c.Predictions.Retention); err != nil {
+	if _, err := resource.ParseDuration(c.Predictions.Retention); err != nil {
 		return fault.Wrap(err, "predictions.retention")
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
@@ -24,7 +25,7 @@ import (
 
 // openPredictions opens the log of predictions, which serving writes to.
 func (a *App) openPredictions(context.Context) error {
-	retention, _ := feature.ParseTTL(a.cfg.Predictions.Retention) // validated
+	retention, _ := resource.ParseDuration(a.cfg.Predictions.Retention) // validated
 	if retention == 0 {
 		retention = -1 // for ever
 	}
@@ -43,7 +44,7 @@ func (a *App) openPredictions(context.Context) error {
 
 // openLabels opens what joins labels to predictions and judges rollouts by them.
 func (a *App) openLabels(context.Context) error {
-	keep, _ := feature.ParseTTL(a.cfg.Predictions.Retention) // validated; 0 is for ever
+	keep, _ := resource.ParseDuration(a.cfg.Predictions.Retention) // validated; 0 is for ever
 	a.labels = label.New(label.Config{
 		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Sealer: a.keys, Predictions: a.predictions, Deployments: labelled{a.db, a.features}, Keep: keep, Logger: a.log,
 	})
@@ -134,10 +135,8 @@ func (l labelled) Served(ctx context.Context, project, deployment string) (verif
 			column.Default = &x
 		}
 		if age := spec.MaxAge[view]; age != "" {
-			if column.MaxAge, err = feature.ParseTTL(age); err != nil {
-				if column.MaxAge, err = time.ParseDuration(age); err != nil {
-					return out, fault.Wrap(err, "max_age of %s", view)
-				}
+			if column.MaxAge, err = resource.ParseDuration(age); err != nil {
+				return out, fault.Wrap(err, "max_age of %s", view)
 			}
 		}
 		out.Columns = append(out.Columns, column)

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
 	"github.com/falaj-ml/falaj/internal/training"
@@ -171,7 +172,7 @@ func (a *App) retrain(ctx context.Context, e event.Event) (*intent, error) {
 		return nil, err
 	}
 	spec := *m.Spec.Retrain
-	cooldown, _ := feature.ParseTTL(spec.Cooldown) // validated
+	cooldown, _ := resource.ParseDuration(spec.Cooldown) // validated
 	return &intent{
 		Act: serving.Act{Deployment: f.Deployment, At: f.At, Reason: f.Reason, Evidence: e.Body}, cooldown: cooldown,
 		do: func(ctx context.Context) (string, string, error) {

@@ -45,6 +45,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Kind of definition.
@@ -154,7 +155,6 @@ const (
 	maxColumnName  = 255
 	maxSelected    = value.MaxFeatures
 	maxInputs      = 64
-	maxTTL         = 100 * 365 * 24 * time.Hour
 )
 
 // complete fills in the defaults.
@@ -203,7 +203,7 @@ func (s ViewSpec) Validate() error {
 	if err := distinct("entities", s.Entities); err != nil {
 		return err
 	}
-	if _, err := ParseTTL(s.TTL); err != nil {
+	if _, err := resource.ParseDuration(s.TTL); err != nil {
 		return bad("ttl", "%s", err).WithHint("Write a duration such as 90m, 3h or 7d; 0 means for ever.")
 	}
 	if s.Timestamp == "" {
@@ -282,7 +282,7 @@ func (s Source) sources() map[string]string {
 
 // ttl is the time to live, which Validate has accepted.
 func (s ViewSpec) ttl() time.Duration {
-	d, _ := ParseTTL(s.TTL) // validated
+	d, _ := resource.ParseDuration(s.TTL) // validated
 	return d
 }
 
@@ -314,42 +314,6 @@ func (v View) columns() []string {
 		columns = append(columns, f.Name)
 	}
 	return columns
-}
-
-// ParseTTL reads a duration such as "3h", "7d" or "1d12h"; units are w, d, h, m,
-// s and ms. Nothing and "0" are 0. Error: fault.Invalid.
-func ParseTTL(s string) (time.Duration, error) {
-	units := []struct {
-		name string
-		size time.Duration
-	}{{"ms", time.Millisecond}, {"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
-	if s == "" || s == "0" {
-		return 0, nil
-	}
-	total, rest := time.Duration(0), s
-next:
-	for rest != "" {
-		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-		n, err := strconv.ParseInt(rest[:digits], 10, 64)
-		if err != nil {
-			break
-		}
-		for _, u := range units {
-			if after, ok := strings.CutPrefix(rest[digits:], u.name); ok {
-				if n > int64(maxTTL/u.size) || total+time.Duration(n)*u.size > maxTTL {
-					return 0, fault.New(fault.Invalid, "duration %q is over the limit of 100 years", clip(s))
-				}
-				total += time.Duration(n) * u.size
-				rest = after
-				continue next
-			}
-		}
-		break
-	}
-	if rest != "" {
-		return 0, fault.New(fault.Invalid, "%q is not a duration", clip(s))
-	}
-	return total, nil
 }
 
 // bad is an error about a field of a spec.

@@ -1408,36 +1408,6 @@ func TestVerifyNamesInputsThatDiffer(t *testing.T) {
 	}
 }
 
-func TestParseTTL(t *testing.T) {
-	for in, want := range map[string]time.Duration{
-		"": 0, "0": 0, "3h": 3 * time.Hour, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "2w": 14 * 24 * time.Hour, "90m": 90 * time.Minute, "1500ms": 1500 * time.Millisecond,
-	} {
-		if got, err := feature.ParseTTL(in); err != nil || got != want {
-			t.Errorf("ParseTTL(%q) = %v %v, want %v", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"3", "h", "-1h", "3 h", "1.5h", "99999w", "9999999999999999999h", "3hx", "1y"} {
-		if got, err := feature.ParseTTL(in); err == nil {
-			t.Errorf("ParseTTL(%q) = %v, want an error", in, got)
-		}
-	}
-}
-
-func FuzzParseTTL(f *testing.F) {
-	for _, s := range []string{"", "0", "3h", "1d12h", "99999w"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		d, err := feature.ParseTTL(s)
-		if err != nil {
-			return
-		}
-		if d < 0 || d > 101*365*24*time.Hour {
-			t.Errorf("ParseTTL(%q) = %v", s, d)
-		}
-	})
-}
-
 // The same on PostgreSQL, where the statements differ.
 func TestOnPostgreSQL(t *testing.T) {
 	w := newWorldOn(t, storetest.PostgreSQL(t, featuresql.Migrations))

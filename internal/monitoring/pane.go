@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 )
 
@@ -42,7 +42,7 @@ func layoutOf(s Spec) (layout, error) {
 	if err != nil {
 		return layout{}, err
 	}
-	late, err := feature.ParseTTL(s.Lateness)
+	late, err := resource.ParseDuration(s.Lateness)
 	return layout{ByRows: s.Window.Rows != 0, Size: size, Slide: slide, Lateness: late.Microseconds()}, err
 }
 

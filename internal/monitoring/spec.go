@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/drift"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Limits of a manifest.
@@ -184,7 +184,7 @@ func (s Spec) validWindow() error {
 	if slide < 1 || slide > size || size%slide != 0 || size/slide > maxPanes {
 		return fault.New(fault.Invalid, "spec.window.slide is %q; the window must be 1 to %d whole slides long", w.Slide, maxPanes)
 	}
-	late, err := feature.ParseTTL(s.Lateness)
+	late, err := resource.ParseDuration(s.Lateness)
 	if err != nil {
 		return fault.Wrap(err, "spec.lateness")
 	}
@@ -204,11 +204,11 @@ func (w WindowSpec) sizes() (size, slide int64, err error) {
 		}
 		return w.Rows, slide, nil
 	}
-	every, err := feature.ParseTTL(w.Every)
+	every, err := resource.ParseDuration(w.Every)
 	if err != nil {
 		return 0, 0, fault.Wrap(err, "spec.window.every")
 	}
-	by, err := feature.ParseTTL(w.Slide)
+	by, err := resource.ParseDuration(w.Slide)
 	if err != nil {
 		return 0, 0, fault.Wrap(err, "spec.window.slide")
 	}
@@ -316,7 +316,7 @@ func (r *RetrainSpec) validate() error {
 		}
 	}
 	for _, f := range []struct{ name, value string }{{"window", r.Window}, {"cooldown", r.Cooldown}} {
-		d, err := feature.ParseTTL(f.value)
+		d, err := resource.ParseDuration(f.value)
 		if err != nil {
 			return fault.Wrap(err, "spec.retrain.%s", f.name)
 		}
@@ -353,7 +353,7 @@ func (r *RetrainSpec) Wants(k Kind) bool {
 
 // Span is the rows' stretch of time for a finding at a time.
 func (r *RetrainSpec) Span(at time.Time) (from, to time.Time) {
-	window, _ := feature.ParseTTL(r.Window) // validated
+	window, _ := resource.ParseDuration(r.Window) // validated
 	return at.Add(-window).UTC(), at.UTC()
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
@@ -157,7 +158,7 @@ func columnsOf(d Deployment) *columns {
 		}
 		src.otherwise, src.hasDefault = float64(value), ok
 		if age, ok := f.MaxAge[view]; ok {
-			src.maxAge, _ = parseAge(age) // validated
+			src.maxAge, _ = resource.ParseDuration(age) // validated
 		}
 		c.sources = append(c.sources, src)
 	}

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
 )
 
@@ -130,31 +130,11 @@ func (f *FeaturesSpec) validate() error {
 		if !views[view] {
 			return wrong("max_age", "no column is a feature of %q", view)
 		}
-		if _, err := parseAge(age); err != nil {
-			return wrong("max_age", "%s: %v", view, err)
+		if d, err := resource.ParseDuration(age); err != nil || d == 0 {
+			return wrong("max_age", "%s: %.40q is no duration such as 90m, 3h or 7d", view, age)
 		}
 	}
 	return nil
-}
-
-// parseAge reads "90m", "3h" or "7d".
-func parseAge(text string) (time.Duration, error) {
-	var d time.Duration
-	var err error
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		var n int
-		n, err = strconv.Atoi(days)
-		if err == nil && n > 36500 {
-			n = 36500
-		}
-		d = time.Duration(n) * 24 * time.Hour
-	} else {
-		d, err = time.ParseDuration(text)
-	}
-	if err != nil || d <= 0 {
-		return 0, fault.New(fault.Invalid, "%.40q is no duration such as 90m, 3h or 7d", text)
-	}
-	return d, nil
 }
 
 // same reports whether two specs say the same.

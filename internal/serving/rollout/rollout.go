@@ -36,11 +36,10 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Metric is how an answer is judged by its label. Smaller is better.
@@ -149,16 +148,16 @@ func (s Spec) Validate() error {
 	case g.MinRequests < 1 || g.MinRequests > maxMinLabel:
 		return bad("guardrails.min_requests", "is %d", g.MinRequests).WithHint("Use 1 to %d.", maxMinLabel)
 	}
-	if d, err := parseDuration(s.MaxDuration); err != nil || d < time.Second || d > maxDuration {
+	if d, err := resource.ParseDuration(s.MaxDuration); err != nil || d < time.Second || d > maxDuration {
 		return bad("max_duration", "%q is not a time that a trial can take", short(s.MaxDuration)).WithHint("Write 1s to 366d, such as 14d or 36h.")
 	}
 	if s.LabelDelay != "" {
-		if d, err := parseDuration(s.LabelDelay); err != nil || d < 0 || d >= s.Duration() {
+		if d, err := resource.ParseDuration(s.LabelDelay); err != nil || d >= s.Duration() {
 			return bad("label_delay", "%q is not a part of max_duration", short(s.LabelDelay)).WithHint("Write how long labels take, such as 36h or 2d; a trial takes longer than that.")
 		}
 	}
 	if g.LatencyP99 != "" && g.LatencyP99 != "0" {
-		if d, err := parseDuration(g.LatencyP99); err != nil || d <= 0 || d > time.Hour {
+		if d, err := resource.ParseDuration(g.LatencyP99); err != nil || d <= 0 || d > time.Hour {
 			return bad("guardrails.latency_p99", "%q is not a latency", short(g.LatencyP99)).WithHint("Write 1ms to 1h, such as 250ms.")
 		}
 	}
@@ -167,20 +166,20 @@ func (s Spec) Validate() error {
 
 // Duration is MaxDuration as a duration. The spec is valid.
 func (s Spec) Duration() time.Duration {
-	d, _ := parseDuration(s.WithDefaults().MaxDuration) // validated
+	d, _ := resource.ParseDuration(s.WithDefaults().MaxDuration) // validated
 	return d
 }
 
 // Delay is LabelDelay as a duration, 0 without one. The spec is valid.
 func (s Spec) Delay() time.Duration {
-	d, _ := parseDuration(cmp.Or(s.LabelDelay, "0")) // validated
+	d, _ := resource.ParseDuration(s.LabelDelay) // validated
 	return d
 }
 
 // Slow is the latency above which an answer is slow (Arm.Slow), 0 when the
 // guardrail is off. The spec is valid.
 func (g Guardrails) Slow() time.Duration {
-	d, _ := parseDuration(cmp.Or(g.LatencyP99, "0")) // validated
+	d, _ := resource.ParseDuration(g.LatencyP99) // validated
 	return d
 }
 
@@ -231,30 +230,6 @@ func (s Spec) Loss(score, label float64) (float64, error) {
 	default:
 		return (score - label) * (score - label), nil
 	}
-}
-
-// parseDuration reads what time.ParseDuration does, and days first: "14d", "1d12h".
-func parseDuration(text string) (time.Duration, error) {
-	if len(text) > 40 {
-		return 0, strconv.ErrSyntax
-	}
-	days, rest, found := strings.Cut(text, "d")
-	if !found {
-		return time.ParseDuration(text)
-	}
-	n, err := strconv.ParseUint(days, 10, 16)
-	if err != nil {
-		return 0, err
-	}
-	total := time.Duration(n) * 24 * time.Hour
-	if rest == "" {
-		return total, nil
-	}
-	d, err := time.ParseDuration(rest)
-	if d < 0 || d > 24*time.Hour {
-		return 0, strconv.ErrRange
-	}
-	return total + d, err
 }
 
 func short(s string) string {

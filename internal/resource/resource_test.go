@@ -1,0 +1,39 @@
+package resource_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+func TestParseDuration(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"": 0, "0": 0, "3h": 3 * time.Hour, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "2w": 14 * 24 * time.Hour, "90m": 90 * time.Minute, "1500ms": 1500 * time.Millisecond,
+		"1.5h": 90 * time.Minute, "0.1s": 100 * time.Millisecond, "250us": 250 * time.Microsecond, "36500d": 36500 * 24 * time.Hour,
+	} {
+		if got, err := resource.ParseDuration(in); err != nil || got != want {
+			t.Errorf("ParseDuration(%q) = %v %v, want %v", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"3", "h", "-1h", "1h-1h", "3 h", "1.5.2h", ".h", "NaNh", "1e3s", "99999w", "36500d1ns", "9999999999999999999h", "3hx", "1y"} {
+		if got, err := resource.ParseDuration(in); err == nil {
+			t.Errorf("ParseDuration(%q) = %v, want an error", in, got)
+		}
+	}
+}
+
+func FuzzParseDuration(f *testing.F) {
+	for _, s := range []string{"", "0", "3h", "1d12h", "99999w"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d, err := resource.ParseDuration(s)
+		if err != nil {
+			return
+		}
+		if d < 0 || d > 101*365*24*time.Hour {
+			t.Errorf("ParseDuration(%q) = %v", s, d)
+		}
+	})
+}
