@@ -1,6 +1,6 @@
 // Package resource has the amounts that work asks for and pools have: CPU
 // time, memory and accelerators, as named types that cannot be mixed up. It also
-reads the durations of manifests.
+// reads the durations of manifests.
 package resource
 
 import (
