@@ -1,23 +1,21 @@
 // The keyboard: "g d" and its like, "/" and "?". Keys that are typed into a
 // field are the field's.
-import { useEffect } from 'react';
+import { useEffect, useRef } from 'react';
 
 const patience = 1200; // ms between the two keys of a sequence
 
 export function useKeys(handlers: Readonly<Record<string, () => void>>) {
+  const before = useRef({ key: '', at: 0 }); // outlives what is drawn between the two keys
   useEffect(() => {
-    let before = '';
-    let at = 0;
     const pressed = (e: KeyboardEvent) => {
       const target = e.target as HTMLElement | null;
       if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented) return;
       if (target?.closest('input, textarea, select, [contenteditable], dialog')) return;
-      const sequence = before && performance.now() - at < patience ? `${before} ${e.key}` : e.key;
+      const { key, at } = before.current;
+      const sequence = key && e.timeStamp - at < patience ? `${key} ${e.key}` : e.key;
       const handler = handlers[sequence] ?? handlers[e.key];
-      before = e.key;
-      at = performance.now();
+      before.current = { key: handler ? '' : e.key, at: e.timeStamp };
       if (!handler) return;
-      before = '';
       e.preventDefault();
       handler();
     };
