@@ -4,12 +4,11 @@
 package labels
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,48 +17,6 @@ import (
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
 )
-
-const manifests = `
-api_version: falaj/v1
-kind: Project
-name: nyc
-spec: {display_name: Flights}
----
-api_version: falaj/v1
-kind: Dataset
-name: weather
-project: nyc
-spec:
-  classification: internal
-  columns:
-  - {name: observed_at, type: timestamp}
-  - {name: temp, type: float64}
----
-api_version: falaj/v1
-kind: Entity
-name: origin
-project: nyc
-spec: {}
-`
-
-const features = `
-api_version: falaj/v1
-kind: FeatureView
-name: weather
-project: nyc
-spec:
-  source: {dataset: weather}
-  entities: [origin]
-  timestamp: observed_at
-  ttl: 3h
-  features: [{name: temp, type: float64}]
----
-api_version: falaj/v1
-kind: FeatureService
-name: weather
-project: nyc
-spec: {features: ["weather:temp"]}
-`
 
 const deployment = `
 api_version: falaj/v1
@@ -99,136 +56,49 @@ func weather(late ...string) string {
 	return b.String()
 }
 
-type world struct {
-	*live.Server
-	t *testing.T
-	c *client.Client
-}
+type world struct{ *live.Project }
 
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
+// deployed is a project with a deployment of versions that are as good as each
+// other.
+func deployed(t *testing.T, manifests string, versions int) *world {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs a real server")
 	}
-}
-
-func (w *world) start() {
-	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), live.Wait)
-	defer cancel()
-	w.must(w.Start(ctx))
-	w.c = w.Client(w.t)
-}
-
-func (w *world) foreign(method, path string, body, out any) error {
-	resp, err := w.c.Send(w.t.Context(), method, path, body, http.Header{"Falaj-Project": {"nyc"}})
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if out == nil {
-		return nil
-	}
-	return client.Decode(resp.Body, out)
-}
-
-func (w *world) apply(manifest string) {
-	w.t.Helper()
-	_, err := w.c.Apply(w.t.Context(), "nyc", []byte(manifest), false)
-	w.must(err)
-}
-
-// eventually asks until it is so.
-func (w *world) eventually(what string, so func() (bool, error)) {
-	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), live.Wait)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ok, err := so()
-		if ok {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			w.t.Fatalf("%s: %v\n%s", what, err, w.LogTail(20))
-		}
-	}
+	s := live.New(t, "")
+	s.Up(t)
+	w := &world{s.Project(t, "nyc")}
+	w.Apply(manifests)
+	w.Import("weather", weather())
+	w.Apply(live.WeatherView("3h"))
+	w.Materialise("weather")
+	w.Register("delay", slices.Repeat([][]byte{w.Logistic()}, versions)...)
+	w.Apply(deployment)
+	return w
 }
 
 // ask sends the nth request, half an hour after the one before, and returns the
 // answer's id.
 func (w *world) ask(n int) string {
-	w.t.Helper()
-	var a struct {
-		ID string `json:"id"`
-	}
-	w.must(w.foreign(http.MethodPost, "/v2/models/delay/infer", map[string]any{
-		"parameters": map[string]any{"as_of": begin.Add(time.Duration(n) * 30 * time.Minute).Format(time.RFC3339)},
-		"inputs": []any{
-			map[string]any{"name": "origin", "datatype": "BYTES", "shape": []int{1}, "data": []string{"JFK"}},
-			map[string]any{"name": "hours", "datatype": "FP64", "shape": []int{1}, "data": []float64{float64(n % 7)}},
-		},
-	}, &a))
+	w.T.Helper()
+	a, err := w.Infer(w.C, "delay", map[string]any{"as_of": begin.Add(time.Duration(n) * 30 * time.Minute).Format(time.RFC3339)},
+		live.Tensor("origin", "BYTES", []string{"JFK"}, 1), live.Tensor("hours", "FP64", []float64{float64(n % 7)}, 1))
+	w.Must(err)
 	return a.ID
 }
 
-func (w *world) run(code int, args ...string) string {
-	w.t.Helper()
-	out, got := w.Command(w.t.Context(), append(args, "-p", "nyc")...)
-	if got != code {
-		w.t.Fatalf("%v exits with %d:\n%s", args, got, out)
-	}
-	return out
-}
-
 func TestLoopIsClosed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a real server")
-	}
-	w := &world{Server: live.New(t, ""), t: t}
-	model, err := os.ReadFile(filepath.Join(w.Bin.Root, "internal/serving/runtime/onnx/testdata/logistic.onnx"))
-	w.must(err)
-	w.start()
+	w := deployed(t, live.Weather, 2)
 	ctx := t.Context()
-	w.apply(manifests)
-	_, err = w.c.Import(ctx, "nyc", "weather", "weather.csv", strings.NewReader(weather()))
-	w.must(err)
-	w.apply(features)
-	materialise := func() {
-		w.must(w.c.Do(ctx, http.MethodPost, "/api/v1/projects/nyc/feature-views/weather/materialise", map[string]any{"wait": "30s"}, nil))
-	}
-	materialise()
-	w.must(w.foreign(http.MethodPost, "/api/2.0/mlflow/registered-models/create", map[string]any{"name": "delay"}, nil))
-	for range 2 {
-		var run struct {
-			Run struct {
-				Info struct {
-					ID string `json:"run_id"`
-				} `json:"info"`
-			} `json:"run"`
-		}
-		w.must(w.foreign(http.MethodPost, "/api/2.0/mlflow/runs/create", map[string]any{"experiment_id": "0"}, &run))
-		id := run.Run.Info.ID
-		w.must(w.foreign(http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+id+"/artifacts/model/model.onnx", bytes.NewReader(model), nil))
-		w.must(w.foreign(http.MethodPost, "/api/2.0/mlflow/model-versions/create", map[string]any{"name": "delay", "source": "runs:/" + id + "/model", "run_id": id}, nil))
-	}
-	w.must(w.c.Do(ctx, http.MethodPut, "/api/v1/projects/nyc/models/delay/aliases/champion", map[string]any{"version": "1"}, nil))
-	w.apply(deployment)
-	w.run(0, "deploy", "canary", "delay", "--version", "2")
+	w.Run(0, "deploy", "canary", "delay", "--version", "2")
 
 	// Asked, killed, and asked again.
 	var ids []string
 	for n := range requests {
 		if n == requests/2 {
-			w.must(w.Kill())
-			w.start()
-			w.eventually("the models are not loaded", func() (bool, error) {
-				err := w.foreign(http.MethodGet, "/v2/health/ready", nil, nil)
-				return err == nil, err
-			})
+			w.Must(w.Kill())
+			w.Again()
+			w.Loaded()
 		}
 		ids = append(ids, w.ask(n))
 	}
@@ -242,29 +112,29 @@ func TestLoopIsClosed(t *testing.T) {
 		}
 		b.WriteString(more)
 		path := filepath.Join(t.TempDir(), name)
-		w.must(os.WriteFile(path, []byte(b.String()), 0o600))
+		w.Must(os.WriteFile(path, []byte(b.String()), 0o600))
 		return path
 	}
-	if out := w.run(0, "deploy", "label", "delay", file("first.csv", 0, 40, "")); !strings.Contains(out, "40 labels accepted") {
+	if out := w.Run(0, "deploy", "label", "delay", file("first.csv", 0, 40, "")); !strings.Contains(out, "40 labels accepted") {
 		t.Error(out)
 	}
-	if out := w.run(0, "deploy", "label", "delay", file("all.csv", 0, requests, ids[0]+",1,\nprd_nobody,1,\n")); !strings.Contains(out, "360 labels accepted") ||
+	if out := w.Run(0, "deploy", "label", "delay", file("all.csv", 0, requests, ids[0]+",1,\nprd_nobody,1,\n")); !strings.Contains(out, "360 labels accepted") ||
 		!strings.Contains(out, "40 were there already") || !strings.Contains(out, "1 contradict") || !strings.Contains(out, "1 are of predictions that are not known yet") {
 		t.Error(out)
 	}
-	w.run(2, "deploy", "label", "delay", file("wrong.csv", 0, 0, "a,perhaps,\n"))
+	w.Run(2, "deploy", "label", "delay", file("wrong.csv", 0, 0, "a,perhaps,\n"))
 
 	// The judge has seen every request and label, and decides once.
 	var progress client.Object
-	w.eventually("nothing is decided", func() (bool, error) {
+	w.Eventually("nothing is decided", func() (bool, error) {
 		var err error
-		progress, err = w.c.Rollout(ctx, "nyc", "delay")
+		progress, err = w.C.Rollout(ctx, "nyc", "delay")
 		return err == nil && progress.Text("concluded") == "true", err
 	})
 	if got := progress.Text("decision.outcome"); got != "promote" {
 		t.Errorf("%s: %s", got, progress.Text("decision.reason"))
 	}
-	if out := w.run(0, "deploy", "status", "delay"); !strings.Contains(out, ": promote") || !strings.Contains(out, "MEAN LOSS") {
+	if out := w.Run(0, "deploy", "status", "delay"); !strings.Contains(out, ": promote") || !strings.Contains(out, "MEAN LOSS") {
 		t.Error(out)
 	}
 	sum := func(path string) int {
@@ -280,30 +150,29 @@ func TestLoopIsClosed(t *testing.T) {
 		t.Errorf("%d of %d requests were judged", n, requests)
 	}
 	var counts client.Object
-	w.must(w.c.Do(ctx, http.MethodGet, "/api/v1/projects/nyc/deployments/delay/labels", nil, &counts))
+	w.Must(w.C.Do(ctx, http.MethodGet, "/api/v1/projects/nyc/deployments/delay/labels", nil, &counts))
 	if counts.Text("joined") != strconv.Itoa(requests) || counts.Text("waiting") != "1" || counts.Text("contradicts") != "1" {
 		t.Errorf("counts %v", counts)
 	}
 
 	// What the model saw is what training would see; until a row comes late, which
 	// is on one side only.
-	if out := w.run(0, "feature", "verify", "--deployment", "delay", "--sample", "300"); !strings.Contains(out, "0 differ") {
+	if out := w.Run(0, "feature", "verify", "--deployment", "delay", "--sample", "300"); !strings.Contains(out, "0 differ") {
 		t.Error(out)
 	}
-	_, err = w.c.Import(ctx, "nyc", "weather", "weather.csv", strings.NewReader(weather("JFK,2013-05-03T10:20:00Z,99")))
-	w.must(err)
-	out := w.run(1, "feature", "verify", "--deployment", "delay", "--sample", "400")
+	w.Import("weather", weather("JFK,2013-05-03T10:20:00Z,99"))
+	out := w.Run(1, "feature", "verify", "--deployment", "delay", "--sample", "400")
 	if !strings.Contains(out, "1 because of late_data") || !strings.Contains(out, "weather@1 → weather@2") {
 		t.Error(out)
 	}
-	materialise()
-	if out := w.run(1, "feature", "verify", "--deployment", "delay", "--sample", "400", "-o", "json"); !strings.Contains(out, `"late_data": 1`) {
+	w.Materialise("weather")
+	if out := w.Run(1, "feature", "verify", "--deployment", "delay", "--sample", "400", "-o", "json"); !strings.Contains(out, `"late_data": 1`) {
 		t.Error(out)
 	}
 
 	// A deployment that is gone leaves no predictions behind.
-	w.must(w.c.Do(ctx, http.MethodDelete, "/api/v1/projects/nyc/deployments/delay", nil, nil))
-	w.eventually("its predictions are still there", func() (bool, error) {
+	w.Must(w.C.Do(ctx, http.MethodDelete, "/api/v1/projects/nyc/deployments/delay", nil, nil))
+	w.Eventually("its predictions are still there", func() (bool, error) {
 		left, err := filepath.Glob(filepath.Join(w.Data, "predictions", "nyc", "delay"))
 		return err == nil && len(left) == 0, err
 	})

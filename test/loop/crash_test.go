@@ -56,13 +56,13 @@ func TestKilled(t *testing.T) {
 	}
 	t.Logf("seed %d, %d kills", *seed, *kills)
 	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
-	o.start(t)
+	o.Up(t)
 	p := o.pond(t)
-	p.register("m", linear(0, 1, 0), linear(0, 1, 0), linear(0, 1, 0)) // as good as each other
+	p.Register("m", linear(0, 1, 0), linear(0, 1, 0), linear(0, 1, 0)) // as good as each other
 	const manifest = "{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {weight: 50, margin: 0.4, min_labels: "
-	p.apply(manifest + "1000000}}}")
-	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 0, "a long one")
-	p.must(err)
+	p.Apply(manifest + "1000000}}}")
+	_, err := p.C.Canary(t.Context(), p.Name, "m", "2", 0, "a long one")
+	p.Must(err)
 
 	// 1. A long rollout, killed in the middle.
 	moments := rand.New(rand.NewPCG(*seed, 0))
@@ -74,12 +74,12 @@ func TestKilled(t *testing.T) {
 	p.recount(&l)
 
 	// 2. Short ones, which are promoted by themselves.
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "enough")
-	p.must(err)
-	p.apply(manifest + "50}}}")
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 0, "enough")
+	p.Must(err)
+	p.Apply(manifest + "50}}}")
 	for n := half; n < *kills; n++ {
 		p.traffic(&l, n, time.Duration(300+moments.IntN(1500))*time.Millisecond, func(c *client.Client) {
-			s, err := c.DeploymentStatus(t.Context(), p.project, "m")
+			s, err := c.DeploymentStatus(t.Context(), p.Name, "m")
 			if err != nil || s["rollout"] != nil {
 				return
 			}
@@ -87,7 +87,7 @@ func TestKilled(t *testing.T) {
 			if s.Text("deployment.version") == "2" {
 				version = "3"
 			}
-			_, _ = c.Canary(t.Context(), p.project, "m", version, 0, "a short one")
+			_, _ = c.Canary(t.Context(), p.Name, "m", version, 0, "a short one")
 		})
 	}
 	p.once()
@@ -102,10 +102,10 @@ func TestKilled(t *testing.T) {
 
 // traffic asks and labels until the server is killed, and starts it again.
 func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c *client.Client)) {
-	p.t.Helper()
-	ctx, stop := context.WithCancel(p.t.Context())
+	p.T.Helper()
+	ctx, stop := context.WithCancel(p.T.Context())
 	defer stop()
-	c := p.Client(p.t)
+	c := p.Client(p.T)
 	var all sync.WaitGroup
 	tick := func(every time.Duration, do func(i int)) {
 		all.Go(func() {
@@ -125,13 +125,13 @@ func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c 
 		tick(2*time.Millisecond, func(i int) {
 			s := &sent{id: fmt.Sprintf("r%d-%d-%d", epoch, w, i), x: float64(i%97) / 100, truth: float64(i % 2)}
 			l.add(s)
-			var a answer
-			err := p.foreign(c, http.MethodPost, "/v2/models/m/infer", map[string]any{"id": s.id, "inputs": []any{tensor("X", "FP32", []float64{s.x, 0}, 1, 2)}}, &a)
+			var a live.Answer
+			err := p.Foreign(c, http.MethodPost, "/v2/models/m/infer", map[string]any{"id": s.id, "inputs": []any{live.Tensor("X", "FP32", []float64{s.x, 0}, 1, 2)}}, &a)
 			if err != nil {
 				return
 			}
-			if a.ID != s.id || math.Abs(a.score()-s.x) > 1e-6 {
-				p.t.Errorf("%s: %+v", s.id, a)
+			if a.ID != s.id || math.Abs(a.Score()-s.x) > 1e-6 {
+				p.T.Errorf("%s: %+v", s.id, a)
 			}
 			l.Lock()
 			s.version = a.Version
@@ -155,21 +155,11 @@ func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c 
 	timer := time.NewTimer(until)
 	defer timer.Stop()
 	<-timer.C
-	p.must(p.Kill())
+	p.Must(p.Kill())
 	stop()
 	all.Wait()
-	p.restart()
-}
-
-// restart starts the server that was killed, and waits for its models.
-func (p *pond) restart() {
-	p.t.Helper()
-	p.start(p.t)
-	p.c = p.Client(p.t)
-	p.eventually("the model is not loaded", func() (bool, error) {
-		err := p.foreign(p.c, http.MethodGet, "/v2/health/ready", nil, nil)
-		return err == nil, err
-	})
+	p.Again()
+	p.Loaded()
 }
 
 // label sends labels and says which of them are of no prediction that is known.
@@ -181,7 +171,7 @@ func (p *pond) label(c *client.Client, l *ledger, some []*sent) (unknown map[str
 		for i, s := range some[:n] {
 			labels[i] = client.Label{ID: s.id, Value: &s.truth}
 		}
-		a, err := c.Label(p.t.Context(), p.project, "m", labels)
+		a, err := c.Label(p.T.Context(), p.Name, "m", labels)
 		if err != nil {
 			return nil
 		}
@@ -192,7 +182,7 @@ func (p *pond) label(c *client.Client, l *ledger, some []*sent) (unknown map[str
 			case r.Status == "unknown":
 				unknown[s.id] = true
 			case r.Status != "accepted" && r.Status != "duplicate", s.labelled && r.Status != "duplicate":
-				p.t.Errorf("label of %s: %s; it was acknowledged before: %t", s.id, r.Status, s.labelled)
+				p.T.Errorf("label of %s: %s; it was acknowledged before: %t", s.id, r.Status, s.labelled)
 			}
 			s.labelled = true
 		}
@@ -205,30 +195,30 @@ func (p *pond) label(c *client.Client, l *ledger, some []*sent) (unknown map[str
 // known labels everything that was sent: what was answered is known, and what was
 // labelled is labelled. It gives what was never answered.
 func (p *pond) known(l *ledger) map[string]bool {
-	p.t.Helper()
-	unknown := p.label(p.c, l, l.all)
+	p.T.Helper()
+	unknown := p.label(p.C, l, l.all)
 	if unknown == nil {
-		p.t.Fatal("the labels are refused")
+		p.T.Fatal("the labels are refused")
 	}
 	answered := 0
 	for _, s := range l.all {
 		if s.version != "" {
 			answered++
 			if unknown[s.id] {
-				p.t.Errorf("the answer to %s is lost", s.id)
+				p.T.Errorf("the answer to %s is lost", s.id)
 			}
 		}
 	}
 	if answered < 50*(*kills) {
-		p.t.Errorf("only %d requests were answered: the test tests nothing", answered)
+		p.T.Errorf("only %d requests were answered: the test tests nothing", answered)
 	}
-	p.t.Logf("%d requests, %d answered, %d never made", len(l.all), answered, len(unknown))
+	p.T.Logf("%d requests, %d answered, %d never made", len(l.all), answered, len(unknown))
 	return unknown
 }
 
 // recount compares the judge's sums with those of what was sent.
 func (p *pond) recount(l *ledger) {
-	p.t.Helper()
+	p.T.Helper()
 	unknown := p.known(l)
 	requests, loss, least := 0, 0.0, map[string]int{}
 	for _, s := range l.all {
@@ -241,9 +231,9 @@ func (p *pond) recount(l *ledger) {
 		least[s.version]++
 	}
 	var r client.Object
-	p.eventually("the judge does not see all", func() (bool, error) {
+	p.Eventually("the judge does not see all", func() (bool, error) {
 		var err error
-		if r, err = p.c.Rollout(p.t.Context(), p.project, "m"); err != nil {
+		if r, err = p.C.Rollout(p.T.Context(), p.Name, "m"); err != nil {
 			return false, err
 		}
 		return r.Text("labels") == strconv.Itoa(requests), fmt.Errorf("%s labels and not %d", r.Text("labels"), requests)
@@ -251,34 +241,34 @@ func (p *pond) recount(l *ledger) {
 	number := func(path string) float64 {
 		x, err := strconv.ParseFloat(r.Text(path), 64)
 		if err != nil {
-			p.t.Fatalf("%s: %v: %v", path, err, r)
+			p.T.Fatalf("%s: %v: %v", path, err, r)
 		}
 		return x
 	}
 	if got := number("stable.requests") + number("candidate.requests"); got != float64(requests) {
-		p.t.Errorf("%v requests were judged, %d were made", got, requests)
+		p.T.Errorf("%v requests were judged, %d were made", got, requests)
 	}
 	sum := 0.0
 	for arm, version := range map[string]string{"stable": "1", "candidate": "2"} {
 		n := number(arm + ".loss.n")
 		sum += n * number(arm+".loss.mean")
 		if n < float64(least[version]) || n != number(arm+".requests") {
-			p.t.Errorf("version %s has %v labels and %v requests, and %d answers came of it", version, n, number(arm+".requests"), least[version])
+			p.T.Errorf("version %s has %v labels and %v requests, and %d answers came of it", version, n, number(arm+".requests"), least[version])
 		}
 	}
 	if math.Abs(sum-loss) > 1e-6*float64(requests) {
-		p.t.Errorf("the losses sum to %v, and to %v when they are counted again", sum, loss)
+		p.T.Errorf("the losses sum to %v, and to %v when they are counted again", sum, loss)
 	}
 }
 
 // once checks that each rollout was decided and acted upon once.
 func (p *pond) once() {
-	p.t.Helper()
+	p.T.Helper()
 	concluded, acts := map[string]int{}, map[string]int{}
-	p.eventually("what was decided is not done", func() (bool, error) { // or the audit log lags behind
+	p.Eventually("what was decided is not done", func() (bool, error) { // or the audit log lags behind
 		clear(concluded)
 		clear(acts)
-		err := p.c.List(p.t.Context(), "/api/v1/audit", url.Values{"project": {p.project}, "page_size": {"200"}}, func(e client.Object) error {
+		err := p.C.List(p.T.Context(), "/api/v1/audit", url.Values{"project": {p.Name}, "page_size": {"200"}}, func(e client.Object) error {
 			switch act, id := e.Text("detail.act"), e.Text("detail.id"); {
 			case e.Text("action") == "rollout.concluded":
 				concluded[e.Text("detail.rollout")]++
@@ -299,24 +289,24 @@ func (p *pond) once() {
 	promoted := 0
 	for what, n := range acts {
 		if n != 1 {
-			p.t.Errorf("%s: %d times", what, n)
+			p.T.Errorf("%s: %d times", what, n)
 		}
 		if strings.HasSuffix(what, " promoted") {
 			promoted++
 		}
 		if strings.HasSuffix(what, " failed") {
-			p.t.Errorf("%s", what)
+			p.T.Errorf("%s", what)
 		}
 	}
 	for rollout, n := range concluded {
 		if n != 1 {
-			p.t.Errorf("rollout %s was concluded %d times", rollout, n)
+			p.T.Errorf("rollout %s was concluded %d times", rollout, n)
 		}
 	}
 	if promoted != len(concluded) {
-		p.t.Errorf("%d promotions of %d decisions", promoted, len(concluded))
+		p.T.Errorf("%d promotions of %d decisions", promoted, len(concluded))
 	}
-	p.t.Logf("%d decisions, %d promotions", len(concluded), promoted)
+	p.T.Logf("%d decisions, %d promotions", len(concluded), promoted)
 }
 
 // TestKilledWhileRetraining kills the server between drift and canary: each
@@ -330,10 +320,10 @@ func TestKilledWhileRetraining(t *testing.T) {
 	}
 	t.Logf("seed %d", *seed)
 	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
-	o.start(t)
+	o.Up(t)
 	p := o.pond(t)
 	p.trained(1)
-	p.apply(retraining)
+	p.Apply(retraining)
 	r := rand.New(rand.NewPCG(13, 14))
 	moments := rand.New(rand.NewPCG(*seed, 1))
 	p.rows("m", 0, 250, normal(r, 0))
@@ -342,10 +332,11 @@ func TestKilledWhileRetraining(t *testing.T) {
 		p.rows("m", 300*(n+1), 250, normal(r, float64(5*(n+1))))
 		timer := time.NewTimer(time.Duration(moments.IntN(4500)) * time.Millisecond)
 		<-timer.C
-		p.must(p.Kill())
-		p.restart()
-		p.eventually(fmt.Sprintf("after kill %d the chain does not go on", n+1), func() (bool, error) {
-			s, err := p.c.DeploymentStatus(t.Context(), p.project, "m")
+		p.Must(p.Kill())
+		p.Again()
+		p.Loaded()
+		p.Eventually(fmt.Sprintf("after kill %d the chain does not go on", n+1), func() (bool, error) {
+			s, err := p.C.DeploymentStatus(t.Context(), p.Name, "m")
 			return err == nil && s["rollout"] != nil && !strings.Contains(s.Text("acts"), "claimed"), fmt.Errorf("%w %v", err, s.Text("acts"))
 		})
 		retrained, tried := p.acts("retrain"), p.acts("canary")
@@ -357,8 +348,8 @@ func TestKilledWhileRetraining(t *testing.T) {
 				t.Errorf("after kill %d: %v", n+1, a)
 			}
 		}
-		_, err := p.c.Rollback(t.Context(), p.project, "m", 0, "the next one")
-		p.must(err)
+		_, err := p.C.Rollback(t.Context(), p.Name, "m", 0, "the next one")
+		p.Must(err)
 	}
 }
 
@@ -370,14 +361,14 @@ func TestDamagedWhileAway(t *testing.T) {
 		t.Skip("runs a real server")
 	}
 	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
-	o.start(t)
+	o.Up(t)
 	p := o.pond(t)
 	p.threeVersions()
 	ask := func(want string) {
 		t.Helper()
 		for i := range 20 {
-			a, err := p.infer(p.c, "m", map[string]any{"route_key": strconv.Itoa(i)}, tensor("X", "FP32", []float64{1, 0}, 1, 2))
-			if err != nil || a.Version != want || fmt.Sprint(a.score()) != want+"001" {
+			a, err := p.Infer(p.C, "m", map[string]any{"route_key": strconv.Itoa(i)}, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			if err != nil || a.Version != want || fmt.Sprint(a.Score()) != want+"001" {
 				t.Errorf("%+v %v, want version %s", a, err, want)
 				return
 			}
@@ -386,44 +377,42 @@ func TestDamagedWhileAway(t *testing.T) {
 	loaded := func() client.Object {
 		t.Helper()
 		var s client.Object
-		p.eventually("it is still loading", func() (bool, error) {
+		p.Eventually("it is still loading", func() (bool, error) {
 			s = p.status("m")
 			return !strings.Contains(s.Text("deployment.targets"), "loading"), fmt.Errorf("%v", s)
 		})
 		return s
 	}
-	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 60, "")
-	p.must(err)
-	p.must(p.Kill())
+	_, err := p.C.Canary(t.Context(), p.Name, "m", "2", 60, "")
+	p.Must(err)
+	p.Must(p.Kill())
 	p.damage("v2")
-	p.start(t)
-	p.c = p.Client(t)
+	p.Again()
 	if s := loaded(); s.Text("deployment.state") != "ready" || !strings.Contains(s.Text("deployment.targets"), "failed") {
 		t.Errorf("%v", s)
 	}
 	ask("1")
-	if _, err := p.c.Promote(t.Context(), p.project, "m", "blindly"); err == nil {
+	if _, err := p.C.Promote(t.Context(), p.Name, "m", "blindly"); err == nil {
 		t.Error("a version that does not load was promoted")
 	} else {
 		p.refused("promotion", err, http.StatusConflict, "version 2")
 	}
 	ask("1")
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "")
-	p.must(err)
-	_, err = p.c.Canary(t.Context(), p.project, "m", "3", 60, "")
-	p.must(err)
-	_, err = p.c.Promote(t.Context(), p.project, "m", "")
-	p.must(err)
-	p.must(p.Kill())
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 0, "")
+	p.Must(err)
+	_, err = p.C.Canary(t.Context(), p.Name, "m", "3", 60, "")
+	p.Must(err)
+	_, err = p.C.Promote(t.Context(), p.Name, "m", "")
+	p.Must(err)
+	p.Must(p.Kill())
 	p.damage("v3")
-	p.start(t)
-	p.c = p.Client(t)
+	p.Again()
 	if s := loaded(); s.Text("deployment.state") != "failed" || !strings.Contains(s.Text("deployment.reason"), "changed") {
 		t.Errorf("%v", s)
 	}
-	_, err = p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+	_, err = p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
 	p.refused("a version that does not load", err, http.StatusServiceUnavailable, "changed")
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "it is damaged")
-	p.must(err)
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 0, "it is damaged")
+	p.Must(err)
 	ask("1")
 }

@@ -89,18 +89,18 @@ func TestFullDisk(t *testing.T) {
 	p := o.pond(t)
 	p.threeVersions()
 	p.classified()
-	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 50, "")
-	p.must(err)
+	_, err := p.C.Canary(t.Context(), p.Name, "m", "2", 50, "")
+	p.Must(err)
 	next := 0
 	ask := func(name string, n int) (ids []string, failures []error) {
 		for range n {
 			next++
-			a, err := p.infer(p.c, name, map[string]any{"route_key": strconv.Itoa(next)}, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			a, err := p.Infer(p.C, name, map[string]any{"route_key": strconv.Itoa(next)}, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
 			if err != nil {
 				failures = append(failures, err)
 				continue
 			}
-			if name == "m" && fmt.Sprint(a.score()) != a.Version+"001" {
+			if name == "m" && fmt.Sprint(a.Score()) != a.Version+"001" {
 				t.Errorf("%+v", a)
 			}
 			ids = append(ids, a.ID)
@@ -113,7 +113,7 @@ func TestFullDisk(t *testing.T) {
 			v := 1.0
 			labels[i] = client.Label{ID: id, Value: &v}
 		}
-		return p.c.Label(t.Context(), p.project, name, labels)
+		return p.C.Label(t.Context(), p.Name, name, labels)
 	}
 	before, failures := ask("m", 50)
 	_, classified := ask("secret", 5)
@@ -123,7 +123,7 @@ func TestFullDisk(t *testing.T) {
 
 	// Little space: nothing new is begun, what answers is remembered.
 	fill(t, root, 40<<20)
-	if _, err := p.c.Shadow(t.Context(), p.project, "m", "3"); err == nil {
+	if _, err := p.C.Shadow(t.Context(), p.Name, "m", "3"); err == nil {
 		t.Error("a shadow was begun without room")
 	}
 	if _, err := label("m", before); err == nil {
@@ -136,8 +136,8 @@ func TestFullDisk(t *testing.T) {
 	if failures != nil || classified != nil {
 		t.Error(failures, classified)
 	}
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "little space")
-	p.must(err)
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 0, "little space")
+	p.Must(err)
 	if s := p.status("m"); s.Text("lost") != "0" || s["rollout"] != nil {
 		t.Errorf("%v", s)
 	}
@@ -161,13 +161,13 @@ func TestFullDisk(t *testing.T) {
 	if err != nil || lost == 0 {
 		t.Errorf("%d answers could not be remembered: %v", lost, err)
 	}
-	_, _ = p.c.Canary(t.Context(), p.project, "m", "2", 50, "") // whatever is said, it does not disturb
+	_, _ = p.C.Canary(t.Context(), p.Name, "m", "2", 50, "") // whatever is said, it does not disturb
 	if _, failures = ask("m", 20); failures != nil {
 		t.Errorf("%v", failures[0])
 	}
 	var metrics strings.Builder
-	resp, err := p.c.Send(t.Context(), http.MethodGet, "/metrics", nil, nil)
-	p.must(err)
+	resp, err := p.C.Send(t.Context(), http.MethodGet, "/metrics", nil, nil)
+	p.Must(err)
 	_, _ = bufio.NewReader(resp.Body).WriteTo(&metrics)
 	_ = resp.Body.Close()
 	if text := metrics.String(); !strings.Contains(text, "falaj_predictions_lost_total") || strings.Contains(text, "falaj_predictions_lost_total 0\n") {
@@ -175,10 +175,10 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// Space again: it goes on, and what was lost is what was counted.
-	p.must(os.Remove(filepath.Join(root, "filler")))
+	p.Must(os.Remove(filepath.Join(root, "filler")))
 	tally := func(name string, ids []string) (a client.Labelled) {
 		t.Helper()
-		p.eventually("labels are still refused", func() (bool, error) {
+		p.Eventually("labels are still refused", func() (bool, error) {
 			var err error
 			a, err = label(name, ids)
 			return err == nil, err
@@ -194,35 +194,35 @@ func TestFullDisk(t *testing.T) {
 	if a := tally("m", append(before, during...)); a.Accepted != 100 {
 		t.Errorf("%+v", a)
 	}
-	p.eventually("nothing is remembered again", func() (bool, error) {
+	p.Eventually("nothing is remembered again", func() (bool, error) {
 		after, failures := ask("m", 1)
 		return len(after) == 1 && tally("m", after).Accepted == 1, errors.Join(failures...)
 	})
-	p.eventually("the classified model does not answer again", func() (bool, error) {
+	p.Eventually("the classified model does not answer again", func() (bool, error) {
 		_, failures := ask("secret", 1)
 		return failures == nil, errors.Join(failures...)
 	})
-	p.must(o.Kill())
+	p.Must(o.Kill())
 }
 
 // classified deploys a model that was made of confidential data.
 func (p *pond) classified() {
-	p.t.Helper()
-	p.apply("{api_version: falaj/v1, kind: Dataset, name: secret, project: PROJECT, spec: {classification: confidential}}")
-	_, err := p.c.Import(p.t.Context(), p.project, "secret", "secret.csv", strings.NewReader("a\n1\n"))
-	p.must(err)
-	p.must(p.c.Do(p.t.Context(), http.MethodPost, p.path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
+	p.T.Helper()
+	p.Apply("{api_version: falaj/v1, kind: Dataset, name: secret, project: PROJECT, spec: {classification: confidential}}")
+	_, err := p.C.Import(p.T.Context(), p.Name, "secret", "secret.csv", strings.NewReader("a\n1\n"))
+	p.Must(err)
+	p.Must(p.C.Do(p.T.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
 		"command":   []string{"/bin/sh", "-ec", `mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"`},
-		"source":    p.source("model.onnx", linear(0, 1, 1)),
+		"source":    p.Source("model.onnx", linear(0, 1, 1)),
 		"data":      map[string]string{"secret": "secret"},
 		"register":  "secret",
 		"resources": map[string]any{"cpu": "0.2", "memory": "128MiB"},
 	}}, nil))
 	p.trainedOnce()
-	p.apply("{api_version: falaj/v1, kind: Deployment, name: secret, project: PROJECT, spec: {model: secret, version: \"1\"}}")
+	p.Apply("{api_version: falaj/v1, kind: Deployment, name: secret, project: PROJECT, spec: {model: secret, version: \"1\"}}")
 	var d client.Object
-	p.must(p.c.Do(p.t.Context(), http.MethodGet, p.path("deployments/secret"), nil, &d))
+	p.Must(p.C.Do(p.T.Context(), http.MethodGet, p.Path("deployments/secret"), nil, &d))
 	if d.Text("classification") != "confidential" {
-		p.t.Fatal(d)
+		p.T.Fatal(d)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
 )
 
 var begin = time.Date(2013, 6, 3, 0, 0, 0, 0, time.UTC)
@@ -21,7 +22,7 @@ var begin = time.Date(2013, 6, 3, 0, 0, 0, 0, time.UTC)
 // rows sends rows of two columns to a deployment, a hundred at a time, as of a
 // minute each; nil is a number that is missing.
 func (p *pond) rows(name string, from, n int, row func() [2]any) (ids []string) {
-	p.t.Helper()
+	p.T.Helper()
 	const some = 50
 	for i := 0; i < n; i += some {
 		var data []any
@@ -30,8 +31,8 @@ func (p *pond) rows(name string, from, n int, row func() [2]any) (ids []string) 
 			data = append(data, r[0], r[1])
 		}
 		at := begin.Add(time.Duration(from+i) * time.Minute)
-		a, err := p.infer(p.c, name, map[string]any{"as_of": at.Format(time.RFC3339)}, tensor("X", "FP32", data, some, 2))
-		p.must(err)
+		a, err := p.Infer(p.C, name, map[string]any{"as_of": at.Format(time.RFC3339)}, live.Tensor("X", "FP32", data, some, 2))
+		p.Must(err)
 		ids = append(ids, a.ID)
 	}
 	return ids
@@ -46,14 +47,14 @@ const watched = `
 
 // oddMonitors compare what cannot be compared, and say so; none stops.
 func oddMonitors(p *pond) {
-	t := p.t
-	p.apply(weather)
+	t := p.T
+	p.Apply(live.Weather)
 	for name, spec := range map[string]string{
 		"one": "float64", "constant": "float64", "missing": "float64", "words": "string", "usual": "float64",
 	} {
-		p.apply("{api_version: falaj/v1, kind: Dataset, name: " + name + ", project: PROJECT, spec: {columns: [{name: hours, type: " + spec + "}, {name: weather__temp, type: " + spec + "}]}}")
+		p.Apply("{api_version: falaj/v1, kind: Dataset, name: " + name + ", project: PROJECT, spec: {columns: [{name: hours, type: " + spec + "}, {name: weather__temp, type: " + spec + "}]}}")
 	}
-	p.apply("{api_version: falaj/v1, kind: Dataset, name: strange, project: PROJECT, spec: {columns: [{name: other, type: float64}]}}")
+	p.Apply("{api_version: falaj/v1, kind: Dataset, name: strange, project: PROJECT, spec: {columns: [{name: other, type: float64}]}}")
 	r := rand.New(rand.NewPCG(3, 4))
 	table := func(header string, n int, row func() string) string {
 		var b strings.Builder
@@ -73,15 +74,15 @@ func oddMonitors(p *pond) {
 		"usual":    table(header, 1000, func() string { return fmt.Sprintf("%g,%g", r.NormFloat64(), r.NormFloat64()) }),
 		"strange":  table("other", 10, func() string { return "1" }),
 	} {
-		_, err := p.c.Import(t.Context(), p.project, name, name+".csv", strings.NewReader(csv))
-		p.must(err)
+		_, err := p.C.Import(t.Context(), p.Name, name, name+".csv", strings.NewReader(csv))
+		p.Must(err)
 	}
-	p.register("delay", linear(0, 1, 1))
-	p.apply(delay)
+	p.Register("delay", linear(0, 1, 1))
+	p.Apply(delay)
 	for _, name := range []string{"one", "constant", "missing", "words", "usual", "strange"} {
-		p.apply(strings.NewReplacer("NAME", name, "BASELINE", "dataset:"+name+"@1").Replace(watched))
+		p.Apply(strings.NewReplacer("NAME", name, "BASELINE", "dataset:"+name+"@1").Replace(watched))
 	}
-	_, err := p.try(p.c, strings.NewReplacer("NAME", "nowhere", "BASELINE", "dataset:nowhere@1").Replace(watched))
+	_, err := p.Try(p.C, strings.NewReplacer("NAME", "nowhere", "BASELINE", "dataset:nowhere@1").Replace(watched))
 	p.refused("a baseline that is not there", err, http.StatusNotFound, "nowhere")
 	for _, wrong := range []string{
 		"window: {rows: 1}", "window: {every: 1s}", "window: {every: 1d, rows: 300}", "window: {every: 7d, slide: 2d}", "lateness: never", "lateness: 999d",
@@ -89,7 +90,7 @@ func oddMonitors(p *pond) {
 		"detectors: [crystal]", "performance: {metrics: [luck]}", "performance: {alert: {auc: {}}}", "repeat: -2",
 		"retrain: {job: j}", "retrain: {job: j, data: d, training_set: t, timestamp: t, window: 0s, spine: 'SELECT 1'}", "alerts: [{}]",
 	} {
-		_, err := p.try(p.c, "{api_version: falaj/v1, kind: Monitor, name: wrong, project: PROJECT, spec: {deployment: delay, "+wrong+"}}")
+		_, err := p.Try(p.C, "{api_version: falaj/v1, kind: Monitor, name: wrong, project: PROJECT, spec: {deployment: delay, "+wrong+"}}")
 		p.refused(wrong, err, http.StatusBadRequest)
 	}
 
@@ -112,8 +113,8 @@ func oddMonitors(p *pond) {
 		{"strange", [4]string{no, yes, yes, no}, "none of the model's inputs is a column"},
 	} {
 		all := p.windows(x.monitor, 4)
-		m, err := p.c.Monitor(t.Context(), p.project, x.monitor)
-		p.must(err)
+		m, err := p.C.Monitor(t.Context(), p.Name, x.monitor)
+		p.Must(err)
 		if m.Text("problem") != "" {
 			t.Errorf("%s: %s", x.monitor, m.Text("problem"))
 		}
@@ -126,11 +127,11 @@ func oddMonitors(p *pond) {
 			t.Errorf("%s does not say %q: %s", x.monitor, x.says, text)
 		}
 		for _, command := range []string{"show", "windows"} {
-			if out, code := p.Command(t.Context(), "monitor", command, x.monitor, "-p", p.project); code != 0 || strings.Contains(out, "NaN") {
+			if out, code := p.Command(t.Context(), "monitor", command, x.monitor, "-p", p.Name); code != 0 || strings.Contains(out, "NaN") {
 				t.Errorf("falaj monitor %s %s:\n%s", command, x.monitor, out)
 			}
 		}
-		if _, err := p.c.Baseline(t.Context(), p.project, x.monitor, 0); err != nil {
+		if _, err := p.C.Baseline(t.Context(), p.Name, x.monitor, 0); err != nil {
 			t.Errorf("baseline of %s: %v", x.monitor, err)
 		}
 	}
@@ -153,9 +154,9 @@ func (o *ocean) peak(t *testing.T) int64 {
 
 // manyCategories are counted in bounded space.
 func manyCategories(p *pond) {
-	t := p.t
-	p.register("words", reader())
-	p.apply(`{api_version: falaj/v1, kind: Deployment, name: words, project: PROJECT, spec: {model: words}}
+	t := p.T
+	p.Register("words", reader())
+	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: words, project: PROJECT, spec: {model: words}}
 ---
 {api_version: falaj/v1, kind: Monitor, name: words, project: PROJECT, spec: {window: {rows: 1000000}, baseline: "window:first", performance: {segments: [word], metrics: [brier]}}}`)
 	const some, all = 50_000, 1_000_000
@@ -167,29 +168,29 @@ func manyCategories(p *pond) {
 			numbers[i] = float64(n % 2)
 			n++
 		}
-		a, err := p.infer(p.c, "words", nil, tensor("word", "BYTES", words, some), tensor("x", "FP32", numbers, some))
-		p.must(err)
+		a, err := p.Infer(p.C, "words", nil, live.Tensor("word", "BYTES", words, some), live.Tensor("x", "FP32", numbers, some))
+		p.Must(err)
 		return a.ID
 	}
 	for range 4 { // what a request of this size takes, once
 		send()
 	}
-	before := p.peak(t)
+	before := p.ocean.peak(t)
 	id := ""
 	for n < all {
 		id = send()
 	}
 	// All rows of a request are labelled at once.
 	values := make([]float64, some)
-	if _, err := p.c.Label(t.Context(), p.project, "words", []client.Label{{ID: id, Values: values}}); err != nil {
+	if _, err := p.C.Label(t.Context(), p.Name, "words", []client.Label{{ID: id, Values: values}}); err != nil {
 		t.Error(err)
 	}
 	w := p.windows("words", 1)[0]
 	if w.Text("rows") != strconv.Itoa(all) {
 		t.Errorf("%v", w)
 	}
-	one, err := p.c.Window(t.Context(), p.project, "words", w.Text("id"))
-	p.must(err)
+	one, err := p.C.Window(t.Context(), p.Name, "words", w.Text("id"))
+	p.Must(err)
 	for _, c := range one["columns"].([]any) {
 		o := client.Object(c.(map[string]any))
 		if o.Text("name") != "word" {
@@ -202,7 +203,7 @@ func manyCategories(p *pond) {
 			t.Errorf("the summary has %d bytes", len(o.Text("summary")))
 		}
 	}
-	if grown := p.peak(t) - before; grown > 400<<20 {
+	if grown := p.ocean.peak(t) - before; grown > 400<<20 {
 		t.Errorf("the server's memory grew by %d MiB", grown>>20)
 	} else {
 		t.Logf("the server's memory grew by %d MiB", grown>>20)
@@ -245,34 +246,34 @@ func (o *ocean) hook(w http.ResponseWriter, r *http.Request) {
 
 // wrongWebhooks hang, fail, lead elsewhere, and hold up no other.
 func wrongWebhooks(p *pond) {
-	t := p.t
-	p.register("m", linear(0, 1, 1))
-	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`)
+	t := p.T
+	p.Register("m", linear(0, 1, 1))
+	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`)
 	for url, status := range map[string]int{
 		"https://127.0.0.1/x": 403, "https://[::1]/x": 403, "https://169.254.169.254/latest": 403, "https://10.0.0.1/x": 403, "https://0.0.0.0/x": 403,
 		"https://[::ffff:127.0.0.1]/x": 403, "http://127.0.0.1:1/x": 400, "http://example.com/x": 400, "ftp://example.com/x": 400,
 		"file:///etc/passwd": 400, "https://user:secret@example.com/x": 400,
 	} {
-		_, err := p.try(p.c, "{api_version: falaj/v1, kind: Monitor, name: m, project: PROJECT, spec: {alerts: [{webhook: \""+url+"\"}]}}")
+		_, err := p.Try(p.C, "{api_version: falaj/v1, kind: Monitor, name: m, project: PROJECT, spec: {alerts: [{webhook: \""+url+"\"}]}}")
 		p.refused(url, err, status)
 	}
 	// Deliveries name the receivers without their paths, which may be secret.
 	kinds, alerts := map[string]string{}, []string{}
-	for kind, hooks := range p.hooks {
+	for kind, hooks := range p.ocean.hooks {
 		kinds["webhook "+hooks.URL] = kind
-		alerts = append(alerts, `{webhook: "`+hooks.URL+"/"+p.project+"/"+kind+`"}`)
+		alerts = append(alerts, `{webhook: "`+hooks.URL+"/"+p.Name+"/"+kind+`"}`)
 	}
-	p.apply("{api_version: falaj/v1, kind: Monitor, name: m, project: PROJECT, spec: {window: {rows: 250}, baseline: 'window:first', repeat: 1, alerts: [" + strings.Join(alerts, ", ") + "]}}")
+	p.Apply("{api_version: falaj/v1, kind: Monitor, name: m, project: PROJECT, spec: {window: {rows: 250}, baseline: 'window:first', repeat: 1, alerts: [" + strings.Join(alerts, ", ") + "]}}")
 	r := rand.New(rand.NewPCG(5, 6))
 	p.rows("m", 0, 250, normal(r, 0))
 	for i := range 3 {
 		p.rows("m", 300*(i+1), 250, normal(r, 5))
 	}
-	good, _ := p.posts.LoadOrStore("/"+p.project+"/good", make(chan string, 1000))
+	good, _ := p.ocean.posts.LoadOrStore("/"+p.Name+"/good", make(chan string, 1000))
 	for range 3 { // the others do not hold it up
 		select {
 		case body := <-good.(chan string):
-			if !strings.Contains(body, `"type":"dev.falaj.monitor.drifted"`) || !strings.Contains(body, p.project) {
+			if !strings.Contains(body, `"type":"dev.falaj.monitor.drifted"`) || !strings.Contains(body, p.Name) {
 				t.Errorf("%s", body)
 			}
 		case <-time.After(time.Minute):
@@ -283,9 +284,9 @@ func wrongWebhooks(p *pond) {
 		"hang": {"queued", "no answer within"}, "broken": {"queued", "500"}, "loopback": {"dead", "not a public address"}, "plain": {"dead", "https only"},
 		"round": {"dead", "redirects more than"}, "gone": {"dead", "410"}, "good": {"delivered", ""}, "endless": {"delivered", ""},
 	} {
-		p.eventually("the alert is not "+x.state+": "+kind, func() (ok bool, err error) {
+		p.Eventually("the alert is not "+x.state+": "+kind, func() (ok bool, err error) {
 			var seen []client.Object
-			err = p.c.List(t.Context(), p.path("alerts"), nil, func(d client.Object) error {
+			err = p.C.List(t.Context(), p.Path("alerts"), nil, func(d client.Object) error {
 				if kinds[d.Text("target")] == kind {
 					seen = append(seen, d)
 					ok = ok || d.Text("state") == x.state && strings.Contains(d.Text("reason"), x.reason) && (kind != "broken" || d.Text("attempts") != "1")
@@ -306,39 +307,39 @@ func wrongWebhooks(p *pond) {
 // strangeTimes are those of gateways whose clocks are wrong, and of replays that
 // jump: what is in no window is counted.
 func strangeTimes(p *pond) {
-	t := p.t
-	p.register("m", linear(0, 1, 1))
-	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}
+	t := p.T
+	p.Register("m", linear(0, 1, 1))
+	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}
 ---
 {api_version: falaj/v1, kind: Monitor, name: m, project: PROJECT, spec: {window: {every: 1h}, lateness: 10m, baseline: "window:first", drift: {min_rows: 2}}}`)
 	ask := func(at time.Time) error {
-		_, err := p.infer(p.c, "m", map[string]any{"as_of": at.Format(time.RFC3339)}, tensor("X", "FP32", []float64{1, 2, 3, 4}, 2, 2))
+		_, err := p.Infer(p.C, "m", map[string]any{"as_of": at.Format(time.RFC3339)}, live.Tensor("X", "FP32", []float64{1, 2, 3, 4}, 2, 2))
 		return err
 	}
 	for _, after := range []time.Duration{0, 30 * time.Minute, 65 * time.Minute, 50 * time.Minute, 71 * time.Minute, 59 * time.Minute, 100 * time.Minute} {
-		p.must(ask(begin.Add(after))) // at 71 minutes the first hour is closed; what is of 59 is late
+		p.Must(ask(begin.Add(after))) // at 71 minutes the first hour is closed; what is of 59 is late
 	}
 	p.refused("an hour ahead", ask(time.Now().Add(time.Hour)), http.StatusBadRequest, "future")
 	for _, year := range []int{1, 9999} {
 		p.refused(strconv.Itoa(year), ask(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)), http.StatusBadRequest)
 	}
-	p.must(ask(time.Unix(0, 0)))                  // late, too
-	p.must(ask(time.Now().Add(30 * time.Second))) // clocks differ; what was open is closed
+	p.Must(ask(time.Unix(0, 0)))                  // late, too
+	p.Must(ask(time.Now().Add(30 * time.Second))) // clocks differ; what was open is closed
 	all := p.windows("m", 2)
 	if all[0].Text("rows") != "6" || all[1].Text("rows") != "6" || len(all) != 2 {
 		t.Errorf("%v", all)
 	}
 	var m client.Object
-	p.eventually("late records are not counted", func() (bool, error) {
+	p.Eventually("late records are not counted", func() (bool, error) {
 		var err error
-		m, err = p.c.Monitor(t.Context(), p.project, "m")
+		m, err = p.C.Monitor(t.Context(), p.Name, "m")
 		return m.Text("late") == "2", fmt.Errorf("%w %v", err, m)
 	})
 	if m.Text("problem") != "" || m.Text("lost") != "" && m.Text("lost") != "0" {
 		t.Errorf("%v", m)
 	}
 	// Live requests have windows of their own, whatever was replayed.
-	if _, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 2}, 1, 2)); err != nil {
+	if _, err := p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 2}, 1, 2)); err != nil {
 		t.Error(err)
 	}
 }

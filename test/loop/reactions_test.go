@@ -1,9 +1,6 @@
 package loop
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -11,23 +8,8 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
 )
-
-// source uploads a file of a job.
-func (p *pond) source(name string, content []byte) string {
-	p.t.Helper()
-	var b bytes.Buffer
-	gz := gzip.NewWriter(&b)
-	w := tar.NewWriter(gz)
-	p.must(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}))
-	_, err := w.Write(content)
-	p.must(err)
-	p.must(w.Close())
-	p.must(gz.Close())
-	var o client.Object
-	p.must(p.c.Do(p.t.Context(), http.MethodPost, p.path("sources"), &b, &o))
-	return o.Text("digest")
-}
 
 const retraining = `
 {api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, version: "1"}}
@@ -54,20 +36,18 @@ spec:
 // trained prepares a project whose job, which takes seconds, registers m; the
 // job names no data until it is begun again.
 func (p *pond) trained(seconds int) {
-	p.t.Helper()
-	p.apply(weather)
+	p.T.Helper()
+	p.Apply(live.Weather)
 	var csv strings.Builder
 	csv.WriteString("origin,observed_at,temp\n")
 	for i := range 100 {
 		fmt.Fprintf(&csv, "JFK,%s,%d\n", begin.Add(time.Duration(i)*time.Minute).Format(time.RFC3339), i)
 	}
-	_, err := p.c.Import(p.t.Context(), p.project, "weather", "weather.csv", strings.NewReader(csv.String()))
-	p.must(err)
-	views, _, _ := strings.Cut(delay, "---\napi_version")
-	p.apply(views)
-	p.must(p.c.Do(p.t.Context(), http.MethodPost, p.path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
+	p.Import("weather", csv.String())
+	p.Apply(live.WeatherView("5h"))
+	p.Must(p.C.Do(p.T.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
 		"command":   []string{"/bin/sh", "-ec", fmt.Sprintf(`sleep %d; mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"`, seconds)},
-		"source":    p.source("model.onnx", linear(0, 1, 1)),
+		"source":    p.Source("model.onnx", linear(0, 1, 1)),
 		"register":  "m",
 		"resources": map[string]any{"cpu": "0.2", "memory": "128MiB"},
 	}}, nil))
@@ -76,12 +56,12 @@ func (p *pond) trained(seconds int) {
 
 // trainedOnce waits until the newest job has registered a model.
 func (p *pond) trainedOnce() {
-	p.t.Helper()
-	p.eventually("no model is registered", func() (bool, error) {
+	p.T.Helper()
+	p.Eventually("no model is registered", func() (bool, error) {
 		jobs := p.jobs()
 		switch jobs[0].Text("state") {
 		case "failed", "cancelled":
-			p.t.Fatal(jobs)
+			p.T.Fatal(jobs)
 		}
 		return jobs[0].Text("state") == "succeeded", nil
 	})
@@ -89,8 +69,8 @@ func (p *pond) trainedOnce() {
 
 // jobs are those called train, the newest first.
 func (p *pond) jobs() (all []client.Object) {
-	p.t.Helper()
-	p.must(p.c.List(p.t.Context(), p.path("jobs"), nil, func(o client.Object) error {
+	p.T.Helper()
+	p.Must(p.C.List(p.T.Context(), p.Path("jobs"), nil, func(o client.Object) error {
 		all = append(all, o)
 		return nil
 	}))
@@ -99,7 +79,7 @@ func (p *pond) jobs() (all []client.Object) {
 
 // acts are the automatic ones of m of a kind.
 func (p *pond) acts(kind string) (all []client.Object) {
-	p.t.Helper()
+	p.T.Helper()
 	acts, _ := p.status("m")["acts"].([]any)
 	for _, a := range acts {
 		if o := client.Object(a.(map[string]any)); o.Text("kind") == kind {
@@ -111,13 +91,13 @@ func (p *pond) acts(kind string) (all []client.Object) {
 
 // killSwitch stops what has begun: the job's version is not tried.
 func killSwitch(p *pond) {
-	t := p.t
+	t := p.T
 	p.trained(3)
-	p.apply(retraining)
+	p.Apply(retraining)
 	r := rand.New(rand.NewPCG(7, 8))
 	p.rows("m", 0, 250, normal(r, 0))
 	p.rows("m", 300, 250, normal(r, 5))
-	p.eventually("nothing is trained", func() (bool, error) {
+	p.Eventually("nothing is trained", func() (bool, error) {
 		acts := p.acts("retrain")
 		return len(acts) > 0 && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v", acts)
 	})
@@ -125,18 +105,18 @@ func killSwitch(p *pond) {
 	if act.Text("outcome") != "done" || !strings.HasPrefix(act.Text("result"), "job_") || !strings.Contains(act.Text("reason"), "trains on set@1") {
 		t.Fatalf("%v", act)
 	}
-	p.must(p.c.SetAutomation(t.Context(), p.project, "m", false, "stop it"))
-	p.eventually("the job's end is not answered", func() (bool, error) { return len(p.acts("canary")) > 0, nil })
+	p.Must(p.C.SetAutomation(t.Context(), p.Name, "m", false, "stop it"))
+	p.Eventually("the job's end is not answered", func() (bool, error) { return len(p.acts("canary")) > 0, nil })
 	if act := p.acts("canary")[0]; act.Text("outcome") != "skipped" || !strings.Contains(act.Text("reason"), "stop it") {
 		t.Errorf("%v", act)
 	}
 	// Nor does anything else begin, and nothing is made up for later.
 	p.rows("m", 600, 250, normal(r, 9))
-	p.eventually("the finding is not answered", func() (bool, error) { return len(p.acts("retrain")) > 1, nil })
+	p.Eventually("the finding is not answered", func() (bool, error) { return len(p.acts("retrain")) > 1, nil })
 	if act := p.acts("retrain")[0]; act.Text("outcome") != "skipped" || !strings.Contains(act.Text("reason"), "stop it") {
 		t.Errorf("%v", act)
 	}
-	p.must(p.c.SetAutomation(t.Context(), p.project, "m", true, ""))
+	p.Must(p.C.SetAutomation(t.Context(), p.Name, "m", true, ""))
 	if s := p.status("m"); s["rollout"] != nil || len(s["history"].([]any)) != 0 || len(p.jobs()) != 2 {
 		t.Errorf("%v", s)
 	}
@@ -145,22 +125,22 @@ func killSwitch(p *pond) {
 // lostRights are those of a monitor's author: what it would begin fails, and says
 // why.
 func lostRights(p *pond) {
-	t := p.t
+	t := p.T
 	p.trained(0)
 	author := p.as("author", "engineer")
 	deployment, monitor, _ := strings.Cut(retraining, "---")
-	p.apply(deployment)
-	_, err := p.try(author, monitor)
-	p.must(err)
+	p.Apply(deployment)
+	_, err := p.Try(author, monitor)
+	p.Must(err)
 	var members []client.Object
-	p.must(p.c.List(t.Context(), p.path("members"), nil, func(o client.Object) error {
+	p.Must(p.C.List(t.Context(), p.Path("members"), nil, func(o client.Object) error {
 		members = append(members, o)
 		return nil
 	}))
 	gone := 0
 	for _, m := range members {
 		if m.Text("role") == "engineer" {
-			p.must(p.c.Do(t.Context(), http.MethodDelete, p.path("members/"+m.Text("name")), nil, nil))
+			p.Must(p.C.Do(t.Context(), http.MethodDelete, p.Path("members/"+m.Text("name")), nil, nil))
 			gone++
 		}
 	}
@@ -170,7 +150,7 @@ func lostRights(p *pond) {
 	r := rand.New(rand.NewPCG(9, 10))
 	p.rows("m", 0, 250, normal(r, 0))
 	p.rows("m", 300, 250, normal(r, 5))
-	p.eventually("nothing is tried", func() (bool, error) {
+	p.Eventually("nothing is tried", func() (bool, error) {
 		acts := p.acts("retrain")
 		return len(acts) > 0 && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v", acts)
 	})
@@ -180,14 +160,14 @@ func lostRights(p *pond) {
 	}
 	t.Log(act.Text("reason"))
 	// Somebody who may applies the same, and it acts for them.
-	if a := p.apply(monitor); len(a) != 1 || a[0].Result != "updated" {
+	if a := p.Apply(monitor); len(a) != 1 || a[0].Result != "updated" {
 		t.Errorf("%+v", a)
 	}
-	if a := p.apply(monitor); a[0].Result != "unchanged" {
+	if a := p.Apply(monitor); a[0].Result != "unchanged" {
 		t.Errorf("%+v", a)
 	}
 	p.rows("m", 600, 250, normal(r, 9))
-	p.eventually("nothing is tried for the new author", func() (bool, error) {
+	p.Eventually("nothing is tried for the new author", func() (bool, error) {
 		acts := p.acts("retrain")
 		return len(acts) > 1 && acts[0].Text("outcome") == "done", fmt.Errorf("%v", acts)
 	})
@@ -196,20 +176,20 @@ func lostRights(p *pond) {
 // badJobs fail, register nothing or what is no model: the act says so, at once,
 // and holds up no other project's.
 func badJobs(p *pond) {
-	t := p.t
+	t := p.T
 	p.trained(0)
 	r := rand.New(rand.NewPCG(11, 12))
-	p.apply(retraining)
+	p.Apply(retraining)
 	submit := func(command string) {
 		t.Helper()
-		p.must(p.c.Do(t.Context(), http.MethodPost, p.path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
+		p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "train", "spec": map[string]any{
 			"command":      []string{"/bin/sh", "-ec", command},
-			"source":       p.source("model.onnx", []byte("this is no model")),
+			"source":       p.Source("model.onnx", []byte("this is no model")),
 			"register":     "m",
 			"max_attempts": 1,
 			"resources":    map[string]any{"cpu": "0.2", "memory": "128MiB"},
 		}}, nil))
-		p.eventually("the job does not end", func() (bool, error) {
+		p.Eventually("the job does not end", func() (bool, error) {
 			state := p.jobs()[0].Text("state")
 			return state == "succeeded" || state == "failed", nil
 		})
@@ -222,7 +202,7 @@ func badJobs(p *pond) {
 	} {
 		submit(x.command)
 		p.rows("m", 300*(i+1), 250, normal(r, float64(5*(i+1))))
-		p.eventually("the job's end is not answered", func() (bool, error) {
+		p.Eventually("the job's end is not answered", func() (bool, error) {
 			acts := p.acts("canary")
 			return len(acts) > i && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v %v", acts, p.acts("retrain"))
 		})
@@ -236,9 +216,9 @@ func badJobs(p *pond) {
 	jobs := len(p.jobs())
 	before, rest, _ := strings.Cut(retraining, "spine: ")
 	_, rest, _ = strings.Cut(rest, "\n")
-	p.apply(before + `spine: "SELECT 'JFK' AS origin, {{from}} AS at, sum(a.range * b.range) AS temp FROM range(100000000) a, range(100000000) b WHERE {{to}} > {{from}}"` + "\n" + rest)
+	p.Apply(before + `spine: "SELECT 'JFK' AS origin, {{from}} AS at, sum(a.range * b.range) AS temp FROM range(100000000) a, range(100000000) b WHERE {{to}} > {{from}}"` + "\n" + rest)
 	p.rows("m", 1500, 500, normal(r, 99))
-	p.eventually("the endless spine is not given up", func() (bool, error) {
+	p.Eventually("the endless spine is not given up", func() (bool, error) {
 		acts := p.acts("retrain")
 		return acts[0].Text("outcome") == "failed", fmt.Errorf("%v", acts)
 	})
@@ -247,7 +227,7 @@ func badJobs(p *pond) {
 	} else {
 		t.Log(act.Text("reason"))
 	}
-	if a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != "1" {
+	if a, err := p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != "1" {
 		t.Errorf("%+v %v", a, err)
 	}
 }

@@ -6,35 +6,10 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
 )
 
-const weather = `
-api_version: falaj/v1
-kind: Dataset
-name: weather
-project: PROJECT
-spec:
-  columns:
-  - {name: origin, type: string}
-  - {name: observed_at, type: timestamp}
-  - {name: temp, type: float64}
----
-{api_version: falaj/v1, kind: Entity, name: origin, project: PROJECT, spec: {}}
-`
-
-const delay = `
-api_version: falaj/v1
-kind: FeatureView
-name: weather
-project: PROJECT
-spec:
-  source: {dataset: weather}
-  entities: [origin]
-  timestamp: observed_at
-  ttl: 5h
-  features: [{name: temp, type: float64}]
----
-{api_version: falaj/v1, kind: FeatureService, name: weather, project: PROJECT, spec: {features: ["weather:temp"]}}
+var delay = live.WeatherView("5h") + `
 ---
 api_version: falaj/v1
 kind: Deployment
@@ -48,18 +23,17 @@ spec:
 // wrongRequests are refused with the name of what is missing, stale or of another
 // type, and are nothing that a version answered for.
 func wrongRequests(p *pond) {
-	t := p.t
-	p.apply(weather)
-	_, err := p.c.Import(t.Context(), p.project, "weather", "weather.csv", strings.NewReader("origin,observed_at,temp\nJFK,2013-07-04T10:00:00Z,3\nLGA,2013-07-04T10:00:00Z,\n"))
-	p.must(err)
-	p.register("delay", linear(0, 1, 1))
-	p.apply(delay)
-	p.must(p.c.Do(t.Context(), http.MethodPost, p.path("feature-views/weather/materialise"), map[string]any{"wait": "60s"}, nil))
+	t := p.T
+	p.Apply(live.Weather)
+	p.Import("weather", "origin,observed_at,temp\nJFK,2013-07-04T10:00:00Z,3\nLGA,2013-07-04T10:00:00Z,\n")
+	p.Register("delay", linear(0, 1, 1))
+	p.Apply(delay)
+	p.Materialise("weather")
 
 	at := func(text string) map[string]any { return map[string]any{"as_of": text} }
 	noon := at("2013-07-04T12:00:00Z")
-	jfk, hours := tensor("origin", "BYTES", []string{"JFK"}, 1), tensor("hours", "FP64", []float64{4}, 1)
-	if a, err := p.infer(p.c, "delay", noon, jfk, hours); err != nil || a.score() != 7 {
+	jfk, hours := live.Tensor("origin", "BYTES", []string{"JFK"}, 1), live.Tensor("hours", "FP64", []float64{4}, 1)
+	if a, err := p.Infer(p.C, "delay", noon, jfk, hours); err != nil || a.Score() != 7 {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	for _, x := range []struct {
@@ -69,33 +43,33 @@ func wrongRequests(p *pond) {
 		status     int
 		says       []string
 	}{
-		{"no such entity", noon, []any{tensor("origin", "BYTES", []string{"SFO"}, 1), hours}, 422, []string{"weather:temp", "origin=SFO", "NOT_FOUND"}},
-		{"NULL", noon, []any{tensor("origin", "BYTES", []string{"LGA"}, 1), hours}, 422, []string{"weather:temp", "origin=LGA", "NULL"}},
+		{"no such entity", noon, []any{live.Tensor("origin", "BYTES", []string{"SFO"}, 1), hours}, 422, []string{"weather:temp", "origin=SFO", "NOT_FOUND"}},
+		{"NULL", noon, []any{live.Tensor("origin", "BYTES", []string{"LGA"}, 1), hours}, 422, []string{"weather:temp", "origin=LGA", "NULL"}},
 		{"older than max_age", at("2013-07-04T13:00:01Z"), []any{jfk, hours}, 422, []string{"weather:temp", "OUTSIDE_MAX_AGE", "2013-07-04T10:00:00Z"}},
 		{"older than the TTL", at("2013-07-04T16:00:00Z"), []any{jfk, hours}, 422, []string{"weather:temp", "OUTSIDE_MAX_AGE"}},
 		{"now", nil, []any{jfk, hours}, 422, []string{"weather:temp", "OUTSIDE_MAX_AGE"}},
 		{"before it was known", at("2013-07-04T09:00:00Z"), []any{jfk, hours}, 422, []string{"weather:temp", "NOT_FOUND"}},
-		{"one row of two", noon, []any{tensor("origin", "BYTES", []string{"JFK", "SFO"}, 2), tensor("hours", "FP64", []float64{1, 2}, 2)}, 422, []string{"row 1"}},
+		{"one row of two", noon, []any{live.Tensor("origin", "BYTES", []string{"JFK", "SFO"}, 2), live.Tensor("hours", "FP64", []float64{1, 2}, 2)}, 422, []string{"row 1"}},
 		{"no key", noon, []any{hours}, 400, []string{`"origin" is missing`, "hours"}},
 		{"no column", noon, []any{jfk}, 400, []string{`"hours" is missing`}},
-		{"a key that is a float", noon, []any{tensor("origin", "FP64", []float64{1}, 1), hours}, 400, []string{`"origin"`, "FP64"}},
-		{"a key that is a number", noon, []any{tensor("origin", "INT64", []int64{1}, 1), hours}, 400, []string{"origin"}},
-		{"a column that is text", noon, []any{jfk, tensor("hours", "BYTES", []string{"4"}, 1)}, 400, []string{`"hours"`, "BYTES"}},
-		{"text in numbers", noon, []any{jfk, tensor("hours", "FP64", []string{"four"}, 1)}, 400, []string{`"hours"`}},
-		{"other numbers of rows", noon, []any{jfk, tensor("hours", "FP64", []float64{4, 5}, 2)}, 400, []string{"rows"}},
-		{"two columns in one", noon, []any{jfk, tensor("hours", "FP64", []float64{4, 5}, 1, 2)}, 400, []string{`"hours"`, "shape"}},
-		{"less data than shape", noon, []any{jfk, tensor("hours", "FP64", []float64{4}, 1000)}, 400, []string{"hours"}},
-		{"a negative shape", noon, []any{jfk, tensor("hours", "FP64", []float64{4}, -1)}, 400, []string{"hours"}},
-		{"a shape without end", noon, []any{jfk, tensor("hours", "FP64", []float64{4}, 1<<40, 1<<40)}, 413, []string{"hours"}},
-		{"what nobody knows", noon, []any{jfk, hours, tensor("altitude", "FP64", []float64{4}, 1)}, 400, []string{"altitude"}},
+		{"a key that is a float", noon, []any{live.Tensor("origin", "FP64", []float64{1}, 1), hours}, 400, []string{`"origin"`, "FP64"}},
+		{"a key that is a number", noon, []any{live.Tensor("origin", "INT64", []int64{1}, 1), hours}, 400, []string{"origin"}},
+		{"a column that is text", noon, []any{jfk, live.Tensor("hours", "BYTES", []string{"4"}, 1)}, 400, []string{`"hours"`, "BYTES"}},
+		{"text in numbers", noon, []any{jfk, live.Tensor("hours", "FP64", []string{"four"}, 1)}, 400, []string{`"hours"`}},
+		{"other numbers of rows", noon, []any{jfk, live.Tensor("hours", "FP64", []float64{4, 5}, 2)}, 400, []string{"rows"}},
+		{"two columns in one", noon, []any{jfk, live.Tensor("hours", "FP64", []float64{4, 5}, 1, 2)}, 400, []string{`"hours"`, "shape"}},
+		{"less data than shape", noon, []any{jfk, live.Tensor("hours", "FP64", []float64{4}, 1000)}, 400, []string{"hours"}},
+		{"a negative shape", noon, []any{jfk, live.Tensor("hours", "FP64", []float64{4}, -1)}, 400, []string{"hours"}},
+		{"a shape without end", noon, []any{jfk, live.Tensor("hours", "FP64", []float64{4}, 1<<40, 1<<40)}, 413, []string{"hours"}},
+		{"what nobody knows", noon, []any{jfk, hours, live.Tensor("altitude", "FP64", []float64{4}, 1)}, 400, []string{"altitude"}},
 		{"twice", noon, []any{jfk, hours, hours}, 400, []string{`"hours"`, "twice"}},
 		{"the future", at("2999-01-01T00:00:00Z"), []any{jfk, hours}, 400, []string{"future"}},
 		{"no time", at("yesterday"), []any{jfk, hours}, 400, []string{"as_of"}},
-		{"a wide model input", noon, []any{tensor("X", "FP32", []float64{1, 2, 3}, 1, 3)}, 400, []string{"X"}},
-		{"a model input of text", noon, []any{tensor("X", "BYTES", []string{"a", "b"}, 1, 2)}, 400, []string{"X"}},
-		{"a key of a megabyte", noon, []any{tensor("origin", "BYTES", []string{strings.Repeat("J", 1<<20)}, 1), hours}, 0, nil},
+		{"a wide model input", noon, []any{live.Tensor("X", "FP32", []float64{1, 2, 3}, 1, 3)}, 400, []string{"X"}},
+		{"a model input of text", noon, []any{live.Tensor("X", "BYTES", []string{"a", "b"}, 1, 2)}, 400, []string{"X"}},
+		{"a key of a megabyte", noon, []any{live.Tensor("origin", "BYTES", []string{strings.Repeat("J", 1<<20)}, 1), hours}, 0, nil},
 	} {
-		_, err := p.infer(p.c, "delay", x.parameters, x.inputs...)
+		_, err := p.Infer(p.C, "delay", x.parameters, x.inputs...)
 		if x.status == 0 { // what matters is that it is refused, and in few words
 			if err == nil || len(err.Error()) > 2000 {
 				t.Errorf("%s: %.300v", x.what, err)
@@ -105,7 +79,7 @@ func wrongRequests(p *pond) {
 		p.refused(x.what, err, x.status, x.says...)
 	}
 	// No rows are answered by none.
-	if a, err := p.infer(p.c, "delay", noon, tensor("origin", "BYTES", []string{}, 0), tensor("hours", "FP64", []float64{}, 0)); err != nil || len(a.Outputs[0].Data) != 0 {
+	if a, err := p.Infer(p.C, "delay", noon, live.Tensor("origin", "BYTES", []string{}, 0), live.Tensor("hours", "FP64", []float64{}, 0)); err != nil || len(a.Outputs[0].Data) != 0 {
 		t.Errorf("no rows: %+v, %v", a, err)
 	}
 	// What the asker did wrong is no failure of the version in a trial.
@@ -113,28 +87,28 @@ func wrongRequests(p *pond) {
 	if o2.Text("deployment.state") != "ready" || o2.Text("lost") != "0" {
 		t.Errorf("%v", o2)
 	}
-	if a, err := p.infer(p.c, "delay", noon, jfk, hours); err != nil || a.score() != 7 {
+	if a, err := p.Infer(p.C, "delay", noon, jfk, hours); err != nil || a.Score() != 7 {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
 
 // wrongLabels wait, are counted, and change nothing that was known.
 func wrongLabels(p *pond) {
-	t := p.t
-	p.register("m", linear(0, 1, 0))
-	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`)
+	t := p.T
+	p.Register("m", linear(0, 1, 0))
+	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`)
 	one := func(x float64, parameters map[string]any) string {
 		t.Helper()
-		a, err := p.infer(p.c, "m", parameters, tensor("X", "FP32", []float64{x, 0}, 1, 2))
-		p.must(err)
+		a, err := p.Infer(p.C, "m", parameters, live.Tensor("X", "FP32", []float64{x, 0}, 1, 2))
+		p.Must(err)
 		return a.ID
 	}
 	id := one(0.5, nil)
 	value := func(v float64) *float64 { return &v }
 	label := func(labels ...client.Label) client.Labelled {
 		t.Helper()
-		a, err := p.c.Label(t.Context(), p.project, "m", labels)
-		p.must(err)
+		a, err := p.C.Label(t.Context(), p.Name, "m", labels)
+		p.Must(err)
 		return a
 	}
 	// One of an answer that comes later: the client has the id before.
@@ -157,13 +131,13 @@ func wrongLabels(p *pond) {
 		t.Errorf("%+v", a)
 	}
 	var body struct{ ID string }
-	p.must(p.foreign(p.c, http.MethodPost, "/v2/models/m/infer", map[string]any{"id": "later", "inputs": []any{tensor("X", "FP32", []float64{1, 0}, 1, 2)}}, &body))
+	p.Must(p.Foreign(p.C, http.MethodPost, "/v2/models/m/infer", map[string]any{"id": "later", "inputs": []any{live.Tensor("X", "FP32", []float64{1, 0}, 1, 2)}}, &body))
 	if body.ID != "later" {
 		t.Errorf("the answer's id is %q", body.ID)
 	}
 	var counts client.Object
-	p.eventually("the label does not find its prediction", func() (bool, error) {
-		err := p.c.Do(t.Context(), http.MethodGet, p.path("deployments/m/labels"), nil, &counts)
+	p.Eventually("the label does not find its prediction", func() (bool, error) {
+		err := p.C.Do(t.Context(), http.MethodGet, p.Path("deployments/m/labels"), nil, &counts)
 		return counts.Text("joined") == "2", err
 	})
 	for field, want := range map[string]string{"waiting": "1", "contradicts": "2", "duplicates": "1", "wrong_rows": "1", "too_late": "1"} {
@@ -182,10 +156,10 @@ func wrongLabels(p *pond) {
 		"a long id":        []any{map[string]any{"id": strings.Repeat("x", 1000), "value": 1}},
 		"too many":         make([]map[string]any, 10_001),
 	} {
-		err := p.c.Do(t.Context(), http.MethodPost, p.path("deployments/m/labels"), map[string]any{"labels": labels}, nil)
+		err := p.C.Do(t.Context(), http.MethodPost, p.Path("deployments/m/labels"), map[string]any{"labels": labels}, nil)
 		p.refused("labels: "+what, err, http.StatusBadRequest)
 	}
-	_, err := p.c.Label(t.Context(), p.project, "nothing", []client.Label{{ID: id, Value: value(1)}})
+	_, err := p.C.Label(t.Context(), p.Name, "nothing", []client.Label{{ID: id, Value: value(1)}})
 	p.refused("a deployment that is not there", err, http.StatusNotFound)
 	// The same id again is another prediction; its label is the first one's.
 	if a := label(client.Label{ID: "later", Value: value(1), At: new(time.Time)}); a.Duplicates != 1 {
@@ -196,30 +170,30 @@ func wrongLabels(p *pond) {
 // sameNameAgain is a deployment that is deleted and made again at once: what was
 // asked of the old one is not the new one's.
 func sameNameAgain(p *pond) {
-	t := p.t
-	p.register("m", linear(0, 1, 0))
+	t := p.T
+	p.Register("m", linear(0, 1, 0))
 	const manifest = `{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m}}`
 	value := 1.0
 	for range 3 {
-		p.apply(manifest)
+		p.Apply(manifest)
 		var old []string
 		for range 20 {
-			a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2))
-			p.must(err)
+			a, err := p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			p.Must(err)
 			old = append(old, a.ID)
 		}
-		if a, err := p.c.Label(t.Context(), p.project, "m", []client.Label{{ID: old[0], Value: &value}}); err != nil || a.Accepted != 1 {
+		if a, err := p.C.Label(t.Context(), p.Name, "m", []client.Label{{ID: old[0], Value: &value}}); err != nil || a.Accepted != 1 {
 			t.Errorf("%+v %v", a, err)
 		}
-		p.must(p.c.Do(t.Context(), http.MethodDelete, p.path("deployments/m"), nil, nil))
-		p.apply(manifest)
-		a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2))
-		p.must(err)
-		labelled, err := p.c.Label(t.Context(), p.project, "m", []client.Label{{ID: a.ID, Value: &value}, {ID: old[1], Value: &value}})
-		p.must(err)
+		p.Must(p.C.Do(t.Context(), http.MethodDelete, p.Path("deployments/m"), nil, nil))
+		p.Apply(manifest)
+		a, err := p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
+		p.Must(err)
+		labelled, err := p.C.Label(t.Context(), p.Name, "m", []client.Label{{ID: a.ID, Value: &value}, {ID: old[1], Value: &value}})
+		p.Must(err)
 		if labelled.Results[0].Status != "accepted" || labelled.Results[1].Status != "unknown" {
 			t.Errorf("%+v", labelled)
 		}
-		p.must(p.c.Do(t.Context(), http.MethodDelete, p.path("deployments/m"), nil, nil))
+		p.Must(p.C.Do(t.Context(), http.MethodDelete, p.Path("deployments/m"), nil, nil))
 	}
 }

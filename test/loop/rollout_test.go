@@ -13,26 +13,27 @@ import (
 	"sync/atomic"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
 )
 
 const three = `{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, version: champion, automation: false}}`
 
 // threeVersions answer 1000 times their number, and the first of two inputs.
 func (p *pond) threeVersions() {
-	p.t.Helper()
-	p.register("m", linear(1000, 1, 0), linear(2000, 1, 0), linear(3000, 1, 0))
-	p.apply(three)
+	p.T.Helper()
+	p.Register("m", linear(1000, 1, 0), linear(2000, 1, 0), linear(3000, 1, 0))
+	p.Apply(three)
 }
 
 // noTraffic is a canary that nobody meets: it ends, and says why.
 func noTraffic(p *pond) {
-	t := p.t
-	p.register("m", linear(1000, 1, 0), linear(2000, 1, 0))
-	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {max_duration: 2s}}}`)
-	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 0, "let us see")
-	p.must(err)
+	t := p.T
+	p.Register("m", linear(1000, 1, 0), linear(2000, 1, 0))
+	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {max_duration: 2s}}}`)
+	_, err := p.C.Canary(t.Context(), p.Name, "m", "2", 0, "let us see")
+	p.Must(err)
 	var s client.Object
-	p.eventually("the canary does not end", func() (bool, error) {
+	p.Eventually("the canary does not end", func() (bool, error) {
 		s = p.status("m")
 		return s["rollout"] == nil, nil
 	})
@@ -42,55 +43,55 @@ func noTraffic(p *pond) {
 		!strings.Contains(run.Text("reason"), "version 2 has met no request") || s.Text("deployment.version") != "1" {
 		t.Errorf("%v", s)
 	}
-	p.eventually("the act is not concluded", func() (bool, error) { return strings.Contains(p.status("m").Text("acts"), "done"), nil })
-	if out, code := p.Command(t.Context(), "deploy", "status", "m", "-p", p.project); code != 0 || !strings.Contains(out, "inconclusive") {
+	p.Eventually("the act is not concluded", func() (bool, error) { return strings.Contains(p.status("m").Text("acts"), "done"), nil })
+	if out, code := p.Command(t.Context(), "deploy", "status", "m", "-p", p.Name); code != 0 || !strings.Contains(out, "inconclusive") {
 		t.Error(out)
 	}
 }
 
 // damage flips a bit in each file of a version.
 func (p *pond) damage(version string) (files []string) {
-	p.t.Helper()
-	files, err := filepath.Glob(filepath.Join(p.Data, "objects", "projects", p.project, "models", "*", version, "*"))
+	p.T.Helper()
+	files, err := filepath.Glob(filepath.Join(p.Data, "objects", "projects", p.Name, "models", "*", version, "*"))
 	if err != nil || len(files) == 0 {
-		p.t.Fatal(files, err)
+		p.T.Fatal(files, err)
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		p.must(err)
+		p.Must(err)
 		b[len(b)/2] ^= 1
-		p.must(os.WriteFile(f, b, 0o600))
+		p.Must(os.WriteFile(f, b, 0o600))
 	}
 	return files
 }
 
 // rollbackThatDoesNotLoad is refused, and what answers goes on.
 func rollbackThatDoesNotLoad(p *pond) {
-	t := p.t
+	t := p.T
 	p.threeVersions()
 	ask := func(want string) {
 		t.Helper()
-		if a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != want {
+		if a, err := p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != want {
 			t.Errorf("%+v %v, want version %s", a, err, want)
 		}
 	}
-	_, err := p.c.Canary(t.Context(), p.project, "m", "2", 20, "")
-	p.must(err)
-	_, err = p.c.Promote(t.Context(), p.project, "m", "")
-	p.must(err)
+	_, err := p.C.Canary(t.Context(), p.Name, "m", "2", 20, "")
+	p.Must(err)
+	_, err = p.C.Promote(t.Context(), p.Name, "m", "")
+	p.Must(err)
 	ask("2")
 	files := p.damage("v1")
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 0, "away from it")
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 0, "away from it")
 	p.refused("rollback to a changed version", err, http.StatusConflict, "version 1 no longer loads", "version 2 goes on answering", "Name another version")
 	ask("2")
 	for _, f := range files {
-		p.must(os.Remove(f))
+		p.Must(os.Remove(f))
 	}
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 1, "")
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 1, "")
 	p.refused("rollback to a version that is gone", err, http.StatusConflict, "version 1 no longer loads")
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 99, "")
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 99, "")
 	p.refused("rollback to what never was", err, http.StatusConflict, "version 99")
-	_, err = p.c.Canary(t.Context(), p.project, "m", "1", 20, "")
+	_, err = p.C.Canary(t.Context(), p.Name, "m", "1", 20, "")
 	if err == nil {
 		t.Error("a version that does not load is tried")
 	}
@@ -100,15 +101,15 @@ func rollbackThatDoesNotLoad(p *pond) {
 		t.Errorf("%v", s)
 	}
 	// Another one still works.
-	_, err = p.c.Rollback(t.Context(), p.project, "m", 3, "to another")
-	p.must(err)
+	_, err = p.C.Rollback(t.Context(), p.Name, "m", 3, "to another")
+	p.Must(err)
 	ask("3")
 }
 
 // nothingLostOrMixed moves weights and versions under load: each request is
 // answered, once, by one version, and is on record.
 func nothingLostOrMixed(p *pond) {
-	t := p.t
+	t := p.T
 	p.threeVersions()
 	const clients = 8
 	stop := make(chan struct{})
@@ -124,14 +125,14 @@ func nothingLostOrMixed(p *pond) {
 				default:
 				}
 				x := float64(n + clients*(i%100))
-				a, err := p.infer(p.c, "m", map[string]any{"route_key": strconv.Itoa(i % 50)}, tensor("X", "FP32", []float64{x, 7}, 1, 2))
+				a, err := p.Infer(p.C, "m", map[string]any{"route_key": strconv.Itoa(i % 50)}, live.Tensor("X", "FP32", []float64{x, 7}, 1, 2))
 				if err != nil {
 					t.Errorf("client %d: %v", n, err)
 					return
 				}
 				v, err := strconv.ParseFloat(a.Version, 64)
-				if err != nil || a.score() != 1000*v+x {
-					t.Errorf("version %s answered %v to %v", a.Version, a.score(), x)
+				if err != nil || a.Score() != 1000*v+x {
+					t.Errorf("version %s answered %v to %v", a.Version, a.Score(), x)
 					return
 				}
 				ids[n] = append(ids[n], a.ID)
@@ -141,7 +142,7 @@ func nothingLostOrMixed(p *pond) {
 	}
 	more := func() { // some requests under what was just done
 		until := asked.Load() + 150
-		p.eventually("requests stand still", func() (bool, error) { return asked.Load() >= until || t.Failed(), nil })
+		p.Eventually("requests stand still", func() (bool, error) { return asked.Load() >= until || t.Failed(), nil })
 	}
 	ok := func(_ client.Object, err error) {
 		t.Helper()
@@ -153,20 +154,20 @@ func nothingLostOrMixed(p *pond) {
 	ctx := t.Context()
 	more()
 	for range 2 {
-		ok(p.c.Shadow(ctx, p.project, "m", "3"))
-		ok(p.c.Canary(ctx, p.project, "m", "2", 20, ""))
-		ok(p.c.Canary(ctx, p.project, "m", "", 80, ""))
-		ok(p.c.Canary(ctx, p.project, "m", "", 1, ""))
-		ok(p.c.Promote(ctx, p.project, "m", ""))
-		ok(p.c.Canary(ctx, p.project, "m", "3", 50, ""))
-		ok(p.c.Rollback(ctx, p.project, "m", 0, ""))
-		p.apply(strings.Replace(three, "model: m", "model: m, threads: 2", 1)) // loaded anew
+		ok(p.C.Shadow(ctx, p.Name, "m", "3"))
+		ok(p.C.Canary(ctx, p.Name, "m", "2", 20, ""))
+		ok(p.C.Canary(ctx, p.Name, "m", "", 80, ""))
+		ok(p.C.Canary(ctx, p.Name, "m", "", 1, ""))
+		ok(p.C.Promote(ctx, p.Name, "m", ""))
+		ok(p.C.Canary(ctx, p.Name, "m", "3", 50, ""))
+		ok(p.C.Rollback(ctx, p.Name, "m", 0, ""))
+		p.Apply(strings.Replace(three, "model: m", "model: m, threads: 2", 1)) // loaded anew
 		more()
-		ok(p.c.Rollback(ctx, p.project, "m", 0, ""))
-		ok(p.c.Shadow(ctx, p.project, "m", ""))
-		p.apply(strings.Replace(three, "champion", "3", 1))
+		ok(p.C.Rollback(ctx, p.Name, "m", 0, ""))
+		ok(p.C.Shadow(ctx, p.Name, "m", ""))
+		p.Apply(strings.Replace(three, "champion", "3", 1))
 		more()
-		p.apply(three)
+		p.Apply(three)
 		more()
 	}
 	close(stop)
@@ -188,8 +189,8 @@ func nothingLostOrMixed(p *pond) {
 				v := 1.0
 				labels[i] = client.Label{ID: some[i], Value: &v}
 			}
-			a, err := p.c.Label(ctx, p.project, "m", labels)
-			p.must(err)
+			a, err := p.C.Label(ctx, p.Name, "m", labels)
+			p.Must(err)
 			accepted += a.Accepted
 			some = some[n:]
 		}
@@ -200,7 +201,7 @@ func nothingLostOrMixed(p *pond) {
 	answered := int64(0)
 	for _, v := range s["versions"].([]any) {
 		n, err := strconv.ParseInt(client.Object(v.(map[string]any)).Text("requests"), 10, 64)
-		p.must(err)
+		p.Must(err)
 		answered += n
 	}
 	if answered < asked.Load() { // shadows are counted, too
@@ -212,7 +213,7 @@ func nothingLostOrMixed(p *pond) {
 // promoteAndRollBack lets people who want different things act at once: each act
 // happened or was refused with a reason, and what is left is one of their worlds.
 func promoteAndRollBack(p *pond) {
-	t := p.t
+	t := p.T
 	p.threeVersions()
 	ctx := t.Context()
 	var promoted, rolledBack atomic.Int64
@@ -221,23 +222,23 @@ func promoteAndRollBack(p *pond) {
 		if p.status("m").Text("deployment.version") == candidate {
 			candidate = "1"
 		}
-		_, err := p.c.Canary(ctx, p.project, "m", candidate, 20, "")
-		p.must(err)
+		_, err := p.C.Canary(ctx, p.Name, "m", candidate, 20, "")
+		p.Must(err)
 		var all sync.WaitGroup
 		for i := range 6 {
 			all.Go(func() {
 				var err error
 				switch i % 3 {
 				case 0:
-					if _, err = p.c.Promote(ctx, p.project, "m", "better"); err == nil {
+					if _, err = p.C.Promote(ctx, p.Name, "m", "better"); err == nil {
 						promoted.Add(1)
 					}
 				case 1:
-					if _, err = p.c.Rollback(ctx, p.project, "m", 0, "worse"); err == nil {
+					if _, err = p.C.Rollback(ctx, p.Name, "m", 0, "worse"); err == nil {
 						rolledBack.Add(1)
 					}
 				default:
-					_, err = p.c.Canary(ctx, p.project, "m", "", 10+round, "")
+					_, err = p.C.Canary(ctx, p.Name, "m", "", 10+round, "")
 				}
 				if e, is := errors.AsType[*client.Error](err); err != nil && (!is || e.Status != http.StatusConflict) {
 					t.Errorf("%v", err)
@@ -253,21 +254,21 @@ func promoteAndRollBack(p *pond) {
 			}
 		}
 		var alias client.Object
-		p.must(p.foreign(p.c, http.MethodGet, "/api/2.0/mlflow/registered-models/alias?name=m&alias=champion", nil, &alias))
+		p.Must(p.Foreign(p.C, http.MethodGet, "/api/2.0/mlflow/registered-models/alias?name=m&alias=champion", nil, &alias))
 		version := s.Text("deployment.version")
 		if got := alias.Text("model_version.version"); got != version {
 			t.Errorf("round %d: the champion is %s and version %s is stable", round, got, version)
 		}
-		a, err := p.infer(p.c, "m", map[string]any{"route_key": "a"}, tensor("X", "FP32", []float64{5, 0}, 1, 2))
-		if err != nil || fmt.Sprint(a.score()) != a.Version+"005" {
+		a, err := p.Infer(p.C, "m", map[string]any{"route_key": "a"}, live.Tensor("X", "FP32", []float64{5, 0}, 1, 2))
+		if err != nil || fmt.Sprint(a.Score()) != a.Version+"005" {
 			t.Errorf("round %d: %+v %v", round, a, err)
 		}
 		if s["rollout"] == nil && a.Version != version {
 			t.Errorf("round %d: version %s answers, %s is stable", round, a.Version, version)
 		}
 		if s["rollout"] != nil { // cancelled by moving the weight at the same time, and begun again
-			_, err := p.c.Rollback(ctx, p.project, "m", 0, "")
-			p.must(err)
+			_, err := p.C.Rollback(ctx, p.Name, "m", 0, "")
+			p.Must(err)
 		}
 	}
 	if promoted.Load()+rolledBack.Load() == 0 {
@@ -278,47 +279,47 @@ func promoteAndRollBack(p *pond) {
 
 // noPermission refuses those who may not, and hides from those who are elsewhere.
 func noPermission(p *pond) {
-	t := p.t
+	t := p.T
 	p.threeVersions()
-	p.apply("{api_version: falaj/v1, kind: Monitor, name: watch, project: PROJECT, spec: {deployment: m}}")
-	other := p.pond(t)
+	p.Apply("{api_version: falaj/v1, kind: Monitor, name: watch, project: PROJECT, spec: {deployment: m}}")
+	other := p.ocean.pond(t)
 	value := 1.0
 	acts := map[string]func(c *client.Client) error{
-		"canary":     func(c *client.Client) error { _, err := c.Canary(t.Context(), p.project, "m", "2", 20, ""); return err },
-		"promote":    func(c *client.Client) error { _, err := c.Promote(t.Context(), p.project, "m", ""); return err },
-		"rollback":   func(c *client.Client) error { _, err := c.Rollback(t.Context(), p.project, "m", 0, ""); return err },
-		"shadow":     func(c *client.Client) error { _, err := c.Shadow(t.Context(), p.project, "m", "3"); return err },
-		"automation": func(c *client.Client) error { return c.SetAutomation(t.Context(), p.project, "m", true, "") },
+		"canary":     func(c *client.Client) error { _, err := c.Canary(t.Context(), p.Name, "m", "2", 20, ""); return err },
+		"promote":    func(c *client.Client) error { _, err := c.Promote(t.Context(), p.Name, "m", ""); return err },
+		"rollback":   func(c *client.Client) error { _, err := c.Rollback(t.Context(), p.Name, "m", 0, ""); return err },
+		"shadow":     func(c *client.Client) error { _, err := c.Shadow(t.Context(), p.Name, "m", "3"); return err },
+		"automation": func(c *client.Client) error { return c.SetAutomation(t.Context(), p.Name, "m", true, "") },
 		"all automation": func(c *client.Client) error {
-			return c.SetAutomation(t.Context(), p.project, "", true, "")
+			return c.SetAutomation(t.Context(), p.Name, "", true, "")
 		},
 		"label": func(c *client.Client) error {
-			_, err := c.Label(t.Context(), p.project, "m", []client.Label{{ID: "x", Value: &value}})
+			_, err := c.Label(t.Context(), p.Name, "m", []client.Label{{ID: "x", Value: &value}})
 			return err
 		},
 		"monitor": func(c *client.Client) error {
-			_, err := p.try(c, "{api_version: falaj/v1, kind: Monitor, name: watch, project: PROJECT, spec: {deployment: m, repeat: 3}}")
+			_, err := p.Try(c, "{api_version: falaj/v1, kind: Monitor, name: watch, project: PROJECT, spec: {deployment: m, repeat: 3}}")
 			return err
 		},
 		"delete monitor": func(c *client.Client) error {
-			return c.Do(t.Context(), http.MethodDelete, p.path("monitors/watch"), nil, nil)
+			return c.Do(t.Context(), http.MethodDelete, p.Path("monitors/watch"), nil, nil)
 		},
 		"secret": func(c *client.Client) error {
-			return c.Do(t.Context(), http.MethodPost, p.path("webhook-secrets"), map[string]any{"name": "s"}, nil)
+			return c.Do(t.Context(), http.MethodPost, p.Path("webhook-secrets"), map[string]any{"name": "s"}, nil)
 		},
 		"verify": func(c *client.Client) error {
-			_, err := c.VerifyAnswers(t.Context(), p.project, "m", 10, 1)
+			_, err := c.VerifyAnswers(t.Context(), p.Name, "m", 10, 1)
 			return err
 		},
 		"classify": func(c *client.Client) error {
-			return c.Do(t.Context(), http.MethodPost, p.path("monitors/watch/classify"), map[string]any{"window": "1-0"}, nil)
+			return c.Do(t.Context(), http.MethodPost, p.Path("monitors/watch/classify"), map[string]any{"window": "1-0"}, nil)
 		},
 		"ask the past": func(c *client.Client) error {
-			_, err := p.infer(c, "m", map[string]any{"as_of": "2013-01-01T00:00:00Z"}, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			_, err := p.Infer(c, "m", map[string]any{"as_of": "2013-01-01T00:00:00Z"}, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
 			return err
 		},
 		"ask": func(c *client.Client) error {
-			_, err := p.infer(c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2))
+			_, err := p.Infer(c, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
 			return err
 		},
 	}
@@ -351,7 +352,7 @@ func noPermission(p *pond) {
 			p.refused(role+": "+what, err, http.StatusForbidden)
 		}
 		for what, path := range reads {
-			if err := c.Do(t.Context(), http.MethodGet, p.path(path), nil, nil); err != nil {
+			if err := c.Do(t.Context(), http.MethodGet, p.Path(path), nil, nil); err != nil {
 				if e, is := errors.AsType[*client.Error](err); !is || e.Status != http.StatusNotFound || what != "rollout" && what != "baseline" {
 					t.Errorf("%s: %s: %v", role, what, err)
 				}
@@ -367,25 +368,25 @@ func noPermission(p *pond) {
 		p.refused("stranger: "+what, act(stranger), status)
 	}
 	for what, path := range reads {
-		p.refused("stranger: "+what, stranger.Do(t.Context(), http.MethodGet, p.path(path), nil, nil), http.StatusNotFound)
+		p.refused("stranger: "+what, stranger.Do(t.Context(), http.MethodGet, p.Path(path), nil, nil), http.StatusNotFound)
 	}
 }
 
 // badCandidates are refused, or rolled back by themselves.
 func badCandidates(p *pond) {
-	t := p.t
-	p.register("m", linear(0, 1, 0), failing(), linear(0, 1, 0, 0), reader())
-	p.apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {weight: 50}}}`)
+	t := p.T
+	p.Register("m", linear(0, 1, 0), failing(), linear(0, 1, 0, 0), reader())
+	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {weight: 50}}}`)
 	ctx := t.Context()
 	for version, says := range map[string]string{"3": "[-1 3]", "4": `"word"`} {
-		_, err := p.c.Canary(ctx, p.project, "m", version, 0, "")
+		_, err := p.C.Canary(ctx, p.Name, "m", version, 0, "")
 		p.refused("a version of other inputs", err, http.StatusConflict, says, "version 1")
 	}
-	_, err := p.c.Canary(ctx, p.project, "m", "2", 0, "")
-	p.must(err)
+	_, err := p.C.Canary(ctx, p.Name, "m", "2", 0, "")
+	p.Must(err)
 	failed := 0
 	for i := range 600 {
-		if _, err := p.infer(p.c, "m", map[string]any{"route_key": strconv.Itoa(i)}, tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil {
+		if _, err := p.Infer(p.C, "m", map[string]any{"route_key": strconv.Itoa(i)}, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil {
 			if failed == 0 {
 				t.Log(err)
 			}
@@ -393,16 +394,16 @@ func badCandidates(p *pond) {
 		}
 	}
 	var s client.Object
-	p.eventually("a version that fails is not rolled back", func() (bool, error) {
+	p.Eventually("a version that fails is not rolled back", func() (bool, error) {
 		s = p.status("m")
-		progress, err := p.c.Rollout(ctx, p.project, "m")
+		progress, err := p.C.Rollout(ctx, p.Name, "m")
 		return s["rollout"] == nil, fmt.Errorf("%d failed: %v %w", failed, progress, err)
 	})
 	run := client.Object(s["history"].([]any)[0].(map[string]any))
 	if run.Text("state") != "rolled_back" || !strings.Contains(run.Text("reason"), "version 2 fails more often") {
 		t.Errorf("%v", run)
 	}
-	if a, err := p.infer(p.c, "m", nil, tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != "1" {
+	if a, err := p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2)); err != nil || a.Version != "1" {
 		t.Errorf("%+v %v", a, err)
 	}
 }

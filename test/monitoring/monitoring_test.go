@@ -4,13 +4,9 @@
 package monitoring
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,55 +15,20 @@ import (
 	"github.com/falaj-ml/falaj/test/live"
 )
 
-const manifests = `
-api_version: falaj/v1
-kind: Project
-name: nyc
-spec: {display_name: Flights}
----
-api_version: falaj/v1
-kind: Dataset
-name: weather
-project: nyc
-spec:
-  columns:
-  - {name: origin, type: string}
-  - {name: observed_at, type: timestamp}
-  - {name: temp, type: float64}
+const manifests = live.Weather + `
 ---
 api_version: falaj/v1
 kind: Dataset
 name: history
 project: nyc
 spec:
+  classification: internal
   columns:
   - {name: hours, type: float64}
   - {name: weather__temp, type: float64}
----
-api_version: falaj/v1
-kind: Entity
-name: origin
-project: nyc
-spec: {}
 `
 
-const features = `
-api_version: falaj/v1
-kind: FeatureView
-name: weather
-project: nyc
-spec:
-  source: {dataset: weather}
-  entities: [origin]
-  timestamp: observed_at
-  features: [{name: temp, type: float64}]
----
-api_version: falaj/v1
-kind: FeatureService
-name: weather
-project: nyc
-spec: {features: ["weather:temp"]}
----
+const deployment = `
 api_version: falaj/v1
 kind: Deployment
 name: delay
@@ -99,63 +60,33 @@ const (
 
 var begin = time.Date(2013, 6, 3, 0, 0, 0, 0, time.UTC)
 
-// lake is the server with a client.
+// lake is a project with a deployment and the monitor that comes with it.
 type lake struct {
-	*live.Server
-	t *testing.T
-	c *client.Client
+	*live.Project
 	r *rand.Rand
 }
 
-func (l *lake) must(err error) {
-	l.t.Helper()
-	if err != nil {
-		l.t.Fatal(err)
+func deployed(t *testing.T, manifests string, rows int) *lake {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs a real server")
 	}
-}
-
-func (l *lake) start() {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), live.Wait)
-	defer cancel()
-	l.must(l.Start(ctx))
-	l.c = l.Client(l.t)
-}
-
-func (l *lake) apply(manifest string) {
-	l.t.Helper()
-	_, err := l.c.Apply(l.t.Context(), "nyc", []byte(manifest), false)
-	l.must(err)
-}
-
-func (l *lake) foreign(method, path string, body, out any) error {
-	resp, err := l.c.Send(l.t.Context(), method, path, body, http.Header{"Falaj-Project": {"nyc"}})
-	if err != nil {
-		return err
+	s := live.New(t, "")
+	s.Up(t)
+	l := &lake{s.Project(t, "nyc"), rand.New(rand.NewPCG(1, 2))}
+	l.Apply(manifests)
+	var history strings.Builder
+	history.WriteString("hours,weather__temp\n")
+	for range rows {
+		hours, temp := l.row(0)
+		fmt.Fprintf(&history, "%g,%g\n", hours, temp)
 	}
-	defer resp.Body.Close()
-	if out == nil {
-		return nil
-	}
-	return client.Decode(resp.Body, out)
-}
-
-// register makes version 1 of the model.
-func (l *lake) register(model []byte) {
-	l.t.Helper()
-	l.must(l.foreign(http.MethodPost, "/api/2.0/mlflow/registered-models/create", map[string]any{"name": "delay"}, nil))
-	var run struct {
-		Run struct {
-			Info struct {
-				ID string `json:"run_id"`
-			} `json:"info"`
-		} `json:"run"`
-	}
-	l.must(l.foreign(http.MethodPost, "/api/2.0/mlflow/runs/create", map[string]any{"experiment_id": "0"}, &run))
-	id := run.Run.Info.ID
-	l.must(l.foreign(http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+id+"/artifacts/model/model.onnx", bytes.NewReader(model), nil))
-	l.must(l.foreign(http.MethodPost, "/api/2.0/mlflow/model-versions/create", map[string]any{"name": "delay", "source": "runs:/" + id + "/model", "run_id": id}, nil))
-	l.must(l.c.Do(l.t.Context(), http.MethodPut, "/api/v1/projects/nyc/models/delay/aliases/champion", map[string]any{"version": "1"}, nil))
+	l.Import("history", history.String())
+	l.Import("weather", "origin,observed_at,temp\nJFK,2013-06-01T00:00:00Z,3\n")
+	l.Register("delay", l.Logistic())
+	l.Apply(live.WeatherView("0"))
+	l.Apply(deployment)
+	return l
 }
 
 func (l *lake) row(shift float64) (hours, temp float64) {
@@ -164,7 +95,7 @@ func (l *lake) row(shift float64) (hours, temp float64) {
 
 // day sends a day's flights, some at a time, of which the model sees all columns.
 func (l *lake) day(n int, shift float64) {
-	l.t.Helper()
+	l.T.Helper()
 	const some = 30
 	for i := range perDay / some {
 		var data []float64
@@ -173,107 +104,55 @@ func (l *lake) day(n int, shift float64) {
 			data = append(data, hours, temp)
 		}
 		at := begin.AddDate(0, 0, n).Add(time.Duration(i) * time.Hour)
-		l.must(l.foreign(http.MethodPost, "/v2/models/delay/infer", map[string]any{
-			"parameters": map[string]any{"as_of": at.Format(time.RFC3339)},
-			"inputs":     []any{map[string]any{"name": "X", "datatype": "FP32", "shape": []int{some, 2}, "data": data}},
-		}, nil))
+		_, err := l.Infer(l.C, "delay", map[string]any{"as_of": at.Format(time.RFC3339)}, live.Tensor("X", "FP32", data, some, 2))
+		l.Must(err)
 	}
 }
 
 // follow waits for an event about the monitor.
 func (l *lake) follow(name string) client.Object {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), live.Wait)
+	l.T.Helper()
+	ctx, cancel := context.WithTimeout(l.T.Context(), live.Wait)
 	defer cancel()
 	var found client.Object
-	err := l.c.Watch(ctx, "/api/v1/projects/nyc/events", "0-0", func(_ string, e client.Object) bool {
+	err := l.C.Watch(ctx, "/api/v1/projects/nyc/events", "0-0", func(_ string, e client.Object) bool {
 		if e.Text("name") == name {
 			found = e
 		}
 		return found == nil
 	})
 	if found == nil {
-		l.t.Fatalf("no event %s: %v\n%s", name, err, l.LogTail(4000))
+		l.T.Fatalf("no event %s: %v\n%s", name, err, l.LogTail(4000))
 	}
 	return found
 }
 
 // until waits for the monitor to have closed so many windows.
 func (l *lake) until(windows int) []client.Object {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), live.Wait)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var all []client.Object
-		l.must(l.c.Windows(ctx, "nyc", "delay", 0, func(o client.Object) error {
+	l.T.Helper()
+	var all []client.Object
+	l.Eventually(fmt.Sprintf("%d windows are not closed", windows), func() (bool, error) {
+		all = nil
+		err := l.C.Windows(l.T.Context(), "nyc", "delay", 0, func(o client.Object) error {
 			all = append([]client.Object{o}, all...)
 			return nil
-		}))
-		if len(all) >= windows {
-			return all
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			m, err := l.c.Monitor(l.t.Context(), "nyc", "delay")
-			l.t.Fatalf("%d windows and not %d: %v %v\n%s", len(all), windows, m, err, l.LogTail(4000))
-		}
-	}
-}
-
-// ready waits until the model is loaded.
-func (l *lake) ready() {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), live.Wait)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := l.foreign(http.MethodGet, "/v2/health/ready", nil, nil)
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			l.t.Fatal(err)
-		}
-	}
+		})
+		return len(all) >= windows, err
+	})
+	return all
 }
 
 func TestMonitoring(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a real server")
-	}
-	l := &lake{Server: live.New(t, ""), t: t, r: rand.New(rand.NewPCG(1, 2))}
-	model, err := os.ReadFile(filepath.Join(l.Bin.Root, "internal/serving/runtime/onnx/testdata/logistic.onnx"))
-	l.must(err)
-	l.start()
-	ctx := t.Context()
-	l.apply(manifests)
-	var history strings.Builder
-	history.WriteString("hours,weather__temp\n")
-	for range 3000 {
-		hours, temp := l.row(0)
-		fmt.Fprintf(&history, "%g,%g\n", hours, temp)
-	}
-	for name, csv := range map[string]string{"history": history.String(), "weather": "origin,observed_at,temp\nJFK,2013-06-01T00:00:00Z,3\n"} {
-		_, err := l.c.Import(ctx, "nyc", name, name+".csv", strings.NewReader(csv))
-		l.must(err)
-	}
-	l.register(model)
-	l.apply(features)
+	l, ctx := deployed(t, manifests, 3000), t.Context()
 
 	// A monitor with good defaults comes with the deployment; then one of ours.
 	if e := l.follow("monitor.applied"); e.Text("body.deployment") != "delay" {
 		t.Errorf("%v", e)
 	}
-	if m, err := l.c.Monitor(ctx, "nyc", "delay"); err != nil || m.Text("automatic") != "true" || m.Text("state") != "waiting" {
+	if m, err := l.C.Monitor(ctx, "nyc", "delay"); err != nil || m.Text("automatic") != "true" || m.Text("state") != "waiting" {
 		t.Errorf("%v, %v", m, err)
 	}
-	l.apply(monitor)
+	l.Apply(monitor)
 
 	for n := range warm + 1 { // the first warm day stays open
 		shift := 0.0
@@ -287,9 +166,9 @@ func TestMonitoring(t *testing.T) {
 			t.Errorf("%v", w)
 		}
 	}
-	l.must(l.Kill())
-	l.start()
-	l.ready()
+	l.Must(l.Kill())
+	l.Again()
+	l.Loaded()
 	l.day(warm+1, 3)
 	e := l.follow("monitor.drifted")
 	since := begin.AddDate(0, 0, warm)
@@ -307,11 +186,11 @@ func TestMonitoring(t *testing.T) {
 	if len(all) != warm+1 {
 		t.Errorf("%d windows", len(all))
 	}
-	one, err := l.c.Window(ctx, "nyc", "delay", all[warm].Text("id"))
+	one, err := l.C.Window(ctx, "nyc", "delay", all[warm].Text("id"))
 	if err != nil || !strings.Contains(one.Text("columns"), "histogram") {
 		t.Errorf("%v, %v", one, err)
 	}
-	b, err := l.c.Baseline(ctx, "nyc", "delay", 0)
+	b, err := l.C.Baseline(ctx, "nyc", "delay", 0)
 	if err != nil || b.Text("rows") != "3000" || !strings.Contains(b.Text("score_source"), "the model over 3000 rows") {
 		t.Errorf("%v, %v", b, err)
 	}
@@ -336,7 +215,7 @@ func TestMonitoring(t *testing.T) {
 	if _, code := l.Command(ctx, "delete", "monitor", "delay", "-p", "nyc"); code != 0 {
 		t.Errorf("delete exits with %d", code)
 	}
-	if _, err := l.c.Monitor(ctx, "nyc", "delay"); err == nil {
+	if _, err := l.C.Monitor(ctx, "nyc", "delay"); err == nil {
 		t.Error("it is still there")
 	}
 }

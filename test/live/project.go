@@ -1,0 +1,252 @@
+package live
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+// Project is a project on a server that runs, with the administrator's client.
+// What fails ends the test, unless it is returned.
+type Project struct {
+	*Server
+	T    *testing.T
+	C    *client.Client // of the last start
+	Name string
+}
+
+// Up is Start that ends the test when it fails.
+func (s *Server) Up(tb testing.TB) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), Wait)
+	defer cancel()
+	if err := s.Start(ctx); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Project makes a project.
+func (s *Server) Project(t *testing.T, name string) *Project {
+	t.Helper()
+	p := &Project{Server: s, T: t, C: s.Client(t), Name: name}
+	p.Apply("{api_version: falaj/v1, kind: Project, name: PROJECT}")
+	return p
+}
+
+// Again starts the server that was killed.
+func (p *Project) Again() {
+	p.T.Helper()
+	p.Up(p.T)
+	p.C = p.Client(p.T)
+}
+
+// Loaded waits until all deployed models are.
+func (p *Project) Loaded() {
+	p.T.Helper()
+	p.Eventually("the models are not loaded", func() (bool, error) {
+		err := p.Foreign(p.C, http.MethodGet, "/v2/health/ready", nil, nil)
+		return err == nil, err
+	})
+}
+
+// Must ends the test on an error.
+func (p *Project) Must(err error) {
+	p.T.Helper()
+	if err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// Eventually asks again until it is so.
+func (p *Project) Eventually(what string, so func() (bool, error)) {
+	p.T.Helper()
+	timeout := time.NewTimer(Wait)
+	defer timeout.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := so()
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			p.T.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// Path is the path of what is in the project.
+func (p *Project) Path(rest string) string { return "/api/v1/projects/" + p.Name + "/" + rest }
+
+// Apply applies manifests in which PROJECT stands for the project.
+func (p *Project) Apply(manifests string) []client.Applied {
+	p.T.Helper()
+	applied, err := p.Try(p.C, manifests)
+	p.Must(err)
+	return applied
+}
+
+// Try is Apply with another client, which may be refused.
+func (p *Project) Try(c *client.Client, manifests string) ([]client.Applied, error) {
+	return c.Apply(p.T.Context(), "", []byte(strings.ReplaceAll(manifests, "PROJECT", p.Name)), false)
+}
+
+// Foreign speaks a protocol that names no project in its path. out may be nil.
+func (p *Project) Foreign(c *client.Client, method, path string, body, out any) error {
+	resp, err := c.Send(p.T.Context(), method, path, body, http.Header{"Falaj-Project": {p.Name}})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		return nil
+	}
+	return client.Decode(resp.Body, out)
+}
+
+// Run runs a command line about the project, which must exit with the code.
+func (p *Project) Run(code int, args ...string) (output string) {
+	p.T.Helper()
+	output, got := p.Command(p.T.Context(), append(args, "-p", p.Name)...)
+	if got != code {
+		p.T.Fatalf("%v exits with %d and not %d:\n%s", args, got, code, output)
+	}
+	return output
+}
+
+// Import imports a CSV file into a dataset.
+func (p *Project) Import(dataset, csv string) {
+	p.T.Helper()
+	_, err := p.C.Import(p.T.Context(), p.Name, dataset, dataset+".csv", strings.NewReader(csv))
+	p.Must(err)
+}
+
+// Materialise brings a feature view up to date.
+func (p *Project) Materialise(view string) {
+	p.T.Helper()
+	p.Must(p.C.Do(p.T.Context(), http.MethodPost, p.Path("feature-views/"+view+"/materialise"), map[string]any{"wait": "60s"}, nil))
+}
+
+// Source uploads a file of a job; it gives its digest.
+func (p *Project) Source(name string, content []byte) string {
+	p.T.Helper()
+	var b bytes.Buffer
+	gz := gzip.NewWriter(&b)
+	w := tar.NewWriter(gz)
+	p.Must(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}))
+	_, err := w.Write(content)
+	p.Must(err)
+	p.Must(w.Close())
+	p.Must(gz.Close())
+	var o client.Object
+	p.Must(p.C.Do(p.T.Context(), http.MethodPost, p.Path("sources"), &b, &o))
+	return o.Text("digest")
+}
+
+// Logistic is an ONNX file: X [N, 2] to label and probabilities.
+func (p *Project) Logistic() []byte {
+	p.T.Helper()
+	model, err := os.ReadFile(filepath.Join(p.Bin.Root, "internal/serving/runtime/onnx/testdata/logistic.onnx"))
+	p.Must(err)
+	return model
+}
+
+// Register makes a version of a model for each file; the first is its champion.
+func (p *Project) Register(name string, files ...[]byte) {
+	p.T.Helper()
+	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/registered-models/create", map[string]any{"name": name}, nil))
+	for _, file := range files {
+		var run client.Object
+		p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/runs/create", map[string]any{"experiment_id": "0"}, &run))
+		id := run.Text("run.info.run_id")
+		p.Must(p.Foreign(p.C, http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+id+"/artifacts/model/model.onnx", bytes.NewReader(file), nil))
+		p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/model-versions/create", map[string]any{"name": name, "source": "runs:/" + id + "/model", "run_id": id}, nil))
+	}
+	p.Must(p.C.Do(p.T.Context(), http.MethodPut, p.Path("models/"+name+"/aliases/champion"), map[string]any{"version": "1"}, nil))
+}
+
+// Answer is a deployment's.
+type Answer struct {
+	ID      string `json:"id"`
+	Version string `json:"model_version"`
+	Outputs []struct {
+		Name string `json:"name"`
+		Data []any  `json:"data"`
+	} `json:"outputs"`
+}
+
+// Score is the first number of the last output, NaN without one.
+func (a Answer) Score() float64 {
+	if len(a.Outputs) == 0 || len(a.Outputs[len(a.Outputs)-1].Data) == 0 {
+		return math.NaN()
+	}
+	x, err := strconv.ParseFloat(fmt.Sprint(a.Outputs[len(a.Outputs)-1].Data[0]), 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return x
+}
+
+// Infer asks a deployment. Parameters may be nil; inputs are in the protocol's
+// words (Tensor).
+func (p *Project) Infer(c *client.Client, name string, parameters map[string]any, inputs ...any) (a Answer, err error) {
+	body := map[string]any{"inputs": inputs}
+	if parameters != nil {
+		body["parameters"] = parameters
+	}
+	return a, p.Foreign(c, http.MethodPost, "/v2/models/"+name+"/infer", body, &a)
+}
+
+// Tensor is an input.
+func Tensor(name, datatype string, data any, shape ...int) map[string]any {
+	return map[string]any{"name": name, "datatype": datatype, "shape": shape, "data": data}
+}
+
+// Weather is a dataset and an entity.
+const Weather = `
+api_version: falaj/v1
+kind: Dataset
+name: weather
+project: PROJECT
+spec:
+  classification: internal
+  columns:
+  - {name: origin, type: string}
+  - {name: observed_at, type: timestamp}
+  - {name: temp, type: float64}
+---
+{api_version: falaj/v1, kind: Entity, name: origin, project: PROJECT, spec: {}}
+`
+
+// WeatherView is the feature weather:temp of Weather, which has a version, and a
+// service of it.
+func WeatherView(ttl string) string {
+	return `
+api_version: falaj/v1
+kind: FeatureView
+name: weather
+project: PROJECT
+spec:
+  source: {dataset: weather}
+  entities: [origin]
+  timestamp: observed_at
+  ttl: ` + strconv.Quote(ttl) + `
+  features: [{name: temp, type: float64}]
+---
+{api_version: falaj/v1, kind: FeatureService, name: weather, project: PROJECT, spec: {features: ["weather:temp"]}}
+`
+}
