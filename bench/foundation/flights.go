@@ -3,10 +3,7 @@ package main
 import (
 	"bufio"
 	"compress/gzip"
-	"encoding/csv"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +15,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/falaj-ml/falaj/bench/harness"
 )
 
 // table is rows in memory, in batches.
@@ -119,7 +118,7 @@ func readDemo(dir string) (demo, error) {
 		carrier: newTable(text("carrier"), instant("landed_at"), number("mean_delay"), number("landings")),
 	}
 	landings := map[string][]landing{}
-	err := eachRow(filepath.Join(dir, "flights.csv.gz"), func(cell func(string) string) error {
+	err := harness.EachRow(filepath.Join(dir, "flights.csv.gz"), func(cell func(string) string) error {
 		hour, err := time.Parse(time.RFC3339, cell("time_hour"))
 		if err != nil {
 			return err
@@ -148,7 +147,7 @@ func readDemo(dir string) (demo, error) {
 			return d, err
 		}
 	}
-	err = eachRow(filepath.Join(dir, "weather.csv"), func(cell func(string) string) error {
+	err = harness.EachRow(filepath.Join(dir, "weather.csv"), func(cell func(string) string) error {
 		at, err := time.Parse(time.RFC3339, cell("time_hour"))
 		if err != nil {
 			return err
@@ -159,7 +158,7 @@ func readDemo(dir string) (demo, error) {
 		return d, err
 	}
 	known := micros(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
-	err = eachRow(filepath.Join(dir, "planes.csv"), func(cell func(string) string) error {
+	err = harness.EachRow(filepath.Join(dir, "planes.csv"), func(cell func(string) string) error {
 		return d.plane.add(cell("tailnum"), known, cell("year"), cell("seats"), cell("engines"))
 	})
 	for _, t := range []*table{d.flights, d.weather, d.plane, d.carrier} {
@@ -202,44 +201,6 @@ func minutes(cell string) time.Duration {
 }
 
 func micros(t time.Time) string { return strconv.FormatInt(t.UnixMicro(), 10) }
-
-// eachRow reads a CSV file with a header, gzipped if its name says so.
-func eachRow(path string, yield func(cell func(name string) string) error) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	var from io.Reader = bufio.NewReader(f)
-	if strings.HasSuffix(path, ".gz") {
-		if from, err = gzip.NewReader(from); err != nil {
-			return err
-		}
-	}
-	rows := csv.NewReader(from)
-	rows.ReuseRecord = true
-	header, err := rows.Read()
-	if err != nil {
-		return err
-	}
-	place := map[string]int{}
-	for i, name := range header {
-		place[name] = i
-	}
-	for {
-		record, err := rows.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		err = yield(func(name string) string { return record[place[name]] })
-		if err != nil {
-			return fmt.Errorf("%s: %w", filepath.Base(path), err)
-		}
-	}
-}
 
 // head copies the header and the first rows of a gzipped file, as plain text.
 func head(path string, rows int) (string, error) {

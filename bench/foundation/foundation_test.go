@@ -3,11 +3,10 @@ package main
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/falaj-ml/falaj/bench/harness"
+	"github.com/falaj-ml/falaj/bench/harness/harnesstest"
 )
 
 // TestMain lets the test binary be the echo server that the program starts.
@@ -21,53 +20,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestQuick runs every measurement once, short, against the built binaries.
 func TestQuick(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts servers")
-	}
-	for _, name := range []string{"falaj", "falaj-worker"} {
-		if _, err := os.Stat(filepath.Join("../../bin", name)); err != nil {
-			if os.Getenv("CI") != "" {
-				t.Fatalf("bin/%s is not built", name)
-			}
-			t.Skipf("bin/%s is not built; run: make build", name)
-		}
-	}
-	out := filepath.Join(t.TempDir(), "foundation.json")
-	if err := harness.Measure(t.Context(), "foundation", []string{"-quick", "-root", "../..", "-out", out}, t.Output(), t.Output(), steps); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got harness.Result
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
-	names := map[string]bool{}
-	for _, r := range got.Rows {
-		if r.Ours == nil && r.Note == "" {
-			t.Errorf("%s has no value and does not say why", r.Name)
-		}
+	rows := harnesstest.Quick(t, "foundation", steps,
+		"start to ready, new data directory", "RssAnon at rest", "no-op job, submitted to finished, p50",
+		"commit p99, 64 writers", "write with its audit entry, 1 writer, p50", "OIP REST added p50", madeName, joinName)
+	for _, r := range rows {
 		if r.Ours != nil && *r.Ours <= 0 && r.Name != "OIP REST added p50" && r.Name != "OIP REST CPU per 1,000 requests" {
 			t.Errorf("%s is %v", r.Name, *r.Ours)
-		}
-		if r.Better != harness.Lower && r.Better != harness.Higher {
-			t.Errorf("%s: better is %q", r.Name, r.Better)
-		}
-		if names[r.Name] {
-			t.Errorf("%s is there twice", r.Name)
-		}
-		names[r.Name] = true
-	}
-	for _, name := range []string{
-		"start to ready, new data directory", "RssAnon at rest", "no-op job, submitted to finished, p50",
-		"commit p99, 64 writers", "write with its audit entry, 1 writer, p50", "OIP REST added p50", madeName, joinName,
-	} {
-		if !names[name] {
-			t.Errorf("%s was not measured", name)
 		}
 	}
 }

