@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/falaj-ml/falaj/client"
 )
 
 // alerts lists what monitors told.
@@ -26,22 +24,7 @@ func (a *app) alerts() *cobra.Command {
 			default:
 				return usage("--state is %q; it may be queued, delivered or dead", state)
 			}
-			path, err := a.inProjectPath("alerts")
-			if err != nil {
-				return err
-			}
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			objects := []client.Object{}
-			if err := c.List(cmd.Context(), path, query, func(o client.Object) error {
-				objects = append(objects, o)
-				return nil
-			}); err != nil {
-				return err
-			}
-			return a.print(objects, []column{
+			return a.listOf(cmd, query, []column{
 				{"ID", "id"},
 				{"TYPE", "type"},
 				{"SOURCE", "source"},
@@ -51,7 +34,7 @@ func (a *app) alerts() *cobra.Command {
 				{"CREATED", "created_at"},
 				{"NEXT", "next_at"},
 				{"REASON", "reason"},
-			})
+			}, "alerts")
 		},
 	}
 	cmd.Flags().StringVar(&state, "state", "", "only those in this state: queued, delivered or dead")

@@ -174,6 +174,11 @@ func (a *app) datasetVersions() *cobra.Command {
 
 // list prints a collection of the project.
 func (a *app) list(cmd *cobra.Command, columns []column, parts ...string) error {
+	return a.listOf(cmd, nil, columns, parts...)
+}
+
+// listOf prints those of a collection that the query asks for.
+func (a *app) listOf(cmd *cobra.Command, query url.Values, columns []column, parts ...string) error {
 	path, err := a.inProjectPath(parts...)
 	if err != nil {
 		return err
@@ -183,7 +188,7 @@ func (a *app) list(cmd *cobra.Command, columns []column, parts ...string) error 
 		return err
 	}
 	objects := []client.Object{}
-	if err := c.List(cmd.Context(), path, nil, func(o client.Object) error {
+	if err := c.List(cmd.Context(), path, query, func(o client.Object) error {
 		objects = append(objects, o)
 		return nil
 	}); err != nil {

@@ -47,28 +47,13 @@ func group(a, b []float64) (g groups, first []float64) {
 		a, b = b, a
 	}
 	g = groups{n: float64(len(a)), m: float64(len(b))}
-	i, j := 0, 0
-	for i < len(a) || j < len(b) {
-		v := math.Inf(1)
-		if i < len(a) {
-			v = a[i]
-		}
-		if j < len(b) {
-			v = math.Min(v, b[j])
-		}
-		i0, j0 := i, j
-		for i < len(a) && a[i] == v {
-			i++
-		}
-		for j < len(b) && b[j] == v {
-			j++
-		}
+	eachValue(a, b, func(i0, i, j0, j int) {
 		for range i - i0 + j - j0 {
 			g.of = append(g.of, len(g.size))
 		}
 		g.size = append(g.size, float64(i-i0+j-j0))
 		first = append(first, float64(i-i0))
-	}
+	})
 	g.small = make([]float64, len(g.size))
 	return g, first
 }

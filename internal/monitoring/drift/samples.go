@@ -43,10 +43,9 @@ func ks(a, b []float64, exact bool) (d, p float64) {
 	return d, kolmogorovSF(d, int(math.RoundToEven(n*m/(n+m))))
 }
 
-// pooledRanks are the average ranks (from 1) of a's and b's values among all,
-// and the sum of t³-t over groups of t equal values.
-func pooledRanks(a, b []float64) (ra, rb []float64, ties float64) {
-	ra, rb = make([]float64, len(a)), make([]float64, len(b))
+// eachValue visits the different values of two samples, the smallest first, as
+// the places a[i0:i] and b[j0:j] that have it.
+func eachValue(a, b []float64, visit func(i0, i, j0, j int)) {
 	i, j := 0, 0
 	for i < len(a) || j < len(b) {
 		v := math.Inf(1)
@@ -63,6 +62,15 @@ func pooledRanks(a, b []float64) (ra, rb []float64, ties float64) {
 		for j < len(b) && b[j] == v {
 			j++
 		}
+		visit(i0, i, j0, j)
+	}
+}
+
+// pooledRanks are the average ranks (from 1) of a's and b's values among all,
+// and the sum of t³-t over groups of t equal values.
+func pooledRanks(a, b []float64) (ra, rb []float64, ties float64) {
+	ra, rb = make([]float64, len(a)), make([]float64, len(b))
+	eachValue(a, b, func(i0, i, j0, j int) {
 		t := float64(i - i0 + j - j0)
 		rank := float64(i0+j0) + (t+1)/2
 		for x := i0; x < i; x++ {
@@ -72,7 +80,7 @@ func pooledRanks(a, b []float64) (ra, rb []float64, ties float64) {
 			rb[x] = rank
 		}
 		ties += t*t*t - t
-	}
+	})
 	return ra, rb, ties
 }
 
