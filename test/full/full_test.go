@@ -88,38 +88,6 @@ func (d *disk) start(t *testing.T) error {
 	return d.s.StartCommand(t.Context(), exec.Command("nsenter", args...))
 }
 
-// fill leaves so many bytes free.
-func (d *disk) fill(t *testing.T, leave int64) {
-	t.Helper()
-	f, err := os.OpenFile(filepath.Join(d.root, "filler"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	block := make([]byte, 64<<10)
-	for err == nil {
-		_, err = f.Write(block)
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
-	info, err := f.Stat()
-	if err == nil && leave > 0 {
-		err = f.Truncate(max(0, info.Size()-leave))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// free gives the space back.
-func (d *disk) free(t *testing.T) {
-	t.Helper()
-	if err := os.Remove(filepath.Join(d.root, "filler")); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // world is what a server is asked and what it has acknowledged.
 type world struct {
 	d                     *disk
@@ -383,7 +351,7 @@ func TestFullDisk(t *testing.T) {
 	w.runs(t, short)
 	w.runs(t, long)
 
-	d.fill(t, 0)
+	live.Fill(t, d.root, 0)
 	w.refused(t, "pace")
 	w.kept(t) // reading goes on
 	// Who may not is refused for that, and it is on record: there is a reserve.
@@ -392,14 +360,14 @@ func TestFullDisk(t *testing.T) {
 	if !errors.As(err, &e) || e.Status != http.StatusForbidden {
 		t.Errorf("a viewer cancels a job: %v", err)
 	}
-	d.free(t)
+	live.Free(t, d.root)
 	w.accepted(t)
 	w.kept(t)
 	if state := w.ends(t, short); state != "succeeded" {
 		t.Errorf("the job that ended on a full disk %s", state)
 	}
 
-	d.fill(t, 0)
+	live.Fill(t, d.root, 0)
 	w.refused(t, "pace")
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
@@ -409,7 +377,7 @@ func TestFullDisk(t *testing.T) {
 	} else if !saysFull.MatchString(err.Error()) {
 		t.Errorf("started on a full disk it does not say what to do: %v", err)
 	}
-	d.free(t)
+	live.Free(t, d.root)
 	if err := d.start(t); err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +415,7 @@ func TestReserve(t *testing.T) {
 	w.accepted(t)
 	short, long := w.job(t, "/bin/sleep", "1"), w.job(t, "/bin/sleep", "3600")
 	w.runs(t, long)
-	d.fill(t, 16<<20)
+	live.Fill(t, d.root, 16<<20)
 	w.refused(t, "lower limits.free")
 	if state := w.ends(t, short); state != "succeeded" {
 		t.Errorf("a job that was running %s", state)
@@ -458,7 +426,7 @@ func TestReserve(t *testing.T) {
 	if state := w.ends(t, long); state != "cancelled" {
 		t.Errorf("a job that was cancelled %s", state)
 	}
-	d.free(t)
+	live.Free(t, d.root)
 	w.accepted(t)
 	w.kept(t)
 	w.verify(t)

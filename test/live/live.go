@@ -6,6 +6,7 @@
 //   - build.go: Binaries.
 //   - live.go: Server.
 //   - project.go: Project, which makes datasets, versions and deployments.
+//   - disk.go: full disks.
 //   - processes.go: what still runs of a data directory.
 //
 // The directory test/ holds what is tested so: script (the command line),

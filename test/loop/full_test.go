@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,30 +46,6 @@ func (o *ocean) disk(t *testing.T, size int) (root string, keeper int) {
 		t.Skip("no file system can be mounted here: ", err)
 	}
 	return fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, o.Data), cmd.Process.Pid
-}
-
-// fill leaves so many bytes free.
-func fill(t *testing.T, root string, leave int64) {
-	t.Helper()
-	f, err := os.OpenFile(filepath.Join(root, "filler"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	block := make([]byte, 64<<10)
-	for err == nil {
-		_, err = f.Write(block)
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
-	info, err := f.Stat()
-	if err == nil && leave > 0 {
-		err = f.Truncate(max(0, info.Size()-leave))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestFullDisk fills the disk while versions are tried: what is not classified
@@ -122,7 +97,7 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// Little space: nothing new is begun, what answers is remembered.
-	fill(t, root, 40<<20)
+	live.Fill(t, root, 40<<20)
 	if _, err := p.C.Shadow(t.Context(), p.Name, "m", "3"); err == nil {
 		t.Error("a shadow was begun without room")
 	}
@@ -143,7 +118,7 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// None.
-	fill(t, root, 0)
+	live.Fill(t, root, 0)
 	const many = 300
 	unkept, failures := ask("m", many)
 	if failures != nil {
@@ -175,7 +150,7 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// Space again: it goes on, and what was lost is what was counted.
-	p.Must(os.Remove(filepath.Join(root, "filler")))
+	live.Free(t, root)
 	tally := func(name string, ids []string) (a client.Labelled) {
 		t.Helper()
 		p.Eventually("labels are still refused", func() (bool, error) {
