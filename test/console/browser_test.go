@@ -183,6 +183,25 @@ func (b *browser) press(keys ...string) {
 	}
 }
 
+// pages are where "g" and a key lead to.
+var pages = map[string]string{
+	"o": "", "d": "/deployments", "m": "/monitoring", "j": "/jobs", "s": "/datasets", "f": "/features", "r": "/models", "a": "/audit",
+}
+
+// visit goes to a page by its keys. On a busy machine the two may come too far
+// apart; then they are pressed again.
+func (b *browser) visit(key string) {
+	b.t.Helper()
+	there := fmt.Sprintf("/^\\/console\\/p\\/[^/]+$/.test(location.pathname.replace(%q, ''))&&location.pathname.endsWith(%q)", pages[key], pages[key])
+	for range 10 {
+		b.press("g", key)
+		if chromedp.Run(b.ctx, chromedp.Poll(there, nil, chromedp.WithPollingTimeout(live.Wait/40), chromedp.WithPollingInterval(50*time.Millisecond))) == nil {
+			return
+		}
+	}
+	b.t.Fatalf("g %s does not lead to %q", key, pages[key])
+}
+
 // login pastes a token.
 func (b *browser) login(token string) {
 	b.t.Helper()

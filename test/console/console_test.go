@@ -23,16 +23,16 @@ func TestConsole(t *testing.T) {
 	b.do(chromedp.Reload())
 	b.see("Overview", "Quiet")
 	b.until(`document.querySelector('.link.live') !== null`)
-	b.press("g", "d")
+	b.visit("d")
 	b.see("Nothing is deployed", "kind: Deployment")
-	b.press("g", "j")
+	b.visit("j")
 	b.see("No job was submitted")
 
 	// Everything below appears by itself.
 	job := train(p)
 	b.see("train", "succeeded")
 	b.picture("real-jobs")
-	b.press("g", "d")
+	b.visit("d")
 	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: live, project: tiny, spec: {model: tiny, version: "1"}}`)
 	b.see("live", "v1 100 %", "ready")
 	b.picture("real-deployments")
@@ -50,7 +50,7 @@ func TestConsole(t *testing.T) {
 	b.picture("real-drift")
 	b.do(chromedp.Evaluate(`document.querySelector('.page').scrollTo(0, 0)`, nil))
 
-	b.press("g", "j")
+	b.visit("j")
 	b.do(chromedp.Click(`tr[data-index="0"] a`, chromedp.NodeVisible))
 	b.see(job, "the log of a tiny job", "It did what it was asked")
 	b.picture("real-job")
@@ -58,11 +58,11 @@ func TestConsole(t *testing.T) {
 	b.do(chromedp.Reload())
 	b.see(job, "the log of a tiny job")
 	for key, words := range map[string]string{"r": "tiny", "a": "deployment.apply", "m": "live", "s": "There is no dataset", "f": "There is no feature view"} {
-		b.press("g", key)
+		b.visit(key)
 		b.see(words)
 		b.until(`document.querySelector('.wait') === null && document.querySelector('[role=alert]') === null`)
 	}
-	b.press("g", "o")
+	b.visit("o")
 	b.see("deployment live", "2 of 2 inputs drifted")
 	b.picture("real-overview")
 

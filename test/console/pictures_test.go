@@ -28,7 +28,7 @@ func TestPages(t *testing.T) {
 	b.accessible("overview")
 	b.picture("overview")
 
-	b.press("g", "d")
+	b.visit("d")
 	b.see("Deployments", "v3 80 % · v4 20 % · v5 shadow", "drifted")
 	b.accessible("deployments")
 	b.picture("deployments")
@@ -68,11 +68,11 @@ func TestPages(t *testing.T) {
 	b.press("t")
 	b.until(`document.documentElement.dataset.mantineColorScheme === 'light'`)
 
-	b.press("g", "m")
+	b.visit("m")
 	b.see("Records up to", "taxi-out")
 	b.picture("monitoring")
 	for key, words := range map[string]string{"s": "There is no dataset", "f": "There is no feature view", "r": "champion → v3", "a": "monitor.finding"} {
-		b.press("g", key)
+		b.visit(key)
 		b.see(words)
 		b.picture("page-" + key)
 	}
