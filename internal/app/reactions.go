@@ -28,12 +28,12 @@ import (
 // each: on which event, what, and how long not again. The event is the cause of
 // the act: an act happens once for its cause, however often the event comes. An
 // automation that is off (`falaj deploy automation`) stops them all. A cool-down
-// is on the clock of the records that led to the event.
+// is on the clock of the records that led to the event; cool says what it holds up.
 var reactions = []reaction{
 	{act: serving.ActRetrain, on: []string{monitoring.EventDrifted, monitoring.EventDegraded}, plan: (*App).retrain}, // cool-down: the monitor's, 30 days
 	{act: serving.ActCanary, on: []string{training.JobFinished}, plan: (*App).tryVersion, cooldown: time.Hour},
-	{act: serving.ActPromote, on: []string{label.EventConcluded}, plan: (*App).promote},   // one for each rollout, and these have the canary's cool-down
-	{act: serving.ActRollback, on: []string{label.EventConcluded}, plan: (*App).rollBack}, // what is worse does not wait
+	{act: serving.ActPromote, on: []string{label.EventConcluded}, plan: (*App).promote, cooldown: 6 * time.Hour},
+	{act: serving.ActRollback, on: []string{label.EventConcluded}, plan: (*App).rollBack, cooldown: 6 * time.Hour},
 }
 
 type reaction struct {
@@ -123,11 +123,31 @@ func (a *App) claim(ctx context.Context, r reaction, e event.Event) (serving.Act
 	if in.cooldown == 0 {
 		in.cooldown = r.cooldown
 	}
-	act, _, err := a.serving.Claim(ctx, in.Act, in.cooldown)
+	act, _, err := a.serving.Claim(ctx, in.Act, cool(r.act, in.cooldown))
 	if fault.Is(err, fault.NotFound) {
 		return serving.Act{}, nil, nil // the deployment is gone
 	}
 	return act, in, err
+}
+
+// cool is what an act is kept away from. A promotion or roll-back is never held
+// up itself: what is worse does not wait, and there is one for each rollout. Its
+// cool-down holds up the next trial.
+func cool(kind serving.ActKind, own time.Duration) serving.Cooldowns {
+	switch kind {
+	case serving.ActPromote, serving.ActRollback:
+		return nil
+	case serving.ActRetrain:
+		return serving.Cooldowns{kind: own}
+	case serving.ActCanary:
+	}
+	all := serving.Cooldowns{kind: own}
+	for _, r := range reactions {
+		if r.act == serving.ActPromote || r.act == serving.ActRollback {
+			all[r.act] = r.cooldown
+		}
+	}
+	return all
 }
 
 // defect is a panic. It comes again however often it is tried.

@@ -15,14 +15,18 @@ import (
 
 var actKinds = []ActKind{ActRetrain, ActCanary, ActPromote, ActRollback}
 
+// Cooldowns say how far an act is kept from others of the deployment, by their
+// kinds.
+type Cooldowns map[ActKind]time.Duration
+
 // Claim decides, in one transaction, whether an automatic act may be done now,
 // and records that it is being done: whoever gets true does it and then calls
 // Conclude. false when the act was claimed for the same cause before (the answer
 // is that act, which ends as skipped when it was not concluded and automation is
-// off by now), when automation is off, or when another act of the kind is within
-// the cool-down on the clock of records; the latter two are recorded as skipped,
-// with the reason. Errors: fault.NotFound for the deployment, fault.Invalid.
-func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act, bool, error) {
+// off by now), when automation is off, or when an act is within its cool-down on
+// the clock of records; the latter two are recorded as skipped, with the reason.
+// Errors: fault.NotFound for the deployment, fault.Invalid.
+func (s *Service) Claim(ctx context.Context, a Act, cool Cooldowns) (Act, bool, error) {
 	if err := s.Authz.Allow(ctx, actionRollout, object(a.Project, a.Deployment)); err != nil {
 		return Act{}, false, err
 	}
@@ -50,7 +54,7 @@ func (s *Service) Claim(ctx context.Context, a Act, cooldown time.Duration) (Act
 		if !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		why, err := s.hindered(ctx, tx, d, a, cooldown)
+		why, err := s.hindered(ctx, tx, d, a, cool)
 		if err != nil {
 			return err
 		}
@@ -98,19 +102,23 @@ func (s *Service) stopped(ctx context.Context, tx *store.Tx, d Deployment, a *Ac
 }
 
 // hindered says why an act is not to be done; empty when it is.
-func (s *Service) hindered(ctx context.Context, tx *store.Tx, d Deployment, a Act, cooldown time.Duration) (string, error) {
+func (s *Service) hindered(ctx context.Context, tx *store.Tx, d Deployment, a Act, cool Cooldowns) (string, error) {
 	auto, err := s.automation(ctx, tx, d)
 	if err != nil || !auto.On {
 		return auto.Reason, err
 	}
-	if cooldown <= 0 {
-		return "", nil
+	for _, kind := range actKinds {
+		c := cool[kind]
+		if c <= 0 {
+			continue
+		}
+		last, err := s.Store.ActWithin(ctx, tx, a.Project, a.Deployment, kind, a.At.Add(-c), a.At.Add(c))
+		if fault.Is(err, fault.NotFound) {
+			continue
+		}
+		return "the last " + string(kind) + " was at " + last.At.Format(time.RFC3339) + ", and the next " + string(a.Kind) + " may be " + days(c) + " later", err
 	}
-	last, err := s.Store.ActWithin(ctx, tx, a.Project, a.Deployment, a.Kind, a.At.Add(-cooldown), a.At.Add(cooldown))
-	if fault.Is(err, fault.NotFound) {
-		return "", nil
-	}
-	return "the last " + string(a.Kind) + " was at " + last.At.Format(time.RFC3339) + ", and the next one may be " + days(cooldown) + " later", err
+	return "", nil
 }
 
 // days is a duration as manifests write it.

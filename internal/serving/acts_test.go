@@ -23,7 +23,7 @@ func lifeOfActs(t *testing.T, p *pond) {
 		t.Helper()
 		a, ok, err := p.Claim(ctx, serving.Act{
 			Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, At: at, Reason: "temp drifted", Evidence: json.RawMessage(`{"psi":0.4}`),
-		}, 24*time.Hour)
+		}, serving.Cooldowns{kind: 24 * time.Hour, serving.ActRollback: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,11 +117,11 @@ func lifeOfActs(t *testing.T, p *pond) {
 		"kind": {Project: "nyc", Deployment: "d", Kind: "dance", Cause: "x"}, "cause": {Project: "nyc", Deployment: "d", Kind: serving.ActCanary},
 		"evidence": {Project: "nyc", Deployment: "d", Kind: serving.ActCanary, Cause: "x", Evidence: json.RawMessage("{")},
 	} {
-		if _, _, err := p.Claim(ctx, a, 0); !fault.Is(err, fault.Invalid) {
+		if _, _, err := p.Claim(ctx, a, nil); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := p.Claim(ctx, serving.Act{Project: "nyc", Deployment: "no", Kind: serving.ActCanary, Cause: "x"}, 0); !fault.Is(err, fault.NotFound) {
+	if _, _, err := p.Claim(ctx, serving.Act{Project: "nyc", Deployment: "no", Kind: serving.ActCanary, Cause: "x"}, nil); !fault.Is(err, fault.NotFound) {
 		t.Errorf("%v", err)
 	}
 	if err := p.Delete(ctx, "nyc", "d"); err != nil {
@@ -142,7 +142,7 @@ func claimedOnce(t *testing.T, p *pond) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			_, ok, err := p.Claim(t.Context(), serving.Act{Project: "nyc", Deployment: "d", Kind: serving.ActRetrain, Cause: "1-7", At: time.Now()}, time.Hour)
+			_, ok, err := p.Claim(t.Context(), serving.Act{Project: "nyc", Deployment: "d", Kind: serving.ActRetrain, Cause: "1-7", At: time.Now()}, serving.Cooldowns{serving.ActRetrain: time.Hour})
 			if err != nil {
 				t.Error(err)
 			}
@@ -154,5 +154,32 @@ func claimedOnce(t *testing.T, p *pond) {
 	wg.Wait()
 	if won.Load() != 1 {
 		t.Errorf("%d claimed it", won.Load())
+	}
+}
+
+// TestCooldownsOfOtherKinds: what was rolled back keeps the next trial away.
+func TestCooldownsOfOtherKinds(t *testing.T) {
+	p := newPond(t)
+	p.apply(t, serving.Spec{Model: "m"})
+	summer := time.Date(2013, 7, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		kind  serving.ActKind
+		cause string
+		after time.Duration
+		cool  serving.Cooldowns
+		ok    bool
+	}{
+		{serving.ActRollback, "1", 0, nil, true},
+		{serving.ActRollback, "2", time.Minute, nil, true},
+		{serving.ActCanary, "3", 59 * time.Minute, serving.Cooldowns{serving.ActRollback: time.Hour}, false},
+		{serving.ActCanary, "4", 62 * time.Minute, serving.Cooldowns{serving.ActRollback: time.Hour}, true},
+	} {
+		a, ok, err := p.Claim(t.Context(), serving.Act{Project: "nyc", Deployment: "d", Kind: c.kind, Cause: c.cause, At: summer.Add(c.after)}, c.cool)
+		if err != nil || ok != c.ok {
+			t.Errorf("%s after %s: %v %+v %v", c.kind, c.after, ok, a, err)
+		}
+		if !ok && !strings.Contains(a.Reason, "the last rollback was at 2013-07-01T00:01:00Z, and the next canary may be 1h") {
+			t.Errorf("the reason is %q", a.Reason)
+		}
 	}
 }
