@@ -733,23 +733,26 @@ func TestEveryChangeIsAudited(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{}))(t)
-	for name, act := range map[string]func() error{
-		"log":   func() error { return w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}) },
-		"untag": func() error { return w.DeleteTag(ctx, proj, r.ID, "a") },
-		"put": func() error {
+	for _, c := range []struct {
+		name string
+		act  func() error
+	}{
+		{"log", func() error { return w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}) }},
+		{"untag", func() error { return w.DeleteTag(ctx, proj, r.ID, "a") }},
+		{"put", func() error {
 			return errOf(w.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "x", strings.NewReader("")))
-		},
-		"params":   func() error { return w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"p", "1"}}) },
-		"finalize": func() error { return errOf(w.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady)) },
-		"tag":      func() error { return w.SetExperimentTag(ctx, proj, 0, tracking.Pair{Key: "a", Value: "b"}) },
+		}},
+		{"params", func() error { return w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"p", "1"}}) }},
+		{"finalize", func() error { return errOf(w.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady)) }},
+		{"tag", func() error { return w.SetExperimentTag(ctx, proj, 0, tracking.Pair{Key: "a", Value: "b"}) }},
 	} {
 		before := len(auditRows(t, w))
-		if err := act(); err != nil {
-			t.Fatal(name, err)
+		if err := c.act(); err != nil {
+			t.Fatal(c.name, err)
 		}
 		rows := auditRows(t, w)
 		if len(rows) != before+1 || !strings.Contains(rows[before], `"id":"alice"`) || !strings.Contains(rows[before], string(tracking.ActionWrite)) {
-			t.Errorf("%s: audit rows %v", name, rows[before:])
+			t.Errorf("%s: audit rows %v", c.name, rows[before:])
 		}
 	}
 }
