@@ -5,19 +5,15 @@
 package full
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -31,66 +27,9 @@ const (
 	mlflow  = "/api/2.0/mlflow"
 )
 
-// disk is a small file system at the server's data directory.
-type disk struct {
-	s    *live.Server
-	pid  int    // of the process that keeps the namespace
-	root string // the data directory as it is seen from here
-}
-
-// newDisk mounts a file system of so many MiB.
-func newDisk(t *testing.T, s *live.Server, size int) *disk {
-	t.Helper()
-	if err := os.MkdirAll(s.Data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"--mount"}
-	if os.Geteuid() != 0 {
-		args = []string{"--user", "--map-root-user", "--mount"}
-		// In there we are root with a single user, which is not enough for sandboxes.
-		s.Env = append(s.Env, "FALAJ_ISOLATION=process")
-	}
-	script := fmt.Sprintf(`mount -t tmpfs -o size=%dm,mode=700 tmpfs "$1" && echo mounted && exec sleep 100000`, size)
-	cmd := exec.Command("unshare", append(args, "sh", "-c", script, "sh", s.Data)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var said strings.Builder
-	cmd.Stderr = &said
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	line := ""
-	if err == nil {
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		line, err = bufio.NewReader(out).ReadString('\n')
-	}
-	if err != nil || line != "mounted\n" {
-		how := fmt.Sprintf("no file system can be mounted here: %v %s", err, said.String())
-		if os.Getenv("CI") == "true" {
-			t.Fatal(how)
-		}
-		t.Skip(how + "; run as root, or permit user namespaces")
-	}
-	return &disk{s: s, pid: cmd.Process.Pid, root: fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, s.Data)}
-}
-
-// start starts the server on the disk.
-func (d *disk) start(t *testing.T) error {
-	t.Helper()
-	args := []string{"--target", strconv.Itoa(d.pid), "--mount"}
-	if os.Geteuid() != 0 {
-		args = append(args, "--user", "--preserve-credentials")
-	}
-	args = append(args, "--", d.s.Bin.Falaj, "up", "--data", d.s.Data, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0")
-	return d.s.StartCommand(t.Context(), exec.Command("nsenter", args...))
-}
-
 // world is what a server is asked and what it has acknowledged.
 type world struct {
-	d                     *disk
+	d                     *live.Disk
 	c, tracker            *client.Client
 	token, run, artifacts string
 
@@ -102,7 +41,7 @@ type world struct {
 }
 
 // prepare makes what the writes need.
-func prepare(t *testing.T, d *disk) *world {
+func prepare(t *testing.T, d *live.Disk) *world {
 	t.Helper()
 	w := &world{d: d, versions: map[string]string{}}
 	w.connect(t)
@@ -119,7 +58,7 @@ func prepare(t *testing.T, d *disk) *world {
 
 func (w *world) connect(t *testing.T) {
 	t.Helper()
-	w.c, w.tracker = w.d.s.Client(t), w.d.s.ClientWith(t, w.token)
+	w.c, w.tracker = w.d.Server.Client(t), w.d.Server.ClientWith(t, w.token)
 }
 
 func (w *world) create(t *testing.T, c *client.Client, path string, body map[string]any, field string) string {
@@ -263,7 +202,7 @@ func (w *world) kept(t *testing.T) {
 		}
 	}
 	for _, secret := range w.tokens {
-		if err := w.d.s.ClientWith(t, secret).Do(t.Context(), http.MethodGet, "/api/v1/whoami", nil, nil); err != nil {
+		if err := w.d.Server.ClientWith(t, secret).Do(t.Context(), http.MethodGet, "/api/v1/whoami", nil, nil); err != nil {
 			t.Errorf("lost: a token: %v", err)
 		}
 	}
@@ -291,9 +230,9 @@ func (w *world) verify(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	for _, args := range [][]string{
 		{"audit", "export", "-f", file},
-		{"audit", "verify", file, "--checkpoints", filepath.Join(w.d.root, "checkpoints")},
+		{"audit", "verify", file, "--checkpoints", filepath.Join(w.d.Root, "checkpoints")},
 	} {
-		if out, code := w.d.s.Command(t.Context(), args...); code != 0 {
+		if out, code := w.d.Server.Command(t.Context(), args...); code != 0 {
 			t.Errorf("falaj %s: exit code %d\n%s", strings.Join(args, " "), code, out)
 		}
 	}
@@ -341,8 +280,8 @@ func (w *world) ends(t *testing.T, job string) (state string) {
 func TestFullDisk(t *testing.T) {
 	s := live.New(t, "")
 	s.Env = []string{"FALAJ_LIMITS_FREE=0"} // no reserve: everything meets the full disk itself
-	d := newDisk(t, s, 96)
-	if err := d.start(t); err != nil {
+	d := s.Disk(t, 96)
+	if err := d.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w := prepare(t, d)
@@ -351,34 +290,34 @@ func TestFullDisk(t *testing.T) {
 	w.runs(t, short)
 	w.runs(t, long)
 
-	live.Fill(t, d.root, 0)
+	live.Fill(t, d.Root, 0)
 	w.refused(t, "pace")
 	w.kept(t) // reading goes on
 	// Who may not is refused for that, and it is on record: there is a reserve.
 	var e *client.Error
-	err := w.d.s.ClientWith(t, w.tokens[0]).Do(t.Context(), http.MethodPost, base+"/jobs/"+long+"/cancel", map[string]any{}, nil)
+	err := w.d.Server.ClientWith(t, w.tokens[0]).Do(t.Context(), http.MethodPost, base+"/jobs/"+long+"/cancel", map[string]any{}, nil)
 	if !errors.As(err, &e) || e.Status != http.StatusForbidden {
 		t.Errorf("a viewer cancels a job: %v", err)
 	}
-	live.Free(t, d.root)
+	live.Free(t, d.Root)
 	w.accepted(t)
 	w.kept(t)
 	if state := w.ends(t, short); state != "succeeded" {
 		t.Errorf("the job that ended on a full disk %s", state)
 	}
 
-	live.Fill(t, d.root, 0)
+	live.Fill(t, d.Root, 0)
 	w.refused(t, "pace")
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.start(t); err == nil {
+	if err := d.Start(t.Context()); err == nil {
 		t.Error("it starts on a full disk")
 	} else if !saysFull.MatchString(err.Error()) {
 		t.Errorf("started on a full disk it does not say what to do: %v", err)
 	}
-	live.Free(t, d.root)
-	if err := d.start(t); err != nil {
+	live.Free(t, d.Root)
+	if err := d.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.connect(t)
@@ -407,15 +346,15 @@ var errFound = errors.New("found")
 func TestReserve(t *testing.T) {
 	s := live.New(t, "")
 	s.Env = []string{"FALAJ_LIMITS_FREE=24MiB"}
-	d := newDisk(t, s, 128)
-	if err := d.start(t); err != nil {
+	d := s.Disk(t, 128)
+	if err := d.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w := prepare(t, d)
 	w.accepted(t)
 	short, long := w.job(t, "/bin/sleep", "1"), w.job(t, "/bin/sleep", "3600")
 	w.runs(t, long)
-	live.Fill(t, d.root, 16<<20)
+	live.Fill(t, d.Root, 16<<20)
 	w.refused(t, "lower limits.free")
 	if state := w.ends(t, short); state != "succeeded" {
 		t.Errorf("a job that was running %s", state)
@@ -426,7 +365,7 @@ func TestReserve(t *testing.T) {
 	if state := w.ends(t, long); state != "cancelled" {
 		t.Errorf("a job that was cancelled %s", state)
 	}
-	live.Free(t, d.root)
+	live.Free(t, d.Root)
 	w.accepted(t)
 	w.kept(t)
 	w.verify(t)

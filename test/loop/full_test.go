@@ -5,48 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
 )
-
-// disk mounts a file system of so many MiB at the data directory, in a mount
-// namespace of its own; it gives the directory as it is seen from here, and the
-// process that keeps the namespace.
-func (o *ocean) disk(t *testing.T, size int) (root string, keeper int) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a file system is mounted by root")
-	}
-	if err := os.MkdirAll(o.Data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf(`mount -t tmpfs -o size=%dm,mode=700 tmpfs "$1" && echo mounted && exec sleep 100000`, size)
-	cmd := exec.Command("unshare", "--mount", "sh", "-c", script, "sh", o.Data)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "mounted\n" {
-		t.Skip("no file system can be mounted here: ", err)
-	}
-	return fmt.Sprintf("/proc/%d/root%s", cmd.Process.Pid, o.Data), cmd.Process.Pid
-}
 
 // TestFullDisk fills the disk while versions are tried: what is not classified
 // goes on answering and what it could not remember is counted; what is classified
@@ -56,9 +22,8 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("runs a real server")
 	}
 	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
-	root, keeper := o.disk(t, 256)
-	if err := o.StartCommand(t.Context(), exec.Command("nsenter", "--target", strconv.Itoa(keeper), "--mount", "--", o.Bin.Falaj, "up",
-		"--data", o.Data, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0")); err != nil {
+	d := o.Disk(t, 256)
+	if err := d.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p := o.pond(t)
@@ -97,7 +62,7 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// Little space: nothing new is begun, what answers is remembered.
-	live.Fill(t, root, 40<<20)
+	live.Fill(t, d.Root, 40<<20)
 	if _, err := p.C.Shadow(t.Context(), p.Name, "m", "3"); err == nil {
 		t.Error("a shadow was begun without room")
 	}
@@ -118,7 +83,7 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// None.
-	live.Fill(t, root, 0)
+	live.Fill(t, d.Root, 0)
 	const many = 300
 	unkept, failures := ask("m", many)
 	if failures != nil {
@@ -150,7 +115,7 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// Space again: it goes on, and what was lost is what was counted.
-	live.Free(t, root)
+	live.Free(t, d.Root)
 	tally := func(name string, ids []string) (a client.Labelled) {
 		t.Helper()
 		p.Eventually("labels are still refused", func() (bool, error) {
