@@ -5,6 +5,11 @@
 // A Handle survives a restart of Falaj: whatever a driver needs to find the
 // workload again is in it or on disk. Start is idempotent per Spec.ID, so a
 // crash between starting and recording it makes no second process.
+//
+// A workload has one worker or a gang of them. Engines whose nodes are this
+// machine (local) run it in place: every Mount is the host's own path. The
+// others run falaj-worker's agent on their nodes, which mirrors the mounts there
+// and back (package remote).
 package engine
 
 import (
@@ -13,6 +18,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
 // Spec is a workload as an engine sees it.
@@ -23,17 +29,55 @@ type Spec struct {
 	Env       map[string]string // complete; nothing is inherited
 	Dir       string            // working directory; must be inside a writable or read-only mount
 	Mounts    []Mount
-	Resources resource.Amount // limits and reservation
+	Resources resource.Amount // limits and reservation of each worker
 	Isolation string          // sandbox.Level wanted at least: none, process, sandbox, container, node
 	Network   Network
 	Timeout   time.Duration // wall clock; 0 is no limit
 	Grace     time.Duration // between SIGTERM and SIGKILL
+
+	// Workers is the size of the gang; 0 is one worker. Nodes says where each
+	// stands; empty where the engine picks.
+	Workers int
+	Nodes   []string
+	// Launch says how the workers find each other; the zero Launch starts
+	// Command as it is.
+	Launch launch.Spec
+	// Image is an OCI image by digest, "registry/name@sha256:…", in which the
+	// workers run; empty is what the nodes have.
+	Image string
+	// Options are the pool's, for its engine: "partition", "queue", "image" ….
+	Options map[string]string
 }
 
-// Mount makes a host path visible inside at the same path.
+// Role of a mount, for engines that mirror it to their nodes.
+type Role string
+
+// The roles. A mount without one is fetched before the start, and what is
+// written into it is dropped.
+const (
+	// Output is taken back when the worker has ended.
+	Output Role = "output"
+	// Checkpoints are taken back as each directory gets its final name, and
+	// those that are there are fetched before the start.
+	Checkpoints Role = "checkpoints"
+	// Venv is a Python virtual environment: kept on the node by its Digest,
+	// and moved to the node's own interpreter of the same version.
+	Venv Role = "venv"
+	// Interpreter is the prefix of a Python; fetched only where the node has
+	// none of its version.
+	Interpreter Role = "interpreter"
+	// Scratch is made empty and dropped; every worker has its own.
+	Scratch Role = "scratch"
+)
+
+// Mount makes a host path visible inside at the same path, or, on engines that
+// mirror, under another: every occurrence of Path in Command, Env and Dir is
+// then replaced.
 type Mount struct {
 	Path     string
 	Writable bool
+	Role     Role
+	Digest   string // of the content, where it never changes: a key for caches
 }
 
 // Network is what the workload may reach. Everything else fails and is
@@ -69,6 +113,8 @@ const (
 	Stopped     Reason = "stopped"       // Stop was called
 	OutOfMemory Reason = "out_of_memory" // the memory limit killed it
 	NotStarted  Reason = "not_started"   // see Message
+	NodeFailed  Reason = "node_failed"   // its node went away; see Message
+	Preempted   Reason = "preempted"     // the engine took the node for somebody else
 )
 
 // Status is what is known of a workload now.
@@ -110,6 +156,67 @@ type Driver interface {
 	List(ctx context.Context) ([]Handle, error)
 	// Forget removes an ended workload's traces.
 	Forget(ctx context.Context, h Handle) error
+}
+
+// Member is what is known of one worker of a workload.
+type Member struct {
+	Index    int            `json:"index"`
+	Node     string         `json:"node,omitempty"`
+	State    State          `json:"state"`
+	Reason   Reason         `json:"reason,omitempty"`
+	ExitCode int            `json:"exit_code"`
+	Signal   string         `json:"signal,omitempty"`
+	Message  string         `json:"message,omitempty"`
+	Started  time.Time      `json:"started_at,omitzero"`
+	Ended    time.Time      `json:"ended_at,omitzero"`
+	CPU      time.Duration  `json:"cpu_ns"`
+	PeakRSS  resource.Bytes `json:"peak_rss"`
+	Heard    time.Time      `json:"heard_at,omitzero"` // the last sign of life
+	Usage    Usage          `json:"usage,omitzero"`    // the last sample
+}
+
+// Usage is one sample of what a worker uses.
+type Usage struct {
+	CPU          float64        `json:"cpu"`    // cores busy
+	Memory       resource.Bytes `json:"memory"` // resident now
+	NetworkIn    float64        `json:"network_in"`
+	NetworkOut   float64        `json:"network_out"` // bytes a second
+	Accelerators []Accelerator  `json:"accelerators,omitempty"`
+}
+
+// Accelerator is one sample of an accelerator.
+type Accelerator struct {
+	Name        string         `json:"name"`
+	Index       int            `json:"index"`
+	Utilisation float64        `json:"utilisation"` // 0 to 1
+	Memory      resource.Bytes `json:"memory"`
+	Watts       float64        `json:"watts"`
+	Celsius     float64        `json:"celsius"`
+}
+
+// Members is an optional power: what is known of each worker, in order.
+type Members interface {
+	Members(ctx context.Context, h Handle) ([]Member, error)
+}
+
+// Explainer is an optional power: why a workload that is Pending on its engine
+// waits there, in words.
+type Explainer interface {
+	Explain(ctx context.Context, h Handle) ([]string, error)
+}
+
+// Inventory is an optional power: the nodes that the engine has now.
+type Inventory interface {
+	Inventory(ctx context.Context, options map[string]string) ([]Node, error)
+}
+
+// Node is one machine of an engine.
+type Node struct {
+	Name   string
+	Amount resource.Amount
+	Labels map[string]string // architecture, vector instructions, driver versions …
+	Down   string            // why it takes no work; empty takes it
+	Busy   string            // what work from elsewhere holds there, in words
 }
 
 // Denials is an optional power: the refused attempts of a workload, from an
