@@ -11,11 +11,12 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/sandbox/inside"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 // Protocol is what server and worker agree on; a server takes its own version
 // and the one before.
-const Protocol = 1
+const Protocol = protocol.Version
 
 // Run runs the mode in args (without the program's name) and returns the exit
 // code. environ is the process environment. It must be called from main's
