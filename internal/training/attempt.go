@@ -60,6 +60,7 @@ type Attempt struct {
 	Run      string           `json:"run_id,omitempty"`
 	Class    Class            `json:"class,omitempty"`
 	Reason   string           `json:"reason,omitempty"`
+	Notes    []string         `json:"notes,omitempty"` // what else is worth knowing
 	Made     time.Time        `json:"made_at"`
 	Started  time.Time        `json:"started_at,omitzero"`
 	Ended    time.Time        `json:"ended_at,omitzero"`

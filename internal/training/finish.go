@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -70,7 +71,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	ctx = asLoop(ctx, j, a.ID)
 	d := s.dirs(j.ID, a.ID)
 	if a.State == AttemptEnded { // recorded before a crash
-		return s.clear(d, j.State.Ended())
+		return s.clear(ctx, j, d)
 	}
 
 	// 1. How did it end, and what follows?
@@ -99,6 +100,14 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		}
 		if err := s.cfg.Runs.Finish(ctx, j.Project, a.Run, status(e), w.EndedAt); err != nil {
 			return fault.Wrap(err, "ending run %s", a.Run)
+		}
+	}
+
+	if !again {
+		// A full disk does not keep the job from ending: the directory stays
+		// until what is in it is kept.
+		if err := s.cfg.Checkpoints.Settle(ctx, j.ID); err != nil {
+			s.log.WarnContext(ctx, "checkpoints of an ended job are not kept yet", slog.String("job", string(j.ID)), slog.Any("error", err))
 		}
 	}
 
@@ -157,7 +166,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	}
 
 	// 5. Clear its place.
-	return s.clear(d, j.State.Ended())
+	return s.clear(ctx, j, d)
 }
 
 // status is what a run says when its attempt has ended.
@@ -280,11 +289,12 @@ func hasEntries(dir string) (bool, error) {
 	return len(entries) > 0, err
 }
 
-// clear removes an attempt's place, and the job's checkpoints when it has ended.
-func (s *Service) clear(d dirs, ended bool) error {
+// clear removes an attempt's place, and gives the job's checkpoints away when it
+// has ended.
+func (s *Service) clear(ctx context.Context, j Job, d dirs) error {
 	err := os.RemoveAll(d.root)
-	if ended {
-		err = errors.Join(err, os.RemoveAll(d.checkpoints))
+	if j.State.Ended() {
+		err = errors.Join(err, s.cfg.Checkpoints.Release(ctx, j.ID))
 	}
 	return fault.Wrap(err, "clearing the attempt's directory")
 }

@@ -157,7 +157,7 @@ func (s *Service) await(ctx context.Context, j Job) {
 }
 
 // sweep removes directories of attempts that have ended or never were, and
-// checkpoints of jobs that have ended.
+// gives away the checkpoints of jobs that have ended.
 func (s *Service) sweep(ctx context.Context) error {
 	live := func(kind, name string) (alive bool, err error) {
 		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -189,10 +189,14 @@ func (s *Service) sweep(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if alive {
-				continue
+			switch {
+			case alive:
+			case kind == "checkpoints":
+				err = s.cfg.Checkpoints.Release(ctx, JobID(e.Name()))
+			default:
+				err = os.RemoveAll(filepath.Join(dir, e.Name()))
 			}
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			if err != nil {
 				return err
 			}
 		}

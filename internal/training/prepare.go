@@ -95,7 +95,8 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	}
 
 	// 2. The directories and the data, unless an earlier process made them.
-	if err := s.furnish(ctx, j, d, p); err != nil {
+	notes, err := s.furnish(ctx, j, d, p)
+	if err != nil {
 		return engine.Spec{}, err
 	}
 
@@ -118,6 +119,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 			return err
 		}
 		a.Run, j.Run = run, run
+		a.Notes = append(a.Notes, notes...)
 		if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
 			return err
 		}
@@ -162,50 +164,54 @@ func runName(j Job, a Attempt) string {
 }
 
 // furnish makes the directories of an attempt. What a process of this boot has
-// completed is left alone: the attempt may be running in it.
-func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) error {
+// completed is left alone: the attempt may be running in it. The notes say what
+// became of the job's checkpoints.
+func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (notes []string, err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return fault.Wrap(err, "reading the boot identifier")
+		return nil, fault.Wrap(err, "reading the boot identifier")
 	}
 	if done, err := os.ReadFile(d.prepared); err == nil && string(done) == string(boot) {
-		return nil
+		return nil, nil
 	}
 	if err := os.RemoveAll(d.root); err != nil {
-		return fault.Wrap(err, "clearing the attempt's directory")
+		return nil, fault.Wrap(err, "clearing the attempt's directory")
 	}
 	for _, dir := range []string{d.work, d.data, d.output, d.scratch, d.checkpoints} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fault.Wrap(err, "making the attempt's directories")
+			return nil, fault.Wrap(err, "making the attempt's directories")
 		}
 	}
 	if err := dropUnfinished(d.checkpoints); err != nil {
-		return err
+		return nil, err
+	}
+	if notes, err = s.cfg.Checkpoints.Restore(ctx, j.ID); err != nil {
+		return nil, fault.Wrap(err, "restoring checkpoints")
 	}
 	found, err := checkpoints(d.checkpoints)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	before, err := json.Marshal(found)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.WriteFile(d.before, before, 0o600); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.code(ctx, j, d); err != nil {
-		return err
+		return nil, err
 	}
 	for _, in := range j.Inputs {
 		dir := filepath.Join(d.data, in.Name)
 		if err := os.Mkdir(dir, 0o700); err != nil {
-			return err
+			return nil, err
 		}
 		if err := s.cfg.Data.Export(ctx, j.Project, in, p, dir); err != nil {
-			return fault.Wrap(err, "exporting %s", in.Ref)
+			return nil, fault.Wrap(err, "exporting %s", in.Ref)
 		}
 	}
-	return os.WriteFile(d.prepared, boot, 0o600) //nolint:gosec // G703: the path is ours, the content the kernel's
+	return notes, os.WriteFile(d.prepared, boot, 0o600) //nolint:gosec // G703: the path is ours, the content the kernel's
 }
 
 // scriptName is the inline script in the working directory.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -122,6 +124,32 @@ type Sources interface {
 	Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error)
 }
 
+// Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
+// while it is under way. *checkpoint.Service does.
+type Checkpoints interface {
+	// Restore brings the newest kept checkpoints of a job into its directory,
+	// where they are missing, and says in words what it did.
+	Restore(ctx context.Context, job JobID) (notes []string, err error)
+	// Settle keeps what a job has left, before it counts as ended.
+	Settle(ctx context.Context, job JobID) error
+	// Release tells that a job has ended: its directory goes once all of it is
+	// kept.
+	Release(ctx context.Context, job JobID) error
+	// Notes says in words what of a job could not be kept yet.
+	Notes(job JobID) []string
+}
+
+// unkept throws the checkpoints of a job away once it has ended.
+type unkept string // the directory of directories
+
+func (unkept) Restore(context.Context, JobID) ([]string, error) { return nil, nil }
+func (unkept) Settle(context.Context, JobID) error              { return nil }
+func (unkept) Notes(JobID) []string                             { return nil }
+
+func (u unkept) Release(_ context.Context, job JobID) error {
+	return os.RemoveAll(filepath.Join(string(u), string(job)))
+}
+
 // Config is what the service needs.
 type Config struct {
 	DB           *store.DB
@@ -135,6 +163,7 @@ type Config struct {
 	Models       Models
 	Tokens       Tokens
 	Sources      Sources
+	Checkpoints  Checkpoints // nil keeps none beyond the job's end
 	// Dir holds attempts/ and checkpoints/ and belongs to this service alone.
 	Dir string
 	// Network lists host:port that jobs may ask to reach.
@@ -169,6 +198,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.MaxOutput == 0 {
 		cfg.MaxOutput = 64 << 30
+	}
+	if cfg.Checkpoints == nil {
+		cfg.Checkpoints = unkept(filepath.Join(cfg.Dir, "checkpoints"))
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -554,6 +586,7 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 		return nil, err
 	}
 	var why []string
+	why = append(why, s.cfg.Checkpoints.Notes(jid)...)
 	switch {
 	case j.State.Ended():
 		why = append(why, strings.TrimSuffix(fmt.Sprintf("%s: %s", j.State, j.Reason), ": "))
