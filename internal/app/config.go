@@ -63,6 +63,8 @@ type Config struct {
 		Hosts   []string `koanf:"hosts" doc:"host:port that environment builds may reach; empty is what lib/package-index.json says"`
 		CA      string   `koanf:"ca" doc:"PEM bundle that environment builds trust; empty is the system's"`
 		Timeout duration `koanf:"timeout" doc:"Longest build"`
+
+		Interpreters []string `koanf:"interpreters" doc:"Pythons that environments may be built on, besides those on the PATH: absolute paths"`
 	} `koanf:"environments"`
 
 	Serving struct {

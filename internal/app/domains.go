@@ -139,7 +139,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	a.environments = environment.New(environment.Config{
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authority, Compute: a.compute,
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
-		UV: a.cfg.uvPath(), Index: index.Index, Hosts: index.Hosts, CA: a.cfg.Environments.CA,
+		UV: a.cfg.uvPath(), Index: index.Index, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
 		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Log: a.log,
 	})
 	return nil

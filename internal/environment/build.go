@@ -141,17 +141,28 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			uv, "pip", "compile", in, "--output-file", filepath.Join(work, "lock.txt"), "--quiet",
 			"--generate-hashes", "--no-header", "--no-annotate", "--python", e.Interpreter.Path,
 		}, s.options(e)...)
+		if e.Spec.SitePackages {
+			if err := standIns(root, e.Interpreter.Site); err != nil {
+				return spec, fault.Wrap(err, "writing what the interpreter has")
+			}
+			spec.Command = append(spec.Command, "--constraints", filepath.Join(work, "site.txt"), "--find-links", filepath.Join(work, "site"))
+		}
 	case stepCreate:
 		spec.Network = engine.Network{}
 		spec.Command = []string{uv, "venv", "--offline", "--relocatable", "--allow-existing", "--no-project", "--python", e.Interpreter.Path, venv}
+		if e.Spec.SitePackages {
+			spec.Command = slices.Insert(spec.Command, 2, "--system-site-packages")
+		}
 	case stepInstall:
 		if err := root.WriteFile("lock.txt", []byte(e.Lock), 0o600); err != nil {
 			return spec, err
 		}
-		spec.Command = append([]string{
-			uv, "pip", "sync", filepath.Join(work, "lock.txt"), "--require-hashes", "--allow-empty-requirements",
-			"--compile-bytecode", "--python", filepath.Join(venv, "bin", "python"),
-		}, s.options(e)...)
+		how := []string{uv, "pip", "sync", filepath.Join(work, "lock.txt"), "--allow-empty-requirements"}
+		if e.Spec.SitePackages { // what the interpreter has is not there to be removed
+			how = []string{uv, "pip", "install", "--no-deps", "--requirements", filepath.Join(work, "lock.txt")}
+		}
+		how = append(how, "--require-hashes", "--compile-bytecode", "--python", filepath.Join(venv, "bin", "python"))
+		spec.Command = append(how, s.options(e)...)
 	default:
 		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
 	}
@@ -261,6 +272,8 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		return s.fail(ctx, e, fmt.Sprintf("step %s %s", step, w.Outcome()), w.Hint)
 	case step == stepLock:
 		return s.locked(ctx, e)
+	case step == stepCreate && e.Spec.SitePackages && strings.TrimSpace(e.Lock) == "":
+		return s.installed(ctx, e) // the interpreter has it all
 	case step == stepCreate:
 		e.Step = stepInstall
 		return s.advance(ctx, e, "")
@@ -275,12 +288,18 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 	if err != nil {
 		return s.fail(ctx, e, "the lock cannot be read: "+err.Error(), "")
 	}
+	if e.Spec.SitePackages {
+		lock = onTop(lock, e.Interpreter.Site)
+	}
 	e.Lock = lock
 	if e.SBOM, err = parseLock(e.Lock); err != nil {
 		return s.fail(ctx, e, err.Error(), "")
 	}
+	if e.Spec.SitePackages {
+		e.SBOM = append(e.SBOM, siteSBOM(e.Interpreter.Site)...)
+	}
 	e.Packages = len(e.SBOM)
-	e.Digest = contentDigest(e.Python, e.Platform, e.Lock)
+	e.Digest = contentDigest(e.Python, e.Platform, e.Lock, e.Interpreter.Site)
 	if s.there(e.Digest) {
 		return s.ready(ctx, e)
 	}
@@ -293,6 +312,11 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 func (s *Service) installed(ctx context.Context, e Environment) error {
 	venv := filepath.Join(s.staging(e.ID), "venv")
 	if _, err := os.Stat(venv); err == nil && !s.there(e.Digest) {
+		if e.Spec.SitePackages {
+			if err := writeSite(venv, e.Interpreter.Site); err != nil {
+				return fault.Wrap(err, "writing what the interpreter of environment %s has", e.Name)
+			}
+		}
 		if err := seal(venv); err != nil {
 			return fault.Wrap(err, "sealing environment %s", e.Name)
 		}

@@ -8,6 +8,7 @@
 //   - requirements.go: what a requirement line may say; the lock file that uv
 //     writes, read back as the list of packages (SBOM).
 //   - interpreter.go: the Python interpreters and the uv of this machine.
+//   - site.go: environments that stand on the packages of their interpreter.
 //   - service.go: Apply, List, One, Logs, Use, Await.
 //   - build.go: the two workloads, lock and install, and what follows each.
 //   - store.go: what a database must offer; environmentsql/ is that database.
@@ -28,6 +29,7 @@
 package environment
 
 import (
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -90,12 +92,14 @@ func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s
 
 // Spec is the manifest of kind Environment.
 type Spec struct {
-	Python           string   `json:"python,omitempty" doc:"Python version, such as 3.11; default the machine's python3"`
+	Python           string   `json:"python,omitempty" doc:"Python version, such as 3.11, or the path of an interpreter that the machine has; default the machine's python3"`
 	Requirements     []string `json:"requirements,omitempty" doc:"Requirements, such as scikit-learn>=1.5"`
 	RequirementsText string   `json:"requirements_text,omitempty" doc:"The text of a requirements file, instead of the list"`
 	// AllowSource lets source distributions be built, which runs their code in
 	// the build's sandbox.
 	AllowSource bool `json:"allow_source,omitempty" doc:"Also install packages that have no wheel, by building them; their build scripts run in the sandbox"`
+	// SitePackages lets an environment stand on what comes with the interpreter.
+	SitePackages bool `json:"site_packages,omitempty" doc:"Stand on the packages that come with the interpreter, as they are; of several interpreters, the one that brings most of the requirements, and of equals the machine's own below /usr"`
 }
 
 // Limits of a specification.
@@ -107,8 +111,8 @@ const (
 
 // Validate refuses what cannot be an environment. Error: fault.Invalid.
 func (s Spec) Validate() error {
-	if s.Python != "" && !pythonRE.MatchString(s.Python) {
-		return fault.New(fault.Invalid, "python %.40q is not a version", s.Python).WithHint("Write it as 3.11 or 3.11.7.")
+	if s.Python != "" && !pythonRE.MatchString(s.Python) && (!filepath.IsAbs(s.Python) || filepath.Clean(s.Python) != s.Python || len(s.Python) > 4096) {
+		return fault.New(fault.Invalid, "python %.40q is neither a version nor a path", s.Python).WithHint("Write it as 3.11, 3.11.7 or /usr/bin/python3.")
 	}
 	if s.RequirementsText != "" && len(s.Requirements) > 0 {
 		return fault.New(fault.Invalid, "requirements and requirements_text exclude each other")
@@ -121,7 +125,8 @@ func (s Spec) Validate() error {
 type Package struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
-	Hashes  []string `json:"hashes"` // "sha256:<hex>" of every file that may be installed
+	Hashes  []string `json:"hashes"`         // "sha256:<hex>" of every file that may be installed
+	From    string   `json:"from,omitempty"` // "interpreter" for what comes with it; empty for the index
 }
 
 // Environment is a specification under a name, and how far it is.
@@ -161,4 +166,6 @@ type Usable struct {
 	Bin      string            // the directory of its commands
 	Mounts   []engine.Mount    // read-only
 	Env      map[string]string // VIRTUAL_ENV and the like
+
+	Interpreter Interpreter // that it was built on; zero before it is ready
 }

@@ -25,6 +25,9 @@ type Interpreter struct {
 	Version  string `json:"version"`  // "3.11.7"
 	Prefix   string `json:"prefix"`   // where its library is
 	Platform string `json:"platform"` // "cpython-linux-x86_64"
+	// Site is the packages that come with it, where an environment stands on
+	// them: version by name.
+	Site map[string]string `json:"site,omitempty"`
 }
 
 // system reports a path that every sandbox shows anyhow.
@@ -42,11 +45,16 @@ func (i Interpreter) mounts() []engine.Mount {
 	if system(i.Prefix) {
 		return nil
 	}
-	return []engine.Mount{{Path: i.Prefix}}
+	return []engine.Mount{{Path: i.Prefix, Role: engine.Interpreter, Digest: sum("falaj interpreter 1", i.Version, i.Platform, i.Prefix)}}
 }
 
-// matches reports whether the interpreter is of a version such as 3.11 or 3.11.7.
+// matches reports whether the interpreter is the one at a path, or of a version
+// such as 3.11 or 3.11.7.
 func (i Interpreter) matches(version string) bool {
+	if filepath.IsAbs(version) {
+		path, err := filepath.EvalSymlinks(version)
+		return err == nil && path == i.Path
+	}
 	return version == "" || i.Version == version || strings.HasPrefix(i.Version, version+".")
 }
 

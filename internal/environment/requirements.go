@@ -113,9 +113,12 @@ func parseLock(text string) ([]Package, error) {
 	return packages, nil
 }
 
-// contentDigest names what an environment contains.
-func contentDigest(python, platform, lock string) Digest {
-	return Digest(sum("falaj environment 1", python, platform, lock))
+// contentDigest names what an environment contains, with what it stands on.
+func contentDigest(python, platform, lock string, site map[string]string) Digest {
+	if site == nil {
+		return Digest(sum("falaj environment 1", python, platform, lock))
+	}
+	return Digest(sum("falaj environment 2", python, platform, lock, strings.Join(siteList(site), "\n")))
 }
 
 // specDigest names a specification and all that decides what it means here,
@@ -135,7 +138,11 @@ func specDigest(s Spec, in Interpreter, index string) (string, error) {
 	if s.AllowSource {
 		source = "source"
 	}
-	return sum("falaj environment specification 1", in.Version, in.Platform, string(b), source, index), nil
+	parts := []string{"falaj environment specification 1", in.Version, in.Platform, string(b), source, index}
+	if s.SitePackages {
+		parts = append(parts, strings.Join(siteList(in.Site), "\n"))
+	}
+	return sum(parts...), nil
 }
 
 // sum hashes parts so that no two lists of parts give the same bytes.
@@ -170,6 +177,8 @@ func explain(log string) (reason, hint string) {
 	}
 	reason = strings.TrimPrefix(reason, "No solution found when resolving dependencies ")
 	reason = strings.TrimPrefix(reason, "No solution found when resolving dependencies: ")
+	onSite := strings.Contains(reason, siteMark)
+	reason = strings.ReplaceAll(reason, siteMark, " of the interpreter")
 	if len(reason) > 2000 {
 		reason = reason[:2000] + "…"
 	}
@@ -180,6 +189,8 @@ func explain(log string) (reason, hint string) {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(log, w) })
 	}
 	switch {
+	case onSite:
+		hint = "With site_packages the interpreter's own packages stay as they are: loosen the requirement, or leave site_packages out."
 	case has("not found in the package registry"):
 		hint = "Check the spelling of the package's name, and that the configured index has it."
 	case has("error sending request", "Failed to fetch", "dns error", "tunnel", "client error (Connect)", "timed out"):

@@ -143,7 +143,7 @@ func TestDigests(t *testing.T) {
 			t.Errorf("difference %d does not count", i)
 		}
 	}
-	if contentDigest("a", "b", "c") == contentDigest("a", "bc", "") {
+	if contentDigest("a", "b", "c", nil) == contentDigest("a", "bc", "", nil) {
 		t.Error("parts run together")
 	}
 }

@@ -76,6 +76,9 @@ type Service struct {
 	mu           sync.Mutex
 	interpreters []Interpreter // found so far
 	changed      chan struct{} // closed at the next change of any environment
+
+	siteMu sync.Mutex
+	sites  map[string]site // by the interpreter's path
 }
 
 // New makes the service. compute learns of it with Own(compute.Build, s).
@@ -132,7 +135,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 	if err := spec.Validate(); err != nil {
 		return Environment{}, "", err
 	}
-	in, err := s.interpreter(ctx, spec.Python)
+	in, err := s.interpreterFor(ctx, spec)
 	if err != nil {
 		return Environment{}, "", err
 	}
@@ -189,12 +192,26 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 	return e, change, fault.Wrap(err, "applying environment %s", name)
 }
 
-// interpreter finds a Python of a version: without one the machine's python3,
-// else the newest that matches.
-func (s *Service) interpreter(ctx context.Context, version string) (Interpreter, error) {
+// interpreterFor finds the Python of a specification: of the version or path
+// that it names, the newest, or the machine's python3 where it names none. With
+// site_packages what the interpreters bring decides (see chooseSite).
+func (s *Service) interpreterFor(ctx context.Context, spec Spec) (Interpreter, error) {
+	all, err := s.matching(ctx, spec.Python)
+	if err != nil || !spec.SitePackages {
+		return all[0], err
+	}
+	required, err := spec.required()
+	if err != nil {
+		return Interpreter{}, err
+	}
+	return s.chooseSite(ctx, all, required)
+}
+
+// matching finds the Pythons of a version or at a path, the best first.
+func (s *Service) matching(ctx context.Context, version string) ([]Interpreter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	find := func() (Interpreter, bool) {
+	find := func() ([]Interpreter, bool) {
 		var matching []Interpreter
 		for _, in := range s.interpreters {
 			if in.matches(version) {
@@ -202,13 +219,13 @@ func (s *Service) interpreter(ctx context.Context, version string) (Interpreter,
 			}
 		}
 		if len(matching) == 0 {
-			return Interpreter{}, false
+			return nil, false
 		}
 		if version != "" {
 			slices.SortFunc(matching, newer)
 		}
 		_, err := os.Stat(matching[0].Path)
-		return matching[0], err == nil
+		return matching, err == nil
 	}
 	if in, ok := find(); ok {
 		return in, nil
@@ -221,11 +238,25 @@ func (s *Service) interpreter(ctx context.Context, version string) (Interpreter,
 	for i, in := range s.interpreters {
 		found[i] = in.Version
 	}
+	none := []Interpreter{{}}
 	if len(found) == 0 {
-		return Interpreter{}, fault.New(fault.Invalid, "this machine has no Python of at least 3.10").WithHint("Install one, such as the package python3.")
+		return none, fault.New(fault.Invalid, "this machine has no Python of at least 3.10").WithHint("Install one, such as the package python3.")
 	}
-	return Interpreter{}, fault.New(fault.Invalid, "python %s is not on this machine", version).
+	if filepath.IsAbs(version) {
+		return none, fault.New(fault.Invalid, "%s is not one of this machine's Pythons", version).
+			WithHint("Name one of the interpreters %s, or have the operator add it to environments.interpreters in the configuration.", strings.Join(s.paths(), ", "))
+	}
+	return none, fault.New(fault.Invalid, "python %s is not on this machine", version).
 		WithHint("Installed are %s; choose one of them or install %s.", strings.Join(found, ", "), version)
+}
+
+// paths are of the interpreters that were found; the caller holds mu.
+func (s *Service) paths() []string {
+	paths := make([]string, len(s.interpreters))
+	for i, in := range s.interpreters {
+		paths[i] = in.Path
+	}
+	return paths
 }
 
 func (s *Service) uv(ctx context.Context) (string, error) {
@@ -358,22 +389,34 @@ func (s *Service) Use(ctx context.Context, p project.Name, ref string) (Usable, 
 	dir := s.path(e.Digest)
 	u.Bin = filepath.Join(dir, "bin")
 	u.Python = filepath.Join(u.Bin, "python")
-	u.Mounts = append([]engine.Mount{{Path: dir}}, e.Interpreter.mounts()...)
+	u.Mounts = append([]engine.Mount{{Path: dir, Role: engine.Venv, Digest: string(e.Digest)}}, e.Interpreter.mounts()...)
+	u.Interpreter = e.Interpreter
 	u.Env = map[string]string{"VIRTUAL_ENV": dir, "PYTHONDONTWRITEBYTECODE": "1"}
 	return u, nil
 }
 
 // Check refuses a pool that the environment cannot run on, before anything
-// queues or starts there. Error: fault.Invalid.
+// queues or starts there. What other engines' nodes have, their agents compare.
+// Error: fault.Invalid.
 func (s *Service) Check(u Usable, p compute.Pool) error {
 	if p.Engine != s.cfg.Engine {
-		return fault.New(fault.Invalid, "environment %s is built on this machine, and pool %s (engine %s) does not see its files", u.Name, p.Name, p.Engine).
-			WithHint("Choose a pool on engine %s.", s.cfg.Engine)
+		return nil
 	}
 	python, err := filepath.EvalSymlinks(u.Python)
 	if err != nil || !program(python) {
 		return fault.New(fault.Invalid, "the Python of environment %s is no longer on this machine", u.Name).
 			WithHint("Install it again, or apply the environment again with another version.")
+	}
+	if u.Interpreter.Site == nil {
+		return nil
+	}
+	now, err := s.packagesOf(context.Background(), u.Interpreter)
+	if err != nil {
+		return err
+	}
+	if changed := siteChanged(u.Interpreter.Site, now); changed != "" {
+		return fault.New(fault.Invalid, "the Python of environment %s no longer has the packages that it was built on: %s", u.Name, changed).
+			WithHint("Apply the environment again.")
 	}
 	return nil
 }

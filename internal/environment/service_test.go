@@ -7,9 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -283,9 +286,6 @@ func TestBuiltOnce(t *testing.T) {
 	}
 	if err := w.Check(use, compute.Pool{Name: "home", Engine: "local"}); err != nil {
 		t.Error(err)
-	}
-	if err := w.Check(use, compute.Pool{Name: "far", Engine: "slurm"}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("a pool that does not see the files: %v", err)
 	}
 	dir := filepath.Dir(use.Bin)
 	if info, err := os.Stat(filepath.Join(dir, "installed")); err != nil || info.Mode().Perm()&0o222 != 0 {
@@ -580,6 +580,8 @@ func TestWithUV(t *testing.T) {
 		t.Error(err)
 	}
 
+	testSite(t, w)
+
 	e = w.built(t, "missing", environment.Spec{Requirements: []string{"falaj-nothing"}})
 	if e.State != environment.Failed || !strings.Contains(e.Reason, "falaj-nothing was not found") || !strings.Contains(e.Hint, "spelling") {
 		t.Fatalf("%+v", e)
@@ -587,5 +589,73 @@ func TestWithUV(t *testing.T) {
 	e = w.built(t, "version", environment.Spec{Requirements: []string{"falaj-probe>=2"}})
 	if e.State != environment.Failed || !strings.Contains(e.Reason, "falaj-probe") || !strings.Contains(e.Hint, "Loosen") {
 		t.Fatalf("%+v", e)
+	}
+}
+
+// testSite builds environments that stand on what an interpreter brings.
+func testSite(t *testing.T, w *world) {
+	t.Helper()
+	bare := w.built(t, "site", environment.Spec{SitePackages: true})
+	if bare.State != environment.Ready {
+		t.Fatalf("%+v", bare)
+	}
+	use, err := w.Use(t.Context(), nyc, "site")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Packages map[string]string `json:"packages"`
+	}
+	b, err := os.ReadFile(filepath.Join(filepath.Dir(use.Bin), environment.SiteFile))
+	if err != nil || json.Unmarshal(b, &file) != nil || !maps.Equal(file.Packages, use.Interpreter.Site) || len(file.Packages) != bare.Packages {
+		t.Fatalf("%s, %v; %d packages", b, err, bare.Packages)
+	}
+	if use.Mounts[0].Role != engine.Venv || use.Mounts[0].Digest != string(bare.Digest) {
+		t.Errorf("%+v", use.Mounts)
+	}
+	if err := w.Check(use, compute.Pool{Engine: "local"}); err != nil {
+		t.Error(err)
+	}
+	changed := use
+	changed.Interpreter.Site = maps.Clone(use.Interpreter.Site)
+	changed.Interpreter.Site["torch"] = "99"
+	if err := w.Check(changed, compute.Pool{Engine: "local"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "torch") {
+		t.Errorf("with other packages: %v", err)
+	}
+
+	top := w.built(t, "top", environment.Spec{SitePackages: true, Python: use.Interpreter.Path, Requirements: []string{"falaj-probe"}})
+	if top.State != environment.Ready || top.Packages != bare.Packages+1 || top.Digest == bare.Digest || top.SBOM[0].Name != "falaj-probe" || top.SBOM[0].From != "" {
+		t.Fatalf("%+v", top)
+	}
+	name := ""
+	for _, p := range bare.SBOM {
+		if p.From != environment.FromInterpreter {
+			t.Errorf("%+v", p)
+		}
+		if _, err := strconv.Atoi(p.Version[:1]); err == nil && name == "" {
+			name = p.Name
+		}
+	}
+	if use, err = w.Use(t.Context(), nyc, "top"); err != nil {
+		t.Fatal(err)
+	}
+	code := "import falaj_probe, importlib.metadata as m; print(falaj_probe.ANSWER, len(m.distributions.__doc__) > 0, *(m.version(n) for n in " + fmt.Sprintf("[%q]", name) + " if n))"
+	out, err := exec.CommandContext(t.Context(), use.Python, "-c", code).CombinedOutput()
+	if err != nil || name != "" && !strings.Contains(string(out), file.Packages[name]) {
+		t.Fatalf("%s, %v", out, err)
+	}
+	if name == "" {
+		return // this machine's Python brings nothing
+	}
+	has := w.built(t, "has", environment.Spec{SitePackages: true, Requirements: []string{name}})
+	if has.State != environment.Ready || has.Digest != bare.Digest {
+		t.Fatalf("%+v", has)
+	}
+	e := w.built(t, "fixed", environment.Spec{SitePackages: true, Requirements: []string{name + ">=9999"}})
+	if e.State != environment.Failed || strings.Contains(e.Reason, "falaj.site") || !strings.Contains(e.Hint, "interpreter's own packages") {
+		t.Fatalf("%+v", e)
+	}
+	if _, _, err := w.Apply(t.Context(), nyc, "path", environment.Spec{Python: "/bin/true"}); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "environments.interpreters") {
+		t.Errorf("a path that is no known Python: %v", err)
 	}
 }
