@@ -54,7 +54,7 @@ func (g gang) plain() Process {
 // script, so that any command will do.
 func (g gang) torchrun() Process {
 	n := strconv.Itoa(len(g.roster))
-	argv := []string{g.Python, "-u", "-c", torchrunPy, "--nproc_per_node=" + strconv.Itoa(g.processes)}
+	argv := []string{g.Python, "-u", "-c", torchrunPy, "--monitor_interval=0.1", "--nproc_per_node=" + strconv.Itoa(g.processes)}
 	if g.Elastic > 0 && g.Elastic < len(g.roster) {
 		host := "0"
 		if g.index == 0 {

@@ -24,6 +24,8 @@ def leave(code):
 
 
 api.SubprocessContext._close = _close
+if api.Std.from_str("0") is None:  # torch before 2.0 under Python 3.11, which does not list flags of value 0
+    api.Std.from_str = classmethod(lambda _, value: api.Std(int(value)))
 try:
     main(sys.argv[1:])
 except ChildFailedError as e:
