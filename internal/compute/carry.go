@@ -198,6 +198,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	}
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
+	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, p.Options
 	return spec, nil
 }
 
@@ -205,7 +206,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
 	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
-		w.Pool, w.Node, w.Passed, w.PlacedAt = "", "", nil, time.Time{}
+		w.Pool, w.Placed, w.Nodes, w.Passed, w.PlacedAt = "", 0, nil, nil, time.Time{}
 		tx.OnCommit(s.Wake)
 		return s.save(ctx, tx, w)
 	})
@@ -395,10 +396,18 @@ func (s *Service) meter(ctx context.Context, tx *store.Tx, w Workload) (Usage, e
 		started, ended = w.Status.Started, w.Status.Ended
 	}
 	wall := max(ended.Sub(started), 0)
+	share, workers := 0.0, max(w.Placed, 1)
+	for i := range workers {
+		name := ""
+		if i < len(w.Nodes) {
+			name = w.Nodes[i]
+		}
+		share += scheduler.Share(w.Request, p.node(name).Amount())
+	}
 	return Usage{
-		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, Started: w.StartedAt,
+		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, Workers: workers, Started: w.StartedAt,
 		Wall: wall, CPU: w.Status.CPU, PeakRSS: w.Status.PeakRSS,
-		Cost: p.PricePerHour * scheduler.Share(w.Request, p.node(w.Node).Amount()) * wall.Hours(),
+		Cost: p.PricePerHour * share * wall.Hours(),
 	}, nil
 }
 

@@ -96,7 +96,7 @@ func (s *Service) RunOnce(ctx context.Context) (time.Duration, error) {
 	}
 
 	// 2. Decide.
-	plan := scheduler.Decide(world)
+	_, plan := scheduler.Decide(world)
 
 	// 3. Record the placements, then act on them.
 	placed, err := s.place(ctx, plan.Place)
@@ -127,7 +127,7 @@ func (s *Service) snapshot(ctx context.Context, tx *store.Tx) (scheduler.Delta, 
 	for _, p := range pools {
 		sp := scheduler.Pool{
 			Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
-			PricePerHour: p.PricePerHour, Closed: p.Closed,
+			PricePerHour: p.PricePerHour, Closed: p.Closed, Remote: s.cfg.Engines[p.Engine].Remote,
 		}
 		if _, ok := s.cfg.Engines[p.Engine]; !ok && sp.Closed == "" {
 			sp.Closed = "its engine " + p.Engine + " is not configured"
@@ -145,6 +145,7 @@ func (s *Service) snapshot(ctx context.Context, tx *store.Tx) (scheduler.Delta, 
 		work := scheduler.Work{
 			ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 			Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
+			Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace,
 		}
 		for _, z := range w.Residency.Zones() {
 			work.Residency = append(work.Residency, string(z))
@@ -153,7 +154,7 @@ func (s *Service) snapshot(ctx context.Context, tx *store.Tx) (scheduler.Delta, 
 		case Queued:
 			d.Submitted = append(d.Submitted, work)
 		case Placed, Running:
-			r := scheduler.Running{Work: work, Pool: string(w.Pool), Node: w.Node}
+			r := scheduler.Running{Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes}
 			if w.Timeout > 0 && !w.StartedAt.IsZero() {
 				r.Deadline = w.StartedAt.Add(w.Timeout)
 			}
@@ -179,7 +180,8 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 			if !w.State.CanBecome(Placed) {
 				continue
 			}
-			w.State, w.Pool, w.Node, w.PlacedAt, w.Passed = Placed, PoolName(pl.Pool), pl.Node, s.now().UTC(), texts(pl.Passed)
+			w.State, w.Pool, w.Placed, w.Nodes = Placed, PoolName(pl.Pool), pl.Workers, pl.Nodes
+			w.PlacedAt, w.Passed = s.now().UTC(), texts(pl.Passed)
 			if err := s.save(ctx, tx, &w); err != nil {
 				return err
 			}

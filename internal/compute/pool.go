@@ -1,13 +1,16 @@
 package compute
 
 import (
+	"maps"
 	"math"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
-	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
@@ -30,21 +33,63 @@ const (
 
 // Limits of a pool's manifest.
 const (
-	maxNodes = 10_000
-	maxPools = 1_000
+	maxNodes    = 10_000
+	maxPools    = 1_000
+	maxSettings = 200 // options, variables, labels of a node
+	maxSetting  = 4 << 10
 )
 
 // Node is one machine of a pool and what Falaj may use of it.
 type Node struct {
-	Name         string           `json:"name" doc:"Unique in the pool"`
-	CPU          resource.CPU     `json:"cpu" doc:"Cores, such as 16"`
-	Memory       resource.Bytes   `json:"memory" doc:"Memory, such as 64GiB"`
-	Accelerators map[string]int64 `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
+	Name         string            `json:"name" doc:"Unique in the pool"`
+	CPU          resource.CPU      `json:"cpu" doc:"Cores, such as 16"`
+	Memory       resource.Bytes    `json:"memory" doc:"Memory, such as 64GiB"`
+	Accelerators map[string]int64  `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
+	Labels       map[string]string `json:"labels,omitempty" doc:"What it is like: architecture, driver versions and so on"`
 }
 
 // Amount is what the node has.
 func (n Node) Amount() resource.Amount {
 	return resource.Amount{CPU: n.CPU, Memory: n.Memory, Accelerators: n.Accelerators}
+}
+
+func (n Node) equal(o Node) bool {
+	return n.Name == o.Name && n.CPU == o.CPU && n.Memory == o.Memory && maps.Equal(n.Accelerators, o.Accelerators) && maps.Equal(n.Labels, o.Labels)
+}
+
+func (n Node) validate() error {
+	if !nodeName.MatchString(n.Name) {
+		return fault.New(fault.Invalid, "node name %.80q is not a name", n.Name).
+			WithHint("Use 1 to 253 letters, digits, '.', '-' and '_', beginning with a letter or digit.")
+	}
+	if err := n.Amount().Validate(); err != nil {
+		return fault.Wrap(err, "node %s", n.Name)
+	}
+	if n.CPU == 0 || n.Memory == 0 {
+		return fault.New(fault.Invalid, "node %q needs cpu and memory", n.Name)
+	}
+	return settings("label of node "+n.Name, n.Labels)
+}
+
+var (
+	nodeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
+	variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+)
+
+// settings refuses maps that are too large, and keys that cannot be written.
+func settings(what string, m map[string]string) error {
+	if len(m) > maxSettings {
+		return fault.New(fault.Invalid, "there are %d times %s, at most %d are allowed", len(m), what, maxSettings)
+	}
+	for k, v := range m {
+		if k == "" || len(k) > 128 || strings.ContainsFunc(k, unicode.IsControl) {
+			return fault.New(fault.Invalid, "%s: %.80q is not a name", what, k)
+		}
+		if len(v) > maxSetting || strings.ContainsRune(v, 0) {
+			return fault.New(fault.Invalid, "%s %s: the value has %d bytes, or a zero byte; at most %d are allowed", what, k, len(v), maxSetting)
+		}
+	}
+	return nil
 }
 
 // PoolSpec is the manifest of kind Pool.
@@ -57,6 +102,8 @@ type PoolSpec struct {
 	PricePerHour float64             `json:"price_per_hour,omitempty" doc:"Price of a whole node for an hour, in the installation's currency"`
 	PowerWatts   float64             `json:"power_watts,omitempty" doc:"Power of a busy node"`
 	Closed       string              `json:"closed,omitempty" doc:"Why nothing may start here now; empty is open"`
+	Options      map[string]string   `json:"options,omitempty" doc:"For the engine: partition, account, queue, image, node selectors, shared and so on"`
+	Env          map[string]string   `json:"env,omitempty" doc:"Variables of every job here, such as NCCL_SOCKET_IFNAME; a job's own win"`
 }
 
 // Validate refuses what no pool may be. Error: fault.Invalid.
@@ -84,21 +131,26 @@ func (s PoolSpec) Validate() error {
 	}
 	seen := map[string]bool{}
 	for _, n := range s.Nodes {
-		if err := id.CheckName("node name", n.Name); err != nil {
+		if err := n.validate(); err != nil {
 			return err
 		}
 		if seen[n.Name] {
 			return fault.New(fault.Invalid, "node %q is there twice", n.Name)
 		}
 		seen[n.Name] = true
-		if err := n.Amount().Validate(); err != nil {
-			return fault.Wrap(err, "node %s", n.Name)
+	}
+	if err := settings("option", s.Options); err != nil {
+		return err
+	}
+	for k := range s.Env {
+		if !variable.MatchString(k) {
+			return fault.New(fault.Invalid, "env: %.80q is not a variable name", k)
 		}
-		if n.CPU == 0 || n.Memory == 0 {
-			return fault.New(fault.Invalid, "node %q needs cpu and memory", n.Name)
+		if strings.HasPrefix(k, "FALAJ_") || strings.HasPrefix(k, "MLFLOW_TRACKING_") || k == "MLFLOW_RUN_ID" {
+			return fault.New(fault.Invalid, "env: %s is set by Falaj", k)
 		}
 	}
-	return nil
+	return settings("variable", s.Env)
 }
 
 // Pool is a set of like nodes in one zone behind one engine.
@@ -112,9 +164,13 @@ type Pool struct {
 	PricePerHour float64             `json:"price_per_hour"`
 	PowerWatts   float64             `json:"power_watts,omitempty"`
 	Closed       string              `json:"closed,omitempty"`
-	CreatedAt    time.Time           `json:"created_at"`
-	UpdatedAt    time.Time           `json:"updated_at"`
-	Revision     int64               `json:"revision"` // grows with each change; the ETag
+	Options      map[string]string   `json:"options,omitempty"`
+	Env          map[string]string   `json:"env,omitempty"`
+	// Remote pools run work on other machines than the server's.
+	Remote    bool      `json:"remote"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	Revision  int64     `json:"revision"` // grows with each change; the ETag
 
 	Capacity resource.Amount `json:"capacity"` // of all nodes
 	Used     resource.Amount `json:"used"`     // by what runs now
@@ -125,7 +181,7 @@ type Pool struct {
 func (p Pool) Spec() PoolSpec {
 	return PoolSpec{
 		Zone: p.Zone, Engine: p.Engine, Mode: p.Mode, Nodes: p.Nodes, Isolation: p.Isolation,
-		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Closed: p.Closed,
+		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Closed: p.Closed, Options: p.Options, Env: p.Env,
 	}
 }
 

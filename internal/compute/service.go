@@ -35,9 +35,15 @@ type Engine struct {
 	Driver engine.Driver
 	// Isolation is the strongest that the engine reaches on its nodes.
 	Isolation scheduler.Isolation
+	// Kind of engine: "local", "slurm", "kube", "ray".
+	Kind string
+	// Remote engines run work on other machines than the server's.
+	Remote bool
 	// Machine is what the engine's one machine has; zero for engines whose
 	// pools must list their nodes.
 	Machine resource.Amount
+	// Labels are what that machine is like.
+	Labels map[string]string
 }
 
 // Config is what the service needs.
@@ -188,7 +194,7 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 		if e.Machine.CPU == 0 {
 			return spec, fault.New(fault.Invalid, "a pool on engine %s must list its nodes", spec.Engine)
 		}
-		spec.Nodes = []Node{{Name: machineNode, CPU: e.Machine.CPU, Memory: e.Machine.Memory, Accelerators: e.Machine.Accelerators}}
+		spec.Nodes = []Node{{Name: machineNode, CPU: e.Machine.CPU, Memory: e.Machine.Memory, Accelerators: e.Machine.Accelerators, Labels: e.Labels}}
 	}
 	return spec, nil
 }
@@ -230,6 +236,7 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 		p = Pool{
 			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Nodes: spec.Nodes, Isolation: spec.Isolation,
 			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Closed: spec.Closed,
+			Options: spec.Options, Env: spec.Env, Remote: s.cfg.Engines[spec.Engine].Remote,
 			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
 		}
 		if dryRun {
@@ -279,10 +286,8 @@ func (s *Service) mayMove(ctx context.Context, tx *store.Tx, old Pool, spec Pool
 }
 
 func sameSpec(a, b PoolSpec) bool {
-	same := slices.EqualFunc(a.Nodes, b.Nodes, func(x, y Node) bool {
-		return x.Name == y.Name && x.CPU == y.CPU && x.Memory == y.Memory && maps.Equal(x.Accelerators, y.Accelerators)
-	})
-	a.Nodes, b.Nodes = nil, nil
+	same := slices.EqualFunc(a.Nodes, b.Nodes, Node.equal) && maps.Equal(a.Options, b.Options) && maps.Equal(a.Env, b.Env)
+	a.Nodes, b.Nodes, a.Options, b.Options, a.Env, b.Env = nil, nil, nil, nil, nil, nil
 	return same && fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
 }
 
@@ -305,7 +310,7 @@ func (s *Service) Pools(ctx context.Context) ([]Pool, error) {
 			pools[i].Capacity = pools[i].capacity()
 			for _, w := range ws {
 				if w.Pool == pools[i].Name && (w.State == Placed || w.State == Running) {
-					pools[i].Used = pools[i].Used.Plus(w.Request)
+					pools[i].Used = pools[i].Used.Plus(w.Request.Times(max(w.Placed, 1)))
 					pools[i].Running++
 				}
 			}
@@ -355,6 +360,7 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 	}
 	err = s.cfg.Store.InsertWorkload(ctx, tx, Workload{
 		ID: r.ID, Project: r.Project, Kind: r.Kind, Label: r.Label, Request: r.Amount, Isolation: r.Isolation,
+		Workers: max(r.Workers, 1), MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace,
 		Residency: r.Residency, Classification: r.Classification, Pools: r.Pools, Priority: r.Priority,
 		Timeout: r.Timeout, Grace: r.Grace, Spec: r.Spec,
 		State: Queued, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
@@ -443,8 +449,8 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 	}
 	switch w.State {
 	case Queued:
-		plan := scheduler.Decide(world)
-		if wait, waits := plan.Wait[scheduler.ID(wid)]; waits {
+		state, plan := scheduler.Decide(world)
+		if wait, waits := state.Why(scheduler.ID(wid)); waits {
 			return texts(wait.Reasons), nil
 		}
 		for _, p := range plan.Place {

@@ -243,7 +243,7 @@ func TestKilledBetweenStartAndRecord(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			wl.State, wl.Pool, wl.Node = compute.Placed, compute.Home, "local"
+			wl.State, wl.Pool, wl.Placed, wl.Nodes = compute.Placed, compute.Home, 1, []string{"local"}
 			if id == "att_2" {
 				wl.Stop = "cancelled"
 			}
@@ -310,7 +310,7 @@ func TestTheDoorChecksAgain(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		wl.State, wl.Pool, wl.Node = compute.Placed, "gpu-de", "local"
+		wl.State, wl.Pool, wl.Placed, wl.Nodes = compute.Placed, "gpu-de", 1, []string{"local"}
 		return w.cfg.Store.UpdateWorkload(ctx, tx, wl)
 	})
 	if err != nil {

@@ -60,11 +60,16 @@ func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s
 
 // Workload is something that runs once on a pool.
 type Workload struct {
-	ID             WorkloadID
-	Project        project.Name
-	Kind           Kind
-	Label          string // what people call it: "job_01J…"
-	Request        resource.Amount
+	ID      WorkloadID
+	Project project.Name
+	Kind    Kind
+	Label   string          // what people call it: "job_01J…"
+	Request resource.Amount // of each worker
+	// Workers is the size of the gang, and MaxWorkers what it can use: it gets
+	// as many as fit when it is placed. 0 is one, and Workers.
+	Workers, MaxWorkers int
+	// InPlace wants the files of the server, so no pool on other machines.
+	InPlace        bool
 	Isolation      scheduler.Isolation // at least
 	Residency      residency.Label
 	Classification project.Classification
@@ -83,7 +88,8 @@ type Workload struct {
 
 	// Since placed.
 	Pool   PoolName
-	Node   string
+	Placed int      // how many workers
+	Nodes  []string // of each worker; empty where the engine picks
 	Passed []string // why the pools that may not take it were passed by
 	// Since running.
 	Handle engine.Handle
@@ -106,7 +112,10 @@ type Request struct {
 	Project        project.Name
 	Kind           Kind
 	Label          string
-	Amount         resource.Amount
+	Amount         resource.Amount     // of each worker
+	Workers        int                 // size of the gang; 0 is one
+	MaxWorkers     int                 // as many as fit, up to this; 0 is Workers
+	InPlace        bool                // only where the files of the server are
 	Isolation      scheduler.Isolation // empty is sandbox
 	Residency      residency.Label     // nil is home
 	Classification project.Classification
@@ -123,6 +132,7 @@ const (
 	MaxPriority = 1000
 	maxTimeout  = 90 * 24 * time.Hour
 	maxGrace    = time.Hour
+	MaxWorkers  = 1024
 )
 
 // Validate refuses what cannot be a workload. Error: fault.Invalid.
@@ -139,6 +149,10 @@ func (r Request) Validate() error {
 		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", r.Timeout, maxTimeout)
 	case r.Grace < 0 || r.Grace > maxGrace:
 		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", r.Grace, maxGrace)
+	case r.Workers < 0 || r.MaxWorkers < 0 || max(r.Workers, r.MaxWorkers) > MaxWorkers:
+		return fault.New(fault.Invalid, "%d to %d workers: between 1 and %d are possible", r.Workers, r.MaxWorkers, MaxWorkers)
+	case r.MaxWorkers > 0 && r.MaxWorkers < max(r.Workers, 1):
+		return fault.New(fault.Invalid, "at most %d workers are less than at least %d", r.MaxWorkers, max(r.Workers, 1))
 	case len(r.Pools) > maxPools:
 		return fault.New(fault.Invalid, "at most %d pools can be named", maxPools)
 	}
@@ -155,11 +169,13 @@ type Usage struct {
 	Kind     Kind           `json:"kind"`
 	Label    string         `json:"label"`
 	Pool     PoolName       `json:"pool"`
+	Workers  int            `json:"workers"`
 	Started  time.Time      `json:"started_at"`
 	Wall     time.Duration  `json:"wall_ns"`
 	CPU      time.Duration  `json:"cpu_ns"`
 	PeakRSS  resource.Bytes `json:"peak_rss"`
-	// Cost is the pool's price times the share of a node that was asked for.
+	// Cost is the pool's price times the share of a node that was asked for,
+	// times the workers.
 	Cost float64 `json:"cost"`
 }
 
@@ -167,8 +183,8 @@ type Usage struct {
 // after a restart and must then do nothing twice.
 type Owner interface {
 	// Prepare makes what the workload needs on its place and says what to run.
-	// ID, Project, Resources, Isolation, Timeout and Grace of the answer are
-	// filled in by compute. An error ends the workload as not started.
+	// ID, Project, Resources, Workers, Nodes, Options, Isolation, Timeout and
+	// Grace of the answer are filled in by compute. An error ends the workload as not started.
 	Prepare(ctx context.Context, w Workload, p Pool) (engine.Spec, error)
 	// Changed is told of each new state in the transaction of the change.
 	Changed(ctx context.Context, tx *store.Tx, w Workload) error

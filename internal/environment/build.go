@@ -59,6 +59,7 @@ func (s *Service) submit(ctx context.Context, tx *store.Tx, e Environment) error
 		Amount:    resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB},
 		Isolation: s.cfg.Isolation, Pools: s.cfg.Pools, Timeout: s.cfg.Timeout,
 		Priority: 100, // jobs wait for it
+		InPlace:  true,
 	})
 }
 

@@ -152,10 +152,10 @@ func (a Amount) combine(b Amount, sign int64) Amount {
 // ("4 cpu wanted, 2 free"); empty when a fits.
 func (a Amount) Lacks(free Amount) []string {
 	var lacks []string
-	if a.CPU > free.CPU {
+	if a.CPU > max(free.CPU, 0) {
 		lacks = append(lacks, fmt.Sprintf("%s cpu wanted, %s free", a.CPU, max(free.CPU, 0)))
 	}
-	if a.Memory > free.Memory {
+	if a.Memory > max(free.Memory, 0) {
 		lacks = append(lacks, fmt.Sprintf("%s memory wanted, %s free", a.Memory, max(free.Memory, 0)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Accelerators)) {
@@ -166,8 +166,70 @@ func (a Amount) Lacks(free Amount) []string {
 	return lacks
 }
 
-// Fits reports whether a is at most free in every part.
-func (a Amount) Fits(free Amount) bool { return len(a.Lacks(free)) == 0 }
+// Fits reports whether a is at most free in every part; nothing always fits.
+func (a Amount) Fits(free Amount) bool {
+	for name, n := range a.Accelerators {
+		if n > max(free.Accelerators[name], 0) {
+			return false
+		}
+	}
+	return a.CPU <= max(free.CPU, 0) && a.Memory <= max(free.Memory, 0)
+}
+
+// Times is n of a.
+func (a Amount) Times(n int) Amount {
+	if n == 1 {
+		return a
+	}
+	out := Amount{CPU: CPU(n) * a.CPU, Memory: Bytes(n) * a.Memory}
+	if len(a.Accelerators) > 0 {
+		out.Accelerators = make(map[string]int64, len(a.Accelerators))
+		for name, each := range a.Accelerators {
+			out.Accelerators[name] = int64(n) * each
+		}
+	}
+	return out
+}
+
+// Count is how many times a fits into free, at most most.
+func (a Amount) Count(free Amount, most int) int {
+	if !a.Fits(free) {
+		return 0
+	}
+	n := int64(most)
+	if a.CPU > 0 {
+		n = min(n, int64(free.CPU/a.CPU))
+	}
+	if a.Memory > 0 {
+		n = min(n, int64(free.Memory/a.Memory))
+	}
+	for name, each := range a.Accelerators {
+		if each > 0 {
+			n = min(n, free.Accelerators[name]/each)
+		}
+	}
+	return int(n)
+}
+
+// String is "2 cpu, 4GiB memory, 1 nvidia.com/gpu"; "nothing" for the zero Amount.
+func (a Amount) String() string {
+	var parts []string
+	if a.CPU != 0 {
+		parts = append(parts, a.CPU.String()+" cpu")
+	}
+	if a.Memory != 0 {
+		parts = append(parts, a.Memory.String()+" memory")
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Accelerators)) {
+		if n := a.Accelerators[name]; n != 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, name))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
 
 // Validate refuses negative amounts.
 func (a Amount) Validate() error {

@@ -38,8 +38,8 @@ func TestDecisions(t *testing.T) {
 				if !ok {
 					t.Fatalf("a case without ----:\n%s", block)
 				}
-				plan := Decide(parseWorld(t, world))
-				fmt.Fprintf(&out, "%s\n----\n%s\n\n\n", world, strings.TrimRight(render(plan), "\n"))
+				s, plan := Decide(parseWorld(t, world))
+				fmt.Fprintf(&out, "%s\n----\n%s\n\n\n", world, strings.TrimRight(render(s, plan), "\n"))
 			}
 			got := strings.TrimRight(out.String(), "\n") + "\n"
 			if *rewrite {
@@ -55,21 +55,26 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-func render(p Plan) string {
+func render(s *State, p Plan) string {
 	var out strings.Builder
 	for _, pl := range p.Place {
-		fmt.Fprintln(&out, strings.TrimRight(fmt.Sprintf("place %s in %s %s", pl.Work, pl.Pool, pl.Node), " "))
+		where := strings.Join(pl.Nodes, ",")
+		if where == "" && pl.Workers > 1 {
+			where = fmt.Sprintf("with %d workers", pl.Workers)
+		}
+		fmt.Fprintln(&out, strings.TrimRight(fmt.Sprintf("place %s in %s %s", pl.Work, pl.Pool, where), " "))
 		for _, r := range pl.Passed {
 			fmt.Fprintf(&out, "  %s: %s\n", r.Step, r.Text)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(p.Wait)) {
+	for _, id := range slices.Sorted(maps.Keys(s.waiting)) {
+		wait, _ := s.Why(id)
 		possible := "waits"
-		if !p.Wait[id].Possible {
+		if !wait.Possible {
 			possible = "cannot run"
 		}
 		fmt.Fprintf(&out, "%s %s:\n", id, possible)
-		for _, r := range p.Wait[id].Reasons {
+		for _, r := range wait.Reasons {
 			fmt.Fprintf(&out, "  %s: %s\n", r.Step, r.Text)
 		}
 	}
@@ -110,6 +115,9 @@ func parseWorld(t *testing.T, world string) Delta {
 			Submitted: start.Add(time.Duration(i) * time.Second), NotBefore: after("after"),
 		}
 		w.Priority, _ = strconv.Atoi(kv["priority"])
+		w.Workers, _ = strconv.Atoi(kv["workers"])
+		w.MaxWorkers, _ = strconv.Atoi(kv["most"])
+		w.InPlace = kv["inplace"] != ""
 		if kv["pools"] != "" {
 			w.Pools = strings.Split(kv["pools"], ",")
 		}
@@ -117,14 +125,18 @@ func parseWorld(t *testing.T, world string) Delta {
 		case "pool":
 			p := Pool{Name: f[1], Zone: cmpOr(kv["zone"], "home"), Isolation: Isolation(cmpOr(kv["isolation"], "sandbox")), Closed: kv["closed"], Delegated: kv["delegated"] != ""}
 			p.PricePerHour, _ = strconv.ParseFloat(kv["price"], 64)
+			p.Remote = kv["remote"] != ""
 			for n := range atLeastOne(kv["nodes"]) {
-				p.Nodes = append(p.Nodes, Node{Name: fmt.Sprintf("n%d", n+1), Amount: w.Request})
+				name := fmt.Sprintf("n%d", n+1)
+				p.Nodes = append(p.Nodes, Node{Name: name, Amount: w.Request, Closed: kv[name]})
 			}
 			d.Pools = append(d.Pools, p)
 		case "work":
 			d.Submitted = append(d.Submitted, w)
 		case "running":
-			d.Started = append(d.Started, Running{Work: w, Pool: kv["pool"], Node: kv["node"], Deadline: after("deadline")})
+			d.Started = append(d.Started, Running{
+				Work: w, Pool: kv["pool"], Placed: w.most(), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
+			})
 		case "quota":
 			d.Quotas[f[1]] = w.Request
 		default:

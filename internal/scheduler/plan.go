@@ -5,18 +5,21 @@ import (
 	"time"
 )
 
-// Plan is what a step decided.
+// Plan is what a step decided. State.Why says why the others wait.
 type Plan struct {
 	Place []Placement // in the order in which they were decided
-	Wait  map[ID]Wait // every work that has no place
 	// Wake is when the next delayed work may start; zero when none is delayed.
 	Wake time.Time
 }
 
-// Placement gives a work its place. Node is empty in a delegated pool.
+// Placement gives a work its place: all of its workers in one pool.
 type Placement struct {
-	Work       ID
-	Pool, Node string
+	Work ID
+	Pool string
+	// Workers is between the work's least and most. Nodes has one name for each
+	// of them, and is empty in a delegated pool.
+	Workers int
+	Nodes   []string
 	// Passed says why the pools that may not take the work were passed by.
 	Passed []Reason
 }

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"testing"
@@ -27,15 +26,20 @@ func drawAmount(t *rapid.T, label string, most int64) resource.Amount {
 	return a
 }
 
+func drawClosed(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"", "", "", "down"}).Draw(t, "closed")
+}
+
 func drawPool(t *rapid.T, name string) Pool {
 	p := Pool{
 		Name: name, Zone: rapid.SampledFrom(zones).Draw(t, "zone"),
 		Isolation:    rapid.SampledFrom(levels).Draw(t, "isolation"),
 		Delegated:    rapid.Bool().Draw(t, "delegated"),
+		Remote:       rapid.Bool().Draw(t, "remote"),
 		PricePerHour: float64(rapid.IntRange(0, 3).Draw(t, "price")),
 	}
 	for n := range rapid.IntRange(0, 3).Draw(t, "nodes") {
-		p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 8)})
+		p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 8), Closed: drawClosed(t)})
 	}
 	return p
 }
@@ -49,6 +53,8 @@ func drawWork(t *rapid.T, id ID, now time.Time) Work {
 		Priority:  rapid.IntRange(0, 2).Draw(t, "priority"),
 		Submitted: now.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "age")) * time.Minute),
 		NotBefore: now.Add(time.Duration(rapid.IntRange(-5, 1).Draw(t, "delay")) * time.Minute),
+		Workers:   max(rapid.IntRange(-3, 4).Draw(t, "workers"), 0), MaxWorkers: max(rapid.IntRange(-5, 8).Draw(t, "most workers"), 0),
+		InPlace: rapid.IntRange(0, 3).Draw(t, "in place") == 0,
 	}
 }
 
@@ -59,14 +65,18 @@ func TestPromises(t *testing.T) {
 		now := start
 		quotas := map[string]resource.Amount{"p": drawAmount(t, "quota", 12)}
 		w := world{pools: map[string]Pool{}, waiting: map[ID]Work{}, running: map[ID]Running{}}
-		var s State
+		s := &State{}
 		for step := range rapid.IntRange(1, 6).Draw(t, "steps") {
 			now = now.Add(time.Minute)
 			d := Delta{Now: now, Quotas: quotas}
 			for n := range rapid.IntRange(0, 3).Draw(t, "pools changed") {
 				p := drawPool(t, fmt.Sprint("pool", n))
 				if old, known := w.pools[p.Name]; known {
-					p.Nodes, p.Delegated, p.Zone, p.Isolation = old.Nodes, old.Delegated, old.Zone, old.Isolation // what compute refuses to change under running work
+					p.Delegated, p.Zone, p.Isolation, p.Remote = old.Delegated, old.Zone, old.Isolation, old.Remote // what compute refuses to change under running work
+					p.Nodes = slices.Clone(old.Nodes)
+					for i := range p.Nodes {
+						p.Nodes[i].Closed = drawClosed(t)
+					}
 				}
 				d.Pools = append(d.Pools, p)
 				w.pools[p.Name] = p
@@ -84,22 +94,17 @@ func TestPromises(t *testing.T) {
 				}
 			}
 			before := w.delta(now, quotas)
-			next, plan := Step(s, d)
-			if whole := Decide(before); !same(plan, whole) {
-				t.Fatalf("incremental and whole differ:\n%s\n%s", render(plan), render(whole))
+			plan := s.Step(d)
+			whole, anew := Decide(before)
+			if got, want := render(s, plan), render(whole, anew); got != want {
+				t.Fatalf("incremental and whole differ:\n%s\n%s", got, want)
 			}
-			if again := Decide(before); !same(plan, again) {
-				t.Fatalf("the same snapshot gave another plan:\n%s\n%s", render(plan), render(again))
+			if again, anew := Decide(before); render(again, anew) != render(s, plan) {
+				t.Fatalf("the same snapshot gave another plan:\n%s\n%s", render(s, plan), render(again, anew))
 			}
-			w.check(t, plan, now, quotas)
-			s = next
+			w.check(t, s, plan, now, quotas)
 		}
 	})
-}
-
-// same compares what plans say, treating nil and empty alike.
-func same(a, b Plan) bool {
-	return render(a) == render(b) && a.Wake.Equal(b.Wake) && len(a.Place) == len(b.Place) && len(a.Wait) == len(b.Wait)
 }
 
 // world is the plain model that plans are checked against.
@@ -123,18 +128,10 @@ func (w *world) delta(now time.Time, quotas map[string]resource.Amount) Delta {
 	return d
 }
 
-func (w *world) check(t *rapid.T, plan Plan, now time.Time, quotas map[string]resource.Amount) {
-	for id, wait := range plan.Wait {
-		if _, ok := w.waiting[id]; !ok {
-			t.Fatalf("%s does not wait", id)
-		}
-		if len(wait.Reasons) == 0 || slices.ContainsFunc(wait.Reasons, func(r Reason) bool { return r.Text == "" || r.Step == "" }) {
-			t.Fatalf("%s waits without a reason: %+v", id, wait)
-		}
-	}
+func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map[string]resource.Amount) {
 	for _, pl := range plan.Place {
 		k, ok := w.waiting[pl.Work]
-		if _, both := plan.Wait[pl.Work]; !ok || both {
+		if _, waits := s.Why(pl.Work); !ok || waits {
 			t.Fatalf("%s placed twice, or placed and waiting", pl.Work)
 		}
 		p := w.pools[pl.Pool]
@@ -145,31 +142,46 @@ func (w *world) check(t *rapid.T, plan Plan, now time.Time, quotas map[string]re
 			t.Fatalf("%s wants %s and got %s", k.ID, k.Isolation, p.Isolation)
 		case k.NotBefore.After(now):
 			t.Fatalf("%s started too early", k.ID)
-		case p.Delegated != (pl.Node == ""):
-			t.Fatalf("%s: node %q in a pool with delegated=%t", k.ID, pl.Node, p.Delegated)
+		case k.InPlace && p.Remote:
+			t.Fatalf("%s wants files of the server and was placed elsewhere", k.ID)
+		case pl.Workers < max(k.Workers, 1) || pl.Workers > max(k.Workers, k.MaxWorkers, 1):
+			t.Fatalf("%s: %d workers, not %d to %d", k.ID, pl.Workers, k.Workers, k.MaxWorkers)
+		case p.Delegated && len(pl.Nodes) != 0 || !p.Delegated && len(pl.Nodes) != pl.Workers:
+			t.Fatalf("%s: %d workers on nodes %q in a pool with delegated=%t", k.ID, pl.Workers, pl.Nodes, p.Delegated)
+		}
+		for _, name := range pl.Nodes {
+			if i := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.Name == name }); i < 0 || p.Nodes[i].Closed != "" {
+				t.Fatalf("%s was placed on node %s, which is closed", k.ID, name)
+			}
 		}
 		delete(w.waiting, pl.Work)
-		w.running[pl.Work] = Running{Work: k, Pool: pl.Pool, Node: pl.Node}
+		w.running[pl.Work] = Running{Work: k, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes}
 	}
-	if len(plan.Wait) != len(w.waiting) {
-		t.Fatalf("%d wait and %d are explained", len(w.waiting), len(plan.Wait))
+	for id := range w.waiting {
+		wait, ok := s.Why(id)
+		if !ok || len(wait.Reasons) == 0 || slices.ContainsFunc(wait.Reasons, func(r Reason) bool { return r.Text == "" || r.Step == "" }) {
+			t.Fatalf("%s waits without a reason: %+v", id, wait)
+		}
 	}
+	type place struct{ pool, node string }
 	used, project := map[place]resource.Amount{}, map[string]resource.Amount{}
 	for _, r := range w.running {
-		used[r.place()] = used[r.place()].Plus(r.Request)
-		project[r.Project] = project[r.Project].Plus(r.Request)
+		for _, n := range r.Nodes {
+			used[place{r.Pool, n}] = used[place{r.Pool, n}].Plus(r.Request)
+		}
+		used[place{pool: r.Pool}] = used[place{pool: r.Pool}].Plus(r.amount())
+		project[r.Project] = project[r.Project].Plus(r.amount())
 	}
 	for _, p := range w.pools {
-		if p.Delegated {
-			if u := used[place{pool: p.Name}]; !u.Fits(total(p)) {
-				t.Fatalf("pool %s holds %+v of %+v", p.Name, u, total(p))
-			}
-			continue
-		}
+		all := resource.Amount{}
 		for _, n := range p.Nodes {
+			all = all.Plus(n.Amount)
 			if u := used[place{p.Name, n.Name}]; !u.Fits(n.Amount) {
 				t.Fatalf("node %s/%s holds %+v of %+v", p.Name, n.Name, u, n.Amount)
 			}
+		}
+		if u := used[place{pool: p.Name}]; !u.Fits(all) {
+			t.Fatalf("pool %s holds %+v of %+v", p.Name, u, all)
 		}
 	}
 	for name, q := range quotas {
@@ -185,18 +197,6 @@ func (w *world) check(t *rapid.T, plan Plan, now time.Time, quotas map[string]re
 	}
 }
 
-// TestStepLeavesItsInput checks that a state can be stepped twice.
-func TestStepLeavesItsInput(t *testing.T) {
-	d := Delta{Now: start, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: 1000}}}}}}
-	s, _ := Step(State{}, d)
-	add := Delta{Now: start, Submitted: []Work{{ID: "a", Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: 1000}}}}
-	_, first := Step(s, add)
-	_, second := Step(s, add)
-	if !reflect.DeepEqual(first, second) || len(first.Place) != 1 {
-		t.Fatalf("first %+v, second %+v", first, second)
-	}
-}
-
 func BenchmarkDecide10000Waiting(b *testing.B) {
 	d := Delta{Now: start, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: 1000}}}}}}
 	for n := range 10_000 {
@@ -204,5 +204,24 @@ func BenchmarkDecide10000Waiting(b *testing.B) {
 	}
 	for b.Loop() {
 		Decide(d)
+	}
+}
+
+// BenchmarkStep10000Waiting is a cycle in which one work ends and the first of
+// 10,000 in line takes its place.
+func BenchmarkStep10000Waiting(b *testing.B) {
+	d := Delta{Now: start, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: 1000}}}}}}
+	work := func(n int) Work {
+		return Work{ID: ID(fmt.Sprintf("%09d", n)), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: 1000}}
+	}
+	for n := range 10_000 {
+		d.Submitted = append(d.Submitted, work(n))
+	}
+	s, plan := Decide(d)
+	for n := 10_000; b.Loop(); n++ {
+		plan = s.Step(Delta{Now: start, Removed: []ID{plan.Place[0].Work}, Submitted: []Work{work(n)}})
+		if len(plan.Place) != 1 {
+			b.Fatal(plan)
+		}
 	}
 }

@@ -4,20 +4,21 @@
 //
 // # Map
 //
-//   - Pool, Node and Work are what it knows of the world; State holds them with
-//     the caches that make a step cheap, Delta is what changed.
-//   - Step is the cycle, in numbered steps: apply the delta, admit, rank, fit,
-//     explain (step.go). Decide is Step from nothing, the full recompute that
-//     every incremental step must equal.
-//   - Plan is the answer: placements in order, and a Wait with reasons in words
-//     for each work that stays (plan.go).
+//   - Pool, Node and Work are what it knows of the world, Delta is what changed.
+//   - State holds the world with the caches that make a step cheap (state.go).
+//   - State.Step is the cycle: apply the delta, then give places along the line
+//     (step.go). Decide is a step from nothing, the full recompute that every
+//     incremental step must equal.
+//   - Plan is the answer: placements in order (plan.go). State.Why explains in
+//     words, when asked, why a work still waits (why.go).
 //
 // # Guarantees
 //
 // No node is given more than it has, no work more than its project's quota, no
 // work to a pool outside its residency, below its isolation or without its
-// accelerators. Every waiting work has at least one reason. Among the permitted
-// pools with room the cheapest for that work is taken, by name where equal.
+// accelerators. A gang gets all of its workers at once, in one pool, or none.
+// Every waiting work has at least one reason. Among the permitted pools with
+// room the cheapest for that work is taken, by name where equal.
 //
 // The policy is first in, first out, higher priority first. A work that could
 // run in a pool but does not fit keeps that pool from those behind it, so that
@@ -61,6 +62,7 @@ func (i Isolation) AtLeast(want Isolation) bool {
 type Node struct {
 	Name   string
 	Amount resource.Amount // what Falaj may use of it
+	Closed string          // why nothing may start here now, in words; empty is open
 }
 
 // Pool is a set of like nodes in one zone.
@@ -76,6 +78,8 @@ type Pool struct {
 	PricePerHour float64
 	// Closed says in words why nothing may start here now; empty is open.
 	Closed string
+	// Remote pools run work elsewhere than on the machine of the server.
+	Remote bool
 }
 
 // Work is something that wants to run once.
@@ -83,14 +87,22 @@ type Work struct {
 	ID        ID
 	Label     string // what people call it, for reasons: "job_01J…"; the ID if empty
 	Project   string
-	Request   resource.Amount
-	Residency []string  // zones where it may be; never empty
-	Isolation Isolation // at least
-	Pools     []string  // only these pools; empty is any
-	Priority  int       // higher first
+	Request   resource.Amount // of each worker
+	Residency []string        // zones where it may be; never empty
+	Isolation Isolation       // at least
+	Pools     []string        // only these pools; empty is any
+	Priority  int             // higher first
 	Submitted time.Time
 	NotBefore time.Time // the zero time is at once
+	// Workers is the size of the gang, and MaxWorkers what it can use; as many
+	// as fit now get a place. 0 is one, and at least Workers.
+	Workers, MaxWorkers int
+	InPlace             bool // wants the files of the server: no remote pool
 }
+
+// least and most are the bounds of the gang's size.
+func (w Work) least() int { return max(w.Workers, 1) }
+func (w Work) most() int  { return max(w.MaxWorkers, w.least()) }
 
 func (w Work) label() string {
 	if w.Label != "" {
@@ -102,9 +114,14 @@ func (w Work) label() string {
 // Running is a work that has its place.
 type Running struct {
 	Work
-	Pool, Node string
-	Deadline   time.Time // when its time-out ends it; zero is unknown
+	Pool     string
+	Placed   int       // how many workers; 0 is one
+	Nodes    []string  // one for each worker; empty in a delegated pool
+	Deadline time.Time // when its time-out ends it; zero is unknown
 }
+
+// amount is what all workers together hold.
+func (r Running) amount() resource.Amount { return r.Request.Times(max(r.Placed, 1)) }
 
 // Delta is what changed since the last step. A pool or work that is already
 // known is replaced.

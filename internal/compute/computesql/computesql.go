@@ -44,7 +44,7 @@ func (r poolRow) pool() (compute.Pool, error) {
 	}
 	return compute.Pool{
 		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Nodes: s.Nodes, Isolation: s.Isolation,
-		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Closed: s.Closed,
+		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Closed: s.Closed, Options: s.Options, Env: s.Env,
 		CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}, nil
 }
@@ -63,7 +63,8 @@ type workloadRow struct {
 	Started   store.Time `bun:"started"`
 	Ended     store.Time `bun:"ended"`
 	Pool      string     `bun:"pool"`
-	Node      string     `bun:"node"`
+	Workers   int        `bun:"workers"`
+	Nodes     string     `bun:"nodes"`
 	Passed    string     `bun:"passed"`
 	Handle    string     `bun:"handle"`
 	Stop      string     `bun:"stop"`
@@ -87,6 +88,9 @@ type asked struct {
 	Grace          time.Duration          `json:"grace_ns"`
 	NotBefore      store.Time             `json:"not_before"`
 	Spec           *engine.Spec           `json:"spec,omitempty"`
+	Workers        int                    `json:"workers,omitempty"`
+	MaxWorkers     int                    `json:"max_workers,omitempty"`
+	InPlace        bool                   `json:"in_place,omitempty"`
 }
 
 // status is engine.Status as the column keeps it.
@@ -107,6 +111,7 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 	a, err := json.Marshal(asked{ //nolint:musttag // engine.Spec is kept under its field names
 		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
 		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
+		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace,
 	})
 	if err != nil {
 		return workloadRow{}, err
@@ -119,10 +124,14 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 	if err != nil {
 		return workloadRow{}, err
 	}
+	nodes, err := json.Marshal(w.Nodes)
+	if err != nil {
+		return workloadRow{}, err
+	}
 	return workloadRow{
 		ID: string(w.ID), Project: string(w.Project), Kind: string(w.Kind), Label: w.Label, Asked: string(a), State: string(w.State),
 		Submitted: store.At(w.Submitted), Placed: store.At(w.PlacedAt), Started: store.At(w.StartedAt), Ended: store.At(w.EndedAt),
-		Pool: string(w.Pool), Node: w.Node, Passed: string(passed), Handle: string(w.Handle), Stop: w.Stop, Status: string(st),
+		Pool: string(w.Pool), Workers: w.Placed, Nodes: string(nodes), Passed: string(passed), Handle: string(w.Handle), Stop: w.Stop, Status: string(st),
 		Failure: w.Failure, Hint: w.Hint, Settled: w.Settled, Denials: w.Denials, Revision: w.Revision,
 	}, nil
 }
@@ -133,19 +142,21 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w := compute.Workload{
 		ID: compute.WorkloadID(r.ID), Project: project.Name(r.Project), Kind: compute.Kind(r.Kind), Label: r.Label, State: compute.State(r.State),
 		Submitted: r.Submitted.Time(), PlacedAt: r.Placed.Time(), StartedAt: r.Started.Time(), EndedAt: r.Ended.Time(),
-		Pool: compute.PoolName(r.Pool), Node: r.Node, Handle: engine.Handle(r.Handle), Stop: r.Stop,
+		Pool: compute.PoolName(r.Pool), Placed: r.Workers, Handle: engine.Handle(r.Handle), Stop: r.Stop,
 		Failure: r.Failure, Hint: r.Hint, Settled: r.Settled, Denials: r.Denials, Revision: r.Revision,
 	}
 	err := errors.Join(
 		json.Unmarshal([]byte(r.Asked), &a), //nolint:musttag // see rowOf
 		json.Unmarshal([]byte(r.Status), &st),
-		json.Unmarshal([]byte(r.Passed), &w.Passed))
+		json.Unmarshal([]byte(r.Passed), &w.Passed),
+		json.Unmarshal([]byte(r.Nodes), &w.Nodes))
 	if err != nil {
 		return w, fault.Wrap(err, "reading workload %s", r.ID)
 	}
 	w.Status = engine.Status(st)
 	w.Request, w.Isolation, w.Residency, w.Classification, w.Pools = a.Request, a.Isolation, a.Residency, a.Classification, a.Pools
 	w.Priority, w.Timeout, w.Grace, w.NotBefore, w.Spec = a.Priority, a.Timeout, a.Grace, a.NotBefore.Time(), a.Spec
+	w.Workers, w.MaxWorkers, w.InPlace = a.Workers, a.MaxWorkers, a.InPlace
 	return w, nil
 }
 
@@ -227,7 +238,7 @@ func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 	}
 	r.Revision++
 	res, err := tx.NewUpdate().Model(&r).
-		Column("state", "placed", "started", "ended", "pool", "node", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "revision").
+		Column("state", "placed", "started", "ended", "pool", "workers", "nodes", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "revision").
 		Where("id = ? AND revision = ?", r.ID, w.Revision).Exec(ctx)
 	if err != nil {
 		return err
@@ -290,6 +301,7 @@ type usageRow struct {
 	Kind     string     `bun:"kind"`
 	Label    string     `bun:"label"`
 	Pool     string     `bun:"pool"`
+	Workers  int        `bun:"workers"`
 	Started  store.Time `bun:"started"`
 	WallUS   int64      `bun:"wall_us"`
 	CPUUS    int64      `bun:"cpu_us"`
@@ -301,7 +313,7 @@ type usageRow struct {
 // ignored.
 func (Store) InsertUsage(ctx context.Context, tx *store.Tx, u compute.Usage) error {
 	_, err := tx.NewInsert().Model(&usageRow{
-		Workload: string(u.Workload), Project: string(u.Project), Kind: string(u.Kind), Label: u.Label, Pool: string(u.Pool),
+		Workload: string(u.Workload), Project: string(u.Project), Kind: string(u.Kind), Label: u.Label, Pool: string(u.Pool), Workers: u.Workers,
 		Started: store.At(u.Started), WallUS: u.Wall.Microseconds(), CPUUS: u.CPU.Microseconds(), PeakRSS: int64(u.PeakRSS), Cost: u.Cost,
 	}).On("CONFLICT (workload) DO NOTHING").Exec(ctx)
 	return err
@@ -321,7 +333,7 @@ func (Store) Usages(ctx context.Context, tx *store.Tx, p project.Name, since tim
 	for i, r := range rows {
 		usages[i] = compute.Usage{
 			Workload: compute.WorkloadID(r.Workload), Project: project.Name(r.Project), Kind: compute.Kind(r.Kind), Label: r.Label,
-			Pool: compute.PoolName(r.Pool), Started: r.Started.Time(), Wall: time.Duration(r.WallUS) * time.Microsecond,
+			Pool: compute.PoolName(r.Pool), Workers: r.Workers, Started: r.Started.Time(), Wall: time.Duration(r.WallUS) * time.Microsecond,
 			CPU: time.Duration(r.CPUUS) * time.Microsecond, PeakRSS: resource.Bytes(r.PeakRSS), Cost: r.Cost,
 		}
 	}
