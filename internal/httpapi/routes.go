@@ -168,6 +168,7 @@ func schemas() huma.Registry {
 	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes](), reflect.TypeFor[compute.Duration]()} {
 		r.RegisterTypeAlias(t, reflect.TypeFor[string]())
 	}
-	r.RegisterTypeAlias(reflect.TypeFor[serving.Number](), reflect.TypeFor[any]()) // a number, or "nan"
+	r.RegisterTypeAlias(reflect.TypeFor[serving.Number](), reflect.TypeFor[any]())   // a number, or "nan"
+	r.RegisterTypeAlias(reflect.TypeFor[training.Workers](), reflect.TypeFor[any]()) // a number, or {min, max}
 	return r
 }

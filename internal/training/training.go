@@ -4,7 +4,8 @@
 //
 // # Map
 //
-//   - training.go: Spec and its rules, Job and its states, Input.
+//   - training.go: Spec and its rules, Job and its states, Input. gang.go: what
+//     of it concerns several workers.
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
 //   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
 //   - prepare.go: what an attempt finds when it starts. source.go: uploaded
@@ -43,6 +44,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
 // The actions that this package asks for.
@@ -105,16 +107,18 @@ type Spec struct {
 	Timeout     compute.Duration    `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
 	Grace       compute.Duration    `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`
 	MaxAttempts int                 `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
-	Framework   Framework           `json:"framework,omitempty" doc:"plain"`
+	Framework   launch.Framework    `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
+	Workers     Workers             `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
+	Processes   int                 `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
+	Parallel    Parallel            `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
+	Precision   Precision           `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
+	Accumulate  int                 `json:"accumulate,omitempty" doc:"Steps whose gradients are added up before the weights change: told to the program and recorded"`
+	Steps       int64               `json:"steps,omitempty" doc:"Steps that the whole training has, from which the time left is told"`
+	Resume      string              `json:"resume,omitempty" doc:"Checkpoint of another job to begin with: job_…/NAME, or job_… for its newest"`
+	Progress    compute.Duration    `json:"progress_timeout,omitempty" doc:"Stop an attempt that logs, reports, saves and computes nothing for so long, such as 10m; default never"`
 	Experiment  string              `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
 	Register    string              `json:"register,omitempty" doc:"Model name under which model/ of the output is registered"`
 }
-
-// Framework says how processes of a job find each other.
-type Framework string
-
-// Plain is one process that needs nobody.
-const Plain Framework = "plain"
 
 // Limits of a specification.
 const (
@@ -150,8 +154,6 @@ func (s Spec) Validate() error {
 	case s.Source != "" && !digestRE.MatchString(s.Source):
 		return fault.New(fault.Invalid, "source %.80q is not a digest of an uploaded archive", s.Source).
 			WithHint("Upload the archive first; the answer has its digest.")
-	case s.Framework != "" && s.Framework != Plain:
-		return fault.New(fault.Unsupported, "framework %.40q is not offered", string(s.Framework)).WithHint("Use plain.")
 	case s.Isolation != "" && !s.Isolation.Known():
 		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(s.Isolation)).
 			WithHint("Use none, process, sandbox, container or node.")
@@ -181,7 +183,7 @@ func (s Spec) Validate() error {
 	if err := s.Resources.Validate(); err != nil {
 		return err
 	}
-	return errorsFirst(s.validCommand(), s.validData(), s.validEnv())
+	return errorsFirst(s.validCommand(), s.validData(), s.validEnv(), s.validGang())
 }
 
 func errorsFirst(errs ...error) error {
@@ -272,7 +274,7 @@ func (s Spec) complete(isolation scheduler.Isolation) Spec {
 		s.MaxAttempts = 3
 	}
 	if s.Framework == "" {
-		s.Framework = Plain
+		s.Framework = launch.Plain
 	}
 	return s
 }
@@ -317,6 +319,7 @@ type Job struct {
 	Attempts int              `json:"attempts"`          // made so far
 	Failures int              `json:"failures"`          // of them, those that count against max_attempts
 	Pool     compute.PoolName `json:"pool,omitempty"`
+	Workers  Workers          `json:"workers,omitzero"` // wanted of the next attempt, where it was resized
 	Run      string           `json:"run_id,omitempty"` // of the last attempt
 	Model    string           `json:"model,omitempty"`  // "delay@3", or the logged model
 	Class    Class            `json:"class,omitempty"`  // why the last attempt ended

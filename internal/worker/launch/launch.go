@@ -102,7 +102,7 @@ type Process struct {
 
 // Limits of a gang.
 const (
-	MaxWorkers   = 4096
+	MaxWorkers   = 1024
 	MaxProcesses = 128
 )
 
