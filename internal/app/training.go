@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,6 +119,15 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 	}, tracking.RunOptions{Origin: origin})
 	if err != nil {
 		return "", err
+	}
+	if len(s.Params) > 0 {
+		var b tracking.Batch
+		for _, k := range slices.Sorted(maps.Keys(s.Params)) {
+			b.Params = append(b.Params, tracking.Pair{Key: k, Value: s.Params[k]})
+		}
+		if err := t.tracking.Log(ctx, s.Project, run.ID, b); err != nil {
+			return "", err
+		}
 	}
 	if len(seen) > 0 {
 		if err := t.tracking.LogInputs(ctx, s.Project, run.ID, seen, nil); err != nil {

@@ -57,6 +57,8 @@ type Attempt struct {
 	Number   int              `json:"number"` // from 1
 	State    AttemptState     `json:"state"`
 	Pool     compute.PoolName `json:"pool,omitempty"`
+	Workers  int              `json:"workers,omitempty"` // placed
+	Nodes    []string         `json:"nodes,omitempty"`   // of each worker, where known
 	Run      string           `json:"run_id,omitempty"`
 	Class    Class            `json:"class,omitempty"`
 	Reason   string           `json:"reason,omitempty"`

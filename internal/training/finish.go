@@ -35,9 +35,9 @@ func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload)
 	}
 	switch w.State {
 	case compute.Queued:
-		a.State, a.Pool, j.Pool = Placing, "", ""
+		a.State, a.Pool, j.Pool, a.Workers, a.Nodes = Placing, "", "", 0, nil
 	case compute.Placed:
-		a.State, a.Pool, j.Pool = Starting, w.Pool, w.Pool
+		a.State, a.Pool, j.Pool, a.Workers, a.Nodes = Starting, w.Pool, w.Pool, max(w.Placed, 1), w.Nodes
 	case compute.Running:
 		if a.State == Starting {
 			a.State = Executing

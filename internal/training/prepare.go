@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
 var _ compute.Owner = (*Service)(nil)
@@ -89,21 +90,22 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 			return engine.Spec{}, err
 		}
 	}
-	command, err := command(j.Spec, env, d)
-	if err != nil {
-		return engine.Spec{}, err
-	}
 
 	// 2. The directories and the data, unless an earlier process made them.
 	notes, err := s.furnish(ctx, j, d, p)
 	if err != nil {
 		return engine.Spec{}, err
 	}
+	command, err := command(j.Spec, env, d, p.Remote)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	workers := max(w.Placed, 1)
 
 	// 3. The run and the token.
 	run, err := s.cfg.Runs.Create(ctx, RunSpec{
 		Project: j.Project, Experiment: experiment(j), Name: runName(j, a), Job: j.ID, Attempt: a.ID, Number: a.Number, By: j.By,
-		Inputs: j.Inputs, Environment: j.EnvDigest, Residency: j.Residency, Classification: j.Classification,
+		Inputs: j.Inputs, Environment: j.EnvDigest, Residency: j.Residency, Classification: j.Classification, Params: j.Spec.declared(workers),
 	})
 	if err != nil {
 		return engine.Spec{}, fault.Wrap(err, "creating the run")
@@ -138,14 +140,18 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	mounts := []engine.Mount{
 		{Path: d.work, Writable: true},
 		{Path: d.data},
-		{Path: d.output, Writable: true},
-		{Path: d.scratch, Writable: true},
-		{Path: d.checkpoints, Writable: true},
+		{Path: d.output, Writable: true, Role: engine.Output},
+		{Path: d.scratch, Writable: true, Role: engine.Scratch},
+		{Path: d.checkpoints, Writable: true, Role: engine.Checkpoints},
 	}
 	return engine.Spec{
-		Command: command, Env: variables(j, a, d, env, run, token), Dir: d.work,
+		Command: command, Env: variables(j, a, d, env, p, workers, run, token), Dir: d.work,
 		Mounts:  append(mounts, env.Mounts...),
 		Network: engine.Network{API: true, Allow: j.Spec.Network},
+		Launch: launch.Spec{
+			Framework: j.Spec.Framework, Processes: j.Spec.Processes, Command: command, Python: env.Python, Run: string(a.ID),
+			Grace: int(time.Duration(j.Spec.Grace).Seconds()),
+		},
 	}, nil
 }
 
@@ -243,26 +249,67 @@ func (s *Service) code(ctx context.Context, j Job, d dirs) error {
 // systemPath is where programs are looked for after the environment's own.
 const systemPath = "/usr/local/bin:/usr/bin:/bin"
 
-// command is the argv with the program's absolute path.
-func command(spec Spec, env environment.Usable, d dirs) ([]string, error) {
+// command is the argv with the program's absolute path. What the machine has is
+// not looked for where the job runs on another one.
+func command(spec Spec, env environment.Usable, d dirs, elsewhere bool) ([]string, error) {
 	if spec.Script != "" {
 		return append([]string{env.Python, filepath.Join(d.work, scriptName)}, spec.Command...), nil
 	}
 	name := spec.Command[0]
 	if strings.Contains(name, "/") {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(d.work, name)
+		if filepath.IsAbs(name) {
+			return spec.Command, nil
 		}
-		return append([]string{name}, spec.Command[1:]...), nil
+		if err := there(d.work, name); err != nil {
+			return nil, err
+		}
+		return append([]string{filepath.Join(d.work, name)}, spec.Command[1:]...), nil
+	}
+	if isPython(name) && len(spec.Command) > 1 && strings.HasSuffix(spec.Command[1], ".py") && !filepath.IsAbs(spec.Command[1]) {
+		if err := there(d.work, spec.Command[1]); err != nil {
+			return nil, err
+		}
 	}
 	for dir := range strings.SplitSeq(searchPath(env), ":") {
+		if dir != env.Bin && elsewhere {
+			break
+		}
 		full := filepath.Join(dir, name)
 		if info, err := os.Stat(full); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return append([]string{full}, spec.Command[1:]...), nil
 		}
 	}
+	if elsewhere {
+		return append([]string{"/usr/bin/env", name}, spec.Command[1:]...), nil
+	}
 	return nil, fault.New(fault.Invalid, "program %.80q is neither in the environment nor on the machine", name).
 		WithHint("Add the package that has it to the environment, or give its path.")
+}
+
+func isPython(name string) bool { return strings.HasPrefix(name, "python") }
+
+// there refuses a file that the job's source does not have, and says what it has.
+func there(work, name string) error {
+	if _, err := os.Stat(filepath.Join(work, name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	entries, err := os.ReadDir(work)
+	if err != nil {
+		return err
+	}
+	has := "there is no source"
+	if len(entries) > 0 {
+		names := make([]string, 0, 10)
+		for _, e := range entries[:min(len(entries), 10)] {
+			names = append(names, e.Name())
+		}
+		if len(entries) > 10 {
+			names = append(names, "…")
+		}
+		has = "the source has " + strings.Join(names, ", ")
+	}
+	return fault.New(fault.Invalid, "file %.200q is not in the job's source", name).
+		WithHint("In the working directory %s. Submit with the file in it, or give its path below it.", has)
 }
 
 func searchPath(env environment.Usable) string {
@@ -274,19 +321,22 @@ func searchPath(env environment.Usable) string {
 
 // variables is the whole environment of the process. The engine adds where the
 // API is: FALAJ_URL and MLFLOW_TRACKING_URI.
-func variables(j Job, a Attempt, d dirs, env environment.Usable, run, token string) map[string]string {
-	threads := strconv.FormatInt(max(int64(j.Spec.Resources.CPU+999)/1000, 1), 10)
+func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, token string) map[string]string {
+	cores := int64(j.Spec.Resources.CPU+999) / 1000
+	threads := strconv.FormatInt(max(cores/int64(max(j.Spec.Processes, 1)), 1), 10)
 	v := map[string]string{
 		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
-		"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
+		"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "NUMEXPR_NUM_THREADS": threads,
 	}
 	maps.Copy(v, env.Env)
+	maps.Copy(v, p.Env)
 	maps.Copy(v, j.Spec.Env)
 	maps.Copy(v, map[string]string{
 		"FALAJ_TOKEN": token, "FALAJ_PROJECT": string(j.Project), "FALAJ_JOB": string(j.ID), "FALAJ_ATTEMPT": string(a.ID),
 		"FALAJ_OUTPUT_DIR": d.output, "FALAJ_CHECKPOINT_DIR": d.checkpoints, "FALAJ_SCRATCH_DIR": d.scratch,
 		"MLFLOW_TRACKING_TOKEN": token, "MLFLOW_RUN_ID": run,
 	})
+	maps.Copy(v, j.Spec.declarations(workers))
 	for _, in := range j.Inputs {
 		v[dataVariable(in.Name)] = filepath.Join(d.data, in.Name)
 	}

@@ -74,6 +74,7 @@ type RunSpec struct {
 	Environment    environment.Digest
 	Residency      residency.Label
 	Classification project.Classification
+	Params         map[string]string // what the job declares of itself
 }
 
 // Runs keeps what attempts say about themselves.
@@ -409,6 +410,7 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.
 	r := compute.Request{
 		ID: compute.WorkloadID(a.ID), Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
+		Workers: j.size().Min, MaxWorkers: j.size().Max,
 		Pools: j.Spec.Pools, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
 	}
 	if delay > 0 {
