@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
