@@ -91,7 +91,14 @@ func Command(ctx context.Context, workerPath string, policy Policy, argv ...stri
 		return nil, fault.New(fault.Unavailable, "the falaj-worker binary is not at %s", workerPath).
 			WithHint("Build it with make build, or set worker.path.")
 	}
-	c := &Cmd{Cmd: exec.CommandContext(ctx, workerPath, wire.ModeInit), policy: policy, argv: argv, started: make(chan struct{})}
+	mode := wire.ModeInit
+	if policy.Image != nil {
+		if err := containable(*policy.Image); err != nil {
+			return nil, err
+		}
+		mode = wire.ModeContain
+	}
+	c := &Cmd{Cmd: exec.CommandContext(ctx, workerPath, mode), policy: policy, argv: argv, started: make(chan struct{})}
 	c.Env = []string{} // not nil: nothing of ours is inherited
 	c.Dir = "/"
 	c.Cancel = c.Kill
@@ -147,6 +154,9 @@ func (c *Cmd) start(spec wire.Spec) error {
 	attr := &syscall.SysProcAttr{}
 	switch {
 	case !spec.Separate:
+		attr.Setsid = true
+	case spec.Image != nil: // the runtime makes the others, one level further in
+		attr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID
 		attr.Setsid = true
 	case os.Geteuid() == 0:
 		attr.Cloneflags = separate
@@ -209,6 +219,9 @@ func (c *Cmd) Wait() error {
 		}
 		return fault.New(fault.Invalid, "%s: %s", f.Step, f.Err)
 	}
+	if c.policy.Image != nil && c.exit == nil && c.ProcessState != nil && !c.ProcessState.Success() && c.outcome.Signal == 0 {
+		return fault.New(fault.Invalid, "starting the container: %s failed; what it says is in the output", filepath.Base(c.policy.Image.Runtime))
+	}
 	if c.outcome.TimedOut {
 		return fault.New(fault.Timeout, "%s did not finish in %s", filepath.Base(c.argv[0]), c.policy.Limits.Wall)
 	}
@@ -267,7 +280,7 @@ func (c *Cmd) Terminate() {
 // Kill ends everything inside at once.
 func (c *Cmd) Kill() error {
 	unthrottle(c.groups.dirs)
-	if c.policy.Level == Sandbox {
+	if c.policy.Level >= Sandbox {
 		return c.Process.Kill() // the death of the first process takes the namespace with it
 	}
 	// Without a pid namespace it is init that finds and kills the children; it
@@ -325,6 +338,10 @@ func (c *Cmd) spec() wire.Spec {
 		if s.HostUID == 0 {
 			s.HostUID = DefaultUID
 		}
+	}
+	if p.Image != nil {
+		s.Image = &wire.Image{Root: p.Image.Root, Runtime: p.Image.Runtime}
+		s.HostRoot = s.HostUID + maxUID - DefaultUID
 	}
 	for _, m := range p.Mounts {
 		s.Mounts = append(s.Mounts, wire.Mount{Path: m.Path, Writable: m.Writable, Mapped: s.HostUID != 0 && ownedByUs(m.Path)})

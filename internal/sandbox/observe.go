@@ -32,6 +32,7 @@ import (
 type observer struct {
 	fd       int // the listener; owned
 	root     string
+	inner    bool // the root is that of the program's process, not of the one we started
 	guard    []string
 	allowed  []string // mounts: below these nothing is reported
 	writable []string // where the program can make symbolic links
@@ -61,7 +62,7 @@ const ioctlNotifSetFlags = 0x40082104 // SECCOMP_IOCTL_NOTIF_SET_FLAGS
 
 func newObserver(fd, initPID int, p Policy, report func(Denial)) *observer {
 	o := &observer{
-		fd: fd, root: "/proc/" + strconv.Itoa(initPID) + "/root", guard: p.Guard, report: report,
+		fd: fd, root: "/proc/" + strconv.Itoa(initPID) + "/root", inner: p.Image != nil, guard: p.Guard, report: report,
 		writable: []string{"/tmp", "/dev/shm"},
 	}
 	for _, m := range p.Mounts {
@@ -109,6 +110,9 @@ func (o *observer) run() {
 // judge looks at one system call.
 func (o *observer) judge(n *notification) (Denial, bool) {
 	pid := int(n.pid)
+	if o.inner {
+		o.root = "/proc/" + strconv.Itoa(pid) + "/root"
+	}
 	switch call(n.nr) {
 	case callOpen:
 		return o.open(pid, unix.AT_FDCWD, n.args[0])

@@ -4,6 +4,7 @@
 // Parts:
 //   - sandbox.go: Level, Policy and what they promise.
 //   - command.go: Command and Cmd, an exec.Cmd whose child is confined.
+//   - container.go: the same in the root of an OCI image, by runc.
 //   - probe.go: what this kernel permits, in words.
 //   - cgroup.go: memory, CPU and process limits by cgroup v1 or v2.
 //   - observe.go: reports what the program tried to reach and may not.
@@ -42,13 +43,13 @@ import (
 // Level is how well a program is kept apart, from least to most.
 type Level uint8
 
-// The levels. Container and Node are reached by other engines than this
-// package.
+// The levels. Container is reached with an Image; Node by other engines than
+// this package.
 const (
 	None      Level = iota // a child with its own environment, nothing more
 	Process                // also: limits, no new privileges, a seccomp filter, Landlock where the kernel has it
 	Sandbox                // also: own namespaces and an own root directory
-	Container              // an OCI runtime or a pod
+	Container              // as Sandbox, by an OCI runtime or a pod, in the root of an image
 	Node                   // a machine of its own
 )
 
@@ -130,9 +131,19 @@ type Policy struct {
 	// 0 is DefaultUID.
 	UID int `json:"uid,omitempty"`
 
+	// Image is what the program sees instead of the host's system; it goes with
+	// level Container, and only with that.
+	Image *Image `json:"image,omitempty"`
+
 	// Guard lists paths of which an attempt to open is reported; whatever the
 	// mounts permit below them is not.
 	Guard []string `json:"guard,omitempty"`
+}
+
+// Image is an unpacked OCI image.
+type Image struct {
+	Root    string `json:"root"`    // its root directory; never written
+	Runtime string `json:"runtime"` // path of runc
 }
 
 // DefaultUID is the user of children of a root caller that asks for no other.
@@ -161,7 +172,14 @@ var reserved = []string{"/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/sbin"
 
 // Validate refuses a policy that no level can keep; fault.Invalid.
 func (p *Policy) Validate() error {
-	if p.Level > Sandbox {
+	switch {
+	case p.Level == Container && p.Image != nil:
+		if !filepath.IsAbs(p.Image.Root) || !filepath.IsAbs(p.Image.Runtime) {
+			return fault.New(fault.Invalid, "the image and the runtime of a container need absolute paths")
+		}
+	case p.Image != nil:
+		return fault.New(fault.Invalid, "isolation %s does not go with an image: that is a container", p.Level)
+	case p.Level > Sandbox:
 		return fault.New(fault.Unsupported, "isolation %s is not reached by a local process", p.Level).
 			WithHint("Use a pool whose engine has that isolation, or ask for sandbox.")
 	}

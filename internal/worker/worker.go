@@ -33,6 +33,8 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 		return inside.Exec(environ)
 	case "hold":
 		return inside.Hold()
+	case "contain":
+		return inside.Contain()
 	case "shim":
 		if len(args) == 2 {
 			if err := shim.Run(args[1]); err != nil {

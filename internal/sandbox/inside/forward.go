@@ -26,8 +26,12 @@ const (
 // listen opens the forwards' ports, and port 53 inside an own network. It runs
 // before the root changes, because it opens the sockets' directories.
 func (b *box) listen() error {
-	for _, f := range b.spec.Forwards {
-		dir, err := unix.Open(filepath.Dir(f.Socket), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for i, f := range b.spec.Forwards {
+		at := filepath.Dir(f.Socket)
+		if b.spec.Image != nil {
+			at = socketsInside(i)
+		}
+		dir, err := unix.Open(at, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("directory of %s: %w", filepath.Base(f.Socket), err)
 		}

@@ -2,7 +2,8 @@
 // falaj-worker binary: Init builds the namespaces' root and stays as their
 // first process, Exec confines itself and becomes the program.
 //
-// Parts: init.go (start, reap, end), root.go (the root directory), forward.go
+// Parts: init.go (start, reap, end), root.go (the root directory), contain.go
+// (the root of an OCI image, and the runtime's configuration), forward.go
 // (loopback ports, name look-ups), exec.go (limits, Landlock, become the
 // program), filter.go (the seccomp program), kill.go (ending a tree without a
 // pid namespace).
@@ -69,17 +70,16 @@ type box struct {
 // build makes everything that needs the rights we are about to give up.
 func (b *box) build() (step string, err error) {
 	syscall.Umask(0o022)
-	for _, file := range b.spec.Cgroups {
-		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
-			return "joining the cgroup", err
-		}
-	}
-	if len(b.spec.CPUs) > 0 {
-		if err := setAffinity(b.spec.CPUs); err != nil {
-			return "choosing processor cores", err
-		}
-	}
 	b.env = map[string]string{}
+	if b.spec.Image != nil { // Contain and the runtime made the rest
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+			return "closing /proc/1", err
+		}
+		return "listening inside", b.listen()
+	}
+	if step, err := joinLimits(b.spec); err != nil {
+		return step, err
+	}
 	if b.spec.Separate {
 		if err := unix.Sethostname([]byte(wire.UserName)); err != nil {
 			return "naming the host", err
@@ -103,6 +103,19 @@ func (b *box) build() (step string, err error) {
 	return "", nil
 }
 
+// joinLimits puts us, and so all our children, under the spec's limits.
+func joinLimits(spec *wire.Spec) (step string, err error) {
+	for _, file := range spec.Cgroups {
+		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
+			return "joining the cgroup", err
+		}
+	}
+	if len(spec.CPUs) > 0 {
+		return "choosing processor cores", setAffinity(spec.CPUs)
+	}
+	return "", nil
+}
+
 // run starts the program, gives up our rights and stays until the program and
 // all its children have ended.
 func (b *box) run() int {
@@ -120,7 +133,11 @@ func (b *box) run() int {
 	}
 	tell(wire.Message{Started: true})
 	if b.spec.Separate {
-		if err := dropRights(b.spec.HostUID); err != nil {
+		user := b.spec.HostUID
+		if b.spec.Image != nil {
+			user = 0 // the runtime made us that user already
+		}
+		if err := dropRights(user); err != nil {
 			b.fail("giving up rights", err)
 			return exitFault // takes the program with us
 		}
@@ -165,7 +182,10 @@ func (b *box) start() (int, error) {
 	}
 	attr := &syscall.ProcAttr{Dir: "/", Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
 	self := "/proc/self/exe"
-	if b.spec.Separate {
+	switch {
+	case b.spec.Image != nil:
+		self = workerInside // without a right since the runtime started us
+	case b.spec.Separate:
 		self = workerInside
 		// One more user namespace: the program has no right over the mounts, the
 		// network and the processes of the first one, whatever it becomes.
@@ -181,7 +201,11 @@ func (b *box) start() (int, error) {
 // closeOnExec keeps every descriptor but the standard ones from our children,
 // those included that our caller inherited itself and passed on unknowingly.
 func closeOnExec() error {
-	err := unix.CloseRange(wire.SpecFD, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
+	return closeOnExecFrom(wire.SpecFD)
+}
+
+func closeOnExecFrom(first int) error {
+	err := unix.CloseRange(uint(first), 1<<31-1, unix.CLOSE_RANGE_CLOEXEC) //nolint:gosec // A descriptor.
 	if err == nil || !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
@@ -190,7 +214,7 @@ func closeOnExec() error {
 		return err
 	}
 	for _, e := range entries {
-		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= wire.SpecFD {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= first {
 			unix.CloseOnExec(fd)
 		}
 	}
@@ -227,8 +251,13 @@ func (b *box) killAll(r *reaper) {
 }
 
 func (b *box) fail(step string, err error) {
-	forbidden := b.spec.Separate && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EACCES))
+	forbidden := b.spec.Separate && isForbidden(err)
 	tell(wire.Message{Fault: &wire.Fault{Step: step, Err: err.Error(), Unsupported: forbidden}})
+}
+
+// isForbidden reports whether the kernel, not the spec, is the reason.
+func isForbidden(err error) bool {
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EACCES)
 }
 
 // reaper is the only one who waits for children: a second waiter could take

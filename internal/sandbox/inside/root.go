@@ -44,6 +44,10 @@ var made = map[string]string{
 
 var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
+var deviceLinks = map[string]string{
+	"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+}
+
 // tree is a detached copy of a mount, to be attached at path.
 type tree struct {
 	fd   int
@@ -125,6 +129,12 @@ func (b *builder) collect(spec *wire.Spec) error {
 	if err := b.copy("/proc/self/exe", workerInside, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
 		return err
 	}
+	return b.collectGiven(spec)
+}
+
+// collectGiven copies devices and the spec's own mounts, which are the last of
+// the trees.
+func (b *builder) collectGiven(spec *wire.Spec) error {
 	for _, d := range append(devices, spec.Devices...) {
 		if err := b.copy(d, d, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
 			return err
@@ -199,7 +209,7 @@ func (b *builder) skeleton(spec *wire.Spec) error {
 			return err
 		}
 	}
-	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"} {
+	for name, to := range deviceLinks {
 		if err := os.Symlink(to, b.base+"/dev/"+name); err != nil {
 			return err
 		}

@@ -378,7 +378,7 @@ func (s *shim) watch(cmd *sandbox.Cmd, ended <-chan error) (why Reason, err erro
 		case <-kill:
 			_ = cmd.Kill()
 		case <-sample.C:
-			cpu, rss := treeUsage(cmd.Process.Pid)
+			cpu, rss := TreeUsage(cmd.Process.Pid)
 			s.status.CPU = max(s.status.CPU, cpu)
 			s.status.PeakRSS = max(s.status.PeakRSS, rss)
 			_ = writeUnsynced(s.dir, s.status)
@@ -475,8 +475,8 @@ func writeUnsynced(dir string, st Status) error {
 	return os.Rename(tmp, filepath.Join(dir, StatusFile))
 }
 
-// treeUsage adds up what a process and its descendants use now.
-func treeUsage(root int) (cpu time.Duration, rss resource.Bytes) {
+// TreeUsage adds up what a process and its descendants use now.
+func TreeUsage(root int) (cpu time.Duration, rss resource.Bytes) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, 0

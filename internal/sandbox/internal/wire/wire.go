@@ -27,6 +27,9 @@ const (
 	ModeInit = "init" // first process of the sandbox: builds it, reaps, ends it
 	ModeExec = "exec" // last step before the user's program
 	ModeHold = "hold" // owns a user namespace until it is killed
+	// ModeContain prepares a container's root and becomes the OCI runtime, which
+	// starts ModeInit inside.
+	ModeContain = "contain"
 )
 
 // The user inside the namespaces.
@@ -60,6 +63,17 @@ type Spec struct {
 	Processes int64 `json:"processes"`
 	FileSize  int64 `json:"file_size"`
 	Data      int64 `json:"data"` // RLIMIT_DATA, where no cgroup bounds memory
+
+	// Image makes it a container: an OCI runtime makes the namespaces and the
+	// root, and HostRoot is what root of the container is outside.
+	Image    *Image `json:"image,omitempty"`
+	HostRoot int    `json:"host_root,omitempty"`
+}
+
+// Image is what a container runs on.
+type Image struct {
+	Root    string `json:"root"`    // the unpacked image; never written
+	Runtime string `json:"runtime"` // runc
 }
 
 // Mount is a host path that is visible inside under the same name.
@@ -122,7 +136,7 @@ func DecodeSpec(b []byte) (*Spec, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return nil, fmt.Errorf("decoding the spec: %w", err)
 	}
-	if len(s.Argv) == 0 || s.Files < 0 || s.Files > 64 || s.HostUID < 0 {
+	if len(s.Argv) == 0 || s.Files < 0 || s.Files > 64 || s.HostUID < 0 || s.HostRoot < 0 {
 		return nil, errors.New("the spec has no command or a negative number")
 	}
 	return &s, nil
