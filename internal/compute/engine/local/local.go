@@ -10,7 +10,8 @@
 // its program with it; the workload is then Lost.
 //
 // Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
-// logs.go (following), network.go (the API and egress sockets inside).
+// gang.go (several workers), usage.go (what they use now), logs.go (following),
+// network.go (the API and egress sockets inside).
 //
 // Under systemd the unit needs KillMode=process, else stopping Falaj stops its
 // workloads.
@@ -202,7 +203,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	if w != nil && !w.unborn() {
 		return h, nil
 	}
-	sh, err := d.translate(spec)
+	sh, furnish, err := d.translate(spec)
 	if err != nil {
 		return "", err
 	}
@@ -214,7 +215,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 			return "", fault.Wrap(err, "removing a workload that never started")
 		}
 	}
-	if w, err = d.spawn(ctx, sh, extras{Network: spec.Network}); err != nil {
+	if w, err = d.spawn(ctx, sh, extras{Network: spec.Network, Gang: supervised(spec)}, furnish); err != nil {
 		return "", err
 	}
 	d.mu.Lock()
@@ -223,23 +224,37 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	return h, nil
 }
 
-// translate makes the shim's spec.
-func (d *Driver) translate(spec engine.Spec) (shim.Spec, error) {
+// translate makes the shim's spec, and what puts the rest of what it needs into
+// the workload's directory.
+func (d *Driver) translate(spec engine.Spec) (shim.Spec, func(dir string) error, error) {
+	s, cores, err := d.shimSpec(spec)
+	if err != nil || !supervised(spec) {
+		return s, func(string) error { return nil }, err
+	}
+	g := gangOf(spec, filepath.Join(d.c.Dir, spec.ID, gangDir), cores, nil)
+	return s, func(dir string) error { return place(dir, g, spec.Mounts) }, nil
+}
+
+// shimSpec also gives the cores of each worker of a gang.
+func (d *Driver) shimSpec(spec engine.Spec) (shim.Spec, [][]int, error) {
 	none := shim.Spec{}
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
-		return none, fault.New(fault.Invalid, "workload %s has no command", spec.ID)
+		return none, nil, fault.New(fault.Invalid, "workload %s has no command", spec.ID)
 	}
 	if err := spec.Resources.Validate(); err != nil {
-		return none, err
+		return none, nil, err
 	}
 	if spec.Timeout < 0 || spec.Grace < 0 {
-		return none, fault.New(fault.Invalid, "workload %s: time-out and grace must not be negative", spec.ID)
+		return none, nil, fault.New(fault.Invalid, "workload %s: time-out and grace must not be negative", spec.ID)
+	}
+	if err := checkGang(spec); err != nil {
+		return none, nil, err
 	}
 	level := d.c.Level
 	if spec.Isolation != "" {
 		want, err := sandbox.ParseLevel(spec.Isolation)
 		if err != nil {
-			return none, err
+			return none, nil, err
 		}
 		level = max(level, want)
 	}
@@ -250,27 +265,31 @@ func (d *Driver) translate(spec engine.Spec) (shim.Spec, error) {
 	if p.Env == nil {
 		p.Env = map[string]string{}
 	}
+	if err := alone(spec, level, p.Env); err != nil {
+		return none, nil, err
+	}
 	for _, m := range spec.Mounts {
 		if _, err := os.Stat(m.Path); err != nil {
-			return none, fault.New(fault.Invalid, "mount %s: %w", m.Path, err)
+			return none, nil, fault.New(fault.Invalid, "mount %s: %w", m.Path, err)
 		}
 		p.Mounts = append(p.Mounts, sandbox.Mount{Path: m.Path, Writable: m.Writable})
 	}
-	r := spec.Resources
+	r := together(spec)
 	p.Limits.CPU, p.Limits.Memory, p.Limits.CPUs, p.Limits.Wall = r.CPU, r.Memory, nil, 0
+	var cores [][]int
 	if r.CPU > 0 {
-		threads := min(int((r.CPU+999)/1000), max(len(d.cpus), 1))
-		p.Limits.CPUs = d.pickCPUs(threads)
+		threads := min(int((spec.Resources.CPU+999)/1000), max(len(d.cpus), 1))
+		p.Limits.CPUs, cores = d.pickCPUs(threads, workers(spec))
 		if _, given := p.Env["OMP_NUM_THREADS"]; !given {
 			// Else numerical libraries start a thread for each core they see.
-			p.Env["OMP_NUM_THREADS"] = strconv.Itoa(threads)
+			p.Env["OMP_NUM_THREADS"] = strconv.Itoa(max(threads/max(spec.Launch.Processes, 1), 1))
 		}
 	}
 	p.UID = d.pickUID()
 	p.Devices = acceleratorDevices(r.Accelerators, p.Env)
 	allow, err := egress.ParseAllow(spec.Network.Allow)
 	if err != nil {
-		return none, err
+		return none, nil, err
 	}
 	dir := filepath.Join(d.c.Dir, spec.ID, netDir)
 	if spec.Network.API {
@@ -290,19 +309,25 @@ func (d *Driver) translate(spec engine.Spec) (shim.Spec, error) {
 			}
 		}
 	}
+	argv := spec.Command
+	if supervised(spec) {
+		var mounts []sandbox.Mount
+		argv, mounts = d.supervise(spec.ID)
+		p.Mounts = append(p.Mounts, mounts...)
+	}
 	if err := p.Validate(); err != nil {
-		return none, err
+		return none, nil, err
 	}
 	return shim.Spec{
-		ID: spec.ID, Argv: spec.Command, Policy: p, Timeout: spec.Timeout, Grace: spec.Grace, LogLimit: d.c.LogLimit,
-	}, nil
+		ID: spec.ID, Argv: argv, Policy: p, Timeout: spec.Timeout, Grace: spec.Grace, LogLimit: d.c.LogLimit,
+	}, cores, nil
 }
 
-// pickCPUs chooses the n cores that the fewest workloads are bound to; nil when
-// that is all of them.
-func (d *Driver) pickCPUs(n int) []int {
-	if n >= len(d.cpus) {
-		return nil
+// pickCPUs chooses n cores for each worker, those that the fewest workloads are
+// bound to; nil where that is all of them, and the workers share.
+func (d *Driver) pickCPUs(n, workers int) (all []int, each [][]int) {
+	if n*workers > len(d.cpus) || n*workers == len(d.cpus) && workers == 1 {
+		return nil, nil
 	}
 	use := map[int]int{}
 	for _, w := range d.live() {
@@ -312,9 +337,12 @@ func (d *Driver) pickCPUs(n int) []int {
 	}
 	cpus := slices.Clone(d.cpus)
 	slices.SortStableFunc(cpus, func(a, b int) int { return cmp.Compare(use[a], use[b]) })
-	cpus = cpus[:n]
+	cpus = cpus[:n*workers]
 	slices.Sort(cpus)
-	return cpus
+	for part := range slices.Chunk(cpus, n) {
+		each = append(each, part)
+	}
+	return cpus, each
 }
 
 // pickUID chooses a user that no live workload has.

@@ -25,6 +25,7 @@ import (
 // extras are what the driver needs to attach again and the shim does not.
 type extras struct {
 	Network engine.Network `json:"network"`
+	Gang    bool           `json:"gang,omitempty"` // the program is the supervisor
 }
 
 // workload is one workload as this driver holds it; all state is on disk.
@@ -42,6 +43,9 @@ type workload struct {
 
 	mu     sync.Mutex
 	served []func() // closes the sockets
+
+	sampling sync.Mutex
+	last     sample
 }
 
 func (w *workload) over() bool {
@@ -97,8 +101,9 @@ func (d *Driver) load(id string) (*workload, error) {
 }
 
 // spawn describes the workload on disk and starts its shim. It returns when
-// the shim has recorded itself, so that whoever attaches later finds it.
-func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras) (_ *workload, err error) {
+// the shim has recorded itself, so that whoever attaches later finds it. furnish
+// puts what else the program needs into the workload's directory.
+func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras, furnish func(dir string) error) (_ *workload, err error) {
 	w := d.newWorkload(s.ID, s, x)
 	if err := os.Mkdir(w.dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of %s", w.id)
@@ -114,6 +119,9 @@ func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras) (_ *workload,
 	passage := filepath.Join(w.dir, netDir)
 	if err := errors.Join(os.Mkdir(passage, 0o711), os.Chmod(passage, 0o711)); err != nil { //nolint:gosec // See above, whatever the umask; the parent is private.
 		return nil, fault.Wrap(err, "making the directory of %s", w.id)
+	}
+	if err := furnish(w.dir); err != nil {
+		return nil, fault.Wrap(err, "furnishing %s", w.id)
 	}
 	if err := d.serve(w); err != nil {
 		return nil, err
