@@ -43,6 +43,14 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 			}
 			return 0
 		}
+	case "install":
+		if len(args) == 2 {
+			if err := install(args[1]); err != nil {
+				fmt.Fprintln(stderr, "falaj-worker install:", err)
+				return 1
+			}
+			return 0
+		}
 	case "version":
 		fmt.Fprintln(stdout, "falaj-worker protocol", Protocol)
 		return 0

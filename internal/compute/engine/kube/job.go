@@ -1,0 +1,274 @@
+package kube
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
+)
+
+type (
+	object = map[string]any
+	array  = []any
+)
+
+// Where pods have what is theirs. The root file system is read-only.
+const (
+	workerDir  = "/falaj/bin"
+	workerFile = workerDir + "/falaj-worker"
+	agentDir   = "/falaj/work"
+	cacheDir   = "/falaj/cache"
+)
+
+// endLag is what a pod may take beyond the workload's own limits before
+// Kubernetes ends it: the agent ends it in time, and then sends what is left.
+const endLag = 10 * time.Minute
+
+// of makes an object of a launch.
+func (l *Launcher) of(launch remote.Launch, version, kind string, spec object) *unstructured.Unstructured {
+	spec["apiVersion"], spec["kind"] = version, kind
+	spec["metadata"] = object{
+		"name": name(launch.ID), "namespace": l.namespace,
+		"labels":      l.labels(launch.ID),
+		"annotations": object{projectAnnotation: launch.Spec.Project},
+	}
+	return &unstructured.Unstructured{Object: spec}
+}
+
+func (l *Launcher) labels(id string) object {
+	return object{managedBy: "falaj", installationLabel: l.c.Installation, launchLabel: id}
+}
+
+// job is the Indexed Job of a launch: one pod per worker, which is never started
+// again. A failed pod fails the Job, which ends the others.
+func (l *Launcher) job(launch remote.Launch) (*unstructured.Unstructured, error) {
+	o, err := parseOptions(launch.Spec.Options)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := l.pod(launch, o)
+	if err != nil {
+		return nil, err
+	}
+	job := l.of(launch, "batch/v1", "Job", object{"spec": object{
+		"completionMode": "Indexed", "completions": int64(launch.Workers), "parallelism": int64(launch.Workers),
+		"backoffLimit": int64(0), "podReplacementPolicy": "Failed",
+		"podFailurePolicy": object{"rules": array{
+			object{"action": "FailJob", "onPodConditions": array{object{"type": "DisruptionTarget", "status": "True"}}},
+			object{"action": "FailJob", "onExitCodes": object{"operator": "NotIn", "values": array{int64(0)}}},
+		}},
+		"suspend": o.queue != "",
+		"template": object{
+			"metadata": object{"labels": l.labels(launch.ID), "annotations": object{projectAnnotation: launch.Spec.Project}},
+			"spec":     pod,
+		},
+	}})
+	if o.queue != "" {
+		labels := job.GetLabels()
+		labels["kueue.x-k8s.io/queue-name"] = o.queue
+		job.SetLabels(labels)
+	}
+	return job, nil
+}
+
+func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
+	spec := launch.Spec
+	image := spec.Image
+	if image == "" {
+		image = o.image
+	}
+	if image == "" {
+		return nil, fault.New(fault.Invalid, "nothing says in which image the workload runs").
+			WithHint("Give its environment an image, or the pool the option image.")
+	}
+	if l.c.WorkerImage == "" && o.worker == "" {
+		return nil, fault.New(fault.Invalid, "nothing says where pods find falaj-worker").
+			WithHint("Set worker_image in the engine's configuration, or the option worker_path to where the images have it.")
+	}
+	limits, err := resources(spec)
+	if err != nil {
+		return nil, err
+	}
+
+	volumes := array{empty("tmp", o.scratch, ""), empty("work", o.scratch, ""), empty("cache", o.scratch, "")}
+	mounts := array{mount("tmp", "/tmp"), mount("work", agentDir), mount("cache", cacheDir)}
+	if o.shm != "" {
+		volumes, mounts = append(volumes, empty("shm", o.shm, "Memory")), append(mounts, mount("shm", "/dev/shm"))
+	}
+	if o.shared {
+		for i, m := range spec.Mounts {
+			at := "shared-" + strconv.Itoa(i)
+			volumes = append(volumes, object{"name": at, "hostPath": object{"path": m.Path}})
+			mounts = append(mounts, object{"name": at, "mountPath": m.Path, "readOnly": !m.Writable})
+		}
+	}
+	closed := object{
+		"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": object{"drop": array{"ALL"}},
+	}
+	pod := object{
+		"restartPolicy": "Never", "automountServiceAccountToken": false, "enableServiceLinks": false,
+		"subdomain":                     name(launch.ID), // with the Service: stable names for those who want them
+		"terminationGracePeriodSeconds": seconds(spec.Grace) + 5,
+		"securityContext": object{
+			"runAsNonRoot": true, "runAsUser": o.user, "runAsGroup": o.group, "fsGroup": o.group,
+			"fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": object{"type": "RuntimeDefault"},
+		},
+		"tolerations": tolerations(o),
+	}
+	worker := o.worker
+	if worker == "" {
+		worker = workerFile
+		volumes = append(volumes, empty("bin", "", ""))
+		pod["initContainers"] = array{object{
+			"name": "worker", "image": l.c.WorkerImage, "imagePullPolicy": o.pull, "securityContext": closed,
+			"command": array{"/falaj-worker", "install", workerFile}, "volumeMounts": array{mount("bin", workerDir)},
+			"resources": object{"limits": limits, "requests": limits},
+		}}
+		mounts = append(mounts, object{"name": "bin", "mountPath": workerDir, "readOnly": true})
+	}
+	pod["volumes"] = volumes
+	pod["containers"] = array{object{
+		"name": "agent", "image": image, "imagePullPolicy": o.pull, "command": array{worker, "agent"},
+		"env": array{
+			field(protocol.EnvIndex, "metadata.labels['"+indexLabel+"']"),
+			field(protocol.EnvNode, "spec.nodeName"), field(protocol.EnvAddr, "status.podIP"),
+			object{"name": protocol.EnvDir, "value": agentDir}, object{"name": protocol.EnvCache, "value": cacheDir},
+			object{"name": "TMPDIR", "value": "/tmp"},
+		},
+		"envFrom":         array{object{"secretRef": object{"name": name(launch.ID)}}},
+		"securityContext": closed, "volumeMounts": mounts, "terminationMessagePolicy": "FallbackToLogsOnError",
+		"resources": object{"limits": limits, "requests": limits},
+	}}
+	if spec.Timeout > 0 {
+		pod["activeDeadlineSeconds"] = seconds(spec.Timeout + spec.Grace + endLag)
+	}
+	if len(o.pullSecrets) > 0 {
+		var refs array
+		for _, n := range o.pullSecrets {
+			refs = append(refs, object{"name": n})
+		}
+		pod["imagePullSecrets"] = refs
+	}
+	for k, v := range map[string]string{"priorityClassName": o.priority, "runtimeClassName": o.runtime, "serviceAccountName": o.account} {
+		if v != "" {
+			pod[k] = v
+		}
+	}
+	if len(o.selector) > 0 {
+		selector := object{}
+		for k, v := range o.selector {
+			selector[k] = v
+		}
+		pod["nodeSelector"] = selector
+	}
+	if a := affinity(launch, o); len(a) > 0 {
+		pod["affinity"] = a
+	}
+	return pod, nil
+}
+
+// affinity keeps the workers together where the pool wants it, and on the nodes
+// that Falaj picked where it picks.
+func affinity(launch remote.Launch, o options) object {
+	a := object{}
+	if o.colocate != "" && launch.Workers > 1 {
+		a["podAffinity"] = object{"requiredDuringSchedulingIgnoredDuringExecution": array{object{
+			"topologyKey":   o.colocate,
+			"labelSelector": object{"matchLabels": object{launchLabel: launch.ID}},
+		}}}
+	}
+	if picked := slices.Compact(slices.Sorted(slices.Values(launch.Spec.Nodes))); len(picked) > 0 {
+		var values array
+		for _, n := range picked {
+			values = append(values, n)
+		}
+		a["nodeAffinity"] = object{"requiredDuringSchedulingIgnoredDuringExecution": object{"nodeSelectorTerms": array{
+			object{"matchFields": array{object{"key": "metadata.name", "operator": "In", "values": values}}},
+		}}}
+	}
+	return a
+}
+
+func tolerations(o options) array {
+	all := array{
+		object{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": o.unreachableIn},
+		object{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": o.unreachableIn},
+	}
+	for _, t := range o.tolerations {
+		one := object{"key": t.key, "operator": "Exists"}
+		if t.value != "" {
+			one["operator"], one["value"] = "Equal", t.value
+		}
+		if t.effect != "" {
+			one["effect"] = t.effect
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// resources are the limits of a pod, and its requests: what a worker was given
+// is neither lent nor overdrawn.
+func resources(spec engine.Spec) (object, error) {
+	limits := object{}
+	if cpu := int64(spec.Resources.CPU); cpu > 0 {
+		limits["cpu"] = strconv.FormatInt(cpu, 10) + "m"
+	}
+	if memory := int64(spec.Resources.Memory); memory > 0 {
+		limits["memory"] = strconv.FormatInt(memory, 10)
+	}
+	for _, n := range slices.Sorted(maps.Keys(spec.Resources.Accelerators)) {
+		if len(validation.IsQualifiedName(n)) > 0 {
+			return nil, fault.New(fault.Invalid, "accelerator %.80q is not the name of a resource on Kubernetes, such as nvidia.com/gpu", n)
+		}
+		if count := spec.Resources.Accelerators[n]; count > 0 {
+			limits[n] = strconv.FormatInt(count, 10)
+		}
+	}
+	return limits, nil
+}
+
+// service gives the workers names, NAME-INDEX.NAME.NAMESPACE.svc, also before
+// they are ready.
+func (l *Launcher) service(launch remote.Launch) *unstructured.Unstructured {
+	return l.of(launch, "v1", "Service", object{"spec": object{
+		"clusterIP": "None", "publishNotReadyAddresses": true, "selector": object{launchLabel: launch.ID},
+	}})
+}
+
+// secret is the agent's environment; the token is nowhere else.
+func (l *Launcher) secret(launch remote.Launch) *unstructured.Unstructured {
+	data := object{}
+	for k, v := range launch.Agent {
+		data[k] = v
+	}
+	return l.of(launch, "v1", "Secret", object{"type": "Opaque", "immutable": true, "stringData": data})
+}
+
+func empty(name, limit, medium string) object {
+	dir := object{}
+	if limit != "" {
+		dir["sizeLimit"] = limit
+	}
+	if medium != "" {
+		dir["medium"] = medium
+	}
+	return object{"name": name, "emptyDir": dir}
+}
+
+func mount(name, at string) object { return object{"name": name, "mountPath": at} }
+
+func field(name, path string) object {
+	return object{"name": name, "valueFrom": object{"fieldRef": object{"fieldPath": path}}}
+}
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Builds a real Kubernetes (API server, controllers, scheduler, kubelet, kubectl)
+# and KWOK, which plays nodes that this machine has not, into .tmp/kube/bin, and
+# the images for its pods into .tmp/images. What is up to date stays. The first
+# time takes some ten minutes on two cores.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. scripts/lib.sh
+
+for program in etcd:etcd-server containerd:containerd runc:runc busybox:busybox-static unshare:util-linux ip:iproute2; do
+	command -v "${program%%:*}" >/dev/null || missing="${missing:-} ${program##*:}"
+done
+[ -x /usr/lib/cni/ptp ] || missing="${missing:-} containernetworking-plugins"
+[ -e /usr/lib/python3/dist-packages/torch ] || missing="${missing:-} python3-torch"
+[ -e /usr/lib/python3/dist-packages/sklearn ] || missing="${missing:-} python3-sklearn"
+if [ -n "${missing:-}" ]; then
+	say "Debian's$missing"
+	# shellcheck disable=SC2086 # A list.
+	apt $missing
+fi
+
+bin=$PWD/.tmp/kube/bin
+mkdir -p "$bin"
+export GOTOOLCHAIN=local CGO_ENABLED=0
+unset GOFLAGS
+
+# build MODULE PACKAGE VERSION-FLAGS: one program, unless it is of this go.sum.
+build() {
+	local name=${2##*/} stamp
+	stamp=$(cat "tools/$1/go.mod" "tools/$1/go.sum" | sha256sum | cut -d' ' -f1)
+	[ "$(cat "$bin/$name.stamp" 2>/dev/null)" = "$stamp" ] && [ -x "$bin/$name" ] && return
+	say "$name (minutes, once)"
+	(cd "tools/$1" && go build -mod=readonly -buildvcs=false -trimpath -ldflags "-s -w $3" -o "$bin/$name.new" "$2")
+	mv "$bin/$name.new" "$bin/$name"
+	echo "$stamp" >"$bin/$name.stamp"
+}
+
+version=$(sed -n 's/^\tk8s.io\/kubernetes v//p' tools/kube/go.mod)
+flags="-X k8s.io/component-base/version.gitVersion=v$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(cut -d. -f2 <<<"$version")"
+for program in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do
+	build kube "k8s.io/kubernetes/cmd/$program" "$flags"
+done
+build kwok sigs.k8s.io/kwok/cmd/kwok ""
+if [ ! -e .tmp/kube/stages.yaml ] || [ tools/kwok/go.mod -nt .tmp/kube/stages.yaml ]; then
+	module=$(cd tools/kwok && go list -mod=readonly -m -f '{{.Dir}}' sigs.k8s.io/kwok)
+	for f in "$module"/kustomize/stage/node/fast/*.yaml "$module"/kustomize/stage/node/heartbeat-with-lease/*.yaml "$module"/kustomize/stage/pod/fast/*.yaml; do
+		case $f in *kustomization.yaml) continue ;; esac
+		printf -- '---\n'
+		cat "$f"
+	done >.tmp/kube/stages.yaml.new
+	mv .tmp/kube/stages.yaml.new .tmp/kube/stages.yaml
+fi
+python3 scripts/engines/images.py .tmp/images
