@@ -106,7 +106,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	if !again {
 		// A full disk does not keep the job from ending: the directory stays
 		// until what is in it is kept.
-		if err := s.cfg.Checkpoints.Settle(ctx, j.ID); err != nil {
+		if err := s.cfg.Checkpoints.Settle(ctx, string(j.ID)); err != nil {
 			s.log.WarnContext(ctx, "checkpoints of an ended job are not kept yet", slog.String("job", string(j.ID)), slog.Any("error", err))
 		}
 	}
@@ -294,7 +294,7 @@ func hasEntries(dir string) (bool, error) {
 func (s *Service) clear(ctx context.Context, j Job, d dirs) error {
 	err := os.RemoveAll(d.root)
 	if j.State.Ended() {
-		err = errors.Join(err, s.cfg.Checkpoints.Release(ctx, j.ID))
+		err = errors.Join(err, s.cfg.Checkpoints.Release(ctx, string(j.ID)))
 	}
 	return fault.Wrap(err, "clearing the attempt's directory")
 }

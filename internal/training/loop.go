@@ -192,7 +192,7 @@ func (s *Service) sweep(ctx context.Context) error {
 			switch {
 			case alive:
 			case kind == "checkpoints":
-				err = s.cfg.Checkpoints.Release(ctx, JobID(e.Name()))
+				err = s.cfg.Checkpoints.Release(ctx, e.Name())
 			default:
 				err = os.RemoveAll(filepath.Join(dir, e.Name()))
 			}

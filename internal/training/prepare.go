@@ -191,7 +191,7 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 	if err := dropUnfinished(d.checkpoints); err != nil {
 		return nil, err
 	}
-	if notes, err = s.cfg.Checkpoints.Restore(ctx, j.ID); err != nil {
+	if notes, err = s.cfg.Checkpoints.Restore(ctx, string(j.ID)); err != nil {
 		return nil, fault.Wrap(err, "restoring checkpoints")
 	}
 	found, err := checkpoints(d.checkpoints)

@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 )
 
 // Authorizer is the question this package asks before it acts.
@@ -126,29 +127,44 @@ type Sources interface {
 }
 
 // Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
-// while it is under way. *checkpoint.Service does.
+// while it is under way. It is *checkpoint.Service.
 type Checkpoints interface {
 	// Restore brings the newest kept checkpoints of a job into its directory,
 	// where they are missing, and says in words what it did.
-	Restore(ctx context.Context, job JobID) (notes []string, err error)
+	Restore(ctx context.Context, job string) (notes []string, err error)
 	// Settle keeps what a job has left, before it counts as ended.
-	Settle(ctx context.Context, job JobID) error
+	Settle(ctx context.Context, job string) error
 	// Release tells that a job has ended: its directory goes once all of it is
 	// kept.
-	Release(ctx context.Context, job JobID) error
+	Release(ctx context.Context, job string) error
 	// Notes says in words what of a job could not be kept yet.
-	Notes(job JobID) []string
+	Notes(job string) []string
+	// Resolve finds what a new job is to go on from, "job_…/name" or "job_…",
+	// for the principal of ctx, who must be allowed to read that job. The new
+	// job carries its zones and classification, too.
+	Resolve(ctx context.Context, p project.Name, ref string) (checkpoint.Record, error)
+	// Adopt gives a resolved checkpoint to a new job in the transaction that
+	// makes it: its first attempt finds it in its directory.
+	Adopt(ctx context.Context, tx *store.Tx, r checkpoint.Record, to checkpoint.Job) error
 }
 
 // unkept throws the checkpoints of a job away once it has ended.
 type unkept string // the directory of directories
 
-func (unkept) Restore(context.Context, JobID) ([]string, error) { return nil, nil }
-func (unkept) Settle(context.Context, JobID) error              { return nil }
-func (unkept) Notes(JobID) []string                             { return nil }
+func (unkept) Restore(context.Context, string) ([]string, error) { return nil, nil }
+func (unkept) Settle(context.Context, string) error              { return nil }
+func (unkept) Notes(string) []string                             { return nil }
 
-func (u unkept) Release(_ context.Context, job JobID) error {
-	return os.RemoveAll(filepath.Join(string(u), string(job)))
+func (u unkept) Release(_ context.Context, job string) error {
+	return os.RemoveAll(filepath.Join(string(u), job))
+}
+
+func (unkept) Resolve(context.Context, project.Name, string) (checkpoint.Record, error) {
+	return checkpoint.Record{}, fault.New(fault.Unsupported, "checkpoints are not kept here")
+}
+
+func (unkept) Adopt(context.Context, *store.Tx, checkpoint.Record, checkpoint.Job) error {
+	return fault.New(fault.Unsupported, "checkpoints are not kept here")
 }
 
 // Config is what the service needs.
@@ -588,7 +604,7 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 		return nil, err
 	}
 	var why []string
-	why = append(why, s.cfg.Checkpoints.Notes(jid)...)
+	why = append(why, s.cfg.Checkpoints.Notes(string(jid))...)
 	switch {
 	case j.State.Ended():
 		why = append(why, strings.TrimSuffix(fmt.Sprintf("%s: %s", j.State, j.Reason), ": "))

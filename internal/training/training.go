@@ -44,6 +44,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
@@ -117,6 +118,7 @@ type Spec struct {
 	Resume      string              `json:"resume,omitempty" doc:"Checkpoint of another job to begin with: job_…/NAME, or job_… for its newest"`
 	Progress    compute.Duration    `json:"progress_timeout,omitempty" doc:"Stop an attempt that logs, reports, saves and computes nothing for so long, such as 10m; default never"`
 	Experiment  string              `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
+	Checkpoints checkpoint.Rules    `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which come back"`
 	Register    string              `json:"register,omitempty" doc:"Model name under which model/ of the output is registered"`
 }
 
@@ -183,7 +185,7 @@ func (s Spec) Validate() error {
 	if err := s.Resources.Validate(); err != nil {
 		return err
 	}
-	return errorsFirst(s.validCommand(), s.validData(), s.validEnv(), s.validGang())
+	return errorsFirst(s.validCommand(), s.validData(), s.validEnv(), s.validGang(), s.Checkpoints.Validate())
 }
 
 func errorsFirst(errs ...error) error {

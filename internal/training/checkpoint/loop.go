@@ -1,0 +1,387 @@
+package checkpoint
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+const (
+	// maxTakes is of how many jobs checkpoints are taken at the same time.
+	maxTakes = 2
+	// The pauses after a checkpoint could not be taken.
+	firstPause = time.Second
+	lastPause  = time.Minute
+	// sweepEvery is how often the checkpoints of ended jobs are looked at.
+	sweepEvery = time.Hour
+)
+
+// look is what the loop knows of a directory that it has looked at.
+type look struct {
+	inode    uint64
+	modified time.Time
+	err      error // why it is not kept; nil when it is
+	tries    int
+	again    time.Time // not before; zero for what will not be tried again as it is
+}
+
+// refused reports an error that the same directory would make again.
+func refused(err error) bool { return fault.Is(err, fault.Invalid) || fault.Is(err, fault.TooLarge) }
+
+// Start begins to look at the directories.
+func (s *Service) Start(ctx context.Context) error {
+	ctx = identity.With(context.WithoutCancel(ctx), identity.Loop("checkpoints"))
+	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
+		return fault.Wrap(err, "making the directory of checkpoints")
+	}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		damaged, err := s.cfg.Store.Damaged(ctx, tx)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, r := range damaged {
+			if r.Chunk != "" {
+				s.bad[string(Chunk{Digest: r.Chunk}.ref(r.Project).Key)] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fault.Wrap(err, "looking for damaged checkpoints")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.cancel = cancel
+	s.mu.Unlock()
+	s.running.Go(func() { s.loop(ctx) })
+	return nil
+}
+
+// Stop ends the loop and what it is taking, and waits. What was not recorded is
+// taken after the next Start. It may be called twice.
+func (s *Service) Stop() {
+	s.mu.Lock()
+	cancel := s.cancel
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	s.running.Wait()
+}
+
+func (s *Service) loop(ctx context.Context) {
+	look := time.NewTicker(s.cfg.Every)
+	defer look.Stop()
+	var swept time.Time
+	for told := ""; ; {
+		err := s.look(ctx, func(work func()) { s.running.Go(work) })
+		if now := s.now(); err == nil && now.Sub(swept) >= sweepEvery {
+			swept = now
+			err = s.Sweep(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			told = ""
+		case err.Error() != told: // once, not every second
+			told = err.Error()
+			s.log.ErrorContext(ctx, "looking for checkpoints failed", slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		case <-s.wake:
+		}
+	}
+}
+
+// RunOnce takes all finished checkpoints that are there now and not kept yet,
+// and removes directories of ended jobs.
+func (s *Service) RunOnce(ctx context.Context) error {
+	return s.look(identity.With(ctx, identity.Loop("checkpoints")), func(work func()) { work() })
+}
+
+// look looks at each job's directory; start begins, or does, the work on one.
+func (s *Service) look(ctx context.Context, start func(work func())) error {
+	entries, err := os.ReadDir(s.cfg.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.Wrap(err, "looking for checkpoints")
+	}
+	for _, e := range entries {
+		job := e.Name()
+		if !e.IsDir() || !s.enqueue(job) {
+			continue
+		}
+		start(func() {
+			defer s.dequeue(job)
+			select {
+			case s.takes <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			defer func() { <-s.takes }()
+			if err := s.attend(ctx, job); err != nil && ctx.Err() == nil {
+				s.log.ErrorContext(ctx, "keeping checkpoints failed", slog.String("job", job), slog.Any("error", err))
+			}
+		})
+	}
+	return nil
+}
+
+// enqueue reports that there is work on a job which nobody has begun or awaits.
+func (s *Service) enqueue(job string) bool {
+	due, pending := s.due(job)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queued[job] || len(due) == 0 && (pending || !s.released[job]) {
+		return false
+	}
+	s.queued[job] = true
+	return true
+}
+
+func (s *Service) dequeue(job string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.queued, job)
+}
+
+// attend takes what is due of a job, and clears the directory of one that has
+// ended when all is kept that can be.
+func (s *Service) attend(ctx context.Context, job string) error {
+	defer s.lock(job)()
+	s.mu.Lock()
+	released := s.released[job]
+	s.mu.Unlock()
+	j, _, err := s.both(ctx, job)
+	switch {
+	case fault.Is(err, fault.NotFound) && released:
+		return s.clear(job)
+	case err != nil:
+		return err
+	}
+	if !released || j.Ended.IsZero() {
+		due, _ := s.due(job)
+		return s.takeAll(ctx, j, due)
+	}
+	names, err := finished(s.dir(job))
+	if err == nil {
+		err = s.takeAll(ctx, j, slices.Collect(maps.Keys(names)))
+	}
+	if err != nil {
+		return err
+	}
+	if _, pending := s.due(job); pending {
+		return nil
+	}
+	return s.clear(job)
+}
+
+// takeAll takes the named checkpoints, and drops those that the rules no longer
+// keep. What could not be taken is noted, and tried again by the loop.
+func (s *Service) takeAll(ctx context.Context, j Job, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	now, err := finished(s.dir(j.ID))
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(now[a].modified.Compare(now[b].modified), natural(a, b)) })
+	for _, name := range names {
+		err := s.take(ctx, j, name)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		s.remember(ctx, j.ID, name, now[name], err)
+	}
+	s.mu.Lock()
+	maps.DeleteFunc(s.looked, func(key string, _ look) bool {
+		name, mine := strings.CutPrefix(key, j.ID+"/")
+		_, there := now[name]
+		return mine && !there
+	})
+	s.mu.Unlock()
+	return s.retain(ctx, j.ID)
+}
+
+// natural orders step-9 before step-10, so that numbers tell the order also of
+// checkpoints that are found together.
+func natural(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+}
+
+// remember notes how a take went.
+func (s *Service) remember(ctx context.Context, job, name string, seen look, err error) {
+	key := job + "/" + name
+	s.mu.Lock()
+	before := s.looked[key]
+	seen.err = err
+	switch {
+	case err != nil && !refused(err):
+		seen.tries = before.tries + 1
+		seen.again = s.now().Add(min(firstPause<<min(before.tries, 20), lastPause))
+	}
+	s.looked[key] = seen
+	s.mu.Unlock()
+	if err != nil && (before.err == nil || before.err.Error() != err.Error()) {
+		s.log.WarnContext(ctx, "a checkpoint is not kept", slog.String("job", job), slog.String("name", name), slog.Any("error", err))
+	}
+}
+
+// due gives the finished checkpoints of a job that are to be taken now; pending
+// says that others are to be tried again later.
+func (s *Service) due(job string) (names []string, pending bool) {
+	now, err := finished(s.dir(job))
+	if err != nil {
+		return nil, true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, l := range now {
+		was, known := s.looked[job+"/"+name]
+		switch {
+		case !known || was.inode != l.inode || !was.modified.Equal(l.modified):
+			names = append(names, name)
+		case was.err == nil || was.again.IsZero():
+		case s.now().Before(was.again):
+			pending = true
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, pending
+}
+
+// finished lists the directories with a final name.
+func finished(dir string) (map[string]look, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(err, "looking for checkpoints")
+	}
+	found := map[string]look{}
+	for _, e := range entries {
+		if !e.IsDir() || unfinished(e.Name()) {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fault.Wrap(err, "looking for checkpoints")
+		}
+		l := look{modified: info.ModTime()}
+		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+			l.inode = sys.Ino
+		}
+		found[e.Name()] = l
+	}
+	return found, nil
+}
+
+// Settle takes all finished checkpoints of a job now, also those that changed
+// since they were taken. Its error says what could not be; it is tried again.
+func (s *Service) Settle(ctx context.Context, job string) error {
+	defer s.lock(job)()
+	j, _, err := s.both(ctx, job)
+	if err != nil {
+		return err
+	}
+	names, err := finished(s.dir(job))
+	if err != nil {
+		return err
+	}
+	if err := s.takeAll(ctx, j, slices.Collect(maps.Keys(names))); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range names {
+		if l := s.looked[job+"/"+name]; l.err != nil {
+			return fault.Wrap(l.err, "checkpoint %s", name)
+		}
+	}
+	return nil
+}
+
+// Release says that a job has ended: its directory goes once all is kept.
+func (s *Service) Release(_ context.Context, job string) error {
+	s.mu.Lock()
+	s.released[job] = true
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// clear removes a job's directory and what is known of it.
+func (s *Service) clear(job string) error {
+	if err := os.RemoveAll(s.dir(job)); err != nil {
+		return fault.Wrap(err, "removing the checkpoint directory of an ended job")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.released, job)
+	maps.DeleteFunc(s.looked, func(key string, _ look) bool { return strings.HasPrefix(key, job+"/") })
+	return nil
+}
+
+// Notes says in words which checkpoints of a job are not kept, and why.
+func (s *Service) Notes(job string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var notes []string
+	for key, l := range s.looked {
+		name, mine := strings.CutPrefix(key, job+"/")
+		switch {
+		case !mine || l.err == nil:
+		case l.again.IsZero():
+			notes = append(notes, strings.TrimSpace(fmt.Sprintf("checkpoint %s is not kept: %v. %s", name, l.err, fault.HintOf(l.err))))
+		default:
+			notes = append(notes, fmt.Sprintf("checkpoint %s is not kept yet: %v; it is tried again every %s, and the job goes on", name, l.err, lastPause))
+		}
+	}
+	slices.Sort(notes)
+	return notes
+}
+
+// Sweep drops what the rules of jobs no longer keep, above all of those that
+// ended some time ago.
+func (s *Service) Sweep(ctx context.Context) error {
+	for after := ""; ; {
+		var jobs []string
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			jobs, err = s.cfg.Store.JobsWith(ctx, tx, after, batch)
+			return err
+		})
+		if err != nil || len(jobs) == 0 {
+			return err
+		}
+		for _, job := range jobs {
+			if err := s.retain(ctx, job); err != nil {
+				return err
+			}
+		}
+		after = jobs[len(jobs)-1]
+	}
+}

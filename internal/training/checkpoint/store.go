@@ -1,0 +1,31 @@
+package checkpoint
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Store is what this package needs from a database. Single objects that do not
+// exist are fault.NotFound; an update or deletion of a row that somebody else
+// changed is fault.Conflict.
+type Store interface {
+	// Job gives the job that checkpoints belong to.
+	Job(ctx context.Context, tx *store.Tx, id string) (Job, error)
+	// JobsWith lists jobs that have checkpoints, by identifier, from one on.
+	JobsWith(ctx context.Context, tx *store.Tx, after string, limit int) ([]string, error)
+
+	// InsertCheckpoint adds a record with what it consists of.
+	InsertCheckpoint(ctx context.Context, tx *store.Tx, r Record, m Manifest) error
+	UpdateCheckpoint(ctx context.Context, tx *store.Tx, r Record) error
+	DeleteCheckpoint(ctx context.Context, tx *store.Tx, r Record) error
+	Checkpoint(ctx context.Context, tx *store.Tx, id string) (Record, error)
+	// Checkpoints lists a job's records by number.
+	Checkpoints(ctx context.Context, tx *store.Tx, job string) ([]Record, error)
+	Manifest(ctx context.Context, tx *store.Tx, id string) (Manifest, error)
+	// Damaged lists all records that cannot be restored.
+	Damaged(ctx context.Context, tx *store.Tx) ([]Record, error)
+	// Used gives those of the chunks' digests that a record of the project has.
+	Used(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]bool, error)
+}

@@ -1,0 +1,321 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+const (
+	// chunkSize is large enough that syncing each chunk costs little, and small
+	// enough that a checkpoint in which some tensors changed shares the others.
+	chunkSize = 4 << 20
+	// writers store chunks at the same time: while one waits for the disk,
+	// others hash and seal.
+	writers = 4
+	// buffered chunks of all checkpoints that are being taken or restored.
+	buffered = 8
+)
+
+// keyScope is whose key seals chunks.
+const keyScope = "checkpoints"
+
+func prefix(p project.Name) blob.Key { return blob.Key("projects/" + string(p) + "/checkpoints/") }
+
+func (c Chunk) ref(p project.Name) blob.Ref {
+	return blob.Ref{Project: string(p), Owner: keyScope, Key: prefix(p) + blob.Key(c.Digest[:2]+"/"+c.Digest)}
+}
+
+// take keeps the checkpoint of a name as it is now; one that is kept already is
+// no change. Errors: fault.Conflict when it changed meanwhile, fault.Invalid and
+// fault.TooLarge for what cannot be kept, fault.Exhausted on a full disk.
+func (s *Service) take(ctx context.Context, j Job, name string) error {
+	if len(name) > maxName {
+		return fault.New(fault.Invalid, "its name has %d bytes, at most %d are allowed", len(name), maxName)
+	}
+	root, err := s.open(j.ID, name)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	t, err := survey(ctx, root, s.cfg.MaxBytes)
+	if err != nil {
+		return err
+	}
+	state := t.state()
+	same, err := s.newest(ctx, j.ID, func(r Record) bool { return r.Name == name })
+	if err != nil || same.Seen == state {
+		return err
+	}
+
+	m, stored, held, err := s.keep(ctx, j.Project, root, t)
+	defer func() { s.pins.release(held) }()
+	if err != nil {
+		return err
+	}
+	after, err := survey(ctx, root, s.cfg.MaxBytes)
+	if err != nil {
+		return err
+	}
+	if after.state() != state {
+		return errChanged
+	}
+
+	r := Record{
+		ID: id.New("ckp"), Project: j.Project, Job: j.ID, Attempt: j.Attempt, Name: name, Files: len(m.Files), Bytes: t.bytes, Stored: stored,
+		Digest: m.digest(), Seen: state, Residency: j.Residency, Classification: j.Classification, TakenAt: s.now().UTC(), Revision: 1,
+	}
+	s.describe(&r, root, m, j.Rules.Best.Metric)
+	return fault.Wrap(s.commit(ctx, r, m), "recording it")
+}
+
+// open opens a job's directory, or with a name a checkpoint in it; nothing that
+// user code puts there leads out of it.
+func (s *Service) open(job, name string) (*os.Root, error) {
+	dir, err := os.OpenRoot(filepath.Join(s.cfg.Dir, job))
+	if err != nil || name == "" {
+		return dir, gone(err)
+	}
+	defer dir.Close()
+	root, err := dir.OpenRoot(name)
+	return root, gone(err)
+}
+
+// describe reads the label, if there is one.
+func (s *Service) describe(r *Record, root *os.Root, m Manifest, metric string) {
+	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == labelFile })
+	if i < 0 {
+		return
+	}
+	b, err := func() ([]byte, error) {
+		f, err := m.Files[i].open(root)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return io.ReadAll(io.LimitReader(f, maxLabel))
+	}()
+	if err == nil {
+		r.Step, r.Metric, err = label(b, metric)
+	}
+	if err != nil {
+		r.Note = err.Error()
+	}
+}
+
+// commit records a checkpoint whose chunks are all there and held.
+func (s *Service) commit(ctx context.Context, r Record, m Manifest) error {
+	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		all, err := s.cfg.Store.Checkpoints(ctx, tx, r.Job)
+		if err != nil {
+			return err
+		}
+		r.Number = 1
+		for _, other := range all {
+			r.Number = max(r.Number, other.Number+1)
+		}
+		// Restored, or written again with the same content: no new one.
+		if i := lastNamed(all, r.Name); i >= 0 && all[i].Digest == r.Digest && all[i].Damaged == "" {
+			all[i].Seen = r.Seen
+			return s.cfg.Store.UpdateCheckpoint(ctx, tx, all[i])
+		}
+		if err := s.cfg.Store.InsertCheckpoint(ctx, tx, r, m); err != nil {
+			return err
+		}
+		err = audit.Append(ctx, tx, audit.Entry{
+			Project: string(r.Project), Action: "checkpoint.take", Object: "job " + r.Job,
+			Detail: map[string]any{"checkpoint": r.ID, "name": r.Name, "digest": r.Digest, "bytes": r.Bytes},
+		})
+		if err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(r.Project), Taken, r)
+	})
+}
+
+func lastNamed(records []Record, name string) int {
+	for i := len(records) - 1; i >= 0; i-- {
+		if records[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// keep stores the chunks of a surveyed directory. stored is how many of its
+// bytes were not there yet; held are the chunks that the collector leaves alone
+// until they are released, also after an error.
+func (s *Service) keep(ctx context.Context, p project.Name, root *os.Root, t tree) (m Manifest, stored int64, held []string, err error) {
+	m = Manifest{Files: slices.Clone(t.files), Chunks: cut(t.files)}
+	var (
+		mu    sync.Mutex // of held
+		mine  = map[string]bool{}
+		fresh atomic.Int64
+	)
+	store := func(ctx context.Context, c *Chunk, content []byte) error {
+		sum := sha256.Sum256(content)
+		c.Digest = hex.EncodeToString(sum[:])
+		mu.Lock()
+		known := mine[c.Digest]
+		mine[c.Digest] = true
+		mu.Unlock()
+		if known {
+			return nil // another writer has it
+		}
+		if err := s.pins.hold(ctx, c.ref(p)); err != nil {
+			return err
+		}
+		mu.Lock()
+		held = append(held, string(c.ref(p).Key))
+		mu.Unlock()
+		put, err := s.put(ctx, p, *c, content)
+		if put {
+			fresh.Add(c.Size)
+		}
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	files := &stream{root: root, files: m.Files}
+	defer files.Close()
+	for i := range m.Chunks {
+		c := &m.Chunks[i]
+		buf, err := s.buffers.take(gctx)
+		if err != nil {
+			break // the group has the reason
+		}
+		if _, err := io.ReadFull(files, buf[:c.Size]); err != nil {
+			s.buffers.give(buf)
+			g.Go(func() error { return err })
+			break
+		}
+		g.Go(func() error {
+			defer s.buffers.give(buf)
+			return store(gctx, c, buf[:c.Size])
+		})
+	}
+	err = g.Wait()
+	return m, fresh.Load(), held, err
+}
+
+// cut says where the stream of files is cut: a large file begins and ends a
+// chunk, so that a change of the size of another one does not move its cuts;
+// small ones share chunks.
+func cut(files []File) []Chunk {
+	var chunks []Chunk
+	n := int64(0)
+	flush := func() {
+		if n > 0 {
+			chunks = append(chunks, Chunk{Size: n})
+			n = 0
+		}
+	}
+	for _, f := range files {
+		if f.Size >= chunkSize || n+f.Size > chunkSize {
+			flush()
+		}
+		n += f.Size
+		large := f.Size >= chunkSize
+		for n > chunkSize {
+			chunks = append(chunks, Chunk{Size: chunkSize})
+			n -= chunkSize
+		}
+		if large {
+			flush()
+		}
+	}
+	flush()
+	return chunks
+}
+
+// stream reads surveyed files one after the other, and notes their digests.
+type stream struct {
+	root  *os.Root
+	files []File
+	next  int // of files, to open
+	file  *os.File
+	left  int64
+	hash  hash.Hash
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	for s.file == nil || s.left == 0 {
+		if err := s.advance(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := s.file.Read(p[:min(int64(len(p)), s.left)])
+	s.hash.Write(p[:n])
+	s.left -= int64(n)
+	switch {
+	case errors.Is(err, io.EOF):
+		return n, errChanged // shorter than surveyed
+	case err == nil && s.left == 0:
+		s.files[s.next-1].Digest = "sha256:" + hex.EncodeToString(s.hash.Sum(nil))
+	}
+	return n, gone(err)
+}
+
+// advance opens the next file that has bytes.
+func (s *stream) advance() error {
+	s.Close()
+	for ; s.next < len(s.files); s.next++ {
+		f := &s.files[s.next]
+		if f.Size == 0 {
+			continue
+		}
+		file, err := f.open(s.root)
+		if err != nil {
+			return err
+		}
+		s.file, s.left, s.hash = file, f.Size, sha256.New()
+		s.next++
+		return nil
+	}
+	return io.EOF
+}
+
+// Close closes the file that is being read.
+func (s *stream) Close() {
+	if s.file != nil {
+		_ = s.file.Close()
+		s.file = nil
+	}
+}
+
+// put stores a chunk unless it is there and whole.
+func (s *Service) put(ctx context.Context, p project.Name, c Chunk, content []byte) (fresh bool, err error) {
+	ref := c.ref(p)
+	if !s.isBad(p, c.Digest) {
+		info, err := s.cfg.Blobs.Stat(ctx, ref)
+		if err == nil && info.Size == c.Size && info.Digest == "sha256:"+c.Digest {
+			return false, nil
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) && !errors.Is(err, blob.ErrDamaged) {
+			return false, err
+		}
+	}
+	if _, err := s.cfg.Blobs.Put(ctx, ref, bytes.NewReader(content), blob.WithDigest("sha256:"+c.Digest), blob.WithLimit(chunkSize)); err != nil {
+		return false, err
+	}
+	return true, s.healed(ctx, Record{Project: p}, c.Digest)
+}
