@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,12 +58,12 @@ func (s *Service) take(ctx context.Context, wid WorkloadID) {
 		s.mu.Lock()
 		delete(s.carriers, wid)
 		s.mu.Unlock()
-		s.Wake() // it may have been queued again meanwhile
+		s.touch(wid) // it may have been queued again meanwhile
 	})
 }
 
 func (s *Service) poke(wid WorkloadID) {
-	s.notify()
+	s.notify(wid)
 	s.mu.Lock()
 	c := s.carriers[wid]
 	s.mu.Unlock()
@@ -120,7 +122,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	}
 	var p Pool
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		p, err = s.cfg.Store.Pool(ctx, tx, w.Pool)
+		p, err = s.pool(ctx, tx, w.Pool)
 		return err
 	})
 	if err != nil {
@@ -145,8 +147,9 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: err.Error()}, err)
 	}
 
-	s.starts.RLock()
-	defer s.starts.RUnlock()
+	starts := s.starts[p.Engine]
+	starts.RLock()
+	defer starts.RUnlock()
 	h, err := e.Driver.Start(ctx, spec)
 	if ctx.Err() != nil || fault.Is(err, fault.Unavailable) && s.now().Sub(w.PlacedAt) < s.cfg.PrepareTimeout {
 		return err
@@ -198,8 +201,34 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	}
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
-	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, p.Options
+	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p)
 	return spec, nil
+}
+
+// options are the pool's for its engine. Where the engine picks the nodes, those
+// that take no work are named as "exclude".
+func options(p Pool) map[string]string {
+	if p.Mode != Delegated {
+		return p.Options
+	}
+	var exclude []string
+	for _, n := range p.Nodes {
+		if n.Quarantine != nil {
+			exclude = append(exclude, n.Name)
+		}
+	}
+	if len(exclude) == 0 {
+		return p.Options
+	}
+	out := maps.Clone(p.Options)
+	if out == nil {
+		out = map[string]string{}
+	}
+	if was := out["exclude"]; was != "" {
+		exclude = append([]string{was}, exclude...)
+	}
+	out["exclude"] = strings.Join(exclude, ",")
+	return out
 }
 
 // turnBack queues a placed workload again and logs why.
@@ -207,7 +236,6 @@ func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
 	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		w.Pool, w.Placed, w.Nodes, w.Passed, w.PlacedAt = "", 0, nil, nil, time.Time{}
-		tx.OnCommit(s.Wake)
 		return s.save(ctx, tx, w)
 	})
 }
@@ -379,15 +407,14 @@ func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine
 	if err := publish(ctx, tx, EventWorkloadEnded, w); err != nil {
 		return err
 	}
-	// A workload that is cancelled in the queue has no carrier yet: the wake
-	// finds one for settling it.
-	tx.OnCommit(s.Wake)
+	// Who was cancelled in the queue has no carrier yet: the next cycle, which
+	// save asks for, finds one for settling it.
 	return s.save(ctx, tx, &w)
 }
 
 // meter is what a workload used and what that costs.
 func (s *Service) meter(ctx context.Context, tx *store.Tx, w Workload) (Usage, error) {
-	p, err := s.cfg.Store.Pool(ctx, tx, w.Pool)
+	p, err := s.pool(ctx, tx, w.Pool)
 	if err != nil {
 		return Usage{}, err
 	}

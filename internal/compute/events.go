@@ -10,14 +10,18 @@ import (
 
 // The events of this package.
 const (
-	EventPoolApplied    = "pool.applied"    // PoolEvent
-	EventWorkloadPlaced = "workload.placed" // WorkloadEvent
-	EventWorkloadEnded  = "workload.ended"  // WorkloadEvent
+	EventPoolApplied     = "pool.applied"          // PoolEvent
+	EventNodeQuarantined = "pool.node_quarantined" // PoolEvent
+	EventNodeReleased    = "pool.node_released"    // PoolEvent
+	EventWorkloadPlaced  = "workload.placed"       // WorkloadEvent
+	EventWorkloadEnded   = "workload.ended"        // WorkloadEvent
 )
 
 // PoolEvent is the body of pool events.
 type PoolEvent struct {
-	Pool PoolName `json:"pool"`
+	Pool   PoolName `json:"pool"`
+	Node   string   `json:"node,omitempty"`
+	Reason string   `json:"reason,omitempty"`
 }
 
 // WorkloadEvent is the body of workload events.
@@ -28,13 +32,14 @@ type WorkloadEvent struct {
 	Label    string       `json:"label"`
 	Pool     PoolName     `json:"pool,omitempty"`
 	State    State        `json:"state"`
+	Workers  int          `json:"workers,omitempty"` // that have their place
 	Reason   string       `json:"reason,omitempty"`
 	ExitCode int          `json:"exit_code,omitempty"`
 }
 
 func publish(ctx context.Context, tx *store.Tx, name string, w Workload) error {
 	return event.Publish(ctx, tx, string(w.Project), name, WorkloadEvent{
-		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, State: w.State,
+		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, State: w.State, Workers: w.Placed,
 		Reason: string(w.Status.Reason), ExitCode: w.Status.ExitCode,
 	})
 }

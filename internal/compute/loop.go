@@ -2,7 +2,9 @@ package compute
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,17 +13,40 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// sweepEvery is how often engines are looked through for what nobody wants
-// and for what may be forgotten.
-const sweepEvery = 10 * time.Minute
+// How often engines are looked through for what nobody wants, and for what may
+// be forgotten; with the latter the world is read anew.
+const (
+	sweepEvery   = time.Minute
+	forgetEvery  = 10 * time.Minute
+	sweepTimeout = time.Minute
+)
 
-// Wake asks for a scheduling cycle soon. It does not block.
+// pace is the least time between two cycles: what changes meanwhile is decided
+// together.
+const pace = 5 * time.Millisecond
+
+// Wake asks for a scheduling cycle soon that looks at pools and quotas again.
+// It does not block.
 func (s *Service) Wake() {
+	s.mu.Lock()
+	s.moved = true
+	s.mu.Unlock()
+	s.hurry()
+}
+
+// touch asks for a cycle that looks at a workload again.
+func (s *Service) touch(wid WorkloadID) {
+	s.mu.Lock()
+	s.touched[wid] = true
+	s.mu.Unlock()
+	s.hurry()
+}
+
+func (s *Service) hurry() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -37,6 +62,7 @@ func (s *Service) Start(ctx context.Context) {
 	s.cancel = cancel
 	s.mu.Unlock()
 	s.running.Go(func() { s.loop(ctx) })
+	s.running.Go(func() { s.looking(ctx) })
 }
 
 // Stop ends scheduling and watching, and waits for both. Workloads go on. It
@@ -56,6 +82,7 @@ func (s *Service) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		began := time.Now()
 		next, err := s.RunOnce(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -66,7 +93,14 @@ func (s *Service) loop(ctx context.Context) {
 		default:
 			recovered()
 		}
-		timer.Reset(next)
+		// A cycle over many workloads leaves as much time to others.
+		rest := max(pace, time.Since(began))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rest):
+		}
+		timer.Reset(max(next-rest, 0))
 		select {
 		case <-ctx.Done():
 			return
@@ -76,93 +110,153 @@ func (s *Service) loop(ctx context.Context) {
 	}
 }
 
-// RunOnce is one cycle: snapshot, decide, record the placements, carry what has
-// a place. It returns how long nothing is to be done unless something changes.
-func (s *Service) RunOnce(ctx context.Context) (time.Duration, error) {
-	// 1. Take a snapshot.
-	var world scheduler.Delta
-	var unsettled []Workload
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		world, unsettled, err = s.snapshot(ctx, tx)
-		return err
-	})
+// RunOnce is one cycle: what changed, decide, record the placements, carry what
+// has a place. It returns how long nothing is to be done unless something
+// changes.
+func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
+	s.cycle.Lock()
+	defer s.cycle.Unlock()
+	defer s.endCycle()
+	defer func() {
+		if err != nil {
+			s.forgetWorld() // what was taken in may not be what is there
+		}
+	}()
+
+	// 1. Look at what changed.
+	changed, err := s.look(ctx)
 	if err != nil {
 		return 0, err
-	}
-	for _, w := range unsettled {
-		if w.State != Queued {
-			s.take(ctx, w.ID)
-		}
 	}
 
 	// 2. Decide.
-	_, plan := scheduler.Decide(world)
+	plan := s.step(changed.delta)
 
 	// 3. Record the placements, then act on them.
-	placed, err := s.place(ctx, plan.Place)
-	if err != nil {
-		return 0, err
+	for some := range slices.Chunk(plan.Place, placeAtOnce) {
+		placed, err := s.place(ctx, some)
+		if err != nil {
+			return 0, err
+		}
+		changed.carry = append(changed.carry, placed...)
 	}
-	for _, id := range placed {
-		s.take(ctx, id)
+	for _, wid := range changed.carry {
+		s.take(ctx, wid)
 	}
-	if plan.Wake.IsZero() {
-		return time.Hour, nil
+	for _, t := range []time.Time{plan.Wake, changed.next} {
+		if wait := t.Sub(s.now()); !t.IsZero() && (next == 0 || wait < next) {
+			next = max(wait, time.Millisecond)
+		}
 	}
-	return max(plan.Wake.Sub(s.now()), time.Millisecond), nil
+	if next == 0 {
+		next = time.Hour
+	}
+	return next, nil
 }
 
-// snapshot is the world as the scheduler sees it, and the workloads behind it.
-func (s *Service) snapshot(ctx context.Context, tx *store.Tx) (scheduler.Delta, []Workload, error) {
-	d := scheduler.Delta{Now: s.now(), Quotas: map[string]resource.Amount{}}
-	pools, err := s.cfg.Store.Pools(ctx, tx)
-	if err != nil {
-		return d, nil, err
+// placeAtOnce bounds a transaction that records placements.
+const placeAtOnce = 256
+
+func (s *Service) step(d scheduler.Delta) scheduler.Plan {
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	if s.state == nil {
+		s.state = &scheduler.State{}
 	}
-	if s.cfg.Quotas != nil {
-		if d.Quotas, err = s.cfg.Quotas(ctx, tx); err != nil {
-			return d, nil, fault.Wrap(err, "reading quotas")
-		}
+	return s.state.Step(d)
+}
+
+// forgetWorld makes the next cycle read all of it again.
+func (s *Service) forgetWorld() {
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	s.state = nil
+}
+
+func (s *Service) endCycle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.cycled)
+	s.cycled = make(chan struct{})
+}
+
+// news is what a cycle finds changed.
+type news struct {
+	delta scheduler.Delta
+	carry []WorkloadID // that somebody must carry on
+	next  time.Time    // when a quarantine ends; zero is never
+}
+
+// look reads what changed since the last cycle; at first that is everything.
+func (s *Service) look(ctx context.Context) (news, error) {
+	s.deciding.Lock()
+	all := s.state == nil
+	s.deciding.Unlock()
+	s.mu.Lock()
+	touched, moved := slices.Collect(maps.Keys(s.touched)), s.moved
+	clear(s.touched)
+	s.moved = false
+	s.mu.Unlock()
+	n := news{delta: scheduler.Delta{Now: s.now()}}
+	if n.delta.Now.After(s.reopen) {
+		moved = moved || !s.reopen.IsZero()
 	}
-	for _, p := range pools {
-		sp := scheduler.Pool{
-			Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
-			PricePerHour: p.PricePerHour, Closed: p.Closed, Remote: s.cfg.Engines[p.Engine].Remote,
-		}
-		if _, ok := s.cfg.Engines[p.Engine]; !ok && sp.Closed == "" {
-			sp.Closed = "its engine " + p.Engine + " is not configured"
-		}
-		for _, n := range p.Nodes {
-			sp.Nodes = append(sp.Nodes, scheduler.Node{Name: n.Name, Amount: n.Amount()})
-		}
-		d.Pools = append(d.Pools, sp)
-	}
-	ws, err := s.cfg.Store.Unsettled(ctx, tx)
-	if err != nil {
-		return d, nil, err
-	}
-	for _, w := range ws {
-		work := scheduler.Work{
-			ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
-			Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
-			Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace,
-		}
-		for _, z := range w.Residency.Zones() {
-			work.Residency = append(work.Residency, string(z))
-		}
-		switch w.State {
-		case Queued:
-			d.Submitted = append(d.Submitted, work)
-		case Placed, Running:
-			r := scheduler.Running{Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes}
-			if w.Timeout > 0 && !w.StartedAt.IsZero() {
-				r.Deadline = w.StartedAt.Add(w.Timeout)
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if s.cfg.Quotas != nil {
+			if n.delta.Quotas, err = s.cfg.Quotas(ctx, tx); err != nil {
+				return fault.Wrap(err, "reading quotas")
 			}
-			d.Started = append(d.Started, r)
-		case Ended: // it uses nothing any more
 		}
+		if all || moved {
+			pools, reopen, err := s.all(ctx, tx)
+			if err != nil {
+				return err
+			}
+			for _, p := range pools {
+				n.delta.Pools = append(n.delta.Pools, s.scheduled(p))
+			}
+			s.reopen = reopen
+		}
+		var ws []Workload
+		if all {
+			ws, err = s.cfg.Store.Unsettled(ctx, tx)
+		} else {
+			ws, err = s.cfg.Store.Workloads(ctx, tx, touched)
+		}
+		for _, w := range ws {
+			n.add(w)
+		}
+		return err
+	})
+	n.next = s.reopen
+	return n, err
+}
+
+// add takes in a workload as it is now.
+func (n *news) add(w Workload) {
+	if w.State != Queued && !w.Settled {
+		n.carry = append(n.carry, w.ID)
 	}
-	return d, ws, nil
+	work := scheduler.Work{
+		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
+		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
+		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace,
+	}
+	for _, z := range w.Residency.Zones() {
+		work.Residency = append(work.Residency, string(z))
+	}
+	switch w.State {
+	case Queued:
+		n.delta.Submitted = append(n.delta.Submitted, work)
+	case Placed, Running:
+		r := scheduler.Running{Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes}
+		if w.Timeout > 0 && !w.StartedAt.IsZero() {
+			r.Deadline = w.StartedAt.Add(w.Timeout)
+		}
+		n.delta.Started = append(n.delta.Started, r)
+	case Ended: // it uses nothing any more
+		n.delta.Removed = append(n.delta.Removed, work.ID)
+	}
 }
 
 // place records placements; what is no longer queued is left out.
@@ -210,7 +304,11 @@ func (s *Service) save(ctx context.Context, tx *store.Tx, w *Workload) error {
 			return err
 		}
 	}
-	tx.OnCommit(s.notify)
+	wid := w.ID
+	tx.OnCommit(func() {
+		s.touch(wid)
+		s.notify(wid)
+	})
 	return nil
 }
 
@@ -246,9 +344,15 @@ func (s *Service) sweeping(ctx context.Context) {
 	}
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
-	for {
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "looking for orphaned workloads failed", slog.Any("error", err))
+	for n := 0; ; n++ {
+		err := s.sweep(ctx)
+		if n%int(forgetEvery/sweepEvery) == 0 && ctx.Err() == nil {
+			err = errors.Join(err, s.forget(ctx))
+			s.forgetWorld()
+			s.hurry()
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.ErrorContext(ctx, "looking through the engines failed", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():
@@ -258,46 +362,89 @@ func (s *Service) sweeping(ctx context.Context) {
 	}
 }
 
-// sweep stops what engines hold that the database does not know, and forgets
-// what ended long ago.
+// looking keeps the nodes of pools as their engines tell them.
+func (s *Service) looking(ctx context.Context) {
+	tick := time.NewTicker(inventoryEvery)
+	defer tick.Stop()
+	for {
+		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+			s.log.ErrorContext(ctx, "asking the engines for their nodes failed", slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// sweep stops what engines hold that nobody wants: what the database does not
+// know, such as a start that was given up because the engine did not answer,
+// and what counts as lost. An engine that does not answer is left for the next
+// time.
 func (s *Service) sweep(ctx context.Context) error {
-	orphans := map[string][]engine.Handle{}
+	var errs []error
+	for name, e := range s.cfg.Engines {
+		if err := s.sweepEngine(ctx, name, e.Driver); err != nil {
+			errs = append(errs, fault.Wrap(err, "looking for orphans on engine %s", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	var unknown, lost []engine.Handle
 	find := func() error {
-		s.starts.Lock()
-		defer s.starts.Unlock()
-		var held map[engine.Handle]WorkloadID
-		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		s.starts[name].Lock()
+		defer s.starts[name].Unlock()
+		handles, err := d.List(ctx)
+		if err != nil || len(handles) == 0 {
+			return err
+		}
+		var held map[engine.Handle]Held
+		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			held, err = s.cfg.Store.Held(ctx, tx)
 			return err
 		})
-		if err != nil {
-			return err
-		}
-		for name, e := range s.cfg.Engines {
-			handles, err := e.Driver.List(ctx)
-			if err != nil {
-				return fault.Wrap(err, "listing what engine %s holds", name)
+		for _, h := range handles {
+			switch of, wanted := held[h]; {
+			case !wanted:
+				unknown = append(unknown, h)
+			case of.Lost:
+				lost = append(lost, h)
 			}
-			orphans[name] = slices.DeleteFunc(handles, func(h engine.Handle) bool { _, wanted := held[h]; return wanted })
 		}
-		return nil
+		return err
 	}
 	if err := find(); err != nil {
 		return err
 	}
-	for name, handles := range orphans {
-		d := s.cfg.Engines[name].Driver
-		for _, h := range handles {
-			s.log.WarnContext(ctx, "stopping an orphaned workload", slog.String("engine", name), slog.String("handle", string(h)))
-			if err := d.Stop(ctx, h, time.Second); err != nil && !fault.Is(err, fault.NotFound) {
-				return fault.Wrap(err, "stopping an orphan on engine %s", name)
-			}
-			if err := d.Forget(ctx, h); err != nil && !fault.Is(err, fault.NotFound) {
-				return fault.Wrap(err, "forgetting an orphan on engine %s", name)
+	stop := func(h engine.Handle) error {
+		s.log.WarnContext(ctx, "stopping an orphaned workload", slog.String("engine", name), slog.String("handle", string(h)))
+		if err := d.Stop(ctx, h, time.Second); err != nil && !fault.Is(err, fault.NotFound) {
+			return fault.Wrap(err, "stopping an orphan")
+		}
+		return nil
+	}
+	for _, h := range lost {
+		// It keeps its output until it is forgotten.
+		if st, err := d.Status(ctx, h); err == nil && (st.State == engine.Running || st.State == engine.Pending) {
+			if err := stop(h); err != nil {
+				return err
 			}
 		}
 	}
-	return s.forget(ctx)
+	for _, h := range unknown {
+		if err := stop(h); err != nil {
+			return err
+		}
+		if err := d.Forget(ctx, h); err != nil && !fault.Is(err, fault.NotFound) {
+			return fault.Wrap(err, "forgetting an orphan")
+		}
+	}
+	return nil
 }
 
 // forget removes the traces of what ended before the retention.
@@ -333,21 +480,43 @@ func (s *Service) amend(ctx context.Context, wid WorkloadID, change func(*Worklo
 			return err
 		}
 		change(&w)
-		tx.OnCommit(s.notify)
+		tx.OnCommit(func() { s.notify(wid) })
 		return s.cfg.Store.UpdateWorkload(ctx, tx, w)
 	})
 }
 
-// watch gives a channel that is closed at the next change of any workload.
-func (s *Service) watch() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
+// watcher is for those who wait for a change of one workload.
+type watcher struct {
+	ch    chan struct{} // closed at the next change
+	count int           // of those who wait
 }
 
-func (s *Service) notify() {
+func (s *Service) watch(wid WorkloadID) *watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	close(s.changed)
-	s.changed = make(chan struct{})
+	w := s.watchers[wid]
+	if w == nil {
+		w = &watcher{ch: make(chan struct{})}
+		s.watchers[wid] = w
+	}
+	w.count++
+	return w
+}
+
+// unwatch ends a watch that may have been notified.
+func (s *Service) unwatch(wid WorkloadID, w *watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.count--; w.count == 0 && s.watchers[wid] == w {
+		delete(s.watchers, wid)
+	}
+}
+
+func (s *Service) notify(wid WorkloadID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.watchers[wid]; w != nil {
+		delete(s.watchers, wid)
+		close(w.ch)
+	}
 }

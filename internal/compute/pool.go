@@ -97,7 +97,7 @@ type PoolSpec struct {
 	Zone         residency.Zone      `json:"zone,omitempty" doc:"Where the nodes stand; default home"`
 	Engine       string              `json:"engine,omitempty" doc:"Who runs the work; default local"`
 	Mode         Mode                `json:"mode,omitempty" doc:"exclusive or delegated; default exclusive"`
-	Nodes        []Node              `json:"nodes,omitempty" doc:"The nodes; on this machine's engine the default is this machine"`
+	Nodes        []Node              `json:"nodes,omitempty" doc:"The nodes; the default is what the engine has, or this machine"`
 	Isolation    scheduler.Isolation `json:"isolation,omitempty" doc:"none, process, sandbox, container or node; default the strongest that the engine reaches"`
 	PricePerHour float64             `json:"price_per_hour,omitempty" doc:"Price of a whole node for an hour, in the installation's currency"`
 	PowerWatts   float64             `json:"power_watts,omitempty" doc:"Power of a busy node"`
@@ -159,28 +159,33 @@ type Pool struct {
 	Zone         residency.Zone      `json:"zone"`
 	Engine       string              `json:"engine"`
 	Mode         Mode                `json:"mode"`
-	Nodes        []Node              `json:"nodes"`
+	Nodes        []PoolNode          `json:"nodes"`
 	Isolation    scheduler.Isolation `json:"isolation"`
 	PricePerHour float64             `json:"price_per_hour"`
 	PowerWatts   float64             `json:"power_watts,omitempty"`
 	Closed       string              `json:"closed,omitempty"`
 	Options      map[string]string   `json:"options,omitempty"`
 	Env          map[string]string   `json:"env,omitempty"`
-	// Remote pools run work on other machines than the server's.
-	Remote    bool      `json:"remote"`
-	CreatedAt time.Time `json:"created_at"`
-	UpdatedAt time.Time `json:"updated_at"`
-	Revision  int64     `json:"revision"` // grows with each change; the ETag
+	CreatedAt    time.Time           `json:"created_at"`
+	UpdatedAt    time.Time           `json:"updated_at"`
+	Revision     int64               `json:"revision"` // grows with each change; the ETag
 
-	Capacity resource.Amount `json:"capacity"` // of all nodes
-	Used     resource.Amount `json:"used"`     // by what runs now
-	Running  int             `json:"running"`  // workloads that have their place
+	Remote   bool            `json:"remote"`            // runs work on other machines than the server's
+	Trouble  string          `json:"trouble,omitempty"` // why the engine could not tell its nodes last time
+	Capacity resource.Amount `json:"capacity"`          // of all nodes
+	Used     resource.Amount `json:"used"`              // by what runs now
+	Running  int             `json:"running"`           // workloads that have their place
+
+	// Listed are the nodes of the manifest, Seen those that the engine told of.
+	// Without Listed all of Seen are the pool's Nodes.
+	Listed []Node     `json:"-"`
+	Seen   []PoolNode `json:"-"`
 }
 
 // Spec is the manifest that would make the pool as it is.
 func (p Pool) Spec() PoolSpec {
 	return PoolSpec{
-		Zone: p.Zone, Engine: p.Engine, Mode: p.Mode, Nodes: p.Nodes, Isolation: p.Isolation,
+		Zone: p.Zone, Engine: p.Engine, Mode: p.Mode, Nodes: p.Listed, Isolation: p.Isolation,
 		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Closed: p.Closed, Options: p.Options, Env: p.Env,
 	}
 }
@@ -188,11 +193,11 @@ func (p Pool) Spec() PoolSpec {
 // node finds a node by name; a delegated pool's placement names none and gets
 // its first.
 func (p Pool) node(name string) Node {
-	if i := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.Name == name }); i >= 0 {
-		return p.Nodes[i]
+	if i := slices.IndexFunc(p.Nodes, func(n PoolNode) bool { return n.Name == name }); i >= 0 {
+		return p.Nodes[i].Node
 	}
 	if len(p.Nodes) > 0 {
-		return p.Nodes[0]
+		return p.Nodes[0].Node
 	}
 	return Node{}
 }

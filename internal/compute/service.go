@@ -75,14 +75,25 @@ type Service struct {
 	owners map[Kind]Owner
 	wake   chan struct{} // of the loop; holds one
 
-	// starts is held for reading from a driver's start to the record of its
-	// handle, and for writing while orphans are looked for.
-	starts sync.RWMutex
+	// starts is, for each engine, held for reading from a driver's start to the
+	// record of its handle, and for writing while orphans are looked for.
+	starts map[string]*sync.RWMutex
+
+	// cycle is held for a whole scheduling cycle, deciding only while the state
+	// is read or stepped. Lock order: cycle, deciding, mu.
+	cycle    sync.Mutex
+	deciding sync.Mutex
+	reopen   time.Time        // of a cycle: when the next quarantine ends; zero is never
+	state    *scheduler.State // nil until the world was read
 
 	mu       sync.Mutex
+	touched  map[WorkloadID]bool // changed since the last cycle
+	moved    bool                // pools or quotas changed since
+	cycled   chan struct{}       // closed at the end of the next cycle
 	carriers map[WorkloadID]*carrier
-	changed  chan struct{}      // closed at the next change of any workload
-	cancel   context.CancelFunc // of the running loop
+	watchers map[WorkloadID]*watcher
+	trouble  map[PoolName]string // why an engine could not tell a pool's nodes
+	cancel   context.CancelFunc  // of the running loop
 	running  sync.WaitGroup
 
 	// overdue is how long past its time-out and grace a workload may run before
@@ -104,10 +115,15 @@ func New(cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{
+	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
-		carriers: map[WorkloadID]*carrier{}, changed: make(chan struct{}), overdue: time.Minute,
+		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, cycled: make(chan struct{}),
+		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute,
 	}
+	for name := range cfg.Engines {
+		s.starts[name] = &sync.RWMutex{}
+	}
+	return s
 }
 
 // Own makes o the owner of a kind of workload. Call it before Start.
@@ -190,7 +206,7 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 		return spec, fault.New(fault.Invalid, "engine %s isolates by %s here and the pool promises %s", spec.Engine, e.Isolation, spec.Isolation).
 			WithHint("Promise %s or less.", e.Isolation)
 	}
-	if len(spec.Nodes) == 0 {
+	if _, tells := e.Driver.(engine.Inventory); len(spec.Nodes) == 0 && !tells {
 		if e.Machine.CPU == 0 {
 			return spec, fault.New(fault.Invalid, "a pool on engine %s must list its nodes", spec.Engine)
 		}
@@ -206,6 +222,11 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 	spec, err := s.complete(spec)
 	if err != nil {
 		return Pool{}, "", err
+	}
+	// What the engine cannot say now it is asked again later.
+	seen, trouble := s.inventory(ctx, spec.Engine, spec.Options)
+	if fault.Is(trouble, fault.Invalid) {
+		return Pool{}, "", fault.Wrap(trouble, "applying pool %s", name)
 	}
 	var p Pool
 	var change project.Change
@@ -233,10 +254,12 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 				return err
 			}
 		}
+		if trouble != nil && old.Engine == spec.Engine {
+			seen = old.Seen
+		}
 		p = Pool{
-			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Nodes: spec.Nodes, Isolation: spec.Isolation,
-			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Closed: spec.Closed,
-			Options: spec.Options, Env: spec.Env, Remote: s.cfg.Engines[spec.Engine].Remote,
+			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Listed: spec.Nodes, Seen: seen, Isolation: spec.Isolation,
+			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Closed: spec.Closed, Options: spec.Options, Env: spec.Env,
 			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
 		}
 		if dryRun {
@@ -247,7 +270,7 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
 			Action: string(ActionPoolApply), Object: "pool " + string(name),
-			Detail: map[string]any{"change": change, "zone": p.Zone, "engine": p.Engine, "isolation": p.Isolation, "nodes": len(p.Nodes)},
+			Detail: map[string]any{"change": change, "zone": p.Zone, "engine": p.Engine, "isolation": p.Isolation, "nodes": len(p.Listed)},
 		})
 		if err != nil {
 			return err
@@ -263,8 +286,10 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 	if err != nil {
 		return Pool{}, "", fault.Wrap(err, "applying pool %s", name)
 	}
-	p.Capacity = p.capacity()
-	return p, change, nil
+	if !dryRun {
+		s.troubled(name, trouble)
+	}
+	return s.current(p, nil), change, nil
 }
 
 // mayMove refuses to move a pool under work that runs on it.
@@ -272,12 +297,12 @@ func (s *Service) mayMove(ctx context.Context, tx *store.Tx, old Pool, spec Pool
 	if old.Zone == spec.Zone && old.Engine == spec.Engine && old.Mode == spec.Mode {
 		return nil
 	}
-	ws, err := s.cfg.Store.Unsettled(ctx, tx)
+	ws, err := s.cfg.Store.Active(ctx, tx)
 	if err != nil {
 		return err
 	}
 	for _, w := range ws {
-		if w.Pool == old.Name && (w.State == Placed || w.State == Running) {
+		if w.Pool == old.Name {
 			return fault.New(fault.Conflict, "zone, engine and mode of pool %s cannot change while %s runs on it", old.Name, w.Label).
 				WithHint("Close the pool, wait until it is empty, then change it.")
 		}
@@ -299,20 +324,21 @@ func (s *Service) Pools(ctx context.Context) ([]Pool, error) {
 	}
 	var pools []Pool
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if pools, err = s.cfg.Store.Pools(ctx, tx); err != nil {
+		if pools, _, err = s.all(ctx, tx); err != nil {
 			return err
 		}
-		ws, err := s.cfg.Store.Unsettled(ctx, tx)
+		index := make(map[PoolName]*Pool, len(pools))
+		for i := range pools {
+			index[pools[i].Name] = &pools[i]
+		}
+		active, err := s.cfg.Store.Active(ctx, tx)
 		if err != nil {
 			return err
 		}
-		for i := range pools {
-			pools[i].Capacity = pools[i].capacity()
-			for _, w := range ws {
-				if w.Pool == pools[i].Name && (w.State == Placed || w.State == Running) {
-					pools[i].Used = pools[i].Used.Plus(w.Request.Times(max(w.Placed, 1)))
-					pools[i].Running++
-				}
+		for _, w := range active {
+			if p := index[w.Pool]; p != nil {
+				p.Used = p.Used.Plus(w.Request.Times(max(w.Placed, 1)))
+				p.Running++
 			}
 		}
 		return nil
@@ -368,7 +394,7 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 	if err != nil {
 		return fault.Wrap(err, "queueing %s", r.Label)
 	}
-	tx.OnCommit(s.Wake)
+	tx.OnCommit(func() { s.touch(r.ID) })
 	return nil
 }
 
@@ -411,33 +437,57 @@ func (s *Service) Wait(ctx context.Context, wid WorkloadID) (Workload, error) {
 
 // await returns the workload once it is as wanted.
 func (s *Service) await(ctx context.Context, wid WorkloadID, wanted func(Workload) bool) (Workload, error) {
+	changed := s.watch(wid)
+	defer func() { s.unwatch(wid, changed) }()
 	for {
-		changed := s.watch()
 		w, err := s.Workload(ctx, wid)
 		if err != nil || wanted(w) {
 			return w, err
 		}
 		select {
-		case <-changed:
+		case <-changed.ch:
+			changed = s.watch(wid)
 		case <-ctx.Done():
 			return w, ctx.Err()
 		}
 	}
 }
 
+// The waits of Why: for the cycle that looks at what was just submitted, and
+// for an engine's own words.
+const (
+	whyCycle  = 2 * time.Second
+	whyEngine = 5 * time.Second
+)
+
 // Why says in words why a workload is where it is. Error: fault.NotFound.
 func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
+	waiting, cancel := context.WithTimeout(ctx, whyCycle)
+	defer cancel()
 	var w Workload
-	var world scheduler.Delta
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if w, err = s.cfg.Store.Workload(ctx, tx, wid); err != nil || w.State != Queued {
-			return err
+	for {
+		s.mu.Lock()
+		cycled, touched, loops := s.cycled, s.touched[wid], s.cancel != nil
+		s.mu.Unlock()
+		var err error
+		if w, err = s.Workload(ctx, wid); err != nil {
+			return nil, err
 		}
-		world, _, err = s.snapshot(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return nil, err
+		if w.State != Queued {
+			break
+		}
+		if wait, waits := s.wait(wid); waits && !touched {
+			return texts(wait.Reasons), nil
+		}
+		if !loops {
+			return []string{"about to be scheduled"}, nil
+		}
+		select {
+		case <-cycled:
+			continue
+		case <-waiting.Done():
+		}
+		return []string{"about to be scheduled"}, ctx.Err()
 	}
 	s.mu.Lock()
 	carrier := s.carriers[wid]
@@ -448,17 +498,6 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		}
 	}
 	switch w.State {
-	case Queued:
-		state, plan := scheduler.Decide(world)
-		if wait, waits := state.Why(scheduler.ID(wid)); waits {
-			return texts(wait.Reasons), nil
-		}
-		for _, p := range plan.Place {
-			if p.Work == scheduler.ID(wid) {
-				return append([]string{"about to start on pool " + p.Pool}, texts(p.Passed)...), nil
-			}
-		}
-		return []string{"about to be scheduled"}, nil
 	case Placed:
 		return append([]string{"starting on pool " + string(w.Pool)}, w.Passed...), nil
 	case Running:
@@ -466,10 +505,83 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		if w.Stop != "" {
 			first = "stopping: " + w.Stop
 		}
-		return append([]string{first}, w.Passed...), nil
+		return slices.Concat([]string{first}, s.explain(ctx, w), w.Passed), nil
 	default:
 		return append([]string{w.Outcome()}, w.Passed...), nil
 	}
+}
+
+// wait is why a workload waited in the last cycle.
+func (s *Service) wait(wid WorkloadID) (scheduler.Wait, bool) {
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	if s.state == nil {
+		return scheduler.Wait{}, false
+	}
+	return s.state.Why(scheduler.ID(wid))
+}
+
+// explain asks the engine why what it was given does not run yet.
+func (s *Service) explain(ctx context.Context, w Workload) []string {
+	ctx, cancel := context.WithTimeout(ctx, whyEngine)
+	defer cancel()
+	e, err := s.engineOf(ctx, w.Pool)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	power, ok := e.Driver.(engine.Explainer)
+	if !ok {
+		return nil
+	}
+	words, err := power.Explain(ctx, w.Handle)
+	if err != nil {
+		return []string{fmt.Sprintf("pool %s cannot say more: %v", w.Pool, err)}
+	}
+	return words
+}
+
+// Members gives what is known of each worker of a workload, in order; nothing
+// before it was started. Errors: fault.NotFound; fault.Unavailable when its
+// engine does not answer.
+func (s *Service) Members(ctx context.Context, wid WorkloadID) ([]engine.Member, error) {
+	w, err := s.Workload(ctx, wid)
+	if err != nil || w.Handle == "" {
+		return nil, err
+	}
+	e, err := s.engineOf(ctx, w.Pool)
+	if err != nil {
+		return nil, err
+	}
+	if power, ok := e.Driver.(engine.Members); ok {
+		return power.Members(ctx, w.Handle)
+	}
+	st, err := e.Driver.Status(ctx, w.Handle)
+	if err != nil {
+		return nil, err
+	}
+	m := engine.Member{
+		State: st.State, Reason: st.Reason, ExitCode: st.ExitCode, Signal: st.Signal, Message: st.Message,
+		Started: st.Started, Ended: st.Ended, CPU: st.CPU, PeakRSS: st.PeakRSS,
+	}
+	if len(w.Nodes) > 0 {
+		m.Node = w.Nodes[0]
+	}
+	return []engine.Member{m}, nil
+}
+
+// Driver gives the engine that has a workload, for those who speak for it: the
+// agents on its nodes. Errors: fault.NotFound; fault.Conflict before it has its
+// place; fault.Unavailable when the engine is not configured.
+func (s *Service) Driver(ctx context.Context, wid WorkloadID) (engine.Driver, error) {
+	w, err := s.Workload(ctx, wid)
+	if err != nil {
+		return nil, err
+	}
+	if w.Pool == "" {
+		return nil, fault.New(fault.Conflict, "workload %s has no place", wid)
+	}
+	e, err := s.engineOf(ctx, w.Pool)
+	return e.Driver, err
 }
 
 func texts(reasons []scheduler.Reason) []string {

@@ -26,13 +26,29 @@ type Store interface {
 	// Unsettled lists the workloads that compute still has to do with: queued,
 	// placed, running, and ended whose owner has not taken note.
 	Unsettled(ctx context.Context, tx *store.Tx) ([]Workload, error)
+	// Active lists the placed and the running.
+	Active(ctx context.Context, tx *store.Tx) ([]Workload, error)
+	// Workloads gives those of ids that exist, in any order.
+	Workloads(ctx context.Context, tx *store.Tx, ids []WorkloadID) ([]Workload, error)
 	// Held gives the handles of all workloads that the engine may still hold.
-	Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]WorkloadID, error)
+	Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]Held, error)
 	// Forgettable lists settled workloads with a handle that ended before t.
 	Forgettable(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]Workload, error)
+
+	// Quarantines lists those that are not over at a time.
+	Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]Quarantine, error)
+	// SaveQuarantine inserts or replaces; DeleteQuarantine removes.
+	SaveQuarantine(ctx context.Context, tx *store.Tx, q Quarantine) error
+	DeleteQuarantine(ctx context.Context, tx *store.Tx, pool PoolName, node string) error
 
 	InsertUsage(ctx context.Context, tx *store.Tx, u Usage) error
 	// Usages lists what a project used since t, newest first; an empty project
 	// is all of them.
 	Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]Usage, error)
+}
+
+// Held is a workload whose handle an engine may know.
+type Held struct {
+	ID   WorkloadID
+	Lost bool // ended, because its engine could not say how it went
 }

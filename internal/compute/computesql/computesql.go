@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -32,6 +33,7 @@ type poolRow struct {
 
 	Name      string     `bun:"name,pk"`
 	Spec      string     `bun:"spec"`
+	Found     string     `bun:"found"`
 	CreatedAt store.Time `bun:"created_at"`
 	UpdatedAt store.Time `bun:"updated_at"`
 	Revision  int64      `bun:"revision"`
@@ -42,8 +44,12 @@ func (r poolRow) pool() (compute.Pool, error) {
 	if err := json.Unmarshal([]byte(r.Spec), &s); err != nil {
 		return compute.Pool{}, fault.Wrap(err, "reading pool %s", r.Name)
 	}
+	var seen []compute.PoolNode
+	if err := json.Unmarshal([]byte(r.Found), &seen); err != nil {
+		return compute.Pool{}, fault.Wrap(err, "reading the nodes of pool %s", r.Name)
+	}
 	return compute.Pool{
-		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Nodes: s.Nodes, Isolation: s.Isolation,
+		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Listed: s.Nodes, Seen: seen, Isolation: s.Isolation,
 		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Closed: s.Closed, Options: s.Options, Env: s.Env,
 		CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}, nil
@@ -200,10 +206,14 @@ func (Store) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
 	if err != nil {
 		return err
 	}
+	seen, err := json.Marshal(p.Seen)
+	if err != nil {
+		return err
+	}
 	_, err = tx.NewInsert().Model(&poolRow{
-		Name: string(p.Name), Spec: string(spec), CreatedAt: store.At(p.CreatedAt), UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
+		Name: string(p.Name), Spec: string(spec), Found: string(seen), CreatedAt: store.At(p.CreatedAt), UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
 	}).On("CONFLICT (name) DO UPDATE").
-		Set("spec = EXCLUDED.spec").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
+		Set("spec = EXCLUDED.spec").Set("found = EXCLUDED.found").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
 	return err
 }
 
@@ -259,15 +269,50 @@ func (Store) Unsettled(ctx context.Context, tx *store.Tx) ([]compute.Workload, e
 	return workloads(rows)
 }
 
-// Held maps the handles that engines may still hold.
-func (Store) Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]compute.WorkloadID, error) {
+// Active lists what has its place and has not ended.
+func (Store) Active(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
 	var rows []workloadRow
-	if err := tx.NewSelect().Model(&rows).Column("id", "handle").Where("handle <> ''").Scan(ctx); err != nil {
+	err := tx.NewSelect().Model(&rows).
+		Where("settled = ? AND state IN (?, ?)", false, string(compute.Placed), string(compute.Running)).OrderExpr("submitted, id").Scan(ctx)
+	if err != nil {
 		return nil, err
 	}
-	held := make(map[engine.Handle]compute.WorkloadID, len(rows))
+	return workloads(rows)
+}
+
+// Workloads finds those of the identifiers that exist.
+func (Store) Workloads(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) ([]compute.Workload, error) {
+	var all []compute.Workload
+	for chunk := range slices.Chunk(ids, 500) { // databases bound the parameters of a statement
+		var rows []workloadRow
+		if err := tx.NewSelect().Model(&rows).Where("id IN (?)", bun.List(chunk)).Scan(ctx); err != nil {
+			return nil, err
+		}
+		ws, err := workloads(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ws...)
+	}
+	return all, nil
+}
+
+// Held maps the handles that engines may still hold.
+func (Store) Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]compute.Held, error) {
+	var rows []struct {
+		ID     string `bun:"id"`
+		Handle string `bun:"handle"`
+		Lost   bool   `bun:"lost"`
+	}
+	// The column is JSON that this package wrote.
+	err := tx.NewSelect().Table("compute_workload").Column("id", "handle").
+		ColumnExpr("ended > 0 AND status LIKE ? AS lost", `{"state":"lost"%`).Where("handle <> ''").Scan(ctx, &rows)
+	if err != nil {
+		return nil, err
+	}
+	held := make(map[engine.Handle]compute.Held, len(rows))
 	for _, r := range rows {
-		held[engine.Handle(r.Handle)] = compute.WorkloadID(r.ID)
+		held[engine.Handle(r.Handle)] = compute.Held{ID: compute.WorkloadID(r.ID), Lost: r.Lost}
 	}
 	return held, nil
 }
@@ -291,6 +336,44 @@ func workloads(rows []workloadRow) ([]compute.Workload, error) {
 		}
 	}
 	return ws, nil
+}
+
+type quarantineRow struct {
+	bun.BaseModel `bun:"table:compute_quarantine"`
+
+	Pool   string     `bun:"pool,pk"`
+	Node   string     `bun:"node,pk"`
+	Reason string     `bun:"reason"`
+	Since  store.Time `bun:"since"`
+	Until  store.Time `bun:"until"`
+}
+
+// Quarantines lists those that are not over at a time.
+func (Store) Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]compute.Quarantine, error) {
+	var rows []quarantineRow
+	if err := tx.NewSelect().Model(&rows).Where("until > ?", store.At(now)).OrderExpr("pool, node").Scan(ctx); err != nil {
+		return nil, err
+	}
+	qs := make([]compute.Quarantine, len(rows))
+	for i, r := range rows {
+		qs[i] = compute.Quarantine{Pool: compute.PoolName(r.Pool), Node: r.Node, Reason: r.Reason, Since: r.Since.Time(), Until: r.Until.Time()}
+	}
+	return qs, nil
+}
+
+// SaveQuarantine inserts or replaces.
+func (Store) SaveQuarantine(ctx context.Context, tx *store.Tx, q compute.Quarantine) error {
+	_, err := tx.NewInsert().Model(&quarantineRow{
+		Pool: string(q.Pool), Node: q.Node, Reason: q.Reason, Since: store.At(q.Since), Until: store.At(q.Until),
+	}).On("CONFLICT (pool, node) DO UPDATE").
+		Set("reason = EXCLUDED.reason").Set("since = EXCLUDED.since").Set("until = EXCLUDED.until").Exec(ctx)
+	return err
+}
+
+// DeleteQuarantine removes one.
+func (Store) DeleteQuarantine(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) error {
+	_, err := tx.NewDelete().Model((*quarantineRow)(nil)).Where("pool = ? AND node = ?", string(pool), node).Exec(ctx)
+	return err
 }
 
 type usageRow struct {

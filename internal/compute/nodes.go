@@ -1,0 +1,321 @@
+package compute
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The waits for an engine's list of nodes.
+const (
+	inventoryEvery   = 30 * time.Second
+	inventoryTimeout = 10 * time.Second
+)
+
+// PoolNode is a node of a pool as it is now.
+type PoolNode struct {
+	Node
+	Down       string      `json:"down,omitempty"` // why its engine gives it no work
+	Busy       string      `json:"busy,omitempty"` // what work from elsewhere holds there
+	Quarantine *Quarantine `json:"quarantine,omitempty"`
+}
+
+// closed says in words why the node takes no work; empty when it does.
+func (n PoolNode) closed() string {
+	switch {
+	case n.Quarantine != nil:
+		return n.Quarantine.String()
+	case n.Down != "":
+		return "down: " + n.Down
+	}
+	return ""
+}
+
+func (n PoolNode) equal(o PoolNode) bool {
+	return n.Node.equal(o.Node) && n.Down == o.Down && n.Busy == o.Busy
+}
+
+// Quarantine keeps work from a node that failed it.
+type Quarantine struct {
+	Pool   PoolName  `json:"-"`
+	Node   string    `json:"-"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+}
+
+// String says it in words.
+func (q Quarantine) String() string {
+	return fmt.Sprintf("in quarantine until %s: %s", q.Until.UTC().Format(time.RFC3339), q.Reason)
+}
+
+// maxReason bounds the words of a quarantine, in bytes.
+const maxReason = 500
+
+// Blame puts a node in quarantine until a time, in the caller's transaction:
+// nothing is placed there before. The machine of the server is never put there,
+// nor more than half of a pool's nodes: what fails everywhere is no node's
+// fault. The caller has found that the node, and not the work, was the cause.
+func (s *Service) Blame(ctx context.Context, tx *store.Tx, pool PoolName, node, reason string, until time.Time) error {
+	p, err := s.pool(ctx, tx, pool)
+	if err != nil {
+		return err
+	}
+	held := 0
+	for _, n := range p.Nodes {
+		if n.Quarantine != nil && n.Name != node {
+			held++
+		}
+	}
+	if !p.Remote || 2*(held+1) > len(p.Nodes) || !slices.ContainsFunc(p.Nodes, func(n PoolNode) bool { return n.Name == node }) {
+		s.log.WarnContext(ctx, "a node that failed work is not put in quarantine", slog.String("pool", string(pool)), slog.String("node", node), slog.String("reason", reason))
+		return nil
+	}
+	q := Quarantine{Pool: pool, Node: node, Reason: clip(reason, maxReason), Since: s.now().UTC(), Until: until.UTC()}
+	if err := s.cfg.Store.SaveQuarantine(ctx, tx, q); err != nil {
+		return err
+	}
+	err = audit.Append(ctx, tx, audit.Entry{
+		Actor: identity.Loop("compute"), Action: "pool.quarantine", Object: "pool " + string(pool),
+		Detail: map[string]any{"node": node, "reason": q.Reason, "until": q.Until.Format(time.RFC3339)},
+	})
+	if err != nil {
+		return err
+	}
+	tx.OnCommit(s.Wake)
+	return event.Publish(ctx, tx, "", EventNodeQuarantined, PoolEvent{Pool: pool, Node: node, Reason: q.Reason})
+}
+
+// Release lifts the quarantine of a node. Needs pool.apply. Error:
+// fault.NotFound when it is in none.
+func (s *Service) Release(ctx context.Context, pool PoolName, node string) error {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionPoolApply, policy.Object{Kind: "pool", Name: string(pool)}); err != nil {
+		return err
+	}
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		p, err := s.pool(ctx, tx, pool)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(p.Nodes, func(n PoolNode) bool { return n.Name == node && n.Quarantine != nil })
+		if i < 0 {
+			return fault.New(fault.NotFound, "node %.80q of pool %s is not in quarantine", node, pool).
+				WithHint("See `falaj pool describe %s`.", pool)
+		}
+		if err := s.cfg.Store.DeleteQuarantine(ctx, tx, pool, node); err != nil {
+			return err
+		}
+		err = audit.Append(ctx, tx, audit.Entry{
+			Action: string(ActionPoolApply), Object: "pool " + string(pool),
+			Detail: map[string]any{"released": node, "was": p.Nodes[i].Quarantine.String()},
+		})
+		if err != nil {
+			return err
+		}
+		tx.OnCommit(s.Wake)
+		return event.Publish(ctx, tx, "", EventNodeReleased, PoolEvent{Pool: pool, Node: node})
+	})
+	return fault.Wrap(err, "releasing node %s of pool %s", node, pool)
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// pool finds a pool as it is now.
+func (s *Service) pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, error) {
+	p, err := s.cfg.Store.Pool(ctx, tx, name)
+	if err != nil {
+		return p, err
+	}
+	qs, err := s.cfg.Store.Quarantines(ctx, tx, s.now())
+	if err != nil {
+		return p, err
+	}
+	return s.current(p, qs), nil
+}
+
+// all lists the pools as they are now, by name, and when the next quarantine
+// ends.
+func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next time.Time, err error) {
+	if pools, err = s.cfg.Store.Pools(ctx, tx); err != nil {
+		return nil, next, err
+	}
+	qs, err := s.cfg.Store.Quarantines(ctx, tx, s.now())
+	if err != nil {
+		return nil, next, err
+	}
+	for i := range pools {
+		pools[i] = s.current(pools[i], qs)
+	}
+	for _, q := range qs {
+		if next.IsZero() || q.Until.Before(next) {
+			next = q.Until
+		}
+	}
+	return pools, next, nil
+}
+
+// current adds what is not kept with a pool.
+func (s *Service) current(p Pool, qs []Quarantine) Pool {
+	p.Remote, p.Nodes = s.cfg.Engines[p.Engine].Remote, merged(p.Listed, p.Seen)
+	for _, q := range qs {
+		if q.Pool != p.Name {
+			continue
+		}
+		if i := slices.IndexFunc(p.Nodes, func(n PoolNode) bool { return n.Name == q.Node }); i >= 0 {
+			p.Nodes[i].Quarantine = &q
+		}
+	}
+	p.Capacity = p.capacity()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.Trouble = s.trouble[p.Name]
+	return p
+}
+
+// scheduled is a pool as the scheduler sees it.
+func (s *Service) scheduled(p Pool) scheduler.Pool {
+	out := scheduler.Pool{
+		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
+		PricePerHour: p.PricePerHour, Closed: p.Closed, Remote: p.Remote,
+	}
+	if _, ok := s.cfg.Engines[p.Engine]; !ok && out.Closed == "" {
+		out.Closed = "its engine " + p.Engine + " is not configured"
+	}
+	if len(p.Nodes) == 0 && p.Trouble != "" && out.Closed == "" {
+		out.Closed = p.Trouble
+	}
+	for _, n := range p.Nodes {
+		out.Nodes = append(out.Nodes, scheduler.Node{Name: n.Name, Amount: n.Amount(), Closed: n.closed()})
+	}
+	return out
+}
+
+// refresh brings the nodes that engines told of up to what they tell now.
+func (s *Service) refresh(ctx context.Context) error {
+	var pools []Pool
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		pools, err = s.cfg.Store.Pools(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, p := range pools {
+		if _, ok := s.cfg.Engines[p.Engine].Driver.(engine.Inventory); !ok {
+			continue
+		}
+		seen, err := s.inventory(ctx, p.Engine, p.Options)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if s.troubled(p.Name, err); err != nil || slices.EqualFunc(seen, p.Seen, PoolNode.equal) {
+			continue
+		}
+		err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+			now, err := s.cfg.Store.Pool(ctx, tx, p.Name)
+			if err != nil || now.Revision != p.Revision {
+				return err
+			}
+			tx.OnCommit(s.Wake)
+			now.Seen = seen
+			return s.cfg.Store.SavePool(ctx, tx, now)
+		})
+		if err != nil {
+			return fault.Wrap(err, "recording the nodes of pool %s", p.Name)
+		}
+	}
+	return nil
+}
+
+// troubled keeps why an engine could not tell a pool's nodes.
+func (s *Service) troubled(name PoolName, err error) {
+	words := ""
+	if err != nil {
+		words = clip(err.Error(), maxReason)
+	}
+	s.mu.Lock()
+	was := s.trouble[name]
+	s.trouble[name] = words
+	s.mu.Unlock()
+	if was != words {
+		s.log.Warn("the nodes of a pool", slog.String("pool", string(name)), slog.String("trouble", words))
+		s.Wake()
+	}
+}
+
+// inventory asks an engine for the nodes of a pool; nil without that power.
+func (s *Service) inventory(ctx context.Context, engineName string, options map[string]string) ([]PoolNode, error) {
+	power, ok := s.cfg.Engines[engineName].Driver.(engine.Inventory)
+	if !ok {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, inventoryTimeout)
+	defer cancel()
+	found, err := power.Inventory(ctx, options)
+	if err != nil {
+		return nil, fault.Wrap(err, "asking engine %s for its nodes", engineName)
+	}
+	if len(found) > maxNodes {
+		return nil, fault.New(fault.Exhausted, "engine %s has %d nodes, a pool at most %d", engineName, len(found), maxNodes).
+			WithHint("Choose some of them with the pool's options.")
+	}
+	nodes := make([]PoolNode, 0, len(found))
+	for _, f := range found {
+		n := PoolNode{
+			Node: Node{Name: f.Name, CPU: f.Amount.CPU, Memory: f.Amount.Memory, Accelerators: f.Amount.Accelerators, Labels: f.Labels},
+			Down: clip(f.Down, maxReason), Busy: clip(f.Busy, maxReason),
+		}
+		if err := n.validate(); err != nil {
+			s.log.WarnContext(ctx, "a node is left out", slog.String("engine", engineName), slog.Any("error", err))
+			continue
+		}
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b PoolNode) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(nodes, func(a, b PoolNode) bool { return a.Name == b.Name }), nil
+}
+
+// merged is what a pool's manifest says of its nodes and what its engine found;
+// the manifest wins, and without nodes in it all that were found are its nodes.
+func merged(listed []Node, found []PoolNode) []PoolNode {
+	if len(listed) == 0 {
+		return slices.Clone(found)
+	}
+	known := make(map[string]PoolNode, len(found))
+	for _, n := range found {
+		known[n.Name] = n
+	}
+	nodes := make([]PoolNode, len(listed))
+	for i, n := range listed {
+		nodes[i] = PoolNode{Node: n}
+		f, ok := known[n.Name]
+		if len(found) > 0 && !ok {
+			f.Down = "its engine knows no such node"
+		}
+		nodes[i].Down, nodes[i].Busy = f.Down, f.Busy
+		if len(f.Labels) > 0 {
+			labels := maps.Clone(f.Labels)
+			maps.Copy(labels, n.Labels)
+			nodes[i].Labels = labels
+		}
+	}
+	return nodes
+}
