@@ -82,11 +82,12 @@ type Config struct {
 	} `koanf:"alerts"`
 
 	Limits struct {
-		Upload    size     `koanf:"upload" doc:"Largest uploaded file"`
-		Body      size     `koanf:"body" doc:"Largest JSON body"`
-		Free      size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
-		SQLMemory size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
-		SQLTime   duration `koanf:"sql_time" doc:"Longest SQL query"`
+		Upload     size     `koanf:"upload" doc:"Largest uploaded file"`
+		Body       size     `koanf:"body" doc:"Largest JSON body"`
+		Checkpoint size     `koanf:"checkpoint" doc:"Largest checkpoint of a job that is kept"`
+		Free       size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
+		SQLMemory  size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
+		SQLTime    duration `koanf:"sql_time" doc:"Longest SQL query"`
 	} `koanf:"limits"`
 
 	Log struct {
@@ -106,7 +107,7 @@ func defaults() map[string]any {
 		"isolation":             "sandbox",
 		"environments.timeout":  "20m",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
-		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.free": "64MiB",
+		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_time": "10m",
 		"log.level": "info", "log.format": "text",
 	}

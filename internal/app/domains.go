@@ -48,6 +48,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
@@ -75,6 +76,7 @@ type parts struct {
 	features      *feature.Service
 	tracking      *tracking.Service
 	training      *training.Service
+	checkpoints   *checkpoint.Service
 	registry      *registry.Service
 	serving       *serving.Service
 	predictions   *prediction.Log
@@ -87,7 +89,7 @@ type parts struct {
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
+		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
 }
@@ -215,11 +217,17 @@ func (a *App) openTraining(ctx context.Context) error {
 	if err := a.registry.Recover(ctx); err != nil {
 		return fault.Wrap(err, "registry")
 	}
+	dir := filepath.Join(a.cfg.Data, "training")
+	a.checkpoints = checkpoint.New(checkpoint.Config{
+		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authority, Journal: a.journal, Blobs: a.blobs,
+		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Log: a.log,
+	})
+	a.group.Add(lifecycle.Service{Name: "checkpoints", Start: a.checkpoints.Start, Stop: stopper(a.checkpoints.Stop)})
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
 		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Runs: trainingRuns{a.tracking, a.features},
-		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs},
-		Dir: filepath.Join(a.cfg.Data, "training"), Network: a.cfg.Jobs.Network, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
+		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
+		Dir: dir, Network: a.cfg.Jobs.Network, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 	})
 	a.compute.Own(compute.JobAttempt, a.training)
 	a.compute.Own(compute.Build, a.environments)

@@ -130,7 +130,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
-			return errors.Join(runs, models)
+			return errors.Join(runs, models, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}
 	a.group.Add(daily.Service())

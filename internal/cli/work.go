@@ -106,6 +106,7 @@ func (a *app) job() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(logs, why, cancel, wait)
+	cmd.AddCommand(a.checkpoints()...)
 	return cmd
 }
 

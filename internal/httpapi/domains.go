@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 )
 
 // Domains are the services that the edge translates for.
@@ -36,6 +37,7 @@ type Domains struct {
 	Tracking      *tracking.Service
 	Registry      *registry.Service
 	Training      *training.Service
+	Checkpoints   *checkpoint.Service
 	Monitoring    *monitoring.Service
 	Serving       *serving.Service
 	Labels        *label.Service

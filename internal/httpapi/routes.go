@@ -126,6 +126,7 @@ func New(o Options, d Domains) *Server {
 	s.governanceRoutes(p)
 	s.featureRoutes(p)
 	s.trainingRoutes(p)
+	s.checkpointRoutes(p)
 	s.registryRoutes(p)
 	s.monitoringRoutes(p)
 

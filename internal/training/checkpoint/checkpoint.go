@@ -191,6 +191,7 @@ type Chunk struct {
 
 // Manifest is what a checkpoint consists of.
 type Manifest struct {
+	Cut    int64   `json:"cut"` // the size of chunks when it was taken
 	Files  []File  `json:"files"`
 	Chunks []Chunk `json:"chunks"`
 }

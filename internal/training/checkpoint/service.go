@@ -48,6 +48,8 @@ type Config struct {
 	Dir string
 	// Every is the time between two looks at the directories; 0 is one second.
 	Every time.Duration
+	// ChunkSize is what is stored once; 0 is 4 MiB, the most.
+	ChunkSize int64
 	// MaxBytes bounds one checkpoint; 0 is 1 TiB.
 	MaxBytes int64
 	Log      *slog.Logger     // nil discards
@@ -80,6 +82,9 @@ type Service struct {
 func New(cfg Config) *Service {
 	if cfg.Every == 0 {
 		cfg.Every = time.Second
+	}
+	if cfg.ChunkSize <= 0 || cfg.ChunkSize > chunkSize {
+		cfg.ChunkSize = chunkSize
 	}
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = 1 << 40

@@ -165,7 +165,7 @@ func lastNamed(records []Record, name string) int {
 // bytes were not there yet; held are the chunks that the collector leaves alone
 // until they are released, also after an error.
 func (s *Service) keep(ctx context.Context, p project.Name, root *os.Root, t tree) (m Manifest, stored int64, held []string, err error) {
-	m = Manifest{Files: slices.Clone(t.files), Chunks: cut(t.files)}
+	m = Manifest{Cut: s.cfg.ChunkSize, Files: slices.Clone(t.files), Chunks: cut(t.files, s.cfg.ChunkSize)}
 	var (
 		mu    sync.Mutex // of held
 		mine  = map[string]bool{}
@@ -220,7 +220,7 @@ func (s *Service) keep(ctx context.Context, p project.Name, root *os.Root, t tre
 // cut says where the stream of files is cut: a large file begins and ends a
 // chunk, so that a change of the size of another one does not move its cuts;
 // small ones share chunks.
-func cut(files []File) []Chunk {
+func cut(files []File, size int64) []Chunk {
 	var chunks []Chunk
 	n := int64(0)
 	flush := func() {
@@ -230,14 +230,14 @@ func cut(files []File) []Chunk {
 		}
 	}
 	for _, f := range files {
-		if f.Size >= chunkSize || n+f.Size > chunkSize {
+		if f.Size >= size || n+f.Size > size {
 			flush()
 		}
 		n += f.Size
-		large := f.Size >= chunkSize
-		for n > chunkSize {
-			chunks = append(chunks, Chunk{Size: chunkSize})
-			n -= chunkSize
+		large := f.Size >= size
+		for n > size {
+			chunks = append(chunks, Chunk{Size: size})
+			n -= size
 		}
 		if large {
 			flush()

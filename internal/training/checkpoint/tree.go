@@ -66,7 +66,7 @@ func survey(ctx context.Context, root *os.Root, most int64) (tree, error) {
 		}
 		if len(t.files) > maxFiles || t.bytes > most {
 			return fault.New(fault.TooLarge, "it has more than %d files or %d bytes", maxFiles, most).
-				WithHint("Write fewer, larger files, or have checkpoints.size in the configuration raised.")
+				WithHint("Write fewer, larger files, or have limits.checkpoint in the configuration raised.")
 		}
 		return nil
 	})
@@ -134,7 +134,10 @@ func (m Manifest) digest() string {
 
 // whole reports whether the chunks are what the files were cut into.
 func (m Manifest) whole() bool {
-	want := cut(m.Files)
+	if m.Cut <= 0 || m.Cut > chunkSize {
+		return false
+	}
+	want := cut(m.Files, m.Cut)
 	if len(want) != len(m.Chunks) {
 		return false
 	}

@@ -1,0 +1,49 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+)
+
+func (s *Server) checkpointRoutes(p string) {
+	route(s, "GET", p+"/jobs/{job}/checkpoints", "job.read", "List the kept checkpoints of a job, and why each is kept", s.listCheckpoints)
+	s.raw("GET", p+"/jobs/{job}/checkpoints/{name}/archive", "job.read", "A kept checkpoint as a tar archive", media{gives: "application/x-tar"}, s.checkpointArchive)
+	route(s, "DELETE", p+"/jobs/{job}/checkpoints/{name}", "checkpoint.delete", "Delete a kept checkpoint", s.deleteCheckpoint)
+}
+
+func (s *Server) listCheckpoints(ctx context.Context, in *InJob) (*body[items[checkpoint.Record]], error) {
+	all, err := s.Checkpoints.List(ctx, project.Name(in.Project), in.Job)
+	return listed(all, "", err)
+}
+
+func (s *Server) deleteCheckpoint(ctx context.Context, in *struct {
+	InJob
+	Name string `path:"name" maxLength:"200" doc:"Name, which means the newest of it, or identifier of the checkpoint"`
+},
+) (*none, error) {
+	return nil, s.Checkpoints.Delete(ctx, project.Name(in.Project), in.Job, in.Name)
+}
+
+// checkpointArchive streams a checkpoint; one that turns out to be damaged on
+// the way is broken off.
+func (s *Server) checkpointArchive(w http.ResponseWriter, r *http.Request) {
+	record, write, err := s.Checkpoints.Archive(r.Context(), project.Name(r.PathValue("project")), r.PathValue("job"), r.PathValue("name"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-tar")
+	w.Header().Set("Falaj-Checkpoint", record.ID)
+	counted := &firstByte{ResponseWriter: w}
+	if err := write(r.Context(), counted); err != nil {
+		if !counted.written {
+			s.fail(w, r, err)
+			return
+		}
+		s.logInternal(r.Context(), r.URL.Path, err)
+		panic(http.ErrAbortHandler)
+	}
+}
