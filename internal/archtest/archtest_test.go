@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "fault", "resource", "lifecycle", "id", "worker"}
+	foundation = []string{"store", "blob", "event", "sandbox", "fault", "resource", "lifecycle", "id", "worker", "machine"}
 	edges      = []string{"httpapi", "cli", "console"}
 )
 
