@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "fault", "resource", "lifecycle", "id", "worker", "machine"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine"}
 	edges      = []string{"httpapi", "cli", "console"}
 )
 
@@ -197,15 +197,16 @@ func TestDriversAndTablesBelongToApp(t *testing.T) {
 // megabytes, so they are named here with the one place that may have them.
 func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 	leaves := map[string]string{
-		"github.com/duckdb/duckdb-go":         "internal/dataset/sqlworker",
-		"github.com/yalue/onnxruntime_go":     "internal/serving/runtime/onnx",
-		"github.com/cockroachdb/pebble":       "internal/feature/online/pebble",
-		"github.com/apache/iceberg-go":        "internal/dataset",
-		"github.com/mattn/go-sqlite3":         "internal/store",
-		"github.com/jackc/pgx":                "internal/store",
-		"github.com/cedar-policy/cedar-go":    "internal/governance/policy",
-		"github.com/landlock-lsm/go-landlock": "internal/sandbox",
-		"k8s.io":                              "internal/compute/engine/kube",
+		"github.com/duckdb/duckdb-go":            "internal/dataset/sqlworker",
+		"github.com/yalue/onnxruntime_go":        "internal/serving/runtime/onnx",
+		"github.com/cockroachdb/pebble":          "internal/feature/online/pebble",
+		"github.com/apache/iceberg-go":           "internal/dataset",
+		"github.com/mattn/go-sqlite3":            "internal/store",
+		"github.com/jackc/pgx":                   "internal/store",
+		"github.com/cedar-policy/cedar-go":       "internal/governance/policy",
+		"github.com/landlock-lsm/go-landlock":    "internal/sandbox",
+		"github.com/google/go-containerregistry": "internal/oci",
+		"k8s.io":                                 "internal/compute/engine/kube",
 	}
 	for _, p := range load(t) {
 		for _, i := range p.Imports {

@@ -39,7 +39,7 @@ func BusyboxRoot(tb testing.TB) string {
 	root := tb.TempDir()
 	b, err := os.ReadFile(Busybox(tb))
 	err = errors.Join(err, os.MkdirAll(filepath.Join(root, "bin"), 0o755), os.MkdirAll(filepath.Join(root, "etc"), 0o755), //nolint:gosec // An image is for all to read.
-		os.WriteFile(filepath.Join(root, "bin/busybox"), b, 0o755), //nolint:gosec // As above.
+		os.WriteFile(filepath.Join(root, "bin/busybox"), b, 0o755),                                        //nolint:gosec // As above.
 		os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644), //nolint:gosec // As above.
 		os.WriteFile(filepath.Join(root, "etc/secret"), []byte("root's\n"), 0o600),
 	)
