@@ -54,7 +54,9 @@ type Join struct {
 	Node    string `json:"node"`
 	Address string `json:"address"`
 	Port    int    `json:"port"`
-	PID     int    `json:"pid"`
+	// Interface that has the address; may be empty.
+	Interface string `json:"interface,omitempty"`
+	PID       int    `json:"pid"`
 	// Facts of the node by name, for checks and describe.
 	Facts map[string]string `json:"facts,omitempty"`
 }

@@ -1,10 +1,23 @@
 // Package remote is what the engines whose nodes are other machines share:
 // Driver is an engine.Driver over a Launcher, the few things in which Slurm,
 // Kubernetes and Ray differ; Hub is where the agents on the nodes report.
+//
+// Life of a workload. Driver.Start makes DIR/ID with what to run (work.json) and
+// has the Launcher start Workers agents. Each joins by HTTP (handler.go); when
+// all have, each gets its order, fetches its mounts and runs. Their output,
+// checkpoints and beats come to the Hub (hub.go, log.go, trees.go), and at last
+// how they ended. Meanwhile the Driver asks the Launcher about all launches at
+// once and settles, purely, what follows from both (settle.go): agents that
+// report win over what the engine says; the engine decides where they are silent.
+//
+// All that matters is in DIR, synced before it is answered, so a restarted Falaj
+// goes on where it was: a member's number drawn at its start makes a second start
+// of it fail, whoever tries.
 package remote
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
@@ -46,3 +59,63 @@ type Launcher interface {
 	// Forget removes what the engine keeps of an ended launch.
 	Forget(ctx context.Context, id string) error
 }
+
+// Config of a Driver.
+type Config struct {
+	Name     string // of the engine in the configuration
+	Dir      string // of the workloads' directories; made, for our user only
+	Launcher Launcher
+	// URL is where the nodes reach this server, "https://host:port".
+	URL string
+	// CA is the PEM certificate that signed the server's; empty when the nodes
+	// trust it anyway.
+	CA string
+	// Isolation is the sandbox.Level that the engine's nodes reach; empty is none.
+	Isolation string
+
+	// Poll is how often the engine is asked; 0 is 1 s.
+	Poll time.Duration
+	// Lease is how long a worker goes on without the server; 0 is 5 minutes.
+	Lease time.Duration
+	// Settle is how long agents may be silent after the engine has said that the
+	// launch is over; 0 is 10 s.
+	Settle time.Duration
+	// Gather is how long the members of a gang may take to come after the first;
+	// 0 is 10 minutes.
+	Gather time.Duration
+	// LogLimit bounds one worker's log, in bytes; 0 is 64 MiB.
+	LogLimit int64
+	// MaxTree bounds a checkpoint, or an output, in bytes; 0 is 1 TiB.
+	MaxTree int64
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+func (c Config) orDefault() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.Poll, time.Second)
+	def(&c.Lease, 5*time.Minute)
+	def(&c.Settle, 10*time.Second)
+	def(&c.Gather, 10*time.Minute)
+	if c.LogLimit == 0 {
+		c.LogLimit = 64 << 20
+	}
+	if c.Isolation == "" {
+		c.Isolation = "none"
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c
+}
+
+// Shared is the option of a pool whose nodes see the server's directories at the
+// same paths: then nothing is mirrored.
+const Shared = "shared"

@@ -1,0 +1,320 @@
+package remote
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
+)
+
+// Hub is where the agents of an engine's workloads report. Safe for concurrent
+// use. Errors of all methods: fault.NotFound for a workload that it does not
+// have, fault.Conflict for a member that is not the one that joined, fault.Gone
+// when the workload is over, fault.Invalid.
+type Hub struct{ d *Driver }
+
+const (
+	longPoll  = 20 * time.Second // of a join; proxies in between have patience for it
+	maxFacts  = 64
+	maxText   = 1 << 10
+	maxPiece  = 4 << 20 // of a log
+	maxNotes  = 16
+	maxWaited = 5 * time.Second // of a beat
+)
+
+// Knows reports whether the workload is one of this hub's.
+func (h *Hub) Knows(id string) bool {
+	_, err := h.d.find(engine.Handle(id))
+	return err == nil
+}
+
+// Join takes a member in; it waits a while for the others. Without an order the
+// member joins again.
+func (h *Hub) Join(ctx context.Context, id string, j protocol.Join) (*protocol.Order, protocol.Waiting, error) {
+	none := protocol.Waiting{}
+	w, err := h.d.find(engine.Handle(id))
+	if err != nil {
+		return nil, none, err
+	}
+	if err := checkJoin(w, j); err != nil {
+		return nil, none, err
+	}
+	until := time.NewTimer(longPoll)
+	defer until.Stop()
+	for {
+		order, waiting, changed, err := h.take(w, j)
+		if err != nil || order != nil {
+			return order, waiting, err
+		}
+		select {
+		case <-changed:
+		case <-until.C:
+			return nil, waiting, nil
+		case <-ctx.Done():
+			return nil, waiting, ctx.Err()
+		case <-h.d.down:
+			return nil, waiting, fault.New(fault.Unavailable, "the engine is shutting down")
+		}
+	}
+}
+
+func checkJoin(w *work, j protocol.Join) error {
+	switch {
+	case j.Version > protocol.Version || j.Version < protocol.Version-1:
+		return fault.New(fault.Unsupported, "the agent speaks protocol %d, this server %d and %d", j.Version, protocol.Version, protocol.Version-1).
+			WithHint("Put the falaj-worker of this server's release on the nodes.")
+	case j.Index < 0 || j.Index >= len(w.members):
+		return fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", w.id, j.Index, len(w.members))
+	case len(j.Start) < 8 || len(j.Start) > 64:
+		return fault.New(fault.Invalid, "a start of %d bytes is not a number drawn at a start", len(j.Start))
+	case len(j.Node) > 255 || len(j.Address) > 255 || strings.ContainsAny(j.Address, " ,/\x00") || len(j.Interface) > 64:
+		return fault.New(fault.Invalid, "the node's name or address is not one")
+	case j.Port < 0 || j.Port > 65535:
+		return fault.New(fault.Invalid, "%d is not a port", j.Port)
+	case len(j.Facts) > maxFacts:
+		return fault.New(fault.TooLarge, "more than %d facts of a node", maxFacts)
+	}
+	for k, v := range j.Facts {
+		if len(k) > maxText || len(v) > maxText {
+			return fault.New(fault.TooLarge, "a fact of the node is longer than %d bytes", maxText)
+		}
+	}
+	return nil
+}
+
+// take records a member, and gives its order when all have come.
+func (h *Hub) take(w *work, j protocol.Join) (*protocol.Order, protocol.Waiting, <-chan struct{}, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waiting := protocol.Waiting{Of: len(w.members)}
+	m, now := w.members[j.Index], h.d.c.Now()
+	switch {
+	case m.joined() && m.Join.Start != j.Start:
+		return nil, waiting, nil, fault.New(fault.Conflict, "worker %d of %s was started before, on %s: nothing runs twice", j.Index, w.id, m.Join.Node)
+	case w.state.Final != nil:
+		return nil, waiting, nil, fault.New(fault.Gone, "workload %s is over", w.id)
+	case m.over():
+		return nil, waiting, nil, fault.New(fault.Gone, "worker %d of %s is over", j.Index, w.id)
+	case w.state.Stop != nil && w.state.Begun.IsZero():
+		return nil, waiting, nil, fault.New(fault.Gone, "workload %s is to stop: %s", w.id, w.state.Stop.Why)
+	}
+	m.heard = now
+	if !m.joined() {
+		m.Join, m.Joined = j, now.UTC()
+		if err := w.saveMember(j.Index); err != nil {
+			m.Join, m.Joined = protocol.Join{}, time.Time{}
+			return nil, waiting, nil, err
+		}
+		h.d.c.Log.Info("a worker has joined", slog.String("workload", w.id), slog.Int("worker", j.Index), slog.String("node", j.Node))
+		w.notify()
+	}
+	missing := w.missing()
+	waiting.Joined = len(w.members) - missing
+	if missing > 0 {
+		return nil, waiting, w.changed, nil
+	}
+	if w.state.Begun.IsZero() {
+		w.state.Begun = now.UTC()
+		if err := w.save(); err != nil {
+			w.state.Begun = time.Time{}
+			return nil, waiting, nil, err
+		}
+		w.notify()
+	}
+	o := w.order(j.Index, j.Version)
+	return &o, waiting, nil, nil
+}
+
+// who names the member that a request is from.
+type sender struct {
+	index int
+	start string
+}
+
+// member finds the work and checks that the sender is the member that joined.
+// It is a sign of life.
+func (h *Hub) member(id string, s sender) (*work, *member, error) {
+	w, err := h.d.find(engine.Handle(id))
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.index < 0 || s.index >= len(w.members) {
+		return nil, nil, fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", id, s.index, len(w.members))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := w.members[s.index]
+	if !m.joined() || m.Join.Start != s.start {
+		return nil, nil, fault.New(fault.Conflict, "this is not the worker %d of %s that has joined: nothing runs twice", s.index, id)
+	}
+	m.heard = h.d.c.Now()
+	return w, m, nil
+}
+
+// open is member for what changes something: not once it is over.
+func (h *Hub) open(id string, s sender) (*work, *member, error) {
+	w, m, err := h.member(id, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state.Final != nil || w.finish {
+		return nil, nil, fault.New(fault.Gone, "workload %s is over", id)
+	}
+	return w, m, nil
+}
+
+// mount writes a mount as a tar stream.
+func (h *Hub) mount(id string, s sender, n int, to io.Writer) error {
+	w, _, err := h.open(id, s)
+	if err != nil {
+		return err
+	}
+	m, err := w.mirrored(n)
+	if err != nil {
+		return err
+	}
+	if m.Role == engine.Output {
+		return fault.New(fault.Invalid, "mount %d of %s is for output: there is nothing to fetch", n, id)
+	}
+	return archive.Pack(to, m.Path, func(name string) bool { return m.Role == engine.Checkpoints && unfinished(name) })
+}
+
+// log takes a piece of a member's output.
+func (h *Hub) log(id string, s sender, offset int64, last bool, r io.Reader) (protocol.Reached, error) {
+	w, _, err := h.open(id, s)
+	if err != nil {
+		return protocol.Reached{}, err
+	}
+	if offset < 0 {
+		return protocol.Reached{}, fault.New(fault.Invalid, "log offset %d is negative", offset)
+	}
+	b, err := io.ReadAll(io.LimitReader(r, maxPiece+1))
+	if err != nil {
+		return protocol.Reached{}, fault.New(fault.Invalid, "reading a piece of the log: %w", err)
+	}
+	if len(b) > maxPiece {
+		return protocol.Reached{}, fault.New(fault.TooLarge, "a piece of the log is longer than %d bytes", maxPiece)
+	}
+	reached, err := w.log.append(s.index, offset, b, last)
+	return protocol.Reached{Offset: reached}, err
+}
+
+// beat takes a sign of life and answers with the news, for which it waits a
+// while.
+func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (protocol.Told, error) {
+	w, m, err := h.member(id, s)
+	if err != nil {
+		return protocol.Told{}, err
+	}
+	if len(b.None) > maxFacts || len(b.Notes) > maxNotes || len(b.Usage.Accelerators) > 256 {
+		return protocol.Told{}, fault.New(fault.TooLarge, "a beat says too much")
+	}
+	for i, n := range b.Notes {
+		b.Notes[i] = n[:min(len(n), maxText)]
+	}
+	w.mu.Lock()
+	m.beat = b
+	if len(b.None) > 0 {
+		for _, name := range b.None {
+			if len(m.none) < maxTrees {
+				m.none[name] = true
+			}
+		}
+		h.complete(ctx, w)
+	}
+	w.mu.Unlock()
+	until := time.NewTimer(min(max(b.Wait, 0), maxWaited))
+	defer until.Stop()
+	for waited := b.Wait <= 0; ; {
+		w.mu.Lock()
+		told, news := w.told(s.index)
+		changed := w.changed
+		w.mu.Unlock()
+		if news || waited {
+			return told, nil
+		}
+		select {
+		case <-changed:
+		case <-until.C:
+			waited = true
+		case <-h.d.down:
+			waited = true
+		case <-ctx.Done():
+			return told, ctx.Err()
+		}
+	}
+}
+
+// told is what a member is to know; news when it was not told before. The
+// caller holds mu.
+func (w *work) told(index int) (t protocol.Told, news bool) {
+	switch st := w.state.Stop; {
+	case w.state.Final != nil:
+		t.Stop, t.Why = true, "the workload is over"
+	case st != nil:
+		t.Stop, t.Grace, t.Why = true, st.Grace, st.Why
+	}
+	t.Asked = w.asked(index)
+	m := w.members[index]
+	news = t.Stop || !slices.Equal(t.Asked, m.asked)
+	m.asked = t.Asked
+	return t, news
+}
+
+// end takes a member's end.
+func (h *Hub) end(ctx context.Context, id string, s sender, e protocol.End) error {
+	w, m, err := h.member(id, s)
+	if err != nil {
+		return err
+	}
+	if err := checkEnd(e); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m.over() || w.state.Final != nil {
+		return nil // it was told before, or is too late
+	}
+	if err := w.log.sync(); err != nil {
+		return fault.New(fault.Exhausted, "storing the log: %w", err)
+	}
+	now := h.d.c.Now()
+	m.End, m.Ended = &e, now.Add(-e.Ago).UTC()
+	if m.Ended.Before(w.state.Begun) {
+		m.Ended = w.state.Begun
+	}
+	if err := w.saveMember(s.index); err != nil {
+		m.End, m.Ended = nil, time.Time{}
+		return err
+	}
+	h.d.c.Log.Info("a worker has ended", slog.String("workload", w.id), slog.Int("worker", s.index), slog.String("how", words(&e)))
+	w.notify()
+	h.complete(ctx, w)
+	h.d.advance(w, now)
+	h.d.nudge()
+	return nil
+}
+
+func checkEnd(e protocol.End) error {
+	switch engine.Reason(e.Reason) {
+	case engine.Exited, engine.Signalled, engine.TimedOut, engine.Stopped, engine.OutOfMemory, engine.NotStarted:
+	default:
+		return fault.New(fault.Invalid, "%.40q is not how a worker ends", e.Reason)
+	}
+	if len(e.Message) > 16<<10 || len(e.Signal) > 32 {
+		return fault.New(fault.TooLarge, "a worker's end has too many words")
+	}
+	if e.Ago < 0 || e.Ran < 0 {
+		return fault.New(fault.Invalid, "a duration is negative")
+	}
+	return nil
+}

@@ -1,0 +1,319 @@
+package remote
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
+)
+
+// margin is for what comes back after a worker's end, beyond its grace.
+const margin = 15 * time.Second
+
+// tempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
+const tempFail = 75
+
+func amount(n int64) resource.Bytes { return resource.Bytes(n) }
+
+// next is what follows from what is known of a workload.
+type next struct {
+	stop  *stop          // tell the members to stop
+	lose  map[int]string // members that count as lost, and why
+	force bool           // have the engine end it
+	grace time.Duration  // for force
+	final *engine.Status // it is over
+}
+
+// settle decides purely what follows now. The caller holds mu.
+//
+//  1. A member that has been silent for the lease and the grace is lost.
+//  2. A member that failed, or was lost, stops the others; so does a gang that
+//     does not come together.
+//  3. The engine ends what does not end itself, and what never joined.
+//  4. It is over when all members have ended; or when the engine says that it is
+//     over, and the members that have not ended are silent.
+func (w *work) settle(now time.Time) next {
+	var n next
+	if w.state.Final != nil {
+		return n
+	}
+
+	// 1.
+	patience := w.c.Lease + w.spec.Grace + margin
+	for i, m := range w.members {
+		if m.joined() && !m.over() && now.Sub(m.heard) > patience {
+			if n.lose == nil {
+				n.lose = map[int]string{}
+			}
+			n.lose[i] = fmt.Sprintf("%snothing was heard from it for %s", who(w, i), now.Sub(m.heard).Round(time.Second))
+		}
+	}
+
+	// 2.
+	st := w.state.Stop
+	if st == nil {
+		st = w.reasonToStop(now, n.lose)
+		n.stop = st
+	}
+
+	// 3.
+	over, running := 0, 0
+	heard := time.Time{} // the last of those that have not ended
+	for i, m := range w.members {
+		_, lost := n.lose[i]
+		switch {
+		case m.over() || lost:
+			over++
+		case m.joined():
+			running++
+			if m.heard.After(heard) {
+				heard = m.heard
+			}
+		}
+	}
+	if st != nil && w.state.Forced.IsZero() {
+		switch {
+		case running == 0 && over < len(w.members): // whoever is to come yet need not
+			n.force, n.grace = true, 0
+		case over < len(w.members) && now.Sub(st.At) > st.Grace+margin:
+			n.force = true
+		case slices.ContainsFunc(w.members, func(m *member) bool { return m.Lost != "" }) || len(n.lose) > 0:
+			n.force, n.grace = true, st.Grace
+		}
+	}
+
+	// 4.
+	if over == len(w.members) {
+		if status, sure := w.outcome(st, now); sure {
+			n.final = &status
+		}
+		return n
+	}
+	if w.gone.IsZero() {
+		return n
+	}
+	quiet := w.gone
+	if heard.After(quiet) {
+		quiet = heard
+	}
+	wait := w.c.Settle
+	if running == 0 {
+		wait /= 5 // there is nobody who could still report
+	}
+	if now.Sub(quiet) > wait {
+		status := w.verdict(st, now)
+		n.final = &status
+	}
+	return n
+}
+
+// who is "worker 2 on node-b: ", or nothing for a single worker on a node
+// without a name.
+func who(w *work, i int) string {
+	node := w.members[i].Join.Node
+	switch {
+	case w.gang() && node != "":
+		return fmt.Sprintf("worker %d on %s: ", i, node)
+	case w.gang():
+		return fmt.Sprintf("worker %d: ", i)
+	case node != "":
+		return node + ": "
+	}
+	return ""
+}
+
+// reasonToStop is what makes the others stop; nil when nothing does.
+func (w *work) reasonToStop(now time.Time, lose map[int]string) *stop {
+	st := &stop{At: now, Grace: w.spec.Grace}
+	first := time.Time{}
+	for i, m := range w.members {
+		if why, lost := lose[i]; lost {
+			st.Why, st.Cause = why, &engine.Status{State: engine.Lost, Reason: engine.NodeFailed, ExitCode: -1, Message: why}
+			return st
+		}
+		if m.End != nil && !fine(m.End) {
+			st.Why = who(w, i) + words(m.End)
+			return st
+		}
+		if m.joined() && (first.IsZero() || m.Joined.Before(first)) {
+			first = m.Joined
+		}
+	}
+	if w.state.Begun.IsZero() && !first.IsZero() && now.Sub(first) > w.c.Gather {
+		st.Why = fmt.Sprintf("only %d of %d workers came within %s", len(w.members)-w.missing(), len(w.members), w.c.Gather)
+		st.Cause = &engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: st.Why}
+		return st
+	}
+	return nil
+}
+
+func fine(e *protocol.End) bool { return engine.Reason(e.Reason) == engine.Exited && e.ExitCode == 0 }
+
+// words say how a member ended.
+func words(e *protocol.End) string {
+	said := ""
+	switch engine.Reason(e.Reason) {
+	case engine.Exited:
+		said = fmt.Sprintf("exit code %d", e.ExitCode)
+	case engine.Signalled:
+		said = "killed by " + e.Signal
+	case engine.OutOfMemory:
+		said = "out of memory"
+	case engine.TimedOut:
+		said = "timed out"
+	case engine.Stopped:
+		said = "stopped"
+	default:
+		said = e.Reason
+	}
+	if e.Message != "" {
+		said += ", " + e.Message
+	}
+	return said
+}
+
+// gravity orders ends by how much they explain of the others'.
+func gravity(e *protocol.End) int {
+	switch engine.Reason(e.Reason) {
+	case engine.OutOfMemory:
+		return 9
+	case engine.NodeFailed, engine.Preempted:
+		return 8
+	case engine.NotStarted:
+		return 7
+	case engine.Signalled:
+		return 6
+	case engine.TimedOut:
+		return 5
+	case engine.Stopped:
+		return 2
+	case engine.Exited:
+		switch e.ExitCode {
+		case 0:
+			return 1
+		case tempFail:
+			return 3
+		}
+		return 4
+	}
+	return 0
+}
+
+// outcome is the status once all members have ended. It is not sure while the
+// engine may yet say more of an end that nobody here caused.
+func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
+	worst, last := -1, time.Time{}
+	for i, m := range w.members {
+		if m.Ended.After(last) {
+			last = m.Ended
+		}
+		if m.End == nil {
+			continue
+		}
+		if worst < 0 || cmp.Or(cmp.Compare(gravity(m.End), gravity(w.members[worst].End)), w.members[worst].Ended.Compare(m.Ended)) > 0 {
+			worst = i
+		}
+	}
+	if st != nil && st.Cause != nil || worst < 0 {
+		return w.verdict(st, now), true
+	}
+	e := w.members[worst].End
+	s = w.status(engine.Ended)
+	s.Reason, s.ExitCode, s.Signal, s.Message, s.Ended = engine.Reason(e.Reason), e.ExitCode, e.Signal, e.Message, last.UTC()
+	if w.gang() && !fine(e) {
+		s.Message = who(w, worst) + words(e)
+	}
+	asked := st != nil && st.Asked
+	unexplained := !asked && (s.Reason == engine.Stopped || s.Reason == engine.Signalled && s.Signal == "SIGKILL")
+	if !unexplained {
+		return s, true
+	}
+	// The engine ended it: it knows why.
+	switch w.observed.Reason {
+	case engine.Preempted, engine.OutOfMemory, engine.TimedOut, engine.NodeFailed:
+		s.Reason = w.observed.Reason
+		if w.observed.Message != "" {
+			s.Message = w.observed.Message
+		}
+		return s, true
+	}
+	if s.Reason == engine.Stopped && !w.gone.IsZero() && w.observed.Message != "" {
+		s.Message = w.observed.Message
+	}
+	return s, !w.gone.IsZero() || now.Sub(last) > w.c.Settle
+}
+
+// verdict is the status of what ended without telling how.
+func (w *work) verdict(st *stop, now time.Time) engine.Status {
+	s := w.status(engine.Lost)
+	s.Ended, s.ExitCode = now.UTC(), -1
+	switch {
+	case st != nil && st.Asked:
+		s.State, s.Reason = engine.Ended, engine.Stopped
+		return s
+	case st != nil && st.Cause != nil:
+		s.State, s.Reason, s.Message = st.Cause.State, st.Cause.Reason, st.Cause.Message
+		return s
+	}
+	// A member that failed first explains those that fell silent.
+	for i, m := range w.members {
+		if m.End != nil && !fine(m.End) {
+			s.State, s.Reason, s.ExitCode, s.Signal = engine.Ended, engine.Reason(m.End.Reason), m.End.ExitCode, m.End.Signal
+			s.Message = who(w, i) + words(m.End)
+			return s
+		}
+	}
+	o := w.observed
+	s.Reason, s.Message = o.Reason, o.Message
+	switch o.Reason {
+	case engine.NotStarted, engine.OutOfMemory, engine.Preempted, engine.TimedOut:
+		s.State = engine.Ended
+	case engine.Stopped: // by somebody on the engine
+		s.State = engine.Ended
+	case engine.NodeFailed:
+	default:
+		s.Reason = ""
+		if w.state.Begun.IsZero() && o.State == engine.Ended {
+			s.State, s.Reason = engine.Ended, engine.NotStarted
+			s.Message = cmp.Or(o.Message, "it ended on "+w.c.Name+" before its worker had reported")
+		}
+	}
+	if s.Message == "" {
+		s.Message = "it disappeared from " + w.c.Name + " without a word"
+	}
+	return s
+}
+
+// status has what every status of the workload says.
+func (w *work) status(state engine.State) engine.Status {
+	s := engine.Status{State: state, Started: w.state.Begun, Isolated: w.c.Isolation}
+	for _, m := range w.members {
+		cpu, peak := m.beat.CPU, m.beat.PeakRSS
+		if m.End != nil {
+			cpu, peak = m.End.CPU, m.End.PeakRSS
+		}
+		s.CPU += cpu
+		s.PeakRSS = max(s.PeakRSS, amount(peak))
+	}
+	return s
+}
+
+// now is the status for those who ask. The caller holds mu.
+func (w *work) now() engine.Status {
+	if w.state.Final != nil && w.over() {
+		return *w.state.Final
+	}
+	if !w.state.Begun.IsZero() {
+		return w.status(engine.Running)
+	}
+	s := w.status(engine.Pending)
+	s.Message = w.observed.Message
+	if came := len(w.members) - w.missing(); w.gang() && came > 0 {
+		s.Message = fmt.Sprintf("%d of %d workers have come", came, len(w.members))
+	}
+	return s
+}
