@@ -126,11 +126,9 @@ func (j job) observed(stopped bool) remote.Observed {
 	case "COMPLETED":
 		return end(engine.Exited, "ended")
 	case "FAILED":
-		if strings.HasPrefix(j.Said, "not started:") {
-			o.Message = strings.TrimSpace(strings.TrimPrefix(j.Said, "not started:"))
+		if words, ok := strings.CutPrefix(j.Said, "not started:"); ok {
 			j.Said = ""
-			words := o.Message
-			return end(engine.NotStarted, "could not start: %s", words)
+			return end(engine.NotStarted, "could not start: %s", strings.TrimSpace(words))
 		}
 		if len(o.Nodes) == 0 {
 			return end(engine.NotStarted, "could not start: %s", waiting(j.Reason))

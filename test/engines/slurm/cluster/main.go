@@ -23,7 +23,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
-		os.Exit(1) //nolint:forbidigo // A program of its own.
+		os.Exit(1)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -163,12 +164,13 @@ func (c *Cluster) configure(o Options) error {
 	}
 	c.Conf = filepath.Join(c.Dir, "etc", "slurm.conf")
 	gres := fmt.Sprintf("AutoDetect=off\nNodeName=n[1-%d] Name=gpu Type=h100 File=%s/dev/nvidia[0-7]\n", len(c.Nodes), c.Dir)
-	return errors.Join(
-		os.WriteFile(c.Conf, conf.Bytes(), 0o644), //nolint:gosec // Users of jobs read it.
-		os.WriteFile(filepath.Join(c.Dir, "etc", "gres.conf"), []byte(gres), 0o644),                            //nolint:gosec // As above.
-		os.WriteFile(filepath.Join(c.Dir, "etc", "cgroup.conf"), []byte("CgroupPlugin=cgroup/v1\n"), 0o644),    //nolint:gosec // As above.
-		os.WriteFile(filepath.Join(c.Dir, "munge.key"), bytes.Repeat([]byte(strconv.Itoa(port)+c.Dir), 40), 0o600), // secret enough for loopback
-	)
+	for name, text := range map[string]string{"slurm.conf": conf.String(), "gres.conf": gres, "cgroup.conf": "CgroupPlugin=cgroup/v1\n"} {
+		if err := os.WriteFile(filepath.Join(c.Dir, "etc", name), []byte(text), 0o644); err != nil { //nolint:gosec // Users of jobs read it.
+			return err
+		}
+	}
+	// Secret enough for loopback.
+	return os.WriteFile(filepath.Join(c.Dir, "munge.key"), bytes.Repeat([]byte(strconv.Itoa(port)+c.Dir), 40), 0o600)
 }
 
 func spools(nodes []string) []string {
@@ -362,8 +364,8 @@ func (c *Cluster) Close() error {
 }
 
 func (c *Cluster) stop() {
-	for i := len(c.Nodes) - 1; i >= 0; i-- {
-		c.kill(c.Nodes[i])
+	for _, n := range slices.Backward(c.Nodes) {
+		c.kill(n)
 	}
 	c.kill("slurmctld")
 	c.kill("munged")
