@@ -73,6 +73,10 @@ type Config struct {
 	LogLimit int64
 	// API is served to workloads with Network.API.
 	API http.Handler
+	// Images gives the roots of workloads with an image; nil refuses them.
+	// Runtime is the program that runs them; empty is runc on the PATH.
+	Images  Images
+	Runtime string
 	// Guard lists paths (the server's data directory) of which an attempt to
 	// open is a Denial. Dir is always among them.
 	Guard []string
@@ -114,6 +118,7 @@ func New(c Config) (*Driver, error) {
 	if c.Level > sandbox.Sandbox {
 		return nil, fault.New(fault.Unsupported, "the local engine does not reach isolation %s", c.Level)
 	}
+	c.Runtime = cmp.Or(c.Runtime, "runc")
 	c.Guard = append(slices.Clone(c.Guard), c.Dir)
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of workloads")
@@ -192,6 +197,11 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	if !idRE.MatchString(spec.ID) {
 		return "", fault.New(fault.Invalid, "workload id %q cannot name a directory", spec.ID)
 	}
+	image, release, err := d.container(ctx, &spec)
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	d.starting.Lock()
 	defer d.starting.Unlock()
 	d.mu.Lock()
@@ -203,11 +213,11 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	if w != nil && !w.unborn() {
 		return h, nil
 	}
-	sh, furnish, err := d.translate(spec)
+	sh, furnish, err := d.translate(spec, image)
 	if err != nil {
 		return "", err
 	}
-	if err := sandbox.Check(ctx, d.c.Worker, sh.Policy.Level); err != nil {
+	if err := sandbox.Check(ctx, d.c.Worker, min(sh.Policy.Level, sandbox.Sandbox)); err != nil {
 		return "", err
 	}
 	if w != nil { // described, but the server died before the shim was started
@@ -215,7 +225,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 			return "", fault.Wrap(err, "removing a workload that never started")
 		}
 	}
-	if w, err = d.spawn(ctx, sh, extras{Network: spec.Network, Gang: supervised(spec)}, furnish); err != nil {
+	if w, err = d.spawn(ctx, sh, extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec)}, furnish); err != nil {
 		return "", err
 	}
 	d.mu.Lock()
@@ -226,8 +236,8 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 
 // translate makes the shim's spec, and what puts the rest of what it needs into
 // the workload's directory.
-func (d *Driver) translate(spec engine.Spec) (shim.Spec, func(dir string) error, error) {
-	s, cores, err := d.shimSpec(spec)
+func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, func(dir string) error, error) {
+	s, cores, err := d.shimSpec(spec, image)
 	if err != nil || !supervised(spec) {
 		return s, func(string) error { return nil }, err
 	}
@@ -236,7 +246,7 @@ func (d *Driver) translate(spec engine.Spec) (shim.Spec, func(dir string) error,
 }
 
 // shimSpec also gives the cores of each worker of a gang.
-func (d *Driver) shimSpec(spec engine.Spec) (shim.Spec, [][]int, error) {
+func (d *Driver) shimSpec(spec engine.Spec, image *sandbox.Image) (shim.Spec, [][]int, error) {
 	none := shim.Spec{}
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
 		return none, nil, fault.New(fault.Invalid, "workload %s has no command", spec.ID)
@@ -258,9 +268,12 @@ func (d *Driver) shimSpec(spec engine.Spec) (shim.Spec, [][]int, error) {
 		}
 		level = max(level, want)
 	}
+	if image != nil {
+		level = max(level, sandbox.Container)
+	}
 	p := sandbox.Policy{
 		Level: level, Name: spec.ID, Dir: spec.Dir, Env: maps.Clone(spec.Env), Guard: d.c.Guard,
-		Limits: d.c.Limits,
+		Limits: d.c.Limits, Image: image,
 	}
 	if p.Env == nil {
 		p.Env = map[string]string{}

@@ -25,8 +25,12 @@ const (
 	proxySocket = "proxy"
 )
 
-// serve opens the sockets that the workload's network asks for.
+// serve opens the sockets that the workload's network asks for, and keeps its
+// image.
 func (d *Driver) serve(w *workload) error {
+	if w.extras.Image != "" && d.c.Images != nil {
+		w.keep(d.c.Images.Hold(w.extras.Image))
+	}
 	n := w.extras.Network
 	if n.API {
 		l, err := listen(filepath.Join(w.dir, netDir), apiSocket)

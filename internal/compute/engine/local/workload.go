@@ -25,6 +25,7 @@ import (
 // extras are what the driver needs to attach again and the shim does not.
 type extras struct {
 	Network engine.Network `json:"network"`
+	Image   string         `json:"image,omitempty"`
 	Gang    bool           `json:"gang,omitempty"` // the program is the supervisor
 }
 
