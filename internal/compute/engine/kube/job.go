@@ -99,6 +99,9 @@ func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
 	}
 
 	volumes := array{empty("tmp", o.scratch, ""), empty("work", o.scratch, ""), empty("cache", o.scratch, "")}
+	if o.cache != "" {
+		volumes[2] = object{"name": "cache", "hostPath": object{"path": o.cache, "type": "Directory"}}
+	}
 	mounts := array{mount("tmp", "/tmp"), mount("work", agentDir), mount("cache", cacheDir)}
 	if o.shm != "" {
 		volumes, mounts = append(volumes, empty("shm", o.shm, "Memory")), append(mounts, mount("shm", "/dev/shm"))

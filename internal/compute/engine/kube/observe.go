@@ -184,6 +184,11 @@ func (s scene) observed() remote.Observed {
 		return o
 	case s.job != nil && s.job.true("Complete"):
 		o.State, o.Reason = engine.Ended, engine.Exited
+		for _, p := range s.pods { // an agent outlives its worker, and says so by exit code 0
+			if m := p.outOfMemory(); m != "" {
+				o.Reason, o.Message = engine.OutOfMemory, m
+			}
+		}
 		return o
 	}
 	// What took one worker away took the gang.
@@ -314,10 +319,11 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 	case "OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError":
 		return engine.NotStarted, joined(p.who()+" was refused by its node", p.Status.Message)
 	}
-	for _, c := range append(slices.Clone(p.Status.Init), p.Status.Containers...) {
-		if t := c.State.Terminated; t != nil && t.Reason == "OOMKilled" {
-			return engine.OutOfMemory, p.who() + " used more memory than its limit, and the kernel killed it"
-		} else if t != nil && (t.Reason == "StartError" || t.Reason == "ContainerCannotRun") {
+	if m := p.outOfMemory(); m != "" {
+		return engine.OutOfMemory, m
+	}
+	for _, c := range p.containers() {
+		if t := c.State.Terminated; t != nil && (t.Reason == "StartError" || t.Reason == "ContainerCannotRun") {
 			return engine.NotStarted, joined(p.who()+" could not start", t.Message)
 		}
 	}
@@ -327,7 +333,7 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 		}
 	}
 	scheduled := find(p.Status.Conditions, "PodScheduled")
-	for _, c := range append(slices.Clone(p.Status.Init), p.Status.Containers...) {
+	for _, c := range p.containers() {
 		w := c.State.Waiting
 		if w == nil || scheduled.Status != "True" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
 			continue
@@ -337,6 +343,19 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 		}
 	}
 	return "", ""
+}
+
+func (p podView) containers() []container {
+	return append(slices.Clone(p.Status.Init), p.Status.Containers...)
+}
+
+func (p podView) outOfMemory() string {
+	for _, c := range p.containers() {
+		if t := c.State.Terminated; t != nil && t.Reason == "OOMKilled" {
+			return p.who() + " used more memory than its limit, and the kernel killed it"
+		}
+	}
+	return ""
 }
 
 // exit says how the agent's container ended, where it failed.
@@ -357,7 +376,7 @@ func (p podView) words() string {
 	if c := find(p.Status.Conditions, "PodScheduled"); c.Status == "False" {
 		return joined("Kubernetes finds no node", c.Message)
 	}
-	for _, c := range append(slices.Clone(p.Status.Init), p.Status.Containers...) {
+	for _, c := range p.containers() {
 		if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {
 			return joined(fmt.Sprintf("%s cannot start image %s yet: %s", p.who(), c.Image, w.Reason), w.Message)
 		}

@@ -33,6 +33,7 @@ type options struct {
 	user, group   int64
 	shared        bool // the nodes see the server's directories
 	shm, scratch  string
+	cache         string         // directory of the nodes that stays; empty is the pod's own
 	egress        []netip.Prefix // that pods reach beside the server and each other
 	dns           bool
 	unreachableIn int64 // seconds that a pod stays on a node that does not answer
@@ -69,6 +70,8 @@ var known = map[string]func(o *options, v string) error{
 	"egress":             readEgress,
 	"dns":                func(o *options, v string) (err error) { o.dns, err = yes(v); return err },
 	"unreachable_after":  readUnreachable,
+	"node_cache":         func(o *options, v string) (err error) { o.cache, err = absolute(v); return err },
+	"node_cache_size":    readCount,
 }
 
 // parseOptions reads a pool's options. Error: fault.Invalid.
@@ -218,4 +221,12 @@ func readUnreachable(o *options, v string) error {
 	d, err := ours.ParseDuration(v)
 	o.unreachableIn = int64(d.Seconds())
 	return err
+}
+
+// readCount checks what the agent reads for itself.
+func readCount(_ *options, v string) error {
+	if _, err := strconv.ParseUint(v, 10, 62); err != nil {
+		return bad(v, "a number of bytes")
+	}
+	return nil
 }
