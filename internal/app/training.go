@@ -156,6 +156,31 @@ func (t trainingRuns) Finish(ctx context.Context, p project.Name, run, status st
 	return err
 }
 
+// Progress follows the metric whose newest point is the last.
+func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string) (training.Progress, error) {
+	run, err := t.tracking.Run(ctx, p, tracking.RunID(id))
+	if err != nil {
+		return training.Progress{}, err
+	}
+	var last tracking.Metric
+	for _, m := range run.Metrics {
+		if m.At > last.At || m.At == last.At && m.Step > last.Step {
+			last = m
+		}
+	}
+	if last.Key == "" {
+		return training.Progress{}, nil
+	}
+	points, _, err := t.tracking.History(ctx, p, tracking.RunID(id), last.Key, 1, "")
+	if err != nil || len(points) == 0 {
+		return training.Progress{}, err
+	}
+	point := func(m tracking.Metric) training.Point {
+		return training.Point{Step: m.Step, At: time.UnixMilli(int64(m.At)).UTC()}
+	}
+	return training.Progress{First: point(points[0]), Last: point(last)}, nil
+}
+
 func (t trainingRuns) Upload(ctx context.Context, p project.Name, run, dir, under string) error {
 	return upload(ctx, t.tracking, p, tracking.Place{Run: tracking.RunID(run)}, dir, under)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
-	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
 )
 
 // APIVersion is that of the API, not of the build: v1 only grows.

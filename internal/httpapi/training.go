@@ -27,6 +27,8 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)
 	route(s, "GET", p+"/jobs/{job}", "job.read", "A job; with wait, when it has ended", s.oneJob)
 	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
+	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Go on with another number of workers", s.resizeJob)
+	route(s, "GET", p+"/jobs/{job}/top", "job.read", "What a job's workers use now, its pace and the time left", s.topJob)
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Why a job is where it is, in words", s.whyJob)
 	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "A job's output", media{gives: "text/plain"}, s.jobLogs,
 		query("attempt", "Number of the attempt; the newest if left out"), query("offset", "Bytes to leave out"), query("follow", "true: go on until the attempt ends"))
@@ -76,12 +78,21 @@ func (s *Server) listJobs(ctx context.Context, in *struct {
 func (s *Server) submitJob(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Name string        `json:"name" doc:"What people call it"`
-		Spec training.Spec `json:"spec"`
+		Name string         `json:"name,omitempty" doc:"What people call it"`
+		Spec *training.Spec `json:"spec,omitempty"`
+		From string         `json:"from,omitempty" maxLength:"64" doc:"Repeat this job instead: the same specification, inputs, source and environment"`
 	}
 },
 ) (*body[training.Job], error) {
-	return one(s.Training.Submit(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec))
+	switch {
+	case in.Body.From != "" && (in.Body.Name != "" || in.Body.Spec != nil):
+		return nil, fault.New(fault.Invalid, "from repeats a job as it was; name and spec are its own")
+	case in.Body.From != "":
+		return one(s.Training.Repeat(ctx, project.Name(in.Project), training.JobID(in.Body.From)))
+	case in.Body.Spec == nil:
+		return nil, fault.New(fault.Invalid, "a job needs a spec").WithHint("Or from, with the job to repeat.")
+	}
+	return one(s.Training.Submit(ctx, project.Name(in.Project), in.Body.Name, *in.Body.Spec))
 }
 
 func (s *Server) oneJob(ctx context.Context, in *struct {
@@ -110,6 +121,20 @@ func (s *Server) oneJob(ctx context.Context, in *struct {
 
 func (s *Server) cancelJob(ctx context.Context, in *InJob) (*body[training.Job], error) {
 	return one(s.Training.Cancel(ctx, project.Name(in.Project), training.JobID(in.Job)))
+}
+
+func (s *Server) resizeJob(ctx context.Context, in *struct {
+	InJob
+	Body struct {
+		Workers training.Workers `json:"workers" doc:"A number, or {min, max}"`
+	}
+},
+) (*body[training.Job], error) {
+	return one(s.Training.Resize(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body.Workers))
+}
+
+func (s *Server) topJob(ctx context.Context, in *InJob) (*body[training.Top], error) {
+	return one(s.Training.Top(ctx, project.Name(in.Project), training.JobID(in.Job)))
 }
 
 type reasons struct {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
-	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/training/diagnosis"
 )
 
 // AttemptID names an attempt and its workload: "att_01J…".
@@ -52,40 +52,54 @@ func (s AttemptState) CanBecome(next AttemptState) bool {
 
 // Attempt is one try of a job.
 type Attempt struct {
-	ID       AttemptID        `json:"id"`
-	Job      JobID            `json:"job"`
-	Number   int              `json:"number"` // from 1
-	State    AttemptState     `json:"state"`
-	Pool     compute.PoolName `json:"pool,omitempty"`
-	Workers  int              `json:"workers,omitempty"` // placed
-	Nodes    []string         `json:"nodes,omitempty"`   // of each worker, where known
-	Run      string           `json:"run_id,omitempty"`
-	Class    Class            `json:"class,omitempty"`
-	Reason   string           `json:"reason,omitempty"`
-	Notes    []string         `json:"notes,omitempty"` // what else is worth knowing
-	Made     time.Time        `json:"made_at"`
-	Started  time.Time        `json:"started_at,omitzero"`
-	Ended    time.Time        `json:"ended_at,omitzero"`
-	Revision int64            `json:"-"`
+	ID      AttemptID        `json:"id"`
+	Job     JobID            `json:"job"`
+	Number  int              `json:"number"` // from 1
+	State   AttemptState     `json:"state"`
+	Pool    compute.PoolName `json:"pool,omitempty"`
+	Workers int              `json:"workers,omitempty"` // placed
+	Nodes   []string         `json:"nodes,omitempty"`   // of each worker, where known
+	Run     string           `json:"run_id,omitempty"`
+	Class   Class            `json:"class,omitempty"`
+	Reason  string           `json:"reason,omitempty"`
+	Notes   []string         `json:"notes,omitempty"` // what else is worth knowing
+	// Evidence, Lines and Hint are what the end was judged by, and what to do.
+	Evidence []string         `json:"evidence,omitempty"`
+	Lines    []diagnosis.Line `json:"lines,omitempty"`
+	Hint     string           `json:"hint,omitempty"`
+	Blamed   []string         `json:"blamed,omitempty"`  // nodes that may be at fault
+	Members  []engine.Member  `json:"members,omitempty"` // how each worker ended
+	// Asked is the class of the end that Falaj asked for, and Why it did.
+	Asked    Class     `json:"asked,omitempty"`
+	Why      string    `json:"why,omitempty"`
+	Made     time.Time `json:"made_at"`
+	Started  time.Time `json:"started_at,omitzero"`
+	Ended    time.Time `json:"ended_at,omitzero"`
+	Revision int64     `json:"-"`
 }
 
 // Class of an attempt's end decides whether the job runs again.
-type Class string
+type Class = diagnosis.Class
 
 // The classes. rules has what follows from each.
 const (
-	Done        Class = "succeeded"
-	Saved       Class = "saved"       // exit 75 with a new checkpoint: run me again
-	Idle        Class = "no_progress" // exit 75 without a new checkpoint
-	UserError   Class = "user_error"  // the program failed
-	OutOfMemory Class = "out_of_memory"
-	TimedOut    Class = "timeout"
-	NodeLost    Class = "node_lost"   // the engine can no longer say how it ended
-	Killed      Class = "killed"      // by a signal that nobody here sent
-	Unprepared  Class = "environment" // it could not be prepared or started
-	Elsewhere   Class = "unavailable" // something it needed did not answer
-	Unstored    Class = "output"      // what it left cannot be kept
-	Unwanted    Class = "cancelled"
+	Done        = diagnosis.Done
+	Saved       = diagnosis.Saved
+	Idle        = diagnosis.Idle
+	Resized     = diagnosis.Resized
+	UserError   = diagnosis.UserError
+	OutOfMemory = diagnosis.OutOfMemory
+	TimedOut    = diagnosis.TimedOut
+	NodeLost    = diagnosis.NodeLost
+	Preempted   = diagnosis.Preempted
+	Hung        = diagnosis.Hung
+	Straggler   = diagnosis.Straggler
+	Killed      = diagnosis.Killed
+	Unprepared  = diagnosis.Environment    // it could not be prepared or started
+	Elsewhere   = diagnosis.Infrastructure // something it needed did not answer
+	Unwanted    = diagnosis.Unwanted
+
+	Unstored Class = "output" // what it left cannot be kept
 )
 
 // rule says what follows from a class.
@@ -99,6 +113,10 @@ var rules = map[Class]rule{
 	Done:        {},
 	Saved:       {again: true, free: true},
 	Idle:        {again: true, delay: true},
+	Resized:     {again: true, free: true},
+	Preempted:   {again: true, free: true},
+	Hung:        {again: true, delay: true},
+	Straggler:   {again: true, delay: true},
 	UserError:   {},
 	OutOfMemory: {},
 	TimedOut:    {},
@@ -119,50 +137,43 @@ const (
 	lastDelay  = 5 * time.Minute
 )
 
-// tempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
-const tempFail = 75
-
 // end is an attempt's end as the job takes it.
 type end struct {
 	class        Class
 	reason, hint string
+	evidence     []string
+	lines        []diagnosis.Line
+	blamed       []string
 }
 
-// classify says how an attempt ended. saved is true when it left a checkpoint
-// that was not there before.
-func classify(w compute.Workload, saved bool) end {
-	st := w.Status
-	e := end{reason: w.Outcome(), hint: w.Hint}
-	switch {
-	case st.State == engine.Lost:
-		e.class = NodeLost
-	case st.Reason == engine.Stopped && w.Stop != "":
-		e.class = Unwanted
-	case st.Reason == engine.Stopped, st.Reason == engine.Signalled && st.Signal == "SIGKILL":
-		e.class = Killed
-	case st.Reason == engine.Exited && st.ExitCode == 0:
-		e.class, e.reason = Done, ""
-	case st.Reason == engine.Exited && st.ExitCode == tempFail && saved:
-		e.class, e.reason = Saved, "saved a checkpoint and asked to run again"
-	case st.Reason == engine.Exited && st.ExitCode == tempFail:
-		e.class, e.reason = Idle, fmt.Sprintf("asked to run again (exit code %d) without a new checkpoint", tempFail)
-		e.hint = "Rename a directory in FALAJ_CHECKPOINT_DIR to its final name before leaving with this code."
-	case st.Reason == engine.OutOfMemory:
-		e.class = OutOfMemory
-		e.hint = fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", w.Request.Memory)
-	case st.Reason == engine.TimedOut:
-		e.class = TimedOut
-		e.hint = "Raise timeout, or leave with exit code 75 after a checkpoint to go on later."
-	case st.Reason == engine.NotStarted:
-		e.class = Unprepared
-		if k := fault.ParseKind(w.Failure); k == fault.Unavailable || k == fault.Timeout || k == fault.Exhausted {
-			e.class = Elsewhere
-		}
-	default:
-		e.class = UserError
-		e.hint = fmt.Sprintf("See `falaj job logs %s`.", w.Label)
+// judge says how an attempt ended. saved is true when it left a checkpoint that
+// was not there before.
+func judge(j Job, a Attempt, w compute.Workload, members []engine.Member, saved bool, log diagnosis.Log) end {
+	in := diagnosis.Input{
+		Status: w.Status, Members: members, Failure: w.Failure, Hint: w.Hint, Outcome: w.Outcome(), Asked: a.Asked, Why: a.Why, Saved: saved,
+		Log: log, Memory: w.Request.Memory, Environment: j.Spec.Environment, Job: w.Label, Denials: w.Denials,
 	}
-	return e
+	if w.Stop != "" && (a.Asked == "" || j.Stop != "") {
+		in.Asked, in.Why = Unwanted, w.Stop
+	}
+	f := diagnosis.Find(in)
+	return end{class: f.Class, reason: f.Words, hint: f.Hint, evidence: f.Evidence, lines: f.Lines, blamed: f.Blamed}
+}
+
+// The quarantine of a node that is blamed doubles with each attempt of the job
+// that blames it.
+const (
+	firstBlame = 10 * time.Minute
+	lastBlame  = 24 * time.Hour
+)
+
+// quarantine says how long nothing shall be placed on a blamed node: at once
+// where it was lost, otherwise from the second time on.
+func quarantine(class Class, earlier int) time.Duration {
+	if class != NodeLost && earlier == 0 {
+		return 0
+	}
+	return min(firstBlame<<min(earlier, 20), lastBlame)
 }
 
 // again decides whether a job runs again after an attempt ended, and when. It
@@ -174,7 +185,7 @@ func (j Job) again(e *end) (bool, time.Duration) {
 	}
 	if r.free {
 		if j.Attempts >= maxSaves {
-			e.reason = fmt.Sprintf("saved and asked to run again %d times", j.Attempts)
+			e.reason = fmt.Sprintf("ran again %d times", j.Attempts)
 			e.hint = "Do more work between checkpoints."
 			return false, 0
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/training/diagnosis"
 )
 
 // TestTransitions holds the diagrams in the comments against the tables.
@@ -77,9 +78,11 @@ func TestClassify(t *testing.T) {
 		"crashed":            {ended(engine.Status{Reason: engine.Signalled, Signal: "SIGSEGV"}), false, UserError},
 		"not started":        {ended(engine.Status{Reason: engine.NotStarted}), false, Unprepared},
 		"not answered":       {away, false, Elsewhere},
+		"node failed":        {ended(engine.Status{Reason: engine.NodeFailed}), false, NodeLost},
+		"preempted":          {ended(engine.Status{Reason: engine.Preempted}), false, Preempted},
 		"lost":               {compute.Workload{State: compute.Ended, Status: engine.Status{State: engine.Lost}}, false, NodeLost},
 	} {
-		if e := classify(c.w, c.saved); e.class != c.want {
+		if e := judge(Job{}, Attempt{}, c.w, nil, c.saved, diagnosis.Log{}); e.class != c.want {
 			t.Errorf("%s: %s, want %s", name, e.class, c.want)
 		} else if _, ok := rules[e.class]; !ok {
 			t.Errorf("%s has no rule", e.class)
@@ -100,6 +103,9 @@ func TestAgain(t *testing.T) {
 		"second loss":     {Job{Failures: 1, Spec: Spec{MaxAttempts: 3}}, NodeLost, true, 2 * firstDelay},
 		"third loss":      {Job{Failures: 2, Spec: Spec{MaxAttempts: 3}}, NodeLost, false, 0},
 		"delay is capped": {Job{Failures: 40, Spec: Spec{MaxAttempts: 100}}, NodeLost, true, lastDelay},
+		"preempted":       {Job{Failures: 2, Spec: Spec{MaxAttempts: 3}}, Preempted, true, 0},
+		"resized":         {Job{Failures: 2, Spec: Spec{MaxAttempts: 3}}, Resized, true, 0},
+		"hung":            {Job{Spec: Spec{MaxAttempts: 3}}, Hung, true, firstDelay},
 		"user error":      {Job{Spec: Spec{MaxAttempts: 3}}, UserError, false, 0},
 		"cancelled":       {Job{Stop: "x", Spec: Spec{MaxAttempts: 3}}, Saved, false, 0},
 	} {

@@ -3,17 +3,20 @@ package training
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training/diagnosis"
 )
 
 // maxLog is how much of an attempt's output becomes an artifact, in bytes.
@@ -45,6 +48,9 @@ func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload)
 		a.Started = w.StartedAt
 		if j.StartedAt.IsZero() {
 			j.StartedAt = w.StartedAt
+		}
+		if j.Spec.Progress > 0 {
+			tx.OnCommit(func() { s.watched.Add(1) })
 		}
 		if j.State.CanBecome(Running) {
 			j.State = Running
@@ -79,7 +85,17 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	if err != nil {
 		return err
 	}
-	e := classify(w, progress)
+	members, err := s.cfg.Compute.Members(ctx, w.ID)
+	if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Gone) {
+		return fault.Wrap(err, "asking how the workers ended")
+	}
+	var log diagnosis.Log
+	if a.Run != "" {
+		if log, err = s.keepLog(ctx, a, d); err != nil {
+			return err
+		}
+	}
+	e := judge(j, a, w, members, progress, log)
 	again, delay := j.again(&e)
 
 	// 2. Take what it left.
@@ -128,6 +144,10 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 			return err
 		}
 		a.State, a.Class, a.Reason, a.Ended = AttemptEnded, e.class, e.reason, w.EndedAt
+		a.Evidence, a.Lines, a.Hint, a.Blamed, a.Members = e.evidence, e.lines, e.hint, e.blamed, members
+		if err := s.blame(ctx, tx, a); err != nil {
+			return err
+		}
 		if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
 			return err
 		}
@@ -174,7 +194,7 @@ func status(e end) string {
 	switch e.class {
 	case Done:
 		return "FINISHED"
-	case Unwanted, Saved, Killed, NodeLost:
+	case Unwanted, Saved, Resized, Preempted, Killed, NodeLost:
 		return "KILLED"
 	default:
 		return "FAILED"
@@ -184,9 +204,6 @@ func status(e end) string {
 // collect stores the output of an attempt whose job does not run again: files
 // as artifacts, model/ of a success as a model. The log is stored always.
 func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, again bool) (model string, err error) {
-	if err := s.keepLog(ctx, a, d); err != nil {
-		return "", err
-	}
 	if err := s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs"); err != nil {
 		return "", fault.Wrap(err, "storing the log")
 	}
@@ -228,25 +245,54 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 	return model, fault.Wrap(err, "storing the model")
 }
 
-// keepLog copies the attempt's output to a file, at most maxLog of it.
-func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) error {
+// keepLog copies the attempt's output to a file, at most maxLog of it, and reads
+// what it says.
+func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis.Log, err error) {
 	if err := os.MkdirAll(d.logs, 0o700); err != nil {
-		return err
+		return log, err
 	}
 	r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(a.ID), 0, false)
 	if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) {
-		return nil // the engine lost it
+		return log, nil // the engine lost it
 	}
 	if err != nil {
-		return fault.Wrap(err, "reading the log")
+		return log, fault.Wrap(err, "reading the log")
 	}
 	defer r.Close()
 	f, err := os.Create(filepath.Join(d.logs, "attempt-"+strconv.Itoa(a.Number)+".log"))
 	if err != nil {
+		return log, err
+	}
+	log, err = diagnosis.Read(io.TeeReader(io.LimitReader(r, maxLog), f), a.Workers > 1)
+	return log, fault.Wrap(errors.Join(err, f.Close()), "copying the log")
+}
+
+// blame has compute keep work away from the nodes that an attempt's end blames.
+func (s *Service) blame(ctx context.Context, tx *store.Tx, a Attempt) error {
+	if len(a.Blamed) == 0 || a.Pool == "" {
+		return nil
+	}
+	tries, err := s.cfg.Store.Attempts(ctx, tx, a.Job)
+	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, io.LimitReader(r, maxLog))
-	return fault.Wrap(errors.Join(err, f.Close()), "copying the log")
+	for _, node := range a.Blamed {
+		earlier := 0
+		for _, t := range tries {
+			if t.ID != a.ID && t.Pool == a.Pool && slices.Contains(t.Blamed, node) {
+				earlier++
+			}
+		}
+		d := quarantine(a.Class, earlier)
+		if d == 0 {
+			continue
+		}
+		reason := fmt.Sprintf("%s of attempt %d of job %s", a.Class, a.Number, a.Job)
+		if err := s.cfg.Compute.Blame(ctx, tx, a.Pool, node, reason, s.now().Add(d)); err != nil {
+			return fault.Wrap(err, "blaming node %s", node)
+		}
+	}
+	return nil
 }
 
 // checkOutput refuses an output directory that cannot become artifacts.

@@ -36,7 +36,9 @@ func (s *Service) Start(ctx context.Context) error {
 	s.mu.Lock()
 	s.cancel = cancel
 	s.mu.Unlock()
+	s.watched.Store(1) // until the first look has counted
 	s.running.Go(func() { s.loop(ctx) })
+	s.running.Go(func() { s.watching(ctx) })
 	return nil
 }
 

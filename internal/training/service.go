@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -38,6 +40,11 @@ type Compute interface {
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
+	// Members says what is known of each worker, in order; nothing where the
+	// engine tells nothing.
+	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
+	// Blame keeps work away from a node until a time.
+	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
 }
 
 // Environments gives built environments.
@@ -84,6 +91,9 @@ type Runs interface {
 	Create(ctx context.Context, spec RunSpec) (run string, err error)
 	// Finish ends a run: FINISHED, FAILED or KILLED. Repeating it is no change.
 	Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error
+	// Progress tells the first and the last step that a run's metrics have, and
+	// when each was told; zero without metrics.
+	Progress(ctx context.Context, p project.Name, run string) (Progress, error)
 	// Upload stores the files below dir as artifacts of the run below a path;
 	// what is there already is replaced.
 	Upload(ctx context.Context, p project.Name, run, dir, under string) error
@@ -189,8 +199,11 @@ type Config struct {
 	Isolation scheduler.Isolation
 	// MaxOutput bounds the output directory of an attempt in bytes; 0 is 64 GiB.
 	MaxOutput int64
-	Log       *slog.Logger     // nil discards
-	Now       func() time.Time // nil is time.Now
+	// WatchEvery is how often running attempts with a progress_timeout are looked
+	// at; 0 is two seconds.
+	WatchEvery time.Duration
+	Log        *slog.Logger     // nil discards
+	Now        func() time.Time // nil is time.Now
 }
 
 // Service is the only way to jobs. Safe for concurrent use.
@@ -199,6 +212,8 @@ type Service struct {
 	log  *slog.Logger
 	now  func() time.Time
 	wake chan struct{} // of the loop; holds one
+
+	watched atomic.Int64 // running attempts with a progress_timeout, at least
 
 	mu       sync.Mutex
 	awaiting map[JobID]bool   // jobs whose environment somebody awaits
@@ -218,6 +233,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Checkpoints == nil {
 		cfg.Checkpoints = unkept(filepath.Join(cfg.Dir, "checkpoints"))
+	}
+	if cfg.WatchEvery == 0 {
+		cfg.WatchEvery = watchEvery
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -266,6 +284,43 @@ func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Sp
 type submission struct {
 	once   bool // not when the same one is under way or has succeeded
 	dryRun bool // look, and change nothing
+	// from is the job that this one repeats, and inputs what that one read.
+	from   JobID
+	inputs []Input
+}
+
+// same refuses inputs that are not those of the job that is repeated.
+func (how submission) same(inputs []Input) error {
+	for _, was := range how.inputs {
+		i := slices.IndexFunc(inputs, func(in Input) bool { return in.Name == was.Name })
+		if i < 0 || inputs[i].Ref != was.Ref || inputs[i].Digest != was.Digest {
+			return fault.New(fault.Conflict, "%s is no longer what job %s read", was.Ref, how.from).
+				WithHint("A version never changes: it was removed, and another one has its number. Submit a new job.")
+		}
+	}
+	return nil
+}
+
+// Repeat submits a job again: the same specification, inputs, source and
+// environment, each by digest. Needs job.submit, and job.read of that job.
+// Errors besides those of Submit: fault.Conflict when something of it is no
+// longer there.
+func (s *Service) Repeat(ctx context.Context, p project.Name, from JobID) (Job, error) {
+	was, err := s.One(ctx, p, from)
+	if err != nil {
+		return Job{}, err
+	}
+	spec := was.Spec
+	spec.Data = maps.Clone(spec.Data)
+	for _, in := range was.Inputs {
+		spec.Data[in.Name] = strings.TrimPrefix(in.Ref, "dataset ")
+	}
+	if spec.Environment != "" && was.EnvDigest != "" {
+		name, _, _ := strings.Cut(spec.Environment, "@")
+		spec.Environment = name + "@" + string(was.EnvDigest)
+	}
+	j, _, err := s.submit(ctx, p, was.Name, spec, submission{from: was.ID, inputs: was.Inputs})
+	return j, fault.Wrap(err, "repeating job %s", from)
 }
 
 func (s *Service) submit(ctx context.Context, p project.Name, name string, spec Spec, how submission) (Job, project.Change, error) {
@@ -299,10 +354,21 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	}
 	j := Job{
 		ID: JobID(id.New("job")), Project: p, Name: name, Spec: spec, State: Queued,
-		By: Actor{ID: who.ID, Name: who.Name}, SubmittedAt: s.now().UTC(), Revision: 1,
+		By: Actor{ID: who.ID, Name: who.Name}, From: how.from, SubmittedAt: s.now().UTC(), Revision: 1,
+	}
+	var resume checkpoint.Record
+	if spec.Resume != "" {
+		var err error
+		if resume, err = s.cfg.Checkpoints.Resolve(ctx, p, spec.Resume); err != nil {
+			return Job{}, "", fault.Wrap(err, "resume")
+		}
+		j.Spec.Resume = resume.Job + "/" + resume.Name
 	}
 	// What the job can read decides where it may be.
-	if err := s.pin(ctx, &j); err != nil {
+	if err := s.pin(ctx, &j, resume); err != nil {
+		return Job{}, "", err
+	}
+	if err := how.same(j.Inputs); err != nil {
 		return Job{}, "", err
 	}
 	var env environment.Usable
@@ -313,7 +379,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 	}
 	j.EnvDigest = env.Digest // empty while it is being built
-	j.Digest = digest(name, spec, j.Inputs, env.Spec)
+	j.Digest = digest(name, j.Spec, j.Inputs, env.Spec)
 
 	change := project.Created
 	submit := func(ctx context.Context, tx *store.Tx) error {
@@ -340,6 +406,14 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		})
 		if err != nil {
 			return err
+		}
+		if spec.Resume != "" {
+			err := s.cfg.Checkpoints.Adopt(ctx, tx, resume, checkpoint.Job{
+				ID: string(j.ID), Project: p, Owner: j.By.ID, Residency: j.Residency, Classification: j.Classification, Rules: spec.Checkpoints,
+			})
+			if err != nil {
+				return err
+			}
 		}
 		if err := publish(ctx, tx, JobQueued, j); err != nil {
 			return err
@@ -381,9 +455,13 @@ func (s *Service) permitted(spec Spec) error {
 }
 
 // pin resolves the inputs, and derives the job's zones and classification.
-func (s *Service) pin(ctx context.Context, j *Job) error {
-	parents := make([]residency.Parent, 0, len(j.Spec.Data))
+func (s *Service) pin(ctx context.Context, j *Job, resume checkpoint.Record) error {
+	parents := make([]residency.Parent, 0, len(j.Spec.Data)+1)
 	classes := []project.Classification{project.Internal}
+	if j.Spec.Resume != "" {
+		parents = append(parents, residency.Parent{Name: "checkpoint " + j.Spec.Resume, Label: resume.Residency})
+		classes = append(classes, resume.Classification)
+	}
 	j.Inputs = []Input{}
 	for _, name := range slices.Sorted(maps.Keys(j.Spec.Data)) {
 		in, err := s.cfg.Data.Resolve(ctx, j.Project, j.Spec.Data[name])

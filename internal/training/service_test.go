@@ -207,7 +207,7 @@ func TestCancel(t *testing.T) {
 	defer r.Close()
 	w.started(t)
 	why, err := w.Why(ctx, nyc, queued.ID)
-	if want := "2 cpu wanted, 0 free on home; next to finish: " + string(running.ID); err != nil || len(why) != 1 || !strings.HasPrefix(why[0], want) {
+	if want := "2 cpu wanted, 0 free on home; held by " + string(running.ID); err != nil || len(why) != 1 || !strings.HasPrefix(why[0], want) {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	for _, id := range []training.JobID{queued.ID, running.ID} {
@@ -279,7 +279,7 @@ func TestRefusedAtSubmission(t *testing.T) {
 		"odd variable":        {with(func(s *training.Spec) { s.Env = map[string]string{"A=B": "x"} }), fault.Invalid},
 		"network":             {with(func(s *training.Spec) { s.Network = []string{"evil.example:443"} }), fault.PermissionDenied},
 		"isolation":           {with(func(s *training.Spec) { s.Isolation = "none" }), fault.Invalid},
-		"framework":           {with(func(s *training.Spec) { s.Framework = "mpi" }), fault.Unsupported},
+		"framework":           {with(func(s *training.Spec) { s.Framework = "magic" }), fault.Invalid},
 		"priority":            {with(func(s *training.Spec) { s.Priority = 1e6 }), fault.Invalid},
 		"timeout":             {with(func(s *training.Spec) { s.Timeout = -1 }), fault.Invalid},
 		"source":              {with(func(s *training.Spec) { s.Source = "sha256:x" }), fault.Invalid},

@@ -27,6 +27,8 @@ type Store interface {
 	LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (Job, error)
 	// Unstarted lists jobs that are queued and have no attempt under way.
 	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
+	// Underway lists the jobs of all projects that run.
+	Underway(ctx context.Context, tx *store.Tx) ([]Job, error)
 
 	InsertAttempt(ctx context.Context, tx *store.Tx, a Attempt) error
 	Attempt(ctx context.Context, tx *store.Tx, id AttemptID) (Attempt, error)

@@ -8,9 +8,12 @@
 //     of it concerns several workers.
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
 //   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
+//   - resize.go: another number of workers. watch.go: attempts that do nothing.
+//     top.go: what the workers use now, and when it will be done.
 //   - prepare.go: what an attempt finds when it starts. source.go: uploaded
 //     source archives.
-//   - finish.go: what becomes of what it leaves, and whether it runs again.
+//   - finish.go: what becomes of what it leaves, and whether it runs again;
+//     diagnosis/ says what happened.
 //   - loop.go: jobs that wait for their environment, and leftovers of a crash.
 //   - store.go, events.go; trainingsql/ is the database.
 //
@@ -313,6 +316,7 @@ type Job struct {
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
 	By             Actor                  `json:"submitted_by"`
+	From           JobID                  `json:"from,omitempty"` // that it repeats
 	// Digest is of the name, the specification, its environment's and the
 	// pinned inputs.
 	Digest string `json:"digest"`

@@ -100,6 +100,7 @@ type runs struct {
 	models    []training.ModelSpec
 	files     map[string]string // of the last model
 	refuse    error
+	progress  training.Progress
 }
 
 func (r *runs) Create(_ context.Context, spec training.RunSpec) (string, error) {
@@ -119,6 +120,12 @@ func (r *runs) Finish(_ context.Context, _ project.Name, run, status string, _ t
 	defer r.mu.Unlock()
 	r.ended[run] = status
 	return nil
+}
+
+func (r *runs) Progress(context.Context, project.Name, string) (training.Progress, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.progress, nil
 }
 
 func (r *runs) Upload(_ context.Context, _ project.Name, run, dir, under string) error {
@@ -302,7 +309,7 @@ func newWorld(tb testing.TB, given ...engine.Driver) *world {
 	w.cfg = training.Config{
 		DB: db, Store: trainingsql.Store{}, Authorizer: w.auth, Journal: w.journal, Environments: w.envs, Data: w.data,
 		Runs: w.runs, Models: w.runs, Tokens: w.tokens, Sources: w.sources, Dir: filepath.Join(dir, "training"), Log: log,
-		Network: []string{"mirror.example:443"},
+		Network: []string{"mirror.example:443"}, WatchEvery: 20 * time.Millisecond,
 	}
 	w.start(tb)
 	if _, err := w.compute.EnsureHome(tb.Context(), "local"); err != nil {

@@ -154,6 +154,15 @@ func (Store) Unstarted(ctx context.Context, tx *store.Tx) ([]training.Job, error
 	return jobs(rows)
 }
 
+// Underway lists the jobs that run, oldest first.
+func (Store) Underway(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
+	var rows []jobRow
+	if err := tx.NewSelect().Model(&rows).Where("state = ?", string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
+		return nil, err
+	}
+	return jobs(rows)
+}
+
 func jobs(rows []jobRow) ([]training.Job, error) {
 	js := make([]training.Job, len(rows))
 	for i, r := range rows {

@@ -1,0 +1,372 @@
+// Package diagnosis says what happened to an attempt: in words, with a class,
+// evidence, the lines of the log that decide, and what to do. It is pure: what
+// the engine says, how each worker ended and the ends of their logs go in, a
+// Finding comes out.
+//
+// Map: diagnosis.go has the question, the answer and the order of thought;
+// signs.go the table of what logs say; log.go reads logs.
+//
+// The order of thought: what the engine knows (lost, preempted, out of memory,
+// timed out, asked to stop) comes before what the program says. Of a gang, the
+// worker that failed first is the cause, except that a worker which only lost
+// its peers never is: it is a consequence of one that did something else.
+package diagnosis
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// Class of an attempt's end.
+type Class string
+
+// The classes.
+const (
+	Done           Class = "succeeded"
+	Saved          Class = "saved"       // exit 75 with a new checkpoint: run me again
+	Idle           Class = "no_progress" // exit 75 without a new checkpoint
+	Resized        Class = "resized"     // stopped for another number of workers
+	UserError      Class = "user_error"  // the program failed
+	OutOfMemory    Class = "out_of_memory"
+	TimedOut       Class = "timeout"
+	NodeLost       Class = "node_lost" // a node went away, or the engine can no longer say how it ended
+	Preempted      Class = "preempted" // the engine took the node for somebody else
+	Hung           Class = "hung"      // it did nothing any more
+	Straggler      Class = "straggler" // one worker held up the others
+	Killed         Class = "killed"    // by a signal that nobody here sent
+	Environment    Class = "environment"
+	Infrastructure Class = "infrastructure" // something it needed did not answer
+	Unwanted       Class = "cancelled"
+)
+
+// TempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
+const TempFail = 75
+
+// Input is all that is known of an ended attempt.
+type Input struct {
+	Status  engine.Status
+	Members []engine.Member // in order; empty where the engine tells none
+	// Failure is the kind of error that kept it from starting, and Hint what
+	// that error said to do.
+	Failure, Hint string
+	// Outcome is how compute puts the end in words.
+	Outcome string
+	// Asked is the class of an end that was asked for (Unwanted, Resized, Hung,
+	// Straggler); empty when nobody did. Why has the words.
+	Asked Class
+	Why   string
+	Saved bool // it left a checkpoint that was not there before
+	Log   Log
+	// Limits and facts.
+	Memory      resource.Bytes // of each worker
+	Environment string
+	Job         string
+	Denials     int // refused attempts in the audit log
+}
+
+// Finding is what happened.
+type Finding struct {
+	Class    Class    `json:"class"`
+	Words    string   `json:"words,omitempty"`
+	Evidence []string `json:"evidence,omitempty"`
+	Lines    []Line   `json:"lines,omitempty"` // of the log, which decide
+	Hint     string   `json:"hint,omitempty"`
+	// Worker that was the cause; -1 is none in particular.
+	Worker int `json:"worker"`
+	// Blamed are nodes that may be at fault.
+	Blamed []string `json:"blamed,omitempty"`
+}
+
+// Find says what happened.
+func Find(in Input) Finding {
+	f := Finding{Worker: -1, Words: in.Outcome, Hint: in.Hint}
+	culprit := in.culprit()
+	if culprit >= 0 && len(in.Members) > 1 {
+		f.Worker = culprit
+	}
+	f.Evidence = in.evidence(culprit)
+	switch st := in.Status; {
+	case st.State == engine.Lost, st.Reason == engine.NodeFailed:
+		return in.nodeLost(f)
+	case st.Reason == engine.Preempted:
+		f.Class, f.Words = Preempted, cmp.Or(st.Message, "the engine took its place for somebody else")
+		f.Hint = "Nothing is wrong with the job: it goes on from its last checkpoint."
+		return f
+	case st.Reason == engine.Stopped && in.Asked != "":
+		return in.asked(f)
+	case st.Reason == engine.Exited && st.ExitCode == 0:
+		return Finding{Class: Done, Worker: -1}
+	case st.Reason == engine.Exited && st.ExitCode == TempFail && in.Asked == Resized:
+		return in.asked(f)
+	case st.Reason == engine.Exited && st.ExitCode == TempFail && in.Saved:
+		return Finding{Class: Saved, Words: "saved a checkpoint and asked to run again", Worker: -1}
+	case st.Reason == engine.Exited && st.ExitCode == TempFail:
+		f.Class, f.Words = Idle, fmt.Sprintf("asked to run again (exit code %d) without a new checkpoint", TempFail)
+		f.Hint = "Rename a directory in FALAJ_CHECKPOINT_DIR to its final name before leaving with this code."
+		return f
+	case st.Reason == engine.OutOfMemory:
+		f.Class = OutOfMemory
+		f.Hint = fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
+		return f
+	case st.Reason == engine.TimedOut:
+		f.Class = TimedOut
+		f.Hint = "Raise timeout, or leave with exit code 75 after a checkpoint to go on later."
+		return in.straggler(f)
+	case st.Reason == engine.NotStarted:
+		return in.notStarted(f)
+	case st.Reason == engine.Stopped:
+		f.Class = Killed
+		if st.Message != "" && st.Message != in.Outcome {
+			f.Words = cmp.Or(f.Words, "stopped from outside") + ": " + st.Message
+		}
+		return f
+	}
+	return in.failed(f, culprit)
+}
+
+func (in Input) asked(f Finding) Finding {
+	f.Class = in.Asked
+	f.Words = cmp.Or(in.Why, f.Words)
+	switch f.Class {
+	case Hung:
+		f.Hint = "See what it did last in `falaj job logs " + in.Job + "`; a longer progress_timeout gives it more time."
+		return in.straggler(f)
+	case Resized, Unwanted:
+		f.Evidence = nil
+	}
+	return f
+}
+
+// nodeLost names the nodes that did not tell how their workers ended.
+func (in Input) nodeLost(f Finding) Finding {
+	f.Class = NodeLost
+	var where []string
+	for _, m := range in.Members {
+		if m.State != engine.Lost && m.Reason != engine.NodeFailed {
+			continue
+		}
+		if f.Worker < 0 || in.Members[f.Worker].State != engine.Lost {
+			f.Worker = m.Index
+		}
+		if m.Node != "" && !slices.Contains(f.Blamed, m.Node) {
+			f.Blamed = append(f.Blamed, m.Node)
+		}
+		what := fmt.Sprintf("worker %d", m.Index)
+		if m.Node != "" {
+			what += " on node " + m.Node
+		}
+		if !m.Heard.IsZero() {
+			what += ", last heard of at " + m.Heard.UTC().Format(time.RFC3339)
+		}
+		where = append(where, what)
+	}
+	if in.Status.Message != "" && !strings.Contains(f.Words, in.Status.Message) {
+		f.Words += ": " + in.Status.Message
+	}
+	if len(where) > 0 {
+		f.Words = "lost " + strings.Join(where, "; ")
+	}
+	f.Hint = "It goes on elsewhere from its last checkpoint. If it repeats, see `falaj pool doctor`."
+	return f
+}
+
+// notStarted tells what the machine lacks from what does not answer and from
+// what the job has wrong.
+func (in Input) notStarted(f Finding) Finding {
+	switch {
+	case in.Failure == "unavailable" || in.Failure == "timeout" || in.Failure == "exhausted":
+		f.Class = Infrastructure
+	case matches(in.Status.Message, "is not in the job's source", "is neither in the environment nor on the machine"):
+		f.Class = UserError
+	case matches(in.Status.Message, "manifest unknown", "MANIFEST_UNKNOWN", "ImagePullBackOff", "ErrImagePull", "NAME_UNKNOWN", "image is absent"):
+		f.Class = Environment
+		f.Hint = cmp.Or(f.Hint, "Check the image's name and digest, and that the nodes may pull it.")
+	default:
+		f.Class = Environment
+	}
+	return f
+}
+
+func matches(s string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
+}
+
+// failed is a program that ended by itself, and not well.
+func (in Input) failed(f Finding, culprit int) Finding {
+	st := in.Status
+	if culprit >= 0 && culprit < len(in.Members) {
+		m := in.Members[culprit]
+		st.Reason, st.ExitCode, st.Signal = m.Reason, m.ExitCode, cmp.Or(m.Signal, st.Signal)
+		st.PeakRSS = max(st.PeakRSS, m.PeakRSS)
+		if len(in.Members) > 1 {
+			f.Words = outcome(m)
+		}
+	}
+	f.Class = UserError
+	f.Hint = fmt.Sprintf("See `falaj job logs %s`.", in.Job)
+	signal := signalOf(st)
+	switch {
+	case st.Reason == engine.NodeFailed:
+		return in.nodeLost(f)
+	case st.Reason == engine.OutOfMemory:
+		f.Class, f.Hint = OutOfMemory, fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
+		return f
+	case signal == "SIGKILL" && in.Memory > 0 && st.PeakRSS >= in.Memory/10*9:
+		f.Class, f.Hint = OutOfMemory, fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
+		f.Evidence = append(f.Evidence, fmt.Sprintf("it had used %s of %s", st.PeakRSS, in.Memory))
+		return f
+	}
+	if in.read(&f, culprit) {
+		return f
+	}
+	switch signal {
+	case "SIGKILL", "SIGTERM", "SIGHUP", "SIGINT":
+		f.Class, f.Hint = Killed, "Somebody or the node's own guard ended it; look at the node's log if it repeats."
+	case "SIGILL":
+		f.Class = Environment
+		f.Hint = "A package was built for instructions (such as AVX-512) that this processor lacks: `falaj env check` names the pools that have them."
+	case "SIGSEGV", "SIGABRT", "SIGFPE":
+		f.Hint = "Native code failed, not Python. Run it once with PYTHONFAULTHANDLER=1 in env to see where."
+	case "SIGBUS":
+		f.Hint = "Often shared memory that is too small: fewer workers of the data loader, or more resources.memory."
+	}
+	switch {
+	case st.Reason != engine.Exited:
+	case st.ExitCode == 127:
+		f.Words += ": the program or one that it starts does not exist"
+	case st.ExitCode == 126:
+		f.Words += ": the program cannot be executed"
+	}
+	return f
+}
+
+// signalOf is the signal that ended a program, also one that a launcher or shell
+// tells as 128 and its number.
+func signalOf(st engine.Status) string {
+	if st.Reason == engine.Signalled {
+		return st.Signal
+	}
+	return map[int]string{
+		129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM",
+	}[st.ExitCode]
+}
+
+// outcome is how a worker ended, in words.
+func outcome(m engine.Member) string {
+	who := fmt.Sprintf("worker %d", m.Index)
+	if m.Node != "" {
+		who += " on node " + m.Node
+	}
+	switch {
+	case m.State == engine.Lost:
+		return who + " was lost"
+	case m.Reason == engine.Exited:
+		return fmt.Sprintf("%s exited with code %d", who, m.ExitCode)
+	case m.Reason == engine.Signalled:
+		return who + " was killed by " + m.Signal
+	case m.Reason == engine.OutOfMemory:
+		return who + " was killed for using more memory than it may"
+	case m.Message != "":
+		return who + ": " + m.Message
+	}
+	return who + " ended: " + string(m.Reason)
+}
+
+// culprit is the worker whose failure came first, leaving out those that only
+// lost a peer; -1 when none failed.
+func (in Input) culprit() int {
+	failed := []engine.Member{}
+	for _, m := range in.Members {
+		bad := m.State == engine.Lost || m.State == engine.Ended && (m.Reason != engine.Exited || m.ExitCode != 0 && m.ExitCode != TempFail) && m.Reason != engine.Stopped
+		if bad {
+			failed = append(failed, m)
+		}
+	}
+	if len(failed) == 0 {
+		if len(in.Members) <= 1 {
+			return len(in.Members) - 1
+		}
+		return -1
+	}
+	slices.SortStableFunc(failed, func(a, b engine.Member) int {
+		if c := boolInt(in.consequence(a)) - boolInt(in.consequence(b)); c != 0 {
+			return c
+		}
+		return a.Ended.Compare(b.Ended)
+	})
+	return failed[0].Index
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// consequence reports a worker that ended because its peers were gone, or was
+// ended with them.
+func (in Input) consequence(m engine.Member) bool {
+	if m.State == engine.Lost || m.Reason == engine.OutOfMemory || m.Reason == engine.NodeFailed {
+		return false
+	}
+	if s := signalOf(engine.Status{Reason: m.Reason, Signal: m.Signal, ExitCode: m.ExitCode}); s == "SIGTERM" {
+		return true
+	}
+	s, _, found := in.Log.sign(m.Index)
+	return found && s.peer
+}
+
+// straggler finds a worker that did much less than the others.
+func (in Input) straggler(f Finding) Finding {
+	if len(in.Members) < 2 {
+		return f
+	}
+	byCPU := slices.Clone(in.Members)
+	slices.SortFunc(byCPU, func(a, b engine.Member) int { return cmp.Compare(a.CPU, b.CPU) })
+	least, typical := byCPU[0], byCPU[len(byCPU)/2]
+	if typical.CPU < 10*time.Second || least.CPU > typical.CPU/4 {
+		return f
+	}
+	f.Class, f.Worker = Straggler, least.Index
+	f.Words = fmt.Sprintf("%s; worker %d did less than the others", f.Words, least.Index)
+	f.Evidence = append(f.Evidence, fmt.Sprintf("worker %d computed for %s, others for %s", least.Index, least.CPU.Round(time.Second), typical.CPU.Round(time.Second)))
+	if least.Node != "" {
+		f.Blamed = []string{least.Node}
+	}
+	f.Hint = "Its node may be slow or busy: if it repeats there, Falaj keeps work away from it."
+	return f
+}
+
+// evidence is what is known besides.
+func (in Input) evidence(culprit int) []string {
+	var out []string
+	if len(in.Members) > 1 {
+		for _, m := range in.Members {
+			if m.State == engine.Ended || m.State == engine.Lost {
+				what := outcome(m)
+				if m.Index == culprit {
+					what += " first"
+				}
+				out = append(out, what)
+			}
+		}
+		out = out[:min(len(out), 16)]
+	}
+	if in.Status.PeakRSS > 0 && in.Memory > 0 && in.Status.PeakRSS >= in.Memory/10*8 {
+		out = append(out, fmt.Sprintf("memory reached %s of %s", in.Status.PeakRSS, in.Memory))
+	}
+	if in.Denials > 0 {
+		out = append(out, fmt.Sprintf("%d attempts to reach what it may not were refused: `falaj audit list --outcome refused`", in.Denials))
+	}
+	if l, ok := in.Log.notANumber(); ok {
+		out = append(out, fmt.Sprintf("a loss was not a number at line %d: %s", l.Number, l.Text))
+	}
+	return out
+}

@@ -1,0 +1,214 @@
+package diagnosis
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// sign is something that a log says and what it means.
+type sign struct {
+	name string
+	re   *regexp.Regexp // of one line; its first group goes into words and hint
+	// class of the end; empty leaves it to how the program ended.
+	class Class
+	// words and hint may have one %s for the first group.
+	words, hint string
+	// peer marks what a worker says whose peers are gone: somebody else is the
+	// cause, if anybody is.
+	peer bool
+}
+
+// signs in the order in which they are believed: what is special before what is
+// general, and what peers cause last.
+var signs = []sign{
+	{
+		name: "accelerator memory", class: OutOfMemory,
+		re:    regexp.MustCompile(`(CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|HIP out of memory|RESOURCE_EXHAUSTED: Out of memory)`),
+		words: "the accelerator has too little memory for it: %s",
+		hint:  "A smaller batch with accumulate, a lower precision, or accelerators with more memory.",
+	},
+	{
+		name: "driver", class: Environment,
+		re:    regexp.MustCompile(`(CUDA driver version is insufficient|The NVIDIA driver on your system is too old|Found no NVIDIA driver|no CUDA-capable device|cudaErrorInsufficientDriver|cudaErrorNoDevice|libcuda\.so\.1: cannot open)`),
+		words: "the accelerator's driver does not fit the environment: %s",
+		hint:  "`falaj env check` says for each pool which driver the environment needs and which is there; resources.accelerators asks for a device.",
+	},
+	{
+		name: "kernel image", class: Environment,
+		re:    regexp.MustCompile(`(no kernel image is available for execution|is not compatible with the current PyTorch installation|cudaErrorNoKernelImageForDevice)`),
+		words: "the environment was not built for this accelerator: %s",
+		hint:  "`falaj env check` compares what the packages were built for with each pool's accelerators.",
+	},
+	{
+		name: "instructions", class: Environment,
+		re:    regexp.MustCompile(`(Illegal instruction|compiled to use .*instructions.*not supported|requires? AVX\S*)`),
+		words: "a package was built for instructions that this processor lacks: %s",
+		hint:  "`falaj env check` names the pools whose processors have them.",
+	},
+	{
+		name: "disk", class: Infrastructure,
+		re:    regexp.MustCompile(`(No space left on device|Disk quota exceeded|database or disk is full)`),
+		words: "a disk was full: %s",
+		hint:  "Free space on the node or the server. Keep fewer checkpoints, and temporary files in FALAJ_SCRATCH_DIR.",
+	},
+	{
+		name: "host memory", class: OutOfMemory,
+		re:    regexp.MustCompile(`(^MemoryError|DefaultCPUAllocator: (?:can't|not enough)|Cannot allocate memory|std::bad_alloc|numpy\.core\._exceptions\._ArrayMemoryError|_ArrayMemoryError)`),
+		words: "it asked for more memory than there was: %s",
+		hint:  "Ask for more in resources.memory, or use less.",
+	},
+	{
+		name: "module", class: Environment,
+		re:    regexp.MustCompile(`(?:ModuleNotFoundError|ImportError): (.{0,200})`),
+		words: "a Python package is missing or does not fit: %s",
+		hint:  "Add it to the environment's requirements, or, if it is yours, the file to the job's source.",
+	},
+	{
+		name: "shared library", class: Environment,
+		re:    regexp.MustCompile(`error while loading shared libraries: (\S+)`),
+		words: "a shared library is missing: %s",
+		hint:  "Add the package that has it, or use an image that does.",
+	},
+	{
+		name:  "script",
+		re:    regexp.MustCompile(`can't open file '?([^':]{1,200})'?: \[Errno 2\]`),
+		words: "the script %s is not there",
+		hint:  "It is looked for in the working directory, which has the job's source: submit with the file in it.",
+	},
+	{
+		name:  "file",
+		re:    regexp.MustCompile(`FileNotFoundError: \[Errno 2\] No such file or directory: '([^']{0,200})'`),
+		words: "a file is missing: %s",
+		hint:  "Data is below FALAJ_DATA_NAME, for each name in the job's data; code is in the working directory.",
+	},
+	{
+		name: "port", class: Infrastructure,
+		re:    regexp.MustCompile(`(EADDRINUSE|[Aa]ddress already in use)`),
+		words: "the port of the rendezvous was taken: %s",
+		hint:  "It gets another one with the next attempt.",
+	},
+	{
+		name:  "permission",
+		re:    regexp.MustCompile(`(?:PermissionError: \[Errno 13\]|OSError: \[Errno 30\] Read-only file system:?|Permission denied:?) ?(.{0,200})`),
+		words: "it may not reach or write a file: %s",
+		hint:  "It can write below FALAJ_OUTPUT_DIR, FALAJ_CHECKPOINT_DIR, FALAJ_SCRATCH_DIR and its working directory only.",
+	},
+	{
+		name:  "api",
+		re:    regexp.MustCompile(`(HTTP Error 40[13]: \w+|40[13] Client Error.{0,80}|RestException: (?:UNAUTHENTICATED|PERMISSION_DENIED).{0,120})`),
+		words: "a server refused its request: %s",
+		hint:  "Its token may read the job's inputs and write its own run, while the attempt lasts, and nothing else.",
+	},
+	{
+		name:  "network",
+		re:    regexp.MustCompile(`(Temporary failure in name resolution|Name or service not known|NameResolutionError|Network is unreachable|Tunnel connection failed: 403.{0,40}|Cannot connect to proxy)`),
+		words: "it tried to reach a network that it may not: %s",
+		hint:  "Name host:port in the job's network, if the installation allows it; packages belong into the environment, data into datasets.",
+	},
+	{
+		name: "collective", class: Hung, peer: true,
+		re:    regexp.MustCompile(`(Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation|collective.{0,40}timed out|NCCL.{0,60}timeout)`),
+		words: "the workers waited for one that did not come: %s",
+		hint:  "One worker did something else or nothing: see the lines of each with `falaj job logs --worker I`.",
+	},
+	{
+		name: "rendezvous", class: Infrastructure, peer: true,
+		re:    regexp.MustCompile(`(RendezvousTimeoutError|RendezvousConnectionError|The client socket has (?:timed out|failed to connect)|failed to connect to .{0,60} after)`),
+		words: "the workers did not find each other: %s",
+		hint:  "Nodes of a pool must reach each other; `falaj pool doctor` tries it.",
+	},
+	{
+		name: "peer", class: Infrastructure, peer: true,
+		re:    regexp.MustCompile(`(Connection (?:reset|closed) by peer|Connection refused|Broken pipe|remote process exited or there was a network error|NCCL (?:WARN|error).{0,80}|socketProgress.{0,60}closed)`),
+		words: "the connection to another worker broke: %s",
+		hint:  "If it repeats, `falaj pool doctor` tries the network between the nodes.",
+	},
+}
+
+// sign finds what a worker's log says: the first of the table, at its last line.
+func (l Log) sign(worker int) (sign, Line, bool) {
+	lines := l.workers[worker]
+	// What ended the program comes before what it mentioned on the way.
+	t, trace := lastTraceback(lines)
+	for _, s := range signs {
+		if trace && s.re.MatchString(t.exception.Text) {
+			return s, t.exception, true
+		}
+	}
+	for _, s := range signs {
+		if trace && !s.peer && s.class == "" {
+			continue // the traceback says what it was, and it was not this
+		}
+		for _, line := range slices.Backward(lines) {
+			if s.re.MatchString(line.Text) {
+				return s, line, true
+			}
+		}
+	}
+	return sign{}, Line{}, false
+}
+
+// read puts into f what the culprit's log says; without a culprit, what any
+// does. It reports whether that decides.
+func (in Input) read(f *Finding, culprit int) bool {
+	workers := []int{culprit}
+	if culprit < 0 || len(in.Members) < 2 {
+		workers = in.Log.order()
+	}
+	for _, w := range workers {
+		t, trace := lastTraceback(in.Log.workers[w])
+		s, line, found := in.Log.sign(w)
+		if !trace && !found {
+			continue
+		}
+		if trace {
+			f.Lines = append(slices.Clone(t.frame), t.exception)
+			f.Words += ": " + t.exception.Text
+		}
+		if !found {
+			f.Hint = "The lines below say where. " + f.Hint
+			return true
+		}
+		if s.class != "" {
+			f.Class = s.class
+		}
+		m := s.re.FindStringSubmatch(line.Text)
+		what := fmt.Sprintf(s.words, strings.TrimSpace(m[1]))
+		if trace && line == t.exception {
+			f.Evidence = append(f.Evidence, what)
+		} else {
+			f.Words += ": " + what
+			f.Lines = append(f.Lines, line)
+		}
+		f.Hint = s.hint
+		slices.SortFunc(f.Lines, func(a, b Line) int { return a.Number - b.Number })
+		if s.class == Hung {
+			*f = in.straggler(*f)
+		}
+		return true
+	}
+	f.Lines = in.Log.last(workers, 5)
+	return false
+}
+
+// order is the workers that wrote something.
+func (l Log) order() []int {
+	var out []int
+	for w := range l.workers {
+		out = append(out, w)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// last is the end of what the first of the workers wrote that wrote anything.
+func (l Log) last(workers []int, n int) []Line {
+	for _, w := range workers {
+		if lines := l.workers[w]; len(lines) > 0 {
+			return slices.Clone(lines[max(len(lines)-n, 0):])
+		}
+	}
+	return nil
+}

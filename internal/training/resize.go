@@ -1,0 +1,87 @@
+package training
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Resize has a job go on with another number of workers. What runs is asked to
+// save (SIGTERM and its grace), and the next attempt, which does not count
+// against max_attempts, has the new size. Needs job.submit. Resizing to what it
+// has already is no change. Errors: fault.NotFound; fault.Invalid when the work
+// cannot be shared out among so many; fault.Conflict when the job has ended or
+// is being stopped.
+func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Workers) (j Job, err error) {
+	if _, err := s.one(ctx, p, jid, ActionSubmit); err != nil {
+		return Job{}, err
+	}
+	who := identity.From(ctx)
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		if j, err = s.cfg.Store.Job(ctx, tx, jid); err != nil {
+			return err
+		}
+		switch {
+		case j.State.Ended():
+			return fault.New(fault.Conflict, "job %s has %s already", jid, j.State)
+		case j.Stop != "":
+			return fault.New(fault.Conflict, "job %s is being stopped: %s", jid, j.Stop)
+		}
+		if err := j.Spec.validSize(to); err != nil {
+			return err
+		}
+		was := j.size()
+		if was == to {
+			return nil
+		}
+		j.Workers = to
+		err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionSubmit), Object: "job " + string(jid),
+			Detail: map[string]any{"resize": to.String(), "was": was.String()},
+		})
+		if err != nil {
+			return err
+		}
+		if err := s.save(ctx, tx, &j); err != nil || j.Attempt == "" {
+			return err
+		}
+		a, err := s.cfg.Store.Attempt(ctx, tx, j.Attempt)
+		if err != nil {
+			return err
+		}
+		if a.Workers >= to.Min && a.Workers <= to.Max && a.Workers == to.Max {
+			return nil // it has that size, and keeps it
+		}
+		return s.ask(ctx, tx, a, Resized, fmt.Sprintf("resized from %s to %s workers by %s", sizeOf(a, was), to, who))
+	})
+	return j, fault.Wrap(err, "resizing job %s", jid)
+}
+
+func sizeOf(a Attempt, wanted Workers) Workers {
+	if a.Workers > 0 {
+		return Exactly(a.Workers)
+	}
+	return wanted
+}
+
+// ask has an attempt stopped, and remembers what its end will be. An attempt
+// that was asked before keeps the first reason.
+func (s *Service) ask(ctx context.Context, tx *store.Tx, a Attempt, class Class, why string) error {
+	if a.State == AttemptEnded || a.Asked != "" {
+		return nil
+	}
+	a.Asked, a.Why = class, why
+	if a.State.CanBecome(Checkpointing) {
+		a.State = Checkpointing
+	}
+	if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+		return err
+	}
+	return s.cfg.Compute.Cancel(ctx, tx, compute.WorkloadID(a.ID), why)
+}

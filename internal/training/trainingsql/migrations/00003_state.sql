@@ -1,0 +1,2 @@
+-- +goose Up
+CREATE INDEX training_job_state ON training_job (state, id);
