@@ -47,6 +47,7 @@ type App struct {
 	close []func() error // in order of opening; closed in reverse
 
 	parts
+	http  net.Listener
 	edge  *httpapi.Server
 	ready atomic.Bool
 }
@@ -98,7 +99,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions})
 	a.edge = httpapi.New(httpapi.Options{
-		Config: httpapi.Config{Hosts: a.cfg.HTTPHosts, MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Version: w.Version},
+		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Version: w.Version},
 		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(),
 		Room: func() error { return checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)) },
 		Ready: func() error {
@@ -123,7 +124,7 @@ func OpenAPI(version string) ([]byte, error) {
 
 // serve listens, starts the loops, and returns when ctx ends or a listener fails.
 func (a *App) serve(ctx context.Context) error {
-	httpListener, err := a.listen("http", a.cfg.HTTP)
+	httpListener, err := a.listenHTTP()
 	if err != nil {
 		return err
 	}
@@ -155,11 +156,7 @@ func (a *App) serve(ctx context.Context) error {
 		return err
 	}
 	a.ready.Store(true)
-	url := "http://" + reachable(httpListener.Addr())
-	if a.cfg.TLS.Cert != "" {
-		url = "https://" + reachable(httpListener.Addr())
-	}
-	if err := a.welcome(ctx, url); err != nil {
+	if err := a.welcome(ctx, a.url(httpListener)); err != nil {
 		_ = server.Close()
 		return err
 	}
@@ -175,6 +172,34 @@ func (a *App) serve(ctx context.Context) error {
 		_ = server.Close()
 	}
 	return err
+}
+
+// listenHTTP listens, once: engines may have to know the address before the
+// server is there to answer.
+func (a *App) listenHTTP() (net.Listener, error) {
+	if a.http != nil {
+		return a.http, nil
+	}
+	l, err := a.listen("http", a.cfg.HTTP)
+	if err != nil {
+		return nil, err
+	}
+	a.http = l
+	a.onClose(func() error {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	return l, nil
+}
+
+// url is where this machine's clients reach the listener.
+func (a *App) url(l net.Listener) string {
+	if a.cfg.TLS.Cert != "" {
+		return "https://" + reachable(l.Addr())
+	}
+	return "http://" + reachable(l.Addr())
 }
 
 func (a *App) listen(name, addr string) (net.Listener, error) {

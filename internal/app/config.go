@@ -53,6 +53,8 @@ type Config struct {
 
 	Isolation string `koanf:"isolation" doc:"Least isolation of user code on the home pool: sandbox, or process where the kernel forbids sandboxes"`
 
+	Engines map[string]EngineConfig `koanf:"engines" doc:"Engines beside local, by name: kind (slurm, kube or ray), url and more; in the file only"`
+
 	Jobs struct {
 		Network []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
 	} `koanf:"jobs"`
@@ -127,13 +129,19 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 		}
 	}
 	known := knownKeys()
-	fromEnv, err := variables(env, known)
+	fromEnv, err := variables(env)
 	if err != nil {
 		return Config{}, err
 	}
 	_ = k.Load(confmap.Provider(fromEnv, "."), nil)
 	_ = k.Load(confmap.Provider(flags, "."), nil)
+	if err := checkEngineKeys(k.Cut("engines").Raw()); err != nil {
+		return Config{}, err
+	}
 	for _, key := range k.Keys() {
+		if strings.HasPrefix(key, "engines.") {
+			continue // looked at above
+		}
 		if !slices.Contains(known, key) {
 			return Config{}, fault.New(fault.Invalid, "configuration key %q does not exist%s", key, nearest(key, known)).
 				WithHint("Run `falaj config show` for all keys.")
@@ -149,14 +157,14 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 // notKeys are FALAJ_* variables that mean something to clients or jobs.
 var notKeys = []string{"FALAJ_URL", "FALAJ_TOKEN", "FALAJ_PROJECT", "FALAJ_CONFIG", "FALAJ_ORT_LIB", "FALAJ_JOB", "FALAJ_ATTEMPT"}
 
-func variables(env, known []string) (map[string]any, error) {
+func variables(env []string) (map[string]any, error) {
 	lists := map[string]bool{} // they have commas between values
+	byVar := map[string]string{}
 	for _, f := range fields(Config{}) {
 		_, lists[f.key] = f.value.([]string)
-	}
-	byVar := make(map[string]string, len(known))
-	for _, key := range known {
-		byVar[field{key: key}.variable()] = key
+		if f.variable() != "" {
+			byVar[f.variable()] = f.key
+		}
 	}
 	byVar["FALAJ_ORT_LIB"] = "serving.ort_lib"
 	out := map[string]any{}
@@ -213,6 +221,9 @@ func (c Config) Validate() error {
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		return fault.New(fault.Invalid, "log.format: %q is neither text nor json", c.Log.Format)
+	}
+	if err := c.validateEngines(); err != nil {
+		return err
 	}
 	return c.sizes()
 }

@@ -42,6 +42,9 @@ func (f field) text() string {
 	if list, ok := f.value.([]string); ok {
 		return strings.Join(list, ",")
 	}
+	if engines, ok := f.value.(map[string]EngineConfig); ok {
+		return enginesText(engines)
+	}
 	return withoutPassword(fmt.Sprint(f.value))
 }
 
@@ -65,8 +68,12 @@ func withoutPassword(s string) string {
 	return u.Redacted()
 }
 
-// variable is the environment variable that sets the key.
+// variable is the environment variable that sets the key; empty where only the
+// file can.
 func (f field) variable() string {
+	if _, ok := f.value.(map[string]EngineConfig); ok {
+		return ""
+	}
 	return "FALAJ_" + strings.ToUpper(strings.ReplaceAll(f.key, ".", "_"))
 }
 
@@ -80,7 +87,11 @@ func configReference() string {
 		if value != "" {
 			value = "`" + value + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", f.key, f.variable(), value, f.doc)
+		name := f.variable()
+		if name != "" {
+			name = "`" + name + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.key, name, value, f.doc)
 	}
 	return b.String()
 }

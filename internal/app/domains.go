@@ -126,9 +126,13 @@ func (a *App) openCompute(ctx context.Context) error {
 		return fault.Wrap(err, "local engine")
 	}
 	a.onClose(driver.Close)
+	engines, err := a.openEngines()
+	if err != nil {
+		return err
+	}
+	engines["local"] = compute.Engine{Kind: "local", Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: machine}
 	a.compute = compute.New(compute.Config{
-		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Log: a.log,
-		Engines: map[string]compute.Engine{"local": {Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: machine}},
+		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
 	})
 	if _, err := a.compute.EnsureHome(ctx, "local"); err != nil {
 		return fault.Wrap(err, "home pool")

@@ -270,6 +270,9 @@ func (s *Service) inventory(ctx context.Context, engineName string, options map[
 	ctx, cancel := context.WithTimeout(ctx, inventoryTimeout)
 	defer cancel()
 	found, err := power.Inventory(ctx, options)
+	if fault.Is(err, fault.Unsupported) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fault.Wrap(err, "asking engine %s for its nodes", engineName)
 	}

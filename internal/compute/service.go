@@ -39,6 +39,8 @@ type Engine struct {
 	Kind string
 	// Remote engines run work on other machines than the server's.
 	Remote bool
+	// Check refuses a pool's options that the engine does not have; nil takes all.
+	Check func(options map[string]string) error
 	// Machine is what the engine's one machine has; zero for engines whose
 	// pools must list their nodes.
 	Machine resource.Amount
@@ -198,6 +200,11 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 	if !ok {
 		return spec, fault.New(fault.Invalid, "engine %.64q is not configured", spec.Engine).
 			WithHint("Configured are: %s.", strings.Join(slices.Sorted(maps.Keys(s.cfg.Engines)), ", "))
+	}
+	if e.Check != nil {
+		if err := e.Check(spec.Options); err != nil {
+			return spec, err
+		}
 	}
 	if spec.Isolation == "" {
 		spec.Isolation = e.Isolation

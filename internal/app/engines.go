@@ -1,0 +1,145 @@
+package app
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine/kube"
+	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
+	"github.com/falaj-ml/falaj/internal/compute/engine/slurm"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// openEngines makes the engines of the configuration. Whether they answer shows
+// later: Falaj starts without them.
+func (a *App) openEngines() (map[string]compute.Engine, error) {
+	engines := map[string]compute.Engine{}
+	for name, e := range a.cfg.Engines {
+		made, err := a.openEngine(name, e)
+		if err != nil {
+			return nil, fault.Wrap(err, "engine %s", name)
+		}
+		engines[name] = made
+	}
+	return engines, nil
+}
+
+func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
+	dir := filepath.Join(a.cfg.Data, "engines", name)
+	l, isolation, err := a.launch(name, dir, e)
+	if err != nil {
+		return compute.Engine{}, err
+	}
+	at, ca, err := a.reach(e)
+	if err != nil {
+		return compute.Engine{}, err
+	}
+	lease, _ := time.ParseDuration(e.Lease) // validated
+	driver, err := remote.New(remote.Config{
+		Name: name, Dir: filepath.Join(dir, "workloads"), Launcher: l, URL: at, CA: ca, Isolation: string(isolation), Lease: lease, Log: a.log,
+	})
+	if err != nil {
+		return compute.Engine{}, err
+	}
+	a.onClose(driver.Close)
+	out := compute.Engine{Kind: e.Kind, Remote: true, Driver: driver, Isolation: isolation}
+	if c, ok := l.(interface {
+		Check(options map[string]string) error
+	}); ok {
+		out.Check = c.Check
+	}
+	return out, nil
+}
+
+// launch makes what differs between the kinds of engines, and says how far
+// each keeps its work apart.
+func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, scheduler.Isolation, error) {
+	worker := e.Worker
+	if worker == "" {
+		worker = a.cfg.workerPath()
+	}
+	switch e.Kind {
+	case "slurm":
+		l, err := slurm.New(slurm.Config{
+			Bin: e.Bin, Conf: e.Conf, Users: e.Users, DefaultUser: e.DefaultUser, Worker: worker, Dir: filepath.Join(dir, "slurm"), Log: a.log,
+		})
+		if err != nil {
+			return nil, "", err
+		}
+		a.onClose(l.Close)
+		return l, scheduler.Process, nil
+	case "kube":
+		ours, err := installation(dir)
+		if err != nil {
+			return nil, "", err
+		}
+		l, err := kube.New(kube.Config{
+			Kubeconfig: e.Kubeconfig, Context: e.Context, Namespace: e.Namespace, WorkerImage: e.WorkerImage, Installation: ours, Log: a.log,
+		})
+		return l, scheduler.Container, err
+	}
+	return nil, "", fault.New(fault.Unsupported, "engine %s: kind %q is not there", name, e.Kind)
+}
+
+// reach is where the nodes of an engine find this server, and the certificate
+// that they trust, in PEM.
+func (a *App) reach(e EngineConfig) (at, ca string, err error) {
+	at = strings.TrimSuffix(e.URL, "/")
+	if at == "" {
+		l, err := a.listenHTTP()
+		if err != nil {
+			return "", "", err
+		}
+		at = a.url(l)
+	}
+	if u, err := url.Parse(at); err == nil && u.Scheme == "http" {
+		return at, "", nil
+	}
+	if e.CA != "" {
+		b, err := os.ReadFile(e.CA)
+		if err != nil {
+			return "", "", fault.New(fault.Invalid, "ca: %w", err)
+		}
+		return at, string(b), nil
+	}
+	// Nobody else can vouch for a certificate that signed itself.
+	b, err := os.ReadFile(a.cfg.TLS.Cert)
+	if err != nil {
+		return at, "", nil //nolint:nilerr // what stands before the server may have another
+	}
+	if block, _ := pem.Decode(b); block != nil {
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil && slices.Equal(c.RawIssuer, c.RawSubject) {
+			return at, string(b), nil
+		}
+	}
+	return at, "", nil
+}
+
+// installation names this Falaj on an engine that several use; the same for
+// ever.
+func installation(dir string) (string, error) {
+	path := filepath.Join(dir, "installation")
+	b, err := os.ReadFile(path)
+	if err == nil {
+		return strings.TrimSpace(string(b)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	name := strings.ToLower(strings.TrimPrefix(id.New("in"), "in_"))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return name, os.WriteFile(path, []byte(name+"\n"), 0o600)
+}
