@@ -155,7 +155,11 @@ func (l *Launcher) script(launch remote.Launch, step []string) (string, error) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!/bin/bash\n# %s: one agent of Falaj for each of %d workers.\n", launch.ID, launch.Workers)
-	fmt.Fprintf(&b, "PATH=${PATH:+$PATH:}%s\n", quote(strings.Join(l.path(), ":")))
+	first := ""
+	if l.c.Bin != "" {
+		first = quote(l.c.Bin + ":")
+	}
+	fmt.Fprintf(&b, "PATH=%s${PATH:+$PATH:}%s\n", first, quote(strings.Join(l.path(), ":")))
 	if l.c.Conf != "" {
 		fmt.Fprintf(&b, "export SLURM_CONF=%s\n", quote(l.c.Conf))
 	}
