@@ -158,7 +158,10 @@ func (d *Driver) Members(ctx context.Context, h engine.Handle) ([]engine.Member,
 		}
 	}
 	for i := range reported {
-		reported[i].Node = nodeName
+		reported[i].Node, reported[i].Usage.Accelerators = nodeName, nil
+		if reported[i].State == engine.Running {
+			reported[i].Usage.Accelerators = d.accelerators(w, i)
+		}
 	}
 	return reported, nil
 }
@@ -224,6 +227,7 @@ func (d *Driver) single(ctx context.Context, w *workload) engine.Member {
 	if u, ok := w.usage(ctx); ok {
 		m.Usage, m.CPU, m.PeakRSS = u.Usage, max(m.CPU, u.cpu), max(m.PeakRSS, u.Usage.Memory)
 		m.Heard = time.Now()
+		m.Usage.Accelerators = d.accelerators(w, 0)
 	}
 	return m
 }

@@ -10,7 +10,8 @@
 // its program with it; the workload is then Lost.
 //
 // Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
-// gang.go (several workers), usage.go (what they use now), logs.go (following),
+// gang.go (several workers), hardware.go (accelerators and the pool's options),
+// usage.go (what they use now), logs.go (following),
 // network.go (the API and egress sockets inside).
 //
 // Under systemd the unit needs KillMode=process, else stopping Falaj stops its
@@ -43,6 +44,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/egress"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
@@ -82,7 +84,11 @@ type Config struct {
 	Guard []string
 	// OnDenial is told, after the fact, that Denials has something new.
 	OnDenial func(h engine.Handle)
-	Log      *slog.Logger
+	// Facts of this machine; read when they are zero.
+	Facts machine.Facts
+	// Accelerators of this machine; nil is none but what a pool declares.
+	Accelerators machine.Inventory
+	Log          *slog.Logger
 }
 
 // Driver is the engine. Close it when it is no longer used; the workloads run
@@ -114,6 +120,12 @@ func New(c Config) (*Driver, error) {
 	}
 	if c.API == nil {
 		c.API = http.NotFoundHandler()
+	}
+	if c.Facts.CPU.Threads == 0 {
+		c.Facts = machine.Read("/")
+	}
+	if c.Accelerators == nil {
+		c.Accelerators = machine.None{}
 	}
 	if c.Level > sandbox.Sandbox {
 		return nil, fault.New(fault.Unsupported, "the local engine does not reach isolation %s", c.Level)
@@ -213,7 +225,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	if w != nil && !w.unborn() {
 		return h, nil
 	}
-	sh, furnish, err := d.translate(spec, image)
+	sh, x, furnish, err := d.translate(spec, image)
 	if err != nil {
 		return "", err
 	}
@@ -225,7 +237,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 			return "", fault.Wrap(err, "removing a workload that never started")
 		}
 	}
-	if w, err = d.spawn(ctx, sh, extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec)}, furnish); err != nil {
+	if w, err = d.spawn(ctx, sh, x, furnish); err != nil {
 		return "", err
 	}
 	d.mu.Lock()
@@ -234,37 +246,72 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	return h, nil
 }
 
-// translate makes the shim's spec, and what puts the rest of what it needs into
-// the workload's directory.
-func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, func(dir string) error, error) {
-	s, cores, err := d.shimSpec(spec, image)
-	if err != nil || !supervised(spec) {
-		return s, func(string) error { return nil }, err
+// translate makes the shim's spec, what this driver remembers, and what puts
+// the rest of what the workload needs into its directory.
+func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, extras, func(dir string) error, error) {
+	p, err := d.policy(spec, image)
+	if err != nil {
+		return shim.Spec{}, extras{}, nil, err
 	}
-	g := gangOf(spec, filepath.Join(d.c.Dir, spec.ID, gangDir), cores, nil)
-	return s, func(dir string) error { return place(dir, g, spec.Mounts) }, nil
+	cores, err := d.limit(spec, &p)
+	if err != nil {
+		return shim.Spec{}, extras{}, nil, err
+	}
+	files, shown, devices, err := d.equip(spec, p.Env)
+	if err != nil {
+		return shim.Spec{}, extras{}, nil, err
+	}
+	p.Devices = files
+	x := extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec), Devices: devices}
+	argv, furnish := spec.Command, func(string) error { return nil }
+	if x.Gang {
+		var mounts []sandbox.Mount
+		argv, mounts = d.supervise(spec.ID)
+		p.Mounts = append(p.Mounts, mounts...)
+		g := gangOf(spec, filepath.Join(d.c.Dir, spec.ID, gangDir), cores, shown)
+		furnish = func(dir string) error { return place(dir, g, spec.Mounts) }
+	}
+	if err := p.Validate(); err != nil {
+		return shim.Spec{}, extras{}, nil, err
+	}
+	return shim.Spec{
+		ID: spec.ID, Argv: argv, Policy: p, Timeout: spec.Timeout, Grace: spec.Grace, LogLimit: d.c.LogLimit,
+	}, x, furnish, nil
 }
 
-// shimSpec also gives the cores of each worker of a gang.
-func (d *Driver) shimSpec(spec engine.Spec, image *sandbox.Image) (shim.Spec, [][]int, error) {
-	none := shim.Spec{}
+// limit sets what all workers may use together, and gives the cores of each.
+func (d *Driver) limit(spec engine.Spec, p *sandbox.Policy) ([][]int, error) {
+	r := together(spec)
+	p.Limits.CPU, p.Limits.Memory, p.Limits.CPUs, p.Limits.Wall = r.CPU, r.Memory, nil, 0
+	if r.CPU == 0 {
+		return nil, d.tune(spec.Options, 0, p.Env)
+	}
+	threads := min(int((spec.Resources.CPU+999)/1000), max(len(d.cpus), 1))
+	var cores [][]int
+	p.Limits.CPUs, cores = d.pickCPUs(threads, workers(spec))
+	return cores, d.tune(spec.Options, max(threads/max(spec.Launch.Processes, 1), 1), p.Env)
+}
+
+// policy is what a workload may see and reach.
+func (d *Driver) policy(spec engine.Spec, image *sandbox.Image) (sandbox.Policy, error) {
+	none := sandbox.Policy{}
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
-		return none, nil, fault.New(fault.Invalid, "workload %s has no command", spec.ID)
+		return none, fault.New(fault.Invalid, "workload %s has no command", spec.ID)
 	}
 	if err := spec.Resources.Validate(); err != nil {
-		return none, nil, err
+		return none, err
 	}
 	if spec.Timeout < 0 || spec.Grace < 0 {
-		return none, nil, fault.New(fault.Invalid, "workload %s: time-out and grace must not be negative", spec.ID)
+		return none, fault.New(fault.Invalid, "workload %s: time-out and grace must not be negative", spec.ID)
 	}
 	if err := checkGang(spec); err != nil {
-		return none, nil, err
+		return none, err
 	}
 	level := d.c.Level
 	if spec.Isolation != "" {
 		want, err := sandbox.ParseLevel(spec.Isolation)
 		if err != nil {
-			return none, nil, err
+			return none, err
 		}
 		level = max(level, want)
 	}
@@ -279,30 +326,18 @@ func (d *Driver) shimSpec(spec engine.Spec, image *sandbox.Image) (shim.Spec, []
 		p.Env = map[string]string{}
 	}
 	if err := alone(spec, level, p.Env); err != nil {
-		return none, nil, err
+		return none, err
 	}
 	for _, m := range spec.Mounts {
 		if _, err := os.Stat(m.Path); err != nil {
-			return none, nil, fault.New(fault.Invalid, "mount %s: %w", m.Path, err)
+			return none, fault.New(fault.Invalid, "mount %s: %w", m.Path, err)
 		}
 		p.Mounts = append(p.Mounts, sandbox.Mount{Path: m.Path, Writable: m.Writable})
 	}
-	r := together(spec)
-	p.Limits.CPU, p.Limits.Memory, p.Limits.CPUs, p.Limits.Wall = r.CPU, r.Memory, nil, 0
-	var cores [][]int
-	if r.CPU > 0 {
-		threads := min(int((spec.Resources.CPU+999)/1000), max(len(d.cpus), 1))
-		p.Limits.CPUs, cores = d.pickCPUs(threads, workers(spec))
-		if _, given := p.Env["OMP_NUM_THREADS"]; !given {
-			// Else numerical libraries start a thread for each core they see.
-			p.Env["OMP_NUM_THREADS"] = strconv.Itoa(max(threads/max(spec.Launch.Processes, 1), 1))
-		}
-	}
 	p.UID = d.pickUID()
-	p.Devices = acceleratorDevices(r.Accelerators, p.Env)
 	allow, err := egress.ParseAllow(spec.Network.Allow)
 	if err != nil {
-		return none, nil, err
+		return none, err
 	}
 	dir := filepath.Join(d.c.Dir, spec.ID, netDir)
 	if spec.Network.API {
@@ -322,22 +357,12 @@ func (d *Driver) shimSpec(spec engine.Spec, image *sandbox.Image) (shim.Spec, []
 			}
 		}
 	}
-	argv := spec.Command
-	if supervised(spec) {
-		var mounts []sandbox.Mount
-		argv, mounts = d.supervise(spec.ID)
-		p.Mounts = append(p.Mounts, mounts...)
-	}
-	if err := p.Validate(); err != nil {
-		return none, nil, err
-	}
-	return shim.Spec{
-		ID: spec.ID, Argv: argv, Policy: p, Timeout: spec.Timeout, Grace: spec.Grace, LogLimit: d.c.LogLimit,
-	}, cores, nil
+	return p, nil
 }
 
-// pickCPUs chooses n cores for each worker, those that the fewest workloads are
-// bound to; nil where that is all of them, and the workers share.
+// pickCPUs chooses n cores for each worker, near each other among those that the
+// fewest workloads are bound to; nil where that is all of them, and the workers
+// share.
 func (d *Driver) pickCPUs(n, workers int) (all []int, each [][]int) {
 	if n*workers > len(d.cpus) || n*workers == len(d.cpus) && workers == 1 {
 		return nil, nil
@@ -348,14 +373,8 @@ func (d *Driver) pickCPUs(n, workers int) (all []int, each [][]int) {
 			use[c]++
 		}
 	}
-	cpus := slices.Clone(d.cpus)
-	slices.SortStableFunc(cpus, func(a, b int) int { return cmp.Compare(use[a], use[b]) })
-	cpus = cpus[:n*workers]
-	slices.Sort(cpus)
-	for part := range slices.Chunk(cpus, n) {
-		each = append(each, part)
-	}
-	return cpus, each
+	each = machine.Spread(d.c.Facts.CPU.Topology, d.cpus, use, n, workers)
+	return slices.Sorted(slices.Values(slices.Concat(each...))), each
 }
 
 // pickUID chooses a user that no live workload has.

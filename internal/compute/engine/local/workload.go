@@ -26,7 +26,8 @@ import (
 type extras struct {
 	Network engine.Network `json:"network"`
 	Image   string         `json:"image,omitempty"`
-	Gang    bool           `json:"gang,omitempty"` // the program is the supervisor
+	Gang    bool           `json:"gang,omitempty"`    // the program is the supervisor
+	Devices [][]string     `json:"devices,omitempty"` // accelerators of each worker, by UUID
 }
 
 // workload is one workload as this driver holds it; all state is on disk.
