@@ -10,7 +10,7 @@ import (
 
 func (s *Server) checkpointRoutes(p string) {
 	route(s, "GET", p+"/jobs/{job}/checkpoints", "job.read", "List the kept checkpoints of a job, and why each is kept", s.listCheckpoints)
-	s.raw("GET", p+"/jobs/{job}/checkpoints/{name}/archive", "job.read", "A kept checkpoint as a tar archive", media{gives: "application/x-tar"}, s.checkpointArchive)
+	s.raw("GET", p+"/jobs/{job}/checkpoints/{name}/archive", "checkpoint.read", "A kept checkpoint as a tar archive", media{gives: "application/x-tar"}, s.checkpointArchive)
 	route(s, "DELETE", p+"/jobs/{job}/checkpoints/{name}", "checkpoint.delete", "Delete a kept checkpoint", s.deleteCheckpoint)
 }
 

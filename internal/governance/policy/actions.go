@@ -72,6 +72,7 @@ var actions = []Definition{
 	{Action: "job.read", Doc: "see jobs, attempts and why they wait", Roles: everyone, Attempt: true},
 	{Action: "job.submit", Doc: "submit a job", Roles: engineers},
 	{Action: "job.cancel", Doc: "cancel a job", Roles: engineers},
+	{Action: "checkpoint.read", Doc: "read a kept checkpoint of a job, go on from it", Roles: users, Data: true},
 	{Action: "checkpoint.delete", Doc: "delete a kept checkpoint of a job", Roles: engineers},
 	{Action: "job.logs", Doc: "read a job's logs", Roles: users, Attempt: true},
 

@@ -54,7 +54,8 @@ import (
 
 // The actions that this package asks for.
 const (
-	ActionRead   policy.Action = "job.read"
+	ActionList   policy.Action = "job.read"
+	ActionRead   policy.Action = "checkpoint.read"
 	ActionDelete policy.Action = "checkpoint.delete"
 )
 

@@ -168,7 +168,7 @@ func (s *Service) permitted(ctx context.Context, action policy.Action, p project
 // List gives the checkpoints of a job by number, each with why it is kept.
 // Needs job.read. Error: fault.NotFound.
 func (s *Service) List(ctx context.Context, p project.Name, job string) ([]Record, error) {
-	j, all, err := s.permitted(ctx, ActionRead, p, job)
+	j, all, err := s.permitted(ctx, ActionList, p, job)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +193,7 @@ func find(all []Record, name string) (Record, error) {
 }
 
 // Archive gives a checkpoint and a function that writes it as a tar stream;
-// the stream is broken off at what is damaged. Needs job.read; a read of what
+// the stream is broken off at what is damaged. Needs checkpoint.read; a read of what
 // is classified is in the journal. Error: fault.NotFound.
 func (s *Service) Archive(ctx context.Context, p project.Name, job, name string) (Record, func(context.Context, io.Writer) error, error) {
 	j, all, err := s.permitted(ctx, ActionRead, p, job)
@@ -284,7 +284,7 @@ func (s *Service) drop(ctx context.Context, tx *store.Tx, r Record, because stri
 }
 
 // Resolve finds what a job is to go on from: "job_…" for its newest good
-// checkpoint, or "job_…/name". Needs job.read of that job; a read of what is
+// checkpoint, or "job_…/name". Needs checkpoint.read of that job; a read of what is
 // classified is in the journal. Errors: fault.NotFound; fault.Conflict for a
 // damaged one.
 func (s *Service) Resolve(ctx context.Context, p project.Name, ref string) (Record, error) {
