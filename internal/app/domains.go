@@ -114,13 +114,14 @@ func (a *App) openCompute(ctx context.Context) error {
 	if err := sandbox.Check(ctx, a.cfg.workerPath(), level); err != nil {
 		return fault.Wrap(err, "isolation")
 	}
-	machine, err := compute.Machine()
+	facts, accelerators := a.machine(ctx)
+	amount, err := compute.Machine(facts)
 	if err != nil {
 		return err
 	}
 	driver, err := local.New(local.Config{
 		Dir: filepath.Join(a.cfg.Data, "workloads"), Worker: a.cfg.workerPath(), Level: level, API: &a.api,
-		Guard: []string{a.cfg.Data}, Log: a.log,
+		Guard: []string{a.cfg.Data}, Facts: facts, Accelerators: accelerators, Log: a.log,
 	})
 	if err != nil {
 		return fault.Wrap(err, "local engine")
@@ -130,7 +131,9 @@ func (a *App) openCompute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	engines["local"] = compute.Engine{Kind: "local", Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: machine}
+	engines["local"] = compute.Engine{
+		Kind: "local", Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: amount, Labels: facts.Labels(), Check: driver.Check,
+	}
 	a.compute = compute.New(compute.Config{
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
 	})

@@ -7,43 +7,31 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Machine is what this machine has for workloads: the processors that this
-// process may run on, and the memory, or the memory limit of the process's own
-// cgroup where that is smaller.
-func Machine() (resource.Amount, error) {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return resource.Amount{}, fault.Wrap(err, "finding this machine's memory")
-	}
-	memory, err := memTotal(string(b))
-	if err != nil {
-		return resource.Amount{}, err
-	}
+// process may run on, the memory, or the memory limit of the process's own
+// cgroup where that is smaller, and the accelerators that its drivers list.
+func Machine(f machine.Facts) (resource.Amount, error) {
 	// Of cgroup v2; absent in the root group and where there is no limit.
-	if limit, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(limit)), 10, 64); err == nil && n > 0 {
-			memory = min(memory, resource.Bytes(n))
-		}
+	limit, err := os.ReadFile("/sys/fs/cgroup/memory.max")
+	if err != nil {
+		limit = nil
 	}
-	return resource.Amount{CPU: resource.Cores(int64(runtime.NumCPU())), Memory: memory}, nil
+	return offered(f, runtime.NumCPU(), string(limit))
 }
 
-// memTotal reads the line "MemTotal:  24576000 kB", cut to whole MiB so that
-// the amount reads well.
-func memTotal(meminfo string) (resource.Bytes, error) {
-	for line := range strings.Lines(meminfo) {
-		f := strings.Fields(line)
-		if len(f) != 3 || f[0] != "MemTotal:" || f[2] != "kB" {
-			continue
-		}
-		n, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil || n <= 0 || n > 1<<50 {
-			break
-		}
-		return resource.Bytes(n) * resource.KiB / resource.MiB * resource.MiB, nil
+func offered(f machine.Facts, cpus int, limit string) (resource.Amount, error) {
+	a := f.Amount()
+	if a.Memory <= 0 {
+		return a, fault.New(fault.Internal, "/proc/meminfo has no readable MemTotal")
 	}
-	return 0, fault.New(fault.Internal, "/proc/meminfo has no readable MemTotal")
+	a.CPU = resource.Cores(int64(cpus))
+	a.Memory = a.Memory / resource.MiB * resource.MiB // so that it reads well
+	if n, err := strconv.ParseInt(strings.TrimSpace(limit), 10, 64); err == nil && n > 0 {
+		a.Memory = min(a.Memory, resource.Bytes(n))
+	}
+	return a, nil
 }

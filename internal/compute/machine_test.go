@@ -3,28 +3,27 @@ package compute
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-func TestMemTotal(t *testing.T) {
-	for in, want := range map[string]resource.Bytes{
-		"MemTotal:       24576000 kB\nMemFree: 1 kB\n": 24000 * resource.MiB,
-		"MemFree: 1 kB\nMemTotal: 2048 kB\n":           2 * resource.MiB,
-		"":                                             0,
-		"MemTotal: x kB\n":                             0,
-		"MemTotal: -5 kB\n":                            0,
-		"MemTotal: 99999999999999999999 kB\n":          0,
-	} {
-		got, err := memTotal(in)
-		if got != want || (err == nil) != (want > 0) {
-			t.Errorf("%q: %d, %v; want %d", in, got, err, want)
+func TestOffered(t *testing.T) {
+	t.Parallel()
+	f := machine.Facts{Memory: 24*resource.GiB + 5, Accelerators: []machine.Accelerator{{Resource: "nvidia.com/gpu"}, {Resource: "nvidia.com/gpu"}}}
+	for limit, memory := range map[string]resource.Bytes{"": 24 * resource.GiB, "max\n": 24 * resource.GiB, "1073741824\n": resource.GiB, "99999999999999\n": 24 * resource.GiB} {
+		got, err := offered(f, 3, limit)
+		want := resource.Amount{CPU: resource.Cores(3), Memory: memory, Accelerators: map[string]int64{"nvidia.com/gpu": 2}}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("limit %q: %v %s", limit, err, diff)
 		}
 	}
-}
-
-func TestMachine(t *testing.T) {
-	a, err := Machine()
-	if err != nil || a.CPU < 1000 || a.Memory < 64*resource.MiB {
-		t.Fatalf("%+v, %v", a, err)
+	if _, err := offered(machine.Facts{}, 1, ""); err == nil {
+		t.Error("a machine without memory")
+	}
+	here, err := Machine(machine.Read("/"))
+	if err != nil || here.CPU <= 0 || here.Memory <= 0 {
+		t.Errorf("%+v, %v", here, err)
 	}
 }
