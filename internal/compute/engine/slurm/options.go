@@ -18,25 +18,26 @@ var passed = []string{
 
 // Options lists every option that a pool on Slurm may have, with what it does.
 var Options = map[string]string{
-	"partition":   "partition of the jobs",
-	"qos":         "quality of service",
-	"account":     "account that pays",
-	"reservation": "reservation to use",
-	"constraint":  "features that nodes must have",
-	"exclude":     "nodes not to use",
-	"licenses":    "licenses to hold",
-	"nice":        "what priority is lowered by",
-	"switches":    "most leaf switches",
-	"wckey":       "key for accounting",
-	"exclusive":   "whole nodes: user, mcs or yes",
-	"time":        "time limit where the job gives none, as in sbatch --time",
-	"gres":        "how accelerators are called here: nvidia.com/gpu=gpu,nvidia.com/h100=gpu:h100",
-	"modules":     "site modules to load, separated by spaces",
-	"worker":      "path of falaj-worker on the nodes",
-	"scratch":     "directory of a node for what a worker keeps while it runs",
-	"cache":       "directory of a node for what is kept between workers",
-	"extra":       "more arguments of sbatch, separated by spaces",
-	"shared":      "true when the nodes see the server's data directory at the same path",
+	"partition":       "partition of the jobs",
+	"qos":             "quality of service",
+	"account":         "account that pays",
+	"reservation":     "reservation to use",
+	"constraint":      "features that nodes must have",
+	"exclude":         "nodes not to use",
+	"licenses":        "licenses to hold",
+	"nice":            "what priority is lowered by",
+	"switches":        "most leaf switches",
+	"wckey":           "key for accounting",
+	"exclusive":       "whole nodes: user, mcs or yes",
+	"time":            "time limit where the job gives none, as in sbatch --time",
+	"gres":            "how accelerators are called here: nvidia.com/gpu=gpu,nvidia.com/h100=gpu:h100",
+	"modules":         "site modules to load, separated by spaces",
+	"worker":          "path of falaj-worker on the nodes",
+	"node_dir":        "directory of a node for what a worker keeps while it runs",
+	"node_cache":      "directory of a node for what is kept between workers",
+	"node_cache_size": "bytes that the cache may hold",
+	"extra":           "more arguments of sbatch, separated by spaces",
+	"shared":          "true when the nodes see the server's data directory at the same path",
 }
 
 var (
@@ -89,7 +90,7 @@ func checkOption(name, value string) error {
 				}
 			}
 		}
-	case "worker", "scratch", "cache":
+	case "worker", "node_dir", "node_cache":
 		if !pathRE.MatchString(value) || filepath.Clean(value) != value {
 			return fault.New(fault.Invalid, "%.200q is not a clean absolute path", value)
 		}

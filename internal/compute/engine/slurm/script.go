@@ -144,15 +144,7 @@ func (l *Launcher) script(launch remote.Launch, step []string) (string, error) {
 	if worker == "" {
 		worker = l.c.Worker
 	}
-	env := maps.Clone(launch.Agent)
-	if env == nil {
-		env = map[string]string{}
-	}
-	for option, name := range map[string]string{"scratch": "FALAJ_AGENT_DIR", "cache": "FALAJ_AGENT_CACHE"} {
-		if o[option] != "" {
-			env[name] = o[option]
-		}
-	}
+	env := launch.Agent
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!/bin/bash\n# %s: one agent of Falaj for each of %d workers.\n", launch.ID, launch.Workers)
 	first := ""

@@ -228,7 +228,7 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 	for name := range Options {
-		if name == "worker" || name == "scratch" || name == "cache" || name == "gres" || name == "shared" || name == "extra" {
+		if name == "worker" || name == "node_dir" || name == "node_cache" || name == "gres" || name == "shared" || name == "extra" {
 			continue
 		}
 		if err := CheckOptions(map[string]string{name: "a1"}); err != nil {
@@ -267,7 +267,7 @@ func TestScript(t *testing.T) {
 	program("falaj-worker", "")
 	l := newLauncher(t, Config{Bin: bin, Worker: filepath.Join(bin, "falaj-worker"), Conf: "/etc/slurm/x.conf"})
 	launch := remote.Launch{ID: "att_1", Workers: 2, Agent: map[string]string{"FALAJ_AGENT_TOKEN": "a'b\"$(touch $OUT/hit)`id`\nc"}, Spec: engine.Spec{
-		Resources: resource.Amount{Accelerators: map[string]int64{"nvidia.com/h100": 2, "nvidia.com/a100": 1}}, Options: map[string]string{"scratch": "/local/x"},
+		Resources: resource.Amount{Accelerators: map[string]int64{"nvidia.com/h100": 2, "nvidia.com/a100": 1}}, Options: map[string]string{"node_dir": "/local/x"},
 	}}
 	_, script, err := l.batch(launch)
 	if err != nil {
@@ -291,7 +291,7 @@ func TestScript(t *testing.T) {
 			t.Errorf("srun %s", args)
 		}
 		env, _ := os.ReadFile(filepath.Join(out, "env"))
-		for _, want := range []string{"FALAJ_AGENT_TOKEN=" + launch.Agent["FALAJ_AGENT_TOKEN"], "SLURM_CONF=/etc/slurm/x.conf", "FALAJ_AGENT_DIR=/local/x", "SLURM_EXPORT_ENV=ALL"} {
+		for _, want := range []string{"FALAJ_AGENT_TOKEN=" + launch.Agent["FALAJ_AGENT_TOKEN"], "SLURM_CONF=/etc/slurm/x.conf", "SLURM_EXPORT_ENV=ALL"} {
 			if !slices.Contains(strings.Split(string(env), "\x00"), want) {
 				t.Errorf("%q is not in %q", want, env)
 			}
