@@ -534,7 +534,7 @@ func TestTakingWhileCollecting(t *testing.T) {
 	var writers sync.WaitGroup
 	for i, job := range []string{a, b} {
 		writers.Go(func() {
-			for n := range 40 {
+			for n := range 15 {
 				name := "step-" + string(rune('a'+n%26))
 				w.write(t, job, name, files{"model": noise(uint64((n+i)%3), 4000), "n": noise(uint64(n), 10)})
 				if err := w.Settle(ctx, job); err != nil {

@@ -1,0 +1,14 @@
+package checkpoint_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+// TestMain makes fewer rounds of properties that each open a database, unless
+// the command line says otherwise.
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.checks", "40")
+	os.Exit(m.Run())
+}
