@@ -1,0 +1,677 @@
+package cli
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+func (a *app) job() *cobra.Command {
+	cmd := &cobra.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Submit, follow, explain, resize and cancel jobs"}
+	why := &cobra.Command{
+		Use: "why JOB", Short: "Say in words why a job is where it is", Example: "  falaj job why job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodGet, nil, &o, "jobs", args[0], "why"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			reasons, _ := o["reasons"].([]any)
+			for _, r := range reasons {
+				a.say("%v", r)
+			}
+			return nil
+		},
+	}
+	cancel := &cobra.Command{
+		Use: "cancel JOB", Short: "Stop a job: SIGTERM, a grace period, SIGKILL", Example: "  falaj job cancel job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "jobs", args[0], "cancel"); err != nil {
+				return err
+			}
+			a.say("job %s: %s", args[0], o.Text("state"))
+			return nil
+		},
+	}
+	wait := &cobra.Command{
+		Use: "wait JOB", Short: "Wait until a job has ended; exit code 1 unless it succeeded", Example: "  falaj job wait job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			for {
+				path, err := a.inProjectPath("jobs", args[0])
+				if err != nil {
+					return err
+				}
+				c, err := a.connect()
+				if err != nil {
+					return err
+				}
+				// The server holds the request until the job ends or 30 s pass.
+				if err := c.Do(cmd.Context(), http.MethodGet, path+"?wait=30s", nil, &o); err != nil {
+					return err
+				}
+				switch o.Text("state") {
+				case "succeeded":
+					a.say("%s succeeded", args[0])
+					return nil
+				case "failed", "cancelled":
+					return fault.New(fault.Internal, "%s %s: %s", args[0], o.Text("state"), o.Text("reason")).
+						WithHint("See `falaj job logs %s`.", args[0])
+				}
+			}
+		},
+	}
+	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobResize(), a.jobLogs(), why, cancel, wait)
+	cmd.AddCommand(a.checkpoints()...)
+	return cmd
+}
+
+func (a *app) jobLogs() *cobra.Command {
+	var follow bool
+	var worker, attempt int
+	cmd := &cobra.Command{
+		Use: "logs JOB", Short: "Print a job's output", Args: cobra.ExactArgs(1),
+		Long:    "The lines of several workers come as they were written, each with its worker: [1] step 3 ….",
+		Example: "  falaj job logs job_01J… --follow -p nyc\n  falaj job logs job_01J… --worker 1 --attempt 2 -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			query := fmt.Sprintf("?follow=%t&attempt=%d", follow, attempt)
+			if worker < 0 {
+				return a.stream(cmd, query, "jobs", args[0], "logs")
+			}
+			all := a.Stdout
+			r, w := io.Pipe()
+			a.Stdout = w
+			done := make(chan error, 1)
+			go func() { done <- onlyWorker(all, r, worker) }()
+			err := a.stream(cmd, query, "jobs", args[0], "logs")
+			a.Stdout = all
+			return errors.Join(err, w.Close(), <-done)
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
+	cmd.Flags().IntVar(&worker, "worker", -1, "only this worker of several, from 0")
+	cmd.Flags().IntVar(&attempt, "attempt", 0, "number of the attempt; the newest if left out")
+	return cmd
+}
+
+// onlyWorker copies the lines of one worker, without its mark.
+func onlyWorker(w io.Writer, r io.Reader, worker int) error {
+	mark := []byte("[" + strconv.Itoa(worker) + "] ")
+	lines := bufio.NewReaderSize(r, 64<<10)
+	begins, mine := true, false
+	for {
+		part, err := lines.ReadSlice('\n')
+		if begins && len(part) > 0 {
+			if part, mine = bytes.CutPrefix(part, mark); !mine {
+				part = nil
+			}
+		}
+		if mine {
+			if _, werr := w.Write(part); werr != nil {
+				_, _ = io.Copy(io.Discard, lines) // the stream shall end by itself
+				return werr
+			}
+		}
+		switch {
+		case err == nil:
+			begins = true
+		case errors.Is(err, bufio.ErrBufferFull):
+			begins = false
+		case errors.Is(err, io.EOF):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+func (a *app) jobResize() *cobra.Command {
+	return &cobra.Command{
+		Use: "resize JOB WORKERS", Short: "Go on with another number of workers", Args: cobra.ExactArgs(2),
+		Long: "What runs is asked to save (SIGTERM and the job's grace); the next attempt goes on from there with\n" +
+			"the new number, or, for 2-4, with as many as there is room for.",
+		Example: "  falaj job resize job_01J… 4 -p nyc\n  falaj job resize job_01J… 2-4 -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			least, most, isRange := strings.Cut(args[1], "-")
+			low, err := strconv.Atoi(least)
+			if err != nil {
+				return usage("%q is not a number of workers, such as 4 or 2-4", args[1])
+			}
+			var workers any = low
+			if isRange {
+				high, err := strconv.Atoi(most)
+				if err != nil {
+					return usage("%q is not a number of workers, such as 4 or 2-4", args[1])
+				}
+				workers = map[string]int{"min": low, "max": high}
+			}
+			if err := a.call(cmd, http.MethodPost, map[string]any{"workers": workers}, nil, "jobs", args[0], "resize"); err != nil {
+				return err
+			}
+			a.say("job %s: %s workers from its next attempt on", args[0], args[1])
+			return nil
+		},
+	}
+}
+
+// shownJob is what describe says of a job; everything is in -o json.
+type shownJob struct {
+	ID, Name, State, Pool, Reason, Hint, Class, From string
+	Spec                                             struct {
+		Framework string
+		Workers   json.RawMessage
+	}
+	Submitted time.Time `json:"submitted_at"`
+	Ended     time.Time `json:"ended_at"`
+	Tries     []struct {
+		Number, Workers                       int
+		State, Class, Reason, Hint, Pool, Run string
+		Nodes, Notes, Evidence                []string
+		Lines                                 []struct {
+			Worker, Number int
+			Text           string
+		}
+		Made    time.Time `json:"made_at"`
+		Started time.Time `json:"started_at"`
+		Ended   time.Time `json:"ended_at"`
+	}
+	Why []string
+}
+
+func (a *app) jobDescribe() *cobra.Command {
+	return &cobra.Command{
+		Use: "describe JOB", Short: "Say what happened to a job: evidence, decisive lines, what to do", Args: cobra.ExactArgs(1),
+		Example: "  falaj job describe job_01J… -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, err := a.collection("jobs", false)
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				var o client.Object
+				if err := of.client.Do(cmd.Context(), http.MethodGet, of.full(args[0]), nil, &o); err != nil {
+					return err
+				}
+				return a.printOne(o)
+			}
+			var j shownJob
+			if err := of.client.Do(cmd.Context(), http.MethodGet, of.full(args[0]), nil, &j); err != nil {
+				return err
+			}
+			a.sayJob(j)
+			return nil
+		},
+	}
+}
+
+func (a *app) sayJob(j shownJob) {
+	state := j.State
+	if j.Class != "" && j.Class != "succeeded" {
+		state += " (" + j.Class + ")"
+	}
+	a.say("%s  %s  %s", j.ID, plain(j.Name), state)
+	if j.From != "" {
+		a.say("repeats %s", j.From)
+	}
+	ended := j.State == "failed" || j.State == "succeeded" || j.State == "cancelled"
+	if ended && j.Reason != "" {
+		a.say("\nWhat happened\n  %s", plain(j.Reason))
+	}
+	if !ended {
+		a.say("\nWhere it is")
+		for _, w := range j.Why {
+			a.say("  %s", plain(w))
+		}
+	}
+	for i := len(j.Tries) - 1; i >= 0; i-- { // of the last attempt that failed
+		t := j.Tries[i]
+		if t.Class == "" || t.Class == "succeeded" {
+			continue
+		}
+		if !ended || j.State == "succeeded" {
+			a.say("\nThe last failure, attempt %d (%s)\n  %s", t.Number, t.Class, plain(t.Reason))
+		}
+		if len(t.Evidence) > 0 {
+			a.say("\nEvidence")
+			for _, e := range t.Evidence {
+				a.say("  %s", plain(e))
+			}
+		}
+		if len(t.Lines) > 0 {
+			a.say("\nThe lines that decide")
+			for _, l := range t.Lines {
+				who := ""
+				if t.Workers > 1 {
+					who = fmt.Sprintf("[%d] ", l.Worker)
+				}
+				a.say("  %6d  %s%s", l.Number, who, plain(l.Text))
+			}
+		}
+		if hint := first(j.Hint, t.Hint); hint != "" {
+			a.say("\nWhat to do\n  %s", plain(hint))
+		}
+		break
+	}
+	a.say("\nAttempts")
+	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "  #\tWORKERS\tPOOL\tWAITED\tRAN\tEND\tREASON")
+	for _, t := range j.Tries {
+		waited, ran := "-", "-"
+		if !t.Started.IsZero() {
+			waited = t.Started.Sub(t.Made).Round(time.Millisecond).String()
+			if !t.Ended.IsZero() {
+				ran = t.Ended.Sub(t.Started).Round(time.Millisecond).String()
+			}
+		}
+		pool := first(t.Pool, "-")
+		if len(t.Nodes) > 0 && t.Nodes[0] != "local" {
+			pool += " " + strings.Join(t.Nodes[:min(len(t.Nodes), 4)], ",")
+		}
+		fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%s\t%s\t%s\n", t.Number, t.Workers, pool, waited, ran, first(t.Class, t.State), clip(plain(t.Reason), 60))
+		for _, n := range t.Notes {
+			fmt.Fprintf(w, "  \t\t\t\t\t\t%s\n", plain(n))
+		}
+	}
+	_ = w.Flush()
+}
+
+// plain is text of others that must not drive the terminal.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// shownTop is the answer of top.
+type shownTop struct {
+	ID       string `json:"job"`
+	Name     string
+	State    string
+	Number   int
+	Pool     string
+	Started  time.Time `json:"started_at"`
+	Step     int64
+	Steps    int64
+	PerStep  float64 `json:"steps_per_second"`
+	Left     int64   `json:"left_ns"`
+	Workers  []shownWorker
+	LastSeen time.Time `json:"metric_at"`
+}
+
+type shownWorker struct {
+	Index       int
+	Node, State string
+	CPU         int64           `json:"cpu_ns"`
+	Peak        json.RawMessage `json:"peak_rss"`
+	Usage       struct {
+		CPU          float64
+		Memory       json.RawMessage
+		In           float64 `json:"network_in"`
+		Out          float64 `json:"network_out"`
+		Accelerators []struct {
+			Name        string
+			Index       int
+			Utilisation float64
+			Memory      json.RawMessage
+			Watts       float64
+			Celsius     float64
+		}
+	}
+}
+
+func (a *app) jobTop() *cobra.Command {
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use: "top JOB", Short: "Show what a job's workers use now, its pace and the time left", Args: cobra.ExactArgs(1),
+		Example: "  falaj job top job_01J… -p nyc\n  falaj job top job_01J… --every 2s -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for {
+				if a.output != "table" {
+					var o client.Object
+					if err := a.call(cmd, http.MethodGet, nil, &o, "jobs", args[0], "top"); err != nil {
+						return err
+					}
+					return a.printOne(o)
+				}
+				var t shownTop
+				if err := a.call(cmd, http.MethodGet, nil, &t, "jobs", args[0], "top"); err != nil {
+					return err
+				}
+				a.sayTop(t)
+				if every <= 0 || t.State == "failed" || t.State == "succeeded" || t.State == "cancelled" {
+					return nil
+				}
+				select {
+				case <-time.After(max(every, time.Second)):
+				case <-cmd.Context().Done():
+					return nil
+				}
+			}
+		},
+	}
+	cmd.Flags().DurationVar(&every, "every", 0, "again each such time, until the job ends; not before a second")
+	return cmd
+}
+
+func (a *app) sayTop(t shownTop) {
+	line := fmt.Sprintf("%s  %s  %s", t.ID, plain(t.Name), t.State)
+	if t.Number > 0 {
+		line += fmt.Sprintf("  attempt %d on %s", t.Number, first(t.Pool, "-"))
+	}
+	if t.Step > 0 {
+		line += fmt.Sprintf("  step %d", t.Step)
+		if t.Steps > 0 {
+			line += fmt.Sprintf(" of %d", t.Steps)
+		}
+	}
+	if t.PerStep > 0 {
+		line += fmt.Sprintf("  %.3g steps/s", t.PerStep)
+	}
+	if t.Left > 0 {
+		line += "  " + time.Duration(t.Left).Round(time.Second).String() + " left"
+	}
+	a.say("%s", line)
+	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "WORKER\tNODE\tSTATE\tCPU\tMEMORY\tPEAK\tNET IN\tNET OUT\tCPU TIME\tACCELERATORS")
+	for _, m := range t.Workers {
+		accelerators := make([]string, 0, len(m.Usage.Accelerators))
+		for _, d := range m.Usage.Accelerators {
+			accelerators = append(accelerators, fmt.Sprintf("%s %d: %.0f%% %s %.0fW %.0f°C", plain(d.Name), d.Index, 100*d.Utilisation, bytesText(d.Memory), d.Watts, d.Celsius))
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%.2f\t%s\t%s\t%s/s\t%s/s\t%s\t%s\n", m.Index, first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
+			bytesText(m.Peak), speed(m.Usage.In), speed(m.Usage.Out), time.Duration(m.CPU).Round(10*time.Millisecond), first(strings.Join(accelerators, "; "), "-"))
+	}
+	_ = w.Flush()
+}
+
+// bytesText is an amount as the API writes it: "12MiB", or a number.
+func bytesText(b json.RawMessage) string {
+	return first(strings.Trim(string(b), `"`), "-")
+}
+
+func speed(bytes float64) string {
+	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
+		if bytes < 1024 || unit == "GiB" {
+			return strconv.FormatFloat(bytes, 'f', 0, 64) + unit
+		}
+		bytes /= 1024
+	}
+	return ""
+}
+
+func (a *app) jobSubmit() *cobra.Command {
+	var file, source, revision, from string
+	var list bool
+	cmd := &cobra.Command{
+		Use: "submit [-f FILE | --from JOB]", Short: "Submit a job, with its code as a snapshot", Args: cobra.NoArgs,
+		Long: "Takes the manifest of one Job. --source packs a directory (what .gitignore and .falajignore name is\n" +
+			"left out) and names it by its digest; with --git it is the directory as it was at a revision. --from\n" +
+			"repeats a job: the same specification, inputs, source and environment, each by digest.",
+		Example: "  falaj job submit -f job.yaml --source . -p nyc\n  falaj job submit -f job.yaml --source . --git v1.2 -p nyc\n  falaj job submit --from job_01J… -p nyc",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (file == "") == (from == "") {
+				return usage("what? Give either -f FILE or --from JOB")
+			}
+			if from != "" {
+				if source != "" || revision != "" {
+					return usage("--from repeats a job with its own source")
+				}
+				return a.submit(cmd, map[string]any{"from": from})
+			}
+			b, err := a.read(file)
+			if err != nil {
+				return err
+			}
+			var m struct {
+				Version string         `yaml:"api_version"`
+				Kind    string         `yaml:"kind"`
+				Name    string         `yaml:"name"`
+				Project string         `yaml:"project"`
+				Spec    map[string]any `yaml:"spec"`
+			}
+			if err := yaml.UnmarshalWithOptions(b, &m, yaml.DisallowUnknownField()); err != nil {
+				return usage("%s: %v", file, err)
+			}
+			if m.Kind != "Job" {
+				return usage("%s is of kind %q, not Job", file, m.Kind)
+			}
+			if m.Project != "" && a.project == "" {
+				a.project = m.Project
+			}
+			if m.Spec == nil {
+				m.Spec = map[string]any{}
+			}
+			if source != "" {
+				if err := a.snapshot(cmd, source, revision, list, m.Spec); err != nil {
+					return err
+				}
+			} else if revision != "" {
+				return usage("--git needs --source, the directory in the repository")
+			}
+			return a.submit(cmd, map[string]any{"name": m.Name, "spec": m.Spec})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "file", "f", "", "manifest of the job, or - for standard input")
+	f.StringVar(&source, "source", "", "directory with the job's code")
+	f.StringVar(&revision, "git", "", "the directory as it was at this git revision")
+	f.StringVar(&from, "from", "", "repeat this job")
+	f.BoolVar(&list, "list", false, "list the files of the snapshot")
+	return cmd
+}
+
+func (a *app) jobRun() *cobra.Command {
+	var environment, framework, name, workers, cpu, memory string
+	var data map[string]string
+	var processes int
+	var list bool
+	cmd := &cobra.Command{
+		Use: "run [FLAGS] FILE.py [ARGS...]", Short: "Submit a Python file with the directory around it", Args: cobra.MinimumNArgs(1),
+		Long:    "The directory of the file becomes the job's source (see submit); what follows the file are its arguments.",
+		Example: "  falaj job run --env torch --workers 2 --framework torchrun train.py --steps 100 -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, script := filepath.Split(args[0])
+			if _, err := os.Stat(args[0]); err != nil {
+				return usage("%v", err)
+			}
+			spec := map[string]any{"environment": environment, "command": append([]string{"python", script}, args[1:]...)}
+			if framework != "" {
+				spec["framework"] = framework
+			}
+			if processes > 0 {
+				spec["processes"] = processes
+			}
+			if len(data) > 0 {
+				spec["data"] = data
+			}
+			resources := map[string]string{}
+			for what, amount := range map[string]string{"cpu": cpu, "memory": memory} {
+				if amount != "" {
+					resources[what] = amount
+				}
+			}
+			if len(resources) > 0 {
+				spec["resources"] = resources
+			}
+			if workers != "" {
+				least, most, isRange := strings.Cut(workers, "-")
+				low, err := strconv.Atoi(least)
+				high := low
+				if isRange && err == nil {
+					high, err = strconv.Atoi(most)
+				}
+				if err != nil {
+					return usage("%q is not a number of workers, such as 4 or 2-4", workers)
+				}
+				spec["workers"] = map[string]int{"min": low, "max": high}
+			}
+			if err := a.snapshot(cmd, first(dir, "."), "", list, spec); err != nil {
+				return err
+			}
+			return a.submit(cmd, map[string]any{"name": first(name, jobName(script)), "spec": spec})
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.StringVar(&environment, "env", "", "environment")
+	f.StringVar(&framework, "framework", "", "how processes find each other: plain, torchrun …")
+	f.StringVar(&name, "name", "", "name of the job; default the file's")
+	f.StringVar(&workers, "workers", "", "number of workers, such as 4 or 2-4")
+	f.IntVar(&processes, "processes", 0, "processes of each worker")
+	f.StringVar(&cpu, "cpu", "", "cores of each worker")
+	f.StringVar(&memory, "memory", "", "memory of each worker")
+	f.StringToStringVar(&data, "data", nil, "input, such as train=flights@3; may be given more than once")
+	f.BoolVar(&list, "list", false, "list the files of the snapshot")
+	_ = cmd.MarkFlagRequired("env")
+	return cmd
+}
+
+// jobName makes a name of a file's.
+func jobName(file string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		}
+		return '-'
+	}, strings.TrimSuffix(file, filepath.Ext(file)))
+	return first(strings.Trim(name, "-"), "job")
+}
+
+// submit sends a job and says its ID.
+func (a *app) submit(cmd *cobra.Command, body map[string]any) error {
+	var o client.Object
+	if err := a.call(cmd, http.MethodPost, body, &o, "jobs"); err != nil {
+		return err
+	}
+	if a.output != "table" {
+		return a.printOne(o)
+	}
+	a.say("%s", o.Text("id"))
+	return nil
+}
+
+// snapshot packs and uploads a job's code and names it in its specification.
+func (a *app) snapshot(cmd *cobra.Command, dir, revision string, list bool, spec map[string]any) error {
+	c, project, err := a.in()
+	if err != nil {
+		return err
+	}
+	var archive bytes.Buffer
+	var files []client.Packed
+	if revision == "" {
+		files, err = client.Pack(dir, &archive)
+	} else {
+		files, err = packRevision(cmd, dir, revision, &archive)
+	}
+	if err != nil {
+		return usage("%v", err)
+	}
+	if len(files) == 0 {
+		return usage("%s has no files that would go into the snapshot", dir)
+	}
+	if list {
+		for _, f := range files {
+			a.note("  %s (%d bytes)", f.Name, f.Size)
+		}
+	}
+	s, err := c.UploadSource(cmd.Context(), project, &archive)
+	if err != nil {
+		return err
+	}
+	spec["source"] = s.Digest
+	a.note("source %s: %d files, %d bytes", s.Digest, s.Files, s.Size)
+	return nil
+}
+
+// packRevision packs a directory as git has it at a revision.
+func packRevision(cmd *cobra.Command, dir, revision string, w io.Writer) ([]client.Packed, error) {
+	if strings.HasPrefix(revision, "-") {
+		return nil, fmt.Errorf("%q is not a git revision", revision)
+	}
+	git := exec.CommandContext(cmd.Context(), "git", "-C", dir, "archive", "--format=tar", revision)
+	var said bytes.Buffer
+	git.Stderr = &said
+	out, err := git.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := git.Start(); err != nil {
+		return nil, err
+	}
+	files, err := repack(out, w)
+	_, _ = io.Copy(io.Discard, out)
+	if werr := git.Wait(); werr != nil {
+		return nil, fmt.Errorf("git archive %s: %s", revision, first(strings.TrimSpace(said.String()), werr.Error()))
+	}
+	return files, err
+}
+
+// repack writes a tar archive of git's without its times, so that a directory
+// that did not change has the same digest at another revision.
+func repack(r io.Reader, w io.Writer) ([]client.Packed, error) {
+	gz := gzip.NewWriter(w)
+	out, in := tar.NewWriter(gz), tar.NewReader(r)
+	var files []client.Packed
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return files, errors.Join(out.Close(), gz.Close())
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch h.Typeflag {
+		case tar.TypeReg:
+		case tar.TypeDir, tar.TypeXGlobalHeader:
+			continue
+		default:
+			return nil, fmt.Errorf("%s is a link or no plain file", h.Name)
+		}
+		mode := int64(0o644)
+		if h.Mode&0o100 != 0 {
+			mode = 0o755
+		}
+		files = append(files, client.Packed{Name: h.Name, Size: h.Size})
+		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: h.Name, Size: h.Size, Mode: mode, Format: tar.FormatPAX}); err != nil {
+			return nil, err
+		}
+		if _, err := io.Copy(out, in); err != nil { //nolint:gosec // G110: git's own archive of the user's files
+			return nil, err
+		}
+	}
+}
