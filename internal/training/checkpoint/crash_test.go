@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,11 +23,20 @@ import (
 
 // killer ends a process at one of its acts: that one and all later ones fail.
 type killer struct {
+	mu    sync.Mutex
 	armed bool
 	left  int
 }
 
+func (k *killer) arm(left int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.armed, k.left = left >= 0, left
+}
+
 func (k *killer) act() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if !k.armed {
 		return nil
 	}
@@ -197,9 +207,9 @@ func TestLastGoodOneIsAlwaysRestorable(t *testing.T) {
 					content[mine.ID], highest[to] = content[r.ID], mine.Number
 				}
 			},
-			"kill soon": func(rt *rapid.T) { k.armed, k.left = true, rapid.IntRange(0, 6).Draw(rt, "acts") },
+			"kill soon": func(rt *rapid.T) { k.arm(rapid.IntRange(0, 6).Draw(rt, "acts")) },
 			"start again": func(*rapid.T) {
-				k.armed = false
+				k.arm(-1)
 				w.restart()
 				if err := w.Start(ctx); err != nil {
 					rt.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -506,6 +507,31 @@ func TestAdopt(t *testing.T) {
 	}
 	if err := adopt(r); !fault.Is(err, fault.Conflict) {
 		t.Errorf("adopting what went: %v", err)
+	}
+}
+
+// What a take has stored, or found stored, is not collected before its record is
+// there.
+func TestCollectingInTheMiddleOfATake(t *testing.T) {
+	w := newWorld(t)
+	job := w.job(t, "job_a", checkpoint.Rules{})
+	var collected atomic.Int32
+	w.blobs.before(func(blob.Ref) error {
+		collected.Add(1)
+		return w.CollectProject(t.Context(), nyc)
+	})
+	want := model(1)
+	for i := range 2 {
+		want["more"] = noise(uint64(100+i), 3000)
+		w.write(t, job, "step-1", want)
+		w.runOnce(t)
+	}
+	w.lose(t, job, "step-1")
+	if notes, err := w.Restore(t.Context(), job); err != nil || len(notes) != 1 || collected.Load() < 3 {
+		t.Fatal(notes, err, collected.Load())
+	}
+	if diff := cmp.Diff(want, read(t, w.path(job, "step-1"))); diff != "" {
+		t.Error(diff)
 	}
 }
 
