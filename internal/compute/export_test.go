@@ -1,6 +1,22 @@
 package compute
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // SetOverdue changes how long compute leaves an overdue workload to its engine.
 func (s *Service) SetOverdue(d time.Duration) { s.overdue = d }
+
+// Refresh asks the engines for their nodes, and Sweep for what nobody wants.
+func (s *Service) Refresh(ctx context.Context) error { return s.refresh(ctx) }
+
+// Sweep looks for orphans.
+func (s *Service) Sweep(ctx context.Context) error { return s.sweep(ctx) }
+
+// Watchers counts the workloads that somebody waits for.
+func (s *Service) Watchers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.watchers)
+}

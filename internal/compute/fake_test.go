@@ -128,42 +128,42 @@ type world struct {
 	handles map[string]engine.Handle // of what awaitStart saw
 }
 
-func newWorld(t *testing.T, edit ...func(*compute.Config)) *world {
-	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{
-		URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations},
+func newWorld(tb testing.TB, edit ...func(*compute.Config)) *world {
+	tb.Helper()
+	db, err := store.Open(tb.Context(), store.Config{
+		URL: "sqlite://" + filepath.Join(tb.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations},
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
+	tb.Cleanup(func() { db.Close() })
 	w := &world{db: db, engine: &fake{Fake: enginetest.NewFake()}, owner: &owner{}, journal: &journal{}, handles: map[string]engine.Handle{}}
 	w.cfg = compute.Config{
 		DB: db, Store: computesql.Store{}, Authorizer: allowAll{}, Journal: w.journal, Guard: border.NewGuard(w.journal),
 		Engines: map[string]compute.Engine{"local": {
 			Driver: w.engine, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
 		}},
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Log: slog.New(slog.NewTextHandler(tb.Output(), nil)),
 	}
 	for _, e := range edit {
 		e(&w.cfg)
 	}
-	w.restart(t)
-	if _, err := w.EnsureHome(t.Context(), "local"); err != nil {
-		t.Fatal(err)
+	w.restart(tb)
+	if _, err := w.EnsureHome(tb.Context(), "local"); err != nil {
+		tb.Fatal(err)
 	}
 	return w
 }
 
 // restart makes a new service over the same database and engine; Start it.
-func (w *world) restart(t *testing.T) {
-	t.Helper()
+func (w *world) restart(tb testing.TB) {
+	tb.Helper()
 	if w.Service != nil {
 		w.Stop()
 	}
 	w.Service = compute.New(w.cfg)
 	w.Own(compute.JobAttempt, w.owner)
-	t.Cleanup(w.Stop)
+	tb.Cleanup(w.Stop)
 }
 
 func (w *world) submit(t *testing.T, r compute.Request) {
