@@ -1,5 +1,6 @@
 // Package worker is the falaj-worker program: one small static binary that is
-// the shim around a local job and the inside of every sandbox.
+// the shim around a local job, the inside of every sandbox, and the agent on
+// another machine's node.
 //
 // Its modes are the first argument; people use only "version" and, to look at
 // a job by hand, "shim DIR".
@@ -8,10 +9,14 @@ package worker
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/falaj-ml/falaj/internal/sandbox/inside"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+	"github.com/falaj-ml/falaj/internal/worker/agent"
+	"github.com/falaj-ml/falaj/internal/worker/gang"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
 
 // Protocol is what server and worker agree on; a server takes its own version
@@ -51,6 +56,16 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 			}
 			return 0
 		}
+	case tree.Mode:
+		if err := tree.Main(); err != nil {
+			fmt.Fprintln(stderr, "falaj-worker tree:", err)
+			return 1
+		}
+		return 0
+	case gang.Mode:
+		return gang.Main(args[1:], environ, os.Stdin, stdout, stderr)
+	case agent.Mode:
+		return agent.Run(environ, stderr)
 	case "version":
 		fmt.Fprintln(stdout, "falaj-worker protocol", Protocol)
 		return 0

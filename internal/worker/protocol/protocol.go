@@ -43,6 +43,7 @@ const (
 	EnvAddr  = "FALAJ_WORKER_ADDR"   // where the others reach it; empty is the address it reaches the server from
 	EnvDir   = "FALAJ_AGENT_DIR"     // for what it keeps while it runs; empty is below TMPDIR
 	EnvCache = "FALAJ_AGENT_CACHE"   // for what it keeps between workloads; empty is below TMPDIR
+	EnvKeep  = "FALAJ_AGENT_KEEP"    // names of the agent's variables that the worker gets, too, by commas
 	EnvLimit = "FALAJ_AGENT_STORAGE" // bytes that the cache may hold; empty is 20 GiB
 )
 

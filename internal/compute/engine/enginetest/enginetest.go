@@ -36,6 +36,8 @@ type Options struct {
 	Lose func(t *testing.T, dir string, h engine.Handle)
 	// Isolation that the specs ask for.
 	Isolation string
+	// Pool are the options that a pool gives to the specs.
+	Pool map[string]string
 }
 
 // Run runs the suite.
@@ -126,7 +128,7 @@ func (s *suite) spec(p program) engine.Spec {
 	return engine.Spec{
 		ID: id.New("att"), Project: "test", Command: []string{"/bin/sh", "-c", p.script}, Dir: s.work,
 		Env:    map[string]string{"PATH": "/usr/bin:/bin"},
-		Mounts: []engine.Mount{{Path: s.work, Writable: true}}, Isolation: s.o.Isolation, Grace: deadline,
+		Mounts: []engine.Mount{{Path: s.work, Writable: true}}, Isolation: s.o.Isolation, Grace: deadline, Options: s.o.Pool,
 	}
 }
 
