@@ -1,0 +1,160 @@
+"""Starts one falaj-worker agent in each bundle of a placement group.
+
+Runs as the entrypoint of a Ray job, with the cluster's own Python; launch.json
+beside it says what to start. Its last line on standard output is its verdict,
+which Ray gives back in the job's message. Standard library and ray only.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+PDEATHSIG = 1
+VERDICT = "falaj-verdict "
+# What Ray says to a task about its accelerators, and where programs are.
+KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "LD_LIBRARY_PATH")
+KEPT_PREFIXES = ("CUDA_VISIBLE", "NVIDIA_", "ROCR_", "HIP_", "TPU_", "NEURON_", "ONEAPI_", "ASCEND_")
+
+# Ray kills the children of a task's process with SIGKILL when that goes. The
+# keeper is that child: the agent, one further down, gets SIGTERM then, and has
+# its grace to save and report.
+KEEPER = """
+import ctypes, os, signal, subprocess, sys
+def bound():
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+bound()
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(143)
+agent = subprocess.Popen(sys.argv[2:], preexec_fn=bound, start_new_session=True)
+signal.signal(signal.SIGTERM, lambda *_: agent.send_signal(signal.SIGTERM))
+code = agent.wait()
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+def verdict(reason, message):
+    print(VERDICT + json.dumps({"reason": reason, "message": message[:2000]}), flush=True)
+    sys.exit(0 if reason == "exited" else 1)
+
+
+def worker_path(launch):
+    """The agent's program: on the node, or beside us with its mode restored."""
+    if launch["worker"]:
+        return launch["worker"]
+    shipped = os.path.abspath("falaj-worker")
+    os.chmod(shipped, os.stat(shipped).st_mode | stat.S_IXUSR)
+    return shipped
+
+
+def run_agent(launch, index):
+    """Runs in a task: one agent, to its end."""
+    import ray
+
+    context = ray.get_runtime_context()
+    node = context.get_node_id()
+    names = launch["names"]
+    env = {k: v for k, v in os.environ.items() if k in KEPT or k.startswith(KEPT_PREFIXES)}
+    if not launch["accelerators"]:
+        env.pop("CUDA_VISIBLE_DEVICES", None)  # Ray empties it, which is no news
+    env.update(launch["agent"])
+    env["FALAJ_WORKER_INDEX"] = str(index)
+    env["FALAJ_WORKER_NODE"] = names.get(node, node)
+    env["FALAJ_WORKER_ADDR"] = ray.util.get_node_ip_address()
+    # Not in the directory of the package: it goes when the job goes.
+    command = [sys.executable, "-S", "-E", "-c", KEEPER, str(os.getpid()), worker_path(launch), "agent"]
+    done = subprocess.run(
+        command, env=env, cwd="/", stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM), check=False,
+    )
+    return node, done.returncode
+
+
+def main():
+    with open("launch.json", encoding="utf-8") as f:
+        launch = json.load(f)
+    import ray
+    from ray import exceptions
+    from ray.util import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    ray.init(logging_level="ERROR", log_to_driver=True)
+    launch["names"] = {n["NodeID"]: n.get("NodeName") or n["NodeID"] for n in ray.nodes() if n["Alive"]}
+    doubled = [n for n in launch["names"].values() if list(launch["names"].values()).count(n) > 1]
+    launch["names"] = {i: i if n in doubled else n for i, n in launch["names"].items()}
+
+    options = {"name": launch["id"], "strategy": launch["strategy"]}
+    selectors = launch["selectors"]
+    if launch["nodes"]:
+        ids = {n: i for i, n in launch["names"].items()}
+        absent = [n for n in launch["nodes"] if n not in ids]
+        if absent:
+            verdict("node_failed", "Ray has no node " + ", ".join(sorted(set(absent))))
+        selectors = [dict(s, **{"ray.io/node-id": ids[n]}) for s, n in zip(selectors, launch["nodes"])]
+    elif launch["exclude"]:
+        away = [i for i, n in launch["names"].items() if n in launch["exclude"]]
+        if away:
+            selectors = [dict(s, **{"ray.io/node-id": f"!in({','.join(away)})"}) for s in selectors]
+    if any(selectors):
+        options["bundle_label_selector"] = selectors
+    group = placement_group([launch["bundle"]] * launch["workers"], **options)
+
+    task = ray.remote(max_retries=0, max_calls=1)(run_agent)
+    bundle = dict(launch["bundle"])
+    wanted = {"num_cpus": bundle.pop("CPU", 0), "num_gpus": bundle.pop("GPU", 0), "resources": bundle}
+    if "memory" in bundle:
+        wanted["memory"] = bundle.pop("memory")
+    ray.get(group.ready())
+    running = {}
+    for index in range(launch["workers"]):
+        strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
+        running[task.options(scheduling_strategy=strategy, name=f"{launch['id']}[{index}]", **wanted).remote(launch, index)] = index
+
+    reason, message = "exited", ""
+    while running:
+        done, _ = ray.wait(list(running), num_returns=1)
+        index = running.pop(done[0])
+        try:
+            node, code = ray.get(done[0])
+            if code and reason == "exited":
+                reason, message = "agent_failed", f"the agent of worker {index} on {launch['names'].get(node, node)} ended with {code}"
+        except exceptions.OutOfMemoryError as e:
+            reason, message = "out_of_memory", f"worker {index}: Ray's memory monitor ended it, because its node had no memory left: {first(e)}"
+        except exceptions.RuntimeEnvSetupError as e:
+            reason, message = "not_started", f"worker {index}: Ray could not unpack the agent on the node: {first(e)}"
+        except exceptions.NodeDiedError as e:
+            reason, message = "node_failed", f"worker {index}: its node left Ray: {first(e)}"
+        except exceptions.WorkerCrashedError as e:
+            reason, message = crashed(launch, index, e)
+        except exceptions.RayError as e:
+            reason, message = "node_failed", f"worker {index}: {first(e)}"
+        except OSError as e:  # from the task itself
+            reason, message = "not_started", f"worker {index}: {first(e)}"
+        if reason != "exited":
+            break  # the others go with this job
+    remove_placement_group(group)
+    verdict(reason, message)
+
+
+def crashed(launch, index, error):
+    """A task's process that died: with its node, or alone."""
+    import ray
+
+    alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
+    gone = [name for node, name in launch["names"].items() if node not in alive]
+    if gone:
+        return "node_failed", f"worker {index}: Ray lost {', '.join(sorted(gone))}"
+    return "lost", f"worker {index}: the process that Ray ran it in was killed: {first(error)}"
+
+
+def first(error):
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()
