@@ -294,20 +294,14 @@ func (in Input) culprit() int {
 		}
 		return -1
 	}
-	slices.SortStableFunc(failed, func(a, b engine.Member) int {
-		if c := boolInt(in.consequence(a)) - boolInt(in.consequence(b)); c != 0 {
-			return c
+	first, echo := -1, true
+	for i, m := range failed {
+		e := in.consequence(m)
+		if first < 0 || echo && !e || echo == e && m.Ended.Before(failed[first].Ended) {
+			first, echo = i, e
 		}
-		return a.Ended.Compare(b.Ended)
-	})
-	return failed[0].Index
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
 	}
-	return 0
+	return failed[first].Index
 }
 
 // consequence reports a worker that ended because its peers were gone, or was

@@ -26,6 +26,8 @@ const (
 	keptLines = 600  // of each worker
 	keptText  = 1000 // bytes of a line
 	maxGang   = 1024
+
+	maxTracebacks = 20 // that are read, from the last one on
 )
 
 // Read keeps the end of an attempt's output. Of a gang, each line begins with
@@ -99,10 +101,11 @@ var (
 )
 
 func lastTraceback(lines []Line) (t traceback, found bool) {
-	for i := len(lines) - 1; i >= 0; i-- {
+	for i, tries := len(lines)-1, 0; i >= 0 && tries < maxTracebacks; i-- {
 		if !strings.HasPrefix(strings.TrimSpace(lines[i].Text), "Traceback (most recent call last)") {
 			continue
 		}
+		tries++
 		t = traceback{}
 		for at, end := i+1, min(len(lines), i+400); at < end; at++ {
 			if m := frameRE.FindStringSubmatch(lines[at].Text); m != nil {

@@ -37,7 +37,7 @@ var signs = []sign{
 	},
 	{
 		name: "kernel image", class: Environment,
-		re:    regexp.MustCompile(`(no kernel image is available for execution|is not compatible with the current PyTorch installation|cudaErrorNoKernelImageForDevice)`),
+		re:    regexp.MustCompile(`(no kernel image is available for execution|is not compatible with the current PyTorch installation|Torch not compiled with CUDA enabled|cudaErrorNoKernelImageForDevice)`),
 		words: "the environment was not built for this accelerator: %s",
 		hint:  "`falaj env check` compares what the packages were built for with each pool's accelerators.",
 	},
