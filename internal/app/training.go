@@ -283,7 +283,7 @@ func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tr
 }
 
 // attemptScopes is all that an attempt's token may do.
-var attemptScopes = []string{"project.read", "run.read", "run.write", "model.read", "model.write"}
+var attemptScopes = []string{"project.read", "run.read", "run.write", "model.read", "model.write", "workload.work"}
 
 // trainingTokens issues the tokens of attempts.
 type trainingTokens struct{ accounts *account.Service }

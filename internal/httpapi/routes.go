@@ -93,6 +93,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", "/api/v1/zones", "zone.read", "List zones", s.listZones)
 	route(s, "GET", "/api/v1/pools", "pool.read", "List pools and their use", s.listPools)
 	route(s, "GET", "/api/v1/pools/{name}", "pool.read", "A pool", s.onePool)
+	route(s, "POST", "/api/v1/pools/{name}/nodes/{node}/release", "pool.apply", "Lift the quarantine of a node", s.releaseNode)
 	route(s, "GET", "/api/v1/audit", "", "List audited acts, newest first", s.listAudit)
 	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Erase what entries say; their commitments stay, and the log verifies", s.eraseAudit)
 	s.raw("GET", "/api/v1/audit/export", "audit.export", "The audit log with its proofs", media{gives: "application/x-ndjson"}, s.exportAudit)
@@ -127,6 +128,7 @@ func New(o Options, d Domains) *Server {
 	s.featureRoutes(p)
 	s.trainingRoutes(p)
 	s.checkpointRoutes(p)
+	s.workerRoutes(p)
 	s.registryRoutes(p)
 	s.monitoringRoutes(p)
 

@@ -69,6 +69,7 @@ type Config struct {
 const (
 	maxInference = 64 << 20
 	maxMLflow    = 20 << 20 // the profiles of data sets
+	maxManifest  = 32 << 20 // what agents are about to send
 )
 
 // Server is the HTTP edge. Make it with New.
@@ -185,6 +186,10 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
 		case mlflow.Ours(r.URL.Path):
 			limit = max(limit, maxMLflow)
+		default:
+			if _, manifest := worked(r); manifest {
+				limit = max(limit, maxManifest)
+			}
 		}
 		r.Body = bounded(w, r.Body, limit, control)
 		if sw, ok := w.(*statusWriter); ok {
@@ -196,7 +201,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 
 // uploads reports whether the request carries a file.
 func uploads(r *http.Request) bool {
-	if mlflow.Uploads(r) {
+	if tree, _ := worked(r); tree || mlflow.Uploads(r) {
 		return true
 	}
 	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")

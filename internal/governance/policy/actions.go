@@ -76,6 +76,8 @@ var actions = []Definition{
 	{Action: "checkpoint.delete", Doc: "delete a kept checkpoint of a job", Roles: engineers},
 	{Action: "job.logs", Doc: "read a job's logs", Roles: users, Attempt: true},
 
+	{Action: "workload.work", Doc: "be a worker: only ever the attempt itself", Roles: engineers, Attempt: true},
+
 	{Action: "run.read", Doc: "see runs, params, metrics and artifacts", Roles: everyone, Attempt: true},
 	{Action: "run.write", Doc: "log to a run", Roles: engineers, Attempt: true},
 

@@ -110,6 +110,11 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 	return fault.New(fault.NotFound, "a worker has nothing at %.100q", path)
 }
 
+// ServeAgent is the Hub's Serve.
+func (d *Driver) ServeAgent(w http.ResponseWriter, r *http.Request, id, path string) error {
+	return d.Hub().Serve(w, r, id, path)
+}
+
 func senderOf(r *http.Request) (sender, error) {
 	q := r.URL.Query()
 	index, err := strconv.Atoi(q.Get("index"))

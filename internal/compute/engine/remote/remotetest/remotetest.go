@@ -132,7 +132,7 @@ func (p *Processes) Start(_ context.Context, l remote.Launch) error {
 	}
 	var x launched
 	for i := range l.Workers {
-		cmd := exec.CommandContext(context.Background(), p.Worker, "agent") //nolint:gosec // What the test gives.
+		cmd := exec.CommandContext(context.Background(), p.Worker, "agent")                                                                                         //nolint:gosec // What the test gives.
 		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), protocol.EnvIndex + "=" + strconv.Itoa(i), protocol.EnvNode + "=node-" + strconv.Itoa(i)}, p.Env...) //nolint:forbidigo // A test's own.
 		for k, v := range l.Agent {
 			cmd.Env = append(cmd.Env, k+"="+v)

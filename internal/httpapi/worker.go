@@ -1,0 +1,70 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+)
+
+// workerRoutes are for the agents on the nodes of remote engines; see package
+// worker/protocol.
+func (s *Server) workerRoutes(p string) {
+	p += "/workloads/{workload}/worker"
+	said, tar := media{takes: "application/json", gives: "application/json"}, "application/x-tar"
+	for _, r := range []struct {
+		method, path, summary string
+		m                     media
+	}{
+		{"POST", "/join", "Join the gang; the answer says what to run, or who is waited for", said},
+		{"POST", "/beat", "Be there; the answer has the news", said},
+		{"POST", "/log", "Add to the output", media{takes: "application/octet-stream", gives: "application/json"}},
+		{"POST", "/end", "Tell how it ended", said},
+		{"GET", "/mounts/{mount}", "Fetch a mount", media{gives: tar}},
+		{"POST", "/mounts/{mount}/manifest", "Say what is about to be sent; the answer says what of it is needed", said},
+		{"PUT", "/mounts/{mount}/tree", "Send a checkpoint, or the output", media{takes: tar, gives: "application/json"}},
+	} {
+		s.raw(r.method, p+r.path, "workload.work", "For agents: "+r.summary, r.m, s.work)
+	}
+}
+
+// work hands a request to the engine of the workload, whose own token it must
+// have: no other attempt and no person speaks for a worker.
+func (s *Server) work(w http.ResponseWriter, r *http.Request) {
+	workload := r.PathValue("workload")
+	if err := s.serveAgent(w, r, workload); err != nil {
+		s.fail(w, r, err)
+	}
+}
+
+func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, workload string) error {
+	ctx := r.Context()
+	if p := identity.From(ctx); p.Kind != identity.Attempt || p.ID != workload || string(p.Project) != r.PathValue("project") {
+		return fault.New(fault.PermissionDenied, "only the workers of %.80q may do this", workload)
+	}
+	driver, err := s.Compute.Driver(ctx, compute.WorkloadID(workload))
+	if err != nil {
+		return err
+	}
+	agents, ok := driver.(interface {
+		ServeAgent(w http.ResponseWriter, r *http.Request, id, path string) error
+	})
+	if !ok {
+		return fault.New(fault.Invalid, "workload %s is on an engine without agents", workload)
+	}
+	_, path, _ := strings.Cut(r.URL.Path, "/worker/")
+	return agents.ServeAgent(w, r, workload, path)
+}
+
+// worked reports a request of an agent that may be large: a tree, or the manifest
+// of one.
+func worked(r *http.Request) (tree, manifest bool) {
+	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) != 7 || parts[1] != "workloads" || parts[3] != "worker" || parts[4] != "mounts" {
+		return false, false
+	}
+	return r.Method == http.MethodPut && parts[6] == "tree", r.Method == http.MethodPost && parts[6] == "manifest"
+}
