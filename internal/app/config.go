@@ -69,6 +69,14 @@ type Config struct {
 		Interpreters []string `koanf:"interpreters" doc:"Pythons that environments may be built on, besides those on the PATH: absolute paths"`
 	} `koanf:"environments"`
 
+	Images struct {
+		Registries []string `koanf:"registries" doc:"host or host:port of the registries that OCI images may come from; empty is none"`
+		Insecure   []string `koanf:"insecure" doc:"Those of them that speak plain HTTP"`
+		CA         string   `koanf:"ca" doc:"PEM bundle that is trusted for registries beside the system's"`
+		Auth       string   `koanf:"auth" doc:"Credentials of registries, in the format of Docker's config.json"`
+		MaxBytes   size     `koanf:"max_bytes" doc:"Largest unpacked image"`
+	} `koanf:"images"`
+
 	Serving struct {
 		ORT string `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
 	} `koanf:"serving"`
@@ -108,6 +116,7 @@ func defaults() map[string]any {
 		"data": "./data", "http": "127.0.0.1:7070", "grpc": "127.0.0.1:7071", "flight": "127.0.0.1:7072",
 		"isolation":             "sandbox",
 		"environments.timeout":  "20m",
+		"images.max_bytes":      "64GiB",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_time": "10m",

@@ -108,6 +108,7 @@ func (c Config) sizes() error {
 	for name, v := range map[string]string{
 		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory,
 		"limits.checkpoint": c.Limits.Checkpoint, "predictions.max_bytes": c.Predictions.MaxBytes,
+		"images.max_bytes": c.Images.MaxBytes,
 	} {
 		if n, err := resource.ParseBytes(v); err != nil || n < 0 || (n == 0 && name != "limits.free") {
 			return fault.New(fault.Invalid, "%s: %q is not a size such as 64MiB", name, v)

@@ -35,6 +35,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
+	"github.com/falaj-ml/falaj/internal/oci"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -70,6 +71,7 @@ type parts struct {
 	sequencer *audit.Sequencer
 	auditLog  *audit.Service
 
+	images        *oci.Store
 	compute       *compute.Service
 	environments  *environment.Service
 	datasets      *dataset.Service
@@ -119,9 +121,12 @@ func (a *App) openCompute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := a.openImages(); err != nil {
+		return err
+	}
 	driver, err := local.New(local.Config{
 		Dir: filepath.Join(a.cfg.Data, "workloads"), Worker: a.cfg.workerPath(), Level: level, API: &a.api,
-		Guard: []string{a.cfg.Data}, Facts: facts, Accelerators: accelerators, Log: a.log,
+		Guard: []string{a.cfg.Data}, Facts: facts, Accelerators: accelerators, Images: a.images, Log: a.log,
 	})
 	if err != nil {
 		return fault.Wrap(err, "local engine")

@@ -26,7 +26,7 @@ type EngineConfig struct {
 	Conf        string            `koanf:"conf"`         // slurm.conf; empty is Slurm's default
 	Users       map[string]string `koanf:"users"`        // project → Unix user whose jobs Slurm makes
 	DefaultUser string            `koanf:"default_user"` // of the other projects
-	Worker      string            `koanf:"worker"`       // falaj-worker on the nodes; empty is the path that it has here
+	Worker      string            `koanf:"worker"`       // falaj-worker on the nodes; empty is the path that it has here, and on Ray the one here is sent
 	Kubeconfig  string            `koanf:"kubeconfig"`   // empty is what a pod is given
 	Context     string            `koanf:"context"`      // of the kubeconfig; empty is its current one
 	Namespace   string            `koanf:"namespace"`    // empty is the context's

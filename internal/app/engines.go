@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine/kube"
+	"github.com/falaj-ml/falaj/internal/compute/engine/ray"
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
 	"github.com/falaj-ml/falaj/internal/compute/engine/slurm"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -88,6 +89,15 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 			Kubeconfig: e.Kubeconfig, Context: e.Context, Namespace: e.Namespace, WorkerImage: e.WorkerImage, Installation: ours, Log: a.log,
 		})
 		return l, scheduler.Container, err
+	case "ray":
+		ours, err := installation(dir)
+		if err != nil {
+			return nil, "", err
+		}
+		l, err := ray.New(ray.Config{
+			Address: e.Address, TokenFile: e.TokenFile, Worker: e.Worker, Ship: a.cfg.workerPath(), Installation: ours, Log: a.log,
+		})
+		return l, scheduler.None, err
 	}
 	return nil, "", fault.New(fault.Unsupported, "engine %s: kind %q is not there", name, e.Kind)
 }

@@ -1,0 +1,20 @@
+package app
+
+import (
+	"path/filepath"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/oci"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// openImages opens the store of OCI images. It asks no registry before somebody
+// names an image.
+func (a *App) openImages() (err error) {
+	a.images, err = oci.New(oci.Config{
+		Dir: filepath.Join(a.cfg.Data, "images"), Registries: a.cfg.Images.Registries, Insecure: a.cfg.Images.Insecure,
+		CA: a.cfg.Images.CA, Auth: a.cfg.Images.Auth, MaxBytes: resource.Bytes(bytes(a.cfg.Images.MaxBytes)), Log: a.log,
+		Admit: func() error { return checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)) },
+	})
+	return fault.Wrap(err, "images")
+}
