@@ -38,6 +38,10 @@ type Options struct {
 	Isolation string
 	// Pool are the options that a pool gives to the specs.
 	Pool map[string]string
+	// Deadline bounds each test; 0 is a minute.
+	Deadline time.Duration
+	// AtOnce is how many workloads start together; 0 is twenty.
+	AtOnce int
 }
 
 // Run runs the suite.
@@ -67,12 +71,12 @@ func Run(t *testing.T, o Options) {
 		{"lost", (*suite).lost},
 		{"list and forget", (*suite).forget},
 		{"unknown handles", (*suite).unknown},
-		{"twenty at once", (*suite).parallel},
+		{"many at once", (*suite).parallel},
 		{"bad specs", (*suite).bad},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			ctx, cancel := context.WithTimeout(t.Context(), max(o.Deadline, deadline))
 			t.Cleanup(cancel)
 			s := &suite{T: t, o: o, ctx: ctx, dir: t.TempDir(), work: t.TempDir()}
 			s.restart()
@@ -539,7 +543,10 @@ func (s *suite) unknown() {
 }
 
 func (s *suite) parallel() {
-	const n = 20
+	n := s.o.AtOnce
+	if n == 0 {
+		n = 20
+	}
 	type result struct {
 		i   int
 		st  engine.Status
