@@ -104,28 +104,6 @@ func (a *app) deploy() *cobra.Command {
 	return cmd
 }
 
-func (a *app) pool() *cobra.Command {
-	cmd := &cobra.Command{Use: "pool", Aliases: []string{"pools"}, Short: "Look at pools and what runs on them"}
-	cmd.AddCommand(&cobra.Command{
-		Use: "list", Short: "List pools", Example: "  falaj pool list", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			var objects []client.Object
-			if err := c.List(cmd.Context(), kinds["pools"].path, nil, func(o client.Object) error {
-				objects = append(objects, o)
-				return nil
-			}); err != nil {
-				return err
-			}
-			return a.print(objects, kinds["pools"].columns)
-		},
-	})
-	return cmd
-}
-
 func (a *app) audit() *cobra.Command {
 	cmd := &cobra.Command{Use: "audit", Short: "Read, export and verify the audit log"}
 	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify(), a.auditErase(), a.auditAccept())

@@ -174,7 +174,8 @@ func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next tim
 
 // current adds what is not kept with a pool.
 func (s *Service) current(p Pool, qs []Quarantine) Pool {
-	p.Remote, p.Nodes = s.cfg.Engines[p.Engine].Remote, merged(p.Listed, p.Seen)
+	e := s.cfg.Engines[p.Engine]
+	p.Kind, p.Remote, p.Nodes = e.Kind, e.Remote, merged(p.Listed, p.Seen)
 	for _, q := range qs {
 		if q.Pool != p.Name {
 			continue

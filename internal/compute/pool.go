@@ -170,6 +170,7 @@ type Pool struct {
 	UpdatedAt    time.Time           `json:"updated_at"`
 	Revision     int64               `json:"revision"` // grows with each change; the ETag
 
+	Kind     string          `json:"kind,omitempty"`    // of its engine: local, slurm, kube, ray
 	Remote   bool            `json:"remote"`            // runs work on other machines than the server's
 	Trouble  string          `json:"trouble,omitempty"` // why the engine could not tell its nodes last time
 	Capacity resource.Amount `json:"capacity"`          // of all nodes

@@ -18,3 +18,11 @@ func (s *Server) onePool(ctx context.Context, in *struct {
 	p, err := s.Compute.Pool(ctx, compute.PoolName(in.Name))
 	return revised(p, p.Revision, err)
 }
+
+func (s *Server) releaseNode(ctx context.Context, in *struct {
+	Name string `path:"name" maxLength:"63" doc:"Pool"`
+	Node string `path:"node" maxLength:"253" doc:"Node in quarantine"`
+},
+) (*none, error) {
+	return &none{}, s.Compute.Release(ctx, compute.PoolName(in.Name), in.Node)
+}
