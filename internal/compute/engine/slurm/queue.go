@@ -95,7 +95,10 @@ func epoch(s string) time.Time {
 	return time.Unix(n, 0).UTC()
 }
 
-func (j job) ended() bool { return j.observed(false).State == engine.Ended }
+// ending says that nothing of the job will run any more.
+func (j job) ending() bool {
+	return j.observed(false).State == engine.Ended || strings.HasPrefix(j.State, "COMPLETING")
+}
 
 // observed is what Slurm's state means. stopped says that we have ended it.
 func (j job) observed(stopped bool) remote.Observed {

@@ -59,8 +59,10 @@ type Launcher struct {
 
 	mu      sync.Mutex
 	records map[string]*record
-	others  census
-	closed  bool
+	// forgotten are launches whose jobs Slurm may still show, by job.
+	forgotten map[int]string
+	others    census
+	closed    bool
 }
 
 // record is what is kept of a launch, in DIR/ID.json. Its mutex is held while
@@ -104,7 +106,7 @@ func New(c Config) (*Launcher, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of Slurm's launches")
 	}
-	l := &Launcher{c: c, records: map[string]*record{}}
+	l := &Launcher{c: c, records: map[string]*record{}, forgotten: map[int]string{}}
 	var err error
 	if l.installation, err = installation(c.Dir); err != nil {
 		return nil, fault.Wrap(err, "naming this installation on Slurm")
@@ -435,18 +437,23 @@ func (l *Launcher) List(ctx context.Context) ([]string, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ids := maps.Clone(l.records)
+	ids, shown := maps.Clone(l.records), map[int]string{}
 	for _, j := range jobs {
-		if j.Installation != l.installation || j.ended() || !idRE.MatchString(j.Name) || ids[j.Name] != nil {
+		if _, ok := l.forgotten[j.ID]; ok {
+			shown[j.ID] = j.Name
+			continue
+		}
+		if j.Installation != l.installation || j.ending() || !idRE.MatchString(j.Name) || ids[j.Name] != nil {
 			continue
 		}
 		r := &record{User: j.User, Job: j.ID}
 		ids[j.Name], l.records[j.Name] = r, r
 	}
+	l.forgotten = shown
 	return slices.Sorted(maps.Keys(ids)), nil
 }
 
-// Forget removes the record; fault.Conflict while the job may still run.
+// Forget removes the record of a launch that is over.
 func (l *Launcher) Forget(_ context.Context, id string) error {
 	r := l.find(id)
 	if r == nil {
@@ -462,6 +469,9 @@ func (l *Launcher) Forget(_ context.Context, id string) error {
 	}
 	l.mu.Lock()
 	delete(l.records, id)
+	if r.Job != 0 {
+		l.forgotten[r.Job] = id
+	}
 	l.mu.Unlock()
 	return nil
 }
