@@ -301,7 +301,7 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 	}
 	e.Packages = len(e.SBOM)
 	e.Digest = contentDigest(e.Python, e.Platform, e.Lock, e.Interpreter.Site)
-	if s.there(e.Digest) {
+	if s.built(e.Digest) {
 		return s.ready(ctx, e)
 	}
 	e.State, e.Step = Building, stepCreate
@@ -312,32 +312,50 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 // its final name.
 func (s *Service) installed(ctx context.Context, e Environment) error {
 	venv := filepath.Join(s.staging(e.ID), "venv")
-	if _, err := os.Stat(venv); err == nil && !s.there(e.Digest) {
-		if e.Spec.SitePackages {
-			if err := writeSite(venv, e.Interpreter.Site); err != nil {
-				return fault.Wrap(err, "writing what the interpreter of environment %s has", e.Name)
-			}
-		}
-		if err := seal(venv); err != nil {
-			return fault.Wrap(err, "sealing environment %s", e.Name)
-		}
-		if err := os.Rename(venv, s.path(e.Digest)); err != nil {
-			return fault.Wrap(err, "placing environment %s", e.Name)
-		}
-		if err := os.Chmod(s.path(e.Digest), 0o500); err != nil { //nolint:gosec // a directory must be searchable
-			return err
-		}
-		if err := syncDir(s.cfg.Dir); err != nil {
+	if _, err := os.Stat(venv); err == nil {
+		if err := s.place(e, venv); err != nil {
 			return fault.Wrap(err, "placing environment %s", e.Name)
 		}
 	}
-	if !s.there(e.Digest) {
+	if !s.built(e.Digest) {
 		return s.fail(ctx, e, "the built environment has no Python", "Apply it again.")
 	}
 	return s.ready(ctx, e)
 }
 
+// place seals a staged environment and moves it to where its digest says,
+// unless somebody else has done so.
+func (s *Service) place(e Environment, venv string) error {
+	s.pruning.RLock()
+	defer s.pruning.RUnlock()
+	if s.built(e.Digest) {
+		return nil
+	}
+	if e.Spec.SitePackages {
+		if err := writeSite(venv, e.Interpreter.Site); err != nil {
+			return fault.Wrap(err, "writing what the interpreter has")
+		}
+	}
+	if err := seal(venv); err != nil {
+		return fault.Wrap(err, "sealing it")
+	}
+	if err := os.Rename(venv, s.path(e.Digest)); err != nil {
+		return err
+	}
+	if err := os.Chmod(s.path(e.Digest), 0o500); err != nil { //nolint:gosec // a directory must be searchable
+		return err
+	}
+	return syncDir(s.cfg.Dir)
+}
+
 func (s *Service) ready(ctx context.Context, e Environment) error {
+	if err := s.use(e); err != nil { // pruned this very moment: compute finishes it again
+		return err
+	}
+	var err error
+	if e.Glibc, err = glibcOf(s.path(e.Digest)); err != nil {
+		return fault.Wrap(err, "reading what the wheels of environment %s need", e.Name)
+	}
 	e.State, e.ReadyAt = Ready, s.now().UTC()
 	return s.advance(ctx, e, EnvironmentReady)
 }
@@ -390,6 +408,9 @@ func (s *Service) clean(e Environment) error {
 // Sweep removes staging directories that no build uses any more. It may run at
 // any time.
 func (s *Service) Sweep(ctx context.Context) error {
+	if err := removeAll(s.trash()); err != nil {
+		return fault.Wrap(err, "removing what was pruned")
+	}
 	// The directories first: a build is recorded before it has one.
 	entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, ".staging"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,7 @@
-// Package environment makes the Python environments that jobs run in: locked
-// with hashes, built once per content, never changed, checked before anything
-// queues.
+// Package environment makes what jobs run in: a Python with packages, locked
+// with hashes and built once per content, an OCI image by digest, or the site
+// modules of a Slurm cluster. An environment never changes and is checked before
+// anything queues.
 //
 // # Map
 //
@@ -9,7 +10,12 @@
 //     writes, read back as the list of packages (SBOM).
 //   - interpreter.go: the Python interpreters and the uv of this machine.
 //   - site.go: environments that stand on the packages of their interpreter.
-//   - service.go: Apply, List, One, Logs, Use, Await.
+//   - service.go: Apply, Build, List, One, Logs, Use, Await.
+//   - fit.go: which pools an environment fits, and why not; check.go asks it;
+//     wheels.go finds the C library that wheels need.
+//   - compare.go: what differs between two environments, and the bill of
+//     materials as CycloneDX.
+//   - prune.go: what nobody uses any more is removed.
 //   - build.go: the two workloads, lock and install, and what follows each.
 //   - store.go: what a database must offer; environmentsql/ is that database.
 //
@@ -43,6 +49,7 @@ import (
 const (
 	ActionRead  policy.Action = "environment.read"
 	ActionApply policy.Action = "environment.apply"
+	ActionPrune policy.Action = "environment.prune"
 )
 
 // ID names one lock-and-build of a specification: "env_01J…".
@@ -68,6 +75,7 @@ type State string
 //
 //	stateDiagram-v2
 //	    [*] --> locking: applied
+//	    [*] --> ready: an image or modules, which need no build
 //	    locking --> building: locked, and nobody has built this content
 //	    locking --> ready: built before
 //	    locking --> failed: a requirement cannot be resolved
@@ -90,9 +98,19 @@ var transitions = map[State][]State{
 // CanBecome reports whether the transition exists.
 func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s], next) }
 
+// Kind of an environment.
+type Kind string
+
+// The kinds.
+const (
+	PythonKind  Kind = "python"
+	ImageKind   Kind = "image"
+	ModulesKind Kind = "modules"
+)
+
 // Spec is the manifest of kind Environment.
 type Spec struct {
-	Python           string   `json:"python,omitempty" doc:"Python version, such as 3.11, or the path of an interpreter that the machine has; default the machine's python3"`
+	Python           string   `json:"python,omitempty" doc:"Python version, such as 3.11, or the path of an interpreter that the machine has; default the machine's python3. With an image the path of Python in it, default /usr/bin/python3"`
 	Requirements     []string `json:"requirements,omitempty" doc:"Requirements, such as scikit-learn>=1.5"`
 	RequirementsText string   `json:"requirements_text,omitempty" doc:"The text of a requirements file, instead of the list"`
 	// AllowSource lets source distributions be built, which runs their code in
@@ -100,6 +118,9 @@ type Spec struct {
 	AllowSource bool `json:"allow_source,omitempty" doc:"Also install packages that have no wheel, by building them; their build scripts run in the sandbox"`
 	// SitePackages lets an environment stand on what comes with the interpreter.
 	SitePackages bool `json:"site_packages,omitempty" doc:"Stand on the packages that come with the interpreter, as they are; of several interpreters, the one that brings most of the requirements, and of equals the machine's own below /usr"`
+
+	Image   string   `json:"image,omitempty" doc:"An OCI image instead, registry/name@sha256:… or registry/name:tag, which is pinned to its digest; not on Slurm and Ray"`
+	Modules []string `json:"modules,omitempty" doc:"Site modules instead, such as cuda/12.4, which Slurm pools load"`
 }
 
 // Limits of a specification.
@@ -107,10 +128,32 @@ const (
 	maxRequirements = 1000
 	maxText         = 256 << 10
 	maxLock         = 16 << 20
+	maxModules      = 50
 )
+
+// Kind of the environment that the specification makes.
+func (s Spec) Kind() Kind {
+	switch {
+	case s.Image != "":
+		return ImageKind
+	case len(s.Modules) > 0:
+		return ModulesKind
+	}
+	return PythonKind
+}
 
 // Validate refuses what cannot be an environment. Error: fault.Invalid.
 func (s Spec) Validate() error {
+	if s.Kind() != PythonKind {
+		if s.Image != "" && len(s.Modules) > 0 || len(s.Requirements) > 0 || s.RequirementsText != "" || s.AllowSource || s.SitePackages {
+			return fault.New(fault.Invalid, "an environment is a Python with requirements, or an image, or modules").
+				WithHint("Leave the others out, or make an environment of each.")
+		}
+		if s.Python != "" && (s.Image == "" || !filepath.IsAbs(s.Python)) {
+			return fault.New(fault.Invalid, "python is the path of Python in an image").WithHint("Write it as /usr/bin/python3, or leave it out.")
+		}
+		return s.modules()
+	}
 	if s.Python != "" && !pythonRE.MatchString(s.Python) && (!filepath.IsAbs(s.Python) || filepath.Clean(s.Python) != s.Python || len(s.Python) > 4096) {
 		return fault.New(fault.Invalid, "python %.40q is neither a version nor a path", s.Python).WithHint("Write it as 3.11, 3.11.7 or /usr/bin/python3.")
 	}
@@ -119,6 +162,18 @@ func (s Spec) Validate() error {
 	}
 	_, err := s.lines()
 	return err
+}
+
+func (s Spec) modules() error {
+	if len(s.Modules) > maxModules {
+		return fault.New(fault.Invalid, "there are %d modules, at most %d are allowed", len(s.Modules), maxModules)
+	}
+	for _, m := range s.Modules {
+		if !moduleRE.MatchString(m) {
+			return fault.New(fault.Invalid, "%.80q is not the name of a module", m).WithHint("Write it as `module avail` does: cuda/12.4.")
+		}
+	}
+	return nil
 }
 
 // Package is one entry of an environment's bill of materials.
@@ -141,6 +196,8 @@ type Environment struct {
 	Digest    Digest       `json:"digest,omitempty"` // once locked
 	Packages  int          `json:"packages"`
 	SBOM      []Package    `json:"sbom,omitempty"`   // of One, not of List
+	Glibc     string       `json:"glibc,omitempty"`  // the least that its wheels run with
+	Image     string       `json:"image,omitempty"`  // pinned: "registry/name@sha256:…"
 	Reason    string       `json:"reason,omitempty"` // why it failed
 	Hint      string       `json:"hint,omitempty"`
 	CreatedAt time.Time    `json:"created_at"`
@@ -162,10 +219,13 @@ type Usable struct {
 	Spec     string // digest of the specification, known from the start
 	State    State
 	Platform string
-	Python   string            // the interpreter's absolute path
+	Python   string            // the interpreter's absolute path; in an image, there
 	Bin      string            // the directory of its commands
 	Mounts   []engine.Mount    // read-only
 	Env      map[string]string // VIRTUAL_ENV and the like
 
+	Image       string      // by digest, where it is one; without mounts then
+	Modules     []string    // that a Slurm job loads, where it is made of them
+	Needs       Needs       // of a node
 	Interpreter Interpreter // that it was built on; zero before it is ready
 }

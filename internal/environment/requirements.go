@@ -19,6 +19,8 @@ var (
 		`(?:\[[A-Za-z0-9._,\s-]*\])?\s*` +
 		`(?:\(?\s*(?:===|[<>!=~]=|[<>])\s*[A-Za-z0-9.*+!_-]+(?:\s*,\s*(?:===|[<>!=~]=|[<>])\s*[A-Za-z0-9.*+!_-]+)*\s*\)?)?\s*` +
 		`(?:;[A-Za-z0-9_.<>=!~'"()\s+*,-]*)?$`)
+	// As `module avail` writes them.
+	moduleRE  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+/-]{0,199}$`)
 	hashRE    = regexp.MustCompile(`^--hash=sha(?:256|384|512):[0-9a-f]{64,128}$`)
 	lockedRE  = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]+)\s*(?:;.*)?$`)
 	commentRE = regexp.MustCompile(`(^|\s)#.*$`)
@@ -125,6 +127,9 @@ func contentDigest(python, platform, lock string, site map[string]string) Digest
 // besides time: an index may have newer packages tomorrow, and then the same
 // specification still means what was locked first.
 func specDigest(s Spec, in Interpreter, index string) (string, error) {
+	if s.Kind() != PythonKind {
+		return sum(append([]string{"falaj environment specification 2", s.Image, s.Python}, s.Modules...)...), nil
+	}
 	lines, err := s.lines()
 	if err != nil {
 		return "", err

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -33,6 +34,15 @@ type Authorizer interface {
 type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
+	Pools(ctx context.Context) ([]compute.Pool, error)
+}
+
+// Images pins images.
+type Images interface {
+	// Resolve asks a registry for an image by tag or digest, and pins it.
+	// Errors: fault.Invalid, fault.NotFound, fault.PermissionDenied,
+	// fault.Unsupported without one for this platform, fault.Unavailable.
+	Resolve(ctx context.Context, ref string) (string, error)
 }
 
 // Config is what the service needs.
@@ -60,7 +70,11 @@ type Config struct {
 	// Pools are where builds run: on this machine. Empty is the home pool.
 	Pools []string
 	// Engine is the engine whose pools see this machine's files; empty is local.
-	Engine    string
+	Engine string
+	// Kinds of the engines by name; what is not there is of the kind of its name.
+	Kinds map[string]string
+	// Images pins images; nil refuses them.
+	Images    Images
 	Isolation scheduler.Isolation // empty is sandbox
 	Timeout   time.Duration       // of one step; 0 is 20 minutes
 	Log       *slog.Logger        // nil discards
@@ -76,6 +90,11 @@ type Service struct {
 	mu           sync.Mutex
 	interpreters []Interpreter // found so far
 	changed      chan struct{} // closed at the next change of any environment
+
+	// Held for reading where an environment's files are taken into use, for
+	// writing where they are taken away.
+	pruning sync.RWMutex
+	holders []Holder
 
 	siteMu sync.Mutex
 	sites  map[string]site // by the interpreter's path
@@ -113,19 +132,40 @@ func (s *Service) allow(ctx context.Context, action policy.Action, p project.Nam
 // already is no change. Needs environment.apply. Errors: fault.Invalid, also
 // for a Python that this machine does not have.
 func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec Spec) (Environment, project.Change, error) {
-	return s.apply(ctx, p, name, spec, false)
+	return s.apply(ctx, p, name, spec, how{})
 }
+
+// Build locks and builds what is under a name anew: with the newest versions
+// that its requirements allow, and a tag where it points now. Needs
+// environment.apply.
+func (s *Service) Build(ctx context.Context, p project.Name, name string) (Environment, error) {
+	if err := s.allow(ctx, ActionApply, p, name); err != nil {
+		return Environment{}, err
+	}
+	old, err := s.named(ctx, p, name, "")
+	if err != nil {
+		return Environment{}, err
+	}
+	if old.State == Locking || old.State == Building {
+		return old, nil
+	}
+	e, _, err := s.apply(ctx, p, name, old.Spec, how{anew: true})
+	return e, err
+}
+
+// how an environment is applied.
+type how struct{ dryRun, anew bool }
 
 // Plan is Apply that changes nothing: what would be built has no ID yet.
 func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Spec) (Environment, project.Change, error) {
-	e, change, err := s.apply(ctx, p, name, spec, true)
+	e, change, err := s.apply(ctx, p, name, spec, how{dryRun: true})
 	if change != project.Unchanged {
 		e.ID = ""
 	}
 	return e, change, err
 }
 
-func (s *Service) apply(ctx context.Context, p project.Name, name string, spec Spec, dryRun bool) (Environment, project.Change, error) {
+func (s *Service) apply(ctx context.Context, p project.Name, name string, spec Spec, how how) (Environment, project.Change, error) {
 	if err := s.allow(ctx, ActionApply, p, name); err != nil {
 		return Environment{}, "", err
 	}
@@ -135,16 +175,18 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 	if err := spec.Validate(); err != nil {
 		return Environment{}, "", err
 	}
-	in, err := s.interpreterFor(ctx, spec)
+	wanted, err := s.describe(ctx, spec)
 	if err != nil {
 		return Environment{}, "", err
 	}
-	if _, err := s.uv(ctx); err != nil {
-		return Environment{}, "", err
+	same := func(old Environment) bool {
+		return !how.anew && old.SpecDigest == wanted.SpecDigest && old.State != Failed && (old.State != Ready || s.there(old))
 	}
-	digest, err := specDigest(spec, in, s.cfg.Index)
-	if err != nil {
-		return Environment{}, "", err
+	if old, err := s.named(ctx, p, name, ""); spec.Image != "" && (err != nil || !same(old)) {
+		if wanted.Image, err = s.pin(ctx, spec.Image); err != nil {
+			return Environment{}, "", err
+		}
+		wanted.Digest = Digest(sum("falaj environment 3", wanted.Image, spec.Python))
 	}
 	var e Environment
 	var change project.Change
@@ -155,17 +197,15 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			change = project.Created
 		case err != nil:
 			return err
-		case old.SpecDigest == digest && old.State != Failed && (old.State != Ready || s.there(old.Digest)):
+		case same(old):
 			e, change = old, project.Unchanged
 			return nil
 		default:
 			change = project.Updated
 		}
-		e = Environment{
-			ID: ID(id.New("env")), Project: p, Name: name, Spec: spec, State: Locking, Python: in.Version, Platform: in.Platform,
-			CreatedAt: s.now().UTC(), Revision: 1, SpecDigest: digest, Interpreter: in, Step: stepLock,
-		}
-		if dryRun {
+		e = wanted
+		e.ID, e.Project, e.Name = ID(id.New("env")), p, name
+		if how.dryRun {
 			return nil
 		}
 		if err := s.cfg.Store.Insert(ctx, tx, e); err != nil {
@@ -173,7 +213,9 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
 			Project: string(p), Action: string(ActionApply), Object: "environment " + name,
-			Detail: map[string]any{"id": e.ID, "specification": digest, "python": in.Version, "allow_source": spec.AllowSource},
+			Detail: map[string]any{
+				"id": e.ID, "specification": e.SpecDigest, "python": e.Python, "allow_source": spec.AllowSource, "image": e.Image, "modules": spec.Modules,
+			},
 		})
 		if err != nil {
 			return err
@@ -182,14 +224,53 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			return err
 		}
 		tx.OnCommit(s.notify)
+		if e.State == Ready {
+			return publish(ctx, tx, EnvironmentReady, e)
+		}
 		return s.submit(ctx, tx, e)
 	}
-	if dryRun {
+	if how.dryRun {
 		err = s.cfg.DB.View(ctx, plan)
 	} else {
 		err = s.cfg.DB.Update(ctx, string(p), plan)
 	}
 	return e, change, fault.Wrap(err, "applying environment %s", name)
+}
+
+// describe says what a specification means here, before it has a name; an image
+// is not pinned yet.
+func (s *Service) describe(ctx context.Context, spec Spec) (Environment, error) {
+	e := Environment{Spec: spec, State: Locking, Step: stepLock, CreatedAt: s.now().UTC(), Revision: 1}
+	var err error
+	switch spec.Kind() {
+	case PythonKind:
+		if e.Interpreter, err = s.interpreterFor(ctx, spec); err != nil {
+			return e, err
+		}
+		if _, err := s.uv(ctx); err != nil {
+			return e, err
+		}
+		e.Python, e.Platform = e.Interpreter.Version, e.Interpreter.Platform
+	case ModulesKind:
+		e.Digest = Digest(sum(append([]string{"falaj environment 4"}, spec.Modules...)...))
+		e.State, e.Step, e.ReadyAt = Ready, "", e.CreatedAt
+	case ImageKind:
+		e.State, e.Step, e.ReadyAt = Ready, "", e.CreatedAt
+	}
+	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index)
+	return e, err
+}
+
+// pin asks for an image's digest.
+func (s *Service) pin(ctx context.Context, ref string) (string, error) {
+	if s.cfg.Images == nil {
+		return "", fault.New(fault.Unsupported, "this installation takes no images").
+			WithHint("List the registries that they may come from under images.registries in the configuration.")
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	pinned, err := s.cfg.Images.Resolve(ctx, ref)
+	return pinned, fault.Wrap(err, "image %s", ref)
 }
 
 // interpreterFor finds the Python of a specification: of the version or path
@@ -274,8 +355,11 @@ func (s *Service) path(d Digest) string {
 	return filepath.Join(s.cfg.Dir, strings.TrimPrefix(string(d), "sha256:"))
 }
 
-// there reports whether an environment's files are.
-func (s *Service) there(d Digest) bool {
+// there reports whether what an environment consists of is here, where it is
+// files.
+func (s *Service) there(e Environment) bool { return e.Spec.Kind() != PythonKind || s.built(e.Digest) }
+
+func (s *Service) built(d Digest) bool {
 	_, err := os.Stat(filepath.Join(s.path(d), "bin", "python"))
 	return d != "" && err == nil
 }
@@ -374,7 +458,7 @@ func (s *Service) Use(ctx context.Context, p project.Name, ref string) (Usable, 
 	if err != nil {
 		return Usable{}, err
 	}
-	u := Usable{Name: name, Digest: e.Digest, Spec: e.SpecDigest, State: e.State, Platform: e.Platform}
+	u := Usable{Name: name, Digest: e.Digest, Spec: e.SpecDigest, State: e.State, Platform: e.Platform, Needs: e.needs()}
 	switch e.State {
 	case Failed:
 		return u, fault.New(fault.Invalid, "environment %s could not be built: %s", name, e.Reason).WithHint("%s", e.Hint)
@@ -383,10 +467,19 @@ func (s *Service) Use(ctx context.Context, p project.Name, ref string) (Usable, 
 		u.Digest = "" // not before it is there
 		return u, nil
 	}
-	if !s.there(e.Digest) {
-		return u, fault.New(fault.Gone, "the files of environment %s are missing", ref).WithHint("Apply it again.")
+	switch e.Spec.Kind() {
+	case ImageKind:
+		u.Image, u.Python = e.Image, cmp.Or(e.Spec.Python, "/usr/bin/python3")
+		return u, nil
+	case ModulesKind:
+		u.Modules = e.Spec.Modules
+		return u, nil
+	case PythonKind:
 	}
 	dir := s.path(e.Digest)
+	if err := s.use(e); err != nil {
+		return u, err
+	}
 	u.Bin = filepath.Join(dir, "bin")
 	u.Python = filepath.Join(u.Bin, "python")
 	u.Mounts = append([]engine.Mount{{Path: dir, Role: engine.Venv, Digest: string(e.Digest)}}, e.Interpreter.mounts()...)
@@ -396,10 +489,13 @@ func (s *Service) Use(ctx context.Context, p project.Name, ref string) (Usable, 
 }
 
 // Check refuses a pool that the environment cannot run on, before anything
-// queues or starts there. What other engines' nodes have, their agents compare.
-// Error: fault.Invalid.
+// starts there. What nodes do not tell, their agents compare. Error:
+// fault.Invalid.
 func (s *Service) Check(u Usable, p compute.Pool) error {
-	if p.Engine != s.cfg.Engine {
+	if f := fit(u.Needs, p, s.kind(p.Engine)); !f.Fits {
+		return misfit(u.Name, []Fit{f})
+	}
+	if p.Engine != s.cfg.Engine || u.Needs.Kind != PythonKind {
 		return nil
 	}
 	python, err := filepath.EvalSymlinks(u.Python)

@@ -19,6 +19,8 @@ type Store interface {
 	// List gives the newest environment of each name above after, by name.
 	List(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]Environment, error)
 	Update(ctx context.Context, tx *store.Tx, e Environment) error
+	// Newest lists the newest environment of each name of every project.
+	Newest(ctx context.Context, tx *store.Tx) ([]Environment, error)
 	// Unfinished lists environments that are being locked or built.
 	Unfinished(ctx context.Context, tx *store.Tx) ([]Environment, error)
 }

@@ -109,6 +109,15 @@ func (Store) List(ctx context.Context, tx *store.Tx, p project.Name, after strin
 	return all(rows, err)
 }
 
+// Newest lists the newest environment of each name of every project.
+func (Store) Newest(ctx context.Context, tx *store.Tx) ([]environment.Environment, error) {
+	var rows []row
+	err := tx.NewSelect().Model(&rows).
+		Where("id IN (SELECT max(newest.id) FROM environment_environment AS newest GROUP BY newest.project, newest.name)").
+		OrderExpr("project, name").Scan(ctx)
+	return all(rows, err)
+}
+
 // Unfinished lists environments that are being locked or built.
 func (Store) Unfinished(ctx context.Context, tx *store.Tx) ([]environment.Environment, error) {
 	var rows []row

@@ -68,6 +68,7 @@ var actions = []Definition{
 
 	{Action: "environment.read", Doc: "see environments", Roles: everyone, Attempt: true},
 	{Action: "environment.apply", Doc: "define and build environments", Roles: engineers},
+	{Action: "environment.prune", Doc: "remove the files of environments that nobody uses", Roles: admins, Installation: true},
 
 	{Action: "job.read", Doc: "see jobs, attempts and why they wait", Roles: everyone, Attempt: true},
 	{Action: "job.submit", Doc: "submit a job", Roles: engineers},

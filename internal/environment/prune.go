@@ -1,0 +1,160 @@
+package environment
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Holder names the environments that something uses now, by digest, whenever
+// they were last asked for.
+type Holder func(ctx context.Context) ([]Digest, error)
+
+// leastAge is how long what was just asked for stays: whoever asked may only be
+// about to start with it.
+const leastAge = time.Hour
+
+// Hold adds a holder; before the service is used.
+func (s *Service) Hold(h Holder) { s.holders = append(s.holders, h) }
+
+// use notes that an environment's files are used now. The modification time of
+// its directory is when it was last used: it survives restarts and costs no row.
+// Error: fault.Gone.
+func (s *Service) use(e Environment) error {
+	s.pruning.RLock()
+	defer s.pruning.RUnlock()
+	if !s.built(e.Digest) {
+		return fault.New(fault.Gone, "the files of environment %s are missing", e.Name).WithHint("Apply it again.")
+	}
+	now := s.now()
+	return fault.Wrap(os.Chtimes(s.path(e.Digest), now, now), "noting the use of environment %s", e.Name)
+}
+
+// Pruned is an environment whose files were removed, or would be.
+type Pruned struct {
+	Digest Digest         `json:"digest"`
+	Names  []string       `json:"names,omitempty"` // "project/name" that the content has now
+	Size   resource.Bytes `json:"size"`
+	Used   time.Time      `json:"used_at"` // last
+}
+
+var builtRE = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Prune removes the files of environments that nothing uses and that nobody
+// asked for within age, which is at least an hour; dry only says what it would
+// remove. Applying an environment again builds it again. Needs
+// environment.prune.
+func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pruned, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionPrune, policy.Object{Kind: "environment"}); err != nil {
+		return nil, err
+	}
+	if age < leastAge {
+		return nil, fault.New(fault.Invalid, "environments that were used %s ago may be about to be used", age).WithHint("Give at least %s.", leastAge)
+	}
+	entries, err := os.ReadDir(s.cfg.Dir)
+	if err != nil {
+		return nil, fault.Wrap(err, "listing environments")
+	}
+	names, err := s.names(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pruned := []Pruned{}
+	for _, entry := range entries {
+		if !entry.IsDir() || !builtRE.MatchString(entry.Name()) {
+			continue
+		}
+		d := Digest("sha256:" + entry.Name())
+		p := Pruned{Digest: d, Names: names[d], Size: sizeOf(s.path(d))}
+		if p.Used, err = s.take(ctx, d, age, dry); err != nil {
+			return pruned, err
+		}
+		if !p.Used.IsZero() {
+			pruned = append(pruned, p)
+		}
+	}
+	if dry || len(pruned) == 0 {
+		return pruned, nil
+	}
+	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		return audit.Append(ctx, tx, audit.Entry{Action: string(ActionPrune), Object: "environments", Detail: map[string]any{"pruned": pruned}})
+	})
+	if err != nil {
+		return pruned, fault.Wrap(err, "recording what was pruned")
+	}
+	return pruned, removeAll(s.trash())
+}
+
+func (s *Service) trash() string { return filepath.Join(s.cfg.Dir, ".pruned") }
+
+// take moves an environment out of everybody's sight unless it is used; the
+// zero time means that it is. Whoever asks for it at the same time gets it
+// whole or finds it gone.
+func (s *Service) take(ctx context.Context, d Digest, age time.Duration, dry bool) (used time.Time, err error) {
+	s.pruning.Lock()
+	defer s.pruning.Unlock()
+	info, err := os.Stat(s.path(d))
+	if err != nil {
+		return time.Time{}, fault.Wrap(err, "looking at an environment")
+	}
+	if s.now().Sub(info.ModTime()) < age {
+		return time.Time{}, nil
+	}
+	for _, held := range s.holders {
+		digests, err := held(ctx)
+		if err != nil {
+			return time.Time{}, fault.Wrap(err, "asking who uses environments")
+		}
+		if slices.Contains(digests, d) {
+			return time.Time{}, nil
+		}
+	}
+	if dry {
+		return info.ModTime(), nil
+	}
+	if err := os.MkdirAll(s.trash(), 0o700); err != nil {
+		return time.Time{}, err
+	}
+	to := filepath.Join(s.trash(), strings.TrimPrefix(string(d), "sha256:"))
+	if err := os.Chmod(s.path(d), 0o700); err != nil { //nolint:gosec // a directory about to be moved
+		return time.Time{}, err
+	}
+	return info.ModTime(), fault.Wrap(os.Rename(s.path(d), to), "removing environment %s", d.Short())
+}
+
+// names of the contents that names have now.
+func (s *Service) names(ctx context.Context) (map[Digest][]string, error) {
+	names := map[Digest][]string{}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		newest, err := s.cfg.Store.Newest(ctx, tx)
+		for _, e := range newest {
+			names[e.Digest] = append(names[e.Digest], string(e.Project)+"/"+e.Name)
+		}
+		return err
+	})
+	return names, err
+}
+
+func sizeOf(dir string) (total resource.Bytes) {
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return fs.SkipDir
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			total += resource.Bytes(info.Size())
+		}
+		return nil
+	})
+	return total
+}
