@@ -201,33 +201,30 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	}
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
-	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p)
+	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p, spec.Options)
 	return spec, nil
 }
 
-// options are the pool's for its engine. Where the engine picks the nodes, those
-// that take no work are named as "exclude".
-func options(p Pool) map[string]string {
-	if p.Mode != Delegated {
-		return p.Options
+// options are the pool's for its engine, and over them the workload's own. Where
+// the engine picks the nodes, those in quarantine are named as "exclude".
+func options(p Pool, own map[string]string) map[string]string {
+	out := maps.Clone(p.Options)
+	if out == nil {
+		out = map[string]string{}
 	}
-	var exclude []string
+	maps.Copy(out, own)
+	if p.Mode != Delegated {
+		return out
+	}
+	exclude := strings.FieldsFunc(out["exclude"], func(r rune) bool { return r == ',' })
 	for _, n := range p.Nodes {
 		if n.Quarantine != nil {
 			exclude = append(exclude, n.Name)
 		}
 	}
-	if len(exclude) == 0 {
-		return p.Options
+	if len(exclude) > 0 {
+		out["exclude"] = strings.Join(exclude, ",")
 	}
-	out := maps.Clone(p.Options)
-	if out == nil {
-		out = map[string]string{}
-	}
-	if was := out["exclude"]; was != "" {
-		exclude = append([]string{was}, exclude...)
-	}
-	out["exclude"] = strings.Join(exclude, ",")
 	return out
 }
 

@@ -365,9 +365,12 @@ func TestQuarantineWhereTheEnginePicks(t *testing.T) {
 	c.words = []string{"on slurm: Resources"}
 	w.blame(t, "hpc", "N0.site", time.Now().Add(time.Hour))
 	w.Start(t.Context())
+	w.owner.prepare = func(context.Context, compute.Workload) (engine.Spec, error) {
+		return engine.Spec{Command: []string{"x"}, Options: map[string]string{"modules": "gcc"}}, nil
+	}
 	w.submit(t, gang("att_1", 2, 2))
 	_, spec := c.awaitStart(t)
-	if spec.Options["exclude"] != "N3.site,N0.site" || spec.Workers != 2 || len(spec.Nodes) != 0 {
+	if spec.Options["modules"] != "gcc" || spec.Options["exclude"] != "N3.site,N0.site" || spec.Workers != 2 || len(spec.Nodes) != 0 {
 		t.Fatalf("%+v", spec)
 	}
 	if _, err := w.Logs(t.Context(), "att_1", 0, true); err != nil { // returns once it runs

@@ -183,8 +183,8 @@ type Usage struct {
 // after a restart and must then do nothing twice.
 type Owner interface {
 	// Prepare makes what the workload needs on its place and says what to run.
-	// ID, Project, Resources, Workers, Nodes, Options, Isolation, Timeout and
-	// Grace of the answer are filled in by compute. An error ends the workload as not started.
+	// ID, Project, Resources, Workers, Nodes, Isolation, Timeout and Grace of the
+	// answer are filled in by compute, and Options over those of the pool. An error ends the workload as not started.
 	Prepare(ctx context.Context, w Workload, p Pool) (engine.Spec, error)
 	// Changed is told of each new state in the transaction of the change.
 	Changed(ctx context.Context, tx *store.Tx, w Workload) error
