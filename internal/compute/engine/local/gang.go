@@ -40,6 +40,8 @@ const (
 	gangSpec   = "gang.json"
 	gangReport = "members.json"
 
+	defaultGrace = 30 * time.Second // as the shim's
+
 	maxReport  = 8 << 20
 	maxMembers = 1024 // of a gang on one machine
 	nodeName   = "local"
@@ -71,6 +73,9 @@ func together(s engine.Spec) resource.Amount {
 // the variables that show each its accelerators; both may be empty.
 func gangOf(s engine.Spec, dir string, cores [][]int, devices []map[string]string) protocol.Gang {
 	g := protocol.Gang{Launch: s.Launch, Dir: s.Dir, Grace: s.Grace, Report: filepath.Join(dir, gangReport)}
+	if g.Grace <= 0 {
+		g.Grace = defaultGrace
+	}
 	if len(g.Launch.Command) == 0 {
 		g.Launch.Command = s.Command
 	}

@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/local"
@@ -23,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
 // machine is a driver with a data directory around it.
@@ -391,4 +394,163 @@ func TestClosed(t *testing.T) {
 
 func mkfifo(path string) error {
 	return exec.Command("mkfifo", "-m", "666", path).Run()
+}
+
+// TestGang has workers find each other over loopback, in a network of their own
+// and in the machine's.
+func TestGang(t *testing.T) {
+	t.Parallel()
+	for _, level := range []sandbox.Level{sandbox.Process, sandbox.Sandbox} {
+		t.Run(level.String(), func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, func(c *local.Config) { c.Level = level })
+			scratch := filepath.Join(m.data, "scratch")
+			check(t, os.Mkdir(scratch, 0o700))
+			s := m.python(`
+rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+at = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))
+open(os.environ['HOME'] + '/mine', 'x').write(str(rank))
+if rank == 0:
+    l = socket.create_server(at)
+    total = 0
+    for _ in range(size - 1):
+        c, _ = l.accept()
+        total += int(c.recv(10))
+    print('total', total, 'of', size)
+else:
+    for _ in range(1000):
+        try:
+            c = socket.create_connection(at)
+            break
+        except OSError:
+            time.sleep(0.01)
+    c.sendall(str(rank).encode())
+    c.close()
+print('worker', rank, os.path.basename(os.environ['HOME']), len(os.sched_getaffinity(0)) > 0)
+`)
+			s.Workers, s.Env["HOME"] = 3, scratch
+			s.Mounts = append(s.Mounts, engine.Mount{Path: scratch, Writable: true, Role: engine.Scratch})
+			h, st, log := m.run(s)
+			if st.Reason != engine.Exited || st.ExitCode != 0 {
+				t.Fatalf("%+v\n%s", st, log)
+			}
+			for _, line := range []string{"[0] total 3 of 3", "[0] worker 0 worker-0 True", "[1] worker 1 worker-1 True", "[2] worker 2 worker-2 True"} {
+				if !slices.Contains(strings.Split(log, "\n"), line) {
+					t.Errorf("the log has no line %q:\n%s", line, log)
+				}
+			}
+			members, err := m.Members(t.Context(), h)
+			check(t, err)
+			if len(members) != 3 {
+				t.Fatalf("%+v", members)
+			}
+			for i, x := range members {
+				if x.Index != i || x.Node != "local" || x.State != engine.Ended || x.Reason != engine.Exited || x.ExitCode != 0 || x.CPU == 0 {
+					t.Errorf("%+v", x)
+				}
+			}
+		})
+	}
+}
+
+// TestGangEndsTogether has one worker fail and one that would run on, and a
+// gang that is stopped.
+func TestGangEndsTogether(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, nil)
+	s := m.python(`
+if os.environ['RANK'] == '1':
+    sys.exit(7)
+time.sleep(600)
+`)
+	s.Workers, s.Grace = 2, time.Second
+	h, st, log := m.run(s)
+	if st.Reason != engine.Exited || st.ExitCode != 7 {
+		t.Fatalf("%+v\n%s", st, log)
+	}
+	members, err := m.Members(t.Context(), h)
+	check(t, err)
+	if len(members) != 2 || members[1].ExitCode != 7 || members[0].State != engine.Ended || members[0].ExitCode == 0 && members[0].Signal == "" {
+		t.Errorf("%+v", members)
+	}
+
+	s = m.python(`
+import signal
+def term(*_):
+    print('asked', os.environ['RANK'], flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, term)
+print('up', flush=True)
+while True: time.sleep(0.05)
+`)
+	s.Workers = 2
+	h, err = m.Start(t.Context(), s)
+	check(t, err)
+	r, err := m.Logs(t.Context(), h, 0, true)
+	check(t, err)
+	defer r.Close()
+	lines := bufio.NewScanner(r)
+	for up := 0; up < 2 && lines.Scan(); {
+		if strings.HasSuffix(lines.Text(), "up") {
+			up++
+		}
+	}
+	members, err = m.Members(t.Context(), h)
+	check(t, err)
+	if len(members) != 2 || members[0].State != engine.Running || members[1].State != engine.Running {
+		t.Errorf("%+v", members)
+	}
+	m.restart() // and found again
+	check(t, m.Stop(t.Context(), h, 10*time.Second))
+	if log := m.log(h); !strings.Contains(log, "[0] asked 0") || !strings.Contains(log, "[1] asked 1") {
+		t.Errorf("%s", log)
+	}
+	st, err = m.Wait(t.Context(), h)
+	check(t, err)
+	members, err = m.Members(t.Context(), h)
+	check(t, err)
+	if st.Reason != engine.Stopped || members[0].ExitCode != 75 || members[1].ExitCode != 75 {
+		t.Errorf("%+v, %+v", st, members)
+	}
+}
+
+// TestAlone has a program for gangs run alone, and what it uses seen.
+func TestAlone(t *testing.T) {
+	t.Parallel()
+	for _, level := range []sandbox.Level{sandbox.Process, sandbox.Sandbox} {
+		m := newMachine(t, func(c *local.Config) { c.Level = level })
+		s := m.python(`
+l = socket.create_server((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))
+print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['FALAJ_WORKERS'], flush=True)
+b = bytearray(50_000_000)
+while True: pass
+`)
+		s.Launch.Framework, s.Resources.CPU = launch.Plain, resource.Cores(1)
+		h, err := m.Start(t.Context(), s)
+		check(t, err)
+		r, err := m.Logs(t.Context(), h, 0, true)
+		check(t, err)
+		if line, err := bufio.NewReader(r).ReadString('\n'); err != nil || line != "0 1 1\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+		check(t, r.Close())
+		for range 40 { // until it computes
+			members, err := m.Members(t.Context(), h)
+			check(t, err)
+			if len(members) != 1 || members[0].State != engine.Running {
+				t.Fatalf("%+v", members)
+			}
+			if u := members[0].Usage; u.CPU > 0.1 && u.Memory > 40*resource.MiB {
+				break
+			} else if t.Context().Err() != nil {
+				t.Fatalf("%+v", u)
+			}
+		}
+		members, err := m.Members(t.Context(), h)
+		check(t, err)
+		if u := members[0].Usage; u.CPU <= 0.1 || u.Memory < 40*resource.MiB {
+			t.Errorf("%s: %+v", level, u)
+		}
+		check(t, m.Stop(t.Context(), h, 0))
+	}
 }
