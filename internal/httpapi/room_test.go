@@ -94,6 +94,10 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/v1/projects/{project}/models/{name}/versions/{version}/verify",
 		"POST /api/v1/projects/{project}/query",
 		"POST /api/v1/projects/{project}/training-sets/{ref}/verify",
+		"POST /api/v1/projects/{project}/workloads/{workload}/worker/beat",
+		"POST /api/v1/projects/{project}/workloads/{workload}/worker/end",
+		"POST /api/v1/projects/{project}/workloads/{workload}/worker/join",
+		"POST /api/v1/projects/{project}/workloads/{workload}/worker/log",
 		"POST /v2/models/{model}/infer",
 		"POST /v2/models/{model}/versions/{version}/infer",
 	}
