@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -226,6 +227,9 @@ func (a *app) jobDescribe() *cobra.Command {
 	}
 }
 
+// noFailure are the ends of an attempt that are as they should be.
+var noFailure = []string{"succeeded", "saved", "resized", "preempted", "cancelled"}
+
 func (a *app) sayJob(j shownJob) {
 	state := j.State
 	if j.Class != "" && j.Class != "succeeded" {
@@ -247,7 +251,7 @@ func (a *app) sayJob(j shownJob) {
 	}
 	for i := len(j.Tries) - 1; i >= 0; i-- { // of the last attempt that failed
 		t := j.Tries[i]
-		if t.Class == "" || t.Class == "succeeded" {
+		if t.Class == "" || slices.Contains(noFailure, t.Class) {
 			continue
 		}
 		if !ended || j.State == "succeeded" {
