@@ -150,11 +150,15 @@ func (a *App) openCompute(ctx context.Context) error {
 		return fault.Wrap(err, "lib/package-index.json")
 	}
 	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout) // validated
+	kinds := map[string]string{}
+	for name, e := range engines {
+		kinds[name] = e.Kind
+	}
 	a.environments = environment.New(environment.Config{
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authority, Compute: a.compute,
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
 		UV: a.cfg.uvPath(), Index: index.Index, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
-		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Log: a.log,
+		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Kinds: kinds, Log: a.log,
 	})
 	return nil
 }

@@ -507,44 +507,6 @@ func (a *app) featureVerify() *cobra.Command {
 	return cmd
 }
 
-func (a *app) environment() *cobra.Command {
-	cmd := &cobra.Command{Use: "env", Aliases: []string{"environment", "environments"}, Short: "Look at run environments"}
-	cmd.AddCommand(&cobra.Command{
-		Use: "wait NAME", Short: "Wait until an environment is built; exit code 1 if it cannot be", Example: "  falaj env wait sklearn -p nyc", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := a.inProjectPath("environments", args[0])
-			if err != nil {
-				return err
-			}
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			for {
-				var o client.Object // the server holds the request until it is built or 30 s pass
-				if err := c.Do(cmd.Context(), http.MethodGet, path+"?wait=30s", nil, &o); err != nil {
-					return err
-				}
-				switch o.Text("state") {
-				case "ready":
-					a.say("%s is ready: Python %s, %s packages, %s", args[0], o.Text("python"), o.Text("packages"), o.Text("digest"))
-					return nil
-				case "failed":
-					return fault.New(fault.Internal, "%s cannot be built: %s", args[0], o.Text("reason")).
-						WithHint("%s", first(o.Text("hint"), "See `falaj env logs "+args[0]+"`."))
-				}
-			}
-		},
-	})
-	cmd.AddCommand(&cobra.Command{
-		Use: "logs NAME", Short: "Print an environment's build log", Example: "  falaj env logs sklearn -p nyc", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.stream(cmd, "", "environments", args[0], "logs")
-		},
-	})
-	return cmd
-}
-
 func (a *app) datasetRelabel() *cobra.Command {
 	var zones []string
 	var reason string

@@ -22,6 +22,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "GET", p+"/environments", "environment.read", "List environments", s.listEnvironments)
 	route(s, "GET", p+"/environments/{name}", "environment.read", "An environment; with wait, when it is built or cannot be", s.oneEnvironment)
 	s.raw("GET", p+"/environments/{name}/logs", "environment.read", "An environment's build log", media{gives: "text/plain"}, s.environmentLogs)
+	s.environmentRoutes(p)
 
 	route(s, "GET", p+"/jobs", "job.read", "List jobs, newest first", s.listJobs)
 	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)

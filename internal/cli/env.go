@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+func (a *app) environment() *cobra.Command {
+	cmd := &cobra.Command{Use: "env", Aliases: []string{"environment", "environments"}, Short: "Build, check and compare run environments"}
+	cmd.AddCommand(a.envBuild(), a.envShow(), a.envCheck(), a.envDiff(), a.envPrune(), a.envWait(), &cobra.Command{
+		Use: "logs NAME", Short: "Print an environment's build log", Example: "  falaj env logs sklearn -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.stream(cmd, "", "environments", args[0], "logs")
+		},
+	})
+	return cmd
+}
+
+// environmentOf asks for a part of an environment.
+func (a *app) environmentOf(cmd *cobra.Command, method string, query url.Values, into any, parts ...string) error {
+	path, err := a.inProjectPath(append([]string{"environments"}, parts...)...)
+	if err != nil {
+		return err
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	return c.Do(cmd.Context(), method, path, nil, into)
+}
+
+func (a *app) envBuild() *cobra.Command {
+	return &cobra.Command{
+		Use: "build NAME", Short: "Lock and build an environment anew, and wait for it", Args: cobra.ExactArgs(1),
+		Long: "The newest versions that the requirements allow are locked, and an image's tag is pinned where it points now.\n" +
+			"Jobs that name the environment get the new content; NAME@DIGEST stays what it was.",
+		Example: "  falaj env build sklearn -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.environmentOf(cmd, http.MethodPost, nil, &o, args[0], "build"); err != nil {
+				return err
+			}
+			return a.awaitEnvironment(cmd, args[0])
+		},
+	}
+}
+
+func (a *app) envWait() *cobra.Command {
+	return &cobra.Command{
+		Use: "wait NAME", Short: "Wait until an environment is built; exit code 1 if it cannot be", Example: "  falaj env wait sklearn -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.awaitEnvironment(cmd, args[0]) },
+	}
+}
+
+func (a *app) awaitEnvironment(cmd *cobra.Command, name string) error {
+	for {
+		var o client.Object // the server holds the request until it is built or 30 s pass
+		if err := a.environmentOf(cmd, http.MethodGet, url.Values{"wait": {"30s"}}, &o, name); err != nil {
+			return err
+		}
+		switch o.Text("state") {
+		case "ready":
+			what := "Python " + o.Text("python") + ", " + o.Text("packages") + " packages"
+			if image := o.Text("image"); image != "" {
+				what = image
+			} else if o.Text("python") == "" {
+				what = "site modules"
+			}
+			a.say("%s is ready: %s, %s", name, what, o.Text("digest"))
+			return nil
+		case "failed":
+			return fault.New(fault.Internal, "%s cannot be built: %s", name, o.Text("reason")).
+				WithHint("%s", first(o.Text("hint"), "See `falaj env logs "+name+"`."))
+		}
+	}
+}
+
+func (a *app) envShow() *cobra.Command {
+	var sbom bool
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "Show an environment, with --sbom its bill of materials as CycloneDX", Args: cobra.ExactArgs(1),
+		Example: "  falaj env show sklearn -p nyc\n  falaj env show sklearn --sbom -p nyc > sklearn.cdx.json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if sbom {
+				return a.stream(cmd, "", "environments", args[0], "sbom")
+			}
+			var o any
+			if err := a.environmentOf(cmd, http.MethodGet, nil, &o, args[0]); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	}
+	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the bill of materials as CycloneDX 1.5 JSON")
+	return cmd
+}
+
+// shownFit is what a pool says to an environment.
+type shownFit struct {
+	Pool    string   `json:"pool"`
+	Fits    bool     `json:"fits"`
+	Reasons []string `json:"reasons,omitempty"`
+	Unknown []string `json:"unknown,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+func (a *app) envCheck() *cobra.Command {
+	return &cobra.Command{
+		Use: "check NAME", Short: "Say which pools an environment fits, and why not; exit code 1 if none", Args: cobra.ExactArgs(1),
+		Long: "Compares what the environment needs (Python, C library, CUDA and cuDNN, vector instructions, engine) with what\n" +
+			"the nodes of every pool have told, before anything queues. A job that no pool fits is refused with the same words.",
+		Example: "  falaj env check torch -p nyc\n  falaj env check torch@sha256:… -o json -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var answer json.RawMessage
+			if err := a.environmentOf(cmd, http.MethodGet, nil, &answer, args[0], "check"); err != nil {
+				return err
+			}
+			var checked struct {
+				State string     `json:"state"`
+				Pools []shownFit `json:"pools"`
+			}
+			if err := json.Unmarshal(answer, &checked); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				var o any
+				if err := json.Unmarshal(answer, &o); err != nil {
+					return err
+				}
+				if err := a.printOne(o); err != nil {
+					return err
+				}
+			}
+			fits := 0
+			for _, f := range checked.Pools {
+				if f.Fits {
+					fits++
+				}
+				if a.output == "table" {
+					a.sayFit(f)
+				}
+			}
+			if fits == 0 {
+				return fault.New(fault.Internal, "%s fits no pool", args[0]).WithHint("Choose other versions for it, or add a pool that has what it needs.")
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) sayFit(f shownFit) {
+	word := "fits"
+	if !f.Fits {
+		word = "does not fit"
+	}
+	a.say("%s: %s", f.Pool, word)
+	for _, part := range []struct {
+		head  string
+		lines []string
+	}{{"", f.Reasons}, {"note: ", f.Notes}, {"not known: ", f.Unknown}} {
+		for _, l := range part.lines {
+			a.say("  %s%s", part.head, l)
+		}
+	}
+}
+
+func (a *app) envDiff() *cobra.Command {
+	return &cobra.Command{
+		Use: "diff A B", Short: "Show what differs between two environments", Args: cobra.ExactArgs(2),
+		Long: "Each is a name or NAME@DIGEST: with a digest, what the name once was.", Example: "  falaj env diff torch torch-nightly -p nyc\n  falaj env diff torch@sha256:… torch -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var d struct {
+				Same    bool            `json:"same"`
+				Changes []client.Object `json:"changes"`
+			}
+			if err := a.environmentOf(cmd, http.MethodGet, url.Values{"with": {args[1]}}, &d, args[0], "diff"); err != nil {
+				return err
+			}
+			if d.Same && a.output == "table" {
+				a.say("%s and %s are the same", args[0], args[1])
+				return nil
+			}
+			return a.print(d.Changes, []column{{"WHAT", "what"}, {"NAME", "name"}, {strings.ToUpper(args[0]), "a"}, {strings.ToUpper(args[1]), "b"}})
+		},
+	}
+}
+
+func (a *app) envPrune() *cobra.Command {
+	var older string
+	var dry bool
+	cmd := &cobra.Command{
+		Use: "prune", Short: "Remove the files of environments that nobody uses", Args: cobra.NoArgs,
+		Long: "What a running job uses and what was asked for lately stays. Applying an environment again builds it again.\n" +
+			"Needs an admin of the installation.",
+		Example: "  falaj env prune --dry-run\n  falaj env prune --older 168h",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var pruned struct {
+				Items []client.Object `json:"items"`
+			}
+			if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/environments/prune", map[string]any{"older": older, "dry": dry}, &pruned); err != nil {
+				return err
+			}
+			return a.print(pruned.Items, []column{{"DIGEST", "digest"}, {"SIZE", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}})
+		},
+	}
+	cmd.Flags().StringVar(&older, "older", "720h", "only what nobody asked for within this time; at least 1h")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would go")
+	return cmd
+}
