@@ -35,6 +35,7 @@ type options struct {
 	limit  int64
 	sealed bool
 	digest string
+	hashed bool // digest is of what will be written, and need not be computed
 }
 
 // WithLimit refuses an object of more than n plaintext bytes with fault.TooLarge.
@@ -47,6 +48,11 @@ func WithSealed() Option { return func(o *options) { o.sealed = true } }
 // WithDigest refuses an object whose digest is another one ("sha256:<hex>") with
 // fault.Invalid: nothing is stored.
 func WithDigest(digest string) Option { return func(o *options) { o.digest = digest } }
+
+// WithHashed says that the caller has computed the digest ("sha256:<hex>") of
+// exactly what it writes, so that it is not computed again. With a wrong one the
+// object opens as damaged.
+func WithHashed(digest string) Option { return func(o *options) { o.digest, o.hashed = digest, true } }
 
 // Put stores what body gives. Errors: those of Create and Commit, and body's own.
 func (s *Store) Put(ctx context.Context, ref Ref, body io.Reader, opts ...Option) (Info, error) {
@@ -145,7 +151,9 @@ func (w *Writer) Write(p []byte) (int, error) {
 		return 0, w.err
 	}
 	n, err := w.body.Write(p)
-	w.hash.Write(p[:n])
+	if !w.opts.hashed {
+		w.hash.Write(p[:n])
+	}
 	w.size += int64(n)
 	if err != nil {
 		w.err = fault.Wrap(err, "write object %s", w.ref.Key)
@@ -164,7 +172,10 @@ func (w *Writer) Commit() (Info, error) {
 		w.Abort()
 		return Info{}, w.err
 	}
-	info := Info{Size: w.size, Digest: digestOf(w.hash), Sealed: w.opts.sealed}
+	info := Info{Size: w.size, Digest: w.opts.digest, Sealed: w.opts.sealed}
+	if !w.opts.hashed {
+		info.Digest = digestOf(w.hash)
+	}
 	if w.opts.digest != "" && w.opts.digest != info.Digest {
 		w.err = fault.New(fault.Invalid, "object %s has the digest %s, not %s", w.ref.Key, info.Digest, w.opts.digest).
 			WithHint("Send it again: it changed on the way, or the digest is of something else.")

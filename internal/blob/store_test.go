@@ -410,3 +410,22 @@ func BenchmarkPut(b *testing.B) {
 		})
 	}
 }
+
+func TestHashedByTheCaller(t *testing.T) {
+	s, _ := newStore()
+	content := bytes.Repeat([]byte("wind"), 1000)
+	info, err := s.Put(t.Context(), ref, bytes.NewReader(content), blob.WithHashed(digest(content)))
+	if err != nil || info.Digest != digest(content) {
+		t.Fatal(info, err)
+	}
+	if got, err := read(t, s, ref); err != nil || !bytes.Equal(got, content) {
+		t.Error(err)
+	}
+	// A caller that is wrong is found out by the reader.
+	if _, err := s.Put(t.Context(), ref, bytes.NewReader(content[1:]), blob.WithHashed(digest(content))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := read(t, s, ref); !errors.Is(err, blob.ErrDamaged) {
+		t.Errorf("a wrong digest: %v", err)
+	}
+}

@@ -158,7 +158,7 @@ type Record struct {
 	Files   int          `json:"files"`
 	Bytes   int64        `json:"bytes"`
 	Stored  int64        `json:"stored"`         // of the bytes, those that no other checkpoint had
-	Digest  string       `json:"digest"`         // of paths, sizes, modes and contents
+	Digest  string       `json:"digest"`         // of paths, sizes, modes and chunks
 	From    string       `json:"from,omitempty"` // "job_…/name" that it was taken over from
 	Note    string       `json:"note,omitempty"` // what is odd about it, in words
 	// Damaged says why it cannot be restored; Chunk is the digest of the chunk.
@@ -179,7 +179,6 @@ type Record struct {
 type File struct {
 	Path     string    `json:"path"` // slashes; ends with one for an empty directory
 	Size     int64     `json:"size"`
-	Digest   string    `json:"digest,omitempty"`
 	Exec     bool      `json:"exec,omitempty"`
 	Modified time.Time `json:"modified"`
 }

@@ -216,7 +216,9 @@ func TestLastGoodOneIsAlwaysRestorable(t *testing.T) {
 				}
 				w.Stop()
 			},
-			"time": func(rt *rapid.T) { w.clock = w.clock.Add(time.Duration(rapid.IntRange(1, 120).Draw(rt, "minutes")) * time.Minute) },
+			"time": func(rt *rapid.T) {
+				w.clock = w.clock.Add(time.Duration(rapid.IntRange(1, 120).Draw(rt, "minutes")) * time.Minute)
+			},
 			"damage": func(rt *rapid.T) {
 				keys := w.keys(t)
 				if len(keys) == 0 || rapid.IntRange(0, 4).Draw(rt, "seldom") > 0 {

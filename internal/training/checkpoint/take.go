@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -42,7 +41,7 @@ const keyScope = "checkpoints"
 func prefix(p project.Name) blob.Key { return blob.Key("projects/" + string(p) + "/checkpoints/") }
 
 func (c Chunk) ref(p project.Name) blob.Ref {
-	return blob.Ref{Project: string(p), Owner: keyScope, Key: prefix(p) + blob.Key(c.Digest[:2]+"/"+c.Digest)}
+	return blob.Ref{Project: string(p), Owner: keyScope, Key: prefix(p) + blob.Key(c.Digest)}
 }
 
 // take keeps the checkpoint of a name as it is now; one that is kept already is
@@ -247,14 +246,13 @@ func cut(files []File, size int64) []Chunk {
 	return chunks
 }
 
-// stream reads surveyed files one after the other, and notes their digests.
+// stream reads surveyed files one after the other.
 type stream struct {
 	root  *os.Root
 	files []File
 	next  int // of files, to open
 	file  *os.File
 	left  int64
-	hash  hash.Hash
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -264,13 +262,9 @@ func (s *stream) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := s.file.Read(p[:min(int64(len(p)), s.left)])
-	s.hash.Write(p[:n])
 	s.left -= int64(n)
-	switch {
-	case errors.Is(err, io.EOF):
-		return n, errChanged // shorter than surveyed
-	case err == nil && s.left == 0:
-		s.files[s.next-1].Digest = "sha256:" + hex.EncodeToString(s.hash.Sum(nil))
+	if errors.Is(err, io.EOF) {
+		err = errChanged // shorter than surveyed
 	}
 	return n, gone(err)
 }
@@ -279,7 +273,7 @@ func (s *stream) Read(p []byte) (int, error) {
 func (s *stream) advance() error {
 	s.Close()
 	for ; s.next < len(s.files); s.next++ {
-		f := &s.files[s.next]
+		f := s.files[s.next]
 		if f.Size == 0 {
 			continue
 		}
@@ -287,7 +281,7 @@ func (s *stream) advance() error {
 		if err != nil {
 			return err
 		}
-		s.file, s.left, s.hash = file, f.Size, sha256.New()
+		s.file, s.left = file, f.Size
 		s.next++
 		return nil
 	}
@@ -314,7 +308,7 @@ func (s *Service) put(ctx context.Context, p project.Name, c Chunk, content []by
 			return false, err
 		}
 	}
-	if _, err := s.cfg.Blobs.Put(ctx, ref, bytes.NewReader(content), blob.WithDigest("sha256:"+c.Digest), blob.WithLimit(chunkSize)); err != nil {
+	if _, err := s.cfg.Blobs.Put(ctx, ref, bytes.NewReader(content), blob.WithHashed("sha256:"+c.Digest), blob.WithLimit(chunkSize)); err != nil {
 		return false, err
 	}
 	return true, s.healed(ctx, Record{Project: p}, c.Digest)

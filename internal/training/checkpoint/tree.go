@@ -8,7 +8,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -22,7 +24,7 @@ const (
 
 // tree is what lies in a directory, by path.
 type tree struct {
-	files []File // without digests
+	files []File // in the order of WalkDir
 	bytes int64
 }
 
@@ -113,18 +115,13 @@ func (f File) open(root *os.Root) (*os.File, error) {
 var errChanged = fault.New(fault.Conflict, "it changed while it was read").
 	WithHint("Write a checkpoint under another name, such as step-100.tmp, and rename it when it is whole.")
 
-// digest identifies a checkpoint by what it restores to.
+// digest identifies a checkpoint by what it restores to, times aside.
 func (m Manifest) digest() string {
-	type content struct {
-		Path, Digest string
-		Size         int64
-		Exec         bool
+	m.Files = slices.Clone(m.Files)
+	for i := range m.Files {
+		m.Files[i].Modified = time.Time{}
 	}
-	all := make([]content, len(m.Files))
-	for i, f := range m.Files {
-		all[i] = content{f.Path, f.Digest, f.Size, f.Exec}
-	}
-	b, err := json.Marshal(all)
+	b, err := json.Marshal(m)
 	if err != nil {
 		panic(err) // none of these can fail
 	}
