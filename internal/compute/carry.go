@@ -269,11 +269,10 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 		stop()
 	}
 	late := false
-	var deadline <-chan time.Time
-	if w.Timeout > 0 {
-		t := time.NewTimer(w.StartedAt.Add(w.Timeout + w.Grace + s.overdue).Sub(s.now()))
-		defer t.Stop()
-		deadline = t.C
+	overdue := time.NewTimer(w.StartedAt.Add(w.Timeout + w.Grace + s.overdue).Sub(s.now()))
+	defer overdue.Stop()
+	if w.Timeout == 0 {
+		overdue.Stop()
 	}
 	var look <-chan time.Time
 	if _, ok := e.Driver.(engine.Denials); ok {
@@ -305,7 +304,11 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 			if now.Stop != "" {
 				stop()
 			}
-		case <-deadline:
+		case <-overdue.C:
+			if left := s.left(ctx, e.Driver, w); left > 0 {
+				overdue.Reset(left)
+				continue
+			}
 			late = true
 			stop()
 		case <-look:
@@ -316,6 +319,23 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// left is how long a workload may go on before compute stops it: its time-out
+// counts from when the engine really started it, which may be long after the
+// engine took it.
+func (s *Service) left(ctx context.Context, d engine.Driver, w Workload) time.Duration {
+	all := w.Timeout + w.Grace + s.overdue
+	st, err := d.Status(ctx, w.Handle)
+	switch {
+	case err != nil && !fault.Is(err, fault.NotFound):
+		return time.Minute // an engine that does not answer stops nothing either
+	case st.State == engine.Pending:
+		return all
+	case st.Started.IsZero():
+		return 0
+	}
+	return st.Started.Add(all).Sub(s.now())
 }
 
 // stop asks the engine until it has stopped the workload.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,10 +25,40 @@ import (
 // was given waits.
 type cluster struct {
 	*enginetest.Fake
-	mu    sync.Mutex
-	nodes []engine.Node
-	away  error
-	words []string
+	mu      sync.Mutex
+	nodes   []engine.Node
+	away    error
+	words   []string
+	extra   []engine.Handle // that List gives as well
+	stopped []engine.Handle
+	pending atomic.Bool // nothing has started on it yet, and no time-out is kept
+	asked   chan struct{}
+}
+
+func (c *cluster) Start(ctx context.Context, spec engine.Spec) (engine.Handle, error) {
+	if c.pending.Load() {
+		spec.Timeout = 0
+	}
+	return c.Fake.Start(ctx, spec)
+}
+
+func (c *cluster) Status(ctx context.Context, h engine.Handle) (engine.Status, error) {
+	st, err := c.Fake.Status(ctx, h)
+	if c.pending.Load() {
+		st.State = engine.Pending
+		select {
+		case c.asked <- struct{}{}:
+		case <-ctx.Done():
+		}
+	}
+	return st, err
+}
+
+func (c *cluster) Stop(ctx context.Context, h engine.Handle, grace time.Duration) error {
+	c.mu.Lock()
+	c.stopped = append(c.stopped, h)
+	c.mu.Unlock()
+	return c.Fake.Stop(ctx, h, grace)
 }
 
 func (c *cluster) set(nodes []engine.Node, away error) {
@@ -46,12 +77,13 @@ func (c *cluster) Explain(context.Context, engine.Handle) ([]string, error) { re
 
 func (c *cluster) List(ctx context.Context) ([]engine.Handle, error) {
 	c.mu.Lock()
-	away := c.away
+	away, extra := c.away, c.extra
 	c.mu.Unlock()
 	if away != nil {
 		return nil, away
 	}
-	return c.Fake.List(ctx)
+	all, err := c.Fake.List(ctx)
+	return append(all, extra...), err
 }
 
 func (c *cluster) Members(context.Context, engine.Handle) ([]engine.Member, error) {
@@ -456,5 +488,58 @@ func TestGivenUpAndLostAreStopped(t *testing.T) {
 	}
 	if st, err := c.Status(t.Context(), wanted); err != nil || st.State != engine.Running {
 		t.Errorf("the wanted one: %+v, %v", st, err)
+	}
+}
+
+// TestStartInDoubtIsNoOrphan: what an engine may have taken although its answer
+// did not come is asked for again, and not stopped.
+func TestStartInDoubtIsNoOrphan(t *testing.T) {
+	w, c := newCluster(t, compute.PoolSpec{}, fourNodes(), nil)
+	c.extra = []engine.Handle{"att_1", "att_0"}
+	w.submit(t, gang("att_1", 1, 1))
+	err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		wl, err := w.cfg.Store.Workload(ctx, tx, "att_1")
+		if err != nil {
+			return err
+		}
+		wl.State, wl.Pool, wl.Placed = compute.Placed, "hpc", 1
+		return w.cfg.Store.UpdateWorkload(ctx, tx, wl)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(c.stopped, []engine.Handle{"att_0"}) {
+		t.Errorf("stopped %q", c.stopped)
+	}
+}
+
+// TestTimeoutCountsFromTheStart: waiting in the engine's own queue is no running.
+func TestTimeoutCountsFromTheStart(t *testing.T) {
+	w, c := newCluster(t, compute.PoolSpec{}, fourNodes(), nil)
+	w.SetOverdue(0)
+	c.asked = make(chan struct{})
+	c.pending.Store(true)
+	w.Start(t.Context())
+	r := gang("att_1", 1, 1)
+	r.Timeout, r.Grace = time.Millisecond, time.Millisecond
+	w.submit(t, r)
+	for range 3 {
+		<-c.asked
+	}
+	if got, err := w.Workload(t.Context(), "att_1"); err != nil || got.State != compute.Running {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	c.pending.Store(false)
+	go func() { // a question that was under way
+		select {
+		case <-c.asked:
+		case <-t.Context().Done():
+		}
+	}()
+	if got := w.wait(t, "att_1"); got.Status.Reason != engine.TimedOut {
+		t.Errorf("%+v", got)
 	}
 }

@@ -404,12 +404,21 @@ func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver)
 			return err
 		}
 		var held map[engine.Handle]Held
+		starting := map[engine.Handle]bool{}
 		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			held, err = s.cfg.Store.Held(ctx, tx)
+			if held, err = s.cfg.Store.Held(ctx, tx); err != nil {
+				return err
+			}
+			active, err := s.cfg.Store.Active(ctx, tx)
+			for _, w := range active {
+				// The engine may have taken it and not said so: it is asked again.
+				starting[engine.Handle(w.ID)] = w.State == Placed
+			}
 			return err
 		})
 		for _, h := range handles {
 			switch of, wanted := held[h]; {
+			case starting[h]:
 			case !wanted:
 				unknown = append(unknown, h)
 			case of.Lost:

@@ -256,10 +256,15 @@ func (s *Service) troubled(name PoolName, err error) {
 	was := s.trouble[name]
 	s.trouble[name] = words
 	s.mu.Unlock()
-	if was != words {
-		s.log.Warn("the nodes of a pool", slog.String("pool", string(name)), slog.String("trouble", words))
-		s.Wake()
+	if was == words {
+		return
 	}
+	s.Wake()
+	if words == "" {
+		s.log.Info("the engine of a pool tells its nodes again", slog.String("pool", string(name)))
+		return
+	}
+	s.log.Warn("the engine of a pool does not tell its nodes", slog.String("pool", string(name)), slog.Any("error", err))
 }
 
 // inventory asks an engine for the nodes of a pool; nil without that power.

@@ -508,11 +508,15 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 	case Placed:
 		return append([]string{"starting on pool " + string(w.Pool)}, w.Passed...), nil
 	case Running:
+		words := s.explain(ctx, w)
 		first := fmt.Sprintf("running on pool %s since %s", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
-		if w.Stop != "" {
+		switch {
+		case w.Stop != "":
 			first = "stopping: " + w.Stop
+		case len(words) > 0:
+			first = fmt.Sprintf("on pool %s since %s, and its engine has not started it", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
 		}
-		return slices.Concat([]string{first}, s.explain(ctx, w), w.Passed), nil
+		return slices.Concat([]string{first}, words, w.Passed), nil
 	default:
 		return append([]string{w.Outcome()}, w.Passed...), nil
 	}
@@ -663,9 +667,17 @@ func (w Workload) Outcome() string {
 	}
 	st := w.Status
 	if st.State == engine.Lost {
-		return "lost: pool " + string(w.Pool) + " can no longer say how it ended"
+		words := "lost: pool " + string(w.Pool) + " can no longer say how it ended"
+		if st.Message != "" {
+			words += ": " + st.Message
+		}
+		return words
 	}
 	switch st.Reason {
+	case engine.NodeFailed:
+		return strings.TrimSuffix("its node failed: "+st.Message, ": ")
+	case engine.Preempted:
+		return strings.TrimSuffix("its place was given to somebody else: "+st.Message, ": ")
 	case engine.Exited:
 		return fmt.Sprintf("exited with code %d", st.ExitCode)
 	case engine.Signalled:
