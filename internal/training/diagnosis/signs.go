@@ -97,7 +97,7 @@ var signs = []sign{
 	},
 	{
 		name:  "api",
-		re:    regexp.MustCompile(`(HTTP Error 40[13]: \w+|40[13] Client Error.{0,80}|RestException: (?:UNAUTHENTICATED|PERMISSION_DENIED).{0,120})`),
+		re:    regexp.MustCompile(`(HTTP Error 40[134]: [\w ]+|40[134] Client Error.{0,80}|RestException: (?:UNAUTHENTICATED|PERMISSION_DENIED).{0,120})`),
 		words: "a server refused its request: %s",
 		hint:  "Its token may read the job's inputs and write its own run, while the attempt lasts, and nothing else.",
 	},
