@@ -247,6 +247,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	})
 	a.compute.Own(compute.JobAttempt, a.training)
 	a.compute.Own(compute.Build, a.environments)
+	a.environments.Hold(a.heldEnvironments)
 	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
 	a.group.Add(sweeper.Service())
 	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Start, Stop: stopper(a.training.Stop)})

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -63,7 +64,7 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 		return nil, fault.New(fault.Invalid, "environments that were used %s ago may be about to be used", age).WithHint("Give at least %s.", leastAge)
 	}
 	entries, err := os.ReadDir(s.cfg.Dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Wrap(err, "listing environments")
 	}
 	names, err := s.names(ctx)
