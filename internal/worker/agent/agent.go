@@ -147,9 +147,6 @@ func (a *agent) run(ctx context.Context) (int, error) {
 	end, told := a.finish(ctx, end)
 	stop()
 	beats.Wait()
-	if a.dir != "" {
-		a.clear()
-	}
 	if told {
 		return 0, nil
 	}

@@ -65,6 +65,9 @@ func (a *agent) finish(ctx context.Context, e protocol.End) (end protocol.End, t
 		<-a.out.sent
 		e.LogSize = a.out.length()
 	}
+	if a.dir != "" { // what counts is at the server: nothing is here when it knows the end
+		a.clear()
+	}
 	err := a.c.retry(ctx, func(ctx context.Context) error {
 		e.Ago = time.Since(ended)
 		return a.c.end(ctx, e)

@@ -11,8 +11,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
-// margin is for what comes back after a worker's end, beyond its grace.
-const margin = 15 * time.Second
+// Beyond the grace, an agent has this long to tell the end of its worker; longer
+// while it says that it is bringing back what that has left.
+const (
+	margin    = 15 * time.Second
+	returning = 15 * time.Minute
+)
 
 // tempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
 const tempFail = 75
@@ -43,7 +47,7 @@ func (w *work) settle(now time.Time) next {
 	}
 
 	// 1.
-	patience := w.c.Lease + w.spec.Grace + margin
+	patience := w.c.Lease + w.spec.Grace + w.c.Settle
 	for i, m := range w.members {
 		if m.joined() && !m.over() && now.Sub(m.heard) > patience {
 			if n.lose == nil {
@@ -79,7 +83,7 @@ func (w *work) settle(now time.Time) next {
 		switch {
 		case running == 0 && over < len(w.members): // whoever is to come yet need not
 			n.force, n.grace = true, 0
-		case over < len(w.members) && now.Sub(st.At) > st.Grace+margin:
+		case over < len(w.members) && now.Sub(st.At) > st.Grace+w.patience():
 			n.force = true
 		case slices.ContainsFunc(w.members, func(m *member) bool { return m.Lost != "" }) || len(n.lose) > 0:
 			n.force, n.grace = true, st.Grace
@@ -109,6 +113,17 @@ func (w *work) settle(now time.Time) next {
 		n.final = &status
 	}
 	return n
+}
+
+// patience is how long to wait for the ends of members that are to stop, beyond
+// their grace.
+func (w *work) patience() time.Duration {
+	for _, m := range w.members {
+		if m.joined() && !m.over() && m.beat.Phase == protocol.Returning {
+			return returning
+		}
+	}
+	return margin
 }
 
 // who is "worker 2 on node-b: ", or nothing for a single worker on a node
