@@ -195,7 +195,8 @@ type Config struct {
 	Dir string
 	// Network lists host:port that jobs may ask to reach.
 	Network []string
-	// Isolation is the least that jobs run under; empty is sandbox.
+	// Isolation is the least that jobs run under which name no pools; empty is
+	// sandbox.
 	Isolation scheduler.Isolation
 	// MaxOutput bounds the output directory of an attempt in bytes; 0 is 64 GiB.
 	MaxOutput int64
@@ -438,8 +439,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 
 // permitted holds a specification against what the installation allows.
 func (s *Service) permitted(spec Spec) error {
-	if !spec.Isolation.AtLeast(s.cfg.Isolation) {
-		return fault.New(fault.Invalid, "isolation %s is less than the %s that jobs here run under", spec.Isolation, s.cfg.Isolation)
+	if !spec.Isolation.AtLeast(s.cfg.Isolation) && len(spec.Pools) == 0 {
+		return fault.New(fault.Invalid, "isolation %s is less than the %s that jobs here run under", spec.Isolation, s.cfg.Isolation).
+			WithHint("Name the pools that may isolate by less.")
 	}
 	for _, host := range spec.Network {
 		if !slices.Contains(s.cfg.Network, host) {

@@ -105,7 +105,7 @@ type Spec struct {
 	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version"`
 	Env         map[string]string   `json:"env,omitempty" doc:"Environment variables"`
 	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
-	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands"`
+	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
 	Network     []string            `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
 	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
 	Timeout     compute.Duration    `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
@@ -265,6 +265,11 @@ func (s Spec) complete(isolation scheduler.Isolation) Spec {
 	}
 	if s.Resources.Memory == 0 {
 		s.Resources.Memory = resource.GiB
+	}
+	// Whoever names pools takes what these promise; the least that the machine of
+	// the server isolates by, its engine holds whatever a job says.
+	if s.Isolation == "" && len(s.Pools) > 0 {
+		s.Isolation = scheduler.None
 	}
 	if s.Isolation == "" {
 		s.Isolation = isolation
