@@ -66,11 +66,11 @@ type shownAmount struct {
 }
 
 func (s shownAmount) String() string {
-	out := fmt.Sprintf("%s cpu, %s memory", orNone(s.CPU), orNone(s.Memory))
+	parts := []string{orNone(s.CPU) + " cpu", orNone(s.Memory) + " memory"}
 	for _, name := range keys(s.Accelerators) {
-		out += fmt.Sprintf(", %d %s", s.Accelerators[name], name)
+		parts = append(parts, fmt.Sprintf("%d %s", s.Accelerators[name], name))
 	}
-	return out
+	return strings.Join(parts, ", ")
 }
 
 func orNone(s string) string {

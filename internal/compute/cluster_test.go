@@ -250,7 +250,7 @@ func TestNodesOfTheEngine(t *testing.T) {
 	if err != nil || len(p.Nodes) != 4 || p.Nodes[0].Down == "" || p.Nodes[1].Busy == "" || p.Nodes[2].Labels["arch"] != "x86_64" {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	if c, err := change(w, t, compute.PoolSpec{}); err != nil || c != project.Unchanged {
+	if c, err := w.change(t, compute.PoolSpec{}); err != nil || c != project.Unchanged {
 		t.Errorf("applied again: %s, %v", c, err)
 	}
 	// Nothing is placed on the node that is down, until it is back.
@@ -281,7 +281,8 @@ func TestNodesOfTheEngine(t *testing.T) {
 	}
 }
 
-func change(w *world, t *testing.T, spec compute.PoolSpec) (project.Change, error) {
+func (w *world) change(t *testing.T, spec compute.PoolSpec) (project.Change, error) {
+	t.Helper()
 	spec.Engine = "hpc"
 	_, c, err := w.ApplyPool(t.Context(), "hpc", spec)
 	return c, err
@@ -321,7 +322,7 @@ func TestListedNodes(t *testing.T) {
 	if p.Nodes[0].Down != "" || p.Nodes[1].Down != "no power" || p.Nodes[2].Down != "its engine knows no such node" {
 		t.Errorf("%+v", p.Nodes)
 	}
-	if c, err := change(w, t, compute.PoolSpec{Nodes: listed}); err != nil || c != project.Unchanged {
+	if c, err := w.change(t, compute.PoolSpec{Nodes: listed}); err != nil || c != project.Unchanged {
 		t.Errorf("applied again: %s, %v", c, err)
 	}
 }
@@ -429,13 +430,13 @@ func TestPoolSettings(t *testing.T) {
 		"name of a node":  {Nodes: []compute.Node{{Name: "../a", CPU: 1, Memory: 1}}},
 		"nameless worker": {Nodes: []compute.Node{{CPU: 1, Memory: 1}}},
 	} {
-		if _, err := change(w, t, bad); !fault.Is(err, fault.Invalid) {
+		if _, err := w.change(t, bad); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	good := compute.PoolSpec{Options: map[string]string{"partition": "main"}, Env: map[string]string{"NCCL_SOCKET_IFNAME": "ib0"}}
 	for _, want := range []project.Change{project.Updated, project.Unchanged} {
-		if c, err := change(w, t, good); err != nil || c != want {
+		if c, err := w.change(t, good); err != nil || c != want {
 			t.Errorf("%s, %v", c, err)
 		}
 	}

@@ -62,7 +62,7 @@ func (q Quarantine) String() string {
 	return fmt.Sprintf("in quarantine until %s: %s", q.Until.UTC().Format(time.RFC3339), q.Reason)
 }
 
-// maxReason bounds the words of a quarantine, in bytes.
+// maxReason bounds words that others gave, in bytes.
 const maxReason = 500
 
 // Blame puts a node in quarantine until a time, in the caller's transaction:
@@ -84,7 +84,7 @@ func (s *Service) Blame(ctx context.Context, tx *store.Tx, pool PoolName, node, 
 		s.log.WarnContext(ctx, "a node that failed work is not put in quarantine", slog.String("pool", string(pool)), slog.String("node", node), slog.String("reason", reason))
 		return nil
 	}
-	q := Quarantine{Pool: pool, Node: node, Reason: clip(reason, maxReason), Since: s.now().UTC(), Until: until.UTC()}
+	q := Quarantine{Pool: pool, Node: node, Reason: clip(reason), Since: s.now().UTC(), Until: until.UTC()}
 	if err := s.cfg.Store.SaveQuarantine(ctx, tx, q); err != nil {
 		return err
 	}
@@ -131,11 +131,11 @@ func (s *Service) Release(ctx context.Context, pool PoolName, node string) error
 	return fault.Wrap(err, "releasing node %s of pool %s", node, pool)
 }
 
-func clip(s string, most int) string {
-	if len(s) <= most {
+func clip(s string) string {
+	if len(s) <= maxReason {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:maxReason], "") + "…"
 }
 
 // pool finds a pool as it is now.
@@ -250,7 +250,7 @@ func (s *Service) refresh(ctx context.Context) error {
 func (s *Service) troubled(name PoolName, err error) {
 	words := ""
 	if err != nil {
-		words = clip(err.Error(), maxReason)
+		words = clip(err.Error())
 	}
 	s.mu.Lock()
 	was := s.trouble[name]
@@ -290,7 +290,7 @@ func (s *Service) inventory(ctx context.Context, engineName string, options map[
 	for _, f := range found {
 		n := PoolNode{
 			Node: Node{Name: f.Name, CPU: f.Amount.CPU, Memory: f.Amount.Memory, Accelerators: f.Amount.Accelerators, Labels: f.Labels},
-			Down: clip(f.Down, maxReason), Busy: clip(f.Busy, maxReason),
+			Down: clip(f.Down), Busy: clip(f.Busy),
 		}
 		if err := n.validate(); err != nil {
 			s.log.WarnContext(ctx, "a node is left out", slog.String("engine", engineName), slog.Any("error", err))

@@ -122,7 +122,7 @@ func (s *State) reline(submitted []Work) {
 	added = slices.Compact(added) // submitted twice in one delta
 	old := s.line
 	if len(added) == 0 || len(old) == 0 || rank(old[len(old)-1], added[0]) < 0 {
-		s.line = append(old, added...)
+		s.line = append(s.line, added...)
 		return
 	}
 	s.line = make([]*waiter, 0, 2*(len(old)+len(added)))

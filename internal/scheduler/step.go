@@ -76,7 +76,7 @@ func (s *State) fit(w *waiter, shape *shape) (Placement, bool) {
 	return Placement{}, false
 }
 
-// room finds places for at most most workers in a pool: first on the node on
+// room finds places in a pool for workers, at most most: first on the node on
 // which least would stay free, by name where equal, so that large requests keep
 // finding whole nodes and a gang stands close together.
 func (p *pool) room(w Work, most int) (n int, nodes []string) {
