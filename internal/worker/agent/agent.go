@@ -54,7 +54,6 @@ type agent struct {
 	c      *client
 	index  int
 	order  protocol.Order
-	base   string // of all agents' directories on this node
 	dir    string // this one's
 	began  time.Time
 	out    *output

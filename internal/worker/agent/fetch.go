@@ -68,8 +68,17 @@ func (a *agent) makeDir() error {
 	if err != nil {
 		return err
 	}
+	// One at a time: else one would sweep away what another is making.
+	all, err := os.OpenFile(filepath.Join(base, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	if err := unix.Flock(int(all.Fd()), unix.LOCK_EX); err != nil {
+		return fault.Wrap(err, "locking %s", base)
+	}
 	sweep(base)
-	a.base, a.dir = base, filepath.Join(base, a.order.ID+"-"+strconv.Itoa(a.index)+"-"+a.c.start[:8])
+	a.dir = filepath.Join(base, a.order.ID+"-"+strconv.Itoa(a.index)+"-"+a.c.start[:8])
 	if err := os.Mkdir(a.dir, 0o700); err != nil {
 		return fault.Wrap(err, "making the worker's directory")
 	}
@@ -107,7 +116,7 @@ func (a *agent) private(variable, name string) (string, error) {
 
 // sweep removes directories whose agent is gone.
 func sweep(base string) {
-	locks, _ := filepath.Glob(filepath.Join(base, "*.lock")) //nolint:errcheck // The pattern is right.
+	locks, _ := filepath.Glob(filepath.Join(base, "[^.]*.lock")) //nolint:errcheck // The pattern is right.
 	for _, lock := range locks {
 		f, err := os.OpenFile(lock, os.O_RDWR, 0)
 		if err != nil {

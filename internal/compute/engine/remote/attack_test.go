@@ -484,3 +484,37 @@ func TestGather(t *testing.T) {
 	}
 	wantKind(t, "joining", <-joined, fault.Gone)
 }
+
+// TestEngineExplains: of members that the engine stopped, its reason counts; of
+// one that failed by itself, its own.
+func TestEngineExplains(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		end    protocol.End
+		silent bool // the other member
+		state  engine.State
+		want   engine.Reason
+		words  string
+	}{
+		{protocol.End{Reason: "stopped", Message: "its engine sent SIGTERM"}, true, engine.Lost, engine.NodeFailed, "n2 is down"},
+		{protocol.End{Reason: "stopped", Message: "its engine sent SIGTERM"}, false, engine.Lost, engine.NodeFailed, "n2 is down"},
+		{protocol.End{Reason: "exited", ExitCode: 3}, true, engine.Ended, engine.Exited, "worker 0 on n: exit code 3"},
+		{protocol.End{Reason: "exited", ExitCode: 3}, false, engine.Ended, engine.Exited, "worker 0 on n: exit code 3"},
+	} {
+		w, l := hub(t, nil)
+		h := w.start(w.spec(2, "true"))
+		joined := make(chan error, 1)
+		go func() { joined <- w.tell(h, "join", nil, joining(1, start1), nil) }()
+		w.check(w.tell(h, "join", nil, joining(0, start0), nil))
+		w.check(<-joined)
+		l.end(string(h), remote.Observed{Reason: engine.NodeFailed, Message: "n2 is down"})
+		w.check(w.tell(h, "end", as(0, start0), c.end, nil))
+		if !c.silent {
+			w.check(w.tell(h, "end", as(1, start1), protocol.End{Reason: "stopped"}, nil))
+		}
+		st := w.wait(h)
+		if st.State != c.state || st.Reason != c.want || !strings.Contains(st.Message, c.words) {
+			t.Errorf("%+v, silent %v: %+v", c.end, c.silent, st)
+		}
+	}
+}

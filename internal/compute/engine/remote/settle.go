@@ -81,8 +81,8 @@ func (w *work) settle(now time.Time) next {
 	}
 	if st != nil && w.state.Forced.IsZero() {
 		switch {
-		case running == 0 && over < len(w.members): // whoever is to come yet need not
-			n.force, n.grace = true, 0
+		case over < len(w.members) && (running == 0 || w.state.Begun.IsZero()): // nothing runs: whoever is to come yet need not
+			n.force = true
 		case over < len(w.members) && now.Sub(st.At) > st.Grace+w.patience():
 			n.force = true
 		case slices.ContainsFunc(w.members, func(m *member) bool { return m.Lost != "" }) || len(n.lose) > 0:
@@ -105,8 +105,8 @@ func (w *work) settle(now time.Time) next {
 		quiet = heard
 	}
 	wait := w.c.Settle
-	if running == 0 {
-		wait /= 5 // there is nobody who could still report
+	if running == 0 || w.explained() {
+		wait /= 5 // nobody could still report, or would say more
 	}
 	if now.Sub(quiet) > wait {
 		status := w.verdict(st, now)
@@ -218,19 +218,44 @@ func gravity(e *protocol.End) int {
 	return 0
 }
 
-// outcome is the status once all members have ended. It is not sure while the
-// engine may yet say more of an end that nobody here caused.
-func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
-	worst, last := -1, time.Time{}
+// worst is the member whose end explains the most, the first of them; -1 when
+// none has told its end.
+func (w *work) worst() int {
+	worst := -1
 	for i, m := range w.members {
-		if m.Ended.After(last) {
-			last = m.Ended
-		}
 		if m.End == nil {
 			continue
 		}
 		if worst < 0 || cmp.Or(cmp.Compare(gravity(m.End), gravity(w.members[worst].End)), w.members[worst].Ended.Compare(m.Ended)) > 0 {
 			worst = i
+		}
+	}
+	return worst
+}
+
+// unexplained reports an end that somebody else caused, if nobody here did.
+func unexplained(e *protocol.End) bool {
+	r := engine.Reason(e.Reason)
+	return r == engine.Stopped || r == engine.Signalled && e.Signal == "SIGKILL"
+}
+
+// explained reports that the engine knows why it ended the launch.
+func (w *work) explained() bool {
+	switch w.observed.Reason {
+	case engine.Preempted, engine.OutOfMemory, engine.TimedOut, engine.NodeFailed:
+		return true
+	default:
+		return false
+	}
+}
+
+// outcome is the status once all members have ended. It is not sure while the
+// engine may yet say more of an end that nobody here caused.
+func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
+	worst, last := w.worst(), time.Time{}
+	for _, m := range w.members {
+		if m.Ended.After(last) {
+			last = m.Ended
 		}
 	}
 	if st != nil && st.Cause != nil || worst < 0 {
@@ -242,19 +267,12 @@ func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
 	if w.gang() && !fine(e) {
 		s.Message = who(w, worst) + words(e)
 	}
-	asked := st != nil && st.Asked
-	unexplained := !asked && (s.Reason == engine.Stopped || s.Reason == engine.Signalled && s.Signal == "SIGKILL")
-	if !unexplained {
+	if st != nil && st.Asked || !unexplained(e) {
 		return s, true
 	}
 	// The engine ended it: it knows why.
-	switch w.observed.Reason {
-	case engine.Preempted, engine.OutOfMemory, engine.TimedOut, engine.NodeFailed:
-		s.Reason = w.observed.Reason
-		if w.observed.Message != "" {
-			s.Message = w.observed.Message
-		}
-		return s, true
+	if w.explained() {
+		return w.verdict(st, now), true
 	}
 	if s.Reason == engine.Stopped && !w.gone.IsZero() && w.observed.Message != "" {
 		s.Message = w.observed.Message
@@ -274,13 +292,13 @@ func (w *work) verdict(st *stop, now time.Time) engine.Status {
 		s.State, s.Reason, s.Message = st.Cause.State, st.Cause.Reason, st.Cause.Message
 		return s
 	}
-	// A member that failed first explains those that fell silent.
-	for i, m := range w.members {
-		if m.End != nil && !fine(m.End) {
-			s.State, s.Reason, s.ExitCode, s.Signal = engine.Ended, engine.Reason(m.End.Reason), m.End.ExitCode, m.End.Signal
-			s.Message = who(w, i) + words(m.End)
-			return s
-		}
+	// A member that failed explains those that fell silent, unless it was the
+	// engine's doing and that says why.
+	if i := w.worst(); i >= 0 && !fine(w.members[i].End) && !(unexplained(w.members[i].End) && w.explained()) {
+		e := w.members[i].End
+		s.State, s.Reason, s.ExitCode, s.Signal = engine.Ended, engine.Reason(e.Reason), e.ExitCode, e.Signal
+		s.Message = who(w, i) + words(e)
+		return s
 	}
 	o := w.observed
 	s.Reason, s.Message = o.Reason, o.Message
