@@ -40,6 +40,9 @@ type job struct {
 	Metadata  map[string]string `json:"metadata"`
 }
 
+// over reports whether Ray does no more with the job.
+func (j job) over() bool { return j.Status == "SUCCEEDED" || j.Status == "FAILED" || j.Status == "STOPPED" }
+
 func (j job) ours(mark string) bool { return j.ID != "" && j.Metadata[metaKey] == mark }
 
 func (l *Launcher) job(ctx context.Context, id string) (j job, err error) {

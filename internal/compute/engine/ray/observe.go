@@ -80,7 +80,7 @@ func wait(g group) string {
 		parts = append(parts, fmt.Sprintf("%d × (%s)", shapes[s], s))
 	}
 	why := "Ray has no room now for " + strings.Join(parts, ", ") + " together"
-	if g.Stats.State == "INFEASIBLE" || g.Stats.State == "NO_RESOURCES" && len(g.Bundles) == 0 {
+	if g.Stats.State == "INFEASIBLE" {
 		why = "no node of this Ray can ever hold " + strings.Join(parts, ", ")
 	}
 	return why

@@ -254,14 +254,40 @@ func (l *Launcher) List(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// Forget removes an ended job.
+// Forget removes an ended job. Ray may take a moment to notice the end that the
+// agents have reported already.
 func (l *Launcher) Forget(ctx context.Context, id string) error {
-	err := l.call(ctx, http.MethodDelete, "/api/jobs/"+url.PathEscape(id), nil, nil)
-	if fault.Is(err, fault.NotFound) {
-		return nil
+	ctx, cancel := context.WithTimeout(ctx, forgetTime)
+	defer cancel()
+	tick := time.NewTicker(forgetTime / 100)
+	defer tick.Stop()
+	for asked := false; ; asked = true {
+		j, err := l.job(ctx, id)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			return nil
+		case err != nil:
+			return fault.Wrap(err, "removing a job from Ray")
+		case j.over():
+			err := l.call(ctx, http.MethodDelete, "/api/jobs/"+url.PathEscape(id), nil, nil)
+			if fault.Is(err, fault.NotFound) {
+				return nil
+			}
+			return fault.Wrap(err, "removing a job from Ray")
+		case !asked:
+			if err := l.Stop(ctx, id, 0); err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fault.New(fault.Unavailable, "Ray still ends job %s", id)
+		}
 	}
-	return fault.Wrap(err, "removing a job from Ray")
 }
+
+const forgetTime = 30 * time.Second
 
 // bundle is what one worker takes, in Ray's names. A bundle of nothing is
 // refused by Ray, so there is always a little CPU in it.
