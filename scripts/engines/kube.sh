@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds a real Kubernetes (API server, controllers, scheduler, kubelet, kubectl)
-# and KWOK, which plays nodes that this machine has not, into .tmp/kube/bin, and
+# Builds a real Kubernetes (etcd, API server, controllers, scheduler, kubelet,
+# kubectl) and KWOK, which plays nodes that this machine has not, into .tmp/kube/bin, and
 # the images for its pods into .tmp/images. What is up to date stays. The first
 # time takes some ten minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
 
-for program in etcd:etcd-server containerd:containerd runc:runc busybox:busybox-static unshare:util-linux ip:iproute2; do
+for program in containerd:containerd runc:runc busybox:busybox-static unshare:util-linux ip:iproute2; do
 	command -v "${program%%:*}" >/dev/null || missing="${missing:-} ${program##*:}"
 done
 [ -x /usr/lib/cni/ptp ] || missing="${missing:-} containernetworking-plugins"
@@ -24,9 +24,10 @@ mkdir -p "$bin"
 export GOTOOLCHAIN=local CGO_ENABLED=0
 unset GOFLAGS
 
-# build MODULE PACKAGE VERSION-FLAGS: one program, unless it is of this go.sum.
+# build NAME MODULE PACKAGE VERSION-FLAGS: one program, unless it is of this go.sum.
 build() {
-	local name=${2##*/} stamp
+	local name=$1 stamp
+	shift
 	stamp=$(cat "tools/$1/go.mod" "tools/$1/go.sum" | sha256sum | cut -d' ' -f1)
 	[ "$(cat "$bin/$name.stamp" 2>/dev/null)" = "$stamp" ] && [ -x "$bin/$name" ] && return
 	say "$name (minutes, once)"
@@ -38,12 +39,14 @@ build() {
 version=$(sed -n 's/^\tk8s.io\/kubernetes v//p' tools/kube/go.mod)
 flags="-X k8s.io/component-base/version.gitVersion=v$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(cut -d. -f2 <<<"$version")"
 for program in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do
-	build kube "k8s.io/kubernetes/cmd/$program" "$flags"
+	build $program kube "k8s.io/kubernetes/cmd/$program" "$flags"
 done
-build kwok sigs.k8s.io/kwok/cmd/kwok ""
-if [ ! -e .tmp/kube/stages.yaml ] || [ tools/kwok/go.mod -nt .tmp/kube/stages.yaml ]; then
+build etcd etcd go.etcd.io/etcd/server/v3 "" # Debian's is too old for watch lists
+build kwok kwok sigs.k8s.io/kwok/cmd/kwok ""
+if [ ! -e .tmp/kube/stages.yaml ] || [ scripts/engines/kube.sh -nt .tmp/kube/stages.yaml ] || [ tools/kwok/go.mod -nt .tmp/kube/stages.yaml ]; then
+	# Without pod-complete: pods run until a test ends them.
 	module=$(cd tools/kwok && go list -mod=readonly -m -f '{{.Dir}}' sigs.k8s.io/kwok)
-	for f in "$module"/kustomize/stage/node/fast/*.yaml "$module"/kustomize/stage/node/heartbeat-with-lease/*.yaml "$module"/kustomize/stage/pod/fast/*.yaml; do
+	for f in "$module"/kustomize/stage/node/fast/*.yaml "$module"/kustomize/stage/node/heartbeat-with-lease/*.yaml "$module"/kustomize/stage/pod/fast/pod-{ready,delete}.yaml; do
 		case $f in *kustomization.yaml) continue ;; esac
 		printf -- '---\n'
 		cat "$f"

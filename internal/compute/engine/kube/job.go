@@ -32,6 +32,10 @@ const (
 // Kubernetes ends it: the agent ends it in time, and then sends what is left.
 const endLag = 10 * time.Minute
 
+// endGrace is what an agent may take after its worker's own grace, to bring back
+// what the worker left.
+const endGrace = time.Minute
+
 // of makes an object of a launch.
 func (l *Launcher) of(launch remote.Launch, version, kind string, spec object) *unstructured.Unstructured {
 	spec["apiVersion"], spec["kind"] = version, kind
@@ -119,7 +123,7 @@ func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
 	pod := object{
 		"restartPolicy": "Never", "automountServiceAccountToken": false, "enableServiceLinks": false,
 		"subdomain":                     name(launch.ID), // with the Service: stable names for those who want them
-		"terminationGracePeriodSeconds": seconds(spec.Grace) + 5,
+		"terminationGracePeriodSeconds": seconds(spec.Grace + endGrace),
 		"securityContext": object{
 			"runAsNonRoot": true, "runAsUser": o.user, "runAsGroup": o.group, "fsGroup": o.group,
 			"fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": object{"type": "RuntimeDefault"},

@@ -80,7 +80,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 	c.write("tokens.csv", adminToken+",admin,admin,system:masters\n")
 	c.must(os.WriteFile(c.Kubeconfig, []byte(kubeconfig(adminToken)), 0o600))
 
-	c.start("etcd", "etcd", "--data-dir", c.path("etcd"), "--unsafe-no-fsync", "--listen-client-urls", etcdURL, "--advertise-client-urls", etcdURL,
+	c.start("etcd", filepath.Join(c.bin, "etcd"), "--data-dir", c.path("etcd"), "--unsafe-no-fsync", "--listen-client-urls", etcdURL, "--advertise-client-urls", etcdURL,
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380")
 	c.StartServer()
 	c.start("controllers", filepath.Join(c.bin, "kube-controller-manager"), "--kubeconfig", c.Kubeconfig, "--service-account-private-key-file", c.path("sa.key"),
@@ -88,8 +88,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 		"--root-ca-file", c.path("certs/apiserver.crt"))
 	c.start("scheduler", filepath.Join(c.bin, "kube-scheduler"), "--kubeconfig", c.Kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1")
 	if o.KWOK {
-		c.start("kwok", filepath.Join(c.bin, "kwok"), "--kubeconfig", c.Kubeconfig, "--config", filepath.Join(root, ".tmp/kube/stages.yaml"),
-			"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
+		c.Speak()
 	}
 	c.Until("the service account default", func() bool {
 		_, err := c.try("get", "serviceaccount", "default")
@@ -99,6 +98,13 @@ func Start(tb testing.TB, o Options) *Cluster {
 		c.startNode()
 	}
 	return c
+}
+
+// With is the cluster for a subtest: what fails there fails the subtest.
+func (c *Cluster) With(tb testing.TB) *Cluster {
+	with := *c
+	with.tb = tb
+	return &with
 }
 
 // StartServer starts the API server, and returns when it is ready.
@@ -148,9 +154,33 @@ func (c *Cluster) Apply(manifests string) {
 // service account that it makes: tests may no more than a real Falaj.
 func (c *Cluster) Falaj() string {
 	c.tb.Helper()
-	c.Kubectl("apply", "-f", filepath.Join(c.root, "deploy/kubernetes/rbac.yaml"))
-	token := strings.TrimSpace(c.Kubectl("create", "token", "falaj", "--namespace", Namespace, "--duration", "2h"))
-	return c.write("falaj.yaml", kubeconfig(token))
+	return c.account(Namespace, strings.NewReplacer())
+}
+
+// FalajIn is Falaj in another namespace, which takes pods that mount directories
+// of their node.
+func (c *Cluster) FalajIn(namespace string) string {
+	c.tb.Helper()
+	return c.account(namespace, strings.NewReplacer("namespace: falaj", "namespace: "+namespace, "enforce: restricted", "enforce: privileged",
+		"  name: falaj\n  labels", "  name: "+namespace+"\n  labels", "falaj-inventory", "falaj-inventory-"+namespace))
+}
+
+func (c *Cluster) account(namespace string, change *strings.Replacer) string {
+	c.tb.Helper()
+	b, err := os.ReadFile(filepath.Join(c.root, "deploy/kubernetes/rbac.yaml"))
+	c.must(err)
+	c.Apply(change.Replace(string(b)))
+	return c.As(strings.TrimSpace(c.Kubectl("create", "token", "falaj", "--namespace", namespace, "--duration", "2h")))
+}
+
+// As writes a kubeconfig with a token.
+func (c *Cluster) As(token string) string {
+	c.tb.Helper()
+	f, err := os.CreateTemp(c.Dir, "*.yaml")
+	c.must(err)
+	_, err = f.WriteString(kubeconfig(token))
+	c.must(errors.Join(err, f.Close()))
+	return f.Name()
 }
 
 // Namespace is the one of deploy/kubernetes/rbac.yaml.
@@ -175,6 +205,17 @@ func (c *Cluster) Simulate(name string, labels, resources map[string]string) {
 	c.Kubectl("create", "-f", c.path("node.yaml"))
 	c.Until("node "+name, func() bool { return c.ready(name) })
 }
+
+// Speak starts KWOK, which says for simulated nodes that they are ready, and for
+// their pods that they run until they are deleted.
+func (c *Cluster) Speak() {
+	c.tb.Helper()
+	c.start("kwok", filepath.Join(c.bin, "kwok"), "--kubeconfig", c.Kubeconfig, "--config", filepath.Join(c.root, ".tmp/kube/stages.yaml"),
+		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
+}
+
+// Silence ends KWOK: soon its nodes count as lost.
+func (c *Cluster) Silence() { c.kill("kwok") }
 
 // ready says whether a node takes pods.
 func (c *Cluster) ready(node string) bool {

@@ -126,14 +126,14 @@ func Missing() string {
 		return err.Error()
 	}
 	for _, f := range []string{
-		".tmp/kube/bin/kube-apiserver", ".tmp/kube/bin/kube-controller-manager", ".tmp/kube/bin/kube-scheduler",
+		".tmp/kube/bin/etcd", ".tmp/kube/bin/kube-apiserver", ".tmp/kube/bin/kube-controller-manager", ".tmp/kube/bin/kube-scheduler",
 		".tmp/kube/bin/kubelet", ".tmp/kube/bin/kubectl", ".tmp/kube/bin/kwok", ".tmp/kube/stages.yaml", ".tmp/images/stamp",
 	} {
 		if _, err := os.Stat(filepath.Join(root, f)); err != nil {
 			return f + " is missing: run scripts/engines/kube.sh"
 		}
 	}
-	for _, program := range []string{"etcd", "containerd", "runc", "ctr", "unshare", "ip"} {
+	for _, program := range []string{"containerd", "runc", "ctr", "unshare", "ip"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return program + " is missing: run scripts/engines/kube.sh"
 		}

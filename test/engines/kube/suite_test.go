@@ -1,0 +1,101 @@
+package kube_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/compute/engine/kube"
+	"github.com/falaj-ml/falaj/internal/compute/engine/kube/kubetest"
+	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
+	"github.com/falaj-ml/falaj/internal/compute/engine/remote/remotetest"
+	"github.com/falaj-ml/falaj/test/live"
+)
+
+// drivers makes drivers on a cluster: one server for each directory, which
+// outlives the drivers that are opened on it.
+type drivers struct {
+	c          *kubetest.Cluster
+	kubeconfig string
+	namespace  string
+	image      string
+	worker     string
+
+	mu      sync.Mutex
+	servers map[string]*remotetest.Server
+}
+
+func newDrivers(c *kubetest.Cluster, t *testing.T, namespace string) *drivers {
+	t.Helper()
+	kubeconfig := ""
+	if namespace == kubetest.Namespace {
+		kubeconfig = c.Falaj()
+	} else {
+		kubeconfig = c.FalajIn(namespace)
+	}
+	return &drivers{
+		c: c, namespace: namespace, kubeconfig: kubeconfig, image: c.Import("busybox"), worker: c.Worker(live.Build(t).Worker),
+		servers: map[string]*remotetest.Server{},
+	}
+}
+
+// open opens the driver of a directory, with the installation of its own.
+func (d *drivers) open(t *testing.T, dir string) *remote.Driver {
+	t.Helper()
+	d.mu.Lock()
+	server := d.servers[dir]
+	if server == nil {
+		server = remotetest.Serve(t, kubetest.Address+":0")
+		d.servers[dir] = server
+	}
+	d.mu.Unlock()
+	launcher, err := kube.New(kube.Config{
+		Kubeconfig: d.kubeconfig, Namespace: d.namespace, WorkerImage: d.worker,
+		Installation: strings.ReplaceAll(strings.Trim(dir, "/"), "/", "."),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, err := remote.New(remote.Config{
+		Name: "kube", Dir: dir, Launcher: launcher, URL: server.URL, Isolation: "container", Poll: 250 * time.Millisecond, Settle: 2 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Use(driver)
+	return driver
+}
+
+// lose kills the container of a workload without a word.
+func (d *drivers) lose(t *testing.T, h engine.Handle) {
+	t.Helper()
+	ids := d.c.With(t).Kubectl("--namespace", d.namespace, "get", "pods", "--selector", "falaj.dev/launch="+string(h), "-o", "jsonpath={.items[*].status.containerStatuses[*].containerID}")
+	for _, container := range strings.Fields(ids) {
+		cmd := exec.CommandContext(t.Context(), "ctr", "--address", filepath.Join(d.c.Dir, "containerd.sock"), "--namespace", "k8s.io",
+			"tasks", "kill", "--signal", "SIGKILL", "--all", strings.TrimPrefix(container, "containerd://"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if ids == "" {
+		t.Fatal("there is no container to kill")
+	}
+}
+
+// TestConformance runs the suite of all engines on pods that really run. They
+// share the test's directory, since the suite meets its programs at named pipes.
+func TestConformance(t *testing.T) {
+	c := kubetest.Start(t, kubetest.Options{Pods: true})
+	d := newDrivers(c, t, "shared")
+	enginetest.Run(t, enginetest.Options{
+		New:       func(t *testing.T, dir string) engine.Driver { return d.open(t, dir) },
+		Lose:      func(t *testing.T, _ string, h engine.Handle) { d.lose(t, h) },
+		Isolation: "container",
+		Pool:      map[string]string{remote.Shared: "true", "image": d.image, "pull": "never"},
+	})
+}
