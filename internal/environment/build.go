@@ -163,7 +163,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			how = []string{uv, "pip", "install", "--no-deps", "--requirements", filepath.Join(work, "lock.txt")}
 		}
 		how = append(how, "--require-hashes", "--compile-bytecode", "--python", filepath.Join(venv, "bin", "python"))
-		spec.Command = append(how, s.options(e)...)
+		spec.Command = slices.Concat(how, s.options(e))
 	default:
 		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
 	}

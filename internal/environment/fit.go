@@ -75,8 +75,15 @@ var cudaPackages = []struct {
 	name  string
 	major int // 0: the version of the package is CUDA's
 }{
-	{"nvidia-cuda-runtime", 0}, {"nvidia-cuda-runtime-cu13", 0}, {"nvidia-cuda-runtime-cu12", 0}, {"nvidia-cuda-runtime-cu11", 0},
-	{"jax-cuda13-plugin", 13}, {"jax-cuda12-plugin", 12}, {"cupy-cuda13x", 13}, {"cupy-cuda12x", 12}, {"cupy-cuda11x", 11},
+	{"nvidia-cuda-runtime", 0},
+	{"nvidia-cuda-runtime-cu13", 0},
+	{"nvidia-cuda-runtime-cu12", 0},
+	{"nvidia-cuda-runtime-cu11", 0},
+	{"jax-cuda13-plugin", 13},
+	{"jax-cuda12-plugin", 12},
+	{"cupy-cuda13x", 13},
+	{"cupy-cuda12x", 12},
+	{"cupy-cuda11x", 11},
 }
 
 // needs reads an environment's bill of materials.
@@ -130,23 +137,24 @@ type facts struct {
 	gpus                         int64
 }
 
-// factsOf reads a node's labels: ours, else those that Kubernetes, its node
-// feature discovery and NVIDIA's GPU feature discovery give.
+// factsOf reads a node's labels: ours, else those that engines, Kubernetes, its
+// node feature discovery and NVIDIA's GPU feature discovery give.
 func factsOf(n compute.Node) facts {
 	l := n.Labels
 	f := facts{
-		arch:  cmp.Or(l[machine.LabelArchitecture], map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[l["kubernetes.io/arch"]]),
-		glibc: l[machine.LabelGlibc], driver: cmp.Or(l[machine.LabelDriver], l["nvidia.com/cuda.driver-version.full"]), compute: l[machine.LabelCompute],
+		arch:    cmp.Or(l[machine.LabelArchitecture], l["architecture"], l["kubernetes.io/arch"]),
+		glibc:   l[machine.LabelGlibc],
+		driver:  cmp.Or(l[machine.LabelDriver], l["driver"], l["nvidia.com/cuda.driver-version.full"]),
+		compute: cmp.Or(l[machine.LabelCompute], l["compute_capability"], l["compute_capability_major"]),
 	}
+	f.arch = cmp.Or(map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[f.arch], f.arch)
 	if major := l["nvidia.com/cuda.driver.major"]; f.driver == "" && major != "" {
 		f.driver = major + "." + cmp.Or(l["nvidia.com/cuda.driver.minor"], "0")
 	}
 	if major := l["nvidia.com/gpu.compute.major"]; f.compute == "" && major != "" {
 		f.compute = major + "." + cmp.Or(l["nvidia.com/gpu.compute.minor"], "0")
 	}
-	if v := l[machine.LabelPython]; v != "" {
-		f.pythons = strings.Split(v, ",")
-	}
+	f.pythons = strings.FieldsFunc(l[machine.LabelPython], func(r rune) bool { return r == ',' || r == ' ' })
 	if v := l[machine.LabelVector]; v != "" {
 		f.vector = strings.Split(v, ",")
 	}

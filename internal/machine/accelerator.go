@@ -69,7 +69,7 @@ func (f *Facts) WithAccelerators(i Inventory) error {
 }
 
 // Amount is the machine's threads, memory and accelerators.
-func (f Facts) Amount() resource.Amount {
+func (f *Facts) Amount() resource.Amount {
 	a := resource.Amount{CPU: resource.Cores(int64(f.CPU.Threads)), Memory: f.Memory}
 	for _, x := range f.Accelerators {
 		if a.Accelerators == nil {

@@ -117,7 +117,7 @@ func Read(root string) Facts {
 }
 
 // Labels are the facts as labels of a node; what is unknown is left out.
-func (f Facts) Labels() map[string]string {
+func (f *Facts) Labels() map[string]string {
 	l := map[string]string{
 		LabelArchitecture: f.Architecture, LabelKernel: f.Kernel, LabelGlibc: f.Glibc, LabelCPU: f.CPU.Model,
 		LabelVector: strings.Join(f.CPU.Vector, ","), LabelDriver: f.Driver, LabelCUDA: f.CUDA,

@@ -230,7 +230,7 @@ func (d *Driver) single(ctx context.Context, w *workload) engine.Member {
 		return m
 	}
 	if u, ok := w.usage(ctx); ok {
-		m.Usage, m.CPU, m.PeakRSS = u.Usage, max(m.CPU, u.cpu), max(m.PeakRSS, u.Usage.Memory)
+		m.Usage, m.CPU, m.PeakRSS = u.Usage, max(m.CPU, u.cpu), max(m.PeakRSS, u.Memory)
 		m.Heard = time.Now()
 		m.Usage.Accelerators = d.accelerators(w, 0)
 	}
