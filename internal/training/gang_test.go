@@ -285,3 +285,27 @@ func TestNamedPoolsAreTakenAsTheyAre(t *testing.T) {
 		t.Fatalf("less than the installation's, anywhere: %v", err)
 	}
 }
+
+// TestEnvironmentOfAnImage is not looked for on this machine, and says where it
+// does not fit before anything queues.
+func TestEnvironmentOfAnImage(t *testing.T) {
+	w := newWorld(t)
+	w.envs.usable.Image, w.envs.usable.Python, w.envs.usable.Bin, w.envs.usable.Modules = "registry/x@sha256:1", "/opt/python", "", []string{"cuda/12", "gcc"}
+	for _, c := range []struct{ command, want []string }{
+		{[]string{"python", "-V"}, []string{"/opt/python", "-V"}},
+		{[]string{"only-there", "x"}, []string{"/usr/bin/env", "only-there", "x"}},
+	} {
+		j := w.submit(t, training.Spec{Environment: "py", Command: c.command})
+		h := w.started(t)
+		spec, _ := w.fake.Spec(h)
+		if _, set := spec.Env["PATH"]; set || spec.Image != "registry/x@sha256:1" || spec.Options["modules"] != "cuda/12 gcc" || !slices.Equal(spec.Command, c.want) {
+			t.Errorf("%+v", spec)
+		}
+		w.fake.Finish(h, enginetest.Exit{})
+		w.ended(t, j.ID)
+	}
+	w.envs.unfit = fault.New(fault.Invalid, "pool home: its driver is too old")
+	if _, err := w.Submit(alice(t.Context()), nyc, "x", training.Spec{Environment: "py", Script: "x"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "too old") {
+		t.Fatal(err)
+	}
+}

@@ -26,6 +26,10 @@ import (
 
 var _ compute.Owner = (*Service)(nil)
 
+// queued is how long an attempt may wait in the queue of another scheduler, beyond
+// its own time.
+const queued = 30 * 24 * time.Hour
+
 // place names the directories of one attempt.
 //
 //	attempts/att_…/work        working directory: script or unpacked source
@@ -96,7 +100,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	if err != nil {
 		return engine.Spec{}, err
 	}
-	command, err := command(j.Spec, env, d, p.Remote)
+	command, err := command(j.Spec, env, d, p.Remote || env.Image != "")
 	if err != nil {
 		return engine.Spec{}, err
 	}
@@ -129,6 +133,9 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 			return err
 		}
 		ttl := time.Duration(j.Spec.Timeout) + time.Duration(j.Spec.Grace) + time.Hour
+		if p.Remote {
+			ttl += queued // the end of the attempt revokes it, whenever that is
+		}
 		token, err = s.cfg.Tokens.IssueIn(ctx, tx, j.Project, j.ID, a.ID, ttl)
 		return err
 	})
@@ -148,11 +155,20 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		Command: command, Env: variables(j, a, d, env, p, workers, run, token), Dir: d.work,
 		Mounts:  append(mounts, env.Mounts...),
 		Network: engine.Network{API: true, Allow: j.Spec.Network},
+		Image:   env.Image, Options: options(env),
 		Launch: launch.Spec{
 			Framework: j.Spec.Framework, Processes: j.Spec.Processes, Command: command, Python: env.Python, Run: string(a.ID),
 			Grace: int(time.Duration(j.Spec.Grace).Seconds()),
 		},
 	}, nil
+}
+
+// options are what the environment wants of the engine.
+func options(env environment.Usable) map[string]string {
+	if len(env.Modules) == 0 {
+		return nil
+	}
+	return map[string]string{"modules": strings.Join(env.Modules, " ")}
 }
 
 func experiment(j Job) string {
@@ -270,6 +286,9 @@ func command(spec Spec, env environment.Usable, d dirs, elsewhere bool) ([]strin
 			return nil, err
 		}
 	}
+	if env.Image != "" && (name == "python" || name == "python3") {
+		return append([]string{env.Python}, spec.Command[1:]...), nil
+	}
 	for dir := range strings.SplitSeq(searchPath(env), ":") {
 		if dir != env.Bin && elsewhere {
 			break
@@ -327,6 +346,9 @@ func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool,
 	v := map[string]string{
 		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
 		"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "NUMEXPR_NUM_THREADS": threads,
+	}
+	if env.Image != "" {
+		delete(v, "PATH") // the image has its own
 	}
 	maps.Copy(v, env.Env)
 	maps.Copy(v, p.Env)

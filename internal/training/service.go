@@ -54,6 +54,9 @@ type Environments interface {
 	Use(ctx context.Context, p project.Name, ref string) (environment.Usable, error)
 	// Await returns when the environment is built or cannot be.
 	Await(ctx context.Context, p project.Name, ref string) error
+	// Admit refuses an environment that none of the pools can run, of all where
+	// none is named, and says why of each.
+	Admit(ctx context.Context, p project.Name, ref string, pools []string) error
 	// Check refuses a pool that the environment cannot run on.
 	Check(u environment.Usable, p compute.Pool) error
 }
@@ -375,7 +378,10 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	var env environment.Usable
 	if spec.Environment != "" {
 		var err error
-		if env, err = s.cfg.Environments.Use(ctx, p, spec.Environment); err != nil {
+		if env, err = s.cfg.Environments.Use(ctx, p, spec.Environment); err == nil {
+			err = s.cfg.Environments.Admit(ctx, p, spec.Environment, spec.Pools)
+		}
+		if err != nil {
 			return Job{}, "", fault.Wrap(err, "job %s", name)
 		}
 	}

@@ -186,6 +186,7 @@ type environments struct {
 	mu      sync.Mutex
 	usable  environment.Usable
 	err     error
+	unfit   error
 	changed chan struct{}
 }
 
@@ -197,6 +198,8 @@ func (e *environments) Use(_ context.Context, _ project.Name, ref string) (envir
 	}
 	return e.usable, e.err
 }
+
+func (e *environments) Admit(context.Context, project.Name, string, []string) error { return e.unfit }
 
 func (e *environments) Check(environment.Usable, compute.Pool) error { return nil }
 
