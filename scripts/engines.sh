@@ -13,6 +13,10 @@ if [ ! -x /usr/sbin/slurmctld ] || [ ! -x /usr/sbin/slurmd ] || [ ! -x /usr/sbin
 	say "Slurm"
 	apt slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 fi
+if ! command -v runc >/dev/null || ! command -v busybox >/dev/null || ! command -v ip >/dev/null; then
+	say "runc"
+	apt runc busybox-static iproute2
+fi
 if ! command -v chromium >/dev/null; then
 	say "Chromium"
 	apt chromium
@@ -24,4 +28,5 @@ fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt
+venv ray test/engines/ray/requirements.txt
 scripts/demo-data.sh
