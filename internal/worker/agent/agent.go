@@ -168,7 +168,7 @@ func (a *agent) join(ctx context.Context) (net.Listener, error) {
 	}
 	j := protocol.Join{
 		Version: protocol.Version, Index: a.index, Start: a.c.start, Node: node, Address: address, Interface: iface,
-		Port: port.Addr().(*net.TCPAddr).Port, PID: os.Getpid(), Facts: facts(),
+		Port: port.Addr().(*net.TCPAddr).Port, PID: os.Getpid(), Facts: facts(ctx),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -4,15 +4,10 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
-
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
@@ -127,35 +122,4 @@ func parseSMI(csv string) []protocol.Accelerator {
 		})
 	}
 	return out
-}
-
-// facts of this node, for checks and for people.
-func facts() map[string]string {
-	f := map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH, "cpus": strconv.Itoa(runtime.NumCPU())}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		f["kernel"] = unix.ByteSliceToString(u.Release[:])
-	}
-	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
-		if line, _, ok := strings.Cut(string(b), "\n"); ok {
-			f["memory"] = strings.TrimSpace(strings.TrimPrefix(line, "MemTotal:"))
-		}
-	}
-	if b, err := os.ReadFile("/proc/driver/nvidia/version"); err == nil {
-		line, _, _ := strings.Cut(string(b), "\n")
-		f["nvidia_driver"] = line[:min(len(line), 200)]
-	}
-	var pythons []string
-	for _, dir := range []string{"/usr/local/bin", "/usr/bin"} {
-		found, _ := filepath.Glob(filepath.Join(dir, "python3.[0-9]*")) //nolint:errcheck // The pattern is right.
-		for _, p := range found {
-			if v := strings.TrimPrefix(filepath.Base(p), "python"); !strings.ContainsAny(v, "-") {
-				pythons = append(pythons, v)
-			}
-		}
-	}
-	if len(pythons) > 0 {
-		f["python"] = strings.Join(pythons[:min(len(pythons), 10)], " ")
-	}
-	return f
 }

@@ -31,6 +31,8 @@ type Driver struct {
 	wake  chan struct{}
 	loops sync.WaitGroup
 
+	nodes *book
+
 	starting sync.Map // id → *sync.Mutex: one Start of a workload at a time
 
 	mu     sync.Mutex
@@ -52,7 +54,7 @@ func New(c Config) (*Driver, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of %s's workloads", c.Name)
 	}
-	d := &Driver{c: c, level: level, down: make(chan struct{}), wake: make(chan struct{}, 1), works: map[string]*work{}}
+	d := &Driver{c: c, level: level, down: make(chan struct{}), wake: make(chan struct{}, 1), works: map[string]*work{}, nodes: openBook(c.Dir, c.Log)}
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
 		return nil, fault.Wrap(err, "listing %s's workloads", c.Name)
@@ -585,10 +587,12 @@ func (d *Driver) Explain(_ context.Context, h engine.Handle) ([]string, error) {
 	return slices.Clone(w.observed.Words), nil
 }
 
-// Inventory gives the engine's nodes; fault.Unsupported where it has no list.
+// Inventory gives the engine's nodes, with what agents found there; fault.Unsupported where it has no list.
 func (d *Driver) Inventory(ctx context.Context, options map[string]string) ([]engine.Node, error) {
 	if i, ok := d.c.Launcher.(engine.Inventory); ok {
-		return i.Inventory(ctx, options)
+		nodes, err := i.Inventory(ctx, options)
+		d.nodes.tell(nodes)
+		return nodes, err
 	}
 	return nil, fault.New(fault.Unsupported, "engine %s does not list its nodes", d.c.Name)
 }

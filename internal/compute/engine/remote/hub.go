@@ -114,6 +114,7 @@ func (h *Hub) take(w *work, j protocol.Join) (*protocol.Order, protocol.Waiting,
 		}
 		h.d.c.Log.Info("a worker has joined", slog.String("workload", w.id), slog.Int("worker", j.Index), slog.String("node", j.Node))
 		w.notify()
+		h.d.nodes.learn(j.Node, j.Facts, h.d.c.Log)
 	}
 	missing := w.missing()
 	waiting.Joined = len(w.members) - missing
