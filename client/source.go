@@ -205,8 +205,8 @@ func glob(p string) string {
 }
 
 // match reports whether the last pattern that fits says to leave a name out.
-func (i ignores) match(name string, dir bool) bool {
-	for _, g := range slices.Backward(i) {
+func (i *ignores) match(name string, dir bool) bool {
+	for _, g := range slices.Backward(*i) {
 		if (dir || !g.dir) && g.re.MatchString(name) {
 			return !g.keep
 		}

@@ -249,8 +249,7 @@ func (a *app) sayJob(j shownJob) {
 			a.say("  %s", plain(w))
 		}
 	}
-	for i := len(j.Tries) - 1; i >= 0; i-- { // of the last attempt that failed
-		t := j.Tries[i]
+	for _, t := range slices.Backward(j.Tries) { // of the last attempt that failed
 		if t.Class == "" || slices.Contains(noFailure, t.Class) {
 			continue
 		}

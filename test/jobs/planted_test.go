@@ -74,6 +74,7 @@ func ended(p *live.Project, job string) said {
 func script(lines ...string) []string { return []string{python, "-c", strings.Join(lines, "\n")} }
 
 func TestPlantedFailures(t *testing.T) {
+	t.Parallel()
 	s := live.New(t, "")
 	s.Up(t)
 	p := s.Project(t, "planted")

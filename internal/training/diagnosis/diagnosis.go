@@ -133,13 +133,11 @@ func Find(in Input) Finding {
 func (in Input) asked(f Finding) Finding {
 	f.Class = in.Asked
 	f.Words = cmp.Or(in.Why, f.Words)
-	switch f.Class {
-	case Hung:
+	if f.Class == Hung {
 		f.Hint = "See what it did last in `falaj job logs " + in.Job + "`; a longer progress_timeout gives it more time."
 		return in.straggler(f)
-	case Resized, Unwanted:
-		f.Evidence = nil
 	}
+	f.Evidence = nil // it ended as it was asked to
 	return f
 }
 

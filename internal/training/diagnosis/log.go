@@ -56,7 +56,7 @@ func Read(r io.Reader, gang bool) (Log, error) {
 	}
 }
 
-func (l *Log) add(number int, text string, gang bool) {
+func (l Log) add(number int, text string, gang bool) {
 	worker := 0
 	if gang {
 		index, rest, ok := strings.Cut(strings.TrimPrefix(text, "["), "] ")

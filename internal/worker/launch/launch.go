@@ -12,7 +12,9 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -117,9 +119,7 @@ func Plan(s Spec, roster []Peer, index int) (Process, error) {
 		g.Grace = 30
 	}
 	p := g.plan()
-	for name, v := range g.common() {
-		p.Env[name] = v
-	}
+	maps.Copy(p.Env, g.common())
 	return p, nil
 }
 
@@ -128,7 +128,7 @@ func check(s Spec, roster []Peer, index int) error {
 	case !s.Framework.Known():
 		return fmt.Errorf("framework %.40q does not exist", string(s.Framework))
 	case len(s.Command) == 0 || s.Command[0] == "":
-		return fmt.Errorf("there is no command")
+		return errors.New("there is no command")
 	case len(roster) == 0 || len(roster) > MaxWorkers:
 		return fmt.Errorf("a gang of %d workers is not between 1 and %d", len(roster), MaxWorkers)
 	case index < 0 || index >= len(roster):
