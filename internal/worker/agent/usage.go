@@ -2,14 +2,14 @@ package agent
 
 import (
 	"context"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/tree"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"github.com/falaj-ml/falaj/internal/worker/protocol"
-	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
 
 // usage samples what the worker uses.
