@@ -54,7 +54,22 @@ type Cluster struct {
 
 	gcs   string
 	mu    sync.Mutex
-	nodes map[string]*exec.Cmd
+	nodes map[string]*running
+}
+
+// running is a node's process.
+type running struct {
+	*exec.Cmd
+	ended chan struct{} // closed when it was waited for
+}
+
+func (r *running) over() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // bin is where Ray's commands are.
@@ -124,7 +139,7 @@ func New(tb testing.TB, nodes ...Node) *Cluster {
 	}
 	dir, err := os.MkdirTemp("", "ray") //nolint:usetesting // Sockets lie in it: the path must be short.
 	check(tb, err)
-	c := &Cluster{Dir: dir, TokenFile: filepath.Join(dir, "token"), nodes: map[string]*exec.Cmd{}}
+	c := &Cluster{Dir: dir, TokenFile: filepath.Join(dir, "token"), nodes: map[string]*running{}}
 	tb.Cleanup(func() {
 		for _, name := range c.names() {
 			c.Fail(tb, name)
@@ -134,8 +149,7 @@ func New(tb testing.TB, nodes ...Node) *Cluster {
 	check(tb, os.WriteFile(c.TokenFile, []byte(Token+"\n"), 0o600))
 	ports := free(tb, 2)
 	c.gcs, c.Address = "127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
-	c.start(tb, Node{Name: "head"}, "--head", "--port="+ports[0], "--dashboard-host=127.0.0.1", "--dashboard-port="+ports[1], "--temp-dir="+dir)
-	c.await(tb, "the head", func() bool { return len(c.alive()) == 1 })
+	c.bring(tb, Node{Name: "head"}, "--head", "--port="+ports[0], "--dashboard-host=127.0.0.1", "--dashboard-port="+ports[1], "--temp-dir="+dir)
 	for _, n := range nodes { // two that start at once choose the same sockets
 		c.Add(tb, n)
 	}
@@ -145,8 +159,20 @@ func New(tb testing.TB, nodes ...Node) *Cluster {
 // Add starts one more node, or one that failed, and returns when Ray has it.
 func (c *Cluster) Add(tb testing.TB, n Node) {
 	tb.Helper()
-	c.start(tb, n, "--address="+c.gcs)
-	c.await(tb, n.Name, func() bool { return slices.Contains(c.alive(), n.Name) })
+	c.bring(tb, n, "--address="+c.gcs)
+}
+
+// bring starts a node until Ray has it: it gives up by itself after 30 s, which a
+// busy machine may need.
+func (c *Cluster) bring(tb testing.TB, n Node, more ...string) {
+	tb.Helper()
+	r := c.start(tb, n, more...)
+	c.await(tb, n.Name, func() bool {
+		if r.over() {
+			r = c.start(tb, n, more...)
+		}
+		return slices.Contains(c.alive(), n.Name)
+	})
 }
 
 // Fail kills a node with everything on it.
@@ -160,7 +186,7 @@ func (c *Cluster) Fail(tb testing.TB, name string) {
 		return
 	}
 	_ = cmd.Process.Kill() // unshare takes its namespace with it
-	_ = cmd.Wait()
+	<-cmd.ended
 }
 
 // FailAndSee is Fail, and returns when Ray has noticed.
@@ -182,7 +208,7 @@ func (c *Cluster) names() []string {
 	return names
 }
 
-func (c *Cluster) start(tb testing.TB, n Node, more ...string) {
+func (c *Cluster) start(tb testing.TB, n Node, more ...string) *running {
 	tb.Helper()
 	resources, err := json.Marshal(n.Resources)
 	check(tb, err)
@@ -215,9 +241,15 @@ func (c *Cluster) start(tb testing.TB, n Node, more ...string) {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	check(tb, cmd.Start())
+	r := &running{Cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(r.ended)
+	}()
 	c.mu.Lock()
-	c.nodes[n.Name] = cmd
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	c.nodes[n.Name] = r
+	return r
 }
 
 // alive are the names of the nodes that Ray has.
