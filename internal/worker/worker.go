@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 	"github.com/falaj-ml/falaj/internal/worker/agent"
 	"github.com/falaj-ml/falaj/internal/worker/gang"
+	"github.com/falaj-ml/falaj/internal/worker/probe"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
@@ -64,6 +65,8 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 		return 0
 	case gang.Mode:
 		return gang.Main(args[1:], environ, os.Stdin, stdout, stderr)
+	case probe.Mode:
+		return probe.Main(environ, stdout)
 	case agent.Mode:
 		return agent.Run(environ, stderr)
 	case "version":
