@@ -41,7 +41,9 @@ type job struct {
 }
 
 // over reports whether Ray does no more with the job.
-func (j job) over() bool { return j.Status == "SUCCEEDED" || j.Status == "FAILED" || j.Status == "STOPPED" }
+func (j job) over() bool {
+	return j.Status == "SUCCEEDED" || j.Status == "FAILED" || j.Status == "STOPPED"
+}
 
 func (j job) ours(mark string) bool { return j.ID != "" && j.Metadata[metaKey] == mark }
 
