@@ -72,6 +72,10 @@ bench-monitoring: build ## measure what bench/results/monitoring.json holds
 	@scripts/demo-data.sh
 	@go run ./bench/monitoring
 
+.PHONY: bench-training
+bench-training: build ## measure what bench/results/training.json holds; ITERATIONS=n rounds
+	@go run ./bench/training $(if $(ITERATIONS),-rounds $(ITERATIONS))
+
 .PHONY: clean
 clean: ## remove what was built; caches of packages stay
 	@rm -rf bin

@@ -96,7 +96,7 @@ func (c *cluster) command(ctx context.Context, stdin, name string, args ...strin
 
 // engine is the configuration of a server that has the cluster.
 func (b *bench) engine(c *cluster) string {
-	return fmt.Sprintf("isolation: process\nengines: {hpc: {kind: slurm, conf: %s, default_user: root, worker: %s}}\n", c.conf, filepath.Join(b.Root, "bin", "falaj-worker"))
+	return fmt.Sprintf("engines: {hpc: {kind: slurm, conf: %s, default_user: root, worker: %s}}\n", c.conf, filepath.Join(b.Root, "bin", "falaj-worker"))
 }
 
 const slurmPool = `{api_version: falaj/v1, kind: Pool, name: hpc, spec: {engine: hpc, mode: delegated, options: {partition: batch}}}`

@@ -34,7 +34,7 @@ func newSite(t *testing.T) *site {
 		}
 	}
 	config := filepath.Join(s.Home, "falaj.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "isolation: process\nengines: {hpc: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s}}\n", c.Conf, worker), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "engines: {hpc: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s}}\n", c.Conf, worker), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.Args = []string{"--config", config}
