@@ -1,6 +1,9 @@
 package kube_test
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,7 +17,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/kube/kubetest"
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote/remotetest"
-	"github.com/falaj-ml/falaj/test/live"
 )
 
 // drivers makes drivers on a cluster: one server for each directory, which
@@ -39,9 +41,21 @@ func newDrivers(c *kubetest.Cluster, t *testing.T, namespace string) *drivers {
 		kubeconfig = c.FalajIn(namespace)
 	}
 	return &drivers{
-		c: c, namespace: namespace, kubeconfig: kubeconfig, image: c.Import("busybox"), worker: c.Worker(live.Build(t).Worker),
+		c: c, namespace: namespace, kubeconfig: kubeconfig, image: c.Import("busybox"), worker: c.Worker(buildWorker(t)),
 		servers: map[string]*remotetest.Server{},
 	}
+}
+
+// buildWorker builds falaj-worker alone, which takes a second.
+func buildWorker(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "falaj-worker")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", file, "github.com/falaj-ml/falaj/cmd/falaj-worker")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return file
 }
 
 // open opens the driver of a directory, with the installation of its own.
@@ -56,7 +70,7 @@ func (d *drivers) open(t *testing.T, dir string) *remote.Driver {
 	d.mu.Unlock()
 	launcher, err := kube.New(kube.Config{
 		Kubeconfig: d.kubeconfig, Namespace: d.namespace, WorkerImage: d.worker,
-		Installation: strings.ReplaceAll(strings.Trim(dir, "/"), "/", "."),
+		Installation: fmt.Sprintf("%.16x", sha256.Sum256([]byte(dir))),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,16 +88,17 @@ func (d *drivers) open(t *testing.T, dir string) *remote.Driver {
 // lose kills the container of a workload without a word.
 func (d *drivers) lose(t *testing.T, h engine.Handle) {
 	t.Helper()
-	ids := d.c.With(t).Kubectl("--namespace", d.namespace, "get", "pods", "--selector", "falaj.dev/launch="+string(h), "-o", "jsonpath={.items[*].status.containerStatuses[*].containerID}")
+	c, ids := d.c.With(t), ""
+	c.Until("the container of "+string(h), func() bool {
+		ids = c.Kubectl("--namespace", d.namespace, "get", "pods", "--selector", "falaj.dev/launch="+string(h), "-o", "jsonpath={.items[*].status.containerStatuses[*].containerID}")
+		return ids != ""
+	})
 	for _, container := range strings.Fields(ids) {
 		cmd := exec.CommandContext(t.Context(), "ctr", "--address", filepath.Join(d.c.Dir, "containerd.sock"), "--namespace", "k8s.io",
 			"tasks", "kill", "--signal", "SIGKILL", "--all", strings.TrimPrefix(container, "containerd://"))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-	}
-	if ids == "" {
-		t.Fatal("there is no container to kill")
 	}
 }
 
@@ -96,6 +111,7 @@ func TestConformance(t *testing.T) {
 		New:       func(t *testing.T, dir string) engine.Driver { return d.open(t, dir) },
 		Lose:      func(t *testing.T, _ string, h engine.Handle) { d.lose(t, h) },
 		Isolation: "container",
+		Deadline:  5 * time.Minute,
 		Pool:      map[string]string{remote.Shared: "true", "image": d.image, "pull": "never"},
 	})
 }

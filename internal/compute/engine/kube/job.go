@@ -147,7 +147,9 @@ func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
 		"env": array{
 			field(protocol.EnvIndex, "metadata.labels['"+indexLabel+"']"),
 			field(protocol.EnvNode, "spec.nodeName"), field(protocol.EnvAddr, "status.podIP"),
-			object{"name": protocol.EnvDir, "value": agentDir}, object{"name": protocol.EnvCache, "value": cacheDir},
+			// Below the volumes, which belong to root: the agent wants its own.
+			object{"name": protocol.EnvDir, "value": agentDir + "/agent"},
+			object{"name": protocol.EnvCache, "value": cacheDir + "/" + strconv.FormatInt(o.user, 10)},
 			object{"name": "TMPDIR", "value": "/tmp"},
 		},
 		"envFrom":         array{object{"secretRef": object{"name": name(launch.ID)}}},

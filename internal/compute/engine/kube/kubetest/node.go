@@ -23,7 +23,7 @@ const Node = "node-0"
 func (c *Cluster) startNode() {
 	c.tb.Helper()
 	c.must(os.MkdirAll(c.path("cni"), 0o755))
-	c.write("cni/10-ptp.conflist", fmt.Sprintf(`{"cniVersion":"0.4.0","name":"kubetest","plugins":[{"type":"ptp","ipMasq":false,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.0.0/24"}]]}}]}`, c.path("ipam")))
+	c.write("cni/10-ptp.conflist", fmt.Sprintf(`{"cniVersion":"0.4.0","name":"kubetest","plugins":[{"type":"ptp","ipMasq":false,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`, c.path("ipam")))
 	pause := c.reference("busybox")
 	c.write("containerd.toml", fmt.Sprintf(containerd, c.path("containerd"), c.path("state"), c.path("containerd.sock"), pause, c.path("cni"), c.path("opt")))
 	for _, dir := range hierarchies() {
