@@ -29,4 +29,5 @@ venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt
 venv ray test/engines/ray/requirements.txt
+scripts/engines/kube.sh
 scripts/demo-data.sh

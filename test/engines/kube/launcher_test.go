@@ -305,7 +305,7 @@ spec:
 		by[n.Name] = n
 	}
 	if n := by["gpu-0"]; n.Down != "" || n.Busy != "" || n.Amount.CPU != resource.Cores(64) || n.Amount.Memory != 512*resource.GiB ||
-		n.Amount.Accelerators["nvidia.com/gpu"] != 8 || n.Labels["gpu"] != "H100" || n.Labels["zone"] != "a" {
+		n.Amount.Accelerators["nvidia.com/gpu"] != 8 || n.Labels["gpu.model"] != "H100" || n.Labels["zone"] != "a" {
 		w.Errorf("%+v", n)
 	}
 	if n := by["tpu-0"]; n.Amount.CPU != resource.Cores(54) || !strings.Contains(n.Busy, "1 pods of others hold 10 cpu") {

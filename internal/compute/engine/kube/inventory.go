@@ -1,16 +1,19 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/machine"
 	ours "github.com/falaj-ml/falaj/internal/resource"
 )
 
@@ -54,18 +57,21 @@ type (
 	}
 )
 
-// nodeLabels are the labels that tell what a node is, under our names.
+// nodeLabels are the labels that tell what a node is, under our names: those of
+// NVIDIA's feature discovery as agents would report the same.
 var nodeLabels = map[string]string{
-	"kubernetes.io/arch":                   "architecture",
 	"topology.kubernetes.io/zone":          "zone",
 	"topology.kubernetes.io/region":        "region",
 	"node.kubernetes.io/instance-type":     "instance_type",
-	"nvidia.com/gpu.product":               "gpu",
-	"nvidia.com/cuda.driver-version.full":  "driver",
-	"nvidia.com/cuda.runtime-version.full": "cuda",
-	"nvidia.com/gpu.compute.major":         "compute_capability_major",
 	"cloud.google.com/gke-tpu-accelerator": "tpu",
+	"nvidia.com/gpu.product":               machine.LabelGPU,
+	"nvidia.com/gpu.count":                 machine.LabelGPUs,
+	"nvidia.com/cuda.driver-version.full":  machine.LabelDriver,
+	"nvidia.com/cuda.runtime-version.full": machine.LabelCUDA,
 }
+
+// architectures as the kernel calls them.
+var architectures = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
 // Inventory gives the nodes that pods of a pool with these options may be on:
 // what each can give us, beside what pods of others hold there.
@@ -169,11 +175,19 @@ func words(a ours.Amount) string {
 }
 
 func (n nodeView) labels() map[string]string {
+	theirs, info := n.Metadata.Labels, n.Status.Info
 	labels := map[string]string{
-		"kernel": n.Status.Info.Kernel, "os": n.Status.Info.OS, "runtime": n.Status.Info.Runtime, "kubelet": n.Status.Info.Kubelet,
+		machine.LabelKernel: info.Kernel, "os": info.OS, "runtime": info.Runtime, "kubelet": info.Kubelet,
+		machine.LabelArchitecture: cmp.Or(architectures[theirs["kubernetes.io/arch"]], theirs["kubernetes.io/arch"]),
 	}
-	for theirs, our := range nodeLabels {
-		labels[our] = n.Metadata.Labels[theirs]
+	for their, our := range nodeLabels {
+		labels[our] = theirs[their]
+	}
+	if major, minor := theirs["nvidia.com/gpu.compute.major"], theirs["nvidia.com/gpu.compute.minor"]; major != "" && minor != "" {
+		labels[machine.LabelCompute] = major + "." + minor
+	}
+	if mib, err := strconv.ParseInt(theirs["nvidia.com/gpu.memory"], 10, 40); err == nil {
+		labels[machine.LabelGPUMemory] = (ours.Bytes(mib) * ours.MiB).String()
 	}
 	maps.DeleteFunc(labels, func(_, v string) bool { return v == "" })
 	return labels
