@@ -17,7 +17,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
-	"log"
 	"maps"
 	"net"
 	"os"
@@ -50,7 +49,7 @@ const (
 // agent is one run of the program.
 type agent struct {
 	env    map[string]string // its own
-	log    *log.Logger
+	stderr io.Writer         // for people who read the engine's own log
 	c      *client
 	index  int
 	order  protocol.Order
@@ -87,7 +86,7 @@ func Run(environ []string, stderr io.Writer) int {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	a := &agent{
-		env: map[string]string{}, log: log.New(stderr, "falaj-worker agent: ", 0), phase: protocol.Fetching, //nolint:depguard // For people who read the engine's own log.
+		env: map[string]string{}, stderr: stderr, phase: protocol.Fetching,
 		halting: make(chan struct{}), killing: make(chan struct{}), notes: map[string]string{},
 	}
 	for _, v := range environ {
@@ -103,9 +102,9 @@ func Run(environ []string, stderr io.Writer) int {
 	}()
 	code, err := a.run(ctx)
 	if err != nil {
-		a.log.Print(err)
+		a.say("%v", err)
 		if hint := fault.HintOf(err); hint != "" {
-			a.log.Print(hint)
+			a.say("%s", hint)
 		}
 		return 1
 	}
@@ -164,7 +163,7 @@ func (a *agent) join(ctx context.Context) (net.Listener, error) {
 	}
 	node := a.env[protocol.EnvNode]
 	if node == "" {
-		node, _ = os.Hostname() //nolint:errcheck // A node without a name.
+		node, _ = os.Hostname()
 	}
 	j := protocol.Join{
 		Version: protocol.Version, Index: a.index, Start: a.c.start, Node: node, Address: address, Interface: iface,
@@ -416,7 +415,7 @@ func (a *agent) halt(reason, why string, grace time.Duration) {
 	until := time.Now().Add(max(grace, 0))
 	switch {
 	case a.halted == nil:
-		a.log.Print("stopping: ", why)
+		a.say("stopping: %s", why)
 		a.halted = &halt{reason: reason, why: why, until: until}
 		close(a.halting)
 		a.timer = time.AfterFunc(max(grace, 0), sync.OnceFunc(func() { close(a.killing) }))
@@ -447,6 +446,11 @@ func (a *agent) enter(p protocol.Phase) {
 	a.phase = p
 }
 
+// say writes a line for people.
+func (a *agent) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.stderr, "falaj-worker agent: "+format+"\n", args...)
+}
+
 // note says with the next beats what is in the way; empty words take it back.
 func (a *agent) note(what, words string) {
 	a.mu.Lock()
@@ -456,7 +460,7 @@ func (a *agent) note(what, words string) {
 		return
 	}
 	if a.notes[what] != words {
-		a.log.Print(what, ": ", words)
+		a.say("%s: %s", what, words)
 	}
 	a.notes[what] = words
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -146,9 +147,7 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range header {
-		r.Header[k] = v
-	}
+	maps.Copy(r.Header, header)
 	if c.token != "" {
 		r.Header.Set("Authorization", "Bearer "+c.token)
 	}
@@ -166,7 +165,7 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) //nolint:errcheck // What there is.
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	var p protocol.Problem
 	if json.Unmarshal(b, &p) != nil || p.Kind == "" {
 		// Not our server's words: something in between.
@@ -182,12 +181,12 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 }
 
 // post sends JSON, and reads JSON into out.
-func (c *client) post(ctx context.Context, path string, query url.Values, in, out any) (status int, err error) {
+func (c *client) post(ctx context.Context, path string, in, out any) (status int, err error) {
 	b, err := json.Marshal(in)
 	if err != nil {
 		return 0, err
 	}
-	return c.postBytes(ctx, path, query, b, "application/json", out)
+	return c.postBytes(ctx, path, nil, b, "application/json", out)
 }
 
 func (c *client) postBytes(ctx context.Context, path string, query url.Values, b []byte, media string, out any) (status int, err error) {
@@ -210,7 +209,7 @@ func (c *client) postBytes(ctx context.Context, path string, query url.Values, b
 
 func (c *client) join(ctx context.Context, j protocol.Join, o *protocol.Order, w *protocol.Waiting) (ordered bool, err error) {
 	var raw json.RawMessage
-	status, err := c.post(ctx, "join", nil, j, &raw)
+	status, err := c.post(ctx, "join", j, &raw)
 	if err != nil {
 		return false, err
 	}
@@ -224,12 +223,12 @@ func (c *client) join(ctx context.Context, j protocol.Join, o *protocol.Order, w
 }
 
 func (c *client) beat(ctx context.Context, b protocol.Beat) (t protocol.Told, err error) {
-	_, err = c.post(ctx, "beat", nil, b, &t)
+	_, err = c.post(ctx, "beat", b, &t)
 	return t, err
 }
 
 func (c *client) end(ctx context.Context, e protocol.End) error {
-	_, err := c.post(ctx, "end", nil, e, &struct{}{})
+	_, err := c.post(ctx, "end", e, &struct{}{})
 	return err
 }
 
@@ -258,7 +257,7 @@ func (c *client) mount(ctx context.Context, n int, read func(io.Reader) error) e
 }
 
 func (c *client) manifest(ctx context.Context, n int, m protocol.Manifest) (needed protocol.Needed, err error) {
-	_, err = c.post(ctx, "mounts/"+strconv.Itoa(n)+"/manifest", nil, m, &needed)
+	_, err = c.post(ctx, "mounts/"+strconv.Itoa(n)+"/manifest", m, &needed)
 	return needed, err
 }
 

@@ -57,7 +57,7 @@ func (a *agent) finish(ctx context.Context, e protocol.End) (end protocol.End, t
 		}
 		if err != nil {
 			e.Message = strings.TrimSpace(e.Message + "; what it left was not brought back: " + err.Error())
-			a.log.Print("what the worker left was not brought back: ", err)
+			a.say("what the worker left was not brought back: %v", err)
 		}
 	}
 	if a.out != nil {
@@ -73,7 +73,7 @@ func (a *agent) finish(ctx context.Context, e protocol.End) (end protocol.End, t
 		return a.c.end(ctx, e)
 	})
 	if err != nil {
-		a.log.Print("telling the server how it ended: ", err)
+		a.say("telling the server how it ended: %v", err)
 	}
 	return e, err == nil
 }

@@ -21,7 +21,7 @@ func facts(ctx context.Context) map[string]string {
 	f := read.Labels()
 	var pythons []string
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin"} {
-		found, _ := filepath.Glob(filepath.Join(dir, "python3.[0-9]*")) //nolint:errcheck // The pattern is right.
+		found, _ := filepath.Glob(filepath.Join(dir, "python3.[0-9]*"))
 		for _, p := range found {
 			if v := strings.TrimPrefix(filepath.Base(p), "python"); strings.Trim(v, "0123456789.") == "" {
 				pythons = append(pythons, v)
@@ -34,7 +34,7 @@ func facts(ctx context.Context) map[string]string {
 	if path, err := exec.LookPath("nvidia-smi"); err == nil {
 		ctx, cancel := context.WithTimeout(ctx, factsTime)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, path, "--query-gpu=driver_version,compute_cap,name,memory.total", "--format=csv,noheader,nounits") //nolint:gosec // Found in PATH.
+		cmd := exec.CommandContext(ctx, path, "--query-gpu=driver_version,compute_cap,name,memory.total", "--format=csv,noheader,nounits")
 		cmd.WaitDelay = time.Second
 		if out, err := cmd.Output(); err == nil {
 			gpuFacts(f, string(out))

@@ -116,7 +116,7 @@ func (a *agent) private(variable, name string) (string, error) {
 
 // sweep removes directories whose agent is gone.
 func sweep(base string) {
-	locks, _ := filepath.Glob(filepath.Join(base, "[^.]*.lock")) //nolint:errcheck // The pattern is right.
+	locks, _ := filepath.Glob(filepath.Join(base, "[^.]*.lock"))
 	for _, lock := range locks {
 		f, err := os.OpenFile(lock, os.O_RDWR, 0)
 		if err != nil {
@@ -280,7 +280,7 @@ func (a *agent) evict(cache string) {
 	}
 	var all []entry
 	total := resource.Bytes(0)
-	locks, _ := filepath.Glob(filepath.Join(cache, "*.lock")) //nolint:errcheck // The pattern is right.
+	locks, _ := filepath.Glob(filepath.Join(cache, "*.lock"))
 	for _, lock := range locks {
 		info, err := os.Stat(lock)
 		if err != nil {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -19,13 +20,14 @@ func (a *agent) serve(ctx context.Context) (net.Listener, error) {
 		return nil, fault.Wrap(err, "opening Falaj's API to the worker")
 	}
 	to := &url.URL{Scheme: a.c.base.Scheme, Host: a.c.base.Host}
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // the worker sees the errors
 	p := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		Transport:     a.c.http.Transport,
 		FlushInterval: -1, // streams of events and logs
-		ErrorLog:      a.log,
+		ErrorLog:      quiet,
 	}
-	s := &http.Server{Handler: p, ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: a.log}
+	s := &http.Server{Handler: p, ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute, ErrorLog: quiet}
 	go func() { _ = s.Serve(l) }()
 	return l, nil
 }

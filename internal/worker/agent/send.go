@@ -138,7 +138,7 @@ func (s *sender) send(ctx context.Context) error {
 				errs = append(errs, fault.Wrap(err, "sending checkpoint %s", name))
 				continue
 			case err != nil: // never will be
-				s.a.log.Printf("checkpoint %s is refused: %v", name, err)
+				s.a.say("checkpoint %s is refused: %v", name, err)
 			}
 			s.mu.Lock()
 			d.sent[name] = now[name]
@@ -195,7 +195,7 @@ func (a *agent) sendTree(ctx context.Context, n int, dir, name string) error {
 		return err
 	}
 	if len(left) > 0 {
-		a.log.Printf("%d things in %s are no plain files and stay here: %.500s", len(left), dir, strings.Join(left, ", "))
+		a.say("%d things in %s are no plain files and stay here: %.500s", len(left), dir, strings.Join(left, ", "))
 	}
 	m.Name = name
 	needed, err := a.c.manifest(ctx, n, m)
@@ -209,7 +209,11 @@ func (a *agent) sendTree(ctx context.Context, n int, dir, name string) error {
 		}
 		files = append(files, m.Files[i])
 	}
-	return a.c.tree(ctx, n, name, needed.Manifest, func(w io.Writer) error { return archive.PackFiles(w, dir, files) })
+	err = a.c.tree(ctx, n, name, needed.Manifest, func(w io.Writer) error { return archive.PackFiles(w, dir, files) })
+	if fault.Is(err, fault.Conflict) { // the server has forgotten the manifest, or a file has changed: all over again
+		return fault.New(fault.Unavailable, "%w", err)
+	}
+	return err
 }
 
 // tree streams a tree to the server.

@@ -2,14 +2,15 @@ package agent
 
 import (
 	"context"
-	"github.com/falaj-ml/falaj/internal/worker/protocol"
-	"github.com/falaj-ml/falaj/internal/worker/tree"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
 
 // usage samples what the worker uses.
@@ -53,8 +54,8 @@ func parseNetwork(dev string) (in, out int64) {
 		if !ok || strings.TrimSpace(name) == "lo" || len(f) < 9 {
 			continue
 		}
-		i, _ := strconv.ParseInt(f[0], 10, 64) //nolint:errcheck // The kernel's own.
-		o, _ := strconv.ParseInt(f[8], 10, 64) //nolint:errcheck // The kernel's own.
+		i, _ := strconv.ParseInt(f[0], 10, 64)
+		o, _ := strconv.ParseInt(f[8], 10, 64)
 		in, out = in+i, out+o
 	}
 	return in, out
@@ -78,7 +79,7 @@ const (
 
 // sample gives what was known last, and has it asked again.
 func (a *accelerators) sample(ctx context.Context) []protocol.Accelerator {
-	a.once.Do(func() { a.path, _ = exec.LookPath("nvidia-smi") }) //nolint:errcheck // There is none.
+	a.once.Do(func() { a.path, _ = exec.LookPath("nvidia-smi") })
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.path == "" || a.busy || time.Since(a.at) < smiEvery {
@@ -88,7 +89,7 @@ func (a *accelerators) sample(ctx context.Context) []protocol.Accelerator {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, smiTime)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, a.path, "--query-gpu=index,name,utilization.gpu,memory.used,power.draw,temperature.gpu", "--format=csv,noheader,nounits") //nolint:gosec // Found in PATH.
+		cmd := exec.CommandContext(ctx, a.path, "--query-gpu=index,name,utilization.gpu,memory.used,power.draw,temperature.gpu", "--format=csv,noheader,nounits")
 		b, err := cmd.Output()
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -58,14 +58,14 @@ func (a *agent) venv(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(string(python)); err == nil {
+	if _, err := os.Stat(string(python)); err == nil { //nolint:gosec // What we wrote.
 		return nil
 	}
 	// It was the server's, and has gone from the cache.
 	if _, err := a.fetchedPython(ctx, ""); err != nil {
 		return err
 	}
-	_, err = os.Stat(string(python))
+	_, err = os.Stat(string(python)) //nolint:gosec // What we wrote.
 	return fault.Wrap(err, "finding the interpreter of an environment that was moved here before")
 }
 
@@ -133,7 +133,7 @@ func probe(ctx context.Context, path, version string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "-I", "-c", `import sys; print("%d.%d" % sys.version_info[:2]); print(sys.executable)`) //nolint:gosec // The node's own.
+	cmd := exec.CommandContext(ctx, path, "-I", "-c", `import sys; print("%d.%d" % sys.version_info[:2]); print(sys.executable)`)
 	cmd.Env = []string{"LANG=C.UTF-8"}
 	out, err := cmd.Output()
 	if err != nil {
@@ -261,7 +261,7 @@ func packages(ctx context.Context, python string) (map[string]string, error) {
 	defer cancel()
 	const script = `import importlib.metadata as m, json, re
 print(json.dumps({re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(): d.version for d in m.distributions() if d.metadata["Name"]}))`
-	cmd := exec.CommandContext(ctx, python, "-I", "-c", script) //nolint:gosec // The environment's own.
+	cmd := exec.CommandContext(ctx, python, "-I", "-c", script)
 	cmd.Env = []string{"LANG=C.UTF-8"}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

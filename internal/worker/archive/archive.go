@@ -32,14 +32,13 @@ type Limits struct {
 	Bytes int64 // 0 is 1 TiB
 }
 
-func (l Limits) orDefault() Limits {
+func (l *Limits) setDefaults() {
 	if l.Files == 0 {
 		l.Files = 1_000_000
 	}
 	if l.Bytes == 0 {
 		l.Bytes = 1 << 40
 	}
-	return l
 }
 
 // count takes one entry off the limits.
@@ -144,14 +143,14 @@ func pack(t *tar.Writer, name string, f io.Reader, info fs.FileInfo) error {
 
 // Unpack makes what Pack has written, at a path where nothing is.
 func Unpack(r io.Reader, to string, limits Limits) error {
-	limits = limits.orDefault()
+	limits.setDefaults()
 	t := tar.NewReader(r)
 	h, err := t.Next()
 	if err == nil && h.Typeflag == tar.TypeReg && h.Name == self {
 		if err := limits.count(self, h.Size); err != nil {
 			return err
 		}
-		return write(func(flag int, perm fs.FileMode) (*os.File, error) { return os.OpenFile(to, flag, perm) }, h.FileInfo(), t, nil) //nolint:gosec // The caller's path.
+		return write(func(flag int, perm fs.FileMode) (*os.File, error) { return os.OpenFile(to, flag, perm) }, h.FileInfo(), t, nil)
 	}
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
@@ -225,7 +224,7 @@ func broken(err error) error {
 // Scan lists the plain files of a directory with their digests, and its empty
 // directories. Left names other things, which cannot be sent.
 func Scan(dir string, limits Limits) (m protocol.Manifest, left []string, err error) {
-	limits = limits.orDefault()
+	limits.setDefaults()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return m, nil, err
@@ -305,7 +304,7 @@ func packOne(t *tar.Writer, root *os.Root, want protocol.File) error {
 
 // Check refuses a manifest that makes no sense or is over the limits.
 func Check(m protocol.Manifest, limits Limits) error {
-	limits = limits.orDefault()
+	limits.setDefaults()
 	seen := map[string]bool{}
 	one := func(name string, size int64) error {
 		if !filepath.IsLocal(name) || path.Clean(name) != name || name == "." || strings.ContainsRune(name, 0) || len(name) > 4096 {

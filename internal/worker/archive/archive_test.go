@@ -56,7 +56,7 @@ func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	name := rapid.StringMatching(`[a-z][a-zA-Z0-9 ._é☃-]{0,20}`).Filter(func(s string) bool { return !strings.HasSuffix(s, "falaj-part") })
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "archive")
+		dir, err := os.MkdirTemp("", "archive") //nolint:usetesting // One each round.
 		if err != nil {
 			t.Fatal(err)
 		}

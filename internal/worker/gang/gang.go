@@ -162,7 +162,7 @@ func (g *gang) start(environ []string) error {
 
 // roster is all members on this machine, each with a free port.
 func roster(n, slots int) ([]launch.Peer, error) {
-	host, _ := os.Hostname() //nolint:errcheck // A machine without a name.
+	host, _ := os.Hostname()
 	out := make([]launch.Peer, n)
 	listeners := make([]net.Listener, 0, n) // held together, so that no two are the same
 	defer func() {
@@ -364,7 +364,7 @@ var errNoSpec = errors.New("usage: falaj-worker gang --spec PATH|-")
 
 // Main is the mode: args are what follows "gang".
 func Main(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	path := ""
+	var path string
 	switch {
 	case len(args) == 2 && args[0] == "--spec":
 		path = args[1]

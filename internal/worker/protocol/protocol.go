@@ -35,7 +35,7 @@ const Version = 2
 // the worker.
 const (
 	EnvURL   = "FALAJ_AGENT_URL"     // of the routes above, ends with "/worker/"
-	EnvToken = "FALAJ_AGENT_TOKEN"   // the attempt's
+	EnvToken = "FALAJ_AGENT_TOKEN"   //nolint:gosec // The name of a variable: the attempt's token
 	EnvCA    = "FALAJ_AGENT_CA"      // PEM certificates that the server's is signed by; empty is the node's own
 	EnvLease = "FALAJ_AGENT_LEASE"   // how long it goes on without the server, "5m0s"
 	EnvIndex = "FALAJ_WORKER_INDEX"  // which member this is, from 0

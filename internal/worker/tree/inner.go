@@ -85,7 +85,7 @@ func run(p Program, control io.Reader) Exit {
 		var ws syscall.WaitStatus
 		got, err := syscall.Wait4(-1, &ws, 0, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // An errno.
+		case err == syscall.EINTR:
 			continue
 		case err != nil: // nothing is left
 			var u syscall.Rusage

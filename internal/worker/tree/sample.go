@@ -44,7 +44,7 @@ func processes() map[int]process {
 		return all
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) //nolint:errcheck // What was read counts.
+	names, _ := dir.Readdirnames(-1)
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
@@ -72,7 +72,7 @@ func parseStat(s string) (process, bool) {
 		return process{}, false
 	}
 	number := func(i int) int64 {
-		n, _ := strconv.ParseInt(f[i], 10, 64) //nolint:errcheck // The kernel's own.
+		n, _ := strconv.ParseInt(f[i], 10, 64)
 		return n
 	}
 	buried := time.Duration(number(utime+2)+number(utime+3)) * tick

@@ -81,7 +81,7 @@ func Start(p Program) (*Tree, error) {
 	}
 	defer theirReport.Close()
 	t := &Tree{
-		cmd:     exec.CommandContext(context.Background(), p.Worker, Mode), //nolint:gosec // Ourselves.
+		cmd:     exec.CommandContext(context.Background(), p.Worker, Mode),
 		control: control, done: make(chan struct{}),
 	}
 	t.cmd.Env = []string{}
@@ -103,7 +103,7 @@ func Start(p Program) (*Tree, error) {
 func (t *Tree) wait(report *os.File) {
 	defer close(t.done)
 	defer report.Close()
-	b, _ := io.ReadAll(io.LimitReader(report, 1<<20)) //nolint:errcheck // An unreadable report is no report.
+	b, _ := io.ReadAll(io.LimitReader(report, 1<<20))
 	err := t.cmd.Wait()
 	enter(t.cmd.Process.Pid, false)
 	if json.Unmarshal(b, &t.exit) != nil {

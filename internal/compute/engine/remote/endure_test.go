@@ -29,7 +29,10 @@ func TestRestarts(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		w.eventually(func() bool { o, _ := w.p.Observe(w.ctx, []string{string(h)}); return o[string(h)].State == engine.Ended })
+		w.eventually(func() bool {
+			o, _ := w.p.Observe(w.ctx, []string{string(h)})
+			return o[string(h)].State == engine.Ended
+		})
 	}()
 	for restarts := 0; ; restarts++ {
 		select {

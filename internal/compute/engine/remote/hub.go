@@ -160,22 +160,22 @@ func (h *Hub) member(id string, s sender) (*work, *member, error) {
 }
 
 // open is member for what changes something: not once it is over.
-func (h *Hub) open(id string, s sender) (*work, *member, error) {
-	w, m, err := h.member(id, s)
+func (h *Hub) open(id string, s sender) (*work, error) {
+	w, _, err := h.member(id, s)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state.Final != nil || w.finish {
-		return nil, nil, fault.New(fault.Gone, "workload %s is over", id)
+		return nil, fault.New(fault.Gone, "workload %s is over", id)
 	}
-	return w, m, nil
+	return w, nil
 }
 
 // mount writes a mount as a tar stream.
 func (h *Hub) mount(id string, s sender, n int, to io.Writer) error {
-	w, _, err := h.open(id, s)
+	w, err := h.open(id, s)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (h *Hub) mount(id string, s sender, n int, to io.Writer) error {
 
 // log takes a piece of a member's output.
 func (h *Hub) log(id string, s sender, offset int64, last bool, r io.Reader) (protocol.Reached, error) {
-	w, _, err := h.open(id, s)
+	w, err := h.open(id, s)
 	if err != nil {
 		return protocol.Reached{}, err
 	}
@@ -297,7 +297,7 @@ func (h *Hub) end(ctx context.Context, id string, s sender, e protocol.End) erro
 		m.End, m.Ended = nil, time.Time{}
 		return err
 	}
-	h.d.c.Log.Info("a worker has ended", slog.String("workload", w.id), slog.Int("worker", s.index), slog.String("how", words(&e)))
+	h.d.c.Log.InfoContext(ctx, "a worker has ended", slog.String("workload", w.id), slog.Int("worker", s.index), slog.String("how", words(&e)))
 	w.notify()
 	h.complete(ctx, w)
 	h.d.advance(w, now)

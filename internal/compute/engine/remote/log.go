@@ -112,9 +112,9 @@ func (l *joined) append(member int, offset int64, b []byte, last bool) (int64, e
 		return at, fault.New(fault.Exhausted, "writing the log: %w", err)
 	}
 	record := make([]byte, 0, recordSize)
-	record = binary.LittleEndian.AppendUint64(record, uint64(member)) //nolint:gosec // An index.
-	record = binary.LittleEndian.AppendUint64(record, uint64(at+int64(taken)))
-	record = binary.LittleEndian.AppendUint64(record, uint64(l.size+int64(len(text))))
+	record = binary.LittleEndian.AppendUint64(record, uint64(member))                  //nolint:gosec // An index.
+	record = binary.LittleEndian.AppendUint64(record, uint64(at+int64(taken)))         //nolint:gosec // Never negative.
+	record = binary.LittleEndian.AppendUint64(record, uint64(l.size+int64(len(text)))) //nolint:gosec // Never negative.
 	if _, err := l.index.Write(record); err != nil {
 		return at, fault.New(fault.Exhausted, "writing the log's index: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 func TestLogSurvives(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "log")
+		dir, err := os.MkdirTemp("", "log") //nolint:usetesting // One each round.
 		if err != nil {
 			t.Fatal(err)
 		}

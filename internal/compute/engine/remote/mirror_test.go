@@ -113,8 +113,10 @@ func (w *world) spec(workers int, script string) engine.Spec {
 		ID: id.New("att"), Project: "demo", Command: []string{"/bin/sh", "-ec", script}, Dir: work, Workers: workers, Grace: 20 * time.Second,
 		Env: map[string]string{"PATH": "/usr/bin:/bin", "OUT": out, "SAVES": saves, "SCRATCH": scratch, "WORK": work},
 		Mounts: []engine.Mount{
-			{Path: work, Writable: true}, {Path: out, Writable: true, Role: engine.Output},
-			{Path: saves, Writable: true, Role: engine.Checkpoints}, {Path: scratch, Writable: true, Role: engine.Scratch},
+			{Path: work, Writable: true},
+			{Path: out, Writable: true, Role: engine.Output},
+			{Path: saves, Writable: true, Role: engine.Checkpoints},
+			{Path: scratch, Writable: true, Role: engine.Scratch},
 		},
 	}
 	if workers > 1 {
@@ -227,7 +229,7 @@ func TestMirror(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(w.root, "output", "empty")); err != nil {
 		t.Errorf("the empty directory did not come back: %v", err)
 	}
-	left, _ := filepath.Glob(filepath.Join(w.nodes, "falaj-agent-*", "*"))
+	left, _ := filepath.Glob(filepath.Join(w.nodes, "falaj-agent-*", "[^.]*"))
 	if len(left) > 0 {
 		t.Errorf("left on the node: %q", left)
 	}
@@ -375,7 +377,10 @@ func TestLease(t *testing.T) {
 	w.until(h, "ready")
 	w.close()
 	w.eventually(func() bool { _, err := os.Stat(saved); return err == nil })
-	w.eventually(func() bool { o, _ := w.p.Observe(w.ctx, []string{string(h)}); return o[string(h)].State == engine.Ended })
+	w.eventually(func() bool {
+		o, _ := w.p.Observe(w.ctx, []string{string(h)})
+		return o[string(h)].State == engine.Ended
+	})
 	w.open()
 	if st := w.wait(h); st.State != engine.Lost {
 		t.Errorf("%+v", st)

@@ -170,7 +170,7 @@ func fine(e *protocol.End) bool { return engine.Reason(e.Reason) == engine.Exite
 
 // words say how a member ended.
 func words(e *protocol.End) string {
-	said := ""
+	var said string
 	switch engine.Reason(e.Reason) {
 	case engine.Exited:
 		said = fmt.Sprintf("exit code %d", e.ExitCode)
@@ -294,7 +294,7 @@ func (w *work) verdict(st *stop, now time.Time) engine.Status {
 	}
 	// A member that failed explains those that fell silent, unless it was the
 	// engine's doing and that says why.
-	if i := w.worst(); i >= 0 && !fine(w.members[i].End) && !(unexplained(w.members[i].End) && w.explained()) {
+	if i := w.worst(); i >= 0 && !fine(w.members[i].End) && (!unexplained(w.members[i].End) || !w.explained()) {
 		e := w.members[i].End
 		s.State, s.Reason, s.ExitCode, s.Signal = engine.Ended, engine.Reason(e.Reason), e.ExitCode, e.Signal
 		s.Message = who(w, i) + words(e)

@@ -1,3 +1,4 @@
+//nolint:gosec // Paths: names are checked by returned and archive.Check, and stay below the mounts and the directory of the workload.
 package remote
 
 import (
@@ -110,7 +111,7 @@ func (w *work) returned(n int, name string) error {
 // manifest takes what a member is about to send, and says which of it is needed.
 func (h *Hub) manifest(id string, s sender, n int, m protocol.Manifest) (protocol.Needed, error) {
 	none := protocol.Needed{}
-	w, _, err := h.open(id, s)
+	w, err := h.open(id, s)
 	if err != nil {
 		return none, err
 	}
@@ -225,7 +226,7 @@ func (w *work) reuse(into *os.Root, t, before *tree) error {
 		}
 		err = archive.Place(into, f, src)
 		_ = src.Close()
-		if err != nil && full(err) != err {
+		if err = full(err); fault.Is(err, fault.Exhausted) {
 			return err
 		}
 	}
@@ -245,7 +246,7 @@ func absent(root *os.Root, m protocol.Manifest) []int {
 
 // tree takes the files that were needed.
 func (h *Hub) tree(ctx context.Context, id string, s sender, n int, name, digest string, r io.Reader) error {
-	w, _, err := h.open(id, s)
+	w, err := h.open(id, s)
 	if err != nil {
 		return err
 	}

@@ -48,13 +48,13 @@ func Serve(tb testing.TB, address string) *Server {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		_ = s.Server.Listener.Close()
-		s.Server.Listener = l
+		_ = s.Listener.Close()
+		s.Listener = l
 	}
-	s.Server.Start()
+	s.Start()
 	tb.Cleanup(func() {
-		s.Server.CloseClientConnections()
-		s.Server.Close()
+		s.CloseClientConnections()
+		s.Close()
 	})
 	return s
 }
@@ -132,7 +132,7 @@ func (p *Processes) Start(_ context.Context, l remote.Launch) error {
 	}
 	var x launched
 	for i := range l.Workers {
-		cmd := exec.CommandContext(context.Background(), p.Worker, "agent")                                                                                         //nolint:gosec // What the test gives.
+		cmd := exec.CommandContext(context.Background(), p.Worker, "agent")
 		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), protocol.EnvIndex + "=" + strconv.Itoa(i), protocol.EnvNode + "=node-" + strconv.Itoa(i)}, p.Env...) //nolint:forbidigo // A test's own.
 		for k, v := range l.Agent {
 			cmd.Env = append(cmd.Env, k+"="+v)
@@ -216,9 +216,9 @@ func (p *Processes) Kill(tb testing.TB, id string, indexes ...int) {
 // Output is what the agents of a launch wrote for people.
 func (p *Processes) Output(id string) string {
 	var all strings.Builder
-	logs, _ := filepath.Glob(filepath.Join(p.Dir, id+"-*.log")) //nolint:errcheck // The pattern is right.
+	logs, _ := filepath.Glob(filepath.Join(p.Dir, id+"-*.log"))
 	for _, l := range logs {
-		b, _ := os.ReadFile(l) //nolint:errcheck // What there is.
+		b, _ := os.ReadFile(l)
 		all.Write(b)
 	}
 	return all.String()
