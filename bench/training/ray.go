@@ -38,7 +38,7 @@ func (b *bench) startRay(ctx context.Context) (r *ray, reason string) {
 	r.env = append(os.Environ(), "RAY_DISABLE_IMPORT_WARNING=1", "RAY_USAGE_STATS_ENABLED=0")
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	if _, err := r.command(ctx, "start", "--head", "--node-ip-address=127.0.0.1", "--port="+ports[0], "--dashboard-host=127.0.0.1", "--dashboard-port="+ports[1],
+	if err := r.command(ctx, "start", "--head", "--node-ip-address=127.0.0.1", "--port="+ports[0], "--dashboard-host=127.0.0.1", "--dashboard-port="+ports[1],
 		"--temp-dir="+dir, "--num-cpus=4", "--object-store-memory=100000000", "--disable-usage-stats"); err != nil {
 		r.stop()
 		return nil, b.line(err.Error())
@@ -59,14 +59,14 @@ func freePorts(ctx context.Context, n int) ([]string, error) {
 	return ports, nil
 }
 
-func (r *ray) command(ctx context.Context, args ...string) (string, error) {
+func (r *ray) command(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.program, args...)
 	cmd.Env = r.env
 	text, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("ray %s: %w: %s", args[0], err, text)
+		return fmt.Errorf("ray %s: %w: %s", args[0], err, text)
 	}
-	return string(text), nil
+	return nil
 }
 
 // noop is a job that does nothing.
@@ -74,7 +74,7 @@ func (r *ray) noop(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	began := time.Now()
-	_, err := r.command(ctx, "job", "submit", "--address="+r.address, "--", "/bin/true")
+	err := r.command(ctx, "job", "submit", "--address="+r.address, "--", "/bin/true")
 	return time.Since(began), err
 }
 

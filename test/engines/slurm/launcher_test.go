@@ -409,7 +409,7 @@ func TestTokenStaysHidden(t *testing.T) {
 		if err == nil && d.Type().IsRegular() {
 			b.keeps(path, d, token)
 		}
-		return nil //nolint:nilerr // What vanishes meanwhile shows nothing.
+		return nil // what vanishes meanwhile shows nothing
 	}))
 	// Another user's job cannot read it, nor be read by the first.
 	l = b.launch("att_2", 1)

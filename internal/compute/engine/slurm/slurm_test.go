@@ -192,15 +192,18 @@ func TestArguments(t *testing.T) {
 			[]string{"--ntasks=2", "--cpus-per-task=1", "--ntasks-per-node=1", "--gres=fpga:u55c:1", "--gpus-per-task=h100:2"},
 		},
 		{
-			"limits", 1, engine.Spec{Timeout: 90 * time.Second, Grace: 30 * time.Second, Options: map[string]string{"time": "1-00:00:00"}},
+			"limits", 1,
+			engine.Spec{Timeout: 90 * time.Second, Grace: 30 * time.Second, Options: map[string]string{"time": "1-00:00:00"}},
 			[]string{"--ntasks=1", "--cpus-per-task=1", "--time=4"},
 		},
 		{
-			"the pool's limit", 1, engine.Spec{Grace: 30 * time.Second, Options: map[string]string{"time": "1-00:00:00"}},
+			"the pool's limit", 1,
+			engine.Spec{Grace: 30 * time.Second, Options: map[string]string{"time": "1-00:00:00"}},
 			[]string{"--ntasks=1", "--cpus-per-task=1", "--time=1-00:00:00", "--signal=TERM@30"},
 		},
 		{
-			"options", 1, engine.Spec{Nodes: []string{"n2", "n1", "n2"}, Options: map[string]string{"partition": "gpu", "qos": "high", "exclude": "n[7-8]", "extra": "--mail-x=a --tmp=4G", "exclusive": "yes", "shared": "true"}},
+			"options", 1,
+			engine.Spec{Nodes: []string{"n2", "n1", "n2"}, Options: map[string]string{"partition": "gpu", "qos": "high", "exclude": "n[7-8]", "extra": "--mail-x=a --tmp=4G", "exclusive": "yes", "shared": "true"}},
 			[]string{"--ntasks=1", "--cpus-per-task=1", "--partition=gpu", "--qos=high", "--exclude=n[7-8]", "--exclusive", "--nodelist=n1,n2", "--nodes=2", "--mail-x=a", "--tmp=4G"},
 		},
 	} {
