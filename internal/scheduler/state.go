@@ -16,9 +16,11 @@ type State struct {
 	now     time.Time
 	pools   map[string]*pool
 	order   []*pool // by name
+	open    int     // how many of them may take anything now
 	quotas  map[string]resource.Amount
 	waiting map[ID]*waiter
 	line    []*waiter // all of waiting, who comes first is first
+	left    bool      // somebody who no longer waits is still in line
 	running map[ID]Running
 	project map[string]resource.Amount // used, derived from running
 	shapes  map[string]*shape
@@ -111,7 +113,10 @@ func (s *State) apply(d Delta) {
 
 // reline drops from the line what no longer waits and puts in what is new.
 func (s *State) reline(submitted []Work) {
-	s.line = slices.DeleteFunc(s.line, func(w *waiter) bool { return s.waiting[w.ID] != w })
+	if s.left {
+		s.line = slices.DeleteFunc(s.line, func(w *waiter) bool { return s.waiting[w.ID] != w })
+		s.left = false
+	}
 	var added []*waiter
 	for _, w := range submitted {
 		if k := s.waiting[w.ID]; k != nil {
@@ -160,6 +165,12 @@ func (s *State) repool(d Delta) {
 		}
 	}
 	s.order = slices.SortedFunc(maps.Values(s.pools), func(a, b *pool) int { return cmp.Compare(a.Name, b.Name) })
+	s.open = 0
+	for _, p := range s.order {
+		if p.Closed == "" && slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" }) {
+			s.open++
+		}
+	}
 	clear(s.shapes)
 	for _, w := range s.line {
 		w.shape = nil
@@ -167,7 +178,7 @@ func (s *State) repool(d Delta) {
 }
 
 func (s *State) remove(id ID) {
-	delete(s.waiting, id)
+	s.leave(id)
 	r, ok := s.running[id]
 	if !ok {
 		return
@@ -179,8 +190,15 @@ func (s *State) remove(id ID) {
 	}
 }
 
+func (s *State) leave(id ID) {
+	if s.waiting[id] != nil {
+		delete(s.waiting, id)
+		s.left = true
+	}
+}
+
 func (s *State) start(r Running) {
-	delete(s.waiting, r.ID)
+	s.leave(r.ID)
 	s.running[r.ID] = r
 	s.project[r.Project] = s.project[r.Project].Plus(r.amount())
 	if p := s.pools[r.Pool]; p != nil {

@@ -25,6 +25,9 @@ func (s *State) Step(d Delta) Plan {
 	// run anywhere or not yet keeps nothing from anybody. Fifo neither resizes
 	// nor preempts what runs.
 	for _, w := range s.line {
+		if len(s.head) == s.open {
+			break // somebody waits for every pool
+		}
 		shape := s.shapeOf(w)
 		if len(shape.pools) == 0 || s.overQuota(w.Work) {
 			continue

@@ -243,6 +243,8 @@ func (p *postgresDB) below() string {
 	return `tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint + ` + strconv.FormatInt(p.offset, 10)
 }
 
+func (p *postgresDB) past() string { return `(tx, seq) > (?, ?)` }
+
 func (p *postgresDB) now() string {
 	return `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 }

@@ -379,6 +379,10 @@ func viewOn(ctx context.Context, db *bun.DB, options *sql.TxOptions, fn func(ctx
 
 func (s *sqliteDB) entryTx() string { return `0` }
 func (s *sqliteDB) below() string   { return `1 = 1` }
+
+// Every tx is 0 here; for "(tx, seq) > (?, ?)" SQLite would use the index up to
+// tx only, and read the whole stream for each new entry.
+func (s *sqliteDB) past() string    { return `tx = ? AND seq > ?` }
 func (s *sqliteDB) now() string     { return strconv.FormatInt(int64(At(time.Now())), 10) }
 func (s *sqliteDB) reader() *bun.DB { return s.reads }
 func (s *sqliteDB) others() bool    { return false }

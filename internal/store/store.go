@@ -102,6 +102,9 @@ type engine interface {
 	// position; below is the condition that keeps a reader under the watermark.
 	entryTx() (expr string)
 	below() (where string)
+	// past is the condition for an entry after a position, whose tx and seq are
+	// its two arguments.
+	past() (where string)
 	// watermark is the position below or at which nothing can appear any more.
 	watermark(ctx context.Context) (Position, error)
 	// now is the clock that leases go by, as an expression in microseconds.

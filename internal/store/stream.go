@@ -122,7 +122,7 @@ func (db *DB) ReadStream(ctx context.Context, stream string, after Position, lim
 		Body    []byte
 	}
 	err := db.engine.reader().NewRaw(`SELECT tx, seq, at, project, kind, body FROM store_stream
-		WHERE stream = ? AND (tx, seq) > (?, ?) AND `+db.engine.below()+` ORDER BY tx, seq LIMIT ?`,
+		WHERE stream = ? AND `+db.engine.past()+` AND `+db.engine.below()+` ORDER BY tx, seq LIMIT ?`,
 		stream, after.Tx, after.Seq, min(limit, maxPage)).Scan(ctx, &rows)
 	if err != nil {
 		return nil, after, classify(err)
