@@ -244,6 +244,7 @@ func (a *App) openTraining(ctx context.Context) error {
 		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Runs: trainingRuns{a.tracking, a.features},
 		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
 		Dir: dir, Network: a.cfg.Jobs.Network, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
+		Worker: a.cfg.workerPath(), Measure: a.measure,
 	})
 	a.compute.Own(compute.JobAttempt, a.training)
 	a.compute.Own(compute.Build, a.environments)

@@ -21,8 +21,17 @@ func (a *App) machine(ctx context.Context) (machine.Facts, machine.Inventory) {
 	if err := facts.WithAccelerators(inventory); err != nil {
 		a.log.WarnContext(ctx, "the accelerators of this machine cannot be listed", slog.Any("error", err))
 	}
-	if err := facts.Measured(ctx, filepath.Join(a.cfg.Data, "machine.json"), false); err != nil {
+	if err := facts.Measured(ctx, a.machineFile(), false); err != nil {
 		a.log.WarnContext(ctx, "the measurement of this machine cannot be read", slog.Any("error", err))
 	}
 	return facts, inventory
+}
+
+func (a *App) machineFile() string { return filepath.Join(a.cfg.Data, "machine.json") }
+
+// measure measures what takes time, once; the label is there from the next
+// start on.
+func (a *App) measure(ctx context.Context) error {
+	facts := machine.Read("/")
+	return facts.Measured(ctx, a.machineFile(), true)
 }

@@ -15,7 +15,7 @@ import (
 
 func (a *app) pool() *cobra.Command {
 	cmd := &cobra.Command{Use: "pool", Aliases: []string{"pools"}, Short: "Look at pools, their nodes and what runs on them"}
-	cmd.AddCommand(a.poolList(), a.poolDescribe(), a.poolRelease())
+	cmd.AddCommand(a.poolList(), a.poolDescribe(), a.poolRelease(), a.poolDoctor())
 	return cmd
 }
 

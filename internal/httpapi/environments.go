@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/training"
 )
 
 func (s *Server) environmentRoutes(p string) {
@@ -17,6 +18,7 @@ func (s *Server) environmentRoutes(p string) {
 	route(s, "GET", p+"/environments/{name}/diff", "environment.read", "What differs between two environments", s.diffEnvironments)
 	s.raw("GET", p+"/environments/{name}/sbom", "environment.read", "An environment's bill of materials, CycloneDX 1.5",
 		media{gives: "application/vnd.cyclonedx+json"}, s.environmentMaterials)
+	route(s, "POST", p+"/doctor", "job.submit", "Start a job that looks around on a pool: two workers that measure their nodes and what lies between them", s.startDoctor)
 	route(s, "POST", "/api/v1/environments/prune", "environment.prune", "Remove the files of environments that nobody uses", s.pruneEnvironments)
 }
 
@@ -77,4 +79,15 @@ func (s *Server) pruneEnvironments(ctx context.Context, in *struct {
 	}
 	pruned, err := s.Environments.Prune(ctx, age, in.Body.Dry)
 	return listed(pruned, "", err)
+}
+
+func (s *Server) startDoctor(ctx context.Context, in *struct {
+	InProject
+	Body struct {
+		Pool string `json:"pool" maxLength:"63" doc:"Pool"`
+	}
+},
+) (*tagged[training.Job], error) {
+	j, err := s.Training.Doctor(ctx, project.Name(in.Project), in.Body.Pool)
+	return revised(j, j.Revision, err)
 }

@@ -206,8 +206,12 @@ type Config struct {
 	// WatchEvery is how often running attempts with a progress_timeout are looked
 	// at; 0 is two seconds.
 	WatchEvery time.Duration
-	Log        *slog.Logger     // nil discards
-	Now        func() time.Time // nil is time.Now
+	// Worker is the falaj-worker that Doctor sends to a pool's nodes, and Measure
+	// measures this machine, once; both may be empty.
+	Worker  string
+	Measure func(ctx context.Context) error
+	Log     *slog.Logger     // nil discards
+	Now     func() time.Time // nil is time.Now
 }
 
 // Service is the only way to jobs. Safe for concurrent use.

@@ -48,7 +48,6 @@ type Report struct {
 	Of     int               `json:"of"`
 	Node   string            `json:"node"`
 	Facts  map[string]string `json:"facts"`
-	Memory float64           `json:"memory_bandwidth"`
 	Disk   *Disk             `json:"disk,omitempty"`
 	API    *API              `json:"api,omitempty"`
 	// Peers are what the first worker found of the others.
@@ -118,7 +117,6 @@ func look(ctx context.Context, env map[string]string) Report {
 	r.Facts = facts.Labels()
 	r.Node, _ = os.Hostname() //nolint:errcheck // A node without a name.
 	r.meet(ctx, env)          // first: the others wait
-	r.Memory = machine.Bandwidth(ctx)
 	r.disk(env)
 	r.api(ctx, env["FALAJ_URL"])
 	return r

@@ -1,0 +1,217 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// probed is what a worker of the doctor's job found.
+type probed struct {
+	Worker int               `json:"worker"`
+	Node   string            `json:"node"`
+	Facts  map[string]string `json:"facts"`
+	Disk   *struct {
+		Write float64 `json:"write"`
+		Free  uint64  `json:"free"`
+	} `json:"disk"`
+	API *struct {
+		RoundTrip time.Duration `json:"round_trip_ns"`
+		Skew      time.Duration `json:"skew_ns"`
+	} `json:"api"`
+	Peers []struct {
+		Worker    int           `json:"worker"`
+		RoundTrip time.Duration `json:"round_trip_ns"`
+		Send      float64       `json:"send"`
+		Receive   float64       `json:"receive"`
+		Skew      time.Duration `json:"skew_ns"`
+	} `json:"peers"`
+	Sum   bool     `json:"sum"`
+	Wrong []string `json:"wrong"`
+}
+
+// findings are what is wrong and what to do about it, in words.
+type findings []string
+
+func (f *findings) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
+
+func (a *app) poolDoctor() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor POOL", Short: "Run two workers on a pool that measure their nodes and each other; exit code 1 if something is wrong", Args: cobra.ExactArgs(1),
+		Long: "A small job of the project runs on the pool: its workers find each other as those of every job do, sum numbers together,\n" +
+			"measure the way between them, the scratch disk and the way to Falaj, and tell what their nodes are. It needs nothing on\n" +
+			"the nodes. On a pool of one machine it measures that machine.",
+		Example: "  falaj pool doctor home -p nyc\n  falaj pool doctor hpc -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var j client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{"pool": args[0]}, &j, "doctor"); err != nil {
+				return err
+			}
+			id := j.Text("id")
+			a.say("%s looks around on %s", id, args[0])
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			path, err := a.inProjectPath("jobs", id)
+			if err != nil {
+				return err
+			}
+			said := ""
+			for j.Text("state") == "queued" || j.Text("state") == "running" {
+				j = client.Object{}
+				if err := c.Do(cmd.Context(), http.MethodGet, path+"?wait=15s", nil, &j); err != nil {
+					return err
+				}
+				if why := a.whyQueued(cmd, id, j.Text("state")); why != said {
+					if said = why; why != "" {
+						a.say("  waits: %s", why)
+					}
+				}
+			}
+			var log bytes.Buffer
+			p, err := a.inProject()
+			if err != nil {
+				return err
+			}
+			if err := c.Logs(cmd.Context(), p, id, 0, false, &log); err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			var wrong findings
+			if j.Text("state") != "succeeded" {
+				wrong.add("the job %s: see `falaj job describe %s`", j.Text("state"), id)
+			}
+			a.sayProbed(probesOf(log.String()), &wrong)
+			if err := a.nodesInTrouble(cmd, args[0], &wrong); err != nil {
+				return err
+			}
+			if len(wrong) == 0 {
+				a.say("nothing is wrong with %s", args[0])
+				return nil
+			}
+			for _, w := range wrong {
+				a.say("wrong: %s", w)
+			}
+			return fault.New(fault.Internal, "pool %s has %d things that are wrong", args[0], len(wrong)).WithHint("Mend them and run `falaj pool doctor %s` again.", args[0])
+		},
+	}
+}
+
+// whyQueued is the first reason why the job waits.
+func (a *app) whyQueued(cmd *cobra.Command, id, state string) string {
+	var o struct {
+		Reasons []string `json:"reasons"`
+	}
+	if state != "queued" || a.call(cmd, http.MethodGet, nil, &o, "jobs", id, "why") != nil || len(o.Reasons) == 0 {
+		return ""
+	}
+	return o.Reasons[0]
+}
+
+// probesOf finds the reports in the job's log.
+func probesOf(log string) []probed {
+	var all []probed
+	for line := range strings.Lines(log) {
+		_, text, ok := strings.Cut(line, "probe: ")
+		var p probed
+		if ok && json.Unmarshal([]byte(text), &p) == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func (a *app) sayProbed(all []probed, wrong *findings) {
+	if len(all) < 2 {
+		wrong.add("%d of 2 workers told what they found; the job's log has the rest", len(all))
+	}
+	for _, p := range all {
+		p.Node = plain(p.Node)
+		a.say("worker %d on %s", p.Worker, p.Node)
+		for _, name := range keys(p.Facts) {
+			a.say("  %-18s %s", plain(name), plain(p.Facts[name]))
+		}
+		if p.API != nil {
+			a.say("  %-18s %s away, clock %s", "falaj", p.API.RoundTrip.Round(10*time.Microsecond), skewed(p.API.Skew))
+			if p.API.Skew.Abs() > 5*time.Second {
+				wrong.add("the clock of %s is %s against the server's: run chrony or systemd-timesyncd there, or tokens and times will be wrong", p.Node, skewed(p.API.Skew))
+			}
+		}
+		if p.Disk != nil {
+			a.say("  %-18s writes %s, %s free", "scratch", rate(p.Disk.Write), speed(float64(p.Disk.Free)))
+			if p.Disk.Write < 20e6 {
+				wrong.add("the scratch directory of %s writes %s: checkpoints will take long; give the pool a faster disk", p.Node, rate(p.Disk.Write))
+			}
+			if p.Disk.Free < 2e9 {
+				wrong.add("the scratch directory of %s has %s left: free some", p.Node, speed(float64(p.Disk.Free)))
+			}
+		}
+		for _, o := range p.Peers {
+			a.say("  to worker %-8d %s round trip, sends %s, receives %s", o.Worker, o.RoundTrip.Round(time.Microsecond), rate(o.Send), rate(o.Receive))
+			if o.RoundTrip > 5*time.Millisecond {
+				wrong.add("a message between workers takes %s there and back: put the pool's nodes on one network", o.RoundTrip.Round(10*time.Microsecond))
+			}
+			if min(o.Send, o.Receive) < 10e6 {
+				wrong.add("workers exchange %s: look for a slow link, or name the fast interface in the pool's env (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)", rate(min(o.Send, o.Receive)))
+			}
+		}
+		for _, w := range p.Wrong {
+			wrong.add("%s: %s", p.Node, plain(w))
+		}
+		if !p.Sum {
+			wrong.add("%s: the workers did not sum numbers together: a firewall between the nodes, or no way to the first worker's port", p.Node)
+		}
+	}
+}
+
+// nodesInTrouble adds what the pool itself knows.
+func (a *app) nodesInTrouble(cmd *cobra.Command, pool string, wrong *findings) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	var p struct {
+		Trouble string `json:"trouble"`
+		Closed  string `json:"closed"`
+		Nodes   []struct {
+			Name string `json:"name"`
+			Down string `json:"down"`
+		} `json:"nodes"`
+	}
+	if err := c.Do(cmd.Context(), http.MethodGet, kinds["pools"].path+"/"+url.PathEscape(pool), nil, &p); err != nil {
+		return err
+	}
+	if p.Trouble != "" {
+		wrong.add("the engine does not tell its nodes: %s", p.Trouble)
+	}
+	if p.Closed != "" {
+		wrong.add("the pool is closed: %s", p.Closed)
+	}
+	for _, n := range p.Nodes {
+		if n.Down != "" {
+			wrong.add("node %s takes no work: %s", n.Name, n.Down)
+		}
+	}
+	return nil
+}
+
+func skewed(d time.Duration) string {
+	switch {
+	case d > 0:
+		return d.String() + " ahead"
+	case d < 0:
+		return (-d).String() + " behind"
+	}
+	return "right to the second"
+}
+
+func rate(bytesPerSecond float64) string { return speed(bytesPerSecond) + "/s" }
