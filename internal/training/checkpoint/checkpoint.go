@@ -162,10 +162,8 @@ type Record struct {
 	From    string       `json:"from,omitempty"` // "job_…/name" that it was taken over from
 	Note    string       `json:"note,omitempty"` // what is odd about it, in words
 	// Damaged says why it cannot be restored; Chunk is the digest of the chunk.
-	Damaged string `json:"damaged,omitempty"`
-	Chunk   string `json:"damaged_chunk,omitempty"`
-	// Seen is the state of the directory that this is a copy of.
-	Seen           string                 `json:"-"`
+	Damaged        string                 `json:"damaged,omitempty"`
+	Chunk          string                 `json:"damaged_chunk,omitempty"`
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
 	TakenAt        time.Time              `json:"taken_at"`

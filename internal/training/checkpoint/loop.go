@@ -173,7 +173,7 @@ func (s *Service) attend(ctx context.Context, job string) error {
 	j, _, err := s.both(ctx, job)
 	switch {
 	case fault.Is(err, fault.NotFound) && released:
-		return s.clear(job)
+		return s.clear(ctx, job)
 	case err != nil:
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *Service) attend(ctx context.Context, job string) error {
 	if _, pending := s.due(job); pending {
 		return nil
 	}
-	return s.clear(job)
+	return errors.Join(s.clear(ctx, job), s.retain(ctx, job))
 }
 
 // takeAll takes the named checkpoints, and drops those that the rules no longer
@@ -335,9 +335,13 @@ func (s *Service) Release(_ context.Context, job string) error {
 }
 
 // clear removes a job's directory and what is known of it.
-func (s *Service) clear(job string) error {
+func (s *Service) clear(ctx context.Context, job string) error {
 	if err := os.RemoveAll(s.dir(job)); err != nil {
 		return fault.Wrap(err, "removing the checkpoint directory of an ended job")
+	}
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.cfg.Store.Unsee(ctx, tx, job) })
+	if err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

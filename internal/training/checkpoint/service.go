@@ -348,21 +348,6 @@ func (s *Service) Adopt(ctx context.Context, tx *store.Tx, r Record, to Job) err
 	return event.Publish(ctx, tx, string(mine.Project), Taken, mine)
 }
 
-// newest is the newest record of a job that is wanted, or none.
-func (s *Service) newest(ctx context.Context, job string, wanted func(Record) bool) (Record, error) {
-	var all []Record
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Checkpoints(ctx, tx, job)
-		return err
-	})
-	for i := len(all) - 1; i >= 0; i-- {
-		if wanted(all[i]) {
-			return all[i], err
-		}
-	}
-	return Record{}, err
-}
-
 // buffers bound the memory of all chunks under way.
 type buffers struct {
 	free chan struct{}

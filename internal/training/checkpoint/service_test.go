@@ -364,6 +364,30 @@ func TestEndedJobs(t *testing.T) {
 	}
 }
 
+// What the rules dropped is not taken again because its directory is still there:
+// it would count as the newest.
+func TestWhatWasDroppedStaysDropped(t *testing.T) {
+	w := newWorld(t)
+	job := w.job(t, "job_a", checkpoint.Rules{KeepLast: 1})
+	for i := range uint64(3) {
+		w.write(t, job, "step-"+string(rune('1'+i)), model(i*10))
+		w.runOnce(t)
+	}
+	w.restart()
+	w.runOnce(t)
+	if err := w.Settle(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(w.list(t, job)); !slices.Equal(got, []string{"step-3"}) {
+		t.Errorf("under way: %v", got)
+	}
+	w.end(t, job)
+	w.runOnce(t)
+	if got := w.list(t, job); len(got) != 1 || got[0].Name != "step-3" || got[0].Number != 3 {
+		t.Errorf("ended: %+v", got)
+	}
+}
+
 func TestADirectoryOfNobody(t *testing.T) {
 	w := newWorld(t)
 	if err := os.MkdirAll(w.path("job_gone", "step-1"), 0o700); err != nil {

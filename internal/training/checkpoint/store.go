@@ -26,6 +26,12 @@ type Store interface {
 	Manifest(ctx context.Context, tx *store.Tx, id string) (Manifest, error)
 	// Damaged lists all records that cannot be restored.
 	Damaged(ctx context.Context, tx *store.Tx) ([]Record, error)
+	// Seen gives the state in which the checkpoint of a name was taken last, also
+	// when its record is gone; empty where it never was.
+	Seen(ctx context.Context, tx *store.Tx, job, name string) (state string, err error)
+	See(ctx context.Context, tx *store.Tx, job, name, state string) error
+	// Unsee forgets what was seen of a job whose directory is gone.
+	Unsee(ctx context.Context, tx *store.Tx, job string) error
 	// Used gives those of the chunks' digests that a record of the project has.
 	Used(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]bool, error)
 }

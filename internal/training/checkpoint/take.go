@@ -61,8 +61,7 @@ func (s *Service) take(ctx context.Context, j Job, name string) error {
 		return err
 	}
 	state := t.state()
-	same, err := s.newest(ctx, j.ID, func(r Record) bool { return r.Name == name })
-	if err != nil || same.Seen == state {
+	if known, err := s.known(ctx, j.ID, name, state); err != nil || known {
 		return err
 	}
 
@@ -81,10 +80,27 @@ func (s *Service) take(ctx context.Context, j Job, name string) error {
 
 	r := Record{
 		ID: id.New("ckp"), Project: j.Project, Job: j.ID, Attempt: j.Attempt, Name: name, Files: len(m.Files), Bytes: t.bytes, Stored: stored,
-		Digest: m.digest(), Seen: state, Residency: j.Residency, Classification: j.Classification, TakenAt: s.now().UTC(), Revision: 1,
+		Digest: m.digest(), Residency: j.Residency, Classification: j.Classification, TakenAt: s.now().UTC(), Revision: 1,
 	}
 	s.describe(&r, root, m, j.Rules.Best.Metric)
-	return fault.Wrap(s.commit(ctx, r, m), "recording it")
+	return fault.Wrap(s.commit(ctx, r, m, state), "recording it")
+}
+
+// known reports that a checkpoint was taken in this state: then it is kept, or
+// was dropped since and is not to come back. One that turned out to be damaged is
+// taken again.
+func (s *Service) known(ctx context.Context, job, name, state string) (known bool, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		seen, err := s.cfg.Store.Seen(ctx, tx, job, name)
+		if err != nil || seen != state {
+			return err
+		}
+		all, err := s.cfg.Store.Checkpoints(ctx, tx, job)
+		i := lastNamed(all, name)
+		known = i < 0 || all[i].Damaged == ""
+		return err
+	})
+	return known, err
 }
 
 // open opens a job's directory, or with a name a checkpoint in it; nothing that
@@ -122,8 +138,11 @@ func (s *Service) describe(r *Record, root *os.Root, m Manifest, metric string) 
 }
 
 // commit records a checkpoint whose chunks are all there and held.
-func (s *Service) commit(ctx context.Context, r Record, m Manifest) error {
+func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string) error {
 	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.See(ctx, tx, r.Job, r.Name, state); err != nil {
+			return err
+		}
 		all, err := s.cfg.Store.Checkpoints(ctx, tx, r.Job)
 		if err != nil {
 			return err
@@ -134,8 +153,7 @@ func (s *Service) commit(ctx context.Context, r Record, m Manifest) error {
 		}
 		// Restored, or written again with the same content: no new one.
 		if i := lastNamed(all, r.Name); i >= 0 && all[i].Digest == r.Digest && all[i].Damaged == "" {
-			all[i].Seen = r.Seen
-			return s.cfg.Store.UpdateCheckpoint(ctx, tx, all[i])
+			return nil
 		}
 		if err := s.cfg.Store.InsertCheckpoint(ctx, tx, r, m); err != nil {
 			return err

@@ -26,7 +26,6 @@ type checkpointRow struct {
 	Job      string `bun:"job"`
 	Project  string `bun:"project"`
 	Number   int    `bun:"number"`
-	Seen     string `bun:"seen"`
 	Damaged  bool   `bun:"damaged"`
 	Body     string `bun:"body"`
 	Manifest string `bun:"manifest"`
@@ -34,7 +33,7 @@ type checkpointRow struct {
 }
 
 // recordColumns are all but the manifest, which may be large.
-var recordColumns = []string{"id", "job", "project", "number", "seen", "damaged", "body", "revision"}
+var recordColumns = []string{"id", "job", "project", "number", "damaged", "body", "revision"}
 
 type chunkRow struct {
 	bun.BaseModel `bun:"table:training_checkpoint_chunk"`
@@ -44,17 +43,25 @@ type chunkRow struct {
 	Checkpoint string `bun:"checkpoint,pk"`
 }
 
+type seenRow struct {
+	bun.BaseModel `bun:"table:training_checkpoint_seen"`
+
+	Job   string `bun:"job,pk"`
+	Name  string `bun:"name,pk"`
+	State string `bun:"state"`
+}
+
 func checkpointRowOf(r checkpoint.Record) (checkpointRow, error) {
 	body, err := json.Marshal(r)
 	return checkpointRow{
-		ID: r.ID, Job: r.Job, Project: string(r.Project), Number: r.Number, Seen: r.Seen, Damaged: r.Damaged != "",
+		ID: r.ID, Job: r.Job, Project: string(r.Project), Number: r.Number, Damaged: r.Damaged != "",
 		Body: string(body), Revision: r.Revision,
 	}, err
 }
 
 func (r checkpointRow) record() (rec checkpoint.Record, err error) {
 	err = json.Unmarshal([]byte(r.Body), &rec)
-	rec.Number, rec.Seen, rec.Revision = r.Number, r.Seen, r.Revision
+	rec.Number, rec.Revision = r.Number, r.Revision
 	return rec, fault.Wrap(err, "reading checkpoint %s", r.ID)
 }
 
@@ -127,7 +134,7 @@ func (Checkpoints) UpdateCheckpoint(ctx context.Context, tx *store.Tx, r checkpo
 		return err
 	}
 	row.Revision++
-	res, err := tx.NewUpdate().Model(&row).Column("seen", "damaged", "body", "revision").
+	res, err := tx.NewUpdate().Model(&row).Column("damaged", "body", "revision").
 		Where("id = ? AND revision = ?", r.ID, r.Revision).Exec(ctx)
 	return changed(res, err, "checkpoint "+r.ID)
 }
@@ -200,4 +207,27 @@ func (Checkpoints) Used(ctx context.Context, tx *store.Tx, p project.Name, diges
 		}
 	}
 	return used, nil
+}
+
+// Seen gives the state in which a checkpoint was taken last.
+func (Checkpoints) Seen(ctx context.Context, tx *store.Tx, job, name string) (string, error) {
+	var row seenRow
+	err := tx.NewSelect().Model(&row).Where("job = ? AND name = ?", job, name).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return row.State, err
+}
+
+// See notes the state in which a checkpoint was taken.
+func (Checkpoints) See(ctx context.Context, tx *store.Tx, job, name, state string) error {
+	row := seenRow{Job: job, Name: name, State: state}
+	_, err := tx.NewInsert().Model(&row).On("CONFLICT (job, name) DO UPDATE").Set("state = EXCLUDED.state").Exec(ctx)
+	return err
+}
+
+// Unsee forgets what was seen of a job.
+func (Checkpoints) Unsee(ctx context.Context, tx *store.Tx, job string) error {
+	_, err := tx.NewDelete().Model((*seenRow)(nil)).Where("job = ?", job).Exec(ctx)
+	return err
 }

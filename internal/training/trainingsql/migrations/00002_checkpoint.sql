@@ -4,7 +4,6 @@ CREATE TABLE training_checkpoint (
     job TEXT NOT NULL REFERENCES training_job (id),
     project TEXT NOT NULL,
     number BIGINT NOT NULL,
-    seen TEXT NOT NULL, -- the state of the directory that it is a copy of
     damaged BOOLEAN NOT NULL,
     body TEXT NOT NULL, -- the record as JSON
     manifest TEXT NOT NULL, -- files and chunks as JSON
@@ -21,3 +20,12 @@ CREATE TABLE training_checkpoint_chunk (
     PRIMARY KEY (project, digest, checkpoint)
 );
 CREATE INDEX training_checkpoint_chunk_checkpoint ON training_checkpoint_chunk (checkpoint);
+
+-- The state in which each checkpoint of a job's directory was taken last, also
+-- when its record was dropped since: it is not taken again as it is.
+CREATE TABLE training_checkpoint_seen (
+    job TEXT NOT NULL REFERENCES training_job (id),
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    PRIMARY KEY (job, name)
+);
