@@ -76,6 +76,11 @@ bench-monitoring: build ## measure what bench/results/monitoring.json holds
 bench-training: build ## measure what bench/results/training.json holds; ITERATIONS=n rounds
 	@go run ./bench/training $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
+.PHONY: proof-dcp
+proof-dcp: ## prove that sharded checkpoints are loaded by other numbers of ranks; fetches 670 MB once
+	@scripts/engines/dcp.sh
+	@go test -tags "duckdb_arrow proof" -count=1 -v ./test/engines/dcp
+
 .PHONY: clean
 clean: ## remove what was built; caches of packages stay
 	@rm -rf bin
