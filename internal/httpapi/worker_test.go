@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// attempt is the token of an attempt.
+func (w *world) attempt(t *testing.T, in, id string, scopes ...string) string {
+	t.Helper()
+	var secret string
+	ctx := identity.With(t.Context(), identity.Loop("training"))
+	err := w.DB.Update(ctx, in, func(ctx context.Context, tx *store.Tx) (err error) {
+		_, secret, err = w.Accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
+			Attempt: id, Name: "job_x", Project: project.Name(in), Scopes: scopes, TTL: time.Hour,
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secret
+}
+
+// TestOnlyTheAttempt: nobody but the attempt's own token speaks for its workers.
+func TestOnlyTheAttempt(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	engineer, _ := w.member(t, "flights", "ci", project.Engineer)
+	viewer, _ := w.member(t, "flights", "eyes", project.Viewer)
+	for who, token := range map[string]string{
+		"an administrator": w.Secret, "an engineer": engineer, "a viewer": viewer,
+		"another attempt":             w.attempt(t, "flights", "att_other", "workload.work"),
+		"an attempt without scope":    w.attempt(t, "flights", "att_mine", "run.read"),
+		"the attempt of a namesake":   w.attempt(t, "other", "att_mine", "workload.work"),
+		"an attempt of a longer name": w.attempt(t, "flights", "att_mine2", "workload.work"),
+	} {
+		for _, route := range []string{"POST join", "POST beat", "POST log", "POST end", "GET mounts/0", "POST mounts/0/manifest", "PUT mounts/0/tree"} {
+			method, path, _ := strings.Cut(route, " ")
+			got := w.do(t, token, method, "/api/v1/projects/flights/workloads/att_mine/worker/"+path, "{}")
+			// Of another project not even that it is there is told.
+			if got.status != http.StatusForbidden && (got.status != http.StatusNotFound || who != "the attempt of a namesake") {
+				t.Errorf("%s may %s: %d %s", who, route, got.status, got.body)
+			}
+		}
+	}
+}
+
+// TestWorked: which requests may be large.
+func TestWorked(t *testing.T) {
+	t.Parallel()
+	const p = "/api/v1/projects/p/workloads/w/worker/mounts/0/"
+	for route, want := range map[string][2]bool{
+		"PUT " + p + "tree": {true, false}, "POST " + p + "manifest": {false, true}, "POST " + p + "tree": {}, "PUT " + p + "manifest": {},
+		"PUT " + p + "x/tree": {}, "PUT /api/v1/projects/p/datasets/w/worker/mounts/0/tree": {}, "POST /api/v1/projects/p/workloads/w/worker/join": {},
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://x"+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tree, manifest := worked(r); tree != want[0] || manifest != want[1] {
+			t.Errorf("%s: %t %t", route, tree, manifest)
+		}
+	}
+}
