@@ -32,9 +32,9 @@ func TestMain(m *testing.M) { os.Exit(raytest.Main(m)) }
 // more on a busy machine.
 const patience = 4 * time.Minute
 
-func launcher(t *testing.T, c *raytest.Cluster) *ray.Launcher {
+func launcher(t *testing.T, c *raytest.Cluster, installation string) *ray.Launcher {
 	t.Helper()
-	l, err := ray.New(ray.Config{Address: c.Address, TokenFile: c.TokenFile, Ship: sandboxtest.Worker(t), Installation: t.Name()})
+	l, err := ray.New(ray.Config{Address: c.Address, TokenFile: c.TokenFile, Ship: sandboxtest.Worker(t), Installation: installation})
 	check(t, err)
 	return l
 }
@@ -43,7 +43,7 @@ func launcher(t *testing.T, c *raytest.Cluster) *ray.Launcher {
 func driver(t *testing.T, c *raytest.Cluster) *remote.Driver {
 	t.Helper()
 	s := remotetest.Serve(t, "")
-	d, err := remote.New(remote.Config{Name: "ray", Dir: t.TempDir(), Launcher: launcher(t, c), URL: s.URL, Poll: 200 * time.Millisecond, Lease: 20 * time.Second})
+	d, err := remote.New(remote.Config{Name: "ray", Dir: t.TempDir(), Launcher: launcher(t, c, t.Name()), URL: s.URL, Poll: 200 * time.Millisecond, Lease: 20 * time.Second})
 	check(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	s.Use(d)
@@ -99,13 +99,13 @@ func TestRay(t *testing.T) {
 	})
 
 	t.Run("inventory", func(t *testing.T) {
-		nodes, err := launcher(t, c).Inventory(t.Context(), nil)
+		nodes, err := launcher(t, c, t.Name()).Inventory(t.Context(), nil)
 		check(t, err)
 		if len(nodes) != 2 || nodes[0].Name != "n1" || nodes[0].Amount.CPU != resource.Cores(2) || nodes[0].Amount.Memory < resource.GiB ||
 			nodes[0].Labels["zone"] != "a" || nodes[1].Amount.Accelerators["fpga"] != 2 || nodes[0].Busy != "" {
 			t.Errorf("%+v", nodes)
 		}
-		if nodes, err = launcher(t, c).Inventory(t.Context(), map[string]string{"labels": "zone=a"}); err != nil || len(nodes) != 1 {
+		if nodes, err = launcher(t, c, t.Name()).Inventory(t.Context(), map[string]string{"labels": "zone=a"}); err != nil || len(nodes) != 1 {
 			t.Errorf("%+v %v", nodes, err)
 		}
 	})
@@ -198,7 +198,7 @@ func TestRay(t *testing.T) {
 		if _, err := os.ReadFile(gate); err != nil { // it runs
 			t.Fatal(err)
 		}
-		check(t, launcher(t, c).Stop(t.Context(), s.ID, 0))
+		check(t, launcher(t, c, t.Name()).Stop(t.Context(), s.ID, 0))
 		st := wait(t, d, h)
 		if st.State != engine.Ended || st.ExitCode != 75 {
 			t.Errorf("%+v", st)
@@ -228,7 +228,6 @@ func TestRay(t *testing.T) {
 // TestConformance runs the suite with directories that nodes and server share.
 func TestConformance(t *testing.T) {
 	c := raytest.New(t, raytest.Node{Name: "n1", CPUs: 64})
-	l := launcher(t, c)
 	var servers sync.Map
 	enginetest.Run(t, enginetest.Options{
 		New: func(t *testing.T, dir string) engine.Driver {
@@ -238,7 +237,7 @@ func TestConformance(t *testing.T) {
 				s, _ = servers.LoadOrStore(dir, remotetest.Serve(t, ""))
 			}
 			server := s.(*remotetest.Server)
-			d, err := remote.New(remote.Config{Name: "ray", Dir: dir, Launcher: l, URL: server.URL, Poll: 500 * time.Millisecond})
+			d, err := remote.New(remote.Config{Name: "ray", Dir: dir, Launcher: launcher(t, c, dir), URL: server.URL, Poll: 500 * time.Millisecond})
 			check(t, err)
 			server.Use(d)
 			return d

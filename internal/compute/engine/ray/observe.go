@@ -145,6 +145,8 @@ func failure(j job) (engine.Reason, string) {
 		}
 	}
 	switch {
+	case strings.Contains(j.Message, "INTENDED_USER_EXIT"): // how it tells of a stop that came while it started
+		return engine.Stopped, "the job was stopped on Ray"
 	case strings.Contains(j.Message, "No module named 'ray'"):
 		return engine.NotStarted, "the cluster's python has no ray: set the pool's option python to the interpreter that Ray runs with"
 	case j.ErrorType == "JOB_ENTRYPOINT_COMMAND_ERROR" && strings.Contains(j.Message, "not found"):

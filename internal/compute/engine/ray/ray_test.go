@@ -258,6 +258,7 @@ func TestObserve(t *testing.T) {
 		"no python":   {failed(command, "…\nbash: line 1: /no/python: not found"), engine.Ended, engine.NotStarted, "option python"},
 		"environment": {failed("RUNTIME_ENV_SETUP_FAILED", "runtime_env setup failed: disk full"), engine.Ended, engine.NotStarted, "disk full"},
 		"supervisor":  {failed("JOB_SUPERVISOR_ACTOR_DIED", "The actor died because its node has died."), engine.Ended, engine.NodeFailed, "its node has died"},
+		"early stop":  {failed("JOB_SUPERVISOR_ACTOR_DIED", "The actor is dead because its worker process has died. Worker exit type: INTENDED_USER_EXIT"), engine.Ended, engine.Stopped, "stopped"},
 		"absent":      {nil, engine.Lost, "", ""},
 		"new":         {&job{Status: "DREAMING"}, engine.Lost, "", "DREAMING"},
 	} {
