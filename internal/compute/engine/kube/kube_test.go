@@ -242,12 +242,13 @@ func TestObserved(t *testing.T) {
 			Message string
 			Words   []string
 			Nodes   []string
+			Silent  map[string]time.Time
 		}
 		if err := json.Unmarshal(j, &c); err != nil {
 			t.Fatalf("%s: %v", doc, err)
 		}
 		now := time.Date(2026, 11, 21, 12, 10, 0, 0, time.UTC)
-		o := scene{job: c.Job, pods: c.Pods, now: now, patience: 2 * time.Minute}.observed()
+		o := scene{job: c.Job, pods: c.Pods, silent: c.Silent, now: now, patience: 2 * time.Minute}.observed()
 		want := remote.Observed{State: c.State, Reason: c.Reason, Message: c.Message, Words: c.Words, Nodes: c.Nodes}
 		o.Started, o.Ended = time.Time{}, time.Time{}
 		if d := cmp.Diff(want, o); d != "" {

@@ -37,7 +37,11 @@ type (
 	podView struct {
 		Metadata meta.ObjectMeta `json:"metadata"`
 		Spec     struct {
-			NodeName string `json:"nodeName"`
+			NodeName    string `json:"nodeName"`
+			Tolerations []struct {
+				Key     string `json:"key"`
+				Seconds *int64 `json:"tolerationSeconds"`
+			} `json:"tolerations"`
 		} `json:"spec"`
 		Status struct {
 			Phase      string      `json:"phase"`
@@ -87,7 +91,8 @@ func view[T any](u *unstructured.Unstructured) (T, error) {
 	return v, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &v)
 }
 
-// Observe asks for all launches of this Falaj with two lists.
+// Observe asks for all launches of this Falaj with two lists, and for more only
+// where something is wrong.
 func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote.Observed, error) {
 	ours := meta.ListOptions{LabelSelector: installationLabel + "=" + l.c.Installation}
 	// The Jobs first: a Job that is there has its pods in the later list.
@@ -115,10 +120,14 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 		id := p.Metadata.Labels[launchLabel]
 		podsOf[id] = append(podsOf[id], p)
 	}
+	silent, err := l.silent(ctx, podsOf)
+	if err != nil {
+		return nil, err
+	}
 	all := make(map[string]remote.Observed, len(ids))
 	var without []string
 	for _, id := range ids {
-		s := scene{job: jobOf[id], pods: podsOf[id], now: l.c.Now(), patience: l.c.Patience}
+		s := scene{job: jobOf[id], pods: podsOf[id], silent: silent, now: l.c.Now(), patience: l.c.Patience}
 		all[id] = s.observed()
 		if j := s.job; j != nil && all[id].State == engine.Pending && !j.Spec.Suspend &&
 			int64(len(s.pods)) < j.Spec.Completions && s.now.Sub(j.Metadata.CreationTimestamp.Time) > settle {
@@ -126,6 +135,34 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 		}
 	}
 	return all, l.refusals(ctx, without, all)
+}
+
+// silent are the nodes of pods that ought to be ready and are not, which do not
+// answer, and since when. The cluster itself gives up such pods only while it has
+// other nodes that do.
+func (l *Launcher) silent(ctx context.Context, podsOf map[string][]podView) (map[string]time.Time, error) {
+	suspects := false
+	for _, pods := range podsOf {
+		suspects = suspects || slices.ContainsFunc(pods, func(p podView) bool {
+			return p.Status.Phase == "Running" && find(p.Status.Conditions, "Ready").Status != "True"
+		})
+	}
+	if !suspects {
+		return nil, nil
+	}
+	list, err := l.list(ctx, nodes, "", meta.ListOptions{})
+	if err != nil {
+		return nil, translate(err, "listing nodes")
+	}
+	since := map[string]time.Time{}
+	for i := range list {
+		if n, err := view[nodeView](&list[i]); err == nil {
+			if c := find(n.Status.Conditions, "Ready"); c.Status == "Unknown" {
+				since[n.Metadata.Name] = c.Since.Time
+			}
+		}
+	}
+	return since, nil
 }
 
 // refusals adds why the cluster makes no pods of a Job: a quota, an admission
@@ -160,6 +197,7 @@ func (l *Launcher) refusals(ctx context.Context, ids []string, all map[string]re
 type scene struct {
 	job      *jobView
 	pods     []podView
+	silent   map[string]time.Time // nodes that do not answer, since when
 	now      time.Time
 	patience time.Duration
 }
@@ -193,7 +231,11 @@ func (s scene) observed() remote.Observed {
 	}
 	// What took one worker away took the gang.
 	for _, p := range s.pods {
-		if o.Reason, o.Message = p.taken(s.now, s.patience); o.Reason != "" {
+		o.Reason, o.Message = p.taken(s.now, s.patience)
+		if since, silent := s.silent[p.Spec.NodeName]; o.Reason == "" && silent && s.now.Sub(since) > p.tolerance() {
+			o.Reason, o.Message = engine.NodeFailed, p.who()+": the node has not answered since "+since.UTC().Format(time.TimeOnly)+" UTC"
+		}
+		if o.Reason != "" {
 			o.State = engine.Ended
 			return o
 		}
@@ -270,6 +312,16 @@ func (p podView) who() string {
 		return fmt.Sprintf("worker %d", p.index())
 	}
 	return fmt.Sprintf("worker %d on node %s", p.index(), p.Spec.NodeName)
+}
+
+// tolerance is how long the pod may stay on a node that does not answer.
+func (p podView) tolerance() time.Duration {
+	for _, t := range p.Spec.Tolerations {
+		if t.Key == "node.kubernetes.io/unreachable" && t.Seconds != nil {
+			return time.Duration(*t.Seconds) * time.Second
+		}
+	}
+	return 5 * time.Minute // what Kubernetes gives pods that say nothing
 }
 
 func (p podView) times() (started, ended time.Time) {
