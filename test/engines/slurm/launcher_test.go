@@ -133,6 +133,20 @@ func (b *bench) command(name string, args ...string) string {
 	return out
 }
 
+// gone waits until Slurm runs no job of the name.
+func (b *bench) gone(name string) {
+	b.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for strings.Contains(b.command("squeue", "--noheader", "--format=%j"), name) {
+		select {
+		case <-tick.C:
+		case <-b.ctx.Done():
+			b.Fatalf("job %s goes on", name)
+		}
+	}
+}
+
 // running waits until a job that is not ours runs.
 func (b *bench) running(name string) {
 	b.Helper()
@@ -208,6 +222,27 @@ func TestIdempotent(t *testing.T) {
 	b.check(b.l.Forget(b.ctx, "att_1"))
 	if o := b.observe("att_1"); o.State != engine.Lost {
 		t.Errorf("%+v", o)
+	}
+
+	// One that is forgotten while Slurm still shows it does not come back.
+	b.check(os.Remove(filepath.Join(b.out, "up.0")))
+	l.ID = "att_2"
+	b.check(b.l.Start(b.ctx, l))
+	b.appears("up.0")
+	b.check(b.l.Forget(b.ctx, "att_2"))
+	for range 2 {
+		if ids, err := b.l.List(b.ctx); err != nil || len(ids) != 0 {
+			t.Errorf("forgotten: %q %v", ids, err)
+		}
+		b.open(slurm.Config{Conf: b.c.Conf, DefaultUser: "nobody", Worker: filepath.Join(b.c.Dir, "worker"), Dir: b.dir})
+	}
+	b.check(os.WriteFile(filepath.Join(b.out, "go"), nil, 0o600))
+	b.gone("att_2")
+	if _, err := b.l.List(b.ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(b.dir, "att_2.json")); !os.IsNotExist(err) {
+		t.Errorf("its record stays: %v", err)
 	}
 }
 

@@ -59,7 +59,8 @@ type Launcher struct {
 
 	mu      sync.Mutex
 	records map[string]*record
-	// forgotten are launches whose jobs Slurm may still show, by job.
+	// forgotten are launches by job that Slurm had not ended when they were
+	// forgotten: an agent that has reported is quicker than its job's end.
 	forgotten map[int]string
 	others    census
 	closed    bool
@@ -75,6 +76,8 @@ type record struct {
 	Job  int              `json:"job,omitempty"`  // 0 until sbatch has answered
 	Kill time.Time        `json:"kill,omitzero"`  // when a stopped job's grace is over
 	Last *remote.Observed `json:"last,omitempty"` // how it ended; Slurm forgets after MinJobAge
+	// Forgotten records go when Slurm no longer runs the job.
+	Forgotten bool `json:"forgotten,omitempty"`
 }
 
 const (
@@ -124,6 +127,10 @@ func New(c Config) (*Launcher, error) {
 		if err != nil {
 			return nil, fault.Wrap(err, "reading the record of launch %s", id)
 		}
+		if r.Forgotten {
+			l.forgotten[r.Job] = id
+			continue
+		}
 		l.records[id] = r
 		if !r.Kill.IsZero() && r.Last == nil {
 			l.killAt(id, r)
@@ -153,12 +160,7 @@ func installation(dir string) (string, error) {
 func (l *Launcher) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closed = true
-	for _, r := range l.records {
-		if r.timer != nil {
-			r.timer.Stop()
-		}
-	}
+	l.closed = true // timers look at it
 	return nil
 }
 
@@ -437,19 +439,21 @@ func (l *Launcher) List(ctx context.Context) ([]string, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ids, shown := maps.Clone(l.records), map[int]string{}
+	ids, runs := maps.Clone(l.records), map[int]bool{}
 	for _, j := range jobs {
-		if _, ok := l.forgotten[j.ID]; ok {
-			shown[j.ID] = j.Name
-			continue
-		}
-		if j.Installation != l.installation || j.ending() || !idRE.MatchString(j.Name) || ids[j.Name] != nil {
+		runs[j.ID] = !j.ending()
+		_, forgotten := l.forgotten[j.ID]
+		if forgotten || j.Installation != l.installation || !runs[j.ID] || !idRE.MatchString(j.Name) || ids[j.Name] != nil {
 			continue
 		}
 		r := &record{User: j.User, Job: j.ID}
 		ids[j.Name], l.records[j.Name] = r, r
 	}
-	l.forgotten = shown
+	for job, id := range l.forgotten {
+		if !runs[job] && l.remove(id) == nil {
+			delete(l.forgotten, job)
+		}
+	}
 	return slices.Sorted(maps.Keys(ids)), nil
 }
 
@@ -464,16 +468,32 @@ func (l *Launcher) Forget(_ context.Context, id string) error {
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	if err := os.Remove(filepath.Join(l.c.Dir, id+recordExt)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	ended := r.Job == 0 || r.Last != nil
+	var err error
+	if ended {
+		err = l.remove(id)
+	} else {
+		r.Forgotten = true
+		err = l.save(id, r)
+	}
+	if err != nil {
 		return fault.Wrap(err, "forgetting launch %s", id)
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.records, id)
-	if r.Job != 0 {
+	if !ended {
 		l.forgotten[r.Job] = id
 	}
-	l.mu.Unlock()
 	return nil
+}
+
+func (l *Launcher) remove(id string) error {
+	err := os.Remove(filepath.Join(l.c.Dir, id+recordExt))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 var (
