@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -33,7 +34,7 @@ type Driver struct {
 
 	nodes *book
 
-	starting sync.Map // id → *sync.Mutex: one Start of a workload at a time
+	starting [64]sync.Mutex // by id: one Start of a workload at a time
 
 	mu     sync.Mutex
 	works  map[string]*work
@@ -121,10 +122,11 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	if !idRE.MatchString(spec.ID) {
 		return "", fault.New(fault.Invalid, "workload id %q cannot name a job", spec.ID)
 	}
-	lock, _ := d.starting.LoadOrStore(spec.ID, &sync.Mutex{})
-	defer d.starting.Delete(spec.ID)
-	lock.(*sync.Mutex).Lock()
-	defer lock.(*sync.Mutex).Unlock()
+	sum := fnv.New32a()
+	_, _ = io.WriteString(sum, spec.ID)
+	lock := &d.starting[sum.Sum32()%uint32(len(d.starting))]
+	lock.Lock()
+	defer lock.Unlock()
 	h := engine.Handle(spec.ID)
 	d.mu.Lock()
 	w, closed := d.works[spec.ID], d.closed
