@@ -428,5 +428,5 @@ func syncTree(dir string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close()) //nolint:gosec // A descriptor.
+	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }

@@ -35,13 +35,13 @@ func TestContainer(t *testing.T) {
 	work := t.TempDir()
 	p.Dir, p.Mounts = work, []sandbox.Mount{{Path: work, Writable: true}}
 	cmd, err := sandbox.Command(t.Context(), worker, p,
-		"sh", "-c", "cat; cat <&3; id -u; whoami; hostname; pwd; echo mine >made; kill -9 $$")
+		"sh", "-c", "cat; cat <&3; whoami; id -u; hostname; pwd; echo mine >made; kill -9 $$")
 	check(t, err)
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("from stdin\n"), &out, &errs
 	cmd.ExtraFiles = []*os.File{f}
 	err = cmd.Run()
-	if want := "from stdin\nfrom a file\n1000\nfalaj\nfalaj\n" + work + "\n"; out.String() != want || errs.Len() > 0 {
+	if want := "from stdin\nfrom a file\nfalaj\n1000\nfalaj\n" + work + "\n"; out.String() != want || errs.Len() > 0 {
 		t.Errorf("%q %q", out.String(), errs.String())
 	}
 	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 137 { //nolint:errorlint // Exactly this type is promised.

@@ -6,7 +6,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -40,7 +40,7 @@ type Registry struct {
 func New(tb testing.TB) *Registry {
 	tb.Helper()
 	r := &Registry{}
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0))) //nolint:depguard // The library takes no other.
+	inner := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)))
 	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		r.Asked.Add(1)
 		if f := r.Intercept.Load(); f != nil && (*f)(w, q) {
@@ -105,7 +105,7 @@ func Tar(tb testing.TB, entries ...Entry) []byte {
 // Image has the layers, for this machine's platform.
 func Image(tb testing.TB, env []string, layers ...[]byte) v1.Image {
 	tb.Helper()
-	var img v1.Image = empty.Image
+	img := empty.Image
 	for _, l := range layers {
 		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(l)), nil })
 		if err != nil {

@@ -205,7 +205,7 @@ func closeOnExec() error {
 }
 
 func closeOnExecFrom(first int) error {
-	err := unix.CloseRange(uint(first), 1<<31-1, unix.CLOSE_RANGE_CLOEXEC) //nolint:gosec // A descriptor.
+	err := unix.CloseRange(uint(first), 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil || !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}

@@ -86,12 +86,9 @@ func TestImageEnvironment(t *testing.T) {
 			t.Errorf("the log has no %q:\n%s", want, log)
 		}
 	}
-	if said := x.Run(0, "job", "describe", id); !strings.Contains(said, "container") && !strings.Contains(said, "sandbox") {
-		t.Errorf("describe tells no isolation:\n%s", said)
-	}
 	for name, c := range map[string]struct{ image, say string }{
 		"absent":   {x.registry.Host + "/team/none:latest", "no image"},
-		"away":     {"registry.invalid/team/base:latest", "images.registries"},
+		"away":     {"registry.invalid/team/base:latest", "may not come from registry registry.invalid"},
 		"misspelt": {"Not An Image", "name of an image"},
 	} {
 		_, err := x.Try(x.C, fmt.Sprintf(`{api_version: falaj/v1, kind: Environment, project: images, name: %s, spec: {image: %q}}`, name, c.image))
@@ -160,14 +157,16 @@ func torch(t *testing.T, root string) v1.Image {
 	t.Helper()
 	if _, err := os.Stat("/usr/lib/python3/dist-packages/torch"); err != nil {
 		const install = "apt-get install python3-torch python3-sklearn"
-		if os.Getenv("CI") == "true" { //nolint:forbidigo // The rule of every engine's tests.
+		if os.Getenv("CI") == "true" {
 			t.Fatalf("PyTorch is not installed: %s", install)
 		}
 		t.Skipf("PyTorch is not installed: %s", install)
 	}
 	dir := filepath.Join(root, ".tmp", "images")
-	if out, err := exec.CommandContext(t.Context(), "/usr/bin/python3", filepath.Join(root, "scripts/engines/images.py"), dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if _, err := os.Stat(filepath.Join(dir, "torch", "index.json")); err != nil { // else `make engines` made it
+		if out, err := exec.CommandContext(t.Context(), "/usr/bin/python3", filepath.Join(root, "scripts/engines/images.py"), dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	index, err := layout.ImageIndexFromPath(filepath.Join(dir, "torch"))
 	if err != nil {

@@ -3,6 +3,7 @@ package ray
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -54,9 +55,7 @@ func (l *Launcher) Inventory(ctx context.Context, in map[string]string) ([]engin
 		if n.Name != "" && names[n.Name] == 1 {
 			e.Name = n.Name
 		}
-		for k, v := range n.Labels {
-			e.Labels[k] = v
-		}
+		maps.Copy(e.Labels, n.Labels)
 		if slices.Contains(o.exclude, e.Name) {
 			e.Down = "excluded by the pool's option exclude"
 		}

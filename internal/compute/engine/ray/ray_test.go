@@ -138,7 +138,7 @@ func TestStart(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	worker := filepath.Join(t.TempDir(), "falaj-worker")
-	check(t, os.WriteFile(worker, []byte("a program"), 0o755)) //nolint:gosec // As programs are.
+	check(t, os.WriteFile(worker, []byte("a program"), 0o755))
 	l := c.launcher(t, func(cfg *Config) { cfg.Worker, cfg.Ship = "", worker })
 	x := launchOf("att_1", map[string]string{"strategy": "SPREAD", "labels": "zone=a", "python": "/opt/ray/bin/python"})
 	c.broken = 1
@@ -320,7 +320,7 @@ func TestBundle(t *testing.T) {
 // FuzzFailure: whatever a job's log ends with, a failure has a reason and words.
 func FuzzFailure(f *testing.F) {
 	f.Add("JOB_ENTRYPOINT_COMMAND_ERROR", `falaj-verdict {"reason": "node_failed", "message": "x"}`)
-	f.Add("", "falaj-verdict falaj-verdict {")
+	f.Add("", "falaj-verdict {} falaj-verdict {")
 	f.Fuzz(func(t *testing.T, kind, message string) {
 		if r, words := failure(job{ErrorType: kind, Message: message}); r == "" || words == "" {
 			t.Errorf("%q %q", r, words)

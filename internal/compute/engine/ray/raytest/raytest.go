@@ -36,7 +36,7 @@ const (
 )
 
 // Token is what the cluster's APIs ask for.
-const Token = "0123456789abcdef0123456789abcdef" //nolint:gosec // Of a cluster that only a test reaches.
+const Token = "0123456789abcdef0123456789abcdef"
 
 // Node of a cluster.
 type Node struct {
@@ -227,7 +227,7 @@ func (c *Cluster) start(tb testing.TB, n Node, more ...string) *running {
 	if len(labels) > 0 {
 		argv = append(argv, "--labels="+strings.Join(labels, ","))
 	}
-	cmd := exec.Command("unshare", append(argv, more...)...) //nolint:noctx,gosec // Fail ends it; the arguments are a test's.
+	cmd := exec.Command("unshare", append(argv, more...)...) //nolint:noctx // Fail ends it.
 	log, err := os.Create(filepath.Join(c.Dir, n.Name+".out"))
 	check(tb, err)
 	defer log.Close()
