@@ -212,7 +212,11 @@ def torch():
     base.copy("/lib64/ld-linux-x86-64.so.2", "usr/lib64/ld-linux-x86-64.so.2")
     own = closure("python3.11", "libpython3.11-stdlib", "python3-minimal")
     standard = python([p for p in own if "3.11" in p])
-    needed = python([p for p in closure("python3-torch", "python3-sklearn", "python3-yaml", "python3-distutils") if p not in own or p == "python3-distutils"], standard)
+    # All that this machine has for its Python: an environment with site_packages
+    # finds the same versions here and there.
+    site = run("dpkg-query", "-S", "/usr/lib/python3/dist-packages").partition(": ")[0].split(", ")
+    wanted = sorted(set(closure("python3-torch", "python3-sklearn", "python3-distutils")) | set(p.partition(":")[0] for p in site))
+    needed = python(wanted, standard)
     shared = libraries(["/usr/bin/python3.11"] + list(standard))
     for lib in ("libgcc_s.so.1", "libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"):
         shared[lib] = os.path.realpath("/lib/x86_64-linux-gnu/" + lib)

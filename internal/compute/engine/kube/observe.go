@@ -21,6 +21,9 @@ import (
 // events are asked for the reason.
 const settle = 3 * time.Second
 
+// starts is how long a pod takes to start where nothing is wrong.
+const starts = 10 * time.Second
+
 // What is read of a Job, a Pod and an Event; everything else of them is ignored.
 type (
 	jobView struct {
@@ -144,7 +147,9 @@ func (l *Launcher) silent(ctx context.Context, podsOf map[string][]podView) (map
 	suspects := false
 	for _, pods := range podsOf {
 		suspects = suspects || slices.ContainsFunc(pods, func(p podView) bool {
-			return p.Status.Phase == "Running" && find(p.Status.Conditions, "Ready").Status != "True"
+			scheduled := find(p.Status.Conditions, "PodScheduled")
+			return (p.Status.Phase == "Running" || p.Status.Phase == "Pending" && scheduled.Status == "True" && l.c.Now().Sub(scheduled.Since.Time) > starts) &&
+				find(p.Status.Conditions, "Ready").Status != "True"
 		})
 	}
 	if !suspects {
