@@ -36,9 +36,25 @@ type Driver struct {
 
 	starting [64]sync.Mutex // by id: one Start of a workload at a time
 
+	// gate is held for reading while an agent's request writes: after Close
+	// nothing is written, since another process may have opened the directory.
+	gate sync.RWMutex
+
 	mu     sync.Mutex
 	works  map[string]*work
 	closed bool
+}
+
+// writing lets a request write, until done is called.
+func (d *Driver) writing() (done func(), err error) {
+	d.gate.RLock()
+	select {
+	case <-d.down:
+		d.gate.RUnlock()
+		return nil, fault.New(fault.Unavailable, "engine %s is shutting down", d.c.Name)
+	default:
+		return d.gate.RUnlock, nil
+	}
 }
 
 // New opens the directory, finds the workloads in it again and begins to watch
@@ -97,7 +113,9 @@ func (d *Driver) Close() error {
 	if closed {
 		return nil
 	}
+	d.gate.Lock()
 	close(d.down)
+	d.gate.Unlock()
 	d.loops.Wait()
 	var errs []error
 	for _, w := range d.all() {

@@ -91,9 +91,14 @@ func checkJoin(w *work, j protocol.Join) error {
 
 // take records a member, and gives its order when all have come.
 func (h *Hub) take(w *work, j protocol.Join) (*protocol.Order, protocol.Waiting, <-chan struct{}, error) {
+	waiting := protocol.Waiting{Of: len(w.members)}
+	done, err := h.d.writing()
+	if err != nil {
+		return nil, waiting, nil, err
+	}
+	defer done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	waiting := protocol.Waiting{Of: len(w.members)}
 	m, now := w.members[j.Index], h.d.c.Now()
 	switch {
 	case m.joined() && m.Join.Start != j.Start:
@@ -205,6 +210,11 @@ func (h *Hub) log(id string, s sender, offset int64, last bool, r io.Reader) (pr
 	if len(b) > maxPiece {
 		return protocol.Reached{}, fault.New(fault.TooLarge, "a piece of the log is longer than %d bytes", maxPiece)
 	}
+	done, err := h.d.writing()
+	if err != nil {
+		return protocol.Reached{}, err
+	}
+	defer done()
 	reached, err := w.log.append(s.index, offset, b, last)
 	return protocol.Reached{Offset: reached}, err
 }
@@ -222,6 +232,10 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 	for i, n := range b.Notes {
 		b.Notes[i] = n[:min(len(n), maxText)]
 	}
+	done, err := h.d.writing()
+	if err != nil {
+		return protocol.Told{}, err
+	}
 	w.mu.Lock()
 	m.beat = b
 	if len(b.None) > 0 {
@@ -233,6 +247,7 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 		h.complete(ctx, w)
 	}
 	w.mu.Unlock()
+	done()
 	until := time.NewTimer(min(max(b.Wait, 0), maxWaited))
 	defer until.Stop()
 	for waited := b.Wait <= 0; ; {
@@ -280,6 +295,11 @@ func (h *Hub) end(ctx context.Context, id string, s sender, e protocol.End) erro
 	if err := checkEnd(e); err != nil {
 		return err
 	}
+	done, err := h.d.writing()
+	if err != nil {
+		return err
+	}
+	defer done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m.over() || w.state.Final != nil {

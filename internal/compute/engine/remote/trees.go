@@ -128,6 +128,11 @@ func (h *Hub) manifest(id string, s sender, n int, m protocol.Manifest) (protoco
 	sum := sha256.Sum256(b)
 	digest := hex.EncodeToString(sum[:])
 
+	written, err := h.d.writing()
+	if err != nil {
+		return none, err
+	}
+	defer written()
 	w.mu.Lock()
 	key := treeKey(n, s.index, m.Name)
 	t := w.trees[key]
@@ -270,11 +275,18 @@ func (h *Hub) tree(ctx context.Context, id string, s sender, n int, name, digest
 	}
 	err = w.receive(t, r)
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	t.busy = false
+	w.mu.Unlock()
 	if err != nil {
 		return full(err)
 	}
+	written, err := h.d.writing()
+	if err != nil {
+		return err
+	}
+	defer written()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	t.Done = true
 	if err := w.saveTree(t); err != nil {
 		t.Done = false
