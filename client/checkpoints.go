@@ -16,11 +16,11 @@ import (
 )
 
 func checkpoints(project, job string, rest ...string) string {
-	p := "/api/v1/projects/" + url.PathEscape(project) + "/jobs/" + url.PathEscape(job) + "/checkpoints"
+	p := []string{"/api/v1/projects", url.PathEscape(project), "jobs", url.PathEscape(job), "checkpoints"}
 	for _, r := range rest {
-		p += "/" + url.PathEscape(r)
+		p = append(p, url.PathEscape(r))
 	}
-	return p
+	return strings.Join(p, "/")
 }
 
 // Checkpoints lists the kept checkpoints of a job in the order in which they

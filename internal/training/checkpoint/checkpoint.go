@@ -153,7 +153,7 @@ type Record struct {
 	Attempt string       `json:"attempt,omitempty"` // under way when it was taken
 	Name    string       `json:"name"`              // of the directory; one that was written again has several records
 	Number  int          `json:"number"`            // from 1, in the order of taking
-	Step    *int64       `json:"step,omitempty"`    // both from checkpoint.json
+	Step    *int64       `json:"step,omitempty"`    // from checkpoint.json, or the number that the name ends in
 	Metric  *float64     `json:"metric,omitempty"`
 	Files   int          `json:"files"`
 	Bytes   int64        `json:"bytes"`

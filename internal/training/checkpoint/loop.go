@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -231,6 +232,9 @@ func natural(a, b string) int {
 // remember notes how a take went.
 func (s *Service) remember(ctx context.Context, job, name string, seen look, err error) {
 	key := job + "/" + name
+	if _, gone := os.Lstat(filepath.Join(s.dir(job), name)); errors.Is(gone, fs.ErrNotExist) {
+		return // its program has removed it: nothing to try again
+	}
 	s.mu.Lock()
 	before := s.looked[key]
 	seen.err = err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path"
 	"slices"
@@ -285,7 +286,7 @@ func (s *Service) blame(ctx context.Context, r Record, b *broken) error {
 		s.bad[string(Chunk{Digest: b.chunk}.ref(r.Project).Key)] = true
 		s.mu.Unlock()
 	}
-	s.log.ErrorContext(ctx, "a checkpoint is damaged", "job", r.Job, "checkpoint", r.ID, "name", r.Name, "error", b.err)
+	s.log.ErrorContext(ctx, "a checkpoint is damaged", slog.String("job", r.Job), slog.String("checkpoint", r.ID), slog.String("name", r.Name), slog.Any("error", b.err))
 	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.cfg.Store.Checkpoint(ctx, tx, r.ID)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +97,7 @@ func TestTheLastGoodOneIsKept(t *testing.T) {
 		newest, at := "", epoch
 		for i := range rapid.IntRange(0, 30).Draw(t, "records") {
 			at = at.Add(time.Duration(rapid.IntRange(0, 3600).Draw(t, "seconds")) * time.Second)
-			r := checkpoint.Record{ID: fmt.Sprint(i), Number: i + 1, TakenAt: at}
+			r := checkpoint.Record{ID: strconv.Itoa(i), Number: i + 1, TakenAt: at}
 			if rapid.Bool().Draw(t, "damaged") {
 				r.Damaged = "lost"
 			} else {

@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -115,8 +117,16 @@ func (s *Service) open(job, name string) (*os.Root, error) {
 	return root, gone(err)
 }
 
-// describe reads the label, if there is one.
+// number is what names such as step-000100 end in.
+var number = regexp.MustCompile(`[0-9]{1,18}$`)
+
+// describe reads the label, if there is one; without, the name may tell the step.
 func (s *Service) describe(r *Record, root *os.Root, m Manifest, metric string) {
+	if digits := number.FindString(r.Name); digits != "" {
+		if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
+			r.Step = &n
+		}
+	}
 	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == labelFile })
 	if i < 0 {
 		return
@@ -129,8 +139,12 @@ func (s *Service) describe(r *Record, root *os.Root, m Manifest, metric string) 
 		defer f.Close()
 		return io.ReadAll(io.LimitReader(f, maxLabel))
 	}()
+	var step *int64
 	if err == nil {
-		r.Step, r.Metric, err = label(b, metric)
+		step, r.Metric, err = label(b, metric)
+	}
+	if step != nil {
+		r.Step = step
 	}
 	if err != nil {
 		r.Note = err.Error()
@@ -170,8 +184,8 @@ func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string
 }
 
 func lastNamed(records []Record, name string) int {
-	for i := len(records) - 1; i >= 0; i-- {
-		if records[i].Name == name {
+	for i, r := range slices.Backward(records) {
+		if r.Name == name {
 			return i
 		}
 	}

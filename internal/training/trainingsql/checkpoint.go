@@ -198,7 +198,7 @@ func (Checkpoints) Used(ctx context.Context, tx *store.Tx, p project.Name, diges
 	for part := range slices.Chunk(digests, rowsAtOnce) {
 		var found []string
 		err := tx.NewSelect().Model((*chunkRow)(nil)).ColumnExpr("DISTINCT digest").
-			Where("project = ? AND digest IN (?)", string(p), bun.In(part)).Scan(ctx, &found)
+			Where("project = ? AND digest IN (?)", string(p), bun.List(part)).Scan(ctx, &found)
 		if err != nil {
 			return nil, err
 		}
