@@ -201,8 +201,8 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	if culprit >= 0 && culprit < len(in.Members) {
 		m := in.Members[culprit]
 		st.Reason, st.ExitCode, st.Signal = m.Reason, m.ExitCode, cmp.Or(m.Signal, st.Signal)
-		st.PeakRSS = max(st.PeakRSS, m.PeakRSS)
 		if len(in.Members) > 1 {
+			st.PeakRSS = m.PeakRSS // the other is of all workers together
 			f.Words = outcome(m)
 		}
 	}
@@ -351,8 +351,9 @@ func (in Input) evidence(culprit int) []string {
 		}
 		out = out[:min(len(out), 16)]
 	}
-	if in.Status.PeakRSS > 0 && in.Memory > 0 && in.Status.PeakRSS >= in.Memory/10*8 {
-		out = append(out, fmt.Sprintf("memory reached %s of %s", in.Status.PeakRSS, in.Memory))
+	limit := in.Memory * resource.Bytes(max(len(in.Members), 1))
+	if in.Status.PeakRSS > 0 && limit > 0 && in.Status.PeakRSS >= limit/10*8 {
+		out = append(out, fmt.Sprintf("memory reached %s of %s", in.Status.PeakRSS, limit))
 	}
 	if in.Denials > 0 {
 		out = append(out, fmt.Sprintf("%d attempts to reach what it may not were refused: `falaj audit list --outcome refused`", in.Denials))

@@ -76,8 +76,15 @@ func TestPlanted(t *testing.T) {
 		"no program":      {log: "quiet", in: Input{Status: exited(127), Outcome: "exited with code 127"}, class: UserError, words: "does not exist", lines: []int{1, 2}},
 		"host memory":     {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.OutOfMemory, PeakRSS: resource.GiB}, Memory: resource.GiB}, class: OutOfMemory, words: "memory reached 1GiB of 1GiB", hint: "more than 1GiB"},
 		"near its memory": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Exited, ExitCode: 137, PeakRSS: resource.GiB}, Memory: resource.GiB}, class: OutOfMemory, hint: "more than 1GiB"},
-		"timeout":         {log: "quiet", in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.TimedOut}}, class: TimedOut, hint: "Raise timeout"},
-		"preempted":       {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: "by QOS high"}}, class: Preempted, words: "by QOS high", hint: "goes on"},
+		"killed in a gang": {
+			log: "quiet", class: Killed, worker: 0, hint: "Somebody",
+			in: Input{
+				Memory: resource.GiB, Status: engine.Status{State: engine.Ended, Reason: engine.Exited, ExitCode: 137, PeakRSS: resource.GiB},
+				Members: []engine.Member{member(0, exited(137), 1), member(1, killed("SIGTERM"), 2)},
+			},
+		},
+		"timeout":   {log: "quiet", in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.TimedOut}}, class: TimedOut, hint: "Raise timeout"},
+		"preempted": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: "by QOS high"}}, class: Preempted, words: "by QOS high", hint: "goes on"},
 		"image": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: "GET …: MANIFEST_UNKNOWN: manifest unknown"}, Failure: "not_found"},
 			class: Environment, hint: "image's name",

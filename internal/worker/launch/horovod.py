@@ -66,7 +66,7 @@ for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(s, lambda number, _: (tell(number), stop.set()))
 
 first, deadline = 0, None
-while any(c.poll() is None for c in children):
+while any([c.poll() is None for c in children]):  # a list, so that each is asked
     failed = [c.returncode for c in children if c.returncode]
     if failed and not first:
         first = failed[0]
