@@ -116,7 +116,7 @@ func look(ctx context.Context, env map[string]string) Report {
 	facts := machine.Read("/")
 	r.Facts = facts.Labels()
 	r.Node, _ = os.Hostname()
-	r.meet(ctx, env)          // first: the others wait
+	r.meet(ctx, env) // first: the others wait
 	r.disk(env)
 	r.api(ctx, env["FALAJ_URL"])
 	return r
