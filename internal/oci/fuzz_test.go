@@ -15,9 +15,14 @@ import (
 // something else than plain files, directories and links, or exceed its limits.
 func FuzzLayer(f *testing.F) {
 	for _, h := range []tar.Header{
-		{Name: "../x", Typeflag: tar.TypeReg}, {Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/tmp"}, {Name: "a/b", Typeflag: tar.TypeReg, Mode: 0o4755},
-		{Name: "d/.wh.x", Typeflag: tar.TypeReg}, {Name: ".wh..wh..opq", Typeflag: tar.TypeReg}, {Name: "l", Typeflag: tar.TypeLink, Linkname: "../../x"},
-		{Name: "n", Typeflag: tar.TypeChar}, {Name: "d", Typeflag: tar.TypeDir},
+		{Name: "../x", Typeflag: tar.TypeReg},
+		{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/tmp"},
+		{Name: "a/b", Typeflag: tar.TypeReg, Mode: 0o4755},
+		{Name: "d/.wh.x", Typeflag: tar.TypeReg},
+		{Name: ".wh..wh..opq", Typeflag: tar.TypeReg},
+		{Name: "l", Typeflag: tar.TypeLink, Linkname: "../../x"},
+		{Name: "n", Typeflag: tar.TypeChar},
+		{Name: "d", Typeflag: tar.TypeDir},
 	} {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
