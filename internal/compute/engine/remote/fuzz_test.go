@@ -2,6 +2,7 @@ package remote_test
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -51,7 +52,8 @@ func FuzzServe(f *testing.F) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/", bytes.NewReader(body))
 			r.Method, r.URL.RawQuery = method, query
 			defer func() {
-				if p := recover(); p != nil && p != http.ErrAbortHandler {
+				p := recover()
+				if err, ok := p.(error); p != nil && (!ok || !errors.Is(err, http.ErrAbortHandler)) {
 					panic(p)
 				}
 			}()
