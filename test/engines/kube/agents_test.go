@@ -28,7 +28,7 @@ type cluster struct {
 // TestAgents runs workers on pods whose node sees nothing of the server's disk.
 func TestAgents(t *testing.T) {
 	c := kubetest.Start(t, kubetest.Options{Pods: true})
-	d := newDrivers(c, t, kubetest.Namespace)
+	d := newDrivers(t, c, kubetest.Namespace)
 	r := d.open(t, t.TempDir())
 	t.Cleanup(func() { _ = r.Close() })
 	for _, s := range []struct {

@@ -52,6 +52,7 @@ type site struct{ *live.Project }
 
 func (x *site) with(test func(x *site)) func(t *testing.T) {
 	return func(t *testing.T) {
+		t.Helper()
 		p := *x.Project
 		p.T = t
 		test(&site{&p})

@@ -32,12 +32,10 @@ type drivers struct {
 	servers map[string]*remotetest.Server
 }
 
-func newDrivers(c *kubetest.Cluster, t *testing.T, namespace string) *drivers {
+func newDrivers(t *testing.T, c *kubetest.Cluster, namespace string) *drivers {
 	t.Helper()
-	kubeconfig := ""
-	if namespace == kubetest.Namespace {
-		kubeconfig = c.Falaj()
-	} else {
+	kubeconfig := c.Falaj()
+	if namespace != kubetest.Namespace {
 		kubeconfig = c.FalajIn(namespace)
 	}
 	return &drivers{
@@ -93,7 +91,7 @@ func (d *drivers) lose(t *testing.T, h engine.Handle) {
 		ids = c.Kubectl("--namespace", d.namespace, "get", "pods", "--selector", "falaj.dev/launch="+string(h), "-o", "jsonpath={.items[*].status.containerStatuses[*].containerID}")
 		return ids != ""
 	})
-	for _, container := range strings.Fields(ids) {
+	for container := range strings.FieldsSeq(ids) {
 		cmd := exec.CommandContext(t.Context(), "ctr", "--address", filepath.Join(d.c.Dir, "containerd.sock"), "--namespace", "k8s.io",
 			"tasks", "kill", "--signal", "SIGKILL", "--all", strings.TrimPrefix(container, "containerd://"))
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -106,10 +104,10 @@ func (d *drivers) lose(t *testing.T, h engine.Handle) {
 // share the test's directory, since the suite meets its programs at named pipes.
 func TestConformance(t *testing.T) {
 	c := kubetest.Start(t, kubetest.Options{Pods: true})
-	d := newDrivers(c, t, "shared")
+	d := newDrivers(t, c, "shared")
 	enginetest.Run(t, enginetest.Options{
-		New:       func(t *testing.T, dir string) engine.Driver { return d.open(t, dir) },
-		Lose:      func(t *testing.T, _ string, h engine.Handle) { d.lose(t, h) },
+		New:       func(t *testing.T, dir string) engine.Driver { t.Helper(); return d.open(t, dir) },
+		Lose:      func(t *testing.T, _ string, h engine.Handle) { t.Helper(); d.lose(t, h) },
 		Isolation: "container",
 		Deadline:  5 * time.Minute,
 		Pool:      map[string]string{remote.Shared: "true", "image": d.image, "pull": "never"},

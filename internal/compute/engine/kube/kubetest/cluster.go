@@ -64,7 +64,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 		tb.Fatal(err)
 	}
 	// Sockets have short names, so the directory does.
-	dir, err := os.MkdirTemp("", "kube")
+	dir, err := os.MkdirTemp("", "kube") //nolint:usetesting // See above; and it is unmounted before it is removed.
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 		c.stop()
 		one.Unlock()
 	})
-	c.must(os.MkdirAll(c.path("log"), 0o755))
+	c.must(os.MkdirAll(c.path("log"), 0o750))
 	for _, argv := range [][]string{{"genrsa", "-out", c.path("sa.key"), "2048"}, {"rsa", "-in", c.path("sa.key"), "-pubout", "-out", c.path("sa.pub")}} {
 		c.run("openssl", argv...)
 	}
@@ -102,6 +102,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 
 // With is the cluster for a subtest: what fails there fails the subtest.
 func (c *Cluster) With(tb testing.TB) *Cluster {
+	tb.Helper()
 	with := *c
 	with.tb = tb
 	return &with
@@ -258,10 +259,9 @@ func (c *Cluster) must(err error) {
 	}
 }
 
-func (c *Cluster) write(name, text string) string {
+func (c *Cluster) write(name, text string) {
 	c.tb.Helper()
-	c.must(os.WriteFile(c.path(name), []byte(text), 0o600))
-	return c.path(name)
+	c.must(os.WriteFile(c.path(name), []byte(text), 0o600)) //nolint:gosec // The names are of this package.
 }
 
 // run runs a program to its end.

@@ -61,7 +61,7 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "kubetest:", err)
 		return 1
 	}
-	cmd := exec.Command("unshare", append([]string{"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", self}, os.Args[1:]...)...) //nolint:noctx // It lives as long as this process.
+	cmd := exec.Command("unshare", append([]string{"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", self}, os.Args[1:]...)...) //nolint:noctx,gosec // It lives as long as this process, and is given its arguments.
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), ownedBy+"="+cgroups())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -22,12 +22,12 @@ const Node = "node-0"
 // startNode starts containerd and the kubelet and waits until the node takes pods.
 func (c *Cluster) startNode() {
 	c.tb.Helper()
-	c.must(os.MkdirAll(c.path("cni"), 0o755))
+	c.must(os.MkdirAll(c.path("cni"), 0o750))
 	c.write("cni/10-ptp.conflist", fmt.Sprintf(`{"cniVersion":"0.4.0","name":"kubetest","plugins":[{"type":"ptp","ipMasq":false,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`, c.path("ipam")))
 	pause := c.reference("busybox")
 	c.write("containerd.toml", fmt.Sprintf(containerd, c.path("containerd"), c.path("state"), c.path("containerd.sock"), pause, c.path("cni"), c.path("opt")))
 	for _, dir := range hierarchies() {
-		c.must(os.MkdirAll(filepath.Join(dir, c.cgroup()), 0o755))
+		c.must(os.MkdirAll(filepath.Join(dir, c.cgroup()), 0o750))
 	}
 	c.write("kubelet.yaml", fmt.Sprintf(kubelet, "/"+c.cgroup(), c.path("containerd.sock"), c.path("podlogs")))
 	c.StartNode()
@@ -38,8 +38,8 @@ func (c *Cluster) StartNode() {
 	c.tb.Helper()
 	c.start("containerd", "containerd", "--config", c.path("containerd.toml"))
 	c.Until("containerd", func() bool {
-		return exec.Command("ctr", "--address", c.path("containerd.sock"), "version").Run() == nil
-	}) //nolint:noctx // It ends at once.
+		return exec.CommandContext(c.tb.Context(), "ctr", "--address", c.path("containerd.sock"), "version").Run() == nil
+	})
 	c.Import("busybox")
 	c.StartKubelet()
 }
