@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,6 +48,28 @@ func Main() error {
 	return json.NewEncoder(report).Encode(e)
 }
 
+// path finds a program that is named without a directory, as in an image, in
+// the PATH that the program itself gets.
+func (p Program) path() string {
+	name := p.Argv[0]
+	if strings.Contains(name, "/") {
+		return name
+	}
+	for _, kv := range p.Env {
+		dirs, ok := strings.CutPrefix(kv, "PATH=")
+		if !ok {
+			continue
+		}
+		for dir := range strings.SplitSeq(dirs, ":") {
+			full := dir + "/" + name
+			if info, err := os.Stat(full); dir != "" && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return full
+			}
+		}
+	}
+	return name
+}
+
 // run runs the program and buries everything below.
 func run(p Program, control io.Reader) Exit {
 	if len(p.Argv) == 0 {
@@ -59,7 +82,7 @@ func run(p Program, control io.Reader) Exit {
 		}
 		_ = unix.SchedSetaffinity(0, &set) // a hint: cores that are not there do not stop it
 	}
-	pid, err := syscall.ForkExec(p.Argv[0], p.Argv, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(p.path(), p.Argv, &syscall.ProcAttr{
 		Dir: p.Dir, Env: p.Env, Files: []uintptr{0, 1, 2},
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	})
