@@ -19,8 +19,8 @@ func drawAmount(t *rapid.T, label string, most int64) resource.Amount {
 	return a
 }
 
-// TestCount: what Count says fits, fits, and one more does not; Fits and Lacks
-// agree.
+// TestCount: as many as Count says have room, and one more has not; Fits and
+// Lacks agree.
 func TestCount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		each, free := drawAmount(t, "each", 4), drawAmount(t, "free", 20)
