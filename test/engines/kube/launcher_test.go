@@ -96,9 +96,6 @@ func (w *world) until(launch, what string, is func(o remote.Observed) bool) (o r
 	w.Helper()
 	w.c.Until(what, func() bool {
 		o = w.observe(launch)
-		if testing.Verbose() {
-			w.Logf("%+v", o)
-		}
 		return is(o)
 	})
 	return o
@@ -330,10 +327,12 @@ func (w *world) preempted() {
 	urgent := w.launch(1, "true", map[string]string{"node_selector": "type=small", "priority_class": "urgent"})
 	urgent.Spec.Resources = l.Spec.Resources
 	next := w.start(urgent)
-	// KWOK's pod is gone at once, so what is left may be only the Job's word.
-	if o := w.until(launch, "the end", func(o remote.Observed) bool { return o.State == engine.Ended || o.State == engine.Lost }); o.Reason != engine.Preempted {
+	if o := w.ended(launch); o.Reason != engine.Preempted || !strings.Contains(o.Message, "small") {
 		w.Errorf("%+v", o)
 	}
+	// As a kubelet does for a pod that it has ended, and KWOK does not.
+	pod := w.kubectl("get", "pods", "--selector", "falaj.dev/launch="+launch, "-o", "name")
+	w.kubectl("patch", strings.TrimSpace(pod), "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Failed"}}`)
 	w.running(next)
 }
 
