@@ -57,6 +57,9 @@ type agent struct {
 	began  time.Time
 	out    *output
 	places []place // of the mounts, by number
+	// locks are held as long as the process lives. The collector closes files
+	// that nothing refers to, and with them goes the lock.
+	locks []*os.File
 
 	mu      sync.Mutex
 	phase   protocol.Phase
@@ -179,10 +182,11 @@ func (a *agent) join(ctx context.Context) (net.Listener, error) {
 		}
 	}()
 	for {
+		var order protocol.Order
 		var waiting protocol.Waiting
 		var ordered bool
 		err := a.c.retry(ctx, func(ctx context.Context) (err error) {
-			ordered, err = a.c.join(ctx, j, &a.order, &waiting)
+			ordered, err = a.c.join(ctx, j, &order, &waiting)
 			return err
 		})
 		if err != nil {
@@ -190,8 +194,11 @@ func (a *agent) join(ctx context.Context) (net.Listener, error) {
 			return nil, fault.Wrap(err, "joining")
 		}
 		if ordered {
-			if a.order.Lease > 0 {
-				a.c.setLease(a.order.Lease)
+			a.mu.Lock()
+			a.order = order
+			a.mu.Unlock()
+			if order.Lease > 0 {
+				a.c.setLease(order.Lease)
 			}
 			return port, nil
 		}
@@ -433,10 +440,10 @@ func (a *agent) isHalted() *halt {
 	return a.halted
 }
 
+// grace is the order's; nothing before there is one.
 func (a *agent) grace() time.Duration {
-	if a.order.ID == "" {
-		return 0
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	return a.order.Grace
 }
 

@@ -87,6 +87,7 @@ func (a *agent) makeDir() error {
 	if err != nil {
 		return err
 	}
+	a.locks = append(a.locks, f)
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX)
 }
 
@@ -223,37 +224,51 @@ func (a *agent) cached(ctx context.Context, key string, fill func(tmp, final str
 	if err != nil {
 		return "", err
 	}
-	if err := flock(ctx, lock); err != nil {
-		return "", err
-	}
-	if _, err := os.Lstat(path); err != nil {
-		a.evict(cache)
-		tmp := path + ".part"
-		remove(tmp)
-		if err := fill(tmp, path); err != nil {
+	a.locks = append(a.locks, lock)
+	for {
+		if err := flock(ctx, lock, path); err != nil {
+			return "", err
+		}
+		if _, err := os.Lstat(path); err != nil {
+			a.evict(cache)
+			tmp := path + ".part"
 			remove(tmp)
+			if err := fill(tmp, path); err != nil {
+				remove(tmp)
+				return "", err
+			}
+			if err := os.Rename(tmp, path); err != nil {
+				return "", err
+			}
+		}
+		now := time.Now()
+		_ = os.Chtimes(path+".lock", now, now) // when it was last used
+		// Shared from now on. One lock goes before the other comes: whoever was
+		// quicker may have evicted it.
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH); err != nil {
 			return "", err
 		}
-		if err := os.Rename(tmp, path); err != nil {
-			return "", err
+		if _, err := os.Lstat(path); err == nil {
+			return path, nil
 		}
 	}
-	now := time.Now()
-	_ = os.Chtimes(path+".lock", now, now) // when it was last used
-	// Shared from now on; the descriptor stays open as long as we live.
-	return path, unix.Flock(int(lock.Fd()), unix.LOCK_SH)
 }
 
-// flock takes a lock for ourselves, or gives up with the context.
-func flock(ctx context.Context, f *os.File) error {
+// flock takes the lock of a path: for ourselves, or shared when the path is
+// there. It gives up with the context.
+func flock(ctx context.Context, f *os.File, path string) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
-		// Users hold it shared: then it is filled, and shared is enough.
 		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-			return nil
+			if _, err := os.Lstat(path); err == nil {
+				return nil
+			}
+			if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil { // two must not fill it
+				return err
+			}
 		}
 		t := time.NewTimer(100 * time.Millisecond)
 		select {
