@@ -85,7 +85,7 @@ def save(step):
             writing = final.with_name(final.name + ".tmp")
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
-            state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
+            state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses, "waiting": waiting}
             torch.save(state, writing / "state.pt")
             writing.rename(final)
         for old in saved()[: -args.keep]:
@@ -98,30 +98,28 @@ def save(step):
 states = [torch.load(saved()[-1] / "state.pt", map_location="cpu")] if rank == 0 and saved() else [None]
 if world > 1:
     dist.broadcast_object_list(states)
-first, losses = 0, []
+first, losses, waiting = 0, [], []  # waiting to be logged
 if states[0]:
-    first, losses = states[0]["step"], states[0]["losses"]
+    first, losses, waiting = (states[0][k] for k in ("step", "losses", "waiting"))
     model.load_state_dict(states[0]["model"])
     optimizer.load_state_dict(states[0]["optimizer"])
 print(f"process {rank} of {world} goes on from step {first} on {device}", flush=True)
 
-waiting = []
 
-
-def log(step, loss, last=False):
-    """Tells the run of the losses, ten at a time."""
+def log(step, loss, now):
+    """Tells the run of the losses, ten at a time, and before a checkpoint: a run ends with its attempt."""
     print(f"step {step} loss {loss:.6f}", flush=True)
     waiting.append({"key": "loss", "value": loss, "step": step, "timestamp": int(time.time() * 1000)})
-    if "MLFLOW_TRACKING_URI" not in os.environ or not last and len(waiting) < 10:
+    if "MLFLOW_TRACKING_URI" not in os.environ or not now and len(waiting) < 10:
         return
-    body = json.dumps({"run_id": os.environ["MLFLOW_RUN_ID"], "metrics": waiting}).encode()
+    body = json.dumps({"run_id": os.environ["MLFLOW_RUN_ID"], "metrics": waiting[:1000]}).encode()
     request = urllib.request.Request(
         os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow/runs/log-batch", body,
         {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"]},
     )
     try:
         urllib.request.urlopen(request, timeout=10).close()
-        waiting.clear()
+        del waiting[:1000]
     except OSError as e:
         print(f"the losses could not be logged: {e}", flush=True)  # and are next time
 
@@ -139,9 +137,10 @@ for step in range(first, args.steps):
         dist.all_reduce(told)
     losses.append(told[0].item())
     leaving = told[1].item() > 0 and step + 1 < args.steps
+    saving = leaving or (step + 1) % args.every == 0
     if rank == 0:
-        log(step + 1, losses[-1], last=leaving or step + 1 == args.steps)
-    if leaving or (step + 1) % args.every == 0:
+        log(step + 1, losses[-1], now=saving or step + 1 == args.steps)
+    if saving:
         save(step + 1)
     if leaving:
         print(f"process {rank} saved step {step + 1} and leaves", flush=True)

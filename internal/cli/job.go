@@ -436,20 +436,22 @@ func speed(bytes float64) string {
 
 func (a *app) jobSubmit() *cobra.Command {
 	var file, source, revision, from string
+	var pools []string
 	var list bool
 	cmd := &cobra.Command{
 		Use: "submit [-f FILE | --from JOB]", Short: "Submit a job, with its code as a snapshot", Args: cobra.NoArgs,
 		Long: "Takes the manifest of one Job. --source packs a directory (what .gitignore and .falajignore name is\n" +
 			"left out) and names it by its digest; with --git it is the directory as it was at a revision. --from\n" +
-			"repeats a job: the same specification, inputs, source and environment, each by digest.",
-		Example: "  falaj job submit -f job.yaml --source . -p nyc\n  falaj job submit -f job.yaml --source . --git v1.2 -p nyc\n  falaj job submit --from job_01J… -p nyc",
+			"repeats a job: the same specification, inputs, source and environment, each by digest. --pool says\n" +
+			"where it may run, instead of what the manifest says.",
+		Example: "  falaj job submit -f job.yaml --source . -p nyc\n  falaj job submit -f job.yaml --source . --git v1.2 --pool hpc -p nyc\n  falaj job submit --from job_01J… -p nyc",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (file == "") == (from == "") {
 				return usage("what? Give either -f FILE or --from JOB")
 			}
 			if from != "" {
-				if source != "" || revision != "" {
-					return usage("--from repeats a job with its own source")
+				if source != "" || revision != "" || pools != nil {
+					return usage("--from repeats a job with its own source and pools")
 				}
 				return a.submit(cmd, map[string]any{"from": from})
 			}
@@ -476,6 +478,9 @@ func (a *app) jobSubmit() *cobra.Command {
 			if m.Spec == nil {
 				m.Spec = map[string]any{}
 			}
+			if pools != nil {
+				m.Spec["pools"] = pools
+			}
 			if source != "" {
 				if err := a.snapshot(cmd, source, revision, list, m.Spec); err != nil {
 					return err
@@ -491,6 +496,7 @@ func (a *app) jobSubmit() *cobra.Command {
 	f.StringVar(&source, "source", "", "directory with the job's code")
 	f.StringVar(&revision, "git", "", "the directory as it was at this git revision")
 	f.StringVar(&from, "from", "", "repeat this job")
+	f.StringSliceVar(&pools, "pool", nil, "run only here; may be given more than once")
 	f.BoolVar(&list, "list", false, "list the files of the snapshot")
 	return cmd
 }
