@@ -118,6 +118,7 @@ func TestPlantedFailures(t *testing.T) {
 			job := submit(p, strings.ReplaceAll(name, " ", "-"), c.spec)
 			got := ended(p, job)
 			text := p.Run(0, "job", "describe", job)
+			t.Log(text)
 			if got.State != "failed" || got.Class != c.class || got.Attempts != c.tries || !strings.Contains(text, c.says) || !strings.Contains(text, c.hint) {
 				t.Fatalf("%+v\n%s", got, text)
 			}

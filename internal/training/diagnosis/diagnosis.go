@@ -113,9 +113,10 @@ func Find(in Input) Finding {
 	case st.Reason == engine.OutOfMemory:
 		f.Class = OutOfMemory
 		f.Hint = fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
+		f.Lines = in.Log.last(in.Log.order(), 5)
 		return f
 	case st.Reason == engine.TimedOut:
-		f.Class = TimedOut
+		f.Class, f.Lines = TimedOut, in.Log.last(in.Log.order(), 5)
 		f.Hint = "Raise timeout, or leave with exit code 75 after a checkpoint to go on later."
 		return in.straggler(f)
 	case st.Reason == engine.NotStarted:
@@ -134,6 +135,7 @@ func (in Input) asked(f Finding) Finding {
 	f.Class = in.Asked
 	f.Words = cmp.Or(in.Why, f.Words)
 	if f.Class == Hung {
+		f.Lines = in.Log.last(in.Log.order(), 5)
 		f.Hint = "See what it did last in `falaj job logs " + in.Job + "`; a longer progress_timeout gives it more time."
 		return in.straggler(f)
 	}
@@ -155,10 +157,7 @@ func (in Input) nodeLost(f Finding) Finding {
 		if m.Node != "" && !slices.Contains(f.Blamed, m.Node) {
 			f.Blamed = append(f.Blamed, m.Node)
 		}
-		what := fmt.Sprintf("worker %d", m.Index)
-		if m.Node != "" {
-			what += " on node " + m.Node
-		}
+		what := who(m)
 		if !m.Heard.IsZero() {
 			what += ", last heard of at " + m.Heard.UTC().Format(time.RFC3339)
 		}
@@ -217,7 +216,7 @@ func (in Input) failed(f Finding, culprit int) Finding {
 		return f
 	case signal == "SIGKILL" && in.Memory > 0 && st.PeakRSS >= in.Memory/10*9:
 		f.Class, f.Hint = OutOfMemory, fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
-		f.Evidence = append(f.Evidence, fmt.Sprintf("it had used %s of %s", st.PeakRSS, in.Memory))
+		f.Evidence = append(f.Evidence, fmt.Sprintf("it had used %s of %s", round(st.PeakRSS), in.Memory))
 		return f
 	}
 	if in.read(&f, culprit) {
@@ -225,7 +224,7 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	}
 	switch signal {
 	case "SIGKILL", "SIGTERM", "SIGHUP", "SIGINT":
-		f.Class, f.Hint = Killed, "Somebody or the node's own guard ended it; look at the node's log if it repeats."
+		f.Class, f.Hint = Killed, "Somebody, or the kernel for want of memory on the node, ended it: see the node's log if it repeats."
 	case "SIGILL":
 		f.Class = Environment
 		f.Hint = "A package was built for instructions (such as AVX-512) that this processor lacks: `falaj env check` names the pools that have them."
@@ -238,8 +237,10 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	case st.Reason != engine.Exited:
 	case st.ExitCode == 127:
 		f.Words += ": the program or one that it starts does not exist"
+		f.Hint = "Add the package that has it to the environment, or give its path."
 	case st.ExitCode == 126:
 		f.Words += ": the program cannot be executed"
+		f.Hint = "Make the file executable (chmod +x), or start it by its interpreter."
 	}
 	return f
 }
@@ -255,12 +256,28 @@ func signalOf(st engine.Status) string {
 	}[st.ExitCode]
 }
 
+// who is a worker and where it ran; of the server's own machine nobody needs to
+// be told.
+func who(m engine.Member) string {
+	if m.Node == "" || m.Node == "local" {
+		return fmt.Sprintf("worker %d", m.Index)
+	}
+	return fmt.Sprintf("worker %d on node %s", m.Index, m.Node)
+}
+
+// round is a size without the digits that nobody reads.
+func round(b resource.Bytes) resource.Bytes {
+	for _, unit := range []resource.Bytes{resource.GiB / 64, resource.MiB, resource.KiB} {
+		if b >= 64*unit {
+			return b / unit * unit
+		}
+	}
+	return b
+}
+
 // outcome is how a worker ended, in words.
 func outcome(m engine.Member) string {
-	who := fmt.Sprintf("worker %d", m.Index)
-	if m.Node != "" {
-		who += " on node " + m.Node
-	}
+	who := who(m)
 	switch {
 	case m.State == engine.Lost:
 		return who + " was lost"
@@ -272,6 +289,8 @@ func outcome(m engine.Member) string {
 		return who + " was killed for using more memory than it may"
 	case m.Message != "":
 		return who + ": " + m.Message
+	case m.Reason == engine.Stopped:
+		return who + " was stopped with the others"
 	}
 	return who + " ended: " + string(m.Reason)
 }
@@ -353,10 +372,10 @@ func (in Input) evidence(culprit int) []string {
 	}
 	limit := in.Memory * resource.Bytes(max(len(in.Members), 1))
 	if in.Status.PeakRSS > 0 && limit > 0 && in.Status.PeakRSS >= limit/10*8 {
-		out = append(out, fmt.Sprintf("memory reached %s of %s", in.Status.PeakRSS, limit))
+		out = append(out, fmt.Sprintf("memory reached %s of %s", round(in.Status.PeakRSS), limit))
 	}
 	if in.Denials > 0 {
-		out = append(out, fmt.Sprintf("%d attempts to reach what it may not were refused: `falaj audit list --outcome refused`", in.Denials))
+		out = append(out, fmt.Sprintf("refused attempts to reach what it may not: %d; see `falaj audit list --outcome refused`", in.Denials))
 	}
 	if l, ok := in.Log.notANumber(); ok {
 		out = append(out, fmt.Sprintf("a loss was not a number at line %d: %s", l.Number, l.Text))

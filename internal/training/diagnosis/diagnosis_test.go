@@ -52,7 +52,7 @@ func TestPlanted(t *testing.T) {
 		worker int
 		blamed []string
 	}{
-		"exception":       {log: "traceback", in: Input{Status: exited(1)}, class: UserError, words: "json.decoder.JSONDecodeError: Expecting property name", hint: "lines below", lines: []int{7, 8, 19}},
+		"exception":       {log: "traceback", in: Input{Status: exited(1)}, class: UserError, words: "json.decoder.JSONDecodeError: Expecting property name", hint: "lines that decide", lines: []int{7, 8, 19}},
 		"chained":         {log: "chained", in: Input{Status: exited(1)}, class: UserError, words: "RuntimeError: no weights", lines: []int{13, 14, 15}},
 		"nan is noted":    {log: "chained", in: Input{Status: exited(1)}, class: UserError, words: "not a number at line 2", lines: []int{13, 14, 15}},
 		"no module":       {log: "module", in: Input{Status: exited(1)}, class: Environment, words: "No module named 'torchvision_of_mine'", hint: "requirements"},
@@ -65,7 +65,7 @@ func TestPlanted(t *testing.T) {
 		"driver":          {log: "driver", in: Input{Status: exited(1)}, class: Environment, words: "driver does not fit", hint: "falaj env check"},
 		"no cuda":         {log: "nocuda", in: Input{Status: exited(1)}, class: Environment, words: "not built for this accelerator", hint: "falaj env check"},
 		"library":         {log: "library", in: Input{Status: exited(127)}, class: Environment, words: "libcudnn.so.8", lines: []int{1}},
-		"network":         {log: "network", in: Input{Status: exited(1), Denials: 3}, class: UserError, words: "3 attempts to reach", hint: "network"},
+		"network":         {log: "network", in: Input{Status: exited(1), Denials: 3}, class: UserError, words: "what it may not: 3", hint: "network"},
 		"api":             {log: "api", in: Input{Status: exited(1)}, class: UserError, words: "a server refused", hint: "Its token"},
 		"port":            {log: "port", in: Input{Status: exited(1)}, class: Infrastructure, words: "rendezvous was taken", lines: []int{1}},
 		"rendezvous":      {log: "rendezvous", in: Input{Status: exited(1)}, class: Infrastructure, words: "did not find each other", hint: "pool doctor"},
@@ -106,7 +106,7 @@ func TestPlanted(t *testing.T) {
 		},
 		"the first failure, not its echo": {
 			log: "peer", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, exited(1), 2)}},
-			class: UserError, words: "worker 1 on node n2 exited with code 1: ValueError: batch 17", hint: "lines below", lines: []int{8, 9, 10}, worker: 1,
+			class: UserError, words: "worker 1 on node n2 exited with code 1: ValueError: batch 17", hint: "lines that decide", lines: []int{8, 9, 10}, worker: 1,
 		},
 		"killed, and its peers": {
 			log: "peer", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, killed("SIGSEGV"), 2)}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -97,6 +98,7 @@ type traceback struct {
 var (
 	frameRE     = regexp.MustCompile(`^\s*File "([^"]+)", line \d+`)
 	exceptionRE = regexp.MustCompile(`^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failed|Timeout|Iteration)|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*)(?::|$)`)
+	attemptRE   = regexp.MustCompile(`File "[^"]*/att_[^/"]+/(?:work|m\d+)/`) // where an attempt's source lies
 	libraryRE   = regexp.MustCompile(`/(site-packages|dist-packages)/|/lib/python3|^<frozen|^<string>`)
 )
 
@@ -121,4 +123,13 @@ func lastTraceback(lines []Line) (t traceback, found bool) {
 		}
 	}
 	return t, false
+}
+
+// place is the frame, with the file as it is called in the job's source.
+func (t traceback) place() []Line {
+	out := slices.Clone(t.frame)
+	for i := range out {
+		out[i].Text = attemptRE.ReplaceAllLiteralString(out[i].Text, `File "`)
+	}
+	return out
 }

@@ -164,11 +164,11 @@ func (in Input) read(f *Finding, culprit int) bool {
 			continue
 		}
 		if trace {
-			f.Lines = append(slices.Clone(t.frame), t.exception)
+			f.Lines = append(t.place(), t.exception)
 			f.Words += ": " + t.exception.Text
 		}
 		if !found {
-			f.Hint = "The lines below say where. " + f.Hint
+			f.Hint = "The lines that decide say where. " + f.Hint
 			return true
 		}
 		if s.class != "" {
