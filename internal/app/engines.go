@@ -75,11 +75,7 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 		l, err := slurm.New(slurm.Config{
 			Bin: e.Bin, Conf: e.Conf, Users: e.Users, DefaultUser: e.DefaultUser, Worker: worker, Dir: filepath.Join(dir, "slurm"), Log: a.log,
 		})
-		if err != nil {
-			return nil, "", err
-		}
-		a.onClose(l.Close)
-		return l, scheduler.Process, nil
+		return l, scheduler.Process, err
 	case "kube":
 		ours, err := installation(dir)
 		if err != nil {

@@ -55,7 +55,7 @@ func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Work
 		if err != nil {
 			return err
 		}
-		if a.Workers >= to.Min && a.Workers <= to.Max && a.Workers == to.Max {
+		if a.Workers == to.Max {
 			return nil // it has that size, and keeps it
 		}
 		return s.ask(ctx, tx, a, Resized, fmt.Sprintf("resized from %s to %s workers by %s", sizeOf(a, was), to, who))

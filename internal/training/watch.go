@@ -2,6 +2,7 @@ package training
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -89,23 +90,22 @@ func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 			delete(lives, id)
 		}
 	}
+	var failed []error
 	for _, j := range running {
 		l := lives[j.ID]
 		if l == nil || l.attempt != j.Attempt {
 			l = &life{attempt: j.Attempt, alive: s.now(), looked: s.now(), what: map[string]time.Time{}}
 			lives[j.ID] = l
 		}
-		if err := s.sign(ctx, j, l); err != nil {
-			return fault.Wrap(err, "job %s", j.ID)
+		err := s.sign(ctx, j, l)
+		if err == nil && s.now().Sub(l.alive) >= time.Duration(j.Spec.Progress) {
+			err = fault.Wrap(s.hung(ctx, j, l), "stopping it")
 		}
-		if s.now().Sub(l.alive) < time.Duration(j.Spec.Progress) {
-			continue
-		}
-		if err := s.hung(ctx, j, l); err != nil {
-			return fault.Wrap(err, "stopping job %s", j.ID)
+		if err != nil { // the others are looked after all the same
+			failed = append(failed, fault.Wrap(err, "job %s", j.ID))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // sign looks for one sign of life after the other. Whoever does not answer is no

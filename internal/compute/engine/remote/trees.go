@@ -287,6 +287,9 @@ func (h *Hub) tree(ctx context.Context, id string, s sender, n int, name, digest
 	defer written()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.state.Final != nil || w.finish { // meanwhile: another attempt may have begun
+		return fault.New(fault.Gone, "workload %s is over", id)
+	}
 	t.Done = true
 	if err := w.saveTree(t); err != nil {
 		t.Done = false
