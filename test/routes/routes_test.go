@@ -159,6 +159,10 @@ func (w *world) permitted(t *testing.T, route httpapi.Route) string {
 	t.Helper()
 	got := w.ask(t, route, w.having(route))
 	switch status, _ := strconv.Atoi(got.status); {
+	case route.Action == "workload.work": // the action is not enough: one must be that attempt
+		if status != http.StatusForbidden {
+			t.Errorf("%s %s: %s to %s, who is no attempt", route.Method, route.Path, got.status, w.having(route).name)
+		}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden && route.Action != "", status >= 500 && status != http.StatusNotImplemented:
 		t.Errorf("%s %s: %s to %s, who may: %.300s", route.Method, route.Path, got.status, w.having(route).name, got.body)
 	case status == http.StatusNotFound && strings.Contains(got.body, "project "+flights+" does not exist"):

@@ -123,6 +123,7 @@ func open(t *testing.T) *world {
 		"projects/project": flights, "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "abroad",
+		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
 		"policies/name": "idle", "accounts/ref": "service%2Fguest",
 		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
 		"alerts/id":        "dlv_01ARZ3NDEKTSV4RRFFQ69G5FAV",
