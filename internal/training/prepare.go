@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 var _ compute.Owner = (*Service)(nil)
@@ -91,6 +92,9 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 			return engine.Spec{}, err
 		}
 		if err := s.cfg.Environments.Check(env, p); err != nil {
+			return engine.Spec{}, err
+		}
+		if err := s.cfg.Environments.Fetch(ctx, env, p); err != nil {
 			return engine.Spec{}, err
 		}
 	}
@@ -371,11 +375,6 @@ type stamp struct {
 	Modified int64  `json:"modified"` // nanoseconds
 }
 
-// unfinished reports a name that a checkpoint has before it counts.
-func unfinished(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
-}
-
 // checkpoints lists the finished checkpoints: directories with a final name.
 func checkpoints(dir string) (map[string]stamp, error) {
 	entries, err := os.ReadDir(dir)
@@ -387,7 +386,7 @@ func checkpoints(dir string) (map[string]stamp, error) {
 	}
 	found := map[string]stamp{}
 	for _, e := range entries {
-		if !e.IsDir() || unfinished(e.Name()) {
+		if !e.IsDir() || protocol.Unfinished(e.Name()) {
 			continue
 		}
 		info, err := e.Info()
@@ -410,7 +409,7 @@ func dropUnfinished(dir string) error {
 		return fault.Wrap(err, "looking for unfinished checkpoints")
 	}
 	for _, e := range entries {
-		if unfinished(e.Name()) {
+		if protocol.Unfinished(e.Name()) {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return fault.Wrap(err, "removing an unfinished checkpoint")
 			}

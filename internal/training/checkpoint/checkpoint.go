@@ -42,7 +42,6 @@ package checkpoint
 import (
 	"bytes"
 	"encoding/json"
-	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -192,11 +191,6 @@ type Manifest struct {
 	Cut    int64   `json:"cut"` // the size of chunks when it was taken
 	Files  []File  `json:"files"`
 	Chunks []Chunk `json:"chunks"`
-}
-
-// unfinished reports a name that a checkpoint has before it counts.
-func unfinished(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
 }
 
 // labelFile is where a program says what a checkpoint is.

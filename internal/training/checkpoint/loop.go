@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 const (
@@ -282,7 +283,7 @@ func finished(dir string) (map[string]look, error) {
 	}
 	found := map[string]look{}
 	for _, e := range entries {
-		if !e.IsDir() || unfinished(e.Name()) {
+		if !e.IsDir() || protocol.Unfinished(e.Name()) {
 			continue
 		}
 		info, err := e.Info()

@@ -70,11 +70,6 @@ func newSender(a *agent) (*sender, error) {
 	return s, nil
 }
 
-// unfinished reports a name that a checkpoint has before it counts.
-func unfinished(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
-}
-
 // finished are the checkpoints in a directory.
 func finished(dir string) (map[string]stamp, error) {
 	entries, err := os.ReadDir(dir)
@@ -83,7 +78,7 @@ func finished(dir string) (map[string]stamp, error) {
 	}
 	found := map[string]stamp{}
 	for _, e := range entries {
-		if !e.IsDir() || unfinished(e.Name()) {
+		if !e.IsDir() || protocol.Unfinished(e.Name()) {
 			continue
 		}
 		var st unix.Stat_t
@@ -182,7 +177,7 @@ func (s *sender) state(name string) (has, writing bool) {
 		}
 		for _, e := range entries {
 			has = has || e.Name() == name && e.IsDir()
-			writing = writing || unfinished(e.Name())
+			writing = writing || protocol.Unfinished(e.Name())
 		}
 	}
 	return has, writing

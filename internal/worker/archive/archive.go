@@ -307,7 +307,7 @@ func Check(m protocol.Manifest, limits Limits) error {
 	limits.setDefaults()
 	seen := map[string]bool{}
 	one := func(name string, size int64) error {
-		if !filepath.IsLocal(name) || path.Clean(name) != name || name == "." || strings.ContainsRune(name, 0) || len(name) > 4096 {
+		if !filepath.IsLocal(name) || path.Clean(name) != name || name == "." || strings.ContainsRune(name, 0) || len(name) > 4096 || strings.HasSuffix(name, partSuffix) {
 			return fault.New(fault.Invalid, "%.200q is not the path of a file below a directory", name)
 		}
 		if seen[name] {
@@ -356,12 +356,15 @@ func Receive(r io.Reader, into *os.Root, want map[string]protocol.File) error {
 	}
 }
 
+// partSuffix is of the names that files have before they are whole.
+const partSuffix = ".falaj-part"
+
 // Place makes one file of a manifest from its content, which is verified.
 func Place(into *os.Root, f protocol.File, content io.Reader) error {
 	if err := into.MkdirAll(path.Dir(f.Path), 0o700); err != nil {
 		return err
 	}
-	part := f.Path + ".falaj-part"
+	part := f.Path + partSuffix
 	if err := into.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

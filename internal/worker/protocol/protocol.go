@@ -23,6 +23,7 @@
 package protocol
 
 import (
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/worker/launch"
@@ -263,4 +264,10 @@ type Member struct {
 	PeakRSS  int64         `json:"peak_rss"`
 	Heard    time.Time     `json:"heard_at,omitzero"`
 	Usage    Usage         `json:"usage"`
+}
+
+// Unfinished reports a name that a checkpoint has before it counts: what
+// programs owe to the agent and to the server alike.
+func Unfinished(name string) bool {
+	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
 }

@@ -191,7 +191,7 @@ func (h *Hub) mount(id string, s sender, n int, to io.Writer) error {
 	if m.Role == engine.Output {
 		return fault.New(fault.Invalid, "mount %d of %s is for output: there is nothing to fetch", n, id)
 	}
-	return archive.Pack(to, m.Path, func(name string) bool { return m.Role == engine.Checkpoints && unfinished(name) })
+	return archive.Pack(to, m.Path, func(name string) bool { return m.Role == engine.Checkpoints && protocol.Unfinished(name) })
 }
 
 // log takes a piece of a member's output.

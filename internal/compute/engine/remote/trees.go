@@ -87,11 +87,6 @@ func (w *work) loadTrees() error {
 	return nil
 }
 
-// unfinished reports a name that a checkpoint has before it counts.
-func unfinished(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
-}
-
 // returned is the mount that a tree may be for.
 func (w *work) returned(n int, name string) error {
 	m, err := w.mirrored(n)
@@ -102,7 +97,7 @@ func (w *work) returned(n int, name string) error {
 		return nil
 	case m.Role != engine.Checkpoints || !m.Writable:
 		return fault.New(fault.Invalid, "nothing is taken back from mount %d of %s as %.100q", n, w.id, name)
-	case name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00") || unfinished(name):
+	case name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00") || protocol.Unfinished(name):
 		return fault.New(fault.Invalid, "%.100q is not the name of a finished checkpoint", name)
 	}
 	return nil
