@@ -144,6 +144,25 @@ func TestCLIUsesClientOnly(t *testing.T) {
 	}
 }
 
+// TestWorkerStaysSmall: it runs on nodes and in images that are not ours, beside
+// each job, and starts in milliseconds.
+func TestWorkerStaysSmall(t *testing.T) {
+	may := regexp.MustCompile(`^internal/(worker|sandbox|fault|resource|machine)(/|$)`)
+	for _, p := range load(t) {
+		if !strings.HasPrefix(p.Path, "internal/worker") {
+			continue
+		}
+		for _, i := range p.Imports {
+			if rest, our := strings.CutPrefix(i, module); our && may.MatchString(rest) {
+				continue
+			}
+			if root, _, _ := strings.Cut(i, "/"); strings.Contains(root, ".") && !strings.HasPrefix(i, "golang.org/x/sys/") {
+				t.Errorf("%s imports %s: the worker has the standard library, golang.org/x/sys and a little foundation", p.Path, i)
+			}
+		}
+	}
+}
+
 // TestSchedulerIsPure: it decides from a snapshot, so a replay decides the same.
 func TestSchedulerIsPure(t *testing.T) {
 	banned := []string{"time", "os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "context", "log/slog"}
