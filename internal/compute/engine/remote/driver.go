@@ -349,6 +349,9 @@ func (d *Driver) look(ctx context.Context) (live bool, err error) {
 		w.mu.Lock()
 		if o, ok := seen[w.id]; ok && err == nil {
 			w.observe(o, now)
+			for _, m := range w.place(o) {
+				d.nodes.learn(m.Join.Node, m.Join.Facts, d.c.Log)
+			}
 		}
 		act := d.advance(w, now)
 		w.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
@@ -88,6 +89,11 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 		return h.serveMount(w, r, id, s, n)
 	case r.Method == http.MethodPost && what == "manifest":
 		var m protocol.Manifest
+		done, err := h.turn(ctx, id)
+		if err != nil {
+			return err
+		}
+		defer done()
 		if err := decode(r, maxManifest, &m); err != nil {
 			return err
 		}
@@ -108,6 +114,21 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 		return answer(w, http.StatusOK, struct{}{})
 	}
 	return fault.New(fault.NotFound, "a worker has nothing at %.100q", path)
+}
+
+// turn waits until few of the workload's manifests are being read: they may be
+// large, and all of one is held in memory.
+func (h *Hub) turn(ctx context.Context, id string) (done func(), err error) {
+	w, err := h.d.find(engine.Handle(id))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case w.turns <- struct{}{}:
+		return func() { <-w.turns }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // ServeAgent is the Hub's Serve.

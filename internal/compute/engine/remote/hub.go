@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -74,7 +75,8 @@ func checkJoin(w *work, j protocol.Join) error {
 		return fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", w.id, j.Index, len(w.members))
 	case len(j.Start) < 8 || len(j.Start) > 64:
 		return fault.New(fault.Invalid, "a start of %d bytes is not a number drawn at a start", len(j.Start))
-	case len(j.Node) > 255 || len(j.Address) > 255 || strings.ContainsAny(j.Address, " ,/\x00") || len(j.Interface) > 64:
+	case len(j.Node) > 255 || len(j.Address) > 255 || strings.ContainsAny(j.Address, " ,/") || len(j.Interface) > 64,
+		garbled(j.Node), garbled(j.Address), garbled(j.Interface):
 		return fault.New(fault.Invalid, "the node's name or address is not one")
 	case j.Port < 0 || j.Port > 65535:
 		return fault.New(fault.Invalid, "%d is not a port", j.Port)
@@ -85,8 +87,26 @@ func checkJoin(w *work, j protocol.Join) error {
 		if len(k) > maxText || len(v) > maxText {
 			return fault.New(fault.TooLarge, "a fact of the node is longer than %d bytes", maxText)
 		}
+		if garbled(k) || garbled(v) {
+			return fault.New(fault.Invalid, "fact %.80q of the node is not plain text", k)
+		}
 	}
 	return nil
+}
+
+// garbled reports what no name has: control characters would reach terminals,
+// and PostgreSQL takes no zero byte.
+func garbled(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+
+// plain is a text of a worker without control characters but ends of lines and
+// tabs.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, s)
 }
 
 // take records a member, and gives its order when all have come.
@@ -119,7 +139,6 @@ func (h *Hub) take(w *work, j protocol.Join) (*protocol.Order, protocol.Waiting,
 		}
 		h.d.c.Log.Info("a worker has joined", slog.String("workload", w.id), slog.Int("worker", j.Index), slog.String("node", j.Node))
 		w.notify()
-		h.d.nodes.learn(j.Node, j.Facts, h.d.c.Log)
 	}
 	missing := w.missing()
 	waiting.Joined = len(w.members) - missing
@@ -229,8 +248,11 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 	if len(b.None) > maxFacts || len(b.Notes) > maxNotes || len(b.Usage.Accelerators) > 256 {
 		return protocol.Told{}, fault.New(fault.TooLarge, "a beat says too much")
 	}
+	if b.CPU < 0 || b.PeakRSS < 0 {
+		return protocol.Told{}, fault.New(fault.Invalid, "a worker uses less than nothing")
+	}
 	for i, n := range b.Notes {
-		b.Notes[i] = n[:min(len(n), maxText)]
+		b.Notes[i] = plain(strings.ToValidUTF8(n[:min(len(n), maxText)], ""))
 	}
 	done, err := h.d.writing()
 	if err != nil {
@@ -239,8 +261,9 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 	w.mu.Lock()
 	m.beat = b
 	if len(b.None) > 0 {
-		for _, name := range b.None {
-			if len(m.none) < maxTrees {
+		asked := w.asked(s.index)
+		for _, name := range b.None { // of others there is nothing to remember
+			if slices.Contains(asked, name) {
 				m.none[name] = true
 			}
 		}
@@ -295,6 +318,7 @@ func (h *Hub) end(ctx context.Context, id string, s sender, e protocol.End) erro
 	if err := checkEnd(e); err != nil {
 		return err
 	}
+	e.Message, e.Signal = plain(e.Message), plain(e.Signal)
 	done, err := h.d.writing()
 	if err != nil {
 		return err
@@ -334,8 +358,8 @@ func checkEnd(e protocol.End) error {
 	if len(e.Message) > 16<<10 || len(e.Signal) > 32 {
 		return fault.New(fault.TooLarge, "a worker's end has too many words")
 	}
-	if e.Ago < 0 || e.Ran < 0 {
-		return fault.New(fault.Invalid, "a duration is negative")
+	if e.Ago < 0 || e.Ran < 0 || e.CPU < 0 || e.PeakRSS < 0 {
+		return fault.New(fault.Invalid, "a worker has used less than nothing")
 	}
 	return nil
 }

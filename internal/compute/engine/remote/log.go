@@ -105,8 +105,9 @@ func (l *joined) append(member int, offset int64, b []byte, last bool) (int64, e
 	if l.size+int64(len(text)) > l.limit+maxLine && !l.full {
 		l.full = true
 		text = []byte("\n[falaj: the log ends here, at its limit]\n")
-	} else if l.full {
-		text = nil
+	} else if l.full { // it is dropped; nor does the index grow for it
+		l.reached[member] += int64(taken)
+		return l.reached[member], nil
 	}
 	if _, err := l.log.WriteAt(text, l.size); err != nil {
 		return at, fault.New(fault.Exhausted, "writing the log: %w", err)

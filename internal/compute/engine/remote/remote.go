@@ -87,8 +87,11 @@ type Config struct {
 	LogLimit int64
 	// MaxTree bounds a checkpoint, or an output, in bytes; 0 is 1 TiB.
 	MaxTree int64
-	Log     *slog.Logger
-	Now     func() time.Time
+	// MaxManifests bounds what is kept to know what a workload's checkpoints
+	// consist of, in bytes; 0 is 256 MiB.
+	MaxManifests int
+	Log          *slog.Logger
+	Now          func() time.Time
 }
 
 func (c Config) orDefault() Config {
@@ -101,6 +104,9 @@ func (c Config) orDefault() Config {
 	def(&c.Lease, 5*time.Minute)
 	def(&c.Settle, 10*time.Second)
 	def(&c.Gather, 10*time.Minute)
+	if c.MaxManifests == 0 {
+		c.MaxManifests = 256 << 20
+	}
 	if c.LogLimit == 0 {
 		c.LogLimit = 64 << 20
 	}

@@ -43,7 +43,8 @@ type tree struct {
 	Done     bool              `json:"done,omitempty"`  // all of it is in the stage
 	Taken    bool              `json:"taken,omitempty"` // and has its final place
 
-	busy bool // a stream of it is being read
+	busy   bool // a stream of it is being read
+	weight int  // of the record, in bytes
 }
 
 // stage is where a tree's files come to be. A checkpoint's is beside its final
@@ -82,7 +83,32 @@ func (w *work) loadTrees() error {
 		if json.Unmarshal(b, t) != nil || t.Mount < 0 || t.Mount >= len(w.spec.Mounts) {
 			continue
 		}
+		t.weight = len(b)
 		w.trees[t.Key] = t
+	}
+	return nil
+}
+
+// weight is what the records of all trees take. The caller holds mu.
+func (w *work) weight() (n int) {
+	for _, t := range w.trees {
+		n += t.weight
+	}
+	return n
+}
+
+// slim forgets what a member's checkpoints consist of, but for the last: only
+// that one is compared with the next. The caller holds mu.
+func (w *work) slim(mount, index int) error {
+	last := w.latest(mount, index)
+	for _, t := range w.trees {
+		if t.Mount != mount || t.Index != index || !t.Taken || t == last || t.weight == 0 {
+			continue
+		}
+		t.Manifest, t.weight = protocol.Manifest{}, 0
+		if err := w.saveTree(t); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -142,9 +168,14 @@ func (h *Hub) manifest(id string, s sender, n int, m protocol.Manifest) (protoco
 		w.mu.Unlock()
 		return none, fault.New(fault.TooLarge, "workload %s has more than %d checkpoints in one attempt", id, maxTrees)
 	}
+	if w.weight()+len(b) > w.c.MaxManifests {
+		w.mu.Unlock()
+		return none, fault.New(fault.Exhausted, "the checkpoints of workload %s that are on their way have too many files", id).
+			WithHint("Write fewer, larger files; those of a gang count together.")
+	}
 	before := w.latest(n, s.index)
 	fresh := t == nil || t.Digest != digest
-	t = &tree{Key: key, Mount: n, Index: s.index, Name: m.Name, Digest: digest, Manifest: m, busy: true}
+	t = &tree{Key: key, Mount: n, Index: s.index, Name: m.Name, Digest: digest, Manifest: m, busy: true, weight: len(b)}
 	err = w.saveTree(t)
 	if err == nil {
 		w.trees[key] = t
@@ -438,6 +469,9 @@ func (w *work) takeCheckpoint(c checkpoint, parts map[int]*tree) error {
 			return err
 		}
 		_ = os.RemoveAll(w.stage(t))
+		if err := w.slim(t.Mount, t.Index); err != nil {
+			return err
+		}
 	}
 	for _, m := range w.members {
 		delete(m.none, c.name)
@@ -455,7 +489,7 @@ func taken(dir string, m protocol.Manifest) bool {
 }
 
 // merge moves files from one directory into another, where they do not replace
-// any. It may be repeated.
+// any; what is a file there is no directory. It may be repeated.
 func merge(from, into string) error {
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -468,10 +502,16 @@ func merge(from, into string) error {
 		to := filepath.Join(into, rel)
 		if e.IsDir() {
 			err := os.Mkdir(to, 0o700)
-			if errors.Is(err, fs.ErrExist) {
-				err = nil
+			if !errors.Is(err, fs.ErrExist) {
+				return err
 			}
-			return err
+			if info, err := os.Lstat(to); err != nil || info.IsDir() {
+				return err
+			}
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+			return fs.SkipDir
 		}
 		if _, err := os.Lstat(to); err == nil {
 			return os.Remove(path)

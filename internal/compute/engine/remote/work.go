@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -26,6 +27,9 @@ const (
 	memberFmt = "member-"    // + index + ".json"
 )
 
+// maxTurns is how many manifests of a workload are read at once.
+const maxTurns = 4
+
 // work is one workload. Its mutex is held while its files are written, never
 // while the engine is asked.
 type work struct {
@@ -45,6 +49,8 @@ type work struct {
 	failed   time.Time     // since when that does not succeed
 	changed  chan struct{} // closed and replaced at each change
 	done     chan struct{} // closed when state.Final is on disk
+	turns    chan struct{} // taken while a manifest is read
+	named    bool          // the engine tells where its launches run
 }
 
 // state is what survives a restart, beside the members'.
@@ -80,6 +86,9 @@ type member struct {
 	beat  protocol.Beat
 	asked []string // checkpoints that it was told are waited for
 	none  map[string]bool
+	// placed is true once the engine has said that the launch is on the node
+	// that the agent has named, or that it names none.
+	placed bool
 }
 
 func (m *member) joined() bool { return m.Join.Start != "" }
@@ -88,7 +97,7 @@ func (m *member) over() bool   { return m.End != nil || m.Lost != "" }
 func newWork(c *Config, spec engine.Spec) *work {
 	w := &work{
 		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{},
-		changed: make(chan struct{}), done: make(chan struct{}),
+		changed: make(chan struct{}), done: make(chan struct{}), turns: make(chan struct{}, maxTurns),
 	}
 	for range max(spec.Workers, 1) {
 		w.members = append(w.members, &member{none: map[string]bool{}})
@@ -250,7 +259,7 @@ func (w *work) known() []engine.Member {
 	out := make([]engine.Member, len(w.members))
 	for i, m := range w.members {
 		e := engine.Member{
-			Index: i, Node: m.Join.Node, State: engine.Pending, Heard: m.heard.UTC(), Started: w.state.Begun,
+			Index: i, Node: w.node(m), State: engine.Pending, Heard: m.heard.UTC(), Started: w.state.Begun,
 			CPU: m.beat.CPU, PeakRSS: amount(m.beat.PeakRSS), Usage: usage(m.beat.Usage),
 		}
 		if !m.joined() {
@@ -273,6 +282,40 @@ func (w *work) known() []engine.Member {
 		out[i] = e
 	}
 	return out
+}
+
+// placing is how long the engine may take to tell where a launch runs.
+const placing = 30 * time.Second
+
+// node is where a member runs. What an agent says has the worth of its
+// attempt's word, and nodes are blamed by it: where the engine tells the nodes
+// of a launch, another name is none.
+func (w *work) node(m *member) string {
+	until := m.Ended
+	if !m.over() {
+		until = w.c.Now()
+	}
+	if w.named && !m.placed && until.Sub(m.Joined) > placing {
+		return ""
+	}
+	return m.Join.Node
+}
+
+// place compares where the members say that they are with what the engine says,
+// and gives those that were found just now. The caller holds mu.
+func (w *work) place(o Observed) (found []*member) {
+	known := slices.ContainsFunc(o.Nodes, func(n string) bool { return n != "" })
+	w.named = w.named || known
+	for _, m := range w.members {
+		if m.placed || !m.joined() {
+			continue
+		}
+		if known && slices.Contains(o.Nodes, m.Join.Node) || !w.named && o.State == engine.Running {
+			m.placed = true
+			found = append(found, m)
+		}
+	}
+	return found
 }
 
 func usage(u protocol.Usage) engine.Usage {
