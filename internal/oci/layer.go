@@ -88,8 +88,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
-	if u.files++; u.files > u.maxFiles {
-		return fault.New(fault.TooLarge, "the image has more than %d files", u.maxFiles)
+	if err := u.count(); err != nil {
+		return err
 	}
 	name, err := cleanName(h.Name)
 	if err != nil || name == "" {
@@ -149,6 +149,14 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return unix.UtimesNanoAt(parent, base, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
+// count takes one file or directory off the limit.
+func (u *unpacker) count() error {
+	if u.files++; u.files > u.maxFiles {
+		return fault.New(fault.TooLarge, "the image has more than %d files", u.maxFiles)
+	}
+	return nil
+}
+
 // cleanName is the path of an entry without a leading slash; "" is the root.
 func cleanName(name string) (string, error) {
 	if len(name) >= maxName || strings.ContainsRune(name, 0) {
@@ -199,6 +207,9 @@ func (u *unpacker) openLinks(dir string, links *int) (int, error) {
 			next = path.Join(path.Dir(dir), next)
 		}
 		return u.openLinks(path.Clean(next), links)
+	}
+	if err := u.count(); err != nil { // one name may ask for two thousand directories
+		return -1, err
 	}
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err

@@ -160,6 +160,7 @@ func TestHostileLayers(t *testing.T) {
 		"a long name":                      {[][]ocitest.Entry{{ocitest.File(strings.Repeat("n", 300), "", 0o644)}}, fault.Invalid},
 		"a big file":                       {[][]ocitest.Entry{{ocitest.File("big", strings.Repeat("x", 2<<20), 0o644)}}, fault.TooLarge},
 		"many small ones":                  {[][]ocitest.Entry{many(2000)}, fault.TooLarge},
+		"many directories by few names":    {[][]ocitest.Entry{{ocitest.File(strings.Repeat("a/", 600)+"f", "", 0o644), ocitest.File(strings.Repeat("b/", 600)+"f", "", 0o644)}}, fault.TooLarge},
 		"an unknown kind":                  {[][]ocitest.Entry{{special("x", 'Z')}}, fault.Invalid},
 	} {
 		t.Run(title, func(t *testing.T) {
@@ -259,6 +260,40 @@ func TestWrongContent(t *testing.T) {
 				t.Errorf("%v %v", all, err)
 			}
 		})
+	}
+}
+
+// TestLayersElsewhere: a manifest may name other places for its layers, which
+// whoever pushes it chooses: the server does not ask there.
+func TestLayersElsewhere(t *testing.T) {
+	t.Parallel()
+	r, elsewhere := ocitest.New(t), ocitest.New(t)
+	img := ocitest.Image(t, nil, ocitest.Tar(t, ocitest.File("a", "content", 0o644)))
+	layers, err := img.Layers()
+	check(t, err)
+	img, err = mutate.Append(empty.Image, mutate.Addendum{Layer: layers[0], URLs: []string{"http://" + elsewhere.Host + "/metadata"}})
+	check(t, err)
+	ref := r.Push(t, "img", ocitest.Configure(t, img, func(*v1.ConfigFile) {}))
+	gone := func(w http.ResponseWriter, q *http.Request) bool {
+		if !strings.Contains(q.URL.Path, "/blobs/") || strings.HasPrefix(q.Header.Get("Accept"), "application/vnd") {
+			return false
+		}
+		d, err := layers[0].Digest()
+		if err != nil || !strings.HasSuffix(q.URL.Path, d.Hex) {
+			return false
+		}
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	}
+	r.Intercept.Store(&gone)
+	s := open(t, r, nil)
+	_, release, err := s.Pull(t.Context(), ref)
+	release()
+	if !fault.Is(err, fault.Unsupported) {
+		t.Errorf("%v (%v)", err, fault.KindOf(err))
+	}
+	if n := elsewhere.Asked.Load(); n > 0 {
+		t.Errorf("%d requests went elsewhere", n)
 	}
 }
 

@@ -38,6 +38,7 @@ type Info struct {
 	Compressed resource.Bytes `json:"compressed"` // of all layers
 	Layers     int            `json:"layers"`
 	Here       bool           `json:"here"` // unpacked already
+	Env        []string       `json:"-"`    // "NAME=value"
 }
 
 // Inspect asks the registry for an image by tag or digest, and pins it, without
@@ -48,7 +49,7 @@ type Info struct {
 // fault.Unsupported without an image for this platform, fault.Unavailable.
 func (s *Store) Inspect(ctx context.Context, ref string) (Info, error) {
 	if i, err := s.Find(ref); err == nil {
-		return Info{Ref: i.Ref, Platform: i.Platform, Layers: len(i.Layers), Here: true}, nil
+		return Info{Ref: i.Ref, Platform: i.Platform, Layers: len(i.Layers), Here: true, Env: i.Env}, nil
 	}
 	img, pinned, err := s.fetch(ctx, ref)
 	if err != nil {
@@ -58,7 +59,11 @@ func (s *Store) Inspect(ctx context.Context, ref string) (Info, error) {
 	if err != nil {
 		return Info{}, registryError(err, ref)
 	}
-	info := Info{Ref: pinned, Platform: s.platform, Layers: len(m.Layers)}
+	c, err := img.ConfigFile()
+	if err != nil {
+		return Info{}, registryError(err, ref)
+	}
+	info := Info{Ref: pinned, Platform: s.platform, Layers: len(m.Layers), Env: c.Config.Env}
 	for _, l := range m.Layers {
 		info.Compressed += resource.Bytes(l.Size)
 	}
@@ -106,6 +111,11 @@ func (s *Store) fetch(ctx context.Context, ref string) (v1.Image, string, error)
 	}
 	var size int64
 	for _, l := range m.Layers {
+		// Whoever may push an image does not choose whom the server calls.
+		if len(l.URLs) > 0 {
+			return nil, "", fault.New(fault.Unsupported, "image %s has a layer that lies outside of its registry", ref).
+				WithHint("Push it with all its layers, and without urls in its manifest.")
+		}
 		size += max(l.Size, 0)
 	}
 	if resource.Bytes(size) > s.c.MaxBytes {

@@ -116,6 +116,15 @@ func TestWhatCannotBeKept(t *testing.T) {
 		"long path": {make1(func(dir string) error {
 			return os.MkdirAll(dir+strings.Repeat("/"+strings.Repeat("d", 100), 12), 0o700)
 		}), "a path of"},
+		"a file that is no UTF-8": {make1(func(dir string) error { return os.WriteFile(dir+"/\xff", nil, 0o600) }), "is no UTF-8"},
+		"a name with an escape": {func(t *testing.T, w *world, job string) {
+			t.Helper()
+			w.write(t, job, "\x1b[2J", files{"model": "x"})
+		}, "is not plain text"},
+		"a name that is no UTF-8": {func(t *testing.T, w *world, job string) {
+			t.Helper()
+			w.write(t, job, "\xfe", files{"model": "x"})
+		}, "is not plain text"},
 		"long name": {func(t *testing.T, w *world, job string) {
 			t.Helper()
 			w.write(t, job, strings.Repeat("n", 230), files{"model": "x"})

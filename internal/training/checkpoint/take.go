@@ -12,8 +12,11 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
@@ -52,6 +55,9 @@ func (c Chunk) ref(p project.Name) blob.Ref {
 func (s *Service) take(ctx context.Context, j Job, name string) error {
 	if len(name) > maxName {
 		return fault.New(fault.Invalid, "its name has %d bytes, at most %d are allowed", len(name), maxName)
+	}
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return fault.New(fault.Invalid, "its name %q is not plain text", name)
 	}
 	root, err := s.open(j.ID, name)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -43,6 +44,8 @@ func survey(ctx context.Context, root *os.Root, most int64) (tree, error) {
 		switch {
 		case name == ".":
 			return nil
+		case !utf8.ValidString(name): // its record could not say it
+			return fault.New(fault.Invalid, "%.80q is no UTF-8", name).WithHint("Rename it: names in checkpoints are UTF-8.")
 		case len(name) > maxPath:
 			return fault.New(fault.Invalid, "%.80q… is a path of %d bytes, at most %d are allowed", name, len(name), maxPath)
 		case e.IsDir():
