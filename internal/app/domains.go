@@ -158,8 +158,9 @@ func (a *App) openCompute(ctx context.Context) error {
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authority, Compute: a.compute,
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
 		UV: a.cfg.uvPath(), Index: index.Index, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
-		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Kinds: kinds, Log: a.log,
+		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
 	})
+	a.onClose(a.environments.Close)
 	return nil
 }
 

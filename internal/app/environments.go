@@ -8,16 +8,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
-// heldEnvironments are those of jobs that run or wait to run again: they are
-// not pruned, however long ago their attempt began.
+// heldEnvironments are those of jobs that have not ended: they are not pruned,
+// however long ago the job was submitted or its attempt began.
 func (a *App) heldEnvironments(ctx context.Context) (held []environment.Digest, err error) {
 	err = a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		jobs, err := trainingsql.Store{}.Underway(ctx, tx)
-		if err != nil {
-			return err
-		}
-		waiting, err := trainingsql.Store{}.Unstarted(ctx, tx)
-		for _, j := range append(jobs, waiting...) {
+		jobs, err := trainingsql.Store{}.Alive(ctx, tx)
+		for _, j := range jobs {
 			if j.EnvDigest != "" {
 				held = append(held, j.EnvDigest)
 			}

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -17,4 +19,15 @@ func (a *App) openImages() (err error) {
 		Admit: func() error { return checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)) },
 	})
 	return fault.Wrap(err, "images")
+}
+
+// containers says why this machine runs no images.
+func containers() error {
+	if os.Geteuid() != 0 {
+		return fault.New(fault.Unsupported, "it runs no images: the server is not root there")
+	}
+	if _, err := exec.LookPath("runc"); err != nil {
+		return fault.New(fault.Unsupported, "it runs no images: runc is not installed there (Debian: apt-get install runc)")
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -126,7 +127,7 @@ func (a *app) envCheck() *cobra.Command {
 				return err
 			}
 			var checked struct {
-				State string     `json:"state"`
+				Needs shownNeeds `json:"needs"`
 				Pools []shownFit `json:"pools"`
 			}
 			if err := json.Unmarshal(answer, &checked); err != nil {
@@ -140,17 +141,10 @@ func (a *app) envCheck() *cobra.Command {
 				if err := a.printOne(o); err != nil {
 					return err
 				}
+			} else if err := a.printFits(checked.Needs, checked.Pools); err != nil {
+				return err
 			}
-			fits := 0
-			for _, f := range checked.Pools {
-				if f.Fits {
-					fits++
-				}
-				if a.output == "table" {
-					a.sayFit(f)
-				}
-			}
-			if fits == 0 {
+			if !slices.ContainsFunc(checked.Pools, func(f shownFit) bool { return f.Fits }) {
 				return fault.New(fault.Internal, "%s fits no pool", args[0]).WithHint("Choose other versions for it, or add a pool that has what it needs.")
 			}
 			return nil
@@ -158,20 +152,55 @@ func (a *app) envCheck() *cobra.Command {
 	}
 }
 
-func (a *app) sayFit(f shownFit) {
-	word := "fits"
-	if !f.Fits {
-		word = "does not fit"
-	}
-	a.say("%s: %s", f.Pool, word)
-	for _, part := range []struct {
-		head  string
-		lines []string
-	}{{"", f.Reasons}, {"note: ", f.Notes}, {"not known: ", f.Unknown}} {
-		for _, l := range part.lines {
-			a.say("  %s%s", part.head, l)
+// shownNeeds are what an environment asks of nodes.
+type shownNeeds struct {
+	Python    string   `json:"python"`
+	Platform  string   `json:"platform"`
+	Glibc     string   `json:"glibc"`
+	Framework string   `json:"framework"`
+	CUDA      string   `json:"cuda"`
+	CUDNN     string   `json:"cudnn"`
+	Modules   []string `json:"modules"`
+}
+
+// printFits prints a row for each thing that a pool says.
+func (a *app) printFits(n shownNeeds, pools []shownFit) error {
+	var needs []string
+	for _, part := range [][2]string{
+		{"Python ", n.Python}, {"", n.Platform}, {"glibc ", n.Glibc}, {"", n.Framework}, {"CUDA ", n.CUDA}, {"cuDNN ", n.CUDNN}, {"modules ", strings.Join(n.Modules, " ")},
+	} {
+		if part[1] != "" {
+			needs = append(needs, part[0]+part[1])
 		}
 	}
+	if len(needs) > 0 {
+		a.say("needs %s", strings.Join(needs, ", "))
+	}
+	var rows []client.Object
+	for _, f := range pools {
+		fits := "yes"
+		if !f.Fits {
+			fits = "no"
+		}
+		words := f.Reasons
+		for _, l := range f.Unknown {
+			words = append(words, "not known: "+l)
+		}
+		for _, l := range f.Notes {
+			words = append(words, "note: "+l)
+		}
+		if len(words) == 0 {
+			words = []string{"-"}
+		}
+		for i, w := range words {
+			row := client.Object{"pool": f.Pool, "fits": fits, "why": w}
+			if i > 0 {
+				row["pool"], row["fits"] = "", ""
+			}
+			rows = append(rows, row)
+		}
+	}
+	return a.print(rows, []column{{"POOL", "pool"}, {"FITS", "fits"}, {"WHY", "why"}})
 }
 
 func (a *app) envDiff() *cobra.Command {
@@ -199,8 +228,9 @@ func (a *app) envPrune() *cobra.Command {
 	var older string
 	var dry bool
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove the files of environments that nobody uses", Args: cobra.NoArgs,
-		Long: "What a running job uses and what was asked for lately stays. Applying an environment again builds it again.\n" +
+		Use: "prune", Short: "Remove the files of environments and the images that nobody uses", Args: cobra.NoArgs,
+		Long: "What a job that has not ended uses and what was asked for lately stays. Applying an environment again builds it\n" +
+			"again; an image is pulled again when a job needs it.\n" +
 			"Needs an admin of the installation.",
 		Example: "  falaj env prune --dry-run\n  falaj env prune --older 168h",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -214,7 +244,7 @@ func (a *app) envPrune() *cobra.Command {
 			if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/environments/prune", map[string]any{"older": older, "dry": dry}, &pruned); err != nil {
 				return err
 			}
-			return a.print(pruned.Items, []column{{"DIGEST", "digest"}, {"SIZE", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}})
+			return a.print(pruned.Items, []column{{"DIGEST", "digest"}, {"SIZE", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}, {"IMAGE", "image"}})
 		},
 	}
 	cmd.Flags().StringVar(&older, "older", "720h", "only what nobody asked for within this time; at least 1h")

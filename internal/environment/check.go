@@ -24,6 +24,17 @@ type Checked struct {
 // kind of an engine by its name.
 func (s *Service) kind(engine string) string { return cmp.Or(s.cfg.Kinds[engine], engine) }
 
+// fit compares an environment with a pool.
+func (s *Service) fit(n Needs, p compute.Pool) Fit {
+	kind := s.kind(p.Engine)
+	if n.Kind == ImageKind && kind == "local" && s.cfg.Containers != nil {
+		if err := s.cfg.Containers(); err != nil {
+			return Fit{Pool: string(p.Name), Reasons: []string{err.Error()}}
+		}
+	}
+	return fit(n, p, kind)
+}
+
 // Fits says for each pool whether an environment fits it, and why not, before
 // anything queues. Needs environment.read and pool.read. Error: fault.NotFound.
 func (s *Service) Fits(ctx context.Context, p project.Name, ref string) (Checked, error) {
@@ -41,7 +52,7 @@ func (s *Service) Fits(ctx context.Context, p project.Name, ref string) (Checked
 		return c, err
 	}
 	for _, pool := range pools {
-		f := fit(c.Needs, pool, s.kind(pool.Engine))
+		f := s.fit(c.Needs, pool)
 		if f.Fits && e.State != Failed && e.State != Ready {
 			f.Unknown = append(f.Unknown, "what its packages need: it is still being built")
 		}

@@ -25,17 +25,19 @@ type Fit struct {
 
 // Needs are what an environment asks of a node.
 type Needs struct {
-	Kind     Kind     `json:"kind"`
-	Python   string   `json:"python,omitempty"`   // "3.11.2"
-	Own      bool     `json:"own,omitempty"`      // the Python travels with the environment
-	Site     int      `json:"site,omitempty"`     // packages that the node's Python must bring
-	Platform string   `json:"platform,omitempty"` // machine: "x86_64"
-	Glibc    string   `json:"glibc,omitempty"`    // the least that its wheels run with
-	CUDA     string   `json:"cuda,omitempty"`     // that it brings
-	CUDNN    string   `json:"cudnn,omitempty"`    // that it brings
-	By       string   `json:"cuda_by,omitempty"`  // the package that says which CUDA
-	Vector   []Vector `json:"vector,omitempty"`
-	Modules  []string `json:"modules,omitempty"`
+	Kind     Kind   `json:"kind"`
+	Python   string `json:"python,omitempty"`   // "3.11.2"
+	Own      bool   `json:"own,omitempty"`      // the Python travels with the environment
+	Site     int    `json:"site,omitempty"`     // packages that the node's Python must bring
+	Platform string `json:"platform,omitempty"` // machine: "x86_64"
+	Glibc    string `json:"glibc,omitempty"`    // the least that its wheels run with
+	CUDA     string `json:"cuda,omitempty"`     // that it brings
+	CUDNN    string `json:"cudnn,omitempty"`    // that it brings
+	By       string `json:"cuda_by,omitempty"`  // the package that says which CUDA
+	// Framework uses the CUDA: "torch 2.8.0".
+	Framework string   `json:"framework,omitempty"`
+	Vector    []Vector `json:"vector,omitempty"`
+	Modules   []string `json:"modules,omitempty"`
 }
 
 // Vector is an instruction set and the package that is built for it.
@@ -56,6 +58,24 @@ var cudaRules = []cudaRule{
 	{12, "525", "5.0"}, // Kepler dropped in 12.0
 	{11, "450", "3.5"},
 }
+
+// frameworks that use CUDA, and the least compute capability that their wheels
+// have code for, where that is more than their CUDA's own.
+var frameworks = []struct {
+	name          string
+	version, cuda string // from these on
+	compute       string
+}{
+	{"torch", "2.8", "12.8", "7.0"}, // release notes of PyTorch 2.8.0; dev-discuss.pytorch.org/t/3128
+	{"torch", "0", "0", ""},
+	{"jaxlib", "0", "12", "5.2"}, // docs.jax.dev/en/latest/installation.html
+	{"jaxlib", "0", "0", ""},
+	{"tensorflow", "0", "0", ""},
+}
+
+// cudnnRules are likewise of cuDNN, by its major version: the support matrices of
+// docs.nvidia.com/deeplearning/cudnn.
+var cudnnRules = map[string]string{"9": "5.0"}
 
 // since is the first CUDA that has code for a GPU: CUDA Toolkit release notes,
 // "new features" of each version.
@@ -89,12 +109,19 @@ var cudaPackages = []struct {
 // needs reads an environment's bill of materials.
 func (e Environment) needs() Needs {
 	n := Needs{Kind: e.Spec.Kind(), Modules: e.Spec.Modules, Glibc: e.Glibc}
-	if n.Kind != PythonKind {
+	switch n.Kind {
+	case ModulesKind:
 		return n
-	}
-	n.Python, n.Own, n.Site = e.Python, len(e.Interpreter.mounts()) > 0, len(e.Interpreter.Site)
-	if _, arch, ok := strings.Cut(e.Platform, "linux-"); ok {
-		n.Platform = arch
+	case ImageKind:
+		n.Own = true
+		if _, arch, ok := strings.Cut(e.Platform, "linux/"); ok {
+			n.Platform = architecture(arch)
+		}
+	case PythonKind:
+		n.Python, n.Own, n.Site = e.Python, len(e.Interpreter.mounts()) > 0, len(e.Interpreter.Site)
+		if _, arch, ok := strings.Cut(e.Platform, "linux-"); ok {
+			n.Platform = arch
+		}
 	}
 	version := map[string]string{}
 	for _, p := range e.SBOM {
@@ -111,11 +138,18 @@ func (e Environment) needs() Needs {
 		}
 		n.CUDA = firstParts(n.CUDA, 2)
 	}
-	for _, framework := range []string{"torch", "jaxlib", "tensorflow"} {
-		_, local, _ := strings.Cut(version[framework], "+cu")
+	for _, framework := range frameworks {
+		v := version[framework.name]
+		_, local, _ := strings.Cut(v, "+cu")
 		if n.CUDA == "" && len(local) >= 3 && strings.Trim(local, "0123456789") == "" { // "121" is 12.1
-			n.By, n.CUDA = framework+" "+version[framework], local[:2]+"."+local[2:]
+			n.By, n.CUDA = framework.name+" "+v, local[:2]+"."+local[2:]
 		}
+		if v != "" && n.Framework == "" {
+			n.Framework = framework.name + " " + v
+		}
+	}
+	if v := version["cuda"]; v != "" && n.Kind == ImageKind {
+		n.By, n.CUDA, n.CUDNN = "the image's CUDA_VERSION", firstParts(v, 2), firstParts(version["cudnn"], 3)
 	}
 	for _, name := range []string{"nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu11"} {
 		if v := version[name]; v != "" {
@@ -137,6 +171,12 @@ type facts struct {
 	gpus                         int64
 }
 
+// architecture is the kernel's name for what Go and Kubernetes may call
+// otherwise.
+func architecture(name string) string {
+	return cmp.Or(map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[name], name)
+}
+
 // factsOf reads a node's labels: ours, else those that engines, Kubernetes, its
 // node feature discovery and NVIDIA's GPU feature discovery give.
 func factsOf(n compute.Node) facts {
@@ -147,7 +187,7 @@ func factsOf(n compute.Node) facts {
 		driver:  cmp.Or(l[machine.LabelDriver], l["driver"], l["nvidia.com/cuda.driver-version.full"]),
 		compute: cmp.Or(l[machine.LabelCompute], l["compute_capability"], l["compute_capability_major"]),
 	}
-	f.arch = cmp.Or(map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[f.arch], f.arch)
+	f.arch = architecture(f.arch)
 	if major := l["nvidia.com/cuda.driver.major"]; f.driver == "" && major != "" {
 		f.driver = major + "." + cmp.Or(l["nvidia.com/cuda.driver.minor"], "0")
 	}
@@ -184,8 +224,8 @@ func fit(n Needs, p compute.Pool, kind string) Fit {
 	case n.Kind == ModulesKind && kind != "slurm":
 		refuse("it is made of site modules, which only Slurm pools load; this pool's engine is %s", kind)
 	}
-	if len(f.Reasons) > 0 || n.Kind != PythonKind {
-		if f.Fits = len(f.Reasons) == 0; f.Fits && n.Kind == ModulesKind {
+	if len(f.Reasons) > 0 || n.Kind == ModulesKind {
+		if f.Fits = len(f.Reasons) == 0; f.Fits {
 			f.Unknown = append(f.Unknown, "whether its nodes have the modules "+strings.Join(n.Modules, ", ")+" shows when a job starts")
 		}
 		return f
@@ -314,8 +354,11 @@ func (n Needs) cuda(f facts, refuse, missing func(string, ...any)) {
 		missing("the compute capability of its GPUs; %s has code from %s on", brings, rule.compute)
 		return
 	}
-	if compareVersions(f.compute, rule.compute) < 0 {
+	switch by, least := n.strictest(); {
+	case compareVersions(f.compute, rule.compute) < 0:
 		refuse("its GPUs have compute capability %s, and %s has no code below %s", f.compute, brings, rule.compute)
+	case compareVersions(f.compute, least) < 0:
+		refuse("its GPUs have compute capability %s, and %s has no code below %s", f.compute, by, least)
 	}
 	for _, s := range since {
 		if compareVersions(f.compute, s.compute) < 0 {
@@ -326,6 +369,23 @@ func (n Needs) cuda(f facts, refuse, missing func(string, ...any)) {
 		}
 		break
 	}
+}
+
+// strictest is the framework or cuDNN that asks for the highest compute
+// capability, beside CUDA itself.
+func (n Needs) strictest() (by, least string) {
+	least = cudnnRules[firstParts(n.CUDNN, 1)]
+	by = "cuDNN " + n.CUDNN
+	name, v, _ := strings.Cut(n.Framework, " ")
+	for _, f := range frameworks {
+		if f.name == name && compareVersions(v, f.version) >= 0 && compareVersions(n.CUDA, f.cuda) >= 0 {
+			if compareVersions(f.compute, least) > 0 {
+				by, least = n.Framework+" with CUDA "+n.CUDA, f.compute
+			}
+			break
+		}
+	}
+	return by, least
 }
 
 // firstParts of a version: two of "12.1.105" are "12.1".

@@ -94,6 +94,20 @@ func TestFit(t *testing.T) {
 		"GPU too old": {python("torch==2.9.0", "nvidia-cuda-runtime==13.0.48"), pool(gpu("580.65.06", "7.0")), "slurm", Fit{Reasons: []string{
 			"its GPUs have compute capability 7.0, and CUDA 13.0 (of nvidia-cuda-runtime 13.0.48) has no code below 7.5",
 		}}},
+		"GPU that its PyTorch no longer knows": {
+			python("torch==2.8.0", "nvidia-cuda-runtime-cu12==12.8.90", "nvidia-cudnn-cu12==9.10.2.21"), pool(gpu("550.1", "6.1")), "slurm",
+			Fit{Reasons: []string{"its GPUs have compute capability 6.1, and torch 2.8.0 with CUDA 12.8 has no code below 7.0"}},
+		},
+		"GPU that it knows with an older CUDA": {
+			python("torch==2.8.0+cu126", "nvidia-cuda-runtime-cu12==12.6.77"), pool(gpu("550.1", "6.1")), "slurm", Fit{Fits: true},
+		},
+		"GPU that its JAX does not know": {python("jaxlib==0.5.0", "jax-cuda12-plugin==0.5.0"), pool(gpu("550.1", "5.0")), "slurm", Fit{Reasons: []string{
+			"its GPUs have compute capability 5.0, and jaxlib 0.5.0 with CUDA 12 has no code below 5.2",
+		}}},
+		"GPU that its cuDNN does not know": {
+			python("torch==2.4.0", "nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cudnn-cu11==9.1.0.70"), pool(gpu("470.57", "3.7")), "slurm",
+			Fit{Reasons: []string{"its GPUs have compute capability 3.7, and cuDNN 9.1.0 has no code below 5.0"}},
+		},
 		"GPU too new": {python("torch==2.1.0+cu121"), pool(gpu("550.1", "12.0")), "slurm", Fit{Reasons: []string{
 			"its GPUs have compute capability 12.0, which CUDA 12.8 is the first to have code for; the environment brings CUDA 12.1 (of torch 2.1.0+cu121)",
 		}}},
@@ -132,7 +146,10 @@ func TestFit(t *testing.T) {
 		"image on Slurm": {Environment{Spec: Spec{Image: "r/i@sha256:0"}}, pool(), "slurm", Fit{Reasons: []string{
 			"it is an image, and Slurm's nodes run none: their container programs differ by site; use site modules or a Python environment there",
 		}}},
-		"image on Kubernetes": {Environment{Spec: Spec{Image: "r/i@sha256:0"}}, pool(), "kube", Fit{Fits: true}},
+		"image on Kubernetes": {Environment{Spec: Spec{Image: "r/i@sha256:0"}}, pool(node("n1", 0)), "kube", Fit{Fits: true}},
+		"image for another architecture": {Environment{Spec: Spec{Image: "r/i@sha256:0"}, Platform: "linux/amd64"}, pool(node("n1", 0, "kubernetes.io/arch", "arm64")), "kube", Fit{
+			Reasons: []string{"its processors are aarch64, the environment is for x86_64"},
+		}},
 		"modules at home": {Environment{Spec: Spec{Modules: []string{"cuda/12.4"}}}, pool(), "local", Fit{Reasons: []string{
 			"it is made of site modules, which only Slurm pools load; this pool's engine is local",
 		}}},

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/oci"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
@@ -27,14 +28,22 @@ type registry struct {
 	n    int // how often it was asked
 }
 
-func (r *registry) Resolve(_ context.Context, ref string) (string, error) {
+func (r *registry) Inspect(_ context.Context, ref string) (oci.Info, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.n++
 	if pinned, ok := r.tags[ref]; ok {
-		return pinned, nil
+		return oci.Info{Ref: pinned, Platform: "linux/amd64"}, nil
 	}
-	return "", fault.New(fault.NotFound, "the registry has no %s", ref)
+	return oci.Info{}, fault.New(fault.NotFound, "the registry has no %s", ref)
+}
+
+func (r *registry) Pull(context.Context, string) (oci.Image, func(), error) {
+	return oci.Image{}, func() {}, nil
+}
+
+func (r *registry) Prune(context.Context, time.Time, func(oci.Image) bool, bool) ([]oci.Image, error) {
+	return nil, nil
 }
 
 // kindsWorld has a registry, and a pool of an engine of each kind.
@@ -114,7 +123,7 @@ func TestChecked(t *testing.T) {
 	}
 	for name, want := range map[string]map[string]bool{
 		"py":   {"home": true, "hpc": false, "k8s": false}, // another architecture
-		"img":  {"home": true, "hpc": false, "k8s": true},
+		"img":  {"home": true, "hpc": false, "k8s": false}, // another architecture
 		"mods": {"home": false, "hpc": true, "k8s": false},
 	} {
 		c, err := w.Fits(t.Context(), nyc, name)

@@ -44,7 +44,8 @@ func (s *Service) use(e Environment) error {
 
 // Pruned is an environment whose files were removed, or would be.
 type Pruned struct {
-	Digest Digest         `json:"digest"`
+	Digest Digest         `json:"digest"`          // of the content; of an image its own
+	Image  string         `json:"image,omitempty"` // where it is one
 	Names  []string       `json:"names,omitempty"` // "project/name" that the content has now
 	Size   resource.Bytes `json:"size"`
 	Used   time.Time      `json:"used_at"` // last
@@ -71,22 +72,36 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 	if err != nil {
 		return nil, err
 	}
+	// Whoever begins to use one from here on notes it, which makes it too young.
+	var held []Digest
+	for _, h := range s.holders {
+		digests, err := h(ctx)
+		if err != nil {
+			return nil, fault.Wrap(err, "asking who uses environments")
+		}
+		held = append(held, digests...)
+	}
 	pruned := []Pruned{}
 	for _, entry := range entries {
 		if !entry.IsDir() || !builtRE.MatchString(entry.Name()) {
 			continue
 		}
 		d := Digest("sha256:" + entry.Name())
+		if slices.Contains(held, d) {
+			continue
+		}
 		p := Pruned{Digest: d, Names: names[d], Size: sizeOf(s.path(d))}
-		if p.Used, err = s.take(ctx, d, age, dry); err != nil {
+		if p.Used, err = s.take(d, age, dry); err != nil {
 			return pruned, err
 		}
 		if !p.Used.IsZero() {
 			pruned = append(pruned, p)
 		}
 	}
+	images, failed := s.pruneImages(ctx, s.now().Add(-age), held, names, dry)
+	pruned = append(pruned, images...)
 	if dry || len(pruned) == 0 {
-		return pruned, nil
+		return pruned, failed
 	}
 	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		return audit.Append(ctx, tx, audit.Entry{Action: string(ActionPrune), Object: "environments", Detail: map[string]any{"pruned": pruned}})
@@ -94,15 +109,15 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 	if err != nil {
 		return pruned, fault.Wrap(err, "recording what was pruned")
 	}
-	return pruned, removeAll(s.trash())
+	return pruned, errors.Join(failed, removeAll(s.trash()))
 }
 
 func (s *Service) trash() string { return filepath.Join(s.cfg.Dir, ".pruned") }
 
-// take moves an environment out of everybody's sight unless it is used; the
-// zero time means that it is. Whoever asks for it at the same time gets it
-// whole or finds it gone.
-func (s *Service) take(ctx context.Context, d Digest, age time.Duration, dry bool) (used time.Time, err error) {
+// take moves an environment out of everybody's sight unless it was used within
+// age; the zero time means that it was. Whoever asks for it at the same time gets
+// it whole or finds it gone.
+func (s *Service) take(d Digest, age time.Duration, dry bool) (used time.Time, err error) {
 	s.pruning.Lock()
 	defer s.pruning.Unlock()
 	info, err := os.Stat(s.path(d))
@@ -111,15 +126,6 @@ func (s *Service) take(ctx context.Context, d Digest, age time.Duration, dry boo
 	}
 	if s.now().Sub(info.ModTime()) < age {
 		return time.Time{}, nil
-	}
-	for _, held := range s.holders {
-		digests, err := held(ctx)
-		if err != nil {
-			return time.Time{}, fault.Wrap(err, "asking who uses environments")
-		}
-		if slices.Contains(digests, d) {
-			return time.Time{}, nil
-		}
 	}
 	if dry {
 		return info.ModTime(), nil

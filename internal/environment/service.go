@@ -37,14 +37,6 @@ type Compute interface {
 	Pools(ctx context.Context) ([]compute.Pool, error)
 }
 
-// Images pins images.
-type Images interface {
-	// Resolve asks a registry for an image by tag or digest, and pins it.
-	// Errors: fault.Invalid, fault.NotFound, fault.PermissionDenied,
-	// fault.Unsupported without one for this platform, fault.Unavailable.
-	Resolve(ctx context.Context, ref string) (string, error)
-}
-
 // Config is what the service needs.
 type Config struct {
 	DB         *store.DB
@@ -73,12 +65,14 @@ type Config struct {
 	Engine string
 	// Kinds of the engines by name; what is not there is of the kind of its name.
 	Kinds map[string]string
-	// Images pins images; nil refuses them.
-	Images    Images
-	Isolation scheduler.Isolation // empty is sandbox
-	Timeout   time.Duration       // of one step; 0 is 20 minutes
-	Log       *slog.Logger        // nil discards
-	Now       func() time.Time    // nil is time.Now
+	// Images of this machine; nil refuses them.
+	Images Images
+	// Containers says why this machine runs no images; nil is that it does.
+	Containers func() error
+	Isolation  scheduler.Isolation // empty is sandbox
+	Timeout    time.Duration       // of one step; 0 is 20 minutes
+	Log        *slog.Logger        // nil discards
+	Now        func() time.Time    // nil is time.Now
 }
 
 // Service is the only way to environments. Safe for concurrent use.
@@ -95,6 +89,10 @@ type Service struct {
 	// writing where they are taken away.
 	pruning sync.RWMutex
 	holders []Holder
+
+	background context.Context //nolint:containedctx // The life of pulls that nobody waits for.
+	stop       context.CancelFunc
+	pulls      sync.WaitGroup
 
 	siteMu sync.Mutex
 	sites  map[string]site // by the interpreter's path
@@ -120,7 +118,9 @@ func New(cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, changed: make(chan struct{})}
+	s := &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, changed: make(chan struct{})}
+	s.background, s.stop = context.WithCancel(context.Background())
+	return s
 }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
@@ -183,10 +183,9 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 		return !how.anew && old.SpecDigest == wanted.SpecDigest && old.State != Failed && (old.State != Ready || s.there(old))
 	}
 	if old, err := s.named(ctx, p, name, ""); spec.Image != "" && (err != nil || !same(old)) {
-		if wanted.Image, err = s.pin(ctx, spec.Image); err != nil {
+		if err := s.pin(ctx, &wanted); err != nil {
 			return Environment{}, "", err
 		}
-		wanted.Digest = Digest(sum("falaj environment 3", wanted.Image, spec.Python))
 	}
 	var e Environment
 	var change project.Change
@@ -225,6 +224,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 		}
 		tx.OnCommit(s.notify)
 		if e.State == Ready {
+			tx.OnCommit(func() { s.prefetch(e.Image) })
 			return publish(ctx, tx, EnvironmentReady, e)
 		}
 		return s.submit(ctx, tx, e)
@@ -259,18 +259,6 @@ func (s *Service) describe(ctx context.Context, spec Spec) (Environment, error) 
 	}
 	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index)
 	return e, err
-}
-
-// pin asks for an image's digest.
-func (s *Service) pin(ctx context.Context, ref string) (string, error) {
-	if s.cfg.Images == nil {
-		return "", fault.New(fault.Unsupported, "this installation takes no images").
-			WithHint("List the registries that they may come from under images.registries in the configuration.")
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	pinned, err := s.cfg.Images.Resolve(ctx, ref)
-	return pinned, fault.Wrap(err, "image %s", ref)
 }
 
 // interpreterFor finds the Python of a specification: of the version or path
@@ -492,7 +480,7 @@ func (s *Service) Use(ctx context.Context, p project.Name, ref string) (Usable, 
 // starts there. What nodes do not tell, their agents compare. Error:
 // fault.Invalid.
 func (s *Service) Check(u Usable, p compute.Pool) error {
-	if f := fit(u.Needs, p, s.kind(p.Engine)); !f.Fits {
+	if f := s.fit(u.Needs, p); !f.Fits {
 		return misfit(u.Name, []Fit{f})
 	}
 	if p.Engine != s.cfg.Engine || u.Needs.Kind != PythonKind {

@@ -21,6 +21,9 @@ type Store interface {
 	Update(ctx context.Context, tx *store.Tx, e Environment) error
 	// Newest lists the newest environment of each name of every project.
 	Newest(ctx context.Context, tx *store.Tx) ([]Environment, error)
+	// Images gives the contents that images have or had, by the image's pinned
+	// reference.
+	Images(ctx context.Context, tx *store.Tx) (map[string][]Digest, error)
 	// Unfinished lists environments that are being locked or built.
 	Unfinished(ctx context.Context, tx *store.Tx) ([]Environment, error)
 }

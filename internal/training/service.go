@@ -59,6 +59,8 @@ type Environments interface {
 	Admit(ctx context.Context, p project.Name, ref string, pools []string) error
 	// Check refuses a pool that the environment cannot run on.
 	Check(u environment.Usable, p compute.Pool) error
+	// Fetch returns when the environment is where the pool finds it.
+	Fetch(ctx context.Context, u environment.Usable, p compute.Pool) error
 }
 
 // Data gives what jobs read.

@@ -203,6 +203,8 @@ func (e *environments) Admit(context.Context, project.Name, string, []string) er
 
 func (e *environments) Check(environment.Usable, compute.Pool) error { return nil }
 
+func (e *environments) Fetch(context.Context, environment.Usable, compute.Pool) error { return nil }
+
 func (e *environments) Await(ctx context.Context, _ project.Name, _ string) error {
 	for {
 		e.mu.Lock()

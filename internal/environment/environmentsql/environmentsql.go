@@ -109,6 +109,20 @@ func (Store) List(ctx context.Context, tx *store.Tx, p project.Name, after strin
 	return all(rows, err)
 }
 
+// Images gives the contents of images by their pinned references.
+func (Store) Images(ctx context.Context, tx *store.Tx) (map[string][]environment.Digest, error) {
+	var rows []row // an image has no lock
+	err := tx.NewSelect().Model(&rows).Where("lock_text = '' AND state = ?", string(environment.Ready)).Scan(ctx)
+	list, err := all(rows, err)
+	images := map[string][]environment.Digest{}
+	for _, e := range list {
+		if e.Image != "" {
+			images[e.Image] = append(images[e.Image], e.Digest)
+		}
+	}
+	return images, err
+}
+
 // Newest lists the newest environment of each name of every project.
 func (Store) Newest(ctx context.Context, tx *store.Tx) ([]environment.Environment, error) {
 	var rows []row

@@ -163,6 +163,15 @@ func (Store) Underway(ctx context.Context, tx *store.Tx) ([]training.Job, error)
 	return jobs(rows)
 }
 
+// Alive lists the jobs that have not ended, oldest first.
+func (Store) Alive(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
+	var rows []jobRow
+	if err := tx.NewSelect().Model(&rows).Where("state IN (?, ?)", string(training.Queued), string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
+		return nil, err
+	}
+	return jobs(rows)
+}
+
 func jobs(rows []jobRow) ([]training.Job, error) {
 	js := make([]training.Job, len(rows))
 	for i, r := range rows {
