@@ -466,19 +466,23 @@ func (s *Service) forget(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
+	silent := map[PoolName]bool{} // whose engines do not answer: not asked again for each
 	for _, w := range old {
 		e, err := s.engineOf(ctx, w.Pool)
-		if err != nil {
+		if err != nil || silent[w.Pool] {
 			continue // its engine may come back
 		}
 		if err := e.Driver.Forget(ctx, w.Handle); err != nil && !fault.Is(err, fault.NotFound) {
-			return fault.Wrap(err, "forgetting %s", w.ID)
+			silent[w.Pool] = fault.Is(err, fault.Unavailable)
+			errs = append(errs, fault.Wrap(err, "forgetting %s", w.ID))
+			continue
 		}
 		if err := s.amend(ctx, w.ID, func(w *Workload) { w.Handle = "" }); err != nil {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // amend changes a workload without changing its state.

@@ -411,6 +411,8 @@ func TestEngineSays(t *testing.T) {
 		{remote.Observed{Reason: engine.OutOfMemory}, true, engine.Ended, engine.OutOfMemory, ""},
 		{remote.Observed{Reason: engine.Stopped, Message: "cancelled by root"}, true, engine.Ended, engine.Stopped, "cancelled by root"},
 		{remote.Observed{Reason: engine.Exited}, true, engine.Lost, "", "without a word"},
+		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, true, engine.Lost, "", "killed"},
+		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, false, engine.Lost, "", "killed"},
 		{remote.Observed{Reason: engine.Exited}, false, engine.Ended, engine.NotStarted, "before its worker"},
 	} {
 		w, l := hub(t, nil)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"hash/fnv"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -77,7 +76,7 @@ func New(c Config) (*Driver, error) {
 		return nil, fault.Wrap(err, "listing %s's workloads", c.Name)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".new-") { // a start that nobody has a handle of
+		if strings.HasPrefix(e.Name(), hidden) { // a start that nobody has a handle of, or what was forgotten
 			_ = os.RemoveAll(filepath.Join(c.Dir, e.Name()))
 			continue
 		}
@@ -85,10 +84,6 @@ func New(c Config) (*Driver, error) {
 			continue
 		}
 		w, err := load(&d.c, e.Name())
-		if errors.Is(err, fs.ErrNotExist) { // Forget was interrupted
-			_ = os.RemoveAll(filepath.Join(c.Dir, e.Name()))
-			continue
-		}
 		if err != nil {
 			c.Log.Warn("a workload's directory cannot be read", slog.String("engine", c.Name), slog.String("id", e.Name()), slog.Any("error", err))
 			continue
@@ -277,7 +272,13 @@ func (d *Driver) drop(w *work) {
 	if !w.over() {
 		_ = w.log.close()
 	}
-	_ = os.RemoveAll(w.dir) // what is left is removed at the next start
+	// Out of sight first: half a directory would be another workload after a
+	// crash. What is left is removed at the next start.
+	gone := filepath.Join(d.c.Dir, hidden+"gone-"+w.id)
+	_ = os.RemoveAll(gone)
+	if os.Rename(w.dir, gone) == nil {
+		_ = os.RemoveAll(gone)
+	}
 }
 
 // background runs f unless the driver was closed, which waits for it.

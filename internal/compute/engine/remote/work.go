@@ -105,9 +105,13 @@ func newWork(c *Config, spec engine.Spec) *work {
 	return w
 }
 
+// hidden begins the names of directories that are not, or no longer, of a
+// workload.
+const hidden = ".new-"
+
 // record makes the directory of a new workload: it is there whole or not at all.
 func (w *work) record() error {
-	tmp, err := os.MkdirTemp(w.c.Dir, ".new-*")
+	tmp, err := os.MkdirTemp(w.c.Dir, hidden+"*")
 	if err != nil {
 		return err
 	}
