@@ -189,6 +189,18 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 // create makes an object, or reads the one of its name that is there.
 func (l *Launcher) create(ctx context.Context, kind schema.GroupVersionResource, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	made, err := l.client.Resource(kind).Namespace(l.namespace).Create(ctx, o, meta.CreateOptions{FieldValidation: "Strict"})
+	for range 10 {
+		// An API server that has just started does not know all roles yet.
+		if !kerrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot create resource") {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, translate(ctx.Err(), "making the %s %s", o.GetKind(), o.GetName())
+		case <-time.After(time.Second):
+		}
+		made, err = l.client.Resource(kind).Namespace(l.namespace).Create(ctx, o, meta.CreateOptions{FieldValidation: "Strict"})
+	}
 	if kerrors.IsAlreadyExists(err) {
 		made, err = l.client.Resource(kind).Namespace(l.namespace).Get(ctx, o.GetName(), meta.GetOptions{})
 	}

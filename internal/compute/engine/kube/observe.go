@@ -252,8 +252,10 @@ func (s scene) observed() remote.Observed {
 				o.Reason = engine.TimedOut
 			}
 			for _, p := range s.pods {
-				if m := p.exit(); m != "" {
-					o.Message = m
+				if m, killed := p.exit(); m != "" {
+					if o.Message = m; killed {
+						o.Reason = engine.Signalled
+					}
 					break
 				}
 			}
@@ -415,14 +417,15 @@ func (p podView) outOfMemory() string {
 	return ""
 }
 
-// exit says how the agent's container ended, where it failed.
-func (p podView) exit() string {
+// exit says how the agent's container ended, where it failed, and whether it was
+// killed: by a signal, or with all that ran on its node, which then knows no more.
+func (p podView) exit() (words string, killed bool) {
 	for _, c := range p.Status.Containers {
 		if t := c.State.Terminated; t != nil && t.Code != 0 {
-			return joined(fmt.Sprintf("the agent of %s ended with exit code %d (%s)", p.who(), t.Code, t.Reason), t.Message)
+			return joined(fmt.Sprintf("the agent of %s ended with exit code %d (%s)", p.who(), t.Code, t.Reason), t.Message), t.Code > 128
 		}
 	}
-	return ""
+	return "", false
 }
 
 // words say why the pod does not run; empty when it does or did.

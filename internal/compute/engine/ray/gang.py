@@ -120,7 +120,7 @@ def main():
         try:
             node, code = ray.get(done[0])
             if code and reason == "exited":
-                reason, message = "agent_failed", f"the agent of worker {index} on {launch['names'].get(node, node)} ended with {code}"
+                reason, message = "killed" if code > 128 else "agent_failed", f"the agent of worker {index} on {launch['names'].get(node, node)} ended with {code}"
         except exceptions.OutOfMemoryError as e:
             reason, message = "out_of_memory", f"worker {index}: Ray's memory monitor ended it, because its node had no memory left: {first(e)}"
         except exceptions.RuntimeEnvSetupError as e:
@@ -147,7 +147,7 @@ def crashed(launch, index, error):
     gone = [name for node, name in launch["names"].items() if node not in alive]
     if gone:
         return "node_failed", f"worker {index}: Ray lost {', '.join(sorted(gone))}"
-    return "lost", f"worker {index}: the process that Ray ran it in was killed: {first(error)}"
+    return "killed", f"worker {index}: the process that Ray ran it in was killed: {first(error)}"
 
 
 def first(error):

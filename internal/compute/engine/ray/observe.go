@@ -123,7 +123,7 @@ func observe(j job) remote.Observed {
 // reasons of gang.py's verdict. Those that are not here say no more than that
 // it is over.
 var reasons = map[string]engine.Reason{
-	"out_of_memory": engine.OutOfMemory, "node_failed": engine.NodeFailed, "not_started": engine.NotStarted,
+	"out_of_memory": engine.OutOfMemory, "node_failed": engine.NodeFailed, "not_started": engine.NotStarted, "killed": engine.Signalled,
 }
 
 const verdictMark = "falaj-verdict "

@@ -253,6 +253,7 @@ func TestObserve(t *testing.T) {
 		},
 		"oom":         {failed(command, `falaj-verdict {"reason": "out_of_memory", "message": "m"}`), engine.Ended, engine.OutOfMemory, "m"},
 		"agent":       {failed(command, `falaj-verdict {"reason": "agent_failed", "message": "ended with 1"}`), engine.Ended, engine.Exited, "ended with 1"},
+		"killed":      {failed(command, `falaj-verdict {"reason": "killed", "message": "ended with 137"}`), engine.Ended, engine.Signalled, "ended with 137"},
 		"half":        {failed(command, `falaj-verdict {"reason": "node_fa`), engine.Ended, engine.NodeFailed, "without a word"},
 		"no ray":      {failed(command, "…\nModuleNotFoundError: No module named 'ray'\n"), engine.Ended, engine.NotStarted, "option python"},
 		"no python":   {failed(command, "…\nbash: line 1: /no/python: not found"), engine.Ended, engine.NotStarted, "option python"},

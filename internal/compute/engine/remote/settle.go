@@ -308,6 +308,8 @@ func (w *work) verdict(st *stop, now time.Time) engine.Status {
 	case engine.Stopped: // by somebody on the engine
 		s.State = engine.Ended
 	case engine.NodeFailed:
+	case engine.Signalled: // an agent was killed, before or after its program began
+		s.Reason = ""
 	default:
 		s.Reason = ""
 		if w.state.Begun.IsZero() && o.State == engine.Ended {

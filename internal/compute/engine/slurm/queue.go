@@ -133,6 +133,10 @@ func (j job) observed(stopped bool) remote.Observed {
 			j.Said = ""
 			return end(engine.NotStarted, "could not start: %s", strings.TrimSpace(words))
 		}
+		if words, ok := strings.CutPrefix(j.Said, "killed:"); ok {
+			j.Said = strings.TrimSpace(words)
+			return end(engine.Signalled, "was killed")
+		}
 		if len(o.Nodes) == 0 {
 			return end(engine.NotStarted, "could not start: %s", waiting(j.Reason))
 		}

@@ -203,6 +203,7 @@ set -o pipefail
 said=$(srun %[2]s --kill-on-bad-exit=1 --wait=0 --mpi=none --input=none --export=ALL \
 	/bin/sh -c 'FALAJ_WORKER_INDEX=$SLURM_PROCID FALAJ_WORKER_NODE=$SLURMD_NODENAME exec "$0" agent' "$worker" 2>&1 | tail -c 4000)
 code=$?
+[ "$code" -le 128 ] || fail "$code" "killed: $said"
 [ "$code" = 0 ] || fail "$code" "$said"
 `
 

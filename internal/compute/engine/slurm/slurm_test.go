@@ -69,6 +69,10 @@ func TestStates(t *testing.T) {
 			t.Errorf("%s: words %q", state, o.Words)
 		}
 	}
+	killed := job{ID: 5, State: "FAILED", NodeList: "n1", Said: "killed: srun: error: n1: task 0: Killed"}
+	if o := killed.observed(false); o.Reason != engine.Signalled || o.Message != "Slurm job 5 was killed: srun: error: n1: task 0: Killed" {
+		t.Errorf("%+v", o)
+	}
 	j := job{ID: 5, State: "CANCELLED"}
 	if mine, theirs := j.observed(true).Message, j.observed(false).Message; strings.Contains(mine, "somebody") || !strings.Contains(theirs, "somebody else") {
 		t.Errorf("%q, %q", mine, theirs)
@@ -278,7 +282,7 @@ func TestScript(t *testing.T) {
 	}
 	for _, c := range []struct {
 		code, comment string
-	}{{"0", ""}, {"137", "falaj:" + l.installation + ` srun: error: n1: task 0: Killed   by 'me'`}} {
+	}{{"0", ""}, {"137", "falaj:" + l.installation + ` killed: srun: error: n1: task 0: Killed   by 'me'`}} {
 		out := t.TempDir()
 		cmd := exec.CommandContext(t.Context(), "/bin/bash", "-s")
 		cmd.Stdin, cmd.Env = strings.NewReader(script), []string{"OUT=" + out, "CODE=" + c.code, "SLURM_JOB_ID=12", "SLURMD_NODENAME=n1"}
