@@ -13,6 +13,7 @@ DIR/NAME is a layout (oci-layout, index.json, blobs/); DIR/NAME/reference is how
 the image is called, by digest.
 """
 
+import fcntl
 import gzip
 import hashlib
 import io
@@ -231,6 +232,9 @@ def torch():
 
 def main(directory, *what):
     os.makedirs(directory, exist_ok=True)
+    # One at a time: whoever waits finds what it wants made. It ends with us.
+    lock = open(os.path.join(directory, "lock"), "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     environment = {"Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/"}
     if what:
         layer = Layer()
