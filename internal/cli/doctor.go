@@ -52,16 +52,20 @@ func (a *app) poolDoctor() *cobra.Command {
 			"the nodes. On a pool of one machine it measures that machine.",
 		Example: "  falaj pool doctor home -p nyc\n  falaj pool doctor hpc -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var pool client.Object // before a job waits for one that does not exist
+			if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/pools/"+url.PathEscape(args[0]), nil, &pool); err != nil {
+				return err
+			}
 			var j client.Object
 			if err := a.call(cmd, http.MethodPost, map[string]any{"pool": args[0]}, &j, "doctor"); err != nil {
 				return err
 			}
 			id := j.Text("id")
 			a.say("%s looks around on %s", id, args[0])
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
 			path, err := a.inProjectPath("jobs", id)
 			if err != nil {
 				return err

@@ -292,7 +292,11 @@ func (a *app) sayJob(j shownJob) {
 		if len(t.Nodes) > 0 && t.Nodes[0] != "local" {
 			pool += " " + strings.Join(t.Nodes[:min(len(t.Nodes), 4)], ",")
 		}
-		fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%s\t%s\t%s\n", t.Number, t.Workers, pool, waited, ran, first(t.Class, t.State), clip(plain(t.Reason), 60))
+		workers := "-" // not placed yet
+		if t.Workers > 0 {
+			workers = strconv.Itoa(t.Workers)
+		}
+		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Number, workers, pool, waited, ran, first(t.Class, t.State), clip(plain(t.Reason), 60))
 		for _, n := range t.Notes {
 			fmt.Fprintf(w, "  \t\t\t\t\t\t%s\n", plain(n))
 		}
@@ -391,7 +395,10 @@ func (a *app) jobTop() *cobra.Command {
 func (a *app) sayTop(t shownTop) {
 	line := fmt.Sprintf("%s  %s  %s", t.ID, plain(t.Name), t.State)
 	if t.Number > 0 {
-		line += fmt.Sprintf("  attempt %d on %s", t.Number, first(t.Pool, "-"))
+		line += fmt.Sprintf("  attempt %d", t.Number)
+		if t.Pool != "" {
+			line += " on " + t.Pool
+		}
 	}
 	if t.Step > 0 {
 		line += fmt.Sprintf("  step %d", t.Step)
@@ -421,7 +428,16 @@ func (a *app) sayTop(t shownTop) {
 
 // bytesText is an amount as the API writes it: "12MiB", or a number.
 func bytesText(b json.RawMessage) string {
-	return first(strings.Trim(string(b), `"`), "-")
+	text := first(strings.Trim(string(b), `"`), "-")
+	number, small := strings.CutSuffix(text, "KiB") // amounts are exact, and nobody reads so many digits
+	n, err := strconv.ParseFloat(number, 64)
+	switch {
+	case err != nil:
+		return text
+	case small:
+		n *= 1024
+	}
+	return speed(n)
 }
 
 func speed(bytes float64) string {

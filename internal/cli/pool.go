@@ -137,7 +137,7 @@ func (a *app) sayPool(p shownPool) error {
 	a.say("%s in zone %s: engine %s (%s), %s; %s", p.Name, p.Zone, p.Engine, p.Kind, where, picks)
 	a.say("isolates by %s; %g an hour", p.Isolation, p.Price)
 	a.say("has %s", p.Capacity)
-	a.say("%d workloads use %s", p.Running, p.Used)
+	a.say("running: %d, on %s", p.Running, p.Used)
 	for _, line := range [][2]string{{"closed", p.Closed}, {"trouble", p.Trouble}} {
 		if line[1] != "" {
 			a.say("%s: %s", line[0], plain(line[1]))

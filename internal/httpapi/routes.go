@@ -169,10 +169,19 @@ func schemas() huma.Registry {
 		}
 		return name
 	})
-	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes](), reflect.TypeFor[compute.Duration]()} {
-		r.RegisterTypeAlias(t, reflect.TypeFor[string]())
+	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes]()} {
+		r.RegisterTypeAlias(t, reflect.TypeFor[quantity]())
 	}
+	r.RegisterTypeAlias(reflect.TypeFor[compute.Duration](), reflect.TypeFor[string]())
 	r.RegisterTypeAlias(reflect.TypeFor[serving.Number](), reflect.TypeFor[any]())   // a number, or "nan"
 	r.RegisterTypeAlias(reflect.TypeFor[training.Workers](), reflect.TypeFor[any]()) // a number, or {min, max}
 	return r
+}
+
+// quantity is how amounts are written: 500m, 4GiB, or a number.
+type quantity struct{}
+
+// Schema implements huma.SchemaProvider.
+func (quantity) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeString}, {Type: huma.TypeNumber}}}
 }

@@ -140,13 +140,13 @@ func (s *State) impossible(w Work, shape *shape) []Reason {
 			return []Reason{{Step: "admit", Text: "no pool has " + name}}
 		}
 	}
-	reasons := slices.Clone(shape.refused)
+	var reasons []Reason
 	for _, name := range w.Pools {
 		if s.pools[name] == nil {
 			reasons = append(reasons, Reason{Step: "admit", Pool: name, Text: "there is no pool " + name})
 		}
 	}
-	return reasons
+	return append(reasons, shape.refused...)
 }
 
 func (s *State) anyHas(accelerator string) bool {

@@ -22,6 +22,9 @@ import (
 // maxLog is how much of an attempt's output becomes an artifact, in bytes.
 const maxLog = 64 << 20
 
+// maxRead is how much of it is read for why the attempt ended.
+const maxRead = 4 << 30
+
 // maxOutputFiles bounds the output directory of an attempt.
 const maxOutputFiles = 100_000
 
@@ -263,7 +266,8 @@ func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis
 	if err != nil {
 		return log, err
 	}
-	log, err = diagnosis.Read(io.TeeReader(io.LimitReader(r, maxLog), f), a.Workers > 1)
+	all := io.MultiReader(io.TeeReader(io.LimitReader(r, maxLog), f), io.LimitReader(r, maxRead-maxLog)) // why it ended is at the end
+	log, err = diagnosis.Read(all, a.Workers > 1)
 	return log, fault.Wrap(errors.Join(err, f.Close()), "copying the log")
 }
 

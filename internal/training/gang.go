@@ -139,8 +139,8 @@ func (s Spec) validGang() error {
 // is possible must be shared out evenly.
 func (s Spec) validSize(w Workers) error {
 	if w.Min < 1 || w.Max < w.Min || w.Max > launch.MaxWorkers {
-		return fault.New(fault.Invalid, "workers %d to %d is not between 1 and %d", w.Min, w.Max, launch.MaxWorkers).
-			WithHint("Write workers: 4, or workers: {min: 2, max: 4}.")
+		return fault.New(fault.Invalid, "there cannot be %d to %d workers", max(w.Min, 0), max(w.Max, 0)).
+			WithHint("From 1 to %d, such as workers: 4, or workers: {min: 2, max: 4}.", launch.MaxWorkers)
 	}
 	if why, only := s.Framework.OneWorker(); only && w.Max > 1 {
 		return fault.New(fault.Invalid, "framework %s runs on one worker: %s", s.Framework, why).

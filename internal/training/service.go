@@ -228,7 +228,7 @@ type Service struct {
 	mu       sync.Mutex
 	awaiting map[JobID]bool   // jobs whose environment somebody awaits
 	stuck    map[JobID]string // why those without an attempt got none in the last round
-	changed  chan struct{}    // closed at the next change of any job
+	watchers map[JobID]*watchers
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 }
@@ -255,7 +255,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, wake: make(chan struct{}, 1),
-		awaiting: map[JobID]bool{}, changed: make(chan struct{}),
+		awaiting: map[JobID]bool{}, watchers: map[JobID]*watchers{},
 	}
 }
 
@@ -533,7 +533,8 @@ func (s *Service) save(ctx context.Context, tx *store.Tx, j *Job) error {
 		return err
 	}
 	j.Revision++
-	tx.OnCommit(s.notify)
+	jid := j.ID
+	tx.OnCommit(func() { s.notify(jid) })
 	return nil
 }
 
@@ -548,7 +549,7 @@ func (s *Service) one(ctx context.Context, p project.Name, jid JobID, action pol
 	}
 	j, err := s.job(ctx, jid)
 	if err == nil && j.Project != p {
-		err = fault.New(fault.NotFound, "there is no job %.64q", string(jid))
+		err = fault.New(fault.NotFound, "there is no job %.64q", string(jid)).WithHint("See `falaj get jobs`.")
 	}
 	if err != nil {
 		return Job{}, err
@@ -602,7 +603,8 @@ func (s *Service) Wait(ctx context.Context, p project.Name, jid JobID, atMost ti
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
 	for {
-		changed := s.watch()
+		changed, leave := s.watch(jid)
+		defer leave() // as often as the job changes, which is not often
 		j, err := s.One(ctx, p, jid)
 		if err != nil || j.State.Ended() {
 			return j, err
@@ -762,7 +764,8 @@ func (s *Service) Logs(ctx context.Context, p project.Name, jid JobID, number in
 		}
 	}
 	for {
-		changed := s.watch()
+		changed, leave := s.watch(jid)
+		defer leave()
 		var attempts []Attempt
 		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			if j, err = s.cfg.Store.Job(ctx, tx, jid); err != nil {
@@ -831,16 +834,37 @@ func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Desc
 	return d, err
 }
 
-// watch gives a channel that is closed at the next change of any job.
-func (s *Service) watch() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
+// watchers wait for the next change of one job.
+type watchers struct {
+	changed chan struct{} // closed then
+	n       int
 }
 
-func (s *Service) notify() {
+// watch gives a channel that is closed at the next change of a job; leave says
+// that nobody waits for it any more.
+func (s *Service) watch(jid JobID) (changed <-chan struct{}, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	close(s.changed)
-	s.changed = make(chan struct{})
+	w := s.watchers[jid]
+	if w == nil {
+		w = &watchers{changed: make(chan struct{})}
+		s.watchers[jid] = w
+	}
+	w.n++
+	return w.changed, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if w.n--; w.n == 0 && s.watchers[jid] == w {
+			delete(s.watchers, jid)
+		}
+	}
+}
+
+func (s *Service) notify(jid JobID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.watchers[jid]; w != nil {
+		close(w.changed)
+		delete(s.watchers, jid)
+	}
 }

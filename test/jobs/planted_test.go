@@ -87,7 +87,7 @@ func TestPlantedFailures(t *testing.T) {
 		line  string // the last of the decisive lines
 		tries int
 	}{
-		"exception":              {map[string]any{"source": source, "command": []string{python, "train.py"}}, "user_error", "JSONDecodeError", "lines below", "JSONDecodeError", 1},
+		"exception":              {map[string]any{"source": source, "command": []string{python, "train.py"}}, "user_error", "JSONDecodeError", "lines that decide", "JSONDecodeError", 1},
 		"no module":              {map[string]any{"command": script("import not_there_at_all")}, "environment", "No module named 'not_there_at_all'", "requirements", "ModuleNotFoundError", 1},
 		"no script":              {map[string]any{"source": source, "command": []string{"python3", "trian.py"}}, "user_error", `file "trian.py" is not in the job's source`, "the source has train.py", "", 1},
 		"no file":                {map[string]any{"command": script("open('/nowhere/x.parquet')")}, "user_error", "/nowhere/x.parquet", "FALAJ_DATA_NAME", "FileNotFoundError", 1},
@@ -107,10 +107,10 @@ func TestPlantedFailures(t *testing.T) {
 		"token": {map[string]any{"command": script("import os, urllib.request as u", "u.urlopen(u.Request(os.environ['FALAJ_URL']+'/api/v1/projects/other/jobs', headers={'Authorization': 'Bearer '+os.environ['FALAJ_TOKEN']}))")}, "user_error", "a server refused", "Its token", "HTTPError", 1},
 		"one of a gang": {
 			map[string]any{"workers": 2, "command": script("import os, time", "r = os.environ['RANK']", "print('worker', r, flush=True)", "if r == '1': raise ValueError('batch 17 has 3 channels')", "time.sleep(60)")},
-			"user_error", "worker 1", "lines below", "batch 17", 1,
+			"user_error", "worker 1", "lines that decide", "batch 17", 1,
 		},
-		"nan":       {map[string]any{"command": script("print('step 1 loss 0.5')", "print('step 2 loss nan')", "raise RuntimeError('diverged')")}, "user_error", "not a number at line 2", "lines below", "diverged", 1},
-		"long line": {map[string]any{"command": script("print('x' * 30_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "after it", "lines below", "after it", 1},
+		"nan":       {map[string]any{"command": script("print('step 1 loss 0.5')", "print('step 2 loss nan')", "raise RuntimeError('diverged')")}, "user_error", "not a number at line 2", "lines that decide", "diverged", 1},
+		"long line": {map[string]any{"command": script("print('x' * 100_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "after it", "lines that decide", "after it", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -207,8 +207,8 @@ func TestRefused(t *testing.T) {
 		"size that does not divide": {"{command: [x], workers: 3, parallel: {tensor: 2}}", "3 workers of 1 processes are 3, which is not", "2, 4, 6"},
 		"range that does not":       {"{command: [x], workers: {min: 2, max: 4}, parallel: {tensor: 2}}", "3 workers", "min and max"},
 		"all factors":               {"{command: [x], workers: 4, parallel: {data: 3, tensor: 1}}", "data 3", "fit: 3"},
-		"no workers":                {"{command: [x], workers: 0}", "workers -1 to -1", "workers: 4"},
-		"workers backwards":         {"{command: [x], workers: {min: 4, max: 2}}", "4 to 2", "{min: 2, max: 4}"},
+		"no workers":                {"{command: [x], workers: 0}", "0 to 0 workers", "workers: 4"},
+		"workers backwards":         {"{command: [x], workers: {min: 4, max: 2}}", "4 to 2 workers", "{min: 2, max: 4}"},
 		"framework":                 {"{command: [x], framework: magic}", `framework "magic" does not exist`, "torchrun"},
 		"torchrun without python":   {"{command: [x], framework: torchrun}", "needs an environment", "environment"},
 		"mpi over workers":          {"{command: [x], framework: mpi, workers: 2, processes: 2}", "one worker", "processes: 4"},

@@ -90,8 +90,9 @@ func (s *Service) loop(ctx context.Context) {
 	look := time.NewTicker(s.cfg.Every)
 	defer look.Stop()
 	var swept time.Time
+	names := s.all
 	for told := ""; ; {
-		err := s.look(ctx, func(work func()) { s.running.Go(work) })
+		err := s.look(ctx, names, func(work func()) { s.running.Go(work) })
 		if now := s.now(); err == nil && now.Sub(swept) >= sweepEvery {
 			swept = now
 			err = s.Sweep(ctx)
@@ -109,7 +110,9 @@ func (s *Service) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
+			names = s.all
 		case <-s.wake:
+			names = s.ended
 		}
 	}
 }
@@ -117,18 +120,39 @@ func (s *Service) loop(ctx context.Context) {
 // RunOnce takes all finished checkpoints that are there now and not kept yet,
 // and removes directories of ended jobs.
 func (s *Service) RunOnce(ctx context.Context) error {
-	return s.look(identity.With(ctx, identity.Loop("checkpoints")), func(work func()) { work() })
+	return s.look(identity.With(ctx, identity.Loop("checkpoints")), s.all, func(work func()) { work() })
 }
 
-// look looks at each job's directory; start begins, or does, the work on one.
-func (s *Service) look(ctx context.Context, start func(work func())) error {
+// all names the jobs that have a directory.
+func (s *Service) all() (jobs []string, err error) {
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.Wrap(err, "looking for checkpoints")
+		return nil, fault.Wrap(err, "looking for checkpoints")
 	}
 	for _, e := range entries {
-		job := e.Name()
-		if !e.IsDir() || !s.enqueue(job) {
+		if e.IsDir() {
+			jobs = append(jobs, e.Name())
+		}
+	}
+	return jobs, nil
+}
+
+// ended names the jobs that were released: where jobs end by the hundred, each
+// end costs no look at all the others.
+func (s *Service) ended() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.released)), nil
+}
+
+// look looks at jobs' directories; start begins, or does, the work on one.
+func (s *Service) look(ctx context.Context, names func() ([]string, error), start func(work func())) error {
+	jobs, err := names()
+	if err != nil {
+		return err
+	}
+	for _, job := range jobs {
+		if !s.enqueue(job) {
 			continue
 		}
 		start(func() {
@@ -327,8 +351,12 @@ func (s *Service) Settle(ctx context.Context, job string) error {
 	return nil
 }
 
-// Release says that a job has ended: its directory goes once all is kept.
-func (s *Service) Release(_ context.Context, job string) error {
+// Release says that a job has ended: its directory goes once all is kept, which
+// is at once where there is nothing.
+func (s *Service) Release(ctx context.Context, job string) error {
+	if none, err := s.none(ctx, job); none || err != nil {
+		return err
+	}
 	s.mu.Lock()
 	s.released[job] = true
 	s.mu.Unlock()
@@ -337,6 +365,25 @@ func (s *Service) Release(_ context.Context, job string) error {
 	default:
 	}
 	return nil
+}
+
+// none removes the directory of a job that has made no checkpoint.
+func (s *Service) none(ctx context.Context, job string) (bool, error) {
+	defer s.lock(job)()
+	_, records, err := s.both(ctx, job)
+	if err != nil || len(records) > 0 {
+		return false, err
+	}
+	s.mu.Lock()
+	for key := range s.looked {
+		if strings.HasPrefix(key, job+"/") {
+			s.mu.Unlock()
+			return false, nil
+		}
+	}
+	s.mu.Unlock()
+	err = os.Remove(s.dir(job)) // only an empty one
+	return err == nil || errors.Is(err, fs.ErrNotExist), nil
 }
 
 // clear removes a job's directory and what is known of it.

@@ -203,6 +203,9 @@ func (in Input) failed(f Finding, culprit int) Finding {
 		if len(in.Members) > 1 {
 			st.PeakRSS = m.PeakRSS // the other is of all workers together
 			f.Words = outcome(m)
+			if m.Reason == engine.Stopped {
+				f.Words = who(m) + " failed and was stopped"
+			}
 		}
 	}
 	f.Class = UserError
@@ -318,7 +321,26 @@ func (in Input) culprit() int {
 			first, echo = i, e
 		}
 	}
+	if echo {
+		// Who told of a failure of its own and was then stopped with the others
+		// did not get as far as to end by itself.
+		for _, m := range in.Members {
+			if in.raised(m) {
+				return m.Index
+			}
+		}
+	}
 	return failed[first].Index
+}
+
+// raised reports a worker that was stopped after the traceback of something that
+// no peer caused.
+func (in Input) raised(m engine.Member) bool {
+	if m.State != engine.Ended || m.Reason == engine.Exited && m.ExitCode == 0 {
+		return false
+	}
+	t, found := lastTraceback(in.Log.workers[m.Index])
+	return found && !slices.ContainsFunc(signs, func(s sign) bool { return s.peer && s.re.MatchString(t.exception.Text) })
 }
 
 // consequence reports a worker that ended because its peers were gone, or was
@@ -342,7 +364,7 @@ func (in Input) straggler(f Finding) Finding {
 	byCPU := slices.Clone(in.Members)
 	slices.SortFunc(byCPU, func(a, b engine.Member) int { return cmp.Compare(a.CPU, b.CPU) })
 	least, typical := byCPU[0], byCPU[len(byCPU)/2]
-	if typical.CPU < 10*time.Second || least.CPU > typical.CPU/4 {
+	if typical.CPU < 3*time.Second || least.CPU > typical.CPU/4 {
 		return f
 	}
 	f.Class, f.Worker = Straggler, least.Index

@@ -112,6 +112,12 @@ func TestPlanted(t *testing.T) {
 			log: "peer", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, killed("SIGSEGV"), 2)}},
 			class: UserError, words: "worker 1 on node n2 was killed by SIGSEGV", worker: 1, lines: []int{8, 9, 10},
 		},
+		"the cause was stopped before it could end": {
+			log: "peer", in: Input{Status: exited(1), Members: []engine.Member{
+				member(0, exited(1), 1), member(1, engine.Status{State: engine.Ended, Reason: engine.Stopped}, 2),
+			}},
+			class: UserError, words: "worker 1 on node n2 failed and was stopped: ValueError: batch 17", lines: []int{8, 9, 10}, worker: 1,
+		},
 		"collective": {
 			log: "collective", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, exited(1), 2)}},
 			class: Hung, words: "waited for one that did not come", lines: []int{2, 3, 6}, worker: 0,

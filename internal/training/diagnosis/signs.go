@@ -96,6 +96,12 @@ var signs = []sign{
 		hint:  "It can write below FALAJ_OUTPUT_DIR, FALAJ_CHECKPOINT_DIR, FALAJ_SCRATCH_DIR and its working directory only.",
 	},
 	{
+		name:  "privilege",
+		re:    regexp.MustCompile(`(?:PermissionError: \[Errno 1\] |OSError: \[Errno 1\] )?(Operation not permitted.{0,200})`),
+		words: "the sandbox does not permit it: %s",
+		hint:  "A job has no privileges: it cannot mount, trace other processes, change owners or the system's settings.",
+	},
+	{
 		name:  "api",
 		re:    regexp.MustCompile(`(HTTP Error 40[134]: [\w ]+|40[134] Client Error.{0,80}|RestException: (?:UNAUTHENTICATED|PERMISSION_DENIED).{0,120})`),
 		words: "a server refused its request: %s",

@@ -93,7 +93,7 @@ func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training
 	var r jobRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id))
+		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id)).WithHint("See `falaj get jobs`.")
 	}
 	if err != nil {
 		return training.Job{}, err
