@@ -100,7 +100,7 @@ func (c Config) validateEngines() error {
 		switch {
 		case e.Kind == "kube" && e.WorkerImage == "":
 			return fault.New(fault.Invalid, "engines.%s.worker_image is missing", name).
-				WithHint("Name an image that has falaj-worker at /falaj-worker; deploy/ says how it is made.")
+				WithHint("Name an image that has falaj-worker at /falaj-worker: FROM scratch, and one COPY.")
 		case e.Kind == "ray" && e.Address == "":
 			return fault.New(fault.Invalid, "engines.%s.address is missing", name).WithHint("Name Ray's Jobs API, such as http://head:8265.")
 		}

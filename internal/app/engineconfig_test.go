@@ -110,8 +110,4 @@ func TestOpenSlurm(t *testing.T) {
 	if err := e.Check(map[string]string{"partitoin": "x"}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("an option that does not exist: %v", err)
 	}
-	one, err := installation(filepath.Join(a.cfg.Data, "x"))
-	if again, _ := installation(filepath.Join(a.cfg.Data, "x")); err != nil || one == "" || one != again {
-		t.Errorf("installation %q, %q, %v", one, again, err)
-	}
 }

@@ -3,8 +3,6 @@ package app
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,7 +16,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
 	"github.com/falaj-ml/falaj/internal/compute/engine/slurm"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
@@ -77,7 +74,7 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 		})
 		return l, scheduler.Process, err
 	case "kube":
-		ours, err := installation(dir)
+		ours, err := remote.Installation(dir)
 		if err != nil {
 			return nil, "", err
 		}
@@ -86,7 +83,7 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 		})
 		return l, scheduler.Container, err
 	case "ray":
-		ours, err := installation(dir)
+		ours, err := remote.Installation(dir)
 		if err != nil {
 			return nil, "", err
 		}
@@ -130,22 +127,4 @@ func (a *App) reach(e EngineConfig) (at, ca string, err error) {
 		}
 	}
 	return at, "", nil
-}
-
-// installation names this Falaj on an engine that several use; the same for
-// ever.
-func installation(dir string) (string, error) {
-	path := filepath.Join(dir, "installation")
-	b, err := os.ReadFile(path)
-	if err == nil {
-		return strings.TrimSpace(string(b)), nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	name := strings.ToLower(strings.TrimPrefix(id.New("in"), "in_"))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	return name, os.WriteFile(path, []byte(name+"\n"), 0o600)
 }

@@ -18,12 +18,10 @@ package slurm
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -80,10 +78,7 @@ type record struct {
 	Forgotten bool `json:"forgotten,omitempty"`
 }
 
-const (
-	installationFile = "installation"
-	recordExt        = ".json"
-)
+const recordExt = ".json"
 
 // IDs name jobs and files.
 var idRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
@@ -111,8 +106,8 @@ func New(c Config) (*Launcher, error) {
 	}
 	l := &Launcher{c: c, records: map[string]*record{}, forgotten: map[int]string{}}
 	var err error
-	if l.installation, err = installation(c.Dir); err != nil {
-		return nil, fault.Wrap(err, "naming this installation on Slurm")
+	if l.installation, err = remote.Installation(c.Dir); err != nil {
+		return nil, err
 	}
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
@@ -137,23 +132,6 @@ func New(c Config) (*Launcher, error) {
 		}
 	}
 	return l, nil
-}
-
-func installation(dir string) (string, error) {
-	name := filepath.Join(dir, installationFile)
-	b, err := os.ReadFile(name)
-	if err == nil && len(b) == 16 {
-		return string(b), nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	var raw [8]byte
-	for i := range raw {
-		raw[i] = byte(rand.Uint32()) //nolint:gosec // A name, no secret.
-	}
-	made := hex.EncodeToString(raw[:])
-	return made, os.WriteFile(name, []byte(made), 0o600)
 }
 
 // Close ends what waits in the background; jobs run on. It may be called twice.
