@@ -195,12 +195,12 @@ func (a *app) printFits(n shownNeeds, pools []shownFit) error {
 		for i, w := range words {
 			row := client.Object{"pool": f.Pool, "fits": fits, "why": w}
 			if i > 0 {
-				row["pool"], row["fits"] = "", ""
+				row["pool"], row["fits"] = " ", " "
 			}
 			rows = append(rows, row)
 		}
 	}
-	return a.print(rows, []column{{"POOL", "pool"}, {"FITS", "fits"}, {"WHY", "why"}})
+	return a.printWhole(rows, []column{{"POOL", "pool"}, {"FITS", "fits"}, {"WHY", "why"}})
 }
 
 func (a *app) envDiff() *cobra.Command {
@@ -219,7 +219,7 @@ func (a *app) envDiff() *cobra.Command {
 				a.say("%s and %s are the same", args[0], args[1])
 				return nil
 			}
-			return a.print(d.Changes, []column{{"WHAT", "what"}, {"NAME", "name"}, {strings.ToUpper(args[0]), "a"}, {strings.ToUpper(args[1]), "b"}})
+			return a.printWhole(d.Changes, []column{{"WHAT", "what"}, {"NAME", "name"}, {strings.ToUpper(args[0]), "a"}, {strings.ToUpper(args[1]), "b"}})
 		},
 	}
 }
@@ -244,7 +244,7 @@ func (a *app) envPrune() *cobra.Command {
 			if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/environments/prune", map[string]any{"older": older, "dry": dry}, &pruned); err != nil {
 				return err
 			}
-			return a.print(pruned.Items, []column{{"DIGEST", "digest"}, {"SIZE", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}, {"IMAGE", "image"}})
+			return a.printWhole(pruned.Items, []column{{"DIGEST", "digest"}, {"SIZE", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}, {"IMAGE", "image"}})
 		},
 	}
 	cmd.Flags().StringVar(&older, "older", "720h", "only what nobody asked for within this time; at least 1h")

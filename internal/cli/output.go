@@ -23,6 +23,15 @@ type column struct{ head, path string }
 
 // print writes objects in the chosen format.
 func (a *app) print(objects []client.Object, columns []column) error {
+	return a.printTable(objects, columns, cell)
+}
+
+// printWhole is print with whole words and digests, however long they are.
+func (a *app) printWhole(objects []client.Object, columns []column) error {
+	return a.printTable(objects, columns, wholeCell)
+}
+
+func (a *app) printTable(objects []client.Object, columns []column, cell func(o client.Object, path string) string) error {
 	switch a.output {
 	case "json":
 		return a.printJSON(objects)
@@ -49,6 +58,14 @@ func (a *app) print(objects []client.Object, columns []column) error {
 }
 
 func cell(o client.Object, path string) string {
+	v := wholeCell(o, path)
+	if len(v) > 60 {
+		return strings.ToValidUTF8(v[:57], "") + "…"
+	}
+	return v
+}
+
+func wholeCell(o client.Object, path string) string {
 	v := o.Text(path)
 	if t, err := time.Parse(time.RFC3339Nano, v); err == nil {
 		if t.IsZero() {
@@ -67,9 +84,6 @@ func cell(o client.Object, path string) string {
 	}
 	if v == "" {
 		return "-"
-	}
-	if len(v) > 60 {
-		return strings.ToValidUTF8(v[:57], "") + "…"
 	}
 	return v
 }
