@@ -152,14 +152,22 @@ func files() {
 	try("link the key into the output", func() (string, error) {
 		return "linked", os.Link(key, filepath.Join(output, "hard"))
 	})
-	try("look around in the data directory", func() (string, error) { return list(data, "training") })
+	// The workers of a gang see the directory of their supervisor.
+	top, gang := []string{"training"}, []string(nil)
+	if os.Getenv("A_GANG") != "" {
+		top, gang = append(top, "workloads"), []string{env("FALAJ_ATTEMPT")}
+		try("look around in the supervisor's directory", func() (string, error) {
+			return list(filepath.Join(data, "workloads", env("FALAJ_ATTEMPT")), "gang")
+		})
+	}
+	try("look around in the data directory", func() (string, error) { return list(data, top...) })
 	try("look around in the attempts", func() (string, error) {
 		return list(filepath.Join(data, "training", "attempts"), env("FALAJ_ATTEMPT"))
 	})
 	try("look around in the checkpoints", func() (string, error) {
 		return list(filepath.Join(data, "training", "checkpoints"), env("FALAJ_JOB"))
 	})
-	try("look around in the workloads", func() (string, error) { return list(filepath.Join(data, "workloads")) })
+	try("look around in the workloads", func() (string, error) { return list(filepath.Join(data, "workloads"), gang...) })
 	tryWrite("write the server's database", db)
 	try("read another job's file", func() (string, error) { return read(env("A_OTHER_FILE")) })
 	tryWrite("write into another job's directory", filepath.Join(filepath.Dir(env("A_OTHER_FILE")), "mine"))
