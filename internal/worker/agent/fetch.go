@@ -211,10 +211,13 @@ func (a *agent) download(ctx context.Context, n int, to string) error {
 	})
 }
 
-// cached is the content of a key, which make makes when it is not in the cache.
+// cacheName is the directory below TMPDIR of what stays between workloads.
+const cacheName = "falaj-cache"
+
+// cached is the content of a key, which fill makes when it is not in the cache.
 // It stays there at least as long as this process lives.
 func (a *agent) cached(ctx context.Context, key string, fill func(tmp, final string) error) (string, error) {
-	cache, err := a.private(protocol.EnvCache, "falaj-cache")
+	cache, err := a.private(protocol.EnvCache, cacheName)
 	if err != nil {
 		return "", err
 	}

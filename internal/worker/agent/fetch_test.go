@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -39,14 +40,9 @@ func TestLocksAreHeld(t *testing.T) {
 		runtime.GC()
 	}
 	for _, lock := range []string{a.dir + ".lock", path + ".lock"} {
-		f, err := os.Open(lock)
-		if err != nil {
-			t.Fatal(err)
+		if !held(t, lock) {
+			t.Errorf("%s is free", lock)
 		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK {
-			t.Errorf("%s is free: %v", lock, err)
-		}
-		_ = f.Close()
 	}
 	runtime.KeepAlive(a)
 }
@@ -78,4 +74,49 @@ func TestCacheIsFilledOnce(t *testing.T) {
 		t.Errorf("filled %d times", n)
 	}
 	runtime.KeepAlive(first)
+}
+
+// TestInterpreterIsHeld: an environment that an earlier agent has moved to an
+// interpreter in the cache keeps that from being evicted.
+func TestInterpreterIsHeld(t *testing.T) {
+	before := onNode(t)
+	var python string
+	prefix, err := before.cached(t.Context(), "interpreter sha256:1", func(tmp, final string) error {
+		python = filepath.Join(final, "python3")
+		return errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(filepath.Join(tmp, "python3"), nil, 0o600))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = before.cached(t.Context(), "venv sha256:2 of /env", func(tmp, _ string) error {
+		return errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(filepath.Join(tmp, pythonFile), []byte(python), 0o600))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range before.locks {
+		_ = f.Close()
+	}
+	a := &agent{env: before.env, stderr: io.Discard, places: []place{
+		{Mount: protocol.Mount{Path: "/env", Role: protocol.RoleVenv, Digest: "sha256:2"}},
+		{Mount: protocol.Mount{Path: "/opt/python", Role: protocol.RoleInterpreter, Digest: "sha256:1"}},
+	}}
+	if err := a.venv(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if !held(t, prefix+".lock") {
+		t.Error("the interpreter may be evicted")
+	}
+	runtime.KeepAlive(a)
+}
+
+// held reports that somebody has a lock.
+func held(t *testing.T, lock string) bool {
+	t.Helper()
+	f, err := os.Open(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
 }

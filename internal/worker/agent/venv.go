@@ -58,12 +58,14 @@ func (a *agent) venv(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(string(python)); err == nil { //nolint:gosec // What we wrote.
-		return nil
-	}
-	// It was the server's, and has gone from the cache.
-	if _, err := a.fetchedPython(ctx, ""); err != nil {
+	cache, err := a.private(protocol.EnvCache, cacheName)
+	if err != nil {
 		return err
+	}
+	if strings.HasPrefix(string(python), cache+"/") { // the server's: held, too, and brought again where it is gone
+		if _, err := a.fetchedPython(ctx, ""); err != nil {
+			return err
+		}
 	}
 	_, err = os.Stat(string(python)) //nolint:gosec // What we wrote.
 	return fault.Wrap(err, "finding the interpreter of an environment that was moved here before")
