@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
@@ -133,6 +135,7 @@ func useProblems() {
 			if d, ok := errors.AsType[*huma.ErrorDetail](err); ok {
 				p.Errors = append(p.Errors, ProblemDetail{Location: d.Location, Message: d.Message})
 				p.Detail = d.Location + ": " + d.Message
+				p.Hint = cmp.Or(p.Hint, resource.AcceleratorHint(d.Location))
 				continue
 			}
 			if err != nil {

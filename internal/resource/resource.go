@@ -119,6 +119,15 @@ func (b *Bytes) UnmarshalJSON(j []byte) (err error) {
 	return err
 }
 
+// AcceleratorHint says what to write where a count of accelerators is wrong, such
+// as half of one; it is empty for any other field.
+func AcceleratorHint(field string) string {
+	if !strings.Contains(field, "accelerators.") {
+		return ""
+	}
+	return "Accelerators are given whole. For a part of one, name a slice that its hardware keeps apart, such as nvidia.com/mig-1g.10gb: 1; `falaj pool describe` shows what there is."
+}
+
 // Amount is what a workload asks for, or a node has. Accelerators are counted
 // by resource name ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb"). The zero
 // Amount is nothing; values are not changed in place, so Amounts may be shared.

@@ -20,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Limits of a manifest file. An alias may be used, but what it expands to
@@ -303,7 +304,11 @@ func (c *checker) scalar(n ast.Node, t reflect.Type, path string) (any, error) {
 		ok = false
 	}
 	if !ok {
-		return nil, fault.New(fault.Invalid, "line %d: %s must be %s, not %q", lineOf(n), path, nameOf(t), n.GetToken().Value)
+		err := fault.New(fault.Invalid, "line %d: %s must be %s, not %q", lineOf(n), path, nameOf(t), n.GetToken().Value)
+		if hint := resource.AcceleratorHint(path); hint != "" {
+			err = err.WithHint("%s", hint)
+		}
+		return nil, err
 	}
 	return v, nil
 }

@@ -59,6 +59,7 @@ func TestEnvironments(t *testing.T) {
 func (x *site) check(t *testing.T) {
 	t.Helper()
 	said := x.Run(0, "env", "check", "cuda")
+	t.Logf("falaj env check cuda\n%s", said)
 	if !strings.Contains(said, "needs x86_64, torch 2.4.0, CUDA 12.4, cuDNN 9.1.0\n") {
 		t.Errorf("what it needs is not said:\n%s", said)
 	}
@@ -92,6 +93,7 @@ func (x *site) refuse(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "job.yaml")
 		x.Must(os.WriteFile(file, []byte("{api_version: falaj/v1, kind: Job, name: never, spec: {environment: cuda, command: [sh], pools: "+pools+"}}"), 0o600))
 		out, code := x.Command(t.Context(), "job", "submit", "-f", file, "-p", x.Name)
+		t.Log(out)
 		if code == 0 || !strings.Contains(out, want) || !strings.Contains(out, "falaj env check cuda") {
 			t.Errorf("%s: exit code %d\n%s", pools, code, out)
 		}
@@ -119,6 +121,7 @@ func (x *site) change(t *testing.T, registry *ocitest.Registry, first string, va
 		t.Errorf("%s", said)
 	}
 	diff := x.Run(0, "env", "diff", "cuda@"+old[1], "cuda")
+	t.Logf("falaj env diff\n%s", diff)
 	for _, want := range []string{`package +cuda +12\.4\.1\.003 \(from the image\) +12\.8\.0 \(from the image\)`, `image .*` + regexp.QuoteMeta(first) + ` +` + regexp.QuoteMeta(second)} {
 		if !regexp.MustCompile(want).MatchString(diff) {
 			t.Errorf("%q is not said:\n%s", want, diff)
@@ -185,6 +188,7 @@ func (x *site) prune(t *testing.T, registry *ocitest.Registry) {
 	x.Must(os.Chtimes(dirs[0], long, long))
 	for _, args := range [][]string{{"env", "prune", "--older", "24h", "--dry-run"}, {"env", "prune", "--older", "24h"}} {
 		said := x.Run(0, args...)
+		t.Logf("falaj %q\n%s", args, said)
 		if !strings.Contains(said, idle) || strings.Contains(said, busy) || !strings.Contains(said, x.Name+"/site") {
 			t.Errorf("%q:\n%s", args, said)
 		}
