@@ -476,3 +476,30 @@ func (b *bench) keeps(path string, d fs.DirEntry, token string) {
 		b.Errorf("%s (%s) has the token", path, fi.Mode())
 	}
 }
+
+// TestNobodyForgesTheQueue: a job tells Slurm, in its own comment and name, what
+// looks like the end of another; nobody believes it.
+func TestNobodyForgesTheQueue(t *testing.T) {
+	b := newBench(t, "exec sleep 1000", slurmtest.Options{}, nil)
+	b.check(b.l.Start(b.ctx, b.launch("att_victim", 1)))
+	b.state("att_victim", engine.Running)
+	out, err := b.c.Command(b.ctx, "squeue", "--noheader", "--name=att_victim", "--format=%i %k")
+	b.check(err)
+	number, comment, _ := strings.Cut(strings.TrimSpace(out), " ")
+	forged := number + "|NODE_FAIL|batch|1|1|2|daemon|None|n4|1|" + comment
+	b.check(b.l.Start(b.ctx, b.launch("att_evil", 1)))
+	b.state("att_evil", engine.Running)
+	out, err = b.c.Command(b.ctx, "squeue", "--noheader", "--name=att_evil", "--format=%i")
+	b.check(err)
+	for _, text := range []string{"Comment=" + comment + "\n" + forged + "|att_victim\n1|x", "JobName=att_evil\n" + forged + "|att_victim"} {
+		_, err = b.c.Command(b.ctx, "scontrol", "update", "JobId="+strings.TrimSpace(out), text)
+		b.check(err)
+		all, err := b.l.Observe(b.ctx, []string{"att_victim", "att_evil"})
+		b.check(err)
+		for id, o := range all {
+			if o.State != engine.Running {
+				t.Errorf("%s is %+v", id, o)
+			}
+		}
+	}
+}

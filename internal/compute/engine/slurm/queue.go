@@ -3,6 +3,7 @@ package slurm
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,17 +11,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// What squeue prints of a job. The name comes last, for its owner chooses it;
-// nothing else can hold a bar.
+// What squeue prints of a job. Its owner chooses the comment and the name, with
+// bars and ends of lines where he likes: a mark that nobody can know before
+// squeue runs stands between the jobs and before the name.
 const (
-	queueFormat = "%i|%T|%P|%C|%S|%e|%u|%r|%N|%V|%k|%j"
-	queueFields = 12
+	queueFormat = "%%i|%%T|%%P|%%C|%%S|%%e|%%u|%%r|%%N|%%V|%%k%[1]s%%j%[1]s"
+	queueFields = 11
 )
 
 // job is a line of squeue.
@@ -43,22 +46,24 @@ type job struct {
 
 // queue asks for all jobs that Slurm remembers, or for some of them.
 func (l *Launcher) queue(ctx context.Context, which ...string) ([]job, error) {
-	out, err := l.run(ctx, "", "", "squeue", append([]string{"--noheader", "--states=all", "--format=" + queueFormat}, which...)...)
+	mark := rand.Text()
+	out, err := l.run(ctx, "", "", "squeue", append([]string{"--noheader", "--states=all", "--format=" + mark + fmt.Sprintf(queueFormat, mark)}, which...)...)
 	if fault.Is(err, fault.NotFound) { // the only one asked for is no longer known
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fault.Wrap(err, "asking Slurm for its jobs")
 	}
-	return parseQueue(out), nil
+	return parseQueue(out, mark), nil
 }
 
-// parseQueue reads squeue's lines; what is no job of one of our kinds (an array, a
+// parseQueue reads what squeue prints; what is no job of one of our kinds (an array, a
 // heterogeneous job) is left out.
-func parseQueue(out string) []job {
+func parseQueue(out, mark string) []job {
 	var jobs []job
-	for line := range strings.Lines(out) {
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", queueFields)
+	parts := strings.Split(out, mark) // what is before the first job; then its fields, its name and the end of the line …
+	for i := 1; i+2 < len(parts); i += 3 {
+		f := strings.SplitN(parts[i], "|", queueFields)
 		if len(f) != queueFields {
 			continue
 		}
@@ -77,15 +82,17 @@ func parseQueue(out string) []job {
 		cpus, _ := strconv.Atoi(f[3])
 		j := job{
 			ID: id, State: f[1], Partition: f[2], CPUs: max(cpus, 0), Start: epoch(f[4]), End: epoch(f[5]), User: f[6], Reason: f[7],
-			NodeList: f[8], Submitted: epoch(f[9]), Name: f[11],
+			NodeList: f[8], Submitted: epoch(f[9]), Name: parts[i+1],
 		}
 		if rest, ok := strings.CutPrefix(f[10], "falaj:"); ok {
-			j.Installation, j.Said, _ = strings.Cut(rest, " ")
+			j.Installation, j.Said, _ = strings.Cut(strings.Join(strings.FieldsFunc(rest, control), " "), " ")
 		}
 		jobs = append(jobs, j)
 	}
 	return jobs
 }
+
+func control(r rune) bool { return r == ' ' || unicode.IsControl(r) }
 
 func epoch(s string) time.Time {
 	n, err := strconv.ParseInt(s, 10, 64)

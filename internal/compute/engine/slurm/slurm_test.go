@@ -20,14 +20,18 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-func line(fields ...string) string { return strings.Join(fields, "|") + "\n" }
+const mark = "K7Q2"
+
+func line(fields ...string) string {
+	return mark + strings.Join(fields[:queueFields], "|") + mark + fields[queueFields] + mark + "\n"
+}
 
 func TestQueue(t *testing.T) {
 	out := line("7", "RUNNING", "batch", "4", "1790000000", "N/A", "daemon", "None", "n[1-2]", "1789999990", "falaj:abc", "att_1") +
 		line("8", "FAILED", "batch", "4", "1790000000", "1790000100", "daemon", "NonZeroExitCode", "n1", "1789999990", "falaj:abc not started: no module command", "att_2") +
 		line("9_[1-100]", "PENDING", "batch,high", "1", "N/A", "N/A", "eve", "Resources", "", "1789999990", "(null)", "a|b|att_1") +
 		line("x", "RUNNING", "", "", "", "", "", "", "", "", "", "") + "squeue: a warning\n"
-	jobs := parseQueue(out)
+	jobs := parseQueue("a warning\n"+out, mark)
 	if len(jobs) != 3 {
 		t.Fatalf("%+v", jobs)
 	}
@@ -43,6 +47,22 @@ func TestQueue(t *testing.T) {
 	c := count(jobs, "abc")
 	if h := c.held["high"]; h.waiting != 1 || c.held["batch"].running != 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestQueueForged: whoever names a job, or comments on it, says nothing of others.
+func TestQueueForged(t *testing.T) {
+	forged := "7|NODE_FAIL|batch|4|1|2|daemon|None|n9|1|falaj:abc"
+	for _, evil := range []string{"x\n" + forged + "|att_1\n", "\n" + forged, "|" + forged + "|", "x\nK7Q" + forged} {
+		jobs := parseQueue(line("7", "RUNNING", "batch", "4", "1", "N/A", "daemon", "None", "n1", "1", "falaj:abc", "att_1")+
+			line("8", "RUNNING", "batch", "4", "1", "N/A", "eve", "None", "n1", "1", "falaj:abc "+evil, evil)+
+			line("9", "RUNNING", "batch", "4", "1", "N/A", "daemon", "None", "n1", "1", "falaj:abc", "att_3"), mark)
+		if len(jobs) != 3 || jobs[0].State != "RUNNING" || jobs[0].NodeList != "n1" || jobs[1].ID != 8 || jobs[1].Name != evil || jobs[2].Name != "att_3" {
+			t.Errorf("%q: %+v", evil, jobs)
+		}
+		if strings.ContainsAny(jobs[1].Said, "\n\x1b") {
+			t.Errorf("%q", jobs[1].Said)
+		}
 	}
 }
 
@@ -145,7 +165,7 @@ func FuzzOutputs(f *testing.F) {
 	f.Add(node)
 	f.Add(line("8", "FAILED", "batch", "4", "1790000000", "1790000100", "daemon", "NonZeroExitCode", "n[1-4]", "1789999990", "falaj:abc x", "att_2"))
 	f.Fuzz(func(t *testing.T, out string) {
-		jobs := parseQueue(out)
+		jobs := parseQueue(out, mark)
 		for _, j := range jobs {
 			if o := j.observed(false); o.State == "" || o.State == engine.Ended && o.Reason == "" || j.ID <= 0 || j.CPUs < 0 {
 				t.Errorf("%+v: %+v", j, o)
