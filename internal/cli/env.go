@@ -219,9 +219,18 @@ func (a *app) envDiff() *cobra.Command {
 				a.say("%s and %s are the same", args[0], args[1])
 				return nil
 			}
-			return a.printWhole(d.Changes, []column{{"WHAT", "what"}, {"NAME", "name"}, {strings.ToUpper(args[0]), "a"}, {strings.ToUpper(args[1]), "b"}})
+			return a.printWhole(d.Changes, []column{{"WHAT", "what"}, {"NAME", "name"}, {shortRef(args[0]), "a"}, {shortRef(args[1]), "b"}})
 		},
 	}
+}
+
+// shortRef is a reference whose digest has its first digits only.
+func shortRef(ref string) string {
+	name, digest, ok := strings.Cut(ref, "@sha256:")
+	if !ok || len(digest) <= 12 {
+		return ref
+	}
+	return name + "@sha256:" + digest[:12] + "…"
 }
 
 func (a *app) envPrune() *cobra.Command {

@@ -248,7 +248,7 @@ func fit(n Needs, p compute.Pool, kind string) Fit {
 	if f.Fits {
 		f.Notes = append(f.Notes, refused.words(len(p.Nodes))...)
 	} else {
-		f.Reasons = refused.words(len(p.Nodes))
+		f.Reasons, f.Notes = refused.words(len(p.Nodes)), nil
 	}
 	return f
 }
