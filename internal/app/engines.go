@@ -45,7 +45,8 @@ func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
 	}
 	lease, _ := time.ParseDuration(e.Lease) // validated
 	driver, err := remote.New(remote.Config{
-		Name: name, Dir: filepath.Join(dir, "workloads"), Launcher: l, URL: at, CA: ca, Isolation: string(isolation), Lease: lease, Log: a.log,
+		Name: name, Dir: filepath.Join(dir, "workloads"), Launcher: l, URL: at, CA: ca, Isolation: string(isolation), Lease: lease,
+		MaxTree: max(bytes(a.cfg.Limits.Checkpoint), bytes(a.cfg.Limits.Upload)), Log: a.log,
 	})
 	if err != nil {
 		return compute.Engine{}, err

@@ -56,6 +56,7 @@ type Config struct {
 	Hosts   []string // Host headers accepted beside loopback names, against DNS rebinding
 	MaxBody int64    // bytes of a JSON body; 0 is 4 MiB
 	Upload  int64    // bytes of an uploaded file; 0 is 64 GiB
+	Tree    int64    // bytes of a worker's checkpoint or output; 0 is Upload
 	Version string
 	// Heartbeat is how often a silent stream of events says that it is there, and
 	// how late a revoked token or role ends it; 0 is 15 s.
@@ -182,6 +183,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			limit = max(limit, maxInference)
 		case uploads(r):
 			limit = s.cfg.Upload
+			if tree, _ := worked(r); tree {
+				limit = max(limit, s.cfg.Tree)
+			}
 			// A large file may take longer than the server's read time-out.
 			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
 		case mlflow.Ours(r.URL.Path):

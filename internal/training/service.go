@@ -715,7 +715,7 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 			if err != nil {
 				return nil, err
 			}
-			why = append(now, why...)
+			why = slices.Concat(now, s.inTheWay(ctx, a), why)
 		case a.Reason != "" && a.Reason != j.Reason:
 			why = append(why, fmt.Sprintf("attempt %d %s", a.Number, a.Reason))
 		}
@@ -727,6 +727,21 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 		}
 	}
 	return why, nil
+}
+
+// inTheWay is what the workers of an attempt say is in their way.
+func (s *Service) inTheWay(ctx context.Context, a Attempt) []string {
+	members, err := s.cfg.Compute.Members(ctx, compute.WorkloadID(a.ID))
+	if err != nil {
+		return nil // why it does not answer, the rest says
+	}
+	var words []string
+	for _, m := range members {
+		for _, note := range m.Notes {
+			words = append(words, fmt.Sprintf("worker %d on %s: %s", m.Index, m.Node, note))
+		}
+	}
+	return words
 }
 
 // whyNotBegun says why a queued job has no attempt yet.

@@ -173,6 +173,7 @@ type Member struct {
 	PeakRSS  resource.Bytes `json:"peak_rss"`
 	Heard    time.Time      `json:"heard_at,omitzero"` // the last sign of life
 	Usage    Usage          `json:"usage,omitzero"`    // the last sample
+	Notes    []string       `json:"notes,omitempty"`   // what is in its way now, in words
 }
 
 // Usage is one sample of what a worker uses.

@@ -133,7 +133,7 @@ func (s *sender) send(ctx context.Context) error {
 				errs = append(errs, fault.Wrap(err, "sending checkpoint %s", name))
 				continue
 			case err != nil: // never will be
-				s.a.say("checkpoint %s is refused: %v", name, err)
+				s.a.note("the last refused checkpoint", name+": "+err.Error())
 			}
 			s.mu.Lock()
 			d.sent[name] = now[name]

@@ -215,6 +215,7 @@ func parseReport(b []byte) ([]engine.Member, error) {
 		if m.Index != i || !known || m.CPU < 0 || m.PeakRSS < 0 || len(m.Message) > 4096 || len(m.Signal) > 20 || len(m.Reason) > 20 {
 			return nil, fault.New(fault.Invalid, "worker %d is not described as one", i)
 		}
+		m.Notes = nil // what is in its way is for us to say
 	}
 	return all, nil
 }

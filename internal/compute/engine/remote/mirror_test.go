@@ -452,6 +452,23 @@ func TestUnchangedFilesStay(t *testing.T) {
 	}
 }
 
+// TestRefusedCheckpoint: one that is too large is told to people while the job
+// goes on.
+func TestRefusedCheckpoint(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *remote.Config) { c.MaxTree = 1000 })
+	s := w.spec(1, `mkdir "$SAVES/a.tmp"; head -c 3000 /dev/zero >"$SAVES/a.tmp/big"; mv "$SAVES/a.tmp" "$SAVES/a"; while ! [ -e "$NODES/go" ]; do sleep 0.05; done`)
+	s.Env["NODES"] = w.nodes
+	h := w.start(s)
+	w.eventually(func() bool {
+		m, err := w.d.Members(w.ctx, h)
+		w.check(err)
+		return strings.Contains(strings.Join(m[0].Notes, "\n"), "the last refused checkpoint: a: there are too many bytes")
+	})
+	w.check(os.WriteFile(filepath.Join(w.nodes, "go"), nil, 0o600))
+	w.ok(w.wait(h))
+}
+
 type counted struct {
 	io.ReadCloser
 	n *atomic.Int64

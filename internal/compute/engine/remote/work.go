@@ -281,7 +281,7 @@ func (w *work) known() []engine.Member {
 		case w.state.Final != nil:
 			e.State, e.ExitCode, e.Message = engine.Lost, -1, "it was never heard how it ended"
 		case !w.state.Begun.IsZero():
-			e.State = engine.Running
+			e.State, e.Notes = engine.Running, m.beat.Notes
 		}
 		out[i] = e
 	}
