@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -143,9 +144,7 @@ func TestHostileGangAndContainer(t *testing.T) {
 				"A_CLOSED": closed.Addr().String(), "A_OPEN": open.Addr().String(), "A_GANG": gang, "A_API": server.Host, "A_SOCKET": socket.Addr().String(),
 			},
 		}
-		for k, v := range more {
-			spec[k] = v
-		}
+		maps.Copy(spec, more)
 		return submit(p, name, spec)
 	}
 	for _, c := range []struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -58,9 +59,7 @@ func sleeper(p *live.Project, name, script string, more map[string]any) running 
 	p.T.Helper()
 	spec := map[string]any{"command": []string{"/bin/sh", "-c", script + `
 		echo "told $FALAJ_ATTEMPT $FALAJ_TOKEN ."; exec sleep 3600`}}
-	for k, v := range more {
-		spec[k] = v
-	}
+	maps.Copy(spec, more)
 	r := running{job: submit(p, name, spec)}
 	p.Eventually("job "+name+" does not run", func() (bool, error) {
 		out, _ := p.Command(p.T.Context(), "job", "logs", r.job, "-p", p.Name)
@@ -84,7 +83,7 @@ func TestHostileOnSlurm(t *testing.T) {
 	worker := filepath.Join(c.Dir, "falaj-worker") // where the jobs' users can read it
 	text, err := os.ReadFile(s.Bin.Worker)
 	if err == nil {
-		err = os.WriteFile(worker, text, 0o755) //nolint:gosec // A program.
+		err = os.WriteFile(worker, text, 0o755)
 	}
 	if err != nil {
 		t.Fatal(err)

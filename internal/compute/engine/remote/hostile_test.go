@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -98,7 +99,7 @@ func TestManifestsAreBounded(t *testing.T) {
 	h := w.start(w.spec(1, "true"))
 	w.gang(h, start0)
 	for i := range 100 { // each record is over 100 bytes
-		w.check(w.deliver(h, 0, start0, 2, fmt.Sprintf("step-%03d", i), map[string]string{"a": fmt.Sprint(i)}))
+		w.check(w.deliver(h, 0, start0, 2, fmt.Sprintf("step-%03d", i), map[string]string{"a": strconv.Itoa(i)}))
 	}
 	var err error
 	announced := 0
