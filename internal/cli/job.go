@@ -264,12 +264,12 @@ func (a *app) sayJob(j shownJob) {
 		}
 		if len(t.Lines) > 0 {
 			a.say("\nThe lines that decide")
-			for _, l := range t.Lines {
+			for _, l := range t.Lines { // a line may be as long as the whole log
 				who := ""
 				if t.Workers > 1 {
 					who = fmt.Sprintf("[%d] ", l.Worker)
 				}
-				a.say("  %6d  %s%s", l.Number, who, plain(l.Text))
+				a.say("  %6d  %s%s", l.Number, who, clip(plain(l.Text), 300))
 			}
 		}
 		if hint := first(j.Hint, t.Hint); hint != "" {

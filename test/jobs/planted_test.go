@@ -109,8 +109,11 @@ func TestPlantedFailures(t *testing.T) {
 			map[string]any{"workers": 2, "command": script("import os, time", "r = os.environ['RANK']", "print('worker', r, flush=True)", "if r == '1': raise ValueError('batch 17 has 3 channels')", "time.sleep(60)")},
 			"user_error", "worker 1", "lines that decide", "batch 17", 1,
 		},
-		"nan":       {map[string]any{"command": script("print('step 1 loss 0.5')", "print('step 2 loss nan')", "raise RuntimeError('diverged')")}, "user_error", "not a number at line 2", "lines that decide", "diverged", 1},
-		"long line": {map[string]any{"command": script("print('x' * 100_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "after it", "lines that decide", "after it", 1},
+		"no driver":      {map[string]any{"command": script("import ctypes", "ctypes.CDLL('libcuda.so.1')")}, "environment", "driver does not fit", "falaj env check", "libcuda.so.1", 1},
+		"no privileges":  {map[string]any{"command": script("import os", "os.chroot('/tmp')")}, "user_error", "the sandbox does not permit it", "no privileges", "PermissionError", 1},
+		"not executable": {map[string]any{"source": source, "command": []string{"/bin/sh", "-c", "./train.py"}}, "user_error", "cannot be executed", "chmod", "Permission denied", 1},
+		"nan":            {map[string]any{"command": script("print('step 1 loss 0.5')", "print('step 2 loss nan')", "raise RuntimeError('diverged')")}, "user_error", "not a number at line 2", "lines that decide", "diverged", 1},
+		"long line":      {map[string]any{"command": script("print('x' * 100_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "what it said last is not known", "Write less", "falaj: the log ends here", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +121,6 @@ func TestPlantedFailures(t *testing.T) {
 			job := submit(p, strings.ReplaceAll(name, " ", "-"), c.spec)
 			got := ended(p, job)
 			text := p.Run(0, "job", "describe", job)
-			t.Log(text)
 			if got.State != "failed" || got.Class != c.class || got.Attempts != c.tries || !strings.Contains(text, c.says) || !strings.Contains(text, c.hint) {
 				t.Fatalf("%+v\n%s", got, text)
 			}

@@ -222,8 +222,18 @@ func (in Input) failed(f Finding, culprit int) Finding {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("it had used %s of %s", round(st.PeakRSS), in.Memory))
 		return f
 	}
+	if st.Reason == engine.Exited && st.ExitCode == 126 { // a shell says "Permission denied", which is not about what it may write
+		f.Words += ": the program cannot be executed"
+		f.Hint = "Make the file executable (chmod +x), or start it by its interpreter."
+		f.Lines = in.Log.last(in.Log.order(), 5)
+		return f
+	}
 	if in.read(&f, culprit) {
 		return f
+	}
+	if n := len(f.Lines); n > 0 && strings.HasPrefix(f.Lines[n-1].Text, logEnds) {
+		f.Evidence = append(f.Evidence, "its log ends before the program did: what it said last is not known")
+		f.Hint = "Write less, or to a file below FALAJ_OUTPUT_DIR: a log has a limit."
 	}
 	switch signal {
 	case "SIGKILL", "SIGTERM", "SIGHUP", "SIGINT":
@@ -236,17 +246,15 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	case "SIGBUS":
 		f.Hint = "Often shared memory that is too small: fewer workers of the data loader, or more resources.memory."
 	}
-	switch {
-	case st.Reason != engine.Exited:
-	case st.ExitCode == 127:
+	if st.Reason == engine.Exited && st.ExitCode == 127 {
 		f.Words += ": the program or one that it starts does not exist"
 		f.Hint = "Add the package that has it to the environment, or give its path."
-	case st.ExitCode == 126:
-		f.Words += ": the program cannot be executed"
-		f.Hint = "Make the file executable (chmod +x), or start it by its interpreter."
 	}
 	return f
 }
+
+// logEnds begins the last line of a log that has reached its limit.
+const logEnds = "falaj: the log ends here"
 
 // signalOf is the signal that ended a program, also one that a launcher or shell
 // tells as 128 and its number.
@@ -368,6 +376,7 @@ func (in Input) straggler(f Finding) Finding {
 		return f
 	}
 	f.Class, f.Worker = Straggler, least.Index
+	f.Lines = in.Log.last([]int{least.Index}, 5)
 	f.Words = fmt.Sprintf("%s; worker %d did less than the others", f.Words, least.Index)
 	f.Evidence = append(f.Evidence, fmt.Sprintf("worker %d computed for %s, others for %s", least.Index, least.CPU.Round(time.Second), typical.CPU.Round(time.Second)))
 	if least.Node != "" {

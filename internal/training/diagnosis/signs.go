@@ -1,6 +1,7 @@
 package diagnosis
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -181,7 +182,7 @@ func (in Input) read(f *Finding, culprit int) bool {
 			f.Class = s.class
 		}
 		m := s.re.FindStringSubmatch(line.Text)
-		what := fmt.Sprintf(s.words, strings.TrimSpace(m[1]))
+		what := fmt.Sprintf(s.words, cmp.Or(strings.TrimSpace(m[1]), line.Text))
 		if trace && line == t.exception {
 			f.Evidence = append(f.Evidence, what)
 		} else {
