@@ -89,7 +89,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 		return h.serveMount(w, r, id, s, n)
 	case r.Method == http.MethodPost && what == "manifest":
 		var m protocol.Manifest
-		done, err := h.turn(ctx, id)
+		done, err := h.turn(ctx, id, func(w *work) chan struct{} { return w.turns })
 		if err != nil {
 			return err
 		}
@@ -116,16 +116,17 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 	return fault.New(fault.NotFound, "a worker has nothing at %.100q", path)
 }
 
-// turn waits until few of the workload's manifests are being read: they may be
-// large, and all of one is held in memory.
-func (h *Hub) turn(ctx context.Context, id string) (done func(), err error) {
+// turn waits until few of the workload's requests of a kind are under way: all of
+// a manifest is held in memory, and packing a mount takes a core.
+func (h *Hub) turn(ctx context.Context, id string, of func(*work) chan struct{}) (done func(), err error) {
 	w, err := h.d.find(engine.Handle(id))
 	if err != nil {
 		return nil, err
 	}
+	turns := of(w)
 	select {
-	case w.turns <- struct{}{}:
-		return func() { <-w.turns }, nil
+	case turns <- struct{}{}:
+		return func() { <-turns }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -184,8 +185,13 @@ func plainBody(r *http.Request) (io.Reader, error) {
 
 // serveMount streams a mount. The status is decided by its first byte.
 func (h *Hub) serveMount(w http.ResponseWriter, r *http.Request, id string, s sender, n int) error {
+	done, err := h.turn(r.Context(), id, func(w *work) chan struct{} { return w.packs })
+	if err != nil {
+		return err
+	}
+	defer done()
 	out := &stream{w: w, ctx: r.Context(), zip: strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")}
-	err := h.mount(id, s, n, out)
+	err = h.mount(id, s, n, out)
 	if err == nil {
 		err = out.close()
 	}

@@ -2,8 +2,11 @@ package remote_test
 
 import (
 	"archive/tar"
+	"context"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -175,5 +178,44 @@ func TestWordsArePlain(t *testing.T) {
 	w.check(w.tell(h, "end", me, protocol.End{Reason: "exited", ExitCode: 3, Message: "it\x00 \x1b]0;failed\x07\n\u009btwice"}, nil))
 	if st := w.wait(h); st.Message != "it ]0;failed\ntwice" {
 		t.Errorf("%q", st.Message)
+	}
+}
+
+// TestFewPacksAtOnce: a worker that asks for a mount again and again, and reads
+// nothing, holds two of the server's streams and no more.
+func TestFewPacksAtOnce(t *testing.T) {
+	t.Parallel()
+	w, _ := hub(t, nil)
+	s := w.spec(1, "true")
+	w.check(os.WriteFile(filepath.Join(s.Mounts[0].Path, "large"), make([]byte, 64<<20), 0o600))
+	h := w.start(s)
+	w.gang(h, start0)
+	u := w.server.URL + "/api/v1/projects/demo/workloads/" + string(h) + "/worker/mounts/0?" + as(0, start0).Encode()
+	get := func(ctx context.Context) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+		w.check(err)
+		r.Header.Set("Accept-Encoding", "identity")
+		return w.server.Client().Do(r)
+	}
+	var held []*http.Response
+	for range 2 {
+		resp, err := get(w.ctx)
+		w.check(err)
+		held = append(held, resp)
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 200*time.Millisecond)
+	defer cancel()
+	if resp, err := get(ctx); err == nil {
+		_ = resp.Body.Close()
+		t.Error("a third is served at once")
+	}
+	for _, resp := range held {
+		w.check(resp.Body.Close())
+	}
+	resp, err := get(w.ctx)
+	w.check(err)
+	defer resp.Body.Close()
+	if n, err := io.Copy(io.Discard, resp.Body); err != nil || n < 64<<20 {
+		t.Errorf("%d bytes, %v", n, err)
 	}
 }

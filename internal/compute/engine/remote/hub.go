@@ -30,12 +30,6 @@ const (
 	maxWaited = 5 * time.Second // of a beat
 )
 
-// Knows reports whether the workload is one of this hub's.
-func (h *Hub) Knows(id string) bool {
-	_, err := h.d.find(engine.Handle(id))
-	return err == nil
-}
-
 // Join takes a member in; it waits a while for the others. Without an order the
 // member joins again.
 func (h *Hub) Join(ctx context.Context, id string, j protocol.Join) (*protocol.Order, protocol.Waiting, error) {

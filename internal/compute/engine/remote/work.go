@@ -50,6 +50,7 @@ type work struct {
 	changed  chan struct{} // closed and replaced at each change
 	done     chan struct{} // closed when state.Final is on disk
 	turns    chan struct{} // taken while a manifest is read
+	packs    chan struct{} // taken while a mount is sent
 	named    bool          // the engine tells where its launches run
 }
 
@@ -99,6 +100,7 @@ func newWork(c *Config, spec engine.Spec) *work {
 		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{},
 		changed: make(chan struct{}), done: make(chan struct{}), turns: make(chan struct{}, maxTurns),
 	}
+	w.packs = make(chan struct{}, 2*max(spec.Workers, 1)) // one that broke off may not have been noticed yet
 	for range max(spec.Workers, 1) {
 		w.members = append(w.members, &member{none: map[string]bool{}})
 	}
