@@ -42,6 +42,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 type allow struct{ denied bool }
@@ -606,7 +607,7 @@ func testSite(t *testing.T, w *world) {
 	var file struct {
 		Packages map[string]string `json:"packages"`
 	}
-	b, err := os.ReadFile(filepath.Join(filepath.Dir(use.Bin), environment.SiteFile))
+	b, err := os.ReadFile(filepath.Join(filepath.Dir(use.Bin), protocol.SiteFile))
 	if err != nil || json.Unmarshal(b, &file) != nil || !maps.Equal(file.Packages, use.Interpreter.Site) || len(file.Packages) != bare.Packages {
 		t.Fatalf("%s, %v; %d packages", b, err, bare.Packages)
 	}

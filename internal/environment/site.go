@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 // Where packages come with the interpreter — the torch of an HPC site, of a
@@ -24,10 +25,6 @@ import (
 // environment that sees them, with what they lack installed on top. They are
 // taken as they are. The resolver sees each as the only version there is, by an
 // empty wheel that carries its name and version with a mark that no index has.
-
-// SiteFile is the file in an environment's directory with the packages of its
-// interpreter, for nodes to compare with their own.
-const SiteFile = ".falaj-site.json"
 
 // siteMark is the local version that the stand-ins of an interpreter's packages
 // have: "1.24.2+falaj.site" fulfils every requirement that 1.24.2 does.
@@ -276,10 +273,10 @@ func writeSite(venv string, packages map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := root.RemoveAll(SiteFile); err != nil {
+	if err := root.RemoveAll(protocol.SiteFile); err != nil {
 		return err
 	}
-	return root.WriteFile(SiteFile, b, 0o400)
+	return root.WriteFile(protocol.SiteFile, b, 0o400)
 }
 
 // siteChanged says in words what an interpreter no longer has as it was.

@@ -21,9 +21,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
-// SiteFile in an environment says which packages of the interpreter it relies on.
-const SiteFile = ".falaj-site.json"
-
 // pythonFile, in an environment that was moved, names its interpreter here.
 const pythonFile = ".falaj-python"
 
@@ -232,7 +229,7 @@ func (a *agent) checkSites(ctx context.Context) error {
 		if m.Role != protocol.RoleVenv {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(m.here, SiteFile))
+		b, err := os.ReadFile(filepath.Join(m.here, protocol.SiteFile))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -243,7 +240,7 @@ func (a *agent) checkSites(ctx context.Context) error {
 			Packages map[string]string `json:"packages"`
 		}
 		if err := json.Unmarshal(b, &want); err != nil {
-			return fault.New(fault.Invalid, "%s is not readable: %w", SiteFile, err)
+			return fault.New(fault.Invalid, "%s is not readable: %w", protocol.SiteFile, err)
 		}
 		have, err := packages(ctx, filepath.Join(m.here, "bin", "python"))
 		if err != nil {

@@ -7,7 +7,7 @@
 //	POST log?offset=N               raw bytes of the member from offset N of its output → Reached
 //	POST beat                       Beat → Told; answered when there is news or Beat.Wait has passed
 //	POST mounts/{n}/manifest        Manifest → Needed
-//	PUT  mounts/{n}/tree            a tar stream of the files that were needed → Taken
+//	PUT  mounts/{n}/tree            a tar stream of the files that were needed
 //	POST end                        End; repeating it is no change
 //
 // Everything after join names the member in the query, index=I&start=S. A tree
@@ -265,6 +265,10 @@ type Member struct {
 	Heard    time.Time     `json:"heard_at,omitzero"`
 	Usage    Usage         `json:"usage"`
 }
+
+// SiteFile in a virtual environment lists the packages of the interpreter that it
+// stands on, {"packages": {name: version}}: nodes compare them with their own.
+const SiteFile = ".falaj-site.json"
 
 // Unfinished reports a name that a checkpoint has before it counts: what
 // programs owe to the agent and to the server alike.
