@@ -342,10 +342,13 @@ func (in Input) culprit() int {
 }
 
 // raised reports a worker that was stopped after the traceback of something that
-// no peer caused.
+// no peer caused, or after one of its processes was killed.
 func (in Input) raised(m engine.Member) bool {
 	if m.State != engine.Ended || m.Reason == engine.Exited && m.ExitCode == 0 {
 		return false
+	}
+	if s, _, found := in.Log.sign(m.Index); found && s.class == Killed {
+		return true
 	}
 	t, found := lastTraceback(in.Log.workers[m.Index])
 	return found && !slices.ContainsFunc(signs, func(s sign) bool { return s.peer && s.re.MatchString(t.exception.Text) })

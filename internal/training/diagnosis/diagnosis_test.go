@@ -118,6 +118,13 @@ func TestPlanted(t *testing.T) {
 			}},
 			class: UserError, words: "worker 1 on node n2 failed and was stopped: ValueError: batch 17", lines: []int{8, 9, 10}, worker: 1,
 		},
+		"one was killed, and its peer ended first": {
+			log: "launcher", in: Input{Status: exited(1), Members: []engine.Member{
+				member(0, engine.Status{State: engine.Ended, Reason: engine.Stopped}, 2), member(1, exited(1), 1),
+			}},
+			class: Killed, words: "worker 0 on node n1 failed and was stopped: one of its processes was killed by signal 9", lines: []int{8}, worker: 0,
+			hint: "want of memory",
+		},
 		"collective": {
 			log: "collective", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, exited(1), 2)}},
 			class: Hung, words: "waited for one that did not come", lines: []int{2, 3, 6}, worker: 0,

@@ -115,6 +115,12 @@ var signs = []sign{
 		hint:  "Name host:port in the job's network, if the installation allows it; packages belong into the environment, data into datasets.",
 	},
 	{
+		name: "process", class: Killed, // what torch's launcher says of one that it started
+		re:    regexp.MustCompile(`failed \(exitcode: -(9)\)`),
+		words: "one of its processes was killed by signal %s",
+		hint:  "Somebody, or the kernel for want of memory on the node, ended it: see the node's log if it repeats.",
+	},
+	{
 		name: "collective", class: Hung, peer: true,
 		re:    regexp.MustCompile(`(Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation|collective.{0,40}timed out|NCCL.{0,60}timeout)`),
 		words: "the workers waited for one that did not come: %s",
