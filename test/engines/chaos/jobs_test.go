@@ -62,7 +62,7 @@ func (w *world) fill() {
 	for w.underWay() < width*len(w.pools) {
 		w.submit()
 	}
-	if w.r.IntN(4) == 0 { // somebody changes their mind
+	if w.r.IntN(12) == 0 { // somebody changes their mind
 		j := w.jobs[w.open+w.r.IntN(len(w.jobs)-w.open)]
 		j.cancelled = true
 		_ = w.C.Do(w.T.Context(), http.MethodPost, w.Path("jobs/"+j.id+"/cancel"), map[string]any{}, nil) // it may have ended

