@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/diagnosis"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 // maxLog is how much of an attempt's output becomes an artifact, in bytes.
@@ -132,7 +133,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 
 	// 3. What it was given is gone before it counts as ended. Its output stays
 	// until that is recorded, since all of this may be repeated.
-	if err := errors.Join(os.RemoveAll(d.data), os.RemoveAll(d.scratch), os.RemoveAll(d.work)); err != nil {
+	if err := errors.Join(archive.Remove(d.data), archive.Remove(d.scratch), archive.Remove(d.work)); err != nil {
 		return fault.Wrap(err, "removing the attempt's data")
 	}
 
@@ -342,7 +343,7 @@ func hasEntries(dir string) (bool, error) {
 // clear removes an attempt's place, and gives the job's checkpoints away when it
 // has ended.
 func (s *Service) clear(ctx context.Context, j Job, d dirs) error {
-	err := os.RemoveAll(d.root)
+	err := archive.Remove(d.root)
 	if j.State.Ended() {
 		err = errors.Join(err, s.cfg.Checkpoints.Release(ctx, string(j.ID)))
 	}

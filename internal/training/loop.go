@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 // Wake asks the loop to look at waiting jobs soon. It does not block.
@@ -196,7 +197,7 @@ func (s *Service) sweep(ctx context.Context) error {
 			case kind == "checkpoints":
 				err = s.cfg.Checkpoints.Release(ctx, e.Name())
 			default:
-				err = os.RemoveAll(filepath.Join(dir, e.Name()))
+				err = archive.Remove(filepath.Join(dir, e.Name()))
 			}
 			if err != nil {
 				return err

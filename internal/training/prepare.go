@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
@@ -200,7 +201,7 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 	if done, err := os.ReadFile(d.prepared); err == nil && string(done) == string(boot) {
 		return nil, nil
 	}
-	if err := os.RemoveAll(d.root); err != nil {
+	if err := archive.Remove(d.root); err != nil {
 		return nil, fault.Wrap(err, "clearing the attempt's directory")
 	}
 	for _, dir := range []string{d.work, d.data, d.output, d.scratch, d.checkpoints} {
@@ -410,7 +411,7 @@ func dropUnfinished(dir string) error {
 	}
 	for _, e := range entries {
 		if protocol.Unfinished(e.Name()) {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			if err := archive.Remove(filepath.Join(dir, e.Name())); err != nil {
 				return fault.Wrap(err, "removing an unfinished checkpoint")
 			}
 		}

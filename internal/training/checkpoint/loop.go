@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
@@ -371,6 +372,9 @@ func (s *Service) Release(ctx context.Context, job string) error {
 func (s *Service) none(ctx context.Context, job string) (bool, error) {
 	defer s.lock(job)()
 	_, records, err := s.both(ctx, job)
+	if fault.Is(err, fault.NotFound) {
+		return false, nil
+	}
 	if err != nil || len(records) > 0 {
 		return false, err
 	}
@@ -388,7 +392,7 @@ func (s *Service) none(ctx context.Context, job string) (bool, error) {
 
 // clear removes a job's directory and what is known of it.
 func (s *Service) clear(ctx context.Context, job string) error {
-	if err := os.RemoveAll(s.dir(job)); err != nil {
+	if err := archive.Remove(s.dir(job)); err != nil {
 		return fault.Wrap(err, "removing the checkpoint directory of an ended job")
 	}
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.cfg.Store.Unsee(ctx, tx, job) })

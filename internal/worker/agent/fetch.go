@@ -131,18 +131,9 @@ func sweep(base string) {
 	}
 }
 
-// remove removes a tree, also where a program has made directories read-only.
+// remove removes what it can.
 func remove(dir string) {
-	if os.RemoveAll(dir) == nil {
-		return
-	}
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, _ error) error {
-		if e != nil && e.IsDir() {
-			_ = os.Chmod(path, 0o700) //nolint:gosec // About to go.
-		}
-		return nil
-	})
-	_ = os.RemoveAll(dir)
+	_ = archive.Remove(dir)
 }
 
 func (a *agent) clear() {

@@ -383,3 +383,18 @@ func Place(into *os.Root, f protocol.File, content io.Reader) error {
 	}
 	return into.Rename(part, f.Path)
 }
+
+// Remove removes a tree, also where a program has made directories read-only.
+func Remove(dir string) error {
+	err := os.RemoveAll(dir)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	_ = filepath.WalkDir(dir, func(name string, e fs.DirEntry, _ error) error {
+		if e != nil && e.IsDir() {
+			_ = os.Chmod(name, 0o700) //nolint:gosec // A directory that goes away.
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
+}
