@@ -84,6 +84,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	if err := checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)); err != nil {
 		return nil, err
 	}
+	if err := a.holdBallast(ctx); err != nil {
+		return nil, err
+	}
 	ctx = identity.With(ctx, identity.Loop("start"))
 	for _, step := range []struct {
 		name string

@@ -92,7 +92,7 @@ func TestPlantedFailures(t *testing.T) {
 		"no script":              {map[string]any{"source": source, "command": []string{"python3", "trian.py"}}, "user_error", `file "trian.py" is not in the job's source`, "the source has train.py", "", 1},
 		"no file":                {map[string]any{"command": script("open('/nowhere/x.parquet')")}, "user_error", "/nowhere/x.parquet", "FALAJ_DATA_NAME", "FileNotFoundError", 1},
 		"no program":             {map[string]any{"command": []string{"no-such-program"}}, "user_error", "no-such-program", "give its path", "", 1},
-		"not found by the shell": {map[string]any{"command": []string{"/bin/sh", "-c", "no-such-program"}}, "user_error", "does not exist", "job logs", "not found", 1},
+		"not found by the shell": {map[string]any{"command": []string{"/bin/sh", "-c", "no-such-program"}}, "user_error", "does not exist", "give its path", "not found", 1},
 		"permission":             {map[string]any{"command": script("open('/etc/results', 'w')")}, "user_error", "/etc/results", "FALAJ_OUTPUT_DIR", "Error", 1},
 		"network":                {map[string]any{"command": script("import socket", "socket.create_connection(('packages.example', 443))")}, "user_error", "network that it may not", "network", "gaierror", 1},
 		"memory":                 {map[string]any{"command": script("x = bytearray(1 << 30)", "for i in range(0, len(x), 4096): x[i] = 1", "print(len(x))")}, "out_of_memory", "memory", "resources.memory", "", 1},

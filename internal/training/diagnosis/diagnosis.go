@@ -170,6 +170,10 @@ func (in Input) nodeLost(f Finding) Finding {
 		f.Words = "lost " + strings.Join(where, "; ")
 	}
 	f.Hint = "It goes on elsewhere from its last checkpoint. If it repeats, see `falaj pool doctor`."
+	if len(in.Members) > 0 && in.Members[0].Node == here {
+		f.Words = "how it ended is not known: what looked after it on the server's machine is gone"
+		f.Hint = "The machine was restarted, its disk was full, or somebody killed falaj-worker. It goes on from its last checkpoint."
+	}
 	return f
 }
 
@@ -254,7 +258,7 @@ func (in Input) failed(f Finding, culprit int) Finding {
 }
 
 // logEnds begins the last line of a log that has reached its limit.
-const logEnds = "falaj: the log ends here"
+const logEnds = "[falaj: the log ends here"
 
 // signalOf is the signal that ended a program, also one that a launcher or shell
 // tells as 128 and its number.
@@ -267,10 +271,13 @@ func signalOf(st engine.Status) string {
 	}[st.ExitCode]
 }
 
+// here is the node of the server's own machine.
+const here = "local"
+
 // who is a worker and where it ran; of the server's own machine nobody needs to
 // be told.
 func who(m engine.Member) string {
-	if m.Node == "" || m.Node == "local" {
+	if m.Node == "" || m.Node == here {
 		return fmt.Sprintf("worker %d", m.Index)
 	}
 	return fmt.Sprintf("worker %d on node %s", m.Index, m.Node)
