@@ -44,6 +44,10 @@ test: build lint ## lint, architecture, unit, conformance, engines and scripts
 test-short: ## unit tests only, without the race detector
 	@go test -short ./...
 
+.PHONY: test-engines
+test-engines: build ## the suites on real engines, one at a time
+	@scripts/test-engines.sh -v
+
 .PHONY: test-crash
 test-crash: build ## kill the server 200 times under random writes; KILLS=n, SEED=n
 	@go test ./test/crash -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),200) -seed=$(or $(SEED),0)

@@ -1,0 +1,198 @@
+package four
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+// steps of the example.
+const steps = 120
+
+// tolerance between the losses of two trainings at one step.
+const tolerance = 1e-3
+
+// TestFour runs the example on the four engines: unchanged, and with everything
+// happening to it that its engine can make happen.
+func TestFour(t *testing.T) {
+	w := start(t)
+	job := w.submit(home)
+	w.succeeds(job)
+	want := w.curve(job)
+	w.undisturbed(job, home, want)
+	t.Run("undisturbed", func(t *testing.T) {
+		for _, engine := range []string{hpc, pods, actor} {
+			t.Run(engine, func(t *testing.T) {
+				t.Parallel()
+				w := w.with(t)
+				w.undisturbed(w.submit(engine), engine, want)
+			})
+		}
+	})
+	t.Run("disturbed", func(t *testing.T) {
+		for engine, journey := range map[string]func(w *world, want map[int64]float64){
+			home: (*world).fromHome, hpc: (*world).fromSlurm, pods: (*world).fromPods, actor: (*world).fromRay,
+		} {
+			t.Run(engine, func(t *testing.T) {
+				t.Parallel()
+				journey(w.with(t), want)
+			})
+		}
+	})
+}
+
+// undisturbed checks what a user sees of a job that nothing happened to.
+func (w *world) undisturbed(job, pool string, want map[int64]float64) {
+	w.T.Helper()
+	w.succeeds(job)
+	_, tries := w.attempts(job)
+	if len(tries) != 1 || tries[0].Pool != pool || tries[0].Workers < 2 {
+		w.T.Errorf("the attempts are %+v", tries)
+	}
+	w.same(job, want)
+	said := w.Run(0, "job", "describe", job)
+	if !strings.Contains(said, "digits  succeeded") || !strings.Contains(said, pool) {
+		w.T.Errorf("describe says\n%s", said)
+	}
+	log := w.Run(0, "job", "logs", job)
+	if !strings.Contains(log, "[0] done: 120 steps") || !strings.Contains(log, fmt.Sprintf("[1] process 1 of %d goes on from step 0", tries[0].Workers)) {
+		w.T.Errorf("the log is\n%s", log)
+	}
+}
+
+// same compares the losses that the runs have, and those of the job's output,
+// with others.
+func (w *world) same(job string, want map[int64]float64) {
+	w.T.Helper()
+	got := w.curve(job)
+	rows, err := csv.NewReader(strings.NewReader(string(w.artifact(job, "losses.csv")))).ReadAll()
+	w.Must(err)
+	left := map[int64]float64{}
+	for _, row := range rows[1:] {
+		step, err := strconv.ParseInt(row[0], 10, 64)
+		w.Must(err)
+		left[step], err = strconv.ParseFloat(row[1], 64)
+		w.Must(err)
+	}
+	for what, losses := range map[string]map[int64]float64{"the runs": got, "the output": left} {
+		if len(want) != steps || !slices.Equal(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(losses))) {
+			w.T.Fatalf("%s have %d steps of %d: %v\n%s", what, len(losses), len(want), slices.Sorted(maps.Keys(losses)), w.story(job))
+		}
+		for step, loss := range want {
+			if !(math.Abs(loss-losses[step]) < tolerance) {
+				w.T.Errorf("%s: at step %d the loss is %g, undisturbed %g", what, step, losses[step], loss)
+			}
+		}
+	}
+	var o client.Object
+	w.Must(w.C.Do(w.T.Context(), http.MethodGet, w.Path("jobs/"+job), nil, &o))
+	if o.Text("model") == "" {
+		w.T.Errorf("no model is kept: %v", o)
+	}
+}
+
+// ended checks how the attempts of a job ended, and where the last one ran. A
+// class may be one of several: whether the worker that was killed is heard of
+// before the one that lost it is chance.
+func (w *world) ended(job, pool string, classes ...string) {
+	w.T.Helper()
+	w.succeeds(job)
+	_, tries := w.attempts(job)
+	ok := len(tries) == len(classes) && tries[len(tries)-1].Pool == pool
+	for i := 0; ok && i < len(tries); i++ {
+		ok = slices.Contains(strings.Split(classes[i], "|"), tries[i].Class)
+	}
+	if !ok {
+		w.T.Errorf("the attempts did not end as %v, the last on %s:\n%s", classes, pool, w.story(job))
+	}
+}
+
+const killed = "killed|infrastructure"
+
+// move closes the pool that a job runs on, opens the next, and has the job go on
+// with so many workers.
+func (w *world) move(job, from, fromEngine, to, toEngine string, workers int) {
+	w.T.Helper()
+	w.pool(to, toEngine, "")
+	w.pool(from, fromEngine, "maintenance")
+	w.Run(0, "job", "resize", job, strconv.Itoa(workers))
+}
+
+func (w *world) fromSlurm(want map[int64]float64) {
+	w.T.Helper()
+	w.pool("slurm-1", hpc, "")
+	w.pool("slurm-2", pods, "not yet")
+	job := w.submitSlow("slurm", "slurm-1", "slurm-2")
+	w.saves(job, 1)
+	w.killWorker("slurm")
+	w.saves(job, 2)
+	w.slurm.Fail(w.node(job))
+	w.saves(job, 3)
+	w.move(job, "slurm-1", hpc, "slurm-2", pods, 4)
+	w.ended(job, "slurm-2", killed, "node_lost", "resized", "succeeded")
+	w.same(job, want)
+}
+
+func (w *world) fromPods(want map[int64]float64) {
+	w.T.Helper()
+	w.pool("pods-1", pods, "")
+	w.pool("pods-2", actor, "not yet")
+	job := w.submitSlow("pods", "pods-1", "pods-2")
+	w.saves(job, 1)
+	w.killWorker("pods")
+	w.saves(job, 2)
+	w.kube.FailNode()
+	w.eventually("the loss of the node", job, func() bool { return slices.Contains(w.classes(job), "node_lost") })
+	w.kube.StartNode()
+	w.saves(job, 3)
+	w.move(job, "pods-1", pods, "pods-2", actor, 4)
+	w.ended(job, "pods-2", killed, "node_lost", "resized", "succeeded")
+	w.same(job, want)
+}
+
+func (w *world) fromRay(want map[int64]float64) {
+	w.T.Helper()
+	w.pool("ray-1", actor, "")
+	w.pool("ray-2", hpc, "not yet")
+	job := w.submitSlow("ray", "ray-1", "ray-2")
+	w.saves(job, 1)
+	w.killWorker("ray")
+	w.saves(job, 2)
+	w.ray.Fail(w.T, w.node(job))
+	w.saves(job, 3)
+	w.move(job, "ray-1", actor, "ray-2", hpc, 4)
+	w.ended(job, "ray-2", killed, "node_lost", "resized", "succeeded")
+	w.same(job, want)
+}
+
+func (w *world) fromHome(want map[int64]float64) {
+	w.T.Helper()
+	w.pool("home-2", hpc, "not yet")
+	job := w.submitSlow("home", home, "home-2")
+	w.saves(job, 1)
+	w.killWorker("home")
+	w.saves(job, 2)
+	w.Run(0, "job", "resize", job, "4")
+	w.saves(job, 3)
+	w.move(job, home, home, "home-2", hpc, 2)
+	w.ended(job, "home-2", killed, "resized", "resized", "succeeded")
+	w.same(job, want)
+}
+
+func readAll(t *testing.T, r io.Reader) []byte {
+	t.Helper()
+	b, err := io.ReadAll(io.LimitReader(r, 16<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
