@@ -15,7 +15,7 @@ import (
 // TestRemove: a program that made its directories read-only does not keep them.
 // Root may do everything, so the test's thread is somebody else to the file system.
 func TestRemove(t *testing.T) {
-	top, err := os.MkdirTemp("", "falaj-remove-*")
+	top, err := os.MkdirTemp("", "falaj-remove-*") //nolint:usetesting // The parent of t.TempDir is for root only.
 	if err != nil {
 		t.Fatal(err)
 	}
