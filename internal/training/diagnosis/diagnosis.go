@@ -113,10 +113,10 @@ func Find(in Input) Finding {
 	case st.Reason == engine.OutOfMemory:
 		f.Class = OutOfMemory
 		f.Hint = fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
-		f.Lines = in.Log.last(in.Log.order(), 5)
+		f.Lines = in.Log.last(in.Log.order())
 		return f
 	case st.Reason == engine.TimedOut:
-		f.Class, f.Lines = TimedOut, in.Log.last(in.Log.order(), 5)
+		f.Class, f.Lines = TimedOut, in.Log.last(in.Log.order())
 		f.Hint = "Raise timeout, or leave with exit code 75 after a checkpoint to go on later."
 		return in.straggler(f)
 	case st.Reason == engine.NotStarted:
@@ -135,7 +135,7 @@ func (in Input) asked(f Finding) Finding {
 	f.Class = in.Asked
 	f.Words = cmp.Or(in.Why, f.Words)
 	if f.Class == Hung {
-		f.Lines = in.Log.last(in.Log.order(), 5)
+		f.Lines = in.Log.last(in.Log.order())
 		f.Hint = "See what it did last in `falaj job logs " + in.Job + "`; a longer progress_timeout gives it more time."
 		return in.straggler(f)
 	}
@@ -229,7 +229,7 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	if st.Reason == engine.Exited && st.ExitCode == 126 { // a shell says "Permission denied", which is not about what it may write
 		f.Words += ": the program cannot be executed"
 		f.Hint = "Make the file executable (chmod +x), or start it by its interpreter."
-		f.Lines = in.Log.last(in.Log.order(), 5)
+		f.Lines = in.Log.last(in.Log.order())
 		return f
 	}
 	if in.read(&f, culprit) {
@@ -386,7 +386,7 @@ func (in Input) straggler(f Finding) Finding {
 		return f
 	}
 	f.Class, f.Worker = Straggler, least.Index
-	f.Lines = in.Log.last([]int{least.Index}, 5)
+	f.Lines = in.Log.last([]int{least.Index})
 	f.Words = fmt.Sprintf("%s; worker %d did less than the others", f.Words, least.Index)
 	f.Evidence = append(f.Evidence, fmt.Sprintf("worker %d computed for %s, others for %s", least.Index, least.CPU.Round(time.Second), typical.CPU.Round(time.Second)))
 	if least.Node != "" {

@@ -202,7 +202,7 @@ func (in Input) read(f *Finding, culprit int) bool {
 		}
 		return true
 	}
-	f.Lines = in.Log.last(workers, 5)
+	f.Lines = in.Log.last(workers)
 	return false
 }
 
@@ -217,10 +217,11 @@ func (l Log) order() []int {
 }
 
 // last is the end of what the first of the workers wrote that wrote anything.
-func (l Log) last(workers []int, n int) []Line {
+func (l Log) last(workers []int) []Line {
+	const shown = 5
 	for _, w := range workers {
 		if lines := l.workers[w]; len(lines) > 0 {
-			return slices.Clone(lines[max(len(lines)-n, 0):])
+			return slices.Clone(lines[max(len(lines)-shown, 0):])
 		}
 	}
 	return nil

@@ -11,10 +11,14 @@
 package four
 
 import (
+	"flag"
 	"os"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine/kube/kubetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "4") // they wait more than they compute
+	os.Exit(kubetest.Main(m))
+}
