@@ -107,7 +107,7 @@ func newWorld(t *testing.T) *world {
 		worker := filepath.Join(w.slurm.Dir, "falaj-worker") // where the jobs' user can read it
 		text, err := os.ReadFile(bin.Worker)
 		if err == nil {
-			err = os.WriteFile(worker, text, 0o755) //nolint:gosec // See above.
+			err = os.WriteFile(worker, text, 0o755)
 		}
 		if err != nil {
 			t.Fatal(err)

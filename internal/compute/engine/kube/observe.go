@@ -383,10 +383,16 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 	}
 	for _, c := range p.containers() {
 		if t := c.State.Terminated; t != nil && (t.Reason == "StartError" || t.Reason == "ContainerCannotRun") {
+			if died(t.Message) {
+				return engine.NodeFailed, joined(p.who()+" was on a node whose containers died", t.Message)
+			}
 			return engine.NotStarted, joined(p.who()+" could not start", t.Message)
 		}
 	}
 	for _, c := range p.Status.Init {
+		if t := c.State.Terminated; t != nil && t.Code > 128 { // by a signal, or with its node
+			return engine.Signalled, joined(fmt.Sprintf("%s was killed while it got falaj-worker from its image: exit code %d (%s)", p.who(), t.Code, t.Reason), t.Message)
+		}
 		if t := c.State.Terminated; t != nil && t.Code != 0 {
 			return engine.NotStarted, joined(fmt.Sprintf("%s could not get falaj-worker from its image: exit code %d", p.who(), t.Code), t.Message)
 		}
@@ -397,11 +403,25 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 		if w == nil || scheduled.Status != "True" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
 			continue
 		}
+		if slices.Contains(hopeless, w.Reason) && died(w.Message) {
+			return engine.NodeFailed, joined(p.who()+" was on a node whose containers died", w.Message)
+		}
 		if slices.Contains(hopeless, w.Reason) || now.Sub(scheduled.Since.Time) > patience {
 			return engine.NotStarted, joined(fmt.Sprintf("%s could not start image %s: %s", p.who(), c.Image, w.Reason), w.Message)
 		}
 	}
 	return "", ""
+}
+
+// died says of a container that did not start whether what starts containers on
+// the node was killed meanwhile; else it is the image's fault, or the pool's.
+func died(message string) bool {
+	for _, words := range []string{"failed to start shim", "signal: killed", "ttrpc: closed", "transport is closing", "connection refused", "error reading from server: EOF"} {
+		if strings.Contains(message, words) {
+			return true
+		}
+	}
+	return false
 }
 
 func (p podView) containers() []container {
