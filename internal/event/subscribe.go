@@ -16,10 +16,11 @@ import (
 
 // Bounds of a subscription.
 const (
-	page         = 100              // events read at a time
-	keepEvery    = 1000             // events that were not asked for, between two writes of the cursor
-	leaseTime    = 15 * time.Second // until another process takes over from one that died
-	handleTime   = 10 * time.Minute // of one handler call
+	page         = 100                   // events read at a time
+	pace         = 20 * time.Millisecond // between two reads, where events come all the time
+	keepEvery    = 1000                  // events that were not asked for, between two writes of the cursor
+	leaseTime    = 15 * time.Second      // until another process takes over from one that died
+	handleTime   = 10 * time.Minute      // of one handler call
 	cursorPrefix = "event/"
 )
 
@@ -181,6 +182,8 @@ func (s *Subscription) follow(ctx context.Context, lease *store.Lease) (err erro
 			err = keepErr
 		}
 	}()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
 	for {
 		changed := s.db.Changed(stream)
 		n, err := s.step(ctx, lease)
@@ -195,6 +198,14 @@ func (s *Subscription) follow(ctx context.Context, lease *store.Lease) (err erro
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
+		}
+		// After a pause it reads at once; in a burst what came meanwhile, not each
+		// event by itself.
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-rest.C:
+			rest.Reset(pace)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -190,7 +191,9 @@ func meminfo(path, name string) int64 {
 	return 0
 }
 
-var glibcRE = regexp.MustCompile(`GNU C Library [^\n]*?version ([0-9]+\.[0-9]+)`)
+var glibcRE = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`GNU C Library [^\n]*?version ([0-9]+\.[0-9]+)`)
+})
 
 // glibc finds the version in the words that the library prints about itself.
 func glibc(root string) string {
@@ -201,7 +204,7 @@ func glibc(root string) string {
 		}
 		b, err := io.ReadAll(io.LimitReader(f, 16<<20))
 		_ = f.Close()
-		if m := glibcRE.FindSubmatch(b); err == nil && m != nil {
+		if m := glibcRE().FindSubmatch(b); err == nil && m != nil {
 			return string(m[1])
 		}
 	}

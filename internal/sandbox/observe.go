@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -146,8 +147,11 @@ func (o *observer) open(pid, dirfd int, addr uint64) (Denial, bool) {
 	return Denial{Kind: "open", Target: target}, denied
 }
 
-// privateRE matches what is private to a process in /proc.
-var privateRE = regexp.MustCompile(`^/proc/(\d+)/(?:task/\d+/)?(?:environ|mem|maps|smaps|root|cwd|exe|fd|fdinfo|auxv|syscall|stack|pagemap)(?:/|$)`)
+// privateRE matches what is private to a process in /proc. It is made when the
+// first path there is looked at: few programs are, and each start would pay.
+var privateRE = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^/proc/(\d+)/(?:task/\d+/)?(?:environ|mem|maps|smaps|root|cwd|exe|fd|fdinfo|auxv|syscall|stack|pagemap)(?:/|$)`)
+})
 
 // forbidden reports whether the absolute path leads to what is guarded, and
 // where it leads.
@@ -158,8 +162,10 @@ func (o *observer) forbidden(pid int, name string) (string, bool) {
 	if !plain {
 		name = o.resolve(pid, name)
 	}
-	if m := privateRE.FindStringSubmatch(name); m != nil {
-		return name, o.foreign(m[1])
+	if within(name, "/proc") {
+		if m := privateRE().FindStringSubmatch(name); m != nil {
+			return name, o.foreign(m[1])
+		}
 	}
 	if !slices.ContainsFunc(o.guard, func(dir string) bool { return within(name, dir) }) ||
 		slices.ContainsFunc(o.allowed, func(dir string) bool { return within(name, dir) }) {

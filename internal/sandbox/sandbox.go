@@ -31,7 +31,6 @@ package sandbox
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -155,6 +154,8 @@ const (
 	minTmp      = 16 * resource.MiB
 	maxMounts   = 256
 	maxForwards = 8
+	maxName     = 100
+	nameChars   = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 )
 
 // Denial is an attempt to reach what the policy does not give.
@@ -164,8 +165,6 @@ type Denial struct {
 	Target string    `json:"target"` // path, address or host name
 	PID    int       `json:"pid"`    // outside; 0 when not known
 }
-
-var nameRE = regexp.MustCompile(`^[A-Za-z0-9_-]{0,100}$`)
 
 // reserved are made by the sandbox itself; mounts may be below some of them.
 var reserved = []string{"/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/tmp", "/run"}
@@ -212,7 +211,7 @@ func (p *Policy) Validate() error {
 	if p.UID < 0 || p.UID > 0 && (p.UID < DefaultUID || p.UID >= maxUID) {
 		return fault.New(fault.Invalid, "user %d is not one of those set apart for sandboxes", p.UID)
 	}
-	if !nameRE.MatchString(p.Name) {
+	if len(p.Name) > maxName || strings.Trim(p.Name, nameChars) != "" {
 		return fault.New(fault.Invalid, "sandbox name %q may hold letters, digits, '_' and '-' only", p.Name)
 	}
 	l := p.Limits

@@ -341,7 +341,12 @@ func dropRights(uid int) error {
 			return fmt.Errorf("setresuid: %w", err)
 		}
 	}
-	if err := dropCapabilities(); err != nil {
+	// No exec of ours gains anything: what bounds that need not be emptied, which
+	// takes a stop of all threads for each capability.
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
+		return fmt.Errorf("no new privileges: %w", errno)
+	}
+	if err := emptyCapabilities(); err != nil {
 		return err
 	}
 	// The change of user cleared it, and it keeps /proc/1 closed to the program.
@@ -356,6 +361,11 @@ func dropCapabilities() error {
 			break // beyond the last capability this kernel knows
 		}
 	}
+	return emptyCapabilities()
+}
+
+// emptyCapabilities empties what all our threads have now and pass on.
+func emptyCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
 	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none[0])), 0); errno != 0 { //nolint:gosec // The kernel's structures.

@@ -337,8 +337,9 @@ func (s *shim) run() {
 	st.Reason, st.ExitCode = "", 0
 	st.Init, _ = ProcessOf(cmd.Process.Pid)
 	// If this cannot be written the program runs on: the last status will say
-	// how it ended.
-	_ = Write(s.dir, StatusFile, st)
+	// how it ended. A power loss takes the program along, and that it began is
+	// on disk already.
+	_ = writeUnsynced(s.dir, *st)
 
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

@@ -32,6 +32,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,11 +100,20 @@ type Driver struct {
 	api  *http.Server
 	tail *tail
 
-	starting sync.Mutex // one Start at a time chooses a user and cores
+	choosing sync.Mutex    // one Start at a time chooses a user and cores
+	room     chan struct{} // holds as many as may be started at once
 
 	mu        sync.Mutex
 	workloads map[engine.Handle]*workload
+	starting  map[engine.Handle]*birth
 	closed    bool
+}
+
+// birth is a workload on its way: its user and cores are taken.
+type birth struct {
+	*workload
+	again bool          // it was described, but the server died before the shim was started
+	over  chan struct{} // closed when it has been started, or has not
 }
 
 // New opens the directory and finds the workloads in it again.
@@ -135,7 +145,7 @@ func New(c Config) (*Driver, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of workloads")
 	}
-	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}}
+	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}, room: make(chan struct{}, 2*runtime.NumCPU())}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err == nil {
 		for i := range 1024 {
@@ -204,8 +214,8 @@ var idRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
 //
 // Errors besides those of engine.Driver: fault.Invalid for a spec that makes no
 // sense; fault.Unsupported when this machine does not reach the isolation.
-func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, error) {
-	h := engine.Handle(spec.ID)
+func (d *Driver) Start(ctx context.Context, spec engine.Spec) (h engine.Handle, err error) {
+	h = engine.Handle(spec.ID)
 	if !idRE.MatchString(spec.ID) {
 		return "", fault.New(fault.Invalid, "workload id %q cannot name a directory", spec.ID)
 	}
@@ -214,36 +224,81 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 		return "", err
 	}
 	defer release()
-	d.starting.Lock()
-	defer d.starting.Unlock()
-	d.mu.Lock()
-	w, closed := d.workloads[h], d.closed
-	d.mu.Unlock()
-	if closed {
-		return "", fault.New(fault.Unavailable, "the local engine is shutting down")
-	}
-	if w != nil && !w.unborn() {
-		return h, nil
-	}
-	sh, x, furnish, err := d.translate(spec, image)
+	b, s, x, furnish, err := d.conceive(ctx, spec, image)
 	if err != nil {
 		return "", err
 	}
-	if err := sandbox.Check(ctx, d.c.Worker, min(sh.Policy.Level, sandbox.Sandbox)); err != nil {
+	if b == nil {
+		return h, nil
+	}
+	defer func() { d.born(b, err == nil) }()
+	select {
+	case d.room <- struct{}{}:
+		defer func() { <-d.room }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if err := sandbox.Check(ctx, d.c.Worker, min(s.Policy.Level, sandbox.Sandbox)); err != nil {
 		return "", err
 	}
-	if w != nil { // described, but the server died before the shim was started
-		if err := os.RemoveAll(w.dir); err != nil {
+	if b.again {
+		if err := os.RemoveAll(b.dir); err != nil {
 			return "", fault.Wrap(err, "removing a workload that never started")
 		}
 	}
-	if w, err = d.spawn(ctx, sh, x, furnish); err != nil {
+	if err := d.spawn(ctx, b.workload, s, x, furnish); err != nil {
 		return "", err
 	}
-	d.mu.Lock()
-	d.workloads[h] = w
-	d.mu.Unlock()
 	return h, nil
+}
+
+// conceive gives a workload its user and cores, which are its own until born is
+// called. It gives none when the workload runs or has run.
+func (d *Driver) conceive(ctx context.Context, spec engine.Spec, image *sandbox.Image) (_ *birth, s shim.Spec, x extras, furnish func(dir string) error, err error) {
+	h := engine.Handle(spec.ID)
+	d.choosing.Lock()
+	defer d.choosing.Unlock()
+	for {
+		d.mu.Lock()
+		w, other, closed := d.workloads[h], d.starting[h], d.closed
+		d.mu.Unlock()
+		switch {
+		case closed:
+			return nil, s, x, nil, fault.New(fault.Unavailable, "the local engine is shutting down")
+		case other != nil:
+			d.choosing.Unlock()
+			select {
+			case <-other.over:
+			case <-ctx.Done():
+			}
+			d.choosing.Lock()
+			if ctx.Err() != nil {
+				return nil, s, x, nil, ctx.Err()
+			}
+			continue
+		case w != nil && !w.unborn():
+			return nil, s, x, nil, nil
+		}
+		if s, x, furnish, err = d.translate(spec, image); err != nil {
+			return nil, s, x, nil, err
+		}
+		b := &birth{workload: d.newWorkload(spec.ID, s, x), again: w != nil, over: make(chan struct{})}
+		d.mu.Lock()
+		d.starting[h] = b
+		d.mu.Unlock()
+		return b, s, x, furnish, nil
+	}
+}
+
+// born ends a birth, well or not.
+func (d *Driver) born(b *birth, well bool) {
+	d.mu.Lock()
+	delete(d.starting, b.handle)
+	if well {
+		d.workloads[b.handle] = b.workload
+	}
+	d.mu.Unlock()
+	close(b.over)
 }
 
 // translate makes the shim's spec, what this driver remembers, and what puts
@@ -390,6 +445,7 @@ func (d *Driver) pickUID() int {
 	return uid
 }
 
+// live are the workloads that have a user and cores, also those on their way.
 func (d *Driver) live() []*workload {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -398,6 +454,9 @@ func (d *Driver) live() []*workload {
 		if !w.over() {
 			live = append(live, w)
 		}
+	}
+	for _, b := range d.starting {
+		live = append(live, b.workload)
 	}
 	return live
 }

@@ -105,10 +105,9 @@ func (d *Driver) load(id string) (*workload, error) {
 // spawn describes the workload on disk and starts its shim. It returns when
 // the shim has recorded itself, so that whoever attaches later finds it. furnish
 // puts what else the program needs into the workload's directory.
-func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras, furnish func(dir string) error) (_ *workload, err error) {
-	w := d.newWorkload(s.ID, s, x)
+func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, furnish func(dir string) error) error {
 	if err := os.Mkdir(w.dir, 0o700); err != nil {
-		return nil, fault.Wrap(err, "making the directory of %s", w.id)
+		return fault.Wrap(err, "making the directory of %s", w.id)
 	}
 	born := false
 	defer func() {
@@ -120,31 +119,31 @@ func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras, furnish func(
 	// Others may pass through this one: the sandbox's forwarder is another user.
 	passage := filepath.Join(w.dir, netDir)
 	if err := errors.Join(os.Mkdir(passage, 0o711), os.Chmod(passage, 0o711)); err != nil { //nolint:gosec // See above, whatever the umask; the parent is private.
-		return nil, fault.Wrap(err, "making the directory of %s", w.id)
+		return fault.Wrap(err, "making the directory of %s", w.id)
 	}
 	if err := furnish(w.dir); err != nil {
-		return nil, fault.Wrap(err, "furnishing %s", w.id)
+		return fault.Wrap(err, "furnishing %s", w.id)
 	}
 	if err := d.serve(w); err != nil {
-		return nil, err
+		return err
 	}
 	if err := shim.Write(w.dir, engineFile, x); err != nil {
-		return nil, fault.Wrap(err, "describing %s", w.id)
+		return fault.Wrap(err, "describing %s", w.id)
 	}
 	if err := shim.Write(w.dir, shim.SpecFile, s); err != nil {
-		return nil, fault.Wrap(err, "describing %s", w.id)
+		return fault.Wrap(err, "describing %s", w.id)
 	}
 	if err := syncDir(d.c.Dir); err != nil {
-		return nil, fault.Wrap(err, "describing %s", w.id)
+		return fault.Wrap(err, "describing %s", w.id)
 	}
 	stderr, err := os.OpenFile(filepath.Join(w.dir, errorFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fault.Wrap(err, "starting %s", w.id)
+		return fault.Wrap(err, "starting %s", w.id)
 	}
 	defer stderr.Close()
 	ready, theirs, err := os.Pipe()
 	if err != nil {
-		return nil, fault.Wrap(err, "starting %s", w.id)
+		return fault.Wrap(err, "starting %s", w.id)
 	}
 	defer ready.Close()
 	// Not CommandContext: the shim outlives the request, and us.
@@ -155,7 +154,7 @@ func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras, furnish func(
 	err = cmd.Start()
 	_ = theirs.Close()
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "starting the shim of %s: %w", w.id, err)
+		return fault.New(fault.Unavailable, "starting the shim of %s: %w", w.id, err)
 	}
 	go func() { _ = cmd.Wait() }() // reaps it while we live
 	// End of file: the shim has recorded itself, or has died.
@@ -164,11 +163,11 @@ func (d *Driver) spawn(ctx context.Context, s shim.Spec, x extras, furnish func(
 	if _, err := shim.Read[shim.Status](w.dir, shim.StatusFile); err != nil {
 		_ = cmd.Process.Kill()
 		text, _ := os.ReadFile(filepath.Join(w.dir, errorFile))
-		return nil, fault.New(fault.Unavailable, "the shim of %s did not start: %s", w.id, strings.TrimSpace(string(text)))
+		return fault.New(fault.Unavailable, "the shim of %s did not start: %s", w.id, strings.TrimSpace(string(text)))
 	}
 	born = true
 	d.watch(ctx, w)
-	return w, nil
+	return nil
 }
 
 // attach takes up a workload that was loaded.
