@@ -7,8 +7,15 @@ import (
 )
 
 var checkpointColumns = []column{
-	{"NAME", "name"}, {"STEP", "step"}, {"METRIC", "metric"}, {"BYTES", "bytes"}, {"STORED", "stored"}, {"TAKEN", "taken_at"},
-	{"KEPT BECAUSE", "kept"}, {"DAMAGED", "damaged"}, {"ID", "id"},
+	{"NAME", "name"},
+	{"STEP", "step"},
+	{"METRIC", "metric"},
+	{"BYTES", "bytes"},
+	{"STORED", "stored"},
+	{"TAKEN", "taken_at"},
+	{"KEPT BECAUSE", "kept"},
+	{"DAMAGED", "damaged"},
+	{"ID", "id"},
 }
 
 // checkpoints are the commands about the kept checkpoints of jobs.
