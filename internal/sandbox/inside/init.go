@@ -227,11 +227,13 @@ func (b *box) watchCaller() {
 	buf := make([]byte, 1)
 	for {
 		n, err := unix.Read(wire.SocketFD, buf)
-		if err == nil && n == 0 {
-			close(b.lost)
-			return
+		if errors.Is(err, unix.EINTR) {
+			continue
 		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
+		// An error is the end, too: who was killed before it had read what we told
+		// it leaves ECONNRESET.
+		if err != nil || n == 0 {
+			close(b.lost)
 			return
 		}
 	}
