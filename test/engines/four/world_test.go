@@ -89,9 +89,9 @@ func start(t *testing.T) *world {
 	if err := os.WriteFile(config, fmt.Appendf(nil, `
 tls: {cert: %s, key: %s}
 engines:
-  slurm: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s, lease: 20s}
-  kube: {kind: kube, kubeconfig: %s, namespace: %s, worker_image: %q, lease: 20s}
-  ray: {kind: ray, address: %q, token_file: %s, lease: 20s}
+  slurm: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s, lease: 1m}
+  kube: {kind: kube, kubeconfig: %s, namespace: %s, worker_image: %q, lease: 1m}
+  ray: {kind: ray, address: %q, token_file: %s, lease: 1m}
 `, cert, key, w.slurm.Conf, worker, w.kube.Falaj(), kubetest.Namespace, w.kube.Worker(s.Bin.Worker), w.ray.Address, w.ray.TokenFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
