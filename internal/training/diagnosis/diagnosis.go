@@ -203,6 +203,9 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	st := in.Status
 	if culprit >= 0 && culprit < len(in.Members) {
 		m := in.Members[culprit]
+		if m.Reason == engine.Stopped && crashed(m) {
+			m.Reason = engine.Signalled
+		}
 		st.Reason, st.ExitCode, st.Signal = m.Reason, m.ExitCode, cmp.Or(m.Signal, st.Signal)
 		if len(in.Members) > 1 {
 			st.PeakRSS = m.PeakRSS // the other is of all workers together
@@ -348,6 +351,11 @@ func (in Input) culprit() int {
 	return failed[first].Index
 }
 
+// crashed reports a worker that died of a signal that nobody sends to stop one.
+func crashed(m engine.Member) bool {
+	return slices.Contains([]string{"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"}, m.Signal)
+}
+
 // raised reports a worker that was stopped after the traceback of something that
 // no peer caused, or after one of its processes was killed.
 func (in Input) raised(m engine.Member) bool {
@@ -355,6 +363,9 @@ func (in Input) raised(m engine.Member) bool {
 		return false
 	}
 	if s, _, found := in.Log.sign(m.Index); found && s.class == Killed {
+		return true
+	}
+	if crashed(m) {
 		return true
 	}
 	t, found := lastTraceback(in.Log.workers[m.Index])
