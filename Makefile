@@ -89,6 +89,10 @@ proof-dcp: ## prove that sharded checkpoints are loaded by other numbers of rank
 	@scripts/engines/dcp.sh
 	@go test -tags "duckdb_arrow proof" -count=1 -v ./test/engines/dcp
 
+.PHONY: proof-gpu
+proof-gpu: build ## prove on a real GPU what is simulated elsewhere; says so where there is none
+	@go test -tags "duckdb_arrow proof" -count=1 -v ./test/proof/gpu
+
 .PHONY: clean
 clean: ## remove what was built; caches of packages stay
 	@rm -rf bin
