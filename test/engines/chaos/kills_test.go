@@ -201,7 +201,8 @@ func (w *world) nothingLeft() {
 		}
 		if w.kube != nil {
 			for _, phase := range []string{"Running", "Pending"} {
-				if out := w.kube.Kubectl("--namespace", kubetest.Namespace, "get", "pods", "--field-selector", "status.phase="+phase, "-o", "name"); out != "" {
+				if out := w.kube.Kubectl("--namespace", kubetest.Namespace, "get", "pods", "--field-selector", "status.phase="+phase, "--no-headers", "-o",
+					"custom-columns=N:.metadata.name,D:.metadata.deletionTimestamp,ON:.spec.nodeName,C:.status.conditions[*].type,OF:.metadata.ownerReferences[*].name"); out != "" {
 					left[phase+" on Kubernetes: "+out] = true
 				}
 			}

@@ -400,7 +400,8 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 	scheduled := find(p.Status.Conditions, "PodScheduled")
 	for _, c := range p.containers() {
 		w := c.State.Waiting
-		if w == nil || scheduled.Status != "True" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
+		// Without a reason the kubelet, started again, has not looked yet.
+		if w == nil || scheduled.Status != "True" || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
 			continue
 		}
 		if slices.Contains(hopeless, w.Reason) && died(w.Message) {
