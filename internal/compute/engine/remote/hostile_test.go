@@ -199,9 +199,9 @@ func TestFewPacksAtOnce(t *testing.T) {
 	}
 	var held []*http.Response
 	for range 2 {
-		resp, err := get(w.ctx)
+		resp, err := get(w.ctx) //nolint:bodyclose // Closed below, when the third was tried.
 		w.check(err)
-		held = append(held, resp)
+		held = append(held, resp) //nolint:bodyclose // As above.
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, 200*time.Millisecond)
 	defer cancel()
