@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -77,7 +78,7 @@ func (b *bench) queue(ctx context.Context) error {
 	})
 	b.Add(harness.Row{
 		Name: "jobs dispatched on local", Unit: "jobs/s", Better: harness.Higher, Ours: harness.Value(dispatched), Aim: &harness.Aim{Value: harness.Value(100)},
-		Note: fmt.Sprintf("%d jobs of /bin/true, from the opening of their pool until the last has finished: sandboxes and processes included", burst),
+		Note: fmt.Sprintf("%d jobs of /bin/true, from the opening of their pool until the last has finished: sandboxes, runs, logs and audit included; bound by the %d cores, which this program shares", burst, runtime.NumCPU()),
 	})
 	b.Add(harness.Row{
 		Name: "server RssAnon, 10,000 queued and 200 running", Unit: "MiB", Better: harness.Lower, Ours: harness.Value(anon), Aim: &harness.Aim{Value: harness.Value(200)},

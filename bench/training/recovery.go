@@ -30,7 +30,7 @@ func (b *bench) recovery(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = s.Stop() }()
-	rounds := min(b.Rounds, 3) // each takes a minute
+	rounds := min(b.Rounds, 2) // each takes a minute
 	var ours, theirs []float64
 	for round := range rounds {
 		own := filepath.Join(b.Dir, fmt.Sprintf("ours-%d", round))
