@@ -36,7 +36,7 @@ build() {
 	echo "$stamp" >"$bin/$name.stamp"
 }
 
-version=$(sed -n 's/^\tk8s.io\/kubernetes v//p' tools/kube/go.mod)
+version=$(sed -n 's/^\tk8s.io\/kubernetes v\([0-9.]*\).*/\1/p' tools/kube/go.mod)
 flags="-X k8s.io/component-base/version.gitVersion=v$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(cut -d. -f2 <<<"$version")"
 for program in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do
 	build $program kube "k8s.io/kubernetes/cmd/$program" "$flags"
