@@ -340,7 +340,7 @@ func (c *Cmd) spec() wire.Spec {
 		}
 	}
 	if p.Image != nil {
-		s.Image = &wire.Image{Root: p.Image.Root, Runtime: p.Image.Runtime}
+		s.Image = &wire.Image{Root: p.Image.Root, Runtime: p.Image.Runtime, OneStream: c.Stdout != nil && c.Stdout == c.Stderr}
 		s.HostRoot = s.HostUID + maxUID - DefaultUID
 	}
 	for _, m := range p.Mounts {

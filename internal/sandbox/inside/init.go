@@ -75,6 +75,11 @@ func (b *box) build() (step string, err error) {
 		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 			return "closing /proc/1", err
 		}
+		if b.spec.Image.OneStream {
+			if err := unix.Dup3(1, 2, 0); err != nil {
+				return "joining the streams", err
+			}
+		}
 		return "listening inside", b.listen()
 	}
 	if step, err := joinLimits(b.spec); err != nil {

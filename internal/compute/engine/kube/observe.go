@@ -398,6 +398,11 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 		}
 	}
 	scheduled := find(p.Status.Conditions, "PodScheduled")
+	// The sandbox of a pod comes before the pull of its images, so that one
+	// which does not come, or is gone with its node, is the node's fault.
+	if c := find(p.Status.Conditions, "PodReadyToStartContainers"); c.Status == "False" && scheduled.Status == "True" && now.Sub(c.Since.Time) > patience {
+		return engine.NodeFailed, joined(p.who()+" has no sandbox on its node", c.Message)
+	}
 	for _, c := range p.containers() {
 		w := c.State.Waiting
 		// Without a reason the kubelet, started again, has not looked yet.

@@ -74,6 +74,9 @@ type Spec struct {
 type Image struct {
 	Root    string `json:"root"`    // the unpacked image; never written
 	Runtime string `json:"runtime"` // runc
+	// OneStream says that standard output and error are the same: the runtime
+	// copies the two apart, and their order would be lost.
+	OneStream bool `json:"one_stream"`
 }
 
 // Mount is a host path that is visible inside under the same name.
