@@ -37,7 +37,7 @@ import (
 var (
 	kills   = flag.Int("kills", 12, "how often something is killed")
 	seed    = flag.Uint64("seed", 0, "seed of the jobs and the kills; 0 takes one from the clock")
-	engines = flag.String("engines", "local,slurm,kube", "where jobs run: local, slurm, kube, ray")
+	engines = flag.String("engines", "local,slurm", "where jobs run: local, slurm, kube, ray")
 )
 
 func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }
