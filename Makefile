@@ -46,7 +46,7 @@ test-short: ## unit tests only, without the race detector
 
 .PHONY: test-engines
 test-engines: build ## the suites on real engines, one at a time
-	@scripts/test-engines.sh -v
+	@scripts/test-engines.sh -- -v
 
 .PHONY: test-crash
 test-crash: build ## kill the server 200 times under random writes; KILLS=n, SEED=n
