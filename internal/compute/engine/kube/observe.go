@@ -360,6 +360,9 @@ var disruptions = map[string]struct {
 // to do with the start of a container are given patience.
 var hopeless = []string{"InvalidImageName", "ErrImageNeverPull", "RunContainerError", "CreateContainerError"}
 
+// sandboxTime is how long a node may take to make the sandbox of a pod.
+const sandboxTime = 2 * time.Minute
+
 // taken says how the pod was ended by other than itself, or cannot start.
 func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, string) {
 	if c := find(p.Status.Conditions, "DisruptionTarget"); c.Status == "True" {
@@ -399,9 +402,10 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 	}
 	scheduled := find(p.Status.Conditions, "PodScheduled")
 	// The sandbox of a pod comes before the pull of its images, so that one
-	// which does not come, or is gone with its node, is the node's fault.
-	if c := find(p.Status.Conditions, "PodReadyToStartContainers"); c.Status == "False" && scheduled.Status == "True" && now.Sub(c.Since.Time) > patience {
-		return engine.NodeFailed, joined(p.who()+" has no sandbox on its node", c.Message)
+	// which does not come, or is gone with its node, is the node's fault. A pod
+	// that has ended has none either.
+	if c := find(p.Status.Conditions, "PodReadyToStartContainers"); p.Status.Phase == "Pending" && c.Status == "False" && scheduled.Status == "True" && now.Sub(c.Since.Time) > sandboxTime {
+		return engine.NodeFailed, joined(p.who()+" got no sandbox there", c.Message)
 	}
 	for _, c := range p.containers() {
 		w := c.State.Waiting
