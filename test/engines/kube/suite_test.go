@@ -74,7 +74,7 @@ func (d *drivers) open(t *testing.T, dir string) *remote.Driver {
 		t.Fatal(err)
 	}
 	driver, err := remote.New(remote.Config{
-		Name: "kube", Dir: dir, Launcher: launcher, URL: server.URL, Isolation: "container", Poll: 250 * time.Millisecond, Settle: 2 * time.Second,
+		Name: "kube", Dir: dir, Launcher: launcher, URL: server.URL, Isolation: "container", Poll: 250 * time.Millisecond, Settle: 5 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

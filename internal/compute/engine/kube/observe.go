@@ -240,10 +240,15 @@ func (s scene) observed() remote.Observed {
 		if since, silent := s.silent[p.Spec.NodeName]; o.Reason == "" && silent && s.now.Sub(since) > p.tolerance() {
 			o.Reason, o.Message = engine.NodeFailed, p.who()+": the node has not answered since "+since.UTC().Format(time.TimeOnly)+" UTC"
 		}
-		if o.Reason != "" {
+		switch o.Reason {
+		case "":
+			continue
+		case engine.NodeFailed: // what the cluster cannot see may run on
+			o.State = engine.Lost
+		default:
 			o.State = engine.Ended
-			return o
 		}
+		return o
 	}
 	if s.job != nil {
 		if c := s.job.condition("Failed"); c.Status == "True" {

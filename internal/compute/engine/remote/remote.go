@@ -35,7 +35,7 @@ type Launch struct {
 
 // Observed is what an engine says of a launch.
 type Observed struct {
-	State   engine.State // Lost when the engine knows none such
+	State   engine.State // Lost when the engine knows none such, or cannot see what became of it
 	Reason  engine.Reason
 	Message string // for people, in the engine's own terms
 	Nodes   []string

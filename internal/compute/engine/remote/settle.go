@@ -105,7 +105,8 @@ func (w *work) settle(now time.Time) next {
 		quiet = heard
 	}
 	wait := w.c.Settle
-	if running == 0 || w.explained() {
+	sure := w.observed.State == engine.Ended || now.Sub(heard) > w.c.Settle
+	if running == 0 || w.explained() && sure {
 		wait /= 5 // nobody could still report, or would say more
 	}
 	if now.Sub(quiet) > wait {
