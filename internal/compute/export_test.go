@@ -14,6 +14,9 @@ func (s *Service) Refresh(ctx context.Context) error { return s.refresh(ctx) }
 // Sweep looks for orphans.
 func (s *Service) Sweep(ctx context.Context) error { return s.sweep(ctx) }
 
+// Anew makes the next cycle read everything.
+func (s *Service) Anew() { s.anew() }
+
 // Watchers counts the workloads that somebody waits for.
 func (s *Service) Watchers() int {
 	s.mu.Lock()

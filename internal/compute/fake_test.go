@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,13 +129,7 @@ type world struct {
 
 func newWorld(tb testing.TB, edit ...func(*compute.Config)) *world {
 	tb.Helper()
-	db, err := store.Open(tb.Context(), store.Config{
-		URL: "sqlite://" + filepath.Join(tb.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations},
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { db.Close() })
+	db := database(tb, computesql.Migrations)
 	w := &world{db: db, engine: &fake{Fake: enginetest.NewFake()}, owner: &owner{}, journal: &journal{}, handles: map[string]engine.Handle{}}
 	w.cfg = compute.Config{
 		DB: db, Store: computesql.Store{}, Authorizer: allowAll{}, Journal: w.journal, Guard: border.NewGuard(w.journal),

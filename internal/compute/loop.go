@@ -166,6 +166,15 @@ func (s *Service) step(d scheduler.Delta) scheduler.Plan {
 	return s.state.Step(d)
 }
 
+// anew asks for a cycle that reads all of the world. Between cycles: one that
+// has read what changed must not find that what it changed is gone.
+func (s *Service) anew() {
+	s.cycle.Lock()
+	s.forgetWorld()
+	s.cycle.Unlock()
+	s.hurry()
+}
+
 // forgetWorld makes the next cycle read all of it again.
 func (s *Service) forgetWorld() {
 	s.deciding.Lock()
@@ -348,8 +357,7 @@ func (s *Service) sweeping(ctx context.Context) {
 		err := s.sweep(ctx)
 		if n%int(forgetEvery/sweepEvery) == 0 && ctx.Err() == nil {
 			err = errors.Join(err, s.forget(ctx))
-			s.forgetWorld()
-			s.hurry()
+			s.anew()
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.ErrorContext(ctx, "looking through the engines failed", slog.Any("error", err))

@@ -422,6 +422,37 @@ func TestApplyPool(t *testing.T) {
 	}
 }
 
+// A world that is forgotten in the middle of a cycle would be one without pools.
+func TestForgettingTheWorldWaitsForTheCycle(t *testing.T) {
+	forgotten := make(chan struct{})
+	var forget func()
+	w := newWorld(t, func(c *compute.Config) {
+		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Amount, error) {
+			if forget != nil {
+				go forget()
+				forget = nil
+				select {
+				case <-forgotten:
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+			return nil, nil
+		}
+	})
+	if _, err := w.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	forget = func() { w.Anew(); close(forgotten) }
+	w.submit(t, compute.Request{ID: "att_1"})
+	if _, err := w.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-forgotten
+	if got, err := w.Workload(t.Context(), "att_1"); err != nil || got.State == compute.Queued {
+		t.Fatalf("it is %s, %v", got.State, err)
+	}
+}
+
 func TestPoolsNeedPermission(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Authorizer = allowNone{}

@@ -717,7 +717,7 @@ func TestObjectStore(t *testing.T) {
 
 // The life of a version leaves its events and audit rows, on both databases.
 func TestBothDatabases(t *testing.T) {
-	for name, open := range map[string]func(*testing.T, ...store.Migrations) *store.DB{"sqlite": storetest.SQLite, "postgresql": storetest.PostgreSQL} {
+	for name, open := range map[string]storetest.Open{"sqlite": storetest.SQLite, "postgresql": storetest.PostgreSQL} {
 		t.Run(name, func(t *testing.T) {
 			db := open(t, datasetsql.Migrations)
 			h, err := datasettest.On(db, t.TempDir(), nil)

@@ -41,7 +41,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 	"github.com/falaj-ml/falaj/internal/scheduler"
-	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
@@ -71,14 +70,7 @@ type world struct {
 func newWorld(t *testing.T, driver engine.Driver, edit func(*environment.Config)) *world {
 	t.Helper()
 	dir := t.TempDir()
-	db, err := store.Open(t.Context(), store.Config{
-		URL:        "sqlite://" + filepath.Join(dir, "falaj.db"),
-		Migrations: []store.Migrations{computesql.Migrations, environmentsql.Migrations},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
+	db := database(t, computesql.Migrations, environmentsql.Migrations)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	w := &world{auth: &allow{}}
 	w.ccfg = compute.Config{

@@ -279,14 +279,7 @@ var twoCores = resource.Amount{CPU: resource.Cores(2)}
 func newWorld(tb testing.TB, given ...engine.Driver) *world {
 	tb.Helper()
 	dir := tb.TempDir()
-	db, err := store.Open(tb.Context(), store.Config{
-		URL:        "sqlite://" + filepath.Join(dir, "falaj.db"),
-		Migrations: []store.Migrations{computesql.Migrations, trainingsql.Migrations},
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { db.Close() })
+	db := database(tb, computesql.Migrations, trainingsql.Migrations)
 	input := func(ref string, class project.Classification, zones ...residency.Zone) training.Input {
 		return training.Input{Ref: "dataset " + ref + "@1", Digest: "sha256:" + ref, Residency: residency.Of(zones...), Classification: class}
 	}

@@ -29,29 +29,29 @@ import (
 
 // Open opens an empty database of the test's own with the migrations, and closes
 // it when the test ends.
-type Open func(t *testing.T, migrations ...store.Migrations) *store.DB
+type Open func(tb testing.TB, migrations ...store.Migrations) *store.DB
 
 // SQLite opens a database in the test's temporary directory.
-func SQLite(t *testing.T, migrations ...store.Migrations) *store.DB {
-	t.Helper()
-	return open(t, "sqlite://"+filepath.Join(t.TempDir(), "falaj.db"), migrations)
+func SQLite(tb testing.TB, migrations ...store.Migrations) *store.DB {
+	tb.Helper()
+	return open(tb, "sqlite://"+filepath.Join(tb.TempDir(), "falaj.db"), migrations)
 }
 
 // PostgreSQL opens a database of the shared server, see Postgres.
-func PostgreSQL(t *testing.T, migrations ...store.Migrations) *store.DB {
-	t.Helper()
-	return open(t, Postgres(t), migrations)
+func PostgreSQL(tb testing.TB, migrations ...store.Migrations) *store.DB {
+	tb.Helper()
+	return open(tb, Postgres(tb), migrations)
 }
 
-func open(t *testing.T, url string, migrations []store.Migrations) *store.DB {
-	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: migrations})
+func open(tb testing.TB, url string, migrations []store.Migrations) *store.DB {
+	tb.Helper()
+	db, err := store.Open(tb.Context(), store.Config{URL: url, Migrations: migrations})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := db.Close(); err != nil {
-			t.Errorf("close: %v", err)
+			tb.Errorf("close: %v", err)
 		}
 	})
 	return db

@@ -94,13 +94,7 @@ type world struct {
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
 	dir := tb.TempDir()
-	db, err := store.Open(tb.Context(), store.Config{
-		URL: "sqlite://" + filepath.Join(dir, "falaj.db"), Migrations: []store.Migrations{trainingsql.Migrations},
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { db.Close() })
+	db := database(tb, trainingsql.Migrations)
 	w := &world{db: db, objects: &blobtest.Memory{}, auth: authorizer{}, journal: &journal{}, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	w.blobs = &blobs{Store: blob.New(w.objects, blobtest.NewSealer())}
 	w.cfg = checkpoint.Config{
