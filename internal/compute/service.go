@@ -23,6 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
 // Authorizer is the question this package asks before it acts.
@@ -549,6 +550,28 @@ func (s *Service) explain(ctx context.Context, w Workload) []string {
 		return []string{fmt.Sprintf("pool %s cannot say more: %v", w.Pool, err)}
 	}
 	return words
+}
+
+// Profile looks for a while at what a worker of a running workload does. Errors:
+// fault.NotFound; fault.Conflict when it does not run, or there is nothing to see;
+// fault.Unsupported when its engine cannot, or its node.
+func (s *Service) Profile(ctx context.Context, wid WorkloadID, r profiler.Request) (profiler.Result, error) {
+	w, err := s.Workload(ctx, wid)
+	if err != nil {
+		return profiler.Result{}, err
+	}
+	if w.Handle == "" {
+		return profiler.Result{}, fault.New(fault.Conflict, "workload %s has not been started", wid)
+	}
+	e, err := s.engineOf(ctx, w.Pool)
+	if err != nil {
+		return profiler.Result{}, err
+	}
+	power, ok := e.Driver.(engine.Profiler)
+	if !ok {
+		return profiler.Result{}, fault.New(fault.Unsupported, "the engine of pool %s cannot look at workers", w.Pool)
+	}
+	return power.Profile(ctx, w.Handle, r)
 }
 
 // Members gives what is known of each worker of a workload, in order; nothing

@@ -5,6 +5,7 @@
 //   - sandbox.go: Level, Policy and what they promise.
 //   - command.go: Command and Cmd, an exec.Cmd whose child is confined.
 //   - container.go: the same in the root of an OCI image, by runc.
+//   - enter.go: a look into what runs.
 //   - probe.go: what this kernel permits, in words.
 //   - cgroup.go: memory, CPU and process limits by cgroup v1 or v2.
 //   - observe.go: reports what the program tried to reach and may not.

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/agent"
 	"github.com/falaj-ml/falaj/internal/worker/gang"
 	"github.com/falaj-ml/falaj/internal/worker/probe"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
@@ -41,6 +42,12 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 		return inside.Hold()
 	case "contain":
 		return inside.Contain()
+	case "enter":
+		if len(args) == 2 {
+			return inside.Enter(args[1], stderr)
+		}
+	case "look":
+		return inside.Look(args[1:], stderr)
 	case "shim":
 		if len(args) == 2 {
 			if err := shim.Run(args[1]); err != nil {
@@ -65,6 +72,8 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 		return 0
 	case gang.Mode:
 		return gang.Main(args[1:], environ, os.Stdin, stdout, stderr)
+	case profiler.Mode:
+		return profiler.Main(os.Stdin, stdout)
 	case probe.Mode:
 		return probe.Main(environ, stdout)
 	case agent.Mode:

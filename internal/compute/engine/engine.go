@@ -19,6 +19,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
 // Spec is a workload as an engine sees it.
@@ -198,6 +199,14 @@ type Accelerator struct {
 // Members is an optional power: what is known of each worker, in order.
 type Members interface {
 	Members(ctx context.Context, h Handle) ([]Member, error)
+}
+
+// Profiler is an optional power: look for a while at what a running worker does,
+// without stopping it. Errors besides the driver's: fault.Conflict when there is
+// nothing to look at, or somebody looks already; fault.Unsupported where the
+// tool is missing or forbidden.
+type Profiler interface {
+	Profile(ctx context.Context, h Handle, r profiler.Request) (profiler.Result, error)
 }
 
 // Explainer is an optional power: why a workload that is Pending on its engine

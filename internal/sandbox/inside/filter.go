@@ -3,6 +3,7 @@ package inside
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -97,8 +98,8 @@ func creating(flags, mode, otherwise uint32) []unix.SockFilter {
 	}
 }
 
-// filter is the program.
-func filter(observe bool) []unix.SockFilter {
+// filter is the program. What lets names is not refused.
+func filter(observe bool, lets ...uint32) []unix.SockFilter {
 	seen := uint32(allow)
 	if observe {
 		seen = notify
@@ -108,7 +109,9 @@ func filter(observe bool) []unix.SockFilter {
 	a.add(load(offNr))
 	a.architecture(seen)
 	for _, nr := range refused {
-		a.on(nr, ret(eperm))
+		if !slices.Contains(lets, nr) {
+			a.on(nr, ret(eperm))
+		}
 	}
 	for _, nr := range absent {
 		a.on(nr, ret(enosys))
@@ -140,8 +143,8 @@ func filter(observe bool) []unix.SockFilter {
 
 // installFilter confines this thread; with observe it returns the listener,
 // else -1.
-func installFilter(observe bool) (int, error) {
-	code := filter(observe)
+func installFilter(observe bool, lets ...uint32) (int, error) {
+	code := filter(observe, lets...)
 	if len(code) > 4096 {
 		return -1, fmt.Errorf("the filter has %d instructions", len(code))
 	}

@@ -5,8 +5,8 @@
 // Parts: init.go (start, reap, end), root.go (the root directory), contain.go
 // (the root of an OCI image, and the runtime's configuration), forward.go
 // (loopback ports, name look-ups), exec.go (limits, Landlock, become the
-// program), filter.go (the seccomp program), kill.go (ending a tree without a
-// pid namespace).
+// program), filter.go (the seccomp program), enter.go (a look into what runs),
+// kill.go (ending a tree without a pid namespace).
 //
 // Linux only; a process runs one of these once and then exits.
 package inside

@@ -11,7 +11,7 @@
 //
 // Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
 // gang.go (several workers), hardware.go (accelerators and the pool's options),
-// usage.go (what they use now), logs.go (following),
+// usage.go (what they use now), profile.go (a look inside), logs.go (following),
 // network.go (the API and egress sockets inside).
 //
 // Under systemd the unit needs KillMode=process, else stopping Falaj stops its
@@ -52,9 +52,8 @@ import (
 )
 
 const (
-	engineFile = "engine.json" // what the driver needs besides the shim's spec
-	errorFile  = "shim.err"
-	netDir     = "net"
+	errorFile = "shim.err"
+	netDir    = "net"
 
 	startTime  = 30 * time.Second // for a shim to record its first status
 	killMargin = 15 * time.Second // beyond the grace, before the shim itself is killed

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -48,6 +49,8 @@ type workload struct {
 
 	sampling sync.Mutex
 	last     sample
+
+	profiling sync.Mutex // held while somebody looks
 }
 
 func (w *workload) over() bool {
@@ -95,8 +98,8 @@ func (d *Driver) load(id string) (*workload, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err := shim.Read[extras](dir, engineFile)
-	if err != nil {
+	var x extras
+	if err := json.Unmarshal(s.Owner, &x); err != nil {
 		return nil, err
 	}
 	return d.newWorkload(id, s, x), nil
@@ -127,13 +130,12 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 	if err := d.serve(w); err != nil {
 		return err
 	}
-	if err := shim.Write(w.dir, engineFile, x); err != nil {
+	var err error
+	if s.Owner, err = json.Marshal(x); err != nil {
 		return fault.Wrap(err, "describing %s", w.id)
 	}
-	if err := shim.Write(w.dir, shim.SpecFile, s); err != nil {
-		return fault.Wrap(err, "describing %s", w.id)
-	}
-	if err := syncDir(d.c.Dir); err != nil {
+	// The shim's first status, before anything runs, syncs the directory.
+	if err := errors.Join(shim.Place(w.dir, shim.SpecFile, s), syncDir(d.c.Dir)); err != nil {
 		return fault.Wrap(err, "describing %s", w.id)
 	}
 	stderr, err := os.OpenFile(filepath.Join(w.dir, errorFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -245,6 +247,9 @@ func (w *workload) settle(ctx context.Context, log *slog.Logger) {
 		_ = awaitFor(st.Init, killMargin)
 	}
 	sandbox.RemoveCgroups(st.Cgroups)
+	if err := shim.JoinLog(w.dir); err != nil {
+		log.WarnContext(ctx, "the end of a log cannot be read", slog.String("id", w.id), slog.Any("err", err))
+	}
 	if _, err := os.Stat(filepath.Join(w.dir, shim.StopFile)); err == nil {
 		// It was us who killed it, by the order of Stop.
 		st.State, st.Reason, st.ExitCode, st.Ended = shim.Ended, shim.Stopped, -1, time.Now()

@@ -30,6 +30,10 @@ const (
 	// ModeContain prepares a container's root and becomes the OCI runtime, which
 	// starts ModeInit inside.
 	ModeContain = "contain"
+	// ModeEnter and ModeLook lead into a running sandbox: its argument is an Entry
+	// in JSON, and what follows ModeLook is the mode that is run inside.
+	ModeEnter = "enter"
+	ModeLook  = "look"
 )
 
 // The user inside the namespaces.
@@ -91,6 +95,14 @@ type Forward struct {
 	Port   int      `json:"port"` // 0 picks a free one
 	Socket string   `json:"socket"`
 	Env    []string `json:"env"` // variables that are set to http://127.0.0.1:PORT
+}
+
+// Entry says which sandbox is entered, and for what.
+type Entry struct {
+	Init    int      `json:"init"`  // its first process
+	Start   uint64   `json:"start"` // of that, in clock ticks since boot
+	Cgroups []string `json:"cgroups"`
+	Args    []string `json:"args"` // of falaj-worker inside
 }
 
 // Message is what the worker tells; one of the fields is set.

@@ -1,0 +1,202 @@
+package inside
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/sandbox/internal/wire"
+)
+
+// A look into a running sandbox takes two steps. Enter, outside, finds a process
+// of the program, joins its cgroups, confines itself, and becomes nsenter (of
+// util-linux), because a program of several threads, as every Go program is, may
+// not change its user namespace; that becomes the program's own user and has no
+// right any more. Look, inside, sets limits and becomes what was asked for.
+//
+// What looks may be a program of the user's, so it has the walls of the user's
+// program: the same namespaces and root, no capability, no new privileges, the
+// same cgroups and the system call filter. Of that one call less is refused:
+// process_vm_readv, which the kernel permits for processes of the same user in
+// the same user namespace, and those are all the program's own: the sandbox's
+// first process is of another namespace and not to be looked into. Landlock, the
+// second wall behind the mounts, would forbid just this, and is left out.
+
+// namespaces of a process, in the order in which they are opened.
+var namespaceFiles = []string{"user", "mnt", "pid", "net", "ipc", "uts"}
+
+// Enter becomes nsenter as described in the entry that is written in JSON.
+func Enter(entry string, stderr io.Writer) int {
+	var e wire.Entry
+	err := json.Unmarshal([]byte(entry), &e)
+	if err == nil {
+		err = enter(e)
+	}
+	_, _ = fmt.Fprintln(stderr, err)
+	return exitFault
+}
+
+func enter(e wire.Entry) error {
+	// The filter and all below hold for this thread, which is the one that execs.
+	runtime.LockOSThread()
+	pid, flags, err := open(e)
+	if err != nil {
+		return err
+	}
+	for _, dir := range e.Cgroups {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return fmt.Errorf("joining the cgroup: %w", err)
+		}
+	}
+	nsenter, err := lookPath("nsenter", defaultPath)
+	if err != nil {
+		return errors.New("the server's machine has no nsenter, which is part of util-linux")
+	}
+	argv := []string{nsenter, "--preserve-credentials"}
+	if os.Geteuid() == 0 {
+		uid, gid, err := owner(pid)
+		if err != nil {
+			return err
+		}
+		// The rest is nsenter's: nobody may name groups inside.
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(gid, gid, gid)); err != nil {
+			return fmt.Errorf("becoming the program's group: %w", err)
+		}
+		argv = append(argv, "--setuid="+strconv.Itoa(uid))
+	} else {
+		// The mounts belong to the first user namespace: its rights come first.
+		argv = append(argv, "--user=/proc/"+strconv.Itoa(e.Init)+"/ns/user", "--", nsenter, "--preserve-credentials")
+	}
+	// Confined from before it is visible inside, so that the program can make
+	// nothing of it.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if _, err := installFilter(false, unix.SYS_PROCESS_VM_READV, unix.SYS_SETNS); err != nil {
+		return fmt.Errorf("installing the system call filter: %w", err)
+	}
+	argv = append(append(argv, flags...), "--", workerInside, wire.ModeLook)
+	return syscall.Exec(nsenter, append(argv, e.Args...), []string{"PATH=" + defaultPath})
+}
+
+// owner is the program's user as it is called inside, and its group outside.
+func owner(pid int) (uid, gid int, err error) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	b, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		return 0, 0, err
+	}
+	uid, gid = -1, -1
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) < 2:
+		case f[0] == "Uid:":
+			uid, err = strconv.Atoi(f[1])
+		case f[0] == "Gid:":
+			gid, err = strconv.Atoi(f[1])
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	if uid <= 0 || gid <= 0 {
+		return 0, 0, errors.New("the program is root of the machine, which nothing of the user's may become")
+	}
+	b, err = os.ReadFile(dir + "/uid_map")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		var inner, outer, n int
+		if _, err := fmt.Sscan(line, &inner, &outer, &n); err == nil && uid >= outer && uid-outer < n {
+			return inner + uid - outer, gid, nil
+		}
+	}
+	return 0, 0, errors.New("the program's user has no name inside")
+}
+
+// open opens the namespaces of a process of the program and gives nsenter's
+// flags for those that are not ours.
+func open(e wire.Entry) (pid int, flags []string, err error) {
+	tree := descendants(e.Init)
+	if len(tree) == 0 {
+		return 0, nil, errors.New("the program has ended")
+	}
+	pid = tree[len(tree)-1] // of the lowest: above it are the sandbox's own
+	born := started(pid)
+	for i, name := range namespaceFiles {
+		path := "/proc/" + strconv.Itoa(pid) + "/ns/" + name
+		theirs, err := os.Readlink(path)
+		if err != nil {
+			return 0, nil, err
+		}
+		if ours, err := os.Readlink("/proc/self/ns/" + name); err != nil || ours == theirs {
+			continue
+		}
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, nil, fmt.Errorf("opening %s: %w", path, err)
+		}
+		const above = 20 // Look closes all of them
+		if err := unix.Dup3(fd, above+i, 0); err != nil {
+			return 0, nil, err
+		}
+		long := map[string]string{"mnt": "mount"}[name]
+		if long == "" {
+			long = name
+		}
+		flags = append(flags, "--"+long+"=/proc/self/fd/"+strconv.Itoa(above+i))
+	}
+	// Numbers are used again, start times are not: what was opened is of a process
+	// below this very sandbox.
+	if born == "" || started(pid) != born || started(e.Init) != strconv.FormatUint(e.Start, 10) {
+		return 0, nil, errors.New("the program has ended")
+	}
+	return pid, flags, nil
+}
+
+// started is when a process was started, in clock ticks since boot.
+func started(pid int) string {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return ""
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	const start = 19 // field 22 of proc(5)
+	if len(f) <= start {
+		return ""
+	}
+	return f[start]
+}
+
+// Look becomes falaj-worker inside, in the mode that args name.
+func Look(args []string, stderr io.Writer) int {
+	runtime.LockOSThread() // as above
+	_, _ = fmt.Fprintln(stderr, look(args))
+	return exitFault
+}
+
+func look(args []string) error {
+	if err := closeOnExec(); err != nil {
+		return err
+	}
+	// The first to go when memory runs short.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	if err := limit(&wire.Spec{Processes: 4096, FileSize: 1 << 30, OpenFiles: 65536}); err != nil {
+		return err
+	}
+	if _, err := installFilter(false, unix.SYS_PROCESS_VM_READV); err != nil {
+		return fmt.Errorf("installing the system call filter: %w", err)
+	}
+	return syscall.Exec(workerInside, append([]string{"falaj-worker"}, args...), []string{"PATH=" + defaultPath, "TMPDIR=/tmp"})
+}

@@ -1,0 +1,324 @@
+// Package profiler looks for a while at what a running worker does, by a
+// profiler that its environment or its node has. It runs beside the worker, as
+// the same user: inside the sandbox on this machine (falaj-worker profile), in
+// the agent on another node.
+//
+// The tools: py-spy samples the Python stacks of all processes of a worker,
+// without stopping them; torch has the program's own torch.profiler write a
+// trace (torch.go says how they meet). What comes out of either is whatever the
+// user's own environment makes of it: readers trust nothing in it.
+//
+// Standard library only.
+package profiler
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Mode is the first argument of falaj-worker: a Request comes on standard input,
+// an Answer goes to standard output.
+const Mode = "profile"
+
+// Tool is what looks.
+type Tool string
+
+// The tools.
+const (
+	PySpy Tool = "py-spy"
+	Torch Tool = "torch"
+)
+
+// Tools lists all of them; the first is taken where none is named.
+var Tools = []Tool{PySpy, Torch}
+
+// Limits.
+const (
+	MaxSeconds = 300
+	// MaxResult bounds all files of a result together, in bytes.
+	MaxResult = 24 << 20
+
+	rate         = 50 // samples a second, of each of the two looks
+	maxProcesses = 8  // that are looked at; below each come its own
+	margin       = 45 * time.Second
+	maxWords     = 4 << 10
+	idChars      = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+)
+
+// Request is what to look at.
+type Request struct {
+	ID      string `json:"id"`
+	Tool    Tool   `json:"tool"`
+	Seconds int    `json:"seconds"`
+	// Worker is looked at. Among says that other workers are visible, too: only
+	// processes that carry its number count.
+	Worker int  `json:"worker"`
+	Among  bool `json:"among,omitempty"`
+}
+
+// Check refuses what makes no sense. Error: fault.Invalid.
+func (r Request) Check() error {
+	switch {
+	case !slices.Contains(Tools, r.Tool):
+		return fault.New(fault.Invalid, "tool %.40q does not exist", string(r.Tool)).WithHint("Use py-spy or torch.")
+	case r.Seconds < 1 || r.Seconds > MaxSeconds:
+		return fault.New(fault.Invalid, "a profile of %d seconds is not between 1 and %d", r.Seconds, MaxSeconds)
+	case r.ID == "" || len(r.ID) > 64 || strings.Trim(r.ID, idChars) != "":
+		return fault.New(fault.Invalid, "%.80q cannot name a profile", r.ID)
+	case r.Worker < 0:
+		return fault.New(fault.Invalid, "worker %d does not exist", r.Worker)
+	}
+	return nil
+}
+
+// Patience is how long a profile may take altogether.
+func (r Request) Patience() time.Duration {
+	return time.Duration(r.Seconds)*time.Second + margin
+}
+
+// File is one thing that a tool wrote.
+type File struct {
+	Name string `json:"name"`
+	Data []byte `json:"data"`
+}
+
+// The files of py-spy: the stacks of all threads, and of those that ran.
+const (
+	AllStacks     = "all.folded"
+	RunningStacks = "running.folded"
+)
+
+// Result is what was seen. Torch writes one file for each process,
+// "trace-RANK.json.gz".
+type Result struct {
+	Tool      Tool    `json:"tool"`
+	Version   string  `json:"version,omitempty"` // of the tool
+	Seconds   float64 `json:"seconds"`
+	Rate      int     `json:"rate,omitempty"` // samples a second
+	Processes int     `json:"processes"`
+	Files     []File  `json:"files"`
+}
+
+// Answer is a result, or why there is none.
+type Answer struct {
+	Result *Result `json:"result,omitempty"`
+	Kind   string  `json:"kind,omitempty"` // a fault.Kind
+	Detail string  `json:"detail,omitempty"`
+	Hint   string  `json:"hint,omitempty"`
+}
+
+// Answered packs what Take gave.
+func Answered(r Result, err error) Answer {
+	if err == nil {
+		return Answer{Result: &r}
+	}
+	return Answer{Kind: fault.KindOf(err).String(), Detail: clip(err.Error()), Hint: clip(fault.HintOf(err))}
+}
+
+// Unpack is the inverse of Answered for answers that come from inside: the words
+// are bounded and plain, and so is what they may claim.
+func (a Answer) Unpack() (Result, error) {
+	if a.Result == nil {
+		e := &fault.Error{Kind: fault.ParseKind(a.Kind), Message: "the worker's side: " + plain(a.Detail), Hint: plain(a.Hint)}
+		if e.Kind != fault.Unsupported && e.Kind != fault.Timeout && e.Kind != fault.TooLarge {
+			e.Kind = fault.Conflict
+		}
+		return Result{}, e
+	}
+	r := *a.Result
+	size := 0
+	for _, f := range r.Files {
+		size += len(f.Data)
+		if !named(f.Name) {
+			return Result{}, fault.New(fault.Invalid, "the profile has a file of no possible name")
+		}
+	}
+	if size > MaxResult || len(r.Files) > 4*maxProcesses {
+		return Result{}, fault.New(fault.TooLarge, "the profile has more than %d bytes", MaxResult)
+	}
+	r.Version = plain(r.Version)
+	return r, nil
+}
+
+func named(name string) bool {
+	return name != "" && len(name) < 64 && name[0] != '.' && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == ""
+}
+
+func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxWords)], "") }
+
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, clip(s))
+}
+
+// Main is the mode. Whatever goes wrong is in the answer.
+func Main(stdin io.Reader, stdout io.Writer) int {
+	var r Request
+	b, err := io.ReadAll(io.LimitReader(stdin, 64<<10))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	var result Result
+	if err == nil {
+		result, err = Take(context.Background(), r, 0)
+	}
+	if json.NewEncoder(stdout).Encode(Answered(result, err)) != nil {
+		return 1
+	}
+	return 0
+}
+
+// Take looks at a worker, all of whose processes are below root; 0 is all that
+// are visible. Errors: fault.Unsupported without the tool, or where this machine
+// forbids it; fault.Conflict when there is nothing to look at; fault.Timeout.
+func Take(ctx context.Context, r Request, root int) (Result, error) {
+	if err := r.Check(); err != nil {
+		return Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Patience())
+	defer cancel()
+	found := pythons(r, root)
+	if len(found) == 0 {
+		return Result{}, fault.New(fault.Conflict, "worker %d has no Python process", r.Worker).
+			WithHint("Ask again when its program has begun; other programs cannot be looked at.")
+	}
+	dir, err := os.MkdirTemp("", "falaj-profile-")
+	if err != nil {
+		return Result{}, err
+	}
+	defer os.RemoveAll(dir)
+	var out Result
+	began := time.Now()
+	switch r.Tool {
+	case Torch:
+		out, err = torch(ctx, r, found)
+	default:
+		out, err = pyspy(ctx, r, found, dir)
+	}
+	out.Tool, out.Seconds = r.Tool, time.Since(began).Seconds()
+	return out, err
+}
+
+// pyspy runs it twice at once over each process: once for all threads, once for
+// those that run, so that both are known of every function: how often a thread
+// was in it, and how often it waited there.
+func pyspy(ctx context.Context, r Request, found []python, dir string) (Result, error) {
+	program, err := found[0].look("py-spy")
+	if err != nil {
+		return Result{}, fault.New(fault.Unsupported, "py-spy is neither in the job's environment nor on its node").
+			WithHint("Add py-spy to the environment's packages, or install it on the nodes: pip install py-spy.")
+	}
+	type look struct {
+		python
+		file string
+		args []string
+		err  error
+	}
+	var looks []*look
+	for i, p := range found[:min(len(found), maxProcesses)] {
+		n := strconv.Itoa(i)
+		looks = append(
+			looks,
+			&look{python: p, file: filepath.Join(dir, n+AllStacks), args: []string{"--idle"}},
+			&look{python: p, file: filepath.Join(dir, n+RunningStacks)},
+		)
+	}
+	var all sync.WaitGroup
+	for _, l := range looks {
+		all.Go(func() {
+			_, l.err = run(ctx, program, append([]string{
+				"record", "--pid", strconv.Itoa(l.pid), "--duration", strconv.Itoa(r.Seconds), "--rate", strconv.Itoa(rate),
+				"--format", "raw", "--output", l.file, "--nonblocking", "--threads", "--subprocesses",
+			}, l.args...)...)
+		})
+	}
+	all.Wait()
+	out := Result{Rate: rate, Processes: len(looks) / 2, Files: []File{{Name: AllStacks}, {Name: RunningStacks}}}
+	var errs []error
+	for i, l := range looks {
+		b, err := os.ReadFile(l.file)
+		if err != nil {
+			errs = append(errs, l.err)
+			continue
+		}
+		out.Files[i%2].Data = append(out.Files[i%2].Data, b...)
+	}
+	if len(out.Files[0].Data) == 0 {
+		return Result{}, refused(errors.Join(errs...))
+	}
+	if len(out.Files[0].Data)+len(out.Files[1].Data) > MaxResult {
+		return Result{}, fault.New(fault.TooLarge, "the profile has more than %d bytes", MaxResult).WithHint("Look for a shorter time.")
+	}
+	if b, err := run(ctx, program, "--version"); err == nil {
+		out.Version = strings.TrimSpace(string(b))
+	}
+	return out, nil
+}
+
+// refused says why py-spy saw nothing.
+func refused(err error) error {
+	switch {
+	case err == nil:
+		return fault.New(fault.Conflict, "there was nothing to see").WithHint("Ask again when the program has begun.")
+	case errors.Is(err, context.DeadlineExceeded):
+		return fault.New(fault.Timeout, "py-spy did not end in time: %w", err)
+	case !strings.Contains(err.Error(), "ermission"):
+		return fault.New(fault.Conflict, "%w", err)
+	}
+	e := fault.New(fault.Unsupported, "the node does not let py-spy read another process of the same user: %w", err)
+	if b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && strings.TrimSpace(string(b)) != "0" {
+		return e.WithHint("Its kernel.yama.ptrace_scope is %s; py-spy needs 0. Or use the tool torch.", strings.TrimSpace(string(b)))
+	}
+	return e.WithHint("Something there forbids process_vm_readv, such as a seccomp profile. Or use the tool torch.")
+}
+
+// run runs a program to its end; the error has its last words.
+func run(ctx context.Context, program string, args ...string) ([]byte, error) {
+	var out, words bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = &limited{b: &out, left: 1 << 20}, &limited{b: &words, left: 64 << 10}
+	cmd.WaitDelay = 5 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGKILL) }
+	err := cmd.Run()
+	if err == nil {
+		return out.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	said := strings.Join(strings.Fields(words.String()), " ")
+	return nil, fmt.Errorf("%s: %w: %s", filepath.Base(program), err, said[max(0, len(said)-600):])
+}
+
+// limited keeps the beginning of what is written.
+type limited struct {
+	b    *bytes.Buffer
+	left int
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	n := min(len(b), l.left)
+	l.left -= n
+	_, _ = l.b.Write(b[:n])
+	return len(b), nil
+}
