@@ -1,6 +1,7 @@
 package training
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -208,7 +209,11 @@ func status(e end) string {
 // collect stores the output of an attempt whose job does not run again: files
 // as artifacts, model/ of a success as a model. The log is stored always.
 func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, again bool) (model string, err error) {
-	if err := s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs"); err != nil {
+	full, err := hasEntries(d.logs)
+	if err == nil && full {
+		err = s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs")
+	}
+	if err != nil {
 		return "", fault.Wrap(err, "storing the log")
 	}
 	if again {
@@ -222,14 +227,14 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fault.Wrap(err, "taking the model")
 	}
-	if full, err := hasEntries(d.output); err != nil {
+	if full, err = hasEntries(d.output); err != nil {
 		return "", err
 	} else if full {
 		if err := s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.output, ""); err != nil {
 			return "", fault.Wrap(err, "storing the output")
 		}
 	}
-	full, err := hasEntries(d.model)
+	full, err = hasEntries(d.model)
 	if err != nil {
 		return "", err
 	}
@@ -250,11 +255,8 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 }
 
 // keepLog copies the attempt's output to a file, at most maxLog of it, and reads
-// what it says.
+// what it says. No output is no file.
 func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis.Log, err error) {
-	if err := os.MkdirAll(d.logs, 0o700); err != nil {
-		return log, err
-	}
 	r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(a.ID), 0, false)
 	if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) {
 		return log, nil // the engine lost it
@@ -263,11 +265,18 @@ func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis
 		return log, fault.Wrap(err, "reading the log")
 	}
 	defer r.Close()
+	in := bufio.NewReader(r)
+	if _, err := in.Peek(1); errors.Is(err, io.EOF) {
+		return log, nil
+	}
+	if err := os.MkdirAll(d.logs, 0o700); err != nil {
+		return log, err
+	}
 	f, err := os.Create(filepath.Join(d.logs, "attempt-"+strconv.Itoa(a.Number)+".log"))
 	if err != nil {
 		return log, err
 	}
-	all := io.MultiReader(io.TeeReader(io.LimitReader(r, maxLog), f), io.LimitReader(r, maxRead-maxLog)) // why it ended is at the end
+	all := io.MultiReader(io.TeeReader(io.LimitReader(in, maxLog), f), io.LimitReader(in, maxRead-maxLog)) // why it ended is at the end
 	log, err = diagnosis.Read(all, a.Workers > 1)
 	return log, fault.Wrap(errors.Join(err, f.Close()), "copying the log")
 }

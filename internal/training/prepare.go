@@ -35,15 +35,32 @@ const queued = 30 * 24 * time.Hour
 // place names the directories of one attempt.
 //
 //	attempts/att_…/work        working directory: script or unpacked source
-//	attempts/att_…/data/NAME   one directory per input, read-only inside
+//	attempts/att_…/data/NAME   one directory per input, read-only inside; none without inputs
 //	attempts/att_…/output      becomes artifacts
 //	attempts/att_…/scratch     home and temporary files
-//	attempts/att_…/prepared    the boot in which all of the above was complete
-//	attempts/att_…/before      the checkpoints that were there before
+//	attempts/att_…/prepared    that all of the above was complete, see preparation
 //	checkpoints/job_…          stays until the job has ended
 type dirs struct {
-	root, work, data, output, scratch, logs, model, prepared, before string
-	checkpoints                                                      string
+	root, work, data, output, scratch, logs, model, prepared string
+	checkpoints                                              string
+}
+
+// preparation says that a place is complete.
+type preparation struct {
+	Boot   string           `json:"boot"`   // of the machine, in which it was made
+	Before map[string]stamp `json:"before"` // the checkpoints that were there
+}
+
+// preparation is none where the place is not complete.
+func (d dirs) preparation() (p preparation, err error) {
+	b, err := os.ReadFile(d.prepared)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	return p, fault.Wrap(err, "reading how the attempt was prepared")
 }
 
 func (s *Service) dirs(j JobID, a AttemptID) dirs {
@@ -51,7 +68,7 @@ func (s *Service) dirs(j JobID, a AttemptID) dirs {
 	return dirs{
 		root: root, work: filepath.Join(root, "work"), data: filepath.Join(root, "data"), output: filepath.Join(root, "output"),
 		scratch: filepath.Join(root, "scratch"), logs: filepath.Join(root, "logs"), model: filepath.Join(root, "model"),
-		prepared: filepath.Join(root, "prepared"), before: filepath.Join(root, "before"),
+		prepared: filepath.Join(root, "prepared"),
 		checkpoints: filepath.Join(s.cfg.Dir, "checkpoints", string(j)),
 	}
 }
@@ -151,10 +168,12 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	// 4. What to run.
 	mounts := []engine.Mount{
 		{Path: d.work, Writable: true},
-		{Path: d.data},
 		{Path: d.output, Writable: true, Role: engine.Output},
 		{Path: d.scratch, Writable: true, Role: engine.Scratch},
 		{Path: d.checkpoints, Writable: true, Role: engine.Checkpoints},
+	}
+	if len(j.Inputs) > 0 {
+		mounts = append(mounts, engine.Mount{Path: d.data})
 	}
 	return engine.Spec{
 		Command: command, Env: variables(j, a, d, env, p, workers, run, token), Dir: d.work,
@@ -198,13 +217,18 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 	if err != nil {
 		return nil, fault.Wrap(err, "reading the boot identifier")
 	}
-	if done, err := os.ReadFile(d.prepared); err == nil && string(done) == string(boot) {
-		return nil, nil
+	done, err := d.preparation()
+	if err != nil || done.Boot == string(boot) {
+		return nil, err
 	}
 	if err := archive.Remove(d.root); err != nil {
 		return nil, fault.Wrap(err, "clearing the attempt's directory")
 	}
-	for _, dir := range []string{d.work, d.data, d.output, d.scratch, d.checkpoints} {
+	made := []string{d.work, d.output, d.scratch, d.checkpoints}
+	if len(j.Inputs) > 0 {
+		made = append(made, d.data)
+	}
+	for _, dir := range made {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fault.Wrap(err, "making the attempt's directories")
 		}
@@ -215,15 +239,8 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 	if notes, err = s.cfg.Checkpoints.Restore(ctx, string(j.ID)); err != nil {
 		return nil, fault.Wrap(err, "restoring checkpoints")
 	}
-	found, err := checkpoints(d.checkpoints)
-	if err != nil {
-		return nil, err
-	}
-	before, err := json.Marshal(found)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(d.before, before, 0o600); err != nil {
+	now := preparation{Boot: string(boot)}
+	if now.Before, err = checkpoints(d.checkpoints); err != nil {
 		return nil, err
 	}
 	if err := s.code(ctx, j, d); err != nil {
@@ -238,7 +255,15 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 			return nil, fault.Wrap(err, "exporting %s", in.Ref)
 		}
 	}
-	return notes, os.WriteFile(d.prepared, boot, 0o600) //nolint:gosec // G703: the path is ours, the content the kernel's
+	b, err := json.Marshal(now)
+	if err != nil {
+		return nil, err
+	}
+	// By renaming: half of it would say nothing, and nobody would prepare again.
+	if err := os.WriteFile(d.prepared+".tmp", b, 0o600); err != nil {
+		return nil, err
+	}
+	return notes, os.Rename(d.prepared+".tmp", d.prepared)
 }
 
 // scriptName is the inline script in the working directory.
@@ -421,20 +446,13 @@ func dropUnfinished(dir string) error {
 
 // saved reports whether the attempt left a checkpoint that was not there before.
 func saved(d dirs) (bool, error) {
-	before := map[string]stamp{}
-	b, err := os.ReadFile(d.before)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // it was never prepared
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &before)
-	}
-	if err != nil {
-		return false, fault.Wrap(err, "reading which checkpoints there were")
+	done, err := d.preparation()
+	if err != nil || done.Boot == "" { // it was never prepared
+		return false, err
 	}
 	now, err := checkpoints(d.checkpoints)
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(name string) bool { return now[name] != before[name] }), nil
+	return slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(name string) bool { return now[name] != done.Before[name] }), nil
 }

@@ -113,7 +113,7 @@ func TestPlantedFailures(t *testing.T) {
 		"no privileges":  {map[string]any{"command": script("import os", "os.chroot('/tmp')")}, "user_error", "the sandbox does not permit it", "no privileges", "PermissionError", 1},
 		"not executable": {map[string]any{"source": source, "command": []string{"/bin/sh", "-c", "./train.py"}}, "user_error", "cannot be executed", "chmod", "Permission denied", 1},
 		"nan":            {map[string]any{"command": script("print('step 1 loss 0.5')", "print('step 2 loss nan')", "raise RuntimeError('diverged')")}, "user_error", "not a number at line 2", "lines that decide", "diverged", 1},
-		"long line":      {map[string]any{"command": script("print('x' * 100_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "what it said last is not known", "Write less", "falaj: the log ends here", 1},
+		"long line":      {map[string]any{"command": script("print('x' * 100_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "RuntimeError", "lines that decide", "after it", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -273,16 +273,27 @@ func holdUserNamespace(uid int) (int, error) {
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{"falaj-worker", wire.ModeHold}, &syscall.ProcAttr{
-		Files: []uintptr{uintptr(pipe[0])},
-		Sys:   &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Pdeathsig: syscall.SIGKILL},
-	})
-	if err != nil {
-		return 0, err
+	sys := &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Pdeathsig: syscall.SIGKILL,
+		Ptrace: true, // it is not to run, only to be: it stops before its first instruction
+	}
+	hold := func() (int, error) {
+		return syscall.ForkExec("/proc/self/exe", []string{"falaj-worker", wire.ModeHold}, &syscall.ProcAttr{Files: []uintptr{uintptr(pipe[0])}, Sys: sys})
+	}
+	pid, err := hold()
+	if err != nil { // some systems forbid to trace
+		sys.Ptrace = false
+		if pid, err = hold(); err != nil {
+			return 0, err
+		}
 	}
 	defer func() {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-		_, _ = syscall.Wait4(pid, nil, 0, nil)
+		for ws := syscall.WaitStatus(0); ; { // the first news of it may be that it has stopped
+			if _, err := syscall.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) && (err != nil || !ws.Stopped()) {
+				return
+			}
+		}
 	}()
 	return unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }

@@ -5,7 +5,7 @@
 //	spec.json      what to run; written by the server, never changed
 //	lock           held exclusively while the shim lives: who gets it knows the shim is dead
 //	status.json    what is known; replaced atomically and synced
-//	log            combined output, up to Spec.LogLimit
+//	log            combined output, the first and the last of it up to Spec.LogLimit
 //	denials.jsonl  one sandbox.Denial per line, each target once
 //	stop.json      how to stop; written by the server before it sends SIGTERM
 //
@@ -66,6 +66,8 @@ type Spec struct {
 	Timeout  time.Duration  `json:"timeout,omitempty"` // 0 is no limit
 	Grace    time.Duration  `json:"grace,omitempty"`   // between SIGTERM and SIGKILL; 0 is 30 s
 	LogLimit int64          `json:"log_limit,omitempty"`
+	// Owner is what the server wants to find again; the shim does not read it.
+	Owner json.RawMessage `json:"owner,omitempty"`
 }
 
 // State of a program.
@@ -194,6 +196,15 @@ func Read[T any](dir, name string) (T, error) {
 // Write replaces a JSON file of a shim's directory atomically. When it returns
 // nil the content survives a power loss.
 func Write(dir, name string, v any) error {
+	if err := Place(dir, name, v); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// Place is Write whose name survives a power loss only when something else has
+// synced the directory: until the next Write there.
+func Place(dir, name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -209,9 +220,8 @@ func Write(dir, name string, v any) error {
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())
-		return err
 	}
-	return syncDir(dir)
+	return err
 }
 
 func syncDir(dir string) error {
@@ -303,18 +313,9 @@ type shim struct {
 func (s *shim) run() {
 	st := &s.status
 	st.Reason, st.ExitCode = NotStarted, -1
-	out, err := newLog(filepath.Join(s.dir, LogFile), s.spec.LogLimit)
-	if err != nil {
-		st.Message = "opening the log: " + err.Error()
-		return
-	}
+	out := newLog(s.dir, s.spec.LogLimit)
 	defer out.Close()
-	s.denials, err = os.OpenFile(filepath.Join(s.dir, DenialsFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		st.Message = "opening the list of denials: " + err.Error()
-		return
-	}
-	defer s.denials.Close()
+	defer func() { _ = s.denials.Close() }() // nil is no file
 	if _, err := os.Stat(filepath.Join(s.dir, StopFile)); err == nil {
 		st.Reason, st.Message = Stopped, "stopped before it started"
 		return
@@ -444,6 +445,13 @@ func (s *shim) deny(d sandbox.Denial) {
 	s.seen[key] = true
 	if len(s.seen) > maxDenials {
 		d.Target = "(more than " + strconv.Itoa(maxDenials) + " targets; the rest is not listed)"
+	}
+	if s.denials == nil {
+		var err error
+		if s.denials, err = os.OpenFile(filepath.Join(s.dir, DenialsFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+			s.denials = nil
+			return
+		}
 	}
 	_ = AppendDenial(s.denials, d)
 }

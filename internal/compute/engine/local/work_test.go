@@ -3,6 +3,7 @@ package local_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -302,11 +303,12 @@ print('in')`)
 
 func TestLogLimit(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, func(c *local.Config) { c.LogLimit = 1000 })
+	m := newMachine(t, func(c *local.Config) { c.LogLimit = 8000 })
 	_, st, log := m.run(m.python(`
 for i in range(10000): print('0123456789')
-print('in', file=open('done', 'w'))`))
-	if st.ExitCode != 0 || len(log) > 1200 || !strings.HasPrefix(log, strings.Repeat("0123456789\n", 90)) || !strings.Contains(log, "ends here") {
+print('in', file=open('done', 'w'))
+print('last words')`))
+	if st.ExitCode != 0 || len(log) > 8000 || !strings.HasPrefix(log, strings.Repeat("0123456789\n", 300)) || !strings.Contains(log, "bytes are missing here") || !strings.HasSuffix(log, "last words\n") {
 		t.Errorf("%+v %d bytes: …%s", st, len(log), log[max(0, len(log)-200):])
 	}
 	if _, err := os.Stat(filepath.Join(m.work, "done")); err != nil {
@@ -336,8 +338,7 @@ func TestUnborn(t *testing.T) {
 	s := m.python(`print('born')`)
 	dir := filepath.Join(m.c.Dir, s.ID)
 	check(t, os.Mkdir(dir, 0o700))
-	check(t, shim.Write(dir, "engine.json", map[string]any{}))
-	check(t, shim.Write(dir, shim.SpecFile, shim.Spec{ID: s.ID, Argv: s.Command}))
+	check(t, shim.Write(dir, shim.SpecFile, shim.Spec{ID: s.ID, Argv: s.Command, Owner: json.RawMessage("{}")}))
 	check(t, os.Mkdir(filepath.Join(m.c.Dir, "att_empty"), 0o700))
 	check(t, os.WriteFile(filepath.Join(m.c.Dir, "a file"), nil, 0o600))
 	m.restart()
