@@ -68,7 +68,7 @@ func (s *Service) dirs(j JobID, a AttemptID) dirs {
 	return dirs{
 		root: root, work: filepath.Join(root, "work"), data: filepath.Join(root, "data"), output: filepath.Join(root, "output"),
 		scratch: filepath.Join(root, "scratch"), logs: filepath.Join(root, "logs"), model: filepath.Join(root, "model"),
-		prepared: filepath.Join(root, "prepared"),
+		prepared:    filepath.Join(root, "prepared"),
 		checkpoints: filepath.Join(s.cfg.Dir, "checkpoints", string(j)),
 	}
 }

@@ -20,7 +20,7 @@ func TestLogKeepsBothEnds(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp(root, "")
+		dir, err := os.MkdirTemp(root, "") //nolint:usetesting // one for each try
 		if err != nil {
 			t.Fatal(err)
 		}

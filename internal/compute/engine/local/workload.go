@@ -99,7 +99,7 @@ func (d *Driver) load(id string) (*workload, error) {
 		return nil, err
 	}
 	var x extras
-	if err := json.Unmarshal(s.Owner, &x); err != nil {
+	if err := json.Unmarshal(s.Owner, &x); err != nil { //nolint:musttag // the fields of engine.Network have their own names
 		return nil, err
 	}
 	return d.newWorkload(id, s, x), nil
@@ -131,7 +131,7 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 		return err
 	}
 	var err error
-	if s.Owner, err = json.Marshal(x); err != nil {
+	if s.Owner, err = json.Marshal(x); err != nil { //nolint:musttag // as in load
 		return fault.Wrap(err, "describing %s", w.id)
 	}
 	// The shim's first status, before anything runs, syncs the directory.
