@@ -53,8 +53,11 @@ func (l *Launcher) job(ctx context.Context, id string) (j job, err error) {
 }
 
 func (l *Launcher) jobs(ctx context.Context) (all []job, err error) {
-	err = l.call(ctx, http.MethodGet, "/api/jobs/", nil, &all)
-	return all, fault.Wrap(err, "listing Ray's jobs")
+	if err := l.call(ctx, http.MethodGet, "/api/jobs/", nil, &all); err != nil {
+		return nil, fault.Wrap(err, "listing Ray's jobs")
+	}
+	l.ghosts(ctx, all)
+	return all, nil
 }
 
 // state asks Ray's state API for objects of a kind.

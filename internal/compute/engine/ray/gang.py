@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import traceback
 
 PDEATHSIG = 1
 VERDICT = "falaj-verdict "
@@ -126,7 +127,7 @@ def main():
         except exceptions.RuntimeEnvSetupError as e:
             reason, message = "not_started", f"worker {index}: Ray could not unpack the agent on the node: {first(e)}"
         except exceptions.NodeDiedError as e:
-            reason, message = "node_failed", f"worker {index}: its node left Ray: {first(e)}"
+            reason, message = "node_failed", f"worker {index}: Ray lost {lost(launch, e)}"
         except exceptions.WorkerCrashedError as e:
             reason, message = crashed(launch, index, e)
         except exceptions.RayError as e:
@@ -139,14 +140,23 @@ def main():
     verdict(reason, message)
 
 
-def crashed(launch, index, error):
-    """A task's process that died: with its node, or alone."""
+def lost(launch, error):
+    """The nodes that an error names, else those that Ray has no more."""
     import ray
 
-    alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
-    gone = [name for node, name in launch["names"].items() if node not in alive]
+    names = launch["names"]
+    gone = [name for node, name in names.items() if node in str(error)]
+    if not gone:
+        alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
+        gone = [name for node, name in names.items() if node not in alive]
+    return ", ".join(sorted(gone))
+
+
+def crashed(launch, index, error):
+    """A task's process that died: with its node, or alone."""
+    gone = lost(launch, error)
     if gone:
-        return "node_failed", f"worker {index}: Ray lost {', '.join(sorted(gone))}"
+        return "node_failed", f"worker {index}: Ray lost {gone}"
     return "killed", f"worker {index}: the process that Ray ran it in was killed: {first(error)}"
 
 
@@ -157,4 +167,10 @@ def first(error):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ImportError:  # there is no ray, which is known by these words
+        raise
+    except Exception as e:
+        traceback.print_exc()
+        verdict("node_failed", f"the job's driver on Ray failed: {type(e).__name__}: {first(e)}")

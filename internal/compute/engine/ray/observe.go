@@ -167,14 +167,16 @@ func words(what, more string) string {
 	return what + ": " + more
 }
 
-// tail is the last line of what Ray says.
+// tail is the last line of what Ray says, its nodes' own diaries left out.
 func tail(message string) string {
-	message = strings.TrimSpace(message)
-	if i := strings.LastIndexByte(message, '\n'); i >= 0 {
-		message = message[i+1:]
-	}
 	const most = 400
-	return message[:min(len(message), most)]
+	last := ""
+	for line := range strings.Lines(message) {
+		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "(raylet)") {
+			last = line
+		}
+	}
+	return last[:min(len(last), most)]
 }
 
 func milliseconds(n int64) time.Time {

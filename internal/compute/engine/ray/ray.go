@@ -27,6 +27,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -68,6 +69,7 @@ type Launcher struct {
 	mu      sync.Mutex
 	shipped []byte // falaj-worker as an entry of a package
 	mtime   time.Time
+	removed map[string]time.Time // jobs that Ray may write down once more
 }
 
 // New checks the configuration; whether Ray answers shows later.
@@ -88,7 +90,7 @@ func New(c Config) (*Launcher, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Launcher{c: c, base: u}, nil
+	return &Launcher{c: c, base: u, removed: map[string]time.Time{}}, nil
 }
 
 // Check refuses options that Ray does not have; fault.Invalid.
@@ -269,11 +271,10 @@ func (l *Launcher) Forget(ctx context.Context, id string) error {
 		case err != nil:
 			return fault.Wrap(err, "removing a job from Ray")
 		case j.over():
-			err := l.call(ctx, http.MethodDelete, "/api/jobs/"+url.PathEscape(id), nil, nil)
-			if fault.Is(err, fault.NotFound) {
-				return nil
+			if err := l.remove(ctx, id); !fault.Is(err, fault.NotFound) {
+				return fault.Wrap(err, "removing a job from Ray")
 			}
-			return fault.Wrap(err, "removing a job from Ray")
+			return nil
 		case !asked:
 			if err := l.Stop(ctx, id, 0); err != nil && !fault.Is(err, fault.NotFound) {
 				return err
@@ -288,6 +289,33 @@ func (l *Launcher) Forget(ctx context.Context, id string) error {
 }
 
 const forgetTime = 30 * time.Second
+
+func (l *Launcher) remove(ctx context.Context, id string) error {
+	l.mu.Lock()
+	l.removed[id] = time.Now()
+	l.mu.Unlock()
+	return l.call(ctx, http.MethodDelete, "/api/jobs/"+url.PathEscape(id), nil, nil)
+}
+
+// ghosts removes jobs again that Ray wrote down after they were removed: the one
+// that watches a job, every second, takes a job without a status for a failed one.
+func (l *Launcher) ghosts(ctx context.Context, all []job) {
+	const late = time.Minute
+	l.mu.Lock()
+	again := []string(nil)
+	for _, j := range all {
+		if _, ok := l.removed[j.ID]; ok && j.over() {
+			again = append(again, j.ID)
+		}
+	}
+	maps.DeleteFunc(l.removed, func(_ string, at time.Time) bool { return time.Since(at) > late })
+	l.mu.Unlock()
+	for _, id := range again {
+		if err := l.remove(ctx, id); err != nil && !fault.Is(err, fault.NotFound) {
+			l.c.Log.WarnContext(ctx, "a job that was removed from Ray is there again", slog.String("job", id), slog.Any("error", err))
+		}
+	}
+}
 
 // bundle is what one worker takes, in Ray's names. A bundle of nothing is
 // refused by Ray, so there is always a little CPU in it.

@@ -184,6 +184,13 @@ func TestStart(t *testing.T) {
 	if len(c.jobs) != 1 {
 		t.Errorf("%v", c.jobs)
 	}
+
+	// Ray writes a job down again that was removed too soon for it.
+	c.jobs["att_1"] = &job{ID: "att_1", Status: "FAILED", ErrorType: "JOB_SUPERVISOR_ACTOR_DIED"}
+	c.jobs["att_theirs"] = &job{ID: "att_theirs", Status: "FAILED"}
+	if _, err := l.List(t.Context()); err != nil || c.jobs["att_1"] != nil || c.jobs["att_theirs"] == nil {
+		t.Errorf("%v %v", c.jobs, err)
+	}
 }
 
 func TestRefused(t *testing.T) {
@@ -255,6 +262,7 @@ func TestObserve(t *testing.T) {
 		"agent":       {failed(command, `falaj-verdict {"reason": "agent_failed", "message": "ended with 1"}`), engine.Ended, engine.Exited, "ended with 1"},
 		"killed":      {failed(command, `falaj-verdict {"reason": "killed", "message": "ended with 137"}`), engine.Ended, engine.Signalled, "ended with 137"},
 		"half":        {failed(command, `falaj-verdict {"reason": "node_fa`), engine.Ended, engine.NodeFailed, "without a word"},
+		"diaries":     {failed(command, "Killed\n[2026-11-21 23:21:34,214 I 295 295] (raylet) worker_pool.cc:811: Job 02000000 already started"), engine.Ended, engine.NodeFailed, "without a word: Killed"},
 		"no ray":      {failed(command, "…\nModuleNotFoundError: No module named 'ray'\n"), engine.Ended, engine.NotStarted, "option python"},
 		"no python":   {failed(command, "…\nbash: line 1: /no/python: not found"), engine.Ended, engine.NotStarted, "option python"},
 		"environment": {failed("RUNTIME_ENV_SETUP_FAILED", "runtime_env setup failed: disk full"), engine.Ended, engine.NotStarted, "disk full"},

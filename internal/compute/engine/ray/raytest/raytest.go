@@ -55,6 +55,7 @@ type Cluster struct {
 	gcs   string
 	mu    sync.Mutex
 	nodes map[string]*running
+	last  int // byte of the last node's address, 127.0.0.LAST
 }
 
 // running is a node's process.
@@ -212,9 +213,12 @@ func (c *Cluster) start(tb testing.TB, n Node, more ...string) *running {
 	tb.Helper()
 	resources, err := json.Marshal(n.Resources)
 	check(tb, err)
+	// Of its own: a driver speaks to the first node that has its address.
+	c.last++
+	address := "127.0.0." + strconv.Itoa(c.last)
 	argv := []string{
 		"--pid", "--fork", "--kill-child=KILL", "--mount", "--mount-proc", filepath.Join(bin(), "ray"), "start", "--block", "--disable-usage-stats",
-		"--node-ip-address=127.0.0.1", "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
+		"--node-ip-address=" + address, "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
 		"--node-name=" + n.Name, "--num-cpus=" + strconv.Itoa(n.CPUs), "--object-store-memory=" + strconv.Itoa(storage),
 	}
 	if len(n.Resources) > 0 {
