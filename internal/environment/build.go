@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 // Step is one workload of a build.
@@ -402,13 +403,13 @@ func (s *Service) clean(e Environment) error {
 	if e.State != Ready && e.State != Failed {
 		return nil
 	}
-	return fault.Wrap(removeAll(s.staging(e.ID)), "removing the staging directory")
+	return fault.Wrap(archive.Remove(s.staging(e.ID)), "removing the staging directory")
 }
 
 // Sweep removes staging directories that no build uses any more. It may run at
 // any time.
 func (s *Service) Sweep(ctx context.Context) error {
-	if err := removeAll(s.trash()); err != nil {
+	if err := archive.Remove(s.trash()); err != nil {
 		return fault.Wrap(err, "removing what was pruned")
 	}
 	// The directories first: a build is recorded before it has one.
@@ -428,7 +429,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 		if slices.ContainsFunc(unfinished, func(e Environment) bool { return string(e.ID) == entry.Name() }) {
 			continue
 		}
-		if err := removeAll(s.staging(ID(entry.Name()))); err != nil {
+		if err := archive.Remove(s.staging(ID(entry.Name()))); err != nil {
 			return fault.Wrap(err, "removing a staging directory")
 		}
 	}
@@ -489,20 +490,6 @@ func seal(dir string) error {
 		return err
 	}
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
-}
-
-// removeAll removes a tree that may hold read-only directories.
-func removeAll(dir string) error {
-	if err := os.RemoveAll(dir); err == nil {
-		return nil
-	}
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
-			return os.Chmod(path, 0o700) //nolint:gosec // a directory about to be removed
-		}
-		return err
-	})
-	return errors.Join(err, os.RemoveAll(dir))
 }
 
 func syncDir(dir string) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 // Holder names the environments that something uses now, by digest, whenever
@@ -109,7 +110,7 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 	if err != nil {
 		return pruned, fault.Wrap(err, "recording what was pruned")
 	}
-	return pruned, errors.Join(failed, removeAll(s.trash()))
+	return pruned, errors.Join(failed, archive.Remove(s.trash()))
 }
 
 func (s *Service) trash() string { return filepath.Join(s.cfg.Dir, ".pruned") }

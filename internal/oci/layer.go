@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 const (
@@ -239,7 +240,7 @@ func (u *unpacker) clear(parent int, base string, dir bool) error {
 
 // hide removes an entry with all below it. RemoveAll does not follow links.
 func (u *unpacker) hide(parent int, base string) error {
-	return removeTree("/proc/self/fd/" + strconv.Itoa(parent) + "/" + base)
+	return archive.Remove("/proc/self/fd/" + strconv.Itoa(parent) + "/" + base)
 }
 
 // empty removes what lower layers put into a directory.

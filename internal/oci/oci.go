@@ -39,6 +39,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 // Config of a Store.
@@ -146,7 +147,7 @@ func New(c Config) (*Store, error) {
 	if s.client, err = newTransport(c.CA); err != nil {
 		return nil, err
 	}
-	if err := removeTree(s.path("stage")); err != nil {
+	if err := archive.Remove(s.path("stage")); err != nil {
 		return nil, fault.Wrap(err, "removing what a pull has left")
 	}
 	for _, dir := range []string{"", "blobs", "images", "stage"} {
@@ -278,7 +279,7 @@ func (s *Store) remove(i Image, dry bool) (bool, error) {
 	if err != nil {
 		return false, fault.Wrap(err, "removing image %s", i.Digest)
 	}
-	return true, fault.Wrap(removeTree(away), "removing image %s", i.Digest)
+	return true, fault.Wrap(archive.Remove(away), "removing image %s", i.Digest)
 }
 
 // pruneBlobs removes the layers of no image. A pull that is going on may need

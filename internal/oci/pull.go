@@ -27,6 +27,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 const maxLayers = 256
@@ -238,7 +239,7 @@ func (s *Store) pull(ctx context.Context, ref, digest string) (Image, error) {
 		return Image{}, fault.New(fault.Invalid, "image %s: its configuration has %d layers, its manifest %d", ref, len(config.RootFS.DiffIDs), len(layers))
 	}
 	stage := s.path("stage", rand.Text())
-	defer func() { _ = removeTree(stage) }()
+	defer func() { _ = archive.Remove(stage) }()
 	if err := os.MkdirAll(filepath.Join(stage, rootDir), 0o755); err != nil { //nolint:gosec // The container's user passes; the parent is private.
 		return Image{}, fault.Wrap(err, "unpacking image %s", ref)
 	}

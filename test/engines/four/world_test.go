@@ -50,23 +50,11 @@ func (w *world) with(t *testing.T) *world {
 	return &of
 }
 
-// needTorch skips where the machine has none; with CI=true that is a failure.
-func needTorch(t *testing.T) {
-	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), "/usr/bin/python3.11", "-c", "import torch, sklearn").CombinedOutput(); err != nil {
-		say := t.Skipf
-		if os.Getenv("CI") == "true" {
-			say = t.Fatalf
-		}
-		say("there is no PyTorch or scikit-learn (apt-get install python3-torch python3-sklearn): %v\n%s", err, out)
-	}
-}
-
 // start starts the engines, the server, the project and the pools.
 func start(t *testing.T) *world {
 	t.Helper()
 	kubetest.Need(t)
-	needTorch(t)
+	live.Torch(t)
 	w := &world{slurm: slurmtest.New(t, slurmtest.Options{}), kube: kubetest.Start(t, kubetest.Options{Pods: true})}
 	w.ray = raytest.New(t, raytest.Node{Name: "r1", CPUs: 2}, raytest.Node{Name: "r2", CPUs: 2})
 

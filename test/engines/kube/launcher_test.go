@@ -103,7 +103,9 @@ func (w *world) until(launch, what string, is func(o remote.Observed) bool) (o r
 
 func (w *world) ended(launch string) remote.Observed {
 	w.Helper()
-	return w.until(launch, "the end", func(o remote.Observed) bool { return o.State == engine.Ended || o.State == engine.Lost && o.Reason != "" })
+	return w.until(launch, "the end", func(o remote.Observed) bool {
+		return o.State == engine.Ended || o.State == engine.Lost && o.Reason != ""
+	})
 }
 
 func (w *world) running(launch string) remote.Observed {

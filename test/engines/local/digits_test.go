@@ -4,12 +4,10 @@
 package local
 
 import (
-	"context"
 	"maps"
 	"math"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,30 +15,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
 )
-
-// python is the interpreter that brings PyTorch.
-const python = "/usr/bin/python3.11"
-
-// needTorch skips where the machine has none; with CI=true that is a failure.
-func needTorch(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, python, "-c", "import torch, sklearn").CombinedOutput()
-	if err == nil {
-		return
-	}
-	say := t.Skipf
-	if os.Getenv("CI") == "true" {
-		say = t.Fatalf
-	}
-	say("%s has no PyTorch and scikit-learn (apt-get install python3-torch python3-sklearn): %v\n%s", python, err, out)
-}
 
 var lossRE = regexp.MustCompile(`(?m)step (\d+) loss (\S+)$`)
 
@@ -48,7 +26,7 @@ type world struct{ *live.Project }
 
 func start(t *testing.T) world {
 	t.Helper()
-	needTorch(t)
+	live.Torch(t)
 	s := live.New(t, "")
 	s.Up(t)
 	w := world{s.Project(t, "digits")}

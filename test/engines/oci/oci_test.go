@@ -155,13 +155,7 @@ func losses(t *testing.T, log string) []float64 {
 // packages.
 func torch(t *testing.T, root string) v1.Image {
 	t.Helper()
-	if _, err := os.Stat("/usr/lib/python3/dist-packages/torch"); err != nil {
-		const install = "apt-get install python3-torch python3-sklearn"
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("PyTorch is not installed: %s", install)
-		}
-		t.Skipf("PyTorch is not installed: %s", install)
-	}
+	live.Torch(t)
 	dir := filepath.Join(root, ".tmp", "images")
 	if _, err := os.Stat(filepath.Join(dir, "torch", "index.json")); err != nil { // else `make engines` made it
 		if out, err := exec.CommandContext(t.Context(), "/usr/bin/python3", filepath.Join(root, "scripts/engines/images.py"), dir).CombinedOutput(); err != nil {

@@ -4,24 +4,20 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/falaj-ml/falaj/test/live"
 )
 
 // TestDigitsOnSlurm: the example runs here as it does on the server's own
 // machine, with another word for its pools, and loses as much in each step; the
 // second time it loses a node on the way.
 func TestDigitsOnSlurm(t *testing.T) {
-	if err := exec.Command("/usr/bin/python3.11", "-c", "import torch, sklearn").Run(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("python3-torch and python3-sklearn are not installed: %v", err)
-		}
-		t.Skip("python3-torch and python3-sklearn are not installed; run `make engines`")
-	}
+	live.Torch(t)
 	x := newSite(t)
 	example := filepath.Join(x.Bin.Root, "examples", "digits-ddp")
 	env, err := os.ReadFile(filepath.Join(example, "env.yaml"))

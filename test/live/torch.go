@@ -1,0 +1,24 @@
+package live
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// Python is the interpreter of the distribution, which brings PyTorch.
+const Python = "/usr/bin/python3.11"
+
+// Torch skips where the machine has no PyTorch; with CI=true that is a failure.
+func Torch(tb testing.TB) {
+	tb.Helper()
+	out, err := exec.CommandContext(tb.Context(), Python, "-c", "import torch, sklearn").CombinedOutput()
+	if err == nil {
+		return
+	}
+	say := tb.Skipf
+	if os.Getenv("CI") == "true" {
+		say = tb.Fatalf
+	}
+	say("%s has no PyTorch and scikit-learn; run `make engines`: %v\n%s", Python, err, out)
+}
