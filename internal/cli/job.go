@@ -84,7 +84,7 @@ func (a *app) job() *cobra.Command {
 			}
 		},
 	}
-	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobResize(), a.jobLogs(), why, cancel, wait)
+	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobProfile(), a.jobResize(), a.jobLogs(), why, cancel, wait)
 	cmd.AddCommand(a.checkpoints()...)
 	return cmd
 }
@@ -198,7 +198,8 @@ type shownJob struct {
 		Started time.Time `json:"started_at"`
 		Ended   time.Time `json:"ended_at"`
 	}
-	Why []string
+	Profiles []shownProfile
+	Why      []string
 }
 
 func (a *app) jobDescribe() *cobra.Command {
@@ -302,6 +303,7 @@ func (a *app) sayJob(j shownJob) {
 		}
 	}
 	_ = w.Flush()
+	a.sayProfiles(j.Profiles)
 }
 
 // plain is text of others that must not drive the terminal.

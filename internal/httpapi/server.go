@@ -191,7 +191,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		case mlflow.Ours(r.URL.Path):
 			limit = max(limit, maxMLflow)
 		default:
-			if _, manifest := worked(r); manifest {
+			if _, large := worked(r); large {
 				limit = max(limit, maxManifest)
 			}
 		}

@@ -30,6 +30,8 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
 	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Go on with another number of workers", s.resizeJob)
 	route(s, "GET", p+"/jobs/{job}/top", "job.read", "What a job's workers use now, its pace and the time left", s.topJob)
+	route(s, "GET", p+"/jobs/{job}/profiles", "job.read", "List what was seen of a job's workers, oldest first", s.listProfiles)
+	route(s, "POST", p+"/jobs/{job}/profiles", "job.profile", "Look for a while at what a worker of a running job does; the answer comes when that is done", s.profileJob)
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Why a job is where it is, in words", s.whyJob)
 	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "A job's output", media{gives: "text/plain"}, s.jobLogs,
 		query("attempt", "Number of the attempt; the newest if left out"), query("offset", "Bytes to leave out"), query("follow", "true: go on until the attempt ends"))
@@ -136,6 +138,19 @@ func (s *Server) resizeJob(ctx context.Context, in *struct {
 
 func (s *Server) topJob(ctx context.Context, in *InJob) (*body[training.Top], error) {
 	return one(s.Training.Top(ctx, project.Name(in.Project), training.JobID(in.Job)))
+}
+
+func (s *Server) listProfiles(ctx context.Context, in *InJob) (*body[items[training.Profile]], error) {
+	all, err := s.Training.Profiles(ctx, project.Name(in.Project), training.JobID(in.Job))
+	return listed(all, "", err)
+}
+
+func (s *Server) profileJob(ctx context.Context, in *struct {
+	InJob
+	Body training.Look
+},
+) (*body[training.Profile], error) {
+	return one(s.Training.Profile(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body))
 }
 
 type reasons struct {

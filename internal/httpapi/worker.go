@@ -21,6 +21,7 @@ func (s *Server) workerRoutes(p string) {
 		{"POST", "/join", "Join the gang; the answer says what to run, or who is waited for", said},
 		{"POST", "/beat", "Be there; the answer has the news", said},
 		{"POST", "/log", "Add to the output", media{takes: "application/octet-stream", gives: "application/json"}},
+		{"POST", "/profile", "Say what was seen of it", said},
 		{"POST", "/end", "Tell how it ended", said},
 		{"GET", "/mounts/{mount}", "Fetch a mount", media{gives: tar}},
 		{"POST", "/mounts/{mount}/manifest", "Say what is about to be sent; the answer says what of it is needed", said},
@@ -59,10 +60,13 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, workload str
 }
 
 // worked reports a request of an agent that may be large: a tree, or the manifest
-// of one.
-func worked(r *http.Request) (tree, manifest bool) {
+// of one or a profile, which are JSON.
+func worked(r *http.Request) (tree, large bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")
 	parts := strings.Split(rest, "/")
+	if ok && len(parts) == 5 && parts[1] == "workloads" && parts[3] == "worker" && parts[4] == "profile" {
+		return false, r.Method == http.MethodPost
+	}
 	if !ok || len(parts) != 7 || parts[1] != "workloads" || parts[3] != "worker" || parts[4] != "mounts" {
 		return false, false
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
 // Authorizer is the question this package asks before it acts.
@@ -45,6 +46,8 @@ type Compute interface {
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
 	// Blame keeps work away from a node until a time.
 	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
+	// Profile looks for a while at what a worker does.
+	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
 }
 
 // Environments gives built environments.
@@ -820,8 +823,9 @@ func (s *Service) Logs(ctx context.Context, p project.Name, jid JobID, number in
 // Description is a job with its attempts and why it is where it is.
 type Description struct {
 	Job
-	Tries []Attempt `json:"tries"`
-	Why   []string  `json:"why"`
+	Tries    []Attempt `json:"tries"`
+	Profiles []Profile `json:"profiles"` // oldest first
+	Why      []string  `json:"why"`
 }
 
 // MayReadLogs reports with an error that the caller may not read a job's output,
@@ -831,7 +835,7 @@ func (s *Service) MayReadLogs(ctx context.Context, p project.Name, jid JobID) er
 	return err
 }
 
-// Describe gives a job with its attempts. Needs job.read.
+// Describe gives a job with its attempts and profiles. Needs job.read.
 func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Description, error) {
 	j, err := s.One(ctx, p, jid)
 	if err != nil {
@@ -839,7 +843,10 @@ func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Desc
 	}
 	d := Description{Job: j}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		d.Tries, err = s.cfg.Store.Attempts(ctx, tx, jid)
+		if d.Tries, err = s.cfg.Store.Attempts(ctx, tx, jid); err != nil {
+			return err
+		}
+		d.Profiles, err = s.cfg.Store.Profiles(ctx, tx, jid)
 		return err
 	})
 	if err != nil {

@@ -35,4 +35,8 @@ type Store interface {
 	UpdateAttempt(ctx context.Context, tx *store.Tx, a Attempt) error
 	// Attempts lists a job's attempts by number.
 	Attempts(ctx context.Context, tx *store.Tx, id JobID) ([]Attempt, error)
+
+	InsertProfile(ctx context.Context, tx *store.Tx, p Profile) error
+	// Profiles lists a job's profiles, oldest first.
+	Profiles(ctx context.Context, tx *store.Tx, id JobID) ([]Profile, error)
 }

@@ -9,7 +9,8 @@
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
 //   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
 //   - resize.go: another number of workers. watch.go: attempts that do nothing.
-//     top.go: what the workers use now, and when it will be done.
+//     top.go: what the workers use now, and when it will be done. profile.go:
+//     what a worker does, seen for a while; profile/ says it in shares, purely.
 //   - prepare.go: what an attempt finds when it starts. source.go: uploaded
 //     source archives.
 //   - finish.go: what becomes of what it leaves, and whether it runs again;

@@ -75,6 +75,7 @@ var actions = []Definition{
 	{Action: "job.cancel", Doc: "cancel a job", Roles: engineers},
 	{Action: "checkpoint.read", Doc: "read a kept checkpoint of a job, go on from it", Roles: users, Data: true},
 	{Action: "checkpoint.delete", Doc: "delete a kept checkpoint of a job", Roles: engineers},
+	{Action: "job.profile", Doc: "look at what a running job does", Roles: engineers},
 	{Action: "job.logs", Doc: "read a job's logs", Roles: users, Attempt: true},
 
 	{Action: "workload.work", Doc: "be a worker: only ever the attempt itself", Roles: engineers, Attempt: true},

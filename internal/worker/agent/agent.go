@@ -4,7 +4,8 @@
 //
 // Parts: client.go (talks to the server), fetch.go and venv.go (what the worker
 // needs), output.go (what it says), send.go (what it saves and leaves), usage.go
-// (what it uses), proxy.go (Falaj's API for the worker), end.go (how it ended).
+// (what it uses), look.go (what it does, when somebody asks), proxy.go (Falaj's
+// API for the worker), end.go (how it ended).
 //
 // The server may be away for as long as the lease: the worker goes on, its output
 // waits on disk. After that the agent stops it, checkpoint first, because the
@@ -475,6 +476,7 @@ func (a *agent) note(what, words string) {
 // beat tells the server that we are there, and does what it says.
 func (a *agent) beat(ctx context.Context) {
 	var asked []string
+	var looked string
 	u := newUsage()
 	for next := time.NewTimer(0); ; {
 		select {
@@ -510,6 +512,10 @@ func (a *agent) beat(ctx context.Context) {
 			return
 		case err == nil:
 			asked = told.Asked
+			if told.Profile != nil && told.Profile.ID != looked {
+				looked = told.Profile.ID
+				go a.look(ctx, *told.Profile, t)
+			}
 			if told.Stop {
 				a.halt("stopped", told.Why, told.Grace)
 			}

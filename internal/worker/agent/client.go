@@ -109,9 +109,10 @@ func transient(err error) bool {
 	}
 }
 
-// retry repeats what may succeed later, for as long as the lease.
+// retry repeats what may succeed later, for as long as the lease: so long the
+// server may be away, fail, or have no room.
 func (c *client) retry(ctx context.Context, f func(context.Context) error) error {
-	began := time.Now()
+	var refused time.Time // since when it does nothing else
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := f(ctx)
 		if err == nil || !transient(err) {
@@ -120,7 +121,13 @@ func (c *client) retry(ctx context.Context, f func(context.Context) error) error
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if c.away() > c.lease() || fault.Is(err, fault.Internal) && time.Since(began) > c.lease() {
+		switch {
+		case !fault.Is(err, fault.Internal) && !fault.Is(err, fault.Exhausted):
+			refused = time.Time{}
+		case refused.IsZero():
+			refused = time.Now()
+		}
+		if c.away() > c.lease() || !refused.IsZero() && time.Since(refused) > c.lease() {
 			return fault.Wrap(err, "giving up after %s", c.lease())
 		}
 		t := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // Jitter.
@@ -229,6 +236,11 @@ func (c *client) beat(ctx context.Context, b protocol.Beat) (t protocol.Told, er
 
 func (c *client) end(ctx context.Context, e protocol.End) error {
 	_, err := c.post(ctx, "end", e, &struct{}{})
+	return err
+}
+
+func (c *client) profile(ctx context.Context, l protocol.Look) error {
+	_, err := c.post(ctx, "profile", l, &struct{}{})
 	return err
 }
 

@@ -51,7 +51,7 @@ var Tools = []Tool{PySpy, Torch}
 const (
 	MaxSeconds = 300
 	// MaxResult bounds all files of a result together, in bytes.
-	MaxResult = 24 << 20
+	MaxResult = 20 << 20
 
 	rate         = 50 // samples a second, of each of the two looks
 	maxProcesses = 8  // that are looked at; below each come its own

@@ -8,6 +8,7 @@
 //	POST beat                       Beat → Told; answered when there is news or Beat.Wait has passed
 //	POST mounts/{n}/manifest        Manifest → Needed
 //	PUT  mounts/{n}/tree            a tar stream of the files that were needed
+//	POST profile                    Look, which Told.Profile asked for
 //	POST end                        End; repeating it is no change
 //
 // Everything after join names the member in the query, index=I&start=S. A tree
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/worker/launch"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
 // Version of this protocol; a server takes its own and the one before.
@@ -172,6 +174,14 @@ type Told struct {
 	Why   string        `json:"why,omitempty"`
 	// Asked are checkpoints of which others have delivered their part.
 	Asked []string `json:"asked,omitempty"`
+	// Profile is what to look at; it is asked for until it is answered.
+	Profile *profiler.Request `json:"profile,omitempty"`
+}
+
+// Look answers Told.Profile.
+type Look struct {
+	ID     string          `json:"id"` // of the request
+	Answer profiler.Answer `json:"answer"`
 }
 
 // Manifest is what a directory holds, before it is sent.

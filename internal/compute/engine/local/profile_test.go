@@ -71,7 +71,7 @@ func TestProfile(t *testing.T) {
 			s := m.python("print('began', flush=True)\nos.environ.get('RANK') == '1' and os.execve(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)'], os.environ | {'MARK': 'me'})\ntime.sleep(1000)")
 			bin := filepath.Join(m.work, "bin")
 			check(t, os.Mkdir(bin, 0o700))
-			check(t, os.WriteFile(filepath.Join(bin, "py-spy"), []byte("#!"+s.Command[0]+"\n"+strings.ReplaceAll(spy, "$DATA", m.data)), 0o700)) //nolint:gosec // A program.
+			check(t, os.WriteFile(filepath.Join(bin, "py-spy"), []byte("#!"+s.Command[0]+"\n"+strings.ReplaceAll(spy, "$DATA", m.data)), 0o700))
 			s.Env["PATH"], s.Workers = bin+":"+s.Env["PATH"], workers
 			if workers == 0 {
 				s.Env["RANK"] = "1"

@@ -65,6 +65,15 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 			return err
 		}
 		return answer(w, http.StatusOK, told)
+	case r.Method == http.MethodPost && path == "profile":
+		var l protocol.Look
+		if err := decode(r, maxManifest, &l); err != nil {
+			return err
+		}
+		if err := h.profile(id, s, l); err != nil {
+			return err
+		}
+		return answer(w, http.StatusOK, struct{}{})
 	case r.Method == http.MethodPost && path == "end":
 		var e protocol.End
 		if err := decode(r, maxSaid, &e); err != nil {

@@ -299,6 +299,9 @@ func (w *work) told(index int) (t protocol.Told, news bool) {
 	t.Asked = w.asked(index)
 	m := w.members[index]
 	news = t.Stop || !slices.Equal(t.Asked, m.asked)
+	if l := w.looks[index]; l != nil {
+		t.Profile, news, l.told = &l.request, news || !l.told, true
+	}
 	m.asked = t.Asked
 	return t, news
 }

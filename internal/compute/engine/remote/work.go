@@ -52,6 +52,7 @@ type work struct {
 	turns    chan struct{} // taken while a manifest is read
 	packs    chan struct{} // taken while a mount is sent
 	named    bool          // the engine tells where its launches run
+	looks    map[int]*look // asked of members
 }
 
 // state is what survives a restart, beside the members'.
@@ -97,7 +98,7 @@ func (m *member) over() bool   { return m.End != nil || m.Lost != "" }
 
 func newWork(c *Config, spec engine.Spec) *work {
 	w := &work{
-		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{},
+		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{}, looks: map[int]*look{},
 		changed: make(chan struct{}), done: make(chan struct{}), turns: make(chan struct{}, maxTurns),
 	}
 	w.packs = make(chan struct{}, 2*max(spec.Workers, 1)) // one that broke off may not have been noticed yet

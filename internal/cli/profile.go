@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+// shownProfile is what is said of a look at a worker.
+type shownProfile struct {
+	ID, Tool      string
+	Number        int
+	Worker        int
+	Processes     int
+	Seconds       float64
+	Compute       float64
+	Memory        float64
+	Communication float64
+	Idle          float64
+	At            time.Time
+	Run           string `json:"run_id"`
+	Artifacts     []string
+	Top           []struct {
+		Name, Where, Kind string
+		Share, Waiting    float64
+	}
+}
+
+func (a *app) jobProfile() *cobra.Command {
+	var worker, seconds int
+	var tool string
+	cmd := &cobra.Command{
+		Use: "profile JOB", Short: "Look for a while at what a running job does, without stopping it", Args: cobra.ExactArgs(1),
+		Long: "Says how a worker spends its time: computing, moving data, talking with other workers, waiting; and\n" +
+			"in which functions. What the tool wrote is an artifact of the run; the summary stays with the job.\n" +
+			"py-spy comes from the job's environment, or its node. torch is the program's own torch.profiler: it\n" +
+			"calls step() of falaj.profiler() after each step.",
+		Example: "  falaj job profile job_01J… -p nyc\n  falaj job profile job_01J… --worker 1 --seconds 10 --tool torch -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			look := map[string]any{"worker": worker, "seconds": seconds, "tool": tool}
+			if a.output != "table" {
+				var o client.Object
+				if err := a.call(cmd, http.MethodPost, look, &o, "jobs", args[0], "profiles"); err != nil {
+					return err
+				}
+				return a.printOne(o)
+			}
+			var p shownProfile
+			if err := a.call(cmd, http.MethodPost, look, &p, "jobs", args[0], "profiles"); err != nil {
+				return err
+			}
+			a.say("%s  attempt %d, worker %d, %.0f s by %s", p.ID, p.Number, p.Worker, p.Seconds, p.Tool)
+			a.say("%s\n", p.shares())
+			w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
+			fmt.Fprintln(w, "SHARE\tWAITING\tKIND\tFUNCTION\tWHERE")
+			for _, f := range p.Top {
+				fmt.Fprintf(w, "%.1f%%\t%.1f%%\t%s\t%s\t%s\n", 100*f.Share, 100*f.Waiting, f.Kind, clip(plain(f.Name), 80), first(plain(f.Where), "-"))
+			}
+			_ = w.Flush()
+			for i, name := range p.Artifacts {
+				if i == 0 {
+					a.say("\nArtifacts of run %s", p.Run)
+				}
+				a.say("  %s", plain(name))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&worker, "worker", 0, "which worker of several, from 0")
+	cmd.Flags().IntVar(&seconds, "seconds", 30, "for how long, at most 300")
+	cmd.Flags().StringVar(&tool, "tool", "py-spy", "py-spy or torch")
+	return cmd
+}
+
+func (p shownProfile) shares() string {
+	return fmt.Sprintf("compute %.0f%%  memory %.0f%%  communication %.0f%%  idle %.0f%%", 100*p.Compute, 100*p.Memory, 100*p.Communication, 100*p.Idle)
+}
+
+// sayProfiles is the part of describe.
+func (a *app) sayProfiles(all []shownProfile) {
+	if len(all) == 0 {
+		return
+	}
+	a.say("\nProfiles")
+	for _, p := range all[max(0, len(all)-10):] {
+		a.say("  attempt %d, worker %d, %.0f s by %s: %s", p.Number, p.Worker, p.Seconds, p.Tool, p.shares())
+	}
+}

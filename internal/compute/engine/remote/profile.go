@@ -1,0 +1,99 @@
+package remote
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
+)
+
+// look is what a member was asked to look at. It is not on disk: who asked is
+// gone with the server.
+type look struct {
+	request profiler.Request
+	told    bool
+	answer  chan profiler.Answer // holds one
+}
+
+// patience beyond what the profile takes: for a beat, and for sending it.
+const patience = time.Minute
+
+// Profile has a member's agent look at its worker.
+func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Request) (profiler.Result, error) {
+	none := profiler.Result{}
+	if err := r.Check(); err != nil {
+		return none, err
+	}
+	w, err := d.find(h)
+	if err != nil {
+		return none, err
+	}
+	l, err := w.ask(r)
+	if err != nil {
+		return none, err
+	}
+	defer w.forget(r.Worker)
+	late := time.NewTimer(r.Patience() + patience)
+	defer late.Stop()
+	select {
+	case a := <-l.answer:
+		return a.Unpack()
+	case <-late.C:
+		return none, fault.New(fault.Timeout, "the agent of worker %d did not answer in time", r.Worker).
+			WithHint("An agent of an earlier release cannot; see `falaj job top` whether it is heard of.")
+	case <-w.done:
+		return none, fault.New(fault.Conflict, "workload %s has ended meanwhile", h)
+	case <-d.down:
+		return none, fault.New(fault.Unavailable, "the engine is shutting down")
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
+
+// ask has a member told with its next beat, which comes at once.
+func (w *work) ask(r profiler.Request) (*look, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case r.Worker >= len(w.members):
+		return nil, fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", w.id, r.Worker, len(w.members))
+	case w.state.Begun.IsZero() || w.state.Final != nil || w.members[r.Worker].over():
+		return nil, fault.New(fault.Conflict, "worker %d of %s does not run", r.Worker, w.id)
+	case w.looks[r.Worker] != nil:
+		return nil, fault.New(fault.Conflict, "somebody looks at worker %d of %s already", r.Worker, w.id).WithHint("Wait for it to end.")
+	}
+	l := &look{request: r, answer: make(chan profiler.Answer, 1)}
+	w.looks[r.Worker] = l
+	w.notify()
+	return l, nil
+}
+
+func (w *work) forget(index int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.looks, index)
+}
+
+// profile takes what a member has seen; what nobody waits for is dropped.
+func (h *Hub) profile(id string, s sender, l protocol.Look) error {
+	w, err := h.open(id, s)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	asked := w.looks[s.index]
+	if asked == nil || asked.request.ID != l.ID {
+		return fault.New(fault.Gone, "nobody waits for profile %.80q", l.ID)
+	}
+	select {
+	case asked.answer <- l.Answer:
+	default: // it was answered before
+	}
+	return nil
+}
+
+var _ engine.Profiler = (*Driver)(nil)

@@ -1,0 +1,164 @@
+package training
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training/profile"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
+)
+
+// ActionProfile is asked for before a look at what a job does.
+const ActionProfile policy.Action = "job.profile"
+
+// JobProfiled is the event of a new Profile, which is its body.
+const JobProfiled = "job.profiled"
+
+// ProfileID names a profile: "prf_01J…".
+type ProfileID string
+
+// Profile is what was seen of one worker of an attempt while it ran, and how it
+// spent its time: what right-sizing goes by.
+type Profile struct {
+	ID      ProfileID        `json:"id"`
+	Job     JobID            `json:"job"`
+	Project project.Name     `json:"project"`
+	Attempt AttemptID        `json:"attempt"`
+	Number  int              `json:"number"` // of the attempt
+	Pool    compute.PoolName `json:"pool,omitempty"`
+	Worker  int              `json:"worker"`
+	Tool    profiler.Tool    `json:"tool"`
+	Version string           `json:"version,omitempty"` // of the tool
+	Seconds float64          `json:"seconds"`
+	profile.Summary
+	Run string `json:"run_id"`
+	// Artifacts of the run are what the tool wrote.
+	Artifacts []string  `json:"artifacts"`
+	By        Actor     `json:"by"`
+	At        time.Time `json:"at"`
+}
+
+// Look is what is asked for.
+type Look struct {
+	Worker  int           `json:"worker,omitempty" minimum:"0" doc:"Which worker of several, from 0"`
+	Seconds int           `json:"seconds,omitempty" minimum:"0" maximum:"300" doc:"For how long; default 30"`
+	Tool    profiler.Tool `json:"tool,omitempty" doc:"py-spy (default), of the job's environment or its node; or torch, where the program calls step() of falaj.profiler()"`
+}
+
+const defaultLook = 30 // seconds
+
+// Profile looks for a while at what a worker of a running job does, without
+// stopping it, and keeps what it saw: the files as artifacts of the run, the
+// summary as a Profile. It returns when that is done. Needs job.profile. Errors:
+// fault.NotFound; fault.Invalid; fault.Conflict when no such worker runs, or
+// somebody looks already; fault.Unsupported where the tool is missing.
+func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look) (Profile, error) {
+	j, err := s.one(ctx, p, jid, ActionProfile)
+	if err != nil {
+		return Profile{}, err
+	}
+	if l.Seconds == 0 {
+		l.Seconds = defaultLook
+	}
+	if l.Tool == "" {
+		l.Tool = profiler.PySpy
+	}
+	who := identity.From(ctx)
+	out := Profile{
+		ID: ProfileID(id.New("prf")), Job: jid, Project: p, Worker: l.Worker, Tool: l.Tool,
+		By: Actor{ID: who.ID, Name: who.Name}, Artifacts: []string{},
+	}
+	request := profiler.Request{ID: string(out.ID), Tool: l.Tool, Seconds: l.Seconds, Worker: l.Worker}
+	if err := request.Check(); err != nil {
+		return Profile{}, err
+	}
+	a, err := s.underway(ctx, j)
+	switch {
+	case err != nil:
+		return Profile{}, err
+	case l.Worker >= max(a.Workers, 1):
+		return Profile{}, fault.New(fault.Invalid, "attempt %d has %d workers: there is no worker %d", a.Number, max(a.Workers, 1), l.Worker)
+	}
+	out.Attempt, out.Number, out.Pool, out.Run = a.ID, a.Number, a.Pool, a.Run
+	seen, err := s.cfg.Compute.Profile(ctx, compute.WorkloadID(a.ID), request)
+	if err != nil {
+		return Profile{}, fault.Wrap(err, "looking at worker %d of %s", l.Worker, jid)
+	}
+	out.At, out.Version, out.Seconds = s.now().UTC(), seen.Version, seen.Seconds
+	if out.Summary, err = profile.Read(seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
+		return Profile{}, fault.Wrap(err, "reading the profile")
+	}
+	if out.Artifacts, err = s.keepProfile(ctx, j, out, seen.Files); err != nil {
+		return Profile{}, fault.Wrap(err, "keeping the profile")
+	}
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.InsertProfile(ctx, tx, out); err != nil {
+			return err
+		}
+		err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionProfile), Object: "job " + string(jid),
+			Detail: map[string]any{"profile": string(out.ID), "worker": l.Worker, "tool": string(l.Tool)},
+		})
+		if err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(p), JobProfiled, out)
+	})
+	return out, fault.Wrap(err, "keeping the profile")
+}
+
+// underway is the attempt of a job that runs now.
+func (s *Service) underway(ctx context.Context, j Job) (a Attempt, err error) {
+	if j.State != Running || j.Attempt == "" {
+		return a, fault.New(fault.Conflict, "job %s is %s: only what runs can be looked at", j.ID, j.State)
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt)
+		return err
+	})
+	return a, err
+}
+
+// keepProfile stores what the tool wrote as artifacts of the attempt's run.
+func (s *Service) keepProfile(ctx context.Context, j Job, p Profile, files []profiler.File) (names []string, err error) {
+	names = []string{}
+	if p.Run == "" {
+		return names, nil
+	}
+	dir, err := os.MkdirTemp(s.cfg.Dir, "profile-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	under := "profiles/" + string(p.ID)
+	for _, f := range files {
+		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
+			return nil, err
+		}
+		names = append(names, under+"/"+f.Name)
+	}
+	return names, s.cfg.Runs.Upload(asLoop(ctx, j, p.Attempt), j.Project, p.Run, dir, under)
+}
+
+// Profiles lists what was seen of a job, oldest first. Needs job.read.
+func (s *Service) Profiles(ctx context.Context, p project.Name, jid JobID) (all []Profile, err error) {
+	if _, err := s.One(ctx, p, jid); err != nil {
+		return nil, err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		all, err = s.cfg.Store.Profiles(ctx, tx, jid)
+		return err
+	})
+	return all, err
+}

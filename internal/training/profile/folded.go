@@ -1,0 +1,202 @@
+package profile
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// A line of py-spy's raw format is a stack, outermost first, and how often it
+// was seen:
+//
+//	process 7:"python train.py";thread (7): MainThread;<module> (train.py:10);step (train.py:6) 87
+//
+// With several processes, the ancestors of a process come before it.
+
+// stack is one line.
+type stack struct {
+	process string // its number
+	main    bool   // of its first thread
+	frames  []string
+	n       int64
+}
+
+// parseFolded reads stacks; what is no stack is left out. Error: fault.Invalid
+// for more than is plausible.
+func parseFolded(b []byte) ([]stack, error) {
+	var all []stack
+	for line := range bytes.Lines(b) {
+		s, ok := parseStack(strings.TrimRight(string(line), "\r\n"))
+		if !ok {
+			continue
+		}
+		if all = append(all, s); len(all) > maxStacks {
+			return nil, fault.New(fault.Invalid, "the profile has more than %d stacks", maxStacks)
+		}
+	}
+	return all, nil
+}
+
+func parseStack(line string) (s stack, ok bool) {
+	i := strings.LastIndexByte(line, ' ')
+	if i <= 0 {
+		return s, false
+	}
+	n, err := strconv.ParseInt(line[i+1:], 10, 32)
+	if err != nil || n <= 0 {
+		return s, false
+	}
+	s.n = n
+	rest := line[:i]
+	for {
+		// A command line may have semicolons; it ends with a quote.
+		after, is := strings.CutPrefix(rest, "process ")
+		if !is {
+			break
+		}
+		number, _, _ := strings.Cut(after, ":")
+		end := strings.Index(after, `";`)
+		if end < 0 || len(number) > 20 {
+			return s, false
+		}
+		s.process, rest = number, after[end+2:]
+	}
+	for frame := range strings.SplitSeq(rest, ";") {
+		if frame = strings.TrimSpace(frame); frame != "" {
+			s.frames = append(s.frames, frame)
+		}
+	}
+	if len(s.frames) > 0 && strings.HasPrefix(s.frames[0], "thread (") {
+		s.main = strings.HasSuffix(s.frames[0], "MainThread") || s.process != "" && strings.HasPrefix(s.frames[0], "thread ("+s.process+")")
+		s.frames = s.frames[1:]
+	}
+	return s, len(s.frames) > 0
+}
+
+// readStacks says how the first threads of a worker's processes spent their
+// time: those that do the training, not those that start others or load data for
+// them, unless there is nothing else.
+func readStacks(all, running []byte, several bool) (Summary, error) {
+	seen, err := parseFolded(all)
+	if err != nil {
+		return Summary{}, err
+	}
+	ran, err := parseFolded(running)
+	if err != nil {
+		return Summary{}, err
+	}
+	seen, ran = mainThreads(seen), mainThreads(ran)
+	helper := helpers(seen)
+	runs := map[string]int64{}
+	for _, s := range ran {
+		runs[s.process+";"+strings.Join(s.frames, ";")] += s.n
+	}
+	// Both looks are as long, but do not see the same moments: what a stack ran
+	// oftener than it was there at all, it was there.
+	t, processes := newTally(), map[string]bool{}
+	for _, s := range seen {
+		if helper[s.process] {
+			continue
+		}
+		processes[s.process] = true
+		key := s.process + ";" + strings.Join(s.frames, ";")
+		n, active := float64(s.n), float64(min(runs[key], s.n))
+		runs[key] -= int64(active)
+		name, where := frame(s.frames[len(s.frames)-1])
+		f := Function{Name: name, Where: where, Kind: kind(s.frames)}
+		if f.Kind != Compute {
+			t.add(f, n, n-active)
+			continue
+		}
+		t.add(f, active, 0)
+		if f.Kind = Idle; several && waitsForOthers(s.frames) {
+			f.Kind = Communication
+		}
+		t.add(f, n-active, n-active)
+	}
+	summary, err := t.summary(0)
+	summary.Processes = len(processes)
+	return summary, err
+}
+
+func mainThreads(all []stack) []stack {
+	return slices.DeleteFunc(all, func(s stack) bool { return !s.main })
+}
+
+// helpers are the processes that start others or load data for them; none when
+// there are no others.
+func helpers(all []stack) map[string]bool {
+	helper, worker := map[string]bool{}, map[string]bool{}
+	for _, s := range all {
+		if slices.ContainsFunc(s.frames, func(f string) bool {
+			return has(f, "torch/distributed/run.py", "torch/distributed/elastic/", "_worker_loop (torch/utils/data", "multiprocessing/resource_tracker.py", "<string>:")
+		}) {
+			helper[s.process] = true
+			continue
+		}
+		worker[s.process] = true
+	}
+	others := false
+	for p := range worker {
+		others = others || !helper[p]
+	}
+	if !others {
+		return nil
+	}
+	return helper
+}
+
+// What is done in a function, by its name or its file. A stack is of the first
+// kind that one of its frames has.
+var (
+	communicates = []string{
+		"torch/distributed/", "torch/nn/parallel/distributed.py", "horovod/", "mpi4py/", "deepspeed/comm/", "xgboost/collective.py", "xgboost/tracker.py",
+		"all_reduce (", "allreduce (", "all_gather (", "allgather (", "reduce_scatter (", "broadcast_object", "all_to_all (", "barrier (", "cupy/cuda/nccl", "cupyx/distributed",
+	}
+	moves = []string{
+		"torch/utils/data/", "torchvision/datasets/", "torchvision/transforms/", "torchvision/io/", "webdataset/", "datasets/arrow_", "tensorflow/python/data/",
+		"PIL/", "cv2/", "pandas/io/", "pyarrow/", "numpy/lib/npyio.py", "numpy/lib/format.py", "pickle.py", "torch/serialization.py", "h5py/", "zarr/", "fsspec/",
+		"multiprocessing/reductions.py", "pin_memory (", "_to_copy (", "falaj/_data.py", "gzip.py", "zipfile.py", "tarfile.py", "csv.py", "shutil.py",
+	}
+)
+
+func kind(frames []string) Kind {
+	for _, k := range []struct {
+		kind Kind
+		is   []string
+	}{{Communication, communicates}, {Memory, moves}} {
+		if slices.ContainsFunc(frames, func(f string) bool { return has(f, k.is...) && !hook(f) }) {
+			return k.kind
+		}
+	}
+	return Compute
+}
+
+// hook reports frames that lie around the program's own work.
+func hook(f string) bool {
+	return has(f, "forward (torch/nn/parallel/distributed.py", "_run_ddp_forward", "wrapper (torch/distributed/elastic/multiprocessing/errors")
+}
+
+// waitsForOthers reports a wait inside the backward pass, where gradients are
+// averaged by threads that Python does not see.
+func waitsForOthers(frames []string) bool {
+	return slices.ContainsFunc(frames, func(f string) bool {
+		return has(f, "torch/autograd/", "tensorflow/python/eager/backprop.py")
+	})
+}
+
+func has(s string, any ...string) bool {
+	return slices.ContainsFunc(any, func(part string) bool { return strings.Contains(s, part) })
+}
+
+// frame splits "step (train.py:6)".
+func frame(f string) (name, where string) {
+	name, where, ok := strings.Cut(f, " (")
+	if !ok {
+		return f, ""
+	}
+	return name, strings.TrimSuffix(where, ")")
+}

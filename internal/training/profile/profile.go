@@ -1,0 +1,138 @@
+// Package profile reads what a profiler saw of a worker and says how its time
+// was spent. It is pure. What it reads was written by the user's own program:
+// everything is bounded, nothing is trusted.
+//
+// Parts: profile.go (Summary), folded.go (stacks, of py-spy), trace.go (traces,
+// of torch.profiler).
+package profile
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/worker/profiler"
+)
+
+// Summary is how a worker spent its time: four shares that add up to one.
+type Summary struct {
+	// Compute is what is neither of the others.
+	Compute float64 `json:"compute"`
+	// Memory is moving data: loading, decoding, copying to and from devices.
+	Memory float64 `json:"memory"`
+	// Communication is talking with other workers, and waiting for them.
+	Communication float64 `json:"communication"`
+	// Idle is waiting for nothing of these: sleeping, files, input.
+	Idle float64 `json:"idle"`
+	// Basis is how many samples, or microseconds of a trace, the shares rest on.
+	Basis     int64 `json:"basis"`
+	Processes int   `json:"processes"`
+	// Top are the functions, or operations, that took most, most first.
+	Top []Function `json:"top"`
+}
+
+// Function is one of the top.
+type Function struct {
+	Name    string  `json:"name"`
+	Where   string  `json:"where,omitempty"` // file:line
+	Kind    Kind    `json:"kind"`
+	Share   float64 `json:"share"`   // of the time
+	Waiting float64 `json:"waiting"` // of the time, in it and not running
+}
+
+// Kind of what is done.
+type Kind string
+
+// The kinds.
+const (
+	Compute       Kind = "compute"
+	Memory        Kind = "memory"
+	Communication Kind = "communication"
+	Idle          Kind = "idle"
+)
+
+// Limits.
+const (
+	maxTop     = 15
+	maxText    = 200
+	maxStacks  = 1 << 20
+	maxThreads = 1 << 14
+)
+
+// Read summarises a result. several says that other processes take part in the
+// work. Error: fault.Invalid when it cannot be read, or nothing was seen.
+func Read(r profiler.Result, several bool) (Summary, error) {
+	if r.Tool == profiler.Torch {
+		return readTraces(r.Files)
+	}
+	var all, running []byte
+	for _, f := range r.Files {
+		switch f.Name {
+		case profiler.AllStacks:
+			all = f.Data
+		case profiler.RunningStacks:
+			running = f.Data
+		}
+	}
+	return readStacks(all, running, several)
+}
+
+// tally adds up what was done.
+type tally struct {
+	kinds     map[Kind]float64
+	functions map[Function]*Function // by name, place and kind
+	total     float64
+}
+
+func newTally() *tally {
+	return &tally{kinds: map[Kind]float64{}, functions: map[Function]*Function{}}
+}
+
+func (t *tally) add(f Function, n, waiting float64) {
+	if n <= 0 {
+		return
+	}
+	t.total += n
+	t.kinds[f.Kind] += n
+	at := t.functions[f]
+	if at == nil {
+		at = &Function{Name: f.Name, Where: f.Where, Kind: f.Kind}
+		t.functions[f] = at
+	}
+	at.Share += n
+	at.Waiting += waiting
+}
+
+// summary is of all that was added; idle is what passed besides.
+func (t *tally) summary(idle float64) (Summary, error) {
+	whole := t.total + max(idle, 0)
+	if whole <= 0 || math.IsInf(whole, 0) || math.IsNaN(whole) {
+		return Summary{}, fault.New(fault.Invalid, "nothing was seen").WithHint("Look for a longer time.")
+	}
+	s := Summary{
+		Compute: t.kinds[Compute] / whole, Memory: t.kinds[Memory] / whole, Communication: t.kinds[Communication] / whole,
+		Basis: int64(min(whole, 1<<53)), Top: []Function{},
+	}
+	s.Idle = max(1-s.Compute-s.Memory-s.Communication, 0)
+	for _, f := range t.functions {
+		s.Top = append(s.Top, Function{Name: text(f.Name), Where: text(f.Where), Kind: f.Kind, Share: f.Share / whole, Waiting: f.Waiting / whole})
+	}
+	slices.SortFunc(s.Top, func(a, b Function) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Where, b.Where), cmp.Compare(a.Kind, b.Kind))
+	})
+	s.Top = s.Top[:min(len(s.Top), maxTop)]
+	return s, nil
+}
+
+// text is a name that people may be shown.
+func text(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "")
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+}
