@@ -94,6 +94,10 @@ func Find(in Input) Finding {
 	switch st := in.Status; {
 	case st.State == engine.Lost, st.Reason == engine.NodeFailed:
 		return in.nodeLost(f)
+	case st.Reason == engine.Preempted && matches(st.Message, ownDisk...):
+		f.Class, f.Words, f.Lines = UserError, "it filled its own disk: "+st.Message, in.Log.last(in.Log.order())
+		f.Hint = "Write less to FALAJ_SCRATCH_DIR and /tmp, or have the pool's options give more disk."
+		return f
 	case st.Reason == engine.Preempted:
 		f.Class, f.Words = Preempted, cmp.Or(st.Message, "the engine took its place for somebody else")
 		f.Hint = "Nothing is wrong with the job: it goes on from its last checkpoint."
@@ -130,6 +134,14 @@ func Find(in Input) Finding {
 	}
 	return in.failed(f, culprit)
 }
+
+// notBrought is what an agent says whose worker did well, and whose output the
+// server does not take.
+const notBrought = "what it left was not brought back"
+
+// ownDisk is what a kubelet says of a pod that it evicts for what the pod itself
+// wrote; when the node is short of disk it says something else.
+var ownDisk = []string{"local ephemeral storage limit", "ephemeral local storage usage exceeds", "Usage of EmptyDir volume"}
 
 func (in Input) asked(f Finding) Finding {
 	f.Class = in.Asked
@@ -183,6 +195,9 @@ func (in Input) notStarted(f Finding) Finding {
 	switch {
 	case in.Failure == "unavailable" || in.Failure == "timeout" || in.Failure == "exhausted":
 		f.Class = Infrastructure
+	case matches(in.Status.Message, notBrought):
+		f.Class = Infrastructure
+		f.Hint = cmp.Or(f.Hint, "Make room on the server's disk: what the worker left was tried again for as long as the lease.")
 	case matches(in.Status.Message, "is not in the job's source", "is neither in the environment nor on the machine"):
 		f.Class = UserError
 	case matches(in.Status.Message, "manifest unknown", "MANIFEST_UNKNOWN", "ImagePullBackOff", "ErrImagePull", "NAME_UNKNOWN", "image is absent"):
@@ -203,6 +218,9 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	st := in.Status
 	if culprit >= 0 && culprit < len(in.Members) {
 		m := in.Members[culprit]
+		if m.State == engine.Lost {
+			return in.nodeLost(f)
+		}
 		if m.Reason == engine.Stopped && crashed(m) {
 			m.Reason = engine.Signalled
 		}

@@ -85,6 +85,22 @@ func TestPlanted(t *testing.T) {
 		},
 		"timeout":   {log: "quiet", in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.TimedOut}}, class: TimedOut, hint: "Raise timeout"},
 		"preempted": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: "by QOS high"}}, class: Preempted, words: "by QOS high", hint: "goes on"},
+		"its own disk": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.`}},
+			class: UserError, words: "filled its own disk", hint: "Write less",
+		},
+		"its own scratch": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".`}},
+			class: UserError, words: "filled its own disk",
+		},
+		"the node's disk": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `The node was low on resource: ephemeral-storage.`}},
+			class: Preempted,
+		},
+		"not brought back": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: "what it left was not brought back: giving up after 5m0s: the server's disk is full"}},
+			class: Infrastructure, words: "", hint: "Make room",
+		},
 		"image": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: "GET …: MANIFEST_UNKNOWN: manifest unknown"}, Failure: "not_found"},
 			class: Environment, hint: "image's name",
@@ -99,6 +115,10 @@ func TestPlanted(t *testing.T) {
 		"straggler": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Stopped}, Asked: Hung, Why: "did nothing", Members: []engine.Member{busy(0, time.Hour), busy(1, time.Minute), busy(2, time.Hour)}},
 			class: Straggler, words: "worker 1 did less", hint: "slow or busy", worker: 1, blamed: []string{"n2"},
+		},
+		"one lost, of which the engine knows nothing": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Signalled, Signal: "SIGTERM"}, Members: []engine.Member{member(0, killed("SIGTERM"), 5), lost}},
+			class: NodeLost, words: "lost worker 1 on node n2", hint: "goes on elsewhere", worker: 1, blamed: []string{"n2"},
 		},
 		"node lost": {
 			in:    Input{Status: engine.Status{State: engine.Lost}, Members: []engine.Member{member(0, exited(1), 5), lost}},

@@ -431,7 +431,7 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 // died says of a container that did not start whether what starts containers on
 // the node was killed meanwhile; else it is the image's fault, or the pool's.
 func died(message string) bool {
-	for _, words := range []string{"failed to start shim", "signal: killed", "ttrpc: closed", "transport is closing", "connection refused", "error reading from server: EOF"} {
+	for _, words := range []string{"failed to start shim", "signal: killed", "ttrpc: closed", "transport is closing", "connection refused", "error reading from server: EOF", "context canceled"} {
 		if strings.Contains(message, words) {
 			return true
 		}
