@@ -240,6 +240,9 @@ func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
 // attend watches a running workload until it has ended.
 func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 	e, err := s.engineOf(ctx, w.Pool)
+	if errors.Is(err, errUnconfigured) && w.Stop != "" { // nobody can stop it, nor wait for it
+		return s.end(ctx, w, engine.Status{State: engine.Lost, Message: err.Error()}, nil)
+	}
 	if err != nil {
 		return err
 	}

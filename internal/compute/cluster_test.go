@@ -494,6 +494,36 @@ func TestGivenUpAndLostAreStopped(t *testing.T) {
 
 // TestStartInDoubtIsNoOrphan: what an engine may have taken although its answer
 // did not come is asked for again, and not stopped.
+// TestEngineThatIsNoLongerConfigured holds nobody for ever: what runs there can
+// be cancelled, and what has ended is settled without what it left.
+func TestEngineThatIsNoLongerConfigured(t *testing.T) {
+	w, c := newCluster(t, compute.PoolSpec{}, fourNodes(), nil)
+	w.Start(t.Context())
+	w.submit(t, gang("att_1", 2, 2))
+	c.awaitStart(t)
+	if _, err := w.Logs(t.Context(), "att_1", 0, true); err != nil { // returns once it runs
+		t.Fatal(err)
+	}
+	w.Stop()
+	delete(w.cfg.Engines, "hpc")
+	w.restart(t)
+	w.Start(t.Context())
+	if _, err := w.Members(t.Context(), "att_1"); !fault.Is(err, fault.Unavailable) { // it may come back
+		t.Errorf("members: %v", err)
+	}
+	w.stop(t, "att_1", "nobody wants it")
+	got := w.wait(t, "att_1")
+	if got.Status.State != engine.Lost || !strings.Contains(got.Outcome(), "not configured") {
+		t.Errorf("%+v", got)
+	}
+	if _, err := w.Members(t.Context(), "att_1"); !fault.Is(err, fault.Gone) {
+		t.Errorf("members: %v", err)
+	}
+	if _, err := w.Logs(t.Context(), "att_1", 0, false); !fault.Is(err, fault.Gone) {
+		t.Errorf("logs: %v", err)
+	}
+}
+
 func TestStartInDoubtIsNoOrphan(t *testing.T) {
 	w, c := newCluster(t, compute.PoolSpec{}, fourNodes(), nil)
 	c.extra = []engine.Handle{"att_1", "att_0"}

@@ -2,6 +2,7 @@ package compute
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -367,6 +368,31 @@ func (s *Service) Pool(ctx context.Context, name PoolName) (Pool, error) {
 	return pools[i], nil
 }
 
+// CheckPools refuses names of pools that there are not.
+func (s *Service) CheckPools(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	var pools []Pool
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		pools, err = s.cfg.Store.Pools(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	have := make([]string, len(pools))
+	for i, p := range pools {
+		have[i] = string(p.Name)
+	}
+	for _, name := range names {
+		if !slices.Contains(have, name) {
+			return fault.New(fault.Invalid, "there is no pool %.64q", name).WithHint("There are %s.", strings.Join(have, ", "))
+		}
+	}
+	return nil
+}
+
 // Submit queues a workload in the caller's transaction. Submitting an
 // identifier again is no change. The caller has asked whether it may.
 func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
@@ -582,7 +608,7 @@ func (s *Service) Members(ctx context.Context, wid WorkloadID) ([]engine.Member,
 	if err != nil || w.Handle == "" {
 		return nil, err
 	}
-	e, err := s.engineOf(ctx, w.Pool)
+	e, err := s.engineFor(ctx, w)
 	if err != nil {
 		return nil, err
 	}
@@ -629,7 +655,7 @@ func texts(reasons []scheduler.Reason) []string {
 // Logs reads a workload's combined output from a byte offset. With follow it
 // waits for the start and goes on until the end or until ctx is done. Without
 // output the reader is empty. Errors: fault.NotFound; fault.Gone when the
-// output was forgotten.
+// output was forgotten, or is with an engine that is no longer configured.
 func (s *Service) Logs(ctx context.Context, wid WorkloadID, offset int64, follow bool) (io.ReadCloser, error) {
 	w, err := s.Workload(ctx, wid)
 	if err != nil {
@@ -647,7 +673,7 @@ func (s *Service) Logs(ctx context.Context, wid WorkloadID, offset int64, follow
 		}
 		return io.NopCloser(strings.NewReader("")), nil
 	}
-	e, err := s.engineOf(ctx, w.Pool)
+	e, err := s.engineFor(ctx, w)
 	if err != nil {
 		return nil, err
 	}
@@ -678,9 +704,23 @@ func (s *Service) engineOf(ctx context.Context, name PoolName) (Engine, error) {
 	}
 	e, ok := s.cfg.Engines[p.Engine]
 	if !ok {
-		return Engine{}, fault.New(fault.Unavailable, "engine %s of pool %s is not configured", p.Engine, name)
+		return Engine{}, fault.New(fault.Unavailable, "engine %s of pool %s is %w", p.Engine, name, errUnconfigured)
 	}
 	return e, nil
+}
+
+// errUnconfigured is of an engine that the configuration does not have, any more
+// or for a while.
+var errUnconfigured = errors.New("not configured")
+
+// engineFor is engineOf for who asks what a workload says or has left: once it
+// has ended, an engine that is not configured is fault.Gone.
+func (s *Service) engineFor(ctx context.Context, w Workload) (Engine, error) {
+	e, err := s.engineOf(ctx, w.Pool)
+	if w.State == Ended && errors.Is(err, errUnconfigured) {
+		err = fault.New(fault.Gone, "what %s left is out of reach: the engine of pool %s is %w", w.Label, w.Pool, errUnconfigured)
+	}
+	return e, err
 }
 
 // Outcome says in words how a workload ended; empty before.

@@ -62,6 +62,10 @@ func newPool(p Pool) *pool {
 	return out
 }
 
+func (p *pool) anyOpen() bool {
+	return slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" })
+}
+
 // add counts what a running work holds, and sub what it held.
 func (p *pool) add(r Running) { p.count(r, resource.Amount.Plus) }
 func (p *pool) sub(r Running) { p.count(r, resource.Amount.Minus) }
@@ -167,7 +171,7 @@ func (s *State) repool(d Delta) {
 	s.order = slices.SortedFunc(maps.Values(s.pools), func(a, b *pool) int { return cmp.Compare(a.Name, b.Name) })
 	s.open = 0
 	for _, p := range s.order {
-		if p.Closed == "" && slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" }) {
+		if p.Closed == "" && p.anyOpen() {
 			s.open++
 		}
 	}
@@ -220,6 +224,9 @@ func (s *State) shapeOf(w *waiter) *shape {
 	}
 	w.shape = &shape{}
 	for _, p := range s.order {
+		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name) {
+			continue // who does not ask for it need not be told
+		}
 		if why := refusal(w.Work, p); why != "" {
 			w.shape.refused = append(w.shape.refused, Reason{Step: "admit", Pool: p.Name, Text: why})
 			continue

@@ -49,12 +49,10 @@ func (s *State) Why(id ID) (Wait, bool) {
 	return wait, true
 }
 
-// refusal says why a pool may not take a work however empty it is; empty when
-// it may.
+// refusal says why a pool that a work asks for may not take it however empty it
+// is; empty when it may.
 func refusal(w Work, p *pool) string {
 	switch {
-	case len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name):
-		return fmt.Sprintf("pool %s is not among those asked for (%s)", p.Name, strings.Join(w.Pools, ", "))
 	case !slices.Contains(w.Residency, p.Zone):
 		return fmt.Sprintf("pool %s is in %s and the data may be in %s only", p.Name, p.Zone, strings.Join(w.Residency, ", "))
 	case !p.Isolation.AtLeast(w.Isolation):
@@ -65,6 +63,8 @@ func refusal(w Work, p *pool) string {
 		return fmt.Sprintf("pool %s is closed: %s", p.Name, p.Closed)
 	case len(p.Nodes) == 0:
 		return fmt.Sprintf("pool %s has no nodes", p.Name)
+	case !p.anyOpen():
+		return fmt.Sprintf("pool %s has no open node", p.Name) + p.closedNodes()
 	}
 	if p.Delegated {
 		n := w.Request.Count(p.total, w.least())
@@ -89,10 +89,7 @@ func refusal(w Work, p *pool) string {
 			best = lacks
 		}
 	}
-	switch {
-	case n == 0 && best == nil:
-		return fmt.Sprintf("pool %s has no open node", p.Name) + p.closedNodes()
-	case n == 0:
+	if n == 0 {
 		return fmt.Sprintf("pool %s has no node large enough: %s", p.Name, words(best, "on its largest")) + p.closedNodes()
 	}
 	return fmt.Sprintf("pool %s is too small: %s, room for %d in all", p.Name, gang(w), n) + p.closedNodes()

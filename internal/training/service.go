@@ -38,16 +38,18 @@ type Authorizer interface {
 // Compute runs attempts.
 type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
+	// CheckPools refuses names of pools that there are not.
+	CheckPools(ctx context.Context, names []string) error
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
 	// Members says what is known of each worker, in order; nothing where the
 	// engine tells nothing.
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
-	// Blame keeps work away from a node until a time.
-	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
 	// Profile looks for a while at what a worker does.
 	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
+	// Blame keeps work away from a node until a time.
+	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
 }
 
 // Environments gives built environments.
@@ -357,6 +359,11 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 			}
 		}
 		return Job{}, "", err
+	}
+	if !how.dryRun { // a plan may hold the pool, too
+		if err := s.cfg.Compute.CheckPools(ctx, spec.Pools); err != nil {
+			return Job{}, "", fault.Wrap(err, "pools")
+		}
 	}
 	if spec.Source != "" {
 		r, err := s.cfg.Sources.Open(ctx, p, spec.Source)

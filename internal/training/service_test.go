@@ -285,6 +285,7 @@ func TestRefusedAtSubmission(t *testing.T) {
 		"source":              {with(func(s *training.Spec) { s.Source = "sha256:x" }), fault.Invalid},
 		"absent source":       {with(func(s *training.Spec) { s.Source = "sha256:" + strings.Repeat("0", 64) }), fault.NotFound},
 		"model name":          {with(func(s *training.Spec) { s.Register = "../x" }), fault.Invalid},
+		"unknown pool":        {with(func(s *training.Spec) { s.Pools = []string{"home", "nowhere"} }), fault.Invalid},
 		"pool name":           {with(func(s *training.Spec) { s.Pools = []string{"a b"} }), fault.Invalid},
 	} {
 		if _, err := w.Submit(ctx, nyc, "train", c.spec); !fault.Is(err, c.kind) {

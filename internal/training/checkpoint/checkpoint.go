@@ -140,7 +140,6 @@ type Job struct {
 	Residency      residency.Label
 	Classification project.Classification
 	Rules          Rules
-	Attempt        string    // under way; empty while there is none
 	Ended          time.Time // zero while it may run again
 }
 
@@ -149,7 +148,7 @@ type Record struct {
 	ID      string       `json:"id"` // "ckp_01J…"
 	Project project.Name `json:"project"`
 	Job     string       `json:"job"`
-	Attempt string       `json:"attempt,omitempty"` // under way when it was taken
+	Attempt string       `json:"attempt,omitempty"` // that left it, where known
 	Name    string       `json:"name"`              // of the directory; one that was written again has several records
 	Number  int          `json:"number"`            // from 1, in the order of taking
 	Step    *int64       `json:"step,omitempty"`    // from checkpoint.json, or the number that the name ends in

@@ -24,7 +24,9 @@ import (
 
 const (
 	// maxTakes is of how many jobs checkpoints are taken at the same time.
-	maxTakes = 2
+	// More than there are cores to hash with: one that reads from a slow disk does
+	// not keep others from it.
+	maxTakes = 8
 	// The pauses after a checkpoint could not be taken.
 	firstPause = time.Second
 	lastPause  = time.Minute

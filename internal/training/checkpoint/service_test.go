@@ -45,7 +45,7 @@ func TestTakeAndRestore(t *testing.T) {
 		t.Fatalf("kept: %+v", all)
 	}
 	r := all[0]
-	if r.Name != "step-100" || *r.Step != 100 || *r.Metric != 0.25 || r.Files != 7 || r.Attempt != "att_1" || r.Kept != "newest" ||
+	if r.Name != "step-100" || *r.Step != 100 || *r.Metric != 0.25 || r.Files != 7 || r.Attempt != job+".1" || r.Kept != "newest" ||
 		r.Bytes != r.Stored || r.Bytes < 6724 || r.Classification != project.Confidential || !r.TakenAt.Equal(w.clock) {
 		t.Errorf("%+v", r)
 	}
@@ -702,5 +702,23 @@ func TestStoreErrors(t *testing.T) {
 		if err := w.db.Update(t.Context(), "", c.act); !fault.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestWhoLeftIt: a checkpoint that is taken when the next attempt is under way is
+// of the one before.
+func TestWhoLeftIt(t *testing.T) {
+	w := newWorld(t)
+	job := w.job(t, "job_1", checkpoint.Rules{KeepLast: 10})
+	w.write(t, job, "step-1", model(1))
+	err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		return trainingsql.Store{}.InsertAttempt(ctx, tx, training.Attempt{ID: "att_2", Job: training.JobID(job), Number: 2, Made: time.Now().Add(time.Hour)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.runOnce(t)
+	if all := w.list(t, job); len(all) != 1 || all[0].Attempt != job+".1" {
+		t.Fatalf("%+v", all)
 	}
 }

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"context"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -13,6 +14,9 @@ import (
 type Store interface {
 	// Job gives the job that checkpoints belong to.
 	Job(ctx context.Context, tx *store.Tx, id string) (Job, error)
+	// AttemptAt is the last attempt of a job that there was at a time; empty where
+	// there was none.
+	AttemptAt(ctx context.Context, tx *store.Tx, job string, at time.Time) (string, error)
 	// JobsWith lists jobs that have checkpoints, by identifier, from one on.
 	JobsWith(ctx context.Context, tx *store.Tx, after string, limit int) ([]string, error)
 

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -87,11 +89,15 @@ func (s *Service) take(ctx context.Context, j Job, name string) error {
 	}
 
 	r := Record{
-		ID: id.New("ckp"), Project: j.Project, Job: j.ID, Attempt: j.Attempt, Name: name, Files: len(m.Files), Bytes: t.bytes, Stored: stored,
+		ID: id.New("ckp"), Project: j.Project, Job: j.ID, Name: name, Files: len(m.Files), Bytes: t.bytes, Stored: stored,
 		Digest: m.digest(), Residency: j.Residency, Classification: j.Classification, TakenAt: s.now().UTC(), Revision: 1,
 	}
 	s.describe(&r, root, m, j.Rules.Best.Metric)
-	return fault.Wrap(s.commit(ctx, r, m, state), "recording it")
+	named, err := changed(root)
+	if err != nil {
+		return err
+	}
+	return fault.Wrap(s.commit(ctx, r, m, state, named), "recording it")
 }
 
 // known reports that a checkpoint was taken in this state: then it is kept, or
@@ -158,8 +164,25 @@ func (s *Service) describe(r *Record, root *os.Root, m Manifest, metric string) 
 }
 
 // commit records a checkpoint whose chunks are all there and held.
-func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string) error {
-	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+// changed is when a directory got its name, or was changed after that: the
+// kernel's word, which a program cannot set.
+func changed(root *os.Root) (time.Time, error) {
+	info, err := root.Stat(".")
+	if err != nil {
+		return time.Time{}, err
+	}
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		return time.Unix(sys.Ctim.Unix()), nil
+	}
+	return info.ModTime(), nil
+}
+
+func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string, named time.Time) error {
+	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) (err error) {
+		// Not the one under way: it may have been left by the one before.
+		if r.Attempt, err = s.cfg.Store.AttemptAt(ctx, tx, r.Job, named); err != nil {
+			return err
+		}
 		if err := s.cfg.Store.See(ctx, tx, r.Job, r.Name, state); err != nil {
 			return err
 		}

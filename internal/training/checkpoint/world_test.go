@@ -113,10 +113,14 @@ func (w *world) restart() { w.Service = checkpoint.New(w.cfg) }
 func (w *world) job(tb testing.TB, id string, rules checkpoint.Rules) string {
 	tb.Helper()
 	err := w.db.Update(tb.Context(), "", func(ctx context.Context, tx *store.Tx) error {
-		return trainingsql.Store{}.InsertJob(ctx, tx, training.Job{
-			ID: training.JobID(id), Project: nyc, Name: "train", State: training.Running, Attempt: "att_1", Revision: 1,
+		err := trainingsql.Store{}.InsertJob(ctx, tx, training.Job{
+			ID: training.JobID(id), Project: nyc, Name: "train", State: training.Running, Revision: 1,
 			Spec: training.Spec{Checkpoints: rules}, Residency: residency.Of("home"), Classification: project.Confidential,
 		})
+		if err != nil {
+			return err
+		}
+		return trainingsql.Store{}.InsertAttempt(ctx, tx, training.Attempt{ID: training.AttemptID(id + ".1"), Job: training.JobID(id), Number: 1})
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -135,7 +139,7 @@ func (w *world) end(tb testing.TB, id string) {
 		if err != nil {
 			return err
 		}
-		j.State, j.EndedAt, j.Attempt = training.Succeeded, w.clock, ""
+		j.State, j.EndedAt = training.Succeeded, w.clock
 		return trainingsql.Store{}.UpdateJob(ctx, tx, j)
 	})
 	if err == nil {

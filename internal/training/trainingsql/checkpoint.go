@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -86,8 +87,21 @@ func (Checkpoints) Job(ctx context.Context, tx *store.Tx, id string) (checkpoint
 	j, err := Store{}.Job(ctx, tx, training.JobID(id))
 	return checkpoint.Job{
 		ID: string(j.ID), Project: j.Project, Owner: j.By.ID, Residency: j.Residency, Classification: j.Classification,
-		Rules: j.Spec.Checkpoints, Attempt: string(j.Attempt), Ended: j.EndedAt,
+		Rules: j.Spec.Checkpoints, Ended: j.EndedAt,
 	}, err
+}
+
+// AttemptAt is the last attempt of a job that there was at a time; empty when
+// there was none.
+func (Checkpoints) AttemptAt(ctx context.Context, tx *store.Tx, job string, at time.Time) (string, error) {
+	tries, err := Store{}.Attempts(ctx, tx, training.JobID(job))
+	slices.SortFunc(tries, func(a, b training.Attempt) int { return b.Number - a.Number })
+	for _, a := range tries {
+		if !a.Made.After(at) {
+			return string(a.ID), err
+		}
+	}
+	return "", err
 }
 
 // JobsWith lists jobs that have checkpoints.

@@ -452,6 +452,26 @@ func TestUnchangedFilesStay(t *testing.T) {
 	}
 }
 
+// TestOutputWithoutRoom: a worker's output that the server has no room for is
+// tried for as long as the lease, and then the success is none.
+func TestOutputWithoutRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *remote.Config) { c.Lease = time.Second })
+	s := w.spec(1, `echo model >"$OUT/model"`)
+	var tried atomic.Int64
+	w.server.Before(func(r *http.Request) error {
+		if r.Method != http.MethodPut {
+			return nil
+		}
+		tried.Add(1)
+		return fault.New(fault.Exhausted, "the disk is full")
+	})
+	st := w.wait(w.start(s))
+	if st.Reason != engine.NotStarted || !strings.Contains(st.Message, "what it left was not brought back") || !strings.Contains(st.Message, "the disk is full") || tried.Load() < 2 {
+		t.Errorf("%+v after %d tries", st, tried.Load())
+	}
+}
+
 // TestRefusedCheckpoint: one that is too large is told to people while the job
 // goes on.
 func TestRefusedCheckpoint(t *testing.T) {
