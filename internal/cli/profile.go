@@ -17,7 +17,7 @@ type shownProfile struct {
 	Number        int
 	Worker        int
 	Processes     int
-	Seconds       float64
+	Seconds       int
 	Compute       float64
 	Memory        float64
 	Communication float64
@@ -54,7 +54,7 @@ func (a *app) jobProfile() *cobra.Command {
 			if err := a.call(cmd, http.MethodPost, look, &p, "jobs", args[0], "profiles"); err != nil {
 				return err
 			}
-			a.say("%s  attempt %d, worker %d, %.0f s by %s", p.ID, p.Number, p.Worker, p.Seconds, p.Tool)
+			a.say("%s  attempt %d, worker %d, %d s by %s", p.ID, p.Number, p.Worker, p.Seconds, p.Tool)
 			a.say("%s\n", p.shares())
 			w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
 			fmt.Fprintln(w, "SHARE\tWAITING\tKIND\tFUNCTION\tWHERE")
@@ -88,6 +88,6 @@ func (a *app) sayProfiles(all []shownProfile) {
 	}
 	a.say("\nProfiles")
 	for _, p := range all[max(0, len(all)-10):] {
-		a.say("  attempt %d, worker %d, %.0f s by %s: %s", p.Number, p.Worker, p.Seconds, p.Tool, p.shares())
+		a.say("  attempt %d, worker %d, %d s by %s: %s", p.Number, p.Worker, p.Seconds, p.Tool, p.shares())
 	}
 }

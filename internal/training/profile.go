@@ -40,7 +40,7 @@ type Profile struct {
 	Worker  int              `json:"worker"`
 	Tool    profiler.Tool    `json:"tool"`
 	Version string           `json:"version,omitempty"` // of the tool
-	Seconds float64          `json:"seconds"`
+	Seconds int              `json:"seconds"`
 	profile.Summary
 	Run string `json:"run_id"`
 	// Artifacts of the run are what the tool wrote.
@@ -76,7 +76,7 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 	}
 	who := identity.From(ctx)
 	out := Profile{
-		ID: ProfileID(id.New("prf")), Job: jid, Project: p, Worker: l.Worker, Tool: l.Tool,
+		ID: ProfileID(id.New("prf")), Job: jid, Project: p, Worker: l.Worker, Tool: l.Tool, Seconds: l.Seconds,
 		By: Actor{ID: who.ID, Name: who.Name}, Artifacts: []string{},
 	}
 	request := profiler.Request{ID: string(out.ID), Tool: l.Tool, Seconds: l.Seconds, Worker: l.Worker}
@@ -88,14 +88,14 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 	case err != nil:
 		return Profile{}, err
 	case l.Worker >= max(a.Workers, 1):
-		return Profile{}, fault.New(fault.Invalid, "attempt %d has %d workers: there is no worker %d", a.Number, max(a.Workers, 1), l.Worker)
+		return Profile{}, fault.New(fault.Invalid, "there is no worker %d in attempt %d, which has %d", l.Worker, a.Number, max(a.Workers, 1))
 	}
 	out.Attempt, out.Number, out.Pool, out.Run = a.ID, a.Number, a.Pool, a.Run
 	seen, err := s.cfg.Compute.Profile(ctx, compute.WorkloadID(a.ID), request)
 	if err != nil {
 		return Profile{}, fault.Wrap(err, "looking at worker %d of %s", l.Worker, jid)
 	}
-	out.At, out.Version, out.Seconds = s.now().UTC(), seen.Version, seen.Seconds
+	out.At, out.Version = s.now().UTC(), seen.Version
 	if out.Summary, err = profile.Read(seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
 		return Profile{}, fault.Wrap(err, "reading the profile")
 	}

@@ -164,6 +164,9 @@ var (
 )
 
 func kind(frames []string) Kind {
+	if slices.ContainsFunc(frames, func(f string) bool { return has(f, "<frozen importlib") }) {
+		return Compute // it begins: what is imported is not done
+	}
 	for _, k := range []struct {
 		kind Kind
 		is   []string

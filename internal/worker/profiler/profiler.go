@@ -106,12 +106,11 @@ const (
 // Result is what was seen. Torch writes one file for each process,
 // "trace-RANK.json.gz".
 type Result struct {
-	Tool      Tool    `json:"tool"`
-	Version   string  `json:"version,omitempty"` // of the tool
-	Seconds   float64 `json:"seconds"`
-	Rate      int     `json:"rate,omitempty"` // samples a second
-	Processes int     `json:"processes"`
-	Files     []File  `json:"files"`
+	Tool      Tool   `json:"tool"`
+	Version   string `json:"version,omitempty"` // of the tool
+	Rate      int    `json:"rate,omitempty"`    // samples a second
+	Processes int    `json:"processes"`
+	Files     []File `json:"files"`
 }
 
 // Answer is a result, or why there is none.
@@ -207,14 +206,13 @@ func Take(ctx context.Context, r Request, root int) (Result, error) {
 	}
 	defer os.RemoveAll(dir)
 	var out Result
-	began := time.Now()
 	switch r.Tool {
 	case Torch:
 		out, err = torch(ctx, r, found)
 	default:
 		out, err = pyspy(ctx, r, found, dir)
 	}
-	out.Tool, out.Seconds = r.Tool, time.Since(began).Seconds()
+	out.Tool = r.Tool
 	return out, err
 }
 
@@ -260,7 +258,7 @@ func pyspy(ctx context.Context, r Request, found []python, dir string) (Result, 
 			errs = append(errs, l.err)
 			continue
 		}
-		out.Files[i%2].Data = append(out.Files[i%2].Data, b...)
+		out.Files[i%2].Data = append(out.Files[i%2].Data, compact(string(b))...)
 	}
 	if len(out.Files[0].Data) == 0 {
 		return Result{}, refused(errors.Join(errs...))
