@@ -56,7 +56,8 @@ type Config struct {
 	Engines map[string]EngineConfig `koanf:"engines" doc:"Engines beside local, by name: kind (slurm, kube or ray), url and more; in the file only"`
 
 	Jobs struct {
-		Network []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
+		Network   []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
+		GrowAfter duration `koanf:"grow_after" doc:"How long a job with workers {min, max} has run, and its pool has had room, before it goes on with more workers; 0 never does"`
 	} `koanf:"jobs"`
 
 	Environments struct {
@@ -116,6 +117,7 @@ func defaults() map[string]any {
 		"data": "./data", "http": "127.0.0.1:7070", "grpc": "127.0.0.1:7071", "flight": "127.0.0.1:7072",
 		"isolation":             "sandbox",
 		"environments.timeout":  "20m",
+		"jobs.grow_after":       "10m",
 		"images.max_bytes":      "64GiB",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
@@ -221,6 +223,9 @@ func (c Config) Validate() error {
 		if d, err := time.ParseDuration(v); err != nil || d <= 0 {
 			return fault.New(fault.Invalid, "%s: %q is not a duration such as 10m", name, v)
 		}
+	}
+	if d, err := time.ParseDuration(c.Jobs.GrowAfter); err != nil || d < 0 {
+		return fault.New(fault.Invalid, "jobs.grow_after: %q is not a duration such as 10m", c.Jobs.GrowAfter)
 	}
 	if _, err := resource.ParseDuration(c.Predictions.Retention); err != nil {
 		return fault.Wrap(err, "predictions.retention")

@@ -549,6 +549,17 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 	}
 }
 
+// Growth is how many workers more a running workload could have where it is, by
+// the last cycle.
+func (s *Service) Growth(wid WorkloadID) int {
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	if s.state == nil {
+		return 0
+	}
+	return s.state.Growth(scheduler.ID(wid))
+}
+
 // wait is why a workload waited in the last cycle.
 func (s *Service) wait(wid WorkloadID) (scheduler.Wait, bool) {
 	s.deciding.Lock()

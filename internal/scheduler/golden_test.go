@@ -78,6 +78,11 @@ func render(s *State, p Plan) string {
 			fmt.Fprintf(&out, "  %s: %s\n", r.Step, r.Text)
 		}
 	}
+	for _, id := range slices.Sorted(maps.Keys(s.running)) {
+		if n := s.Growth(id); n > 0 {
+			fmt.Fprintf(&out, "%s may grow by %d\n", id, n)
+		}
+	}
 	if !p.Wake.IsZero() {
 		fmt.Fprintln(&out, "wake", p.Wake.Format(time.RFC3339))
 	}
@@ -135,7 +140,7 @@ func parseWorld(t *testing.T, world string) Delta {
 			d.Submitted = append(d.Submitted, w)
 		case "running":
 			d.Started = append(d.Started, Running{
-				Work: w, Pool: kv["pool"], Placed: w.most(), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
+				Work: w, Pool: kv["pool"], Placed: placed(kv, w), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
 			})
 		case "quota":
 			d.Quotas[f[1]] = w.Request
@@ -144,6 +149,13 @@ func parseWorld(t *testing.T, world string) Delta {
 		}
 	}
 	return d
+}
+
+func placed(kv map[string]string, w Work) int {
+	if n, err := strconv.Atoi(kv["placed"]); err == nil {
+		return n
+	}
+	return w.most()
 }
 
 func amount(t *testing.T, line string, kv map[string]string) (a resource.Amount) {

@@ -54,7 +54,7 @@ func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload)
 		if j.StartedAt.IsZero() {
 			j.StartedAt = w.StartedAt
 		}
-		if j.Spec.Progress > 0 {
+		if s.looksAt(j) {
 			tx.OnCommit(func() { s.watched.Add(1) })
 		}
 		if j.State.CanBecome(Running) {
@@ -184,7 +184,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		if err := publish(ctx, tx, JobQueued, j); err != nil {
 			return err
 		}
-		return s.attempt(ctx, tx, &j, delay)
+		return s.attempt(ctx, tx, &j, j.least(a, e.class), delay)
 	})
 	if err != nil {
 		return fault.Wrap(err, "recording the end of attempt %s", a.ID)

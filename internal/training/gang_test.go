@@ -2,6 +2,8 @@ package training_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -152,6 +154,65 @@ func TestResizeOfAJob(t *testing.T) {
 	w.fake.Finish(w.started(t), enginetest.Exit{})
 	if j = w.ended(t, waiting.ID); j.State != training.Succeeded {
 		t.Fatalf("%+v", j)
+	}
+}
+
+// TestAJobGrows: once its pool has had room for a while, at a checkpoint.
+func TestAJobGrows(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	w.cfg.GrowAfter = 50 * time.Millisecond
+	w.start(t)
+	half := resource.Amount{CPU: resource.CPU(500)}
+	other := w.submit(t, training.Spec{Resources: resource.Amount{CPU: resource.Cores(1)}})
+	held := w.started(t)
+	j := w.submit(t, training.Spec{Workers: training.Workers{Min: 1, Max: 4}, Resources: half, MaxAttempts: 1})
+	h := w.started(t)
+	if spec, _ := w.fake.Spec(h); spec.Workers != 2 {
+		t.Fatalf("%d workers where two fit", spec.Workers)
+	}
+	w.fake.Finish(held, enginetest.Exit{})
+	w.ended(t, other.ID)
+	for { // it says so, and waits for a checkpoint
+		why, err := w.Why(alice(t.Context()), nyc, j.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := slices.IndexFunc(why, func(s string) bool { return strings.Contains(s, "after its next checkpoint") }); i >= 0 {
+			if !strings.Contains(why[i], "room for 4 workers instead of 2") {
+				t.Fatalf("why %q", why)
+			}
+			break
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatalf("why %q", why)
+		}
+	}
+	for n := 0; ; n++ {
+		if err := os.Mkdir(filepath.Join(w.cfg.Dir, "checkpoints", string(j.ID), fmt.Sprint("step-", n)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case h = <-w.fake.Started():
+		case <-time.After(30 * time.Millisecond):
+			continue
+		case <-t.Context().Done():
+			t.Fatal("it does not grow")
+		}
+		break
+	}
+	if spec, _ := w.fake.Spec(h); spec.Workers != 4 {
+		t.Fatalf("%d workers after it has grown", spec.Workers)
+	}
+	w.fake.Finish(h, enginetest.Exit{})
+	if j = w.ended(t, j.ID); j.State != training.Succeeded || j.Attempts != 2 || j.Failures != 0 {
+		t.Fatalf("%+v", j)
+	}
+	d, err := w.Describe(alice(t.Context()), nyc, j.ID)
+	if err != nil || d.Tries[0].Class != training.Resized || !strings.Contains(d.Tries[0].Reason, "goes on with more than 2 workers: pool home has room for 4") {
+		t.Fatalf("%+v, %v", d.Tries, err)
 	}
 }
 

@@ -38,6 +38,8 @@ type Authorizer interface {
 // Compute runs attempts.
 type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
+	// Growth is how many workers more a running workload could have where it is.
+	Growth(id compute.WorkloadID) int
 	// CheckPools refuses names of pools that there are not.
 	CheckPools(ctx context.Context, names []string) error
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
@@ -213,6 +215,9 @@ type Config struct {
 	// WatchEvery is how often running attempts with a progress_timeout are looked
 	// at; 0 is two seconds.
 	WatchEvery time.Duration
+	// GrowAfter is how long an elastic job has run, and its pool has had room,
+	// before it goes on with more workers; 0 never does.
+	GrowAfter time.Duration
 	// Worker is the falaj-worker that Doctor sends to a pool's nodes, and Measure
 	// measures this machine, once; both may be empty.
 	Worker  string
@@ -228,11 +233,12 @@ type Service struct {
 	now  func() time.Time
 	wake chan struct{} // of the loop; holds one
 
-	watched atomic.Int64 // running attempts with a progress_timeout, at least
+	watched atomic.Int64 // running attempts that are looked at, at least
 
 	mu       sync.Mutex
 	awaiting map[JobID]bool   // jobs whose environment somebody awaits
 	stuck    map[JobID]string // why those without an attempt got none in the last round
+	hopeful  map[JobID]string // what jobs that may grow wait for
 	watchers map[JobID]*watchers
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
@@ -260,7 +266,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, wake: make(chan struct{}, 1),
-		awaiting: map[JobID]bool{}, watchers: map[JobID]*watchers{},
+		awaiting: map[JobID]bool{}, hopeful: map[JobID]string{}, watchers: map[JobID]*watchers{},
 	}
 }
 
@@ -445,7 +451,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 			tx.OnCommit(s.Wake) // the loop makes the attempt once it is built
 			return nil
 		}
-		return s.attempt(ctx, tx, &j, 0)
+		return s.attempt(ctx, tx, &j, j.size().Min, 0)
 	}
 	var err error
 	if how.dryRun {
@@ -513,8 +519,9 @@ func refs(inputs []Input) []string {
 	return out
 }
 
-// attempt makes the next attempt of a job in the caller's transaction.
-func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.Duration) error {
+// attempt makes the next attempt of a job, of at least so many workers, in the
+// caller's transaction.
+func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, least int, delay time.Duration) error {
 	a := Attempt{
 		ID: AttemptID(id.New("att")), Job: j.ID, Number: j.Attempts + 1, State: Placing, Made: s.now().UTC(), Revision: 1,
 	}
@@ -528,7 +535,7 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.
 	r := compute.Request{
 		ID: compute.WorkloadID(a.ID), Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
-		Workers: j.size().Min, MaxWorkers: j.size().Max,
+		Workers: least, MaxWorkers: j.size().Max,
 		Pools: j.Spec.Pools, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
 	}
 	if delay > 0 {
@@ -725,7 +732,7 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 			if err != nil {
 				return nil, err
 			}
-			why = slices.Concat(now, s.inTheWay(ctx, a), why)
+			why = slices.Concat(now, s.inTheWay(ctx, a), s.hopesOf(j.ID), why)
 		case a.Reason != "" && a.Reason != j.Reason:
 			why = append(why, fmt.Sprintf("attempt %d %s", a.Number, a.Reason))
 		}

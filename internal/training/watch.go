@@ -33,6 +33,8 @@ type life struct {
 	read    int64 // bytes of its log
 	step    Point
 	saved   map[string]stamp
+	kept    map[string]stamp // as saved, of those who may grow
+	room    time.Time        // since when its pool has had room for more workers
 	cpu     time.Duration // of all workers
 	busy    float64       // cores, since the last look
 	looked  time.Time
@@ -50,7 +52,8 @@ const maxLook = 64 << 20
 // watchEvery is how often attempts are looked at for signs of life.
 const watchEvery = 2 * time.Second
 
-// watching looks after the attempts with a progress_timeout until ctx is done.
+// watching looks after the attempts with a progress_timeout, and those that may
+// grow, until ctx is done.
 func (s *Service) watching(ctx context.Context) {
 	lives := map[JobID]*life{}
 	tick := time.NewTicker(s.cfg.WatchEvery)
@@ -68,10 +71,13 @@ func (s *Service) watching(ctx context.Context) {
 }
 
 // look asks each running attempt with a progress_timeout for a sign of life, and
-// stops those that gave none for so long.
+// stops those that gave none for so long, or that may have more workers.
 func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 	if s.watched.Swap(0) == 0 { // before the look: who begins meanwhile counts for the next
 		clear(lives)
+		s.mu.Lock()
+		clear(s.hopeful)
+		s.mu.Unlock()
 		return nil
 	}
 	var running []Job
@@ -83,11 +89,12 @@ func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 		s.watched.Add(1)
 		return err
 	}
-	running = slices.DeleteFunc(running, func(j Job) bool { return j.Spec.Progress == 0 || j.Attempt == "" })
+	running = slices.DeleteFunc(running, func(j Job) bool { return !s.looksAt(j) || j.Attempt == "" })
 	s.watched.Add(int64(len(running)))
 	for id := range lives {
 		if !slices.ContainsFunc(running, func(j Job) bool { return j.ID == id }) {
 			delete(lives, id)
+			s.hopes(id, "")
 		}
 	}
 	var failed []error
@@ -97,7 +104,17 @@ func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 			l = &life{attempt: j.Attempt, alive: s.now(), looked: s.now(), what: map[string]time.Time{}}
 			lives[j.ID] = l
 		}
-		err := s.sign(ctx, j, l)
+		var err error
+		if j.elastic() && s.cfg.GrowAfter > 0 {
+			err = s.grow(ctx, j, l)
+		}
+		if j.Spec.Progress == 0 {
+			failed = append(failed, fault.Wrap(err, "job %s", j.ID))
+			continue
+		}
+		if serr := s.sign(ctx, j, l); err == nil {
+			err = serr
+		}
 		if err == nil && s.now().Sub(l.alive) >= time.Duration(j.Spec.Progress) {
 			err = fault.Wrap(s.hung(ctx, j, l), "stopping it")
 		}

@@ -20,7 +20,6 @@ func TestWaitsForWhatIsNot(t *testing.T) {
 	p := s.Project(t, "waits")
 	for says, spec := range map[string]map[string]any{
 		"no pool has h100":                 {"command": []string{"/bin/true"}, "resources": map[string]any{"cpu": 1, "memory": 1 << 26, "accelerators": map[string]int{"h100": 2}}},
-		"there is no pool hpc":             {"command": []string{"/bin/true"}, "pools": []string{"hpc"}},
 		"900 cpu wanted":                   {"command": []string{"/bin/true"}, "resources": map[string]any{"cpu": 900, "memory": "1GiB"}},
 		"no pool has nvidia.com/mig-1g.10": {"command": []string{"/bin/true"}, "resources": map[string]any{"cpu": 0.5, "memory": "1GiB", "accelerators": map[string]int{"nvidia.com/mig-1g.10gb": 1}}},
 	} {
@@ -31,6 +30,11 @@ func TestWaitsForWhatIsNot(t *testing.T) {
 			return strings.Contains(why, says), nil
 		})
 		p.Run(0, "job", "cancel", job)
+	}
+	var o client.Object
+	err := p.C.Do(t.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "nowhere", "spec": map[string]any{"command": []string{"/bin/true"}, "pools": []string{"hpc"}}}, &o)
+	if err == nil || !strings.Contains(err.Error(), `there is no pool "hpc"`) {
+		t.Errorf("a pool that is not there: %v", err)
 	}
 	if out := p.Run(4, "pool", "doctor", "hpc"); !strings.Contains(out, "falaj pool list") {
 		t.Error(out)
