@@ -125,6 +125,19 @@ func (a *app) poolDescribe() *cobra.Command {
 	}
 }
 
+// fence is what a pool's isolation keeps apart, and what not.
+func (p shownPool) fence() string {
+	switch {
+	case p.Isolation == "none":
+		return "jobs have one user, one network and the same files; each may read and end the others"
+	case p.Isolation == "process":
+		return "what the node's users keep apart; lists of addresses that a job may reach are not enforced"
+	case p.Kind == "kube":
+		return "a pod each; lists of addresses that a job may reach hold where the cluster's network enforces NetworkPolicies"
+	}
+	return "a job sees its own processes, files and network, and reaches the addresses of its list"
+}
+
 func (a *app) sayPool(p shownPool) error {
 	where := "in place, on the server's machine"
 	if p.Remote {
@@ -135,7 +148,8 @@ func (a *app) sayPool(p shownPool) error {
 		picks = "the engine picks the node"
 	}
 	a.say("%s in zone %s: engine %s (%s), %s; %s", p.Name, p.Zone, p.Engine, p.Kind, where, picks)
-	a.say("isolates by %s; %g an hour", p.Isolation, p.Price)
+	a.say("isolates by %s: %s", p.Isolation, p.fence())
+	a.say("price: %g an hour", p.Price)
 	a.say("has %s", p.Capacity)
 	a.say("running: %d, on %s", p.Running, p.Used)
 	for _, line := range [][2]string{{"closed", p.Closed}, {"trouble", p.Trouble}} {

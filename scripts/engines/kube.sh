@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
 
-for program in containerd:containerd runc:runc busybox:busybox-static unshare:util-linux ip:iproute2; do
+for program in containerd:containerd runc:runc busybox:busybox-static unshare:util-linux ip:iproute2 iptables:iptables; do
 	command -v "${program%%:*}" >/dev/null || missing="${missing:-} ${program##*:}"
 done
 [ -x /usr/lib/cni/ptp ] || missing="${missing:-} containernetworking-plugins"

@@ -1,9 +1,9 @@
 // Package chaos kills with SIGKILL whatever has a part in running jobs: workers,
 // their agents and shims, the server, nodes, slurmd, slurmctld, kubelet, the API
-// server; while jobs of one worker and of several run on the local engine, on a
-// real Slurm, a real Kubernetes and, when asked, a real Ray. Then every job has
-// to have ended as it would have undisturbed, no worker may ever have run twice,
-// and nothing may be left.
+// server, raylets, Ray's supervisors of jobs; while jobs of one worker and of
+// several run on the local engine, on a real Slurm, a real Kubernetes and a real
+// Ray. Then every job has to have ended as it would have undisturbed, no worker
+// may ever have run twice, and nothing may be left.
 //
 //	go test ./test/engines/chaos -v -args -kills=50 -seed=7 -engines=local,slurm,kube,ray
 //

@@ -60,7 +60,7 @@ func (w *world) cards() []string {
 		cards = append(cards, "kube node", "kubelet", "apiserver")
 	}
 	if w.ray != nil {
-		cards = append(cards, "ray node")
+		cards = append(cards, "ray node", "raylet", "ray supervisor")
 	}
 	w.r.Shuffle(len(cards), func(i, j int) { cards[i], cards[j] = cards[j], cards[i] })
 	return cards
@@ -140,14 +140,22 @@ func (w *world) kill(card string) string {
 		w.outages = slices.DeleteFunc(w.outages, func(o outage) bool { return o.name == "kubelet" })
 		w.kube.FailNode()
 		w.down(card, 2, 3, w.kube.StartNode)
-	case "ray node":
+	case "ray node", "raylet":
 		node := rayNodes[w.r.IntN(len(rayNodes))]
 		if w.out(node.Name) {
 			return ""
 		}
-		w.ray.Fail(w.T, node.Name)
+		if card == "ray node" {
+			w.ray.Fail(w.T, node.Name)
+		} else if !w.ray.KillRaylet(node.Name) {
+			return ""
+		}
 		w.down(node.Name, 3, 2, func() { w.ray.Add(w.T, node) })
 		return card + " " + node.Name
+	case "ray supervisor": // of a job, as Ray has one for each
+		return w.victim(slices.DeleteFunc(processes(), func(p process) bool {
+			return !strings.HasPrefix(p.argv[0], "ray::") || !strings.Contains(p.argv[0], "JobSupervisor")
+		}))
 	}
 	return card
 }
@@ -200,6 +208,9 @@ func (w *world) nothingLeft() {
 			}
 		}
 		if w.kube != nil {
+			if out := w.kube.Kubectl("--namespace", kubetest.Namespace, "get", "jobs", "--no-headers"); out != "" {
+				left["Jobs on Kubernetes: "+out] = true
+			}
 			for _, phase := range []string{"Running", "Pending"} {
 				if out := w.kube.Kubectl("--namespace", kubetest.Namespace, "get", "pods", "--field-selector", "status.phase="+phase, "--no-headers", "-o",
 					"custom-columns=N:.metadata.name,D:.metadata.deletionTimestamp,ON:.spec.nodeName,C:.status.conditions[*].type,OF:.metadata.ownerReferences[*].name"); out != "" {

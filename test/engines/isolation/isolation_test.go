@@ -1,6 +1,6 @@
 // Package isolation_test has hostile jobs try, on each engine, to reach what is
-// not theirs: the program of test/attack in a gang and in a container, and the
-// token of an attempt at the worker routes of others.
+// not theirs: the program of test/attack in a gang, in a container and in a pod,
+// and the token of an attempt at the worker routes of others.
 package isolation_test
 
 import (
@@ -24,11 +24,14 @@ import (
 	"testing"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/compute/engine/kube/kubetest"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/oci/ocitest"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 	"github.com/falaj-ml/falaj/test/live"
 )
+
+func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }
 
 // submit submits a job with little resources.
 func submit(p *live.Project, name string, spec map[string]any) string {
@@ -156,34 +159,7 @@ func TestHostileGangAndContainer(t *testing.T) {
 		{"gang in a container", hostile("both", 2, map[string]any{"environment": "base"}), 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			out := ended(p, c.job)
-			if strings.Contains(out, secret) {
-				t.Error("the attacker knows the secret")
-			}
-			tries, ends := 0, 0
-			for line := range strings.Lines(out) {
-				line = strings.TrimSpace(line)
-				if c.workers > 1 && strings.HasPrefix(line, "[") {
-					_, line, _ = strings.Cut(line, "] ")
-				}
-				switch word, rest, _ := strings.Cut(line, " "); word {
-				case "PASS":
-					tries++
-				case "TOKEN":
-				case "WROTE": // where it has a place of its own; is it here, too?
-					tries++
-					if b, err := os.ReadFile(rest); !errors.Is(err, os.ErrNotExist) && !strings.HasPrefix(string(b), "SQLite format 3\x00") {
-						t.Errorf("it wrote %s: %v", rest, err)
-					}
-				case "===":
-					ends++
-				default:
-					t.Error(line)
-				}
-			}
-			if tries < 90*c.workers || ends != c.workers {
-				t.Errorf("%d attempts were made, %d workers came to their end", tries, ends)
-			}
+			judge(t, ended(p, c.job), secret, c.workers, 90)
 		})
 	}
 	if n := calls.Load() + socketCalls.Load(); n > 0 {
@@ -192,6 +168,38 @@ func TestHostileGangAndContainer(t *testing.T) {
 	var running client.Object
 	if err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+victim), nil, &running); err != nil || running.Text("state") != "running" {
 		t.Errorf("the other job: %v %v", running, err)
+	}
+}
+
+// judge reads what the attackers of a job say.
+func judge(t *testing.T, out, secret string, workers, least int) {
+	t.Helper()
+	if strings.Contains(out, secret) {
+		t.Error("the attacker knows the secret")
+	}
+	tries, ends := 0, 0
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		if workers > 1 && strings.HasPrefix(line, "[") {
+			_, line, _ = strings.Cut(line, "] ")
+		}
+		switch word, rest, _ := strings.Cut(line, " "); word {
+		case "PASS":
+			tries++
+		case "TOKEN":
+		case "WROTE": // where it has a place of its own; is it here, too?
+			tries++
+			if b, err := os.ReadFile(rest); !errors.Is(err, os.ErrNotExist) && !strings.HasPrefix(string(b), "SQLite format 3\x00") {
+				t.Errorf("it wrote %s: %v", rest, err)
+			}
+		case "===":
+			ends++
+		default:
+			t.Error(line)
+		}
+	}
+	if tries < least*workers || ends != workers {
+		t.Errorf("%d attempts were made, %d workers came to their end", tries, ends)
 	}
 }
 

@@ -74,6 +74,102 @@ func sleeper(p *live.Project, name, script string, more map[string]any) running 
 	return r
 }
 
+// guarded: nobody but the attempt speaks for its workers, and it not for one that
+// has joined. other is of project q, local a workload of the local engine.
+func guarded(p *live.Project, victim, other, local running) {
+	p.T.Helper()
+	base := "/api/v1/projects/" + p.Name + "/workloads/"
+	at := base + victim.attempt + "/worker/"
+	for _, r := range routes {
+		for who, token := range map[string]string{"another project": other.token, "another attempt": local.token, "an administrator": p.Token, "nobody": "x"} {
+			status, answer := ask(p, token, r.method, at+r.path, r.body)
+			if status != http.StatusForbidden && status != http.StatusUnauthorized && status != http.StatusNotFound {
+				p.T.Errorf("%s by the token of %s: %d %s", r.path, who, status, answer)
+			}
+		}
+		// By a path that names it and leads elsewhere, or names it in another project.
+		for _, path := range []string{
+			"/api/v1/projects/q/workloads/" + other.attempt + "/worker/../../" + victim.attempt + "/worker/" + r.path,
+			"/api/v1/projects/q/workloads/" + other.attempt + "/worker/..%2f..%2f" + victim.attempt + "%2fworker%2f" + r.path,
+			"/api/v1/projects/q/workloads/" + victim.attempt + "/worker/" + r.path,
+			base + other.attempt + "/worker/" + r.path,
+		} {
+			if status, answer := ask(p, other.token, r.method, path, r.body); status < 300 {
+				p.T.Errorf("%s %s: %d %s", r.method, path, status, answer)
+			}
+		}
+		// The attempt itself is let in, and is not the member that has joined.
+		if status, answer := ask(p, victim.token, r.method, at+r.path, r.body); status != http.StatusConflict || !strings.Contains(answer, "nothing runs twice") {
+			p.T.Errorf("%s by the attempt itself: %d %s", r.path, status, answer)
+		}
+		// On the local engine nobody is an agent.
+		if status, answer := ask(p, local.token, r.method, base+local.attempt+"/worker/"+r.path, r.body); status < 400 || status >= 500 {
+			p.T.Errorf("%s of a local workload: %d %s", r.path, status, answer)
+		}
+	}
+	for _, version := range []int{0, protocol.Version + 1} {
+		body := fmt.Sprintf(`{"version":%d,"index":0,"start":"an agent's start"}`, version)
+		if status, answer := ask(p, victim.token, "POST", at+"join", body); status != http.StatusNotImplemented || !strings.Contains(answer, "Put the falaj-worker of this server's release on the nodes") {
+			p.T.Errorf("protocol %d: %d %s", version, status, answer)
+		}
+	}
+}
+
+// hidden: no command line of this machine has a secret.
+func hidden(t *testing.T, secrets ...string) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil || len(lines) == 0 {
+		t.Fatalf("there is no /proc: %v", err)
+	}
+	for _, file := range lines {
+		line, _ := os.ReadFile(file)
+		for _, secret := range secrets {
+			if strings.Contains(string(line), secret) {
+				t.Errorf("%s tells a secret: %.300q", file, line)
+			}
+		}
+	}
+}
+
+// honest: what demands more than the pool promises is told so, and neither can the
+// pool lie nor its description leave it out.
+func honest(p *live.Project, pool, isolation string) {
+	p.T.Helper()
+	fenced := submit(p, "fenced", map[string]any{"command": []string{"/bin/true"}, "pools": []string{pool}, "isolation": "sandbox"})
+	p.Eventually("a job that demands a sandbox in "+pool+" is not told", func() (bool, error) {
+		out, _ := p.Command(p.T.Context(), "job", "why", fenced, "-p", p.Name)
+		return strings.Contains(out, pool) && strings.Contains(out, isolation) && strings.Contains(out, "sandbox"), errors.New(out)
+	})
+	p.Run(0, "job", "cancel", fenced)
+	var o client.Object
+	p.Must(p.C.Do(p.T.Context(), http.MethodGet, "/api/v1/pools/"+pool, nil, &o))
+	_, err := p.Try(p.C, fmt.Sprintf(`{api_version: falaj/v1, kind: Pool, name: liar, spec: {engine: %s, mode: delegated, isolation: sandbox}}`, o.Text("engine")))
+	if err == nil || !strings.Contains(fmt.Sprintf("%v %+v", err, err), "isolates by "+isolation) {
+		p.T.Errorf("a pool that promises a sandbox: %v", err)
+	}
+	if said := p.Run(0, "pool", "describe", pool); !strings.Contains(said, "isolates by "+isolation+": ") {
+		p.T.Errorf("describe does not tell how far it isolates:\n%s", said)
+	}
+}
+
+// over: the token ends with the attempt.
+func over(p *live.Project, victim running) {
+	p.T.Helper()
+	p.Run(0, "job", "cancel", victim.job)
+	p.Eventually("it does not end", func() (bool, error) {
+		var o client.Object
+		err := p.C.Do(p.T.Context(), http.MethodGet, p.Path("jobs/"+victim.job), nil, &o)
+		return o.Text("state") == "cancelled", err
+	})
+	for _, r := range routes {
+		path := "/api/v1/projects/" + p.Name + "/workloads/" + victim.attempt + "/worker/" + r.path
+		if status, answer := ask(p, victim.token, r.method, path, r.body); status != http.StatusUnauthorized {
+			p.T.Errorf("%s after the end: %d %s", r.path, status, answer)
+		}
+	}
+}
+
 // TestHostileOnSlurm: the token of an attempt opens the worker routes of that
 // attempt alone, until it ends; Unix users keep projects apart on a node, no
 // secret is shown by Slurm or ps, and what demands a sandbox is refused.
@@ -123,42 +219,7 @@ func TestHostileOnSlurm(t *testing.T) {
 		t.Errorf("another user's job:\n%s", out)
 	}
 
-	// Nobody but the attempt speaks for its workers.
-	admin := s.Token
-	at := "/api/v1/projects/p/workloads/" + victim.attempt + "/worker/"
-	for _, r := range routes {
-		for who, token := range map[string]string{"another project": other.token, "another attempt": local.token, "an administrator": admin, "nobody": "x"} {
-			status, answer := ask(p, token, r.method, at+r.path, r.body)
-			if status != http.StatusForbidden && status != http.StatusUnauthorized && status != http.StatusNotFound {
-				t.Errorf("%s by the token of %s: %d %s", r.path, who, status, answer)
-			}
-		}
-		// By a path that names it and leads elsewhere, or names it in another project.
-		for _, path := range []string{
-			"/api/v1/projects/q/workloads/" + other.attempt + "/worker/../../" + victim.attempt + "/worker/" + r.path,
-			"/api/v1/projects/q/workloads/" + other.attempt + "/worker/..%2f..%2f" + victim.attempt + "%2fworker%2f" + r.path,
-			"/api/v1/projects/q/workloads/" + victim.attempt + "/worker/" + r.path,
-			"/api/v1/projects/p/workloads/" + other.attempt + "/worker/" + r.path,
-		} {
-			if status, answer := ask(p, other.token, r.method, path, r.body); status < 300 {
-				t.Errorf("%s %s: %d %s", r.method, path, status, answer)
-			}
-		}
-		// The attempt itself is let in, and is not the member that has joined.
-		if status, answer := ask(p, victim.token, r.method, at+r.path, r.body); status != http.StatusConflict || !strings.Contains(answer, "nothing runs twice") {
-			t.Errorf("%s by the attempt itself: %d %s", r.path, status, answer)
-		}
-		// On the local engine nobody is an agent.
-		if status, answer := ask(p, local.token, r.method, "/api/v1/projects/p/workloads/"+local.attempt+"/worker/"+r.path, r.body); status < 400 || status >= 500 {
-			t.Errorf("%s of a local workload: %d %s", r.path, status, answer)
-		}
-	}
-	for _, version := range []int{0, protocol.Version + 1} {
-		body := fmt.Sprintf(`{"version":%d,"index":0,"start":"an agent's start"}`, version)
-		if status, answer := ask(p, victim.token, "POST", at+"join", body); status != http.StatusNotImplemented || !strings.Contains(answer, "Put the falaj-worker of this server's release on the nodes") {
-			t.Errorf("protocol %d: %d %s", version, status, answer)
-		}
-	}
+	guarded(p, victim, other, local)
 
 	// Neither Slurm nor ps tells it.
 	for _, command := range [][]string{{"squeue", "--all", "--format=%all"}, {"scontrol", "show", "job", "--details"}, {"scontrol", "show", "step"}} {
@@ -172,40 +233,13 @@ func TestHostileOnSlurm(t *testing.T) {
 			}
 		}
 	}
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	p.Must(err)
-	for _, file := range lines {
-		if line, err := os.ReadFile(file); err == nil && (strings.Contains(string(line), victim.token) || strings.Contains(string(line), other.token) || strings.Contains(string(line), secret)) {
-			t.Errorf("%s tells a secret: %.300q", file, line)
-		}
-	}
+	hidden(t, victim.token, other.token, secret)
 
 	// What demands more than the pool promises is told so, and a pool cannot lie.
-	fenced := submit(p, "fenced", map[string]any{"command": []string{"/bin/true"}, "pools": []string{"hpc"}, "isolation": "sandbox"})
-	p.Eventually("a job that demands a sandbox on Slurm is not told", func() (bool, error) {
-		out, _ := p.Command(t.Context(), "job", "why", fenced, "-p", "p")
-		return strings.Contains(out, "hpc") && strings.Contains(out, "process") && strings.Contains(out, "sandbox"), errors.New(out)
-	})
-	_, err = p.Try(p.C, `{api_version: falaj/v1, kind: Pool, name: liar, spec: {engine: hpc, mode: delegated, isolation: sandbox}}`)
-	if err == nil || !strings.Contains(fmt.Sprintf("%v %+v", err, err), "isolates by process") {
-		t.Errorf("a pool that promises a sandbox on Slurm: %v", err)
-	}
-	if said := p.Run(0, "pool", "describe", "hpc"); !strings.Contains(said, "process") {
-		t.Errorf("describe does not tell how far it isolates:\n%s", said)
-	}
+	honest(p, "hpc", "process")
 
 	// The token ends with the attempt.
-	p.Run(0, "job", "cancel", victim.job)
-	p.Eventually("it does not end", func() (bool, error) {
-		var o client.Object
-		err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+victim.job), nil, &o)
-		return o.Text("state") == "cancelled", err
-	})
-	for _, r := range routes {
-		if status, answer := ask(p, victim.token, r.method, at+r.path, r.body); status != http.StatusUnauthorized {
-			t.Errorf("%s after the end: %d %s", r.path, status, answer)
-		}
-	}
+	over(p, victim)
 	if b, err := os.ReadFile(filepath.Join(scratch, "secret")); !os.IsNotExist(err) {
 		t.Errorf("what the attempt had stays on the node: %q %v", b, err)
 	}

@@ -40,6 +40,9 @@ func main() {
 		network()
 		api()
 		fmt.Println("=== end")
+	case "pod":
+		pod()
+		fmt.Println("=== end")
 	case "fork":
 		fork()
 	case "memory":

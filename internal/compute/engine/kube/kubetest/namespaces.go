@@ -133,7 +133,7 @@ func Missing() string {
 			return f + " is missing: run scripts/engines/kube.sh"
 		}
 	}
-	for _, program := range []string{"containerd", "runc", "ctr", "unshare", "ip"} {
+	for _, program := range []string{"containerd", "runc", "ctr", "unshare", "ip", "iptables"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return program + " is missing: run scripts/engines/kube.sh"
 		}

@@ -61,7 +61,8 @@ type Cluster struct {
 // running is a node's process.
 type running struct {
 	*exec.Cmd
-	ended chan struct{} // closed when it was waited for
+	address string
+	ended   chan struct{} // closed when it was waited for
 }
 
 func (r *running) over() bool {
@@ -160,6 +161,7 @@ func New(tb testing.TB, nodes ...Node) *Cluster {
 // Add starts one more node, or one that failed, and returns when Ray has it.
 func (c *Cluster) Add(tb testing.TB, n Node) {
 	tb.Helper()
+	c.Fail(tb, n.Name)
 	c.bring(tb, n, "--address="+c.gcs)
 }
 
@@ -172,7 +174,7 @@ func (c *Cluster) bring(tb testing.TB, n Node, more ...string) {
 		if r.over() {
 			r = c.start(tb, n, more...)
 		}
-		return slices.Contains(c.alive(), n.Name)
+		return slices.Contains(c.alive(), r.address)
 	})
 }
 
@@ -190,11 +192,26 @@ func (c *Cluster) Fail(tb testing.TB, name string) {
 	<-cmd.ended
 }
 
-// FailAndSee is Fail, and returns when Ray has noticed.
-func (c *Cluster) FailAndSee(tb testing.TB, name string) {
-	tb.Helper()
-	c.Fail(tb, name)
-	c.await(tb, "the loss of "+name, func() bool { return !slices.Contains(c.alive(), name) })
+// KillRaylet kills what speaks for a node; all else on it ends soon. It reports
+// whether there was one.
+func (c *Cluster) KillRaylet(name string) bool {
+	c.mu.Lock()
+	r := c.nodes[name]
+	c.mu.Unlock()
+	entries, err := os.ReadDir("/proc")
+	if err != nil || r == nil {
+		return false
+	}
+	for _, e := range entries {
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		argv := strings.Split(string(line), "\x00")
+		if filepath.Base(argv[0]) != "raylet" || !slices.Contains(argv, "--node_ip_address="+r.address) || !slices.Contains(argv, "--gcs-address="+c.gcs) {
+			continue
+		}
+		pid, err := strconv.Atoi(e.Name())
+		return err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil
+	}
+	return false
 }
 
 func (c *Cluster) names() []string {
@@ -245,7 +262,7 @@ func (c *Cluster) start(tb testing.TB, n Node, more ...string) *running {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	check(tb, cmd.Start())
-	r := &running{Cmd: cmd, ended: make(chan struct{})}
+	r := &running{Cmd: cmd, address: address, ended: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait()
 		close(r.ended)
@@ -256,7 +273,7 @@ func (c *Cluster) start(tb testing.TB, n Node, more ...string) *running {
 	return r
 }
 
-// alive are the names of the nodes that Ray has.
+// alive are the addresses of the nodes that Ray has.
 func (c *Cluster) alive() []string {
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, c.Address+"/api/v0/nodes?detail=1", nil)
 	if err != nil {
@@ -273,8 +290,8 @@ func (c *Cluster) alive() []string {
 		Data struct {
 			Result struct {
 				Result []struct {
-					Name  string `json:"node_name"`
-					State string `json:"state"`
+					Address string `json:"node_ip"`
+					State   string `json:"state"`
 				} `json:"result"`
 			} `json:"result"`
 		} `json:"data"`
@@ -282,13 +299,13 @@ func (c *Cluster) alive() []string {
 	if json.NewDecoder(answer.Body).Decode(&all) != nil {
 		return nil
 	}
-	var names []string
+	var addresses []string
 	for _, n := range all.Data.Result.Result {
 		if n.State == "ALIVE" {
-			names = append(names, n.Name)
+			addresses = append(addresses, n.Address)
 		}
 	}
-	return names
+	return addresses
 }
 
 func (c *Cluster) await(tb testing.TB, what string, there func() bool) {
