@@ -35,8 +35,8 @@ type life struct {
 	saved   map[string]stamp
 	kept    map[string]stamp // as saved, of those who may grow
 	room    time.Time        // since when its pool has had room for more workers
-	cpu     time.Duration // of all workers
-	busy    float64       // cores, since the last look
+	cpu     time.Duration    // of all workers
+	busy    float64          // cores, since the last look
 	looked  time.Time
 	alive   time.Time // the last change of any
 	what    map[string]time.Time
