@@ -222,9 +222,13 @@ func (l *Launcher) Stop(ctx context.Context, id string, grace time.Duration) err
 	if err != nil && !kerrors.IsNotFound(err) {
 		return translate(err, "deleting the Job of %s", id)
 	}
+	return l.deletePods(ctx, id, grace)
+}
+
+func (l *Launcher) deletePods(ctx context.Context, id string, grace time.Duration) error {
 	// With no grace at all the API forgets a pod before its node has ended it.
 	seconds := max(1, int64((grace+time.Second-1)/time.Second))
-	err = l.client.Resource(pods).Namespace(l.namespace).DeleteCollection(ctx, meta.DeleteOptions{GracePeriodSeconds: &seconds},
+	err := l.client.Resource(pods).Namespace(l.namespace).DeleteCollection(ctx, meta.DeleteOptions{GracePeriodSeconds: &seconds},
 		meta.ListOptions{LabelSelector: launchLabel + "=" + id + "," + installationLabel + "=" + l.c.Installation})
 	return translate(err, "deleting the pods of %s", id)
 }
@@ -256,7 +260,9 @@ func (l *Launcher) Forget(ctx context.Context, id string) error {
 			return translate(err, "deleting the %s of %s", kind.Resource, id)
 		}
 	}
-	return nil
+	// The cluster deletes them with their Job, but for those that its controllers
+	// lost sight of while they were cut off.
+	return l.deletePods(ctx, id, 0)
 }
 
 // list reads all pages.

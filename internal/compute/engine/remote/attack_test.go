@@ -3,6 +3,7 @@ package remote_test
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -14,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +33,8 @@ import (
 type idle struct {
 	mu   sync.Mutex
 	ids  map[string]engine.State
-	fail error // of Start
+	ends []string // that it was told to stop
+	fail error    // of Start
 	said remote.Observed
 }
 
@@ -66,7 +69,8 @@ func (l *idle) Stop(_ context.Context, id string, _ time.Duration) error {
 	if l.ids[id] == "" {
 		return fault.New(fault.NotFound, "none")
 	}
-	l.ids[id] = engine.Ended
+	l.ends = append(l.ends, id)
+	delete(l.ids, id) // and knows nothing of it any more
 	return nil
 }
 
@@ -74,7 +78,7 @@ func (l *idle) Stop(_ context.Context, id string, _ time.Duration) error {
 func (l *idle) end(id string, said remote.Observed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ids[id], l.said = engine.Ended, said
+	l.ids[id], l.said = cmp.Or(said.State, engine.Ended), said
 }
 
 func (l *idle) List(context.Context) ([]string, error) {
@@ -404,16 +408,18 @@ func TestEngineSays(t *testing.T) {
 		state engine.State
 		want  engine.Reason
 		words string
+		stops bool // the engine is told to stop it: it may yet begin there
 	}{
-		{remote.Observed{Reason: engine.NotStarted, Message: "no such image"}, false, engine.Ended, engine.NotStarted, "no such image"},
-		{remote.Observed{Reason: engine.Preempted, Message: "somebody else"}, true, engine.Ended, engine.Preempted, "somebody else"},
-		{remote.Observed{Reason: engine.NodeFailed, Message: "node down"}, true, engine.Lost, engine.NodeFailed, "node down"},
-		{remote.Observed{Reason: engine.OutOfMemory}, true, engine.Ended, engine.OutOfMemory, ""},
-		{remote.Observed{Reason: engine.Stopped, Message: "cancelled by root"}, true, engine.Ended, engine.Stopped, "cancelled by root"},
-		{remote.Observed{Reason: engine.Exited}, true, engine.Lost, "", "without a word"},
-		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, true, engine.Lost, "", "killed"},
-		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, false, engine.Lost, "", "killed"},
-		{remote.Observed{Reason: engine.Exited}, false, engine.Ended, engine.NotStarted, "before its worker"},
+		{remote.Observed{Reason: engine.NotStarted, Message: "no such image"}, false, engine.Ended, engine.NotStarted, "no such image", true},
+		{remote.Observed{Reason: engine.Preempted, Message: "somebody else"}, true, engine.Ended, engine.Preempted, "somebody else", false},
+		{remote.Observed{Reason: engine.NodeFailed, Message: "node down"}, true, engine.Lost, engine.NodeFailed, "node down", false},
+		{remote.Observed{State: engine.Lost, Reason: engine.NodeFailed, Message: "node down"}, true, engine.Lost, engine.NodeFailed, "node down", true},
+		{remote.Observed{Reason: engine.OutOfMemory}, true, engine.Ended, engine.OutOfMemory, "", false},
+		{remote.Observed{Reason: engine.Stopped, Message: "cancelled by root"}, true, engine.Ended, engine.Stopped, "cancelled by root", false},
+		{remote.Observed{Reason: engine.Exited}, true, engine.Lost, "", "without a word", false},
+		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, true, engine.Lost, "", "killed", false},
+		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, false, engine.Lost, "", "killed", false},
+		{remote.Observed{Reason: engine.Exited}, false, engine.Ended, engine.NotStarted, "before its worker", false},
 	} {
 		w, l := hub(t, nil)
 		h := w.start(w.spec(1, "true"))
@@ -425,6 +431,11 @@ func TestEngineSays(t *testing.T) {
 		if st.State != c.state || st.Reason != c.want || !strings.Contains(st.Message, c.words) {
 			t.Errorf("%+v: %+v", c.said, st)
 		}
+		l.mu.Lock()
+		if slices.Contains(l.ends, string(h)) != c.stops {
+			t.Errorf("%+v: the engine was told to stop %v", c.said, l.ends)
+		}
+		l.mu.Unlock()
 	}
 }
 
@@ -432,15 +443,17 @@ func TestEngineSays(t *testing.T) {
 // its agent reports.
 func TestAgentsWin(t *testing.T) {
 	t.Parallel()
-	w, l := hub(t, nil)
-	h := w.start(w.spec(1, "true"))
-	w.check(w.tell(h, "join", nil, joining(0, start0), nil))
-	w.check(l.Forget(w.ctx, string(h)))
-	for range 30 { // well beyond the time to settle
-		w.check(w.tell(h, "beat", as(0, start0), protocol.Beat{Phase: protocol.Running, Wait: 50 * time.Millisecond}, nil))
+	for _, said := range []remote.Observed{{State: engine.Lost}, {State: engine.Lost, Reason: engine.NodeFailed, Message: "it does not answer"}} {
+		w, l := hub(t, nil)
+		h := w.start(w.spec(1, "true"))
+		w.check(w.tell(h, "join", nil, joining(0, start0), nil))
+		l.end(string(h), said)
+		for range 30 { // well beyond the time to settle
+			w.check(w.tell(h, "beat", as(0, start0), protocol.Beat{Phase: protocol.Running, Wait: 50 * time.Millisecond}, nil))
+		}
+		w.check(w.tell(h, "end", as(0, start0), protocol.End{Reason: "exited"}, nil))
+		w.ok(w.wait(h))
 	}
-	w.check(w.tell(h, "end", as(0, start0), protocol.End{Reason: "exited"}, nil))
-	w.ok(w.wait(h))
 }
 
 // TestStartRefused: what the engine refuses for good leaves nothing; what it may

@@ -372,7 +372,7 @@ func (w *work) observe(o Observed, now time.Time) {
 	case w.gone.IsZero():
 		w.gone = now
 	}
-	if o.State == engine.Lost && o.Message == "" && w.observed.State == engine.Ended {
+	if o.State == engine.Lost && o.Reason == "" && w.observed.Reason != "" {
 		return // it has forgotten it: what it said before counts
 	}
 	w.observed = o

@@ -37,7 +37,8 @@ type next struct {
 //  1. A member that has been silent for the lease and the grace is lost.
 //  2. A member that failed, or was lost, stops the others; so does a gang that
 //     does not come together.
-//  3. The engine ends what does not end itself, and what never joined.
+//  3. The engine ends what does not end itself, what never joined, and what it
+//     may only have lost sight of.
 //  4. It is over when all members have ended; or when the engine says that it is
 //     over, and the members that have not ended are silent.
 func (w *work) settle(now time.Time) next {
@@ -109,7 +110,11 @@ func (w *work) settle(now time.Time) next {
 	if running == 0 || w.explained() && sure {
 		wait /= 5 // nobody could still report, or would say more
 	}
-	if now.Sub(quiet) > wait {
+	switch o := w.observed; {
+	case now.Sub(quiet) <= wait:
+	case w.state.Forced.IsZero() && (o.State == engine.Lost && o.Reason != "" || o.Reason == engine.NotStarted):
+		n.force = true // it may yet begin there
+	default:
 		status := w.verdict(st, now)
 		n.final = &status
 	}
