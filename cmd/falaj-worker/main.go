@@ -1,3 +1,8 @@
+// It is started several times for each job, and has little to do each time: to
+// look for a limit on its own cores costs more than it can save.
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command falaj-worker runs user code for falaj; see internal/worker.
 package main
 

@@ -33,6 +33,9 @@ const maxOutputFiles = 100_000
 // Changed takes a workload's new state into the attempt and the job, in the
 // transaction of the change. It is compute's to call.
 func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+	if w.State == compute.Ended {
+		return nil // Finish has the rest, which needs more than a transaction
+	}
 	a, err := s.cfg.Store.Attempt(ctx, tx, AttemptID(w.ID))
 	if err != nil {
 		return err
@@ -64,7 +67,6 @@ func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload)
 			}
 		}
 	case compute.Ended:
-		return nil // Finish has the rest, which needs more than a transaction
 	}
 	if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
 		return err
@@ -199,7 +201,7 @@ func status(e end) string {
 	switch e.class {
 	case Done:
 		return "FINISHED"
-	case Unwanted, Saved, Resized, Preempted, Killed, NodeLost:
+	case Unwanted, Saved, Resized, Moved, Preempted, Killed, NodeLost:
 		return "KILLED"
 	default:
 		return "FAILED"

@@ -38,7 +38,9 @@ func (b *box) listen() error {
 		// Through the descriptor the directory is found when it is no longer
 		// visible, and a long path fits.
 		target := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + filepath.Base(f.Socket)
-		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp4", "127.0.0.1:"+strconv.Itoa(f.Port))
+		var plain net.ListenConfig
+		plain.SetMultipathTCP(false) // there is one path, and the kernel would set up the protocol for it
+		l, err := plain.Listen(context.Background(), "tcp4", "127.0.0.1:"+strconv.Itoa(f.Port))
 		if err != nil {
 			return err
 		}
