@@ -27,7 +27,7 @@ import (
 )
 
 func (a *app) job() *cobra.Command {
-	cmd := &cobra.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Submit, follow, explain, resize and cancel jobs"}
+	cmd := &cobra.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Submit, follow, explain, resize, move and cancel jobs"}
 	why := &cobra.Command{
 		Use: "why JOB", Short: "Say in words why a job is where it is", Example: "  falaj job why job_01J… -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,7 +84,7 @@ func (a *app) job() *cobra.Command {
 			}
 		},
 	}
-	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobProfile(), a.jobResize(), a.jobLogs(), why, cancel, wait)
+	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), why, cancel, wait)
 	cmd.AddCommand(a.checkpoints()...)
 	return cmd
 }
@@ -177,6 +177,22 @@ func (a *app) jobResize() *cobra.Command {
 	}
 }
 
+func (a *app) jobMove() *cobra.Command {
+	return &cobra.Command{
+		Use: "move JOB POOL…", Short: "Go on in another pool, of whatever engine", Args: cobra.MinimumNArgs(2),
+		Long: "What runs is asked to save (SIGTERM and the job's grace); the next attempt goes on from there in one of\n" +
+			"the pools named. What the job demands (isolation, environment, residency) holds there too.",
+		Example: "  falaj job move job_01J… hpc -p nyc\n  falaj job move job_01J… hpc cluster -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.call(cmd, http.MethodPost, map[string]any{"pools": args[1:]}, nil, "jobs", args[0], "move"); err != nil {
+				return err
+			}
+			a.say("job %s: in %s from its next attempt on", args[0], strings.Join(args[1:], " or "))
+			return nil
+		},
+	}
+}
+
 // shownJob is what describe says of a job; everything is in -o json.
 type shownJob struct {
 	ID, Name, State, Pool, Reason, Hint, Class, From string
@@ -229,7 +245,7 @@ func (a *app) jobDescribe() *cobra.Command {
 }
 
 // noFailure are the ends of an attempt that are as they should be.
-var noFailure = []string{"succeeded", "saved", "resized", "preempted", "cancelled"}
+var noFailure = []string{"succeeded", "saved", "resized", "moved", "preempted", "cancelled"}
 
 func (a *app) sayJob(j shownJob) {
 	state := j.State

@@ -368,8 +368,9 @@ func (s *Service) Pool(ctx context.Context, name PoolName) (Pool, error) {
 	return pools[i], nil
 }
 
-// CheckPools refuses names of pools that there are not.
-func (s *Service) CheckPools(ctx context.Context, names []string) error {
+// CheckPools refuses names of pools that there are not, and pools of which none
+// isolates as much as is demanded in a zone that the data allow.
+func (s *Service) CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -385,10 +386,21 @@ func (s *Service) CheckPools(ctx context.Context, names []string) error {
 	for i, p := range pools {
 		have[i] = string(p.Name)
 	}
+	var why []string
 	for _, name := range names {
-		if !slices.Contains(have, name) {
+		i := slices.Index(have, name)
+		switch {
+		case i < 0:
 			return fault.New(fault.Invalid, "there is no pool %.64q", name).WithHint("There are %s.", strings.Join(have, ", "))
+		case !label.Allows(pools[i].Zone):
+			why = append(why, fmt.Sprintf("pool %s is in %s and the data may be in %s only", name, pools[i].Zone, label))
+		case !pools[i].Isolation.AtLeast(least):
+			why = append(why, fmt.Sprintf("pool %s promises isolation %s and %s is demanded", name, pools[i].Isolation, least))
 		}
+	}
+	if len(why) == len(names) {
+		return fault.New(fault.Invalid, "%s", strings.Join(why, "; ")).
+			WithHint("Name a pool that may; one that is named when a job is submitted without an isolation need promise none.")
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "GET", p+"/jobs/{job}", "job.read", "A job; with wait, when it has ended", s.oneJob)
 	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
 	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Go on with another number of workers", s.resizeJob)
+	route(s, "POST", p+"/jobs/{job}/move", "job.submit", "Go on in other pools", s.moveJob)
 	route(s, "GET", p+"/jobs/{job}/top", "job.read", "What a job's workers use now, its pace and the time left", s.topJob)
 	route(s, "GET", p+"/jobs/{job}/profiles", "job.read", "List what was seen of a job's workers, oldest first", s.listProfiles)
 	route(s, "POST", p+"/jobs/{job}/profiles", "job.profile", "Look for a while at what a worker of a running job does; the answer comes when that is done", s.profileJob)
@@ -134,6 +135,16 @@ func (s *Server) resizeJob(ctx context.Context, in *struct {
 },
 ) (*body[training.Job], error) {
 	return one(s.Training.Resize(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body.Workers))
+}
+
+func (s *Server) moveJob(ctx context.Context, in *struct {
+	InJob
+	Body struct {
+		Pools []string `json:"pools" doc:"Where it goes on, of whatever engine"`
+	}
+},
+) (*body[training.Job], error) {
+	return one(s.Training.Move(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body.Pools))
 }
 
 func (s *Server) topJob(ctx context.Context, in *InJob) (*body[training.Top], error) {

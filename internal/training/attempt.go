@@ -87,6 +87,7 @@ const (
 	Saved       = diagnosis.Saved
 	Idle        = diagnosis.Idle
 	Resized     = diagnosis.Resized
+	Moved       = diagnosis.Moved
 	UserError   = diagnosis.UserError
 	OutOfMemory = diagnosis.OutOfMemory
 	TimedOut    = diagnosis.TimedOut
@@ -114,6 +115,7 @@ var rules = map[Class]rule{
 	Saved:       {again: true, free: true},
 	Idle:        {again: true, delay: true},
 	Resized:     {again: true, free: true},
+	Moved:       {again: true, free: true},
 	Preempted:   {again: true, free: true},
 	Hung:        {again: true, delay: true},
 	Straggler:   {again: true, delay: true},

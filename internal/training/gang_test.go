@@ -347,6 +347,44 @@ func TestNamedPoolsAreTakenAsTheyAre(t *testing.T) {
 	}
 }
 
+// TestMove: a job goes on in other pools, with what it demands.
+func TestMove(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	for name, spec := range map[compute.PoolName]compute.PoolSpec{"weak": {Isolation: "process"}, "abroad": {Zone: "DE"}, "second": {}} {
+		if _, _, err := w.compute.ApplyPool(ctx, name, spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := w.submit(t, training.Spec{Pools: []string{"home"}, Isolation: "sandbox", MaxAttempts: 1, Data: map[string]string{"a": "flights"}})
+	h := w.started(t)
+	for name, pools := range map[string][]string{"nowhere": nil, "nothing": {"nothing"}, "weak": {"weak"}, "abroad": {"abroad"}, "bad": {"a b"}} {
+		if _, err := w.Move(ctx, nyc, j.ID, pools); !fault.Is(err, fault.Invalid) {
+			t.Errorf("moved to %s: %v", name, err)
+		}
+	}
+	if st, err := w.fake.Status(ctx, h); err != nil || st.State != engine.Running {
+		t.Fatalf("what cannot move is left alone: %+v, %v", st, err)
+	}
+	if _, err := w.Move(ctx, nyc, j.ID, []string{"second", "home"}); err != nil { // where it is
+		t.Fatal(err)
+	}
+	if _, err := w.Move(ctx, nyc, j.ID, []string{"weak", "second"}); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	if j = w.ended(t, j.ID); j.State != training.Succeeded || j.Pool != "second" || j.Attempts != 2 || j.Failures != 0 {
+		t.Fatalf("%+v", j)
+	}
+	d, err := w.Describe(ctx, nyc, j.ID)
+	if err != nil || d.Tries[0].Class != training.Moved || d.Tries[0].Pool != "home" || !strings.Contains(d.Tries[0].Reason, "moved to weak, second by") {
+		t.Fatalf("%+v, %v", d.Tries, err)
+	}
+	if _, err := w.Move(ctx, nyc, j.ID, []string{"home"}); !fault.Is(err, fault.Conflict) {
+		t.Fatalf("after its end: %v", err)
+	}
+}
+
 // TestEnvironmentOfAnImage is not looked for on this machine, and says where it
 // does not fit before anything queues.
 func TestEnvironmentOfAnImage(t *testing.T) {

@@ -40,8 +40,8 @@ type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	// Growth is how many workers more a running workload could have where it is.
 	Growth(id compute.WorkloadID) int
-	// CheckPools refuses names of pools that there are not.
-	CheckPools(ctx context.Context, names []string) error
+	// CheckPools refuses pools that are not there, or of which none may take it.
+	CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
@@ -366,11 +366,6 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 		return Job{}, "", err
 	}
-	if !how.dryRun { // a plan may hold the pool, too
-		if err := s.cfg.Compute.CheckPools(ctx, spec.Pools); err != nil {
-			return Job{}, "", fault.Wrap(err, "pools")
-		}
-	}
 	if spec.Source != "" {
 		r, err := s.cfg.Sources.Open(ctx, p, spec.Source)
 		if err != nil {
@@ -393,6 +388,11 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	// What the job can read decides where it may be.
 	if err := s.pin(ctx, &j, resume); err != nil {
 		return Job{}, "", err
+	}
+	if !how.dryRun { // a plan may hold the pool, too
+		if err := s.cfg.Compute.CheckPools(ctx, spec.Pools, spec.Isolation, j.Residency); err != nil {
+			return Job{}, "", fault.Wrap(err, "pools")
+		}
 	}
 	if err := how.same(j.Inputs); err != nil {
 		return Job{}, "", err
@@ -536,7 +536,7 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, least int, 
 		ID: compute.WorkloadID(a.ID), Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
 		Workers: least, MaxWorkers: j.size().Max,
-		Pools: j.Spec.Pools, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
+		Pools: j.pools(), Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
 	}
 	if delay > 0 {
 		r.NotBefore = s.now().Add(delay).UTC()

@@ -8,7 +8,7 @@
 //     of it concerns several workers.
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
 //   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
-//   - resize.go: another number of workers. watch.go: attempts that do nothing.
+//   - resize.go: another number of workers. move.go: other pools. watch.go: attempts that do nothing.
 //     top.go: what the workers use now, and when it will be done. profile.go:
 //     what a worker does, seen for a while; profile/ says it in shares, purely.
 //   - prepare.go: what an attempt finds when it starts. source.go: uploaded
@@ -115,6 +115,7 @@ type Spec struct {
 	Framework   launch.Framework    `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
 	Workers     Workers             `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
 	Processes   int                 `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
+	Restarts    int                 `json:"max_restarts,omitempty" doc:"How often torchrun starts all processes again, on the workers that there are, when one has failed; default 0. Ranks may change"`
 	Parallel    Parallel            `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
 	Precision   Precision           `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
 	Accumulate  int                 `json:"accumulate,omitempty" doc:"Steps whose gradients are added up before the weights change: told to the program and recorded"`
@@ -332,6 +333,7 @@ type Job struct {
 	Failures int              `json:"failures"`          // of them, those that count against max_attempts
 	Pool     compute.PoolName `json:"pool,omitempty"`
 	Workers  Workers          `json:"workers,omitzero"` // wanted of the next attempt, where it was resized
+	Pools    []string         `json:"pools,omitempty"`  // of the next attempt, where it was moved
 	Run      string           `json:"run_id,omitempty"` // of the last attempt
 	Model    string           `json:"model,omitempty"`  // "delay@3", or the logged model
 	Class    Class            `json:"class,omitempty"`  // why the last attempt ended

@@ -32,6 +32,7 @@ const (
 	Saved          Class = "saved"       // exit 75 with a new checkpoint: run me again
 	Idle           Class = "no_progress" // exit 75 without a new checkpoint
 	Resized        Class = "resized"     // stopped for another number of workers
+	Moved          Class = "moved"       // stopped to go on in other pools
 	UserError      Class = "user_error"  // the program failed
 	OutOfMemory    Class = "out_of_memory"
 	TimedOut       Class = "timeout"
@@ -57,7 +58,7 @@ type Input struct {
 	Failure, Hint string
 	// Outcome is how compute puts the end in words.
 	Outcome string
-	// Asked is the class of an end that was asked for (Unwanted, Resized, Hung,
+	// Asked is the class of an end that was asked for (Unwanted, Resized, Moved, Hung,
 	// Straggler); empty when nobody did. Why has the words.
 	Asked Class
 	Why   string
@@ -106,7 +107,7 @@ func Find(in Input) Finding {
 		return in.asked(f)
 	case st.Reason == engine.Exited && st.ExitCode == 0:
 		return Finding{Class: Done, Worker: -1}
-	case st.Reason == engine.Exited && st.ExitCode == TempFail && in.Asked == Resized:
+	case st.Reason == engine.Exited && st.ExitCode == TempFail && (in.Asked == Resized || in.Asked == Moved):
 		return in.asked(f)
 	case st.Reason == engine.Exited && st.ExitCode == TempFail && in.Saved:
 		return Finding{Class: Saved, Words: "saved a checkpoint and asked to run again", Worker: -1}

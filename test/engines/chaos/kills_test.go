@@ -208,9 +208,6 @@ func (w *world) nothingLeft() {
 			}
 		}
 		if w.kube != nil {
-			if out := w.kube.Kubectl("--namespace", kubetest.Namespace, "get", "jobs", "--no-headers"); out != "" {
-				left["Jobs on Kubernetes: "+out] = true
-			}
 			for _, phase := range []string{"Running", "Pending"} {
 				if out := w.kube.Kubectl("--namespace", kubetest.Namespace, "get", "pods", "--field-selector", "status.phase="+phase, "--no-headers", "-o",
 					"custom-columns=N:.metadata.name,D:.metadata.deletionTimestamp,ON:.spec.nodeName,C:.status.conditions[*].type,OF:.metadata.ownerReferences[*].name"); out != "" {

@@ -177,16 +177,16 @@ func (w *world) fromRay(want map[int64]float64) {
 
 func (w *world) fromHome(want map[int64]float64) {
 	w.T.Helper()
-	w.pool("home-2", hpc, "not yet")
-	job := w.submitSlow("home", home, "home-2")
+	job := w.submitSlow("home", home)
 	w.saves(job, 1)
 	w.killWorker("home")
 	w.saves(job, 2)
 	w.Run(0, "job", "resize", job, "4")
 	w.saves(job, 3)
-	w.leave(home, home, "home-2", hpc)
 	w.Run(0, "job", "resize", job, "2")
-	w.ended(job, "home-2", killed, "resized", "resized", "succeeded")
+	w.saves(job, 4)
+	w.Run(0, "job", "move", job, hpc)
+	w.ended(job, hpc, killed, "resized", "resized", "moved", "succeeded")
 	w.same(job, want)
 }
 
