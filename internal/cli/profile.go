@@ -38,8 +38,8 @@ func (a *app) jobProfile() *cobra.Command {
 		Use: "profile JOB", Short: "Look for a while at what a running job does, without stopping it", Args: cobra.ExactArgs(1),
 		Long: "Says how a worker spends its time: computing, moving data, talking with other workers, waiting; and\n" +
 			"in which functions. What the tool wrote is an artifact of the run; the summary stays with the job.\n" +
-			"py-spy comes from the job's environment, or its node. torch is the program's own torch.profiler: it\n" +
-			"calls step() of falaj.profiler() after each step.",
+			"py-spy comes from the job's environment, or its node. torch is the program's own torch.profiler:\n" +
+			"the program calls falaj.step() after each step.",
 		Example: "  falaj job profile job_01J… -p nyc\n  falaj job profile job_01J… --worker 1 --seconds 10 --tool torch -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			look := map[string]any{"worker": worker, "seconds": seconds, "tool": tool}

@@ -2,6 +2,8 @@ package jobs
 
 import (
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -67,7 +69,7 @@ func TestProfile(t *testing.T) {
 	if text := p.Run(2, "job", "profile", job, "--worker", "1"); !strings.Contains(text, "there is no worker 1") {
 		t.Error(text)
 	}
-	if text := p.Run(1, "job", "profile", job, "--tool", "torch", "--seconds", "1"); !strings.Contains(text, "falaj.profiler()") {
+	if text := p.Run(1, "job", "profile", job, "--tool", "torch", "--seconds", "1"); !strings.Contains(text, "falaj.step()") {
 		t.Error(text)
 	}
 	p.Run(0, "job", "cancel", job)
@@ -92,16 +94,20 @@ func TestProfileOfGang(t *testing.T) {
 	s.Up(t)
 	p := s.Project(t, "profiled-gang")
 	p.Apply(`{api_version: falaj/v1, kind: Environment, name: spied, project: PROJECT, spec: {python: /usr/bin/python3.11, site_packages: true, requirements: [py-spy==0.4.1]}}`)
+	sdk, err := os.ReadFile("../../sdk/python/falaj/_profile.py")
+	p.Must(err)
 	job := submit(p, "reduces", map[string]any{
 		"environment": "spied", "framework": "torchrun", "workers": 2, "resources": map[string]string{"cpu": "500m", "memory": "1GiB"},
 		"script": strings.Join([]string{
-			"import os, time, torch, torch.distributed as dist",
+			"import os, time, types, torch, torch.distributed as dist",
+			"falaj = types.ModuleType('falaj'); exec(" + strconv.Quote(string(sdk)) + ", falaj.__dict__)",
 			"dist.init_process_group('gloo')",
 			"x = torch.ones(1 << 18)",
 			"dist.all_reduce(x); print('met', flush=True)",
 			"while True:",
 			"    if dist.get_rank() == 0: time.sleep(0.05)", // the other one waits for it
 			"    dist.all_reduce(x); x.fill_(1)",
+			"    falaj.step()",
 		}, "\n"),
 	})
 	p.Eventually("the workers do not meet", func() (bool, error) {
@@ -114,6 +120,10 @@ func TestProfileOfGang(t *testing.T) {
 	got = look(p, job, map[string]any{"seconds": 4, "worker": 0})
 	if got.Worker != 0 || got.Idle < 0.3 {
 		t.Errorf("%+v", got)
+	}
+	text := p.Run(0, "job", "profile", job, "--tool", "torch", "--seconds", "2", "--worker", "1")
+	if !strings.Contains(text, "worker 1, 2 s by torch") || !strings.Contains(text, "gloo:all_reduce") || !strings.Contains(text, "trace-1.json.gz") {
+		t.Error(text)
 	}
 	p.Run(0, "job", "cancel", job)
 }

@@ -58,11 +58,11 @@ func parseStack(line string) (s stack, ok bool) {
 			break
 		}
 		number, _, _ := strings.Cut(after, ":")
-		end := strings.Index(after, `";`)
-		if end < 0 || len(number) > 20 {
+		_, next, ended := strings.Cut(after, `";`)
+		if !ended || len(number) > 20 {
 			return s, false
 		}
-		s.process, rest = number, after[end+2:]
+		s.process, rest = number, next
 	}
 	for frame := range strings.SplitSeq(rest, ";") {
 		if frame = strings.TrimSpace(frame); frame != "" {
@@ -191,8 +191,8 @@ func waitsForOthers(frames []string) bool {
 	})
 }
 
-func has(s string, any ...string) bool {
-	return slices.ContainsFunc(any, func(part string) bool { return strings.Contains(s, part) })
+func has(s string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
 }
 
 // frame splits "step (train.py:6)".

@@ -46,10 +46,12 @@ func TestRead(t *testing.T) {
 				}
 			}
 			s, err := Read(r, strings.Contains(path, "several"))
-			got := fmt.Sprintf("compute %.3f  memory %.3f  communication %.3f  idle %.3f  basis %d  processes %d\n", s.Compute, s.Memory, s.Communication, s.Idle, s.Basis, s.Processes)
+			var text strings.Builder
+			fmt.Fprintf(&text, "compute %.3f  memory %.3f  communication %.3f  idle %.3f  basis %d  processes %d\n", s.Compute, s.Memory, s.Communication, s.Idle, s.Basis, s.Processes)
 			for _, f := range s.Top {
-				got += fmt.Sprintf("%.3f (%.3f waiting)  %s  %s  %s\n", f.Share, f.Waiting, f.Kind, f.Name, f.Where)
+				fmt.Fprintf(&text, "%.3f (%.3f waiting)  %s  %s  %s\n", f.Share, f.Waiting, f.Kind, f.Name, f.Where)
 			}
+			got := text.String()
 			if err != nil {
 				got = err.Error() + "\n"
 			}

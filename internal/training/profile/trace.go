@@ -66,7 +66,8 @@ func readTrace(b []byte) ([]event, error) {
 		return nil, fault.New(fault.Invalid, "it is not gzip: %w", err)
 	}
 	d := json.NewDecoder(io.LimitReader(z, maxTrace))
-	if err := seek(d, "traceEvents"); err != nil {
+	old, err := seek(d, "traceEvents")
+	if err != nil {
 		return nil, fault.New(fault.Invalid, "it is no trace: %w", err)
 	}
 	var all []event
@@ -78,6 +79,9 @@ func readTrace(b []byte) ([]event, error) {
 		if e.Phase != "X" || e.Lasts <= 0 || e.At < 0 || e.Lasts > 1e12 || e.At > 1e18 {
 			continue
 		}
+		if old && e.Category == "" {
+			e.Category = "cpu_op"
+		}
 		if all = append(all, e); len(all) > maxEvents {
 			return nil, fault.New(fault.TooLarge, "it has more than %d events", maxEvents)
 		}
@@ -85,28 +89,34 @@ func readTrace(b []byte) ([]event, error) {
 	return all, nil
 }
 
-// seek reads to the elements of a list in the outermost object.
-func seek(d *json.Decoder, name string) error {
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return cmp.Or(err, error(fault.New(fault.Invalid, "there is no object")))
+// seek reads to the elements of a list in the outermost object; or of the list
+// that is all, as builds of PyTorch without Kineto write it.
+func seek(d *json.Decoder, name string) (old bool, err error) {
+	switch t, err := d.Token(); {
+	case err != nil:
+		return false, err
+	case t == json.Delim('['):
+		return true, nil
+	case t != json.Delim('{'):
+		return false, fault.New(fault.Invalid, "there is no object")
 	}
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
-			return err
+			return false, err
 		}
 		if key == name {
 			if t, err := d.Token(); err != nil || t != json.Delim('[') {
-				return cmp.Or(err, error(fault.New(fault.Invalid, "%s is no list", name)))
+				return false, cmp.Or(err, error(fault.New(fault.Invalid, "%s is no list", name)))
 			}
-			return nil
+			return false, nil
 		}
 		var other json.RawMessage
 		if err := d.Decode(&other); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return fault.New(fault.Invalid, "there is no %s", name)
+	return false, fault.New(fault.Invalid, "there is no %s", name)
 }
 
 // addTrace adds a process's time, and gives how long the trace is.

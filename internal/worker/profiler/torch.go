@@ -11,8 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// How a program's own torch.profiler is asked: the program calls step() of
-// falaj.profiler() (the Python SDK) after each step. That looks, not oftener than
+// How a program's own torch.profiler is asked: the program calls
+// falaj.step() (of the Python SDK) after each step. That looks, not oftener than
 // once a second, for a file request.json in FALAJ_SCRATCH_DIR/.falaj-profile;
 // when there is a new one it runs torch.profiler for so many seconds of steps
 // and puts the trace beside it, as ID.RANK.json.gz, by a rename. ID.RANK.begun
@@ -52,7 +52,7 @@ func torch(ctx context.Context, r Request, found []python) (Result, error) {
 	}
 	if len(begun) == 0 {
 		return Result{}, fault.New(fault.Unsupported, "the program does not ask for profiles").
-			WithHint("Call step() of falaj.profiler() after each step of the training; or use the tool py-spy.")
+			WithHint("Have it call falaj.step() after each step of the training; or use the tool py-spy.")
 	}
 	var traces []string
 	_, err = await(ctx, time.Duration(r.Seconds)*time.Second+torchEnd, func() []string {

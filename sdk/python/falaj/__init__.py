@@ -1,7 +1,7 @@
 """Falaj for Python: read data, save checkpoints and ask models.
 
 ``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest`` and
-``should_stop`` are for training programs; ``predict`` asks a deployed model, and
+``should_stop`` and ``step`` are for training programs; ``predict`` asks a deployed model, and
 ``label`` says what turned out to be true.
 Only the standard library is needed; pyarrow and pandas are used when they are there.
 """
@@ -9,6 +9,7 @@ Only the standard library is needed; pyarrow and pandas are used when they are t
 from ._checkpoint import SAVED, Checkpoint, checkpoint, latest, should_stop
 from ._client import Client, Error, Labelled, Prediction, Rows, label, predict
 from ._data import Data, data
+from ._profile import step
 
 __all__ = [
     "SAVED",
@@ -25,4 +26,5 @@ __all__ = [
     "latest",
     "predict",
     "should_stop",
+    "step",
 ]

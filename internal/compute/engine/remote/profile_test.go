@@ -36,7 +36,7 @@ func TestProfile(t *testing.T) {
 	w := newWorld(t, nil)
 	python, _ := sandboxtest.Python(t)
 	bin := w.dir("bin", map[string]string{"py-spy": "#!" + python + spy})
-	w.check(os.Chmod(filepath.Join(bin, "py-spy"), 0o700)) //nolint:gosec // A program.
+	w.check(os.Chmod(filepath.Join(bin, "py-spy"), 0o700))
 	s := w.spec(2, "")
 	s.Command = []string{python, "-c", "print('there', flush=True)\nimport time\ntime.sleep(1000)"}
 	s.Launch = launch.Spec{Framework: launch.Plain, Command: s.Command}
