@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox"
@@ -346,6 +348,8 @@ func (d *Driver) look(ctx context.Context) (live bool, err error) {
 		cancel()
 	}
 	now := d.c.Now()
+	var stops errgroup.Group // an engine that hangs holds up one of its workloads as long as all
+	stops.SetLimit(8)
 	for _, w := range works {
 		w.mu.Lock()
 		if o, ok := seen[w.id]; ok && err == nil {
@@ -357,9 +361,10 @@ func (d *Driver) look(ctx context.Context) (live bool, err error) {
 		act := d.advance(w, now)
 		w.mu.Unlock()
 		if act.force {
-			d.force(ctx, w, act.grace)
+			stops.Go(func() error { d.force(ctx, w, act.grace); return nil })
 		}
 	}
+	_ = stops.Wait()
 	return true, err
 }
 
