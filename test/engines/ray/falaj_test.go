@@ -20,10 +20,9 @@ type site struct {
 	signs string
 }
 
-// TestFalaj is one cluster and one server for all. What loses a node or the
-// server comes last.
-func TestFalaj(t *testing.T) {
-	c := raytest.New(t, nodes...)
+// falaj is the real binary. What loses a node or the server comes last.
+func falaj(t *testing.T, c *raytest.Cluster) {
+	t.Helper()
 	s := live.New(t, "")
 	config := filepath.Join(s.Home, "falaj.yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, "engines: {cluster: {kind: ray, address: %s, token_file: %s, lease: 20s}}\n", c.Address, c.TokenFile), 0o600); err != nil {
@@ -42,8 +41,6 @@ func TestFalaj(t *testing.T) {
 	t.Run("the server dies", x.with((*site).restart))
 	t.Run("a node dies", x.with((*site).loss))
 }
-
-var nodes = []raytest.Node{{Name: "r1", CPUs: 2}, {Name: "r2", CPUs: 2}}
 
 func (x *site) with(test func(x *site)) func(t *testing.T) {
 	return func(t *testing.T) {
@@ -112,7 +109,7 @@ func (x *site) signed(names ...string) {
 }
 
 func (x *site) promises() {
-	x.says([]string{"pool", "describe", "actors"}, "r1", "r2", "isolates by none", "GLOO_SOCKET_IFNAME=lo")
+	x.says([]string{"pool", "describe", "actors"}, "n1", "n2", "isolates by none: ", "GLOO_SOCKET_IFNAME=lo")
 	_, err := x.Try(x.C, `{api_version: falaj/v1, kind: Pool, name: liar, spec: {engine: cluster, mode: delegated, isolation: process}}`)
 	if err == nil || !strings.Contains(err.Error(), "isolates by none") {
 		x.T.Errorf("a pool that promises more than Ray gives: %v", err)
@@ -140,7 +137,7 @@ func (x *site) fails() {
 func (x *site) waits() {
 	var job client.Object
 	x.Must(x.C.Do(x.T.Context(), http.MethodPost, x.Path("jobs"), map[string]any{"name": "waits", "spec": map[string]any{
-		"command": []string{"/bin/true"}, "pools": []string{"actors"}, "workers": 3, "resources": map[string]any{"cpu": "2", "memory": "100MiB"},
+		"command": []string{"/bin/true"}, "pools": []string{"actors"}, "workers": 3, "resources": map[string]any{"cpu": "4", "memory": "100MiB"},
 	}}, &job))
 	x.why(job.Text("id"), "cpu")
 	x.Run(0, "job", "cancel", job.Text("id"))
@@ -177,8 +174,8 @@ func (x *site) loss() {
 		err := x.C.Do(x.T.Context(), http.MethodGet, x.Path("jobs/"+id+"/checkpoints"), nil, &o)
 		return len(o.Items) == 1, err
 	})
-	x.c.Fail(x.T, "r2")
+	x.c.Fail(x.T, node2.Name)
 	x.ends(id, "succeeded")
 	x.says([]string{"job", "logs", id}, "[0] goes on from one0", "[1] goes on from one1")
-	x.says([]string{"job", "describe", id}, "node_lost", "r2")
+	x.says([]string{"job", "describe", id}, "node_lost", node2.Name)
 }

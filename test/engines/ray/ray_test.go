@@ -86,10 +86,31 @@ func wait(t *testing.T, d engine.Driver, h engine.Handle) engine.Status {
 	return st
 }
 
-// TestRay uses one cluster for all that leaves it as it is.
-func TestRay(t *testing.T) {
-	c := raytest.New(t, raytest.Node{Name: "n1", CPUs: 2, Labels: map[string]string{"zone": "a"}}, raytest.Node{Name: "n2", CPUs: 2, Resources: map[string]float64{"fpga": 2}})
+var (
+	node1 = raytest.Node{Name: "n1", CPUs: 4, Labels: map[string]string{"zone": "a"}}
+	node2 = raytest.Node{Name: "n2", CPUs: 4, Resources: map[string]float64{"fpga": 2}}
+)
 
+// TestRay is one cluster for all, since it takes long to start; what breaks it
+// comes last.
+func TestRay(t *testing.T) {
+	c := raytest.New(t, node1, node2)
+	for _, s := range []struct {
+		name string
+		test func(t *testing.T, c *raytest.Cluster)
+	}{
+		{"launcher", launches},
+		{"conformance", conforms},
+		{"falaj", falaj},
+		{"a node is lost", losesNode},
+		{"the head is lost", losesHead},
+	} {
+		t.Run(s.name, func(t *testing.T) { s.test(t, c) })
+	}
+}
+
+func launches(t *testing.T, c *raytest.Cluster) {
+	t.Helper()
 	t.Run("who may ask", func(t *testing.T) {
 		l, err := ray.New(ray.Config{Address: c.Address, Worker: "/no/worker"})
 		check(t, err)
@@ -101,7 +122,7 @@ func TestRay(t *testing.T) {
 	t.Run("inventory", func(t *testing.T) {
 		nodes, err := launcher(t, c, t.Name()).Inventory(t.Context(), nil)
 		check(t, err)
-		if len(nodes) != 2 || nodes[0].Name != "n1" || nodes[0].Amount.CPU != resource.Cores(2) || nodes[0].Amount.Memory < resource.GiB ||
+		if len(nodes) != 2 || nodes[0].Name != "n1" || nodes[0].Amount.CPU != resource.Cores(4) || nodes[0].Amount.Memory < resource.GiB ||
 			nodes[0].Labels["zone"] != "a" || nodes[1].Amount.Accelerators["fpga"] != 2 || nodes[0].Busy != "" {
 			t.Errorf("%+v", nodes)
 		}
@@ -225,9 +246,10 @@ func TestRay(t *testing.T) {
 	})
 }
 
-// TestConformance runs the suite with directories that nodes and server share.
-func TestConformance(t *testing.T) {
-	c := raytest.New(t, raytest.Node{Name: "n1", CPUs: 64})
+// conforms runs the suite of all engines with directories that nodes and server
+// share.
+func conforms(t *testing.T, c *raytest.Cluster) {
+	t.Helper()
 	var servers sync.Map
 	enginetest.Run(t, enginetest.Options{
 		New: func(t *testing.T, dir string) engine.Driver {
@@ -250,10 +272,11 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestNodeLost: the workload of a node that fails ends with the node's name, and
+// losesNode: the workload of a node that fails ends with the node's name, and
 // nothing of it starts again.
-func TestNodeLost(t *testing.T) {
-	c := raytest.New(t, raytest.Node{Name: "n1", CPUs: 1}, raytest.Node{Name: "n2", CPUs: 1})
+func losesNode(t *testing.T, c *raytest.Cluster) {
+	t.Helper()
+	c.Add(t, node2) // falaj had it fail
 	d := driver(t, c)
 	gate := filepath.Join(t.TempDir(), "gate")
 	check(t, mkfifo(gate))
@@ -275,7 +298,7 @@ func TestNodeLost(t *testing.T) {
 	t.Logf("%s: %s", st.Reason, st.Message)
 
 	// The node is back: work goes on.
-	c.Add(t, raytest.Node{Name: "n2", CPUs: 1})
+	c.Add(t, node2)
 	s.ID, s.Command[2] = "att_again", "echo $RANK"
 	if h, err = d.Start(t.Context(), s); err != nil {
 		t.Fatal(err)
@@ -285,9 +308,9 @@ func TestNodeLost(t *testing.T) {
 	}
 }
 
-// TestHeadLost: without a head Ray is unavailable, and what ran there has ended.
-func TestHeadLost(t *testing.T) {
-	c := raytest.New(t, raytest.Node{Name: "n1", CPUs: 1})
+// losesHead: without a head Ray is unavailable, and what ran there has ended.
+func losesHead(t *testing.T, c *raytest.Cluster) {
+	t.Helper()
 	d := driver(t, c)
 	gate := filepath.Join(t.TempDir(), "gate")
 	check(t, mkfifo(gate))

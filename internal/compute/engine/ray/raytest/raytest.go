@@ -256,7 +256,8 @@ func (c *Cluster) start(tb testing.TB, n Node, more ...string) *running {
 	cmd.Env = []string{
 		"PATH=" + bin() + ":/usr/bin:/bin", "HOME=" + c.Dir, "LANG=C.UTF-8", "TMPDIR=" + c.Dir,
 		"RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN=" + Token,
-		// A lost node is noticed in seconds.
+		// A lost node is noticed in seconds, and a lost head.
+		"RAY_gcs_rpc_server_reconnect_timeout_s=10",
 		"RAY_health_check_initial_delay_ms=1000", "RAY_health_check_period_ms=1000", "RAY_health_check_timeout_ms=3000", "RAY_health_check_failure_threshold=3",
 		"RAY_enable_metrics_collection=0", "RAY_memory_monitor_refresh_ms=250",
 	}
