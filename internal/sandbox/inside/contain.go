@@ -146,9 +146,7 @@ func (b *builder) collectImage(spec *wire.Spec) error {
 			return err
 		}
 	}
-	if err := b.copy("/proc/self/exe", workerInside, still); err != nil {
-		return err
-	}
+	b.collectWorker()
 	for i, f := range spec.Forwards {
 		if err := b.copy(path.Dir(f.Socket), socketsInside(i), still|unix.MOUNT_ATTR_NOEXEC); err != nil {
 			return err

@@ -3,6 +3,7 @@ package inside
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -126,10 +127,16 @@ func (b *builder) collect(spec *wire.Spec) error {
 			return err
 		}
 	}
-	if err := b.copy("/proc/self/exe", workerInside, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
-		return err
-	}
+	b.collectWorker()
 	return b.collectGiven(spec)
+}
+
+// collectWorker copies the mount of our own binary, which need not have a name
+// any more: a newer one may have taken it since we were started.
+func (b *builder) collectWorker() {
+	if err := b.copy("/proc/self/exe", workerInside, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
+		b.trees = append(b.trees, tree{fd: -1, path: workerInside})
+	}
 }
 
 // collectGiven copies devices and the spec's own mounts, which are the last of
@@ -320,8 +327,31 @@ func (b *builder) attach(t tree) error {
 		return err
 	}
 	defer unix.Close(to)
+	if t.fd < 0 {
+		return copyWorker(to)
+	}
 	defer unix.Close(t.fd)
-	return unix.MoveMount(t.fd, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	err = unix.MoveMount(t.fd, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	if t.path == workerInside && errors.Is(err, unix.ENOENT) { // as above
+		return copyWorker(to)
+	}
+	return err
+}
+
+// copyWorker writes our own binary to a file in the new root: what has no name
+// cannot be mounted.
+func copyWorker(to int) (err error) {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(to), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, self)
+	return errors.Join(err, f.Chmod(0o555), f.Close())
 }
 
 // target opens a mount point in the new root; links in the path cannot lead
