@@ -72,7 +72,13 @@ func (p *Project) Must(err error) {
 // Eventually asks again until it is so.
 func (p *Project) Eventually(what string, so func() (bool, error)) {
 	p.T.Helper()
-	timeout := time.NewTimer(Wait)
+	p.Within(Wait, what, so)
+}
+
+// Within asks again until it is so, for as long as d.
+func (p *Project) Within(d time.Duration, what string, so func() (bool, error)) {
+	p.T.Helper()
+	timeout := time.NewTimer(d)
 	defer timeout.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -84,7 +90,7 @@ func (p *Project) Eventually(what string, so func() (bool, error)) {
 		select {
 		case <-tick.C:
 		case <-timeout.C:
-			p.T.Fatalf("%s: %v", what, err)
+			p.T.Fatalf("%s: not after %s: %v", what, d, err)
 		}
 	}
 }

@@ -156,23 +156,3 @@ func (w *world) pause(d time.Duration) {
 	case <-w.T.Context().Done():
 	}
 }
-
-// until waits for what takes long on a machine that is busy.
-func (w *world) until(what string, d time.Duration, so func() (bool, error)) {
-	w.T.Helper()
-	timeout := time.NewTimer(d)
-	defer timeout.Stop()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ok, err := so()
-		if ok {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-timeout.C:
-			w.T.Fatalf("%s: not after %s: %v", what, d, err)
-		}
-	}
-}

@@ -127,7 +127,7 @@ func (w *world) finish() {
 			}
 		}
 	}()
-	w.until("the end of all jobs", 5*time.Minute, func() (bool, error) {
+	w.Within(5*time.Minute, "the end of all jobs", func() (bool, error) {
 		n := w.underWay()
 		return n == 0, fmt.Errorf("%d jobs have not ended", n)
 	})

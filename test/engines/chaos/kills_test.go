@@ -69,7 +69,7 @@ func (w *world) cards() []string {
 // strike kills the next thing that is there.
 func (w *world) strike() {
 	w.T.Helper()
-	w.until("there is nothing to kill", 2*time.Minute, func() (bool, error) {
+	w.Within(2*time.Minute, "there is nothing to kill", func() (bool, error) {
 		w.fill()
 		for range 20 {
 			if len(w.deck) == 0 {
@@ -192,7 +192,7 @@ func (w *world) victim(all []process) string {
 // have no work of ours.
 func (w *world) nothingLeft() {
 	w.T.Helper()
-	w.until("something is left running", time.Minute, func() (bool, error) {
+	w.Within(time.Minute, "something is left running", func() (bool, error) {
 		left := map[string]bool{}
 		for _, p := range w.Processes() { // with the mark of jobs, or of the data directory
 			left[fmt.Sprintf("process %d: %.200s", p.PID, p.Line)] = true

@@ -124,54 +124,40 @@ func (w *world) ended(job, pool string, classes ...string) {
 
 const killed = "killed|infrastructure"
 
-// leave closes the pool that a job runs on, and opens the next.
-func (w *world) leave(from, fromEngine, to, toEngine string) {
-	w.T.Helper()
-	w.pool(to, toEngine, "")
-	w.pool(from, fromEngine, "maintenance")
-}
-
 func (w *world) fromSlurm(want map[int64]float64) {
 	w.T.Helper()
-	w.pool("slurm-1", hpc, "")
-	w.pool("slurm-2", pods, "not yet")
-	job := w.submitSlow("slurm", "slurm-1", "slurm-2")
-	w.saves(job, 1)
-	w.killWorker("slurm")
-	w.saves(job, 2)
-	w.leave("slurm-1", hpc, "slurm-2", pods)
-	w.slurm.Fail(w.node(job))
-	w.ended(job, "slurm-2", killed, "node_lost", "succeeded")
-	w.same(job, want)
+	w.onward("slurm", hpc, pods, want, func(job string) { w.slurm.Fail(w.node(job)) })
 }
 
 func (w *world) fromPods(want map[int64]float64) {
 	w.T.Helper()
-	w.pool("pods-1", pods, "")
-	w.pool("pods-2", actor, "not yet")
-	job := w.submitSlow("pods", "pods-1", "pods-2")
-	w.saves(job, 1)
-	w.killWorker("pods")
-	w.saves(job, 2)
-	w.leave("pods-1", pods, "pods-2", actor)
-	w.kube.FailNode()
-	w.eventually("the loss of the node", job, func() bool { return slices.Contains(w.classes(job), "node_lost") })
-	w.kube.StartNode()
-	w.ended(job, "pods-2", killed, "node_lost", "succeeded")
-	w.same(job, want)
+	w.onward("pods", pods, actor, want, func(job string) {
+		w.kube.FailNode()
+		w.eventually("the loss of the node", job, func() bool { return slices.Contains(w.classes(job), "node_lost") })
+		w.kube.StartNode()
+	})
 }
 
 func (w *world) fromRay(want map[int64]float64) {
 	w.T.Helper()
-	w.pool("ray-1", actor, "")
-	w.pool("ray-2", hpc, "not yet")
-	job := w.submitSlow("ray", "ray-1", "ray-2")
+	w.onward("ray", actor, hpc, want, func(job string) { w.ray.Fail(w.T, w.node(job)) })
+}
+
+// onward kills a worker on an engine, and then its node, while the pool closes:
+// the job goes on with another engine.
+func (w *world) onward(mark, engine, next string, want map[int64]float64, lose func(job string)) {
+	w.T.Helper()
+	from, to := mark+"-1", mark+"-2"
+	w.pool(from, engine, "")
+	w.pool(to, next, "not yet")
+	job := w.submitSlow(mark, from, to)
 	w.saves(job, 1)
-	w.killWorker("ray")
+	w.killWorker(mark)
 	w.saves(job, 2)
-	w.leave("ray-1", actor, "ray-2", hpc)
-	w.ray.Fail(w.T, w.node(job))
-	w.ended(job, "ray-2", killed, "node_lost", "succeeded")
+	w.pool(to, next, "")
+	w.pool(from, engine, "maintenance")
+	lose(job)
+	w.ended(job, to, killed, "node_lost", "succeeded")
 	w.same(job, want)
 }
 

@@ -175,17 +175,13 @@ func (w *world) classes(job string) (all []string) {
 // need.
 func (w *world) eventually(what, job string, so func() bool) {
 	w.T.Helper()
-	ctx, cancel := context.WithTimeout(w.T.Context(), 2*live.Wait)
-	defer cancel()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			w.T.Fatalf("%s: not in time\n%s", what, w.story(job))
+	in := false
+	defer func() {
+		if !in {
+			w.T.Log(w.story(job))
 		}
-	}
+	}()
+	w.Within(2*live.Wait, what, func() (bool, error) { in = so(); return in, nil })
 }
 
 // story is what Falaj tells of a job.

@@ -2,12 +2,14 @@ package kube_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/kube/kubetest"
@@ -150,25 +152,19 @@ func (c *cluster) absent() {
 }
 
 // server: what runs needs no API server, and its end is not missed.
-func (c *cluster) server() {
-	h := c.start(c.spec("echo ready; sleep 3; exit 3"))
-	c.running(h)
-	c.c.KillServer()
-	st := c.wait(h)
-	c.c.StartServer()
-	if st.State != engine.Ended || st.Reason != engine.Exited || st.ExitCode != 3 {
-		c.Errorf("%+v", st)
-	}
-}
+func (c *cluster) server() { c.outlives(3*time.Second, c.c.KillServer, c.c.StartServer) }
 
 // kubelet: the cluster gives the node up, but its agents still speak.
-func (c *cluster) kubelet() {
-	h := c.start(c.spec("echo ready; sleep 20; exit 4"))
+func (c *cluster) kubelet() { c.outlives(20*time.Second, c.c.KillKubelet, c.c.StartKubelet) }
+
+// outlives has a job end, after some time, while something is away.
+func (c *cluster) outlives(d time.Duration, kill, start func()) {
+	h := c.start(c.spec(fmt.Sprintf("echo ready; sleep %d; exit 3", d/time.Second)))
 	c.running(h)
-	c.c.KillKubelet()
+	kill()
 	st := c.wait(h)
-	c.c.StartKubelet()
-	if st.State != engine.Ended || st.Reason != engine.Exited || st.ExitCode != 4 {
+	start()
+	if st.State != engine.Ended || st.Reason != engine.Exited || st.ExitCode != 3 {
 		c.Errorf("%+v", st)
 	}
 }
