@@ -115,7 +115,6 @@ type Spec struct {
 	Framework   launch.Framework    `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
 	Workers     Workers             `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
 	Processes   int                 `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
-	Restarts    int                 `json:"max_restarts,omitempty" doc:"How often torchrun starts all processes again, on the workers that there are, when one has failed; default 0. Ranks may change"`
 	Parallel    Parallel            `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
 	Precision   Precision           `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
 	Accumulate  int                 `json:"accumulate,omitempty" doc:"Steps whose gradients are added up before the weights change: told to the program and recorded"`

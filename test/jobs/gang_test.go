@@ -118,3 +118,28 @@ func marked(t *testing.T, entry string) (pids []int) {
 	}
 	return pids
 }
+
+// TestFailureEndsTorchrun: the gang ends when one worker has failed, also where
+// the others do not notice; torchrun itself would wait for them.
+func TestFailureEndsTorchrun(t *testing.T) {
+	t.Parallel()
+	live.Torch(t)
+	s := live.New(t, "")
+	s.Up(t)
+	p := s.Project(t, "torchrun")
+	p.Apply("{api_version: falaj/v1, kind: Environment, name: torch, project: PROJECT, spec: {python: /usr/bin/python3.11, site_packages: true, requirements: []}}")
+	job := submit(p, "fails", map[string]any{
+		"environment": "torch", "framework": "torchrun", "workers": 2, "resources": map[string]string{"cpu": "500m", "memory": "1GiB"},
+		"script": strings.Join([]string{
+			"import os, sys, time, torch.distributed as dist",
+			"dist.init_process_group('gloo')",
+			"if dist.get_rank() == 1: sys.exit('batch 17 has 3 channels')",
+			"time.sleep(120)",
+			"print('not ended', flush=True)",
+		}, "\n"),
+	})
+	got := ended(p, job)
+	if log := p.Run(0, "job", "logs", job); got.State != "failed" || got.Class != "user_error" || strings.Contains(log, "not ended") {
+		t.Errorf("%+v\n%s", got, log)
+	}
+}

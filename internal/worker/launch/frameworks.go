@@ -48,36 +48,18 @@ func (g gang) plain() Process {
 	}}
 }
 
-// torchrun runs torch.distributed.run on each worker: static, with ranks by
-// index, or c10d where the gang may go on with fewer. Its flags have underscores,
-// which releases before 2.0 know only. It runs the program as it is, not as a
-// script, so that any command will do.
+// torchrun runs torch.distributed.run on each worker, with ranks by index. It is
+// static: who goes on without a worker, or with more, is a new attempt (ADR 16).
+// Its flags have underscores, which releases before 2.0 know only. It runs the
+// program as it is, not as a script, so that any command will do.
 func (g gang) torchrun() Process {
-	n := strconv.Itoa(len(g.roster))
-	argv := []string{g.Python, "-u", "-c", torchrunPy, "--monitor_interval=0.1", "--nproc_per_node=" + strconv.Itoa(g.processes)}
-	if g.Elastic > 0 && g.Elastic < len(g.roster) {
-		host := "0"
-		if g.index == 0 {
-			host = "1" // not guessed from names: in one sandbox all are localhost
-		}
-		argv = append(
-			argv, "--nnodes="+strconv.Itoa(g.Elastic)+":"+n, "--rdzv_backend=c10d", "--rdzv_endpoint="+g.first().endpoint(),
-			"--rdzv_id="+g.Run, "--rdzv_conf=is_host="+host, "--max_restarts="+strconv.Itoa(g.restarts()),
-		)
-	} else {
-		argv = append(
-			argv, "--nnodes="+n, "--node_rank="+strconv.Itoa(g.index), "--master_addr="+g.first().host(), "--master_port="+g.first().port(),
-			"--max_restarts=0",
-		)
+	argv := []string{
+		g.Python, "-u", "-c", torchrunPy, "--monitor_interval=0.1", "--nproc_per_node=" + strconv.Itoa(g.processes),
+		"--nnodes=" + strconv.Itoa(len(g.roster)), "--node_rank=" + strconv.Itoa(g.index),
+		"--master_addr=" + g.first().host(), "--master_port=" + g.first().port(), "--max_restarts=0", "--no_python",
 	}
-	argv = append(argv, "--no_python")
 	return Process{Argv: append(argv, g.Command...), Env: map[string]string{"FALAJ_GRACE": strconv.Itoa(g.Grace)}}
 }
-
-// restarts is torchrun's --max_restarts, which counts failures and changes of
-// size alike: each worker that may leave does so once and comes back once, and
-// three failures besides.
-func (g gang) restarts() int { return 2*(len(g.roster)-g.Elastic) + 3 }
 
 // tensorFlow has TF_CONFIG for MultiWorkerMirroredStrategy, whose chief is the
 // first worker. Alone there is none: MirroredStrategy reads none, and the other

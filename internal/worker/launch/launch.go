@@ -68,8 +68,6 @@ type Spec struct {
 	Framework Framework `json:"framework,omitempty"` // empty is plain
 	// Processes on each worker; 0 is one.
 	Processes int `json:"processes,omitempty"`
-	// Elastic lets torchrun go on with fewer workers than the roster: the least.
-	Elastic int `json:"elastic,omitempty"`
 	// Command is the user's program and arguments, with an absolute program.
 	Command []string `json:"command,omitempty"`
 	// Python is the interpreter of the environment, for launchers that are
@@ -139,8 +137,6 @@ func check(s Spec, roster []Peer, index int) error {
 		return fmt.Errorf("framework %s has one process on a worker, not %d", s.Framework.orPlain(), s.Processes)
 	case s.Framework.Python() && s.Python == "":
 		return fmt.Errorf("framework %s needs a Python environment", s.Framework)
-	case s.Elastic < 0 || s.Elastic > len(roster):
-		return fmt.Errorf("a gang of %d cannot go on with %d", len(roster), s.Elastic)
 	}
 	if why, only := s.Framework.OneWorker(); only && len(roster) > 1 {
 		return fmt.Errorf("framework %s runs on one worker: %s", s.Framework, why)

@@ -59,8 +59,8 @@ func TestPlan(t *testing.T) {
 			show("two nodes", spec, far)
 			spec.Processes = 2
 			show("two processes each", spec, two)
-			spec.Processes, spec.Elastic, spec.Grace = 1, 1, 60
-			show("one is enough", spec, two)
+			spec.Processes, spec.Grace = 1, 60
+			show("with a longer grace", spec, two)
 
 			file := filepath.Join("testdata", string(f)+".txt")
 			if *rewrite {
@@ -104,7 +104,6 @@ func TestRefused(t *testing.T) {
 		"plain spawns not": {with(func(s *launch.Spec) { s.Framework, s.Processes = "", 2 }), two, 0, "framework plain has one process"},
 		"no python":        {with(func(s *launch.Spec) { s.Python = "" }), two, 0, "needs a Python"},
 		"mpi on two":       {with(func(s *launch.Spec) { s.Framework = launch.MPI }), two, 0, "by ssh"},
-		"elastic":          {with(func(s *launch.Spec) { s.Elastic = 3 }), two, 0, "cannot go on"},
 		"order":            {good, edited(func(p *launch.Peer) { p.Index = 5 }), 0, "place 1"},
 		"address":          {good, edited(func(p *launch.Peer) { p.Address = "" }), 0, "no address"},
 		"two addresses":    {good, edited(func(p *launch.Peer) { p.Address = "a,b" }), 0, "no address"},
