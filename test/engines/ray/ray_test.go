@@ -315,6 +315,7 @@ func losesHead(t *testing.T, c *raytest.Cluster) {
 	gate := filepath.Join(t.TempDir(), "gate")
 	check(t, mkfifo(gate))
 	s := spec("att_headless", "trap 'exit 75' TERM; echo x >"+gate+"; sleep 100000 & wait")
+	s.Grace = time.Second // silence of lease and grace counts as lost
 	s.Options = map[string]string{remote.Shared: "true"}
 	s.Mounts = []engine.Mount{{Path: filepath.Dir(gate), Writable: true}}
 	h, err := d.Start(t.Context(), s)

@@ -38,8 +38,14 @@ sys.exit(code if code >= 0 else 128 - code)
 
 
 def verdict(reason, message):
-    print(VERDICT + json.dumps({"reason": reason, "message": message[:2000]}), flush=True)
-    sys.exit(0 if reason == "exited" else 1)
+    """Ends the driver. Ray repeats its last ten lines: what it says itself of a node
+    that died is more, and comes before the last when it is shut down."""
+    line = VERDICT + json.dumps({"reason": reason, "message": message[:2000]})
+    print(line, flush=True)
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+        print(line, flush=True)
+    os._exit(0 if reason == "exited" else 1)
 
 
 def worker_path(launch):
