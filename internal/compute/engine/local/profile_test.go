@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"context"
 	"maps"
 	"os"
 	"path/filepath"
@@ -126,7 +127,7 @@ func TestNoProfile(t *testing.T) {
 		s.Isolation = isolation
 		h, err := m.Start(t.Context(), s)
 		check(t, err)
-		t.Cleanup(func() { _ = m.Stop(t.Context(), h, 0) })
+		t.Cleanup(func() { _ = m.Stop(context.WithoutCancel(t.Context()), h, 0) })
 		return h
 	}
 	weak, strong := start("process"), start("sandbox")

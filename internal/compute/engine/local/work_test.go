@@ -535,22 +535,20 @@ while True: pass
 			t.Errorf("%q, %v", line, err)
 		}
 		check(t, r.Close())
-		for range 40 { // until it computes
+		seen := false
+		for range 100 { // until it computes
 			members, err := m.Members(t.Context(), h)
 			check(t, err)
 			if len(members) != 1 || members[0].State != engine.Running {
 				t.Fatalf("%+v", members)
 			}
 			if u := members[0].Usage; u.CPU > 0.1 && u.Memory > 40*resource.MiB {
+				seen = true
 				break
-			} else if t.Context().Err() != nil {
-				t.Fatalf("%+v", u)
 			}
 		}
-		members, err := m.Members(t.Context(), h)
-		check(t, err)
-		if u := members[0].Usage; u.CPU <= 0.1 || u.Memory < 40*resource.MiB {
-			t.Errorf("%s: %+v", level, u)
+		if !seen {
+			t.Errorf("%s: it is not seen computing", level)
 		}
 		check(t, m.Stop(t.Context(), h, 0))
 	}
