@@ -98,6 +98,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/end",
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/join",
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/log",
+		"POST /api/v1/projects/{project}/workloads/{workload}/worker/profile",
 		"POST /v2/models/{model}/infer",
 		"POST /v2/models/{model}/versions/{version}/infer",
 	}
