@@ -1,8 +1,13 @@
 package sandbox_test
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
@@ -56,4 +61,51 @@ func TestEnter(t *testing.T) {
 	if _, err := (sandbox.Box{Init: 1, Start: 1}).Enter(t.Context(), worker, "version"); err == nil {
 		t.Error("entered the machine itself")
 	}
+}
+
+// TestEnterEndsWithItsCaller: what looks does not go on when nobody waits for it.
+func TestEnterEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	worker := sandboxtest.Worker(t)
+	cmd, err := sandbox.Command(t.Context(), worker, sandbox.Policy{Level: sandbox.Sandbox, Env: map[string]string{"PATH": "/bin:/usr/bin"}},
+		"sh", "-c", "echo there; exec sleep 1000")
+	check(t, err)
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	defer func() {
+		_ = cmd.Kill()
+		_ = cmd.Wait()
+	}()
+	_, err = out.Read(make([]byte, 6))
+	check(t, err)
+	init, err := shim.ProcessOf(cmd.Process.Pid)
+	check(t, err)
+	box := sandbox.Box{Init: init.PID, Start: init.Start, Cgroups: cmd.Cgroups()}
+	look, err := box.Enter(t.Context(), worker, "profile") // waits for its standard input
+	check(t, err)
+	in, err := look.StdinPipe()
+	check(t, err)
+	defer in.Close()
+	end, err := look.StdoutPipe() // has an end when the one inside is gone
+	check(t, err)
+	check(t, look.Start())
+	children := fmt.Sprintf("/proc/%d/task/%[1]d/children", look.Process.Pid)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for there := false; !there; {
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatal("nothing looks")
+		}
+		pid, _ := os.ReadFile(children)
+		argv, _ := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/cmdline")
+		there = string(argv) == "falaj-worker\x00profile\x00"
+	}
+	check(t, look.Process.Kill())
+	if _, err := end.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	_ = look.Wait()
 }

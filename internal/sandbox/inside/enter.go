@@ -190,6 +190,10 @@ func look(args []string) error {
 	if err := closeOnExec(); err != nil {
 		return err
 	}
+	// With nsenter, which waits for us outside and is killed when nobody does.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return err
+	}
 	// The first to go when memory runs short.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	if err := limit(&wire.Spec{Processes: 4096, FileSize: 1 << 30, OpenFiles: 65536}); err != nil {
