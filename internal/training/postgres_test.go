@@ -27,4 +27,5 @@ func TestPostgreSQL(t *testing.T) { //nolint:tparallel // one after the other, o
 	t.Run("ResizeOfAJob", TestResizeOfAJob)
 	t.Run("RepeatIsTheSame", TestRepeatIsTheSame)
 	t.Run("AJobThatOnlySaves", TestAJobThatOnlySaves)
+	t.Run("Profile", TestProfile)
 }
