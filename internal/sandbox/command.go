@@ -99,7 +99,10 @@ func Command(ctx context.Context, workerPath string, policy Policy, argv ...stri
 		mode = wire.ModeContain
 	}
 	c := &Cmd{Cmd: exec.CommandContext(ctx, workerPath, mode), policy: policy, argv: argv, started: make(chan struct{})}
-	c.Env = []string{} // not nil: nothing of ours is inherited
+	// Nothing of ours is inherited. Inside, the worker only waits and passes bytes
+	// on: one core at a time is cheaper to start, and none of this reaches the
+	// program.
+	c.Env = []string{"GOMAXPROCS=1"}
 	c.Dir = "/"
 	c.Cancel = c.Kill
 	c.WaitDelay = killDelay

@@ -150,7 +150,8 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 	defer ready.Close()
 	// Not CommandContext: the shim outlives the request, and us.
 	cmd := exec.Command(d.c.Worker, "shim", w.dir) //nolint:noctx // See above.
-	cmd.Env, cmd.Dir, cmd.Stderr = []string{}, "/", stderr
+	// Two cores at a time: one answers for the program's opens, one takes its output.
+	cmd.Env, cmd.Dir, cmd.Stderr = []string{"GOMAXPROCS=2"}, "/", stderr
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
