@@ -85,7 +85,8 @@ type halt struct {
 // Run is the program; environ its environment. It returns 0 when the server
 // knows how the worker ended, so that the engine does nothing by itself. Else it
 // returns the worker's exit code, 128 and the signal's number for one that was
-// killed, or 1 when there was no worker to run.
+// killed (also of an agent that was stopped before there was a worker), or 1 when
+// there was no worker to run.
 func Run(environ []string, stderr io.Writer) int {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -134,6 +135,14 @@ func (a *agent) run(ctx context.Context) (int, error) {
 
 	// 2. Join; the answer says what to run.
 	port, err := a.join(ctx)
+	select {
+	case <-a.halting: // by the engine: it is as if it had been killed
+		if err != nil {
+			a.say("stopped before it had joined: %v", err)
+			return 128 + int(syscall.SIGTERM), nil
+		}
+	default:
+	}
 	if err != nil {
 		return 0, err
 	}

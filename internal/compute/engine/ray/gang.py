@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import traceback
 
 PDEATHSIG = 1
@@ -73,11 +74,15 @@ def run_agent(launch, index):
     env["FALAJ_WORKER_ADDR"] = ray.util.get_node_ip_address()
     # Not in the directory of the package: it goes when the job goes.
     command = [sys.executable, "-S", "-E", "-c", KEEPER, str(os.getpid()), worker_path(launch), "agent"]
-    done = subprocess.run(
-        command, env=env, cwd="/", stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM), check=False,
-    )
-    return node, done.returncode
+    with tempfile.TemporaryFile() as said:
+        done = subprocess.run(
+            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stderr=said,
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM), check=False,
+        )
+        said.seek(max(0, said.seek(0, os.SEEK_END) - 1000))
+        last = said.read().decode(errors="replace").strip()
+    print(last, file=sys.stderr)  # for Ray's own log of the task
+    return node, done.returncode, last
 
 
 def main():
@@ -125,9 +130,9 @@ def main():
         done, _ = ray.wait(list(running), num_returns=1)
         index = running.pop(done[0])
         try:
-            node, code = ray.get(done[0])
+            node, code, said = ray.get(done[0])
             if code and reason == "exited":
-                reason, message = "killed" if code > 128 else "agent_failed", f"the agent of worker {index} on {launch['names'].get(node, node)} ended with {code}"
+                reason, message = "killed" if code > 128 else "agent_failed", f"the agent of worker {index} on {launch['names'].get(node, node)} ended with {code}: {said[-500:]}"
         except exceptions.OutOfMemoryError as e:
             reason, message = "out_of_memory", f"worker {index}: Ray's memory monitor ended it, because its node had no memory left: {first(e)}"
         except exceptions.RuntimeEnvSetupError as e:
