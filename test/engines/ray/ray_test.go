@@ -278,15 +278,17 @@ func losesNode(t *testing.T, c *raytest.Cluster) {
 	t.Helper()
 	c.Add(t, node2) // falaj had it fail
 	d := driver(t, c)
-	gate := filepath.Join(t.TempDir(), "gate")
-	check(t, mkfifo(gate))
-	s := spec("att_lost", "echo x >"+gate+"; sleep 100000")
+	gates := t.TempDir() // one each: two that write at once to one are heard once
+	for _, rank := range []string{"0", "1"} {
+		check(t, mkfifo(filepath.Join(gates, rank)))
+	}
+	s := spec("att_lost", "echo x >"+gates+"/$RANK; sleep 100000")
 	s.Workers, s.Launch, s.Options = 2, launch.Spec{Framework: launch.Plain}, map[string]string{"strategy": "STRICT_SPREAD", remote.Shared: "true"}
-	s.Mounts = []engine.Mount{{Path: filepath.Dir(gate), Writable: true}}
+	s.Mounts = []engine.Mount{{Path: gates, Writable: true}}
 	h, err := d.Start(t.Context(), s)
 	check(t, err)
-	for range 2 {
-		if _, err := os.ReadFile(gate); err != nil {
+	for _, rank := range []string{"0", "1"} {
+		if _, err := os.ReadFile(filepath.Join(gates, rank)); err != nil {
 			t.Fatal(err)
 		}
 	}
