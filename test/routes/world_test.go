@@ -37,7 +37,7 @@ const manifests = `
 ---
 {api_version: falaj/v1, kind: Zone, name: DE, spec: {jurisdiction: DE, provider: none, trust: shared}}
 ---
-{api_version: falaj/v1, kind: Pool, name: abroad, spec: {zone: DE, nodes: [{name: n1, cpu: 4, memory: 8GiB}]}}
+{api_version: falaj/v1, kind: Pool, name: shut, spec: {closed: for good, nodes: [{name: n1, cpu: 4, memory: 8GiB}]}}
 ---
 {api_version: falaj/v1, kind: Dataset, name: weather, project: flights, spec: {description: xyzzyhush}}
 ---
@@ -71,7 +71,7 @@ spec:
 {api_version: falaj/v1, kind: FeatureService, name: service, project: flights, spec: {description: xyzzyhush, features: ["temperature:xyzzyhush"]}}
 ---
 # Its data may be at home only, so it waits.
-{api_version: falaj/v1, kind: Job, name: waiting, project: flights, spec: {command: [/bin/true, xyzzyhush], pools: [abroad]}}
+{api_version: falaj/v1, kind: Job, name: waiting, project: flights, spec: {command: [/bin/true, xyzzyhush], pools: [shut]}}
 `
 
 const weather = "origin,seen,xyzzyhush\nEWR,2013-01-01T00:00:00Z,1.5\nJFK,2013-01-01T01:00:00Z,2.5\n"
@@ -122,7 +122,7 @@ func open(t *testing.T) *world {
 	w.param = map[string]string{
 		"projects/project": flights, "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
-		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "abroad",
+		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
 		"policies/name": "idle", "accounts/ref": "service%2Fguest",
 		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
@@ -308,7 +308,7 @@ var requests = map[string]request{
 	"POST /api/v1/projects/{project}/features/online":                 {body: `{"features":["temperature:xyzzyhush"],"entities":[{"origin":"EWR"}]}`},
 	"POST /api/v1/projects/{project}/feature-views/{ref}/promote":     {body: `{"alias":"prod"}`},
 	"POST /api/v1/projects/{project}/feature-services/{ref}/promote":  {body: `{"alias":"prod"}`},
-	"POST /api/v1/projects/{project}/jobs":                            {body: `{"name":"another","spec":{"command":["/bin/true"],"pools":["abroad"]}}`},
+	"POST /api/v1/projects/{project}/jobs":                            {body: `{"name":"another","spec":{"command":["/bin/true"],"pools":["shut"]}}`},
 	"PUT /api/v1/projects/{project}/models/{name}/aliases/{alias}":    {body: `{"version":"1"}`},
 	"POST /api/v1/projects/{project}/keys/destroy":                    {body: `{"owner":"dataset/spare","confirm":"dataset/spare"}`},
 }
