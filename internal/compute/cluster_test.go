@@ -492,8 +492,6 @@ func TestGivenUpAndLostAreStopped(t *testing.T) {
 	}
 }
 
-// TestStartInDoubtIsNoOrphan: what an engine may have taken although its answer
-// did not come is asked for again, and not stopped.
 // TestEngineThatIsNoLongerConfigured holds nobody for ever: what runs there can
 // be cancelled, and what has ended is settled without what it left.
 func TestEngineThatIsNoLongerConfigured(t *testing.T) {
@@ -524,6 +522,8 @@ func TestEngineThatIsNoLongerConfigured(t *testing.T) {
 	}
 }
 
+// TestStartInDoubtIsNoOrphan: what an engine may have taken although its answer
+// did not come is asked for again, and not stopped.
 func TestStartInDoubtIsNoOrphan(t *testing.T) {
 	w, c := newCluster(t, compute.PoolSpec{}, fourNodes(), nil)
 	c.extra = []engine.Handle{"att_1", "att_0"}

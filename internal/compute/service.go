@@ -374,11 +374,37 @@ func (s *Service) CheckPools(ctx context.Context, names []string, least schedule
 	if len(names) == 0 {
 		return nil
 	}
-	var pools []Pool
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		pools, err = s.cfg.Store.Pools(ctx, tx)
-		return err
+	var why []string
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		why = nil
+		for _, name := range names {
+			p, err := s.cfg.Store.Pool(ctx, tx, PoolName(name))
+			switch {
+			case fault.Is(err, fault.NotFound):
+				return s.noPool(ctx, tx, name)
+			case err != nil:
+				return err
+			case !label.Allows(p.Zone):
+				why = append(why, fmt.Sprintf("pool %s is in %s and the data may be in %s only", name, p.Zone, label))
+			case !p.Isolation.AtLeast(least):
+				why = append(why, fmt.Sprintf("pool %s promises isolation %s and %s is demanded", name, p.Isolation, least))
+			}
+		}
+		return nil
 	})
+	if err != nil {
+		return err
+	}
+	if len(why) == len(names) {
+		return fault.New(fault.Invalid, "%s", strings.Join(why, "; ")).
+			WithHint("Name a pool that may; one that is named when a job is submitted without an isolation need promise none.")
+	}
+	return nil
+}
+
+// noPool is the error of a name that no pool has.
+func (s *Service) noPool(ctx context.Context, tx *store.Tx, name string) error {
+	pools, err := s.cfg.Store.Pools(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -386,23 +412,7 @@ func (s *Service) CheckPools(ctx context.Context, names []string, least schedule
 	for i, p := range pools {
 		have[i] = string(p.Name)
 	}
-	var why []string
-	for _, name := range names {
-		i := slices.Index(have, name)
-		switch {
-		case i < 0:
-			return fault.New(fault.Invalid, "there is no pool %.64q", name).WithHint("There are %s.", strings.Join(have, ", "))
-		case !label.Allows(pools[i].Zone):
-			why = append(why, fmt.Sprintf("pool %s is in %s and the data may be in %s only", name, pools[i].Zone, label))
-		case !pools[i].Isolation.AtLeast(least):
-			why = append(why, fmt.Sprintf("pool %s promises isolation %s and %s is demanded", name, pools[i].Isolation, least))
-		}
-	}
-	if len(why) == len(names) {
-		return fault.New(fault.Invalid, "%s", strings.Join(why, "; ")).
-			WithHint("Name a pool that may; one that is named when a job is submitted without an isolation need promise none.")
-	}
-	return nil
+	return fault.New(fault.Invalid, "there is no pool %.64q", name).WithHint("There are %s.", strings.Join(have, ", "))
 }
 
 // Submit queues a workload in the caller's transaction. Submitting an

@@ -115,22 +115,3 @@ func TestAgain(t *testing.T) {
 		}
 	}
 }
-
-func TestLeast(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		size  Workers
-		had   int
-		class Class
-		want  int
-	}{
-		{Workers{1, 4}, 3, Resized, 3}, // it grows, and never shrinks for it
-		{Workers{1, 4}, 3, NodeLost, 1},
-		{Workers{1, 2}, 3, Resized, 1}, // somebody wants it smaller
-		{Exactly(4), 2, Resized, 4},
-	} {
-		if got := (Job{Workers: c.size}).least(Attempt{Workers: c.had}, c.class); got != c.want {
-			t.Errorf("%+v: %d", c, got)
-		}
-	}
-}

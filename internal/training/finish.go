@@ -186,7 +186,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		if err := publish(ctx, tx, JobQueued, j); err != nil {
 			return err
 		}
-		return s.attempt(ctx, tx, &j, j.least(a, e.class), delay)
+		return s.attempt(ctx, tx, &j, delay)
 	})
 	if err != nil {
 		return fault.Wrap(err, "recording the end of attempt %s", a.ID)

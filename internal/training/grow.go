@@ -20,15 +20,15 @@ func (s *Service) looksAt(j Job) bool {
 
 // grow has a job that has fewer workers than it may have go on with more, when
 // its pool has had room for them, and it has run, for GrowAfter: it is stopped as
-// for a resize, when a new checkpoint is there, and its next attempt has no fewer
-// than this one.
+// for a resize, when a new checkpoint is there. Who takes the room meanwhile has
+// it: the next attempt starts with what there is, as any.
 func (s *Service) grow(ctx context.Context, j Job, l *life) error {
 	more := s.cfg.Compute.Growth(compute.WorkloadID(l.attempt))
 	found, err := checkpoints(s.dirs(j.ID, l.attempt).checkpoints)
 	if err != nil {
 		return err
 	}
-	fresh := l.kept != nil && len(found) > 0 && !sameStamps(found, l.kept)
+	fresh := l.kept != nil && newer(found, l.kept)
 	l.kept = found
 	if more == 0 {
 		l.room = time.Time{}
@@ -99,15 +99,4 @@ func (s *Service) hopesOf(id JobID) []string {
 		return []string{words}
 	}
 	return nil
-}
-
-// least is the smallest number of workers that an attempt starts with after
-// another: who was stopped in order to have another number within the range
-// never gets fewer than it had.
-func (j Job) least(a Attempt, class Class) int {
-	size := j.size()
-	if class == Resized && size.Min <= a.Workers && a.Workers <= size.Max {
-		return a.Workers
-	}
-	return size.Min
 }

@@ -133,7 +133,7 @@ func (s *Service) begin(ctx context.Context, jid JobID, env environment.Digest, 
 			return s.endJob(ctx, tx, &j, Failed, end{class: Unprepared, reason: failure.Error(), hint: fault.HintOf(failure)})
 		}
 		j.EnvDigest = env
-		return s.attempt(ctx, tx, &j, j.size().Min, 0)
+		return s.attempt(ctx, tx, &j, 0)
 	})
 }
 

@@ -17,10 +17,9 @@ import (
 // elsewhere is asked to save (SIGTERM and its grace), and the next attempt, which
 // does not count against max_attempts, goes on from its checkpoints there. What
 // the job demands (isolation, environment, residency) holds there too. Needs
-// job.submit. Errors: fault.NotFound; fault.Invalid when none of the pools is
-// there, may have the data, isolates enough or
-// fits the environment; fault.Conflict when the job has
-// ended or is being stopped.
+// job.submit. Errors: fault.NotFound; fault.Invalid when a pool is not there, or
+// none may have the data, isolates enough or fits the environment; fault.Conflict
+// when the job has ended or is being stopped.
 func (s *Service) Move(ctx context.Context, p project.Name, jid JobID, pools []string) (j Job, err error) {
 	if j, err = s.one(ctx, p, jid, ActionSubmit); err != nil {
 		return Job{}, err

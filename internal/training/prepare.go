@@ -57,10 +57,13 @@ func (d dirs) preparation() (p preparation, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return p, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(b, &p)
+	if err != nil {
+		return p, fault.Wrap(err, "reading how the attempt was prepared")
 	}
-	return p, fault.Wrap(err, "reading how the attempt was prepared")
+	if json.Unmarshal(b, &p) != nil { // the machine went down before it was on disk
+		p = preparation{}
+	}
+	return p, nil
 }
 
 func (s *Service) dirs(j JobID, a AttemptID) dirs {
@@ -454,5 +457,10 @@ func saved(d dirs) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(name string) bool { return now[name] != done.Before[name] }), nil
+	return newer(now, done.Before), nil
+}
+
+// newer reports a checkpoint that was not there before.
+func newer(now, before map[string]stamp) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Keys(now)), func(name string) bool { return now[name] != before[name] })
 }

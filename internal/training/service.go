@@ -451,7 +451,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 			tx.OnCommit(s.Wake) // the loop makes the attempt once it is built
 			return nil
 		}
-		return s.attempt(ctx, tx, &j, j.size().Min, 0)
+		return s.attempt(ctx, tx, &j, 0)
 	}
 	var err error
 	if how.dryRun {
@@ -519,9 +519,8 @@ func refs(inputs []Input) []string {
 	return out
 }
 
-// attempt makes the next attempt of a job, of at least so many workers, in the
-// caller's transaction.
-func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, least int, delay time.Duration) error {
+// attempt makes the next attempt of a job in the caller's transaction.
+func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.Duration) error {
 	a := Attempt{
 		ID: AttemptID(id.New("att")), Job: j.ID, Number: j.Attempts + 1, State: Placing, Made: s.now().UTC(), Revision: 1,
 	}
@@ -535,7 +534,7 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, least int, 
 	r := compute.Request{
 		ID: compute.WorkloadID(a.ID), Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
-		Workers: least, MaxWorkers: j.size().Max,
+		Workers: j.size().Min, MaxWorkers: j.size().Max,
 		Pools: j.pools(), Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
 	}
 	if delay > 0 {

@@ -8,8 +8,9 @@
 //     of it concerns several workers.
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
 //   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
-//   - resize.go: another number of workers. move.go: other pools. watch.go: attempts that do nothing.
-//     top.go: what the workers use now, and when it will be done. profile.go:
+//   - resize.go: another number of workers. move.go: other pools.
+//     grow.go: more workers where there is room. watch.go: attempts that do
+//     nothing. top.go: what the workers use now, and when it will be done. profile.go:
 //     what a worker does, seen for a while; profile/ says it in shares, purely.
 //   - prepare.go: what an attempt finds when it starts. source.go: uploaded
 //     source archives.

@@ -140,7 +140,10 @@ func joinLog(dir string, dropped int64) error {
 	}
 	for _, f := range parts {
 		_, cerr := io.Copy(log, f)
-		err = errors.Join(err, cerr, os.Remove(f.Name()))
+		if cerr == nil { // else it is kept for who looks at the directory
+			cerr = os.Remove(f.Name())
+		}
+		err = errors.Join(err, cerr)
 	}
 	return errors.Join(err, log.Close())
 }

@@ -163,7 +163,6 @@ func (s *Service) describe(r *Record, root *os.Root, m Manifest, metric string) 
 	}
 }
 
-// commit records a checkpoint whose chunks are all there and held.
 // changed is when a directory got its name, or was changed after that: the
 // kernel's word, which a program cannot set.
 func changed(root *os.Root) (time.Time, error) {
@@ -177,6 +176,7 @@ func changed(root *os.Root) (time.Time, error) {
 	return info.ModTime(), nil
 }
 
+// commit records a checkpoint whose chunks are all there and held.
 func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string, named time.Time) error {
 	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) (err error) {
 		// Not the one under way: it may have been left by the one before.

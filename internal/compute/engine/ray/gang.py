@@ -12,7 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
+import threading
 import traceback
 
 PDEATHSIG = 1
@@ -44,6 +44,7 @@ def verdict(reason, message):
     line = VERDICT + json.dumps({"reason": reason, "message": message[:2000]})
     print(line, flush=True)
     if "ray" in sys.modules:
+        signal.alarm(10)  # which ends us where what it says goodbye to is gone
         sys.modules["ray"].shutdown()
         print(line, flush=True)
     os._exit(0 if reason == "exited" else 1)
@@ -74,15 +75,23 @@ def run_agent(launch, index):
     env["FALAJ_WORKER_ADDR"] = ray.util.get_node_ip_address()
     # Not in the directory of the package: it goes when the job goes.
     command = [sys.executable, "-S", "-E", "-c", KEEPER, str(os.getpid()), worker_path(launch), "agent"]
-    with tempfile.TemporaryFile() as said:
-        done = subprocess.run(
-            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stderr=said,
-            preexec_fn=lambda: ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM), check=False,
-        )
-        said.seek(max(0, said.seek(0, os.SEEK_END) - 1000))
-        last = said.read().decode(errors="replace").strip()
-    print(last, file=sys.stderr)  # for Ray's own log of the task
-    return node, done.returncode, last
+    done = subprocess.Popen(
+        command, env=env, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM),
+    )
+    last = b""
+
+    def listen():  # passes on to Ray's own log of the task what it says
+        nonlocal last
+        while piece := os.read(done.stderr.fileno(), 4096):
+            os.write(2, piece)
+            last = (last + piece)[-1000:]
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    code = done.wait()
+    listener.join(2)  # another process may hold the pipe
+    return node, code, "".join(c if c.isprintable() else " " for c in last.decode(errors="replace")).strip()
 
 
 def main():

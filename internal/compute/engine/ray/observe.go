@@ -131,18 +131,20 @@ const verdictMark = "falaj-verdict "
 // failure finds out why a job failed: by the verdict of our driver, which is the
 // last line that it wrote and Ray repeats, else by Ray's kind of error.
 func failure(j job) (engine.Reason, string) {
-	if i := strings.LastIndex(j.Message, verdictMark); i >= 0 {
+	lines := strings.Split(j.Message, "\n")
+	for _, line := range slices.Backward(lines) {
 		var v struct {
 			Reason  string `json:"reason"`
 			Message string `json:"message"`
 		}
-		line, _, _ := strings.Cut(j.Message[i+len(verdictMark):], "\n")
-		if err := json.Unmarshal([]byte(line), &v); err == nil {
-			if r, ok := reasons[v.Reason]; ok {
-				return r, "Ray: " + v.Message
-			}
-			return engine.Exited, "Ray: " + v.Message
+		text, ok := strings.CutPrefix(line, verdictMark)
+		if !ok || json.Unmarshal([]byte(text), &v) != nil {
+			continue
 		}
+		if r, ok := reasons[v.Reason]; ok {
+			return r, "Ray: " + v.Message
+		}
+		return engine.Exited, "Ray: " + v.Message
 	}
 	switch {
 	case strings.Contains(j.Message, "INTENDED_USER_EXIT"): // how it tells of a stop that came while it started

@@ -112,8 +112,8 @@ func (w *work) settle(now time.Time) next {
 	}
 	switch o := w.observed; {
 	case now.Sub(quiet) <= wait:
-	case w.state.Forced.IsZero() && (o.State == engine.Lost && o.Reason != "" || o.Reason == engine.NotStarted):
-		n.force = true // it may yet begin there
+	case w.state.Forced.IsZero() && now.Sub(quiet) <= wait+w.c.Lease && (o.State == engine.Lost && o.Reason != "" || o.Reason == engine.NotStarted):
+		n.force = true // it may yet begin there; but who refuses to stop it holds up no end
 	default:
 		status := w.verdict(st, now)
 		n.final = &status
