@@ -9,6 +9,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/internal/wire"
 )
 
+// NotStarted is how the words of a look begin that came before the program.
+const NotStarted = wire.NotStarted
+
 // Box is a running sandbox, of level Sandbox or Container.
 type Box struct {
 	Init    int      // its first process
@@ -19,10 +22,14 @@ type Box struct {
 // Enter prepares falaj-worker in a mode that args name to run inside a running
 // sandbox, as the program's own user and with no right that the program has not,
 // but that it may read the memory of processes there. It ends with the sandbox.
-// What it writes is of the sandbox: not to be trusted.
+// What it writes is of the sandbox: not to be trusted. Errors: fault.Conflict;
+// fault.Unsupported without nsenter.
 func (b Box) Enter(ctx context.Context, workerPath string, args ...string) (*exec.Cmd, error) {
 	if b.Init <= 1 || b.Start == 0 {
 		return nil, fault.New(fault.Conflict, "the program does not run")
+	}
+	if wire.Nsenter() == "" {
+		return nil, fault.New(fault.Unsupported, "the server's machine has no nsenter, which leads into a sandbox").WithHint("Install util-linux there.")
 	}
 	entry, err := json.Marshal(wire.Entry{Init: b.Init, Start: b.Start, Cgroups: b.Cgroups, Args: args})
 	if err != nil {

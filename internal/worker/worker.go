@@ -73,6 +73,7 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 	case gang.Mode:
 		return gang.Main(args[1:], environ, os.Stdin, stdout, stderr)
 	case profiler.Mode:
+		defer profiler.Sweep()
 		return profiler.Main(os.Stdin, stdout)
 	case probe.Mode:
 		return probe.Main(environ, stdout)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,7 +49,7 @@ func Enter(entry string, stderr io.Writer) int {
 func enter(e wire.Entry) error {
 	// The filter and all below hold for this thread, which is the one that execs.
 	runtime.LockOSThread()
-	pid, flags, err := open(e)
+	pid, gid, flags, err := open(e)
 	if err != nil {
 		return err
 	}
@@ -57,21 +58,21 @@ func enter(e wire.Entry) error {
 			return fmt.Errorf("joining the cgroup: %w", err)
 		}
 	}
-	nsenter, err := lookPath("nsenter", defaultPath)
-	if err != nil {
+	nsenter := wire.Nsenter()
+	if nsenter == "" {
 		return errors.New("the server's machine has no nsenter, which is part of util-linux")
+	}
+	limits, err := limitsOf(pid)
+	if err != nil {
+		return fmt.Errorf("reading the program's limits: %w", err)
 	}
 	argv := []string{nsenter, "--preserve-credentials"}
 	if os.Geteuid() == 0 {
-		uid, gid, err := owner(pid)
-		if err != nil {
-			return err
-		}
 		// The rest is nsenter's: nobody may name groups inside.
 		if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(gid, gid, gid)); err != nil {
 			return fmt.Errorf("becoming the program's group: %w", err)
 		}
-		argv = append(argv, "--setuid="+strconv.Itoa(uid))
+		argv = append(argv, "--setuid="+strconv.Itoa(wire.UserID))
 	} else {
 		// The mounts belong to the first user namespace: its rights come first.
 		argv = append(argv, "--user=/proc/"+strconv.Itoa(e.Init)+"/ns/user", "--", nsenter, "--preserve-credentials")
@@ -84,72 +85,122 @@ func enter(e wire.Entry) error {
 	if _, err := installFilter(false, unix.SYS_PROCESS_VM_READV, unix.SYS_SETNS); err != nil {
 		return fmt.Errorf("installing the system call filter: %w", err)
 	}
-	argv = append(append(argv, flags...), "--", workerInside, wire.ModeLook)
+	argv = append(append(argv, flags...), "--", workerInside, wire.ModeLook, limits)
 	return syscall.Exec(nsenter, append(argv, e.Args...), []string{"PATH=" + defaultPath})
 }
 
-// owner is the program's user as it is called inside, and its group outside.
-func owner(pid int) (uid, gid int, err error) {
-	dir := "/proc/" + strconv.Itoa(pid)
-	b, err := os.ReadFile(dir + "/status")
-	if err != nil {
-		return 0, 0, err
-	}
-	uid, gid = -1, -1
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		switch {
-		case len(f) < 2:
-		case f[0] == "Uid:":
-			uid, err = strconv.Atoi(f[1])
-		case f[0] == "Gid:":
-			gid, err = strconv.Atoi(f[1])
-		}
+// program gives a program's group outside. It refuses what is not the program, or
+// not yet: while the sandbox is built, the lowest process is the server's own, or
+// the OCI runtime's, with rights that nothing of the user's may have.
+func program(pid int) (gid int, err error) {
+	var said [3]string
+	for i, name := range []string{"status", "uid_map", "cmdline"} {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/" + name)
 		if err != nil {
-			return 0, 0, err
+			return 0, err
+		}
+		said[i] = string(b)
+	}
+	return isProgram(said[0], said[1], said[2])
+}
+
+func isProgram(status, uids, argv string) (gid int, err error) {
+	says := map[string]string{}
+	for line := range strings.Lines(status) {
+		if f := strings.Fields(line); len(f) > 1 {
+			says[f[0]] = f[1]
 		}
 	}
-	if uid <= 0 || gid <= 0 {
-		return 0, 0, errors.New("the program is root of the machine, which nothing of the user's may become")
-	}
-	b, err = os.ReadFile(dir + "/uid_map")
+	uid, err := strconv.Atoi(says["Uid:"])
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	for line := range strings.Lines(string(b)) {
+	if gid, err = strconv.Atoi(says["Gid:"]); err != nil {
+		return 0, err
+	}
+	words := append(strings.Split(argv, "\x00"), "")
+	ours := strings.HasSuffix(words[0], "falaj-worker") && slices.Contains([]string{wire.ModeInit, wire.ModeExec, wire.ModeContain}, words[1])
+	switch {
+	// The filter is the last that a program gets.
+	case inner(uids, uid) != wire.UserID || ours || says["Seccomp:"] != "2":
+		return 0, errors.New(wire.NotStarted)
+	case uid <= 0 || gid <= 0:
+		return 0, errors.New("the program is root of the machine, which nothing of the user's may become")
+	}
+	return gid, nil
+}
+
+// inner is how a user is called inside, or -1.
+func inner(maps string, uid int) int {
+	for line := range strings.Lines(maps) {
 		var inner, outer, n int
 		if _, err := fmt.Sscan(line, &inner, &outer, &n); err == nil && uid >= outer && uid-outer < n {
-			return inner + uid - outer, gid, nil
+			return inner + uid - outer
 		}
 	}
-	return 0, 0, errors.New("the program's user has no name inside")
+	return -1
+}
+
+// limitsOf gives a program's limits as Look takes them, and takes its processors.
+func limitsOf(pid int) (string, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	if err != nil {
+		return "", err
+	}
+	spec := wire.Spec{Processes: 4096, FileSize: 1 << 30, OpenFiles: 65536}
+	for name, at := range map[string]*int64{
+		"Max data size": &spec.Data, "Max processes": &spec.Processes, "Max file size": &spec.FileSize, "Max open files": &spec.OpenFiles,
+	} {
+		_, after, _ := strings.Cut(string(b), "\n"+name+" ")
+		f := strings.Fields(after)
+		if len(f) < 2 {
+			return "", fmt.Errorf("there is no %s", name)
+		}
+		n, err := strconv.ParseInt(f[1], 10, 64) // the hard one; "unlimited" is none
+		if err == nil && (*at == 0 || n < *at) {
+			*at = max(n, 1) // 0 would be none
+		}
+	}
+	var cpus unix.CPUSet
+	if err := unix.SchedGetaffinity(pid, &cpus); err != nil {
+		return "", err
+	}
+	if err := unix.SchedSetaffinity(0, &cpus); err != nil {
+		return "", err
+	}
+	limits, err := json.Marshal(spec)
+	return string(limits), err
 }
 
 // open opens the namespaces of a process of the program and gives nsenter's
 // flags for those that are not ours.
-func open(e wire.Entry) (pid int, flags []string, err error) {
+func open(e wire.Entry) (pid, gid int, flags []string, err error) {
 	tree := descendants(e.Init)
 	if len(tree) == 0 {
-		return 0, nil, errors.New("the program has ended")
+		return 0, 0, nil, errors.New("the program has ended")
 	}
 	pid = tree[len(tree)-1] // of the lowest: above it are the sandbox's own
 	born := started(pid)
+	// Before the namespaces: a program stays in its own, what starts it does not.
+	if gid, err = program(pid); err != nil {
+		return 0, 0, nil, err
+	}
 	for i, name := range namespaceFiles {
 		path := "/proc/" + strconv.Itoa(pid) + "/ns/" + name
 		theirs, err := os.Readlink(path)
 		if err != nil {
-			return 0, nil, err
+			return 0, 0, nil, err
 		}
 		if ours, err := os.Readlink("/proc/self/ns/" + name); err != nil || ours == theirs {
 			continue
 		}
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return 0, nil, fmt.Errorf("opening %s: %w", path, err)
+			return 0, 0, nil, fmt.Errorf("opening %s: %w", path, err)
 		}
 		const above = 20 // Look closes all of them
 		if err := unix.Dup3(fd, above+i, 0); err != nil {
-			return 0, nil, err
+			return 0, 0, nil, err
 		}
 		long := map[string]string{"mnt": "mount"}[name]
 		if long == "" {
@@ -160,9 +211,9 @@ func open(e wire.Entry) (pid int, flags []string, err error) {
 	// Numbers are used again, start times are not: what was opened is of a process
 	// below this very sandbox.
 	if born == "" || started(pid) != born || started(e.Init) != strconv.FormatUint(e.Start, 10) {
-		return 0, nil, errors.New("the program has ended")
+		return 0, 0, nil, errors.New("the program has ended")
 	}
-	return pid, flags, nil
+	return pid, gid, flags, nil
 }
 
 // started is when a process was started, in clock ticks since boot.
@@ -179,7 +230,7 @@ func started(pid int) string {
 	return f[start]
 }
 
-// Look becomes falaj-worker inside, in the mode that args name.
+// Look becomes falaj-worker inside, in the mode that args name behind its limits.
 func Look(args []string, stderr io.Writer) int {
 	runtime.LockOSThread() // as above
 	_, _ = fmt.Fprintln(stderr, look(args))
@@ -187,20 +238,28 @@ func Look(args []string, stderr io.Writer) int {
 }
 
 func look(args []string) error {
-	if err := closeOnExec(); err != nil {
+	var limits wire.Spec
+	if len(args) < 2 {
+		return errors.New("nothing to look with: this mode is for falaj's own use")
+	}
+	if err := errors.Join(json.Unmarshal([]byte(args[0]), &limits), closeOnExec()); err != nil {
 		return err
 	}
-	// With nsenter, which waits for us outside and is killed when nobody does.
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+	// With nsenter, which waits for us outside and is killed when nobody does; and
+	// whatever is left below us then comes to us, to be ended.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
 	// The first to go when memory runs short.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
-	if err := limit(&wire.Spec{Processes: 4096, FileSize: 1 << 30, OpenFiles: 65536}); err != nil {
+	if err := limit(&limits); err != nil {
 		return err
 	}
 	if _, err := installFilter(false, unix.SYS_PROCESS_VM_READV); err != nil {
 		return fmt.Errorf("installing the system call filter: %w", err)
 	}
-	return syscall.Exec(workerInside, append([]string{"falaj-worker"}, args...), []string{"PATH=" + defaultPath, "TMPDIR=/tmp"})
+	return syscall.Exec(workerInside, append([]string{"falaj-worker"}, args[1:]...), []string{"PATH=" + defaultPath, "TMPDIR=/tmp"})
 }

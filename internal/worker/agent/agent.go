@@ -485,7 +485,8 @@ func (a *agent) note(what, words string) {
 // beat tells the server that we are there, and does what it says.
 func (a *agent) beat(ctx context.Context) {
 	var asked []string
-	var looked string
+	looks := looks{take: a.look}
+	defer looks.end()
 	u := newUsage()
 	for next := time.NewTimer(0); ; {
 		select {
@@ -521,13 +522,10 @@ func (a *agent) beat(ctx context.Context) {
 			return
 		case err == nil:
 			asked = told.Asked
-			if told.Profile != nil && told.Profile.ID != looked {
-				looked = told.Profile.ID
-				go a.look(ctx, *told.Profile, t)
-			}
 			if told.Stop {
 				a.halt("stopped", told.Why, told.Grace)
 			}
+			looks.told(ctx, told.Profile)
 		case !transient(err):
 			a.halt("stopped", "the server does not want it any more: "+err.Error(), a.order.Grace)
 		case a.c.away() > a.c.lease():

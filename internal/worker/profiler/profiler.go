@@ -20,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -133,7 +134,7 @@ func Answered(r Result, err error) Answer {
 // are bounded and plain, and so is what they may claim.
 func (a Answer) Unpack() (Result, error) {
 	if a.Result == nil {
-		e := &fault.Error{Kind: fault.ParseKind(a.Kind), Message: "the worker's side: " + plain(a.Detail), Hint: plain(a.Hint)}
+		e := &fault.Error{Kind: fault.ParseKind(a.Kind), Message: "the worker's side: " + Plain(a.Detail), Hint: Plain(a.Hint)}
 		if e.Kind != fault.Unsupported && e.Kind != fault.Timeout && e.Kind != fault.TooLarge {
 			e.Kind = fault.Conflict
 		}
@@ -150,7 +151,7 @@ func (a Answer) Unpack() (Result, error) {
 	if size > MaxResult || len(r.Files) > 4*maxProcesses {
 		return Result{}, fault.New(fault.TooLarge, "the profile has more than %d bytes", MaxResult)
 	}
-	r.Version = plain(r.Version)
+	r.Version = Plain(r.Version)
 	return r, nil
 }
 
@@ -160,7 +161,8 @@ func named(name string) bool {
 
 func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxWords)], "") }
 
-func plain(s string) string {
+// Plain bounds words and takes out of them what a terminal would obey.
+func Plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
 			return ' '
@@ -176,9 +178,13 @@ func Main(stdin io.Reader, stdout io.Writer) int {
 	if err == nil {
 		err = json.Unmarshal(b, &r)
 	}
+	// The end of who waits for it comes as SIGTERM (of sandbox's Look): what was
+	// started ends first.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	var result Result
 	if err == nil {
-		result, err = Take(context.Background(), r, 0)
+		result, err = Take(ctx, r, 0, "")
 	}
 	if json.NewEncoder(stdout).Encode(Answered(result, err)) != nil {
 		return 1
@@ -186,10 +192,30 @@ func Main(stdin io.Reader, stdout io.Writer) int {
 	return 0
 }
 
+// Sweep kills what is left below this process, which gets what its children leave
+// (Linux: a child subreaper). It ends where more is started than it can kill: that
+// has the limits of the program, and ends with it.
+func Sweep() {
+	for range 100 {
+		parents, left := parents(), false
+		for pid := range parents {
+			if pid != os.Getpid() && below(parents, pid, os.Getpid()) {
+				left = syscall.Kill(pid, syscall.SIGKILL) == nil || left
+			}
+		}
+		if !left {
+			return
+		}
+		if _, err := syscall.Wait4(-1, nil, 0, nil); err != nil {
+			return
+		}
+	}
+}
+
 // Take looks at a worker, all of whose processes are below root; 0 is all that
-// are visible. Errors: fault.Unsupported without the tool, or where this machine
+// are visible. What it keeps meanwhile is below dir; "" is the machine's own. Errors: fault.Unsupported without the tool, or where this machine
 // forbids it; fault.Conflict when there is nothing to look at; fault.Timeout.
-func Take(ctx context.Context, r Request, root int) (Result, error) {
+func Take(ctx context.Context, r Request, root int, dir string) (Result, error) {
 	if err := r.Check(); err != nil {
 		return Result{}, err
 	}
@@ -200,7 +226,7 @@ func Take(ctx context.Context, r Request, root int) (Result, error) {
 		return Result{}, fault.New(fault.Conflict, "worker %d has no Python process", r.Worker).
 			WithHint("Ask again when its program has begun; other programs cannot be looked at.")
 	}
-	dir, err := os.MkdirTemp("", "falaj-profile-")
+	dir, err := os.MkdirTemp(dir, "falaj-profile-")
 	if err != nil {
 		return Result{}, err
 	}
@@ -243,7 +269,7 @@ func pyspy(ctx context.Context, r Request, found []python, dir string) (Result, 
 	var all sync.WaitGroup
 	for _, l := range looks {
 		all.Go(func() {
-			_, l.err = run(ctx, program, append([]string{
+			_, l.err = run(ctx, dir, program, append([]string{
 				"record", "--pid", strconv.Itoa(l.pid), "--duration", strconv.Itoa(r.Seconds), "--rate", strconv.Itoa(rate),
 				"--format", "raw", "--output", l.file, "--nonblocking", "--threads", "--subprocesses",
 			}, l.args...)...)
@@ -266,7 +292,7 @@ func pyspy(ctx context.Context, r Request, found []python, dir string) (Result, 
 	if len(out.Files[0].Data)+len(out.Files[1].Data) > MaxResult {
 		return Result{}, fault.New(fault.TooLarge, "the profile has more than %d bytes", MaxResult).WithHint("Look for a shorter time.")
 	}
-	if b, err := run(ctx, program, "--version"); err == nil {
+	if b, err := run(ctx, dir, program, "--version"); err == nil {
 		out.Version = strings.TrimSpace(string(b))
 	}
 	return out, nil
@@ -289,34 +315,36 @@ func refused(err error) error {
 	return e.WithHint("Something there forbids process_vm_readv, such as a seccomp profile. Or use the tool torch.")
 }
 
-// run runs a program to its end; the error has its last words.
-func run(ctx context.Context, program string, args ...string) ([]byte, error) {
-	var out, words bytes.Buffer
+// run runs a program to its end; the error has its last words. It is the user's:
+// nothing of our own environment, which may hold a token, is for it.
+func run(ctx context.Context, dir, program string, args ...string) ([]byte, error) {
+	out, words := Limited{Left: 1 << 20}, Limited{Left: 64 << 10}
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdout, cmd.Stderr = &limited{b: &out, left: 1 << 20}, &limited{b: &words, left: 64 << 10}
+	cmd.Env = []string{"PATH=" + filepath.Dir(program) + ":/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + dir}
+	cmd.Stdout, cmd.Stderr = &out, &words
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGKILL) }
 	err := cmd.Run()
 	if err == nil {
-		return out.Bytes(), nil
+		return out.B.Bytes(), nil
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	said := strings.Join(strings.Fields(words.String()), " ")
+	said := strings.Join(strings.Fields(words.B.String()), " ")
 	return nil, fmt.Errorf("%s: %w: %s", filepath.Base(program), err, said[max(0, len(said)-600):])
 }
 
-// limited keeps the beginning of what is written.
-type limited struct {
-	b    *bytes.Buffer
-	left int
+// Limited keeps the beginning of what is written.
+type Limited struct {
+	B    bytes.Buffer
+	Left int
 }
 
-func (l *limited) Write(b []byte) (int, error) {
-	n := min(len(b), l.left)
-	l.left -= n
-	_, _ = l.b.Write(b[:n])
+func (l *Limited) Write(b []byte) (int, error) {
+	n := min(len(b), l.Left)
+	l.Left -= n
+	_, _ = l.B.Write(b[:n])
 	return len(b), nil
 }

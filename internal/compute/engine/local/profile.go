@@ -48,34 +48,24 @@ func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Reques
 	if err != nil {
 		return none, err
 	}
-	said, words := &bounded{left: maxAnswer}, &bounded{left: 8 << 10}
+	said, words := &profiler.Limited{Left: maxAnswer}, &profiler.Limited{Left: 8 << 10}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), said, words
 	err = cmd.Run()
 	if ctx.Err() != nil {
 		return none, fault.New(fault.Timeout, "the profile of %s was not done in %s", h, r.Patience())
 	}
 	var a profiler.Answer
-	if json.Unmarshal(said.b.Bytes(), &a) == nil && (a.Result != nil || a.Detail != "") {
+	if json.Unmarshal(said.B.Bytes(), &a) == nil && (a.Result != nil || a.Detail != "") {
 		return a.Unpack()
 	}
 	if w.over() {
 		return none, fault.New(fault.Conflict, "workload %s has ended meanwhile", h)
 	}
-	text := strings.Join(strings.Fields(words.b.String()), " ")
+	text := profiler.Plain(strings.Join(strings.Fields(words.B.String()), " "))
+	if strings.HasPrefix(text, sandbox.NotStarted) {
+		return none, fault.New(fault.Conflict, "workload %s does not run yet", h).WithHint("Ask again later.")
+	}
 	return none, fault.New(fault.Unavailable, "looking into %s: %.600s (%v)", h, text, err)
-}
-
-// bounded keeps the beginning of what is written.
-type bounded struct {
-	b    bytes.Buffer
-	left int
-}
-
-func (l *bounded) Write(b []byte) (int, error) {
-	n := min(len(b), l.left)
-	l.left -= n
-	_, _ = l.b.Write(b[:n])
-	return len(b), nil
 }
 
 var _ engine.Profiler = (*Driver)(nil)

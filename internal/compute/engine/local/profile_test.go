@@ -53,6 +53,22 @@ said.append(('unshare', errno_of(libc.unshare(0x10000000))))
 said.append(('mount', errno_of(libc.mount(b'x', b'/tmp', b'tmpfs', 0, None))))
 for name in ('user', 'mnt', 'pid', 'net', 'ipc', 'uts'):
     said.append(('ns_' + name, os.readlink('/proc/self/ns/' + name) == os.readlink('/proc/%d/ns/%s' % (pid, name))))
+def limits(pid): return [l.split()[-2 if l.split()[-1] in ('bytes', 'processes', 'files') else -1] for l in open('/proc/%d/limits' % pid) if l.startswith(('Max data', 'Max proc', 'Max open'))]
+def least(l): return [l[0]] + [min(int(n), most) if n != 'unlimited' else most for n, most in zip(l[1:], (4096, 65536))]
+said.append(('limits', least(limits(os.getpid())) == least(limits(pid))))
+said.append(('processors', os.sched_getaffinity(0) == os.sched_getaffinity(pid)))
+if os.fork() == 0: # it is nobody's, and would stay
+    os.setsid()
+    if os.fork() == 0:
+        os.close(1), os.close(2)
+        __import__('time').sleep(1000)
+    os._exit(0)
+os.wait()
+def argv(n):
+    try: return open('/proc/%s/cmdline' % n).read()
+    except OSError: return ''
+left = [n for n in os.listdir('/proc') if n.isdigit() and 'falaj-profile-' in argv(n) and os.path.dirname(args['--output']) not in argv(n)]
+said.append(('left', left))
 said.append(('cgroup', open('/proc/self/cgroup').read() == open('/proc/%d/cgroup' % pid).read()))
 said.append(('files', sorted(int(n) for n in os.listdir('/proc/self/fd') if int(n) > 2 and os.path.exists('/proc/self/fd/' + n))))
 said.append(('secret', os.path.exists('$DATA/master.key')))
@@ -90,6 +106,8 @@ func TestProfile(t *testing.T) {
 				}
 			}
 			check(t, err)
+			got, err = m.Profile(t.Context(), h, r) // nothing is left of the one before
+			check(t, err)
 			if got.Version != "py-spy 0.0.0" || got.Processes != 1 || len(got.Files) != 2 {
 				t.Errorf("%+v", got)
 			}
@@ -103,6 +121,7 @@ func TestProfile(t *testing.T) {
 				"reads": "(0,)", "writes": "(1,)", "reads_first": "(13,)", "traces": "(1,)", "same_user": "(True,)", "user": "('1000',)",
 				"groups": "([],)", "rights": "([" + strings.Join([]string{zero, zero, zero, zero}, ", ") + "],)", "no_new": "('1', '2')",
 				"unshare": "(1,)", "mount": "(1,)", "cgroup": "(True,)", "files": "([],)", "secret": "(False,)", "target": "(1,)",
+				"limits": "(True,)", "processors": "(True,)", "left": "([],)",
 				"ns_user": "(True,)", "ns_mnt": "(True,)", "ns_pid": "(True,)", "ns_net": "(True,)", "ns_ipc": "(True,)", "ns_uts": "(True,)",
 				"environment": "(['PATH', 'TMPDIR'],)",
 			}
@@ -132,10 +151,17 @@ func TestNoProfile(t *testing.T) {
 	}
 	weak, strong := start("process"), start("sandbox")
 	r := profiler.Request{ID: "prf_1", Tool: profiler.PySpy, Seconds: 1}
-	if _, err := m.Profile(t.Context(), weak, r); !fault.Is(err, fault.Unsupported) {
-		t.Errorf("without a sandbox: %v", err)
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		_, err := m.Profile(t.Context(), weak, r)
+		if fault.Is(err, fault.Unsupported) {
+			break
+		}
+		if !fault.Is(err, fault.Conflict) || time.Now().After(deadline) { // it has not begun
+			t.Fatalf("without a sandbox: %v", err)
+		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; { // until the interpreter is there
+	for { // until the interpreter is there
 		_, err := m.Profile(t.Context(), strong, r)
 		if fault.Is(err, fault.Unsupported) && strings.Contains(fault.HintOf(err), "py-spy") {
 			break

@@ -42,6 +42,19 @@ const (
 	UserID   = 1000
 )
 
+// NotStarted is what ModeEnter says of a sandbox whose program does not run yet.
+const NotStarted = "the program has not started"
+
+// Nsenter is where util-linux's program is, or "". The caller's PATH has no say.
+func Nsenter() string {
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if info, err := os.Stat(dir + "/nsenter"); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return dir + "/nsenter"
+		}
+	}
+	return ""
+}
+
 // MaxMessage bounds a packet.
 const MaxMessage = 16 << 10
 
