@@ -56,13 +56,18 @@ type Look struct {
 	Tool    profiler.Tool `json:"tool,omitempty" doc:"py-spy (default), of the job's environment or its node; or torch, where the program calls falaj.step()"`
 }
 
-const defaultLook = 30 // seconds
+const (
+	defaultLook   = 30  // seconds
+	maxProfiles   = 100 // of an attempt, and in a list
+	shownProfiles = 10  // in a description
+)
 
 // Profile looks for a while at what a worker of a running job does, without
 // stopping it, and keeps what it saw: the files as artifacts of the run, the
 // summary as a Profile. It returns when that is done. Needs job.profile. Errors:
 // fault.NotFound; fault.Invalid; fault.Conflict when no such worker runs, or
-// somebody looks already; fault.Unsupported where the tool is missing.
+// somebody looks already; fault.Exhausted for an attempt with many profiles;
+// fault.Unsupported where the tool is missing.
 func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look) (Profile, error) {
 	j, err := s.one(ctx, p, jid, ActionProfile)
 	if err != nil {
@@ -96,7 +101,7 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 		return Profile{}, fault.Wrap(err, "looking at worker %d of %s", l.Worker, jid)
 	}
 	out.At, out.Version = s.now().UTC(), seen.Version
-	if out.Summary, err = profile.Read(seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
+	if out.Summary, err = profile.Read(ctx, l.Tool, seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
 		return Profile{}, fault.Wrap(err, "reading the profile")
 	}
 	if out.Artifacts, err = s.keepProfile(ctx, j, out, seen.Files); err != nil {
@@ -118,13 +123,20 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 	return out, fault.Wrap(err, "keeping the profile")
 }
 
-// underway is the attempt of a job that runs now.
+// underway is the attempt of a job that runs now and may have one more profile.
 func (s *Service) underway(ctx context.Context, j Job) (a Attempt, err error) {
 	if j.State != Running || j.Attempt == "" {
 		return a, fault.New(fault.Conflict, "job %s is %s: only what runs can be looked at", j.ID, j.State)
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt)
+		if a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt); err != nil {
+			return err
+		}
+		n, err := s.cfg.Store.CountProfiles(ctx, tx, j.Attempt)
+		if err == nil && n >= maxProfiles {
+			return fault.New(fault.Exhausted, "attempt %d of %s has %d profiles already", a.Number, j.ID, n).
+				WithHint("Look at those with `falaj job describe`, or in the artifacts of its run.")
+		}
 		return err
 	})
 	return a, err
@@ -151,13 +163,14 @@ func (s *Service) keepProfile(ctx context.Context, j Job, p Profile, files []pro
 	return names, s.cfg.Runs.Upload(asLoop(ctx, j, p.Attempt), j.Project, p.Run, dir, under)
 }
 
-// Profiles lists what was seen of a job, oldest first. Needs job.read.
+// Profiles lists what was seen of a job last, at most a hundred, oldest first.
+// Needs job.read.
 func (s *Service) Profiles(ctx context.Context, p project.Name, jid JobID) (all []Profile, err error) {
 	if _, err := s.One(ctx, p, jid); err != nil {
 		return nil, err
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Profiles(ctx, tx, jid)
+		all, err = s.cfg.Store.Profiles(ctx, tx, jid, maxProfiles)
 		return err
 	})
 	return all, err

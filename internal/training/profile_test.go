@@ -93,6 +93,19 @@ func TestProfile(t *testing.T) {
 	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.Unsupported) {
 		t.Error(err)
 	}
+	e.err, e.seen.Files[0].Data = nil, []byte(all)
+	for range 99 {
+		if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.Exhausted) || fault.HintOf(err) == "" {
+		t.Errorf("one more than may be: %v", err)
+	}
+	every, err := w.Profiles(ctx, nyc, j.ID)
+	if d, e := w.Describe(ctx, nyc, j.ID); e != nil || err != nil || len(d.Profiles) != 10 || !cmp.Equal(d.Profiles, every[90:]) {
+		t.Errorf("%d %v %v", len(d.Profiles), e, err)
+	}
 	w.auth.refuse(training.ActionProfile)
 	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.PermissionDenied) {
 		t.Error(err)
@@ -103,7 +116,7 @@ func TestProfile(t *testing.T) {
 	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.Conflict) {
 		t.Error(err)
 	}
-	if all, err := w.Profiles(ctx, nyc, j.ID); err != nil || len(all) != 1 {
+	if all, err := w.Profiles(ctx, nyc, j.ID); err != nil || len(all) != 100 {
 		t.Errorf("%+v %v", all, err)
 	}
 }

@@ -837,7 +837,7 @@ func (s *Service) Logs(ctx context.Context, p project.Name, jid JobID, number in
 type Description struct {
 	Job
 	Tries    []Attempt `json:"tries"`
-	Profiles []Profile `json:"profiles"` // oldest first
+	Profiles []Profile `json:"profiles"` // the last ten, oldest first
 	Why      []string  `json:"why"`
 }
 
@@ -859,7 +859,7 @@ func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Desc
 		if d.Tries, err = s.cfg.Store.Attempts(ctx, tx, jid); err != nil {
 			return err
 		}
-		d.Profiles, err = s.cfg.Store.Profiles(ctx, tx, jid)
+		d.Profiles, err = s.cfg.Store.Profiles(ctx, tx, jid, shownProfiles)
 		return err
 	})
 	if err != nil {

@@ -37,6 +37,8 @@ type Store interface {
 	Attempts(ctx context.Context, tx *store.Tx, id JobID) ([]Attempt, error)
 
 	InsertProfile(ctx context.Context, tx *store.Tx, p Profile) error
-	// Profiles lists a job's profiles, oldest first.
-	Profiles(ctx context.Context, tx *store.Tx, id JobID) ([]Profile, error)
+	// Profiles lists the last so many profiles of a job, oldest first.
+	Profiles(ctx context.Context, tx *store.Tx, id JobID, limit int) ([]Profile, error)
+	// CountProfiles says how many an attempt has.
+	CountProfiles(ctx context.Context, tx *store.Tx, id AttemptID) (int, error)
 }

@@ -1,5 +1,5 @@
 // Package profile reads what a profiler saw of a worker and says how its time
-// was spent. It is pure. What it reads was written by the user's own program:
+// was spent. What it reads was written by the user's own program:
 // everything is bounded, nothing is trusted.
 //
 // Parts: profile.go (Summary), folded.go (stacks, of py-spy), trace.go (traces,
@@ -8,9 +8,9 @@ package profile
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
@@ -61,11 +61,22 @@ const (
 	maxThreads = 1 << 14
 )
 
-// Read summarises a result. several says that other processes take part in the
-// work. Error: fault.Invalid when it cannot be read, or nothing was seen.
-func Read(r profiler.Result, several bool) (Summary, error) {
-	if r.Tool == profiler.Torch {
-		return readTraces(r.Files)
+// reading holds one: what takes part in it is bounded, how many read is, too.
+var reading = make(chan struct{}, 1)
+
+// Read summarises what the tool saw that was asked for, whatever the result says,
+// after others that are read. several says that other processes take part in the
+// work. Errors: fault.Invalid when it cannot be read, or nothing was seen;
+// fault.TooLarge.
+func Read(ctx context.Context, tool profiler.Tool, r profiler.Result, several bool) (Summary, error) {
+	select {
+	case reading <- struct{}{}:
+		defer func() { <-reading }()
+	case <-ctx.Done():
+		return Summary{}, ctx.Err()
+	}
+	if tool == profiler.Torch {
+		return readTraces(ctx, r.Files)
 	}
 	var all, running []byte
 	for _, f := range r.Files {
@@ -128,11 +139,5 @@ func (t *tally) summary(idle float64) (Summary, error) {
 
 // text is a name that people may be shown.
 func text(s string) string {
-	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "")
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, s)
+	return profiler.Plain(s[:min(len(s), maxText)])
 }

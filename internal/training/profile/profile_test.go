@@ -3,7 +3,9 @@ package profile
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -20,8 +22,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what was seen into testdata")
 
-// TestRead holds what is said of profiles in testdata: NAME.all.folded with
-// NAME.running.folded, or NAME.trace.json; "several" in the name is a gang's.
+// TestRead holds what is said of profiles in testdata, NAME.in: all stacks with
+// those that ran, or traces; "several" in the name is a gang's.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	inputs, err := filepath.Glob("testdata/*.in")
@@ -45,7 +47,7 @@ func TestRead(t *testing.T) {
 					r.Files = append(r.Files, profiler.File{Name: fmt.Sprintf("trace-%d.json.gz", i), Data: zipped(trace)})
 				}
 			}
-			s, err := Read(r, strings.Contains(path, "several"))
+			s, err := Read(t.Context(), r.Tool, r, strings.Contains(path, "several"))
 			var text strings.Builder
 			fmt.Fprintf(&text, "compute %.3f  memory %.3f  communication %.3f  idle %.3f  basis %d  processes %d\n", s.Compute, s.Memory, s.Communication, s.Idle, s.Basis, s.Processes)
 			for _, f := range s.Top {
@@ -119,11 +121,11 @@ func FuzzTrace(f *testing.F) {
 	f.Add(`{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel", "ts": 1e17, "dur": 5}, {"ph": "X", "cat": "kernel", "ts": 3, "dur": 1e12}]}`)
 	f.Add(`{"traceEvents": {}}`)
 	f.Fuzz(func(t *testing.T, trace string) {
-		s, err := readTraces([]profiler.File{{Name: "trace-0.json.gz", Data: zipped(trace)}})
+		s, err := readTraces(t.Context(), []profiler.File{{Name: "trace-0.json.gz", Data: zipped(trace)}})
 		if err == nil {
 			whole(t, s)
 		}
-		if _, err := readTrace([]byte(trace)); err == nil {
+		if _, err := readTrace(&unpacked{ctx: t.Context(), left: maxTrace, events: maxEvents}, []byte(trace)); err == nil {
 			t.Error("read what is not packed")
 		}
 	})
@@ -177,11 +179,27 @@ func TestReadTooMuch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(profiler.Result{Tool: profiler.Torch, Files: []profiler.File{{Name: "trace-0.json.gz", Data: zipped(string(b))}}}, false); !fault.Is(err, fault.Invalid) {
+	if _, err := Read(t.Context(), profiler.Torch, profiler.Result{Files: []profiler.File{{Name: "trace-0.json.gz", Data: zipped(string(b))}}}, false); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a trace of nothing: %v", err)
 	}
 	many := bytes.Repeat([]byte("a 1\n"), maxStacks+1)
-	if _, err := Read(profiler.Result{Tool: profiler.PySpy, Files: []profiler.File{{Name: profiler.AllStacks, Data: many}}}, false); !fault.Is(err, fault.Invalid) {
+	if _, err := Read(t.Context(), profiler.PySpy, profiler.Result{Tool: profiler.Torch, Files: []profiler.File{{Name: profiler.AllStacks, Data: many}}}, false); !fault.Is(err, fault.Invalid) {
 		t.Errorf("too many stacks: %v", err)
+	}
+	// Each of two traces is small enough; both together are not.
+	for what, trace := range map[string]string{
+		"bytes":  `{"x": "` + strings.Repeat("x", maxTrace/2) + `", "traceEvents": []}`,
+		"events": `{"traceEvents": [{}` + strings.Repeat(",{}", maxEvents/2) + `]}`,
+	} {
+		f := zipped(trace)
+		r := profiler.Result{Files: []profiler.File{{Name: "trace-0.json.gz", Data: f}, {Name: "trace-1.json.gz", Data: f}}}
+		if _, err := Read(t.Context(), profiler.Torch, r, false); !fault.Is(err, fault.TooLarge) {
+			t.Errorf("too many %s: %v", what, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := readTraces(ctx, r.Files); !errors.Is(err, context.Canceled) {
+			t.Errorf("nobody waits: %v", err)
+		}
 	}
 }

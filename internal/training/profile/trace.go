@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"io"
 	"slices"
@@ -14,11 +15,42 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
-// Limits of one trace.
+// Limits of all traces of a profile together.
 const (
-	maxTrace  = 512 << 20 // bytes when unpacked
-	maxEvents = 4 << 20
+	maxTrace  = 64 << 20 // bytes when unpacked
+	maxEvents = 500_000
 )
+
+// unpacked reads within what is left for a profile. Its error stays.
+type unpacked struct {
+	ctx    context.Context //nolint:containedctx // A reader has no other way to end.
+	r      io.Reader
+	left   int64
+	events int
+	err    error
+}
+
+func (u *unpacked) Read(b []byte) (int, error) {
+	switch {
+	case u.err != nil:
+		return 0, u.err
+	case u.ctx.Err() != nil:
+		u.err = u.ctx.Err()
+	case u.left <= 0:
+		u.err = tooMuch()
+	}
+	if u.err != nil {
+		return 0, u.err
+	}
+	n, err := u.r.Read(b[:min(int64(len(b)), u.left)])
+	u.left -= int64(n)
+	return n, err
+}
+
+func tooMuch() error {
+	return fault.New(fault.TooLarge, "the traces have more than %d bytes or %d events", maxTrace, maxEvents).
+		WithHint("Look for a shorter time.")
+}
 
 // event is one of the Trace Event Format that torch.profiler writes.
 type event struct {
@@ -40,13 +72,14 @@ type span struct {
 
 // readTraces says how the processes spent their time: on the device where there
 // is one, else in the thread that did most.
-func readTraces(files []profiler.File) (Summary, error) {
+func readTraces(ctx context.Context, files []profiler.File) (Summary, error) {
 	t, passed, n := newTally(), 0.0, 0
+	u := &unpacked{ctx: ctx, left: maxTrace, events: maxEvents}
 	for _, f := range files {
 		if !strings.HasPrefix(f.Name, "trace-") {
 			continue
 		}
-		events, err := readTrace(f.Data)
+		events, err := readTrace(u, f.Data)
 		if err != nil {
 			return Summary{}, fault.Wrap(err, "reading %s", f.Name)
 		}
@@ -60,21 +93,25 @@ func readTraces(files []profiler.File) (Summary, error) {
 
 // readTrace unpacks the events of a trace one by one, so that a large one is
 // not held twice.
-func readTrace(b []byte) ([]event, error) {
+func readTrace(u *unpacked, b []byte) (all []event, err error) {
+	defer func() { err = cmp.Or(u.err, err) }() // whatever the decoder made of it
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "it is not gzip: %w", err)
 	}
-	d := json.NewDecoder(io.LimitReader(z, maxTrace))
+	u.r = z
+	d := json.NewDecoder(u)
 	old, err := seek(d, "traceEvents")
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "it is no trace: %w", err)
 	}
-	var all []event
 	for d.More() {
 		var e event
 		if err := d.Decode(&e); err != nil {
 			return nil, fault.New(fault.Invalid, "it is no trace: %w", err)
+		}
+		if u.events--; u.events < 0 {
+			return nil, tooMuch()
 		}
 		if e.Phase != "X" || e.Lasts <= 0 || e.At < 0 || e.Lasts > 1e12 || e.At > 1e18 {
 			continue
@@ -82,9 +119,7 @@ func readTrace(b []byte) ([]event, error) {
 		if old && e.Category == "" {
 			e.Category = "cpu_op"
 		}
-		if all = append(all, e); len(all) > maxEvents {
-			return nil, fault.New(fault.TooLarge, "it has more than %d events", maxEvents)
-		}
+		all = append(all, e)
 	}
 	return all, nil
 }

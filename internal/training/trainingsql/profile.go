@@ -3,6 +3,7 @@ package trainingsql
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/uptrace/bun"
 
@@ -40,12 +41,13 @@ func (Store) InsertProfile(ctx context.Context, tx *store.Tx, p training.Profile
 	return err
 }
 
-// Profiles lists a job's profiles, oldest first.
-func (Store) Profiles(ctx context.Context, tx *store.Tx, id training.JobID) ([]training.Profile, error) {
+// Profiles lists the last so many profiles of a job, oldest first.
+func (Store) Profiles(ctx context.Context, tx *store.Tx, id training.JobID, limit int) ([]training.Profile, error) {
 	var rows []profileRow
-	if err := tx.NewSelect().Model(&rows).Where("job = ?", string(id)).OrderExpr("id").Scan(ctx); err != nil {
+	if err := tx.NewSelect().Model(&rows).Where("job = ?", string(id)).OrderExpr("id DESC").Limit(limit).Scan(ctx); err != nil {
 		return nil, err
 	}
+	slices.Reverse(rows)
 	all := make([]training.Profile, len(rows))
 	for i, r := range rows {
 		if err := json.Unmarshal([]byte(r.Body), &all[i]); err != nil {
@@ -53,4 +55,9 @@ func (Store) Profiles(ctx context.Context, tx *store.Tx, id training.JobID) ([]t
 		}
 	}
 	return all, nil
+}
+
+// CountProfiles says how many an attempt has.
+func (Store) CountProfiles(ctx context.Context, tx *store.Tx, id training.AttemptID) (int, error) {
+	return tx.NewSelect().Model((*profileRow)(nil)).Where("attempt = ?", string(id)).Count(ctx)
 }
