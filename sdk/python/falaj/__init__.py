@@ -1,6 +1,6 @@
 """Falaj for Python: read data, save checkpoints and ask models.
 
-``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest`` and
+``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest``,
 ``should_stop`` and ``step`` are for training programs; ``predict`` asks a deployed model, and
 ``label`` says what turned out to be true.
 Only the standard library is needed; pyarrow and pandas are used when they are there.

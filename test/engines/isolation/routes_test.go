@@ -22,6 +22,7 @@ var routes = []struct{ method, path, body string }{
 	{"POST", "join", `{"version":2,"index":0,"start":"an agent's start","node":"n1","address":"127.0.0.1","port":1}`},
 	{"POST", "beat", `{"phase":"running"}`},
 	{"POST", "log?offset=0", "lies"},
+	{"POST", "profile", `{"id":"prf_x","answer":{}}`},
 	{"POST", "end", `{"reason":"exited"}`},
 	{"GET", "mounts/0", ""},
 	{"POST", "mounts/0/manifest", `{"files":[]}`},
