@@ -4,7 +4,10 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,7 +85,12 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%v", s)
 	}
 
-	// None.
+	// None, also of what the server gives back for this.
+	live.Fill(t, d.Root, 0)
+	p.Eventually("the space kept for a full disk stays kept", func() (bool, error) {
+		_, err := os.Stat(filepath.Join(d.Root, "ballast"))
+		return errors.Is(err, fs.ErrNotExist), err
+	})
 	live.Fill(t, d.Root, 0)
 	const many = 300
 	unkept, failures := ask("m", many)
