@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 go test -race -shuffle=on -count=1 -p 2 -timeout 15m $(go list ./... | grep -v /test/engines)
 # Of the suites on real engines, which drive the built binaries, those that fit
 # here; `make test-engines` runs all.
-scripts/test-engines.sh oci isolation local slurm chaos
+scripts/test-engines.sh oci local slurm chaos
+scripts/test-engines.sh isolation -- -skip 'OnKubernetes|OnRay'
 python=.tmp/venv/sdk/bin/python # of `make engines`: has pyarrow and pandas
 [ -x $python ] || python=python3
 $python -m unittest discover -q -s sdk/python/tests -t sdk/python
