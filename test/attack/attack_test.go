@@ -13,8 +13,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -77,22 +75,6 @@ func source(t *testing.T, c *client.Client, files map[string][]byte) string {
 		t.Fatal(err)
 	}
 	return o.Text("digest")
-}
-
-// attacker builds the hostile program.
-func attacker(t *testing.T, s *live.Server) []byte {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "attacker")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./test/attack/testdata/attacker")
-	cmd.Dir, cmd.Env = s.Bin.Root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building the attacker: %v\n%s", err, out)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // submit submits a job with little resources.

@@ -114,7 +114,7 @@ func TestHostileJob(t *testing.T) {
 		t.Fatal("the victim is not as this test expects it: ", err, other)
 	}
 
-	program := source(t, c, map[string][]byte{"attacker": attacker(t, s)})
+	program := source(t, c, map[string][]byte{"attacker": s.Bin.Program(t, "./test/attack/testdata/attacker")})
 	reversed := []byte(secret)
 	slices.Reverse(reversed)
 	server, err := url.Parse(s.URL)

@@ -110,7 +110,7 @@ func artifacts(t *testing.T, c *client.Client, run, dir string) (paths []string)
 func TestGreedyJob(t *testing.T) {
 	s, c := start(t, nil)
 	s.Mark = "GREEDY_" + id.New("x")
-	program := source(t, c, map[string][]byte{"attacker": attacker(t, s)})
+	program := source(t, c, map[string][]byte{"attacker": s.Bin.Program(t, "./test/attack/testdata/attacker")})
 	for _, a := range []struct {
 		mode    string
 		classes []string

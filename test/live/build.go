@@ -74,3 +74,19 @@ func build() (Bin, string) {
 	}
 	return bin, ""
 }
+
+// Program builds another program of the repository, static, and gives its bytes.
+func (b Bin) Program(tb testing.TB, path string) []byte {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), "program")
+	cmd := exec.CommandContext(tb.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, path)
+	cmd.Dir, cmd.Env = b.Root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("building %s: %v\n%s", path, err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return text
+}

@@ -95,6 +95,22 @@ func (p *Project) Within(d time.Duration, what string, so func() (bool, error)) 
 	}
 }
 
+// Ends waits for the end of a job, which must be in this state then.
+func (p *Project) Ends(id, state string) (job client.Object) {
+	p.T.Helper()
+	p.Eventually("job "+id+" does not end", func() (bool, error) {
+		err := p.C.Do(p.T.Context(), http.MethodGet, p.Path("jobs/"+id+"?wait=20s"), nil, &job)
+		s := job.Text("state")
+		return err == nil && s != "queued" && s != "running", err
+	})
+	if got := job.Text("state"); got != state {
+		out, _ := p.Command(p.T.Context(), "job", "describe", id, "-p", p.Name)
+		log, _ := p.Command(p.T.Context(), "job", "logs", id, "-p", p.Name)
+		p.T.Fatalf("job %s is %s, not %s:\n%s\n%s", id, got, state, out, log)
+	}
+	return job
+}
+
 // Path is the path of what is in the project.
 func (p *Project) Path(rest string) string { return "/api/v1/projects/" + p.Name + "/" + rest }
 

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -128,7 +127,7 @@ func TestHostileGangAndContainer(t *testing.T) {
 			other = x.PID
 		}
 	}
-	program := source(p, "attacker", attacker(t, s))
+	program := source(p, "attacker", s.Bin.Program(t, "./test/attack/testdata/attacker"))
 	reversed := []byte(secret)
 	slices.Reverse(reversed)
 	server, err := url.Parse(s.URL)
@@ -215,20 +214,4 @@ func source(p *live.Project, name string, content []byte) string {
 	var o client.Object
 	p.Must(p.C.Do(p.T.Context(), http.MethodPost, p.Path("sources"), &b, &o))
 	return o.Text("digest")
-}
-
-// attacker builds the hostile program.
-func attacker(t *testing.T, s *live.Server) []byte {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "attacker")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./test/attack/testdata/attacker")
-	cmd.Dir, cmd.Env = s.Bin.Root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building the attacker: %v\n%s", err, out)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }

@@ -72,7 +72,7 @@ func TestHostileOnKubernetes(t *testing.T) {
 	reversed := []byte(secret)
 	slices.Reverse(reversed)
 	attack := submit(q, "attack", map[string]any{
-		"command": []string{"./attacker", "pod"}, "source": source(q, "attacker", attacker(t, s)), "network": []string{open.Addr().String()}, "workers": 2,
+		"command": []string{"./attacker", "pod"}, "source": source(q, "attacker", s.Bin.Program(t, "./test/attack/testdata/attacker")), "network": []string{open.Addr().String()}, "workers": 2,
 		"timeout": "5m", "max_attempts": 1, "pools": []string{"pods"},
 		"env": map[string]string{
 			"A_DATA": s.Data, "A_SECRET": string(reversed), "A_OTHER_FILE": filepath.Join(scratch, "secret"), "A_OTHER_JOB": victim.job, "A_SOCKET": filepath.Join(c.Dir, "containerd.sock"),

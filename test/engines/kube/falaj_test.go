@@ -66,27 +66,12 @@ func (x *site) submit(spec map[string]any) (id string) {
 	return job.Text("id")
 }
 
-func (x *site) ends(id, state string) {
-	x.T.Helper()
-	var job client.Object
-	x.Eventually("job "+id+" does not end", func() (bool, error) {
-		err := x.C.Do(x.T.Context(), http.MethodGet, x.Path("jobs/"+id+"?wait=20s"), nil, &job)
-		s := job.Text("state")
-		return s != "queued" && s != "running", err
-	})
-	if got := job.Text("state"); got != state {
-		out, _ := x.Command(x.T.Context(), "job", "describe", id, "-p", x.Name)
-		log, _ := x.Command(x.T.Context(), "job", "logs", id, "-p", x.Name)
-		x.T.Fatalf("job %s is %s, not %s:\n%s\n%s", id, got, state, out, log)
-	}
-}
-
 func (x *site) gang() {
 	id := x.submit(map[string]any{"name": "gang", "spec": map[string]any{
 		"command": []string{"/bin/sh", "-c", `echo "rank $RANK of $WORLD_SIZE as $(id -u)"; echo $RANK >"$FALAJ_OUTPUT_DIR/rank$RANK"`},
 		"pools":   []string{"small"}, "workers": 2, "resources": map[string]any{"cpu": "100m", "memory": "100MiB"},
 	}})
-	x.ends(id, "succeeded")
+	x.Ends(id, "succeeded")
 	log := x.Run(0, "job", "logs", id)
 	for _, want := range []string{"[0] rank 0 of 2 as 65532", "[1] rank 1 of 2 as 65532"} {
 		if !strings.Contains(log, want) {
@@ -123,7 +108,7 @@ func (x *site) digits() {
 		file := filepath.Join(x.T.TempDir(), "job.yaml")
 		x.Must(os.WriteFile(file, []byte(strings.Replace(string(job), `"120"]`, `"20"]`, 1)+"  pools: ["+pool+"]\n"), 0o600))
 		id := regexp.MustCompile(`job_[0-9A-Z]{26}`).FindString(x.Run(0, "job", "submit", "-f", file, "--source", example, "-o", "json"))
-		x.ends(id, "succeeded")
+		x.Ends(id, "succeeded")
 		all := map[int]float64{}
 		for _, m := range regexp.MustCompile(`step (\d+) loss ([0-9.]+)`).FindAllStringSubmatch(x.Run(0, "job", "logs", id), -1) {
 			n, _ := strconv.Atoi(m[1])

@@ -62,21 +62,6 @@ func (x *site) submit(name string, workers int, script string) (id string) {
 	return job.Text("id")
 }
 
-func (x *site) ends(id, state string) {
-	x.T.Helper()
-	var job client.Object
-	x.Eventually("job "+id+" does not end", func() (bool, error) {
-		err := x.C.Do(x.T.Context(), http.MethodGet, x.Path("jobs/"+id+"?wait=20s"), nil, &job)
-		s := job.Text("state")
-		return s != "queued" && s != "running", err
-	})
-	if got := job.Text("state"); got != state {
-		out, _ := x.Command(x.T.Context(), "job", "describe", id, "-p", x.Name)
-		log, _ := x.Command(x.T.Context(), "job", "logs", id, "-p", x.Name)
-		x.T.Fatalf("job %s is %s, not %s:\n%s\n%s", id, got, state, out, log)
-	}
-}
-
 // says runs a command line, whose output must have all words.
 func (x *site) says(args []string, words ...string) {
 	x.T.Helper()
@@ -119,7 +104,7 @@ func (x *site) promises() {
 func (x *site) gang() {
 	id := x.submit("gang", 2, `echo "rank $RANK of $WORLD_SIZE by $GLOO_SOCKET_IFNAME"
 		python -c 'import sys; print("an environment of its own:", sys.prefix != sys.base_prefix)'`)
-	x.ends(id, "succeeded")
+	x.Ends(id, "succeeded")
 	x.says([]string{"job", "logs", id}, "[0] rank 0 of 2 by lo", "[1] rank 1 of 2 by lo", "[1] an environment of its own: True")
 }
 
@@ -130,7 +115,7 @@ func (x *site) fails() {
 		"resources": map[string]any{"cpu": "1", "memory": "100MiB"},
 	}}, &job))
 	id := job.Text("id")
-	x.ends(id, "failed")
+	x.Ends(id, "failed")
 	x.says([]string{"job", "describe", id}, "user_error", "ValueError: the labels are those of another day")
 }
 
@@ -141,7 +126,7 @@ func (x *site) waits() {
 	}}, &job))
 	x.why(job.Text("id"), "cpu")
 	x.Run(0, "job", "cancel", job.Text("id"))
-	x.ends(job.Text("id"), "cancelled")
+	x.Ends(job.Text("id"), "cancelled")
 }
 
 // restart: the server's death neither ends a job nor makes a second one.
@@ -152,7 +137,7 @@ func (x *site) restart() {
 	x.Args = append(x.Args, "--http", strings.TrimPrefix(x.URL, "http://")) // the nodes know this address
 	x.Again()
 	x.Must(os.WriteFile(filepath.Join(x.signs, "go"), nil, 0o600))
-	x.ends(id, "succeeded")
+	x.Ends(id, "succeeded")
 	x.says([]string{"job", "logs", id}, "[0] done 0", "[1] done 1")
 	if starts, err := os.ReadFile(filepath.Join(x.signs, "starts")); err != nil || strings.Count(string(starts), "\n") != 2 {
 		x.T.Errorf("%s %v", starts, err)
@@ -175,7 +160,7 @@ func (x *site) loss() {
 		return len(o.Items) == 1, err
 	})
 	x.c.Fail(x.T, node2.Name)
-	x.ends(id, "succeeded")
+	x.Ends(id, "succeeded")
 	x.says([]string{"job", "logs", id}, "[0] goes on from one0", "[1] goes on from one1")
 	x.says([]string{"job", "describe", id}, "node_lost", node2.Name)
 }

@@ -37,7 +37,7 @@ func TestDigitsOnSlurm(t *testing.T) {
 		return id
 	}
 	home := submit("home", "")
-	x.ends(home, "succeeded")
+	x.Ends(home, "succeeded")
 	want := losses(x.Run(0, "job", "logs", home))
 
 	disturbed := submit("hpc", `, --every, "5", --pause, "0.3"`)
@@ -51,7 +51,7 @@ func TestDigitsOnSlurm(t *testing.T) {
 	node, err := x.c.Command(t.Context(), "squeue", "--noheader", "--format=%B", "--states=RUNNING")
 	x.Must(err)
 	x.c.Fail(strings.TrimSpace(node))
-	ended := x.ends(disturbed, "succeeded")
+	ended := x.Ends(disturbed, "succeeded")
 	if ended.Text("attempts") == "1" {
 		t.Errorf("nothing was lost: %v", ended)
 	}

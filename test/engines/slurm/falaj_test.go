@@ -55,27 +55,6 @@ func (x *site) submit(name string, workers int, script string) (id string) {
 	return job.Text("id")
 }
 
-func (x *site) get(path string) (o client.Object) {
-	x.T.Helper()
-	x.Must(x.C.Do(x.T.Context(), http.MethodGet, x.Path(path), nil, &o))
-	return o
-}
-
-func (x *site) ends(id, state string) client.Object {
-	x.T.Helper()
-	var job client.Object
-	x.Eventually("job "+id+" does not end", func() (bool, error) {
-		job = x.get("jobs/" + id + "?wait=20s")
-		s := job.Text("state")
-		return s != "queued" && s != "running", nil
-	})
-	if got := job.Text("state"); got != state {
-		out, _ := x.Command(x.T.Context(), "job", "describe", id, "-p", x.Name)
-		x.T.Fatalf("job %s is %s, not %s:\n%s", id, got, state, out)
-	}
-	return job
-}
-
 func (x *site) sign(names ...string) {
 	x.T.Helper()
 	for _, name := range names {
@@ -107,7 +86,7 @@ func TestFalajOnSlurm(t *testing.T) {
 	node, err := x.c.Command(t.Context(), "squeue", "--noheader", "--format=%B", "--states=RUNNING")
 	x.Must(err)
 	x.c.Fail(strings.TrimSpace(node))
-	x.ends(id, "succeeded")
+	x.Ends(id, "succeeded")
 	log := x.Run(0, "job", "logs", id)
 	for _, want := range []string{"[0] rank 0 of 2 as daemon", "[1] goes on from one1"} {
 		if !strings.Contains(log, want) {
@@ -138,7 +117,7 @@ func TestFalajWaitsOnSlurm(t *testing.T) {
 	})
 	_, err = x.c.Command(t.Context(), "scancel", "--name=other")
 	x.Must(err)
-	x.ends(id, "succeeded")
+	x.Ends(id, "succeeded")
 }
 
 // TestFalajRestartsOverSlurm: neither the server's death nor the controller's
@@ -153,7 +132,7 @@ func TestFalajRestartsOverSlurm(t *testing.T) {
 	x.Args = append(x.Args, "--http", strings.TrimPrefix(url, "http://")) // the nodes know this address
 	x.Again()
 	x.Must(os.WriteFile(filepath.Join(x.signs, "go"), nil, 0o600))
-	x.ends(id, "succeeded")
+	x.Ends(id, "succeeded")
 	x.Must(x.c.StartController(t.Context()))
 	if starts, err := os.ReadFile(filepath.Join(x.signs, "starts")); err != nil || strings.Count(string(starts), "\n") != 2 {
 		t.Errorf("%s %v", starts, err)
