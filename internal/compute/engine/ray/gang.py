@@ -51,16 +51,21 @@ def verdict(reason, message):
 
 
 def worker_path(launch):
-    """The agent's program: on the node, or beside us with its mode restored."""
+    """The agent's program: on the node, or beside us with its mode restored; None
+    when Ray has removed it, as it does on a node that goes."""
     if launch["worker"]:
         return launch["worker"]
     shipped = os.path.abspath("falaj-worker")
-    os.chmod(shipped, os.stat(shipped).st_mode | stat.S_IXUSR)
+    try:
+        os.chmod(shipped, os.stat(shipped).st_mode | stat.S_IXUSR)
+    except FileNotFoundError:
+        return None
     return shipped
 
 
 def run_agent(launch, index):
-    """Runs in a task: one agent, to its end."""
+    """Runs in a task: one agent, to its end. The code is None when Ray took the
+    agent's program away before that."""
     import ray
 
     context = ray.get_runtime_context()
@@ -73,8 +78,11 @@ def run_agent(launch, index):
     env["FALAJ_WORKER_INDEX"] = str(index)
     env["FALAJ_WORKER_NODE"] = names.get(node, node)
     env["FALAJ_WORKER_ADDR"] = ray.util.get_node_ip_address()
+    program = worker_path(launch)
+    if program is None:
+        return node, None, ""
     # Not in the directory of the package: it goes when the job goes.
-    command = [sys.executable, "-S", "-E", "-c", KEEPER, str(os.getpid()), worker_path(launch), "agent"]
+    command = [sys.executable, "-S", "-E", "-c", KEEPER, str(os.getpid()), program, "agent"]
     done = subprocess.Popen(
         command, env=env, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
         preexec_fn=lambda: ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM),
@@ -91,6 +99,8 @@ def run_agent(launch, index):
     listener.start()
     code = done.wait()
     listener.join(2)  # another process may hold the pipe
+    if code and worker_path(launch) is None:
+        code = None
     return node, code, "".join(c if c.isprintable() else " " for c in last.decode(errors="replace")).strip()
 
 
@@ -140,8 +150,11 @@ def main():
         index = running.pop(done[0])
         try:
             node, code, said = ray.get(done[0])
-            if code and reason == "exited":
-                reason, message = "killed" if code > 128 else "agent_failed", f"the agent of worker {index} on {launch['names'].get(node, node)} ended with {code}: {said[-500:]}"
+            name = launch["names"].get(node, node)
+            if code is None:
+                reason, message = "node_failed", f"worker {index}: Ray removed the agent from {name}, whose raylet was restarted or is going: {said[-500:]}"
+            elif code:
+                reason, message = "killed" if code > 128 else "agent_failed", f"the agent of worker {index} on {name} ended with {code}: {said[-500:]}"
         except exceptions.OutOfMemoryError as e:
             reason, message = "out_of_memory", f"worker {index}: Ray's memory monitor ended it, because its node had no memory left: {first(e)}"
         except exceptions.RuntimeEnvSetupError as e:
