@@ -1,0 +1,333 @@
+package simulate
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/scheduler/goodput"
+)
+
+// Profile is what was measured of one application: the truth of the simulation.
+// Only the engine reads it; a policy sees its Limits and what its jobs observe.
+// It is safe for concurrent use.
+type Profile struct {
+	Name   string
+	Limits goodput.Limits
+
+	epochs    int
+	exact     map[string][]sample // by normalised placement, by local batch
+	points    []point             // the means by (nodes, replicas, local batch), and scalability.csv
+	maxNodes  int
+	validated []validation // by batch size
+	progress  []float64    // at which epoch i ends
+
+	mu   sync.Mutex
+	memo map[string]times
+}
+
+// sample is a measured step with a local batch.
+type sample struct {
+	local int
+	times
+}
+
+// times are seconds of one step without accumulation, and its part that
+// synchronises replicas.
+type times struct{ step, sync float64 }
+
+// validation is a training run with one global batch size, by epoch.
+type validation struct {
+	batch    int
+	progress []float64 // iterations of the initial batch size that it is worth
+	gradient []goodput.Gradient
+}
+
+// localLimits are the largest local batches that fit into memory, where the
+// measurements go further than the published experiments did.
+var localLimits = map[string]int{"yolov3": 8}
+
+// ReadProfiles reads every folder of dir as the profile of an application.
+func ReadProfiles(dir fs.FS) (map[string]*Profile, error) {
+	entries, err := fs.ReadDir(dir, ".")
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "reading the profiles: %w", err)
+	}
+	out := map[string]*Profile{}
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if out[e.Name()], err = readProfile(dir, e.Name()); err != nil {
+			return nil, err
+		}
+	}
+	if len(out) == 0 {
+		return nil, fault.New(fault.NotFound, "the profiles' directory has no folder of an application").
+			WithHint("Each application has a folder with placements.csv, scalability.csv and validation-BATCH.csv files.")
+	}
+	return out, nil
+}
+
+func readProfile(dir fs.FS, name string) (*Profile, error) {
+	p := &Profile{Name: name, exact: map[string][]sample{}, memo: map[string]times{}}
+	read := func(file string, f func(file string, in io.Reader) error) error {
+		in, err := dir.Open(path.Join(name, file))
+		if err != nil {
+			return fault.New(fault.NotFound, "the profile of %s: %w", name, err)
+		}
+		defer in.Close()
+		return f(path.Join(name, file), in)
+	}
+	if err := read("placements.csv", p.readPlacements); err != nil {
+		return nil, err
+	}
+	if err := read("scalability.csv", p.readScalability); err != nil {
+		return nil, err
+	}
+	files, err := fs.Glob(dir, path.Join(name, "validation-*.csv"))
+	if err != nil || len(files) == 0 {
+		return nil, fault.New(fault.NotFound, "the profile of %s has no validation-BATCH.csv", name)
+	}
+	for _, f := range files {
+		if err := read(path.Base(f), p.readValidation); err != nil {
+			return nil, err
+		}
+	}
+	return p, p.finish()
+}
+
+func (p *Profile) readPlacements(file string, in io.Reader) error {
+	type key struct {
+		nodes, replicas, local int
+	}
+	sums := map[key]*point{}
+	counts := map[key]float64{}
+	err := readTable(file, in, []string{"placement", "local_bsz", "step_time", "sync_time"}, func(r *row) {
+		id := r.text("placement")
+		var gpus []int
+		for _, d := range []byte(id) {
+			if d < '1' || d > '9' || len(id) > 64 {
+				r.wrong("placement", "%q is not one digit from 1 to 9 per node", clip(id))
+				return
+			}
+			gpus = append(gpus, int(d-'0'))
+		}
+		if len(gpus) == 0 {
+			r.wrong("placement", "it is empty")
+			return
+		}
+		s := sample{local: r.count("local_bsz", 1, maxCount), times: r.times()}
+		if r.err != nil {
+			return
+		}
+		id = normal(gpus)
+		at, twice := slices.BinarySearchFunc(p.exact[id], s, func(a, b sample) int { return a.local - b.local })
+		if twice {
+			r.wrong("local_bsz", "placement %s with %d is there twice", id, s.local)
+			return
+		}
+		p.exact[id] = slices.Insert(p.exact[id], at, s)
+		k := key{len(gpus), total(gpus), s.local}
+		if sums[k] == nil {
+			sums[k] = &point{at: [3]float64{float64(k.nodes), float64(k.replicas), float64(k.local)}}
+		}
+		sums[k].step += s.step
+		sums[k].sync += s.sync
+		counts[k]++
+	})
+	for k, sum := range sums {
+		sum.step /= counts[k]
+		sum.sync /= counts[k]
+		p.points = append(p.points, *sum)
+	}
+	return err
+}
+
+func (p *Profile) readScalability(file string, in io.Reader) error {
+	return readTable(file, in, []string{"num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"}, func(r *row) {
+		nodes := r.count("num_nodes", 1, maxCount)
+		replicas := r.count("num_replicas", nodes, maxCount)
+		local := r.count("local_bsz", 1, maxCount)
+		t := r.times()
+		if r.err != nil {
+			return
+		}
+		p.points = append(p.points, point{at: [3]float64{float64(nodes), float64(replicas), float64(local)}, step: t.step, sync: t.sync})
+	})
+}
+
+func (r *row) times() times {
+	t := times{r.number("step_time"), r.number("sync_time")}
+	if r.err == nil && t.step <= t.sync {
+		r.wrong("step_time", "%v s is not longer than sync_time, its part", t.step)
+	}
+	return t
+}
+
+func (p *Profile) readValidation(file string, in io.Reader) error {
+	text, _ := strings.CutPrefix(strings.TrimSuffix(path.Base(file), ".csv"), "validation-")
+	batch, err := strconv.Atoi(text)
+	if err != nil || batch < 1 || batch > maxCount*maxCount {
+		return fault.New(fault.Invalid, "%s: its name is not validation-BATCH.csv", file)
+	}
+	v := validation{batch: batch}
+	err = readTable(file, in, []string{"progress", "grad_sqr", "grad_var"}, func(r *row) {
+		progress := r.number("progress")
+		if n := len(v.progress); r.err == nil && (n > 0 && progress <= v.progress[n-1] || progress == 0) {
+			r.wrong("progress", "%v is not more than the epoch before", progress)
+		}
+		g := goodput.Gradient{Sqr: r.number("grad_sqr"), Var: r.number("grad_var")}
+		if r.err == nil && g.Sqr+g.Var == 0 {
+			r.wrong("grad_sqr", "a gradient without square and variance")
+		}
+		v.progress = append(v.progress, progress)
+		v.gradient = append(v.gradient, g)
+	})
+	p.validated = append(p.validated, v)
+	return err
+}
+
+// finish checks the files against each other and derives the limits.
+func (p *Profile) finish() error {
+	slices.SortFunc(p.points, func(a, b point) int { return slices.Compare(a.at[:], b.at[:]) })
+	for i := range p.points[1:] {
+		if p.points[i].at == p.points[i+1].at {
+			at := p.points[i].at
+			return fault.New(fault.Invalid, "the profile of %s has %v replicas on %v nodes with local batch %v twice", p.Name, at[1], at[0], at[2])
+		}
+	}
+	slices.SortFunc(p.validated, func(a, b validation) int { return a.batch - b.batch })
+	l := goodput.Limits{MinLocal: maxCount, MinBatch: p.validated[0].batch, MaxBatch: p.validated[len(p.validated)-1].batch}
+	for _, samples := range p.exact {
+		l.MinLocal = min(l.MinLocal, samples[0].local)
+		l.MaxLocal = max(l.MaxLocal, samples[len(samples)-1].local)
+	}
+	if most, ok := localLimits[p.Name]; ok {
+		l.MaxLocal = min(l.MaxLocal, max(most, l.MinLocal))
+	}
+	if l.MaxBatch < l.MinLocal {
+		return fault.New(fault.Invalid, "the profile of %s: the largest validated batch %d is less than the smallest local batch %d", p.Name, l.MaxBatch, l.MinLocal)
+	}
+	for _, pt := range p.points {
+		p.maxNodes = max(p.maxNodes, int(pt.at[0]))
+		l.MaxReplicas = max(l.MaxReplicas, int(pt.at[1]))
+	}
+	p.Limits = l
+	p.epochs = len(p.validated[0].progress)
+	for _, v := range p.validated {
+		p.epochs = min(p.epochs, len(v.progress))
+	}
+	p.progress = make([]float64, p.epochs)
+	for e := range p.progress {
+		p.progress[e] = p.validated[0].progress[e]
+		for _, v := range p.validated {
+			p.progress[e] = min(p.progress[e], v.progress[e])
+		}
+	}
+	return nil
+}
+
+// total is the number of replicas.
+func total(gpus []int) (sum int) {
+	for _, g := range gpus {
+		sum += g
+	}
+	return sum
+}
+
+// normal is the lexicographically smallest rotation of a placement, as text.
+func normal(gpus []int) string {
+	least := slices.Clone(gpus)
+	turned := slices.Clone(gpus)
+	for range gpus {
+		turned = append(turned[1:], turned[0])
+		if slices.Compare(turned, least) < 0 {
+			copy(least, turned)
+		}
+	}
+	b := make([]byte, 0, len(least))
+	for _, g := range least {
+		if g > 9 { // no file has it
+			b = fmt.Appendf(b, "(%d)", g)
+			continue
+		}
+		b = strconv.AppendInt(b, int64(g), 10)
+	}
+	return string(b)
+}
+
+// times are those of one step with a local batch on a placement (GPUs per node).
+func (p *Profile) times(gpus []int, local int) (times, error) {
+	id := normal(gpus)
+	key := id + "/" + strconv.Itoa(local)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t, ok := p.memo[key]; ok {
+		return t, nil
+	}
+	t, ok := p.measure(id, len(gpus), total(gpus), local)
+	if !ok {
+		return t, fault.New(fault.Invalid, "the profile of %s says nothing about %d replicas on %d nodes with a local batch of %d", p.Name, total(gpus), len(gpus), local).
+			WithHint("It was measured up to %d replicas, with local batches from %d to %d.", p.Limits.MaxReplicas, p.Limits.MinLocal, p.Limits.MaxLocal)
+	}
+	p.memo[key] = t
+	return t, nil
+}
+
+func (p *Profile) measure(id string, nodes, replicas, local int) (times, bool) {
+	if s := p.exact[id]; s != nil {
+		return between(s, local)
+	}
+	// More nodes than were measured count as the most that were. Nodes with more
+	// GPUs than the measured ones have count as more nodes, which is pessimistic.
+	for n := min(nodes, p.maxNodes); n <= min(replicas, p.maxNodes); n++ {
+		q := [3]float64{float64(n), float64(replicas), float64(local)}
+		if step, sync, ok := interpolate(p.points, q); ok {
+			return times{step, sync}, true
+		}
+	}
+	return times{}, false
+}
+
+// between interpolates between samples sorted by local batch.
+func between(s []sample, local int) (times, bool) {
+	i, found := slices.BinarySearchFunc(s, local, func(a sample, local int) int { return a.local - local })
+	if found {
+		return s[i].times, true
+	}
+	if i == 0 || i == len(s) {
+		return times{}, false
+	}
+	lo, hi := s[i-1], s[i]
+	at := float64(local-lo.local) / float64(hi.local-lo.local)
+	return times{lo.step + at*(hi.step-lo.step), lo.sync + at*(hi.sync-lo.sync)}, true
+}
+
+// gradient is what a job with a global batch sees in an epoch.
+func (p *Profile) gradient(batch, epoch int) (goodput.Gradient, error) {
+	i, found := slices.BinarySearchFunc(p.validated, batch, func(v validation, b int) int { return v.batch - b })
+	if found {
+		return p.validated[i].gradient[epoch], nil
+	}
+	if i == 0 || i == len(p.validated) {
+		return goodput.Gradient{}, fault.New(fault.Invalid, "the profile of %s says nothing about a batch of %d, only from %d to %d", p.Name, batch, p.Limits.MinBatch, p.Limits.MaxBatch)
+	}
+	lo, hi := p.validated[i-1], p.validated[i]
+	width, at := float64(hi.batch-lo.batch), float64(batch-lo.batch)
+	mix := func(a, b float64) float64 { return (at*b + (width-at)*a) / width }
+	a, b := lo.gradient[epoch], hi.gradient[epoch]
+	return goodput.Gradient{Sqr: mix(a.Sqr, b.Sqr), Var: mix(a.Var, b.Var)}, nil
+}
+
+// Names are the applications of profiles, for messages.
+func names(profiles map[string]*Profile) string {
+	return fmt.Sprintf("%q", slices.Sorted(maps.Keys(profiles)))
+}

@@ -1,0 +1,272 @@
+package simulate
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/scheduler/goodput"
+)
+
+const (
+	restart = 30               // seconds that a job loses when it gets a new placement
+	longest = 10 * 365 * 86400 // seconds; a simulation that takes longer is given up
+)
+
+// Options are how a simulation goes.
+type Options struct {
+	Interval int                  // seconds from plan to plan
+	Clock    func() time.Duration // of this machine, to measure plans; nil measures nothing
+	Step     func(done float64)   // told at each interval which share of the jobs is done; may be nil
+}
+
+// Trace is what happened.
+type Trace struct {
+	Workload string
+	Jobs     []Outcome
+	Plans    []time.Duration // how long each took
+	Load     []Level         // at each interval
+}
+
+// Outcome is what became of a job.
+type Outcome struct {
+	Name, Family     string
+	Submitted        float64
+	Completed        float64
+	Service          int // GPU-seconds
+	Restarts         int
+	Spans            []Span
+	RequestedReplica int
+}
+
+// JCT is the job completion time in seconds.
+func (o Outcome) JCT() float64 { return o.Completed - o.Submitted }
+
+// Span is a time with one placement.
+type Span struct {
+	From, To  int
+	Placement Placement
+}
+
+// Level is how busy the cluster is.
+type Level struct{ Time, Used, Waiting int }
+
+// job is a job and the truth about it.
+type job struct {
+	Job     // what may be known
+	name    string
+	profile *Profile
+
+	batch    goodput.Batch
+	left     int     // seconds of restart
+	epoch    int     // that it is in
+	progress float64 // iterations of the initial batch size
+	done     bool
+	doneAt   int
+	spans    []Span
+
+	now struct { // the truth of the configuration and epoch it is in
+		valid bool
+		times
+		goodput.Gradient
+		goodput float64
+	}
+}
+
+// Run simulates a workload: in each step all jobs advance by an interval, then the
+// policy is asked, then its plan is applied.
+func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace, error) {
+	if err := c.Validate(); err != nil {
+		return Trace{}, err
+	}
+	if o.Interval < 1 || o.Interval > 86400 {
+		return Trace{}, fault.New(fault.Invalid, "an interval of %d s is not from 1 to 86400", o.Interval)
+	}
+	jobs := make([]*job, len(w.Jobs))
+	for i, s := range w.Jobs {
+		l := s.Profile.Limits
+		l.MaxReplicas = min(l.MaxReplicas, l.MaxBatch/l.MinLocal)
+		jobs[i] = &job{name: s.Name, profile: s.Profile, Job: Job{
+			ID: i, Family: s.Profile.Name, Limits: l, Submitted: s.At,
+			Replicas: min(s.Replicas, c.Total()), Batch: s.Batch, Rigid: s.Rigid,
+		}}
+	}
+	t := Trace{Workload: w.Name}
+	finished, idle := 0, 0
+	active := []*job{} // submitted, not finished
+	next := 0          // the first job that is not submitted yet
+	for now := 0; finished < len(jobs); {
+		if err := ctx.Err(); err != nil {
+			return Trace{}, fault.New(fault.Unavailable, "the simulation was interrupted: %w", err)
+		}
+		// 1. Advance.
+		for _, j := range active {
+			if err := j.advance(p, now, o.Interval); err != nil {
+				return Trace{}, err
+			}
+		}
+		now += o.Interval
+		before := len(active)
+		active = slices.DeleteFunc(active, func(j *job) bool { return j.done })
+		finished += before - len(active)
+		for next < len(jobs) && jobs[next].Submitted <= float64(now) {
+			active = append(active, jobs[next])
+			next++
+		}
+		if len(active) == 0 {
+			if next < len(jobs) { // nothing happens until the next job comes
+				if gap := int(math.Ceil(jobs[next].Submitted)) - now; gap > o.Interval {
+					now += (gap/o.Interval - 1) * o.Interval
+				}
+			}
+			continue
+		}
+		// 2. Ask.
+		known := make([]Job, len(active))
+		for i, j := range active {
+			known[i] = j.Job
+		}
+		began := o.clock()
+		plan := p.Plan(now, c, known)
+		t.Plans = append(t.Plans, o.clock()-began)
+		if err := check(plan, c, known); err != nil {
+			return Trace{}, err
+		}
+		// 3. Apply.
+		level := Level{Time: now}
+		for _, j := range active {
+			place := plan[j.ID]
+			if len(place) == 0 {
+				level.Waiting++
+			}
+			level.Used += place.Replicas()
+			j.move(p, now, place)
+		}
+		t.Load = append(t.Load, level)
+		if idle++; level.Used > 0 || next < len(jobs) {
+			idle = 0
+		}
+		if idle*o.Interval > 86400 || now > longest {
+			return Trace{}, fault.New(fault.Internal, "%d jobs never run under this policy", len(active))
+		}
+		if o.Step != nil {
+			o.Step(float64(finished) / float64(len(jobs)))
+		}
+	}
+	for _, j := range jobs {
+		t.Jobs = append(t.Jobs, Outcome{
+			Name: j.name, Family: j.Family, Submitted: j.Submitted, Completed: float64(j.doneAt),
+			Service: j.Service, Restarts: j.Restarts, Spans: j.spans, RequestedReplica: j.Replicas,
+		})
+	}
+	return t, nil
+}
+
+func (o Options) clock() time.Duration {
+	if o.Clock == nil {
+		return 0
+	}
+	return o.Clock()
+}
+
+// advance runs the job for some seconds.
+func (j *job) advance(p Policy, now, seconds int) error {
+	if len(j.Placement) == 0 {
+		return nil
+	}
+	replicas := j.Placement.Replicas()
+	delay := min(j.left, seconds)
+	j.left -= delay
+	j.Service += delay * replicas
+	now += delay
+	seconds -= delay
+	for seconds > 0 && !j.done {
+		if err := j.look(replicas); err != nil {
+			return err
+		}
+		end := j.profile.progress[j.epoch]
+		if j.progress+j.now.goodput*float64(seconds) < end {
+			j.progress += j.now.goodput * float64(seconds)
+			j.Service += seconds * replicas
+			now += seconds
+			seconds = 0
+		} else {
+			took := int(math.RoundToEven((end - j.progress) / j.now.goodput))
+			j.Service += took * replicas
+			now += took
+			seconds -= took
+			j.progress = end
+			j.epoch++
+			j.now.valid = false
+			if j.epoch == j.profile.epochs {
+				j.done, j.doneAt = true, now
+				j.spans[len(j.spans)-1].To = now
+				return nil
+			}
+		}
+		j.tune(p)
+	}
+	return nil
+}
+
+// look finds the truth of where the job is, and lets the policy know what a job
+// would see of it.
+func (j *job) look(replicas int) error {
+	if j.now.valid {
+		return nil
+	}
+	var err error
+	if j.now.times, err = j.profile.times(j.Placement.gpus(), j.batch.Local); err != nil {
+		return err
+	}
+	global := j.batch.Global(replicas)
+	if j.now.Gradient, err = j.profile.gradient(global, j.epoch); err != nil {
+		return err
+	}
+	whole := j.now.step + float64(j.batch.Accumulated)*(j.now.step-j.now.sync)
+	j.now.goodput = j.now.Gain(float64(global)/float64(j.Limits.MinBatch)) / whole
+	j.now.valid = true
+	j.Gradient = j.now.Gradient
+	o := goodput.Observation{Nodes: len(j.Placement), Replicas: replicas, Local: j.batch.Local, Step: j.now.step, Sync: j.now.sync}
+	if !slices.ContainsFunc(j.Observed, o.Same) {
+		j.Observed = append(slices.Clip(j.Observed), o)
+	}
+	return nil
+}
+
+// tune sets the batch size that the policy wants.
+func (j *job) tune(p Policy) {
+	want := j.Batch
+	if !j.Rigid {
+		want = p.Batch(j.Job)
+	}
+	replicas := j.Placement.Replicas()
+	want = min(max(want, j.Limits.MinBatch, replicas*j.Limits.MinLocal), j.Limits.MaxBatch)
+	if b := j.Limits.Split(want, replicas); b != j.batch {
+		j.batch, j.now.valid = b, false
+	}
+}
+
+// move gives the job a placement; an empty one stops it.
+func (j *job) move(p Policy, now int, to Placement) {
+	if slices.Equal(j.Placement, to) {
+		return
+	}
+	if len(j.Placement) > 0 {
+		j.spans[len(j.spans)-1].To = now
+	}
+	j.Placement = slices.Clone(to)
+	j.now.valid = false
+	if len(to) == 0 {
+		return
+	}
+	if j.Started {
+		j.Restarts++
+	}
+	j.Started = true
+	j.left = restart
+	j.spans = append(j.spans, Span{From: now, Placement: j.Placement})
+	j.tune(p)
+}
