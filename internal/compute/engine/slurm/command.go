@@ -82,7 +82,8 @@ func executable(path string) bool {
 
 // away are parts of messages with which Slurm says that asking again may help.
 var away = []string{
-	"Unable to contact", "Connection refused", "Connection timed out", "Socket timed out", "Zero Bytes were transmitted",
+	"Unable to contact", "Connection refused", "Connection timed out", "Connection reset by peer", "Broken pipe", "No route to host",
+	"Network is unreachable", "Socket timed out", "Zero Bytes were transmitted", "Unexpected message received", "Message receive failure",
 	"Communication connection failure", "in standby mode", "Transport endpoint", "Resource temporarily unavailable",
 	"Protocol authentication error", "Munge", "Slurm temporarily unable", "controller not responding",
 }

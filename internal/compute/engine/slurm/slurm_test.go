@@ -333,6 +333,7 @@ func TestScript(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	for said, want := range map[string]fault.Kind{
 		"slurm_load_jobs error: Unable to contact slurm controller (connect failure)":                        fault.Unavailable,
+		"slurm_load_jobs error: Connection reset by peer":                                                    fault.Unavailable,
 		"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation":                fault.Unavailable,
 		"sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid": fault.Invalid,
 		"sbatch: error: Batch job submission failed: Requested node configuration is not available":          fault.Invalid,
