@@ -6,7 +6,7 @@ Debian: nothing is pulled. The same files give the same digests.
     images.py DIR worker PATH          DIR/worker with the falaj-worker at PATH
 
 busybox  a shell, for pods and containers that are not about Python
-torch    Python 3.11 with PyTorch and scikit-learn
+torch    Python 3.11 with PyTorch and scikit-learn, and py-spy
 worker   /falaj-worker, what the Kubernetes engine copies into pods
 
 DIR/NAME is a layout (oci-layout, index.json, blobs/); DIR/NAME/reference is how
@@ -227,6 +227,7 @@ def torch():
             layer.copy(os.path.realpath(path), path[1:])
         for lib, path in libs.items():
             layer.copy(path, LIB + "/" + lib)
+    top.copy(".tmp/venv/ray/bin/py-spy", "usr/local/bin/py-spy")  # static
     return [base, top]
 
 

@@ -53,4 +53,5 @@ if [ ! -e .tmp/kube/stages.yaml ] || [ scripts/engines/kube.sh -nt .tmp/kube/sta
 	done >.tmp/kube/stages.yaml.new
 	mv .tmp/kube/stages.yaml.new .tmp/kube/stages.yaml
 fi
+venv ray test/engines/ray/requirements.txt # has the py-spy of an image
 python3 scripts/engines/images.py .tmp/images

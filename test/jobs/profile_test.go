@@ -10,27 +10,6 @@ import (
 	"github.com/falaj-ml/falaj/test/live"
 )
 
-// seen is what a profile says.
-type seen struct {
-	ID                    string
-	Worker, Processes     int
-	Compute, Memory, Idle float64
-	Communication         float64
-	Run                   string `json:"run_id"`
-	Artifacts             []string
-	Top                   []struct{ Name, Where, Kind string }
-}
-
-// look profiles a job that runs, once its program has begun.
-func look(p *live.Project, job string, spec map[string]any) (s seen) {
-	p.T.Helper()
-	p.Eventually("job "+job+" cannot be looked at", func() (bool, error) {
-		err := p.C.Do(p.T.Context(), http.MethodPost, p.Path("jobs/"+job+"/profiles"), spec, &s)
-		return err == nil, err
-	})
-	return s
-}
-
 // TestProfile: py-spy of the job's own environment looks into the sandbox of what
 // runs, and what it sees is kept with the job.
 func TestProfile(t *testing.T) {
@@ -38,7 +17,7 @@ func TestProfile(t *testing.T) {
 	s := live.New(t, "")
 	s.Up(t)
 	p := s.Project(t, "profiles")
-	p.Apply(`{api_version: falaj/v1, kind: Environment, name: spied, project: PROJECT, spec: {python: /usr/bin/python3.11, requirements: [py-spy==0.4.1]}}`)
+	p.Apply(live.Spied)
 	spec := map[string]any{"environment": "spied", "script": strings.Join([]string{
 		"import pickle, time",
 		"def multiply(until):",
@@ -53,7 +32,7 @@ func TestProfile(t *testing.T) {
 		"    load(time.monotonic() + 0.1)",
 	}, "\n")}
 	job := submit(p, "mixed", spec)
-	got := look(p, job, map[string]any{"seconds": 4})
+	got := p.Look(job, map[string]any{"seconds": 4})
 	if got.Compute < 0.2 || got.Idle < 0.1 || got.Memory < 0.1 || got.Communication != 0 || got.Processes != 1 || len(got.Top) == 0 || got.Top[0].Name != "multiply" {
 		t.Errorf("%+v", got)
 	}
@@ -113,11 +92,11 @@ func TestProfileOfGang(t *testing.T) {
 	p.Eventually("the workers do not meet", func() (bool, error) {
 		return strings.Count(p.Run(0, "job", "logs", job), "met") == 2, nil
 	})
-	got := look(p, job, map[string]any{"seconds": 4, "worker": 1})
+	got := p.Look(job, map[string]any{"seconds": 4, "worker": 1})
 	if got.Worker != 1 || got.Communication < 0.5 || got.Processes != 1 {
 		t.Errorf("%+v", got)
 	}
-	got = look(p, job, map[string]any{"seconds": 4, "worker": 0})
+	got = p.Look(job, map[string]any{"seconds": 4, "worker": 0})
 	if got.Worker != 0 || got.Idle < 0.3 {
 		t.Errorf("%+v", got)
 	}

@@ -104,11 +104,17 @@ func (p *Project) Ends(id, state string) (job client.Object) {
 		return err == nil && s != "queued" && s != "running", err
 	})
 	if got := job.Text("state"); got != state {
-		out, _ := p.Command(p.T.Context(), "job", "describe", id, "-p", p.Name)
-		log, _ := p.Command(p.T.Context(), "job", "logs", id, "-p", p.Name)
-		p.T.Fatalf("job %s is %s, not %s:\n%s\n%s", id, got, state, out, log)
+		p.T.Fatalf("job %s is %s, not %s:\n%s", id, got, state, p.Story(id))
 	}
 	return job
+}
+
+// Story is what Falaj tells of a job.
+func (p *Project) Story(id string) string {
+	ctx := context.WithoutCancel(p.T.Context())
+	said, _ := p.Command(ctx, "job", "describe", id, "-p", p.Name)
+	log, _ := p.Command(ctx, "job", "logs", id, "-p", p.Name)
+	return said + "\n" + log
 }
 
 // Path is the path of what is in the project.

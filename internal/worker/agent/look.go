@@ -39,7 +39,8 @@ func (l *looks) end() {
 	l.under.Wait()
 }
 
-// look looks at the worker, if it runs, and tells what was seen. The profiler is the worker's own or the node's, and runs as this user.
+// look looks at the worker, if it runs, and tells what was seen. The profiler is
+// the worker's own or the node's, and runs as this user.
 func (a *agent) look(ctx context.Context, r profiler.Request) {
 	a.mu.Lock()
 	t := a.tree
@@ -48,7 +49,7 @@ func (a *agent) look(ctx context.Context, r profiler.Request) {
 	err := error(fault.New(fault.Conflict, "worker %d does not run yet", a.index).WithHint("Ask again later."))
 	if t != nil {
 		r.Among = false // all below is this worker's
-		seen, err = profiler.Take(ctx, r, t.PID(), a.dir)
+		seen, err = profiler.Take(ctx, r, profiler.Place{Root: t.PID(), Dir: a.dir, Path: a.env["PATH"]})
 	}
 	if ctx.Err() != nil {
 		return // nobody waits

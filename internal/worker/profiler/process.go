@@ -70,9 +70,10 @@ func read(pid int) (p python, ok bool) {
 	return p, true
 }
 
-// look finds a program as the process would, first beside its interpreter.
-func (p python) look(name string) (string, error) {
-	for dir := range strings.SplitSeq(p.bin+":"+p.env["PATH"]+":/usr/local/bin:/usr/bin", ":") {
+// look finds a program: beside the process's interpreter, as it would itself, or
+// as the node does.
+func (p python) look(name, path string) (string, error) {
+	for dir := range strings.SplitSeq(p.bin+":"+p.env["PATH"]+":"+path+":/usr/local/bin:/usr/bin", ":") {
 		full := filepath.Join(dir, name)
 		if info, err := os.Stat(full); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return full, nil

@@ -184,7 +184,7 @@ func Main(stdin io.Reader, stdout io.Writer) int {
 	defer stop()
 	var result Result
 	if err == nil {
-		result, err = Take(ctx, r, 0, "")
+		result, err = Take(ctx, r, Place{})
 	}
 	if json.NewEncoder(stdout).Encode(Answered(result, err)) != nil {
 		return 1
@@ -212,21 +212,28 @@ func Sweep() {
 	}
 }
 
-// Take looks at a worker, all of whose processes are below root; 0 is all that
-// are visible. What it keeps meanwhile is below dir; "" is the machine's own. Errors: fault.Unsupported without the tool, or where this machine
-// forbids it; fault.Conflict when there is nothing to look at; fault.Timeout.
-func Take(ctx context.Context, r Request, root int, dir string) (Result, error) {
+// Place is where a worker runs.
+type Place struct {
+	Root int    // the process that all of the worker's are below; 0 is all that are visible
+	Dir  string // for what is kept meanwhile; "" is the machine's own
+	Path string // the node's own PATH, for tools that the worker's has not
+}
+
+// Take looks at a worker. Errors: fault.Unsupported without the tool, or where
+// this machine forbids it; fault.Conflict when there is nothing to look at;
+// fault.Timeout.
+func Take(ctx context.Context, r Request, at Place) (Result, error) {
 	if err := r.Check(); err != nil {
 		return Result{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Patience())
 	defer cancel()
-	found := pythons(r, root)
+	found := pythons(r, at.Root)
 	if len(found) == 0 {
 		return Result{}, fault.New(fault.Conflict, "worker %d has no Python process", r.Worker).
 			WithHint("Ask again when its program has begun; other programs cannot be looked at.")
 	}
-	dir, err := os.MkdirTemp(dir, "falaj-profile-")
+	dir, err := os.MkdirTemp(at.Dir, "falaj-profile-")
 	if err != nil {
 		return Result{}, err
 	}
@@ -236,7 +243,7 @@ func Take(ctx context.Context, r Request, root int, dir string) (Result, error) 
 	case Torch:
 		out, err = torch(ctx, r, found)
 	default:
-		out, err = pyspy(ctx, r, found, dir)
+		out, err = pyspy(ctx, r, found, dir, at.Path)
 	}
 	out.Tool = r.Tool
 	return out, err
@@ -245,8 +252,8 @@ func Take(ctx context.Context, r Request, root int, dir string) (Result, error) 
 // pyspy runs it twice at once over each process: once for all threads, once for
 // those that run, so that both are known of every function: how often a thread
 // was in it, and how often it waited there.
-func pyspy(ctx context.Context, r Request, found []python, dir string) (Result, error) {
-	program, err := found[0].look("py-spy")
+func pyspy(ctx context.Context, r Request, found []python, dir, path string) (Result, error) {
+	program, err := found[0].look("py-spy", path)
 	if err != nil {
 		return Result{}, fault.New(fault.Unsupported, "py-spy is neither in the job's environment nor on its node").
 			WithHint("Add py-spy to the environment's packages, or install it on the nodes: pip install py-spy.")

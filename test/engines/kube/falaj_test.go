@@ -43,8 +43,10 @@ func TestFalaj(t *testing.T) {
 	for pool, image := range map[string]string{"small": busybox, "torch": torch} {
 		x.Apply(fmt.Sprintf(`{api_version: falaj/v1, kind: Pool, name: %s, spec: {engine: cluster, mode: delegated, options: {image: %q, pull: never}}}`, pool, image))
 	}
+	x.Apply(`{api_version: falaj/v1, kind: Environment, project: PROJECT, name: plain, spec: {python: /usr/bin/python3.11, requirements: []}}`)
 	t.Run("a gang in the image of its pool", x.with((*site).gang))
 	t.Run("why it waits", x.with((*site).waits))
+	t.Run("what a worker does", x.with(func(x *site) { x.SeesInto("torch", "plain") }))
 	t.Run("the digits are learned as at home", x.with((*site).digits))
 }
 

@@ -37,6 +37,7 @@ func falaj(t *testing.T, c *raytest.Cluster) {
 	t.Run("what the pool promises", x.with((*site).promises))
 	t.Run("a gang", x.with((*site).gang))
 	t.Run("a job that fails", x.with((*site).fails))
+	t.Run("what a worker does", x.with(func(x *site) { x.SeesInto("actors", "plain") }))
 	t.Run("why it waits", x.with((*site).waits))
 	t.Run("the server dies", x.with((*site).restart))
 	t.Run("a node dies", x.with((*site).loss))

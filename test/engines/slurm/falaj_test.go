@@ -66,7 +66,7 @@ func (x *site) sign(names ...string) {
 }
 
 // TestFalajOnSlurm: a gang loses a node, and goes on from its checkpoint on
-// others; its log, its output and its nodes are here.
+// others; its log, its output, its nodes and what its workers do are seen from here.
 func TestFalajOnSlurm(t *testing.T) {
 	x := newSite(t)
 	id := x.submit("gang", 2, `echo "rank $RANK of $WORLD_SIZE as $(id -un)"
@@ -99,6 +99,8 @@ func TestFalajOnSlurm(t *testing.T) {
 	if said := x.Run(0, "pool", "describe", "hpc"); !strings.Contains(said, "n4") {
 		t.Errorf("the nodes are not shown:\n%s", said)
 	}
+	x.Apply(live.Spied)
+	x.SeesInto("hpc", "spied")
 }
 
 // TestFalajWaitsOnSlurm: why says what others hold.
