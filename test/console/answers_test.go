@@ -90,6 +90,14 @@ func pretend(t *testing.T) *httptest.Server {
 	answer(p+"/datasets", list())
 	answer(p+"/feature-views", list())
 	answer(p+"/models", list(object{"name": "delay", "latest_version": 5, "aliases": []string{"champion=3"}, "created_at": at(-40, 0)}))
+	seen := &looks{all: profiles()}
+	answer(p+"/jobs/{job}/profiles", func(*http.Request) any { return object{"items": seen.list()} })
+	mux.HandleFunc("POST "+p+"/jobs/{job}/profiles", seen.look)
+	mux.HandleFunc("GET /get-artifact", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer "+token && r.Header.Get("Falaj-Project") == "nyc" {
+			_, _ = w.Write([]byte(stacks))
+		}
+	})
 	mux.HandleFunc("GET "+p+"/jobs/{job}/logs", func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 400 {
 			_, _ = fmt.Fprintf(w, "epoch %d loss %.4f auc %.4f\n", i, 0.6-0.0005*float64(i), 0.61+0.0003*float64(i))
@@ -315,7 +323,7 @@ func job(i int) object {
 		delete(j, "pool")
 		j["reason"] = "Waits for 2 cpu in pool gpu-dubai; 1.5 are free."
 	}
-	j["tries"] = []object{{"id": "att_1", "number": 1, "state": "running", "pool": j["pool"], "started_at": j["started_at"]}}
+	j["tries"] = []object{{"id": "att_1", "number": 1, "state": "running", "workers": 4, "pool": j["pool"], "started_at": j["started_at"]}}
 	j["why"] = []string{"It runs in pool local since a minute."}
 	return j
 }

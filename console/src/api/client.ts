@@ -10,6 +10,7 @@ export type Job = Schemas['training.Job'];
 export type Dataset = Schemas['dataset.Dataset'];
 export type FeatureView = Schemas['feature.View'];
 export type Model = Schemas['ModelView'];
+export type Profile = Schemas['training.Profile'];
 export type AuditEntry = Schemas['AuditView'];
 
 /** Attempt is what a job's view=full adds; the API's description leaves it open. */
@@ -22,6 +23,7 @@ export interface Attempt {
   reason?: string;
   started_at?: string;
   ended_at?: string;
+  workers?: number;
 }
 
 export type JobDetail = Job & { tries: Attempt[] | null; why: string[] | null };
@@ -73,12 +75,13 @@ export async function get<T>(path: string, signal?: AbortSignal, token?: string)
   return (await answer.json()) as T;
 }
 
-export async function post<T>(path: string, body: unknown): Promise<T> {
+/** limit is in ms. */
+export async function post<T>(path: string, body: unknown, limit = timeout): Promise<T> {
   const answer = await send(path, {
     method: 'POST',
     headers: { 'Content-Type': 'application/json', 'Idempotency-Key': crypto.randomUUID() },
     body: JSON.stringify(body),
-    signal: AbortSignal.timeout(timeout),
+    signal: AbortSignal.timeout(limit),
   });
   const text = await answer.text();
   return (text ? JSON.parse(text) : undefined) as T;

@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type FeatureView, type Job, type JobDetail, type Model, type Page, type Project } from './client';
+import { get, inProject, Problem, type Dataset, type FeatureView, type Job, type JobDetail, type Model, type Page, type Profile, type Project } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -68,6 +68,10 @@ export const useWhy = (p: string, id: string, enabled: boolean) =>
     enabled,
     refetchInterval: 10_000,
   });
+
+/** What was seen of a job's workers, newest first. */
+export const useProfiles = (p: string, id: string) =>
+  useQuery({ queryKey: ['job', p, id, 'profiles'], queryFn: async ({ signal }) => ((await get<Page<Profile>>(inProject(p, 'jobs', id, 'profiles'), signal)).items ?? []).toReversed() });
 
 export const useDeployment = (p: string, name: string) =>
   useQuery({ queryKey: ['deployment', p, name], queryFn: ({ signal }) => get<Deployment>(inProject(p, 'deployments', name), signal) });

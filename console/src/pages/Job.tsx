@@ -6,6 +6,7 @@ import { ended, useJob } from '../api/queries';
 import { Empty, Failed, Panel, StateBadge, Tag, Wait } from '../parts/State';
 import { Time } from '../parts/Time';
 import { Took } from './Jobs';
+import { Profiles } from './Profiles';
 
 export function JobPage({ project, id }: { project: string; id: string }) {
   const job = useJob(project, id);
@@ -73,6 +74,7 @@ export function JobPage({ project, id }: { project: string; id: string }) {
           <p className="dim">It has not been started yet.</p>
         )}
       </Panel>
+      {(j.tries?.length ?? 0) > 0 && <Profiles project={project} job={j} />}
       <Panel title="Inputs" wide>
         {j.inputs?.length ? (
           <ul className="why num">{j.inputs.map((i) => <li key={i.name}>{i.name} <span className="dim">{i.ref}</span></li>)}</ul>

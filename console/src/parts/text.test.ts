@@ -3,6 +3,7 @@ import { Parser } from '../api/sse';
 import { stale } from '../api/live';
 import type { Feature, Window } from '../api/monitoring';
 import { bars, mainly, rebin, rowsOf, scoreName, since, step, strength } from './drift';
+import { boxes, flame } from './flame';
 import { ago, count, ms, number, percent, signed, span, time } from './format';
 
 describe('format', () => {
@@ -105,5 +106,34 @@ describe('drift', () => {
       labels: ['UA', 'B6', 'EV'], baseline: [0.75, 0.25, 0], window: [0, 0, 1],
     });
     expect(bars(undefined, undefined, String)).toBeNull();
+  });
+});
+
+describe('flame graph', () => {
+  const root = flame(
+    [
+      'process 1:"python -m torch.distributed.run";process 7:"python t.py";thread (7): MainThread;a (t.py:1);b (t.py:2) 6',
+      'process 7:"python t.py";thread (7);a (t.py:9);c (u.py) 3',
+      'process 7:"python t.py";thread (8): loader;x (t.py:1) 90',
+      'no stack',
+      '',
+    ].join('\n'),
+  );
+  test('first threads, and lines of a function together', () => {
+    expect(root.n).toBe(9);
+    expect(root.children.map((f) => [f.name, f.where, f.n])).toEqual([['a', 't.py', 9]]);
+    expect(root.children[0]!.children.map((f) => [f.name, f.where, f.n])).toEqual([['b', 't.py', 6], ['c', 'u.py', 3]]);
+  });
+  test('other threads when there are no first ones', () => expect(flame('thread (8): loader;x (t.py:1) 90').children[0]!.name).toBe('x'));
+  test('stacks without an end', () => {
+    const deep = flame(`${'f (t.py:1);'.repeat(100_000)}g (${'x '.repeat(100_000)} 5\n`.repeat(3));
+    expect([deep.n, boxes([deep]).length]).toEqual([15, 201]);
+  });
+  test('nothing', () => expect(boxes([flame('')])).toHaveLength(1));
+  test('calls lie within their callers, beside each other', () => {
+    const drawn = boxes([root]).map((b) => [b.path.at(-1)!.name, b.path.length, b.from, b.width]);
+    expect(drawn).toEqual([['all', 1, 0, 1], ['a', 2, 0, 1], ['b', 3, 0, 6 / 9], ['c', 3, 6 / 9, 3 / 9]]);
+    const a = root.children[0]!;
+    expect(boxes([root, a, a.children[1]!]).map((b) => b.width)).toEqual([1, 1, 1]);
   });
 });
