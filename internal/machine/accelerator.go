@@ -9,8 +9,9 @@ import (
 
 // The resource names of accelerators, as Kubernetes has them.
 const (
-	ResourceGPU = "nvidia.com/gpu"
-	resourceMIG = "nvidia.com/mig-" // then the profile: 1g.10gb
+	ResourceGPU    = "nvidia.com/gpu"
+	ResourceShared = "nvidia.com/gpu.shared" // one share of a GPU that serves several
+	resourceMIG    = "nvidia.com/mig-"       // then the profile: 1g.10gb
 )
 
 // Accelerator is a device that a workload can have for itself: a GPU, or a
@@ -31,7 +32,9 @@ type Accelerator struct {
 	Links  int      `json:"nvlinks,omitempty"`
 	Switch bool     `json:"nvswitch,omitempty"`
 	Peers  []string `json:"peers,omitempty"` // UUIDs that links lead to without a switch
-	Files  []string `json:"-"`               // device files that its user needs
+	// Exclusive says that it serves one process at a time: with MPS its server.
+	Exclusive bool     `json:"exclusive,omitempty"`
+	Files     []string `json:"-"` // device files that its user needs
 }
 
 // Inventory lists accelerators and samples what they do. Safe for concurrent

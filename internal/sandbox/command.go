@@ -133,6 +133,17 @@ func (c *Cmd) Start() error {
 }
 
 func (c *Cmd) start(spec wire.Spec) error {
+	files := c.ExtraFiles
+	defer func() { c.ExtraFiles = files }()
+	var last []*os.File
+	if slices.ContainsFunc(spec.Mounts, func(m wire.Mount) bool { return m.Mapped }) {
+		namespace, err := ownersOf(c.Path, spec.HostUID)
+		if err != nil {
+			return unsupported(c.policy.Level, "making a user namespace for the owners of mounts: "+err.Error())
+		}
+		defer namespace.Close()
+		last, spec.Owners = []*os.File{namespace}, wire.FirstFD+spec.Files
+	}
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return fault.Wrap(err, "describing the sandbox")
@@ -151,9 +162,7 @@ func (c *Cmd) start(spec wire.Spec) error {
 	ours, theirs := os.NewFile(uintptr(pair[0]), "sandbox"), os.NewFile(uintptr(pair[1]), "sandbox child")
 	defer theirs.Close()
 
-	files := c.ExtraFiles
-	c.ExtraFiles = append([]*os.File{memory, theirs}, files...)
-	defer func() { c.ExtraFiles = files }()
+	c.ExtraFiles = slices.Concat([]*os.File{memory, theirs}, files, last)
 	attr := &syscall.SysProcAttr{}
 	switch {
 	case !spec.Separate:
@@ -313,7 +322,7 @@ func (c *Cmd) spec() wire.Spec {
 	s := wire.Spec{
 		Argv: c.argv, Env: p.Env, Dir: p.Dir,
 		Confine: p.Level >= Process, Separate: p.Level >= Sandbox,
-		Devices: p.Devices, Names: p.Network.Names, CPUs: l.CPUs,
+		Devices: p.Devices, Names: p.Network.Names, CPUs: l.CPUs, Nodes: l.Nodes,
 		Observe: p.Level >= Sandbox && c.OnDenial != nil,
 		Files:   len(c.ExtraFiles),
 

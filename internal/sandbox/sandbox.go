@@ -4,6 +4,7 @@
 // Parts:
 //   - sandbox.go: Level, Policy and what they promise.
 //   - command.go: Command and Cmd, an exec.Cmd whose child is confined.
+//   - owners.go: what shows the owners of mounts as the child.
 //   - container.go: the same in the root of an OCI image, by runc.
 //   - enter.go: a look into what runs.
 //   - probe.go: what this kernel permits, in words.
@@ -91,6 +92,7 @@ type Mount struct {
 type Limits struct {
 	CPU       resource.CPU   `json:"cpu,omitempty"`        // time per time, by cgroup [no limit]
 	CPUs      []int          `json:"cpus,omitempty"`       // cores it may run on [all]
+	Nodes     []int          `json:"nodes,omitempty"`      // NUMA nodes whose memory it may use [all]
 	Memory    resource.Bytes `json:"memory,omitempty"`     // by cgroup, else RLIMIT_DATA per process [no limit]
 	Processes int            `json:"processes,omitempty"`  // and threads [4096]
 	OpenFiles int            `json:"open_files,omitempty"` // per process [65536]

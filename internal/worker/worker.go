@@ -49,13 +49,15 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 	case "look":
 		return inside.Look(args[1:], stderr)
 	case "shim":
+		serve := shim.Serve
 		if len(args) == 2 {
-			if err := shim.Run(args[1]); err != nil {
-				fmt.Fprintln(stderr, "falaj-worker shim:", err)
-				return 1
-			}
-			return 0
+			serve = func() error { return shim.Run(args[1]) }
 		}
+		if err := serve(); err != nil {
+			fmt.Fprintln(stderr, "falaj-worker shim:", err)
+			return 1
+		}
+		return 0
 	case "install":
 		if len(args) == 2 {
 			if err := install(args[1]); err != nil {

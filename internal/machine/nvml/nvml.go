@@ -112,6 +112,9 @@ func (i *Inventory) describe(d nvml.Device, index int) (machine.Accelerator, boo
 	if current, _, r := d.GetEccMode(); r == nvml.SUCCESS {
 		a.ECC = map[bool]string{true: "on", false: "off"}[current == nvml.FEATURE_ENABLED]
 	}
+	if mode, r := d.GetComputeMode(); r == nvml.SUCCESS {
+		a.Exclusive = mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS
+	}
 	if pci, r := d.GetPciInfo(); r == nvml.SUCCESS {
 		a.Bus = busOf(pci)
 	}

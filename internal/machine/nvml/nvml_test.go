@@ -33,7 +33,8 @@ func simulated() *mock.Interface {
 			GetEccModeFunc: func() (nvml.EnableState, nvml.EnableState, nvml.Return) {
 				return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
 			},
-			GetPciInfoFunc: func() (nvml.PciInfo, nvml.Return) { return bus(k), nvml.SUCCESS },
+			GetComputeModeFunc: func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_DEFAULT, nvml.SUCCESS },
+			GetPciInfoFunc:     func() (nvml.PciInfo, nvml.Return) { return bus(k), nvml.SUCCESS },
 			GetNvLinkStateFunc: func(link int) (nvml.EnableState, nvml.Return) {
 				if link >= 2 {
 					return 0, nvml.ERROR_INVALID_ARGUMENT
@@ -65,6 +66,7 @@ func simulated() *mock.Interface {
 			GetComputeInstanceIdFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
 		}, nvml.SUCCESS
 	}
+	all[2].GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, nvml.SUCCESS }
 	all[2].GetNameFunc = func() (string, nvml.Return) { return "Tesla V100", nvml.SUCCESS }
 	all[2].GetCudaComputeCapabilityFunc = func() (int, int, nvml.Return) { return 7, 0, nvml.SUCCESS }
 	all[2].GetNvLinkRemoteDeviceTypeFunc = func(int) (nvml.IntNvLinkDeviceType, nvml.Return) {
@@ -127,7 +129,7 @@ func TestList(t *testing.T) {
 		first, slice(1),
 		{
 			Resource: "nvidia.com/gpu", UUID: "GPU-2", Index: 2, Name: "Tesla V100", Memory: 80 * resource.GiB, Compute: "7.0", ECC: "on",
-			Bus: "00000000:0c:00.0", NUMA: -1, Links: 2, Peers: []string{"GPU-0"}, Files: files("2"),
+			Bus: "00000000:0c:00.0", NUMA: -1, Links: 2, Peers: []string{"GPU-0"}, Exclusive: true, Files: files("2"),
 		},
 	}
 	var f machine.Facts

@@ -45,6 +45,9 @@ func become(spec *wire.Spec, extra []string) (step string, err error) {
 		all = map[string]string{}
 	}
 	for _, kv := range extra { // where a forward listens is known only here
+		if kv == oneCore {
+			continue
+		}
 		k, v, _ := strings.Cut(kv, "=")
 		all[k] = v
 	}

@@ -9,7 +9,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -234,21 +233,13 @@ func (b *builder) skeleton(spec *wire.Spec) error {
 // owner, and what the child makes belongs to the server.
 func (b *builder) mapOwners(spec *wire.Spec) error {
 	first := len(b.trees) - len(spec.Mounts)
-	namespace := -1
 	for i, m := range spec.Mounts {
 		if !m.Mapped {
 			continue
 		}
-		if namespace < 0 {
-			var err error
-			if namespace, err = holdUserNamespace(spec.HostUID); err != nil {
-				return err
-			}
-			defer unix.Close(namespace)
-		}
 		t := b.trees[first+i]
 		err := unix.MountSetattr(t.fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{
-			Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(namespace), //nolint:gosec // A descriptor.
+			Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(spec.Owners), //nolint:gosec // A descriptor.
 		})
 		if err == nil {
 			continue
@@ -269,40 +260,6 @@ func (b *builder) mapOwners(spec *wire.Spec) error {
 		}
 	}
 	return nil
-}
-
-// holdUserNamespace is a user namespace in which user 0 is uid.
-func holdUserNamespace(uid int) (int, error) {
-	pipe := make([]int, 2)
-	if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
-		return 0, err
-	}
-	defer unix.Close(pipe[0])
-	defer unix.Close(pipe[1])
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
-	sys := &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Pdeathsig: syscall.SIGKILL,
-		Ptrace: true, // it is not to run, only to be: it stops before its first instruction
-	}
-	hold := func() (int, error) {
-		return syscall.ForkExec("/proc/self/exe", []string{"falaj-worker", wire.ModeHold}, &syscall.ProcAttr{Files: []uintptr{uintptr(pipe[0])}, Sys: sys})
-	}
-	pid, err := hold()
-	if err != nil { // some systems forbid to trace
-		sys.Ptrace = false
-		if pid, err = hold(); err != nil {
-			return 0, err
-		}
-	}
-	defer func() {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-		for ws := syscall.WaitStatus(0); ; { // the first news of it may be that it has stopped
-			if _, err := syscall.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) && (err != nil || !ws.Stopped()) {
-				return
-			}
-		}
-	}()
-	return unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
 // chownTree gives a tree to uid without following links.

@@ -2,8 +2,9 @@
 // server that asked for it may restart. A shim is a falaj-worker process that
 // owns one directory:
 //
-//	spec.json      what to run; written by the server, never changed
-//	lock           held exclusively while the shim lives: who gets it knows the shim is dead
+//	spec.json      what to run; written by the server, never changed; locked
+//	               exclusively while a shim owns the directory: who gets the lock
+//	               knows that none does
 //	status.json    what is known; replaced atomically and synced
 //	log            combined output, the first and the last of it up to Spec.LogLimit
 //	denials.jsonl  one sandbox.Denial per line, each target once
@@ -13,9 +14,13 @@
 // status is written when nothing of the program runs any more; a killed shim
 // takes the program with it (see package sandbox), and its directory then says
 // Running with nobody holding the lock, which readers call lost.
+//
+// A shim may own one directory after another (Serve), never two at a time: what
+// starts it costs more than what it does for a short program.
 package shim
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,7 +47,7 @@ import (
 // Files of a shim's directory.
 const (
 	SpecFile    = "spec.json"
-	LockFile    = "lock"
+	LockFile    = SpecFile
 	StatusFile  = "status.json"
 	LogFile     = "log"
 	DenialsFile = "denials.jsonl"
@@ -244,57 +249,104 @@ func Held(dir string) bool {
 }
 
 // Run is the shim of a directory: it returns when the program has ended and
-// that is recorded. The worker at its own path runs the sandbox. Descriptor 3,
-// when open, is closed as soon as the first status is on disk.
+// that is recorded. The worker at its own path runs the sandbox.
 func Run(dir string) error {
-	// SIGTERM before we are ready must not end us: it means stop.
+	_, err := run(dir, listen(), func() {})
+	return err
+}
+
+// What a shim says to its starter, in lines: Ready when it has recorded itself in
+// the directory it was given, Over when the program's end is recorded, too.
+const (
+	Ready = "ready\n"
+	Over  = "over\n"
+)
+
+// ControlFD is where Serve reads directories, in lines, and answers. Its end is
+// the starter's wish that the shim takes no other.
+const ControlFD = 3
+
+// Serve is the shim of one directory after the other, until nobody gives it more,
+// or until it was asked to stop: that may have been meant for a program that had
+// just ended.
+func Serve() error {
+	signals := listen()
+	unix.CloseOnExec(ControlFD)
+	_ = unix.SetNonblock(ControlFD, true) // else a thread waits in each read
+	control := os.NewFile(ControlFD, "control")
+	defer control.Close()
+	say := func(word string) error {
+		_, err := control.WriteString(word)
+		return err
+	}
+	given := make(chan string)
+	go func() {
+		defer close(given)
+		for lines := bufio.NewScanner(control); lines.Scan(); {
+			given <- lines.Text()
+		}
+	}()
+	for {
+		select {
+		case dir, ok := <-given:
+			if !ok {
+				return nil
+			}
+			stopped, err := run(dir, signals, func() { _ = say(Ready) }) // without a starter the program runs all the same
+			if err != nil {
+				return err
+			}
+			if stopped || say(Over) != nil {
+				return nil
+			}
+		case <-signals:
+			return nil
+		}
+	}
+}
+
+// listen takes signals from now on: SIGTERM must not end us, it means stop.
+func listen() chan os.Signal {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	return signals
+}
 
-	lock, err := os.OpenFile(filepath.Join(dir, LockFile), os.O_RDWR|os.O_CREATE, 0o600)
+// run runs the program of a directory, if no other shim has; ready is called
+// when the first status is on disk. stopped says that a signal came.
+func run(dir string, signals chan os.Signal, ready func()) (stopped bool, err error) {
+	lock, err := os.Open(filepath.Join(dir, LockFile))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer lock.Close() // the kernel releases it with us
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return err
+		return false, err
 	}
 	if _, err := os.Stat(filepath.Join(dir, StatusFile)); !errors.Is(err, fs.ErrNotExist) {
-		return err // another shim ran it, or runs no more: never twice
+		return false, err // another shim ran it, or runs no more: never twice
 	}
 	spec, err := Read[Spec](dir, SpecFile)
 	if err != nil {
-		return err
+		return false, err
 	}
 	worker, err := os.Executable()
 	if err != nil {
-		return err
+		return false, err
 	}
 	s := &shim{dir: dir, spec: spec, worker: worker, signals: signals, seen: map[sandbox.Denial]bool{}}
 	s.status = Status{State: Starting, Isolated: spec.Policy.Level}
 	if s.status.Shim, err = ProcessOf(os.Getpid()); err != nil {
-		return err
+		return false, err
 	}
 	if err := Write(dir, StatusFile, s.status); err != nil {
-		return err
+		return false, err
 	}
-	closeReady()
+	ready()
 	s.run()
 	s.status.State, s.status.Ended = Ended, time.Now()
-	return Write(dir, StatusFile, s.status)
-}
-
-// ReadyFD is where the starter waits for end of file.
-const ReadyFD = 3
-
-func closeReady() {
-	if _, err := unix.FcntlInt(ReadyFD, unix.F_GETFD, 0); err == nil {
-		var st unix.Stat_t
-		if unix.Fstat(ReadyFD, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
-			_ = unix.Close(ReadyFD)
-		}
-	}
+	return s.stopped, Write(dir, StatusFile, s.status)
 }
 
 type shim struct {
@@ -302,6 +354,7 @@ type shim struct {
 	spec    Spec
 	worker  string
 	signals chan os.Signal
+	stopped bool // a signal came
 	status  Status
 
 	denials *os.File
@@ -373,6 +426,7 @@ func (s *shim) watch(cmd *sandbox.Cmd, ended <-chan error) (why Reason, err erro
 		case err := <-ended:
 			return why, err
 		case <-s.signals:
+			s.stopped = true
 			terminate(Stopped, s.stopGrace())
 		case <-timeout:
 			timeout = nil

@@ -142,7 +142,7 @@ func (g *gang) start(environ []string) error {
 			vars = append(vars, name+"="+v)
 		}
 		slices.Sort(vars)
-		w.tree, err = tree.Start(tree.Program{Argv: p.Argv, Env: vars, Dir: g.spec.Dir, CPUs: m.CPUs, Output: out})
+		w.tree, err = tree.Start(tree.Program{Argv: p.Argv, Env: vars, Dir: g.spec.Dir, CPUs: m.CPUs, Nodes: m.Nodes, Output: out})
 		_ = out.Close()
 		if err != nil {
 			_ = r.Close()

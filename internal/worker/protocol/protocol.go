@@ -257,6 +257,8 @@ type Gang struct {
 type GangMember struct {
 	Env  map[string]string `json:"env,omitempty"`
 	CPUs []int             `json:"cpus,omitempty"` // cores that it is bound to; empty is all
+	// Nodes are the NUMA nodes whose memory it may use; empty is all.
+	Nodes []int `json:"nodes,omitempty"`
 }
 
 // Member is what is known of one worker; the same JSON as engine.Member.

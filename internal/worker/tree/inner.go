@@ -82,6 +82,15 @@ func run(p Program, control io.Reader) Exit {
 		}
 		_ = unix.SchedSetaffinity(0, &set) // a hint: cores that are not there do not stop it
 	}
+	if len(p.Nodes) > 0 {
+		var set unix.CPUSet // a set of numbers as the kernel reads it
+		for _, n := range p.Nodes {
+			set.Set(n)
+		}
+		if err := unix.SetMemPolicy(unix.MPOL_BIND, &set); err != nil {
+			return Exit{Failed: fmt.Sprintf("binding memory to NUMA nodes %v: %v", p.Nodes, err)}
+		}
+	}
 	pid, err := syscall.ForkExec(p.path(), p.Argv, &syscall.ProcAttr{
 		Dir: p.Dir, Env: p.Env, Files: []uintptr{0, 1, 2},
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},

@@ -34,9 +34,10 @@ type Program struct {
 	Argv   []string `json:"argv"`
 	Env    []string `json:"env"` // complete
 	Dir    string   `json:"dir"`
-	CPUs   []int    `json:"cpus,omitempty"` // cores that it is bound to; empty is all
-	Output *os.File `json:"-"`              // standard output and error
-	Worker string   `json:"-"`              // falaj-worker; empty is this program itself
+	CPUs   []int    `json:"cpus,omitempty"`  // cores that it is bound to; empty is all
+	Nodes  []int    `json:"nodes,omitempty"` // NUMA nodes whose memory it may use; empty is all
+	Output *os.File `json:"-"`               // standard output and error
+	Worker string   `json:"-"`               // falaj-worker; empty is this program itself
 }
 
 // Exit is how a program ended.

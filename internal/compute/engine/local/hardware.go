@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/machine"
+	"github.com/falaj-ml/falaj/internal/sandbox"
 )
 
 // Options of a pool on this engine, for how its workloads use the hardware.
@@ -19,6 +20,7 @@ const (
 	optionAffinity  = "affinity"   // close: threads of OpenMP stay on their cores
 	optionAllocator = "allocator"  // jemalloc or tcmalloc instead of the C library's
 	optionHugePages = "huge_pages" // "true": memory in huge pages where programs ask for much
+	optionMemory    = "memory"     // near: only memory of the NUMA nodes of a worker's cores
 	optionShared    = "shared"     // understood, and always so here
 )
 
@@ -31,22 +33,57 @@ func CheckOptions(options map[string]string) error {
 			may = []string{"close", "none"}
 		case optionAllocator:
 			may = []string{"jemalloc", "tcmalloc", "system"}
+		case optionMemory:
+			may = []string{"near", "any"}
+		case optionSharing:
+			may = []string{"mps"}
+		case optionAcross:
+			may = []string{"projects"}
+		case optionShares, optionPipe:
+			may = []string{v} // sharingOf looks
 		case optionHugePages, optionShared:
 			may = []string{"true", "false"}
 		default:
 			return fault.New(fault.Invalid, "this machine's engine has no option %.60q", name).
-				WithHint("It has affinity, allocator, huge_pages and shared.")
+				WithHint("It has affinity, allocator, huge_pages, memory, shared, sharing, shares, mps_pipe and share_across.")
 		}
 		if !slices.Contains(may, v) {
 			return fault.New(fault.Invalid, "option %s is %.60q", name, v).WithHint("Use %s.", strings.Join(may, " or "))
 		}
 	}
-	return nil
+	_, err := sharingOf(options)
+	return err
 }
 
 // Check refuses options of a pool that this machine cannot keep.
 func (d *Driver) Check(options map[string]string) error {
-	return d.tune(options, 1, map[string]string{})
+	if err := d.tune(options, 1, map[string]string{}); err != nil {
+		return err
+	}
+	if _, err := d.near(options, nil); err != nil {
+		return err
+	}
+	return d.checkSharing(options)
+}
+
+// near gives the NUMA nodes of cores, all of them for none, where the pool binds
+// memory to them; nil where it does not.
+func (d *Driver) near(options map[string]string, cores []int) ([]int, error) {
+	if options[optionMemory] != "near" {
+		return nil, nil
+	}
+	numa := d.c.Facts.CPU.NUMA
+	if len(numa) == 0 {
+		return nil, fault.New(fault.Invalid, "this machine's kernel tells of no NUMA nodes, so memory cannot be bound to them").
+			WithHint("Leave the option memory out.")
+	}
+	var nodes []int
+	for _, n := range numa {
+		if len(cores) == 0 || slices.ContainsFunc(n.CPUs, func(c int) bool { return slices.Contains(cores, c) }) {
+			nodes = append(nodes, n.ID)
+		}
+	}
+	return nodes, nil
 }
 
 // libraries are where distributions put the allocators.
@@ -167,8 +204,12 @@ func uuids(devices []machine.Accelerator) []string {
 
 // equip gives the workload's workers their accelerators: variables for each
 // (for one worker in env itself), device files for all, and what to remember.
-func (d *Driver) equip(spec engine.Spec, env map[string]string) (files []string, each []map[string]string, remember [][]string, err error) {
-	devices, known, err := d.assign(spec)
+func (d *Driver) equip(spec engine.Spec, level sandbox.Level, env map[string]string) (files []string, each []map[string]string, remember [][]string, err error) {
+	devices, s, err := d.share(spec, level)
+	known := devices != nil
+	if !known && err == nil {
+		devices, known, err = d.assign(spec)
+	}
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -180,7 +221,11 @@ func (d *Driver) equip(spec engine.Spec, env map[string]string) (files []string,
 		return files, nil, nil, nil
 	}
 	for _, mine := range devices {
-		each = append(each, shown(mine))
+		sees := shown(mine)
+		if s.shares > 0 {
+			maps.Copy(sees, s.limits(mine[0]))
+		}
+		each = append(each, sees)
 		remember = append(remember, uuids(mine))
 		for _, a := range mine {
 			for _, f := range a.Files {

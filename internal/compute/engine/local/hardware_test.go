@@ -46,29 +46,29 @@ func asking(workers int, of map[string]int64) engine.Spec {
 func TestAcceleratorsAreExclusive(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"CUDA_VISIBLE_DEVICES": "0,1,2"}
-	files, _, remember, err := simulated().equip(asking(1, map[string]int64{"nvidia.com/gpu": 1}), env)
+	files, _, remember, err := simulated().equip(asking(1, map[string]int64{"nvidia.com/gpu": 1}), 0, env)
 	if err != nil || env["CUDA_VISIBLE_DEVICES"] != "GPU-0" || cmp.Diff([]string{"/dev/null"}, files) != "" || cmp.Diff([][]string{{"GPU-0"}}, remember) != "" {
 		t.Errorf("%v, %v, %v, %v", env, files, remember, err)
 	}
 	other := &workload{handle: "att_0", extras: extras{Devices: [][]string{{"GPU-0"}}}}
 	env = map[string]string{}
-	files, _, _, err = simulated(other).equip(asking(1, map[string]int64{"nvidia.com/gpu": 1}), env)
+	files, _, _, err = simulated(other).equip(asking(1, map[string]int64{"nvidia.com/gpu": 1}), 0, env)
 	if err != nil || env["NVIDIA_VISIBLE_DEVICES"] != "GPU-1" || cmp.Diff([]string{"/dev/null", "/dev/zero"}, files) != "" {
 		t.Errorf("beside another: %v, %v, %v", env, files, err)
 	}
-	if _, _, _, err := simulated(other).equip(asking(2, map[string]int64{"nvidia.com/gpu": 1}), env); !fault.Is(err, fault.Unavailable) {
+	if _, _, _, err := simulated(other).equip(asking(2, map[string]int64{"nvidia.com/gpu": 1}), 0, env); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("more than there are: %v", err)
 	}
-	_, each, remember, err := simulated().equip(asking(2, map[string]int64{"nvidia.com/gpu": 1}), env)
+	_, each, remember, err := simulated().equip(asking(2, map[string]int64{"nvidia.com/gpu": 1}), 0, env)
 	if err != nil || len(each) != 2 || each[0]["CUDA_VISIBLE_DEVICES"] != "GPU-0" || each[1]["CUDA_VISIBLE_DEVICES"] != "GPU-1" || len(remember) != 2 {
 		t.Errorf("a gang: %v, %v, %v", each, remember, err)
 	}
-	_, _, remember, err = simulated().equip(asking(1, map[string]int64{"nvidia.com/mig-1g.10gb": 1}), env)
+	_, _, remember, err = simulated().equip(asking(1, map[string]int64{"nvidia.com/mig-1g.10gb": 1}), 0, env)
 	if err != nil || cmp.Diff([][]string{{"MIG-0"}}, remember) != "" {
 		t.Errorf("a slice: %v, %v", remember, err)
 	}
 	env = map[string]string{}
-	if _, _, _, err = simulated().equip(asking(1, nil), env); err != nil || len(env) != 1 || env["CUDA_VISIBLE_DEVICES"] != "" {
+	if _, _, _, err = simulated().equip(asking(1, nil), 0, env); err != nil || len(env) != 1 || env["CUDA_VISIBLE_DEVICES"] != "" {
 		t.Errorf("who asks for none sees none: %v, %v", env, err)
 	}
 	want := []engine.Accelerator{{Name: "H100", Utilisation: 0.25, Watts: 300}}

@@ -2,15 +2,17 @@
 // this machine.
 //
 // Life of a workload. Start makes a directory DIR/ID with what to run and
-// starts `falaj-worker shim DIR/ID` in a session of its own; the shim runs the
-// program in a sandbox and records how it goes (package sandbox/shim). The
+// gives it to a shim, a falaj-worker in a session of its own that serves one
+// workload after another; the shim runs the program in a sandbox and records how
+// it goes (package sandbox/shim). The
 // driver only reads the directory, so a restarted Falaj finds every workload
 // again: it opens the workload's sockets anew and waits on the very process
 // (number and start time) that the status names. A shim that was killed takes
 // its program with it; the workload is then Lost.
 //
 // Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
-// gang.go (several workers), hardware.go (accelerators and the pool's options),
+// shims.go (the processes that run them), gang.go (several workers), hardware.go
+// (accelerators and the pool's options), sharing.go (shares of a GPU),
 // usage.go (what they use now), profile.go (a look inside), logs.go (following),
 // network.go (the API and egress sockets inside).
 //
@@ -52,7 +54,7 @@ import (
 )
 
 const (
-	errorFile = "shim.err"
+	errorFile = "shims.err" // beside the workloads
 	netDir    = "net"
 
 	startTime  = 30 * time.Second // for a shim to record its first status
@@ -94,10 +96,12 @@ type Config struct {
 // Driver is the engine. Close it when it is no longer used; the workloads run
 // on.
 type Driver struct {
-	c    Config
-	cpus []int // that we may run on
-	api  *http.Server
-	tail *tail
+	c      Config
+	cpus   []int // that we may run on
+	api    *http.Server
+	tail   *tail
+	shims  *shims
+	askMPS func(pipe, command string) (string, error) // nil is the real one
 
 	choosing sync.Mutex    // one Start at a time chooses a user and cores
 	room     chan struct{} // holds as many as may be started at once
@@ -157,6 +161,7 @@ func New(c Config) (*Driver, error) {
 		Handler: c.API, ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
+	d.shims = &shims{worker: c.Worker, stderr: filepath.Join(c.Dir, errorFile)}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fault.Wrap(err, "watching the workloads' logs")
@@ -199,6 +204,7 @@ func (d *Driver) Close() error {
 	d.closed = true
 	all := slices.Collect(maps.Values(d.workloads))
 	d.mu.Unlock()
+	d.shims.close()
 	err := errors.Join(d.api.Close(), d.tail.close())
 	for _, w := range all {
 		w.detach()
@@ -311,18 +317,26 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 	if err != nil {
 		return shim.Spec{}, extras{}, nil, err
 	}
-	files, shown, devices, err := d.equip(spec, p.Env)
+	if p.Limits.Nodes, err = d.near(spec.Options, p.Limits.CPUs); err != nil {
+		return shim.Spec{}, extras{}, nil, err
+	}
+	files, shown, devices, err := d.equip(spec, p.Level, p.Env)
 	if err != nil {
 		return shim.Spec{}, extras{}, nil, err
 	}
 	p.Devices = files
-	x := extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec), Devices: devices}
+	x := extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec), Devices: devices, Project: spec.Project, Shared: spec.Resources.Accelerators[machine.ResourceShared] > 0}
 	argv, furnish := spec.Command, func(string) error { return nil }
 	if x.Gang {
 		var mounts []sandbox.Mount
 		argv, mounts = d.supervise(spec.ID)
 		p.Mounts = append(p.Mounts, mounts...)
 		g := gangOf(spec, filepath.Join(d.c.Dir, spec.ID, gangDir), cores, shown)
+		for i := range g.Members {
+			if g.Members[i].Nodes, err = d.near(spec.Options, g.Members[i].CPUs); err != nil {
+				return shim.Spec{}, extras{}, nil, err
+			}
+		}
 		furnish = func(dir string) error { return place(dir, g, spec.Mounts) }
 	}
 	if err := p.Validate(); err != nil {
@@ -540,7 +554,7 @@ func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration)
 	if err := shim.Write(w.dir, shim.StopFile, shim.Stop{Grace: max(grace, 0)}); err != nil {
 		return fault.Wrap(err, "recording the order to stop %s", h)
 	}
-	if err := st.Shim.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := w.signal(st.Shim, syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fault.Wrap(err, "stopping %s", h)
 	}
 	late := time.NewTimer(max(grace, 0) + killMargin)
@@ -555,8 +569,8 @@ func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration)
 			return fault.New(fault.Unavailable, "the local engine is shutting down")
 		case <-late.C:
 			d.c.Log.WarnContext(ctx, "a shim does not stop its workload; killing it", slog.String("id", w.id))
-			_ = st.Shim.Signal(syscall.SIGKILL)
-			_ = st.Init.Signal(syscall.SIGKILL)
+			_ = w.signal(st.Shim, syscall.SIGKILL)
+			_ = w.signal(st.Init, syscall.SIGKILL)
 			late.Reset(killMargin)
 		}
 	}

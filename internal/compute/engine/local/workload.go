@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -29,6 +28,8 @@ type extras struct {
 	Image   string         `json:"image,omitempty"`
 	Gang    bool           `json:"gang,omitempty"`    // the program is the supervisor
 	Devices [][]string     `json:"devices,omitempty"` // accelerators of each worker, by UUID
+	Shared  bool           `json:"shared,omitempty"`  // a share of each only
+	Project string         `json:"project,omitempty"`
 }
 
 // workload is one workload as this driver holds it; all state is on disk.
@@ -46,6 +47,11 @@ type workload struct {
 
 	mu     sync.Mutex
 	served []func() // closes the sockets
+
+	shim  *keeper // nil when an earlier driver started it
+	owner sync.Mutex
+	left  bool // the shim is no longer this workload's
+	asked bool // the shim was signalled
 
 	sampling sync.Mutex
 	last     sample
@@ -65,6 +71,9 @@ func (w *workload) over() bool {
 // detach ends what the driver does for the workload.
 func (w *workload) detach() {
 	w.once.Do(func() { close(w.detached) })
+	if w.shim != nil {
+		w.shim.leave()
+	}
 	w.closeSockets()
 }
 
@@ -138,36 +147,11 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 	if err := errors.Join(shim.Place(w.dir, shim.SpecFile, s), syncDir(d.c.Dir)); err != nil {
 		return fault.Wrap(err, "describing %s", w.id)
 	}
-	stderr, err := os.OpenFile(filepath.Join(w.dir, errorFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fault.Wrap(err, "starting %s", w.id)
-	}
-	defer stderr.Close()
-	ready, theirs, err := os.Pipe()
-	if err != nil {
-		return fault.Wrap(err, "starting %s", w.id)
-	}
-	defer ready.Close()
-	// Not CommandContext: the shim outlives the request, and us.
-	cmd := exec.Command(d.c.Worker, "shim", w.dir) //nolint:noctx // See above.
-	// Two cores at a time: one answers for the program's opens, one takes its output.
-	cmd.Env, cmd.Dir, cmd.Stderr = []string{"GOMAXPROCS=2"}, "/", stderr
-	cmd.ExtraFiles = []*os.File{theirs}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
-	_ = theirs.Close()
+	k, err := d.shims.run(w.dir)
 	if err != nil {
 		return fault.New(fault.Unavailable, "starting the shim of %s: %w", w.id, err)
 	}
-	go func() { _ = cmd.Wait() }() // reaps it while we live
-	// End of file: the shim has recorded itself, or has died.
-	_ = ready.SetReadDeadline(time.Now().Add(startTime))
-	_, _ = ready.Read(make([]byte, 1))
-	if _, err := shim.Read[shim.Status](w.dir, shim.StatusFile); err != nil {
-		_ = cmd.Process.Kill()
-		text, _ := os.ReadFile(filepath.Join(w.dir, errorFile))
-		return fault.New(fault.Unavailable, "the shim of %s did not start: %s", w.id, strings.TrimSpace(string(text)))
-	}
+	w.shim = k
 	born = true
 	d.watch(ctx, w)
 	return nil
@@ -175,7 +159,7 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 
 // attach takes up a workload that was loaded.
 func (d *Driver) attach(w *workload) {
-	if st, err := shim.Read[shim.Status](w.dir, shim.StatusFile); err == nil && st.State == shim.Ended && !st.Shim.Alive() {
+	if st, err := shim.Read[shim.Status](w.dir, shim.StatusFile); err == nil && st.State == shim.Ended && !shim.Held(w.dir) {
 		close(w.done)
 		return
 	}
@@ -198,16 +182,46 @@ func (d *Driver) watch(ctx context.Context, w *workload) {
 		w.mu.Unlock()
 	}
 	go func() {
-		if !w.awaitShim() {
-			return // detached
+		if w.shim != nil && w.shim.over() {
+			d.release(w)
+		} else {
+			if !w.awaitShim() {
+				return // detached
+			}
+			w.settle(context.WithoutCancel(ctx), d.c.Log)
 		}
-		w.settle(context.WithoutCancel(ctx), d.c.Log)
 		w.closeSockets()
 		close(w.done)
 		if d.c.OnDenial != nil {
 			d.c.OnDenial(w.handle)
 		}
 	}()
+}
+
+// release gives a shim back whose workload is over. One that was signalled goes:
+// the signal may reach it late.
+func (d *Driver) release(w *workload) {
+	w.owner.Lock()
+	w.left = true
+	asked := w.asked
+	w.owner.Unlock()
+	if asked {
+		w.shim.leave()
+		return
+	}
+	d.shims.keep(w.shim)
+}
+
+// signal signals the workload's shim while it is that, or the first process of
+// its sandbox.
+func (w *workload) signal(p shim.Process, s syscall.Signal) error {
+	w.owner.Lock()
+	defer w.owner.Unlock()
+	if w.left {
+		return os.ErrProcessDone
+	}
+	w.asked = true
+	return p.Signal(s)
 }
 
 // awaitShim waits for the end of the shim; false when the driver was closed.

@@ -66,12 +66,14 @@ type Spec struct {
 	Confine  bool              `json:"confine"`  // Landlock, seccomp, no new privileges
 	Separate bool              `json:"separate"` // own namespaces and root
 	HostUID  int               `json:"host_uid"` // the child's user outside; 0 keeps the caller's
+	Owners   int               `json:"owners"`   // descriptor of a user namespace in which user 0 is HostUID, for Mapped
 	Mounts   []Mount           `json:"mounts"`
 	Devices  []string          `json:"devices"`
 	Forwards []Forward         `json:"forwards"`
 	Names    []string          `json:"names"`   // hosts whose look-up is no denial
 	Cgroups  []string          `json:"cgroups"` // cgroup.procs files to join
 	CPUs     []int             `json:"cpus"`
+	Nodes    []int             `json:"nodes"`   // of memory; empty is all
 	Observe  bool              `json:"observe"` // pass on a seccomp listener
 	Tmp      int64             `json:"tmp"`     // size of /tmp and of /dev/shm
 	Files    int               `json:"files"`   // how many of the caller's files follow
