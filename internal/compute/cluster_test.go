@@ -172,7 +172,7 @@ func TestGang(t *testing.T) {
 	if err != nil || why[0] != "3 workers of 1 cpu, 1GiB memory wanted, room for 2 on pool hpc; held by att_1" {
 		t.Fatalf("why %q, %v", why, err)
 	}
-	if why, err = w.Why(t.Context(), "att_3"); err != nil || why[0] != "behind att_2, which waits for pool hpc" {
+	if why, err = w.Why(t.Context(), "att_3"); err != nil || why[0] != "behind att_2, for which room on hpc is kept" {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	c.Finish(h, enginetest.Exit{})

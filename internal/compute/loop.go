@@ -254,13 +254,21 @@ func (n *news) add(w Workload) {
 	for _, z := range w.Residency.Zones() {
 		work.Residency = append(work.Residency, string(z))
 	}
+	if w.Timeout > 0 {
+		work.Timeout = w.Timeout + w.Grace
+	}
 	switch w.State {
 	case Queued:
 		n.delta.Submitted = append(n.delta.Submitted, work)
 	case Placed, Running:
-		r := scheduler.Running{Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes}
-		if w.Timeout > 0 && !w.StartedAt.IsZero() {
-			r.Deadline = w.StartedAt.Add(w.Timeout)
+		r := scheduler.Running{
+			Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Leaving: w.Stop != "",
+		}
+		if r.Started.IsZero() {
+			r.Started = w.PlacedAt
+		}
+		if work.Timeout > 0 {
+			r.Deadline = r.Started.Add(work.Timeout)
 		}
 		n.delta.Started = append(n.delta.Started, r)
 	case Ended: // it uses nothing any more

@@ -157,6 +157,15 @@ func (a Amount) combine(b Amount, sign int64) Amount {
 	return sum
 }
 
+// Equal reports that both have the same parts; one that is named and zero is not
+// one that is absent.
+func (a Amount) Equal(b Amount) bool {
+	return a.CPU == b.CPU && a.Memory == b.Memory && maps.Equal(a.Accelerators, b.Accelerators)
+}
+
+// IsZero reports that it names nothing.
+func (a Amount) IsZero() bool { return a.CPU == 0 && a.Memory == 0 && len(a.Accelerators) == 0 }
+
 // Lacks names each part in which free is smaller than a, in words
 // ("4 cpu wanted, 2 free"); empty when a fits.
 func (a Amount) Lacks(free Amount) []string {

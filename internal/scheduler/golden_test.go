@@ -67,6 +67,9 @@ func render(s *State, p Plan) string {
 			fmt.Fprintf(&out, "  %s: %s\n", r.Step, r.Text)
 		}
 	}
+	for _, pr := range p.Preempt {
+		fmt.Fprintf(&out, "preempt %s for %s: %s\n", pr.Work, pr.For, pr.Why)
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.waiting)) {
 		wait, _ := s.Why(id)
 		possible := "waits"
@@ -123,6 +126,11 @@ func parseWorld(t *testing.T, world string) Delta {
 		w.Workers, _ = strconv.Atoi(kv["workers"])
 		w.MaxWorkers, _ = strconv.Atoi(kv["most"])
 		w.InPlace = kv["inplace"] != ""
+		w.User, w.Queue, w.Preemptible = kv["user"], kv["queue"], kv["preemptible"] != ""
+		w.Timeout = after("timeout").Sub(d.Now)
+		if kv["timeout"] == "" {
+			w.Timeout = 0
+		}
 		if kv["pools"] != "" {
 			w.Pools = strings.Split(kv["pools"], ",")
 		}
@@ -141,9 +149,31 @@ func parseWorld(t *testing.T, world string) Delta {
 		case "running":
 			d.Started = append(d.Started, Running{
 				Work: w, Pool: kv["pool"], Placed: placed(kv, w), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
+				Started: after("started"), Saved: after("saved"), Leaving: kv["leaving"] != "",
 			})
 		case "quota":
 			d.Quotas[f[1]] = w.Request
+		case "policy":
+			d.Policy = Policy(f[1])
+		case "queue":
+			q := Queue{Name: f[1], Parent: kv["parent"], Quota: w.Request, Order: Order(kv["order"])}
+			q.Weight, _ = strconv.ParseFloat(kv["weight"], 64)
+			q.MinRuntime, _ = time.ParseDuration(kv["min"])
+			for prefix, set := range map[string]func(a resource.Amount){
+				"borrow": func(a resource.Amount) { q.Borrow = &a }, "lend": func(a resource.Amount) { q.Lend = &a },
+				"user": func(a resource.Amount) { q.PerUser = a }, "project": func(a resource.Amount) { q.PerProject = a },
+			} {
+				part := map[string]string{}
+				for k, v := range kv {
+					if of, name, ok := strings.Cut(k, "."); ok && of == prefix {
+						part[name] = v
+					}
+				}
+				if len(part) > 0 {
+					set(amount(t, line, part))
+				}
+			}
+			d.Queues = append(d.Queues, q)
 		default:
 			t.Fatalf("line %q", line)
 		}
@@ -167,7 +197,7 @@ func amount(t *testing.T, line string, kv map[string]string) (a resource.Amount)
 		t.Fatalf("line %q: %v %v", line, err1, err2)
 	}
 	for k, v := range kv {
-		if !strings.Contains(k, "/") {
+		if !strings.Contains(k, "/") || strings.HasPrefix(k, "borrow.") || strings.HasPrefix(k, "lend.") || strings.HasPrefix(k, "user.") || strings.HasPrefix(k, "project.") {
 			continue
 		}
 		n, err := strconv.ParseInt(v, 10, 64)

@@ -1,19 +1,39 @@
 package scheduler
 
 // Growth is how many workers more a running work could have in its pool now, of
-// those that it may have: none where somebody waits for the pool or for the
-// project's quota, and none in a delegated pool, where the room that others left
-// is not known.
+// those that it may have: none where somebody waits for the pool or for the same
+// limits, and none in a delegated pool, where the room that others left is not
+// known.
 func (s *State) Growth(id ID) int {
-	r, ok := s.running[id]
-	if !ok {
+	r := s.running[id]
+	if r == nil || r.pool == nil || r.Leaving {
 		return 0
 	}
-	p := s.pools[r.Pool]
-	more := r.most() - max(r.Placed, 1)
-	if p == nil || p.Delegated || p.Closed != "" || more <= 0 || s.head[r.Pool] != nil || s.quotaHead[r.Project] != nil {
+	p, more := r.pool, r.most()-r.placed()
+	if p.Delegated || p.Closed != "" || more <= 0 || p.kept != nil || s.awaited(r) {
 		return 0
 	}
-	n, _ := p.room(r.Work, min(more, s.allowed(r.Work)))
-	return n
+	as := &waiter{Work: r.Work, age: s.age, known: &known{shape: &shape{request: r.request, accelerated: true}, queue: r.queue, ceilings: r.ceilings}}
+	as.Workers, as.MaxWorkers = 1, more
+	return len(p.room(as, s.allowed(as), s.now))
+}
+
+// awaited reports that somebody waits for a limit that more of r would use.
+func (s *State) awaited(r *run) bool {
+	for _, c := range r.ceilings {
+		if c.first != nil {
+			return true
+		}
+	}
+	for _, q := range s.keeping {
+		if q.tree() != r.queue.tree() {
+			continue
+		}
+		for i, x := range r.request {
+			if x > 0 && q.subtree.part(i) < unlimited/2 {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -7,8 +7,10 @@ import (
 
 // Plan is what a step decided. State.Why says why the others wait.
 type Plan struct {
-	Place []Placement // in the order in which they were decided
-	// Wake is when the next delayed work may start; zero when none is delayed.
+	Place   []Placement  // in the order in which they were decided
+	Preempt []Preemption // to be told to save and stop; those for whom wait until they have
+	// Wake is when the next delayed work may start, or the next may be preempted;
+	// zero when none is delayed.
 	Wake time.Time
 }
 
@@ -24,6 +26,12 @@ type Placement struct {
 	Passed []Reason
 }
 
+// Preemption takes the place of a running work for one that waits.
+type Preemption struct {
+	Work, For ID
+	Why       string // "job_2 has priority 5 in queue research, this has 0"
+}
+
 // Wait says why a work has no place.
 type Wait struct {
 	// Possible is true when some pool could run it as the pools are now: it
@@ -32,9 +40,30 @@ type Wait struct {
 	Reasons  []Reason // at least one
 }
 
+// Code is the kind of a reason, for programs.
+type Code string
+
+// The codes.
+const (
+	Residency   Code = "residency"    // the data may not be there
+	Isolated    Code = "isolation"    // the pool isolates less than is wanted
+	NoRoomEver  Code = "too_large"    // larger than the pool
+	Closed      Code = "closed"       // the pool or its nodes take nothing
+	NoSuch      Code = "no_such"      // no such pool, accelerator or files there
+	OverQuota   Code = "over_quota"   // more than its limits, however empty
+	Delayed     Code = "delayed"      // not before a time
+	QuotaUsed   Code = "quota_used"   // a limit is used up
+	QuotaKept   Code = "quota_kept"   // what is left of a limit is kept for one before it
+	StrictOrder Code = "strict_order" // behind the first of a strict queue
+	Full        Code = "full"         // no room in the pool now
+	Kept        Code = "kept"         // the room there is, is kept for one before it
+	Preempting  Code = "preempting"   // others are saving and stopping for it
+)
+
 // Reason is one cause in words, and the step that found it.
 type Reason struct {
-	Step string // "admit", "fit"
+	Step string // "admit", "fit", "preempt"
+	Code Code
 	Pool string // empty when it concerns no pool
 	Text string // "pool gpu-de is in DE and the data may be in home only"
 }

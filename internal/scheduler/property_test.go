@@ -1,10 +1,11 @@
 package scheduler
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,43 +33,98 @@ func drawClosed(t *rapid.T) string {
 
 func drawPool(t *rapid.T, name string) Pool {
 	p := Pool{
-		Name: name, Zone: rapid.SampledFrom(zones).Draw(t, "zone"),
-		Isolation:    rapid.SampledFrom(levels).Draw(t, "isolation"),
+		Name: name, Zone: rapid.SampledFrom([]string{"home", "home", "home", "DE", "AE"}).Draw(t, "zone"),
+		Isolation:    rapid.SampledFrom([]Isolation{Sandbox, Sandbox, Sandbox, Container, None}).Draw(t, "isolation"),
 		Delegated:    rapid.Bool().Draw(t, "delegated"),
 		Remote:       rapid.Bool().Draw(t, "remote"),
 		PricePerHour: float64(rapid.IntRange(0, 3).Draw(t, "price")),
 	}
 	for n := range rapid.IntRange(0, 3).Draw(t, "nodes") {
-		p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 8), Closed: drawClosed(t)})
+		p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 12), Closed: drawClosed(t)})
 	}
 	return p
+}
+
+// drawQueues draws up to five queues in trees, some with quotas and limits.
+func drawQueues(t *rapid.T) []Queue {
+	queues := []Queue{}
+	maybe := func(label string) *resource.Amount {
+		if rapid.Bool().Draw(t, label) {
+			return nil
+		}
+		a := drawAmount(t, label, 6)
+		return &a
+	}
+	for n := range rapid.IntRange(0, 5).Draw(t, "queues") {
+		q := Queue{
+			Name: fmt.Sprint("q", n), Weight: float64(rapid.IntRange(0, 3).Draw(t, "weight")),
+			Order:      rapid.SampledFrom([]Order{"", BestEffort, Strict}).Draw(t, "order"),
+			HalfLife:   time.Duration(rapid.IntRange(0, 2).Draw(t, "half-life")) * time.Minute,
+			MinRuntime: time.Duration(rapid.IntRange(0, 1).Draw(t, "min runtime")) * time.Minute,
+			Borrow:     maybe("borrow"), Lend: maybe("lend"),
+		}
+		if rapid.Bool().Draw(t, "quota") {
+			q.Quota = drawAmount(t, "nominal", 10)
+		}
+		if n > 0 && rapid.IntRange(0, 3).Draw(t, "below") > 0 {
+			q.Parent = fmt.Sprint("q", rapid.IntRange(0, n-1).Draw(t, "parent"))
+		}
+		if rapid.IntRange(0, 3).Draw(t, "limits") == 0 {
+			q.PerUser, q.PerProject = drawAmount(t, "user", 8), drawAmount(t, "project", 8)
+		}
+		queues = append(queues, q)
+	}
+	return queues
 }
 
 func drawWork(t *rapid.T, id ID, now time.Time) Work {
 	return Work{
 		ID: id, Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"),
-		Request:   drawAmount(t, "request", 5),
-		Residency: zones[:rapid.IntRange(1, 3).Draw(t, "zones")],
-		Isolation: rapid.SampledFrom(levels).Draw(t, "wanted isolation"),
-		Priority:  rapid.IntRange(0, 2).Draw(t, "priority"),
-		Submitted: now.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "age")) * time.Minute),
-		NotBefore: now.Add(time.Duration(rapid.IntRange(-5, 1).Draw(t, "delay")) * time.Minute),
-		Workers:   max(rapid.IntRange(-3, 4).Draw(t, "workers"), 0), MaxWorkers: max(rapid.IntRange(-5, 8).Draw(t, "most workers"), 0),
-		InPlace: rapid.IntRange(0, 3).Draw(t, "in place") == 0,
+		User: rapid.SampledFrom([]string{"alia", "omar"}).Draw(t, "user"), Queue: rapid.SampledFrom([]string{"", "q0", "q1", "q2", "q3", "q4"}).Draw(t, "queue"),
+		Timeout:     time.Duration(rapid.IntRange(0, 4).Draw(t, "timeout")) * time.Minute,
+		Preemptible: rapid.Bool().Draw(t, "preemptible"),
+		Request:     drawAmount(t, "request", 3),
+		Residency:   zones[:rapid.IntRange(1, 3).Draw(t, "zones")],
+		Isolation:   rapid.SampledFrom([]Isolation{None, Sandbox, Sandbox, Sandbox, Container, Dedicated}).Draw(t, "wanted isolation"),
+		Priority:    rapid.IntRange(0, 2).Draw(t, "priority"),
+		Submitted:   now.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "age")) * time.Minute),
+		NotBefore:   now.Add(time.Duration(rapid.IntRange(-5, 1).Draw(t, "delay")) * time.Minute),
+		Workers:     max(rapid.IntRange(-3, 3).Draw(t, "workers"), 0), MaxWorkers: max(rapid.IntRange(-5, 8).Draw(t, "most workers"), 0),
+		InPlace: rapid.IntRange(0, 9).Draw(t, "in place") == 0,
+	}
+}
+
+// often walks a thousand histories where nobody asked for another number.
+func often(t *testing.T) {
+	t.Helper()
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue && !testing.Short() {
+		if err := flag.Set("rapid.checks", "1000"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = flag.Set("rapid.checks", f.DefValue) })
 	}
 }
 
 // TestPromises walks random histories step by step, incrementally and from the
 // whole snapshot, and checks what the package promises after every step.
 func TestPromises(t *testing.T) {
+	often(t)
 	rapid.Check(t, func(t *rapid.T) {
 		now := start
 		quotas := map[string]resource.Amount{"p": drawAmount(t, "quota", 12)}
 		w := world{pools: map[string]Pool{}, waiting: map[ID]Work{}, running: map[ID]Running{}}
 		s := &State{}
+		policy := rapid.SampledFrom(Policies).Draw(t, "policy")
+		w.queues = drawQueues(t)
 		for step := range rapid.IntRange(1, 6).Draw(t, "steps") {
 			now = now.Add(time.Minute)
-			d := Delta{Now: now, Quotas: quotas}
+			d := Delta{Now: now, Quotas: quotas, Policy: policy}
+			if step == 0 {
+				d.Queues = w.queues
+			} else if rapid.IntRange(0, 5).Draw(t, "other queues") == 0 {
+				w.queues = drawQueues(t)
+				d.Queues = w.queues
+			}
 			for n := range rapid.IntRange(0, 3).Draw(t, "pools changed") {
 				p := drawPool(t, fmt.Sprint("pool", n))
 				if old, known := w.pools[p.Name]; known {
@@ -81,7 +137,7 @@ func TestPromises(t *testing.T) {
 				d.Pools = append(d.Pools, p)
 				w.pools[p.Name] = p
 			}
-			for n := range rapid.IntRange(0, 8).Draw(t, "submitted") {
+			for n := range rapid.IntRange(0, 10).Draw(t, "submitted") {
 				k := drawWork(t, ID(fmt.Sprintf("w%d_%d", step, n)), now)
 				d.Submitted = append(d.Submitted, k)
 				w.waiting[k.ID] = k
@@ -94,7 +150,9 @@ func TestPromises(t *testing.T) {
 				}
 			}
 			before := w.delta(now, quotas)
+			before.Policy, before.Turns = policy, s.Turns()
 			plan := s.Step(d)
+			before.History = s.History()
 			whole, anew := Decide(before)
 			if got, want := render(s, plan), render(whole, anew); got != want {
 				t.Fatalf("incremental and whole differ:\n%s\n%s", got, want)
@@ -102,7 +160,16 @@ func TestPromises(t *testing.T) {
 			if again, anew := Decide(before); render(again, anew) != render(s, plan) {
 				t.Fatalf("the same snapshot gave another plan:\n%s\n%s", render(s, plan), render(again, anew))
 			}
+			wantPlaced, refused := refer(before)
+			if got := placements(plan); got != wantPlaced && len(plan.Preempt) == 0 {
+				t.Fatalf("the reference places\n%s\nand not\n%s\n%s", wantPlaced, got, render(s, plan))
+			}
 			w.check(t, s, plan, now, quotas)
+			for id := range w.waiting {
+				if wait, _ := s.Why(id); wait.Possible == refused[id] {
+					t.Fatalf("%s may run by the reference: %t; here: %+v", id, !refused[id], wait)
+				}
+			}
 		}
 	})
 }
@@ -112,10 +179,11 @@ type world struct {
 	pools   map[string]Pool
 	waiting map[ID]Work
 	running map[ID]Running
+	queues  []Queue
 }
 
 func (w *world) delta(now time.Time, quotas map[string]resource.Amount) Delta {
-	d := Delta{Now: now, Quotas: quotas}
+	d := Delta{Now: now, Quotas: quotas, Queues: w.queues}
 	for _, p := range w.pools {
 		d.Pools = append(d.Pools, p)
 	}
@@ -155,12 +223,41 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 			}
 		}
 		delete(w.waiting, pl.Work)
-		w.running[pl.Work] = Running{Work: k, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes}
+		r := Running{Work: k, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: now}
+		if k.Timeout > 0 {
+			r.Deadline = now.Add(k.Timeout)
+		}
+		w.running[pl.Work] = r
+	}
+	for _, pr := range plan.Preempt {
+		r, ok := w.running[pr.Work]
+		by, waits := w.waiting[pr.For]
+		switch {
+		case !ok || !waits || pr.Why == "":
+			t.Fatalf("%s is preempted for %s: running %t, waits %t, because %q", pr.Work, pr.For, ok, waits, pr.Why)
+		case !r.Preemptible || r.Leaving || r.Started.Equal(now):
+			t.Fatalf("%s may not be preempted: %+v", pr.Work, r)
+		case r.Queue == by.Queue && r.Priority >= by.Priority:
+			t.Fatalf("%s has no lower priority than %s", pr.Work, pr.For)
+		}
+		r.Leaving = true
+		w.running[pr.Work] = r
 	}
 	for id := range w.waiting {
 		wait, ok := s.Why(id)
 		if !ok || len(wait.Reasons) == 0 || slices.ContainsFunc(wait.Reasons, func(r Reason) bool { return r.Text == "" || r.Step == "" }) {
 			t.Fatalf("%s waits without a reason: %+v", id, wait)
+		}
+		k := w.waiting[id]
+		for _, r := range wait.Reasons {
+			p, ok := w.pools[r.Pool]
+			if n := w.free(k, p); ok && (r.Code == Full && n >= k.least() || r.Code == Kept && n < k.least()) {
+				t.Fatalf("%s: there is room for %d of %d workers in %s: %+v", id, n, k.least(), p.Name, r)
+			}
+			if r.Code == Residency && slices.Contains(k.Residency, p.Zone) || r.Code == Isolated && p.Isolation.AtLeast(k.Isolation) ||
+				r.Code == Delayed && !k.NotBefore.After(now) {
+				t.Fatalf("%s: not true: %+v", id, r)
+			}
 		}
 	}
 	type place struct{ pool, node string }
@@ -197,31 +294,159 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 	}
 }
 
-func BenchmarkDecide10000Waiting(b *testing.B) {
-	d := Delta{Now: start, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: 1000}}}}}}
-	for n := range 10_000 {
-		d.Submitted = append(d.Submitted, Work{ID: ID(strconv.Itoa(n)), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: 1000}})
+// free is for how many workers a pool has room now, at most the least.
+func (w *world) free(k Work, p Pool) int {
+	n := 0
+	for _, node := range spots(p) {
+		if node.Closed != "" {
+			continue
+		}
+		free := node.Amount
+		for _, r := range w.running {
+			if r.Pool == p.Name {
+				free = free.Minus(r.Request.Times(on(r, p, node.Name)))
+			}
+		}
+		n += k.Request.Count(free, k.least())
 	}
-	for b.Loop() {
-		Decide(d)
+	return n
+}
+
+// placements are the plan's in words.
+func placements(p Plan) string {
+	var out strings.Builder
+	for _, pl := range p.Place {
+		fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", pl.Work, pl.Pool, pl.Workers, pl.Nodes)
+	}
+	return out.String()
+}
+
+// TestNobodyStarves: more is submitted all the time than fits, of all sizes, and
+// every work begins within what those before it can take.
+func TestNobodyStarves(t *testing.T) {
+	const long = 6 * time.Minute // that a work takes at most
+	rapid.Check(t, func(t *rapid.T) {
+		s, now := &State{}, start
+		d := Delta{Now: now, Policy: rapid.SampledFrom(Policies).Draw(t, "policy"), Queues: []Queue{{Name: "a", HalfLife: time.Minute}, {Name: "b", Weight: 2}}}
+		p := Pool{Name: "home", Zone: "home", Isolation: Sandbox, Delegated: rapid.Bool().Draw(t, "delegated")}
+		for n := range 3 {
+			p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: resource.Amount{CPU: resource.Cores(4)}})
+		}
+		d.Pools = []Pool{p}
+		type life struct {
+			ends  time.Time
+			bound time.Time
+		}
+		lives, waiting := map[ID]*life{}, 0
+		sizes := rapid.SliceOfN(rapid.IntRange(0, 99), 400, 400).Draw(t, "works")
+		for minute := range 200 {
+			for n := range 2 {
+				x := sizes[(2*minute+n)%len(sizes)]
+				w := Work{
+					ID: ID(fmt.Sprintf("w%03d_%d", minute, n)), Queue: []string{"a", "b"}[x%2], Residency: []string{"home"}, Isolation: Sandbox,
+					Request: resource.Amount{CPU: resource.Cores(int64(1 + x%4))}, Workers: 1 + x%3, Submitted: now,
+				}
+				if x%5 > 0 {
+					w.Timeout = time.Duration(1+x%6) * time.Minute
+				}
+				lives[w.ID] = &life{bound: now.Add(time.Duration(2*(waiting+2)) * long)}
+				d.Submitted = append(d.Submitted, w)
+				waiting++
+			}
+			plan := s.Step(d)
+			for _, pl := range plan.Place {
+				waiting--
+				takes := time.Duration(1+sizes[waiting%len(sizes)]%6) * time.Minute
+				if limit := s.running[pl.Work].Timeout; limit > 0 {
+					takes = min(takes, limit)
+				}
+				lives[pl.Work].ends = now.Add(takes)
+			}
+			now = now.Add(time.Minute)
+			d = Delta{Now: now}
+			for _, id := range slices.Sorted(maps.Keys(lives)) {
+				switch l := lives[id]; {
+				case l.ends.IsZero() && now.After(l.bound):
+					wait, _ := s.Why(id)
+					t.Fatalf("%s still waits %s after its bound: %s", id, now.Sub(l.bound), wait)
+				case !l.ends.IsZero() && !l.ends.After(now):
+					d.Removed = append(d.Removed, id)
+					delete(lives, id)
+				}
+			}
+		}
+	})
+}
+
+// cluster is a busy installation: nodes of eight accelerators in pools of a
+// thousand, and works of many shapes in a hundred queues.
+func cluster(nodes, works int) Delta {
+	d := Delta{Now: start, Policy: Fair}
+	for n := range nodes {
+		if n%1000 == 0 {
+			d.Pools = append(d.Pools, Pool{Name: fmt.Sprintf("pool%02d", n/1000), Zone: "home", Isolation: Sandbox, PricePerHour: float64(n / 1000)})
+		}
+		p := &d.Pools[len(d.Pools)-1]
+		p.Nodes = append(p.Nodes, Node{Name: fmt.Sprintf("n%05d", n), Amount: resource.Amount{CPU: resource.Cores(64), Memory: 512 * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 8}}})
+	}
+	for n := range 100 {
+		d.Queues = append(d.Queues, Queue{Name: fmt.Sprint("q", n), Parent: "all", HalfLife: 24 * time.Hour})
+	}
+	d.Queues = append(d.Queues, Queue{Name: "all"})
+	for n := range works {
+		d.Submitted = append(d.Submitted, someWork(n))
+	}
+	return d
+}
+
+func someWork(n int) Work {
+	gpus := []int64{0, 1, 1, 2, 4, 8}[n*7%6]
+	w := Work{
+		ID: ID(fmt.Sprintf("%09d", n)), Queue: fmt.Sprint("q", n*31%100), Residency: []string{"home"}, Isolation: Sandbox, Submitted: start.Add(time.Duration(n) * time.Millisecond),
+		Request: resource.Amount{CPU: resource.Cores(1 + int64(n*13%32)), Memory: resource.Bytes(4+n*17%200) * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": gpus}},
+		Timeout: time.Duration(1+n*11%48) * time.Hour, Preemptible: n%2 == 0,
+	}
+	if n%10 == 0 {
+		w.Workers = 1 + n/10%8
+	}
+	return w
+}
+
+func BenchmarkFull(b *testing.B) {
+	for _, size := range [][2]int{{1000, 10_000}, {10_000, 100_000}} {
+		b.Run(fmt.Sprintf("nodes=%d/works=%d", size[0], size[1]), func(b *testing.B) {
+			d := cluster(size[0], size[1])
+			placed := 0
+			for b.Loop() {
+				_, plan := Decide(d)
+				placed = len(plan.Place)
+			}
+			b.ReportMetric(float64(placed), "placed")
+		})
 	}
 }
 
-// BenchmarkStep10000Waiting is a cycle in which one work ends and the first of
-// 10,000 in line takes its place.
-func BenchmarkStep10000Waiting(b *testing.B) {
-	d := Delta{Now: start, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: 1000}}}}}}
-	work := func(n int) Work {
-		return Work{ID: ID(fmt.Sprintf("%09d", n)), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: 1000}}
-	}
-	for n := range 10_000 {
-		d.Submitted = append(d.Submitted, work(n))
-	}
-	s, plan := Decide(d)
-	for n := 10_000; b.Loop(); n++ {
-		plan = s.Step(Delta{Now: start, Removed: []ID{plan.Place[0].Work}, Submitted: []Work{work(n)}})
-		if len(plan.Place) != 1 {
-			b.Fatal(plan)
-		}
+// BenchmarkDelta is a cycle in which ten works end and ten others come.
+func BenchmarkDelta(b *testing.B) {
+	for _, size := range [][2]int{{1000, 10_000}, {10_000, 100_000}} {
+		b.Run(fmt.Sprintf("nodes=%d/works=%d", size[0], size[1]), func(b *testing.B) {
+			s, plan := Decide(cluster(size[0], size[1]))
+			running, next, placed := plan.Place, size[1], 0
+			now := start
+			for b.Loop() {
+				now = now.Add(time.Second)
+				d := Delta{Now: now}
+				for range 10 {
+					d.Removed = append(d.Removed, running[0].Work)
+					running = running[1:]
+					d.Submitted = append(d.Submitted, someWork(next))
+					next++
+				}
+				plan := s.Step(d)
+				running = append(running, plan.Place...)
+				placed += len(plan.Place)
+			}
+			b.ReportMetric(float64(placed)/float64(b.N), "placed/op")
+		})
 	}
 }

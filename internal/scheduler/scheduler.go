@@ -4,25 +4,37 @@
 //
 // # Map
 //
-//   - Pool, Node and Work are what it knows of the world, Delta is what changed.
-//   - State holds the world with the caches that make a step cheap (state.go).
-//   - State.Step is the cycle: apply the delta, then give places along the line
-//     (step.go). Decide is a step from nothing, the full recompute that every
-//     incremental step must equal.
-//   - Plan is the answer: placements in order (plan.go). State.Why explains in
-//     words, when asked, why a work still waits (why.go).
+//   - Pool, Node, Queue and Work are what it knows of the world, Delta is what
+//     changed.
+//   - State holds the world with the caches that make a step cheap (state.go,
+//     pool.go, queue.go; vector.go has amounts as bare numbers).
+//   - State.Step is the cycle: apply the delta, then go along the line and give
+//     each its place (step.go), take places back from others for it (preempt.go)
+//     or keep nodes for it (reserve.go). Decide is a step from nothing, the full
+//     recompute that every incremental step must equal.
+//   - Plan is the answer: placements and preemptions in order (plan.go).
+//     State.Why explains in words, when asked, why a work still waits (why.go).
 //
 // # Guarantees
 //
-// No node is given more than it has, no work more than its project's quota, no
-// work to a pool outside its residency, below its isolation or without its
-// accelerators. A gang gets all of its workers at once, in one pool, or none.
-// Every waiting work has at least one reason. Among the permitted pools with
-// room the cheapest for that work is taken, by name where equal.
+// No node is given more than it has; no queue, project or user more than its
+// limits; no work to a pool outside its residency, below its isolation or without
+// its accelerators. A gang gets all of its workers at once, in one pool, or none.
+// Every waiting work has at least one reason, and the reasons are true.
 //
-// The policy is first in, first out, higher priority first. A work that could
-// run in a pool but does not fit keeps that pool from those behind it, so that
-// it cannot starve; a work that no pool can take keeps nothing from anybody.
+// Who comes first among those that find no room in a pool has nodes kept for it:
+// those on which there will be room soonest. Others may use them only as long as
+// that does not hold it up: beside it, or when their time-out ends them before
+// (EASY backfilling, Lifka 1995). So no work starves, however large, and nothing
+// idles that nobody could use. What it needs of its queue's quota is kept for it
+// as well. A work that nothing can help keeps nothing from anybody.
+//
+// # Policies
+//
+// Fifo: higher priority first, then the earlier. Fair: of each queue the one whose
+// dominant share over its weight is least, now and in the past that its half-life
+// remembers; within a queue a point of priority counts as much as a minute of
+// waiting, so that everybody's turn comes.
 package scheduler
 
 import (
@@ -58,6 +70,18 @@ func (i Isolation) AtLeast(want Isolation) bool {
 	return want.Known() && slices.Index(levels, i) >= slices.Index(levels, want)
 }
 
+// Policy says who comes first.
+type Policy string
+
+// The policies.
+const (
+	Fifo Policy = "fifo"
+	Fair Policy = "fair"
+)
+
+// Policies are all of them.
+var Policies = []Policy{Fifo, Fair}
+
 // Node is one machine of a pool.
 type Node struct {
 	Name   string
@@ -87,24 +111,29 @@ type Work struct {
 	ID        ID
 	Label     string // what people call it, for reasons: "job_01J…"; the ID if empty
 	Project   string
+	User      string
+	Queue     string          // empty is that of all who name none, without a quota
 	Request   resource.Amount // of each worker
 	Residency []string        // zones where it may be; never empty
 	Isolation Isolation       // at least
 	Pools     []string        // only these pools; empty is any
 	Priority  int             // higher first
 	Submitted time.Time
-	NotBefore time.Time // the zero time is at once
+	NotBefore time.Time     // the zero time is at once
+	Timeout   time.Duration // it has ended so long after its start; 0 is unknown
 	// Workers is the size of the gang, and MaxWorkers what it can use; as many
 	// as fit now get a place. 0 is one, and at least Workers.
 	Workers, MaxWorkers int
 	InPlace             bool // wants the files of the server: no remote pool
+	// Preemptible works save what they did and wait again when they are stopped.
+	Preemptible bool
 }
 
 // least and most are the bounds of the gang's size.
-func (w Work) least() int { return max(w.Workers, 1) }
-func (w Work) most() int  { return max(w.MaxWorkers, w.least()) }
+func (w *Work) least() int { return max(w.Workers, 1) }
+func (w *Work) most() int  { return max(w.MaxWorkers, w.least()) }
 
-func (w Work) label() string {
+func (w *Work) label() string {
 	if w.Label != "" {
 		return w.Label
 	}
@@ -117,18 +146,27 @@ type Running struct {
 	Pool     string
 	Placed   int       // how many workers; 0 is one
 	Nodes    []string  // one for each worker; empty in a delegated pool
+	Started  time.Time // zero is not known
+	Saved    time.Time // of its last checkpoint; zero is never
 	Deadline time.Time // when its time-out ends it; zero is unknown
+	Leaving  bool      // it was told to stop
 }
 
 // amount is what all workers together hold.
-func (r Running) amount() resource.Amount { return r.Request.Times(max(r.Placed, 1)) }
+func (r *Running) amount() resource.Amount { return r.Request.Times(max(r.Placed, 1)) }
 
 // Delta is what changed since the last step. A pool or work that is already
 // known is replaced.
 type Delta struct {
 	Now          time.Time
+	Policy       Policy // empty leaves it; at first that is Fifo
 	Pools        []Pool
 	RemovedPools []string
+	Queues       []Queue // all of them; nil leaves them as they are
+	// For a first step: what past use of queues counts, and for whom nodes of
+	// pools are kept, as History and Turns gave them.
+	History map[string]Used
+	Turns   map[string]ID
 	// Quotas are what a project may use at once; a zero part is no limit on
 	// that part. Nil leaves them as they are.
 	Quotas    map[string]resource.Amount

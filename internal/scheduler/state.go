@@ -2,9 +2,9 @@ package scheduler
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -14,226 +14,443 @@ import (
 // State knows nothing. It is not safe for concurrent use.
 type State struct {
 	now     time.Time
+	policy  Policy
+	names   names
 	pools   map[string]*pool
 	order   []*pool // by name
-	open    int     // how many of them may take anything now
+	total   vector  // of all pools, for shares
+	queues  map[string]*queue
+	top     *queue // above all trees; its line is of all queues under Fifo
 	quotas  map[string]resource.Amount
+	limits  map[string]*ceiling // of projects and users, by kind and name
 	waiting map[ID]*waiter
-	line    []*waiter // all of waiting, who comes first is first
-	left    bool      // somebody who no longer waits is still in line
-	running map[ID]Running
-	project map[string]resource.Amount // used, derived from running
+	running map[ID]*run
 	shapes  map[string]*shape
+	age     int // grows when what is known of works no longer holds
 
-	// Of the last step: the first work that waits for room in a pool, or for a
-	// project's quota. Those behind it may not take that pool or quota.
-	head      map[string]*waiter
-	quotaHead map[string]*waiter
-}
+	turn map[string]ID // for whom the last step kept nodes of a pool
 
-// pool is a Pool with what running works use of it.
-type pool struct {
-	Pool
-	index map[string]int    // of a node by its name
-	used  []resource.Amount // of each node; of a delegated pool all in one
-	total resource.Amount   // of the open nodes
+	// Of a step.
+	looked  map[ID]bool
+	current *queue   // whose line is looked at
+	keeping []*queue // that keep quota for their first
+	tries   int      // at preemption
 }
 
 // waiter is a work in line.
 type waiter struct {
 	Work
-	shape *shape // nil until somebody asks
+	known *known
+	age   int // of the state when that was found
+
+	// Of the last step.
+	preempts []*run // that leave for it
+}
+
+// run is a work that has its place.
+type run struct {
+	Running
+	request  vector
+	queue    *queue
+	ceilings []*ceiling
+	pool     *pool // nil when it is gone
+	rows     []int // of each worker; nil in a delegated pool
+}
+
+func (r *run) placed() int { return max(r.Placed, 1) }
+
+// known is what the state found about a work that depends on no other work.
+type known struct {
+	*shape
+	queue    *queue
+	ceilings []*ceiling
+	never    string // the limit that is smaller than the request, in words
 }
 
 // shape is what all works that ask for the same have in common.
 type shape struct {
-	pools   []*pool  // that may take it, cheapest first
-	refused []Reason // why the others may not
+	request     vector
+	accelerated bool     // it asks for accelerators
+	pools       []*pool  // that may take it, cheapest first
+	refused     []Reason // why the others may not
 }
 
-func newPool(p Pool) *pool {
-	out := &pool{Pool: p, index: make(map[string]int, len(p.Nodes)), used: make([]resource.Amount, max(len(p.Nodes), 1))}
-	for i, n := range p.Nodes {
-		out.index[n.Name] = i
-		if n.Closed == "" {
-			out.total = out.total.Plus(n.Amount)
-		}
-	}
-	return out
-}
-
-func (p *pool) anyOpen() bool {
-	return slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" })
-}
-
-// add counts what a running work holds, and sub what it held.
-func (p *pool) add(r Running) { p.count(r, resource.Amount.Plus) }
-func (p *pool) sub(r Running) { p.count(r, resource.Amount.Minus) }
-
-func (p *pool) count(r Running, sum func(a, b resource.Amount) resource.Amount) {
-	if p.Delegated {
-		p.used[0] = sum(p.used[0], r.amount())
-		return
-	}
-	for _, name := range r.Nodes {
-		if i, ok := p.index[name]; ok {
-			p.used[i] = sum(p.used[i], r.Request)
-		}
-	}
-}
-
-// free is what is left of a node, or of a delegated pool.
-func (p *pool) free(node int) resource.Amount {
-	if p.Delegated {
-		return p.total.Minus(p.used[0])
-	}
-	return p.Nodes[node].Amount.Minus(p.used[node])
+// line is works in their order, of a queue or of all.
+type line struct {
+	works []*waiter
+	at    int  // of the next to look at in this step
+	stale bool // somebody in it no longer waits
 }
 
 // apply takes in what changed.
 func (s *State) apply(d Delta) {
 	s.now = d.Now
 	if s.pools == nil {
-		s.pools, s.waiting, s.running = map[string]*pool{}, map[ID]*waiter{}, map[ID]Running{}
-		s.project, s.shapes = map[string]resource.Amount{}, map[string]*shape{}
+		s.pools, s.waiting, s.running = map[string]*pool{}, map[ID]*waiter{}, map[ID]*run{}
+		s.limits, s.shapes, s.policy = map[string]*ceiling{}, map[string]*shape{}, Fifo
+		s.turn = map[string]ID{}
+		s.requeue(nil)
 	}
-	if d.Quotas != nil {
-		s.quotas = d.Quotas
+	if d.Turns != nil {
+		s.turn = maps.Clone(d.Turns)
+	}
+	for _, q := range s.queues {
+		q.age(s.now)
 	}
 	for _, id := range d.Removed {
 		s.remove(id)
 	}
-	for _, w := range d.Submitted {
-		s.remove(w.ID)
-		s.waiting[w.ID] = &waiter{Work: w}
+	for i := range d.Submitted {
+		s.remove(d.Submitted[i].ID)
 	}
-	for _, r := range d.Started {
-		s.remove(r.ID)
-		s.start(r)
+	for i := range d.Started {
+		s.remove(d.Started[i].ID)
+	}
+	s.remake(d)
+	for i := range d.Started {
+		s.start(&run{Running: d.Started[i]})
+	}
+	for i := range d.Submitted {
+		if s.running[d.Submitted[i].ID] == nil {
+			s.waiting[d.Submitted[i].ID] = &waiter{Work: d.Submitted[i]}
+		}
 	}
 	s.reline(d.Submitted)
-	s.repool(d)
 }
 
-// reline drops from the line what no longer waits and puts in what is new.
-func (s *State) reline(submitted []Work) {
-	if s.left {
-		s.line = slices.DeleteFunc(s.line, func(w *waiter) bool { return s.waiting[w.ID] != w })
-		s.left = false
-	}
-	var added []*waiter
-	for _, w := range submitted {
-		if k := s.waiting[w.ID]; k != nil {
-			added = append(added, k)
-		}
-	}
-	slices.SortFunc(added, rank)
-	added = slices.Compact(added) // submitted twice in one delta
-	old := s.line
-	if len(added) == 0 || len(old) == 0 || rank(old[len(old)-1], added[0]) < 0 {
-		s.line = append(s.line, added...)
+// remake takes in other pools, queues, quotas and policies: what was found of
+// works is forgotten, and what running ones use is counted anew.
+func (s *State) remake(d Delta) {
+	pools := len(d.Pools)+len(d.RemovedPools) > 0
+	policy := d.Policy != "" && d.Policy != s.policy
+	quotas := d.Quotas != nil && !maps.EqualFunc(d.Quotas, s.quotas, resource.Amount.Equal)
+	if !pools && d.Queues == nil && !quotas && !policy && !s.unnamed(d.Started) {
 		return
 	}
-	s.line = make([]*waiter, 0, 2*(len(old)+len(added)))
-	for len(old) > 0 && len(added) > 0 {
-		from := &old
-		if rank(added[0], old[0]) < 0 {
-			from = &added
-		}
-		s.line, *from = append(s.line, (*from)[0]), (*from)[1:]
-	}
-	s.line = append(append(s.line, old...), added...)
-}
-
-// rank says who comes first: higher priority, then the earlier.
-func rank(a, b *waiter) int {
-	return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Submitted.Compare(b.Submitted), cmp.Compare(a.ID, b.ID))
-}
-
-// repool takes in changed pools; what was thought of them is forgotten.
-func (s *State) repool(d Delta) {
-	if len(d.Pools)+len(d.RemovedPools) == 0 {
-		return
+	s.age++
+	clear(s.shapes)
+	clear(s.limits)
+	if d.Quotas != nil {
+		s.quotas = d.Quotas
 	}
 	for _, name := range d.RemovedPools {
 		delete(s.pools, name)
 	}
-	changed := map[string]*pool{}
 	for _, p := range d.Pools {
-		s.pools[p.Name] = newPool(p)
-		changed[p.Name] = s.pools[p.Name]
+		s.pools[p.Name] = &pool{Pool: p}
 	}
-	for _, r := range s.running {
-		if p := changed[r.Pool]; p != nil {
-			p.add(r)
+	queues := d.Queues
+	if queues == nil {
+		for _, q := range s.queues {
+			if q.Name != "" {
+				queues = append(queues, q.Queue)
+			}
 		}
+	}
+	s.rename(queues, d.Started)
+	s.requeue(queues)
+	s.remember(d.History)
+	for name, p := range s.pools {
+		s.pools[name] = s.newPool(p.Pool)
 	}
 	s.order = slices.SortedFunc(maps.Values(s.pools), func(a, b *pool) int { return cmp.Compare(a.Name, b.Name) })
-	s.open = 0
+	s.total = nil
 	for _, p := range s.order {
-		if p.Closed == "" && p.anyOpen() {
-			s.open++
+		for i := range p.rows {
+			if p.open[i] {
+				s.total = s.total.plus(p.has[i], 1)
+			}
 		}
 	}
-	clear(s.shapes)
-	for _, w := range s.line {
-		w.shape = nil
+	running := s.running
+	s.running = make(map[ID]*run, len(running))
+	for _, r := range running {
+		s.start(r)
 	}
+	if policy {
+		s.policy = d.Policy
+	}
+	works := slices.Collect(maps.Values(s.waiting))
+	slices.SortFunc(works, s.rank)
+	for _, w := range works {
+		l := s.lineOf(&w.Work)
+		l.works = append(l.works, w)
+	}
+}
+
+// unnamed reports that one of them holds accelerators that have no part yet.
+func (s *State) unnamed(started []Running) bool {
+	return slices.ContainsFunc(started, func(r Running) bool {
+		_, ok := s.names.vector(r.Request)
+		return !ok
+	})
+}
+
+// rename gives a part of vectors to each accelerator that there is, in the order
+// of their names.
+func (s *State) rename(queues []Queue, started []Running) {
+	all := map[string]bool{}
+	add := func(a resource.Amount) {
+		for name := range a.Accelerators {
+			all[name] = true
+		}
+	}
+	for _, p := range s.pools {
+		for _, n := range p.Nodes {
+			add(n.Amount)
+		}
+	}
+	for _, q := range queues {
+		add(q.Quota)
+		add(q.PerProject)
+		add(q.PerUser)
+		for _, limit := range []*resource.Amount{q.Borrow, q.Lend} {
+			if limit != nil {
+				add(*limit)
+			}
+		}
+	}
+	for _, quota := range s.quotas {
+		add(quota)
+	}
+	for _, r := range s.running {
+		add(r.Request)
+	}
+	for i := range started {
+		add(started[i].Request)
+	}
+	for _, q := range s.queues { // past use is by number
+		q.past = s.moved(q.past, all)
+	}
+	s.names = named(all)
+}
+
+// moved is past use of parts as they were, as the parts will be.
+func (s *State) moved(past []float64, all map[string]bool) []float64 {
+	if len(past) == 0 {
+		return nil
+	}
+	next := named(all)
+	out := make([]float64, next.width())
+	copy(out, past[:min(2, len(past))])
+	for i := 2; i < len(past); i++ {
+		if at, ok := next.at[s.names.list[i-2]]; ok {
+			out[at] = past[i]
+		}
+	}
+	return out
+}
+
+func named(all map[string]bool) names {
+	n := names{list: slices.Sorted(maps.Keys(all)), at: make(map[string]int, len(all))}
+	for i, name := range n.list {
+		n.at[name] = i + 2
+	}
+	return n
+}
+
+// lineOf is where a work waits: in one line for all, or in that of its queue.
+func (s *State) lineOf(w *Work) *line {
+	if s.policy != Fair {
+		return &s.top.line
+	}
+	return &s.queueOf(w).line
+}
+
+// queueOf is the queue of a work; one that names none, or one that is gone,
+// belongs to that of all.
+func (s *State) queueOf(w *Work) *queue {
+	if q := s.queues[w.Queue]; q != nil {
+		return q
+	}
+	return s.queues[""]
+}
+
+// reline drops from the lines what no longer waits and puts in what is new.
+func (s *State) reline(submitted []Work) {
+	added := map[*line][]*waiter{}
+	for i := range submitted {
+		if w := s.waiting[submitted[i].ID]; w != nil {
+			l := s.lineOf(&w.Work)
+			added[l] = append(added[l], w)
+		}
+	}
+	for l, works := range added {
+		slices.SortFunc(works, s.rank)
+		l.add(slices.Compact(works), s.rank) // it may be there twice
+	}
+}
+
+// add merges works into a line.
+func (l *line) add(works []*waiter, rank func(a, b *waiter) int) {
+	old := l.works
+	if len(old) == 0 || rank(old[len(old)-1], works[0]) < 0 {
+		l.works = append(l.works, works...)
+		return
+	}
+	l.works = make([]*waiter, 0, 2*(len(old)+len(works)))
+	for len(old) > 0 && len(works) > 0 {
+		from := &old
+		if rank(works[0], old[0]) < 0 {
+			from = &works
+		}
+		l.works, *from = append(l.works, (*from)[0]), (*from)[1:]
+	}
+	l.works = append(append(l.works, old...), works...)
+}
+
+// aging is how much later a work may be submitted for each point of priority and
+// still come first, under Fair.
+const aging = time.Minute
+
+// rank says who of a line comes first.
+func (s *State) rank(a, b *waiter) int {
+	if s.policy == Fair {
+		x := a.Submitted.Add(-time.Duration(a.Priority) * aging)
+		y := b.Submitted.Add(-time.Duration(b.Priority) * aging)
+		return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
+	}
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Submitted.Compare(b.Submitted), cmp.Compare(a.ID, b.ID))
 }
 
 func (s *State) remove(id ID) {
 	s.leave(id)
-	r, ok := s.running[id]
-	if !ok {
+	r := s.running[id]
+	if r == nil {
 		return
 	}
 	delete(s.running, id)
-	s.project[r.Project] = s.project[r.Project].Minus(r.amount())
-	if p := s.pools[r.Pool]; p != nil {
-		p.sub(r)
+	s.hold(r, -1)
+	r.queue.account(r.request, -int64(r.placed()))
+	if r.pool != nil {
+		delete(r.pool.runs, id)
 	}
 }
 
 func (s *State) leave(id ID) {
-	if s.waiting[id] != nil {
+	if w := s.waiting[id]; w != nil {
 		delete(s.waiting, id)
-		s.left = true
+		s.lineOf(&w.Work).stale = true
 	}
 }
 
-func (s *State) start(r Running) {
+// start gives a work its place.
+func (s *State) start(r *run) {
 	s.leave(r.ID)
 	s.running[r.ID] = r
-	s.project[r.Project] = s.project[r.Project].Plus(r.amount())
-	if p := s.pools[r.Pool]; p != nil {
-		p.add(r)
+	r.request, _ = s.names.vector(r.Request)
+	r.queue = s.queueOf(&r.Work)
+	r.ceilings = s.ceilings(&r.Work, r.queue)
+	r.pool, r.rows = s.pools[r.Pool], nil
+	if r.pool != nil {
+		r.pool.runs[r.ID] = r
+		if !r.pool.Delegated {
+			r.rows = make([]int, 0, len(r.Nodes))
+			for _, name := range r.Nodes {
+				if i, ok := r.pool.index[name]; ok {
+					r.rows = append(r.rows, i)
+				}
+			}
+		}
 	}
+	s.hold(r, 1)
+	r.queue.account(r.request, int64(r.placed()))
+}
+
+// hold counts what a running work has against everything that limits others, but
+// shares; n is 1, or −1 to give it back.
+func (s *State) hold(r *run, n int64) {
+	if r.pool != nil {
+		r.pool.take(r, n)
+	}
+	for _, c := range r.ceilings {
+		c.used = c.used.plus(r.request, n*int64(r.placed()))
+	}
+}
+
+// ceilings are the limits on a work's project and user.
+func (s *State) ceilings(w *Work, q *queue) []*ceiling {
+	var out []*ceiling
+	limit := func(key, who string, most resource.Amount) {
+		c := s.limits[key]
+		if c == nil {
+			c = &ceiling{who: who, most: s.names.limits(most)}
+			s.limits[key] = c
+		}
+		out = append(out, c)
+	}
+	if quota, ok := s.quotas[w.Project]; ok {
+		limit("p\x00"+w.Project, "project "+w.Project, quota)
+	}
+	if !q.PerProject.IsZero() {
+		limit("q\x00"+q.Name+"\x00"+w.Project, "project "+w.Project+" in queue "+q.Name, q.PerProject)
+	}
+	if !q.PerUser.IsZero() {
+		limit("u\x00"+q.Name+"\x00"+w.User, "user "+w.User+" in queue "+q.Name, q.PerUser)
+	}
+	return out
+}
+
+// know finds what pools, queues and limits have to say of a work, once.
+func (s *State) know(w *waiter) *known {
+	if w.known != nil && w.age == s.age {
+		return w.known
+	}
+	q := s.queueOf(&w.Work)
+	w.age, w.known = s.age, &known{shape: s.shapeOf(&w.Work), queue: q, ceilings: s.ceilings(&w.Work, q)}
+	w.known.never = s.never(w)
+	return w.known
 }
 
 // shapeOf finds what pools think of a work, once for all that ask for the same.
-func (s *State) shapeOf(w *waiter) *shape {
-	if w.shape != nil {
-		return w.shape
-	}
-	key := fmt.Sprintf("%d %d %q %q %q %s %t", w.least(), w.most(), w.Residency, w.Isolation, w.Pools, w.Request, w.InPlace)
-	if w.shape = s.shapes[key]; w.shape != nil {
-		return w.shape
+func (s *State) shapeOf(w *Work) *shape {
+	key := shapeKey(w)
+	if known := s.shapes[key]; known != nil {
+		return known
 	}
 	if len(s.shapes) > 2*len(s.waiting)+16 {
 		clear(s.shapes) // most of them are of works long gone
 	}
-	w.shape = &shape{}
+	out := &shape{}
+	out.request, _ = s.names.vector(w.Request)
+	for _, n := range w.Request.Accelerators {
+		out.accelerated = out.accelerated || n > 0
+	}
 	for _, p := range s.order {
 		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name) {
 			continue // who does not ask for it need not be told
 		}
-		if why := refusal(w.Work, p); why != "" {
-			w.shape.refused = append(w.shape.refused, Reason{Step: "admit", Pool: p.Name, Text: why})
+		if why, ok := refusal(w, p); !ok {
+			out.refused = append(out.refused, why)
 			continue
 		}
-		w.shape.pools = append(w.shape.pools, p)
+		out.pools = append(out.pools, p)
 	}
-	slices.SortStableFunc(w.shape.pools, func(a, b *pool) int { return cmp.Compare(price(w.Work, a), price(w.Work, b)) })
-	s.shapes[key] = w.shape
-	return w.shape
+	slices.SortStableFunc(out.pools, func(a, b *pool) int { return cmp.Compare(price(w, a), price(w, b)) })
+	s.shapes[key] = out
+	return out
+}
+
+func shapeKey(w *Work) string {
+	b := make([]byte, 0, 128)
+	number := func(n int64) { b = append(strconv.AppendInt(b, n, 36), ' ') }
+	number(int64(w.least()))
+	number(int64(btoi(w.InPlace)))
+	number(int64(w.Request.CPU))
+	number(int64(w.Request.Memory))
+	texts := func(list []string) {
+		number(int64(len(list)))
+		for _, t := range list {
+			b = append(strconv.AppendQuote(b, t), ' ')
+		}
+	}
+	if len(w.Request.Accelerators) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(w.Request.Accelerators)) {
+			b = strconv.AppendQuote(b, name)
+			number(w.Request.Accelerators[name])
+		}
+	}
+	texts(w.Residency)
+	texts(w.Pools)
+	return string(append(b, w.Isolation...))
 }

@@ -1,10 +1,8 @@
 package scheduler
 
 import (
-	"cmp"
 	"slices"
-
-	"github.com/falaj-ml/falaj/internal/resource"
+	"time"
 )
 
 // Decide is the plan for a world given whole, as one delta from nothing, and
@@ -18,153 +16,218 @@ func Decide(all Delta) (*State, Plan) {
 func (s *State) Step(d Delta) Plan {
 	// 1. Apply what changed.
 	s.apply(d)
-	s.head, s.quotaHead = map[string]*waiter{}, map[string]*waiter{}
-	var plan Plan
+	s.begin()
 
-	// 2. Go along the line: who comes first gets a place first. What may not
-	// run anywhere or not yet keeps nothing from anybody. Fifo neither resizes
-	// nor preempts what runs.
-	for _, w := range s.line {
-		if len(s.head) == s.open {
-			break // somebody waits for every pool
-		}
-		shape := s.shapeOf(w)
-		if len(shape.pools) == 0 || s.overQuota(w.Work) {
+	// 2. Rank: who comes first is looked at first, and before all those for whom
+	// nodes are kept already.
+	var plan Plan
+	for _, w := range s.owners() {
+		s.consider(w, &plan)
+	}
+	for w := s.next(); w != nil; w = s.next() {
+		if s.looked[w.ID] {
 			continue
 		}
-		if w.NotBefore.After(s.now) {
-			if plan.Wake.IsZero() || w.NotBefore.Before(plan.Wake) {
-				plan.Wake = w.NotBefore
-			}
-			continue
-		}
-		if place, ok := s.fit(w, shape); ok {
-			plan.Place = append(plan.Place, place)
-		}
+		s.consider(w, &plan)
 	}
-	if len(plan.Place) > 0 {
-		s.reline(nil)
-	}
+	s.end()
 	return plan
 }
 
-// fit places a work where it is cheapest among the pools with room, unless
-// somebody before it waits for that pool or for the project's quota. A work
-// that finds no room becomes the head of what nobody waits for yet.
-func (s *State) fit(w *waiter, shape *shape) (Placement, bool) {
-	if s.quotaHead[w.Project] != nil {
-		return Placement{}, false
+// owners are those for whom the last step kept nodes. Under Fair they come first:
+// else whoever has the least share now would take what has been kept for them.
+func (s *State) owners() []*waiter {
+	s.looked = map[ID]bool{}
+	if s.policy != Fair {
+		return nil
 	}
-	most := s.allowed(w.Work)
-	if most < w.least() {
-		s.quotaHead[w.Project] = w
-		return Placement{}, false
-	}
-	for _, p := range shape.pools {
-		if s.head[p.Name] != nil {
-			continue
-		}
-		n, nodes := p.room(w.Work, most)
-		if n < w.least() {
-			continue
-		}
-		s.start(Running{Work: w.Work, Pool: p.Name, Placed: n, Nodes: nodes})
-		return Placement{Work: w.ID, Pool: p.Name, Workers: n, Nodes: nodes, Passed: shape.refused}, true
-	}
-	for _, p := range shape.pools {
-		if s.head[p.Name] == nil {
-			s.head[p.Name] = w
+	var out []*waiter
+	for _, id := range s.turn {
+		if w := s.waiting[id]; w != nil && !s.looked[id] {
+			s.looked[id] = true
+			out = append(out, w)
 		}
 	}
-	return Placement{}, false
+	slices.SortFunc(out, s.rank)
+	return out
 }
 
-// room finds places in a pool for workers, at most most: first on the node on
-// which least would stay free, by name where equal, so that large requests keep
-// finding whole nodes and a gang stands close together.
-func (p *pool) room(w Work, most int) (n int, nodes []string) {
-	if p.Delegated {
-		return w.Request.Count(p.free(0), most), nil
+// consider gives a work its place, or keeps for it what it will need.
+func (s *State) consider(w *waiter, plan *Plan) {
+	k := s.know(w)
+	w.preempts = nil
+
+	// 3. Admit. What may run nowhere, never or not yet keeps nothing from anybody.
+	if len(k.pools) == 0 || k.never != "" || k.queue.stopped {
+		return
 	}
-	type spot struct {
-		node  string
-		n     int
-		share float64
+	if w.NotBefore.After(s.now) {
+		plan.wake(w.NotBefore)
+		return
 	}
-	var spots []spot
-	for i, node := range p.Nodes {
-		if node.Closed != "" {
-			continue
-		}
-		fits := w.Request.Count(p.free(i), most)
-		if fits == 0 {
-			continue
-		}
-		at := spot{node.Name, fits, Share(p.used[i].Plus(w.Request), node.Amount)}
-		if most == 1 && len(spots) > 0 {
-			// One worker needs no list of all nodes.
-			if cmp.Or(cmp.Compare(at.share, spots[0].share), cmp.Compare(spots[0].node, at.node)) > 0 {
-				spots[0] = at
+
+	// 4. Fit: within its limits, where it is cheapest.
+	most := s.allowed(w)
+	if most >= w.least() && s.fit(w, most, plan) {
+		return
+	}
+
+	// 5. Preempt, where it is worth more than what runs.
+	s.preempt(w, plan)
+
+	// 6. Keep what it needs, if nobody before it waits for the same.
+	if most >= w.least() {
+		for _, p := range k.pools {
+			if p.kept == nil {
+				s.reserve(p, w)
 			}
+		}
+	}
+	s.keep(w)
+}
+
+// begin forgets what the last step kept for whom.
+func (s *State) begin() {
+	s.tries, s.keeping = 0, s.keeping[:0]
+	for _, p := range s.order {
+		p.kept, p.misfit = nil, nil
+	}
+	for _, q := range s.queues {
+		q.mine, q.held, q.first, q.stopped = nil, nil, nil, false
+	}
+	for _, c := range s.limits {
+		c.held, c.first = nil, nil
+	}
+	s.top.line.begin(s)
+	for _, q := range s.queues {
+		q.line.begin(s)
+		q.open = 0
+	}
+	s.top.open = 0
+	for _, q := range s.queues {
+		if len(q.line.works) > 0 {
+			for at := q; at != nil; at = at.up {
+				at.open++
+			}
+		}
+	}
+}
+
+func (l *line) begin(s *State) {
+	if l.stale {
+		l.works = slices.DeleteFunc(l.works, func(w *waiter) bool { return s.waiting[w.ID] != w })
+		l.stale = false
+	}
+	l.at = 0
+}
+
+// next is whom to look at: first of the line of all, or of the line of the queue
+// whose share is least now.
+func (s *State) next() *waiter {
+	q := s.top
+	if s.policy == Fair {
+		if s.current == nil || s.current.line.at == len(s.current.line.works) {
+			s.current = s.least(s.top)
+		}
+		q = s.current
+	}
+	if q == nil || q.line.at == len(q.line.works) {
+		return nil
+	}
+	w := q.line.works[q.line.at]
+	q.line.at++
+	if q.line.at == len(q.line.works) {
+		for at := q; at != nil; at = at.up {
+			at.open--
+		}
+	}
+	return w
+}
+
+// allowed is how many workers the limits of queue, project and user have room
+// for now.
+func (s *State) allowed(w *waiter) int {
+	n := int64(w.most())
+	k := w.known
+	for i, x := range k.request {
+		if x <= 0 {
 			continue
 		}
-		spots = append(spots, at)
-	}
-	slices.SortFunc(spots, func(a, b spot) int {
-		return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.node, b.node))
-	})
-	for _, at := range spots {
-		for range min(at.n, most-n) {
-			nodes = append(nodes, at.node)
-			n++
+		for _, c := range k.ceilings {
+			n = min(n, max(c.left(i), 0)/x)
 		}
+		n = min(n, max(k.queue.left(i)-k.queue.held.part(i), 0)/x)
 	}
-	return n, nodes
+	return int(n)
 }
 
-// price is what an hour of a worker costs in a pool.
-func price(w Work, p *pool) float64 {
-	if len(p.Nodes) == 0 {
-		return p.PricePerHour
-	}
-	return p.PricePerHour * Share(w.Request, p.Nodes[0].Amount)
-}
-
-// allowed is how many workers the quota of the project has room for now.
-func (s *State) allowed(w Work) int {
-	want, q, limited := s.limits(w)
-	if !limited {
-		return w.most()
-	}
-	return want.Count(q.Minus(s.project[w.Project]), w.most())
-}
-
-// overQuota reports that the least request alone is more than its project may
-// use.
-func (s *State) overQuota(w Work) bool {
-	want, q, limited := s.limits(w)
-	return limited && want.Count(q, w.least()) < w.least()
-}
-
-// limits is the part of a worker's request that the project's quota limits.
-func (s *State) limits(w Work) (want, quota resource.Amount, limited bool) {
-	q, ok := s.quotas[w.Project]
-	if !ok {
-		return want, q, false
-	}
-	if q.CPU > 0 {
-		want.CPU = w.Request.CPU
-	}
-	if q.Memory > 0 {
-		want.Memory = w.Request.Memory
-	}
-	for name, n := range w.Request.Accelerators {
-		if _, has := q.Accelerators[name]; has {
-			if want.Accelerators == nil {
-				want.Accelerators = map[string]int64{}
+// fit places a work in the cheapest pool that has room.
+func (s *State) fit(w *waiter, most int, plan *Plan) bool {
+	for _, p := range w.known.pools {
+		rows := p.room(w, most, s.now)
+		if rows == nil {
+			continue
+		}
+		r := &run{Running: Running{Work: w.Work, Pool: p.Name, Placed: len(rows), Nodes: p.nodes(rows), Started: s.now}}
+		if w.Timeout > 0 {
+			r.Deadline = s.now.Add(w.Timeout)
+		}
+		lasts := p.kept != nil && !p.brief(&w.Work, s.now)
+		s.start(r)
+		if lasts {
+			for _, i := range rows {
+				if p.kept.beside[i] != nil {
+					p.kept.beside[i] = p.kept.beside[i].plus(r.request, -1)
+				}
 			}
-			want.Accelerators[name] = n
+		}
+		s.current = nil // shares have changed
+		plan.Place = append(plan.Place, Placement{Work: w.ID, Pool: p.Name, Workers: len(rows), Nodes: r.Nodes, Passed: w.known.refused})
+		return true
+	}
+	return false
+}
+
+// keep keeps of the limits what a work needs from those behind it, if nobody
+// before it waits there. What is within its queue's nominal quota is kept from
+// everybody, what it would borrow from its own queue only.
+func (s *State) keep(w *waiter) {
+	q, request, n := w.known.queue, w.known.request, int64(w.least())
+	if q.first == nil {
+		q.first, q.stopped = w, q.Order == Strict
+		q.mine, q.held = make(vector, len(request)), make(vector, len(request))
+		for i, x := range request {
+			q.mine[i] = min(n*x, max(q.subtree.part(i)-q.used.part(i), 0))
+			q.held[i] = n*x - q.mine[i]
+		}
+		q.use(q.mine, 1)
+		s.keeping = append(s.keeping, q)
+	}
+	for _, c := range w.known.ceilings {
+		if c.first == nil {
+			c.first = w
+			c.held = c.held.plus(request, n)
 		}
 	}
-	return want, q, true
+}
+
+// end gives back what was only kept; Why still sees it.
+func (s *State) end() {
+	for _, q := range s.keeping {
+		q.use(q.mine, -1)
+	}
+	s.current = nil
+	clear(s.turn)
+	for _, p := range s.order {
+		if p.kept != nil {
+			s.turn[p.Name] = p.kept.owner.ID
+		}
+	}
+}
+
+// wake asks for a step at a time.
+func (p *Plan) wake(at time.Time) {
+	if p.Wake.IsZero() || at.Before(p.Wake) {
+		p.Wake = at
+	}
 }

@@ -7,92 +7,215 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Why says why a work waited in the last step; false when it does not wait.
-// Nothing is placed behind a work that waits for a pool or a quota, so what the
-// step saw there is what there is now.
 func (s *State) Why(id ID) (Wait, bool) {
 	w := s.waiting[id]
 	if w == nil {
 		return Wait{}, false
 	}
-	shape := s.shapeOf(w)
-	switch {
-	case len(shape.pools) == 0:
-		return Wait{Reasons: s.impossible(w.Work, shape)}, true
-	case s.overQuota(w.Work):
-		want, q, _ := s.limits(w.Work)
-		return Wait{Reasons: []Reason{{Step: "admit", Text: fmt.Sprintf("the quota of project %s is smaller than the request: %s",
-			w.Project, words(want.Times(w.least()).Lacks(q), "allowed"))}}}, true
-	case w.NotBefore.After(s.now):
-		return Wait{Possible: true, Reasons: []Reason{{Step: "admit", Text: "starts again after " + w.NotBefore.UTC().Format(time.RFC3339)}}}, true
+	k := s.know(w)
+	one := func(possible bool, step string, code Code, text string) (Wait, bool) {
+		return Wait{Possible: possible, Reasons: []Reason{{Step: step, Code: code, Text: text}}}, true
 	}
-	if head := s.quotaHead[w.Project]; head != nil && rank(head, w) <= 0 {
-		text := fmt.Sprintf("behind %s, which waits for the quota of project %s", head.label(), w.Project)
-		if head == w {
-			want, q, _ := s.limits(w.Work)
-			text = fmt.Sprintf("the quota of project %s is used up: %s", w.Project,
-				words(want.Times(w.least()).Lacks(q.Minus(s.project[w.Project])), "left"))
-		}
-		return Wait{Possible: true, Reasons: []Reason{{Step: "fit", Text: text}}}, true
+	switch {
+	case len(k.pools) == 0:
+		return Wait{Reasons: s.impossible(&w.Work, k.shape)}, true
+	case k.never != "":
+		return one(false, "admit", OverQuota, k.never)
+	case w.NotBefore.After(s.now):
+		return one(true, "admit", Delayed, "starts again after "+w.NotBefore.UTC().Format(time.RFC3339))
+	case k.queue.stopped && k.queue.first != w:
+		return one(true, "admit", StrictOrder, fmt.Sprintf("behind %s in queue %s, whose order is strict", k.queue.first.label(), k.queue.Name))
+	}
+	if code, text := s.limited(w); code != "" {
+		wait, _ := one(true, "fit", code, text)
+		return s.leavers(w, wait), true
 	}
 	wait := Wait{Possible: true}
-	for _, p := range shape.pools {
-		text := s.full(w.Work, p)
-		if head := s.head[p.Name]; head != w {
-			text = fmt.Sprintf("behind %s, which waits for pool %s", head.label(), p.Name)
-		}
-		wait.Reasons = append(wait.Reasons, Reason{Step: "fit", Pool: p.Name, Text: text})
+	for _, p := range k.pools {
+		wait.Reasons = append(wait.Reasons, s.full(w, p))
 	}
-	wait.Reasons = append(wait.Reasons, shape.refused...)
-	return wait, true
+	wait.Reasons = append(wait.Reasons, k.refused...)
+	return s.leavers(w, wait), true
+}
+
+// leavers adds who is leaving for a work.
+func (s *State) leavers(w *waiter, wait Wait) Wait {
+	var names []string
+	for _, r := range w.preempts {
+		if s.running[r.ID] == r {
+			names = append(names, r.label())
+		}
+	}
+	if len(names) > 0 {
+		wait.Reasons = append([]Reason{{Step: "preempt", Code: Preempting, Text: "until " + list(names) + " saved and left for it"}}, wait.Reasons...)
+	}
+	return wait
+}
+
+func list(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// never says which limit is smaller than a request, however little is used; empty
+// when none is.
+func (s *State) never(w *waiter) string {
+	k := w.known
+	want := make(vector, len(k.request))
+	want = want.plus(k.request, int64(w.least()))
+	for _, c := range k.ceilings {
+		if !want.fits(c.most) {
+			return fmt.Sprintf("the quota of %s is smaller than the request: %s", c.who, s.lacks(want, c.most, "allowed"))
+		}
+	}
+	ever := make(vector, len(want))
+	for i := range ever {
+		ever[i] = k.queue.ever(i)
+	}
+	if !want.fits(ever) {
+		return fmt.Sprintf("queue %s can never use so much: %s", k.queue.Name, s.lacks(want, ever, "with all that it may borrow"))
+	}
+	return ""
+}
+
+// limited says which limit keeps w from a place; empty when none does.
+func (s *State) limited(w *waiter) (Code, string) {
+	k := w.known
+	want := make(vector, len(k.request))
+	want = want.plus(k.request, int64(w.least()))
+	for _, c := range k.ceilings {
+		left, unkept := slices.Clone(c.most), slices.Clone(c.most)
+		left = left.plus(c.used, -1)
+		unkept = unkept.plus(c.used, -1)
+		if c.first != w {
+			left = left.plus(c.held, -1)
+		}
+		switch {
+		case !want.fits(unkept):
+			return QuotaUsed, fmt.Sprintf("the quota of %s is used up: %s", c.who, s.lacks(want, unkept, "left"))
+		case !want.fits(left):
+			return QuotaKept, fmt.Sprintf("behind %s, which waits for the quota of %s", c.first.label(), c.who)
+		}
+	}
+	q := k.queue
+	left := make(vector, len(want))
+	for i := range left {
+		left[i] = q.left(i)
+	}
+	if !want.fits(left) {
+		text := fmt.Sprintf("the quota of queue %s is used up: %s", q.Name, s.lacks(want, left, "left"))
+		if lent := q.borrowers(k.request); len(lent) > 0 && q.nominal(k.request, int64(w.least())) {
+			text += "; lent to queue " + list(lent)
+		}
+		return QuotaUsed, text
+	}
+	// What is kept for those who were looked at before.
+	held := false
+	for _, o := range s.keeping {
+		if o.first == w || o.tree() != q.tree() {
+			continue
+		}
+		o.use(o.mine, 1)
+		defer o.use(o.mine, -1)
+		for i := range left {
+			left[i] = q.left(i)
+		}
+		if held = held || o == q; held {
+			left = left.plus(q.held, -1)
+		}
+		if !want.fits(left) {
+			return QuotaKept, fmt.Sprintf("behind %s, which waits for the quota of queue %s", o.first.label(), o.Name)
+		}
+	}
+	return "", ""
+}
+
+// borrowers names the queues of q's tree that use more than their nominal quota
+// of what is asked for.
+func (q *queue) borrowers(request vector) []string {
+	var out []string
+	var look func(*queue)
+	look = func(o *queue) {
+		if o != q && len(o.below) == 0 && o.borrows(request) {
+			out = append(out, o.Name)
+		}
+		for _, c := range o.below {
+			look(c)
+		}
+	}
+	look(q.tree())
+	return out
+}
+
+// lacks turns what is missing into "2 cpu wanted, 1 WHERE".
+func (s *State) lacks(want, have vector, where string) string {
+	have = slices.Clone(have)
+	for i := range have {
+		if have[i] > unlimited/2 {
+			have[i] = want.part(i)
+		}
+	}
+	return words(s.names.amount(want).Lacks(s.names.amount(have)), where)
 }
 
 // refusal says why a pool that a work asks for may not take it however empty it
-// is; empty when it may.
-func refusal(w Work, p *pool) string {
+// is; true when it may.
+func refusal(w *Work, p *pool) (Reason, bool) {
+	no := func(code Code, format string, args ...any) (Reason, bool) {
+		return Reason{Step: "admit", Code: code, Pool: p.Name, Text: fmt.Sprintf(format, args...)}, false
+	}
 	switch {
 	case !slices.Contains(w.Residency, p.Zone):
-		return fmt.Sprintf("pool %s is in %s and the data may be in %s only", p.Name, p.Zone, strings.Join(w.Residency, ", "))
+		return no(Residency, "pool %s is in %s and the data may be in %s only", p.Name, p.Zone, strings.Join(w.Residency, ", "))
 	case !p.Isolation.AtLeast(w.Isolation):
-		return fmt.Sprintf("pool %s isolates by %s and %s is wanted", p.Name, p.Isolation, w.Isolation)
+		return no(Isolated, "pool %s isolates by %s and %s is wanted", p.Name, p.Isolation, w.Isolation)
 	case w.InPlace && p.Remote:
-		return fmt.Sprintf("pool %s is elsewhere and this needs the files of the server", p.Name)
+		return no(NoSuch, "pool %s is elsewhere and this needs the files of the server", p.Name)
 	case p.Closed != "":
-		return fmt.Sprintf("pool %s is closed: %s", p.Name, p.Closed)
+		return no(Closed, "pool %s is closed: %s", p.Name, p.Closed)
 	case len(p.Nodes) == 0:
-		return fmt.Sprintf("pool %s has no nodes", p.Name)
+		return no(Closed, "pool %s has no nodes", p.Name)
 	case !p.anyOpen():
-		return fmt.Sprintf("pool %s has no open node", p.Name) + p.closedNodes()
+		return no(Closed, "pool %s has no open node%s", p.Name, p.closedNodes())
 	}
+	nodes := p.Nodes
 	if p.Delegated {
-		n := w.Request.Count(p.total, w.least())
-		switch {
-		case n >= w.least():
-			return ""
-		case w.least() > 1:
-			return fmt.Sprintf("pool %s is too small: %s, room for %d in all", p.Name, gang(w), n) + p.closedNodes()
+		total := resource.Amount{}
+		for _, n := range p.Nodes {
+			if n.Closed == "" {
+				total = total.Plus(n.Amount)
+			}
 		}
-		return fmt.Sprintf("pool %s is too small: %s", p.Name, words(w.Request.Lacks(p.total), "in all")) + p.closedNodes()
+		nodes = []Node{{Amount: total}}
 	}
 	n := 0
 	var best []string // what the node that lacks least lacks: the one to name
-	for _, node := range p.Nodes {
+	for _, node := range nodes {
 		if node.Closed != "" {
 			continue
 		}
 		if n += w.Request.Count(node.Amount, w.least()); n >= w.least() {
-			return ""
+			return Reason{}, true
 		}
 		if lacks := w.Request.Lacks(node.Amount); best == nil || len(lacks) < len(best) {
 			best = lacks
 		}
 	}
-	if n == 0 {
-		return fmt.Sprintf("pool %s has no node large enough: %s", p.Name, words(best, "on its largest")) + p.closedNodes()
+	switch {
+	case n == 0 && p.Delegated && w.least() == 1:
+		return no(NoRoomEver, "pool %s is too small: %s%s", p.Name, words(best, "in all"), p.closedNodes())
+	case n == 0 && !p.Delegated:
+		return no(NoRoomEver, "pool %s has no node large enough: %s%s", p.Name, words(best, "on its largest"), p.closedNodes())
 	}
-	return fmt.Sprintf("pool %s is too small: %s, room for %d in all", p.Name, gang(w), n) + p.closedNodes()
+	return no(NoRoomEver, "pool %s is too small: %s, room for %d in all%s", p.Name, gang(w), n, p.closedNodes())
 }
 
 // closedNodes names the nodes that take no work, with a leading semicolon.
@@ -115,7 +238,7 @@ func (p *pool) closedNodes() string {
 }
 
 // gang is "4 workers of 2 cpu wanted".
-func gang(w Work) string { return fmt.Sprintf("%d workers of %s wanted", w.least(), w.Request) }
+func gang(w *Work) string { return fmt.Sprintf("%d workers of %s wanted", w.least(), w.Request) }
 
 // words turns "2 cpu wanted, 1 free" into "2 cpu wanted, 1 WHERE".
 func words(lacks []string, where string) string {
@@ -128,19 +251,19 @@ func words(lacks []string, where string) string {
 
 // impossible explains a work that no pool may take; an accelerator that nobody
 // has is said once rather than per pool.
-func (s *State) impossible(w Work, shape *shape) []Reason {
+func (s *State) impossible(w *Work, shape *shape) []Reason {
 	if len(s.pools) == 0 {
-		return []Reason{{Step: "admit", Text: "there are no pools"}}
+		return []Reason{{Step: "admit", Code: NoSuch, Text: "there are no pools"}}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Request.Accelerators)) {
 		if w.Request.Accelerators[name] > 0 && !s.anyHas(name) {
-			return []Reason{{Step: "admit", Text: "no pool has " + name}}
+			return []Reason{{Step: "admit", Code: NoSuch, Text: "no pool has " + name}}
 		}
 	}
 	var reasons []Reason
 	for _, name := range w.Pools {
 		if s.pools[name] == nil {
-			reasons = append(reasons, Reason{Step: "admit", Pool: name, Text: "there is no pool " + name})
+			reasons = append(reasons, Reason{Step: "admit", Code: NoSuch, Pool: name, Text: "there is no pool " + name})
 		}
 	}
 	return append(reasons, shape.refused...)
@@ -157,47 +280,62 @@ func (s *State) anyHas(accelerator string) bool {
 	return false
 }
 
-// full says what a pool lacks now, and who is next to give it back.
-func (s *State) full(w Work, p *pool) string {
-	if n, _ := p.room(w, w.least()); w.least() > 1 {
-		return fmt.Sprintf("%s, room for %d on pool %s", gang(w), n, p.Name) + s.nextToFinish(p)
+// full says what a pool lacks now and who is next to give it back, or for whom
+// its room is kept.
+func (s *State) full(w *waiter, p *pool) Reason {
+	if p.holds(w) && p.kept != nil && p.kept.owner != w {
+		text := fmt.Sprintf("behind %s, for which room on %s is kept", p.kept.owner.label(), p.Name)
+		if !p.kept.at.IsZero() {
+			text += " until " + p.kept.at.UTC().Format(time.RFC3339)
+		}
+		return Reason{Step: "fit", Code: Kept, Pool: p.Name, Text: text}
 	}
-	lacks := w.Request.Lacks(p.free(0))
-	if !p.Delegated {
-		lacks = nil
-		for i, n := range p.Nodes {
-			if n.Closed != "" {
+	var text string
+	if w.least() > 1 {
+		n := 0
+		for i := range p.rows {
+			n += p.counts(w.known, i, true, w.least()-n)
+		}
+		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), n, p.Name)
+	} else {
+		var lacks []string
+		for i := range p.rows {
+			if !p.open[i] {
 				continue
 			}
-			if l := w.Request.Lacks(p.free(i)); lacks == nil || len(l) < len(lacks) {
+			if l := w.Request.Lacks(s.names.amount(p.free[i])); lacks == nil || len(l) < len(lacks) {
 				lacks = l
 			}
 		}
+		text = words(lacks, "free on "+p.Name)
 	}
-	return words(lacks, "free on "+p.Name) + s.nextToFinish(p)
+	return Reason{Step: "fit", Code: Full, Pool: p.Name, Text: text + p.nextToFinish()}
 }
 
 // nextToFinish names the running work of a pool with the earliest deadline;
 // without deadlines it names the first started, and does not promise.
-func (s *State) nextToFinish(p *pool) string {
-	var first Running
-	found := false
-	for _, r := range s.running {
-		if r.Pool != p.Name || found && !sooner(r, first) {
-			continue
+func (p *pool) nextToFinish() string {
+	var first *run
+	for _, r := range p.runs {
+		if first == nil || sooner(r, first) {
+			first = r
 		}
-		first, found = r, true
 	}
 	switch {
-	case !found:
+	case first == nil:
 		return ""
+	case first.Leaving:
+		return "; " + first.label() + " is leaving"
 	case first.Deadline.IsZero():
 		return "; held by " + first.label()
 	}
 	return fmt.Sprintf("; next to finish: %s, by %s", first.label(), first.Deadline.UTC().Format(time.RFC3339))
 }
 
-func sooner(a, b Running) bool {
+func sooner(a, b *run) bool {
+	if a.Leaving != b.Leaving {
+		return a.Leaving
+	}
 	if a.Deadline.IsZero() != b.Deadline.IsZero() {
 		return b.Deadline.IsZero()
 	}

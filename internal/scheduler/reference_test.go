@@ -1,0 +1,619 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// refer is the reference: the rules of the package in their plainest form, which
+// computes everything anew for every question from the lists of what runs. It
+// knows no preemption. It gives placements in words, and those that may never run.
+func refer(d Delta) (string, map[ID]bool) {
+	r := &reference{Delta: d, queues: map[string]Queue{"": {}}, seen: map[ID]bool{}, kept: map[string]*nodesKept{}, first: map[string]bool{}, limits: map[string]bool{}}
+	for _, q := range d.Queues {
+		r.queues[q.Name] = q
+	}
+	slices.SortFunc(r.Pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
+	for _, run := range d.Started {
+		r.holders = append(r.holders, holder{queue: r.queue(run.Work), project: run.Project, user: run.User, amount: run.amount(), real: true})
+	}
+	var out strings.Builder
+	never := map[ID]bool{}
+	for w := r.next(); w != nil; w = r.next() {
+		r.seen[w.ID] = true
+		pools := r.permitted(*w)
+		q := r.queue(*w)
+		n := w.most()
+		for n > 0 && !r.within(*w, n, false) {
+			n--
+		}
+		if len(pools) == 0 || !r.within(*w, w.least(), true) {
+			never[w.ID] = true
+			continue
+		}
+		if r.first[q] && r.queues[q].Order == Strict || w.NotBefore.After(d.Now) {
+			continue
+		}
+		placed := false
+		for _, p := range pools {
+			if nodes := r.room(*w, p, n); n >= w.least() && len(nodes) >= w.least() {
+				run := Running{Work: *w, Pool: p.Name, Placed: len(nodes), Started: d.Now}
+				if w.Timeout > 0 {
+					run.Deadline = d.Now.Add(w.Timeout)
+				}
+				if !p.Delegated {
+					run.Nodes = nodes
+				}
+				if k := r.kept[p.Name]; k != nil && !r.brief(*w, p) {
+					for _, node := range nodes {
+						if _, ok := k.beside[node]; ok {
+							k.beside[node] = k.beside[node].Minus(w.Request)
+						}
+					}
+				}
+				r.Started = append(r.Started, run)
+				r.holders = append(r.holders, holder{queue: q, project: w.Project, user: w.User, amount: run.amount(), real: true})
+				fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", w.ID, p.Name, len(nodes), run.Nodes)
+				placed = true
+				break
+			}
+		}
+		if placed {
+			continue
+		}
+		if n >= w.least() {
+			for _, p := range pools {
+				if r.kept[p.Name] == nil {
+					r.keep(*w, p)
+				}
+			}
+		}
+		r.hold(*w)
+	}
+	return out.String(), never
+}
+
+type reference struct {
+	Delta
+	queues  map[string]Queue
+	seen    map[ID]bool
+	holders []holder
+	kept    map[string]*nodesKept
+	first   map[string]bool // queues in which somebody waits
+	limits  map[string]bool // limits for which somebody waits
+}
+
+// holder has part of the quotas: a running work, or what is kept.
+type holder struct {
+	queue, project, user string
+	amount               resource.Amount
+	real                 bool
+	only                 string // a limit, or a queue for its own works: no other sees it
+}
+
+type nodesKept struct {
+	at     time.Time
+	beside map[string]resource.Amount
+}
+
+func (r *reference) queue(w Work) string {
+	if _, ok := r.queues[w.Queue]; ok {
+		return w.Queue
+	}
+	return ""
+}
+
+func (r *reference) parent(q string) string {
+	p := r.queues[q].Parent
+	if _, ok := r.queues[p]; !ok {
+		return ""
+	}
+	return p
+}
+
+// next is the work to look at.
+func (r *reference) next() *Work {
+	var best *Work
+	if r.Policy == Fair { // for whom nodes are kept already
+		for i := range r.Submitted {
+			w := &r.Submitted[i]
+			turn := slices.Contains(slices.Collect(maps.Values(r.Turns)), w.ID)
+			if turn && !r.seen[w.ID] && (best == nil || inLine(*w, *best) < 0) {
+				best = w
+			}
+		}
+		if best != nil {
+			return best
+		}
+	}
+	for i := range r.Submitted {
+		w := &r.Submitted[i]
+		if !r.seen[w.ID] && (best == nil || r.before(*w, *best)) {
+			best = w
+		}
+	}
+	return best
+}
+
+func (r *reference) before(a, b Work) bool {
+	if r.Policy != Fair {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Submitted.Compare(b.Submitted), cmp.Compare(a.ID, b.ID)) < 0
+	}
+	if qa, qb := r.queue(a), r.queue(b); qa != qb {
+		pa, pb := r.path(qa), r.path(qb)
+		for i := 0; ; i++ {
+			switch {
+			case i == len(pa): // a queue's own works come before those below it
+				return true
+			case i == len(pb):
+				return false
+			case pa[i] != pb[i]:
+				return cmp.Or(cmp.Compare(r.share(pa[i]), r.share(pb[i])), cmp.Compare(pa[i], pb[i])) < 0
+			}
+		}
+	}
+	return inLine(a, b) < 0
+}
+
+func inLine(a, b Work) int {
+	x, y := a.Submitted.Add(-time.Duration(a.Priority)*time.Minute), b.Submitted.Add(-time.Duration(b.Priority)*time.Minute)
+	return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
+}
+
+// path is from the top down to a queue.
+func (r *reference) path(q string) []string {
+	path := []string{q}
+	for p := r.parent(q); p != "" && q != ""; p = r.parent(p) {
+		path = append([]string{p}, path...)
+	}
+	return path
+}
+
+func (r *reference) below(q, top string) bool { return slices.Contains(r.path(q), top) }
+
+func parts(a resource.Amount) map[string]int64 {
+	out := map[string]int64{"cpu": int64(a.CPU), "memory": int64(a.Memory)}
+	maps.Copy(out, a.Accelerators)
+	return out
+}
+
+func (r *reference) share(q string) float64 {
+	total := resource.Amount{}
+	for _, p := range r.Pools {
+		for _, n := range p.Nodes {
+			if n.Closed == "" {
+				total = total.Plus(n.Amount)
+			}
+		}
+	}
+	used := resource.Amount{}
+	for _, h := range r.holders {
+		if h.real && r.below(h.queue, q) {
+			used = used.Plus(h.amount)
+		}
+	}
+	most := 0.0
+	past, remembers := r.History[q]
+	for name, n := range parts(total) {
+		if n <= 0 {
+			continue
+		}
+		x := float64(parts(used)[name])
+		if remembers && r.queues[q].HalfLife > 0 {
+			x = (x + past.Amount[name]) / 2
+		}
+		most = max(most, x/float64(n))
+	}
+	if weight := r.queues[q].Weight; weight > 0 {
+		return most / weight
+	}
+	return most
+}
+
+func (r *reference) permitted(w Work) []Pool {
+	var out []Pool
+	for _, p := range r.Pools {
+		sum, fits := resource.Amount{}, 0
+		for _, n := range p.Nodes {
+			if n.Closed == "" {
+				sum = sum.Plus(n.Amount)
+				fits += w.Request.Count(n.Amount, w.least())
+			}
+		}
+		if p.Delegated {
+			fits = w.Request.Count(sum, w.least())
+		}
+		if p.Closed == "" && slices.Contains(w.Residency, p.Zone) && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
+			p.anyOpenNode() && fits >= w.least() {
+			out = append(out, p)
+		}
+	}
+	cost := func(p Pool) float64 { return p.PricePerHour * Share(w.Request, p.Nodes[0].Amount) }
+	slices.SortStableFunc(out, func(a, b Pool) int { return cmp.Compare(cost(a), cost(b)) })
+	return out
+}
+
+func (p Pool) anyOpenNode() bool {
+	return slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" })
+}
+
+// within reports that n more workers are within all limits; with empty, were
+// nothing used.
+func (r *reference) within(w Work, n int, empty bool) bool {
+	want := w.Request.Times(n)
+	if n == 0 {
+		return true
+	}
+	limit := func(key string, most resource.Amount, counts func(holder) bool) bool {
+		used := resource.Amount{}
+		for _, h := range r.holders {
+			if !empty && (h.only == "" && h.real && counts(h) || h.only == key) {
+				used = used.Plus(h.amount)
+			}
+		}
+		for name, x := range parts(want) {
+			top, named := parts(most)[name], name == "cpu" && most.CPU > 0 || name == "memory" && most.Memory > 0
+			if _, ok := most.Accelerators[name]; ok {
+				named = true
+			}
+			if x > 0 && named && x > top-parts(used)[name] {
+				return false
+			}
+		}
+		return true
+	}
+	q := r.queue(w)
+	for key, most := range r.ceilings(w) {
+		if !limit(key, most, func(h holder) bool {
+			return key == "project" && h.project == w.Project || h.queue == q && (strings.HasPrefix(key, "project of") && h.project == w.Project || strings.HasPrefix(key, "user of") && h.user == w.User)
+		}) {
+			return false
+		}
+	}
+	for name, x := range parts(want) {
+		if x > 0 && r.named(q, name) && x > r.left(q, name, empty)-r.mine(q, name, empty) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *reference) ceilings(w Work) map[string]resource.Amount {
+	q := r.queue(w)
+	out := map[string]resource.Amount{}
+	if most, ok := r.Quotas[w.Project]; ok {
+		out["project"+keyOf(w.Project)] = most
+		delete(out, "project"+keyOf(w.Project))
+		out["project"] = most
+	}
+	if a := r.queues[q].PerProject; !a.IsZero() {
+		out["project of "+q+keyOf(w.Project)] = a
+	}
+	if a := r.queues[q].PerUser; !a.IsZero() {
+		out["user of "+q+keyOf(w.User)] = a
+	}
+	return out
+}
+
+func keyOf(s string) string { return ":" + s }
+
+// named reports that a quota in the tree of q names a part.
+func (r *reference) named(q, part string) bool {
+	for _, o := range r.queues {
+		if r.path(o.Name)[0] == r.path(q)[0] {
+			if _, ok := o.Quota.Accelerators[part]; ok || part == "cpu" && o.Quota.CPU > 0 || part == "memory" && o.Quota.Memory > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (r *reference) children(q string) []string {
+	var out []string
+	for name := range r.queues {
+		if name != "" && r.parent(name) == q {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// subtree is what q has with what those below lend it, own what it lends to nobody.
+func (r *reference) subtree(q, part string) int64 {
+	n := parts(r.queues[q].Quota)[part]
+	for _, c := range r.children(q) {
+		n += r.subtree(c, part) - r.own(c, part)
+	}
+	return n
+}
+
+func (r *reference) own(q, part string) int64 {
+	if lend := r.queues[q].Lend; lend != nil && len(r.path(q)) > 1 {
+		return max(r.subtree(q, part)-parts(*lend)[part], 0)
+	}
+	return 0
+}
+
+func (r *reference) used(q, part string, empty bool) int64 {
+	n := int64(0)
+	for _, h := range r.holders {
+		if !empty && h.queue == q && h.only == "" {
+			n += parts(h.amount)[part]
+		}
+	}
+	for _, c := range r.children(q) {
+		n += max(r.used(c, part, empty)-r.own(c, part), 0)
+	}
+	return n
+}
+
+func (r *reference) left(q, part string, empty bool) int64 {
+	if len(r.path(q)) == 1 {
+		return r.subtree(q, part) - r.used(q, part, empty)
+	}
+	shared := r.left(r.parent(q), part, empty)
+	if b := r.queues[q].Borrow; b != nil {
+		taken := max(r.used(q, part, empty)-r.own(q, part), 0)
+		shared = min(shared, r.subtree(q, part)-r.own(q, part)-taken+parts(*b)[part])
+	}
+	return max(r.own(q, part)-r.used(q, part, empty), 0) + shared
+}
+
+// mine is what is kept of the queue beyond its nominal quota, for its first.
+func (r *reference) mine(q, part string, empty bool) int64 {
+	n := int64(0)
+	for _, h := range r.holders {
+		if !empty && h.only == "queue "+q {
+			n += parts(h.amount)[part]
+		}
+	}
+	return n
+}
+
+// hold keeps limits for a work that waits.
+func (r *reference) hold(w Work) {
+	q, want := r.queue(w), w.Request.Times(w.least())
+	if !r.first[q] {
+		r.first[q] = true
+		nominal, beyond := resource.Amount{}, resource.Amount{}
+		for name, x := range parts(want) {
+			have := x
+			if r.named(q, name) {
+				have = min(x, max(r.subtree(q, name)-r.used(q, name, false), 0))
+			}
+			nominal, beyond = plusPart(nominal, name, have), plusPart(beyond, name, x-have)
+		}
+		r.holders = append(r.holders, holder{queue: q, amount: nominal}, holder{queue: q, amount: beyond, only: "queue " + q})
+	}
+	for key := range r.ceilings(w) {
+		id := key
+		if key == "project" {
+			id += keyOf(w.Project)
+		}
+		if !r.limits[id] {
+			r.limits[id] = true
+			if key == "project" { // of this project only
+				r.holders = append(r.holders, holder{queue: "\x00none", project: w.Project, amount: want, real: true})
+				continue
+			}
+			r.holders = append(r.holders, holder{amount: want, only: key})
+		}
+	}
+}
+
+func plusPart(a resource.Amount, name string, n int64) resource.Amount {
+	switch name {
+	case "cpu":
+		a.CPU += resource.CPU(n)
+	case "memory":
+		a.Memory += resource.Bytes(n)
+	default:
+		a = a.Plus(resource.Amount{Accelerators: map[string]int64{name: n}})
+	}
+	return a
+}
+
+// spots are the nodes of a pool; a delegated pool is one.
+func spots(p Pool) []Node {
+	if !p.Delegated {
+		return p.Nodes
+	}
+	sum := resource.Amount{}
+	for _, n := range p.Nodes {
+		if n.Closed == "" {
+			sum = sum.Plus(n.Amount)
+		}
+	}
+	return []Node{{Amount: sum}}
+}
+
+func on(run Running, p Pool, node string) int {
+	if p.Delegated {
+		return max(run.Placed, 1)
+	}
+	n := 0
+	for _, name := range run.Nodes {
+		if name == node {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *reference) free(p Pool, n Node) resource.Amount {
+	free := n.Amount
+	for _, run := range r.Started {
+		if run.Pool == p.Name {
+			free = free.Minus(run.Request.Times(on(run, p, n.Name)))
+		}
+	}
+	return free
+}
+
+func (r *reference) brief(w Work, p Pool) bool {
+	k := r.kept[p.Name]
+	return k != nil && !k.at.IsZero() && w.Timeout > 0 && !r.Now.Add(w.Timeout).After(k.at)
+}
+
+// room names a node for each worker, at most most.
+func (r *reference) room(w Work, p Pool, most int) []string {
+	type spot struct {
+		i, n int
+		load float64
+		node Node
+		bare bool
+	}
+	var fit []spot
+	total := 0
+	for i, node := range spots(p) {
+		if node.Closed != "" {
+			continue
+		}
+		free := r.free(p, node)
+		n := w.Request.Count(free, most)
+		if k := r.kept[p.Name]; k != nil && !r.brief(w, p) {
+			if beside, ok := k.beside[node.Name]; ok {
+				n = min(n, w.Request.Count(beside, most))
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		load := 0.0
+		for name, has := range parts(node.Amount) {
+			if has > 0 {
+				load = max(load, 1-float64(parts(free)[name])/float64(has))
+			}
+		}
+		bare := true
+		for _, n := range free.Accelerators {
+			bare = bare && n <= 0
+		}
+		total += n
+		fit = append(fit, spot{i, n, load, node, bare})
+	}
+	if total < w.least() || total == 0 || most == 0 {
+		return nil
+	}
+	asks := false
+	for _, n := range w.Request.Accelerators {
+		asks = asks || n > 0
+	}
+	var out []string
+	for len(out) < min(most, total) {
+		left := most - len(out)
+		slices.SortFunc(fit, func(a, b spot) int {
+			// Where most have room; where that is more than are left, where least too many have.
+			x, y := a.n, b.n
+			if x >= left && y >= left && most > 1 {
+				x, y = -x, -y
+			}
+			c := cmp.Compare(y, x)
+			if most == 1 {
+				c = 0
+				if !asks {
+					c = cmp.Compare(btoi(b.bare), btoi(a.bare))
+				}
+			}
+			return cmp.Or(c, cmp.Compare(b.load, a.load), cmp.Compare(a.i, b.i))
+		})
+		at := fit[0]
+		for range min(at.n, left) {
+			out = append(out, at.node.Name)
+		}
+		fit = fit[1:]
+	}
+	return out
+}
+
+// keep keeps the nodes on which w will have room soonest.
+func (r *reference) keep(w Work, p Pool) {
+	type event struct {
+		node         string
+		i, n, unsure int
+		at           time.Time
+	}
+	var events []event
+	end := func(run Running) (time.Time, bool) {
+		switch {
+		case run.Leaving, !run.Deadline.IsZero() && run.Deadline.Before(r.Now):
+			return r.Now, true
+		case run.Deadline.IsZero():
+			return time.Time{}, false
+		}
+		return run.Deadline, true
+	}
+	for i, node := range spots(p) {
+		if node.Closed != "" {
+			continue
+		}
+		var there []Running
+		for _, run := range r.Started {
+			if run.Pool == p.Name && on(run, p, node.Name) > 0 {
+				there = append(there, run)
+			}
+		}
+		slices.SortFunc(there, func(a, b Running) int {
+			x, sx := end(a)
+			y, sy := end(b)
+			return cmp.Or(cmp.Compare(btoi(sy), btoi(sx)), x.Compare(y), cmp.Compare(a.ID, b.ID))
+		})
+		free, had, at, unsure := r.free(p, node), 0, r.Now, 0
+		for k := 0; ; k++ {
+			if n := w.Request.Count(free, w.least()); n > had {
+				events = append(events, event{node.Name, i, n - had, unsure, at})
+				had = n
+			}
+			if k == len(there) || had == w.least() {
+				break
+			}
+			free = free.Plus(there[k].Request.Times(on(there[k], p, node.Name)))
+			if t, sure := end(there[k]); sure {
+				at = t
+			} else {
+				unsure++
+			}
+		}
+	}
+	slices.SortFunc(events, func(a, b event) int {
+		return cmp.Or(cmp.Compare(a.unsure, b.unsure), a.at.Compare(b.at), cmp.Compare(b.n, a.n), cmp.Compare(a.i, b.i))
+	})
+	k := &nodesKept{at: r.Now, beside: map[string]resource.Amount{}}
+	need, sure, workers := w.least(), true, map[string]int{}
+	for _, e := range events {
+		if need == 0 {
+			break
+		}
+		n := min(e.n, need)
+		workers[e.node] += n
+		need -= n
+		sure = sure && e.unsure == 0
+		if e.at.After(k.at) {
+			k.at = e.at
+		}
+	}
+	if !sure || need > 0 {
+		k.at = time.Time{}
+	}
+	for _, node := range spots(p) {
+		n := workers[node.Name]
+		if n == 0 {
+			continue
+		}
+		beside := node.Amount.Minus(w.Request.Times(n))
+		for _, run := range r.Started {
+			if t, sure := end(run); run.Pool == p.Name && !k.at.IsZero() && (!sure || t.After(k.at)) {
+				beside = beside.Minus(run.Request.Times(on(run, p, node.Name)))
+			}
+		}
+		k.beside[node.Name] = beside
+	}
+	r.kept[p.Name] = k
+}

@@ -1,0 +1,152 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// reservation keeps rows of a pool for the first that waits for it.
+type reservation struct {
+	owner *waiter
+	at    time.Time // when it has room there, by the time-outs of others; zero is unknown
+	// beside is, of each row kept, what others may use that outlast at; nil for
+	// rows that are not kept.
+	beside []vector
+	misfit misfits // for those others
+}
+
+// ends is when what a running work holds is free; false when nobody knows.
+func (r *run) ends(now time.Time) (time.Time, bool) {
+	switch {
+	case r.Leaving:
+		return now, true
+	case r.Deadline.IsZero():
+		return time.Time{}, false
+	case r.Deadline.Before(now):
+		return now, true
+	}
+	return r.Deadline, true
+}
+
+// vacancy is room for some workers that a row will have.
+type vacancy struct {
+	row, n int
+	at     time.Time
+	unsure int // how many works without a time-out must end for it
+}
+
+func (v vacancy) compare(o vacancy) int {
+	return cmp.Or(cmp.Compare(v.unsure, o.unsure), v.at.Compare(o.at), cmp.Compare(o.n, v.n), cmp.Compare(v.row, o.row))
+}
+
+// reserve keeps those rows of a pool for w on which it will have room soonest.
+func (s *State) reserve(p *pool, w *waiter) {
+	k := w.known
+	// 1. Who leaves which row when.
+	leaving := make([][]*run, p.rows)
+	for _, r := range p.runs {
+		if p.Delegated {
+			leaving[0] = append(leaving[0], r)
+			continue
+		}
+		for _, i := range slices.Compact(slices.Sorted(slices.Values(r.rows))) {
+			leaving[i] = append(leaving[i], r)
+		}
+	}
+	// 2. How many workers have room on each row, and from when.
+	var vacancies []vacancy
+	for i := range p.rows {
+		most := 0
+		if p.open[i] {
+			most = k.request.count(p.has[i], w.least())
+		}
+		if most == 0 {
+			continue
+		}
+		free := slices.Clone(p.free[i])
+		at := vacancy{row: i, n: k.request.count(free, most), at: s.now}
+		if at.n > 0 {
+			vacancies = append(vacancies, at)
+		}
+		slices.SortFunc(leaving[i], func(a, b *run) int {
+			x, sureX := a.ends(s.now)
+			y, sureY := b.ends(s.now)
+			if sureX != sureY {
+				return cmp.Compare(btoi(sureY), btoi(sureX))
+			}
+			return cmp.Or(x.Compare(y), cmp.Compare(a.ID, b.ID))
+		})
+		for _, r := range leaving[i] {
+			if before := k.request.count(free, most); before == most {
+				break
+			}
+			free = free.plus(r.request, int64(r.on(i)))
+			if end, sure := r.ends(s.now); sure {
+				at.at = end
+			} else {
+				at.unsure++
+			}
+			if n := k.request.count(free, most); n > at.n {
+				more := at
+				more.n = n - at.n
+				vacancies = append(vacancies, more)
+				at.n = n
+			}
+		}
+	}
+	// 3. The soonest of them, until there are enough.
+	slices.SortFunc(vacancies, vacancy.compare)
+	kept := &reservation{owner: w, at: s.now, beside: make([]vector, p.rows)}
+	share, need, unsure := make([]int, p.rows), w.least(), false
+	for _, v := range vacancies {
+		n := min(v.n, need)
+		share[v.row] += n
+		unsure = unsure || v.unsure > 0
+		if v.at.After(kept.at) {
+			kept.at = v.at
+		}
+		if need -= n; need == 0 {
+			break
+		}
+	}
+	if unsure || need > 0 {
+		kept.at = time.Time{}
+	}
+	// 4. What is left beside it then.
+	for i, n := range share {
+		if n == 0 {
+			continue
+		}
+		beside := slices.Clone(p.has[i])
+		beside = beside.plus(k.request, -int64(n))
+		for _, r := range leaving[i] {
+			if end, sure := r.ends(s.now); !kept.at.IsZero() && (!sure || end.After(kept.at)) {
+				beside = beside.plus(r.request, -int64(r.on(i)))
+			}
+		}
+		kept.beside[i] = beside
+	}
+	p.kept = kept
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// on is how many of its workers are on a row.
+func (r *run) on(row int) int {
+	if r.rows == nil {
+		return r.placed()
+	}
+	n := 0
+	for _, i := range r.rows {
+		if i == row {
+			n++
+		}
+	}
+	return n
+}
