@@ -15,7 +15,10 @@ func (s *State) Growth(id ID) int {
 	}
 	as := &waiter{Work: r.Work, age: s.age, known: &known{shape: &shape{request: r.request, accelerated: true}, queue: r.queue, ceilings: r.ceilings}}
 	as.Workers, as.MaxWorkers = 1, more
-	return len(p.room(as, s.allowed(as), s.now))
+	if more = s.allowed(as); more == 0 {
+		return 0
+	}
+	return len(p.room(as, more, s.now))
 }
 
 // awaited reports that somebody waits for a limit that more of r would use.
