@@ -39,7 +39,8 @@ func (a *app) jobProfile() *cobra.Command {
 		Long: "Says how a worker spends its time: computing, moving data, talking with other workers, waiting; and\n" +
 			"in which functions. What the tool wrote is an artifact of the run; the summary stays with the job.\n" +
 			"py-spy comes from the job's environment, or its node. torch is the program's own torch.profiler:\n" +
-			"the program calls falaj.step() after each step.",
+			"the program calls falaj.step() after each step. nsys is NVIDIA Nsight Systems, where the program\n" +
+			"was started under nsys launch.",
 		Example: "  falaj job profile job_01J… -p nyc\n  falaj job profile job_01J… --worker 1 --seconds 10 --tool torch -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			look := map[string]any{"worker": worker, "seconds": seconds, "tool": tool}
@@ -73,7 +74,7 @@ func (a *app) jobProfile() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&worker, "worker", 0, "which worker of several, from 0")
 	cmd.Flags().IntVar(&seconds, "seconds", 30, "for how long, at most 300")
-	cmd.Flags().StringVar(&tool, "tool", "py-spy", "py-spy or torch")
+	cmd.Flags().StringVar(&tool, "tool", "py-spy", "py-spy, torch or nsys")
 	return cmd
 }
 

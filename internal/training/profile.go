@@ -53,7 +53,7 @@ type Profile struct {
 type Look struct {
 	Worker  int           `json:"worker,omitempty" minimum:"0" doc:"Which worker of several, from 0"`
 	Seconds int           `json:"seconds,omitempty" minimum:"0" maximum:"300" doc:"For how long; default 30"`
-	Tool    profiler.Tool `json:"tool,omitempty" doc:"py-spy (default), of the job's environment or its node; or torch, where the program calls falaj.step()"`
+	Tool    profiler.Tool `json:"tool,omitempty" doc:"py-spy (default), of the job's environment or its node; torch, where the program calls falaj.step(); nsys, where it was started under nsys launch"`
 }
 
 const (

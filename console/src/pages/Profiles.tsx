@@ -76,7 +76,7 @@ function Where({ project, p }: { project: string; p: Profile }) {
     <div className="chosen">
       <h3>Where worker {p.worker} spent its time <span className="dim">{p.version?.startsWith(p.tool) ? p.version : `${p.tool} ${p.version ?? ''}`}, {p.seconds} s, {p.processes === 1 ? 'one process' : `${p.processes} processes`}, by {p.by.name || p.by.id}</span></h3>
       <table className="plain frames">
-        <thead><tr><th scope="col">{p.tool === 'torch' ? 'Operation' : 'Function'}</th><th scope="col" aria-label="Share as a bar" /><th scope="col" className="right">Share</th><th scope="col" className="right">Waiting</th><th scope="col">Kind</th></tr></thead>
+        <thead><tr><th scope="col">{p.tool === 'py-spy' ? 'Function' : 'Operation'}</th><th scope="col" aria-label="Share as a bar" /><th scope="col" className="right">Share</th><th scope="col" className="right">Waiting</th><th scope="col">Kind</th></tr></thead>
         <tbody>
           {top.map((f) => (
             <tr key={`${f.name} ${f.where} ${f.kind}`}>
@@ -94,7 +94,7 @@ function Where({ project, p }: { project: string; p: Profile }) {
           ))}
         </tbody>
       </table>
-      <p className="caption dim">Time in a function itself, not in those that it calls. The hatched part it waited.{p.tool === 'torch' ? ' Communication counts where no computing hides it.' : ''}</p>
+      <p className="caption dim">{p.tool === 'py-spy' ? 'Time in a function itself, not in those that it calls. The hatched part it waited.' : 'Time of an operation. Communication counts where no computing hides it; it is hatched.'}</p>
       {p.tool === 'py-spy' && p.artifacts?.length ? <Flame project={project} profile={p} /> : null}
       {p.artifacts?.length ? <p className="caption dim">What the tool wrote is in run <span className="num">{p.run_id}</span>, below <code>profiles/{p.id}</code>.</p> : null}
     </div>
@@ -124,7 +124,7 @@ function Look({ project, job, done, failed }: { project: string; job: JobDetail;
   return (
     <form className="tools" onSubmit={(e) => (e.preventDefault(), void look())}>
       {workers > 1 && <NativeSelect size="xs" aria-label="Worker" value={ask.worker} onChange={set('worker')} data={Array.from({ length: workers }, (_, i) => ({ value: String(i), label: `worker ${i}` }))} />}
-      <NativeSelect size="xs" aria-label="Tool" value={ask.tool} onChange={set('tool')} data={['py-spy', 'torch']} />
+      <NativeSelect size="xs" aria-label="Tool" value={ask.tool} onChange={set('tool')} data={['py-spy', 'torch', 'nsys']} />
       <NativeSelect size="xs" aria-label="For how long" value={ask.seconds} onChange={set('seconds')} data={['2', '10', '30', '60'].map((s) => ({ value: s, label: `${s} s` }))} />
       <Button type="submit" size="xs" variant="default" loading={looking}>Profile now</Button>
       {looking && <span role="status">Looking for {ask.seconds} s …</span>}

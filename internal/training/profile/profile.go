@@ -3,7 +3,7 @@
 // everything is bounded, nothing is trusted.
 //
 // Parts: profile.go (Summary), folded.go (stacks, of py-spy), trace.go (traces,
-// of torch.profiler).
+// of torch.profiler), nsys.go (those of Nsight Systems).
 package profile
 
 import (
@@ -75,8 +75,12 @@ func Read(ctx context.Context, tool profiler.Tool, r profiler.Result, several bo
 	case <-ctx.Done():
 		return Summary{}, ctx.Err()
 	}
-	if tool == profiler.Torch {
+	switch tool {
+	case profiler.Torch:
 		return readTraces(ctx, r.Files)
+	case profiler.Nsys:
+		return readNsys(r)
+	case profiler.PySpy:
 	}
 	var all, running []byte
 	for _, f := range r.Files {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -23,7 +24,8 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write what was seen into testdata")
 
 // TestRead holds what is said of profiles in testdata, NAME.in: all stacks with
-// those that ran, or traces; "several" in the name is a gang's.
+// those that ran, or traces; "several" in the name is a gang's, "nsys" what nsys
+// 2022.4 made of a simulated H100's second.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	inputs, err := filepath.Glob("testdata/*.in")
@@ -42,6 +44,8 @@ func TestRead(t *testing.T) {
 				r = profiler.Result{Tool: profiler.PySpy, Files: []profiler.File{
 					{Name: profiler.AllStacks, Data: []byte(all)}, {Name: profiler.RunningStacks, Data: []byte(running)},
 				}}
+			} else if strings.Contains(path, "nsys") {
+				r = profiler.Result{Tool: profiler.Nsys, Processes: 2, Lasted: time.Second, Files: []profiler.File{{Name: profiler.NsysTrace, Data: b}}}
 			} else {
 				for i, trace := range strings.Split(string(b), "--- next\n") {
 					r.Files = append(r.Files, profiler.File{Name: fmt.Sprintf("trace-%d.json.gz", i), Data: zipped(trace)})
@@ -127,6 +131,19 @@ func FuzzTrace(f *testing.F) {
 		}
 		if _, err := readTrace(&unpacked{ctx: t.Context(), left: maxTrace, events: maxEvents}, []byte(trace)); err == nil {
 			t.Error("read what is not packed")
+		}
+	})
+}
+
+func FuzzNsys(f *testing.F) {
+	f.Add("Start (ns),Duration (ns),Device,Name\n100,50,H100 (0),gemm\n120,60,H100 (0),\"nccl(int, int)\"\n", int64(1000))
+	f.Add("Start (ns),Duration (ns),Device,Name\n-1,NaN,,\n1e300,1e300,x,y\n", int64(-1))
+	f.Fuzz(func(t *testing.T, trace string, lasted int64) {
+		s, err := readNsys(profiler.Result{Lasted: time.Duration(lasted), Files: []profiler.File{{Name: profiler.NsysTrace, Data: []byte(trace)}}})
+		if err == nil {
+			whole(t, s)
+		} else if !fault.Is(err, fault.Invalid) {
+			t.Fatal(err)
 		}
 	})
 }

@@ -63,6 +63,8 @@ type event struct {
 	Lasts    float64 `json:"dur"`
 }
 
+func (e event) plausible() bool { return e.Lasts > 0 && e.At >= 0 && e.Lasts <= 1e12 && e.At <= 1e18 }
+
 // span is when something was done.
 type span struct {
 	from, to float64
@@ -113,7 +115,7 @@ func readTrace(u *unpacked, b []byte) (all []event, err error) {
 		if u.events--; u.events < 0 {
 			return nil, tooMuch()
 		}
-		if e.Phase != "X" || e.Lasts <= 0 || e.At < 0 || e.Lasts > 1e12 || e.At > 1e18 {
+		if e.Phase != "X" || !e.plausible() {
 			continue
 		}
 		if old && e.Category == "" {

@@ -5,8 +5,9 @@
 //
 // The tools: py-spy samples the Python stacks of all processes of a worker,
 // without stopping them; torch has the program's own torch.profiler write a
-// trace (torch.go says how they meet). What comes out of either is whatever the
-// user's own environment makes of it: readers trust nothing in it.
+// trace (torch.go says how they meet); nsys has the Nsight Systems that the program
+// was started under record. What comes out of any is whatever the user's own
+// environment makes of it: readers trust nothing in it.
 //
 // Standard library only.
 package profiler
@@ -43,10 +44,11 @@ type Tool string
 const (
 	PySpy Tool = "py-spy"
 	Torch Tool = "torch"
+	Nsys  Tool = "nsys"
 )
 
 // Tools lists all of them; the first is taken where none is named.
-var Tools = []Tool{PySpy, Torch}
+var Tools = []Tool{PySpy, Torch, Nsys}
 
 // Limits.
 const (
@@ -75,8 +77,11 @@ type Request struct {
 // Check refuses what makes no sense. Error: fault.Invalid.
 func (r Request) Check() error {
 	switch {
+	case r.Tool == "vtune":
+		return fault.New(fault.Unsupported, "VTune is not attached to jobs, which it would stop").
+			WithHint("Start the program under it, and its result is an artifact: sh -c 'vtune -collect hotspots -result-dir \"$FALAJ_OUTPUT_DIR/vtune\" -- python train.py'.")
 	case !slices.Contains(Tools, r.Tool):
-		return fault.New(fault.Invalid, "tool %.40q does not exist", string(r.Tool)).WithHint("Use py-spy or torch.")
+		return fault.New(fault.Invalid, "tool %.40q does not exist", string(r.Tool)).WithHint("Use py-spy, torch or nsys.")
 	case r.Seconds < 1 || r.Seconds > MaxSeconds:
 		return fault.New(fault.Invalid, "a profile of %d seconds is not between 1 and %d", r.Seconds, MaxSeconds)
 	case r.ID == "" || len(r.ID) > 64 || strings.Trim(r.ID, idChars) != "":
@@ -111,7 +116,9 @@ type Result struct {
 	Version   string `json:"version,omitempty"` // of the tool
 	Rate      int    `json:"rate,omitempty"`    // samples a second
 	Processes int    `json:"processes"`
-	Files     []File `json:"files"`
+	// Lasted is how long nsys recorded.
+	Lasted time.Duration `json:"lasted,omitempty"`
+	Files  []File        `json:"files"`
 }
 
 // Answer is a result, or why there is none.
@@ -242,6 +249,8 @@ func Take(ctx context.Context, r Request, at Place) (Result, error) {
 	switch r.Tool {
 	case Torch:
 		out, err = torch(ctx, r, found)
+	case Nsys:
+		out, err = nsys(ctx, r, found, dir, at.Path)
 	default:
 		out, err = pyspy(ctx, r, found, dir, at.Path)
 	}

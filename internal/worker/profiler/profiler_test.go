@@ -44,6 +44,11 @@ func TestCheck(t *testing.T) {
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}
+	vtune := good
+	vtune.Tool = "vtune"
+	if err := vtune.Check(); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "FALAJ_OUTPUT_DIR") {
+		t.Error(err)
+	}
 	for name, change := range map[string]func(*Request){
 		"no tool":       func(r *Request) { r.Tool = "" },
 		"another tool":  func(r *Request) { r.Tool = "gdb" },
