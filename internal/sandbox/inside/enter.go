@@ -50,6 +50,12 @@ func enter(e wire.Entry) error {
 	// The filter and all below hold for this thread, which is the one that execs.
 	runtime.LockOSThread()
 	pid, gid, flags, err := open(e)
+	for range 9 { // the process that was chosen, of those that there are
+		if !errors.Is(err, errEnded) {
+			break
+		}
+		pid, gid, flags, err = open(e)
+	}
 	if err != nil {
 		return err
 	}
@@ -172,12 +178,14 @@ func limitsOf(pid int) (string, error) {
 	return string(limits), err
 }
 
+var errEnded = errors.New("the program has ended")
+
 // open opens the namespaces of a process of the program and gives nsenter's
 // flags for those that are not ours.
 func open(e wire.Entry) (pid, gid int, flags []string, err error) {
 	tree := descendants(e.Init)
 	if len(tree) == 0 {
-		return 0, 0, nil, errors.New("the program has ended")
+		return 0, 0, nil, errEnded
 	}
 	pid = tree[len(tree)-1] // of the lowest: above it are the sandbox's own
 	born := started(pid)
@@ -211,7 +219,7 @@ func open(e wire.Entry) (pid, gid int, flags []string, err error) {
 	// Numbers are used again, start times are not: what was opened is of a process
 	// below this very sandbox.
 	if born == "" || started(pid) != born || started(e.Init) != strconv.FormatUint(e.Start, 10) {
-		return 0, 0, nil, errors.New("the program has ended")
+		return 0, 0, nil, errEnded
 	}
 	return pid, gid, flags, nil
 }
