@@ -229,6 +229,14 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (h engine.Handle, 
 		return "", err
 	}
 	defer release()
+	// Room first: who waits for it needs no user yet, and a few users' sandboxes
+	// are made faster than those of many.
+	select {
+	case d.room <- struct{}{}:
+		defer func() { <-d.room }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 	b, s, x, furnish, err := d.conceive(ctx, spec, image)
 	if err != nil {
 		return "", err
@@ -237,12 +245,6 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (h engine.Handle, 
 		return h, nil
 	}
 	defer func() { d.born(b, err == nil) }()
-	select {
-	case d.room <- struct{}{}:
-		defer func() { <-d.room }()
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
 	if err := sandbox.Check(ctx, d.c.Worker, min(s.Policy.Level, sandbox.Sandbox)); err != nil {
 		return "", err
 	}
