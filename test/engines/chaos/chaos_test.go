@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -90,12 +89,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{r: rand.New(rand.NewPCG(*seed, 0)), counts: map[string]int{}}
 	on := strings.Split(*engines, ",")
-	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	if out, err := exec.CommandContext(t.Context(), "openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "2", "-subj", "/CN=falaj",
-		"-addext", "subjectAltName=IP:127.0.0.1,IP:"+kubetest.Address, "-keyout", key, "-out", cert).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Setenv("SSL_CERT_FILE", cert) // for the client of this process
+	cert, key := kubetest.Certificate(t)
 
 	bin := live.Build(t)
 	var config, manifests []string
@@ -104,16 +98,8 @@ func newWorld(t *testing.T) *world {
 	}
 	if slices.Contains(on, "slurm") {
 		w.slurm = slurmtest.New(t, slurmtest.Options{})
-		worker := filepath.Join(w.slurm.Dir, "falaj-worker") // where the jobs' user can read it
-		text, err := os.ReadFile(bin.Worker)
-		if err == nil {
-			err = os.WriteFile(worker, text, 0o755)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
 		w.pools = append(w.pools, "hpc")
-		config = append(config, fmt.Sprintf("hpc: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s, lease: 20s}", w.slurm.Conf, worker))
+		config = append(config, fmt.Sprintf("hpc: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s, lease: 20s}", w.slurm.Conf, w.slurm.Worker(t, bin.Worker)))
 		manifests = append(manifests, `{api_version: falaj/v1, kind: Pool, name: hpc, spec: {engine: hpc, mode: delegated, options: {partition: batch}}}`)
 	}
 	if slices.Contains(on, "kube") {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -59,20 +58,7 @@ func start(t *testing.T) *world {
 	w.ray = raytest.New(t, raytest.Node{Name: "r1", CPUs: 2}, raytest.Node{Name: "r2", CPUs: 2})
 
 	s := live.New(t, "")
-	cert, key := filepath.Join(s.Home, "cert.pem"), filepath.Join(s.Home, "key.pem")
-	if out, err := exec.CommandContext(t.Context(), "openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "2", "-subj", "/CN=falaj",
-		"-addext", "subjectAltName=IP:127.0.0.1,IP:"+kubetest.Address, "-keyout", key, "-out", cert).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Setenv("SSL_CERT_FILE", cert) // for the client of this process
-	program, err := os.ReadFile(s.Bin.Worker)
-	if err != nil {
-		t.Fatal(err)
-	}
-	worker := filepath.Join(w.slurm.Dir, "falaj-worker") // where the jobs' user can read it
-	if err := os.WriteFile(worker, program, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	cert, key := kubetest.Certificate(t)
 	config := filepath.Join(s.Home, "falaj.yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, `
 tls: {cert: %s, key: %s}
@@ -80,7 +66,7 @@ engines:
   slurm: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s, lease: 1m}
   kube: {kind: kube, kubeconfig: %s, namespace: %s, worker_image: %q, lease: 1m}
   ray: {kind: ray, address: %q, token_file: %s, lease: 1m}
-`, cert, key, w.slurm.Conf, worker, w.kube.Falaj(), kubetest.Namespace, w.kube.Worker(s.Bin.Worker), w.ray.Address, w.ray.TokenFile), 0o600); err != nil {
+`, cert, key, w.slurm.Conf, w.slurm.Worker(t, s.Bin.Worker), w.kube.Falaj(), kubetest.Namespace, w.kube.Worker(s.Bin.Worker), w.ray.Address, w.ray.TokenFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.Args = []string{"--config", config, "--http", kubetest.Address + ":0"}

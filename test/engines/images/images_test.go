@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -31,12 +30,7 @@ func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }
 func TestImage(t *testing.T) {
 	kubetest.Need(t)
 	sandboxtest.Runc(t)
-	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	if out, err := exec.CommandContext(t.Context(), "openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "2", "-subj", "/CN=falaj",
-		"-addext", "subjectAltName=IP:127.0.0.1,IP:"+kubetest.Address, "-keyout", key, "-out", cert).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Setenv("SSL_CERT_FILE", cert) // for the client of this process
+	cert, key := kubetest.Certificate(t)
 
 	registry := ocitest.New(t)
 	c := kubetest.Start(t, kubetest.Options{Pods: true})

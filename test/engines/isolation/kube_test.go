@@ -33,12 +33,7 @@ func TestHostileOnKubernetes(t *testing.T) {
 	closed, calls := service(t, "tcp", kubetest.Address+":0", "closed")
 	cloud, cloudCalls := service(t, "tcp", metadata+":80", "closed")
 	datagram := echo(t)
-	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	if out, err := exec.CommandContext(t.Context(), "openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "2", "-subj", "/CN=falaj",
-		"-addext", "subjectAltName=IP:127.0.0.1,IP:"+kubetest.Address, "-keyout", key, "-out", cert).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Setenv("SSL_CERT_FILE", cert) // for the client of this process
+	cert, key := kubetest.Certificate(t)
 
 	c := kubetest.Start(t, kubetest.Options{Pods: true})
 	s := live.New(t, "")

@@ -176,16 +176,8 @@ func over(p *live.Project, victim running) {
 func TestHostileOnSlurm(t *testing.T) {
 	c := slurmtest.New(t, slurmtest.Options{})
 	s := live.New(t, "")
-	worker := filepath.Join(c.Dir, "falaj-worker") // where the jobs' users can read it
-	text, err := os.ReadFile(s.Bin.Worker)
-	if err == nil {
-		err = os.WriteFile(worker, text, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	config := filepath.Join(s.Home, "falaj.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "engines: {hpc: {kind: slurm, conf: %s, users: {p: daemon, q: nobody}, worker: %s}}\n", c.Conf, worker), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "engines: {hpc: {kind: slurm, conf: %s, users: {p: daemon, q: nobody}, worker: %s}}\n", c.Conf, c.Worker(t, s.Bin.Worker)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.Args = []string{"--config", config}

@@ -40,14 +40,10 @@ func newFalaj(t *testing.T, nodes int) *falaj {
 	t.Cleanup(cancel)
 	f := &falaj{T: t, ctx: ctx, c: slurmtest.New(t, slurmtest.Options{Nodes: nodes}), output: t.TempDir()}
 	f.signs = filepath.Join(f.c.Dir, "signs")
-	worker := filepath.Join(f.c.Dir, "falaj-worker") // where the jobs' user can read it
-	text, err := os.ReadFile(sandboxtest.Worker(t))
-	f.check(err)
-	f.check(os.WriteFile(worker, text, 0o755))
 	f.check(os.Mkdir(f.signs, 0o700))
 	f.check(os.Chmod(f.signs, 0o777))
 	dir := t.TempDir()
-	l, err := slurm.New(slurm.Config{Conf: f.c.Conf, DefaultUser: "daemon", Worker: worker, Dir: filepath.Join(dir, "slurm")})
+	l, err := slurm.New(slurm.Config{Conf: f.c.Conf, DefaultUser: "daemon", Worker: f.c.Worker(t, sandboxtest.Worker(t)), Dir: filepath.Join(dir, "slurm")})
 	f.check(err)
 	server := remotetest.Serve(t, "")
 	f.d, err = remote.New(remote.Config{Name: "slurm", Dir: filepath.Join(dir, "workloads"), Launcher: l, URL: server.URL, Isolation: "process", Settle: time.Second})

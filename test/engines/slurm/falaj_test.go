@@ -26,15 +26,13 @@ func newSite(t *testing.T) *site {
 	c := slurmtest.New(t, slurmtest.Options{})
 	s := live.New(t, "")
 	x := &site{c: c, signs: filepath.Join(c.Dir, "signs")}
-	worker := filepath.Join(c.Dir, "falaj-worker") // where the jobs' user can read it
-	text, err := os.ReadFile(s.Bin.Worker)
-	for _, err := range []error{err, os.WriteFile(worker, text, 0o755), os.Mkdir(x.signs, 0o700), os.Chmod(x.signs, 0o777)} {
+	for _, err := range []error{os.Mkdir(x.signs, 0o700), os.Chmod(x.signs, 0o777)} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	config := filepath.Join(s.Home, "falaj.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "engines: {hpc: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s}}\n", c.Conf, worker), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "engines: {hpc: {kind: slurm, conf: %s, users: {p: daemon}, worker: %s}}\n", c.Conf, c.Worker(t, s.Bin.Worker)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.Args = []string{"--config", config}

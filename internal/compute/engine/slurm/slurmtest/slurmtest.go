@@ -131,6 +131,20 @@ var slurmConf string
 
 var configuration = template.Must(template.New("slurm.conf").Parse(slurmConf))
 
+// Worker puts a falaj-worker where the users of jobs can read it.
+func (c *Cluster) Worker(tb testing.TB, program string) (path string) {
+	tb.Helper()
+	path = filepath.Join(c.Dir, "falaj-worker")
+	text, err := os.ReadFile(program)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o755) //nolint:gosec // They are others.
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
 func (c *Cluster) configure(o Options) error {
 	for _, sub := range append([]string{"etc", "state", "dev", "spool", "log"}, spools(c.Nodes)...) {
 		if err := os.MkdirAll(filepath.Join(c.Dir, sub), 0o755); err != nil { //nolint:gosec // Users of jobs read it.
