@@ -12,7 +12,8 @@
 //   - cluster.go: a real Slurm of virtual nodes, as a child. ray.go: a real Ray.
 //
 // An engine that is not installed leaves its rows without a value, and their
-// notes say why.
+// notes say why. So does what waits for minutes, a Ray and a lost node, in a quick
+// run.
 package main
 
 import (
@@ -45,7 +46,10 @@ func steps(r *harness.Run) []harness.Step {
 	}
 }
 
-const project = "bench"
+const (
+	project = "bench"
+	notNow  = "left out of a quick run"
+)
 
 // up starts a server with a configuration, and makes what the manifests say.
 func (b *bench) up(ctx context.Context, name, config string, manifests ...string) (*harness.Server, *client.Client, error) {

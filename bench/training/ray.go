@@ -22,6 +22,9 @@ type ray struct {
 // startRay starts one from the environment of the engines' tests, or says why
 // there is none.
 func (b *bench) startRay(ctx context.Context) (r *ray, reason string) {
+	if b.Quick {
+		return nil, notNow
+	}
 	program := filepath.Join(b.Root, ".tmp", "venv", "ray", "bin", "ray")
 	if _, err := os.Stat(program); err != nil {
 		return nil, "Ray is not installed; run `make engines`"
