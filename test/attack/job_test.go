@@ -97,11 +97,15 @@ func TestHostileJob(t *testing.T) {
 		return ""
 	})
 	other := 0
-	for _, p := range s.Processes() {
-		if strings.HasPrefix(p.Line, "sleep ") {
-			other = p.PID
+	eventually(t, func() string { // the shell comes first
+		for _, p := range s.Processes() {
+			if strings.HasPrefix(p.Line, "sleep ") {
+				other = p.PID
+				return ""
+			}
 		}
-	}
+		return "the victim has said where it is and does not sleep"
+	})
 	file, spec := filepath.Join(scratch, "secret"), filepath.Join(s.Data, "workloads", attempt, "spec.json")
 	key := filepath.Join(s.Data, "master.key")
 	before, err := os.ReadFile(key)

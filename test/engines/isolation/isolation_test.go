@@ -122,11 +122,14 @@ func TestHostileGangAndContainer(t *testing.T) {
 		return n == 2, nil
 	})
 	other := 0
-	for _, x := range s.Processes() {
-		if strings.HasPrefix(x.Line, "sleep ") {
-			other = x.PID
+	p.Eventually("the victim has said where it is and does not sleep", func() (bool, error) { // the shell comes first
+		for _, x := range s.Processes() {
+			if strings.HasPrefix(x.Line, "sleep ") {
+				other = x.PID
+			}
 		}
-	}
+		return other != 0, nil
+	})
 	program := source(p, "attacker", s.Bin.Program(t, "./test/attack/testdata/attacker"))
 	reversed := []byte(secret)
 	slices.Reverse(reversed)

@@ -259,8 +259,8 @@ func nothing(errno syscall.Errno) error {
 
 func number(s string) int {
 	n := 0
-	if _, err := fmt.Sscan(s, &n); err != nil {
-		panic(err)
+	if _, err := fmt.Sscan(s, &n); err != nil || n <= 0 { // 0 would be our own group
+		panic("no process " + s)
 	}
 	return n
 }
