@@ -35,15 +35,3 @@ type Gradient struct{ Sqr, Var float64 }
 // Gain is how many steps with the initial batch size one step with s times as
 // many samples is worth (McCandlish et al. 2018; Pollux, section 2.2).
 func (g Gradient) Gain(s float64) float64 { return (g.Var + g.Sqr) / (g.Var/s + g.Sqr) }
-
-// Observation is a step that was measured: how long it took without
-// accumulation, and the part of it that synchronised replicas, in seconds.
-type Observation struct {
-	Nodes, Replicas, Local int
-	Step, Sync             float64
-}
-
-// Same says whether two observations are of one configuration.
-func (o Observation) Same(p Observation) bool {
-	return o.Nodes == p.Nodes && o.Replicas == p.Replicas && o.Local == p.Local
-}

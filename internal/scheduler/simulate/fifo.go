@@ -38,7 +38,7 @@ func most(c Cluster, order []Job, strict bool) map[int]Placement {
 					best = n
 				}
 			}
-			s := Share{best, min(need, free[best])}
+			s := Share{Node: best, GPUs: min(need, free[best])}
 			free[best] -= s.GPUs
 			need -= s.GPUs
 			p = append(p, s)

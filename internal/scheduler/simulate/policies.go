@@ -10,6 +10,7 @@ import (
 // policies are all there are, by name.
 var policies = map[string]func() Policy{
 	"fifo":     func() Policy { return fifo{} },
+	"goodput":  func() Policy { return newAdaptive() },
 	"tiresias": func() Policy { return newTiresias() },
 }
 

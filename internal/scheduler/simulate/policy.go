@@ -54,22 +54,13 @@ func (c Cluster) Validate() error {
 // Total is the number of GPUs.
 func (c Cluster) Total() int { return c.Nodes * c.GPUs }
 
-// Placement is where the replicas of a job are, in the order of their ranks. No
-// node is in it twice.
-type Placement []Share
+// Placement is where the replicas of a job are, in the order of their ranks.
+type Placement = goodput.Placement
 
 // Share are replicas on a node.
-type Share struct{ Node, GPUs int }
+type Share = goodput.Share
 
-// Replicas is the number of GPUs.
-func (p Placement) Replicas() (sum int) {
-	for _, s := range p {
-		sum += s.GPUs
-	}
-	return sum
-}
-
-func (p Placement) gpus() []int {
+func gpus(p Placement) []int {
 	out := make([]int, len(p))
 	for i, s := range p {
 		out[i] = s.GPUs

@@ -32,13 +32,12 @@ type Trace struct {
 
 // Outcome is what became of a job.
 type Outcome struct {
-	Name, Family     string
-	Submitted        float64
-	Completed        float64
-	Service          int // GPU-seconds
-	Restarts         int
-	Spans            []Span
-	RequestedReplica int
+	Name, Family string
+	Submitted    float64
+	Completed    float64
+	Service      int // GPU-seconds
+	Restarts     int
+	Spans        []Span
 }
 
 // JCT is the job completion time in seconds.
@@ -158,7 +157,7 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 	for _, j := range jobs {
 		t.Jobs = append(t.Jobs, Outcome{
 			Name: j.name, Family: j.Family, Submitted: j.Submitted, Completed: float64(j.doneAt),
-			Service: j.Service, Restarts: j.Restarts, Spans: j.spans, RequestedReplica: j.Replicas,
+			Service: j.Service, Restarts: j.Restarts, Spans: j.spans,
 		})
 	}
 	return t, nil
@@ -218,7 +217,7 @@ func (j *job) look(replicas int) error {
 		return nil
 	}
 	var err error
-	if j.now.times, err = j.profile.times(j.Placement.gpus(), j.batch.Local); err != nil {
+	if j.now.times, err = j.profile.times(gpus(j.Placement), j.batch.Local); err != nil {
 		return err
 	}
 	global := j.batch.Global(replicas)

@@ -261,7 +261,7 @@ type greedy struct{ fifo }
 func (greedy) Plan(_ int, _ Cluster, jobs []Job) map[int]Placement {
 	plan := map[int]Placement{}
 	for _, j := range jobs {
-		plan[j.ID] = Placement{{0, 1}}
+		plan[j.ID] = Placement{{Node: 0, GPUs: 1}}
 	}
 	return plan
 }
@@ -380,4 +380,29 @@ func FuzzProfile(f *testing.F) {
 			t.Fatalf("%+v", got)
 		}
 	})
+}
+
+// TestPage: the page needs nothing else, and a name in it is only a name.
+func TestPage(t *testing.T) {
+	w := published(t, 3)[0]
+	w.Jobs[0].Name = `</title><script>alert(1)</script>`
+	traces := simulate(t, "tiresias", Cluster{16, 4}, w)
+	s := Summarise("tiresias", traces)
+	c := Compare("tiresias", traces, traces, 1)
+	s.Compared = &c
+	var b strings.Builder
+	if err := WritePage(&b, s, Cluster{16, 4}, traces); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	for _, bad := range []string{"<script", "http", "src=", "NaN", "ZgotmplZ"} {
+		if strings.Contains(text, bad) {
+			t.Errorf("the page has %q", bad)
+		}
+	}
+	for _, good := range []string{"&lt;script&gt;", "160 jobs in the order", "<rect", "hsl("} {
+		if !strings.Contains(text, good) {
+			t.Errorf("the page has no %q", good)
+		}
+	}
 }

@@ -1,0 +1,302 @@
+package goodput
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestSplit(t *testing.T) {
+	l := Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 1024, MaxReplicas: 64}
+	for _, c := range []struct {
+		global, replicas int
+		want             Batch
+	}{
+		{32, 1, Batch{32, 0}}, // the initial batch size accumulates nothing
+		{33, 1, Batch{17, 1}}, // a larger one on one replica once
+		{256, 1, Batch{64, 3}},
+		{256, 4, Batch{64, 0}},
+		{260, 4, Batch{33, 1}},
+		{1024, 3, Batch{56, 5}}, // 342 each are 6 times 57, which would be 1026 in all
+	} {
+		if got := l.Split(c.global, c.replicas); got != c.want {
+			t.Errorf("%d on %d is %+v, want %+v", c.global, c.replicas, got, c.want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		replicas := rapid.IntRange(1, 64).Draw(t, "replicas")
+		global := rapid.IntRange(max(l.MinBatch, replicas*l.MinLocal), l.MaxBatch).Draw(t, "global")
+		b := l.Split(global, replicas)
+		if b.Local < 1 || b.Local > l.MaxLocal || b.Global(replicas) > l.MaxBatch || b.Global(replicas) < min(global, l.MaxBatch-replicas*(b.Accumulated+1)) {
+			t.Fatalf("%+v", b)
+		}
+	})
+}
+
+func TestGain(t *testing.T) {
+	quiet, noisy := Gradient{Sqr: 1}, Gradient{Var: 1}
+	if quiet.Gain(8) != 1 || noisy.Gain(8) != 8 || (Gradient{1, 1}).Gain(1) != 1 {
+		t.Error(quiet.Gain(8), noisy.Gain(8))
+	}
+}
+
+// truth is a job whose steps follow the model.
+type truth struct{ a, b, near, far, slope, overlap float64 }
+
+func (u truth) see(nodes, replicas, local int) Observation {
+	compute := u.a + u.b*float64(local)
+	sync := 0.0
+	if replicas > 1 {
+		sync = u.near
+		if nodes > 1 {
+			sync = u.far
+		}
+		sync += u.slope * float64(replicas-2)
+	}
+	step := math.Pow(math.Pow(compute, u.overlap)+math.Pow(sync, u.overlap), 1/u.overlap)
+	return Observation{Nodes: nodes, Replicas: replicas, Local: local, Step: step, Sync: step - compute}
+}
+
+// TestFit: from a few configurations of a job that follows the model, others are
+// predicted to 5 %.
+func TestFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		u := truth{
+			a: rapid.Float64Range(0.01, 0.2).Draw(t, "a"), b: rapid.Float64Range(0.001, 0.01).Draw(t, "b"),
+			near: rapid.Float64Range(0, 0.1).Draw(t, "near"), far: rapid.Float64Range(0.1, 0.5).Draw(t, "far"),
+			slope: rapid.Float64Range(0, 0.005).Draw(t, "slope"), overlap: rapid.SampledFrom([]float64{1, 1.5, 2, 4}).Draw(t, "overlap"),
+		}
+		var seen []Observation
+		for _, s := range []shape{{1, 1}, {1, 2}, {1, 4}, {2, 8}, {4, 16}} {
+			for _, local := range []int{16, 40, 64} {
+				seen = append(seen, u.see(s.nodes, s.replicas, local))
+			}
+		}
+		m := Fit(seen)
+		for _, s := range []shape{{1, 1}, {1, 3}, {3, 12}, {8, 32}} {
+			want := u.see(s.nodes, s.replicas, 30)
+			got, part := m.Times(s.nodes, s.replicas, 30)
+			if math.Abs(got/want.Step-1) > 0.05 || math.Abs(part/(want.Step-want.Sync)-1) > 0.01 {
+				t.Fatalf("%+v: step %v, want %v", s, got, want.Step)
+			}
+		}
+		for _, o := range seen {
+			if !m.Explains(o) {
+				t.Fatalf("does not explain %+v", o)
+			}
+		}
+	})
+}
+
+// TestFitHopes: what was not seen is taken to be free, so that it is tried.
+func TestFitHopes(t *testing.T) {
+	if m := Fit(nil); m.Known() || m.Most() != 0 {
+		t.Error("nothing was seen")
+	}
+	m := Fit([]Observation{{1, 1, 32, 1, 0.1}})
+	one, _ := m.Times(1, 1, 32)
+	two, _ := m.Times(1, 2, 32)
+	many, _ := m.Times(8, 32, 32)
+	if math.Abs(one-1) > 0.11 || two != many || two > one {
+		t.Error(one, two, many)
+	}
+	m = Fit([]Observation{{1, 1, 32, 1, 0}, {1, 2, 32, 1.5, 0.5}})
+	near, _ := m.Times(1, 2, 32)
+	far, _ := m.Times(2, 2, 48)
+	if far < near || math.IsNaN(far) {
+		t.Error(near, far)
+	}
+}
+
+// TestBest: no batch size is much better than the one that is taken.
+func TestBest(t *testing.T) {
+	l := Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 2048, MaxReplicas: 64}
+	u := truth{0.05, 0.002, 0.02, 0.3, 0.001, 1.5}
+	var seen []Observation
+	for _, s := range []shape{{1, 1}, {1, 2}, {1, 4}, {2, 8}} {
+		for _, local := range []int{8, 32, 64} {
+			seen = append(seen, u.see(s.nodes, s.replicas, local))
+		}
+	}
+	m := Fit(seen)
+	rapid.Check(t, func(t *rapid.T) {
+		g := Gradient{Sqr: 1, Var: math.Pow(10, rapid.Float64Range(-2, 3).Draw(t, "noise"))}
+		replicas := rapid.IntRange(1, 32).Draw(t, "replicas")
+		nodes := ceil(replicas, 4)
+		_, rate := m.Best(l, g, nodes, replicas)
+		for global := max(l.MinBatch, replicas*l.MinLocal); global <= l.MaxBatch; global++ {
+			if r := m.Rate(l, g, nodes, replicas, l.Split(global, replicas)); r > rate*1.03 {
+				t.Fatalf("batch %d gives %v, the best %v", global, r, rate)
+			}
+		}
+	})
+}
+
+// population draws a cluster and jobs, some of which run.
+func population(t *rapid.T) ([]Node, []Job) {
+	devices := rapid.SampledFrom([][]string{{"a"}, {"a", "b"}}).Draw(t, "devices")
+	nodes := make([]Node, rapid.IntRange(1, 12).Draw(t, "nodes"))
+	for i := range nodes {
+		nodes[i] = Node{GPUs: rapid.IntRange(0, 8).Draw(t, "gpus"), Device: rapid.SampledFrom(devices).Draw(t, "device")}
+	}
+	u := truth{0.05, 0.002, 0.02, 0.3, 0.001, 1.5}
+	m := Fit([]Observation{u.see(1, 1, 8), u.see(1, 1, 64), u.see(1, 2, 32), u.see(1, 4, 32), u.see(2, 8, 32)})
+	models := []map[string]*Model{{"a": m}, {"a": Fit(nil)}, {"a": m, "b": m}, {"b": m}}
+	free := make([]int, len(nodes))
+	for i := range free {
+		free[i] = nodes[i].GPUs
+	}
+	jobs := make([]Job, rapid.IntRange(0, 30).Draw(t, "jobs"))
+	for i := range jobs {
+		j := Job{
+			ID: i + 100, Min: 1, Max: rapid.IntRange(1, 32).Draw(t, "max"), Models: rapid.SampledFrom(models).Draw(t, "models"),
+			Limits:   Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64},
+			Gradient: Gradient{Sqr: 1, Var: rapid.Float64Range(0, 1000).Draw(t, "noise")},
+			Age:      rapid.Float64Range(0, 1e6).Draw(t, "age"), Service: rapid.Float64Range(0, 1e6).Draw(t, "service"),
+			Restarts: rapid.IntRange(0, 40).Draw(t, "restarts"),
+		}
+		if rapid.Bool().Draw(t, "rigid") {
+			j.Min, j.Batch = j.Max, max(512, 8*j.Max)
+		}
+		if n := rapid.IntRange(0, len(nodes)-1).Draw(t, "node"); free[n] > 0 && rapid.Bool().Draw(t, "runs") {
+			if _, may := j.Models[nodes[n].Device]; may {
+				k := rapid.IntRange(1, free[n]).Draw(t, "replicas")
+				free[n] -= k
+				j.Placement, j.Device, j.Started = Placement{{n, k}}, nodes[n].Device, true
+			}
+		}
+		jobs[i] = j
+	}
+	return nodes, jobs
+}
+
+// TestPlan: nothing is given twice, nobody gets what it cannot have, one device
+// per job, no accelerator idles that somebody could use, and the plan is a
+// function that changes nothing.
+func TestPlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes, jobs := population(t)
+		before := fmt.Sprint(nodes, jobs)
+		plan := Default.Plan(nodes, jobs)
+		if fmt.Sprint(nodes, jobs) != before {
+			t.Fatal("the plan changed its input")
+		}
+		if again := Default.Plan(nodes, jobs); !reflect.DeepEqual(plan, again) {
+			t.Fatalf("two plans: %v, %v", plan, again)
+		}
+		free := map[int]int{}
+		idle := map[string]int{}
+		for i, n := range nodes {
+			free[i] = n.GPUs
+			idle[n.Device] += n.GPUs
+		}
+		for _, j := range jobs {
+			p, ok := plan[j.ID]
+			if !ok {
+				continue
+			}
+			if n := p.Replicas(); n < j.Min || n > j.Max {
+				t.Fatalf("job %d has %d replicas of %d to %d", j.ID, n, j.Min, j.Max)
+			}
+			on := map[int]bool{}
+			for _, s := range p {
+				if on[s.Node] || s.GPUs < 1 || nodes[s.Node].Device != nodes[p[0].Node].Device || j.Models[nodes[s.Node].Device] == nil {
+					t.Fatalf("job %d is on %v", j.ID, p)
+				}
+				on[s.Node] = true
+				idle[nodes[s.Node].Device] -= s.GPUs
+				if free[s.Node] -= s.GPUs; free[s.Node] < 0 {
+					t.Fatalf("node %d is given twice", s.Node)
+				}
+			}
+		}
+		for _, j := range jobs {
+			for device := range j.Models {
+				if _, runs := plan[j.ID]; !runs && idle[device] >= j.Min && j.Age > float64(j.Restarts+1)*Default.Restart {
+					t.Fatalf("job %d waits beside %d idle accelerators", j.ID, idle[device])
+				}
+			}
+		}
+	})
+}
+
+// TestPlanRests: asked again a moment later, the plan is the same.
+func TestPlanRests(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes, jobs := population(t)
+		plan := Default.Plan(nodes, jobs)
+		for i := range jobs {
+			jobs[i].Placement, jobs[i].Device = plan[jobs[i].ID], ""
+			if p := jobs[i].Placement; len(p) > 0 {
+				jobs[i].Device, jobs[i].Started = nodes[p[0].Node].Device, true
+			}
+			jobs[i].Age += 100 // so that staying is worth something
+		}
+		next := Default.Plan(nodes, jobs)
+		moved := 0
+		for _, j := range jobs {
+			if !reflect.DeepEqual(next[j.ID], j.Placement) {
+				moved++
+			}
+		}
+		if moved > len(jobs)/2 {
+			t.Fatalf("%d of %d jobs move: %v, %v", moved, len(jobs), plan, next)
+		}
+	})
+}
+
+// TestPlanClears: a job of a whole node gets one, though small jobs are on all.
+func TestPlanClears(t *testing.T) {
+	model := map[string]*Model{"a": Fit(nil)}
+	l := Limits{MinLocal: 1, MaxLocal: 64, MinBatch: 8, MaxBatch: 1024, MaxReplicas: 64}
+	nodes := []Node{{4, "a"}, {4, "a"}}
+	job := func(id, replicas int, p Placement) Job {
+		return Job{ID: id, Min: replicas, Max: replicas, Batch: 64, Models: model, Limits: l, Placement: p, Device: "a", Started: len(p) > 0, Age: 1000}
+	}
+	plan := Default.Plan(nodes, []Job{job(1, 2, Placement{{0, 2}}), job(2, 2, Placement{{1, 2}}), job(3, 4, nil)})
+	if len(plan) != 3 || len(plan[3]) != 1 || plan[1][0].Node != plan[2][0].Node {
+		t.Error(plan)
+	}
+}
+
+// TestPlanLearns: a job that does not scale leaves accelerators to one that does.
+func TestPlanLearns(t *testing.T) {
+	l := Limits{MinLocal: 1, MaxLocal: 64, MinBatch: 8, MaxBatch: 4096, MaxReplicas: 64}
+	good, bad := truth{0.01, 0.01, 0.001, 0.001, 0, 1}, truth{0.01, 0.01, 5, 5, 1, 1}
+	model := func(u truth) map[string]*Model {
+		return map[string]*Model{"a": Fit([]Observation{u.see(1, 1, 32), u.see(1, 2, 32), u.see(1, 4, 32), u.see(2, 8, 32), u.see(2, 8, 64)})}
+	}
+	jobs := []Job{
+		{ID: 1, Min: 1, Max: 16, Models: model(bad), Limits: l, Gradient: Gradient{1, 0.1}},
+		{ID: 2, Min: 1, Max: 16, Models: model(good), Limits: l, Gradient: Gradient{1, 1000}},
+	}
+	plan := Default.Plan([]Node{{4, "a"}, {4, "a"}, {4, "a"}}, jobs)
+	if plan[1].Replicas() != 1 || plan[2].Replicas() < 8 {
+		t.Error(plan)
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	u := truth{0.05, 0.002, 0.02, 0.3, 0.001, 1.5}
+	m := Fit([]Observation{u.see(1, 1, 8), u.see(1, 1, 64), u.see(1, 2, 32), u.see(1, 4, 32), u.see(2, 8, 32)})
+	for _, size := range []struct{ nodes, jobs int }{{16, 160}, {512, 5120}} {
+		b.Run(fmt.Sprintf("gpus=%d/jobs=%d", size.nodes*4, size.jobs), func(b *testing.B) {
+			nodes, jobs := make([]Node, size.nodes), make([]Job, size.jobs)
+			for i := range nodes {
+				nodes[i] = Node{4, "a"}
+			}
+			for i := range jobs {
+				jobs[i] = Job{
+					ID: i, Min: 1, Max: 64, Models: map[string]*Model{"a": m}, Age: float64(i * 60), Service: float64(i * i % 100000),
+					Limits: Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64}, Gradient: Gradient{1, float64(i % 977)},
+				}
+			}
+			for b.Loop() {
+				Default.Plan(nodes, jobs)
+			}
+		})
+	}
+}

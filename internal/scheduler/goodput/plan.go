@@ -1,0 +1,346 @@
+package goodput
+
+import (
+	"cmp"
+	"container/heap"
+	"math"
+	"slices"
+)
+
+// Job is a job that wants accelerators.
+type Job struct {
+	ID        int
+	Min, Max  int               // replicas that it may have; the same for a rigid job
+	Models    map[string]*Model // by device; it runs on no other. One that knows nothing is taken to scale perfectly
+	Limits    Limits
+	Gradient  Gradient // that it sees, or like jobs saw when they began
+	Batch     int      // the global batch that it keeps; 0 when it takes the best
+	Placement Placement
+	Device    string  // of its placement
+	Age       float64 // seconds since it was submitted
+	Service   float64 // accelerator-seconds that it had
+	Started   bool
+	Restarts  int
+}
+
+func (j Job) rigid() bool { return j.Min == j.Max }
+
+// Node has some accelerators that the plan may use, of one device type.
+type Node struct {
+	GPUs   int
+	Device string
+}
+
+// Placement is where the replicas of a job are. No node is in it twice.
+type Placement []Share
+
+// Share are replicas on a node, by its index.
+type Share struct{ Node, GPUs int }
+
+// Replicas is the number of accelerators.
+func (p Placement) Replicas() (sum int) {
+	for _, s := range p {
+		sum += s.GPUs
+	}
+	return sum
+}
+
+// Params are the constants of the policy. They are times on the scale of people
+// and of restarts, and were not fitted to any workload;
+// docs/design/simulation.md shows how little depends on them.
+type Params struct {
+	Restart  float64 // seconds that a job loses when it gets another placement
+	Patience float64 // seconds after which a job's age counts
+	Enough   float64 // seconds of waiting after which a rigid job counts for more
+	Probe    float64 // accelerator-seconds after which a job counts as long
+	Favour   float64 // of short jobs over long: the exponent of attained service
+}
+
+// Default are the constants that `goodput` has.
+var Default = Params{Restart: 30, Patience: 6 * 3600, Enough: 24 * 3600, Probe: 1200, Favour: 1.0 / 3}
+
+// option is a configuration that a job may have.
+type option struct {
+	device   int
+	replicas int
+	speed    float64 // goodput in terms of that of one replica
+	value    float64 // of speed, less the restart, to the plan
+}
+
+// bid is a job in the plan.
+type bid struct {
+	*Job
+	options []option // by replicas
+	taken   int      // index of options; -1 is none
+}
+
+// pool are the nodes of one device.
+type pool struct {
+	device string
+	nodes  []int
+	most   int // accelerators of the largest node
+	free   int
+}
+
+// Plan gives the placements of the jobs that run, by their ID.
+//
+//  1. Value. For each job and number of replicas r, packed on as few nodes as
+//     hold them, the model gives the goodput with the best batch size; s(r) is
+//     that goodput in terms of one replica's.
+//  2. Price. An accelerator-second has a price λ: the cost of the waiting it
+//     causes others, in job-seconds. A job that pays for what it uses and for its
+//     own time wants r* = argmax s(r) / (1 + λ·r), because a unit of work takes
+//     1/s(r) seconds and costs (1 + λ·r) / s(r). λ is where the jobs together want
+//     what there is. The size of a job does not matter.
+//  3. Worth. A unit of work is worth what it costs at r*, so that a second of
+//     waiting costs every job the same, however well it scales:
+//     μ = (1 + λ·r*) / s(r*). It is weighted: by (1 + service/Probe)^−Favour,
+//     because a job that has had much will probably want much more (least attained
+//     service; sizes of jobs have heavy tails), and by (1 + age/Patience)², so that
+//     nobody waits for ever. Rigid jobs cannot give up a part, and stopping and
+//     starting them in turn would help nobody: they weigh as the mean of the
+//     others, and more only when they have waited longer than Enough.
+//  4. Restarts. A configuration that a job does not have is worth less by the
+//     share of its time that restarts have cost and this one would cost:
+//     max(age − restarts·Restart, 0) / (age + Restart) (Pollux, section 4.2).
+//  5. Allocation. The sum of weight·μ·s(r) is made large greedily: the step up,
+//     of any job, that gains most per accelerator is taken next, until nothing
+//     fits. For concave s that is optimal.
+//  6. Placement. See place.
+func (p Params) Plan(nodes []Node, jobs []Job) map[int]Placement {
+	pools := poolsOf(nodes)
+	total := 0
+	for _, pl := range pools {
+		total += pl.free
+	}
+	bids := make([]bid, len(jobs))
+	for i := range jobs {
+		bids[i] = bid{Job: &jobs[i], options: p.options(&jobs[i], pools), taken: -1}
+	}
+	p.weigh(bids, price(bids, total))
+	allocate(bids, pools)
+	out := map[int]Placement{}
+	for d, pl := range pools {
+		place(nodes, pl, d, bids, out)
+	}
+	return out
+}
+
+func poolsOf(nodes []Node) []pool {
+	var pools []pool
+	for i, n := range nodes {
+		at := slices.IndexFunc(pools, func(p pool) bool { return p.device == n.Device })
+		if at < 0 {
+			at = len(pools)
+			pools = append(pools, pool{device: n.Device})
+		}
+		pl := &pools[at]
+		pl.nodes = append(pl.nodes, i)
+		pl.most = max(pl.most, n.GPUs)
+		pl.free += n.GPUs
+	}
+	return pools
+}
+
+// options are what a job may have: within a node powers of two and all of it, and
+// then whole nodes, ever more at once, so that what is left of nodes fits together.
+func (p Params) options(j *Job, pools []pool) []option {
+	var out []option
+	stay := max(0, j.Age-float64(j.Restarts)*p.Restart) / (j.Age + p.Restart)
+	now := j.Placement.Replicas()
+	one := 0.0 // goodput of one replica on the first device that is known
+	for d, pl := range pools {
+		m, ok := j.Models[pl.device]
+		if !ok {
+			continue
+		}
+		add := func(r int) {
+			if r < max(j.Min, 1) || r > min(j.Max, pl.free) {
+				return
+			}
+			s := float64(r)
+			if m.Known() {
+				if one == 0 {
+					_, one = m.Best(j.Limits, j.Gradient, 1, 1)
+				}
+				if one > 0 {
+					s = m.rateOf(j, ceil(r, pl.most), r) / one
+				}
+			}
+			if s <= 0 {
+				return
+			}
+			o := option{device: d, replicas: r, speed: s, value: s}
+			if j.Started && (r != now || pl.device != j.Device) {
+				o.value *= stay
+			}
+			out = append(out, o)
+		}
+		if j.rigid() {
+			add(j.Max)
+			continue
+		}
+		for r := 1; r <= j.Max && r <= pl.free; {
+			add(r)
+			switch {
+			case r < pl.most:
+				r = min(2*r, pl.most)
+			default:
+				r += max(1, r/pl.most/4) * pl.most
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b option) int { return a.replicas - b.replicas })
+	return out
+}
+
+// rateOf is the goodput of a job in a configuration.
+func (m *Model) rateOf(j *Job, nodes, replicas int) float64 {
+	if j.Batch > 0 {
+		return m.Rate(j.Limits, j.Gradient, nodes, replicas, j.Limits.Split(j.Batch, replicas))
+	}
+	_, rate := m.Best(j.Limits, j.Gradient, nodes, replicas)
+	return rate
+}
+
+// want is what a bid wants at a price, and what a unit of its work then costs.
+func (b *bid) want(price float64) (replicas int, cost float64) {
+	cost = math.Inf(1)
+	for _, o := range b.options {
+		if c := (1 + price*float64(o.replicas)) / o.speed; c < cost {
+			replicas, cost = o.replicas, c
+		}
+	}
+	return replicas, cost
+}
+
+// dearest is a price at which every job wants as little as is efficient.
+const dearest = 10.0
+
+// price is λ, by bisection.
+func price(bids []bid, total int) float64 {
+	low, high := 0.0, dearest
+	for range 40 {
+		mid := (low + high) / 2
+		wanted := 0
+		for i := range bids {
+			r, _ := bids[i].want(mid)
+			wanted += r
+		}
+		if wanted > total {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return high
+}
+
+// weigh turns speeds into what they are worth.
+func (p Params) weigh(bids []bid, price float64) {
+	var weights, wanted float64
+	for i := range bids {
+		if b := &bids[i]; !b.rigid() {
+			r, _ := b.want(price)
+			weights += float64(r) * p.weight(b.Job)
+			wanted += float64(r)
+		}
+	}
+	for i := range bids {
+		b := &bids[i]
+		_, worth := b.want(price)
+		switch {
+		case b.rigid():
+			waited := b.Age - b.Service/float64(b.Max)
+			worth *= square(max(1, waited/p.Enough))
+		case wanted > 0:
+			worth *= p.weight(b.Job) * wanted / weights
+		}
+		for k := range b.options {
+			b.options[k].value *= worth
+		}
+	}
+}
+
+func (p Params) weight(j *Job) float64 {
+	return square(1+j.Age/p.Patience) * math.Pow(1+j.Service/p.Probe, -p.Favour)
+}
+
+func square(x float64) float64 { return x * x }
+
+// step is the best next step up of a bid.
+type step struct {
+	gain float64 // per accelerator
+	bid  int
+	to   int
+}
+
+type steps []step
+
+func (s *steps) Len() int { return len(*s) }
+func (s *steps) Less(i, k int) bool {
+	a, b := (*s)[i], (*s)[k]
+	return cmp.Or(cmp.Compare(b.gain, a.gain), cmp.Compare(a.bid, b.bid)) < 0
+}
+func (s *steps) Swap(i, k int) { (*s)[i], (*s)[k] = (*s)[k], (*s)[i] }
+func (s *steps) Push(x any)    { *s = append(*s, x.(step)) }
+func (s *steps) Pop() any {
+	last := len(*s) - 1
+	x := (*s)[last]
+	*s = (*s)[:last]
+	return x
+}
+
+// allocate takes options greedily.
+func allocate(bids []bid, pools []pool) {
+	next := func(i int) (best step, ok bool) {
+		b := &bids[i]
+		have := option{device: -1}
+		if b.taken >= 0 {
+			have = b.options[b.taken]
+		}
+		best.bid = i
+		for k, o := range b.options {
+			free := pools[o.device].free
+			if o.device == have.device {
+				free += have.replicas
+			}
+			if o.replicas > free || o.value <= have.value {
+				continue
+			}
+			// Another device may do with as many or fewer.
+			if g := (o.value - have.value) / max(float64(o.replicas-have.replicas), 0.5); g > best.gain {
+				best.gain, best.to, ok = g, k, true
+			}
+		}
+		return best, ok
+	}
+	var queue steps
+	for i := range bids {
+		if s, ok := next(i); ok {
+			queue = append(queue, s)
+		}
+	}
+	heap.Init(&queue)
+	for len(queue) > 0 {
+		s := heap.Pop(&queue).(step)
+		// What has become less since it was put there is put back.
+		now, ok := next(s.bid)
+		if !ok {
+			continue
+		}
+		if now.gain < s.gain {
+			heap.Push(&queue, now)
+			continue
+		}
+		b := &bids[s.bid]
+		if b.taken >= 0 {
+			pools[b.options[b.taken].device].free += b.options[b.taken].replicas
+		}
+		b.taken = now.to
+		pools[b.options[now.to].device].free -= b.options[now.to].replicas
+		if more, ok := next(s.bid); ok {
+			heap.Push(&queue, more)
+		}
+	}
+}
