@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"os/signal"
@@ -56,6 +57,13 @@ func run() int {
 		return app.RecoverAdmin(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr})
 	}
 	w.VerifyAudit = app.VerifyAudit
+	w.Simulate = func(ctx context.Context, args cli.SimulateArgs, done func(share float64)) ([]byte, error) {
+		summary, err := app.Simulate(ctx, app.Simulation(args), done)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(summary)
+	}
 	w.Child = func(mode string, args []string, in io.Reader, out io.Writer) error {
 		return app.Child(mode, args, version, in, out)
 	}

@@ -9,6 +9,7 @@
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
+//   - simulate.go: simulate, which needs no server.
 //   - output.go: tables, JSON, YAML, progress bars.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
@@ -58,6 +59,9 @@ type World struct {
 	RecoverAdmin func(ctx context.Context, configFile string, flags map[string]any) (string, error)
 	// VerifyAudit checks an export offline.
 	VerifyAudit func(r io.Reader, key string, checkpoints io.Reader) (string, error)
+	// Simulate plays workloads and gives the summary as JSON; done is told how
+	// much is done, from 0 to 1.
+	Simulate func(ctx context.Context, args SimulateArgs, done func(share float64)) ([]byte, error)
 	// Child runs a hidden mode (parsers and SQL in their own process).
 	Child func(mode string, args []string, stdin io.Reader, stdout io.Writer) error
 }
@@ -151,7 +155,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("system", a.up(), a.recoverAdmin(), a.doctor(), a.config(), a.login(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
-	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.monitor(), a.pool(), a.audit(), a.key(), a.tokens())
+	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.monitor(), a.pool(), a.simulate(), a.audit(), a.key(), a.tokens())
 	root.AddCommand(a.child())
 	requireKnownSubcommand(root)
 	wrongArgsAreUsage(root)
