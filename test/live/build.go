@@ -66,7 +66,7 @@ func build() (Bin, string) {
 	}
 	bin := Bin{Root: root, Falaj: filepath.Join(dir, "falaj"), Worker: filepath.Join(dir, "falaj-worker")}
 	for _, b := range []struct{ out, pkg, cgo string }{{bin.Falaj, "./cmd/falaj", "1"}, {bin.Worker, "./cmd/falaj-worker", "0"}} {
-		cmd := exec.Command("go", "build", "-tags=duckdb_arrow", "-buildvcs=false", "-o", b.out, b.pkg)
+		cmd := exec.Command("go", "build", "-tags=duckdb_arrow", "-buildvcs=false", "-ldflags=-s -w", "-o", b.out, b.pkg)
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED="+b.cgo)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return bin, "building " + b.pkg + ": " + err.Error() + "\n" + string(out)
