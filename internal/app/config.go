@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
 // Config is everything that can be set. Sources, later ones win: defaults, the
@@ -54,6 +55,10 @@ type Config struct {
 	Isolation string `koanf:"isolation" doc:"Least isolation of user code on the home pool: sandbox, or process where the kernel forbids sandboxes"`
 
 	Engines map[string]EngineConfig `koanf:"engines" doc:"Engines beside local, by name: kind (slurm, kube or ray), url and more; in the file only"`
+
+	Scheduler struct {
+		Policy string `koanf:"policy" doc:"Who comes first: fifo, by priority, then the earlier; or fair, of the queue that has least of its share"`
+	} `koanf:"scheduler"`
 
 	Jobs struct {
 		Network   []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
@@ -118,6 +123,7 @@ func defaults() map[string]any {
 		"isolation":             "sandbox",
 		"environments.timeout":  "20m",
 		"jobs.grow_after":       "10m",
+		"scheduler.policy":      "fifo",
 		"images.max_bytes":      "64GiB",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
@@ -212,6 +218,9 @@ func (c Config) Validate() error {
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return fault.New(fault.Invalid, "tls.cert and tls.key belong together")
+	}
+	if p := scheduler.Policy(c.Scheduler.Policy); !slices.Contains(scheduler.Policies, p) {
+		return fault.New(fault.Invalid, "scheduler.policy: %q is neither fifo nor fair", c.Scheduler.Policy)
 	}
 	if level, err := sandbox.ParseLevel(c.Isolation); err != nil || level != sandbox.Sandbox && level != sandbox.Process {
 		return fault.New(fault.Invalid, "isolation: %q is neither sandbox nor process", c.Isolation)

@@ -407,6 +407,9 @@ func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure
 
 // endIn is end within a transaction.
 func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
+	if why, ok := strings.CutPrefix(w.Stop, preempted); ok && st.State == engine.Ended && (st.Reason != engine.Exited || st.ExitCode != 0) {
+		st.Reason, st.Message = engine.Preempted, why
+	}
 	w.State, w.EndedAt, w.Status = Ended, s.now().UTC(), st
 	if failure != nil {
 		w.Failure, w.Hint = fault.KindOf(failure).String(), fault.HintOf(failure)

@@ -13,6 +13,9 @@ const (
 	EventPoolApplied     = "pool.applied"          // PoolEvent
 	EventNodeQuarantined = "pool.node_quarantined" // PoolEvent
 	EventNodeReleased    = "pool.node_released"    // PoolEvent
+	EventQueueApplied    = "queue.applied"         // QueueEvent
+	EventQueueDeleted    = "queue.deleted"         // QueueEvent
+	EventPreempted       = "workload.preempted"    // WorkloadEvent
 	EventWorkloadPlaced  = "workload.placed"       // WorkloadEvent
 	EventWorkloadEnded   = "workload.ended"        // WorkloadEvent
 )
@@ -22,6 +25,11 @@ type PoolEvent struct {
 	Pool   PoolName `json:"pool"`
 	Node   string   `json:"node,omitempty"`
 	Reason string   `json:"reason,omitempty"`
+}
+
+// QueueEvent is the body of queue events.
+type QueueEvent struct {
+	Queue string `json:"queue"`
 }
 
 // WorkloadEvent is the body of workload events.

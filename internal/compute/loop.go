@@ -143,6 +143,9 @@ func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
 	for _, wid := range changed.carry {
 		s.take(ctx, wid)
 	}
+	if err := s.preempt(ctx, plan.Preempt); err != nil {
+		return 0, err
+	}
 	for _, t := range []time.Time{plan.Wake, changed.next} {
 		if wait := t.Sub(s.now()); !t.IsZero() && (next == 0 || wait < next) {
 			next = max(wait, time.Millisecond)
@@ -179,6 +182,9 @@ func (s *Service) anew() {
 func (s *Service) forgetWorld() {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
+	if s.state != nil {
+		s.history, s.turns = s.state.History(), s.state.Turns()
+	}
 	s.state = nil
 }
 
@@ -206,7 +212,7 @@ func (s *Service) look(ctx context.Context) (news, error) {
 	clear(s.touched)
 	s.moved = false
 	s.mu.Unlock()
-	n := news{delta: scheduler.Delta{Now: s.now()}}
+	n := news{delta: scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy}}
 	if n.delta.Now.After(s.reopen) {
 		moved = moved || !s.reopen.IsZero()
 	}
@@ -225,6 +231,17 @@ func (s *Service) look(ctx context.Context) (news, error) {
 				n.delta.Pools = append(n.delta.Pools, s.scheduled(p))
 			}
 			s.reopen = reopen
+			queues, err := s.cfg.Store.Queues(ctx, tx)
+			if err != nil {
+				return err
+			}
+			n.delta.Queues = make([]scheduler.Queue, len(queues))
+			for i, q := range queues {
+				n.delta.Queues[i] = q.scheduled()
+			}
+		}
+		if all {
+			n.delta.History, n.delta.Turns = s.history, s.turns
 		}
 		var ws []Workload
 		if all {
@@ -249,7 +266,7 @@ func (n *news) add(w Workload) {
 	work := scheduler.Work{
 		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
-		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace,
+		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible,
 	}
 	for _, z := range w.Residency.Zones() {
 		work.Residency = append(work.Residency, string(z))
@@ -307,6 +324,40 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 		return nil
 	})
 	return placed, fault.Wrap(err, "recording placements")
+}
+
+// preempted begins what Workload.Stop says of one that leaves for another.
+const preempted = "preempted: "
+
+// preempt asks those to save and leave whose place others need. One that was
+// cancelled or has ended meanwhile is left out.
+func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error {
+	if len(all) == 0 {
+		return nil
+	}
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		for _, p := range all {
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(p.Work))
+			if err != nil {
+				return err
+			}
+			if w.Stop != "" || w.State != Placed && w.State != Running {
+				continue
+			}
+			if err := s.Cancel(ctx, tx, w.ID, preempted+p.Why); err != nil {
+				return err
+			}
+			w.Stop = preempted + p.Why
+			if err := s.note(ctx, tx, w, "workload.preempt", map[string]any{"for": p.For, "why": p.Why}); err != nil {
+				return err
+			}
+			if err := publish(ctx, tx, EventPreempted, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return fault.Wrap(err, "recording preemptions")
 }
 
 // save writes a state change and tells the owner, and those who watch once it

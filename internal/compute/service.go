@@ -61,6 +61,8 @@ type Config struct {
 	// Quotas gives what each project may use at once; nil is no quotas. It is
 	// asked inside a read transaction.
 	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Amount, error)
+	// Policy says who comes first; empty is first in, first out.
+	Policy scheduler.Policy
 	// Retention is how long an engine keeps traces and logs of what has
 	// ended; the default is seven days.
 	Retention time.Duration
@@ -89,6 +91,9 @@ type Service struct {
 	deciding sync.Mutex
 	reopen   time.Time        // of a cycle: when the next quarantine ends; zero is never
 	state    *scheduler.State // nil until the world was read
+	// Of the state before it was forgotten: what it knew that is nowhere else.
+	history map[string]scheduler.Used
+	turns   map[string]scheduler.ID
 
 	mu       sync.Mutex
 	touched  map[WorkloadID]bool // changed since the last cycle
@@ -444,6 +449,7 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 		ID: r.ID, Project: r.Project, Kind: r.Kind, Label: r.Label, Request: r.Amount, Isolation: r.Isolation,
 		Workers: max(r.Workers, 1), MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace,
 		Residency: r.Residency, Classification: r.Classification, Pools: r.Pools, Priority: r.Priority,
+		Queue: r.Queue, User: r.User, Preemptible: r.Preemptible,
 		Timeout: r.Timeout, Grace: r.Grace, Spec: r.Spec,
 		State: Queued, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	})
@@ -473,7 +479,10 @@ func (s *Service) Cancel(ctx context.Context, tx *store.Tx, wid WorkloadID, reas
 	if err := s.cfg.Store.UpdateWorkload(ctx, tx, w); err != nil {
 		return err
 	}
-	tx.OnCommit(func() { s.poke(wid) })
+	tx.OnCommit(func() {
+		s.poke(wid)
+		s.touch(wid)
+	})
 	return nil
 }
 

@@ -18,6 +18,12 @@ type Store interface {
 	// SavePool inserts or replaces.
 	SavePool(ctx context.Context, tx *store.Tx, p Pool) error
 
+	// Queues lists all by name.
+	Queues(ctx context.Context, tx *store.Tx) ([]Queue, error)
+	// SaveQueue inserts or replaces; DeleteQueue removes.
+	SaveQueue(ctx context.Context, tx *store.Tx, q Queue) error
+	DeleteQueue(ctx context.Context, tx *store.Tx, name string) error
+
 	Workload(ctx context.Context, tx *store.Tx, id WorkloadID) (Workload, error)
 	InsertWorkload(ctx context.Context, tx *store.Tx, w Workload) error
 	// UpdateWorkload writes everything that changes after submission, if the

@@ -74,6 +74,9 @@ type Workload struct {
 	Residency      residency.Label
 	Classification project.Classification
 	Pools          []string // only these; empty is any
+	Queue          string   // whose quota it uses; empty is none
+	User           string   // who asked for it
+	Preemptible    bool     // it saves and waits again when it is stopped for another
 	Priority       int      // higher first
 	Timeout, Grace time.Duration
 	// Spec is what to run, for kinds without an Owner that prepares it.
@@ -120,6 +123,9 @@ type Request struct {
 	Residency      residency.Label     // nil is home
 	Classification project.Classification
 	Pools          []string
+	Queue          string // see CheckQueue
+	User           string
+	Preemptible    bool
 	Priority       int
 	NotBefore      time.Time
 	Timeout        time.Duration // 0 is no limit

@@ -104,6 +104,14 @@ func (s *Server) appliers() map[string]applier {
 			_, change, err := apply(ctx, compute.PoolName(name), spec)
 			return applied{Result: string(change)}, err
 		})},
+		"Queue": {gate: "queue.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.QueueSpec, dry bool) (applied, error) {
+			apply := s.Compute.ApplyQueue
+			if dry {
+				apply = s.Compute.PlanQueue
+			}
+			_, change, err := apply(ctx, name, spec)
+			return applied{Result: string(change)}, err
+		})},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
 			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
 			return applied{Result: string(change), ID: string(d.ID)}, err

@@ -26,3 +26,23 @@ func (s *Server) releaseNode(ctx context.Context, in *struct {
 ) (*none, error) {
 	return &none{}, s.Compute.Release(ctx, compute.PoolName(in.Name), in.Node)
 }
+
+func (s *Server) listQueues(ctx context.Context, _ *struct{}) (*body[items[compute.Queue]], error) {
+	queues, err := s.Compute.Queues(ctx)
+	return listed(queues, "", err)
+}
+
+func (s *Server) oneQueue(ctx context.Context, in *struct {
+	Name string `path:"name" maxLength:"63"`
+},
+) (*tagged[compute.Queue], error) {
+	q, err := s.Compute.Queue(ctx, in.Name)
+	return revised(q, q.Revision, err)
+}
+
+func (s *Server) deleteQueue(ctx context.Context, in *struct {
+	Name string `path:"name" maxLength:"63"`
+},
+) (*none, error) {
+	return &none{}, s.Compute.DeleteQueue(ctx, in.Name)
+}

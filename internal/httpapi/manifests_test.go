@@ -27,7 +27,7 @@ import (
 // specs are what the kinds of manifests are decoded into.
 var specs = map[string]reflect.Type{
 	"Project": reflect.TypeFor[project.Spec](), "Grant": reflect.TypeFor[project.GrantSpec](), "Policy": reflect.TypeFor[authority.Spec](),
-	"Zone": reflect.TypeFor[residency.ZoneSpec](), "Pool": reflect.TypeFor[compute.PoolSpec](),
+	"Zone": reflect.TypeFor[residency.ZoneSpec](), "Pool": reflect.TypeFor[compute.PoolSpec](), "Queue": reflect.TypeFor[compute.QueueSpec](),
 	"Dataset": reflect.TypeFor[dataset.Spec](), "Entity": reflect.TypeFor[feature.EntitySpec](),
 	"FeatureView": reflect.TypeFor[feature.ViewSpec](), "FeatureService": reflect.TypeFor[feature.BundleSpec](),
 	"Environment": reflect.TypeFor[environment.Spec](), "Job": reflect.TypeFor[training.Spec](), "Deployment": reflect.TypeFor[serving.Spec](),

@@ -156,7 +156,7 @@ func parseWorld(t *testing.T, world string) Delta {
 		case "policy":
 			d.Policy = Policy(f[1])
 		case "queue":
-			q := Queue{Name: f[1], Parent: kv["parent"], Quota: w.Request, Order: Order(kv["order"])}
+			q := Queue{Name: f[1], Parent: kv["parent"], Quota: w.Request, Order: Order(kv["order"]), Patient: kv["patient"] != ""}
 			q.Weight, _ = strconv.ParseFloat(kv["weight"], 64)
 			q.MinRuntime, _ = time.ParseDuration(kv["min"])
 			for prefix, set := range map[string]func(a resource.Amount){

@@ -17,7 +17,7 @@ const maxTries = 8
 // the one is taken where least work is lost, of the works in it no more than are
 // needed.
 func (s *State) preempt(w *waiter, plan *Plan) {
-	if s.tries == maxTries {
+	if s.tries == maxTries || w.known.queue.Patient {
 		return
 	}
 	s.tries++

@@ -61,6 +61,7 @@ func drawQueues(t *rapid.T) []Queue {
 			Order:      rapid.SampledFrom([]Order{"", BestEffort, Strict}).Draw(t, "order"),
 			HalfLife:   time.Duration(rapid.IntRange(0, 2).Draw(t, "half-life")) * time.Minute,
 			MinRuntime: time.Duration(rapid.IntRange(0, 1).Draw(t, "min runtime")) * time.Minute,
+			Patient:    rapid.IntRange(0, 3).Draw(t, "patient") == 0,
 			Borrow:     maybe("borrow"), Lend: maybe("lend"),
 		}
 		if rapid.Bool().Draw(t, "quota") {

@@ -39,6 +39,8 @@ type Queue struct {
 	PerProject, PerUser resource.Amount
 	// MinRuntime is how long its works run before they may be preempted.
 	MinRuntime time.Duration
+	// Patient queues have nobody leave for their works.
+	Patient bool
 }
 
 // Used is what a queue used on average over its half-life, up to a time.
@@ -96,7 +98,7 @@ func (s *State) requeue(queues []Queue) {
 		}
 		s.queues[q.Name] = n
 	}
-	add(Queue{})
+	add(Queue{Patient: true})
 	for _, q := range queues {
 		add(q)
 	}

@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -42,6 +43,8 @@ type Compute interface {
 	Growth(id compute.WorkloadID) int
 	// CheckPools refuses pools that are not there, or of which none may take it.
 	CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error
+	// CheckQueue refuses a queue that is not there, or not for the project.
+	CheckQueue(ctx context.Context, p project.Name, name string) error
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
@@ -393,6 +396,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		if err := s.cfg.Compute.CheckPools(ctx, spec.Pools, spec.Isolation, j.Residency); err != nil {
 			return Job{}, "", fault.Wrap(err, "pools")
 		}
+		if err := s.cfg.Compute.CheckQueue(ctx, p, spec.Queue); err != nil {
+			return Job{}, "", fault.Wrap(err, "queue")
+		}
 	}
 	if err := how.same(j.Inputs); err != nil {
 		return Job{}, "", err
@@ -535,7 +541,7 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.
 		ID: compute.WorkloadID(a.ID), Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
 		Workers: j.size().Min, MaxWorkers: j.size().Max,
-		Pools: j.pools(), Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
+		Pools: j.pools(), Queue: j.Spec.Queue, User: cmp.Or(j.By.Name, j.By.ID), Preemptible: j.Spec.Preemptible == nil || *j.Spec.Preemptible, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
 	}
 	if delay > 0 {
 		r.NotBefore = s.now().Add(delay).UTC()

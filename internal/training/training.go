@@ -109,7 +109,9 @@ type Spec struct {
 	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
 	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
 	Network     []string            `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
+	Queue       string              `json:"queue,omitempty" doc:"Whose quota it uses; default none"`
 	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
+	Preemptible *bool               `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
 	Timeout     compute.Duration    `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
 	Grace       compute.Duration    `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`
 	MaxAttempts int                 `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`

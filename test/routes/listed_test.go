@@ -24,6 +24,7 @@ type list struct {
 var lists = []list{
 	{"GET", "/api/v1/projects", "items", "name", func(n string) string { return "/api/v1/projects/" + n }},
 	{"GET", "/api/v1/pools", "items", "name", func(n string) string { return "/api/v1/pools/" + n }},
+	{"GET", "/api/v1/queues", "items", "name", func(n string) string { return "/api/v1/queues/" + n }},
 	ofProject("datasets", "name", func(n string) string { return n }),
 	ofProject("datasets/weather/versions", "version", func(n string) string { return "../../weather@" + n + "/lineage" }),
 	ofProject("entities", "name", func(n string) string { return n }),

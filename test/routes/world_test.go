@@ -39,6 +39,8 @@ const manifests = `
 ---
 {api_version: falaj/v1, kind: Pool, name: shut, spec: {closed: for good, nodes: [{name: n1, cpu: 4, memory: 8GiB}]}}
 ---
+{api_version: falaj/v1, kind: Queue, name: lab}
+---
 {api_version: falaj/v1, kind: Dataset, name: weather, project: flights, spec: {description: xyzzyhush}}
 ---
 {api_version: falaj/v1, kind: Dataset, name: spare, project: flights}
@@ -122,7 +124,7 @@ func open(t *testing.T) *world {
 	w.param = map[string]string{
 		"projects/project": flights, "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
-		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut",
+		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
 		"policies/name": "idle", "accounts/ref": "service%2Fguest",
 		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",

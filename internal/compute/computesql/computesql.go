@@ -97,6 +97,9 @@ type asked struct {
 	Workers        int                    `json:"workers,omitempty"`
 	MaxWorkers     int                    `json:"max_workers,omitempty"`
 	InPlace        bool                   `json:"in_place,omitempty"`
+	Queue          string                 `json:"queue,omitempty"`
+	User           string                 `json:"user,omitempty"`
+	Preemptible    bool                   `json:"preemptible,omitempty"`
 }
 
 // status is engine.Status as the column keeps it.
@@ -117,7 +120,7 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 	a, err := json.Marshal(asked{ //nolint:musttag // engine.Spec is kept under its field names
 		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
 		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
-		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace,
+		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible,
 	})
 	if err != nil {
 		return workloadRow{}, err
@@ -163,6 +166,7 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w.Request, w.Isolation, w.Residency, w.Classification, w.Pools = a.Request, a.Isolation, a.Residency, a.Classification, a.Pools
 	w.Priority, w.Timeout, w.Grace, w.NotBefore, w.Spec = a.Priority, a.Timeout, a.Grace, a.NotBefore.Time(), a.Spec
 	w.Workers, w.MaxWorkers, w.InPlace = a.Workers, a.MaxWorkers, a.InPlace
+	w.Queue, w.User, w.Preemptible = a.Queue, a.User, a.Preemptible
 	return w, nil
 }
 
@@ -214,6 +218,50 @@ func (Store) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
 		Name: string(p.Name), Spec: string(spec), Found: string(seen), CreatedAt: store.At(p.CreatedAt), UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
 	}).On("CONFLICT (name) DO UPDATE").
 		Set("spec = EXCLUDED.spec").Set("found = EXCLUDED.found").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
+	return err
+}
+
+type queueRow struct {
+	bun.BaseModel `bun:"table:compute_queue"`
+
+	Name      string     `bun:"name,pk"`
+	Spec      string     `bun:"spec"`
+	CreatedAt store.Time `bun:"created_at"`
+	UpdatedAt store.Time `bun:"updated_at"`
+	Revision  int64      `bun:"revision"`
+}
+
+// Queues lists all queues by name.
+func (Store) Queues(ctx context.Context, tx *store.Tx) ([]compute.Queue, error) {
+	var rows []queueRow
+	if err := tx.NewSelect().Model(&rows).OrderExpr("name").Scan(ctx); err != nil {
+		return nil, err
+	}
+	queues := make([]compute.Queue, len(rows))
+	for i, r := range rows {
+		queues[i] = compute.Queue{Name: r.Name, CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision}
+		if err := json.Unmarshal([]byte(r.Spec), &queues[i].QueueSpec); err != nil {
+			return nil, fault.Wrap(err, "reading queue %s", r.Name)
+		}
+	}
+	return queues, nil
+}
+
+// SaveQueue inserts or replaces a queue.
+func (Store) SaveQueue(ctx context.Context, tx *store.Tx, q compute.Queue) error {
+	spec, err := json.Marshal(q.QueueSpec)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&queueRow{
+		Name: q.Name, Spec: string(spec), CreatedAt: store.At(q.CreatedAt), UpdatedAt: store.At(q.UpdatedAt), Revision: q.Revision,
+	}).On("CONFLICT (name) DO UPDATE").Set("spec = EXCLUDED.spec").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
+	return err
+}
+
+// DeleteQueue removes a queue.
+func (Store) DeleteQueue(ctx context.Context, tx *store.Tx, name string) error {
+	_, err := tx.NewDelete().Model((*queueRow)(nil)).Where("name = ?", name).Exec(ctx)
 	return err
 }
 

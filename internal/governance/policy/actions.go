@@ -53,6 +53,9 @@ var actions = []Definition{
 	{Action: "zone.apply", Doc: "make or change a zone", Roles: admins, Installation: true},
 	{Action: "pool.read", Doc: "see pools and their use", Roles: everyone, Common: true},
 	{Action: "pool.apply", Doc: "make or change a pool", Roles: admins, Installation: true},
+	{Action: "queue.read", Doc: "see queues, what they use and who waits", Roles: everyone, Common: true},
+	{Action: "queue.apply", Doc: "make or change a queue", Roles: admins, Installation: true},
+	{Action: "queue.delete", Doc: "delete an empty queue", Roles: admins, Installation: true},
 
 	{Action: "dataset.read", Doc: "see a dataset's schema, statistics, lineage", Roles: everyone, Attempt: true},
 	{Action: "dataset.import", Doc: "make a dataset version", Roles: engineers, Attempt: true},

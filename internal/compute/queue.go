@@ -1,0 +1,333 @@
+package compute
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The actions on queues.
+const (
+	ActionQueueRead   policy.Action = "queue.read"
+	ActionQueueApply  policy.Action = "queue.apply"
+	ActionQueueDelete policy.Action = "queue.delete"
+)
+
+// Limits of queues.
+const (
+	maxQueues     = 10_000
+	maxQueueDepth = 10
+	maxWeight     = 1e6
+)
+
+// QueueSpec is the manifest of kind Queue.
+type QueueSpec struct {
+	Parent     string           `json:"parent,omitempty" doc:"The queue above: what one below it does not use, the others may borrow"`
+	Quota      resource.Amount  `json:"quota,omitzero" doc:"Its own whenever it wants it; a resource that no queue of the tree names has no limit"`
+	Borrow     *resource.Amount `json:"borrow,omitempty" doc:"How much more than its quota it may use; default all that is unused. A limit allows what it names"`
+	Lend       *resource.Amount `json:"lend,omitempty" doc:"How much of its quota others may use while it does not; default all. A limit allows what it names"`
+	Weight     float64          `json:"weight,omitempty" doc:"Of its fair share beside its siblings; default 1"`
+	HalfLife   Duration         `json:"half_life,omitempty" doc:"Past use counts for the share, half as much after so long; default only what runs counts"`
+	Order      scheduler.Order  `json:"order,omitempty" doc:"best_effort, where works may pass the first that waits if they do not hold it up, or strict; default best_effort"`
+	PerProject resource.Amount  `json:"per_project,omitzero" doc:"What one project may use of it at once"`
+	PerUser    resource.Amount  `json:"per_user,omitzero" doc:"What one user may use of it at once"`
+	MinRuntime Duration         `json:"min_runtime,omitempty" doc:"How long its works run before they may be preempted"`
+	Preempt    *bool            `json:"preempt,omitempty" doc:"Whether others may have to leave for its works: of lower priority in it, or who borrowed what is its own; default true"`
+	Projects   []project.Name   `json:"projects,omitempty" doc:"Who may submit to it; default every project"`
+}
+
+// Validate refuses what no queue may be. Error: fault.Invalid.
+func (s QueueSpec) Validate() error {
+	amounts := map[string]resource.Amount{"quota": s.Quota, "per_project": s.PerProject, "per_user": s.PerUser}
+	for name, a := range map[string]*resource.Amount{"borrow": s.Borrow, "lend": s.Lend} {
+		if a != nil {
+			amounts[name] = *a
+		}
+	}
+	for name, a := range amounts {
+		if err := a.Validate(); err != nil {
+			return fault.Wrap(err, "%s", name)
+		}
+		if len(a.Accelerators) > maxSettings {
+			return fault.New(fault.Invalid, "%s names %d accelerators, at most %d are allowed", name, len(a.Accelerators), maxSettings)
+		}
+	}
+	switch {
+	case !(s.Weight >= 0) || s.Weight > maxWeight || math.IsInf(s.Weight, 0):
+		return fault.New(fault.Invalid, "weight must be between 0 and %g", float64(maxWeight))
+	case s.HalfLife < 0 || s.MinRuntime < 0 || time.Duration(max(s.HalfLife, s.MinRuntime)) > 10*365*24*time.Hour:
+		return fault.New(fault.Invalid, "half_life and min_runtime must be between 0 and ten years")
+	case s.Order != "" && s.Order != scheduler.BestEffort && s.Order != scheduler.Strict:
+		return fault.New(fault.Invalid, "order %.40q does not exist", string(s.Order)).WithHint("Use best_effort or strict.")
+	case len(s.Projects) > maxSettings:
+		return fault.New(fault.Invalid, "at most %d projects can be named, this names %d", maxSettings, len(s.Projects))
+	}
+	for _, p := range s.Projects {
+		if err := id.CheckName("project name", string(p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scheduled is the queue as the scheduler sees it.
+func (q Queue) scheduled() scheduler.Queue {
+	return scheduler.Queue{
+		Name: q.Name, Parent: q.Parent, Quota: q.Quota, Borrow: q.Borrow, Lend: q.Lend, Weight: q.Weight, HalfLife: time.Duration(q.HalfLife),
+		Order: q.Order, PerProject: q.PerProject, PerUser: q.PerUser, MinRuntime: time.Duration(q.MinRuntime), Patient: q.Preempt != nil && !*q.Preempt,
+	}
+}
+
+// Queue is a share of the pools, with how it stood after the last cycle.
+type Queue struct {
+	Name string `json:"name"`
+	QueueSpec
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	Revision  int64     `json:"revision"` // grows with each change; the ETag
+
+	Used     resource.Amount `json:"used" doc:"By its works and those of queues below"`
+	Nominal  resource.Amount `json:"nominal" doc:"Its quota, and what queues below lend it"`
+	Left     resource.Amount `json:"left" doc:"Of what is limited, what it may still use, borrowed too"`
+	Borrowed resource.Amount `json:"borrowed" doc:"More than nominal"`
+	Share    float64         `json:"share" doc:"Of all pools by its dominant resource, now and as its half-life remembers, over its weight"`
+	Running  int             `json:"running" doc:"Works that have their place, with those of queues below"`
+	Waiting  int             `json:"waiting"`
+	First    string          `json:"first,omitempty" doc:"Who waits for it, or first of all in it"`
+}
+
+// ApplyQueue makes a queue or changes it, and says which. Needs queue.apply.
+// Errors: fault.Invalid; fault.Conflict when works wait in what becomes a parent.
+func (s *Service) ApplyQueue(ctx context.Context, name string, spec QueueSpec) (Queue, project.Change, error) {
+	return s.applyQueue(ctx, name, spec, false)
+}
+
+// PlanQueue is ApplyQueue that changes nothing.
+func (s *Service) PlanQueue(ctx context.Context, name string, spec QueueSpec) (Queue, project.Change, error) {
+	return s.applyQueue(ctx, name, spec, true)
+}
+
+func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, dryRun bool) (q Queue, change project.Change, err error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueApply, policy.Object{Kind: "queue", Name: name}); err != nil {
+		return q, "", err
+	}
+	if err := id.CheckName("queue name", name); err != nil {
+		return q, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return q, "", fault.Wrap(err, "queue %s", name)
+	}
+	if spec.Order == "" {
+		spec.Order = scheduler.BestEffort
+	}
+	apply := func(ctx context.Context, tx *store.Tx) error {
+		all, err := s.cfg.Store.Queues(ctx, tx)
+		if err != nil {
+			return err
+		}
+		q = Queue{Name: name, QueueSpec: spec, CreatedAt: s.now().UTC(), UpdatedAt: s.now().UTC(), Revision: 1}
+		change = project.Created
+		if i := slices.IndexFunc(all, func(o Queue) bool { return o.Name == name }); i >= 0 {
+			q.CreatedAt, q.Revision, change = all[i].CreatedAt, all[i].Revision+1, project.Updated
+			if sameQueue(all[i].QueueSpec, spec) {
+				q, change = all[i], project.Unchanged
+				return nil
+			}
+		} else if len(all) >= maxQueues {
+			return fault.New(fault.Exhausted, "there are %d queues already", len(all))
+		}
+		// A plan may hold the queue above, too.
+		if err := inTree(all, q); err != nil && (!dryRun || !fault.Is(err, fault.NotFound)) {
+			return err
+		}
+		if dryRun {
+			return nil
+		}
+		if err := s.cfg.Store.SaveQueue(ctx, tx, q); err != nil {
+			return err
+		}
+		err = audit.Append(ctx, tx, audit.Entry{
+			Action: string(ActionQueueApply), Object: "queue " + name,
+			Detail: map[string]any{"change": change, "parent": spec.Parent, "quota": spec.Quota.String(), "weight": spec.Weight},
+		})
+		if err != nil {
+			return err
+		}
+		tx.OnCommit(s.Wake)
+		return event.Publish(ctx, tx, "", EventQueueApplied, QueueEvent{Queue: name})
+	}
+	if dryRun {
+		err = s.cfg.DB.View(ctx, apply)
+	} else {
+		err = s.cfg.DB.Update(ctx, "", apply)
+	}
+	return q, change, fault.Wrap(err, "applying queue %s", name)
+}
+
+func sameQueue(a, b QueueSpec) bool {
+	return fmt.Sprintf("%+v", flat(a)) == fmt.Sprintf("%+v", flat(b))
+}
+
+// flat is a queue's manifest without pointers, for comparing.
+func flat(s QueueSpec) []any {
+	out := []any{s.Parent, s.Quota, s.Weight, s.HalfLife, s.Order, s.PerProject, s.PerUser, s.MinRuntime, s.Projects}
+	for _, a := range []*resource.Amount{s.Borrow, s.Lend} {
+		out = append(out, a != nil)
+		if a != nil {
+			out = append(out, *a)
+		}
+	}
+	return append(out, s.Preempt == nil || *s.Preempt)
+}
+
+// inTree refuses a parent that is not there, a ring of parents, and trees that are
+// too deep.
+func inTree(all []Queue, q Queue) error {
+	parents := make(map[string]string, len(all))
+	for _, o := range all {
+		parents[o.Name] = o.Parent
+	}
+	parents[q.Name] = q.Parent
+	path := []string{q.Name}
+	for at := q.Parent; at != ""; at = parents[at] {
+		if _, ok := parents[at]; !ok {
+			return fault.New(fault.NotFound, "there is no queue %.64q to be above %s", at, q.Name).WithHint("Apply it first, or in the same file before this one.")
+		}
+		if slices.Contains(path, at) {
+			return fault.New(fault.Invalid, "queues would be above themselves: %s", strings.Join(append(path, at), " below "))
+		}
+		if path = append(path, at); len(path) > maxQueueDepth {
+			return fault.New(fault.Invalid, "queues are at most %d deep: %s", maxQueueDepth, strings.Join(path, " below "))
+		}
+	}
+	return nil
+}
+
+// DeleteQueue removes a queue. Needs queue.delete. Errors: fault.NotFound;
+// fault.Conflict while works or queues are in it.
+func (s *Service) DeleteQueue(ctx context.Context, name string) error {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueDelete, policy.Object{Kind: "queue", Name: name}); err != nil {
+		return err
+	}
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		all, err := s.cfg.Store.Queues(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if _, err := queueNamed(all, name); err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(all, func(o Queue) bool { return o.Parent == name }); i >= 0 {
+			return fault.New(fault.Conflict, "queue %s is above queue %s", name, all[i].Name).WithHint("Move or delete the queues below it first.")
+		}
+		ws, err := s.cfg.Store.Unsettled(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(ws, func(w Workload) bool { return w.Queue == name && w.State != Ended }); i >= 0 {
+			return fault.New(fault.Conflict, "%s is in queue %s", ws[i].Label, name).WithHint("Wait until the queue is empty, or cancel what is in it.")
+		}
+		if err := s.cfg.Store.DeleteQueue(ctx, tx, name); err != nil {
+			return err
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{Action: string(ActionQueueDelete), Object: "queue " + name}); err != nil {
+			return err
+		}
+		tx.OnCommit(s.Wake)
+		return event.Publish(ctx, tx, "", EventQueueDeleted, QueueEvent{Queue: name})
+	})
+	return fault.Wrap(err, "deleting queue %s", name)
+}
+
+func queueNamed(all []Queue, name string) (Queue, error) {
+	if i := slices.IndexFunc(all, func(q Queue) bool { return q.Name == name }); i >= 0 {
+		return all[i], nil
+	}
+	have := make([]string, len(all))
+	for i, q := range all {
+		have[i] = q.Name
+	}
+	hint := "There are none; an administrator makes them with `falaj apply`."
+	if len(have) > 0 {
+		hint = "There are " + strings.Join(have[:min(len(have), 20)], ", ") + "."
+	}
+	return Queue{}, fault.New(fault.NotFound, "there is no queue %.64q", name).WithHint("%s", hint)
+}
+
+// Queues lists all queues, those above before those below, with how they stood
+// after the last cycle. Needs queue.read.
+func (s *Service) Queues(ctx context.Context) ([]Queue, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueRead, policy.Object{Kind: "queue"}); err != nil {
+		return nil, err
+	}
+	var all []Queue
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		all, err = s.cfg.Store.Queues(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	order := map[string]int{}
+	if s.state != nil {
+		for i, st := range s.state.Queues() {
+			order[st.Name] = i
+			if j := slices.IndexFunc(all, func(q Queue) bool { return q.Name == st.Name }); j >= 0 {
+				q := &all[j]
+				q.Used, q.Nominal, q.Left, q.Borrowed, q.Share = st.Used, st.Nominal, st.Left, st.Borrowed, st.Share
+				q.Running, q.Waiting, q.First = st.Running, st.Waiting, st.First
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Queue) int { return order[a.Name] - order[b.Name] })
+	return all, nil
+}
+
+// Queue is one of Queues. Needs queue.read. Error: fault.NotFound.
+func (s *Service) Queue(ctx context.Context, name string) (Queue, error) {
+	all, err := s.Queues(ctx)
+	if err != nil {
+		return Queue{}, err
+	}
+	return queueNamed(all, name)
+}
+
+// CheckQueue refuses a queue that is not there, that has queues below it, or that
+// is not for the project.
+func (s *Service) CheckQueue(ctx context.Context, p project.Name, name string) error {
+	if name == "" {
+		return nil
+	}
+	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err := s.cfg.Store.Queues(ctx, tx)
+		if err != nil {
+			return err
+		}
+		q, err := queueNamed(all, name)
+		if err != nil {
+			return fault.New(fault.Invalid, "%s", err.Error()).WithHint("%s", fault.HintOf(err))
+		}
+		if i := slices.IndexFunc(all, func(o Queue) bool { return o.Parent == name }); i >= 0 {
+			return fault.New(fault.Invalid, "queue %s has queues below it", name).WithHint("Name one of those, such as %s.", all[i].Name)
+		}
+		if len(q.Projects) > 0 && !slices.Contains(q.Projects, p) {
+			return fault.New(fault.PermissionDenied, "queue %s is not for project %s", name, p).WithHint("Ask an administrator to add the project to the queue, or name another queue.")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,135 @@
+package compute_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+func cores(n int64) resource.Amount { return resource.Amount{CPU: resource.Cores(n)} }
+
+func (w *world) queue(t *testing.T, name string, spec compute.QueueSpec) {
+	t.Helper()
+	if _, change, err := w.ApplyQueue(t.Context(), name, spec); err != nil || change != project.Created {
+		t.Fatalf("%s %v", change, err)
+	}
+}
+
+func TestApplyQueue(t *testing.T) {
+	w := newWorld(t)
+	spec := compute.QueueSpec{Quota: cores(2), Borrow: &resource.Amount{}, Projects: []project.Name{"p"}}
+	if q, change, err := w.PlanQueue(t.Context(), "bank", spec); err != nil || change != project.Created || q.Revision != 1 {
+		t.Fatalf("%+v %s %v", q, change, err)
+	}
+	if _, err := w.Queue(t.Context(), "bank"); !fault.Is(err, fault.NotFound) {
+		t.Fatalf("a plan made it: %v", err)
+	}
+	w.queue(t, "bank", spec)
+	w.queue(t, "risk", compute.QueueSpec{Parent: "bank"})
+	if _, change, err := w.ApplyQueue(t.Context(), "bank", spec); err != nil || change != project.Unchanged {
+		t.Fatalf("%s %v", change, err)
+	}
+	spec.Borrow = nil
+	if q, change, err := w.ApplyQueue(t.Context(), "bank", spec); err != nil || change != project.Updated || q.Revision != 2 {
+		t.Fatalf("%+v %s %v", q, change, err)
+	}
+	no := false
+	for want, refused := range map[string]compute.QueueSpec{
+		"queues would be above themselves: bank below risk below bank": {Parent: "risk"},
+		"resources must not be negative":                               {Quota: resource.Amount{CPU: -1}},
+		"order \"random\" does not exist":                              {Order: "random"},
+		"weight must be between 0 and":                                 {Weight: -1},
+		"half_life and min_runtime":                                    {HalfLife: -1, Preempt: &no},
+	} {
+		if _, _, err := w.ApplyQueue(t.Context(), "bank", refused); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q, not %q", err, want)
+		}
+	}
+	if _, _, err := w.ApplyQueue(t.Context(), "bank", compute.QueueSpec{Parent: "nobody"}); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	for name, want := range map[string]fault.Kind{"bank": fault.Invalid, "nobody": fault.Invalid} {
+		if err := w.CheckQueue(t.Context(), "p", name); !fault.Is(err, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := w.CheckQueue(t.Context(), "p", "risk"); err != nil {
+		t.Error(err)
+	}
+	if err := w.DeleteQueue(t.Context(), "bank"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a queue with queues below it: %v", err)
+	}
+	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Queue: "risk"})
+	if err := w.DeleteQueue(t.Context(), "risk"); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "job_1") {
+		t.Errorf("a queue with works in it: %v", err)
+	}
+	w.queue(t, "fraud", compute.QueueSpec{Projects: []project.Name{"p"}})
+	if err := w.CheckQueue(t.Context(), "q", "fraud"); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("not for that project: %v", err)
+	}
+	if err := w.DeleteQueue(t.Context(), "fraud"); err != nil {
+		t.Error(err)
+	}
+	if err := w.DeleteQueue(t.Context(), "fraud"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("twice: %v", err)
+	}
+}
+
+// TestQueueHolds: a work waits for the quota of its queue, and starts when that is
+// larger.
+func TestQueueHolds(t *testing.T) {
+	w := newWorld(t)
+	w.queue(t, "bank", compute.QueueSpec{Quota: cores(1)})
+	w.Start(t.Context())
+	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Queue: "bank"})
+	w.awaitStart(t)
+	w.submit(t, compute.Request{ID: "att_2", Label: "job_2", Queue: "bank"})
+	why, err := w.Why(t.Context(), "att_2")
+	if want := []string{"the quota of queue bank is used up: 1 cpu wanted, 0 left"}; err != nil || !slices.Equal(why, want) {
+		t.Fatalf("why %q, %v", why, err)
+	}
+	q, err := w.Queue(t.Context(), "bank")
+	if err != nil || q.Used.CPU != resource.Cores(1) || q.Running != 1 || q.Waiting != 1 || q.First != "job_2" {
+		t.Fatalf("%+v, %v", q, err)
+	}
+	if _, _, err := w.ApplyQueue(t.Context(), "bank", compute.QueueSpec{Quota: cores(2)}); err != nil {
+		t.Fatal(err)
+	}
+	if id := w.awaitStart(t); id != "att_2" {
+		t.Fatalf("started %s", id)
+	}
+	w.end("att_1", enginetest.Exit{})
+	w.end("att_2", enginetest.Exit{})
+	w.wait(t, "att_2")
+}
+
+// TestPreempt: one of lower priority is asked to leave, says that it was
+// preempted, and its place goes to the other.
+func TestPreempt(t *testing.T) {
+	w := newWorld(t)
+	w.queue(t, "bank", compute.QueueSpec{})
+	w.Start(t.Context())
+	all := cores(2)
+	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Queue: "bank", Amount: all, Preemptible: true})
+	w.awaitStart(t)
+	w.submit(t, compute.Request{ID: "att_2", Label: "job_2", Queue: "bank", Amount: all, Priority: 5})
+	got := w.wait(t, "att_1")
+	if got.Status.Reason != engine.Preempted || got.Outcome() != "its place was given to somebody else: job_2 has priority 5, this has 0" {
+		t.Fatalf("ended as %+v: %s", got.Status, got.Outcome())
+	}
+	if id := w.awaitStart(t); id != "att_2" {
+		t.Fatalf("started %s", id)
+	}
+	if n := w.engine.Launched("att_1"); n != 1 {
+		t.Fatalf("started %d times", n)
+	}
+	w.end("att_2", enginetest.Exit{})
+	w.wait(t, "att_2")
+}
