@@ -130,9 +130,12 @@ type ratio struct {
 	High  float64 `json:"high"`
 }
 
-// String is a percentage with its interval.
+// String is a percentage with its interval; of one number there is none.
 func (r ratio) String() string {
 	percent := func(v float64) string { return strconv.FormatFloat(100*v, 'f', 1, 64) }
+	if r.Low == r.High {
+		return percent(r.Ratio) + " %"
+	}
 	return percent(r.Ratio) + " % (" + percent(r.Low) + " to " + percent(r.High) + ")"
 }
 

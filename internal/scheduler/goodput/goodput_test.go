@@ -227,6 +227,9 @@ func TestPlan(t *testing.T) {
 func TestPlanRests(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes, jobs := population(t)
+		for i := range jobs { // so that a restart is worth it
+			jobs[i].Age += 100 * float64(jobs[i].Restarts+1) * Default.Restart
+		}
 		plan := Default.Plan(nodes, jobs)
 		for i := range jobs {
 			jobs[i].Placement, jobs[i].Device = plan[jobs[i].ID], ""

@@ -12,7 +12,7 @@ import (
 
 const (
 	restart = 30               // seconds that a job loses when it gets a new placement
-	longest = 10 * 365 * 86400 // seconds; a simulation that takes longer is given up
+	longest = 10 * 365 * 86400 // seconds after the last submission; a simulation that takes longer is given up
 )
 
 // Options are how a simulation goes.
@@ -147,7 +147,7 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 		if idle++; level.Used > 0 || next < len(jobs) {
 			idle = 0
 		}
-		if idle*o.Interval > 86400 || now > longest {
+		if idle*o.Interval > 86400 || float64(now) > jobs[len(jobs)-1].Submitted+longest {
 			return Trace{}, fault.New(fault.Internal, "%d jobs never run under this policy", len(active))
 		}
 		if o.Step != nil {

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-const data = "../../../../shared/data/pollux"
+const data = "../../../examples/pollux"
 
 // published are the eight workloads of Pollux and the profiles.
 func published(tb testing.TB, numbers ...int) []Workload {
@@ -203,6 +203,7 @@ func TestBadWorkloads(t *testing.T) {
 		{"b,100.5", "a,100.5", `w.csv line 3, column name: "a" is the name of the job in line 2, too`},
 		{"b,100.5", "b,-1", "w.csv line 3, column time: -1 is less than 0"},
 		{"b,100.5", "b,Inf", "column time: +Inf is not a finite number"},
+		{"b,100.5", "b,1700000000", "column time: 1.7e+09 s is more than ten years after the beginning"},
 		{"a,0", "a,200", "w.csv line 3, column time: 100.5 s is before the job in front of it"},
 		{"tiny,2", "huge,2", `w.csv line 3, column application: "huge" has no profile; there are ["tiny"]`},
 		{"tiny,2,64", "tiny,0,64", "column num_replicas: 0 is not from 1"},

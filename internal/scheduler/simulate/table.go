@@ -14,8 +14,8 @@ import (
 const (
 	maxBytes = 256 << 20
 	maxRows  = 1_000_000
-	maxCount = 1 << 20 // replicas, nodes, samples of a batch per replica
-	maxTime  = 1e10    // seconds, 300 years
+	maxCount = 1 << 20          // replicas, nodes, samples of a batch per replica
+	maxTime  = 10 * 365 * 86400 // seconds
 )
 
 // row is one row of a table, read by the names of its columns. The first thing

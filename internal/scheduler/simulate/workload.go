@@ -39,7 +39,7 @@ func ReadWorkload(name string, in io.Reader, profiles map[string]*Profile) (Work
 		}
 		seen[s.Name] = r.line
 		if r.err == nil && s.At > maxTime {
-			r.wrong("time", "%v s is longer than 300 years", s.At)
+			r.wrong("time", "%v s is more than ten years after the beginning of the workload", s.At)
 		}
 		if n := len(w.Jobs); r.err == nil && n > 0 && s.At < w.Jobs[n-1].At {
 			r.wrong("time", "%v s is before the job in front of it; sort the file by time", s.At)
