@@ -33,5 +33,5 @@ func ceil(a, b int) int { return (a + b - 1) / b }
 type Gradient struct{ Sqr, Var float64 }
 
 // Gain is how many steps with the initial batch size one step with s times as
-// many samples is worth (McCandlish et al. 2018; Pollux, section 2.2).
+// many samples is worth (McCandlish et al. 2018; Pollux, section 3.1).
 func (g Gradient) Gain(s float64) float64 { return (g.Var + g.Sqr) / (g.Var/s + g.Sqr) }

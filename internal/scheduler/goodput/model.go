@@ -18,7 +18,7 @@ func (o Observation) Same(p Observation) bool {
 }
 
 // Model predicts the time of a step of a job from observations of it and of like
-// jobs. It is that of Pollux (OSDI 2021, section 4.1):
+// jobs. It is that of Pollux (OSDI 2021, section 3.2):
 //
 //	T_compute(b)  = αc + βc·b
 //	T_sync(n, r)  = 0 with one replica, else α + β·max(r−2, 0), with α and β of
@@ -288,7 +288,7 @@ func (m *Model) whole(compute, sync float64) float64 {
 }
 
 // Rate is the goodput of a configuration: initial batches of progress per second
-// (Pollux, equation 6).
+// (Pollux, section 3).
 func (m *Model) Rate(l Limits, g Gradient, nodes, replicas int, b Batch) float64 {
 	step, part := m.Times(nodes, replicas, b.Local)
 	return g.Gain(float64(b.Global(replicas))/float64(l.MinBatch)) / (step + float64(b.Accumulated)*part)
