@@ -38,10 +38,6 @@ var usual = setting{"1.0x on 16×4", simulate.Cluster{Nodes: 16, GPUs: 4}, 1, 0}
 
 func (b *bench) simulation(ctx context.Context) error {
 	dir := filepath.Join(b.Root, "examples", "pollux")
-	if !exists(dir) {
-		b.Add(harness.Row{Name: "goodput, average JCT", Unit: "h", Better: harness.Lower, Note: "the workloads of Pollux are not beside the repository"})
-		return nil
-	}
 	workloads, err := b.read(dir)
 	if err != nil {
 		return err
@@ -115,11 +111,6 @@ func (b *bench) simulation(ctx context.Context) error {
 			interval(c.AvgJCT), g.P99JCT/3600, t.P99JCT/3600, g.Makespan/3600, t.Makespan/3600))
 	}
 	return nil
-}
-
-func exists(dir string) bool {
-	_, err := os.Stat(dir)
-	return err == nil
 }
 
 func interval(i simulate.Interval) string {

@@ -34,4 +34,10 @@ type Gradient struct{ Sqr, Var float64 }
 
 // Gain is how many steps with the initial batch size one step with s times as
 // many samples is worth (McCandlish et al. 2018; Pollux, section 3.1).
-func (g Gradient) Gain(s float64) float64 { return (g.Var + g.Sqr) / (g.Var/s + g.Sqr) }
+// Of a gradient that was not seen yet, it is 1: a larger batch gains nothing.
+func (g Gradient) Gain(s float64) float64 {
+	if d := g.Var/s + g.Sqr; d > 0 {
+		return (g.Var + g.Sqr) / d
+	}
+	return 1
+}

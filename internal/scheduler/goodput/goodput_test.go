@@ -38,7 +38,7 @@ func TestSplit(t *testing.T) {
 
 func TestGain(t *testing.T) {
 	quiet, noisy := Gradient{Sqr: 1}, Gradient{Var: 1}
-	if quiet.Gain(8) != 1 || noisy.Gain(8) != 8 || (Gradient{1, 1}).Gain(1) != 1 {
+	if quiet.Gain(8) != 1 || noisy.Gain(8) != 8 || (Gradient{1, 1}).Gain(1) != 1 || (Gradient{}).Gain(8) != 1 {
 		t.Error(quiet.Gain(8), noisy.Gain(8))
 	}
 }
@@ -109,6 +109,31 @@ func TestFitHopes(t *testing.T) {
 	if far < near || math.IsNaN(far) {
 		t.Error(near, far)
 	}
+}
+
+// TestFitGarbage: whatever was observed, times are finite and positive.
+func TestFitGarbage(t *testing.T) {
+	number := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 10), rapid.Just(math.NaN()), rapid.Just(math.Inf(1)))
+	rapid.Check(t, func(t *rapid.T) {
+		seen := make([]Observation, rapid.IntRange(0, 20).Draw(t, "seen"))
+		for i := range seen {
+			seen[i] = Observation{
+				Nodes: rapid.IntRange(-1, 8).Draw(t, "nodes"), Replicas: rapid.IntRange(-1, 32).Draw(t, "replicas"), Local: rapid.IntRange(-1, 4096).Draw(t, "local"),
+				Step: number.Draw(t, "step"), Sync: number.Draw(t, "sync"),
+			}
+		}
+		m := Fit(seen)
+		if !m.Known() {
+			return
+		}
+		for _, s := range []shape{{1, 1}, {1, 4}, {2, 8}, {16, 64}} {
+			for _, local := range []int{1, 77, 100_000} {
+				if step, part := m.Times(s.nodes, s.replicas, local); !(step > 0 && part > 0) || math.IsInf(step+part, 0) {
+					t.Fatalf("%+v with %d: %v, %v", s, local, step, part)
+				}
+			}
+		}
+	})
 }
 
 // TestBest: no batch size is much better than the one that is taken.
@@ -223,32 +248,36 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// TestPlanRests: asked again a moment later, the plan is the same.
+// TestPlanRests: asked again a minute later, with nothing new, few jobs move.
 func TestPlanRests(t *testing.T) {
+	moved, all := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		nodes, jobs := population(t)
-		for i := range jobs { // so that a restart is worth it
-			jobs[i].Age += 100 * float64(jobs[i].Restarts+1) * Default.Restart
+		for i := range jobs {
+			jobs[i].Age, jobs[i].Restarts = jobs[i].Age+3600, 0
 		}
 		plan := Default.Plan(nodes, jobs)
 		for i := range jobs {
-			jobs[i].Placement, jobs[i].Device = plan[jobs[i].ID], ""
-			if p := jobs[i].Placement; len(p) > 0 {
-				jobs[i].Device, jobs[i].Started = nodes[p[0].Node].Device, true
+			j := &jobs[i]
+			j.Placement, j.Device = plan[j.ID], ""
+			if n := j.Placement.Replicas(); n > 0 {
+				j.Device, j.Started = nodes[j.Placement[0].Node].Device, true
+				j.Service += float64(60 * n)
 			}
-			jobs[i].Age += 100 // so that staying is worth something
+			j.Age += 60
 		}
 		next := Default.Plan(nodes, jobs)
-		moved := 0
 		for _, j := range jobs {
+			all++
 			if !reflect.DeepEqual(next[j.ID], j.Placement) {
 				moved++
 			}
 		}
-		if moved > len(jobs)/2 {
-			t.Fatalf("%d of %d jobs move: %v, %v", moved, len(jobs), plan, next)
-		}
 	})
+	t.Logf("%d of %d moved", moved, all)
+	if moved*10 > all {
+		t.Errorf("%d of %d jobs move", moved, all)
+	}
 }
 
 // TestPlanClears: a job of a whole node gets one, though small jobs are on all.

@@ -17,6 +17,12 @@ func (o Observation) Same(p Observation) bool {
 	return o.Nodes == p.Nodes && o.Replicas == p.Replicas && o.Local == p.Local
 }
 
+// possible says whether an observation can be: a clock that jumps, or a counter
+// that overflows, gives others.
+func (o Observation) possible() bool {
+	return o.Nodes >= 1 && o.Replicas >= o.Nodes && o.Local >= 1 && o.Sync >= 0 && o.Step > o.Sync && o.Step < math.MaxInt32
+}
+
 // Model predicts the time of a step of a job from observations of it and of like
 // jobs. It is that of Pollux (OSDI 2021, section 3.2):
 //
@@ -27,16 +33,17 @@ func (o Observation) Same(p Observation) bool {
 //
 // for n nodes, r replicas and a local batch b, where γ from 1 to 10 says how far
 // computing and synchronising overlap. Where like jobs have run with (n, r),
-// T_sync is what was seen there. The zero Model knows nothing.
+// T_sync is what was seen there, and steps are corrected by what was seen with
+// local batches around. The zero Model knows nothing.
 type Model struct {
 	compute line
 	overlap float64
 	near    line // T_sync within a node
 	far     line // between nodes
 	seen    map[shape]float64
-	parts   curve // log of seen compute over predicted, by log of local batch
-	steps   map[shape]curve
-	most    int // replicas that were seen
+	parts   curve           // log of seen compute over predicted, by log of local batch
+	steps   map[shape]curve // the same of steps
+	most    int             // replicas that were seen
 }
 
 type shape struct{ nodes, replicas int }
@@ -77,9 +84,10 @@ var overlaps = [...]float64{1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 10}
 //
 // What was not seen is taken to be free, so that it is tried: without two
 // replicas there is no T_sync, without several nodes these are as one, only a
-// tenth slower, as in Pollux.
+// tenth slower, as in Pollux. Observations that cannot be are left out.
 func Fit(seen []Observation) *Model {
 	m := &Model{}
+	seen = slices.DeleteFunc(slices.Clone(seen), func(o Observation) bool { return !o.possible() })
 	var b, compute []float64
 	for _, o := range seen {
 		b = append(b, float64(o.Local))

@@ -316,31 +316,38 @@ func allocate(bids []bid, pools []pool) {
 		return best, ok
 	}
 	var queue steps
-	for i := range bids {
+	var rest []int // for whom nothing fits
+	add := func(i int) {
 		if s, ok := next(i); ok {
-			queue = append(queue, s)
+			heap.Push(&queue, s)
+		} else {
+			rest = append(rest, i)
 		}
 	}
-	heap.Init(&queue)
+	for i := range bids {
+		add(i)
+	}
 	for len(queue) > 0 {
 		s := heap.Pop(&queue).(step)
 		// What has become less since it was put there is put back.
 		now, ok := next(s.bid)
-		if !ok {
-			continue
-		}
-		if now.gain < s.gain {
-			heap.Push(&queue, now)
+		if !ok || now.gain < s.gain {
+			add(s.bid)
 			continue
 		}
 		b := &bids[s.bid]
+		to, again := b.options[now.to], []int{s.bid}
 		if b.taken >= 0 {
-			pools[b.options[b.taken].device].free += b.options[b.taken].replicas
+			from := b.options[b.taken]
+			pools[from.device].free += from.replicas
+			if from.device != to.device || from.replicas > to.replicas { // there is room again
+				again, rest = append(again, rest...), nil
+			}
 		}
 		b.taken = now.to
-		pools[b.options[now.to].device].free -= b.options[now.to].replicas
-		if more, ok := next(s.bid); ok {
-			heap.Push(&queue, more)
+		pools[to.device].free -= to.replicas
+		for _, i := range again {
+			add(i)
 		}
 	}
 }
