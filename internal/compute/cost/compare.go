@@ -1,0 +1,114 @@
+package cost
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Case is a workload that could run on own nodes or on rented ones.
+type Case struct {
+	Own    Owned
+	Watts  float64 // of a busy own node
+	Rented Rented
+	Nodes  int // that would be owned
+	// NodeHours are what the workload takes in a month on own nodes.
+	NodeHours float64
+	// Speed is how many own nodes a rented one does the work of; 0 is 1.
+	Speed  float64
+	Egress float64 // GiB a month that would leave the provider
+	Now    time.Time
+}
+
+// Comparison is own against rented, each for a month.
+type Comparison struct {
+	Nodes       int     `json:"nodes" doc:"That would be owned"`
+	NodeHours   float64 `json:"node_hours_per_month" doc:"Of own nodes, that the workload takes"`
+	Utilisation float64 `json:"utilisation" doc:"Of the own nodes by the workload"`
+	OwnFixed    float64 `json:"own_fixed_per_month" doc:"Of own nodes, whatever runs"`
+	OwnEnergy   float64 `json:"own_energy_per_node_hour" doc:"Of a busy own node, mean over a week"`
+	RentedHour  float64 `json:"rented_per_node_hour" doc:"For the work that an own node does in an hour, egress included; mean over a week"`
+	Own         float64 `json:"own_per_month"`
+	Rented      float64 `json:"rented_per_month"`
+	// BreakEven is the utilisation from which owning is cheaper; absent when it
+	// never is.
+	BreakEven *float64 `json:"break_even_utilisation,omitempty"`
+	// Months until what is saved by not renting has paid the purchase; absent when
+	// nothing is saved.
+	Months *float64 `json:"break_even_months,omitempty"`
+	Answer string   `json:"answer"`
+}
+
+// Compare says what is cheaper, and from when. With a utilisation u of n own nodes
+//
+//	own(u)    = n × 730 × (fixed + u × energy)
+//	rented(u) = n × 730 × u × rent
+//	u*        = fixed / (rent − energy)
+//	months    = purchase / (730 × (u × (rent − energy) − running))
+//
+// where fixed is Owned.Fixed, and running its part without the purchase. Error:
+// fault.Invalid.
+func Compare(c Case) (Comparison, error) {
+	if c.Speed == 0 {
+		c.Speed = 1
+	}
+	for name, v := range map[string]float64{"speed": c.Speed, "egress": c.Egress, "node-hours": c.NodeHours, "nodes": float64(c.Nodes)} {
+		if err := Sound(name, v); err != nil {
+			return Comparison{}, err
+		}
+	}
+	if c.NodeHours == 0 {
+		return Comparison{}, fault.New(fault.Invalid, "nothing was measured that could be compared").WithHint("Look at more time with --since, or at another project or job.")
+	}
+	if need := int(math.Ceil(c.NodeHours / HoursPerMonth)); c.Nodes < need {
+		return Comparison{}, fault.New(fault.Invalid, "the workload takes %.0f node-hours a month and %d nodes have %.0f", c.NodeHours, c.Nodes, float64(c.Nodes)*HoursPerMonth).
+			WithHint("Compare with --nodes %d or more.", need)
+	}
+	own, err := Price{Owned: &c.Own}.Rate(c.Watts)
+	if err != nil {
+		return Comparison{}, err
+	}
+	rented, err := Price{Rented: &c.Rented}.Rate(0)
+	if err != nil {
+		return Comparison{}, err
+	}
+	hours := float64(c.Nodes) * HoursPerMonth
+	r := Comparison{
+		Nodes: c.Nodes, NodeHours: c.NodeHours, Utilisation: c.NodeHours / hours,
+		OwnFixed:   hours * c.Own.Fixed(),
+		OwnEnergy:  own.mean(c.Now) - own.fixed,
+		RentedHour: rented.mean(c.Now)/c.Speed + c.Egress*c.Rented.Egress/c.NodeHours,
+	}
+	r.Own, r.Rented = r.at(r.Utilisation)
+	if gain := r.RentedHour - r.OwnEnergy; gain > 0 {
+		if u := c.Own.Fixed() / gain; u <= 1 {
+			r.BreakEven = &u
+		}
+		if saved := r.NodeHours*gain - hours*c.Own.running(); saved > 0 {
+			months := float64(c.Nodes) * c.Own.Purchase / saved
+			r.Months = &months
+		}
+	}
+	r.Answer = r.answer(c)
+	return r, nil
+}
+
+// at is what a month costs at a utilisation.
+func (c Comparison) at(u float64) (own, rented float64) {
+	busy := float64(c.Nodes) * HoursPerMonth * u
+	return c.OwnFixed + busy*c.OwnEnergy, busy * c.RentedHour
+}
+
+func (c Comparison) answer(in Case) string {
+	switch {
+	case c.BreakEven == nil:
+		return "renting is cheaper at every utilisation"
+	case c.Utilisation < *c.BreakEven:
+		return fmt.Sprintf("renting is cheaper: owning pays from a utilisation of %.0f %%, and the workload reaches %.0f %%", 100**c.BreakEven, 100*c.Utilisation)
+	case c.Months != nil && *c.Months <= 12*in.Own.Lifetime:
+		return fmt.Sprintf("owning is cheaper: the workload reaches a utilisation of %.0f %%, it pays from %.0f %%, and the purchase is earned after %.1f months", 100*c.Utilisation, 100**c.BreakEven, *c.Months)
+	}
+	return fmt.Sprintf("owning is cheaper by what the nodes are worth at the end: the workload reaches a utilisation of %.0f %%, and it pays from %.0f %%", 100*c.Utilisation, 100**c.BreakEven)
+}
