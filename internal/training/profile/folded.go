@@ -131,8 +131,9 @@ func mainThreads(all []stack) []stack {
 func helpers(all []stack) map[string]bool {
 	helper, worker := map[string]bool{}, map[string]bool{}
 	for _, s := range all {
-		if slices.ContainsFunc(s.frames, func(f string) bool {
-			return has(f, "torch/distributed/run.py", "torch/distributed/elastic/", "_worker_loop (torch/utils/data", "multiprocessing/resource_tracker.py", "<string>:")
+		// multiprocessing begins those that it spawns by python -c.
+		if has(s.frames[0], "<string>:") || slices.ContainsFunc(s.frames, func(f string) bool {
+			return has(f, "torch/distributed/run.py", "torch/distributed/elastic/", "_worker_loop (torch/utils/data", "multiprocessing/resource_tracker.py")
 		}) {
 			helper[s.process] = true
 			continue
