@@ -133,17 +133,32 @@ func (c *Cmd) Start() error {
 }
 
 func (c *Cmd) start(spec wire.Spec) error {
+	if !slices.ContainsFunc(spec.Mounts, func(m wire.Mount) bool { return m.Mapped }) {
+		return c.launch(spec)
+	}
+	namespace, err := ownersOf(c.Path, spec.HostUID)
+	switch {
+	case forbidden(err):
+		return unsupported(c.policy.Level, "making a user namespace for the owners of mounts: "+err.Error())
+	case err != nil: // it passes: too many processes or open files
+		return fault.New(fault.Unavailable, "making a user namespace for the owners of mounts: %w", err).
+			WithHint("Try again; if it stays, raise the server's limits of processes and open files.")
+	}
+	defer namespace.Close()
+	spec.Owners = wire.FirstFD + spec.Files
+	return c.launch(spec, namespace)
+}
+
+// forbidden reports whether the kernel's error is about namespaces, and not about
+// what is lacking at the moment.
+func forbidden(err error) bool {
+	return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL)
+}
+
+// launch starts the worker with a spec; last are the files that follow the caller's.
+func (c *Cmd) launch(spec wire.Spec, last ...*os.File) error {
 	files := c.ExtraFiles
 	defer func() { c.ExtraFiles = files }()
-	var last []*os.File
-	if slices.ContainsFunc(spec.Mounts, func(m wire.Mount) bool { return m.Mapped }) {
-		namespace, err := ownersOf(c.Path, spec.HostUID)
-		if err != nil {
-			return unsupported(c.policy.Level, "making a user namespace for the owners of mounts: "+err.Error())
-		}
-		defer namespace.Close()
-		last, spec.Owners = []*os.File{namespace}, wire.FirstFD+spec.Files
-	}
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return fault.Wrap(err, "describing the sandbox")
@@ -184,7 +199,7 @@ func (c *Cmd) start(spec wire.Spec) error {
 	c.socket = &socket{ours} // before the start: a context that ends at once kills through it
 	if err := c.Cmd.Start(); err != nil {
 		_ = ours.Close()
-		if spec.Separate && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL)) {
+		if spec.Separate && forbidden(err) {
 			return unsupported(c.policy.Level, "the kernel refused new namespaces: "+err.Error())
 		}
 		return fault.Wrap(err, "starting %s", c.Path)

@@ -2,11 +2,19 @@ package sandbox
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/sandbox/internal/wire"
+	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 )
 
 func TestParseHierarchies(t *testing.T) {
@@ -84,4 +92,69 @@ func FuzzHierarchies(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestOlderServer: a server of before this worker names no namespace of owners;
+// what it gives keeps its owner all the same.
+func TestOlderServer(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Log("without root nothing is mapped")
+		return
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(dir, 0o700), os.WriteFile(filepath.Join(dir, "in"), []byte("given"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, writable := range map[string]bool{"writable": true, "private and read-only": false} {
+		script := "cat in"
+		if writable {
+			script += "; echo made > out"
+		}
+		c, err := Command(t.Context(), sandboxtest.Worker(t), Policy{Level: Sandbox, Dir: dir, Mounts: []Mount{{Path: dir, Writable: writable}}}, "/bin/sh", "-c", script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		c.Stdout, c.Stderr = &out, &out
+		c.groups = newCgroups(c.policy)
+		if err := errors.Join(c.launch(c.spec()), c.Wait()); err != nil || out.String() != "given" {
+			t.Errorf("%s: %v %s", name, err, &out)
+		}
+	}
+	for _, name := range []string{"", "in", "out"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+			t.Errorf("%q: %v %+v", name, err, info)
+		}
+	}
+
+	// What is no such namespace is refused, and nothing is given away.
+	c, err := Command(t.Context(), sandboxtest.Worker(t), Policy{Level: Sandbox, Mounts: []Mount{{Path: dir, Writable: true}}}, "/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	spec := c.spec()
+	spec.Owners = wire.FirstFD
+	c.groups = newCgroups(c.policy)
+	if err := errors.Join(c.launch(spec, null), c.Wait()); err == nil || !strings.Contains(err.Error(), "namespace of owners") {
+		t.Errorf("%v", err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("%v %+v", err, info)
+	}
+}
+
+func TestWhatPassesIsNotUnsupported(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{nil: false, syscall.EAGAIN: false, syscall.EMFILE: false, syscall.ENOMEM: false, syscall.EPERM: true, syscall.ENOSPC: true} {
+		if forbidden(err) != want {
+			t.Errorf("%v", err)
+		}
+	}
 }

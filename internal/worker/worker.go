@@ -82,7 +82,7 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 	case agent.Mode:
 		return agent.Run(environ, stderr)
 	case "version":
-		fmt.Fprintln(stdout, "falaj-worker protocol", Protocol)
+		fmt.Fprintf(stdout, "falaj-worker protocol %d, shim %d\n", Protocol, shim.Version)
 		return 0
 	}
 	fmt.Fprintln(stderr, "usage: falaj-worker shim DIR | version\n\nStarted by falaj; there is nothing to do by hand.")

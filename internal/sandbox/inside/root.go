@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/falaj-ml/falaj/internal/sandbox/internal/userns"
 	"github.com/falaj-ml/falaj/internal/sandbox/internal/wire"
 )
 
@@ -233,18 +235,28 @@ func (b *builder) skeleton(spec *wire.Spec) error {
 // owner, and what the child makes belongs to the server.
 func (b *builder) mapOwners(spec *wire.Spec) error {
 	first := len(b.trees) - len(spec.Mounts)
+	if !slices.ContainsFunc(spec.Mounts, func(m wire.Mount) bool { return m.Mapped }) {
+		return nil
+	}
+	namespace, err := ownersNamespace(spec)
+	if err != nil {
+		return fmt.Errorf("the user namespace of owners: %w", err)
+	}
+	defer namespace.Close()
 	for i, m := range spec.Mounts {
 		if !m.Mapped {
 			continue
 		}
 		t := b.trees[first+i]
 		err := unix.MountSetattr(t.fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{
-			Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(spec.Owners), //nolint:gosec // A descriptor.
+			Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(namespace.Fd()),
 		})
 		if err == nil {
 			continue
 		}
-		// The file system cannot map (overlay, NFS, old kernels).
+		if !cannotMap(err) {
+			return fmt.Errorf("%s: %w", m.Path, err)
+		}
 		if m.Writable {
 			if err := chownTree(t.fd, spec.HostUID); err != nil {
 				return err
@@ -260,6 +272,35 @@ func (b *builder) mapOwners(spec *wire.Spec) error {
 		}
 	}
 	return nil
+}
+
+// ownersNamespace is the one that the caller gave. A server of before this worker
+// gives none: then it is made here, as its own worker did.
+func ownersNamespace(spec *wire.Spec) (*os.File, error) {
+	if spec.Owners == 0 {
+		return userns.Hold("/proc/self/exe", spec.HostUID)
+	}
+	f := os.NewFile(uintptr(spec.Owners), "owners")
+	if f == nil {
+		return nil, unix.EBADF
+	}
+	// The kernel has one answer for a wrong descriptor and for a file system that
+	// cannot map; after this it means the latter.
+	kind, err := unix.IoctlRetInt(spec.Owners, unix.NS_GET_NSTYPE)
+	if err != nil {
+		return nil, err
+	}
+	if kind != unix.CLONE_NEWUSER {
+		return nil, fmt.Errorf("descriptor %d is another kind of namespace", spec.Owners)
+	}
+	return f, nil
+}
+
+// cannotMap reports whether mount_setattr(2) says that the mount cannot be mapped:
+// EINVAL of file systems that do not know how (overlay, NFS), EPERM of mounts that
+// are mapped already or belong to another user namespace, the rest of old kernels.
+func cannotMap(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS)
 }
 
 // chownTree gives a tree to uid without following links.

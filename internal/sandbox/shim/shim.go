@@ -48,6 +48,7 @@ import (
 const (
 	SpecFile    = "spec.json"
 	LockFile    = SpecFile
+	OldLockFile = "lock" // of shims of before 2026-12, while they run
 	StatusFile  = "status.json"
 	LogFile     = "log"
 	DenialsFile = "denials.jsonl"
@@ -239,20 +240,51 @@ func syncDir(dir string) error {
 
 // Held reports whether a shim of the directory lives.
 func Held(dir string) bool {
-	f, err := os.Open(filepath.Join(dir, LockFile))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-	return errors.Is(err, unix.EWOULDBLOCK)
+	return slices.ContainsFunc([]string{LockFile, OldLockFile}, func(name string) bool {
+		return errors.Is(flock(dir, name, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+	})
 }
 
+// Await returns when no shim of the directory lives.
+func Await(dir string) {
+	_ = flock(dir, LockFile, unix.LOCK_SH)
+	_ = flock(dir, OldLockFile, unix.LOCK_SH)
+}
+
+// flock locks a file and releases it at once.
+func flock(dir, name string, how int) error {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), how)
+}
+
+// Version is that of what a server and its shims say to each other. 1 is Run: a
+// directory is an argument, and the answer is the end of a pipe. 2 is Serve.
+const Version = 2
+
 // Run is the shim of a directory: it returns when the program has ended and
-// that is recorded. The worker at its own path runs the sandbox.
+// that is recorded. The worker at its own path runs the sandbox. A server of
+// version 1 waits for the end of descriptor ControlFD, a pipe, and for the lock
+// in a file of its own.
 func Run(dir string) error {
-	_, err := run(dir, listen(), func() {})
+	signals := listen()
+	lock, err := os.OpenFile(filepath.Join(dir, OldLockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	_, err = run(dir, signals, closeReady)
 	return err
+}
+
+func closeReady() {
+	var st unix.Stat_t
+	if unix.Fstat(ControlFD, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+		_ = unix.Close(ControlFD)
+	}
 }
 
 // What a shim says to its starter, in lines: Ready when it has recorded itself in
@@ -316,13 +348,18 @@ func listen() chan os.Signal {
 // run runs the program of a directory, if no other shim has; ready is called
 // when the first status is on disk. stopped says that a signal came.
 func run(dir string, signals chan os.Signal, ready func()) (stopped bool, err error) {
-	lock, err := os.Open(filepath.Join(dir, LockFile))
-	if err != nil {
-		return false, err
-	}
-	defer lock.Close() // the kernel releases it with us
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return false, err
+	for _, name := range []string{LockFile, OldLockFile} {
+		lock, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0) // over NFS who locks exclusively must write
+		if errors.Is(err, fs.ErrNotExist) && name == OldLockFile {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		defer lock.Close() // the kernel releases it with us
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+			return false, err
+		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, StatusFile)); !errors.Is(err, fs.ErrNotExist) {
 		return false, err // another shim ran it, or runs no more: never twice

@@ -2,19 +2,23 @@ package local
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 // idleTime is how long a shim whose program has ended waits for another: in a
@@ -31,9 +35,13 @@ type shims struct {
 	closed bool
 }
 
+// maxErrors is how much of what shims say is kept before it begins anew.
+const maxErrors = 1 << 20
+
 // keeper is a shim that we started. It is used by one workload at a time.
 type keeper struct {
 	process *os.Process
+	code    int // how it ended, when gone is closed
 	control net.Conn
 	lines   *bufio.Reader
 	idle    *time.Timer   // while it is free
@@ -67,6 +75,9 @@ func (s *shims) start() (*keeper, error) {
 		return nil, err
 	}
 	defer stderr.Close()
+	if info, err := stderr.Stat(); err == nil && info.Size() > maxErrors {
+		_ = stderr.Truncate(0) // who writes there appends
+	}
 	control, err := net.FileConn(ours)
 	if err != nil {
 		return nil, err
@@ -83,6 +94,7 @@ func (s *shims) start() (*keeper, error) {
 	k := &keeper{process: cmd.Process, control: control, lines: bufio.NewReader(control), gone: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait() // reaps it while we live
+		k.code = cmd.ProcessState.ExitCode()
 		close(k.gone)
 	}()
 	return k, nil
@@ -150,9 +162,32 @@ func (s *shims) run(dir string) (*keeper, error) {
 		}
 		_ = k.process.Kill() // should it only be late
 		if !again {          // a free one may have been killed meanwhile; not two
+			if <-k.gone; k.code == usage {
+				return nil, s.otherBuild()
+			}
 			return nil, errors.Join(errors.New("it ended before it had recorded itself; what it said is at the end of "+s.stderr), err)
 		}
 	}
+}
+
+// usage is how a worker ends that does not know what is asked of it.
+const usage = 2
+
+// otherBuild says that the worker is not the one that came with this server.
+func (s *shims) otherBuild() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	says, err := exec.CommandContext(ctx, s.worker, "version").Output()
+	return fault.New(fault.Unavailable, "%s is of another build than this server, which needs falaj-worker protocol %d, shim %d: it says %q%s",
+		s.worker, protocol.Version, shim.Version, strings.TrimSpace(string(says)), because(err)).
+		WithHint("Put the falaj-worker that was built with this server there (falaj-worker version tells), or set worker.path; nothing needs a restart.")
+}
+
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return " (" + err.Error() + ")"
 }
 
 // over waits until the shim says that the workload's end is recorded. false is

@@ -2,14 +2,20 @@ package local_test
 
 import (
 	"errors"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
 	facts "github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 )
 
@@ -84,5 +90,61 @@ func TestMemoryIsBound(t *testing.T) {
 	s.Options = map[string]string{"memory": "near"}
 	if _, err := m.Start(t.Context(), s); err == nil || !strings.Contains(err.Error(), "no NUMA nodes") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestOlderServer: a server of the version before starts `shim DIR` and waits for
+// the end of a pipe, which is there long before that of the workload.
+func TestOlderServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "until")
+	check(t, syscall.Mkfifo(fifo, 0o600))
+	check(t, shim.Write(dir, shim.SpecFile, shim.Spec{
+		ID: "att_1", Argv: []string{"/bin/cat", fifo},
+		Policy: sandbox.Policy{Level: sandbox.Process, Dir: "/", Mounts: []sandbox.Mount{{Path: dir}}},
+	}))
+	ready, theirs, err := os.Pipe()
+	check(t, err)
+	defer ready.Close()
+	cmd := exec.CommandContext(t.Context(), sandboxtest.Worker(t), "shim", dir)
+	cmd.Env, cmd.Stderr, cmd.ExtraFiles = []string{}, os.Stderr, []*os.File{theirs}
+	check(t, cmd.Start())
+	check(t, theirs.Close())
+	if _, err := ready.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("%v", err)
+	}
+	st, err := shim.Read[shim.Status](dir, shim.StatusFile)
+	if err != nil || st.State == shim.Ended || !shim.Held(dir) {
+		t.Errorf("%+v %v", st, err)
+	}
+	// Its own look at the lock.
+	lock, err := os.Open(filepath.Join(dir, shim.OldLockFile))
+	check(t, err)
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		t.Errorf("%v", err)
+	}
+	w, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+	check(t, err)
+	check(t, w.Close())
+	check(t, cmd.Wait())
+	if st, err = shim.Read[shim.Status](dir, shim.StatusFile); err != nil || st.Reason != shim.Exited || st.ExitCode != 0 || shim.Held(dir) {
+		t.Errorf("%+v %v", st, err)
+	}
+}
+
+// TestOlderWorker: the error names both versions, and what to do.
+func TestOlderWorker(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, nil)
+	old := filepath.Join(t.TempDir(), "falaj-worker")
+	script := "#!/bin/sh\n[ \"$1 $2\" = \"version \" ] && { echo falaj-worker protocol 2; exit; }\n[ \"$1\" = shim ] && { echo usage >&2; exit 2; }\nexec " + sandboxtest.Worker(t) + ` "$@"` + "\n"
+	check(t, os.WriteFile(old, []byte(script), 0o755))
+	m.c.Worker, m.c.Level = old, sandbox.None
+	m.restart()
+	_, err := m.Start(t.Context(), m.python(``))
+	if err == nil || !strings.Contains(err.Error(), `shim 2: it says "falaj-worker protocol 2"`) || !strings.Contains(fault.HintOf(err), "worker.path") {
+		t.Errorf("%v (%s)", err, fault.HintOf(err))
 	}
 }

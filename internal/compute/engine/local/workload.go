@@ -235,10 +235,7 @@ func (w *workload) awaitShim() bool {
 	free := make(chan struct{})
 	go func() {
 		defer close(free)
-		if f, err := os.Open(filepath.Join(w.dir, shim.LockFile)); err == nil {
-			_ = unix.Flock(int(f.Fd()), unix.LOCK_SH)
-			_ = f.Close()
-		}
+		shim.Await(w.dir)
 	}()
 	select {
 	case <-free:

@@ -3,7 +3,8 @@
 // one JSON Message per packet on a socket pair (descriptor SocketFD). The
 // worker takes the end of that socket as the end of its caller, and ends too.
 //
-// Both sides come from one build; the format is not kept over versions.
+// Both sides come from one build, but while a new one is installed below a server
+// that runs: fields are added only, and their zero value is what was before.
 package wire
 
 import (
@@ -66,7 +67,7 @@ type Spec struct {
 	Confine  bool              `json:"confine"`  // Landlock, seccomp, no new privileges
 	Separate bool              `json:"separate"` // own namespaces and root
 	HostUID  int               `json:"host_uid"` // the child's user outside; 0 keeps the caller's
-	Owners   int               `json:"owners"`   // descriptor of a user namespace in which user 0 is HostUID, for Mapped
+	Owners   int               `json:"owners"`   // descriptor of a user namespace in which user 0 is HostUID, for Mapped; 0 is none: the worker makes one
 	Mounts   []Mount           `json:"mounts"`
 	Devices  []string          `json:"devices"`
 	Forwards []Forward         `json:"forwards"`
