@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/machine"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 )
 
@@ -60,15 +62,17 @@ func (d *Driver) Check(options map[string]string) error {
 	if err := d.tune(options, 1, map[string]string{}); err != nil {
 		return err
 	}
-	if _, err := d.near(options, nil); err != nil {
+	if _, err := d.near(options, nil, 0); err != nil {
 		return err
 	}
 	return d.checkSharing(options)
 }
 
 // near gives the NUMA nodes of cores, all of them for none, where the pool binds
-// memory to them; nil where it does not.
-func (d *Driver) near(options map[string]string, cores []int) ([]int, error) {
+// memory to them; nil where it does not. While those have less memory than is asked
+// for, the node with the most of the others is added: of a program that finds none
+// left on its nodes, the kernel's out-of-memory killer ends somebody there.
+func (d *Driver) near(options map[string]string, cores []int, memory resource.Bytes) ([]int, error) {
 	if options[optionMemory] != "near" {
 		return nil, nil
 	}
@@ -78,11 +82,24 @@ func (d *Driver) near(options map[string]string, cores []int) ([]int, error) {
 			WithHint("Leave the option memory out.")
 	}
 	var nodes []int
+	var others []machine.NUMA
 	for _, n := range numa {
 		if len(cores) == 0 || slices.ContainsFunc(n.CPUs, func(c int) bool { return slices.Contains(cores, c) }) {
 			nodes = append(nodes, n.ID)
+			memory -= n.Memory
+		} else {
+			others = append(others, n)
 		}
 	}
+	slices.SortStableFunc(others, func(a, b machine.NUMA) int { return cmp.Compare(b.Memory, a.Memory) })
+	for _, n := range others {
+		if memory <= 0 {
+			break
+		}
+		nodes = append(nodes, n.ID)
+		memory -= n.Memory
+	}
+	slices.Sort(nodes)
 	return nodes, nil
 }
 

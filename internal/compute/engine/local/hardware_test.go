@@ -115,3 +115,34 @@ func TestTune(t *testing.T) {
 		}
 	}
 }
+
+// TestNear: memory comes from the nodes of the cores, and from others until what is
+// asked for fits.
+func TestNear(t *testing.T) {
+	t.Parallel()
+	d := &Driver{}
+	for i, size := range []resource.Bytes{128, 64, 256} {
+		d.c.Facts.CPU.NUMA = append(d.c.Facts.CPU.NUMA, machine.NUMA{ID: i, CPUs: []int{2 * i, 2*i + 1}, Memory: size * resource.GiB})
+	}
+	near := map[string]string{"memory": "near"}
+	for _, c := range []struct {
+		cores   []int
+		memory  resource.Bytes
+		options map[string]string
+		want    []int
+	}{
+		{[]int{0, 1}, 100, near, []int{0}},
+		{[]int{0, 1}, 128, near, []int{0}},
+		{[]int{0, 1}, 200, near, []int{0, 2}},
+		{[]int{2}, 400, near, []int{0, 1, 2}},
+		{[]int{2}, 4000, near, []int{0, 1, 2}},
+		{[]int{1, 2}, 0, near, []int{0, 1}},
+		{nil, 1, near, []int{0, 1, 2}},
+		{[]int{0}, 200, nil, nil},
+	} {
+		got, err := d.near(c.options, c.cores, c.memory*resource.GiB)
+		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+			t.Errorf("cores %v, %d GiB: %v %s", c.cores, c.memory, err, diff)
+		}
+	}
+}

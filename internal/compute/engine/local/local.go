@@ -319,7 +319,7 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 	if err != nil {
 		return shim.Spec{}, extras{}, nil, err
 	}
-	if p.Limits.Nodes, err = d.near(spec.Options, p.Limits.CPUs); err != nil {
+	if p.Limits.Nodes, err = d.near(spec.Options, p.Limits.CPUs, p.Limits.Memory); err != nil {
 		return shim.Spec{}, extras{}, nil, err
 	}
 	files, shown, devices, err := d.equip(spec, p.Level, p.Env)
@@ -327,6 +327,7 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 		return shim.Spec{}, extras{}, nil, err
 	}
 	p.Devices = files
+	p.Mounts = append(p.Mounts, pipes(spec)...)
 	x := extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec), Devices: devices, Project: spec.Project, Shared: spec.Resources.Accelerators[machine.ResourceShared] > 0}
 	argv, furnish := spec.Command, func(string) error { return nil }
 	if x.Gang {
@@ -335,7 +336,7 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 		p.Mounts = append(p.Mounts, mounts...)
 		g := gangOf(spec, filepath.Join(d.c.Dir, spec.ID, gangDir), cores, shown)
 		for i := range g.Members {
-			if g.Members[i].Nodes, err = d.near(spec.Options, g.Members[i].CPUs); err != nil {
+			if g.Members[i].Nodes, err = d.near(spec.Options, g.Members[i].CPUs, spec.Resources.Memory); err != nil {
 				return shim.Spec{}, extras{}, nil, err
 			}
 		}

@@ -18,9 +18,13 @@ import (
 
 // Shares of a GPU, by NVIDIA's Multi-Process Service (docs/adr/0019). A pool says
 // into how many parts each of its GPUs is cut; the operator runs the control
-// daemon, whose limits hold for every client, and puts the GPUs into the compute
-// mode in which nobody gets past it. Where one of that is not so, nothing would
-// enforce a share, and none is given.
+// daemon with limits for every client, and puts the GPUs into the compute mode in
+// which nobody gets past it. Where it does not answer, or its part of the threads
+// is too large, no share is given; its limit of memory is not asked for.
+//
+// Shares are advisory among users who trust each other: jobs run as the daemon's
+// user, reach its pipe, and can tell it another limit, or to quit. They keep
+// programs from being in each other's way by accident, not on purpose.
 
 // Options of a pool whose GPUs are shared.
 const (
@@ -66,13 +70,23 @@ func sharingOf(options map[string]string) (s sharing, err error) {
 	return s, nil
 }
 
-// checkSharing refuses a pool whose shares nothing would enforce here.
+// checkSharing refuses a pool whose shares nothing would keep here.
 func (d *Driver) checkSharing(options map[string]string) error {
 	s, err := sharingOf(options)
 	if err != nil || s.shares == 0 {
 		return err
 	}
 	return d.enforced(s, d.c.Level)
+}
+
+// pipes is the daemon's directory for a workload that has a share: clients make
+// their own files there.
+func pipes(spec engine.Spec) []sandbox.Mount {
+	s, err := sharingOf(spec.Options)
+	if err != nil || s.shares == 0 || spec.Resources.Accelerators[machine.ResourceShared] == 0 {
+		return nil
+	}
+	return []sandbox.Mount{{Path: s.pipe, Writable: true}}
 }
 
 // enforced says what is missing for shares to be kept.
@@ -170,7 +184,7 @@ func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.
 }
 
 // limits are the variables that make a worker a client with one share. The daemon
-// holds it to that; these say the same to libraries that look.
+// holds it to what it was told itself; these say the same to libraries that look.
 func (s sharing) limits(a machine.Accelerator) map[string]string {
 	return map[string]string{
 		"CUDA_MPS_PIPE_DIRECTORY":           s.pipe,

@@ -58,6 +58,13 @@ func TestShares(t *testing.T) {
 		t.Error(diff)
 	}
 
+	if diff := cmp.Diff([]sandbox.Mount{{Path: "/run/mps", Writable: true}}, pipes(ask("p", 1))); diff != "" {
+		t.Error(diff)
+	}
+	if whole := (engine.Spec{Options: options}); pipes(whole) != nil {
+		t.Error("the pipe is for those who share")
+	}
+
 	// Three of four shares of the first are another project's, the second is taken whole.
 	other := func() *workload {
 		return &workload{handle: "att_0", extras: extras{Project: "q", Shared: true, Devices: [][]string{{"GPU-0"}, {"GPU-0"}, {"GPU-0"}}}}
