@@ -15,6 +15,7 @@ import (
 	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/v2"
 
+	"github.com/falaj-ml/falaj/internal/compute/cost"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -59,6 +60,10 @@ type Config struct {
 	Scheduler struct {
 		Policy string `koanf:"policy" doc:"Who comes first: fifo, by priority, then the earlier; or fair, of the queue that has least of its share"`
 	} `koanf:"scheduler"`
+
+	Cost struct {
+		Currency string `koanf:"currency" doc:"What all amounts of money are in, as ISO 4217 names it; nothing is converted"`
+	} `koanf:"cost"`
 
 	Jobs struct {
 		Network   []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
@@ -124,6 +129,7 @@ func defaults() map[string]any {
 		"environments.timeout":  "20m",
 		"jobs.grow_after":       "10m",
 		"scheduler.policy":      "fifo",
+		"cost.currency":         "AED",
 		"images.max_bytes":      "64GiB",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
@@ -221,6 +227,9 @@ func (c Config) Validate() error {
 	}
 	if p := scheduler.Policy(c.Scheduler.Policy); !slices.Contains(scheduler.Policies, p) {
 		return fault.New(fault.Invalid, "scheduler.policy: %q is neither fifo nor fair", c.Scheduler.Policy)
+	}
+	if err := cost.Currency(c.Cost.Currency); err != nil {
+		return fault.Wrap(err, "cost.currency")
 	}
 	if level, err := sandbox.ParseLevel(c.Isolation); err != nil || level != sandbox.Sandbox && level != sandbox.Process {
 		return fault.New(fault.Invalid, "isolation: %q is neither sandbox nor process", c.Isolation)

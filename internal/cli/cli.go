@@ -9,6 +9,7 @@
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
+//   - cost.go: what was used and what it cost; chart.go draws a comparison.
 //   - simulate.go: simulate, which needs no server.
 //   - output.go: tables, JSON, YAML, progress bars.
 //
@@ -155,7 +156,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("system", a.up(), a.recoverAdmin(), a.doctor(), a.config(), a.login(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
-	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.monitor(), a.pool(), a.queue(), a.simulate(), a.audit(), a.key(), a.tokens())
+	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.monitor(), a.pool(), a.queue(), a.cost(), a.simulate(), a.audit(), a.key(), a.tokens())
 	root.AddCommand(a.child())
 	requireKnownSubcommand(root)
 	wrongArgsAreUsage(root)

@@ -26,6 +26,7 @@ var kinds = map[string]kind{
 	"zones":            {"/api/v1/zones", []column{{"NAME", "name"}, {"JURISDICTION", "jurisdiction"}, {"PROVIDER", "provider"}, {"TRUST", "trust"}}},
 	"pools":            {"/api/v1/pools", []column{{"NAME", "name"}, {"ZONE", "zone"}, {"ENGINE", "engine"}, {"KIND", "kind"}, {"REMOTE", "remote"}, {"CPU", "capacity.cpu"}, {"MEMORY", "capacity.memory"}, {"ISOLATION", "isolation"}, {"PRICE/H", "price_per_hour"}, {"RUNNING", "running"}}},
 	"queues":           {"/api/v1/queues", []column{{"NAME", "name"}, {"PARENT", "parent"}, {"QUOTA", "nominal"}, {"USED", "used"}, {"BORROWED", "borrowed"}, {"SHARE", "share"}, {"WEIGHT", "weight"}, {"RUNNING", "running"}, {"WAITING", "waiting"}, {"FIRST", "first"}}},
+	"budgets":          {"/api/v1/budgets", []column{{"PROJECT", "project"}, {"PER MONTH", "per_month"}, {"CURRENCY", "currency"}, {"SPENT", "spent"}, {"STOP", "stop"}, {"USED UP", "used_up"}}},
 	"datasets":         {"datasets", []column{{"NAME", "name"}, {"LATEST", "latest"}, {"CLASSIFICATION", "spec.classification"}, {"RESIDENCY", "spec.residency"}, {"CREATED", "created_at"}}},
 	"entities":         {"entities", []column{{"NAME", "name"}, {"VERSION", "version"}, {"JOIN KEYS", "join_keys"}, {"CREATED", "created_at"}}},
 	"feature-views":    {"feature-views", []column{{"NAME", "name"}, {"VERSION", "version"}, {"ENTITIES", "entities"}, {"TTL", "ttl"}, {"CREATED", "created_at"}}},

@@ -16,7 +16,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
-	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -416,10 +415,11 @@ func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine
 	}
 	w.Settled = s.owners[w.Kind] == nil
 	if !w.StartedAt.IsZero() {
-		u, err := s.meter(ctx, tx, w)
+		l, err := s.ledger(ctx, tx, w.Pool)
 		if err != nil {
 			return err
 		}
+		u := l.meter(w, w.EndedAt)
 		if err := s.cfg.Store.InsertUsage(ctx, tx, u); err != nil {
 			return err
 		}
@@ -433,32 +433,6 @@ func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine
 	// Who was cancelled in the queue has no carrier yet: the next cycle, which
 	// save asks for, finds one for settling it.
 	return s.save(ctx, tx, &w)
-}
-
-// meter is what a workload used and what that costs.
-func (s *Service) meter(ctx context.Context, tx *store.Tx, w Workload) (Usage, error) {
-	p, err := s.pool(ctx, tx, w.Pool)
-	if err != nil {
-		return Usage{}, err
-	}
-	started, ended := w.StartedAt, w.EndedAt
-	if !w.Status.Started.IsZero() && !w.Status.Ended.IsZero() {
-		started, ended = w.Status.Started, w.Status.Ended
-	}
-	wall := max(ended.Sub(started), 0)
-	share, workers := 0.0, max(w.Placed, 1)
-	for i := range workers {
-		name := ""
-		if i < len(w.Nodes) {
-			name = w.Nodes[i]
-		}
-		share += scheduler.Share(w.Request, p.node(name).Amount())
-	}
-	return Usage{
-		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, Workers: workers, Started: w.StartedAt,
-		Wall: wall, CPU: w.Status.CPU, PeakRSS: w.Status.PeakRSS,
-		Cost: p.PricePerHour * share * wall.Hours(),
-	}, nil
 }
 
 // settle lets the owner take what the workload left behind.

@@ -15,6 +15,9 @@ const (
 	EventNodeReleased    = "pool.node_released"    // PoolEvent
 	EventQueueApplied    = "queue.applied"         // QueueEvent
 	EventQueueDeleted    = "queue.deleted"         // QueueEvent
+	EventBudgetApplied   = "budget.applied"        // BudgetEvent
+	EventBudgetDeleted   = "budget.deleted"        // BudgetEvent
+	EventBudgetWarned    = "budget.warned"         // BudgetEvent
 	EventPreempted       = "workload.preempted"    // WorkloadEvent
 	EventWorkloadPlaced  = "workload.placed"       // WorkloadEvent
 	EventWorkloadEnded   = "workload.ended"        // WorkloadEvent
@@ -30,6 +33,16 @@ type PoolEvent struct {
 // QueueEvent is the body of queue events.
 type QueueEvent struct {
 	Queue string `json:"queue"`
+}
+
+// BudgetEvent is the body of budget events.
+type BudgetEvent struct {
+	Project  project.Name `json:"project"`
+	Month    string       `json:"month,omitempty"`   // 2026-11
+	Reached  float64      `json:"reached,omitempty"` // share of the amount
+	Spent    float64      `json:"spent,omitempty"`
+	Amount   float64      `json:"per_month,omitempty"`
+	Currency string       `json:"currency,omitempty"`
 }
 
 // WorkloadEvent is the body of workload events.

@@ -28,6 +28,7 @@ type fake struct {
 	*enginetest.Fake
 	quiet atomic.Bool // the next Stop is not answered
 	tardy atomic.Bool // time-outs are not kept
+	vague atomic.Bool // it does not say when
 }
 
 func (f *fake) Start(ctx context.Context, spec engine.Spec) (engine.Handle, error) {
@@ -47,6 +48,9 @@ func (f *fake) Stop(ctx context.Context, h engine.Handle, grace time.Duration) e
 func (f *fake) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
 	st, err := f.Fake.Wait(ctx, h)
 	st.CPU, st.PeakRSS = 2*time.Second, resource.GiB
+	if f.vague.Load() {
+		st.Started, st.Ended = time.Time{}, time.Time{}
+	}
 	return st, err
 }
 

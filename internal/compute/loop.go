@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -200,6 +201,8 @@ type news struct {
 	delta scheduler.Delta
 	carry []WorkloadID // that somebody must carry on
 	next  time.Time    // when a quarantine ends; zero is never
+
+	usedUp map[project.Name]barred // of which nothing new starts
 }
 
 // look reads what changed since the last cycle; at first that is everything.
@@ -211,8 +214,8 @@ func (s *Service) look(ctx context.Context) (news, error) {
 	touched, moved := slices.Collect(maps.Keys(s.touched)), s.moved
 	clear(s.touched)
 	s.moved = false
+	n := news{delta: scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy}, usedUp: s.usedUp}
 	s.mu.Unlock()
-	n := news{delta: scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy}}
 	if n.delta.Now.After(s.reopen) {
 		moved = moved || !s.reopen.IsZero()
 	}
@@ -242,6 +245,14 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		}
 		if all {
 			n.delta.History, n.delta.Turns = s.history, s.turns
+			budgets, err := s.spendingIn(ctx, tx)
+			if err != nil {
+				return fault.Wrap(err, "reading budgets")
+			}
+			n.usedUp = usedUp(budgets, n.delta.Now)
+			s.mu.Lock()
+			s.usedUp = n.usedUp
+			s.mu.Unlock()
 		}
 		var ws []Workload
 		if all {
@@ -276,6 +287,7 @@ func (n *news) add(w Workload) {
 	}
 	switch w.State {
 	case Queued:
+		n.hold(&work, w.Kind)
 		n.delta.Submitted = append(n.delta.Submitted, work)
 	case Placed, Running:
 		r := scheduler.Running{
@@ -413,7 +425,7 @@ func (s *Service) sweeping(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		err := s.sweep(ctx)
+		err := errors.Join(s.sweep(ctx), s.CheckBudgets(ctx))
 		if n%int(forgetEvery/sweepEvery) == 0 && ctx.Err() == nil {
 			err = errors.Join(err, s.forget(ctx))
 			s.anew()

@@ -195,7 +195,7 @@ func (s *Service) current(p Pool, qs []Quarantine) Pool {
 func (s *Service) scheduled(p Pool) scheduler.Pool {
 	out := scheduler.Pool{
 		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
-		PricePerHour: p.PricePerHour, Closed: p.Closed, Remote: p.Remote,
+		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.Closed, Remote: p.Remote,
 	}
 	if _, ok := s.cfg.Engines[p.Engine]; !ok && out.Closed == "" {
 		out.Closed = "its engine " + p.Engine + " is not configured"

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/falaj-ml/falaj/internal/compute/cost"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -99,8 +100,9 @@ type PoolSpec struct {
 	Mode         Mode                `json:"mode,omitempty" doc:"exclusive or delegated; default exclusive"`
 	Nodes        []Node              `json:"nodes,omitempty" doc:"The nodes; the default is what the engine has, or this machine"`
 	Isolation    scheduler.Isolation `json:"isolation,omitempty" doc:"none, process, sandbox, container or node; default the strongest that the engine reaches"`
-	PricePerHour float64             `json:"price_per_hour,omitempty" doc:"Price of a whole node for an hour, in the installation's currency"`
+	PricePerHour float64             `json:"price_per_hour,omitempty" doc:"Price of a whole node for an hour, in the installation's currency; wins over cost"`
 	PowerWatts   float64             `json:"power_watts,omitempty" doc:"Power of a busy node"`
+	Cost         *cost.Price         `json:"cost,omitempty" doc:"What a node costs, by the time: rented or owned"`
 	Closed       string              `json:"closed,omitempty" doc:"Why nothing may start here now; empty is open"`
 	Options      map[string]string   `json:"options,omitempty" doc:"For the engine: partition, account, queue, image, node selectors, shared and so on"`
 	Env          map[string]string   `json:"env,omitempty" doc:"Variables of every job here, such as NCCL_SOCKET_IFNAME; a job's own win"`
@@ -163,6 +165,7 @@ type Pool struct {
 	Isolation    scheduler.Isolation `json:"isolation"`
 	PricePerHour float64             `json:"price_per_hour"`
 	PowerWatts   float64             `json:"power_watts,omitempty"`
+	Cost         *cost.Price         `json:"cost,omitempty"`
 	Closed       string              `json:"closed,omitempty"`
 	Options      map[string]string   `json:"options,omitempty"`
 	Env          map[string]string   `json:"env,omitempty"`
@@ -187,7 +190,7 @@ type Pool struct {
 func (p Pool) Spec() PoolSpec {
 	return PoolSpec{
 		Zone: p.Zone, Engine: p.Engine, Mode: p.Mode, Nodes: p.Listed, Isolation: p.Isolation,
-		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Closed: p.Closed, Options: p.Options, Env: p.Env,
+		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Cost: p.Cost, Closed: p.Closed, Options: p.Options, Env: p.Env,
 	}
 }
 

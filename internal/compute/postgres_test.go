@@ -27,6 +27,8 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("ApplyQueue", TestApplyQueue)
 	t.Run("QueueHolds", TestQueueHolds)
 	t.Run("Preempt", TestPreempt)
+	t.Run("CostReport", TestCostReport)
+	t.Run("Budget", TestBudget)
 	t.Run("Gang", TestGang)
 	t.Run("InPlace", TestInPlace)
 	t.Run("NodesOfTheEngine", TestNodesOfTheEngine)

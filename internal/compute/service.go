@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -61,6 +62,8 @@ type Config struct {
 	// Quotas gives what each project may use at once; nil is no quotas. It is
 	// asked inside a read transaction.
 	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Amount, error)
+	// Currency is what all amounts of money are in; the default is AED.
+	Currency string
 	// Policy says who comes first; empty is first in, first out.
 	Policy scheduler.Policy
 	// Retention is how long an engine keeps traces and logs of what has
@@ -96,9 +99,10 @@ type Service struct {
 	turns   map[string]scheduler.ID
 
 	mu       sync.Mutex
-	touched  map[WorkloadID]bool // changed since the last cycle
-	moved    bool                // pools or quotas changed since
-	cycled   chan struct{}       // closed at the end of the next cycle
+	usedUp   map[project.Name]barred // of which nothing new starts, by the last cycle that read everything
+	touched  map[WorkloadID]bool     // changed since the last cycle
+	moved    bool                    // pools or quotas changed since
+	cycled   chan struct{}           // closed at the end of the next cycle
 	carriers map[WorkloadID]*carrier
 	watchers map[WorkloadID]*watcher
 	trouble  map[PoolName]string // why an engine could not tell a pool's nodes
@@ -112,6 +116,9 @@ type Service struct {
 
 // New makes the service. Owners follow with Own before Start.
 func New(cfg Config) *Service {
+	if cfg.Currency == "" {
+		cfg.Currency = "AED"
+	}
 	if cfg.Retention == 0 {
 		cfg.Retention = 7 * 24 * time.Hour
 	}
@@ -194,6 +201,11 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 	if err := spec.Validate(); err != nil {
 		return spec, err
 	}
+	if spec.Cost != nil {
+		if err := spec.Cost.Validate(s.cfg.Currency); err != nil {
+			return spec, fault.Wrap(err, "cost")
+		}
+	}
 	if spec.Zone == "" {
 		spec.Zone = residency.Home
 	}
@@ -273,13 +285,16 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 		}
 		p = Pool{
 			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Listed: spec.Nodes, Seen: seen, Isolation: spec.Isolation,
-			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Closed: spec.Closed, Options: spec.Options, Env: spec.Env,
+			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Cost: spec.Cost, Closed: spec.Closed, Options: spec.Options, Env: spec.Env,
 			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
 		}
 		if dryRun {
 			return nil
 		}
 		if err := s.cfg.Store.SavePool(ctx, tx, p); err != nil {
+			return err
+		}
+		if err := s.reprice(ctx, tx, old, p); err != nil {
 			return err
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
@@ -325,8 +340,8 @@ func (s *Service) mayMove(ctx context.Context, tx *store.Tx, old Pool, spec Pool
 }
 
 func sameSpec(a, b PoolSpec) bool {
-	same := slices.EqualFunc(a.Nodes, b.Nodes, Node.equal) && maps.Equal(a.Options, b.Options) && maps.Equal(a.Env, b.Env)
-	a.Nodes, b.Nodes, a.Options, b.Options, a.Env, b.Env = nil, nil, nil, nil, nil, nil
+	same := slices.EqualFunc(a.Nodes, b.Nodes, Node.equal) && maps.Equal(a.Options, b.Options) && maps.Equal(a.Env, b.Env) && reflect.DeepEqual(a.Cost, b.Cost)
+	a.Nodes, b.Nodes, a.Options, b.Options, a.Env, b.Env, a.Cost, b.Cost = nil, nil, nil, nil, nil, nil, nil, nil
 	return same && fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
 }
 
@@ -449,7 +464,7 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 		ID: r.ID, Project: r.Project, Kind: r.Kind, Label: r.Label, Request: r.Amount, Isolation: r.Isolation,
 		Workers: max(r.Workers, 1), MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace,
 		Residency: r.Residency, Classification: r.Classification, Pools: r.Pools, Priority: r.Priority,
-		Queue: r.Queue, User: r.User, Preemptible: r.Preemptible,
+		Queue: r.Queue, User: r.User, Model: r.Model, Preemptible: r.Preemptible,
 		Timeout: r.Timeout, Grace: r.Grace, Spec: r.Spec,
 		State: Queued, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	})

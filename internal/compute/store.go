@@ -47,10 +47,27 @@ type Store interface {
 	SaveQuarantine(ctx context.Context, tx *store.Tx, q Quarantine) error
 	DeleteQuarantine(ctx context.Context, tx *store.Tx, pool PoolName, node string) error
 
+	// SavePrice inserts or replaces what a pool costs from an instant on; Prices
+	// lists those of a pool, or of all without a name, the oldest first.
+	SavePrice(ctx context.Context, tx *store.Tx, p DatedPrice) error
+	Prices(ctx context.Context, tx *store.Tx, pool PoolName) ([]DatedPrice, error)
+
 	InsertUsage(ctx context.Context, tx *store.Tx, u Usage) error
 	// Usages lists what a project used since t, newest first; an empty project
 	// is all of them.
 	Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]Usage, error)
+	// EachUsage gives what ran between two instants, in any order; an empty project
+	// is all of them.
+	EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(Usage)) error
+	// Spent adds the cost, in a currency, of what a project began at or after an
+	// instant and has ended.
+	Spent(ctx context.Context, tx *store.Tx, p project.Name, currency string, since time.Time) (float64, error)
+
+	// Budgets lists all by project.
+	Budgets(ctx context.Context, tx *store.Tx) ([]Budget, error)
+	// SaveBudget inserts or replaces; DeleteBudget removes.
+	SaveBudget(ctx context.Context, tx *store.Tx, b Budget) error
+	DeleteBudget(ctx context.Context, tx *store.Tx, p project.Name) error
 }
 
 // Held is a workload whose handle an engine may know.

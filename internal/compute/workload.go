@@ -76,6 +76,7 @@ type Workload struct {
 	Pools          []string // only these; empty is any
 	Queue          string   // whose quota it uses; empty is none
 	User           string   // who asked for it
+	Model          string   // that it is to make
 	Preemptible    bool     // it saves and waits again when it is stopped for another
 	Priority       int      // higher first
 	Timeout, Grace time.Duration
@@ -125,6 +126,7 @@ type Request struct {
 	Pools          []string
 	Queue          string // see CheckQueue
 	User           string
+	Model          string // that it is to make, for who pays
 	Preemptible    bool
 	Priority       int
 	NotBefore      time.Time
@@ -168,21 +170,33 @@ func (r Request) Validate() error {
 	return r.Residency.Validate()
 }
 
-// Usage is what a workload used, written when it ends.
+// Usage is what a workload used, written when it ends; of one that runs, what it
+// used until now.
 type Usage struct {
 	Workload WorkloadID     `json:"workload"`
 	Project  project.Name   `json:"project"`
 	Kind     Kind           `json:"kind"`
 	Label    string         `json:"label"`
+	User     string         `json:"user,omitempty"`
+	Queue    string         `json:"queue,omitempty"`
+	Model    string         `json:"model,omitempty"`
 	Pool     PoolName       `json:"pool"`
 	Workers  int            `json:"workers"`
 	Started  time.Time      `json:"started_at"`
+	Ended    time.Time      `json:"ended_at"`
+	Running  bool           `json:"running,omitempty"`
 	Wall     time.Duration  `json:"wall_ns"`
 	CPU      time.Duration  `json:"cpu_ns"`
 	PeakRSS  resource.Bytes `json:"peak_rss"`
-	// Cost is the pool's price times the share of a node that was asked for,
-	// times the workers.
-	Cost float64 `json:"cost"`
+	// NodeHours are the share of a node that was asked for, times the workers,
+	// times the hours.
+	NodeHours float64 `json:"node_hours"`
+	// Accelerators are hours by resource name.
+	Accelerators map[string]float64 `json:"accelerator_hours,omitempty"`
+	EnergyKWh    float64            `json:"energy_kwh"` // estimated from the node's power
+	// Cost is that of the pool's nodes, by the prices of the time, for its share.
+	Cost     float64 `json:"cost"`
+	Currency string  `json:"currency"`
 }
 
 // Owner is the domain behind a kind of workload. Methods may be called again

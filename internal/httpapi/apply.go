@@ -112,6 +112,14 @@ func (s *Server) appliers() map[string]applier {
 			_, change, err := apply(ctx, name, spec)
 			return applied{Result: string(change)}, err
 		})},
+		"Budget": {gate: "budget.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.BudgetSpec, dry bool) (applied, error) {
+			apply := s.Compute.ApplyBudget
+			if dry {
+				apply = s.Compute.PlanBudget
+			}
+			_, change, err := apply(ctx, project.Name(name), spec)
+			return applied{Result: string(change)}, err
+		})},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
 			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
 			return applied{Result: string(change), ID: string(d.ID)}, err

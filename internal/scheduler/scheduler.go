@@ -120,6 +120,7 @@ type Work struct {
 	Priority  int             // higher first
 	Submitted time.Time
 	NotBefore time.Time     // the zero time is at once
+	Because   string        // why not before, in words; empty is that it failed and is tried again
 	Timeout   time.Duration // it has ended so long after its start; 0 is unknown
 	// Workers is the size of the gang, and MaxWorkers what it can use; as many
 	// as fit now get a place. 0 is one, and at least Workers.

@@ -27,7 +27,7 @@ func (s *State) Why(id ID) (Wait, bool) {
 	case k.never != "":
 		return one(false, "admit", OverQuota, k.never)
 	case w.NotBefore.After(s.now):
-		return one(true, "admit", Delayed, "starts again after "+w.NotBefore.UTC().Format(time.RFC3339))
+		return one(true, "admit", Delayed, cmp.Or(w.Because, "starts again after "+w.NotBefore.UTC().Format(time.RFC3339)))
 	case k.queue.stopped && k.queue.first != w:
 		return one(true, "admit", StrictOrder, fmt.Sprintf("behind %s in queue %s, whose order is strict", k.queue.first.label(), k.queue.Name))
 	}

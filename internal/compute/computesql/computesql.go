@@ -50,7 +50,7 @@ func (r poolRow) pool() (compute.Pool, error) {
 	}
 	return compute.Pool{
 		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Listed: s.Nodes, Seen: seen, Isolation: s.Isolation,
-		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Closed: s.Closed, Options: s.Options, Env: s.Env,
+		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Cost: s.Cost, Closed: s.Closed, Options: s.Options, Env: s.Env,
 		CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}, nil
 }
@@ -99,6 +99,7 @@ type asked struct {
 	InPlace        bool                   `json:"in_place,omitempty"`
 	Queue          string                 `json:"queue,omitempty"`
 	User           string                 `json:"user,omitempty"`
+	Model          string                 `json:"model,omitempty"`
 	Preemptible    bool                   `json:"preemptible,omitempty"`
 }
 
@@ -120,7 +121,7 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 	a, err := json.Marshal(asked{ //nolint:musttag // engine.Spec is kept under its field names
 		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
 		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
-		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible,
+		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Model: w.Model, Preemptible: w.Preemptible,
 	})
 	if err != nil {
 		return workloadRow{}, err
@@ -166,7 +167,7 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w.Request, w.Isolation, w.Residency, w.Classification, w.Pools = a.Request, a.Isolation, a.Residency, a.Classification, a.Pools
 	w.Priority, w.Timeout, w.Grace, w.NotBefore, w.Spec = a.Priority, a.Timeout, a.Grace, a.NotBefore.Time(), a.Spec
 	w.Workers, w.MaxWorkers, w.InPlace = a.Workers, a.MaxWorkers, a.InPlace
-	w.Queue, w.User, w.Preemptible = a.Queue, a.User, a.Preemptible
+	w.Queue, w.User, w.Model, w.Preemptible = a.Queue, a.User, a.Model, a.Preemptible
 	return w, nil
 }
 
@@ -422,51 +423,4 @@ func (Store) SaveQuarantine(ctx context.Context, tx *store.Tx, q compute.Quarant
 func (Store) DeleteQuarantine(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) error {
 	_, err := tx.NewDelete().Model((*quarantineRow)(nil)).Where("pool = ? AND node = ?", string(pool), node).Exec(ctx)
 	return err
-}
-
-type usageRow struct {
-	bun.BaseModel `bun:"table:compute_usage"`
-
-	Workload string     `bun:"workload,pk"`
-	Project  string     `bun:"project"`
-	Kind     string     `bun:"kind"`
-	Label    string     `bun:"label"`
-	Pool     string     `bun:"pool"`
-	Workers  int        `bun:"workers"`
-	Started  store.Time `bun:"started"`
-	WallUS   int64      `bun:"wall_us"`
-	CPUUS    int64      `bun:"cpu_us"`
-	PeakRSS  int64      `bun:"peak_rss"`
-	Cost     float64    `bun:"cost"`
-}
-
-// InsertUsage adds a metering row; a second one for the same workload is
-// ignored.
-func (Store) InsertUsage(ctx context.Context, tx *store.Tx, u compute.Usage) error {
-	_, err := tx.NewInsert().Model(&usageRow{
-		Workload: string(u.Workload), Project: string(u.Project), Kind: string(u.Kind), Label: u.Label, Pool: string(u.Pool), Workers: u.Workers,
-		Started: store.At(u.Started), WallUS: u.Wall.Microseconds(), CPUUS: u.CPU.Microseconds(), PeakRSS: int64(u.PeakRSS), Cost: u.Cost,
-	}).On("CONFLICT (workload) DO NOTHING").Exec(ctx)
-	return err
-}
-
-// Usages lists metering rows, newest first.
-func (Store) Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]compute.Usage, error) {
-	var rows []usageRow
-	q := tx.NewSelect().Model(&rows).Where("started >= ?", store.At(since)).OrderExpr("started DESC, workload DESC").Limit(limit)
-	if p != "" {
-		q = q.Where("project = ?", string(p))
-	}
-	if err := q.Scan(ctx); err != nil {
-		return nil, err
-	}
-	usages := make([]compute.Usage, len(rows))
-	for i, r := range rows {
-		usages[i] = compute.Usage{
-			Workload: compute.WorkloadID(r.Workload), Project: project.Name(r.Project), Kind: compute.Kind(r.Kind), Label: r.Label,
-			Pool: compute.PoolName(r.Pool), Workers: r.Workers, Started: r.Started.Time(), Wall: time.Duration(r.WallUS) * time.Microsecond,
-			CPU: time.Duration(r.CPUUS) * time.Microsecond, PeakRSS: resource.Bytes(r.PeakRSS), Cost: r.Cost,
-		}
-	}
-	return usages, nil
 }

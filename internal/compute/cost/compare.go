@@ -62,7 +62,7 @@ func Compare(c Case) (Comparison, error) {
 	if c.NodeHours == 0 {
 		return Comparison{}, fault.New(fault.Invalid, "nothing was measured that could be compared").WithHint("Look at more time with --since, or at another project or job.")
 	}
-	if need := int(math.Ceil(c.NodeHours / HoursPerMonth)); c.Nodes < need {
+	if need := NodesFor(c.NodeHours); c.Nodes < need {
 		return Comparison{}, fault.New(fault.Invalid, "the workload takes %.0f node-hours a month and %d nodes have %.0f", c.NodeHours, c.Nodes, float64(c.Nodes)*HoursPerMonth).
 			WithHint("Compare with --nodes %d or more.", need)
 	}
@@ -93,6 +93,30 @@ func Compare(c Case) (Comparison, error) {
 	}
 	r.Answer = r.answer(c)
 	return r, nil
+}
+
+// NodesFor is how many nodes have so many hours in a month.
+func NodesFor(hours float64) int {
+	return max(int(math.Ceil(min(hours/HoursPerMonth-1e-9, math.MaxInt32))), 1)
+}
+
+// Point is a point of both lines.
+type Point struct {
+	Utilisation float64 `json:"utilisation"`
+	Own         float64 `json:"own"`
+	Rented      float64 `json:"rented"`
+}
+
+// Chart gives both costs of a month for utilisations from 0 to 1.
+func (c Comparison) Chart() []Point {
+	const steps = 20
+	points := make([]Point, steps+1)
+	for i := range points {
+		u := float64(i) / steps
+		own, rented := c.at(u)
+		points[i] = Point{u, own, rented}
+	}
+	return points
 }
 
 // at is what a month costs at a utilisation.

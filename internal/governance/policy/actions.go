@@ -57,6 +57,10 @@ var actions = []Definition{
 	{Action: "queue.apply", Doc: "make or change a queue", Roles: admins, Installation: true},
 	{Action: "queue.delete", Doc: "delete an empty queue", Roles: admins, Installation: true},
 
+	{Action: "cost.read", Doc: "see what was used, what it cost and the budget", Roles: everyone},
+	{Action: "budget.apply", Doc: "make or change a project's budget", Roles: admins, Installation: true},
+	{Action: "budget.delete", Doc: "remove a project's budget", Roles: admins, Installation: true},
+
 	{Action: "dataset.read", Doc: "see a dataset's schema, statistics, lineage", Roles: everyone, Attempt: true},
 	{Action: "dataset.import", Doc: "make a dataset version", Roles: engineers, Attempt: true},
 	{Action: "dataset.query", Doc: "read rows", Roles: readers, Attempt: true, Data: true},
