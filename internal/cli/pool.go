@@ -85,6 +85,7 @@ type shownPool struct {
 	Name, Zone, Engine, Kind, Mode, Isolation, Closed, Trouble string
 
 	Price          float64 `json:"price_per_hour"`
+	Cost           struct{ Rented, Owned any }
 	Remote         bool
 	Options, Env   map[string]string
 	Capacity, Used shownAmount
@@ -149,7 +150,14 @@ func (a *app) sayPool(p shownPool) error {
 	}
 	a.say("%s in zone %s: engine %s (%s), %s; %s", p.Name, p.Zone, p.Engine, p.Kind, where, picks)
 	a.say("isolates by %s: %s", p.Isolation, p.fence())
-	a.say("price: %g an hour", p.Price)
+	switch {
+	case p.Price == 0 && p.Cost.Rented != nil:
+		a.say("price: rented, by the time; see the manifest")
+	case p.Price == 0 && p.Cost.Owned != nil:
+		a.say("price: owned, by purchase, energy and use; see the manifest")
+	default:
+		a.say("price: %g an hour", p.Price)
+	}
 	a.say("has %s", p.Capacity)
 	a.say("running: %d, on %s", p.Running, p.Used)
 	for _, line := range [][2]string{{"closed", p.Closed}, {"trouble", p.Trouble}} {

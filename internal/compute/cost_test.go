@@ -423,6 +423,9 @@ func TestCostCompare(t *testing.T) {
 	await(t, w, "att_1", compute.Running)
 	c.move(9 * 24 * time.Hour)
 	// Nine days of ten at work: 20 an hour and 4 for energy, against 36.
+	if r := w.report(t, compute.CostQuery{}); len(r.Idle) != 1 || r.Idle[0].Pool != compute.Home {
+		t.Errorf("what is not rented is idle: %+v", r.Idle)
+	}
 	q := compute.CompareQuery{CostQuery: compute.CostQuery{Since: c.now().Add(-10 * 24 * time.Hour)}, Own: "home", Rented: "cloud"}
 	got, err := w.CostCompare(t.Context(), q)
 	if err != nil {

@@ -231,6 +231,9 @@ func (l ledger) idle(used map[PoolName]float64, q CostQuery) []IdlePool {
 	var out []IdlePool
 	for _, name := range slices.Sorted(maps.Keys(l.pools)) {
 		p := l.pools[name]
+		if p.Closed != "" && p.PricePerHour == 0 && p.Cost != nil && p.Cost.Rented != nil {
+			continue // it holds prices of what is not rented
+		}
 		from := q.Since
 		if p.CreatedAt.After(from) {
 			from = p.CreatedAt
