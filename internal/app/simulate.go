@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -27,8 +26,8 @@ type Simulation struct {
 	Interval  time.Duration
 	Seed      uint64
 	Rigid     float64 // share of jobs that are
-	Load      float64
-	HTML      string // file to write; may be empty
+	Load      float64 // so many times as fast; 1 is as it is
+	HTML      string  // file to write; may be empty
 }
 
 // Simulate plays workloads in virtual time, several at once. done is told how
@@ -109,7 +108,7 @@ func (s Simulation) read() ([]simulate.Workload, error) {
 		if err != nil {
 			return nil, err
 		}
-		if w, err = w.Load(cmp.Or(s.Load, 1)); err != nil {
+		if w, err = w.Load(s.Load); err != nil {
 			return nil, err
 		}
 		if w, err = w.Rigid(s.Rigid, s.Seed); err != nil {

@@ -58,6 +58,7 @@ func TestSimulate(t *testing.T) {
 		"no time":  func(s *Simulation) { s.Interval = 0 },
 		"rigid":    func(s *Simulation) { s.Rigid = 2 },
 		"load":     func(s *Simulation) { s.Load = -1 },
+		"no load":  func(s *Simulation) { s.Load = 0 },
 		"page":     func(s *Simulation) { s.HTML = filepath.Join(page, "below") },
 	} {
 		wrong := s

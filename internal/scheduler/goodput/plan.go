@@ -45,9 +45,9 @@ func (p Placement) Replicas() (sum int) {
 	return sum
 }
 
-// Params are the constants of the policy. They are times on the scale of people
-// and of restarts, and were not fitted to any workload;
-// docs/design/simulation.md shows how little depends on them.
+// Params are the constants of the policy: times on the scale of people and of
+// restarts. They were chosen as round numbers on the plateau of Pollux's eight
+// workloads; docs/design/simulation.md shows how much depends on them.
 type Params struct {
 	Restart  float64 // seconds that a job loses when it gets another placement
 	Patience float64 // seconds after which a job's age counts
@@ -56,7 +56,8 @@ type Params struct {
 	Favour   float64 // of short jobs over long: the exponent of attained service
 }
 
-// Default are the constants that `goodput` has.
+// Default are the constants that `goodput` has. Restart is what the simulator
+// takes from a job at each new placement.
 var Default = Params{Restart: 30, Patience: 6 * 3600, Enough: 24 * 3600, Probe: 1200, Favour: 1.0 / 3}
 
 // option is a configuration that a job may have.

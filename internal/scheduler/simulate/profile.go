@@ -29,6 +29,8 @@ type Profile struct {
 	validated []validation // by batch size
 	progress  []float64    // at which epoch i ends
 
+	most int // local batch that may be used, of limits.csv; 0 is the largest measured
+
 	mu   sync.Mutex
 	memo map[string]times
 }
@@ -49,10 +51,6 @@ type validation struct {
 	progress []float64 // iterations of the initial batch size that it is worth
 	gradient []goodput.Gradient
 }
-
-// localLimits are the largest local batches that fit into memory, where the
-// measurements go further than the published experiments did.
-var localLimits = map[string]int{"yolov3": 8}
 
 // ReadProfiles reads every folder of dir as the profile of an application.
 func ReadProfiles(dir fs.FS) (map[string]*Profile, error) {
@@ -91,6 +89,11 @@ func readProfile(dir fs.FS, name string) (*Profile, error) {
 	}
 	if err := read("scalability.csv", p.readScalability); err != nil {
 		return nil, err
+	}
+	if _, err := fs.Stat(dir, path.Join(name, limitsFile)); err == nil {
+		if err := read(limitsFile, p.readLimits); err != nil {
+			return nil, err
+		}
 	}
 	files, err := fs.Glob(dir, path.Join(name, "validation-*.csv"))
 	if err != nil || len(files) == 0 {
@@ -151,6 +154,19 @@ func (p *Profile) readPlacements(file string, in io.Reader) error {
 	return err
 }
 
+// limitsFile may be there: the measurements may go further than jobs shall.
+const limitsFile = "limits.csv"
+
+func (p *Profile) readLimits(file string, in io.Reader) error {
+	rows := 0
+	return readTable(file, in, []string{"max_local_bsz"}, func(r *row) {
+		if rows++; rows > 1 {
+			r.wrong("max_local_bsz", "there is more than one row")
+		}
+		p.most = r.count("max_local_bsz", 1, maxCount)
+	})
+}
+
 func (p *Profile) readScalability(file string, in io.Reader) error {
 	return readTable(file, in, []string{"num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"}, func(r *row) {
 		nodes := r.count("num_nodes", 1, maxCount)
@@ -166,8 +182,12 @@ func (p *Profile) readScalability(file string, in io.Reader) error {
 
 func (r *row) times() times {
 	t := times{r.number("step_time"), r.number("sync_time")}
-	if r.err == nil && t.step <= t.sync {
+	switch {
+	case r.err != nil:
+	case t.step <= t.sync:
 		r.wrong("step_time", "%v s is not longer than sync_time, its part", t.step)
+	case t.step < minTime || t.step > maxTime:
+		r.wrong("step_time", "%v s is not from a nanosecond to ten years", t.step)
 	}
 	return t
 }
@@ -185,7 +205,7 @@ func (p *Profile) readValidation(file string, in io.Reader) error {
 			r.wrong("progress", "%v is not more than the epoch before", progress)
 		}
 		g := goodput.Gradient{Sqr: r.number("grad_sqr"), Var: r.number("grad_var")}
-		if r.err == nil && g.Sqr+g.Var == 0 {
+		if r.err == nil && g.Sqr+g.Var < minGradient {
 			r.wrong("grad_sqr", "a gradient without square and variance")
 		}
 		v.progress = append(v.progress, progress)
@@ -210,8 +230,11 @@ func (p *Profile) finish() error {
 		l.MinLocal = min(l.MinLocal, samples[0].local)
 		l.MaxLocal = max(l.MaxLocal, samples[len(samples)-1].local)
 	}
-	if most, ok := localLimits[p.Name]; ok {
-		l.MaxLocal = min(l.MaxLocal, max(most, l.MinLocal))
+	if p.most > 0 {
+		if p.most < l.MinLocal {
+			return fault.New(fault.Invalid, "the profile of %s: max_local_bsz %d in %s is less than the smallest measured local batch %d", p.Name, p.most, limitsFile, l.MinLocal)
+		}
+		l.MaxLocal = min(l.MaxLocal, p.most)
 	}
 	if l.MaxBatch < l.MinLocal {
 		return fault.New(fault.Invalid, "the profile of %s: the largest validated batch %d is less than the smallest local batch %d", p.Name, l.MaxBatch, l.MinLocal)

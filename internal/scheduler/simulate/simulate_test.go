@@ -171,6 +171,10 @@ func TestBadProfiles(t *testing.T) {
 		{"scalability.csv", "3,3,8", "3,2,8", "column num_replicas: 2 is not from 3 to"},
 		{"validation-8.csv", "200,200", "90,200", "tiny/validation-8.csv line 3, column progress: 90 is not more than the epoch before"},
 		{"validation-8.csv", "0,1,1\n200", "0,0,0\n200", "a gradient without square and variance"},
+		{"validation-8.csv", "0,1,1\n200", "0,1e308,1\n200", "tiny/validation-8.csv line 2, column grad_sqr: 1e+308 is more than 1e+100"},
+		{"validation-8.csv", "0,1,1\n200", "0,1,1e308\n200", "tiny/validation-8.csv line 2, column grad_var: 1e+308 is more than 1e+100"},
+		{"placements.csv", "1,8,1,0.1", "1,8,1e90,0.1", "tiny/placements.csv line 2, column step_time: 1e+90 s is not from"},
+		{"placements.csv", "1,8,1,0.1", "1,8,1e-300,0", "tiny/placements.csv line 2, column step_time: 1e-300 s is not from"},
 	} {
 		_, err := ReadProfiles(small(c.file, c.old, c.new))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -186,6 +190,32 @@ func TestBadProfiles(t *testing.T) {
 		if want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("without %s: %v", name, err)
 		}
+	}
+	for limits, want := range map[string]string{
+		"max_local_bsz\n8\n": "", "max_local_bsz\n100\n": "",
+		"max_local_bsz\n4\n":    "max_local_bsz 4 in limits.csv is less than the smallest measured local batch 8",
+		"max_local_bsz\n0\n":    "tiny/limits.csv line 2, column max_local_bsz: 0 is not from 1",
+		"max_local_bsz\n8\n9\n": "tiny/limits.csv line 3, column max_local_bsz: there is more than one row",
+		"batch\n8\n":            `tiny/limits.csv has no column "max_local_bsz"`,
+	} {
+		m := small()
+		m["tiny/limits.csv"] = &fstest.MapFile{Data: []byte(limits)}
+		if _, err := ReadProfiles(m); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", limits, err, want)
+		}
+	}
+	// A name cuts nothing, a file does.
+	m := fstest.MapFS{}
+	for name, f := range small() {
+		m[strings.Replace(name, "tiny", "yolov3", 1)] = f
+	}
+	all, err := ReadProfiles(m)
+	if err != nil || all["yolov3"].Limits.MaxLocal != 16 {
+		t.Errorf("%+v, %v", all["yolov3"], err)
+	}
+	m["yolov3/limits.csv"] = &fstest.MapFile{Data: []byte("max_local_bsz\n8\n")}
+	if all, err = ReadProfiles(m); err != nil || all["yolov3"].Limits.MaxLocal != 8 {
+		t.Errorf("%+v, %v", all["yolov3"], err)
 	}
 	if _, err := ReadProfiles(fstest.MapFS{}); err == nil {
 		t.Error("an empty directory has profiles")

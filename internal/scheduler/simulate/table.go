@@ -16,6 +16,10 @@ const (
 	maxRows  = 1_000_000
 	maxCount = 1 << 20          // replicas, nodes, samples of a batch per replica
 	maxTime  = 10 * 365 * 86400 // seconds
+	minTime  = 1e-9             // of a step
+	// Sums, quotients and powers of what is between stay finite.
+	maxNumber   = 1e100
+	minGradient = 1e-100
 )
 
 // row is one row of a table, read by the names of its columns. The first thing
@@ -111,7 +115,7 @@ func (r *row) count(column string, least, most int) int {
 	return n
 }
 
-// number is a finite number that is not negative.
+// number is a number that is not negative, and not so large that sums are none.
 func (r *row) number(column string) float64 {
 	f, err := strconv.ParseFloat(r.text(column), 64)
 	switch {
@@ -121,6 +125,8 @@ func (r *row) number(column string) float64 {
 		r.wrong(column, "%v is not a finite number", f)
 	case f < 0:
 		r.wrong(column, "%v is less than 0", f)
+	case f > maxNumber:
+		r.wrong(column, "%v is more than %v", f, maxNumber)
 	default:
 		return f
 	}
