@@ -12,23 +12,39 @@ const deepest = 200; // frames of a stack
 const most = 3000; // frames that are drawn
 const narrowest = 0.003; // of the width
 
-const line = /^(?:process \d+:"[^"]*";)*(.*) (\d+)$/;
-const processes = /process (\d+):"[^"]*";/g;
+const prefix = 'process ';
+
+/** The stack of a line, its samples, and the process it is of. As folded.go reads it: once from the left. */
+function parse(text: string): { stack: string; n: number; process?: string } | undefined {
+  const cut = text.lastIndexOf(' ');
+  if (cut <= 0 || !/^\d{1,10}$/.test(text.slice(cut + 1))) return undefined;
+  let at = 0;
+  let process: string | undefined;
+  while (text.startsWith(prefix, at)) {
+    // A command line may have semicolons; it ends with a quote.
+    const end = text.indexOf('";', at);
+    const colon = text.indexOf(':', at);
+    if (end < 0 || end >= cut || colon < 0 || colon - at > 30) return undefined;
+    process = text.slice(at + prefix.length, colon);
+    at = end + 2;
+  }
+  return { stack: text.slice(at, cut), n: Number(text.slice(cut + 1)), process };
+}
 
 /** A tree of all stacks of the first threads: those that do the work. Lines of one function are one frame. */
 export function flame(folded: string): Frame {
   const all: { frames: string[]; n: number; first: boolean }[] = [];
   for (const text of folded.split('\n')) {
-    const [, stack, n] = line.exec(text) ?? [];
-    if (!stack) continue;
+    const read = parse(text);
+    if (!read?.stack) continue;
+    const { stack, n, process } = read;
     const frames = stack.split(';');
     let first = true;
     if (frames[0]!.startsWith('thread (')) {
       const thread = frames.shift()!;
-      const process = [...text.matchAll(processes)].at(-1)?.[1];
       first = thread.endsWith('MainThread') || (process != null && thread.startsWith(`thread (${process})`));
     }
-    if (frames.length > 0) all.push({ frames, n: Number(n), first });
+    if (frames.length > 0) all.push({ frames, n, first });
   }
   const root: Frame = { name: 'all', where: '', n: 0, children: [] };
   const known = new Map<Frame, Map<string, Frame>>([[root, new Map()]]);

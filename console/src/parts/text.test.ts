@@ -129,6 +129,12 @@ describe('flame graph', () => {
     const deep = flame(`${'f (t.py:1);'.repeat(100_000)}g (${'x '.repeat(100_000)} 5\n`.repeat(3));
     expect([deep.n, boxes([deep]).length]).toEqual([15, 201]);
   });
+  test('prefixes without an end keep nobody busy', () => {
+    const many = 'process 1:"";'.repeat(100_000);
+    for (const text of [many, `${many}x`, `${many} x`, 'process 1:"'.repeat(100_000) + ' 5', 'process 1'.repeat(100_000) + ' 5', `${many.replaceAll('"";', '" ";')} 7x`])
+      expect(flame(text.repeat(2)).n).toBe(0);
+    expect(flame(`${many}thread (1): MainThread;f (t.py:1) 3`).children).toMatchObject([{ name: 'f', n: 3 }]);
+  });
   test('nothing', () => expect(boxes([flame('')])).toHaveLength(1));
   test('calls lie within their callers, beside each other', () => {
     const drawn = boxes([root]).map((b) => [b.path.at(-1)!.name, b.path.length, b.from, b.width]);
