@@ -88,7 +88,7 @@ func nsys(ctx context.Context, r Request, found []python, dir, path string) (Res
 		out.Files = append(out.Files, File{Name: name, Data: b})
 	}
 	if b, err := run(ctx, tmp, program, "--version"); err == nil {
-		out.Version = string(b[bytes.LastIndexByte(bytes.TrimSpace(b), ' ')+1:]) // NVIDIA Nsight Systems version 2022.4.2.1-df9881f
+		out.Version = string(bytes.TrimSpace(b[bytes.LastIndexByte(bytes.TrimSpace(b), ' ')+1:])) // NVIDIA Nsight Systems version 2022.4.2.1-df9881f
 	}
 	return out, nil
 }

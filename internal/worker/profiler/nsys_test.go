@@ -70,7 +70,7 @@ func TestNsys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Files) != 2 || string(got.Files[0].Data) != "report\n" || string(got.Files[1].Data) != "trace\n" || got.Version != "2022.4.2.1-df9881f\n" || got.Lasted <= 0 || got.Processes != 1 {
+	if len(got.Files) != 2 || string(got.Files[0].Data) != "report\n" || string(got.Files[1].Data) != "trace\n" || got.Version != "2022.4.2.1-df9881f" || got.Lasted <= 0 || got.Processes != 1 {
 		t.Errorf("%+v", got)
 	}
 	started := filepath.Join(bin, "started")

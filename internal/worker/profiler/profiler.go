@@ -74,7 +74,8 @@ type Request struct {
 	Among  bool `json:"among,omitempty"`
 }
 
-// Check refuses what makes no sense. Error: fault.Invalid.
+// Check refuses what makes no sense. Errors: fault.Invalid; fault.Unsupported for
+// VTune.
 func (r Request) Check() error {
 	switch {
 	case r.Tool == "vtune":
