@@ -41,6 +41,8 @@ const manifests = `
 ---
 {api_version: falaj/v1, kind: Queue, name: lab}
 ---
+{api_version: falaj/v1, kind: Budget, name: flights, spec: {per_month: 1000000}}
+---
 {api_version: falaj/v1, kind: Dataset, name: weather, project: flights, spec: {description: xyzzyhush}}
 ---
 {api_version: falaj/v1, kind: Dataset, name: spare, project: flights}
@@ -124,7 +126,7 @@ func open(t *testing.T) *world {
 	w.param = map[string]string{
 		"projects/project": flights, "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
-		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut", "queues/name": "lab",
+		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
 		"policies/name": "idle", "accounts/ref": "service%2Fguest",
 		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
@@ -296,14 +298,17 @@ var foreignRoutes = func() map[string]mlflow.Route {
 type request struct{ query, body string }
 
 var requests = map[string]request{
-	"GET /api/v1/accounts":          {query: "project=flights"},
-	"POST /api/v1/accounts":         {body: `{"project":"flights","name":"blank"}`},
-	"GET /api/v1/accounts/{ref}":    {query: "project=flights"},
-	"DELETE /api/v1/accounts/{ref}": {query: "project=flights"},
-	"GET /api/v1/tokens":            {query: "project=flights"},
-	"POST /api/v1/tokens":           {body: `{"project":"flights","name":"made","role":"viewer"}`},
-	"GET /api/v1/audit":             {query: "project=flights"},
-	"POST /api/v1/apply":            {body: `{api_version: falaj/v1, kind: Dataset, name: applied, project: flights}`},
+	"GET /api/v1/accounts":                                            {query: "project=flights"},
+	"POST /api/v1/accounts":                                           {body: `{"project":"flights","name":"blank"}`},
+	"GET /api/v1/accounts/{ref}":                                      {query: "project=flights"},
+	"DELETE /api/v1/accounts/{ref}":                                   {query: "project=flights"},
+	"GET /api/v1/tokens":                                              {query: "project=flights"},
+	"POST /api/v1/tokens":                                             {body: `{"project":"flights","name":"made","role":"viewer"}`},
+	"GET /api/v1/audit":                                               {query: "project=flights"},
+	"GET /api/v1/cost/report":                                         {query: "project=flights"},
+	"GET /api/v1/cost/forecast":                                       {query: "project=flights"},
+	"GET /api/v1/cost/compare":                                        {query: "project=flights&own=home&rented=shut"},
+	"POST /api/v1/apply":                                              {body: `{api_version: falaj/v1, kind: Dataset, name: applied, project: flights}`},
 	"POST /api/v1/projects/{project}/datasets/{name}/versions":        {query: "filename=weather.csv", body: weather + "LGA,2013-01-01T02:00:00Z,3.5\n"},
 	"POST /api/v1/projects/{project}/query":                           {body: `{"sql":"SELECT * FROM weather"}`},
 	"POST /api/v1/projects/{project}/feature-views/{ref}/materialise": {body: `{"wait":"1m"}`},
