@@ -6,7 +6,9 @@
 //
 //   - main.go: the order of the measurements.
 //   - simulate.go: the workloads of Pollux in virtual time.
-//   - plan.go: how long a plan takes.
+//   - plan.go: how long a plan of goodput takes.
+//   - cycle.go: how long a step of the scheduler takes, and its memory.
+//   - kueue.go: the inputs of Kueue's performance test, in virtual time.
 //
 // Figures of simulated time do not depend on the machine.
 package main
@@ -23,5 +25,7 @@ func steps(r *harness.Run) []harness.Step {
 	return []harness.Step{
 		{Name: "simulation", Do: b.simulation},
 		{Name: "plan", Do: b.plan},
+		{Name: "cycle", Do: b.cycle},
+		{Name: "kueue", Do: b.kueue},
 	}
 }

@@ -141,7 +141,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	}
 	a.compute = compute.New(compute.Config{
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
-		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Currency: a.cfg.Cost.Currency,
+		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Holder: a.cfg.Data, Currency: a.cfg.Cost.Currency,
 	})
 	if _, err := a.compute.EnsureHome(ctx, "local"); err != nil {
 		return fault.Wrap(err, "home pool")

@@ -489,28 +489,9 @@ func (a *app) jobSubmit() *cobra.Command {
 				}
 				return a.submit(cmd, map[string]any{"from": from})
 			}
-			b, err := a.read(file)
+			m, err := a.jobManifest(file)
 			if err != nil {
 				return err
-			}
-			var m struct {
-				Version string         `yaml:"api_version"`
-				Kind    string         `yaml:"kind"`
-				Name    string         `yaml:"name"`
-				Project string         `yaml:"project"`
-				Spec    map[string]any `yaml:"spec"`
-			}
-			if err := yaml.UnmarshalWithOptions(b, &m, yaml.DisallowUnknownField()); err != nil {
-				return usage("%s: %v", file, err)
-			}
-			if m.Kind != "Job" {
-				return usage("%s is of kind %q, not Job", file, m.Kind)
-			}
-			if m.Project != "" && a.project == "" {
-				a.project = m.Project
-			}
-			if m.Spec == nil {
-				m.Spec = map[string]any{}
 			}
 			if pools != nil {
 				m.Spec["pools"] = pools
@@ -533,6 +514,36 @@ func (a *app) jobSubmit() *cobra.Command {
 	f.StringSliceVar(&pools, "pool", nil, "run only here; may be given more than once")
 	f.BoolVar(&list, "list", false, "list the files of the snapshot")
 	return cmd
+}
+
+// jobManifest is a manifest of kind Job.
+type jobManifest struct {
+	Version string         `yaml:"api_version"`
+	Kind    string         `yaml:"kind"`
+	Name    string         `yaml:"name"`
+	Project string         `yaml:"project"`
+	Spec    map[string]any `yaml:"spec"`
+}
+
+// jobManifest reads one, and takes its project where no other is named.
+func (a *app) jobManifest(file string) (m jobManifest, err error) {
+	b, err := a.read(file)
+	if err != nil {
+		return m, err
+	}
+	if err := yaml.UnmarshalWithOptions(b, &m, yaml.DisallowUnknownField()); err != nil {
+		return m, usage("%s: %v", file, err)
+	}
+	if m.Kind != "Job" {
+		return m, usage("%s is of kind %q, not Job", file, m.Kind)
+	}
+	if m.Project != "" && a.project == "" {
+		a.project = m.Project
+	}
+	if m.Spec == nil {
+		m.Spec = map[string]any{}
+	}
+	return m, nil
 }
 
 func (a *app) jobRun() *cobra.Command {

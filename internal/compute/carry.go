@@ -51,7 +51,7 @@ func (s *Service) take(ctx context.Context, wid WorkloadID) {
 	}
 	c := &carrier{poke: make(chan struct{}, 1), started: make(chan struct{}), denied: map[engine.Denial]bool{}}
 	s.carriers[wid] = c
-	s.running.Go(func() {
+	s.carrying.Go(func() {
 		s.carry(ctx, wid, c)
 		c.past()
 		s.mu.Lock()
@@ -449,6 +449,9 @@ func (s *Service) settle(ctx context.Context, w Workload) error {
 // because the row was changed meanwhile and will be read again.
 func (s *Service) change(ctx context.Context, wid WorkloadID, next State, act func(context.Context, *store.Tx, *Workload) error) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
+		}
 		w, err := s.cfg.Store.Workload(ctx, tx, wid)
 		if err != nil {
 			return err

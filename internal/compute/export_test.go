@@ -23,3 +23,6 @@ func (s *Service) Watchers() int {
 	defer s.mu.Unlock()
 	return len(s.watchers)
 }
+
+// SetLease shortens the time until another process takes over.
+func (s *Service) SetLease(d time.Duration) { s.leaseTime = d }

@@ -62,7 +62,7 @@ func (s *Service) Start(ctx context.Context) {
 	s.mu.Lock()
 	s.cancel = cancel
 	s.mu.Unlock()
-	s.running.Go(func() { s.loop(ctx) })
+	s.running.Go(func() { s.elected(ctx) })
 	s.running.Go(func() { s.looking(ctx) })
 }
 
@@ -76,14 +76,79 @@ func (s *Service) Stop() {
 		cancel()
 	}
 	s.running.Wait()
+	s.carrying.Wait()
 }
 
+// Where several processes share a database, one of them schedules: leaseTime is
+// how long another waits when that one falls silent, and glance how often it looks
+// for what the others changed.
+const (
+	leaseTime = 15 * time.Second
+	glance    = 2 * time.Second
+)
+
+// elected schedules, as long as no other process does. What a former one still
+// writes is refused by its lease's epoch.
+func (s *Service) elected(ctx context.Context) {
+	if !s.others() {
+		s.loop(ctx)
+		return
+	}
+	for ctx.Err() == nil {
+		lease, err := s.cfg.DB.Lease(ctx, "compute.schedule", s.cfg.Holder, s.leaseTime)
+		if err == nil {
+			s.log.InfoContext(ctx, "this process schedules", slog.Uint64("epoch", lease.Epoch()))
+			s.lease.Store(lease)
+			err = lease.Keep(ctx, func(ctx context.Context) error {
+				s.loop(ctx)
+				return nil
+			})
+			s.lease.Store(nil)
+			s.forgetWorld()
+		}
+		if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Conflict) {
+			s.log.ErrorContext(ctx, "being elected to schedule failed", slog.Any("error", err))
+		}
+		s.mu.Lock()
+		clear(s.touched) // all of the world is read when it is this one's turn
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(s.leaseTime / 3):
+		}
+	}
+}
+
+// others reports that other processes may share the database.
+func (s *Service) others() bool { return s.cfg.Elect || s.cfg.DB.Shared() }
+
+// fence refuses a transaction of a process that no longer schedules.
+func (s *Service) fence(ctx context.Context, tx *store.Tx) error {
+	if l := s.lease.Load(); l != nil {
+		return l.Fence(ctx, tx)
+	}
+	if s.others() {
+		return fault.New(fault.Conflict, "another process schedules")
+	}
+	return nil
+}
+
+// loop schedules until ctx is done, and ends with its carriers.
 func (s *Service) loop(ctx context.Context) {
-	recovered := sync.OnceFunc(func() { s.running.Go(func() { s.sweeping(ctx) }) })
+	var looks sync.WaitGroup
+	recovered := sync.OnceFunc(func() { looks.Go(func() { s.sweeping(ctx) }) })
+	defer s.carrying.Wait()
+	defer looks.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	others := s.others()
+	glanced := time.Now()
 	for {
 		began := time.Now()
+		if others && began.Sub(glanced) >= glance {
+			s.forgetWorld()
+			glanced = began
+		}
 		next, err := s.RunOnce(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -93,6 +158,9 @@ func (s *Service) loop(ctx context.Context) {
 			next = time.Second
 		default:
 			recovered()
+		}
+		if others {
+			next = min(next, glance)
 		}
 		// A cycle over many workloads leaves as much time to others.
 		rest := max(pace, time.Since(began))
@@ -269,11 +337,8 @@ func (s *Service) look(ctx context.Context) (news, error) {
 	return n, err
 }
 
-// add takes in a workload as it is now.
-func (n *news) add(w Workload) {
-	if w.State != Queued && !w.Settled {
-		n.carry = append(n.carry, w.ID)
-	}
+// work is the workload as the scheduler sees it.
+func (w Workload) work() scheduler.Work {
 	work := scheduler.Work{
 		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
@@ -282,9 +347,18 @@ func (n *news) add(w Workload) {
 	for _, z := range w.Residency.Zones() {
 		work.Residency = append(work.Residency, string(z))
 	}
-	if w.Timeout > 0 {
+	if work.Grace = w.Grace; w.Timeout > 0 {
 		work.Timeout = w.Timeout + w.Grace
 	}
+	return work
+}
+
+// add takes in a workload as it is now.
+func (n *news) add(w Workload) {
+	if w.State != Queued && !w.Settled {
+		n.carry = append(n.carry, w.ID)
+	}
+	work := w.work()
 	switch w.State {
 	case Queued:
 		n.hold(&work, w.Kind)
@@ -311,6 +385,9 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 		return nil, nil
 	}
 	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
+		}
 		placed = placed[:0]
 		for _, pl := range placements {
 			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(pl.Work))
@@ -348,6 +425,9 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 		return nil
 	}
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
+		}
 		for _, p := range all {
 			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(p.Work))
 			if err != nil {
@@ -567,6 +647,9 @@ func (s *Service) forget(ctx context.Context) error {
 // amend changes a workload without changing its state.
 func (s *Service) amend(ctx context.Context, wid WorkloadID, change func(*Workload)) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
+		}
 		w, err := s.cfg.Store.Workload(ctx, tx, wid)
 		if err != nil {
 			return err

@@ -27,6 +27,7 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("ApplyQueue", TestApplyQueue)
 	t.Run("QueueHolds", TestQueueHolds)
 	t.Run("Preempt", TestPreempt)
+	t.Run("TwoSchedulers", TestTwoSchedulers)
 	t.Run("CostReport", TestCostReport)
 	t.Run("Budget", TestBudget)
 	t.Run("Gang", TestGang)

@@ -99,6 +99,8 @@ type Queue struct {
 	UpdatedAt time.Time `json:"updated_at"`
 	Revision  int64     `json:"revision"` // grows with each change; the ETag
 
+	Restricted bool `json:"restricted" doc:"It is for some projects only"`
+
 	Used     resource.Amount `json:"used" doc:"By its works and those of queues below"`
 	Nominal  resource.Amount `json:"nominal" doc:"Its quota, and what queues below lend it"`
 	Left     resource.Amount `json:"left" doc:"Of what is limited, what it may still use, borrowed too"`
@@ -148,6 +150,11 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 			}
 		} else if len(all) >= maxQueues {
 			return fault.New(fault.Exhausted, "there are %d queues already", len(all))
+		}
+		if spec.Parent != "" {
+			if err := s.empty(ctx, tx, spec.Parent); err != nil {
+				return err
+			}
 		}
 		// A plan may hold the queue above, too.
 		if err := inTree(all, q); err != nil && (!dryRun || !fault.Is(err, fault.NotFound)) {
@@ -233,12 +240,8 @@ func (s *Service) DeleteQueue(ctx context.Context, name string) error {
 		if i := slices.IndexFunc(all, func(o Queue) bool { return o.Parent == name }); i >= 0 {
 			return fault.New(fault.Conflict, "queue %s is above queue %s", name, all[i].Name).WithHint("Move or delete the queues below it first.")
 		}
-		ws, err := s.cfg.Store.Unsettled(ctx, tx)
-		if err != nil {
+		if err := s.empty(ctx, tx, name); err != nil {
 			return err
-		}
-		if i := slices.IndexFunc(ws, func(w Workload) bool { return w.Queue == name && w.State != Ended }); i >= 0 {
-			return fault.New(fault.Conflict, "%s is in queue %s", ws[i].Label, name).WithHint("Wait until the queue is empty, or cancel what is in it.")
 		}
 		if err := s.cfg.Store.DeleteQueue(ctx, tx, name); err != nil {
 			return err
@@ -250,6 +253,18 @@ func (s *Service) DeleteQueue(ctx context.Context, name string) error {
 		return event.Publish(ctx, tx, "", EventQueueDeleted, QueueEvent{Queue: name})
 	})
 	return fault.Wrap(err, "deleting queue %s", name)
+}
+
+// empty refuses when works are in a queue.
+func (s *Service) empty(ctx context.Context, tx *store.Tx, name string) error {
+	ws, err := s.cfg.Store.Unsettled(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(ws, func(w Workload) bool { return w.Queue == name && w.State != Ended }); i >= 0 {
+		return fault.New(fault.Conflict, "%s is in queue %s", ws[i].Label, name).WithHint("Wait until the queue is empty, or cancel what is in it.")
+	}
+	return nil
 }
 
 func queueNamed(all []Queue, name string) (Queue, error) {
@@ -281,17 +296,24 @@ func (s *Service) Queues(ctx context.Context) ([]Queue, error) {
 	if err != nil {
 		return nil, err
 	}
+	var stand []scheduler.QueueStatus
 	s.deciding.Lock()
-	defer s.deciding.Unlock()
-	order := map[string]int{}
 	if s.state != nil {
-		for i, st := range s.state.Queues() {
-			order[st.Name] = i
-			if j := slices.IndexFunc(all, func(q Queue) bool { return q.Name == st.Name }); j >= 0 {
-				q := &all[j]
-				q.Used, q.Nominal, q.Left, q.Borrowed, q.Share = st.Used, st.Nominal, st.Left, st.Borrowed, st.Share
-				q.Running, q.Waiting, q.First = st.Running, st.Waiting, st.First
-			}
+		stand = s.state.Queues()
+	}
+	s.deciding.Unlock()
+	order, index := map[string]int{}, make(map[string]*Queue, len(all))
+	for i := range all {
+		q := &all[i]
+		// Who else may use it is not for every member of a project to know.
+		q.Restricted, q.Projects = len(q.Projects) > 0, nil
+		index[q.Name] = q
+	}
+	for i, st := range stand {
+		order[st.Name] = i
+		if q := index[st.Name]; q != nil {
+			q.Used, q.Nominal, q.Left, q.Borrowed, q.Share = st.Used, st.Nominal, st.Left, st.Borrowed, st.Share
+			q.Running, q.Waiting, q.First = st.Running, st.Waiting, st.First
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Queue) int { return order[a.Name] - order[b.Name] })

@@ -70,6 +70,9 @@ func TestApplyQueue(t *testing.T) {
 	if err := w.DeleteQueue(t.Context(), "risk"); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "job_1") {
 		t.Errorf("a queue with works in it: %v", err)
 	}
+	if _, _, err := w.ApplyQueue(t.Context(), "below", compute.QueueSpec{Parent: "risk"}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a queue below one with works in it: %v", err)
+	}
 	w.queue(t, "fraud", compute.QueueSpec{Projects: []project.Name{"p"}})
 	if err := w.CheckQueue(t.Context(), "q", "fraud"); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("not for that project: %v", err)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
@@ -62,6 +63,10 @@ type Config struct {
 	// Quotas gives what each project may use at once; nil is no quotas. It is
 	// asked inside a read transaction.
 	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Amount, error)
+	// Holder names this process where several share a database and one of them
+	// schedules; Elect has it elected in any case.
+	Holder string
+	Elect  bool
 	// Currency is what all amounts of money are in; the default is AED.
 	Currency string
 	// Policy says who comes first; empty is first in, first out.
@@ -96,7 +101,12 @@ type Service struct {
 	state    *scheduler.State // nil until the world was read
 	// Of the state before it was forgotten: what it knew that is nowhere else.
 	history map[string]scheduler.Used
-	turns   map[string]scheduler.ID
+	turns   []scheduler.ID
+
+	// lease makes this the process that schedules; nil when no other can, or
+	// another does.
+	lease    atomic.Pointer[store.Lease]
+	carrying sync.WaitGroup // the carriers
 
 	mu       sync.Mutex
 	usedUp   map[project.Name]barred // of which nothing new starts, by the last cycle that read everything
@@ -111,7 +121,8 @@ type Service struct {
 
 	// overdue is how long past its time-out and grace a workload may run before
 	// compute stops it, should the engine not have done so.
-	overdue time.Duration
+	overdue   time.Duration
+	leaseTime time.Duration
 }
 
 // New makes the service. Owners follow with Own before Start.
@@ -134,7 +145,7 @@ func New(cfg Config) *Service {
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
 		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, cycled: make(chan struct{}),
-		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute,
+		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
 	}
 	for name := range cfg.Engines {
 		s.starts[name] = &sync.RWMutex{}
@@ -475,6 +486,71 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 	return nil
 }
 
+// Outlook is what a workload would get now.
+type Outlook struct {
+	Runs     bool     `json:"runs" doc:"It would start at once"`
+	Pool     PoolName `json:"pool,omitempty" doc:"Where, when it would"`
+	Workers  int      `json:"workers,omitempty"`
+	Nodes    []string `json:"nodes,omitempty" doc:"Of each worker; none where the engine picks"`
+	Possible bool     `json:"possible" doc:"Some pool could run it as the pools are now"`
+	Reasons  []Reason `json:"reasons" doc:"Why it would wait, or why pools are passed by"`
+	Rooms    []Room   `json:"rooms" doc:"The pools that may take it, cheapest first"`
+}
+
+// Room is what a pool has for a workload.
+type Room struct {
+	Pool         PoolName  `json:"pool"`
+	Workers      int       `json:"workers" doc:"That have room now, beside what is kept for others"`
+	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the time-outs of what runs and were nobody before it; absent is unknown"`
+	PricePerHour float64   `json:"price_per_hour" doc:"Of all its workers, in the installation's currency"`
+}
+
+// Reason is why a workload waits.
+type Reason struct {
+	Step string         `json:"step" doc:"admit, fit or preempt"`
+	Code scheduler.Code `json:"code" doc:"For programs: residency, isolation, too_large, closed, no_such, over_quota, delayed, quota_used, quota_kept, strict_order, full, kept or preempting"`
+	Pool string         `json:"pool,omitempty"`
+	Text string         `json:"text"`
+}
+
+func reasons(of []scheduler.Reason) []Reason {
+	out := make([]Reason, len(of))
+	for i, r := range of {
+		out[i] = Reason(r)
+	}
+	return out
+}
+
+// Try says what a workload would get now, and takes nothing. The caller has asked
+// whether it may. Error: fault.Unavailable before the first cycle.
+func (s *Service) Try(_ context.Context, r Request) (Outlook, error) {
+	if err := r.Validate(); err != nil {
+		return Outlook{}, err
+	}
+	w := Workload{
+		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
+		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
+		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
+	}
+	if w.Isolation == "" {
+		w.Isolation = scheduler.Sandbox
+	}
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	if s.state == nil {
+		return Outlook{}, fault.New(fault.Unavailable, "the scheduler has not looked around yet").WithHint("Ask again in a moment.")
+	}
+	got := s.state.Try(w.work())
+	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Rooms: []Room{}}
+	if p := got.Place; p != nil {
+		f.Runs, f.Possible, f.Pool, f.Workers, f.Nodes, f.Reasons = true, true, PoolName(p.Pool), p.Workers, p.Nodes, reasons(p.Passed)
+	}
+	for _, room := range got.Rooms {
+		f.Rooms = append(f.Rooms, Room{Pool: PoolName(room.Pool), Workers: room.Workers, At: room.At.UTC(), PricePerHour: room.Price})
+	}
+	return f, nil
+}
+
 // Cancel ends a workload in the caller's transaction: at once when it is
 // queued, otherwise it is asked to stop and killed after its grace. reason is
 // for people. Cancelling what has ended is no change. Error: fault.NotFound.
@@ -524,9 +600,14 @@ func (s *Service) await(ctx context.Context, wid WorkloadID, wanted func(Workloa
 		if err != nil || wanted(w) {
 			return w, err
 		}
+		var glanced <-chan time.Time
+		if s.others() {
+			glanced = time.After(glance) // another process changes it
+		}
 		select {
 		case <-changed.ch:
 			changed = s.watch(wid)
+		case <-glanced:
 		case <-ctx.Done():
 			return w, ctx.Err()
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -26,6 +27,7 @@ func (s *Server) trainingRoutes(p string) {
 
 	route(s, "GET", p+"/jobs", "job.read", "List jobs, newest first", s.listJobs)
 	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)
+	route(s, "POST", p+"/jobs/plan", "job.submit", "Say where a job would run, or why it would wait, and change nothing", s.planJob)
 	route(s, "GET", p+"/jobs/{job}", "job.read", "A job; with wait, when it has ended", s.oneJob)
 	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
 	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Go on with another number of workers", s.resizeJob)
@@ -97,6 +99,17 @@ func (s *Server) submitJob(ctx context.Context, in *struct {
 		return nil, fault.New(fault.Invalid, "a job needs a spec").WithHint("Or from, with the job to repeat.")
 	}
 	return one(s.Training.Submit(ctx, project.Name(in.Project), in.Body.Name, *in.Body.Spec))
+}
+
+func (s *Server) planJob(ctx context.Context, in *struct {
+	InProject
+	Body struct {
+		Name string        `json:"name,omitempty" doc:"What people call it"`
+		Spec training.Spec `json:"spec"`
+	}
+},
+) (*body[compute.Outlook], error) {
+	return one(s.Training.Outlook(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec))
 }
 
 func (s *Server) oneJob(ctx context.Context, in *struct {

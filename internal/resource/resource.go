@@ -20,6 +20,9 @@ type CPU int64
 // Cores is n whole cores.
 func Cores(n int64) CPU { return CPU(n * 1000) }
 
+// Cores is the number of cores.
+func (c CPU) Cores() float64 { return float64(c) / 1000 }
+
 // String is "2" for whole cores and "500m" otherwise.
 func (c CPU) String() string {
 	if c%1000 == 0 {

@@ -38,8 +38,13 @@ func TestDecisions(t *testing.T) {
 				if !ok {
 					t.Fatalf("a case without ----:\n%s", block)
 				}
-				s, plan := Decide(parseWorld(t, world))
-				fmt.Fprintf(&out, "%s\n----\n%s\n\n\n", world, strings.TrimRight(render(s, plan), "\n"))
+				d, tries := parseWorld(t, world)
+				s, plan := Decide(d)
+				texts := []string{render(s, plan)}
+				for _, w := range tries {
+					texts = append(texts, forecast(w.ID, s.Try(w)))
+				}
+				fmt.Fprintf(&out, "%s\n----\n%s\n\n\n", world, strings.TrimRight(strings.Join(texts, ""), "\n"))
 			}
 			got := strings.TrimRight(out.String(), "\n") + "\n"
 			if *rewrite {
@@ -92,11 +97,28 @@ func render(s *State, p Plan) string {
 	return out.String()
 }
 
+func forecast(id ID, f Forecast) string {
+	var out strings.Builder
+	if f.Place != nil {
+		fmt.Fprintf(&out, "%s would run in %s %v\n", id, f.Place.Pool, f.Place.Nodes)
+	} else {
+		fmt.Fprintf(&out, "%s would wait: %s\n", id, f.Wait)
+	}
+	for _, r := range f.Rooms {
+		at := "at a time that nobody knows"
+		if !r.At.IsZero() {
+			at = "by " + r.At.Format(time.RFC3339)
+		}
+		fmt.Fprintf(&out, "  %s: %d workers now, room %s, at %g an hour\n", r.Pool, r.Workers, at, r.Price)
+	}
+	return out.String()
+}
+
 // parseWorld reads lines "pool NAME k=v…", "work ID k=v…", "running ID k=v…",
 // "quota PROJECT k=v…". Works are submitted a second apart in file order.
-func parseWorld(t *testing.T, world string) Delta {
+func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 	t.Helper()
-	d := Delta{Now: start.Add(time.Hour), Quotas: map[string]resource.Amount{}}
+	d = Delta{Now: start.Add(time.Hour), Quotas: map[string]resource.Amount{}}
 	for i, line := range strings.Split(world, "\n") {
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(line, "#") {
@@ -144,12 +166,14 @@ func parseWorld(t *testing.T, world string) Delta {
 				p.Nodes = append(p.Nodes, Node{Name: name, Amount: w.Request, Closed: kv[name]})
 			}
 			d.Pools = append(d.Pools, p)
+		case "try":
+			tries = append(tries, w)
 		case "work":
 			d.Submitted = append(d.Submitted, w)
 		case "running":
 			d.Started = append(d.Started, Running{
 				Work: w, Pool: kv["pool"], Placed: placed(kv, w), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
-				Started: after("started"), Saved: after("saved"), Leaving: kv["leaving"] != "",
+				Started: after("started"), Saved: after("saved"), Leaving: kv["leaving"] != "", LeavingSince: after("since"),
 			})
 		case "quota":
 			d.Quotas[f[1]] = w.Request
@@ -178,7 +202,7 @@ func parseWorld(t *testing.T, world string) Delta {
 			t.Fatalf("line %q", line)
 		}
 	}
-	return d
+	return d, tries
 }
 
 func placed(kv map[string]string, w Work) int {

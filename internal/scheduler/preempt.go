@@ -3,30 +3,47 @@ package scheduler
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 )
 
-// maxTries bounds the works for which a step looks for others to preempt: it is
-// dear, and the next step looks on.
-const maxTries = 8
+// maxTries bounds the kinds of works for which a step looks for others to preempt
+// in vain: it is dear.
+const maxTries = 64
+
+// try is a kind of works: who asks for the same, in one queue and with one
+// priority, may preempt the same.
+type try struct {
+	queue    *queue
+	shape    *shape
+	priority int
+}
+
+// stuck is how long after its grace one that was told to leave counts as leaving.
+const stuck = 2 * time.Minute
+
+// leaves reports that r was told to leave and can be expected to.
+func (r *run) leaves(now time.Time) bool {
+	return r.Leaving && now.Sub(r.LeavingSince) <= r.Grace+stuck
+}
 
 // preempt has others leave for w, where they may be: of one queue those of lower
 // priority, of other queues of its tree those that use more than their nominal
-// quota while w is within its own, and under Fair those whose queue has more than
-// its fair share even without them, while w's has less even with it. Of the pools
-// the one is taken where least work is lost, of the works in it no more than are
-// needed.
+// quota of what is short while w is within its own, and under Fair those whose
+// queue has more than its fair share even without them, while w's has less even
+// with it. Of the pools the one is taken where least work is lost, of the works in
+// it no more than are needed. It is w's turn then until it has its place.
 func (s *State) preempt(w *waiter, plan *Plan) {
-	if s.tries == maxTries || w.known.queue.Patient {
+	kind := try{w.known.queue, w.known.shape, w.Priority}
+	if w.known.queue.Patient || s.tries[kind] || len(s.tries) >= maxTries || !s.helped(w) {
 		return
 	}
-	s.tries++
+	w.short = s.short(w)
+	victims, leaving := s.candidates(w)
 	var best *eviction
 	for _, p := range w.known.pools {
-		if p.kept != nil {
-			continue // what leaves there is for another
-		}
-		e := s.evict(w, p, plan)
+		e := s.evict(w, p, victims, leaving, plan)
 		if e != nil && len(e.victims) == 0 {
 			w.preempts = e.leaving
 			return // enough are leaving already
@@ -36,21 +53,102 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 		}
 	}
 	if best == nil {
+		s.tries[kind] = true
 		return
 	}
 	for _, r := range best.victims {
 		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: s.cause(w, r)})
 	}
 	for _, r := range best.victims {
-		r.Leaving = true
+		r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, w.ID
+		s.leaving[r.ID] = r
 	}
 	w.preempts = slices.Concat(best.leaving, best.victims)
+}
+
+// helped reports that somebody could leave for w at all: somebody does already, or
+// its tree has quotas to take back, or its queue runs what has a lower priority.
+func (s *State) helped(w *waiter) bool {
+	q := w.known.queue
+	if len(s.leaving) > 0 || q.tree().limited {
+		return true
+	}
+	low, ok := s.lowest[q]
+	if !ok {
+		low = math.MaxInt
+		for _, r := range q.runs {
+			if r.Preemptible {
+				low = min(low, r.Priority)
+			}
+		}
+		s.lowest[q] = low
+	}
+	return low < w.Priority
+}
+
+// short is the part of what w asks for of which there is too little: of its
+// queue's quota, else of room.
+func (s *State) short(w *waiter) vector {
+	k := w.known
+	out, some := make(vector, len(k.request)), false
+	lack := func(of func(i int) bool) {
+		for i, x := range k.request {
+			if x > 0 && of(i) {
+				out[i], some = x, true
+			}
+		}
+	}
+	lack(func(i int) bool { return k.queue.left(i)-k.queue.held.part(i) < k.request[i]*int64(w.least()) })
+	if some {
+		return out
+	}
+	lack(func(i int) bool {
+		return !slices.ContainsFunc(k.pools, func(p *pool) bool {
+			return slices.ContainsFunc(p.free, func(free vector) bool { return free.part(i) >= k.request[i] })
+		})
+	})
+	if some {
+		return out
+	}
+	return k.request
+}
+
+// candidates are those that w may preempt, and those that leave anyway; who lose
+// least first. A pool that is closed cannot be relied on to stop anything.
+func (s *State) candidates(w *waiter) (victims, leaving []*run) {
+	helps := func(r *run) bool { return r.pool != nil && r.pool.Closed == "" }
+	for _, r := range s.leaving {
+		if helps(r) && r.leaves(s.now) {
+			leaving = append(leaving, r)
+		}
+	}
+	look := func(q *queue) {
+		for _, r := range q.runs {
+			if helps(r) && !r.Leaving && r.Preemptible && r.Started.Before(s.now) && s.may(w, r) != "" {
+				victims = append(victims, r)
+			}
+		}
+	}
+	if tree := w.known.queue.tree(); tree.limited {
+		s.walk(tree, look)
+	} else { // nobody borrows there
+		look(w.known.queue)
+	}
+	slices.SortFunc(leaving, func(a, b *run) int { return cmp.Compare(a.ID, b.ID) })
+	lost := make(map[*run]float64, len(victims))
+	for _, r := range victims {
+		lost[r] = s.lost(r)
+	}
+	slices.SortFunc(victims, func(a, b *run) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(lost[a], lost[b]), cmp.Compare(a.ID, b.ID))
+	})
+	return victims, leaving
 }
 
 // eviction is who would have to leave a pool.
 type eviction struct {
 	pool     *pool
-	leaving  []*run // already
+	leaving  []*run // already, and needed
 	victims  []*run
 	priority int     // the highest of theirs
 	lost     float64 // node hours since they saved
@@ -62,93 +160,84 @@ func (e *eviction) compare(o *eviction) int {
 
 // evict finds who would have to leave for w to have room in p; nil when nobody
 // could help. It takes them away to see, and puts all back.
-func (s *State) evict(w *waiter, p *pool, plan *Plan) *eviction {
+func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *eviction {
 	e := &eviction{pool: p}
+	limited := s.allowed(w) < w.least() // then whoever has its quota helps, wherever it is
 	put := func(r *run, n int64) {
 		s.hold(r, n)
 		r.queue.account(r.request, n*int64(r.placed()))
 	}
 	enough := func() bool { return s.allowed(w) >= w.least() && p.holds(w) }
-
-	// 1. Those that leave anyway.
-	from := p.runs
-	if s.allowed(w) < w.least() {
-		from = s.running // wherever they are, they hold its quota
-	}
-	var candidates []*run
-	for _, r := range from {
-		switch {
-		case r.Leaving:
-			e.leaving = append(e.leaving, r)
-		case r.Preemptible && s.may(w, r) != "":
-			candidates = append(candidates, r)
-		}
-	}
-	slices.SortFunc(e.leaving, func(a, b *run) int { return cmp.Compare(a.ID, b.ID) })
-	for _, r := range e.leaving {
-		put(r, -1)
-	}
+	gone := map[*run]bool{}
 	defer func() {
-		for _, r := range slices.Concat(e.leaving, e.victims) {
+		for r := range gone {
 			put(r, 1)
 		}
 	}()
+	take := func(r *run) {
+		put(r, -1)
+		gone[r] = true
+	}
+	// without puts back those that turn out not to be needed, dearest first.
+	without := func(all []*run) []*run {
+		for _, r := range slices.Backward(slices.Clone(all)) {
+			put(r, 1)
+			delete(gone, r)
+			if enough() {
+				all = slices.DeleteFunc(all, func(o *run) bool { return o == r })
+				continue
+			}
+			take(r)
+		}
+		return all
+	}
+
+	// 1. Those that leave anyway.
+	for _, r := range leaving {
+		if r.pool == p || limited {
+			take(r)
+			e.leaving = append(e.leaving, r)
+		}
+	}
 	if enough() {
+		e.leaving = without(e.leaving)
 		return e
 	}
 
-	// 2. Others, who lose least first, until there is room.
-	lost := make(map[*run]float64, len(candidates))
-	for _, r := range candidates {
-		lost[r] = s.lost(r)
-	}
-	slices.SortFunc(candidates, func(a, b *run) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(lost[a], lost[b]), cmp.Compare(a.ID, b.ID))
-	})
-	found := false
-	for _, r := range candidates {
-		if s.may(w, r) == "" {
-			continue // not any more: its queue has no more than its own now
-		}
-		if !r.Started.Before(s.now) {
-			continue // it was placed just now
+	// 2. Others, until there is room.
+	for _, r := range victims {
+		if r.pool != p && !limited || s.may(w, r) == "" { // its queue may have no more than its own now
+			continue
 		}
 		if until := r.Started.Add(r.queue.MinRuntime); until.After(s.now) {
 			plan.wake(until)
 			continue
 		}
-		put(r, -1)
-		e.victims = append(e.victims, r)
-		if found = enough(); found {
+		take(r)
+		if e.victims = append(e.victims, r); enough() {
 			break
 		}
 	}
-	if !found {
+	if len(e.victims) == 0 || !enough() {
 		return nil
 	}
 
-	// 3. Without those that turn out not to be needed, dearest first.
-	for _, r := range slices.Backward(slices.Clone(e.victims)) {
-		put(r, 1)
-		if enough() {
-			e.victims = slices.DeleteFunc(e.victims, func(o *run) bool { return o == r })
-			continue
-		}
-		put(r, -1)
-	}
+	// 3. Without those that are not needed.
+	e.victims = without(e.victims)
+	e.leaving = without(e.leaving)
 	for _, r := range e.victims {
-		e.lost += lost[r]
+		e.lost += s.lost(r)
 		e.priority = max(e.priority, r.Priority)
 	}
 	return e
 }
 
-// holds reports that the pool has room for the least that w needs, were nothing
+// holds reports that the pool has room for the least that w needs, beside what is
 // kept for others.
 func (p *pool) holds(w *waiter) bool {
-	n := 0
+	n, mine := 0, p.kept == nil || p.kept.owner == w
 	for i := range p.rows {
-		if n += p.counts(w.known, i, true, w.least()); n >= w.least() {
+		if n += p.counts(w.known, i, mine, w.least()); n >= w.least() {
 			return true
 		}
 	}
@@ -170,7 +259,7 @@ func (s *State) may(w *waiter, r *run) right {
 	switch {
 	case q == k.queue && w.Priority > r.Priority:
 		return byPriority
-	case q == k.queue || q.tree() != k.queue.tree() || !q.borrows(k.request):
+	case q == k.queue || q.tree() != k.queue.tree() || !q.borrows(w.short):
 		return ""
 	case k.queue.nominal(k.request, int64(w.least())):
 		return byReclaim

@@ -241,7 +241,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 		case r.Queue == by.Queue && r.Priority >= by.Priority:
 			t.Fatalf("%s has no lower priority than %s", pr.Work, pr.For)
 		}
-		r.Leaving = true
+		r.Leaving, r.LeavingSince, r.LeavingFor = true, now, pr.For
 		w.running[pr.Work] = r
 	}
 	for id := range w.waiting {
@@ -377,6 +377,52 @@ func TestNobodyStarves(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTurns: who had others leave gets what they leave, however many come before it
+// by then, under every policy.
+func TestTurns(t *testing.T) {
+	for _, policy := range Policies {
+		t.Run(string(policy), func(t *testing.T) {
+			work := func(id, queue string, priority int) Work {
+				return Work{
+					ID: ID(id), Queue: queue, Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: resource.Cores(2)},
+					Priority: priority, Submitted: start, Preemptible: true, Grace: time.Second,
+				}
+			}
+			d := Delta{Now: start, Policy: policy, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: resource.Cores(8)}}}}}, Queues: []Queue{
+				{Name: "lab"}, {Name: "research", Parent: "lab", Quota: resource.Amount{CPU: resource.Cores(4)}}, {Name: "fraud", Parent: "lab", Quota: resource.Amount{CPU: resource.Cores(4)}},
+			}}
+			for n := range 20 {
+				d.Submitted = append(d.Submitted, work(fmt.Sprintf("b%02d", n), "fraud", 5))
+			}
+			s, plan := Decide(d)
+			if len(plan.Place) != 4 {
+				t.Fatal(placements(plan))
+			}
+			now, preempted, mine := start, 0, 0
+			d = Delta{Submitted: []Work{work("a0", "research", 0), work("a1", "research", 0), work("a2", "research", 0)}}
+			for range 20 {
+				now = now.Add(time.Second)
+				d.Now = now
+				plan := s.Step(d)
+				d = Delta{}
+				for _, pl := range plan.Place {
+					if pl.Work[0] == 'a' {
+						mine++
+					}
+				}
+				preempted += len(plan.Preempt)
+				for _, p := range plan.Preempt { // they save, leave and wait again
+					w := s.running[p.Work].Work
+					d.Removed, d.Submitted = append(d.Removed, p.Work), append(d.Submitted, w)
+				}
+			}
+			if mine != 2 || preempted != 2 {
+				t.Errorf("%d works of the queue run, for which %d left: 2 and 2 are its quota", mine, preempted)
+			}
+		})
+	}
 }
 
 // cluster is a busy installation: nodes of eight accelerators in pools of a

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -59,6 +58,8 @@ type queue struct {
 	// below lend it, own the part of that which it lends to nobody.
 	subtree, own, borrow vector
 	used                 vector // against subtree: of itself, and what those below do not have of their own
+	limited              bool   // of those at the top: a quota in the tree names something
+	runs                 map[ID]*run
 	all                  vector // by everything below
 	past                 []float64
 	pastAt               time.Time
@@ -69,6 +70,7 @@ type queue struct {
 	mine    vector  // what is kept for first of its nominal quota
 	held    vector  // and beyond that
 	first   *waiter // who waits for this queue's quota, or first of all in it
+	order   int     // of first
 	stopped bool    // strict, and first waits
 }
 
@@ -89,7 +91,7 @@ func (s *State) requeue(queues []Queue) {
 	s.queues = map[string]*queue{}
 	s.top = &queue{}
 	add := func(q Queue) {
-		n := &queue{Queue: q}
+		n := &queue{Queue: q, runs: map[ID]*run{}}
 		if q.HalfLife > 0 {
 			n.pastAt = s.now
 			if was := old[q.Name]; was != nil && was.HalfLife > 0 {
@@ -113,6 +115,7 @@ func (s *State) requeue(queues []Queue) {
 	for _, root := range s.top.below {
 		named := resource.Amount{}
 		s.walk(root, func(q *queue) { named = union(named, q.Quota) })
+		root.limited = !named.IsZero()
 		s.quota(root, named)
 	}
 }
@@ -320,8 +323,9 @@ func (s *State) share(q *queue, v vector, n int64) float64 {
 	return most
 }
 
-// Turns says for whom nodes of pools are kept.
-func (s *State) Turns() map[string]ID { return maps.Clone(s.turn) }
+// Turns says for whom others leave, or nodes are kept: they come first in the next
+// step, whatever the policy says by then.
+func (s *State) Turns() []ID { return slices.Clone(s.turns) }
 
 // History is what past use counts of each queue with a half-life: with pools,
 // works and queues it makes a snapshot whole.

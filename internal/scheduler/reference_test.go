@@ -120,17 +120,14 @@ func (r *reference) parent(q string) string {
 // next is the work to look at.
 func (r *reference) next() *Work {
 	var best *Work
-	if r.Policy == Fair { // for whom nodes are kept already
-		for i := range r.Submitted {
-			w := &r.Submitted[i]
-			turn := slices.Contains(slices.Collect(maps.Values(r.Turns)), w.ID)
-			if turn && !r.seen[w.ID] && (best == nil || inLine(*w, *best) < 0) {
-				best = w
-			}
+	for i := range r.Submitted { // whose turn it is already
+		w := &r.Submitted[i]
+		if slices.Contains(r.Turns, w.ID) && !r.seen[w.ID] && (best == nil || r.inLine(*w, *best) < 0) {
+			best = w
 		}
-		if best != nil {
-			return best
-		}
+	}
+	if best != nil {
+		return best
 	}
 	for i := range r.Submitted {
 		w := &r.Submitted[i]
@@ -143,7 +140,7 @@ func (r *reference) next() *Work {
 
 func (r *reference) before(a, b Work) bool {
 	if r.Policy != Fair {
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Submitted.Compare(b.Submitted), cmp.Compare(a.ID, b.ID)) < 0
+		return r.inLine(a, b) < 0
 	}
 	if qa, qb := r.queue(a), r.queue(b); qa != qb {
 		pa, pb := r.path(qa), r.path(qb)
@@ -158,10 +155,13 @@ func (r *reference) before(a, b Work) bool {
 			}
 		}
 	}
-	return inLine(a, b) < 0
+	return r.inLine(a, b) < 0
 }
 
-func inLine(a, b Work) int {
+func (r *reference) inLine(a, b Work) int {
+	if r.Policy != Fair {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Submitted.Compare(b.Submitted), cmp.Compare(a.ID, b.ID))
+	}
 	x, y := a.Submitted.Add(-time.Duration(a.Priority)*time.Minute), b.Submitted.Add(-time.Duration(b.Priority)*time.Minute)
 	return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
 }
@@ -543,9 +543,9 @@ func (r *reference) keep(w Work, p Pool) {
 	var events []event
 	end := func(run Running) (time.Time, bool) {
 		switch {
-		case run.Leaving, !run.Deadline.IsZero() && run.Deadline.Before(r.Now):
+		case run.Leaving && r.Now.Sub(run.LeavingSince) <= run.Grace+2*time.Minute, !run.Leaving && !run.Deadline.IsZero() && run.Deadline.Before(r.Now):
 			return r.Now, true
-		case run.Deadline.IsZero():
+		case run.Leaving || run.Deadline.IsZero():
 			return time.Time{}, false
 		}
 		return run.Deadline, true

@@ -19,8 +19,10 @@ type reservation struct {
 // ends is when what a running work holds is free; false when nobody knows.
 func (r *run) ends(now time.Time) (time.Time, bool) {
 	switch {
-	case r.Leaving:
+	case r.leaves(now):
 		return now, true
+	case r.Leaving:
+		return time.Time{}, false // it was told long ago
 	case r.Deadline.IsZero():
 		return time.Time{}, false
 	case r.Deadline.Before(now):
@@ -41,7 +43,10 @@ func (v vacancy) compare(o vacancy) int {
 }
 
 // reserve keeps those rows of a pool for w on which it will have room soonest.
-func (s *State) reserve(p *pool, w *waiter) {
+func (s *State) reserve(p *pool, w *waiter) { p.kept = s.vacate(p, w) }
+
+// vacate finds those rows.
+func (s *State) vacate(p *pool, w *waiter) *reservation {
 	k := w.known
 	// 1. Who leaves which row when.
 	leaving := make([][]*run, p.rows)
@@ -50,8 +55,10 @@ func (s *State) reserve(p *pool, w *waiter) {
 			leaving[0] = append(leaving[0], r)
 			continue
 		}
-		for _, i := range slices.Compact(slices.Sorted(slices.Values(r.rows))) {
-			leaving[i] = append(leaving[i], r)
+		for k, i := range r.rows {
+			if !slices.Contains(r.rows[:k], i) {
+				leaving[i] = append(leaving[i], r)
+			}
 		}
 	}
 	// 2. How many workers have room on each row, and from when.
@@ -127,7 +134,7 @@ func (s *State) reserve(p *pool, w *waiter) {
 		}
 		kept.beside[i] = beside
 	}
-	p.kept = kept
+	return kept
 }
 
 func btoi(b bool) int {

@@ -122,6 +122,7 @@ type Work struct {
 	NotBefore time.Time     // the zero time is at once
 	Because   string        // why not before, in words; empty is that it failed and is tried again
 	Timeout   time.Duration // it has ended so long after its start; 0 is unknown
+	Grace     time.Duration // it has ended so long after it was told to
 	// Workers is the size of the gang, and MaxWorkers what it can use; as many
 	// as fit now get a place. 0 is one, and at least Workers.
 	Workers, MaxWorkers int
@@ -151,6 +152,9 @@ type Running struct {
 	Saved    time.Time // of its last checkpoint; zero is never
 	Deadline time.Time // when its time-out ends it; zero is unknown
 	Leaving  bool      // it was told to stop
+	// LeavingSince is when the state first saw that; zero is now.
+	LeavingSince time.Time
+	LeavingFor   ID // who gets its place
 }
 
 // amount is what all workers together hold.
@@ -164,10 +168,10 @@ type Delta struct {
 	Pools        []Pool
 	RemovedPools []string
 	Queues       []Queue // all of them; nil leaves them as they are
-	// For a first step: what past use of queues counts, and for whom nodes of
-	// pools are kept, as History and Turns gave them.
+	// For a first step: what past use of queues counts, and whose turn it is, as
+	// History and Turns gave them.
 	History map[string]Used
-	Turns   map[string]ID
+	Turns   []ID
 	// Quotas are what a project may use at once; a zero part is no limit on
 	// that part. Nil leaves them as they are.
 	Quotas    map[string]resource.Amount

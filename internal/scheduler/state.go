@@ -25,16 +25,19 @@ type State struct {
 	limits  map[string]*ceiling // of projects and users, by kind and name
 	waiting map[ID]*waiter
 	running map[ID]*run
+	leaving map[ID]*run // those of running that were told to
 	shapes  map[string]*shape
 	age     int // grows when what is known of works no longer holds
 
-	turn map[string]ID // for whom the last step kept nodes of a pool
+	turns []ID // for whom others leave, or the last step kept nodes
 
 	// Of a step.
 	looked  map[ID]bool
-	current *queue   // whose line is looked at
-	keeping []*queue // that keep quota for their first
-	tries   int      // at preemption
+	current *queue         // whose line is looked at
+	keeping []*queue       // that keep quota for their first
+	tries   map[try]bool   // at preemption, in vain
+	lowest  map[*queue]int // the priority of what a queue runs and may be preempted
+	seen    int            // works looked at
 }
 
 // waiter is a work in line.
@@ -44,7 +47,9 @@ type waiter struct {
 	age   int // of the state when that was found
 
 	// Of the last step.
+	order    int    // how many were looked at before
 	preempts []*run // that leave for it
+	short    vector // the part of its request for which others must leave
 }
 
 // run is a work that has its place.
@@ -87,12 +92,12 @@ func (s *State) apply(d Delta) {
 	s.now = d.Now
 	if s.pools == nil {
 		s.pools, s.waiting, s.running = map[string]*pool{}, map[ID]*waiter{}, map[ID]*run{}
+		s.leaving = map[ID]*run{}
 		s.limits, s.shapes, s.policy = map[string]*ceiling{}, map[string]*shape{}, Fifo
-		s.turn = map[string]ID{}
 		s.requeue(nil)
 	}
 	if d.Turns != nil {
-		s.turn = maps.Clone(d.Turns)
+		s.turns = slices.Clone(d.Turns)
 	}
 	for _, q := range s.queues {
 		q.age(s.now)
@@ -104,7 +109,11 @@ func (s *State) apply(d Delta) {
 		s.remove(d.Submitted[i].ID)
 	}
 	for i := range d.Started {
-		s.remove(d.Started[i].ID)
+		r := &d.Started[i]
+		if old := s.running[r.ID]; old != nil && r.Leaving && r.LeavingSince.IsZero() {
+			r.LeavingSince, r.LeavingFor = old.LeavingSince, old.LeavingFor
+		}
+		s.remove(r.ID)
 	}
 	s.remake(d)
 	for i := range d.Started {
@@ -163,7 +172,7 @@ func (s *State) remake(d Delta) {
 		}
 	}
 	running := s.running
-	s.running = make(map[ID]*run, len(running))
+	s.running, s.leaving = make(map[ID]*run, len(running)), map[ID]*run{}
 	for _, r := range running {
 		s.start(r)
 	}
@@ -320,6 +329,8 @@ func (s *State) remove(id ID) {
 		return
 	}
 	delete(s.running, id)
+	delete(s.leaving, id)
+	delete(r.queue.runs, id)
 	s.hold(r, -1)
 	r.queue.account(r.request, -int64(r.placed()))
 	if r.pool != nil {
@@ -338,8 +349,15 @@ func (s *State) leave(id ID) {
 func (s *State) start(r *run) {
 	s.leave(r.ID)
 	s.running[r.ID] = r
+	if r.Leaving {
+		s.leaving[r.ID] = r
+		if r.LeavingSince.IsZero() {
+			r.LeavingSince = s.now
+		}
+	}
 	r.request, _ = s.names.vector(r.Request)
 	r.queue = s.queueOf(&r.Work)
+	r.queue.runs[r.ID] = r
 	r.ceilings = s.ceilings(&r.Work, r.queue)
 	r.pool, r.rows = s.pools[r.Pool], nil
 	if r.pool != nil {

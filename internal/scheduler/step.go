@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -18,14 +19,14 @@ func (s *State) Step(d Delta) Plan {
 	s.apply(d)
 	s.begin()
 
-	// 2. Rank: who comes first is looked at first, and before all those for whom
-	// nodes are kept already.
+	// 2. Rank: who comes first is looked at first, and before all those whose turn it
+	// is already.
 	var plan Plan
-	for _, w := range s.owners() {
+	for _, w := range s.begun() {
 		s.consider(w, &plan)
 	}
 	for w := s.next(); w != nil; w = s.next() {
-		if s.looked[w.ID] {
+		if len(s.looked) > 0 && s.looked[w.ID] {
 			continue
 		}
 		s.consider(w, &plan)
@@ -34,15 +35,12 @@ func (s *State) Step(d Delta) Plan {
 	return plan
 }
 
-// owners are those for whom the last step kept nodes. Under Fair they come first:
-// else whoever has the least share now would take what has been kept for them.
-func (s *State) owners() []*waiter {
+// begun are those whose turn it is: for whom others leave, and under Fair those for
+// whom the last step kept nodes. Else others would take what comes free for them.
+func (s *State) begun() []*waiter {
 	s.looked = map[ID]bool{}
-	if s.policy != Fair {
-		return nil
-	}
 	var out []*waiter
-	for _, id := range s.turn {
+	for _, id := range s.turns {
 		if w := s.waiting[id]; w != nil && !s.looked[id] {
 			s.looked[id] = true
 			out = append(out, w)
@@ -55,7 +53,8 @@ func (s *State) owners() []*waiter {
 // consider gives a work its place, or keeps for it what it will need.
 func (s *State) consider(w *waiter, plan *Plan) {
 	k := s.know(w)
-	w.preempts = nil
+	s.seen++
+	w.order, w.preempts = s.seen, nil
 
 	// 3. Admit. What may run nowhere, never or not yet keeps nothing from anybody.
 	if len(k.pools) == 0 || k.never != "" || k.queue.stopped {
@@ -88,7 +87,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 
 // begin forgets what the last step kept for whom.
 func (s *State) begin() {
-	s.tries, s.keeping = 0, s.keeping[:0]
+	s.tries, s.lowest, s.keeping, s.seen = map[try]bool{}, map[*queue]int{}, s.keeping[:0], 0
 	for _, p := range s.order {
 		p.kept, p.misfit = nil, nil
 	}
@@ -194,7 +193,7 @@ func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 func (s *State) keep(w *waiter) {
 	q, request, n := w.known.queue, w.known.request, int64(w.least())
 	if q.first == nil {
-		q.first, q.stopped = w, q.Order == Strict
+		q.first, q.order, q.stopped = w, w.order, q.Order == Strict
 		q.mine, q.held = make(vector, len(request)), make(vector, len(request))
 		for i, x := range request {
 			q.mine[i] = min(n*x, max(q.subtree.part(i)-q.used.part(i), 0))
@@ -217,12 +216,18 @@ func (s *State) end() {
 		q.use(q.mine, -1)
 	}
 	s.current = nil
-	clear(s.turn)
+	turns := map[ID]bool{}
 	for _, p := range s.order {
-		if p.kept != nil {
-			s.turn[p.Name] = p.kept.owner.ID
+		if p.kept != nil && s.policy == Fair {
+			turns[p.kept.owner.ID] = true
 		}
 	}
+	for _, r := range s.leaving {
+		if r.LeavingFor != "" && s.waiting[r.LeavingFor] != nil {
+			turns[r.LeavingFor] = true
+		}
+	}
+	s.turns = slices.Sorted(maps.Keys(turns))
 }
 
 // wake asks for a step at a time.

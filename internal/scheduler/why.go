@@ -17,13 +17,17 @@ func (s *State) Why(id ID) (Wait, bool) {
 	if w == nil {
 		return Wait{}, false
 	}
+	return s.why(w), true
+}
+
+func (s *State) why(w *waiter) Wait {
 	k := s.know(w)
-	one := func(possible bool, step string, code Code, text string) (Wait, bool) {
-		return Wait{Possible: possible, Reasons: []Reason{{Step: step, Code: code, Text: text}}}, true
+	one := func(possible bool, step string, code Code, text string) Wait {
+		return Wait{Possible: possible, Reasons: []Reason{{Step: step, Code: code, Text: text}}}
 	}
 	switch {
 	case len(k.pools) == 0:
-		return Wait{Reasons: s.impossible(&w.Work, k.shape)}, true
+		return Wait{Reasons: s.impossible(&w.Work, k.shape)}
 	case k.never != "":
 		return one(false, "admit", OverQuota, k.never)
 	case w.NotBefore.After(s.now):
@@ -32,15 +36,14 @@ func (s *State) Why(id ID) (Wait, bool) {
 		return one(true, "admit", StrictOrder, fmt.Sprintf("behind %s in queue %s, whose order is strict", k.queue.first.label(), k.queue.Name))
 	}
 	if code, text := s.limited(w); code != "" {
-		wait, _ := one(true, "fit", code, text)
-		return s.leavers(w, wait), true
+		return s.leavers(w, one(true, "fit", code, text))
 	}
 	wait := Wait{Possible: true}
 	for _, p := range k.pools {
 		wait.Reasons = append(wait.Reasons, s.full(w, p))
 	}
 	wait.Reasons = append(wait.Reasons, k.refused...)
-	return s.leavers(w, wait), true
+	return s.leavers(w, wait)
 }
 
 // leavers adds who is leaving for a work.
@@ -120,6 +123,9 @@ func (s *State) limited(w *waiter) (Code, string) {
 	// What is kept for those who were looked at before.
 	held := false
 	for _, o := range s.keeping {
+		if w.order > 0 && o.order >= w.order {
+			break
+		}
 		if o.first == w || o.tree() != q.tree() {
 			continue
 		}
@@ -283,7 +289,7 @@ func (s *State) anyHas(accelerator string) bool {
 // full says what a pool lacks now and who is next to give it back, or for whom
 // its room is kept.
 func (s *State) full(w *waiter, p *pool) Reason {
-	if p.holds(w) && p.kept != nil && p.kept.owner != w {
+	if p.kept != nil && p.kept.owner != w && p.bare(w) >= w.least() {
 		text := fmt.Sprintf("behind %s, for which room on %s is kept", p.kept.owner.label(), p.Name)
 		if !p.kept.at.IsZero() {
 			text += " until " + p.kept.at.UTC().Format(time.RFC3339)
@@ -292,11 +298,7 @@ func (s *State) full(w *waiter, p *pool) Reason {
 	}
 	var text string
 	if w.least() > 1 {
-		n := 0
-		for i := range p.rows {
-			n += p.counts(w.known, i, true, w.least()-n)
-		}
-		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), n, p.Name)
+		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), p.bare(w), p.Name)
 	} else {
 		var lacks []string
 		for i := range p.rows {
@@ -309,7 +311,21 @@ func (s *State) full(w *waiter, p *pool) Reason {
 		}
 		text = words(lacks, "free on "+p.Name)
 	}
-	return Reason{Step: "fit", Code: Full, Pool: p.Name, Text: text + p.nextToFinish()}
+	text += p.nextToFinish()
+	if p.kept != nil && p.kept.owner == w && p.kept.at.After(s.now) {
+		text += "; room by " + p.kept.at.UTC().Format(time.RFC3339) + " at the latest"
+	}
+	return Reason{Step: "fit", Code: Full, Pool: p.Name, Text: text}
+}
+
+// bare is for how many workers a pool has room now, at most the least, were
+// nothing kept for others.
+func (p *pool) bare(w *waiter) int {
+	n := 0
+	for i := range p.rows {
+		n += p.counts(w.known, i, true, w.least()-n)
+	}
+	return n
 }
 
 // nextToFinish names the running work of a pool with the earliest deadline;

@@ -45,6 +45,8 @@ type Compute interface {
 	CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error
 	// CheckQueue refuses a queue that is not there, or not for the project.
 	CheckQueue(ctx context.Context, p project.Name, name string) error
+	// Try says what a workload would get now, and takes nothing.
+	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
@@ -304,6 +306,24 @@ func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Sp
 	return j, change, err
 }
 
+// Outlook says where a job would run, or why it would wait, and what that costs;
+// it changes nothing. Needs job.submit. Errors as of Submit.
+func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec Spec) (compute.Outlook, error) {
+	j, _, err := s.submit(ctx, p, name, spec, submission{dryRun: true})
+	if err != nil {
+		return compute.Outlook{}, err
+	}
+	if err := s.cfg.Compute.CheckPools(ctx, j.Spec.Pools, j.Spec.Isolation, j.Residency); err != nil {
+		return compute.Outlook{}, fault.Wrap(err, "pools")
+	}
+	if err := s.cfg.Compute.CheckQueue(ctx, p, j.Spec.Queue); err != nil {
+		return compute.Outlook{}, fault.Wrap(err, "queue")
+	}
+	r := j.request()
+	r.ID = compute.WorkloadID(j.ID)
+	return s.cfg.Compute.Try(ctx, r)
+}
+
 // submission is how a job is submitted.
 type submission struct {
 	once   bool // not when the same one is under way or has succeeded
@@ -537,16 +557,22 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.
 	if err := s.save(ctx, tx, j); err != nil {
 		return err
 	}
-	r := compute.Request{
-		ID: compute.WorkloadID(a.ID), Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
-		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
-		Workers: j.size().Min, MaxWorkers: j.size().Max,
-		Pools: j.pools(), Queue: j.Spec.Queue, User: cmp.Or(j.By.Name, j.By.ID), Model: j.Spec.Register, Preemptible: j.Spec.Preemptible == nil || *j.Spec.Preemptible, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
-	}
+	r := j.request()
+	r.ID = compute.WorkloadID(a.ID)
 	if delay > 0 {
 		r.NotBefore = s.now().Add(delay).UTC()
 	}
 	return s.cfg.Compute.Submit(ctx, tx, r)
+}
+
+// request is what an attempt asks of compute.
+func (j Job) request() compute.Request {
+	return compute.Request{
+		Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
+		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
+		Workers: j.size().Min, MaxWorkers: j.size().Max,
+		Pools: j.pools(), Queue: j.Spec.Queue, User: cmp.Or(j.By.Name, j.By.ID), Model: j.Spec.Register, Preemptible: j.Spec.Preemptible == nil || *j.Spec.Preemptible, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
+	}
 }
 
 // save writes a job and wakes those who watch it once it is durable.

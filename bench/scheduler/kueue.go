@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/falaj-ml/falaj/bench/harness"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// generator is an input of Kueue's scheduler performance test, in its own words
+// (kubernetes-sigs/kueue, test/performance/scheduler/configs).
+type generator struct {
+	name            string
+	cohorts, queues int // queues of each cohort
+	classes         []class
+}
+
+type class struct {
+	count             int // in each queue
+	every, takes      time.Duration
+	request, priority int
+}
+
+const (
+	nominalQuota   = 20
+	borrowingLimit = 100
+)
+
+var generators = []generator{
+	{"baseline", 5, 6, []class{
+		{350, 100 * time.Millisecond, 200 * time.Millisecond, 1, 50},
+		{100, 500 * time.Millisecond, 500 * time.Millisecond, 5, 100},
+		{50, 1200 * time.Millisecond, time.Second, 20, 200},
+	}},
+	{"large-scale", 20, 100, []class{
+		{20, 20 * time.Millisecond, 50 * time.Millisecond, 1, 50},
+		{7, 50 * time.Millisecond, 100 * time.Millisecond, 5, 100},
+		{3, 200 * time.Millisecond, 200 * time.Millisecond, 20, 200},
+	}},
+}
+
+// tick is how finely virtual time goes: all that happens within one is one step.
+const tick = 10 * time.Millisecond
+
+type arrival struct {
+	at     time.Duration
+	cohort int
+	takes  time.Duration
+	work   scheduler.Work
+}
+
+// kueue plays the inputs of Kueue's test in virtual time, and holds the time until
+// all is over against that of a server that never idles while there is work.
+func (b *bench) kueue(ctx context.Context) error {
+	for _, g := range generators {
+		if b.Quick && g.cohorts > 5 {
+			continue
+		}
+		took, steps, err := g.play(ctx)
+		if err != nil {
+			return err
+		}
+		bound := g.bound()
+		b.Add(harness.Row{
+			Name: fmt.Sprintf("Kueue's %s, %d queues, %d works: time until all is over, over the bound", g.name, g.cohorts*g.queues, len(g.arrivals())),
+			Unit: "×", Better: harness.Lower, Ours: harness.Value(took.Seconds() / bound.Seconds()), Aim: &harness.Aim{Value: harness.Value(1.2)},
+			Note: fmt.Sprintf("%.2f s of virtual time, the bound is %.2f s; %d steps; no API server in the loop, by whose client Kueue's own figure is limited", took.Seconds(), bound.Seconds(), steps),
+		})
+	}
+	return nil
+}
+
+// arrivals are all works, in the order in which they come.
+func (g generator) arrivals() []arrival {
+	var all []arrival
+	for c := range g.cohorts {
+		for q := range g.queues {
+			for k, class := range g.classes {
+				for n := range class.count {
+					at := time.Duration(n+1) * class.every
+					all = append(all, arrival{at, c, class.takes, scheduler.Work{
+						ID: scheduler.ID(fmt.Sprintf("%02d.%03d.%d.%03d", c, q, k, n)), Queue: fmt.Sprintf("%d.%d", c, q), Residency: []string{"home"},
+						Isolation: scheduler.Sandbox, Priority: class.priority, Submitted: began.Add(at), Request: resource.Amount{CPU: resource.Cores(int64(class.request))},
+					}})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b arrival) int { return int(a.at - b.at) })
+	return all
+}
+
+// bound is when a cohort whose quota is never idle while something waits is done:
+// no schedule is shorter.
+func (g generator) bound() time.Duration {
+	capacity := float64(g.queues * nominalQuota)
+	done := make([]float64, g.cohorts) // s, when the work that came so far is over
+	last := time.Duration(0)
+	for _, a := range g.arrivals() {
+		done[a.cohort] = max(done[a.cohort], a.at.Seconds()) + a.work.Request.CPU.Cores()*a.takes.Seconds()/capacity
+		last = max(last, a.at+a.takes)
+	}
+	return max(last, time.Duration(slices.Max(done)*float64(time.Second)))
+}
+
+func (g generator) play(ctx context.Context) (took time.Duration, steps int, err error) {
+	borrow := resource.Amount{CPU: resource.Cores(borrowingLimit)}
+	d := scheduler.Delta{Now: began, Pools: []scheduler.Pool{{Name: "all", Zone: "home", Isolation: scheduler.Sandbox, Delegated: true, Nodes: []scheduler.Node{
+		{Name: "n", Amount: resource.Amount{CPU: resource.Cores(int64(g.cohorts * g.queues * nominalQuota))}},
+	}}}}
+	for c := range g.cohorts {
+		d.Queues = append(d.Queues, scheduler.Queue{Name: strconv.Itoa(c)})
+		for q := range g.queues {
+			d.Queues = append(d.Queues, scheduler.Queue{
+				Name: fmt.Sprintf("%d.%d", c, q), Parent: strconv.Itoa(c), Quota: resource.Amount{CPU: resource.Cores(nominalQuota)}, Borrow: &borrow, Patient: true,
+			})
+		}
+	}
+	type end struct {
+		at time.Duration
+		id scheduler.ID
+	}
+	var s scheduler.State
+	all := g.arrivals()
+	takes := make(map[scheduler.ID]time.Duration, len(all))
+	for _, a := range all {
+		takes[a.work.ID] = a.takes
+	}
+	left := len(all)
+	var ends []end // unordered; few
+	for now := time.Duration(0); left > 0; now += tick {
+		d.Now = began.Add(now)
+		for len(all) > 0 && all[0].at <= now {
+			d.Submitted = append(d.Submitted, all[0].work)
+			all = all[1:]
+		}
+		ends = slices.DeleteFunc(ends, func(e end) bool {
+			if e.at <= now {
+				d.Removed = append(d.Removed, e.id)
+			}
+			return e.at <= now
+		})
+		left -= len(d.Removed)
+		took = now
+		if len(d.Submitted)+len(d.Removed) == 0 && steps > 0 {
+			continue
+		}
+		for _, p := range s.Step(d).Place {
+			ends = append(ends, end{now + takes[p.Work], p.Work})
+		}
+		steps++
+		d = scheduler.Delta{}
+		if ctx.Err() != nil {
+			return 0, 0, ctx.Err()
+		}
+	}
+	return took, steps, nil
+}
