@@ -2,8 +2,8 @@ package compute
 
 import (
 	"context"
-	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -144,7 +144,7 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 		change = project.Created
 		if i := slices.IndexFunc(all, func(o Queue) bool { return o.Name == name }); i >= 0 {
 			q.CreatedAt, q.Revision, change = all[i].CreatedAt, all[i].Revision+1, project.Updated
-			if sameQueue(all[i].QueueSpec, spec) {
+			if reflect.DeepEqual(all[i].QueueSpec, spec) {
 				q, change = all[i], project.Unchanged
 				return nil
 			}
@@ -182,22 +182,6 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 		err = s.cfg.DB.Update(ctx, "", apply)
 	}
 	return q, change, fault.Wrap(err, "applying queue %s", name)
-}
-
-func sameQueue(a, b QueueSpec) bool {
-	return fmt.Sprintf("%+v", flat(a)) == fmt.Sprintf("%+v", flat(b))
-}
-
-// flat is a queue's manifest without pointers, for comparing.
-func flat(s QueueSpec) []any {
-	out := []any{s.Parent, s.Quota, s.Weight, s.HalfLife, s.Order, s.PerProject, s.PerUser, s.MinRuntime, s.Projects}
-	for _, a := range []*resource.Amount{s.Borrow, s.Lend} {
-		out = append(out, a != nil)
-		if a != nil {
-			out = append(out, *a)
-		}
-	}
-	return append(out, s.Preempt == nil || *s.Preempt)
 }
 
 // inTree refuses a parent that is not there, a ring of parents, and trees that are

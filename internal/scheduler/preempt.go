@@ -44,9 +44,14 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	var best *eviction
 	for _, p := range w.known.pools {
 		e := s.evict(w, p, victims, leaving, plan)
-		if e != nil && len(e.victims) == 0 {
+		if e != nil && len(e.victims) == 0 { // enough are leaving already
+			for _, r := range e.leaving {
+				if s.waiting[r.LeavingFor] == nil {
+					r.LeavingFor = w.ID
+				}
+			}
 			w.preempts = e.leaving
-			return // enough are leaving already
+			return
 		}
 		if e != nil && (best == nil || e.compare(best) < 0) {
 			best = e

@@ -400,23 +400,39 @@ func TestTurns(t *testing.T) {
 			if len(plan.Place) != 4 {
 				t.Fatal(placements(plan))
 			}
+			world := d
 			now, preempted, mine := start, 0, 0
 			d = Delta{Submitted: []Work{work("a0", "research", 0), work("a1", "research", 0), work("a2", "research", 0)}}
-			for range 20 {
+			leaves := map[ID]time.Time{}
+			for range 30 {
 				now = now.Add(time.Second)
 				d.Now = now
 				plan := s.Step(d)
-				d = Delta{}
 				for _, pl := range plan.Place {
 					if pl.Work[0] == 'a' {
 						mine++
 					}
 				}
 				preempted += len(plan.Preempt)
-				for _, p := range plan.Preempt { // they save, leave and wait again
-					w := s.running[p.Work].Work
-					d.Removed, d.Submitted = append(d.Removed, p.Work), append(d.Submitted, w)
+				for _, p := range plan.Preempt {
+					leaves[p.Work] = now.Add(4 * time.Second)
 				}
+				// The world is read anew each time: what only the state knew is in Turns.
+				d = Delta{Policy: policy, Pools: world.Pools, Queues: world.Queues, Turns: s.Turns(), History: s.History()}
+				for id, r := range s.running {
+					if at, ok := leaves[id]; ok && !at.After(now) { // it has saved and waits again
+						d.Submitted = append(d.Submitted, r.Work)
+						delete(leaves, id)
+						continue
+					}
+					again := r.Running
+					again.LeavingFor, again.LeavingSince = "", time.Time{}
+					d.Started = append(d.Started, again)
+				}
+				for _, w := range s.waiting {
+					d.Submitted = append(d.Submitted, w.Work)
+				}
+				s = &State{}
 			}
 			if mine != 2 || preempted != 2 {
 				t.Errorf("%d works of the queue run, for which %d left: 2 and 2 are its quota", mine, preempted)

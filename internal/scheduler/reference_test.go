@@ -288,8 +288,6 @@ func (r *reference) ceilings(w Work) map[string]resource.Amount {
 	q := r.queue(w)
 	out := map[string]resource.Amount{}
 	if most, ok := r.Quotas[w.Project]; ok {
-		out["project"+keyOf(w.Project)] = most
-		delete(out, "project"+keyOf(w.Project))
 		out["project"] = most
 	}
 	if a := r.queues[q].PerProject; !a.IsZero() {

@@ -1,10 +1,6 @@
 package scheduler
 
-import (
-	"strings"
-
-	"github.com/falaj-ml/falaj/internal/resource"
-)
+import "github.com/falaj-ml/falaj/internal/resource"
 
 // QueueStatus is how a queue stood after the last step.
 type QueueStatus struct {
@@ -59,13 +55,4 @@ func (s *State) Queues() []QueueStatus {
 		out = append(out, st)
 	})
 	return out
-}
-
-// Path names the queues from the top down to this one.
-func (s *State) Path(name string) string {
-	var path []string
-	for q := s.queues[name]; q != nil && q.up != nil; q = q.up {
-		path = append([]string{q.Name}, path...)
-	}
-	return strings.Join(path, "/")
 }
