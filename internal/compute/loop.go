@@ -252,7 +252,7 @@ func (s *Service) forgetWorld() {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
 	if s.state != nil {
-		s.history, s.turns = s.state.History(), s.state.Turns()
+		s.history, s.turns, s.leaving = s.state.History(), s.state.Turns(), s.state.Leaving()
 	}
 	s.state = nil
 }
@@ -330,6 +330,11 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		}
 		for _, w := range ws {
 			n.add(w)
+		}
+		for i := range n.delta.Started {
+			if r := &n.delta.Started[i]; all && r.Leaving {
+				r.LeavingSince = s.leaving[r.ID]
+			}
 		}
 		return err
 	})

@@ -102,6 +102,7 @@ type Service struct {
 	// Of the state before it was forgotten: what it knew that is nowhere else.
 	history map[string]scheduler.Used
 	turns   []scheduler.ID
+	leaving map[scheduler.ID]time.Time
 
 	// lease makes this the process that schedules; nil when no other can, or
 	// another does.

@@ -327,6 +327,15 @@ func (s *State) share(q *queue, v vector, n int64) float64 {
 // step, whatever the policy says by then.
 func (s *State) Turns() []ID { return slices.Clone(s.turns) }
 
+// Leaving says since when those that were told to stop are leaving.
+func (s *State) Leaving() map[ID]time.Time {
+	out := make(map[ID]time.Time, len(s.leaving))
+	for id, r := range s.leaving {
+		out[id] = r.LeavingSince
+	}
+	return out
+}
+
 // History is what past use counts of each queue with a half-life: with pools,
 // works and queues it makes a snapshot whole.
 func (s *State) History() map[string]Used {
