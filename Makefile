@@ -53,8 +53,8 @@ test-crash: build ## kill the server 200 times under random writes; KILLS=n, SEE
 	@go test ./test/crash -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),200) -seed=$(or $(SEED),0)
 
 .PHONY: test-chaos
-test-chaos: ENGINES ?= local,slurm,kube
-test-chaos: build ## kill workers, servers and nodes under jobs on three engines; KILLS=n, SEED=n, ENGINES=local,slurm,kube,ray
+test-chaos: ENGINES ?= local,slurm,kube,ray
+test-chaos: build ## kill workers, servers and nodes under jobs on four engines; KILLS=n, SEED=n, ENGINES=local,slurm,kube,ray
 	@go test ./test/engines/chaos -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),50) -seed=$(or $(SEED),0) -engines=$(ENGINES)
 
 .PHONY: lint
