@@ -143,6 +143,7 @@ const (
 	maxRate    = 1e15
 	maxSeconds = 1e9
 	maxAmount  = 1e18
+	maxRatio   = 1e9 // of two prices
 )
 
 // check refuses numbers that cannot be. Error: fault.Invalid.
@@ -202,7 +203,7 @@ func Advise(q Question) (Answer, error) {
 		if !ok {
 			continue
 		}
-		if q.Now.Hourly > 0 && p.Hourly > 0 {
+		if q.Now.Hourly > 0 && p.Hourly > 0 && p.Hourly <= maxRatio*q.Now.Hourly && q.Now.Hourly <= maxRatio*p.Hourly {
 			price := o.Time.times(p.Hourly / q.Now.Hourly)
 			o.Price = &price
 		}
