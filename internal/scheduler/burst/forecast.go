@@ -1,0 +1,227 @@
+package burst
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// row is a node as the forecast sees it: what is free now, and what is given back
+// when. What is free never shrinks with the time, for whoever is forecast to start
+// later takes his share from now on: nobody is forecast to pass him. A delegated
+// pool is one row.
+type row struct {
+	name string
+	has  resource.Amount
+	free resource.Amount // less than 0 where somebody who waits will have it
+	ends []ending        // by time
+}
+
+// ending is when somebody gives something back. A guess is no promise.
+type ending struct {
+	at     time.Time
+	amount resource.Amount
+	guess  bool
+}
+
+func newPool(p Pool, w World) *pool {
+	out := &pool{Pool: p, kept: map[string]bool{}}
+	index := map[string]int{}
+	total := resource.Amount{}
+	for _, n := range p.Nodes {
+		if n.Closed != "" {
+			continue
+		}
+		if total = total.Plus(n.Amount); !p.Delegated {
+			index[n.Name] = len(out.rows)
+			out.rows = append(out.rows, row{name: n.Name, has: n.Amount, free: n.Amount})
+		}
+	}
+	if p.Delegated {
+		out.rows = []row{{has: total, free: total}}
+	}
+	if p.Elastic != nil {
+		for _, n := range p.Elastic.Rented {
+			_, there := index[n.Name]
+			if n.Leaving || there || p.Delegated && !n.Coming {
+				continue
+			}
+			out.come(n.Name, n.Ready)
+		}
+	}
+	for _, r := range w.Running {
+		if r.Pool != p.Name {
+			continue
+		}
+		end, guess := expected(r, w.Now)
+		hold := func(i int, workers int) {
+			amount := r.Request.Times(workers)
+			out.rows[i].free = out.rows[i].free.Minus(amount)
+			if !end.IsZero() {
+				out.rows[i].ends = append(out.rows[i].ends, ending{end, amount, guess})
+			}
+		}
+		if p.Delegated {
+			hold(0, max(r.Placed, 1))
+			continue
+		}
+		for _, name := range r.Nodes {
+			if i, ok := index[name]; ok {
+				hold(i, 1)
+			}
+		}
+	}
+	for i := range out.rows {
+		out.rows[i].sort()
+	}
+	out.rows0 = len(out.rows)
+	return out
+}
+
+// come adds a node that is ready at an instant.
+func (p *pool) come(name string, ready time.Time) {
+	e := ending{at: ready, amount: p.Elastic.Node, guess: true}
+	if p.Delegated {
+		p.rows[0].has = p.rows[0].has.Plus(p.Elastic.Node)
+		p.rows[0].ends = append(p.rows[0].ends, e)
+		p.rows[0].sort()
+		return
+	}
+	p.rows = append(p.rows, row{name: name, has: p.Elastic.Node, free: resource.Amount{}, ends: []ending{e}})
+}
+
+func (r *row) sort() {
+	slices.SortStableFunc(r.ends, func(a, b ending) int { return a.at.Compare(b.at) })
+}
+
+// expected is when a running work ends: by its deadline, or sooner, when it has run
+// as long again as it has already. Half of all processes that have run for a time
+// end before they have run twice as long (Harchol-Balter and Downey, ACM TOCS 15(3),
+// 1997: a process outlives an age t with a probability of about 1/t). Zero is
+// unknown.
+func expected(r scheduler.Running, now time.Time) (end time.Time, guess bool) {
+	if r.Leaving {
+		return now, false
+	}
+	if !r.Started.IsZero() {
+		end, guess = now.Add(max(now.Sub(r.Started), time.Minute)), true
+	}
+	if d := r.Deadline; !d.IsZero() && (end.IsZero() || d.Before(end)) {
+		end, guess = d, false
+		if end.Before(now) {
+			end = now
+		}
+	}
+	return end, guess
+}
+
+// start is where and when a work is forecast to start.
+type start struct {
+	at    time.Time
+	guess bool
+	rows  []share
+}
+
+type share struct{ row, workers int }
+
+// earliest is when a pool has room for some workers of a work; false when it is not
+// known to have it ever. Nodes up to the row before are looked at.
+func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, bool) {
+	type vacancy struct {
+		row, n int
+		at     time.Time
+		guess  bool
+	}
+	var found []vacancy
+	for i := range p.rows[:min(before, len(p.rows))] {
+		r := &p.rows[i]
+		most := w.Request.Count(r.has, workers)
+		if most == 0 {
+			continue
+		}
+		free, guess := r.free, false
+		n := w.Request.Count(free, most)
+		if n > 0 {
+			found = append(found, vacancy{i, n, now, false})
+		}
+		for _, e := range r.ends {
+			if n == most {
+				break
+			}
+			free, guess = free.Plus(e.amount), guess || e.guess
+			if more := w.Request.Count(free, most); more > n {
+				found = append(found, vacancy{i, more - n, e.at, guess})
+				n = more
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b vacancy) int {
+		return cmp.Or(a.at.Compare(b.at), cmp.Compare(b.n, a.n), cmp.Compare(a.row, b.row))
+	})
+	out := start{at: now}
+	for _, v := range found {
+		n := min(v.n, workers)
+		out.rows = append(out.rows, share{v.row, n})
+		if v.at.After(out.at) {
+			out.at = v.at
+		}
+		out.guess = out.guess || v.guess
+		if workers -= n; workers == 0 {
+			return out, true
+		}
+	}
+	return out, false
+}
+
+// take gives a work its forecast place: nobody behind it gets that before it has
+// ended.
+func (p *pool) take(w *Work, s start) {
+	for _, at := range s.rows {
+		r, amount := &p.rows[at.row], w.Request.Times(at.workers)
+		r.free = r.free.Minus(amount)
+		if w.Duration > 0 {
+			r.ends = append(r.ends, ending{s.at.Add(w.Duration), amount, true})
+			r.sort()
+		}
+		if p.Elastic != nil {
+			p.kept[r.name] = true
+		}
+	}
+}
+
+// price is what an hour of some workers of a work costs on nodes that are there.
+func (p *pool) price(w *Work, workers int) float64 {
+	node := resource.Amount{}
+	switch {
+	case p.Elastic != nil:
+		node = p.Elastic.Node
+	case len(p.Nodes) > 0:
+		node = p.Nodes[0].Amount
+	}
+	return p.PricePerHour * scheduler.Share(w.Request, node) * float64(workers)
+}
+
+// rework is how long a work of some hours takes where one of its nodes is taken away
+// at random times, so often in an hour in all. It begins again at its last
+// checkpoint, after the start-up of another node:
+//
+//	work = M × e^(R/M) × (e^(τ/M) − 1) × duration / τ
+//
+// with M the mean time between interruptions, R the start-up and τ the time between
+// checkpoints; one that saves nothing has τ = duration. J. T. Daly, "A higher order
+// estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006),
+// 303–312, with checkpoints that cost nothing.
+func rework(duration, saves, startup, interruptions float64) float64 {
+	if interruptions <= 0 || duration <= 0 {
+		return duration
+	}
+	if saves <= 0 || saves > duration {
+		saves = duration
+	}
+	m := 1 / interruptions
+	return m * math.Exp(startup/m) * math.Expm1(saves/m) * duration / saves
+}

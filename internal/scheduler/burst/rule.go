@@ -1,0 +1,303 @@
+package burst
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// option is one way for a work to burst.
+type option struct {
+	pool  *pool
+	nodes int   // to rent; 0 is on those that are there or come
+	on    start // on nodes that are there or come
+	at    time.Time
+	gain  float64 // hours by which it has ended sooner
+	rent  float64 // what it costs there; not a number when its duration is unknown
+	own   float64 // what it costs where it would wait for
+	net   float64 // what is won; only where it is worth it
+}
+
+// consider is what becomes of one who waits: steps 1 to 4.
+func (d *decision) consider(w *Work) Verdict {
+	v := Verdict{Work: w.ID}
+	if w.Barred != "" {
+		v.Why = "does not burst: " + w.Barred
+		return v
+	}
+
+	// 1. When does it start on what is always there?
+	var home *pool
+	var here start
+	for _, p := range d.pools {
+		if p.Elastic != nil || !permitted(w, p) {
+			continue
+		}
+		if s, ok := p.earliest(w, w.least(), len(p.rows), d.Now); ok && (home == nil || s.at.Before(here.at)) {
+			home, here = p, s
+		}
+	}
+	if home != nil && !here.at.After(d.Now) {
+		home.take(w, here)
+		v.Why = "does not burst: " + home.Name + " has room for it"
+		return v
+	}
+	unknown := home == nil && d.elsewhere(w) // there is room some day, and nobody knows when
+
+	// 2. Where may it go, and is that worth it?
+	var best *option
+	var against []string
+	for _, p := range d.pools {
+		if p.Elastic == nil {
+			continue
+		}
+		if !permitted(w, p) {
+			continue
+		}
+		if rentedFor(p, w) { // it was worth it when they were asked for
+			if s, ok := p.earliest(w, w.least(), p.rows0, d.Now); ok {
+				p.take(w, s)
+				d.pay(w, p.price(w, w.least())*w.Duration.Hours())
+				v.Pools = []string{p.Name}
+				v.Why = fmt.Sprintf("nodes of %s were rented for it", p.Name)
+				if s.at.After(d.Now) {
+					v.Why = fmt.Sprintf("waits for %d node%s of %s that start%s up, about %s", len(s.rows), plural(len(s.rows)), p.Name, singular(len(s.rows)), words(s.at.Sub(d.Now)))
+				}
+				return v
+			}
+		}
+		for _, o := range d.options(w, p) {
+			why := d.judge(w, &o, home, here, unknown)
+			if why != "" {
+				against = append(against, why)
+				continue
+			}
+			if best == nil || o.net > best.net {
+				best = &o
+			}
+		}
+		if p.Elastic.Max > 0 && w.Request.Count(p.Elastic.Node, 1) == 0 {
+			against = append(against, fmt.Sprintf("a node of %s is too small: %s", p.Name, strings.Join(w.Request.Lacks(p.Elastic.Node), ", ")))
+		}
+	}
+	if best == nil {
+		if home != nil {
+			home.take(w, here)
+		}
+		against = slices.Compact(against)
+		if len(against) == 0 {
+			against = []string{"no elastic pool may take it"}
+		}
+		v.Why = "does not burst: " + strings.Join(against, "; ")
+		return v
+	}
+
+	// 4. It goes there, with all nodes that it needs.
+	p := best.pool
+	v.Pools = []string{p.Name}
+	v.Why = d.inWords(w, *best, home, here)
+	if best.nodes > 0 {
+		ready := d.Now.Add(p.Elastic.Startup)
+		for range best.nodes {
+			p.come("+", ready)
+		}
+		best.on, _ = p.earliest(w, w.least(), len(p.rows), d.Now)
+		p.wish.Rent = append(p.wish.Rent, Need{For: w.ID, Nodes: best.nodes, Why: w.label() + " " + v.Why})
+		v.Rents = best.nodes
+	}
+	p.take(w, best.on)
+	d.pay(w, best.rent)
+	return v
+}
+
+// permitted is step 2: whether a pool may take a work, as the scheduler asks it. The
+// scheduler asks again before it gives a place there, and compute at the door.
+func permitted(w *Work, p *pool) bool {
+	return slices.Contains(w.Residency, p.Zone) && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
+		p.Closed == "" && (len(w.Pools) == 0 || slices.Contains(w.Pools, p.Name))
+}
+
+// elsewhere reports that a pool that is always there is large enough for a work.
+func (d *decision) elsewhere(w *Work) bool {
+	for _, p := range d.pools {
+		if p.Elastic != nil || !permitted(w, p) {
+			continue
+		}
+		n := 0
+		for _, r := range p.rows {
+			if n += w.Request.Count(r.has, w.least()); n >= w.least() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func rentedFor(p *pool, w *Work) bool {
+	return slices.ContainsFunc(p.Elastic.Rented, func(n Node) bool { return n.For == w.ID && !n.Leaving })
+}
+
+// options are the ways for a work to use a pool: the nodes that are there or come,
+// and with nodes that are rented for it.
+func (d *decision) options(w *Work, p *pool) []option {
+	var out []option
+	e := p.Elastic
+	if s, ok := p.earliest(w, w.least(), len(p.rows), d.Now); ok {
+		out = append(out, option{pool: p, on: s, at: s.at})
+	}
+	each := w.Request.Count(e.Node, w.least())
+	if each == 0 {
+		return out
+	}
+	// Workers that have room there when new nodes are ready need none of those.
+	ready := d.Now.Add(e.Startup)
+	there := 0
+	for n := w.least() - 1; n > 0; n-- {
+		if s, ok := p.earliest(w, n, len(p.rows), d.Now); ok && !s.at.After(ready) {
+			there = n
+			break
+		}
+	}
+	nodes := (w.least() - there + each - 1) / each
+	if len(out) > 0 && !out[0].at.After(ready) {
+		return out // nodes to come are no sooner
+	}
+	return append(out, option{pool: p, nodes: nodes, at: ready})
+}
+
+// judge is steps 3 and 4: it says why an option is not taken; empty when it is worth
+// it.
+func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown bool) string {
+	e, name := o.pool.Elastic, o.pool.Name
+	if o.nodes > 0 {
+		switch room := e.Max - o.pool.rented(); {
+		case o.nodes > room:
+			return fmt.Sprintf("%d node%s of %s would be needed and %d more may be rented", o.nodes, plural(o.nodes), name, max(room, 0))
+		case e.NotBefore.After(d.Now):
+			return fmt.Sprintf("%s gets no nodes before %s: %s", name, at(e.NotBefore), e.Because)
+		}
+	}
+	if limit, lacks := d.lacks(w); limit != "" {
+		return fmt.Sprintf("%s leaves too little: %s", limit, lacks)
+	}
+	// Hours and money. What is rented is paid whole, and what is there by share.
+	transfer := 0.0
+	if e.GiBPerHour > 0 {
+		transfer = w.GiB / e.GiBPerHour
+	}
+	moved := w.GiB * e.Egress
+	wait := o.at.Sub(d.Now).Hours()
+	work := rework(w.Duration.Hours(), w.Saves.Hours(), e.Startup.Hours(), e.Interruptions*float64(max(o.nodes, len(o.on.rows), 1)))
+	if o.nodes > 0 {
+		o.rent = float64(o.nodes)*o.pool.PricePerHour*(wait+transfer+work) + moved
+	} else {
+		o.rent = o.pool.price(w, w.least())*(transfer+work) + moved
+	}
+	left, budget := d.money[w.Project]
+	switch {
+	case home == nil && !unknown:
+		// Nothing else can ever take it.
+		if w.Duration == 0 {
+			o.rent = float64(o.nodes)*o.pool.PricePerHour*(wait+transfer) + moved
+		}
+		o.gain, o.net = math.Inf(1), math.MaxFloat64-o.rent
+		if budget && (o.rent > left || left <= 0) {
+			return fmt.Sprintf("renting on %s costs %s and the budget of %s leaves %s", name, d.cash(o.rent), w.Project, d.cash(left))
+		}
+		return ""
+	case w.Duration == 0:
+		return "how long it runs is not known: a timeout says how long at most"
+	case unknown:
+		return "when there is room for it elsewhere is not known: what runs there has neither a time-out nor a beginning"
+	}
+	o.own = home.price(w, w.least()) * w.Duration.Hours()
+	o.gain = here.at.Sub(d.Now).Hours() + w.Duration.Hours() - (wait + transfer + work)
+	o.net = w.DelayCost*o.gain - (o.rent - o.own)
+	switch {
+	case o.gain <= 0:
+		return fmt.Sprintf("on %s it would end no sooner than on %s, which has room for it in %s", name, home.Name, words(here.at.Sub(d.Now)))
+	case o.net <= 0 && w.DelayCost == 0:
+		return fmt.Sprintf("%s costs %s and %s %s, and no delay_cost says what waiting costs", name, d.cash(o.rent), home.Name, d.cash(o.own))
+	case o.net <= 0:
+		return fmt.Sprintf("%s costs %s more than %s and ends it %s sooner, which is worth %s", name, d.cash(o.rent-o.own), home.Name, hours(o.gain), d.cash(w.DelayCost*o.gain))
+	case budget && o.rent > left:
+		return fmt.Sprintf("renting on %s costs %s and the budget of %s leaves %s", name, d.cash(o.rent), w.Project, d.cash(left))
+	}
+	return ""
+}
+
+// inWords says why a work bursts.
+func (d *decision) inWords(w *Work, o option, home *pool, here start) string {
+	what := "may use nodes of " + o.pool.Name
+	if o.nodes > 0 {
+		what = fmt.Sprintf("gets %d node%s of %s, ready in about %s", o.nodes, plural(o.nodes), o.pool.Name, words(o.pool.Elastic.Startup))
+	}
+	if home == nil {
+		return fmt.Sprintf("%s: no other pool can take it; it costs %s", what, d.cash(o.rent))
+	}
+	by := "by"
+	if here.guess {
+		by = "at a guess by"
+	}
+	return fmt.Sprintf("%s: %s has room %s %s, so it ends %s sooner, which is worth %s; it costs %s more",
+		what, home.Name, by, at(here.at), hours(o.gain), d.cash(w.DelayCost*o.gain), d.cash(o.rent-o.own))
+}
+
+// lacks names a limit that leaves too little for a work, beside what others were
+// promised.
+func (d *decision) lacks(w *Work) (limit, what string) {
+	for _, name := range w.Limits {
+		left, ok := d.Left[name]
+		if !ok {
+			continue
+		}
+		want := w.Request.Times(w.least()).Plus(d.promised[name])
+		if left.CPU == 0 {
+			want.CPU = 0 // no limit
+		}
+		if left.Memory == 0 {
+			want.Memory = 0
+		}
+		maps.DeleteFunc(want.Accelerators, func(a string, _ int64) bool { _, ok := left.Accelerators[a]; return !ok })
+		if lacks := want.Lacks(left); len(lacks) > 0 {
+			return name, strings.Join(lacks, ", ")
+		}
+	}
+	return "", ""
+}
+
+// pay takes what a work will use from its limits and its budget.
+func (d *decision) pay(w *Work, cost float64) {
+	for _, name := range w.Limits {
+		d.promised[name] = d.promised[name].Plus(w.Request.Times(w.least()))
+	}
+	if left, ok := d.money[w.Project]; ok {
+		d.money[w.Project] = left - cost
+	}
+}
+
+func (d *decision) cash(v float64) string { return fmt.Sprintf("%.2f %s", v, d.Currency) }
+
+func hours(h float64) string {
+	if h > 24*365*100 {
+		return "for ever"
+	}
+	return words(time.Duration(h * float64(time.Hour)))
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "s"
+}
+
+func singular(n int) string {
+	if n == 1 {
+		return "s"
+	}
+	return ""
+}
