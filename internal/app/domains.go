@@ -239,6 +239,9 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.checkpoints = checkpoint.New(checkpoint.Config{
 		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authority, Journal: a.journal, Blobs: a.blobs,
 		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Log: a.log,
+		Saved: func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error {
+			return a.compute.Saved(ctx, tx, compute.WorkloadID(attempt), at)
+		},
 	})
 	a.group.Add(lifecycle.Service{Name: "checkpoints", Start: a.checkpoints.Start, Stop: stopper(a.checkpoints.Stop)})
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated

@@ -168,7 +168,9 @@ func (w *world) submit(t *testing.T, r compute.Request) {
 	if r.Kind == "" {
 		r.Kind = compute.JobAttempt
 	}
-	r.Project = "p"
+	if r.Project == "" {
+		r.Project = "p"
+	}
 	if r.Amount.CPU == 0 {
 		r.Amount = resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB}
 	}

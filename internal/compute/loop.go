@@ -312,6 +312,11 @@ func (s *Service) look(ctx context.Context) (news, error) {
 			}
 		}
 		if all {
+			if s.history == nil { // of an earlier process
+				if s.history, err = s.cfg.Store.Past(ctx, tx); err != nil {
+					return err
+				}
+			}
 			n.delta.History, n.delta.Turns = s.history, s.turns
 			budgets, err := s.spendingIn(ctx, tx)
 			if err != nil {
@@ -348,6 +353,7 @@ func (w Workload) work() scheduler.Work {
 		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
 		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible,
+		Due: w.Due, Expected: w.Expected,
 	}
 	for _, z := range w.Residency.Zones() {
 		work.Residency = append(work.Residency, string(z))
@@ -370,7 +376,7 @@ func (n *news) add(w Workload) {
 		n.delta.Submitted = append(n.delta.Submitted, work)
 	case Placed, Running:
 		r := scheduler.Running{
-			Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Leaving: w.Stop != "",
+			Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "",
 		}
 		if r.Started.IsZero() {
 			r.Started = w.PlacedAt
@@ -510,7 +516,7 @@ func (s *Service) sweeping(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		err := errors.Join(s.sweep(ctx), s.CheckBudgets(ctx))
+		err := errors.Join(s.sweep(ctx), s.CheckBudgets(ctx), s.keepPast(ctx))
 		if n%int(forgetEvery/sweepEvery) == 0 && ctx.Err() == nil {
 			err = errors.Join(err, s.forget(ctx))
 			s.anew()
@@ -524,6 +530,26 @@ func (s *Service) sweeping(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// keepPast saves what past use of queues counts, for the process after this one.
+func (s *Service) keepPast(ctx context.Context) error {
+	s.deciding.Lock()
+	var past map[string]scheduler.Used
+	if s.state != nil {
+		past = s.state.History()
+	}
+	s.deciding.Unlock()
+	if len(past) == 0 {
+		return nil
+	}
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
+		}
+		return s.cfg.Store.SavePast(ctx, tx, past)
+	})
+	return fault.Wrap(err, "keeping the past use of queues")
 }
 
 // looking keeps the nodes of pools as their engines tell them.

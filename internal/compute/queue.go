@@ -47,6 +47,9 @@ type QueueSpec struct {
 	MinRuntime Duration         `json:"min_runtime,omitempty" doc:"How long its works run before they may be preempted"`
 	Preempt    *bool            `json:"preempt,omitempty" doc:"Whether others may have to leave for its works: of lower priority in it, or who borrowed what is its own; default true"`
 	Projects   []project.Name   `json:"projects,omitempty" doc:"Who may submit to it; default every project"`
+	Default    bool             `json:"default,omitempty" doc:"Jobs of its projects that name no queue are in it; without projects, those of every project that has no default of its own"`
+	// Preemptible overrides what works say.
+	Preemptible *bool `json:"preemptible,omitempty" doc:"Whether its works may have to leave for others, whatever they say; default as each says"`
 }
 
 // Validate refuses what no queue may be. Error: fault.Invalid.
@@ -156,6 +159,9 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 				return err
 			}
 		}
+		if err := holdsWorks(all, q); err != nil {
+			return err
+		}
 		// A plan may hold the queue above, too.
 		if err := inTree(all, q); err != nil && (!dryRun || !fault.Is(err, fault.NotFound)) {
 			return err
@@ -182,6 +188,49 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 		err = s.cfg.DB.Update(ctx, "", apply)
 	}
 	return q, change, fault.Wrap(err, "applying queue %s", name)
+}
+
+// holdsWorks refuses a default that has, or would have, queues below it: works are
+// in those that have none.
+func holdsWorks(all []Queue, q Queue) error {
+	for _, o := range all {
+		if q.Default && o.Parent == q.Name {
+			return fault.New(fault.Invalid, "queue %s has queues below it, so it cannot be a default", q.Name).WithHint("Make one of those the default, such as %s.", o.Name)
+		}
+		if o.Default && q.Parent == o.Name {
+			return fault.New(fault.Invalid, "queue %s is a default, so none can be below it", o.Name).WithHint("Apply %s without default first.", o.Name)
+		}
+	}
+	return nil
+}
+
+// DefaultOf is a project, or all of them, in words.
+func DefaultOf(p project.Name) string {
+	if p == "" {
+		return "every project"
+	}
+	return "project " + string(p)
+}
+
+// assign puts a job that names no queue into that of its project, and asks its
+// queue whether it may be preempted.
+func (s *Service) assign(ctx context.Context, tx *store.Tx, r *Request) (err error) {
+	if r.Queue == "" && r.Kind == JobAttempt {
+		if r.Queue, err = s.cfg.Store.DefaultQueue(ctx, tx, r.Project); err != nil {
+			return err
+		}
+	}
+	if r.Queue == "" {
+		return nil
+	}
+	q, err := s.cfg.Store.Queue(ctx, tx, r.Queue)
+	if fault.Is(err, fault.NotFound) {
+		return nil // deleted since it was submitted: it belongs to none
+	}
+	if err == nil && q.Preemptible != nil {
+		r.Preemptible = *q.Preemptible
+	}
+	return err
 }
 
 // inTree refuses a parent that is not there, a ring of parents, and trees that are

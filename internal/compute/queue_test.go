@@ -1,16 +1,22 @@
 package compute_test
 
 import (
+	"context"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 func cores(n int64) resource.Amount { return resource.Amount{CPU: resource.Cores(n)} }
@@ -135,4 +141,87 @@ func TestPreempt(t *testing.T) {
 	}
 	w.end("att_2", enginetest.Exit{})
 	w.wait(t, "att_2")
+}
+
+// TestDefaultQueue: a job that names no queue is in that of its project, or of all,
+// and may be preempted if its queue says so.
+func TestDefaultQueue(t *testing.T) {
+	w := newWorld(t)
+	w.Own(compute.Build, w.owner)
+	yes := true
+	w.queue(t, "all", compute.QueueSpec{Default: true, Preemptible: &yes})
+	w.queue(t, "fraud", compute.QueueSpec{Default: true, Projects: []project.Name{"q", "r"}})
+	for name, spec := range map[string]compute.QueueSpec{
+		"queue fraud is the default of project r already":   {Default: true, Projects: []project.Name{"r"}},
+		"queue all is the default of every project already": {Default: true},
+		"queue all is a default, so none can be below it":   {Parent: "all"},
+	} {
+		if _, _, err := w.ApplyQueue(t.Context(), "other", spec); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, not %q", err, name)
+		}
+	}
+	in := func(r compute.Request) compute.Workload {
+		t.Helper()
+		w.submit(t, r)
+		got, err := w.Workload(t.Context(), r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := in(compute.Request{ID: "att_1", Kind: compute.JobAttempt, Project: "p"}); got.Queue != "all" || !got.Preemptible {
+		t.Errorf("%q, preemptible %t", got.Queue, got.Preemptible)
+	}
+	if got := in(compute.Request{ID: "att_2", Kind: compute.JobAttempt, Project: "q"}); got.Queue != "fraud" || got.Preemptible {
+		t.Errorf("%q, preemptible %t", got.Queue, got.Preemptible)
+	}
+	if got := in(compute.Request{ID: "bld_1", Kind: compute.Build, Project: "q"}); got.Queue != "" {
+		t.Errorf("a build is in queue %q", got.Queue)
+	}
+	if _, change, err := w.ApplyQueue(t.Context(), "fraud", compute.QueueSpec{}); err != nil || change != project.Updated {
+		t.Fatal(change, err)
+	}
+	if got := in(compute.Request{ID: "att_3", Kind: compute.JobAttempt, Project: "q"}); got.Queue != "all" {
+		t.Errorf("in %q after its default is none", got.Queue)
+	}
+}
+
+// TestSaved: what was saved is not lost with a workload that leaves, also for the
+// process after this one.
+func TestSaved(t *testing.T) {
+	w := newWorld(t)
+	w.Start(t.Context())
+	w.submit(t, compute.Request{ID: "att_1"})
+	w.awaitStart(t)
+	at := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	for _, when := range []time.Time{at, at.Add(-time.Minute)} {
+		err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return w.Saved(ctx, tx, "att_1", when) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := w.Workload(t.Context(), "att_1")
+	if err != nil || !got.SavedAt.Equal(at) {
+		t.Fatalf("saved at %s, not %s, %v", got.SavedAt, at, err)
+	}
+	w.end("att_1", enginetest.Exit{})
+	w.wait(t, "att_1")
+}
+
+// TestPastUse: what a queue used before counts for the process after that one.
+func TestPastUse(t *testing.T) {
+	w := newWorld(t)
+	w.queue(t, "bank", compute.QueueSpec{HalfLife: compute.Duration(time.Hour)})
+	past := map[string]scheduler.Used{"bank": {Until: time.Now(), Amount: map[string]float64{"cpu": 1000}}}
+	err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return computesql.Store{}.SavePast(ctx, tx, past) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Half of a core of two, that it has nothing of now.
+	if q, err := w.Queue(t.Context(), "bank"); err != nil || math.Abs(q.Share-0.25) > 0.001 {
+		t.Fatalf("share %g, %v", q.Share, err)
+	}
 }

@@ -472,12 +472,15 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 	if r.Label == "" {
 		r.Label = string(r.ID)
 	}
+	if err := s.assign(ctx, tx, &r); err != nil {
+		return err
+	}
 	err = s.cfg.Store.InsertWorkload(ctx, tx, Workload{
 		ID: r.ID, Project: r.Project, Kind: r.Kind, Label: r.Label, Request: r.Amount, Isolation: r.Isolation,
 		Workers: max(r.Workers, 1), MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace,
 		Residency: r.Residency, Classification: r.Classification, Pools: r.Pools, Priority: r.Priority,
 		Queue: r.Queue, User: r.User, Model: r.Model, Preemptible: r.Preemptible,
-		Timeout: r.Timeout, Grace: r.Grace, Spec: r.Spec,
+		Timeout: r.Timeout, Grace: r.Grace, Due: r.Due, Expected: r.Expected, Spec: r.Spec,
 		State: Queued, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	})
 	if err != nil {
@@ -509,7 +512,7 @@ type Room struct {
 // Reason is why a workload waits.
 type Reason struct {
 	Step string         `json:"step" doc:"admit, fit or preempt"`
-	Code scheduler.Code `json:"code" doc:"For programs: residency, isolation, too_large, closed, no_such, over_quota, delayed, quota_used, quota_kept, strict_order, full, kept or preempting"`
+	Code scheduler.Code `json:"code" doc:"For programs: residency, isolation, too_large, closed, no_such, over_quota, delayed, quota_used, quota_kept, strict_order, full, kept, preempting or late"`
 	Pool string         `json:"pool,omitempty"`
 	Text string         `json:"text"`
 }
@@ -524,14 +527,19 @@ func reasons(of []scheduler.Reason) []Reason {
 
 // Try says what a workload would get now, and takes nothing. The caller has asked
 // whether it may. Error: fault.Unavailable before the first cycle.
-func (s *Service) Try(_ context.Context, r Request) (Outlook, error) {
+func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
 	if err := r.Validate(); err != nil {
+		return Outlook{}, err
+	}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error { return s.assign(ctx, tx, &r) })
+	if err != nil {
 		return Outlook{}, err
 	}
 	w := Workload{
 		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
 		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
-		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
+		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Due: r.Due, Expected: r.Expected,
+		Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	}
 	if w.Isolation == "" {
 		w.Isolation = scheduler.Sandbox
@@ -550,6 +558,22 @@ func (s *Service) Try(_ context.Context, r Request) (Outlook, error) {
 		f.Rooms = append(f.Rooms, Room{Pool: PoolName(room.Pool), Workers: room.Workers, At: room.At.UTC(), PricePerHour: room.Price})
 	}
 	return f, nil
+}
+
+// Saved is told of a running workload that has saved, by a time, what it did: only
+// what it does after that is lost with it. It is recorded in the caller's
+// transaction; what no longer runs is left as it is.
+func (s *Service) Saved(ctx context.Context, tx *store.Tx, wid WorkloadID, at time.Time) error {
+	w, err := s.cfg.Store.Workload(ctx, tx, wid)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil || w.State != Running || !at.After(w.SavedAt) {
+		return err
+	}
+	w.SavedAt = at.UTC()
+	tx.OnCommit(func() { s.touch(wid) })
+	return s.cfg.Store.UpdateWorkload(ctx, tx, w)
 }
 
 // Cancel ends a workload in the caller's transaction: at once when it is

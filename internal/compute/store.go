@@ -6,6 +6,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -20,9 +21,16 @@ type Store interface {
 
 	// Queues lists all by name.
 	Queues(ctx context.Context, tx *store.Tx) ([]Queue, error)
-	// SaveQueue inserts or replaces; DeleteQueue removes.
+	Queue(ctx context.Context, tx *store.Tx, name string) (Queue, error)
+	// DefaultQueue names that of a project, or else of all; empty when there is none.
+	DefaultQueue(ctx context.Context, tx *store.Tx, p project.Name) (string, error)
+	// SaveQueue inserts or replaces, and fault.Conflict when another one is the
+	// default of a project already; DeleteQueue removes.
 	SaveQueue(ctx context.Context, tx *store.Tx, q Queue) error
 	DeleteQueue(ctx context.Context, tx *store.Tx, name string) error
+	// SavePast replaces what is remembered of the queues' use; Past gives it.
+	SavePast(ctx context.Context, tx *store.Tx, past map[string]scheduler.Used) error
+	Past(ctx context.Context, tx *store.Tx) (map[string]scheduler.Used, error)
 
 	Workload(ctx context.Context, tx *store.Tx, id WorkloadID) (Workload, error)
 	InsertWorkload(ctx context.Context, tx *store.Tx, w Workload) error

@@ -80,6 +80,8 @@ type Workload struct {
 	Preemptible    bool     // it saves and waits again when it is stopped for another
 	Priority       int      // higher first
 	Timeout, Grace time.Duration
+	Due            time.Time     // when it should have ended; zero is whenever
+	Expected       time.Duration // how long it runs, with what is uncertain of that; 0 is unknown
 	// Spec is what to run, for kinds without an Owner that prepares it.
 	Spec *engine.Spec
 
@@ -96,7 +98,8 @@ type Workload struct {
 	Nodes  []string // of each worker; empty where the engine picks
 	Passed []string // why the pools that may not take it were passed by
 	// Since running.
-	Handle engine.Handle
+	Handle  engine.Handle
+	SavedAt time.Time // when it last saved what it did
 	// Stop says why the workload is to end; empty while it is wanted.
 	Stop string
 	// Status is final once the state is Ended.
@@ -124,7 +127,7 @@ type Request struct {
 	Residency      residency.Label     // nil is home
 	Classification project.Classification
 	Pools          []string
-	Queue          string // see CheckQueue
+	Queue          string // see CheckQueue; of a job, empty is that of its project
 	User           string
 	Model          string // that it is to make, for who pays
 	Preemptible    bool
@@ -132,6 +135,8 @@ type Request struct {
 	NotBefore      time.Time
 	Timeout        time.Duration // 0 is no limit
 	Grace          time.Duration // 0 is ten seconds
+	Due            time.Time     // when it should have ended; zero is whenever
+	Expected       time.Duration // how long it runs, with what is uncertain of that; 0 is unknown
 	Spec           *engine.Spec  // for kinds without an Owner; no secrets, it is kept in the database
 }
 
@@ -157,6 +162,8 @@ func (r Request) Validate() error {
 		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", r.Timeout, maxTimeout)
 	case r.Grace < 0 || r.Grace > maxGrace:
 		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", r.Grace, maxGrace)
+	case r.Expected < 0 || r.Expected > maxTimeout:
+		return fault.New(fault.Invalid, "expected %s is not between 0 and %s", r.Expected, maxTimeout)
 	case r.Workers < 0 || r.MaxWorkers < 0 || max(r.Workers, r.MaxWorkers) > MaxWorkers:
 		return fault.New(fault.Invalid, "%d to %d workers: between 1 and %d are possible", r.Workers, r.MaxWorkers, MaxWorkers)
 	case r.MaxWorkers > 0 && r.MaxWorkers < max(r.Workers, 1):

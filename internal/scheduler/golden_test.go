@@ -153,6 +153,8 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		if kv["timeout"] == "" {
 			w.Timeout = 0
 		}
+		w.Due = after("due")
+		w.Expected, _ = time.ParseDuration(kv["expected"])
 		if kv["pools"] != "" {
 			w.Pools = strings.Split(kv["pools"], ",")
 		}

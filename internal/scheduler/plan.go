@@ -9,8 +9,8 @@ import (
 type Plan struct {
 	Place   []Placement  // in the order in which they were decided
 	Preempt []Preemption // to be told to save and stop; those for whom wait until they have
-	// Wake is when the next delayed work may start, or the next may be preempted;
-	// zero when none is delayed.
+	// Wake is when the next delayed work may start, or the next may be preempted, or
+	// the next becomes urgent; zero is never.
 	Wake time.Time
 }
 
@@ -58,6 +58,7 @@ const (
 	Full        Code = "full"         // no room in the pool now
 	Kept        Code = "kept"         // the room there is, is kept for one before it
 	Preempting  Code = "preempting"   // others are saving and stopping for it
+	Late        Code = "late"         // its deadline cannot be met any more
 )
 
 // Reason is one cause in words, and the step that found it.

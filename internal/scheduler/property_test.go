@@ -79,9 +79,14 @@ func drawQueues(t *rapid.T) []Queue {
 }
 
 func drawWork(t *rapid.T, id ID, now time.Time) Work {
+	var due time.Time
+	if rapid.IntRange(0, 3).Draw(t, "deadline") == 0 {
+		due = now.Add(time.Duration(rapid.IntRange(-1, 8).Draw(t, "due")) * time.Minute)
+	}
 	return Work{
-		ID: id, Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"),
-		User: rapid.SampledFrom([]string{"alia", "omar"}).Draw(t, "user"), Queue: rapid.SampledFrom([]string{"", "q0", "q1", "q2", "q3", "q4"}).Draw(t, "queue"),
+		ID: id, Due: due, Expected: time.Duration(rapid.IntRange(0, 4).Draw(t, "expected")) * time.Minute,
+		Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"),
+		User:    rapid.SampledFrom([]string{"alia", "omar"}).Draw(t, "user"), Queue: rapid.SampledFrom([]string{"", "q0", "q1", "q2", "q3", "q4"}).Draw(t, "queue"),
 		Timeout:     time.Duration(rapid.IntRange(0, 4).Draw(t, "timeout")) * time.Minute,
 		Preemptible: rapid.Bool().Draw(t, "preemptible"),
 		Request:     drawAmount(t, "request", 3),
@@ -256,7 +261,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 				t.Fatalf("%s: there is room for %d of %d workers in %s: %+v", id, n, k.least(), p.Name, r)
 			}
 			if r.Code == Residency && slices.Contains(k.Residency, p.Zone) || r.Code == Isolated && p.Isolation.AtLeast(k.Isolation) ||
-				r.Code == Delayed && !k.NotBefore.After(now) {
+				r.Code == Delayed && !k.NotBefore.After(now) || r.Code == Late && !now.Add(k.Expected).After(k.Due) {
 				t.Fatalf("%s: not true: %+v", id, r)
 			}
 		}

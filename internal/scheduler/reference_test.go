@@ -159,11 +159,29 @@ func (r *reference) before(a, b Work) bool {
 }
 
 func (r *reference) inLine(a, b Work) int {
+	x, y := r.counts(a), r.counts(b)
 	if r.Policy != Fair {
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Submitted.Compare(b.Submitted), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), x.Compare(y), cmp.Compare(a.ID, b.ID))
 	}
-	x, y := a.Submitted.Add(-time.Duration(a.Priority)*time.Minute), b.Submitted.Add(-time.Duration(b.Priority)*time.Minute)
 	return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
+}
+
+// counts is when a work counts as submitted.
+func (r *reference) counts(w Work) time.Time {
+	start := w.Due.Add(-w.Expected*5/4 - time.Minute)
+	if w.Expected == 0 {
+		start = w.Submitted.Add(w.Due.Sub(w.Submitted) / 2)
+	}
+	if start.Before(w.Submitted) {
+		start = w.Submitted
+	}
+	switch {
+	case !w.Due.IsZero() && !start.After(r.Now) && r.Now.Before(w.Due.Add(-w.Expected/2)):
+		return start.Add(-24 * time.Hour)
+	case r.Policy == Fair:
+		return w.Submitted.Add(-time.Duration(w.Priority) * time.Minute)
+	}
+	return w.Submitted
 }
 
 // path is from the top down to a queue.

@@ -34,7 +34,8 @@
 // Fifo: higher priority first, then the earlier. Fair: of each queue the one whose
 // dominant share over its weight is least, now and in the past that its half-life
 // remembers; within a queue a point of priority counts as much as a minute of
-// waiting, so that everybody's turn comes.
+// waiting, so that everybody's turn comes. Under both, a work that must begin now to
+// meet its deadline counts as submitted a day before.
 package scheduler
 
 import (
@@ -123,6 +124,8 @@ type Work struct {
 	Because   string        // why not before, in words; empty is that it failed and is tried again
 	Timeout   time.Duration // it has ended so long after its start; 0 is unknown
 	Grace     time.Duration // it has ended so long after it was told to
+	Due       time.Time     // it should have ended by then; zero is whenever
+	Expected  time.Duration // it will probably have ended so long after its start, with what is uncertain of that
 	// Workers is the size of the gang, and MaxWorkers what it can use; as many
 	// as fit now get a place. 0 is one, and at least Workers.
 	Workers, MaxWorkers int

@@ -29,6 +29,9 @@ type State struct {
 	shapes  map[string]*shape
 	age     int // grows when what is known of works no longer holds
 
+	dated map[ID]bool // those of waiting that have a deadline
+	turn  time.Time   // when the next of them becomes urgent, or late; zero is never
+
 	turns []ID // for whom others leave, or the last step kept nodes
 
 	// Of a step.
@@ -43,8 +46,9 @@ type State struct {
 // waiter is a work in line.
 type waiter struct {
 	Work
-	known *known
-	age   int // of the state when that was found
+	known   *known
+	age     int  // of the state when that was found
+	hurries bool // it must come first to meet its deadline
 
 	// Of the last step.
 	order    int    // how many were looked at before
@@ -92,7 +96,7 @@ func (s *State) apply(d Delta) {
 	s.now = d.Now
 	if s.pools == nil {
 		s.pools, s.waiting, s.running = map[string]*pool{}, map[ID]*waiter{}, map[ID]*run{}
-		s.leaving = map[ID]*run{}
+		s.leaving, s.dated = map[ID]*run{}, map[ID]bool{}
 		s.limits, s.shapes, s.policy = map[string]*ceiling{}, map[string]*shape{}, Fifo
 		s.requeue(nil)
 	}
@@ -121,10 +125,14 @@ func (s *State) apply(d Delta) {
 	}
 	for i := range d.Submitted {
 		if s.running[d.Submitted[i].ID] == nil {
-			s.waiting[d.Submitted[i].ID] = &waiter{Work: d.Submitted[i]}
+			w := &waiter{Work: d.Submitted[i]}
+			if s.waiting[w.ID] = w; !w.Due.IsZero() {
+				s.dated[w.ID], s.turn = true, time.Time{}
+			}
 		}
 	}
 	s.reline(d.Submitted)
+	s.reline(s.hasten())
 }
 
 // remake takes in other pools, queues, quotas and policies: what was found of
@@ -275,7 +283,7 @@ func (s *State) queueOf(w *Work) *queue {
 	return s.queues[""]
 }
 
-// reline drops from the lines what no longer waits and puts in what is new.
+// reline puts works into their lines.
 func (s *State) reline(submitted []Work) {
 	added := map[*line][]*waiter{}
 	for i := range submitted {
@@ -314,12 +322,11 @@ const aging = time.Minute
 
 // rank says who of a line comes first.
 func (s *State) rank(a, b *waiter) int {
+	x, y := s.standing(a), s.standing(b)
 	if s.policy == Fair {
-		x := a.Submitted.Add(-time.Duration(a.Priority) * aging)
-		y := b.Submitted.Add(-time.Duration(b.Priority) * aging)
 		return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
 	}
-	return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Submitted.Compare(b.Submitted), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), x.Compare(y), cmp.Compare(a.ID, b.ID))
 }
 
 func (s *State) remove(id ID) {
@@ -341,6 +348,10 @@ func (s *State) remove(id ID) {
 func (s *State) leave(id ID) {
 	if w := s.waiting[id]; w != nil {
 		delete(s.waiting, id)
+		if s.dated[id] {
+			delete(s.dated, id)
+			s.turn = time.Time{}
+		}
 		s.lineOf(&w.Work).stale = true
 	}
 }

@@ -32,6 +32,9 @@ func (s *State) Step(d Delta) Plan {
 		s.consider(w, &plan)
 	}
 	s.end()
+	if turn := s.nextTurn(); !turn.IsZero() {
+		plan.wake(turn)
+	}
 	return plan
 }
 

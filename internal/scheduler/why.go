@@ -21,6 +21,14 @@ func (s *State) Why(id ID) (Wait, bool) {
 }
 
 func (s *State) why(w *waiter) Wait {
+	wait := s.waits(w)
+	if r, late := w.late(s.now); late {
+		wait.Reasons = append(wait.Reasons, r)
+	}
+	return wait
+}
+
+func (s *State) waits(w *waiter) Wait {
 	k := s.know(w)
 	one := func(possible bool, step string, code Code, text string) Wait {
 		return Wait{Possible: possible, Reasons: []Reason{{Step: step, Code: code, Text: text}}}

@@ -55,6 +55,8 @@ type Compute interface {
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
 	// Profile looks for a while at what a worker does.
 	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
+	// Offers lists all pools as they are, and the currency of their prices.
+	Offers(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
 	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
 }
@@ -220,6 +222,9 @@ type Config struct {
 	// WatchEvery is how often running attempts with a progress_timeout are looked
 	// at; 0 is two seconds.
 	WatchEvery time.Duration
+	// MeasureEvery is how often the use of running attempts is sampled; 0 is ten
+	// seconds.
+	MeasureEvery time.Duration
 	// GrowAfter is how long an elastic job has run, and its pool has had room,
 	// before it goes on with more workers; 0 never does.
 	GrowAfter time.Duration
@@ -239,6 +244,7 @@ type Service struct {
 	wake chan struct{} // of the loop; holds one
 
 	watched atomic.Int64 // running attempts that are looked at, at least
+	meters  meters
 
 	mu       sync.Mutex
 	awaiting map[JobID]bool   // jobs whose environment somebody awaits
@@ -262,6 +268,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.WatchEvery == 0 {
 		cfg.WatchEvery = watchEvery
+	}
+	if cfg.MeasureEvery == 0 {
+		cfg.MeasureEvery = measureEvery
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -400,6 +409,10 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		ID: JobID(id.New("job")), Project: p, Name: name, Spec: spec, State: Queued,
 		By: Actor{ID: who.ID, Name: who.Name}, From: how.from, SubmittedAt: s.now().UTC(), Revision: 1,
 	}
+	var err error
+	if j.Due, err = spec.due(j.SubmittedAt); err != nil {
+		return Job{}, "", err
+	}
 	var resume checkpoint.Record
 	if spec.Resume != "" {
 		var err error
@@ -449,6 +462,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 				return err
 			}
 		}
+		if err := s.expect(ctx, tx, &j); err != nil {
+			return err
+		}
 		if how.dryRun {
 			return nil
 		}
@@ -479,7 +495,6 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 		return s.attempt(ctx, tx, &j, 0)
 	}
-	var err error
 	if how.dryRun {
 		err = s.cfg.DB.View(ctx, submit)
 	} else {
@@ -572,6 +587,7 @@ func (j Job) request() compute.Request {
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
 		Workers: j.size().Min, MaxWorkers: j.size().Max,
 		Pools: j.pools(), Queue: j.Spec.Queue, User: cmp.Or(j.By.Name, j.By.ID), Model: j.Spec.Register, Preemptible: j.Spec.Preemptible == nil || *j.Spec.Preemptible, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
+		Due: j.Due, Expected: time.Duration(j.Expected),
 	}
 }
 

@@ -12,6 +12,9 @@
 //     grow.go: more workers where there is room. watch.go: attempts that do
 //     nothing. top.go: what the workers use now, and when it will be done. profile.go:
 //     what a worker does, seen for a while; profile/ says it in shares, purely.
+//   - measure.go: what attempts used and how fast they were. advice.go: what that
+//     says of other places, by sizing/, purely. anomalies.go: idle accelerators and
+//     slow nodes, by anomaly/, purely.
 //   - prepare.go: what an attempt finds when it starts. source.go: uploaded
 //     source archives.
 //   - finish.go: what becomes of what it leaves, and whether it runs again;
@@ -113,6 +116,8 @@ type Spec struct {
 	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
 	Preemptible *bool               `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
 	Timeout     compute.Duration    `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
+	Deadline    string              `json:"deadline,omitempty" doc:"When it should be done: a time such as 2026-12-01T06:00:00Z, or so long after it was submitted, such as 6h. It comes first in its queue when it must begin to be in time"`
+	Expected    compute.Duration    `json:"expected,omitempty" doc:"How long it probably runs, for its deadline; default as the last twenty of its name that succeeded, of which nine in ten ran no longer"`
 	Grace       compute.Duration    `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`
 	MaxAttempts int                 `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
 	Framework   launch.Framework    `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
@@ -120,10 +125,12 @@ type Spec struct {
 	Processes   int                 `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
 	Parallel    Parallel            `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
 	Precision   Precision           `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
+	Batch       int                 `json:"batch,omitempty" doc:"Examples of a step of all processes together, accumulated ones included: recorded, and what rates are compared by"`
 	Accumulate  int                 `json:"accumulate,omitempty" doc:"Steps whose gradients are added up before the weights change: told to the program and recorded"`
 	Steps       int64               `json:"steps,omitempty" doc:"Steps that the whole training has, from which the time left is told"`
 	Resume      string              `json:"resume,omitempty" doc:"Checkpoint of another job to begin with: job_…/NAME, or job_… for its newest"`
 	Progress    compute.Duration    `json:"progress_timeout,omitempty" doc:"Stop an attempt that logs, reports, saves and computes nothing for so long, such as 10m; default never"`
+	Family      string              `json:"family,omitempty" doc:"Jobs that do the same work, of which one tells what another would take; default the name without a number at its end"`
 	Experiment  string              `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
 	Checkpoints checkpoint.Rules    `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which come back"`
 	Register    string              `json:"register,omitempty" doc:"Model name under which model/ of the output is registered"`
@@ -170,6 +177,8 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "priority %d is not between -%d and %d", s.Priority, compute.MaxPriority, compute.MaxPriority)
 	case s.Timeout < 0 || time.Duration(s.Timeout) > maxTimeout:
 		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", time.Duration(s.Timeout), maxTimeout)
+	case s.Expected < 0 || time.Duration(s.Expected) > maxTimeout:
+		return fault.New(fault.Invalid, "expected %s is not between 0 and %s", time.Duration(s.Expected), maxTimeout)
 	case s.Grace < 0 || time.Duration(s.Grace) > maxGrace:
 		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", time.Duration(s.Grace), maxGrace)
 	case s.MaxAttempts < 0 || s.MaxAttempts > maxTries:
@@ -181,6 +190,11 @@ func (s Spec) Validate() error {
 	}
 	if s.Register != "" {
 		if err := id.CheckName("register", s.Register); err != nil {
+			return err
+		}
+	}
+	if s.Family != "" {
+		if err := id.CheckName("family", s.Family); err != nil {
 			return err
 		}
 	}
@@ -344,10 +358,12 @@ type Job struct {
 	// Stop says who wants the job to end; empty while it is wanted.
 	Stop string `json:"stop,omitempty"`
 
-	SubmittedAt time.Time `json:"submitted_at"`
-	StartedAt   time.Time `json:"started_at,omitzero"`
-	EndedAt     time.Time `json:"ended_at,omitzero"`
-	Revision    int64     `json:"revision"`
+	SubmittedAt time.Time        `json:"submitted_at"`
+	Due         time.Time        `json:"due_at,omitzero"`
+	Expected    compute.Duration `json:"expected,omitempty"` // how long it probably runs; of jobs with a deadline
+	StartedAt   time.Time        `json:"started_at,omitzero"`
+	EndedAt     time.Time        `json:"ended_at,omitzero"`
+	Revision    int64            `json:"revision"`
 }
 
 // digest identifies what a job would do.

@@ -79,6 +79,7 @@ type workloadRow struct {
 	Hint      string     `bun:"hint"`
 	Settled   bool       `bun:"settled"`
 	Denials   int        `bun:"denials"`
+	Saved     store.Time `bun:"saved"`
 	Revision  int64      `bun:"revision"`
 }
 
@@ -101,6 +102,8 @@ type asked struct {
 	User           string                 `json:"user,omitempty"`
 	Model          string                 `json:"model,omitempty"`
 	Preemptible    bool                   `json:"preemptible,omitempty"`
+	Due            store.Time             `json:"due,omitempty"`
+	Expected       time.Duration          `json:"expected_ns,omitempty"`
 }
 
 // status is engine.Status as the column keeps it.
@@ -122,6 +125,7 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
 		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
 		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Model: w.Model, Preemptible: w.Preemptible,
+		Due: store.At(w.Due), Expected: w.Expected,
 	})
 	if err != nil {
 		return workloadRow{}, err
@@ -142,7 +146,7 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 		ID: string(w.ID), Project: string(w.Project), Kind: string(w.Kind), Label: w.Label, Asked: string(a), State: string(w.State),
 		Submitted: store.At(w.Submitted), Placed: store.At(w.PlacedAt), Started: store.At(w.StartedAt), Ended: store.At(w.EndedAt),
 		Pool: string(w.Pool), Workers: w.Placed, Nodes: string(nodes), Passed: string(passed), Handle: string(w.Handle), Stop: w.Stop, Status: string(st),
-		Failure: w.Failure, Hint: w.Hint, Settled: w.Settled, Denials: w.Denials, Revision: w.Revision,
+		Failure: w.Failure, Hint: w.Hint, Settled: w.Settled, Denials: w.Denials, Saved: store.At(w.SavedAt), Revision: w.Revision,
 	}, nil
 }
 
@@ -153,7 +157,7 @@ func (r workloadRow) workload() (compute.Workload, error) {
 		ID: compute.WorkloadID(r.ID), Project: project.Name(r.Project), Kind: compute.Kind(r.Kind), Label: r.Label, State: compute.State(r.State),
 		Submitted: r.Submitted.Time(), PlacedAt: r.Placed.Time(), StartedAt: r.Started.Time(), EndedAt: r.Ended.Time(),
 		Pool: compute.PoolName(r.Pool), Placed: r.Workers, Handle: engine.Handle(r.Handle), Stop: r.Stop,
-		Failure: r.Failure, Hint: r.Hint, Settled: r.Settled, Denials: r.Denials, Revision: r.Revision,
+		Failure: r.Failure, Hint: r.Hint, Settled: r.Settled, Denials: r.Denials, SavedAt: r.Saved.Time(), Revision: r.Revision,
 	}
 	err := errors.Join(
 		json.Unmarshal([]byte(r.Asked), &a), //nolint:musttag // see rowOf
@@ -168,6 +172,7 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w.Priority, w.Timeout, w.Grace, w.NotBefore, w.Spec = a.Priority, a.Timeout, a.Grace, a.NotBefore.Time(), a.Spec
 	w.Workers, w.MaxWorkers, w.InPlace = a.Workers, a.MaxWorkers, a.InPlace
 	w.Queue, w.User, w.Model, w.Preemptible = a.Queue, a.User, a.Model, a.Preemptible
+	w.Due, w.Expected = a.Due.Time(), a.Expected
 	return w, nil
 }
 
@@ -222,50 +227,6 @@ func (Store) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
 	return err
 }
 
-type queueRow struct {
-	bun.BaseModel `bun:"table:compute_queue"`
-
-	Name      string     `bun:"name,pk"`
-	Spec      string     `bun:"spec"`
-	CreatedAt store.Time `bun:"created_at"`
-	UpdatedAt store.Time `bun:"updated_at"`
-	Revision  int64      `bun:"revision"`
-}
-
-// Queues lists all queues by name.
-func (Store) Queues(ctx context.Context, tx *store.Tx) ([]compute.Queue, error) {
-	var rows []queueRow
-	if err := tx.NewSelect().Model(&rows).OrderExpr("name").Scan(ctx); err != nil {
-		return nil, err
-	}
-	queues := make([]compute.Queue, len(rows))
-	for i, r := range rows {
-		queues[i] = compute.Queue{Name: r.Name, CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision}
-		if err := json.Unmarshal([]byte(r.Spec), &queues[i].QueueSpec); err != nil {
-			return nil, fault.Wrap(err, "reading queue %s", r.Name)
-		}
-	}
-	return queues, nil
-}
-
-// SaveQueue inserts or replaces a queue.
-func (Store) SaveQueue(ctx context.Context, tx *store.Tx, q compute.Queue) error {
-	spec, err := json.Marshal(q.QueueSpec)
-	if err != nil {
-		return err
-	}
-	_, err = tx.NewInsert().Model(&queueRow{
-		Name: q.Name, Spec: string(spec), CreatedAt: store.At(q.CreatedAt), UpdatedAt: store.At(q.UpdatedAt), Revision: q.Revision,
-	}).On("CONFLICT (name) DO UPDATE").Set("spec = EXCLUDED.spec").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
-	return err
-}
-
-// DeleteQueue removes a queue.
-func (Store) DeleteQueue(ctx context.Context, tx *store.Tx, name string) error {
-	_, err := tx.NewDelete().Model((*queueRow)(nil)).Where("name = ?", name).Exec(ctx)
-	return err
-}
-
 // Workload finds one workload.
 func (Store) Workload(ctx context.Context, tx *store.Tx, id compute.WorkloadID) (compute.Workload, error) {
 	var r workloadRow
@@ -297,7 +258,7 @@ func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 	}
 	r.Revision++
 	res, err := tx.NewUpdate().Model(&r).
-		Column("state", "placed", "started", "ended", "pool", "workers", "nodes", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "revision").
+		Column("state", "placed", "started", "ended", "pool", "workers", "nodes", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "saved", "revision").
 		Where("id = ? AND revision = ?", r.ID, w.Revision).Exec(ctx)
 	if err != nil {
 		return err

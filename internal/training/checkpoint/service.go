@@ -52,8 +52,11 @@ type Config struct {
 	ChunkSize int64
 	// MaxBytes bounds one checkpoint; 0 is 1 TiB.
 	MaxBytes int64
-	Log      *slog.Logger     // nil discards
-	Now      func() time.Time // nil is time.Now
+	// Saved is told, in the transaction, of the attempt that had saved what it did
+	// by a time; nil is nobody.
+	Saved func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error
+	Log   *slog.Logger     // nil discards
+	Now   func() time.Time // nil is time.Now
 }
 
 // Service keeps checkpoints. Safe for concurrent use.

@@ -201,6 +201,11 @@ func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string
 		if err := s.cfg.Store.InsertCheckpoint(ctx, tx, r, m); err != nil {
 			return err
 		}
+		if s.cfg.Saved != nil && r.Attempt != "" {
+			if err := s.cfg.Saved(ctx, tx, r.Attempt, named); err != nil {
+				return err
+			}
+		}
 		err = audit.Append(ctx, tx, audit.Entry{
 			Project: string(r.Project), Action: "checkpoint.take", Object: "job " + r.Job,
 			Detail: map[string]any{"checkpoint": r.ID, "name": r.Name, "digest": r.Digest, "bytes": r.Bytes},

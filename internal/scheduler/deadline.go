@@ -1,0 +1,93 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+)
+
+// ahead is how much earlier than the others of its line an urgent work counts as
+// submitted: more than any priority is worth, and still a bound on how long those
+// others wait for urgent ones.
+const ahead = 24 * time.Hour
+
+// urgentFrom is when a work must come first to be done by its deadline: it begins
+// what is expected of it before, and a margin for what nobody knows, a quarter of
+// that and a minute. Of works that were submitted in time, who has least slack
+// becomes urgent first. Of which nothing is expected has until half its time.
+func (w *Work) urgentFrom() time.Time {
+	from := w.Due.Add(-w.Expected - w.Expected/4 - time.Minute)
+	if w.Expected == 0 {
+		from = w.Submitted.Add(w.Due.Sub(w.Submitted) / 2)
+	}
+	if from.Before(w.Submitted) {
+		return w.Submitted
+	}
+	return from
+}
+
+// hopeless is from when on it would have to be twice as fast as is expected: then
+// it hurries no more, and holds nobody up who can still be in time.
+func (w *Work) hopeless() time.Time { return w.Due.Add(-w.Expected / 2) }
+
+// urgent reports that it must come first now.
+func (w *Work) urgent(now time.Time) bool {
+	return !w.Due.IsZero() && now.Before(w.hopeless()) && !now.Before(w.urgentFrom())
+}
+
+// standing is when a work counts as submitted in its line.
+func (s *State) standing(w *waiter) time.Time {
+	switch {
+	case w.hurries:
+		return w.urgentFrom().Add(-ahead)
+	case s.policy == Fair:
+		return w.Submitted.Add(-time.Duration(w.Priority) * aging)
+	}
+	return w.Submitted
+}
+
+// hasten finds those that became urgent, or no longer are, and gives them back to
+// be lined up again.
+func (s *State) hasten() (changed []Work) {
+	if s.turn.After(s.now) {
+		return nil
+	}
+	for id := range s.dated {
+		w := s.waiting[id]
+		if now := w.urgent(s.now); now != w.hurries {
+			s.lineOf(&w.Work).stale = true
+			s.waiting[id] = &waiter{Work: w.Work, known: w.known, age: w.age, hurries: now}
+			changed = append(changed, w.Work)
+		}
+	}
+	s.turn = time.Time{}
+	return changed
+}
+
+// nextTurn is when the next work becomes urgent or late; zero is never.
+func (s *State) nextTurn() time.Time {
+	if !s.turn.IsZero() {
+		return s.turn
+	}
+	for id := range s.dated {
+		w := s.waiting[id]
+		for _, at := range []time.Time{w.urgentFrom(), w.hopeless()} {
+			if at.After(s.now) && (s.turn.IsZero() || at.Before(s.turn)) {
+				s.turn = at
+			}
+		}
+	}
+	return s.turn
+}
+
+// late says that a deadline cannot be met any more; false when it can, as far as
+// is known.
+func (w *Work) late(now time.Time) (Reason, bool) {
+	if w.Due.IsZero() || !now.Add(w.Expected).After(w.Due) {
+		return Reason{}, false
+	}
+	text := "its deadline, " + w.Due.UTC().Format(time.RFC3339)
+	if !now.Before(w.Due) {
+		return Reason{Step: "admit", Code: Late, Text: text + ", has passed"}, true
+	}
+	return Reason{Step: "admit", Code: Late, Text: fmt.Sprintf("%s, cannot be met any more: it is expected to run for %s", text, w.Expected.Round(time.Second))}, true
+}
