@@ -45,7 +45,7 @@ func population(n, m int) ([]goodput.Node, []goodput.Job) {
 	for i := range nodes {
 		nodes[i] = goodput.Node{GPUs: 4}
 	}
-	var families []map[string]*goodput.Model
+	var families []map[string]goodput.Device
 	for f := range 6 {
 		var seen []goodput.Observation
 		for _, shape := range [][2]int{{1, 1}, {1, 2}, {1, 4}, {2, 8}, {4, 16}, {8, 32}} {
@@ -57,13 +57,14 @@ func population(n, m int) ([]goodput.Node, []goodput.Job) {
 				seen = append(seen, goodput.Observation{Nodes: shape[0], Replicas: shape[1], Local: local, Step: math.Hypot(compute, sync), Sync: math.Hypot(compute, sync) - compute})
 			}
 		}
-		families = append(families, map[string]*goodput.Model{"": goodput.Fit(seen)})
+		families = append(families, map[string]goodput.Device{"": {
+			Model: goodput.Fit(seen), Limits: goodput.Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64},
+		}})
 	}
 	jobs := make([]goodput.Job, m)
 	for i := range jobs {
 		jobs[i] = goodput.Job{
-			ID: i, Min: 1, Max: 64, Models: families[i%len(families)], Age: float64(i * 60), Service: float64(i * i % 100_000),
-			Limits:   goodput.Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64},
+			ID: i, Min: 1, Max: 64, On: families[i%len(families)], Age: float64(i * 60), Service: float64(i * i % 100_000),
 			Gradient: goodput.Gradient{Sqr: 1, Var: float64(i % 977)},
 		}
 	}

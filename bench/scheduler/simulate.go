@@ -34,7 +34,7 @@ type setting struct {
 	load, rigid float64
 }
 
-var usual = setting{"1.0x on 16×4", simulate.Cluster{Nodes: 16, GPUs: 4}, 1, 0}
+var usual = setting{"1.0x on 16×4", simulate.Uniform(16, 4), 1, 0}
 
 func (b *bench) simulation(ctx context.Context) error {
 	dir := filepath.Join(b.Root, "examples", "pollux")
@@ -87,12 +87,12 @@ func (b *bench) simulation(ctx context.Context) error {
 		{"0.5x", usual.cluster, 0.5, 0},
 		{"1.5x", usual.cluster, 1.5, 0},
 		{"2.0x", usual.cluster, 2, 0},
-		{"8×4", simulate.Cluster{Nodes: 8, GPUs: 4}, 1, 0},
-		{"8×4, half rigid", simulate.Cluster{Nodes: 8, GPUs: 4}, 1, 0.5},
-		{"8×4, all rigid", simulate.Cluster{Nodes: 8, GPUs: 4}, 1, 1},
-		{"16×8", simulate.Cluster{Nodes: 16, GPUs: 8}, 1, 0},
-		{"32×2", simulate.Cluster{Nodes: 32, GPUs: 2}, 1, 0},
-		{"4×4", simulate.Cluster{Nodes: 4, GPUs: 4}, 1, 0},
+		{"8×4", simulate.Uniform(8, 4), 1, 0},
+		{"8×4, half rigid", simulate.Uniform(8, 4), 1, 0.5},
+		{"8×4, all rigid", simulate.Uniform(8, 4), 1, 1},
+		{"16×8", simulate.Uniform(16, 8), 1, 0},
+		{"32×2", simulate.Uniform(32, 2), 1, 0},
+		{"4×4", simulate.Uniform(4, 4), 1, 0},
 	}
 	if b.Quick {
 		others = others[:1]
@@ -140,7 +140,7 @@ func (b *bench) read(dir string) ([]simulate.Workload, error) {
 		if err != nil {
 			return nil, err
 		}
-		w, err := simulate.ReadWorkload(name, in, profiles)
+		w, err := simulate.ReadWorkload(name, in, simulate.Measured{"": profiles})
 		_ = in.Close()
 		if err != nil {
 			return nil, err

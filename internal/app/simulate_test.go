@@ -59,6 +59,10 @@ func TestSimulate(t *testing.T) {
 		"rigid":    func(s *Simulation) { s.Rigid = 2 },
 		"load":     func(s *Simulation) { s.Load = -1 },
 		"no load":  func(s *Simulation) { s.Load = 0 },
+		"deadline": func(s *Simulation) { s.Deadline = -1 },
+		"meet":     func(s *Simulation) { s.Smallest, s.Deadline, s.MostNodes = true, time.Hour, 4 },
+		"most":     func(s *Simulation) { s.Smallest, s.Deadline, s.Meet = true, time.Hour, 1 },
+		"group":    func(s *Simulation) { s.Smallest, s.Deadline, s.Meet, s.MostNodes, s.Group = true, time.Hour, 1, 4, "x" },
 		"page":     func(s *Simulation) { s.HTML = filepath.Join(page, "below") },
 	} {
 		wrong := s
@@ -66,6 +70,12 @@ func TestSimulate(t *testing.T) {
 		if _, err := Simulate(t.Context(), wrong, func(float64) {}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	sized := s
+	sized.Smallest, sized.Deadline, sized.Meet, sized.MostNodes = true, 10*time.Minute, 1, 8
+	got, err = Simulate(t.Context(), sized, func(float64) {})
+	if err != nil || got.Smallest == nil || got.Smallest.Nodes < 1 || len(got.Smallest.Tried) < 2 || got.Pooled.Late != 0 {
+		t.Errorf("%+v, %v", got.Smallest, err)
 	}
 	s.Workloads = []string{profiles + "/absent.csv"}
 	if _, err := Simulate(t.Context(), s, func(float64) {}); !fault.Is(err, fault.NotFound) {

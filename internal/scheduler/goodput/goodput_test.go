@@ -160,6 +160,52 @@ func TestBest(t *testing.T) {
 	})
 }
 
+// TestFitLike: of a device on which one replica was seen, the growth with replicas
+// comes from the other device, the time of computing from here.
+func TestFitLike(t *testing.T) {
+	slow, fast := truth{0.1, 0.004, 0.02, 0.3, 0.001, 1.5}, truth{0.04, 0.0016, 0.02, 0.3, 0.001, 1.5}
+	var seen []Observation
+	for _, s := range []shape{{1, 1}, {1, 2}, {1, 4}, {2, 8}} {
+		for _, local := range []int{8, 32, 64} {
+			seen = append(seen, slow.see(s.nodes, s.replicas, local))
+		}
+	}
+	known := Fit(seen)
+	m := FitLike([]Observation{fast.see(1, 1, 32)}, known)
+	if by, ok := m.Ratio(known); !ok || math.Abs(by-0.4) > 0.01 {
+		t.Errorf("takes %v of the time", by)
+	}
+	for _, s := range []shape{{1, 1}, {1, 4}, {2, 8}, {4, 16}} {
+		want := fast.see(s.nodes, s.replicas, 32).Step
+		if got, _ := m.Times(s.nodes, s.replicas, 32); math.Abs(got/want-1) > 0.1 {
+			t.Errorf("%+v: %v, want %v", s, got, want)
+		}
+	}
+	if m := FitLike(nil, known); m.Known() {
+		t.Error("of nothing")
+	}
+	if m := FitLike(seen, Fit(nil)); m.Most() != 8 {
+		t.Error("like nothing")
+	}
+}
+
+// TestPlanDevices: who gains most by the faster device gets it, and nothing idles.
+func TestPlanDevices(t *testing.T) {
+	l := Limits{MinLocal: 1, MaxLocal: 64, MinBatch: 8, MaxBatch: 4096, MaxReplicas: 64}
+	u := truth{0.01, 0.01, 0.001, 0.01, 0, 1}
+	m := Fit([]Observation{u.see(1, 1, 8), u.see(1, 1, 32), u.see(1, 2, 32), u.see(1, 4, 32)})
+	nodes := []Node{{4, "slow"}, {4, "fast"}}
+	job := func(id int, by float64) Job {
+		return Job{ID: id, Min: 4, Max: 4, Batch: 256, Gradient: Gradient{1, 100}, On: map[string]Device{"slow": {m, l}, "fast": {m.Scaled(by), l}}}
+	}
+	for _, jobs := range [][]Job{{job(1, 0.25), job(2, 0.9)}, {job(2, 0.9), job(1, 0.25)}} {
+		plan := Default.Plan(nodes, jobs)
+		if len(plan) != 2 || plan[1][0].Node != 1 || plan[2][0].Node != 0 {
+			t.Error(plan)
+		}
+	}
+}
+
 // population draws a cluster and jobs, some of which run.
 func population(t *rapid.T) ([]Node, []Job) {
 	devices := rapid.SampledFrom([][]string{{"a"}, {"a", "b"}}).Draw(t, "devices")
@@ -169,7 +215,8 @@ func population(t *rapid.T) ([]Node, []Job) {
 	}
 	u := truth{0.05, 0.002, 0.02, 0.3, 0.001, 1.5}
 	m := Fit([]Observation{u.see(1, 1, 8), u.see(1, 1, 64), u.see(1, 2, 32), u.see(1, 4, 32), u.see(2, 8, 32)})
-	models := []map[string]*Model{{"a": m}, {"a": Fit(nil)}, {"a": m, "b": m}, {"b": m}}
+	l := Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64}
+	models := []map[string]Device{{"a": {m, l}}, {"a": {Fit(nil), l}}, {"a": {m, l}, "b": {m.Scaled(0.4), l}}, {"a": {m, l}, "b": {Fit(nil), l}}, {"b": {m, l}}}
 	free := make([]int, len(nodes))
 	for i := range free {
 		free[i] = nodes[i].GPUs
@@ -177,8 +224,7 @@ func population(t *rapid.T) ([]Node, []Job) {
 	jobs := make([]Job, rapid.IntRange(0, 30).Draw(t, "jobs"))
 	for i := range jobs {
 		j := Job{
-			ID: i + 100, Min: 1, Max: rapid.IntRange(1, 32).Draw(t, "max"), Models: rapid.SampledFrom(models).Draw(t, "models"),
-			Limits:   Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64},
+			ID: i + 100, Min: 1, Max: rapid.IntRange(1, 32).Draw(t, "max"), On: rapid.SampledFrom(models).Draw(t, "models"),
 			Gradient: Gradient{Sqr: 1, Var: rapid.Float64Range(0, 1000).Draw(t, "noise")},
 			Age:      rapid.Float64Range(0, 1e6).Draw(t, "age"), Service: rapid.Float64Range(0, 1e6).Draw(t, "service"),
 			Restarts: rapid.IntRange(0, 40).Draw(t, "restarts"),
@@ -187,7 +233,7 @@ func population(t *rapid.T) ([]Node, []Job) {
 			j.Min, j.Batch = j.Max, max(512, 8*j.Max)
 		}
 		if n := rapid.IntRange(0, len(nodes)-1).Draw(t, "node"); free[n] > 0 && rapid.Bool().Draw(t, "runs") {
-			if _, may := j.Models[nodes[n].Device]; may {
+			if _, may := j.On[nodes[n].Device]; may {
 				k := rapid.IntRange(1, free[n]).Draw(t, "replicas")
 				free[n] -= k
 				j.Placement, j.Device, j.Started = Placement{{n, k}}, nodes[n].Device, true
@@ -228,7 +274,7 @@ func TestPlan(t *testing.T) {
 			}
 			on := map[int]bool{}
 			for _, s := range p {
-				if on[s.Node] || s.GPUs < 1 || nodes[s.Node].Device != nodes[p[0].Node].Device || j.Models[nodes[s.Node].Device] == nil {
+				if on[s.Node] || s.GPUs < 1 || nodes[s.Node].Device != nodes[p[0].Node].Device || j.On[nodes[s.Node].Device].Model == nil {
 					t.Fatalf("job %d is on %v", j.ID, p)
 				}
 				on[s.Node] = true
@@ -239,7 +285,7 @@ func TestPlan(t *testing.T) {
 			}
 		}
 		for _, j := range jobs {
-			for device := range j.Models {
+			for device := range j.On {
 				if _, runs := plan[j.ID]; !runs && idle[device] >= j.Min && j.Age > float64(j.Restarts+1)*Default.Restart {
 					t.Fatalf("job %d waits beside %d idle accelerators", j.ID, idle[device])
 				}
@@ -282,11 +328,10 @@ func TestPlanRests(t *testing.T) {
 
 // TestPlanClears: a job of a whole node gets one, though small jobs are on all.
 func TestPlanClears(t *testing.T) {
-	model := map[string]*Model{"a": Fit(nil)}
-	l := Limits{MinLocal: 1, MaxLocal: 64, MinBatch: 8, MaxBatch: 1024, MaxReplicas: 64}
+	on := map[string]Device{"a": {Fit(nil), Limits{MinLocal: 1, MaxLocal: 64, MinBatch: 8, MaxBatch: 1024, MaxReplicas: 64}}}
 	nodes := []Node{{4, "a"}, {4, "a"}}
 	job := func(id, replicas int, p Placement) Job {
-		return Job{ID: id, Min: replicas, Max: replicas, Batch: 64, Models: model, Limits: l, Placement: p, Device: "a", Started: len(p) > 0, Age: 1000}
+		return Job{ID: id, Min: replicas, Max: replicas, Batch: 64, On: on, Placement: p, Device: "a", Started: len(p) > 0, Age: 1000}
 	}
 	plan := Default.Plan(nodes, []Job{job(1, 2, Placement{{0, 2}}), job(2, 2, Placement{{1, 2}}), job(3, 4, nil)})
 	if len(plan) != 3 || len(plan[3]) != 1 || plan[1][0].Node != plan[2][0].Node {
@@ -298,12 +343,12 @@ func TestPlanClears(t *testing.T) {
 func TestPlanLearns(t *testing.T) {
 	l := Limits{MinLocal: 1, MaxLocal: 64, MinBatch: 8, MaxBatch: 4096, MaxReplicas: 64}
 	good, bad := truth{0.01, 0.01, 0.001, 0.001, 0, 1}, truth{0.01, 0.01, 5, 5, 1, 1}
-	model := func(u truth) map[string]*Model {
-		return map[string]*Model{"a": Fit([]Observation{u.see(1, 1, 32), u.see(1, 2, 32), u.see(1, 4, 32), u.see(2, 8, 32), u.see(2, 8, 64)})}
+	on := func(u truth) map[string]Device {
+		return map[string]Device{"a": {Fit([]Observation{u.see(1, 1, 32), u.see(1, 2, 32), u.see(1, 4, 32), u.see(2, 8, 32), u.see(2, 8, 64)}), l}}
 	}
 	jobs := []Job{
-		{ID: 1, Min: 1, Max: 16, Models: model(bad), Limits: l, Gradient: Gradient{1, 0.1}},
-		{ID: 2, Min: 1, Max: 16, Models: model(good), Limits: l, Gradient: Gradient{1, 1000}},
+		{ID: 1, Min: 1, Max: 16, On: on(bad), Gradient: Gradient{1, 0.1}},
+		{ID: 2, Min: 1, Max: 16, On: on(good), Gradient: Gradient{1, 1000}},
 	}
 	plan := Default.Plan([]Node{{4, "a"}, {4, "a"}, {4, "a"}}, jobs)
 	if plan[1].Replicas() != 1 || plan[2].Replicas() < 8 {
@@ -314,6 +359,7 @@ func TestPlanLearns(t *testing.T) {
 func BenchmarkPlan(b *testing.B) {
 	u := truth{0.05, 0.002, 0.02, 0.3, 0.001, 1.5}
 	m := Fit([]Observation{u.see(1, 1, 8), u.see(1, 1, 64), u.see(1, 2, 32), u.see(1, 4, 32), u.see(2, 8, 32)})
+	l := Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64}
 	for _, size := range []struct{ nodes, jobs int }{{16, 160}, {512, 5120}} {
 		b.Run(fmt.Sprintf("gpus=%d/jobs=%d", size.nodes*4, size.jobs), func(b *testing.B) {
 			nodes, jobs := make([]Node, size.nodes), make([]Job, size.jobs)
@@ -322,8 +368,7 @@ func BenchmarkPlan(b *testing.B) {
 			}
 			for i := range jobs {
 				jobs[i] = Job{
-					ID: i, Min: 1, Max: 64, Models: map[string]*Model{"a": m}, Age: float64(i * 60), Service: float64(i * i % 100000),
-					Limits: Limits{MinLocal: 8, MaxLocal: 64, MinBatch: 32, MaxBatch: 4096, MaxReplicas: 64}, Gradient: Gradient{1, float64(i % 977)},
+					ID: i, Min: 1, Max: 64, On: map[string]Device{"a": {m, l}}, Age: float64(i * 60), Service: float64(i * i % 100000), Gradient: Gradient{1, float64(i % 977)},
 				}
 			}
 			for b.Loop() {

@@ -117,6 +117,50 @@ func Fit(seen []Observation) *Model {
 	return m
 }
 
+// FitLike is Fit for a device on which less was seen than on another: like is the
+// model there. How steps grow with replicas is taken from it, and how long computing
+// takes from what was seen here (Sia, SOSP 2023, section 3.3, which scales whole
+// steps).
+func FitLike(seen []Observation, like *Model) *Model {
+	m := Fit(seen)
+	if !m.Known() || m.Most() >= like.Most() {
+		return m
+	}
+	by, _ := m.Ratio(like)
+	out := like.Scaled(by)
+	out.correct(slices.DeleteFunc(slices.Clone(seen), func(o Observation) bool { return !o.possible() }))
+	for s, c := range like.steps {
+		if _, ok := out.steps[s]; !ok {
+			out.steps[s] = c
+		}
+	}
+	return out
+}
+
+// Ratio is how many times as long computing takes as in another model, by the
+// geometric mean over the local batches that this one has seen; false when one of
+// them knows nothing.
+func (m *Model) Ratio(other *Model) (float64, bool) {
+	if !m.Known() || !other.Known() {
+		return 1, false
+	}
+	sum := 0.0
+	for _, k := range m.parts {
+		_, ours := m.Times(1, 1, k.local)
+		_, theirs := other.Times(1, 1, k.local)
+		sum += math.Log(ours / theirs)
+	}
+	return math.Exp(sum / float64(len(m.parts))), true
+}
+
+// Scaled is the model of a device that takes by times as long to compute, and as
+// long to synchronise.
+func (m *Model) Scaled(by float64) *Model {
+	out := *m
+	out.compute = line{by * m.compute.at, by * m.compute.slope}
+	return &out
+}
+
 // correct keeps by how much steps differ from what the model says.
 func (m *Model) correct(seen []Observation) {
 	m.parts, m.steps = nil, nil

@@ -11,16 +11,21 @@ import (
 type Job struct {
 	ID        int
 	Min, Max  int               // replicas that it may have; the same for a rigid job
-	Models    map[string]*Model // by device; it runs on no other. One that knows nothing is taken to scale perfectly
-	Limits    Limits
-	Gradient  Gradient // that it sees, or like jobs saw when they began
-	Batch     int      // the global batch that it keeps; 0 when it takes the best
+	On        map[string]Device // by device; it runs on no other
+	Gradient  Gradient          // that it sees, or like jobs saw when they began
+	Batch     int               // the global batch that it keeps; 0 when it takes the best
 	Placement Placement
 	Device    string  // of its placement
 	Age       float64 // seconds since it was submitted
 	Service   float64 // accelerator-seconds that it had
 	Started   bool
 	Restarts  int
+}
+
+// Device is what is known of a job on a type of accelerators.
+type Device struct {
+	Model  *Model // one that knows nothing is taken to scale perfectly, and to be as fast as the first that is known
+	Limits Limits
 }
 
 func (j Job) rigid() bool { return j.Min == j.Max }
@@ -81,6 +86,8 @@ type pool struct {
 	nodes  []int
 	most   int // accelerators of the largest node
 	free   int
+	price  float64 // of an accelerator-second, in job-seconds
+	cost   float64 // of an accelerator, in terms of the dearest pool's
 }
 
 // Plan gives the placements of the jobs that run, by their ID.
@@ -92,7 +99,8 @@ type pool struct {
 //     causes others, in job-seconds. A job that pays for what it uses and for its
 //     own time wants r* = argmax s(r) / (1 + λ·r), because a unit of work takes
 //     1/s(r) seconds and costs (1 + λ·r) / s(r). λ is where the jobs together want
-//     what there is. The size of a job does not matter.
+//     what there is. The size of a job does not matter. Each device has its own λ:
+//     the faster is the dearer, and who gains least by it takes another.
 //  3. Worth. A unit of work is worth what it costs at r*, so that a second of
 //     waiting costs every job the same, however well it scales:
 //     μ = (1 + λ·r*) / s(r*). It is weighted: by (1 + service/Probe)^−Favour,
@@ -105,20 +113,18 @@ type pool struct {
 //     share of its time that restarts have cost and this one would cost:
 //     max(age − restarts·Restart, 0) / (age + Restart) (Pollux, section 4.2).
 //  5. Allocation. The sum of weight·μ·s(r) is made large greedily: the step up,
-//     of any job, that gains most per accelerator is taken next, until nothing
-//     fits. For concave s that is optimal.
+//     of any job, that gains most per accelerator, or per its price where there are
+//     several devices, is taken next, until nothing fits. For concave s on one
+//     device that is optimal.
 //  6. Placement. See place.
 func (p Params) Plan(nodes []Node, jobs []Job) map[int]Placement {
 	pools := poolsOf(nodes)
-	total := 0
-	for _, pl := range pools {
-		total += pl.free
-	}
 	bids := make([]bid, len(jobs))
 	for i := range jobs {
 		bids[i] = bid{Job: &jobs[i], options: p.options(&jobs[i], pools), taken: -1}
 	}
-	p.weigh(bids, price(bids, total))
+	prices(bids, pools)
+	p.weigh(bids, pools)
 	allocate(bids, pools)
 	out := map[int]Placement{}
 	for d, pl := range pools {
@@ -151,21 +157,22 @@ func (p Params) options(j *Job, pools []pool) []option {
 	now := j.Placement.Replicas()
 	one := 0.0 // goodput of one replica on the first device that is known
 	for d, pl := range pools {
-		m, ok := j.Models[pl.device]
+		on, ok := j.On[pl.device]
 		if !ok {
 			continue
 		}
+		m := on.Model
 		add := func(r int) {
-			if r < max(j.Min, 1) || r > min(j.Max, pl.free) {
+			if r < max(j.Min, 1) || r > min(j.Max, on.Limits.MaxReplicas, pl.free) {
 				return
 			}
 			s := float64(r)
 			if m.Known() {
 				if one == 0 {
-					_, one = m.Best(j.Limits, j.Gradient, 1, 1)
+					_, one = m.Best(on.Limits, j.Gradient, 1, 1)
 				}
 				if one > 0 {
-					s = m.rateOf(j, ceil(r, pl.most), r) / one
+					s = on.rate(j, ceil(r, pl.most), r) / one
 				}
 			}
 			if s <= 0 {
@@ -195,61 +202,103 @@ func (p Params) options(j *Job, pools []pool) []option {
 	return out
 }
 
-// rateOf is the goodput of a job in a configuration.
-func (m *Model) rateOf(j *Job, nodes, replicas int) float64 {
+// rate is the goodput of a job in a configuration.
+func (d Device) rate(j *Job, nodes, replicas int) float64 {
 	if j.Batch > 0 {
-		return m.Rate(j.Limits, j.Gradient, nodes, replicas, j.Limits.Split(j.Batch, replicas))
+		return d.Model.Rate(d.Limits, j.Gradient, nodes, replicas, d.Limits.Split(j.Batch, replicas))
 	}
-	_, rate := m.Best(j.Limits, j.Gradient, nodes, replicas)
+	_, rate := d.Model.Best(d.Limits, j.Gradient, nodes, replicas)
 	return rate
 }
 
-// want is what a bid wants at a price, and what a unit of its work then costs.
-func (b *bid) want(price float64) (replicas int, cost float64) {
+// want is what a bid wants at the pools' prices, and what a unit of its work then
+// costs.
+func (b *bid) want(pools []pool) (device, replicas int, cost float64) {
 	cost = math.Inf(1)
 	for _, o := range b.options {
-		if c := (1 + price*float64(o.replicas)) / o.speed; c < cost {
-			replicas, cost = o.replicas, c
+		if c := (1 + pools[o.device].price*float64(o.replicas)) / o.speed; c < cost {
+			device, replicas, cost = o.device, o.replicas, c
 		}
 	}
-	return replicas, cost
+	return device, replicas, cost
 }
 
 // dearest is a price at which every job wants as little as is efficient.
 const dearest = 10.0
 
-// price is λ, by bisection.
-func price(bids []bid, total int) float64 {
-	low, high := 0.0, dearest
-	for range 40 {
-		mid := (low + high) / 2
-		wanted := 0
+// rounds are how often the price of each device follows those of the others.
+const rounds = 6
+
+// cheapest is the least cost of an accelerator in terms of the dearest: what
+// nobody wants now is not given away, for others will want it.
+const cheapest = 0.1
+
+// prices finds λ of each pool by bisection: first one for all, then, in turns, each
+// with the others as they are. Where rigid jobs want more than there is at any
+// price, no price clears; those of devices are then such that all are wanted in
+// proportion to what there is of them.
+func prices(bids []bid, pools []pool) {
+	total := 0
+	for _, pl := range pools {
+		total += pl.free
+	}
+	// wanted is how much is, of one pool or of all.
+	wanted := func(of int) (sum int) {
 		for i := range bids {
-			r, _ := bids[i].want(mid)
-			wanted += r
+			if d, r, _ := bids[i].want(pools); of < 0 || d == of {
+				sum += r
+			}
 		}
-		if wanted > total {
-			low = mid
-		} else {
-			high = mid
+		return sum
+	}
+	find := func(some []pool, of int, highest, supply float64) {
+		low, high := 0.0, highest
+		set := func(price float64) {
+			for i := range some {
+				some[i].price = price
+			}
+		}
+		for range 40 {
+			mid := (low + high) / 2
+			if set(mid); float64(wanted(of)) > supply {
+				low = mid
+			} else {
+				high = mid
+			}
+		}
+		set(high)
+	}
+	find(pools, -1, dearest, float64(total))
+	if len(pools) > 1 {
+		excess := max(1, float64(wanted(-1))/float64(max(total, 1)))
+		for range rounds {
+			for d := range pools {
+				find(pools[d:d+1], d, 100*dearest, excess*float64(pools[d].free))
+			}
 		}
 	}
-	return high
+	top := 0.0
+	for _, pl := range pools {
+		top = max(top, pl.price)
+	}
+	for d := range pools {
+		pools[d].cost = max(pools[d].price/top, cheapest)
+	}
 }
 
 // weigh turns speeds into what they are worth.
-func (p Params) weigh(bids []bid, price float64) {
+func (p Params) weigh(bids []bid, pools []pool) {
 	var weights, wanted float64
 	for i := range bids {
 		if b := &bids[i]; !b.rigid() {
-			r, _ := b.want(price)
+			_, r, _ := b.want(pools)
 			weights += float64(r) * p.weight(b.Job)
 			wanted += float64(r)
 		}
 	}
 	for i := range bids {
 		b := &bids[i]
-		_, worth := b.want(price)
+		_, _, worth := b.want(pools)
 		switch {
 		case b.rigid():
 			waited := b.Age - b.Service/float64(b.Max)
@@ -296,9 +345,10 @@ func (s *steps) Pop() any {
 func allocate(bids []bid, pools []pool) {
 	next := func(i int) (best step, ok bool) {
 		b := &bids[i]
-		have := option{device: -1}
+		have, paid := option{device: -1}, 0.0
 		if b.taken >= 0 {
 			have = b.options[b.taken]
+			paid = pools[have.device].cost * float64(have.replicas)
 		}
 		best.bid = i
 		for k, o := range b.options {
@@ -310,7 +360,8 @@ func allocate(bids []bid, pools []pool) {
 				continue
 			}
 			// Another device may do with as many or fewer.
-			if g := (o.value - have.value) / max(float64(o.replicas-have.replicas), 0.5); g > best.gain {
+			cost := pools[o.device].cost
+			if g := (o.value - have.value) / max(cost*float64(o.replicas)-paid, cost/2); g > best.gain {
 				best.gain, best.to, ok = g, k, true
 			}
 		}

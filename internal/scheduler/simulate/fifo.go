@@ -1,40 +1,69 @@
 package simulate
 
+import "slices"
+
 // most gives whole requests to jobs in an order while GPUs last. Jobs that go on
 // stay where they are, the others are placed on the nodes with most free GPUs
 // first, the first of them if several have as many. A job that does not fit is
 // passed over; strict stops at it.
-func most(c Cluster, order []Job, strict bool) map[int]Placement {
-	left := c.Total()
-	plan := map[int]Placement{}
-	var chosen []Job
-	free := make([]int, c.Nodes)
-	for i := range free {
-		free[i] = c.GPUs
+//
+// All replicas are of one type: the one that a job is on if it can stay, else the
+// first, in the order of the cluster, that has room. Nothing is known here of how
+// fast types are.
+func most(nodes []Node, order []Job, strict bool) map[int]Placement {
+	var types []string
+	left := map[string]int{}
+	free := make([]int, len(nodes))
+	for i, n := range nodes {
+		free[i] = n.GPUs
+		if left[n.Device] += n.GPUs; !slices.Contains(types, n.Device) {
+			types = append(types, n.Device)
+		}
 	}
+	type choice struct {
+		Job
+		on    string
+		stays bool
+	}
+	var chosen []choice
 	for _, j := range order {
-		if j.Replicas > left {
-			if strict {
+		fits := func(on string) bool {
+			l, can := j.On[on]
+			return can && j.Replicas <= min(left[on], l.MaxReplicas)
+		}
+		c := choice{Job: j, on: j.Type, stays: len(j.Placement) > 0 && fits(j.Type)}
+		for _, s := range j.Placement {
+			c.stays = c.stays && nodes[s.Node].GPUs > 0
+		}
+		if !c.stays {
+			at := slices.IndexFunc(types, fits)
+			if at < 0 && strict {
 				break
 			}
-			continue
+			if at < 0 {
+				continue
+			}
+			c.on = types[at]
 		}
-		left -= j.Replicas
-		chosen = append(chosen, j)
-		for _, s := range j.Placement {
-			free[s.Node] -= s.GPUs
+		left[c.on] -= j.Replicas
+		chosen = append(chosen, c)
+		if c.stays {
+			for _, s := range j.Placement {
+				free[s.Node] -= s.GPUs
+			}
 		}
 	}
-	for _, j := range chosen {
-		if len(j.Placement) > 0 {
-			plan[j.ID] = j.Placement
+	plan := map[int]Placement{}
+	for _, c := range chosen {
+		if c.stays {
+			plan[c.ID] = c.Placement
 			continue
 		}
 		var p Placement
-		for need := j.Replicas; need > 0; {
-			best := 0
+		for need := c.Replicas; need > 0; {
+			best := -1
 			for n, f := range free {
-				if f > free[best] {
+				if nodes[n].Device == c.on && (best < 0 || f > free[best]) {
 					best = n
 				}
 			}
@@ -43,7 +72,7 @@ func most(c Cluster, order []Job, strict bool) map[int]Placement {
 			need -= s.GPUs
 			p = append(p, s)
 		}
-		plan[j.ID] = p
+		plan[c.ID] = p
 	}
 	return plan
 }
@@ -52,6 +81,6 @@ func most(c Cluster, order []Job, strict bool) map[int]Placement {
 // that does not fit.
 type fifo struct{}
 
-func (fifo) Plan(_ int, c Cluster, jobs []Job) map[int]Placement { return most(c, jobs, true) }
+func (fifo) Plan(_ int, nodes []Node, jobs []Job) map[int]Placement { return most(nodes, jobs, true) }
 
 func (fifo) Batch(j Job) int { return j.Batch }

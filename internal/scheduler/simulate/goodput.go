@@ -1,22 +1,39 @@
 package simulate
 
 import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
 	"github.com/falaj-ml/falaj/internal/scheduler/goodput"
 )
 
-// gpu is the one device type of these workloads.
-const gpu = ""
-
 // adaptive is the policy goodput: it learns how fast the jobs of each family step
 // from those that ran in this simulation, and plans by it.
-type adaptive struct{ families map[string]*family }
+//
+// Of a type of GPU on which a family has not run it knows what other families
+// showed: how many times as long computing takes there as on the type that the
+// family knows best. Where nothing was seen of that either, types are taken to be
+// equal. (Sia, SOSP 2023, section 3.3, runs each job on each type first.)
+type adaptive struct {
+	families map[string]*family
+	news     bool // something was learnt since the models were made
+}
 
 // family is what is known of the jobs of one application.
 type family struct {
-	seen  []goodput.Observation // each configuration once
-	known map[[3]int]bool       // its nodes, replicas and local batch
-	model *goodput.Model
+	on    map[string]*seen // by type of GPU
 	first goodput.Gradient // that the first job saw first: what a new one expects
+	most  int              // replicas that were seen
+}
+
+// seen is what a family showed of a type.
+type seen struct {
+	all   []goodput.Observation // each configuration once
+	known map[[3]int]bool       // its nodes, replicas and local batch
+	own   *goodput.Model        // of these alone
+	model *goodput.Model        // with what the family showed elsewhere, and others here
 }
 
 func newAdaptive() *adaptive { return &adaptive{families: map[string]*family{}} }
@@ -25,26 +42,77 @@ func newAdaptive() *adaptive { return &adaptive{families: map[string]*family{}} 
 func (a *adaptive) learn(j Job) *family {
 	f := a.families[j.Family]
 	if f == nil {
-		f = &family{model: goodput.Fit(nil), known: map[[3]int]bool{}}
-		a.families[j.Family] = f
+		f = &family{on: map[string]*seen{}}
+		for t := range j.On {
+			f.on[t] = &seen{own: goodput.Fit(nil), model: goodput.Fit(nil), known: map[[3]int]bool{}}
+		}
+		a.families[j.Family], a.news = f, true
 	}
 	if f.first == (goodput.Gradient{}) {
 		f.first = j.Gradient
 	}
-	stale := false
+	stale := map[*seen]bool{}
 	for _, o := range j.Observed {
-		key := [3]int{o.Nodes, o.Replicas, o.Local}
-		if f.known[key] {
+		s, key := f.on[o.Type], [3]int{o.Nodes, o.Replicas, o.Local}
+		if s.known[key] {
 			continue
 		}
-		f.known[key] = true
-		f.seen = append(f.seen, o)
-		stale = stale || !f.model.Explains(o)
+		s.known[key] = true
+		s.all = append(s.all, o.Observation)
+		stale[s] = stale[s] || !s.own.Explains(o.Observation)
 	}
-	if stale {
-		f.model = goodput.Fit(f.seen)
+	for s, is := range stale {
+		if is {
+			s.own, a.news = goodput.Fit(s.all), true
+			s.model = s.own
+			f.most = max(f.most, s.own.Most())
+		}
 	}
 	return f
+}
+
+// compare makes the models of types by what is known of others.
+func (a *adaptive) compare() {
+	if !a.news {
+		return
+	}
+	a.news = false
+	for _, name := range slices.Sorted(maps.Keys(a.families)) {
+		f := a.families[name]
+		best := ""
+		for _, t := range slices.Sorted(maps.Keys(f.on)) {
+			if best == "" || cmp.Compare(f.on[t].own.Most(), f.on[best].own.Most()) > 0 {
+				best = t
+			}
+		}
+		for t, s := range f.on {
+			switch like := f.on[best].own; {
+			case t == best || !like.Known():
+				s.model = s.own
+			case s.own.Known():
+				s.model = goodput.FitLike(s.all, like)
+			default:
+				s.model = like.Scaled(a.ratio(t, best))
+			}
+		}
+	}
+}
+
+// ratio is how many times as long computing takes on one type as on another, by
+// the geometric mean over the families that were seen on both; 1 when none was.
+func (a *adaptive) ratio(on, as string) float64 {
+	sum, n := 0.0, 0.0
+	for _, name := range slices.Sorted(maps.Keys(a.families)) {
+		f := a.families[name]
+		x, y := f.on[on], f.on[as]
+		if x == nil || y == nil {
+			continue
+		}
+		if by, ok := x.own.Ratio(y.own); ok {
+			sum, n = sum+math.Log(by), n+1
+		}
+	}
+	return math.Exp(sum / max(n, 1))
 }
 
 // gradient is what a job expects to see.
@@ -55,21 +123,21 @@ func (f *family) gradient(j Job) goodput.Gradient {
 	return j.Gradient
 }
 
-func (a *adaptive) Plan(now int, c Cluster, jobs []Job) map[int]Placement {
+func (a *adaptive) Plan(now int, nodes []Node, jobs []Job) map[int]Placement {
 	for _, j := range jobs {
 		a.learn(j)
 	}
-	nodes := make([]goodput.Node, c.Nodes)
-	for i := range nodes {
-		nodes[i] = goodput.Node{GPUs: c.GPUs, Device: gpu}
-	}
+	a.compare()
 	wish := make([]goodput.Job, len(jobs))
 	for i, j := range jobs {
 		f := a.families[j.Family]
+		on := make(map[string]goodput.Device, len(j.On))
+		for t, l := range j.On {
+			on[t] = goodput.Device{Model: f.on[t].model, Limits: l}
+		}
 		wish[i] = goodput.Job{
-			ID: j.ID, Models: map[string]*goodput.Model{gpu: f.model}, Limits: j.Limits, Gradient: f.gradient(j),
-			Min: 1, Max: min(max(2*f.model.Most(), 1), j.Limits.MaxReplicas), // twice what is known, as Pollux
-			Placement: j.Placement, Device: gpu,
+			ID: j.ID, On: on, Gradient: f.gradient(j), Min: 1, Max: max(2*f.most, 1), // twice what is known, as Pollux
+			Placement: j.Placement, Device: j.Type,
 			Age: j.Age(now), Service: float64(j.Service), Started: j.Started, Restarts: j.Restarts,
 		}
 		if j.Rigid {
@@ -82,11 +150,12 @@ func (a *adaptive) Plan(now int, c Cluster, jobs []Job) map[int]Placement {
 // Batch is the best for the placement. A job of which nothing is known begins with
 // the initial batch size.
 func (a *adaptive) Batch(j Job) int {
-	f := a.learn(j)
+	f, l := a.learn(j), j.On[j.Type]
+	m := f.on[j.Type].model
 	replicas := j.Placement.Replicas()
-	if !f.model.Known() {
-		return max(j.Limits.MinBatch, replicas*j.Limits.MinLocal)
+	if !m.Known() {
+		return max(l.MinBatch, replicas*l.MinLocal)
 	}
-	batch, _ := f.model.Best(j.Limits, f.gradient(j), len(j.Placement), replicas)
+	batch, _ := m.Best(l, f.gradient(j), len(j.Placement), replicas)
 	return batch
 }

@@ -10,7 +10,7 @@ import (
 // All eight are measured by bench/scheduler.
 func TestGoodput(t *testing.T) {
 	w := published(t, 3)[0]
-	c := Cluster{16, 4}
+	c := Uniform(16, 4)
 	theirs := Summarise("tiresias", simulate(t, "tiresias", c, w)).Pooled
 	ours := Summarise("goodput", simulate(t, "goodput", c, w)).Pooled
 	if ours.AvgJCT > 0.6*theirs.AvgJCT || ours.P99JCT > theirs.P99JCT || ours.Makespan > theirs.Makespan {
@@ -36,12 +36,12 @@ func TestGoodputElsewhere(t *testing.T) {
 		share float64
 		c     Cluster
 	}{
-		{"twice the load", 2, 0, Cluster{16, 4}},
-		{"half the load, some rigid", 0.5, 0.3, Cluster{16, 4}},
-		{"small", 1, 0, Cluster{4, 4}},
-		{"large nodes", 1, 0, Cluster{4, 8}},
-		{"nodes of one GPU", 1, 0, Cluster{24, 1}},
-		{"odd nodes, some rigid", 1, 0.3, Cluster{9, 3}},
+		{"twice the load", 2, 0, Uniform(16, 4)},
+		{"half the load, some rigid", 0.5, 0.3, Uniform(16, 4)},
+		{"small", 1, 0, Uniform(4, 4)},
+		{"large nodes", 1, 0, Uniform(4, 8)},
+		{"nodes of one GPU", 1, 0, Uniform(24, 1)},
+		{"odd nodes, some rigid", 1, 0.3, Uniform(9, 3)},
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			w, err := w.Load(e.load)
@@ -71,7 +71,7 @@ type blind struct {
 	seen map[int]int
 }
 
-func (b blind) Plan(now int, c Cluster, jobs []Job) map[int]Placement {
+func (b blind) Plan(now int, nodes []Node, jobs []Job) map[int]Placement {
 	for _, j := range jobs {
 		if j.Submitted > float64(now) {
 			b.t.Errorf("job %d is known before it is submitted", j.ID)
@@ -81,13 +81,13 @@ func (b blind) Plan(now int, c Cluster, jobs []Job) map[int]Placement {
 		}
 		b.seen[j.ID] = len(j.Observed)
 	}
-	return b.adaptive.Plan(now, c, jobs)
+	return b.adaptive.Plan(now, nodes, jobs)
 }
 
 func TestPoliciesSeeTheirTime(t *testing.T) {
 	w := published(t, 3)[0]
 	w.Jobs = w.Jobs[:40]
-	if _, err := Run(t.Context(), w, Cluster{4, 4}, blind{newAdaptive(), t, map[int]int{}}, Options{Interval: 60}); err != nil {
+	if _, err := Run(t.Context(), w, Uniform(4, 4), blind{newAdaptive(), t, map[int]int{}}, Options{Interval: 60}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -27,12 +27,19 @@ const (
 type chart struct {
 	Row
 	Hours       float64
-	Used, Queue template.HTML
+	Used        []area // of each group
+	Queue       template.HTML
 	Gantt       template.HTML
 	Shown       int
 	Height      int
-	Families    []legend
+	Colours     []legend // of types, or, where there is one, of applications
 	MostWaiting int
+}
+
+type area struct {
+	Type  string
+	Total int
+	Area  template.HTML
 }
 
 type legend struct {
@@ -42,15 +49,15 @@ type legend struct {
 
 // WritePage writes utilisation, queue and placements of a policy's runs as one
 // HTML page that needs nothing else.
-func WritePage(w io.Writer, s Summary, c Cluster, traces []Trace) error {
+func WritePage(w io.Writer, s Summary, traces []Trace) error {
 	data := struct {
 		Summary
 		Cluster Cluster
-		Total   int
 		Charts  []chart
-	}{Summary: s, Cluster: c, Total: c.Total()}
+	}{Summary: s}
 	for i, t := range traces {
-		data.Charts = append(data.Charts, draw(t, s.Workloads[i], c))
+		data.Cluster = t.Cluster
+		data.Charts = append(data.Charts, draw(t, s.Workloads[i], t.Cluster))
 	}
 	return page.Execute(w, data)
 }
@@ -60,18 +67,32 @@ func draw(t Trace, r Row, c Cluster) chart {
 	for _, l := range t.Load {
 		d.MostWaiting = max(d.MostWaiting, l.Waiting)
 	}
-	d.Used = steps(t.Load, r.Makespan, float64(c.Total()), func(l Level) int { return l.Used })
+	most := 0
+	for i, g := range c.Groups {
+		a := area{Type: g.Type, Total: g.Nodes * g.GPUs}
+		a.Area = steps(t.Load, r.Makespan, float64(a.Total), func(l Level) int { return l.By[i] })
+		d.Used = append(d.Used, a)
+		most = max(most, g.GPUs)
+	}
 	d.Queue = steps(t.Load, r.Makespan, float64(max(d.MostWaiting, 1)), func(l Level) int { return l.Waiting })
 
+	kind := func(o Outcome, s Span) string {
+		if len(c.Groups) > 1 {
+			return s.Type
+		}
+		return o.Family
+	}
 	var names []string
 	for _, o := range t.Jobs {
-		if !slices.Contains(names, o.Family) {
-			names = append(names, o.Family)
+		for _, s := range o.Spans {
+			if k := kind(o, s); !slices.Contains(names, k) {
+				names = append(names, k)
+			}
 		}
 	}
 	slices.Sort(names)
 	for i, n := range names {
-		d.Families = append(d.Families, legend{n, template.CSS(fmt.Sprintf("hsl(%d 55%% 50%%)", i*360/len(names)))}) //nolint:gosec // a number
+		d.Colours = append(d.Colours, legend{n, template.CSS(fmt.Sprintf("hsl(%d 55%% 50%%)", i*360/len(names)))}) //nolint:gosec // a number
 	}
 	jobs := slices.Clone(t.Jobs)
 	if len(jobs) > mostRows {
@@ -84,11 +105,15 @@ func draw(t Trace, r Row, c Cluster) chart {
 	var b strings.Builder
 	for i, o := range jobs {
 		y := i * ganttRow
-		fmt.Fprintf(&b, `<g><title>%s: %d s, %d restarts</title>`, template.HTMLEscapeString(o.Name), int(o.JCT()), o.Restarts)
+		state := ""
+		if o.Late() {
+			state = ", late"
+		}
+		fmt.Fprintf(&b, `<g><title>%s: %d s, %d restarts%s</title>`, template.HTMLEscapeString(o.Name), int(o.JCT()), o.Restarts, state)
 		fmt.Fprintf(&b, `<path class="wait" d="M%.1f %dH%.1f"/>`, x(o.Submitted), y+ganttRow/2, x(o.Completed))
-		colour := d.Families[slices.Index(names, o.Family)].Colour
 		for _, s := range o.Spans { // the more GPUs, the darker
-			strength := 0.25 + 0.75*min(1, float64(s.Placement.Replicas())/float64(max(c.GPUs*4, 1)))
+			strength := 0.25 + 0.75*min(1, float64(s.Placement.Replicas())/float64(4*most))
+			colour := d.Colours[slices.Index(names, kind(o, s))].Colour
 			fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.2f" height="%d" fill="%s" fill-opacity="%.2f"/>`,
 				x(float64(s.From)), y, max(x(float64(s.To))-x(float64(s.From)), 0.3), ganttRow-1, colour, strength)
 		}

@@ -52,18 +52,25 @@ type validation struct {
 	gradient []goodput.Gradient
 }
 
+// Profiles are those of a type of GPU, by application.
+type Profiles map[string]*Profile
+
 // ReadProfiles reads every folder of dir as the profile of an application.
-func ReadProfiles(dir fs.FS) (map[string]*Profile, error) {
+func ReadProfiles(dir fs.FS) (Profiles, error) { return readProfiles(dir, nil) }
+
+// readProfiles takes what a step learns of the same application on the type that
+// came first, if it was measured there: that depends on batches and not on GPUs.
+func readProfiles(dir fs.FS, first Profiles) (Profiles, error) {
 	entries, err := fs.ReadDir(dir, ".")
 	if err != nil {
 		return nil, fault.New(fault.NotFound, "reading the profiles: %w", err)
 	}
-	out := map[string]*Profile{}
+	out := Profiles{}
 	for _, e := range entries {
 		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		if out[e.Name()], err = readProfile(dir, e.Name()); err != nil {
+		if out[e.Name()], err = readProfile(dir, e.Name(), first[e.Name()]); err != nil {
 			return nil, err
 		}
 	}
@@ -74,7 +81,7 @@ func ReadProfiles(dir fs.FS) (map[string]*Profile, error) {
 	return out, nil
 }
 
-func readProfile(dir fs.FS, name string) (*Profile, error) {
+func readProfile(dir fs.FS, name string, first *Profile) (*Profile, error) {
 	p := &Profile{Name: name, exact: map[string][]sample{}, memo: map[string]times{}}
 	read := func(file string, f func(file string, in io.Reader) error) error {
 		in, err := dir.Open(path.Join(name, file))
@@ -94,6 +101,10 @@ func readProfile(dir fs.FS, name string) (*Profile, error) {
 		if err := read(limitsFile, p.readLimits); err != nil {
 			return nil, err
 		}
+	}
+	if first != nil {
+		p.validated = slices.Clone(first.validated)
+		return p, p.finish()
 	}
 	files, err := fs.Glob(dir, path.Join(name, "validation-*.csv"))
 	if err != nil || len(files) == 0 {
@@ -258,6 +269,26 @@ func (p *Profile) finish() error {
 	return nil
 }
 
+// faster is the profile of a GPU that computes speed times as fast and synchronises
+// as before: a synthetic one.
+func (p *Profile) faster(speed float64) *Profile {
+	scale := func(t times) times { return times{step: t.sync + (t.step-t.sync)/speed, sync: t.sync} }
+	out := &Profile{
+		Name: p.Name, Limits: p.Limits, epochs: p.epochs, exact: map[string][]sample{}, points: slices.Clone(p.points),
+		maxNodes: p.maxNodes, validated: p.validated, progress: p.progress, most: p.most, memo: map[string]times{},
+	}
+	for id, samples := range p.exact {
+		for _, s := range samples {
+			out.exact[id] = append(out.exact[id], sample{s.local, scale(s.times)})
+		}
+	}
+	for i, pt := range out.points {
+		t := scale(times{pt.step, pt.sync})
+		out.points[i].step, out.points[i].sync = t.step, t.sync
+	}
+	return out
+}
+
 // total is the number of replicas.
 func total(gpus []int) (sum int) {
 	for _, g := range gpus {
@@ -350,7 +381,27 @@ func (p *Profile) gradient(batch, epoch int) (goodput.Gradient, error) {
 	return goodput.Gradient{Sqr: mix(a.Sqr, b.Sqr), Var: mix(a.Var, b.Var)}, nil
 }
 
-// Names are the applications of profiles, for messages.
-func names(profiles map[string]*Profile) string {
-	return fmt.Sprintf("%q", slices.Sorted(maps.Keys(profiles)))
+// Measured are the profiles of each type of GPU.
+type Measured map[string]Profiles
+
+// of are the profiles of an application, by type.
+func (m Measured) of(name string) map[string]*Profile {
+	out := map[string]*Profile{}
+	for t, profiles := range m {
+		if p := profiles[name]; p != nil {
+			out[t] = p
+		}
+	}
+	return out
+}
+
+// names are the applications, for messages.
+func (m Measured) names() string {
+	all := map[string]bool{}
+	for _, profiles := range m {
+		for name := range profiles {
+			all[name] = true
+		}
+	}
+	return fmt.Sprintf("%q", slices.Sorted(maps.Keys(all)))
 }

@@ -9,9 +9,11 @@ import (
 // Summary are the figures of one policy on workloads.
 type Summary struct {
 	Policy    string      `json:"policy"`
+	Cluster   []Group     `json:"cluster,omitempty"` // where it has types
 	Workloads []Row       `json:"workloads"`
 	Pooled    Row         `json:"pooled"`
 	Compared  *Comparison `json:"compared,omitempty"`
+	Smallest  *Sizing     `json:"smallest,omitempty"` // of which the figures above are
 }
 
 // Row are the figures of a workload, or of all. Times are in seconds of the
@@ -24,9 +26,26 @@ type Row struct {
 	P99JCT   float64 `json:"p99_jct_s"`
 	Makespan float64 `json:"makespan_s"`
 	GPUHours float64 `json:"gpu_hours"`
-	Restarts int     `json:"restarts"`
-	PlanP50  float64 `json:"plan_ms_p50"`
-	PlanP99  float64 `json:"plan_ms_p99"`
+	// Utilisation is the share of the GPU-seconds until the makespan that jobs had.
+	Utilisation float64 `json:"utilisation"`
+	Restarts    int     `json:"restarts"`
+	PlanP50     float64 `json:"plan_ms_p50"`
+	PlanP99     float64 `json:"plan_ms_p99"`
+	Due         int     `json:"due,omitempty"`  // jobs with a deadline
+	Late        int     `json:"late,omitempty"` // of them
+	Cost        float64 `json:"cost,omitempty"` // of the GPU-hours, by the nodes' prices
+	Types       []Use   `json:"types,omitempty"`
+}
+
+// Use is what jobs had of a type of GPU.
+type Use struct {
+	Type        string  `json:"type"`
+	GPUs        int     `json:"gpus"`
+	GPUHours    float64 `json:"gpu_hours"`
+	Utilisation float64 `json:"utilisation"`
+	Cost        float64 `json:"cost,omitempty"`
+
+	had float64 // GPU-hours that there were
 }
 
 // Summarise gives the figures of the traces of a policy. Pooled are the averages
@@ -42,10 +61,53 @@ func Summarise(policy string, traces []Trace) Summary {
 	}
 	s.Pooled = all.row()
 	s.Pooled.Makespan = 0
-	for _, r := range s.Workloads {
+	used, had := 0.0, 0.0
+	for i, t := range traces {
+		r := s.Workloads[i]
 		s.Pooled.Makespan += r.Makespan / float64(len(traces))
+		s.Pooled.Cost += r.Cost
+		uses := t.uses(r.Makespan)
+		for _, u := range uses {
+			used, had = used+u.GPUHours, had+u.had
+		}
+		if r.Types != nil {
+			s.Cluster = t.Cluster.Groups
+			s.Pooled.Types = sum(s.Pooled.Types, uses)
+		}
 	}
+	s.Pooled.Utilisation = used / max(had, 1e-9)
 	return s
+}
+
+func sum(a, b []Use) []Use {
+	if a == nil {
+		return b
+	}
+	for i := range a {
+		u := &a[i]
+		u.GPUHours, u.Cost, u.had = u.GPUHours+b[i].GPUHours, u.Cost+b[i].Cost, u.had+b[i].had
+		u.Utilisation = u.GPUHours / max(u.had, 1e-9)
+	}
+	return a
+}
+
+// uses are what jobs had of each group until a time.
+func (t Trace) uses(until float64) []Use {
+	out := make([]Use, len(t.Cluster.Groups))
+	for i, g := range t.Cluster.Groups {
+		u := Use{Type: g.Type, GPUs: g.Nodes * g.GPUs, had: g.up(until) / 3600}
+		for _, o := range t.Jobs {
+			for _, s := range o.Spans {
+				if s.Type == g.Type {
+					u.GPUHours += float64((s.To-s.From)*s.Placement.Replicas()) / 3600
+				}
+			}
+		}
+		u.Cost = u.GPUHours / float64(g.GPUs) * g.Price
+		u.Utilisation = u.GPUHours / max(u.had, 1e-9)
+		out[i] = u
+	}
+	return out
 }
 
 func (t Trace) row() Row {
@@ -55,7 +117,21 @@ func (t Trace) row() Row {
 		r.Makespan = max(r.Makespan, o.Completed)
 		r.GPUHours += float64(o.Service) / 3600
 		r.Restarts += o.Restarts
+		if o.Deadline > 0 {
+			r.Due++
+		}
+		if o.Late() {
+			r.Late++
+		}
 	}
+	used, had := 0.0, 0.0
+	for _, u := range t.uses(r.Makespan) {
+		used, had, r.Cost = used+u.GPUHours, had+u.had, r.Cost+u.Cost
+		if u.Type != "" {
+			r.Types = append(r.Types, u)
+		}
+	}
+	r.Utilisation = used / max(had, 1e-9)
 	r.AvgJCT = mean(jcts)
 	r.P50JCT, r.P99JCT = quantile(jcts, 0.5), quantile(jcts, 0.99)
 	plans := make([]float64, len(t.Plans))

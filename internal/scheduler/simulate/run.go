@@ -20,14 +20,19 @@ type Options struct {
 	Interval int                  // seconds from plan to plan
 	Clock    func() time.Duration // of this machine, to measure plans; nil measures nothing
 	Step     func(done float64)   // told at each interval which share of the jobs is done; may be nil
+	// GiveUp ends the simulation when more jobs than that are late; 0 is never.
+	// Give one more than what may be late.
+	GiveUp int
 }
 
 // Trace is what happened.
 type Trace struct {
 	Workload string
+	Cluster  Cluster
 	Jobs     []Outcome
 	Plans    []time.Duration // how long each took
 	Load     []Level         // at each interval
+	GaveUp   bool            // too many were late; Jobs is empty
 }
 
 // Outcome is what became of a job.
@@ -35,7 +40,8 @@ type Outcome struct {
 	Name, Family string
 	Submitted    float64
 	Completed    float64
-	Service      int // GPU-seconds
+	Deadline     float64 // seconds from Submitted; 0 is none
+	Service      int     // GPU-seconds
 	Restarts     int
 	Spans        []Span
 }
@@ -43,20 +49,29 @@ type Outcome struct {
 // JCT is the job completion time in seconds.
 func (o Outcome) JCT() float64 { return o.Completed - o.Submitted }
 
+// Late says whether the job was done after its deadline.
+func (o Outcome) Late() bool { return o.Deadline > 0 && o.JCT() > o.Deadline }
+
 // Span is a time with one placement.
 type Span struct {
 	From, To  int
+	Type      string // of GPU
 	Placement Placement
 }
 
 // Level is how busy the cluster is.
-type Level struct{ Time, Used, Waiting int }
+type Level struct {
+	Time, Used, Waiting int
+	By                  []int // GPUs in use of each group
+}
 
 // job is a job and the truth about it.
 type job struct {
-	Job     // what may be known
-	name    string
-	profile *Profile
+	Job      // what may be known
+	name     string
+	deadline float64
+	profiles map[string]*Profile
+	profile  *Profile // of the type that it is on, and before it runs of any
 
 	batch    goodput.Batch
 	left     int     // seconds of restart
@@ -83,16 +98,16 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 	if o.Interval < 1 || o.Interval > 86400 {
 		return Trace{}, fault.New(fault.Invalid, "an interval of %d s is not from 1 to 86400", o.Interval)
 	}
+	nodes := c.nodes(0)
 	jobs := make([]*job, len(w.Jobs))
-	for i, s := range w.Jobs {
-		l := s.Profile.Limits
-		l.MaxReplicas = min(l.MaxReplicas, l.MaxBatch/l.MinLocal)
-		jobs[i] = &job{name: s.Name, profile: s.Profile, Job: Job{
-			ID: i, Family: s.Profile.Name, Limits: l, Submitted: s.At,
-			Replicas: min(s.Replicas, c.Total()), Batch: s.Batch, Rigid: s.Rigid,
-		}}
+	for i, submitted := range w.Jobs {
+		var err error
+		if jobs[i], err = newJob(i, submitted, c); err != nil {
+			return Trace{}, err
+		}
 	}
-	t := Trace{Workload: w.Name}
+	turns := c.turns()
+	t := Trace{Workload: w.Name, Cluster: c}
 	finished, idle := 0, 0
 	active := []*job{} // submitted, not finished
 	next := 0          // the first job that is not submitted yet
@@ -122,29 +137,40 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 			}
 			continue
 		}
+		if o.GiveUp > 0 && late(jobs[:next], now) >= o.GiveUp {
+			t.GaveUp = true
+			return t, nil
+		}
 		// 2. Ask.
+		for len(turns) > 0 && turns[0] <= now {
+			turns = turns[1:]
+			nodes = c.nodes(now)
+		}
 		known := make([]Job, len(active))
 		for i, j := range active {
 			known[i] = j.Job
 		}
 		began := o.clock()
-		plan := p.Plan(now, c, known)
+		plan := p.Plan(now, nodes, known)
 		t.Plans = append(t.Plans, o.clock()-began)
-		if err := check(plan, c, known); err != nil {
+		if err := check(plan, nodes, known); err != nil {
 			return Trace{}, err
 		}
 		// 3. Apply.
-		level := Level{Time: now}
+		level := Level{Time: now, By: make([]int, len(c.Groups))}
 		for _, j := range active {
 			place := plan[j.ID]
 			if len(place) == 0 {
 				level.Waiting++
 			}
 			level.Used += place.Replicas()
-			j.move(p, now, place)
+			j.move(p, now, place, nodes)
+			if len(place) > 0 {
+				level.By[slices.IndexFunc(c.Groups, func(g Group) bool { return g.Type == j.Type })] += place.Replicas()
+			}
 		}
 		t.Load = append(t.Load, level)
-		if idle++; level.Used > 0 || next < len(jobs) {
+		if idle++; level.Used > 0 || next < len(jobs) || len(turns) > 0 {
 			idle = 0
 		}
 		if idle*o.Interval > 86400 || float64(now) > jobs[len(jobs)-1].Submitted+longest {
@@ -156,11 +182,51 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 	}
 	for _, j := range jobs {
 		t.Jobs = append(t.Jobs, Outcome{
-			Name: j.name, Family: j.Family, Submitted: j.Submitted, Completed: float64(j.doneAt),
+			Name: j.name, Family: j.Family, Submitted: j.Submitted, Completed: float64(j.doneAt), Deadline: j.deadline,
 			Service: j.Service, Restarts: j.Restarts, Spans: j.spans,
 		})
 	}
 	return t, nil
+}
+
+// newJob is a job that was not submitted yet. Of a request larger than all of the
+// types on which it can run, it asks for all of the largest.
+func newJob(id int, s Submission, c Cluster) (*job, error) {
+	j := &job{name: s.Name, deadline: s.Deadline, profiles: s.On, Job: Job{
+		ID: id, Family: s.Family, On: map[string]goodput.Limits{}, Submitted: s.At, Batch: s.Batch, Rigid: s.Rigid,
+	}}
+	for _, g := range c.Groups {
+		p := s.On[g.Type]
+		if p == nil {
+			continue
+		}
+		l := p.Limits
+		l.MaxReplicas = min(l.MaxReplicas, l.MaxBatch/l.MinLocal)
+		j.On[g.Type] = l
+		j.profile = p
+		j.Replicas = max(j.Replicas, min(s.Replicas, g.Nodes*g.GPUs))
+	}
+	if len(j.On) == 0 {
+		return nil, fault.New(fault.Invalid, "job %s: %s was measured on no type of GPU that the cluster has", s.Name, s.Family)
+	}
+	return j, nil
+}
+
+// late says whether the job was not done in time, or is not by now.
+func (j *job) late(now int) bool {
+	if j.done {
+		now = j.doneAt
+	}
+	return j.deadline > 0 && float64(now)-j.Submitted > j.deadline
+}
+
+func late(jobs []*job, now int) (n int) {
+	for _, j := range jobs {
+		if j.late(now) {
+			n++
+		}
+	}
+	return n
 }
 
 func (o Options) clock() time.Duration {
@@ -225,11 +291,11 @@ func (j *job) look(replicas int) error {
 		return err
 	}
 	whole := j.now.step + float64(j.batch.Accumulated)*(j.now.step-j.now.sync)
-	j.now.goodput = j.now.Gain(float64(global)/float64(j.Limits.MinBatch)) / whole
+	j.now.goodput = j.now.Gain(float64(global)/float64(j.On[j.Type].MinBatch)) / whole
 	j.now.valid = true
 	j.Gradient = j.now.Gradient
-	o := goodput.Observation{Nodes: len(j.Placement), Replicas: replicas, Local: j.batch.Local, Step: j.now.step, Sync: j.now.sync}
-	if !slices.ContainsFunc(j.Observed, o.Same) {
+	o := Observation{j.Type, goodput.Observation{Nodes: len(j.Placement), Replicas: replicas, Local: j.batch.Local, Step: j.now.step, Sync: j.now.sync}}
+	if !slices.ContainsFunc(j.Observed, o.same) {
 		j.Observed = append(slices.Clip(j.Observed), o)
 	}
 	return nil
@@ -242,14 +308,15 @@ func (j *job) tune(p Policy) {
 		want = p.Batch(j.Job)
 	}
 	replicas := j.Placement.Replicas()
-	want = min(max(want, j.Limits.MinBatch, replicas*j.Limits.MinLocal), j.Limits.MaxBatch)
-	if b := j.Limits.Split(want, replicas); b != j.batch {
+	l := j.On[j.Type]
+	want = min(max(want, l.MinBatch, replicas*l.MinLocal), l.MaxBatch)
+	if b := l.Split(want, replicas); b != j.batch {
 		j.batch, j.now.valid = b, false
 	}
 }
 
 // move gives the job a placement; an empty one stops it.
-func (j *job) move(p Policy, now int, to Placement) {
+func (j *job) move(p Policy, now int, to Placement, nodes []Node) {
 	if slices.Equal(j.Placement, to) {
 		return
 	}
@@ -261,11 +328,13 @@ func (j *job) move(p Policy, now int, to Placement) {
 	if len(to) == 0 {
 		return
 	}
+	j.Type = nodes[to[0].Node].Device
+	j.profile = j.profiles[j.Type]
 	if j.Started {
 		j.Restarts++
 	}
 	j.Started = true
 	j.left = restart
-	j.spans = append(j.spans, Span{From: now, Placement: j.Placement})
+	j.spans = append(j.spans, Span{From: now, Type: j.Type, Placement: j.Placement})
 	j.tune(p)
 }

@@ -31,7 +31,7 @@ func published(tb testing.TB, numbers ...int) []Workload {
 			tb.Fatal(err)
 		}
 		defer in.Close()
-		w, err := ReadWorkload(name, in, profiles)
+		w, err := ReadWorkload(name, in, Measured{"": profiles})
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func simulate(tb testing.TB, policy string, c Cluster, workloads ...Workload) []
 
 // TestTiresias: the published averages, to the last digit.
 func TestTiresias(t *testing.T) {
-	s := Summarise("tiresias", simulate(t, "tiresias", Cluster{16, 4}, published(t, 1, 2, 3, 4, 5, 6, 7, 8)...))
+	s := Summarise("tiresias", simulate(t, "tiresias", Uniform(16, 4), published(t, 1, 2, 3, 4, 5, 6, 7, 8)...))
 	for i, want := range []float64{2473.65, 5144.96, 3876.26, 3280.26, 3501.01, 3469.69, 5479.91, 5079.71} {
 		if got := s.Workloads[i].AvgJCT; math.Abs(got-want) > 0.005 {
 			t.Errorf("workload %d: average %.4f s, published %.2f", i+1, got, want)
@@ -123,7 +123,7 @@ func TestInterpolateLinear(t *testing.T) {
 		n := float64(rapid.IntRange(1, 16).Draw(t, "nodes"))
 		q := [3]float64{n, math.Round(n * rapid.Float64Range(1, 4).Draw(t, "density")), float64(rapid.IntRange(32, 3000).Draw(t, "local"))}
 		step, sync, ok := interpolate(points, q)
-		if !ok || math.Abs(step-f(q)) > 1e-6*math.Abs(f(q)) || math.Abs(step+sync) > 1e-6*math.Abs(step) {
+		if !ok || math.Abs(step-f(q)) > 1e-6*max(1, math.Abs(f(q))) || math.Abs(step+sync) > 1e-6*max(1, math.Abs(step)) {
 			t.Fatalf("%v: %v %v %v, want %v", q, step, sync, ok, f(q))
 		}
 	})
@@ -246,12 +246,12 @@ func TestBadWorkloads(t *testing.T) {
 		{"\nb,", "\n\"b,", "w.csv line 3"},
 		{"b,100.5", "\x1b[31m,100.5", "column name"},
 	} {
-		_, err := ReadWorkload("w.csv", strings.NewReader(strings.Replace(goodWorkload, c.old, c.new, 1)), profiles)
+		_, err := ReadWorkload("w.csv", strings.NewReader(strings.Replace(goodWorkload, c.old, c.new, 1)), Measured{"": profiles})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.new, err, c.want)
 		}
 	}
-	w, err := ReadWorkload("w.csv", strings.NewReader(goodWorkload), profiles)
+	w, err := ReadWorkload("w.csv", strings.NewReader(goodWorkload), Measured{"": profiles})
 	if err != nil || len(w.Jobs) != 2 || w.Jobs[1].At != 100.5 || w.Jobs[1].Batch != 64 {
 		t.Errorf("%+v, %v", w, err)
 	}
@@ -263,11 +263,11 @@ func TestOneJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := ReadWorkload("w", strings.NewReader("name,time,application,num_replicas,batch_size\na,10,tiny,1,8\n"), profiles)
+	w, err := ReadWorkload("w", strings.NewReader("name,time,application,num_replicas,batch_size\na,10,tiny,1,8\n"), Measured{"": profiles})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := simulate(t, "fifo", Cluster{1, 2}, w)[0].Jobs[0]
+	o := simulate(t, "fifo", Uniform(1, 2), w)[0].Jobs[0]
 	// Placed at 60, runs from 90 on; two epochs of 100 iterations of one second.
 	if o.Completed != 290 || o.Service != 230 || o.Restarts != 0 || len(o.Spans) != 1 || o.Spans[0].From != 60 || o.Spans[0].To != 290 {
 		t.Errorf("%+v", o)
@@ -278,7 +278,7 @@ func TestOneJob(t *testing.T) {
 // measured ones, still run.
 func TestLargeRequests(t *testing.T) {
 	w := published(t, 7)[0]
-	for _, c := range []Cluster{{4, 2}, {2, 16}, {64, 1}} {
+	for _, c := range []Cluster{Uniform(4, 2), Uniform(2, 16), Uniform(64, 1)} {
 		for _, o := range simulate(t, "tiresias", c, w)[0].Jobs {
 			if o.Completed <= o.Submitted {
 				t.Errorf("%+v on %v", o, c)
@@ -289,7 +289,7 @@ func TestLargeRequests(t *testing.T) {
 
 type greedy struct{ fifo }
 
-func (greedy) Plan(_ int, _ Cluster, jobs []Job) map[int]Placement {
+func (greedy) Plan(_ int, _ []Node, jobs []Job) map[int]Placement {
 	plan := map[int]Placement{}
 	for _, j := range jobs {
 		plan[j.ID] = Placement{{Node: 0, GPUs: 1}}
@@ -299,18 +299,18 @@ func (greedy) Plan(_ int, _ Cluster, jobs []Job) map[int]Placement {
 
 type idle struct{ fifo }
 
-func (idle) Plan(int, Cluster, []Job) map[int]Placement { return nil }
+func (idle) Plan(int, []Node, []Job) map[int]Placement { return nil }
 
 // TestBadPolicies: a policy that gives what is not there, or nothing, is found.
 func TestBadPolicies(t *testing.T) {
 	w := published(t, 1)[0]
-	if _, err := Run(t.Context(), w, Cluster{1, 4}, greedy{}, Options{Interval: 60}); err == nil || !strings.Contains(err.Error(), "more than the 4 GPUs of node 0") {
+	if _, err := Run(t.Context(), w, Uniform(1, 4), greedy{}, Options{Interval: 60}); err == nil || !strings.Contains(err.Error(), "more than the 4 GPUs of node 0") {
 		t.Error(err)
 	}
-	if _, err := Run(t.Context(), w, Cluster{1, 4}, idle{}, Options{Interval: 60}); err == nil || !strings.Contains(err.Error(), "never run") {
+	if _, err := Run(t.Context(), w, Uniform(1, 4), idle{}, Options{Interval: 60}); err == nil || !strings.Contains(err.Error(), "never run") {
 		t.Error(err)
 	}
-	for _, c := range []Cluster{{0, 4}, {-1, 1}, {1 << 40, 1}} {
+	for _, c := range []Cluster{Uniform(0, 4), Uniform(-1, 1), Uniform(1<<40, 1), {}} {
 		if _, err := Run(t.Context(), w, c, idle{}, Options{Interval: 60}); err == nil {
 			t.Errorf("%v is a cluster", c)
 		}
@@ -331,7 +331,7 @@ func TestLoadAndRigid(t *testing.T) {
 	other, _ := w.Rigid(0.5, 2)
 	rigid, same := 0, 0
 	for i, j := range half.Jobs {
-		if j != again.Jobs[i] {
+		if j.Rigid != again.Jobs[i].Rigid {
 			t.Fatal("one seed, two draws")
 		}
 		if j.Rigid {
@@ -358,7 +358,7 @@ func TestLoadAndRigid(t *testing.T) {
 // interval leaves out 1, and one seed gives one interval.
 func TestCompare(t *testing.T) {
 	w := published(t, 1, 2)
-	fast, slow := simulate(t, "tiresias", Cluster{16, 4}, w...), simulate(t, "tiresias", Cluster{8, 4}, w...)
+	fast, slow := simulate(t, "tiresias", Uniform(16, 4), w...), simulate(t, "tiresias", Uniform(8, 4), w...)
 	if c := Compare("tiresias", fast, fast, 1); c.AvgJCT != (Interval{1, 1, 1}) || c.Makespan != (Interval{1, 1, 1}) {
 		t.Errorf("%+v", c)
 	}
@@ -379,12 +379,13 @@ func FuzzWorkload(f *testing.F) {
 	f.Add(goodWorkload)
 	f.Add("name,time,application,num_replicas,batch_size\na,1e9999,tiny,1,8\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		w, err := ReadWorkload("w", strings.NewReader(text), profiles)
+		w, err := ReadWorkload("w", strings.NewReader(text), Measured{"": profiles})
 		if err != nil {
 			return
 		}
 		for _, j := range w.Jobs {
-			if j.Profile == nil || j.Replicas < 1 || !(j.At >= 0) || j.Profile.Limits.Split(j.Batch, j.Replicas).Local < j.Profile.Limits.MinLocal {
+			l := j.On[""].Limits
+			if j.Replicas < 1 || !(j.At >= 0) || l.Split(j.Batch, j.Replicas).Local < l.MinLocal || !(j.Deadline >= 0) {
 				t.Fatalf("%+v", j)
 			}
 		}
@@ -417,12 +418,12 @@ func FuzzProfile(f *testing.F) {
 func TestPage(t *testing.T) {
 	w := published(t, 3)[0]
 	w.Jobs[0].Name = `</title><script>alert(1)</script>`
-	traces := simulate(t, "tiresias", Cluster{16, 4}, w)
+	traces := simulate(t, "tiresias", Uniform(16, 4), w)
 	s := Summarise("tiresias", traces)
 	c := Compare("tiresias", traces, traces, 1)
 	s.Compared = &c
 	var b strings.Builder
-	if err := WritePage(&b, s, Cluster{16, 4}, traces); err != nil {
+	if err := WritePage(&b, s, traces); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()

@@ -97,6 +97,9 @@ func (r *row) wrong(column, format string, args ...any) {
 
 func (r *row) text(column string) string { return r.fields[r.column[column]] }
 
+// has says whether there is a column that may be missing.
+func (r *row) has(column string) bool { _, ok := r.column[column]; return ok }
+
 // count is a whole number from least to most.
 func (r *row) count(column string, least, most int) int {
 	n, err := strconv.Atoi(r.text(column))

@@ -15,6 +15,8 @@ const demotion = 16 * 3600
 //  2. Both queues are walked in the order of arrival in them. Each job gets its
 //     whole request while GPUs last; one that does not fit is passed over.
 //  3. Jobs that go on stay where they are.
+//
+// Of several types of GPU it takes the first that has room; see most.
 type tiresias struct {
 	queue    [2][]int
 	known    map[int]bool
@@ -27,7 +29,7 @@ func newTiresias() *tiresias {
 	return &tiresias{known: map[int]bool{}, executed: map[int]int{}}
 }
 
-func (t *tiresias) Plan(now int, c Cluster, jobs []Job) map[int]Placement {
+func (t *tiresias) Plan(now int, nodes []Node, jobs []Job) map[int]Placement {
 	by := make(map[int]Job, len(jobs))
 	for _, j := range jobs {
 		by[j.ID] = j
@@ -55,7 +57,7 @@ func (t *tiresias) Plan(now int, c Cluster, jobs []Job) map[int]Placement {
 			order = append(order, by[id])
 		}
 	}
-	t.last, t.running = now, most(c, order, false)
+	t.last, t.running = now, most(nodes, order, false)
 	return t.running
 }
 

@@ -2,7 +2,9 @@ package simulate
 
 import (
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"unicode"
 	"unicode/utf8"
 
@@ -18,19 +20,24 @@ type Workload struct {
 // Submission is a job as a user submits it.
 type Submission struct {
 	Name     string
-	At       float64 // seconds
-	Profile  *Profile
-	Replicas int  // what the user asks for
-	Batch    int  // and the global batch size that goes with it
-	Rigid    bool // it keeps both
+	At       float64             // seconds
+	Family   string              // the application
+	On       map[string]*Profile // of it, by the types of GPU on which it was measured
+	Replicas int                 // what the user asks for
+	Batch    int                 // and the global batch size that goes with it
+	Rigid    bool                // it keeps both
+	Deadline float64             // seconds from At; 0 is none
 }
 
 // ReadWorkload reads a workload; name is its file's, for messages.
-func ReadWorkload(name string, in io.Reader, profiles map[string]*Profile) (Workload, error) {
+//
+// A column `deadline`, which may be missing or empty, gives the seconds from its
+// submission after which a job is late.
+func ReadWorkload(name string, in io.Reader, profiles Measured) (Workload, error) {
 	w := Workload{Name: name}
 	seen := map[string]int{}
 	err := readTable(name, in, []string{"name", "time", "application", "num_replicas", "batch_size"}, func(r *row) {
-		s := Submission{Name: r.text("name"), At: r.number("time"), Profile: profiles[r.text("application")]}
+		s := Submission{Name: r.text("name"), At: r.number("time"), Family: r.text("application"), On: profiles.of(r.text("application"))}
 		if s.Name == "" || len(s.Name) > 200 || !printable(s.Name) {
 			r.wrong("name", "%q is not a name of at most 200 printable characters", clip(s.Name))
 		}
@@ -44,18 +51,31 @@ func ReadWorkload(name string, in io.Reader, profiles map[string]*Profile) (Work
 		if n := len(w.Jobs); r.err == nil && n > 0 && s.At < w.Jobs[n-1].At {
 			r.wrong("time", "%v s is before the job in front of it; sort the file by time", s.At)
 		}
-		if s.Profile == nil {
-			r.wrong("application", "%q has no profile; there are %s", clip(r.text("application")), names(profiles))
+		if len(s.On) == 0 {
+			r.wrong("application", "%q has no profile; there are %s", clip(s.Family), profiles.names())
 			return
 		}
-		l := s.Profile.Limits
-		s.Replicas = r.count("num_replicas", 1, maxCount)
-		s.Batch = r.count("batch_size", l.MinBatch, l.MaxBatch)
-		if r.err == nil && s.Replicas > l.MaxReplicas {
-			r.wrong("num_replicas", "%d are more than the %d that %s was measured with", s.Replicas, l.MaxReplicas, s.Profile.Name)
+		if r.has("deadline") && r.text("deadline") != "" {
+			if s.Deadline = r.number("deadline"); r.err == nil && (s.Deadline == 0 || s.Deadline > maxTime) {
+				r.wrong("deadline", "%v s is not more than 0 and at most ten years", s.Deadline)
+			}
 		}
-		if b := l.Split(s.Batch, s.Replicas); r.err == nil && b.Local < l.MinLocal {
-			r.wrong("batch_size", "%d on %d replicas is %d each, less than the %d that %s was measured with", s.Batch, s.Replicas, b.Local, l.MinLocal, s.Profile.Name)
+		s.Replicas, s.Batch = r.count("num_replicas", 1, maxCount), r.count("batch_size", 1, maxCount*maxCount)
+		for _, t := range slices.Sorted(maps.Keys(s.On)) {
+			l, on := s.On[t].Limits, ""
+			if t != "" {
+				on = " on " + t
+			}
+			r.count("batch_size", l.MinBatch, l.MaxBatch)
+			if r.err == nil && s.Replicas > l.MaxReplicas {
+				r.wrong("num_replicas", "%d are more than the %d that %s was measured with%s", s.Replicas, l.MaxReplicas, s.Family, on)
+			}
+			if r.err != nil {
+				return
+			}
+			if b := l.Split(s.Batch, s.Replicas); b.Local < l.MinLocal {
+				r.wrong("batch_size", "%d on %d replicas is %d each, less than the %d that %s was measured with%s", s.Batch, s.Replicas, b.Local, l.MinLocal, s.Family, on)
+			}
 		}
 		w.Jobs = append(w.Jobs, s)
 	})
@@ -80,6 +100,21 @@ func (w Workload) Load(load float64) (Workload, error) {
 	for i, s := range w.Jobs {
 		s.At /= load
 		out.Jobs[i] = s
+	}
+	return out, nil
+}
+
+// Due is the workload with a deadline, in seconds from its submission, for each job
+// that has none.
+func (w Workload) Due(deadline float64) (Workload, error) {
+	if !(deadline > 0 && deadline <= maxTime) {
+		return w, fault.New(fault.Invalid, "a deadline of %v s is not more than 0 and at most ten years", deadline)
+	}
+	out := Workload{Name: w.Name, Jobs: slices.Clone(w.Jobs)}
+	for i := range out.Jobs {
+		if j := &out.Jobs[i]; j.Deadline == 0 {
+			j.Deadline = deadline
+		}
 	}
 	return out, nil
 }
