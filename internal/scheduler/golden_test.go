@@ -153,6 +153,8 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		if kv["timeout"] == "" {
 			w.Timeout = 0
 		}
+		w.Within = kv["within"]
+		w.PerNode, _ = strconv.Atoi(kv["pernode"])
 		w.Due = after("due")
 		w.Expected, _ = time.ParseDuration(kv["expected"])
 		if kv["pools"] != "" {
@@ -165,7 +167,12 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 			p.Remote = kv["remote"] != ""
 			for n := range atLeastOne(kv["nodes"]) {
 				name := fmt.Sprintf("n%d", n+1)
-				p.Nodes = append(p.Nodes, Node{Name: name, Amount: w.Request, Closed: kv[name]})
+				node := Node{Name: name, Amount: w.Request, Closed: kv[name], Closes: after(name + ".closes")}
+				node.Leave = node.Closed == "maintenance"
+				if racks := strings.Split(kv["racks"], ","); n < len(racks) && racks[n] != "" {
+					node.Where, p.Levels = []string{racks[n]}, []string{"rack"}
+				}
+				p.Nodes = append(p.Nodes, node)
 			}
 			d.Pools = append(d.Pools, p)
 		case "try":

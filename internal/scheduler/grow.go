@@ -2,11 +2,11 @@ package scheduler
 
 // Growth is how many workers more a running work could have in its pool now, of
 // those that it may have: none where somebody waits for the pool or for the same
-// limits, and none in a delegated pool, where the room that others left is not
-// known.
+// limits, none in a delegated pool, where the room that others left is not known,
+// and none of a gang that says where its workers are.
 func (s *State) Growth(id ID) int {
 	r := s.running[id]
-	if r == nil || r.pool == nil || r.Leaving {
+	if r == nil || r.pool == nil || r.Leaving || r.together() != "" || r.PerNode > 0 {
 		return 0
 	}
 	p, more := r.pool, r.most()-r.placed()

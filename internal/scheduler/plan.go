@@ -26,9 +26,10 @@ type Placement struct {
 	Passed []Reason
 }
 
-// Preemption takes the place of a running work for one that waits.
+// Preemption takes the place of a running work for one that waits, or from a node
+// in maintenance.
 type Preemption struct {
-	Work, For ID
+	Work, For ID     // For is empty for maintenance
 	Why       string // "job_2 has priority 5 in queue research, this has 0"
 }
 

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -20,7 +19,11 @@ type pool struct {
 	load  []float64 // the part of the row in use, of the resource of which that is most
 	runs  map[ID]*run
 
+	every   []int // all rows
+	domains domains
+
 	accelerators bool // it has some
+	windows      bool // some of its nodes will close
 
 	// Of the last step.
 	kept   *reservation
@@ -49,6 +52,11 @@ func (s *State) newPool(p Pool) *pool {
 	if p.Delegated {
 		row(total, true)
 	}
+	out.domains, out.every = newDomains(p), make([]int, out.rows)
+	for i := range out.every {
+		out.every[i] = i
+	}
+	out.windows = slices.ContainsFunc(p.Nodes, func(n Node) bool { return !n.Closes.IsZero() })
 	return out
 }
 
@@ -78,16 +86,29 @@ func (p *pool) takeRow(i int, v vector, n int64) {
 	}
 }
 
-// counts is how many requests of k a row has room for now, at most most.
-func (p *pool) counts(k *known, i int, brief bool, most int) int {
-	if !p.open[i] {
+// counts is how many of w's workers a row has room for now, at most most.
+func (p *pool) counts(w *waiter, i int, now time.Time, brief bool, most int) int {
+	if !p.open[i] || p.closes(&w.Work, i, now) {
 		return 0
 	}
-	n := k.request.count(p.free[i], most)
+	if w.PerNode > 0 {
+		most = min(most, w.PerNode)
+	}
+	n := w.known.request.count(p.free[i], most)
 	if n > 0 && p.kept != nil && !brief && p.kept.beside[i] != nil {
-		n = k.request.count(p.kept.beside[i], n)
+		n = w.known.request.count(p.kept.beside[i], n)
 	}
 	return n
+}
+
+// closes reports that a row closes before a work that starts now has ended, and it
+// is not one that saves and leaves.
+func (p *pool) closes(w *Work, i int, now time.Time) bool {
+	if !p.windows || p.Delegated || w.Preemptible {
+		return false
+	}
+	at := p.Nodes[i].Closes
+	return !at.IsZero() && (w.Timeout == 0 || now.Add(w.Timeout).After(at))
 }
 
 // brief reports that a work that starts now has ended before the one for whom
@@ -98,7 +119,8 @@ func (p *pool) brief(w *Work, now time.Time) bool {
 
 // room finds rows for least to most workers: nil when there are too few. One
 // worker gets the fullest row that has room, so that large requests keep finding
-// whole nodes; a gang as few nodes as it can. What asks for no accelerator goes
+// whole nodes; a gang as few nodes as it can, that stand as close together as they
+// can. What asks for no accelerator goes
 // where none is left, if it can.
 func (p *pool) room(w *waiter, most int, now time.Time) []int {
 	k, brief := w.known, p.brief(&w.Work, now)
@@ -109,63 +131,46 @@ func (p *pool) room(w *waiter, most int, now time.Time) []int {
 	if failed.cover(k.request) {
 		return nil
 	}
-	if most == 1 {
+	misfits := func() {
+		if !p.windows { // else it may be that it only takes too long
+			*failed = failed.with(k.request)
+		}
+	}
+	if most == 1 && k.within == "" {
 		i := -1
 		if p.accelerators && !k.accelerated {
-			i = p.fullest(k, brief, true)
+			i = p.fullest(w, now, brief, true)
 		}
 		if i < 0 {
-			i = p.fullest(k, brief, false)
+			i = p.fullest(w, now, brief, false)
 		}
 		if i < 0 {
-			*failed = failed.with(k.request)
+			misfits()
 			return nil
 		}
 		return []int{i}
 	}
-	type spot struct{ row, n int }
-	var spots []spot
-	n := 0
+	counts, n := make([]int, p.rows), 0
 	for i := range p.rows {
-		if fit := p.counts(k, i, brief, most); fit > 0 {
-			spots = append(spots, spot{i, fit})
-			n += fit
-		}
+		counts[i] = p.counts(w, i, now, brief, most)
+		n += counts[i]
 	}
-	if n < w.least() {
-		if n == 0 {
-			*failed = failed.with(k.request)
-		}
+	if n == 0 {
+		misfits()
 		return nil
 	}
-	slices.SortFunc(spots, func(a, b spot) int {
-		return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(p.load[b.row], p.load[a.row]), cmp.Compare(a.row, b.row))
-	})
-	rows := make([]int, 0, min(n, most))
-	for i, at := range spots {
-		if left := most - len(rows); at.n > left { // the last: where that many fit most closely
-			for _, other := range spots[i:] {
-				if other.n >= left && other.n < at.n {
-					at = other
-				}
-			}
-		}
-		for range min(at.n, most-len(rows)) {
-			rows = append(rows, at.row)
-		}
-		if len(rows) == most {
-			break
-		}
+	if n = min(p.most(k, counts), most); n < w.least() {
+		return nil
 	}
-	return rows
+	return p.gather(p.closest(k, counts, n), counts, n)
 }
 
 // fullest is the row in use most that has room for one; -1 when none has. With
 // bare only rows without free accelerators count.
-func (p *pool) fullest(k *known, brief, bare bool) int {
+func (p *pool) fullest(w *waiter, now time.Time, brief, bare bool) int {
 	best := -1
 	for i := range p.rows {
-		if best >= 0 && p.load[i] <= p.load[best] || !k.request.fits(p.free[i]) || p.counts(k, i, brief, 1) == 0 {
+		if best >= 0 && p.load[i] <= p.load[best] || !w.known.request.fits(p.free[i]) || p.counts(w, i, now, brief, 1) == 0 {
 			continue
 		}
 		if bare && slices.ContainsFunc(p.free[i][2:], func(n int64) bool { return n > 0 }) {

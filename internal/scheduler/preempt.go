@@ -172,7 +172,7 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 		s.hold(r, n)
 		r.queue.account(r.request, n*int64(r.placed()))
 	}
-	enough := func() bool { return s.allowed(w) >= w.least() && p.holds(w) }
+	enough := func() bool { return s.allowed(w) >= w.least() && p.holds(w, s.now) }
 	gone := map[*run]bool{}
 	defer func() {
 		for r := range gone {
@@ -239,14 +239,9 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 
 // holds reports that the pool has room for the least that w needs, beside what is
 // kept for others.
-func (p *pool) holds(w *waiter) bool {
-	n, mine := 0, p.kept == nil || p.kept.owner == w
-	for i := range p.rows {
-		if n += p.counts(w.known, i, mine, w.least()); n >= w.least() {
-			return true
-		}
-	}
-	return false
+func (p *pool) holds(w *waiter, now time.Time) bool {
+	mine := p.kept == nil || p.kept.owner == w
+	return p.bare(w, now, mine) >= w.least()
 }
 
 // right is why one work may preempt another.

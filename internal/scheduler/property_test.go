@@ -40,7 +40,14 @@ func drawPool(t *rapid.T, name string) Pool {
 		PricePerHour: float64(rapid.IntRange(0, 3).Draw(t, "price")),
 	}
 	for n := range rapid.IntRange(0, 3).Draw(t, "nodes") {
-		p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 12), Closed: drawClosed(t)})
+		node := Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 12), Closed: drawClosed(t)}
+		if rack := rapid.IntRange(0, 3).Draw(t, "rack"); rack > 0 {
+			node.Where = []string{fmt.Sprint("r", rack)}
+		}
+		p.Nodes = append(p.Nodes, node)
+	}
+	if rapid.Bool().Draw(t, "levels") {
+		p.Levels = []string{"rack"}
 	}
 	return p
 }
@@ -83,7 +90,9 @@ func drawWork(t *rapid.T, id ID, now time.Time) Work {
 	if rapid.IntRange(0, 3).Draw(t, "deadline") == 0 {
 		due = now.Add(time.Duration(rapid.IntRange(-1, 8).Draw(t, "due")) * time.Minute)
 	}
+	within := rapid.SampledFrom([]string{"", "", "", "rack", OnNode}).Draw(t, "within")
 	return Work{
+		Within: within, PerNode: max(rapid.IntRange(-5, 2).Draw(t, "per node"), 0),
 		ID: id, Due: due, Expected: time.Duration(rapid.IntRange(0, 4).Draw(t, "expected")) * time.Minute,
 		Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"),
 		User:    rapid.SampledFrom([]string{"alia", "omar"}).Draw(t, "user"), Queue: rapid.SampledFrom([]string{"", "q0", "q1", "q2", "q3", "q4"}).Draw(t, "queue"),
@@ -136,8 +145,13 @@ func TestPromises(t *testing.T) {
 				if old, known := w.pools[p.Name]; known {
 					p.Delegated, p.Zone, p.Isolation, p.Remote = old.Delegated, old.Zone, old.Isolation, old.Remote // what compute refuses to change under running work
 					p.Nodes = slices.Clone(old.Nodes)
+					p.Levels = old.Levels
 					for i := range p.Nodes {
-						p.Nodes[i].Closed = drawClosed(t)
+						p.Nodes[i].Closed, p.Nodes[i].Closes = drawClosed(t), time.Time{}
+						p.Nodes[i].Leave = p.Nodes[i].Closed != "" && rapid.Bool().Draw(t, "leave")
+						if soon := rapid.IntRange(0, 4).Draw(t, "closes"); soon > 2 {
+							p.Nodes[i].Closes = now.Add(time.Duration(soon-1) * time.Minute)
+						}
 					}
 				}
 				d.Pools = append(d.Pools, p)
@@ -228,6 +242,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 				t.Fatalf("%s was placed on node %s, which is closed", k.ID, name)
 			}
 		}
+		w.stands(t, k, p, pl.Nodes, now)
 		delete(w.waiting, pl.Work)
 		r := Running{Work: k, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: now}
 		if k.Timeout > 0 {
@@ -238,7 +253,9 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 	for _, pr := range plan.Preempt {
 		r, ok := w.running[pr.Work]
 		by, waits := w.waiting[pr.For]
+		leave := slices.ContainsFunc(w.pools[r.Pool].Nodes, func(n Node) bool { return n.Leave && slices.Contains(r.Nodes, n.Name) })
 		switch {
+		case pr.For == "" && ok && leave && r.Preemptible && !r.Leaving && pr.Why != "":
 		case !ok || !waits || pr.Why == "":
 			t.Fatalf("%s is preempted for %s: running %t, waits %t, because %q", pr.Work, pr.For, ok, waits, pr.Why)
 		case !r.Preemptible || r.Leaving || r.Started.Equal(now):
@@ -257,7 +274,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 		k := w.waiting[id]
 		for _, r := range wait.Reasons {
 			p, ok := w.pools[r.Pool]
-			if n := w.free(k, p); ok && (r.Code == Full && n >= k.least() || r.Code == Kept && n < k.least()) {
+			if n := w.free(k, p, now); ok && (r.Code == Full && n >= k.least() || r.Code == Kept && n < k.least()) {
 				t.Fatalf("%s: there is room for %d of %d workers in %s: %+v", id, n, k.least(), p.Name, r)
 			}
 			if r.Code == Residency && slices.Contains(k.Residency, p.Zone) || r.Code == Isolated && p.Isolation.AtLeast(k.Isolation) ||
@@ -300,11 +317,30 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 	}
 }
 
+// stands checks where the workers of a gang are.
+func (w *world) stands(t *rapid.T, k Work, p Pool, nodes []string, now time.Time) {
+	racks, on := map[string]bool{}, map[string]int{}
+	for _, name := range nodes {
+		node := p.Nodes[slices.IndexFunc(p.Nodes, func(n Node) bool { return n.Name == name })]
+		racks[fmt.Sprint(node.Where)] = true
+		on[name]++
+		if k.PerNode > 0 && on[name] > k.PerNode {
+			t.Fatalf("%s has more than %d workers on %s", k.ID, k.PerNode, name)
+		}
+		if k.together() == "rack" && len(on) > 1 && (len(node.Where) == 0 || len(racks) > 1) || k.together() == OnNode && len(on) > 1 {
+			t.Fatalf("%s is not within one %s: %q", k.ID, k.together(), nodes)
+		}
+		if !node.Closes.IsZero() && !k.Preemptible && (k.Timeout == 0 || now.Add(k.Timeout).After(node.Closes)) {
+			t.Fatalf("%s is on %s, which closes before it ends", k.ID, name)
+		}
+	}
+}
+
 // free is for how many workers a pool has room now, at most the least.
-func (w *world) free(k Work, p Pool) int {
-	n := 0
+func (w *world) free(k Work, p Pool, now time.Time) int {
+	counts := map[string]int{}
 	for _, node := range spots(p) {
-		if node.Closed != "" {
+		if node.Closed != "" || closing(k, p, node, now) {
 			continue
 		}
 		free := node.Amount
@@ -313,9 +349,9 @@ func (w *world) free(k Work, p Pool) int {
 				free = free.Minus(r.Request.Times(on(r, p, node.Name)))
 			}
 		}
-		n += k.Request.Count(free, k.least())
+		counts[node.Name] = k.Request.Count(free, k.perNode())
 	}
-	return n
+	return roomiest(k, p, counts)
 }
 
 // placements are the plan's in words.

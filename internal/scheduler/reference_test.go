@@ -237,15 +237,15 @@ func (r *reference) share(q string) float64 {
 func (r *reference) permitted(w Work) []Pool {
 	var out []Pool
 	for _, p := range r.Pools {
-		sum, fits := resource.Amount{}, 0
-		for _, n := range p.Nodes {
+		counts := map[string]int{}
+		for _, n := range spots(p) {
 			if n.Closed == "" {
-				sum = sum.Plus(n.Amount)
-				fits += w.Request.Count(n.Amount, w.least())
+				counts[n.Name] = w.Request.Count(n.Amount, w.perNode())
 			}
 		}
-		if p.Delegated {
-			fits = w.Request.Count(sum, w.least())
+		fits := roomiest(w, p, counts)
+		if p.Delegated && (w.together() != "" || w.PerNode > 0) {
+			fits = 0
 		}
 		if p.Closed == "" && slices.Contains(w.Residency, p.Zone) && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
 			p.anyOpenNode() && fits >= w.least() {
@@ -463,6 +463,63 @@ func on(run Running, p Pool, node string) int {
 	return n
 }
 
+// domain is nodes that stand together: on one node (0), in one rack (1), or in one
+// pool (2).
+type domain struct {
+	kind  int
+	nodes []string
+}
+
+// sets are the domains of which w may use any one.
+func sets(w Work, p Pool) (out []domain) {
+	all, racks := domain{kind: 2}, map[string]int{}
+	for _, n := range spots(p) {
+		all.nodes = append(all.nodes, n.Name)
+		if !p.Delegated && (w.together() != "rack" || len(p.Levels) > 0) {
+			out = append(out, domain{0, []string{n.Name}})
+		}
+	}
+	for i, n := range spots(p) {
+		if w.together() == OnNode || len(p.Levels) == 0 || p.Delegated {
+			continue
+		}
+		rack := fmt.Sprint(i)
+		if len(n.Where) > 0 {
+			rack = n.Where[0]
+		}
+		if _, ok := racks[rack]; !ok {
+			racks[rack] = len(out)
+			out = append(out, domain{kind: 1})
+		}
+		out[racks[rack]].nodes = append(out[racks[rack]].nodes, n.Name)
+	}
+	if w.together() == "" {
+		out = append(out, all)
+	}
+	return out
+}
+
+// roomiest is how many workers find room together.
+func roomiest(w Work, p Pool, counts map[string]int) int {
+	most := 0
+	for _, d := range sets(w, p) {
+		most = max(most, d.sum(counts))
+	}
+	return most
+}
+
+func (d domain) sum(counts map[string]int) (n int) {
+	for _, name := range d.nodes {
+		n += counts[name]
+	}
+	return n
+}
+
+// closing reports that a node closes before w has ended.
+func closing(w Work, p Pool, n Node, now time.Time) bool {
+	return !p.Delegated && !n.Closes.IsZero() && !w.Preemptible && (w.Timeout == 0 || n.Closes.Before(now.Add(w.Timeout)))
+}
+
 func (r *reference) free(p Pool, n Node) resource.Amount {
 	free := n.Amount
 	for _, run := range r.Started {
@@ -487,13 +544,16 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 		bare bool
 	}
 	var fit []spot
-	total := 0
+	counts := map[string]int{}
 	for i, node := range spots(p) {
-		if node.Closed != "" {
+		if node.Closed != "" || closing(w, p, node, r.Now) {
 			continue
 		}
 		free := r.free(p, node)
 		n := w.Request.Count(free, most)
+		if w.PerNode > 0 {
+			n = min(n, w.PerNode)
+		}
 		if k := r.kept[p.Name]; k != nil && !r.brief(w, p) {
 			if beside, ok := k.beside[node.Name]; ok {
 				n = min(n, w.Request.Count(beside, most))
@@ -512,11 +572,26 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 		for _, n := range free.Accelerators {
 			bare = bare && n <= 0
 		}
-		total += n
+		counts[node.Name] = n
 		fit = append(fit, spot{i, n, load, node, bare})
 	}
+	total := roomiest(w, p, counts)
 	if total < w.least() || total == 0 || most == 0 {
 		return nil
+	}
+	if most > 1 || w.together() != "" { // the smallest that holds them, then the one with least room beyond, then the fullest node
+		enough := slices.DeleteFunc(sets(w, p), func(d domain) bool { return d.sum(counts) < min(total, most) })
+		load := func(d domain) float64 {
+			i := slices.IndexFunc(fit, func(s spot) bool { return s.node.Name == d.nodes[0] })
+			if d.kind > 0 || i < 0 {
+				return 0
+			}
+			return fit[i].load
+		}
+		slices.SortStableFunc(enough, func(a, b domain) int {
+			return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.sum(counts), b.sum(counts)), cmp.Compare(load(b), load(a)))
+		})
+		fit = slices.DeleteFunc(fit, func(s spot) bool { return !slices.Contains(enough[0].nodes, s.node.Name) })
 	}
 	asks := false
 	for _, n := range w.Request.Accelerators {
@@ -528,11 +603,11 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 		slices.SortFunc(fit, func(a, b spot) int {
 			// Where most have room; where that is more than are left, where least too many have.
 			x, y := a.n, b.n
-			if x >= left && y >= left && most > 1 {
+			if x >= left && y >= left && (most > 1 || w.together() != "") {
 				x, y = -x, -y
 			}
 			c := cmp.Compare(y, x)
-			if most == 1 {
+			if most == 1 && w.together() == "" {
 				c = 0
 				if !asks {
 					c = cmp.Compare(btoi(b.bare), btoi(a.bare))
@@ -567,7 +642,7 @@ func (r *reference) keep(w Work, p Pool) {
 		return run.Deadline, true
 	}
 	for i, node := range spots(p) {
-		if node.Closed != "" {
+		if node.Closed != "" || closing(w, p, node, r.Now) {
 			continue
 		}
 		var there []Running
@@ -583,11 +658,11 @@ func (r *reference) keep(w Work, p Pool) {
 		})
 		free, had, at, unsure := r.free(p, node), 0, r.Now, 0
 		for k := 0; ; k++ {
-			if n := w.Request.Count(free, w.least()); n > had {
+			if n := w.Request.Count(free, w.perNode()); n > had {
 				events = append(events, event{node.Name, i, n - had, unsure, at})
 				had = n
 			}
-			if k == len(there) || had == w.least() {
+			if k == len(there) || had == w.perNode() {
 				break
 			}
 			free = free.Plus(there[k].Request.Times(on(there[k], p, node.Name)))
@@ -601,21 +676,31 @@ func (r *reference) keep(w Work, p Pool) {
 	slices.SortFunc(events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(a.unsure, b.unsure), a.at.Compare(b.at), cmp.Compare(b.n, a.n), cmp.Compare(a.i, b.i))
 	})
-	k := &nodesKept{at: r.Now, beside: map[string]resource.Amount{}}
-	need, sure, workers := w.least(), true, map[string]int{}
-	for _, e := range events {
-		if need == 0 {
-			break
+	k := &nodesKept{beside: map[string]resource.Amount{}}
+	var workers map[string]int
+	least, sure := w.least()+1, false
+	for _, d := range sets(w, p) {
+		if w.together() == "" && d.kind < 2 || w.together() == "rack" && d.kind != 1 {
+			continue
 		}
-		n := min(e.n, need)
-		workers[e.node] += n
-		need -= n
-		sure = sure && e.unsure == 0
-		if e.at.After(k.at) {
-			k.at = e.at
+		need, all, at, got := w.least(), true, r.Now, map[string]int{}
+		for _, e := range events {
+			if need == 0 || !slices.Contains(d.nodes, e.node) {
+				continue
+			}
+			n := min(e.n, need)
+			got[e.node] += n
+			need -= n
+			all = all && e.unsure == 0
+			if e.at.After(at) {
+				at = e.at
+			}
+		}
+		if need < least || need == least && (all && !sure || all == sure && at.Before(k.at)) {
+			least, sure, workers, k.at = need, all, got, at
 		}
 	}
-	if !sure || need > 0 {
+	if !sure || least > 0 {
 		k.at = time.Time{}
 	}
 	for _, node := range spots(p) {

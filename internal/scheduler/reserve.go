@@ -65,8 +65,8 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 	var vacancies []vacancy
 	for i := range p.rows {
 		most := 0
-		if p.open[i] {
-			most = k.request.count(p.has[i], w.least())
+		if p.open[i] && !p.closes(&w.Work, i, s.now) {
+			most = k.request.count(p.has[i], w.perNode())
 		}
 		if most == 0 {
 			continue
@@ -102,29 +102,20 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 			}
 		}
 	}
-	// 3. The soonest of them, until there are enough.
+	// 3. The soonest of them, until there are enough that may be together.
 	slices.SortFunc(vacancies, vacancy.compare)
-	kept := &reservation{owner: w, at: s.now, beside: make([]vector, p.rows)}
-	share, need, unsure := make([]int, p.rows), w.least(), false
-	for _, v := range vacancies {
-		n := min(v.n, need)
-		share[v.row] += n
-		unsure = unsure || v.unsure > 0
-		if v.at.After(kept.at) {
-			kept.at = v.at
-		}
-		if need -= n; need == 0 {
-			break
+	best := choice{need: w.least() + 1}
+	for _, some := range p.together(k, vacancies) {
+		if c := s.choose(some, w.least()); c.compare(best) < 0 {
+			best = c
 		}
 	}
-	if unsure || need > 0 {
+	kept := &reservation{owner: w, at: best.at, beside: make([]vector, p.rows)}
+	if best.unsure || best.need > 0 {
 		kept.at = time.Time{}
 	}
 	// 4. What is left beside it then.
-	for i, n := range share {
-		if n == 0 {
-			continue
-		}
+	for i, n := range best.workers {
 		beside := slices.Clone(p.has[i])
 		beside = beside.plus(k.request, -int64(n))
 		for _, r := range leaving[i] {
@@ -135,6 +126,54 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 		kept.beside[i] = beside
 	}
 	return kept
+}
+
+// choice is how many workers get which rows, and from when.
+type choice struct {
+	workers map[int]int // by row
+	need    int         // how many have none
+	unsure  bool        // nobody knows when
+	at      time.Time
+}
+
+func (c choice) compare(o choice) int {
+	return cmp.Or(cmp.Compare(c.need, o.need), cmp.Compare(btoi(c.unsure), btoi(o.unsure)), c.at.Compare(o.at))
+}
+
+func (s *State) choose(soonest []vacancy, need int) choice {
+	c := choice{workers: map[int]int{}, need: need, at: s.now}
+	for _, v := range soonest {
+		n := min(v.n, c.need)
+		c.workers[v.row] += n
+		c.unsure = c.unsure || v.unsure > 0
+		if v.at.After(c.at) {
+			c.at = v.at
+		}
+		if c.need -= n; c.need == 0 {
+			break
+		}
+	}
+	return c
+}
+
+// together divides vacancies into those of which a gang may use any one.
+func (p *pool) together(k *known, all []vacancy) [][]vacancy {
+	if k.within == "" {
+		return [][]vacancy{all}
+	}
+	sets := p.within(k)
+	of, out := make(map[int]int, p.rows), make([][]vacancy, len(sets))
+	for n, rows := range sets {
+		for _, i := range rows {
+			of[i] = n
+		}
+	}
+	for _, v := range all {
+		if n, ok := of[v.row]; ok {
+			out[n] = append(out[n], v)
+		}
+	}
+	return out
 }
 
 func btoi(b bool) int {

@@ -88,6 +88,13 @@ type Node struct {
 	Name   string
 	Amount resource.Amount // what Falaj may use of it
 	Closed string          // why nothing may start here now, in words; empty is open
+	// Where it stands, for each level of the pool: the names of the domains that it
+	// is in, outermost first. Empty is unknown.
+	Where []string
+	// Closes is when its next maintenance begins; zero is never. What would run
+	// longer does not start, unless it saves and leaves. Leave is true in one.
+	Closes time.Time
+	Leave  bool
 }
 
 // Pool is a set of like nodes in one zone.
@@ -99,6 +106,8 @@ type Pool struct {
 	// counts, and placements name no node.
 	Delegated bool
 	Nodes     []Node
+	// Levels name where nodes stand, outermost first: "fabric", "rack".
+	Levels []string
 	// PricePerHour is for a whole node; a work pays the share that Share gives.
 	PricePerHour float64
 	// Closed says in words why nothing may start here now; empty is open.
@@ -129,7 +138,12 @@ type Work struct {
 	// Workers is the size of the gang, and MaxWorkers what it can use; as many
 	// as fit now get a place. 0 is one, and at least Workers.
 	Workers, MaxWorkers int
-	InPlace             bool // wants the files of the server: no remote pool
+	// Within is the level of which the gang has to be in one domain: "rack", or
+	// OnNode; empty is as close together as it can be. PerNode is how many of its
+	// workers one node may have; 0 is as many as it holds.
+	Within  string
+	PerNode int
+	InPlace bool // wants the files of the server: no remote pool
 	// Preemptible works save what they did and wait again when they are stopped.
 	Preemptible bool
 }
@@ -137,6 +151,22 @@ type Work struct {
 // least and most are the bounds of the gang's size.
 func (w *Work) least() int { return max(w.Workers, 1) }
 func (w *Work) most() int  { return max(w.MaxWorkers, w.least()) }
+
+// perNode is how many of the least one node may have.
+func (w *Work) perNode() int {
+	if w.PerNode > 0 {
+		return min(w.PerNode, w.least())
+	}
+	return w.least()
+}
+
+// together is Within of a gang; of a single worker there is nothing to say.
+func (w *Work) together() string {
+	if w.most() == 1 {
+		return ""
+	}
+	return w.Within
+}
 
 func (w *Work) label() string {
 	if w.Label != "" {

@@ -80,6 +80,7 @@ type known struct {
 type shape struct {
 	request     vector
 	accelerated bool     // it asks for accelerators
+	within      string   // see Work
 	pools       []*pool  // that may take it, cheapest first
 	refused     []Reason // why the others may not
 }
@@ -440,7 +441,7 @@ func (s *State) shapeOf(w *Work) *shape {
 	if len(s.shapes) > 2*len(s.waiting)+16 {
 		clear(s.shapes) // most of them are of works long gone
 	}
-	out := &shape{}
+	out := &shape{within: w.together()}
 	out.request, _ = s.names.vector(w.Request)
 	for _, n := range w.Request.Accelerators {
 		out.accelerated = out.accelerated || n > 0
@@ -465,6 +466,7 @@ func shapeKey(w *Work) string {
 	number := func(n int64) { b = append(strconv.AppendInt(b, n, 36), ' ') }
 	number(int64(w.least()))
 	number(int64(btoi(w.InPlace)))
+	number(int64(w.PerNode))
 	number(int64(w.Request.CPU))
 	number(int64(w.Request.Memory))
 	texts := func(list []string) {
@@ -481,5 +483,6 @@ func shapeKey(w *Work) string {
 	}
 	texts(w.Residency)
 	texts(w.Pools)
+	texts([]string{w.together()})
 	return string(append(b, w.Isolation...))
 }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -22,6 +23,7 @@ func (s *State) Step(d Delta) Plan {
 	// 2. Rank: who comes first is looked at first, and before all those whose turn it
 	// is already.
 	var plan Plan
+	s.clear(&plan)
 	for _, w := range s.begun() {
 		s.consider(w, &plan)
 	}
@@ -86,6 +88,26 @@ func (s *State) consider(w *waiter, plan *Plan) {
 		}
 	}
 	s.keep(w)
+}
+
+// clear has those leave that save what they did, where maintenance has begun.
+func (s *State) clear(plan *Plan) {
+	for _, p := range s.order {
+		if !slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Leave }) || p.Delegated {
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(p.runs)) {
+			r := p.runs[id]
+			i := slices.IndexFunc(r.rows, func(i int) bool { return p.Nodes[i].Leave })
+			if i < 0 || !r.Preemptible || r.Leaving {
+				continue
+			}
+			n := p.Nodes[r.rows[i]]
+			plan.Preempt = append(plan.Preempt, Preemption{Work: id, Why: fmt.Sprintf("node %s takes nothing: %s", n.Name, n.Closed)})
+			r.Leaving, r.LeavingSince = true, s.now
+			s.leaving[id] = r
+		}
+	}
 }
 
 // begin forgets what the last step kept for whom.

@@ -200,6 +200,14 @@ func refusal(w *Work, p *pool) (Reason, bool) {
 	case !p.anyOpen():
 		return no(Closed, "pool %s has no open node%s", p.Name, p.closedNodes())
 	}
+	if w.together() != "" || w.PerNode > 0 {
+		if p.Delegated {
+			return no(NoSuch, "pool %s gives nodes out itself, and within and per_node cannot be promised there", p.Name)
+		}
+		if _, ok := p.level(w.together()); !ok && w.together() != "" {
+			return no(NoSuch, "pool %s does not say in which %s its nodes are", p.Name, w.Within)
+		}
+	}
 	nodes := p.Nodes
 	if p.Delegated {
 		total := resource.Amount{}
@@ -210,26 +218,31 @@ func refusal(w *Work, p *pool) (Reason, bool) {
 		}
 		nodes = []Node{{Amount: total}}
 	}
-	n := 0
+	counts := make([]int, len(nodes))
 	var best []string // what the node that lacks least lacks: the one to name
-	for _, node := range nodes {
+	for i, node := range nodes {
 		if node.Closed != "" {
 			continue
 		}
-		if n += w.Request.Count(node.Amount, w.least()); n >= w.least() {
-			return Reason{}, true
-		}
+		counts[i] = w.Request.Count(node.Amount, w.perNode())
 		if lacks := w.Request.Lacks(node.Amount); best == nil || len(lacks) < len(best) {
 			best = lacks
 		}
 	}
+	n := p.most(&known{shape: &shape{within: w.together()}}, counts)
 	switch {
+	case n >= w.least():
+		return Reason{}, true
 	case n == 0 && p.Delegated && w.least() == 1:
 		return no(NoRoomEver, "pool %s is too small: %s%s", p.Name, words(best, "in all"), p.closedNodes())
 	case n == 0 && !p.Delegated:
 		return no(NoRoomEver, "pool %s has no node large enough: %s%s", p.Name, words(best, "on its largest"), p.closedNodes())
 	}
-	return no(NoRoomEver, "pool %s is too small: %s, room for %d in all%s", p.Name, gang(w), n, p.closedNodes())
+	in := "in all"
+	if w.together() != "" {
+		in = "in one " + w.Within
+	}
+	return no(NoRoomEver, "pool %s is too small: %s, room for %d %s%s", p.Name, gang(w), n, in, p.closedNodes())
 }
 
 // closedNodes names the nodes that take no work, with a leading semicolon.
@@ -252,7 +265,16 @@ func (p *pool) closedNodes() string {
 }
 
 // gang is "4 workers of 2 cpu wanted".
-func gang(w *Work) string { return fmt.Sprintf("%d workers of %s wanted", w.least(), w.Request) }
+func gang(w *Work) string {
+	text := fmt.Sprintf("%d workers of %s wanted", w.least(), w.Request)
+	if w.PerNode > 0 {
+		text += fmt.Sprintf(", at most %d on a node", w.PerNode)
+	}
+	if w.Within != "" {
+		text += " in one " + w.Within
+	}
+	return text
+}
 
 // words turns "2 cpu wanted, 1 free" into "2 cpu wanted, 1 WHERE".
 func words(lacks []string, where string) string {
@@ -297,7 +319,7 @@ func (s *State) anyHas(accelerator string) bool {
 // full says what a pool lacks now and who is next to give it back, or for whom
 // its room is kept.
 func (s *State) full(w *waiter, p *pool) Reason {
-	if p.kept != nil && p.kept.owner != w && p.bare(w) >= w.least() {
+	if p.kept != nil && p.kept.owner != w && p.bare(w, s.now, true) >= w.least() {
 		text := fmt.Sprintf("behind %s, for which room on %s is kept", p.kept.owner.label(), p.Name)
 		if !p.kept.at.IsZero() {
 			text += " until " + p.kept.at.UTC().Format(time.RFC3339)
@@ -306,16 +328,24 @@ func (s *State) full(w *waiter, p *pool) Reason {
 	}
 	var text string
 	if w.least() > 1 {
-		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), p.bare(w), p.Name)
+		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), p.bare(w, s.now, true), p.Name)
 	} else {
 		var lacks []string
+		var closes time.Time
 		for i := range p.rows {
 			if !p.open[i] {
+				continue
+			}
+			if p.closes(&w.Work, i, s.now) {
+				closes = p.Nodes[i].Closes
 				continue
 			}
 			if l := w.Request.Lacks(s.names.amount(p.free[i])); lacks == nil || len(l) < len(lacks) {
 				lacks = l
 			}
+		}
+		if lacks == nil && !closes.IsZero() {
+			return Reason{Step: "fit", Code: Closed, Pool: p.Name, Text: fmt.Sprintf("pool %s closes for maintenance at %s, before this would have ended", p.Name, closes.UTC().Format(time.RFC3339))}
 		}
 		text = words(lacks, "free on "+p.Name)
 	}
@@ -326,14 +356,20 @@ func (s *State) full(w *waiter, p *pool) Reason {
 	return Reason{Step: "fit", Code: Full, Pool: p.Name, Text: text}
 }
 
-// bare is for how many workers a pool has room now, at most the least, were
-// nothing kept for others.
-func (p *pool) bare(w *waiter) int {
-	n := 0
-	for i := range p.rows {
-		n += p.counts(w.known, i, true, w.least()-n)
+// bare is for how many workers a pool has room now, at most the least; with all,
+// were nothing kept for others.
+func (p *pool) bare(w *waiter, now time.Time, all bool) int {
+	best := 0
+	for _, rows := range p.within(w.known) {
+		n := 0
+		for _, i := range rows {
+			if n += p.counts(w, i, now, all, w.least()-n); n >= w.least() {
+				return n
+			}
+		}
+		best = max(best, n)
 	}
-	return n
+	return best
 }
 
 // nextToFinish names the running work of a pool with the earliest deadline;
