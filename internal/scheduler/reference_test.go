@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -483,7 +484,7 @@ func sets(w Work, p Pool) (out []domain) {
 		if w.together() == OnNode || len(p.Levels) == 0 || p.Delegated {
 			continue
 		}
-		rack := fmt.Sprint(i)
+		rack := strconv.Itoa(i)
 		if len(n.Where) > 0 {
 			rack = n.Where[0]
 		}

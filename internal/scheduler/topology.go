@@ -44,7 +44,7 @@ func newDomains(p Pool) domains {
 }
 
 // level is the number of a named level; false when the pool has none of the name.
-func (p *Pool) level(name string) (int, bool) {
+func (p *pool) level(name string) (int, bool) {
 	if name == OnNode {
 		return len(p.Levels), !p.Delegated
 	}
