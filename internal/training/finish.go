@@ -140,6 +140,8 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		return fault.Wrap(err, "removing the attempt's data")
 	}
 
+	m, ran := s.measured(ctx, j, a, w, members, e.class)
+
 	// 4. Record it; a job that runs again gets its next attempt in the same
 	// transaction.
 	err = s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
@@ -154,6 +156,11 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		a.Evidence, a.Lines, a.Hint, a.Blamed, a.Members = e.evidence, e.lines, e.hint, e.blamed, members
 		if err := s.blame(ctx, tx, a); err != nil {
 			return err
+		}
+		if ran {
+			if err := s.keepEnd(ctx, tx, j, m); err != nil {
+				return err
+			}
 		}
 		if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
 			return err
@@ -190,6 +197,10 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	})
 	if err != nil {
 		return fault.Wrap(err, "recording the end of attempt %s", a.ID)
+	}
+
+	if ran {
+		s.judgeNode(ctx, m)
 	}
 
 	// 5. Clear its place.

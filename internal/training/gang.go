@@ -97,6 +97,7 @@ var Precisions = []Precision{"fp32", "tf32", "bf16", "fp16", "fp8", "int8"}
 
 const (
 	maxAccumulate = 1 << 20
+	maxBatch      = 1 << 40
 	maxProgress   = 7 * 24 * time.Hour
 	minProgress   = time.Second
 )
@@ -124,6 +125,8 @@ func (s Spec) validGang() error {
 		return fault.New(fault.Invalid, "precision %.40q does not exist", string(s.Precision)).WithHint("Use one of %s.", names(Precisions))
 	case s.Accumulate < 0 || s.Accumulate > maxAccumulate:
 		return fault.New(fault.Invalid, "accumulate %d is not between 1 and %d", s.Accumulate, maxAccumulate)
+	case s.Batch < 0 || s.Batch > maxBatch:
+		return fault.New(fault.Invalid, "batch %d is not between 1 and %d", s.Batch, maxBatch)
 	case s.Steps < 0:
 		return fault.New(fault.Invalid, "steps %d is negative", s.Steps)
 	case s.Progress != 0 && (time.Duration(s.Progress) < minProgress || time.Duration(s.Progress) > maxProgress):
@@ -210,6 +213,9 @@ func (s Spec) declared(workers int) map[string]string {
 	}
 	if s.Precision != "" {
 		p["falaj.precision"] = string(s.Precision)
+	}
+	if s.Batch > 0 {
+		p["falaj.batch"] = strconv.Itoa(s.Batch)
 	}
 	if s.Accumulate > 0 {
 		p["falaj.accumulate"] = strconv.Itoa(s.Accumulate)

@@ -40,6 +40,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.watched.Store(1) // until the first look has counted
 	s.running.Go(func() { s.loop(ctx) })
 	s.running.Go(func() { s.watching(ctx) })
+	s.running.Go(func() { s.measuring(ctx) })
 	return nil
 }
 

@@ -28,4 +28,7 @@ func TestPostgreSQL(t *testing.T) { //nolint:tparallel // one after the other, o
 	t.Run("RepeatIsTheSame", TestRepeatIsTheSame)
 	t.Run("AJobThatOnlySaves", TestAJobThatOnlySaves)
 	t.Run("Profile", TestProfile)
+	t.Run("MeasurementsAreKept", TestMeasurementsAreKept)
+	t.Run("Measurement", TestMeasurement)
+	t.Run("SlowNode", TestSlowNode)
 }

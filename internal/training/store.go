@@ -3,8 +3,11 @@ package training
 import (
 	"context"
 
+	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training/anomaly"
+	"github.com/falaj-ml/falaj/internal/training/sizing"
 )
 
 // Filter selects jobs of one project, newest first.
@@ -41,4 +44,18 @@ type Store interface {
 	Profiles(ctx context.Context, tx *store.Tx, id JobID, limit int) ([]Profile, error)
 	// CountProfiles says how many an attempt has.
 	CountProfiles(ctx context.Context, tx *store.Tx, id AttemptID) (int, error)
+
+	// SaveMeasurement writes that of an attempt, over an earlier one.
+	SaveMeasurement(ctx context.Context, tx *store.Tx, m Measurement) error
+	Measurement(ctx context.Context, tx *store.Tx, id AttemptID) (m Measurement, found bool, err error)
+	// Measured lists what the attempts of a family showed that ended last, Rates how
+	// fast those of all projects were, and Ran those on one node of a pool, each
+	// newest first.
+	Measured(ctx context.Context, tx *store.Tx, p project.Name, family string, limit int) ([]Measurement, error)
+	Rates(ctx context.Context, tx *store.Tx, limit int) ([]sizing.Profile, error)
+	Ran(ctx context.Context, tx *store.Tx, pool compute.PoolName, device string, limit int) ([]anomaly.Ran, error)
+
+	// SlowNode is what was told of a node last.
+	SlowNode(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) (n SlowNode, found bool, err error)
+	SaveSlowNode(ctx context.Context, tx *store.Tx, n SlowNode) error
 }

@@ -185,7 +185,8 @@ func Advise(q Question) (Answer, error) {
 	a := Answer{Options: []Option{}, Attempts: len(q.rates(q.Now.Device, q.Now.Workers))}
 	effects := fitDevices(q.Profiles)
 	for _, p := range q.Places {
-		if p == q.Now || q.Memory > 0 && p.Memory > 0 && q.Memory > p.Memory {
+		here := p.Pool == q.Now.Pool && p.Device == q.Now.Device && p.Workers == q.Now.Workers
+		if here || q.Memory > 0 && p.Memory > 0 && q.Memory > p.Memory {
 			continue
 		}
 		o, ok := q.measured(p)

@@ -1,0 +1,157 @@
+package training
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training/anomaly"
+)
+
+// The events of what is out of the ordinary: one when it begins and one when it
+// ends.
+const (
+	JobIdleAccelerator = "job.idle_accelerator" // IdleAccelerator
+	NodeSlow           = "node.slow"            // SlowNode
+)
+
+// IdleAccelerator is a running job that stopped using its accelerators, or uses
+// them again, or has ended.
+type IdleAccelerator struct {
+	Job     JobID            `json:"job"`
+	Project project.Name     `json:"project"`
+	Attempt AttemptID        `json:"attempt"`
+	Change  anomaly.Change   `json:"change"` // began, ended
+	Pool    compute.PoolName `json:"pool"`
+	Device  string           `json:"device"`
+	Since   time.Time        `json:"since,omitzero"` // idle
+	Busy    float64          `json:"busy"`           // mean share of the attempt so far
+}
+
+// SlowNode is a node on which the same work is slower than on the other nodes of
+// its pool, or is no longer.
+type SlowNode struct {
+	Pool   compute.PoolName `json:"pool"`
+	Node   string           `json:"node"`
+	Change anomaly.Change   `json:"change"`
+	Since  time.Time        `json:"since"` // the attempt that showed it had ended
+	anomaly.Evidence
+}
+
+// tellIdle publishes that a job began or ended to be idle, with the measurement in
+// which that stands.
+func (s *Service) tellIdle(ctx context.Context, tx *store.Tx, j Job, m Measurement, change anomaly.Change) error {
+	if change == anomaly.None {
+		return nil
+	}
+	e := IdleAccelerator{Job: j.ID, Project: j.Project, Attempt: m.Attempt, Change: change, Pool: m.Pool, Device: m.Device, Since: m.Idle.Since}
+	if m.Accelerators != nil {
+		e.Busy = m.Accelerators.Busy
+	}
+	err := audit.Append(ctx, tx, audit.Entry{
+		Actor: identity.Loop("training"), Project: string(j.Project), Action: "job.idle_accelerator", Object: "job " + string(j.ID),
+		Detail: map[string]any{"attempt": m.Attempt, "change": change},
+	})
+	if err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, string(j.Project), JobIdleAccelerator, e)
+}
+
+// comparable is how many of the newest attempts in a pool a node is judged by.
+const comparedRuns = 1000
+
+// judgeNode compares the node on which an attempt ran with the others of its pool,
+// and tells when it is found slow, or no longer is.
+func (s *Service) judgeNode(ctx context.Context, m Measurement) {
+	if err := s.judge(ctx, m); err != nil {
+		s.log.WarnContext(ctx, "a node was not compared with its peers", slog.String("pool", string(m.Pool)), slog.Any("error", err))
+	}
+}
+
+func (s *Service) judge(ctx context.Context, m Measurement) error {
+	node, ok := m.Node()
+	if !ok || m.Rate == 0 {
+		return nil
+	}
+	look := func(ctx context.Context, tx *store.Tx) (e anomaly.Evidence, change anomaly.Change, err error) {
+		was, _, err := s.cfg.Store.SlowNode(ctx, tx, m.Pool, node)
+		if err != nil {
+			return e, change, err
+		}
+		all, err := s.cfg.Store.Ran(ctx, tx, m.Pool, m.Device, comparedRuns)
+		if err != nil {
+			return e, change, err
+		}
+		var nodes []string
+		for _, r := range all {
+			nodes = append(nodes, r.Node)
+		}
+		slices.Sort(nodes)
+		e = anomaly.Compare(node, all, was.Since) // what was told of counts no more
+		slow := was.Change == anomaly.Began
+		switch {
+		case !slow && e.Slow(len(slices.Compact(nodes))):
+			change = anomaly.Began
+		case slow && e.Fast():
+			change = anomaly.Ended
+		}
+		return e, change, nil
+	}
+	var change anomaly.Change
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		_, change, err = look(ctx, tx)
+		return err
+	})
+	if err != nil || change == anomaly.None {
+		return err
+	}
+	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		e, change, err := look(ctx, tx)
+		if err != nil || change == anomaly.None {
+			return err
+		}
+		n := SlowNode{Pool: m.Pool, Node: node, Change: change, Since: m.Ended, Evidence: e}
+		if err := s.cfg.Store.SaveSlowNode(ctx, tx, n); err != nil {
+			return err
+		}
+		err = audit.Append(ctx, tx, audit.Entry{
+			Actor: identity.Loop("training"), Action: "node.slow", Object: "pool " + string(m.Pool),
+			Detail: map[string]any{"node": node, "change": change, "pairs": e.Pairs, "slower": e.Slower, "median": e.Median, "p": e.P},
+		})
+		if err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, "", NodeSlow, n)
+	})
+	return fault.Wrap(err, "recording what node %s is", node)
+}
+
+// Node is the only one on which the attempt ran.
+func (m *Measurement) Node() (string, bool) {
+	nodes := slices.Clone(m.Nodes)
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	if len(nodes) != 1 || nodes[0] == "" {
+		return "", false
+	}
+	return nodes[0], true
+}
+
+// keepEnd writes the measurement of an attempt that has ended, in the transaction
+// of its end.
+func (s *Service) keepEnd(ctx context.Context, tx *store.Tx, j Job, m Measurement) error {
+	change := m.Idle.End()
+	if err := s.cfg.Store.SaveMeasurement(ctx, tx, m); err != nil {
+		return err
+	}
+	return s.tellIdle(ctx, tx, j, m, change)
+}

@@ -1,0 +1,364 @@
+package training_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/sizing"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+)
+
+// using is an engine whose workers use what the test says.
+type using struct {
+	*enginetest.Fake
+	mu  sync.Mutex
+	now []engine.Member
+}
+
+func (u *using) Members(ctx context.Context, h engine.Handle) ([]engine.Member, error) {
+	st, err := u.Status(ctx, h)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := slices.Clone(u.now)
+	for i := range all {
+		all[i].Index, all[i].State, all[i].Started, all[i].Ended = i, st.State, st.Started, st.Ended
+	}
+	return all, err
+}
+
+func (u *using) uses(all ...engine.Member) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.now = all
+}
+
+// clock is a time that the test moves.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// gpus are two nodes with an A100 each, and one with a T4, each a pool.
+func gpus(tb testing.TB, w *world) {
+	tb.Helper()
+	pool := func(name compute.PoolName, model string, price float64, nodes ...string) {
+		spec := compute.PoolSpec{Engine: "local", PricePerHour: price}
+		for _, n := range nodes {
+			spec.Nodes = append(spec.Nodes, compute.Node{
+				Name: n, CPU: resource.Cores(16), Memory: 64 * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 1},
+				Labels: map[string]string{"gpu.model": model},
+			})
+		}
+		if _, _, err := w.compute.ApplyPool(alice(tb.Context()), name, spec); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	pool("big", "NVIDIA A100-SXM4-80GB", 30, "a1", "a2")
+	pool("small", "Tesla T4", 9, "t1")
+}
+
+var oneGPU = resource.Amount{CPU: resource.Cores(16), Memory: 64 * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 1}}
+
+// of is a sample of a worker with a GPU.
+func of(busy float64, memory resource.Bytes) engine.Member {
+	return engine.Member{CPU: time.Minute, PeakRSS: 5 * resource.GiB, Usage: engine.Usage{
+		CPU: 2, Memory: 4 * resource.GiB, Accelerators: []engine.Accelerator{{Name: "GPU", Utilisation: busy, Memory: memory, Watts: 100}},
+	}}
+}
+
+// measured is what was kept of a job's newest attempt.
+func (w *world) measured(tb testing.TB, family string) (all []training.Measurement) {
+	tb.Helper()
+	err := w.cfg.DB.View(tb.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
+		all, err = trainingsql.Store{}.Measured(ctx, tx, nyc, family, 100)
+		return err
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return all
+}
+
+// still is a world whose clock stands, on an engine that says what is used.
+func still(tb testing.TB) (*world, *using, *clock) {
+	tb.Helper()
+	e := &using{Fake: enginetest.NewFake()}
+	w := newWorld(tb, e)
+	w.fake = e.Fake
+	w.stop()
+	c := &clock{at: time.Now()}
+	w.cfg.Now, w.cfg.MeasureEvery = c.now, time.Hour
+	w.start(tb)
+	gpus(tb, w)
+	return w, e, c
+}
+
+func (w *world) running(tb testing.TB, id training.JobID) training.Job {
+	tb.Helper()
+	for {
+		j, err := w.Wait(alice(tb.Context()), nyc, id, 50*time.Millisecond)
+		if err != nil || tb.Context().Err() != nil {
+			tb.Fatal(err)
+		}
+		if j.State == training.Running {
+			return j
+		}
+	}
+}
+
+// run is a job that uses something for some minutes and succeeds.
+func (w *world) run(tb testing.TB, e *using, c *clock, name string, spec training.Spec, pace float64, uses ...engine.Member) training.Job {
+	tb.Helper()
+	spec.Command = []string{"/bin/true"}
+	e.uses(uses[0])
+	w.runs.mu.Lock()
+	w.runs.progress = training.Progress{First: training.Point{Step: 1, At: c.now()}, Last: training.Point{Step: 1 + int64(1000*pace), At: c.now().Add(1000 * time.Second)}}
+	w.runs.mu.Unlock()
+	j, err := w.Submit(alice(tb.Context()), nyc, name, spec)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h := w.started(tb)
+	w.running(tb, j.ID)
+	for _, u := range uses {
+		e.uses(u)
+		c.pass(10 * time.Second)
+		if err := w.MeasureOnce(tb.Context()); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	w.fake.Finish(h, enginetest.Exit{})
+	return w.ended(tb, j.ID)
+}
+
+// TestMeasurement: what an attempt used and its pace are kept, as means and peaks.
+func TestMeasurement(t *testing.T) {
+	w, e, c := still(t)
+	j := w.run(t, e, c, "resnet-seed-3", training.Spec{Resources: oneGPU, Pools: []string{"big"}, Batch: 256, Precision: "bf16", Accumulate: 2}, 2,
+		of(0.1, 4*resource.GiB), of(0.3, 6*resource.GiB), of(0.2, 5*resource.GiB))
+	all := w.measured(t, "resnet")
+	if len(all) != 1 {
+		t.Fatalf("%d measurements", len(all))
+	}
+	m := all[0]
+	a := m.Accelerators
+	if m.Job != j.ID || m.Pool != "big" || m.Device != "NVIDIA A100-SXM4-80GB" || m.Workers != 1 || m.Samples != 3 || m.Class != training.Done || m.Ended.IsZero() {
+		t.Errorf("%+v", m)
+	}
+	if a == nil || a.Count != 1 || fmt.Sprintf("%.3f %.3f %.0f", a.Busy, a.Peak, a.Watts) != "0.200 0.300 100" || a.Memory != 6*resource.GiB {
+		t.Errorf("%+v", a)
+	}
+	if m.PeakCores != 2 || m.AskedCores != 16 || m.Memory != 5*resource.GiB || m.Asked.Memory != 64*resource.GiB || m.Cores <= 0 {
+		t.Errorf("%+v", m.Use)
+	}
+	if m.Unit != sizing.Examples || m.Rate != 512 || m.PerStep != 2 || m.Setting != "batch 256, accumulate 2, bf16" {
+		t.Errorf("%s %g %s", m.Unit, m.Rate, m.Setting)
+	}
+	if got := w.runs.specs[0].Params["falaj.batch"]; got != "256" {
+		t.Errorf("the run has batch %q", got)
+	}
+}
+
+// Without steps a job that succeeded at once is the unit, and one that did not is
+// none.
+func TestMeasurementOfRuns(t *testing.T) {
+	w := newWorld(t)
+	j := w.submit(t, training.Spec{})
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	w.ended(t, j.ID)
+	j = w.submit(t, training.Spec{})
+	w.fake.Finish(w.started(t), enginetest.Exit{Code: 1})
+	w.ended(t, j.ID)
+	all := w.measured(t, "train")
+	if len(all) != 2 || all[1].Unit != sizing.Runs || all[1].Rate <= 0 || all[0].Rate != 0 || all[0].Class != training.UserError {
+		t.Errorf("%+v", all)
+	}
+}
+
+// What others do on a shared GPU, or beside one's own, is not one's use.
+func TestMeasuresOnlyItsOwn(t *testing.T) {
+	w, e, c := still(t)
+	two := of(0.9, resource.GiB)
+	two.Usage.Accelerators = append(two.Usage.Accelerators, two.Usage.Accelerators[0])
+	w.run(t, e, c, "beside", training.Spec{Resources: oneGPU, Pools: []string{"big"}}, 1, two)
+	if m := w.measured(t, "beside")[0]; m.Accelerators != nil || m.PeakCores != 2 {
+		t.Errorf("%+v", m)
+	}
+}
+
+// told are the events of a name, from the first on.
+func told[T any](tb testing.TB, w *world, name string) (all []T) {
+	tb.Helper()
+	watcher := event.Watch(w.cfg.DB, "", store.Position{})
+	for {
+		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
+		e, err := watcher.Next(ctx)
+		cancel()
+		if err != nil {
+			return all
+		}
+		if e.Name != name {
+			continue
+		}
+		var body T
+		if err := e.Decode(&body); err != nil {
+			tb.Fatal(err)
+		}
+		all = append(all, body)
+	}
+}
+
+// TestIdleAccelerator: a job that stopped using its GPU is told of once, also over a
+// restart, and once when it uses it again or ends.
+func TestIdleAccelerator(t *testing.T) {
+	w, e, c := still(t)
+	e.uses(of(0.8, resource.GiB))
+	j := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"big"}})
+	h := w.started(t)
+	w.running(t, j.ID)
+	for i := range 200 {
+		switch i {
+		case 20:
+			e.uses(of(0, resource.GiB))
+		case 100:
+			w.stop()
+			w.start(t)
+		}
+		c.pass(10 * time.Second)
+		if err := w.MeasureOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.fake.Finish(h, enginetest.Exit{})
+	w.ended(t, j.ID)
+	got := told[training.IdleAccelerator](t, w, training.JobIdleAccelerator)
+	if len(got) != 2 || got[0].Change != "began" || got[1].Change != "ended" || got[0].Job != j.ID || got[0].Device != "NVIDIA A100-SXM4-80GB" || got[0].Busy <= 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestSlowNode: a node on which the same work is slower than on its peer is told of
+// once, and once when it is as fast again.
+func TestSlowNode(t *testing.T) {
+	w, e, c := still(t)
+	on := map[string]int{}
+	for i := range 24 {
+		c.pass(time.Hour)
+		// Full nodes: the second job of a pair goes to the other node.
+		e.uses(of(0.5, resource.GiB))
+		var jobs []training.JobID
+		var handles []engine.Handle
+		for range 2 {
+			j := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"big"}, Command: []string{"/bin/true"}})
+			handles = append(handles, w.started(t))
+			jobs = append(jobs, w.running(t, j.ID).ID)
+		}
+		for k, id := range jobs {
+			d, err := w.Describe(alice(t.Context()), nyc, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pace := 10.0
+			if on[d.Tries[0].Nodes[0]]++; d.Tries[0].Nodes[0] == "a1" && i < 10 {
+				pace = 7
+			}
+			w.runs.mu.Lock()
+			w.runs.progress = training.Progress{First: training.Point{Step: 1, At: c.now()}, Last: training.Point{Step: 1 + int64(1000*pace), At: c.now().Add(1000 * time.Second)}}
+			w.runs.mu.Unlock()
+			w.fake.Finish(handles[k], enginetest.Exit{})
+			w.ended(t, id)
+		}
+		if on["a1"] != on["a2"] {
+			t.Fatalf("%v", on)
+		}
+	}
+	got := told[training.SlowNode](t, w, training.NodeSlow)
+	if len(got) != 2 || got[0].Change != "began" || got[0].Node != "a1" || got[0].Pairs < 8 || got[0].Slower < 8 || got[1].Change != "ended" || got[1].Node != "a1" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestMeasurementsAreKept on both databases.
+func TestMeasurementsAreKept(t *testing.T) {
+	db := database(t, computesql.Migrations, trainingsql.Migrations)
+	s := trainingsql.Store{}
+	m := training.Measurement{
+		Attempt: "att_1", Job: "job_1", Project: nyc, Family: "f", Pool: "p", Nodes: []string{"n", "n"}, Device: "d", Workers: 2, Unit: sizing.Steps, Rate: 1.5,
+		Started: time.UnixMicro(1e15).UTC(), Ended: time.UnixMicro(1e15 + 5).UTC(),
+	}
+	err := db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.InsertJob(ctx, tx, training.Job{ID: "job_1", Project: nyc, Name: "f", State: training.Queued}); err != nil {
+			return err
+		}
+		if err := s.InsertAttempt(ctx, tx, training.Attempt{ID: "att_1", Job: "job_1", Number: 1}); err != nil {
+			return err
+		}
+		running := m
+		running.Ended, running.Rate = time.Time{}, 0
+		if err := s.SaveMeasurement(ctx, tx, running); err != nil {
+			return err
+		}
+		if all, err := s.Rates(ctx, tx, 10); err != nil || len(all) != 0 {
+			return fmt.Errorf("what runs has a rate: %v, %w", all, err)
+		}
+		if err := s.SaveMeasurement(ctx, tx, m); err != nil {
+			return err
+		}
+		got, found, err := s.Measurement(ctx, tx, "att_1")
+		if err != nil || !found || got.Rate != 1.5 || !got.Ended.Equal(m.Ended) {
+			return fmt.Errorf("%+v, %t, %w", got, found, err)
+		}
+		ran, err := s.Ran(ctx, tx, "p", "d", 10)
+		if err != nil || len(ran) != 1 || ran[0].Node != "n" || !strings.HasPrefix(ran[0].Kind, "nyc/f steps") || !ran[0].At.Equal(m.Ended) {
+			return fmt.Errorf("%+v, %w", ran, err)
+		}
+		rates, err := s.Rates(ctx, tx, 10)
+		if err != nil || len(rates) != 1 || rates[0].Family != "nyc/f" || rates[0].Rate != 1.5 || rates[0].Workers != 2 {
+			return fmt.Errorf("%+v, %w", rates, err)
+		}
+		n := training.SlowNode{Pool: "p", Node: "n", Since: m.Ended}
+		if err := s.SaveSlowNode(ctx, tx, n); err != nil {
+			return err
+		}
+		if was, found, err := s.SlowNode(ctx, tx, "p", "n"); err != nil || !found || !was.Since.Equal(n.Since) {
+			return fmt.Errorf("%+v, %t, %w", was, found, err)
+		}
+		n.Change = "ended"
+		if err := s.SaveSlowNode(ctx, tx, n); err != nil {
+			return err
+		}
+		was, _, err := s.SlowNode(ctx, tx, "p", "n")
+		if err != nil || was.Change != "ended" {
+			return fmt.Errorf("%+v, %w", was, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
