@@ -84,7 +84,7 @@ func (a *app) job() *cobra.Command {
 			}
 		},
 	}
-	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), why, cancel, wait)
+	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobAdvise(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), why, cancel, wait)
 	cmd.AddCommand(a.checkpoints()...)
 	return cmd
 }
@@ -239,6 +239,9 @@ func (a *app) jobDescribe() *cobra.Command {
 				return err
 			}
 			a.sayJob(j)
+			if !j.Ended.IsZero() {
+				a.sayAdvice(cmd, args[0])
+			}
 			return nil
 		},
 	}

@@ -33,6 +33,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Go on with another number of workers", s.resizeJob)
 	route(s, "POST", p+"/jobs/{job}/move", "job.submit", "Go on in other pools", s.moveJob)
 	route(s, "GET", p+"/jobs/{job}/top", "job.read", "What a job's workers use now, its pace and the time left", s.topJob)
+	route(s, "GET", p+"/jobs/{job}/advice", "job.read", "What a job used, what would have done, and what it would take elsewhere, from what was measured", s.jobAdvice)
 	route(s, "GET", p+"/jobs/{job}/profiles", "job.read", "List what was seen of a job's workers, oldest first", s.listProfiles)
 	route(s, "POST", p+"/jobs/{job}/profiles", "job.profile", "Look for a while at what a worker of a running job does; the answer comes when that is done", s.profileJob)
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Why a job is where it is, in words", s.whyJob)
@@ -162,6 +163,10 @@ func (s *Server) moveJob(ctx context.Context, in *struct {
 
 func (s *Server) topJob(ctx context.Context, in *InJob) (*body[training.Top], error) {
 	return one(s.Training.Top(ctx, project.Name(in.Project), training.JobID(in.Job)))
+}
+
+func (s *Server) jobAdvice(ctx context.Context, in *InJob) (*body[training.Advice], error) {
+	return one(s.Training.Advice(ctx, project.Name(in.Project), training.JobID(in.Job)))
 }
 
 func (s *Server) listProfiles(ctx context.Context, in *InJob) (*body[items[training.Profile]], error) {

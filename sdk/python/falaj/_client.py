@@ -263,6 +263,17 @@ class Client:
         progress: dict[str, Any] = self.request("GET", self._in_project(f"/deployments/{_quote(deployment)}/rollout"))
         return progress
 
+    def advice(self, job: str) -> dict[str, Any]:
+        """What a job used, what would have done, and what it would take elsewhere.
+
+        ``sentence`` says it in words and is missing when nothing is known.
+        ``options`` has places with ``time`` and ``price`` relative to where the job
+        ran, and how each is ``known``; ``explore`` what is worth trying. Nothing is
+        started by it.
+        """
+        found: dict[str, Any] = self.request("GET", self._in_project(f"/jobs/{_quote(job)}/advice"))
+        return found
+
     def monitor(self, name: str) -> dict[str, Any]:
         """A monitor with its ``state``: waiting, ok, drifted or degraded, and why."""
         found: dict[str, Any] = self.request("GET", self._in_project(f"/monitors/{_quote(name)}"))

@@ -182,6 +182,10 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(falaj.Error):
             self.client.label("delay", {"a": math.nan})
 
+    def test_advice(self) -> None:
+        self.server.answers["GET /api/v1/projects/nyc/jobs/job_1/advice"] = (200, {"sentence": "used 22 % of an A100", "options": []})
+        self.assertEqual(self.client.advice("job_1")["sentence"], "used 22 % of an A100")
+
     def test_monitoring(self) -> None:
         at = "/api/v1/projects/nyc"
         self.server.answers.update({
