@@ -2,6 +2,7 @@ package sizing
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -146,6 +147,9 @@ func short(v float64) string {
 }
 
 func gib(b resource.Bytes) string {
+	if float64(b) < 0.95*float64(resource.GiB) {
+		return fmt.Sprintf("%.0f MiB", math.Ceil(float64(b)/float64(resource.MiB)))
+	}
 	return short(float64(b)/float64(resource.GiB)) + " GiB"
 }
 
