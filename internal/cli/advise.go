@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -61,8 +62,8 @@ func (a *app) sayOptions(d client.Advice) {
 		_ = w.Flush()
 	}
 	for _, t := range d.Explore {
-		a.say("\nWorth trying: %.0f minutes in %s on %s cost %.2f %s; %.2f are expected to be saved in %.1f runs.",
-			t.Minutes, plain(t.Pool), plain(t.Device), t.Cost, d.Currency, t.Saving, t.Runs)
+		a.say("\nWorth trying: %s in %s on %s for %.2f %s; what is expected to be saved in the next 30 days is %.2f.",
+			time.Duration(t.Minutes*float64(time.Minute)).Round(time.Second), plain(t.Pool), plain(t.Device), t.Cost, d.Currency, t.Saving)
 	}
 }
 

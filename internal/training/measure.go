@@ -50,7 +50,7 @@ type Measurement struct {
 
 	Seconds float64 `json:"seconds"` // that it ran
 	sizing.Use
-	Samples int `json:"samples"` // of what it used
+	Samples int `json:"samples"` // while it ran
 	Devices int `json:"device_samples,omitempty"`
 	// Communication is the share of the time that profilers saw in it, in so many
 	// looks.
@@ -111,7 +111,7 @@ func (m *Measurement) profile() sizing.Profile {
 
 // sample takes in what the workers use now.
 func (m *Measurement) sample(at time.Time, members []engine.Member) anomaly.Change {
-	cores, seen, running := 0.0, []engine.Accelerator{}, false
+	seen, running := []engine.Accelerator{}, false
 	own := whole(m.Asked)
 	for _, w := range members {
 		m.take(w, at)
@@ -119,7 +119,6 @@ func (m *Measurement) sample(at time.Time, members []engine.Member) anomaly.Chan
 			continue
 		}
 		running = true
-		cores = max(cores, w.Usage.CPU)
 		if len(w.Usage.Accelerators) <= own { // else those of others are among them
 			seen = append(seen, w.Usage.Accelerators...)
 		}
@@ -128,7 +127,6 @@ func (m *Measurement) sample(at time.Time, members []engine.Member) anomaly.Chan
 		return anomaly.None
 	}
 	m.Samples++
-	m.PeakCores = max(m.PeakCores, finite(cores))
 	if len(seen) == 0 {
 		return anomaly.None
 	}
@@ -239,7 +237,32 @@ type meters struct {
 
 type meter struct {
 	Measurement
-	kept time.Time // in the database
+	kept   time.Time // in the database
+	at     time.Time // of the last sample
+	before []engine.Member
+}
+
+// leastWhile is the shortest time over which cores are counted: clocks of the
+// kernel tick a hundred times a second.
+const leastWhile = time.Second
+
+// peak finds the most cores that a worker used between two samples, by what the
+// engine counted.
+func (mt *meter) peak(at time.Time, members []engine.Member) {
+	for i, w := range members {
+		from, used := w.Started, w.CPU
+		if i < len(mt.before) && !mt.at.Before(w.Started) {
+			from, used = mt.at, w.CPU-mt.before[i].CPU
+		}
+		until := at
+		if !w.Ended.IsZero() && w.Ended.Before(at) {
+			until = w.Ended
+		}
+		if passed := until.Sub(from); !w.Started.IsZero() && passed >= leastWhile {
+			mt.PeakCores = max(mt.PeakCores, finite(used.Seconds()/passed.Seconds()))
+		}
+	}
+	mt.at, mt.before = at, members
 }
 
 func (m *meters) of(id AttemptID) *meter {
@@ -334,6 +357,7 @@ func (s *Service) measure(ctx context.Context, j Job, members []engine.Member) e
 		use := *mt.Accelerators
 		next.Accelerators = &use
 	}
+	next.peak(now, members)
 	change := next.sample(now, members)
 	if change != anomaly.None || now.Sub(next.kept) >= keepEvery {
 		next.kept = now
@@ -387,16 +411,18 @@ func (s *Service) measured(ctx context.Context, j Job, a Attempt, w compute.Work
 		return m, false
 	}
 	mt := s.meters.of(a.ID)
-	if mt != nil {
-		m = mt.Measurement
-	} else {
+	if mt == nil {
 		j.Attempt = a.ID
-		var err error
-		if _, m, err = s.measurement(ctx, j); err != nil {
+		_, kept, err := s.measurement(ctx, j)
+		if err != nil {
 			s.log.WarnContext(ctx, "an attempt is not measured", slog.String("attempt", string(a.ID)), slog.Any("error", err))
 			return m, false
 		}
+		mt = &meter{Measurement: kept}
 	}
+	last := *mt
+	last.peak(w.EndedAt, members)
+	m = last.Measurement
 	from, until := w.Status.Started, w.Status.Ended
 	if from.IsZero() || until.IsZero() {
 		from, until = a.Started, w.EndedAt

@@ -24,8 +24,9 @@ import (
 // using is an engine whose workers use what the test says.
 type using struct {
 	*enginetest.Fake
-	mu  sync.Mutex
-	now []engine.Member
+	clock *clock
+	mu    sync.Mutex
+	now   []engine.Member
 }
 
 func (u *using) Members(ctx context.Context, h engine.Handle) ([]engine.Member, error) {
@@ -35,6 +36,7 @@ func (u *using) Members(ctx context.Context, h engine.Handle) ([]engine.Member, 
 	all := slices.Clone(u.now)
 	for i := range all {
 		all[i].Index, all[i].State, all[i].Started, all[i].Ended = i, st.State, st.Started, st.Ended
+		all[i].CPU = 2 * u.clock.now().Sub(st.Started) // two cores, all the time
 	}
 	return all, err
 }
@@ -86,8 +88,8 @@ var oneGPU = resource.Amount{CPU: resource.Cores(16), Memory: 64 * resource.GiB,
 
 // of is a sample of a worker with a GPU.
 func of(busy float64, memory resource.Bytes) engine.Member {
-	return engine.Member{CPU: time.Minute, PeakRSS: 5 * resource.GiB, Usage: engine.Usage{
-		CPU: 2, Memory: 4 * resource.GiB, Accelerators: []engine.Accelerator{{Name: "GPU", Utilisation: busy, Memory: memory, Watts: 100}},
+	return engine.Member{PeakRSS: 5 * resource.GiB, Usage: engine.Usage{
+		Memory: 4 * resource.GiB, Accelerators: []engine.Accelerator{{Name: "GPU", Utilisation: busy, Memory: memory, Watts: 100}},
 	}}
 }
 
@@ -107,11 +109,11 @@ func (w *world) measured(tb testing.TB, family string) (all []training.Measureme
 // still is a world whose clock stands, on an engine that says what is used.
 func still(tb testing.TB) (*world, *using, *clock) {
 	tb.Helper()
-	e := &using{Fake: enginetest.NewFake()}
+	c := &clock{at: time.Now()}
+	e := &using{Fake: enginetest.NewFake(), clock: c}
 	w := newWorld(tb, e)
 	w.fake = e.Fake
 	w.stop()
-	c := &clock{at: time.Now()}
 	w.cfg.Now, w.cfg.MeasureEvery = c.now, time.Hour
 	w.start(tb)
 	gpus(tb, w)
@@ -173,7 +175,7 @@ func TestMeasurement(t *testing.T) {
 	if a == nil || a.Count != 1 || fmt.Sprintf("%.3f %.3f %.0f", a.Busy, a.Peak, a.Watts) != "0.200 0.300 100" || a.Memory != 6*resource.GiB {
 		t.Errorf("%+v", a)
 	}
-	if m.PeakCores != 2 || m.AskedCores != 16 || m.Memory != 5*resource.GiB || m.Asked.Memory != 64*resource.GiB || m.Cores <= 0 {
+	if fmt.Sprintf("%.1f", m.PeakCores) != "2.0" || m.AskedCores != 16 || m.Memory != 5*resource.GiB || m.Asked.Memory != 64*resource.GiB || m.Cores <= 0 {
 		t.Errorf("%+v", m.Use)
 	}
 	if m.Unit != sizing.Examples || m.Rate != 512 || m.PerStep != 2 || m.Setting != "batch 256, accumulate 2, bf16" {
@@ -206,7 +208,7 @@ func TestMeasuresOnlyItsOwn(t *testing.T) {
 	two := of(0.9, resource.GiB)
 	two.Usage.Accelerators = append(two.Usage.Accelerators, two.Usage.Accelerators[0])
 	w.run(t, e, c, "beside", training.Spec{Resources: oneGPU, Pools: []string{"big"}}, 1, two)
-	if m := w.measured(t, "beside")[0]; m.Accelerators != nil || m.PeakCores != 2 {
+	if m := w.measured(t, "beside")[0]; m.Accelerators != nil || m.Samples != 1 {
 		t.Errorf("%+v", m)
 	}
 }

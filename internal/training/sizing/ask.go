@@ -10,7 +10,7 @@ import (
 // Use is what an attempt used of what each of its workers asked for.
 type Use struct {
 	Cores      float64        `json:"cores" doc:"Busy, mean over the attempt, of the worker that used most"`
-	PeakCores  float64        `json:"peak_cores,omitempty" doc:"Of samples of some seconds; absent where none was taken"`
+	PeakCores  float64        `json:"peak_cores,omitempty" doc:"Mean over ten seconds, the most; absent where it was not counted"`
 	AskedCores float64        `json:"asked_cores"`
 	Memory     resource.Bytes `json:"peak_memory" doc:"Of the worker that used most"`
 	Asked      resource.Bytes `json:"asked_memory"`
@@ -59,7 +59,7 @@ const (
 )
 
 // Less says how little would have done for all of these attempts, each of which
-// asked for what the last did. Cores need samples of all of them: a mean hides peaks.
+// asked for what the last did. Cores need the peaks of all of them: a mean hides them.
 func Less(all []Use) (a Ask) {
 	if len(all) == 0 {
 		return a

@@ -110,7 +110,11 @@ func (o Option) words() string {
 }
 
 func (t Trial) words() string {
-	return fmt.Sprintf("%s on %s would show whether it is cheaper (%s)", plural(t.Minutes, "minute"), Article(t.Device), t.Basis)
+	length := plural(math.Round(t.Minutes), "minute")
+	if t.Minutes < 1 {
+		length = "a run"
+	}
+	return fmt.Sprintf("%s on %s would show whether it is cheaper (%s)", length, Article(t.Device), t.Basis)
 }
 
 // Basis says how an option is known.
