@@ -30,6 +30,8 @@ type BudgetSpec struct {
 	Currency string     `json:"currency,omitempty" doc:"Of the amount; only the installation's"`
 	Warn     []float64  `json:"warn_at,omitempty" doc:"Shares of the amount at which an event is sent, once a month each; default 0.5, 0.8 and 1"`
 	Stop     BudgetStop `json:"stop,omitempty" doc:"What ends when it is used up: none, new (nothing new starts) or running (what runs saves and waits, too); default new"`
+	// DelayCost is for those of its works that say nothing, nor their queue.
+	DelayCost float64 `json:"delay_cost,omitempty" doc:"What an hour costs in which one of its works waits: it is for renting nodes then, see elastic pools; default nothing"`
 }
 
 // BudgetStop is what ends when a budget is used up.
@@ -54,6 +56,9 @@ func (b BudgetSpec) complete(currency string) (BudgetSpec, error) {
 			WithHint("Write the amount in %s: nothing is converted.", currency)
 	}
 	if err := cost.Sound("per_month", b.Amount); err != nil {
+		return b, err
+	}
+	if err := cost.Sound("delay_cost", b.DelayCost); err != nil {
 		return b, err
 	}
 	if b.Amount == 0 {

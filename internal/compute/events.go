@@ -13,6 +13,7 @@ const (
 	EventPoolApplied     = "pool.applied"          // PoolEvent
 	EventNodeQuarantined = "pool.node_quarantined" // PoolEvent
 	EventNodeReleased    = "pool.node_released"    // PoolEvent
+	EventPoolScaled      = "pool.scaled"           // PoolScaledEvent
 	EventQueueApplied    = "queue.applied"         // QueueEvent
 	EventQueueDeleted    = "queue.deleted"         // QueueEvent
 	EventBudgetApplied   = "budget.applied"        // BudgetEvent
@@ -28,6 +29,17 @@ type PoolEvent struct {
 	Pool   PoolName `json:"pool"`
 	Node   string   `json:"node,omitempty"`
 	Reason string   `json:"reason,omitempty"`
+}
+
+// PoolScaledEvent is the body of pool.scaled: an elastic pool shall have another
+// number of nodes.
+type PoolScaledEvent struct {
+	Pool    PoolName `json:"pool"`
+	From    int      `json:"from"`
+	To      int      `json:"to"`
+	Rent    []string `json:"rent,omitempty"`    // nodes that are asked for
+	Release []string `json:"release,omitempty"` // nodes that are given back
+	Reason  string   `json:"reason"`
 }
 
 // QueueEvent is the body of queue events.

@@ -136,7 +136,10 @@ func (s *Service) fence(ctx context.Context, tx *store.Tx) error {
 // loop schedules until ctx is done, and ends with its carriers.
 func (s *Service) loop(ctx context.Context) {
 	var looks sync.WaitGroup
-	recovered := sync.OnceFunc(func() { looks.Go(func() { s.sweeping(ctx) }) })
+	recovered := sync.OnceFunc(func() {
+		looks.Go(func() { s.sweeping(ctx) })
+		looks.Go(func() { s.bursting(ctx) })
+	})
 	defer s.carrying.Wait()
 	defer looks.Wait()
 	timer := time.NewTimer(0)
@@ -271,6 +274,7 @@ type news struct {
 	next  time.Time    // when a quarantine ends; zero is never
 
 	usedUp map[project.Name]barred // of which nothing new starts
+	narrow func(*scheduler.Work)   // to the pools that it may use now
 }
 
 // look reads what changed since the last cycle; at first that is everything.
@@ -287,6 +291,7 @@ func (s *Service) look(ctx context.Context) (news, error) {
 	if n.delta.Now.After(s.reopen) {
 		moved = moved || !s.reopen.IsZero()
 	}
+	renamed := false // there are other pools than before, elastic ones among them
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if s.cfg.Quotas != nil {
 			if n.delta.Quotas, err = s.cfg.Quotas(ctx, tx); err != nil {
@@ -301,6 +306,7 @@ func (s *Service) look(ctx context.Context) (news, error) {
 			for _, p := range pools {
 				n.delta.Pools = append(n.delta.Pools, s.scheduled(p))
 			}
+			renamed = s.bursts.know(pools)
 			s.reopen = reopen
 			queues, err := s.cfg.Store.Queues(ctx, tx)
 			if err != nil {
@@ -327,8 +333,9 @@ func (s *Service) look(ctx context.Context) (news, error) {
 			s.usedUp = n.usedUp
 			s.mu.Unlock()
 		}
+		n.narrow = s.bursts.narrow()
 		var ws []Workload
-		if all {
+		if all || renamed {
 			ws, err = s.cfg.Store.Unsettled(ctx, tx)
 		} else {
 			ws, err = s.cfg.Store.Workloads(ctx, tx, touched)
@@ -353,7 +360,7 @@ func (w Workload) work() scheduler.Work {
 		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
 		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible,
-		Due: w.Due, Expected: w.Expected,
+		Within: w.Within, PerNode: w.PerNode, Due: w.Due, Expected: w.Expected,
 	}
 	for _, z := range w.Residency.Zones() {
 		work.Residency = append(work.Residency, string(z))
@@ -373,6 +380,7 @@ func (n *news) add(w Workload) {
 	switch w.State {
 	case Queued:
 		n.hold(&work, w.Kind)
+		n.narrow(&work)
 		n.delta.Submitted = append(n.delta.Submitted, work)
 	case Placed, Running:
 		r := scheduler.Running{

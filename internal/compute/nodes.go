@@ -31,6 +31,9 @@ type PoolNode struct {
 	Down       string      `json:"down,omitempty"` // why its engine gives it no work
 	Busy       string      `json:"busy,omitempty"` // what work from elsewhere holds there
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
+	// Maintenance says that it is looked after now, Closes when that begins next.
+	Maintenance string    `json:"maintenance,omitempty"`
+	Closes      time.Time `json:"closes_at,omitzero"`
 }
 
 // closed says in words why the node takes no work; empty when it does.
@@ -41,7 +44,7 @@ func (n PoolNode) closed() string {
 	case n.Down != "":
 		return "down: " + n.Down
 	}
-	return ""
+	return n.Maintenance
 }
 
 func (n PoolNode) equal(o PoolNode) bool {
@@ -148,7 +151,8 @@ func (s *Service) pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, 
 	if err != nil {
 		return p, err
 	}
-	return s.current(p, qs), nil
+	rentals, err := s.cfg.Store.Rentals(ctx, tx, s.now())
+	return s.current(p, qs, rentals), err
 }
 
 // all lists the pools as they are now, by name, and when the next quarantine
@@ -161,8 +165,15 @@ func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next tim
 	if err != nil {
 		return nil, next, err
 	}
+	rentals, err := s.cfg.Store.Rentals(ctx, tx, s.now())
+	if err != nil {
+		return nil, next, err
+	}
 	for i := range pools {
-		pools[i] = s.current(pools[i], qs)
+		pools[i] = s.current(pools[i], qs, rentals)
+		if news := pools[i].news(s.now()); !news.IsZero() && (next.IsZero() || news.Before(next)) {
+			next = news
+		}
 	}
 	for _, q := range qs {
 		if next.IsZero() || q.Until.Before(next) {
@@ -173,9 +184,12 @@ func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next tim
 }
 
 // current adds what is not kept with a pool.
-func (s *Service) current(p Pool, qs []Quarantine) Pool {
+func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 	e := s.cfg.Engines[p.Engine]
 	p.Kind, p.Remote, p.Nodes = e.Kind, e.Remote, merged(p.Listed, p.Seen)
+	if p.Elastic != nil {
+		p.Nodes = p.rented(rentals)
+	}
 	for _, q := range qs {
 		if q.Pool != p.Name {
 			continue
@@ -183,6 +197,10 @@ func (s *Service) current(p Pool, qs []Quarantine) Pool {
 		if i := slices.IndexFunc(p.Nodes, func(n PoolNode) bool { return n.Name == q.Node }); i >= 0 {
 			p.Nodes[i].Quarantine = &q
 		}
+	}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		n.Maintenance, n.Closes = p.looked(n.Name, s.now())
 	}
 	p.Capacity = p.capacity()
 	s.mu.Lock()
@@ -195,7 +213,7 @@ func (s *Service) current(p Pool, qs []Quarantine) Pool {
 func (s *Service) scheduled(p Pool) scheduler.Pool {
 	out := scheduler.Pool{
 		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
-		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.Closed, Remote: p.Remote,
+		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.Closed, Remote: p.Remote, Levels: p.Topology,
 	}
 	if _, ok := s.cfg.Engines[p.Engine]; !ok && out.Closed == "" {
 		out.Closed = "its engine " + p.Engine + " is not configured"
@@ -204,7 +222,9 @@ func (s *Service) scheduled(p Pool) scheduler.Pool {
 		out.Closed = p.Trouble
 	}
 	for _, n := range p.Nodes {
-		out.Nodes = append(out.Nodes, scheduler.Node{Name: n.Name, Amount: n.Amount(), Closed: n.closed()})
+		out.Nodes = append(out.Nodes, scheduler.Node{
+			Name: n.Name, Amount: n.Amount(), Closed: n.closed(), Where: p.where(n.Node), Closes: n.Closes, Leave: n.Maintenance != "",
+		})
 	}
 	return out
 }

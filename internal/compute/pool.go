@@ -106,6 +106,9 @@ type PoolSpec struct {
 	Closed       string              `json:"closed,omitempty" doc:"Why nothing may start here now; empty is open"`
 	Options      map[string]string   `json:"options,omitempty" doc:"For the engine: partition, account, queue, image, node selectors, shared and so on"`
 	Env          map[string]string   `json:"env,omitempty" doc:"Variables of every job here, such as NCCL_SOCKET_IFNAME; a job's own win"`
+	Topology     []string            `json:"topology,omitempty" doc:"Labels of nodes that tell where each stands, outermost first, such as fabric and rack: gangs are placed close together"`
+	Maintenance  []Window            `json:"maintenance,omitempty" doc:"When nodes are looked after: what would not end before does not start, and what saves leaves"`
+	Elastic      *Elastic            `json:"elastic,omitempty" doc:"Its nodes are rented when somebody who waits is worth it, and given back"`
 }
 
 // Validate refuses what no pool may be. Error: fault.Invalid.
@@ -131,6 +134,14 @@ func (s PoolSpec) Validate() error {
 	if len(s.Nodes) > maxNodes {
 		return fault.New(fault.Invalid, "a pool has at most %d nodes, this has %d", maxNodes, len(s.Nodes))
 	}
+	if s.Elastic != nil {
+		if err := s.Elastic.validate(); err != nil {
+			return fault.Wrap(err, "elastic")
+		}
+		if len(s.Nodes) > 0 {
+			return fault.New(fault.Invalid, "nodes are listed and the pool is elastic").WithHint("Leave nodes out: elastic.node says what each one to come has.")
+		}
+	}
 	seen := map[string]bool{}
 	for _, n := range s.Nodes {
 		if err := n.validate(); err != nil {
@@ -142,6 +153,12 @@ func (s PoolSpec) Validate() error {
 		seen[n.Name] = true
 	}
 	if err := settings("option", s.Options); err != nil {
+		return err
+	}
+	if err := validTopology(s.Topology); err != nil {
+		return err
+	}
+	if err := validWindows(s.Maintenance); err != nil {
 		return err
 	}
 	for k := range s.Env {
@@ -169,6 +186,9 @@ type Pool struct {
 	Closed       string              `json:"closed,omitempty"`
 	Options      map[string]string   `json:"options,omitempty"`
 	Env          map[string]string   `json:"env,omitempty"`
+	Topology     []string            `json:"topology,omitempty"`
+	Maintenance  []Window            `json:"maintenance,omitempty"`
+	Elastic      *Elastic            `json:"elastic,omitempty"`
 	CreatedAt    time.Time           `json:"created_at"`
 	UpdatedAt    time.Time           `json:"updated_at"`
 	Revision     int64               `json:"revision"` // grows with each change; the ETag
@@ -179,6 +199,7 @@ type Pool struct {
 	Capacity resource.Amount `json:"capacity"`          // of all nodes
 	Used     resource.Amount `json:"used"`              // by what runs now
 	Running  int             `json:"running"`           // workloads that have their place
+	Renting  *Renting        `json:"renting,omitempty"` // of an elastic pool
 
 	// Listed are the nodes of the manifest, Seen those that the engine told of.
 	// Without Listed all of Seen are the pool's Nodes.
@@ -191,6 +212,7 @@ func (p Pool) Spec() PoolSpec {
 	return PoolSpec{
 		Zone: p.Zone, Engine: p.Engine, Mode: p.Mode, Nodes: p.Listed, Isolation: p.Isolation,
 		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Cost: p.Cost, Closed: p.Closed, Options: p.Options, Env: p.Env,
+		Topology: p.Topology, Maintenance: p.Maintenance, Elastic: p.Elastic,
 	}
 }
 
@@ -199,6 +221,9 @@ func (p Pool) Spec() PoolSpec {
 func (p Pool) node(name string) Node {
 	if i := slices.IndexFunc(p.Nodes, func(n PoolNode) bool { return n.Name == name }); i >= 0 {
 		return p.Nodes[i].Node
+	}
+	if p.Elastic != nil { // it is gone
+		return p.nodeToCome()
 	}
 	if len(p.Nodes) > 0 {
 		return p.Nodes[0].Node

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/compute/cost"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -48,6 +49,7 @@ type QueueSpec struct {
 	Preempt    *bool            `json:"preempt,omitempty" doc:"Whether others may have to leave for its works: of lower priority in it, or who borrowed what is its own; default true"`
 	Projects   []project.Name   `json:"projects,omitempty" doc:"Who may submit to it; default every project"`
 	Default    bool             `json:"default,omitempty" doc:"Jobs of its projects that name no queue are in it; without projects, those of every project that has no default of its own"`
+	DelayCost  float64          `json:"delay_cost,omitempty" doc:"What an hour costs in which one of its works waits: it is for renting nodes then, see elastic pools; default what the project's budget says"`
 	// Preemptible overrides what works say.
 	Preemptible *bool `json:"preemptible,omitempty" doc:"Whether its works may have to leave for others, whatever they say; default as each says"`
 }
@@ -67,6 +69,9 @@ func (s QueueSpec) Validate() error {
 		if len(a.Accelerators) > maxSettings {
 			return fault.New(fault.Invalid, "%s names %d accelerators, at most %d are allowed", name, len(a.Accelerators), maxSettings)
 		}
+	}
+	if err := cost.Sound("delay_cost", s.DelayCost); err != nil {
+		return err
 	}
 	switch {
 	case !(s.Weight >= 0) || s.Weight > maxWeight || math.IsInf(s.Weight, 0):

@@ -137,8 +137,12 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 	rows := map[string]*CostRow{}
 	used := map[PoolName]float64{}
 	var l ledger
+	var rentals []Rental
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if l, err = s.ledger(ctx, tx, ""); err != nil {
+			return err
+		}
+		if rentals, err = s.cfg.Store.Rentals(ctx, tx, q.Since); err != nil {
 			return err
 		}
 		return s.metered(ctx, tx, l, q.Project, q.Since, q.Until, func(u Usage) {
@@ -174,7 +178,7 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 		r.cut(min(cmp.Or(max(q.Limit, 0), costRows), maxCostRows))
 	}
 	if q.Project == "" {
-		r.Idle = l.idle(used, q)
+		r.Idle = l.idle(used, rentals, q)
 	}
 	return r, nil
 }
@@ -226,8 +230,10 @@ func (r *CostReport) cut(limit int) {
 	r.Items, r.Others = r.Items[:limit], &others
 }
 
-// idle is what each pool had and did not use, by its nodes and price of now.
-func (l ledger) idle(used map[PoolName]float64, q CostQuery) []IdlePool {
+// idle is what each pool had and did not use, by its nodes and price of now; an
+// elastic pool had its nodes from when they were asked for until they were gone, and
+// at the prices of then.
+func (l ledger) idle(used map[PoolName]float64, rentals []Rental, q CostQuery) []IdlePool {
 	var out []IdlePool
 	for _, name := range slices.Sorted(maps.Keys(l.pools)) {
 		p := l.pools[name]
@@ -239,9 +245,24 @@ func (l ledger) idle(used map[PoolName]float64, q CostQuery) []IdlePool {
 			from = p.CreatedAt
 		}
 		i := IdlePool{Pool: name, Nodes: len(p.Nodes), NodeHours: float64(len(p.Nodes)) * max(q.Until.Sub(from), 0).Hours(), Used: used[name]}
+		paid := float64(i.Nodes) * p.Price().Rate().Idle(from, q.Until)
+		if p.Elastic != nil {
+			i.Nodes, i.NodeHours, paid = 0, 0, 0
+			for _, r := range rentals {
+				if r.Pool != name {
+					continue
+				}
+				if r.open() && !r.Began.IsZero() {
+					i.Nodes++
+				}
+				from, until := r.cost(q.Since, q.Until)
+				i.NodeHours += until.Sub(from).Hours()
+				paid += cost.Over(l.rates[name], from, until)
+			}
+		}
 		if i.NodeHours > 0 {
 			i.Utilisation = min(i.Used/i.NodeHours, 1)
-			i.Cost = float64(i.Nodes) * p.Price().Rate().Idle(from, q.Until) * (1 - i.Utilisation)
+			i.Cost = paid * (1 - i.Utilisation)
 		}
 		out = append(out, i)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -50,6 +51,8 @@ type Engine struct {
 	Machine resource.Amount
 	// Labels are what that machine is like.
 	Labels map[string]string
+	// Provisioners rent nodes for elastic pools, by name.
+	Provisioners map[string]provisioner.Provisioner
 }
 
 // Config is what the service needs.
@@ -117,7 +120,8 @@ type Service struct {
 	carriers map[WorkloadID]*carrier
 	watchers map[WorkloadID]*watcher
 	trouble  map[PoolName]string // why an engine could not tell a pool's nodes
-	cancel   context.CancelFunc  // of the running loop
+	bursts   bursts
+	cancel   context.CancelFunc // of the running loop
 	running  sync.WaitGroup
 
 	// overdue is how long past its time-out and grace a workload may run before
@@ -244,6 +248,9 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 		return spec, fault.New(fault.Invalid, "engine %s isolates by %s here and the pool promises %s", spec.Engine, e.Isolation, spec.Isolation).
 			WithHint("Promise %s or less.", e.Isolation)
 	}
+	if spec.Elastic != nil {
+		return spec, spec.Elastic.provided(spec.Engine, e)
+	}
 	if _, tells := e.Driver.(engine.Inventory); len(spec.Nodes) == 0 && !tells {
 		if e.Machine.CPU == 0 {
 			return spec, fault.New(fault.Invalid, "a pool on engine %s must list its nodes", spec.Engine)
@@ -291,13 +298,17 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 			if err := s.mayMove(ctx, tx, old, spec); err != nil {
 				return err
 			}
+			if err := s.mayStay(ctx, tx, old, spec); err != nil {
+				return err
+			}
 		}
 		if trouble != nil && old.Engine == spec.Engine {
 			seen = old.Seen
 		}
 		p = Pool{
 			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Listed: spec.Nodes, Seen: seen, Isolation: spec.Isolation,
-			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Cost: spec.Cost, Closed: spec.Closed, Options: spec.Options, Env: spec.Env,
+			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Cost: spec.Cost, Closed: spec.Closed, Options: spec.Options, Env: spec.Env, Elastic: spec.Elastic,
+			Topology: spec.Topology, Maintenance: spec.Maintenance,
 			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
 		}
 		if dryRun {
@@ -330,7 +341,7 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 	if !dryRun {
 		s.troubled(name, trouble)
 	}
-	return s.current(p, nil), change, nil
+	return s.current(p, nil, nil), change, nil
 }
 
 // mayMove refuses to move a pool under work that runs on it.
@@ -352,8 +363,9 @@ func (s *Service) mayMove(ctx context.Context, tx *store.Tx, old Pool, spec Pool
 }
 
 func sameSpec(a, b PoolSpec) bool {
-	same := slices.EqualFunc(a.Nodes, b.Nodes, Node.equal) && maps.Equal(a.Options, b.Options) && maps.Equal(a.Env, b.Env) && reflect.DeepEqual(a.Cost, b.Cost)
-	a.Nodes, b.Nodes, a.Options, b.Options, a.Env, b.Env, a.Cost, b.Cost = nil, nil, nil, nil, nil, nil, nil, nil
+	same := slices.EqualFunc(a.Nodes, b.Nodes, Node.equal) && maps.Equal(a.Options, b.Options) && maps.Equal(a.Env, b.Env) && reflect.DeepEqual(a.Cost, b.Cost) &&
+		reflect.DeepEqual(a.Elastic, b.Elastic)
+	a.Nodes, b.Nodes, a.Options, b.Options, a.Env, b.Env, a.Cost, b.Cost, a.Elastic, b.Elastic = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
 	return same && fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
 }
 
@@ -366,6 +378,9 @@ func (s *Service) Pools(ctx context.Context) ([]Pool, error) {
 	var pools []Pool
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if pools, _, err = s.all(ctx, tx); err != nil {
+			return err
+		}
+		if err := s.renting(ctx, tx, pools); err != nil {
 			return err
 		}
 		index := make(map[PoolName]*Pool, len(pools))
@@ -480,7 +495,7 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 		Workers: max(r.Workers, 1), MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace,
 		Residency: r.Residency, Classification: r.Classification, Pools: r.Pools, Priority: r.Priority,
 		Queue: r.Queue, User: r.User, Model: r.Model, Preemptible: r.Preemptible,
-		Timeout: r.Timeout, Grace: r.Grace, Due: r.Due, Expected: r.Expected, Spec: r.Spec,
+		Timeout: r.Timeout, Grace: r.Grace, Within: r.Within, PerNode: r.PerNode, Due: r.Due, Expected: r.Expected, DelayCost: r.DelayCost, Data: r.Data, Spec: r.Spec,
 		State: Queued, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	})
 	if err != nil {
@@ -538,7 +553,7 @@ func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
 	w := Workload{
 		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
 		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
-		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Due: r.Due, Expected: r.Expected,
+		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Within: r.Within, PerNode: r.PerNode, Due: r.Due, Expected: r.Expected,
 		Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	}
 	if w.Isolation == "" {
@@ -663,7 +678,7 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 			break
 		}
 		if wait, waits := s.wait(wid); waits && !touched {
-			return texts(wait.Reasons), nil
+			return s.bursts.words(wid, texts(wait.Reasons)), nil
 		}
 		if !loops {
 			return []string{"about to be scheduled"}, nil

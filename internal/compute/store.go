@@ -13,6 +13,8 @@ import (
 // Store is what this package needs from a database. Single objects that do not
 // exist are fault.NotFound.
 type Store interface {
+	ElasticStore
+
 	Pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, error)
 	// Pools lists all by name.
 	Pools(ctx context.Context, tx *store.Tx) ([]Pool, error)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/compute/cost"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -68,6 +69,10 @@ type Workload struct {
 	// Workers is the size of the gang, and MaxWorkers what it can use: it gets
 	// as many as fit when it is placed. 0 is one, and Workers.
 	Workers, MaxWorkers int
+	// Within is the level of its pool's topology of which the gang is in one domain,
+	// and PerNode how many of its workers a node has at most; empty and 0 are any.
+	Within  string
+	PerNode int
 	// InPlace wants the files of the server, so no pool on other machines.
 	InPlace        bool
 	Isolation      scheduler.Isolation // at least
@@ -80,8 +85,10 @@ type Workload struct {
 	Preemptible    bool     // it saves and waits again when it is stopped for another
 	Priority       int      // higher first
 	Timeout, Grace time.Duration
-	Due            time.Time     // when it should have ended; zero is whenever
-	Expected       time.Duration // how long it runs, with what is uncertain of that; 0 is unknown
+	Due            time.Time      // when it should have ended; zero is whenever
+	Expected       time.Duration  // how long it runs, with what is uncertain of that; 0 is unknown
+	DelayCost      float64        // of an hour in which it waits; 0 is what its queue or project says
+	Data           resource.Bytes // that it needs where it runs
 	// Spec is what to run, for kinds without an Owner that prepares it.
 	Spec *engine.Spec
 
@@ -122,6 +129,8 @@ type Request struct {
 	Amount         resource.Amount     // of each worker
 	Workers        int                 // size of the gang; 0 is one
 	MaxWorkers     int                 // as many as fit, up to this; 0 is Workers
+	Within         string              // level of topology of which the gang is in one domain; empty is any
+	PerNode        int                 // how many of its workers a node has at most; 0 is any number
 	InPlace        bool                // only where the files of the server are
 	Isolation      scheduler.Isolation // empty is sandbox
 	Residency      residency.Label     // nil is home
@@ -133,11 +142,13 @@ type Request struct {
 	Preemptible    bool
 	Priority       int
 	NotBefore      time.Time
-	Timeout        time.Duration // 0 is no limit
-	Grace          time.Duration // 0 is ten seconds
-	Due            time.Time     // when it should have ended; zero is whenever
-	Expected       time.Duration // how long it runs, with what is uncertain of that; 0 is unknown
-	Spec           *engine.Spec  // for kinds without an Owner; no secrets, it is kept in the database
+	Timeout        time.Duration  // 0 is no limit
+	Grace          time.Duration  // 0 is ten seconds
+	Due            time.Time      // when it should have ended; zero is whenever
+	Expected       time.Duration  // how long it runs, with what is uncertain of that; 0 is unknown
+	DelayCost      float64        // of an hour in which it waits; 0 is what its queue or project says
+	Data           resource.Bytes // that it needs where it runs
+	Spec           *engine.Spec   // for kinds without an Owner; no secrets, it is kept in the database
 }
 
 // Limits of a request.
@@ -162,14 +173,21 @@ func (r Request) Validate() error {
 		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", r.Timeout, maxTimeout)
 	case r.Grace < 0 || r.Grace > maxGrace:
 		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", r.Grace, maxGrace)
+	case r.PerNode < 0 || len(r.Within) > 128:
+		return fault.New(fault.Invalid, "per_node is negative, or within is longer than 128 bytes")
 	case r.Expected < 0 || r.Expected > maxTimeout:
 		return fault.New(fault.Invalid, "expected %s is not between 0 and %s", r.Expected, maxTimeout)
 	case r.Workers < 0 || r.MaxWorkers < 0 || max(r.Workers, r.MaxWorkers) > MaxWorkers:
 		return fault.New(fault.Invalid, "%d to %d workers: between 1 and %d are possible", r.Workers, r.MaxWorkers, MaxWorkers)
 	case r.MaxWorkers > 0 && r.MaxWorkers < max(r.Workers, 1):
 		return fault.New(fault.Invalid, "at most %d workers are less than at least %d", r.MaxWorkers, max(r.Workers, 1))
+	case r.Data < 0:
+		return fault.New(fault.Invalid, "data of %d bytes", r.Data)
 	case len(r.Pools) > maxPools:
 		return fault.New(fault.Invalid, "at most %d pools can be named", maxPools)
+	}
+	if err := cost.Sound("delay_cost", r.DelayCost); err != nil {
+		return err
 	}
 	if err := r.Amount.Validate(); err != nil {
 		return err

@@ -122,6 +122,8 @@ type Spec struct {
 	MaxAttempts int                 `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
 	Framework   launch.Framework    `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
 	Workers     Workers             `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
+	Within      string              `json:"within,omitempty" doc:"All workers in one of these, by the pool's topology: rack, or node; default as close together as there is room"`
+	PerNode     int                 `json:"per_node,omitempty" doc:"At most so many workers on a node, such as 1 to spread them; default as many as fit"`
 	Processes   int                 `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
 	Parallel    Parallel            `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
 	Precision   Precision           `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
@@ -177,6 +179,8 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "priority %d is not between -%d and %d", s.Priority, compute.MaxPriority, compute.MaxPriority)
 	case s.Timeout < 0 || time.Duration(s.Timeout) > maxTimeout:
 		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", time.Duration(s.Timeout), maxTimeout)
+	case s.PerNode < 0 || len(s.Within) > 128:
+		return fault.New(fault.Invalid, "per_node is negative, or within is longer than 128 bytes")
 	case s.Expected < 0 || time.Duration(s.Expected) > maxTimeout:
 		return fault.New(fault.Invalid, "expected %s is not between 0 and %s", time.Duration(s.Expected), maxTimeout)
 	case s.Grace < 0 || time.Duration(s.Grace) > maxGrace:

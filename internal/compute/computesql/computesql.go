@@ -50,7 +50,8 @@ func (r poolRow) pool() (compute.Pool, error) {
 	}
 	return compute.Pool{
 		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Listed: s.Nodes, Seen: seen, Isolation: s.Isolation,
-		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Cost: s.Cost, Closed: s.Closed, Options: s.Options, Env: s.Env,
+		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Cost: s.Cost, Closed: s.Closed, Options: s.Options, Env: s.Env, Elastic: s.Elastic,
+		Topology: s.Topology, Maintenance: s.Maintenance,
 		CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}, nil
 }
@@ -102,8 +103,12 @@ type asked struct {
 	User           string                 `json:"user,omitempty"`
 	Model          string                 `json:"model,omitempty"`
 	Preemptible    bool                   `json:"preemptible,omitempty"`
+	Within         string                 `json:"within,omitempty"`
+	PerNode        int                    `json:"per_node,omitempty"`
 	Due            store.Time             `json:"due,omitempty"`
 	Expected       time.Duration          `json:"expected_ns,omitempty"`
+	DelayCost      float64                `json:"delay_cost,omitempty"`
+	Data           resource.Bytes         `json:"data,omitempty"`
 }
 
 // status is engine.Status as the column keeps it.
@@ -125,7 +130,7 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
 		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
 		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Model: w.Model, Preemptible: w.Preemptible,
-		Due: store.At(w.Due), Expected: w.Expected,
+		Within: w.Within, PerNode: w.PerNode, Due: store.At(w.Due), Expected: w.Expected, DelayCost: w.DelayCost, Data: w.Data,
 	})
 	if err != nil {
 		return workloadRow{}, err
@@ -172,7 +177,8 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w.Priority, w.Timeout, w.Grace, w.NotBefore, w.Spec = a.Priority, a.Timeout, a.Grace, a.NotBefore.Time(), a.Spec
 	w.Workers, w.MaxWorkers, w.InPlace = a.Workers, a.MaxWorkers, a.InPlace
 	w.Queue, w.User, w.Model, w.Preemptible = a.Queue, a.User, a.Model, a.Preemptible
-	w.Due, w.Expected = a.Due.Time(), a.Expected
+	w.Within, w.PerNode = a.Within, a.PerNode
+	w.Due, w.Expected, w.DelayCost, w.Data = a.Due.Time(), a.Expected, a.DelayCost, a.Data
 	return w, nil
 }
 

@@ -1,0 +1,218 @@
+package compute
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/scheduler/replay"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Left is how long a workload probably still runs: of one that waits, once it has
+// its place.
+type Left struct {
+	Time  time.Duration
+	Basis replay.Basis
+}
+
+// Viewer says what the caller may know of others.
+type Viewer struct {
+	// Reads says whether the caller may read a project; of others it learns that
+	// there is work, and no names.
+	Reads func(ctx context.Context, p project.Name) (bool, error)
+	// Left says how long workloads still run, of those of which something is known.
+	Left func(ctx context.Context, ids []WorkloadID) (map[WorkloadID]Left, error)
+}
+
+// Snapshot is the scheduler's world as it is now, read whole. Needs queue.read.
+func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueRead, policy.Object{Kind: "queue"}); err != nil {
+		return replay.Snapshot{}, err
+	}
+	// 1. What the scheduler would read if it began now.
+	d := scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy, Queues: []scheduler.Queue{}}
+	var ws []Workload
+	n := news{delta: d}
+	s.deciding.Lock()
+	if s.state != nil {
+		d.History, d.Turns = s.state.History(), s.state.Turns()
+	}
+	s.deciding.Unlock()
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if s.cfg.Quotas != nil {
+			if d.Quotas, err = s.cfg.Quotas(ctx, tx); err != nil {
+				return fault.Wrap(err, "reading quotas")
+			}
+		}
+		pools, _, err := s.all(ctx, tx)
+		if err != nil {
+			return err
+		}
+		d.Pools = nil
+		for _, p := range pools {
+			d.Pools = append(d.Pools, s.scheduled(p))
+		}
+		queues, err := s.cfg.Store.Queues(ctx, tx)
+		if err != nil {
+			return err
+		}
+		d.Queues = d.Queues[:0]
+		for _, q := range queues {
+			d.Queues = append(d.Queues, q.scheduled())
+		}
+		budgets, err := s.spendingIn(ctx, tx)
+		if err != nil {
+			return fault.Wrap(err, "reading budgets")
+		}
+		n.usedUp = usedUp(budgets, d.Now)
+		ws, err = s.cfg.Store.Unsettled(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return replay.Snapshot{}, fault.Wrap(err, "reading what the scheduler knows")
+	}
+	// 2. Who runs and who waits.
+	masks := &masks{viewer: v, names: map[project.Name]string{}, users: map[string]string{}}
+	out := replay.Snapshot{At: d.Now, Works: []replay.About{}}
+	var ids []WorkloadID
+	for _, w := range ws {
+		if w.State == Ended {
+			continue
+		}
+		ids = append(ids, w.ID)
+		work := w.work()
+		n.hold(&work, w.Kind)
+		if err := masks.hide(ctx, &work); err != nil {
+			return replay.Snapshot{}, err
+		}
+		about := replay.About{ID: work.ID, Label: work.Label, Project: work.Project, Queue: work.Queue, Kind: string(w.Kind), State: "waiting"}
+		if w.State == Queued {
+			d.Submitted = append(d.Submitted, work)
+		} else {
+			r := scheduler.Running{
+				Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "",
+			}
+			if r.Started.IsZero() {
+				r.Started = w.PlacedAt
+			}
+			if work.Timeout > 0 {
+				r.Deadline = r.Started.Add(work.Timeout)
+			}
+			about.State, about.Gone = "running", w.Stop != "" && !strings.HasPrefix(w.Stop, preempted)
+			if r.Leaving {
+				about.State = "leaving"
+			}
+			d.Started = append(d.Started, r)
+		}
+		out.Works = append(out.Works, about)
+	}
+	// 3. How long still.
+	left, err := v.Left(ctx, ids)
+	if err != nil {
+		return replay.Snapshot{}, fault.Wrap(err, "reading how long work still runs")
+	}
+	for i := range out.Works {
+		if l, known := left[WorkloadID(out.Works[i].ID)]; known {
+			seconds := l.Time.Seconds()
+			out.Works[i].Left, out.Works[i].Basis = &seconds, l.Basis
+		}
+	}
+	if d.Quotas, err = masks.quotas(ctx, d.Quotas); err != nil {
+		return replay.Snapshot{}, err
+	}
+	out.Scheduler = d
+	return out, nil
+}
+
+// masks give projects that the caller may not read, and their users, other names:
+// one for each, so that quotas still hold.
+type masks struct {
+	viewer Viewer
+	names  map[project.Name]string
+	users  map[string]string
+}
+
+func (m *masks) name(ctx context.Context, p project.Name) (string, error) {
+	if name, known := m.names[p]; known || p == "" {
+		return name, nil
+	}
+	reads, err := m.viewer.Reads(ctx, p)
+	if err != nil {
+		return "", fault.Wrap(err, "asking which projects may be read")
+	}
+	name := string(p)
+	if !reads {
+		name = fmt.Sprintf("(hidden %d)", len(m.names)+1)
+	}
+	m.names[p] = name
+	return name, nil
+}
+
+// hide renames what the caller may not read. Labels are identifiers, which
+// everybody who waits sees in reasons.
+func (m *masks) hide(ctx context.Context, w *scheduler.Work) error {
+	name, err := m.name(ctx, project.Name(w.Project))
+	if err != nil || name == w.Project {
+		return err
+	}
+	w.Project = name
+	if w.User != "" {
+		if m.users[w.User] == "" {
+			m.users[w.User] = fmt.Sprintf("(hidden %d)", len(m.users)+1)
+		}
+		w.User = m.users[w.User]
+	}
+	w.Because = "" // may name the project's budget
+	return nil
+}
+
+func (m *masks) quotas(ctx context.Context, of map[string]resource.Amount) (map[string]resource.Amount, error) {
+	out := make(map[string]resource.Amount, len(of))
+	for p, quota := range of {
+		if _, known := m.names[project.Name(p)]; !known {
+			// Of a project without work, only who may read it needs the quota.
+			reads, err := m.viewer.Reads(ctx, project.Name(p))
+			if err != nil {
+				return nil, fault.Wrap(err, "asking which projects may be read")
+			}
+			if !reads {
+				continue
+			}
+		}
+		name, err := m.name(ctx, project.Name(p))
+		if err != nil {
+			return nil, err
+		}
+		out[name] = quota
+	}
+	return out, nil
+}
+
+// Propose is a workload as the scheduler would see it, were it submitted. The caller
+// has asked whether it may.
+func (s *Service) Propose(ctx context.Context, r Request) (scheduler.Work, error) {
+	if err := r.Validate(); err != nil {
+		return scheduler.Work{}, err
+	}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error { return s.assign(ctx, tx, &r) })
+	if err != nil {
+		return scheduler.Work{}, err
+	}
+	w := Workload{
+		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
+		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
+		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Due: r.Due, Expected: r.Expected,
+		Submitted: s.now().UTC(), NotBefore: r.NotBefore,
+	}
+	if w.Isolation == "" {
+		w.Isolation = scheduler.Sandbox
+	}
+	return w.work(), nil
+}
