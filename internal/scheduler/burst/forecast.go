@@ -47,7 +47,7 @@ func newPool(p Pool, w World) *pool {
 	if p.Elastic != nil {
 		for _, n := range p.Elastic.Rented {
 			_, there := index[n.Name]
-			if n.Leaving || there || p.Delegated && !n.Coming {
+			if n.Leaving || there || !n.Coming { // what is up and not among the nodes takes nothing
 				continue
 			}
 			out.come(n.Name, n.Ready)
@@ -98,17 +98,21 @@ func (r *row) sort() {
 	slices.SortStableFunc(r.ends, func(a, b ending) int { return a.at.Compare(b.at) })
 }
 
-// expected is when a running work ends: by its deadline, or sooner, when it has run
-// as long again as it has already. Half of all processes that have run for a time
-// end before they have run twice as long (Harchol-Balter and Downey, ACM TOCS 15(3),
-// 1997: a process outlives an age t with a probability of about 1/t). Zero is
-// unknown.
+// expected is when a running work ends: when it is expected to, or by its deadline.
+// Of one without either, or that takes longer than was expected, the guess is that it
+// runs as long again as it has: half of all processes that have run for a time end
+// before they have run twice as long (Harchol-Balter and Downey, ACM TOCS 15(3), 1997:
+// a process outlives an age t with a probability of about 1/t). Zero is unknown.
 func expected(r scheduler.Running, now time.Time) (end time.Time, guess bool) {
 	if r.Leaving {
 		return now, false
 	}
 	if !r.Started.IsZero() {
-		end, guess = now.Add(max(now.Sub(r.Started), time.Minute)), true
+		if end = r.Started.Add(r.Expected); r.Expected > 0 && end.After(now) {
+			guess = true
+		} else if end = (time.Time{}); r.Expected > 0 || r.Deadline.IsZero() {
+			end, guess = now.Add(max(now.Sub(r.Started), time.Minute)), true
+		}
 	}
 	if d := r.Deadline; !d.IsZero() && (end.IsZero() || d.Before(end)) {
 		end, guess = d, false
