@@ -14,6 +14,7 @@ import (
 const (
 	maxWindows = 100
 	maxLevels  = 5
+	maxAhead   = 10
 )
 
 // Window is a time in which nodes are looked after.

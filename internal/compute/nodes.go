@@ -213,7 +213,7 @@ func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 func (s *Service) scheduled(p Pool) scheduler.Pool {
 	out := scheduler.Pool{
 		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
-		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.Closed, Remote: p.Remote, Levels: p.Topology,
+		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.Closed, Remote: p.Remote, Levels: p.Topology, Ahead: p.Ahead,
 	}
 	if _, ok := s.cfg.Engines[p.Engine]; !ok && out.Closed == "" {
 		out.Closed = "its engine " + p.Engine + " is not configured"

@@ -308,7 +308,7 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 		p = Pool{
 			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Listed: spec.Nodes, Seen: seen, Isolation: spec.Isolation,
 			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Cost: spec.Cost, Closed: spec.Closed, Options: spec.Options, Env: spec.Env, Elastic: spec.Elastic,
-			Topology: spec.Topology, Maintenance: spec.Maintenance,
+			Ahead: spec.Ahead, Topology: spec.Topology, Maintenance: spec.Maintenance,
 			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
 		}
 		if dryRun {

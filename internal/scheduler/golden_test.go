@@ -165,6 +165,7 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 			p := Pool{Name: f[1], Zone: cmpOr(kv["zone"], "home"), Isolation: Isolation(cmpOr(kv["isolation"], "sandbox")), Closed: kv["closed"], Delegated: kv["delegated"] != ""}
 			p.PricePerHour, _ = strconv.ParseFloat(kv["price"], 64)
 			p.Remote = kv["remote"] != ""
+			p.Ahead, _ = strconv.ParseFloat(kv["ahead"], 64)
 			for n := range atLeastOne(kv["nodes"]) {
 				name := fmt.Sprintf("n%d", n+1)
 				node := Node{Name: name, Amount: w.Request, Closed: kv[name], Closes: after(name + ".closes")}

@@ -51,6 +51,11 @@ func (s *State) newPool(p Pool) *pool {
 	}
 	if p.Delegated {
 		row(total, true)
+		for _, v := range []vector{out.has[0], out.free[0]} {
+			for i := range v {
+				v[i] += int64(p.Ahead * float64(v[i]))
+			}
+		}
 	}
 	out.domains, out.every = newDomains(p), make([]int, out.rows)
 	for i := range out.every {

@@ -105,7 +105,10 @@ type Pool struct {
 	// Delegated pools choose the node themselves: only the sum of the nodes
 	// counts, and placements name no node.
 	Delegated bool
-	Nodes     []Node
+	// Ahead is how much more than its nodes hold a delegated pool is given, to wait in
+	// its own queue, as a share of them.
+	Ahead float64
+	Nodes []Node
 	// Levels name where nodes stand, outermost first: "fabric", "rack".
 	Levels []string
 	// PricePerHour is for a whole node; a work pays the share that Share gives.

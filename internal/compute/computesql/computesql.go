@@ -51,7 +51,7 @@ func (r poolRow) pool() (compute.Pool, error) {
 	return compute.Pool{
 		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Listed: s.Nodes, Seen: seen, Isolation: s.Isolation,
 		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Cost: s.Cost, Closed: s.Closed, Options: s.Options, Env: s.Env, Elastic: s.Elastic,
-		Topology: s.Topology, Maintenance: s.Maintenance,
+		Ahead: s.Ahead, Topology: s.Topology, Maintenance: s.Maintenance,
 		CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}, nil
 }
