@@ -11,6 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine/local"
+	"github.com/falaj-ml/falaj/internal/compute/provisioner"
+	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/environment"
@@ -136,8 +138,13 @@ func (a *App) openCompute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cloud, err := simulated.New(filepath.Join(a.cfg.Data, "simulated-cloud"), nil)
+	if err != nil {
+		return err
+	}
 	engines["local"] = compute.Engine{
-		Kind: "local", Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: amount, Labels: facts.Labels(), Check: driver.Check,
+		Provisioners: map[string]provisioner.Provisioner{"simulated": cloud},
+		Kind:         "local", Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: amount, Labels: facts.Labels(), Check: driver.Check,
 	}
 	a.compute = compute.New(compute.Config{
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/ray"
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
 	"github.com/falaj-ml/falaj/internal/compute/engine/slurm"
+	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
@@ -53,6 +54,9 @@ func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
 	}
 	a.onClose(driver.Close)
 	out := compute.Engine{Kind: e.Kind, Remote: true, Driver: driver, Isolation: isolation}
+	if p, ok := l.(provisioner.Provisioner); ok {
+		out.Provisioners = map[string]provisioner.Provisioner{e.Kind: p}
+	}
 	if c, ok := l.(interface {
 		Check(options map[string]string) error
 	}); ok {

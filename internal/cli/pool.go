@@ -84,8 +84,18 @@ func orNone(s string) string {
 type shownPool struct {
 	Name, Zone, Engine, Kind, Mode, Isolation, Closed, Trouble string
 
-	Price          float64 `json:"price_per_hour"`
-	Cost           struct{ Rented, Owned any }
+	Price   float64 `json:"price_per_hour"`
+	Cost    struct{ Rented, Owned any }
+	Elastic *struct {
+		Provisioner string
+		Min, Max    int
+	}
+	Renting *struct {
+		Wished, Ready, Coming, Leaving int
+		Startup                        string
+		Why                            []string
+		Cost                           float64 `json:"cost_today"`
+	}
 	Remote         bool
 	Options, Env   map[string]string
 	Capacity, Used shownAmount
@@ -103,7 +113,7 @@ type shownPool struct {
 
 func (a *app) poolDescribe() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe POOL", Short: "Show a pool: what it promises, its nodes and why some take no work", Args: cobra.ExactArgs(1),
+		Use: "describe POOL", Aliases: []string{"status"}, Short: "Show a pool: what it promises, its nodes and why some take no work", Args: cobra.ExactArgs(1),
 		Example: "  falaj pool describe home",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection("pools", false)
@@ -157,6 +167,12 @@ func (a *app) sayPool(p shownPool) error {
 		a.say("price: owned, by purchase, energy and use; see the manifest")
 	default:
 		a.say("price: %g an hour", p.Price)
+	}
+	if e, r := p.Elastic, p.Renting; e != nil && r != nil {
+		a.say("elastic, by %s: %d to %d nodes; wished %d, ready %d, coming %d, leaving %d; one starts up in %s; %.2f today", e.Provisioner, e.Min, e.Max, r.Wished, r.Ready, r.Coming, r.Leaving, r.Startup, r.Cost)
+		for _, why := range r.Why {
+			a.say("  %s", plain(why))
+		}
 	}
 	a.say("has %s", p.Capacity)
 	a.say("running: %d, on %s", p.Running, p.Used)

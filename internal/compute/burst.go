@@ -762,7 +762,7 @@ func (p Pool) nodeToCome() Node {
 		n = p.Seen[0].Node
 		n.Name = ""
 	}
-	if p.Elastic.Provisioner == "simulated" {
+	if p.Elastic.Provisioner == simulatedCloud {
 		n.Labels = map[string]string{"simulated": "true"}
 	}
 	maps.Copy(n.Labels, p.Elastic.Node.Labels)

@@ -201,6 +201,9 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
 	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p, spec.Options)
+	if p.Elastic != nil && p.Elastic.Provisioner == simulatedCloud {
+		spec.Nodes = nil // all of them are this machine
+	}
 	return spec, nil
 }
 

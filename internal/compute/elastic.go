@@ -19,6 +19,9 @@ const (
 	maxRate       = 1e6 // of interruptions and transfers, an hour
 )
 
+// simulatedCloud is the provisioner whose nodes are this machine.
+const simulatedCloud = "simulated"
+
 // Elastic is how the nodes of a pool come and go.
 type Elastic struct {
 	Provisioner  string            `json:"provisioner" doc:"Who rents the nodes: slurm, or simulated for a cloud that is not there"`
@@ -75,9 +78,9 @@ func (e Elastic) validate() error {
 		return fault.New(fault.Invalid, "transfer_gib_per_hour is %g, and must be 0 to %g", e.TransferRate, maxRate)
 	case e.Spot != nil && !(e.Spot.Interruptions >= 0 && e.Spot.Interruptions <= maxRate):
 		return fault.New(fault.Invalid, "spot.interruptions_per_hour is %g, and must be 0 to %g", e.Spot.Interruptions, maxRate)
-	case e.Simulated != nil && e.Provisioner != "simulated":
+	case e.Simulated != nil && e.Provisioner != simulatedCloud:
 		return fault.New(fault.Invalid, "simulated is there and the provisioner is %.40s", e.Provisioner)
-	case e.Provisioner == "simulated" && (e.Node.CPU == 0 || e.Node.Memory == 0):
+	case e.Provisioner == simulatedCloud && (e.Node.CPU == 0 || e.Node.Memory == 0):
 		return fault.New(fault.Invalid, "node needs cpu and memory").WithHint("Say what each node to come has: node: {cpu: 4, memory: 16GiB}.")
 	}
 	if err := between("startup", e.Startup, maxStartup); err != nil {
@@ -116,7 +119,7 @@ func (e Elastic) idle() time.Duration {
 // provider is the pool as its provisioner sees it.
 func (p Pool) provider() provisioner.Pool {
 	out := provisioner.Pool{Name: string(p.Name), Max: p.Elastic.Max, Options: p.Options}
-	if p.Elastic.Provisioner != "simulated" {
+	if p.Elastic.Provisioner != simulatedCloud {
 		return out
 	}
 	s := provisioner.Simulated{Startup: time.Duration(p.Elastic.Startup), Capacity: p.Elastic.Max, Notice: defaultNotice}

@@ -587,7 +587,7 @@ func (j Job) request() compute.Request {
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
 		Workers: j.size().Min, MaxWorkers: j.size().Max,
 		Pools: j.pools(), Queue: j.Spec.Queue, User: cmp.Or(j.By.Name, j.By.ID), Model: j.Spec.Register, Preemptible: j.Spec.Preemptible == nil || *j.Spec.Preemptible, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
-		Within: j.Spec.Within, PerNode: j.Spec.PerNode, Due: j.Due, Expected: time.Duration(j.Expected),
+		Within: j.Spec.Within, PerNode: j.Spec.PerNode, Due: j.Due, Expected: time.Duration(j.Expected), DelayCost: j.Spec.DelayCost,
 	}
 }
 

@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/cost"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -114,6 +115,7 @@ type Spec struct {
 	Network     []string            `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
 	Queue       string              `json:"queue,omitempty" doc:"Whose quota it uses; default none"`
 	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
+	DelayCost   float64             `json:"delay_cost,omitempty" doc:"What an hour costs in which it waits, in the installation's currency: elastic pools rent nodes for it when waiting costs more; default what its queue or its project's budget says"`
 	Preemptible *bool               `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
 	Timeout     compute.Duration    `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
 	Deadline    string              `json:"deadline,omitempty" doc:"When it should be done: a time such as 2026-12-01T06:00:00Z, or so long after it was submitted, such as 6h. It comes first in its queue when it must begin to be in time"`
@@ -177,6 +179,8 @@ func (s Spec) Validate() error {
 			WithHint("Use none, process, sandbox, container or node.")
 	case s.Priority < -compute.MaxPriority || s.Priority > compute.MaxPriority:
 		return fault.New(fault.Invalid, "priority %d is not between -%d and %d", s.Priority, compute.MaxPriority, compute.MaxPriority)
+	case cost.Sound("delay_cost", s.DelayCost) != nil:
+		return cost.Sound("delay_cost", s.DelayCost)
 	case s.Timeout < 0 || time.Duration(s.Timeout) > maxTimeout:
 		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", time.Duration(s.Timeout), maxTimeout)
 	case s.PerNode < 0 || len(s.Within) > 128:
