@@ -326,7 +326,7 @@ func TestEventsAtMost(t *testing.T) {
 
 // TestEveryEventHasReaders: whoever adds a kind of event decides who reads it.
 func TestEveryEventHasReaders(t *testing.T) {
-	installation := []string{"zone", "pool", "queue"} // in no project
+	installation := []string{"zone", "pool", "queue", "node"} // in no project
 	event := regexp.MustCompile(`^([a-z_]+)\.[a-z_]+$`)
 	seen := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {

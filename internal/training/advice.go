@@ -40,8 +40,8 @@ type Advice struct {
 }
 
 const (
-	familyRuns = 500    // that an answer goes by, the newest
-	likeRuns   = 20_000 // of all families
+	familyRuns = 500   // that an answer goes by, the newest
+	likeRuns   = 5_000 // of all families
 	recently   = 30 * 24 * time.Hour
 )
 

@@ -359,7 +359,7 @@ func (s *Service) measure(ctx context.Context, j Job, members []engine.Member) e
 	}
 	next.peak(now, members)
 	change := next.sample(now, members)
-	if change != anomaly.None || now.Sub(next.kept) >= keepEvery {
+	if change != anomaly.None || next.Samples > 0 && now.Sub(next.kept) >= keepEvery {
 		next.kept = now
 		if err := s.keep(ctx, j, next.Measurement, change); err != nil {
 			return err
@@ -411,7 +411,7 @@ func (s *Service) measured(ctx context.Context, j Job, a Attempt, w compute.Work
 		return m, false
 	}
 	mt := s.meters.of(a.ID)
-	if mt == nil {
+	if mt == nil || mt.Samples == 0 { // another process may have seen more
 		j.Attempt = a.ID
 		_, kept, err := s.measurement(ctx, j)
 		if err != nil {
