@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/bench/harness"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/scheduler/replay"
 )
 
 // generator is an input of Kueue's scheduler performance test, in its own words
@@ -43,9 +44,6 @@ var generators = []generator{
 		{3, 200 * time.Millisecond, 200 * time.Millisecond, 20, 200},
 	}},
 }
-
-// tick is how finely virtual time goes: all that happens within one is one step.
-const tick = 10 * time.Millisecond
 
 type arrival struct {
 	at     time.Duration
@@ -121,43 +119,12 @@ func (g generator) play(ctx context.Context) (took time.Duration, steps int, err
 			})
 		}
 	}
-	type end struct {
-		at time.Duration
-		id scheduler.ID
-	}
-	var s scheduler.State
 	all := g.arrivals()
-	takes := make(map[scheduler.ID]time.Duration, len(all))
+	world := replay.World{Start: d, Takes: make(map[scheduler.ID]time.Duration, len(all))}
 	for _, a := range all {
-		takes[a.work.ID] = a.takes
+		world.Later = append(world.Later, a.work)
+		world.Takes[a.work.ID] = a.takes
 	}
-	left := len(all)
-	var ends []end // unordered; few
-	for now := time.Duration(0); left > 0; now += tick {
-		d.Now = began.Add(now)
-		for len(all) > 0 && all[0].at <= now {
-			d.Submitted = append(d.Submitted, all[0].work)
-			all = all[1:]
-		}
-		ends = slices.DeleteFunc(ends, func(e end) bool {
-			if e.at <= now {
-				d.Removed = append(d.Removed, e.id)
-			}
-			return e.at <= now
-		})
-		left -= len(d.Removed)
-		took = now
-		if len(d.Submitted)+len(d.Removed) == 0 && steps > 0 {
-			continue
-		}
-		for _, p := range s.Step(d).Place {
-			ends = append(ends, end{now + takes[p.Work], p.Work})
-		}
-		steps++
-		d = scheduler.Delta{}
-		if ctx.Err() != nil {
-			return 0, 0, ctx.Err()
-		}
-	}
-	return took, steps, nil
+	played, err := replay.Play(ctx, world)
+	return played.End.Sub(began), played.Steps, err
 }

@@ -64,6 +64,13 @@ func run() int {
 		}
 		return json.Marshal(summary)
 	}
+	w.SimulateLive = func(ctx context.Context, args cli.LiveArgs) ([]byte, error) {
+		answer, err := app.SimulateLive(ctx, app.Live(args))
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(answer)
+	}
 	w.Child = func(mode string, args []string, in io.Reader, out io.Writer) error {
 		return app.Child(mode, args, version, in, out)
 	}

@@ -10,7 +10,7 @@
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
 //   - cost.go: what was used and what it cost; chart.go draws a comparison.
-//   - simulate.go: simulate, which needs no server.
+//   - simulate.go: simulate, which needs no server but for --from-live.
 //   - output.go: tables, JSON, YAML, progress bars.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
@@ -63,6 +63,8 @@ type World struct {
 	// Simulate plays workloads and gives the summary as JSON; done is told how
 	// much is done, from 0 to 1.
 	Simulate func(ctx context.Context, args SimulateArgs, done func(share float64)) ([]byte, error)
+	// SimulateLive plays a server's world and gives the answer as JSON.
+	SimulateLive func(ctx context.Context, args LiveArgs) ([]byte, error)
 	// Child runs a hidden mode (parsers and SQL in their own process).
 	Child func(mode string, args []string, stdin io.Reader, stdout io.Writer) error
 }

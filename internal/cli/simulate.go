@@ -3,7 +3,11 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"slices"
 	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,24 +40,55 @@ type SimulateArgs struct {
 	Every     bool
 }
 
+// LiveArgs are those of `falaj simulate --from-live`.
+type LiveArgs struct {
+	Snapshot  []byte
+	Proposals [][]byte
+	Add       map[string]int
+	Remove    map[string]int
+	Policy    string
+	Takes     time.Duration
+	Over      bool
+	Leave     time.Duration
+	HTML      string
+}
+
 func (a *app) simulate() *cobra.Command {
 	var args SimulateArgs
+	var live bool
+	var submit []string
+	var l LiveArgs
 	cmd := &cobra.Command{
 		Use: "simulate", Short: "Play workloads of training jobs on a cluster under a scheduling policy, in virtual time", Args: cobra.NoArgs,
-		Long: "No server is needed. A workload is a CSV file of jobs (name, time, application, num_replicas, batch_size, and\n" +
+		Long: "Without --from-live no server is needed. A workload is a CSV file of jobs (name, time, application, num_replicas, batch_size, and\n" +
 			"perhaps deadline); the profiles are a folder for each application with what was measured of it. A policy knows\n" +
 			"only what a scheduler can see. Policies: fifo, tiresias (two queues by attained service), goodput (learns how\n" +
 			"jobs scale, and on which type of GPU, and resizes them). The same seed gives the same figures. Job completion\n" +
 			"times (JCT) are in seconds.\n\n" +
 			"--cluster takes a YAML file with several types of GPU, their prices, and times at which nodes are down.\n" +
-			"--smallest looks for the least number of nodes with which enough jobs are done by their deadline.",
+			"--smallest looks for the least number of nodes with which enough jobs are done by their deadline.\n\n" +
+			"--from-live asks the server who runs and waits, and plays that in the live scheduler: when each begins and ends\n" +
+			"as things are, and with more or fewer nodes, another policy (fifo or fair) or jobs that are not submitted. How\n" +
+			"long works run is known by their pace, or by the last of their name, or only by their time-out: it is said of\n" +
+			"each. Names of projects that you may not read are hidden.",
 		Example: "  falaj simulate --workload jobs.csv --profiles traces --policy goodput\n" +
 			"  falaj simulate --workload a.csv --workload b.csv --profiles traces --policy goodput --compare tiresias -o json\n" +
 			"  falaj simulate --workload jobs.csv --profiles traces --nodes 8 --rigid 0.5 --load 1.5 --html out.html\n" +
 			"  falaj simulate --workload jobs.csv --cluster cluster.yaml --compare tiresias\n" +
 			"  falaj simulate --workload jobs.csv --profiles traces --smallest --deadline 12h --meet 0.95\n" +
-			"  falaj simulate --workload jobs.csv --cluster cluster.yaml --smallest --group a100 --deadline 6h",
+			"  falaj simulate --workload jobs.csv --cluster cluster.yaml --smallest --group a100 --deadline 6h\n" +
+			"  falaj simulate --from-live\n" +
+			"  falaj simulate --from-live --add-nodes gpu-de=4 --remove-nodes old=2 --html what-if.html\n" +
+			"  falaj simulate --from-live --submit job.yaml --policy fair --assume 2h",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if live {
+				l.Policy, l.HTML = "", args.HTML
+				if cmd.Flags().Changed("policy") {
+					l.Policy = args.Policy
+				}
+				l.Over = cmd.Flags().Changed("assume")
+				return a.simulateLive(cmd, l, submit)
+			}
 			if err := args.check(cmd); err != nil {
 				return err
 			}
@@ -91,13 +126,200 @@ func (a *app) simulate() *cobra.Command {
 	f.Float64Var(&args.Meet, "meet", 1, "with --smallest: share of the jobs with a deadline that may not be late")
 	f.IntVar(&args.MostNodes, "max-nodes", 64, "with --smallest: most nodes to try")
 	f.BoolVar(&args.Every, "every", false, "with --smallest: try every number of nodes, and do not rely on more being better")
-	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions([]string{"fifo", "tiresias", "goodput"}, cobra.ShellCompDirectiveNoFileComp))
+	f.BoolVar(&live, "from-live", false, "play what the server runs and what waits there")
+	f.StringToIntVar(&l.Add, "add-nodes", nil, "with --from-live: POOL=N, so many nodes more, like its first; may be repeated")
+	f.StringToIntVar(&l.Remove, "remove-nodes", nil, "with --from-live: POOL=N, so many nodes fewer; may be repeated")
+	f.StringArrayVar(&submit, "submit", nil, "with --from-live: manifest of a job that is not submitted; may be repeated")
+	f.DurationVar(&l.Takes, "assume", time.Hour, "with --from-live: how long a work runs of which nothing is known; given, it also wins over time-outs")
+	f.DurationVar(&l.Leave, "leave", 30*time.Second, "with --from-live: how long one that is preempted takes to save and leave, at most its grace")
+	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions([]string{"fifo", "tiresias", "goodput", "fair"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// onlyLive are the flags that go with --from-live, notLive those that do not; --policy
+// and --html go with both.
+var (
+	onlyLive = []string{"add-nodes", "remove-nodes", "submit", "assume", "leave"}
+	notLive  = []string{
+		"workload", "profiles", "cluster", "compare", "nodes", "gpus-per-node", "interval", "seed", "rigid", "load", "deadline",
+		"smallest", "group", "meet", "max-nodes", "every",
+	}
+)
+
+// simulateLive asks the server for its world, and plays it.
+func (a *app) simulateLive(cmd *cobra.Command, l LiveArgs, submit []string) error {
+	if i := slices.IndexFunc(notLive, cmd.Flags().Changed); i >= 0 {
+		return usage("--%s does not go with --from-live", notLive[i])
+	}
+	if a.output != "table" && a.output != "json" && a.output != "yaml" {
+		return usage("--output is %q; it may be table, json or yaml", a.output)
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	var world json.RawMessage
+	if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/scheduler", nil, &world); err != nil {
+		return err
+	}
+	l.Snapshot = world
+	for _, file := range submit {
+		m, err := a.jobManifest(file)
+		if err != nil {
+			return err
+		}
+		var proposal json.RawMessage
+		if err := a.call(cmd, http.MethodPost, map[string]any{"name": m.Name, "spec": m.Spec}, &proposal, "jobs", "simulate"); err != nil {
+			return err
+		}
+		l.Proposals = append(l.Proposals, proposal)
+	}
+	result, err := a.SimulateLive(cmd.Context(), l)
+	if err != nil {
+		return err
+	}
+	if a.output != "table" {
+		return a.printOne(json.RawMessage(result))
+	}
+	return a.lived(result)
+}
+
+// shownForecast and the like are what simulate --from-live shows to people;
+// everything is in -o json.
+type shownForecast struct {
+	Pool  string    `json:"pool"`
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end"`
+	Never []string  `json:"never"`
+}
+
+type shownSums struct {
+	MeanWait float64   `json:"mean_wait_s"`
+	LastEnd  time.Time `json:"last_end"`
+	Ended    int       `json:"ended"`
+	Never    int       `json:"never"`
+	Preempts int       `json:"preemptions"`
+	Pools    []struct {
+		Pool        string  `json:"pool"`
+		Nodes       int     `json:"nodes"`
+		Utilisation float64 `json:"utilisation"`
+	} `json:"pools"`
+}
+
+// lived shows an answer to people.
+func (a *app) lived(result []byte) error {
+	var r struct {
+		At      time.Time `json:"at"`
+		Assumed []string  `json:"assumed"`
+		Changes []string  `json:"changes"`
+		Jobs    []struct {
+			Label   string         `json:"label"`
+			Project string         `json:"project"`
+			State   string         `json:"state"`
+			Basis   string         `json:"basis"`
+			Left    float64        `json:"left_s"`
+			Now     *shownForecast `json:"now"`
+			WhatIf  *shownForecast `json:"what_if"`
+			Later   *float64       `json:"later_s"`
+		} `json:"jobs"`
+		Now    shownSums  `json:"now"`
+		WhatIf *shownSums `json:"what_if"`
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return err
+	}
+	in := func(t time.Time) string {
+		if t.IsZero() {
+			return "never"
+		}
+		return span(t.Sub(r.At).Seconds())
+	}
+	w := tabwriter.NewWriter(a.Stdout, 0, 8, 2, ' ', 0)
+	head := "WORK\tPROJECT\tSTATE\tRUNS\tBY\tPOOL\tSTARTS\tENDS"
+	if r.WhatIf != nil {
+		head += "\tWHAT-IF POOL\tSTARTS\tENDS\tLATER"
+	}
+	fmt.Fprintln(w, head)
+	cells := func(f *shownForecast) string {
+		if f == nil {
+			return "\t-\t-\t-"
+		}
+		return fmt.Sprintf("\t%s\t%s\t%s", first(f.Pool, "-"), in(f.Start), in(f.End))
+	}
+	for _, j := range r.Jobs {
+		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", j.Label, j.Project, j.State, span(j.Left), j.Basis) + cells(j.Now)
+		if r.WhatIf != nil {
+			line += cells(j.WhatIf)
+			if line += "\t-"; j.Later != nil {
+				line = strings.TrimSuffix(line, "-") + span(*j.Later)
+			}
+		}
+		fmt.Fprintln(w, line)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, j := range r.Jobs {
+		for _, f := range []*shownForecast{j.Now, j.WhatIf} {
+			if f != nil && len(f.Never) > 0 {
+				a.say("%s never runs: %s", j.Label, strings.Join(f.Never, "; "))
+				break
+			}
+		}
+	}
+	a.say("")
+	fmt.Fprintln(w, "\tMEAN WAIT\tLAST END\tENDED\tNEVER\tPREEMPTED")
+	sums := func(name string, s shownSums) {
+		last := "-"
+		if s.Ended > 0 {
+			last = in(s.LastEnd)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", name, span(s.MeanWait), last, s.Ended, s.Never, s.Preempts)
+	}
+	sums("as it is", r.Now)
+	if r.WhatIf != nil {
+		sums("what if", *r.WhatIf)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	a.say("")
+	fmt.Fprintln(w, "POOL\tNODES\tUSED %\tWHAT-IF NODES\tUSED %")
+	for i, p := range r.Now.Pools {
+		line := fmt.Sprintf("%s\t%d\t%.1f", p.Pool, p.Nodes, 100*p.Utilisation)
+		if r.WhatIf != nil {
+			line += fmt.Sprintf("\t%d\t%.1f", r.WhatIf.Pools[i].Nodes, 100*r.WhatIf.Pools[i].Utilisation)
+		}
+		fmt.Fprintln(w, line)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(r.Changes) > 0 {
+		a.say("\nWhat if: %s.", strings.Join(r.Changes, ", "))
+	}
+	a.say("\nTimes are from %s on. Taken for granted:", r.At.Local().Format(time.DateTime))
+	for _, s := range r.Assumed {
+		a.say("- %s", s)
+	}
+	return nil
+}
+
+// span is a time in whole seconds, or minutes where it is long.
+func span(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second)).Round(time.Second)
+	if d.Abs() >= 10*time.Hour {
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return d.String()
 }
 
 // check refuses flags that do not go together.
 func (args *SimulateArgs) check(cmd *cobra.Command) error {
 	given := cmd.Flags().Changed
+	if i := slices.IndexFunc(onlyLive, given); i >= 0 {
+		return usage("--%s goes with --from-live", onlyLive[i])
+	}
 	switch {
 	case len(args.Workloads) == 0:
 		return usage("which workload? Give --workload")

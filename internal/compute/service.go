@@ -543,28 +543,16 @@ func reasons(of []scheduler.Reason) []Reason {
 // Try says what a workload would get now, and takes nothing. The caller has asked
 // whether it may. Error: fault.Unavailable before the first cycle.
 func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
-	if err := r.Validate(); err != nil {
-		return Outlook{}, err
-	}
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error { return s.assign(ctx, tx, &r) })
+	work, err := s.Propose(ctx, r)
 	if err != nil {
 		return Outlook{}, err
-	}
-	w := Workload{
-		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
-		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
-		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Within: r.Within, PerNode: r.PerNode, Due: r.Due, Expected: r.Expected,
-		Submitted: s.now().UTC(), NotBefore: r.NotBefore,
-	}
-	if w.Isolation == "" {
-		w.Isolation = scheduler.Sandbox
 	}
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
 	if s.state == nil {
 		return Outlook{}, fault.New(fault.Unavailable, "the scheduler has not looked around yet").WithHint("Ask again in a moment.")
 	}
-	got := s.state.Try(w.work())
+	got := s.state.Try(work)
 	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Rooms: []Room{}}
 	if p := got.Place; p != nil {
 		f.Runs, f.Possible, f.Pool, f.Workers, f.Nodes, f.Reasons = true, true, PoolName(p.Pool), p.Workers, p.Nodes, reasons(p.Passed)

@@ -37,9 +37,9 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 		return replay.Snapshot{}, err
 	}
 	// 1. What the scheduler would read if it began now.
-	d := scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy, Queues: []scheduler.Queue{}}
+	n := news{delta: scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy}, narrow: s.bursts.narrow()}
+	d := &n.delta
 	var ws []Workload
-	n := news{delta: d}
 	s.deciding.Lock()
 	if s.state != nil {
 		d.History, d.Turns = s.state.History(), s.state.Turns()
@@ -63,7 +63,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 		if err != nil {
 			return err
 		}
-		d.Queues = d.Queues[:0]
+		d.Queues = []scheduler.Queue{}
 		for _, q := range queues {
 			d.Queues = append(d.Queues, q.scheduled())
 		}
@@ -86,32 +86,30 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 		if w.State == Ended {
 			continue
 		}
-		ids = append(ids, w.ID)
-		work := w.work()
-		n.hold(&work, w.Kind)
-		if err := masks.hide(ctx, &work); err != nil {
+		n.add(w)
+		name, err := masks.name(ctx, w.Project)
+		if err != nil {
 			return replay.Snapshot{}, err
 		}
-		about := replay.About{ID: work.ID, Label: work.Label, Project: work.Project, Queue: work.Queue, Kind: string(w.Kind), State: "waiting"}
-		if w.State == Queued {
-			d.Submitted = append(d.Submitted, work)
-		} else {
-			r := scheduler.Running{
-				Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "",
-			}
-			if r.Started.IsZero() {
-				r.Started = w.PlacedAt
-			}
-			if work.Timeout > 0 {
-				r.Deadline = r.Started.Add(work.Timeout)
-			}
-			about.State, about.Gone = "running", w.Stop != "" && !strings.HasPrefix(w.Stop, preempted)
-			if r.Leaving {
-				about.State = "leaving"
-			}
-			d.Started = append(d.Started, r)
+		about := replay.About{
+			ID: scheduler.ID(w.ID), Label: w.Label, Project: name, Queue: w.Queue, Kind: string(w.Kind), State: "waiting",
+			Gone: w.Stop != "" && !strings.HasPrefix(w.Stop, preempted),
 		}
+		switch {
+		case w.State == Queued:
+		case w.Stop != "":
+			about.State = "leaving"
+		default:
+			about.State = "running"
+		}
+		ids = append(ids, w.ID)
 		out.Works = append(out.Works, about)
+	}
+	for i := range d.Submitted {
+		masks.hide(&d.Submitted[i])
+	}
+	for i := range d.Started {
+		masks.hide(&d.Started[i].Work)
 	}
 	// 3. How long still.
 	left, err := v.Left(ctx, ids)
@@ -127,7 +125,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 	if d.Quotas, err = masks.quotas(ctx, d.Quotas); err != nil {
 		return replay.Snapshot{}, err
 	}
-	out.Scheduler = d
+	out.Scheduler = *d
 	return out, nil
 }
 
@@ -155,12 +153,12 @@ func (m *masks) name(ctx context.Context, p project.Name) (string, error) {
 	return name, nil
 }
 
-// hide renames what the caller may not read. Labels are identifiers, which
-// everybody who waits sees in reasons.
-func (m *masks) hide(ctx context.Context, w *scheduler.Work) error {
-	name, err := m.name(ctx, project.Name(w.Project))
-	if err != nil || name == w.Project {
-		return err
+// hide renames what the caller may not read, once name was asked. Labels are
+// identifiers, which everybody who waits sees in reasons.
+func (m *masks) hide(w *scheduler.Work) {
+	name := m.names[project.Name(w.Project)]
+	if name == w.Project {
+		return
 	}
 	w.Project = name
 	if w.User != "" {
@@ -170,7 +168,6 @@ func (m *masks) hide(ctx context.Context, w *scheduler.Work) error {
 		w.User = m.users[w.User]
 	}
 	w.Because = "" // may name the project's budget
-	return nil
 }
 
 func (m *masks) quotas(ctx context.Context, of map[string]resource.Amount) (map[string]resource.Amount, error) {
@@ -208,7 +205,7 @@ func (s *Service) Propose(ctx context.Context, r Request) (scheduler.Work, error
 	w := Workload{
 		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
 		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
-		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Due: r.Due, Expected: r.Expected,
+		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Within: r.Within, PerNode: r.PerNode, Due: r.Due, Expected: r.Expected,
 		Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	}
 	if w.Isolation == "" {

@@ -94,6 +94,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", "/api/v1/pools", "pool.read", "List pools and their use", s.listPools)
 	route(s, "GET", "/api/v1/pools/{name}", "pool.read", "A pool", s.onePool)
 	route(s, "GET", "/api/v1/queues", "queue.read", "List queues, what they use and who waits", s.listQueues)
+	route(s, "GET", "/api/v1/scheduler", "queue.read", "What the scheduler knows: pools, queues, who runs and waits and how long still", s.snapshot)
 	route(s, "GET", "/api/v1/queues/{name}", "queue.read", "A queue", s.oneQueue)
 	route(s, "DELETE", "/api/v1/queues/{name}", "queue.delete", "Delete an empty queue", s.deleteQueue)
 	route(s, "GET", "/api/v1/cost/report", "", "What was used and what it cost: of a project, or of the installation", s.costReport)

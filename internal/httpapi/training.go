@@ -28,6 +28,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "GET", p+"/jobs", "job.read", "List jobs, newest first", s.listJobs)
 	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)
 	route(s, "POST", p+"/jobs/plan", "job.submit", "Say where a job would run, or why it would wait, and change nothing", s.planJob)
+	route(s, "POST", p+"/jobs/simulate", "job.submit", "How the scheduler would see a job, and how long it would run; changes nothing", s.proposeJob)
 	route(s, "GET", p+"/jobs/{job}", "job.read", "A job; with wait, when it has ended", s.oneJob)
 	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
 	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Go on with another number of workers", s.resizeJob)

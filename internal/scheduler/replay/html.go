@@ -1,0 +1,142 @@
+package replay
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("page").Parse(pageText))
+
+// The size of the charts; of many works those are shown that end last.
+const (
+	chartWidth = 1000
+	ganttRow   = 9
+	levelRows  = 120
+	mostRows   = 500
+)
+
+// drawing is one play on the page. It is made here of numbers only.
+type drawing struct {
+	Title  string
+	Sums   Sums
+	Queue  template.HTML
+	Gantt  template.HTML
+	Height int
+	Most   int // that wait at once
+}
+
+// WritePage writes an answer as a page that needs nothing else.
+func WritePage(w io.Writer, a Answer) error {
+	data := struct {
+		Answer
+		Hours    float64
+		Drawings []drawing
+		Left     int
+		Colours  []colour
+	}{Answer: a}
+	until := a.Now.LastEnd
+	if a.WhatIf != nil && a.WhatIf.LastEnd.After(until) {
+		until = a.WhatIf.LastEnd
+	}
+	data.Hours = max(until.Sub(a.At).Hours(), 0)
+	rows := slices.Clone(a.Jobs)
+	if len(rows) > mostRows {
+		last := func(r Row) time.Time {
+			if r.WhatIf != nil {
+				return r.WhatIf.End
+			}
+			return r.Now.End
+		}
+		slices.SortStableFunc(rows, func(a, b Row) int { return last(b).Compare(last(a)) })
+		data.Left, rows = len(rows)-mostRows, rows[:mostRows]
+	}
+	for i, u := range a.Now.Pools {
+		data.Colours = append(data.Colours, colour{u.Pool, template.CSS(fmt.Sprintf("hsl(%d 55%% 50%%)", i*360/len(a.Now.Pools)))}) //nolint:gosec // a number
+	}
+	d := drawer{at: a.At, until: until, rows: rows, colours: data.Colours}
+	data.Drawings = append(data.Drawings, d.draw("As it is", a.Now, func(r Row) *Forecast { return r.Now }))
+	if a.WhatIf != nil {
+		data.Drawings = append(data.Drawings, d.draw("What if", *a.WhatIf, func(r Row) *Forecast { return r.WhatIf }))
+	}
+	return page.Execute(w, data)
+}
+
+type colour struct {
+	Pool   string
+	Colour template.CSS
+}
+
+type drawer struct {
+	at, until time.Time
+	rows      []Row
+	colours   []colour
+}
+
+func (d drawer) x(t time.Time) float64 {
+	whole := d.until.Sub(d.at).Seconds()
+	if t.IsZero() || whole <= 0 {
+		return chartWidth
+	}
+	return min(max(t.Sub(d.at).Seconds()/whole, 0), 1) * chartWidth
+}
+
+func (d drawer) draw(title string, sums Sums, of func(Row) *Forecast) drawing {
+	out := drawing{Title: title, Sums: sums, Height: max(len(d.rows)*ganttRow, 1)}
+	var b strings.Builder
+	var starts []time.Time
+	waiting := 0
+	for i, r := range d.rows {
+		f := of(r)
+		if f == nil {
+			continue
+		}
+		y := i * ganttRow
+		state := "ends " + f.End.UTC().Format(time.RFC3339)
+		if f.End.IsZero() {
+			state = "does not end"
+		}
+		fmt.Fprintf(&b, `<g><title>%s: %s</title>`, template.HTMLEscapeString(r.Label), state)
+		fmt.Fprintf(&b, `<path class="wait" d="M0 %dH%.1f"/>`, y+ganttRow/2, d.x(f.End))
+		if f.Start.After(d.at) || f.Start.IsZero() {
+			waiting++
+			starts = append(starts, f.Start)
+		}
+		for _, s := range f.spans {
+			at := slices.IndexFunc(d.colours, func(c colour) bool { return c.Pool == s.Pool })
+			fill := template.CSS("#888")
+			if at >= 0 {
+				fill = d.colours[at].Colour
+			}
+			fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.2f" height="%d" fill="%s"/>`, d.x(s.From), y, max(d.x(s.To)-d.x(s.From), 0.5), ganttRow-2, fill)
+		}
+		b.WriteString(`</g>`)
+	}
+	out.Gantt = template.HTML(b.String()) //nolint:gosec // numbers, our colours and escaped names
+	out.Most = waiting
+	slices.SortFunc(starts, func(a, b time.Time) int {
+		if a.IsZero() != b.IsZero() { // who never starts waits to the end
+			if a.IsZero() {
+				return 1
+			}
+			return -1
+		}
+		return a.Compare(b)
+	})
+	var q strings.Builder
+	level := func(n int) float64 { return levelRows * (1 - float64(n)/float64(max(waiting, 1))) }
+	fmt.Fprintf(&q, `<path class="area" d="M0 %dV%.1f`, levelRows, level(waiting))
+	for i, t := range starts {
+		fmt.Fprintf(&q, "H%.1fV%.1f", d.x(t), level(waiting-i-1))
+	}
+	fmt.Fprintf(&q, `H%dV%dZ"/>`, chartWidth, levelRows)
+	out.Queue = template.HTML(q.String()) //nolint:gosec // numbers only
+	return out
+}

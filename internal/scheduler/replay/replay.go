@@ -1,0 +1,266 @@
+package replay
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// World is where a play begins.
+type World struct {
+	// Start is the first step: pools, queues, quotas, who waits and who runs.
+	Start scheduler.Delta
+	// Later are works that come after Start.Now, in the order in which they do; each
+	// comes when it is submitted.
+	Later []scheduler.Work
+	// Takes is how long a work runs from when it gets its place; of one that runs at
+	// the start, from then on. Less than nothing is nothing. A work with a time-out
+	// does not run longer.
+	Takes map[scheduler.ID]time.Duration
+	// Leave is how long one that must leave for another takes to save and stop: its
+	// grace if that is shorter. It waits again for the rest of its time.
+	Leave time.Duration
+	// Gone are those that were told to stop before the start and do not come back.
+	Gone map[scheduler.ID]bool
+}
+
+// Fate is what became of a work.
+type Fate struct {
+	ID        scheduler.ID
+	Spans     []Span // when it ran; the first that began before the start has From before it
+	End       time.Time
+	Preempted int
+	// Never is why it does not run to its end; nil when it does.
+	Never *scheduler.Wait
+}
+
+// Span is a time at one place.
+type Span struct {
+	From, To time.Time
+	Pool     string
+	Workers  int
+	Nodes    []string // of each worker; none in a delegated pool
+}
+
+// Start is when it first ran; zero is never.
+func (f Fate) Start() time.Time {
+	if len(f.Spans) == 0 {
+		return time.Time{}
+	}
+	return f.Spans[0].From
+}
+
+// Played is what a play gives.
+type Played struct {
+	Fates []Fate // of those that ran at the start, those that waited, and Later
+	End   time.Time
+	Steps int
+}
+
+// Bounds of a play.
+const (
+	maxSteps = 5_000_000
+	horizon  = 10 * 365 * 24 * time.Hour
+)
+
+type kind int
+
+const (
+	ends   kind = iota // it is done
+	leaves             // it has saved and goes back to the line
+	looks              // the scheduler asked for a step
+)
+
+type event struct {
+	at   time.Time
+	kind kind
+	id   scheduler.ID
+	turn int // of the work when it was foreseen; another turn makes it void
+}
+
+type events []event
+
+func (e *events) Len() int { return len(*e) }
+func (e *events) Less(i, k int) bool {
+	a, b := (*e)[i], (*e)[k]
+	return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.kind, b.kind), cmp.Compare(a.id, b.id)) < 0
+}
+func (e *events) Swap(i, k int) { (*e)[i], (*e)[k] = (*e)[k], (*e)[i] }
+func (e *events) Push(x any)    { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	x := (*e)[last]
+	*e = (*e)[:last]
+	return x
+}
+
+// work is a work on its way.
+type work struct {
+	scheduler.Work
+	fate  Fate
+	left  time.Duration
+	since time.Time // when it got its place
+	turn  int
+	runs  bool
+	gone  bool // it does not come back when it leaves
+}
+
+// player is a play under way.
+type player struct {
+	world World
+	works map[scheduler.ID]*work
+	order []*work
+	queue events
+	state scheduler.State
+}
+
+// Play plays a world until nothing more happens. Errors: fault.Invalid for works
+// with one identifier; fault.Exhausted when it does not end.
+func Play(ctx context.Context, w World) (Played, error) {
+	p := player{world: w, works: map[scheduler.ID]*work{}}
+	now := w.Start.Now
+	delta := w.Start
+	for _, r := range w.Start.Started {
+		k := p.add(r.Work)
+		k.gone = w.Gone[r.ID]
+		p.begin(k, Span{From: r.Started, Pool: r.Pool, Workers: max(r.Placed, 1), Nodes: r.Nodes}, now, r.Deadline)
+		if r.Leaving {
+			p.tell(k, now)
+		}
+	}
+	for _, s := range slices.Concat(w.Start.Submitted, w.Later) {
+		p.add(s)
+	}
+	if len(p.order) != len(p.works) {
+		return Played{}, fault.New(fault.Invalid, "two works have one identifier")
+	}
+	out := Played{}
+	later := w.Later
+	for {
+		if err := ctx.Err(); err != nil {
+			return out, fault.New(fault.Unavailable, "the simulation was interrupted: %w", err)
+		}
+		// 1. What happens now.
+		for len(p.queue) > 0 && !p.queue[0].at.After(now) {
+			if p.happen(heap.Pop(&p.queue).(event), &delta) {
+				out.End = now
+			}
+		}
+		for len(later) > 0 && !later[0].Submitted.After(now) {
+			delta.Submitted, later = append(delta.Submitted, later[0]), later[1:]
+		}
+		// 2. Decide.
+		delta.Now = now
+		plan := p.state.Step(delta)
+		out.Steps++
+		for _, at := range plan.Place {
+			k := p.works[at.Work]
+			p.begin(k, Span{From: now, Pool: at.Pool, Workers: at.Workers, Nodes: at.Nodes}, now, time.Time{})
+		}
+		for _, e := range plan.Preempt {
+			p.tell(p.works[e.Work], now)
+		}
+		if plan.Wake.After(now) {
+			heap.Push(&p.queue, event{at: plan.Wake, kind: looks})
+		}
+		// 3. When next?
+		delta = scheduler.Delta{}
+		for len(p.queue) > 0 && p.void(p.queue[0]) {
+			heap.Pop(&p.queue)
+		}
+		switch {
+		case len(later) > 0 && (len(p.queue) == 0 || later[0].Submitted.Before(p.queue[0].at)):
+			now = later[0].Submitted
+		case len(p.queue) > 0:
+			now = p.queue[0].at
+		default:
+			return p.done(out), nil
+		}
+		if out.Steps >= maxSteps || now.Sub(w.Start.Now) > horizon {
+			return p.done(out), nil
+		}
+	}
+}
+
+func (p *player) add(w scheduler.Work) *work {
+	k := &work{Work: w, fate: Fate{ID: w.ID}, left: max(p.world.Takes[w.ID], 0)}
+	p.works[w.ID] = k
+	p.order = append(p.order, k)
+	return k
+}
+
+// begin gives a work its place, and foresees its end.
+func (p *player) begin(k *work, at Span, now, deadline time.Time) {
+	k.runs, k.since = true, now
+	k.turn++
+	if at.From.IsZero() {
+		at.From = now
+	}
+	k.fate.Spans = append(k.fate.Spans, at)
+	end := now.Add(k.left)
+	if deadline.IsZero() && k.Timeout > 0 {
+		deadline = now.Add(k.Timeout)
+	}
+	if !deadline.IsZero() && end.After(deadline) {
+		end = deadline
+		if end.Before(now) {
+			end = now
+		}
+	}
+	heap.Push(&p.queue, event{end, ends, k.ID, k.turn})
+}
+
+// tell has a work save and leave.
+func (p *player) tell(k *work, now time.Time) {
+	after := p.world.Leave
+	if k.Grace > 0 {
+		after = min(after, k.Grace)
+	}
+	heap.Push(&p.queue, event{now.Add(after), leaves, k.ID, k.turn})
+}
+
+func (p *player) void(e event) bool {
+	k := p.works[e.id]
+	return e.kind != looks && (!k.runs || k.turn != e.turn)
+}
+
+// happen takes in an event, and says whether a work ended.
+func (p *player) happen(e event, delta *scheduler.Delta) bool {
+	if p.void(e) || e.kind == looks {
+		return false
+	}
+	k := p.works[e.id]
+	k.runs = false
+	k.fate.Spans[len(k.fate.Spans)-1].To = e.at
+	delta.Removed = append(delta.Removed, k.ID)
+	if e.kind == ends || k.gone {
+		k.fate.End = e.at
+		return true
+	}
+	k.left = max(k.left-e.at.Sub(k.since), 0)
+	k.fate.Preempted++
+	again := k.Work
+	again.Submitted = e.at
+	delta.Submitted = append(delta.Submitted, again)
+	return false
+}
+
+// done gives the answers.
+func (p *player) done(out Played) Played {
+	for _, k := range p.order {
+		if k.fate.End.IsZero() {
+			why, waits := p.state.Why(k.ID)
+			if !waits {
+				why = scheduler.Wait{Reasons: []scheduler.Reason{{Text: "the simulation ended before it did"}}}
+			}
+			k.fate.Never = &why
+		}
+		out.Fates = append(out.Fates, k.fate)
+	}
+	return out
+}

@@ -1,0 +1,163 @@
+package replay
+
+import (
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// Answer is what becomes of everything as things are, and with changes.
+type Answer struct {
+	At      time.Time `json:"at"`
+	Policy  string    `json:"policy"`
+	Assumed []string  `json:"assumed"`           // in words
+	Changes []string  `json:"changes,omitempty"` // in words
+	Jobs    []Row     `json:"jobs"`
+	Now     Sums      `json:"now"`
+	WhatIf  *Sums     `json:"what_if,omitempty"`
+}
+
+// Row is one work.
+type Row struct {
+	About
+	Now    *Forecast `json:"now,omitempty"` // nil of one that is only in the what-if
+	WhatIf *Forecast `json:"what_if,omitempty"`
+	// Later is by how much later it ends in the what-if; nil where it does not end in both.
+	Later *float64 `json:"later_s,omitempty"`
+}
+
+// Forecast is what becomes of a work.
+type Forecast struct {
+	Pool      string    `json:"pool,omitempty"`
+	Workers   int       `json:"workers,omitempty"`
+	Start     time.Time `json:"start,omitzero"` // first; of one that runs, when it began
+	End       time.Time `json:"end,omitzero"`
+	Wait      float64   `json:"wait_s"` // from the snapshot to the start
+	Preempted int       `json:"preempted,omitempty"`
+	Never     []string  `json:"never,omitempty"` // why not
+
+	spans []Span
+}
+
+// Sums are the figures of a play.
+type Sums struct {
+	MeanWait float64   `json:"mean_wait_s"` // of those that waited at the snapshot and start
+	LastEnd  time.Time `json:"last_end,omitzero"`
+	Ended    int       `json:"ended"`
+	Never    int       `json:"never"`
+	Preempts int       `json:"preemptions"`
+	Pools    []Use     `json:"pools"`
+}
+
+// Use is what is used of a pool, from the snapshot to the last end of all plays.
+type Use struct {
+	Pool        string  `json:"pool"`
+	Nodes       int     `json:"nodes"` // that are open
+	Utilisation float64 `json:"utilisation"`
+}
+
+// Answers puts one play, and perhaps another beside it, in words and figures.
+func Answers(now World, played Played, changed World, whatif *Played, about []About) Answer {
+	a := Answer{At: now.Start.Now, Jobs: make([]Row, 0, len(about))}
+	until := played.End
+	if whatif != nil && whatif.End.After(until) {
+		until = whatif.End
+	}
+	rows := map[scheduler.ID]*Row{}
+	for _, x := range about {
+		a.Jobs = append(a.Jobs, Row{About: x})
+	}
+	for i := range a.Jobs {
+		rows[a.Jobs[i].ID] = &a.Jobs[i]
+	}
+	for _, f := range played.Fates {
+		rows[f.ID].Now = f.forecast(a.At)
+	}
+	a.Now = now.sums(played, until)
+	if whatif == nil {
+		return a
+	}
+	for _, f := range whatif.Fates {
+		r := rows[f.ID]
+		r.WhatIf = f.forecast(a.At)
+		if r.Now != nil && !r.Now.End.IsZero() && !r.WhatIf.End.IsZero() {
+			later := r.WhatIf.End.Sub(r.Now.End).Seconds()
+			r.Later = &later
+		}
+	}
+	sums := changed.sums(*whatif, until)
+	a.WhatIf = &sums
+	return a
+}
+
+func (f Fate) forecast(at time.Time) *Forecast {
+	out := &Forecast{Start: f.Start(), End: f.End, Preempted: f.Preempted, spans: f.Spans}
+	if len(f.Spans) > 0 {
+		out.Pool, out.Workers = f.Spans[0].Pool, f.Spans[0].Workers
+		out.Wait = max(out.Start.Sub(at).Seconds(), 0)
+	}
+	if f.Never != nil {
+		for _, r := range f.Never.Reasons {
+			out.Never = append(out.Never, r.Text)
+		}
+	}
+	return out
+}
+
+func (w World) sums(p Played, until time.Time) Sums {
+	s := Sums{LastEnd: p.End, Pools: []Use{}}
+	waited, n := 0.0, 0
+	requests := map[scheduler.ID]scheduler.Work{}
+	for _, work := range slices.Concat(w.Start.Submitted, w.Later) {
+		requests[work.ID] = work
+	}
+	runs := map[scheduler.ID]bool{}
+	for _, r := range w.Start.Started {
+		requests[r.ID], runs[r.ID] = r.Work, true
+	}
+	used := map[string]float64{} // node-seconds
+	for _, f := range p.Fates {
+		if f.Never == nil {
+			s.Ended++
+		} else {
+			s.Never++
+		}
+		s.Preempts += f.Preempted
+		if start := f.Start(); !runs[f.ID] && !start.IsZero() {
+			waited += start.Sub(w.Start.Now).Seconds()
+			n++
+		}
+		for _, span := range f.Spans {
+			from, to := span.From, span.To
+			if from.Before(w.Start.Now) {
+				from = w.Start.Now
+			}
+			if to.IsZero() {
+				to = until
+			}
+			i := slices.IndexFunc(w.Start.Pools, func(p scheduler.Pool) bool { return p.Name == span.Pool })
+			if i < 0 || len(w.Start.Pools[i].Nodes) == 0 || !to.After(from) {
+				continue
+			}
+			share := scheduler.Share(requests[f.ID].Request, w.Start.Pools[i].Nodes[0].Amount)
+			used[span.Pool] += share * float64(span.Workers) * to.Sub(from).Seconds()
+		}
+	}
+	if n > 0 {
+		s.MeanWait = waited / float64(n)
+	}
+	for _, pool := range w.Start.Pools {
+		u := Use{Pool: pool.Name}
+		for _, node := range pool.Nodes {
+			if node.Closed == "" {
+				u.Nodes++
+			}
+		}
+		if window := until.Sub(w.Start.Now).Seconds(); u.Nodes > 0 && window > 0 {
+			u.Utilisation = used[pool.Name] / (float64(u.Nodes) * window)
+		}
+		s.Pools = append(s.Pools, u)
+	}
+	return s
+}

@@ -1,0 +1,169 @@
+package replay
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+)
+
+// Snapshot is a live scheduler's world as a server tells it.
+type Snapshot struct {
+	At    time.Time `json:"at"`
+	Works []About   `json:"works" doc:"Who runs and who waits"`
+	// Scheduler is a scheduler.Delta. It is not part of what the API promises.
+	Scheduler any `json:"scheduler" doc:"What the scheduler itself knows, for falaj simulate of the same version; its fields may change"`
+}
+
+// Proposal is a work that is not submitted.
+type Proposal struct {
+	About About `json:"about"`
+	// Work is a scheduler.Work. It is not part of what the API promises.
+	Work any `json:"work" doc:"What the scheduler would see, for falaj simulate of the same version; its fields may change"`
+}
+
+// About is what is told of a work beside what the scheduler knows.
+type About struct {
+	ID      scheduler.ID `json:"id" doc:"Of the workload"`
+	Label   string       `json:"label"`
+	Project string       `json:"project" doc:"One that you may not read has another name"`
+	Queue   string       `json:"queue,omitempty"`
+	Kind    string       `json:"kind,omitempty" doc:"job, build or query"`
+	State   string       `json:"state" doc:"running, waiting or leaving"`
+	// Left is nil where nothing is known but perhaps a time-out.
+	Left  *float64 `json:"left_s,omitempty" doc:"Seconds that it probably still runs: of one that waits, once it has its place"`
+	Basis Basis    `json:"basis,omitempty" doc:"From what: pace, history or expected"`
+	Gone  bool     `json:"gone,omitempty" doc:"It was told to stop and does not come back"`
+}
+
+// Basis is from what it is known how long a work still runs.
+type Basis string
+
+// The bases, the best first.
+const (
+	Pace     Basis = "pace"     // its steps left over its steps a second
+	History  Basis = "history"  // the median of the last of its name that succeeded
+	Expected Basis = "expected" // what its owner says
+	Timeout  Basis = "timeout"  // it is stopped by then at the latest
+	Assumed  Basis = "assumed"  // nothing is known
+)
+
+// Assumptions are what a play takes for granted.
+type Assumptions struct {
+	// Takes is how long a work runs of which nothing is known. Over is that it also
+	// wins over time-outs, which are often generous.
+	Takes time.Duration
+	Over  bool
+	Leave time.Duration // see World
+}
+
+// Read decodes what a server told.
+func Read(b []byte) (Snapshot, scheduler.Delta, error) {
+	var s struct {
+		Snapshot
+		Scheduler scheduler.Delta `json:"scheduler"`
+	}
+	if err := json.Unmarshal(b, &s); err != nil { //nolint:musttag // the scheduler's types, by their own names
+		return Snapshot{}, scheduler.Delta{}, fault.New(fault.Invalid, "what the server tells is not understood: %w", err).
+			WithHint("Server and command line should have the same version.")
+	}
+	if s.Scheduler.Now.IsZero() {
+		return Snapshot{}, scheduler.Delta{}, fault.New(fault.Invalid, "what the server tells has no time").
+			WithHint("Server and command line should have the same version.")
+	}
+	return s.Snapshot, s.Scheduler, nil
+}
+
+// ReadProposal decodes a work that is not submitted.
+func ReadProposal(b []byte) (About, scheduler.Work, error) {
+	var p struct {
+		About About          `json:"about"`
+		Work  scheduler.Work `json:"work"`
+	}
+	if err := json.Unmarshal(b, &p); err != nil || p.Work.ID == "" { //nolint:musttag // as above
+		return About{}, scheduler.Work{}, fault.New(fault.Invalid, "what the server tells of a job is not understood").
+			WithHint("Server and command line should have the same version.")
+	}
+	return p.About, p.Work, nil
+}
+
+// World is what is played, and About of each work with what was assumed filled in.
+// Maintenance that is to come is left out: the scheduler would keep nodes free for
+// it for ever, because a play does not end it.
+func (s Snapshot) World(start scheduler.Delta, a Assumptions) (World, []About) {
+	start.Pools = slices.Clone(start.Pools)
+	for i := range start.Pools {
+		p := &start.Pools[i]
+		p.Nodes = slices.Clone(p.Nodes)
+		for k := range p.Nodes {
+			p.Nodes[k].Closes = time.Time{}
+		}
+	}
+	w := World{Start: start, Takes: map[scheduler.ID]time.Duration{}, Leave: a.Leave, Gone: map[scheduler.ID]bool{}}
+	about := make(map[scheduler.ID]About, len(s.Works))
+	for _, x := range s.Works {
+		about[x.ID] = x
+	}
+	var all []About
+	add := func(work scheduler.Work, state string, ran time.Duration, deadline time.Time) {
+		x := a.fill(about[work.ID], work, ran)
+		x.State = state
+		w.Gone[work.ID] = x.Gone
+		left := seconds(*x.Left)
+		if !deadline.IsZero() {
+			left = min(left, max(deadline.Sub(start.Now), 0))
+		} else if work.Timeout > 0 {
+			left = min(left, work.Timeout)
+		}
+		w.Takes[work.ID] = left
+		*x.Left = left.Seconds()
+		all = append(all, x)
+	}
+	for _, r := range start.Started {
+		ran, state := start.Now.Sub(r.Started), "running"
+		if r.Started.IsZero() {
+			ran = 0
+		}
+		if r.Leaving {
+			state = "leaving"
+		}
+		add(r.Work, state, ran, r.Deadline)
+	}
+	for _, work := range start.Submitted {
+		add(work, "waiting", 0, time.Time{})
+	}
+	return w, all
+}
+
+func seconds(s float64) time.Duration {
+	if !(s > 0) {
+		return 0
+	}
+	return time.Duration(min(s, horizon.Seconds()) * float64(time.Second))
+}
+
+// fill says how long a work that ran for a while still runs.
+func (a Assumptions) fill(x About, w scheduler.Work, ran time.Duration) About {
+	x.ID, x.Label, x.Project, x.Queue = w.ID, w.Label, w.Project, w.Queue
+	if x.Label == "" {
+		x.Label = string(w.ID)
+	}
+	left := 0.0
+	switch {
+	case x.Left != nil:
+		left = max(*x.Left, 0)
+	case w.Expected > ran:
+		left, x.Basis = (w.Expected - ran).Seconds(), Expected
+	case w.Timeout > 0 && (!a.Over || ran >= a.Takes):
+		left, x.Basis = max(w.Timeout-ran, 0).Seconds(), Timeout
+	default:
+		left, x.Basis = a.Takes.Seconds(), Assumed
+		if ran < a.Takes {
+			left = (a.Takes - ran).Seconds()
+		}
+	}
+	x.Left = &left
+	return x
+}
