@@ -40,8 +40,8 @@ type Advice struct {
 }
 
 const (
-	familyRuns = 500   // that an answer goes by, the newest
-	likeRuns   = 5_000 // of all families
+	familyRuns = 500    // that an answer goes by, the newest
+	likeRuns   = 20_000 // of all families
 	recently   = 30 * 24 * time.Hour
 )
 
@@ -320,10 +320,10 @@ func adapted(ask resource.Amount, n compute.Node) (resource.Amount, bool) {
 // priced is a node of a pool with its price, for so many workers.
 func priced(p compute.Pool, n compute.Node, ask resource.Amount, workers int, now time.Time) sizing.Place {
 	d := device(p, n, ask)
-	out := sizing.Place{Pool: string(p.Name), Device: d, Workers: workers, Hourly: float64(workers) * p.Hourly(ask, n, now)}
+	out := sizing.Place{Pool: string(p.Name), Device: d, Workers: workers, Hourly: finite(float64(workers) * p.Hourly(ask, n, now))}
 	if whole(ask) > 0 {
 		out.Memory = sizing.PublishedMemory(d)
-		if b, err := resource.ParseBytes(n.Labels[machine.LabelGPUMemory]); err == nil && b > 0 {
+		if b, err := resource.ParseBytes(n.Labels[machine.LabelGPUMemory]); err == nil && sane(b) > 0 {
 			out.Memory = float64(b)
 		}
 	}

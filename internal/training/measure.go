@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
@@ -136,13 +137,13 @@ func (m *Measurement) sample(at time.Time, members []engine.Member) anomaly.Chan
 	}
 	a := m.Accelerators
 	for _, d := range seen {
-		busy += min(finite(d.Utilisation), 1) / float64(len(seen))
+		busy = min(busy+min(finite(d.Utilisation), 1)/float64(len(seen)), 1)
 		watts += finite(d.Watts)
-		a.Memory = max(a.Memory, d.Memory)
+		a.Memory = max(a.Memory, sane(d.Memory))
 	}
 	m.Devices++
 	a.Count = max(a.Count, len(seen))
-	a.Busy += (busy - a.Busy) / float64(m.Devices)
+	a.Busy = min(a.Busy+(busy-a.Busy)/float64(m.Devices), 1)
 	a.Watts += (watts - a.Watts) / float64(m.Devices)
 	a.Peak = max(a.Peak, busy)
 	return m.Idle.Sample(at, busy)
@@ -154,7 +155,7 @@ func (m *Measurement) take(w engine.Member, now time.Time) {
 	if !w.Ended.IsZero() {
 		until = w.Ended
 	}
-	m.Memory = max(m.Memory, w.PeakRSS, w.Usage.Memory)
+	m.Memory = max(m.Memory, sane(w.PeakRSS), sane(w.Usage.Memory))
 	if ran := until.Sub(w.Started).Seconds(); !w.Started.IsZero() && ran > 0 {
 		m.Cores = max(m.Cores, finite(w.CPU.Seconds()/ran))
 	}
@@ -162,11 +163,14 @@ func (m *Measurement) take(w engine.Member, now time.Time) {
 
 // finite is a number that a worker gave, or 0 where it is none.
 func finite(v float64) float64 {
-	if v > 0 && !math.IsInf(v, 0) {
+	if v > 0 && v <= sizing.MaxRate {
 		return v
 	}
 	return 0
 }
+
+// sane is an amount that a worker gave.
+func sane(b resource.Bytes) resource.Bytes { return resource.Bytes(finite(float64(b))) }
 
 // whole is how many accelerators a worker has for itself. What is seen of a GPU
 // that is shared is everybody's, and of a slice little is seen.
@@ -293,6 +297,9 @@ const (
 	// keepEvery is how often their measurements are kept: what is lost with a
 	// crash is so much of the samples.
 	keepEvery = 5 * time.Minute
+	// atOnce is how many are asked at a time: an engine may watch a worker for a
+	// moment before it answers.
+	atOnce = 8
 )
 
 // measuring samples what running attempts use, until ctx is done.
@@ -323,21 +330,24 @@ func (s *Service) MeasureOnce(ctx context.Context) error {
 		return err
 	}
 	alive := map[AttemptID]bool{}
+	var asking errgroup.Group
+	asking.SetLimit(atOnce)
 	for _, j := range running {
 		if j.Attempt == "" {
 			continue
 		}
 		alive[j.Attempt] = true
-		members, err := s.cfg.Compute.Members(ctx, compute.WorkloadID(j.Attempt))
-		if err != nil || len(members) == 0 {
-			continue
-		}
-		if err := s.measure(ctx, j, members); err != nil {
-			return fault.Wrap(err, "job %s", j.ID)
-		}
+		asking.Go(func() error {
+			members, err := s.cfg.Compute.Members(ctx, compute.WorkloadID(j.Attempt))
+			if err != nil || len(members) == 0 {
+				return nil //nolint:nilerr // who does not answer is left out
+			}
+			return fault.Wrap(s.measure(ctx, j, members), "job %s", j.ID)
+		})
 	}
+	err = asking.Wait()
 	s.meters.only(alive)
-	return nil
+	return err
 }
 
 // measure takes one sample, and keeps the measurement when it is time to, or when
@@ -433,7 +443,7 @@ func (s *Service) measured(ctx context.Context, j Job, a Attempt, w compute.Work
 	}
 	if len(members) == 0 && m.Seconds > 0 {
 		m.Cores = finite(w.Status.CPU.Seconds() / m.Seconds / float64(m.Workers))
-		m.Memory = max(m.Memory, w.Status.PeakRSS/resource.Bytes(m.Workers))
+		m.Memory = max(m.Memory, sane(w.Status.PeakRSS)/resource.Bytes(m.Workers))
 	}
 	s.complete(ctx, j, a, &m)
 	return m, true
@@ -447,7 +457,7 @@ func (s *Service) complete(ctx context.Context, j Job, a Attempt, m *Measurement
 		}
 	}
 	switch {
-	case m.PerStep > 0 && m.Batch > 0:
+	case m.PerStep > 0 && finite(m.PerStep*float64(m.Batch)) > 0:
 		m.Unit, m.Rate = sizing.Examples, m.PerStep*float64(m.Batch)
 	case m.PerStep > 0:
 		m.Unit, m.Rate = sizing.Steps, m.PerStep
@@ -464,7 +474,7 @@ func (s *Service) complete(ctx context.Context, j Job, a Attempt, m *Measurement
 	for _, l := range looks {
 		if err == nil && l.Attempt == a.ID {
 			m.Looks++
-			m.Communication += (l.Communication - m.Communication) / float64(m.Looks)
+			m.Communication += (min(finite(l.Communication), 1) - m.Communication) / float64(m.Looks)
 		}
 	}
 }

@@ -213,6 +213,24 @@ func TestMeasuresOnlyItsOwn(t *testing.T) {
 	}
 }
 
+// A program that makes its steps up has no rate, and spoils nobody's advice.
+func TestMadeUpSteps(t *testing.T) {
+	w, e, c := still(t)
+	spec := training.Spec{Resources: oneGPU, Pools: []string{"big"}, Batch: 1 << 30}
+	honest := w.run(t, e, c, "honest", spec, 1, of(0.5, resource.GiB))
+	w.run(t, e, c, "liar", spec, 1e14, of(0.5, 4096*resource.TiB))
+	m := w.measured(t, "liar")[0]
+	if m.Unit != sizing.Steps || m.Rate > sizing.MaxRate || m.Accelerators.Memory != 0 {
+		t.Errorf("%+v", m)
+	}
+	if d := w.advice(t, honest.ID); d.Sentence == "" {
+		t.Errorf("%+v", d)
+	}
+	if d := w.advice(t, m.Job); d.Sentence == "" {
+		t.Errorf("%+v", d)
+	}
+}
+
 // told are the events of a name, from the first on.
 func told[T any](tb testing.TB, w *world, name string) (all []T) {
 	tb.Helper()

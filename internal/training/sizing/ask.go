@@ -36,8 +36,8 @@ func (u Use) Check() error {
 		all["busy"], all["peak busy"], all["watts"], all["accelerator memory"] = a.Busy, a.Peak, a.Watts, float64(a.Memory)
 	}
 	for name, v := range all {
-		if !(v >= 0 && v <= maxAmount) {
-			return fault.New(fault.Invalid, "%s is %g, and must be a number from 0 to %g", name, v, maxAmount)
+		if !(v >= 0 && v <= MaxAmount) {
+			return fault.New(fault.Invalid, "%s is %g, and must be a number from 0 to %g", name, v, MaxAmount)
 		}
 	}
 	return nil

@@ -140,9 +140,9 @@ type Answer struct {
 
 // Limits of numbers: what is beyond them was not measured but made up.
 const (
-	maxRate    = 1e15
+	MaxRate    = 1e15
+	MaxAmount  = 1e18 // of money, and of bytes
 	maxSeconds = 1e9
-	maxAmount  = 1e18
 	maxRatio   = 1e9 // of two prices
 )
 
@@ -155,17 +155,17 @@ func (q Question) check() error {
 	}
 	numbers := []number{
 		{"busy", q.Busy, 1},
-		{"memory", q.Memory, maxAmount},
+		{"memory", q.Memory, MaxAmount},
 		{"seconds", q.Seconds, maxSeconds},
 		{"runs to come", q.Next, maxSeconds},
-		{"price of now", q.Now.Hourly, maxAmount},
+		{"price of now", q.Now.Hourly, MaxAmount},
 		{"workers of now", float64(q.Now.Workers), maxSeconds},
 	}
 	for _, p := range q.Places {
-		numbers = append(numbers, number{"price of " + p.Pool, p.Hourly, maxAmount}, number{"memory of " + p.Device, p.Memory, maxAmount}, number{"workers of " + p.Pool, float64(p.Workers), maxSeconds})
+		numbers = append(numbers, number{"price of " + p.Pool, p.Hourly, MaxAmount}, number{"memory of " + p.Device, p.Memory, MaxAmount}, number{"workers of " + p.Pool, float64(p.Workers), maxSeconds})
 	}
 	for _, p := range q.Profiles {
-		numbers = append(numbers, number{"rate of " + p.Family, p.Rate, maxRate}, number{"communication of " + p.Family, p.Communication, 1}, number{"workers of " + p.Family, float64(p.Workers), maxSeconds})
+		numbers = append(numbers, number{"rate of " + p.Family, p.Rate, MaxRate}, number{"communication of " + p.Family, p.Communication, 1}, number{"workers of " + p.Family, float64(p.Workers), maxSeconds})
 	}
 	for _, n := range numbers {
 		if !(n.v >= 0 && n.v <= n.most) {

@@ -103,19 +103,24 @@ func (Store) Measured(ctx context.Context, tx *store.Tx, p project.Name, family 
 	return all, nil
 }
 
-// Rates lists how fast the attempts were that ended last, of all projects, newest
-// first.
+// Rates gives how fast each kind of work was on each device, in the mean of the
+// attempts of all projects that ended last.
 func (Store) Rates(ctx context.Context, tx *store.Tx, limit int) ([]sizing.Profile, error) {
 	var rows []measurementRow
-	err := tx.NewSelect().Model(&rows).ExcludeColumn("body").Where("ended > 0 AND rate > 0").OrderExpr("ended DESC, attempt DESC").Limit(limit).Scan(ctx)
+	last := tx.NewSelect().Model((*measurementRow)(nil)).ExcludeColumn("body").
+		Where("ended > 0 AND rate > 0").OrderExpr("ended DESC, attempt DESC").Limit(limit)
+	err := tx.NewSelect().TableExpr("(?) AS last", last).
+		ColumnExpr("project, family, unit, setting, device, workers, AVG(rate) AS rate, MAX(ended) AS ended").
+		GroupExpr("project, family, unit, setting, device, workers").
+		OrderExpr("project, family, unit, setting, device, workers").Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
 	all := make([]sizing.Profile, len(rows))
 	for i, r := range rows {
 		all[i] = sizing.Profile{
-			Kind: sizing.Kind{Family: r.Project + "/" + r.Family, Unit: sizing.Unit(r.Unit), Setting: r.Setting},
-			Pool: r.Pool, Device: r.Device, Workers: r.Workers, Rate: r.Rate, At: time.UnixMicro(r.Ended).UTC(),
+			Kind:   sizing.Kind{Family: r.Project + "/" + r.Family, Unit: sizing.Unit(r.Unit), Setting: r.Setting},
+			Device: r.Device, Workers: r.Workers, Rate: r.Rate, At: time.UnixMicro(r.Ended).UTC(),
 		}
 	}
 	return all, nil
