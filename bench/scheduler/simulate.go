@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -32,13 +33,26 @@ type setting struct {
 	name        string
 	cluster     simulate.Cluster
 	load, rigid float64
+	workloads   []simulate.Workload // where they are others, for they name types of GPU
 }
 
-var usual = setting{"1.0x on 16×4", simulate.Uniform(16, 4), 1, 0}
+var usual = setting{"1.0x on 16×4", simulate.Uniform(16, 4), 1, 0, nil}
 
 func (b *bench) simulation(ctx context.Context) error {
 	dir := filepath.Join(b.Root, "examples", "pollux")
-	workloads, err := b.read(dir)
+	profiles, err := simulate.ReadProfiles(os.DirFS(filepath.Join(dir, "traces")))
+	if err != nil {
+		return err
+	}
+	workloads, err := b.read(dir, simulate.Measured{"": profiles})
+	if err != nil {
+		return err
+	}
+	types, measured, err := readCluster(dir)
+	if err != nil {
+		return err
+	}
+	typed, err := b.read(dir, measured)
 	if err != nil {
 		return err
 	}
@@ -82,22 +96,32 @@ func (b *bench) simulation(ctx context.Context) error {
 		Peer: "tiresias here", Note: fmt.Sprintf("%d restarts against %d", g.Pooled.Restarts, t.Pooled.Restarts),
 	})
 	others := []setting{
-		{"half the jobs rigid", usual.cluster, 1, 0.5},
-		{"all jobs rigid", usual.cluster, 1, 1},
-		{"0.5x", usual.cluster, 0.5, 0},
-		{"1.5x", usual.cluster, 1.5, 0},
-		{"2.0x", usual.cluster, 2, 0},
-		{"8×4", simulate.Uniform(8, 4), 1, 0},
-		{"8×4, half rigid", simulate.Uniform(8, 4), 1, 0.5},
-		{"8×4, all rigid", simulate.Uniform(8, 4), 1, 1},
-		{"16×8", simulate.Uniform(16, 8), 1, 0},
-		{"32×2", simulate.Uniform(32, 2), 1, 0},
-		{"4×4", simulate.Uniform(4, 4), 1, 0},
+		{"half the jobs rigid", usual.cluster, 1, 0.5, nil},
+		{"all jobs rigid", usual.cluster, 1, 1, nil},
+		{"0.5x", usual.cluster, 0.5, 0, nil},
+		{"1.5x", usual.cluster, 1.5, 0, nil},
+		{"2.0x", usual.cluster, 2, 0, nil},
+		{"8×4", simulate.Uniform(8, 4), 1, 0, nil},
+		{"8×4, half rigid", simulate.Uniform(8, 4), 1, 0.5, nil},
+		{"8×4, all rigid", simulate.Uniform(8, 4), 1, 1, nil},
+		{"16×8", simulate.Uniform(16, 8), 1, 0, nil},
+		{"32×2", simulate.Uniform(32, 2), 1, 0, nil},
+		{"4×4", simulate.Uniform(4, 4), 1, 0, nil},
+	}
+	for _, of := range []struct {
+		name  string
+		rigid float64
+	}{{"", 0}, {", half rigid", 0.5}, {", all rigid", 1}} {
+		others = append(others, setting{"two types of GPU (one synthetic), 3 nodes down for 3 h" + of.name, types, 1, of.rigid, typed})
 	}
 	if b.Quick {
 		others = others[:1]
 	}
 	for _, s := range others {
+		workloads := workloads
+		if s.workloads != nil {
+			workloads = s.workloads
+		}
 		ours, err := run(ctx, "goodput", s, workloads)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -125,11 +149,17 @@ func (b *bench) number(i int) int {
 	return i
 }
 
-func (b *bench) read(dir string) ([]simulate.Workload, error) {
-	profiles, err := simulate.ReadProfiles(os.DirFS(filepath.Join(dir, "traces")))
+// readCluster reads the example of a cluster with two types of GPU.
+func readCluster(dir string) (simulate.Cluster, simulate.Measured, error) {
+	in, err := os.Open(filepath.Join(dir, "cluster.yaml"))
 	if err != nil {
-		return nil, err
+		return simulate.Cluster{}, nil, err
 	}
+	defer in.Close()
+	return simulate.ReadCluster("cluster.yaml", in, "", func(of string) fs.FS { return os.DirFS(filepath.Join(dir, of)) })
+}
+
+func (b *bench) read(dir string, measured simulate.Measured) ([]simulate.Workload, error) {
 	var out []simulate.Workload
 	for i := range published {
 		if b.Quick && i != b.number(0) {
@@ -140,7 +170,7 @@ func (b *bench) read(dir string) ([]simulate.Workload, error) {
 		if err != nil {
 			return nil, err
 		}
-		w, err := simulate.ReadWorkload(name, in, simulate.Measured{"": profiles})
+		w, err := simulate.ReadWorkload(name, in, measured)
 		_ = in.Close()
 		if err != nil {
 			return nil, err

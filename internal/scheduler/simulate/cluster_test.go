@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"math"
@@ -156,6 +157,7 @@ func TestOneType(t *testing.T) {
 func TestTypes(t *testing.T) {
 	c, m := types(t)
 	w := published(t, 3)[0].on(m)
+	w.Jobs = w.Jobs[:100]
 	half, err := w.Rigid(0.5, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -186,6 +188,63 @@ func TestTypes(t *testing.T) {
 	if jct["goodput"] > 0.6*jct["tiresias"] || jct["goodput, half rigid"] > jct["tiresias"] {
 		t.Errorf("%v", jct)
 	}
+}
+
+// TestAnyCluster: whatever types, sizes, outages and rigid jobs there are, every
+// policy brings every job to its end, and its plans pass the engine's checks.
+func TestAnyCluster(t *testing.T) {
+	base := published(t, 3, 5)
+	profiles := Profiles{}
+	for _, w := range base {
+		for _, j := range w.Jobs {
+			profiles[j.Family] = j.On[""]
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var c Cluster
+		m := Measured{}
+		for i := range rapid.IntRange(1, 3).Draw(t, "types") {
+			g := Group{Type: fmt.Sprintf("t%d", i), Nodes: rapid.IntRange(1, 6).Draw(t, "nodes"), GPUs: rapid.IntRange(1, 10).Draw(t, "gpus")}
+			for range rapid.IntRange(0, 2).Draw(t, "outages") {
+				from := rapid.IntRange(0, 40_000).Draw(t, "from")
+				g.Down = append(g.Down, Outage{from, from + rapid.IntRange(1, 40_000).Draw(t, "for"), rapid.IntRange(1, g.Nodes).Draw(t, "down")})
+			}
+			c.Groups = append(c.Groups, g)
+			m[g.Type] = Profiles{}
+			speed := rapid.Float64Range(0.2, 5).Draw(t, "speed")
+			for name, p := range profiles {
+				if i == 0 || rapid.IntRange(0, 3).Draw(t, "missing") > 0 {
+					m[g.Type][name] = p.faster(speed)
+				}
+			}
+		}
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		w := base[rapid.IntRange(0, len(base)-1).Draw(t, "workload")]
+		first := rapid.IntRange(0, 130).Draw(t, "first")
+		w.Jobs = w.Jobs[first : first+10]
+		w, err := w.on(m).Rigid(rapid.Float64Range(0, 1).Draw(t, "rigid"), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewPolicy(rapid.SampledFrom([]string{"fifo", "tiresias", "goodput"}).Draw(t, "policy"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		trace, err := Run(context.Background(), w, c, p, Options{Interval: 600})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range trace.Jobs {
+			if o.Completed <= o.Submitted {
+				t.Fatalf("%+v", o)
+			}
+		}
+		if r := Summarise("", []Trace{trace}).Pooled; !(r.Utilisation > 0 && r.Utilisation <= 1+1e-9) {
+			t.Fatalf("%+v", r)
+		}
+	})
 }
 
 // TestUnknownOnAType: an application that was not measured on a type does not run
