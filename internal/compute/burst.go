@@ -363,6 +363,8 @@ func (w *situation) follow(r *Rental) {
 		switch {
 		case !r.Leaving.IsZero():
 			r.Ended = w.now
+		case !r.Began.IsZero() && r.Ready.IsZero():
+			r.Leaving, r.Ended, r.Failed, r.Why = w.now, w.now, true, "it did not come up"
 		case !r.Began.IsZero():
 			r.Leaving, r.Ended, r.Why = w.now, w.now, "it is gone, and nobody here gave it back"
 		}
@@ -684,7 +686,7 @@ func (s *Service) provide(ctx context.Context, o observed, rentals []Rental) err
 		r, ok := wanted[n.Name]
 		delete(wanted, n.Name)
 		switch {
-		case !ok && n.State != provisioner.Off:
+		case !ok && n.State != provisioner.Off && n.State != provisioner.Leaving:
 			s.log.WarnContext(ctx, "giving back a node that nobody asked for", slog.String("pool", string(o.pool.Name)), slog.String("node", n.Name))
 			errs = append(errs, ask(o.by.Release, n.Name))
 		case ok && !r.Leaving.IsZero() && n.State != provisioner.Off && (n.Until.IsZero() || !s.now().Before(n.Until)):

@@ -65,7 +65,7 @@ type Provisioner interface {
 	// Rent asks for a node at a place; it comes later. Where one is there or on its
 	// way, that is no change. Error: fault.Exhausted when the provider has none.
 	Rent(ctx context.Context, p Pool, name string) error
-	// Release gives a node back; it may be gone later. Where none is, that is no
-	// change. The caller knows that no work is on it.
+	// Release gives a node back; it is gone later, and asked again until it is. Where
+	// none is, that is no change. The caller knows that no work is on it.
 	Release(ctx context.Context, p Pool, name string) error
 }

@@ -51,8 +51,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
-// MaxLooked is how many of those who wait are looked at in one decision.
-const MaxLooked = 500
+// MaxLooked is how many of those who wait are looked at in one decision, fewer in
+// worlds of more than a thousand nodes: a decision is to take less than a second.
+const (
+	MaxLooked = 500
+	minLooked = 50
+	maxSteps  = MaxLooked * 1000 // works times nodes
+)
 
 // World is what a decision is made from.
 type World struct {
@@ -157,10 +162,11 @@ func Decide(w World) Plan {
 	}
 	slices.SortStableFunc(d.pools, func(a, b *pool) int { return cmp.Compare(a.Name, b.Name) })
 	var plan Plan
-	for i := range w.Waiting {
-		if i == MaxLooked {
-			break
-		}
+	rows := 1
+	for _, p := range d.pools {
+		rows += len(p.rows)
+	}
+	for i := range min(len(w.Waiting), MaxLooked, max(maxSteps/rows, minLooked)) {
 		plan.Works = append(plan.Works, d.consider(&w.Waiting[i]))
 	}
 	for _, p := range d.pools {
@@ -185,6 +191,7 @@ type pool struct {
 	rows  []row
 	rows0 int             // of nodes that are there or come, before those wished now
 	wish  Wish            // so far
+	found []vacancy       // of the last search, for the next
 	kept  map[string]bool // nodes that somebody needs; the empty name is all of a delegated pool
 }
 

@@ -1,6 +1,7 @@
 package burst
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -216,5 +217,28 @@ func TestRework(t *testing.T) {
 		if got := rework(c.duration, c.saves, c.startup, c.rate); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%+v: %g", c, got)
 		}
+	}
+}
+
+// BenchmarkDecide is a round with 1,000 own nodes that all work and 500 who wait.
+func BenchmarkDecide(b *testing.B) {
+	own, c := home(), cloud()
+	own.Nodes = nil
+	c.Elastic.Max = 100
+	w := World{Now: now, Currency: "AED"}
+	for i := range 1000 {
+		name := fmt.Sprint("n", i)
+		own.Nodes = append(own.Nodes, scheduler.Node{Name: name, Amount: node})
+		r := until(now.Add(time.Duration(i) * time.Minute))
+		r.ID, r.Nodes = scheduler.ID(name), []string{name}
+		w.Running = append(w.Running, r)
+	}
+	for i := range MaxLooked {
+		w.Waiting = append(w.Waiting, work(fmt.Sprint("w", i), 1+i%8, float64(i%40)))
+	}
+	w.Pools = []Pool{own, c}
+	b.ReportAllocs()
+	for b.Loop() {
+		Decide(w)
 	}
 }

@@ -132,15 +132,17 @@ type start struct {
 
 type share struct{ row, workers int }
 
+// vacancy is room for n workers on a row from an instant on.
+type vacancy struct {
+	row, n int
+	at     time.Time
+	guess  bool
+}
+
 // earliest is when a pool has room for some workers of a work; false when it is not
 // known to have it ever. Nodes up to the row before are looked at.
 func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, bool) {
-	type vacancy struct {
-		row, n int
-		at     time.Time
-		guess  bool
-	}
-	var found []vacancy
+	found := p.found[:0]
 	for i := range p.rows[:min(before, len(p.rows))] {
 		r := &p.rows[i]
 		most := w.Request.Count(r.has, workers)
@@ -163,7 +165,8 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 			}
 		}
 	}
-	slices.SortStableFunc(found, func(a, b vacancy) int {
+	p.found = found
+	slices.SortFunc(found, func(a, b vacancy) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(b.n, a.n), cmp.Compare(a.row, b.row))
 	})
 	out := start{at: now}

@@ -43,6 +43,8 @@ type Options struct {
 	Dir   string   // short, for sockets lie in it; a new one below the temporary directory when empty
 	Nodes int      // n1, n2 …; 0 is 4
 	Extra []string // lines for slurm.conf
+	// Power has Slurm's power saving start and end the nodes, which are off at first.
+	Power bool
 }
 
 // Cluster is a running Slurm.
@@ -52,6 +54,8 @@ type Cluster struct {
 	Nodes []string
 
 	temporary bool
+	power     chan struct{} // closed when nobody switches nodes any more; nil without power saving
+	switching sync.WaitGroup
 	mu        sync.Mutex
 	daemons   map[string]*daemon // by name: munged, slurmctld, n1 …
 }
@@ -113,6 +117,16 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	}
 	if o.Nodes == 0 {
 		c.Nodes = []string{"n1", "n2", "n3", "n4"}
+	}
+	if o.Power {
+		if err := c.powerSaving(&o); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err == nil {
+				err = c.switchOff(ctx)
+			}
+		}()
 	}
 	// Ports are free when they are drawn, and may be taken a moment later.
 	for try := 0; ; try++ {
@@ -281,8 +295,12 @@ func (c *Cluster) KillDaemon(node string) error {
 
 // startNode starts slurmd below an init of its namespace that outlives it.
 func (c *Cluster) startNode(node string) error {
+	boot := ""
+	if c.power != nil {
+		boot = "-b" // it has booted: Slurm waits for that after it switched a node on
+	}
 	return c.start(node, "unshare", "--pid", "--fork", "--kill-child=KILL", "--mount", "--mount-proc", "--propagation", "slave",
-		"sh", "-c", `trap : TERM; while [ -e "$2" ]; do slurmd -D -N "$1" & wait $!; sleep 0.2; done`, "slurmd", node, c.Conf)
+		"sh", "-c", `trap : TERM; while [ -e "$2" ]; do slurmd -D $3 -N "$1" & wait $!; sleep 0.2; done`, "slurmd", node, c.Conf, boot)
 }
 
 // outside is the number that a process of a node has here.
@@ -370,11 +388,68 @@ func (c *Cluster) Log(daemon string) string {
 
 // Close ends the cluster. It may be called twice.
 func (c *Cluster) Close() error {
+	if c.power != nil {
+		close(c.power)
+		c.switching.Wait()
+		c.power = nil
+	}
 	c.stop()
 	if !c.temporary {
 		return nil
 	}
 	return os.RemoveAll(c.Dir)
+}
+
+// powerSaving makes the programs that Slurm switches nodes with: they leave a file
+// for each node, and switch does it.
+func (c *Cluster) powerSaving(o *Options) error {
+	dir := filepath.Join(c.Dir, "power")
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Slurm's programs write to it.
+		return err
+	}
+	for _, order := range []string{"up", "down"} {
+		script := fmt.Sprintf("#!/bin/sh\nexport SLURM_CONF=%s/etc/slurm.conf\nfor n in $(scontrol show hostnames \"$1\"); do : >%s/%s.$n; done\n", c.Dir, dir, order)
+		if err := os.WriteFile(filepath.Join(c.Dir, order+".sh"), []byte(script), 0o755); err != nil { //nolint:gosec // A program.
+			return err
+		}
+	}
+	o.Extra = append(slices.Clone(o.Extra), "ResumeProgram="+c.Dir+"/up.sh", "SuspendProgram="+c.Dir+"/down.sh", "SuspendTime=31536000",
+		"ResumeTimeout=60", "SuspendTimeout=2", "ResumeRate=0", "SuspendRate=0")
+	c.power = make(chan struct{})
+	c.switching.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-c.power:
+				return
+			}
+			orders, _ := os.ReadDir(dir)
+			for _, o := range orders {
+				_ = os.Remove(filepath.Join(dir, o.Name()))
+				switch order, node, _ := strings.Cut(o.Name(), "."); order {
+				case "up":
+					c.kill(node)
+					_ = c.startNode(node)
+				case "down":
+					c.kill(node)
+				}
+			}
+		}
+	})
+	return nil
+}
+
+// switchOff switches all nodes off and waits.
+func (c *Cluster) switchOff(ctx context.Context) error {
+	if out, err := c.Command(ctx, "scontrol", "update", "nodename="+strings.Join(c.Nodes, ","), "state=power_down"); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return until(ctx, "nodes that are off", func() bool {
+		out, err := c.Command(ctx, "scontrol", "--oneliner", "show", "nodes")
+		return err == nil && strings.Count(out, "+POWERED_DOWN") == len(c.Nodes)
+	})
 }
 
 func (c *Cluster) stop() {
