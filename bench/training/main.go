@@ -8,6 +8,7 @@
 //   - main.go: the order of the measurements; jobs over the API.
 //   - noop.go: a job that does nothing, on each engine and by the engine itself.
 //   - queue.go: 10,000 jobs at once: submitting, dispatching, memory.
+//   - throughput.go: many short jobs on Slurm.
 //   - recovery.go: a lost node. checkpoint.go: keeping and restoring.
 //   - cluster.go: a real Slurm of virtual nodes, as a child. ray.go: a real Ray.
 //
@@ -41,6 +42,7 @@ func steps(r *harness.Run) []harness.Step {
 	return []harness.Step{
 		{Name: "no-op jobs", Do: b.noops},
 		{Name: "queue", Do: b.queue},
+		{Name: "throughput", Do: b.throughput},
 		{Name: "recovery", Do: b.recovery},
 		{Name: "checkpoints", Do: b.checkpoints},
 	}

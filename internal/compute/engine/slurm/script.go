@@ -37,8 +37,10 @@ func (l *Launcher) batch(launch remote.Launch) (args []string, script string, er
 	if err != nil {
 		return nil, "", err
 	}
+	// sbatch has an environment of a few variables (command.go). Without them, Slurm
+	// would log the user in for each job to find some, which takes a second.
 	args = append([]string{
-		"--parsable", "--no-requeue", "--export=NONE", "--job-name=" + launch.ID, "--comment=" + l.comment(),
+		"--parsable", "--no-requeue", "--export=ALL", "--job-name=" + launch.ID, "--comment=" + l.comment(),
 		"--chdir=/", "--input=/dev/null", "--output=/dev/null", "--error=/dev/null",
 	}, size...)
 	args = append(args, limits(launch)...)
@@ -131,7 +133,11 @@ func limits(launch remote.Launch) []string {
 	}
 	args := []string{"--time=" + limit}
 	if s.Timeout == 0 && s.Grace > 0 {
-		args = append(args, "--signal=TERM@"+strconv.FormatInt(int64(min(max(s.Grace/time.Second, 1), 65535)), 10))
+		to := ""
+		if alone(launch) {
+			to = "B:"
+		}
+		args = append(args, "--signal="+to+"TERM@"+strconv.FormatInt(int64(min(max(s.Grace/time.Second, 1), 65535)), 10))
 	}
 	return args
 }
@@ -165,7 +171,12 @@ func (l *Launcher) script(launch remote.Launch, step []string) (string, error) {
 	if modules := strings.Fields(o["modules"]); len(modules) > 0 {
 		fmt.Fprintf(&b, loading, strings.Join(modules, " "))
 	}
-	fmt.Fprintf(&b, running, quote(worker), strings.Join(quoteAll(step), " "))
+	fmt.Fprintf(&b, checking, quote(worker))
+	if alone(launch) {
+		b.WriteString(runningAlone)
+	} else {
+		fmt.Fprintf(&b, running, strings.Join(quoteAll(step), " "))
+	}
 	if b.Len() > scriptMax {
 		return "", fault.New(fault.TooLarge, "the batch script of %s is over %d MiB", launch.ID, scriptMax>>20)
 	}
@@ -174,11 +185,11 @@ func (l *Launcher) script(launch remote.Launch, step []string) (string, error) {
 
 const opening = `umask 077
 cd /
+unset HOME; HOME=~; export HOME # as the node has it
 fail() { # CODE WORDS: what squeue then shows
 	scontrol update "JobId=$SLURM_JOB_ID" "Comment=%[1]s $(printf '%%s' "$2" | tr '\n|' '  ' | tr -cd '[:print:]' | tail -c 400)" >/dev/null 2>&1
 	exit "$1"
 }
-trap : TERM # the step ends first
 export SLURM_EXPORT_ENV=ALL
 `
 
@@ -197,10 +208,38 @@ FALAJ_AGENT_KEEP=$(comm -13 <(sort <<<"$before") <(export -p | sort) | sed -n 's
 export FALAJ_AGENT_KEEP
 `
 
-const running = `worker=%[1]s
+// alone reports that a launch needs no step: its one worker is what the batch
+// script runs, half a second sooner. Steps bind accelerators.
+func alone(launch remote.Launch) bool {
+	for _, n := range launch.Spec.Resources.Accelerators {
+		if n > 0 {
+			return false
+		}
+	}
+	return launch.Workers == 1
+}
+
+const checking = `worker=%[1]s
 [ -x "$worker" ] || fail 70 "not started: $worker cannot be run on node ${SLURMD_NODENAME:-$(hostname)}; put falaj-worker on a disk that all nodes see, or name its place in the pool's option worker"
+`
+
+// runningAlone passes on what the script is signalled, and keeps the last that was
+// said.
+const runningAlone = `coproc LAST { trap '' TERM; tail -c 4000; }
+exec {from}<&"${LAST[0]}" {to}>&"${LAST[1]}" {LAST[1]}>&-
+FALAJ_WORKER_INDEX=0 FALAJ_WORKER_NODE=$SLURMD_NODENAME "$worker" agent </dev/null >&"$to" 2>&1 {from}<&- {to}>&- &
+agent=$! code=127
+trap 'told=1; kill -TERM "$agent" 2>/dev/null' TERM
+exec {to}>&-
+while told= ; wait "$agent"; c=$?; [ "$c" = 127 ] || code=$c; [ -n "$told" ]; do :; done # a signal interrupts it
+said=$(timeout 5 cat <&"$from")
+[ "$code" -le 128 ] || fail "$code" "killed: $said"
+[ "$code" = 0 ] || fail "$code" "$said"
+`
+
+const running = `trap : TERM # the step ends first
 set -o pipefail
-said=$(srun %[2]s --kill-on-bad-exit=1 --wait=0 --mpi=none --input=none --export=ALL \
+said=$(srun %[1]s --kill-on-bad-exit=1 --wait=0 --mpi=none --input=none --export=ALL \
 	/bin/sh -c 'FALAJ_WORKER_INDEX=$SLURM_PROCID FALAJ_WORKER_NODE=$SLURMD_NODENAME exec "$0" agent' "$worker" 2>&1 | tail -c 4000)
 code=$?
 [ "$code" -le 128 ] || fail "$code" "killed: $said"

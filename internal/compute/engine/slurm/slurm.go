@@ -70,10 +70,12 @@ type record struct {
 	mu    sync.Mutex
 	timer *time.Timer
 
-	User string           `json:"user"`
-	Job  int              `json:"job,omitempty"`  // 0 until sbatch has answered
-	Kill time.Time        `json:"kill,omitzero"`  // when a stopped job's grace is over
-	Last *remote.Observed `json:"last,omitempty"` // how it ended; Slurm forgets after MinJobAge
+	User string `json:"user"`
+	// Alone is a launch without a step: its script is signalled.
+	Alone bool             `json:"alone,omitempty"`
+	Job   int              `json:"job,omitempty"`  // 0 until sbatch has answered
+	Kill  time.Time        `json:"kill,omitzero"`  // when a stopped job's grace is over
+	Last  *remote.Observed `json:"last,omitempty"` // how it ended; Slurm forgets after MinJobAge
 	// Forgotten records go when Slurm no longer runs the job.
 	Forgotten bool `json:"forgotten,omitempty"`
 }
@@ -164,6 +166,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if r.Job != 0 || r.Last != nil {
 		return nil
 	}
+	r.Alone = alone(launch)
 	// On disk first: afterwards a job of this name is looked for.
 	if err := l.save(launch.ID, r); err != nil {
 		return err
@@ -356,7 +359,11 @@ func (l *Launcher) Stop(ctx context.Context, id string, grace time.Duration) err
 	// they have saved.
 	err := l.cancel(ctx, r, "--state=PENDING")
 	if err == nil {
-		err = l.cancel(ctx, r, "--state=RUNNING", "--signal=TERM")
+		args := []string{"--state=RUNNING", "--signal=TERM"}
+		if r.Alone {
+			args = append(args, "--batch")
+		}
+		err = l.cancel(ctx, r, args...)
 	}
 	if err == nil {
 		l.killAt(id, r)

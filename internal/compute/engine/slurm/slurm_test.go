@@ -199,7 +199,7 @@ func newLauncher(t *testing.T, c Config) *Launcher {
 func TestArguments(t *testing.T) {
 	l := newLauncher(t, Config{})
 	base := []string{
-		"--parsable", "--no-requeue", "--export=NONE", "--job-name=att_1", "--comment=falaj:" + l.installation, "--chdir=/",
+		"--parsable", "--no-requeue", "--export=ALL", "--job-name=att_1", "--comment=falaj:" + l.installation, "--chdir=/",
 		"--input=/dev/null", "--output=/dev/null", "--error=/dev/null",
 	}
 	for _, c := range []struct {
@@ -223,7 +223,7 @@ func TestArguments(t *testing.T) {
 		{
 			"the pool's limit", 1,
 			engine.Spec{Grace: 30 * time.Second, Options: map[string]string{"time": "1-00:00:00"}},
-			[]string{"--ntasks=1", "--cpus-per-task=1", "--time=1-00:00:00", "--signal=TERM@30"},
+			[]string{"--ntasks=1", "--cpus-per-task=1", "--time=1-00:00:00", "--signal=B:TERM@30"},
 		},
 		{
 			"options", 1,
