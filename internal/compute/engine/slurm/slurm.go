@@ -2,7 +2,8 @@
 // commands that every site has (sbatch, squeue, scancel, scontrol).
 //
 // A launch is one batch job whose script runs one step: a task for each worker,
-// and in each task falaj-worker's agent. Slurm never repeats a job of ours
+// and in each task falaj-worker's agent; a single worker without accelerators
+// needs no step. Slurm never repeats a job of ours
 // (--no-requeue): whoever starts another attempt is training.
 //
 // Parts: slurm.go (Launcher), script.go (the batch script and its arguments),
