@@ -75,6 +75,9 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 	if err != nil {
 		return out, fault.Wrap(err, "reading what was measured")
 	}
+	if !slices.ContainsFunc(family, func(f Measurement) bool { return f.Attempt == m.Attempt }) { // it runs, or is older
+		family = append(family, m)
+	}
 	now := s.now()
 	q := sizing.Question{
 		Kind: m.kind(), Precision: string(m.Precision), Processes: m.Processes, Batch: m.Batch,

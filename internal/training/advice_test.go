@@ -103,6 +103,16 @@ func TestAdviceNow(t *testing.T) {
 	if d := w.advice(t, j.ID); d.State != training.Running || d.Samples != 3 || !strings.HasPrefix(d.Sentence, "used 40 % of a T4 and 3 of 16 GiB") || d.Seconds <= 0 {
 		t.Errorf("%+v", d)
 	}
+	w.runs.mu.Lock()
+	w.runs.progress = training.Progress{First: training.Point{Step: 1, At: c.now()}, Last: training.Point{Step: 101, At: c.now().Add(100 * time.Second)}}
+	w.runs.mu.Unlock()
+	e.uses(of(0.4, 3*resource.GiB))
+	big := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"big"}})
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	w.ended(t, big.ID)
+	if d := w.advice(t, j.ID); len(d.Options) != 1 || d.Options[0].Pool != "big" || d.Attempts != 1 {
+		t.Errorf("what runs is not compared: %+v", d)
+	}
 	if d := w.advice(t, waits.ID); d.Sentence != "" || d.Used != nil || d.Family != "train" {
 		t.Errorf("%+v", d)
 	}

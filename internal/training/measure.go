@@ -90,7 +90,9 @@ func (s Spec) setting(unit sizing.Unit) string {
 	add(s.Accumulate > 1, "accumulate %d", s.Accumulate)
 	add(s.Precision != "", "%s", s.Precision)
 	add(s.Processes > 1, "%d processes", s.Processes)
-	add(s.Parallel != (Parallel{}), "parallel %v", s.Parallel)
+	add(s.Parallel.Data > 1, "data %d", s.Parallel.Data)
+	add(s.Parallel.Tensor > 1, "tensor %d", s.Parallel.Tensor)
+	add(s.Parallel.Pipeline > 1, "pipeline %d", s.Parallel.Pipeline)
 	add(unit == sizing.Runs && s.Steps > 0, "%d steps", s.Steps)
 	return strings.Join(parts, ", ")
 }

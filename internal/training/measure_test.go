@@ -382,3 +382,54 @@ func TestMeasurementsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestFamily(t *testing.T) {
+	for name, want := range map[string]string{
+		"delay": "delay", "delay-7": "delay", "delay-seed-3": "delay", "delay-trial12": "delay", "lr-sweep-3-seed-1": "lr", "resnet50": "resnet50",
+		"resnet-50": "resnet", "run-7": "run", "b2-7": "b2", "7": "7",
+	} {
+		if got := (training.Job{Name: name}).FamilyName(); got != want {
+			t.Errorf("%s is of family %q, want %q", name, got, want)
+		}
+	}
+	if got := (training.Job{Name: "resnet-50", Spec: training.Spec{Family: "r50"}}).FamilyName(); got != "r50" {
+		t.Errorf("family %q", got)
+	}
+	spec := training.Spec{Batch: 64, Accumulate: 2, Precision: "bf16", Processes: 8, Parallel: training.Parallel{Data: 2, Tensor: 4}, Steps: 9}
+	if got := training.SettingOf(spec); got != "batch 64, accumulate 2, bf16, 8 processes, data 2, tensor 4" {
+		t.Errorf("%q", got)
+	}
+}
+
+// BenchmarkAdvice: with as much measured as an answer goes by.
+func BenchmarkAdvice(b *testing.B) {
+	w, e, c := still(b)
+	j := w.run(b, e, c, "f0-1", training.Spec{Resources: oneGPU, Pools: []string{"big"}}, 1, of(0.2, resource.GiB))
+	err := w.cfg.DB.Update(b.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+		if err := (trainingsql.Store{}).InsertJob(ctx, tx, training.Job{ID: "job_others", Project: nyc, Name: "others", State: training.Succeeded}); err != nil {
+			return err
+		}
+		for i := range 20_000 {
+			a := training.AttemptID(fmt.Sprintf("att_%05d", i))
+			if err := (trainingsql.Store{}).InsertAttempt(ctx, tx, training.Attempt{ID: a, Job: "job_others", Number: i}); err != nil {
+				return err
+			}
+			m := training.Measurement{
+				Attempt: a, Job: "job_others", Project: nyc, Family: fmt.Sprint("f", i%40), Pool: "small", Nodes: []string{"t1"}, Workers: 1, Unit: sizing.Steps,
+				Device: []string{"Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA L4"}[i%3], Rate: 1 + float64(i%7), Class: training.Done, Started: c.now(), Ended: c.now(),
+			}
+			if err := (trainingsql.Store{}).SaveMeasurement(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if d := w.advice(b, j.ID); len(d.Options) == 0 {
+			b.Fatal("no options")
+		}
+	}
+}
