@@ -704,6 +704,13 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 	}
 }
 
+// Waits says why a workload waited in the last cycle, for programs; nothing when it
+// does not wait, or another process schedules.
+func (s *Service) Waits(wid WorkloadID) []Reason {
+	wait, _ := s.wait(wid)
+	return reasons(wait.Reasons)
+}
+
 // Growth is how many workers more a running workload could have where it is, by
 // the last cycle.
 func (s *Service) Growth(wid WorkloadID) int {

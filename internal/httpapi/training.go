@@ -184,12 +184,18 @@ func (s *Server) profileJob(ctx context.Context, in *struct {
 }
 
 type reasons struct {
-	Reasons []string `json:"reasons"`
+	Reasons []string         `json:"reasons"`
+	Waits   []compute.Reason `json:"waits" doc:"Of a queued job, by code"`
 }
 
 func (s *Server) whyJob(ctx context.Context, in *InJob) (*body[reasons], error) {
-	why, err := s.Training.Why(ctx, project.Name(in.Project), training.JobID(in.Job))
-	return one(reasons{why}, err)
+	p, id := project.Name(in.Project), training.JobID(in.Job)
+	why, err := s.Training.Why(ctx, p, id)
+	if err != nil {
+		return nil, err
+	}
+	waits, err := s.Training.Waits(ctx, p, id)
+	return one(reasons{why, waits}, err)
 }
 
 func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {

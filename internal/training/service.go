@@ -49,6 +49,8 @@ type Compute interface {
 	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
+	// Waits says why it waits, for programs.
+	Waits(id compute.WorkloadID) []compute.Reason
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
 	// Members says what is known of each worker, in order; nothing where the
 	// engine tells nothing.
@@ -791,6 +793,16 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 		}
 	}
 	return why, nil
+}
+
+// Waits says why a queued job waits, by code; nothing when it does not. Needs
+// job.read. Error: fault.NotFound.
+func (s *Service) Waits(ctx context.Context, p project.Name, jid JobID) ([]compute.Reason, error) {
+	j, err := s.One(ctx, p, jid)
+	if err != nil || j.State != Queued || j.Attempt == "" {
+		return []compute.Reason{}, err
+	}
+	return s.cfg.Compute.Waits(compute.WorkloadID(j.Attempt)), nil
 }
 
 // inTheWay is what the workers of an attempt say is in their way.
