@@ -17,7 +17,6 @@ type peak struct {
 var peaks = []peak{
 	{"h200", 67, 494, 989, 989, 4800, 141},
 	{"h100 pcie", 51, 378, 756, 756, 2000, 80},
-	{"h100 nvl", 60, 417, 835, 835, 3900, 94},
 	{"h100", 67, 494, 989, 989, 3350, 80},
 	{"a100 pcie 40gb", 19.5, 156, 312, 312, 1555, 40},
 	{"a100 sxm4 40gb", 19.5, 156, 312, 312, 1555, 40},
@@ -28,7 +27,7 @@ var peaks = []peak{
 	{"a10", 31.2, 62.5, 125, 125, 600, 24},
 	{"v100 32gb", 15.7, 0, 125, 0, 900, 32},
 	{"v100", 15.7, 0, 125, 0, 900, 16},
-	{"t4", 8.1, 0, 65, 0, 300, 16},
+	{"t4", 8.1, 0, 65, 0, 320, 16},
 }
 
 // words are those of a device's name: "NVIDIA A100-SXM4-80GB" has four.
@@ -42,8 +41,8 @@ func published(device string) (peak, bool) {
 	for _, w := range words(device) {
 		have[w] = true
 	}
-	if have["mig"] {
-		return peak{}, false // a slice is another device
+	if have["mig"] || have["nvl"] {
+		return peak{}, false // a slice, and a board of two, are other devices
 	}
 search:
 	for _, p := range peaks {
