@@ -79,7 +79,7 @@ func TestAdvise(t *testing.T) {
 			q := asked(ran("mine", a100, 11))
 			q.Precision, q.Busy = "fp16", 0.1
 			return q
-		}(), "a T4 would take at most 1.6x the time and 0.5x the price (a bound from published peaks)"},
+		}(), "a T4 would take at most 1.5x the time and 0.5x the price (a bound from published peaks)"},
 		{"no bound for a precision that is not there", func() sizing.Question {
 			q := asked(ran("mine", a100, 11))
 			q.Precision, q.Busy = "bf16", 0.1
