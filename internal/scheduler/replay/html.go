@@ -27,6 +27,7 @@ const (
 type drawing struct {
 	Title  string
 	Sums   Sums
+	Used   []template.HTML // of each pool
 	Queue  template.HTML
 	Gantt  template.HTML
 	Height int
@@ -61,7 +62,7 @@ func WritePage(w io.Writer, a Answer) error {
 	for i, u := range a.Now.Pools {
 		data.Colours = append(data.Colours, colour{u.Pool, template.CSS(fmt.Sprintf("hsl(%d 55%% 50%%)", i*360/len(a.Now.Pools)))}) //nolint:gosec // a number
 	}
-	d := drawer{at: a.At, until: until, rows: rows, colours: data.Colours}
+	d := drawer{at: a.At, until: until, all: a.Jobs, rows: rows, colours: data.Colours}
 	data.Drawings = append(data.Drawings, d.draw("As it is", a.Now, func(r Row) *Forecast { return r.Now }))
 	if a.WhatIf != nil {
 		data.Drawings = append(data.Drawings, d.draw("What if", *a.WhatIf, func(r Row) *Forecast { return r.WhatIf }))
@@ -76,7 +77,8 @@ type colour struct {
 
 type drawer struct {
 	at, until time.Time
-	rows      []Row
+	all       []Row
+	rows      []Row // of all, those that are shown
 	colours   []colour
 }
 
@@ -92,7 +94,12 @@ func (d drawer) draw(title string, sums Sums, of func(Row) *Forecast) drawing {
 	out := drawing{Title: title, Sums: sums, Height: max(len(d.rows)*ganttRow, 1)}
 	var b strings.Builder
 	var starts []time.Time
-	waiting := 0
+	for _, r := range d.all {
+		if f := of(r); f != nil && (f.Start.After(d.at) || f.Start.IsZero()) {
+			starts = append(starts, f.Start)
+		}
+	}
+	waiting := len(starts)
 	for i, r := range d.rows {
 		f := of(r)
 		if f == nil {
@@ -105,10 +112,6 @@ func (d drawer) draw(title string, sums Sums, of func(Row) *Forecast) drawing {
 		}
 		fmt.Fprintf(&b, `<g><title>%s: %s</title>`, template.HTMLEscapeString(r.Label), state)
 		fmt.Fprintf(&b, `<path class="wait" d="M0 %dH%.1f"/>`, y+ganttRow/2, d.x(f.End))
-		if f.Start.After(d.at) || f.Start.IsZero() {
-			waiting++
-			starts = append(starts, f.Start)
-		}
 		for _, s := range f.spans {
 			at := slices.IndexFunc(d.colours, func(c colour) bool { return c.Pool == s.Pool })
 			fill := template.CSS("#888")
@@ -118,6 +121,9 @@ func (d drawer) draw(title string, sums Sums, of func(Row) *Forecast) drawing {
 			fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.2f" height="%d" fill="%s"/>`, d.x(s.From), y, max(d.x(s.To)-d.x(s.From), 0.5), ganttRow-2, fill)
 		}
 		b.WriteString(`</g>`)
+	}
+	for _, p := range sums.Pools {
+		out.Used = append(out.Used, d.used(p.Pool, of))
 	}
 	out.Gantt = template.HTML(b.String()) //nolint:gosec // numbers, our colours and escaped names
 	out.Most = waiting
@@ -139,4 +145,39 @@ func (d drawer) draw(title string, sums Sums, of func(Row) *Forecast) drawing {
 	fmt.Fprintf(&q, `H%dV%dZ"/>`, chartWidth, levelRows)
 	out.Queue = template.HTML(q.String()) //nolint:gosec // numbers only
 	return out
+}
+
+// used draws the share of a pool's open nodes that is in use over time; more than
+// all of it, where nodes are taken away below what runs, is drawn as all.
+func (d drawer) used(pool string, of func(Row) *Forecast) template.HTML {
+	type change struct {
+		at   time.Time
+		more float64
+	}
+	var all []change
+	for _, r := range d.all {
+		f := of(r)
+		if f == nil {
+			continue
+		}
+		for i, s := range f.spans {
+			if s.Pool != pool {
+				continue
+			}
+			all = append(all, change{s.From, f.shares[i]})
+			if !s.To.IsZero() {
+				all = append(all, change{s.To, -f.shares[i]})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b change) int { return a.at.Compare(b.at) })
+	var b strings.Builder
+	fmt.Fprintf(&b, `<path class="area" d="M0 %d`, levelRows)
+	level := 0.0
+	for _, c := range all {
+		level += c.more
+		fmt.Fprintf(&b, "H%.1fV%.1f", d.x(c.at), levelRows*(1-min(max(level, 0), 1)))
+	}
+	fmt.Fprintf(&b, `H%dV%dZ"/>`, chartWidth, levelRows)
+	return template.HTML(b.String()) //nolint:gosec // numbers only
 }

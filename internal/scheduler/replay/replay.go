@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
@@ -32,7 +33,8 @@ type World struct {
 // Fate is what became of a work.
 type Fate struct {
 	ID        scheduler.ID
-	Spans     []Span // when it ran; the first that began before the start has From before it
+	Request   resource.Amount // of each worker
+	Spans     []Span          // when it ran; the first that began before the start has From before it
 	End       time.Time
 	Preempted int
 	// Never is why it does not run to its end; nil when it does.
@@ -188,7 +190,7 @@ func Play(ctx context.Context, w World) (Played, error) {
 }
 
 func (p *player) add(w scheduler.Work) *work {
-	k := &work{Work: w, fate: Fate{ID: w.ID}, left: max(p.world.Takes[w.ID], 0)}
+	k := &work{Work: w, fate: Fate{ID: w.ID, Request: w.Request}, left: max(p.world.Takes[w.ID], 0)}
 	p.works[w.ID] = k
 	p.order = append(p.order, k)
 	return k

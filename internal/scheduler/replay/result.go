@@ -37,7 +37,8 @@ type Forecast struct {
 	Preempted int       `json:"preempted,omitempty"`
 	Never     []string  `json:"never,omitempty"` // why not
 
-	spans []Span
+	spans  []Span
+	shares []float64 // of its pool's open nodes, of each span
 }
 
 // Sums are the figures of a play.
@@ -72,7 +73,7 @@ func Answers(now World, played Played, changed World, whatif *Played, about []Ab
 		rows[a.Jobs[i].ID] = &a.Jobs[i]
 	}
 	for _, f := range played.Fates {
-		rows[f.ID].Now = f.forecast(a.At)
+		rows[f.ID].Now = f.forecast(now)
 	}
 	a.Now = now.sums(played, until)
 	if whatif == nil {
@@ -80,7 +81,7 @@ func Answers(now World, played Played, changed World, whatif *Played, about []Ab
 	}
 	for _, f := range whatif.Fates {
 		r := rows[f.ID]
-		r.WhatIf = f.forecast(a.At)
+		r.WhatIf = f.forecast(changed)
 		if r.Now != nil && !r.Now.End.IsZero() && !r.WhatIf.End.IsZero() {
 			later := r.WhatIf.End.Sub(r.Now.End).Seconds()
 			r.Later = &later
@@ -91,8 +92,16 @@ func Answers(now World, played Played, changed World, whatif *Played, about []Ab
 	return a
 }
 
-func (f Fate) forecast(at time.Time) *Forecast {
+func (f Fate) forecast(w World) *Forecast {
+	at := w.Start.Now
 	out := &Forecast{Start: f.Start(), End: f.End, Preempted: f.Preempted, spans: f.Spans}
+	for _, s := range f.Spans {
+		share := 0.0
+		if p := w.pool(s.Pool); p != nil {
+			share = f.share(s, p) / float64(max(open(p), 1))
+		}
+		out.shares = append(out.shares, share)
+	}
 	if len(f.Spans) > 0 {
 		out.Pool, out.Workers = f.Spans[0].Pool, f.Spans[0].Workers
 		out.Wait = max(out.Start.Sub(at).Seconds(), 0)
@@ -105,16 +114,38 @@ func (f Fate) forecast(at time.Time) *Forecast {
 	return out
 }
 
+// share is of how many whole nodes a span has the use.
+func (f Fate) share(s Span, p *scheduler.Pool) float64 {
+	if len(p.Nodes) == 0 {
+		return 0
+	}
+	return scheduler.Share(f.Request, p.Nodes[0].Amount) * float64(s.Workers)
+}
+
+// open is how many nodes of a pool take work.
+func open(p *scheduler.Pool) (n int) {
+	for _, node := range p.Nodes {
+		if node.Closed == "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (w World) pool(name string) *scheduler.Pool {
+	i := slices.IndexFunc(w.Start.Pools, func(p scheduler.Pool) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &w.Start.Pools[i]
+}
+
 func (w World) sums(p Played, until time.Time) Sums {
 	s := Sums{LastEnd: p.End, Pools: []Use{}}
 	waited, n := 0.0, 0
-	requests := map[scheduler.ID]scheduler.Work{}
-	for _, work := range slices.Concat(w.Start.Submitted, w.Later) {
-		requests[work.ID] = work
-	}
 	runs := map[scheduler.ID]bool{}
 	for _, r := range w.Start.Started {
-		requests[r.ID], runs[r.ID] = r.Work, true
+		runs[r.ID] = true
 	}
 	used := map[string]float64{} // node-seconds
 	for _, f := range p.Fates {
@@ -136,24 +167,16 @@ func (w World) sums(p Played, until time.Time) Sums {
 			if to.IsZero() {
 				to = until
 			}
-			i := slices.IndexFunc(w.Start.Pools, func(p scheduler.Pool) bool { return p.Name == span.Pool })
-			if i < 0 || len(w.Start.Pools[i].Nodes) == 0 || !to.After(from) {
-				continue
+			if p := w.pool(span.Pool); p != nil && to.After(from) {
+				used[span.Pool] += f.share(span, p) * to.Sub(from).Seconds()
 			}
-			share := scheduler.Share(requests[f.ID].Request, w.Start.Pools[i].Nodes[0].Amount)
-			used[span.Pool] += share * float64(span.Workers) * to.Sub(from).Seconds()
 		}
 	}
 	if n > 0 {
 		s.MeanWait = waited / float64(n)
 	}
 	for _, pool := range w.Start.Pools {
-		u := Use{Pool: pool.Name}
-		for _, node := range pool.Nodes {
-			if node.Closed == "" {
-				u.Nodes++
-			}
-		}
+		u := Use{Pool: pool.Name, Nodes: open(&pool)}
 		if window := until.Sub(w.Start.Now).Seconds(); u.Nodes > 0 && window > 0 {
 			u.Utilisation = used[pool.Name] / (float64(u.Nodes) * window)
 		}

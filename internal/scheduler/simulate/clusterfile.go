@@ -34,7 +34,8 @@ type clusterFile struct {
 }
 
 const (
-	maxClusterBytes = 1 << 20
+	maxClusterBytes = 64 << 10
+	maxBrackets     = 4000 // the parser's time grows with the square of how deep they nest
 	slowest         = 0.01 // speed of a synthetic type
 	fastest         = 100.0
 )
@@ -142,6 +143,9 @@ func decodeCluster(b []byte) (f clusterFile, err error) {
 	}()
 	if bytes.IndexByte(b, 0) >= 0 {
 		return f, errors.New("holds a NUL byte: is it a text file?")
+	}
+	if bytes.Count(b, []byte("["))+bytes.Count(b, []byte("{")) > maxBrackets {
+		return f, fmt.Errorf("has more than %d brackets", maxBrackets)
 	}
 	if err := yaml.UnmarshalWithOptions(b, &f, yaml.DisallowUnknownField()); err != nil {
 		return f, err
