@@ -21,7 +21,9 @@ const (
 // tempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
 const tempFail = 75
 
-func amount(n int64) resource.Bytes { return resource.Bytes(n) }
+// amount is what an agent says of memory, within what there can be: it is not
+// trusted, and what is kept must be readable.
+func amount(n int64) resource.Bytes { return resource.Bytes(min(max(n, 0), 1<<60)) }
 
 // next is what follows from what is known of a workload.
 type next struct {
