@@ -236,6 +236,7 @@ type situation struct {
 	waits   map[WorkloadID]bool
 	left    map[string]resource.Amount
 	money   map[string]float64
+	held    map[project.Name]string // whose budget is used up, and starts nothing
 	delay   func(Workload) float64
 	startup map[PoolName]time.Duration
 }
@@ -298,26 +299,39 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 			return fault.Wrap(err, "reading quotas")
 		}
 		for p, most := range quotas {
+			left := most
 			for _, x := range w.active {
 				if string(x.Project) == p {
-					most = most.Minus(x.Request.Times(max(x.Placed, 1)))
+					left = left.Minus(x.Request.Times(max(x.Placed, 1)))
 				}
 			}
-			w.left["project "+p] = most
+			w.left["project "+p] = exhausted(left, most)
 		}
 	}
 	queues, err := s.cfg.Store.Queues(ctx, tx)
 	if err != nil {
 		return err
 	}
-	delays := map[string]float64{}
+	delays, parents, limited := map[string]float64{}, map[string]string{}, map[string]resource.Amount{}
 	for _, q := range queues {
-		delays[q.Name] = q.DelayCost
+		delays[q.Name], parents[q.Name] = q.DelayCost, q.Parent
+	}
+	root := func(name string) string {
+		for range maxQueueDepth {
+			if parents[name] == "" {
+				break
+			}
+			name = parents[name]
+		}
+		return name
+	}
+	for _, q := range queues {
+		limited[root(q.Name)] = limited[root(q.Name)].Plus(q.Quota)
 	}
 	s.deciding.Lock()
 	if s.state != nil {
 		for _, q := range s.state.Queues() {
-			w.left["queue "+q.Name] = q.Left
+			w.left["queue "+q.Name] = exhausted(q.Left, limited[root(q.Name)])
 		}
 	}
 	s.deciding.Unlock()
@@ -326,13 +340,31 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 		return fault.Wrap(err, "reading budgets")
 	}
 	of := map[project.Name]float64{}
+	w.held = map[project.Name]string{}
 	for _, b := range budgets {
+		w.held[b.Project] = b.UsedUp
 		if of[b.Project] = b.DelayCost; b.Stop != StopNone {
 			w.money[string(b.Project)] = b.Amount - b.Spent
 		}
 	}
 	w.delay = func(x Workload) float64 { return cmp.Or(x.DelayCost, delays[x.Queue], of[x.Project]) }
 	return nil
+}
+
+// exhausted is what is left of limits, in which 0, or an accelerator that is not
+// named, is no limit: less than 0 where one is used up.
+func exhausted(left, most resource.Amount) resource.Amount {
+	out := resource.Amount{Accelerators: map[string]int64{}}
+	if most.CPU > 0 {
+		out.CPU = cmp.Or(max(left.CPU, 0), -1)
+	}
+	if most.Memory > 0 {
+		out.Memory = cmp.Or(max(left.Memory, 0), -1)
+	}
+	for name := range most.Accelerators {
+		out.Accelerators[name] = left.Accelerators[name]
+	}
+	return out
 }
 
 // startup is how long nodes of a pool take: the median of those of the last day.
@@ -482,6 +514,16 @@ var room = []scheduler.Code{
 
 // barred says why more nodes would not help a work; empty when they would.
 func (w *situation) barred(x Workload) string {
+	if held := w.held[x.Project]; held != "" && x.Kind == JobAttempt {
+		return held
+	}
+	if x.NotBefore.After(w.now) {
+		return "it starts again after " + x.NotBefore.UTC().Format(time.RFC3339)
+	}
+	// The scheduler does not want them for it, whatever this package thinks.
+	if i := slices.IndexFunc(w.rentals, func(r Rental) bool { return r.For == x.ID && !r.Opened.IsZero() && r.Why == unused }); i >= 0 {
+		return fmt.Sprintf("node %s of %s was rented for it and it did not start there", w.rentals[i].Node, w.rentals[i].Pool)
+	}
 	wait, ok := w.s.wait(x.ID)
 	if !ok {
 		return "about to be scheduled"
@@ -563,6 +605,9 @@ func (w *situation) pause(name PoolName) (time.Time, string) {
 	return cmp.Or(last.Leaving, last.Ended).Add(pause), last.Why
 }
 
+// unused is why a node goes that nobody uses.
+const unused = "it had no work"
+
 // change is another wish than before.
 type change struct {
 	pool          PoolName
@@ -584,7 +629,7 @@ func (w *situation) apply(plan burst.Plan) []change {
 		c := change{pool: name, was: w.wishes[name].Nodes, is: wish.Nodes, why: wish.Why, release: wish.Release}
 		for i := range w.rentals {
 			if r := &w.rentals[i]; r.Pool == name && r.open() && slices.Contains(wish.Release, r.Node) {
-				r.Leaving, r.Why = w.now, "it had no work"
+				r.Leaving, r.Why = w.now, unused
 			}
 		}
 		for _, n := range wish.Rent {

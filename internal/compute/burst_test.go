@@ -4,19 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/cost"
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -31,6 +36,7 @@ type hybrid struct {
 	asked []string        // of the cloud, in order
 	ctx   context.Context //nolint:containedctx // The life of one server.
 	die   context.CancelFunc
+	quota resource.Amount
 	dead  bool // the cloud does nothing that it is asked
 }
 
@@ -66,6 +72,14 @@ func (h *hybrid) pass(d time.Duration) {
 	h.mu.Unlock()
 }
 
+// again is another server on the same database.
+func (h *hybrid) again() {
+	h.t.Helper()
+	h.die()
+	h.restart(h.t)
+	h.ctx, h.die = context.WithCancel(h.t.Context())
+}
+
 // cloudy is up to three nodes like home, at 10 an hour, that start up in a minute.
 func cloudy(edit ...func(*compute.PoolSpec)) compute.PoolSpec {
 	spec := compute.PoolSpec{
@@ -90,6 +104,9 @@ func newHybrid(t *testing.T, edit ...func(*compute.PoolSpec)) *hybrid {
 	}
 	h.world = newWorld(t, func(c *compute.Config) {
 		c.Now = h.now
+		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Amount, error) {
+			return map[string]resource.Amount{"p": h.quota}, nil
+		}
 		e := c.Engines["local"]
 		e.Provisioners = map[string]provisioner.Provisioner{"simulated": h}
 		c.Engines["local"] = e
@@ -372,9 +389,7 @@ func TestIntentOutlivesTheServer(t *testing.T) {
 	if err := h.cloud.Rent(t.Context(), p, "cloud-3"); err != nil { // and this is nobody's
 		t.Fatal(err)
 	}
-	h.die()
-	h.restart(t)
-	h.ctx = t.Context()
+	h.again()
 	h.dead = false
 	h.round()
 	slices.Sort(h.asked)
@@ -431,5 +446,207 @@ func TestElasticManifests(t *testing.T) {
 	h.stands(0, 0, 0)
 	if _, _, err := h.ApplyPool(t.Context(), "cloud", compute.PoolSpec{Nodes: []compute.Node{{Name: "n", CPU: 1000, Memory: resource.GiB}}}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestBurstsWithinLimits: what may not be on the cloud, or may use and spend no more,
+// rents nothing, however much waiting costs it.
+func TestBurstsWithinLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		pool    func(*compute.PoolSpec)
+		prepare func(*hybrid)
+		request func(*compute.Request)
+		why     string
+	}{
+		"zone":      {pool: func(p *compute.PoolSpec) { p.Zone = "DE" }, why: "no elastic pool may take it"},
+		"isolation": {pool: func(p *compute.PoolSpec) { p.Isolation = scheduler.Process }, why: "no elastic pool may take it"},
+		"pools":     {request: func(r *compute.Request) { r.Pools = []string{"home"} }, why: "no elastic pool may take it"},
+		"quota":     {prepare: func(h *hybrid) { h.quota = cores(2) }, why: "the quota of project p is used up"},
+		"quota, where nothing else could take it": {
+			prepare: func(h *hybrid) { h.quota = cores(2) }, request: func(r *compute.Request) { r.Pools = []string{"cloud"} }, why: "project p leaves too little",
+		},
+		"queue, where nothing else could take it": {
+			prepare: func(h *hybrid) {
+				h.queue(h.t, "lab", compute.QueueSpec{Quota: cores(1)})
+				h.submit(h.t, compute.Request{ID: "att_lab", Amount: cores(1), Queue: "lab", Pools: []string{"home"}, Priority: 9})
+			},
+			request: func(r *compute.Request) { r.Pools, r.Queue, r.Amount = []string{"cloud"}, "lab", cores(1) }, why: "queue lab leaves too little",
+		},
+		"budget": {
+			prepare: func(h *hybrid) {
+				if _, _, err := h.ApplyBudget(h.t.Context(), "p", compute.BudgetSpec{Amount: 1}); err != nil {
+					h.t.Fatal(err)
+				}
+			},
+			request: func(r *compute.Request) { r.Pools = []string{"cloud"} }, why: "the budget of p leaves 1.00 AED",
+		},
+		"later": {request: func(r *compute.Request) { r.NotBefore = time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC) }, why: "starts again after"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHybrid(t)
+			if c.pool != nil {
+				h.apply(c.pool)
+			}
+			if c.prepare != nil {
+				c.prepare(h)
+				h.round()
+			}
+			if !strings.HasPrefix(name, "queue") {
+				h.full()
+			}
+			r := worth("att_1", 1)
+			if c.request != nil {
+				c.request(&r)
+			}
+			h.submit(t, r)
+			for range 3 {
+				h.round()
+				h.pass(2 * time.Minute)
+			}
+			h.stands(0, 0, 0)
+			if why := h.why("att_1"); !strings.Contains(why, c.why) || len(h.asked) > 0 {
+				t.Errorf("it waits: %s; the cloud was asked %v", why, h.asked)
+			}
+		})
+	}
+}
+
+// TestBurstHistories: jobs come and are cancelled, time goes by, the server dies and
+// the cloud has trouble, at random. There are never more nodes than may be, a gang is
+// where all of it is, and in the end all nodes are gone.
+func TestBurstHistories(t *testing.T) {
+	const histories = 25
+	asked := 0
+	for seed := range uint64(histories) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 7))
+			capacity := 1 + r.IntN(4)
+			h := newHybrid(t, func(p *compute.PoolSpec) {
+				p.Elastic.Simulated = &compute.ElasticSimulated{Capacity: &capacity}
+				if r.IntN(2) == 0 {
+					p.Elastic.Simulated.InterruptAfter = compute.Duration(time.Duration(1+r.IntN(20)) * time.Minute)
+				}
+			})
+			h.ctx, h.die = context.WithCancel(t.Context())
+			h.full()
+			var jobs []compute.WorkloadID
+			check := func() {
+				t.Helper()
+				there := 0
+				all, err := h.cloud.Nodes(t.Context(), provisioner.Pool{Name: "cloud", Max: 3})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range all {
+					if n.State != provisioner.Off {
+						there++
+					}
+				}
+				if there > min(3, capacity) {
+					t.Fatalf("%d nodes: %+v", there, all)
+				}
+				for _, id := range jobs {
+					w, err := h.Workload(t.Context(), id)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if (w.State == compute.Placed || w.State == compute.Running) && len(w.Nodes) != w.Workers {
+						t.Fatalf("%s has %d workers and %v", id, w.Workers, w.Nodes)
+					}
+				}
+			}
+			for step := range 30 {
+				switch r.IntN(6) {
+				case 0, 1:
+					id := fmt.Sprint("att_", step)
+					h.submit(t, worth(id, 1+r.IntN(3)))
+					jobs = append(jobs, compute.WorkloadID(id))
+				case 2:
+					if len(jobs) > 0 {
+						h.stop(t, jobs[r.IntN(len(jobs))], "cancelled")
+					}
+				case 3:
+					h.dead = r.IntN(2) == 0
+				case 4:
+					h.again()
+				case 5:
+				}
+				h.pass(time.Duration(r.IntN(200)) * time.Second)
+				h.round()
+				check()
+			}
+			h.dead = false
+			for _, id := range jobs {
+				h.stop(t, id, "cancelled")
+			}
+			for range 40 {
+				h.pass(time.Minute)
+				h.round()
+				check()
+			}
+			h.stands(0, 0, 0)
+			if all, err := h.cloud.Nodes(t.Context(), provisioner.Pool{Name: "cloud", Max: 3}); err != nil || slices.ContainsFunc(all, func(n provisioner.Node) bool { return n.State != provisioner.Off }) {
+				t.Fatalf("left: %+v, %v", all, err)
+			}
+			h.die()
+			asked += len(h.asked)
+		})
+	}
+	if asked < 4*histories {
+		t.Errorf("the cloud was asked only %d times", asked)
+	}
+}
+
+// TestRentals: what the database keeps of rented nodes; a place has one at a time.
+func TestRentals(t *testing.T) {
+	db := database(t, computesql.Migrations)
+	at := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	var s computesql.Store
+	update := func(f func(ctx context.Context, tx *store.Tx) error) error { return db.Update(t.Context(), "", f) }
+	save := func(r compute.Rental) error {
+		return update(func(ctx context.Context, tx *store.Tx) error { return s.SaveRental(ctx, tx, r) })
+	}
+	first := compute.Rental{ID: "rnt_1", Pool: "cloud", Node: "cloud-1", For: "att_1", Asked: at}
+	second := compute.Rental{ID: "rnt_2", Pool: "cloud", Node: "cloud-1", Asked: at.Add(time.Hour)}
+	if err := save(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := save(second); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a place twice: %v", err)
+	}
+	first.Began, first.Ready, first.Opened, first.Leaving, first.Ended = at, at.Add(time.Minute), at.Add(time.Minute), at.Add(2*time.Minute), at.Add(3*time.Minute)
+	first.Failed, first.Why = true, "why"
+	for _, r := range []compute.Rental{first, second} {
+		if err := save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wish := compute.Wish{Pool: "cloud", Nodes: 2, Why: []string{"a", "b"}, Decided: at}
+	err := update(func(ctx context.Context, tx *store.Tx) error {
+		for _, c := range []struct {
+			since time.Time
+			want  []compute.Rental
+		}{{at, []compute.Rental{first, second}}, {at.Add(3 * time.Minute), []compute.Rental{second}}} {
+			if got, err := s.Rentals(ctx, tx, c.since); err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("since %s: %+v, %v", c.since, got, err)
+			}
+		}
+		if err := s.SaveWish(ctx, tx, compute.Wish{Pool: "cloud"}); err != nil {
+			return err
+		}
+		return s.SaveWish(ctx, tx, wish)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		got, err := s.Wishes(ctx, tx)
+		if len(got) != 1 || !reflect.DeepEqual(got[0], wish) {
+			t.Errorf("%+v", got)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

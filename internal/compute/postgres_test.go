@@ -35,6 +35,7 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("NodesOfTheEngine", TestNodesOfTheEngine)
 	t.Run("ListedNodes", TestListedNodes)
 	t.Run("Quarantine", TestQuarantine)
+	t.Run("Rentals", TestRentals)
 	t.Run("PoolSettings", TestPoolSettings)
 	t.Run("GivenUpAndLostAreStopped", TestGivenUpAndLostAreStopped)
 }

@@ -120,6 +120,14 @@ type Work struct {
 
 func (w *Work) least() int { return max(w.Workers, 1) }
 
+// onNode is how many of its workers a node of a pool may have.
+func (w *Work) onNode(p *pool) int {
+	if w.PerNode > 0 && !p.Delegated {
+		return w.PerNode
+	}
+	return w.least()
+}
+
 func (w *Work) label() string { return cmp.Or(w.Label, string(w.ID)) }
 
 // Plan is the answer.

@@ -84,7 +84,15 @@ func TestRule(t *testing.T) {
 			w.Waiting[0].DelayCost = 100
 			w.Running[0].Started, w.Running[0].Deadline = now.Add(-4*time.Hour), time.Time{}
 		}, 1, "cloud", "at a guess by 2026-11-22T16:00:00Z"},
-		"gang":           {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers = 100, 4 }, 4, "cloud", "gets 4 nodes of cloud"},
+		"gang": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers = 100, 4 }, 4, "cloud", "gets 4 nodes of cloud"},
+		"spread": {func(w *World) {
+			w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Request, w.Waiting[0].PerNode = 100, 3, amount(1), 1
+		}, 3, "cloud", "gets 3 nodes of cloud"},
+		"in one rack": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Within = 100, 3, "rack" }, 0, "", "no elastic pool may take it"},
+		"limit used up": {func(w *World) {
+			w.Waiting[0].DelayCost, w.Waiting[0].Limits = 100, []string{"project p"}
+			w.Left = map[string]resource.Amount{"project p": {CPU: -1}}
+		}, 0, "", "project p leaves too little: 4 cpu wanted, 0 free"},
 		"gang too large": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers = 100, 5 }, 0, "", "5 nodes of cloud would be needed and 4 more may be rented"},
 		"half nodes":     {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Request = 100, 5, amount(2) }, 3, "cloud", "gets 3 nodes"},
 		"node too small": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Request = 100, amount(5) }, 0, "", "a node of cloud is too small: 5 cpu wanted, 4 free"},

@@ -145,7 +145,7 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 	found := p.found[:0]
 	for i := range p.rows[:min(before, len(p.rows))] {
 		r := &p.rows[i]
-		most := w.Request.Count(r.has, workers)
+		most := min(w.Request.Count(r.has, workers), w.onNode(p))
 		if most == 0 {
 			continue
 		}

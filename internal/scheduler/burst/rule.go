@@ -116,6 +116,10 @@ func (d *decision) consider(w *Work) Verdict {
 // permitted is step 2: whether a pool may take a work, as the scheduler asks it. The
 // scheduler asks again before it gives a place there, and compute at the door.
 func permitted(w *Work, p *pool) bool {
+	together := w.Within != "" && max(w.MaxWorkers, w.least()) > 1
+	if p.Delegated && (together || w.PerNode > 0) || together && p.Elastic != nil {
+		return false // where the nodes will stand is not known
+	}
 	return slices.Contains(w.Residency, p.Zone) && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
 		p.Closed == "" && (len(w.Pools) == 0 || slices.Contains(w.Pools, p.Name))
 }
@@ -128,7 +132,7 @@ func (d *decision) elsewhere(w *Work) bool {
 		}
 		n := 0
 		for _, r := range p.rows {
-			if n += w.Request.Count(r.has, w.least()); n >= w.least() {
+			if n += min(w.Request.Count(r.has, w.least()), w.onNode(p)); n >= w.least() {
 				return true
 			}
 		}
@@ -148,7 +152,7 @@ func (d *decision) options(w *Work, p *pool) []option {
 	if s, ok := p.earliest(w, w.least(), len(p.rows), d.Now); ok {
 		out = append(out, option{pool: p, on: s, at: s.at})
 	}
-	each := w.Request.Count(e.Node, w.least())
+	each := min(w.Request.Count(e.Node, w.least()), w.onNode(p))
 	if each == 0 {
 		return out
 	}
