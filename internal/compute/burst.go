@@ -953,6 +953,22 @@ func (b *bursts) narrow() func(*scheduler.Work) {
 	}
 }
 
+// apart is narrow for a work that nobody submitted, and says which pools it left out.
+func (b *bursts) apart(w *scheduler.Work) (out []Reason) {
+	named := w.Pools
+	if b.narrow()(w); len(named) == 0 {
+		b.mu.Lock()
+		named = b.names
+		b.mu.Unlock()
+	}
+	for _, p := range named {
+		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p) {
+			out = append(out, Reason{Step: "admit", Code: scheduler.Closed, Pool: p, Text: "pool " + p + " is elastic: it rents nodes for a work when waiting costs more than renting, see delay_cost"})
+		}
+	}
+	return out
+}
+
 // learn takes in verdicts, and names those whose pools are others than before.
 func (b *bursts) learn(all map[WorkloadID]burst.Verdict) (changed []WorkloadID) {
 	b.mu.Lock()

@@ -197,6 +197,12 @@ func TestBurst(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 
+	// What is only planned is told of it.
+	out, err := h.Try(t.Context(), compute.Request{ID: "att_plan", Kind: compute.JobAttempt, Amount: cores(2)})
+	if err != nil || out.Runs || !slices.ContainsFunc(out.Reasons, func(r compute.Reason) bool { return r.Pool == "cloud" && strings.Contains(r.Text, "is elastic") }) {
+		t.Errorf("%+v, %v", out, err)
+	}
+
 	// The same need rents once.
 	for range 5 {
 		h.pass(11 * time.Second)
@@ -594,6 +600,21 @@ func TestBurstHistories(t *testing.T) {
 	}
 	if asked < 4*histories {
 		t.Errorf("the cloud was asked only %d times", asked)
+	}
+}
+
+// TestOnlyTheElectedRents: a process that does not schedule asks for nothing.
+func TestOnlyTheElectedRents(t *testing.T) {
+	h := newHybrid(t, func(p *compute.PoolSpec) { p.Elastic.Min = 1 })
+	h.cfg.Elect, h.cfg.Holder = true, "one"
+	h.restart(t)
+	if err := h.Burst(t.Context()); !fault.Is(err, fault.Conflict) || len(h.asked) > 0 {
+		t.Errorf("%v; the cloud was asked %v", err, h.asked)
+	}
+	h.cfg.Elect = false
+	h.restart(t)
+	if err := h.Burst(t.Context()); err != nil || !slices.Equal(h.asked, []string{"+cloud-1"}) {
+		t.Errorf("%v; the cloud was asked %v", err, h.asked)
 	}
 }
 

@@ -552,10 +552,14 @@ func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
 	if s.state == nil {
 		return Outlook{}, fault.New(fault.Unavailable, "the scheduler has not looked around yet").WithHint("Ask again in a moment.")
 	}
+	elastic := s.bursts.apart(&work)
 	got := s.state.Try(work)
 	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Rooms: []Room{}}
 	if p := got.Place; p != nil {
 		f.Runs, f.Possible, f.Pool, f.Workers, f.Nodes, f.Reasons = true, true, PoolName(p.Pool), p.Workers, p.Nodes, reasons(p.Passed)
+	}
+	if !f.Runs {
+		f.Reasons = append(f.Reasons, elastic...)
 	}
 	for _, room := range got.Rooms {
 		f.Rooms = append(f.Rooms, Room{Pool: PoolName(room.Pool), Workers: room.Workers, At: room.At.UTC(), PricePerHour: room.Price})
