@@ -54,7 +54,7 @@ func (d trainingData) Resolve(ctx context.Context, p project.Name, ref string) (
 	}); err != nil {
 		return training.Input{}, err
 	}
-	return training.Input{Ref: "dataset " + v.Ref().String(), Digest: v.ContentDigest, Residency: v.Residency, Classification: v.Classification}, nil
+	return training.Input{Ref: "dataset " + v.Ref().String(), Digest: v.ContentDigest, Residency: v.Residency, Classification: v.Classification, Bytes: v.Bytes}, nil
 }
 
 func (d trainingData) Export(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {

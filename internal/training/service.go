@@ -25,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
@@ -584,12 +585,16 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.
 
 // request is what an attempt asks of compute.
 func (j Job) request() compute.Request {
+	data := resource.Bytes(0)
+	for _, in := range j.Inputs {
+		data += resource.Bytes(in.Bytes)
+	}
 	return compute.Request{
 		Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
 		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
 		Workers: j.size().Min, MaxWorkers: j.size().Max,
 		Pools: j.pools(), Queue: j.Spec.Queue, User: cmp.Or(j.By.Name, j.By.ID), Model: j.Spec.Register, Preemptible: j.Spec.Preemptible == nil || *j.Spec.Preemptible, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
-		Within: j.Spec.Within, PerNode: j.Spec.PerNode, Due: j.Due, Expected: time.Duration(j.Expected), DelayCost: j.Spec.DelayCost,
+		Within: j.Spec.Within, PerNode: j.Spec.PerNode, Due: j.Due, Expected: time.Duration(j.Expected), DelayCost: j.Spec.DelayCost, Data: data,
 	}
 }
 

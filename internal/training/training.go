@@ -327,6 +327,7 @@ type Input struct {
 	Digest         string                 `json:"digest"`
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
+	Bytes          int64                  `json:"bytes,omitempty"` // stored; 0 is not known
 }
 
 // Actor is who submitted or cancelled.
@@ -376,6 +377,10 @@ type Job struct {
 
 // digest identifies what a job would do.
 func digest(name string, spec Spec, inputs []Input, env string) string {
+	inputs = slices.Clone(inputs)
+	for i := range inputs {
+		inputs[i].Bytes = 0 // what it reads has a digest
+	}
 	b, err := json.Marshal(struct {
 		Name        string  `json:"name"`
 		Spec        Spec    `json:"spec"`
