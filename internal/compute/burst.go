@@ -206,6 +206,9 @@ func (s *Service) wish(ctx context.Context, seen []observed) (out round, err err
 					return err
 				}
 			}
+			if !r.open() {
+				s.bursts.works(r) // nothing is to be known of it any more
+			}
 			out.opened = out.opened || !r.Opened.IsZero() && w.before[r.ID].Opened.IsZero()
 		}
 		for _, c := range changes {
@@ -1009,7 +1012,7 @@ func (b *bursts) idle(r Rental, now time.Time) time.Time {
 	return b.since[r.ID]
 }
 
-// works notes that a rental has work, or none yet.
+// works notes that a rental has work, is not up, or is over.
 func (b *bursts) works(r Rental) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
