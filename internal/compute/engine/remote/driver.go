@@ -370,6 +370,9 @@ func (d *Driver) look(ctx context.Context) (live bool, err error) {
 
 // observe takes what the engine says. The caller holds mu.
 func (w *work) observe(o Observed, now time.Time) {
+	if !w.state.Forced.IsZero() && w.observed.Reason != "" && o.Reason == "" {
+		return // it is being taken away: what was said before counts
+	}
 	over := o.State == engine.Ended || o.State == engine.Lost
 	switch {
 	case !over:
