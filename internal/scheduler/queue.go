@@ -44,8 +44,8 @@ type Queue struct {
 
 // Used is what a queue used on average over its half-life, up to a time.
 type Used struct {
-	Until  time.Time
-	Amount map[string]float64 // by name: "cpu" in thousandths of a core, "memory" in bytes
+	Until  time.Time          `json:"until"`
+	Amount map[string]float64 `json:"amount"` // by name: "cpu" in thousandths of a core, "memory" in bytes
 }
 
 // queue is a Queue with what its works use, and its place in the tree.
