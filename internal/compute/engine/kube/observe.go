@@ -414,8 +414,9 @@ func (p podView) taken(now time.Time, patience time.Duration) (engine.Reason, st
 	}
 	for _, c := range p.containers() {
 		w := c.State.Waiting
-		// Without a reason the kubelet, started again, has not looked yet.
-		if w == nil || scheduled.Status != "True" || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
+		// Without a reason the kubelet, started again, has not looked yet; where it
+		// could not sync, it waits for the API server.
+		if w == nil || strings.Contains(w.Message, "failed to sync ") || scheduled.Status != "True" || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
 			continue
 		}
 		if slices.Contains(hopeless, w.Reason) && died(w.Message) {
