@@ -113,7 +113,7 @@ type Spec struct {
 	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
 	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
 	Network     []string            `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
-	Queue       string              `json:"queue,omitempty" doc:"Whose quota it uses; default none"`
+	Queue       string              `json:"queue,omitempty" doc:"Whose quota it uses; default its project's default queue, if there is one"`
 	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
 	DelayCost   float64             `json:"delay_cost,omitempty" doc:"What an hour costs in which it waits, in the installation's currency: elastic pools rent nodes for it when waiting costs more; default what its queue or its project's budget says"`
 	Preemptible *bool               `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
