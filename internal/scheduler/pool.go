@@ -116,6 +116,21 @@ func (p *pool) closes(w *Work, i int, now time.Time) bool {
 	return !at.IsZero() && (w.Timeout == 0 || now.Add(w.Timeout).After(at))
 }
 
+// shut reports that a work could not start even were the pool empty, because its
+// nodes close before it would have ended.
+func (p *pool) shut(w *waiter, now time.Time) bool {
+	if !p.windows || p.Delegated || w.Preemptible {
+		return false
+	}
+	counts := make([]int, p.rows)
+	for i := range counts {
+		if p.open[i] && !p.closes(&w.Work, i, now) {
+			counts[i] = w.known.request.count(p.has[i], w.perNode())
+		}
+	}
+	return p.most(w.known, counts) < w.least()
+}
+
 // brief reports that a work that starts now has ended before the one for whom
 // nodes are kept gets them.
 func (p *pool) brief(w *Work, now time.Time) bool {
@@ -125,8 +140,7 @@ func (p *pool) brief(w *Work, now time.Time) bool {
 // room finds rows for least to most workers: nil when there are too few. One
 // worker gets the fullest row that has room, so that large requests keep finding
 // whole nodes; a gang as few nodes as it can, that stand as close together as they
-// can. What asks for no accelerator goes
-// where none is left, if it can.
+// can. What asks for no accelerator goes where none is left, if it can.
 func (p *pool) room(w *waiter, most int, now time.Time) []int {
 	k, brief := w.known, p.brief(&w.Work, now)
 	failed := &p.misfit

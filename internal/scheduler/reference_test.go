@@ -41,6 +41,10 @@ func refer(d Delta) (string, map[ID]bool) {
 		if r.first[q] && r.queues[q].Order == Strict || w.NotBefore.After(d.Now) {
 			continue
 		}
+		ready := slices.DeleteFunc(slices.Clone(pools), func(p Pool) bool { return r.shut(*w, p) })
+		if len(ready) == 0 {
+			continue
+		}
 		placed := false
 		for _, p := range pools {
 			if nodes := r.room(*w, p, n); n >= w.least() && len(nodes) >= w.least() {
@@ -69,7 +73,7 @@ func refer(d Delta) (string, map[ID]bool) {
 			continue
 		}
 		if n >= w.least() {
-			for _, p := range pools {
+			for _, p := range ready {
 				if r.kept[p.Name] == nil {
 					r.keep(*w, p)
 				}
@@ -519,6 +523,18 @@ func (d domain) sum(counts map[string]int) (n int) {
 // closing reports that a node closes before w has ended.
 func closing(w Work, p Pool, n Node, now time.Time) bool {
 	return !p.Delegated && !n.Closes.IsZero() && !w.Preemptible && (w.Timeout == 0 || n.Closes.Before(now.Add(w.Timeout)))
+}
+
+// shut reports that w has no room in the pool even were it empty, because its nodes
+// close.
+func (r *reference) shut(w Work, p Pool) bool {
+	counts := map[string]int{}
+	for _, n := range spots(p) {
+		if n.Closed == "" && !closing(w, p, n, r.Now) {
+			counts[n.Name] = w.Request.Count(n.Amount, w.perNode())
+		}
+	}
+	return roomiest(w, p, counts) < w.least()
 }
 
 func (r *reference) free(p Pool, n Node) resource.Amount {

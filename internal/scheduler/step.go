@@ -69,6 +69,9 @@ func (s *State) consider(w *waiter, plan *Plan) {
 		plan.wake(w.NotBefore)
 		return
 	}
+	if !slices.ContainsFunc(k.pools, func(p *pool) bool { return !p.shut(w, s.now) }) {
+		return
+	}
 
 	// 4. Fit: within its limits, where it is cheapest.
 	most := s.allowed(w)
@@ -82,7 +85,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	// 6. Keep what it needs, if nobody before it waits for the same.
 	if most >= w.least() {
 		for _, p := range k.pools {
-			if p.kept == nil {
+			if p.kept == nil && !p.shut(w, s.now) {
 				s.reserve(p, w)
 			}
 		}

@@ -319,6 +319,15 @@ func (s *State) anyHas(accelerator string) bool {
 // full says what a pool lacks now and who is next to give it back, or for whom
 // its room is kept.
 func (s *State) full(w *waiter, p *pool) Reason {
+	if p.shut(w, s.now) {
+		var at time.Time // when the first of its nodes does
+		for _, n := range p.Nodes {
+			if n.Closed == "" && !n.Closes.IsZero() && (at.IsZero() || n.Closes.Before(at)) {
+				at = n.Closes
+			}
+		}
+		return Reason{Step: "fit", Code: Closed, Pool: p.Name, Text: fmt.Sprintf("pool %s closes for maintenance at %s, before this would have ended", p.Name, at.UTC().Format(time.RFC3339))}
+	}
 	if p.kept != nil && p.kept.owner != w && p.bare(w, s.now, true) >= w.least() {
 		text := fmt.Sprintf("behind %s, for which room on %s is kept", p.kept.owner.label(), p.Name)
 		if !p.kept.at.IsZero() {
@@ -331,21 +340,16 @@ func (s *State) full(w *waiter, p *pool) Reason {
 		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), p.bare(w, s.now, true), p.Name)
 	} else {
 		var lacks []string
-		var closes time.Time
 		for i := range p.rows {
 			if !p.open[i] {
 				continue
 			}
 			if p.closes(&w.Work, i, s.now) {
-				closes = p.Nodes[i].Closes
 				continue
 			}
 			if l := w.Request.Lacks(s.names.amount(p.free[i])); lacks == nil || len(l) < len(lacks) {
 				lacks = l
 			}
-		}
-		if lacks == nil && !closes.IsZero() {
-			return Reason{Step: "fit", Code: Closed, Pool: p.Name, Text: fmt.Sprintf("pool %s closes for maintenance at %s, before this would have ended", p.Name, closes.UTC().Format(time.RFC3339))}
 		}
 		text = words(lacks, "free on "+p.Name)
 	}
