@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/bench/harness"
-	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/scheduler/schedulertest"
 )
-
-var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // cycle measures a step of the scheduler over a busy installation: from nothing,
 // and after ten works ended and ten others came.
@@ -24,7 +22,7 @@ func (b *bench) cycle(context.Context) error {
 		if b.Quick && size.nodes > 1000 {
 			continue
 		}
-		world := installation(size.nodes, size.works)
+		world := schedulertest.Installation(size.nodes, size.works)
 		var full []float64
 		var s *scheduler.State
 		var plan scheduler.Plan
@@ -36,7 +34,7 @@ func (b *bench) cycle(context.Context) error {
 		var m runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&m)
-		running, now, next := plan.Place, began, size.works
+		running, now, next := plan.Place, world.Now, size.works
 		var delta []float64
 		for range 40 * b.Rounds {
 			now = now.Add(time.Second)
@@ -44,7 +42,7 @@ func (b *bench) cycle(context.Context) error {
 			for range min(10, len(running)) {
 				d.Removed = append(d.Removed, running[0].Work)
 				running = running[1:]
-				d.Submitted = append(d.Submitted, work(next))
+				d.Submitted = append(d.Submitted, schedulertest.Work(next))
 				next++
 			}
 			start := time.Now()
@@ -69,42 +67,4 @@ func (b *bench) cycle(context.Context) error {
 		})
 	}
 	return nil
-}
-
-// installation has nodes of eight accelerators in pools of a thousand, and works
-// of many shapes in a hundred queues, under the policy fair.
-func installation(nodes, works int) scheduler.Delta {
-	d := scheduler.Delta{Now: began, Policy: scheduler.Fair}
-	for n := range nodes {
-		if n%1000 == 0 {
-			d.Pools = append(d.Pools, scheduler.Pool{Name: fmt.Sprintf("pool%02d", n/1000), Zone: "home", Isolation: scheduler.Sandbox, PricePerHour: float64(n / 1000)})
-		}
-		p := &d.Pools[len(d.Pools)-1]
-		p.Nodes = append(p.Nodes, scheduler.Node{Name: fmt.Sprintf("n%05d", n), Amount: resource.Amount{
-			CPU: resource.Cores(64), Memory: 512 * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 8},
-		}})
-	}
-	d.Queues = append(d.Queues, scheduler.Queue{Name: "all"})
-	for n := range 100 {
-		d.Queues = append(d.Queues, scheduler.Queue{Name: fmt.Sprint("q", n), Parent: "all", HalfLife: 24 * time.Hour})
-	}
-	for n := range works {
-		d.Submitted = append(d.Submitted, work(n))
-	}
-	return d
-}
-
-func work(n int) scheduler.Work {
-	w := scheduler.Work{
-		ID: scheduler.ID(fmt.Sprintf("%09d", n)), Queue: fmt.Sprint("q", n*31%100), Residency: []string{"home"}, Isolation: scheduler.Sandbox,
-		Submitted: began.Add(time.Duration(n) * time.Millisecond), Timeout: time.Duration(1+n*11%48) * time.Hour, Preemptible: n%2 == 0,
-		Request: resource.Amount{
-			CPU: resource.Cores(1 + int64(n*13%32)), Memory: resource.Bytes(4+n*17%200) * resource.GiB,
-			Accelerators: map[string]int64{"nvidia.com/gpu": []int64{0, 1, 1, 2, 4, 8}[n*7%6]},
-		},
-	}
-	if n%10 == 0 {
-		w.Workers = 1 + n/10%8
-	}
-	return w
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/scheduler/replay"
+	"github.com/falaj-ml/falaj/internal/scheduler/schedulertest"
 )
 
 // generator is an input of Kueue's scheduler performance test, in its own words
@@ -83,7 +84,7 @@ func (g generator) arrivals() []arrival {
 					at := time.Duration(n+1) * class.every
 					all = append(all, arrival{at, c, class.takes, scheduler.Work{
 						ID: scheduler.ID(fmt.Sprintf("%02d.%03d.%d.%03d", c, q, k, n)), Queue: fmt.Sprintf("%d.%d", c, q), Residency: []string{"home"},
-						Isolation: scheduler.Sandbox, Priority: class.priority, Submitted: began.Add(at), Request: resource.Amount{CPU: resource.Cores(int64(class.request))},
+						Isolation: scheduler.Sandbox, Priority: class.priority, Submitted: schedulertest.Began.Add(at), Request: resource.Amount{CPU: resource.Cores(int64(class.request))},
 					}})
 				}
 			}
@@ -108,7 +109,7 @@ func (g generator) bound() time.Duration {
 
 func (g generator) play(ctx context.Context) (took time.Duration, steps int, err error) {
 	borrow := resource.Amount{CPU: resource.Cores(borrowingLimit)}
-	d := scheduler.Delta{Now: began, Pools: []scheduler.Pool{{Name: "all", Zone: "home", Isolation: scheduler.Sandbox, Delegated: true, Nodes: []scheduler.Node{
+	d := scheduler.Delta{Now: schedulertest.Began, Pools: []scheduler.Pool{{Name: "all", Zone: "home", Isolation: scheduler.Sandbox, Delegated: true, Nodes: []scheduler.Node{
 		{Name: "n", Amount: resource.Amount{CPU: resource.Cores(int64(g.cohorts * g.queues * nominalQuota))}},
 	}}}}
 	for c := range g.cohorts {
@@ -126,5 +127,5 @@ func (g generator) play(ctx context.Context) (took time.Duration, steps int, err
 		world.Takes[a.work.ID] = a.takes
 	}
 	played, err := replay.Play(ctx, world)
-	return played.End.Sub(began), played.Steps, err
+	return played.End.Sub(schedulertest.Began), played.Steps, err
 }

@@ -8,6 +8,7 @@
 //   - simulate.go: the workloads of Pollux in virtual time.
 //   - plan.go: how long a plan of goodput takes.
 //   - cycle.go: how long a step of the scheduler takes, and its memory.
+//   - allocated.go: how many GPUs are in use when no more fits, by where works go.
 //   - kueue.go: the inputs of Kueue's performance test, in virtual time.
 //
 // Figures of simulated time do not depend on the machine.
@@ -26,6 +27,7 @@ func steps(r *harness.Run) []harness.Step {
 		{Name: "simulation", Do: b.simulation},
 		{Name: "plan", Do: b.plan},
 		{Name: "cycle", Do: b.cycle},
+		{Name: "allocated", Do: b.allocated},
 		{Name: "kueue", Do: b.kueue},
 	}
 }

@@ -58,7 +58,7 @@ type Config struct {
 	Engines map[string]EngineConfig `koanf:"engines" doc:"Engines beside local, by name: kind (slurm, kube or ray), url and more; in the file only"`
 
 	Scheduler struct {
-		Policy string `koanf:"policy" doc:"Who comes first: fifo, by priority, then the earlier; or fair, of the queue that has least of its share"`
+		Policy string `koanf:"policy" doc:"Who comes first: fifo, by priority, then the earlier; fair, of the queue that has least of its share; tiresias, who had less than 16 accelerator-hours; or goodput, as fifo, and elastic jobs get as many workers as pay"`
 	} `koanf:"scheduler"`
 
 	Cost struct {
@@ -226,7 +226,7 @@ func (c Config) Validate() error {
 		return fault.New(fault.Invalid, "tls.cert and tls.key belong together")
 	}
 	if p := scheduler.Policy(c.Scheduler.Policy); !slices.Contains(scheduler.Policies, p) {
-		return fault.New(fault.Invalid, "scheduler.policy: %q is neither fifo nor fair", c.Scheduler.Policy)
+		return fault.New(fault.Invalid, "scheduler.policy: %q is none of %q", c.Scheduler.Policy, scheduler.Policies)
 	}
 	if err := cost.Currency(c.Cost.Currency); err != nil {
 		return fault.Wrap(err, "cost.currency")

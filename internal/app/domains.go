@@ -256,7 +256,7 @@ func (a *App) openTraining(ctx context.Context) error {
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
 		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Runs: trainingRuns{a.tracking, a.features},
 		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
-		Dir: dir, Network: a.cfg.Jobs.Network, GrowAfter: growAfter, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
+		Dir: dir, Network: a.cfg.Jobs.Network, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure,
 	})
 	a.compute.Own(compute.JobAttempt, a.training)

@@ -53,7 +53,7 @@ func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
 		return compute.Engine{}, err
 	}
 	a.onClose(driver.Close)
-	out := compute.Engine{Kind: e.Kind, Remote: true, Driver: driver, Isolation: isolation}
+	out := compute.Engine{Kind: e.Kind, Remote: true, Driver: driver, Isolation: isolation, Alike: alike(e.Kind)}
 	if p, ok := l.(provisioner.Provisioner); ok {
 		out.Provisioners = map[string]provisioner.Provisioner{e.Kind: p}
 	}
@@ -63,6 +63,14 @@ func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
 		out.Check = c.Check
 	}
 	return out, nil
+}
+
+// alike says which pools start gangs only whose workers have the same: Slurm's, and
+// those in which Kueue admits each of a gang's Jobs by itself.
+func alike(kind string) func(options map[string]string) bool {
+	return func(options map[string]string) bool {
+		return kind == "slurm" || kind == "kube" && options["queue"] != ""
+	}
 }
 
 // launch makes what differs between the kinds of engines, and says how far

@@ -130,7 +130,7 @@ func (l Live) assumed(about []replay.About) []string {
 		"nothing else is submitted, and nothing fails",
 		"a work runs as long however many workers it gets",
 		fmt.Sprintf("who must leave for another saves within %s, loses nothing and waits again", l.Leave),
-		"nodes stay as they are: maintenance, quarantine and rented nodes that come and go are not played",
+		"nodes stay as they are but for maintenance: quarantine and rented nodes that come and go are not played",
 	}
 	if len(by) > 0 {
 		out = append([]string{"how long works run: " + strings.Join(by, ", ")}, out...)

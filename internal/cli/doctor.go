@@ -186,6 +186,7 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool string, wrong *findings) e
 	var p struct {
 		Trouble string `json:"trouble"`
 		Closed  string `json:"closed"`
+		Support string `json:"support"`
 		Nodes   []struct {
 			Name string `json:"name"`
 			Down string `json:"down"`
@@ -196,6 +197,9 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool string, wrong *findings) e
 	}
 	if p.Trouble != "" {
 		wrong.add("the engine does not tell its nodes: %s", p.Trouble)
+	}
+	if p.Support != "" {
+		a.say("its hardware: %s", plain(p.Support))
 	}
 	if p.Closed != "" {
 		wrong.add("the pool is closed: %s", p.Closed)

@@ -199,6 +199,12 @@ type shownJob struct {
 	Spec                                             struct {
 		Framework string
 		Workers   json.RawMessage
+		Roles     []struct {
+			Name, Until string
+			Workers     int
+			Resources   shownAmount
+			Command     []string
+		}
 	}
 	Submitted time.Time `json:"submitted_at"`
 	Ended     time.Time `json:"ended_at"`
@@ -258,6 +264,15 @@ func (a *app) sayJob(j shownJob) {
 	a.say("%s  %s  %s", j.ID, plain(j.Name), state)
 	if j.From != "" {
 		a.say("repeats %s", j.From)
+	}
+	if len(j.Spec.Roles) > 0 {
+		a.say("\nRoles")
+		w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
+		fmt.Fprintln(w, "  ROLE\tWORKERS\tEACH HAS\tUNTIL\tCOMMAND")
+		for _, r := range j.Spec.Roles {
+			fmt.Fprintf(w, "  %s\t%d\t%s\t%s\t%s\n", r.Name, r.Workers, plain(r.Resources.short()), first(r.Until, "it ends"), clip(first(plain(strings.Join(r.Command, " ")), "the job's"), 60))
+		}
+		_ = w.Flush()
 	}
 	ended := j.State == "failed" || j.State == "succeeded" || j.State == "cancelled"
 	if ended && j.Reason != "" {
@@ -361,6 +376,7 @@ type shownTop struct {
 type shownWorker struct {
 	Index       int
 	Node, State string
+	Role        string
 	CPU         int64           `json:"cpu_ns"`
 	Peak        json.RawMessage `json:"peak_rss"`
 	Usage       struct {
@@ -441,7 +457,7 @@ func (a *app) sayTop(t shownTop) {
 		for _, d := range m.Usage.Accelerators {
 			accelerators = append(accelerators, fmt.Sprintf("%s %d: %.0f%% %s %.0fW %.0f°C", plain(d.Name), d.Index, 100*d.Utilisation, bytesText(d.Memory), d.Watts, d.Celsius))
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%.2f\t%s\t%s\t%s/s\t%s/s\t%s\t%s\n", m.Index, first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\t%s/s\t%s/s\t%s\t%s\n", strings.TrimSpace(fmt.Sprint(m.Index, " ", plain(m.Role))), first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
 			bytesText(m.Peak), speed(m.Usage.In), speed(m.Usage.Out), time.Duration(m.CPU).Round(10*time.Millisecond), first(strings.Join(accelerators, "; "), "-"))
 	}
 	_ = w.Flush()

@@ -82,7 +82,7 @@ func orNone(s string) string {
 
 // shownPool is what describe says of a pool; everything is in -o json.
 type shownPool struct {
-	Name, Zone, Engine, Kind, Mode, Isolation, Closed, Trouble string
+	Name, Zone, Engine, Kind, Mode, Isolation, Closed, Trouble, Support string
 
 	Price   float64 `json:"price_per_hour"`
 	Cost    struct{ Rented, Owned any }
@@ -176,7 +176,7 @@ func (a *app) sayPool(p shownPool) error {
 	}
 	a.say("has %s", p.Capacity)
 	a.say("running: %d, on %s", p.Running, p.Used)
-	for _, line := range [][2]string{{"closed", p.Closed}, {"trouble", p.Trouble}} {
+	for _, line := range [][2]string{{"hardware", p.Support}, {"closed", p.Closed}, {"trouble", p.Trouble}} {
 		if line[1] != "" {
 			a.say("%s: %s", line[0], plain(line[1]))
 		}

@@ -68,7 +68,7 @@ func (a *app) simulate() *cobra.Command {
 			"--cluster takes a YAML file with several types of GPU, their prices, and times at which nodes are down.\n" +
 			"--smallest looks for the least number of nodes with which enough jobs are done by their deadline.\n\n" +
 			"--from-live asks the server who runs and waits, and plays that in the live scheduler: when each begins and ends\n" +
-			"as things are, and with more or fewer nodes, another policy (fifo or fair) or jobs that are not submitted. How\n" +
+			"as things are, and with more or fewer nodes, another policy (fifo, fair, tiresias or goodput) or jobs that are not submitted. How\n" +
 			"long works run is known by their pace, or by the last of their name, or only by their time-out: it is said of\n" +
 			"each. Names of projects that you may not read are hidden.",
 		Example: "  falaj simulate --workload jobs.csv --profiles traces --policy goodput\n" +

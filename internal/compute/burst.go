@@ -43,8 +43,10 @@ const (
 func (s *Service) bursting(ctx context.Context) {
 	for {
 		began := time.Now()
-		if err := s.Burst(ctx); err != nil && ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "looking after the elastic pools failed", slog.Any("error", err))
+		if !s.bursts.nothing() {
+			if err := s.Burst(ctx); err != nil && ctx.Err() == nil {
+				s.log.ErrorContext(ctx, "looking after the elastic pools failed", slog.Any("error", err))
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -131,11 +133,7 @@ func (o observed) node(name string) provisioner.Node {
 
 // observe asks the providers for what there is.
 func (s *Service) observe(ctx context.Context) (all []observed, err error) {
-	var pools []Pool
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		pools, err = s.cfg.Store.Pools(ctx, tx)
-		return err
-	})
+	pools, err := s.recorded(ctx)
 	for _, p := range pools {
 		if p.Elastic == nil {
 			continue
@@ -305,7 +303,7 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 			left := most
 			for _, x := range w.active {
 				if string(x.Project) == p {
-					left = left.Minus(x.Request.Times(max(x.Placed, 1)))
+					left = left.Minus(x.Amount())
 				}
 			}
 			w.left["project "+p] = exhausted(left, most)
@@ -932,6 +930,13 @@ func (b *bursts) know(pools []Pool) bool {
 	}
 	b.names, b.elastic = names, elastic
 	return other && (had || len(elastic) > 0)
+}
+
+// nothing reports that it is known that no pool is elastic.
+func (b *bursts) nothing() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.elastic != nil && len(b.elastic) == 0
 }
 
 // narrow gives what leaves a work those elastic pools that it may use now: nodes

@@ -201,6 +201,9 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
 	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p, spec.Options)
+	for _, r := range w.Roles {
+		spec.Roles = append(spec.Roles, engine.Role{Name: r.Name, Workers: r.Workers, Resources: r.Request})
+	}
 	if p.Elastic != nil && p.Elastic.Provisioner == simulatedCloud {
 		spec.Nodes = nil // all of them are this machine
 	}
@@ -411,6 +414,9 @@ func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure
 func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
 	if why, ok := strings.CutPrefix(w.Stop, preempted); ok && st.State == engine.Ended && (st.Reason != engine.Exited || st.ExitCode != 0) {
 		st.Reason, st.Message = engine.Preempted, why
+	}
+	if why, ok := strings.CutPrefix(w.Stop, reclaimed); ok && st.State == engine.Ended && (st.Reason != engine.Exited || st.ExitCode != 0) {
+		st.Reason, st.Message = engine.Reclaimed, why
 	}
 	w.State, w.EndedAt, w.Status = Ended, s.now().UTC(), st
 	if failure != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -451,6 +452,38 @@ func TestCostCompare(t *testing.T) {
 		edit(&bad)
 		if _, err := w.CostCompare(t.Context(), bad); !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)
+		}
+	}
+}
+
+// TestCostOfRoles: each worker of a gang costs the share that it has.
+func TestCostOfRoles(t *testing.T) {
+	w, c := costWorld(t, compute.PoolSpec{PricePerHour: 10})
+	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Roles: []scheduler.Role{
+		{Name: "chief", Workers: 1, Request: resource.Amount{CPU: resource.CPU(1000), Accelerators: map[string]int64{"gpu": 1}}}, {Name: "ps", Workers: 2, Request: resource.Amount{CPU: resource.CPU(500)}},
+	}})
+	w.awaitStart(t)
+	await(t, w, "att_1", compute.Running)
+	pools, err := w.Pools(t.Context())
+	if err != nil || pools[0].Used.CPU != resource.CPU(2000) || pools[0].Used.Accelerators["gpu"] != 1 {
+		t.Errorf("%+v, %v", pools[0].Used, err)
+	}
+	c.move(2 * time.Hour)
+	w.end("att_1", enginetest.Exit{})
+	w.wait(t, "att_1")
+	usage, err := w.Usage(t.Context(), "p", time.Time{}, 10)
+	if err != nil || len(usage) != 1 {
+		t.Fatal(usage, err)
+	}
+	if u := usage[0]; u.Workers != 3 || !near(u.NodeHours, 2) || !near(u.Cost, 20) || !near(u.Accelerators["gpu"], 2) {
+		t.Errorf("%+v", u)
+	}
+	for _, bad := range []compute.Request{
+		{Roles: []scheduler.Role{{Name: "a", Workers: 1}}, Workers: 1, MaxWorkers: 2}, {Roles: []scheduler.Role{{Name: "a"}}}, {Roles: []scheduler.Role{{Name: "a", Workers: 700}, {Name: "b", Workers: 700}}},
+	} {
+		bad.ID, bad.Kind = "att_2", compute.JobAttempt
+		if err := bad.Validate(); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%+v: %v", bad, err)
 		}
 	}
 }

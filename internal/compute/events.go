@@ -13,6 +13,7 @@ const (
 	EventPoolApplied     = "pool.applied"          // PoolEvent
 	EventNodeQuarantined = "pool.node_quarantined" // PoolEvent
 	EventNodeReleased    = "pool.node_released"    // PoolEvent
+	EventSupportEnds     = "pool.support_ends"     // PoolEvent
 	EventPoolScaled      = "pool.scaled"           // PoolScaledEvent
 	EventQueueApplied    = "queue.applied"         // QueueEvent
 	EventQueueDeleted    = "queue.deleted"         // QueueEvent
@@ -20,6 +21,8 @@ const (
 	EventBudgetDeleted   = "budget.deleted"        // BudgetEvent
 	EventBudgetWarned    = "budget.warned"         // BudgetEvent
 	EventPreempted       = "workload.preempted"    // WorkloadEvent
+	EventReclaimed       = "workload.reclaimed"    // WorkloadEvent
+	EventResized         = "workload.resized"      // WorkloadEvent
 	EventWorkloadPlaced  = "workload.placed"       // WorkloadEvent
 	EventWorkloadEnded   = "workload.ended"        // WorkloadEvent
 )

@@ -11,6 +11,9 @@ func (s *Service) SetOverdue(d time.Duration) { s.overdue = d }
 // Refresh asks the engines for their nodes, and Sweep for what nobody wants.
 func (s *Service) Refresh(ctx context.Context) error { return s.refresh(ctx) }
 
+// WarnOfSupport tells of hardware that is soon out of support.
+func (s *Service) WarnOfSupport(ctx context.Context) error { return s.warnOfSupport(ctx) }
+
 // Sweep looks for orphans.
 func (s *Service) Sweep(ctx context.Context) error { return s.sweep(ctx) }
 

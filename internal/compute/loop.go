@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,9 +27,13 @@ const (
 	sweepTimeout = time.Minute
 )
 
-// pace is the least time between two cycles: what changes meanwhile is decided
+// sizesEvery is how often, under goodput, the scheduler looks who should have another
+// number of workers.
+const sizesEvery = time.Minute
+
+// leastRest is the least time between two cycles: what changes meanwhile is decided
 // together.
-const pace = 5 * time.Millisecond
+const leastRest = 5 * time.Millisecond
 
 // Wake asks for a scheduling cycle soon that looks at pools and quotas again.
 // It does not block.
@@ -39,10 +44,12 @@ func (s *Service) Wake() {
 	s.hurry()
 }
 
-// touch asks for a cycle that looks at a workload again.
-func (s *Service) touch(wid WorkloadID) {
+// touch asks for a cycle that looks at workloads again.
+func (s *Service) touch(wids ...WorkloadID) {
 	s.mu.Lock()
-	s.touched[wid] = true
+	for _, wid := range wids {
+		s.touched[wid] = true
+	}
 	s.mu.Unlock()
 	s.hurry()
 }
@@ -111,6 +118,8 @@ func (s *Service) elected(ctx context.Context) {
 		}
 		s.mu.Lock()
 		clear(s.touched) // all of the world is read when it is this one's turn
+		clear(s.idle)
+		clear(s.paces)
 		s.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -166,7 +175,7 @@ func (s *Service) loop(ctx context.Context) {
 			next = min(next, glance)
 		}
 		// A cycle over many workloads leaves as much time to others.
-		rest := max(pace, time.Since(began))
+		rest := max(leastRest, time.Since(began))
 		select {
 		case <-ctx.Done():
 			return
@@ -216,6 +225,9 @@ func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
 		s.take(ctx, wid)
 	}
 	if err := s.preempt(ctx, plan.Preempt); err != nil {
+		return 0, err
+	}
+	if err := s.resize(ctx, plan.Resize); err != nil {
 		return 0, err
 	}
 	for _, t := range []time.Time{plan.Wake, changed.next} {
@@ -273,6 +285,8 @@ type news struct {
 	carry []WorkloadID // that somebody must carry on
 	next  time.Time    // when a quarantine ends; zero is never
 
+	idle   map[WorkloadID]time.Time
+	paces  map[WorkloadID]pace
 	usedUp map[project.Name]barred // of which nothing new starts
 	narrow func(*scheduler.Work)   // to the pools that it may use now
 }
@@ -286,8 +300,11 @@ func (s *Service) look(ctx context.Context) (news, error) {
 	touched, moved := slices.Collect(maps.Keys(s.touched)), s.moved
 	clear(s.touched)
 	s.moved = false
-	n := news{delta: scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy}, usedUp: s.usedUp}
+	n := news{delta: scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy}, usedUp: s.usedUp, idle: maps.Clone(s.idle), paces: maps.Clone(s.paces)}
 	s.mu.Unlock()
+	if now := n.delta.Now; s.cfg.Policy == scheduler.Goodput && !now.Before(s.sized.Add(sizesEvery)) {
+		n.delta.Sizes, s.sized = true, now
+	}
 	if n.delta.Now.After(s.reopen) {
 		moved = moved || !s.reopen.IsZero()
 	}
@@ -342,6 +359,9 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		}
 		for _, w := range ws {
 			n.add(w)
+			if w.Settled {
+				s.settled(w.ID)
+			}
 		}
 		for i := range n.delta.Started {
 			if r := &n.delta.Started[i]; all && r.Leaving {
@@ -351,6 +371,9 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		return err
 	})
 	n.next = s.reopen
+	if next := s.sized.Add(sizesEvery); s.cfg.Policy == scheduler.Goodput && (n.next.IsZero() || next.Before(n.next)) {
+		n.next = next
+	}
 	return n, err
 }
 
@@ -359,7 +382,8 @@ func (w Workload) work() scheduler.Work {
 	work := scheduler.Work{
 		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
-		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible,
+		Workers: w.Workers, MaxWorkers: w.MaxWorkers, Roles: w.Roles, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible, Served: w.Served,
+		Speed: w.Speed, Restart: w.Restart, Target: w.Target,
 		Within: w.Within, PerNode: w.PerNode, Due: w.Due, Expected: w.Expected,
 	}
 	for _, z := range w.Residency.Zones() {
@@ -377,14 +401,21 @@ func (n *news) add(w Workload) {
 		n.carry = append(n.carry, w.ID)
 	}
 	work := w.work()
-	switch w.State {
+	if p, known := n.paces[w.ID]; known {
+		work.Speed, work.Restart = p.speed, p.restart
+	}
+	state := w.State
+	if state == Ended && !w.Settled && strings.HasPrefix(w.Stop, resized) {
+		state = Running // its place is kept until the one that goes on from it stands in line
+	}
+	switch state {
 	case Queued:
 		n.hold(&work, w.Kind)
 		n.narrow(&work)
 		n.delta.Submitted = append(n.delta.Submitted, work)
 	case Placed, Running:
 		r := scheduler.Running{
-			Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "",
+			Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "", Idle: n.idle[w.ID],
 		}
 		if r.Started.IsZero() {
 			r.Started = w.PlacedAt
@@ -434,8 +465,13 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 	return placed, fault.Wrap(err, "recording placements")
 }
 
-// preempted begins what Workload.Stop says of one that leaves for another.
-const preempted = "preempted: "
+// What Workload.Stop begins with of one that leaves for another, of one that is ended
+// for its idle accelerators, and of one that goes on with another number of workers.
+const (
+	preempted = "preempted: "
+	reclaimed = "reclaimed: "
+	resized   = "resized: "
+)
 
 // preempt asks those to save and leave whose place others need. One that was
 // cancelled or has ended meanwhile is left out.
@@ -455,20 +491,62 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 			if w.Stop != "" || w.State != Placed && w.State != Running {
 				continue
 			}
-			if err := s.Cancel(ctx, tx, w.ID, preempted+p.Why); err != nil {
+			action, event, stop := "workload.preempt", EventPreempted, preempted+p.Why
+			if p.Ends {
+				action, event, stop = "workload.reclaim", EventReclaimed, reclaimed+p.Why
+			}
+			if err := s.Cancel(ctx, tx, w.ID, stop); err != nil {
 				return err
 			}
-			w.Stop = preempted + p.Why
-			if err := s.note(ctx, tx, w, "workload.preempt", map[string]any{"for": p.For, "why": p.Why}); err != nil {
+			w.Stop = stop
+			if err := s.note(ctx, tx, w, action, map[string]any{"for": p.For, "why": p.Why}); err != nil {
 				return err
 			}
-			if err := publish(ctx, tx, EventPreempted, w); err != nil {
+			if err := publish(ctx, tx, event, w); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return fault.Wrap(err, "recording preemptions")
+}
+
+// resize asks those to save and leave that go on with another number of workers, and
+// tells their owners.
+func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
+	if len(all) == 0 {
+		return nil
+	}
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
+		}
+		for _, r := range all {
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(r.Work))
+			if err != nil {
+				return err
+			}
+			owner, can := s.owners[w.Kind].(Resizer)
+			if !can || w.Stop != "" || w.State != Running {
+				tx.OnCommit(func() { s.touch(WorkloadID(r.Work)) }) // it does not leave
+				continue
+			}
+			if err := s.Cancel(ctx, tx, w.ID, resized+r.Why); err != nil {
+				return err
+			}
+			if err := owner.Resized(ctx, tx, w, r.Workers, r.Why); err != nil {
+				return err
+			}
+			if err := s.note(ctx, tx, w, "workload.resize", map[string]any{"for": r.For, "why": r.Why, "workers": r.Workers, "was": w.Placed}); err != nil {
+				return err
+			}
+			if err := publish(ctx, tx, EventResized, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return fault.Wrap(err, "recording new sizes")
 }
 
 // save writes a state change and tells the owner, and those who watch once it
@@ -567,6 +645,9 @@ func (s *Service) looking(ctx context.Context) {
 	for {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
 			s.log.ErrorContext(ctx, "asking the engines for their nodes failed", slog.Any("error", err))
+		}
+		if err := s.warnOfSupport(ctx); err != nil && ctx.Err() == nil {
+			s.log.ErrorContext(ctx, "looking for hardware that is soon out of support failed", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():

@@ -3,7 +3,6 @@ package compute
 import (
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -18,12 +17,7 @@ const (
 )
 
 // Window is a time in which nodes are looked after.
-type Window struct {
-	From   time.Time `json:"from"`
-	Until  time.Time `json:"until"`
-	Nodes  []string  `json:"nodes,omitempty" doc:"Which nodes; default all of the pool"`
-	Reason string    `json:"reason,omitempty" doc:"Why, for those who wait"`
-}
+type Window = scheduler.Window
 
 func validWindows(all []Window) error {
 	if len(all) > maxWindows {
@@ -55,38 +49,6 @@ func validTopology(levels []string) error {
 		}
 	}
 	return nil
-}
-
-// looked is what the windows of a pool say of a node now: why it takes nothing, and
-// when that is next.
-func (p Pool) looked(node string, now time.Time) (closed string, closes time.Time) {
-	for _, w := range p.Maintenance {
-		switch {
-		case len(w.Nodes) > 0 && !slices.Contains(w.Nodes, node) || !w.Until.After(now):
-		case w.From.After(now):
-			if closes.IsZero() || w.From.Before(closes) {
-				closes = w.From
-			}
-		default:
-			closed = "maintenance until " + w.Until.UTC().Format(time.RFC3339)
-			if w.Reason != "" {
-				closed += ": " + w.Reason
-			}
-		}
-	}
-	return closed, closes
-}
-
-// news is when a window begins or ends next; zero is never.
-func (p Pool) news(now time.Time) (next time.Time) {
-	for _, w := range p.Maintenance {
-		for _, at := range []time.Time{w.From, w.Until} {
-			if at.After(now) && (next.IsZero() || at.Before(next)) {
-				next = at
-			}
-		}
-	}
-	return next
 }
 
 // where is in what a node stands, by the levels of its pool.

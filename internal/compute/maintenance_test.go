@@ -1,6 +1,7 @@
 package compute_test
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/scheduler/replay"
 )
 
 func racks() []compute.Node {
@@ -67,6 +69,22 @@ func TestMaintenance(t *testing.T) {
 	why, err := w.Why(t.Context(), "att_2")
 	if err != nil || len(why) != 1 || !strings.Contains(why[0], "closes for maintenance at") {
 		t.Errorf("why %q, %v", why, err)
+	}
+	s, err := w.Snapshot(t.Context(), viewer(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, start, err := replay.Read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	world, _ := s.World(start, replay.Assumptions{Takes: 90 * time.Minute, Over: true, Leave: time.Minute})
+	if played, err := replay.Play(t.Context(), world); err != nil || len(played.Fates) != 2 || played.Fates[1].Start().Before(hour(2).Add(-time.Minute)) {
+		t.Errorf("%+v, %v", played, err) // as above, and in the end it runs
 	}
 	if _, err := w.change(t, window(-1, 1)); err != nil {
 		t.Fatal(err)

@@ -103,24 +103,40 @@ func (s *Service) ledger(ctx context.Context, tx *store.Tx, name PoolName) (ledg
 	return l, nil
 }
 
-// meter is what a workload used until an instant, and what that costs. A clock
-// that went back makes nothing negative.
+// ran is from when to when a workload ran, until an instant at most. A clock that
+// went back makes nothing negative.
+func (w Workload) ran(until time.Time) (from, to time.Time) {
+	from, to = w.StartedAt, until
+	if !w.Status.Started.IsZero() && !w.Status.Ended.IsZero() {
+		from, to = w.Status.Started, w.Status.Ended
+	}
+	if to.Before(from) {
+		to = from
+	}
+	return from, to
+}
+
+// served is what an ended workload, and those before it, attained.
+func (w Workload) served() float64 {
+	if w.StartedAt.IsZero() {
+		return w.Served
+	}
+	from, to := w.ran(w.EndedAt)
+	r := scheduler.Running{Work: w.work(), Placed: w.Placed, Started: from}
+	return r.Attained(to)
+}
+
+// meter is what a workload used until an instant, and what that costs.
 func (l ledger) meter(w Workload, until time.Time) Usage {
 	p := l.pools[w.Pool]
-	from := w.StartedAt
-	if !w.Status.Started.IsZero() && !w.Status.Ended.IsZero() {
-		from, until = w.Status.Started, w.Status.Ended
-	}
-	if until.Before(from) {
-		until = from
-	}
+	from, until := w.ran(until)
 	share, workers := 0.0, max(w.Placed, 1)
 	for i := range workers {
 		name := ""
 		if i < len(w.Nodes) {
 			name = w.Nodes[i]
 		}
-		share += scheduler.Share(w.Request, p.node(name).Amount())
+		share += scheduler.Share(w.Of(i), p.node(name).Amount())
 	}
 	wall := until.Sub(from)
 	u := Usage{
@@ -130,11 +146,11 @@ func (l ledger) meter(w Workload, until time.Time) Usage {
 		NodeHours: share * wall.Hours(), EnergyKWh: share * p.Price().Rate().Energy(p.PowerWatts, wall),
 		Cost: share * cost.Over(l.rates[w.Pool], from, until), Currency: l.currency,
 	}
-	for name, n := range w.Request.Accelerators {
+	for name, n := range w.Amount().Accelerators {
 		if u.Accelerators == nil {
 			u.Accelerators = map[string]float64{}
 		}
-		u.Accelerators[name] = float64(n) * float64(workers) * wall.Hours()
+		u.Accelerators[name] = float64(n) * wall.Hours()
 	}
 	return u
 }

@@ -171,8 +171,10 @@ func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next tim
 	}
 	for i := range pools {
 		pools[i] = s.current(pools[i], qs, rentals)
-		if news := pools[i].news(s.now()); !news.IsZero() && (next.IsZero() || news.Before(next)) {
-			next = news
+		for _, news := range []time.Time{scheduler.Windows(pools[i].Maintenance).Next(s.now()), pools[i].Hardware.news(s.now())} {
+			if !news.IsZero() && (next.IsZero() || news.Before(next)) {
+				next = news
+			}
 		}
 	}
 	for _, q := range qs {
@@ -200,9 +202,9 @@ func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 	}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		n.Maintenance, n.Closes = p.looked(n.Name, s.now())
+		n.Maintenance, n.Closes = scheduler.Windows(p.Maintenance).At(n.Name, s.now())
 	}
-	p.Capacity = p.capacity()
+	p.Capacity, p.Support = p.capacity(), p.Hardware.words(s.now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.Trouble = s.trouble[p.Name]
@@ -215,7 +217,12 @@ func (s *Service) scheduled(p Pool) scheduler.Pool {
 		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
 		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.Closed, Remote: p.Remote, Levels: p.Topology, Ahead: p.Ahead,
 	}
-	if _, ok := s.cfg.Engines[p.Engine]; !ok && out.Closed == "" {
+	if out.Closed == "" {
+		out.Closed = p.Hardware.unsupported(s.now())
+	}
+	e, ok := s.cfg.Engines[p.Engine]
+	out.Alike = e.Alike != nil && e.Alike(p.Options)
+	if !ok && out.Closed == "" {
 		out.Closed = "its engine " + p.Engine + " is not configured"
 	}
 	if len(p.Nodes) == 0 && p.Trouble != "" && out.Closed == "" {
@@ -229,13 +236,18 @@ func (s *Service) scheduled(p Pool) scheduler.Pool {
 	return out
 }
 
-// refresh brings the nodes that engines told of up to what they tell now.
-func (s *Service) refresh(ctx context.Context) error {
-	var pools []Pool
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+// recorded are the pools as they are kept.
+func (s *Service) recorded(ctx context.Context) (pools []Pool, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		pools, err = s.cfg.Store.Pools(ctx, tx)
 		return err
 	})
+	return pools, err
+}
+
+// refresh brings the nodes that engines told of up to what they tell now.
+func (s *Service) refresh(ctx context.Context) error {
+	pools, err := s.recorded(ctx)
 	if err != nil {
 		return err
 	}

@@ -109,6 +109,7 @@ type PoolSpec struct {
 	Ahead        float64             `json:"ahead,omitempty" doc:"Of a delegated pool: how much more than its nodes hold is handed to its engine, to wait in the engine's own queue, as a share of them such as 0.5; default 0"`
 	Topology     []string            `json:"topology,omitempty" doc:"Labels of nodes that tell where each stands, outermost first, such as fabric and rack: gangs are placed close together"`
 	Maintenance  []Window            `json:"maintenance,omitempty" doc:"When nodes are looked after: what would not end before does not start, and what saves leaves"`
+	Hardware     *Hardware           `json:"hardware,omitempty" doc:"What the nodes are, and how long their maker supports them"`
 	Elastic      *Elastic            `json:"elastic,omitempty" doc:"Its nodes are rented when somebody who waits is worth it, and given back"`
 }
 
@@ -137,6 +138,11 @@ func (s PoolSpec) Validate() error {
 	}
 	if len(s.Nodes) > maxNodes {
 		return fault.New(fault.Invalid, "a pool has at most %d nodes, this has %d", maxNodes, len(s.Nodes))
+	}
+	if s.Hardware != nil {
+		if err := s.Hardware.validate(); err != nil {
+			return fault.Wrap(err, "hardware")
+		}
 	}
 	if s.Elastic != nil {
 		if err := s.Elastic.validate(); err != nil {
@@ -193,6 +199,7 @@ type Pool struct {
 	Ahead        float64             `json:"ahead,omitempty"`
 	Topology     []string            `json:"topology,omitempty"`
 	Maintenance  []Window            `json:"maintenance,omitempty"`
+	Hardware     *Hardware           `json:"hardware,omitempty"`
 	Elastic      *Elastic            `json:"elastic,omitempty"`
 	CreatedAt    time.Time           `json:"created_at"`
 	UpdatedAt    time.Time           `json:"updated_at"`
@@ -201,6 +208,7 @@ type Pool struct {
 	Kind     string          `json:"kind,omitempty"`    // of its engine: local, slurm, kube, ray
 	Remote   bool            `json:"remote"`            // runs work on other machines than the server's
 	Trouble  string          `json:"trouble,omitempty"` // why the engine could not tell its nodes last time
+	Support  string          `json:"support,omitempty"` // what people should know of its hardware
 	Capacity resource.Amount `json:"capacity"`          // of all nodes
 	Used     resource.Amount `json:"used"`              // by what runs now
 	Running  int             `json:"running"`           // workloads that have their place
@@ -210,6 +218,8 @@ type Pool struct {
 	// Without Listed all of Seen are the pool's Nodes.
 	Listed []Node     `json:"-"`
 	Seen   []PoolNode `json:"-"`
+	// Warned is the end of support of which people were told.
+	Warned string `json:"-"`
 }
 
 // Spec is the manifest that would make the pool as it is.
@@ -217,7 +227,7 @@ func (p Pool) Spec() PoolSpec {
 	return PoolSpec{
 		Zone: p.Zone, Engine: p.Engine, Mode: p.Mode, Nodes: p.Listed, Isolation: p.Isolation,
 		PricePerHour: p.PricePerHour, PowerWatts: p.PowerWatts, Cost: p.Cost, Closed: p.Closed, Options: p.Options, Env: p.Env,
-		Ahead: p.Ahead, Topology: p.Topology, Maintenance: p.Maintenance, Elastic: p.Elastic,
+		Ahead: p.Ahead, Topology: p.Topology, Maintenance: p.Maintenance, Hardware: p.Hardware, Elastic: p.Elastic,
 	}
 }
 

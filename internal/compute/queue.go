@@ -36,20 +36,22 @@ const (
 
 // QueueSpec is the manifest of kind Queue.
 type QueueSpec struct {
-	Parent     string           `json:"parent,omitempty" doc:"The queue above: what one below it does not use, the others may borrow"`
-	Quota      resource.Amount  `json:"quota,omitzero" doc:"Its own whenever it wants it; a resource that no queue of the tree names has no limit"`
-	Borrow     *resource.Amount `json:"borrow,omitempty" doc:"How much more than its quota it may use; default all that is unused. A limit allows what it names"`
-	Lend       *resource.Amount `json:"lend,omitempty" doc:"How much of its quota others may use while it does not; default all. A limit allows what it names"`
-	Weight     float64          `json:"weight,omitempty" doc:"Of its fair share beside its siblings; default 1"`
-	HalfLife   Duration         `json:"half_life,omitempty" doc:"Past use counts for the share, half as much after so long; default only what runs counts"`
-	Order      scheduler.Order  `json:"order,omitempty" doc:"best_effort, where works may pass the first that waits if they do not hold it up, or strict; default best_effort"`
-	PerProject resource.Amount  `json:"per_project,omitzero" doc:"What one project may use of it at once"`
-	PerUser    resource.Amount  `json:"per_user,omitzero" doc:"What one user may use of it at once"`
-	MinRuntime Duration         `json:"min_runtime,omitempty" doc:"How long its works run before they may be preempted"`
-	Preempt    *bool            `json:"preempt,omitempty" doc:"Whether others may have to leave for its works: of lower priority in it, or who borrowed what is its own; default true"`
-	Projects   []project.Name   `json:"projects,omitempty" doc:"Who may submit to it; default every project"`
-	Default    bool             `json:"default,omitempty" doc:"Jobs of its projects that name no queue are in it; without projects, those of every project that has no default of its own"`
-	DelayCost  float64          `json:"delay_cost,omitempty" doc:"What an hour costs in which one of its works waits: it is for renting nodes then, see elastic pools; default what the project's budget says"`
+	Parent      string           `json:"parent,omitempty" doc:"The queue above: what one below it does not use, the others may borrow"`
+	Quota       resource.Amount  `json:"quota,omitzero" doc:"Its own whenever it wants it; a resource that no queue of the tree names has no limit"`
+	Borrow      *resource.Amount `json:"borrow,omitempty" doc:"How much more than its quota it may use; default all that is unused. A limit allows what it names"`
+	Lend        *resource.Amount `json:"lend,omitempty" doc:"How much of its quota others may use while it does not; default all. A limit allows what it names"`
+	Weight      float64          `json:"weight,omitempty" doc:"Of its fair share beside its siblings; default 1"`
+	HalfLife    Duration         `json:"half_life,omitempty" doc:"Past use counts for the share, half as much after so long; default only what runs counts"`
+	Order       scheduler.Order  `json:"order,omitempty" doc:"best_effort, where works may pass the first that waits if they do not hold it up, or strict; default best_effort"`
+	PerProject  resource.Amount  `json:"per_project,omitzero" doc:"What one project may use of it at once"`
+	PerUser     resource.Amount  `json:"per_user,omitzero" doc:"What one user may use of it at once"`
+	MinRuntime  Duration         `json:"min_runtime,omitempty" doc:"How long its works run before they may be preempted"`
+	IdleReclaim Duration         `json:"idle_reclaim,omitempty" doc:"So long after job.idle_accelerator a work whose accelerators are still idle saves and leaves when somebody waits for such; default never"`
+	IdleEnd     bool             `json:"idle_end,omitempty" doc:"With idle_reclaim: one that is not preemptible is ended; default it stays"`
+	Preempt     *bool            `json:"preempt,omitempty" doc:"Whether others may have to leave for its works: of lower priority in it, or who borrowed what is its own; default true"`
+	Projects    []project.Name   `json:"projects,omitempty" doc:"Who may submit to it; default every project"`
+	Default     bool             `json:"default,omitempty" doc:"Jobs of its projects that name no queue are in it; without projects, those of every project that has no default of its own"`
+	DelayCost   float64          `json:"delay_cost,omitempty" doc:"What an hour costs in which one of its works waits: it is for renting nodes then, see elastic pools; default what the project's budget says"`
 	// Preemptible overrides what works say.
 	Preemptible *bool `json:"preemptible,omitempty" doc:"Whether its works may have to leave for others, whatever they say; default as each says"`
 }
@@ -78,6 +80,10 @@ func (s QueueSpec) Validate() error {
 		return fault.New(fault.Invalid, "weight must be between 0 and %g", float64(maxWeight))
 	case s.HalfLife < 0 || s.MinRuntime < 0 || time.Duration(max(s.HalfLife, s.MinRuntime)) > 10*365*24*time.Hour:
 		return fault.New(fault.Invalid, "half_life and min_runtime must be between 0 and ten years")
+	case s.IdleReclaim < 0 || time.Duration(s.IdleReclaim) > maxTimeout:
+		return fault.New(fault.Invalid, "idle_reclaim %s is not between 0 and %s", time.Duration(s.IdleReclaim), maxTimeout)
+	case s.IdleEnd && s.IdleReclaim == 0:
+		return fault.New(fault.Invalid, "idle_end without idle_reclaim").WithHint("Say after how long: idle_reclaim: 30m.")
 	case s.Order != "" && s.Order != scheduler.BestEffort && s.Order != scheduler.Strict:
 		return fault.New(fault.Invalid, "order %.40q does not exist", string(s.Order)).WithHint("Use best_effort or strict.")
 	case len(s.Projects) > maxSettings:
@@ -96,6 +102,7 @@ func (q Queue) scheduled() scheduler.Queue {
 	return scheduler.Queue{
 		Name: q.Name, Parent: q.Parent, Quota: q.Quota, Borrow: q.Borrow, Lend: q.Lend, Weight: q.Weight, HalfLife: time.Duration(q.HalfLife),
 		Order: q.Order, PerProject: q.PerProject, PerUser: q.PerUser, MinRuntime: time.Duration(q.MinRuntime), Patient: q.Preempt != nil && !*q.Preempt,
+		IdleReclaim: time.Duration(q.IdleReclaim), IdleEnd: q.IdleEnd,
 	}
 }
 

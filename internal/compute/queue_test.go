@@ -52,6 +52,8 @@ func TestApplyQueue(t *testing.T) {
 		"resources must not be negative":                               {Quota: resource.Amount{CPU: -1}},
 		"order \"random\" does not exist":                              {Order: "random"},
 		"weight must be between 0 and":                                 {Weight: -1},
+		"idle_end without idle_reclaim":                                {IdleEnd: true},
+		"idle_reclaim -1ns is not between":                             {IdleReclaim: -1},
 		"half_life and min_runtime":                                    {HalfLife: -1, Preempt: &no},
 	} {
 		if _, _, err := w.ApplyQueue(t.Context(), "bank", refused); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {

@@ -44,6 +44,9 @@ type Engine struct {
 	Kind string
 	// Remote engines run work on other machines than the server's.
 	Remote bool
+	// Alike says of a pool's options that it starts gangs only whose workers have the
+	// same; nil is never.
+	Alike func(options map[string]string) bool
 	// Check refuses a pool's options that the engine does not have; nil takes all.
 	Check func(options map[string]string) error
 	// Machine is what the engine's one machine has; zero for engines whose
@@ -100,6 +103,7 @@ type Service struct {
 	// is read or stepped. Lock order: cycle, deciding, mu.
 	cycle    sync.Mutex
 	deciding sync.Mutex
+	sized    time.Time        // of a cycle: the last that looked at sizes
 	reopen   time.Time        // of a cycle: when the next quarantine ends; zero is never
 	state    *scheduler.State // nil until the world was read
 	// Of the state before it was forgotten: what it knew that is nowhere else.
@@ -113,10 +117,12 @@ type Service struct {
 	carrying sync.WaitGroup // the carriers
 
 	mu       sync.Mutex
-	usedUp   map[project.Name]barred // of which nothing new starts, by the last cycle that read everything
-	touched  map[WorkloadID]bool     // changed since the last cycle
-	moved    bool                    // pools or quotas changed since
-	cycled   chan struct{}           // closed at the end of the next cycle
+	usedUp   map[project.Name]barred  // of which nothing new starts, by the last cycle that read everything
+	idle     map[WorkloadID]time.Time // since when their owners know that their accelerators are idle
+	paces    map[WorkloadID]pace      // of those whose owners told it
+	touched  map[WorkloadID]bool      // changed since the last cycle
+	moved    bool                     // pools or quotas changed since
+	cycled   chan struct{}            // closed at the end of the next cycle
 	carriers map[WorkloadID]*carrier
 	watchers map[WorkloadID]*watcher
 	trouble  map[PoolName]string // why an engine could not tell a pool's nodes
@@ -149,7 +155,7 @@ func New(cfg Config) *Service {
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
-		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, cycled: make(chan struct{}),
+		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, idle: map[WorkloadID]time.Time{}, paces: map[WorkloadID]pace{}, cycled: make(chan struct{}),
 		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
 	}
 	for name := range cfg.Engines {
@@ -308,7 +314,7 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 		p = Pool{
 			Name: name, Zone: spec.Zone, Engine: spec.Engine, Mode: spec.Mode, Listed: spec.Nodes, Seen: seen, Isolation: spec.Isolation,
 			PricePerHour: spec.PricePerHour, PowerWatts: spec.PowerWatts, Cost: spec.Cost, Closed: spec.Closed, Options: spec.Options, Env: spec.Env, Elastic: spec.Elastic,
-			Ahead: spec.Ahead, Topology: spec.Topology, Maintenance: spec.Maintenance,
+			Ahead: spec.Ahead, Topology: spec.Topology, Maintenance: spec.Maintenance, Hardware: spec.Hardware, Warned: old.Warned,
 			CreatedAt: old.CreatedAt, UpdatedAt: s.now().UTC(), Revision: old.Revision + 1,
 		}
 		if dryRun {
@@ -393,7 +399,7 @@ func (s *Service) Pools(ctx context.Context) ([]Pool, error) {
 		}
 		for _, w := range active {
 			if p := index[w.Pool]; p != nil {
-				p.Used = p.Used.Plus(w.Request.Times(max(w.Placed, 1)))
+				p.Used = p.Used.Plus(w.Amount())
 				p.Running++
 			}
 		}
@@ -490,18 +496,34 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 	if err := s.assign(ctx, tx, &r); err != nil {
 		return err
 	}
+	served, submitted, changed := 0.0, s.now().UTC(), []WorkloadID{r.ID}
+	if r.After != "" {
+		before, err := s.cfg.Store.Workload(ctx, tx, r.After)
+		if err != nil {
+			return fault.Wrap(err, "going on from %s", r.After)
+		}
+		served = before.served()
+		if stop, kept := strings.CutPrefix(before.Stop, resized); r.InLine && kept {
+			// This one stands where that one did, which gives its place up now.
+			submitted, before.Stop, changed = before.Submitted, stop, append(changed, before.ID)
+			if err := s.cfg.Store.UpdateWorkload(ctx, tx, before); err != nil {
+				return err
+			}
+		}
+	}
 	err = s.cfg.Store.InsertWorkload(ctx, tx, Workload{
 		ID: r.ID, Project: r.Project, Kind: r.Kind, Label: r.Label, Request: r.Amount, Isolation: r.Isolation,
-		Workers: max(r.Workers, 1), MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace,
+		Workers: max(r.Workers, 1), MaxWorkers: max(r.MaxWorkers, r.Workers, 1), Roles: r.Roles, InPlace: r.InPlace,
 		Residency: r.Residency, Classification: r.Classification, Pools: r.Pools, Priority: r.Priority,
-		Queue: r.Queue, User: r.User, Model: r.Model, Preemptible: r.Preemptible,
+		Queue: r.Queue, User: r.User, Model: r.Model, Preemptible: r.Preemptible, Served: served,
 		Timeout: r.Timeout, Grace: r.Grace, Within: r.Within, PerNode: r.PerNode, Due: r.Due, Expected: r.Expected, DelayCost: r.DelayCost, Data: r.Data, Spec: r.Spec,
-		State: Queued, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
+		Speed: r.Speed, Restart: r.Restart, Target: r.Target,
+		State: Queued, Submitted: submitted, NotBefore: r.NotBefore,
 	})
 	if err != nil {
 		return fault.Wrap(err, "queueing %s", r.Label)
 	}
-	tx.OnCommit(func() { s.touch(r.ID) })
+	tx.OnCommit(func() { s.touch(changed...) })
 	return nil
 }
 
@@ -526,8 +548,8 @@ type Room struct {
 
 // Reason is why a workload waits.
 type Reason struct {
-	Step string         `json:"step" doc:"admit, fit or preempt"`
-	Code scheduler.Code `json:"code" doc:"For programs: residency, isolation, too_large, closed, no_such, over_quota, delayed, quota_used, quota_kept, strict_order, full, kept, preempting or late"`
+	Step string         `json:"step" doc:"admit, rank, fit or preempt"`
+	Code scheduler.Code `json:"code" doc:"For programs: residency, isolation, too_large, closed, no_such, over_quota, delayed, quota_used, quota_kept, strict_order, full, kept, preempting, late or demoted"`
 	Pool string         `json:"pool,omitempty"`
 	Text string         `json:"text"`
 }
@@ -581,6 +603,52 @@ func (s *Service) Saved(ctx context.Context, tx *store.Tx, wid WorkloadID, at ti
 	w.SavedAt = at.UTC()
 	tx.OnCommit(func() { s.touch(wid) })
 	return s.cfg.Store.UpdateWorkload(ctx, tx, w)
+}
+
+// Idle is told since when the owner of a running workload has known, without a busier
+// moment, that its accelerators are idle; zero is that they are not, or nobody knows.
+// It is not kept: after a restart it is told anew.
+func (s *Service) Idle(wid WorkloadID, since time.Time) {
+	s.mu.Lock()
+	same := s.idle[wid].Equal(since)
+	s.idle[wid] = since
+	if since.IsZero() {
+		delete(s.idle, wid)
+	}
+	s.mu.Unlock()
+	if !same {
+		s.touch(wid)
+	}
+}
+
+// pace is how fast a workload is with some workers: see scheduler.Work.
+type pace struct {
+	speed   []float64
+	restart time.Duration
+}
+
+// Pace is told how fast a workload is with its least workers, with one more, and so
+// on, in terms of the least, and what a restart costs it; no speeds is what was said
+// when it was submitted. It is not kept: after a restart it is told anew.
+func (s *Service) Pace(wid WorkloadID, speed []float64, restart time.Duration) {
+	s.mu.Lock()
+	was := s.paces[wid]
+	s.paces[wid] = pace{speed, restart}
+	if len(speed) == 0 {
+		delete(s.paces, wid)
+	}
+	s.mu.Unlock()
+	if !slices.Equal(was.speed, speed) {
+		s.touch(wid)
+	}
+}
+
+// settled forgets what was told of a workload that is over.
+func (s *Service) settled(wid WorkloadID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.idle, wid)
+	delete(s.paces, wid)
 }
 
 // Cancel ends a workload in the caller's transaction: at once when it is
@@ -702,6 +770,9 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		case len(words) > 0:
 			first = fmt.Sprintf("on pool %s since %s, and its engine has not started it", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
 		}
+		if idle := s.notice(wid); idle != "" && w.Stop == "" {
+			words = append(words, idle)
+		}
 		return slices.Concat([]string{first}, words, w.Passed), nil
 	default:
 		return append([]string{w.Outcome()}, w.Passed...), nil
@@ -734,6 +805,16 @@ func (s *Service) wait(wid WorkloadID) (scheduler.Wait, bool) {
 		return scheduler.Wait{}, false
 	}
 	return s.state.Why(scheduler.ID(wid))
+}
+
+// notice is what a workload whose accelerators are idle has to expect.
+func (s *Service) notice(wid WorkloadID) string {
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	if s.state == nil {
+		return ""
+	}
+	return s.state.Idle(scheduler.ID(wid))
 }
 
 // explain asks the engine why what it was given does not run yet.
@@ -790,14 +871,18 @@ func (s *Service) Members(ctx context.Context, wid WorkloadID) ([]engine.Member,
 		return nil, err
 	}
 	if power, ok := e.Driver.(engine.Members); ok {
-		return power.Members(ctx, w.Handle)
+		members, err := power.Members(ctx, w.Handle)
+		for i := range members {
+			members[i].Role = w.role(members[i].Index)
+		}
+		return members, err
 	}
 	st, err := e.Driver.Status(ctx, w.Handle)
 	if err != nil {
 		return nil, err
 	}
 	m := engine.Member{
-		State: st.State, Reason: st.Reason, ExitCode: st.ExitCode, Signal: st.Signal, Message: st.Message,
+		Role: w.role(0), State: st.State, Reason: st.Reason, ExitCode: st.ExitCode, Signal: st.Signal, Message: st.Message,
 		Started: st.Started, Ended: st.Ended, CPU: st.CPU, PeakRSS: st.PeakRSS,
 	}
 	if len(w.Nodes) > 0 {
@@ -918,6 +1003,8 @@ func (w Workload) Outcome() string {
 		return strings.TrimSuffix("its node failed: "+st.Message, ": ")
 	case engine.Preempted:
 		return strings.TrimSuffix("its place was given to somebody else: "+st.Message, ": ")
+	case engine.Reclaimed:
+		return "ended because its accelerators were idle: " + st.Message
 	case engine.Exited:
 		return fmt.Sprintf("exited with code %d", st.ExitCode)
 	case engine.Signalled:
@@ -925,7 +1012,7 @@ func (w Workload) Outcome() string {
 	case engine.TimedOut:
 		return fmt.Sprintf("stopped after its time-out of %s", w.Timeout)
 	case engine.OutOfMemory:
-		return fmt.Sprintf("killed for using more than its %s of memory", w.Request.Memory)
+		return fmt.Sprintf("killed for using more than its %s of memory", w.Largest().Memory)
 	case engine.NotStarted:
 		return "not started: " + st.Message
 	case engine.Stopped:

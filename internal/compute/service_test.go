@@ -350,12 +350,15 @@ func TestDenialsAreJournalled(t *testing.T) {
 func TestDelayedStart(t *testing.T) {
 	w := newWorld(t)
 	w.Start(t.Context())
-	w.submit(t, compute.Request{ID: "att_1", NotBefore: time.Now().Add(150 * time.Millisecond)})
+	w.submit(t, compute.Request{ID: "att_1", NotBefore: time.Now().Add(time.Hour)})
 	why, err := w.Why(t.Context(), "att_1")
 	if err != nil || !strings.HasPrefix(why[0], "starts again after") {
 		t.Fatalf("why %q, %v", why, err)
 	}
-	w.awaitStart(t)
+	w.submit(t, compute.Request{ID: "att_2", NotBefore: time.Now().Add(150 * time.Millisecond)})
+	if id := w.awaitStart(t); id != "att_2" {
+		t.Errorf("%s started", id)
+	}
 }
 
 func TestApplyPool(t *testing.T) {

@@ -3,6 +3,7 @@ package compute
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -38,7 +39,11 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 	}
 	// 1. What the scheduler would read if it began now.
 	n := news{delta: scheduler.Delta{Now: s.now(), Policy: s.cfg.Policy}, narrow: s.bursts.narrow()}
+	s.mu.Lock()
+	n.idle, n.paces = maps.Clone(s.idle), maps.Clone(s.paces)
+	s.mu.Unlock()
 	d := &n.delta
+	out := replay.Snapshot{At: d.Now, Works: []replay.About{}}
 	var ws []Workload
 	s.deciding.Lock()
 	if s.state != nil {
@@ -55,8 +60,14 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 		if err != nil {
 			return err
 		}
-		d.Pools = nil
+		d.Pools, out.Maintenance = nil, map[string]scheduler.Windows{}
 		for _, p := range pools {
+			if len(p.Maintenance) > 0 { // it is played
+				out.Maintenance[string(p.Name)] = p.Maintenance
+				for i := range p.Nodes {
+					p.Nodes[i].Maintenance, p.Nodes[i].Closes = "", time.Time{}
+				}
+			}
 			d.Pools = append(d.Pools, s.scheduled(p))
 		}
 		queues, err := s.cfg.Store.Queues(ctx, tx)
@@ -80,7 +91,6 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 	}
 	// 2. Who runs and who waits.
 	masks := &masks{viewer: v, names: map[project.Name]string{}, users: map[string]string{}}
-	out := replay.Snapshot{At: d.Now, Works: []replay.About{}}
 	var ids []WorkloadID
 	for _, w := range ws {
 		if w.State == Ended {
@@ -93,7 +103,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 		}
 		about := replay.About{
 			ID: scheduler.ID(w.ID), Label: w.Label, Project: name, Queue: w.Queue, Kind: string(w.Kind), State: "waiting",
-			Gone: w.Stop != "" && !strings.HasPrefix(w.Stop, preempted),
+			Gone: w.Stop != "" && !strings.HasPrefix(w.Stop, preempted) && !strings.HasPrefix(w.Stop, resized),
 		}
 		switch {
 		case w.State == Queued:
@@ -204,7 +214,7 @@ func (s *Service) Propose(ctx context.Context, r Request) (scheduler.Work, error
 	}
 	w := Workload{
 		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
-		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
+		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), Roles: r.Roles, InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
 		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Within: r.Within, PerNode: r.PerNode, Due: r.Due, Expected: r.Expected,
 		Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	}

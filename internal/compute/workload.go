@@ -65,10 +65,12 @@ type Workload struct {
 	Project project.Name
 	Kind    Kind
 	Label   string          // what people call it: "job_01J…"
-	Request resource.Amount // of each worker
+	Request resource.Amount // of each worker, without Roles
 	// Workers is the size of the gang, and MaxWorkers what it can use: it gets
 	// as many as fit when it is placed. 0 is one, and Workers.
 	Workers, MaxWorkers int
+	// Roles are the gang where its workers differ; it has all of them, or none.
+	Roles []scheduler.Role
 	// Within is the level of its pool's topology of which the gang is in one domain,
 	// and PerNode how many of its workers a node has at most; empty and 0 are any.
 	Within  string
@@ -83,12 +85,17 @@ type Workload struct {
 	User           string   // who asked for it
 	Model          string   // that it is to make
 	Preemptible    bool     // it saves and waits again when it is stopped for another
+	Served         float64  // accelerator-seconds of those that it goes on from: see scheduler.Running.Attained
 	Priority       int      // higher first
 	Timeout, Grace time.Duration
 	Due            time.Time      // when it should have ended; zero is whenever
 	Expected       time.Duration  // how long it runs, with what is uncertain of that; 0 is unknown
 	DelayCost      float64        // of an hour in which it waits; 0 is what its queue or project says
 	Data           resource.Bytes // that it needs where it runs
+	// Speed, Restart and Target are for goodput: see scheduler.Work.
+	Speed   []float64
+	Restart time.Duration
+	Target  int
 	// Spec is what to run, for kinds without an Owner that prepares it.
 	Spec *engine.Spec
 
@@ -126,9 +133,10 @@ type Request struct {
 	Project        project.Name
 	Kind           Kind
 	Label          string
-	Amount         resource.Amount     // of each worker
+	Amount         resource.Amount     // of each worker, without Roles
 	Workers        int                 // size of the gang; 0 is one
 	MaxWorkers     int                 // as many as fit, up to this; 0 is Workers
+	Roles          []scheduler.Role    // the gang where its workers differ, in place of Amount and Workers
 	Within         string              // level of topology of which the gang is in one domain; empty is any
 	PerNode        int                 // how many of its workers a node has at most; 0 is any number
 	InPlace        bool                // only where the files of the server are
@@ -140,6 +148,11 @@ type Request struct {
 	User           string
 	Model          string // that it is to make, for who pays
 	Preemptible    bool
+	After          WorkloadID // that has ended, and this goes on from; empty is none
+	InLine         bool       // in the place in line of that
+	Speed          []float64  // see Pace
+	Restart        time.Duration
+	Target         int // how many workers it gets, of those that it may have; 0 is what the policy says
 	Priority       int
 	NotBefore      time.Time
 	Timeout        time.Duration  // 0 is no limit
@@ -189,10 +202,48 @@ func (r Request) Validate() error {
 	if err := cost.Sound("delay_cost", r.DelayCost); err != nil {
 		return err
 	}
+	workers := 0
+	for _, role := range r.Roles {
+		if workers += role.Workers; role.Workers < 1 || workers > MaxWorkers || r.MaxWorkers > 0 {
+			return fault.New(fault.Invalid, "a gang with roles has a fixed number of workers, between 1 and %d", MaxWorkers)
+		}
+		if err := role.Request.Validate(); err != nil {
+			return fault.Wrap(err, "role %s", role.Name)
+		}
+	}
 	if err := r.Amount.Validate(); err != nil {
 		return err
 	}
 	return r.Residency.Validate()
+}
+
+// Amount is what all workers that have their place, or wait for it, have together.
+func (w Workload) Amount() resource.Amount {
+	work := scheduler.Work{Request: w.Request, Roles: w.Roles}
+	return work.Amount(max(w.Placed, 1))
+}
+
+// Of is what a worker has.
+func (w Workload) Of(index int) resource.Amount {
+	work := scheduler.Work{Request: w.Request, Roles: w.Roles}
+	return work.Of(index)
+}
+
+// role is the name of a worker's role; empty without roles.
+func (w Workload) role(index int) string {
+	for _, r := range w.Roles {
+		if index < r.Workers {
+			return r.Name
+		}
+		index -= r.Workers
+	}
+	return ""
+}
+
+// Largest is the most of each part that a worker has.
+func (w Workload) Largest() resource.Amount {
+	work := scheduler.Work{Request: w.Request, Roles: w.Roles}
+	return work.Largest()
 }
 
 // Usage is what a workload used, written when it ends; of one that runs, what it
@@ -224,11 +275,18 @@ type Usage struct {
 	Currency string  `json:"currency"`
 }
 
+// Resizer is an owner of workloads that can go on with another number of workers.
+type Resizer interface {
+	// Resized is told, in the transaction in which a workload is asked to save and stop,
+	// with how many workers the next one shall go on: its Target.
+	Resized(ctx context.Context, tx *store.Tx, w Workload, workers int, why string) error
+}
+
 // Owner is the domain behind a kind of workload. Methods may be called again
 // after a restart and must then do nothing twice.
 type Owner interface {
 	// Prepare makes what the workload needs on its place and says what to run.
-	// ID, Project, Resources, Workers, Nodes, Isolation, Timeout and Grace of the
+	// ID, Project, Resources, Workers, Roles, Nodes, Isolation, Timeout and Grace of the
 	// answer are filled in by compute, and Options over those of the pool. An error ends the workload as not started.
 	Prepare(ctx context.Context, w Workload, p Pool) (engine.Spec, error)
 	// Changed is told of each new state in the transaction of the change.

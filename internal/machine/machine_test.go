@@ -115,7 +115,7 @@ func TestSpread(t *testing.T) {
 		"what may be used":        {[]int{1, 3, 7}, nil, 2, 1, [][]int{{3, 7}}},
 		"crowded beats close":     {[]int{0, 4, 2}, map[int]int{4: 3}, 2, 1, [][]int{{0, 2}}},
 	} {
-		if diff := cmp.Diff(tt.want, Spread(topology, tt.may, tt.busy, tt.n, tt.workers)); diff != "" {
+		if diff := cmp.Diff(tt.want, Spread(topology, tt.may, tt.busy, slices.Repeat([]int{tt.n}, tt.workers)...)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -141,7 +141,7 @@ func TestSpreadProperties(t *testing.T) {
 			}
 		}
 		n, workers := rapid.IntRange(1, 8).Draw(t, "n"), rapid.IntRange(1, 4).Draw(t, "workers")
-		each := Spread(topology, may, busy, n, workers)
+		each := Spread(topology, may, busy, slices.Repeat([]int{n}, workers)...)
 		if (each == nil) != (n*workers > len(may)) {
 			t.Fatalf("%v of %v", each, may)
 		}

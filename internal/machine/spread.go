@@ -5,12 +5,16 @@ import (
 	"slices"
 )
 
-// Spread chooses n threads for each of workers, all different, from those that
-// may be used: the least used first, a worker's threads in one NUMA node where
+// Spread chooses threads for workers, so many for each, all different, from those
+// that may be used: the least used first, a worker's threads in one NUMA node where
 // they fit and in one socket where not, whole cores before halves. busy says
 // how many others are bound to each thread. nil when there are not enough.
-func Spread(topology []Thread, may []int, busy map[int]int, n, workers int) [][]int {
-	if n <= 0 || workers <= 0 || n*workers > len(may) {
+func Spread(topology []Thread, may []int, busy map[int]int, counts ...int) [][]int {
+	sum := 0
+	for _, n := range counts {
+		sum += n
+	}
+	if len(counts) == 0 || slices.Min(counts) <= 0 || sum > len(may) {
 		return nil
 	}
 	at := map[int]Thread{}
@@ -25,8 +29,8 @@ func Spread(topology []Thread, may []int, busy map[int]int, n, workers int) [][]
 		}
 		free = append(free, t)
 	}
-	each := make([][]int, 0, workers)
-	for range workers {
+	each := make([][]int, 0, len(counts))
+	for _, n := range counts {
 		part := choose(free, busy, n)
 		each = append(each, part)
 		free = slices.DeleteFunc(free, func(t Thread) bool { return slices.Contains(part, t.CPU) })

@@ -39,10 +39,14 @@ func (s *State) standing(w *waiter) time.Time {
 	switch {
 	case w.hurries:
 		return w.urgentFrom().Add(-ahead)
-	case s.policy == Fair:
-		return w.Submitted.Add(-time.Duration(w.Priority) * aging)
+	case s.policy == Fifo || s.policy == Goodput:
+		return w.Submitted
 	}
-	return w.Submitted
+	at := w.Submitted.Add(-time.Duration(w.Priority) * aging)
+	if s.policy == Tiresias && w.second() {
+		at = at.Add(behind)
+	}
+	return at
 }
 
 // hasten finds those that became urgent, or no longer are, and gives them back to

@@ -73,7 +73,10 @@ func render(s *State, p Plan) string {
 		}
 	}
 	for _, pr := range p.Preempt {
-		fmt.Fprintf(&out, "preempt %s for %s: %s\n", pr.Work, pr.For, pr.Why)
+		fmt.Fprintf(&out, "%s %s for %s: %s\n", map[bool]string{true: "end", false: "preempt"}[pr.Ends], pr.Work, pr.For, pr.Why)
+	}
+	for _, rs := range p.Resize {
+		fmt.Fprintf(&out, "resize %s to %d for %s: %s\n", rs.Work, rs.Workers, rs.For, rs.Why)
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.waiting)) {
 		wait, _ := s.Why(id)
@@ -87,6 +90,9 @@ func render(s *State, p Plan) string {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.running)) {
+		if words := s.Idle(id); words != "" {
+			fmt.Fprintf(&out, "%s: %s\n", id, words)
+		}
 		if n := s.Growth(id); n > 0 {
 			fmt.Fprintf(&out, "%s may grow by %d\n", id, n)
 		}
@@ -147,6 +153,7 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		w.Priority, _ = strconv.Atoi(kv["priority"])
 		w.Workers, _ = strconv.Atoi(kv["workers"])
 		w.MaxWorkers, _ = strconv.Atoi(kv["most"])
+		w.Roles = roles(t, line, kv["roles"])
 		w.InPlace = kv["inplace"] != ""
 		w.User, w.Queue, w.Preemptible = kv["user"], kv["queue"], kv["preemptible"] != ""
 		w.Timeout = after("timeout").Sub(d.Now)
@@ -157,6 +164,18 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		w.PerNode, _ = strconv.Atoi(kv["pernode"])
 		w.Due = after("due")
 		w.Expected, _ = time.ParseDuration(kv["expected"])
+		served, _ := time.ParseDuration(kv["served"])
+		w.Served = served.Seconds()
+		w.Target, _ = strconv.Atoi(kv["target"])
+		w.Restart, _ = time.ParseDuration(kv["restart"])
+		for text := range strings.SplitSeq(kv["speed"], ",") {
+			if v, err := strconv.ParseFloat(text, 64); err == nil {
+				w.Speed = append(w.Speed, v)
+			}
+		}
+		if kv["submitted"] != "" {
+			w.Submitted = after("submitted")
+		}
 		if kv["pools"] != "" {
 			w.Pools = strings.Split(kv["pools"], ",")
 		}
@@ -164,7 +183,7 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		case "pool":
 			p := Pool{Name: f[1], Zone: cmpOr(kv["zone"], "home"), Isolation: Isolation(cmpOr(kv["isolation"], "sandbox")), Closed: kv["closed"], Delegated: kv["delegated"] != ""}
 			p.PricePerHour, _ = strconv.ParseFloat(kv["price"], 64)
-			p.Remote = kv["remote"] != ""
+			p.Remote, p.Alike = kv["remote"] != "", kv["alike"] != ""
 			p.Ahead, _ = strconv.ParseFloat(kv["ahead"], 64)
 			for n := range atLeastOne(kv["nodes"]) {
 				name := fmt.Sprintf("n%d", n+1)
@@ -183,16 +202,19 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		case "running":
 			d.Started = append(d.Started, Running{
 				Work: w, Pool: kv["pool"], Placed: placed(kv, w), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
-				Started: after("started"), Saved: after("saved"), Leaving: kv["leaving"] != "", LeavingSince: after("since"),
+				Started: after("started"), Saved: after("saved"), Idle: after("idle"), Leaving: kv["leaving"] != "", LeavingSince: after("since"),
 			})
 		case "quota":
 			d.Quotas[f[1]] = w.Request
 		case "policy":
 			d.Policy = Policy(f[1])
+			d.Sizes = d.Policy == Goodput
 		case "queue":
 			q := Queue{Name: f[1], Parent: kv["parent"], Quota: w.Request, Order: Order(kv["order"]), Patient: kv["patient"] != ""}
 			q.Weight, _ = strconv.ParseFloat(kv["weight"], 64)
 			q.MinRuntime, _ = time.ParseDuration(kv["min"])
+			q.IdleReclaim, _ = time.ParseDuration(kv["reclaim"])
+			q.IdleEnd = kv["end"] != ""
 			for prefix, set := range map[string]func(a resource.Amount){
 				"borrow": func(a resource.Amount) { q.Borrow = &a }, "lend": func(a resource.Amount) { q.Lend = &a },
 				"user": func(a resource.Amount) { q.PerUser = a }, "project": func(a resource.Amount) { q.PerProject = a },
@@ -213,6 +235,24 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		}
 	}
 	return d, tries
+}
+
+// roles reads "chief:1:cpu:4:nvidia.com/gpu:1,ps:2:cpu:8".
+func roles(t *testing.T, line, text string) (out []Role) {
+	t.Helper()
+	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+		f := strings.Split(part, ":")
+		n, err := strconv.Atoi(f[1])
+		if err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		kv := map[string]string{}
+		for i := 2; i+1 < len(f); i += 2 {
+			kv[f[i]] = f[i+1]
+		}
+		out = append(out, Role{Name: f[0], Workers: n, Request: amount(t, line, kv)})
+	}
+	return out
 }
 
 func placed(kv map[string]string, w Work) int {

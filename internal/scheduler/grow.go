@@ -3,22 +3,30 @@ package scheduler
 // Growth is how many workers more a running work could have in its pool now, of
 // those that it may have: none where somebody waits for the pool or for the same
 // limits, none in a delegated pool, where the room that others left is not known,
-// and none of a gang that says where its workers are.
+// and none of a gang that says where its workers are, or has roles.
 func (s *State) Growth(id ID) int {
 	r := s.running[id]
-	if r == nil || r.pool == nil || r.Leaving || r.together() != "" || r.PerNode > 0 {
+	if r == nil || s.policy == Goodput { // which decides by itself
 		return 0
+	}
+	return len(s.growth(r))
+}
+
+// growth are the rows of the workers more that r could have.
+func (s *State) growth(r *run) []int {
+	if r.pool == nil || r.Leaving || r.together() != "" || r.PerNode > 0 || len(r.Roles) > 0 {
+		return nil
 	}
 	p, more := r.pool, r.most()-r.placed()
 	if p.Delegated || p.Closed != "" || more <= 0 || p.kept != nil || s.awaited(r) {
-		return 0
+		return nil
 	}
-	as := &waiter{Work: r.Work, age: s.age, known: &known{shape: &shape{request: r.request, accelerated: true}, queue: r.queue, ceilings: r.ceilings}}
+	as := &waiter{Work: r.Work, age: s.age, known: &known{shape: &shape{request: r.request, total: r.request, accelerated: true}, queue: r.queue, ceilings: r.ceilings}}
 	as.Workers, as.MaxWorkers = 1, more
 	if more = s.allowed(as); more == 0 {
-		return 0
+		return nil
 	}
-	return len(p.room(as, more, s.now))
+	return p.room(as, more, s.now)
 }
 
 // awaited reports that somebody waits for a limit that more of r would use.
@@ -32,7 +40,7 @@ func (s *State) awaited(r *run) bool {
 		if q.tree() != r.queue.tree() {
 			continue
 		}
-		for i, x := range r.request {
+		for i, x := range r.total {
 			if x > 0 && q.subtree.part(i) < unlimited/2 {
 				return true
 			}

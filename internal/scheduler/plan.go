@@ -9,6 +9,7 @@ import (
 type Plan struct {
 	Place   []Placement  // in the order in which they were decided
 	Preempt []Preemption // to be told to save and stop; those for whom wait until they have
+	Resize  []Resize     // to be told to save and to go on with another number of workers
 	// Wake is when the next delayed work may start, or the next may be preempted, or
 	// the next becomes urgent; zero is never.
 	Wake time.Time
@@ -31,6 +32,15 @@ type Placement struct {
 type Preemption struct {
 	Work, For ID     // For is empty for maintenance
 	Why       string // "job_2 has priority 5 in queue research, this has 0"
+	Ends      bool   // it is not preemptible: it ends for good
+}
+
+// Resize has a running work restart with another number of workers: its owner submits
+// it again, with that Target.
+type Resize struct {
+	Work, For ID // For is who gets what it gives up; empty when it gets more
+	Workers   int
+	Why       string
 }
 
 // Wait says why a work has no place.
@@ -60,11 +70,12 @@ const (
 	Kept        Code = "kept"         // the room there is, is kept for one before it
 	Preempting  Code = "preempting"   // others are saving and stopping for it
 	Late        Code = "late"         // its deadline cannot be met any more
+	Demoted     Code = "demoted"      // it had much: others come first for a while
 )
 
 // Reason is one cause in words, and the step that found it.
 type Reason struct {
-	Step string // "admit", "fit", "preempt"
+	Step string // "admit", "rank", "fit", "preempt"
 	Code Code
 	Pool string // empty when it concerns no pool
 	Text string // "pool gpu-de is in DE and the data may be in home only"

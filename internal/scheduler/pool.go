@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -16,14 +17,19 @@ type pool struct {
 	open  []bool
 	has   []vector
 	free  []vector
-	load  []float64 // the part of the row in use, of the resource of which that is most
+	load  []float64 // how full the row is: only to compare
+	worth []float64 // how many of its free accelerators are usable; NaN is to be found
 	runs  map[ID]*run
 
 	every   []int // all rows
 	domains domains
 
-	accelerators bool // it has some
-	windows      bool // some of its nodes will close
+	largest      vector // of each part the most that a row has
+	accelerators bool   // it has some
+	windows      bool   // some of its nodes will close
+
+	mix  []typical // of this step
+	left []float64 // of one sum, kept for the next
 
 	// Of the last step.
 	kept   *reservation
@@ -36,6 +42,7 @@ func (s *State) newPool(p Pool) *pool {
 		v, _ := s.names.vector(a)
 		out.has, out.free = append(out.has, v), append(out.free, slices.Clone(v))
 		out.open, out.load = append(out.open, open), append(out.load, 0)
+		out.worth = append(out.worth, math.NaN())
 		out.rows++
 		out.accelerators = out.accelerators || slices.ContainsFunc(v[2:], func(n int64) bool { return n > 0 })
 	}
@@ -57,9 +64,16 @@ func (s *State) newPool(p Pool) *pool {
 			}
 		}
 	}
+	out.largest = make(vector, s.names.width())
+	for _, has := range out.has {
+		for d, x := range has {
+			out.largest[d] = max(out.largest[d], x)
+		}
+	}
 	out.domains, out.every = newDomains(p), make([]int, out.rows)
 	for i := range out.every {
 		out.every[i] = i
+		out.weigh(i)
 	}
 	out.windows = slices.ContainsFunc(p.Nodes, func(n Node) bool { return !n.Closes.IsZero() })
 	return out
@@ -73,22 +87,34 @@ func (p *pool) anyOpen() bool {
 // them back.
 func (p *pool) take(r *run, n int64) {
 	if p.Delegated {
-		p.takeRow(0, r.request, n*int64(r.placed()))
+		p.takeRow(0, r.total, n)
 		return
 	}
-	for _, i := range r.rows {
-		p.takeRow(i, r.request, n)
+	for k, i := range r.rows {
+		p.takeRow(i, r.of(k), n)
 	}
 }
 
 func (p *pool) takeRow(i int, v vector, n int64) {
 	p.free[i] = p.free[i].plus(v, -n)
-	p.load[i] = 0
+	p.weigh(i)
+}
+
+// weigh finds how full a row is: the part in use of the resource of which that is
+// most. In a pool with accelerators, where CPU and memory are needed beside them, a
+// row is the fuller the less it has left, in parts of the largest row's.
+func (p *pool) weigh(i int) {
+	load := 0.0
 	for d, has := range p.has[i] {
-		if has > 0 {
-			p.load[i] = max(p.load[i], 1-float64(p.free[i][d])/float64(has))
+		switch {
+		case has <= 0:
+		case p.accelerators:
+			load -= float64(p.free[i][d]) / float64(p.largest[d])
+		default:
+			load = max(load, 1-float64(p.free[i][d])/float64(has))
 		}
 	}
+	p.load[i], p.worth[i] = load, math.NaN()
 }
 
 // counts is how many of w's workers a row has room for now, at most most.
@@ -122,6 +148,14 @@ func (p *pool) shut(w *waiter, now time.Time) bool {
 	if !p.windows || p.Delegated || w.Preemptible {
 		return false
 	}
+	if w.known.kinds != nil {
+		return p.packed(w, func(i int) vector {
+			if !p.open[i] || p.closes(&w.Work, i, now) {
+				return nil
+			}
+			return p.has[i]
+		}) < w.least()
+	}
 	counts := make([]int, p.rows)
 	for i := range counts {
 		if p.open[i] && !p.closes(&w.Work, i, now) {
@@ -137,12 +171,16 @@ func (p *pool) brief(w *Work, now time.Time) bool {
 	return p.kept != nil && !p.kept.at.IsZero() && w.Timeout > 0 && !now.Add(w.Timeout).After(p.kept.at)
 }
 
-// room finds rows for least to most workers: nil when there are too few. One
-// worker gets the fullest row that has room, so that large requests keep finding
-// whole nodes; a gang as few nodes as it can, that stand as close together as they
-// can. What asks for no accelerator goes where none is left, if it can.
+// room finds rows for least to most workers: nil when there are too few. One worker
+// gets the row with room where the least of what others could use is lost, of those
+// the fullest, so that large requests keep finding whole nodes; a gang as few nodes
+// as it can, that stand as close together as they can. What asks for no accelerator
+// goes where none is left, if it can.
 func (p *pool) room(w *waiter, most int, now time.Time) []int {
 	k, brief := w.known, p.brief(&w.Work, now)
+	if k.kinds != nil {
+		return p.roomForRoles(w, now, brief)
+	}
 	failed := &p.misfit
 	if p.kept != nil && !brief {
 		failed = &p.kept.misfit
@@ -156,13 +194,7 @@ func (p *pool) room(w *waiter, most int, now time.Time) []int {
 		}
 	}
 	if most == 1 && k.within == "" {
-		i := -1
-		if p.accelerators && !k.accelerated {
-			i = p.fullest(w, now, brief, true)
-		}
-		if i < 0 {
-			i = p.fullest(w, now, brief, false)
-		}
+		i := p.best(w, now, brief)
 		if i < 0 {
 			misfits()
 			return nil
@@ -181,21 +213,23 @@ func (p *pool) room(w *waiter, most int, now time.Time) []int {
 	if n = min(p.most(k, counts), most); n < w.least() {
 		return nil
 	}
-	return p.gather(p.closest(k, counts, n), counts, n)
+	return gather(p.closest(k, counts, n), counts, n, p.load)
 }
 
-// fullest is the row in use most that has room for one; -1 when none has. With
-// bare only rows without free accelerators count.
-func (p *pool) fullest(w *waiter, now time.Time, brief, bare bool) int {
-	best := -1
+// best is the row with room for one that has the most merit; -1 when none has room.
+func (p *pool) best(w *waiter, now time.Time, brief bool) int {
+	best, last, most := -1, -1, merit{}
 	for i := range p.rows {
-		if best >= 0 && p.load[i] <= p.load[best] || !w.known.request.fits(p.free[i]) || p.counts(w, i, now, brief, 1) == 0 {
+		if !w.known.request.fits(p.free[i]) || last >= 0 && p.load[i] == p.load[last] && slices.Equal(p.free[i], p.free[last]) {
+			continue // or as good as the last
+		}
+		if p.counts(w, i, now, brief, 1) == 0 {
 			continue
 		}
-		if bare && slices.ContainsFunc(p.free[i][2:], func(n int64) bool { return n > 0 }) {
-			continue
+		last = i
+		if m := p.merit(w.known, i, w.known.request, 1); best < 0 || m.better(most) {
+			best, most = i, m
 		}
-		best = i
 	}
 	return best
 }
@@ -212,10 +246,10 @@ func (p *pool) nodes(rows []int) []string {
 	return out
 }
 
-// price is what an hour of a worker costs in a pool.
-func price(w *Work, p *pool) float64 {
+// price is what an hour of n workers costs in a pool; of a gang with roles, all.
+func price(w *Work, p *pool, n int) float64 {
 	if len(p.Nodes) == 0 {
-		return p.PricePerHour
+		return p.PricePerHour * float64(n)
 	}
-	return p.PricePerHour * Share(w.Request, p.Nodes[0].Amount)
+	return p.PricePerHour * w.Share(p.Nodes[0].Amount, n)
 }

@@ -18,6 +18,7 @@ type try struct {
 	queue    *queue
 	shape    *shape
 	priority int
+	second   bool
 }
 
 // stuck is how long after its grace one that was told to leave counts as leaving.
@@ -32,15 +33,17 @@ func (r *run) leaves(now time.Time) bool {
 // priority, of other queues of its tree those that use more than their nominal
 // quota of what is short while w is within its own, and under Fair those whose
 // queue has more than its fair share even without them, while w's has less even
-// with it. Of the pools the one is taken where least work is lost, of the works in
+// with it. Under Tiresias who had enough leaves for who had not, and never the other
+// way round: in one queue whatever their priorities, and where its queue has borrowed.
+// Whoever leaves idle what w asks for does, wherever it is, before all others. Of the pools the one is taken where least work is lost, of the works in
 // it no more than are needed. It is w's turn then until it has its place.
 func (s *State) preempt(w *waiter, plan *Plan) {
-	kind := try{w.known.queue, w.known.shape, w.Priority}
-	if w.known.queue.Patient || s.tries[kind] || len(s.tries) >= maxTries || !s.helped(w) {
+	kind := try{w.known.queue, w.known.shape, w.Priority, w.second()}
+	if s.tries[kind] || len(s.tries) >= maxTries || !s.helped(w) {
 		return
 	}
 	w.short = s.short(w)
-	victims, leaving := s.candidates(w)
+	victims, leaving := s.candidates(w, plan)
 	var best *eviction
 	for _, p := range w.known.pools {
 		e := s.evict(w, p, victims, leaving, plan)
@@ -62,7 +65,7 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 		return
 	}
 	for _, r := range best.victims {
-		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: s.cause(w, r)})
+		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: s.cause(w, r), Ends: !r.Preemptible})
 	}
 	for _, r := range best.victims {
 		r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, w.ID
@@ -71,11 +74,26 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	w.preempts = slices.Concat(best.leaving, best.victims)
 }
 
+// patient reports that nobody leaves for the works of a queue. Who names none has
+// no priority over others there, but under Tiresias all are in two queues.
+func (s *State) patient(q *queue) bool {
+	return q.Patient && (q.Name != "" || s.policy != Tiresias)
+}
+
 // helped reports that somebody could leave for w at all: somebody does already, or
-// its tree has quotas to take back, or its queue runs what has a lower priority.
+// its tree has quotas to take back, its queue runs what has a lower priority, or
+// somebody leaves accelerators idle.
 func (s *State) helped(w *waiter) bool {
 	q := w.known.queue
-	if len(s.leaving) > 0 || q.tree().limited {
+	for id := range s.idle {
+		if w.known.wants(s.running[id]) {
+			return true
+		}
+	}
+	if s.patient(q) {
+		return false
+	}
+	if len(s.leaving) > 0 || q.tree().limited || s.policy == Tiresias && !w.second() {
 		return true
 	}
 	low, ok := s.lowest[q]
@@ -95,42 +113,49 @@ func (s *State) helped(w *waiter) bool {
 // queue's quota, else of room.
 func (s *State) short(w *waiter) vector {
 	k := w.known
-	out, some := make(vector, len(k.request)), false
+	out, some := make(vector, len(k.total)), false
+	each := k.each()
 	lack := func(of func(i int) bool) {
-		for i, x := range k.request {
+		for i, x := range k.total {
 			if x > 0 && of(i) {
 				out[i], some = x, true
 			}
 		}
 	}
-	lack(func(i int) bool { return k.queue.left(i)-k.queue.held.part(i) < k.request[i]*int64(w.least()) })
+	lack(func(i int) bool { return k.queue.left(i)-k.queue.held.part(i) < k.total[i] })
 	if some {
 		return out
 	}
 	lack(func(i int) bool {
 		return !slices.ContainsFunc(k.pools, func(p *pool) bool {
-			return slices.ContainsFunc(p.free, func(free vector) bool { return free.part(i) >= k.request[i] })
+			return slices.ContainsFunc(p.free, func(free vector) bool { return free.part(i) >= each[i] })
 		})
 	})
 	if some {
 		return out
 	}
-	return k.request
+	return k.total
 }
 
 // candidates are those that w may preempt, and those that leave anyway; who lose
 // least first. A pool that is closed cannot be relied on to stop anything.
-func (s *State) candidates(w *waiter) (victims, leaving []*run) {
+func (s *State) candidates(w *waiter, plan *Plan) (victims, leaving []*run) {
 	helps := func(r *run) bool { return r.pool != nil && r.pool.Closed == "" }
 	for _, r := range s.leaving {
 		if helps(r) && r.leaves(s.now) {
 			leaving = append(leaving, r)
 		}
 	}
+	victims = slices.DeleteFunc(s.idlers(w, plan), func(r *run) bool { return !helps(r) || !r.Started.Before(s.now) })
 	look := func(q *queue) {
 		for _, r := range q.runs {
-			if helps(r) && !r.Leaving && r.Preemptible && r.Started.Before(s.now) && s.may(w, r) != "" {
+			if s.idles(w, r) || !helps(r) || r.Leaving || !r.Preemptible || !r.Started.Before(s.now) {
+				continue
+			}
+			if s.may(w, r) != "" {
 				victims = append(victims, r)
+			} else if at, ok := r.demoted(); ok && s.policy == Tiresias && !w.second() && at.After(s.now) {
+				plan.wake(at)
 			}
 		}
 	}
@@ -140,12 +165,12 @@ func (s *State) candidates(w *waiter) (victims, leaving []*run) {
 		look(w.known.queue)
 	}
 	slices.SortFunc(leaving, func(a, b *run) int { return cmp.Compare(a.ID, b.ID) })
-	lost := make(map[*run]float64, len(victims))
+	lost, busy := make(map[*run]float64, len(victims)), make(map[*run]int, len(victims))
 	for _, r := range victims {
-		lost[r] = s.lost(r)
+		lost[r], busy[r] = s.lost(r), btoi(!s.idles(w, r))
 	}
 	slices.SortFunc(victims, func(a, b *run) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(lost[a], lost[b]), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(busy[a], busy[b]), cmp.Compare(btoi(s.second(b)), btoi(s.second(a))), cmp.Compare(a.Priority, b.Priority), cmp.Compare(lost[a], lost[b]), cmp.Compare(a.ID, b.ID))
 	})
 	return victims, leaving
 }
@@ -155,8 +180,8 @@ type eviction struct {
 	pool     *pool
 	leaving  []*run // already, and needed
 	victims  []*run
-	priority int     // the highest of theirs
-	lost     float64 // node hours since they saved
+	priority int     // the highest of those that are not idle
+	lost     float64 // node hours since those saved
 }
 
 func (e *eviction) compare(o *eviction) int {
@@ -166,11 +191,11 @@ func (e *eviction) compare(o *eviction) int {
 // evict finds who would have to leave for w to have room in p; nil when nobody
 // could help. It takes them away to see, and puts all back.
 func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *eviction {
-	e := &eviction{pool: p}
+	e := &eviction{pool: p, priority: math.MinInt}
 	limited := s.allowed(w) < w.least() // then whoever has its quota helps, wherever it is
 	put := func(r *run, n int64) {
 		s.hold(r, n)
-		r.queue.account(r.request, n*int64(r.placed()))
+		r.queue.account(r.total, n)
 	}
 	enough := func() bool { return s.allowed(w) >= w.least() && p.holds(w, s.now) }
 	gone := map[*run]bool{}
@@ -231,8 +256,10 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 	e.victims = without(e.victims)
 	e.leaving = without(e.leaving)
 	for _, r := range e.victims {
-		e.lost += s.lost(r)
-		e.priority = max(e.priority, r.Priority)
+		if !s.idles(w, r) {
+			e.lost += s.lost(r)
+			e.priority = max(e.priority, r.Priority)
+		}
 	}
 	return e
 }
@@ -251,35 +278,53 @@ const (
 	byPriority right = "priority"
 	byReclaim  right = "reclaim"
 	byShare    right = "share"
+	byService  right = "service"
+	byIdle     right = "idle"
 )
 
 // may says why w may preempt r; empty when it may not.
 func (s *State) may(w *waiter, r *run) right {
 	k, q := w.known, r.queue
+	first := s.policy == Tiresias && !w.second() // of the two queues
 	switch {
-	case q == k.queue && w.Priority > r.Priority:
+	case s.idles(w, r):
+		return byIdle
+	case !r.Preemptible || s.patient(k.queue):
+		return ""
+	case q == k.queue && first && s.second(r):
+		return byService
+	case q == k.queue && w.Priority > r.Priority && (s.policy != Tiresias || first || s.second(r)):
 		return byPriority
 	case q == k.queue || q.tree() != k.queue.tree() || !q.borrows(w.short):
 		return ""
-	case k.queue.nominal(k.request, int64(w.least())):
+	case k.queue.nominal(k.total):
 		return byReclaim
-	case s.policy == Fair && s.share(k.queue, k.request, int64(w.least())) < s.share(q, r.request, -int64(r.placed())):
+	case s.policy == Fair && s.share(k.queue, k.total, 1) < s.share(q, r.total, -1):
 		return byShare
+	case first && s.second(r):
+		return byService
 	}
 	return ""
 }
+
+// second reports that a running work is in the second queue of Tiresias.
+func (s *State) second(r *run) bool { return s.policy == Tiresias && r.second(s.now) }
 
 // cause is may in words.
 func (s *State) cause(w *waiter, r *run) string {
 	k, q := w.known, r.queue
 	switch s.may(w, r) {
+	case byIdle:
+		return fmt.Sprintf("%s waits for accelerators, and those of this have done nothing for %s since its owner was told", w.label(), s.now.Sub(r.Idle).Round(time.Second))
 	case byPriority:
 		return fmt.Sprintf("%s has priority %d, this has %d", w.label(), w.Priority, r.Priority)
 	case byReclaim:
 		return fmt.Sprintf("queue %s takes back for %s what queue %s has borrowed", k.queue.Name, w.label(), q.Name)
 	case byShare:
 		return fmt.Sprintf("queue %s of %s has %.2f of its fair share, queue %s %.2f without this", k.queue.Name, w.label(),
-			s.share(k.queue, k.request, int64(w.least())), q.Name, s.share(q, r.request, -int64(r.placed())))
+			s.share(k.queue, k.total, 1), q.Name, s.share(q, r.total, -1))
+	case byService:
+		return fmt.Sprintf("%s had less than %g hours of service, this %s", w.label(), enough/3600, r.service(r.Attained(s.now)))
 	}
 	return ""
 }
@@ -293,5 +338,5 @@ func (s *State) lost(r *run) float64 {
 	if since.IsZero() || r.pool == nil || len(r.pool.Nodes) == 0 {
 		return 0
 	}
-	return max(s.now.Sub(since), 0).Hours() * float64(r.placed()) * Share(r.Request, r.pool.Nodes[0].Amount)
+	return max(s.now.Sub(since), 0).Hours() * r.Share(r.pool.Nodes[0].Amount, r.placed())
 }

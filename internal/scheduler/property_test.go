@@ -23,6 +23,9 @@ func drawAmount(t *rapid.T, label string, most int64) resource.Amount {
 	}
 	if n := rapid.Int64Range(0, 3).Draw(t, label+" gpus"); n > 1 {
 		a.Accelerators = map[string]int64{"nvidia.com/gpu": n - 1}
+		if rapid.IntRange(0, 5).Draw(t, label+" shares") == 0 {
+			a.Accelerators["nvidia.com/gpu.shared"] = 1
+		}
 	}
 	return a
 }
@@ -65,11 +68,13 @@ func drawQueues(t *rapid.T) []Queue {
 	for n := range rapid.IntRange(0, 5).Draw(t, "queues") {
 		q := Queue{
 			Name: fmt.Sprint("q", n), Weight: float64(rapid.IntRange(0, 3).Draw(t, "weight")),
-			Order:      rapid.SampledFrom([]Order{"", BestEffort, Strict}).Draw(t, "order"),
-			HalfLife:   time.Duration(rapid.IntRange(0, 2).Draw(t, "half-life")) * time.Minute,
-			MinRuntime: time.Duration(rapid.IntRange(0, 1).Draw(t, "min runtime")) * time.Minute,
-			Patient:    rapid.IntRange(0, 3).Draw(t, "patient") == 0,
-			Borrow:     maybe("borrow"), Lend: maybe("lend"),
+			Order:       rapid.SampledFrom([]Order{"", BestEffort, Strict}).Draw(t, "order"),
+			HalfLife:    time.Duration(rapid.IntRange(0, 2).Draw(t, "half-life")) * time.Minute,
+			MinRuntime:  time.Duration(rapid.IntRange(0, 1).Draw(t, "min runtime")) * time.Minute,
+			Patient:     rapid.IntRange(0, 3).Draw(t, "patient") == 0,
+			IdleReclaim: time.Duration(max(rapid.IntRange(-3, 2).Draw(t, "idle reclaim"), 0)) * time.Minute,
+			IdleEnd:     rapid.Bool().Draw(t, "idle end"),
+			Borrow:      maybe("borrow"), Lend: maybe("lend"),
 		}
 		if rapid.Bool().Draw(t, "quota") {
 			q.Quota = drawAmount(t, "nominal", 10)
@@ -91,7 +96,13 @@ func drawWork(t *rapid.T, id ID, now time.Time) Work {
 		due = now.Add(time.Duration(rapid.IntRange(-1, 8).Draw(t, "due")) * time.Minute)
 	}
 	within := rapid.SampledFrom([]string{"", "", "", "rack", OnNode}).Draw(t, "within")
+	var speed []float64
+	for n := range max(rapid.IntRange(-2, 6).Draw(t, "speeds"), 0) {
+		speed = append(speed, 1+float64(n)*rapid.SampledFrom([]float64{0.1, 0.5, 1}).Draw(t, "speed"))
+	}
 	return Work{
+		Speed: speed, Target: max(rapid.IntRange(-3, 3).Draw(t, "target"), 0),
+		Roles:  drawRoles(t),
 		Within: within, PerNode: max(rapid.IntRange(-5, 2).Draw(t, "per node"), 0),
 		ID: id, Due: due, Expected: time.Duration(rapid.IntRange(0, 4).Draw(t, "expected")) * time.Minute,
 		Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"),
@@ -102,11 +113,24 @@ func drawWork(t *rapid.T, id ID, now time.Time) Work {
 		Residency:   zones[:rapid.IntRange(1, 3).Draw(t, "zones")],
 		Isolation:   rapid.SampledFrom([]Isolation{None, Sandbox, Sandbox, Sandbox, Container, Dedicated}).Draw(t, "wanted isolation"),
 		Priority:    rapid.IntRange(0, 2).Draw(t, "priority"),
-		Submitted:   now.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "age")) * time.Minute),
+		Submitted:   now.Add(-time.Duration(rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 1440 - 2, 1440}).Draw(t, "age")) * time.Minute),
+		Served:      rapid.SampledFrom([]float64{0, 0, 16*3600 - 120, 16 * 3600, 1e6}).Draw(t, "served"),
 		NotBefore:   now.Add(time.Duration(rapid.IntRange(-5, 1).Draw(t, "delay")) * time.Minute),
 		Workers:     max(rapid.IntRange(-3, 3).Draw(t, "workers"), 0), MaxWorkers: max(rapid.IntRange(-5, 8).Draw(t, "most workers"), 0),
 		InPlace: rapid.IntRange(0, 9).Draw(t, "in place") == 0,
 	}
+}
+
+// drawRoles draws none for most works, of the others some that ask for the same.
+func drawRoles(t *rapid.T) (roles []Role) {
+	for n := range max(rapid.IntRange(-6, 3).Draw(t, "roles"), 0) {
+		r := Role{Name: fmt.Sprint("r", n), Workers: rapid.IntRange(1, 3).Draw(t, "workers of a role"), Request: drawAmount(t, "role", 4)}
+		if n > 0 && rapid.IntRange(0, 2).Draw(t, "the same") == 0 {
+			r.Request = roles[0].Request
+		}
+		roles = append(roles, r)
+	}
+	return roles
 }
 
 // often walks a thousand histories where nobody asked for another number.
@@ -133,7 +157,10 @@ func TestPromises(t *testing.T) {
 		w.queues = drawQueues(t)
 		for step := range rapid.IntRange(1, 6).Draw(t, "steps") {
 			now = now.Add(time.Minute)
-			d := Delta{Now: now, Quotas: quotas, Policy: policy}
+			if policy == Goodput { // sizes settle for a while
+				now = now.Add(9 * time.Minute)
+			}
+			d := Delta{Now: now, Quotas: quotas, Policy: policy, Sizes: rapid.Bool().Draw(t, "sizes")}
 			if step == 0 {
 				d.Queues = w.queues
 			} else if rapid.IntRange(0, 5).Draw(t, "other queues") == 0 {
@@ -169,8 +196,15 @@ func TestPromises(t *testing.T) {
 					delete(w.waiting, id)
 				}
 			}
+			for _, id := range slices.Sorted(maps.Keys(w.running)) {
+				if r := w.running[id]; rapid.IntRange(0, 3).Draw(t, "idles") == 0 {
+					r.Idle = rapid.SampledFrom([]time.Time{{}, now.Add(-2 * time.Minute), now.Add(-time.Minute), now}).Draw(t, "idle")
+					w.running[id] = r
+					d.Started = append(d.Started, r)
+				}
+			}
 			before := w.delta(now, quotas)
-			before.Policy, before.Turns = policy, s.Turns()
+			before.Policy, before.Turns, before.Sizes = policy, s.Turns(), d.Sizes
 			plan := s.Step(d)
 			before.History = s.History()
 			whole, anew := Decide(before)
@@ -181,10 +215,10 @@ func TestPromises(t *testing.T) {
 				t.Fatalf("the same snapshot gave another plan:\n%s\n%s", render(s, plan), render(again, anew))
 			}
 			wantPlaced, refused := refer(before)
-			if got := placements(plan); got != wantPlaced && len(plan.Preempt) == 0 {
+			if got := placements(plan); got != wantPlaced && len(plan.Preempt) == 0 && policy != Goodput {
 				t.Fatalf("the reference places\n%s\nand not\n%s\n%s", wantPlaced, got, render(s, plan))
 			}
-			w.check(t, s, plan, now, quotas)
+			w.check(t, s, plan, policy, now, quotas)
 			for id := range w.waiting {
 				if wait, _ := s.Why(id); wait.Possible == refused[id] {
 					t.Fatalf("%s may run by the reference: %t; here: %+v", id, !refused[id], wait)
@@ -216,7 +250,7 @@ func (w *world) delta(now time.Time, quotas map[string]resource.Amount) Delta {
 	return d
 }
 
-func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map[string]resource.Amount) {
+func (w *world) check(t *rapid.T, s *State, plan Plan, policy Policy, now time.Time, quotas map[string]resource.Amount) {
 	for _, pl := range plan.Place {
 		k, ok := w.waiting[pl.Work]
 		if _, waits := s.Why(pl.Work); !ok || waits {
@@ -232,7 +266,9 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 			t.Fatalf("%s started too early", k.ID)
 		case k.InPlace && p.Remote:
 			t.Fatalf("%s wants files of the server and was placed elsewhere", k.ID)
-		case pl.Workers < max(k.Workers, 1) || pl.Workers > max(k.Workers, k.MaxWorkers, 1):
+		case len(k.Roles) > 0 && pl.Workers != k.inRoles():
+			t.Fatalf("%s: %d workers of %+v", k.ID, pl.Workers, k.Roles)
+		case len(k.Roles) == 0 && (pl.Workers < max(k.Workers, 1) || pl.Workers > max(k.Workers, k.MaxWorkers, 1)):
 			t.Fatalf("%s: %d workers, not %d to %d", k.ID, pl.Workers, k.Workers, k.MaxWorkers)
 		case p.Delegated && len(pl.Nodes) != 0 || !p.Delegated && len(pl.Nodes) != pl.Workers:
 			t.Fatalf("%s: %d workers on nodes %q in a pool with delegated=%t", k.ID, pl.Workers, pl.Nodes, p.Delegated)
@@ -258,13 +294,35 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 		case pr.For == "" && ok && leave && r.Preemptible && !r.Leaving && pr.Why != "":
 		case !ok || !waits || pr.Why == "":
 			t.Fatalf("%s is preempted for %s: running %t, waits %t, because %q", pr.Work, pr.For, ok, waits, pr.Why)
+		case pr.Ends == r.Preemptible:
+			t.Fatalf("%s ends for good: %t, and is preemptible: %t", pr.Work, pr.Ends, r.Preemptible)
+		case w.idles(r, by, now) && !r.Leaving && !r.Started.Equal(now):
 		case !r.Preemptible || r.Leaving || r.Started.Equal(now):
 			t.Fatalf("%s may not be preempted: %+v", pr.Work, r)
+		case policy == Tiresias && r.Queue == by.Queue && by.Served < 16*3600 && much(r, now):
+		case policy == Tiresias && r.Queue == by.Queue && by.Served >= 16*3600 && !much(r, now):
+			t.Fatalf("%s had more than %s", pr.For, pr.Work)
 		case r.Queue == by.Queue && r.Priority >= by.Priority:
 			t.Fatalf("%s has no lower priority than %s", pr.Work, pr.For)
 		}
 		r.Leaving, r.LeavingSince, r.LeavingFor = true, now, pr.For
 		w.running[pr.Work] = r
+	}
+	for _, rs := range plan.Resize {
+		r, ok := w.running[rs.Work]
+		_, waits := w.waiting[rs.For]
+		switch {
+		case !ok || r.Leaving || !r.Preemptible || policy != Goodput || rs.Why == "":
+			t.Fatalf("%+v is not to be resized: %+v", rs, r)
+		case rs.Workers < r.least() || rs.Workers > r.most() || rs.Workers == r.Placed || rs.Workers > r.Placed && rs.Workers > r.least()+len(r.Speed)-1:
+			t.Fatalf("%+v from %d workers of %d to %d, with %d speeds", rs, r.Placed, r.least(), r.most(), len(r.Speed))
+		case rs.For == "" != (rs.Workers > r.Placed) || rs.For != "" && !waits:
+			t.Fatalf("%+v from %d workers", rs, r.Placed)
+		case now.Sub(r.Started) < 15*time.Minute:
+			t.Fatalf("%+v after %s", rs, now.Sub(r.Started))
+		}
+		r.Leaving, r.LeavingSince, r.LeavingFor = true, now, rs.For
+		w.running[rs.Work] = r
 	}
 	for id := range w.waiting {
 		wait, ok := s.Why(id)
@@ -278,7 +336,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 				t.Fatalf("%s: there is room for %d of %d workers in %s: %+v", id, n, k.least(), p.Name, r)
 			}
 			if r.Code == Residency && slices.Contains(k.Residency, p.Zone) || r.Code == Isolated && p.Isolation.AtLeast(k.Isolation) ||
-				r.Code == Delayed && !k.NotBefore.After(now) || r.Code == Late && !now.Add(k.Expected).After(k.Due) {
+				r.Code == Demoted && (policy != Tiresias || k.Served < 16*3600) || r.Code == Delayed && !k.NotBefore.After(now) || r.Code == Late && !now.Add(k.Expected).After(k.Due) {
 				t.Fatalf("%s: not true: %+v", id, r)
 			}
 		}
@@ -286,8 +344,8 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 	type place struct{ pool, node string }
 	used, project := map[place]resource.Amount{}, map[string]resource.Amount{}
 	for _, r := range w.running {
-		for _, n := range r.Nodes {
-			used[place{r.Pool, n}] = used[place{r.Pool, n}].Plus(r.Request)
+		for i, n := range r.Nodes {
+			used[place{r.Pool, n}] = used[place{r.Pool, n}].Plus(asks(r.Work, i))
 		}
 		used[place{pool: r.Pool}] = used[place{pool: r.Pool}].Plus(r.amount())
 		project[r.Project] = project[r.Project].Plus(r.amount())
@@ -317,6 +375,30 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, now time.Time, quotas map
 	}
 }
 
+// idles reports that a running work has to give back accelerators that another asks
+// for.
+func (w *world) idles(r Running, by Work, now time.Time) bool {
+	i := slices.IndexFunc(w.queues, func(q Queue) bool { return q.Name == r.Queue })
+	if i < 0 || r.Idle.IsZero() || w.queues[i].IdleReclaim == 0 || r.Idle.Add(w.queues[i].IdleReclaim).After(now) {
+		return false
+	}
+	return (r.Preemptible || w.queues[i].IdleEnd) && r.amount().Accelerators["nvidia.com/gpu"] > 0 && by.Amount(by.least()).Accelerators["nvidia.com/gpu"] > 0
+}
+
+// much reports that a running work had 16 accelerator-hours, or core-hours of what
+// asks for no accelerator, since it last waited for a day.
+func much(r Running, now time.Time) bool {
+	all := r.Amount(max(r.Placed, 1))
+	had, wide := r.Served, all.CPU.Cores()
+	if n := all.Accelerators["nvidia.com/gpu"] + all.Accelerators["nvidia.com/gpu.shared"]; n > 0 {
+		wide = float64(n)
+	}
+	if !r.Started.Before(r.Submitted.Add(24 * time.Hour)) {
+		had = 0
+	}
+	return had+wide*now.Sub(r.Started).Seconds() >= 16*3600
+}
+
 // stands checks where the workers of a gang are.
 func (w *world) stands(t *rapid.T, k Work, p Pool, nodes []string, now time.Time) {
 	racks, on := map[string]bool{}, map[string]int{}
@@ -338,7 +420,7 @@ func (w *world) stands(t *rapid.T, k Work, p Pool, nodes []string, now time.Time
 
 // free is for how many workers a pool has room now, at most the least.
 func (w *world) free(k Work, p Pool, now time.Time) int {
-	counts := map[string]int{}
+	counts, left := map[string]int{}, map[string]resource.Amount{}
 	for _, node := range spots(p) {
 		if node.Closed != "" || closing(k, p, node, now) {
 			continue
@@ -346,10 +428,15 @@ func (w *world) free(k Work, p Pool, now time.Time) int {
 		free := node.Amount
 		for _, r := range w.running {
 			if r.Pool == p.Name {
-				free = free.Minus(r.Request.Times(on(r, p, node.Name)))
+				free = free.Minus(held(r, p, node.Name))
 			}
 		}
+		left[node.Name] = free
 		counts[node.Name] = k.Request.Count(free, k.perNode())
+	}
+	if len(k.Roles) > 0 {
+		r := reference{Delta: w.delta(now, nil)}
+		return r.packed(k, p, func(n Node) (resource.Amount, bool) { free, open := left[n.Name]; return free, open })
 	}
 	return roomiest(k, p, counts)
 }
@@ -388,6 +475,9 @@ func TestNobodyStarves(t *testing.T) {
 					ID: ID(fmt.Sprintf("w%03d_%d", minute, n)), Queue: []string{"a", "b"}[x%2], Residency: []string{"home"}, Isolation: Sandbox,
 					Request: resource.Amount{CPU: resource.Cores(int64(1 + x%4))}, Workers: 1 + x%3, Submitted: now,
 				}
+				if x%3 == 1 {
+					w.Roles = []Role{{"a", 1, w.Request}, {"b", 1 + x%2, resource.Amount{CPU: resource.Cores(1)}}}
+				}
 				if x%5 > 0 {
 					w.Timeout = time.Duration(1+x%6) * time.Minute
 				}
@@ -416,6 +506,40 @@ func TestNobodyStarves(t *testing.T) {
 					delete(lives, id)
 				}
 			}
+		}
+	})
+}
+
+// TestRolesAlike: a gang of which all roles ask for the same gets the places that
+// one without roles gets.
+func TestRolesAlike(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := Delta{Now: start, Pools: []Pool{drawPool(t, "a"), drawPool(t, "b")}, Quotas: map[string]resource.Amount{"p": drawAmount(t, "quota", 12)}}
+		for n := range 4 {
+			x := drawWork(t, ID(fmt.Sprint("x", n)), start)
+			x.Submitted = x.Submitted.Add(-time.Hour) // before it
+			d.Submitted = append(d.Submitted, x)
+		}
+		s, _ := Decide(d)
+		for i := range d.Pools { // what waits keeps nothing
+			d.Pools[i].Closed = ""
+		}
+		d.Submitted = nil
+		for _, r := range s.running {
+			d.Started = append(d.Started, r.Running)
+		}
+		w := drawWork(t, "gang", start)
+		w.Roles, w.MaxWorkers, w.Workers = nil, 0, rapid.IntRange(2, 5).Draw(t, "gang")
+		alike := w
+		first := rapid.IntRange(1, w.Workers-1).Draw(t, "first role")
+		alike.Roles, alike.Request = []Role{{"a", first, w.Request}, {"b", w.Workers - first, w.Request}}, resource.Amount{}
+		d.Submitted = []Work{w}
+		s, want := Decide(d)
+		why, _ := s.Why(w.ID)
+		d.Submitted = []Work{alike}
+		s, got := Decide(d)
+		if because, _ := s.Why(w.ID); placements(got) != placements(want) || because.Possible != why.Possible || len(because.Reasons) != len(why.Reasons) {
+			t.Fatalf("with roles:\n%s%+v\nwithout:\n%s%+v", placements(got), because, placements(want), why)
 		}
 	})
 }
@@ -478,79 +602,6 @@ func TestTurns(t *testing.T) {
 			if mine != 2 || preempted != 2 {
 				t.Errorf("%d works of the queue run, for which %d left: 2 and 2 are its quota", mine, preempted)
 			}
-		})
-	}
-}
-
-// cluster is a busy installation: nodes of eight accelerators in pools of a
-// thousand, and works of many shapes in a hundred queues.
-func cluster(nodes, works int) Delta {
-	d := Delta{Now: start, Policy: Fair}
-	for n := range nodes {
-		if n%1000 == 0 {
-			d.Pools = append(d.Pools, Pool{Name: fmt.Sprintf("pool%02d", n/1000), Zone: "home", Isolation: Sandbox, PricePerHour: float64(n / 1000)})
-		}
-		p := &d.Pools[len(d.Pools)-1]
-		p.Nodes = append(p.Nodes, Node{Name: fmt.Sprintf("n%05d", n), Amount: resource.Amount{CPU: resource.Cores(64), Memory: 512 * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 8}}})
-	}
-	for n := range 100 {
-		d.Queues = append(d.Queues, Queue{Name: fmt.Sprint("q", n), Parent: "all", HalfLife: 24 * time.Hour})
-	}
-	d.Queues = append(d.Queues, Queue{Name: "all"})
-	for n := range works {
-		d.Submitted = append(d.Submitted, someWork(n))
-	}
-	return d
-}
-
-func someWork(n int) Work {
-	gpus := []int64{0, 1, 1, 2, 4, 8}[n*7%6]
-	w := Work{
-		ID: ID(fmt.Sprintf("%09d", n)), Queue: fmt.Sprint("q", n*31%100), Residency: []string{"home"}, Isolation: Sandbox, Submitted: start.Add(time.Duration(n) * time.Millisecond),
-		Request: resource.Amount{CPU: resource.Cores(1 + int64(n*13%32)), Memory: resource.Bytes(4+n*17%200) * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": gpus}},
-		Timeout: time.Duration(1+n*11%48) * time.Hour, Preemptible: n%2 == 0,
-	}
-	if n%10 == 0 {
-		w.Workers = 1 + n/10%8
-	}
-	return w
-}
-
-func BenchmarkFull(b *testing.B) {
-	for _, size := range [][2]int{{1000, 10_000}, {10_000, 100_000}} {
-		b.Run(fmt.Sprintf("nodes=%d/works=%d", size[0], size[1]), func(b *testing.B) {
-			d := cluster(size[0], size[1])
-			placed := 0
-			for b.Loop() {
-				_, plan := Decide(d)
-				placed = len(plan.Place)
-			}
-			b.ReportMetric(float64(placed), "placed")
-		})
-	}
-}
-
-// BenchmarkDelta is a cycle in which ten works end and ten others come.
-func BenchmarkDelta(b *testing.B) {
-	for _, size := range [][2]int{{1000, 10_000}, {10_000, 100_000}} {
-		b.Run(fmt.Sprintf("nodes=%d/works=%d", size[0], size[1]), func(b *testing.B) {
-			s, plan := Decide(cluster(size[0], size[1]))
-			running, next, placed := plan.Place, size[1], 0
-			now := start
-			for b.Loop() {
-				now = now.Add(time.Second)
-				d := Delta{Now: now}
-				for range 10 {
-					d.Removed = append(d.Removed, running[0].Work)
-					running = running[1:]
-					d.Submitted = append(d.Submitted, someWork(next))
-					next++
-				}
-				plan := s.Step(d)
-				running = append(running, plan.Place...)
-				placed += len(plan.Place)
-			}
-			b.ReportMetric(float64(placed)/float64(b.N), "placed/op")
 		})
 	}
 }

@@ -38,8 +38,13 @@ type Queue struct {
 	PerProject, PerUser resource.Amount
 	// MinRuntime is how long its works run before they may be preempted.
 	MinRuntime time.Duration
-	// Patient queues have nobody leave for their works.
+	// Patient queues have nobody leave for their works, but who is idle.
 	Patient bool
+	// IdleReclaim is how long after Running.Idle a work has to leave for others that
+	// wait for its accelerators; 0 is never. With IdleEnd also one that is not
+	// preemptible, for good.
+	IdleReclaim time.Duration
+	IdleEnd     bool
 }
 
 // Used is what a queue used on average over its half-life, up to a time.
@@ -248,10 +253,10 @@ func (q *queue) account(v vector, n int64) {
 	}
 }
 
-// nominal reports that the queue has n more requests within its nominal quota.
-func (q *queue) nominal(v vector, n int64) bool {
+// nominal reports that the queue has so much more within its nominal quota.
+func (q *queue) nominal(v vector) bool {
 	for i, x := range v {
-		if x > 0 && q.used.part(i)+n*x > q.subtree.part(i) {
+		if x > 0 && q.used.part(i)+x > q.subtree.part(i) {
 			return false
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +23,15 @@ func refer(d Delta) (string, map[ID]bool) {
 		r.queues[q.Name] = q
 	}
 	slices.SortFunc(r.Pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
+	for _, w := range d.Submitted {
+		for n := range w.least() {
+			r.typical = append(r.typical, asks(w, n))
+		}
+	}
 	for _, run := range d.Started {
+		for n := range max(run.Placed, 1) {
+			r.typical = append(r.typical, asks(run.Work, n))
+		}
 		r.holders = append(r.holders, holder{queue: r.queue(run.Work), project: run.Project, user: run.User, amount: run.amount(), real: true})
 	}
 	var out strings.Builder
@@ -56,9 +66,9 @@ func refer(d Delta) (string, map[ID]bool) {
 					run.Nodes = nodes
 				}
 				if k := r.kept[p.Name]; k != nil && !r.brief(*w, p) {
-					for _, node := range nodes {
+					for i, node := range nodes {
 						if _, ok := k.beside[node]; ok {
-							k.beside[node] = k.beside[node].Minus(w.Request)
+							k.beside[node] = k.beside[node].Minus(asks(*w, i))
 						}
 					}
 				}
@@ -86,6 +96,7 @@ func refer(d Delta) (string, map[ID]bool) {
 
 type reference struct {
 	Delta
+	typical []resource.Amount // what each worker that waits or runs asks for
 	queues  map[string]Queue
 	seen    map[ID]bool
 	holders []holder
@@ -165,7 +176,7 @@ func (r *reference) before(a, b Work) bool {
 
 func (r *reference) inLine(a, b Work) int {
 	x, y := r.counts(a), r.counts(b)
-	if r.Policy != Fair {
+	if r.Policy != Fair && r.Policy != Tiresias {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), x.Compare(y), cmp.Compare(a.ID, b.ID))
 	}
 	return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
@@ -183,7 +194,9 @@ func (r *reference) counts(w Work) time.Time {
 	switch {
 	case !w.Due.IsZero() && !start.After(r.Now) && r.Now.Before(w.Due.Add(-w.Expected/2)):
 		return start.Add(-24 * time.Hour)
-	case r.Policy == Fair:
+	case r.Policy == Tiresias && w.Served >= 16*3600:
+		return w.Submitted.Add(24*time.Hour - time.Duration(w.Priority)*time.Minute)
+	case r.Policy == Fair || r.Policy == Tiresias:
 		return w.Submitted.Add(-time.Duration(w.Priority) * time.Minute)
 	}
 	return w.Submitted
@@ -249,6 +262,9 @@ func (r *reference) permitted(w Work) []Pool {
 			}
 		}
 		fits := roomiest(w, p, counts)
+		if len(w.Roles) > 0 {
+			fits = r.packed(w, p, func(n Node) (resource.Amount, bool) { return n.Amount, n.Closed == "" })
+		}
 		if p.Delegated && (w.together() != "" || w.PerNode > 0) {
 			fits = 0
 		}
@@ -257,7 +273,7 @@ func (r *reference) permitted(w Work) []Pool {
 			out = append(out, p)
 		}
 	}
-	cost := func(p Pool) float64 { return p.PricePerHour * Share(w.Request, p.Nodes[0].Amount) }
+	cost := func(p Pool) float64 { return p.PricePerHour * w.Share(p.Nodes[0].Amount, 1) }
 	slices.SortStableFunc(out, func(a, b Pool) int { return cmp.Compare(cost(a), cost(b)) })
 	return out
 }
@@ -269,7 +285,7 @@ func (p Pool) anyOpenNode() bool {
 // within reports that n more workers are within all limits; with empty, were
 // nothing used.
 func (r *reference) within(w Work, n int, empty bool) bool {
-	want := w.Request.Times(n)
+	want := w.Amount(n)
 	if n == 0 {
 		return true
 	}
@@ -400,7 +416,7 @@ func (r *reference) mine(q, part string, empty bool) int64 {
 
 // hold keeps limits for a work that waits.
 func (r *reference) hold(w Work) {
-	q, want := r.queue(w), w.Request.Times(w.least())
+	q, want := r.queue(w), w.Amount(w.least())
 	if !r.first[q] {
 		r.first[q] = true
 		nominal, beyond := resource.Amount{}, resource.Amount{}
@@ -468,6 +484,30 @@ func on(run Running, p Pool, node string) int {
 	return n
 }
 
+// asks is what the n-th worker asks for.
+func asks(w Work, n int) resource.Amount {
+	var all []resource.Amount
+	for _, r := range w.Roles {
+		for range r.Workers {
+			all = append(all, r.Request)
+		}
+	}
+	if all == nil {
+		return w.Request
+	}
+	return all[n]
+}
+
+// held is what a running work has on a node.
+func held(run Running, p Pool, node string) (sum resource.Amount) {
+	for n := range max(run.Placed, 1) {
+		if p.Delegated || n < len(run.Nodes) && run.Nodes[n] == node {
+			sum = sum.Plus(asks(run.Work, n))
+		}
+	}
+	return sum
+}
+
 // domain is nodes that stand together: on one node (0), in one rack (1), or in one
 // pool (2).
 type domain struct {
@@ -528,6 +568,9 @@ func closing(w Work, p Pool, n Node, now time.Time) bool {
 // shut reports that w has no room in the pool even were it empty, because its nodes
 // close.
 func (r *reference) shut(w Work, p Pool) bool {
+	if len(w.Roles) > 0 {
+		return r.packed(w, p, func(n Node) (resource.Amount, bool) { return n.Amount, n.Closed == "" && !closing(w, p, n, r.Now) }) < w.least()
+	}
 	counts := map[string]int{}
 	for _, n := range spots(p) {
 		if n.Closed == "" && !closing(w, p, n, r.Now) {
@@ -541,7 +584,7 @@ func (r *reference) free(p Pool, n Node) resource.Amount {
 	free := n.Amount
 	for _, run := range r.Started {
 		if run.Pool == p.Name {
-			free = free.Minus(run.Request.Times(on(run, p, n.Name)))
+			free = free.Minus(held(run, p, n.Name))
 		}
 	}
 	return free
@@ -552,6 +595,84 @@ func (r *reference) brief(w Work, p Pool) bool {
 	return k != nil && !k.at.IsZero() && w.Timeout > 0 && !r.Now.Add(w.Timeout).After(k.at)
 }
 
+// usable is how many of the free accelerators typical requests of a pool could use.
+func (r *reference) usable(p Pool, free resource.Amount) float64 {
+	all, sum, of := 0.0, map[string]map[string]float64{}, map[string]float64{}
+	for _, w := range r.typical {
+		key := resource.Amount{Accelerators: w.Accelerators}
+		there := slices.ContainsFunc(spots(p), func(n Node) bool { return key.Fits(n.Amount) })
+		if !there || key.String() == "nothing" {
+			continue
+		}
+		if sum[key.String()] == nil {
+			sum[key.String()] = map[string]float64{}
+		}
+		for name, n := range parts(w) {
+			sum[key.String()][name] += float64(n)
+		}
+		of[key.String()]++
+		all++
+	}
+	out := 0.0
+	for _, key := range slices.Sorted(maps.Keys(sum)) {
+		times, accelerators := math.Inf(1), 0.0
+		for name, total := range sum[key] {
+			if total > 0 {
+				times = min(times, float64(max(parts(free)[name], 0))*of[key]/total)
+			}
+			if name != "cpu" && name != "memory" {
+				accelerators += total / of[key]
+			}
+		}
+		if times < 1 {
+			times /= 2
+		}
+		out += times * accelerators * of[key] / all
+	}
+	return out
+}
+
+// load is how full a node is: by its scarcest part, in a pool with accelerators by
+// what is left of all parts.
+func (r *reference) load(p Pool, n Node) float64 {
+	load, free, has := 0.0, parts(r.free(p, n)), parts(n.Amount)
+	left, some, most := 0.0, false, map[string]int64{}
+	for _, other := range spots(p) {
+		some = some || hasAccelerator(other.Amount)
+		for name, x := range parts(other.Amount) {
+			most[name] = max(most[name], x)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if has[name] > 0 {
+			load = max(load, 1-float64(free[name])/float64(has[name]))
+			left += float64(free[name]) / float64(most[name])
+		}
+	}
+	if some {
+		return -left
+	}
+	return load
+}
+
+// loss is how many fewer typical requests can use when some of what is free is
+// taken, in quarters of an accelerator.
+func (r *reference) loss(p Pool, free, taken resource.Amount) float64 {
+	return math.Floor(4*(r.usable(p, free)-r.usable(p, free.Minus(taken))) + 0.5 + 1e-6)
+}
+
+// accelerated reports that some worker asks for an accelerator.
+func accelerated(w Work) bool { return hasAccelerator(w.Amount(1)) }
+
+func hasAccelerator(a resource.Amount) bool {
+	for _, n := range a.Accelerators {
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // room names a node for each worker, at most most.
 func (r *reference) room(w Work, p Pool, most int) []string {
 	type spot struct {
@@ -559,6 +680,14 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 		load float64
 		node Node
 		bare bool
+		free resource.Amount
+	}
+	loss := func(s spot, n int) float64 { return r.loss(p, s.free, w.Request.Times(n)) }
+	if len(w.Roles) > 0 {
+		if most < w.least() {
+			return nil
+		}
+		return r.roomForRoles(w, p)
 	}
 	var fit []spot
 	counts := map[string]int{}
@@ -579,40 +708,33 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 		if n == 0 {
 			continue
 		}
-		load := 0.0
-		for name, has := range parts(node.Amount) {
-			if has > 0 {
-				load = max(load, 1-float64(parts(free)[name])/float64(has))
-			}
-		}
+		load := r.load(p, node)
 		bare := true
 		for _, n := range free.Accelerators {
 			bare = bare && n <= 0
 		}
 		counts[node.Name] = n
-		fit = append(fit, spot{i, n, load, node, bare})
+		fit = append(fit, spot{i, n, load, node, bare && !accelerated(w), free})
 	}
 	total := roomiest(w, p, counts)
 	if total < w.least() || total == 0 || most == 0 {
 		return nil
 	}
-	if most > 1 || w.together() != "" { // the smallest that holds them, then the one with least room beyond, then the fullest node
+	single := most == 1 && w.together() == ""
+	if !single { // the smallest that holds them, of nodes as for one, else the one with least room beyond
 		enough := slices.DeleteFunc(sets(w, p), func(d domain) bool { return d.sum(counts) < min(total, most) })
-		load := func(d domain) float64 {
-			i := slices.IndexFunc(fit, func(s spot) bool { return s.node.Name == d.nodes[0] })
-			if d.kind > 0 || i < 0 {
-				return 0
-			}
-			return fit[i].load
-		}
 		slices.SortStableFunc(enough, func(a, b domain) int {
-			return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.sum(counts), b.sum(counts)), cmp.Compare(load(b), load(a)))
+			c := cmp.Compare(a.kind, b.kind)
+			if c == 0 && a.kind == 0 {
+				on := func(d domain) spot {
+					return fit[slices.IndexFunc(fit, func(s spot) bool { return s.node.Name == d.nodes[0] })]
+				}
+				x, y, n := on(a), on(b), min(total, most)
+				return cmp.Or(cmp.Compare(loss(x, n), loss(y, n)), cmp.Compare(btoi(y.bare), btoi(x.bare)), cmp.Compare(x.n, y.n), cmp.Compare(y.load, x.load))
+			}
+			return cmp.Or(c, cmp.Compare(a.sum(counts), b.sum(counts)))
 		})
 		fit = slices.DeleteFunc(fit, func(s spot) bool { return !slices.Contains(enough[0].nodes, s.node.Name) })
-	}
-	asks := false
-	for _, n := range w.Request.Accelerators {
-		asks = asks || n > 0
 	}
 	var out []string
 	for len(out) < min(most, total) {
@@ -620,15 +742,12 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 		slices.SortFunc(fit, func(a, b spot) int {
 			// Where most have room; where that is more than are left, where least too many have.
 			x, y := a.n, b.n
-			if x >= left && y >= left && (most > 1 || w.together() != "") {
+			if x >= left && y >= left {
 				x, y = -x, -y
 			}
 			c := cmp.Compare(y, x)
-			if most == 1 && w.together() == "" {
-				c = 0
-				if !asks {
-					c = cmp.Compare(btoi(b.bare), btoi(a.bare))
-				}
+			if single {
+				c = cmp.Or(cmp.Compare(loss(a, 1), loss(b, 1)), cmp.Compare(btoi(b.bare), btoi(a.bare)))
 			}
 			return cmp.Or(c, cmp.Compare(b.load, a.load), cmp.Compare(a.i, b.i))
 		})
@@ -643,21 +762,17 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 
 // keep keeps the nodes on which w will have room soonest.
 func (r *reference) keep(w Work, p Pool) {
+	if len(w.Roles) > 0 {
+		r.keepForRoles(w, p)
+		return
+	}
 	type event struct {
 		node         string
 		i, n, unsure int
 		at           time.Time
 	}
 	var events []event
-	end := func(run Running) (time.Time, bool) {
-		switch {
-		case run.Leaving && r.Now.Sub(run.LeavingSince) <= run.Grace+2*time.Minute, !run.Leaving && !run.Deadline.IsZero() && run.Deadline.Before(r.Now):
-			return r.Now, true
-		case run.Leaving || run.Deadline.IsZero():
-			return time.Time{}, false
-		}
-		return run.Deadline, true
-	}
+	end := r.end
 	for i, node := range spots(p) {
 		if node.Closed != "" || closing(w, p, node, r.Now) {
 			continue
@@ -682,7 +797,7 @@ func (r *reference) keep(w Work, p Pool) {
 			if k == len(there) || had == w.perNode() {
 				break
 			}
-			free = free.Plus(there[k].Request.Times(on(there[k], p, node.Name)))
+			free = free.Plus(held(there[k], p, node.Name))
 			if t, sure := end(there[k]); sure {
 				at = t
 			} else {
@@ -728,7 +843,212 @@ func (r *reference) keep(w Work, p Pool) {
 		beside := node.Amount.Minus(w.Request.Times(n))
 		for _, run := range r.Started {
 			if t, sure := end(run); run.Pool == p.Name && !k.at.IsZero() && (!sure || t.After(k.at)) {
-				beside = beside.Minus(run.Request.Times(on(run, p, node.Name)))
+				beside = beside.Minus(held(run, p, node.Name))
+			}
+		}
+		k.beside[node.Name] = beside
+	}
+	r.kept[p.Name] = k
+}
+
+// end is when a running work has left; false when nobody knows.
+func (r *reference) end(run Running) (time.Time, bool) {
+	switch {
+	case run.Leaving && r.Now.Sub(run.LeavingSince) <= run.Grace+2*time.Minute, !run.Leaving && !run.Deadline.IsZero() && run.Deadline.Before(r.Now):
+		return r.Now, true
+	case run.Leaving || run.Deadline.IsZero():
+		return time.Time{}, false
+	}
+	return run.Deadline, true
+}
+
+// pack gives each worker of a gang with roles one of some nodes: first those that
+// ask for accelerators, then those that ask for the larger share of all pools, all
+// that ask for the same together; each time where most have room, the last ones
+// where least too many have. It gives the nodes in the order of workers, how many
+// have one, and for how many of the first there was room.
+func (r *reference) pack(w Work, p Pool, names []string, has func(Node) (resource.Amount, bool), fuller bool) (nodes []string, n, spare int) {
+	var total resource.Amount
+	for _, p := range r.Pools {
+		for _, n := range p.Nodes {
+			if n.Closed == "" {
+				total = total.Plus(n.Amount)
+			}
+		}
+	}
+	size := func(worker int) (accelerated int, share float64) {
+		a := asks(w, worker)
+		for name, x := range parts(a) {
+			if have := parts(total)[name]; have > 0 {
+				share = max(share, float64(x)/float64(have))
+			}
+		}
+		for _, x := range a.Accelerators {
+			accelerated += btoi(x > 0)
+		}
+		return min(accelerated, 1), share
+	}
+	same := func(a, b int) bool { return asks(w, a).Fits(asks(w, b)) && asks(w, b).Fits(asks(w, a)) }
+	var kinds [][]int
+	for i := range w.least() {
+		k := slices.IndexFunc(kinds, func(k []int) bool { return same(k[0], i) })
+		if k < 0 {
+			k, kinds = len(kinds), append(kinds, nil)
+		}
+		kinds[k] = append(kinds[k], i)
+	}
+	slices.SortStableFunc(kinds, func(a, b []int) int {
+		x, sx := size(a[0])
+		y, sy := size(b[0])
+		return cmp.Or(cmp.Compare(y, x), cmp.Compare(sy, sx))
+	})
+	left, load, order, on := map[string]resource.Amount{}, map[string]float64{}, map[string]int{}, map[string]int{}
+	for i, node := range spots(p) {
+		order[node.Name] = i
+		if a, ok := has(node); ok && slices.Contains(names, node.Name) {
+			left[node.Name] = a
+			if fuller {
+				load[node.Name] = r.load(p, node)
+			}
+		}
+	}
+	nodes = make([]string, w.least())
+	for k, workers := range kinds {
+		room := map[string]int{}
+		for name, a := range left {
+			most := len(workers)
+			if w.PerNode > 0 {
+				most = min(most, w.PerNode-on[name])
+			}
+			if c := asks(w, workers[0]).Count(a, most); c > 0 {
+				room[name] = c
+			}
+			if k == 0 {
+				spare += room[name]
+			}
+		}
+		for len(workers) > 0 && len(room) > 0 {
+			best := slices.SortedFunc(maps.Keys(room), func(a, b string) int {
+				x, y := room[a], room[b]
+				if x >= len(workers) && y >= len(workers) {
+					x, y = -x, -y
+				}
+				return cmp.Or(cmp.Compare(y, x), cmp.Compare(load[b], load[a]), cmp.Compare(order[a], order[b]))
+			})[0]
+			for range min(room[best], len(workers)) {
+				nodes[workers[0]], workers = best, workers[1:]
+				left[best] = left[best].Minus(asks(w, kinds[k][0]))
+				on[best]++
+				n++
+			}
+			delete(room, best)
+		}
+	}
+	return nodes, n, spare
+}
+
+// packed is how many workers of a gang with roles find room together.
+func (r *reference) packed(w Work, p Pool, has func(Node) (resource.Amount, bool)) int {
+	most := 0
+	for _, d := range sets(w, p) {
+		if w.together() == "" && d.kind < 2 || w.together() == "rack" && d.kind != 1 {
+			continue
+		}
+		_, n, _ := r.pack(w, p, d.nodes, has, false)
+		most = max(most, n)
+	}
+	return most
+}
+
+// roomForRoles names a node for each worker of a gang with roles.
+func (r *reference) roomForRoles(w Work, p Pool) []string {
+	has := func(n Node) (resource.Amount, bool) {
+		free := r.free(p, n)
+		if k := r.kept[p.Name]; k != nil && !r.brief(w, p) {
+			if beside, ok := k.beside[n.Name]; ok {
+				for name, x := range parts(free) {
+					free = plusPart(free, name, min(parts(beside)[name]-x, 0))
+				}
+			}
+		}
+		return free, n.Closed == "" && !closing(w, p, n, r.Now)
+	}
+	return r.closest(w, p, has)
+}
+
+func (r *reference) closest(w Work, p Pool, has func(Node) (resource.Amount, bool)) []string {
+	if r.packed(w, p, has) < w.least() {
+		return nil
+	}
+	var best []string
+	kind, least, load, loss, bare := 3, 0, 0.0, 0.0, false // of best
+	for _, d := range sets(w, p) {
+		nodes, n, spare := r.pack(w, p, d.nodes, has, true)
+		if n < w.least() {
+			nodes, n, spare = r.pack(w, p, d.nodes, has, false)
+		}
+		if n < w.least() {
+			continue
+		}
+		full, lost, none := 0.0, 0.0, false
+		if d.kind == 0 {
+			i := slices.IndexFunc(spots(p), func(n Node) bool { return n.Name == d.nodes[0] })
+			full = r.load(p, spots(p)[i])
+			free := r.free(p, spots(p)[i])
+			lost, none, spare = r.loss(p, free, w.Amount(1)), !accelerated(w) && !hasAccelerator(free), 0
+		}
+		if cmp.Or(cmp.Compare(d.kind, kind), cmp.Compare(lost, loss), cmp.Compare(btoi(bare), btoi(none)), cmp.Compare(spare, least), cmp.Compare(load, full)) < 0 {
+			best, kind, least, load, loss, bare = nodes, d.kind, spare, full, lost, none
+		}
+	}
+	return best
+}
+
+// keepForRoles keeps the nodes on which a gang with roles has room once the first
+// of those that run have left; how many must is found by halving.
+func (r *reference) keepForRoles(w Work, p Pool) {
+	var runs []Running
+	for _, run := range r.Started {
+		if run.Pool == p.Name {
+			runs = append(runs, run)
+		}
+	}
+	slices.SortFunc(runs, func(a, b Running) int {
+		x, sx := r.end(a)
+		y, sy := r.end(b)
+		if !sx && !sy {
+			x, y = a.Started, b.Started
+		}
+		return cmp.Or(cmp.Compare(btoi(sy), btoi(sx)), x.Compare(y), cmp.Compare(a.ID, b.ID))
+	})
+	without := func(gone int) func(n Node) (resource.Amount, bool) {
+		return func(n Node) (resource.Amount, bool) {
+			free := r.free(p, n)
+			for _, run := range runs[:gone] {
+				free = free.Plus(held(run, p, n.Name))
+			}
+			return free, n.Closed == "" && !closing(w, p, n, r.Now)
+		}
+	}
+	gone := sort.Search(len(runs), func(gone int) bool { return r.packed(w, p, without(gone)) >= w.least() })
+	k := &nodesKept{at: r.Now, beside: map[string]resource.Amount{}}
+	if gone > 0 {
+		k.at, _ = r.end(runs[gone-1])
+	}
+	nodes := r.closest(w, p, without(gone))
+	for _, node := range spots(p) {
+		if !slices.Contains(nodes, node.Name) {
+			continue
+		}
+		beside := node.Amount
+		for worker, name := range nodes {
+			if name == node.Name {
+				beside = beside.Minus(asks(w, worker))
+			}
+		}
+		for _, run := range runs {
+			if t, sure := r.end(run); !k.at.IsZero() && (!sure || t.After(k.at)) {
+				beside = beside.Minus(held(run, p, node.Name))
 			}
 		}
 		k.beside[node.Name] = beside

@@ -31,6 +31,23 @@ func (r *run) ends(now time.Time) (time.Time, bool) {
 	return r.Deadline, true
 }
 
+// leaver is a run and when what it holds is free.
+type leaver struct {
+	*run
+	at   time.Time
+	sure bool
+}
+
+func (l leaver) compare(o leaver) int {
+	if l.sure != o.sure {
+		return cmp.Compare(btoi(o.sure), btoi(l.sure))
+	}
+	if c := l.at.Compare(o.at); c != 0 {
+		return c
+	}
+	return cmp.Compare(l.ID, o.ID)
+}
+
 // vacancy is room for some workers that a row will have.
 type vacancy struct {
 	row, n int
@@ -48,16 +65,21 @@ func (s *State) reserve(p *pool, w *waiter) { p.kept = s.vacate(p, w) }
 // vacate finds those rows.
 func (s *State) vacate(p *pool, w *waiter) *reservation {
 	k := w.known
+	if k.kinds != nil {
+		return s.vacateForRoles(p, w)
+	}
 	// 1. Who leaves which row when.
-	leaving := make([][]*run, p.rows)
+	leaving := make([][]leaver, p.rows)
 	for _, r := range p.runs {
+		l := leaver{run: r}
+		l.at, l.sure = r.ends(s.now)
 		if p.Delegated {
-			leaving[0] = append(leaving[0], r)
+			leaving[0] = append(leaving[0], l)
 			continue
 		}
 		for k, i := range r.rows {
 			if !slices.Contains(r.rows[:k], i) {
-				leaving[i] = append(leaving[i], r)
+				leaving[i] = append(leaving[i], l)
 			}
 		}
 	}
@@ -76,21 +98,14 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 		if at.n > 0 {
 			vacancies = append(vacancies, at)
 		}
-		slices.SortFunc(leaving[i], func(a, b *run) int {
-			x, sureX := a.ends(s.now)
-			y, sureY := b.ends(s.now)
-			if sureX != sureY {
-				return cmp.Compare(btoi(sureY), btoi(sureX))
-			}
-			return cmp.Or(x.Compare(y), cmp.Compare(a.ID, b.ID))
-		})
+		slices.SortFunc(leaving[i], leaver.compare)
 		for _, r := range leaving[i] {
 			if before := k.request.count(free, most); before == most {
 				break
 			}
-			free = free.plus(r.request, int64(r.on(i)))
-			if end, sure := r.ends(s.now); sure {
-				at.at = end
+			free = r.hold(free, i, 1)
+			if r.sure {
+				at.at = r.at
 			} else {
 				at.unsure++
 			}
@@ -120,7 +135,7 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 		beside = beside.plus(k.request, -int64(n))
 		for _, r := range leaving[i] {
 			if end, sure := r.ends(s.now); !kept.at.IsZero() && (!sure || end.After(kept.at)) {
-				beside = beside.plus(r.request, -int64(r.on(i)))
+				beside = r.hold(beside, i, -1)
 			}
 		}
 		kept.beside[i] = beside
@@ -183,16 +198,15 @@ func btoi(b bool) int {
 	return 0
 }
 
-// on is how many of its workers are on a row.
-func (r *run) on(row int) int {
+// hold adds n times what its workers have on a row to v, in place.
+func (r *run) hold(v vector, row int, n int64) vector {
 	if r.rows == nil {
-		return r.placed()
+		return v.plus(r.total, n)
 	}
-	n := 0
-	for _, i := range r.rows {
+	for k, i := range r.rows {
 		if i == row {
-			n++
+			v = v.plus(r.of(k), n)
 		}
 	}
-	return n
+	return v
 }

@@ -7,11 +7,16 @@
 //   - Pool, Node, Queue and Work are what it knows of the world, Delta is what
 //     changed.
 //   - State holds the world with the caches that make a step cheap (state.go,
-//     pool.go, queue.go; vector.go has amounts as bare numbers).
+//     pool.go, queue.go; vector.go has amounts as bare numbers). roles.go has
+//     what is otherwise for gangs whose workers differ.
 //   - State.Step is the cycle: apply the delta, then go along the line and give
 //     each its place (step.go), take places back from others for it (preempt.go)
 //     or keep nodes for it (reserve.go). Decide is a step from nothing, the full
 //     recompute that every incremental step must equal.
+//   - Where in a pool: close together (topology.go), where others lose least
+//     (mix.go), not into maintenance (maintenance.go).
+//   - Whose turn it is: queue.go, deadline.go, tiresias.go. Who has too much: idle.go
+//     and, under Goodput, sizes.go.
 //   - Plan is the answer: placements and preemptions in order (plan.go).
 //     State.Why explains in words, when asked, why a work still waits (why.go).
 //
@@ -19,7 +24,8 @@
 //
 // No node is given more than it has; no queue, project or user more than its
 // limits; no work to a pool outside its residency, below its isolation or without
-// its accelerators. A gang gets all of its workers at once, in one pool, or none.
+// its accelerators. A gang gets all of its workers at once, in one pool, or none,
+// those of all its roles.
 // Every waiting work has at least one reason, and the reasons are true.
 //
 // Who comes first among those that find no room in a pool has nodes kept for it:
@@ -34,8 +40,13 @@
 // Fifo: higher priority first, then the earlier. Fair: of each queue the one whose
 // dominant share over its weight is least, now and in the past that its half-life
 // remembers; within a queue a point of priority counts as much as a minute of
-// waiting, so that everybody's turn comes. Under both, a work that must begin now to
-// meet its deadline counts as submitted a day before.
+// waiting, so that everybody's turn comes. Tiresias: who had less than 16
+// accelerator-hours first, and the others leave for them; priority as under Fair.
+// Goodput: in line as under Fifo, and elastic works get as many workers as pay. Under
+// all, a work that must begin now to meet its deadline counts as submitted a day before.
+//
+// Under all, a queue may say that its works leave when they leave accelerators idle
+// and others wait for them.
 package scheduler
 
 import (
@@ -76,12 +87,14 @@ type Policy string
 
 // The policies.
 const (
-	Fifo Policy = "fifo"
-	Fair Policy = "fair"
+	Fifo     Policy = "fifo"
+	Fair     Policy = "fair"
+	Tiresias Policy = "tiresias"
+	Goodput  Policy = "goodput"
 )
 
 // Policies are all of them.
-var Policies = []Policy{Fifo, Fair}
+var Policies = []Policy{Fifo, Fair, Tiresias, Goodput}
 
 // Node is one machine of a pool.
 type Node struct {
@@ -117,6 +130,8 @@ type Pool struct {
 	Closed string
 	// Remote pools run work elsewhere than on the machine of the server.
 	Remote bool
+	// Alike pools start gangs only whose workers ask for the same.
+	Alike bool
 }
 
 // Work is something that wants to run once.
@@ -126,7 +141,7 @@ type Work struct {
 	Project   string
 	User      string
 	Queue     string          // empty is that of all who name none, without a quota
-	Request   resource.Amount // of each worker
+	Request   resource.Amount // of each worker, without Roles
 	Residency []string        // zones where it may be; never empty
 	Isolation Isolation       // at least
 	Pools     []string        // only these pools; empty is any
@@ -141,6 +156,9 @@ type Work struct {
 	// Workers is the size of the gang, and MaxWorkers what it can use; as many
 	// as fit now get a place. 0 is one, and at least Workers.
 	Workers, MaxWorkers int
+	// Roles are the gang where its workers differ, in place of Request, Workers and
+	// MaxWorkers.
+	Roles []Role `json:",omitempty"`
 	// Within is the level of which the gang has to be in one domain: "rack", or
 	// OnNode; empty is as close together as it can be. PerNode is how many of its
 	// workers one node may have; 0 is as many as it holds.
@@ -149,11 +167,31 @@ type Work struct {
 	InPlace bool // wants the files of the server: no remote pool
 	// Preemptible works save what they did and wait again when they are stopped.
 	Preemptible bool
+	// Served is the service that it attained before it was submitted: see Attained.
+	Served float64
+	// Under Goodput: how fast least workers are, one more, and so on, in terms of
+	// least; it gets no more than these. Restart is what one costs it besides what it
+	// did since it saved; 0 is unknown. Target is how many it gets, whatever the plan
+	// says; 0 is what that says.
+	Speed   []float64     `json:",omitempty"`
+	Restart time.Duration `json:",omitempty"`
+	Target  int           `json:",omitempty"`
 }
 
 // least and most are the bounds of the gang's size.
-func (w *Work) least() int { return max(w.Workers, 1) }
-func (w *Work) most() int  { return max(w.MaxWorkers, w.least()) }
+func (w *Work) least() int {
+	if len(w.Roles) > 0 {
+		return w.inRoles()
+	}
+	return max(w.Workers, 1)
+}
+
+func (w *Work) most() int {
+	if len(w.Roles) > 0 {
+		return w.inRoles()
+	}
+	return max(w.MaxWorkers, w.least())
+}
 
 // perNode is how many of the least one node may have.
 func (w *Work) perNode() int {
@@ -183,10 +221,11 @@ type Running struct {
 	Work
 	Pool     string
 	Placed   int       // how many workers; 0 is one
-	Nodes    []string  // one for each worker; empty in a delegated pool
+	Nodes    []string  // one for each worker, role by role; empty in a delegated pool
 	Started  time.Time // zero is not known
 	Saved    time.Time // of its last checkpoint; zero is never
 	Deadline time.Time // when its time-out ends it; zero is unknown
+	Idle     time.Time // since when its accelerators are idle, and its owner was told; zero is that they are not
 	Leaving  bool      // it was told to stop
 	// LeavingSince is when the state first saw that; zero is now.
 	LeavingSince time.Time
@@ -194,13 +233,14 @@ type Running struct {
 }
 
 // amount is what all workers together hold.
-func (r *Running) amount() resource.Amount { return r.Request.Times(max(r.Placed, 1)) }
+func (r *Running) amount() resource.Amount { return r.Amount(max(r.Placed, 1)) }
 
 // Delta is what changed since the last step. A pool or work that is already
 // known is replaced.
 type Delta struct {
 	Now          time.Time
 	Policy       Policy // empty leaves it; at first that is Fifo
+	Sizes        bool   // under Goodput: look in this step who should have another size
 	Pools        []Pool
 	RemovedPools []string
 	Queues       []Queue // all of them; nil leaves them as they are

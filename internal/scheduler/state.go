@@ -20,14 +20,16 @@ type State struct {
 	order   []*pool // by name
 	total   vector  // of all pools, for shares
 	queues  map[string]*queue
-	top     *queue // above all trees; its line is of all queues under Fifo
+	top     *queue // above all trees; its line is of all queues, but under Fair
 	quotas  map[string]resource.Amount
 	limits  map[string]*ceiling // of projects and users, by kind and name
 	waiting map[ID]*waiter
 	running map[ID]*run
 	leaving map[ID]*run // those of running that were told to
+	idle    map[ID]bool // those of running whose accelerators are idle
 	shapes  map[string]*shape
-	age     int // grows when what is known of works no longer holds
+	demands map[string]*demand // of what waits and runs
+	age     int                // grows when what is known of works no longer holds
 
 	dated map[ID]bool // those of waiting that have a deadline
 	turn  time.Time   // when the next of them becomes urgent, or late; zero is never
@@ -35,12 +37,12 @@ type State struct {
 	turns []ID // for whom others leave, or the last step kept nodes
 
 	// Of a step.
-	looked  map[ID]bool
 	current *queue         // whose line is looked at
 	keeping []*queue       // that keep quota for their first
 	tries   map[try]bool   // at preemption, in vain
 	lowest  map[*queue]int // the priority of what a queue runs and may be preempted
 	seen    int            // works looked at
+	sizes   map[ID]int     // see wanted; nil until somebody asks
 }
 
 // waiter is a work in line.
@@ -49,6 +51,7 @@ type waiter struct {
 	known   *known
 	age     int  // of the state when that was found
 	hurries bool // it must come first to meet its deadline
+	begun   bool // its turn it is already, in this step
 
 	// Of the last step.
 	order    int    // how many were looked at before
@@ -59,11 +62,13 @@ type waiter struct {
 // run is a work that has its place.
 type run struct {
 	Running
-	request  vector
+	request  vector // of each worker, without roles
+	total    vector // of all of them
 	queue    *queue
 	ceilings []*ceiling
-	pool     *pool // nil when it is gone
-	rows     []int // of each worker; nil in a delegated pool
+	pool     *pool    // nil when it is gone
+	rows     []int    // of each worker; nil in a delegated pool
+	requests []vector // of each of rows; nil without roles
 }
 
 func (r *run) placed() int { return max(r.Placed, 1) }
@@ -78,7 +83,10 @@ type known struct {
 
 // shape is what all works that ask for the same have in common.
 type shape struct {
-	request     vector
+	request     vector // of each worker, without roles
+	roles       []Role
+	kinds       []kind   // of workers, with roles, in the order in which they are placed
+	total       vector   // of the least gang
 	accelerated bool     // it asks for accelerators
 	within      string   // see Work
 	pools       []*pool  // that may take it, cheapest first
@@ -97,8 +105,9 @@ func (s *State) apply(d Delta) {
 	s.now = d.Now
 	if s.pools == nil {
 		s.pools, s.waiting, s.running = map[string]*pool{}, map[ID]*waiter{}, map[ID]*run{}
-		s.leaving, s.dated = map[ID]*run{}, map[ID]bool{}
+		s.leaving, s.idle, s.dated = map[ID]*run{}, map[ID]bool{}, map[ID]bool{}
 		s.limits, s.shapes, s.policy = map[string]*ceiling{}, map[string]*shape{}, Fifo
+		s.demands = map[string]*demand{}
 		s.requeue(nil)
 	}
 	if d.Turns != nil {
@@ -127,7 +136,10 @@ func (s *State) apply(d Delta) {
 	for i := range d.Submitted {
 		if s.running[d.Submitted[i].ID] == nil {
 			w := &waiter{Work: d.Submitted[i]}
-			if s.waiting[w.ID] = w; !w.Due.IsZero() {
+			s.leave(w.ID) // it may be there twice
+			s.waiting[w.ID] = w
+			s.demand(&w.Work, w.least(), 1)
+			if !w.Due.IsZero() {
 				s.dated[w.ID], s.turn = true, time.Time{}
 			}
 		}
@@ -181,7 +193,8 @@ func (s *State) remake(d Delta) {
 		}
 	}
 	running := s.running
-	s.running, s.leaving = make(map[ID]*run, len(running)), map[ID]*run{}
+	clear(s.demands)
+	s.running, s.leaving, s.idle = make(map[ID]*run, len(running)), map[ID]*run{}, map[ID]bool{}
 	for _, r := range running {
 		s.start(r)
 	}
@@ -193,14 +206,17 @@ func (s *State) remake(d Delta) {
 	for _, w := range works {
 		l := s.lineOf(&w.Work)
 		l.works = append(l.works, w)
+		s.demand(&w.Work, w.least(), 1)
 	}
 }
 
 // unnamed reports that one of them holds accelerators that have no part yet.
 func (s *State) unnamed(started []Running) bool {
 	return slices.ContainsFunc(started, func(r Running) bool {
-		_, ok := s.names.vector(r.Request)
-		return !ok
+		return slices.ContainsFunc(r.Parts(1), func(p Role) bool {
+			_, ok := s.names.vector(p.Request)
+			return !ok
+		})
 	})
 }
 
@@ -232,10 +248,10 @@ func (s *State) rename(queues []Queue, started []Running) {
 		add(quota)
 	}
 	for _, r := range s.running {
-		add(r.Request)
+		add(r.Amount(1))
 	}
 	for i := range started {
-		add(started[i].Request)
+		add(started[i].Amount(1))
 	}
 	for _, q := range s.queues { // past use is by number
 		q.past = s.moved(q.past, all)
@@ -318,16 +334,16 @@ func (l *line) add(works []*waiter, rank func(a, b *waiter) int) {
 }
 
 // aging is how much later a work may be submitted for each point of priority and
-// still come first, under Fair.
+// still come first, under Fair and Tiresias.
 const aging = time.Minute
 
 // rank says who of a line comes first.
 func (s *State) rank(a, b *waiter) int {
 	x, y := s.standing(a), s.standing(b)
-	if s.policy == Fair {
-		return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
+	if s.policy == Fifo || s.policy == Goodput {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), x.Compare(y), cmp.Compare(a.ID, b.ID))
 	}
-	return cmp.Or(cmp.Compare(b.Priority, a.Priority), x.Compare(y), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
 }
 
 func (s *State) remove(id ID) {
@@ -337,10 +353,12 @@ func (s *State) remove(id ID) {
 		return
 	}
 	delete(s.running, id)
+	s.demand(&r.Work, r.placed(), -1)
 	delete(s.leaving, id)
+	delete(s.idle, id)
 	delete(r.queue.runs, id)
 	s.hold(r, -1)
-	r.queue.account(r.request, -int64(r.placed()))
+	r.queue.account(r.total, -1)
 	if r.pool != nil {
 		delete(r.pool.runs, id)
 	}
@@ -349,6 +367,7 @@ func (s *State) remove(id ID) {
 func (s *State) leave(id ID) {
 	if w := s.waiting[id]; w != nil {
 		delete(s.waiting, id)
+		s.demand(&w.Work, w.least(), -1)
 		if s.dated[id] {
 			delete(s.dated, id)
 			s.turn = time.Time{}
@@ -361,30 +380,38 @@ func (s *State) leave(id ID) {
 func (s *State) start(r *run) {
 	s.leave(r.ID)
 	s.running[r.ID] = r
+	if !r.Idle.IsZero() {
+		s.idle[r.ID] = true
+	}
+	s.demand(&r.Work, r.placed(), 1)
 	if r.Leaving {
 		s.leaving[r.ID] = r
 		if r.LeavingSince.IsZero() {
 			r.LeavingSince = s.now
 		}
 	}
-	r.request, _ = s.names.vector(r.Request)
+	r.request, r.total = s.asked(&r.Work, r.placed())
 	r.queue = s.queueOf(&r.Work)
 	r.queue.runs[r.ID] = r
 	r.ceilings = s.ceilings(&r.Work, r.queue)
-	r.pool, r.rows = s.pools[r.Pool], nil
+	r.pool, r.rows, r.requests = s.pools[r.Pool], nil, nil
 	if r.pool != nil {
 		r.pool.runs[r.ID] = r
 		if !r.pool.Delegated {
 			r.rows = make([]int, 0, len(r.Nodes))
-			for _, name := range r.Nodes {
+			for n, name := range r.Nodes {
 				if i, ok := r.pool.index[name]; ok {
 					r.rows = append(r.rows, i)
+					if len(r.Roles) > 0 {
+						v, _ := s.names.vector(r.Of(n))
+						r.requests = append(r.requests, v)
+					}
 				}
 			}
 		}
 	}
 	s.hold(r, 1)
-	r.queue.account(r.request, int64(r.placed()))
+	r.queue.account(r.total, 1)
 }
 
 // hold counts what a running work has against everything that limits others, but
@@ -394,7 +421,7 @@ func (s *State) hold(r *run, n int64) {
 		r.pool.take(r, n)
 	}
 	for _, c := range r.ceilings {
-		c.used = c.used.plus(r.request, n*int64(r.placed()))
+		c.used = c.used.plus(r.total, n)
 	}
 }
 
@@ -442,21 +469,24 @@ func (s *State) shapeOf(w *Work) *shape {
 		clear(s.shapes) // most of them are of works long gone
 	}
 	out := &shape{within: w.together()}
-	out.request, _ = s.names.vector(w.Request)
-	for _, n := range w.Request.Accelerators {
+	out.request, out.total = s.asked(w, w.least())
+	for _, n := range w.Amount(1).Accelerators {
 		out.accelerated = out.accelerated || n > 0
+	}
+	if len(w.Roles) > 0 {
+		out.roles, out.kinds = w.Roles, s.kinds(w)
 	}
 	for _, p := range s.order {
 		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name) {
 			continue // who does not ask for it need not be told
 		}
-		if why, ok := refusal(w, p); !ok {
+		if why, ok := s.refusal(w, p, out); !ok {
 			out.refused = append(out.refused, why)
 			continue
 		}
 		out.pools = append(out.pools, p)
 	}
-	slices.SortStableFunc(out.pools, func(a, b *pool) int { return cmp.Compare(price(w, a), price(w, b)) })
+	slices.SortStableFunc(out.pools, func(a, b *pool) int { return cmp.Compare(price(w, a, 1), price(w, b, 1)) })
 	s.shapes[key] = out
 	return out
 }
@@ -467,18 +497,26 @@ func shapeKey(w *Work) string {
 	number(int64(w.least()))
 	number(int64(btoi(w.InPlace)))
 	number(int64(w.PerNode))
-	number(int64(w.Request.CPU))
-	number(int64(w.Request.Memory))
+	asks := func(a resource.Amount) {
+		number(int64(a.CPU))
+		number(int64(a.Memory))
+		number(int64(len(a.Accelerators)))
+		for _, name := range slices.Sorted(maps.Keys(a.Accelerators)) {
+			b = strconv.AppendQuote(b, name)
+			number(a.Accelerators[name])
+		}
+	}
+	asks(w.Request)
+	number(int64(len(w.Roles)))
+	for _, r := range w.Roles {
+		b = strconv.AppendQuote(b, r.Name) // reasons say it
+		number(int64(r.Workers))
+		asks(r.Request)
+	}
 	texts := func(list []string) {
 		number(int64(len(list)))
 		for _, t := range list {
 			b = append(strconv.AppendQuote(b, t), ' ')
-		}
-	}
-	if len(w.Request.Accelerators) > 0 {
-		for _, name := range slices.Sorted(maps.Keys(w.Request.Accelerators)) {
-			b = strconv.AppendQuote(b, name)
-			number(w.Request.Accelerators[name])
 		}
 	}
 	texts(w.Residency)

@@ -24,14 +24,20 @@ func (s *State) Step(d Delta) Plan {
 	// is already.
 	var plan Plan
 	s.clear(&plan)
-	for _, w := range s.begun() {
+	begun := s.begun()
+	for _, w := range begun {
 		s.consider(w, &plan)
 	}
 	for w := s.next(); w != nil; w = s.next() {
-		if len(s.looked) > 0 && s.looked[w.ID] {
-			continue
+		if !w.begun {
+			s.consider(w, &plan)
 		}
-		s.consider(w, &plan)
+	}
+	for _, w := range begun {
+		w.begun = false
+	}
+	if d.Sizes {
+		s.resize(&plan)
 	}
 	s.end()
 	if turn := s.nextTurn(); !turn.IsZero() {
@@ -43,11 +49,10 @@ func (s *State) Step(d Delta) Plan {
 // begun are those whose turn it is: for whom others leave, and under Fair those for
 // whom the last step kept nodes. Else others would take what comes free for them.
 func (s *State) begun() []*waiter {
-	s.looked = map[ID]bool{}
 	var out []*waiter
 	for _, id := range s.turns {
-		if w := s.waiting[id]; w != nil && !s.looked[id] {
-			s.looked[id] = true
+		if w := s.waiting[id]; w != nil && !w.begun {
+			w.begun = true
 			out = append(out, w)
 		}
 	}
@@ -75,7 +80,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 
 	// 4. Fit: within its limits, where it is cheapest.
 	most := s.allowed(w)
-	if most >= w.least() && s.fit(w, most, plan) {
+	if most >= w.least() && s.fit(w, s.sized(w, most), plan) {
 		return
 	}
 
@@ -115,6 +120,7 @@ func (s *State) clear(plan *Plan) {
 
 // begin forgets what the last step kept for whom.
 func (s *State) begin() {
+	s.sizes = nil
 	s.tries, s.lowest, s.keeping, s.seen = map[try]bool{}, map[*queue]int{}, s.keeping[:0], 0
 	for _, p := range s.order {
 		p.kept, p.misfit = nil, nil
@@ -125,6 +131,7 @@ func (s *State) begin() {
 	for _, c := range s.limits {
 		c.held, c.first = nil, nil
 	}
+	s.mix()
 	s.top.line.begin(s)
 	for _, q := range s.queues {
 		q.line.begin(s)
@@ -176,6 +183,9 @@ func (s *State) next() *waiter {
 func (s *State) allowed(w *waiter) int {
 	n := int64(w.most())
 	k := w.known
+	if k.kinds != nil {
+		return s.allowedRoles(w)
+	}
 	for i, x := range k.request {
 		if x <= 0 {
 			continue
@@ -202,9 +212,9 @@ func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 		lasts := p.kept != nil && !p.brief(&w.Work, s.now)
 		s.start(r)
 		if lasts {
-			for _, i := range rows {
+			for n, i := range rows {
 				if p.kept.beside[i] != nil {
-					p.kept.beside[i] = p.kept.beside[i].plus(r.request, -1)
+					p.kept.beside[i] = p.kept.beside[i].plus(w.known.of(n), -1)
 				}
 			}
 		}
@@ -219,13 +229,13 @@ func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 // before it waits there. What is within its queue's nominal quota is kept from
 // everybody, what it would borrow from its own queue only.
 func (s *State) keep(w *waiter) {
-	q, request, n := w.known.queue, w.known.request, int64(w.least())
+	q, total := w.known.queue, w.known.total
 	if q.first == nil {
 		q.first, q.order, q.stopped = w, w.order, q.Order == Strict
-		q.mine, q.held = make(vector, len(request)), make(vector, len(request))
-		for i, x := range request {
-			q.mine[i] = min(n*x, max(q.subtree.part(i)-q.used.part(i), 0))
-			q.held[i] = n*x - q.mine[i]
+		q.mine, q.held = make(vector, len(total)), make(vector, len(total))
+		for i, x := range total {
+			q.mine[i] = min(x, max(q.subtree.part(i)-q.used.part(i), 0))
+			q.held[i] = x - q.mine[i]
 		}
 		q.use(q.mine, 1)
 		s.keeping = append(s.keeping, q)
@@ -233,7 +243,7 @@ func (s *State) keep(w *waiter) {
 	for _, c := range w.known.ceilings {
 		if c.first == nil {
 			c.first = w
-			c.held = c.held.plus(request, n)
+			c.held = c.held.plus(total, 1)
 		}
 	}
 }

@@ -62,9 +62,9 @@ func (p *pool) within(k *known) [][]int {
 	return p.domains[level]
 }
 
-// closest is the smallest set of rows that stand together and hold n workers, of
-// those allowed the one with the least room beyond that, of nodes the fullest; nil
-// when none holds them.
+// closest is the smallest set of rows that stand together and hold n workers: of
+// nodes the one with the most merit, else the one with the least room beyond that;
+// nil when none holds them.
 func (p *pool) closest(k *known, counts []int, n int) []int {
 	outermost := -1 // all rows
 	if k.within != "" {
@@ -76,13 +76,19 @@ func (p *pool) closest(k *known, counts []int, n int) []int {
 			groups = p.domains[level]
 		}
 		var best []int
-		least := 0
+		least, most := 0, merit{}
 		for _, rows := range groups {
 			sum := 0
 			for _, i := range rows {
 				sum += counts[i]
 			}
-			if sum >= n && (best == nil || sum < least || sum == least && len(rows)+len(best) == 2 && p.load[rows[0]] > p.load[best[0]]) {
+			switch {
+			case sum < n:
+			case level == len(p.domains)-1:
+				if m := p.merit(k, rows[0], k.request, n); best == nil || m.better(most) {
+					best, most = rows, m
+				}
+			case best == nil || sum < least:
 				best, least = rows, sum
 			}
 		}
@@ -108,11 +114,18 @@ func (p *pool) most(k *known, counts []int) int {
 }
 
 // gather chooses rows for n workers out of some: the roomiest first, the last one
-// where as many as are left fit most closely, so that a gang is on few nodes.
-func (p *pool) gather(rows, counts []int, n int) []int {
+// where as many as are left fit most closely, so that a gang is on few nodes. Of like
+// ones the fuller comes first, by loads; without them, the first.
+func gather(rows, counts []int, n int, loads []float64) []int {
+	load := func(i int) float64 {
+		if loads == nil {
+			return 0
+		}
+		return loads[i]
+	}
 	spots := slices.DeleteFunc(slices.Clone(rows), func(i int) bool { return counts[i] == 0 })
 	slices.SortFunc(spots, func(a, b int) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(p.load[b], p.load[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(load(b), load(a)), cmp.Compare(a, b))
 	})
 	out := make([]int, 0, n)
 	for k, i := range spots {

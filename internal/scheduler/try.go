@@ -36,7 +36,7 @@ func (s *State) Try(work Work) Forecast {
 		most = s.allowed(w)
 	}
 	for _, p := range k.pools {
-		room := Room{Pool: p.Name, Price: price(&w.Work, p) * float64(w.least())}
+		room := Room{Pool: p.Name, Price: price(&w.Work, p, w.least())}
 		var rows []int
 		if most >= w.least() {
 			rows = p.room(w, most, s.now)
@@ -48,7 +48,7 @@ func (s *State) Try(work Work) Forecast {
 			f.Place = &Placement{Work: w.ID, Pool: p.Name, Workers: len(rows), Nodes: p.nodes(rows), Passed: k.refused}
 			fallthrough
 		default:
-			room.At, room.Price = s.now, price(&w.Work, p)*float64(len(rows))
+			room.At, room.Price = s.now, price(&w.Work, p, len(rows))
 		}
 		f.Rooms = append(f.Rooms, room)
 	}

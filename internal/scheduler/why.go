@@ -25,6 +25,9 @@ func (s *State) why(w *waiter) Wait {
 	if r, late := w.late(s.now); late {
 		wait.Reasons = append(wait.Reasons, r)
 	}
+	if r, demoted := s.demotion(w); demoted && wait.Possible {
+		wait.Reasons = append(wait.Reasons, r)
+	}
 	return wait
 }
 
@@ -63,7 +66,7 @@ func (s *State) leavers(w *waiter, wait Wait) Wait {
 		}
 	}
 	if len(names) > 0 {
-		wait.Reasons = append([]Reason{{Step: "preempt", Code: Preempting, Text: "until " + list(names) + " saved and left for it"}}, wait.Reasons...)
+		wait.Reasons = append([]Reason{{Step: "preempt", Code: Preempting, Text: "until " + list(names) + " left for it"}}, wait.Reasons...)
 	}
 	return wait
 }
@@ -80,8 +83,7 @@ func list(names []string) string {
 // when none is.
 func (s *State) never(w *waiter) string {
 	k := w.known
-	want := make(vector, len(k.request))
-	want = want.plus(k.request, int64(w.least()))
+	want := k.total
 	for _, c := range k.ceilings {
 		if !want.fits(c.most) {
 			return fmt.Sprintf("the quota of %s is smaller than the request: %s", c.who, s.lacks(want, c.most, "allowed"))
@@ -100,8 +102,7 @@ func (s *State) never(w *waiter) string {
 // limited says which limit keeps w from a place; empty when none does.
 func (s *State) limited(w *waiter) (Code, string) {
 	k := w.known
-	want := make(vector, len(k.request))
-	want = want.plus(k.request, int64(w.least()))
+	want := k.total
 	for _, c := range k.ceilings {
 		left, unkept := slices.Clone(c.most), slices.Clone(c.most)
 		left = left.plus(c.used, -1)
@@ -123,7 +124,7 @@ func (s *State) limited(w *waiter) (Code, string) {
 	}
 	if !want.fits(left) {
 		text := fmt.Sprintf("the quota of queue %s is used up: %s", q.Name, s.lacks(want, left, "left"))
-		if lent := q.borrowers(k.request); len(lent) > 0 && q.nominal(k.request, int64(w.least())) {
+		if lent := q.borrowers(want); len(lent) > 0 && q.nominal(want) {
 			text += "; lent to queue " + list(lent)
 		}
 		return QuotaUsed, text
@@ -182,7 +183,7 @@ func (s *State) lacks(want, have vector, where string) string {
 
 // refusal says why a pool that a work asks for may not take it however empty it
 // is; true when it may.
-func refusal(w *Work, p *pool) (Reason, bool) {
+func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 	no := func(code Code, format string, args ...any) (Reason, bool) {
 		return Reason{Step: "admit", Code: code, Pool: p.Name, Text: fmt.Sprintf(format, args...)}, false
 	}
@@ -208,7 +209,16 @@ func refusal(w *Work, p *pool) (Reason, bool) {
 			return no(NoSuch, "pool %s does not say in which %s its nodes are", p.Name, w.Within)
 		}
 	}
-	nodes := p.Nodes
+	if len(w.Roles) > 0 {
+		if p.Alike {
+			return no(NoSuch, "pool %s starts gangs whose workers ask for the same, and this has roles", p.Name)
+		}
+		if why := s.tooSmall(w, p, of); why != "" {
+			return no(NoRoomEver, "%s%s", why, p.closedNodes())
+		}
+		return Reason{}, true
+	}
+	nodes, has := p.Nodes, p.has
 	if p.Delegated {
 		total := resource.Amount{}
 		for _, n := range p.Nodes {
@@ -216,23 +226,31 @@ func refusal(w *Work, p *pool) (Reason, bool) {
 				total = total.Plus(n.Amount)
 			}
 		}
-		nodes = []Node{{Amount: total}}
+		all, _ := s.names.vector(total)
+		nodes, has = []Node{{Amount: total}}, []vector{all}
 	}
-	counts := make([]int, len(nodes))
-	var best []string // what the node that lacks least lacks: the one to name
+	counts, sum := make([]int, len(nodes)), 0
+	request, exists := s.names.vector(w.Request)
 	for i, node := range nodes {
-		if node.Closed != "" {
+		if !exists || node.Closed != "" {
 			continue
 		}
-		counts[i] = w.Request.Count(node.Amount, w.perNode())
-		if lacks := w.Request.Lacks(node.Amount); best == nil || len(lacks) < len(best) {
-			best = lacks
+		counts[i] = request.count(has[i], w.perNode())
+		if sum += counts[i]; sum >= w.least() && w.together() == "" {
+			return Reason{}, true
 		}
 	}
 	n := p.most(&known{shape: &shape{within: w.together()}}, counts)
-	switch {
-	case n >= w.least():
+	if n >= w.least() {
 		return Reason{}, true
+	}
+	var best []string // what the node that lacks least lacks: the one to name
+	for _, node := range nodes {
+		if lacks := w.Request.Lacks(node.Amount); node.Closed == "" && (best == nil || len(lacks) < len(best)) {
+			best = lacks
+		}
+	}
+	switch {
 	case n == 0 && p.Delegated && w.least() == 1:
 		return no(NoRoomEver, "pool %s is too small: %s%s", p.Name, words(best, "in all"), p.closedNodes())
 	case n == 0 && !p.Delegated:
@@ -267,6 +285,9 @@ func (p *pool) closedNodes() string {
 // gang is "4 workers of 2 cpu wanted".
 func gang(w *Work) string {
 	text := fmt.Sprintf("%d workers of %s wanted", w.least(), w.Request)
+	if len(w.Roles) > 0 {
+		text = rolesInWords(w.Roles) + " wanted"
+	}
 	if w.PerNode > 0 {
 		text += fmt.Sprintf(", at most %d on a node", w.PerNode)
 	}
@@ -291,8 +312,9 @@ func (s *State) impossible(w *Work, shape *shape) []Reason {
 	if len(s.pools) == 0 {
 		return []Reason{{Step: "admit", Code: NoSuch, Text: "there are no pools"}}
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.Request.Accelerators)) {
-		if w.Request.Accelerators[name] > 0 && !s.anyHas(name) {
+	asked := w.Amount(1).Accelerators
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if asked[name] > 0 && !s.anyHas(name) {
 			return []Reason{{Step: "admit", Code: NoSuch, Text: "no pool has " + name}}
 		}
 	}
@@ -336,7 +358,7 @@ func (s *State) full(w *waiter, p *pool) Reason {
 		return Reason{Step: "fit", Code: Kept, Pool: p.Name, Text: text}
 	}
 	var text string
-	if w.least() > 1 {
+	if w.least() > 1 || len(w.Roles) > 0 {
 		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), p.bare(w, s.now, true), p.Name)
 	} else {
 		var lacks []string
@@ -363,6 +385,9 @@ func (s *State) full(w *waiter, p *pool) Reason {
 // bare is for how many workers a pool has room now, at most the least; with all,
 // were nothing kept for others.
 func (p *pool) bare(w *waiter, now time.Time, all bool) int {
+	if w.known.kinds != nil {
+		return p.packed(w, func(i int) vector { return p.now(w, i, now, all) })
+	}
 	best := 0
 	for _, rows := range p.within(w.known) {
 		n := 0

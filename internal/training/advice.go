@@ -63,6 +63,10 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 	if err != nil || !ok {
 		return out, err
 	}
+	if len(j.Spec.Roles) > 0 {
+		out.Sentence = "The workers of a job with roles differ, and what they would take elsewhere is not known."
+		return out, nil
+	}
 	var family []Measurement
 	var like []sizing.Profile
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {

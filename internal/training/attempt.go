@@ -72,6 +72,7 @@ type Attempt struct {
 	// Asked is the class of the end that Falaj asked for, and Why it did.
 	Asked    Class     `json:"asked,omitempty"`
 	Why      string    `json:"why,omitempty"`
+	Target   int       `json:"target,omitempty"` // how many workers the scheduler wants the next one to have
 	Made     time.Time `json:"made_at"`
 	Started  time.Time `json:"started_at,omitzero"`
 	Ended    time.Time `json:"ended_at,omitzero"`
@@ -93,6 +94,7 @@ const (
 	TimedOut    = diagnosis.TimedOut
 	NodeLost    = diagnosis.NodeLost
 	Preempted   = diagnosis.Preempted
+	Reclaimed   = diagnosis.Reclaimed
 	Hung        = diagnosis.Hung
 	Straggler   = diagnosis.Straggler
 	Killed      = diagnosis.Killed
@@ -119,6 +121,7 @@ var rules = map[Class]rule{
 	Preempted:   {again: true, free: true},
 	Hung:        {again: true, delay: true},
 	Straggler:   {again: true, delay: true},
+	Reclaimed:   {},
 	UserError:   {},
 	OutOfMemory: {},
 	TimedOut:    {},
@@ -153,7 +156,7 @@ type end struct {
 func judge(j Job, a Attempt, w compute.Workload, members []engine.Member, saved bool, log diagnosis.Log) end {
 	in := diagnosis.Input{
 		Status: w.Status, Members: members, Failure: w.Failure, Hint: w.Hint, Outcome: w.Outcome(), Asked: a.Asked, Why: a.Why, Saved: saved,
-		Log: log, Memory: w.Request.Memory, Environment: j.Spec.Environment, Job: w.Label, Denials: w.Denials,
+		Log: log, Memory: w.Largest().Memory, Environment: j.Spec.Environment, Job: w.Label, Denials: w.Denials,
 	}
 	if w.Stop != "" && (a.Asked == "" || j.Stop != "") {
 		in.Asked, in.Why = Unwanted, w.Stop
@@ -186,7 +189,7 @@ func (j Job) again(e *end) (bool, time.Duration) {
 		return false, 0
 	}
 	if r.free {
-		if j.Attempts >= maxSaves {
+		if j.Attempts >= maxSaves && e.class != Resized {
 			e.reason = fmt.Sprintf("ran again %d times", j.Attempts)
 			e.hint = "Do more work between checkpoints."
 			return false, 0

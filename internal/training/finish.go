@@ -212,7 +212,7 @@ func status(e end) string {
 	switch e.class {
 	case Done:
 		return "FINISHED"
-	case Unwanted, Saved, Resized, Moved, Preempted, Killed, NodeLost:
+	case Unwanted, Saved, Resized, Moved, Preempted, Reclaimed, Killed, NodeLost:
 		return "KILLED"
 	default:
 		return "FAILED"

@@ -199,6 +199,9 @@ func names[T ~string](all []T) string {
 
 // size is what the next attempt wants.
 func (j Job) size() Workers {
+	if len(j.Spec.Roles) > 0 {
+		return Exactly(j.Spec.inRoles())
+	}
 	if !j.Workers.IsZero() {
 		return j.Workers
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -100,7 +101,7 @@ func TestAGangIsPrepared(t *testing.T) {
 			t.Errorf("%s is %q, not %q", k, spec.Env[k], v)
 		}
 	}
-	roles := map[engine.Role]string{}
+	roles := map[engine.MountRole]string{}
 	for _, m := range spec.Mounts {
 		roles[m.Role] = filepath.Base(m.Path)
 	}
@@ -115,6 +116,42 @@ func TestAGangIsPrepared(t *testing.T) {
 	d, err := w.Describe(alice(t.Context()), nyc, j.ID)
 	if err != nil || d.Tries[0].Workers != 2 || len(d.Tries[0].Members) == 0 {
 		t.Fatalf("%+v, %v", d.Tries, err)
+	}
+}
+
+// TestRolesArePrepared: each role has its command, its variables and its threads;
+// what the job says holds where a role does not say.
+func TestRolesArePrepared(t *testing.T) {
+	w := newWorld(t)
+	j := w.submit(t, training.Spec{
+		Command: []string{"/bin/sh", "train"}, Framework: launch.TensorFlow, Resources: resource.Amount{CPU: resource.CPU(250)}, Env: map[string]string{"BOTH": "job", "OMP_NUM_THREADS": "7"},
+		Roles: []training.Role{
+			{Name: "chief", Resources: resource.Amount{CPU: resource.CPU(1500)}},
+			{Name: "ps", Workers: 2, Resources: resource.Amount{Memory: resource.GiB / 2}, Command: []string{"/bin/sh", "ps"}, Env: map[string]string{"BOTH": "role"}},
+		},
+	})
+	h := w.started(t)
+	spec, _ := w.fake.Spec(h)
+	want := []engine.Role{
+		{Name: "chief", Workers: 1, Resources: resource.Amount{CPU: resource.CPU(1500), Memory: resource.GiB}},
+		{Name: "ps", Workers: 2, Resources: resource.Amount{CPU: resource.CPU(250), Memory: resource.GiB / 2}},
+	}
+	if spec.Workers != 3 || !reflect.DeepEqual(spec.Roles, want) || len(spec.Launch.Roles) != 2 || spec.Total().CPU != resource.Cores(2) || spec.Of(2).Memory != resource.GiB/2 {
+		t.Fatalf("%+v", spec)
+	}
+	chief, ps := spec.Launch.Roles[0], spec.Launch.Roles[1]
+	if chief.Serves || !ps.Serves || chief.Command != nil || !slices.Equal(ps.Command, []string{"/bin/sh", "ps"}) || !slices.Equal(spec.Command, []string{"/bin/sh", "train"}) {
+		t.Errorf("%+v", spec.Launch)
+	}
+	if spec.Env["BOTH"] != "job" || ps.Env["BOTH"] != "role" || chief.Env["MKL_NUM_THREADS"] != "2" || ps.Env["MKL_NUM_THREADS"] != "1" || ps.Env["OMP_NUM_THREADS"] != "7" {
+		t.Errorf("%v, %+v", spec.Env, spec.Launch.Roles)
+	}
+	if _, err := w.Resize(alice(t.Context()), nyc, j.ID, training.Exactly(4)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "has roles") {
+		t.Errorf("resized: %v", err)
+	}
+	w.fake.Finish(h, enginetest.Exit{})
+	if j = w.ended(t, j.ID); j.State != training.Succeeded {
+		t.Fatalf("%+v", j)
 	}
 }
 
@@ -146,6 +183,13 @@ func TestResizeOfAJob(t *testing.T) {
 	}
 	if _, err := w.Resize(ctx, nyc, j.ID, training.Exactly(3)); !fault.Is(err, fault.Conflict) {
 		t.Fatalf("after its end: %v", err)
+	}
+	d, err := w.Describe(ctx, nyc, j.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := w.compute.Workload(ctx, compute.WorkloadID(d.Tries[1].ID)); err != nil || second.Served <= 0 {
+		t.Fatalf("what the first had does not count: %g, %v", second.Served, err)
 	}
 	waiting := w.submit(t, training.Spec{Workers: training.Exactly(8), Resources: small}) // for ever: four fit
 	if _, err := w.Resize(ctx, nyc, waiting.ID, training.Exactly(1)); err != nil {

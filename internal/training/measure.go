@@ -94,6 +94,9 @@ func (s Spec) setting(unit sizing.Unit) string {
 	add(s.Parallel.Tensor > 1, "tensor %d", s.Parallel.Tensor)
 	add(s.Parallel.Pipeline > 1, "pipeline %d", s.Parallel.Pipeline)
 	add(unit == sizing.Runs && s.Steps > 0, "%d steps", s.Steps)
+	for _, r := range s.Roles {
+		parts = append(parts, fmt.Sprintf("%d %s", r.Workers, r.Name))
+	}
 	return strings.Join(parts, ", ")
 }
 
@@ -226,7 +229,7 @@ func nodeOf(p compute.Pool, names []string) compute.Node {
 
 // newMeasurement begins one.
 func newMeasurement(j Job, a Attempt, p compute.Pool) Measurement {
-	ask := j.Spec.Resources
+	ask := j.Spec.largest()
 	return Measurement{
 		Attempt: a.ID, Job: j.ID, Project: j.Project, Number: a.Number, Family: j.family(),
 		Pool: a.Pool, Nodes: a.Nodes, Device: device(p, nodeOf(p, a.Nodes), ask),
@@ -244,6 +247,7 @@ type meters struct {
 type meter struct {
 	Measurement
 	kept   time.Time // in the database
+	paced  time.Time // when compute was told its pace
 	at     time.Time // of the last sample
 	before []engine.Member
 }
@@ -342,6 +346,7 @@ func (s *Service) MeasureOnce(ctx context.Context) error {
 		asking.Go(func() error {
 			members, err := s.cfg.Compute.Members(ctx, compute.WorkloadID(j.Attempt))
 			if err != nil || len(members) == 0 {
+				s.cfg.Compute.Idle(compute.WorkloadID(j.Attempt), time.Time{})
 				return nil //nolint:nilerr // who does not answer is left out
 			}
 			return fault.Wrap(s.measure(ctx, j, members), "job %s", j.ID)
@@ -377,8 +382,14 @@ func (s *Service) measure(ctx context.Context, j Job, members []engine.Member) e
 			return err
 		}
 	}
+	var err error
+	if s.cfg.Sizes && j.elastic() && now.Sub(next.paced) >= pacedEvery {
+		next.paced = now
+		err = s.pace(ctx, j, next.Measurement)
+	}
 	s.meters.set(j.Attempt, &next)
-	return nil
+	s.cfg.Compute.Idle(compute.WorkloadID(j.Attempt), next.Idle.Warned(now))
+	return err
 }
 
 // measurement is what is kept of a job's attempt under way, or a new one.

@@ -282,6 +282,77 @@ func TestIdleAccelerator(t *testing.T) {
 	}
 }
 
+// TestIdleAcceleratorIsReclaimed: a while after its owner was told, who leaves its GPU
+// idle leaves for a job that waits for it, and goes on later; or ends, if it is not
+// preemptible and its queue says so.
+func TestIdleAcceleratorIsReclaimed(t *testing.T) {
+	no := false
+	for name, c := range map[string]struct {
+		preemptible *bool
+		class       training.Class
+		event       string
+	}{
+		"saves": {nil, training.Preempted, "workload.preempted"},
+		"ends":  {&no, training.Reclaimed, "workload.reclaimed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, e, at := still(t)
+			w.stop()
+			w.ccfg.Now = at.now
+			w.start(t)
+			ctx := alice(t.Context())
+			if _, _, err := w.compute.ApplyQueue(ctx, "lab", compute.QueueSpec{IdleReclaim: compute.Duration(30 * time.Minute), IdleEnd: true}); err != nil {
+				t.Fatal(err)
+			}
+			e.uses(of(0.8, resource.GiB))
+			idle := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"small"}, Queue: "lab", Preemptible: c.preemptible})
+			w.started(t)
+			w.running(t, idle.ID)
+			waits := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"small"}})
+			pass := func(busy float64, long time.Duration) {
+				t.Helper()
+				e.uses(of(busy, resource.GiB))
+				for end := at.now().Add(long); at.now().Before(end); {
+					at.pass(10 * time.Second)
+					if err := w.MeasureOnce(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			pass(0.8, 3*time.Minute)
+			pass(0, 39*time.Minute)
+			if _, err := w.compute.RunOnce(ctx); err != nil {
+				t.Fatal(err)
+			}
+			why, err := w.Why(ctx, nyc, idle.ID)
+			if err != nil || !strings.Contains(strings.Join(why, "\n"), "its accelerators are idle: from ") {
+				t.Fatalf("%q, %v", why, err)
+			}
+			pass(0, 2*time.Minute)
+			w.compute.Wake()
+			h := w.started(t)
+			if j := w.running(t, waits.ID); j.Pool != "small" {
+				t.Fatalf("%+v", j)
+			}
+			if got := told[compute.WorkloadEvent](t, w, c.event); len(got) != 1 {
+				t.Errorf("%+v", got)
+			}
+			w.fake.Finish(h, enginetest.Exit{})
+			w.ended(t, waits.ID)
+			if c.class == training.Preempted {
+				w.fake.Finish(w.started(t), enginetest.Exit{})
+			}
+			if j := w.ended(t, idle.ID); (j.State == training.Succeeded) != (c.class == training.Preempted) || j.Class == "" {
+				t.Fatalf("%+v", j)
+			}
+			d, err := w.Describe(ctx, nyc, idle.ID)
+			if err != nil || d.Tries[0].Class != c.class || !strings.Contains(d.Tries[0].Reason, "and those of this have done nothing for 30m") {
+				t.Fatalf("%+v, %v", d.Tries, err)
+			}
+		})
+	}
+}
+
 // TestSlowNode: a node on which the same work is slower than on its peer is told of
 // once, and once when it is as fast again.
 func TestSlowNode(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
@@ -129,6 +130,13 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	if err != nil {
 		return engine.Spec{}, err
 	}
+	roles, err := j.Spec.launched(env, d, p)
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	if len(command) == 0 {
+		command = roles[0].Command
+	}
 	workers := max(w.Placed, 1)
 
 	// 3. The run and the token.
@@ -185,7 +193,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		Image:   env.Image, Options: options(env),
 		Launch: launch.Spec{
 			Framework: j.Spec.Framework, Processes: j.Spec.Processes, Command: command, Python: env.Python, Run: string(a.ID),
-			Grace: int(time.Duration(j.Spec.Grace).Seconds()),
+			Grace: int(time.Duration(j.Spec.Grace).Seconds()), Roles: roles,
 		},
 	}, nil
 }
@@ -298,11 +306,15 @@ func (s *Service) code(ctx context.Context, j Job, d dirs) error {
 // systemPath is where programs are looked for after the environment's own.
 const systemPath = "/usr/local/bin:/usr/bin:/bin"
 
-// command is the argv with the program's absolute path. What the machine has is
-// not looked for where the job runs on another one.
+// command is the argv with the program's absolute path, none of a job whose roles
+// have theirs. What the machine has is not looked for where the job runs on another
+// one.
 func command(spec Spec, env environment.Usable, d dirs, elsewhere bool) ([]string, error) {
 	if spec.Script != "" {
 		return append([]string{env.Python, filepath.Join(d.work, scriptName)}, spec.Command...), nil
+	}
+	if len(spec.Command) == 0 {
+		return nil, nil
 	}
 	name := spec.Command[0]
 	if strings.Contains(name, "/") {
@@ -374,11 +386,11 @@ func searchPath(env environment.Usable) string {
 // variables is the whole environment of the process. The engine adds where the
 // API is: FALAJ_URL and MLFLOW_TRACKING_URI.
 func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, token string) map[string]string {
-	cores := int64(j.Spec.Resources.CPU+999) / 1000
-	threads := strconv.FormatInt(max(cores/int64(max(j.Spec.Processes, 1)), 1), 10)
 	v := map[string]string{
 		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
-		"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "NUMEXPR_NUM_THREADS": threads,
+	}
+	if len(j.Spec.Roles) == 0 {
+		maps.Copy(v, j.Spec.threads(j.Spec.Resources))
 	}
 	if env.Image != "" {
 		delete(v, "PATH") // the image has its own
@@ -396,6 +408,13 @@ func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool,
 		v[dataVariable(in.Name)] = filepath.Join(d.data, in.Name)
 	}
 	return v
+}
+
+// threads are how many each process of a worker may start.
+func (s Spec) threads(of resource.Amount) map[string]string {
+	cores := int64(of.CPU+999) / 1000
+	n := strconv.FormatInt(max(cores/int64(max(s.Processes, 1)), 1), 10)
+	return map[string]string{"OMP_NUM_THREADS": n, "OPENBLAS_NUM_THREADS": n, "MKL_NUM_THREADS": n, "NUMEXPR_NUM_THREADS": n}
 }
 
 // stamp tells one state of a checkpoint from another.

@@ -16,7 +16,7 @@ import (
 // save (SIGTERM and its grace), and the next attempt, which does not count
 // against max_attempts, has the new size. Needs job.submit. Resizing to what it
 // has already is no change. Errors: fault.NotFound; fault.Invalid when the work
-// cannot be shared out among so many; fault.Conflict when the job has ended or
+// cannot be shared out among so many, or has roles; fault.Conflict when the job has ended or
 // is being stopped.
 func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Workers) (j Job, err error) {
 	if _, err := s.one(ctx, p, jid, ActionSubmit); err != nil {
@@ -32,6 +32,10 @@ func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Work
 			return fault.New(fault.Conflict, "job %s has %s already", jid, j.State)
 		case j.Stop != "":
 			return fault.New(fault.Conflict, "job %s is being stopped: %s", jid, j.Stop)
+		}
+		if len(j.Spec.Roles) > 0 {
+			return fault.New(fault.Invalid, "job %s has roles, and the number of its workers does not change", jid).
+				WithHint("Submit it again with other numbers of workers.")
 		}
 		if err := j.Spec.validSize(to); err != nil {
 			return err

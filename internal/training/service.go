@@ -48,6 +48,11 @@ type Compute interface {
 	CheckQueue(ctx context.Context, p project.Name, name string) error
 	// Try says what a workload would get now, and takes nothing.
 	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
+	// Pace is told how fast a workload is with each number of workers, and what a
+	// restart costs it.
+	Pace(id compute.WorkloadID, speed []float64, restart time.Duration)
+	// Idle is told since when a workload's accelerators are known to be idle.
+	Idle(id compute.WorkloadID, since time.Time)
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
 	// Waits says why it waits, for programs.
@@ -231,6 +236,9 @@ type Config struct {
 	// GrowAfter is how long an elastic job has run, and its pool has had room,
 	// before it goes on with more workers; 0 never does.
 	GrowAfter time.Duration
+	// Sizes says that the scheduler chooses the sizes of elastic jobs, and has to be
+	// told how fast they are.
+	Sizes bool
 	// Worker is the falaj-worker that Doctor sends to a pool's nodes, and Measure
 	// measures this machine, once; both may be empty.
 	Worker  string
@@ -452,9 +460,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	j.EnvDigest = env.Digest // empty while it is being built
 	j.Digest = digest(name, j.Spec, j.Inputs, env.Spec)
 
-	change := project.Created
+	change, asked := project.Created, j
 	submit := func(ctx context.Context, tx *store.Tx) error {
-		change = project.Created
+		change, j = project.Created, asked // it may be tried again
 		if how.once {
 			last, err := s.cfg.Store.LastJob(ctx, tx, p, j.Digest)
 			if err == nil && last.State != Failed && last.State != Cancelled {
@@ -568,6 +576,7 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.
 	a := Attempt{
 		ID: AttemptID(id.New("att")), Job: j.ID, Number: j.Attempts + 1, State: Placing, Made: s.now().UTC(), Revision: 1,
 	}
+	before := j.Attempt
 	j.Attempt, j.Attempts = a.ID, a.Number
 	if err := s.cfg.Store.InsertAttempt(ctx, tx, a); err != nil {
 		return err
@@ -576,7 +585,20 @@ func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.
 		return err
 	}
 	r := j.request()
-	r.ID = compute.WorkloadID(a.ID)
+	r.ID, r.After = compute.WorkloadID(a.ID), compute.WorkloadID(before)
+	var err error
+	if r.Speed, err = s.foreseen(ctx, tx, *j); err != nil {
+		return err
+	}
+	if before != "" {
+		last, err := s.cfg.Store.Attempt(ctx, tx, before)
+		if err != nil {
+			return err
+		}
+		if last.Class == Resized && last.Target > 0 {
+			r.Target, r.InLine = last.Target, true
+		}
+	}
 	if delay > 0 {
 		r.NotBefore = s.now().Add(delay).UTC()
 	}
@@ -589,10 +611,14 @@ func (j Job) request() compute.Request {
 	for _, in := range j.Inputs {
 		data += resource.Bytes(in.Bytes)
 	}
+	workers, amount := j.size(), j.Spec.Resources
+	if len(j.Spec.Roles) > 0 {
+		workers, amount = Workers{}, resource.Amount{}
+	}
 	return compute.Request{
 		Project: j.Project, Kind: compute.JobAttempt, Label: string(j.ID),
-		Amount: j.Spec.Resources, Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
-		Workers: j.size().Min, MaxWorkers: j.size().Max,
+		Amount: amount, Roles: j.Spec.asked(), Isolation: j.Spec.Isolation, Residency: j.Residency, Classification: j.Classification,
+		Workers: workers.Min, MaxWorkers: workers.Max,
 		Pools: j.pools(), Queue: j.Spec.Queue, User: cmp.Or(j.By.Name, j.By.ID), Model: j.Spec.Register, Preemptible: j.Spec.Preemptible == nil || *j.Spec.Preemptible, Priority: j.Spec.Priority, Timeout: time.Duration(j.Spec.Timeout), Grace: time.Duration(j.Spec.Grace),
 		Within: j.Spec.Within, PerNode: j.Spec.PerNode, Due: j.Due, Expected: time.Duration(j.Expected), DelayCost: j.Spec.DelayCost, Data: data,
 	}

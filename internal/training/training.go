@@ -5,7 +5,7 @@
 // # Map
 //
 //   - training.go: Spec and its rules, Job and its states, Input. gang.go: what
-//     of it concerns several workers.
+//     of it concerns several workers. roles.go: workers that differ.
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
 //   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
 //   - resize.go: another number of workers. move.go: other pools.
@@ -124,6 +124,7 @@ type Spec struct {
 	MaxAttempts int                 `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
 	Framework   launch.Framework    `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
 	Workers     Workers             `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
+	Roles       []Role              `json:"roles,omitempty" doc:"The workers where they differ, in place of workers: each role with its number, resources and command"`
 	Within      string              `json:"within,omitempty" doc:"All workers in one of these, by the pool's topology: rack, or node; default as close together as there is room"`
 	PerNode     int                 `json:"per_node,omitempty" doc:"At most so many workers on a node, such as 1 to spread them; default as many as fit"`
 	Processes   int                 `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
@@ -162,8 +163,10 @@ var (
 // Validate refuses what cannot be a job. Error: fault.Invalid.
 func (s Spec) Validate() error {
 	switch {
-	case len(s.Command) == 0 && s.Script == "":
+	case len(s.Command) == 0 && s.Script == "" && !s.rolesCommand():
 		return fault.New(fault.Invalid, "a job needs a command or a script")
+	case s.Script == "" && len(s.Command) > 0 && s.Command[0] == "":
+		return fault.New(fault.Invalid, "command names no program")
 	case len(s.Script) > maxScript:
 		return fault.New(fault.Invalid, "script has %d bytes, at most %d are allowed", len(s.Script), maxScript).
 			WithHint("Upload a source archive instead.")
@@ -214,7 +217,7 @@ func (s Spec) Validate() error {
 	if err := s.Resources.Validate(); err != nil {
 		return err
 	}
-	return errorsFirst(s.validCommand(), s.validData(), s.validEnv(), s.validGang(), s.Checkpoints.Validate())
+	return errorsFirst(validCommand("command", s.Command), s.validData(), validEnv(s.Env), s.validRoles(), s.validGang(), s.Checkpoints.Validate())
 }
 
 func errorsFirst(errs ...error) error {
@@ -226,19 +229,16 @@ func errorsFirst(errs ...error) error {
 	return nil
 }
 
-func (s Spec) validCommand() error {
+func validCommand(what string, command []string) error {
 	size := 0
-	for _, a := range s.Command {
+	for _, a := range command {
 		size += len(a)
 		if strings.ContainsRune(a, 0) {
-			return fault.New(fault.Invalid, "command contains a zero byte")
+			return fault.New(fault.Invalid, "%s contains a zero byte", what)
 		}
 	}
-	if len(s.Command) > maxArgs || size > maxArgBytes {
-		return fault.New(fault.Invalid, "command has %d arguments of %d bytes, at most %d of %d are allowed", len(s.Command), size, maxArgs, maxArgBytes)
-	}
-	if s.Script == "" && s.Command[0] == "" {
-		return fault.New(fault.Invalid, "command names no program")
+	if len(command) > maxArgs || size > maxArgBytes {
+		return fault.New(fault.Invalid, "%s has %d arguments of %d bytes, at most %d of %d are allowed", what, len(command), size, maxArgs, maxArgBytes)
 	}
 	return nil
 }
@@ -264,10 +264,10 @@ func (s Spec) validData() error {
 	return nil
 }
 
-func (s Spec) validEnv() error {
+func validEnv(env map[string]string) error {
 	size := 0
-	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
-		v := s.Env[k]
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		v := env[k]
 		size += len(k) + len(v)
 		switch {
 		case !envRE.MatchString(k):
@@ -278,8 +278,8 @@ func (s Spec) validEnv() error {
 			return fault.New(fault.Invalid, "environment variable %s is set by Falaj", k)
 		}
 	}
-	if len(s.Env) > maxEnv || size > maxEnvBytes {
-		return fault.New(fault.Invalid, "there are %d environment variables of %d bytes, at most %d of %d are allowed", len(s.Env), size, maxEnv, maxEnvBytes)
+	if len(env) > maxEnv || size > maxEnvBytes {
+		return fault.New(fault.Invalid, "there are %d environment variables of %d bytes, at most %d of %d are allowed", len(env), size, maxEnv, maxEnvBytes)
 	}
 	return nil
 }
@@ -312,6 +312,7 @@ func (s Spec) complete(isolation scheduler.Isolation) Spec {
 	if s.Framework == "" {
 		s.Framework = launch.Plain
 	}
+	s.Roles = s.completeRoles()
 	return s
 }
 

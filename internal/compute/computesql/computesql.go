@@ -34,6 +34,7 @@ type poolRow struct {
 	Name      string     `bun:"name,pk"`
 	Spec      string     `bun:"spec"`
 	Found     string     `bun:"found"`
+	Warned    string     `bun:"warned"`
 	CreatedAt store.Time `bun:"created_at"`
 	UpdatedAt store.Time `bun:"updated_at"`
 	Revision  int64      `bun:"revision"`
@@ -51,7 +52,7 @@ func (r poolRow) pool() (compute.Pool, error) {
 	return compute.Pool{
 		Name: compute.PoolName(r.Name), Zone: s.Zone, Engine: s.Engine, Mode: s.Mode, Listed: s.Nodes, Seen: seen, Isolation: s.Isolation,
 		PricePerHour: s.PricePerHour, PowerWatts: s.PowerWatts, Cost: s.Cost, Closed: s.Closed, Options: s.Options, Env: s.Env, Elastic: s.Elastic,
-		Ahead: s.Ahead, Topology: s.Topology, Maintenance: s.Maintenance,
+		Ahead: s.Ahead, Topology: s.Topology, Maintenance: s.Maintenance, Hardware: s.Hardware, Warned: r.Warned,
 		CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}, nil
 }
@@ -98,11 +99,16 @@ type asked struct {
 	Spec           *engine.Spec           `json:"spec,omitempty"`
 	Workers        int                    `json:"workers,omitempty"`
 	MaxWorkers     int                    `json:"max_workers,omitempty"`
+	Roles          []scheduler.Role       `json:"roles,omitempty"`
 	InPlace        bool                   `json:"in_place,omitempty"`
 	Queue          string                 `json:"queue,omitempty"`
 	User           string                 `json:"user,omitempty"`
 	Model          string                 `json:"model,omitempty"`
 	Preemptible    bool                   `json:"preemptible,omitempty"`
+	Served         float64                `json:"served,omitempty"`
+	Speed          []float64              `json:"speed,omitempty"`
+	Restart        time.Duration          `json:"restart_ns,omitempty"`
+	Target         int                    `json:"target,omitempty"`
 	Within         string                 `json:"within,omitempty"`
 	PerNode        int                    `json:"per_node,omitempty"`
 	Due            store.Time             `json:"due,omitempty"`
@@ -129,7 +135,8 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 	a, err := json.Marshal(asked{ //nolint:musttag // engine.Spec is kept under its field names
 		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
 		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
-		Workers: w.Workers, MaxWorkers: w.MaxWorkers, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Model: w.Model, Preemptible: w.Preemptible,
+		Workers: w.Workers, MaxWorkers: w.MaxWorkers, Roles: w.Roles, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Model: w.Model, Preemptible: w.Preemptible, Served: w.Served,
+		Speed: w.Speed, Restart: w.Restart, Target: w.Target,
 		Within: w.Within, PerNode: w.PerNode, Due: store.At(w.Due), Expected: w.Expected, DelayCost: w.DelayCost, Data: w.Data,
 	})
 	if err != nil {
@@ -175,8 +182,9 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w.Status = engine.Status(st)
 	w.Request, w.Isolation, w.Residency, w.Classification, w.Pools = a.Request, a.Isolation, a.Residency, a.Classification, a.Pools
 	w.Priority, w.Timeout, w.Grace, w.NotBefore, w.Spec = a.Priority, a.Timeout, a.Grace, a.NotBefore.Time(), a.Spec
-	w.Workers, w.MaxWorkers, w.InPlace = a.Workers, a.MaxWorkers, a.InPlace
-	w.Queue, w.User, w.Model, w.Preemptible = a.Queue, a.User, a.Model, a.Preemptible
+	w.Workers, w.MaxWorkers, w.Roles, w.InPlace = a.Workers, a.MaxWorkers, a.Roles, a.InPlace
+	w.Speed, w.Restart, w.Target = a.Speed, a.Restart, a.Target
+	w.Queue, w.User, w.Model, w.Preemptible, w.Served = a.Queue, a.User, a.Model, a.Preemptible, a.Served
 	w.Within, w.PerNode = a.Within, a.PerNode
 	w.Due, w.Expected, w.DelayCost, w.Data = a.Due.Time(), a.Expected, a.DelayCost, a.Data
 	return w, nil
@@ -227,9 +235,9 @@ func (Store) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
 		return err
 	}
 	_, err = tx.NewInsert().Model(&poolRow{
-		Name: string(p.Name), Spec: string(spec), Found: string(seen), CreatedAt: store.At(p.CreatedAt), UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
+		Name: string(p.Name), Spec: string(spec), Found: string(seen), Warned: p.Warned, CreatedAt: store.At(p.CreatedAt), UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
 	}).On("CONFLICT (name) DO UPDATE").
-		Set("spec = EXCLUDED.spec").Set("found = EXCLUDED.found").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
+		Set("spec = EXCLUDED.spec").Set("found = EXCLUDED.found").Set("warned = EXCLUDED.warned").Set("updated_at = EXCLUDED.updated_at").Set("revision = EXCLUDED.revision").Exec(ctx)
 	return err
 }
 

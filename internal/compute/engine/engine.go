@@ -17,6 +17,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
@@ -30,7 +31,7 @@ type Spec struct {
 	Env       map[string]string // complete; nothing is inherited
 	Dir       string            // working directory; must be inside a writable or read-only mount
 	Mounts    []Mount
-	Resources resource.Amount // limits and reservation of each worker
+	Resources resource.Amount // limits and reservation of each worker, without Roles
 	Isolation string          // sandbox.Level wanted at least: none, process, sandbox, container, node
 	Network   Network
 	Timeout   time.Duration // wall clock; 0 is no limit
@@ -40,6 +41,9 @@ type Spec struct {
 	// stands; empty where the engine picks.
 	Workers int
 	Nodes   []string
+	// Roles say what each worker has where they differ; they follow each other, and
+	// have all Workers. Those of Launch are the same ones, if it has any.
+	Roles []Role
 	// Launch says how the workers find each other; the zero Launch starts
 	// Command as it is.
 	Launch launch.Spec
@@ -50,25 +54,78 @@ type Spec struct {
 	Options map[string]string
 }
 
-// Role of a mount, for engines that mirror it to their nodes.
-type Role string
+// Role is some workers of a gang that have the same.
+type Role struct {
+	Name      string
+	Workers   int
+	Resources resource.Amount // of each
+}
+
+// Size is how many workers there are.
+func (s Spec) Size() int { return max(s.Workers, 1) }
+
+// Parts are the roles; where there are none, one of all workers.
+func (s Spec) Parts() []Role {
+	if len(s.Roles) > 0 {
+		return s.Roles
+	}
+	return []Role{{Workers: s.Size(), Resources: s.Resources}}
+}
+
+// Of is what a worker has.
+func (s Spec) Of(index int) resource.Amount {
+	for _, r := range s.Roles {
+		if index < r.Workers {
+			return r.Resources
+		}
+		index -= r.Workers
+	}
+	return s.Resources
+}
+
+// Total is what all workers have together.
+func (s Spec) Total() (sum resource.Amount) {
+	for _, r := range s.Parts() {
+		sum = sum.Plus(r.Resources.Times(r.Workers))
+	}
+	return sum
+}
+
+// CheckAmounts refuses amounts that make no sense, and roles that do not have all
+// workers. Error: fault.Invalid.
+func (s Spec) CheckAmounts() error {
+	n := 0
+	for _, r := range s.Parts() {
+		if err := r.Resources.Validate(); err != nil {
+			return err
+		}
+		n += r.Workers
+	}
+	if n != s.Size() {
+		return fault.New(fault.Invalid, "workload %s: the roles have %d workers and the gang %d", s.ID, n, s.Size())
+	}
+	return nil
+}
+
+// MountRole is what engines that mirror a mount to their nodes do with it.
+type MountRole string
 
 // The roles. A mount without one is fetched before the start, and what is
 // written into it is dropped.
 const (
 	// Output is taken back when the worker has ended.
-	Output Role = "output"
+	Output MountRole = "output"
 	// Checkpoints are taken back as each directory gets its final name, and
 	// those that are there are fetched before the start.
-	Checkpoints Role = "checkpoints"
+	Checkpoints MountRole = "checkpoints"
 	// Venv is a Python virtual environment: kept on the node by its Digest,
 	// and moved to the node's own interpreter of the same version.
-	Venv Role = "venv"
+	Venv MountRole = "venv"
 	// Interpreter is the prefix of a Python; fetched only where the node has
 	// none of its version.
-	Interpreter Role = "interpreter"
+	Interpreter MountRole = "interpreter"
 	// Scratch is made empty and dropped; every worker has its own.
-	Scratch Role = "scratch"
+	Scratch MountRole = "scratch"
 )
 
 // Mount makes a host path visible inside at the same path, or, on engines that
@@ -77,7 +134,7 @@ const (
 type Mount struct {
 	Path     string
 	Writable bool
-	Role     Role
+	Role     MountRole
 	Digest   string // of the content, where it never changes: a key for caches
 }
 
@@ -116,6 +173,7 @@ const (
 	NotStarted  Reason = "not_started"   // see Message
 	NodeFailed  Reason = "node_failed"   // its node went away; see Message
 	Preempted   Reason = "preempted"     // the engine took the node for somebody else
+	Reclaimed   Reason = "reclaimed"     // of compute alone: ended for accelerators that it left idle; see Message
 )
 
 // Status is what is known of a workload now.
@@ -162,6 +220,7 @@ type Driver interface {
 // Member is what is known of one worker of a workload.
 type Member struct {
 	Index    int            `json:"index"`
+	Role     string         `json:"role,omitempty"` // of a gang that has some; compute fills it in
 	Node     string         `json:"node,omitempty"`
 	State    State          `json:"state"`
 	Reason   Reason         `json:"reason,omitempty"`

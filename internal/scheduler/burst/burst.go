@@ -35,7 +35,8 @@
 // # Guarantees
 //
 // No pool gets more than its maximum, no work a pool that may not take it, nobody
-// nodes who can start without them. Nodes that start up count as room from when they
+// nodes who can start without them. Of a gang with roles every worker counts as the
+// largest, so that nodes are enough. Nodes that start up count as room from when they
 // are ready, so the same need rents once. A node with work, that starts up, or for
 // somebody who waits is not given back.
 package burst
@@ -118,7 +119,12 @@ type Work struct {
 	Limits    []string      // in World.Left
 }
 
-func (w *Work) least() int { return max(w.Workers, 1) }
+func (w *Work) least() (n int) {
+	for _, p := range w.Parts(max(w.Workers, 1)) {
+		n += p.Workers
+	}
+	return n
+}
 
 // onNode is how many of its workers a node of a pool may have.
 func (w *Work) onNode(p *pool) int {

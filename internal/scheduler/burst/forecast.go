@@ -58,20 +58,19 @@ func newPool(p Pool, w World) *pool {
 			continue
 		}
 		end, guess := expected(r, w.Now)
-		hold := func(i int, workers int) {
-			amount := r.Request.Times(workers)
+		hold := func(i int, amount resource.Amount) {
 			out.rows[i].free = out.rows[i].free.Minus(amount)
 			if !end.IsZero() {
 				out.rows[i].ends = append(out.rows[i].ends, ending{end, amount, guess})
 			}
 		}
 		if p.Delegated {
-			hold(0, max(r.Placed, 1))
+			hold(0, r.Amount(max(r.Placed, 1)))
 			continue
 		}
-		for _, name := range r.Nodes {
+		for n, name := range r.Nodes {
 			if i, ok := index[name]; ok {
-				hold(i, 1)
+				hold(i, r.Of(n))
 			}
 		}
 	}
@@ -142,15 +141,15 @@ type vacancy struct {
 // earliest is when a pool has room for some workers of a work; false when it is not
 // known to have it ever. Nodes up to the row before are looked at.
 func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, bool) {
-	found := p.found[:0]
+	found, each := p.found[:0], w.Largest()
 	for i := range p.rows[:min(before, len(p.rows))] {
 		r := &p.rows[i]
-		most := min(w.Request.Count(r.has, workers), w.onNode(p))
+		most := min(each.Count(r.has, workers), w.onNode(p))
 		if most == 0 {
 			continue
 		}
 		free, guess := r.free, false
-		n := w.Request.Count(free, most)
+		n := each.Count(free, most)
 		if n > 0 {
 			found = append(found, vacancy{i, n, now, false})
 		}
@@ -159,7 +158,7 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 				break
 			}
 			free, guess = free.Plus(e.amount), guess || e.guess
-			if more := w.Request.Count(free, most); more > n {
+			if more := each.Count(free, most); more > n {
 				found = append(found, vacancy{i, more - n, e.at, guess})
 				n = more
 			}
@@ -188,7 +187,7 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 // ended.
 func (p *pool) take(w *Work, s start) {
 	for _, at := range s.rows {
-		r, amount := &p.rows[at.row], w.Request.Times(at.workers)
+		r, amount := &p.rows[at.row], w.Largest().Times(at.workers)
 		r.free = r.free.Minus(amount)
 		if w.Duration > 0 {
 			r.ends = append(r.ends, ending{s.at.Add(w.Duration), amount, true})
@@ -209,7 +208,7 @@ func (p *pool) price(w *Work, workers int) float64 {
 	case len(p.Nodes) > 0:
 		node = p.Nodes[0].Amount
 	}
-	return p.PricePerHour * scheduler.Share(w.Request, node) * float64(workers)
+	return p.PricePerHour * w.Share(node, workers)
 }
 
 // rework is how long a work of some hours takes where one of its nodes is taken away

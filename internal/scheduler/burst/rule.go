@@ -79,8 +79,8 @@ func (d *decision) consider(w *Work) Verdict {
 				best = &o
 			}
 		}
-		if p.Elastic.Max > 0 && w.Request.Count(p.Elastic.Node, 1) == 0 {
-			against = append(against, fmt.Sprintf("a node of %s is too small: %s", p.Name, strings.Join(w.Request.Lacks(p.Elastic.Node), ", ")))
+		if p.Elastic.Max > 0 && w.Largest().Count(p.Elastic.Node, 1) == 0 {
+			against = append(against, fmt.Sprintf("a node of %s is too small: %s", p.Name, strings.Join(w.Largest().Lacks(p.Elastic.Node), ", ")))
 		}
 	}
 	if best == nil {
@@ -132,7 +132,7 @@ func (d *decision) elsewhere(w *Work) bool {
 		}
 		n := 0
 		for _, r := range p.rows {
-			if n += min(w.Request.Count(r.has, w.least()), w.onNode(p)); n >= w.least() {
+			if n += min(w.Largest().Count(r.has, w.least()), w.onNode(p)); n >= w.least() {
 				return true
 			}
 		}
@@ -152,7 +152,7 @@ func (d *decision) options(w *Work, p *pool) []option {
 	if s, ok := p.earliest(w, w.least(), len(p.rows), d.Now); ok {
 		out = append(out, option{pool: p, on: s, at: s.at})
 	}
-	each := min(w.Request.Count(e.Node, w.least()), w.onNode(p))
+	each := min(w.Largest().Count(e.Node, w.least()), w.onNode(p))
 	if each == 0 {
 		return out
 	}
@@ -258,7 +258,7 @@ func (d *decision) lacks(w *Work) (limit, what string) {
 		if !ok {
 			continue
 		}
-		want := w.Request.Times(w.least()).Plus(d.promised[name])
+		want := w.Amount(w.least()).Plus(d.promised[name])
 		if left.CPU == 0 {
 			want.CPU = 0 // no limit
 		}
@@ -276,7 +276,7 @@ func (d *decision) lacks(w *Work) (limit, what string) {
 // pay takes what a work will use from its limits and its budget.
 func (d *decision) pay(w *Work, cost float64) {
 	for _, name := range w.Limits {
-		d.promised[name] = d.promised[name].Plus(w.Request.Times(w.least()))
+		d.promised[name] = d.promised[name].Plus(w.Amount(w.least()))
 	}
 	if left, ok := d.money[w.Project]; ok {
 		d.money[w.Project] = left - cost

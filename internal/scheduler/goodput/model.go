@@ -17,9 +17,9 @@ func (o Observation) Same(p Observation) bool {
 	return o.Nodes == p.Nodes && o.Replicas == p.Replicas && o.Local == p.Local
 }
 
-// possible says whether an observation can be: a clock that jumps, or a counter
+// Possible says whether an observation can be: a clock that jumps, or a counter
 // that overflows, gives others.
-func (o Observation) possible() bool {
+func (o Observation) Possible() bool {
 	return o.Nodes >= 1 && o.Replicas >= o.Nodes && o.Local >= 1 && o.Sync >= 0 && o.Step > o.Sync && o.Step < math.MaxInt32
 }
 
@@ -87,7 +87,7 @@ var overlaps = [...]float64{1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 10}
 // tenth slower, as in Pollux. Observations that cannot be are left out.
 func Fit(seen []Observation) *Model {
 	m := &Model{}
-	seen = slices.DeleteFunc(slices.Clone(seen), func(o Observation) bool { return !o.possible() })
+	seen = slices.DeleteFunc(slices.Clone(seen), func(o Observation) bool { return !o.Possible() })
 	var b, compute []float64
 	for _, o := range seen {
 		b = append(b, float64(o.Local))
@@ -128,7 +128,7 @@ func FitLike(seen []Observation, like *Model) *Model {
 	}
 	by, _ := m.Ratio(like)
 	out := like.Scaled(by)
-	out.correct(slices.DeleteFunc(slices.Clone(seen), func(o Observation) bool { return !o.possible() }))
+	out.correct(slices.DeleteFunc(slices.Clone(seen), func(o Observation) bool { return !o.Possible() }))
 	for s, c := range like.steps {
 		if _, ok := out.steps[s]; !ok {
 			out.steps[s] = c

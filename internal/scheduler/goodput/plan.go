@@ -11,6 +11,7 @@ import (
 type Job struct {
 	ID        int
 	Min, Max  int               // replicas that it may have; the same for a rigid job
+	Each      int               // accelerators of a replica; 0 is one
 	On        map[string]Device // by device; it runs on no other
 	Gradient  Gradient          // that it sees, or like jobs saw when they began
 	Batch     int               // the global batch that it keeps; 0 when it takes the best
@@ -20,6 +21,10 @@ type Job struct {
 	Service   float64 // accelerator-seconds that it had
 	Started   bool
 	Restarts  int
+	Restart   float64 // seconds that one costs it; 0 is what the policy says
+	// Speed, in place of what On knows, is that of Min replicas, of one more, and so on
+	// to Max, in terms of Min's.
+	Speed []float64
 }
 
 // Device is what is known of a job on a type of accelerators.
@@ -27,6 +32,8 @@ type Device struct {
 	Model  *Model // one that knows nothing is taken to scale perfectly, and to be as fast as the first that is known
 	Limits Limits
 }
+
+func (j Job) each() int { return max(j.Each, 1) }
 
 func (j Job) rigid() bool { return j.Min == j.Max }
 
@@ -68,7 +75,7 @@ var Default = Params{Restart: 30, Patience: 6 * 3600, Enough: 24 * 3600, Probe: 
 // option is a configuration that a job may have.
 type option struct {
 	device   int
-	replicas int
+	replicas int     // accelerators
 	speed    float64 // goodput in terms of that of one replica
 	value    float64 // of speed, less the restart, to the plan
 }
@@ -118,6 +125,27 @@ type pool struct {
 //     device that is optimal.
 //  6. Placement. See place.
 func (p Params) Plan(nodes []Node, jobs []Job) map[int]Placement {
+	bids, pools := p.divide(nodes, jobs)
+	out := map[int]Placement{}
+	for d, pl := range pools {
+		place(nodes, pl, d, bids, out)
+	}
+	return out
+}
+
+// Sizes is Plan without its last step: how many accelerators each job gets that runs.
+func (p Params) Sizes(nodes []Node, jobs []Job) map[int]int {
+	bids, _ := p.divide(nodes, jobs)
+	out := map[int]int{}
+	for i := range bids {
+		if b := &bids[i]; b.taken >= 0 {
+			out[b.ID] = b.options[b.taken].replicas
+		}
+	}
+	return out
+}
+
+func (p Params) divide(nodes []Node, jobs []Job) ([]bid, []pool) {
 	pools := poolsOf(nodes)
 	bids := make([]bid, len(jobs))
 	for i := range jobs {
@@ -126,11 +154,7 @@ func (p Params) Plan(nodes []Node, jobs []Job) map[int]Placement {
 	prices(bids, pools)
 	p.weigh(bids, pools)
 	allocate(bids, pools)
-	out := map[int]Placement{}
-	for d, pl := range pools {
-		place(nodes, pl, d, bids, out)
-	}
-	return out
+	return bids, pools
 }
 
 func poolsOf(nodes []Node) []pool {
@@ -151,9 +175,14 @@ func poolsOf(nodes []Node) []pool {
 
 // options are what a job may have: within a node powers of two and all of it, and
 // then whole nodes, ever more at once, so that what is left of nodes fits together.
+// A job with speeds may have every number of which there is one.
 func (p Params) options(j *Job, pools []pool) []option {
 	var out []option
-	stay := max(0, j.Age-float64(j.Restarts)*p.Restart) / (j.Age + p.Restart)
+	restart := p.Restart
+	if j.Restart > 0 {
+		restart = j.Restart
+	}
+	stay := max(0, j.Age-float64(j.Restarts)*restart) / (j.Age + restart)
 	now := j.Placement.Replicas()
 	one := 0.0 // goodput of one replica on the first device that is known
 	for d, pl := range pools {
@@ -162,6 +191,19 @@ func (p Params) options(j *Job, pools []pool) []option {
 			continue
 		}
 		m := on.Model
+		for i, s := range j.Speed {
+			o := option{device: d, replicas: (j.Min + i) * j.each(), speed: s, value: s}
+			if o.replicas > pl.free || s <= 0 {
+				break
+			}
+			if j.Started && (o.replicas != now || pl.device != j.Device) {
+				o.value *= stay
+			}
+			out = append(out, o)
+		}
+		if j.Speed != nil {
+			continue
+		}
 		add := func(r int) {
 			if r < max(j.Min, 1) || r > min(j.Max, on.Limits.MaxReplicas, pl.free) {
 				return
@@ -301,7 +343,7 @@ func (p Params) weigh(bids []bid, pools []pool) {
 		_, _, worth := b.want(pools)
 		switch {
 		case b.rigid():
-			waited := b.Age - b.Service/float64(b.Max)
+			waited := b.Age - b.Service/float64(b.Max*b.each())
 			worth *= square(max(1, waited/p.Enough))
 		case wanted > 0:
 			worth *= p.weight(b.Job) * wanted / weights

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
@@ -26,6 +25,9 @@ type World struct {
 	// Leave is how long one that must leave for another takes to save and stop: its
 	// grace if that is shorter. It waits again for the rest of its time.
 	Leave time.Duration
+	// Maintenance are the windows of pools, by name. What Start says of nodes is what
+	// is so without.
+	Maintenance map[string]scheduler.Windows
 	// Gone are those that were told to stop before the start and do not come back.
 	Gone map[scheduler.ID]bool
 }
@@ -33,8 +35,8 @@ type World struct {
 // Fate is what became of a work.
 type Fate struct {
 	ID        scheduler.ID
-	Request   resource.Amount // of each worker
-	Spans     []Span          // when it ran; the first that began before the start has From before it
+	Work      scheduler.Work
+	Spans     []Span // when it ran; the first that began before the start has From before it
 	End       time.Time
 	Preempted int
 	// Never is why it does not run to its end; nil when it does.
@@ -119,6 +121,7 @@ type player struct {
 	order []*work
 	queue events
 	state scheduler.State
+	next  time.Time // when a window begins or ends; zero is never
 }
 
 // Play plays a world until nothing more happens. Errors: fault.Invalid for works
@@ -127,6 +130,7 @@ func Play(ctx context.Context, w World) (Played, error) {
 	p := player{world: w, works: map[scheduler.ID]*work{}}
 	now := w.Start.Now
 	delta := w.Start
+	delta.Pools = p.maintain(now)
 	for _, r := range w.Start.Started {
 		k := p.add(r.Work)
 		k.gone = w.Gone[r.ID]
@@ -156,6 +160,9 @@ func Play(ctx context.Context, w World) (Played, error) {
 		for len(later) > 0 && !later[0].Submitted.After(now) {
 			delta.Submitted, later = append(delta.Submitted, later[0]), later[1:]
 		}
+		if !p.next.IsZero() && !p.next.After(now) {
+			delta.Pools = p.maintain(now)
+		}
 		// 2. Decide.
 		delta.Now = now
 		plan := p.state.Step(delta)
@@ -165,7 +172,9 @@ func Play(ctx context.Context, w World) (Played, error) {
 			p.begin(k, Span{From: now, Pool: at.Pool, Workers: at.Workers, Nodes: at.Nodes}, now, time.Time{})
 		}
 		for _, e := range plan.Preempt {
-			p.tell(p.works[e.Work], now)
+			k := p.works[e.Work]
+			k.gone = k.gone || e.Ends
+			p.tell(k, now)
 		}
 		if plan.Wake.After(now) {
 			heap.Push(&p.queue, event{at: plan.Wake, kind: looks})
@@ -190,10 +199,35 @@ func Play(ctx context.Context, w World) (Played, error) {
 }
 
 func (p *player) add(w scheduler.Work) *work {
-	k := &work{Work: w, fate: Fate{ID: w.ID, Request: w.Request}, left: max(p.world.Takes[w.ID], 0)}
+	k := &work{Work: w, fate: Fate{ID: w.ID, Work: w}, left: max(p.world.Takes[w.ID], 0)}
 	p.works[w.ID] = k
 	p.order = append(p.order, k)
 	return k
+}
+
+// maintain gives the pools as they are at a time.
+func (p *player) maintain(now time.Time) []scheduler.Pool {
+	p.next = time.Time{}
+	pools := slices.Clone(p.world.Start.Pools)
+	for i := range pools {
+		windows := p.world.Maintenance[pools[i].Name]
+		if len(windows) == 0 {
+			continue
+		}
+		pools[i].Nodes = slices.Clone(pools[i].Nodes)
+		for k := range pools[i].Nodes {
+			n := &pools[i].Nodes[k]
+			closed, closes := windows.At(n.Name, now)
+			n.Closed, n.Closes, n.Leave = cmp.Or(n.Closed, closed), closes, closed != ""
+		}
+		if next := windows.Next(now); !next.IsZero() && (p.next.IsZero() || next.Before(p.next)) {
+			p.next = next
+		}
+	}
+	if !p.next.IsZero() {
+		heap.Push(&p.queue, event{at: p.next, kind: looks})
+	}
+	return pools
 }
 
 // begin gives a work its place, and foresees its end.
@@ -245,10 +279,11 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 		return true
 	}
 	k.left = max(k.left-e.at.Sub(k.since), 0)
+	span := k.fate.Spans[len(k.fate.Spans)-1]
+	ran := scheduler.Running{Work: k.Work, Placed: span.Workers, Started: span.From}
+	k.Served, k.Submitted = ran.Attained(e.at), e.at
 	k.fate.Preempted++
-	again := k.Work
-	again.Submitted = e.at
-	delta.Submitted = append(delta.Submitted, again)
+	delta.Submitted = append(delta.Submitted, k.Work)
 	return false
 }
 

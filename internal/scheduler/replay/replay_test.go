@@ -398,3 +398,26 @@ func FuzzSnapshot(f *testing.F) {
 		}
 	})
 }
+
+// TestMaintenance: what saves leaves its node when a window begins, and goes on when it
+// is over; what would not end before begins after it.
+func TestMaintenance(t *testing.T) {
+	rigid := func(w *scheduler.Work) { w.Preemptible, w.Timeout = false, 15*time.Minute }
+	w := World{
+		Start: scheduler.Delta{
+			Now: noon, Pools: []scheduler.Pool{pool("a", 2, 2)},
+			Started:   []scheduler.Running{{Work: asks("a", 2), Pool: "a", Placed: 1, Nodes: []string{"a-0"}, Started: noon}},
+			Submitted: []scheduler.Work{asks("b", 2, rigid), asks("c", 2, rigid)},
+		},
+		Takes: map[scheduler.ID]time.Duration{"a": 20 * time.Minute, "b": 5 * time.Minute, "c": 5 * time.Minute},
+		Leave: time.Minute,
+		Maintenance: map[string]scheduler.Windows{"a": {
+			{From: noon.Add(10 * time.Minute), Until: noon.Add(30 * time.Minute), Nodes: []string{"a-0"}},
+			{From: noon.Add(6 * time.Minute), Until: noon.Add(time.Hour), Nodes: []string{"a-1"}},
+		}},
+	}
+	want := "a 0s-10m30s on a-0 40m0s-49m30s on a-0\nb 30m0s-35m0s on a-0\nc 35m0s-40m0s on a-0"
+	if got := tell(play(t, w)); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -119,7 +119,7 @@ func (f Fate) share(s Span, p *scheduler.Pool) float64 {
 	if len(p.Nodes) == 0 {
 		return 0
 	}
-	return scheduler.Share(f.Request, p.Nodes[0].Amount) * float64(s.Workers)
+	return f.Work.Share(p.Nodes[0].Amount, s.Workers)
 }
 
 // open is how many nodes of a pool take work.

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -13,6 +12,8 @@ import (
 type Snapshot struct {
 	At    time.Time `json:"at"`
 	Works []About   `json:"works" doc:"Who runs and who waits"`
+	// Maintenance of pools. Their nodes are as without it.
+	Maintenance map[string]scheduler.Windows `json:"maintenance,omitempty" doc:"Of each pool that has some"`
 	// Scheduler is a scheduler.Delta. It is not part of what the API promises.
 	Scheduler any `json:"scheduler" doc:"What the scheduler itself knows, for falaj simulate of the same version; its fields may change"`
 }
@@ -90,18 +91,8 @@ func ReadProposal(b []byte) (About, scheduler.Work, error) {
 }
 
 // World is what is played, and About of each work with what was assumed filled in.
-// Maintenance that is to come is left out: the scheduler would keep nodes free for
-// it for ever, because a play does not end it.
 func (s Snapshot) World(start scheduler.Delta, a Assumptions) (World, []About) {
-	start.Pools = slices.Clone(start.Pools)
-	for i := range start.Pools {
-		p := &start.Pools[i]
-		p.Nodes = slices.Clone(p.Nodes)
-		for k := range p.Nodes {
-			p.Nodes[k].Closes = time.Time{}
-		}
-	}
-	w := World{Start: start, Takes: map[scheduler.ID]time.Duration{}, Leave: a.Leave, Gone: map[scheduler.ID]bool{}}
+	w := World{Start: start, Maintenance: s.Maintenance, Takes: map[scheduler.ID]time.Duration{}, Leave: a.Leave, Gone: map[scheduler.ID]bool{}}
 	about := make(map[scheduler.ID]About, len(s.Works))
 	for _, x := range s.Works {
 		about[x.ID] = x

@@ -87,6 +87,40 @@ func TestIdleGap(t *testing.T) {
 	}
 }
 
+// What is warned of counts from the warning, or from the last busier moment, and only
+// as long as somebody looks.
+func TestWarned(t *testing.T) {
+	var i anomaly.Idle
+	at := start
+	look := func(busy float64, long time.Duration) time.Time {
+		for end := at.Add(long); at.Before(end); {
+			at = at.Add(10 * time.Second)
+			i.Sample(at, busy)
+			i = kept(t, i)
+		}
+		return i.Warned(at)
+	}
+	if got := look(0.9, 3*time.Minute); !got.IsZero() {
+		t.Errorf("busy, and warned at %s", got)
+	}
+	if got := look(0, 9*time.Minute); !got.IsZero() {
+		t.Errorf("warned at %s", got.Sub(start))
+	}
+	if got := look(0, time.Hour).Sub(start); got != 13*time.Minute+10*time.Second {
+		t.Errorf("warned at %s", got)
+	}
+	if got := look(0.05, 10*time.Second); !got.IsZero() {
+		t.Errorf("still idle since %s", got)
+	}
+	back := at
+	if got := look(0, time.Minute); got.Sub(back) != 10*time.Second {
+		t.Errorf("idle again since %s", got.Sub(back))
+	}
+	if got := i.Warned(at.Add(3 * time.Minute)); !got.IsZero() {
+		t.Errorf("nobody looked, and idle since %s", got)
+	}
+}
+
 // Whatever the samples: what begins ends before it begins again, and there is no
 // more than one beginning in the time that one takes.
 func TestNoStorm(t *testing.T) {

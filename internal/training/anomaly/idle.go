@@ -21,6 +21,7 @@ type Idle struct {
 	Since time.Time     `json:"since,omitzero"` // idle, without a busier sample
 	Back  time.Time     `json:"back,omitzero"`  // busy again, after Told
 	Told  bool          `json:"told,omitempty"` // that it is idle
+	At    time.Time     `json:"at,omitzero"`    // when
 }
 
 // Sample takes in a share, 0 to 1, at a time after the last.
@@ -57,8 +58,20 @@ func (i *Idle) Sample(at time.Time, busy float64) Change {
 	if i.Told || i.Used < UsedFor || at.Sub(i.Since) < IdleFor {
 		return None
 	}
-	i.Told = true
+	i.Told, i.At = true, at
 	return Began
+}
+
+// Warned is since when it has been idle, all the time, after that was told; zero is
+// that it is not, or that nobody has looked for a while.
+func (i *Idle) Warned(now time.Time) time.Time {
+	switch {
+	case !i.Told || i.Since.IsZero() || now.Sub(i.Last) > maxGap:
+		return time.Time{}
+	case i.Since.After(i.At):
+		return i.Since
+	}
+	return i.At
 }
 
 // End is the end of the attempt.

@@ -15,6 +15,7 @@ package diagnosis
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,7 @@ const (
 	TimedOut       Class = "timeout"
 	NodeLost       Class = "node_lost" // a node went away, or the engine can no longer say how it ended
 	Preempted      Class = "preempted" // the engine took the node for somebody else
+	Reclaimed      Class = "reclaimed" // its accelerators were idle, and others waited for them
 	Hung           Class = "hung"      // it did nothing any more
 	Straggler      Class = "straggler" // one worker held up the others
 	Killed         Class = "killed"    // by a signal that nobody here sent
@@ -102,6 +104,10 @@ func Find(in Input) Finding {
 	case st.Reason == engine.Preempted:
 		f.Class, f.Words = Preempted, cmp.Or(st.Message, "the engine took its place for somebody else")
 		f.Hint = "Nothing is wrong with the job: it goes on from its last checkpoint."
+		return f
+	case st.Reason == engine.Reclaimed:
+		f.Class, f.Words = Reclaimed, in.Outcome
+		f.Hint = "Let it end when it is done with its accelerators, or make it preemptible: then it would have gone on later."
 		return f
 	case st.Reason == engine.Stopped && in.Asked != "":
 		return in.asked(f)
@@ -404,17 +410,23 @@ func (in Input) consequence(m engine.Member) bool {
 	return found && s.peer
 }
 
-// straggler finds a worker that did much less than the others.
+// straggler finds a worker that did much less than the others of its role.
 func (in Input) straggler(f Finding) Finding {
-	if len(in.Members) < 2 {
-		return f
+	of := map[string][]engine.Member{}
+	for _, m := range in.Members {
+		of[m.Role] = append(of[m.Role], m)
 	}
-	byCPU := slices.Clone(in.Members)
-	slices.SortFunc(byCPU, func(a, b engine.Member) int { return cmp.Compare(a.CPU, b.CPU) })
-	least, typical := byCPU[0], byCPU[len(byCPU)/2]
-	if typical.CPU < 3*time.Second || least.CPU > typical.CPU/4 {
-		return f
+	for _, role := range slices.Sorted(maps.Keys(of)) {
+		byCPU := of[role]
+		slices.SortStableFunc(byCPU, func(a, b engine.Member) int { return cmp.Compare(a.CPU, b.CPU) })
+		if least, typical := byCPU[0], byCPU[len(byCPU)/2]; len(byCPU) > 1 && typical.CPU >= 3*time.Second && least.CPU <= typical.CPU/4 {
+			return in.straggles(f, least, typical)
+		}
 	}
+	return f
+}
+
+func (in Input) straggles(f Finding, least, typical engine.Member) Finding {
 	f.Class, f.Worker = Straggler, least.Index
 	f.Lines = in.Log.last([]int{least.Index})
 	f.Words = fmt.Sprintf("%s; worker %d did less than the others", f.Words, least.Index)

@@ -23,9 +23,11 @@ func (q Question) scaled(p Place) (Option, bool) {
 			continue
 		}
 		step := float64(x.Batch) / x.Rate
-		seen = append(seen, goodput.Observation{
-			Nodes: max(x.Nodes, 1), Replicas: replicas, Local: max(x.Batch/replicas, 1), Step: step, Sync: x.Communication * step,
-		})
+		o := goodput.Observation{Nodes: max(x.Nodes, 1), Replicas: replicas, Local: max(x.Batch/replicas, 1), Step: step, Sync: x.Communication * step}
+		if !o.Possible() {
+			continue // the model leaves it out, too
+		}
+		seen = append(seen, o)
 		counts[replicas] = true
 		most = max(most, replicas)
 		perNode = max(perNode, x.Workers/max(x.Nodes, 1))

@@ -122,6 +122,13 @@ func (a *agent) run(ctx context.Context) (int, error) {
 	if err != nil || index < 0 {
 		return 0, fault.New(fault.Invalid, "%s is %q and not the number of a worker", protocol.EnvIndex, a.env[protocol.EnvIndex])
 	}
+	if s := a.env[protocol.EnvFirst]; s != "" {
+		first, err := strconv.Atoi(s)
+		if err != nil || first < 0 {
+			return 0, fault.New(fault.Invalid, "%s is %q and not the number of a worker", protocol.EnvFirst, s)
+		}
+		index += first
+	}
 	a.index = index
 	lease := defaultLease
 	if s := a.env[protocol.EnvLease]; s != "" {
@@ -329,6 +336,16 @@ func (a *agent) plan() (launch.Process, error) {
 		s.Command[i] = move(arg)
 	}
 	s.Python = move(s.Python)
+	s.Roles = slices.Clone(s.Roles)
+	for i, r := range s.Roles {
+		s.Roles[i].Command, s.Roles[i].Env = slices.Clone(r.Command), maps.Clone(r.Env)
+		for k, arg := range r.Command {
+			s.Roles[i].Command[k] = move(arg)
+		}
+		for name, v := range r.Env {
+			s.Roles[i].Env[name] = move(v)
+		}
+	}
 	planned, err := launch.Plan(s, a.order.Roster, a.index)
 	if err != nil {
 		return p, fault.New(fault.Invalid, "%w", err)

@@ -2,7 +2,8 @@
 // children of one supervisor inside the gang's sandbox.
 //
 // Each line of a worker's output has "[i] " before it. When one fails, or the
-// supervisor is asked to stop, the others get SIGTERM, the grace, and SIGKILL.
+// supervisor is asked to stop, the others get SIGTERM, the grace, and SIGKILL;
+// those that serve get it when all others have ended.
 // The supervisor leaves with the exit code of the worker that explains the end.
 package gang
 
@@ -49,6 +50,7 @@ type worker struct {
 	started time.Time
 	ended   time.Time
 	told    bool // to stop, before it had ended
+	served  bool // until all others had ended: how it ends says nothing
 	copied  chan struct{}
 	peak    int64
 	cpu     time.Duration
@@ -202,9 +204,10 @@ func (g *gang) watch(signals <-chan os.Signal) {
 			w.ended, w.exit = time.Now(), w.tree.Exit()
 			failed := w.exit.Failed != "" || w.exit.Code != 0 || w.exit.Signal != 0
 			g.mu.Unlock()
-			if failed && left > 0 {
+			if failed && !w.served && left > 0 {
 				g.end(g.spec.Grace)
 			}
+			g.dismiss()
 			g.report(false)
 		case <-signals:
 			g.end(g.spec.Grace)
@@ -212,6 +215,22 @@ func (g *gang) watch(signals <-chan os.Signal) {
 			g.report(true)
 		}
 	}
+}
+
+// dismiss stops those that serve, once all others have ended well.
+func (g *gang) dismiss() {
+	g.mu.Lock()
+	for _, w := range g.workers {
+		if !g.spec.Launch.Serves(w.index) && (w.ended.IsZero() || w.gravity() > 0) {
+			g.mu.Unlock()
+			return
+		}
+	}
+	for _, w := range g.workers {
+		w.served = g.spec.Launch.Serves(w.index) && (w.served || w.ended.IsZero())
+	}
+	g.mu.Unlock()
+	g.end(g.spec.Grace)
 }
 
 // end stops those that run.
@@ -235,6 +254,8 @@ func (g *gang) end(grace time.Duration) {
 // gravity orders ends by how much they explain of the others'.
 func (w *worker) gravity() int {
 	switch e := w.exit; {
+	case w.served:
+		return 0
 	case e.Failed != "":
 		return 5
 	case w.told:
@@ -257,6 +278,8 @@ func (g *gang) code() int {
 		}
 	}
 	switch e := worst.exit; {
+	case worst.gravity() == 0:
+		return 0
 	case e.Failed != "":
 		g.out.write(worst.index, []byte(e.Failed+"\n"))
 		return 127

@@ -28,11 +28,11 @@ type started struct {
 	report string
 }
 
-func start(t *testing.T, n int, script string, grace time.Duration) *started {
+func start(t *testing.T, n int, script string, grace time.Duration, roles ...launch.Role) *started {
 	t.Helper()
 	dir := t.TempDir()
 	s := &started{T: t, report: filepath.Join(dir, "members.json")}
-	spec := protocol.Gang{Launch: launch.Spec{Command: []string{"/bin/sh", "-c", script}, Run: "run"}, Dir: dir, Grace: grace, Report: s.report}
+	spec := protocol.Gang{Launch: launch.Spec{Command: []string{"/bin/sh", "-c", script}, Run: "run", Roles: roles}, Dir: dir, Grace: grace, Report: s.report}
 	for i := range n {
 		spec.Members = append(spec.Members, protocol.GangMember{Env: map[string]string{"OWN": string(rune('a' + i))}})
 	}
@@ -107,6 +107,47 @@ func TestGang(t *testing.T) {
 	}
 	if len(members) != 3 {
 		t.Errorf("%d members", len(members))
+	}
+}
+
+// server is the role of a worker that does not end by itself.
+func server(script string) launch.Role {
+	return launch.Role{Name: "ps", Workers: 1, Command: []string{"/bin/sh", "-c", script}, Serves: true}
+}
+
+// TestServes: who serves is stopped when all others have ended, and how it ends
+// then says nothing; even when it does not heed the order.
+func TestServes(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"heeds": `trap 'echo bye; exit 3' TERM; echo ready; : >ready; sleep 1000 & wait`, "heeds not": `trap "" TERM; : >ready; while :; do sleep 0.05; done`, "ended": `: >ready`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3, `while ! [ -e ready ]; do sleep 0.05; done; echo "$FALAJ_ROLE $FALAJ_ROLE_INDEX $FALAJ_PEERS_PS"`, 500*time.Millisecond,
+				server(script), launch.Role{Name: "worker", Workers: 2})
+			code, out, members := s.end()
+			if code != 0 || !strings.Contains(out, "[1] worker 0 127.0.0.1:") || !strings.Contains(out, "[2] worker 1 127.0.0.1:") {
+				t.Errorf("code %d\n%s", code, out)
+			}
+			if name == "heeds" && (!strings.Contains(out, "[0] bye") || members[0].Reason != "stopped") {
+				t.Errorf("%+v\n%s", members[0], out)
+			}
+		})
+	}
+}
+
+// TestServerFails: who serves and fails ends the gang as any other does, and one
+// who serves does not hide the failure of another.
+func TestServerFails(t *testing.T) {
+	t.Parallel()
+	s := start(t, 2, `sleep 1000`, time.Second, server(`exit 7`), launch.Role{Name: "worker", Workers: 1})
+	if code, out, _ := s.end(); code != 7 {
+		t.Errorf("code %d\n%s", code, out)
+	}
+	s = start(t, 2, `exit 9`, time.Second, server(`trap 'exit 0' TERM; sleep 1000 & wait`), launch.Role{Name: "worker", Workers: 1})
+	if code, out, _ := s.end(); code != 9 {
+		t.Errorf("code %d\n%s", code, out)
 	}
 }
 

@@ -58,20 +58,33 @@ func (g gang) torchrun() Process {
 		"--nnodes=" + strconv.Itoa(len(g.roster)), "--node_rank=" + strconv.Itoa(g.index),
 		"--master_addr=" + g.first().host(), "--master_port=" + g.first().port(), "--max_restarts=0", "--no_python",
 	}
+	if r, _, ok := g.Role(g.index); ok {
+		argv = append(argv, "--role="+r.Name)
+	}
 	return Process{Argv: append(argv, g.Command...), Env: map[string]string{"FALAJ_GRACE": strconv.Itoa(g.Grace)}}
 }
 
 // tensorFlow has TF_CONFIG for MultiWorkerMirroredStrategy, whose chief is the
-// first worker. Alone there is none: MirroredStrategy reads none, and the other
-// is then the same.
+// first worker; with roles also for ParameterServerStrategy. Alone there is none:
+// MirroredStrategy reads none, and the other is then the same.
 func (g gang) tensorFlow() Process {
 	p := g.plain()
 	if len(g.roster) == 1 {
 		return p
 	}
-	workers := make([]string, len(g.roster))
+	kind, index := "worker", g.index
+	if r, i, ok := g.Role(g.index); ok {
+		kind, index = r.Name, i
+	}
+	cluster := map[string][]string{}
 	for i, peer := range g.roster {
-		workers[i] = peer.endpoint()
+		of := "worker"
+		if r, _, ok := g.Role(i); ok {
+			of = r.Name
+		}
+		if of != evaluator { // it looks on, and is in no cluster
+			cluster[of] = append(cluster[of], peer.endpoint())
+		}
 	}
 	type task struct {
 		Type  string `json:"type"`
@@ -81,7 +94,7 @@ func (g gang) tensorFlow() Process {
 		Cluster map[string][]string `json:"cluster"`
 		Task    task                `json:"task"`
 		Layer   string              `json:"rpc_layer"`
-	}{map[string][]string{"worker": workers}, task{"worker", g.index}, "grpc"})
+	}{cluster, task{kind, index}, "grpc"})
 	if err != nil {
 		panic(err) // neither can fail
 	}

@@ -2,12 +2,13 @@
 // else is there. It is pure and standard library only, since the agent on a node
 // and the supervisor inside a local sandbox use it alike.
 //
-// Map: launch.go has the types and the rules that hold for all; frameworks.go
-// one function for each framework; the *.py files are what a worker runs around
+// Map: launch.go has the types and the rules that hold for all; roles.go those of
+// gangs whose workers differ; frameworks.go one function for each framework; the *.py files are what a worker runs around
 // the program where the framework has no launcher that fits: they pass signals
 // on to the program and its exit code back, which 75 ("saved") depends on.
 //
-// Every process finds FALAJ_WORKERS, FALAJ_WORKER_INDEX and FALAJ_PROCESSES. The
+// Every process finds FALAJ_WORKERS, FALAJ_WORKER_INDEX and FALAJ_PROCESSES, those
+// of a gang with roles also FALAJ_ROLE and its siblings. The
 // rendezvous is the first peer's address and port in all frameworks.
 package launch
 
@@ -75,6 +76,9 @@ type Spec struct {
 	Python string `json:"python,omitempty"`
 	// Run names the attempt: one rendezvous each.
 	Run string `json:"run,omitempty"`
+	// Roles say in which the workers differ; they follow each other, and have all
+	// workers. None is a gang whose workers are all alike.
+	Roles []Role `json:"roles,omitempty"`
 	// Grace in seconds between SIGTERM and SIGKILL, which launchers must not
 	// shorten; 0 is 30.
 	Grace int `json:"grace,omitempty"`
@@ -116,8 +120,16 @@ func Plan(s Spec, roster []Peer, index int) (Process, error) {
 	if g.Grace <= 0 {
 		g.Grace = 30
 	}
+	if r, _, ok := s.Role(index); ok && len(r.Command) > 0 {
+		g.Command = r.Command
+	}
 	p := g.plan()
 	maps.Copy(p.Env, g.common())
+	for name, v := range g.inRole() { // what finds the others is not a role's to say
+		if _, ours := p.Env[name]; !ours || strings.HasSuffix(name, "SOCKET_IFNAME") {
+			p.Env[name] = v
+		}
+	}
 	return p, nil
 }
 
@@ -140,6 +152,9 @@ func check(s Spec, roster []Peer, index int) error {
 	}
 	if why, only := s.Framework.OneWorker(); only && len(roster) > 1 {
 		return fmt.Errorf("framework %s runs on one worker: %s", s.Framework, why)
+	}
+	if err := s.checkRoles(len(roster)); err != nil {
+		return err
 	}
 	if len(roster) == 1 {
 		return nil // whoever is alone needs no address

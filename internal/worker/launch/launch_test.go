@@ -59,7 +59,10 @@ func TestPlan(t *testing.T) {
 			show("two nodes", spec, far)
 			spec.Processes = 2
 			show("two processes each", spec, two)
-			spec.Processes, spec.Grace = 1, 60
+			spec.Processes = 1
+			spec.Roles = []launch.Role{{Name: "chief", Workers: 1}, {Name: "ps", Workers: 2, Command: []string{"/env/bin/python", "ps.py"}, Env: map[string]string{"OMP_NUM_THREADS": "8"}}}
+			show("roles", spec, gangOf(3, "127.0.0.1"))
+			spec.Roles, spec.Grace = nil, 60
 			show("with a longer grace", spec, two)
 
 			file := filepath.Join("testdata", string(f)+".txt")
@@ -107,7 +110,21 @@ func TestRefused(t *testing.T) {
 		"order":            {good, edited(func(p *launch.Peer) { p.Index = 5 }), 0, "place 1"},
 		"address":          {good, edited(func(p *launch.Peer) { p.Address = "" }), 0, "no address"},
 		"two addresses":    {good, edited(func(p *launch.Peer) { p.Address = "a,b" }), 0, "no address"},
-		"port":             {good, edited(func(p *launch.Peer) { p.Port = 0 }), 0, "port 0"},
+		"no such roles":    {with(func(s *launch.Spec) { s.Framework, s.Roles = launch.Horovod, []launch.Role{{Name: "a", Workers: 2}} }), two, 0, "has no roles"},
+		"roles of others":  {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "a", Workers: 1}} }), two, 0, "the gang 2"},
+		"a role's name":    {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "A B", Workers: 2}} }), two, 0, "small letters"},
+		"a role twice":     {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "a", Workers: 1}, {Name: "a", Workers: 1}} }), two, 0, "two roles"},
+		"serves": {with(func(s *launch.Spec) {
+			s.Roles = []launch.Role{{Name: "a", Workers: 1}, {Name: "b", Workers: 1, Serves: true}}
+		}), two, 0, "end together"},
+		"all serve": {with(func(s *launch.Spec) { s.Framework, s.Roles = "", []launch.Role{{Name: "a", Workers: 2, Serves: true}} }), two, 0, "none would end"},
+		"no such type": {with(func(s *launch.Spec) {
+			s.Framework, s.Roles = launch.TensorFlow, []launch.Role{{Name: "actor", Workers: 2}}
+		}), two, 0, "TF_CONFIG knows no role actor"},
+		"two chiefs": {with(func(s *launch.Spec) {
+			s.Framework, s.Roles = launch.TensorFlow, []launch.Role{{Name: "chief", Workers: 2}}
+		}), two, 0, "at most one chief"},
+		"port": {good, edited(func(p *launch.Peer) { p.Port = 0 }), 0, "port 0"},
 	} {
 		if p, err := launch.Plan(c.spec, c.roster, c.index); err == nil || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %+v, %v", name, p, err)
@@ -162,4 +179,21 @@ func TestEveryWorkerAgrees(t *testing.T) {
 			places[place], shared = true, same
 		}
 	})
+}
+
+// TestTFConfig: the cluster has the roles of TensorFlow but the evaluator, and each
+// task is one of them.
+func TestTFConfig(t *testing.T) {
+	spec := launch.Spec{Framework: launch.TensorFlow, Command: []string{"/bin/train"}, Roles: []launch.Role{
+		{Name: "chief", Workers: 1}, {Name: "worker", Workers: 2}, {Name: "ps", Workers: 1, Serves: true}, {Name: "evaluator", Workers: 1},
+	}}
+	const cluster = `{"cluster":{"chief":["10.0.0.1:29500"],"ps":["10.0.0.1:29503"],"worker":["10.0.0.1:29501","10.0.0.1:29502"]},"task":`
+	for i, task := range []string{
+		`{"type":"chief","index":0}`, `{"type":"worker","index":0}`, `{"type":"worker","index":1}`, `{"type":"ps","index":0}`, `{"type":"evaluator","index":0}`,
+	} {
+		p, err := launch.Plan(spec, gangOf(5, "10.0.0.1"), i)
+		if want := cluster + task + `,"rpc_layer":"grpc"}`; err != nil || p.Env["TF_CONFIG"] != want {
+			t.Errorf("worker %d: %v\n%s\n%s", i, err, p.Env["TF_CONFIG"], want)
+		}
+	}
 }

@@ -42,6 +42,7 @@ const (
 	EnvCA    = "FALAJ_AGENT_CA"      // PEM certificates that the server's is signed by; empty is the node's own
 	EnvLease = "FALAJ_AGENT_LEASE"   // how long it goes on without the server, "5m0s"
 	EnvIndex = "FALAJ_WORKER_INDEX"  // which member this is, from 0
+	EnvFirst = "FALAJ_WORKER_FIRST"  // added to the index, where the engine counts each role by itself; empty is 0
 	EnvNode  = "FALAJ_WORKER_NODE"   // the node's name on its engine; empty is the host's
 	EnvAddr  = "FALAJ_WORKER_ADDR"   // where the others reach it; empty is the address it reaches the server from
 	EnvDir   = "FALAJ_AGENT_DIR"     // for what it keeps while it runs; empty is below TMPDIR
@@ -97,7 +98,7 @@ type Order struct {
 	Options map[string]string `json:"options,omitempty"`
 }
 
-// Roles of a mount; see engine.Role.
+// Roles of a mount; see engine.MountRole.
 const (
 	RoleOutput      = "output"
 	RoleCheckpoints = "checkpoints"

@@ -109,7 +109,7 @@ func TestConformance(t *testing.T) {
 		New:       func(t *testing.T, dir string) engine.Driver { t.Helper(); return d.open(t, dir) },
 		Lose:      func(t *testing.T, _ string, h engine.Handle) { t.Helper(); d.lose(t, h) },
 		Isolation: "container",
-		Deadline:  5 * time.Minute,
-		Pool:      map[string]string{remote.Shared: "true", "image": d.image, "pull": "never"},
+		Deadline:  5 * time.Minute, Gangs: true,
+		Pool: map[string]string{remote.Shared: "true", "image": d.image, "pull": "never"},
 	})
 }

@@ -268,7 +268,7 @@ func conforms(t *testing.T, c *raytest.Cluster) {
 			t.Helper()
 			killAgents(t, string(h))
 		},
-		Isolation: "none", Pool: map[string]string{remote.Shared: "true"}, Deadline: patience, AtOnce: 4,
+		Isolation: "none", Pool: map[string]string{remote.Shared: "true"}, Deadline: patience, AtOnce: 4, Gangs: true,
 	})
 }
 

@@ -22,6 +22,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
 // deadline bounds a test that hangs.
@@ -42,6 +44,8 @@ type Options struct {
 	Deadline time.Duration
 	// AtOnce is how many workloads start together; 0 is twenty.
 	AtOnce int
+	// Gangs is false of a driver whose workloads have one worker.
+	Gangs bool
 }
 
 // Run runs the suite.
@@ -73,7 +77,12 @@ func Run(t *testing.T, o Options) {
 		{"unknown handles", (*suite).unknown},
 		{"many at once", (*suite).parallel},
 		{"bad specs", (*suite).bad},
+		{"roles", (*suite).roles},
+		{"roles that fail", (*suite).rolesFail},
 	} {
+		if !o.Gangs && strings.HasPrefix(c.name, "roles") {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), max(o.Deadline, deadline))
@@ -226,6 +235,66 @@ func (s *suite) ends() {
 		if log := s.logs(h, 0, true); log != c.log {
 			s.Errorf("%q: log %q", c.p.script, log)
 		}
+	}
+}
+
+// gang is a spec of two roles with amounts of their own: two workers, and one that
+// serves until they have ended.
+func (s *suite) gang(worker, server string) engine.Spec {
+	spec := s.spec(program{script: worker})
+	spec.Workers, spec.Grace = 3, 30*time.Second
+	spec.Roles = []engine.Role{
+		{Name: "worker", Workers: 2, Resources: resource.Amount{CPU: 100, Memory: 256 * resource.MiB}},
+		{Name: "ps", Workers: 1, Resources: resource.Amount{CPU: 200, Memory: 384 * resource.MiB}},
+	}
+	spec.Launch = launch.Spec{Framework: launch.Plain, Command: spec.Command, Run: spec.ID, Roles: []launch.Role{
+		{Name: "worker", Workers: 2, Env: map[string]string{"OWN": "of workers"}},
+		{Name: "ps", Workers: 1, Command: []string{"/bin/sh", "-c", server}, Serves: true},
+	}}
+	return spec
+}
+
+func (s *suite) roles() {
+	s.pipe("ready0")
+	ready := strings.TrimSuffix(s.pipe("ready1"), "1") // and the worker's rank
+	h := s.start(s.gang(
+		`read go <`+ready+`$RANK; echo "$FALAJ_ROLE $FALAJ_ROLE_INDEX of $FALAJ_ROLE_WORKERS, $RANK of $WORLD_SIZE, $OWN"; set -- $(echo "$FALAJ_PEERS_WORKER" | tr , ' '); echo "$# peers"`,
+		`trap 'echo bye; exit 3' TERM; echo "$FALAJ_ROLE $RANK $OWN"; echo go >`+ready+`0; echo go >`+ready+`1; while :; do sleep 0.1; done`))
+	st := s.wait(h)
+	log := s.logs(h, 0, true)
+	if st.State != engine.Ended || st.Reason != engine.Exited || st.ExitCode != 0 {
+		s.Errorf("%+v\n%s", st, log)
+	}
+	for _, line := range []string{"[0] worker 0 of 2, 0 of 3, of workers", "[1] worker 1 of 2, 1 of 3, of workers", "[0] 2 peers", "[2] ps 2 ", "[2] bye"} {
+		if !strings.Contains(log, line+"\n") {
+			s.Errorf("the log has no %q:\n%s", line, log)
+		}
+	}
+	if power, ok := s.d.(engine.Members); ok {
+		members, err := power.Members(s.ctx, h)
+		if err != nil || len(members) != 3 || members[0].Reason != engine.Exited || members[2].State != engine.Ended {
+			s.Errorf("%+v, %v", members, err)
+		}
+	}
+}
+
+func (s *suite) rolesFail() {
+	for name, c := range map[string]struct {
+		worker, server string
+		code           int
+	}{
+		"a worker": {`[ "$RANK" = 1 ] && exit 9; sleep 1000`, `trap 'exit 0' TERM; sleep 1000 & wait`, 9},
+		"a server": {`sleep 1000`, `exit 7`, 7},
+	} {
+		h := s.start(s.gang(c.worker, c.server))
+		if st := s.wait(h); st.State != engine.Ended || st.Reason != engine.Exited || st.ExitCode != c.code {
+			s.Errorf("%s fails: %+v\n%s", name, st, s.logs(h, 0, true))
+		}
+	}
+	spec := s.gang(`exit 0`, `exit 0`)
+	spec.Workers = 4
+	if _, err := s.d.Start(s.ctx, spec); !fault.Is(err, fault.Invalid) {
+		s.Errorf("roles of three workers and a gang of four: %v", err)
 	}
 }
 

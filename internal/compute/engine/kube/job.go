@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
@@ -51,19 +52,48 @@ func (l *Launcher) labels(id string) object {
 	return object{managedBy: "falaj", installationLabel: l.c.Installation, launchLabel: id}
 }
 
-// job is the Indexed Job of a launch: one pod per worker, which is never started
-// again. A failed pod fails the Job, which ends the others.
-func (l *Launcher) job(launch remote.Launch) (*unstructured.Unstructured, error) {
+// jobs are the Indexed Jobs of a launch, one for each role: one pod per worker, which
+// is never started again. A failed pod fails its Job, which ends the others of it;
+// those of other roles are told by the server.
+func (l *Launcher) jobs(launch remote.Launch) ([]*unstructured.Unstructured, error) {
 	o, err := parseOptions(launch.Spec.Options)
 	if err != nil {
 		return nil, err
 	}
-	pod, err := l.pod(launch, o)
+	parts, first := launch.Spec.Parts(), 0
+	if o.queue != "" && len(parts) > 1 {
+		return nil, fault.New(fault.Unsupported, "Kueue would admit each role of the gang by itself, and the pool has it admit").
+			WithHint("Run the job in a pool without the option queue.")
+	}
+	if len(launch.Spec.Roles) == 0 {
+		parts = []engine.Role{{Workers: launch.Workers, Resources: launch.Spec.Resources}}
+	}
+	var all []*unstructured.Unstructured
+	for n, part := range parts {
+		job, err := l.job(launch, o, part, first)
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 {
+			job.SetName(job.GetName() + "-r" + strconv.Itoa(n))
+		}
+		all, first = append(all, job), first+part.Workers
+	}
+	return all, nil
+}
+
+// job is that of one role, of which the first worker has a number.
+func (l *Launcher) job(launch remote.Launch, o options, part engine.Role, first int) (*unstructured.Unstructured, error) {
+	pod, err := l.pod(launch, o, part, first)
 	if err != nil {
 		return nil, err
 	}
+	labels := l.labels(launch.ID)
+	if first > 0 {
+		labels[firstLabel] = strconv.Itoa(first)
+	}
 	job := l.of(launch, "batch/v1", "Job", object{"spec": object{
-		"completionMode": "Indexed", "completions": int64(launch.Workers), "parallelism": int64(launch.Workers),
+		"completionMode": "Indexed", "completions": int64(part.Workers), "parallelism": int64(part.Workers),
 		"backoffLimit": int64(0), "podReplacementPolicy": "Failed",
 		"podFailurePolicy": object{"rules": array{
 			object{"action": "FailJob", "onPodConditions": array{object{"type": "DisruptionTarget", "status": "True"}}},
@@ -71,7 +101,7 @@ func (l *Launcher) job(launch remote.Launch) (*unstructured.Unstructured, error)
 		}},
 		"suspend": o.queue != "",
 		"template": object{
-			"metadata": object{"labels": l.labels(launch.ID), "annotations": object{projectAnnotation: launch.Spec.Project}},
+			"metadata": object{"labels": labels, "annotations": object{projectAnnotation: launch.Spec.Project}},
 			"spec":     pod,
 		},
 	}})
@@ -83,8 +113,8 @@ func (l *Launcher) job(launch remote.Launch) (*unstructured.Unstructured, error)
 	return job, nil
 }
 
-func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
-	spec := launch.Spec
+func (l *Launcher) pod(launch remote.Launch, o options, part engine.Role, first int) (object, error) {
+	spec, amount := launch.Spec, part.Resources
 	image := spec.Image
 	if image == "" {
 		image = o.image
@@ -97,7 +127,7 @@ func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
 		return nil, fault.New(fault.Invalid, "nothing says where pods find falaj-worker").
 			WithHint("Set worker_image in the engine's configuration, or the option worker_path to where the images have it.")
 	}
-	limits, err := resources(spec)
+	limits, err := resources(amount)
 	if err != nil {
 		return nil, err
 	}
@@ -142,16 +172,20 @@ func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
 		mounts = append(mounts, object{"name": "bin", "mountPath": workerDir, "readOnly": true})
 	}
 	pod["volumes"] = volumes
+	var counted array
+	if first > 0 {
+		counted = array{object{"name": protocol.EnvFirst, "value": strconv.Itoa(first)}}
+	}
 	pod["containers"] = array{object{
 		"name": "agent", "image": image, "imagePullPolicy": o.pull, "command": array{worker, "agent"},
-		"env": array{
+		"env": append(array{
 			field(protocol.EnvIndex, "metadata.labels['"+indexLabel+"']"),
 			field(protocol.EnvNode, "spec.nodeName"), field(protocol.EnvAddr, "status.podIP"),
 			// Below the volumes, which belong to root: the agent wants its own.
 			object{"name": protocol.EnvDir, "value": agentDir + "/agent"},
 			object{"name": protocol.EnvCache, "value": cacheDir + "/" + strconv.FormatInt(o.user, 10)},
 			object{"name": "TMPDIR", "value": "/tmp"},
-		},
+		}, counted...),
 		"envFrom":         array{object{"secretRef": object{"name": name(launch.ID)}}},
 		"securityContext": closed, "volumeMounts": mounts, "terminationMessagePolicy": "FallbackToLogsOnError",
 		"resources": object{"limits": limits, "requests": limits},
@@ -178,15 +212,15 @@ func (l *Launcher) pod(launch remote.Launch, o options) (object, error) {
 		}
 		pod["nodeSelector"] = selector
 	}
-	if a := affinity(launch, o); len(a) > 0 {
+	if a := affinity(launch, o, part, first); len(a) > 0 {
 		pod["affinity"] = a
 	}
 	return pod, nil
 }
 
-// affinity keeps the workers together where the pool wants it, and on the nodes
-// that Falaj picked where it picks.
-func affinity(launch remote.Launch, o options) object {
+// affinity keeps the workers together where the pool wants it, and those of a role on
+// the nodes that Falaj picked for them where it picks.
+func affinity(launch remote.Launch, o options, part engine.Role, first int) object {
 	a := object{}
 	if o.colocate != "" && launch.Workers > 1 {
 		a["podAffinity"] = object{"requiredDuringSchedulingIgnoredDuringExecution": array{object{
@@ -194,7 +228,11 @@ func affinity(launch remote.Launch, o options) object {
 			"labelSelector": object{"matchLabels": object{launchLabel: launch.ID}},
 		}}}
 	}
-	if picked := slices.Compact(slices.Sorted(slices.Values(launch.Spec.Nodes))); len(picked) > 0 {
+	nodes := launch.Spec.Nodes
+	if len(nodes) == launch.Workers {
+		nodes = nodes[first : first+part.Workers]
+	}
+	if picked := slices.Compact(slices.Sorted(slices.Values(nodes))); len(picked) > 0 {
 		var values array
 		for _, n := range picked {
 			values = append(values, n)
@@ -226,19 +264,19 @@ func tolerations(o options) array {
 
 // resources are the limits of a pod, and its requests: what a worker was given
 // is neither lent nor overdrawn.
-func resources(spec engine.Spec) (object, error) {
+func resources(a resource.Amount) (object, error) {
 	limits := object{}
-	if cpu := int64(spec.Resources.CPU); cpu > 0 {
+	if cpu := int64(a.CPU); cpu > 0 {
 		limits["cpu"] = strconv.FormatInt(cpu, 10) + "m"
 	}
-	if memory := int64(spec.Resources.Memory); memory > 0 {
+	if memory := int64(a.Memory); memory > 0 {
 		limits["memory"] = strconv.FormatInt(memory, 10)
 	}
-	for _, n := range slices.Sorted(maps.Keys(spec.Resources.Accelerators)) {
+	for _, n := range slices.Sorted(maps.Keys(a.Accelerators)) {
 		if len(validation.IsQualifiedName(n)) > 0 {
 			return nil, fault.New(fault.Invalid, "accelerator %.80q is not the name of a resource on Kubernetes, such as nvidia.com/gpu", n)
 		}
-		if count := spec.Resources.Accelerators[n]; count > 0 {
+		if count := a.Accelerators[n]; count > 0 {
 			limits[n] = strconv.FormatInt(count, 10)
 		}
 	}

@@ -9,7 +9,8 @@
 //
 // A launch is a NetworkPolicy, made before anything that it fences and removed
 // when all of it is gone, an Indexed Job whose pods run the agent once per
-// worker, and what the Job owns: a headless Service and a Secret. The objects'
+// worker, one for each role of a gang that has some, and what the first Job owns: a
+// headless Service and a Secret. The objects'
 // name is the launch's: starting twice makes one. Kubernetes never tries again
 // by itself; a new attempt is Falaj's to make.
 package kube
@@ -80,6 +81,7 @@ const (
 	launchLabel       = "falaj.dev/launch"
 	projectAnnotation = "falaj.dev/project"
 	indexLabel        = "batch.kubernetes.io/job-completion-index"
+	firstLabel        = "falaj.dev/first-worker" // of a pod's Job, where that is not 0
 )
 
 var (
@@ -154,7 +156,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if !launchID.MatchString(launch.ID) {
 		return fault.New(fault.Invalid, "%q cannot name a Job of Kubernetes", launch.ID)
 	}
-	job, err := l.job(launch)
+	gang, err := l.jobs(launch)
 	if err != nil {
 		return err
 	}
@@ -165,9 +167,11 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if _, err := l.create(ctx, policies, policy); err != nil {
 		return err
 	}
-	made, err := l.create(ctx, jobs, job)
-	if err != nil {
-		return l.abandon(ctx, launch.ID, err)
+	var made *unstructured.Unstructured // the last is the first
+	for _, job := range slices.Backward(gang) {
+		if made, err = l.create(ctx, jobs, job); err != nil {
+			return l.abandon(ctx, launch.ID, err)
+		}
 	}
 	if made.GetLabels()[installationLabel] != l.c.Installation {
 		return fault.New(fault.Conflict, "the Job %s in %s belongs to somebody else", made.GetName(), l.namespace).
@@ -215,14 +219,28 @@ func (l *Launcher) abandon(ctx context.Context, id string, err error) error {
 	return errors.Join(err, l.Forget(ctx, id))
 }
 
-// Stop deletes the Job and its pods; the NetworkPolicy stays until Forget.
+// Stop deletes the Jobs and their pods; the NetworkPolicy stays until Forget.
 func (l *Launcher) Stop(ctx context.Context, id string, grace time.Duration) error {
-	background := meta.DeletePropagationBackground
-	err := l.client.Resource(jobs).Namespace(l.namespace).Delete(ctx, name(id), meta.DeleteOptions{PropagationPolicy: &background})
-	if err != nil && !kerrors.IsNotFound(err) {
-		return translate(err, "deleting the Job of %s", id)
+	if err := l.deleteJobs(ctx, id); err != nil {
+		return err
 	}
 	return l.deletePods(ctx, id, grace)
+}
+
+// deleteJobs deletes those of all roles.
+func (l *Launcher) deleteJobs(ctx context.Context, id string) error {
+	all, err := l.list(ctx, jobs, l.namespace, meta.ListOptions{LabelSelector: launchLabel + "=" + id + "," + installationLabel + "=" + l.c.Installation})
+	if err != nil {
+		return translate(err, "listing the Jobs of %s", id)
+	}
+	background := meta.DeletePropagationBackground
+	for i := range all {
+		err := l.client.Resource(jobs).Namespace(l.namespace).Delete(ctx, all[i].GetName(), meta.DeleteOptions{PropagationPolicy: &background})
+		if err != nil && !kerrors.IsNotFound(err) {
+			return translate(err, "deleting the Job %s", all[i].GetName())
+		}
+	}
+	return nil
 }
 
 func (l *Launcher) deletePods(ctx context.Context, id string, grace time.Duration) error {
@@ -253,8 +271,11 @@ func (l *Launcher) List(ctx context.Context) ([]string, error) {
 
 // Forget deletes all objects of the launch.
 func (l *Launcher) Forget(ctx context.Context, id string) error {
+	if err := l.deleteJobs(ctx, id); err != nil {
+		return err
+	}
 	background := meta.DeletePropagationBackground
-	for _, kind := range []schema.GroupVersionResource{jobs, secrets, services, policies} {
+	for _, kind := range []schema.GroupVersionResource{secrets, services, policies} {
 		err := l.client.Resource(kind).Namespace(l.namespace).Delete(ctx, name(id), meta.DeleteOptions{PropagationPolicy: &background})
 		if err != nil && !kerrors.IsNotFound(err) {
 			return translate(err, "deleting the %s of %s", kind.Resource, id)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,12 +104,15 @@ func TestObjects(t *testing.T) {
 		"shared": "true", "shm": "1Gi", "scratch": "20Gi", "egress": "10.1.2.3/16", "unreachable_after": "90s",
 		"node_cache": "/var/cache/falaj", "node_cache_size": "1000000",
 	}
-	for name, launch := range map[string]remote.Launch{"gang": gang(), "everything": everything} {
+	roles := gang()
+	roles.Workers, roles.Spec.Workers, roles.Spec.Nodes = 3, 3, []string{"gpu-0", "cpu-0", "cpu-1"}
+	roles.Spec.Roles = []engine.Role{{Name: "chief", Workers: 1, Resources: roles.Spec.Resources}, {Name: "ps", Workers: 2, Resources: resource.Amount{CPU: 500, Memory: resource.GiB}}}
+	for name, launch := range map[string]remote.Launch{"gang": gang(), "roles": roles, "everything": everything} {
 		l, err := open(t, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		job, err := l.job(launch)
+		gang, err := l.jobs(launch)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +121,7 @@ func TestObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []byte
-		for _, o := range []*unstructured.Unstructured{policy, job, l.service(launch), l.secret(launch)} {
+		for _, o := range slices.Concat([]*unstructured.Unstructured{policy}, gang, []*unstructured.Unstructured{l.service(launch), l.secret(launch)}) {
 			j, err := json.MarshalIndent(o.Object, "", "  ")
 			if err != nil {
 				t.Fatal(err)
@@ -210,14 +214,14 @@ func FuzzOptions(f *testing.F) {
 			return
 		}
 		l := &Launcher{c: Config{WorkerImage: "w", Installation: "i"}, namespace: "n"}
-		job, err := l.job(launch)
+		gang, err := l.jobs(launch)
 		if err != nil {
 			t.Fatalf("%q: %q was taken, and then: %v", k, v, err)
 		}
 		if o.user == 0 {
 			t.Fatal("root")
 		}
-		job.DeepCopy() // panics on what JSON does not have
+		gang[0].DeepCopy() // panics on what JSON does not have
 	})
 }
 
@@ -236,6 +240,7 @@ func TestObserved(t *testing.T) {
 		var c struct {
 			Case    string
 			Job     *jobView
+			Jobs    []jobView // of roles
 			Pods    []podView
 			State   engine.State
 			Reason  engine.Reason
@@ -248,7 +253,10 @@ func TestObserved(t *testing.T) {
 			t.Fatalf("%s: %v", doc, err)
 		}
 		now := time.Date(2026, 11, 21, 12, 10, 0, 0, time.UTC)
-		o := scene{job: c.Job, pods: c.Pods, silent: c.Silent, now: now, patience: 2 * time.Minute}.observed()
+		if c.Job != nil {
+			c.Jobs = []jobView{*c.Job}
+		}
+		o := scene{jobs: c.Jobs, pods: c.Pods, silent: c.Silent, now: now, patience: 2 * time.Minute}.observed()
 		want := remote.Observed{State: c.State, Reason: c.Reason, Message: c.Message, Words: c.Words, Nodes: c.Nodes}
 		o.Started, o.Ended = time.Time{}, time.Time{}
 		if d := cmp.Diff(want, o); d != "" {

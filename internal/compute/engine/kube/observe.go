@@ -107,13 +107,14 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 	if err != nil {
 		return nil, translate(err, "listing pods")
 	}
-	jobOf, podsOf := map[string]*jobView{}, map[string][]podView{}
+	jobsOf, podsOf := map[string][]jobView{}, map[string][]podView{}
 	for i := range jobList {
 		j, err := view[jobView](&jobList[i])
 		if err != nil {
 			return nil, translate(err, "reading Job %s", jobList[i].GetName())
 		}
-		jobOf[j.Metadata.Labels[launchLabel]] = &j
+		id := j.Metadata.Labels[launchLabel]
+		jobsOf[id] = append(jobsOf[id], j)
 	}
 	for i := range podList {
 		p, err := view[podView](&podList[i])
@@ -130,10 +131,10 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 	all := make(map[string]remote.Observed, len(ids))
 	var without []string
 	for _, id := range ids {
-		s := scene{job: jobOf[id], pods: podsOf[id], silent: silent, now: l.c.Now(), patience: l.c.Patience}
+		s := scene{jobs: jobsOf[id], pods: podsOf[id], silent: silent, now: l.c.Now(), patience: l.c.Patience}
 		all[id] = s.observed()
-		if j := s.job; j != nil && all[id].State == engine.Pending && !j.Spec.Suspend &&
-			int64(len(s.pods)) < j.Spec.Completions && s.now.Sub(j.Metadata.CreationTimestamp.Time) > settle {
+		if len(s.jobs) > 0 && all[id].State == engine.Pending && !s.jobs[0].Spec.Suspend &&
+			int64(len(s.pods)) < s.workers() && s.now.Sub(s.jobs[0].Metadata.CreationTimestamp.Time) > settle {
 			without = append(without, id)
 		}
 	}
@@ -188,7 +189,13 @@ func (l *Launcher) refusals(ctx context.Context, ids []string, all map[string]re
 	}
 	for _, id := range ids {
 		o := all[id]
-		if m := said[name(id)]; m != "" {
+		m := said[name(id)]
+		for of, words := range said {
+			if m == "" && strings.HasPrefix(of, name(id)+"-r") { // a role's
+				m = words
+			}
+		}
+		if m != "" {
 			o.Words = append(o.Words, "the cluster refuses its pods: "+m)
 		} else {
 			o.Words = append(o.Words, "the cluster has not made its pods yet")
@@ -200,11 +207,19 @@ func (l *Launcher) refusals(ctx context.Context, ids []string, all map[string]re
 
 // scene is what is there of one launch.
 type scene struct {
-	job      *jobView
+	jobs     []jobView // of each role
 	pods     []podView
 	silent   map[string]time.Time // nodes that do not answer, since when
 	now      time.Time
 	patience time.Duration
+}
+
+// workers is how many pods there are to be.
+func (s scene) workers() (n int64) {
+	for _, j := range s.jobs {
+		n += j.Spec.Completions
+	}
+	return n
 }
 
 // observed decides from the scene.
@@ -222,10 +237,10 @@ func (s scene) observed() remote.Observed {
 		}
 	}
 	switch {
-	case s.job == nil && len(s.pods) == 0:
+	case len(s.jobs) == 0 && len(s.pods) == 0:
 		o.State, o.Message = engine.Lost, "Kubernetes has no such Job any more"
 		return o
-	case s.job != nil && s.job.true("Complete"):
+	case len(s.jobs) > 0 && !slices.ContainsFunc(s.jobs, func(j jobView) bool { return !j.true("Complete") }):
 		o.State, o.Reason = engine.Ended, engine.Exited
 		for _, p := range s.pods { // an agent outlives its worker, and says so by exit code 0
 			if m := p.outOfMemory(); m != "" {
@@ -250,8 +265,8 @@ func (s scene) observed() remote.Observed {
 		}
 		return o
 	}
-	if s.job != nil {
-		if c := s.job.condition("Failed"); c.Status == "True" {
+	for _, j := range s.jobs {
+		if c := j.condition("Failed"); c.Status == "True" {
 			o.State, o.Reason, o.Message = engine.Ended, engine.Exited, c.Message
 			if c.Reason == "DeadlineExceeded" {
 				o.Reason = engine.TimedOut
@@ -284,25 +299,25 @@ func (s scene) observed() remote.Observed {
 		}
 	}
 	switch {
-	case s.job == nil:
+	case len(s.jobs) == 0:
 		o.State, o.Words = engine.Running, []string{"its Job is deleted, and its pods are ending"}
-	case s.job.Spec.Suspend:
-		if queue := s.job.Metadata.Labels["kueue.x-k8s.io/queue-name"]; queue != "" {
+	case s.jobs[0].Spec.Suspend:
+		if queue := s.jobs[0].Metadata.Labels["kueue.x-k8s.io/queue-name"]; queue != "" {
 			o.Words = append(o.Words, "it waits in Kueue's queue "+queue)
 		} else {
 			o.Words = append(o.Words, "somebody suspended its Job")
 		}
 	case o.State == engine.Running && waiting > 0:
-		o.Words = append([]string{fmt.Sprintf("%d of %d workers have started", len(s.pods)-waiting, s.job.Spec.Completions)}, o.Words...)
+		o.Words = append([]string{fmt.Sprintf("%d of %d workers have started", len(s.pods)-waiting, s.workers())}, o.Words...)
 	}
 	return o
 }
 
-func (j *jobView) condition(kind string) condition {
+func (j jobView) condition(kind string) condition {
 	return find(j.Status.Conditions, kind)
 }
 
-func (j *jobView) true(kind string) bool { return j.condition(kind).Status == "True" }
+func (j jobView) true(kind string) bool { return j.condition(kind).Status == "True" }
 
 func find(all []condition, kind string) condition {
 	for _, c := range all {
@@ -315,7 +330,8 @@ func find(all []condition, kind string) condition {
 
 func (p podView) index() int {
 	n, _ := strconv.Atoi(p.Metadata.Labels[indexLabel])
-	return n
+	first, _ := strconv.Atoi(p.Metadata.Labels[firstLabel])
+	return first + n
 }
 
 // who names a worker for people.

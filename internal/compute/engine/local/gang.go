@@ -20,7 +20,6 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
@@ -50,23 +49,7 @@ const (
 // supervised reports whether a workload needs the supervisor.
 func supervised(s engine.Spec) bool {
 	f := s.Launch.Framework
-	return s.Workers > 1 || s.Launch.Processes > 1 || f != "" && f != launch.Plain
-}
-
-// workers is the size of the gang.
-func workers(s engine.Spec) int { return max(s.Workers, 1) }
-
-// together is what all workers use.
-func together(s engine.Spec) resource.Amount {
-	n := int64(workers(s))
-	all := resource.Amount{CPU: s.Resources.CPU * resource.CPU(n), Memory: s.Resources.Memory * resource.Bytes(n)}
-	if len(s.Resources.Accelerators) > 0 {
-		all.Accelerators = maps.Clone(s.Resources.Accelerators)
-		for name := range all.Accelerators {
-			all.Accelerators[name] *= n
-		}
-	}
-	return all
+	return s.Workers > 1 || s.Launch.Processes > 1 || len(s.Launch.Roles) > 0 || f != "" && f != launch.Plain
 }
 
 // gangOf describes the gang of a spec. cores are those of each worker, devices
@@ -82,8 +65,13 @@ func gangOf(s engine.Spec, dir string, cores [][]int, devices []map[string]strin
 	if g.Launch.Run == "" {
 		g.Launch.Run = s.ID
 	}
-	for i := range workers(s) {
+	for i := range s.Size() {
 		m := protocol.GangMember{Env: map[string]string{}}
+		env := s.Env
+		if r, _, ok := s.Launch.Role(i); ok && len(r.Env) > 0 {
+			env = maps.Clone(s.Env)
+			maps.Copy(env, r.Env)
+		}
 		if i < len(cores) {
 			m.CPUs = cores[i]
 		}
@@ -92,7 +80,7 @@ func gangOf(s engine.Spec, dir string, cores [][]int, devices []map[string]strin
 		}
 		for _, mount := range s.Mounts {
 			if mount.Role == engine.Scratch {
-				moved(m.Env, s.Env, mount.Path, scratchOf(mount.Path, i))
+				moved(m.Env, env, mount.Path, scratchOf(mount.Path, i))
 			}
 		}
 		g.Members = append(g.Members, m)
@@ -266,7 +254,7 @@ func plan(s engine.Spec, port int) (launch.Process, error) {
 	if len(g.Command) == 0 {
 		g.Command = s.Command
 	}
-	roster := make([]launch.Peer, workers(s))
+	roster := make([]launch.Peer, s.Size())
 	for i := range roster {
 		roster[i] = launch.Peer{Index: i, Node: nodeName, Address: "127.0.0.1", Port: port + i}
 	}

@@ -33,7 +33,7 @@ func TestGangOf(t *testing.T) {
 		t.Error(diff)
 	}
 	all := resource.Amount{CPU: resource.Cores(2), Memory: 2 * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 4}}
-	if diff := cmp.Diff(all, together(s)); diff != "" || s.Resources.Accelerators["nvidia.com/gpu"] != 2 {
+	if diff := cmp.Diff(all, s.Total()); diff != "" || s.Resources.Accelerators["nvidia.com/gpu"] != 2 {
 		t.Error(diff)
 	}
 }
@@ -49,6 +49,7 @@ func TestSupervised(t *testing.T) {
 		{engine.Spec{Workers: 2}, true},
 		{engine.Spec{Launch: launch.Spec{Framework: launch.Torchrun}}, true},
 		{engine.Spec{Launch: launch.Spec{Processes: 2}}, true},
+		{engine.Spec{Launch: launch.Spec{Roles: []launch.Role{{Name: "chief", Workers: 1}}}}, true},
 	} {
 		if got := supervised(tt.spec); got != tt.want {
 			t.Errorf("%+v: %v", tt.spec, got)

@@ -182,9 +182,9 @@ func (d *Driver) assign(spec engine.Spec) (each [][]machine.Accelerator, known b
 			}
 		}
 	}
-	each = make([][]machine.Accelerator, workers(spec))
+	each = make([][]machine.Accelerator, spec.Size())
 	for i := range each {
-		for name, n := range spec.Resources.Accelerators {
+		for name, n := range spec.Of(i).Accelerators {
 			if n == 0 || !slices.ContainsFunc(all, func(a machine.Accelerator) bool { return a.Resource == name }) {
 				continue
 			}
@@ -231,7 +231,7 @@ func (d *Driver) equip(spec engine.Spec, level sandbox.Level, env map[string]str
 		return nil, nil, nil, err
 	}
 	if !known {
-		files := acceleratorDevices(together(spec).Accelerators, env)
+		files := acceleratorDevices(spec.Total().Accelerators, env)
 		if all, err := d.c.Accelerators.List(); err == nil && len(all) > 0 && len(files) == 0 {
 			env["CUDA_VISIBLE_DEVICES"] = "" // where devices cannot be hidden
 		}
@@ -239,7 +239,7 @@ func (d *Driver) equip(spec engine.Spec, level sandbox.Level, env map[string]str
 	}
 	for _, mine := range devices {
 		sees := shown(mine)
-		if s.shares > 0 {
+		if s.shares > 0 && len(mine) > 0 {
 			maps.Copy(sees, s.limits(mine[0]))
 		}
 		each = append(each, sees)

@@ -328,7 +328,7 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 	}
 	p.Devices = files
 	p.Mounts = append(p.Mounts, pipes(spec)...)
-	x := extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec), Devices: devices, Project: spec.Project, Shared: spec.Resources.Accelerators[machine.ResourceShared] > 0}
+	x := extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec), Devices: devices, Project: spec.Project, Shared: spec.Total().Accelerators[machine.ResourceShared] > 0}
 	argv, furnish := spec.Command, func(string) error { return nil }
 	if x.Gang {
 		var mounts []sandbox.Mount
@@ -336,7 +336,7 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 		p.Mounts = append(p.Mounts, mounts...)
 		g := gangOf(spec, filepath.Join(d.c.Dir, spec.ID, gangDir), cores, shown)
 		for i := range g.Members {
-			if g.Members[i].Nodes, err = d.near(spec.Options, g.Members[i].CPUs, spec.Resources.Memory); err != nil {
+			if g.Members[i].Nodes, err = d.near(spec.Options, g.Members[i].CPUs, spec.Of(i).Memory); err != nil {
 				return shim.Spec{}, extras{}, nil, err
 			}
 		}
@@ -352,15 +352,18 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 
 // limit sets what all workers may use together, and gives the cores of each.
 func (d *Driver) limit(spec engine.Spec, p *sandbox.Policy) ([][]int, error) {
-	r := together(spec)
+	r := spec.Total()
 	p.Limits.CPU, p.Limits.Memory, p.Limits.CPUs, p.Limits.Wall = r.CPU, r.Memory, nil, 0
 	if r.CPU == 0 {
 		return nil, d.tune(spec.Options, 0, p.Env)
 	}
-	threads := min(int((spec.Resources.CPU+999)/1000), max(len(d.cpus), 1))
+	threads := make([]int, spec.Size())
+	for i := range threads {
+		threads[i] = min(int((spec.Of(i).CPU+999)/1000), max(len(d.cpus), 1))
+	}
 	var cores [][]int
-	p.Limits.CPUs, cores = d.pickCPUs(threads, workers(spec))
-	return cores, d.tune(spec.Options, max(threads/max(spec.Launch.Processes, 1), 1), p.Env)
+	p.Limits.CPUs, cores = d.pickCPUs(threads)
+	return cores, d.tune(spec.Options, max(slices.Min(threads)/max(spec.Launch.Processes, 1), 1), p.Env)
 }
 
 // policy is what a workload may see and reach.
@@ -369,7 +372,7 @@ func (d *Driver) policy(spec engine.Spec, image *sandbox.Image) (sandbox.Policy,
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
 		return none, fault.New(fault.Invalid, "workload %s has no command", spec.ID)
 	}
-	if err := spec.Resources.Validate(); err != nil {
+	if err := spec.CheckAmounts(); err != nil {
 		return none, err
 	}
 	if spec.Timeout < 0 || spec.Grace < 0 {
@@ -431,11 +434,15 @@ func (d *Driver) policy(spec engine.Spec, image *sandbox.Image) (sandbox.Policy,
 	return p, nil
 }
 
-// pickCPUs chooses n cores for each worker, near each other among those that the
-// fewest workloads are bound to; nil where that is all of them, and the workers
+// pickCPUs chooses cores, so many for each worker, near each other among those that
+// the fewest workloads are bound to; nil where that is all of them, and the workers
 // share.
-func (d *Driver) pickCPUs(n, workers int) (all []int, each [][]int) {
-	if n*workers > len(d.cpus) || n*workers == len(d.cpus) && workers == 1 {
+func (d *Driver) pickCPUs(counts []int) (all []int, each [][]int) {
+	n := 0
+	for _, c := range counts {
+		n += c
+	}
+	if n > len(d.cpus) || n == len(d.cpus) && len(counts) == 1 {
 		return nil, nil
 	}
 	use := map[int]int{}
@@ -444,7 +451,7 @@ func (d *Driver) pickCPUs(n, workers int) (all []int, each [][]int) {
 			use[c]++
 		}
 	}
-	each = machine.Spread(d.c.Facts.CPU.Topology, d.cpus, use, n, workers)
+	each = machine.Spread(d.c.Facts.CPU.Topology, d.cpus, use, counts...)
 	return slices.Sorted(slices.Values(slices.Concat(each...))), each
 }
 

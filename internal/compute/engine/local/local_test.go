@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 						t.Fatal(err)
 					}
 				},
-				Isolation: level.String(),
+				Isolation: level.String(), Gangs: true,
 			})
 		})
 	}

@@ -83,7 +83,7 @@ func (d *Driver) checkSharing(options map[string]string) error {
 // their own files there.
 func pipes(spec engine.Spec) []sandbox.Mount {
 	s, err := sharingOf(spec.Options)
-	if err != nil || s.shares == 0 || spec.Resources.Accelerators[machine.ResourceShared] == 0 {
+	if err != nil || s.shares == 0 || spec.Total().Accelerators[machine.ResourceShared] == 0 {
 		return nil
 	}
 	return []sandbox.Mount{{Path: s.pipe, Writable: true}}
@@ -138,8 +138,7 @@ func askMPS(pipe, command string) (string, error) {
 // share picks a GPU for each worker that asks for a share of one; none is not
 // known when no worker does.
 func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.Accelerator, s sharing, err error) {
-	n := spec.Resources.Accelerators[machine.ResourceShared]
-	if n == 0 {
+	if spec.Total().Accelerators[machine.ResourceShared] == 0 {
 		return nil, s, nil
 	}
 	if s, err = sharingOf(spec.Options); err != nil {
@@ -149,7 +148,10 @@ func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.
 		return nil, s, fault.New(fault.Unsupported, "nothing enforces a share of a GPU here: the pool says nothing of sharing").
 			WithHint("Set its options sharing: mps and shares, or ask for a whole GPU or a MIG slice.")
 	}
-	if n != 1 || len(spec.Resources.Accelerators) > 1 {
+	if slices.ContainsFunc(spec.Parts(), func(r engine.Role) bool {
+		n := r.Resources.Accelerators[machine.ResourceShared]
+		return n > 1 || n < int64(len(r.Resources.Accelerators))
+	}) {
 		return nil, s, fault.New(fault.Invalid, "a worker has one share of a GPU, and no other accelerator with it").
 			WithHint("Shares are equal; for a larger part ask for a MIG slice or a whole GPU.")
 	}
@@ -169,7 +171,11 @@ func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.
 			}
 		}
 	}
-	for range workers(spec) {
+	for worker := range spec.Size() {
+		if len(spec.Of(worker).Accelerators) == 0 {
+			each = append(each, nil)
+			continue
+		}
 		i := slices.IndexFunc(all, func(a machine.Accelerator) bool {
 			return a.Resource == machine.ResourceGPU && a.Exclusive && used[a.UUID] < s.shares && !foreign[a.UUID]
 		})

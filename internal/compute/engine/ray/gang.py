@@ -72,8 +72,8 @@ def run_agent(launch, index):
     node = context.get_node_id()
     names = launch["names"]
     env = {k: v for k, v in os.environ.items() if k in KEPT or k.startswith(KEPT_PREFIXES)}
-    if not launch["accelerators"]:
-        env.pop("CUDA_VISIBLE_DEVICES", None)  # Ray empties it, which is no news
+    if not any(set(b) - {"CPU", "memory"} for b in launch["bundles"]):
+        env.pop("CUDA_VISIBLE_DEVICES", None)  # Ray empties it, which is no news where nobody has any
     env.update(launch["agent"])
     env["FALAJ_WORKER_INDEX"] = str(index)
     env["FALAJ_WORKER_NODE"] = names.get(node, node)
@@ -131,16 +131,16 @@ def main():
             selectors = [dict(s, **{"ray.io/node-id": f"!in({','.join(away)})"}) for s in selectors]
     if any(selectors):
         options["bundle_label_selector"] = selectors
-    group = placement_group([launch["bundle"]] * launch["workers"], **options)
+    group = placement_group(launch["bundles"], **options)
 
     task = ray.remote(max_retries=0, max_calls=1)(run_agent)
-    bundle = dict(launch["bundle"])
-    wanted = {"num_cpus": bundle.pop("CPU", 0), "num_gpus": bundle.pop("GPU", 0), "resources": bundle}
-    if "memory" in bundle:
-        wanted["memory"] = bundle.pop("memory")
     ray.get(group.ready())
     running = {}
-    for index in range(launch["workers"]):
+    for index, bundle in enumerate(launch["bundles"]):
+        bundle = dict(bundle)
+        wanted = {"num_cpus": bundle.pop("CPU", 0), "num_gpus": bundle.pop("GPU", 0), "resources": bundle}
+        if "memory" in bundle:
+            wanted["memory"] = bundle.pop("memory")
         strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
         running[task.options(scheduling_strategy=strategy, name=f"{launch['id']}[{index}]", **wanted).remote(launch, index)] = index
 

@@ -101,16 +101,14 @@ func (l *Launcher) Check(in map[string]string) error {
 
 // gang is launch.json, what gang.py reads.
 type gang struct {
-	ID           string              `json:"id"`
-	Workers      int                 `json:"workers"`
-	Worker       string              `json:"worker"` // empty is the one in the package
-	Bundle       map[string]float64  `json:"bundle"`
-	Strategy     string              `json:"strategy"`
-	Selectors    []map[string]string `json:"selectors"` // of labels, one for each worker
-	Nodes        []string            `json:"nodes"`     // by worker; empty lets Ray choose
-	Exclude      []string            `json:"exclude"`
-	Accelerators bool                `json:"accelerators"`
-	Agent        map[string]string   `json:"agent"`
+	ID        string               `json:"id"`
+	Worker    string               `json:"worker"`  // empty is the one in the package
+	Bundles   []map[string]float64 `json:"bundles"` // one for each worker
+	Strategy  string               `json:"strategy"`
+	Selectors []map[string]string  `json:"selectors"` // of labels, one for each worker
+	Nodes     []string             `json:"nodes"`     // by worker; empty lets Ray choose
+	Exclude   []string             `json:"exclude"`
+	Agent     map[string]string    `json:"agent"`
 }
 
 // Start submits the job. It does nothing when Ray has one of that ID.
@@ -130,10 +128,10 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 		return err // it is there, or nobody knows
 	}
 	g := gang{
-		ID: launch.ID, Workers: launch.Workers, Worker: l.c.Worker, Bundle: bundle(launch.Spec.Resources), Strategy: o.strategy,
-		Nodes: launch.Spec.Nodes, Exclude: o.exclude, Accelerators: len(launch.Spec.Resources.Accelerators) > 0, Agent: launch.Agent,
+		ID: launch.ID, Worker: l.c.Worker, Strategy: o.strategy, Nodes: launch.Spec.Nodes, Exclude: o.exclude, Agent: launch.Agent,
 	}
-	for range launch.Workers {
+	for i := range launch.Workers {
+		g.Bundles = append(g.Bundles, bundle(launch.Spec.Of(i)))
 		g.Selectors = append(g.Selectors, o.labels)
 	}
 	pack, err := l.pack(g)

@@ -130,7 +130,10 @@ func check(t *testing.T, err error) {
 func launchOf(id string, options map[string]string) remote.Launch {
 	return remote.Launch{
 		ID: id, Workers: 2, Agent: map[string]string{"FALAJ_AGENT_TOKEN": "flj_token"},
-		Spec: engine.Spec{ID: id, Project: "p", Options: options, Resources: resource.Amount{CPU: 1500, Memory: resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 1}}},
+		Spec: engine.Spec{ID: id, Project: "p", Options: options, Workers: 2, Roles: []engine.Role{
+			{Name: "learner", Workers: 1, Resources: resource.Amount{CPU: 1500, Memory: resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 1}}},
+			{Name: "actor", Workers: 1, Resources: resource.Amount{CPU: 500, Memory: 2 * resource.GiB}},
+		}},
 	}
 }
 
@@ -168,7 +171,9 @@ func TestStart(t *testing.T) {
 		var g gang
 		check(t, json.Unmarshal([]byte(files["launch.json"]), &g))
 		want := gang{
-			ID: "att_1", Workers: 2, Bundle: map[string]float64{"CPU": 1.5, "GPU": 1, "memory": float64(resource.GiB)}, Strategy: "SPREAD", Accelerators: true,
+			ID: "att_1", Strategy: "SPREAD", Bundles: []map[string]float64{
+				{"CPU": 1.5, "GPU": 1, "memory": float64(resource.GiB)}, {"CPU": 0.5, "memory": float64(2 * resource.GiB)},
+			},
 			Selectors: []map[string]string{{"zone": "a"}, {"zone": "a"}}, Agent: map[string]string{"FALAJ_AGENT_TOKEN": "flj_token"},
 		}
 		if d := cmp.Diff(want, g); d != "" {

@@ -199,7 +199,7 @@ func (d *Driver) check(spec engine.Spec) error {
 	if spec.Workers < 0 || spec.Workers > launch.MaxWorkers {
 		return fault.New(fault.Invalid, "workload %s: %d workers are not between 1 and %d", spec.ID, spec.Workers, launch.MaxWorkers)
 	}
-	if err := spec.Resources.Validate(); err != nil {
+	if err := spec.CheckAmounts(); err != nil {
 		return err
 	}
 	if spec.Timeout < 0 || spec.Grace < 0 {
@@ -506,7 +506,7 @@ func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration)
 	if before == nil || grace < before.Grace-now.Sub(before.At) {
 		st := stop{At: now.UTC(), Grace: grace, Why: "it is to stop", Asked: true}
 		if before != nil { // only sooner: why stays
-			st.Why, st.Asked, st.Cause = before.Why, before.Asked, before.Cause
+			st.Why, st.Asked, st.Done, st.Cause = before.Why, before.Asked, before.Done, before.Cause
 		}
 		w.state.Stop = &st
 		if err := w.save(); err != nil {

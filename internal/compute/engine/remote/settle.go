@@ -38,7 +38,8 @@ type next struct {
 //
 //  1. A member that has been silent for the lease and the grace is lost.
 //  2. A member that failed, or was lost, stops the others; so does a gang that
-//     does not come together.
+//     does not come together. When all have ended well but those that serve, these
+//     are stopped.
 //  3. The engine ends what does not end itself, what never joined, and what it
 //     may only have lost sight of.
 //  4. It is over when all members have ended; or when the engine says that it is
@@ -152,6 +153,10 @@ func who(w *work, i int) string {
 // reasonToStop is what makes the others stop; nil when nothing does.
 func (w *work) reasonToStop(now time.Time, lose map[int]string) *stop {
 	st := &stop{At: now, Grace: w.spec.Grace}
+	if w.onlyServe() {
+		st.Why, st.Done = "all others have ended", true
+		return st
+	}
 	first := time.Time{}
 	for i, m := range w.members {
 		if why, lost := lose[i]; lost {
@@ -172,6 +177,19 @@ func (w *work) reasonToStop(now time.Time, lose map[int]string) *stop {
 		return st
 	}
 	return nil
+}
+
+// onlyServe reports that all members have ended well but those that serve, if any do.
+func (w *work) onlyServe() bool {
+	serve := false
+	for i, m := range w.members {
+		if w.spec.Launch.Serves(i) {
+			serve = true
+		} else if m.End == nil || !fine(m.End) {
+			return false
+		}
+	}
+	return serve
 }
 
 func fine(e *protocol.End) bool { return engine.Reason(e.Reason) == engine.Exited && e.ExitCode == 0 }
@@ -204,7 +222,7 @@ func gravity(e *protocol.End) int {
 	switch engine.Reason(e.Reason) {
 	case engine.OutOfMemory:
 		return 9
-	case engine.NodeFailed, engine.Preempted:
+	case engine.NodeFailed, engine.Preempted, engine.Reclaimed:
 		return 8
 	case engine.NotStarted:
 		return 7
@@ -229,9 +247,9 @@ func gravity(e *protocol.End) int {
 // worst is the member whose end explains the most, the first of them; -1 when
 // none has told its end.
 func (w *work) worst() int {
-	worst := -1
+	worst, done := -1, w.onlyServe()
 	for i, m := range w.members {
-		if m.End == nil {
+		if m.End == nil || done && w.spec.Launch.Serves(i) {
 			continue
 		}
 		if worst < 0 || cmp.Or(cmp.Compare(gravity(m.End), gravity(w.members[worst].End)), w.members[worst].Ended.Compare(m.Ended)) > 0 {
@@ -241,10 +259,11 @@ func (w *work) worst() int {
 	return worst
 }
 
-// unexplained reports an end that somebody else caused, if nobody here did.
+// unexplained reports an end that somebody else caused, if nobody here did. Slurm
+// sends SIGTERM to all processes of a step, not to its agents only.
 func unexplained(e *protocol.End) bool {
 	r := engine.Reason(e.Reason)
-	return r == engine.Stopped || r == engine.Signalled && e.Signal == "SIGKILL"
+	return r == engine.Stopped || r == engine.Signalled && (e.Signal == "SIGKILL" || e.Signal == "SIGTERM")
 }
 
 // explained reports that the engine knows why it ended the launch.
@@ -293,6 +312,9 @@ func (w *work) verdict(st *stop, now time.Time) engine.Status {
 	s := w.status(engine.Lost)
 	s.Ended, s.ExitCode = now.UTC(), -1
 	switch {
+	case st != nil && st.Done:
+		s.State, s.Reason, s.ExitCode = engine.Ended, engine.Exited, 0
+		return s
 	case st != nil && st.Asked:
 		s.State, s.Reason = engine.Ended, engine.Stopped
 		return s

@@ -71,6 +71,9 @@ type stop struct {
 	Why   string        `json:"why"`
 	// Asked is true when Driver.Stop was called; else it follows from a member.
 	Asked bool `json:"asked,omitempty"`
+	// Done is true when all have ended well but those that serve, whose ends then
+	// say nothing.
+	Done bool `json:"done,omitempty"`
 	// Cause is the status that the workload gets when the members' ends do not
 	// say more.
 	Cause *engine.Status `json:"cause,omitempty"`
@@ -219,7 +222,7 @@ func (w *work) order(index, version int) protocol.Order {
 	o := protocol.Order{
 		Version: version, ID: w.id, Index: index, Launch: w.spec.Launch, Command: w.spec.Command, Env: w.spec.Env, Inherit: w.inherit(),
 		Dir: w.spec.Dir, API: w.spec.Network.API, Timeout: w.spec.Timeout, Grace: w.spec.Grace, Lease: w.c.Lease,
-		LogLimit: w.c.LogLimit, Memory: int64(w.spec.Resources.Memory), Options: w.spec.Options,
+		LogLimit: w.c.LogLimit, Memory: int64(w.spec.Of(index).Memory), Options: w.spec.Options,
 	}
 	for i, m := range w.members {
 		o.Roster = append(o.Roster, launch.Peer{
@@ -236,9 +239,10 @@ func (w *work) order(index, version int) protocol.Order {
 
 // inherit lists what the engine tells a worker by its environment and only it
 // knows: which accelerators are the worker's, and who is in the step.
+// Who has none where others have some is told so.
 func (w *work) inherit() []string {
 	var names []string
-	if len(w.spec.Resources.Accelerators) > 0 {
+	if len(w.spec.Total().Accelerators) > 0 {
 		names = append(names, "CUDA_VISIBLE_DEVICES", "NVIDIA_", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TPU_", "HABANA_")
 	}
 	if w.spec.Launch.Framework == launch.MPI {

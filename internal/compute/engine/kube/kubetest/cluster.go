@@ -320,7 +320,7 @@ func (c *Cluster) stop() {
 	for _, name := range []string{"kwok", "scheduler", "controllers", "apiserver", "etcd"} {
 		c.kill(name)
 	}
-	if err := errors.Join(c.unmount(), os.RemoveAll(c.Dir)); err != nil {
+	if err := errors.Join(c.unplug(), c.unmount(), os.RemoveAll(c.Dir)); err != nil {
 		c.tb.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -163,6 +164,22 @@ func (c *Cluster) PodPIDs(words ...string) []int {
 		line, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 		return slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(string(line), w) })
 	})
+}
+
+// unplug removes the interfaces of pods that were killed: the next cluster gives
+// their addresses anew, and answers must not go to the old ones.
+func (c *Cluster) unplug() error {
+	links, err := net.Interfaces()
+	for _, l := range links {
+		if !strings.HasPrefix(l.Name, "veth") {
+			continue
+		}
+		out, e := exec.Command("ip", "link", "delete", l.Name).CombinedOutput() //nolint:noctx // It ends at once.
+		if e != nil && !strings.Contains(string(out), "Cannot find device") {
+			err = errors.Join(err, fmt.Errorf("removing %s: %w: %s", l.Name, e, out))
+		}
+	}
+	return err
 }
 
 // unmount unmounts what is mounted below Dir.

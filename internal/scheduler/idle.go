@@ -1,0 +1,67 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+)
+
+// reclaimed is when a running work has to leave for others that wait for its idle
+// accelerators; false is never.
+func (r *run) reclaimed() (time.Time, bool) {
+	if r.Idle.IsZero() || r.queue.IdleReclaim <= 0 || r.Leaving || !r.Preemptible && !r.queue.IdleEnd {
+		return time.Time{}, false
+	}
+	return r.Idle.Add(r.queue.IdleReclaim), true
+}
+
+// idles reports that a running work has accelerators to give back that w asks for.
+func (s *State) idles(w *waiter, r *run) bool {
+	at, ok := r.reclaimed()
+	return ok && !at.After(s.now) && w.known.wants(r)
+}
+
+// wants reports that somebody asks for accelerators of the kind that a running work
+// has.
+func (k *shape) wants(r *run) bool {
+	for i := 2; i < len(k.total); i++ {
+		if k.total[i] > 0 && r.total.part(i) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// idlers are those who could give accelerators back to w now; who may have to later
+// asks for a step then.
+func (s *State) idlers(w *waiter, plan *Plan) (out []*run) {
+	for id := range s.idle {
+		r := s.running[id]
+		at, ok := r.reclaimed()
+		switch {
+		case !ok || !w.known.wants(r):
+		case at.After(s.now):
+			plan.wake(at)
+		default:
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Idle says of a running work whose accelerators are idle when it may have to leave;
+// empty when it may stay.
+func (s *State) Idle(id ID) string {
+	r := s.running[id]
+	if r == nil {
+		return ""
+	}
+	at, ok := r.reclaimed()
+	if !ok {
+		return ""
+	}
+	what := "saves and leaves"
+	if !r.Preemptible {
+		what = "is ended"
+	}
+	return fmt.Sprintf("its accelerators are idle: from %s on it %s when somebody waits for them (idle_reclaim of queue %s)", at.UTC().Format(time.RFC3339), what, r.queue.Name)
+}
