@@ -510,6 +510,54 @@ func TestNobodyStarves(t *testing.T) {
 	})
 }
 
+// TestUnknownEnds: whom nobody's time-out promises a place begins all the same, once those
+// have ended that ran when it came. Small ones take what it does not need meanwhile.
+func TestUnknownEnds(t *testing.T) {
+	const long = 6 // minutes that a work takes at most
+	rapid.Check(t, func(t *rapid.T) {
+		p := Pool{Name: "home", Zone: "home", Isolation: Sandbox, Delegated: rapid.Bool().Draw(t, "delegated")}
+		for n := range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: resource.Amount{CPU: resource.Cores(8)}})
+		}
+		work := func(id string, cores int) Work {
+			return Work{ID: ID(id), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: resource.Cores(int64(cores))}, Submitted: start}
+		}
+		large := work("large", rapid.IntRange(3, 8).Draw(t, "cores"))
+		large.Workers = rapid.IntRange(1, len(p.Nodes)).Draw(t, "workers")
+		if rapid.Bool().Draw(t, "roles") {
+			large.Roles = []Role{{"a", large.Workers, large.Request}, {"b", 1, resource.Amount{CPU: resource.Cores(1)}}}
+			if large.Request.CPU == resource.Cores(8) && large.Workers == len(p.Nodes) {
+				large.Roles = large.Roles[:1]
+			}
+		}
+		s, ends := &State{}, map[ID]int{}
+		d := Delta{Pools: []Pool{p}}
+		for minute := range 4 * long {
+			d.Now = start.Add(time.Duration(minute) * time.Minute)
+			for n := range rapid.IntRange(0, 6).Draw(t, "come") + 32*btoi(minute == 0) {
+				x := work(fmt.Sprintf("x%02d_%02d", minute, n), rapid.IntRange(1, 3).Draw(t, "small"))
+				x.Submitted = d.Now
+				d.Submitted = append(d.Submitted, x)
+			}
+			if minute == 1 {
+				d.Submitted = append(d.Submitted, large)
+			}
+			for _, pl := range s.Step(d).Place {
+				ends[pl.Work] = minute + rapid.IntRange(1, long).Draw(t, "takes")
+			}
+			if why, waits := s.Why("large"); waits && minute > 1+2*long {
+				t.Fatalf("it waits since minute 1 in minute %d: %s", minute, why)
+			}
+			d = Delta{}
+			for id, end := range ends {
+				if end == minute+1 {
+					d.Removed = append(d.Removed, id)
+				}
+			}
+		}
+	})
+}
+
 // TestRolesAlike: a gang of which all roles ask for the same gets the places that
 // one without roles gets.
 func TestRolesAlike(t *testing.T) {

@@ -767,12 +767,13 @@ func (r *reference) keep(w Work, p Pool) {
 		return
 	}
 	type event struct {
-		node         string
-		i, n, unsure int
-		at           time.Time
+		node               string
+		i, n, unsure, gone int
+		at                 time.Time
 	}
 	var events []event
 	end := r.end
+	leave := map[string][]Running{} // those on a node, in the order in which they do
 	for i, node := range spots(p) {
 		if node.Closed != "" || closing(w, p, node, r.Now) {
 			continue
@@ -788,10 +789,11 @@ func (r *reference) keep(w Work, p Pool) {
 			y, sy := end(b)
 			return cmp.Or(cmp.Compare(btoi(sy), btoi(sx)), x.Compare(y), cmp.Compare(a.ID, b.ID))
 		})
+		leave[node.Name] = there
 		free, had, at, unsure := r.free(p, node), 0, r.Now, 0
 		for k := 0; ; k++ {
 			if n := w.Request.Count(free, w.perNode()); n > had {
-				events = append(events, event{node.Name, i, n - had, unsure, at})
+				events = append(events, event{node.Name, i, n - had, unsure, k, at})
 				had = n
 			}
 			if k == len(there) || had == w.perNode() {
@@ -809,19 +811,20 @@ func (r *reference) keep(w Work, p Pool) {
 		return cmp.Or(cmp.Compare(a.unsure, b.unsure), a.at.Compare(b.at), cmp.Compare(b.n, a.n), cmp.Compare(a.i, b.i))
 	})
 	k := &nodesKept{beside: map[string]resource.Amount{}}
-	var workers map[string]int
+	var workers, gone map[string]int // by node
 	least, sure := w.least()+1, false
 	for _, d := range sets(w, p) {
 		if w.together() == "" && d.kind < 2 || w.together() == "rack" && d.kind != 1 {
 			continue
 		}
-		need, all, at, got := w.least(), true, r.Now, map[string]int{}
+		need, all, at, got, left := w.least(), true, r.Now, map[string]int{}, map[string]int{}
 		for _, e := range events {
 			if need == 0 || !slices.Contains(d.nodes, e.node) {
 				continue
 			}
 			n := min(e.n, need)
 			got[e.node] += n
+			left[e.node] = max(left[e.node], e.gone)
 			need -= n
 			all = all && e.unsure == 0
 			if e.at.After(at) {
@@ -829,7 +832,7 @@ func (r *reference) keep(w Work, p Pool) {
 			}
 		}
 		if need < least || need == least && (all && !sure || all == sure && at.Before(k.at)) {
-			least, sure, workers, k.at = need, all, got, at
+			least, sure, workers, gone, k.at = need, all, got, left, at
 		}
 	}
 	if !sure || least > 0 {
@@ -841,8 +844,8 @@ func (r *reference) keep(w Work, p Pool) {
 			continue
 		}
 		beside := node.Amount.Minus(w.Request.Times(n))
-		for _, run := range r.Started {
-			if t, sure := end(run); run.Pool == p.Name && !k.at.IsZero() && (!sure || t.After(k.at)) {
+		for i, run := range leave[node.Name] {
+			if t, sure := end(run); k.at.IsZero() && i >= gone[node.Name] || !k.at.IsZero() && (!sure || t.After(k.at)) {
 				beside = beside.Minus(held(run, p, node.Name))
 			}
 		}
@@ -1036,6 +1039,9 @@ func (r *reference) keepForRoles(w Work, p Pool) {
 		k.at, _ = r.end(runs[gone-1])
 	}
 	nodes := r.closest(w, p, without(gone))
+	if nodes == nil {
+		k.at = time.Time{}
+	}
 	for _, node := range spots(p) {
 		if !slices.Contains(nodes, node.Name) {
 			continue
@@ -1046,8 +1052,8 @@ func (r *reference) keepForRoles(w Work, p Pool) {
 				beside = beside.Minus(asks(w, worker))
 			}
 		}
-		for _, run := range runs {
-			if t, sure := r.end(run); !k.at.IsZero() && (!sure || t.After(k.at)) {
+		for i, run := range runs {
+			if t, sure := r.end(run); k.at.IsZero() && i >= gone || !k.at.IsZero() && (!sure || t.After(k.at)) {
 				beside = beside.Minus(held(run, p, node.Name))
 			}
 		}

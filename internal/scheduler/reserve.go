@@ -10,8 +10,9 @@ import (
 type reservation struct {
 	owner *waiter
 	at    time.Time // when it has room there, by the time-outs of others; zero is unknown
-	// beside is, of each row kept, what others may use that outlast at; nil for
-	// rows that are not kept.
+	// beside is, of each row kept, what others may use that outlast at: what it needs is
+	// not theirs, nor, while at is unknown, what those leave who must leave for it. nil
+	// for rows that are not kept.
 	beside []vector
 	misfit misfits // for those others
 }
@@ -52,7 +53,8 @@ func (l leaver) compare(o leaver) int {
 type vacancy struct {
 	row, n int
 	at     time.Time
-	unsure int // how many works without a time-out must end for it
+	gone   int // how many of those on it must end for it
+	unsure int // how many of them without a time-out
 }
 
 func (v vacancy) compare(o vacancy) int {
@@ -104,6 +106,7 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 				break
 			}
 			free = r.hold(free, i, 1)
+			at.gone++
 			if r.sure {
 				at.at = r.at
 			} else {
@@ -133,8 +136,8 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 	for i, n := range best.workers {
 		beside := slices.Clone(p.has[i])
 		beside = beside.plus(k.request, -int64(n))
-		for _, r := range leaving[i] {
-			if end, sure := r.ends(s.now); !kept.at.IsZero() && (!sure || end.After(kept.at)) {
+		for at, r := range leaving[i] {
+			if kept.outlasts(r, at < best.gone[i]) {
 				beside = r.hold(beside, i, -1)
 			}
 		}
@@ -143,9 +146,19 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 	return kept
 }
 
+// outlasts reports that l has its place still when the one has its own for whom others
+// leave; gone says that l must leave for it.
+func (k *reservation) outlasts(l leaver, gone bool) bool {
+	if k.at.IsZero() {
+		return !gone
+	}
+	return !l.sure || l.at.After(k.at)
+}
+
 // choice is how many workers get which rows, and from when.
 type choice struct {
 	workers map[int]int // by row
+	gone    map[int]int // how many must have left the row
 	need    int         // how many have none
 	unsure  bool        // nobody knows when
 	at      time.Time
@@ -156,10 +169,11 @@ func (c choice) compare(o choice) int {
 }
 
 func (s *State) choose(soonest []vacancy, need int) choice {
-	c := choice{workers: map[int]int{}, need: need, at: s.now}
+	c := choice{workers: map[int]int{}, gone: map[int]int{}, need: need, at: s.now}
 	for _, v := range soonest {
 		n := min(v.n, c.need)
 		c.workers[v.row] += n
+		c.gone[v.row] = max(c.gone[v.row], v.gone)
 		c.unsure = c.unsure || v.unsure > 0
 		if v.at.After(c.at) {
 			c.at = v.at

@@ -359,18 +359,15 @@ func (p *pool) closestForRoles(w *waiter, free func(i int) vector) packing {
 // vacateForRoles is vacate for a gang with roles: as many of those that run are
 // taken away as it needs, those that end first, first.
 func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
-	runs := make([]*run, 0, len(p.runs))
+	runs := make([]leaver, 0, len(p.runs))
 	for _, r := range p.runs {
-		runs = append(runs, r)
-	}
-	slices.SortFunc(runs, func(a, b *run) int {
-		x, sureX := a.ends(s.now)
-		y, sureY := b.ends(s.now)
-		if !sureX && !sureY { // the oldest probably go first
-			x, y = a.Started, b.Started
+		l := leaver{run: r}
+		if l.at, l.sure = r.ends(s.now); !l.sure { // the oldest probably go first
+			l.at = r.Started
 		}
-		return cmp.Or(cmp.Compare(btoi(sureY), btoi(sureX)), x.Compare(y), cmp.Compare(a.ID, b.ID))
-	})
+		runs = append(runs, l)
+	}
+	slices.SortFunc(runs, leaver.compare)
 	free := func(n int) func(i int) vector {
 		rows := make([]vector, p.rows)
 		for i := range rows {
@@ -379,16 +376,21 @@ func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
 			}
 		}
 		for _, r := range runs[:n] {
-			r.leave(rows)
+			r.leave(rows, 1)
 		}
 		return func(i int) vector { return rows[i] }
 	}
 	n := sort.Search(len(runs), func(n int) bool { return p.packed(w, free(n)) >= w.least() })
-	kept := &reservation{owner: w, at: s.now, beside: make([]vector, p.rows)}
-	if n > 0 {
-		kept.at, _ = runs[n-1].ends(s.now) // zero where nobody knows
-	}
+	kept := &reservation{owner: w, beside: make([]vector, p.rows)}
 	best := p.closestForRoles(w, free(n))
+	switch {
+	case best.n == 0: // its nodes close before it has ended
+		return kept
+	case n == 0:
+		kept.at = s.now
+	case runs[n-1].sure:
+		kept.at = runs[n-1].at
+	}
 	for kd, rows := range best.rows {
 		for _, i := range rows {
 			if kept.beside[i] == nil {
@@ -397,28 +399,26 @@ func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
 			kept.beside[i] = kept.beside[i].plus(w.known.kinds[kd].request, -1)
 		}
 	}
-	for _, r := range runs {
-		if end, sure := r.ends(s.now); !kept.at.IsZero() && (!sure || end.After(kept.at)) {
-			for i, beside := range kept.beside {
-				if beside != nil {
-					kept.beside[i] = r.hold(beside, i, -1)
-				}
-			}
+	for i, r := range runs {
+		if kept.outlasts(r, i < n) {
+			r.leave(kept.beside, -1)
 		}
 	}
 	return kept
 }
 
-// leave adds what its workers have to the rows on which they are; nil rows have
-// nothing.
-func (r *run) leave(rows []vector) {
+// leave adds what its workers have to the rows on which they are, or takes it away;
+// nil rows have nothing.
+func (r *run) leave(rows []vector, n int64) {
 	if r.rows == nil {
-		rows[0] = rows[0].plus(r.total, 1)
+		if rows[0] != nil {
+			rows[0] = rows[0].plus(r.total, n)
+		}
 		return
 	}
 	for k, i := range r.rows {
 		if rows[i] != nil {
-			rows[i] = rows[i].plus(r.of(k), 1)
+			rows[i] = rows[i].plus(r.of(k), n)
 		}
 	}
 }
