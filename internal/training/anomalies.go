@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/anomaly"
+	"github.com/falaj-ml/falaj/internal/training/sizing"
 )
 
 // tellIdle publishes that a job began or ended to be idle, with the measurement in
@@ -33,8 +34,11 @@ func (s *Service) tellIdle(ctx context.Context, tx *store.Tx, j Job, m Measureme
 	return event.Publish(ctx, tx, string(j.Project), JobIdleAccelerator, e)
 }
 
-// comparable is how many of the newest attempts in a pool a node is judged by.
+// comparedRuns is how many of the newest attempts in a pool a node is judged by.
 const comparedRuns = 1000
+
+// shortRun is one that is mostly its start-up, which says nothing of the node.
+const shortRun = 10 // seconds
 
 // judgeNode compares the node on which an attempt ran with the others of its pool,
 // and tells when it is found slow, or no longer is.
@@ -46,7 +50,7 @@ func (s *Service) judgeNode(ctx context.Context, m Measurement) {
 
 func (s *Service) judge(ctx context.Context, m Measurement) error {
 	node, ok := m.Node()
-	if !ok || m.Rate == 0 {
+	if !ok || m.Rate == 0 || m.Unit == sizing.Runs && m.Seconds < shortRun {
 		return nil
 	}
 	look := func(ctx context.Context, tx *store.Tx) (e anomaly.Evidence, change anomaly.Change, err error) {

@@ -333,11 +333,11 @@ func finished(dir string) (map[string]look, error) {
 // since they were taken. Its error says what could not be; it is tried again.
 func (s *Service) Settle(ctx context.Context, job string) error {
 	defer s.lock(job)()
-	j, _, err := s.both(ctx, job)
-	if err != nil {
+	names, err := finished(s.dir(job))
+	if err != nil || len(names) == 0 {
 		return err
 	}
-	names, err := finished(s.dir(job))
+	j, _, err := s.both(ctx, job)
 	if err != nil {
 		return err
 	}
