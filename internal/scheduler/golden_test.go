@@ -76,6 +76,10 @@ func render(s *State, p Plan) string {
 		fmt.Fprintf(&out, "%s %s for %s: %s\n", map[bool]string{true: "end", false: "preempt"}[pr.Ends], pr.Work, pr.For, pr.Why)
 	}
 	for _, rs := range p.Resize {
+		if len(rs.Shed) > 0 {
+			fmt.Fprintf(&out, "shed %v of %s, which goes on with %d, for %s: %s\n", rs.Shed, rs.Work, rs.Workers, rs.For, rs.Why)
+			continue
+		}
 		fmt.Fprintf(&out, "resize %s to %d for %s: %s\n", rs.Work, rs.Workers, rs.For, rs.Why)
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.waiting)) {
@@ -154,7 +158,7 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		w.Workers, _ = strconv.Atoi(kv["workers"])
 		w.MaxWorkers, _ = strconv.Atoi(kv["most"])
 		w.Roles = roles(t, line, kv["roles"])
-		w.InPlace = kv["inplace"] != ""
+		w.InPlace, w.Sheds = kv["inplace"] != "", kv["sheds"] != ""
 		w.User, w.Queue, w.Preemptible = kv["user"], kv["queue"], kv["preemptible"] != ""
 		w.Timeout = after("timeout").Sub(d.Now)
 		if kv["timeout"] == "" {
@@ -200,10 +204,15 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		case "work":
 			d.Submitted = append(d.Submitted, w)
 		case "running":
-			d.Started = append(d.Started, Running{
+			r := Running{
 				Work: w, Pool: kv["pool"], Placed: placed(kv, w), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
 				Started: after("started"), Saved: after("saved"), Idle: after("idle"), Leaving: kv["leaving"] != "", LeavingSince: after("since"),
-			})
+			}
+			for text := range strings.FieldsFuncSeq(kv["shed"], func(r rune) bool { return r == ',' }) {
+				n, _ := strconv.Atoi(text)
+				r.Shed = append(r.Shed, Shed{Worker: n, Since: after("since")})
+			}
+			d.Started = append(d.Started, r)
 		case "quota":
 			d.Quotas[f[1]] = w.Request
 		case "policy":

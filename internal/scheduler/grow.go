@@ -14,7 +14,7 @@ func (s *State) Growth(id ID) int {
 
 // growth are the rows of the workers more that r could have.
 func (s *State) growth(r *run) []int {
-	if r.pool == nil || r.Leaving || r.together() != "" || r.PerNode > 0 || len(r.Roles) > 0 {
+	if r.pool == nil || r.Leaving || len(r.Shed) > 0 || r.together() != "" || r.PerNode > 0 || len(r.Roles) > 0 {
 		return nil
 	}
 	p, more := r.pool, r.most()-r.placed()

@@ -8,7 +8,11 @@ import (
 // reclaimed is when a running work has to leave for others that wait for its idle
 // accelerators; false is never.
 func (r *run) reclaimed() (time.Time, bool) {
-	if r.Idle.IsZero() || r.queue.IdleReclaim <= 0 || r.Leaving || !r.Preemptible && !r.queue.IdleEnd {
+	can := r.Preemptible || r.queue.IdleEnd
+	if r.Sheds && !r.Preemptible {
+		can = r.whole != nil || r.surplus() > 0
+	}
+	if r.Idle.IsZero() || r.queue.IdleReclaim <= 0 || r.Leaving || !can {
 		return time.Time{}, false
 	}
 	return r.Idle.Add(r.queue.IdleReclaim), true
@@ -41,6 +45,8 @@ func (s *State) idlers(w *waiter, plan *Plan) (out []*run) {
 		case !ok || !w.known.wants(r):
 		case at.After(s.now):
 			plan.wake(at)
+		case r.surplus() > 0:
+			out = append(out, s.parts(r)...)
 		default:
 			out = append(out, r)
 		}
@@ -60,7 +66,11 @@ func (s *State) Idle(id ID) string {
 		return ""
 	}
 	what := "saves and leaves"
-	if !r.Preemptible {
+	switch {
+	case r.Preemptible:
+	case r.Sheds:
+		what = fmt.Sprintf("gives up %d of its workers", r.surplus())
+	default:
 		what = "is ended"
 	}
 	return fmt.Sprintf("its accelerators are idle: from %s on it %s when somebody waits for them (idle_reclaim of queue %s)", at.UTC().Format(time.RFC3339), what, r.queue.Name)

@@ -9,7 +9,7 @@ import (
 type Plan struct {
 	Place   []Placement  // in the order in which they were decided
 	Preempt []Preemption // to be told to save and stop; those for whom wait until they have
-	Resize  []Resize     // to be told to save and to go on with another number of workers
+	Resize  []Resize     // to be told to go on with another number of workers
 	// Wake is when the next delayed work may start, or the next may be preempted, or
 	// the next becomes urgent; zero is never.
 	Wake time.Time
@@ -36,10 +36,12 @@ type Preemption struct {
 }
 
 // Resize has a running work restart with another number of workers: its owner submits
-// it again, with that Target.
+// it again, with that Target. With Shed it does not restart: those workers stop, and the
+// others go on.
 type Resize struct {
 	Work, For ID // For is who gets what it gives up; empty when it gets more
 	Workers   int
+	Shed      []int // which of its workers, as in Running.Nodes
 	Why       string
 }
 

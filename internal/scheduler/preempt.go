@@ -50,7 +50,7 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 		if e != nil && len(e.victims) == 0 { // enough are leaving already
 			for _, r := range e.leaving {
 				if s.waiting[r.LeavingFor] == nil {
-					r.LeavingFor = w.ID
+					r.leaveFor(w.ID)
 				}
 			}
 			w.preempts = e.leaving
@@ -65,9 +65,12 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 		return
 	}
 	for _, r := range best.victims {
-		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: s.cause(w, r), Ends: !r.Preemptible})
-	}
-	for _, r := range best.victims {
+		why := s.cause(w, r)
+		if r.whole != nil {
+			s.shed(r, w, why, plan)
+			continue
+		}
+		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: why, Ends: !r.Preemptible})
 		r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, w.ID
 		s.leaving[r.ID] = r
 	}
@@ -100,7 +103,7 @@ func (s *State) helped(w *waiter) bool {
 	if !ok {
 		low = math.MaxInt
 		for _, r := range q.runs {
-			if r.Preemptible {
+			if r.Preemptible || r.surplus() > 0 {
 				low = min(low, r.Priority)
 			}
 		}
@@ -149,7 +152,13 @@ func (s *State) candidates(w *waiter, plan *Plan) (victims, leaving []*run) {
 	victims = slices.DeleteFunc(s.idlers(w, plan), func(r *run) bool { return !helps(r) || !r.Started.Before(s.now) })
 	look := func(q *queue) {
 		for _, r := range q.runs {
-			if s.idles(w, r) || !helps(r) || r.Leaving || !r.Preemptible || !r.Started.Before(s.now) {
+			if s.idles(w, r) || !helps(r) || r.Leaving || !r.Started.Before(s.now) {
+				continue
+			}
+			if r.surplus() > 0 {
+				victims = append(victims, slices.DeleteFunc(s.parts(r), func(one *run) bool { return s.may(w, one) == "" })...)
+			}
+			if !r.Preemptible {
 				continue
 			}
 			if s.may(w, r) != "" {
@@ -169,8 +178,9 @@ func (s *State) candidates(w *waiter, plan *Plan) (victims, leaving []*run) {
 	for _, r := range victims {
 		lost[r], busy[r] = s.lost(r), btoi(!s.idles(w, r))
 	}
+	useful := s.useful(w, victims)
 	slices.SortFunc(victims, func(a, b *run) int {
-		return cmp.Or(cmp.Compare(busy[a], busy[b]), cmp.Compare(btoi(s.second(b)), btoi(s.second(a))), cmp.Compare(a.Priority, b.Priority), cmp.Compare(lost[a], lost[b]), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(busy[a], busy[b]), cmp.Compare(btoi(s.second(b)), btoi(s.second(a))), cmp.Compare(a.Priority, b.Priority), cmp.Compare(lost[a], lost[b]), useful(a, b), cmp.Compare(a.ID, b.ID))
 	})
 	return victims, leaving
 }
@@ -235,8 +245,12 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 	}
 
 	// 2. Others, until there is room.
+	some := map[*run]int{} // of those that shed
 	for _, r := range victims {
 		if r.pool != p && !limited || s.may(w, r) == "" { // its queue may have no more than its own now
+			continue
+		}
+		if r.whole != nil && some[r.whole] == r.whole.surplus() {
 			continue
 		}
 		if until := r.Started.Add(r.queue.MinRuntime); until.After(s.now) {
@@ -244,6 +258,7 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 			continue
 		}
 		take(r)
+		some[r.whole]++
 		if e.victims = append(e.victims, r); enough() {
 			break
 		}
@@ -289,7 +304,12 @@ func (s *State) may(w *waiter, r *run) right {
 	switch {
 	case s.idles(w, r):
 		return byIdle
-	case !r.Preemptible || s.patient(k.queue):
+	case !r.Preemptible && r.whole == nil || s.patient(k.queue):
+		return ""
+	case q == k.queue && r.whole != nil: // what service it had says nothing of a service
+		if w.Priority > r.Priority {
+			return byPriority
+		}
 		return ""
 	case q == k.queue && first && s.second(r):
 		return byService
@@ -308,7 +328,7 @@ func (s *State) may(w *waiter, r *run) right {
 }
 
 // second reports that a running work is in the second queue of Tiresias.
-func (s *State) second(r *run) bool { return s.policy == Tiresias && r.second(s.now) }
+func (s *State) second(r *run) bool { return s.policy == Tiresias && r.whole == nil && r.second(s.now) }
 
 // cause is may in words.
 func (s *State) cause(w *waiter, r *run) string {
@@ -335,7 +355,7 @@ func (s *State) lost(r *run) float64 {
 	if r.Saved.After(since) {
 		since = r.Saved
 	}
-	if since.IsZero() || r.pool == nil || len(r.pool.Nodes) == 0 {
+	if since.IsZero() || r.whole != nil || r.pool == nil || len(r.pool.Nodes) == 0 {
 		return 0
 	}
 	return max(s.now.Sub(since), 0).Hours() * r.Share(r.pool.Nodes[0].Amount, r.placed())

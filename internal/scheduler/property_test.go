@@ -108,15 +108,15 @@ func drawWork(t *rapid.T, id ID, now time.Time) Work {
 		Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"),
 		User:    rapid.SampledFrom([]string{"alia", "omar"}).Draw(t, "user"), Queue: rapid.SampledFrom([]string{"", "q0", "q1", "q2", "q3", "q4"}).Draw(t, "queue"),
 		Timeout:     time.Duration(rapid.IntRange(0, 4).Draw(t, "timeout")) * time.Minute,
-		Preemptible: rapid.Bool().Draw(t, "preemptible"),
-		Request:     drawAmount(t, "request", 3),
-		Residency:   zones[:rapid.IntRange(1, 3).Draw(t, "zones")],
-		Isolation:   rapid.SampledFrom([]Isolation{None, Sandbox, Sandbox, Sandbox, Container, Dedicated}).Draw(t, "wanted isolation"),
-		Priority:    rapid.IntRange(0, 2).Draw(t, "priority"),
-		Submitted:   now.Add(-time.Duration(rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 1440 - 2, 1440}).Draw(t, "age")) * time.Minute),
-		Served:      rapid.SampledFrom([]float64{0, 0, 16*3600 - 120, 16 * 3600, 1e6}).Draw(t, "served"),
-		NotBefore:   now.Add(time.Duration(rapid.IntRange(-5, 1).Draw(t, "delay")) * time.Minute),
-		Workers:     max(rapid.IntRange(-3, 3).Draw(t, "workers"), 0), MaxWorkers: max(rapid.IntRange(-5, 8).Draw(t, "most workers"), 0),
+		Preemptible: rapid.Bool().Draw(t, "preemptible"), Sheds: rapid.Bool().Draw(t, "sheds"),
+		Request:   drawAmount(t, "request", 3),
+		Residency: zones[:rapid.IntRange(1, 3).Draw(t, "zones")],
+		Isolation: rapid.SampledFrom([]Isolation{None, Sandbox, Sandbox, Sandbox, Container, Dedicated}).Draw(t, "wanted isolation"),
+		Priority:  rapid.IntRange(0, 2).Draw(t, "priority"),
+		Submitted: now.Add(-time.Duration(rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 1440 - 2, 1440}).Draw(t, "age")) * time.Minute),
+		Served:    rapid.SampledFrom([]float64{0, 0, 16*3600 - 120, 16 * 3600, 1e6}).Draw(t, "served"),
+		NotBefore: now.Add(time.Duration(rapid.IntRange(-5, 1).Draw(t, "delay")) * time.Minute),
+		Workers:   max(rapid.IntRange(-3, 3).Draw(t, "workers"), 0), MaxWorkers: max(rapid.IntRange(-5, 8).Draw(t, "most workers"), 0),
 		InPlace: rapid.IntRange(0, 9).Draw(t, "in place") == 0,
 	}
 }
@@ -203,6 +203,12 @@ func TestPromises(t *testing.T) {
 					d.Started = append(d.Started, r)
 				}
 			}
+			for _, id := range slices.Sorted(maps.Keys(w.running)) {
+				if r := w.running[id]; len(r.Shed) > 0 && rapid.Bool().Draw(t, "have stopped") {
+					w.running[id] = stopped(r, rapid.IntRange(1, len(r.Shed)).Draw(t, "so many"))
+					d.Started = append(d.Started, w.running[id])
+				}
+			}
 			before := w.delta(now, quotas)
 			before.Policy, before.Turns, before.Sizes = policy, s.Turns(), d.Sizes
 			plan := s.Step(d)
@@ -215,7 +221,7 @@ func TestPromises(t *testing.T) {
 				t.Fatalf("the same snapshot gave another plan:\n%s\n%s", render(s, plan), render(again, anew))
 			}
 			wantPlaced, refused := refer(before)
-			if got := placements(plan); got != wantPlaced && len(plan.Preempt) == 0 && policy != Goodput {
+			if got := placements(plan); got != wantPlaced && len(plan.Preempt)+len(plan.Resize) == 0 && policy != Goodput {
 				t.Fatalf("the reference places\n%s\nand not\n%s\n%s", wantPlaced, got, render(s, plan))
 			}
 			w.check(t, s, plan, policy, now, quotas)
@@ -226,6 +232,31 @@ func TestPromises(t *testing.T) {
 			}
 		}
 	})
+}
+
+// stopped is what runs once the first n that were told to stop have.
+func stopped(r Running, n int) Running {
+	var nodes []string
+	var told []Shed
+	for i := range r.Placed {
+		at := slices.IndexFunc(r.Shed, func(s Shed) bool { return s.Worker == i })
+		if at >= 0 && at < n {
+			continue
+		}
+		if at >= 0 {
+			again := r.Shed[at]
+			again.Worker = i
+			for _, gone := range r.Shed[:n] {
+				again.Worker -= btoi(gone.Worker < i)
+			}
+			told = append(told, again)
+		}
+		if i < len(r.Nodes) {
+			nodes = append(nodes, r.Nodes[i])
+		}
+	}
+	r.Placed, r.Nodes, r.Shed = r.Placed-n, nodes, told
+	return r
 }
 
 // world is the plain model that plans are checked against.
@@ -296,6 +327,8 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, policy Policy, now time.T
 			t.Fatalf("%s is preempted for %s: running %t, waits %t, because %q", pr.Work, pr.For, ok, waits, pr.Why)
 		case pr.Ends == r.Preemptible:
 			t.Fatalf("%s ends for good: %t, and is preemptible: %t", pr.Work, pr.Ends, r.Preemptible)
+		case r.Sheds && !r.Preemptible:
+			t.Fatalf("%s keeps its least: %+v", pr.Work, r)
 		case w.idles(r, by, now) && !r.Leaving && !r.Started.Equal(now):
 		case !r.Preemptible || r.Leaving || r.Started.Equal(now):
 			t.Fatalf("%s may not be preempted: %+v", pr.Work, r)
@@ -310,7 +343,29 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, policy Policy, now time.T
 	}
 	for _, rs := range plan.Resize {
 		r, ok := w.running[rs.Work]
-		_, waits := w.waiting[rs.For]
+		by, waits := w.waiting[rs.For]
+		if len(rs.Shed) > 0 {
+			told := map[int]bool{}
+			for _, n := range rs.Shed {
+				r.Shed = append(r.Shed, Shed{Worker: n, Since: now, For: rs.For})
+			}
+			for _, s := range r.Shed {
+				told[s.Worker] = true
+				if s.Worker < 0 || s.Worker >= r.Placed {
+					t.Fatalf("%+v of %d workers", rs, r.Placed)
+				}
+			}
+			switch {
+			case !ok || !waits || rs.Why == "" || !r.Sheds || r.Preemptible || r.Leaving || len(r.Roles) > 0 || r.Started.Equal(now):
+				t.Fatalf("%+v may not be: %+v", rs, r)
+			case len(told) != len(r.Shed) || rs.Workers != r.Placed-len(told) || rs.Workers < r.least():
+				t.Fatalf("%+v leaves %d of %d to %d workers", rs, r.Placed-len(told), r.least(), r.most())
+			case r.Queue == by.Queue && r.Priority >= by.Priority && !w.idles(r, by, now):
+				t.Fatalf("%s has no lower priority than %s", rs.Work, rs.For)
+			}
+			w.running[rs.Work] = r
+			continue
+		}
 		switch {
 		case !ok || r.Leaving || !r.Preemptible || policy != Goodput || rs.Why == "":
 			t.Fatalf("%+v is not to be resized: %+v", rs, r)
@@ -382,7 +437,7 @@ func (w *world) idles(r Running, by Work, now time.Time) bool {
 	if i < 0 || r.Idle.IsZero() || w.queues[i].IdleReclaim == 0 || r.Idle.Add(w.queues[i].IdleReclaim).After(now) {
 		return false
 	}
-	return (r.Preemptible || w.queues[i].IdleEnd) && r.amount().Accelerators["nvidia.com/gpu"] > 0 && by.Amount(by.least()).Accelerators["nvidia.com/gpu"] > 0
+	return (r.Preemptible || r.Sheds || w.queues[i].IdleEnd) && r.amount().Accelerators["nvidia.com/gpu"] > 0 && by.Amount(by.least()).Accelerators["nvidia.com/gpu"] > 0
 }
 
 // much reports that a running work had 16 accelerator-hours, or core-hours of what

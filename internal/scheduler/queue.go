@@ -336,7 +336,9 @@ func (s *State) Turns() []ID { return slices.Clone(s.turns) }
 func (s *State) Leaving() map[ID]time.Time {
 	out := make(map[ID]time.Time, len(s.leaving))
 	for id, r := range s.leaving {
-		out[id] = r.LeavingSince
+		if r.whole == nil {
+			out[id] = r.LeavingSince
+		}
 	}
 	return out
 }

@@ -22,13 +22,14 @@ func refer(d Delta) (string, map[ID]bool) {
 	for _, q := range d.Queues {
 		r.queues[q.Name] = q
 	}
+	r.Started = apart(r.Started)
 	slices.SortFunc(r.Pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
 	for _, w := range d.Submitted {
 		for n := range w.least() {
 			r.typical = append(r.typical, asks(w, n))
 		}
 	}
-	for _, run := range d.Started {
+	for _, run := range r.Started {
 		for n := range max(run.Placed, 1) {
 			r.typical = append(r.typical, asks(run.Work, n))
 		}
@@ -92,6 +93,33 @@ func refer(d Delta) (string, map[ID]bool) {
 		r.hold(*w)
 	}
 	return out.String(), never
+}
+
+// apart takes workers that were told to stop out of works that go on without them: each
+// is a work by itself that leaves.
+func apart(all []Running) (out []Running) {
+	for _, run := range all {
+		rest := run
+		rest.Nodes, rest.Placed = nil, 0
+		for n := range max(run.Placed, 1) {
+			one := run
+			one.ID, one.Placed, one.Nodes = ID(fmt.Sprintf("%s#%d", run.ID, n)), 1, nil
+			if n < len(run.Nodes) {
+				one.Nodes = []string{run.Nodes[n]}
+			}
+			told := slices.IndexFunc(run.Shed, func(s Shed) bool { return s.Worker == n })
+			if told < 0 || !run.Sheds || run.Leaving || len(run.Roles) > 0 {
+				rest.Placed, rest.Nodes = rest.Placed+1, append(rest.Nodes, one.Nodes...)
+				continue
+			}
+			one.Leaving, one.LeavingSince = true, run.Shed[told].Since
+			out = append(out, one)
+		}
+		if rest.Placed > 0 {
+			out = append(out, rest)
+		}
+	}
+	return out
 }
 
 type reference struct {

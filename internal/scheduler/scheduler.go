@@ -10,8 +10,8 @@
 //     pool.go, queue.go; vector.go has amounts as bare numbers). roles.go has
 //     what is otherwise for gangs whose workers differ.
 //   - State.Step is the cycle: apply the delta, then go along the line and give
-//     each its place (step.go), take places back from others for it (preempt.go)
-//     or keep nodes for it (reserve.go). Decide is a step from nothing, the full
+//     each its place (step.go), take places back from others for it (preempt.go,
+//     shed.go) or keep nodes for it (reserve.go). Decide is a step from nothing, the full
 //     recompute that every incremental step must equal.
 //   - Where in a pool: close together (topology.go), where others lose least
 //     (mix.go), not into maintenance (maintenance.go).
@@ -168,6 +168,9 @@ type Work struct {
 	InPlace bool // wants the files of the server: no remote pool
 	// Preemptible works save what they did and wait again when they are stopped.
 	Preemptible bool
+	// Sheds are works that give up workers above their least to others that may have
+	// them, one by one, while the rest go on: replicas of a service. They keep the least.
+	Sheds bool `json:",omitempty"`
 	// Served is the service that it attained before it was submitted: see Attained.
 	Served float64
 	// Under Goodput: how fast least workers are, one more, and so on, in terms of
@@ -231,6 +234,9 @@ type Running struct {
 	// LeavingSince is when the state first saw that; zero is now.
 	LeavingSince time.Time
 	LeavingFor   ID // who gets its place
+	// Shed are those of its workers that were told to stop while the others go on, as
+	// plans said, until they have.
+	Shed []Shed `json:",omitempty"`
 }
 
 // amount is what all workers together hold.

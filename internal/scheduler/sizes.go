@@ -83,7 +83,7 @@ func (s *State) device(p *pool, part int) string { return p.Name + "\x00" + s.na
 // sized is how many workers, of those that it may have, a work gets when it starts.
 func (s *State) sized(w *waiter, most int) int {
 	switch {
-	case s.policy != Goodput || !w.elastic():
+	case s.policy != Goodput || !w.elastic() || w.Sheds:
 		return most
 	case w.Target > 0:
 		return min(most, max(w.Target, w.least()))

@@ -69,6 +69,12 @@ type run struct {
 	pool     *pool    // nil when it is gone
 	rows     []int    // of each worker; nil in a delegated pool
 	requests []vector // of each of rows; nil without roles
+
+	// Of one that sheds: its workers that were told to stop. Of each of them: the work, and
+	// which of its workers it is.
+	going  []*run
+	whole  *run
+	worker int
 }
 
 func (r *run) placed() int { return max(r.Placed, 1) }
@@ -354,13 +360,15 @@ func (s *State) remove(id ID) {
 	}
 	delete(s.running, id)
 	s.demand(&r.Work, r.placed(), -1)
-	delete(s.leaving, id)
 	delete(s.idle, id)
 	delete(r.queue.runs, id)
 	s.hold(r, -1)
 	r.queue.account(r.total, -1)
-	if r.pool != nil {
-		delete(r.pool.runs, id)
+	for _, one := range append(r.going, r) {
+		delete(s.leaving, one.ID)
+		if r.pool != nil {
+			delete(r.pool.runs, one.ID)
+		}
 	}
 }
 
@@ -394,24 +402,34 @@ func (s *State) start(r *run) {
 	r.queue = s.queueOf(&r.Work)
 	r.queue.runs[r.ID] = r
 	r.ceilings = s.ceilings(&r.Work, r.queue)
-	r.pool, r.rows, r.requests = s.pools[r.Pool], nil, nil
+	r.pool, r.going = s.pools[r.Pool], nil
+	s.locate(r)
 	if r.pool != nil {
 		r.pool.runs[r.ID] = r
-		if !r.pool.Delegated {
-			r.rows = make([]int, 0, len(r.Nodes))
-			for n, name := range r.Nodes {
-				if i, ok := r.pool.index[name]; ok {
-					r.rows = append(r.rows, i)
-					if len(r.Roles) > 0 {
-						v, _ := s.names.vector(r.Of(n))
-						r.requests = append(r.requests, v)
-					}
-				}
-			}
-		}
 	}
 	s.hold(r, 1)
 	r.queue.account(r.total, 1)
+	s.shedding(r)
+}
+
+// locate finds the rows of a running work's nodes.
+func (s *State) locate(r *run) {
+	r.rows, r.requests = nil, nil
+	if r.pool == nil || r.pool.Delegated {
+		return
+	}
+	r.rows = make([]int, 0, len(r.Nodes))
+	for n, name := range r.Nodes {
+		i, ok := r.pool.index[name]
+		if !ok {
+			continue
+		}
+		r.rows = append(r.rows, i)
+		if len(r.Roles) > 0 {
+			v, _ := s.names.vector(r.Of(n))
+			r.requests = append(r.requests, v)
+		}
+	}
 }
 
 // hold counts what a running work has against everything that limits others, but

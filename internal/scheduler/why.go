@@ -60,9 +60,21 @@ func (s *State) waits(w *waiter) Wait {
 // leavers adds who is leaving for a work.
 func (s *State) leavers(w *waiter, wait Wait) Wait {
 	var names []string
+	workers := map[*run]int{}
 	for _, r := range w.preempts {
-		if s.running[r.ID] == r {
+		if s.leaving[r.ID] == r {
+			workers[r.whole]++
+		}
+	}
+	for _, r := range w.preempts {
+		n := workers[r.whole]
+		switch {
+		case s.leaving[r.ID] != r || n == 0:
+		case r.whole == nil:
 			names = append(names, r.label())
+		default:
+			names = append(names, workersOf(r.whole, n))
+			delete(workers, r.whole)
 		}
 	}
 	if len(names) > 0 {

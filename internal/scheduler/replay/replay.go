@@ -77,6 +77,7 @@ type kind int
 const (
 	ends   kind = iota // it is done
 	leaves             // it has saved and goes back to the line
+	sheds              // some of its workers have stopped, and the others go on
 	looks              // the scheduler asked for a step
 )
 
@@ -108,10 +109,13 @@ type work struct {
 	scheduler.Work
 	fate  Fate
 	left  time.Duration
-	since time.Time // when it got its place
-	turn  int
-	runs  bool
-	gone  bool // it does not come back when it leaves
+	since time.Time // when it got its place, or the play began
+	// As the scheduler knows them.
+	began, deadline time.Time
+	turn            int
+	runs            bool
+	gone            bool // it does not come back when it leaves
+	shed            []scheduler.Shed
 }
 
 // player is a play under way.
@@ -135,8 +139,12 @@ func Play(ctx context.Context, w World) (Played, error) {
 		k := p.add(r.Work)
 		k.gone = w.Gone[r.ID]
 		p.begin(k, Span{From: r.Started, Pool: r.Pool, Workers: max(r.Placed, 1), Nodes: r.Nodes}, now, r.Deadline)
-		if r.Leaving {
-			p.tell(k, now)
+		if k.shed = slices.Clone(r.Shed); r.Leaving {
+			p.tell(k, leaves, now)
+		}
+		for i := range k.shed {
+			k.shed[i].Since = now
+			p.tell(k, sheds, now)
 		}
 	}
 	for _, s := range slices.Concat(w.Start.Submitted, w.Later) {
@@ -174,7 +182,14 @@ func Play(ctx context.Context, w World) (Played, error) {
 		for _, e := range plan.Preempt {
 			k := p.works[e.Work]
 			k.gone = k.gone || e.Ends
-			p.tell(k, now)
+			p.tell(k, leaves, now)
+		}
+		for _, rs := range plan.Resize {
+			k := p.works[rs.Work]
+			for _, n := range rs.Shed {
+				k.shed = append(k.shed, scheduler.Shed{Worker: n, Since: now, For: rs.For})
+			}
+			p.tell(k, sheds, now)
 		}
 		if plan.Wake.After(now) {
 			heap.Push(&p.queue, event{at: plan.Wake, kind: looks})
@@ -232,7 +247,7 @@ func (p *player) maintain(now time.Time) []scheduler.Pool {
 
 // begin gives a work its place, and foresees its end.
 func (p *player) begin(k *work, at Span, now, deadline time.Time) {
-	k.runs, k.since = true, now
+	k.runs, k.since, k.began, k.shed = true, now, at.From, nil
 	k.turn++
 	if at.From.IsZero() {
 		at.From = now
@@ -242,7 +257,7 @@ func (p *player) begin(k *work, at Span, now, deadline time.Time) {
 	if deadline.IsZero() && k.Timeout > 0 {
 		deadline = now.Add(k.Timeout)
 	}
-	if !deadline.IsZero() && end.After(deadline) {
+	if k.deadline = deadline; !deadline.IsZero() && end.After(deadline) {
 		end = deadline
 		if end.Before(now) {
 			end = now
@@ -251,13 +266,17 @@ func (p *player) begin(k *work, at Span, now, deadline time.Time) {
 	heap.Push(&p.queue, event{end, ends, k.ID, k.turn})
 }
 
-// tell has a work save and leave.
-func (p *player) tell(k *work, now time.Time) {
-	after := p.world.Leave
+// tell has a work save and leave, or some of its workers stop.
+func (p *player) tell(k *work, what kind, now time.Time) {
+	heap.Push(&p.queue, event{now.Add(p.takes(k)), what, k.ID, k.turn})
+}
+
+// takes is how long that takes.
+func (p *player) takes(k *work) time.Duration {
 	if k.Grace > 0 {
-		after = min(after, k.Grace)
+		return min(p.world.Leave, k.Grace)
 	}
-	heap.Push(&p.queue, event{now.Add(after), leaves, k.ID, k.turn})
+	return p.world.Leave
 }
 
 func (p *player) void(e event) bool {
@@ -271,6 +290,10 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 		return false
 	}
 	k := p.works[e.id]
+	if e.kind == sheds {
+		p.stop(k, e.at, delta)
+		return false
+	}
 	k.runs = false
 	k.fate.Spans[len(k.fate.Spans)-1].To = e.at
 	delta.Removed = append(delta.Removed, k.ID)
@@ -285,6 +308,35 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 	k.fate.Preempted++
 	delta.Submitted = append(delta.Submitted, k.Work)
 	return false
+}
+
+// stop has those workers of a work stopped by now that were told in time.
+func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
+	last := &k.fate.Spans[len(k.fate.Spans)-1]
+	next := Span{From: now, Pool: last.Pool}
+	var rest []scheduler.Shed
+	for n := range last.Workers {
+		i := slices.IndexFunc(k.shed, func(s scheduler.Shed) bool { return s.Worker == n })
+		if i >= 0 && !k.shed[i].Since.Add(p.takes(k)).After(now) {
+			continue
+		}
+		if i >= 0 {
+			told := k.shed[i]
+			told.Worker = next.Workers
+			rest = append(rest, told)
+		}
+		if n < len(last.Nodes) {
+			next.Nodes = append(next.Nodes, last.Nodes[n])
+		}
+		next.Workers++
+	}
+	if next.Workers == last.Workers { // with others already
+		return
+	}
+	last.To, k.shed = now, rest
+	k.fate.Spans = append(k.fate.Spans, next)
+	r := scheduler.Running{Work: k.Work, Pool: next.Pool, Placed: next.Workers, Nodes: next.Nodes, Started: k.began, Deadline: k.deadline, Shed: rest}
+	delta.Started = append(delta.Started, r)
 }
 
 // done gives the answers.

@@ -114,6 +114,35 @@ high 10s-5m10s on a-0`
 	}
 }
 
+// TestPlaySheds: a service goes on with fewer replicas, in place, as soon as those have
+// stopped; its least stays.
+func TestPlaySheds(t *testing.T) {
+	in := func(w *scheduler.Work) { w.Queue = "q" }
+	service := asks("svc", 1, in, func(w *scheduler.Work) {
+		w.Preemptible, w.Sheds, w.Workers, w.MaxWorkers = false, true, 1, 3
+	})
+	above := func(w *scheduler.Work) { w.Queue, w.Priority = "q", 5 }
+	w := World{
+		Start: scheduler.Delta{
+			Now: noon, Pools: []scheduler.Pool{pool("a", 3, 1)}, Queues: []scheduler.Queue{{Name: "q"}},
+			Started:   []scheduler.Running{{Work: service, Pool: "a", Placed: 3, Nodes: []string{"a-0", "a-1", "a-2"}, Started: noon.Add(-time.Hour)}},
+			Submitted: []scheduler.Work{asks("x", 1, above)},
+		},
+		Later: []scheduler.Work{
+			asks("y", 1, above, func(w *scheduler.Work) { w.Submitted = noon.Add(5 * time.Second) }),
+			asks("z", 1, above, func(w *scheduler.Work) { w.Submitted = noon.Add(20 * time.Second) }),
+		},
+		Takes: map[scheduler.ID]time.Duration{"svc": time.Hour, "x": time.Minute, "y": time.Hour, "z": time.Minute}, Leave: 10 * time.Second,
+	}
+	got, want := tell(play(t, w)), `svc -1h0m0s-10s on a-0+a-1+a-2 10s-15s on a-1+a-2 15s-1h0m0s on a-2
+x 10s-1m10s on a-0
+y 15s-1h0m15s on a-1
+z 1m10s-2m10s on a-0`
+	if got != want {
+		t.Errorf("%s\n\nwant\n%s", got, want)
+	}
+}
+
 func TestPlayRefuses(t *testing.T) {
 	w := World{Start: scheduler.Delta{Now: noon, Submitted: []scheduler.Work{asks("a", 1), asks("a", 1)}}}
 	if _, err := Play(t.Context(), w); !fault.Is(err, fault.Invalid) {
