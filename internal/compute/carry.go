@@ -436,7 +436,7 @@ func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine
 	if err := s.note(ctx, tx, w, "workload.end", map[string]any{"outcome": w.Outcome()}); err != nil {
 		return err
 	}
-	if err := publish(ctx, tx, EventWorkloadEnded, w); err != nil {
+	if err := publish(ctx, tx, EventWorkloadEnded, w.event()); err != nil {
 		return err
 	}
 	// Who was cancelled in the queue has no carrier yet: the next cycle, which

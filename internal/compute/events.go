@@ -5,6 +5,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -69,13 +70,26 @@ type WorkloadEvent struct {
 	Pool     PoolName     `json:"pool,omitempty"`
 	State    State        `json:"state"`
 	Workers  int          `json:"workers,omitempty"` // that have their place
-	Reason   string       `json:"reason,omitempty"`
+	Target   int          `json:"target,omitempty"`  // workload.resized: how many workers it goes on with
+	For      WorkloadID   `json:"for,omitempty"`     // workload.preempted, .reclaimed, .resized: who gets what it gives up, if one does
+	Reason   string       `json:"reason,omitempty"`  // of these in words, of workload.ended an engine.Reason
 	ExitCode int          `json:"exit_code,omitempty"`
 }
 
-func publish(ctx context.Context, tx *store.Tx, name string, w Workload) error {
-	return event.Publish(ctx, tx, string(w.Project), name, WorkloadEvent{
+func (w Workload) event() WorkloadEvent {
+	return WorkloadEvent{
 		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, State: w.State, Workers: w.Placed,
 		Reason: string(w.Status.Reason), ExitCode: w.Status.ExitCode,
-	})
+	}
+}
+
+// leaves is the event of a workload that is asked to save and leave.
+func (w Workload) leaves(of scheduler.ID, target int, why string) WorkloadEvent {
+	e := w.event()
+	e.For, e.Target, e.Reason = WorkloadID(of), target, why
+	return e
+}
+
+func publish(ctx context.Context, tx *store.Tx, name string, e WorkloadEvent) error {
+	return event.Publish(ctx, tx, string(e.Project), name, e)
 }

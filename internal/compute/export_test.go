@@ -29,3 +29,10 @@ func (s *Service) Watchers() int {
 
 // SetLease shortens the time until another process takes over.
 func (s *Service) SetLease(d time.Duration) { s.leaseTime = d }
+
+// Told counts what owners told of workloads and is not kept.
+func (s *Service) Told() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.idle) + len(s.paces)
+}

@@ -353,7 +353,9 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		n.narrow = s.bursts.narrow()
 		var ws []Workload
 		if all || renamed {
-			ws, err = s.cfg.Store.Unsettled(ctx, tx)
+			if ws, err = s.cfg.Store.Unsettled(ctx, tx); err == nil {
+				s.outlived(n, ws)
+			}
 		} else {
 			ws, err = s.cfg.Store.Workloads(ctx, tx, touched)
 		}
@@ -401,7 +403,7 @@ func (n *news) add(w Workload) {
 		n.carry = append(n.carry, w.ID)
 	}
 	work := w.work()
-	if p, known := n.paces[w.ID]; known {
+	if p, known := n.paces[w.ID]; known && p.least == w.Workers {
 		work.Speed, work.Restart = p.speed, p.restart
 	}
 	state := w.State
@@ -455,7 +457,7 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 			if err := s.note(ctx, tx, w, "workload.place", nil); err != nil {
 				return err
 			}
-			if err := publish(ctx, tx, EventWorkloadPlaced, w); err != nil {
+			if err := publish(ctx, tx, EventWorkloadPlaced, w.event()); err != nil {
 				return err
 			}
 			placed = append(placed, w.ID)
@@ -502,7 +504,7 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 			if err := s.note(ctx, tx, w, action, map[string]any{"for": p.For, "why": p.Why}); err != nil {
 				return err
 			}
-			if err := publish(ctx, tx, event, w); err != nil {
+			if err := publish(ctx, tx, event, w.leaves(p.For, 0, p.Why)); err != nil {
 				return err
 			}
 		}
@@ -527,7 +529,8 @@ func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
 				return err
 			}
 			owner, can := s.owners[w.Kind].(Resizer)
-			if !can || w.Stop != "" || w.State != Running {
+			bounded := w.Workers <= r.Workers && r.Workers <= w.MaxWorkers // still: see Bound
+			if !can || w.Stop != "" || w.State != Running || !bounded {
 				tx.OnCommit(func() { s.touch(WorkloadID(r.Work)) }) // it does not leave
 				continue
 			}
@@ -540,7 +543,7 @@ func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
 			if err := s.note(ctx, tx, w, "workload.resize", map[string]any{"for": r.For, "why": r.Why, "workers": r.Workers, "was": w.Placed}); err != nil {
 				return err
 			}
-			if err := publish(ctx, tx, EventResized, w); err != nil {
+			if err := publish(ctx, tx, EventResized, w.leaves(r.For, r.Workers, r.Why)); err != nil {
 				return err
 			}
 		}

@@ -195,6 +195,7 @@ func TestSaved(t *testing.T) {
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1"})
 	w.awaitStart(t)
+	w.runs(t, "att_1")
 	at := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	for _, when := range []time.Time{at, at.Add(-time.Minute)} {
 		err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return w.Saved(ctx, tx, "att_1", when) })

@@ -621,26 +621,42 @@ func (s *Service) Idle(wid WorkloadID, since time.Time) {
 	}
 }
 
-// pace is how fast a workload is with some workers: see scheduler.Work.
+// pace is how fast a workload is with some workers: see scheduler.Work. It holds as
+// long as least is the least that the workload may have.
 type pace struct {
+	least   int
 	speed   []float64
 	restart time.Duration
 }
 
 // Pace is told how fast a workload is with its least workers, with one more, and so
 // on, in terms of the least, and what a restart costs it; no speeds is what was said
-// when it was submitted. It is not kept: after a restart it is told anew.
-func (s *Service) Pace(wid WorkloadID, speed []float64, restart time.Duration) {
+// when it was submitted. What was found for another least than it has now counts for
+// nothing. It is not kept: after a restart it is told anew.
+func (s *Service) Pace(wid WorkloadID, least int, speed []float64, restart time.Duration) {
 	s.mu.Lock()
 	was := s.paces[wid]
-	s.paces[wid] = pace{speed, restart}
+	s.paces[wid] = pace{least, speed, restart}
 	if len(speed) == 0 {
 		delete(s.paces, wid)
 	}
 	s.mu.Unlock()
-	if !slices.Equal(was.speed, speed) {
+	if was.least != least || !slices.Equal(was.speed, speed) {
 		s.touch(wid)
 	}
+}
+
+// Bound gives a workload that keeps its place other bounds of its size, and says how
+// fast it is within them, as Pace does. One that has ended, or is to, stays as it is.
+// Error: fault.NotFound.
+func (s *Service) Bound(ctx context.Context, tx *store.Tx, wid WorkloadID, least, most int, speed []float64) error {
+	w, err := s.cfg.Store.Workload(ctx, tx, wid)
+	if err != nil || w.State == Ended || w.Stop != "" {
+		return err
+	}
+	w.Workers, w.MaxWorkers, w.Speed = least, most, speed
+	tx.OnCommit(func() { s.touch(wid) })
+	return s.cfg.Store.UpdateWorkload(ctx, tx, w)
 }
 
 // settled forgets what was told of a workload that is over.
@@ -649,6 +665,25 @@ func (s *Service) settled(wid WorkloadID) {
 	defer s.mu.Unlock()
 	delete(s.idle, wid)
 	delete(s.paces, wid)
+}
+
+// outlived forgets what was told of workloads that are over: of those that were known
+// to a cycle and are not among the unsettled that it read.
+func (s *Service) outlived(n news, unsettled []Workload) {
+	there := make(map[WorkloadID]bool, len(unsettled))
+	for _, w := range unsettled {
+		there[w.ID] = true
+	}
+	for wid := range n.idle {
+		if !there[wid] {
+			s.settled(wid)
+		}
+	}
+	for wid := range n.paces {
+		if !there[wid] {
+			s.settled(wid)
+		}
+	}
 }
 
 // Cancel ends a workload in the caller's transaction: at once when it is

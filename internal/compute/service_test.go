@@ -501,3 +501,31 @@ func TestOverdueIsStopped(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 }
+
+// TestWhatWasToldIsForgotten: what owners tell of a workload while it runs goes with
+// it, also when the cycle that would have seen its end reads the world anew.
+func TestWhatWasToldIsForgotten(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []compute.WorkloadID{"att_1", "att_2"} {
+		w.submit(t, compute.Request{ID: id})
+	}
+	if _, err := w.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []compute.WorkloadID{"att_1", "att_2"} {
+		w.awaitStart(t)
+		w.Idle(id, time.Now())
+		w.Pace(id, 1, []float64{1, 2}, 0)
+	}
+	w.end("att_1", enginetest.Exit{})
+	w.wait(t, "att_1")
+	w.Anew()
+	if _, err := w.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.Told(); n != 2 { // of the one that runs
+		t.Errorf("%d are kept", n)
+	}
+	w.end("att_2", enginetest.Exit{})
+	w.wait(t, "att_2")
+}

@@ -82,9 +82,11 @@ func (s *Service) pace(ctx context.Context, j Job, m Measurement) error {
 		}
 	}
 	s.complete(asLoop(ctx, j, a.ID), j, a, &m)
-	s.cfg.Compute.Pace(compute.WorkloadID(a.ID), j.speeds(m, family), restart)
+	s.cfg.Compute.Pace(compute.WorkloadID(a.ID), j.size().Min, j.speeds(m, family), restart)
 	return nil
 }
+
+var _ compute.Resizer = (*Service)(nil)
 
 // Resized is told that an attempt goes on with another number of workers. It is
 // compute's to call.

@@ -334,7 +334,7 @@ func TestIdleAcceleratorIsReclaimed(t *testing.T) {
 			if j := w.running(t, waits.ID); j.Pool != "small" {
 				t.Fatalf("%+v", j)
 			}
-			if got := told[compute.WorkloadEvent](t, w, c.event); len(got) != 1 {
+			if got := told[compute.WorkloadEvent](t, w, c.event); len(got) != 1 || got[0].For != compute.WorkloadID(waits.Attempt) || !strings.Contains(got[0].Reason, "have done nothing for 30m") {
 				t.Errorf("%+v", got)
 			}
 			w.fake.Finish(h, enginetest.Exit{})

@@ -59,8 +59,12 @@ func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Work
 		if err != nil {
 			return err
 		}
-		if a.Workers == to.Max {
-			return nil // it has that size, and keeps it
+		if a.Workers == to.Max { // it has that size, and keeps it
+			speed, err := s.foreseen(ctx, tx, j)
+			if err != nil {
+				return err
+			}
+			return s.cfg.Compute.Bound(ctx, tx, compute.WorkloadID(a.ID), to.Min, to.Max, speed)
 		}
 		return s.ask(ctx, tx, a, Resized, fmt.Sprintf("resized from %s to %s workers by %s", sizeOf(a, was), to, who))
 	})

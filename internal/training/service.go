@@ -48,9 +48,11 @@ type Compute interface {
 	CheckQueue(ctx context.Context, p project.Name, name string) error
 	// Try says what a workload would get now, and takes nothing.
 	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
-	// Pace is told how fast a workload is with each number of workers, and what a
-	// restart costs it.
-	Pace(id compute.WorkloadID, speed []float64, restart time.Duration)
+	// Pace is told how fast a workload is with each number of workers, from the least
+	// on, and what a restart costs it.
+	Pace(id compute.WorkloadID, least int, speed []float64, restart time.Duration)
+	// Bound gives a workload that keeps its place other bounds of its size.
+	Bound(ctx context.Context, tx *store.Tx, id compute.WorkloadID, least, most int, speed []float64) error
 	// Idle is told since when a workload's accelerators are known to be idle.
 	Idle(id compute.WorkloadID, since time.Time)
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error

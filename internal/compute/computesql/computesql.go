@@ -85,7 +85,7 @@ type workloadRow struct {
 	Revision  int64      `bun:"revision"`
 }
 
-// asked is the part of a workload that never changes.
+// asked is what a workload was submitted with; only the bounds of its size change.
 type asked struct {
 	Request        resource.Amount        `json:"request"`
 	Isolation      scheduler.Isolation    `json:"isolation"`
@@ -272,7 +272,7 @@ func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 	}
 	r.Revision++
 	res, err := tx.NewUpdate().Model(&r).
-		Column("state", "placed", "started", "ended", "pool", "workers", "nodes", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "saved", "revision").
+		Column("asked", "state", "placed", "started", "ended", "pool", "workers", "nodes", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "saved", "revision").
 		Where("id = ? AND revision = ?", r.ID, w.Revision).Exec(ctx)
 	if err != nil {
 		return err
