@@ -7,7 +7,7 @@
 //   - World is what it knows: pools with what they cost, what runs, what waits, what
 //     limits and budgets leave. Plan is the answer.
 //   - Decide goes through the numbered steps of this page. forecast.go has step 1,
-//     rule.go steps 2 to 4.
+//     rule.go steps 2 to 4; roles.go what differs for gangs whose workers do.
 //
 // # The rule
 //
@@ -15,7 +15,8 @@
 //
 //  1. Forecast when it starts on what is always there, after those before it.
 //  2. Permit: the elastic pools in whose zone its data may be, which isolate enough,
-//     which it names if it names any, and whose nodes are large enough.
+//     which it names if it names any, which start such gangs, and whose nodes are large
+//     enough.
 //  3. Price, for each of them, both sides of
 //     delay × gain > rent − own
 //     delay  what an hour of waiting costs, as a manifest says; 0 when none does
@@ -35,8 +36,7 @@
 // # Guarantees
 //
 // No pool gets more than its maximum, no work a pool that may not take it, nobody
-// nodes who can start without them. Of a gang with roles every worker counts as the
-// largest, so that nodes are enough. Nodes that start up count as room from when they
+// nodes who can start without them. Nodes that start up count as room from when they
 // are ready, so the same need rents once. A node with work, that starts up, or for
 // somebody who waits is not given back.
 package burst
@@ -117,6 +117,8 @@ type Work struct {
 	GiB       float64       // of data to take there
 	Barred    string        // why more nodes would not help it, in words
 	Limits    []string      // in World.Left
+
+	kinds []scheduler.Role // of a decision: see its kinds
 }
 
 func (w *Work) least() (n int) {
@@ -173,6 +175,11 @@ func Decide(w World) Plan {
 	d := &decision{World: w, promised: map[string]resource.Amount{}, money: maps.Clone(w.Money)}
 	for _, p := range w.Pools {
 		d.pools = append(d.pools, newPool(p, w))
+		for _, n := range p.Nodes {
+			if n.Closed == "" {
+				d.total = d.total.Plus(n.Amount)
+			}
+		}
 	}
 	slices.SortStableFunc(d.pools, func(a, b *pool) int { return cmp.Compare(a.Name, b.Name) })
 	var plan Plan
@@ -181,7 +188,9 @@ func Decide(w World) Plan {
 		rows += len(p.rows)
 	}
 	for i := range min(len(w.Waiting), MaxLooked, max(maxSteps/rows, minLooked)) {
-		plan.Works = append(plan.Works, d.consider(&w.Waiting[i]))
+		x := w.Waiting[i]
+		x.kinds = d.kinds(&x)
+		plan.Works = append(plan.Works, d.consider(&x))
 	}
 	for _, p := range d.pools {
 		if p.Elastic != nil {
@@ -195,6 +204,7 @@ func Decide(w World) Plan {
 type decision struct {
 	World
 	pools    []*pool
+	total    resource.Amount            // that all nodes have
 	promised map[string]resource.Amount // to those before, of limits
 	money    map[string]float64         // that is left beside what they cost
 }

@@ -44,6 +44,16 @@ func work(id string, workers int, delay float64) Work {
 	}
 }
 
+// roles is a gang of a worker of so many cores each.
+func roles(delay float64, cores ...float64) Work {
+	w := work("w", 0, delay)
+	w.Request = resource.Amount{}
+	for i, n := range cores {
+		w.Roles = append(w.Roles, scheduler.Role{Name: fmt.Sprint("r", i), Workers: 1, Request: amount(n)})
+	}
+	return w
+}
+
 // until runs on home until a time.
 func until(deadline time.Time) scheduler.Running {
 	return scheduler.Running{
@@ -89,6 +99,27 @@ func TestRule(t *testing.T) {
 			w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Request, w.Waiting[0].PerNode = 100, 3, amount(1), 1
 		}, 3, "cloud", "gets 3 nodes of cloud"},
 		"in one rack": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Within = 100, 3, "rack" }, 0, "", "no elastic pool may take it"},
+		// 4 cpu, and 4 times 1 cpu: two nodes, not five.
+		"roles": {func(w *World) { w.Waiting[0] = roles(100, 4, 1, 1, 1, 1) }, 2, "cloud", "gets 2 nodes of cloud"},
+		"roles beside others": {func(w *World) {
+			w.Waiting[0] = roles(100, 4, 1, 1, 1, 1)
+			rented(&w.Pools[1], Node{Name: "c1", Busy: true})
+			w.Running = append(w.Running, scheduler.Running{Work: scheduler.Work{ID: "r1", Request: amount(1)}, Pool: "cloud", Placed: 1, Nodes: []string{"c1"}, Started: now, Deadline: now.Add(9 * time.Hour)})
+		}, 2, "cloud", "gets 2 nodes of cloud"},
+		"roles, spread":         {func(w *World) { w.Waiting[0] = roles(100, 4, 1, 1); w.Waiting[0].PerNode = 1 }, 3, "cloud", "gets 3 nodes of cloud"},
+		"roles, home has room":  {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running = nil }, 0, "", "home has room"},
+		"roles, home soon":      {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "home, which has room for it in 5m0s"},
+		"roles, home too small": {func(w *World) { w.Waiting[0] = roles(0, 3, 2); w.Running = nil }, 2, "cloud", "no other pool can take it"},
+		"roles, node too small": {func(w *World) { w.Waiting[0] = roles(100, 2, 5) }, 0, "", "a node of cloud is too small for a worker of role r1: 5 cpu wanted, 4 free"},
+		"roles, too many":       {func(w *World) { w.Waiting[0] = roles(100, 3, 3, 3, 3, 3) }, 0, "", "5 nodes of cloud would be needed and 4 more may be rented"},
+		"roles, alike pool":     {func(w *World) { w.Waiting[0] = roles(100, 4, 1); w.Pools[1].Alike = true }, 0, "", "no elastic pool may take it"},
+		"alike pool":            {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Alike = true }, 1, "cloud", "gets 1 node of cloud"},
+		"roles on their way": {func(w *World) {
+			w.Waiting[0] = roles(0, 4, 1, 1)
+			for _, n := range []string{"c1", "c2"} {
+				rented(&w.Pools[1], Node{Name: n, Coming: true, Ready: now.Add(90 * time.Second), For: "w"})
+			}
+		}, 0, "cloud", "waits for 2 nodes of cloud that start up, about 1m30s"},
 		"limit used up": {func(w *World) {
 			w.Waiting[0].DelayCost, w.Waiting[0].Limits = 100, []string{"project p"}
 			w.Left = map[string]resource.Amount{"project p": {CPU: -1}}

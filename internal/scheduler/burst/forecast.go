@@ -129,7 +129,11 @@ type start struct {
 	rows  []share
 }
 
-type share struct{ row, workers int }
+// share is what some workers have of a row.
+type share struct {
+	row, workers int
+	amount       resource.Amount
+}
 
 // vacancy is room for n workers on a row from an instant on.
 type vacancy struct {
@@ -138,10 +142,14 @@ type vacancy struct {
 	guess  bool
 }
 
-// earliest is when a pool has room for some workers of a work; false when it is not
-// known to have it ever. Nodes up to the row before are looked at.
+// earliest is when a pool has room for some workers of a work, of a gang with roles
+// for all of them; false when it is not known to have it ever. Nodes up to the row
+// before are looked at.
 func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, bool) {
-	found, each := p.found[:0], w.Largest()
+	if len(w.Roles) > 0 {
+		return p.earliestOfRoles(w, p.rows[:min(before, len(p.rows))], now)
+	}
+	found, each := p.found[:0], w.Request
 	for i := range p.rows[:min(before, len(p.rows))] {
 		r := &p.rows[i]
 		most := min(each.Count(r.has, workers), w.onNode(p))
@@ -171,7 +179,7 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 	out := start{at: now}
 	for _, v := range found {
 		n := min(v.n, workers)
-		out.rows = append(out.rows, share{v.row, n})
+		out.rows = append(out.rows, share{v.row, n, each.Times(n)})
 		if v.at.After(out.at) {
 			out.at = v.at
 		}
@@ -187,10 +195,10 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 // ended.
 func (p *pool) take(w *Work, s start) {
 	for _, at := range s.rows {
-		r, amount := &p.rows[at.row], w.Largest().Times(at.workers)
-		r.free = r.free.Minus(amount)
+		r := &p.rows[at.row]
+		r.free = r.free.Minus(at.amount)
 		if w.Duration > 0 {
-			r.ends = append(r.ends, ending{s.at.Add(w.Duration), amount, true})
+			r.ends = append(r.ends, ending{s.at.Add(w.Duration), at.amount, true})
 			r.sort()
 		}
 		if p.Elastic != nil {

@@ -61,7 +61,7 @@ func drawWorld(t *rapid.T) World {
 		}
 		p := Pool{Elastic: e, Pool: scheduler.Pool{
 			Name: fmt.Sprint("cloud", i), Zone: zone(), Isolation: isolation(), PricePerHour: float64(rapid.IntRange(0, 20).Draw(t, "price")), Delegated: rapid.Bool().Draw(t, "delegated"),
-			Closed: rapid.SampledFrom([]string{"", "", "", "", "closed"}).Draw(t, "closed"),
+			Closed: rapid.SampledFrom([]string{"", "", "", "", "closed"}).Draw(t, "closed"), Alike: rapid.IntRange(0, 4).Draw(t, "alike") == 0,
 		}}
 		for n := range rapid.IntRange(0, e.Max).Draw(t, "rented") {
 			node := Node{Name: fmt.Sprint("c", n), For: scheduler.ID(rapid.SampledFrom([]string{"", "w0", "w3", "gone"}).Draw(t, "for"))}
@@ -104,6 +104,13 @@ func drawWorld(t *rapid.T) World {
 			},
 			Duration: minutes("duration", 300), Saves: minutes("saves", 30), DelayCost: float64(rapid.SampledFrom([]int{0, 1, 10, 1000}).Draw(t, "delay")),
 			Barred: rapid.SampledFrom([]string{"", "", "", "quota"}).Draw(t, "barred"), Limits: []string{"project p"},
+		}
+		if rapid.IntRange(0, 2).Draw(t, "has roles") == 0 {
+			x.Request, x.Workers = resource.Amount{}, 0
+			for n := range rapid.IntRange(1, 3).Draw(t, "roles") {
+				x.Roles = append(x.Roles, scheduler.Role{Name: fmt.Sprint("r", n), Workers: rapid.IntRange(1, 3).Draw(t, "workers"), Request: some("request", 6)})
+			}
+			x.PerNode = rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "per node")
 		}
 		if rapid.IntRange(0, 3).Draw(t, "names pools") == 0 {
 			x.Pools = []string{rapid.SampledFrom([]string{"own0", "cloud0", "cloud1"}).Draw(t, "named")}
@@ -198,22 +205,19 @@ func TestPlans(t *testing.T) {
 				continue
 			}
 			// All of a gang have room on the nodes there, coming and rented.
-			room, total := 0, len(p.Elastic.Rented)
+			total := len(p.Elastic.Rented)
 			for _, other := range plan.Works {
 				if slices.Equal(other.Pools, v.Pools) {
 					total += other.Rents
 				}
 			}
-			for range total {
-				room += x.Request.Count(p.Elastic.Node, x.least())
-			}
-			if room < x.least() {
+			if !hold(w, p, total, x) {
 				t.Fatalf("%s gets %d nodes for %d workers", v.Work, v.Rents, x.least())
 			}
 			if x.Project == "p" {
 				spent += float64(v.Rents) * p.PricePerHour * p.Elastic.Startup.Hours()
 			}
-			cpu += x.Request.Times(x.least()).CPU
+			cpu += x.Amount(x.least()).CPU
 		}
 		if most, ok := w.Money["p"]; ok && spent > most {
 			t.Fatalf("start-up alone costs %g of %g", spent, most)
@@ -229,24 +233,43 @@ func TestPlans(t *testing.T) {
 }
 
 func allowed(t *rapid.T, x Work, p Pool) {
-	if p.Elastic == nil || !slices.Contains(x.Residency, p.Zone) || !p.Isolation.AtLeast(x.Isolation) || len(x.Pools) > 0 && !slices.Contains(x.Pools, p.Name) || p.Closed != "" {
+	if p.Elastic == nil || !slices.Contains(x.Residency, p.Zone) || !p.Isolation.AtLeast(x.Isolation) || len(x.Pools) > 0 && !slices.Contains(x.Pools, p.Name) || p.Closed != "" || p.Alike && len(x.Roles) > 0 {
 		t.Fatalf("%+v may not use %+v", x, p)
 	}
 }
 
+// hold asks the scheduler whether a work starts on so many empty nodes of a pool.
+func hold(w World, p Pool, nodes int, x Work) bool {
+	d := scheduler.Delta{Now: w.Now}
+	for _, other := range w.Pools {
+		if other.Name == p.Name {
+			other.Nodes = nil
+			for n := range nodes {
+				other.Nodes = append(other.Nodes, scheduler.Node{Name: fmt.Sprint("e", n), Amount: p.Elastic.Node})
+			}
+		}
+		d.Pools = append(d.Pools, other.Pool)
+	}
+	x.Pools = []string{p.Name}
+	d.Submitted = []scheduler.Work{x.Work}
+	_, plan := scheduler.Decide(d)
+	return len(plan.Place) > 0
+}
+
 // fits asks the scheduler whether a work starts now where nothing is rented.
 func fits(w World, x Work) bool {
-	d := scheduler.Delta{Now: w.Now, Submitted: []scheduler.Work{x.Work}}
+	d := scheduler.Delta{Now: w.Now, Started: w.Running}
+	var own []string
 	for _, p := range w.Pools {
-		if p.Elastic == nil {
-			d.Pools = append(d.Pools, p.Pool)
+		if d.Pools = append(d.Pools, p.Pool); p.Elastic == nil && (len(x.Pools) == 0 || slices.Contains(x.Pools, p.Name)) {
+			own = append(own, p.Name)
 		}
 	}
-	for _, r := range w.Running {
-		if slices.ContainsFunc(d.Pools, func(p scheduler.Pool) bool { return p.Name == r.Pool }) {
-			d.Started = append(d.Started, r)
-		}
+	if len(own) == 0 {
+		return false
 	}
+	x.Pools = own
+	d.Submitted = []scheduler.Work{x.Work}
 	_, plan := scheduler.Decide(d)
 	return len(plan.Place) > 0
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // option is one way for a work to burst.
@@ -79,8 +81,8 @@ func (d *decision) consider(w *Work) Verdict {
 				best = &o
 			}
 		}
-		if p.Elastic.Max > 0 && w.Largest().Count(p.Elastic.Node, 1) == 0 {
-			against = append(against, fmt.Sprintf("a node of %s is too small: %s", p.Name, strings.Join(w.Largest().Lacks(p.Elastic.Node), ", ")))
+		if why := p.tooSmall(w); p.Elastic.Max > 0 && why != "" {
+			against = append(against, why)
 		}
 	}
 	if best == nil {
@@ -120,6 +122,9 @@ func permitted(w *Work, p *pool) bool {
 	if p.Delegated && (together || w.PerNode > 0) || together && p.Elastic != nil {
 		return false // where the nodes will stand is not known
 	}
+	if p.Alike && len(w.Roles) > 0 {
+		return false
+	}
 	return slices.Contains(w.Residency, p.Zone) && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
 		p.Closed == "" && (len(w.Pools) == 0 || slices.Contains(w.Pools, p.Name))
 }
@@ -130,9 +135,19 @@ func (d *decision) elsewhere(w *Work) bool {
 		if p.Elastic != nil || !permitted(w, p) {
 			continue
 		}
+		if len(w.Roles) > 0 {
+			has := make([]resource.Amount, len(p.rows))
+			for i, r := range p.rows {
+				has[i] = r.has
+			}
+			if _, fits := w.pack(p, has); fits {
+				return true
+			}
+			continue
+		}
 		n := 0
 		for _, r := range p.rows {
-			if n += min(w.Largest().Count(r.has, w.least()), w.onNode(p)); n >= w.least() {
+			if n += min(w.Request.Count(r.has, w.least()), w.onNode(p)); n >= w.least() {
 				return true
 			}
 		}
@@ -152,12 +167,27 @@ func (d *decision) options(w *Work, p *pool) []option {
 	if s, ok := p.earliest(w, w.least(), len(p.rows), d.Now); ok {
 		out = append(out, option{pool: p, on: s, at: s.at})
 	}
-	each := min(w.Largest().Count(e.Node, w.least()), w.onNode(p))
+	ready := d.Now.Add(e.Startup)
+	if len(out) > 0 && !out[0].at.After(ready) {
+		return out // nodes to come are no sooner
+	}
+	if nodes := d.toRent(w, p, ready); nodes > 0 {
+		out = append(out, option{pool: p, nodes: nodes, at: ready})
+	}
+	return out
+}
+
+// toRent is how many nodes a work needs besides those that are there or come; 0 when
+// a worker has no room on one.
+func (d *decision) toRent(w *Work, p *pool, ready time.Time) int {
+	if len(w.Roles) > 0 {
+		return p.forRoles(w, ready)
+	}
+	each := min(w.Request.Count(p.Elastic.Node, w.least()), w.onNode(p))
 	if each == 0 {
-		return out
+		return 0
 	}
 	// Workers that have room there when new nodes are ready need none of those.
-	ready := d.Now.Add(e.Startup)
 	there := 0
 	for n := w.least() - 1; n > 0; n-- {
 		if s, ok := p.earliest(w, n, len(p.rows), d.Now); ok && !s.at.After(ready) {
@@ -165,11 +195,7 @@ func (d *decision) options(w *Work, p *pool) []option {
 			break
 		}
 	}
-	nodes := (w.least() - there + each - 1) / each
-	if len(out) > 0 && !out[0].at.After(ready) {
-		return out // nodes to come are no sooner
-	}
-	return append(out, option{pool: p, nodes: nodes, at: ready})
+	return (w.least() - there + each - 1) / each
 }
 
 // judge is steps 3 and 4: it says why an option is not taken; empty when it is worth
