@@ -304,15 +304,21 @@ func (d *Driver) nudge() {
 func (d *Driver) watch(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	told := ""
+	told, last := "", time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.wake:
+			// Many starts and ends in a moment are one question.
+			if early := d.c.Poll/4 - time.Since(last); early > 0 {
+				timer.Reset(early)
+				continue
+			}
 		case <-timer.C:
 		}
 		live, err := d.look(ctx)
+		last = time.Now()
 		switch {
 		case err != nil && ctx.Err() == nil && err.Error() != told: // once, not every second
 			told = err.Error()

@@ -161,7 +161,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if err != nil {
 		return err
 	}
-	r := l.record(launch.ID, user)
+	r, first := l.record(launch.ID, user)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.Job != 0 || r.Last != nil {
@@ -172,8 +172,10 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if err := l.save(launch.ID, r); err != nil {
 		return err
 	}
-	if r.Job, err = l.search(ctx, launch.ID, r.User); err != nil {
-		return err
+	if !first {
+		if r.Job, err = l.search(ctx, launch.ID, r.User); err != nil {
+			return err
+		}
 	}
 	if r.Job == 0 {
 		out, err := l.run(ctx, r.User, script, "sbatch", args...)
@@ -213,15 +215,15 @@ func (l *Launcher) user(project string) (string, error) {
 	return user, nil
 }
 
-func (l *Launcher) record(id, user string) *record {
+func (l *Launcher) record(id, user string) (r *record, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.records[id]
+	r = l.records[id]
 	if r == nil {
-		r = &record{User: user}
+		r, first = &record{User: user}, true
 		l.records[id] = r
 	}
-	return r
+	return r, first
 }
 
 func (l *Launcher) find(id string) *record {

@@ -403,7 +403,7 @@ func TestNoSlurm(t *testing.T) {
 func TestRecord(t *testing.T) {
 	dir := t.TempDir()
 	l := newLauncher(t, Config{Dir: dir})
-	r := l.record("att_1", "daemon")
+	r, _ := l.record("att_1", "daemon")
 	r.Job, r.Last = 12, &remote.Observed{State: engine.Ended, Reason: engine.Preempted, Message: "m"}
 	if err := l.save("att_1", r); err != nil {
 		t.Fatal(err)
