@@ -13,7 +13,7 @@
 package machine
 
 import (
-	"errors"
+	"bytes"
 	"io"
 	"os"
 	"path/filepath"
@@ -199,16 +199,35 @@ var glibcRE = sync.OnceValue(func() *regexp.Regexp {
 func glibc(root string) string {
 	for _, dir := range []string{"lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "usr/lib64", "lib", "usr/lib"} {
 		f, err := os.Open(filepath.Join(root, dir, "libc.so.6"))
-		if errors.Is(err, os.ErrNotExist) || err != nil {
+		if err != nil {
 			continue
 		}
-		b, err := io.ReadAll(io.LimitReader(f, 16<<20))
+		words := after(io.LimitReader(f, 16<<20), "GNU C Library ")
 		_ = f.Close()
-		if m := glibcRE().FindSubmatch(b); err == nil && m != nil {
+		if m := glibcRE().FindSubmatch(words); m != nil {
 			return string(m[1])
 		}
 	}
 	return ""
+}
+
+// after gives what begins with a word that a binary has, some hundred bytes of it.
+// Each worker reads its libc before it starts, so that is done in small pieces.
+func after(r io.Reader, word string) []byte {
+	const keep = 256
+	buf := make([]byte, 64<<10)
+	kept := 0
+	for {
+		n, err := io.ReadFull(r, buf[kept:])
+		have := buf[:kept+n]
+		if i := bytes.Index(have, []byte(word)); i >= 0 && (err != nil || len(have)-i >= keep) {
+			return have[i:min(i+keep, len(have))]
+		}
+		if err != nil {
+			return nil
+		}
+		kept = copy(buf, have[len(have)-keep-len(word):])
+	}
 }
 
 // list reads "0-3,8,10-11".

@@ -80,6 +80,25 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestGlibc: wherever in the file the words are.
+func TestGlibc(t *testing.T) {
+	const words = "GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n\x00"
+	for _, before := range []int{0, 100, 64<<10 - len(words), 64<<10 - 10, 64 << 10, 150 << 10} {
+		for _, behind := range []int{0, 100, 70 << 10} {
+			root := t.TempDir()
+			if err := os.Mkdir(filepath.Join(root, "lib64"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, "lib64/libc.so.6"), []byte(strings.Repeat("\x7f", before)+words+strings.Repeat("x", behind)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if v := glibc(root); v != "2.36" {
+				t.Errorf("%d bytes before, %d behind: %q", before, behind, v)
+			}
+		}
+	}
+}
+
 func TestHere(t *testing.T) {
 	f := Read("/")
 	if f.CPU.Threads == 0 || len(f.CPU.Topology) == 0 || f.Memory == 0 || f.Kernel == "" || f.Architecture == "" {
