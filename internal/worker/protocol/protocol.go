@@ -32,7 +32,11 @@ import (
 )
 
 // Version of this protocol; a server takes its own and the one before.
-const Version = 2
+const Version = 3
+
+// Roles is the first version whose orders may have roles: an agent of the one before
+// would run all workers of a gang alike, so it gets none of these.
+const Roles = 3
 
 // The agent's own environment, which a launcher gives it. None of it reaches
 // the worker.

@@ -51,6 +51,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/egress"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 const (
@@ -247,6 +248,11 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (h engine.Handle, 
 	defer func() { d.born(b, err == nil) }()
 	if err := sandbox.Check(ctx, d.c.Worker, min(s.Policy.Level, sandbox.Sandbox)); err != nil {
 		return "", err
+	}
+	if len(spec.Launch.Roles) > 0 {
+		if err := d.shims.speaks(protocol.Roles); err != nil {
+			return "", err
+		}
 	}
 	if b.again {
 		if err := os.RemoveAll(b.dir); err != nil {

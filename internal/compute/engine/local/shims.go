@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -173,11 +174,25 @@ func (s *shims) run(dir string) (*keeper, error) {
 // usage is how a worker ends that does not know what is asked of it.
 const usage = 2
 
-// otherBuild says that the worker is not the one that came with this server.
-func (s *shims) otherBuild() error {
+// speaks refuses a worker that does not know a version of the protocol.
+func (s *shims) speaks(least int) error {
+	says, err := s.version()
+	has := 0
+	if _, bad := fmt.Sscanf(string(says), "falaj-worker protocol %d", &has); err == nil && bad == nil && has >= least {
+		return nil
+	}
+	return s.otherBuild()
+}
+
+func (s *shims) version() ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	says, err := exec.CommandContext(ctx, s.worker, "version").Output()
+	return exec.CommandContext(ctx, s.worker, "version").Output()
+}
+
+// otherBuild says that the worker is not the one that came with this server.
+func (s *shims) otherBuild() error {
+	says, err := s.version()
 	return fault.New(fault.Unavailable, "%s is of another build than this server, which needs falaj-worker protocol %d, shim %d: it says %q%s",
 		s.worker, protocol.Version, shim.Version, strings.TrimSpace(string(says)), because(err)).
 		WithHint("Put the falaj-worker that was built with this server there (falaj-worker version tells), or set worker.path; nothing needs a restart.")

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -39,6 +40,9 @@ func (h *Hub) Join(ctx context.Context, id string, j protocol.Join) (*protocol.O
 		return nil, none, err
 	}
 	if err := checkJoin(w, j); err != nil {
+		if fault.Is(err, fault.Unsupported) {
+			h.unfit(w, j, err)
+		}
 		return nil, none, err
 	}
 	until := time.NewTimer(longPoll)
@@ -60,11 +64,15 @@ func (h *Hub) Join(ctx context.Context, id string, j protocol.Join) (*protocol.O
 	}
 }
 
+// otherRelease is what to do about agents that cannot take an order.
+const otherRelease = "Put the falaj-worker of this server's release on the nodes."
+
 func checkJoin(w *work, j protocol.Join) error {
 	switch {
 	case j.Version > protocol.Version || j.Version < protocol.Version-1:
-		return fault.New(fault.Unsupported, "the agent speaks protocol %d, this server %d and %d", j.Version, protocol.Version, protocol.Version-1).
-			WithHint("Put the falaj-worker of this server's release on the nodes.")
+		return fault.New(fault.Unsupported, "the agent speaks protocol %d, this server %d and %d", j.Version, protocol.Version, protocol.Version-1).WithHint(otherRelease)
+	case j.Version < protocol.Roles && len(w.spec.Launch.Roles) > 0:
+		return fault.New(fault.Unsupported, "the agent speaks protocol %d and roles need %d", j.Version, protocol.Roles).WithHint(otherRelease)
 	case j.Index < 0 || j.Index >= len(w.members):
 		return fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", w.id, j.Index, len(w.members))
 	case len(j.Start) < 8 || len(j.Start) > 64:
@@ -86,6 +94,34 @@ func checkJoin(w *work, j protocol.Join) error {
 		}
 	}
 	return nil
+}
+
+// unfit ends a workload that has not begun for an agent that cannot take its order:
+// another one for that worker will not come.
+func (h *Hub) unfit(w *work, j protocol.Join, why error) {
+	done, err := h.d.writing()
+	if err != nil {
+		return
+	}
+	defer done()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state.Stop != nil || w.state.Final != nil || !w.state.Begun.IsZero() || j.Index < 0 || j.Index >= len(w.members) || w.members[j.Index].joined() {
+		return
+	}
+	who := fmt.Sprintf("worker %d", j.Index)
+	if j.Node != "" && len(j.Node) <= 255 && !garbled(j.Node) {
+		who += " on " + j.Node
+	}
+	st := &stop{At: h.d.c.Now().UTC(), Grace: w.spec.Grace, Why: fmt.Sprintf("%s: %s. %s", who, why, otherRelease)}
+	st.Cause = &engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: st.Why}
+	w.state.Stop = st
+	if err := w.save(); err != nil {
+		w.state.Stop = nil
+		return // its next try, or its end, says so
+	}
+	w.notify()
+	h.d.nudge()
 }
 
 // garbled reports what no name has: control characters would reach terminals,
