@@ -28,10 +28,21 @@ func BenchmarkFull(b *testing.B) {
 
 // BenchmarkDelta is a cycle in which ten works end and ten others come.
 func BenchmarkDelta(b *testing.B) {
+	delta(b, func(w scheduler.Work) scheduler.Work { return w })
+}
+
+// BenchmarkRoles is that where all gangs have roles.
+func BenchmarkRoles(b *testing.B) { delta(b, schedulertest.Roles) }
+
+func delta(b *testing.B, as func(scheduler.Work) scheduler.Work) {
+	b.Helper()
 	for _, size := range sizes {
 		nodes, works := size[0], size[1]
 		b.Run(fmt.Sprintf("nodes=%d/works=%d", nodes, works), func(b *testing.B) {
 			world := schedulertest.Installation(nodes, works)
+			for i, w := range world.Submitted {
+				world.Submitted[i] = as(w)
+			}
 			s, plan := scheduler.Decide(world)
 			running, next, now := plan.Place, works, world.Now
 			for b.Loop() {
@@ -40,11 +51,49 @@ func BenchmarkDelta(b *testing.B) {
 				for range 10 {
 					d.Removed = append(d.Removed, running[0].Work)
 					running = running[1:]
-					d.Submitted = append(d.Submitted, schedulertest.Work(next))
+					d.Submitted = append(d.Submitted, as(schedulertest.Work(next)))
 					next++
 				}
 				running = append(running, s.Step(d).Place...)
 			}
 		})
+	}
+}
+
+// BenchmarkLarge is a cycle in which a large gang waits, in vain, for a pool of all nodes:
+// it keeps nodes, and those who might leave for it are not enough.
+func BenchmarkLarge(b *testing.B) {
+	for _, roles := range []bool{false, true} {
+		for _, patient := range []bool{true, false} {
+			b.Run(fmt.Sprintf("roles=%t/patient=%t", roles, patient), func(b *testing.B) {
+				world := schedulertest.Installation(10_000, 40_000)
+				for _, p := range world.Pools[1:] {
+					world.Pools[0].Nodes = append(world.Pools[0].Nodes, p.Nodes...)
+				}
+				world.Pools, world.Policy = world.Pools[:1], scheduler.Fifo
+				world.Queues = []scheduler.Queue{{Name: "q", Patient: patient}}
+				for i := range world.Submitted {
+					world.Submitted[i].Queue = "q"
+				}
+				s, plan := scheduler.Decide(world)
+				gang := schedulertest.Work(5)
+				gang.ID, gang.Queue, gang.Priority, gang.Workers, gang.Submitted = "gang", "q", 10, 7500, world.Now.Add(-time.Hour)
+				if gang.Timeout = 0; roles {
+					gang = schedulertest.Roles(gang)
+				}
+				if next := s.Step(scheduler.Delta{Now: world.Now, Submitted: []scheduler.Work{gang}}); len(next.Place)+len(next.Preempt) > 0 {
+					b.Fatalf("%d get a place and %d leave", len(next.Place), len(next.Preempt))
+				}
+				if why, _ := s.Why("gang"); !why.Possible {
+					b.Fatal(why)
+				}
+				now := world.Now
+				for b.Loop() {
+					now = now.Add(time.Second)
+					s.Step(scheduler.Delta{Now: now})
+				}
+				b.ReportMetric(float64(len(plan.Place)), "running")
+			})
+		}
 	}
 }

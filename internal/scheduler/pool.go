@@ -20,6 +20,7 @@ type pool struct {
 	load  []float64 // how full the row is: only to compare
 	worth []float64 // how many of its free accelerators are usable; NaN is to be found
 	runs  map[ID]*run
+	on    []departures // of each row
 
 	every   []int // all rows
 	domains domains
@@ -40,7 +41,7 @@ func (s *State) newPool(p Pool) *pool {
 	out := &pool{Pool: p, index: make(map[string]int, len(p.Nodes)), runs: map[ID]*run{}}
 	row := func(a resource.Amount, open bool) {
 		v, _ := s.names.vector(a)
-		out.has, out.free = append(out.has, v), append(out.free, slices.Clone(v))
+		out.has, out.free = append(out.has, v), append(out.free, nil)
 		out.open, out.load = append(out.open, open), append(out.load, 0)
 		out.worth = append(out.worth, math.NaN())
 		out.rows++
@@ -58,18 +59,24 @@ func (s *State) newPool(p Pool) *pool {
 	}
 	if p.Delegated {
 		row(total, true)
-		for _, v := range []vector{out.has[0], out.free[0]} {
-			for i := range v {
-				v[i] += int64(p.Ahead * float64(v[i]))
-			}
+		for i, x := range out.has[0] {
+			out.has[0][i] += int64(p.Ahead * float64(x))
 		}
 	}
-	out.largest = make(vector, s.names.width())
+	// What is free is in one piece: all of it is looked at often.
+	width := s.names.width()
+	all := make(vector, width*out.rows)
+	for i, has := range out.has {
+		out.free[i] = all[i*width : (i+1)*width : (i+1)*width]
+		copy(out.free[i], has)
+	}
+	out.largest = make(vector, width)
 	for _, has := range out.has {
 		for d, x := range has {
 			out.largest[d] = max(out.largest[d], x)
 		}
 	}
+	out.on = make([]departures, out.rows)
 	out.domains, out.every = newDomains(p), make([]int, out.rows)
 	for i := range out.every {
 		out.every[i] = i
@@ -92,6 +99,29 @@ func (p *pool) take(r *run, n int64) {
 	}
 	for k, i := range r.rows {
 		p.takeRow(i, r.of(k), n)
+	}
+}
+
+// enter and exit say who is on which rows.
+func (p *pool) enter(r *run) {
+	p.runs[r.ID] = r
+	for i := range r.on() {
+		p.on[i].runs, p.on[i].order = append(p.on[i].runs, r), nil
+	}
+}
+
+func (p *pool) exit(id ID) {
+	r := p.runs[id]
+	if r == nil {
+		return
+	}
+	delete(p.runs, id)
+	for i := range r.on() {
+		d := &p.on[i]
+		at := slices.Index(d.runs, r)
+		last := len(d.runs) - 1
+		d.runs[at], d.runs[last] = d.runs[last], nil
+		d.runs, d.order = d.runs[:last], nil
 	}
 }
 

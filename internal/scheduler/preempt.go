@@ -38,8 +38,11 @@ func (r *run) leaves(now time.Time) bool {
 // Whoever leaves idle what w asks for does, wherever it is, before all others. Of the pools the one is taken where least work is lost, of the works in
 // it no more than are needed. It is w's turn then until it has its place.
 func (s *State) preempt(w *waiter, plan *Plan) {
+	if len(s.tries) >= maxTries {
+		return
+	}
 	kind := try{w.known.queue, w.known.shape, w.Priority, w.second()}
-	if s.tries[kind] || len(s.tries) >= maxTries || !s.helped(w) {
+	if s.tries[kind] || !s.helped(w) {
 		return
 	}
 	w.short = s.short(w)
@@ -71,10 +74,18 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 			continue
 		}
 		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: why, Ends: !r.Preemptible})
-		r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, w.ID
-		s.leaving[r.ID] = r
+		s.tell(r, w.ID)
 	}
 	w.preempts = slices.Concat(best.leaving, best.victims)
+}
+
+// tell has a running work leave for another; for nobody when by is empty.
+func (s *State) tell(r *run, by ID) {
+	r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, by
+	s.leaving[r.ID] = r
+	for i := range r.on() {
+		r.pool.on[i].order = nil
+	}
 }
 
 // patient reports that nobody leaves for the works of a queue. Who names none has
@@ -99,17 +110,15 @@ func (s *State) helped(w *waiter) bool {
 	if len(s.leaving) > 0 || q.tree().limited || s.policy == Tiresias && !w.second() {
 		return true
 	}
-	low, ok := s.lowest[q]
-	if !ok {
-		low = math.MaxInt
+	if !q.ranked {
+		q.ranked, q.lowest = true, math.MaxInt
 		for _, r := range q.runs {
 			if r.Preemptible || r.surplus() > 0 {
-				low = min(low, r.Priority)
+				q.lowest = min(q.lowest, r.Priority)
 			}
 		}
-		s.lowest[q] = low
 	}
-	return low < w.Priority
+	return q.lowest < w.Priority
 }
 
 // short is the part of what w asks for of which there is too little: of its

@@ -186,6 +186,11 @@ func TestPromises(t *testing.T) {
 			}
 			for n := range rapid.IntRange(0, 10).Draw(t, "submitted") {
 				k := drawWork(t, ID(fmt.Sprintf("w%d_%d", step, n)), now)
+				if n > 0 && rapid.Bool().Draw(t, "asks for the same") {
+					like := d.Submitted[n-1]
+					k.Request, k.Roles, k.Workers, k.PerNode, k.Within = like.Request, like.Roles, like.Workers, like.PerNode, like.Within
+					k.Residency, k.Isolation, k.InPlace = like.Residency, like.Isolation, like.InPlace
+				}
 				d.Submitted = append(d.Submitted, k)
 				w.waiting[k.ID] = k
 			}

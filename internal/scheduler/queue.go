@@ -65,6 +65,8 @@ type queue struct {
 	used                 vector // against subtree: of itself, and what those below do not have of their own
 	limited              bool   // of those at the top: a quota in the tree names something
 	runs                 map[ID]*run
+	lowest               int // the priority of what it runs and may be preempted, once ranked
+	ranked               bool
 	all                  vector // by everything below
 	past                 []float64
 	pastAt               time.Time

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 )
@@ -32,9 +33,10 @@ func (r *run) ends(now time.Time) (time.Time, bool) {
 	return r.Deadline, true
 }
 
-// leaver is a run and when what it holds is free.
+// leaver is a run, what it holds of a row, and when that is free.
 type leaver struct {
 	*run
+	has  vector
 	at   time.Time
 	sure bool
 }
@@ -47,6 +49,77 @@ func (l leaver) compare(o leaver) int {
 		return c
 	}
 	return cmp.Compare(l.ID, o.ID)
+}
+
+// departures are those that run on a row.
+type departures struct {
+	runs  []*run
+	order []leaver  // as they leave; nil is to be found
+	until time.Time // it is the same before; zero is for ever
+}
+
+// leavers are those on a row in the order in which they leave. It is kept until somebody
+// comes, goes or is told to, or overstays.
+func (p *pool) leavers(i int, now time.Time) []leaver {
+	d := &p.on[i]
+	if d.order != nil && (d.until.IsZero() || now.Before(d.until)) {
+		return d.order
+	}
+	out, keeps := make([]leaver, 0, len(d.runs)), true
+	d.until = time.Time{}
+	for _, r := range d.runs {
+		l := leaver{run: r, has: r.has(i)}
+		l.at, l.sure = r.ends(now)
+		keeps = keeps && !r.Leaving && (!l.sure || l.at.After(now))
+		if l.sure && (d.until.IsZero() || l.at.Before(d.until)) {
+			d.until = l.at
+		}
+		out = append(out, l)
+	}
+	slices.SortFunc(out, leaver.compare)
+	if d.order = nil; keeps {
+		d.order = out
+	}
+	return out
+}
+
+// on are the rows on which its workers are, each once.
+func (r *run) on() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		if r.rows == nil && r.pool.Delegated {
+			yield(0)
+			return
+		}
+		for k, i := range r.rows {
+			if !slices.Contains(r.rows[:k], i) && !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// has is what its workers hold of a row.
+func (r *run) has(row int) vector {
+	if r.rows == nil {
+		return r.total
+	}
+	var sum vector
+	n := 0
+	for k, i := range r.rows {
+		switch {
+		case i != row:
+			continue
+		case n == 0:
+			sum = r.of(k)
+		case n == 1:
+			sum = slices.Clone(sum)
+			fallthrough
+		default:
+			sum = sum.plus(r.of(k), 1)
+		}
+		n++
+	}
+	return sum
 }
 
 // vacancy is room for some workers that a row will have.
@@ -62,7 +135,12 @@ func (v vacancy) compare(o vacancy) int {
 }
 
 // reserve keeps those rows of a pool for w on which it will have room soonest.
-func (s *State) reserve(p *pool, w *waiter) { p.kept = s.vacate(p, w) }
+func (s *State) reserve(p *pool, w *waiter) {
+	p.kept = s.vacate(p, w)
+	if !p.kept.at.IsZero() {
+		s.longest = max(s.longest, p.kept.at.Sub(s.now))
+	}
+}
 
 // vacate finds those rows.
 func (s *State) vacate(p *pool, w *waiter) *reservation {
@@ -70,23 +148,9 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 	if k.kinds != nil {
 		return s.vacateForRoles(p, w)
 	}
-	// 1. Who leaves which row when.
-	leaving := make([][]leaver, p.rows)
-	for _, r := range p.runs {
-		l := leaver{run: r}
-		l.at, l.sure = r.ends(s.now)
-		if p.Delegated {
-			leaving[0] = append(leaving[0], l)
-			continue
-		}
-		for k, i := range r.rows {
-			if !slices.Contains(r.rows[:k], i) {
-				leaving[i] = append(leaving[i], l)
-			}
-		}
-	}
-	// 2. How many workers have room on each row, and from when.
+	// 1. How many workers have room on each row, and from when: as others leave.
 	var vacancies []vacancy
+	var free vector
 	for i := range p.rows {
 		most := 0
 		if p.open[i] && !p.closes(&w.Work, i, s.now) {
@@ -95,20 +159,19 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 		if most == 0 {
 			continue
 		}
-		free := slices.Clone(p.free[i])
+		free = append(free[:0], p.free[i]...)
 		at := vacancy{row: i, n: k.request.count(free, most), at: s.now}
 		if at.n > 0 {
 			vacancies = append(vacancies, at)
 		}
-		slices.SortFunc(leaving[i], leaver.compare)
-		for _, r := range leaving[i] {
-			if before := k.request.count(free, most); before == most {
-				break
-			}
-			free = r.hold(free, i, 1)
+		if at.n == most {
+			continue
+		}
+		for _, l := range p.leavers(i, s.now) {
+			free = free.plus(l.has, 1)
 			at.gone++
-			if r.sure {
-				at.at = r.at
+			if l.sure {
+				at.at = l.at
 			} else {
 				at.unsure++
 			}
@@ -118,9 +181,12 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 				vacancies = append(vacancies, more)
 				at.n = n
 			}
+			if at.n == most {
+				break
+			}
 		}
 	}
-	// 3. The soonest of them, until there are enough that may be together.
+	// 2. The soonest of them, until there are enough that may be together.
 	slices.SortFunc(vacancies, vacancy.compare)
 	best := choice{need: w.least() + 1}
 	for _, some := range p.together(k, vacancies) {
@@ -132,13 +198,13 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 	if best.unsure || best.need > 0 {
 		kept.at = time.Time{}
 	}
-	// 4. What is left beside it then.
+	// 3. What is left beside it then.
 	for i, n := range best.workers {
 		beside := slices.Clone(p.has[i])
 		beside = beside.plus(k.request, -int64(n))
-		for at, r := range leaving[i] {
-			if kept.outlasts(r, at < best.gone[i]) {
-				beside = r.hold(beside, i, -1)
+		for at, l := range p.leavers(i, s.now) {
+			if kept.outlasts(l, at < best.gone[i]) {
+				beside = beside.plus(l.has, -1)
 			}
 		}
 		kept.beside[i] = beside
@@ -210,17 +276,4 @@ func btoi(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-// hold adds n times what its workers have on a row to v, in place.
-func (r *run) hold(v vector, row int, n int64) vector {
-	if r.rows == nil {
-		return v.plus(r.total, n)
-	}
-	for k, i := range r.rows {
-		if i == row {
-			v = v.plus(r.of(k), n)
-		}
-	}
-	return v
 }

@@ -80,6 +80,7 @@ func (s *State) told(one *run, d Shed) {
 	r := one.whole
 	one.Leaving, one.LeavingSince, one.LeavingFor = true, d.Since, d.For
 	r.going = append(r.going, one)
+	r.queue.ranked = false
 	s.leaving[one.ID] = one
 	if r.pool == nil {
 		return
@@ -93,11 +94,11 @@ func (s *State) told(one *run, d Shed) {
 		}
 	}
 	s.locate(&rest)
-	delete(r.pool.runs, r.ID)
+	r.pool.exit(r.ID)
 	if rest.Placed > 0 {
-		r.pool.runs[r.ID] = &rest
+		r.pool.enter(&rest)
 	}
-	r.pool.runs[one.ID] = one
+	r.pool.enter(one)
 }
 
 // shed has a part stop for w.

@@ -232,8 +232,7 @@ func (s *State) resize(plan *Plan) {
 // change has a work restart with n workers.
 func (s *State) change(r *run, n int, by ID, why string, plan *Plan) {
 	plan.Resize = append(plan.Resize, Resize{Work: r.ID, For: by, Workers: n, Why: why})
-	r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, by
-	s.leaving[r.ID] = r
+	s.tell(r, by)
 }
 
 // yields has works of a pool go on with fewer workers, so that the one for which it

@@ -37,17 +37,17 @@ type State struct {
 	turns []ID // for whom others leave, or the last step kept nodes
 
 	// Of a step.
-	current *queue         // whose line is looked at
-	keeping []*queue       // that keep quota for their first
-	tries   map[try]bool   // at preemption, in vain
-	lowest  map[*queue]int // the priority of what a queue runs and may be preempted
-	seen    int            // works looked at
-	sizes   map[ID]int     // see wanted; nil until somebody asks
+	current *queue        // whose line is looked at
+	keeping []*queue      // that keep quota for their first
+	tries   map[try]bool  // at preemption, in vain
+	seen    int           // works looked at
+	step    int           // the number of this one
+	longest time.Duration // that a work may take that has ended before nodes are needed that are kept
+	sizes   map[ID]int    // see wanted; nil until somebody asks
 }
 
-// waiter is a work in line.
+// waiter is a work in line. A step looks at all of them: what it looks at comes first.
 type waiter struct {
-	Work
 	known   *known
 	age     int  // of the state when that was found
 	hurries bool // it must come first to meet its deadline
@@ -57,6 +57,8 @@ type waiter struct {
 	order    int    // how many were looked at before
 	preempts []*run // that leave for it
 	short    vector // the part of its request for which others must leave
+
+	Work
 }
 
 // run is a work that has its place.
@@ -97,6 +99,8 @@ type shape struct {
 	within      string   // see Work
 	pools       []*pool  // that may take it, cheapest first
 	refused     []Reason // why the others may not
+	windows     bool     // in one of pools nodes will close
+	full        int      // the last step in which all were found full, and kept
 }
 
 // line is works in their order, of a queue or of all.
@@ -362,12 +366,13 @@ func (s *State) remove(id ID) {
 	s.demand(&r.Work, r.placed(), -1)
 	delete(s.idle, id)
 	delete(r.queue.runs, id)
+	r.queue.ranked = false
 	s.hold(r, -1)
 	r.queue.account(r.total, -1)
 	for _, one := range append(r.going, r) {
 		delete(s.leaving, one.ID)
 		if r.pool != nil {
-			delete(r.pool.runs, one.ID)
+			r.pool.exit(one.ID)
 		}
 	}
 }
@@ -401,11 +406,12 @@ func (s *State) start(r *run) {
 	r.request, r.total = s.asked(&r.Work, r.placed())
 	r.queue = s.queueOf(&r.Work)
 	r.queue.runs[r.ID] = r
+	r.queue.ranked = false
 	r.ceilings = s.ceilings(&r.Work, r.queue)
 	r.pool, r.going = s.pools[r.Pool], nil
 	s.locate(r)
 	if r.pool != nil {
-		r.pool.runs[r.ID] = r
+		r.pool.enter(r)
 	}
 	s.hold(r, 1)
 	r.queue.account(r.total, 1)
@@ -503,6 +509,7 @@ func (s *State) shapeOf(w *Work) *shape {
 			continue
 		}
 		out.pools = append(out.pools, p)
+		out.windows = out.windows || p.windows
 	}
 	slices.SortStableFunc(out.pools, func(a, b *pool) int { return cmp.Compare(price(w, a, 1), price(w, b, 1)) })
 	s.shapes[key] = out

@@ -74,29 +74,40 @@ func (s *State) consider(w *waiter, plan *Plan) {
 		plan.wake(w.NotBefore)
 		return
 	}
-	if !slices.ContainsFunc(k.pools, func(p *pool) bool { return !p.shut(w, s.now) }) {
+	if k.windows && !slices.ContainsFunc(k.pools, func(p *pool) bool { return !p.shut(w, s.now) }) {
 		return
 	}
 
-	// 4. Fit: within its limits, where it is cheapest.
-	most := s.allowed(w)
-	if most >= w.least() && s.fit(w, s.sized(w, most), plan) {
-		return
+	// 4. Fit: within its limits, where it is cheapest. Room only becomes less: where one
+	// that asks for the same found none, and all is kept, nobody need look.
+	allowed := false
+	if k.full != s.step || !s.lasts(w) {
+		most := s.allowed(w)
+		allowed = most >= w.least()
+		if allowed && s.fit(w, s.sized(w, most), plan) {
+			return
+		}
 	}
 
 	// 5. Preempt, where it is worth more than what runs.
 	s.preempt(w, plan)
 
 	// 6. Keep what it needs, if nobody before it waits for the same.
-	if most >= w.least() {
+	if allowed {
 		for _, p := range k.pools {
 			if p.kept == nil && !p.shut(w, s.now) {
 				s.reserve(p, w)
 			}
 		}
+		if !k.windows && s.lasts(w) {
+			k.full = s.step
+		}
 	}
 	s.keep(w)
 }
+
+// lasts reports that w is brief in no pool: it may not use what is kept.
+func (s *State) lasts(w *waiter) bool { return w.Timeout <= 0 || w.Timeout > s.longest }
 
 // clear has those leave that save what they did, where maintenance has begun.
 func (s *State) clear(plan *Plan) {
@@ -112,16 +123,16 @@ func (s *State) clear(plan *Plan) {
 			}
 			n := p.Nodes[r.rows[i]]
 			plan.Preempt = append(plan.Preempt, Preemption{Work: id, Why: fmt.Sprintf("node %s takes nothing: %s", n.Name, n.Closed)})
-			r.Leaving, r.LeavingSince = true, s.now
-			s.leaving[id] = r
+			s.tell(r, "")
 		}
 	}
 }
 
 // begin forgets what the last step kept for whom.
 func (s *State) begin() {
-	s.sizes = nil
-	s.tries, s.lowest, s.keeping, s.seen = map[try]bool{}, map[*queue]int{}, s.keeping[:0], 0
+	s.sizes, s.longest = nil, 0
+	s.step++
+	s.tries, s.keeping, s.seen = map[try]bool{}, s.keeping[:0], 0
 	for _, p := range s.order {
 		p.kept, p.misfit = nil, nil
 	}

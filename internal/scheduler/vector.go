@@ -123,7 +123,7 @@ func (v vector) count(free vector, most int) int {
 // what asks for as much or more in every part finds none either.
 type misfits []vector
 
-const maxMisfits = 32
+const maxMisfits = 128
 
 func (m misfits) cover(v vector) bool {
 	return slices.ContainsFunc(m, func(f vector) bool { return atMost(f, v) })

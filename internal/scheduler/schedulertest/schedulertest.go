@@ -50,3 +50,18 @@ func Work(n int) scheduler.Work {
 	}
 	return w
 }
+
+// Roles makes a gang with roles of every work that is a gang: a chief and parameter servers
+// beside its workers.
+func Roles(w scheduler.Work) scheduler.Work {
+	if w.Workers < 2 {
+		return w
+	}
+	w.Roles = []scheduler.Role{
+		{Name: "chief", Workers: 1, Request: w.Request},
+		{Name: "worker", Workers: w.Workers, Request: w.Request},
+		{Name: "ps", Workers: 2, Request: resource.Amount{CPU: resource.Cores(8), Memory: 32 * resource.GiB}},
+	}
+	w.Workers, w.Request = 0, resource.Amount{}
+	return w
+}
