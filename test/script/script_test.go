@@ -52,6 +52,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", home)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
 			e.Setenv("FALAJ_WORKER_PATH", s.Bin.Worker)
+			e.Setenv("FALAJ_ENVIRONMENTS_UV", filepath.Join(s.Bin.Root, "bin", "uv"))
 			e.Setenv("FALAJ_URL", s.URL)
 			e.Setenv("FALAJ_TOKEN", s.Token)
 			e.Setenv("PATH", filepath.Dir(s.Bin.Falaj)+string(filepath.ListSeparator)+os.Getenv("PATH"))
