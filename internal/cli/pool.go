@@ -60,13 +60,17 @@ func (a *app) poolRelease() *cobra.Command {
 }
 
 type shownAmount struct {
-	CPU          string
-	Memory       string
-	Accelerators map[string]int64
+	CPU             string
+	Memory          string
+	MemoryBandwidth string `json:"memory_bandwidth"`
+	Accelerators    map[string]int64
 }
 
 func (s shownAmount) String() string {
 	parts := []string{orNone(s.CPU) + " cpu", orNone(s.Memory) + " memory"}
+	if s.MemoryBandwidth != "" {
+		parts = append(parts, s.MemoryBandwidth+" memory bandwidth")
+	}
 	for _, name := range keys(s.Accelerators) {
 		parts = append(parts, fmt.Sprintf("%d %s", s.Accelerators[name], name))
 	}

@@ -67,6 +67,9 @@ func (s shownAmount) short() string {
 	if s.Memory != "" {
 		parts = append(parts, s.Memory)
 	}
+	if s.MemoryBandwidth != "" {
+		parts = append(parts, s.MemoryBandwidth)
+	}
 	for _, name := range keys(s.Accelerators) {
 		if n := s.Accelerators[name]; n != 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, name))

@@ -362,6 +362,9 @@ func exhausted(left, most resource.Amount) resource.Amount {
 	if most.Memory > 0 {
 		out.Memory = cmp.Or(max(left.Memory, 0), -1)
 	}
+	if most.MemoryBandwidth > 0 {
+		out.MemoryBandwidth = cmp.Or(max(left.MemoryBandwidth, 0), -1)
+	}
 	for name := range most.Accelerators {
 		out.Accelerators[name] = left.Accelerators[name]
 	}
@@ -541,7 +544,7 @@ func (w *situation) barred(x Workload) string {
 func (w *situation) elastic(p Pool) *burst.Elastic {
 	o := w.seen[p.Name]
 	e := &burst.Elastic{
-		Min: p.Elastic.Min, Max: min(p.Elastic.Max, len(o.nodes)), Startup: w.startup[p.Name], Idle: p.Elastic.idle(), Node: p.nodeToCome().Amount(),
+		Min: p.Elastic.Min, Max: min(p.Elastic.Max, len(o.nodes)), Startup: w.startup[p.Name], Idle: p.Elastic.idle(), Node: p.nodeToCome().Room(),
 		GiBPerHour: p.Elastic.TransferRate,
 	}
 	if p.Elastic.Spot != nil {
@@ -805,7 +808,8 @@ func (p Pool) rented(rentals []Rental) []PoolNode {
 // nodeToCome is what a node of an elastic pool will be: as the manifest says, or
 // like those that its engine tells of.
 func (p Pool) nodeToCome() Node {
-	n := Node{CPU: p.Elastic.Node.CPU, Memory: p.Elastic.Node.Memory, Accelerators: p.Elastic.Node.Accelerators, Labels: map[string]string{}}
+	is := p.Elastic.Node
+	n := Node{CPU: is.CPU, Memory: is.Memory, MemoryBandwidth: is.MemoryBandwidth, Accelerators: is.Accelerators, Labels: map[string]string{}}
 	if n.CPU == 0 && len(p.Seen) > 0 {
 		n = p.Seen[0].Node
 		n.Name = ""

@@ -37,10 +37,11 @@ type Elastic struct {
 
 // ElasticNode is what each node to come has.
 type ElasticNode struct {
-	CPU          resource.CPU      `json:"cpu,omitempty" doc:"Cores, such as 16"`
-	Memory       resource.Bytes    `json:"memory,omitempty" doc:"Memory, such as 64GiB"`
-	Accelerators map[string]int64  `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
-	Labels       map[string]string `json:"labels,omitempty" doc:"What it is like"`
+	CPU             resource.CPU       `json:"cpu,omitempty" doc:"Cores, such as 16"`
+	Memory          resource.Bytes     `json:"memory,omitempty" doc:"Memory, such as 64GiB"`
+	MemoryBandwidth resource.Bandwidth `json:"memory_bandwidth,omitempty" doc:"Bytes a second from and to memory, such as 300GB/s; default jobs are not limited by it"`
+	Accelerators    map[string]int64   `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
+	Labels          map[string]string  `json:"labels,omitempty" doc:"What it is like"`
 }
 
 // Spot is the risk of nodes that may be taken away.
@@ -106,7 +107,7 @@ func (e Elastic) validate() error {
 }
 
 func (n ElasticNode) amount() resource.Amount {
-	return resource.Amount{CPU: n.CPU, Memory: n.Memory, Accelerators: n.Accelerators}
+	return resource.Amount{CPU: n.CPU, Memory: n.Memory, MemoryBandwidth: n.MemoryBandwidth, Accelerators: n.Accelerators}
 }
 
 func (e Elastic) idle() time.Duration {

@@ -1,12 +1,16 @@
 package compute_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -75,4 +79,61 @@ func TestHardware(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.awaitStart(t)
+}
+
+// TestMemoryBandwidth: what was measured of this machine, or else is declared, is given
+// once; where nobody knows it, nobody is limited.
+func TestMemoryBandwidth(t *testing.T) {
+	w := newWorld(t, func(c *compute.Config) {
+		e := c.Engines["local"]
+		e.Machine.MemoryBandwidth = 100e9
+		c.Engines["local"] = e
+	})
+	w.Start(t.Context())
+	node := compute.Node{Name: "n1", CPU: resource.Cores(8), Memory: 8 * resource.GiB}
+	for name, bandwidth := range map[compute.PoolName]resource.Bandwidth{"declared": 50e9, "unknown": 0} {
+		n := node
+		n.MemoryBandwidth = bandwidth
+		if _, _, err := w.ApplyPool(t.Context(), name, compute.PoolSpec{Engine: "local", Zone: residency.Home, Nodes: []compute.Node{n}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	asks := func(pool string, bandwidth resource.Bandwidth) compute.WorkloadID {
+		t.Helper()
+		n++
+		id := compute.WorkloadID(fmt.Sprint("att_", n))
+		w.submit(t, compute.Request{ID: id, Pools: []string{pool}, Amount: resource.Amount{CPU: 100, Memory: resource.MiB, MemoryBandwidth: bandwidth}})
+		return id
+	}
+	for _, c := range []struct {
+		pool string
+		each resource.Bandwidth
+		runs int
+		why  string
+	}{
+		{"home", 60e9, 1, "60GB/s memory bandwidth wanted, 40GB/s free on home; held by att_1"},
+		{"home", 20e9, 2, "20GB/s memory bandwidth wanted, 0 free on home; held by att_1"},
+		{"declared", 60e9, 0, "pool declared has no node large enough: 60GB/s memory bandwidth wanted, 50GB/s on its largest"},
+		{"unknown", 10e12, 3, ""},
+	} {
+		for range c.runs {
+			id := asks(c.pool, c.each)
+			if got := w.awaitStart(t); got != string(id) {
+				t.Fatalf("started %s, not %s", got, id)
+			}
+		}
+		if c.why == "" {
+			continue
+		}
+		id := asks(c.pool, c.each)
+		if why, err := w.Why(t.Context(), id); err != nil || !slices.Contains(why, c.why) {
+			t.Errorf("%q, %v", why, err)
+		}
+		w.stop(t, id, "seen")
+	}
+	pools, err := w.Pools(t.Context())
+	if err != nil || pools[1].Name != compute.Home || pools[1].Capacity.MemoryBandwidth != 100e9 || pools[1].Used.MemoryBandwidth != 100e9 || pools[2].Capacity.MemoryBandwidth != 0 {
+		t.Errorf("%+v, %v", pools, err)
+	}
 }

@@ -203,6 +203,9 @@ func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		n.Maintenance, n.Closes = scheduler.Windows(p.Maintenance).At(n.Name, s.now())
+		if n.MemoryBandwidth == 0 && n.Name == machineNode && !p.Remote { // what was measured here
+			n.MemoryBandwidth = e.Machine.MemoryBandwidth
+		}
 	}
 	p.Capacity, p.Support = p.capacity(), p.Hardware.words(s.now())
 	s.mu.Lock()
@@ -230,7 +233,7 @@ func (s *Service) scheduled(p Pool) scheduler.Pool {
 	}
 	for _, n := range p.Nodes {
 		out.Nodes = append(out.Nodes, scheduler.Node{
-			Name: n.Name, Amount: n.Amount(), Closed: n.closed(), Where: p.where(n.Node), Closes: n.Closes, Leave: n.Maintenance != "",
+			Name: n.Name, Amount: n.Room(), Closed: n.closed(), Where: p.where(n.Node), Closes: n.Closes, Leave: n.Maintenance != "",
 		})
 	}
 	return out

@@ -42,20 +42,31 @@ const (
 
 // Node is one machine of a pool and what Falaj may use of it.
 type Node struct {
-	Name         string            `json:"name" doc:"Unique in the pool"`
-	CPU          resource.CPU      `json:"cpu" doc:"Cores, such as 16"`
-	Memory       resource.Bytes    `json:"memory" doc:"Memory, such as 64GiB"`
-	Accelerators map[string]int64  `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
-	Labels       map[string]string `json:"labels,omitempty" doc:"What it is like: architecture, driver versions and so on"`
+	Name   string         `json:"name" doc:"Unique in the pool"`
+	CPU    resource.CPU   `json:"cpu" doc:"Cores, such as 16"`
+	Memory resource.Bytes `json:"memory" doc:"Memory, such as 64GiB"`
+	// MemoryBandwidth is 0 where nobody knows it: see Room.
+	MemoryBandwidth resource.Bandwidth `json:"memory_bandwidth,omitzero" doc:"Bytes a second from and to memory, such as 300GB/s; default what was measured, and where nothing was, jobs are not limited by it"`
+	Accelerators    map[string]int64   `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
+	Labels          map[string]string  `json:"labels,omitempty" doc:"What it is like: architecture, driver versions and so on"`
 }
 
-// Amount is what the node has.
+// Amount is what the node has, as far as it is known.
 func (n Node) Amount() resource.Amount {
-	return resource.Amount{CPU: n.CPU, Memory: n.Memory, Accelerators: n.Accelerators}
+	return resource.Amount{CPU: n.CPU, Memory: n.Memory, MemoryBandwidth: n.MemoryBandwidth, Accelerators: n.Accelerators}
+}
+
+// Room is what work may have of the node: what is not known limits none.
+func (n Node) Room() resource.Amount {
+	a := n.Amount()
+	if a.MemoryBandwidth == 0 {
+		a.MemoryBandwidth = resource.AnyBandwidth
+	}
+	return a
 }
 
 func (n Node) equal(o Node) bool {
-	return n.Name == o.Name && n.CPU == o.CPU && n.Memory == o.Memory && maps.Equal(n.Accelerators, o.Accelerators) && maps.Equal(n.Labels, o.Labels)
+	return n.Name == o.Name && n.CPU == o.CPU && n.Memory == o.Memory && n.MemoryBandwidth == o.MemoryBandwidth && maps.Equal(n.Accelerators, o.Accelerators) && maps.Equal(n.Labels, o.Labels)
 }
 
 func (n Node) validate() error {

@@ -179,7 +179,7 @@ func schemas() huma.Registry {
 		}
 		return name
 	})
-	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes]()} {
+	for _, t := range []reflect.Type{reflect.TypeFor[resource.CPU](), reflect.TypeFor[resource.Bytes](), reflect.TypeFor[resource.Bandwidth]()} {
 		r.RegisterTypeAlias(t, reflect.TypeFor[quantity]())
 	}
 	r.RegisterTypeAlias(reflect.TypeFor[compute.Duration](), reflect.TypeFor[string]())

@@ -71,9 +71,11 @@ func (f *Facts) WithAccelerators(i Inventory) error {
 	return nil
 }
 
-// Amount is the machine's threads, memory and accelerators.
+// Amount is the machine's threads, memory, its bandwidth once measured, and
+// accelerators.
 func (f *Facts) Amount() resource.Amount {
 	a := resource.Amount{CPU: resource.Cores(int64(f.CPU.Threads)), Memory: f.Memory}
+	a.MemoryBandwidth = resource.Bandwidth(f.Bandwidth/1e8) * 1e8 // so that it reads well
 	for _, x := range f.Accelerators {
 		if a.Accelerators == nil {
 			a.Accelerators = map[string]int64{}

@@ -13,6 +13,9 @@ func drawAmount(t *rapid.T, label string, most int64) resource.Amount {
 		CPU:    resource.CPU(rapid.Int64Range(0, most).Draw(t, label+" cpu")),
 		Memory: resource.Bytes(rapid.Int64Range(0, most).Draw(t, label+" memory")),
 	}
+	if rapid.Bool().Draw(t, label+" counts bandwidth") {
+		a.MemoryBandwidth = resource.Bandwidth(rapid.Int64Range(0, most).Draw(t, label+" bandwidth"))
+	}
 	if n := rapid.Int64Range(-1, most).Draw(t, label+" gpus"); n >= 0 {
 		a.Accelerators = map[string]int64{"gpu": n}
 	}
@@ -43,7 +46,7 @@ func TestCount(t *testing.T) {
 
 func TestAmountInWords(t *testing.T) {
 	for want, a := range map[string]resource.Amount{
-		"nothing": {}, "2 cpu": {CPU: 2000}, "500m cpu, 1GiB memory, 2 gpu": {CPU: 500, Memory: resource.GiB, Accelerators: map[string]int64{"gpu": 2, "tpu": 0}},
+		"nothing": {}, "2 cpu": {CPU: 2000}, "500m cpu, 1GiB memory, 20.5GB/s memory bandwidth, 2 gpu": {CPU: 500, Memory: resource.GiB, MemoryBandwidth: 20.5e9, Accelerators: map[string]int64{"gpu": 2, "tpu": 0}},
 	} {
 		if got := a.String(); got != want {
 			t.Errorf("%q, want %q", got, want)

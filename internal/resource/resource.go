@@ -1,5 +1,5 @@
 // Package resource has the amounts that work asks for and pools have: CPU
-// time, memory and accelerators, as named types that cannot be mixed up. It also
+// time, memory, its bandwidth and accelerators, as named types that cannot be mixed up. It also
 // reads the durations of manifests.
 package resource
 
@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,7 +109,7 @@ func ParseBytes(s string) (Bytes, error) {
 		if err != nil || !(f >= 0 && f*float64(u.size) < 1<<62) {
 			break
 		}
-		return Bytes(f * float64(u.size)), nil
+		return Bytes(math.Round(f * float64(u.size))), nil
 	}
 	return 0, fault.New(fault.Invalid, "size %q is not an amount such as 4GiB, 500MB or 1024", s)
 }
@@ -135,9 +136,11 @@ func AcceleratorHint(field string) string {
 // by resource name ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb"). The zero
 // Amount is nothing; values are not changed in place, so Amounts may be shared.
 type Amount struct {
-	CPU          CPU              `json:"cpu,omitzero" doc:"Cores, such as 2, 0.5 or 500m"`
-	Memory       Bytes            `json:"memory,omitzero" doc:"Memory, such as 4GiB"`
-	Accelerators map[string]int64 `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
+	CPU    CPU   `json:"cpu,omitzero" doc:"Cores, such as 2, 0.5 or 500m"`
+	Memory Bytes `json:"memory,omitzero" doc:"Memory, such as 4GiB"`
+	// MemoryBandwidth is what work is said to use of it: no engine holds it to that.
+	MemoryBandwidth Bandwidth        `json:"memory_bandwidth,omitzero" doc:"Bytes a second from and to memory, such as 20GB/s; counted, not enforced"`
+	Accelerators    map[string]int64 `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
 }
 
 // Plus is a + b.
@@ -147,7 +150,7 @@ func (a Amount) Plus(b Amount) Amount { return a.combine(b, 1) }
 func (a Amount) Minus(b Amount) Amount { return a.combine(b, -1) }
 
 func (a Amount) combine(b Amount, sign int64) Amount {
-	sum := Amount{CPU: a.CPU + CPU(sign)*b.CPU, Memory: a.Memory + Bytes(sign)*b.Memory}
+	sum := Amount{CPU: a.CPU + CPU(sign)*b.CPU, Memory: a.Memory + Bytes(sign)*b.Memory, MemoryBandwidth: a.MemoryBandwidth + Bandwidth(sign)*b.MemoryBandwidth}
 	if len(a.Accelerators)+len(b.Accelerators) > 0 {
 		sum.Accelerators = maps.Clone(a.Accelerators)
 		if sum.Accelerators == nil {
@@ -163,11 +166,13 @@ func (a Amount) combine(b Amount, sign int64) Amount {
 // Equal reports that both have the same parts; one that is named and zero is not
 // one that is absent.
 func (a Amount) Equal(b Amount) bool {
-	return a.CPU == b.CPU && a.Memory == b.Memory && maps.Equal(a.Accelerators, b.Accelerators)
+	return a.CPU == b.CPU && a.Memory == b.Memory && a.MemoryBandwidth == b.MemoryBandwidth && maps.Equal(a.Accelerators, b.Accelerators)
 }
 
 // IsZero reports that it names nothing.
-func (a Amount) IsZero() bool { return a.CPU == 0 && a.Memory == 0 && len(a.Accelerators) == 0 }
+func (a Amount) IsZero() bool {
+	return a.CPU == 0 && a.Memory == 0 && a.MemoryBandwidth == 0 && len(a.Accelerators) == 0
+}
 
 // Lacks names each part in which free is smaller than a, in words
 // ("4 cpu wanted, 2 free"); empty when a fits.
@@ -178,6 +183,9 @@ func (a Amount) Lacks(free Amount) []string {
 	}
 	if a.Memory > max(free.Memory, 0) {
 		lacks = append(lacks, fmt.Sprintf("%s memory wanted, %s free", a.Memory, max(free.Memory, 0)))
+	}
+	if a.MemoryBandwidth > max(free.MemoryBandwidth, 0) {
+		lacks = append(lacks, fmt.Sprintf("%s memory bandwidth wanted, %s free", a.MemoryBandwidth, max(free.MemoryBandwidth, 0)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Accelerators)) {
 		if want, have := a.Accelerators[name], max(free.Accelerators[name], 0); want > have {
@@ -194,7 +202,7 @@ func (a Amount) Fits(free Amount) bool {
 			return false
 		}
 	}
-	return a.CPU <= max(free.CPU, 0) && a.Memory <= max(free.Memory, 0)
+	return a.CPU <= max(free.CPU, 0) && a.Memory <= max(free.Memory, 0) && a.MemoryBandwidth <= max(free.MemoryBandwidth, 0)
 }
 
 // Times is n of a.
@@ -202,7 +210,7 @@ func (a Amount) Times(n int) Amount {
 	if n == 1 {
 		return a
 	}
-	out := Amount{CPU: CPU(n) * a.CPU, Memory: Bytes(n) * a.Memory}
+	out := Amount{CPU: CPU(n) * a.CPU, Memory: Bytes(n) * a.Memory, MemoryBandwidth: Bandwidth(n) * a.MemoryBandwidth}
 	if len(a.Accelerators) > 0 {
 		out.Accelerators = make(map[string]int64, len(a.Accelerators))
 		for name, each := range a.Accelerators {
@@ -224,6 +232,9 @@ func (a Amount) Count(free Amount, most int) int {
 	if a.Memory > 0 {
 		n = min(n, int64(free.Memory/a.Memory))
 	}
+	if a.MemoryBandwidth > 0 {
+		n = min(n, int64(free.MemoryBandwidth/a.MemoryBandwidth))
+	}
 	for name, each := range a.Accelerators {
 		if each > 0 {
 			n = min(n, free.Accelerators[name]/each)
@@ -241,6 +252,9 @@ func (a Amount) String() string {
 	if a.Memory != 0 {
 		parts = append(parts, a.Memory.String()+" memory")
 	}
+	if a.MemoryBandwidth != 0 {
+		parts = append(parts, a.MemoryBandwidth.String()+" memory bandwidth")
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.Accelerators)) {
 		if n := a.Accelerators[name]; n != 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, name))
@@ -254,7 +268,7 @@ func (a Amount) String() string {
 
 // Validate refuses negative amounts.
 func (a Amount) Validate() error {
-	if a.CPU < 0 || a.Memory < 0 {
+	if a.CPU < 0 || a.Memory < 0 || a.MemoryBandwidth < 0 {
 		return fault.New(fault.Invalid, "resources must not be negative")
 	}
 	for name, n := range a.Accelerators {

@@ -1,6 +1,7 @@
 package resource_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -36,4 +37,33 @@ func FuzzParseDuration(f *testing.F) {
 			t.Errorf("ParseDuration(%q) = %v", s, d)
 		}
 	})
+}
+
+func TestBandwidth(t *testing.T) {
+	for in, want := range map[string]resource.Bandwidth{
+		"0": 0, "20GB/s": 20e9, "20.5GB/s": 20.5e9, "32.7GB/s": 32.7e9, "8.2GB/s": 8.2e9, "64GiB/s": 64 << 30, "1000000000": 1e9, "2e10": 2e10, "300GB": 300e9, "64TiB/s": resource.AnyBandwidth, "7B/s": 7,
+	} {
+		got, err := resource.ParseBandwidth(in)
+		if err != nil || got != want {
+			t.Errorf("ParseBandwidth(%q) = %v %v, want %v", in, got, err, want)
+		}
+		if back, err := resource.ParseBandwidth(got.String()); err != nil || back != got {
+			t.Errorf("%q is written %q, which is %v %v", in, got, back, err)
+		}
+	}
+	for _, in := range []string{"", "fast", "-1GB/s", "NaN", "20GB/h", "65TiB/s", "1e300"} {
+		if got, err := resource.ParseBandwidth(in); err == nil {
+			t.Errorf("ParseBandwidth(%q) = %v, want an error", in, got)
+		}
+	}
+	var a resource.Amount
+	if err := json.Unmarshal([]byte(`{"memory_bandwidth": "20GB/s"}`), &a); err != nil || a.MemoryBandwidth != 20e9 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if b, err := json.Marshal(a); err != nil || string(b) != `{"memory_bandwidth":"20GB/s"}` {
+		t.Errorf("%s, %v", b, err)
+	}
+	if a.IsZero() || a.Equal(resource.Amount{}) {
+		t.Error("it is nothing")
+	}
 }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -273,11 +274,12 @@ func placed(kv map[string]string, w Work) int {
 
 func amount(t *testing.T, line string, kv map[string]string) (a resource.Amount) {
 	t.Helper()
-	var err1, err2 error
+	var err1, err2, err3 error
 	a.CPU, err1 = resource.ParseCPU(cmpOr(kv["cpu"], "0"))
 	a.Memory, err2 = resource.ParseBytes(cmpOr(kv["memory"], "0"))
-	if err1 != nil || err2 != nil {
-		t.Fatalf("line %q: %v %v", line, err1, err2)
+	a.MemoryBandwidth, err3 = resource.ParseBandwidth(cmpOr(kv["bandwidth"], "0"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatalf("line %q: %v", line, err)
 	}
 	for k, v := range kv {
 		if !strings.Contains(k, "/") || strings.HasPrefix(k, "borrow.") || strings.HasPrefix(k, "lend.") || strings.HasPrefix(k, "user.") || strings.HasPrefix(k, "project.") {

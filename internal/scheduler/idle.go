@@ -27,7 +27,7 @@ func (s *State) idles(w *waiter, r *run) bool {
 // wants reports that somebody asks for accelerators of the kind that a running work
 // has.
 func (k *shape) wants(r *run) bool {
-	for i := 2; i < len(k.total); i++ {
+	for i := accelerators; i < len(k.total); i++ {
 		if k.total[i] > 0 && r.total.part(i) > 0 {
 			return true
 		}

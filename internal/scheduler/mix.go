@@ -19,10 +19,10 @@ const maxTypical = 32
 
 // demand is the workers that ask for the same accelerators.
 type demand struct {
-	key         string
-	request     vector // of one of them: all have its accelerators
-	n           int64
-	cpu, memory int64 // sums
+	key     string
+	request vector // of one of them: all have its accelerators
+	n       int64
+	besides [accelerators]int64 // what they ask for besides, in sum
 }
 
 // demand adds n workers of a work to what is typical, sign times.
@@ -33,7 +33,7 @@ func (s *State) demand(w *Work, n int, sign int64) {
 		}
 		v, known := s.names.vector(r.Request)
 		key := make([]byte, 0, 64)
-		for i, x := range v[2:] {
+		for i, x := range v[accelerators:] {
 			if x > 0 {
 				key = append(strconv.AppendInt(append(append(key, s.names.list[i]...), ' '), x, 10), ' ')
 			}
@@ -47,7 +47,10 @@ func (s *State) demand(w *Work, n int, sign int64) {
 			s.demands[d.key] = d
 		}
 		workers := sign * int64(r.Workers)
-		d.n, d.cpu, d.memory = d.n+workers, d.cpu+workers*v[0], d.memory+workers*v[1]
+		d.n += workers
+		for i := range d.besides {
+			d.besides[i] += workers * v[i]
+		}
 		if d.n == 0 {
 			delete(s.demands, d.key)
 		}
@@ -70,7 +73,7 @@ func (s *State) mix() {
 		p.mix = p.mix[:0]
 		total := 0.0
 		for _, d := range all {
-			if len(p.mix) < maxTypical && slices.ContainsFunc(p.has, func(has vector) bool { return d.request[2:].fits(has[2:]) }) {
+			if len(p.mix) < maxTypical && slices.ContainsFunc(p.has, func(has vector) bool { return d.request[accelerators:].fits(has[accelerators:]) }) {
 				p.mix = append(p.mix, d.typical())
 				total += float64(d.n)
 			}
@@ -88,12 +91,9 @@ func (d *demand) typical() typical {
 	t := typical{}
 	for i, x := range d.request {
 		each := float64(x)
-		switch i {
-		case 0:
-			each = float64(d.cpu) / float64(d.n)
-		case 1:
-			each = float64(d.memory) / float64(d.n)
-		default:
+		if i < accelerators {
+			each = float64(d.besides[i]) / float64(d.n)
+		} else {
 			t.weight += float64(max(x, 0) * d.n)
 		}
 		if each > 0 {
@@ -143,7 +143,7 @@ func (p *pool) merit(k *known, i int, request vector, n int) merit {
 	if !p.accelerators {
 		return m
 	}
-	m.bare = !k.accelerated && !slices.ContainsFunc(p.free[i][2:], func(n int64) bool { return n > 0 })
+	m.bare = !k.accelerated && !slices.ContainsFunc(p.free[i][accelerators:], func(n int64) bool { return n > 0 })
 	if len(p.mix) > 0 && !m.bare {
 		if math.IsNaN(p.worth[i]) {
 			p.worth[i] = p.usable(p.free[i], nil, 0)

@@ -45,7 +45,7 @@ func (s *State) newPool(p Pool) *pool {
 		out.open, out.load = append(out.open, open), append(out.load, 0)
 		out.worth = append(out.worth, math.NaN())
 		out.rows++
-		out.accelerators = out.accelerators || slices.ContainsFunc(v[2:], func(n int64) bool { return n > 0 })
+		out.accelerators = out.accelerators || slices.ContainsFunc(v[accelerators:], func(n int64) bool { return n > 0 })
 	}
 	total := resource.Amount{}
 	for i, n := range p.Nodes {

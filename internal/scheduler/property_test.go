@@ -21,6 +21,9 @@ func drawAmount(t *rapid.T, label string, most int64) resource.Amount {
 		CPU:    resource.CPU(rapid.Int64Range(0, most*1000).Draw(t, label+" cpu")),
 		Memory: resource.Bytes(rapid.Int64Range(0, most).Draw(t, label+" memory")) * resource.GiB,
 	}
+	if rapid.IntRange(0, 3).Draw(t, label+" counts bandwidth") == 0 {
+		a.MemoryBandwidth = resource.Bandwidth(rapid.Int64Range(0, most).Draw(t, label+" bandwidth")) * 1e9
+	}
 	if n := rapid.Int64Range(0, 3).Draw(t, label+" gpus"); n > 1 {
 		a.Accelerators = map[string]int64{"nvidia.com/gpu": n - 1}
 		if rapid.IntRange(0, 5).Draw(t, label+" shares") == 0 {
@@ -44,6 +47,9 @@ func drawPool(t *rapid.T, name string) Pool {
 	}
 	for n := range rapid.IntRange(0, 3).Draw(t, "nodes") {
 		node := Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 12), Closed: drawClosed(t)}
+		if rapid.Bool().Draw(t, "unknown bandwidth") {
+			node.Amount.MemoryBandwidth = resource.AnyBandwidth
+		}
 		if rack := rapid.IntRange(0, 3).Draw(t, "rack"); rack > 0 {
 			node.Where = []string{fmt.Sprint("r", rack)}
 		}
@@ -424,7 +430,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, policy Policy, now time.T
 	}
 	for name, q := range quotas {
 		u := project[name]
-		if q.CPU > 0 && u.CPU > q.CPU || q.Memory > 0 && u.Memory > q.Memory {
+		if q.CPU > 0 && u.CPU > q.CPU || q.Memory > 0 && u.Memory > q.Memory || q.MemoryBandwidth > 0 && u.MemoryBandwidth > q.MemoryBandwidth {
 			t.Fatalf("project %s holds %+v of its quota %+v", name, u, q)
 		}
 		for a, n := range q.Accelerators {

@@ -159,7 +159,7 @@ func (s *State) walk(q *queue, visit func(*queue)) {
 // union names what either names.
 func union(a, b resource.Amount) resource.Amount {
 	out := a.Plus(b)
-	out.CPU, out.Memory = max(a.CPU, b.CPU), max(a.Memory, b.Memory)
+	out.CPU, out.Memory, out.MemoryBandwidth = max(a.CPU, b.CPU), max(a.Memory, b.Memory), max(a.MemoryBandwidth, b.MemoryBandwidth)
 	return out
 }
 
@@ -199,8 +199,10 @@ func (s *State) limitsPart(named resource.Amount, i int) bool {
 		return named.CPU > 0
 	case 1:
 		return named.Memory > 0
+	case 2:
+		return named.MemoryBandwidth > 0
 	}
-	_, ok := named.Accelerators[s.names.list[i-2]]
+	_, ok := named.Accelerators[s.names.list[i-accelerators]]
 	return ok
 }
 
@@ -368,8 +370,10 @@ func (n *names) name(i int) string {
 		return "cpu"
 	case 1:
 		return "memory"
+	case 2:
+		return "memory bandwidth"
 	}
-	return n.list[i-2]
+	return n.list[i-accelerators]
 }
 
 func (s *State) remember(history map[string]Used) {

@@ -242,7 +242,7 @@ func (r *reference) path(q string) []string {
 func (r *reference) below(q, top string) bool { return slices.Contains(r.path(q), top) }
 
 func parts(a resource.Amount) map[string]int64 {
-	out := map[string]int64{"cpu": int64(a.CPU), "memory": int64(a.Memory)}
+	out := map[string]int64{"cpu": int64(a.CPU), "memory": int64(a.Memory), "memory bandwidth": int64(a.MemoryBandwidth)}
 	maps.Copy(out, a.Accelerators)
 	return out
 }
@@ -325,7 +325,7 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 			}
 		}
 		for name, x := range parts(want) {
-			top, named := parts(most)[name], name == "cpu" && most.CPU > 0 || name == "memory" && most.Memory > 0
+			top, named := parts(most)[name], name == "cpu" && most.CPU > 0 || name == "memory" && most.Memory > 0 || name == "memory bandwidth" && most.MemoryBandwidth > 0
 			if _, ok := most.Accelerators[name]; ok {
 				named = true
 			}
@@ -372,7 +372,7 @@ func keyOf(s string) string { return ":" + s }
 func (r *reference) named(q, part string) bool {
 	for _, o := range r.queues {
 		if r.path(o.Name)[0] == r.path(q)[0] {
-			if _, ok := o.Quota.Accelerators[part]; ok || part == "cpu" && o.Quota.CPU > 0 || part == "memory" && o.Quota.Memory > 0 {
+			if _, ok := o.Quota.Accelerators[part]; ok || part == "cpu" && o.Quota.CPU > 0 || part == "memory" && o.Quota.Memory > 0 || part == "memory bandwidth" && o.Quota.MemoryBandwidth > 0 {
 				return true
 			}
 		}
@@ -479,6 +479,8 @@ func plusPart(a resource.Amount, name string, n int64) resource.Amount {
 		a.CPU += resource.CPU(n)
 	case "memory":
 		a.Memory += resource.Bytes(n)
+	case "memory bandwidth":
+		a.MemoryBandwidth += resource.Bandwidth(n)
 	default:
 		a = a.Plus(resource.Amount{Accelerators: map[string]int64{name: n}})
 	}
@@ -648,7 +650,7 @@ func (r *reference) usable(p Pool, free resource.Amount) float64 {
 			if total > 0 {
 				times = min(times, float64(max(parts(free)[name], 0))*of[key]/total)
 			}
-			if name != "cpu" && name != "memory" {
+			if !strings.HasPrefix(name, "memory") && name != "cpu" {
 				accelerators += total / of[key]
 			}
 		}

@@ -54,6 +54,7 @@ func (w *Work) Largest() resource.Amount {
 	out := resource.Amount{Accelerators: map[string]int64{}}
 	for _, r := range w.Roles {
 		out.CPU, out.Memory = max(out.CPU, r.Request.CPU), max(out.Memory, r.Request.Memory)
+		out.MemoryBandwidth = max(out.MemoryBandwidth, r.Request.MemoryBandwidth)
 		for name, n := range r.Request.Accelerators {
 			out.Accelerators[name] = max(out.Accelerators[name], n)
 		}
@@ -126,7 +127,7 @@ func (s *State) kinds(w *Work) []kind {
 		return most
 	}
 	accelerated := func(k kind) int {
-		return btoi(slices.ContainsFunc(k.request[2:], func(n int64) bool { return n > 0 }))
+		return btoi(slices.ContainsFunc(k.request[accelerators:], func(n int64) bool { return n > 0 }))
 	}
 	slices.SortStableFunc(out, func(a, b kind) int {
 		return cmp.Or(cmp.Compare(accelerated(b), accelerated(a)), cmp.Compare(share(b), share(a)))

@@ -273,6 +273,9 @@ func Share(request, node resource.Amount) float64 {
 	if node.Memory > 0 {
 		share = max(share, float64(request.Memory)/float64(node.Memory))
 	}
+	if node.MemoryBandwidth > 0 {
+		share = max(share, float64(request.MemoryBandwidth)/float64(node.MemoryBandwidth))
+	}
 	for name, n := range request.Accelerators {
 		if have := node.Accelerators[name]; have > 0 {
 			share = max(share, float64(n)/float64(have))

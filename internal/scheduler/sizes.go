@@ -69,7 +69,7 @@ func (s *State) repays(r *run, n int) bool {
 
 // unit is the part of a vector that a work is divided by: its accelerators, or cores.
 func unit(v vector) int {
-	for i := 2; i < len(v); i++ {
+	for i := accelerators; i < len(v); i++ {
 		if v[i] > 0 {
 			return i
 		}

@@ -276,9 +276,9 @@ func (s *State) moved(past []float64, all map[string]bool) []float64 {
 	}
 	next := named(all)
 	out := make([]float64, next.width())
-	copy(out, past[:min(2, len(past))])
-	for i := 2; i < len(past); i++ {
-		if at, ok := next.at[s.names.list[i-2]]; ok {
+	copy(out, past[:min(accelerators, len(past))])
+	for i := accelerators; i < len(past); i++ {
+		if at, ok := next.at[s.names.list[i-accelerators]]; ok {
 			out[at] = past[i]
 		}
 	}
@@ -288,7 +288,7 @@ func (s *State) moved(past []float64, all map[string]bool) []float64 {
 func named(all map[string]bool) names {
 	n := names{list: slices.Sorted(maps.Keys(all)), at: make(map[string]int, len(all))}
 	for i, name := range n.list {
-		n.at[name] = i + 2
+		n.at[name] = i + accelerators
 	}
 	return n
 }
@@ -525,6 +525,7 @@ func shapeKey(w *Work) string {
 	asks := func(a resource.Amount) {
 		number(int64(a.CPU))
 		number(int64(a.Memory))
+		number(int64(a.MemoryBandwidth))
 		number(int64(len(a.Accelerators)))
 		for _, name := range slices.Sorted(maps.Keys(a.Accelerators)) {
 			b = strconv.AppendQuote(b, name)

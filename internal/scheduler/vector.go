@@ -7,10 +7,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// vector is an amount as bare numbers, for the inner loops: CPU, memory, then one
-// for each accelerator that a pool, a queue or a running work names. What is
-// beyond its end is zero.
+// vector is an amount as bare numbers, for the inner loops: CPU, memory, its
+// bandwidth, then one for each accelerator that a pool, a queue or a running work
+// names. What is beyond its end is zero.
 type vector []int64
+
+// accelerators is the first part of a vector that is one.
+const accelerators = 3
 
 // unlimited stands for no limit; sums of some of them do not overflow.
 const unlimited = math.MaxInt64 / 1024
@@ -21,12 +24,12 @@ type names struct {
 	at   map[string]int
 }
 
-func (n *names) width() int { return 2 + len(n.list) }
+func (n *names) width() int { return accelerators + len(n.list) }
 
 // vector is the amount in numbers; false when it asks for what nobody has.
 func (n *names) vector(a resource.Amount) (vector, bool) {
 	v, known := make(vector, n.width()), true
-	v[0], v[1] = int64(a.CPU), int64(a.Memory)
+	v[0], v[1], v[2] = int64(a.CPU), int64(a.Memory), int64(a.MemoryBandwidth)
 	for name, count := range a.Accelerators {
 		if i, ok := n.at[name]; ok {
 			v[i] = count
@@ -50,6 +53,9 @@ func (n *names) limits(a resource.Amount) vector {
 	if a.Memory > 0 {
 		v[1] = int64(a.Memory)
 	}
+	if a.MemoryBandwidth > 0 {
+		v[2] = int64(a.MemoryBandwidth)
+	}
 	for name, count := range a.Accelerators {
 		v[n.at[name]] = count
 	}
@@ -66,11 +72,13 @@ func (n *names) amount(v vector) resource.Amount {
 			a.CPU = resource.CPU(x)
 		case i == 1:
 			a.Memory = resource.Bytes(x)
+		case i == 2:
+			a.MemoryBandwidth = resource.Bandwidth(x)
 		default:
 			if a.Accelerators == nil {
 				a.Accelerators = map[string]int64{}
 			}
-			a.Accelerators[n.list[i-2]] = x
+			a.Accelerators[n.list[i-accelerators]] = x
 		}
 	}
 	return a

@@ -277,7 +277,7 @@ func (m *Measurement) places(p compute.Pool, asked map[spot]resource.Amount, now
 		}
 		for _, ask := range asks {
 			d := device(p, n.Node, ask)
-			if seen[d] || !ask.Fits(n.Amount()) {
+			if seen[d] || !ask.Fits(n.Room()) {
 				continue
 			}
 			seen[d] = true
@@ -295,7 +295,7 @@ func (m *Measurement) places(p compute.Pool, asked map[spot]resource.Amount, now
 func room(p compute.Pool, ask resource.Amount, workers int) bool {
 	n := 0
 	for _, node := range p.Nodes {
-		n += ask.Count(node.Amount(), workers)
+		n += ask.Count(node.Room(), workers)
 	}
 	return n >= workers
 }

@@ -291,6 +291,9 @@ func (d *decision) lacks(w *Work) (limit, what string) {
 		if left.Memory == 0 {
 			want.Memory = 0
 		}
+		if left.MemoryBandwidth == 0 {
+			want.MemoryBandwidth = 0
+		}
 		maps.DeleteFunc(want.Accelerators, func(a string, _ int64) bool { _, ok := left.Accelerators[a]; return !ok })
 		if lacks := want.Lacks(left); len(lacks) > 0 {
 			return name, strings.Join(lacks, ", ")
