@@ -41,6 +41,7 @@ func steps(r *harness.Run) []harness.Step {
 	b := &bench{r}
 	return []harness.Step{
 		{Name: "no-op jobs", Do: b.noops},
+		{Name: "kubernetes", Do: b.onKube},
 		{Name: "queue", Do: b.queue},
 		{Name: "throughput", Do: b.throughput},
 		{Name: "recovery", Do: b.recovery},

@@ -81,26 +81,21 @@ func (b *bench) noops(ctx context.Context) (err error) {
 	b.Add(row)
 
 	row = harness.Row{Name: "no-op job on Slurm, submitted to finished", Unit: "ms", Better: harness.Lower, Peer: "sbatch --wait of /bin/true (" + version + ")"}
-	added := harness.Row{
-		Name: "latency added on Slurm", Unit: "ms", Better: harness.Lower, Aim: &harness.Aim{Value: harness.Value(250)},
-		Note: "the difference of the medians of ours and of sbatch --wait; the aim is 10 % or 250 ms, whichever is more",
-	}
 	if slurm == nil {
-		row.Note, added.Note = noSlurm, noSlurm
+		row.Note = noSlurm
 	} else {
-		ours, theirs := harness.Median(onCluster), harness.Median(bare)
-		row.Ours, row.Theirs = harness.Value(ours), harness.Value(theirs)
+		row.Ours, row.Theirs = harness.Value(harness.Median(onCluster)), harness.Value(harness.Median(bare))
 		row.Note = fmt.Sprintf("median of %d; prepared, submitted, joined, run and reported by the agent, tracked, audited", len(onCluster))
-		added.Ours, added.Aim = harness.Value(ours-theirs), &harness.Aim{Value: harness.Value(max(250, theirs/10))}
 	}
 	b.Add(row)
+	more := added("Slurm", "sbatch --wait", row)
 	row.Name, row.Peer, row.Theirs = "no-op job on Slurm, against srun", "srun of /bin/true, which waits for nothing ("+version+")", nil
 	if slurm != nil {
 		row.Theirs = harness.Value(harness.Median(direct))
 		row.Note = "Slurm starts what is submitted by sbatch, as ours is, when its scheduler comes round; srun asks for nodes at once and has no script"
 	}
 	b.Add(row)
-	b.Add(added)
+	b.Add(more)
 	return nil
 }
 

@@ -19,29 +19,40 @@ import (
 // TestFalaj is the real binary with a cluster in its configuration. Pods reach it
 // by TLS, and see nothing of its disk.
 func TestFalaj(t *testing.T) {
-	kubetest.Need(t)
-	cert, key := kubetest.Certificate(t)
-
-	c := kubetest.Start(t, kubetest.Options{Pods: true})
-	s := live.New(t, "")
-	worker, busybox, torch := c.Worker(s.Bin.Worker), c.Import("busybox"), c.Import("torch")
-	config := filepath.Join(s.Home, "falaj.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "tls: {cert: %s, key: %s}\nengines: {cluster: {kind: kube, kubeconfig: %s, namespace: %s, worker_image: %q}}\n",
-		cert, key, c.Falaj(), kubetest.Namespace, worker), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.Args = []string{"--config", config, "--http", kubetest.Address + ":0"}
-	s.Env = append(s.Env, "SSL_CERT_FILE="+cert)
-	s.Up(t)
+	c, s := up(t)
+	busybox, torch := c.Import("busybox"), c.Import("torch")
 	x := &site{s.Project(t, "p")}
-	for pool, image := range map[string]string{"small": busybox, "torch": torch} {
-		x.Apply(fmt.Sprintf(`{api_version: falaj/v1, kind: Pool, name: %s, spec: {engine: cluster, mode: delegated, options: {image: %q, pull: never}}}`, pool, image))
+	for name, image := range map[string]string{"small": busybox, "torch": torch} {
+		x.Apply(pool(name, image))
 	}
 	x.Apply(`{api_version: falaj/v1, kind: Environment, project: PROJECT, name: plain, spec: {python: /usr/bin/python3.11, requirements: []}}`)
 	t.Run("a gang in the image of its pool", x.with((*site).gang))
 	t.Run("why it waits", x.with((*site).waits))
 	t.Run("what a worker does", x.with(func(x *site) { x.SeesInto("torch", "plain") }))
 	t.Run("the digits are learned as at home", x.with((*site).digits))
+}
+
+// up starts a cluster, and the real binary with it in its configuration.
+func up(tb testing.TB) (*kubetest.Cluster, *live.Server) {
+	tb.Helper()
+	kubetest.Need(tb)
+	cert, key := kubetest.Certificate(tb)
+	c := kubetest.Start(tb, kubetest.Options{Pods: true})
+	s := live.New(tb, "")
+	config := filepath.Join(s.Home, "falaj.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "tls: {cert: %s, key: %s}\nengines: {cluster: {kind: kube, kubeconfig: %s, namespace: %s, worker_image: %q}}\n",
+		cert, key, c.Falaj(), kubetest.Namespace, c.Worker(s.Bin.Worker)), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	s.Args = []string{"--config", config, "--http", kubetest.Address + ":0"}
+	s.Env = append(s.Env, "SSL_CERT_FILE="+cert)
+	s.Up(tb)
+	return c, s
+}
+
+// pool is one on the cluster whose pods run an image that is there.
+func pool(name, image string) string {
+	return fmt.Sprintf(`{api_version: falaj/v1, kind: Pool, name: %s, spec: {engine: cluster, mode: delegated, options: {image: %q, pull: never}}}`, name, image)
 }
 
 type site struct{ *live.Project }
