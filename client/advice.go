@@ -8,7 +8,8 @@ import (
 )
 
 // Advice is what a job used, what would have done, and what it would take
-// elsewhere. Sentence says it in words; it is empty when nothing is known.
+// elsewhere. Sentence says it in words, or why there will be nothing; it is empty
+// while nothing is known.
 type Advice struct {
 	Job      string          `json:"job"`
 	Family   string          `json:"family"`

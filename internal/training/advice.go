@@ -23,7 +23,8 @@ type Advice struct {
 	Number   int       `json:"number,omitempty"`
 	Family   string    `json:"family" doc:"Jobs that do the same work"`
 	Currency string    `json:"currency" doc:"Of prices"`
-	// Sentence is the answer in words; empty when nothing is known.
+	// Sentence is the answer in words, or why there will be none; empty while nothing
+	// is known.
 	Sentence string        `json:"sentence,omitempty"`
 	Now      *sizing.Place `json:"now,omitempty" doc:"Where it ran, or runs"`
 	Used     *sizing.Use   `json:"used,omitempty"`
@@ -46,8 +47,8 @@ const (
 )
 
 // Advice says what a job used, what would have done, and what it would take
-// elsewhere, in each pool that may take it. Nothing is started by it. Needs
-// job.read. Error: fault.NotFound.
+// elsewhere, in each pool that may take it. Nothing is started by it. Of a job with
+// roles it says that there is none. Needs job.read. Error: fault.NotFound.
 func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice, error) {
 	j, err := s.One(ctx, p, jid)
 	if err != nil {
@@ -59,13 +60,13 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 		return out, err
 	}
 	out.Currency = currency
+	if len(j.Spec.Roles) > 0 {
+		out.Sentence = "There is no advice for jobs with roles: their workers differ, and what each used and would take elsewhere is not told apart."
+		return out, nil
+	}
 	m, ok, err := s.newest(ctx, j)
 	if err != nil || !ok {
 		return out, err
-	}
-	if len(j.Spec.Roles) > 0 {
-		out.Sentence = "The workers of a job with roles differ, and what they would take elsewhere is not known."
-		return out, nil
 	}
 	var family []Measurement
 	var like []sizing.Profile

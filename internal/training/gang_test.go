@@ -149,6 +149,9 @@ func TestRolesArePrepared(t *testing.T) {
 	if _, err := w.Resize(alice(t.Context()), nyc, j.ID, training.Exactly(4)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "has roles") {
 		t.Errorf("resized: %v", err)
 	}
+	if advice, err := w.Advice(alice(t.Context()), nyc, j.ID); err != nil || !strings.Contains(advice.Sentence, "no advice for jobs with roles") {
+		t.Errorf("%+v, %v", advice, err) // also of one that was not measured
+	}
 	w.fake.Finish(h, enginetest.Exit{})
 	if j = w.ended(t, j.ID); j.State != training.Succeeded {
 		t.Fatalf("%+v", j)

@@ -86,7 +86,12 @@ func pretend(t *testing.T) *httptest.Server {
 	answer(p+"/monitors/delay/baseline", fixed(monitoring.Baseline{Version: 3, Source: "training set", Ref: "delays@3", Rows: 84_120, Columns: summaries(0), Score: &scores}))
 	answer(p+"/jobs", many)
 	answer(p+"/jobs/{job}/why", fixed(object{"reasons": []string{"Waits for 2 cpu in pool gpu-dubai; 1.5 are free until job_01J7 ends."}}))
-	answer(p+"/jobs/{job}", func(r *http.Request) any { return job(4) })
+	answer(p+"/jobs/{job}", func(r *http.Request) any {
+		j := job(4)
+		j["spec"] = object{"roles": []object{{"name": "chief", "workers": 1}, {"name": "worker", "workers": 60}, {"name": "ps", "workers": 1, "until": "end"}, {"name": "evaluator", "workers": 1}}}
+		return j
+	})
+	answer(p+"/jobs/{job}/top", fixed(object{"job": "job_4", "name": "train", "state": "running", "number": 1, "workers": workers()}))
 	answer(p+"/datasets", list())
 	answer(p+"/feature-views", list())
 	answer(p+"/models", list(object{"name": "delay", "latest_version": 5, "aliases": []string{"champion=3"}, "created_at": at(-40, 0)}))
@@ -326,6 +331,26 @@ func job(i int) object {
 	j["tries"] = []object{{"id": "att_1", "number": 1, "state": "running", "workers": 4, "pool": j["pool"], "started_at": j["started_at"]}}
 	j["why"] = []string{"It runs in pool local since a minute."}
 	return j
+}
+
+// workers are those of a job with roles: one has ended, one is lost, the last has yet
+// to come.
+func workers() (all []object) {
+	for i := range 62 {
+		m := object{"index": i, "state": "running", "node": "gpu-" + strconv.Itoa(1+i/8), "exit_code": 0, "cpu_ns": 1, "peak_rss": "1GiB", "role": "worker"}
+		switch i {
+		case 0:
+			m["role"], m["notes"] = "chief", []string{"the server's disk is full"}
+		case 1:
+			m["state"], m["reason"] = "ended", "exited"
+		case 2:
+			m["state"], m["reason"], m["message"] = "lost", "node_failed", "nothing was heard from it for 5m0s"
+		case 61:
+			m["role"] = "ps"
+		}
+		all = append(all, m)
+	}
+	return all
 }
 
 // rows is how many jobs there are.

@@ -37,6 +37,9 @@ func TestParameterServer(t *testing.T) {
 			t.Errorf("describe does not say %q:\n%s", words, text)
 		}
 	}
+	if out := p.Run(0, "job", "advise", job); !strings.Contains(out, "There is no advice for jobs with roles") || !strings.Contains(text, out) {
+		t.Errorf("%s\n%s", out, text)
+	}
 	if top := p.Run(0, "job", "top", job); !strings.Contains(top, "0 chief") || !strings.Contains(top, "4 ps") {
 		t.Error(top)
 	}

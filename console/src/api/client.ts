@@ -11,6 +11,8 @@ export type Dataset = Schemas['dataset.Dataset'];
 export type FeatureView = Schemas['feature.View'];
 export type Model = Schemas['ModelView'];
 export type Profile = Schemas['training.Profile'];
+export type Top = Schemas['training.Top'];
+export type Member = Schemas['engine.Member'];
 export type AuditEntry = Schemas['AuditView'];
 
 /** Attempt is what a job's view=full adds; the API's description leaves it open. */

@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type FeatureView, type Job, type JobDetail, type Model, type Page, type Profile, type Project } from './client';
+import { get, inProject, Problem, type Dataset, type FeatureView, type Job, type JobDetail, type Model, type Page, type Profile, type Project, type Top } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -67,6 +67,15 @@ export const useWhy = (p: string, id: string, enabled: boolean) =>
     queryFn: ({ signal }) => get<{ reasons: string[] | null }>(inProject(p, 'jobs', id, 'why'), signal),
     enabled,
     refetchInterval: 10_000,
+  });
+
+/** How each worker of a job's newest attempt is. */
+export const useTop = (p: string, job: Job) =>
+  useQuery({
+    queryKey: ['job', p, job.id, 'top', job.state],
+    queryFn: ({ signal }) => get<Top>(inProject(p, 'jobs', job.id, 'top'), signal),
+    placeholderData: keepPreviousData,
+    refetchInterval: ended(job.state) ? false : 5000,
   });
 
 /** What was seen of a job's workers, newest first. */

@@ -7,6 +7,7 @@ import { Empty, Failed, Panel, StateBadge, Tag, Wait } from '../parts/State';
 import { Time } from '../parts/Time';
 import { Took } from './Jobs';
 import { Profiles } from './Profiles';
+import { Roles } from './Roles';
 
 export function JobPage({ project, id }: { project: string; id: string }) {
   const job = useJob(project, id);
@@ -74,6 +75,7 @@ export function JobPage({ project, id }: { project: string; id: string }) {
           <p className="dim">It has not been started yet.</p>
         )}
       </Panel>
+      {(j.spec.roles?.length ?? 0) > 0 && <Roles project={project} job={j} />}
       {(j.tries?.length ?? 0) > 0 && <Profiles project={project} job={j} />}
       <Panel title="Inputs" wide>
         {j.inputs?.length ? (

@@ -9,7 +9,7 @@ const tones: Record<string, Tone> = {
   running: 'busy', loading: 'busy', starting: 'busy', placing: 'busy', claimed: 'busy', connecting: 'busy', checkpointing: 'busy',
   queued: 'quiet', waiting: 'quiet', cancelled: 'quiet', skipped: 'quiet', ended: 'quiet', inconclusive: 'warn',
   drifted: 'warn', rolled_back: 'warn', away: 'warn', refused: 'bad',
-  degraded: 'bad', failed: 'bad', denied: 'bad', rejected: 'bad',
+  degraded: 'bad', failed: 'bad', lost: 'bad', denied: 'bad', rejected: 'bad',
 };
 
 const words = (state: string) => state.replaceAll('_', ' ');
