@@ -216,7 +216,7 @@ func (s *Service) Propose(ctx context.Context, r Request) (scheduler.Work, error
 		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),
 		MaxWorkers: max(r.MaxWorkers, r.Workers, 1), Roles: r.Roles, InPlace: r.InPlace, Residency: r.Residency, Pools: r.Pools, Queue: r.Queue, User: r.User,
 		Preemptible: r.Preemptible, Priority: r.Priority, Timeout: r.Timeout, Grace: r.Grace, Within: r.Within, PerNode: r.PerNode, Due: r.Due, Expected: r.Expected,
-		Submitted: s.now().UTC(), NotBefore: r.NotBefore,
+		Speed: r.Speed, Restart: r.Restart, Target: r.Target, Submitted: s.now().UTC(), NotBefore: r.NotBefore,
 	}
 	if w.Isolation == "" {
 		w.Isolation = scheduler.Sandbox

@@ -45,8 +45,6 @@ func (s *State) idlers(w *waiter, plan *Plan) (out []*run) {
 		case !ok || !w.known.wants(r):
 		case at.After(s.now):
 			plan.wake(at)
-		case r.surplus() > 0:
-			out = append(out, s.parts(r)...)
 		default:
 			out = append(out, r)
 		}

@@ -73,7 +73,7 @@ func (s *State) mix() {
 		p.mix = p.mix[:0]
 		total := 0.0
 		for _, d := range all {
-			if len(p.mix) < maxTypical && slices.ContainsFunc(p.has, func(has vector) bool { return d.request[accelerators:].fits(has[accelerators:]) }) {
+			if len(p.mix) < maxTypical && p.fits(d) {
 				p.mix = append(p.mix, d.typical())
 				total += float64(d.n)
 			}
@@ -85,6 +85,16 @@ func (s *State) mix() {
 			p.worth[i] = math.NaN()
 		}
 	}
+}
+
+// fits reports that one of its rows has the accelerators of a demand. Rows do not change.
+func (p *pool) fits(d *demand) bool {
+	fits, known := p.demands[d.key]
+	if !known {
+		fits = slices.ContainsFunc(p.has, func(has vector) bool { return d.request[accelerators:].fits(has[accelerators:]) })
+		p.demands[d.key] = fits
+	}
+	return fits
 }
 
 func (d *demand) typical() typical {

@@ -29,8 +29,10 @@ type pool struct {
 	accelerators bool   // it has some
 	windows      bool   // some of its nodes will close
 
-	mix  []typical // of this step
-	left []float64 // of one sum, kept for the next
+	mix      []typical       // of this step
+	left     []float64       // of one sum, kept for the next
+	counting []int           // see counted
+	demands  map[string]bool // by key: see fits
 
 	// Of the last step.
 	kept   *reservation
@@ -38,7 +40,7 @@ type pool struct {
 }
 
 func (s *State) newPool(p Pool) *pool {
-	out := &pool{Pool: p, index: make(map[string]int, len(p.Nodes)), runs: map[ID]*run{}}
+	out := &pool{Pool: p, index: make(map[string]int, len(p.Nodes)), runs: map[ID]*run{}, demands: map[string]bool{}}
 	row := func(a resource.Amount, open bool) {
 		v, _ := s.names.vector(a)
 		out.has, out.free = append(out.has, v), append(out.free, nil)
@@ -179,12 +181,13 @@ func (p *pool) shut(w *waiter, now time.Time) bool {
 		return false
 	}
 	if w.known.kinds != nil {
-		return p.packed(w, func(i int) vector {
-			if !p.open[i] || p.closes(&w.Work, i, now) {
-				return nil
+		has := make([]vector, p.rows)
+		for i := range has {
+			if p.open[i] && !p.closes(&w.Work, i, now) {
+				has[i] = p.has[i]
 			}
-			return p.has[i]
-		}) < w.least()
+		}
+		return p.packed(w, has) < w.least()
 	}
 	counts := make([]int, p.rows)
 	for i := range counts {

@@ -149,48 +149,111 @@ func (s *State) short(w *waiter) vector {
 	return k.total
 }
 
-// candidates are those that w may preempt, and those that leave anyway; who lose
-// least first. A pool that is closed cannot be relied on to stop anything.
+// stoppable is a running work that may have to leave for another, or give up workers.
+type stoppable struct {
+	*run
+	second bool
+	lost   float64
+	sheds  bool
+}
+
+// stoppable orders one by who loses least; those that give up workers lose nothing.
+func (s *State) stoppable(r *run) stoppable {
+	if r.surplus() > 0 {
+		return stoppable{run: r, sheds: true}
+	}
+	return stoppable{run: r, second: s.second(r), lost: s.lost(r)}
+}
+
+func (a stoppable) compare(b stoppable) int {
+	switch {
+	case a.second != b.second:
+		return cmp.Compare(btoi(b.second), btoi(a.second))
+	case a.Priority != b.Priority:
+		return cmp.Compare(a.Priority, b.Priority)
+	case a.lost != b.lost:
+		return cmp.Compare(a.lost, b.lost)
+	}
+	return cmp.Or(cmp.Compare(btoi(b.sheds), btoi(a.sheds)), cmp.Compare(a.ID, b.ID))
+}
+
+// reaches reports that a running work that is told to stop can be expected to: one that
+// starts now cannot yet, and a pool that is closed cannot be relied on.
+func (s *State) reaches(r *run) bool {
+	return r.pool != nil && r.pool.Closed == "" && r.Started.Before(s.now)
+}
+
+// stoppables are those of a queue, or of a tree with quotas, found once in a step.
+func (s *State) stoppables(of *queue) []stoppable {
+	if out, known := s.stops[of]; known {
+		return out
+	}
+	out := []stoppable{}
+	look := func(q *queue) {
+		for _, r := range q.runs {
+			if (r.Preemptible || r.surplus() > 0) && s.reaches(r) {
+				out = append(out, s.stoppable(r))
+			}
+		}
+	}
+	if of.limited {
+		s.walk(of, look)
+	} else { // nobody borrows there
+		look(of)
+	}
+	slices.SortFunc(out, stoppable.compare)
+	s.stops[of] = out
+	return out
+}
+
+// candidates are those that w may preempt, and those that leave anyway; who leaves
+// accelerators idle first, then who loses least.
 func (s *State) candidates(w *waiter, plan *Plan) (victims, leaving []*run) {
-	helps := func(r *run) bool { return r.pool != nil && r.pool.Closed == "" }
 	for _, r := range s.leaving {
-		if helps(r) && r.leaves(s.now) {
+		if r.pool != nil && r.pool.Closed == "" && r.leaves(s.now) {
 			leaving = append(leaving, r)
 		}
 	}
-	victims = slices.DeleteFunc(s.idlers(w, plan), func(r *run) bool { return !helps(r) || !r.Started.Before(s.now) })
-	look := func(q *queue) {
-		for _, r := range q.runs {
-			if s.idles(w, r) || !helps(r) || r.Leaving || !r.Started.Before(s.now) {
-				continue
-			}
-			if r.surplus() > 0 {
-				victims = append(victims, slices.DeleteFunc(s.parts(r), func(one *run) bool { return s.may(w, one) == "" })...)
-			}
-			if !r.Preemptible {
-				continue
-			}
-			if s.may(w, r) != "" {
-				victims = append(victims, r)
-			} else if at, ok := r.demoted(); ok && s.policy == Tiresias && !w.second() && at.After(s.now) {
-				plan.wake(at)
-			}
+	slices.SortFunc(leaving, func(a, b *run) int { return cmp.Compare(a.ID, b.ID) })
+
+	add := func(r *run) {
+		if r.surplus() > 0 {
+			victims = append(victims, slices.DeleteFunc(s.parts(r), func(one *run) bool { return s.may(w, one) == "" })...)
+		} else if s.may(w, r) != "" {
+			victims = append(victims, r)
+		} else if at, ok := r.demoted(); ok && s.policy == Tiresias && !w.second() && at.After(s.now) {
+			plan.wake(at)
 		}
 	}
-	if tree := w.known.queue.tree(); tree.limited {
-		s.walk(tree, look)
-	} else { // nobody borrows there
-		look(w.known.queue)
+	var idle []stoppable
+	for _, r := range s.idlers(w, plan) {
+		if s.reaches(r) {
+			idle = append(idle, s.stoppable(r))
+		}
 	}
-	slices.SortFunc(leaving, func(a, b *run) int { return cmp.Compare(a.ID, b.ID) })
-	lost, busy := make(map[*run]float64, len(victims)), make(map[*run]int, len(victims))
-	for _, r := range victims {
-		lost[r], busy[r] = s.lost(r), btoi(!s.idles(w, r))
+	slices.SortFunc(idle, stoppable.compare)
+	for _, r := range idle {
+		add(r.run)
 	}
+	busy, of := len(victims), w.known.queue
+	if tree := of.tree(); tree.limited {
+		of = tree
+	}
+	for _, r := range s.stoppables(of) {
+		if !r.Leaving && !s.idles(w, r.run) && (r.Preemptible || r.surplus() > 0) {
+			add(r.run)
+		}
+	}
+
+	// Of workers that may go as well as each other, those first that stand where they help.
 	useful := s.useful(w, victims)
-	slices.SortFunc(victims, func(a, b *run) int {
-		return cmp.Or(cmp.Compare(busy[a], busy[b]), cmp.Compare(btoi(s.second(b)), btoi(s.second(a))), cmp.Compare(a.Priority, b.Priority), cmp.Compare(lost[a], lost[b]), useful(a, b), cmp.Compare(a.ID, b.ID))
-	})
+	for from := 0; useful != nil && from < len(victims); {
+		to := from + 1
+		for ; to < len(victims) && to != busy && victims[from].whole != nil && victims[to].whole != nil && victims[from].Priority == victims[to].Priority; to++ {
+		}
+		slices.SortFunc(victims[from:to], useful)
+		from = to
+	}
 	return victims, leaving
 }
 
@@ -212,39 +275,38 @@ func (e *eviction) compare(o *eviction) int {
 func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *eviction {
 	e := &eviction{pool: p, priority: math.MinInt}
 	limited := s.allowed(w) < w.least() // then whoever has its quota helps, wherever it is
+	room := p.gauge(w, s.now)
 	put := func(r *run, n int64) {
 		s.hold(r, n)
 		r.queue.account(r.total, n)
+		room.put(r)
 	}
-	enough := func() bool { return s.allowed(w) >= w.least() && p.holds(w, s.now) }
-	gone := map[*run]bool{}
+	enough := func() bool { return s.allowed(w) >= w.least() && room.enough() }
 	defer func() {
-		for r := range gone {
+		for _, r := range e.leaving {
+			put(r, 1)
+		}
+		for _, r := range e.victims {
 			put(r, 1)
 		}
 	}()
-	take := func(r *run) {
-		put(r, -1)
-		gone[r] = true
-	}
 	// without puts back those that turn out not to be needed, dearest first.
 	without := func(all []*run) []*run {
-		for _, r := range slices.Backward(slices.Clone(all)) {
-			put(r, 1)
-			delete(gone, r)
-			if enough() {
-				all = slices.DeleteFunc(all, func(o *run) bool { return o == r })
-				continue
+		var out []*run
+		for _, r := range slices.Backward(all) {
+			if put(r, 1); !enough() {
+				put(r, -1)
+				out = append(out, r)
 			}
-			take(r)
 		}
-		return all
+		slices.Reverse(out)
+		return out
 	}
 
 	// 1. Those that leave anyway.
 	for _, r := range leaving {
 		if r.pool == p || limited {
-			take(r)
+			put(r, -1)
 			e.leaving = append(e.leaving, r)
 		}
 	}
@@ -254,7 +316,7 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 	}
 
 	// 2. Others, until there is room.
-	some := map[*run]int{} // of those that shed
+	some, ok := map[*run]int{}, false // of those that shed
 	for _, r := range victims {
 		if r.pool != p && !limited || s.may(w, r) == "" { // its queue may have no more than its own now
 			continue
@@ -266,13 +328,16 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 			plan.wake(until)
 			continue
 		}
-		take(r)
-		some[r.whole]++
-		if e.victims = append(e.victims, r); enough() {
+		put(r, -1)
+		if r.whole != nil {
+			some[r.whole]++
+		}
+		e.victims = append(e.victims, r)
+		if ok = enough(); ok {
 			break
 		}
 	}
-	if len(e.victims) == 0 || !enough() {
+	if !ok {
 		return nil
 	}
 
@@ -286,13 +351,6 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 		}
 	}
 	return e
-}
-
-// holds reports that the pool has room for the least that w needs, beside what is
-// kept for others.
-func (p *pool) holds(w *waiter, now time.Time) bool {
-	mine := p.kept == nil || p.kept.owner == w
-	return p.bare(w, now, mine) >= w.least()
 }
 
 // right is why one work may preempt another.

@@ -227,26 +227,27 @@ type packing struct {
 	spare int     // workers of the first kind that the rows have room for
 }
 
-// pack gives rows of a set to a gang with roles, kind by kind, each as gather
-// does. counts is room for a number for each row of the pool.
-func (p *pool) pack(w *waiter, set []int, counts []int, free func(i int) vector, loads []float64) packing {
+// pack gives rows of a set to a gang with roles, kind by kind, each as gather does;
+// free is what rows have, nil for none. What it takes of it, it puts back.
+func (p *pool) pack(w *waiter, set []int, free []vector, loads []float64) packing {
 	out := packing{rows: make([][]int, len(w.known.kinds))}
-	left, on := map[int]vector{}, map[int]int{}
+	var on map[int]int
+	if w.PerNode > 0 {
+		on = map[int]int{}
+	}
+	counts := p.counted()
 	for n, kd := range w.known.kinds {
 		sum := 0
 		for _, i := range set {
-			v, taken := left[i]
-			if !taken {
-				v = free(i)
+			counts[i] = 0
+			if free[i] == nil {
+				continue
 			}
 			most := kd.workers
-			if w.PerNode > 0 {
+			if on != nil {
 				most = min(most, w.PerNode-on[i])
 			}
-			counts[i] = 0
-			if v != nil {
-				counts[i] = kd.request.count(v, most)
-			}
+			counts[i] = kd.request.count(free[i], most)
 			sum += counts[i]
 		}
 		if n == 0 {
@@ -255,11 +256,15 @@ func (p *pool) pack(w *waiter, set []int, counts []int, free func(i int) vector,
 		out.rows[n] = gather(set, counts, min(sum, kd.workers), loads)
 		out.n += len(out.rows[n])
 		for _, i := range out.rows[n] {
-			if _, taken := left[i]; !taken {
-				left[i] = slices.Clone(free(i))
+			free[i] = free[i].plus(kd.request, -1)
+			if on != nil {
+				on[i]++
 			}
-			left[i] = left[i].plus(kd.request, -1)
-			on[i]++
+		}
+	}
+	for n, kd := range w.known.kinds {
+		for _, i := range out.rows[n] {
+			free[i] = free[i].plus(kd.request, 1)
 		}
 	}
 	return out
@@ -267,12 +272,28 @@ func (p *pool) pack(w *waiter, set []int, counts []int, free func(i int) vector,
 
 // packed is for how many workers of a gang with roles the roomiest set of rows
 // that it may use has room. What else runs where does not matter.
-func (p *pool) packed(w *waiter, free func(i int) vector) int {
-	counts, n := make([]int, p.rows), 0
+func (p *pool) packed(w *waiter, free []vector) (n int) {
 	for _, set := range p.within(w.known) {
-		n = max(n, p.pack(w, set, counts, free, nil).n)
+		n = max(n, p.pack(w, set, free, nil).n)
 	}
 	return n
+}
+
+// counted is room for a number for each row, until the next asks for it.
+func (p *pool) counted() []int {
+	if len(p.counting) < p.rows {
+		p.counting = make([]int, p.rows)
+	}
+	return p.counting
+}
+
+// may is what w may have of each row now; with brief also of what is kept for others.
+func (p *pool) may(w *waiter, now time.Time, brief bool) []vector {
+	free := make([]vector, p.rows)
+	for i := range free {
+		free[i] = p.now(w, i, now, brief)
+	}
+	return free
 }
 
 // roomForRoles finds a row for each worker of a gang with roles: nil when there
@@ -288,10 +309,7 @@ func (p *pool) roomForRoles(w *waiter, now time.Time, brief bool) []int {
 			return nil
 		}
 	}
-	free := make([]vector, p.rows)
-	for i := range free {
-		free[i] = p.now(w, i, now, brief)
-	}
+	free := p.may(w, now, brief)
 	for _, kd := range k.kinds {
 		if slices.ContainsFunc(free, func(v vector) bool { return v != nil && kd.request.fits(v) }) {
 			continue
@@ -301,7 +319,7 @@ func (p *pool) roomForRoles(w *waiter, now time.Time, brief bool) []int {
 		}
 		return nil
 	}
-	best := p.closestForRoles(w, func(i int) vector { return free[i] })
+	best := p.closestForRoles(w, free)
 	if best.n < w.least() {
 		return nil
 	}
@@ -319,11 +337,10 @@ func (p *pool) roomForRoles(w *waiter, now time.Time, brief bool) []int {
 // closestForRoles is closest for a gang with roles: of the innermost level at which
 // some rows hold it, of nodes the one with the most merit, else those with the least
 // room beyond that.
-func (p *pool) closestForRoles(w *waiter, free func(i int) vector) packing {
+func (p *pool) closestForRoles(w *waiter, free []vector) packing {
 	if p.packed(w, free) < w.least() {
 		return packing{}
 	}
-	counts := make([]int, p.rows)
 	outermost := -1 // all rows
 	if w.known.within != "" {
 		outermost, _ = p.level(w.known.within)
@@ -336,9 +353,12 @@ func (p *pool) closestForRoles(w *waiter, free func(i int) vector) packing {
 		var best packing
 		var most merit
 		for _, set := range sets {
-			got := p.pack(w, set, counts, free, p.load)
+			if len(set) == 1 && !w.known.total.fits(free[set[0]]) {
+				continue
+			}
+			got := p.pack(w, set, free, p.load)
 			if got.n < w.least() {
-				got = p.pack(w, set, counts, free, nil)
+				got = p.pack(w, set, free, nil)
 			}
 			switch {
 			case got.n < w.least():
@@ -369,21 +389,24 @@ func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
 		runs = append(runs, l)
 	}
 	slices.SortFunc(runs, leaver.compare)
-	free := func(n int) func(i int) vector {
-		rows := make([]vector, p.rows)
-		for i := range rows {
-			if p.open[i] && !p.closes(&w.Work, i, s.now) {
-				rows[i] = slices.Clone(p.free[i])
-			}
+	free, gone := make([]vector, p.rows), 0
+	for i := range free {
+		if p.open[i] && !p.closes(&w.Work, i, s.now) {
+			free[i] = slices.Clone(p.free[i])
 		}
-		for _, r := range runs[:n] {
-			r.leave(rows, 1)
-		}
-		return func(i int) vector { return rows[i] }
 	}
-	n := sort.Search(len(runs), func(n int) bool { return p.packed(w, free(n)) >= w.least() })
+	without := func(n int) []vector {
+		for ; gone < n; gone++ {
+			runs[gone].leave(free, 1)
+		}
+		for ; gone > n; gone-- {
+			runs[gone-1].leave(free, -1)
+		}
+		return free
+	}
+	n := sort.Search(len(runs), func(n int) bool { return p.packed(w, without(n)) >= w.least() })
 	kept := &reservation{owner: w, beside: make([]vector, p.rows)}
-	best := p.closestForRoles(w, free(n))
+	best := p.closestForRoles(w, without(n))
 	switch {
 	case best.n == 0: // its nodes close before it has ended
 		return kept
@@ -427,33 +450,34 @@ func (r *run) leave(rows []vector, n int64) {
 // tooSmall says in words why a gang with roles has no room in a pool, however
 // empty; empty when it has.
 func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
-	nodes := slices.DeleteFunc(slices.Clone(p.Nodes), func(n Node) bool { return n.Closed != "" })
-	is, where := "has no node large enough", "on its largest"
-	free := func(i int) vector {
-		if !p.open[i] {
-			return nil
+	nodes, is, where := p.Nodes, "has no node large enough", "on its largest"
+	free := make([]vector, p.rows)
+	for i := range free {
+		if p.open[i] {
+			free[i] = p.has[i]
 		}
-		return p.has[i]
 	}
 	if p.Delegated {
 		sum := Node{}
-		for _, n := range nodes {
-			sum.Amount = sum.Amount.Plus(n.Amount)
+		for _, n := range p.Nodes {
+			if n.Closed == "" {
+				sum.Amount = sum.Amount.Plus(n.Amount)
+			}
 		}
 		nodes, is, where = []Node{sum}, "is too small", "in all"
-		all, _ := s.names.vector(sum.Amount)
-		free = func(int) vector { return all }
+		free[0], _ = s.names.vector(sum.Amount)
 	}
 	for _, r := range w.Roles {
+		if slices.ContainsFunc(nodes, func(n Node) bool { return n.Closed == "" && r.Request.Fits(n.Amount) }) {
+			continue
+		}
 		var best []string
 		for _, n := range nodes {
-			if lacks := r.Request.Lacks(n.Amount); best == nil || len(lacks) < len(best) {
+			if lacks := r.Request.Lacks(n.Amount); n.Closed == "" && (best == nil || len(lacks) < len(best)) {
 				best = lacks
 			}
 		}
-		if len(best) > 0 && !slices.ContainsFunc(nodes, func(n Node) bool { return r.Request.Fits(n.Amount) }) {
-			return fmt.Sprintf("pool %s %s for a worker of role %s: %s", p.Name, is, r.Name, words(best, where))
-		}
+		return fmt.Sprintf("pool %s %s for a worker of role %s: %s", p.Name, is, r.Name, words(best, where))
 	}
 	n := p.packed(&waiter{Work: *w, known: &known{shape: of}}, free)
 	if n == w.least() {

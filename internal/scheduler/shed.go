@@ -136,7 +136,7 @@ func (s *State) useful(w *waiter, victims []*run) func(a, b *run) int {
 		i    int
 	}
 	if !slices.ContainsFunc(victims, func(r *run) bool { return r.whole != nil }) {
-		return func(a, b *run) int { return 0 }
+		return nil
 	}
 	free, spent := map[row]vector{}, map[*run]map[int]int{}
 	for _, r := range victims {
@@ -168,9 +168,6 @@ func (s *State) useful(w *waiter, victims []*run) func(a, b *run) int {
 		}
 	}
 	return func(a, b *run) int {
-		if a.whole == nil || b.whole == nil {
-			return cmp.Compare(btoi(a.whole == nil), btoi(b.whole == nil))
-		}
 		x, y := row{a.pool, -1}, row{b.pool, -1}
 		if len(a.rows) > 0 {
 			x.i = a.rows[0]

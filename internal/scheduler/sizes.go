@@ -80,25 +80,31 @@ func unit(v vector) int {
 // device names a part of a pool: what goodput takes for a device.
 func (s *State) device(p *pool, part int) string { return p.Name + "\x00" + s.names.name(part) }
 
-// sized is how many workers, of those that it may have, a work gets when it starts.
-func (s *State) sized(w *waiter, most int) int {
+// sized is how many workers, of those that it may have, a work gets when it starts; by
+// says how many works should have.
+func (s *State) sized(w *waiter, most int, by func() map[ID]int) int {
 	switch {
 	case s.policy != Goodput || !w.elastic() || w.Sheds:
 		return most
 	case w.Target > 0:
 		return min(most, max(w.Target, w.least()))
 	}
-	return min(most, max(s.wanted()[w.ID], w.least()))
+	return min(most, max(by()[w.ID], w.least()))
 }
 
-// wanted is how many workers works should have, by a plan over what pools have free,
-// what those hold that may change, and what is about to be free; of those who run and
-// may change, and those who wait. Who is not in it gets nothing in the plan.
+// wanted is how many workers works should have, found once in a step.
 func (s *State) wanted() map[ID]int {
-	if s.sizes != nil {
-		return s.sizes
+	if s.sizes == nil {
+		s.sizes = s.sizesOf(s.top.line.works)
 	}
-	s.sizes = map[ID]int{}
+	return s.sizes
+}
+
+// sizesOf is how many workers works should have, by a plan over what pools have free,
+// what those hold that may change, and what is about to be free; of those who run and
+// may change, and those who wait in a line. Who is not in it gets nothing in the plan.
+func (s *State) sizesOf(line []*waiter) map[ID]int {
+	sizes := map[ID]int{}
 	var jobs []goodput.Job
 	var ids []ID
 	used := map[string]bool{}
@@ -131,12 +137,9 @@ func (s *State) wanted() map[ID]int {
 			Age: s.now.Sub(r.Started).Seconds(), Service: r.Attained(s.now), Restart: s.restarts(r).Seconds(),
 		}, d)
 	}
-	for i, w := range s.top.line.works {
-		if i >= planned {
-			break
-		}
+	for _, w := range line[:min(len(line), planned)] {
 		k := s.know(w)
-		if s.waiting[w.ID] != w || len(k.pools) == 0 || k.never != "" || w.NotBefore.After(s.now) || s.allowed(w) < w.least() || k.total[unit(k.total)] <= 0 {
+		if s.running[w.ID] != nil || len(k.pools) == 0 || k.never != "" || w.NotBefore.After(s.now) || s.allowed(w) < w.least() || k.total[unit(k.total)] <= 0 {
 			continue
 		}
 		var on []string
@@ -154,9 +157,9 @@ func (s *State) wanted() map[ID]int {
 		}
 	}
 	for i, accelerators := range goodput.Default.Sizes(nodes, jobs) {
-		s.sizes[ids[i]] = accelerators / jobs[i].Each
+		sizes[ids[i]] = accelerators / jobs[i].Each
 	}
-	return s.sizes
+	return sizes
 }
 
 // spare is what a plan may use of one part of each open row of a pool.

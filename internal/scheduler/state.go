@@ -37,13 +37,14 @@ type State struct {
 	turns []ID // for whom others leave, or the last step kept nodes
 
 	// Of a step.
-	current *queue        // whose line is looked at
-	keeping []*queue      // that keep quota for their first
-	tries   map[try]bool  // at preemption, in vain
-	seen    int           // works looked at
-	step    int           // the number of this one
-	longest time.Duration // that a work may take that has ended before nodes are needed that are kept
-	sizes   map[ID]int    // see wanted; nil until somebody asks
+	current *queue                 // whose line is looked at
+	keeping []*queue               // that keep quota for their first
+	tries   map[try]bool           // at preemption, in vain
+	stops   map[*queue][]stoppable // see stoppables
+	seen    int                    // works looked at
+	step    int                    // the number of this one
+	longest time.Duration          // that a work may take that has ended before nodes are needed that are kept
+	sizes   map[ID]int             // see wanted; nil until somebody asks
 }
 
 // waiter is a work in line. A step looks at all of them: what it looks at comes first.

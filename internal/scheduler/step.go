@@ -84,7 +84,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	if k.full != s.step || !s.lasts(w) {
 		most := s.allowed(w)
 		allowed = most >= w.least()
-		if allowed && s.fit(w, s.sized(w, most), plan) {
+		if allowed && s.fit(w, s.sized(w, most, s.wanted), plan) {
 			return
 		}
 	}
@@ -132,6 +132,7 @@ func (s *State) clear(plan *Plan) {
 func (s *State) begin() {
 	s.sizes, s.longest = nil, 0
 	s.step++
+	s.stops = map[*queue][]stoppable{}
 	s.tries, s.keeping, s.seen = map[try]bool{}, s.keeping[:0], 0
 	for _, p := range s.order {
 		p.kept, p.misfit = nil, nil

@@ -117,16 +117,12 @@ func (p *pool) most(k *known, counts []int) int {
 // where as many as are left fit most closely, so that a gang is on few nodes. Of like
 // ones the fuller comes first, by loads; without them, the first.
 func gather(rows, counts []int, n int, loads []float64) []int {
-	load := func(i int) float64 {
-		if loads == nil {
-			return 0
-		}
-		return loads[i]
+	spots := byRoom(rows, counts)
+	if loads != nil {
+		slices.SortFunc(spots, func(a, b int) int {
+			return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(loads[b], loads[a]), cmp.Compare(a, b))
+		})
 	}
-	spots := slices.DeleteFunc(slices.Clone(rows), func(i int) bool { return counts[i] == 0 })
-	slices.SortFunc(spots, func(a, b int) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(load(b), load(a)), cmp.Compare(a, b))
-	})
 	out := make([]int, 0, n)
 	for k, i := range spots {
 		left := n - len(out)
@@ -142,6 +138,32 @@ func gather(rows, counts []int, n int, loads []float64) []int {
 		}
 		for range min(counts[i], left) {
 			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// byRoom are those of some rows that have room, the roomiest first; of like ones the first
+// comes first.
+func byRoom(rows, counts []int) []int {
+	most, n := 0, 0
+	for _, i := range rows {
+		most, n = max(most, counts[i]), n+btoi(counts[i] > 0)
+	}
+	at := make([]int, most+1) // where those with so much room begin
+	for _, i := range rows {
+		if counts[i] > 0 {
+			at[counts[i]-1]++
+		}
+	}
+	for c, sum := most-1, 0; c >= 0; c-- {
+		at[c], sum = sum, sum+at[c]
+	}
+	out := make([]int, n)
+	for _, i := range rows {
+		if c := counts[i]; c > 0 {
+			out[at[c-1]] = i
+			at[c-1]++
 		}
 	}
 	return out

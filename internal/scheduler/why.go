@@ -398,7 +398,7 @@ func (s *State) full(w *waiter, p *pool) Reason {
 // were nothing kept for others.
 func (p *pool) bare(w *waiter, now time.Time, all bool) int {
 	if w.known.kinds != nil {
-		return p.packed(w, func(i int) vector { return p.now(w, i, now, all) })
+		return p.packed(w, p.may(w, now, all))
 	}
 	best := 0
 	for _, rows := range p.within(w.known) {

@@ -47,7 +47,15 @@ func TestAJobGetsTheWorkersThatPay(t *testing.T) {
 	rate := map[int]float64{1: 10, 2: 19, 3: 27, 4: 34}
 	begin := at.now()
 	half := resource.Amount{CPU: resource.CPU(500)}
-	j := w.submit(t, training.Spec{Resources: half, Pools: []string{"home"}, Workers: training.Workers{Min: 1, Max: 4}, Batch: 64})
+	spec := training.Spec{Resources: half, Pools: []string{"home"}, Workers: training.Workers{Min: 1, Max: 4}, Batch: 64, Command: []string{"/bin/true"}}
+	// would is how many workers another would get.
+	would := func(want int) {
+		t.Helper()
+		if out, err := w.Outlook(ctx, nyc, "train", spec); err != nil || !out.Runs || out.Workers != want {
+			t.Errorf("%+v, %v: %d workers are wanted", out, err, want)
+		}
+	}
+	j := w.submit(t, spec)
 	attempt := func() training.Attempt {
 		t.Helper()
 		d, err := w.Describe(ctx, nyc, j.ID)
@@ -77,9 +85,13 @@ func TestAJobGetsTheWorkersThatPay(t *testing.T) {
 		}
 		w.compute.Wake()
 	}
-	works(w.started(t), 1, 17*time.Minute)
-	works(w.started(t), 2, 17*time.Minute)
 	h := w.started(t)
+	would(1) // nothing is known of it
+	works(h, 1, 17*time.Minute)
+	h = w.started(t)
+	would(2) // one is known, and twice as many are tried
+	works(h, 2, 17*time.Minute)
+	h = w.started(t)
 	works(h, 4, 5*time.Minute)
 
 	// A rigid one waits for one core: two workers make room for it, but not at once.

@@ -31,7 +31,10 @@ func (s *Service) Propose(ctx context.Context, p project.Name, name string, spec
 	r := j.request()
 	r.ID, r.Label = compute.WorkloadID(j.ID), name
 	about := replay.About{Label: name, Project: string(p), State: "proposed"}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if r.Speed, err = s.foreseen(ctx, tx, j); err != nil {
+			return err
+		}
 		took, err := s.usual(ctx, tx, p, name)
 		if l, known := usually(took, 0); known {
 			seconds := l.Time.Seconds()

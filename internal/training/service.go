@@ -331,18 +331,10 @@ func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Sp
 // Outlook says where a job would run, or why it would wait, and what that costs;
 // it changes nothing. Needs job.submit. Errors as of Submit.
 func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec Spec) (compute.Outlook, error) {
-	j, _, err := s.submit(ctx, p, name, spec, submission{dryRun: true})
+	r, _, err := s.Propose(ctx, p, name, spec)
 	if err != nil {
 		return compute.Outlook{}, err
 	}
-	if err := s.cfg.Compute.CheckPools(ctx, j.Spec.Pools, j.Spec.Isolation, j.Residency); err != nil {
-		return compute.Outlook{}, fault.Wrap(err, "pools")
-	}
-	if err := s.cfg.Compute.CheckQueue(ctx, p, j.Spec.Queue); err != nil {
-		return compute.Outlook{}, fault.Wrap(err, "queue")
-	}
-	r := j.request()
-	r.ID = compute.WorkloadID(j.ID)
 	return s.cfg.Compute.Try(ctx, r)
 }
 

@@ -1,0 +1,143 @@
+package scheduler
+
+import "time"
+
+// gauge says whether a pool has room for the least that a work needs, while others are
+// taken away to see and put back. It looks again only at rows where somebody was, for a
+// large gang may need thousands to leave.
+type gauge struct {
+	pool *pool
+	w    *waiter
+	now  time.Time
+	mine bool // what is kept is not for others
+
+	kinds []kind  // of workers; without roles there is one
+	sets  [][]int // of rows that workers may be on together
+	set   []int   // of each row; nil where there is one
+	count [][]int // of each kind, for how many of its workers each row has room
+	sum   [][]int // of each kind, for how many each set has
+	short []int   // of each set, how many kinds have not room for all
+	room  int     // sets in which none is short
+
+	// With roles: whether they have that room together as well.
+	free   []vector
+	packed []bool // rows that the last look gave to somebody
+	holds  bool   // what it found
+	stale  bool   // that may be otherwise now
+}
+
+func (p *pool) gauge(w *waiter, now time.Time) *gauge {
+	k := w.known
+	g := &gauge{pool: p, w: w, now: now, mine: p.kept == nil || p.kept.owner == w, kinds: k.kinds, sets: p.within(k), stale: true}
+	if g.kinds == nil {
+		g.kinds = []kind{{request: k.request, workers: w.least()}}
+	}
+	if len(g.sets) > 1 {
+		g.set = make([]int, p.rows)
+		for n, rows := range g.sets {
+			for _, i := range rows {
+				g.set[i] = n
+			}
+		}
+	}
+	g.short = make([]int, len(g.sets))
+	for n := range g.short {
+		g.short[n] = len(g.kinds)
+	}
+	for range g.kinds {
+		g.count, g.sum = append(g.count, make([]int, p.rows)), append(g.sum, make([]int, len(g.sets)))
+	}
+	if k.kinds != nil {
+		g.free, g.packed = make([]vector, p.rows), make([]bool, p.rows)
+	}
+	for i := range p.rows {
+		g.look(i)
+	}
+	return g
+}
+
+// put takes in that a work's rows have more or less free.
+func (g *gauge) put(r *run) {
+	if r.pool != g.pool {
+		return
+	}
+	for i := range r.on() {
+		g.look(i)
+	}
+}
+
+// look counts anew for how many workers a row has room.
+func (g *gauge) look(i int) {
+	p, set := g.pool, 0
+	if g.set != nil {
+		set = g.set[i]
+	}
+	open := p.open[i] && !p.closes(&g.w.Work, i, g.now)
+	var beside vector
+	if p.kept != nil && !g.mine {
+		beside = p.kept.beside[i]
+	}
+	same := true
+	for k, kd := range g.kinds {
+		n := 0
+		if open {
+			most := kd.workers
+			if g.w.PerNode > 0 {
+				most = min(most, g.w.PerNode)
+			}
+			if n = kd.request.count(p.free[i], most); n > 0 && beside != nil {
+				n = kd.request.count(beside, n)
+			}
+		}
+		was := g.count[k][i]
+		if n == was {
+			continue
+		}
+		same = false
+		had := g.sum[k][set] >= kd.workers
+		g.count[k][i] = n
+		g.sum[k][set] += n - was
+		switch has := g.sum[k][set] >= kd.workers; {
+		case has && !had:
+			if g.short[set]--; g.short[set] == 0 {
+				g.room++
+			}
+		case had && !has:
+			if g.short[set]++; g.short[set] == 1 {
+				g.room--
+			}
+		}
+	}
+	if g.free != nil {
+		g.free[i] = p.now(g.w, i, g.now, g.mine)
+		g.stale = g.stale || !same || g.packed[i]
+	}
+}
+
+// enough reports that there is room.
+func (g *gauge) enough() bool {
+	switch {
+	case g.free == nil || g.room == 0:
+		return g.room > 0
+	case !g.stale:
+		return g.holds
+	}
+	g.holds, g.stale = false, false
+	clear(g.packed)
+	for n, rows := range g.sets {
+		if g.short[n] > 0 {
+			continue
+		}
+		got := g.pool.pack(g.w, rows, g.free, nil)
+		for _, some := range got.rows {
+			for _, i := range some {
+				g.packed[i] = true
+			}
+		}
+		if got.n == g.w.least() {
+			g.holds = true
+			break
+		}
+	}
+	return g.holds
+}
