@@ -34,7 +34,27 @@ func BenchmarkDelta(b *testing.B) {
 // BenchmarkRoles is that where all gangs have roles.
 func BenchmarkRoles(b *testing.B) { delta(b, schedulertest.Roles) }
 
-func delta(b *testing.B, as func(scheduler.Work) scheduler.Work) {
+// BenchmarkPreempt is that where works have priorities.
+func BenchmarkPreempt(b *testing.B) {
+	n := 0
+	delta(b, func(w scheduler.Work) scheduler.Work {
+		n++
+		w.Priority = n * 7 % 5
+		return w
+	})
+}
+
+// BenchmarkReclaim is that where queues have half of the accelerators that they use, or
+// half as many again.
+func BenchmarkReclaim(b *testing.B) {
+	delta(b, func(w scheduler.Work) scheduler.Work { return w }, func(d *scheduler.Delta, nodes int) {
+		for i := range d.Queues[1:] {
+			d.Queues[1+i].Quota.Accelerators = map[string]int64{"nvidia.com/gpu": int64(nodes * 8 / 100 * (1 + i%2*2) / 2)}
+		}
+	})
+}
+
+func delta(b *testing.B, as func(scheduler.Work) scheduler.Work, edits ...func(d *scheduler.Delta, nodes int)) {
 	b.Helper()
 	for _, size := range sizes {
 		nodes, works := size[0], size[1]
@@ -43,8 +63,11 @@ func delta(b *testing.B, as func(scheduler.Work) scheduler.Work) {
 			for i, w := range world.Submitted {
 				world.Submitted[i] = as(w)
 			}
+			for _, edit := range edits {
+				edit(&world, nodes)
+			}
 			s, plan := scheduler.Decide(world)
-			running, next, now := plan.Place, works, world.Now
+			running, next, now, left := plan.Place, works, world.Now, 0
 			for b.Loop() {
 				now = now.Add(time.Second)
 				d := scheduler.Delta{Now: now}
@@ -54,8 +77,11 @@ func delta(b *testing.B, as func(scheduler.Work) scheduler.Work) {
 					d.Submitted = append(d.Submitted, as(schedulertest.Work(next)))
 					next++
 				}
-				running = append(running, s.Step(d).Place...)
+				plan := s.Step(d)
+				running = append(running, plan.Place...)
+				left += len(plan.Preempt)
 			}
+			b.ReportMetric(float64(left)/float64(b.N), "leave")
 		})
 	}
 }

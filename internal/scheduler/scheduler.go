@@ -11,7 +11,7 @@
 //     what is otherwise for gangs whose workers differ.
 //   - State.Step is the cycle: apply the delta, then go along the line and give
 //     each its place (step.go), take places back from others for it (preempt.go,
-//     shed.go) or keep nodes for it (reserve.go). Decide is a step from nothing, the full
+//     shed.go, gauge.go) or keep nodes for it (reserve.go). Decide is a step from nothing, the full
 //     recompute that every incremental step must equal.
 //   - Where in a pool: close together (topology.go), where others lose least
 //     (mix.go), not into maintenance (maintenance.go).
