@@ -11,6 +11,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler/goodput"
 	"github.com/falaj-ml/falaj/internal/training/sizing"
 )
 
@@ -303,9 +304,14 @@ func TestExplore(t *testing.T) {
 	}
 }
 
+// possible says whether the model of steps takes one of 64 examples.
+func possible(rate float64) bool {
+	return goodput.Observation{Nodes: 1, Replicas: 1, Local: 64, Step: 64 / rate}.Possible()
+}
+
 // Whatever is measured: no number is impossible, intervals hold their estimate, the
 // order of profiles is no matter, and twice all rates or twice all prices change no
-// ratio. A step of 64 examples takes less than 68 years, as the model of steps has it.
+// ratio.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		devices := []string{a100, t4, "NVIDIA L4", "x"}
@@ -314,7 +320,7 @@ func TestProperties(t *testing.T) {
 			all = append(all, sizing.Profile{
 				Kind:   sizing.Kind{Family: rapid.SampledFrom([]string{"mine", "a", "b", "c"}).Draw(t, "family"), Unit: sizing.Examples},
 				Device: rapid.SampledFrom(devices).Draw(t, "device"), Workers: rapid.IntRange(1, 4).Draw(t, "workers"), Batch: 64, Seen: rapid.Bool().Draw(t, "seen"),
-				Rate: rapid.Float64Range(1e-7, 1e9).Draw(t, "rate"), Communication: rapid.Float64Range(0, 1).Draw(t, "communication"),
+				Rate: rapid.Float64Range(1e-9, 1e9).Draw(t, "rate"), Communication: rapid.Float64Range(0, 1).Draw(t, "communication"),
 			})
 		}
 		q := sizing.Question{
@@ -344,6 +350,11 @@ func TestProperties(t *testing.T) {
 		for _, e := range first.Explore {
 			if !(e.Saving > e.Cost) || math.IsInf(e.Saving, 0) {
 				t.Fatalf("%+v", e)
+			}
+		}
+		for _, p := range all {
+			if possible(p.Rate) != possible(2*p.Rate) {
+				return // twice as fast it counts, and as it is it does not
 			}
 		}
 		other := q
