@@ -48,24 +48,38 @@ func added(engine, bare string, row harness.Row) harness.Row {
 }
 
 // benchmark runs one of Go n times and gives its metrics by unit, or why it has none.
-func (b *bench) benchmark(ctx context.Context, pkg, name string, n int) (found map[string]float64, reason string) {
-	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run=^$", "-bench=^"+name+"$", "-benchtime="+strconv.Itoa(n)+"x", "-timeout=20m")
+func (b *bench) benchmark(ctx context.Context, pkg, name string, n int) (metrics map[string]float64, reason string) {
+	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-v", "-run=^$", "-bench=^"+name+"$", "-benchtime="+strconv.Itoa(n)+"x", "-timeout=20m")
 	cmd.Dir = b.Root
 	text, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, b.line(string(text))
 	}
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, name) {
+	return metricsOf(string(text), name)
+}
+
+// metricsOf reads what go test -v prints of a benchmark: its name, how often it ran and
+// values with their units, or before "--- SKIP" why it did not.
+func metricsOf(text, name string) (metrics map[string]float64, reason string) {
+	before := ""
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if strings.HasPrefix(line, "--- SKIP") {
+			return nil, before
+		}
+		before = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, name) || len(f) < 4 {
 			continue
 		}
-		f, found := strings.Fields(line), map[string]float64{} // the name, how often, and then values with their units
+		metrics = map[string]float64{}
 		for i := 2; i+1 < len(f); i += 2 {
-			if found[f[i+1]], err = strconv.ParseFloat(f[i], 64); err != nil {
+			v, err := strconv.ParseFloat(f[i], 64)
+			if err != nil {
 				return nil, err.Error()
 			}
+			metrics[f[i+1]] = v
 		}
-		return found, ""
+		return metrics, ""
 	}
-	return nil, b.line(string(text)) // it was skipped, and says why
+	return nil, "go test ran no " + name
 }

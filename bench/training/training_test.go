@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/falaj-ml/falaj/bench/harness/harnesstest"
@@ -15,6 +16,22 @@ func TestQuick(t *testing.T) {
 	for _, r := range rows {
 		if r.Ours != nil && *r.Ours <= 0 && r.Name != "latency added on Slurm" {
 			t.Errorf("%s is %v", r.Name, *r.Ours)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	for _, c := range []struct {
+		text, reason string
+		want         map[string]float64
+	}{
+		{"cpu: x\nBenchmarkNoop\nBenchmarkNoop-2   \t       3\t      3616 bare-ms\t      2482.5 ours-ms\nPASS\n", "", map[string]float64{"bare-ms": 3616, "ours-ms": 2482.5}},
+		{"BenchmarkNoop\n    x_test.go:3: there is no cluster here\n--- SKIP: BenchmarkNoop\nPASS\n", "x_test.go:3: there is no cluster here", nil},
+		{"PASS\nok  \tx\t0.008s\n", "go test ran no BenchmarkNoop", nil},
+		{"BenchmarkNoop-2 3 many ours-ms\n", `strconv.ParseFloat: parsing "many": invalid syntax`, nil},
+	} {
+		if got, reason := metricsOf(c.text, "BenchmarkNoop"); !maps.Equal(got, c.want) || reason != c.reason {
+			t.Errorf("%q: %v, %q", c.text, got, reason)
 		}
 	}
 }
