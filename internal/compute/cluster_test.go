@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -428,13 +429,19 @@ func TestPoolSettings(t *testing.T) {
 		"ours, too":       {Env: map[string]string{"MLFLOW_TRACKING_URI": "x"}},
 		"label":           {Nodes: []compute.Node{{Name: "a", CPU: 1, Memory: 1, Labels: long}}},
 		"name of a node":  {Nodes: []compute.Node{{Name: "../a", CPU: 1, Memory: 1}}},
+		"less than none":  {Ahead: -0.5},
+		"no number":       {Ahead: math.NaN()},
+		"too far ahead":   {Ahead: 11},
 		"nameless worker": {Nodes: []compute.Node{{CPU: 1, Memory: 1}}},
 	} {
 		if _, err := w.change(t, bad); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	good := compute.PoolSpec{Options: map[string]string{"partition": "main"}, Env: map[string]string{"NCCL_SOCKET_IFNAME": "ib0"}}
+	if _, _, err := w.ApplyPool(t.Context(), "own", compute.PoolSpec{Engine: "local", Ahead: 0.5}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("nothing can wait on this machine: %v", err)
+	}
+	good := compute.PoolSpec{Ahead: 0.5, Options: map[string]string{"partition": "main"}, Env: map[string]string{"NCCL_SOCKET_IFNAME": "ib0"}}
 	for _, want := range []project.Change{project.Updated, project.Unchanged} {
 		if c, err := w.change(t, good); err != nil || c != want {
 			t.Errorf("%s, %v", c, err)

@@ -117,7 +117,7 @@ type PoolSpec struct {
 	Closed       string              `json:"closed,omitempty" doc:"Why nothing may start here now; empty is open"`
 	Options      map[string]string   `json:"options,omitempty" doc:"For the engine: partition, account, queue, image, node selectors, shared and so on"`
 	Env          map[string]string   `json:"env,omitempty" doc:"Variables of every job here, such as NCCL_SOCKET_IFNAME; a job's own win"`
-	Ahead        float64             `json:"ahead,omitempty" doc:"Of a delegated pool: how much more than its nodes hold is handed to its engine, to wait in the engine's own queue, as a share of them such as 0.5; default 0"`
+	Ahead        float64             `json:"ahead,omitempty" doc:"How much more than its nodes hold is handed to its engine, to wait in the engine's own queue, as a share of each node, or of all in a delegated pool: such as 0.5; not on the engine local; default 0"`
 	Topology     []string            `json:"topology,omitempty" doc:"Labels of nodes that tell where each stands, outermost first, such as fabric and rack: gangs are placed close together"`
 	Maintenance  []Window            `json:"maintenance,omitempty" doc:"When nodes are looked after: what would not end before does not start, and what saves leaves"`
 	Hardware     *Hardware           `json:"hardware,omitempty" doc:"What the nodes are, and how long their maker supports them"`
@@ -141,8 +141,8 @@ func (s PoolSpec) Validate() error {
 	if !(s.PricePerHour >= 0) || !(s.PowerWatts >= 0) || math.IsInf(s.PricePerHour, 0) || math.IsInf(s.PowerWatts, 0) {
 		return fault.New(fault.Invalid, "price_per_hour and power_watts must not be negative")
 	}
-	if !(s.Ahead >= 0 && s.Ahead <= maxAhead) || s.Ahead > 0 && s.Mode != Delegated {
-		return fault.New(fault.Invalid, "ahead must be between 0 and %d, and the pool delegated", maxAhead)
+	if !(s.Ahead >= 0 && s.Ahead <= maxAhead) {
+		return fault.New(fault.Invalid, "ahead must be between 0 and %d", maxAhead)
 	}
 	if len(s.Closed) > 200 {
 		return fault.New(fault.Invalid, "closed has %d bytes, at most 200 are allowed", len(s.Closed))

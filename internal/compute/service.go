@@ -247,6 +247,9 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 			return spec, err
 		}
 	}
+	if spec.Ahead > 0 && !e.Remote {
+		return spec, fault.New(fault.Invalid, "engine %s has no queue of its own, so no job can wait there: ahead must be 0", spec.Engine)
+	}
 	if spec.Isolation == "" {
 		spec.Isolation = e.Isolation
 	}

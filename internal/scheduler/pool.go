@@ -31,6 +31,7 @@ type pool struct {
 
 	mix      []typical       // of this step
 	left     []float64       // of one sum, kept for the next
+	handed   vector          // the same: see behind
 	counting []int           // see counted
 	demands  map[string]bool // by key: see fits
 
@@ -61,9 +62,6 @@ func (s *State) newPool(p Pool) *pool {
 	}
 	if p.Delegated {
 		row(total, true)
-		for i, x := range out.has[0] {
-			out.has[0][i] += int64(p.Ahead * float64(x))
-		}
 	}
 	// What is free is in one piece: all of it is looked at often.
 	width := s.names.width()

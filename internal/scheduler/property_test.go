@@ -44,6 +44,7 @@ func drawPool(t *rapid.T, name string) Pool {
 		Delegated:    rapid.Bool().Draw(t, "delegated"),
 		Remote:       rapid.Bool().Draw(t, "remote"),
 		PricePerHour: float64(rapid.IntRange(0, 3).Draw(t, "price")),
+		Ahead:        rapid.SampledFrom([]float64{0, 0, 0.5, 1.5}).Draw(t, "ahead"),
 	}
 	for n := range rapid.IntRange(0, 3).Draw(t, "nodes") {
 		node := Node{Name: fmt.Sprint("n", n), Amount: drawAmount(t, "node", 12), Closed: drawClosed(t)}
@@ -176,7 +177,7 @@ func TestPromises(t *testing.T) {
 			for n := range rapid.IntRange(0, 3).Draw(t, "pools changed") {
 				p := drawPool(t, fmt.Sprint("pool", n))
 				if old, known := w.pools[p.Name]; known {
-					p.Delegated, p.Zone, p.Isolation, p.Remote = old.Delegated, old.Zone, old.Isolation, old.Remote // what compute refuses to change under running work
+					p.Delegated, p.Zone, p.Isolation, p.Remote, p.Ahead = old.Delegated, old.Zone, old.Isolation, old.Remote, old.Ahead // what compute refuses to change under running work
 					p.Nodes = slices.Clone(old.Nodes)
 					p.Levels = old.Levels
 					for i := range p.Nodes {
@@ -420,11 +421,11 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, policy Policy, now time.T
 		all := resource.Amount{}
 		for _, n := range p.Nodes {
 			all = all.Plus(n.Amount)
-			if u := used[place{p.Name, n.Name}]; !u.Fits(n.Amount) {
+			if u := used[place{p.Name, n.Name}]; !u.Fits(handed(p, n.Amount)) {
 				t.Fatalf("node %s/%s holds %+v of %+v", p.Name, n.Name, u, n.Amount)
 			}
 		}
-		if u := used[place{pool: p.Name}]; !u.Fits(all) {
+		if u := used[place{pool: p.Name}]; !u.Fits(handed(p, all)) {
 			t.Fatalf("pool %s holds %+v of %+v", p.Name, u, all)
 		}
 	}

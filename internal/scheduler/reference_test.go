@@ -57,27 +57,31 @@ func refer(d Delta) (string, map[ID]bool) {
 			continue
 		}
 		placed := false
-		for _, p := range pools {
-			if nodes := r.room(*w, p, n); n >= w.least() && len(nodes) >= w.least() {
-				run := Running{Work: *w, Pool: p.Name, Placed: len(nodes), Started: d.Now}
-				if w.Timeout > 0 {
-					run.Deadline = d.Now.Add(w.Timeout)
-				}
-				if !p.Delegated {
-					run.Nodes = nodes
-				}
-				if k := r.kept[p.Name]; k != nil && !r.brief(*w, p) {
-					for i, node := range nodes {
-						if _, ok := k.beside[node]; ok {
-							k.beside[node] = k.beside[node].Minus(asks(*w, i))
-						}
+		place := func(p Pool, nodes []string) {
+			run := Running{Work: *w, Pool: p.Name, Placed: len(nodes), Started: d.Now}
+			if w.Timeout > 0 {
+				run.Deadline = d.Now.Add(w.Timeout)
+			}
+			if !p.Delegated {
+				run.Nodes = nodes
+			}
+			if k := r.kept[p.Name]; k != nil && !r.brief(*w, p) {
+				for i, node := range nodes {
+					if _, ok := k.beside[node]; ok {
+						k.beside[node] = k.beside[node].Minus(asks(*w, i))
 					}
 				}
-				r.Started = append(r.Started, run)
-				r.holders = append(r.holders, holder{queue: q, project: w.Project, user: w.User, amount: run.amount(), real: true})
-				fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", w.ID, p.Name, len(nodes), run.Nodes)
-				placed = true
-				break
+			}
+			r.Started = append(r.Started, run)
+			r.holders = append(r.holders, holder{queue: q, project: w.Project, user: w.User, amount: run.amount(), real: true})
+			fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", w.ID, p.Name, len(nodes), run.Nodes)
+			placed = true
+		}
+		for _, find := range []func(Work, Pool, int) []string{r.room, r.ahead} {
+			for _, p := range pools {
+				if nodes := find(*w, p, n); !placed && n >= w.least() && len(nodes) >= w.least() {
+					place(p, nodes)
+				}
 			}
 		}
 		if placed {
@@ -618,6 +622,35 @@ func (r *reference) free(p Pool, n Node) resource.Amount {
 		}
 	}
 	return free
+}
+
+// ahead is for nodes on which w waits in the engine's own queue.
+func (r *reference) ahead(w Work, p Pool, most int) (out []string) {
+	for _, run := range r.Started {
+		if run.Leaving && !r.Now.After(run.LeavingSince.Add(run.Grace+stuck)) {
+			return nil
+		}
+	}
+	if p.Ahead == 0 || r.kept[p.Name] != nil || w.together() != "" || len(w.Roles) > 0 || most > 1 && !p.Delegated {
+		return nil
+	}
+	shortest := 0.0
+	for _, n := range spots(p) {
+		room := r.free(p, n).Plus(handed(p, n.Amount).Minus(n.Amount))
+		count := min(w.Request.Count(room, most), w.Request.Count(n.Amount, most))
+		if load := r.load(p, n); n.Closed == "" && !closing(w, p, n, r.Now) && count >= w.least() && (out == nil || load < shortest) {
+			out, shortest = slices.Repeat([]string{n.Name}, count), load
+		}
+	}
+	return out
+}
+
+// handed is what may be handed over for a node, or for all of a delegated pool.
+func handed(p Pool, has resource.Amount) resource.Amount {
+	for name, x := range parts(has) {
+		has = plusPart(has, name, int64(p.Ahead*float64(x)))
+	}
+	return has
 }
 
 func (r *reference) brief(w Work, p Pool) bool {

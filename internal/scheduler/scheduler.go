@@ -119,8 +119,8 @@ type Pool struct {
 	// Delegated pools choose the node themselves: only the sum of the nodes
 	// counts, and placements name no node.
 	Delegated bool
-	// Ahead is how much more than its nodes hold a delegated pool is given, to wait in
-	// its own queue, as a share of them.
+	// Ahead is how much more than its nodes hold its engine is given, to wait in the
+	// engine's own queue, as a share of each node; of all, in a delegated pool.
 	Ahead float64
 	Nodes []Node
 	// Levels name where nodes stand, outermost first: "fabric", "rack".

@@ -142,6 +142,7 @@ func (s *State) apply(d Delta) {
 	}
 	s.remake(d)
 	for i := range d.Started {
+		s.remove(d.Started[i].ID) // it may be there twice
 		s.start(&run{Running: d.Started[i]})
 	}
 	for i := range d.Submitted {

@@ -80,11 +80,13 @@ func (s *State) consider(w *waiter, plan *Plan) {
 
 	// 4. Fit: within its limits, where it is cheapest. Room only becomes less: where one
 	// that asks for the same found none, and all is kept, nobody need look.
-	allowed := false
+	allowed, most := false, 0
 	if k.full != s.step || !s.lasts(w) {
-		most := s.allowed(w)
-		allowed = most >= w.least()
-		if allowed && s.fit(w, s.sized(w, most, s.wanted), plan) {
+		most = s.allowed(w)
+		if allowed = most >= w.least(); allowed {
+			most = s.sized(w, most, s.wanted)
+		}
+		if allowed && s.fit(w, most, plan) {
 			return
 		}
 	}
@@ -92,7 +94,12 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	// 5. Preempt, where it is worth more than what runs.
 	s.preempt(w, plan)
 
-	// 6. Keep what it needs, if nobody before it waits for the same.
+	// 6. Hand it to an engine that has it wait itself.
+	if allowed && s.ahead(w, most, plan) {
+		return
+	}
+
+	// 7. Keep what it needs, if nobody before it waits for the same.
 	if allowed {
 		for _, p := range k.pools {
 			if p.kept == nil && !p.shut(w, s.now) {
@@ -217,24 +224,29 @@ func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 		if rows == nil {
 			continue
 		}
-		r := &run{Running: Running{Work: w.Work, Pool: p.Name, Placed: len(rows), Nodes: p.nodes(rows), Started: s.now}}
-		if w.Timeout > 0 {
-			r.Deadline = s.now.Add(w.Timeout)
-		}
-		lasts := p.kept != nil && !p.brief(&w.Work, s.now)
-		s.start(r)
-		if lasts {
-			for n, i := range rows {
-				if p.kept.beside[i] != nil {
-					p.kept.beside[i] = p.kept.beside[i].plus(w.known.of(n), -1)
-				}
-			}
-		}
-		s.current = nil // shares have changed
-		plan.Place = append(plan.Place, Placement{Work: w.ID, Pool: p.Name, Workers: len(rows), Nodes: r.Nodes, Passed: w.known.refused})
+		s.place(w, p, rows, plan)
 		return true
 	}
 	return false
+}
+
+// place gives a work rows of a pool, one for each worker.
+func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
+	r := &run{Running: Running{Work: w.Work, Pool: p.Name, Placed: len(rows), Nodes: p.nodes(rows), Started: s.now}}
+	if w.Timeout > 0 {
+		r.Deadline = s.now.Add(w.Timeout)
+	}
+	lasts := p.kept != nil && !p.brief(&w.Work, s.now)
+	s.start(r)
+	if lasts {
+		for n, i := range rows {
+			if p.kept.beside[i] != nil {
+				p.kept.beside[i] = p.kept.beside[i].plus(w.known.of(n), -1)
+			}
+		}
+	}
+	s.current = nil // shares have changed
+	plan.Place = append(plan.Place, Placement{Work: w.ID, Pool: p.Name, Workers: len(rows), Nodes: r.Nodes, Passed: w.known.refused})
 }
 
 // keep keeps of the limits what a work needs from those behind it, if nobody

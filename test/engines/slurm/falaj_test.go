@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,6 +119,41 @@ func TestFalajWaitsOnSlurm(t *testing.T) {
 	_, err = x.c.Command(t.Context(), "scancel", "--name=other")
 	x.Must(err)
 	x.Ends(id, "succeeded")
+}
+
+// TestFalajIsAheadOnSlurm: what a named node has no room for waits on it in Slurm's
+// queue, as much as the pool says, and runs there.
+func TestFalajIsAheadOnSlurm(t *testing.T) {
+	x := newSite(t)
+	x.Apply(`{api_version: falaj/v1, kind: Pool, name: hpc, spec: {engine: hpc, ahead: 0.5, options: {partition: batch}, nodes: [{name: n2, cpu: "16", memory: 1GiB}]}}`)
+	var ids []string
+	for n := range 4 {
+		ids = append(ids, x.submit(fmt.Sprint("short", n), 1, fmt.Sprintf(`: >"$SIGNS/up%d"; while [ ! -e "$SIGNS/go" ]; do sleep 0.1; done`, n)))
+	}
+	x.Eventually("two do not run", func() (bool, error) {
+		up, err := filepath.Glob(filepath.Join(x.signs, "up*"))
+		return len(up) == 2, err
+	})
+	x.Eventually("none is ahead", func() (bool, error) {
+		out, err := x.c.Command(t.Context(), "squeue", "--noheader", "--states=PENDING", "--format=%n %r")
+		return strings.TrimSpace(out) == "n2 Resources", fmt.Errorf("%s, %w", out, err)
+	})
+	x.Eventually("why does not tell", func() (bool, error) {
+		return slices.ContainsFunc(ids[:3], func(id string) bool { // whichever Slurm got last
+			said, _ := x.Command(t.Context(), "job", "why", id, "-p", x.Name)
+			return strings.Contains(said, "on Slurm")
+		}), nil
+	})
+	if out := x.Run(0, "job", "why", ids[3]); !strings.Contains(out, "8 cpu wanted, 0 free on hpc") {
+		t.Errorf("the fourth: %s", out)
+	}
+	x.Must(os.WriteFile(filepath.Join(x.signs, "go"), nil, 0o600))
+	for _, id := range ids {
+		x.Ends(id, "succeeded")
+		if said := x.Run(0, "job", "describe", id); !strings.Contains(said, " n2") {
+			t.Errorf("%s did not run on n2:\n%s", id, said)
+		}
+	}
 }
 
 // TestFalajRestartsOverSlurm: neither the server's death nor the controller's
