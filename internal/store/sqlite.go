@@ -78,6 +78,7 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	params := url.Values{
 		"_busy_timeout": {busyTimeout}, "_foreign_keys": {"1"},
 		"_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_txlock": {"immediate"},
+		"_stmt_cache_size": {strconv.Itoa(keptStatements)},
 	}
 	writes := sql.OpenDB(&sqliteWriter{dsn: file + "?" + params.Encode()})
 	writes.SetMaxOpenConns(1)
@@ -107,11 +108,7 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	params.Del("_txlock")
 	params.Set("mode", "ro")
 	params.Set("_query_only", "1")
-	reads, err := sql.Open("sqlite3", file+"?"+params.Encode())
-	if err != nil {
-		_ = writes.Close()
-		return nil, err
-	}
+	reads := sql.OpenDB(&sqliteReader{dsn: file + "?" + params.Encode()})
 	reads.SetMaxOpenConns(max(8, 2*runtime.GOMAXPROCS(0)))
 	reads.SetMaxIdleConns(4)
 	s.reads = bun.NewDB(reads, sqlitedialect.New())
@@ -488,6 +485,7 @@ func (c *sqliteConn) ExecContext(ctx context.Context, query string, args []drive
 	if err := c.refuses(query); err != nil {
 		return nil, err
 	}
+	query, args = lifted(query, args)
 	res, err := c.SQLiteConn.ExecContext(context.WithoutCancel(ctx), query, args)
 	c.note(err)
 	return res, err
@@ -497,6 +495,7 @@ func (c *sqliteConn) QueryContext(ctx context.Context, query string, args []driv
 	if err := c.refuses(query); err != nil {
 		return nil, err
 	}
+	query, args = lifted(query, args)
 	rows, err := c.SQLiteConn.QueryContext(context.WithoutCancel(ctx), query, args)
 	c.note(err)
 	if r, ok := rows.(*sqlite3.SQLiteRows); ok && err == nil {
@@ -577,6 +576,33 @@ func (t *sqliteTx) Rollback() error {
 		return nil //nolint:nilerr // what is gone need not be undone
 	}
 	return t.tx.Rollback()
+}
+
+// sqliteReader opens connections that read.
+type sqliteReader struct{ dsn string }
+
+func (r *sqliteReader) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
+
+func (r *sqliteReader) Connect(context.Context) (driver.Conn, error) {
+	c, err := r.Driver().Open(r.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return &readConn{c.(*sqlite3.SQLiteConn)}, nil
+}
+
+// readConn is a connection that reads.
+type readConn struct{ *sqlite3.SQLiteConn }
+
+// BeginTx takes no lock and so never waits: to watch for the end of a context
+// would take a goroutine.
+func (c *readConn) BeginTx(_ context.Context, options driver.TxOptions) (driver.Tx, error) {
+	return c.SQLiteConn.BeginTx(context.Background(), options)
+}
+
+func (c *readConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	query, args = lifted(query, args)
+	return c.SQLiteConn.QueryContext(ctx, query, args)
 }
 
 // sqlitePath is the file of a URL, and whether it is one of SQLite.

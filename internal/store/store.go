@@ -14,8 +14,9 @@
 //     fences the writes of a former owner.
 //   - Once makes a request with an idempotency key take effect at most once.
 //
-// sqlite.go holds the group commit, postgres.go the retries, queue.go the fair
-// turn that both take; storetest is the suite that both pass.
+// sqlite.go holds the group commit, literals.go lets SQLite keep statements
+// prepared, postgres.go holds the retries, queue.go the fair turn that both take;
+// storetest is the suite that both pass.
 //
 // # Guarantees
 //
