@@ -27,6 +27,7 @@ type using struct {
 	clock *clock
 	mu    sync.Mutex
 	now   []engine.Member
+	took  map[engine.Handle]time.Duration // how long a workload ran, where the test says so
 }
 
 func (u *using) Members(ctx context.Context, h engine.Handle) ([]engine.Member, error) {
@@ -39,6 +40,22 @@ func (u *using) Members(ctx context.Context, h engine.Handle) ([]engine.Member, 
 		all[i].CPU = 2 * u.clock.now().Sub(st.Started) // two cores, all the time
 	}
 	return all, err
+}
+
+func (u *using) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
+	st, err := u.Fake.Wait(ctx, h)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if d, ok := u.took[h]; ok {
+		st.Ended = st.Started.Add(d)
+	}
+	return st, err
+}
+
+func (u *using) takes(h engine.Handle, d time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.took[h] = d
 }
 
 func (u *using) uses(all ...engine.Member) {
@@ -110,7 +127,7 @@ func (w *world) measured(tb testing.TB, family string) (all []training.Measureme
 func still(tb testing.TB) (*world, *using, *clock) {
 	tb.Helper()
 	c := &clock{at: time.Now()}
-	e := &using{Fake: enginetest.NewFake(), clock: c}
+	e := &using{Fake: enginetest.NewFake(), clock: c, took: map[engine.Handle]time.Duration{}}
 	w := newWorld(tb, e)
 	w.fake = e.Fake
 	w.stop()
@@ -391,6 +408,52 @@ func TestSlowNode(t *testing.T) {
 	got := told[training.SlowNode](t, w, training.NodeSlow)
 	if len(got) != 2 || got[0].Change != "began" || got[0].Node != "a1" || got[0].Pairs < 8 || got[0].Slower < 8 || got[1].Change != "ended" || got[1].Node != "a1" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestShortRunsJudgeNoNode: of jobs without steps, one that runs for seconds says
+// nothing of its node, whose start-up it is; one that runs longer does.
+func TestShortRunsJudgeNoNode(t *testing.T) {
+	for _, tt := range []struct {
+		fast, slow time.Duration
+		want       int
+	}{
+		{4 * time.Second, 8 * time.Second, 0},
+		{20 * time.Second, 40 * time.Second, 1},
+	} {
+		w, e, c := still(t)
+		for range 10 {
+			c.pass(time.Hour)
+			e.uses(of(0.5, resource.GiB))
+			var jobs []training.JobID
+			var handles []engine.Handle
+			for range 2 { // full nodes, as above
+				j := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"big"}})
+				handles = append(handles, w.started(t))
+				jobs = append(jobs, w.running(t, j.ID).ID)
+			}
+			for k, id := range jobs {
+				d, err := w.Describe(alice(t.Context()), nyc, id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.takes(handles[k], tt.fast); d.Tries[0].Nodes[0] == "a1" {
+					e.takes(handles[k], tt.slow)
+				}
+				w.fake.Finish(handles[k], enginetest.Exit{})
+				w.ended(t, id)
+				if _, err := w.compute.Wait(t.Context(), compute.WorkloadID(d.Tries[0].ID)); err != nil { // and judged
+					t.Fatal(err)
+				}
+			}
+		}
+		if m := w.measured(t, "train"); len(m) != 20 || m[0].Unit != sizing.Runs || m[0].Rate <= 0 {
+			t.Errorf("%d measurements, the newest %+v", len(m), m[0])
+		}
+		got := told[training.SlowNode](t, w, training.NodeSlow)
+		if len(got) != tt.want || tt.want > 0 && (got[0].Node != "a1" || got[0].Change != "began") {
+			t.Errorf("runs of %s, and %s on a1: %+v", tt.fast, tt.slow, got)
+		}
 	}
 }
 
