@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -272,14 +273,14 @@ print(json.dumps({re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(): d.version 
 	return have, json.Unmarshal(out, &have)
 }
 
-var separatorRE = regexp.MustCompile(`[-_.]+`)
+var separatorRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[-_.]+`) })
 
 // differences are the packages that are not as wanted, in words.
 func differences(want, have map[string]string) []string {
 	const most = 10
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		got, ok := have[strings.ToLower(separatorRE.ReplaceAllString(name, "-"))]
+		got, ok := have[strings.ToLower(separatorRE().ReplaceAllString(name, "-"))]
 		switch {
 		case got == want[name]:
 			continue
@@ -302,7 +303,7 @@ type config struct {
 	site    bool // the interpreter's packages are visible
 }
 
-var minorRE = regexp.MustCompile(`^(\d+\.\d+)`)
+var minorRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(\d+\.\d+)`) })
 
 func readConfig(path string) (config, error) {
 	b, err := os.ReadFile(path)
@@ -317,7 +318,7 @@ func readConfig(path string) (config, error) {
 		case "home":
 			c.home = value
 		case "version", "version_info":
-			c.version = minorRE.FindString(value)
+			c.version = minorRE().FindString(value)
 		case "include-system-site-packages":
 			c.site = value == "true"
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Role is some workers of a gang that run the same.
@@ -32,8 +33,11 @@ const evaluator = "evaluator"
 // TensorFlowRoles are the types that TF_CONFIG knows.
 var TensorFlowRoles = []string{"chief", "worker", "ps", evaluator}
 
-// roleRE is of names that variables and flags can carry.
-var roleRE = regexp.MustCompile(`^[a-z][a-z0-9-]{0,29}$`)
+// roleRE is of names that variables and flags can carry; made when it is asked for,
+// since the worker starts several times for each job.
+var roleRE = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-z][a-z0-9-]{0,29}$`)
+})
 
 // HasRoles reports whether a framework's workers may differ, and why not.
 func (f Framework) HasRoles() (why string, ok bool) {
@@ -76,7 +80,7 @@ func CheckRoles(f Framework, roles []Role) error {
 	ends := false
 	for i, r := range roles {
 		switch {
-		case !roleRE.MatchString(r.Name):
+		case !roleRE().MatchString(r.Name):
 			return fmt.Errorf("role %.40q is not a name of small letters, digits and hyphens", r.Name)
 		case slices.ContainsFunc(roles[:i], func(o Role) bool { return o.Name == r.Name }):
 			return fmt.Errorf("there are two roles %s", r.Name)
