@@ -387,7 +387,7 @@ type shownWorker struct {
 		Accelerators []struct {
 			Name        string
 			Index       int
-			Utilisation float64
+			Utilisation *float64
 			Memory      json.RawMessage
 			Watts       float64
 			Celsius     float64
@@ -455,7 +455,11 @@ func (a *app) sayTop(t shownTop) {
 	for _, m := range t.Workers {
 		accelerators := make([]string, 0, len(m.Usage.Accelerators))
 		for _, d := range m.Usage.Accelerators {
-			accelerators = append(accelerators, fmt.Sprintf("%s %d: %.0f%% %s %.0fW %.0f°C", plain(d.Name), d.Index, 100*d.Utilisation, bytesText(d.Memory), d.Watts, d.Celsius))
+			busy := "-" // not known
+			if d.Utilisation != nil {
+				busy = fmt.Sprintf("%.0f%%", 100*(*d.Utilisation))
+			}
+			accelerators = append(accelerators, fmt.Sprintf("%s %d: %s %s %.0fW %.0f°C", plain(d.Name), d.Index, busy, bytesText(d.Memory), d.Watts, d.Celsius))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\t%s/s\t%s/s\t%s\t%s\n", strings.TrimSpace(fmt.Sprint(m.Index, " ", plain(m.Role))), first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
 			bytesText(m.Peak), speed(m.Usage.In), speed(m.Usage.Out), time.Duration(m.CPU).Round(10*time.Millisecond), first(strings.Join(accelerators, "; "), "-"))

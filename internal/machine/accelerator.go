@@ -50,7 +50,7 @@ type Inventory interface {
 
 // Sample is what an accelerator does at a moment.
 type Sample struct {
-	Utilisation float64 // 0 to 1
+	Utilisation *float64 // 0 to 1; nil is not known
 	Memory      resource.Bytes
 	Watts       float64
 	Celsius     float64

@@ -126,7 +126,11 @@ func (m *Measurement) sample(at time.Time, members []engine.Member) anomaly.Chan
 		}
 		running = true
 		if len(w.Usage.Accelerators) <= own { // else those of others are among them
-			seen = append(seen, w.Usage.Accelerators...)
+			for _, d := range w.Usage.Accelerators {
+				if d.Utilisation != nil { // else it would look idle
+					seen = append(seen, d)
+				}
+			}
 		}
 	}
 	if !running {
@@ -142,7 +146,7 @@ func (m *Measurement) sample(at time.Time, members []engine.Member) anomaly.Chan
 	}
 	a := m.Accelerators
 	for _, d := range seen {
-		busy = min(busy+min(finite(d.Utilisation), 1)/float64(len(seen)), 1)
+		busy = min(busy+min(finite(*d.Utilisation), 1)/float64(len(seen)), 1)
 		watts += finite(d.Watts)
 		a.Memory = max(a.Memory, sane(d.Memory))
 	}

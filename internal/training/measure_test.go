@@ -106,7 +106,7 @@ var oneGPU = resource.Amount{CPU: resource.Cores(16), Memory: 64 * resource.GiB,
 // of is a sample of a worker with a GPU.
 func of(busy float64, memory resource.Bytes) engine.Member {
 	return engine.Member{PeakRSS: 5 * resource.GiB, Usage: engine.Usage{
-		Memory: 4 * resource.GiB, Accelerators: []engine.Accelerator{{Name: "GPU", Utilisation: busy, Memory: memory, Watts: 100}},
+		Memory: 4 * resource.GiB, Accelerators: []engine.Accelerator{{Name: "GPU", Utilisation: &busy, Memory: memory, Watts: 100}},
 	}}
 }
 
@@ -273,29 +273,44 @@ func told[T any](tb testing.TB, w *world, name string) (all []T) {
 // TestIdleAccelerator: a job that stopped using its GPU is told of once, also over a
 // restart, and once when it uses it again or ends.
 func TestIdleAccelerator(t *testing.T) {
-	w, e, c := still(t)
-	e.uses(of(0.8, resource.GiB))
-	j := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"big"}})
-	h := w.started(t)
-	w.running(t, j.ID)
-	for i := range 200 {
-		switch i {
-		case 20:
-			e.uses(of(0, resource.GiB))
-		case 100:
-			w.stop()
-			w.start(t)
-		}
-		c.pass(10 * time.Second)
-		if err := w.MeasureOnce(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.fake.Finish(h, enginetest.Exit{})
-	w.ended(t, j.ID)
-	got := told[training.IdleAccelerator](t, w, training.JobIdleAccelerator)
-	if len(got) != 2 || got[0].Change != "began" || got[1].Change != "ended" || got[0].Job != j.ID || got[0].Device != "NVIDIA A100-SXM4-80GB" || got[0].Busy <= 0 {
-		t.Errorf("%+v", got)
+	unknown := of(0, resource.GiB)
+	unknown.Usage.Accelerators[0].Utilisation = nil // as in some virtual machines
+	for name, c := range map[string]struct {
+		later engine.Member
+		want  []string
+	}{"idle": {of(0, resource.GiB), []string{"began", "ended"}}, "not known": {unknown, nil}} {
+		t.Run(name, func(t *testing.T) {
+			w, e, at := still(t)
+			e.uses(of(0.8, resource.GiB))
+			j := w.submit(t, training.Spec{Resources: oneGPU, Pools: []string{"big"}})
+			h := w.started(t)
+			w.running(t, j.ID)
+			for i := range 200 {
+				switch i {
+				case 20:
+					e.uses(c.later)
+				case 100:
+					w.stop()
+					w.start(t)
+				}
+				at.pass(10 * time.Second)
+				if err := w.MeasureOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.fake.Finish(h, enginetest.Exit{})
+			w.ended(t, j.ID)
+			var changes []string
+			for _, e := range told[training.IdleAccelerator](t, w, training.JobIdleAccelerator) {
+				changes = append(changes, string(e.Change))
+				if e.Job != j.ID || e.Device != "NVIDIA A100-SXM4-80GB" || e.Busy <= 0 {
+					t.Errorf("%+v", e)
+				}
+			}
+			if !slices.Equal(changes, c.want) {
+				t.Errorf("told %q, wanted %q", changes, c.want)
+			}
+		})
 	}
 }
 

@@ -249,7 +249,7 @@ type Usage struct {
 type Accelerator struct {
 	Name        string         `json:"name"`
 	Index       int            `json:"index"`
-	Utilisation float64        `json:"utilisation"` // 0 to 1
+	Utilisation *float64       `json:"utilisation,omitempty"` // 0 to 1; nil is not known
 	Memory      resource.Bytes `json:"memory"`
 	Watts       float64        `json:"watts"`
 	Celsius     float64        `json:"celsius"`

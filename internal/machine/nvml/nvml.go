@@ -255,7 +255,7 @@ func (i *Inventory) Sample(uuid string) (machine.Sample, bool) {
 	}
 	s.Memory = resource.Bytes(m.Used) //nolint:gosec // as above
 	if u, r := d.GetUtilizationRates(); r == nvml.SUCCESS {
-		s.Utilisation = float64(u.Gpu) / 100
+		s.Utilisation = new(float64(u.Gpu) / 100)
 	}
 	if milliwatts, r := d.GetPowerUsage(); r == nvml.SUCCESS {
 		s.Watts = float64(milliwatts) / 1000

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -146,7 +147,7 @@ func TestList(t *testing.T) {
 	if l[machine.LabelDriver] != "550.54.15" || l[machine.LabelCUDA] != "12.4" || l[machine.LabelCompute] != "7.0" || l[machine.LabelGPUs] != "4" || l[machine.LabelGPUMemory] != "10GiB" {
 		t.Errorf("%v", l)
 	}
-	if s, ok := i.Sample("GPU-0"); !ok || s != (machine.Sample{Utilisation: 0.5, Memory: 8 * resource.GiB, Watts: 350.5, Celsius: 61}) {
+	if s, ok := i.Sample("GPU-0"); !ok || !reflect.DeepEqual(s, machine.Sample{Utilisation: new(0.5), Memory: 8 * resource.GiB, Watts: 350.5, Celsius: 61}) {
 		t.Errorf("%+v, %v", s, ok)
 	}
 	if _, ok := i.Sample("GPU-9"); ok {

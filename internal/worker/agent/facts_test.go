@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/machine"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 func TestFacts(t *testing.T) {
@@ -27,5 +28,17 @@ func TestFacts(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q: %s", text, diff)
 		}
+	}
+}
+
+func TestParseSMI(t *testing.T) {
+	t.Parallel()
+	got := parseSMI("0, NVIDIA H100, 87, 40536, 512.30, 61\n1, GRID A100, [N/A], 1024, [N/A], 50\nNo devices were found\n")
+	want := []protocol.Accelerator{
+		{Name: "NVIDIA H100", Utilisation: new(0.87), Memory: 40536 << 20, Watts: 512.3, Celsius: 61},
+		{Name: "GRID A100", Index: 1, Memory: 1 << 30, Celsius: 50},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

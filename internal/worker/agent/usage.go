@@ -117,10 +117,13 @@ func parseSMI(csv string) []protocol.Accelerator {
 			}
 			return v
 		}
-		out = append(out, protocol.Accelerator{
-			Index: int(number(0)), Name: strings.TrimSpace(f[1]), Utilisation: number(2) / 100,
-			Memory: int64(number(3)) << 20, Watts: number(4), Celsius: number(5),
-		})
+		a := protocol.Accelerator{
+			Index: int(number(0)), Name: strings.TrimSpace(f[1]), Memory: int64(number(3)) << 20, Watts: number(4), Celsius: number(5),
+		}
+		if v, err := strconv.ParseFloat(strings.TrimSpace(f[2]), 64); err == nil {
+			a.Utilisation = new(v / 100)
+		}
+		out = append(out, a)
 	}
 	return out
 }

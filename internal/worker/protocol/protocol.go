@@ -163,12 +163,12 @@ type Usage struct {
 
 // Accelerator is one sample of an accelerator.
 type Accelerator struct {
-	Name        string  `json:"name"`
-	Index       int     `json:"index"`
-	Utilisation float64 `json:"utilisation"` // 0 to 1
-	Memory      int64   `json:"memory"`
-	Watts       float64 `json:"watts"`
-	Celsius     float64 `json:"celsius"`
+	Name        string   `json:"name"`
+	Index       int      `json:"index"`
+	Utilisation *float64 `json:"utilisation,omitempty"` // 0 to 1; nil is not known
+	Memory      int64    `json:"memory"`
+	Watts       float64  `json:"watts"`
+	Celsius     float64  `json:"celsius"`
 }
 
 // Told is the news for a member.

@@ -27,7 +27,7 @@ func (rack) List() ([]machine.Accelerator, error) {
 }
 
 func (rack) Sample(uuid string) (machine.Sample, bool) {
-	return machine.Sample{Utilisation: 0.25, Watts: 300}, uuid != "MIG-0"
+	return machine.Sample{Utilisation: new(0.25), Watts: 300}, uuid != "MIG-0"
 }
 
 func simulated(live ...*workload) *Driver {
@@ -71,7 +71,7 @@ func TestAcceleratorsAreExclusive(t *testing.T) {
 	if _, _, _, err = simulated().equip(asking(1, nil), 0, env); err != nil || len(env) != 1 || env["CUDA_VISIBLE_DEVICES"] != "" {
 		t.Errorf("who asks for none sees none: %v, %v", env, err)
 	}
-	want := []engine.Accelerator{{Name: "H100", Utilisation: 0.25, Watts: 300}}
+	want := []engine.Accelerator{{Name: "H100", Utilisation: new(0.25), Watts: 300}}
 	if diff := cmp.Diff(want, simulated().accelerators(other, 0)); diff != "" {
 		t.Error(diff)
 	}
