@@ -12,8 +12,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler/schedulertest"
 )
 
-// cycle measures a step of the scheduler over a busy installation: from nothing,
-// and after ten works ended and ten others came.
+// cycle measures a step of the scheduler over a busy installation: from nothing, and
+// after ten works ended and ten others came; and again where queues have quotas, half of
+// them less than they use and half more, and who was told to leave has a while later.
 func (b *bench) cycle(context.Context) error {
 	for _, size := range []struct {
 		nodes, works int
@@ -22,49 +23,56 @@ func (b *bench) cycle(context.Context) error {
 		if b.Quick && size.nodes > 1000 {
 			continue
 		}
-		world := schedulertest.Installation(size.nodes, size.works)
-		var full []float64
-		var s *scheduler.State
-		var plan scheduler.Plan
-		for range b.Rounds {
-			start := time.Now()
-			s, plan = scheduler.Decide(world)
-			full = append(full, harness.Millis(time.Since(start)))
-		}
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		running, now, next := plan.Place, world.Now, size.works
-		var delta []float64
-		for range 40 * b.Rounds {
-			now = now.Add(time.Second)
-			d := scheduler.Delta{Now: now}
-			for range min(10, len(running)) {
-				d.Removed = append(d.Removed, running[0].Work)
-				running = running[1:]
-				d.Submitted = append(d.Submitted, schedulertest.Work(next))
-				next++
+		for _, quotas := range []bool{false, true} {
+			of := fmt.Sprintf("%d nodes, %d works", size.nodes, size.works)
+			world := schedulertest.Installation(size.nodes, size.works)
+			if quotas {
+				of += ", quotas"
+				schedulertest.Quotas(&world)
 			}
-			start := time.Now()
-			p := s.Step(d)
-			delta = append(delta, harness.Millis(time.Since(start)))
-			running = append(running, p.Place...)
+			var full []float64
+			var s *scheduler.State
+			var plan scheduler.Plan
+			for range b.Rounds {
+				start := time.Now()
+				s, plan = scheduler.Decide(world)
+				full = append(full, harness.Millis(time.Since(start)))
+			}
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			run := schedulertest.Run(world, s, plan)
+			var delta []float64
+			left := 0
+			for range 40 * b.Rounds {
+				d := run.Next()
+				start := time.Now()
+				p := s.Step(d)
+				delta = append(delta, harness.Millis(time.Since(start)))
+				run.Done(p)
+				left += len(p.Preempt)
+			}
+			slices.Sort(delta)
+			b.Add(harness.Row{
+				Name: "plan from nothing, " + of, Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Median(full)),
+				Aim: &harness.Aim{Value: harness.Value(size.full)}, Note: fmt.Sprintf("median of %d; %d works get a place", len(full), len(plan.Place)),
+			})
+			note := fmt.Sprintf("of %d cycles, in each of which ten works end and ten come; median %.1f", len(delta), harness.Median(delta))
+			if quotas {
+				note += fmt.Sprintf("; %d works had to leave for others", left)
+			}
+			b.Add(harness.Row{
+				Name: "plan after a change, p99, " + of, Unit: "ms", Better: harness.Lower, Ours: harness.Value(delta[len(delta)*99/100]),
+				Aim: &harness.Aim{Value: harness.Value(size.delta)}, Note: note,
+			})
+			if quotas {
+				continue
+			}
+			b.Add(harness.Row{
+				Name: "heap with the state of " + of, Unit: "MiB", Better: harness.Lower, Ours: harness.Value(float64(m.HeapAlloc) / (1 << 20)),
+				Note: "with the input that it was made of",
+			})
 		}
-		runtime.KeepAlive(s)
-		of := fmt.Sprintf("%d nodes, %d works", size.nodes, size.works)
-		slices.Sort(delta)
-		b.Add(harness.Row{
-			Name: "plan from nothing, " + of, Unit: "ms", Better: harness.Lower, Ours: harness.Value(harness.Median(full)),
-			Aim: &harness.Aim{Value: harness.Value(size.full)}, Note: fmt.Sprintf("median of %d; %d works get a place", len(full), len(plan.Place)),
-		})
-		b.Add(harness.Row{
-			Name: "plan after a change, p99, " + of, Unit: "ms", Better: harness.Lower, Ours: harness.Value(delta[len(delta)*99/100]),
-			Aim: &harness.Aim{Value: harness.Value(size.delta)}, Note: fmt.Sprintf("of %d cycles, in each of which ten works end and ten come; median %.1f", len(delta), harness.Median(delta)),
-		})
-		b.Add(harness.Row{
-			Name: "heap with the state of " + of, Unit: "MiB", Better: harness.Lower, Ours: harness.Value(float64(m.HeapAlloc) / (1 << 20)),
-			Note: "with the input that it was made of",
-		})
 	}
 	return nil
 }

@@ -47,14 +47,10 @@ func BenchmarkPreempt(b *testing.B) {
 // BenchmarkReclaim is that where queues have half of the accelerators that they use, or
 // half as many again.
 func BenchmarkReclaim(b *testing.B) {
-	delta(b, func(w scheduler.Work) scheduler.Work { return w }, func(d *scheduler.Delta, nodes int) {
-		for i := range d.Queues[1:] {
-			d.Queues[1+i].Quota.Accelerators = map[string]int64{"nvidia.com/gpu": int64(nodes * 8 / 100 * (1 + i%2*2) / 2)}
-		}
-	})
+	delta(b, func(w scheduler.Work) scheduler.Work { return w }, schedulertest.Quotas)
 }
 
-func delta(b *testing.B, as func(scheduler.Work) scheduler.Work, edits ...func(d *scheduler.Delta, nodes int)) {
+func delta(b *testing.B, as func(scheduler.Work) scheduler.Work, edits ...func(*scheduler.Delta)) {
 	b.Helper()
 	for _, size := range sizes {
 		nodes, works := size[0], size[1]
@@ -64,21 +60,14 @@ func delta(b *testing.B, as func(scheduler.Work) scheduler.Work, edits ...func(d
 				world.Submitted[i] = as(w)
 			}
 			for _, edit := range edits {
-				edit(&world, nodes)
+				edit(&world)
 			}
 			s, plan := scheduler.Decide(world)
-			running, next, now, left := plan.Place, works, world.Now, 0
+			run, left := schedulertest.Run(world, s, plan), 0
+			run.As = as
 			for b.Loop() {
-				now = now.Add(time.Second)
-				d := scheduler.Delta{Now: now}
-				for range 10 {
-					d.Removed = append(d.Removed, running[0].Work)
-					running = running[1:]
-					d.Submitted = append(d.Submitted, as(schedulertest.Work(next)))
-					next++
-				}
-				plan := s.Step(d)
-				running = append(running, plan.Place...)
+				plan := s.Step(run.Next())
+				run.Done(plan)
 				left += len(plan.Preempt)
 			}
 			b.ReportMetric(float64(left)/float64(b.N), "leave")

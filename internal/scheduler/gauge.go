@@ -1,6 +1,9 @@
 package scheduler
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // gauge says whether a pool has room for the least that a work needs, while others are
 // taken away to see and put back. It looks again only at rows where somebody was, for a
@@ -26,7 +29,8 @@ type gauge struct {
 	stale  bool   // that may be otherwise now
 }
 
-func (p *pool) gauge(w *waiter, now time.Time) *gauge {
+// gauge looks at all rows, but for a single worker that is known to have room on none.
+func (p *pool) gauge(w *waiter, now time.Time, full bool) *gauge {
 	k := w.known
 	g := &gauge{pool: p, w: w, now: now, mine: p.kept == nil || p.kept.owner == w, kinds: k.kinds, sets: p.within(k), stale: true}
 	if g.kinds == nil {
@@ -49,6 +53,9 @@ func (p *pool) gauge(w *waiter, now time.Time) *gauge {
 	}
 	if k.kinds != nil {
 		g.free, g.packed = make([]vector, p.rows), make([]bool, p.rows)
+	}
+	if full && k.kinds == nil && w.least() == 1 {
+		return g
 	}
 	for i := range p.rows {
 		g.look(i)
@@ -140,4 +147,30 @@ func (g *gauge) enough() bool {
 		}
 	}
 	return g.holds
+}
+
+// holds reports that a pool would have room for w were so much free, of each kind of
+// its workers by itself.
+func (p *pool) holds(w *waiter, free []vector, now time.Time) bool {
+	kinds := w.known.kinds
+	if kinds == nil {
+		kinds = []kind{{request: w.known.request, workers: w.least()}}
+	}
+	return slices.ContainsFunc(p.within(w.known), func(rows []int) bool {
+		return !slices.ContainsFunc(kinds, func(k kind) bool {
+			most, left := k.workers, k.workers
+			if w.PerNode > 0 {
+				most = min(most, w.PerNode)
+			}
+			for _, i := range rows {
+				if free[i] == nil || p.closes(&w.Work, i, now) {
+					continue
+				}
+				if left -= k.request.count(free[i], most); left <= 0 {
+					return false
+				}
+			}
+			return true
+		})
+	})
 }

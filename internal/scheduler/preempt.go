@@ -2,23 +2,50 @@ package scheduler
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 )
 
-// maxTries bounds the kinds of works for which a step looks for others to preempt
-// in vain: it is dear.
-const maxTries = 64
+// maxTries is how many kinds of works look for others to preempt, in vain, before those
+// behind them do by lot only: it is dear.
+const maxTries = 32
 
-// try is a kind of works: who asks for the same, in one queue and with one
-// priority, may preempt the same.
+// again is how soon those may have better luck.
+const again = 10 * time.Second
+
+// try is a kind of works: who asks for the same, in one queue, with one priority and
+// within the same limits, may preempt the same.
 type try struct {
 	queue    *queue
 	shape    *shape
 	priority int
 	second   bool
+	ceilings [3]*ceiling
+	// Where nodes close: who may not be cut short there.
+	timeout time.Duration
+	saves   bool
+}
+
+// found is what came of one of a kind: nobody is to leave for it, or enough leave already,
+// as long as nothing moves.
+type found struct {
+	vain    bool
+	leaving []*run
+	moves   int
+}
+
+func (w *waiter) try() try {
+	k := w.known
+	out := try{queue: k.queue, shape: k.shape, priority: w.Priority, second: w.second()}
+	copy(out.ceilings[:], k.ceilings)
+	if k.windows {
+		out.timeout, out.saves = w.Timeout, w.Preemptible
+	}
+	return out
 }
 
 // stuck is how long after its grace one that was told to leave counts as leaving.
@@ -37,34 +64,34 @@ func (r *run) leaves(now time.Time) bool {
 // way round: in one queue whatever their priorities, and where its queue has borrowed.
 // Whoever leaves idle what w asks for does, wherever it is, before all others. Of the pools the one is taken where least work is lost, of the works in
 // it no more than are needed. It is w's turn then until it has its place.
+//
+// Most who have a right to more find that enough leave already, or that nothing could help:
+// both are asked first, and once of each kind.
 func (s *State) preempt(w *waiter, plan *Plan) {
-	if len(s.tries) >= maxTries {
+	kind := w.try()
+	was, known := s.tries[kind]
+	switch {
+	case was.vain:
+		return
+	case known && was.moves == s.moves:
+		w.preempts = was.leaving
+		return
+	case !s.helped(w):
 		return
 	}
-	kind := try{w.known.queue, w.known.shape, w.Priority, w.second()}
-	if s.tries[kind] || !s.helped(w) {
-		return
-	}
-	w.short = s.short(w)
-	victims, leaving := s.candidates(w, plan)
-	var best *eviction
-	for _, p := range w.known.pools {
-		e := s.evict(w, p, victims, leaving, plan)
-		if e != nil && len(e.victims) == 0 { // enough are leaving already
-			for _, r := range e.leaving {
-				if s.waiting[r.LeavingFor] == nil {
-					r.leaveFor(w.ID)
-				}
+	if e := s.awaits(w); e != nil {
+		for _, r := range e.leaving {
+			if s.waiting[r.LeavingFor] == nil {
+				r.leaveFor(w.ID)
 			}
-			w.preempts = e.leaving
-			return
 		}
-		if e != nil && (best == nil || e.compare(best) < 0) {
-			best = e
-		}
+		w.preempts = e.leaving
+		s.tries[kind] = found{leaving: e.leaving, moves: s.moves}
+		return
 	}
+	best := s.dislodge(w, kind, plan)
 	if best == nil {
-		s.tries[kind] = true
+		s.tries[kind] = found{vain: true}
 		return
 	}
 	for _, r := range best.victims {
@@ -79,12 +106,133 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	w.preempts = slices.Concat(best.leaving, best.victims)
 }
 
+// awaits is who leaves already and makes room for w, in the first of its pools where they
+// are enough; nil when they are in none.
+func (s *State) awaits(w *waiter) *eviction {
+	limited := s.allowed(w) < w.least()
+	if limited && !s.spare(w) {
+		return nil
+	}
+	for _, p := range w.known.pools {
+		if e := s.evict(w, p, limited, nil, nil); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// spare reports that w is within its limits once all have left that leave.
+func (s *State) spare(w *waiter) bool {
+	all := s.goers().all
+	count := func(n int64) {
+		for _, r := range all {
+			for _, c := range r.ceilings {
+				c.used = c.used.plus(r.total, n)
+			}
+			r.queue.account(r.total, n)
+		}
+	}
+	count(-1)
+	defer count(1)
+	return s.allowed(w) >= w.least()
+}
+
+// dislodge is who has to leave for w, in the pool where least is lost; nil when nobody could
+// help, or it is not its turn to look.
+func (s *State) dislodge(w *waiter, kind try, plan *Plan) *eviction {
+	of := w.known.queue
+	if tree := of.tree(); tree.limited {
+		of = tree
+	}
+	w.short = s.short(w)
+	if of.limited && !s.hopeful(w, of) {
+		return nil
+	}
+	if !s.drawn(kind) {
+		plan.wake(s.now.Add(again))
+		return nil
+	}
+	victims := s.candidates(w, of, plan)
+	if len(victims) == 0 {
+		return nil
+	}
+	limited := s.allowed(w) < w.least() // then whoever has its quota helps, wherever it is
+	in := map[*pool][]*run{}
+	if !limited {
+		for _, r := range victims {
+			in[r.pool] = append(in[r.pool], r)
+		}
+	}
+	var best *eviction
+	for _, p := range w.known.pools {
+		some := in[p]
+		if limited {
+			some = victims
+		}
+		if e := s.evict(w, p, limited, some, plan); e != nil && (best == nil || e.compare(best) < 0) {
+			best = e
+		}
+	}
+	if best == nil {
+		s.vain++
+	}
+	return best
+}
+
+// drawn reports that a kind may look for others to preempt. After many in vain each may
+// with half the chance that those before it had, which the time decides: so
+// everybody's turn comes, and the same snapshot gives the same plan.
+func (s *State) drawn(kind try) bool {
+	over := s.vain - maxTries
+	if over < 0 {
+		return true
+	}
+	lot := sha256.Sum256(fmt.Append(nil, s.now.UnixNano(), kind.queue.Name, kind.priority, kind.shape.key))
+	return binary.BigEndian.Uint64(lot[:])>>(63-min(over/8, 62)) == 0
+}
+
+// goers are those who leave, and can be expected to.
+type goers struct {
+	all []*run // by ID
+	of  map[*pool][]*run
+}
+
+// goers finds them, once until somebody else is told to.
+func (s *State) goers() goers {
+	if s.going.of != nil {
+		return s.going
+	}
+	out := goers{of: map[*pool][]*run{}}
+	for _, r := range s.leaving {
+		if r.pool != nil && r.pool.Closed == "" && r.leaves(s.now) {
+			out.all = append(out.all, r)
+		}
+	}
+	slices.SortFunc(out.all, func(a, b *run) int { return cmp.Compare(a.ID, b.ID) })
+	for _, r := range out.all {
+		out.of[r.pool] = append(out.of[r.pool], r)
+	}
+	s.going = out
+	return out
+}
+
 // tell has a running work leave for another; for nobody when by is empty.
 func (s *State) tell(r *run, by ID) {
 	r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, by
-	s.leaving[r.ID] = r
+	s.goes(r)
 	for i := range r.on() {
 		r.pool.on[i].order = nil
+	}
+}
+
+// goes counts a running work with those who leave.
+func (s *State) goes(r *run) {
+	s.leaving[r.ID], s.going = r, goers{}
+	s.moves++
+	for of, free := range s.hope {
+		if r.pool != nil && r.queue.tree() != of { // nobody in it hoped for that
+			r.leave(free[r.pool], 1)
+		}
 	}
 }
 
@@ -206,23 +354,61 @@ func (s *State) stoppables(of *queue) []stoppable {
 	return out
 }
 
-// candidates are those that w may preempt, and those that leave anyway; who leaves
-// accelerators idle first, then who loses least.
-func (s *State) candidates(w *waiter, plan *Plan) (victims, leaving []*run) {
-	for _, r := range s.leaving {
-		if r.pool != nil && r.pool.Closed == "" && r.leaves(s.now) {
-			leaving = append(leaving, r)
+// hopes are what rows would have free had all left who might, for somebody of a tree: more
+// than he can have.
+func (s *State) hopes(of *queue) map[*pool][]vector {
+	if out := s.hope[of]; out != nil {
+		return out
+	}
+	out := make(map[*pool][]vector, len(s.order))
+	width := s.names.width()
+	for _, p := range s.order {
+		rows, all := make([]vector, p.rows), make(vector, width*p.rows)
+		for i, free := range p.free {
+			if p.open[i] {
+				rows[i] = all[i*width : (i+1)*width : (i+1)*width]
+				copy(rows[i], free)
+			}
+		}
+		out[p] = rows
+	}
+	leave := func(r *run) {
+		if r.pool != nil {
+			r.leave(out[r.pool], 1)
 		}
 	}
-	slices.SortFunc(leaving, func(a, b *run) int { return cmp.Compare(a.ID, b.ID) })
+	for _, r := range s.goers().all {
+		leave(r)
+	}
+	for _, r := range s.stoppables(of) {
+		leave(r.run)
+	}
+	for id := range s.idle {
+		leave(s.running[id])
+	}
+	s.hope[of] = out
+	return out
+}
 
+// hopeful reports that some pool would have room for w had all left who might.
+func (s *State) hopeful(w *waiter, of *queue) bool {
+	hopes := s.hopes(of)
+	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.holds(w, hopes[p], s.now) })
+}
+
+// candidates are those that w may preempt: who leaves accelerators idle first, then who
+// loses least.
+func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 	add := func(r *run) {
-		if r.surplus() > 0 {
+		switch {
+		case r.surplus() > 0:
 			victims = append(victims, slices.DeleteFunc(s.parts(r), func(one *run) bool { return s.may(w, one) == "" })...)
-		} else if s.may(w, r) != "" {
+		case s.may(w, r) != "":
 			victims = append(victims, r)
-		} else if at, ok := r.demoted(); ok && s.policy == Tiresias && !w.second() && at.After(s.now) {
-			plan.wake(at)
+		case s.policy == Tiresias && !w.second():
+			if at, ok := r.demoted(); ok && at.After(s.now) {
+				plan.wake(at)
+			}
 		}
 	}
 	var idle []stoppable
@@ -235,12 +421,14 @@ func (s *State) candidates(w *waiter, plan *Plan) (victims, leaving []*run) {
 	for _, r := range idle {
 		add(r.run)
 	}
-	busy, of := len(victims), w.known.queue
-	if tree := of.tree(); tree.limited {
-		of = tree
-	}
+	busy, reach := len(victims), map[*queue]bool{}
 	for _, r := range s.stoppables(of) {
-		if !r.Leaving && !s.idles(w, r.run) && (r.Preemptible || r.surplus() > 0) {
+		reached, known := reach[r.queue]
+		if !known {
+			reached = s.entitled(w, r.queue)
+			reach[r.queue] = reached
+		}
+		if reached && !r.Leaving && !s.idles(w, r.run) && (r.Preemptible || r.surplus() > 0) {
 			add(r.run)
 		}
 	}
@@ -254,7 +442,7 @@ func (s *State) candidates(w *waiter, plan *Plan) (victims, leaving []*run) {
 		slices.SortFunc(victims[from:to], useful)
 		from = to
 	}
-	return victims, leaving
+	return victims
 }
 
 // eviction is who would have to leave a pool.
@@ -271,11 +459,18 @@ func (e *eviction) compare(o *eviction) int {
 }
 
 // evict finds who would have to leave for w to have room in p; nil when nobody
-// could help. It takes them away to see, and puts all back.
-func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *eviction {
+// could help. It takes them away to see, and puts all back. Who is limited has had no
+// place for that, and who is not, because there is no room now.
+func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Plan) *eviction {
+	leaving := s.goers().of[p]
+	if limited {
+		leaving = s.goers().all
+	}
+	if len(leaving)+len(victims) == 0 {
+		return nil
+	}
 	e := &eviction{pool: p, priority: math.MinInt}
-	limited := s.allowed(w) < w.least() // then whoever has its quota helps, wherever it is
-	room := p.gauge(w, s.now)
+	room := p.gauge(w, s.now, !limited)
 	put := func(r *run, n int64) {
 		s.hold(r, n)
 		r.queue.account(r.total, n)
@@ -305,10 +500,8 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 
 	// 1. Those that leave anyway.
 	for _, r := range leaving {
-		if r.pool == p || limited {
-			put(r, -1)
-			e.leaving = append(e.leaving, r)
-		}
+		put(r, -1)
+		e.leaving = append(e.leaving, r)
 	}
 	if enough() {
 		e.leaving = without(e.leaving)
@@ -318,7 +511,7 @@ func (s *State) evict(w *waiter, p *pool, victims, leaving []*run, plan *Plan) *
 	// 2. Others, until there is room.
 	some, ok := map[*run]int{}, false // of those that shed
 	for _, r := range victims {
-		if r.pool != p && !limited || s.may(w, r) == "" { // its queue may have no more than its own now
+		if s.may(w, r) == "" { // its queue may have no more than its own now
 			continue
 		}
 		if r.whole != nil && some[r.whole] == r.whole.surplus() {
@@ -392,6 +585,21 @@ func (s *State) may(w *waiter, r *run) right {
 		return byService
 	}
 	return ""
+}
+
+// entitled reports that w may preempt some of a queue, as far as its use says: see may.
+func (s *State) entitled(w *waiter, q *queue) bool {
+	k := w.known
+	switch {
+	case s.patient(k.queue):
+		return false
+	case q == k.queue:
+		return true
+	case q.tree() != k.queue.tree() || !q.borrows(w.short):
+		return false
+	}
+	return k.queue.nominal(k.total) || s.policy == Tiresias && !w.second() ||
+		s.policy == Fair && s.share(k.queue, k.total, 1) < s.share(q, nil, 0)
 }
 
 // second reports that a running work is in the second queue of Tiresias.

@@ -137,6 +137,7 @@ func (v vacancy) compare(o vacancy) int {
 // reserve keeps those rows of a pool for w on which it will have room soonest.
 func (s *State) reserve(p *pool, w *waiter) {
 	p.kept = s.vacate(p, w)
+	s.moves++
 	if !p.kept.at.IsZero() {
 		s.longest = max(s.longest, p.kept.at.Sub(s.now))
 	}

@@ -81,7 +81,7 @@ func (s *State) told(one *run, d Shed) {
 	one.Leaving, one.LeavingSince, one.LeavingFor = true, d.Since, d.For
 	r.going = append(r.going, one)
 	r.queue.ranked = false
-	s.leaving[one.ID] = one
+	s.goes(one)
 	if r.pool == nil {
 		return
 	}

@@ -37,14 +37,18 @@ type State struct {
 	turns []ID // for whom others leave, or the last step kept nodes
 
 	// Of a step.
-	current *queue                 // whose line is looked at
-	keeping []*queue               // that keep quota for their first
-	tries   map[try]bool           // at preemption, in vain
-	stops   map[*queue][]stoppable // see stoppables
-	seen    int                    // works looked at
-	step    int                    // the number of this one
-	longest time.Duration          // that a work may take that has ended before nodes are needed that are kept
-	sizes   map[ID]int             // see wanted; nil until somebody asks
+	current *queue                        // whose line is looked at
+	keeping []*queue                      // that keep quota for their first
+	tries   map[try]found                 // at preemption
+	vain    int                           // of them that were dear
+	moves   int                           // grows when what was found of tries may be otherwise
+	going   goers                         // see goers
+	hope    map[*queue]map[*pool][]vector // see hopes
+	stops   map[*queue][]stoppable        // see stoppables
+	seen    int                           // works looked at
+	step    int                           // the number of this one
+	longest time.Duration                 // that a work may take that has ended before nodes are needed that are kept
+	sizes   map[ID]int                    // see wanted; nil until somebody asks
 }
 
 // waiter is a work in line. A step looks at all of them: what it looks at comes first.
@@ -92,6 +96,7 @@ type known struct {
 
 // shape is what all works that ask for the same have in common.
 type shape struct {
+	key         string
 	request     vector // of each worker, without roles
 	roles       []Role
 	kinds       []kind   // of workers, with roles, in the order in which they are placed
@@ -393,6 +398,7 @@ func (s *State) leave(id ID) {
 
 // start gives a work its place.
 func (s *State) start(r *run) {
+	s.moves++
 	s.leave(r.ID)
 	s.running[r.ID] = r
 	if !r.Idle.IsZero() {
@@ -494,7 +500,7 @@ func (s *State) shapeOf(w *Work) *shape {
 	if len(s.shapes) > 2*len(s.waiting)+16 {
 		clear(s.shapes) // most of them are of works long gone
 	}
-	out := &shape{within: w.together()}
+	out := &shape{key: key, within: w.together()}
 	out.request, out.total = s.asked(w, w.least())
 	for _, n := range w.Amount(1).Accelerators {
 		out.accelerated = out.accelerated || n > 0

@@ -139,8 +139,9 @@ func (s *State) clear(plan *Plan) {
 func (s *State) begin() {
 	s.sizes, s.longest = nil, 0
 	s.step++
-	s.stops = map[*queue][]stoppable{}
-	s.tries, s.keeping, s.seen = map[try]bool{}, s.keeping[:0], 0
+	s.stops, s.hope, s.going = map[*queue][]stoppable{}, map[*queue]map[*pool][]vector{}, goers{}
+	s.tries, s.vain, s.moves = map[try]found{}, 0, 0
+	s.keeping, s.seen = s.keeping[:0], 0
 	for _, p := range s.order {
 		p.kept, p.misfit = nil, nil
 	}
@@ -263,10 +264,12 @@ func (s *State) keep(w *waiter) {
 		}
 		q.use(q.mine, 1)
 		s.keeping = append(s.keeping, q)
+		s.moves++
 	}
 	for _, c := range w.known.ceilings {
 		if c.first == nil {
 			c.first = w
+			s.moves++
 			c.held = c.held.plus(total, 1)
 		}
 	}
@@ -277,7 +280,7 @@ func (s *State) end() {
 	for _, q := range s.keeping {
 		q.use(q.mine, -1)
 	}
-	s.current = nil
+	s.current, s.hope, s.stops = nil, nil, nil
 	turns := map[ID]bool{}
 	for _, p := range s.order {
 		if p.kept != nil && s.policy == Fair {

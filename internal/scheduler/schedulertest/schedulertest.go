@@ -3,6 +3,7 @@ package schedulertest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -33,6 +34,71 @@ func Installation(nodes, works int) scheduler.Delta {
 		d.Submitted = append(d.Submitted, Work(n))
 	}
 	return d
+}
+
+// Quotas gives every second queue of an installation half of the accelerators that are a fair
+// share, and the others half as many again.
+func Quotas(d *scheduler.Delta) {
+	nodes := 0
+	for _, p := range d.Pools {
+		nodes += len(p.Nodes)
+	}
+	for i := range d.Queues[1:] {
+		d.Queues[1+i].Quota.Accelerators = map[string]int64{"nvidia.com/gpu": int64(nodes * 8 / 100 * (1 + i%2*2) / 2)}
+	}
+}
+
+// takes is how many steps after it was told to a work has left.
+const takes = 3
+
+// Running is an installation while works come and go.
+type Running struct {
+	state   *scheduler.State
+	now     time.Time
+	running []scheduler.ID // the oldest first
+	next    int            // of those that come
+	// As makes works other than they are; nil leaves them.
+	As func(scheduler.Work) scheduler.Work
+}
+
+// Run goes on from a first plan.
+func Run(world scheduler.Delta, s *scheduler.State, first scheduler.Plan) *Running {
+	r := &Running{state: s, now: world.Now, next: len(world.Submitted)}
+	r.Done(first)
+	return r
+}
+
+// Next is the change of a second: ten works end, and those that were told to leave a
+// while ago; ten come.
+func (r *Running) Next() scheduler.Delta {
+	r.now = r.now.Add(time.Second)
+	d := scheduler.Delta{Now: r.now}
+	for id, since := range r.state.Leaving() {
+		if r.now.Sub(since) >= takes*time.Second {
+			d.Removed = append(d.Removed, id)
+		}
+	}
+	slices.Sort(d.Removed)
+	r.running = slices.DeleteFunc(r.running, func(id scheduler.ID) bool { _, gone := slices.BinarySearch(d.Removed, id); return gone })
+	n := min(10, len(r.running))
+	d.Removed = append(d.Removed, r.running[:n]...)
+	r.running = r.running[n:]
+	for range 10 {
+		w := Work(r.next)
+		if r.As != nil {
+			w = r.As(w)
+		}
+		d.Submitted = append(d.Submitted, w)
+		r.next++
+	}
+	return d
+}
+
+// Done takes in what a plan placed.
+func (r *Running) Done(plan scheduler.Plan) {
+	for _, p := range plan.Place {
+		r.running = append(r.running, p.Work)
+	}
 }
 
 // Work is the n-th.
