@@ -42,63 +42,54 @@ func lift(query string) (text string, values []driver.NamedValue, ok bool) {
 		return "", nil, false
 	}
 	out := make([]byte, 0, len(query))
-	add := func(v driver.Value) {
-		out = append(out, '?')
+	values = make([]driver.NamedValue, 0, 16)
+	from := 0 // what is before is in out
+	add := func(i, n int, v driver.Value) {
+		out = append(append(out, query[from:i]...), '?')
+		from = i + n
 		values = append(values, driver.NamedValue{Ordinal: len(values) + 1, Value: v})
 	}
 	places := false // a number may be the place of a column: ORDER BY 1
-	for i := 0; i < len(query); {
+	var n int
+	for i := 0; i < len(query); i += n {
 		if len(values) > maxLiterals {
 			return "", nil, false
 		}
+		n = 1
 		switch c := query[i]; {
-		case c == '\'':
-			s, n := quoted(query[i:])
-			if n == 0 {
-				return "", nil, false
-			}
-			add(strings.ReplaceAll(s, `''`, `'`))
-			i += n
-		case c == '"':
-			_, n := quoted(query[i:])
-			if n == 0 {
-				return "", nil, false
-			}
-			out = append(out, query[i:i+n]...)
-			i += n
 		case isDigit(c):
-			n := numberLength(query[i:])
+			n = numberLength(query[i:])
 			number, err := strconv.ParseInt(query[i:i+n], 10, 64)
-			if err != nil || places || i > 0 && query[i-1] == '.' {
-				out = append(out, query[i:i+n]...)
-			} else {
-				add(number)
+			if err == nil && !places && (i == 0 || query[i-1] != '.') {
+				add(i, n, number)
 			}
-			i += n
 		case isWord(c):
-			n := wordLength(query[i:])
+			n = wordLength(query[i:])
 			word := query[i : i+n]
-			i += n
-			if (word == "X" || word == "x") && i < len(query) && query[i] == '\'' {
-				s, n := quoted(query[i:])
-				blob, err := hex.DecodeString(s)
-				if err != nil || n == 0 {
-					return "", nil, false
-				}
-				add(blob)
-				i += n
+			places = places || strings.EqualFold(word, "BY")
+			if i+n == len(query) || query[i+n] != '\'' || word != "X" && word != "x" {
 				continue
 			}
-			places = places || strings.EqualFold(word, "BY")
-			out = append(out, word...)
+			s, length := quoted(query[i+n:])
+			blob, err := hex.DecodeString(s)
+			if err != nil || length == 0 {
+				return "", nil, false
+			}
+			n += length
+			add(i, n, blob)
+		case c == '\'' || c == '"':
+			var s string
+			if s, n = quoted(query[i:]); n == 0 {
+				return "", nil, false
+			}
+			if c == '\'' {
+				add(i, n, strings.ReplaceAll(s, `''`, `'`))
+			}
 		case strings.IndexByte("?@:$`[;\x00", c) >= 0, c == '-' && strings.HasPrefix(query[i:], "--"), c == '/' && strings.HasPrefix(query[i:], "/*"):
 			return "", nil, false
-		default:
-			out = append(out, c)
-			i++
 		}
 	}
-	return string(out), values, true
+	return string(append(out, query[from:]...)), values, true
 }
 
 // liftable reports whether a statement reads or changes rows.
@@ -114,17 +105,15 @@ func liftable(query string) bool {
 // quoted is what stands between the quotes at the beginning of s, where a doubled
 // quote is one of the content, and the length with them; 0 without an end.
 func quoted(s string) (content string, length int) {
-	for i := 1; i < len(s); i++ {
-		if s[i] != s[0] {
-			continue
+	for i := 1; ; i += 2 {
+		n := strings.IndexByte(s[i:], s[0])
+		if n < 0 {
+			return "", 0
 		}
-		if i+1 < len(s) && s[i+1] == s[0] {
-			i++
-			continue
+		if i += n; i+1 == len(s) || s[i+1] != s[0] {
+			return s[1:i], i + 1
 		}
-		return s[1:i], i + 1
 	}
-	return "", 0
 }
 
 func wordLength(s string) int {
