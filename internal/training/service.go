@@ -473,6 +473,14 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		if how.dryRun {
 			return nil
 		}
+		if err := publish(ctx, tx, JobQueued, j); err != nil {
+			return err
+		}
+		ready := spec.Environment == "" || env.State == environment.Ready
+		var first Attempt
+		if ready {
+			first = s.next(&j)
+		}
 		if err := s.cfg.Store.InsertJob(ctx, tx, j); err != nil {
 			return err
 		}
@@ -491,14 +499,11 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 				return err
 			}
 		}
-		if err := publish(ctx, tx, JobQueued, j); err != nil {
-			return err
-		}
-		if spec.Environment != "" && env.State != environment.Ready {
+		if !ready {
 			tx.OnCommit(s.Wake) // the loop makes the attempt once it is built
 			return nil
 		}
-		return s.attempt(ctx, tx, &j, 0)
+		return s.enter(ctx, tx, j, first, "", 0)
 	}
 	if how.dryRun {
 		err = s.cfg.DB.View(ctx, submit)
@@ -567,21 +572,32 @@ func refs(inputs []Input) []string {
 
 // attempt makes the next attempt of a job in the caller's transaction.
 func (s *Service) attempt(ctx context.Context, tx *store.Tx, j *Job, delay time.Duration) error {
+	before := j.Attempt
+	a := s.next(j)
+	if err := s.save(ctx, tx, j); err != nil {
+		return err
+	}
+	return s.enter(ctx, tx, *j, a, before, delay)
+}
+
+// next is the next attempt of a job, which becomes the job's.
+func (s *Service) next(j *Job) Attempt {
 	a := Attempt{
 		ID: AttemptID(id.New("att")), Job: j.ID, Number: j.Attempts + 1, State: Placing, Made: s.now().UTC(), Revision: 1,
 	}
-	before := j.Attempt
 	j.Attempt, j.Attempts = a.ID, a.Number
+	return a
+}
+
+// enter queues an attempt of a job that has been written.
+func (s *Service) enter(ctx context.Context, tx *store.Tx, j Job, a Attempt, before AttemptID, delay time.Duration) error {
 	if err := s.cfg.Store.InsertAttempt(ctx, tx, a); err != nil {
-		return err
-	}
-	if err := s.save(ctx, tx, j); err != nil {
 		return err
 	}
 	r := j.request()
 	r.ID, r.After = compute.WorkloadID(a.ID), compute.WorkloadID(before)
 	var err error
-	if r.Speed, err = s.foreseen(ctx, tx, *j); err != nil {
+	if r.Speed, err = s.foreseen(ctx, tx, j); err != nil {
 		return err
 	}
 	if before != "" {
