@@ -49,8 +49,9 @@ func (p *pool) gauge(w *waiter, now time.Time, full bool) *gauge {
 		g.short[n] = len(g.kinds)
 	}
 	for range g.kinds {
-		g.count, g.sum = append(g.count, make([]int, p.rows)), append(g.sum, make([]int, len(g.sets)))
+		g.sum = append(g.sum, make([]int, len(g.sets)))
 	}
+	g.count = p.gauged(len(g.kinds))
 	if k.kinds != nil {
 		g.free, g.packed = make([]vector, p.rows), make([]bool, p.rows)
 	}
@@ -61,6 +62,18 @@ func (p *pool) gauge(w *waiter, now time.Time, full bool) *gauge {
 		g.look(i)
 	}
 	return g
+}
+
+// gauged is a number for each row and kind, until the next gauge of the pool.
+func (p *pool) gauged(kinds int) [][]int {
+	for len(p.gauging) < kinds {
+		p.gauging = append(p.gauging, make([]int, p.rows))
+	}
+	out := p.gauging[:kinds]
+	for _, counts := range out {
+		clear(counts)
+	}
+	return out
 }
 
 // put takes in that a work's rows have more or less free.

@@ -33,6 +33,7 @@ type pool struct {
 	left     []float64       // of one sum, kept for the next
 	handed   vector          // the same: see behind
 	counting []int           // see counted
+	gauging  [][]int         // see gauged
 	demands  map[string]bool // by key: see fits
 
 	// Of the last step.

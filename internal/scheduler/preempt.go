@@ -12,7 +12,7 @@ import (
 
 // maxTries is how many kinds of works look for others to preempt, in vain, before those
 // behind them do by lot only: it is dear.
-const maxTries = 32
+const maxTries = 16
 
 // again is how soon those may have better luck.
 const again = 10 * time.Second
@@ -258,6 +258,11 @@ func (s *State) helped(w *waiter) bool {
 	if len(s.leaving) > 0 || q.tree().limited || s.policy == Tiresias && !w.second() {
 		return true
 	}
+	return q.weakest() < w.Priority
+}
+
+// weakest is the lowest priority of what a queue runs and may be preempted.
+func (q *queue) weakest() int {
 	if !q.ranked {
 		q.ranked, q.lowest = true, math.MaxInt
 		for _, r := range q.runs {
@@ -266,7 +271,7 @@ func (s *State) helped(w *waiter) bool {
 			}
 		}
 	}
-	return q.lowest < w.Priority
+	return q.lowest
 }
 
 // short is the part of what w asks for of which there is too little: of its
@@ -300,6 +305,7 @@ func (s *State) short(w *waiter) vector {
 // stoppable is a running work that may have to leave for another, or give up workers.
 type stoppable struct {
 	*run
+	from   *queue // its own, at hand: all are looked at often
 	second bool
 	lost   float64
 	sheds  bool
@@ -308,9 +314,9 @@ type stoppable struct {
 // stoppable orders one by who loses least; those that give up workers lose nothing.
 func (s *State) stoppable(r *run) stoppable {
 	if r.surplus() > 0 {
-		return stoppable{run: r, sheds: true}
+		return stoppable{run: r, from: r.queue, sheds: true}
 	}
-	return stoppable{run: r, second: s.second(r), lost: s.lost(r)}
+	return stoppable{run: r, from: r.queue, second: s.second(r), lost: s.lost(r)}
 }
 
 func (a stoppable) compare(b stoppable) int {
@@ -421,15 +427,12 @@ func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 	for _, r := range idle {
 		add(r.run)
 	}
-	busy, reach := len(victims), map[*queue]bool{}
-	for _, r := range s.stoppables(of) {
-		reached, known := reach[r.queue]
-		if !known {
-			reached = s.entitled(w, r.queue)
-			reach[r.queue] = reached
-		}
-		if reached && !r.Leaving && !s.idles(w, r.run) && (r.Preemptible || r.surplus() > 0) {
-			add(r.run)
+	busy := len(victims)
+	if s.entitle(w, of) {
+		for _, r := range s.stoppables(of) {
+			if r.from.entitles && !r.Leaving && !s.idles(w, r.run) && (r.Preemptible || r.surplus() > 0) {
+				add(r.run)
+			}
 		}
 	}
 
@@ -587,19 +590,33 @@ func (s *State) may(w *waiter, r *run) right {
 	return ""
 }
 
-// entitled reports that w may preempt some of a queue, as far as its use says: see may.
-func (s *State) entitled(w *waiter, q *queue) bool {
+// entitle notes of the queues of a tree whether w may preempt some of theirs, as far as
+// their use and priorities say: see may. It reports whether there is one.
+func (s *State) entitle(w *waiter, of *queue) (some bool) {
 	k := w.known
-	switch {
-	case s.patient(k.queue):
-		return false
-	case q == k.queue:
-		return true
-	case q.tree() != k.queue.tree() || !q.borrows(w.short):
-		return false
+	first := s.policy == Tiresias && !w.second()
+	right := first || k.queue.nominal(k.total)
+	mine := 0.0 // share
+	if s.policy == Fair {
+		mine = s.share(k.queue, k.total, 1)
 	}
-	return k.queue.nominal(k.total) || s.policy == Tiresias && !w.second() ||
-		s.policy == Fair && s.share(k.queue, k.total, 1) < s.share(q, nil, 0)
+	note := func(q *queue) {
+		switch {
+		case s.patient(k.queue):
+			q.entitles = false
+		case q == k.queue:
+			q.entitles = first || q.weakest() < w.Priority
+		default:
+			q.entitles = q.borrows(w.short) && (right || s.policy == Fair && mine < s.share(q, nil, 0))
+		}
+		some = some || q.entitles
+	}
+	if of.limited {
+		s.walk(of, note)
+	} else {
+		note(of)
+	}
+	return some
 }
 
 // second reports that a running work is in the second queue of Tiresias.
@@ -633,5 +650,8 @@ func (s *State) lost(r *run) float64 {
 	if since.IsZero() || r.whole != nil || r.pool == nil || len(r.pool.Nodes) == 0 {
 		return 0
 	}
-	return max(s.now.Sub(since), 0).Hours() * r.Share(r.pool.Nodes[0].Amount, r.placed())
+	if r.nodes == 0 {
+		r.nodes = r.Share(r.pool.Nodes[0].Amount, r.placed())
+	}
+	return max(s.now.Sub(since), 0).Hours() * r.nodes
 }

@@ -65,7 +65,7 @@ type queue struct {
 	used                 vector // against subtree: of itself, and what those below do not have of their own
 	limited              bool   // of those at the top: a quota in the tree names something
 	runs                 map[ID]*run
-	lowest               int // the priority of what it runs and may be preempted, once ranked
+	lowest               int // see weakest, once ranked
 	ranked               bool
 	all                  vector // by everything below
 	past                 []float64
@@ -79,6 +79,8 @@ type queue struct {
 	first   *waiter // who waits for this queue's quota, or first of all in it
 	order   int     // of first
 	stopped bool    // strict, and first waits
+
+	entitles bool // of the last look: see entitle
 }
 
 // ceiling limits what one project or user has at once.

@@ -76,6 +76,7 @@ type run struct {
 	pool     *pool    // nil when it is gone
 	rows     []int    // of each worker; nil in a delegated pool
 	requests []vector // of each of rows; nil without roles
+	nodes    float64  // that it takes up, once asked for: see lost
 
 	// Of one that sheds: its workers that were told to stop. Of each of them: the work, and
 	// which of its workers it is.
@@ -416,7 +417,7 @@ func (s *State) start(r *run) {
 	r.queue.runs[r.ID] = r
 	r.queue.ranked = false
 	r.ceilings = s.ceilings(&r.Work, r.queue)
-	r.pool, r.going = s.pools[r.Pool], nil
+	r.pool, r.going, r.nodes = s.pools[r.Pool], nil, 0
 	s.locate(r)
 	if r.pool != nil {
 		r.pool.enter(r)
