@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -113,9 +114,44 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Detail }
 
+// NoAnswerError is the error of a request that nobody answered, or not to the end:
+// the server is away or the connection broke. What was asked may have been done.
+type NoAnswerError struct{ Err error }
+
+func (e *NoAnswerError) Error() string { return e.Err.Error() }
+
+// Unwrap is what the connection said.
+func (e *NoAnswerError) Unwrap() error { return e.Err }
+
+// lost tells a server that is away from one that cannot be spoken to: a wrong
+// name, a certificate that nobody trusts.
+func lost(err error) bool {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return !dns.IsNotFound
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op == "dial" || op.Op == "read" || op.Op == "write"
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// answer is the body of a response: an end before its end is NoAnswerError.
+type answer struct {
+	io.ReadCloser
+	ctx context.Context
+}
+
+func (a answer) Read(b []byte) (int, error) {
+	n, err := a.ReadCloser.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(a.ctx.Err(), context.Canceled) {
+		err = &NoAnswerError{err}
+	}
+	return n, err
+}
+
 // Do sends a request below the base URL and decodes the answer into out, which
 // may be nil. body may be nil, an io.Reader (sent as it is) or a value (sent as
-// JSON). Errors are *Error when the server refused.
+// JSON). Errors are *Error when the server refused, *NoAnswerError when it is away.
 func (c *Client) Do(ctx context.Context, method, path string, body, out any) error {
 	resp, err := c.Send(ctx, method, path, body, nil)
 	if err != nil {
@@ -162,8 +198,13 @@ func (c *Client) Send(ctx context.Context, method, path string, body any, header
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no answer from %s (is `falaj up` running there?): %w", c.base, err)
+		err = fmt.Errorf("no answer from %s (is `falaj up` running there?): %w", c.base, err)
+		if lost(err) {
+			err = &NoAnswerError{err}
+		}
+		return nil, err
 	}
+	resp.Body = answer{resp.Body, ctx}
 	if resp.StatusCode < http.StatusBadRequest {
 		return resp, nil
 	}
@@ -196,7 +237,7 @@ var kinds = map[int]string{
 	http.StatusBadRequest: "invalid", http.StatusUnauthorized: "unauthenticated", http.StatusForbidden: "permission_denied",
 	http.StatusNotFound: "not_found", http.StatusConflict: "conflict", http.StatusGone: "gone",
 	http.StatusRequestEntityTooLarge: "too_large", http.StatusTooManyRequests: "exhausted", http.StatusInternalServerError: "internal",
-	http.StatusUnprocessableEntity: "invalid", http.StatusNotImplemented: "unsupported", http.StatusServiceUnavailable: "unavailable", http.StatusGatewayTimeout: "timeout",
+	http.StatusUnprocessableEntity: "invalid", http.StatusNotImplemented: "unsupported", http.StatusBadGateway: "unavailable", http.StatusServiceUnavailable: "unavailable", http.StatusGatewayTimeout: "timeout",
 }
 
 // List follows the pages of a collection, calling yield for each object.

@@ -20,7 +20,7 @@ func TestRefusals(t *testing.T) {
 		"problem":   {http.StatusConflict, `{"status":409,"kind":"conflict","detail":"it is there"}`, "conflict", "it is there"},
 		"inference": {http.StatusNotFound, `{"error":"unknown model"}`, "not_found", "unknown model"},
 		"MLflow":    {http.StatusUnauthorized, `{"error_code":"UNAUTHENTICATED","message":"who are you"}`, "unauthenticated", "who are you"},
-		"a proxy":   {http.StatusBadGateway, "<html>", "", "502 Bad Gateway: <html>"},
+		"a proxy":   {http.StatusBadGateway, "<html>", "unavailable", "502 Bad Gateway: <html>"},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(c.status)

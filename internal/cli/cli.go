@@ -9,12 +9,13 @@
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
+//   - wait.go: asking on while the server is away.
 //   - cost.go: what was used and what it cost; chart.go draws a comparison.
 //   - simulate.go: simulate, which needs no server but for --from-live.
 //   - output.go: tables, JSON, YAML, progress bars.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
-// 5 conflict.
+// 5 conflict, 6 no answer.
 package cli
 
 import (
@@ -25,6 +26,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -105,6 +107,9 @@ func exitCode(err error) int {
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
 	}
+	if _, ok := errors.AsType[*client.NoAnswerError](err); ok {
+		return 6
+	}
 	switch kind {
 	case fault.Invalid, fault.TooLarge:
 		return 2
@@ -114,7 +119,9 @@ func exitCode(err error) int {
 		return 4
 	case fault.Conflict:
 		return 5
-	case fault.Internal, fault.Exhausted, fault.Unsupported, fault.Unavailable, fault.Timeout:
+	case fault.Unavailable:
+		return 6
+	case fault.Internal, fault.Exhausted, fault.Unsupported, fault.Timeout:
 	}
 	return 1
 }
@@ -130,6 +137,8 @@ type usageError struct{ error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+var formats = []string{"table", "json", "yaml"}
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "falaj",
@@ -140,6 +149,12 @@ func (a *app) root() *cobra.Command {
 		Example:       "  falaj up --data ./data\n  falaj apply -f project.yaml\n  falaj dataset import weather weather.csv --project nyc\n  falaj job why job_01J…",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { // before anything is done
+			if !slices.Contains(formats, a.output) {
+				return usage("--output is %q; it may be table, json or yaml", a.output)
+			}
+			return nil
+		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := root.PersistentFlags()
@@ -148,7 +163,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json or yaml")
 	f.StringVar(&a.ca, "ca", "", "PEM file of a certificate authority to trust")
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(&cobra.Group{ID: "system", Title: "The server:"}, &cobra.Group{ID: "object", Title: "Objects:"}, &cobra.Group{ID: "action", Title: "Actions:"})
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {

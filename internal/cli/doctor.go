@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -73,7 +74,7 @@ func (a *app) poolDoctor() *cobra.Command {
 			said := ""
 			for j.Text("state") == "queued" || j.Text("state") == "running" {
 				j = client.Object{}
-				if err := c.Do(cmd.Context(), http.MethodGet, path+"?wait=15s", nil, &j); err != nil {
+				if err := a.await(cmd.Context(), c, path+"?wait=15s", &j); err != nil {
 					return err
 				}
 				if why := a.whyQueued(cmd, id, j.Text("state")); why != said {
@@ -87,7 +88,10 @@ func (a *app) poolDoctor() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.Logs(cmd.Context(), p, id, 0, false, &log); err != nil && !fault.Is(err, fault.NotFound) {
+			if err := a.patiently(cmd.Context(), func(ctx context.Context) error {
+				log.Reset()
+				return c.Logs(ctx, p, id, 0, false, &log)
+			}); err != nil {
 				return err
 			}
 			var wrong findings
@@ -192,7 +196,7 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool string, wrong *findings) e
 			Down string `json:"down"`
 		} `json:"nodes"`
 	}
-	if err := c.Do(cmd.Context(), http.MethodGet, kinds["pools"].path+"/"+url.PathEscape(pool), nil, &p); err != nil {
+	if err := a.await(cmd.Context(), c, kinds["pools"].path+"/"+url.PathEscape(pool), &p); err != nil {
 		return err
 	}
 	if p.Trouble != "" {

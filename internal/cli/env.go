@@ -18,7 +18,7 @@ func (a *app) environment() *cobra.Command {
 	cmd.AddCommand(a.envBuild(), a.envShow(), a.envCheck(), a.envDiff(), a.envPrune(), a.envWait(), &cobra.Command{
 		Use: "logs NAME", Short: "Print an environment's build log", Example: "  falaj env logs sklearn -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.stream(cmd, "", "environments", args[0], "logs")
+			return a.stream(cmd, a.Stdout, "", "environments", args[0], "logs")
 		},
 	})
 	return cmd
@@ -64,9 +64,13 @@ func (a *app) envWait() *cobra.Command {
 }
 
 func (a *app) awaitEnvironment(cmd *cobra.Command, name string) error {
+	of, err := a.collection("environments", false)
+	if err != nil {
+		return err
+	}
 	for {
 		var o client.Object // the server holds the request until it is built or 30 s pass
-		if err := a.environmentOf(cmd, http.MethodGet, url.Values{"wait": {"30s"}}, &o, name); err != nil {
+		if err := a.await(cmd.Context(), of.client, of.one(name)+"?wait=30s", &o); err != nil {
 			return err
 		}
 		switch o.Text("state") {
@@ -77,8 +81,7 @@ func (a *app) awaitEnvironment(cmd *cobra.Command, name string) error {
 			} else if o.Text("python") == "" {
 				what = "site modules"
 			}
-			a.say("%s is ready: %s, %s", name, what, o.Text("digest"))
-			return nil
+			return a.sayOr(o, "%s is ready: %s, %s", name, what, o.Text("digest"))
 		case "failed":
 			return fault.New(fault.Internal, "%s cannot be built: %s", name, o.Text("reason")).
 				WithHint("%s", first(o.Text("hint"), "See `falaj env logs "+name+"`."))
@@ -93,7 +96,7 @@ func (a *app) envShow() *cobra.Command {
 		Example: "  falaj env show sklearn -p nyc\n  falaj env show sklearn --sbom -p nyc > sklearn.cdx.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if sbom {
-				return a.stream(cmd, "", "environments", args[0], "sbom")
+				return a.stream(cmd, a.Stdout, "", "environments", args[0], "sbom")
 			}
 			var o any
 			if err := a.environmentOf(cmd, http.MethodGet, nil, &o, args[0]); err != nil {

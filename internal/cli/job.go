@@ -5,11 +5,13 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,35 +54,40 @@ func (a *app) job() *cobra.Command {
 			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "jobs", args[0], "cancel"); err != nil {
 				return err
 			}
-			a.say("job %s: %s", args[0], o.Text("state"))
-			return nil
+			return a.sayOr(o, "job %s: %s", args[0], o.Text("state"))
 		},
 	}
 	wait := &cobra.Command{
 		Use: "wait JOB", Short: "Wait until a job has ended; exit code 1 unless it succeeded", Example: "  falaj job wait job_01J… -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var o client.Object
+			path, err := a.inProjectPath("jobs", args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
 			for {
-				path, err := a.inProjectPath("jobs", args[0])
-				if err != nil {
+				var o client.Object // the server holds the request until the job ends or 30 s pass
+				if err := a.await(cmd.Context(), c, path+"?wait=30s", &o); err != nil {
 					return err
 				}
-				c, err := a.connect()
-				if err != nil {
-					return err
-				}
-				// The server holds the request until the job ends or 30 s pass.
-				if err := c.Do(cmd.Context(), http.MethodGet, path+"?wait=30s", nil, &o); err != nil {
-					return err
-				}
-				switch o.Text("state") {
+				state := o.Text("state")
+				switch state {
 				case "succeeded":
-					a.say("%s succeeded", args[0])
-					return nil
+					return a.sayOr(o, "%s succeeded", args[0])
 				case "failed", "cancelled":
-					return fault.New(fault.Internal, "%s %s: %s", args[0], o.Text("state"), o.Text("reason")).
-						WithHint("See `falaj job logs %s`.", args[0])
+				default:
+					continue
 				}
+				if a.output != "table" {
+					if err := a.printOne(o); err != nil {
+						return err
+					}
+				}
+				return fault.New(fault.Internal, "%s %s: %s", args[0], state, o.Text("reason")).
+					WithHint("See `falaj job describe %s`.", args[0])
 			}
 		},
 	}
@@ -97,18 +104,52 @@ func (a *app) jobLogs() *cobra.Command {
 		Long:    "The lines of several workers come as they were written, each with its worker: [1] step 3 ….",
 		Example: "  falaj job logs job_01J… --follow -p nyc\n  falaj job logs job_01J… --worker 1 --attempt 2 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			query := fmt.Sprintf("?follow=%t&attempt=%d", follow, attempt)
-			if worker < 0 {
-				return a.stream(cmd, query, "jobs", args[0], "logs")
+			of, err := a.collection("jobs", false)
+			if err != nil {
+				return err
 			}
-			all := a.Stdout
+			if cmd.Flags().Changed("worker") && worker < 0 {
+				return usage("--worker %d: workers count from 0", worker)
+			}
+			if !follow && worker < 0 {
+				return a.stream(cmd, a.Stdout, fmt.Sprintf("?attempt=%d", attempt), "jobs", args[0], "logs")
+			}
+			var j shownJob
+			if err := a.await(cmd.Context(), of.client, of.full(args[0]), &j); err != nil {
+				return err
+			}
+			// What broke off goes on in the same attempt, whatever came after it.
+			if attempt == 0 && len(j.Tries) > 0 {
+				attempt = j.Tries[len(j.Tries)-1].Number
+			}
+			workers := 0 // not known before there is an attempt
+			for _, t := range j.Tries {
+				if t.Number == attempt {
+					workers = t.Workers
+				}
+			}
+			if workers > 0 && worker >= workers {
+				return fault.New(fault.NotFound, "attempt %d of %s has no worker %d: it has %d, counted from 0", attempt, args[0], worker, workers)
+			}
+			copied := func(w io.Writer) error {
+				if !follow {
+					return a.stream(cmd, w, fmt.Sprintf("?attempt=%d", attempt), "jobs", args[0], "logs")
+				}
+				return a.follow(cmd, of.client, w, func(offset int64) string {
+					n := attempt
+					if n == 0 && offset > 0 {
+						n = 1 // it waited for the first
+					}
+					return of.path + "/" + url.PathEscape(args[0]) + fmt.Sprintf("/logs?follow=true&attempt=%d&offset=%d", n, offset)
+				})
+			}
+			if worker < 0 || workers == 1 { // the lines of one alone have no mark
+				return copied(a.Stdout)
+			}
 			r, w := io.Pipe()
-			a.Stdout = w
 			done := make(chan error, 1)
-			go func() { done <- onlyWorker(all, r, worker) }()
-			err := a.stream(cmd, query, "jobs", args[0], "logs")
-			a.Stdout = all
-			return errors.Join(err, w.Close(), <-done)
+			go func() { done <- onlyWorker(a.Stdout, r, worker) }()
+			return errors.Join(copied(w), w.Close(), <-done)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
@@ -168,11 +209,11 @@ func (a *app) jobResize() *cobra.Command {
 				}
 				workers = map[string]int{"min": low, "max": high}
 			}
-			if err := a.call(cmd, http.MethodPost, map[string]any{"workers": workers}, nil, "jobs", args[0], "resize"); err != nil {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{"workers": workers}, &o, "jobs", args[0], "resize"); err != nil {
 				return err
 			}
-			a.say("job %s: %s workers from its next attempt on", args[0], args[1])
-			return nil
+			return a.sayOr(o, "job %s: %s workers from its next attempt on", args[0], args[1])
 		},
 	}
 }
@@ -184,11 +225,11 @@ func (a *app) jobMove() *cobra.Command {
 			"the pools named. What the job demands (isolation, environment, residency) holds there too.",
 		Example: "  falaj job move job_01J… hpc -p nyc\n  falaj job move job_01J… hpc cluster -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.call(cmd, http.MethodPost, map[string]any{"pools": args[1:]}, nil, "jobs", args[0], "move"); err != nil {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{"pools": args[1:]}, &o, "jobs", args[0], "move"); err != nil {
 				return err
 			}
-			a.say("job %s: in %s from its next attempt on", args[0], strings.Join(args[1:], " or "))
-			return nil
+			return a.sayOr(o, "job %s: in %s from its next attempt on", args[0], strings.Join(args[1:], " or "))
 		},
 	}
 }
@@ -410,7 +451,8 @@ func (a *app) jobTop() *cobra.Command {
 					return a.printOne(o)
 				}
 				var t shownTop
-				if err := a.call(cmd, http.MethodGet, nil, &t, "jobs", args[0], "top"); err != nil {
+				ask := func(context.Context) error { return a.call(cmd, http.MethodGet, nil, &t, "jobs", args[0], "top") }
+				if err := a.patiently(cmd.Context(), ask); err != nil {
 					return err
 				}
 				a.sayTop(t)
@@ -655,11 +697,7 @@ func (a *app) submit(cmd *cobra.Command, body map[string]any) error {
 	if err := a.call(cmd, http.MethodPost, body, &o, "jobs"); err != nil {
 		return err
 	}
-	if a.output != "table" {
-		return a.printOne(o)
-	}
-	a.say("%s", o.Text("id"))
-	return nil
+	return a.sayOr(o, "%s", o.Text("id"))
 }
 
 // snapshot packs and uploads a job's code and names it in its specification.

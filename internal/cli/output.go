@@ -37,9 +37,6 @@ func (a *app) printTable(objects []client.Object, columns []column, cell func(o 
 		return a.printJSON(objects)
 	case "yaml":
 		return a.printYAML(objects)
-	case "table":
-	default:
-		return usage("--output is %q; it may be table, json or yaml", a.output)
 	}
 	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
 	heads := make([]string, len(columns))
@@ -90,13 +87,10 @@ func wholeCell(o client.Object, path string) string {
 
 // printOne writes one object: JSON, YAML, or YAML-like lines for people.
 func (a *app) printOne(v any) error {
-	switch a.output {
-	case "json":
+	if a.output == "json" {
 		return a.printJSON(v)
-	case "yaml", "table":
-		return a.printYAML(v)
 	}
-	return usage("--output is %q; it may be table, json or yaml", a.output)
+	return a.printYAML(v)
 }
 
 func (a *app) printJSON(v any) error {
@@ -117,6 +111,15 @@ func (a *app) printYAML(v any) error {
 	}
 	_, err = a.Stdout.Write(y)
 	return err
+}
+
+// sayOr says it to people, or writes the object for programs.
+func (a *app) sayOr(o any, format string, args ...any) error {
+	if a.output != "table" {
+		return a.printOne(o)
+	}
+	a.say(format, args...)
+	return nil
 }
 
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }

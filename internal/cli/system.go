@@ -218,7 +218,9 @@ func (a *app) login() *cobra.Command {
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Run: func(*cobra.Command, []string) { a.say("falaj %s", a.Version) },
+		RunE: func(*cobra.Command, []string) error {
+			return a.sayOr(map[string]string{"version": a.Version}, "falaj %s", a.Version)
+		},
 	}
 }
 

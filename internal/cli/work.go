@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,8 +15,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// stream copies a plain answer to standard output.
-func (a *app) stream(cmd *cobra.Command, query string, parts ...string) error {
+// stream copies a plain answer to w.
+func (a *app) stream(cmd *cobra.Command, w io.Writer, query string, parts ...string) error {
 	path, err := a.inProjectPath(parts...)
 	if err != nil {
 		return err
@@ -31,8 +30,8 @@ func (a *app) stream(cmd *cobra.Command, query string, parts ...string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	_, err = io.Copy(a.Stdout, resp.Body)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+	_, err = io.Copy(w, resp.Body)
+	if away(err) {
 		return fault.New(fault.Unavailable, "the server broke off: this is not all").
 			WithHint("It stops, or you may no longer read this. Ask again.")
 	}

@@ -29,7 +29,7 @@ const (
 	TooLarge                     // 413, exit 2: over a size limit
 	Exhausted                    // 429, exit 1: quota, budget, rate, queue or disk is used up
 	Unsupported                  // 501, exit 1: understood, not offered
-	Unavailable                  // 503, exit 1: try again later
+	Unavailable                  // 503, exit 6: try again later
 	Timeout                      // 504, exit 1: did not finish in time
 )
 

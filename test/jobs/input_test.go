@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,7 +74,8 @@ func TestUnresolvable(t *testing.T) {
 }
 
 // TestServerAway: a job works on while its server is gone, its requests fail in
-// words, and it ends once, with everything that it wrote.
+// words, and it ends once, with everything that it wrote. Who waits for it or
+// follows it does not take the server's end for the job's.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	s := live.New(t, "")
@@ -97,6 +99,10 @@ func TestServerAway(t *testing.T) {
 		out, code := p.Command(t.Context(), "job", "logs", job, "-p", p.Name)
 		return code == 0 && strings.Contains(out, "there"), nil
 	})
+	// From now on it comes back where it was, and is looked at by those who wait.
+	s.Args = append(s.Args, "--http", strings.TrimPrefix(s.URL, "http://"))
+	followed := p.Begin(t.Context(), "job", "logs", job, "--follow", "-p", p.Name)
+	awaited := p.Begin(t.Context(), "job", "wait", job, "-p", p.Name)
 	p.Must(s.Kill())
 	kept := filepath.Join(s.Data, "training", "checkpoints", job, "step-1", "state")
 	p.Eventually("it does not go on alone", func() (bool, error) {
@@ -106,6 +112,15 @@ func TestServerAway(t *testing.T) {
 	p.Again()
 	if got := ended(p, job); got.State != "succeeded" || got.Attempts != 1 {
 		t.Errorf("%+v", got)
+	}
+	if said, code := awaited(); code != 0 || !strings.Contains(said, job+" succeeded") {
+		t.Errorf("job wait: exit code %d: %s", code, said)
+	}
+	said, code := followed()
+	lines := strings.Split(strings.TrimSuffix(said, "\n"), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "falaj: ") })
+	if code != 0 || !slices.Equal(lines, []string{"there", "gone", "back"}) {
+		t.Errorf("job logs --follow: exit code %d: %s", code, said)
 	}
 	if log := p.Run(0, "job", "logs", job); log != "there\ngone\nback\n" {
 		t.Error(log)

@@ -16,6 +16,7 @@ package live
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -217,13 +218,23 @@ func (s *Server) ClientWith(tb testing.TB, token string) *client.Client {
 // Command is a command line of this home, with its token. It returns what it
 // printed and its exit code.
 func (s *Server) Command(ctx context.Context, args ...string) (output string, code int) {
+	return s.Begin(ctx, args...)()
+}
+
+// Begin is Command that goes on while the test does something else, such as
+// killing the server; end waits for it.
+func (s *Server) Begin(ctx context.Context, args ...string) (end func() (output string, code int)) {
 	cmd := exec.CommandContext(ctx, s.Bin.Falaj, args...)
 	cmd.Env = append(s.Environ(), "FALAJ_URL="+s.URL, "FALAJ_TOKEN="+s.token())
-	b, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		return err.Error(), -1
+	var b bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &b, &b
+	if err := cmd.Start(); err != nil {
+		return func() (string, int) { return err.Error(), -1 }
 	}
-	return string(b), cmd.ProcessState.ExitCode()
+	return func() (string, int) {
+		_ = cmd.Wait() // its exit code says it
+		return b.String(), cmd.ProcessState.ExitCode()
+	}
 }
 
 // LogTail is the end of everything that the server said, in all its lives.

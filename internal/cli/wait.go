@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// patience is how long a command that waits goes on without an answer: longer
+// than a restart of the server takes.
+const patience = time.Minute
+
+// held is longer than the server holds a request that waits, so that one that
+// nobody will ever answer ends.
+const held = 90 * time.Second
+
+// away reports whether the server is not there now: no connection, or whoever
+// stands before it says so.
+func away(err error) bool {
+	if refused, ok := errors.AsType[*client.Error](err); ok {
+		return refused.Status == http.StatusBadGateway || refused.Status == http.StatusServiceUnavailable || refused.Status == http.StatusGatewayTimeout
+	}
+	_, ok := errors.AsType[*client.NoAnswerError](err)
+	return ok
+}
+
+// patiently asks until the server answers, whatever it answers, or has not
+// answered for patience.
+func (a *app) patiently(ctx context.Context, ask func(context.Context) error) error {
+	var since time.Time
+	for pause := 250 * time.Millisecond; ; pause = min(2*pause, 4*time.Second) {
+		err := ask(ctx)
+		if err == nil || ctx.Err() != nil || !away(err) {
+			return err
+		}
+		switch {
+		case since.IsZero():
+			since = time.Now()
+			a.note("falaj: %s; waiting for it, %s at most", err, patience)
+		case time.Since(since) >= patience:
+			return fault.New(fault.Unavailable, "no answer for %s, so the end is not known: %v", patience, err).
+				WithHint("What you waited for goes on without you. Look whether the server runs, and ask again.")
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// await is a GET that the server may hold for up to a minute.
+func (a *app) await(ctx context.Context, c *client.Client, path string, out any) error {
+	return a.patiently(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, held)
+		defer cancel()
+		return c.Do(ctx, http.MethodGet, path, nil, out)
+	})
+}
+
+// follow copies text that grows to w. path opens it at an offset; what broke off
+// goes on where it was, so nothing is missing and nothing comes twice.
+func (a *app) follow(cmd *cobra.Command, c *client.Client, w io.Writer, path func(offset int64) string) error {
+	for offset := int64(0); ; {
+		var resp *http.Response
+		err := a.patiently(cmd.Context(), func(ctx context.Context) (err error) {
+			resp, err = c.Send(ctx, http.MethodGet, path(offset), nil, nil) //nolint:bodyclose // closed below, once copied
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		n, err := io.Copy(w, resp.Body)
+		_ = resp.Body.Close()
+		if offset += n; err == nil || !away(err) || cmd.Context().Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(250 * time.Millisecond): // a server that breaks off at once is not asked without a pause
+		case <-cmd.Context().Done():
+			return err
+		}
+	}
+}
