@@ -44,7 +44,11 @@ var _ compute.Owner = (*Service)(nil)
 
 // workload names the workload of the environment's current step.
 func (e Environment) workload() compute.WorkloadID {
-	return compute.WorkloadID(string(e.ID) + "-" + string(e.Step))
+	id := string(e.ID) + "-" + string(e.Step)
+	if e.Retries > 0 {
+		id += fmt.Sprintf("-%d", e.Retries)
+	}
+	return compute.WorkloadID(id)
 }
 
 // staging is where an environment is built: work/ with what uv reads and
@@ -55,8 +59,13 @@ func (s *Service) logFile(e ID) string { return filepath.Join(s.cfg.Dir, ".logs"
 
 // submit queues the workload of the environment's step.
 func (s *Service) submit(ctx context.Context, tx *store.Tx, e Environment) error {
+	var begins time.Time
+	if e.Retries > 0 && e.Reason != "" { // what comes after a retry does not wait
+		begins = s.now().Add(s.cfg.Pauses[min(e.Retries, len(s.cfg.Pauses))-1]).UTC()
+	}
 	return s.cfg.Compute.Submit(ctx, tx, compute.Request{
-		ID: e.workload(), Project: e.Project, Kind: compute.Build, Label: "environment " + e.Name,
+		NotBefore: begins,
+		ID:        e.workload(), Project: e.Project, Kind: compute.Build, Label: "environment " + e.Name,
 		Amount:    resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB},
 		Isolation: s.cfg.Isolation, Pools: s.cfg.Pools, Timeout: s.cfg.Timeout,
 		Priority: 100, // jobs wait for it
@@ -67,6 +76,7 @@ func (s *Service) submit(ctx context.Context, tx *store.Tx, e Environment) error
 // of finds the environment of a workload, and the step that it was.
 func (s *Service) of(ctx context.Context, tx *store.Tx, w compute.WorkloadID) (Environment, Step, error) {
 	eid, step, _ := strings.Cut(string(w), "-")
+	step, _, _ = strings.Cut(step, "-")
 	e, err := s.cfg.Store.One(ctx, tx, ID(eid))
 	return e, Step(step), err
 }
@@ -258,20 +268,26 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	if err != nil {
 		return err
 	}
-	if e.Step != step || e.State == Ready || e.State == Failed { // recorded before a crash
+	if e.workload() != w.ID || e.State == Ready || e.State == Failed { // recorded before a crash
 		return s.clean(e)
 	}
 	log, err := s.keepLog(ctx, w.ID, e.ID, step)
 	if err != nil {
 		return err
 	}
-	failed := w.Status.State != engine.Ended || w.Status.Reason != engine.Exited || w.Status.ExitCode != 0
+	reason, hint := "", ""
 	switch {
-	case failed && w.Status.Reason == engine.Exited:
-		reason, hint := explain(log)
+	case w.Status.State != engine.Ended || w.Status.Reason != engine.Exited:
+		reason, hint = fmt.Sprintf("step %s %s", step, w.Outcome()), w.Hint
+	case w.Status.ExitCode != 0:
+		reason, hint = explain(log)
+	}
+	e.Reason, e.Hint = "", ""
+	switch {
+	case reason != "" && passing(w.Status, log) && e.Retries < len(s.cfg.Pauses):
+		return s.again(ctx, e, reason, hint)
+	case reason != "":
 		return s.fail(ctx, e, reason, hint)
-	case failed:
-		return s.fail(ctx, e, fmt.Sprintf("step %s %s", step, w.Outcome()), w.Hint)
 	case step == stepLock:
 		return s.locked(ctx, e)
 	case step == stepCreate && e.Spec.SitePackages && strings.TrimSpace(e.Lock) == "":
@@ -282,6 +298,32 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	default:
 		return s.installed(ctx, e)
 	}
+}
+
+// passing reports that a step may succeed when it is tried again: no index answered, as
+// when the server through which builds reach it was away, or the step was cut off.
+func passing(end engine.Status, log string) bool {
+	switch end.Reason {
+	case engine.Exited:
+		return unreachable(log)
+	case engine.TimedOut, engine.OutOfMemory, engine.Stopped, engine.NotStarted:
+		return false
+	}
+	return true
+}
+
+// again has a step tried once more, after a pause. An installation that was cut off is
+// begun with an empty environment.
+func (s *Service) again(ctx context.Context, e Environment, reason, hint string) error {
+	if e.Step == stepInstall {
+		if err := archive.Remove(filepath.Join(s.staging(e.ID), "venv")); err != nil {
+			return fault.Wrap(err, "removing what was installed")
+		}
+		e.Step = stepCreate
+	}
+	e.Retries++
+	e.Reason, e.Hint = fmt.Sprintf("it is tried again (%d of %d): %s", e.Retries, len(s.cfg.Pauses), reason), hint
+	return s.advance(ctx, e, "")
 }
 
 // locked takes the lock; what was built before is ready at once.

@@ -198,8 +198,9 @@ type Environment struct {
 	SBOM      []Package    `json:"sbom,omitempty"`   // of One, not of List
 	Glibc     string       `json:"glibc,omitempty"`  // the least that its wheels run with
 	Image     string       `json:"image,omitempty"`  // pinned: "registry/name@sha256:…"
-	Reason    string       `json:"reason,omitempty"` // why it failed
+	Reason    string       `json:"reason,omitempty"` // why it failed, or begins again
 	Hint      string       `json:"hint,omitempty"`
+	Retries   int          `json:"retries,omitempty"` // of what its build is at: it was cut off, or no index answered
 	CreatedAt time.Time    `json:"created_at"`
 	ReadyAt   time.Time    `json:"ready_at,omitzero"`
 	Revision  int64        `json:"revision"`

@@ -198,7 +198,7 @@ func explain(log string) (reason, hint string) {
 		hint = "With site_packages the interpreter's own packages stay as they are: loosen the requirement, or leave site_packages out."
 	case has("not found in the package registry"):
 		hint = "Check the spelling of the package's name, and that the configured index has it."
-	case has("error sending request", "Failed to fetch", "dns error", "tunnel", "client error (Connect)", "timed out"):
+	case unreachable(log):
 		hint = "The package index does not answer: check environments.index, environments.hosts and environments.ca in the configuration, then apply again."
 	case has("--only-binary", "no wheels", "no usable wheels", "building source distributions is disabled", "no-build"):
 		hint = "No wheel fits this Python and platform: choose another version, or set allow_source so that it may be built."
@@ -210,4 +210,14 @@ func explain(log string) (reason, hint string) {
 		hint = "See `falaj env logs NAME` for everything that uv said."
 	}
 	return reason, hint
+}
+
+// unreachable reports that by a log of uv no index answered.
+func unreachable(log string) bool {
+	if strings.Contains(log, "not found in the package registry") {
+		return false
+	}
+	return slices.ContainsFunc([]string{"error sending request", "Failed to fetch", "dns error", "tunnel", "client error (Connect)", "timed out"}, func(w string) bool {
+		return strings.Contains(log, w)
+	})
 }

@@ -71,6 +71,7 @@ type Config struct {
 	Containers func() error
 	Isolation  scheduler.Isolation // empty is sandbox
 	Timeout    time.Duration       // of one step; 0 is 20 minutes
+	Pauses     []time.Duration     // before a step that was cut off is tried again, each time; nil is 5 s, 20 s and 1 minute
 	Log        *slog.Logger        // nil discards
 	Now        func() time.Time    // nil is time.Now
 }
@@ -111,6 +112,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 20 * time.Minute
+	}
+	if cfg.Pauses == nil {
+		cfg.Pauses = []time.Duration{5 * time.Second, 20 * time.Second, time.Minute}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -338,6 +339,72 @@ func TestInstallationThatFails(t *testing.T) {
 	e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}})
 	if e.State != environment.Failed || !strings.Contains(e.Reason, "No space left") || e.Digest == "" {
 		t.Fatalf("%+v", e)
+	}
+}
+
+// TestCutOff: a build whose way to the index was gone, as it is when the server was
+// away, and one that something killed, begin again, with an empty environment; but not
+// for ever, and not where another try would end as well.
+func TestCutOff(t *testing.T) {
+	gone := "error: Request failed after 3 retries\n  cause: Failed to fetch: `https://index.example/six`\n  cause: tunnel error: unexpected end of file"
+	exited := enginetest.Exit{Code: 2}
+	for name, c := range map[string]struct {
+		at    string
+		says  string
+		exit  enginetest.Exit
+		times int
+		want  environment.State
+		ran   string
+	}{
+		"lock":       {"compile", gone, exited, 2, environment.Ready, "compile compile compile venv sync"},
+		"install":    {"sync", gone, exited, 1, environment.Ready, "compile venv sync venv sync"},
+		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "compile venv sync venv sync"},
+		"for ever":   {"compile", gone, exited, 100, environment.Failed, "compile compile compile compile"},
+		"user error": {"compile", "error: nope was not found in the package registry", exited, 100, environment.Failed, "compile"},
+		"memory":     {"sync", "", enginetest.Exit{OutOfMemory: true}, 100, environment.Failed, "compile venv sync"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u, fake := &uv{fail: map[string]string{}}, enginetest.NewFake()
+			edit := pretend(t)
+			left := c.times
+			fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+				cmd := p.Spec.Command
+				if left == 0 || !slices.Contains(cmd, c.at) {
+					return u.run(p)
+				}
+				left--
+				u.run(p) // it had begun
+				if c.at == "sync" {
+					bin := filepath.Dir(cmd[slices.Index(cmd, "--python")+1])
+					if err := os.WriteFile(filepath.Join(filepath.Dir(bin), "half"), []byte("x"), 0o600); err != nil {
+						return enginetest.Exit{Code: 9}
+					}
+				}
+				fmt.Fprintln(p.Log, c.says)
+				return c.exit
+			})
+			w := newWorld(t, fake, func(cfg *environment.Config) {
+				edit(cfg)
+				cfg.Pauses = []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond}
+			})
+			e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}})
+			if e.State != c.want || e.State == environment.Ready && e.Reason+e.Hint != "" || e.State == environment.Failed && e.Reason == "" {
+				t.Fatalf("%+v", e)
+			}
+			if got := strings.Join(u.ran, " "); got != c.ran {
+				t.Errorf("ran %s, not %s", got, c.ran)
+			}
+			if e.State != environment.Ready {
+				return
+			}
+			used, err := w.Use(t.Context(), nyc, "py")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(used.Bin), "half")); !os.IsNotExist(err) {
+				t.Errorf("what was cut off is in the environment: %v", err)
+			}
+		})
 	}
 }
 

@@ -170,6 +170,12 @@ func TestResizeOfAJob(t *testing.T) {
 	if _, err := w.Resize(ctx, nyc, j.ID, training.Workers{}); !fault.Is(err, fault.Invalid) {
 		t.Fatalf("to none: %v", err)
 	}
+	if _, err := w.Resize(ctx, nyc, j.ID, training.Exactly(50)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "50 workers") {
+		t.Fatalf("to more than any pool holds: %v", err)
+	}
+	if j, err := w.One(ctx, nyc, j.ID); err != nil || j.State != training.Running || j.Workers != (training.Workers{}) {
+		t.Fatalf("it does not go on as it was: %+v, %v", j, err)
+	}
 	if _, err := w.Resize(ctx, nyc, j.ID, training.Exactly(2)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,12 +3,14 @@ package training
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -16,11 +18,14 @@ import (
 // save (SIGTERM and its grace), and the next attempt, which does not count
 // against max_attempts, has the new size. Needs job.submit. Resizing to what it
 // has already is no change. Errors: fault.NotFound; fault.Invalid when the work
-// cannot be shared out among so many, or has roles; fault.Conflict when the job has ended or
-// is being stopped.
+// cannot be shared out among so many, it has roles, or it runs and no pool could hold so
+// many; fault.Conflict when the job has ended or is being stopped.
 func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Workers) (j Job, err error) {
-	if _, err := s.one(ctx, p, jid, ActionSubmit); err != nil {
+	if j, err = s.one(ctx, p, jid, ActionSubmit); err != nil {
 		return Job{}, err
+	}
+	if err := s.holds(ctx, j, to); err != nil {
+		return Job{}, fault.Wrap(err, "resizing job %s", jid)
 	}
 	who := identity.From(ctx)
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -69,6 +74,33 @@ func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Work
 		return s.ask(ctx, tx, a, Resized, fmt.Sprintf("resized from %s to %s workers by %s", sizeOf(a, was), to, who))
 	})
 	return j, fault.Wrap(err, "resizing job %s", jid)
+}
+
+// holds refuses a size for which a running job would be stopped and wait for ever: that
+// no pool could hold, as the pools are now and were they empty. Of one that is closed or
+// rents its nodes nobody knows. Where another server schedules, it is not known either.
+func (s *Service) holds(ctx context.Context, j Job, to Workers) error {
+	if j.Attempt == "" || j.State.Ended() || len(j.Spec.Roles) > 0 || j.size() == to || j.Spec.validSize(to) != nil {
+		return nil
+	}
+	j.Workers = to
+	r := j.request()
+	r.ID = compute.WorkloadID(j.ID)
+	f, err := s.cfg.Compute.Try(ctx, r)
+	if fault.Is(err, fault.Unavailable) {
+		return nil
+	}
+	if err != nil || f.Possible || len(f.Reasons) == 0 {
+		return err
+	}
+	why := make([]string, len(f.Reasons))
+	for i, reason := range f.Reasons {
+		if why[i] = reason.Text; reason.Code == scheduler.Closed {
+			return nil
+		}
+	}
+	return fault.New(fault.Invalid, "it would wait for ever: %s", strings.Join(why, "; ")).
+		WithHint("It goes on as it is. Give fewer workers, or make room first.")
 }
 
 func sizeOf(a Attempt, wanted Workers) Workers {
