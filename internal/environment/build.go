@@ -303,13 +303,10 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 // passing reports that a step may succeed when it is tried again: no index answered, as
 // when the server through which builds reach it was away, or the step was cut off.
 func passing(end engine.Status, log string) bool {
-	switch end.Reason {
-	case engine.Exited:
+	if end.Reason == engine.Exited {
 		return unreachable(log)
-	case engine.TimedOut, engine.OutOfMemory, engine.Stopped, engine.NotStarted:
-		return false
 	}
-	return true
+	return !slices.Contains([]engine.Reason{engine.TimedOut, engine.OutOfMemory, engine.Stopped, engine.NotStarted}, end.Reason)
 }
 
 // again has a step tried once more, after a pause. An installation that was cut off is

@@ -87,10 +87,10 @@ func (s *Service) holds(ctx context.Context, j Job, to Workers) error {
 	r := j.request()
 	r.ID = compute.WorkloadID(j.ID)
 	f, err := s.cfg.Compute.Try(ctx, r)
-	if fault.Is(err, fault.Unavailable) {
-		return nil
-	}
-	if err != nil || f.Possible || len(f.Reasons) == 0 {
+	switch {
+	case fault.Is(err, fault.Unavailable):
+		return nil //nolint:nilerr // see above
+	case err != nil, f.Possible, len(f.Reasons) == 0:
 		return err
 	}
 	why := make([]string, len(f.Reasons))
