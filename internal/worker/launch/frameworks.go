@@ -3,6 +3,7 @@ package launch
 import (
 	_ "embed" // the launchers
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -135,27 +136,48 @@ func (g gang) mpi() Process {
 	}
 }
 
-// xgboost runs the program with what xgboost.collective reads, and the tracker
-// beside the first worker's.
+// xgboost runs the program, and the tracker beside the first worker's. XGBoost 2.0
+// reads DMLC_*; since 2.1 it reads no variables, and the program gives it what
+// FALAJ_COLLECTIVE says. Ranks are by task, in the order of text. Workers try ten
+// times to reach the tracker, for 90 s: it listens when the first one has loaded
+// XGBoost.
 func (g gang) xgboost() Process {
 	p := g.plain()
+	task := fmt.Sprintf("%04d", g.index)
 	maps.Copy(p.Env, map[string]string{
 		"DMLC_TRACKER_URI": g.first().host(), "DMLC_TRACKER_PORT": g.first().port(), "DMLC_NUM_WORKER": strconv.Itoa(len(g.roster)),
-		"DMLC_TASK_ID": strconv.Itoa(g.index), "DMLC_ROLE": "worker", "FALAJ_GRACE": strconv.Itoa(g.Grace),
+		"DMLC_TASK_ID": task, "DMLC_ROLE": "worker", "FALAJ_GRACE": strconv.Itoa(g.Grace),
+		"FALAJ_COLLECTIVE": collective(map[string]any{
+			"dmlc_tracker_uri": g.first().host(), "dmlc_tracker_port": json.Number(g.first().port()), "dmlc_task_id": task, "dmlc_retry": 10,
+		}),
 	})
 	p.Argv = slices.Concat([]string{g.Python, "-u", "-c", xgboostPy}, g.Command)
 	return p
 }
 
-// lightGBM has the machine list; the program gives it to LightGBM as machines,
-// local_listen_port and num_machines, which it reads from nowhere by itself.
+// lightGBM has the machine list. LightGBM reads no variables: the program gives it
+// the parameters of FALAJ_COLLECTIVE, or its command line has those of the other
+// two. Without a tree_learner it would forget the other machines.
 func (g gang) lightGBM() Process {
 	p := g.plain()
 	machines := make([]string, len(g.roster))
 	for i, peer := range g.roster {
 		machines[i] = peer.endpoint()
 	}
-	p.Env["FALAJ_MACHINES"] = strings.Join(machines, ",")
+	list := strings.Join(machines, ",")
+	p.Env["FALAJ_MACHINES"] = list
 	p.Env["FALAJ_MACHINE_PORT"] = g.me().port()
+	p.Env["FALAJ_COLLECTIVE"] = collective(map[string]any{
+		"machines": list, "local_listen_port": json.Number(g.me().port()), "num_machines": len(machines), "tree_learner": "data",
+	})
 	return p
+}
+
+// collective is what a program gives to its framework, as JSON.
+func collective(arguments map[string]any) string {
+	b, err := json.Marshal(arguments)
+	if err != nil {
+		panic(err) // texts and numbers cannot fail
+	}
+	return string(b)
 }

@@ -33,8 +33,8 @@ const (
 	TensorFlow Framework = "tensorflow" // TF_CONFIG
 	Horovod    Framework = "horovod"    // HOROVOD_* over Gloo, with a rendezvous of our own on the first worker
 	MPI        Framework = "mpi"        // mpirun on one worker
-	XGBoost    Framework = "xgboost"    // a tracker on the first worker
-	LightGBM   Framework = "lightgbm"   // FALAJ_MACHINES
+	XGBoost    Framework = "xgboost"    // a tracker on the first worker, and FALAJ_COLLECTIVE
+	LightGBM   Framework = "lightgbm"   // FALAJ_COLLECTIVE, or FALAJ_MACHINES
 	DeepSpeed  Framework = "deepspeed"  // as torchrun
 	Accelerate Framework = "accelerate" // as torchrun
 )

@@ -1,13 +1,14 @@
 """Falaj for Python: read data, save checkpoints and ask models.
 
 ``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest``,
-``should_stop`` and ``step`` are for training programs; ``predict`` asks a deployed model, and
-``label`` says what turned out to be true.
+``should_stop``, ``collective`` and ``step`` are for training programs; ``predict``
+asks a deployed model, and ``label`` says what turned out to be true.
 Only the standard library is needed; pyarrow and pandas are used when they are there.
 """
 
 from ._checkpoint import SAVED, Checkpoint, checkpoint, latest, should_stop
 from ._client import Client, Error, Labelled, Prediction, Rows, label, predict
+from ._collective import collective
 from ._data import Data, data
 from ._profile import step
 
@@ -21,6 +22,7 @@ __all__ = [
     "Prediction",
     "Rows",
     "checkpoint",
+    "collective",
     "data",
     "label",
     "latest",
