@@ -411,6 +411,9 @@ func (a *app) simulated(result []byte) error {
 			return err
 		}
 	}
+	if hours, ok := s.Pooled["guessed_gpu_hours"].(float64); ok {
+		a.say("\n%.2f GPU-hours ran in configurations that nobody measured; steps there were taken to be as long as at the nearest measured one.", hours)
+	}
 	if c := s.Compared; c != nil {
 		a.say("\n%s has %s of %s's average JCT, %s of its p99 and %s of its makespan.", s.Policy, c.Avg, c.Policy, c.P99, c.Makespan)
 	}

@@ -23,6 +23,7 @@ func (l Limits) Split(global, replicas int) Batch {
 	if replicas == 1 && global > l.MinBatch {
 		k = max(k, 1)
 	}
+	k = max(min(k, l.MaxBatch/replicas-1), 0) // each part has a sample
 	return Batch{Local: min(ceil(local, k+1), l.MaxBatch/(replicas*(k+1))), Accumulated: k}
 }
 

@@ -26,6 +26,9 @@ func TestSplit(t *testing.T) {
 			t.Errorf("%d on %d is %+v, want %+v", c.global, c.replicas, got, c.want)
 		}
 	}
+	if got := (Limits{MinLocal: 1, MaxLocal: 1, MinBatch: 2, MaxBatch: 4}).Split(4, 3); got != (Batch{1, 0}) {
+		t.Errorf("more parts than samples: %+v", got)
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		replicas := rapid.IntRange(1, 64).Draw(t, "replicas")
 		global := rapid.IntRange(max(l.MinBatch, replicas*l.MinLocal), l.MaxBatch).Draw(t, "global")

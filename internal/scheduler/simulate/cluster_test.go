@@ -54,9 +54,9 @@ func TestReadCluster(t *testing.T) {
 	if !reflect.DeepEqual(c.Groups, want) || c.Total() != 12 || c.String() != "2 × 2 a and 1 × 8 b (synthetic)" {
 		t.Errorf("%+v %s", c, c)
 	}
-	a, _ := m["a"]["tiny"].times([]int{2}, 8)
-	b, _ := m["b"]["tiny"].times([]int{2}, 8)
-	if a != (times{1, 0.2}) || math.Abs(b.step-0.6) > 1e-12 || b.sync != 0.2 {
+	a := m["a"]["tiny"].times([]int{2}, 8)
+	b := m["b"]["tiny"].times([]int{2}, 8)
+	if a.times != (times{1, 0.2}) || math.Abs(b.step-0.6) > 1e-12 || b.sync != 0.2 {
 		t.Errorf("%+v, twice as fast %+v", a, b)
 	}
 }
@@ -275,12 +275,9 @@ func TestLearnsTypes(t *testing.T) {
 	see := func(id int, name, on string) Job {
 		p := m[on][name]
 		l := p.Limits.MaxLocal
-		at, err := p.times([]int{1}, l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := p.times([]int{1}, l)
 		j := Job{ID: id, Family: name, On: limits(m, name)}
-		j.Observed = []Observation{{on, obs(1, 1, l, at)}}
+		j.Observed = []Observation{{on, obs(1, 1, l, at.times)}}
 		return j
 	}
 	a.learn(see(1, "bert", "measured"))
@@ -430,7 +427,7 @@ func FuzzCluster(f *testing.F) {
 		}
 		for _, g := range c.Groups {
 			for _, p := range m[g.Type] {
-				if got, err := p.times([]int{1}, p.Limits.MinLocal); err == nil && !(got.step > 0) {
+				if got := p.times([]int{1}, p.Limits.MinLocal); !(got.step > 0) {
 					t.Fatalf("%+v", got)
 				}
 			}

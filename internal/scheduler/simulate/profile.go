@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -29,10 +30,10 @@ type Profile struct {
 	validated []validation // by batch size
 	progress  []float64    // at which epoch i ends
 
-	most int // local batch that may be used, of limits.csv; 0 is the largest measured
+	most int // local batch that may be used, of limits.csv; 0 is the largest measured, or what stated says
 
 	mu   sync.Mutex
-	memo map[string]times
+	memo map[string]estimate
 }
 
 // sample is a measured step with a local batch.
@@ -44,6 +45,12 @@ type sample struct {
 // times are seconds of one step without accumulation, and its part that
 // synchronises replicas.
 type times struct{ step, sync float64 }
+
+// estimate are times, and whether they are only those of the nearest that was measured.
+type estimate struct {
+	times
+	guess bool
+}
 
 // validation is a training run with one global batch size, by epoch.
 type validation struct {
@@ -82,7 +89,7 @@ func readProfiles(dir fs.FS, first Profiles) (Profiles, error) {
 }
 
 func readProfile(dir fs.FS, name string, first *Profile) (*Profile, error) {
-	p := &Profile{Name: name, exact: map[string][]sample{}, memo: map[string]times{}}
+	p := &Profile{Name: name, exact: map[string][]sample{}, memo: map[string]estimate{}}
 	read := func(file string, f func(file string, in io.Reader) error) error {
 		in, err := dir.Open(path.Join(name, file))
 		if err != nil {
@@ -168,6 +175,12 @@ func (p *Profile) readPlacements(file string, in io.Reader) error {
 // limitsFile may be there: the measurements may go further than jobs shall.
 const limitsFile = "limits.csv"
 
+// stated are the largest local batches that the job model of the public profiles
+// states of its applications, less than what was measured of them; limits.csv wins.
+// Source: the simulator of Pollux (petuum/adaptdl, branch osdi21-artifact), which
+// knows this one by its name.
+var stated = map[string]int{"yolov3": 8}
+
 func (p *Profile) readLimits(file string, in io.Reader) error {
 	rows := 0
 	return readTable(file, in, []string{"max_local_bsz"}, func(r *row) {
@@ -241,6 +254,9 @@ func (p *Profile) finish() error {
 		l.MinLocal = min(l.MinLocal, samples[0].local)
 		l.MaxLocal = max(l.MaxLocal, samples[len(samples)-1].local)
 	}
+	if most := stated[p.Name]; p.most == 0 && most >= l.MinLocal { // another application may have the name
+		p.most = most
+	}
 	if p.most > 0 {
 		if p.most < l.MinLocal {
 			return fault.New(fault.Invalid, "the profile of %s: max_local_bsz %d in %s is less than the smallest measured local batch %d", p.Name, p.most, limitsFile, l.MinLocal)
@@ -275,7 +291,7 @@ func (p *Profile) faster(speed float64) *Profile {
 	scale := func(t times) times { return times{step: t.sync + (t.step-t.sync)/speed, sync: t.sync} }
 	out := &Profile{
 		Name: p.Name, Limits: p.Limits, epochs: p.epochs, exact: map[string][]sample{}, points: slices.Clone(p.points),
-		maxNodes: p.maxNodes, validated: p.validated, progress: p.progress, most: p.most, memo: map[string]times{},
+		maxNodes: p.maxNodes, validated: p.validated, progress: p.progress, most: p.most, memo: map[string]estimate{},
 	}
 	for id, samples := range p.exact {
 		for _, s := range samples {
@@ -319,66 +335,92 @@ func normal(gpus []int) string {
 }
 
 // times are those of one step with a local batch on a placement (GPUs per node).
-func (p *Profile) times(gpus []int, local int) (times, error) {
+// Of what was not measured and lies between no measurements they are a guess: a
+// policy may choose what nobody has tried.
+func (p *Profile) times(gpus []int, local int) estimate {
 	id := normal(gpus)
 	key := id + "/" + strconv.Itoa(local)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t, ok := p.memo[key]; ok {
-		return t, nil
+		return t
 	}
-	t, ok := p.measure(id, len(gpus), total(gpus), local)
-	if !ok {
-		return t, fault.New(fault.Invalid, "the profile of %s says nothing about %d replicas on %d nodes with a local batch of %d", p.Name, total(gpus), len(gpus), local).
-			WithHint("It was measured up to %d replicas, with local batches from %d to %d.", p.Limits.MaxReplicas, p.Limits.MinLocal, p.Limits.MaxLocal)
-	}
+	t := p.measure(id, len(gpus), total(gpus), local)
 	p.memo[key] = t
-	return t, nil
+	return t
 }
 
-func (p *Profile) measure(id string, nodes, replicas, local int) (times, bool) {
+func (p *Profile) measure(id string, nodes, replicas, local int) estimate {
 	if s := p.exact[id]; s != nil {
 		return between(s, local)
 	}
 	// More nodes than were measured count as the most that were. Nodes with more
 	// GPUs than the measured ones have count as more nodes, which is pessimistic.
-	for n := min(nodes, p.maxNodes); n <= min(replicas, p.maxNodes); n++ {
+	nodes = min(nodes, p.maxNodes)
+	for n := nodes; n <= min(replicas, p.maxNodes); n++ {
 		q := [3]float64{float64(n), float64(replicas), float64(local)}
 		if step, sync, ok := interpolate(p.points, q); ok {
-			return times{step, sync}, true
+			return estimate{times: times{step, sync}}
 		}
 	}
-	return times{}, false
+	return p.nearest(nodes, replicas, local)
 }
 
 // between interpolates between samples sorted by local batch.
-func between(s []sample, local int) (times, bool) {
+func between(s []sample, local int) estimate {
 	i, found := slices.BinarySearchFunc(s, local, func(a sample, local int) int { return a.local - local })
-	if found {
-		return s[i].times, true
-	}
-	if i == 0 || i == len(s) {
-		return times{}, false
+	switch {
+	case found:
+		return estimate{times: s[i].times}
+	case i == 0:
+		return s[0].stretched(local)
+	case i == len(s):
+		return s[i-1].stretched(local)
 	}
 	lo, hi := s[i-1], s[i]
 	at := float64(local-lo.local) / float64(hi.local-lo.local)
-	return times{lo.step + at*(hi.step-lo.step), lo.sync + at*(hi.sync-lo.sync)}, true
+	return estimate{times: times{lo.step + at*(hi.step-lo.step), lo.sync + at*(hi.sync-lo.sync)}}
 }
 
-// gradient is what a job with a global batch sees in an epoch.
-func (p *Profile) gradient(batch, epoch int) (goodput.Gradient, error) {
-	i, found := slices.BinarySearchFunc(p.validated, batch, func(v validation, b int) int { return v.batch - b })
-	if found {
-		return p.validated[i].gradient[epoch], nil
+// nearest is the guess by the measured point whose nodes, replicas and local batch
+// differ by the least factors. One with fewer nodes or replicas synchronises less,
+// so it is taken only if there is no other.
+func (p *Profile) nearest(nodes, replicas, local int) estimate {
+	far := func(a float64, b int) float64 { return math.Abs(math.Log(a / float64(b))) }
+	var best point
+	smaller, least := true, math.Inf(1)
+	for _, pt := range p.points {
+		less := pt.at[0] < float64(nodes) || pt.at[1] < float64(replicas)
+		d := far(pt.at[0], nodes) + far(pt.at[1], replicas) + far(pt.at[2], local)
+		if smaller && !less || smaller == less && d < least {
+			best, smaller, least = pt, less, d
+		}
 	}
-	if i == 0 || i == len(p.validated) {
-		return goodput.Gradient{}, fault.New(fault.Invalid, "the profile of %s says nothing about a batch of %d, only from %d to %d", p.Name, batch, p.Limits.MinBatch, p.Limits.MaxBatch)
+	return sample{int(best.at[2]), times{best.step, best.sync}}.stretched(local)
+}
+
+// stretched is the guess for another local batch: computing a larger one takes
+// proportionally longer, a smaller one no less. Both are pessimistic.
+func (s sample) stretched(local int) estimate {
+	by := max(1, float64(local)/float64(s.local))
+	return estimate{times{s.sync + (s.step-s.sync)*by, s.sync}, true}
+}
+
+// gradient is what a job with a global batch sees in an epoch; a batch that is
+// smaller or larger than all that were validated sees what the nearest saw.
+func (p *Profile) gradient(batch, epoch int) goodput.Gradient {
+	i, found := slices.BinarySearchFunc(p.validated, batch, func(v validation, b int) int { return v.batch - b })
+	switch {
+	case found || i == 0:
+		return p.validated[i].gradient[epoch]
+	case i == len(p.validated):
+		return p.validated[i-1].gradient[epoch]
 	}
 	lo, hi := p.validated[i-1], p.validated[i]
 	width, at := float64(hi.batch-lo.batch), float64(batch-lo.batch)
 	mix := func(a, b float64) float64 { return (at*b + (width-at)*a) / width }
 	a, b := lo.gradient[epoch], hi.gradient[epoch]
-	return goodput.Gradient{Sqr: mix(a.Sqr, b.Sqr), Var: mix(a.Var, b.Var)}, nil
+	return goodput.Gradient{Sqr: mix(a.Sqr, b.Sqr), Var: mix(a.Var, b.Var)}
 }
 
 // Measured are the profiles of each type of GPU.

@@ -26,6 +26,9 @@ type Row struct {
 	P99JCT   float64 `json:"p99_jct_s"`
 	Makespan float64 `json:"makespan_s"`
 	GPUHours float64 `json:"gpu_hours"`
+	// Guessed are those of them in configurations that nobody measured and that lie
+	// between no measurements: steps there took as long as at the nearest one.
+	Guessed float64 `json:"guessed_gpu_hours,omitempty"`
 	// Utilisation is the share of the GPU-seconds until the makespan that jobs had.
 	Utilisation float64 `json:"utilisation"`
 	Restarts    int     `json:"restarts"`
@@ -116,6 +119,7 @@ func (t Trace) row() Row {
 	for _, o := range t.Jobs {
 		r.Makespan = max(r.Makespan, o.Completed)
 		r.GPUHours += float64(o.Service) / 3600
+		r.Guessed += float64(o.Guessed) / 3600
 		r.Restarts += o.Restarts
 		if o.Deadline > 0 {
 			r.Due++

@@ -42,6 +42,7 @@ type Outcome struct {
 	Completed    float64
 	Deadline     float64 // seconds from Submitted; 0 is none
 	Service      int     // GPU-seconds
+	Guessed      int     // of them, in configurations that nobody measured
 	Restarts     int
 	Spans        []Span
 }
@@ -75,6 +76,7 @@ type job struct {
 
 	batch    goodput.Batch
 	left     int     // seconds of restart
+	guessed  int     // GPU-seconds in configurations that nobody measured
 	epoch    int     // that it is in
 	progress float64 // iterations of the initial batch size
 	done     bool
@@ -83,7 +85,7 @@ type job struct {
 
 	now struct { // the truth of the configuration and epoch it is in
 		valid bool
-		times
+		estimate
 		goodput.Gradient
 		goodput float64
 	}
@@ -117,9 +119,7 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 		}
 		// 1. Advance.
 		for _, j := range active {
-			if err := j.advance(p, now, o.Interval); err != nil {
-				return Trace{}, err
-			}
+			j.advance(p, now, o.Interval)
 		}
 		now += o.Interval
 		before := len(active)
@@ -183,7 +183,7 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 	for _, j := range jobs {
 		t.Jobs = append(t.Jobs, Outcome{
 			Name: j.name, Family: j.Family, Submitted: j.Submitted, Completed: float64(j.doneAt), Deadline: j.deadline,
-			Service: j.Service, Restarts: j.Restarts, Spans: j.spans,
+			Service: j.Service, Guessed: j.guessed, Restarts: j.Restarts, Spans: j.spans,
 		})
 	}
 	return t, nil
@@ -237,9 +237,9 @@ func (o Options) clock() time.Duration {
 }
 
 // advance runs the job for some seconds.
-func (j *job) advance(p Policy, now, seconds int) error {
+func (j *job) advance(p Policy, now, seconds int) {
 	if len(j.Placement) == 0 {
-		return nil
+		return
 	}
 	replicas := j.Placement.Replicas()
 	delay := min(j.left, seconds)
@@ -248,48 +248,44 @@ func (j *job) advance(p Policy, now, seconds int) error {
 	now += delay
 	seconds -= delay
 	for seconds > 0 && !j.done {
-		if err := j.look(replicas); err != nil {
-			return err
-		}
+		j.look(replicas)
 		end := j.profile.progress[j.epoch]
-		if j.progress+j.now.goodput*float64(seconds) < end {
-			j.progress += j.now.goodput * float64(seconds)
-			j.Service += seconds * replicas
-			now += seconds
-			seconds = 0
-		} else {
-			took := int(math.RoundToEven((end - j.progress) / j.now.goodput))
-			j.Service += took * replicas
-			now += took
-			seconds -= took
+		took := seconds
+		ends := j.progress+j.now.goodput*float64(seconds) >= end
+		if ends {
+			took = int(math.RoundToEven((end - j.progress) / j.now.goodput))
+		}
+		j.Service += took * replicas
+		if j.now.guess {
+			j.guessed += took * replicas
+		}
+		now += took
+		seconds -= took
+		if ends {
 			j.progress = end
 			j.epoch++
 			j.now.valid = false
 			if j.epoch == j.profile.epochs {
 				j.done, j.doneAt = true, now
 				j.spans[len(j.spans)-1].To = now
-				return nil
+				return
 			}
+		} else {
+			j.progress += j.now.goodput * float64(took)
 		}
 		j.tune(p)
 	}
-	return nil
 }
 
 // look finds the truth of where the job is, and lets the policy know what a job
 // would see of it.
-func (j *job) look(replicas int) error {
+func (j *job) look(replicas int) {
 	if j.now.valid {
-		return nil
+		return
 	}
-	var err error
-	if j.now.times, err = j.profile.times(gpus(j.Placement), j.batch.Local); err != nil {
-		return err
-	}
+	j.now.estimate = j.profile.times(gpus(j.Placement), j.batch.Local)
 	global := j.batch.Global(replicas)
-	if j.now.Gradient, err = j.profile.gradient(global, j.epoch); err != nil {
-		return err
-	}
+	j.now.Gradient = j.profile.gradient(global, j.epoch)
 	whole := j.now.step + float64(j.batch.Accumulated)*(j.now.step-j.now.sync)
 	j.now.goodput = j.now.Gain(float64(global)/float64(j.On[j.Type].MinBatch)) / whole
 	j.now.valid = true
@@ -298,7 +294,6 @@ func (j *job) look(replicas int) error {
 	if !slices.ContainsFunc(j.Observed, o.same) {
 		j.Observed = append(slices.Clip(j.Observed), o)
 	}
-	return nil
 }
 
 // tune sets the batch size that the policy wants.

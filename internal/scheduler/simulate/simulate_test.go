@@ -1,12 +1,15 @@
 package simulate
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -64,6 +67,9 @@ func TestTiresias(t *testing.T) {
 		if got := s.Workloads[i].AvgJCT; math.Abs(got-want) > 0.005 {
 			t.Errorf("workload %d: average %.4f s, published %.2f", i+1, got, want)
 		}
+	}
+	if s.Pooled.Guessed != 0 {
+		t.Errorf("%v GPU-hours of what was not measured", s.Pooled.Guessed)
 	}
 	for _, of := range []struct {
 		name      string
@@ -204,21 +210,118 @@ func TestBadProfiles(t *testing.T) {
 			t.Errorf("%q: %v, want %q", limits, err, want)
 		}
 	}
-	// A name cuts nothing, a file does.
+	// What the job model states of an application holds without a file, and a file wins.
 	m := fstest.MapFS{}
 	for name, f := range small() {
 		m[strings.Replace(name, "tiny", "yolov3", 1)] = f
 	}
 	all, err := ReadProfiles(m)
-	if err != nil || all["yolov3"].Limits.MaxLocal != 16 {
+	if err != nil || all["yolov3"].Limits.MaxLocal != 8 {
 		t.Errorf("%+v, %v", all["yolov3"], err)
 	}
-	m["yolov3/limits.csv"] = &fstest.MapFile{Data: []byte("max_local_bsz\n8\n")}
-	if all, err = ReadProfiles(m); err != nil || all["yolov3"].Limits.MaxLocal != 8 {
+	m["yolov3/limits.csv"] = &fstest.MapFile{Data: []byte("max_local_bsz\n16\n")}
+	if all, err = ReadProfiles(m); err != nil || all["yolov3"].Limits.MaxLocal != 16 {
 		t.Errorf("%+v, %v", all["yolov3"], err)
+	}
+	delete(m, "yolov3/limits.csv")
+	for _, file := range []string{"placements.csv", "scalability.csv"} {
+		m["yolov3/"+file] = &fstest.MapFile{Data: bytes.ReplaceAll(m["yolov3/"+file].Data, []byte(",8,"), []byte(",12,"))}
+	}
+	if all, err = ReadProfiles(m); err != nil || all["yolov3"].Limits.MaxLocal != 16 {
+		t.Errorf("of another yolov3, whose least is 12: %+v, %v", all["yolov3"], err)
 	}
 	if _, err := ReadProfiles(fstest.MapFS{}); err == nil {
 		t.Error("an empty directory has profiles")
+	}
+}
+
+// TestNearest: what nobody measured takes as long as the nearest that was, and
+// longer for a larger local batch.
+func TestNearest(t *testing.T) {
+	profiles, err := ReadProfiles(small())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := profiles["tiny"]
+	for _, c := range []struct {
+		name  string
+		gpus  []int
+		local int
+		want  estimate
+	}{
+		{"measured", []int{1, 1}, 8, estimate{times{1.5, 0.5}, false}},
+		{"between", []int{1, 1}, 12, estimate{times{2, 0.5}, false}},
+		{"a measured placement with more", []int{1, 1}, 32, estimate{times{4.5, 0.5}, true}},
+		{"and with less", []int{1, 1}, 4, estimate{times{1.5, 0.5}, true}},
+		{"another with more", []int{2, 2, 2}, 32, estimate{times{4.6, 0.6}, true}},
+		{"not the near one with fewer replicas", []int{2, 2}, 32, estimate{times{4.6, 0.6}, true}},
+		{"more than all", []int{4, 4, 4}, 8, estimate{times{1.6, 0.6}, true}},
+	} {
+		if got := p.times(c.gpus, c.local); got.guess != c.want.guess || math.Abs(got.step-c.want.step)+math.Abs(got.sync-c.want.sync) > 1e-9 {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	for batch, want := range map[int]float64{1: 1, 8: 1, 36: 2.5, 64: 4, 100: 4} {
+		if got := p.gradient(batch, 0); got.Var != want {
+			t.Errorf("batch %d: %+v, want a variance of %v", batch, got, want)
+		}
+	}
+}
+
+// TestHoles: however little was measured, and whatever a policy makes of it, every
+// job comes to its end; hours of which nothing was measured are counted.
+func TestHoles(t *testing.T) {
+	guessed := 0.0
+	rapid.Check(t, func(t *rapid.T) {
+		number := func(name string, least, most int) int { return rapid.IntRange(least, most).Draw(t, name) }
+		row := func(b *strings.Builder, first string, local int) {
+			sync := float64(number("sync", 0, 9)) / 10
+			fmt.Fprintf(b, "%s,%d,%v,%v\n", first, local, sync+float64(number("compute", 1, 40))/10, sync)
+		}
+		var placements, scalability strings.Builder
+		placements.WriteString("placement,local_bsz,step_time,sync_time\n")
+		scalability.WriteString("num_nodes,num_replicas,local_bsz,step_time,sync_time\n")
+		for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"1", "2", "4", "11", "13", "44", "224"}), 1, 4, rapid.ID).Draw(t, "placements") {
+			for _, local := range rapid.SliceOfNDistinct(rapid.IntRange(1, 20), 1, 3, rapid.ID).Draw(t, "locals") {
+				row(&placements, id, local)
+			}
+		}
+		for _, nodes := range rapid.SliceOfNDistinct(rapid.IntRange(5, 12), 1, 3, rapid.ID).Draw(t, "nodes") {
+			row(&scalability, fmt.Sprintf("%d,%d", nodes, number("replicas", nodes, 4*nodes)), number("local", 1, 20))
+		}
+		m := fstest.MapFS{"a/placements.csv": {Data: []byte(placements.String())}, "a/scalability.csv": {Data: []byte(scalability.String())}}
+		least := number("least", 20, 80)
+		for _, batch := range []int{least, least + number("more", 1, 400)} {
+			m[fmt.Sprintf("a/validation-%d.csv", batch)] = &fstest.MapFile{Data: []byte("progress,grad_sqr,grad_var\n300,1,5\n600,1,9\n")}
+		}
+		profiles, err := ReadProfiles(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := profiles["a"]
+		w := Workload{Name: "w"}
+		for i := range 6 {
+			replicas := number("asked", 1, max(1, min(p.Limits.MaxReplicas, p.Limits.MaxBatch/p.Limits.MinLocal)))
+			w.Jobs = append(w.Jobs, Submission{
+				Name: strconv.Itoa(i), At: float64(200 * i), Family: "a", On: map[string]*Profile{"": p}, Replicas: replicas,
+				Batch: number("batch", p.Limits.MinBatch, p.Limits.MaxBatch), Rigid: rapid.Bool().Draw(t, "rigid"),
+			})
+		}
+		policy, err := NewPolicy(rapid.SampledFrom([]string{"fifo", "tiresias", "goodput"}).Draw(t, "policy"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		trace, err := Run(context.Background(), w, Uniform(number("size", 1, 14), number("gpus", 1, 6)), policy, Options{Interval: 60})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Summarise("", []Trace{trace}).Pooled
+		if guessed += r.Guessed; r.Guessed > r.GPUHours {
+			t.Fatalf("%+v", r)
+		}
+	})
+	if guessed == 0 {
+		t.Error("nothing was guessed")
 	}
 }
 
@@ -407,8 +510,7 @@ func FuzzProfile(f *testing.F) {
 			return
 		}
 		p := profiles["tiny"]
-		got, err := p.times([]int{1}, p.Limits.MinLocal)
-		if err == nil && !(got.step > 0) {
+		if got := p.times([]int{1}, p.Limits.MinLocal); !(got.step > 0) {
 			t.Fatalf("%+v", got)
 		}
 	})
