@@ -80,8 +80,11 @@ func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Work
 // no pool could hold, as the pools are now and were they empty. Of one that is closed or
 // rents its nodes nobody knows. Where another server schedules, it is not known either.
 func (s *Service) holds(ctx context.Context, j Job, to Workers) error {
-	if j.Attempt == "" || j.State.Ended() || len(j.Spec.Roles) > 0 || j.size() == to || j.Spec.validSize(to) != nil {
+	if j.Attempt == "" || j.State.Ended() || len(j.Spec.Roles) > 0 || j.size() == to {
 		return nil
+	}
+	if err := j.Spec.validSize(to); err != nil {
+		return err
 	}
 	j.Workers = to
 	r := j.request()
@@ -89,7 +92,7 @@ func (s *Service) holds(ctx context.Context, j Job, to Workers) error {
 	f, err := s.cfg.Compute.Try(ctx, r)
 	switch {
 	case fault.Is(err, fault.Unavailable):
-		return nil //nolint:nilerr // see above
+		return nil
 	case err != nil, f.Possible, len(f.Reasons) == 0:
 		return err
 	}
