@@ -93,7 +93,7 @@ func Run(ctx context.Context, w World) int {
 	fmt.Fprintf(w.Stderr, "falaj: %s\n", err)
 	if hint := hintOf(err); hint != "" {
 		fmt.Fprintf(w.Stderr, "  → %s\n", hint)
-	} else if code == 2 && cmd != nil {
+	} else if _, refused := errors.AsType[*client.Error](err); code == 2 && cmd != nil && !refused { // of a manifest the help says nothing
 		fmt.Fprintf(w.Stderr, "  → See `%s --help`.\n", cmd.CommandPath())
 	}
 	return code

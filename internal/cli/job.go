@@ -21,7 +21,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"github.com/falaj-ml/falaj/client"
@@ -539,7 +538,7 @@ func (a *app) jobSubmit() *cobra.Command {
 	var list bool
 	cmd := &cobra.Command{
 		Use: "submit [-f FILE | --from JOB]", Short: "Submit a job, with its code as a snapshot", Args: cobra.NoArgs,
-		Long: "Takes the manifest of one Job. --source packs a directory (what .gitignore and .falajignore name is\n" +
+		Long: "Takes manifests of jobs and prints an ID each. --source packs a directory (what .gitignore and .falajignore name is\n" +
 			"left out) and names it by its digest; with --git it is the directory as it was at a revision. --from\n" +
 			"repeats a job: the same specification, inputs, source and environment, each by digest. --pool says\n" +
 			"where it may run, instead of what the manifest says.",
@@ -554,25 +553,36 @@ func (a *app) jobSubmit() *cobra.Command {
 				}
 				return a.submit(cmd, map[string]any{"from": from})
 			}
-			m, err := a.jobManifest(file)
+			if source == "" && revision != "" {
+				return usage("--git needs --source, the directory in the repository")
+			}
+			jobs, err := a.jobManifests(cmd, file)
 			if err != nil {
 				return err
 			}
-			if pools != nil {
-				m.Spec["pools"] = pools
-			}
-			if source != "" {
-				if err := a.snapshot(cmd, source, revision, list, m.Spec); err != nil {
+			named := a.project
+			for _, j := range jobs {
+				a.project = first(named, j.Project)
+				if pools != nil {
+					j.Spec["pools"] = pools
+				}
+				if source != "" {
+					if err := a.snapshot(cmd, source, revision, list, j.Spec); err != nil {
+						return err
+					}
+				}
+				if err := a.submit(cmd, map[string]any{"name": j.Name, "spec": j.Spec}); err != nil {
+					if len(jobs) > 1 {
+						err = fmt.Errorf("job %s: %w", j.Name, err)
+					}
 					return err
 				}
-			} else if revision != "" {
-				return usage("--git needs --source, the directory in the repository")
 			}
-			return a.submit(cmd, map[string]any{"name": m.Name, "spec": m.Spec})
+			return nil
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&file, "file", "f", "", "manifest of the job, or - for standard input")
+	f.StringVarP(&file, "file", "f", "", "manifest of the job or jobs, or - for standard input")
 	f.StringVar(&source, "source", "", "directory with the job's code")
 	f.StringVar(&revision, "git", "", "the directory as it was at this git revision")
 	f.StringVar(&from, "from", "", "repeat this job")
@@ -583,32 +593,44 @@ func (a *app) jobSubmit() *cobra.Command {
 
 // jobManifest is a manifest of kind Job.
 type jobManifest struct {
-	Version string         `yaml:"api_version"`
-	Kind    string         `yaml:"kind"`
-	Name    string         `yaml:"name"`
-	Project string         `yaml:"project"`
-	Spec    map[string]any `yaml:"spec"`
+	Name    string
+	Project string
+	Spec    map[string]any
 }
 
-// jobManifest reads one, and takes its project where no other is named.
-func (a *app) jobManifest(file string) (m jobManifest, err error) {
+// jobManifests reads those of a file, as the server reads what is applied.
+func (a *app) jobManifests(cmd *cobra.Command, file string) ([]jobManifest, error) {
 	b, err := a.read(file)
 	if err != nil {
-		return m, err
+		return nil, err
 	}
-	if err := yaml.UnmarshalWithOptions(b, &m, yaml.DisallowUnknownField()); err != nil {
-		return m, usage("%s: %v", file, err)
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
 	}
-	if m.Kind != "Job" {
-		return m, usage("%s is of kind %q, not Job", file, m.Kind)
+	var read struct{ Items []jobManifest }
+	if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/jobs/read", bytes.NewReader(b), &read); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if m.Project != "" && a.project == "" {
-		a.project = m.Project
+	for i, j := range read.Items {
+		if j.Spec == nil {
+			read.Items[i].Spec = map[string]any{}
+		}
 	}
-	if m.Spec == nil {
-		m.Spec = map[string]any{}
+	return read.Items, nil
+}
+
+// jobManifest reads a file of one, and takes its project where no other is named.
+func (a *app) jobManifest(cmd *cobra.Command, file string) (jobManifest, error) {
+	jobs, err := a.jobManifests(cmd, file)
+	if err != nil {
+		return jobManifest{}, err
 	}
-	return m, nil
+	if len(jobs) != 1 {
+		return jobManifest{}, usage("%s has %d jobs; give one", file, len(jobs))
+	}
+	a.project = first(a.project, jobs[0].Project)
+	return jobs[0], nil
 }
 
 func (a *app) jobRun() *cobra.Command {

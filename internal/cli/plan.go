@@ -38,7 +38,7 @@ func (a *app) plan() *cobra.Command {
 			if file == "" {
 				return usage("which job? Give -f FILE")
 			}
-			m, err := a.jobManifest(file)
+			m, err := a.jobManifest(cmd, file)
 			if err != nil {
 				return err
 			}

@@ -158,15 +158,20 @@ func (a *app) simulateLive(cmd *cobra.Command, l LiveArgs, submit []string) erro
 	}
 	l.Snapshot = world
 	for _, file := range submit {
-		m, err := a.jobManifest(file)
+		jobs, err := a.jobManifests(cmd, file)
 		if err != nil {
 			return err
 		}
-		var proposal json.RawMessage
-		if err := a.call(cmd, http.MethodPost, map[string]any{"name": m.Name, "spec": m.Spec}, &proposal, "jobs", "simulate"); err != nil {
-			return err
+		named := a.project
+		for _, j := range jobs {
+			a.project = first(named, j.Project)
+			var proposal json.RawMessage
+			if err := a.call(cmd, http.MethodPost, map[string]any{"name": j.Name, "spec": j.Spec}, &proposal, "jobs", "simulate"); err != nil {
+				return err
+			}
+			l.Proposals = append(l.Proposals, proposal)
 		}
-		l.Proposals = append(l.Proposals, proposal)
+		a.project = named
 	}
 	result, err := a.SimulateLive(cmd.Context(), l)
 	if err != nil {

@@ -148,12 +148,7 @@ func (s *Server) appliers() map[string]applier {
 // request's, or the token's.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	kinds := s.appliers()
-	file, err := io.ReadAll(io.LimitReader(r.Body, manifest.MaxBytes+1))
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	docs, err := manifest.Parse(file, slices.Sorted(maps.Keys(kinds)))
+	docs, err := manifests(r, kinds)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -193,6 +188,15 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		done = append(done, a)
 	}
 	answer(w, http.StatusOK, items[applied]{Items: done})
+}
+
+// manifests are the documents of a request's body.
+func manifests(r *http.Request, kinds map[string]applier) ([]manifest.Document, error) {
+	file, err := io.ReadAll(io.LimitReader(r.Body, manifest.MaxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	return manifest.Parse(file, slices.Sorted(maps.Keys(kinds)))
 }
 
 func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, do effect, dryRun bool) (applied, error) {

@@ -83,6 +83,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/2.0/mlflow/runs/delete-tag",
 		"POST /api/2.0/mlflow/runs/search",
 		"POST /api/v1/audit/erase",
+		"POST /api/v1/jobs/read",
 		"POST /api/v1/projects/{project}/automation",
 		"POST /api/v1/projects/{project}/deployments/{name}/automation",
 		"POST /api/v1/projects/{project}/deployments/{name}/rollback",

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -25,6 +26,7 @@ func (s *Server) trainingRoutes(p string) {
 	s.raw("GET", p+"/environments/{name}/logs", "environment.read", "An environment's build log", media{gives: "text/plain"}, s.environmentLogs)
 	s.environmentRoutes(p)
 
+	s.raw("POST", "/api/v1/jobs/read", "", "Read manifests of jobs as apply does, and give them as JSON; changes nothing", media{takes: "application/yaml", gives: "application/json"}, s.readJobs)
 	route(s, "GET", p+"/jobs", "job.read", "List jobs, newest first", s.listJobs)
 	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)
 	route(s, "POST", p+"/jobs/plan", "job.submit", "Say where a job would run, or why it would wait, and change nothing", s.planJob)
@@ -101,6 +103,36 @@ func (s *Server) submitJob(ctx context.Context, in *struct {
 		return nil, fault.New(fault.Invalid, "a job needs a spec").WithHint("Or from, with the job to repeat.")
 	}
 	return one(s.Training.Submit(ctx, project.Name(in.Project), in.Body.Name, *in.Body.Spec))
+}
+
+// readJob is a job as its manifest has it.
+type readJob struct {
+	Name    string          `json:"name"`
+	Project string          `json:"project,omitempty"`
+	Spec    json.RawMessage `json:"spec"`
+}
+
+// readJobs reads manifests for who submits them, plans or simulates: what apply
+// refuses, they refuse, with the same words.
+func (s *Server) readJobs(w http.ResponseWriter, r *http.Request) {
+	docs, err := manifests(r, s.appliers())
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	jobs := make([]readJob, len(docs))
+	for i, d := range docs {
+		if d.Kind != "Job" {
+			s.fail(w, r, fault.New(fault.Invalid, "line %d: %s is of kind %s, not Job", d.Line, d.Name, d.Kind).WithHint("`falaj apply` takes all kinds."))
+			return
+		}
+		jobs[i] = readJob{Name: d.Name, Project: d.Project}
+		if jobs[i].Spec, err = d.JSON(new(training.Spec)); err != nil {
+			s.fail(w, r, fault.Wrap(err, "%s %s (line %d)", d.Kind, d.Name, d.Line))
+			return
+		}
+	}
+	answer(w, http.StatusOK, items[readJob]{Items: jobs})
 }
 
 func (s *Server) planJob(ctx context.Context, in *struct {

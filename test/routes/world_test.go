@@ -309,6 +309,7 @@ var requests = map[string]request{
 	"GET /api/v1/cost/forecast":                                       {query: "project=flights"},
 	"GET /api/v1/cost/compare":                                        {query: "project=flights&own=home&rented=shut"},
 	"POST /api/v1/apply":                                              {body: `{api_version: falaj/v1, kind: Dataset, name: applied, project: flights}`},
+	"POST /api/v1/jobs/read":                                          {body: `{api_version: falaj/v1, kind: Job, name: read, spec: {command: [/bin/true]}}`},
 	"POST /api/v1/projects/{project}/datasets/{name}/versions":        {query: "filename=weather.csv", body: weather + "LGA,2013-01-01T02:00:00Z,3.5\n"},
 	"POST /api/v1/projects/{project}/query":                           {body: `{"sql":"SELECT * FROM weather"}`},
 	"POST /api/v1/projects/{project}/feature-views/{ref}/materialise": {body: `{"wait":"1m"}`},

@@ -110,7 +110,7 @@ func syntax(err error) string {
 func document(body ast.Node, kinds []string) (Document, error) {
 	var h header
 	spec := fieldOf(body, "spec")
-	if err := decode(body, &h, "", map[string]bool{"spec": true}); err != nil {
+	if _, err := decode(body, &h, "", map[string]bool{"spec": true}); err != nil {
 		return Document{}, err
 	}
 	doc := Document{Kind: h.Kind, Name: h.Name, Project: h.Project, Line: lineOf(body), spec: spec}
@@ -134,31 +134,38 @@ func document(body ast.Node, kinds []string) (Document, error) {
 
 // Into decodes the spec into a pointer to struct, by its json tags.
 func (d Document) Into(spec any) error {
+	_, err := d.JSON(spec)
+	return err
+}
+
+// JSON is Into, and the spec as JSON with all that is written there and nothing
+// else.
+func (d Document) JSON(spec any) (json.RawMessage, error) {
 	if d.spec == nil {
-		return nil
+		return json.RawMessage("{}"), nil
 	}
 	return decode(d.spec, spec, "spec", nil)
 }
 
 // decode checks names and shape against the type first, where lines are known,
-// and then lets encoding/json fill it.
-func decode(n ast.Node, into any, path string, opaque map[string]bool) error {
+// and then lets encoding/json fill it, from the JSON that it returns.
+func decode(n ast.Node, into any, path string, opaque map[string]bool) (json.RawMessage, error) {
 	c := checker{anchors: map[string]ast.Node{}, opaque: opaque}
 	value, err := c.value(n, reflect.TypeOf(into).Elem(), path, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b, err := json.Marshal(value)
 	if err != nil {
-		return fault.New(fault.Invalid, "line %d: %s: %v", lineOf(n), path, err)
+		return nil, fault.New(fault.Invalid, "line %d: %s: %v", lineOf(n), path, err)
 	}
 	if err := json.Unmarshal(b, into); err != nil {
 		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return fault.New(fault.Invalid, "line %d: %s must be a %s, not a %s", lineOf(n), join(path, t.Field), t.Type, t.Value)
+			return nil, fault.New(fault.Invalid, "line %d: %s must be a %s, not a %s", lineOf(n), join(path, t.Field), t.Type, t.Value)
 		}
-		return fault.Wrap(fault.New(fault.Invalid, "%v", err), "line %d: %s", lineOf(n), path)
+		return nil, fault.Wrap(fault.New(fault.Invalid, "%v", err), "line %d: %s", lineOf(n), path)
 	}
-	return nil
+	return b, nil
 }
 
 type checker struct {
