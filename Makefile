@@ -98,6 +98,10 @@ proof-dcp: ## prove that sharded checkpoints are loaded by other numbers of rank
 proof-gpu: build ## prove on a real GPU what is simulated elsewhere; says so where there is none
 	@go test -tags "duckdb_arrow proof" -count=1 -v ./test/proof/gpu
 
+.PHONY: proof-tensorflow
+proof-tensorflow: build ## prove that two workers of TensorFlow train one model; fetches 300 MB each time
+	@go test -tags "duckdb_arrow proof" -count=1 -v ./test/proof/tensorflow
+
 .PHONY: clean
 clean: ## remove what was built; caches of packages stay
 	@rm -rf bin
