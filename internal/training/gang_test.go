@@ -173,7 +173,7 @@ func TestResizeOfAJob(t *testing.T) {
 	if _, err := w.Resize(ctx, nyc, j.ID, training.Exactly(50)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "50 workers") {
 		t.Fatalf("to more than any pool holds: %v", err)
 	}
-	if j, err := w.One(ctx, nyc, j.ID); err != nil || j.State != training.Running || j.Workers != (training.Workers{}) {
+	if j, err := w.One(ctx, nyc, j.ID); err != nil || j.State.Ended() || j.Workers == training.Exactly(50) {
 		t.Fatalf("it does not go on as it was: %+v, %v", j, err)
 	}
 	if _, err := w.Resize(ctx, nyc, j.ID, training.Exactly(2)); err != nil {
