@@ -20,6 +20,7 @@ func TestTogether(t *testing.T) {
 	p := s.Project(t, "together")
 	p.Apply(`{api_version: falaj/v1, kind: Environment, name: boosted, project: PROJECT, spec: {python: /usr/bin/python3.11,
 		requirements: [xgboost-cpu==3.2.0, lightgbm==4.7.0, numpy==2.4.6, scipy==1.17.1, narwhals==2.29.0]}}`)
+	p.Run(0, "env", "wait", "boosted") // before the time that jobs are given begins
 	source := t.TempDir()
 	p.Must(os.CopyFS(filepath.Join(source, "falaj"), os.DirFS("../../sdk/python/falaj")))
 	program, err := os.ReadFile("testdata/together.py")
