@@ -9,7 +9,7 @@
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
-//   - wait.go: asking on while the server is away.
+//   - complete.go: what shells complete. wait.go: asking on while the server is away.
 //   - cost.go: what was used and what it cost; chart.go draws a comparison.
 //   - simulate.go: simulate, which needs no server but for --from-live.
 //   - output.go: tables, JSON, YAML, progress bars.
@@ -175,6 +175,7 @@ func (a *app) root() *cobra.Command {
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
 	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.monitor(), a.pool(), a.queue(), a.cost(), a.plan(), a.simulate(), a.audit(), a.key(), a.tokens())
 	root.AddCommand(a.child())
+	a.completed(root)
 	requireKnownSubcommand(root)
 	wrongArgsAreUsage(root)
 	return root

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +22,11 @@ type probed struct {
 	Worker int               `json:"worker"`
 	Node   string            `json:"node"`
 	Facts  map[string]string `json:"facts"`
-	Disk   *struct {
+	// Threads is 0 of a program that is too old to tell it, Memory and GPUs.
+	Threads float64 `json:"threads"`
+	Memory  float64 `json:"memory"`
+	GPUs    int64   `json:"gpus"`
+	Disk    *struct {
 		Write float64 `json:"write"`
 		Free  uint64  `json:"free"`
 	} `json:"disk"`
@@ -56,6 +61,10 @@ func (a *app) poolDoctor() *cobra.Command {
 			c, err := a.connect()
 			if err != nil {
 				return err
+			}
+			out := a.Stdout
+			if a.output != "table" {
+				a.Stdout = a.Stderr // words are for people, the answer is one object
 			}
 			var pool client.Object // before a job waits for one that does not exist
 			if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/pools/"+url.PathEscape(args[0]), nil, &pool); err != nil {
@@ -94,20 +103,30 @@ func (a *app) poolDoctor() *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			var wrong findings
+			wrong := findings{}
 			if j.Text("state") != "succeeded" {
 				wrong.add("the job %s: see `falaj job describe %s`", j.Text("state"), id)
 			}
-			a.sayProbed(probesOf(log.String()), &wrong)
-			if err := a.nodesInTrouble(cmd, args[0], &wrong); err != nil {
+			all := probesOf(log.String())
+			a.sayProbed(all, &wrong)
+			if err := a.nodesInTrouble(cmd, args[0], id, all, &wrong); err != nil {
 				return err
 			}
-			if len(wrong) == 0 {
-				a.say("nothing is wrong with %s", args[0])
-				return nil
+			if a.output != "table" {
+				a.Stdout = out
+				if err := a.printOne(map[string]any{"pool": args[0], "job": id, "state": j.Text("state"), "workers": all, "wrong": wrong}); err != nil {
+					return err
+				}
+			} else {
+				for _, w := range wrong {
+					a.say("wrong: %s", w)
+				}
 			}
-			for _, w := range wrong {
-				a.say("wrong: %s", w)
+			if len(wrong) == 0 {
+				if a.output == "table" {
+					a.say("nothing is wrong with %s", args[0])
+				}
+				return nil
 			}
 			return fault.New(fault.Internal, "pool %s has %d things that are wrong", args[0], len(wrong)).WithHint("Mend them and run `falaj pool doctor %s` again.", args[0])
 		},
@@ -182,19 +201,17 @@ func (a *app) sayProbed(all []probed, wrong *findings) {
 }
 
 // nodesInTrouble adds what the pool itself knows.
-func (a *app) nodesInTrouble(cmd *cobra.Command, pool string, wrong *findings) error {
+func (a *app) nodesInTrouble(cmd *cobra.Command, pool, job string, all []probed, wrong *findings) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	var p struct {
-		Trouble string `json:"trouble"`
-		Closed  string `json:"closed"`
-		Support string `json:"support"`
-		Nodes   []struct {
-			Name string `json:"name"`
-			Down string `json:"down"`
-		} `json:"nodes"`
+		Kind    string     `json:"kind"`
+		Trouble string     `json:"trouble"`
+		Closed  string     `json:"closed"`
+		Support string     `json:"support"`
+		Nodes   []declared `json:"nodes"`
 	}
 	if err := a.await(cmd.Context(), c, kinds["pools"].path+"/"+url.PathEscape(pool), &p); err != nil {
 		return err
@@ -213,7 +230,94 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool string, wrong *findings) e
 			wrong.add("node %s takes no work: %s", n.Name, n.Down)
 		}
 	}
+	of, err := a.collection("jobs", false)
+	if err != nil {
+		return err
+	}
+	var j shownJob // its attempt knows which nodes of the pool the workers had
+	if err := a.await(cmd.Context(), c, of.full(job), &j); err != nil {
+		return err
+	}
+	var on []string
+	if len(j.Tries) > 0 {
+		on = j.Tries[len(j.Tries)-1].Nodes
+	}
+	compared := map[string]bool{}
+	for _, w := range all {
+		for _, n := range p.Nodes {
+			if placed := w.Worker >= 0 && w.Worker < len(on) && on[w.Worker] == n.Name; (placed || len(p.Nodes) == 1) && !compared[n.Name] {
+				compared[n.Name] = true
+				// Elsewhere the cluster tells accelerators, and a pod need not see the driver.
+				n.compare(w, p.Kind == "local" || p.Kind == "slurm", wrong)
+			}
+		}
+	}
 	return nil
+}
+
+// declared is what a pool says of a node.
+type declared struct {
+	shownAmount
+	Name   string            `json:"name"`
+	Down   string            `json:"down"`
+	Labels map[string]string `json:"labels"`
+}
+
+// hardware are the labels that say what a node is, the same to every program on
+// it; a job's C library is its image's.
+var hardware = []string{"arch", "cpu.model", "cpu.vector", "cpu.sockets", "cpu.cores", "cpu.numa"}
+
+// compare adds what the pool says of the node and the node is not: jobs would be
+// refused, or placed where they cannot run.
+func (n declared) compare(is probed, accelerators bool, wrong *findings) {
+	name := plain(n.Name)
+	differs := func(said, found string) {
+		wrong.add("the pool says that node %s has %s, the node has %s: correct the node in the pool's manifest and apply it, or leave that out of it", name, plain(said), plain(found))
+	}
+	for _, label := range hardware {
+		if said, found := n.Labels[label], is.Facts[label]; said != "" && found != "" && said != found && aliases[said] != found {
+			differs(label+" "+said, found)
+		}
+	}
+	if is.Threads == 0 {
+		return
+	}
+	if cpu := quantity(n.CPU); cpu > is.Threads {
+		differs(n.CPU+" cpu", fmt.Sprint(is.Threads))
+	}
+	// What the kernel keeps for itself is no mistake.
+	if memory := quantity(n.Memory); is.Memory > 0 && memory > 1.05*is.Memory {
+		differs(n.Memory+" memory", speed(is.Memory))
+	}
+	if !accelerators {
+		return
+	}
+	for _, resource := range keys(n.Accelerators) {
+		count := n.Accelerators[resource]
+		switch {
+		case !strings.HasPrefix(resource, "nvidia.com/"):
+		case count > 0 && is.GPUs == 0:
+			differs(fmt.Sprintf("%d %s", count, resource), "no GPU that an NVIDIA driver holds (install the driver if there is one)")
+		case resource == "nvidia.com/gpu" && count > is.GPUs:
+			differs(fmt.Sprintf("%d %s", count, resource), strconv.FormatInt(is.GPUs, 10))
+		}
+	}
+}
+
+// aliases are other names of architectures, as Kubernetes has them.
+var aliases = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
+
+// quantity is an amount as the API writes it: "4", "500m", "8GiB"; 0 when it is
+// none.
+func quantity(text string) float64 {
+	for suffix, size := range map[string]float64{"m": 1e-3, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40} {
+		if number, ok := strings.CutSuffix(text, suffix); ok {
+			n, _ := strconv.ParseFloat(number, 64)
+			return n * size
+		}
+	}
+	n, _ := strconv.ParseFloat(text, 64)
+	return n
 }
 
 func skewed(d time.Duration) string {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,48 @@ func TestProbed(t *testing.T) {
 	a.sayProbed(nil, &wrong)
 	if len(wrong) != 1 || !strings.Contains(wrong[0], "0 of 2 workers") {
 		t.Errorf("%v", wrong)
+	}
+}
+
+// TestDeclared: what a pool says of a node and the node is not.
+func TestDeclared(t *testing.T) {
+	t.Parallel()
+	node := probed{Threads: 2, Memory: 4 << 30, Facts: map[string]string{"arch": "x86_64", "cpu.cores": "2", "glibc": "2.36"}}
+	gpus := node
+	gpus.GPUs = 2
+	for name, c := range map[string]struct {
+		says         string // the pool
+		is           probed
+		accelerators bool
+		want         []string
+	}{
+		"as it is":       {`{"cpu":"2","memory":"4GiB","labels":{"arch":"x86_64","cpu.cores":"2","rack":"7"}}`, node, true, nil},
+		"less than it":   {`{"cpu":"500m","memory":"1536MiB"}`, node, true, nil},
+		"another name":   {`{"labels":{"arch":"amd64"}}`, node, true, nil},
+		"a job's own":    {`{"labels":{"glibc":"2.17"}}`, node, true, nil},
+		"architecture":   {`{"labels":{"arch":"aarch64"}}`, node, true, []string{"says that node n1 has arch aarch64, the node has x86_64: correct"}},
+		"cpu and memory": {`{"cpu":"4","memory":"8GiB"}`, node, true, []string{"4 cpu, the node has 2:", "8GiB memory, the node has 4GiB:"}},
+		"no driver":      {`{"accelerators":{"nvidia.com/gpu":1}}`, node, true, []string{"1 nvidia.com/gpu, the node has no GPU"}},
+		"a cluster's":    {`{"accelerators":{"nvidia.com/gpu":1}}`, node, false, nil},
+		"too few":        {`{"accelerators":{"nvidia.com/gpu":4}}`, gpus, true, []string{"4 nvidia.com/gpu, the node has 2:"}},
+		"slices":         {`{"accelerators":{"nvidia.com/mig-1g.10gb":7,"nvidia.com/gpu.shared":8,"amd.com/gpu":9}}`, gpus, true, nil},
+		"an old worker":  {`{"cpu":"4","accelerators":{"nvidia.com/gpu":4}}`, probed{}, true, nil},
+	} {
+		n := declared{Name: "n1"}
+		if err := json.Unmarshal([]byte(c.says), &n); err != nil {
+			t.Fatal(err)
+		}
+		var wrong findings
+		n.compare(c.is, c.accelerators, &wrong)
+		if len(wrong) != len(c.want) {
+			t.Errorf("%s: %q", name, wrong)
+			continue
+		}
+		for i, words := range c.want {
+			if !strings.Contains(wrong[i], words) {
+				t.Errorf("%s: %q does not say %q", name, wrong[i], words)
+			}
+		}
 	}
 }
 

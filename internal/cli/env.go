@@ -148,6 +148,11 @@ func (a *app) envCheck() *cobra.Command {
 				return err
 			}
 			if !slices.ContainsFunc(checked.Pools, func(f shownFit) bool { return f.Fits }) {
+				var e client.Object // one that was not built needs something else first
+				if err := a.environmentOf(cmd, http.MethodGet, nil, &e, args[0]); err == nil && e.Text("state") == "failed" {
+					return fault.New(fault.Internal, "%s fits no pool: it cannot be built", args[0]).
+						WithHint("%s", first(e.Text("hint"), "See `falaj env logs "+args[0]+"`."))
+				}
 				return fault.New(fault.Internal, "%s fits no pool", args[0]).WithHint("Choose other versions for it, or add a pool that has what it needs.")
 			}
 			return nil

@@ -424,6 +424,7 @@ type shownWorker struct {
 		Memory       json.RawMessage
 		In           float64 `json:"network_in"`
 		Out          float64 `json:"network_out"`
+		NoNetwork    bool    `json:"no_network"`
 		Accelerators []struct {
 			Name        string
 			Index       int
@@ -502,8 +503,12 @@ func (a *app) sayTop(t shownTop) {
 			}
 			accelerators = append(accelerators, fmt.Sprintf("%s %d: %s %s %.0fW %.0f°C", plain(d.Name), d.Index, busy, bytesText(d.Memory), d.Watts, d.Celsius))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\t%s/s\t%s/s\t%s\t%s\n", strings.TrimSpace(fmt.Sprint(m.Index, " ", plain(m.Role))), first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
-			bytesText(m.Peak), speed(m.Usage.In), speed(m.Usage.Out), time.Duration(m.CPU).Round(10*time.Millisecond), first(strings.Join(accelerators, "; "), "-"))
+		in, out := rate(m.Usage.In), rate(m.Usage.Out)
+		if m.Usage.NoNetwork {
+			in, out = "-", "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\t%s\t%s\t%s\t%s\n", strings.TrimSpace(fmt.Sprint(m.Index, " ", plain(m.Role))), first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
+			bytesText(m.Peak), in, out, time.Duration(m.CPU).Round(10*time.Millisecond), first(strings.Join(accelerators, "; "), "-"))
 	}
 	_ = w.Flush()
 }

@@ -43,6 +43,19 @@ var kinds = map[string]kind{
 	"members":          {"members", []column{{"NAME", "name"}, {"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
 }
 
+// kept are the kinds that no request deletes, with what to do instead.
+var kept = map[string]string{
+	"environments":     "`falaj env prune` removes the files of those that nobody uses.",
+	"jobs":             "They stay on record; `falaj job cancel` ends one.",
+	"pools":            "Apply the pool with `closed: why`, and nothing starts there.",
+	"zones":            "Datasets and records name them.",
+	"models":           "Their versions stay on record; move an alias with `falaj model alias`.",
+	"entities":         "Views and their training sets name them.",
+	"feature-views":    "Their versions stay on record; `falaj feature clear` removes a view's online rows.",
+	"feature-services": "Deployments and training sets name them.",
+	"widenings":        "`falaj dataset reject` withdraws one.",
+}
+
 // kindOf accepts "job", "jobs", "Job", "FeatureView", "feature-view".
 func kindOf(word string) (string, kind, error) {
 	w := strings.ToLower(strings.NewReplacer("_", "-").Replace(word))
@@ -183,7 +196,7 @@ func (a *app) get() *cobra.Command {
 		Short:             "List objects, or show one",
 		Example:           "  falaj get jobs --project nyc\n  falaj get dataset weather -o yaml",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: completeKinds,
+		ValidArgsFunction: a.completeObject,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection(args[0], wide)
 			if err != nil {
@@ -223,7 +236,7 @@ func (a *app) describe() *cobra.Command {
 		Short:             "Show everything about an object, lineage included",
 		Example:           "  falaj describe model delay --project nyc\n  falaj describe job job_01J…",
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: completeKinds,
+		ValidArgsFunction: a.completeObject,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection(args[0], false)
 			if err != nil {
@@ -292,11 +305,14 @@ func (a *app) delete() *cobra.Command {
 		Short:             "Delete an object",
 		Example:           "  falaj delete deployment delay --project nyc\n  falaj delete account user/alice",
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: completeKinds,
+		ValidArgsFunction: a.completeObject,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection(args[0], wide)
 			if err != nil {
 				return err
+			}
+			if hint, stays := kept[of.name]; stays {
+				return usage("%s are not deleted. %s", of.name, hint)
 			}
 			if err := of.client.Do(cmd.Context(), http.MethodDelete, of.one(args[1]), nil, nil); err != nil {
 				return err

@@ -3,11 +3,13 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -176,5 +178,22 @@ func TestNoAnswerCode(t *testing.T) {
 	}
 	if away(errors.New("x")) {
 		t.Error("any error is taken for a server that is away")
+	}
+}
+
+// TestTopNetwork: what is not known is no traffic of nothing.
+func TestTopNetwork(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{`{"no_network":true}`: "0.00  -  -  -  -  ", `{"network_in":2048}`: "2KiB/s  0B/s"} {
+		var m shownWorker
+		if err := json.Unmarshal([]byte(text), &m.Usage); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		a := &app{World: World{Stdout: &out}}
+		a.sayTop(shownTop{Workers: []shownWorker{m}})
+		if got := regexp.MustCompile(` {2,}`).ReplaceAllString(out.String(), "  "); !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
 	}
 }

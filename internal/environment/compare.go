@@ -44,8 +44,7 @@ func (s *Service) Diff(ctx context.Context, p project.Name, a, b string) (Differ
 			return Difference{}, err
 		}
 		if of[i].Digest == "" {
-			return Difference{}, fault.New(fault.Conflict, "environment %s is %s, and has no content yet", ref, of[i].State).
-				WithHint("Wait for it: `falaj env wait %s`.", name)
+			return Difference{}, of[i].unbuilt("content")
 		}
 	}
 	d := Difference{A: a, B: b, Same: of[0].Digest == of[1].Digest, Changes: []Change{}}
@@ -95,9 +94,22 @@ func (s *Service) Materials(ctx context.Context, p project.Name, ref string) ([]
 		return nil, err
 	}
 	if e.State != Ready {
-		return nil, fault.New(fault.Conflict, "environment %s is %s, and has no bill of materials yet", name, e.State)
+		return nil, e.unbuilt("bill of materials")
 	}
 	return e.cyclonedx()
+}
+
+// unbuilt says why an environment has none of something, and what helps: no
+// waiting does where the build failed.
+func (e Environment) unbuilt(what string) error {
+	if e.State != Failed {
+		return fault.New(fault.Conflict, "environment %s is %s, and has no %s yet", e.Name, e.State, what).WithHint("Wait for it: `falaj env wait %s`.", e.Name)
+	}
+	hint := e.Hint
+	if hint == "" {
+		hint = "See `falaj env logs " + e.Name + "`."
+	}
+	return fault.New(fault.Conflict, "environment %s cannot be built, and has no %s: %s", e.Name, what, e.Reason).WithHint("%s", hint)
 }
 
 func (e Environment) cyclonedx() ([]byte, error) {

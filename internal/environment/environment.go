@@ -155,6 +155,9 @@ func (s Spec) Validate() error {
 		return s.modules()
 	}
 	if s.Python != "" && !pythonRE.MatchString(s.Python) && (!filepath.IsAbs(s.Python) || filepath.Clean(s.Python) != s.Python || len(s.Python) > 4096) {
+		if versionRE.MatchString(s.Python) {
+			return fault.New(fault.Invalid, "python %.40q is no version of Python 3", s.Python).WithHint("Write one as 3.11 or 3.11.7.")
+		}
 		return fault.New(fault.Invalid, "python %.40q is neither a version nor a path", s.Python).WithHint("Write it as 3.11, 3.11.7 or /usr/bin/python3.")
 	}
 	if s.RequirementsText != "" && len(s.Requirements) > 0 {

@@ -85,8 +85,9 @@ var since = []struct{ compute, cuda string }{
 
 // vectors are the packages whose wheels do not start without an instruction set.
 var vectors = map[string]string{
-	"tensorflow": "avx",  // tensorflow.org/install/pip: "binaries use AVX instructions"
-	"polars":     "avx2", // docs.pola.rs, installation: polars-lts-cpu is for processors without
+	"tensorflow":     "avx",  // tensorflow.org/install/pip: "binaries use AVX instructions"
+	"tensorflow-cpu": "avx",  // the same without CUDA
+	"polars":         "avx2", // docs.pola.rs, installation: polars-lts-cpu is for processors without
 }
 
 // cudaPackages say by their name or version which CUDA an environment brings;

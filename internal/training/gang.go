@@ -142,7 +142,11 @@ func (s Spec) validGang() error {
 // is possible must be shared out evenly.
 func (s Spec) validSize(w Workers) error {
 	if w.Min < 1 || w.Max < w.Min || w.Max > launch.MaxWorkers {
-		return fault.New(fault.Invalid, "there cannot be %d to %d workers", max(w.Min, 0), max(w.Max, 0)).
+		said := fmt.Sprintf("%d to %d workers", w.Min, w.Max)
+		if w.Fixed() {
+			said = fmt.Sprintf("%d workers", w.Min)
+		}
+		return fault.New(fault.Invalid, "there cannot be %s", said).
 			WithHint("From 1 to %d, such as workers: 4, or workers: {min: 2, max: 4}.", launch.MaxWorkers)
 	}
 	if why, only := s.Framework.OneWorker(); only && w.Max > 1 {

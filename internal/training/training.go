@@ -217,7 +217,7 @@ func (s Spec) Validate() error {
 	if err := s.Resources.Validate(); err != nil {
 		return err
 	}
-	return errorsFirst(validCommand("command", s.Command), s.validData(), validEnv(s.Env), s.validRoles(), s.validGang(), s.Checkpoints.Validate())
+	return errorsFirst(validCommand("command", s.Command), s.validData(), validEnv(s.Env), s.validRoles(), s.validGang(), s.validLaunch(), s.Checkpoints.Validate())
 }
 
 func errorsFirst(errs ...error) error {
@@ -260,6 +260,36 @@ func (s Spec) validData() error {
 			return fault.New(fault.Invalid, "data names %q and %q would both be %s", other, name, v)
 		}
 		vars[v] = name
+	}
+	return nil
+}
+
+// launched are the variables by which the workers of a gang find each other.
+var launched = []string{
+	"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
+	"HOROVOD_CONTROLLER", "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_CROSS_RANK",
+	"HOROVOD_HOSTNAME", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT",
+	"DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_NUM_WORKER", "DMLC_TASK_ID", "DMLC_ROLE",
+}
+
+// validLaunch refuses variables that the launcher of the gang sets: with others
+// its workers would not find each other, and not say why. One process alone may
+// have them as it likes.
+func (s Spec) validLaunch() error {
+	alone := s.Framework == "" || s.Framework == launch.Plain
+	if alone && s.Workers.orOne().Max == 1 && s.Processes <= 1 && len(s.Roles) == 0 {
+		return nil
+	}
+	envs := []map[string]string{s.Env}
+	for _, r := range s.Roles {
+		envs = append(envs, r.Env)
+	}
+	for _, env := range envs {
+		for _, name := range launched {
+			if _, ok := env[name]; ok {
+				return fault.New(fault.Invalid, "environment variable %s is set by the launcher, for each worker its own", name).WithHint("Leave it out of env.")
+			}
+		}
 	}
 	return nil
 }

@@ -238,11 +238,13 @@ type Member struct {
 
 // Usage is one sample of what a worker uses.
 type Usage struct {
-	CPU          float64        `json:"cpu"`    // cores busy
-	Memory       resource.Bytes `json:"memory"` // resident now
-	NetworkIn    float64        `json:"network_in"`
-	NetworkOut   float64        `json:"network_out"` // bytes a second
-	Accelerators []Accelerator  `json:"accelerators,omitempty"`
+	CPU        float64        `json:"cpu"`    // cores busy
+	Memory     resource.Bytes `json:"memory"` // resident now
+	NetworkIn  float64        `json:"network_in"`
+	NetworkOut float64        `json:"network_out"` // bytes a second
+	// NoNetwork says that the network is not known: it is one of several workers.
+	NoNetwork    bool          `json:"no_network,omitempty"`
+	Accelerators []Accelerator `json:"accelerators,omitempty"`
 }
 
 // Accelerator is one sample of an accelerator.

@@ -48,8 +48,13 @@ type Report struct {
 	Of     int               `json:"of"`
 	Node   string            `json:"node"`
 	Facts  map[string]string `json:"facts"`
-	Disk   *Disk             `json:"disk,omitempty"`
-	API    *API              `json:"api,omitempty"`
+	// Threads, Memory in bytes and GPUs are what pools say of their nodes in numbers.
+	// GPUs are those that NVIDIA's driver holds, whether or not this job may use them.
+	Threads int   `json:"threads"`
+	Memory  int64 `json:"memory"`
+	GPUs    int   `json:"gpus"`
+	Disk    *Disk `json:"disk,omitempty"`
+	API     *API  `json:"api,omitempty"`
 	// Peers are what the first worker found of the others.
 	Peers []Peer `json:"peers,omitempty"`
 	// Sum tells that the collective gave every worker the right numbers.
@@ -114,7 +119,9 @@ func look(ctx context.Context, env map[string]string) Report {
 	number("RANK", &r.Worker)
 	number("WORLD_SIZE", &r.Of)
 	facts := machine.Read("/")
-	r.Facts = facts.Labels()
+	r.Facts, r.Threads, r.Memory = facts.Labels(), facts.CPU.Threads, int64(facts.Memory)
+	gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")
+	r.GPUs = len(gpus)
 	r.Node, _ = os.Hostname()
 	r.meet(ctx, env) // first: the others wait
 	r.disk(env)

@@ -154,6 +154,7 @@ func (d *Driver) Members(ctx context.Context, h engine.Handle) ([]engine.Member,
 		reported[i].Node, reported[i].Usage.Accelerators = nodeName, nil
 		if reported[i].State == engine.Running {
 			reported[i].Usage.Accelerators = d.accelerators(w, i)
+			reported[i].Usage.NoNetwork = true // all have one
 		}
 	}
 	return reported, nil
