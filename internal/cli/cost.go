@@ -169,7 +169,8 @@ func (a *app) costForecast() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "forecast", Short: "Say where the month ends, and when budgets are used up", Args: cobra.NoArgs,
 		Long: "The days to come are taken to be like the whole days since --since: what is spent, and the mean of those days for\n" +
-			"each day left. The interval holds the month's total with 95 % if days vary by themselves. Months are in UTC.",
+			"each day left; until a day is whole nothing is foreseen. The interval holds the month's total with 95 % if days vary\n" +
+			"by themselves. Months are in UTC.",
 		Example: "  falaj cost forecast --project nyc\n  falaj cost forecast --installation --since 14d -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := a.costQuery(scope)
@@ -200,17 +201,22 @@ func (a *app) costForecast() *cobra.Command {
 			fmt.Fprintf(w, "PROJECT\tSPENT (%s)\tA DAY\tDAYS\tMONTH\t95 %%\tBUDGET\tUSED UP\n", r.Currency)
 			r.Total.Project = "total"
 			for _, f := range append(r.Items, r.Total) {
-				between, budget, end := "-", "-", "-"
+				daily, total, between, budget, end := "-", "-", "-", "-", "-" // nothing is foreseen before a day is whole
+				if f.Month.Days > 0 {
+					daily, total = money(f.Month.PerDay), money(f.Month.Total)
+				}
 				if f.Month.Low != nil && f.Month.High != nil {
 					between = money(*f.Month.Low) + " to " + money(*f.Month.High)
 				}
 				if f.Budget > 0 {
-					budget, end = money(f.Budget), "not this month"
+					if budget = money(f.Budget); f.Month.Days > 0 {
+						end = "not this month"
+					}
 				}
 				if f.UsedUp != nil {
 					end = f.UsedUp.Local().Format("2006-01-02 15:04")
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", f.Project, money(f.Spent), money(f.Month.PerDay), f.Month.Days, money(f.Month.Total), between, budget, end)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", f.Project, money(f.Spent), daily, f.Month.Days, total, between, budget, end)
 			}
 			return w.Flush()
 		},
@@ -222,8 +228,10 @@ func (a *app) costForecast() *cobra.Command {
 // comparison is what the server answers to compare.
 type comparison struct {
 	Currency    string
-	Own         string   `json:"own_pool"`
-	Rented      string   `json:"rented_pool"`
+	Own         string `json:"own_pool"`
+	Rented      string `json:"rented_pool"`
+	Since       time.Time
+	Until       time.Time
 	Measured    float64  `json:"measured_node_hours"`
 	LeftOut     float64  `json:"left_out_node_hours"`
 	Nodes       int      `json:"nodes"`
@@ -248,7 +256,8 @@ func (a *app) costCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "compare", Short: "Compare owning with renting for what was measured, with the break-even", Args: cobra.NoArgs,
 		Long: "--own is a pool whose manifest has cost.owned, --rented one with cost.rented or price_per_hour; it may be closed and\n" +
-			"hold only prices. What ran on either since --since is taken for a month. The formulae are in docs/guides/cost.md.",
+			"hold only prices. What ran on either since --since, or since there was anything to measure, is taken for a month.\n" +
+			"The formulae are in docs/guides/cost.md.",
 		Example: "  falaj cost compare --own home --rented cloud --project nyc\n  falaj cost compare --own home --rented cloud --job job_01J… --speed 1.5 --html break-even.html",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if own == "" || rented == "" {
@@ -293,7 +302,9 @@ func (a *app) costCompare() *cobra.Command {
 }
 
 func (a *app) sayComparison(c comparison) error {
-	a.say("%s.\n", capital(c.Answer))
+	a.say("%s.", capital(c.Answer))
+	const minute = "2006-01-02 15:04"
+	a.say("measured: %s to %s, %s\n", c.Since.Local().Format(minute), c.Until.Local().Format(minute), span(c.Until.Sub(c.Since).Seconds()))
 	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
 	fmt.Fprintf(w, "A MONTH (%s)\tOWN: %s\tRENTED: %s\n", c.Currency, c.Own, c.Rented)
 	fmt.Fprintf(w, "fixed, %d nodes\t%s\t-\n", c.Nodes, money(c.OwnFixed))

@@ -5,6 +5,9 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +31,38 @@ func TestMoney(t *testing.T) {
 		if got := money(v); got != want {
 			t.Errorf("%g is %s, want %s", v, got, want)
 		}
+	}
+}
+
+// TestForecastOfTheFirstDay: before a day is whole nothing is foreseen.
+func TestForecastOfTheFirstDay(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"currency":"AED","items":[{"project":"new","spent":0.03,"budget":5,"month":{"per_day":0,"days":0,"total":0.03}},
+			{"project":"old","spent":3,"budget":50,"month":{"per_day":1,"days":3,"total":8}}],"total":{"spent":3.03,"month":{"days":0}}}`)
+	}))
+	defer server.Close()
+	var out strings.Builder
+	code := Run(t.Context(), World{
+		Args: []string{"--server", server.URL, "cost", "forecast", "--installation"}, Env: []string{"FALAJ_TOKEN=x"}, Stdout: &out, Stderr: &out,
+	})
+	lines := strings.Split(out.String(), "\n")
+	if code != 0 || len(lines) < 4 {
+		t.Fatalf("%d: %s", code, &out)
+	}
+	for i, want := range map[int][]string{1: {"new", "0.03", "-", "0", "-", "-", "5.00", "-"}, 2: {"old", "3.00", "1.00", "3", "8.00", "-", "50.00", "not", "this", "month"}} {
+		if got := strings.Fields(lines[i]); !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestComparisonSaysItsWindow: what a verdict was measured on is printed.
+func TestComparisonSaysItsWindow(t *testing.T) {
+	var out strings.Builder
+	a := &app{World: World{Stdout: &out}}
+	at := time.Date(2026, 3, 30, 12, 0, 0, 0, time.Local)
+	if err := a.sayComparison(comparison{Answer: "owning is cheaper", Since: at, Until: at.Add(10 * time.Minute)}); err != nil || !strings.Contains(out.String(), "measured: 2026-03-30 12:00 to 2026-03-30 12:10, 10m0s") {
+		t.Errorf("%v: %s", err, &out)
 	}
 }
 

@@ -388,7 +388,11 @@ func TestCostForecast(t *testing.T) {
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1"})
 	w.awaitStart(t)
 	await(t, w, "att_1", compute.Running)
-	c.move(4*24*time.Hour + 12*time.Hour) // until 15 November: 60 and four days of 120
+	c.move(time.Hour) // no day is whole
+	if f, err := w.CostForecast(t.Context(), "", time.Time{}); err != nil || f.Items[0].Month.Days != 0 || f.Items[0].Share != 0 || !near(f.Items[0].Spent, 5) {
+		t.Errorf("on the first day: %+v, %v", f, err)
+	}
+	c.move(4*24*time.Hour + 11*time.Hour) // until 15 November: 60 and four days of 120
 	f, err := w.CostForecast(t.Context(), "", time.Time{})
 	if err != nil || len(f.Items) != 1 {
 		t.Fatalf("%+v, %v", f, err)
@@ -415,6 +419,7 @@ func TestCostForecast(t *testing.T) {
 
 func TestCostCompare(t *testing.T) {
 	w, c := costWorld(t, compute.PoolSpec{PowerWatts: 10_000, Cost: &cost.Price{Owned: &cost.Owned{Purchase: 876_000, Lifetime: 5, Tariff: cost.Tariff{PerKWh: 0.4}}}})
+	c.move(24 * time.Hour) // idle
 	cloud := compute.PoolSpec{Closed: "only its prices are of interest", Cost: &cost.Price{Rented: &cost.Rented{OnDemand: 36}}}
 	if _, _, err := w.ApplyPool(t.Context(), "cloud", cloud); err != nil {
 		t.Fatal(err)
@@ -427,10 +432,14 @@ func TestCostCompare(t *testing.T) {
 	if r := w.report(t, compute.CostQuery{}); len(r.Idle) != 1 || r.Idle[0].Pool != compute.Home {
 		t.Errorf("what is not rented is idle: %+v", r.Idle)
 	}
-	q := compute.CompareQuery{CostQuery: compute.CostQuery{Since: c.now().Add(-10 * 24 * time.Hour)}, Own: "home", Rented: "cloud"}
+	// Before the pool was there it was not idle: of the last 30 days ten count.
+	q := compute.CompareQuery{Own: "home", Rented: "cloud"}
 	got, err := w.CostCompare(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !got.Since.Equal(got.Until.Add(-10*24*time.Hour)) || !got.Until.Equal(c.now()) {
+		t.Errorf("measured from %s to %s", got.Since, got.Until)
 	}
 	if !near(got.Measured, 216) || !near(got.Utilisation, 0.9) || got.BreakEven == nil || !near(*got.BreakEven, 20.0/32) || !near(got.Rented, 0.9*730*36) || len(got.Points) != 21 {
 		t.Errorf("%+v", got)
@@ -438,6 +447,23 @@ func TestCostCompare(t *testing.T) {
 	if got.Months == nil || !near(*got.Months, 876_000/(730*0.9*32)) || !strings.HasPrefix(got.Answer, "owning is cheaper") {
 		t.Errorf("%v: %s", got.Months, got.Answer)
 	}
+	// A shorter window is as it was asked for, and all of it was at work.
+	short := q
+	short.Since = c.now().Add(-24 * time.Hour)
+	if got, err := w.CostCompare(t.Context(), short); err != nil || !got.Since.Equal(short.Since) || !near(got.Utilisation, 1) {
+		t.Errorf("of a day: %+v, %v", got, err)
+	}
+	// An own pool that is younger than what ran on the rented one: from then on.
+	later := compute.PoolSpec{Closed: "to be bought", Cost: &cost.Price{Owned: &cost.Owned{Purchase: 876_000, Lifetime: 5}}}
+	if _, _, err := w.ApplyPool(t.Context(), "next", later); err != nil {
+		t.Fatal(err)
+	}
+	w.price(t, compute.PoolSpec{PricePerHour: 36})
+	young := compute.CompareQuery{Own: "next", Rented: "home", Nodes: 1}
+	if got, err := w.CostCompare(t.Context(), young); err != nil || !got.Since.Equal(got.Until.Add(-9*24*time.Hour)) || !near(got.Utilisation, 1) {
+		t.Errorf("what was rented before: %+v, %v", got, err)
+	}
+	w.price(t, compute.PoolSpec{PowerWatts: 10_000, Cost: &cost.Price{Owned: &cost.Owned{Purchase: 876_000, Lifetime: 5, Tariff: cost.Tariff{PerKWh: 0.4}}}})
 	for want, edit := range map[string]func(*compute.CompareQuery){
 		"nothing was measured":           func(q *compute.CompareQuery) { q.Job = "job_2" },
 		"does not say what owning":       func(q *compute.CompareQuery) { q.Own = "cloud" },

@@ -275,7 +275,7 @@ type Forecast struct {
 	Spent   float64         `json:"spent" doc:"This month until now"`
 	Month   cost.Projection `json:"month" doc:"All of this month"`
 	Budget  float64         `json:"budget,omitempty" doc:"For a month; absent without a budget"`
-	Share   float64         `json:"share,omitempty" doc:"Of the budget that the month will take"`
+	Share   float64         `json:"share,omitempty" doc:"Of the budget that the month will take; absent until a day is whole"`
 	UsedUp  time.Time       `json:"used_up_at,omitzero" doc:"When the budget is used up at this rate, if it is this month"`
 }
 
@@ -373,7 +373,9 @@ func forecast(name project.Name, spent float64, daily map[time.Time]float64, tod
 	}
 	f.Month = cost.Forecast(spent, days, ends.Sub(now).Hours()/24)
 	if budget > 0 {
-		f.Share = f.Month.Total / budget
+		if f.Month.Days > 0 {
+			f.Share = f.Month.Total / budget
+		}
 		if left := budget - spent; left <= 0 {
 			f.UsedUp = now
 		} else if f.Month.PerDay > 0 {
@@ -401,7 +403,7 @@ type CostComparison struct {
 	Currency string    `json:"currency"`
 	Owned    PoolName  `json:"own_pool"`
 	Renting  PoolName  `json:"rented_pool"`
-	Since    time.Time `json:"since"`
+	Since    time.Time `json:"since" doc:"Not before the own pool was there, or what was metered began: where nothing was measured, nobody was idle"`
 	Until    time.Time `json:"until"`
 	Measured float64   `json:"measured_node_hours" doc:"On both pools, as hours of own nodes"`
 	LeftOut  float64   `json:"left_out_node_hours" doc:"On other pools, whose nodes cannot be compared"`
@@ -425,12 +427,16 @@ func (s *Service) CostCompare(ctx context.Context, q CompareQuery) (CostComparis
 	q.Speed = cmp.Or(q.Speed, 1)
 	c := CostComparison{Currency: s.cfg.Currency, Owned: q.Own, Renting: q.Rented, Since: q.Since, Until: q.Until}
 	var l ledger
+	first := q.Until // of what is compared
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if l, err = s.ledger(ctx, tx, ""); err != nil {
 			return err
 		}
 		return s.metered(ctx, tx, l, q.Project, q.Since, q.Until, func(u Usage) {
 			u = u.within(q.Since, q.Until)
+			if (u.Pool == q.Own || u.Pool == q.Rented) && (q.Job == "" || u.Label == q.Job) && u.Started.Before(first) {
+				first = u.Started
+			}
 			switch {
 			case q.Job != "" && u.Label != q.Job:
 			case u.Pool == q.Own:
@@ -449,9 +455,15 @@ func (s *Service) CostCompare(ctx context.Context, q CompareQuery) (CostComparis
 	if err != nil {
 		return c, err
 	}
+	if own.CreatedAt.Before(first) { // its nodes were there, and idle
+		first = own.CreatedAt
+	}
+	if first.After(q.Since) && first.Before(q.Until) {
+		c.Since = first.UTC()
+	}
 	in := cost.Case{
 		Own: *own.Cost.Owned, Watts: own.PowerWatts, Rented: rented, Nodes: q.Nodes, Speed: q.Speed, Egress: q.Egress, Now: s.now(),
-		NodeHours: c.Measured * cost.HoursPerMonth / q.Until.Sub(q.Since).Hours(),
+		NodeHours: c.Measured * cost.HoursPerMonth / q.Until.Sub(c.Since).Hours(),
 	}
 	if in.Nodes == 0 {
 		in.Nodes = max(len(own.Nodes), cost.NodesFor(in.NodeHours))
