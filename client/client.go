@@ -277,6 +277,8 @@ type Applied struct {
 	Result  string `json:"result"` // created, updated, unchanged; of a dry run, what it would be
 	ID      string `json:"id,omitempty"`
 	Version int64  `json:"version,omitempty"`
+
+	Warnings []string `json:"warnings,omitempty"` // what may not be meant so
 }
 
 // Apply sends a manifest (YAML or JSON, any number of documents).

@@ -39,6 +39,9 @@ func (a *app) job() *cobra.Command {
 			if a.output != "table" {
 				return a.printOne(o)
 			}
+			if o["possible"] == false {
+				a.say("cannot run as things are:")
+			}
 			reasons, _ := o["reasons"].([]any)
 			for _, r := range reasons {
 				a.say("%v", r)

@@ -162,6 +162,9 @@ func (a *app) apply() *cobra.Command {
 					line += " (" + r.ID + ")"
 				}
 				a.say("%s %s", line, r.Result)
+				for _, w := range r.Warnings {
+					fmt.Fprintln(a.Stderr, "warning: "+line+": "+w)
+				}
 			}
 			return nil
 		},

@@ -994,6 +994,13 @@ func (b *bursts) learn(all map[WorkloadID]burst.Verdict) (changed []WorkloadID) 
 	return changed
 }
 
+// ever reports that nodes could be rented for a work that waits.
+func (b *bursts) ever(wid WorkloadID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.verdicts[wid].Ever
+}
+
 // words adds what is known of bursting to why a work waits.
 func (b *bursts) words(wid WorkloadID, reasons []string) []string {
 	b.mu.Lock()

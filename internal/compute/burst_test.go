@@ -193,6 +193,9 @@ func TestBurst(t *testing.T) {
 	if why := h.why("att_1"); !strings.HasPrefix(why, "waits for 1 node of cloud that starts up, about 1m0s") {
 		t.Errorf("it waits: %s", why)
 	}
+	if _, possible := h.Waits("att_1"); !possible {
+		t.Error("a work that a pool rents for cannot run as things are")
+	}
 	if n := h.pool().Nodes; len(n) != 1 || n[0].Name != "cloud-1" || n[0].Labels["simulated"] != "true" || !strings.Contains(n[0].Down, "starts up") {
 		t.Errorf("%+v", n)
 	}

@@ -56,6 +56,17 @@ type QueueSpec struct {
 	Preemptible *bool `json:"preemptible,omitempty" doc:"Whether its works may have to leave for others, whatever they say; default as each says"`
 }
 
+// Amounts are all limits of the queue.
+func (s QueueSpec) Amounts() []resource.Amount {
+	out := []resource.Amount{s.Quota, s.PerProject, s.PerUser}
+	for _, a := range []*resource.Amount{s.Borrow, s.Lend} {
+		if a != nil {
+			out = append(out, *a)
+		}
+	}
+	return out
+}
+
 // Validate refuses what no queue may be. Error: fault.Invalid.
 func (s QueueSpec) Validate() error {
 	amounts := map[string]resource.Amount{"quota": s.Quota, "per_project": s.PerProject, "per_user": s.PerUser}

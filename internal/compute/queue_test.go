@@ -93,6 +93,58 @@ func TestApplyQueue(t *testing.T) {
 	}
 }
 
+// TestUnknownAccelerators: a name that no pool has is warned of, with the one that
+// is meant; a work that asks for it cannot run as things are, and one that waits for
+// room can.
+func TestUnknownAccelerators(t *testing.T) {
+	w := newWorld(t)
+	w.price(t, compute.PoolSpec{}) // 2 cores, 2 "gpu"
+	gpu := func(name string) compute.PoolSpec {
+		return compute.PoolSpec{Nodes: []compute.Node{{Name: "n", CPU: resource.Cores(1), Memory: resource.GiB, Accelerators: map[string]int64{name: 1}}}}
+	}
+	if _, _, err := w.ApplyPool(t.Context(), "p9", gpu("nvidia.com/mig-1g.5gb")); err != nil {
+		t.Fatal(err)
+	}
+	asks := func(names ...string) (out resource.Amount) {
+		out.Accelerators = map[string]int64{}
+		for _, name := range names {
+			out.Accelerators[name] = 1
+		}
+		return out
+	}
+	limits := compute.QueueSpec{Quota: asks("gpu"), PerUser: asks("gpus"), Lend: &resource.Amount{Accelerators: map[string]int64{"a100": 1}}}
+	for want, got := range map[string][]string{
+		`no pool has the accelerator "a100"|no pool has the accelerator "gpus"; did you mean "gpu"?`: w.Unknown(t.Context(), limits.Amounts()...),
+		"": w.Unknown(t.Context(), asks("gpu", "nvidia.com/mig-1g.5gb"), cores(1)),
+		`no other pool has the accelerator "nvdia.com/gpu"; did you mean "nvidia.com/gpu"?`: w.UnknownIn(t.Context(), "new", gpu("nvdia.com/gpu")),
+	} {
+		if text := strings.Join(got, "|"); text != want {
+			t.Errorf("%q, want %q", text, want)
+		}
+	}
+	for _, first := range []string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "example.org/tpu", "gpu"} {
+		if got := w.UnknownIn(t.Context(), "new", gpu(first)); len(got) > 0 {
+			t.Errorf("the first pool with %s: %q", first, got)
+		}
+	}
+	w.Start(t.Context())
+	w.submit(t, compute.Request{ID: "att_1", Amount: cores(2)})
+	w.awaitStart(t)
+	w.submit(t, compute.Request{ID: "att_2", Amount: cores(2)})
+	odd := asks("gpus")
+	odd.CPU = resource.Cores(1)
+	w.submit(t, compute.Request{ID: "att_3", Amount: odd})
+	for id, want := range map[compute.WorkloadID]bool{"att_1": true, "att_2": true, "att_3": false} {
+		why, err := w.Why(t.Context(), id)
+		if _, possible := w.Waits(id); err != nil || possible != want {
+			t.Errorf("%s is possible: %v, %v", id, possible, err)
+		}
+		if id == "att_3" && !slices.Equal(why, []string{"no pool has gpus; did you mean gpu?"}) {
+			t.Errorf("%q", why)
+		}
+	}
+}
+
 // TestQueueHolds: a work waits for the quota of its queue, and starts when that is
 // larger.
 func TestQueueHolds(t *testing.T) {

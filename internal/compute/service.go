@@ -818,10 +818,11 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 }
 
 // Waits says why a workload waited in the last cycle, for programs; nothing when it
-// does not wait, or another process schedules.
-func (s *Service) Waits(wid WorkloadID) []Reason {
-	wait, _ := s.wait(wid)
-	return reasons(wait.Reasons)
+// does not wait, or another process schedules. It is possible unless it waits for
+// what no pool has, and none could rent: until somebody changes something.
+func (s *Service) Waits(wid WorkloadID) (of []Reason, possible bool) {
+	wait, waits := s.wait(wid)
+	return reasons(wait.Reasons), !waits || wait.Possible || s.bursts.ever(wid)
 }
 
 // Growth is how many workers more a running workload could have where it is, by

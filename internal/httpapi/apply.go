@@ -30,6 +30,8 @@ type applied struct {
 	Result  string `json:"result"` // created, updated, unchanged
 	ID      string `json:"id,omitempty"`
 	Version int64  `json:"version,omitempty"`
+
+	Warnings []string `json:"warnings,omitempty"` // what may not be meant so
 }
 
 // applier is how one kind of manifest is applied.
@@ -102,7 +104,10 @@ func (s *Server) appliers() map[string]applier {
 				apply = s.Compute.PlanPool
 			}
 			_, change, err := apply(ctx, compute.PoolName(name), spec)
-			return applied{Result: string(change)}, err
+			if err != nil {
+				return applied{}, err
+			}
+			return applied{Result: string(change), Warnings: s.Compute.UnknownIn(ctx, compute.PoolName(name), spec)}, nil
 		})},
 		"Queue": {gate: "queue.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.QueueSpec, dry bool) (applied, error) {
 			apply := s.Compute.ApplyQueue
@@ -110,7 +115,10 @@ func (s *Server) appliers() map[string]applier {
 				apply = s.Compute.PlanQueue
 			}
 			_, change, err := apply(ctx, name, spec)
-			return applied{Result: string(change)}, err
+			if err != nil {
+				return applied{}, err
+			}
+			return applied{Result: string(change), Warnings: s.Compute.Unknown(ctx, spec.Amounts()...)}, nil
 		})},
 		"Budget": {gate: "budget.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.BudgetSpec, dry bool) (applied, error) {
 			apply := s.Compute.ApplyBudget

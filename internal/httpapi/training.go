@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
@@ -61,7 +62,14 @@ func (s *Server) trainingKinds() map[string]applier {
 				apply = s.Training.Plan
 			}
 			j, change, err := apply(ctx, project.Name(p), name, spec)
-			return applied{Result: string(change), ID: string(j.ID)}, err
+			if err != nil {
+				return applied{}, err
+			}
+			asks := []resource.Amount{spec.Resources}
+			for _, r := range spec.Roles {
+				asks = append(asks, r.Resources)
+			}
+			return applied{Result: string(change), ID: string(j.ID), Warnings: s.Compute.Unknown(ctx, asks...)}, nil
 		})},
 	}
 }
@@ -216,8 +224,9 @@ func (s *Server) profileJob(ctx context.Context, in *struct {
 }
 
 type reasons struct {
-	Reasons []string         `json:"reasons"`
-	Waits   []compute.Reason `json:"waits" doc:"Of a queued job, by code"`
+	Reasons  []string         `json:"reasons"`
+	Possible bool             `json:"possible" doc:"False for a queued job that no pool could ever take as things are"`
+	Waits    []compute.Reason `json:"waits" doc:"Of a queued job, by code"`
 }
 
 func (s *Server) whyJob(ctx context.Context, in *InJob) (*body[reasons], error) {
@@ -226,8 +235,8 @@ func (s *Server) whyJob(ctx context.Context, in *InJob) (*body[reasons], error) 
 	if err != nil {
 		return nil, err
 	}
-	waits, err := s.Training.Waits(ctx, p, id)
-	return one(reasons{why, waits}, err)
+	waits, possible, err := s.Training.Waits(ctx, p, id)
+	return one(reasons{why, possible, waits}, err)
 }
 
 func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {

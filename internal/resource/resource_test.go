@@ -67,3 +67,12 @@ func TestBandwidth(t *testing.T) {
 		t.Error("it is nothing")
 	}
 }
+
+func TestNearest(t *testing.T) {
+	have := []string{"amd.com/gpu", "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"}
+	for name, want := range map[string]string{"nvidia.com/gpuu": "nvidia.com/gpu", "nvdia.com/gpu": "nvidia.com/gpu", "amd.com/gpus": "amd.com/gpu", "tpu": "", "nvidia.com/gpu": "", "": ""} {
+		if got := resource.Nearest(name, have); got != want {
+			t.Errorf("%q is near %q, want %q", name, got, want)
+		}
+	}
+}

@@ -327,7 +327,11 @@ func (s *State) impossible(w *Work, shape *shape) []Reason {
 	asked := w.Amount(1).Accelerators
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		if asked[name] > 0 && !s.anyHas(name) {
-			return []Reason{{Step: "admit", Code: NoSuch, Text: "no pool has " + name}}
+			text := "no pool has " + name
+			if near := resource.Nearest(name, s.accelerators()); near != "" {
+				text += "; did you mean " + near + "?"
+			}
+			return []Reason{{Step: "admit", Code: NoSuch, Text: text}}
 		}
 	}
 	var reasons []Reason
@@ -337,6 +341,19 @@ func (s *State) impossible(w *Work, shape *shape) []Reason {
 		}
 	}
 	return append(reasons, shape.refused...)
+}
+
+// accelerators are the names of those that some pool has.
+func (s *State) accelerators() []string {
+	all := map[string]bool{}
+	for _, p := range s.pools {
+		for _, n := range p.Nodes {
+			for name := range n.Amount.Accelerators {
+				all[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
 }
 
 func (s *State) anyHas(accelerator string) bool {

@@ -57,8 +57,8 @@ type Compute interface {
 	Idle(id compute.WorkloadID, since time.Time)
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
-	// Waits says why it waits, for programs.
-	Waits(id compute.WorkloadID) []compute.Reason
+	// Waits says why it waits, for programs, and whether it can run as things are.
+	Waits(id compute.WorkloadID) (of []compute.Reason, possible bool)
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
 	// Members says what is known of each worker, in order; nothing where the
 	// engine tells nothing.
@@ -836,14 +836,16 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 	return why, nil
 }
 
-// Waits says why a queued job waits, by code; nothing when it does not. Needs
-// job.read. Error: fault.NotFound.
-func (s *Service) Waits(ctx context.Context, p project.Name, jid JobID) ([]compute.Reason, error) {
+// Waits says why a queued job waits, by code; nothing when it does not. It is
+// possible unless no pool could ever take it as things are. Needs job.read. Error:
+// fault.NotFound.
+func (s *Service) Waits(ctx context.Context, p project.Name, jid JobID) (of []compute.Reason, possible bool, err error) {
 	j, err := s.One(ctx, p, jid)
 	if err != nil || j.State != Queued || j.Attempt == "" {
-		return []compute.Reason{}, err
+		return []compute.Reason{}, true, err
 	}
-	return s.cfg.Compute.Waits(compute.WorkloadID(j.Attempt)), nil
+	of, possible = s.cfg.Compute.Waits(compute.WorkloadID(j.Attempt))
+	return of, possible, nil
 }
 
 // inTheWay is what the workers of an attempt say is in their way.

@@ -167,6 +167,7 @@ type Verdict struct {
 	// there too. It may use every other pool anyway.
 	Pools []string
 	Rents int    // nodes that are asked for now, in the last of Pools
+	Ever  bool   // some elastic pool could take it, worth it now or not
 	Why   string // with numbers
 }
 

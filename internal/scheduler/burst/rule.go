@@ -63,7 +63,7 @@ func (d *decision) consider(w *Work) Verdict {
 			if s, ok := p.earliest(w, w.least(), p.rows0, d.Now); ok {
 				p.take(w, s)
 				d.pay(w, p.price(w, w.least())*w.Duration.Hours())
-				v.Pools = []string{p.Name}
+				v.Pools, v.Ever = []string{p.Name}, true
 				v.Why = fmt.Sprintf("nodes of %s were rented for it", p.Name)
 				if s.at.After(d.Now) {
 					v.Why = fmt.Sprintf("waits for %d node%s of %s that start%s up, about %s", len(s.rows), plural(len(s.rows)), p.Name, singular(len(s.rows)), words(s.at.Sub(d.Now)))
@@ -72,6 +72,7 @@ func (d *decision) consider(w *Work) Verdict {
 			}
 		}
 		for _, o := range d.options(w, p) {
+			v.Ever = v.Ever || o.nodes <= p.Elastic.Max
 			why := d.judge(w, &o, home, here, unknown)
 			if why != "" {
 				against = append(against, why)
