@@ -56,14 +56,14 @@ func TestMix(t *testing.T) {
 					delete(w.waiting, id)
 				}
 			}
-			before := w.delta(now, nil)
+			before := w.delta(now)
 			plan := s.Step(d)
 			_, anew := Decide(before)
-			want, _ := refer(before)
+			want := refer(before, plan, nil).placed
 			if got, anew := placements(plan), placements(anew); got != want || anew != want {
 				t.Fatalf("the reference places\n%s\nincrementally\n%s\nand from nothing\n%s", want, got, anew)
 			}
-			w.check(t, s, plan, Fifo, now, nil)
+			w.check(t, s, plan, before)
 		}
 	})
 }

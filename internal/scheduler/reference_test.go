@@ -15,26 +15,12 @@ import (
 )
 
 // refer is the reference: the rules of the package in their plainest form, which
-// computes everything anew for every question from the lists of what runs. It
-// knows no preemption. It gives placements in words, and those that may never run.
-func refer(d Delta) (string, map[ID]bool) {
-	r := &reference{Delta: d, queues: map[string]Queue{"": {}}, seen: map[ID]bool{}, kept: map[string]*nodesKept{}, first: map[string]bool{}, limits: map[string]bool{}}
-	for _, q := range d.Queues {
-		r.queues[q.Name] = q
-	}
-	r.Started = apart(r.Started)
-	slices.SortFunc(r.Pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
-	for _, w := range d.Submitted {
-		for n := range w.least() {
-			r.typical = append(r.typical, asks(w, n))
-		}
-	}
-	for _, run := range r.Started {
-		for n := range max(run.Placed, 1) {
-			r.typical = append(r.typical, asks(run.Work, n))
-		}
-		r.holders = append(r.holders, holder{queue: r.queue(run.Work), project: run.Project, user: run.User, amount: run.amount(), real: true})
-	}
+// computes everything anew for every question from the lists of what runs. Who
+// leaves for whom, and how many workers pay under Goodput, it takes from the plan; who
+// could not have others leave is in wrong.
+func refer(d Delta, plan Plan, sizes map[ID]int) (result referred) {
+	r := newReference(d)
+	r.leave(plan, "")
 	var out strings.Builder
 	never := map[ID]bool{}
 	for w := r.next(); w != nil; w = r.next() {
@@ -44,6 +30,9 @@ func refer(d Delta) (string, map[ID]bool) {
 		n := w.most()
 		for n > 0 && !r.within(*w, n, false) {
 			n--
+		}
+		if n >= w.least() && r.Policy == Goodput && w.elastic() && !w.Sheds {
+			n = min(n, max(w.least(), cmp.Or(w.Target, sizes[w.ID])))
 		}
 		if len(pools) == 0 || !r.within(*w, w.least(), true) {
 			never[w.ID] = true
@@ -72,12 +61,16 @@ func refer(d Delta) (string, map[ID]bool) {
 					}
 				}
 			}
-			r.Started = append(r.Started, run)
-			r.holders = append(r.holders, holder{queue: q, project: w.Project, user: w.User, amount: run.amount(), real: true})
+			r.add(run)
 			fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", w.ID, p.Name, len(nodes), run.Nodes)
 			placed = true
 		}
-		for _, find := range []func(Work, Pool, int) []string{r.room, r.ahead} {
+		for turn, find := range []func(Work, Pool, int) []string{r.room, r.ahead} {
+			if turn > 0 && !placed {
+				if wrong := r.leave(plan, w.ID); wrong != "" && result.wrong == "" {
+					result.wrong = wrong
+				}
+			}
 			for _, p := range pools {
 				if nodes := find(*w, p, n); !placed && n >= w.least() && len(nodes) >= w.least() {
 					place(p, nodes)
@@ -96,7 +89,123 @@ func refer(d Delta) (string, map[ID]bool) {
 		}
 		r.hold(*w)
 	}
-	return out.String(), never
+	for _, p := range plan.Preempt {
+		if !r.asked[p.For] {
+			result.wrong = cmp.Or(result.wrong, fmt.Sprintf("%s is told to leave for %s, which may not have that", p.Work, p.For))
+		}
+	}
+	result.placed, result.never = out.String(), never
+	return result
+}
+
+// referred is what the reference says.
+type referred struct {
+	placed string      // in words
+	never  map[ID]bool // who may never run
+	wrong  string      // whom the plan has leave though it may not; empty is nobody
+}
+
+func newReference(d Delta) *reference {
+	r := &reference{Delta: d, queues: map[string]Queue{"": {}}, seen: map[ID]bool{}, kept: map[string]*nodesKept{}, first: map[string]bool{}, limits: map[string]bool{}, asked: map[ID]bool{}}
+	for _, q := range d.Queues {
+		r.queues[q.Name] = q
+	}
+	slices.SortFunc(r.Pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
+	for _, w := range d.Submitted {
+		for n := range w.least() {
+			r.typical = append(r.typical, asks(w, n))
+		}
+	}
+	for _, run := range d.Started {
+		for n := range max(run.Placed, 1) {
+			r.typical = append(r.typical, asks(run.Work, n))
+		}
+	}
+	r.Started = nil
+	for _, run := range d.Started {
+		r.add(run)
+	}
+	return r
+}
+
+// add takes in what runs.
+func (r *reference) add(run Running) {
+	r.whole = append(r.whole, run)
+	r.Started = append(r.Started, apart([]Running{run})...)
+	r.holders = append(r.holders, holder{queue: r.queue(run.Work), project: run.Project, user: run.User, amount: run.amount(), real: true})
+}
+
+// leave takes in whom the plan tells to leave for a work, for maintenance when it is empty,
+// and says whom it may not tell.
+func (r *reference) leave(plan Plan, id ID) (wrong string) {
+	var who []ID
+	for i := range r.whole {
+		run := &r.whole[i]
+		for _, p := range plan.Preempt {
+			if p.Work == run.ID && p.For == id {
+				run.Leaving, run.LeavingSince, run.LeavingFor = true, r.Now, id
+				who = append(who, run.ID)
+			}
+		}
+		for _, rs := range plan.Resize {
+			if rs.Work == run.ID && rs.For == id && len(rs.Shed) > 0 {
+				run.Shed = slices.Clone(run.Shed)
+				for _, n := range rs.Shed {
+					run.Shed = append(run.Shed, Shed{Worker: n, Since: r.Now, For: id})
+				}
+				who = append(who, run.ID)
+			}
+		}
+	}
+	r.Started, r.asked[id] = apart(r.whole), true
+	i := slices.IndexFunc(r.Submitted, func(w Work) bool { return w.ID == id })
+	if i < 0 {
+		return ""
+	}
+	for _, run := range r.whole {
+		if slices.Contains(who, run.ID) && !r.may(r.Submitted[i], run) {
+			wrong = fmt.Sprintf("%s has no right to what %s has", id, run.ID)
+		}
+	}
+	return wrong
+}
+
+// may reports that a work may have one leave that runs in another queue, as far as use
+// says, were all gone who leave: its queue has borrowed, while the other has what is its own,
+// or a smaller share; or it had enough. Within one queue anybody may.
+func (r *reference) may(w Work, run Running) bool {
+	q, from := r.queue(w), r.queue(run.Work)
+	world := world{queues: r.Queues}
+	if q == from || world.idles(run, w, r.Now) {
+		return true
+	}
+	if r.path(q)[0] != r.path(from)[0] {
+		return false
+	}
+	borrows, nominal := false, true
+	without := *r // all who leave
+	without.holders = slices.Clone(r.holders)
+	for _, gone := range r.Started {
+		if gone.Leaving {
+			without.holders = append(without.holders, holder{queue: r.queue(gone.Work), amount: gone.amount().Times(-1), real: true})
+		}
+	}
+	for part, x := range parts(w.Amount(w.least())) {
+		if x > 0 && r.named(q, part) {
+			borrows = borrows || r.used(from, part, false) > r.subtree(from, part)
+			nominal = nominal && without.used(q, part, false)+x <= r.subtree(q, part)
+		}
+	}
+	without.holders = append(without.holders, holder{queue: q, amount: w.Amount(w.least()), real: true})
+	alone := *r // without this one
+	goes := run.amount()
+	if !run.Preemptible { // a worker of a service
+		goes = run.Amount(1)
+	}
+	alone.holders = append(slices.Clone(r.holders), holder{queue: from, amount: goes.Times(-1), real: true})
+	less := r.Policy == Fair && without.share(q) < alone.share(from)
+	had := r.Policy == Tiresias && w.Served < 16*3600 && much(run, r.Now)
+	return borrows && (nominal || less || had)
 }
 
 // apart takes workers that were told to stop out of works that go on without them: each
@@ -128,9 +237,11 @@ func apart(all []Running) (out []Running) {
 
 type reference struct {
 	Delta
+	whole   []Running         // what runs; of Started each worker that was told to stop is by itself
 	typical []resource.Amount // what each worker that waits or runs asks for
 	queues  map[string]Queue
 	seen    map[ID]bool
+	asked   map[ID]bool // for whom others may have been told to leave
 	holders []holder
 	kept    map[string]*nodesKept
 	first   map[string]bool // queues in which somebody waits
@@ -299,6 +410,9 @@ func (r *reference) permitted(w Work) []Pool {
 		}
 		if p.Delegated && (w.together() != "" || w.PerNode > 0) {
 			fits = 0
+		}
+		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name) || p.Alike && len(w.Roles) > 0 {
+			continue
 		}
 		if p.Closed == "" && slices.Contains(w.Residency, p.Zone) && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
 			p.anyOpenNode() && fits >= w.least() {

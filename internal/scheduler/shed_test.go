@@ -16,6 +16,7 @@ import (
 // begins when they have stopped. A gang may be told that nobody can help where another
 // choice of nodes would have; all choices are tried here.
 func TestSheds(t *testing.T) {
+	often(t)
 	rapid.Check(t, func(t *rapid.T) {
 		cores := func(n int) resource.Amount { return resource.Amount{CPU: resource.Cores(int64(n))} }
 		work := func(id string, cpu int) Work {

@@ -12,10 +12,11 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// TestSizesDoNotThrash: whatever comes and goes in six hours, nobody restarts more than
+// TestSizesDoNotThrash: whatever comes and goes in two hours, nobody restarts more than
 // four times in an hour for another size, nodes hold no more than they have, everybody
 // has between its least and its most, and a look at the whole world decides the same.
 func TestSizesDoNotThrash(t *testing.T) {
+	often(t)
 	rapid.Check(t, func(t *rapid.T) {
 		const gpu = "nvidia.com/gpu"
 		p := Pool{Name: "home", Zone: "home", Isolation: Sandbox}
@@ -32,9 +33,9 @@ func TestSizesDoNotThrash(t *testing.T) {
 			w.ID = ID(fmt.Sprintf("%s/%04d", w.Label, number))
 			waiting[w.ID] = w
 		}
-		for minute := range 360 {
+		for minute := range 120 {
 			now := start.Add(time.Duration(minute) * time.Minute)
-			if rapid.IntRange(0, 29).Draw(t, "comes") == 0 {
+			if rapid.IntRange(0, 14).Draw(t, "comes") == 0 {
 				w := Work{
 					Label: fmt.Sprint("job", minute), Residency: []string{"home"}, Isolation: Sandbox, Submitted: now, Preemptible: true,
 					Request: resource.Amount{Accelerators: map[string]int64{gpu: 1}}, Workers: rapid.IntRange(1, 3).Draw(t, "least"),

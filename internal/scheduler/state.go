@@ -117,8 +117,12 @@ type line struct {
 	stale bool // somebody in it no longer waits
 }
 
-// apply takes in what changed.
+// apply takes in what changed. Where the clock went back, whose deadlines are urgent is found
+// anew: nothing else that is kept from step to step depends on it.
 func (s *State) apply(d Delta) {
+	if d.Now.Before(s.now) {
+		s.turn = time.Time{}
+	}
 	s.now = d.Now
 	if s.pools == nil {
 		s.pools, s.waiting, s.running = map[string]*pool{}, map[ID]*waiter{}, map[ID]*run{}

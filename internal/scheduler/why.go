@@ -367,6 +367,10 @@ func (s *State) anyHas(accelerator string) bool {
 	return false
 }
 
+// sinceThen is said of a gang with roles that found no room in its turn, and would have some as
+// those behind it took theirs.
+const sinceThen = ", but only since others took theirs"
+
 // full says what a pool lacks now and who is next to give it back, or for whom
 // its room is kept.
 func (s *State) full(w *waiter, p *pool) Reason {
@@ -388,7 +392,11 @@ func (s *State) full(w *waiter, p *pool) Reason {
 	}
 	var text string
 	if w.least() > 1 || len(w.Roles) > 0 {
-		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), p.bare(w, s.now, true), p.Name)
+		n := p.bare(w, s.now, true)
+		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), n, p.Name)
+		if len(w.Roles) > 0 && n >= w.least() { // they fit otherwise into less room
+			text += sinceThen
+		}
 	} else {
 		var lacks []string
 		for i := range p.rows {

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"reflect"
 	"slices"
@@ -191,8 +192,15 @@ func drawn(t *rapid.T) World {
 }
 
 // TestPlayHolds: each work runs as long as it takes or has a reason, nothing begins
-// before it came, no node holds more than it has, and a world plays the same twice.
+// before it came, no node holds more than it has, and a world plays the same twice. A
+// thousand worlds, where nobody asked for another number.
 func TestPlayHolds(t *testing.T) {
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue && !testing.Short() {
+		if err := flag.Set("rapid.checks", "1000"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = flag.Set("rapid.checks", f.DefValue) })
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawn(t)
 		p, err := Play(t.Context(), w)
