@@ -29,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/httpapi"
@@ -149,6 +150,10 @@ func (a *App) openCompute(ctx context.Context) error {
 	a.compute = compute.New(compute.Config{
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
 		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Holder: a.cfg.Data, Currency: a.cfg.Cost.Currency,
+		Project: func(ctx context.Context, tx *store.Tx, p project.Name) error {
+			_, err := projectsql.Store{}.One(ctx, tx, p)
+			return err
+		},
 	})
 	if _, err := a.compute.EnsureHome(ctx, "local"); err != nil {
 		return fault.Wrap(err, "home pool")

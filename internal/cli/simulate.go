@@ -108,7 +108,7 @@ func (a *app) simulate() *cobra.Command {
 	f.StringArrayVar(&args.Workloads, "workload", nil, "CSV file of jobs; may be repeated")
 	f.StringVar(&args.Profiles, "profiles", "", "directory with a folder of measurements for each application")
 	f.StringVar(&args.Cluster, "cluster", "", "YAML file of a cluster with several types of GPU")
-	f.StringVar(&args.Policy, "policy", "goodput", "fifo, tiresias or goodput")
+	f.StringVar(&args.Policy, "policy", "goodput", "fifo, tiresias or goodput; with --from-live also fair")
 	f.StringVar(&args.Compare, "compare", "", "also run this policy, and give ratios with 95 % confidence intervals")
 	f.IntVar(&args.Nodes, "nodes", 16, "nodes of the cluster")
 	f.IntVar(&args.GPUs, "gpus-per-node", 4, "GPUs of each node")

@@ -103,7 +103,7 @@ type Budget struct {
 }
 
 // ApplyBudget makes a project's budget or changes it, and says which. Needs
-// budget.apply. Error: fault.Invalid.
+// budget.apply. Errors: fault.Invalid; fault.NotFound when there is no such project.
 func (s *Service) ApplyBudget(ctx context.Context, p project.Name, spec BudgetSpec) (Budget, project.Change, error) {
 	return s.applyBudget(ctx, p, spec, false)
 }
@@ -137,6 +137,13 @@ func (s *Service) applyBudget(ctx context.Context, p project.Name, spec BudgetSp
 				return nil
 			}
 			b.CreatedAt, b.Revision, change = old.CreatedAt, old.Revision+1, project.Updated
+		}
+		if s.cfg.Project != nil {
+			if err := s.cfg.Project(ctx, tx, p); fault.Is(err, fault.NotFound) {
+				return fault.New(fault.NotFound, "there is no project %s", p).WithHint("A budget's name is that of its project; apply the project first.")
+			} else if err != nil {
+				return err
+			}
 		}
 		if dryRun {
 			return nil

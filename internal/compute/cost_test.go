@@ -1,6 +1,7 @@
 package compute_test
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"slices"
@@ -362,6 +363,13 @@ func TestBudgetsThatAreRefused(t *testing.T) {
 	}
 	if all, err := w.Budgets(t.Context()); err != nil || len(all) != 0 {
 		t.Fatalf("a plan made %+v, %v", all, err)
+	}
+	w.cfg.Project = func(context.Context, *store.Tx, project.Name) error { return fault.New(fault.NotFound, "no project") }
+	w.restart(t)
+	for _, apply := range []func(context.Context, project.Name, compute.BudgetSpec) (compute.Budget, project.Change, error){w.ApplyBudget, w.PlanBudget} {
+		if _, _, err := apply(t.Context(), "nope", compute.BudgetSpec{Amount: 1}); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "there is no project nope") {
+			t.Errorf("a budget of no project: %v", err)
+		}
 	}
 	w.cfg.Authorizer = allowNone{}
 	w.restart(t)

@@ -69,6 +69,9 @@ type Config struct {
 	// Quotas gives what each project may use at once; nil is no quotas. It is
 	// asked inside a read transaction.
 	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Amount, error)
+	// Project says that there is a project; nil takes every one. Error:
+	// fault.NotFound.
+	Project func(ctx context.Context, tx *store.Tx, p project.Name) error
 	// Holder names this process where several share a database and one of them
 	// schedules; Elect has it elected in any case.
 	Holder string

@@ -19,5 +19,9 @@ func NewPolicy(name string) (Policy, error) {
 	if p := policies[name]; p != nil {
 		return p(), nil
 	}
+	if name == "fair" { // one of the live scheduler's
+		return nil, fault.New(fault.Invalid, "%q is not a policy of workloads", name).
+			WithHint("It shares among queues, which the jobs of a workload do not have: play it with --from-live. The policies are %q.", slices.Sorted(maps.Keys(policies)))
+	}
 	return nil, fault.New(fault.Invalid, "%q is not a policy", name).WithHint("The policies are %q.", slices.Sorted(maps.Keys(policies)))
 }

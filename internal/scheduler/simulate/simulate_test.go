@@ -15,6 +15,8 @@ import (
 	"testing/fstest"
 
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 const data = "../../../examples/pollux"
@@ -417,6 +419,9 @@ func TestBadPolicies(t *testing.T) {
 		if _, err := Run(t.Context(), w, c, idle{}, Options{Interval: 60}); err == nil {
 			t.Errorf("%v is a cluster", c)
 		}
+	}
+	if _, err := NewPolicy("fair"); err == nil || !strings.Contains(fault.HintOf(err), "--from-live") {
+		t.Error(err)
 	}
 	if _, err := NewPolicy("best"); err == nil || !strings.Contains(err.Error(), `"best" is not a policy`) {
 		t.Error(err)
