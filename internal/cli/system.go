@@ -134,7 +134,7 @@ func (a *app) doctor() *cobra.Command {
 			report, usable := a.Doctor(file, values)
 			fmt.Fprint(a.Stdout, report)
 			if !usable {
-				return fault.New(fault.Unavailable, "this machine cannot run Falaj as configured").WithHint("See the lines marked ✗.")
+				return fault.New(fault.Unsupported, "this machine cannot run Falaj as configured").WithHint("See the lines marked ✗.")
 			}
 			return nil
 		},

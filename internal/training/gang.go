@@ -143,7 +143,10 @@ func (s Spec) validGang() error {
 func (s Spec) validSize(w Workers) error {
 	if w.Min < 1 || w.Max < w.Min || w.Max > launch.MaxWorkers {
 		said := fmt.Sprintf("%d to %d workers", w.Min, w.Max)
-		if w.Fixed() {
+		switch {
+		case w.Max < 1: // 0 is read as less: see UnmarshalJSON
+			said = "less than one worker"
+		case w.Fixed():
 			said = fmt.Sprintf("%d workers", w.Min)
 		}
 		return fault.New(fault.Invalid, "there cannot be %s", said).

@@ -209,7 +209,7 @@ func TestRefused(t *testing.T) {
 		"size that does not divide": {"{command: [x], workers: 3, parallel: {tensor: 2}}", "3 workers of 1 processes are 3, which is not", "2, 4, 6"},
 		"range that does not":       {"{command: [x], workers: {min: 2, max: 4}, parallel: {tensor: 2}}", "3 workers", "min and max"},
 		"all factors":               {"{command: [x], workers: 4, parallel: {data: 3, tensor: 1}}", "data 3", "fit: 3"},
-		"no workers":                {"{command: [x], workers: 0}", "0 to 0 workers", "workers: 4"},
+		"no workers":                {"{command: [x], workers: 0}", "less than one worker", "workers: 4"},
 		"workers backwards":         {"{command: [x], workers: {min: 4, max: 2}}", "4 to 2 workers", "{min: 2, max: 4}"},
 		"framework":                 {"{command: [x], framework: magic}", `framework "magic" does not exist`, "torchrun"},
 		"torchrun without python":   {"{command: [x], framework: torchrun}", "needs an environment", "environment"},
