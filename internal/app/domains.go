@@ -32,6 +32,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
@@ -69,6 +70,7 @@ type parts struct {
 	guard     *border.Guard
 	projects  *tenancy.Service
 	keys      *keys.Service
+	secrets   *secrets.Service
 	objects   blob.Driver
 	blobs     *blob.Store
 	sequencer *audit.Sequencer
@@ -93,7 +95,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}

@@ -25,6 +25,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/residency/residencysql"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
+	"github.com/falaj-ml/falaj/internal/governance/secrets/secretssql"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert/alertsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
@@ -38,7 +40,7 @@ import (
 
 // migrations is the whole schema, in the order in which data flows.
 var migrations = []store.Migrations{
-	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, auditsql.Migrations,
+	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, auditsql.Migrations,
 	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, featuresql.Migrations,
 	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations,
 }
@@ -84,6 +86,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authority, Sealer: a.keys})
 	if a.objects, err = fileblob.Open(filepath.Join(a.cfg.Data, "objects")); err != nil {
 		return fault.Wrap(err, "open the object store")
 	}

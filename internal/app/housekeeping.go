@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/secrets/secretssql"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
@@ -82,6 +83,10 @@ var contents = []tenancy.Contents{
 	holds("models", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		ms, err := registrysql.Store{}.SearchModels(ctx, tx, p, registry.Query{Limit: 1})
 		return len(ms), err
+	}),
+	holds("secrets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		all, err := secretssql.Store{}.List(ctx, tx, string(p), "", 1)
+		return len(all), err
 	}),
 	holds("deployments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		ds, err := servingsql.Store{}.List(ctx, tx, string(p), "", 1)

@@ -39,6 +39,7 @@ var kinds = map[string]kind{
 	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
 	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
 	"accounts":         {"/api/v1/accounts", []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
+	"secrets":          {"secrets", []column{{"NAME", "name"}, {"KEYS", "keys"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}, {"BY", "updated_by"}, {"USED BY", "used_by"}}},
 	"policies":         {"policies", []column{{"NAME", "name"}, {"DESCRIPTION", "description"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
 	"members":          {"members", []column{{"NAME", "name"}, {"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
 }
@@ -126,8 +127,8 @@ func (a *app) apply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "apply -f FILE",
 		Short:   "Create or change objects as manifests describe them",
-		Long:    "Sends manifests: YAML documents {api_version: falaj/v1, kind, name, project, spec}. Applying the\nsame again changes nothing.",
-		Example: "  falaj apply -f examples/nycflights/project.yaml\n  falaj apply -f job.yaml --dry-run\n  cat *.yaml | falaj apply -f -",
+		Long:    "Sends manifests: YAML documents {api_version: falaj/v1, kind, name, project, spec}. Applying the\nsame again changes nothing, a Secret excepted, which is set anew. The values of a Secret may come from\nfiles ({file: PATH}, beside the manifest) or from standard input ({stdin: true}); one line break at the\nend of those is not part of the value.",
+		Example: "  falaj apply -f examples/nycflights/project.yaml\n  falaj apply -f job.yaml --dry-run\n  cat *.yaml | falaj apply -f -\n  pass show shop-db | falaj apply -f secret.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
@@ -142,6 +143,9 @@ func (a *app) apply() *cobra.Command {
 			for _, f := range files {
 				b, err := a.read(f)
 				if err != nil {
+					return err
+				}
+				if b, err = a.withSecrets(b, f); err != nil {
 					return err
 				}
 				applied, err := c.Apply(cmd.Context(), project, b, dryRun)

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
@@ -29,6 +30,7 @@ type Domains struct {
 	Accounts      *account.Service
 	Zones         *border.Service
 	Keys          *keys.Service
+	Secrets       *secrets.Service
 	Audit         *audit.Service
 	Compute       *compute.Service
 	Environments  *environment.Service

@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi/manifest"
 )
 
@@ -99,6 +100,10 @@ func (s *Server) governanceKinds() map[string]applier {
 			_, change, err := s.Projects.Grant(ctx, tenancy.GrantRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
 		})},
+		"Secret": {gate: secrets.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec secrets.Spec, dry bool) (applied, error) {
+			_, change, err := s.Secrets.Apply(ctx, secrets.Request{Project: p, Name: name, Spec: spec, DryRun: dry})
+			return applied{Result: string(change)}, err
+		})},
 		"Policy": {gate: "project.update", apply: decoded(func(ctx context.Context, p, name string, spec authority.Spec, dry bool) (applied, error) {
 			_, change, err := s.Policies.ApplyPolicy(ctx, authority.PolicyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
@@ -115,6 +120,9 @@ func (s *Server) governanceRoutes(p string) {
 	route(s, "DELETE", "/api/v1/accounts/{ref}", "", "Delete an account with its roles and tokens", s.deleteAccount)
 	route(s, "GET", "/api/v1/members", "member.read", "List who has which role in the whole installation", s.listOverseers)
 	route(s, "DELETE", "/api/v1/members/{name}", "member.revoke", "Take a role in the whole installation away", s.revokeOverseer)
+	route(s, "GET", p+"/secrets", "secret.read", "List secrets: their names and who uses them, never what they hold", s.listSecrets)
+	route(s, "GET", p+"/secrets/{name}", "secret.read", "What may be known of a secret", s.oneSecret)
+	route(s, "DELETE", p+"/secrets/{name}", "secret.delete", "Delete a secret that nothing uses", s.deleteSecret)
 	route(s, "GET", p+"/policies", "project.read", "List a project's own policies", s.listPolicies)
 	route(s, "GET", p+"/policies/{name}", "project.read", "A policy", s.onePolicy)
 	route(s, "DELETE", p+"/policies/{name}", "project.update", "Delete a policy", s.deletePolicy)
@@ -191,6 +199,37 @@ func (s *Server) onePolicy(ctx context.Context, in *policyPath) (*tagged[authori
 
 func (s *Server) deletePolicy(ctx context.Context, in *policyPath) (*none, error) {
 	return &none{}, s.Policies.DeletePolicy(ctx, project.Name(in.Project), in.Name)
+}
+
+func (s *Server) listSecrets(ctx context.Context, in *struct {
+	InProject
+	Page
+},
+) (*body[items[keptSecret]], error) {
+	list, next, err := s.Secrets.List(ctx, in.Project, in.Size, in.Token)
+	kept := make([]keptSecret, len(list))
+	for i, one := range list {
+		kept[i] = keptSecret{one}
+	}
+	return listed(kept, next, err)
+}
+
+// keptSecret is a secret in a list; the description of the API has a list of
+// webhooks' secrets, too.
+type keptSecret struct{ secrets.Secret }
+
+// secretPath names a secret.
+type secretPath struct {
+	InProject
+	Name string `path:"name" maxLength:"63" doc:"Name of the secret"`
+}
+
+func (s *Server) oneSecret(ctx context.Context, in *secretPath) (*body[secrets.Secret], error) {
+	return one(s.Secrets.One(ctx, in.Project, in.Name))
+}
+
+func (s *Server) deleteSecret(ctx context.Context, in *secretPath) (*none, error) {
+	return &none{}, s.Secrets.Delete(ctx, in.Project, in.Name)
 }
 
 func (s *Server) listTokens(ctx context.Context, in *struct {

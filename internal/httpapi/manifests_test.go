@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi/manifest"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -27,7 +28,8 @@ import (
 // specs are what the kinds of manifests are decoded into.
 var specs = map[string]reflect.Type{
 	"Project": reflect.TypeFor[project.Spec](), "Grant": reflect.TypeFor[project.GrantSpec](), "Policy": reflect.TypeFor[authority.Spec](),
-	"Zone": reflect.TypeFor[residency.ZoneSpec](), "Pool": reflect.TypeFor[compute.PoolSpec](), "Queue": reflect.TypeFor[compute.QueueSpec](),
+	"Secret": reflect.TypeFor[secrets.Spec](),
+	"Zone":   reflect.TypeFor[residency.ZoneSpec](), "Pool": reflect.TypeFor[compute.PoolSpec](), "Queue": reflect.TypeFor[compute.QueueSpec](),
 	"Budget":  reflect.TypeFor[compute.BudgetSpec](),
 	"Dataset": reflect.TypeFor[dataset.Spec](), "Entity": reflect.TypeFor[feature.EntitySpec](),
 	"FeatureView": reflect.TypeFor[feature.ViewSpec](), "FeatureService": reflect.TypeFor[feature.BundleSpec](),

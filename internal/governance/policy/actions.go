@@ -108,6 +108,11 @@ var actions = []Definition{
 	{Action: "audit.export", Doc: "export the audit log with proofs", Roles: overseers},
 	{Action: "audit.erase", Doc: "erase a person from the audit log; its commitments stay", Roles: admins, Installation: true},
 
+	{Action: "secret.read", Doc: "see which secrets exist and what uses them, never what they hold", Roles: []project.Role{project.Engineer, project.Admin, project.Auditor}},
+	{Action: "secret.apply", Doc: "make a secret, or give it other values", Roles: engineers},
+	{Action: "secret.use", Doc: "name a secret in a source, which opens it", Roles: engineers},
+	{Action: "secret.delete", Doc: "delete a secret that nothing uses", Roles: engineers},
+
 	{Action: "keys.read", Doc: "see which keys exist, never the keys", Roles: overseers},
 	{Action: "keys.destroy", Doc: "destroy a key and so erase what it sealed", Roles: admins},
 

@@ -1,0 +1,157 @@
+// Package secrets keeps what other systems want to hear before they answer:
+// passwords, tokens, keys. A secret goes in by a manifest and never comes out by
+// the API; only services of this process that were given Open read it.
+//
+// # Map
+//
+//   - secrets.go: Secret, Spec, Text and what they must satisfy.
+//   - Service is the only way in: Apply (also to rotate), One, List, Delete, and
+//     Open for those who use a secret.
+//   - store.go says what this needs of a database; secretssql implements it.
+//
+// # Guarantees
+//
+// The values are in the database only sealed by the project's key for secrets,
+// bound to project, name and revision: a row that was copied elsewhere does not
+// open. Every change is audited in its transaction, with the names of the keys
+// and nothing of the values. Text prints as "(secret)" whatever prints it. A
+// secret that something uses is not deleted, and what was deleted or replaced is
+// in no file of the database afterwards.
+package secrets
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// ManifestKind is the kind of manifest that makes a secret.
+const ManifestKind = "Secret"
+
+// Limits of a secret.
+const (
+	MaxValues   = 32
+	MaxValue    = 64 << 10 // bytes of one value
+	maxAll      = 256 << 10
+	maxKeyName  = 63
+	maxSecrets  = 1000 // of a project
+	description = 4 << 10
+)
+
+// hidden is what a value prints as.
+const hidden = "(secret)"
+
+// Text is a value that does not print: not by fmt, not by slog, not as JSON.
+type Text struct{ bytes []byte }
+
+// NewText keeps a value.
+func NewText(s string) Text { return Text{[]byte(s)} }
+
+// Reveal is the value. Hand it to what needs it and to nothing else.
+func (t Text) Reveal() string { return string(t.bytes) }
+
+// String implements fmt.Stringer.
+func (Text) String() string { return hidden }
+
+// GoString implements fmt.GoStringer.
+func (Text) GoString() string { return hidden }
+
+// LogValue implements slog.LogValuer.
+func (Text) LogValue() slog.Value { return slog.StringValue(hidden) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (Text) MarshalText() ([]byte, error) { return []byte(hidden), nil }
+
+// Spec is what a Secret manifest says.
+type Spec struct {
+	Description string           `json:"description,omitempty" doc:"What the secret opens, for people"`
+	Values      map[string]Value `json:"values" doc:"Values by key, such as username and password: each {value: …}, or {file: …} or {stdin: true}, which the command line reads"`
+}
+
+// Value is one value of a manifest.
+type Value struct{ Text }
+
+// UnmarshalJSON reads {"value": "…"}. No error repeats what stands there.
+func (v *Value) UnmarshalJSON(b []byte) error {
+	var said struct {
+		Value *string `json:"value"`
+		File  *string `json:"file"`
+		Stdin *bool   `json:"stdin"`
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if d.Decode(&said) != nil {
+		return fault.New(fault.Invalid, "a value of a secret is {value: …}, {file: …} or {stdin: true}").
+			WithHint("Put text that looks like a number in quotes.")
+	}
+	switch {
+	case said.File != nil || said.Stdin != nil:
+		return fault.New(fault.Invalid, "the server does not read files for secrets").
+			WithHint("Apply the manifest with `falaj apply`, which reads `file` and `stdin` and sends what they hold.")
+	case said.Value == nil:
+		return fault.New(fault.Invalid, "a value of a secret is {value: …}, {file: …} or {stdin: true}")
+	}
+	v.Text = NewText(*said.Value)
+	return nil
+}
+
+var keyRE = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]*$`)
+
+// Validate refuses a spec that cannot be kept. Error: fault.Invalid, naming the
+// key and nothing of a value.
+func (s Spec) Validate() error {
+	if len(s.Description) > description {
+		return fault.New(fault.Invalid, "spec.description: %d bytes are over the limit of %d", len(s.Description), description)
+	}
+	if n := len(s.Values); n == 0 || n > MaxValues {
+		return fault.New(fault.Invalid, "spec.values: a secret has 1 to %d values, not %d", MaxValues, n)
+	}
+	all := 0
+	for _, key := range s.keys() {
+		if len(key) > maxKeyName || !keyRE.MatchString(key) {
+			return fault.New(fault.Invalid, "spec.values: %.80q is not a key of a secret", key).
+				WithHint("Begin with a letter; letters, digits and . _ - may follow, %d at most.", maxKeyName)
+		}
+		v := s.Values[key].bytes
+		switch {
+		case len(v) == 0:
+			return fault.New(fault.Invalid, "spec.values.%s is empty", key)
+		case len(v) > MaxValue:
+			return fault.New(fault.Invalid, "spec.values.%s: %d bytes are over the limit of %d", key, len(v), MaxValue)
+		case !utf8.Valid(v):
+			return fault.New(fault.Invalid, "spec.values.%s is not text", key).WithHint("Encode it, for example by base64, where its user takes that.")
+		}
+		all += len(v)
+	}
+	if all > maxAll {
+		return fault.New(fault.Invalid, "spec.values: %d bytes together are over the limit of %d", all, maxAll)
+	}
+	return nil
+}
+
+func (s Spec) keys() []string { return slices.Sorted(maps.Keys(s.Values)) }
+
+// ID identifies a secret: "sec_01J…".
+type ID string
+
+// Secret is all that anybody may know of a secret.
+type Secret struct {
+	ID          ID        `json:"id"`
+	Project     string    `json:"project"`
+	Name        string    `json:"name"`
+	Description string    `json:"description,omitempty"`
+	Keys        []string  `json:"keys"`     // which values it has
+	Revision    int64     `json:"revision"` // counts how often the values were set
+	Created     time.Time `json:"created_at"`
+	CreatedBy   string    `json:"created_by"`
+	Updated     time.Time `json:"updated_at"`
+	UpdatedBy   string    `json:"updated_by"`
+	UsedBy      []string  `json:"used_by,omitempty"` // "source orders"
+}
