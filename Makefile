@@ -85,6 +85,10 @@ bench-monitoring: build ## measure what bench/results/monitoring.json holds
 bench-training: build ## measure what bench/results/training.json holds; ITERATIONS=n rounds
 	@go run ./bench/training $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
+.PHONY: bench-features
+bench-features: ## measure what bench/results/features.json holds
+	@go run ./bench/features
+
 .PHONY: bench-scheduler
 bench-scheduler: ## measure what bench/results/scheduler.json holds
 	@go run ./bench/scheduler

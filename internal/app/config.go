@@ -32,6 +32,8 @@ type Config struct {
 	Flight    string   `koanf:"flight" doc:"Address of the Arrow Flight listener"`
 	HTTPHosts []string `koanf:"http_hosts" doc:"Host names under which clients reach the HTTP listener, beside localhost"`
 
+	EncryptedDisk bool `koanf:"encrypted_disk" doc:"The data directory is on an encrypted disk, such as LUKS: SQL over sealed tables may put there in the clear, for a while, what its memory cannot hold"`
+
 	TLS struct {
 		Cert string `koanf:"cert" doc:"PEM certificate chain; needed off loopback"`
 		Key  string `koanf:"key" doc:"PEM private key"`
@@ -108,6 +110,7 @@ type Config struct {
 		Checkpoint size     `koanf:"checkpoint" doc:"Largest checkpoint of a job that is kept"`
 		Free       size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
 		SQLMemory  size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
+		SQLDisk    size     `koanf:"sql_disk" doc:"Space in the data directory for what one SQL query cannot hold in memory; queries over sealed tables get it only with encrypted_disk"`
 		SQLTime    duration `koanf:"sql_time" doc:"Longest SQL query"`
 	} `koanf:"limits"`
 
@@ -133,7 +136,7 @@ func defaults() map[string]any {
 		"images.max_bytes":      "64GiB",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
-		"limits.sql_memory": "2GiB", "limits.sql_time": "10m",
+		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
 		"log.level": "info", "log.format": "text",
 	}
 }

@@ -106,7 +106,7 @@ func knownKeys() []string {
 
 func (c Config) sizes() error {
 	for name, v := range map[string]string{
-		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory,
+		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory, "limits.sql_disk": c.Limits.SQLDisk,
 		"limits.checkpoint": c.Limits.Checkpoint, "predictions.max_bytes": c.Predictions.MaxBytes,
 		"images.max_bytes": c.Images.MaxBytes,
 	} {

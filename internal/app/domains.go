@@ -205,13 +205,15 @@ func (a *App) openDatasets(ctx context.Context) error {
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: &dataset.BlobFiles{Store: a.blobs, Driver: a.objects}, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
+		Scratch: filepath.Join(a.cfg.Data, "tmp", "sql"), EncryptedDisk: a.cfg.EncryptedDisk,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
 			// Whoever may import need not be allowed to read the project.
 			pr, err := a.projects.One(identity.With(ctx, identity.Loop("dataset defaults")), p)
 			return dataset.Defaults{Residency: pr.Residency, Classification: pr.Classification}, err
 		},
 		Limits: dataset.Limits{
-			Upload: resource.Bytes(bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(bytes(a.cfg.Limits.SQLMemory)), QueryTime: sqlTime,
+			Upload: resource.Bytes(bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(bytes(a.cfg.Limits.SQLMemory)),
+			QueryDisk: resource.Bytes(bytes(a.cfg.Limits.SQLDisk)), QueryTime: sqlTime,
 		},
 	})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})

@@ -35,7 +35,7 @@ func Child(mode string, _ []string, version string, in io.Reader, out io.Writer)
 	return fault.New(fault.Invalid, "there is no mode %q", mode)
 }
 
-// launcher confines those children: this binary, read-only, and nothing else.
+// launcher confines those children: this binary, read-only, and what is scratch.
 type launcher struct {
 	worker string
 	self   string
@@ -57,6 +57,9 @@ func (l launcher) Launch(ctx context.Context, mode string, o child.LaunchOptions
 		Level: l.level, Mounts: []sandbox.Mount{{Path: l.self}},
 		Env:    map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/tmp", "GOMEMLIMIT": "off", "TZ": "UTC"},
 		Limits: sandbox.Limits{Memory: o.Memory, Processes: 256, Wall: max(o.CPU, time.Minute) * 4},
+	}
+	if o.Scratch != "" {
+		policy.Mounts = append(policy.Mounts, sandbox.Mount{Path: o.Scratch, Writable: true})
 	}
 	cmd, err := sandbox.Command(ctx, l.worker, policy, l.self, "child", mode)
 	if err != nil {

@@ -2,7 +2,9 @@ package dataset
 
 import (
 	"context"
+	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -59,9 +61,23 @@ func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 	}
 	qctx, cancel := context.WithTimeout(ctx, s.limits.QueryTime)
 	end := func() { cancel(); free() }
+	scratch, err := s.scratch()
+	if err != nil {
+		end()
+		return nil, err
+	}
+	if scratch != "" {
+		end = func() {
+			cancel()
+			if err := os.RemoveAll(scratch); err != nil {
+				s.cfg.Log.ErrorContext(ctx, "what a query spilled stays until the next start", slog.Any("error", err))
+			}
+			free()
+		}
+	}
 	// DuckDB counts its own memory; the process needs some around it.
 	session, err := child.Start(qctx, s.cfg.Launcher, child.SQLMode, child.LaunchOptions{
-		Memory: s.limits.QueryMemory + s.limits.QueryMemory/2 + 256*resource.MiB, CPU: s.limits.QueryTime * 4,
+		Memory: s.limits.QueryMemory + s.limits.QueryMemory/2 + 256*resource.MiB, CPU: s.limits.QueryTime * 4, Scratch: scratch,
 	})
 	if err != nil {
 		end()
@@ -69,11 +85,23 @@ func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 	}
 	q := &Result{sql: r.SQL, session: session, ctx: qctx, end: end}
 	q.refs.Store(1)
-	if err := s.ask(qctx, q, r); err != nil {
+	if err := s.ask(qctx, q, r, scratch); err != nil {
 		q.Release()
 		return nil, err
 	}
 	return q, nil
+}
+
+// scratch makes a directory for one query; empty when queries have none.
+func (s *Service) scratch() (string, error) {
+	if s.cfg.Scratch == "" {
+		return "", nil
+	}
+	if err := os.MkdirAll(s.cfg.Scratch, 0o700); err != nil {
+		return "", fault.Wrap(err, "directory for what queries spill")
+	}
+	dir, err := os.MkdirTemp(s.cfg.Scratch, "query-")
+	return dir, fault.Wrap(err, "directory for what a query spills")
 }
 
 // mayQuery asks before anything is started on the caller's behalf.
@@ -90,7 +118,7 @@ func (s *Service) mayQuery(ctx context.Context, r QueryRequest) error {
 }
 
 // ask has the conversation up to the result's first rows.
-func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest) error {
+func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest, scratch string) error {
 	session := q.session
 	explain := func(err error) error { return q.explain(err) }
 	if err := session.In.Header(child.SQLRequest{SQL: r.SQL, Memory: int64(s.limits.QueryMemory), Rows: r.Rows, Threads: 2}); err != nil {
@@ -113,8 +141,13 @@ func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest) error {
 	if q.residency, q.classification, err = inherit(q.inputs); err != nil {
 		return err
 	}
+	over := child.SQLHandOver{Tables: len(inputs)}
+	sealed := func(in input) bool { return in.version.Protection != Open }
+	if s.cfg.EncryptedDisk || !slices.ContainsFunc(inputs, sealed) {
+		over.Scratch, over.Disk = scratch, int64(s.limits.QueryDisk)
+	}
 	q.handing.Go(func() {
-		if err := s.handOver(ctx, session, inputs); err != nil {
+		if err := s.handOver(ctx, session, over, inputs); err != nil {
 			q.fail(err)
 		}
 	})
@@ -197,8 +230,8 @@ func needed(s Schema, all bool, wanted map[string]bool) []string {
 
 // handOver sends the tables. An error is of the reading; when the worker stops
 // listening, it tells why itself.
-func (s *Service) handOver(ctx context.Context, session *child.Session, inputs []input) error {
-	if !sent(session.In.Header(child.SQLHandOver{Tables: len(inputs)})) {
+func (s *Service) handOver(ctx context.Context, session *child.Session, over child.SQLHandOver, inputs []input) error {
+	if !sent(session.In.Header(over)) {
 		return nil
 	}
 	for _, in := range inputs {

@@ -3,6 +3,7 @@ package dataset
 import (
 	"context"
 	"log/slog"
+	"os"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -10,10 +11,15 @@ import (
 )
 
 // Recover removes the files of writes and deletions that this instance's former
-// life, or any other instance long ago, did not finish. Call it at the start,
-// before the first import.
+// life, or any other instance long ago, did not finish, and what its queries left.
+// Call it at the start, before the first import or query.
 func (s *Service) Recover(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("dataset-recovery"))
+	if s.cfg.Scratch != "" {
+		if err := os.RemoveAll(s.cfg.Scratch); err != nil {
+			return fault.Wrap(err, "removing what queries spilled")
+		}
+	}
 	var left []Staging
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		left, err = s.cfg.Store.Stagings(ctx, tx, s.cfg.Instance, s.cfg.Now())

@@ -93,6 +93,11 @@ type Config struct {
 	// Defaults looks a project's up; nil gives every project home and internal.
 	Defaults func(ctx context.Context, p project.Name) (Defaults, error)
 	Log      *slog.Logger // nil discards
+	// Scratch is a directory for what queries cannot hold in memory, theirs alone;
+	// empty lets them have none. DuckDB writes it in the clear, so only queries over
+	// open tables get one, unless EncryptedDisk says that the disk encrypts.
+	Scratch       string
+	EncryptedDisk bool
 
 	Zone     residency.Zone // where this server is; home when empty
 	Instance string         // names this server among those that share the database; never two at a time
@@ -110,6 +115,7 @@ type Limits struct {
 	DataFile      resource.Bytes // of one data file, about; 256 MiB
 	UniqueKeys    int            // that the unique expectations of an import remember; 20,000,000
 	QueryMemory   resource.Bytes // of DuckDB; 1 GiB
+	QueryDisk     resource.Bytes // of what does not fit its memory; 16 GiB
 	QueryTime     time.Duration  // 2 min
 	QueryRows     int64          // of a result; 50,000,000
 	QueryInput    int64          // rows handed to a query; 200,000,000
@@ -127,6 +133,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.DataFile, 256*resource.MiB)
 	orDefault(&l.UniqueKeys, 20_000_000)
 	orDefault(&l.QueryMemory, resource.GiB)
+	orDefault(&l.QueryDisk, 16*resource.GiB)
 	orDefault(&l.QueryTime, 2*time.Minute)
 	orDefault(&l.QueryRows, 50_000_000)
 	orDefault(&l.QueryInput, 200_000_000)

@@ -43,6 +43,8 @@ func (p Plain) Command() *exec.Cmd { return p.Cmd }
 type LaunchOptions struct {
 	Memory resource.Bytes // of the whole process; 0 = the launcher's own limit
 	CPU    time.Duration  // of processor time; 0 = unlimited
+	// Scratch is a directory that the child may write; empty for none.
+	Scratch string
 }
 
 // Session is a running child seen from the server. Close it.

@@ -28,9 +28,12 @@ type SQLUse struct {
 	All  bool   `json:"all"`  // every column is needed, not the identifiers only
 }
 
-// SQLHandOver says how many tables follow.
+// SQLHandOver says how many tables follow, and where what does not fit the memory
+// may go, at most Disk bytes: nowhere when Scratch is empty.
 type SQLHandOver struct {
-	Tables int `json:"tables"`
+	Tables  int    `json:"tables"`
+	Scratch string `json:"scratch,omitempty"`
+	Disk    int64  `json:"disk,omitempty"`
 }
 
 // SQLTable heads a table's records.

@@ -5,6 +5,8 @@ package sqlworker_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 const project = datasettest.Project
@@ -146,6 +149,49 @@ func TestLimits(t *testing.T) {
 	q.Release()
 	if _, err := query(t, busy, dataset.QueryRequest{SQL: "SELECT 1 a"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// What does not fit the memory goes to the scratch directory and leaves it with the
+// query; of sealed tables only where the disk is known to encrypt.
+func TestSpills(t *testing.T) {
+	scratch := filepath.Join(t.TempDir(), "sql")
+	with := func(disk resource.Bytes, encrypted bool) *datasettest.Harness {
+		h := datasettest.New(t, func(c *dataset.Config) {
+			c.Scratch, c.EncryptedDisk, c.Limits.QueryMemory, c.Limits.QueryDisk, c.Limits.QueryTime = scratch, encrypted, 48<<20, disk, time.Minute
+		})
+		h.Put(t, "plain", dataset.Spec{Protection: dataset.Open}, "a\n1\n")
+		h.Put(t, "sealed", dataset.Spec{}, "a\n1\n")
+		return h
+	}
+	// About 100 MB, to be sorted.
+	sql := func(from string) string {
+		return "SELECT md5(range::VARCHAR) AS h, range AS r FROM range(2000000), " + from + " ORDER BY h"
+	}
+	h := with(4<<30, false)
+	q, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql("plain")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := int64(0)
+	for q.Next() {
+		rows += q.RecordBatch().NumRows()
+	}
+	if q.Err() != nil || rows != 2_000_000 {
+		t.Errorf("%d rows, %v", rows, q.Err())
+	}
+	q.Release()
+	if _, err := query(t, h, dataset.QueryRequest{SQL: sql("plain JOIN sealed USING (a)")}); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("of a sealed table: %v", err)
+	}
+	if _, err := query(t, with(4<<30, true), dataset.QueryRequest{SQL: "SELECT count(*) FROM (" + sql("sealed") + ") WHERE r >= 0"}); err != nil {
+		t.Errorf("of a sealed table on an encrypted disk: %v", err)
+	}
+	if _, err := query(t, with(1<<20, true), dataset.QueryRequest{SQL: sql("plain")}); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("on a disk of a megabyte: %v", err)
+	}
+	if left, err := os.ReadDir(scratch); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
 	}
 }
 

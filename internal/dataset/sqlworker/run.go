@@ -64,17 +64,13 @@ func (w *worker) start() (err error) {
 		return errors.Join(err, w.connector.Close())
 	}
 	settings := []string{
-		"SET temp_directory = ''", // nothing spills to disk
 		"SET autoinstall_known_extensions = false", "SET autoload_known_extensions = false", "SET allow_community_extensions = false",
 		fmt.Sprintf("SET memory_limit = '%dB'", w.req.Memory), fmt.Sprintf("SET threads = %d", max(w.req.Threads, 1)),
 		"SET TimeZone = 'UTC'", "SET errors_as_json = false", "SET enable_progress_bar = false",
-		"SET enable_external_access = false", "SET lock_configuration = true",
 	}
-	for _, s := range settings {
-		if err := w.exec(s); err != nil {
-			w.close()
-			return fmt.Errorf("%s: %w", s, err)
-		}
+	if err := w.set(settings); err != nil {
+		w.close()
+		return err
 	}
 	if w.arrow, err = duckdb.NewArrowFromConn(w.conn); err != nil {
 		w.close()
@@ -83,6 +79,24 @@ func (w *worker) start() (err error) {
 }
 
 func (w *worker) close() { _ = errors.Join(w.conn.Close(), w.connector.Close()) }
+
+func (w *worker) set(settings []string) error {
+	for _, s := range settings {
+		if err := w.exec(s); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// lock ends what may be set; until then no user's query has been run.
+func (w *worker) lock(over child.SQLHandOver) error {
+	spill := []string{"SET temp_directory = ''"}
+	if over.Scratch != "" {
+		spill = []string{"SET temp_directory = " + literal(over.Scratch), fmt.Sprintf("SET max_temp_directory_size = '%dB'", over.Disk)}
+	}
+	return w.set(append(spill, "SET enable_external_access = false", "SET lock_configuration = true"))
+}
 
 func (w *worker) exec(sql string) error {
 	_, err := w.conn.(driver.ExecerContext).ExecContext(w.ctx, sql, nil)
@@ -103,6 +117,9 @@ func (w *worker) run() error {
 	}
 	var over child.SQLHandOver
 	if err := w.in.Header(&over); err != nil {
+		return err
+	}
+	if err := w.lock(over); err != nil {
 		return err
 	}
 	for range over.Tables {
@@ -160,6 +177,8 @@ func (w *worker) take() error {
 	}
 	return err
 }
+
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
@@ -263,7 +282,7 @@ func explain(err error) error {
 	msg := strings.TrimSpace(d.Msg)
 	switch d.Type {
 	case duckdb.ErrorTypeOutOfMemory:
-		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise the memory of queries.")
+		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise limits.sql_memory; what does not fit goes to the disk, limits.sql_disk at most, for open tables and with encrypted_disk.")
 	case duckdb.ErrorTypeInternal, duckdb.ErrorTypeFatal:
 		return fault.New(fault.Internal, "%s", msg)
 	default:

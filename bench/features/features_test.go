@@ -1,0 +1,29 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/falaj-ml/falaj/bench/harness/harnesstest"
+)
+
+func TestMain(m *testing.M) {
+	if err := asked(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func TestQuick(t *testing.T) {
+	rows := harnesstest.Quick(t, "features", steps,
+		"training set, 50000 rides, clustered, beside duckdb", "training set, 50000 rides, shuffled, beside polars",
+		"training set, 50000 rides, clustered: CPU time over that of decoding and encoding it alone",
+		"training set, 50000 rides × 5 views, shuffled: peak memory")
+	for _, r := range rows {
+		if r.Ours == nil || *r.Ours <= 0 {
+			t.Errorf("%s is not measured: %s", r.Name, r.Note)
+		}
+	}
+}

@@ -1,0 +1,37 @@
+// Command features measures training sets, and what holds features, and writes
+// bench/results/features.json and its table in bench/README.md. Run it by
+// `make bench-features`, from the root of the repository.
+//
+// # Map
+//
+//   - main.go: the order of the measurements.
+//   - taxi.go: rides and windows in the shape of New York's taxis.
+//   - training.go: training sets of them; training.py is what the peers do.
+//   - process.go: a measurement in a process of its own, with its CPU time and
+//     its peak of memory.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/falaj-ml/falaj/bench/harness"
+)
+
+func main() {
+	if err := asked(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	harness.Main("features", steps)
+}
+
+// bench is one run of the program.
+type bench struct{ *harness.Run }
+
+func steps(r *harness.Run) []harness.Step {
+	b := &bench{r}
+	return []harness.Step{
+		{Name: "training sets", Do: b.trainingSets},
+	}
+}
