@@ -55,7 +55,7 @@ func (s *Service) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) 
 	if err := spec.Validate(); err != nil {
 		return View{}, "", err
 	}
-	v := View{Header: Header{Project: r.Project, Name: r.Name}, ViewSpec: spec}
+	v := View{Header: Header{Project: r.Project, Name: r.Name}, ViewSpec: spec.complete()}
 	var err error
 	if v.Keys, err = s.keysOf(ctx, r.Project, spec.Entities); err != nil {
 		return View{}, "", err
@@ -67,7 +67,7 @@ func (s *Service) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) 
 	if err := v.check(schema); err != nil {
 		return View{}, "", err
 	}
-	d, change, err := s.apply(ctx, ViewKind, r, viewBody{v.ViewSpec, v.Keys})
+	d, change, err := s.apply(ctx, ViewKind, r, v.body())
 	v.Header = d.Header
 	return v, change, err
 }
@@ -320,8 +320,8 @@ func (v View) check(schema *arrow.Schema) error {
 			return err
 		}
 	}
-	for i, t := range v.featureTypes() {
-		if err := need(fmt.Sprintf("features[%d]", i), v.Features[i].Name, t); err != nil {
+	for _, in := range v.inputs() {
+		if err := need(in.field, in.Column, in.Type); err != nil {
 			return err
 		}
 	}
@@ -414,7 +414,7 @@ func (d Definition) entity() (Entity, error) {
 func (d Definition) view() (View, error) {
 	var b viewBody
 	err := json.Unmarshal(d.Body, &b)
-	return View{Header: d.Header, ViewSpec: b.ViewSpec, Keys: b.Keys}, fault.Wrap(err, "reading feature view %s", d.Ref())
+	return View{Header: d.Header, ViewSpec: b.complete(), Keys: b.Keys}, fault.Wrap(err, "reading feature view %s", d.Ref())
 }
 
 func (d Definition) bundle() (Bundle, error) {

@@ -74,8 +74,8 @@ func (s *Service) evaluate(p project.Name, src Source, inputs []InputRef, column
 }
 
 // offline is the view as the join takes it, over exact versions of its source.
-// All its features are read, because they decide ties; only those with a name in
-// selected come out.
+// All its features are read, because they decide ties, or all that its windows are
+// made of; only those with a name in selected come out.
 func (s *Service) offline(v View, inputs []InputRef, selected map[int]string) offline.View {
 	o := offline.View{
 		Name: v.Ref(), Open: s.evaluate(v.Project, v.Source, inputs, v.columns()),
@@ -85,8 +85,18 @@ func (s *Service) offline(v View, inputs []InputRef, selected map[int]string) of
 		o.Keys = append(o.Keys, offline.Column{Name: k.Name, Type: k.Type})
 		o.SpineKeys = append(o.SpineKeys, k.Name)
 	}
-	for i, t := range v.featureTypes() {
-		o.Features = append(o.Features, offline.Feature{Column: offline.Column{Name: v.Features[i].Name, Type: t}, Select: selected[i]})
+	for i, in := range v.inputs() {
+		f := offline.Feature{Column: offline.Column{Name: in.Column, Type: in.Type}}
+		if len(v.Aggregations) == 0 {
+			f.Select = selected[i]
+		}
+		o.Features = append(o.Features, f)
+	}
+	if plan := v.windows(); plan != nil {
+		o.Windows = &offline.Windows{Plan: plan, Select: make([]string, len(v.Features))}
+		for i := range v.Features {
+			o.Windows.Select[i] = selected[i]
+		}
 	}
 	return o
 }

@@ -13,8 +13,11 @@
 //     lineage.go says what came from what.
 //   - data.go is what this needs from datasets, store.go from a database
 //     (featuresql), events.go what others hear of.
-//   - value/ has the typed values; offline/ the as-of join; online/ the store of
-//     newest rows, with its driver online/pebble.
+//   - windows.go has the views whose features are aggregations over windows of
+//     time: their spec, their records online, and rows that come one by one.
+//   - value/ has the typed values; offline/ the as-of join; window/ the
+//     aggregations; online/ the store of newest rows, with its driver
+//     online/pebble.
 //
 // # Guarantees
 //
@@ -22,7 +25,7 @@
 // whoever applies it. A feature service names versions of views, not views. A
 // value is used at time T only if it was known at T: event ≤ T, created ≤ T,
 // T − event ≤ TTL, in a training set and online alike (the exact rule is in
-// package offline). Applying a definition runs no user's code in this process:
+// package offline, for windows in package window). Applying a definition runs no user's code in this process:
 // SQL is tried in the sandboxed child with no rows. Materialising again, or
 // after a crash, writes the same rows; reads go on meanwhile. Reads pass the
 // permission, the residency door and, for confidential and restricted data, the
@@ -77,7 +80,8 @@ type ViewSpec struct {
 	Timestamp        string            `json:"timestamp" doc:"Column with the time from which a row's values hold"`
 	CreatedTimestamp string            `json:"created_timestamp,omitempty" doc:"Column with the time at which a row became known, where rows are corrected or come late"`
 	TTL              string            `json:"ttl,omitempty" doc:"How long values hold, such as 3h or 7d; 0 or nothing: for ever"`
-	Features         []FieldSpec       `json:"features" doc:"The features, by column"`
+	Features         []FieldSpec       `json:"features,omitempty" doc:"The features, by column: the newest row answers. Left out with aggregations, of which they follow"`
+	Aggregations     []AggregationSpec `json:"aggregations,omitempty" doc:"Instead of features: what is computed from the rows of a window of time, each row an event"`
 	Tags             map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
 
@@ -210,8 +214,11 @@ func (s ViewSpec) Validate() error {
 		return bad("timestamp", "it is missing").
 			WithHint("Name the column with the time of the values. Where there is none, give a constant in SQL, such as TIMESTAMP '2000-01-01' AS known_since.")
 	}
+	if len(s.Aggregations) > 0 {
+		return s.validateWindows()
+	}
 	if len(s.Features) == 0 {
-		return bad("features", "a view needs at least one feature")
+		return bad("features", "a view needs at least one feature, or aggregations")
 	}
 	if len(s.Features) > value.MaxFeatures {
 		return bad("features", "%d are over the limit of %d", len(s.Features), value.MaxFeatures)
@@ -224,15 +231,22 @@ func (s ViewSpec) Validate() error {
 		if _, err := typeOf(fmt.Sprintf("features[%d].type", i), f.Type); err != nil {
 			return err
 		}
-		if strings.ContainsAny(f.Name, ":*@") {
-			return bad(fmt.Sprintf("features[%d].name", i), "%q holds ':', '*' or '@'", clip(f.Name)).WithHint("Rename the column in SQL.")
-		}
-		if len(f.Description) > maxDescription {
-			return bad(fmt.Sprintf("features[%d].description", i), "%d bytes are over the limit of %d", len(f.Description), maxDescription)
+		if err := checkFeature(fmt.Sprintf("features[%d]", i), f.Name, f.Description); err != nil {
+			return err
 		}
 		columns = append(columns, f.Name)
 	}
 	return distinct("features", columns)
+}
+
+func checkFeature(field, name, description string) error {
+	if strings.ContainsAny(name, ":*@") {
+		return bad(field+".name", "%q holds ':', '*' or '@'", clip(name)).WithHint("Rename the column in SQL.")
+	}
+	if len(description) > maxDescription {
+		return bad(field+".description", "%d bytes are over the limit of %d", len(description), maxDescription)
+	}
+	return nil
 }
 
 // Validate refuses what no feature service may be. Error: fault.Invalid.
@@ -300,7 +314,7 @@ func (v View) feature(name string) int {
 	return slices.IndexFunc(v.Features, func(f FieldSpec) bool { return f.Name == name })
 }
 
-// columns are all columns of the source that the view reads.
+// columns are all columns of the source that the view reads, each once.
 func (v View) columns() []string {
 	var columns []string
 	for _, k := range v.Keys {
@@ -310,8 +324,10 @@ func (v View) columns() []string {
 	if v.CreatedTimestamp != "" {
 		columns = append(columns, v.CreatedTimestamp)
 	}
-	for _, f := range v.Features {
-		columns = append(columns, f.Name)
+	for _, c := range v.inputs() {
+		if !slices.Contains(columns, c.Column) {
+			columns = append(columns, c.Column)
+		}
 	}
 	return columns
 }

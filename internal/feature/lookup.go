@@ -161,48 +161,36 @@ func (c KeyColumn) value(t value.Type, row int) (value.Value, error) {
 
 // readNumbers fills the columns of one view.
 func (s *Service) readNumbers(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, columns []NumberColumn) error {
-	answers, err := s.cfg.Online.Read(ctx, table, online.Query{Keys: keys, At: at, TTL: v.view.ttl()})
-	if err != nil {
-		return err
-	}
 	types := v.view.featureTypes()
-	row := make([]value.Value, len(types))
 	events := make([]time.Time, len(keys)) // the same for each feature
-	for n := range answers {
-		events[n] = answers[n].Event
-	}
 	for _, at := range v.order {
 		columns[at] = NumberColumn{Values: make([]float64, len(keys)), Statuses: make([]online.Status, len(keys)), Events: events}
 	}
-	for n, a := range answers {
-		if a.Status == online.Present {
-			if err := value.DecodeRow(a.Packed, types, row); err != nil {
-				return err
-			}
-		}
+	return s.answers(ctx, v, table, keys, at, func(n int, a answer) error {
+		events[n] = a.event
 		for i, f := range v.features {
 			c := &columns[v.order[i]]
-			c.Values[n], c.Statuses[n] = math.NaN(), a.Status
-			if a.Status != online.Present {
+			c.Values[n], c.Statuses[n] = math.NaN(), a.status
+			if a.status != online.Present {
 				continue
 			}
-			if row[f].IsNull() {
+			if a.row[f].IsNull() {
 				c.Statuses[n] = online.NullValue
 				continue
 			}
 			switch types[f] {
 			case value.Float64:
-				c.Values[n] = row[f].Float()
+				c.Values[n] = a.row[f].Float()
 			case value.Int64:
-				c.Values[n] = float64(row[f].Int())
+				c.Values[n] = float64(a.row[f].Int())
 			case value.Bool:
-				if c.Values[n] = 0; row[f].Bool() {
+				if c.Values[n] = 0; a.row[f].Bool() {
 					c.Values[n] = 1
 				}
 			default:
 				return fault.New(fault.Invalid, "feature %s:%s is a %s, not a number", v.view.Ref(), v.view.Features[f].Name, types[f])
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }

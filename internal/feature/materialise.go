@@ -51,7 +51,9 @@ func (s State) Ended() bool { return s == Succeeded || s == Failed || s == Cance
 // event in [From, Until], in the order of key and time. Over the inputs that the
 // rows online were made from it adds to them; over others it makes a new
 // generation, which takes the place of those rows when it is complete, so that a
-// row which a source no longer has does not stay.
+// row which a source no longer has does not stay. Of a view with aggregations the
+// rows written are points and tiles, made of all rows from the beginning of the
+// widest tile that From is in.
 type Run struct {
 	ID      RunID        `json:"id"`
 	Project project.Name `json:"project"`
@@ -348,8 +350,12 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 		return err
 	}
 	within := offline.Range{From: math.MinInt64, To: r.Until.UnixMicro()}
+	windows := v.windows()
 	if !r.From.IsZero() {
 		within.From = r.From.UnixMicro()
+		if windows != nil {
+			within.From = windows.Floor(within.From)
+		}
 	}
 	rows, err := offline.Sort(ctx, s.offline(v, r.Inputs, nil), within, s.cfg.Join)
 	if err != nil {
@@ -357,10 +363,15 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 	}
 	defer func() { _ = rows.Close() }() // nameless temporary files
 	w := &writer{s: s, run: r, done: r.Rows, chain: r.Chain}
-	for rows.Next() {
-		if err := w.add(ctx, rows.Row()); err != nil {
-			return err
+	if windows != nil {
+		err = tile(windows, rows, func(row offline.Row) error { return w.add(ctx, row) })
+	} else {
+		for err == nil && rows.Next() {
+			err = w.add(ctx, rows.Row())
 		}
+	}
+	if err != nil {
+		return err
 	}
 	if err := rows.Err(); err != nil {
 		return err

@@ -223,37 +223,59 @@ func parseKey(t value.Type, x any) (value.Value, error) {
 
 // readView fills the columns of one view.
 func (s *Service) readView(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, columns []Column) error {
-	answers, err := s.cfg.Online.Read(ctx, table, online.Query{Keys: keys, At: at, TTL: v.view.ttl()})
-	if err != nil {
-		return err
-	}
 	types := v.view.featureTypes()
-	row := make([]value.Value, len(types))
 	for i, f := range v.features {
 		columns[v.order[i]] = Column{
 			Feature: v.view.Ref() + ":" + v.view.Features[f].Name,
 			Values:  make([]value.Value, len(keys)), Statuses: make([]online.Status, len(keys)), EventTimes: make([]*time.Time, len(keys)),
 		}
 	}
-	for n, a := range answers {
+	return s.answers(ctx, v, table, keys, at, func(n int, a answer) error {
+		for i, f := range v.features {
+			c := &columns[v.order[i]]
+			c.Values[n], c.Statuses[n] = value.Null(types[f]), a.status
+			if !a.event.IsZero() {
+				c.EventTimes[n] = &a.event
+			}
+			if a.status != online.Present {
+				continue
+			}
+			c.Values[n] = a.row[f]
+			if a.row[f].IsNull() {
+				c.Statuses[n] = online.NullValue
+			}
+		}
+		return nil
+	})
+}
+
+// answer is what an entity answers with. event is zero where there is no row; row
+// has all features of the view where the status is Present, until the next answer.
+type answer struct {
+	status online.Status
+	event  time.Time
+	row    []value.Value
+}
+
+// answers asks the online store for entities as of a time.
+func (s *Service) answers(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, each func(n int, a answer) error) error {
+	if v.windows != nil {
+		return s.windowed(ctx, v, table, keys, at, each)
+	}
+	found, err := s.cfg.Online.Read(ctx, table, online.Query{Keys: keys, At: at, TTL: v.view.ttl()})
+	if err != nil {
+		return err
+	}
+	types := v.view.featureTypes()
+	row := make([]value.Value, len(types))
+	for n, a := range found {
 		if a.Status == online.Present {
 			if err := value.DecodeRow(a.Packed, types, row); err != nil {
 				return err
 			}
 		}
-		for i, f := range v.features {
-			c := &columns[v.order[i]]
-			c.Values[n], c.Statuses[n] = value.Null(types[f]), a.Status
-			if !a.Event.IsZero() {
-				c.EventTimes[n] = &answers[n].Event
-			}
-			if a.Status != online.Present {
-				continue
-			}
-			c.Values[n] = row[f]
-			if row[f].IsNull() {
-				c.Statuses[n] = online.NullValue
-			}
+		if err := each(n, answer{a.Status, a.Event, row}); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/window"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -35,8 +36,9 @@ func (s Selection) validate() error {
 // picked is a view version with the features wanted of it.
 type picked struct {
 	view     View
-	features []int // into view.Features, in the order asked for
-	order    []int // place of each in the whole selection
+	windows  *window.Plan // nil without aggregations
+	features []int        // into view.Features, in the order asked for
+	order    []int        // place of each in the whole selection
 }
 
 // pick resolves features to versions of views, grouped by view in the order of
@@ -62,7 +64,7 @@ func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, featur
 				if err != nil {
 					return nil, err
 				}
-				out = append(out, picked{view: v})
+				out = append(out, picked{view: v, windows: v.windows()})
 				i = len(out) - 1
 			}
 			at[f.view] = i

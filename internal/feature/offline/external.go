@@ -17,6 +17,7 @@ import (
 // one pass that remembers one row; then the answers by row number.
 type external struct {
 	view    *View
+	outputs []Feature
 	disk    *disk
 	budget  int64
 	rows    *sorter // (key, visible) → event, created, packed row: the payloads sort as the rule prefers
@@ -26,16 +27,17 @@ type external struct {
 	more    bool // out is at a record
 	scratch []byte
 	payload []byte
-	values  []value.Value
-	types   []value.Type
+	values  []value.Value // of a row
+	answer  []value.Value // of outputs
+	types   []value.Type  // of outputs
 }
 
 func newExternal(v *View, d *disk, budget int64) *external {
-	e := &external{view: v, disk: d, budget: budget, rows: newSorter(d, budget), asks: newSorter(d, budget)}
-	for _, f := range v.Features {
+	e := &external{view: v, outputs: v.outputs(), disk: d, budget: budget, rows: newSorter(d, budget), asks: newSorter(d, budget)}
+	for _, f := range e.outputs {
 		e.types = append(e.types, f.Type)
 	}
-	e.values = make([]value.Value, len(e.types))
+	e.values, e.answer = make([]value.Value, len(v.Features)), make([]value.Value, len(e.types))
 	return e
 }
 
@@ -110,6 +112,34 @@ func (e *external) merge(ctx context.Context, ttl int64, stats *Stats) error {
 		return err
 	}
 	e.answers = newSorter(e.disk, e.budget)
+	find := e.newest
+	if e.view.Windows != nil {
+		find = e.windows
+	}
+	if err := find(ctx, rows, asks, ttl, stats); err != nil {
+		return err
+	}
+	if err := rows.failed(); err != nil {
+		return err
+	}
+	if err := asks.failed(); err != nil {
+		return err
+	}
+	if err := e.rows.Close(); err != nil {
+		return err
+	}
+	if err := e.asks.Close(); err != nil {
+		return err
+	}
+	if e.out, err = e.answers.sorted(); err != nil {
+		return err
+	}
+	e.more = e.out.next()
+	return e.out.failed()
+}
+
+// newest answers with the newest row.
+func (e *external) newest(ctx context.Context, rows, asks records, ttl int64, stats *Stats) error {
 	var (
 		key  []byte // of the asks being answered
 		best []byte // payload of the best row seen with that key; nil: none
@@ -154,23 +184,7 @@ func (e *external) merge(ctx context.Context, ttl int64, stats *Stats) error {
 			return err
 		}
 	}
-	if err := rows.failed(); err != nil {
-		return err
-	}
-	if err := asks.failed(); err != nil {
-		return err
-	}
-	if err := e.rows.Close(); err != nil {
-		return err
-	}
-	if err := e.asks.Close(); err != nil {
-		return err
-	}
-	if e.out, err = e.answers.sorted(); err != nil {
-		return err
-	}
-	e.more = e.out.next()
-	return e.out.failed()
+	return nil
 }
 
 // take makes the output columns for rows before … before+n−1. Calls go upwards
@@ -178,7 +192,7 @@ func (e *external) merge(ctx context.Context, ttl int64, stats *Stats) error {
 func (e *external) take(mem memory.Allocator, before int64, n int) ([]arrow.Array, error) {
 	var builders []array.Builder
 	var selected []int
-	for i, f := range e.view.Features {
+	for i, f := range e.outputs {
 		if f.Select != "" {
 			builders = append(builders, array.NewBuilder(mem, arrowType(f.Type)))
 			selected = append(selected, i)
@@ -194,7 +208,7 @@ func (e *external) take(mem memory.Allocator, before int64, n int) ([]arrow.Arra
 		if e.more {
 			number, packed := e.out.record()
 			if timeAt(number) == row {
-				if err := value.DecodeRow(packed, e.types, e.values); err != nil {
+				if err := value.DecodeRow(packed, e.types, e.answer); err != nil {
 					return nil, err
 				}
 				found = true
@@ -205,7 +219,7 @@ func (e *external) take(mem memory.Allocator, before int64, n int) ([]arrow.Arra
 				builders[i].AppendNull()
 				continue
 			}
-			if err := appendValue(builders[i], e.values[f]); err != nil {
+			if err := appendValue(builders[i], e.answer[f]); err != nil {
 				return nil, err
 			}
 		}

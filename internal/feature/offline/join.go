@@ -107,6 +107,9 @@ func newStage(v *View) (*stage, error) {
 	if len(v.Features) > value.MaxFeatures {
 		return nil, fault.New(fault.TooLarge, "view %s has %d features, at most %d fit", v.Name, len(v.Features), value.MaxFeatures)
 	}
+	if w := v.Windows; w != nil && (len(w.Select) != len(w.Plan.Features()) || len(v.Features) != len(w.Plan.Inputs())) {
+		return nil, fault.New(fault.Internal, "view %s does not have the inputs and outputs of its windows", v.Name)
+	}
 	if v.TTL < 0 {
 		return nil, fault.New(fault.Invalid, "view %s has a negative TTL", v.Name)
 	}
@@ -148,6 +151,9 @@ func (s *stage) load(ctx context.Context, d *disk, limit, sorterBudget int64, st
 	}
 	b := newBuilder(s.view, stats)
 	defer b.release()
+	if s.view.Windows != nil { // windows are slid over sorted rows
+		s.external = newExternal(s.view, d, sorterBudget)
+	}
 	for rows.Next() {
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -176,6 +182,7 @@ func (s *stage) load(ctx context.Context, d *disk, limit, sorterBudget int64, st
 		return 0, err
 	}
 	if s.external != nil {
+		stats.Spilled = stats.Spilled || len(s.external.rows.runs) > 0
 		return 3 * sorterBudget, nil
 	}
 	s.index, err = b.build()

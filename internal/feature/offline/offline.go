@@ -9,6 +9,7 @@
 //   - index.go holds one view in memory as a timeline per key; external.go does
 //     the same work through sorted, encrypted temporary files when a view is
 //     larger than its share of memory.
+//   - windows.go answers with aggregations over windows instead of the newest row.
 //   - Sort (sort.go) gives a view's rows ordered by key and time, each tie decided.
 //   - sorter.go and spill.go are the external merge sort below both.
 //
@@ -24,12 +25,15 @@
 // equality. Rows of a view without an event time or with a NULL in the key are
 // never seen and are counted.
 //
+// A view with Windows answers with what package window makes of all the rows that
+// are seen, each of which counts; the TTL is that of the newest.
+//
 // # Guarantees
 //
 // Spine rows, their order and their columns are unchanged. Memory stays near
 // Options.Memory plus a few batches, whatever the size and skew of the input:
-// the external path holds one row per key at a time. Temporary files have no
-// name, are encrypted with a key that is only in memory, and vanish with the
+// the external path holds one row per key at a time, or with Windows the rows of
+// one key that a window may still count. Temporary files have no name, are encrypted with a key that is only in memory, and vanish with the
 // process.
 package offline
 
@@ -45,6 +49,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/feature/window"
 )
 
 // Column is a column of a view or spine and the type to read it as.
@@ -75,8 +80,31 @@ type View struct {
 	Created  string        // timestamp column; may be empty
 	TTL      time.Duration // 0: for ever
 	Features []Feature     // all features of the view, in the order of its definition
+	// Windows are computed from the rows, whose Features are then its inputs, in
+	// its order, and none is selected.
+	Windows *Windows
 	// SpineKeys are the spine's columns that hold Keys, in the same order.
 	SpineKeys []string
+}
+
+// Windows are aggregations, and the output column of each; none for one that is
+// left out.
+type Windows struct {
+	Plan   *window.Plan
+	Select []string
+}
+
+// outputs are what the view answers with.
+func (v *View) outputs() []Feature {
+	if v.Windows == nil {
+		return v.Features
+	}
+	out := make([]Feature, 0, len(v.Windows.Select))
+	types := v.Windows.Plan.Types()
+	for i, f := range v.Windows.Plan.Features() {
+		out = append(out, Feature{Column{f.Name, types[i]}, v.Windows.Select[i]})
+	}
+	return out
 }
 
 // Spine is the side whose rows are kept.
@@ -282,8 +310,9 @@ func outputSchema(spine *arrow.Schema, views []View) (*arrow.Schema, error) {
 	for _, f := range fields {
 		from[f.Name] = "the spine"
 	}
-	for _, v := range views {
-		for _, f := range v.Features {
+	for i := range views {
+		v := &views[i]
+		for _, f := range v.outputs() {
 			if f.Select == "" {
 				continue
 			}

@@ -25,10 +25,11 @@ type Range struct{ From, To int64 }
 func Always() Range { return Range{math.MinInt64, math.MaxInt64} }
 
 // Sorted is the rows of a view in the order of (key, event, created), one for
-// each: ties are decided as in Join. The order is the same for the same rows,
-// however they come. Close it.
+// each: ties are decided as in Join. Of a view with Windows it is all rows. The
+// order is the same for the same rows, however they come. Close it.
 type Sorted struct {
 	Stats  Stats
+	all    bool // also those that are tied
 	sorter *sorter
 	in     records
 	ahead  bool // in is at a record that has not been returned
@@ -41,7 +42,7 @@ type Sorted struct {
 // Sort reads a view whole. Errors as Join's.
 func Sort(ctx context.Context, v View, within Range, opts Options) (*Sorted, error) {
 	opts = opts.withDefaults()
-	s := &Sorted{Stats: Stats{View: v.Name}, sorter: newSorter(newDisk(opts), opts.Memory)}
+	s := &Sorted{Stats: Stats{View: v.Name}, all: v.Windows != nil, sorter: newSorter(newDisk(opts), opts.Memory)}
 	if err := s.read(ctx, &v, within); err != nil {
 		_ = s.sorter.Close() // nameless temporary files
 		return nil, fault.Wrap(err, "reading view %s", v.Name)
@@ -117,7 +118,7 @@ func (s *Sorted) Next() bool {
 			break
 		}
 		key, packed = s.in.record()
-		if !bytes.Equal(key, s.key) {
+		if s.all || !bytes.Equal(key, s.key) {
 			break
 		}
 		s.Stats.Ties++

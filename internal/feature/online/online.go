@@ -6,7 +6,8 @@
 //
 //   - Store (this file) holds the behaviour: the rule that decides which version
 //     answers, the TTL, the limit on future events, the sealing of keys and
-//     values.
+//     values. Its Reader gives all versions of a time instead of one, to those who
+//     make something of them.
 //   - Driver (driver.go) is what differs between databases: versions of opaque
 //     rows in order of their stamps. onlinetest is its suite; pebble is the
 //     embedded driver.
@@ -230,6 +231,46 @@ func (s *Store) Read(ctx context.Context, table Table, q Query) ([]Answer, error
 	return answers, nil
 }
 
+// Reader reads versions of a table as they are. It lives for one operation, so that
+// a destroyed key stops working at once. Not safe for concurrent use.
+type Reader struct {
+	store *Store
+	table Table
+	seal  *sealer
+	buf   []byte
+}
+
+// Reader opens a table. Error: fault.Gone when the view's key was destroyed.
+func (s *Store) Reader(ctx context.Context, table Table) (*Reader, error) {
+	seal, err := s.sealer(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{store: s, table: table, seal: seal}, nil
+}
+
+// Span visits the versions of a key with from ≤ event ≤ to, newest first, until
+// visit returns false. packed is valid during the call only. Errors: those of visit;
+// fault.Internal when a stored row does not open.
+func (r *Reader) Span(ctx context.Context, key []byte, from, to int64, visit func(event, created int64, packed []byte) (more bool, err error)) error {
+	row := r.seal.row(key)
+	var failed error
+	err := r.store.driver.Scan(ctx, []RowKey{row}, Stamp{Event: to, Created: math.MaxInt64}, func(_ int, v Stamp, sealed []byte) bool {
+		if v.Event < from {
+			return false
+		}
+		var more bool
+		if r.buf, failed = r.seal.openInto(r.buf[:0], key, row, v, sealed); failed == nil {
+			more, failed = visit(v.Event, v.Created, r.buf)
+		}
+		return more && failed == nil
+	})
+	if err == nil {
+		err = failed
+	}
+	return fault.Wrap(err, "reading features of %s@%d", r.table.View, r.table.Version)
+}
+
 // Drop removes every row of the table.
 func (s *Store) Drop(ctx context.Context, table Table) error {
 	seal, err := s.sealer(ctx, table)
@@ -319,10 +360,14 @@ func (s *sealer) version(r *Row) (Version, error) {
 }
 
 func (s *sealer) open(key []byte, row RowKey, stamp Stamp, sealed []byte) ([]byte, error) {
+	return s.openInto(nil, key, row, stamp, sealed)
+}
+
+func (s *sealer) openInto(dst, key []byte, row RowKey, stamp Stamp, sealed []byte) ([]byte, error) {
 	if len(sealed) < len(s.nonce)+s.aead.Overhead() {
 		return nil, errDamaged()
 	}
-	packed, err := s.aead.Open(nil, sealed[:len(s.nonce)], sealed[len(s.nonce):], s.bind(key, row, stamp))
+	packed, err := s.aead.Open(dst, sealed[:len(s.nonce)], sealed[len(s.nonce):], s.bind(key, row, stamp))
 	if err != nil {
 		return nil, errDamaged()
 	}

@@ -126,6 +126,7 @@ func Run(t *testing.T, open func(tb testing.TB) online.Driver) {
 		"Model":          model,
 		"ReadsAndWrites": readsAndWrites,
 		"Ended":          ended,
+		"Span":           span,
 		"DropLast":       dropLast,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,6 +234,41 @@ func future(t *testing.T, d online.Driver) {
 	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK"), "NOT_FOUND", "NOT_FOUND")
 	write(t, s, weather, ahead(5*time.Minute), row("EWR", 1, -1, "now"))
 	expect(t, ask(t, s, weather, 0, 0, "EWR"), "PRESENT now")
+}
+
+// span reads all versions of a time, newest first, and no other entity's.
+func span(t *testing.T, d online.Driver) {
+	t.Helper()
+	s := newStore(d)
+	write(t, s, weather, row("EWR", 10, -1, "a"), row("EWR", 10, 5, "b"), row("EWR", 20, -1, "c"), row("EWR", 30, 1, "d"), row("EWS", 20, -1, "x"))
+	read := func(from, to int64, most int) (out []string) {
+		r, err := s.Reader(t.Context(), weather)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := Clock.UnixMicro()
+		err = r.Span(t.Context(), key("EWR"), now-from, now-to, func(event, created int64, packed []byte) (bool, error) {
+			out = append(out, fmt.Sprintf("%d %t %s", now-event, created == online.NoCreated, packed))
+			return len(out) < most, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	expect(t, read(30, 0, 9), "10 false b", "10 true a", "20 true c", "30 false d")
+	expect(t, read(29, 11, 9), "20 true c")
+	expect(t, read(20, 10, 2), "10 false b", "10 true a")
+	expect(t, read(9, 0, 9))
+	r, err := s.Reader(t.Context(), weather)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := fault.New(fault.Conflict, "stop")
+	err = r.Span(t.Context(), key("EWR"), online.NoCreated, Clock.UnixMicro(), func(int64, int64, []byte) (bool, error) { return true, stop })
+	if !fault.Is(err, fault.Conflict) {
+		t.Errorf("error of visit: %v", err)
+	}
 }
 
 func replace(t *testing.T, d online.Driver) {
