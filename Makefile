@@ -52,6 +52,10 @@ test-engines: build ## the suites on real engines, one at a time
 test-crash: build ## kill the server 200 times under random writes; KILLS=n, SEED=n
 	@go test ./test/crash -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),200) -seed=$(or $(SEED),0)
 
+.PHONY: test-ingest
+test-ingest: build ## kill the server 100 times under ingestions from sources that are written to; KILLS=n, SEED=n
+	@go test ./test/ingest -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),100) -seed=$(or $(SEED),0)
+
 .PHONY: test-chaos
 test-chaos: ENGINES ?= local,slurm,kube,ray
 test-chaos: build ## kill workers, servers and nodes under jobs on four engines; KILLS=n, SEED=n, ENGINES=local,slurm,kube,ray

@@ -104,6 +104,12 @@ type Config struct {
 		Commands string   `koanf:"commands" doc:"Directory of the programs that alerts may run; empty is none"`
 	} `koanf:"alerts"`
 
+	Sources struct {
+		Hosts     []string `koanf:"hosts" doc:"host or host:port that datasets may be ingested from; empty is none"`
+		Files     []string `koanf:"files" doc:"Directories whose files datasets may be ingested from; empty is none"`
+		ChunkRows int      `koanf:"chunk_rows" doc:"Rows after which an ingestion that is interrupted need not begin again"`
+	} `koanf:"sources"`
+
 	Limits struct {
 		Upload     size     `koanf:"upload" doc:"Largest uploaded file"`
 		Body       size     `koanf:"body" doc:"Largest JSON body"`
@@ -134,6 +140,7 @@ func defaults() map[string]any {
 		"scheduler.policy":      "fifo",
 		"cost.currency":         "AED",
 		"images.max_bytes":      "64GiB",
+		"sources.chunk_rows":    250_000,
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
@@ -250,6 +257,9 @@ func (c Config) Validate() error {
 	}
 	if _, err := resource.ParseDuration(c.Predictions.Retention); err != nil {
 		return fault.Wrap(err, "predictions.retention")
+	}
+	if c.Sources.ChunkRows < 1 {
+		return fault.New(fault.Invalid, "sources.chunk_rows: %d is not a number of rows", c.Sources.ChunkRows)
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		return fault.New(fault.Invalid, "log.level: %q is none of debug, info, warn, error", c.Log.Level)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -83,6 +84,10 @@ var contents = []tenancy.Contents{
 	holds("models", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		ms, err := registrysql.Store{}.SearchModels(ctx, tx, p, registry.Query{Limit: 1})
 		return len(ms), err
+	}),
+	holds("sources", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		all, err := ingestionsql.Store{}.Sources(ctx, tx, p, "", 1)
+		return len(all), err
 	}),
 	holds("secrets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		all, err := secretssql.Store{}.List(ctx, tx, string(p), "", 1)

@@ -46,6 +46,7 @@ var versionColumns = []column{
 func (a *app) dataset() *cobra.Command {
 	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
 	cmd.AddCommand(a.datasetImport(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
+		a.datasetIngest(), a.datasetSources(), a.datasetIngestions(), a.datasetCancel(),
 		a.datasetDecide("approve", "Approve that data may be in more zones, as another person asked"),
 		a.datasetDecide("reject", "Reject that, or withdraw what you asked for"))
 	return cmd

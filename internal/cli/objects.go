@@ -39,6 +39,7 @@ var kinds = map[string]kind{
 	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
 	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
 	"accounts":         {"/api/v1/accounts", []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
+	"sources":          {"sources", sourceColumns},
 	"secrets":          {"secrets", []column{{"NAME", "name"}, {"KEYS", "keys"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}, {"BY", "updated_by"}, {"USED BY", "used_by"}}},
 	"policies":         {"policies", []column{{"NAME", "name"}, {"DESCRIPTION", "description"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
 	"members":          {"members", []column{{"NAME", "name"}, {"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},

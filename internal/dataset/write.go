@@ -37,6 +37,10 @@ type draft struct {
 	lineage func() (Lineage, error)
 	// progress hears of the rows written so far; may be nil.
 	progress func(rows int64)
+	// then runs in the transaction of the version; may be nil.
+	then func(ctx context.Context, tx *store.Tx, v Version) error
+	// newest: only the newest version counts as one with the same content.
+	newest bool
 }
 
 // write makes a version of a draft's rows: the one path by which versions come
@@ -75,7 +79,7 @@ func (s *Service) write(ctx context.Context, w draft) (Version, error) {
 		return Version{}, err
 	}
 	v.Fingerprint = fingerprint(w.spec, v)
-	done, err := s.commit(ctx, v)
+	done, err := s.commit(ctx, w, v)
 	kept = err == nil && done.ID == own.ID
 	return done, err
 }
@@ -293,9 +297,9 @@ const maxCommits = 20
 // commit gives the version its number. The metadata of an accepted version
 // names the number, so it is written before, for the number that comes next,
 // and again when another writer took that number meanwhile.
-func (s *Service) commit(ctx context.Context, v Version) (Version, error) {
+func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, error) {
 	for range maxCommits {
-		d, before, twin, err := s.look(ctx, v)
+		d, before, twin, err := s.look(ctx, w, v)
 		if err != nil {
 			return Version{}, err
 		}
@@ -304,7 +308,11 @@ func (s *Service) commit(ctx context.Context, v Version) (Version, error) {
 			if d.Accepted > 0 {
 				twin.Current = Ref{Name: d.Name, Number: d.Accepted}.String()
 			}
-			return twin, nil
+			if w.then == nil {
+				return twin, nil
+			}
+			err := s.cfg.DB.Update(ctx, string(v.Project), func(ctx context.Context, tx *store.Tx) error { return w.then(ctx, tx, twin) })
+			return twin, err
 		}
 		v.Number = d.Latest + 1
 		v.Created = s.cfg.Now().UTC().Truncate(time.Microsecond)
@@ -331,6 +339,11 @@ func (s *Service) commit(ctx context.Context, v Version) (Version, error) {
 			if err := s.insert(ctx, tx, now, v); err != nil {
 				return err
 			}
+			if w.then != nil {
+				if err := w.then(ctx, tx, v); err != nil {
+					return err
+				}
+			}
 			took = true
 			return nil
 		})
@@ -344,12 +357,16 @@ func (s *Service) commit(ctx context.Context, v Version) (Version, error) {
 	return Version{}, fault.New(fault.Unavailable, "dataset %s is written to by many at once", v.Dataset).WithHint("Try again.")
 }
 
-func (s *Service) look(ctx context.Context, v Version) (d Dataset, before []Version, twin Version, err error) {
+func (s *Service) look(ctx context.Context, w draft, v Version) (d Dataset, before []Version, twin Version, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if d, err = s.live(ctx, tx, v.Project, v.Dataset); err != nil {
 			return err
 		}
-		twin, err = s.cfg.Store.Twin(ctx, tx, d.ID, v.Fingerprint)
+		if w.newest {
+			twin, err = s.newest(ctx, tx, d, v.Fingerprint)
+		} else {
+			twin, err = s.cfg.Store.Twin(ctx, tx, d.ID, v.Fingerprint)
+		}
 		if err == nil || !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -357,6 +374,15 @@ func (s *Service) look(ctx context.Context, v Version) (d Dataset, before []Vers
 		return err
 	})
 	return d, before, twin, err
+}
+
+// newest is the newest version if it has the fingerprint; else fault.NotFound.
+func (s *Service) newest(ctx context.Context, tx *store.Tx, d Dataset, fingerprint string) (Version, error) {
+	v, err := s.cfg.Store.Version(ctx, tx, d.ID, d.Latest)
+	if err == nil && (v.Fingerprint != fingerprint || v.State == Deleted) {
+		return Version{}, fault.New(fault.NotFound, "the newest version is another")
+	}
+	return v, err
 }
 
 func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version) error {

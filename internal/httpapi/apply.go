@@ -145,6 +145,7 @@ func (s *Server) appliers() map[string]applier {
 		})},
 	}
 	maps.Copy(kinds, s.governanceKinds())
+	maps.Copy(kinds, s.sourceKinds())
 	maps.Copy(kinds, s.featureKinds())
 	maps.Copy(kinds, s.trainingKinds())
 	maps.Copy(kinds, s.monitoringKinds())

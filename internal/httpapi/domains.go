@@ -3,6 +3,7 @@ package httpapi
 import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -35,6 +36,7 @@ type Domains struct {
 	Compute       *compute.Service
 	Environments  *environment.Service
 	Datasets      *dataset.Service
+	Ingestion     *ingestion.Service
 	Features      *feature.Service
 	Tracking      *tracking.Service
 	Registry      *registry.Service

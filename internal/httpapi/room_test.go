@@ -90,6 +90,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/v1/projects/{project}/deployments/{name}/verify",
 		"POST /api/v1/projects/{project}/feature-runs/{run}/cancel",
 		"POST /api/v1/projects/{project}/features/online",
+		"POST /api/v1/projects/{project}/ingestions/{run}/cancel",
 		"POST /api/v1/projects/{project}/jobs/simulate",
 		"POST /api/v1/projects/{project}/jobs/{job}/cancel",
 		"POST /api/v1/projects/{project}/keys/destroy",

@@ -135,6 +135,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
 
 	s.governanceRoutes(p)
+	s.ingestionRoutes(p)
 	s.featureRoutes(p)
 	s.trainingRoutes(p)
 	s.checkpointRoutes(p)

@@ -30,6 +30,7 @@ var lists = []list{
 	ofProject("entities", "name", func(n string) string { return n }),
 	ofProject("feature-views", "name", func(n string) string { return n }),
 	ofProject("feature-services", "name", func(n string) string { return n }),
+	ofProject("sources", "name", func(n string) string { return n }),
 	ofProject("secrets", "name", func(n string) string { return n }),
 	ofProject("policies", "name", func(n string) string { return n }),
 	ofProject("jobs", "id", func(n string) string { return n }),

@@ -51,6 +51,8 @@ const manifests = `
 ---
 {api_version: falaj/v1, kind: Secret, name: sesame, project: flights, spec: {description: xyzzyhush, values: {k: {value: xyzzyhush}}}}
 ---
+{api_version: falaj/v1, kind: Source, name: well, project: flights, spec: {description: xyzzyhush, dataset: spare, secret: sesame, from: {postgres: {host: 127.0.0.1, port: 1, database: d, table: xyzzyhush}}}}
+---
 api_version: falaj/v1
 kind: Policy
 name: idle
@@ -110,6 +112,7 @@ func open(t *testing.T) *world {
 		server: live.New(t, ""), http: &http.Client{Timeout: live.Wait, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 		members: map[project.Role]caller{}, scoped: map[policy.Action]caller{},
 	}
+	w.server.Env = append(w.server.Env, "FALAJ_SOURCES_HOSTS=127.0.0.1")
 	if err := w.server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +133,11 @@ func open(t *testing.T) *world {
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
-		"policies/name": "idle", "secrets/name": "sesame", "accounts/ref": "service%2Fguest",
+		"policies/name": "idle", "secrets/name": "sesame", "sources/name": "well", "accounts/ref": "service%2Fguest",
 		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
 		"alerts/id":        "dlv_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"feature-runs/run": "fmr_01ARZ3NDEKTSV4RRFFQ69G5FAV",
+		"ingestions/run":   "ing_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"widenings/id":     "wid_01ARZ3NDEKTSV4RRFFQ69G5FAV", // only people decide on one, and the members here are services
 	}
 	for _, r := range project.Roles {
@@ -318,6 +322,7 @@ var requests = map[string]request{
 	"POST /api/v1/projects/{project}/features/online":                 {body: `{"features":["temperature:xyzzyhush"],"entities":[{"origin":"EWR"}]}`},
 	"POST /api/v1/projects/{project}/feature-views/{ref}/promote":     {body: `{"alias":"prod"}`},
 	"POST /api/v1/projects/{project}/feature-services/{ref}/promote":  {body: `{"alias":"prod"}`},
+	"POST /api/v1/projects/{project}/sources/{name}/runs":             {body: `{"anew":"perhaps"}`}, // a run would be under way when the source is deleted
 	"POST /api/v1/projects/{project}/jobs":                            {body: `{"name":"another","spec":{"command":["/bin/true"],"pools":["shut"]}}`},
 	"PUT /api/v1/projects/{project}/models/{name}/aliases/{alias}":    {body: `{"version":"1"}`},
 	"POST /api/v1/projects/{project}/keys/destroy":                    {body: `{"owner":"dataset/spare","confirm":"dataset/spare"}`},

@@ -67,6 +67,11 @@ var actions = []Definition{
 	{Action: "dataset.delete", Doc: "delete a dataset version", Roles: engineers},
 	{Action: "dataset.relabel", Doc: "change where data may be; widening takes two people", Roles: admins},
 
+	{Action: "source.read", Doc: "see the sources of datasets and their runs", Roles: everyone},
+	{Action: "source.apply", Doc: "make or change a source; takes dataset.import and secret.use, too", Roles: engineers},
+	{Action: "source.run", Doc: "ingest from a source, end a run", Roles: engineers},
+	{Action: "source.delete", Doc: "delete a source", Roles: engineers},
+
 	{Action: "feature.read", Doc: "see feature definitions", Roles: everyone, Attempt: true},
 	{Action: "feature.apply", Doc: "define features", Roles: engineers},
 	{Action: "feature.materialise", Doc: "fill the online store", Roles: engineers},

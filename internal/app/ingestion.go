@@ -1,0 +1,31 @@
+package app
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
+	"github.com/falaj-ml/falaj/internal/dataset/source"
+	"github.com/falaj-ml/falaj/internal/dataset/source/mariadb"
+	"github.com/falaj-ml/falaj/internal/dataset/source/postgres"
+)
+
+// sourceDrivers is the one list of what datasets are ingested from.
+func sourceDrivers() map[string]source.Driver {
+	return map[string]source.Driver{
+		"postgres": postgres.Driver{},
+		"mariadb":  mariadb.Driver{},
+	}
+}
+
+func (a *App) openIngestion(context.Context) error {
+	a.ingestion = ingestion.New(ingestion.Config{
+		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Files: &dataset.BlobFiles{Store: a.blobs, Driver: a.objects},
+		Secrets: a.secrets, Drivers: sourceDrivers(), Access: source.Access{Hosts: a.cfg.Sources.Hosts, Files: a.cfg.Sources.Files}, Zones: a.zones, Log: a.log,
+		ChunkRows: int64(a.cfg.Sources.ChunkRows),
+	})
+	a.secrets.Register(a.ingestion.SecretUsers)
+	a.group.Add(a.ingestion.Background())
+	return nil
+}
