@@ -28,6 +28,8 @@ fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt
+venv tables internal/httpapi/iceberg/testdata/requirements.txt
+scripts/engines/spark.sh
 venv ray test/engines/ray/requirements.txt
 scripts/engines/kube.sh
 scripts/demo-data.sh

@@ -43,6 +43,10 @@ type Config struct {
 		URL string `koanf:"url" doc:"sqlite:///path or postgres://…; empty is SQLite in the data directory"`
 	} `koanf:"store"`
 
+	Tables struct {
+		Dir string `koanf:"dir" doc:"Directory of the files of open datasets, where other engines read them; empty is tables in the data directory"`
+	} `koanf:"tables"`
+
 	Keys struct {
 		PassphraseFile string `koanf:"passphrase_file" doc:"File whose content seals the master key"`
 	} `koanf:"keys"`

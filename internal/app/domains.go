@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine/local"
@@ -204,8 +206,12 @@ func (a *App) packageIndex() (index struct {
 
 func (a *App) openDatasets(ctx context.Context) error {
 	sqlTime, _ := time.ParseDuration(a.cfg.Limits.SQLTime) // validated
+	files, err := a.tableFiles()
+	if err != nil {
+		return err
+	}
 	a.datasets = dataset.New(dataset.Config{
-		DB: a.db, Store: datasetsql.Store{}, Files: &dataset.BlobFiles{Store: a.blobs, Driver: a.objects}, Keys: a.keys,
+		DB: a.db, Store: datasetsql.Store{}, Files: files, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Scratch: filepath.Join(a.cfg.Data, "tmp", "sql"), EncryptedDisk: a.cfg.EncryptedDisk,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
@@ -220,6 +226,24 @@ func (a *App) openDatasets(ctx context.Context) error {
 	})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
 	return fault.Wrap(a.datasets.Recover(ctx), "datasets")
+}
+
+// tableFiles keeps sealed files among the objects, and open ones in a directory
+// where other engines find them.
+func (a *App) tableFiles() (*dataset.BlobFiles, error) {
+	dir, err := filepath.Abs(cmp.Or(a.cfg.Tables.Dir, filepath.Join(a.cfg.Data, "tables")))
+	if err != nil {
+		return nil, fault.Wrap(err, "tables.dir")
+	}
+	tables, err := fileblob.OpenNamed(dir)
+	if err != nil {
+		return nil, fault.Wrap(err, "tables.dir")
+	}
+	a.onClose(tables.Close)
+	return &dataset.BlobFiles{
+		Store: a.blobs, Driver: a.objects, Tables: tables,
+		Locate: func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) },
+	}, nil
 }
 
 func (a *App) openFeatures(context.Context) error {

@@ -140,7 +140,8 @@ func (a *App) housekeeping(ctx context.Context) error {
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
-			return errors.Join(runs, models, a.checkpoints.CollectProject(ctx, p))
+			_, tables := a.datasets.Sweep(ctx, p)
+			return errors.Join(runs, models, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}
 	a.group.Add(daily.Service())

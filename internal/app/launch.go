@@ -19,6 +19,8 @@ func Child(mode string, _ []string, version string, in io.Reader, out io.Writer)
 	switch mode {
 	case child.ParserMode:
 		return parser.Main(in, out)
+	case child.SnapshotMode:
+		return parser.SnapshotMain(in, out)
 	case child.SQLMode:
 		return sqlworker.Main(in, out)
 	case "openapi":

@@ -236,8 +236,12 @@ type Dataset struct {
 	// version is; empty for none. Open tables are read by others from here.
 	Metadata string `json:"metadata,omitempty"`
 
-	Fields  FieldIDs `json:"-"` // given to columns so far
-	Deleted bool     `json:"-"` // the name may be declared again, and its numbers go on
+	Fields     FieldIDs          `json:"-"` // given to columns so far
+	Properties map[string]string `json:"-"` // of the open table, set by its clients
+	// Next is the schema of what clients of the open table are about to write,
+	// when they changed it before; nil for that of the newest version.
+	Next    Schema `json:"-"`
+	Deleted bool   `json:"-"` // the name may be declared again, and its numbers go on
 }
 
 // State of a version.
@@ -274,6 +278,7 @@ type Version struct {
 
 	Files        []DataFile `json:"-"`
 	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted
+	Snapshot     int64      `json:"-"` // its ID, where another engine chose it; 0 is Number
 	// Fingerprint is equal for versions made of the same content, the same way.
 	Fingerprint string `json:"-"`
 
@@ -287,6 +292,13 @@ type Version struct {
 
 // Ref is the version's own name, "weather@3".
 func (v Version) Ref() Ref { return Ref{Name: v.Dataset, Number: v.Number} }
+
+func (v Version) snapshotID() int64 {
+	if v.Snapshot != 0 {
+		return v.Snapshot
+	}
+	return v.Number
+}
 
 // DataFile is a stored Parquet file of a version.
 type DataFile struct {

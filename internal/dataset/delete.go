@@ -2,6 +2,8 @@ package dataset
 
 import (
 	"context"
+	"log/slog"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -34,10 +36,21 @@ func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref) error {
 			for _, g := range out {
 				s.discard(ctx, g)
 			}
+			if ref.Number == 0 {
+				s.discardForeign(ctx, d)
+			}
 			return nil
 		}
 	}
 	return fault.New(fault.Unavailable, "dataset %s is written to by many at once", ref.Name).WithHint("Try again.")
+}
+
+// discardForeign removes what clients of a table wrote and did not commit.
+func (s *Service) discardForeign(ctx context.Context, d Dataset) {
+	_, err := s.cfg.Files.Sweep(ctx, location(d)+"/", s.cfg.Now().Add(time.Hour), func(key string) bool { return !(&foreign{d: d}).ours(key) })
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "files that clients wrote to a deleted table remain", slog.String("dataset", d.Name), slog.Any("error", err))
+	}
 }
 
 // deleteOne removes a version; done is false when the dataset changed meanwhile.
@@ -128,6 +141,7 @@ func (s *Service) deleteAll(ctx context.Context, was Dataset) (out []Staging, do
 			}
 		}
 		d.Deleted, d.Accepted, d.Metadata, d.Updated = true, 0, "", s.cfg.Now().UTC()
+		d.Next, d.Properties = nil, nil
 		if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
 			return err
 		}

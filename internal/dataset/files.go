@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -40,6 +41,9 @@ type Files interface {
 	Open(ctx context.Context, f File) (FileReader, error)
 	// Remove removes every file whose key begins with the prefix.
 	Remove(ctx context.Context, prefix string) error
+	// Sweep removes the plain files below the prefix that were written before a
+	// time and that stray holds for; it gives how many.
+	Sweep(ctx context.Context, prefix string, before time.Time, stray func(key string) bool) (int, error)
 	// URI is where another engine finds a file.
 	URI(key string) string
 }
@@ -58,12 +62,13 @@ type FileReader interface {
 	Size() int64
 }
 
-// BlobFiles keeps files in the object store; plain ones go around its
-// encryption straight to the driver, because other engines cannot undo it.
+// BlobFiles keeps files in the object store; plain ones go around its encryption
+// to a place of their own, where other engines read them by their names.
 type BlobFiles struct {
 	Store  *blob.Store
-	Driver blob.Driver
-	// Locate says where other engines find an object: "file:///data/objects/KEY",
+	Driver blob.Driver // under Store
+	Tables blob.Driver // of plain files
+	// Locate says where other engines find a plain file: "file:///data/tables/KEY",
 	// "s3://bucket/KEY". nil gives "falaj:KEY".
 	Locate func(key blob.Key) string
 }
@@ -81,7 +86,7 @@ func (b *BlobFiles) Create(ctx context.Context, f File) (FileWriter, error) {
 		if err := blob.CheckKey(blob.Key(f.Key)); err != nil {
 			return nil, err
 		}
-		return newPlainWriter(ctx, b.Driver, blob.Key(f.Key)), nil
+		return newPlainWriter(ctx, b.Tables, blob.Key(f.Key)), nil
 	case SelfSealed:
 		w, err := b.Store.Create(ctx, f.ref(), blob.WithSealed())
 		if err != nil {
@@ -150,7 +155,10 @@ func (b *BlobFiles) Open(ctx context.Context, f File) (FileReader, error) {
 		if err := blob.CheckKey(blob.Key(f.Key)); err != nil {
 			return nil, err
 		}
-		o, err := b.Driver.Open(ctx, blob.Key(f.Key))
+		o, err := b.Tables.Open(ctx, blob.Key(f.Key))
+		if fault.Is(err, fault.NotFound) { // of a version before plain files had a place of their own
+			o, err = b.Driver.Open(ctx, blob.Key(f.Key))
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -167,19 +175,46 @@ type plainReader struct{ blob.Object }
 
 // Remove implements Files.
 func (b *BlobFiles) Remove(ctx context.Context, prefix string) error {
-	var keys []blob.Key
-	if err := b.Store.List(ctx, blob.Key(prefix), func(k blob.Key) error {
-		keys = append(keys, k)
-		return nil
-	}); err != nil {
+	if err := blob.CheckPrefix(blob.Key(prefix)); err != nil {
 		return err
 	}
-	for _, k := range keys {
-		if err := b.Driver.Delete(ctx, k); err != nil {
+	for _, d := range []blob.Driver{b.Driver, b.Tables} {
+		if err := d.List(ctx, blob.Key(prefix), func(k blob.Key) error { return d.Delete(ctx, k) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// aged is a driver that knows when objects were written. What is in one that does
+// not is not swept.
+type aged interface {
+	Written(ctx context.Context, key blob.Key) (time.Time, error)
+}
+
+// Sweep implements Files.
+func (b *BlobFiles) Sweep(ctx context.Context, prefix string, before time.Time, stray func(key string) bool) (n int, err error) {
+	driver, ok := b.Tables.(aged)
+	if !ok {
+		return 0, nil
+	}
+	err = b.Tables.List(ctx, blob.Key(prefix), func(k blob.Key) error {
+		if !stray(string(k)) {
+			return nil
+		}
+		at, err := driver.Written(ctx, k)
+		if fault.Is(err, fault.NotFound) || err == nil && !at.Before(before) {
+			return nil
+		}
+		if err == nil {
+			err = b.Tables.Delete(ctx, k)
+		}
+		if err == nil {
+			n++
+		}
+		return err
+	})
+	return n, err
 }
 
 // URI implements Files.

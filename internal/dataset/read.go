@@ -49,12 +49,17 @@ func (s *Service) admit(ctx context.Context, r OpenRequest, look bool) (Version,
 	if err != nil {
 		return Version{}, err
 	}
+	return v, s.pass(ctx, v, r, look)
+}
+
+// pass is the doors behind the permission.
+func (s *Service) pass(ctx context.Context, v Version, r OpenRequest, look bool) error {
 	switch v.State {
 	case Deleted:
-		return Version{}, fault.New(fault.Gone, "%s was deleted", v.Ref()).WithHint("Its digests and lineage remain; import the data again to read it.")
+		return fault.New(fault.Gone, "%s was deleted", v.Ref()).WithHint("Its digests and lineage remain; import the data again to read it.")
 	case Rejected:
 		if !look {
-			return Version{}, rejected(v)
+			return rejected(v)
 		}
 	case Accepted:
 	}
@@ -65,12 +70,12 @@ func (s *Service) admit(ctx context.Context, r OpenRequest, look bool) (Version,
 	if err := s.cfg.Guard.Pass(ctx, residency.Passage{
 		Project: string(r.Project), What: "dataset " + v.Ref().String(), Label: v.Residency, Where: where, Zone: zone, Action: string(ActionQuery),
 	}); err != nil {
-		return Version{}, err
+		return err
 	}
 	if _, err := v.Schema.Select(r.Columns); err != nil {
-		return Version{}, fault.Wrap(err, "%s", v.Ref())
+		return fault.Wrap(err, "%s", v.Ref())
 	}
-	return v, s.journal(ctx, v, r)
+	return s.journal(ctx, v, r)
 }
 
 // journal records a read of classified data and returns when that is synced.

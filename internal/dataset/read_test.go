@@ -669,7 +669,7 @@ func TestParseRef(t *testing.T) {
 func TestObjectStore(t *testing.T) {
 	driver := &blobtest.Memory{}
 	h := datasettest.New(t, func(c *dataset.Config) {
-		c.Files = &dataset.BlobFiles{Store: blob.New(driver, blobtest.NewSealer()), Driver: driver}
+		c.Files = &dataset.BlobFiles{Store: blob.New(driver, blobtest.NewSealer()), Driver: driver, Tables: driver}
 	})
 	ctx := datasettest.Context(t)
 	body := "name\n" + strings.Repeat("a secret word\n", 100)

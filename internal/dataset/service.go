@@ -124,6 +124,7 @@ type Limits struct {
 	QueueTime     time.Duration  // waiting for one of them to end; 1 min
 	SQL           int            // bytes of a query's text; 256 KiB
 	MetadataDepth int            // accepted versions in a table's metadata; 1,000
+	Stray         time.Duration  // how long files that nobody committed stay; 72 h
 }
 
 func (l Limits) withDefaults() Limits {
@@ -142,6 +143,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.QueueTime, time.Minute)
 	orDefault(&l.SQL, 256<<10)
 	orDefault(&l.MetadataDepth, 1000)
+	orDefault(&l.Stray, 72*time.Hour)
 	return l
 }
 

@@ -32,7 +32,9 @@ type draft struct {
 	residency      residency.Label
 	classification Classification
 
-	rows array.RecordReader
+	rows     array.RecordReader
+	snapshot int64 // its ID where another engine wrote it; 0 for none
+	onto     *onto // nil follows whatever is there
 	// lineage is asked for when the rows have been read to their end.
 	lineage func() (Lineage, error)
 	// progress hears of the rows written so far; may be nil.
@@ -57,7 +59,7 @@ func (s *Service) write(ctx context.Context, w draft) (Version, error) {
 	}
 	v := Version{
 		ID: VersionID(id.New("dsv")), Project: w.project, Dataset: w.name, Protection: w.spec.Protection,
-		Classification: w.classification, Residency: w.residency, CreatedBy: createdBy(identity.From(ctx)),
+		Classification: w.classification, Residency: w.residency, CreatedBy: createdBy(identity.From(ctx)), Snapshot: w.snapshot,
 	}
 	if err := s.stage(ctx, w, schema, &v); err != nil {
 		return Version{}, err
@@ -296,7 +298,8 @@ const maxCommits = 20
 
 // commit gives the version its number. The metadata of an accepted version
 // names the number, so it is written before, for the number that comes next,
-// and again when another writer took that number meanwhile.
+// and again when another writer took that number meanwhile. One that is bound to
+// what it follows is then refused.
 func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, error) {
 	for range maxCommits {
 		d, before, twin, err := s.look(ctx, w, v)
@@ -314,10 +317,14 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			err := s.cfg.DB.Update(ctx, string(v.Project), func(ctx context.Context, tx *store.Tx) error { return w.then(ctx, tx, twin) })
 			return twin, err
 		}
+		if w.onto != nil && d.Accepted != w.onto.base {
+			return Version{}, moved(d.Name)
+		}
 		v.Number = d.Latest + 1
 		v.Created = s.cfg.Now().UTC().Truncate(time.Microsecond)
 		metadata := ""
 		if v.State == Accepted {
+			d.become(w.onto)
 			if metadata, err = s.describe(ctx, d, before, &v); err != nil {
 				return Version{}, err
 			}
@@ -335,6 +342,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			now.Latest = v.Number
 			if v.State == Accepted {
 				now.Accepted, now.Metadata = v.Number, metadata
+				now.become(w.onto)
 			}
 			if err := s.insert(ctx, tx, now, v); err != nil {
 				return err
@@ -355,6 +363,14 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 		}
 	}
 	return Version{}, fault.New(fault.Unavailable, "dataset %s is written to by many at once", v.Dataset).WithHint("Try again.")
+}
+
+// become is what else a dataset becomes with a version of its own.
+func (d *Dataset) become(to *onto) {
+	d.Next = nil
+	if to != nil && to.change != nil {
+		to.change(d)
+	}
 }
 
 func (s *Service) look(ctx context.Context, w draft, v Version) (d Dataset, before []Version, twin Version, err error) {
@@ -424,7 +440,7 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version
 func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *Version) (string, error) {
 	snap := s.snapshot(*v)
 	if len(before) > 0 {
-		snap.Parent = before[0].Number
+		snap.Parent = before[0].snapshotID()
 	}
 	nulls := map[int]int64{}
 	for i, f := range v.Schema {
@@ -457,28 +473,37 @@ func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *
 
 func (s *Service) snapshot(v Version) table.Snapshot {
 	return table.Snapshot{
-		Version: v.Number, Time: v.Created, Schema: v.Schema, ManifestList: s.cfg.Files.URI(v.ManifestList),
+		ID: v.snapshotID(), Version: v.Number, Time: v.Created, Schema: v.Schema, ManifestList: s.cfg.Files.URI(v.ManifestList),
 		Rows: v.Rows, Files: len(v.Files), Bytes: v.Bytes,
 	}
 }
 
 // describeTable writes the table's metadata beside version at. newest first.
 func (s *Service) describeTable(ctx context.Context, d Dataset, newest []Version, at Version) (string, error) {
-	t := table.Table{
-		ID: string(d.ID), Location: s.cfg.Files.URI(fmt.Sprintf("projects/%s/datasets/%s", d.Project, d.Name)),
-		LastField: d.Fields.Last, Now: s.cfg.Now(), Sealed: at.Protection == Sealed,
-	}
-	for _, v := range slices.Backward(newest) {
-		// A table is read by one kind of reader: sealed versions are not listed for
-		// engines that could not open them.
-		if v.Protection == at.Protection {
-			t.Snapshots = append(t.Snapshots, s.snapshot(v))
-		}
-	}
+	t := s.table(d, newest, at)
 	f := at.file(fmt.Sprintf("%05d-%s.metadata.json", at.Number, id.New("m")[2:]), Enveloped)
 	err := put(ctx, s.cfg.Files, f, func(w io.Writer) error { return table.WriteMetadata(w, t) })
 	return f.Key, err
 }
+
+// table is a dataset's versions, newest first, as a table whose newest version
+// is at. A table is read by one kind of reader: sealed versions are not listed
+// for engines that could not open them.
+func (s *Service) table(d Dataset, newest []Version, at Version) table.Table {
+	t := table.Table{
+		Name: fmt.Sprintf("%s/%s", d.Project, d.Name), Location: s.cfg.Files.URI(location(d)), LastField: d.Fields.Last,
+		Next: d.Next, Properties: d.Properties, Now: at.Created, Sealed: at.Protection == Sealed,
+	}
+	for _, v := range slices.Backward(newest) {
+		if v.Protection == at.Protection {
+			t.Snapshots = append(t.Snapshots, s.snapshot(v))
+		}
+	}
+	return t
+}
+
+// location is what the keys of all a dataset's files begin with.
+func location(d Dataset) string { return fmt.Sprintf("projects/%s/datasets/%s", d.Project, d.Name) }
 
 // discard removes what a failed write left, even when ctx has ended.
 func (s *Service) discard(ctx context.Context, g Staging) {

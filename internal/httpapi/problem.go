@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -104,6 +105,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		oip.Refuse(w, status, err)
 	case mlflow.Ours(r.URL.Path):
 		mlflow.Refuse(w, err)
+	case iceberg.Ours(r.URL.Path):
+		iceberg.Refuse(w, err)
 	default:
 		writeProblem(w, problemOf(err))
 	}

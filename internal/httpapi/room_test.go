@@ -102,6 +102,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/join",
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/log",
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/profile",
+		"POST /iceberg/v1/namespaces/{project}/tables/{table}/metrics",
 		"POST /v2/models/{model}/infer",
 		"POST /v2/models/{model}/versions/{version}/infer",
 	}

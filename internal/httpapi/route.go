@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 )
 
@@ -301,11 +302,22 @@ func narrow(p identity.Principal, header string) (identity.Principal, error) {
 	return p, p.Project.Validate()
 }
 
-// foreign adds the MLflow protocol.
+// foreign adds the protocols of MLflow and of Iceberg's catalogs.
 func (s *Server) foreign() {
 	api := mlflow.New(mlflow.Config{Tracking: s.Tracking, Registry: s.Registry, Authz: s.authz, Log: s.log})
 	api.Register(s.mux)
 	for _, r := range mlflow.Routes() {
+		s.declare(Route{Method: r.Method, Path: r.Pattern, Action: r.Action})
+	}
+	catalog := &iceberg.API{
+		Datasets: s.Datasets, Projects: s.Projects, Gate: s.gate,
+		Authenticate: func(ctx context.Context, token string) (identity.Principal, error) {
+			return s.auth.Authenticate(ctx, token)
+		},
+		Failed: func(r *http.Request, err error) { s.logInternal(r.Context(), r.URL.Path, err) },
+	}
+	catalog.Register(s.mux)
+	for _, r := range iceberg.Routes() {
 		s.declare(Route{Method: r.Method, Path: r.Pattern, Action: r.Action})
 	}
 }

@@ -10,10 +10,12 @@
 //   - once.go: requests that take effect at most once; events.go: the watch;
 //     room.go: what is refused on a disk that is nearly full; pace.go: readers
 //     that take nothing.
-//   - mlflow/ and oip/ speak other people's protocols and match their texts.
+//   - mlflow/, oip/ and iceberg/ speak other people's protocols and match their
+//     texts.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
-// Everything else, known or unknown, answers 401.
+// Everything else, known or unknown, answers 401; one route of iceberg/ looks for
+// the token in the body.
 package httpapi
 
 import (
@@ -34,6 +36,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -166,7 +169,7 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if opened(r) {
+		if opened(r) || iceberg.OpensItself(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -47,6 +47,8 @@ const manifests = `
 ---
 {api_version: falaj/v1, kind: Dataset, name: spare, project: flights}
 ---
+{api_version: falaj/v1, kind: Dataset, name: plain, project: flights, spec: {protection: open, columns: [{name: a, type: int64}]}}
+---
 {api_version: falaj/v1, kind: Entity, name: origin, project: flights, spec: {description: xyzzyhush}}
 ---
 {api_version: falaj/v1, kind: Secret, name: sesame, project: flights, spec: {description: xyzzyhush, values: {k: {value: xyzzyhush}}}}
@@ -129,7 +131,7 @@ func open(t *testing.T) *world {
 	applied, err := c.Apply(t.Context(), "", []byte(onData), false)
 	must(t, err)
 	w.param = map[string]string{
-		"projects/project": flights, "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
+		"projects/project": flights, "namespaces/project": flights, "tables/table": "plain", "views/view": "absent", "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
@@ -317,6 +319,8 @@ var requests = map[string]request{
 	"POST /api/v1/apply":                                              {body: `{api_version: falaj/v1, kind: Dataset, name: applied, project: flights}`},
 	"POST /api/v1/jobs/read":                                          {body: `{api_version: falaj/v1, kind: Job, name: read, spec: {command: [/bin/true]}}`},
 	"POST /api/v1/projects/{project}/datasets/{name}/versions":        {query: "filename=weather.csv", body: weather + "LGA,2013-01-01T02:00:00Z,3.5\n"},
+	"POST /iceberg/v1/namespaces/{project}/tables":                    {body: `{"name":"tabled","schema":{"fields":[{"id":1,"name":"a","type":"long"}]}}`},
+	"POST /iceberg/v1/namespaces/{project}/tables/{table}":            {body: `{"updates":[{"action":"set-properties","updates":{"k":"v"}}]}`},
 	"POST /api/v1/projects/{project}/query":                           {body: `{"sql":"SELECT * FROM weather"}`},
 	"POST /api/v1/projects/{project}/feature-views/{ref}/materialise": {body: `{"wait":"1m"}`},
 	"POST /api/v1/projects/{project}/features/online":                 {body: `{"features":["temperature:xyzzyhush"],"entities":[{"origin":"EWR"}]}`},

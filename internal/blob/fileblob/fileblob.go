@@ -9,6 +9,8 @@
 //
 // An object "a/b" is the file "a/b,": no key has a comma, so an object and a
 // directory of the same name do not meet, and nothing of ours looks like a key.
+// OpenNamed leaves the comma out, for files that other programs read by name; an
+// object is then no directory of another.
 //
 // # Guarantees
 //
@@ -29,6 +31,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -36,16 +39,17 @@ import (
 )
 
 const (
-	staging  = ",staging"
-	suffix   = ","
+	mark     = "," // in no key
+	staging  = mark + "staging"
 	bufBytes = 256 << 10
 )
 
 // Driver is a blob.Driver on a directory. Safe for concurrent use; Close it.
 type Driver struct {
-	root  *os.Root
-	stage string   // our directory under staging
-	lock  *os.File // holds the lock on stage
+	root   *os.Root
+	suffix string   // of the files of objects
+	stage  string   // our directory under staging
+	lock   *os.File // holds the lock on stage
 
 	// mu: placing a file in a directory that exists is shared; making and
 	// removing directories is exclusive. So no directory vanishes between the
@@ -57,7 +61,13 @@ var _ blob.Driver = (*Driver)(nil)
 
 // Open opens (or makes, mode 0700) the directory and removes what killed
 // processes left unfinished. Several Drivers may share a directory.
-func Open(dir string) (*Driver, error) {
+func Open(dir string) (*Driver, error) { return openDir(dir, mark) }
+
+// OpenNamed is Open for a directory where an object's key is its file's name, as
+// other programs read and write it.
+func OpenNamed(dir string) (*Driver, error) { return openDir(dir, "") }
+
+func openDir(dir, suffix string) (*Driver, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, describe(err, "make the object directory")
 	}
@@ -65,7 +75,7 @@ func Open(dir string) (*Driver, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open the object directory")
 	}
-	d := &Driver{root: root}
+	d := &Driver{root: root, suffix: suffix}
 	if err := d.prepare(); err != nil {
 		_ = root.Close()
 		return nil, describe(err, "prepare the object directory")
@@ -152,7 +162,7 @@ func (d *Driver) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 		_ = d.root.Remove(name)
 		return describe(err, "write")
 	}
-	if err := d.publish(name, string(key)+suffix); err != nil {
+	if err := d.publish(name, string(key)+d.suffix); err != nil {
 		_ = d.root.Remove(name)
 		return describe(err, "publish")
 	}
@@ -283,7 +293,7 @@ func (o object) Size() int64 { return o.size }
 
 // Open opens an object. See blob.Driver.
 func (d *Driver) Open(_ context.Context, key blob.Key) (blob.Object, error) {
-	o, err := d.open(string(key) + suffix)
+	o, err := d.open(string(key) + d.suffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.New(fault.NotFound, "there is no object %s", key)
 	}
@@ -326,9 +336,21 @@ func (d *Driver) open(name string) (blob.Object, error) {
 	return object{File: f, size: info.Size()}, nil
 }
 
+// Written is when an object was put. Error: fault.NotFound.
+func (d *Driver) Written(_ context.Context, key blob.Key) (time.Time, error) {
+	info, err := d.root.Lstat(string(key) + d.suffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, fault.New(fault.NotFound, "there is no object %s", key)
+	}
+	if err != nil {
+		return time.Time{}, describe(err, "look at")
+	}
+	return info.ModTime(), nil
+}
+
 // Delete removes an object and the directories it leaves empty.
 func (d *Driver) Delete(_ context.Context, key blob.Key) error {
-	name := string(key) + suffix
+	name := string(key) + d.suffix
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err := d.checkParents(name)
@@ -379,11 +401,11 @@ func (d *Driver) list(ctx context.Context, dir, prefix string, yield func(blob.K
 	}
 	var items []item
 	for _, e := range entries {
-		name, isObject := strings.CutSuffix(e.Name(), suffix)
+		name, isObject := strings.CutSuffix(e.Name(), d.suffix)
 		switch {
-		case e.IsDir() && !strings.Contains(e.Name(), suffix):
+		case e.IsDir() && !strings.Contains(e.Name(), mark):
 			items = append(items, item{dir + e.Name() + "/", true})
-		case e.Type().IsRegular() && isObject:
+		case e.Type().IsRegular() && isObject && !strings.Contains(name, mark):
 			items = append(items, item{dir + name, false})
 		}
 	}

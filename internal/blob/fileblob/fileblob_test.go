@@ -87,6 +87,52 @@ func TestFilesArePrivateAndNothingIsLeft(t *testing.T) {
 	}
 }
 
+// Other programs read and write an object of a named directory under its key.
+func TestNamed(t *testing.T) {
+	dir := t.TempDir()
+	d, err := fileblob.OpenNamed(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Put(t.Context(), "t/v1/data.parquet", strings.NewReader("ours")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "t/v1/data.parquet")); err != nil || string(b) != "ours" {
+		t.Fatal(string(b), err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "t/data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "t/data/theirs.parquet"), []byte("theirs"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o, err := d.Open(t.Context(), "t/data/theirs.parquet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if b, err := io.ReadAll(o); err != nil || string(b) != "theirs" {
+		t.Fatal(string(b), err)
+	}
+	var keys []string
+	if err := d.List(t.Context(), "", func(k blob.Key) error {
+		keys = append(keys, string(k))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(keys, " "); got != "t/data/theirs.parquet t/v1/data.parquet" {
+		t.Errorf("listed: %s", got)
+	}
+	if err := d.Delete(t.Context(), "t/data/theirs.parquet"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "t/data")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory that deleting left empty: %v", err)
+	}
+}
+
 func TestLinksAreRefused(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	secret := filepath.Join(outside, "secret")

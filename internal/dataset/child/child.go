@@ -34,8 +34,9 @@ import (
 
 // The hidden modes of the binary.
 const (
-	ParserMode = "dataset-parser"
-	SQLMode    = "sql-worker"
+	ParserMode   = "dataset-parser"
+	SnapshotMode = "snapshot-parser"
+	SQLMode      = "sql-worker"
 )
 
 // Sizes that bound what one side makes the other allocate.

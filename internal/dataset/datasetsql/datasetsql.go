@@ -49,8 +49,10 @@ type datasetRow struct {
 }
 
 type datasetDoc struct {
-	Spec   dataset.Spec     `json:"spec"`
-	Fields dataset.FieldIDs `json:"fields"`
+	Spec       dataset.Spec      `json:"spec"`
+	Fields     dataset.FieldIDs  `json:"fields"`
+	Properties map[string]string `json:"properties,omitempty"`
+	Next       dataset.Schema    `json:"next,omitempty"`
 }
 
 func (r datasetRow) dataset() (dataset.Dataset, error) {
@@ -60,7 +62,7 @@ func (r datasetRow) dataset() (dataset.Dataset, error) {
 	}
 	return dataset.Dataset{
 		ID: r.ID, Project: r.Project, Name: r.Name, Spec: doc.Spec, Revision: r.Revision, Latest: r.Latest, Accepted: r.Accepted,
-		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Deleted: r.Deleted,
+		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Properties: doc.Properties, Next: doc.Next, Deleted: r.Deleted,
 	}, nil
 }
 
@@ -82,7 +84,7 @@ func (Store) Dataset(ctx context.Context, tx *store.Tx, p project.Name, name str
 
 // PutDataset implements dataset.Store.
 func (Store) PutDataset(ctx context.Context, tx *store.Tx, d dataset.Dataset) error {
-	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields})
+	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields, Properties: d.Properties, Next: d.Next})
 	if err != nil {
 		return err
 	}
@@ -149,12 +151,13 @@ type versionDoc struct {
 	Lineage      dataset.Lineage      `json:"lineage"`
 	Files        []dataset.DataFile   `json:"files,omitempty"`
 	ManifestList string               `json:"manifest_list,omitempty"`
+	Snapshot     int64                `json:"snapshot,omitempty"`
 }
 
 func rowOf(v dataset.Version) (versionRow, error) {
 	doc, err := json.Marshal(versionDoc{
 		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations,
-		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, ManifestList: v.ManifestList,
+		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
 	})
 	return versionRow{
 		ID: v.ID, DatasetID: v.DatasetID, Project: v.Project, Name: v.Dataset, Number: v.Number, State: v.State, RowCount: v.Rows,
@@ -172,7 +175,7 @@ func (r versionRow) version() (dataset.Version, error) {
 		ID: r.ID, Project: r.Project, Dataset: r.Name, DatasetID: r.DatasetID, Number: r.Number, State: r.State, Reason: d.Reason,
 		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
-		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, ManifestList: d.ManifestList, Fingerprint: r.Fingerprint,
+		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
 	}, nil
 }
 

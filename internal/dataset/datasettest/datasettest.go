@@ -13,7 +13,9 @@ package datasettest
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +23,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/child"
@@ -45,15 +48,15 @@ const childArgument = "falaj-test-child"
 type Mode func(stdin io.Reader, stdout io.Writer) error
 
 // Main runs the tests, or, in a child that a Launcher started, the child. The
-// parser's mode is always there.
+// parser's modes are always there.
 func Main(m *testing.M, modes map[string]Mode) {
 	if len(os.Args) != 3 || os.Args[1] != childArgument {
 		m.Run() // the exit code is what it says
 		return
 	}
 	run := modes[os.Args[2]]
-	if run == nil && os.Args[2] == child.ParserMode {
-		run = parser.Main
+	if run == nil {
+		run = map[string]Mode{child.ParserMode: parser.Main, child.SnapshotMode: parser.SnapshotMain}[os.Args[2]]
 	}
 	if run == nil {
 		panic("no mode " + os.Args[2])
@@ -332,6 +335,33 @@ func (r fileReader) Size() int64 { return r.size }
 // Remove implements dataset.Files.
 func (f *Files) Remove(_ context.Context, prefix string) error {
 	return os.RemoveAll(f.path(strings.TrimSuffix(prefix, "/")))
+}
+
+// Sweep implements dataset.Files.
+func (f *Files) Sweep(_ context.Context, prefix string, before time.Time, stray func(key string) bool) (n int, err error) {
+	root, err := os.OpenRoot(f.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = root.Close() }()
+	err = fs.WalkDir(root.FS(), strings.TrimSuffix(prefix, "/"), func(key string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || e.IsDir() || !stray(key) {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil || !info.ModTime().Before(before) {
+			return err
+		}
+		n++
+		return root.Remove(key)
+	})
+	return n, err
 }
 
 // URI implements dataset.Files.

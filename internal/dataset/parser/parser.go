@@ -7,6 +7,8 @@
 //   - Main is the child: it reads a Request and the file from stdin and writes
 //     record batches, then a Summary, or a fault, to stdout (package child).
 //   - Parse is Main without the pipes, for tests and fuzzing.
+//   - SnapshotMain (snapshot.go) is the child for what other engines committed to
+//     an open table: a snapshot's manifests and data files, sent one by one.
 //   - csv.go reads CSV and gzipped CSV, infer.go finds the types of columns,
 //     convert.go reads the cells, parquet.go reads Parquet.
 //

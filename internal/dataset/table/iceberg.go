@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -23,8 +24,9 @@ type DataFile struct {
 
 // Snapshot is the state of a table at one version.
 type Snapshot struct {
-	Version      int64 // of the dataset; snapshot ID and sequence number
-	Parent       int64 // the snapshot before; 0 for none
+	ID           int64
+	Version      int64 // of the dataset; the sequence number
+	Parent       int64 // ID of the snapshot before; 0 for none
 	Time         time.Time
 	Schema       Schema
 	ManifestList string // URI
@@ -35,12 +37,15 @@ type Snapshot struct {
 
 // Table is what the metadata file describes.
 type Table struct {
-	ID        string // the dataset's; the table's UUID is derived from it
-	Location  string // URI that the files are under
-	LastField int    // the highest field ID ever given
-	Snapshots []Snapshot
-	Now       time.Time
-	Sealed    bool
+	Name       string // "nyc/weather"; the table's UUID is derived from it
+	Location   string // URI that the files are under
+	LastField  int    // the highest field ID ever given
+	Snapshots  []Snapshot
+	Next       Schema            // of what is to be written; the last snapshot's when nil
+	Required   []string          // of a table that is only staged: the columns that are to hold no nulls
+	Properties map[string]string // that clients set
+	Now        time.Time
+	Sealed     bool
 }
 
 func icebergType(t Type) iceberg.Type {
@@ -60,10 +65,10 @@ func icebergType(t Type) iceberg.Type {
 	}
 }
 
-func icebergSchema(id int, s Schema) *iceberg.Schema {
+func icebergSchema(id int, s Schema, required ...string) *iceberg.Schema {
 	fields := make([]iceberg.NestedField, len(s))
 	for i, f := range s {
-		fields[i] = iceberg.NestedField{ID: f.ID, Name: f.Name, Type: icebergType(f.Type)}
+		fields[i] = iceberg.NestedField{ID: f.ID, Name: f.Name, Type: icebergType(f.Type), Required: slices.Contains(required, f.Name)}
 	}
 	return iceberg.NewSchema(id, fields...)
 }
@@ -84,10 +89,10 @@ func WriteManifest(w io.Writer, uri string, snap Snapshot, files []DataFile) (ic
 			}
 			b.ValueCounts(values).NullValueCounts(f.Nulls)
 		}
-		id := snap.Version
+		id := snap.ID
 		entries[i] = iceberg.NewManifestEntry(iceberg.EntryStatusADDED, &id, nil, nil, b.Build())
 	}
-	m, err := iceberg.WriteManifest(uri, w, 2, *iceberg.UnpartitionedSpec, icebergSchema(0, snap.Schema), snap.Version, entries)
+	m, err := iceberg.WriteManifest(uri, w, 2, *iceberg.UnpartitionedSpec, icebergSchema(0, snap.Schema), snap.ID, entries)
 	if err != nil {
 		return nil, fmt.Errorf("writing the manifest: %w", err)
 	}
@@ -100,7 +105,7 @@ func WriteManifestList(w io.Writer, snap Snapshot, manifests ...iceberg.Manifest
 	if snap.Parent != 0 {
 		parent = &snap.Parent
 	}
-	if err := iceberg.WriteManifestList(2, w, snap.Version, parent, &snap.Version, 0, manifests); err != nil {
+	if err := iceberg.WriteManifestList(2, w, snap.ID, parent, &snap.Version, 0, manifests); err != nil {
 		return fmt.Errorf("writing the manifest list: %w", err)
 	}
 	return nil
@@ -162,54 +167,85 @@ type ref struct {
 // replaces the one before; the last is the current one, and tag "vN" is version
 // N. Equal tables give equal bytes.
 func WriteMetadata(w io.Writer, t Table) error {
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(t.metadata()); err != nil {
+		return fmt.Errorf("encoding the table metadata: %w", err)
+	}
+	_, err := w.Write(buf.Bytes())
+	return err
+}
+
+// What all our tables have: no partitions, no order.
+const (
+	onlySpec      = 0
+	onlyOrder     = 0
+	lastPartition = 999 // as clients expect it where there is none
+)
+
+func (t Table) metadata() metadata {
 	m := metadata{
-		FormatVersion: 2, TableUUID: uuidOf(t.ID), Location: t.Location,
-		LastUpdatedMS: t.Now.UnixMilli(), LastColumnID: t.LastField, LastPartitionID: 999,
+		FormatVersion: 2, TableUUID: uuidOf(t.Name), Location: t.Location,
+		LastUpdatedMS: t.Now.UnixMilli(), LastColumnID: t.LastField, LastPartitionID: lastPartition,
 		PartitionSpecs: []partitionSpec{{Fields: []struct{}{}}}, SortOrders: []sortOrder{{Fields: []struct{}{}}},
-		Properties: map[string]string{"falaj.protection": "open", "write.format.default": "parquet"},
+		Properties: map[string]string{},
 		Snapshots:  []snapshot{}, SnapshotLog: []snapshotLog{}, MetadataLog: []struct{}{}, Refs: map[string]ref{},
 		Schemas: []*iceberg.Schema{}, CurrentSnapshotID: -1,
 	}
+	maps.Copy(m.Properties, t.Properties)
+	maps.Copy(m.Properties, fixed)
 	if t.Sealed {
-		m.Properties["falaj.protection"] = "sealed"
+		m.Properties[protection] = "sealed"
 	}
 	var schemas []Schema
-	for i, s := range t.Snapshots {
-		id := slices.IndexFunc(schemas, func(o Schema) bool { return slices.Equal(o, s.Schema) })
+	schemaID := func(s Schema) int {
+		id := slices.IndexFunc(schemas, func(o Schema) bool { return slices.Equal(o, s) })
 		if id < 0 {
 			id = len(schemas)
-			schemas = append(schemas, s.Schema)
-			m.Schemas = append(m.Schemas, icebergSchema(id, s.Schema))
+			schemas = append(schemas, s)
+			m.Schemas = append(m.Schemas, icebergSchema(id, s, t.Required...))
 		}
+		return id
+	}
+	for i, s := range t.Snapshots {
+		id := schemaID(s.Schema)
 		op := "overwrite"
 		parent := int64(0)
 		if i == 0 {
 			op = "append"
 		} else {
-			parent = t.Snapshots[i-1].Version
+			parent = t.Snapshots[i-1].ID
 		}
 		m.Snapshots = append(m.Snapshots, snapshot{
-			ID: s.Version, Parent: parent, SequenceNumber: s.Version, TimestampMS: s.Time.UnixMilli(), ManifestList: s.ManifestList, SchemaID: id,
+			ID: s.ID, Parent: parent, SequenceNumber: s.Version, TimestampMS: s.Time.UnixMilli(), ManifestList: s.ManifestList, SchemaID: id,
 			Summary: map[string]string{
 				"operation": op, "total-records": strconv.FormatInt(s.Rows, 10), "total-data-files": strconv.Itoa(s.Files),
 				"total-files-size": strconv.FormatInt(s.Bytes, 10), "total-delete-files": "0",
 			},
 		})
-		m.SnapshotLog = append(m.SnapshotLog, snapshotLog{ID: s.Version, TimestampMS: s.Time.UnixMilli()})
-		m.Refs["v"+strconv.FormatInt(s.Version, 10)] = ref{ID: s.Version, Type: "tag"}
-		m.CurrentSchemaID, m.CurrentSnapshotID, m.LastSequenceNumber = id, s.Version, s.Version
+		m.SnapshotLog = append(m.SnapshotLog, snapshotLog{ID: s.ID, TimestampMS: s.Time.UnixMilli()})
+		m.Refs["v"+strconv.FormatInt(s.Version, 10)] = ref{ID: s.ID, Type: "tag"}
+		m.CurrentSchemaID, m.CurrentSnapshotID, m.LastSequenceNumber = id, s.ID, s.Version
 	}
 	if m.CurrentSnapshotID > 0 {
-		m.Refs["main"] = ref{ID: m.CurrentSnapshotID, Type: "branch"}
-	} else {
-		m.Schemas = append(m.Schemas, iceberg.NewSchema(0))
+		m.Refs[mainBranch] = ref{ID: m.CurrentSnapshotID, Type: "branch"}
 	}
-	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(m); err != nil {
-		return fmt.Errorf("encoding the table metadata: %w", err)
+	if t.Next != nil || len(m.Schemas) == 0 {
+		m.CurrentSchemaID = schemaID(t.Next)
 	}
-	_, err := w.Write(buf.Bytes())
-	return err
+	return m
+}
+
+const (
+	mainBranch = "main"
+	protection = "falaj.protection"
+)
+
+// fixed are the properties that clients cannot set: what they write is copied
+// whole, so there is nothing to merge on read, and no metadata of ours to delete.
+var fixed = map[string]string{
+	protection: "open", "write.format.default": "parquet",
+	"write.delete.mode": "copy-on-write", "write.update.mode": "copy-on-write", "write.merge.mode": "copy-on-write",
+	"write.metadata.delete-after-commit.enabled": "false",
 }
 
 // uuidOf is a version-8 UUID made from a name.

@@ -9,7 +9,8 @@
 //     refuses with the reason.
 //   - FileWriter and OpenFile write and read one data file; a Seal encrypts it
 //     with Parquet's modular encryption.
-//   - WriteSnapshot and WriteMetadata describe tables to other Iceberg readers.
+//   - WriteManifest, WriteManifestList and WriteMetadata describe tables to other
+//     Iceberg readers; commit.go says what those who write want of one.
 //
 // # Guarantees
 //

@@ -322,7 +322,7 @@ func TestNormalizeRefusesBrokenText(t *testing.T) {
 
 // Another Iceberg reader finds schema, files and counts, and no bounds.
 func TestIceberg(t *testing.T) {
-	snap := Snapshot{Version: 3, Parent: 1, Time: time.UnixMilli(1_700_000_000_000), Schema: all, ManifestList: "file:///t/snap.avro", Rows: 10, Files: 1, Bytes: 99}
+	snap := Snapshot{ID: 3, Version: 3, Parent: 1, Time: time.UnixMilli(1_700_000_000_000), Schema: all, ManifestList: "file:///t/snap.avro", Rows: 10, Files: 1, Bytes: 99}
 	var m, l bytes.Buffer
 	mf, err := WriteManifest(&m, "file:///t/manifest.avro", snap, []DataFile{{URI: "file:///t/data.parquet", Rows: 10, Bytes: 99, Nulls: map[int]int64{1: 4}}})
 	if err != nil {
@@ -351,9 +351,9 @@ func TestIceberg(t *testing.T) {
 	}
 
 	later := snap
-	later.Version, later.Parent, later.Schema = 4, 3, all[:2]
+	later.ID, later.Version, later.Parent, later.Schema = 4, 4, 3, all[:2]
 	var meta, again bytes.Buffer
-	table := Table{ID: "ds_1", Location: "file:///t", LastField: 7, Snapshots: []Snapshot{snap, later}, Now: snap.Time}
+	table := Table{Name: "nyc/t", Location: "file:///t", LastField: 7, Snapshots: []Snapshot{snap, later}, Now: snap.Time}
 	if err := WriteMetadata(&meta, table); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,169 @@
+package dataset
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// OpenTable is an open dataset as other engines see it: an Iceberg table whose
+// snapshots are the accepted versions.
+type OpenTable struct {
+	Metadata json.RawMessage // of format version 2
+	Location string          // URI of a file with the metadata; empty before the first version
+}
+
+// Table is an open dataset for engines that read its files themselves. The
+// current snapshot is the newest accepted version; of those before it the table
+// has the ones that the caller may read, and that may be where the newest may.
+// Needs dataset.query. Errors: fault.PermissionDenied for a sealed dataset, and
+// where the data may not be; fault.NotFound for one that has no columns yet.
+func (s *Service) Table(ctx context.Context, p project.Name, name string) (OpenTable, error) {
+	d, t, kept, err := s.state(ctx, p, name)
+	if err != nil {
+		return OpenTable{}, err
+	}
+	at := ""
+	if len(kept) > 0 {
+		at = s.cfg.Files.URI(d.Metadata)
+	}
+	return asTable(t, at)
+}
+
+// state is a table as the caller may see it, with the versions in it, newest
+// first.
+func (s *Service) state(ctx context.Context, p project.Name, name string) (d Dataset, t table.Table, kept []Version, err error) {
+	no := func(err error) (Dataset, table.Table, []Version, error) { return Dataset{}, table.Table{}, nil, err }
+	for range maxCommits {
+		v, err := s.find(ctx, ActionQuery, p, Ref{Name: name})
+		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) {
+			d, err := s.bare(ctx, p, name)
+			if err != nil {
+				return no(err)
+			}
+			return d, s.emptied(d), nil, nil
+		}
+		if err != nil {
+			return no(err)
+		}
+		if v.Protection != Open {
+			return no(closed(v.Ref().String()))
+		}
+		if err := s.pass(ctx, v, OpenRequest{Project: p, Ref: v.Ref(), Purpose: "table"}, false); err != nil {
+			return no(err)
+		}
+		var before []Version
+		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			if d, err = s.live(ctx, tx, p, name); err != nil {
+				return err
+			}
+			before, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, v.Number, s.limits.MetadataDepth)
+			return err
+		}); err != nil {
+			return no(err)
+		}
+		if d.Spec.Protection != Open {
+			return no(closed("dataset " + name))
+		}
+		if d.Accepted != v.Number { // another came meanwhile, and d.Metadata is of that
+			continue
+		}
+		if kept, err = s.readable(ctx, d, v, before); err != nil {
+			return no(err)
+		}
+		return d, s.table(d, kept, v), kept, nil
+	}
+	return no(fault.New(fault.Unavailable, "dataset %s is written to by many at once", name).WithHint("Try again."))
+}
+
+// readable is v and those of the versions before it that the caller may read,
+// newest first, under the label with which v passed the door.
+func (s *Service) readable(ctx context.Context, d Dataset, v Version, before []Version) ([]Version, error) {
+	asker, asks := s.cfg.Authorizer.(interface {
+		Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
+	})
+	who := identity.From(ctx)
+	kept := []Version{v}
+	for _, b := range before {
+		if b.Classification != v.Classification || residency.Of(b.Residency.Zones()...).String() != residency.Of(v.Residency.Zones()...).String() {
+			continue
+		}
+		if ok, _ := who.Admits(string(ActionQuery), b.Ref().String()); who.Narrowed() && !ok {
+			continue
+		}
+		if asks {
+			ok, err := asker.Permits(ctx, ActionQuery, s.object(d, &b))
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				continue
+			}
+		}
+		kept = append(kept, b)
+	}
+	return kept, nil
+}
+
+// bare is an open dataset that has no accepted version, and columns all the same.
+func (s *Service) bare(ctx context.Context, p project.Name, name string) (Dataset, error) {
+	d, err := s.allowed(ctx, ActionQuery, p, name)
+	if err != nil {
+		return Dataset{}, err
+	}
+	if d.Spec.Protection != Open {
+		return Dataset{}, closed("dataset " + name)
+	}
+	if d.Next == nil && len(d.Spec.Columns) == 0 {
+		return Dataset{}, fault.New(fault.NotFound, "dataset %s has no accepted version and declares no columns, so it is no table yet", name).
+			WithHint("Import a file, or declare spec.columns.")
+	}
+	return d, nil
+}
+
+// emptied is the table of a dataset without versions.
+func (s *Service) emptied(d Dataset) table.Table {
+	if d.Next == nil {
+		for _, c := range d.Spec.Columns {
+			d.Next = append(d.Next, Field{Name: c.Name, Type: c.Type})
+		}
+		d.Next, _ = d.Fields.assign(d.Next) // the first version has them, too
+	}
+	return s.table(d, nil, Version{Protection: Open, Created: d.Updated})
+}
+
+func asTable(t table.Table, location string) (OpenTable, error) {
+	var b bytes.Buffer
+	if err := table.WriteMetadata(&b, t); err != nil {
+		return OpenTable{}, err
+	}
+	return OpenTable{Metadata: b.Bytes(), Location: location}, nil
+}
+
+func closed(what string) error {
+	return fault.New(fault.PermissionDenied, "%s is sealed: its files are encrypted, and other engines cannot read them", what).
+		WithHint("Read it through Falaj: falaj dataset query, the Python package, or as the data of a job. A dataset with protection: open is for other engines.")
+}
+
+// Tables lists the names of the open datasets that the caller may read; next is
+// the token of the following page. Needs dataset.read.
+func (s *Service) Tables(ctx context.Context, p project.Name, page Page) (names []string, next string, err error) {
+	ds, next, err := s.List(ctx, p, page)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, d := range ds {
+		if d.Spec.Protection == Open && (d.Accepted > 0 || d.Next != nil || len(d.Spec.Columns) > 0) {
+			names = append(names, d.Name)
+		}
+	}
+	return names, next, nil
+}

@@ -1,0 +1,98 @@
+package iceberg_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+)
+
+// Unmodified pyiceberg and Polars read what is open.
+func TestPyicebergAndPolarsRead(t *testing.T) {
+	w := open(t)
+	w.weather(t)
+	t.Log(w.python(t, "tables", "read.py"))
+}
+
+// Unmodified pyiceberg writes: each commit that is accepted is a version.
+func TestPyicebergWrites(t *testing.T) {
+	w := open(t)
+	w.weather(t)
+	t.Log(w.python(t, "tables", "write.py"))
+	w.versions(t, "people", "accepted 2", "accepted 3", "accepted 4", "accepted 3", "accepted 2", "accepted 3")
+	w.versions(t, "weather", "accepted 1", "rejected 1", "accepted 3", "rejected 4", "accepted 4")
+	w.versions(t, "made", "accepted 1")
+	ctx := datasettest.Context(t)
+	made, err := w.One(ctx, datasettest.Project, "made")
+	if err != nil || len(made.Spec.Expectations) != 1 || made.Spec.Expectations[0].String() != "not_null(id)" {
+		t.Errorf("%+v %v", made.Spec, err)
+	}
+	v, err := w.Version(ctx, datasettest.Project, dataset.Ref{Name: "people", Number: 2})
+	if err != nil || len(v.Lineage.Parents) != 1 || v.Lineage.Parents[0].Ref != "people@1" || v.Lineage.Producer.Kind != "commit" || v.Lineage.Producer.ID != "alice" {
+		t.Errorf("the lineage of an appended version: %+v %v", v.Lineage, err)
+	}
+	w.nothingLeft(t)
+}
+
+// versions holds the states and rows of a dataset's versions, oldest first.
+func (w *world) versions(t *testing.T, name string, want ...string) {
+	t.Helper()
+	vs, _, err := w.Versions(datasettest.Context(t), datasettest.Project, name, dataset.Page{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, v := range slices.Backward(vs) {
+		got = append(got, fmt.Sprintf("%s %d", v.State, v.Rows))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("versions of %s: %q, want %q", name, got, want)
+	}
+}
+
+// nothingLeft holds that what clients wrote is gone once it is swept, and that
+// every version can still be read.
+func (w *world) nothingLeft(t *testing.T) {
+	t.Helper()
+	ctx := datasettest.Context(t)
+	w.Config.Now = func() time.Time { return time.Now().Add(100 * time.Hour) }
+	if _, err := dataset.New(w.Config).Sweep(ctx, datasettest.Project); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range w.Files.List(t) {
+		if !strings.Contains(key, "/dsv_") {
+			t.Errorf("%s is left", key)
+		}
+	}
+	names, _, err := w.Tables(ctx, datasettest.Project, dataset.Page{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		vs, _, err := w.Versions(ctx, datasettest.Project, name, dataset.Page{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range vs {
+			if v.State != dataset.Accepted {
+				continue
+			}
+			rows, err := w.Open(ctx, dataset.OpenRequest{Project: datasettest.Project, Ref: v.Ref()})
+			if err != nil {
+				t.Fatalf("%s: %v", v.Ref(), err)
+			}
+			n := int64(0)
+			for rows.Next() {
+				n += rows.RecordBatch().NumRows()
+			}
+			if rows.Err() != nil || n != v.Rows {
+				t.Errorf("%s has %d rows, not %d: %v", v.Ref(), n, v.Rows, rows.Err())
+			}
+			rows.Release()
+		}
+	}
+}

@@ -1,0 +1,96 @@
+// Package spark runs unmodified PySpark with Iceberg's runtime against the built
+// binary: it reads and writes open datasets through the catalog.
+package spark
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
+)
+
+const manifests = `
+api_version: falaj/v1
+kind: Dataset
+name: weather
+project: nyc
+spec: {protection: open, expectations: [{check: between, column: temp, min: -100, max: 100}]}
+---
+{api_version: falaj/v1, kind: Dataset, name: blank, project: nyc, spec: {protection: open, columns: [{name: a, type: int64}]}}
+---
+{api_version: falaj/v1, kind: Dataset, name: secret, project: nyc}
+`
+
+const (
+	first = "origin,seen,temp,n,wet,day\nEWR,2013-01-01T00:00:00Z,1.5,9007199254740993,true,2013-01-01\n"
+	cold  = "origin,seen,temp,n,wet,day\nEWR,2013-01-01T00:00:00Z,-300,1,true,2013-01-01\n"
+	third = first + "JFK,2013-01-01T01:00:00Z,,2,false,2013-01-02\n,2013-01-01T02:00:00Z,-3,3,,\n"
+)
+
+func TestSpark(t *testing.T) {
+	s := live.New(t, "")
+	root := s.Bin.Root
+	python, jar := filepath.Join(root, ".tmp/venv/spark/bin/python"), filepath.Join(root, ".tmp/venv/spark/iceberg.jar")
+	for _, file := range []string{python, jar} {
+		if _, err := os.Stat(file); err != nil {
+			const how = "Spark is not installed: scripts/engines/spark.sh"
+			if os.Getenv("CI") == "true" {
+				t.Fatal(how)
+			}
+			t.Skip(how)
+		}
+	}
+	s.Up(t)
+	p := s.Project(t, "nyc")
+	p.Apply(manifests)
+	for _, v := range []struct{ name, file string }{{"weather", first}, {"weather", cold}, {"weather", third}, {"secret", first}} {
+		_, err := p.C.Import(t.Context(), "nyc", v.name, v.name+".csv", strings.NewReader(v.file))
+		p.Must(err)
+	}
+	var token client.Object
+	p.Must(p.C.Do(t.Context(), http.MethodPost, "/api/v1/tokens", map[string]any{"project": "nyc", "name": "spark", "role": "engineer"}, &token))
+
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, python, "testdata/spark.py")
+	cmd.Env = append(os.Environ(), "HOME="+s.Home, "ICEBERG_JAR="+jar, "CATALOG_URI="+s.URL+"/iceberg", "CATALOG_TOKEN="+token.Text("secret"))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		text := out.String()
+		t.Fatalf("%v\n%s", err, text[max(0, len(text)-4000):])
+	}
+
+	for name, want := range map[string][]string{
+		"trips":   {"accepted 2", "accepted 3", "accepted 3", "accepted 2", "accepted 2", "accepted 3", "accepted 1"},
+		"hot":     {"accepted 1", "accepted 3"},
+		"weather": {"accepted 1", "rejected 1", "accepted 3", "rejected 6"},
+	} {
+		var got []string
+		p.Must(p.C.List(t.Context(), "/api/v1/projects/nyc/datasets/"+name+"/versions", url.Values{}, func(v client.Object) error {
+			rows, _ := v["rows"].(float64)
+			got = append(got, v.Text("state")+" "+strconv.Itoa(int(rows)))
+			return nil
+		}))
+		slices.Reverse(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("versions of %s: %q, want %q", name, got, want)
+		}
+	}
+	var preview struct{ Rows [][]any }
+	p.Must(p.C.Do(t.Context(), http.MethodGet, "/api/v1/projects/nyc/datasets/trips/preview", nil, &preview))
+	if len(preview.Rows) != 1 || len(preview.Rows[0]) != 6 {
+		t.Errorf("trips through Falaj: %v", preview.Rows)
+	}
+}
