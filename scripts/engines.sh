@@ -27,6 +27,7 @@ if ! new_node; then
 fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
+venv sdk-torch sdk/python/tests/requirements-torch.txt --python /usr/bin/python3.11 --system-site-packages
 venv model-signing internal/registry/testdata/requirements.txt
 venv tables internal/httpapi/iceberg/testdata/requirements.txt
 scripts/engines/spark.sh

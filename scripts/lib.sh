@@ -57,15 +57,16 @@ os.replace(target + ".new", target)
 PY
 }
 
-# venv NAME REQUIREMENTS: a uv environment under .tmp/venv, remade when its
-# requirements change.
+# venv NAME REQUIREMENTS UV-OPTION…: a uv environment under .tmp/venv, remade when
+# its requirements change.
 venv() {
 	local dir=.tmp/venv/$1 requirements=$2 stamp
+	shift 2
 	stamp=$(sha256sum "$requirements" | cut -d' ' -f1)
 	[ "$(cat "$dir/.stamp" 2>/dev/null)" = "$stamp" ] && return
-	say "Python environment $1"
+	say "Python environment ${dir##*/}"
 	rm -rf "$dir"
-	bin/uv venv -q --no-config --python-preference only-system "$dir"
+	bin/uv venv -q --no-config --python-preference only-system "$@" "$dir"
 	retry bin/uv pip install -q --python "$dir/bin/python" -r "$requirements"
 	echo "$stamp" >"$dir/.stamp"
 }

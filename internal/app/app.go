@@ -131,36 +131,31 @@ func (a *App) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
-		Handler: a.edge, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	grpcListener, err := a.listen("grpc", a.cfg.GRPC)
+	if err != nil {
+		return err
 	}
+	flightListener, err := a.listen("flight", a.cfg.Flight)
+	if err != nil {
+		_ = grpcListener.Close()
+		return err
+	}
+	server, rows := a.server(a.edge), a.server(a.edge.Flight())
+	// No service is registered yet: every call answers "unimplemented".
+	calls := grpc.NewServer(grpc.ConnectionTimeout(10*time.Second), grpc.MaxRecvMsgSize(1<<20))
+	defer func() {
+		_, _ = server.Close(), rows.Close()
+		calls.Stop()
+	}()
 	failed := make(chan error, 3)
 	go func() { failed <- server.Serve(httpListener) }()
-	// No service is registered yet: every call answers "unimplemented".
-	var others []*grpc.Server
-	for name, addr := range map[string]string{"grpc": a.cfg.GRPC, "flight": a.cfg.Flight} {
-		l, err := a.listen(name, addr)
-		if err != nil {
-			_ = server.Close()
-			return err
-		}
-		s := grpc.NewServer(grpc.ConnectionTimeout(10*time.Second), grpc.MaxRecvMsgSize(1<<20))
-		others = append(others, s)
-		go func() { failed <- s.Serve(l) }()
-	}
-	defer func() {
-		for _, s := range others {
-			s.Stop()
-		}
-	}()
+	go func() { failed <- calls.Serve(grpcListener) }()
+	go func() { failed <- rows.Serve(flightListener) }()
 	if err := a.group.Start(ctx); err != nil {
-		_ = server.Close()
 		return err
 	}
 	a.ready.Store(true)
 	if err := a.welcome(ctx, a.url(httpListener)); err != nil {
-		_ = server.Close()
 		return err
 	}
 	select {
@@ -171,10 +166,27 @@ func (a *App) serve(ctx context.Context) error {
 	// Running requests may finish; long ones (log streams) are cut.
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if server.Shutdown(stop) != nil {
-		_ = server.Close()
-	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = rows.Shutdown(stop)
+	}()
+	_ = server.Shutdown(stop)
+	<-ended
 	return err
+}
+
+// server serves a handler of the edge: HTTP/1, and HTTP/2 also without TLS, which
+// Arrow Flight needs.
+func (a *App) server(h http.Handler) *http.Server {
+	s := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
+	}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetHTTP2(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	return s
 }
 
 // listenHTTP listens, once: engines may have to know the address before the

@@ -58,7 +58,7 @@ func (d trainingData) Resolve(ctx context.Context, p project.Name, ref string) (
 }
 
 func (d trainingData) Export(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {
-	r, err := dataset.ParseRef(strings.TrimPrefix(in.Ref, "dataset "))
+	r, err := dataset.ParseRef(in.Dataset())
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 	}
 	var seen []tracking.DatasetInput
 	for _, in := range s.Inputs {
-		ref := strings.TrimPrefix(in.Ref, "dataset ")
+		ref := in.Dataset()
 		origin.Datasets = append(origin.Datasets, ref)
 		views, err := t.views(ctx, s.Project, ref)
 		if err != nil {
@@ -282,15 +282,24 @@ func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tr
 	return m.tracking.FinalizeLoggedModel(ctx, s.Project, logged.ID, tracking.ModelReady)
 }
 
-// attemptScopes is all that an attempt's token may do.
+// attemptScopes is all that an attempt's token may do, beside reading the job's
+// inputs.
 var attemptScopes = []string{"project.read", "run.read", "run.write", "model.read", "model.write", "workload.work"}
 
 // trainingTokens issues the tokens of attempts.
 type trainingTokens struct{ accounts *account.Service }
 
-func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, p project.Name, job training.JobID, attempt training.AttemptID, ttl time.Duration) (string, error) {
+func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, j training.Job, attempt training.AttemptID, ttl time.Duration) (string, error) {
+	scopes := slices.Clone(attemptScopes)
+	for _, in := range j.Inputs {
+		for _, action := range []policy.Action{dataset.ActionRead, dataset.ActionQuery} {
+			if scope := string(action) + ":" + in.Dataset(); !slices.Contains(scopes, scope) { // an input may have two names
+				scopes = append(scopes, scope)
+			}
+		}
+	}
 	_, secret, err := t.accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
-		Attempt: string(attempt), Name: string(job), Project: p, Scopes: attemptScopes, TTL: ttl,
+		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Scopes: scopes, TTL: ttl,
 	})
 	return secret, err
 }

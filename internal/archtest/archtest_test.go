@@ -57,7 +57,7 @@ var domains = []string{
 
 var (
 	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine"}
-	edges      = []string{"httpapi", "cli", "console"}
+	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 
 const (

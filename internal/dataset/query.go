@@ -235,7 +235,7 @@ func (s *Service) handOver(ctx context.Context, session *child.Session, over chi
 		return nil
 	}
 	for _, in := range inputs {
-		rows, err := s.read(ctx, in.version, in.columns)
+		rows, err := s.read(ctx, in.version, OpenRequest{Columns: in.columns})
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,9 @@ type OpenRequest struct {
 	Project project.Name
 	Ref     Ref
 	Columns []string // in the order wanted; none for all
+	Part    Part     // which rows; the zero Part is all
+	// Digest refuses a version with another content; empty takes any.
+	Digest string
 	// Where the rows go, for the residency door; this server when both are empty.
 	Where string // "pool home"
 	Zone  residency.Zone
@@ -34,13 +37,13 @@ type OpenRequest struct {
 // types; release it. Needs dataset.query. Errors: fault.Conflict for a rejected
 // version, naming the expectation; fault.Gone for a deleted one, or a destroyed
 // key; fault.PermissionDenied where the data may not be; fault.Invalid for an
-// unknown column.
+// unknown column or a part that cannot be; fault.Conflict for another digest.
 func (s *Service) Open(ctx context.Context, r OpenRequest) (*Reader, error) {
 	v, err := s.admit(ctx, r, false)
 	if err != nil {
 		return nil, err
 	}
-	return s.read(ctx, v, r.Columns)
+	return s.read(ctx, v, r)
 }
 
 // admit passes a read through every door: permission, state, residency, journal.
@@ -54,6 +57,28 @@ func (s *Service) admit(ctx context.Context, r OpenRequest, look bool) (Version,
 
 // pass is the doors behind the permission.
 func (s *Service) pass(ctx context.Context, v Version, r OpenRequest, look bool) error {
+	if err := s.fits(ctx, v, r, look); err != nil {
+		return err
+	}
+	return s.journal(ctx, v, r)
+}
+
+// fits is pass without the journal.
+func (s *Service) fits(ctx context.Context, v Version, r OpenRequest, look bool) error {
+	if err := r.fits(v, look); err != nil {
+		return err
+	}
+	where, zone := r.Where, r.Zone
+	if where == "" && zone == "" {
+		where, zone = "this server", s.cfg.Zone
+	}
+	return s.cfg.Guard.Pass(ctx, residency.Passage{
+		Project: string(r.Project), What: "dataset " + v.Ref().String(), Label: v.Residency, Where: where, Zone: zone, Action: string(ActionQuery),
+	})
+}
+
+// fits refuses a version that cannot give what is asked. look takes a rejected one.
+func (r OpenRequest) fits(v Version, look bool) error {
 	switch v.State {
 	case Deleted:
 		return fault.New(fault.Gone, "%s was deleted", v.Ref()).WithHint("Its digests and lineage remain; import the data again to read it.")
@@ -63,19 +88,15 @@ func (s *Service) pass(ctx context.Context, v Version, r OpenRequest, look bool)
 		}
 	case Accepted:
 	}
-	where, zone := r.Where, r.Zone
-	if where == "" && zone == "" {
-		where, zone = "this server", s.cfg.Zone
+	if r.Digest != "" && r.Digest != v.ContentDigest {
+		return fault.New(fault.Conflict, "%s has the digest %s, not %s", v.Ref(), v.ContentDigest, r.Digest).
+			WithHint("It is another version than the one that was asked about; ask about it again.")
 	}
-	if err := s.cfg.Guard.Pass(ctx, residency.Passage{
-		Project: string(r.Project), What: "dataset " + v.Ref().String(), Label: v.Residency, Where: where, Zone: zone, Action: string(ActionQuery),
-	}); err != nil {
+	if err := r.Part.Validate(); err != nil {
 		return err
 	}
-	if _, err := v.Schema.Select(r.Columns); err != nil {
-		return fault.Wrap(err, "%s", v.Ref())
-	}
-	return s.journal(ctx, v, r)
+	_, err := v.Schema.Select(r.Columns)
+	return fault.Wrap(err, "%s", v.Ref())
 }
 
 // journal records a read of classified data and returns when that is synced.
@@ -86,6 +107,10 @@ func (s *Service) journal(ctx context.Context, v Version, r OpenRequest) error {
 	detail := map[string]any{"classification": v.Classification, "digest": v.ContentDigest}
 	if len(r.Columns) > 0 {
 		detail["columns"] = r.Columns
+	}
+	if r.Part != (Part{}) {
+		from, to := r.Part.Of(v.Rows)
+		detail["rows"] = []int64{from, to}
 	}
 	if r.Where != "" {
 		detail["where"] = r.Where
@@ -101,9 +126,9 @@ func (s *Service) journal(ctx context.Context, v Version, r OpenRequest) error {
 type Reader struct {
 	version Version
 	schema  *arrow.Schema
-	next    func(i int) (array.RecordReader, FileReader, error) // opens data file i
+	next    func(p piece) (array.RecordReader, FileReader, error)
 	refs    atomic.Int64
-	at      int
+	pieces  []piece // still to be read
 	rows    array.RecordReader
 	file    FileReader
 	err     error
@@ -111,9 +136,32 @@ type Reader struct {
 
 var _ array.RecordReader = (*Reader)(nil)
 
+// piece is rows of a data file: from its row from to before its row to.
+type piece struct {
+	file     int
+	from, to int64
+}
+
+// pieces are the rows of a version's files between two rows of the version. There
+// is always one, if of no rows, so that a missing file is noticed.
+func (v Version) pieces(from, to int64) []piece {
+	var out []piece
+	first := int64(0)
+	for i, f := range v.Files {
+		if p := (piece{i, max(from-first, 0), min(to-first, f.Rows)}); p.from < p.to {
+			out = append(out, p)
+		}
+		first += f.Rows
+	}
+	if len(out) == 0 {
+		out = []piece{{}}
+	}
+	return out
+}
+
 // read opens a version that was admitted.
-func (s *Service) read(ctx context.Context, v Version, columns []string) (*Reader, error) {
-	part, err := v.Schema.Select(columns)
+func (s *Service) read(ctx context.Context, v Version, q OpenRequest) (*Reader, error) {
+	part, err := v.Schema.Select(q.Columns)
 	if err != nil {
 		return nil, err
 	}
@@ -121,22 +169,22 @@ func (s *Service) read(ctx context.Context, v Version, columns []string) (*Reade
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{version: v, schema: part.Arrow()}
+	r := &Reader{version: v, schema: part.Arrow(), pieces: v.pieces(q.Part.Of(v.Rows))}
 	r.refs.Store(1)
-	r.next = func(i int) (array.RecordReader, FileReader, error) {
+	r.next = func(p piece) (array.RecordReader, FileReader, error) {
 		form := SelfSealed
 		if v.Protection == Open {
 			form = Plain
 		}
-		f, err := s.cfg.Files.Open(ctx, File{Project: v.Project, Dataset: v.Dataset, Key: v.Files[i].Key, Form: form})
+		f, err := s.cfg.Files.Open(ctx, File{Project: v.Project, Dataset: v.Dataset, Key: v.Files[p.file].Key, Form: form})
 		if err != nil {
 			return nil, nil, fault.Wrap(err, "opening %s", v.Ref())
 		}
 		own := seal
 		if len(own.Key) > 0 {
-			own.Name = sealName(v.ID, i)
+			own.Name = sealName(v.ID, p.file)
 		}
-		rows, err := table.OpenFile(ctx, f, f.Size(), v.Schema, columns, own)
+		rows, err := table.OpenRows(ctx, f, f.Size(), v.Schema, q.Columns, own, p.from, p.to)
 		if err != nil {
 			_ = f.Close()
 			return nil, nil, fault.Wrap(err, "opening %s", v.Ref())
@@ -152,8 +200,8 @@ func (s *Service) read(ctx context.Context, v Version, columns []string) (*Reade
 
 func (r *Reader) advance() (err error) {
 	r.close()
-	r.rows, r.file, err = r.next(r.at)
-	r.at++
+	r.rows, r.file, err = r.next(r.pieces[0])
+	r.pieces = r.pieces[1:]
 	return err
 }
 
@@ -177,7 +225,7 @@ func (r *Reader) Next() bool {
 		if r.rows.Next() {
 			return true
 		}
-		if r.err = r.rows.Err(); r.err != nil || r.at >= len(r.version.Files) {
+		if r.err = r.rows.Err(); r.err != nil || len(r.pieces) == 0 {
 			r.close()
 			return false
 		}
@@ -233,7 +281,7 @@ func (s *Service) Preview(ctx context.Context, r OpenRequest, n int) (Table, Ver
 	if err != nil {
 		return Table{}, Version{}, err
 	}
-	rows, err := s.read(ctx, v, r.Columns)
+	rows, err := s.read(ctx, v, r)
 	if err != nil {
 		return Table{}, Version{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
@@ -107,6 +108,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		mlflow.Refuse(w, err)
 	case iceberg.Ours(r.URL.Path):
 		iceberg.Refuse(w, err)
+	case flight.Ours(r.URL.Path):
+		flight.Refuse(w, status, err)
 	default:
 		writeProblem(w, problemOf(err))
 	}

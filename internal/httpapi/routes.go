@@ -160,6 +160,7 @@ func New(o Options, d Domains) *Server {
 		},
 	}
 	inference.Register(s.inference)
+	s.flightRoutes()
 
 	// Whatever is left: known callers learn that there is nothing.
 	mux.HandleFunc("/", s.nothing)

@@ -11,7 +11,7 @@
 //     room.go: what is refused on a disk that is nearly full; pace.go: readers
 //     that take nothing.
 //   - mlflow/, oip/ and iceberg/ speak other people's protocols and match their
-//     texts.
+//     texts; flight.go leads to Arrow Flight.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
 // Everything else, known or unknown, answers 401; one route of iceberg/ looks for

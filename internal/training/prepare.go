@@ -169,7 +169,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		if p.Remote {
 			ttl += queued // the end of the attempt revokes it, whenever that is
 		}
-		token, err = s.cfg.Tokens.IssueIn(ctx, tx, j.Project, j.ID, a.ID, ttl)
+		token, err = s.cfg.Tokens.IssueIn(ctx, tx, j, a.ID, ttl)
 		return err
 	})
 	if err != nil {
@@ -406,6 +406,7 @@ func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool,
 	maps.Copy(v, j.Spec.declarations(workers))
 	for _, in := range j.Inputs {
 		v[dataVariable(in.Name)] = filepath.Join(d.data, in.Name)
+		v[datasetVariable(in.Name)] = in.Dataset()
 	}
 	return v
 }

@@ -153,7 +153,8 @@ type Models interface {
 
 // Tokens makes what attempts authenticate with. The principal is a loop's.
 type Tokens interface {
-	IssueIn(ctx context.Context, tx *store.Tx, p project.Name, job JobID, attempt AttemptID, ttl time.Duration) (secret string, err error)
+	// IssueIn makes the token of an attempt, which may read the job's inputs.
+	IssueIn(ctx context.Context, tx *store.Tx, j Job, attempt AttemptID, ttl time.Duration) (secret string, err error)
 	// RevokeIn ends all tokens of an attempt.
 	RevokeIn(ctx context.Context, tx *store.Tx, p project.Name, attempt AttemptID) error
 }
@@ -371,7 +372,7 @@ func (s *Service) Repeat(ctx context.Context, p project.Name, from JobID) (Job, 
 	spec := was.Spec
 	spec.Data = maps.Clone(spec.Data)
 	for _, in := range was.Inputs {
-		spec.Data[in.Name] = strings.TrimPrefix(in.Ref, "dataset ")
+		spec.Data[in.Name] = in.Dataset()
 	}
 	if spec.Environment != "" && was.EnvDigest != "" {
 		name, _, _ := strings.Cut(spec.Environment, "@")

@@ -69,7 +69,7 @@ func TestAJobFromDataToModel(t *testing.T) {
 	}
 	for k, want := range map[string]string{
 		"FALAJ_TOKEN": "secret of " + a, "MLFLOW_TRACKING_TOKEN": "secret of " + a, "MLFLOW_RUN_ID": "run_" + a, "FALAJ_ATTEMPT": a,
-		"FALAJ_JOB": string(j.ID), "FALAJ_PROJECT": "nyc", "X": "1", "OMP_NUM_THREADS": "1",
+		"FALAJ_JOB": string(j.ID), "FALAJ_PROJECT": "nyc", "X": "1", "OMP_NUM_THREADS": "1", "FALAJ_DATASET_WIND_DATA": "weather@1",
 	} {
 		if env[k] != want {
 			t.Errorf("%s is %q, want %q", k, env[k], want)

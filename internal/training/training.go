@@ -347,9 +347,13 @@ func (s Spec) complete(isolation scheduler.Isolation) Spec {
 }
 
 // dataVariable is the variable that holds an input's directory.
-func dataVariable(name string) string {
-	return "FALAJ_DATA_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-}
+func dataVariable(name string) string { return "FALAJ_DATA_" + variableOf(name) }
+
+// datasetVariable is the variable that holds which dataset version an input is,
+// "weather@1", for programs that stream it.
+func datasetVariable(name string) string { return "FALAJ_DATASET_" + variableOf(name) }
+
+func variableOf(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
 // Input is one pinned input.
 type Input struct {
@@ -360,6 +364,9 @@ type Input struct {
 	Classification project.Classification `json:"classification"`
 	Bytes          int64                  `json:"bytes,omitempty"` // stored; 0 is not known
 }
+
+// Dataset is the version that the input is, "weather@1".
+func (in Input) Dataset() string { return strings.TrimPrefix(in.Ref, "dataset ") }
 
 // Actor is who submitted or cancelled.
 type Actor struct {

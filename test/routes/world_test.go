@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/httpapi"
@@ -280,7 +281,7 @@ func (w *world) scopedAway(a policy.Action) caller {
 func (w *world) having(route httpapi.Route) caller {
 	d, ok := policy.Lookup(route.Action)
 	_, foreign := foreignRoutes[route.Method+" "+route.Path]
-	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/models/") || d.Common
+	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/models/") || flight.Ours(route.Path) || d.Common
 	if !ok || d.Installation || !inProject {
 		return w.admin
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -99,6 +100,12 @@ func (c *counter) Write(p []byte) (int, error) {
 // the six types; Release it before closing r. Error: fault.Internal when the
 // file is not what was written.
 func OpenFile(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns []string, seal Seal) (array.RecordReader, error) {
+	return OpenRows(ctx, r, size, s, columns, seal, 0, math.MaxInt64)
+}
+
+// OpenRows is OpenFile for the rows of the file from one to before another. Row
+// groups without any of them are neither read nor decrypted.
+func OpenRows(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns []string, seal Seal, from, to int64) (array.RecordReader, error) {
 	part, err := s.Select(columns)
 	if err != nil {
 		return nil, err
@@ -144,15 +151,33 @@ func OpenFile(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns 
 	for i, f := range part {
 		order[i] = place[f.Name]
 	}
-	if pf.NumRows() == 0 {
+	groups, skip := groupsOf(pf, from, to)
+	if len(groups) == 0 {
 		rr, err := array.NewRecordReader(part.Arrow(), nil)
 		return rr, err
 	}
-	rows, err := pq.GetRecordReader(ctx, indices, nil)
+	rows, err := pq.GetRecordReader(ctx, indices, groups)
 	if err != nil {
 		return nil, broken(err)
 	}
-	return &fileReader{RecordReader: rows, schema: part.Arrow(), order: order}, nil
+	return &fileReader{RecordReader: rows, schema: part.Arrow(), order: order, skip: skip, left: to - from}, nil
+}
+
+// groupsOf are the row groups that hold rows from one to before another, and how
+// many rows are before the first of them.
+func groupsOf(pf *file.Reader, from, to int64) (groups []int, skip int64) {
+	first := int64(0)
+	for i := range pf.NumRowGroups() {
+		next := first + pf.MetaData().RowGroup(i).NumRows()
+		if max(from, first) < min(to, next) {
+			if groups == nil {
+				skip = max(from-first, 0)
+			}
+			groups = append(groups, i)
+		}
+		first = next
+	}
+	return groups, skip
 }
 
 func broken(err error) error {
@@ -181,6 +206,8 @@ type fileReader struct {
 	array.RecordReader
 	schema *arrow.Schema
 	order  []int
+	skip   int64 // rows still to leave out
+	left   int64 // rows still to give
 	cur    arrow.RecordBatch
 	err    error
 }
@@ -197,15 +224,31 @@ func (r *fileReader) Next() (more bool) {
 		r.cur.Release()
 		r.cur = nil
 	}
-	if r.err != nil || !r.RecordReader.Next() {
+	if r.err != nil || r.left <= 0 {
 		return false
 	}
+	for {
+		if !r.RecordReader.Next() {
+			return false
+		}
+		n := r.RecordReader.RecordBatch().NumRows()
+		if r.skip < n {
+			break
+		}
+		r.skip -= n
+	}
 	rec := r.RecordReader.RecordBatch()
+	from, to := r.skip, min(rec.NumRows(), r.skip+r.left)
+	r.skip, r.left = 0, r.left-(to-from)
 	cols := make([]arrow.Array, len(r.order))
 	for i, j := range r.order {
 		cols[i] = rec.Column(j)
 	}
-	r.cur = array.NewRecordBatch(r.schema, cols, rec.NumRows())
+	whole := array.NewRecordBatch(r.schema, cols, rec.NumRows())
+	if r.cur = whole; to-from < rec.NumRows() {
+		r.cur = whole.NewSlice(from, to)
+		whole.Release()
+	}
 	return true
 }
 

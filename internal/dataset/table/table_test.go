@@ -371,3 +371,79 @@ func TestIceberg(t *testing.T) {
 		t.Errorf("schema: %v", got.Schemas[0])
 	}
 }
+
+// counted counts the bytes that are read.
+type counted struct {
+	*bytes.Reader
+	n int64
+}
+
+func (c *counted) ReadAt(p []byte, off int64) (int, error) {
+	n, err := c.Reader.ReadAt(p, off)
+	c.n += int64(n)
+	return n, err
+}
+
+// Rows in the middle of a file are what they are in the whole, and the row groups
+// around them are not read.
+func TestOpenRows(t *testing.T) {
+	const rows = RowGroup + 1000
+	schema := Schema{{1, "n", Int64}, {2, "word", String}}
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema.Arrow())
+	for i := range rows {
+		b.Field(0).(*array.Int64Builder).Append(int64(i))
+		if i%7 == 0 {
+			b.Field(1).AppendNull()
+		} else {
+			b.Field(1).(*array.StringBuilder).Append(strconv.Itoa(i * i))
+		}
+	}
+	rec := b.NewRecordBatch()
+	for name, seal := range seals() {
+		t.Run(name, func(t *testing.T) {
+			var buf bytes.Buffer
+			w, err := NewFileWriter(&buf, schema, seal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Write(rec); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			part := func(from, to int64) (bytesRead int64) {
+				t.Helper()
+				in := &counted{Reader: bytes.NewReader(buf.Bytes())}
+				r, err := OpenRows(t.Context(), in, int64(buf.Len()), schema, []string{"word", "n"}, seal, from, to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Release()
+				next := from
+				for r.Next() {
+					words, n := r.RecordBatch().Column(0).(*array.String), r.RecordBatch().Column(1).(*array.Int64)
+					for i := range int(r.RecordBatch().NumRows()) {
+						if n.Value(i) != next || words.IsNull(i) != (next%7 == 0) || words.IsValid(i) && words.Value(i) != strconv.FormatInt(next*next, 10) {
+							t.Fatalf("row %d of %d to %d is %d, %s", next, from, to, n.Value(i), words.ValueStr(i))
+						}
+						next++
+					}
+				}
+				if want := max(from, min(to, rows)); r.Err() != nil || next != want {
+					t.Fatalf("rows %d to %d end at %d, %v", from, to, next, r.Err())
+				}
+				return in.n
+			}
+			for _, p := range [][2]int64{
+				{0, 1}, {rows - 1, rows}, {5, 5}, {rows, rows}, {RowGroup - 1, RowGroup + 1}, {readBatch - 3, readBatch + 3}, {RowGroup - 500, math.MaxInt64},
+			} {
+				part(p[0], p[1])
+			}
+			all, last := part(0, rows), part(RowGroup, rows)
+			if last > all/20 {
+				t.Errorf("the last 1000 rows took %d bytes of %d", last, all)
+			}
+		})
+	}
+}

@@ -1,15 +1,17 @@
 """Falaj for Python: read data, save checkpoints and ask models.
 
-``Client`` speaks to the server. ``data``, ``checkpoint``, ``latest``,
+``Client`` speaks to the server. ``dataset`` streams a version's rows to pyarrow,
+pandas, Polars and PyTorch. ``data``, ``checkpoint``, ``latest``,
 ``should_stop``, ``collective`` and ``step`` are for training programs; ``predict``
 asks a deployed model, and ``label`` says what turned out to be true.
-Only the standard library is needed; pyarrow and pandas are used when they are there.
+Only the standard library is needed; ``dataset`` takes pyarrow.
 """
 
 from ._checkpoint import SAVED, Checkpoint, checkpoint, latest, should_stop
 from ._client import Client, Error, Labelled, Prediction, Rows, label, predict
 from ._collective import collective
 from ._data import Data, data
+from ._dataset import Dataset, dataset
 from ._profile import step
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "Checkpoint",
     "Client",
     "Data",
+    "Dataset",
     "Error",
     "Labelled",
     "Prediction",
@@ -24,6 +27,7 @@ __all__ = [
     "checkpoint",
     "collective",
     "data",
+    "dataset",
     "label",
     "latest",
     "predict",

@@ -20,6 +20,9 @@ from typing import Any
 MAX_ROWS = 10_000
 """The most rows that one query answers."""
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Hosts that no proxy leads to."""
+
 MAX_ANSWER = 256 << 20
 """The most bytes that an answer may have."""
 
@@ -109,11 +112,12 @@ class Client:
         self.project = project or os.environ.get("FALAJ_PROJECT") or ""
         self.timeout = timeout
         self._token = token or os.environ.get("FALAJ_TOKEN") or ""
+        self._ca = ca
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Error("invalid", f"{url!r} is not the URL of a server", "Write it as http://127.0.0.1:7070.")
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
-        if parts.hostname in ("127.0.0.1", "::1", "localhost"):
+        if parts.hostname in LOOPBACK:
             handlers.append(urllib.request.ProxyHandler({}))
         if parts.scheme == "https":
             try:
@@ -126,6 +130,9 @@ class Client:
 
     def __repr__(self) -> str:  # never the token
         return f"Client(url={self.url!r}, project={self.project!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:  # workers of a DataLoader get a copy
+        return _again, (self.url, self._token, self.project, self.timeout, self._ca)
 
     def request(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Any:
         """Send a request and return the decoded JSON answer, None if it is empty.
@@ -294,6 +301,10 @@ class Client:
             if not page.get("next_page_token"):
                 return
             query["page_token"] = page["next_page_token"]
+
+
+def _again(url: str, token: str, project: str, timeout: float, ca: str | None) -> Client:
+    return Client(url, token, project, timeout=timeout, ca=ca)
 
 
 def predict(

@@ -54,14 +54,28 @@ class Server:
 
     def __init__(self, program: pathlib.Path) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="falaj-sdk-")
+        self._program, self.kills = program, 0
+        url = self._start("127.0.0.1:0")
+        home = pathlib.Path(self._home.name)
+        try:
+            token = json.loads((home / "config" / "falaj" / "credentials.json").read_text())["token"]
+            with mock.patch.dict(os.environ):
+                os.environ.pop("FALAJ_PROJECT", None)  # the tester's own
+                falaj.Client(url, token).apply(json.dumps({"api_version": "falaj/v1", "kind": "Project", "name": PROJECT, "spec": {}}))
+        except BaseException:
+            self.stop()
+            raise
+        self.client = falaj.Client(url, token, PROJECT)
+
+    def _start(self, address: str) -> str:
         home = pathlib.Path(self._home.name)
         env = {k: v for k, v in os.environ.items() if not k.startswith("FALAJ_")}
         env.update(HOME=str(home), XDG_CONFIG_HOME=str(home / "config"))
         isolation = os.environ.get("FALAJ_ISOLATION")
         with (home / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [str(program), "up", "--data", str(home / "data"), *(["--isolation", isolation] if isolation else []),
-                 "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0"],
+                [str(self._program), "up", "--data", str(home / "data"), *(["--isolation", isolation] if isolation else []),
+                 "--http", address, "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0"],
                 stdout=subprocess.PIPE, stderr=log, text=True, env=env,
             )
         assert self._process.stdout
@@ -77,15 +91,20 @@ class Server:
             said = (home / "log").read_text()
             self.stop()
             raise AssertionError(f"the server did not start:\n{said}")
-        try:
-            token = json.loads((home / "config" / "falaj" / "credentials.json").read_text())["token"]
-            with mock.patch.dict(os.environ):
-                os.environ.pop("FALAJ_PROJECT", None)  # the tester's own
-                falaj.Client(url, token).apply(json.dumps({"api_version": "falaj/v1", "kind": "Project", "name": PROJECT, "spec": {}}))
-        except BaseException:
-            self.stop()
-            raise
-        self.client = falaj.Client(url, token, PROJECT)
+        return url
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.kills += 1
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+    def restart(self) -> None:
+        """kill -9, and a new start at the same address."""
+        self.kill()
+        self._start(self.client.url.removeprefix("http://"))
 
     def stop(self) -> None:
         self._process.terminate()

@@ -160,8 +160,11 @@ func New(c Config) (*Driver, error) {
 	}
 	d.api = &http.Server{
 		Handler: c.API, ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		ErrorLog:  slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		Protocols: new(http.Protocols),
 	}
+	d.api.Protocols.SetHTTP1(true)
+	d.api.Protocols.SetUnencryptedHTTP2(true) // Arrow Flight
 	d.shims = &shims{worker: c.Worker, stderr: filepath.Join(c.Dir, errorFile)}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

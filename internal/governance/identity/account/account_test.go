@@ -356,7 +356,7 @@ func TestWhoMayMakeTokens(t *testing.T) {
 		{"installation's service, by a project's admin", local, account.TokenSpec{For: bot.ID, Project: "flights"}, fault.PermissionDenied},
 		{"installation's service", w.Admin, account.TokenSpec{For: bot.ID, Project: "flights"}, ok},
 		{"bad scope", viewer, account.TokenSpec{Scopes: []string{"run.raed"}}, fault.Invalid},
-		{"too many scopes", viewer, account.TokenSpec{Scopes: slices.Repeat([]string{"run.read"}, 65)}, fault.Invalid},
+		{"too many scopes", viewer, account.TokenSpec{Scopes: slices.Repeat([]string{"run.read"}, 257)}, fault.Invalid},
 		{"forever", viewer, account.TokenSpec{TTL: 367 * 24 * time.Hour}, fault.Invalid},
 		{"in the past", viewer, account.TokenSpec{TTL: -time.Hour}, fault.Invalid},
 		{"long label", viewer, account.TokenSpec{Label: strings.Repeat("x", 201)}, fault.Invalid},

@@ -30,7 +30,7 @@ const (
 	maxTTL        = 366 * 24 * time.Hour
 	maxAttemptTTL = 90 * 24 * time.Hour
 	maxCacheTTL   = 5 * time.Second
-	maxScopes     = 64
+	maxScopes     = 256 // an attempt has two for each of its inputs
 	maxPage       = 1000
 	maxLabel      = 200
 )

@@ -1,0 +1,155 @@
+// Package flight is Falaj's Arrow Flight edge: it streams the rows of dataset
+// versions to pyarrow, the Python SDK and whatever else speaks the protocol. Like
+// httpapi it translates and decides nothing.
+//
+// # Map
+//
+//   - flight.go: Server, an http.Handler: gRPC is HTTP/2, so calls arrive on the
+//     HTTP listener, on the Flight listener, and by the ways that jobs have to the
+//     API, through the one chain of checks that httpapi has for every request.
+//   - ask.go: what descriptors and tickets say. describe.go: GetFlightInfo,
+//     GetSchema, ListFlights. stream.go: DoGet. status.go: errors, translated once.
+//
+// # Guarantees
+//
+// A ticket names a version by number and digest, its columns, a shard and a place
+// in it (dataset.Part), and nothing else: whoever has one still needs a token that
+// may read, which is asked on each call and again while a stream goes on. Equal
+// tickets give equal rows in equal order, so a stream that broke after n rows goes
+// on with n added to "skip", also on another server.
+//
+// DoPut, DoExchange and DoAction are not offered: files come in by the import of
+// HTTP, where another process parses them.
+package flight
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/grpc"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+)
+
+// Prefix begins the path of every call.
+const Prefix = "/arrow.flight.protocol.FlightService/"
+
+// Ours reports whether a path is a call of this protocol.
+func Ours(path string) bool { return strings.HasPrefix(path, Prefix) }
+
+// maxAsk bounds a message of a client, in bytes: descriptors and tickets with
+// some thousand names of columns.
+const maxAsk = 256 << 10
+
+// Config bounds what the edge does. A zero field means its default.
+type Config struct {
+	Streams int           // that one principal has open; 256
+	Message int64         // bytes of a record batch that is sent, about; 1 MiB. One row is sent whole.
+	Recheck time.Duration // how late a revoked token or role ends a stream; 15 s
+}
+
+// Options is what New needs.
+type Options struct {
+	Config
+	Datasets *dataset.Service
+	Log      *slog.Logger
+}
+
+// Server answers the calls of the protocol. Safe for concurrent use.
+type Server struct {
+	flight.BaseFlightServer
+	cfg      Config
+	datasets *dataset.Service
+	log      *slog.Logger
+	grpc     *grpc.Server
+
+	mu   sync.Mutex
+	open map[string]int // streams by principal
+}
+
+// New makes the edge. Each request that it serves has its principal in the context,
+// bound to a project (identity.With), and how to ask for it anew (WithAgain), and
+// passed the gate of the call's action in that project.
+func New(o Options) *Server {
+	if o.Streams == 0 {
+		o.Streams = 256
+	}
+	if o.Message == 0 {
+		o.Message = 1 << 20
+	}
+	if o.Recheck == 0 {
+		o.Recheck = 15 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: o.Config, datasets: o.Datasets, log: o.Log, open: map[string]int{}}
+	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxAsk), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
+	flight.RegisterFlightServiceServer(s.grpc, s)
+	return s
+}
+
+// ServeHTTP implements http.Handler for requests of HTTP/2.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.grpc.ServeHTTP(flusher{w, http.NewResponseController(w)}, r)
+}
+
+// flusher is a writer that grpc takes: it asks for http.Flusher, which writers
+// around writers lose.
+type flusher struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (f flusher) Flush() { _ = f.control.Flush() }
+
+// unary translates what handlers of one answer return.
+func (s *Server) unary(ctx context.Context, ask any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
+	err = s.guarded(ctx, info.FullMethod, func() error {
+		answer, err = handle(ctx, ask)
+		return err
+	})
+	return answer, err
+}
+
+// stream translates what handlers of streams return.
+func (s *Server) stream(srv any, to grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	return s.guarded(to.Context(), info.FullMethod, func() error { return handle(srv, to) })
+}
+
+func (s *Server) guarded(ctx context.Context, method string, handle func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fault.New(fault.Internal, "panic: %v", p)
+		}
+		if err != nil {
+			err = s.refusal(ctx, method, err)
+		}
+	}()
+	return handle()
+}
+
+// begin counts a stream of the caller; end ends it.
+func (s *Server) begin(ctx context.Context) (end func(), err error) {
+	who := identity.From(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[who.ID] >= s.cfg.Streams {
+		return nil, fault.New(fault.Exhausted, "%s has %d streams of rows open", who, s.cfg.Streams).WithHint("Close one.")
+	}
+	s.open[who.ID]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.open[who.ID]--; s.open[who.ID] == 0 {
+			delete(s.open, who.ID)
+		}
+	}, nil
+}

@@ -1,0 +1,59 @@
+package httpapi
+
+import (
+	"net/http"
+	"path"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+)
+
+// flightRoutes adds Arrow Flight. Its calls are requests of HTTP/2 like others,
+// so they pass what all requests pass; the OpenAPI document has no words for them.
+func (s *Server) flightRoutes() {
+	calls := flight.New(flight.Options{Datasets: s.Datasets, Log: s.log})
+	for _, c := range []struct {
+		method string
+		action policy.Action
+	}{
+		{"GetFlightInfo", dataset.ActionRead},
+		{"GetSchema", dataset.ActionRead},
+		{"ListFlights", dataset.ActionRead},
+		{"DoGet", dataset.ActionQuery},
+	} {
+		s.declare(Route{Method: http.MethodPost, Path: flight.Prefix + c.method, Action: c.action})
+		s.mux.HandleFunc("POST "+flight.Prefix+c.method, func(w http.ResponseWriter, r *http.Request) {
+			in, err := projectOf(r)
+			if err == nil {
+				err = s.gate(r.Context(), c.action, in)
+			}
+			if err == nil && r.ProtoMajor < 2 {
+				err = fault.New(fault.Invalid, "Arrow Flight is gRPC, which is HTTP/2")
+			}
+			if err != nil {
+				s.fail(w, r, err)
+				return
+			}
+			calls.ServeHTTP(w, r.WithContext(flight.WithAgain(r.Context(), func() (identity.Principal, error) { return s.principal(r) })))
+		})
+	}
+	s.declare(Route{Method: http.MethodPost, Path: flight.Prefix})
+	s.mux.HandleFunc("POST "+flight.Prefix, func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, fault.New(fault.Unsupported, "%s is not offered", path.Base(r.URL.Path)).
+			WithHint("Rows are read by DoGet. Files come in by `falaj dataset import`."))
+	})
+}
+
+// Flight is the edge for a listener that speaks Arrow Flight and nothing else.
+func (s *Server) Flight() http.Handler {
+	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !flight.Ours(r.URL.Path) {
+			s.fail(w, r, fault.New(fault.Unsupported, "this listener speaks Arrow Flight").WithHint("The API is at the HTTP listener."))
+			return
+		}
+		s.mux.ServeHTTP(w, r)
+	}))
+}
