@@ -17,6 +17,10 @@ if ! command -v runc >/dev/null || ! command -v busybox >/dev/null || ! command 
 	say "runc"
 	apt runc busybox-static iproute2
 fi
+if ! command -v redis-server >/dev/null; then
+	say "Redis"
+	apt redis-server
+fi
 if ! command -v chromium >/dev/null; then
 	say "Chromium"
 	apt chromium

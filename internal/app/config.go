@@ -47,6 +47,12 @@ type Config struct {
 		Dir string `koanf:"dir" doc:"Directory of the files of open datasets, where other engines read them; empty is tables in the data directory"`
 	} `koanf:"tables"`
 
+	Online struct {
+		URL          string `koanf:"url" doc:"Store of online features: redis://…, rediss://… with TLS, or unix:///path; empty is in the data directory"`
+		Prefix       string `koanf:"prefix" doc:"What the keys in it begin with; installations that share a server have different ones"`
+		Acknowledged string `koanf:"acknowledged" doc:"What Redis must have done with a write that is acknowledged: synced (appendonly yes, appendfsync always), or in-memory, of which a loss of power takes the last along"`
+	} `koanf:"online"`
+
 	Keys struct {
 		PassphraseFile string `koanf:"passphrase_file" doc:"File whose content seals the master key"`
 	} `koanf:"keys"`
@@ -141,6 +147,8 @@ func defaults() map[string]any {
 		"isolation":             "sandbox",
 		"environments.timeout":  "20m",
 		"jobs.grow_after":       "10m",
+		"online.prefix":         "falaj:",
+		"online.acknowledged":   synced,
 		"scheduler.policy":      "fifo",
 		"cost.currency":         "AED",
 		"images.max_bytes":      "64GiB",
@@ -238,6 +246,12 @@ func (c Config) Validate() error {
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return fault.New(fault.Invalid, "tls.cert and tls.key belong together")
+	}
+	if a := c.Online.Acknowledged; a != synced && a != inMemory {
+		return fault.New(fault.Invalid, "online.acknowledged: %q is neither %s nor %s", a, synced, inMemory)
+	}
+	if n := len(c.Online.Prefix); n == 0 || n > 64 {
+		return fault.New(fault.Invalid, "online.prefix: it has %d bytes, and needs 1 to 64", n)
 	}
 	if p := scheduler.Policy(c.Scheduler.Policy); !slices.Contains(scheduler.Policies, p) {
 		return fault.New(fault.Invalid, "scheduler.policy: %q is none of %q", c.Scheduler.Policy, scheduler.Policies)

@@ -48,7 +48,7 @@ func (f field) text() string {
 	return withoutPassword(fmt.Sprint(f.value))
 }
 
-// withoutPassword is a URL as it may be shown: store.url can hold a password.
+// withoutPassword is a URL as it may be shown: store.url and online.url can hold a password.
 func withoutPassword(s string) string {
 	if !strings.Contains(s, "://") {
 		return s

@@ -25,7 +25,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/online"
-	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
@@ -246,12 +245,11 @@ func (a *App) tableFiles() (*dataset.BlobFiles, error) {
 	}, nil
 }
 
-func (a *App) openFeatures(context.Context) error {
-	db, err := pebble.Open(pebble.Config{Dir: filepath.Join(a.cfg.Data, "online"), Logger: a.log})
+func (a *App) openFeatures(ctx context.Context) error {
+	db, id, err := a.openOnline(ctx)
 	if err != nil {
 		return fault.Wrap(err, "online store")
 	}
-	a.onClose(db.Close)
 	tmp := filepath.Join(a.cfg.Data, "tmp")
 	if err := os.MkdirAll(tmp, 0o700); err != nil {
 		return fault.Wrap(err, "temporary directory")
@@ -261,7 +259,7 @@ func (a *App) openFeatures(context.Context) error {
 		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Join: offline.Options{Dir: tmp}, Log: a.log,
 	})
 	a.group.Add(a.features.Background())
-	return nil
+	return a.sameOnline(ctx, id)
 }
 
 func (a *App) openTracking(context.Context) error {

@@ -219,6 +219,7 @@ func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 		"github.com/duckdb/duckdb-go":            "internal/dataset/sqlworker",
 		"github.com/yalue/onnxruntime_go":        "internal/serving/runtime/onnx",
 		"github.com/cockroachdb/pebble":          "internal/feature/online/pebble",
+		"github.com/redis/rueidis":               "internal/feature/online/redis",
 		"github.com/apache/iceberg-go":           "internal/dataset",
 		"github.com/mattn/go-sqlite3":            "internal/store",
 		"github.com/jackc/pgx":                   "internal/store internal/dataset/source/postgres",

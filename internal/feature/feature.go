@@ -9,7 +9,8 @@
 //   - Service (service.go) is the only way in. apply.go keeps definitions,
 //     selection.go resolves what a caller asks for, training.go makes training
 //     sets, materialise.go fills the online store, read.go answers from it,
-//     verify.go proves that both agree, evaluate.go reads the rows of a view,
+//     verify.go proves that both agree, moved.go begins in another online store,
+//     evaluate.go reads the rows of a view,
 //     lineage.go says what came from what.
 //   - data.go is what this needs from datasets, store.go from a database
 //     (featuresql), events.go what others hear of.

@@ -10,7 +10,7 @@
 //     make something of them.
 //   - Driver (driver.go) is what differs between databases: versions of opaque
 //     rows in order of their stamps. onlinetest is its suite; pebble is the
-//     embedded driver.
+//     embedded driver, redis another server.
 //
 // # The rule
 //

@@ -1,0 +1,77 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
+	"github.com/falaj-ml/falaj/internal/feature/online/redis"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// What an acknowledged write of an online feature means.
+const (
+	synced   = "synced"
+	inMemory = "in-memory"
+)
+
+// embedded is the ID of the store in the data directory.
+const embedded = "embedded"
+
+// openOnline opens the store of online features, and says which it is.
+func (a *App) openOnline(ctx context.Context) (online.Driver, string, error) {
+	if a.cfg.Online.URL == "" {
+		db, err := pebble.Open(pebble.Config{Dir: filepath.Join(a.cfg.Data, "online"), Logger: a.log})
+		if err != nil {
+			return nil, "", err
+		}
+		a.onClose(db.Close)
+		return db, embedded, nil
+	}
+	db, err := redis.Open(ctx, redis.Config{URL: a.cfg.Online.URL, Prefix: a.cfg.Online.Prefix, Loses: a.cfg.Online.Acknowledged == inMemory})
+	if err != nil {
+		return nil, "", err
+	}
+	a.onClose(db.Close)
+	id, err := db.ID(ctx)
+	return db, id, err
+}
+
+// sameOnline compares the store of online features with that of the last start. What
+// views had in another one is forgotten: else they would answer that nothing is
+// known of anybody.
+func (a *App) sameOnline(ctx context.Context, id string) error {
+	path := filepath.Join(a.cfg.Data, "online.id")
+	before, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		before, err = []byte(embedded), nil
+	}
+	if err != nil || strings.TrimSpace(string(before)) == id {
+		return err
+	}
+	ctx = identity.With(ctx, identity.Loop("online-store"))
+	err = eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
+		views, err := a.features.StoreChanged(ctx, p)
+		if len(views) > 0 {
+			a.log.WarnContext(ctx, "the online store is not that of the last start; materialise these views again",
+				slog.String("project", string(p)), slog.Any("views", views))
+		}
+		return err
+	})
+	if err != nil {
+		return fault.Wrap(err, "forgetting what the former online store had")
+	}
+	// Last: whoever is interrupted before does it again.
+	if err := os.WriteFile(path+".new", []byte(id+"\n"), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

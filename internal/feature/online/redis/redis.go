@@ -1,0 +1,346 @@
+// Package redis is the driver of the online feature store for Redis or Valkey, 6.2
+// or newer, one server or a cluster.
+//
+// A row is a sorted set whose members all have the score 0 and so are ordered by
+// their bytes: the stamp (16 bytes, newest first) and the sealed value. The version
+// that answers is the first at or after the stamp that is asked for. Rows of a table
+// are listed in a set, so that dropping it does not walk through all keys.
+//
+// # What an acknowledgement means
+//
+// Redis answers a write when it is in memory; it is on the disk before that only
+// with `appendonly yes` and `appendfsync always`. Open refuses a server that is set
+// otherwise, or does not tell, unless Config.Loses permits it: then a write that was
+// acknowledged may be gone after a loss of power, by default the last second.
+// Neither says anything about replicas: a failover may lose what had not reached
+// them. What was materialised can be materialised again.
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+)
+
+// Config says where the server is.
+type Config struct {
+	// URL is redis://user:password@host:port/db, rediss:// for TLS, or
+	// unix:///path. Another host than this one needs TLS.
+	URL string
+	// Prefix begins all keys; "falaj:" when empty. It keeps two installations that
+	// share a server apart.
+	Prefix string
+	// Loses permits a server that acknowledges before it syncs.
+	Loses bool
+}
+
+// DB is a connection to the server. Safe for concurrent use; Close it.
+type DB struct {
+	client rueidis.Client
+	prefix string
+}
+
+var _ online.Driver = (*DB)(nil)
+
+const (
+	timeout  = 5 * time.Second // of one round trip
+	pipeline = 512             // commands of a round trip
+	page     = 64              // versions that are read when the first is not enough
+)
+
+// Open connects. Errors: fault.Invalid for a URL or a server that may not be used;
+// fault.Unavailable when it does not answer.
+func Open(ctx context.Context, cfg Config) (*DB, error) {
+	options, err := rueidis.ParseURL(cfg.URL)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "the URL of Redis cannot be read"). // it may hold a password
+												WithHint("It is redis://user:password@host:port, rediss:// for TLS, or unix:///path.")
+	}
+	if err := checkPlace(cfg.URL); err != nil {
+		return nil, err
+	}
+	options.DisableCache = true // answers are as of now
+	options.ClientName = "falaj"
+	options.ConnWriteTimeout = timeout
+	options.Dialer.Timeout = timeout
+	client, err := rueidis.NewClient(options)
+	if err != nil {
+		return nil, away(err)
+	}
+	d := &DB{client: client, prefix: cfg.Prefix}
+	if d.prefix == "" {
+		d.prefix = "falaj:"
+	}
+	if err := d.check(ctx, cfg.Loses); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// checkPlace refuses to send features through a network in the clear.
+func checkPlace(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "redis" {
+		return nil //nolint:nilerr // TLS, a socket, or read by the library already
+	}
+	host := u.Hostname()
+	if ip := net.ParseIP(host); host == "localhost" || host == "" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fault.New(fault.Invalid, "Redis at %s would be reached without TLS", host).WithHint("Use rediss://, or a server on this machine.")
+}
+
+// check asks the server whether it syncs before it answers.
+func (d *DB) check(ctx context.Context, loses bool) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := d.client.Do(ctx, d.client.B().Ping().Build()).Error(); err != nil {
+		return away(err)
+	}
+	if loses {
+		return nil
+	}
+	set, err := d.client.Do(ctx, d.client.B().ConfigGet().Parameter("appendonly", "appendfsync").Build()).AsStrMap()
+	how := fmt.Sprintf("appendonly is %s, appendfsync %s", set["appendonly"], set["appendfsync"])
+	if err != nil {
+		how = "it does not tell how it does: " + err.Error()
+	}
+	if set["appendonly"] == "yes" && set["appendfsync"] == "always" {
+		return nil
+	}
+	return fault.New(fault.Invalid, "Redis acknowledges writes before they are on its disk (%s)", how).
+		WithHint("Set `appendonly yes` and `appendfsync always`, or accept with `online.acknowledged: in-memory` that a loss of power takes acknowledged writes along.")
+}
+
+// away is an error of the connection; those of the server are passed on.
+func away(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	if said, ok := rueidis.IsRedisErr(err); ok {
+		switch text := said.Error(); {
+		case strings.HasPrefix(text, "OOM"):
+			return fault.New(fault.Exhausted, "Redis has no memory left: %s", text).WithHint("Raise its maxmemory, or drop views that nobody reads.")
+		case strings.HasPrefix(text, "NOAUTH"), strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOPERM"):
+			return fault.New(fault.Unavailable, "Redis refuses: %s", text).WithHint("Check the user and the password in online.url.")
+		case strings.HasPrefix(text, "LOADING"), strings.HasPrefix(text, "READONLY"), strings.HasPrefix(text, "CLUSTERDOWN"), strings.HasPrefix(text, "MISCONF"), strings.HasPrefix(text, "TRYAGAIN"):
+			return fault.New(fault.Unavailable, "Redis cannot answer now: %s", text).WithHint("Try again in a moment.")
+		}
+		return fault.New(fault.Internal, "Redis: %w", err)
+	}
+	return fault.New(fault.Unavailable, "Redis does not answer: %w", err).WithHint("Is it running, and is online.url right?")
+}
+
+func (d *DB) row(key online.RowKey) string     { return d.prefix + "r:" + string(key[:]) }
+func (d *DB) table(key online.TableKey) string { return d.prefix + "t:" + string(key[:]) }
+
+// put replaces a version as one step: no reader finds neither. ARGV has, for each
+// version, its stamp, the bytes after all members with it, and its value.
+var put = rueidis.NewLuaScript(`
+for i = 1, #ARGV, 3 do
+  redis.call('ZREMRANGEBYLEX', KEYS[1], '[' .. ARGV[i], ARGV[i + 1])
+  redis.call('ZADD', KEYS[1], 0, ARGV[i] .. ARGV[i + 2])
+end
+return 0`)
+
+// Write stores versions.
+func (d *DB) Write(ctx context.Context, versions []online.Version) error {
+	// 1. List the rows: one that is listed and not there does no harm.
+	tables := map[online.TableKey][]string{}
+	rows := map[online.RowKey][]string{}
+	order := make([]online.RowKey, 0, len(versions))
+	var stamp []byte
+	for i := range versions {
+		v := &versions[i]
+		if _, known := rows[v.Row]; !known {
+			t := online.TableKey(v.Row[:len(online.TableKey{})])
+			tables[t] = append(tables[t], string(v.Row[:]))
+			order = append(order, v.Row)
+		}
+		stamp = v.Stamp.Append(stamp[:0])
+		rows[v.Row] = append(rows[v.Row], string(stamp), after(stamp), rueidis.BinaryString(v.Sealed))
+	}
+	var list []rueidis.Completed
+	for t, members := range tables {
+		for part := range slices.Chunk(members, pipeline) {
+			list = append(list, d.client.B().Sadd().Key(d.table(t)).Member(part...).Build())
+		}
+	}
+	if err := d.all(ctx, list); err != nil {
+		return err
+	}
+
+	// 2. Write them, row by row.
+	for part := range slices.Chunk(order, pipeline) {
+		if err := d.puts(ctx, part, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *DB) puts(ctx context.Context, part []online.RowKey, rows map[online.RowKey][]string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	scripts := make([]rueidis.LuaExec, len(part))
+	for i, row := range part {
+		scripts[i] = rueidis.LuaExec{Keys: []string{d.row(row)}, Args: rows[row]}
+	}
+	for _, r := range put.ExecMulti(ctx, d.client, scripts...) {
+		if err := r.Error(); err != nil {
+			return away(err)
+		}
+	}
+	return nil
+}
+
+// after bounds the members that begin with the stamp.
+func after(stamp []byte) string {
+	end := slices.Clone(stamp)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return "(" + string(end)
+		}
+	}
+	return "+"
+}
+
+func (d *DB) all(ctx context.Context, commands []rueidis.Completed) error {
+	for part := range slices.Chunk(commands, pipeline) {
+		if _, err := d.do(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// do makes one round trip.
+func (d *DB) do(ctx context.Context, commands []rueidis.Completed) ([]rueidis.RedisResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	results := d.client.DoMulti(ctx, commands...)
+	for _, r := range results {
+		if err := r.Error(); err != nil {
+			return nil, away(err)
+		}
+	}
+	return results, nil
+}
+
+// Scan reads the first version of many rows in a round trip, and more of those of
+// which visit wants more.
+func (d *DB) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, visit func(int, online.Stamp, []byte) bool) error {
+	first := "[" + string(from.Append(nil))
+	at := 0
+	for part := range slices.Chunk(rows, pipeline) {
+		commands := make([]rueidis.Completed, len(part))
+		for i, row := range part {
+			commands[i] = d.members(row, first, 1)
+		}
+		results, err := d.do(ctx, commands)
+		if err != nil {
+			return err
+		}
+		for i, row := range part {
+			members, err := results[i].AsStrSlice()
+			if err != nil {
+				return away(err)
+			}
+			if err := d.walk(ctx, row, members, func(s online.Stamp, sealed []byte) bool { return visit(at+i, s, sealed) }); err != nil {
+				return err
+			}
+		}
+		at += len(part)
+	}
+	return nil
+}
+
+func (d *DB) members(row online.RowKey, from string, most int64) rueidis.Completed {
+	return d.client.B().Zrangebylex().Key(d.row(row)).Min(from).Max("+").Limit(0, most).Build()
+}
+
+// walk visits members, and what comes after them, until visit has enough.
+func (d *DB) walk(ctx context.Context, row online.RowKey, members []string, visit func(online.Stamp, []byte) bool) error {
+	for whole := 1; ; whole = page {
+		for _, m := range members {
+			if len(m) < online.StampSize {
+				return fault.New(fault.Internal, "Redis holds a row's version of %d bytes", len(m)).WithHint("Somebody else writes below the prefix of this installation.")
+			}
+			if !visit(online.StampOf([]byte(m[:online.StampSize])), []byte(m[online.StampSize:])) {
+				return nil
+			}
+		}
+		if len(members) < whole {
+			return nil
+		}
+		results, err := d.do(ctx, []rueidis.Completed{d.members(row, "("+members[len(members)-1], page)})
+		if err != nil {
+			return err
+		}
+		if members, err = results[0].AsStrSlice(); err != nil {
+			return away(err)
+		}
+	}
+}
+
+// Drop removes a table's rows and then the list of them, so that it may be begun
+// again.
+func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
+	cursor := uint64(0)
+	for {
+		results, err := d.do(ctx, []rueidis.Completed{d.client.B().Sscan().Key(d.table(table)).Cursor(cursor).Count(pipeline).Build()})
+		if err != nil {
+			return err
+		}
+		entry, err := results[0].AsScanEntry()
+		if err != nil {
+			return away(err)
+		}
+		commands := make([]rueidis.Completed, 0, len(entry.Elements))
+		for _, row := range entry.Elements {
+			commands = append(commands, d.client.B().Unlink().Key(d.prefix+"r:"+row).Build())
+		}
+		if err := d.all(ctx, commands); err != nil {
+			return err
+		}
+		if cursor = entry.Cursor; cursor == 0 {
+			break
+		}
+	}
+	return d.all(ctx, []rueidis.Completed{d.client.B().Unlink().Key(d.table(table)).Build()})
+}
+
+// Close waits for running calls and closes the connection.
+func (d *DB) Close() error {
+	d.client.Close()
+	return nil
+}
+
+// ID names what the server holds below the prefix: another server, or one that was
+// emptied, has another ID.
+func (d *DB) ID(ctx context.Context) (string, error) {
+	key := d.prefix + "id"
+	set := d.client.B().Set().Key(key).Value(rand.Text()).Nx().Build()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := d.client.Do(ctx, set).Error(); err != nil && !rueidis.IsRedisNil(err) {
+		return "", away(err)
+	}
+	id, err := d.client.Do(ctx, d.client.B().Get().Key(key).Build()).ToString()
+	return id, away(err)
+}
