@@ -22,6 +22,7 @@ const (
 type top struct {
 	full    bool
 	entries []entry // by value; none once full
+	spare   []entry // memory for the next merge
 }
 
 type entry struct {
@@ -71,22 +72,25 @@ func (a *top) merge(o accumulator) {
 		}
 		return
 	}
-	a.entries = union(a.entries, other.entries, func(x, y entry) int { return compare(x.value, y.value) },
-		func(x, y entry) entry { return entry{x.value, x.n + y.n} })
+	both := union(a.spare, a.entries, other.entries, func(x, y *entry) int { return compare(x.value, y.value) },
+		func(x, y *entry) { x.n += y.n })
+	a.entries, a.spare = both, a.entries
 	a.bound()
 }
 
-// union merges two ascending lists into a new one.
-func union[T any](a, b []T, order func(x, y T) int, both func(x, y T) T) []T {
-	out := make([]T, 0, len(a)+len(b))
+// union merges two ascending lists into the memory of out, or more.
+func union[T any](out, a, b []T, order func(x, y *T) int, add func(x, y *T)) []T {
+	out = slices.Grow(out[:0], len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
-		switch c := order(a[0], b[0]); {
+		switch c := order(&a[0], &b[0]); {
 		case c < 0:
 			out, a = append(out, a[0]), a[1:]
 		case c > 0:
 			out, b = append(out, b[0]), b[1:]
 		default:
-			out, a, b = append(out, both(a[0], b[0])), a[1:], b[1:]
+			out = append(out, a[0])
+			add(&out[len(out)-1], &b[0])
+			a, b = a[1:], b[1:]
 		}
 	}
 	return append(append(out, a...), b...)
@@ -95,6 +99,7 @@ func union[T any](a, b []T, order func(x, y T) int, both func(x, y T) T) []T {
 func (a *top) reset() {
 	clear(a.entries)
 	a.full, a.entries = false, a.entries[:0]
+	clear(a.spare[:cap(a.spare)]) // strings of others
 }
 
 // list is the k values that come most often, as JSON; ok is false when there is
@@ -150,6 +155,7 @@ type buckets struct {
 	n     int64
 	shift uint
 	list  []bucket // ascending
+	spare []bucket // memory for the next merge
 }
 
 type bucket struct {
@@ -226,12 +232,13 @@ func (a *buckets) merge(o accumulator) {
 		c.coarsen(a.shift)
 		theirs = c.list
 	}
-	a.list = union(a.list, theirs, func(x, y bucket) int { return cmp.Compare(x.key, y.key) },
-		func(x, y bucket) bucket { return bucket{x.key, x.n + y.n} })
+	both := union(a.spare, a.list, theirs, func(x, y *bucket) int { return cmp.Compare(x.key, y.key) },
+		func(x, y *bucket) { x.n += y.n })
+	a.list, a.spare = both, a.list
 	a.bound()
 }
 
-func (a *buckets) reset() { *a = buckets{list: a.list[:0]} }
+func (a *buckets) reset() { *a = buckets{list: a.list[:0], spare: a.spare} }
 
 // quantile is the number of rank ⌈q·n⌉, at least 1; there are numbers.
 func (a *buckets) quantile(q float64) float64 {

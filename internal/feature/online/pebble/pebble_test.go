@@ -2,6 +2,8 @@ package pebble
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
 	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/feature/window"
 )
 
 func TestDriver(t *testing.T) {
@@ -195,5 +198,95 @@ func BenchmarkRead(b *testing.B) {
 			}
 			b.ReportMetric(float64(cpuTime(b)-before)/float64(n), "cpu-ns/op")
 		})
+	}
+}
+
+// entity is the records of an entity.
+type entity struct {
+	reader *online.Reader
+	key    []byte
+}
+
+func (e entity) Span(ctx context.Context, level int, from, to int64, visit func(event, created int64, state []byte) (bool, error)) error {
+	return e.reader.Span(ctx, window.LevelKey(e.key, level), from, to, visit)
+}
+
+// BenchmarkWindows reads five aggregations of random entities over the hour, the day
+// and the week before; each entity has some events spread over a month.
+func BenchmarkWindows(b *testing.B) {
+	const day = 24 * time.Hour
+	f := func(fn window.Function, w time.Duration) window.Feature {
+		return window.Feature{Name: string(fn), Column: "x", Type: value.Float64, Function: fn, Window: w}
+	}
+	plan, err := window.NewPlan([]window.Feature{f(window.Sum, time.Hour), f(window.Count, day), f(window.Mean, day), f(window.Max, 7*day), f(window.Std, 7*day)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, events := range []int{10, 1000, 100_000} {
+		db, err := Open(Config{Dir: b.TempDir(), Cache: 256 << 20})
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := online.New(db, &onlinetest.Keys{}, clock)
+		entities := min(10_000, 1_000_000/events)
+		key := func(n int) []byte { return value.AppendKey(nil, value.OfInt(int64(n))) }
+		month := (30 * day).Microseconds()
+		var rows []online.Row
+		flush := func(most int) {
+			if len(rows) < most {
+				return
+			}
+			if err := s.Write(b.Context(), table, rows); err != nil {
+				b.Fatal(err)
+			}
+			rows = rows[:0]
+		}
+		for n := range entities {
+			k := key(n)
+			t := plan.NewTiler(func(r window.Record) error {
+				rows = append(rows, online.Row{Key: window.LevelKey(k, r.Level), Event: r.Event, Created: r.Created, Packed: bytes.Clone(r.State)})
+				flush(10_000)
+				return nil
+			})
+			for i := range int64(events) {
+				packed, err := value.AppendRow(nil, []value.Value{value.OfFloat(rand.Float64())})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := t.Add(onlinetest.Clock.UnixMicro()-month+(i+1)*(month/int64(events)), online.NoCreated, packed); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := t.End(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		flush(1)
+		if err := db.db.Compact(b.Context(), nil, bytes.Repeat([]byte{0xff}, keySize), true); err != nil {
+			b.Fatal(err)
+		}
+		for _, size := range []int{1, 100} {
+			b.Run(fmt.Sprintf("events=%d/batch=%d", events, size), func(b *testing.B) {
+				from, out := plan.NewReader(), make([]value.Value, 5)
+				before, n := cpuTime(b), 0
+				for b.Loop() {
+					n++
+					reader, err := s.Reader(b.Context(), table)
+					if err != nil {
+						b.Fatal(err)
+					}
+					for range size {
+						_, found, err := from.At(b.Context(), entity{reader, key(rand.IntN(entities))}, onlinetest.Clock.UnixMicro(), 0, out)
+						if err != nil || !found {
+							b.Fatal(found, err)
+						}
+					}
+				}
+				b.ReportMetric(float64(cpuTime(b)-before)/float64(n), "cpu-ns/op")
+			})
+		}
+		if err := db.Close(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
