@@ -1,6 +1,7 @@
 package window
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -24,6 +25,7 @@ const (
 type distinct struct {
 	hashes    []uint64 // ascending; unused once dense
 	registers []uint8  // nil, or all
+	spare     []uint64 // memory for the next merge
 	scratch   []byte
 }
 
@@ -64,10 +66,17 @@ func (d *distinct) register(h uint64) {
 
 func (d *distinct) merge(o accumulator) {
 	other := o.(*distinct)
-	if other.registers == nil {
-		for _, h := range other.hashes {
-			d.insert(h)
+	if other.registers == nil && d.registers == nil {
+		both := union(d.spare, d.hashes, other.hashes, func(x, y *uint64) int { return cmp.Compare(*x, *y) }, func(x, y *uint64) {})
+		if d.hashes, d.spare = both, d.hashes; len(both) > maxHashes {
+			d.fill()
 		}
+		return
+	}
+	for _, h := range other.hashes { // none once dense
+		d.register(h)
+	}
+	if other.registers == nil {
 		return
 	}
 	if d.registers == nil {

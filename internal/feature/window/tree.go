@@ -14,11 +14,22 @@ type Tree struct {
 	root   *node
 	bytes  int64
 	sum    *State
+	asked  int64   // calls of At
+	whole  []*node // of the window at hand: those that lie in it and have not changed since the last call
+	memos  []memo  // by window
 	values []value.Value
 }
 
+// memo is the sum of the nodes in the middle of a window, most of which are there
+// in the next call, too.
+type memo struct {
+	nodes []*node
+	asked int64
+	sum   *State
+}
+
 const (
-	leafPoints = 64
+	leafPoints = 32
 	nodeKids   = 16
 )
 
@@ -26,6 +37,7 @@ const (
 type node struct {
 	first, last int64 // event times
 	known       int64 // of the latest of its points
+	changed     int64 // Tree.asked at its last change
 	state       *State
 	points      []point
 	kids        []*node
@@ -43,11 +55,21 @@ func (p *point) bytes() int64 { return 2 * (int64(len(p.packed)) + 64) }
 
 // NewTree makes an empty tree.
 func (p *Plan) NewTree() *Tree {
-	return &Tree{plan: p, sum: p.NewState(), values: make([]value.Value, len(p.inputs))}
+	t := &Tree{plan: p, sum: p.NewState(), values: make([]value.Value, len(p.inputs)), memos: make([]memo, len(p.windows))}
+	for i := range t.memos {
+		t.memos[i].sum = p.NewState()
+	}
+	return t
 }
 
 // Reset empties the tree.
-func (t *Tree) Reset() { t.root, t.bytes = nil, 0 }
+func (t *Tree) Reset() {
+	t.root, t.bytes = nil, 0
+	for i := range t.memos {
+		t.memos[i].nodes = nil
+		t.memos[i].sum.Reset()
+	}
+}
 
 // Bytes is about what the tree holds.
 func (t *Tree) Bytes() int64 { return t.bytes }
@@ -60,20 +82,20 @@ func (t *Tree) Insert(event, created int64, packed []byte) error {
 	p := point{event, created, slices.Clone(packed)}
 	t.bytes += p.bytes()
 	if t.root == nil {
-		t.root = newNode([]point{p}, nil)
+		t.root = newNode([]point{p}, nil, t.asked)
 		return nil
 	}
 	row := Row{Event: event, Created: created, Values: t.values}
-	if right := t.root.insert(p, row); right != nil {
-		t.root = newNode(nil, []*node{t.root, right})
+	if right := t.root.insert(p, row, t.asked); right != nil {
+		t.root = newNode(nil, []*node{t.root, right}, t.asked)
 	}
 	return nil
 }
 
 // newNode makes a node of points or kids, whose state is made when it is asked
 // for.
-func newNode(points []point, kids []*node) *node {
-	n := &node{points: points, kids: kids}
+func newNode(points []point, kids []*node, asked int64) *node {
+	n := &node{points: points, kids: kids, changed: asked}
 	n.bound()
 	return n
 }
@@ -95,7 +117,8 @@ func (n *node) bound() {
 }
 
 // insert adds a point below n, and returns its right half if it had to be split.
-func (n *node) insert(p point, row Row) (right *node) {
+func (n *node) insert(p point, row Row, asked int64) (right *node) {
+	n.changed = asked
 	n.first, n.last, n.known = min(n.first, p.event), max(n.last, p.event), max(n.known, p.known())
 	if n.state != nil {
 		n.state.Add(row)
@@ -110,7 +133,7 @@ func (n *node) insert(p point, row Row) (right *node) {
 			return nil
 		}
 		half := len(n.points) / 2
-		right = newNode(slices.Clone(n.points[half:]), nil)
+		right = newNode(slices.Clone(n.points[half:]), nil, asked)
 		clear(n.points[half:])
 		n.points = n.points[:half]
 	} else {
@@ -118,7 +141,7 @@ func (n *node) insert(p point, row Row) (right *node) {
 		for at > 0 && n.kids[at].first > p.event {
 			at--
 		}
-		split := n.kids[at].insert(p, row)
+		split := n.kids[at].insert(p, row, asked)
 		if split == nil {
 			return nil
 		}
@@ -127,7 +150,7 @@ func (n *node) insert(p point, row Row) (right *node) {
 			return nil
 		}
 		half := len(n.kids) / 2
-		right = newNode(nil, slices.Clone(n.kids[half:]))
+		right = newNode(nil, slices.Clone(n.kids[half:]), asked)
 		clear(n.kids[half:])
 		n.kids = n.kids[:half]
 	}
@@ -145,7 +168,7 @@ func (t *Tree) Forget(until int64) {
 		t.Reset()
 		return
 	}
-	t.bytes -= t.root.forget(until)
+	t.bytes -= t.root.forget(until, t.asked)
 	for len(t.root.kids) == 1 {
 		t.root = t.root.kids[0]
 	}
@@ -153,7 +176,7 @@ func (t *Tree) Forget(until int64) {
 
 // forget drops kids that are too old; not all of them are. It returns the bytes
 // that they took.
-func (n *node) forget(until int64) (freed int64) {
+func (n *node) forget(until, asked int64) (freed int64) {
 	if n.kids == nil || n.first > until {
 		return 0
 	}
@@ -163,9 +186,9 @@ func (n *node) forget(until int64) (freed int64) {
 		old++
 	}
 	n.kids = slices.Delete(n.kids, 0, old)
-	if more := n.kids[0].forget(until); more > 0 || old > 0 {
+	if more := n.kids[0].forget(until, asked); more > 0 || old > 0 {
 		freed += more
-		n.state = nil
+		n.state, n.changed = nil, asked
 		n.bound()
 	}
 	return freed
@@ -189,14 +212,29 @@ func (t *Tree) At(at int64, out []value.Value) error {
 	for w, width := range t.plan.windows {
 		from := before(at, width)
 		if t.root != nil && from < to {
+			t.whole = t.whole[:0]
 			if err := t.collect(t.root, from, to, at); err != nil {
 				return err
 			}
+			t.middle(&t.memos[w])
 		}
 		t.plan.results(t.sum, w, out)
 		to = from
 	}
+	t.asked++
 	return nil
+}
+
+// middle adds to the sum the nodes that lie in the window.
+func (t *Tree) middle(m *memo) {
+	if !slices.Equal(m.nodes, t.whole) || slices.ContainsFunc(t.whole, func(n *node) bool { return n.changed >= m.asked }) {
+		m.sum.Reset()
+		for _, n := range t.whole {
+			m.sum.Merge(n.state)
+		}
+		m.nodes, m.asked = append(m.nodes[:0], t.whole...), t.asked
+	}
+	t.sum.Merge(m.sum)
 }
 
 // collect adds to the sum the events of a node with from < event ≤ to that are
@@ -211,7 +249,11 @@ func (t *Tree) collect(n *node, from, to, at int64) error {
 				return err
 			}
 		}
-		t.sum.Merge(n.state)
+		if n.changed == t.asked {
+			t.sum.Merge(n.state)
+		} else {
+			t.whole = append(t.whole, n)
+		}
 		return nil
 	}
 	for _, k := range n.kids {
