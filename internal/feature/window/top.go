@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -195,11 +196,22 @@ func (a *buckets) add(v value.Value, _, _ int64) {
 	a.bound()
 }
 
-// bound leaves out bits until there are few enough buckets.
+// bound leaves out as few bits as make few enough buckets. Two neighbours become
+// one when the highest bit in which they differ is left out.
 func (a *buckets) bound() {
-	for len(a.list) > maxExact && a.shift < coarsest {
-		a.coarsen(a.shift + 1)
+	if len(a.list) <= maxExact || a.shift == coarsest {
+		return
 	}
+	var differ [65]int // neighbours by that bit, from 1
+	for i := range a.list[1:] {
+		differ[bits.Len64(a.list[i].key^a.list[i+1].key)]++
+	}
+	shift, left := a.shift, len(a.list)
+	for left > maxExact && shift < coarsest {
+		shift++
+		left -= differ[shift-a.shift]
+	}
+	a.coarsen(shift)
 }
 
 func (a *buckets) coarsen(shift uint) {
