@@ -30,6 +30,7 @@ if ! new_node; then
 	fetch_node
 fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
+venv feast internal/httpapi/feast/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv sdk-torch sdk/python/tests/requirements-torch.txt --python /usr/bin/python3.11 --system-site-packages
 venv model-signing internal/registry/testdata/requirements.txt

@@ -8,7 +8,7 @@
 //     features.
 //   - Service (service.go) is the only way in. apply.go keeps definitions,
 //     selection.go resolves what a caller asks for, training.go makes training
-//     sets, materialise.go fills the online store, read.go answers from it,
+//     sets, materialise.go and push.go fill the online store, read.go answers from it,
 //     verify.go proves that both agree, moved.go begins in another online store,
 //     evaluate.go reads the rows of a view,
 //     lineage.go says what came from what.

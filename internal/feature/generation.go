@@ -51,6 +51,15 @@ func (o Online) table() online.Table {
 	return online.Table{Project: string(o.Project), View: o.View, Version: o.Version, Generation: string(o.Generation)}
 }
 
+// tables are all whose rows answer.
+func (o Online) tables() []online.Table {
+	tables := []online.Table{o.table()}
+	if o.Pushed != "" {
+		tables = append(tables, online.Table{Project: string(o.Project), View: o.View, Version: o.Version, Generation: string(o.Pushed)})
+	}
+	return tables
+}
+
 // replaces refuses a run over other inputs that would leave less online than
 // there is: only a run of everything takes the place of what is there.
 func (s *Service) replaces(ctx context.Context, tx *store.Tx, r Run) error {

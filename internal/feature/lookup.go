@@ -35,7 +35,7 @@ func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Sh
 		return Shape{}, err
 	}
 	out := Shape{
-		Service: pl.bundle, Features: make([]string, len(pl.names)), Types: make([]value.Type, len(pl.names)), Classification: project.Public,
+		Service: pl.bundle, Features: make([]string, len(pl.names)), Types: make([]value.Type, len(pl.names)), Classification: project.Public, JoinKeys: pl.joinKeys(),
 	}
 	for n, v := range pl.views {
 		if o := pl.online[n]; o.View != "" {
@@ -45,11 +45,6 @@ func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Sh
 		types := v.view.featureTypes()
 		for i, f := range v.features {
 			out.Features[v.order[i]], out.Types[v.order[i]] = v.view.Ref()+":"+v.view.Features[f].Name, types[f]
-		}
-		for _, k := range v.view.Keys {
-			if !slices.Contains(out.JoinKeys, k.Name) {
-				out.JoinKeys = append(out.JoinKeys, k.Name)
-			}
 		}
 	}
 	return out, nil
@@ -117,7 +112,7 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 	at = at.Truncate(time.Microsecond).UTC()
 	answer := LookupAnswer{AsOf: at, Columns: make([]NumberColumn, len(pl.names))}
 	for i, v := range pl.views {
-		if err := s.readNumbers(ctx, v, pl.online[i].table(), keys[i], at, answer.Columns); err != nil {
+		if err := s.readNumbers(ctx, v, pl.online[i].tables(), keys[i], at, answer.Columns); err != nil {
 			return LookupAnswer{}, err
 		}
 	}
@@ -160,13 +155,13 @@ func (c KeyColumn) value(t value.Type, row int) (value.Value, error) {
 }
 
 // readNumbers fills the columns of one view.
-func (s *Service) readNumbers(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, columns []NumberColumn) error {
+func (s *Service) readNumbers(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []NumberColumn) error {
 	types := v.view.featureTypes()
 	events := make([]time.Time, len(keys)) // the same for each feature
 	for _, at := range v.order {
 		columns[at] = NumberColumn{Values: make([]float64, len(keys)), Statuses: make([]online.Status, len(keys)), Events: events}
 	}
-	return s.answers(ctx, v, table, keys, at, func(n int, a answer) error {
+	return s.answers(ctx, v, tables, keys, at, func(n int, a answer) error {
 		events[n] = a.event
 		for i, f := range v.features {
 			c := &columns[v.order[i]]

@@ -822,7 +822,7 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 			WithHint("Wait until it has ended, or cancel it: falaj feature cancel RUN; `falaj feature runs %s` lists them.", h.Ref())
 	}
 	defer release()
-	var gone Stale
+	var gone []Stale
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		runs, err := s.cfg.Store.Runs(ctx, tx, p, h.Name, h.Version, "", 1)
 		if err != nil {
@@ -836,9 +836,14 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		gone = s.stale(p, h.Name, h.Version, o.Generation)
-		if err := s.cfg.Store.PutStale(ctx, tx, gone); err != nil {
-			return err
+		gone = []Stale{s.stale(p, h.Name, h.Version, o.Generation)}
+		if o.Pushed != "" {
+			gone = append(gone, s.stale(p, h.Name, h.Version, o.Pushed))
+		}
+		for _, g := range gone {
+			if err := s.cfg.Store.PutStale(ctx, tx, g); err != nil {
+				return err
+			}
 		}
 		if err := s.cfg.Store.DeleteOnline(ctx, tx, p, h.Name, h.Version); err != nil {
 			return err
@@ -854,5 +859,10 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 	if err != nil {
 		return err
 	}
-	return s.remove(ctx, gone)
+	for _, g := range gone {
+		if err := s.remove(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -27,6 +27,9 @@ type OnlineRequest struct {
 	Entities []map[string]any
 	// AsOf replays what the answer was at a past time; zero asks for now.
 	AsOf time.Time
+	// Loose passes over join keys that none of the features has: clients of other
+	// systems send one set of keys to all they ask.
+	Loose bool
 }
 
 // OnlineAnswer has a column for each feature asked for, in that order, with a
@@ -36,6 +39,8 @@ type OnlineAnswer struct {
 	Views   []string  `json:"views"`             // the exact versions
 	Service string    `json:"service,omitempty"` // "delay@2", when it was asked for
 	Columns []Column  `json:"columns"`
+	// JoinKeys are those of the views, each once.
+	JoinKeys []string `json:"-"`
 }
 
 // Column is a feature of many entities. EventTimes are nil where there is no
@@ -80,14 +85,14 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	if err := s.admit(ctx, action, r.Project, pl); err != nil {
 		return OnlineAnswer{}, err
 	}
-	keys, err := pl.entityKeys(r.Entities)
+	keys, err := pl.entityKeys(r.Entities, r.Loose)
 	if err != nil {
 		return OnlineAnswer{}, err
 	}
 	at = at.Truncate(time.Microsecond).UTC()
-	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, Columns: make([]Column, len(pl.names))}
+	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, Columns: make([]Column, len(pl.names)), JoinKeys: pl.joinKeys()}
 	for i, v := range pl.views {
-		if err := s.readView(ctx, v, pl.online[i].table(), keys[i], at, answer.Columns); err != nil {
+		if err := s.readView(ctx, v, pl.online[i].tables(), keys[i], at, answer.Columns); err != nil {
 			return OnlineAnswer{}, err
 		}
 	}
@@ -153,7 +158,7 @@ func (s *Service) journal(ctx context.Context, action policy.Action, p project.N
 
 // entityKeys makes the key of each entity for each view; nil where a part is
 // NULL.
-func (pl *plan) entityKeys(entities []map[string]any) ([][][]byte, error) {
+func (pl *plan) entityKeys(entities []map[string]any, loose bool) ([][][]byte, error) {
 	known := map[string]bool{} // whether any entity gives it
 	for _, v := range pl.views {
 		for _, k := range v.view.Keys {
@@ -163,6 +168,9 @@ func (pl *plan) entityKeys(entities []map[string]any) ([][][]byte, error) {
 	for i, e := range entities {
 		for name := range e {
 			if _, ok := known[name]; !ok {
+				if loose {
+					continue
+				}
 				names := make([]string, 0, len(known))
 				for k := range known {
 					names = append(names, k)
@@ -222,7 +230,7 @@ func parseKey(t value.Type, x any) (value.Value, error) {
 }
 
 // readView fills the columns of one view.
-func (s *Service) readView(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, columns []Column) error {
+func (s *Service) readView(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []Column) error {
 	types := v.view.featureTypes()
 	for i, f := range v.features {
 		columns[v.order[i]] = Column{
@@ -230,7 +238,7 @@ func (s *Service) readView(ctx context.Context, v picked, table online.Table, ke
 			Values:  make([]value.Value, len(keys)), Statuses: make([]online.Status, len(keys)), EventTimes: make([]*time.Time, len(keys)),
 		}
 	}
-	return s.answers(ctx, v, table, keys, at, func(n int, a answer) error {
+	return s.answers(ctx, v, tables, keys, at, func(n int, a answer) error {
 		for i, f := range v.features {
 			c := &columns[v.order[i]]
 			c.Values[n], c.Statuses[n] = value.Null(types[f]), a.status
@@ -258,13 +266,25 @@ type answer struct {
 }
 
 // answers asks the online store for entities as of a time.
-func (s *Service) answers(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, each func(n int, a answer) error) error {
+func (s *Service) answers(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, each func(n int, a answer) error) error {
 	if v.windows != nil {
-		return s.windowed(ctx, v, table, keys, at, each)
+		return s.windowed(ctx, v, tables[0], keys, at, each) // nothing is pushed to it
 	}
-	found, err := s.cfg.Online.Read(ctx, table, online.Query{Keys: keys, At: at, TTL: v.view.ttl()})
+	query := online.Query{Keys: keys, At: at, TTL: v.view.ttl()}
+	found, err := s.cfg.Online.Read(ctx, tables[0], query)
 	if err != nil {
 		return err
+	}
+	for _, table := range tables[1:] {
+		more, err := s.cfg.Online.Read(ctx, table, query)
+		if err != nil {
+			return err
+		}
+		for i, a := range more {
+			if a.After(found[i]) {
+				found[i] = a
+			}
+		}
 	}
 	types := v.view.featureTypes()
 	row := make([]value.Value, len(types))

@@ -190,6 +190,19 @@ func (pl *plan) refs() []string {
 	return refs
 }
 
+// joinKeys are those of the views, each once, in their order.
+func (pl *plan) joinKeys() []string {
+	var keys []string
+	for _, v := range pl.views {
+		for _, k := range v.view.Keys {
+			if !slices.Contains(keys, k.Name) {
+				keys = append(keys, k.Name)
+			}
+		}
+	}
+	return keys
+}
+
 // planCache keeps plans for a moment, so that an online read costs no query of
 // the database. Definitions never change; what a plan may miss for at most
 // planAge, and only when another process made it, is a moved alias or a

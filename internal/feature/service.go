@@ -23,6 +23,7 @@ const (
 	ActionRead        policy.Action = "feature.read"        // see definitions, runs, lineage
 	ActionApply       policy.Action = "feature.apply"       // apply and promote definitions
 	ActionMaterialise policy.Action = "feature.materialise" // fill and clear the online store
+	ActionPush        policy.Action = "feature.push"        // write rows to the online store
 	ActionOnline      policy.Action = "feature.online"      // read features as of now
 	ActionHistory     policy.Action = "feature.history"     // read them as of a past time: training sets, as_of, verify
 )

@@ -83,6 +83,9 @@ type Online struct {
 	Inputs []InputRef `json:"inputs,omitempty"`
 	// Generation tells the rows apart from those made of other inputs.
 	Generation Generation `json:"-"`
+	// Pushed is where rows are that were pushed; empty when none ever was. They
+	// answer beside those of Generation, and no materialisation touches them.
+	Pushed Generation `json:"-"`
 }
 
 // Generation names the online rows of a view version that were made from the same

@@ -133,7 +133,7 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 		answer := make([]Column, len(pl.names))
 		for i, v := range pl.views {
 			keys[i] = append(keys[i], row.keys[i])
-			if err := s.readView(ctx, v, pl.online[i].table(), [][]byte{row.keys[i]}, row.at, answer); err != nil {
+			if err := s.readView(ctx, v, pl.online[i].tables(), [][]byte{row.keys[i]}, row.at, answer); err != nil {
 				return Report{}, err
 			}
 		}

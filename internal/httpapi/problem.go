@@ -12,6 +12,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
@@ -106,6 +107,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		oip.Refuse(w, status, err)
 	case mlflow.Ours(r.URL.Path):
 		mlflow.Refuse(w, err)
+	case feast.Ours(r.URL.Path):
+		feast.Refuse(w, status, err)
 	case iceberg.Ours(r.URL.Path):
 		iceberg.Refuse(w, err)
 	case flight.Ours(r.URL.Path):

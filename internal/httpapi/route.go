@@ -193,6 +193,19 @@ func (s *Server) inference(method, path, action, summary string, h http.HandlerF
 	s.describe(op, m, "application/json", &huma.Schema{Type: "object", Properties: map[string]*huma.Schema{"error": text}, Required: []string{"error"}})
 }
 
+// feast adds a route of Feast's feature server, whose errors are a JSON string.
+func (s *Server) feast(method, path string, action policy.Action, summary string, h http.HandlerFunc) {
+	s.declare(Route{Method: method, Path: path, Action: action})
+	s.mux.HandleFunc(method+" "+path, h)
+	m := media{gives: "application/json"}
+	if method == http.MethodPost {
+		m.takes = "application/json"
+	}
+	op := operation(method, path, action, summary)
+	op.DefaultStatus = http.StatusOK
+	s.describe(op, m, "application/json", text)
+}
+
 // open adds a route that answers GET without credentials; see opened.
 func (s *Server) open(path string, h http.HandlerFunc) {
 	s.declare(Route{Method: http.MethodGet, Path: path, Open: true})

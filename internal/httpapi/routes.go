@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -56,7 +57,7 @@ func New(o Options, d Domains) *Server {
 	config := huma.DefaultConfig("Falaj", APIVersion)
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no $schema links in answers
-	config.Info.Description = "The API of Falaj. Foreign clients (MLflow, Open Inference Protocol) have their own paths."
+	config.Info.Description = "The API of Falaj. Foreign clients (MLflow, Open Inference Protocol, Feast) have their own paths."
 	config.Components.Schemas = schemas()
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
@@ -160,6 +161,13 @@ func New(o Options, d Domains) *Server {
 		},
 	}
 	inference.Register(s.inference)
+	features := &feast.API{
+		Features: d.Features, Project: projectOf, Status: StatusOf, Failed: inference.Failed,
+		Gate: func(r *http.Request, action policy.Action, project string) error {
+			return s.gate(r.Context(), action, project)
+		},
+	}
+	features.Register(s.feast)
 	s.flightRoutes()
 
 	// Whatever is left: known callers learn that there is nothing.

@@ -10,7 +10,7 @@
 //   - once.go: requests that take effect at most once; events.go: the watch;
 //     room.go: what is refused on a disk that is nearly full; pace.go: readers
 //     that take nothing.
-//   - mlflow/, oip/ and iceberg/ speak other people's protocols and match their
+//   - mlflow/, oip/, iceberg/ and feast/ speak other people's protocols and match their
 //     texts; flight.go leads to Arrow Flight.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
@@ -36,6 +36,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
@@ -193,6 +194,8 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
 		case mlflow.Ours(r.URL.Path):
 			limit = max(limit, maxMLflow)
+		case feast.Ours(r.URL.Path):
+			limit = max(limit, feast.MaxBody)
 		default:
 			if _, large := worked(r); large {
 				limit = max(limit, maxManifest)

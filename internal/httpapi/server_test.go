@@ -32,7 +32,7 @@ func TestClosed(t *testing.T) {
 		"/nothing", "/api", "/api/", "/api/v1", "/api/v1/nothing", "/api/v2/projects", "/api/openapi.json", "/metrics", "/metrics/",
 		"/healthz/", "/healthz/x", "/Healthz", "//healthz", "/./healthz", "/x/../healthz", "/%68ealthz", "/healthz%2f", "/readyz%00",
 		"/console", "/console/../metrics", "/console/%2e%2e/metrics", "/console/..%2fmetrics", "/console//x", "/console/./x", "/consolex/",
-		"/v2", "/v2/models/x/infer", "/api/2.0/mlflow/runs/get", "/get-artifact", "/iceberg/v1/config", "/favicon.ico", "/.well-known/x", "/%2e%2e/healthz",
+		"/v2", "/v2/models/x/infer", "/api/2.0/mlflow/runs/get", "/get-artifact", "/iceberg/v1/config", "/get-online-features", "/health", "/push", "/favicon.ico", "/.well-known/x", "/%2e%2e/healthz",
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS", "TRACE", "BREW"} {
 			if got := ask(method, path); got != http.StatusUnauthorized {
@@ -78,6 +78,8 @@ func TestForms(t *testing.T) {
 		"/v2":                        {`{"error":"`, "application/json"},
 		"/v2/models/x":               {`{"error":"`, "application/json"},
 		"/v2/nothing":                {`{"error":"`, "application/json"},
+		"/get-online-features":       {`"{\"class\":\"Feast`, "application/json"},
+		"/push":                      {`"{\"class\":\"Feast`, "application/json"},
 		"/v20":                       {`"kind":`, "application/problem+json"},
 		"/api/v1/nothing":            {`"kind":`, "application/problem+json"},
 		"/api/2.0/mlflow/nothing":    {`{"error_code":"`, "application/json"},

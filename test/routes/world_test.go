@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/httpapi"
+	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/test/live"
 )
@@ -281,7 +282,7 @@ func (w *world) scopedAway(a policy.Action) caller {
 func (w *world) having(route httpapi.Route) caller {
 	d, ok := policy.Lookup(route.Action)
 	_, foreign := foreignRoutes[route.Method+" "+route.Path]
-	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/models/") || flight.Ours(route.Path) || d.Common
+	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/models/") || flight.Ours(route.Path) || feast.Ours(route.Path) || d.Common
 	if !ok || d.Installation || !inProject {
 		return w.admin
 	}

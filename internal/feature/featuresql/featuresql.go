@@ -277,13 +277,14 @@ type onlineRow struct {
 	UpdatedAt      store.Time
 	Generation     string
 	Inputs         string
+	Pushed         string
 }
 
 func (r onlineRow) online() (feature.Online, error) {
 	o := feature.Online{
 		Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Classification: project.Classification(r.Classification),
 		Watermark: r.Watermark.Time(), Newest: r.Newest.Time(), UpdatedAt: r.UpdatedAt.Time(),
-		Generation: feature.Generation(r.Generation),
+		Generation: feature.Generation(r.Generation), Pushed: feature.Generation(r.Pushed),
 	}
 	err := errors.Join(json.Unmarshal([]byte(r.Residency), &o.Residency), json.Unmarshal([]byte(r.Inputs), &o.Inputs))
 	return o, fault.Wrap(err, "reading the online state of %s@%d", r.ViewName, r.Version)
@@ -303,11 +304,11 @@ func (Store) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) erro
 	_, err := tx.NewInsert().Model(&onlineRow{
 		Project: string(o.Project), ViewName: o.View, Version: o.Version, Residency: encode(o.Residency), Classification: string(o.Classification),
 		Watermark: store.At(o.Watermark), Newest: store.At(o.Newest), UpdatedAt: store.At(o.UpdatedAt),
-		Generation: string(o.Generation), Inputs: encode(o.Inputs),
+		Generation: string(o.Generation), Inputs: encode(o.Inputs), Pushed: string(o.Pushed),
 	}).On("CONFLICT (project, view_name, version) DO UPDATE").
 		Set("residency = EXCLUDED.residency").Set("classification = EXCLUDED.classification").Set("watermark = EXCLUDED.watermark").
 		Set("newest = EXCLUDED.newest").Set("updated_at = EXCLUDED.updated_at").
-		Set("generation = EXCLUDED.generation").Set("inputs = EXCLUDED.inputs").Exec(ctx)
+		Set("generation = EXCLUDED.generation").Set("inputs = EXCLUDED.inputs").Set("pushed = EXCLUDED.pushed").Exec(ctx)
 	return err
 }
 

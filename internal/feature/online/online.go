@@ -92,11 +92,24 @@ type Query struct {
 }
 
 // Answer is an entity's row. Status is Present, NotFound or OutsideMaxAge; Event
-// is set for the first and last, Packed for the first.
+// and Created are set for the first and last, Packed for the first.
 type Answer struct {
-	Status Status
-	Event  time.Time
-	Packed []byte
+	Status  Status
+	Event   time.Time
+	Created int64 // of the row; see Row
+	Packed  []byte
+}
+
+// After reports whether an answer is of a later row than another, of another table,
+// or one as late: the rule, where a row that is written again replaces.
+func (a Answer) After(b Answer) bool {
+	switch {
+	case a.Status == NotFound || b.Status == NotFound:
+		return a.Status != NotFound
+	case !a.Event.Equal(b.Event):
+		return a.Event.After(b.Event)
+	}
+	return a.Created >= b.Created
 }
 
 // Keys gives derived keys; the ring of governance/keys does.
@@ -194,7 +207,7 @@ func (s *Store) Read(ctx context.Context, table Table, q Query) ([]Answer, error
 		if v.Created > when {
 			return true // not known yet at that time
 		}
-		found[i] = Answer{Status: OutsideMaxAge, Event: time.UnixMicro(v.Event).UTC()}
+		found[i] = Answer{Status: OutsideMaxAge, Event: time.UnixMicro(v.Event).UTC(), Created: v.Created}
 		if v.Event < floor {
 			return false
 		}

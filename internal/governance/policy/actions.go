@@ -75,6 +75,7 @@ var actions = []Definition{
 	{Action: "feature.read", Doc: "see feature definitions", Roles: everyone, Attempt: true},
 	{Action: "feature.apply", Doc: "define features", Roles: engineers},
 	{Action: "feature.materialise", Doc: "fill the online store", Roles: engineers},
+	{Action: "feature.push", Doc: "write rows to the online store", Roles: engineers},
 	{Action: "feature.online", Doc: "read online features", Roles: users, Attempt: true, Data: true},
 	{Action: "feature.history", Doc: "read features as of a past instant, make training sets", Roles: engineers, Attempt: true, Data: true},
 

@@ -1,0 +1,203 @@
+package feature
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// PushRequest is rows of a view for the online store.
+type PushRequest struct {
+	Project project.Name
+	View    string // a ref
+	// Columns are as long as there are rows, and exactly the view's: join keys,
+	// timestamp, features, and the created timestamp where it has one, which may be
+	// left out or null for rows that become known now. Values are as JSON decodes
+	// them, or time.Time.
+	Columns map[string][]any
+}
+
+// maxPushed bounds the rows of one push.
+const maxPushed = 100_000
+
+// Push writes rows to the online store and returns when they are synced; from then
+// on reads find them. They answer by the same rule as materialised rows, with which
+// they do not mix: a materialisation leaves them, also one that replaces everything
+// else, and Clear removes them. Training sets do not have them. Needs feature.push,
+// and for the first rows of a view to see its sources. Errors, after which nothing
+// is written: fault.Invalid for a column that is missing or too many, a value of
+// another type, a key or time that is null, an event in the future; fault.TooLarge;
+// fault.Unsupported for a view with aggregations, whose events have to be counted
+// once; fault.PermissionDenied when the online store's zone may not hold the view.
+func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
+	if err := s.allow(ctx, ActionPush, r.Project, r.View); err != nil {
+		return View{}, err
+	}
+	if err := noEmptyProject(r.Project); err != nil {
+		return View{}, err
+	}
+	var v View
+	var o Online
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, r.Project, ViewKind, r.View)
+		if err != nil {
+			return err
+		}
+		if v, err = d.view(); err != nil {
+			return err
+		}
+		o, err = s.cfg.Store.Online(ctx, tx, r.Project, v.Name, v.Version)
+		if fault.Is(err, fault.NotFound) {
+			o, err = Online{}, nil
+		}
+		return err
+	})
+	if err != nil {
+		return v, err
+	}
+	if o.View == "" {
+		if o, err = s.firstOnline(ctx, v); err != nil {
+			return v, err
+		}
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, ActionPush, policy.Object{
+		Project: string(r.Project), Kind: objectKind, Name: v.Ref(), Classification: string(o.Classification), Residency: o.Residency,
+	}); err != nil {
+		return v, err
+	}
+	if err := s.pass(ctx, ActionPush, r.Project, v.Ref(), o.Residency); err != nil {
+		return v, err
+	}
+	rows, err := s.pushed(v, r.Columns)
+	if err != nil {
+		return v, fault.Wrap(err, "pushing to %s", v.Ref())
+	}
+	if len(rows) == 0 {
+		return v, nil
+	}
+	// On record before it is there: what is read was never unknown.
+	if err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		now, err := s.cfg.Store.Online(ctx, tx, r.Project, v.Name, v.Version)
+		switch {
+		case err == nil:
+			o = now
+		case !fault.Is(err, fault.NotFound):
+			return err
+		}
+		if missing := err != nil; missing || o.Pushed == "" {
+			o.Pushed, o.UpdatedAt = newGeneration(), store.At(s.now()).Time()
+			if err := s.cfg.Store.PutOnline(ctx, tx, o); err != nil {
+				return err
+			}
+			tx.OnCommit(s.plans.forget)
+		}
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: string(r.Project), Action: string(ActionPush), Object: objectKind + " view " + v.Ref(),
+			Detail: map[string]any{"rows": len(rows), "digest": "sha256:" + chain("", rows)},
+		})
+	}); err != nil {
+		return v, err
+	}
+	return v, s.cfg.Online.Write(ctx, online.Table{Project: string(r.Project), View: v.Name, Version: v.Version, Generation: string(o.Pushed)}, rows)
+}
+
+// firstOnline is the record of a view that has no row online, as of its sources
+// now: a materialisation of these adds to it.
+func (s *Service) firstOnline(ctx context.Context, v View) (Online, error) {
+	inputs, err := s.pin(ctx, v.Project, v.Source)
+	if err != nil {
+		return Online{}, fault.Wrap(err, "source of feature view %s", v.Ref())
+	}
+	label, class, err := origin(inputs)
+	return Online{
+		Project: v.Project, View: v.Name, Version: v.Version, Residency: label, Classification: class, Generation: newGeneration(), Inputs: refsOf(inputs),
+	}, err
+}
+
+// pushed reads the rows of a push.
+func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error) {
+	if v.windows() != nil {
+		return nil, fault.New(fault.Unsupported, "it has aggregations, whose events are counted once; a push may come twice").
+			WithHint("Bring the rows into its source, and materialise it.")
+	}
+	known := v.columns()
+	for name := range columns {
+		if !slices.Contains(known, name) {
+			return nil, fault.New(fault.Invalid, "it has no column %q%s", clip(name), nearest(name, known)).WithHint("Its columns are %s.", clipList(known))
+		}
+	}
+	n := len(columns[v.Timestamp])
+	if n > maxPushed {
+		return nil, fault.New(fault.TooLarge, "%d rows are over the limit of %d", n, maxPushed).WithHint("Push in several requests.")
+	}
+	for _, name := range known {
+		got, given := columns[name]
+		if !given && name == v.CreatedTimestamp {
+			continue
+		}
+		if !given || len(got) != n {
+			return nil, fault.New(fault.Invalid, "column %q has %d rows and %q has %d", name, len(got), v.Timestamp, n).WithHint("Give each column of the view, as long as there are rows.")
+		}
+	}
+	at := func(name string, i int, t value.Type) (value.Value, error) {
+		x, err := value.Parse(t, columns[name][i])
+		return x, fault.Wrap(err, "row %d: column %q", i+1, name)
+	}
+	horizon, now := s.cfg.Online.Horizon(), s.now()
+	rows := make([]online.Row, n)
+	types := v.featureTypes()
+	values := make([]value.Value, len(types))
+	for i := range rows {
+		r := &rows[i]
+		for _, k := range v.Keys {
+			x, err := at(k.Name, i, k.Type)
+			if err != nil {
+				return nil, err
+			}
+			if x.IsNull() {
+				return nil, fault.New(fault.Invalid, "row %d: the join key %q is null", i+1, k.Name)
+			}
+			r.Key = value.AppendKey(r.Key, x)
+		}
+		event, err := at(v.Timestamp, i, value.Timestamp)
+		if err != nil {
+			return nil, err
+		}
+		if event.IsNull() {
+			return nil, fault.New(fault.Invalid, "row %d: the time %q is null", i+1, v.Timestamp)
+		}
+		if event.Time().After(horizon) {
+			return nil, fault.New(fault.Invalid, "row %d: the time %s is in the future", i+1, event.Time().Format(time.RFC3339Nano)).
+				WithHint("Correct the clock that made it.")
+		}
+		r.Event, r.Created = event.Int(), online.NoCreated
+		if v.CreatedTimestamp != "" {
+			created := value.OfTime(now)
+			if columns[v.CreatedTimestamp] != nil {
+				if x, err := at(v.CreatedTimestamp, i, value.Timestamp); err != nil {
+					return nil, err
+				} else if !x.IsNull() {
+					created = x
+				}
+			}
+			r.Created = created.Int()
+		}
+		for f, t := range types {
+			if values[f], err = at(v.Features[f].Name, i, t); err != nil {
+				return nil, err
+			}
+		}
+		if r.Packed, err = value.AppendRow(nil, values); err != nil {
+			return nil, fault.Wrap(err, "row %d", i+1)
+		}
+	}
+	return rows, nil
+}
