@@ -32,10 +32,10 @@ fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv feast internal/httpapi/feast/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
-venv sdk-torch sdk/python/tests/requirements-torch.txt --python /usr/bin/python3.11 --system-site-packages
 venv model-signing internal/registry/testdata/requirements.txt
 venv tables internal/httpapi/iceberg/testdata/requirements.txt
 scripts/engines/spark.sh
 venv ray test/engines/ray/requirements.txt
 scripts/engines/kube.sh
+venv sdk-torch sdk/python/tests/requirements-torch.txt --python /usr/bin/python3.11 --system-site-packages # with Debian's torch
 scripts/demo-data.sh
