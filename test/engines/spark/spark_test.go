@@ -5,13 +5,13 @@ package spark
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,8 +79,7 @@ func TestSpark(t *testing.T) {
 	} {
 		var got []string
 		p.Must(p.C.List(t.Context(), "/api/v1/projects/nyc/datasets/"+name+"/versions", url.Values{}, func(v client.Object) error {
-			rows, _ := v["rows"].(float64)
-			got = append(got, v.Text("state")+" "+strconv.Itoa(int(rows)))
+			got = append(got, fmt.Sprintf("%s %v", v.Text("state"), v["rows"]))
 			return nil
 		}))
 		slices.Reverse(got)
