@@ -83,7 +83,7 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	if err := s.settle(ctx, w, ActionImport); err != nil {
+	if err := s.settle(ctx, w); err != nil {
 		return Version{}, err
 	}
 	lineage := Lineage{Parents: lineageOf(parents)}

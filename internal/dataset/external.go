@@ -341,7 +341,7 @@ func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (
 	if w.residency, w.classification, err = confine(d, def, len(parents) == 0, label, class); err != nil {
 		return derived{}, err
 	}
-	return derived{draft: w, producedBy: Lineage{Parents: lineageOf(parents)}}, s.settle(ctx, w, ActionImport)
+	return derived{draft: w, producedBy: Lineage{Parents: lineageOf(parents)}}, s.settle(ctx, w)
 }
 
 // couldRead is what the scopes of an attempt's token let it read.

@@ -17,7 +17,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
@@ -55,7 +54,7 @@ func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) 
 		project: r.Project, name: r.Name, spec: d.Spec,
 		residency: residency.Of(def.residency(d.Spec)...), classification: def.classification(d.Spec),
 	}
-	if err := s.settle(ctx, w, ActionImport); err != nil {
+	if err := s.settle(ctx, w); err != nil {
 		return Version{}, err
 	}
 	free, err := s.take(ctx, s.imports, "imports")
@@ -69,13 +68,13 @@ func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) 
 }
 
 // settle is the door for data that comes to be here.
-func (s *Service) settle(ctx context.Context, w draft, action policy.Action) error {
+func (s *Service) settle(ctx context.Context, w draft) error {
 	if w.spec.Protection == Open && w.classification.Journalled() {
 		return fault.New(fault.Invalid, "%s data cannot be open: reads by other engines would not be journaled", w.classification).
 			WithHint("Apply the dataset with protection: sealed.")
 	}
 	return s.cfg.Guard.Pass(ctx, residency.Passage{
-		Project: string(w.project), What: "dataset " + w.name, Label: w.residency, Where: "this server", Zone: s.cfg.Zone, Action: string(action),
+		Project: string(w.project), What: "dataset " + w.name, Label: w.residency, Where: "this server", Zone: s.cfg.Zone, Action: string(ActionImport),
 	})
 }
 

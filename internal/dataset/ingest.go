@@ -58,7 +58,7 @@ func (s *Service) Ingest(ctx context.Context, r IngestRequest) (Version, error) 
 		project: r.Project, name: r.Name, spec: d.Spec, residency: label, classification: class,
 		rows: r.Rows, progress: r.Progress, then: r.Then, newest: true,
 	}
-	if err := s.settle(ctx, w, ActionImport); err != nil {
+	if err := s.settle(ctx, w); err != nil {
 		return Version{}, err
 	}
 	w.lineage = func() (Lineage, error) { return Lineage{Producer: &r.Producer}, nil }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
-	"github.com/falaj-ml/falaj/internal/governance/policy"
 )
 
 func pushed(hours float64, origin, temp any) map[string][]any {
@@ -123,7 +122,7 @@ func TestPushRefused(t *testing.T) {
 	if err := w.push(good()); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("without permission: %v", err)
 	}
-	delete(w.gates.refuse, policy.Action(feature.ActionPush))
+	delete(w.gates.refuse, feature.ActionPush)
 	if w.driver.rows != 0 {
 		t.Errorf("%d rows were written", w.driver.rows)
 	}

@@ -29,12 +29,12 @@ var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("CI") != "" {
+		if os.Getenv("CI") == "true" { //nolint:forbidigo // The rule of every engine's tests.
 			t.Fatal("redis-server is not installed")
 		}
 		t.Skip("redis-server is not installed; run: make engines")
 	}
-	dir, err := os.MkdirTemp("", "redis") // short: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", "redis") //nolint:usetesting // A socket's path must be short.
 	if err != nil {
 		t.Fatal(err)
 	}
