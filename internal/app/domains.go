@@ -81,6 +81,7 @@ type parts struct {
 	images        *oci.Store
 	compute       *compute.Service
 	environments  *environment.Service
+	files         *dataset.BlobFiles // of datasets
 	datasets      *dataset.Service
 	ingestion     *ingestion.Service
 	features      *feature.Service
@@ -205,12 +206,11 @@ func (a *App) packageIndex() (index struct {
 
 func (a *App) openDatasets(ctx context.Context) error {
 	sqlTime, _ := time.ParseDuration(a.cfg.Limits.SQLTime) // validated
-	files, err := a.tableFiles()
-	if err != nil {
+	if err := a.openFiles(); err != nil {
 		return err
 	}
 	a.datasets = dataset.New(dataset.Config{
-		DB: a.db, Store: datasetsql.Store{}, Files: files, Keys: a.keys,
+		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Scratch: filepath.Join(a.cfg.Data, "tmp", "sql"), EncryptedDisk: a.cfg.EncryptedDisk,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
@@ -227,22 +227,23 @@ func (a *App) openDatasets(ctx context.Context) error {
 	return fault.Wrap(a.datasets.Recover(ctx), "datasets")
 }
 
-// tableFiles keeps sealed files among the objects, and open ones in a directory
+// openFiles keeps sealed files among the objects, and open ones in a directory
 // where other engines find them.
-func (a *App) tableFiles() (*dataset.BlobFiles, error) {
+func (a *App) openFiles() error {
 	dir, err := filepath.Abs(cmp.Or(a.cfg.Tables.Dir, filepath.Join(a.cfg.Data, "tables")))
 	if err != nil {
-		return nil, fault.Wrap(err, "tables.dir")
+		return fault.Wrap(err, "tables.dir")
 	}
 	tables, err := fileblob.OpenNamed(dir)
 	if err != nil {
-		return nil, fault.Wrap(err, "tables.dir")
+		return fault.Wrap(err, "tables.dir")
 	}
 	a.onClose(tables.Close)
-	return &dataset.BlobFiles{
+	a.files = &dataset.BlobFiles{
 		Store: a.blobs, Driver: a.objects, Tables: tables,
 		Locate: func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) },
-	}, nil
+	}
+	return nil
 }
 
 func (a *App) openFeatures(ctx context.Context) error {

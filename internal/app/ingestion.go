@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 
-	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
@@ -21,7 +20,7 @@ func sourceDrivers() map[string]source.Driver {
 
 func (a *App) openIngestion(context.Context) error {
 	a.ingestion = ingestion.New(ingestion.Config{
-		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Files: &dataset.BlobFiles{Store: a.blobs, Driver: a.objects},
+		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Files: a.files,
 		Secrets: a.secrets, Drivers: sourceDrivers(), Access: source.Access{Hosts: a.cfg.Sources.Hosts, Files: a.cfg.Sources.Files}, Zones: a.zones, Log: a.log,
 		ChunkRows: int64(a.cfg.Sources.ChunkRows),
 	})

@@ -73,9 +73,11 @@ func TestHostileJob(t *testing.T) {
 		s.Mark = secret
 		s.Env = []string{"FALAJ_JOBS_NETWORK=" + open.Addr().String(), "SERVER_ONLY=" + secret}
 	})
-	apply(t, c, "{api_version: falaj/v1, kind: Project, name: secret}\n---\n{api_version: falaj/v1, kind: Dataset, name: rows, project: "+project+", spec: {}}")
-	if _, err := c.Import(t.Context(), project, "rows", "rows.csv", strings.NewReader("a,b\n1,x\n2,y\n")); err != nil {
-		t.Fatal(err)
+	apply(t, c, "{api_version: falaj/v1, kind: Project, name: secret}\n---\n{api_version: falaj/v1, kind: Dataset, name: rows, project: "+project+", spec: {}}\n---\n{api_version: falaj/v1, kind: Dataset, name: others, project: "+project+", spec: {}}")
+	for _, name := range []string{"rows", "others"} { // a job's token reads its inputs and nothing else
+		if _, err := c.Import(t.Context(), project, name, name+".csv", strings.NewReader("a,b\n1,x\n2,y\n")); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	// The victim: another job, with a secret in its environment and in a file.

@@ -409,7 +409,7 @@ func api() {
 		{"cancel another job", "POST", "/api/v1/projects/" + p + "/jobs/" + env("A_OTHER_JOB") + "/cancel", "{}"},
 		{"make a project", "POST", "/api/v1/apply", "{api_version: falaj/v1, kind: Project, name: mine}"},
 		{"deploy", "POST", "/api/v1/apply", "{api_version: falaj/v1, kind: Deployment, name: mine, project: " + p + ", spec: {model: tiny}}"},
-		{"read data of the project", "POST", "/api/v1/projects/" + p + "/query", `{"sql":"SELECT * FROM rows"}`},
+		{"read data of the project", "POST", "/api/v1/projects/" + p + "/query", `{"sql":"SELECT * FROM others"}`},
 		{"traverse by an artifact's path", "GET", "/api/2.0/mlflow-artifacts/artifacts/..%2f..%2f..%2fmaster.key", ""},
 		{"traverse by a run's path", "GET", "/get-artifact?path=../../../master.key&run_uuid=" + env("MLFLOW_RUN_ID"), ""},
 		{"store above the run's artifacts", "PUT", "/api/2.0/mlflow-artifacts/artifacts/" + env("MLFLOW_RUN_ID") + "/..%2f..%2f..%2f..%2fmine", "x"},
