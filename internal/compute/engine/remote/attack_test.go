@@ -442,6 +442,22 @@ func TestEngineSays(t *testing.T) {
 	}
 }
 
+// TestCancelledOnTheEngine: what somebody cancels there was not killed by a
+// signal of its own, also when its program got the signal before its agent.
+func TestCancelledOnTheEngine(t *testing.T) {
+	t.Parallel()
+	for _, end := range []protocol.End{{Reason: string(engine.Signalled), Signal: "SIGTERM", ExitCode: -1}, {Reason: string(engine.Stopped), ExitCode: -1}} {
+		w, l := hub(t, nil)
+		h := w.start(w.spec(1, "true"))
+		w.check(w.tell(h, "join", nil, joining(0, start0), nil))
+		w.check(w.tell(h, "end", as(0, start0), end, nil))
+		l.end(string(h), remote.Observed{Reason: engine.Stopped, Message: "cancelled by root"})
+		if st := w.wait(h); st.State != engine.Ended || st.Reason != engine.Stopped || st.Message != "cancelled by root" {
+			t.Errorf("%+v: %+v", end, st)
+		}
+	}
+}
+
 // TestAgentsWin: an engine that has lost sight of a launch does not end it while
 // its agent reports.
 func TestAgentsWin(t *testing.T) {

@@ -266,11 +266,14 @@ func unexplained(e *protocol.End) bool {
 	return r == engine.Stopped || r == engine.Signalled && (e.Signal == "SIGKILL" || e.Signal == "SIGTERM")
 }
 
-// explained reports that the engine knows why it ended the launch.
+// explained reports that the engine knows why it ended the launch. That it was
+// stopped explains nothing once we have had it stopped.
 func (w *work) explained() bool {
 	switch w.observed.Reason {
 	case engine.Preempted, engine.OutOfMemory, engine.TimedOut, engine.NodeFailed:
 		return true
+	case engine.Stopped:
+		return w.state.Forced.IsZero()
 	default:
 		return false
 	}
@@ -300,9 +303,6 @@ func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
 	// The engine ended it: it knows why.
 	if w.explained() {
 		return w.verdict(st, now), true
-	}
-	if s.Reason == engine.Stopped && !w.gone.IsZero() && w.observed.Message != "" {
-		s.Message = w.observed.Message
 	}
 	return s, !w.gone.IsZero() || now.Sub(last) > w.c.Settle
 }
