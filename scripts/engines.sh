@@ -9,6 +9,10 @@ if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
 	say "PostgreSQL"
 	apt postgresql
 fi
+if ! [ -x /usr/sbin/mariadbd ] && ! command -v mariadbd >/dev/null; then
+	say "MariaDB"
+	apt mariadb-server
+fi
 if [ ! -x /usr/sbin/slurmctld ] || [ ! -x /usr/sbin/slurmd ] || [ ! -x /usr/sbin/munged ] || [ ! -x /usr/bin/sbatch ]; then
 	say "Slurm"
 	apt slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge

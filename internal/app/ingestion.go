@@ -6,7 +6,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
+	"github.com/falaj-ml/falaj/internal/dataset/source/files"
+	"github.com/falaj-ml/falaj/internal/dataset/source/kafka"
 	"github.com/falaj-ml/falaj/internal/dataset/source/mariadb"
+	"github.com/falaj-ml/falaj/internal/dataset/source/nats"
 	"github.com/falaj-ml/falaj/internal/dataset/source/postgres"
 )
 
@@ -15,6 +18,9 @@ func sourceDrivers() map[string]source.Driver {
 	return map[string]source.Driver{
 		"postgres": postgres.Driver{},
 		"mariadb":  mariadb.Driver{},
+		"files":    files.Driver{},
+		"kafka":    kafka.Driver{},
+		"nats":     nats.Driver{},
 	}
 }
 
@@ -22,6 +28,7 @@ func (a *App) openIngestion(context.Context) error {
 	a.ingestion = ingestion.New(ingestion.Config{
 		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Files: a.files,
 		Secrets: a.secrets, Drivers: sourceDrivers(), Access: source.Access{Hosts: a.cfg.Sources.Hosts, Files: a.cfg.Sources.Files}, Zones: a.zones, Log: a.log,
+		Parser:    ingestion.ParserOf(a.datasets),
 		ChunkRows: int64(a.cfg.Sources.ChunkRows),
 	})
 	a.secrets.Register(a.ingestion.SecretUsers)

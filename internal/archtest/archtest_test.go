@@ -199,7 +199,7 @@ func TestNoTestCodeInProduction(t *testing.T) {
 
 // TestDriversAndTablesBelongToApp: only app chooses an implementation.
 func TestDriversAndTablesBelongToApp(t *testing.T) {
-	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|files|s3|web|kafka|nats))$`)
+	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|files|kafka|nats))$`)
 	for _, p := range load(t) {
 		if layer, _ := place(p.Path); layer == inApp || layer == inCmd || layer == outside {
 			continue
@@ -224,6 +224,8 @@ func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 		"github.com/mattn/go-sqlite3":            "internal/store",
 		"github.com/jackc/pgx":                   "internal/store internal/dataset/source/postgres",
 		"github.com/go-sql-driver/mysql":         "internal/dataset/source/mariadb",
+		"github.com/nats-io":                     "internal/dataset/source/nats",
+		"github.com/twmb/franz-go":               "internal/dataset/source/kafka",
 		"github.com/cedar-policy/cedar-go":       "internal/governance/policy",
 		"github.com/landlock-lsm/go-landlock":    "internal/sandbox",
 		"github.com/google/go-containerregistry": "internal/oci",

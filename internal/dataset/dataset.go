@@ -89,6 +89,8 @@ const (
 	CSV     = parser.CSV
 	CSVGzip = parser.CSVGzip
 	Parquet = parser.Parquet
+
+	JSONLines = parser.JSONLines
 )
 
 // Type of a column.
@@ -109,7 +111,7 @@ type Column struct {
 // Spec is what a Dataset manifest says. It applies to versions made after it.
 type Spec struct {
 	Description    string          `json:"description,omitempty" doc:"What the data is, for people"`
-	Format         Format          `json:"format,omitempty" doc:"Format of imported files; found out by their content when left out" enum:"csv,csv.gz,parquet"`
+	Format         Format          `json:"format,omitempty" doc:"Format of imported files; found out by their content when left out" enum:"csv,csv.gz,parquet,jsonl"`
 	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; a comma when left out"`
 	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; the empty cell and NA when left out"`
 	Columns        []Column        `json:"columns,omitempty" doc:"Types of columns that must be there; the types of others are inferred from the first rows"`
@@ -148,9 +150,9 @@ func (s Spec) Validate() error {
 		return bad("description", "%d bytes are over the limit of %d", len(s.Description), maxDescription)
 	}
 	switch s.Format {
-	case "", CSV, CSVGzip, Parquet:
+	case "", CSV, CSVGzip, Parquet, JSONLines:
 	default:
-		return bad("format", "there is no format %q", s.Format).WithHint("The formats are csv, csv.gz and parquet.")
+		return bad("format", "there is no format %q", s.Format).WithHint("The formats are csv, csv.gz, parquet and jsonl.")
 	}
 	if s.Delimiter != "" {
 		r, n := utf8.DecodeRuneInString(s.Delimiter)

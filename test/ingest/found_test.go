@@ -8,9 +8,6 @@ import (
 	"testing"
 )
 
-// more are the origins beside PostgreSQL that this machine has.
-func more(*testing.T) []origin { return nil }
-
 // found reports every file that has what must be in none.
 func found(t *testing.T, dir, what string) {
 	t.Helper()

@@ -119,6 +119,10 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 		return guard.explain(err)
 	}
 	defer func() { _ = in.Close() }()
+	if in.Schema() == nil {
+		r.Progress.Begun, r.Progress.Read, r.Progress.Until, r.State = true, true, in.Until(), Writing
+		return s.keep(ctx, r)
+	}
 	schema, err := table.FromArrow(in.Schema())
 	if err != nil {
 		return err
@@ -282,6 +286,9 @@ func (w *chunkWriter) abort() {
 
 // write makes the version of what was read.
 func (s *Service) write(ctx context.Context, r *Run, src Source, d dataset.Dataset) error {
+	if r.Progress.Schema == nil {
+		return s.nothing(ctx, r)
+	}
 	rows, err := s.merge(ctx, *r, src)
 	if err != nil {
 		return err
@@ -327,6 +334,36 @@ func (s *Service) write(ctx context.Context, r *Run, src Source, d dataset.Datas
 			return err
 		},
 	})
+	return err
+}
+
+// nothing ends a run whose source has nothing new, and did not say what its
+// columns are.
+func (s *Service) nothing(ctx context.Context, r *Run) error {
+	if r.Progress.Base == 0 {
+		return fault.New(fault.NotFound, "nothing is there to read").WithHint("Ingest again when the source has rows.")
+	}
+	done := *r
+	done.Version, done.Unchanged = r.Progress.Base, true
+	err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		now, err := s.cfg.Store.Source(ctx, tx, r.Project, r.Source)
+		if err != nil {
+			return err
+		}
+		if now.Revision == r.Progress.Revision {
+			now.Position = r.Progress.Until
+			if err := s.cfg.Store.PutSource(ctx, tx, now); err != nil {
+				return err
+			}
+		}
+		return s.end(ctx, tx, &done, r.Attempts, Succeeded, nil)
+	})
+	if fault.Is(err, fault.Conflict) {
+		return errFenced
+	}
+	if err == nil {
+		*r = done
+	}
 	return err
 }
 

@@ -74,6 +74,7 @@ type Spec struct {
 	Mode        source.Mode     `json:"mode,omitempty" doc:"full, incremental or changes" enum:"full,incremental,changes"`
 	Cursor      string          `json:"cursor,omitempty" doc:"Column that rises with each change"`
 	Key         []string        `json:"key,omitempty" doc:"Columns that name a row"`
+	Op          string          `json:"op,omitempty" doc:"Mode changes: the column that says what happened, I U D or insert update delete"`
 	Overlap     string          `json:"overlap,omitempty" doc:"How far before the last cursor a run begins, for rows that were committed late"`
 	Schedule    string          `json:"schedule,omitempty" doc:"every 15m, or five fields of cron in UTC; empty or none: only when asked"`
 	Rate        Rate            `json:"rate,omitzero" doc:"Limits on reading"`
@@ -123,6 +124,9 @@ func (s Spec) Validate() error {
 	default:
 		return fault.New(fault.Invalid, "spec.mode: %q is none of full, incremental, changes", string(s.Mode))
 	}
+	if (s.Op != "") != (s.Mode == source.Changes) {
+		return fault.New(fault.Invalid, "spec.op: it is for the mode changes, which needs it")
+	}
 	for i, c := range s.Key {
 		if slices.Contains(s.Key[:i], c) {
 			return fault.New(fault.Invalid, "spec.key: %q is there twice", c)
@@ -139,7 +143,7 @@ func (s Spec) Validate() error {
 
 // sameReading reports whether a position under one spec is one under the other.
 func sameReading(a, b Spec) bool {
-	return reflect.DeepEqual(a.From, b.From) && a.Mode == b.Mode && a.Cursor == b.Cursor && slices.Equal(a.Key, b.Key) && a.Dataset == b.Dataset
+	return reflect.DeepEqual(a.From, b.From) && a.Mode == b.Mode && a.Cursor == b.Cursor && slices.Equal(a.Key, b.Key) && a.Op == b.Op && a.Dataset == b.Dataset
 }
 
 // ID identifies a source: "src_01J…".

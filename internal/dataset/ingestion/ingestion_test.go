@@ -210,7 +210,7 @@ func spec(mode source.Mode) ingestion.Spec {
 		s.Cursor, s.Key = "seq", []string{"id"}
 	}
 	if mode == source.Changes {
-		s.From.Postgres.Op = "op"
+		s.Op = "op"
 	}
 	return s
 }

@@ -27,9 +27,9 @@ func digestOf(b []byte) string {
 // do not replace, and of the new ones the last of each key.
 func (s *Service) merge(ctx context.Context, r Run, src Source) (*merged, error) {
 	m := &merged{s: s, ctx: ctx, run: r, left: r.Progress.Chunks}
-	op := src.Spec.From.Op()
+	op := src.Spec.Op
 	for i, f := range r.Progress.Schema {
-		if f.Name != op || src.Spec.Mode != source.Changes {
+		if op == "" || f.Name != op {
 			m.schema = append(m.schema, f)
 			m.columns = append(m.columns, i)
 		}

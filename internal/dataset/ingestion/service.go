@@ -250,7 +250,7 @@ func (s *Service) driver(spec Spec) (source.Driver, error) {
 // request is what a driver is asked to read.
 func (s *Service) request(src Source, d dataset.Dataset, p Progress) source.Request {
 	r := source.Request{
-		From: src.Spec.From, Mode: src.Spec.Mode, Cursor: src.Spec.Cursor, Key: src.Spec.Key, Overlap: src.Spec.Overlap,
+		From: src.Spec.From, Mode: src.Spec.Mode, Cursor: src.Spec.Cursor, Key: src.Spec.Key, Op: src.Spec.Op, Overlap: src.Spec.Overlap,
 		Parsing: source.Parsing{Delimiter: d.Spec.Delimiter, Nulls: d.Spec.NullValues},
 		After:   p.After, Resume: p.At, Until: p.Until, Begun: p.Begun, BatchRows: s.cfg.Batch, Access: s.cfg.Access, Parser: s.cfg.Parser,
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -24,11 +25,11 @@ const (
 
 // gunzip decompresses under the limits on expansion.
 type gunzip struct {
-	z       *gzip.Reader
-	in      *countReader
-	out     int64
-	limits  Limits
-	checked bool
+	z      io.Reader
+	kind   string // gzip or zstd
+	in     *countReader
+	out    int64
+	limits Limits
 }
 
 type countReader struct {
@@ -57,7 +58,17 @@ func newGunzip(in *bufio.Reader, limits Limits) (io.Reader, error) {
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "the gzip header is broken: %v", err)
 	}
-	return &gunzip{z: z, in: src, limits: limits}, nil
+	return &gunzip{z: z, kind: "gzip", in: src, limits: limits}, nil
+}
+
+// newUnzstd is newGunzip for zstd.
+func newUnzstd(in *bufio.Reader, limits Limits) (io.Reader, error) {
+	src := &countReader{r: in}
+	z, err := zstd.NewReader(src, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "the zstd header is broken: %v", err)
+	}
+	return &gunzip{z: z, kind: "zstd", in: src, limits: limits}, nil
 }
 
 func (g *gunzip) Read(p []byte) (int, error) {
@@ -70,21 +81,13 @@ func (g *gunzip) Read(p []byte) (int, error) {
 		return 0, fault.New(fault.TooLarge, "the file expands more than %d-fold, as no table does", g.limits.Ratio).
 			WithHint("Import it decompressed if it is what you mean to import.")
 	}
-	if !g.checked && n >= 2 {
-		g.checked = true
-		if f, ferr := detect(p[:min(n, 4)]); ferr != nil {
-			return 0, ferr
-		} else if f != CSV {
-			return 0, fault.New(fault.Invalid, "the gzip file holds %s, not CSV", f).WithHint("Import what is inside.")
-		}
-	}
 	var f *fault.Error
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.As(err, &f):
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return n, fault.New(fault.Invalid, "the gzip data is cut off after %d bytes", g.out).WithHint("Upload the whole file.")
+		return n, fault.New(fault.Invalid, "the %s data is cut off after %d bytes", g.kind, g.out).WithHint("Upload the whole file.")
 	default:
-		return n, fault.New(fault.Invalid, "the gzip data is broken after %d bytes: %v", g.out, err)
+		return n, fault.New(fault.Invalid, "the %s data is broken after %d bytes: %v", g.kind, g.out, err)
 	}
 	return n, err
 }
@@ -279,6 +282,7 @@ type batcher struct {
 	schema  *arrow.Schema
 	names   []string
 	columns []*column
+	most    int // rows of a batch; 0 is batchRows
 	rows    int
 	bytes   int
 }
@@ -295,7 +299,7 @@ func (b *batcher) add(cells []string, row, line int64) error {
 		b.bytes += len(c)
 	}
 	b.rows++
-	if b.rows >= batchRows || b.bytes >= batchBytes {
+	if b.rows >= batchRows || b.most > 0 && b.rows >= b.most || b.bytes >= batchBytes {
 		return b.flush()
 	}
 	return nil

@@ -9,8 +9,8 @@
 //   - Parse is Main without the pipes, for tests and fuzzing.
 //   - SnapshotMain (snapshot.go) is the child for what other engines committed to
 //     an open table: a snapshot's manifests and data files, sent one by one.
-//   - csv.go reads CSV and gzipped CSV, infer.go finds the types of columns,
-//     convert.go reads the cells, parquet.go reads Parquet.
+//   - csv.go reads CSV, json.go JSON lines and documents, parquet.go Parquet;
+//     infer.go finds the types of columns, convert.go reads the cells.
 //
 // # Guarantees
 //
@@ -22,6 +22,7 @@ package parser
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,10 @@ const (
 	CSV     Format = "csv"
 	CSVGzip Format = "csv.gz"
 	Parquet Format = "parquet"
+	CSVZstd Format = "csv.zst"
+
+	JSONLines Format = "jsonl" // an object a line; gzip and zstd are unpacked
+	JSON      Format = "json"  // one document with a list of objects; never found out
 )
 
 // Column is a column whose type is declared.
@@ -55,6 +60,10 @@ type Request struct {
 	Delimiter string   `json:"delimiter,omitempty"`
 	Nulls     []string `json:"nulls"`             // cells that mean null, as they stand
 	Columns   []Column `json:"columns,omitempty"` // must be in the file; others are inferred
+	Only      bool     `json:"only,omitempty"`    // JSON: no columns but those declared
+	Batch     int      `json:"batch,omitempty"`   // JSON: most rows of a batch
+	Records   string   `json:"records,omitempty"` // JSON document: where the list is
+	Next      string   `json:"next,omitempty"`    // JSON document: where it says how to go on
 	Limits    Limits   `json:"limits"`
 }
 
@@ -91,6 +100,7 @@ func (l Limits) withDefaults() Limits {
 type Summary struct {
 	Format Format `json:"format"`
 	Rows   int64  `json:"rows"`
+	Next   string `json:"next,omitempty"` // what stands where Request.Next says
 }
 
 // Sizes of the batches handed on.
@@ -157,32 +167,70 @@ func Parse(body io.Reader, req Request, sink Sink) (sum Summary, err error) {
 	}
 	req.Limits = req.Limits.withDefaults()
 	in := bufio.NewReaderSize(body, 256<<10)
-	head, err := in.Peek(4)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return Summary{}, err
-	}
-	format, err := detect(head)
+	format, in, err := open(in, req)
 	if err != nil {
 		return Summary{}, err
-	}
-	if req.Format != "" && req.Format != format {
-		return Summary{}, fault.New(fault.Invalid, "the file is %s by its content, not %s", format, req.Format).
-			WithHint("Leave the format out, or name the right one.")
 	}
 	sum.Format = format
 	switch format {
 	case Parquet:
 		sum.Rows, err = parseParquet(in, req, sink)
-	case CSVGzip:
-		zip, zerr := newGunzip(in, req.Limits)
-		if zerr != nil {
-			return Summary{}, zerr
-		}
-		sum.Rows, err = parseCSV(zip, req, sink)
+	case JSONLines:
+		sum.Rows, err = parseJSONLines(in, req, sink)
+	case JSON:
+		sum.Rows, sum.Next, err = parseJSON(in, req, sink)
 	default:
 		sum.Rows, err = parseCSV(in, req, sink)
 	}
 	return sum, err
+}
+
+// open finds the format by the content and unpacks what is packed. A format that
+// was asked for is refused when the content says otherwise.
+func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
+	if req.Format == JSON || req.Only { // of messages and answers, each is looked at for itself
+		return req.Format, in, nil
+	}
+	head, err := in.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", nil, err
+	}
+	format, err := detect(head)
+	if err != nil {
+		return "", nil, err
+	}
+	if packed := format; packed == CSVGzip || packed == CSVZstd {
+		unpack := newGunzip
+		if packed == CSVZstd {
+			unpack = newUnzstd
+		}
+		plain, err := unpack(in, req.Limits)
+		if err != nil {
+			return "", nil, err
+		}
+		in = bufio.NewReaderSize(plain, 256<<10)
+		if head, err = in.Peek(4); err != nil && !errors.Is(err, io.EOF) {
+			return "", nil, err
+		}
+		switch inner, err := detect(head); {
+		case err != nil:
+			return "", nil, err
+		case inner == JSONLines:
+			format = inner
+		case inner != CSV:
+			return "", nil, fault.New(fault.Invalid, "the packed file holds %s, not CSV or JSON lines", inner).WithHint("Import what is inside.")
+		case req.Format == CSV:
+			format = CSV // by its content; that it is packed is no matter
+		}
+	}
+	if format == CSV && req.Format == JSONLines && len(bytes.TrimSpace(head)) == 0 {
+		format = JSONLines // nothing, or blank lines
+	}
+	if req.Format != "" && req.Format != format {
+		return "", nil, fault.New(fault.Invalid, "the file is %s by its content, not %s", format, req.Format).
+			WithHint("Leave the format out, or name the right one.")
+	}
+	return format, in, nil
 }
 
 func (r Request) check() error {
@@ -213,8 +261,12 @@ func detect(head []byte) (Format, error) {
 		return "", fault.New(fault.Invalid, "the file is a zip archive").WithHint("Unzip it and import the CSV or Parquet file in it.")
 	case starts("\xff\xfe"), starts("\xfe\xff"):
 		return "", fault.New(fault.Invalid, "the file is UTF-16").WithHint("Save it as UTF-8.")
-	case starts("\x28\xb5\x2f\xfd"), starts("BZh"), starts("\xfd7zX"):
-		return "", fault.New(fault.Invalid, "the file is compressed in a way other than gzip").WithHint("Decompress it, or use gzip.")
+	case starts("\x28\xb5\x2f\xfd"):
+		return CSVZstd, nil
+	case starts("BZh"), starts("\xfd7zX"):
+		return "", fault.New(fault.Invalid, "the file is compressed in a way other than gzip and zstd").WithHint("Decompress it, or use gzip.")
+	case starts("{"):
+		return JSONLines, nil
 	}
 	return CSV, nil
 }

@@ -10,6 +10,9 @@ import (
 type From struct {
 	Postgres *Database `json:"postgres,omitempty" doc:"A table of PostgreSQL"`
 	MariaDB  *Database `json:"mariadb,omitempty" doc:"A table of MariaDB or MySQL"`
+	Files    *Files    `json:"files,omitempty" doc:"Files of a directory of the server's"`
+	Kafka    *Kafka    `json:"kafka,omitempty" doc:"A topic of Kafka"`
+	NATS     *NATS     `json:"nats,omitempty" doc:"A stream of NATS JetStream"`
 }
 
 // Database is a table of a database server. The secret has username and
@@ -21,8 +24,35 @@ type Database struct {
 	Table    string   `json:"table,omitempty" doc:"Table or view, schema.table where it is not in the default schema"`
 	Query    string   `json:"query,omitempty" doc:"One SELECT instead of a table, to cast and to join"`
 	Columns  []string `json:"columns,omitempty" doc:"Columns that are read; all when left out"`
-	Op       string   `json:"op,omitempty" doc:"Mode changes: the column that says what happened, I U D or insert update delete"`
 	TLS      TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+}
+
+// Format of files.
+type Format string
+
+// Files are those of a directory.
+type Files struct {
+	Directory string `json:"directory" doc:"Absolute path; the configuration's sources.files must have it, or a directory above"`
+	Match     string `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; all of the directory when left out"`
+	Format    Format `json:"format,omitempty" doc:"csv, tsv, jsonl or parquet; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet"`
+}
+
+// Kafka is a topic whose messages are JSON objects. The secret has username and
+// password where the brokers ask for them.
+type Kafka struct {
+	Brokers []string `json:"brokers" doc:"host:port of the brokers; the configuration's sources.hosts must have these and those that they name"`
+	Topic   string   `json:"topic" doc:"Topic"`
+	SASL    string   `json:"sasl,omitempty" doc:"plain, scram-sha-256 or scram-sha-512; none when left out" enum:"plain,scram-sha-256,scram-sha-512"`
+	TLS     TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+}
+
+// NATS is a stream of JetStream whose messages are JSON objects. The secret has
+// username and password, token, or creds.
+type NATS struct {
+	Servers []string `json:"servers" doc:"host:port of the servers; the configuration's sources.hosts must have them"`
+	Stream  string   `json:"stream" doc:"Stream"`
+	Subject string   `json:"subject,omitempty" doc:"Only messages of these subjects, such as orders.*; all when left out"`
+	TLS     TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
 }
 
 // Kind is the name of the field that is set; empty for none.
@@ -32,17 +62,12 @@ func (f From) Kind() string {
 		return "postgres"
 	case f.MariaDB != nil:
 		return "mariadb"
-	}
-	return ""
-}
-
-// Op is the column of a table of changes that says what happened.
-func (f From) Op() string {
-	switch {
-	case f.Postgres != nil:
-		return f.Postgres.Op
-	case f.MariaDB != nil:
-		return f.MariaDB.Op
+	case f.Files != nil:
+		return "files"
+	case f.Kafka != nil:
+		return "kafka"
+	case f.NATS != nil:
+		return "nats"
 	}
 	return ""
 }
@@ -55,6 +80,12 @@ func (f From) What() string {
 		return "postgres " + f.Postgres.what()
 	case f.MariaDB != nil:
 		return "mariadb " + f.MariaDB.what()
+	case f.Files != nil:
+		return "files " + strings.TrimRight(f.Files.Directory, "/") + "/" + f.Files.Match
+	case f.Kafka != nil:
+		return "kafka " + f.Kafka.Topic + " at " + strings.Join(f.Kafka.Brokers, ", ")
+	case f.NATS != nil:
+		return "nats " + f.NATS.Stream + " at " + strings.Join(f.NATS.Servers, ", ")
 	}
 	return "nothing"
 }
@@ -70,7 +101,7 @@ func (d Database) what() string {
 // Validate looks at what does not need the driver. Error: fault.Invalid.
 func (f From) Validate() error {
 	n := 0
-	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil} {
+	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.Files != nil, f.Kafka != nil, f.NATS != nil} {
 		if set {
 			n++
 		}
@@ -82,7 +113,7 @@ func (f From) Validate() error {
 }
 
 // Kinds are the kinds of sources, in the order of the documentation.
-var Kinds = []string{"postgres", "mariadb"}
+var Kinds = []string{"postgres", "mariadb", "files", "kafka", "nats"}
 
 // TLSMode says how a connection is protected.
 type TLSMode string

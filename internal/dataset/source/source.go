@@ -8,7 +8,8 @@
 //   - options.go: what a Source manifest says of each kind, under `from`.
 //   - access.go: which hosts and directories sources may reach, TLS.
 //   - rows.go: record batches out of values that drivers hand over.
-//   - sqltable reads tables of databases for the drivers postgres and mariadb;
+//   - sqltable reads tables of databases for the drivers postgres and mariadb,
+//     objects reads files for the driver files, messages logs for kafka and nats;
 //     sourcetest is the suite that every driver passes.
 //
 // # Guarantees
@@ -58,6 +59,7 @@ type Request struct {
 	Mode   Mode
 	Cursor string
 	Key    []string
+	Op     string // the column that says what happened, in the mode changes
 	// Overlap is how far before After a reading begins: rows that were committed
 	// late. Empty is the driver's default.
 	Overlap string
@@ -108,7 +110,8 @@ type Driver interface {
 
 // Reader is a reading under way. Not safe for concurrent use.
 type Reader interface {
-	// Schema has columns of the types that tables keep.
+	// Schema has columns of the types that tables keep; nil when nothing is there
+	// to read, and what its columns are is not known.
 	Schema() *arrow.Schema
 	// Until is where the reading ends: kept, so that a later reader of the same run
 	// ends there, and what the next run starts After.

@@ -59,8 +59,6 @@ func Check(kind string, o source.Database, r source.Request) error {
 		return bad("table", "one of table and query is needed")
 	case len(o.Query) > 64<<10:
 		return bad("query", "%d bytes are over the limit of 65536", len(o.Query))
-	case (o.Op != "") != (r.Mode == source.Changes):
-		return bad("op", "it is for the mode changes, which needs it")
 	}
 	if err := source.CheckTLS("spec.from."+kind+".tls", o.TLS); err != nil {
 		return err
@@ -226,8 +224,8 @@ func (s *reader) shape(ctx context.Context) error {
 		}
 		s.order = append(s.order, i)
 	}
-	if s.o.Op != "" && !slices.Contains(names, s.o.Op) {
-		return fault.New(fault.Invalid, "there is no column %q, which says what happened", s.o.Op).WithHint("The columns are %s.", strings.Join(names, ", "))
+	if s.req.Op != "" && !slices.Contains(names, s.req.Op) {
+		return fault.New(fault.Invalid, "there is no column %q, which says what happened", s.req.Op).WithHint("The columns are %s.", strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -1,0 +1,67 @@
+package dataset
+
+import (
+	"context"
+	"crypto/sha256"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
+)
+
+// Parsed are the rows of bytes that a parser process reads. Not safe for
+// concurrent use; Close it.
+type Parsed struct {
+	array.RecordReader
+	ctx     context.Context //nolint:containedctx // of one conversation
+	session *child.Session
+	up      *upload
+}
+
+// Parse turns bytes of strangers into rows in a process of its own, under the
+// limits of imports. body is read by another goroutine until its end, an error,
+// or Close; whoever gave it has to end a read that waits.
+func (s *Service) Parse(ctx context.Context, body io.Reader, req parser.Request) (*Parsed, error) {
+	session, err := child.Start(ctx, s.cfg.Launcher, child.ParserMode, child.LaunchOptions{Memory: s.limits.ParserMemory, CPU: s.limits.ImportTime})
+	if err != nil {
+		return nil, err
+	}
+	req.Limits = s.limits.Parser
+	p := &Parsed{ctx: ctx, session: session, up: &upload{body: body, hash: sha256.New(), limit: int64(s.limits.Upload), done: make(chan struct{})}}
+	go p.up.send(session, req)
+	if p.RecordReader, err = session.Out.Records(); err != nil {
+		err = p.explain(err)
+		session.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// explain is why there are no more rows: the body may have failed first, and
+// everything else because of it.
+func (p *Parsed) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if failed := p.up.failure(); failed != nil {
+		return failed
+	}
+	return p.session.Explain(p.ctx, err)
+}
+
+// Err is what ended the rows early.
+func (p *Parsed) Err() error { return p.explain(p.RecordReader.Err()) }
+
+// Summary tells what was read, after the last row.
+func (p *Parsed) Summary() (sum parser.Summary, err error) {
+	return sum, p.explain(p.session.Out.Header(&sum))
+}
+
+// Close ends the process.
+func (p *Parsed) Close() error {
+	p.RecordReader.Release()
+	p.session.Close()
+	return nil
+}

@@ -1,0 +1,128 @@
+// Package files reads files of directories that the configuration names, on local
+// disks or mounted file systems.
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/dataset/source"
+	"github.com/falaj-ml/falaj/internal/dataset/source/objects"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Driver implements source.Driver.
+type Driver struct{}
+
+var _ source.Driver = Driver{}
+
+// Check implements source.Driver.
+func (Driver) Check(r source.Request) error {
+	o := *r.From.Files
+	if _, err := path.Match(o.Match, ""); err != nil || strings.HasPrefix(o.Match, "/") {
+		return fault.New(fault.Invalid, "spec.from.files.match: %q is no pattern", o.Match).WithHint("Write *.csv, or 2024/*/orders-*.jsonl.gz.")
+	}
+	if err := objects.Check("files", o.Format, r); err != nil {
+		return err
+	}
+	_, err := r.Access.Directory(o.Directory)
+	return err
+}
+
+// Open implements source.Driver.
+func (Driver) Open(ctx context.Context, r source.Request) (source.Reader, error) {
+	o := *r.From.Files
+	dir, err := r.Access.Directory(o.Directory)
+	if err != nil {
+		return nil, err
+	}
+	// Nothing outside of the root is opened, whatever links there are in it.
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, explain(o.Directory, err)
+	}
+	match := o.Match
+	if match == "" {
+		match = "*"
+	}
+	return objects.Open(ctx, &bucket{root, match}, o.Format, r)
+}
+
+type bucket struct {
+	root  *os.Root
+	match string
+}
+
+// List implements objects.Bucket. Hidden files are no one's rows: they are being
+// written.
+func (b *bucket) List(ctx context.Context) (objects.Listing, error) {
+	depth := strings.Count(b.match, "/")
+	out := objects.Listing{}
+	err := fs.WalkDir(b.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return explain(name, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if name != "." && strings.HasPrefix(d.Name(), ".") {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if d.IsDir() {
+			if name != "." && strings.Count(name, "/") >= depth {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if ok, _ := path.Match(b.match, name); !ok || !d.Type().IsRegular() {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return explain(name, err)
+		}
+		if out[name] = tag(info); len(out) > objects.MaxFiles {
+			return fault.New(fault.TooLarge, "there are more than %d files", objects.MaxFiles).WithHint("Narrow spec.from.files.match.")
+		}
+		return nil
+	})
+	return out, err
+}
+
+func tag(i fs.FileInfo) string { return fmt.Sprintf("%d-%d", i.Size(), i.ModTime().UnixNano()) }
+
+// Open implements objects.Bucket.
+func (b *bucket) Open(_ context.Context, name string) (io.ReadCloser, string, error) {
+	f, err := b.root.Open(name)
+	if err != nil {
+		return nil, "", explain(name, err)
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		_ = f.Close()
+		return nil, "", fault.New(fault.Invalid, "%s is no regular file", name)
+	}
+	return f, tag(info), nil
+}
+
+// Close implements objects.Bucket.
+func (b *bucket) Close() error { return b.root.Close() }
+
+func explain(name string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.NotFound, "there is no %s", name)
+	case errors.Is(err, fs.ErrPermission):
+		return fault.New(fault.Invalid, "the server may not read %s", name).WithHint("Give its user the right to.")
+	}
+	return fault.New(fault.Unavailable, "reading %s: %w", name, err)
+}

@@ -1,0 +1,226 @@
+// Package nats reads streams of NATS JetStream whose messages hold a JSON object
+// each, by sequence numbers that are kept with the versions.
+package nats
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/falaj-ml/falaj/internal/dataset/source"
+	"github.com/falaj-ml/falaj/internal/dataset/source/messages"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Driver implements source.Driver.
+type Driver struct{}
+
+var _ source.Driver = Driver{}
+
+// Check implements source.Driver.
+func (Driver) Check(r source.Request) error {
+	o := *r.From.NATS
+	switch {
+	case len(o.Servers) == 0:
+		return fault.New(fault.Invalid, "spec.from.nats.servers: one host:port at least is needed")
+	case o.Stream == "":
+		return fault.New(fault.Invalid, "spec.from.nats.stream: it is needed")
+	}
+	if err := source.CheckTLS("spec.from.nats.tls", o.TLS); err != nil {
+		return err
+	}
+	for _, s := range o.Servers {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			return fault.New(fault.Invalid, "spec.from.nats.servers: %q is not host:port", s)
+		}
+		if err := r.Access.Allowed(s); err != nil {
+			return err
+		}
+	}
+	return messages.Check("nats", r)
+}
+
+// dialer connects to hosts that are allowed, and remembers why it did not.
+type dialer struct {
+	access source.Access
+	why    error
+}
+
+// Dial implements nats.CustomDialer.
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := d.access.Dial(context.Background(), network, address) // it has a time-out of its own
+	if err != nil {
+		d.why = err
+	}
+	return conn, err
+}
+
+// Open implements source.Driver.
+func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err error) {
+	o := *r.From.NATS
+	d := &dialer{access: r.Access}
+	opts := []nats.Option{
+		nats.Name("falaj"), nats.SetCustomDialer(d), nats.Timeout(source.ConnectTime), nats.MaxReconnects(3), nats.RetryOnFailedConnect(false),
+		nats.IgnoreDiscoveredServers(), // what a server says of others is no reason to reach them
+	}
+	host, _, _ := net.SplitHostPort(o.Servers[0])
+	secure, err := source.TLS(o.TLS, host, r.Secret)
+	if err != nil {
+		return nil, err
+	}
+	if secure != nil {
+		opts = append(opts, nats.Secure(secure))
+	}
+	if user, ok := r.Secret["username"]; ok {
+		opts = append(opts, nats.UserInfo(user.Reveal(), r.Secret["password"].Reveal()))
+	}
+	if token, ok := r.Secret["token"]; ok {
+		opts = append(opts, nats.Token(token.Reveal()))
+	}
+	if creds, ok := r.Secret["creds"]; ok {
+		opts = append(opts, nats.UserCredentialBytes([]byte(creds.Reveal())))
+	}
+	l := &log{o: o, dialer: d}
+	if l.conn, err = nats.Connect(strings.Join(o.Servers, ","), opts...); err != nil {
+		return nil, l.explain(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = l.Close()
+		}
+	}()
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		return nil, l.explain(err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, source.ConnectTime)
+	defer cancel()
+	stream, err := js.Stream(bounded, o.Stream)
+	if err != nil {
+		return nil, l.explain(err)
+	}
+	state := stream.CachedInfo().State
+	first, next := messages.Places{0: int64(max(state.FirstSeq, 1))}, messages.Places{0: int64(state.LastSeq) + 1} //nolint:gosec // G115: sequences rise from 1
+	first[0] = min(first[0], next[0])
+	from, until, err := messages.Bounds(r, first, next)
+	if err != nil {
+		return nil, err
+	}
+	l.until = until[0]
+	if from[0] < until[0] {
+		cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(from[0])} //nolint:gosec // G115: as above
+		if o.Subject != "" {
+			cfg.FilterSubjects = []string{o.Subject}
+		}
+		if l.consumer, err = stream.OrderedConsumer(bounded, cfg); err != nil {
+			return nil, l.explain(err)
+		}
+		if err := l.look(bounded); err != nil {
+			return nil, err
+		}
+	}
+	return messages.Open(ctx, l, r, from, until)
+}
+
+// log is a stream read up to a fixed sequence.
+type log struct {
+	o        source.NATS
+	dialer   *dialer
+	conn     *nats.Conn
+	consumer jetstream.Consumer
+	until    int64
+	pending  uint64 // messages that wait, of the subjects asked for
+	end      bool
+}
+
+// fetch is how many messages are asked for at once, at most: a fetch of more than
+// wait would wait for others.
+const fetch = 4096
+
+// look asks how many messages wait.
+func (l *log) look(ctx context.Context) error {
+	info, err := l.consumer.Info(ctx)
+	if err != nil {
+		return l.explain(err)
+	}
+	l.pending, l.end = info.NumPending, info.NumPending == 0
+	return nil
+}
+
+// Next implements messages.Log.
+func (l *log) Next(ctx context.Context) ([]messages.Message, error) {
+	if l.end {
+		return nil, io.EOF
+	}
+	batch, err := l.consumer.Fetch(int(min(fetch, l.pending)), jetstream.FetchMaxWait(5*time.Second))
+	if err != nil {
+		return nil, l.explain(err)
+	}
+	var out []messages.Message
+	for m := range batch.Messages() {
+		at, err := m.Metadata()
+		if err != nil {
+			return nil, l.explain(err)
+		}
+		seq := int64(at.Sequence.Stream) //nolint:gosec // G115: sequences rise from 1
+		if seq < l.until {
+			out = append(out, messages.Message{Offset: seq, Value: m.Data()})
+		}
+		// The last of the reading may be of another subject, or deleted: then what
+		// comes after it, or nothing more, says so.
+		l.pending = at.NumPending
+		l.end = l.end || seq+1 >= l.until || at.NumPending == 0
+	}
+	if err := batch.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) {
+		return nil, l.explain(err)
+	}
+	if len(out) == 0 && !l.end {
+		if err := l.look(ctx); err != nil { // nothing came: does anything still wait?
+			return nil, err
+		}
+	}
+	return out, ctx.Err()
+}
+
+// Close implements messages.Log.
+func (l *log) Close() error {
+	if l.conn != nil {
+		l.conn.Close()
+	}
+	return nil
+}
+
+// explain puts an error into words.
+func (l *log) explain(err error) error {
+	where := strings.Join(l.o.Servers, ", ")
+	var known *fault.Error
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fault.New(fault.NotFound, "there is no stream %q at %s", l.o.Stream, where)
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return fault.New(fault.Invalid, "%s has no JetStream", where).WithHint("Only streams keep messages, and only those can be read again.")
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
+		return fault.New(fault.Invalid, "%s does not let the secret's user in", where).WithHint("Look at username and password, token or creds in the secret.")
+	case errors.Is(err, nats.ErrSecureConnWanted), errors.Is(err, nats.ErrSecureConnRequired):
+		return fault.New(fault.Invalid, "%s: %v", where, err).WithHint("Set up TLS there, or write tls: off where the network is trusted.")
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	if l.dialer.why != nil {
+		if said := source.Unreachable(where, l.dialer.why); said != nil {
+			return said
+		}
+	}
+	if said := source.Unreachable(where, err); said != nil {
+		return said
+	}
+	return fault.New(fault.Unavailable, "%s: %w", where, err)
+}

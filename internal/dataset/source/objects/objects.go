@@ -1,0 +1,298 @@
+// Package objects reads files that hold rows, wherever they are.
+// A Bucket lists and opens them; the parser child makes rows of their bytes.
+//
+// The files of a reading are listed when it begins and read in the order of their
+// names. It can be taken up after any row: the file is then parsed again and the
+// rows before are passed over. A file that changes while it is read ends the
+// reading.
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/dataset/source"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// MaxFiles is how many files a source may have.
+const MaxFiles = 10_000
+
+// Listing says of each file what tells one state of it from another: an ETag, or
+// size and time.
+type Listing map[string]string
+
+// Bucket has files. Not safe for concurrent use.
+type Bucket interface {
+	List(ctx context.Context) (Listing, error)
+	// Open reads a file and says in which state it is.
+	Open(ctx context.Context, name string) (body io.ReadCloser, tag string, err error)
+	Close() error
+}
+
+// Check refuses what files cannot be asked for.
+func Check(kind string, f source.Format, r source.Request) error {
+	switch f {
+	case "", "csv", "tsv", "jsonl", "parquet":
+	default:
+		return fault.New(fault.Invalid, "spec.from.%s.format: %q is none of csv, tsv, jsonl, parquet", kind, string(f))
+	}
+	if r.Cursor != "" || r.Overlap != "" {
+		return fault.New(fault.Invalid, "spec.cursor and spec.overlap are for tables: of %s, whole files are new or not", kind)
+	}
+	if r.Mode == source.Changes && (len(r.Key) == 0 || r.Op == "") {
+		return fault.New(fault.Invalid, "spec.key and spec.op: the mode changes needs both")
+	}
+	return nil
+}
+
+// place is where a reading stands: a file, and how many of its rows were given.
+type place struct {
+	File string `json:"file"`
+	Rows int64  `json:"rows"`
+}
+
+func decode(p source.Position, into any) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(p, into); err != nil {
+		return fault.New(fault.Internal, "the position %.200s is none of files", p)
+	}
+	return nil
+}
+
+func encode(v any) source.Position {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("objects: a position does not marshal: " + err.Error())
+	}
+	return b
+}
+
+// Open begins a reading of the bucket. It owns b. Where there is nothing to read
+// the schema is nil.
+func Open(ctx context.Context, b Bucket, f source.Format, r source.Request) (_ source.Reader, err error) {
+	s := &reader{bucket: b, format: f, req: r}
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.ctx, s.cancel = own, cancel
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop()
+	defer func() {
+		if err != nil {
+			_ = s.Close()
+		}
+	}()
+	var after Listing
+	if err := decode(r.After, &after); err != nil {
+		return nil, err
+	}
+	if r.Begun {
+		if err := decode(r.Until, &s.until); err != nil {
+			return nil, err
+		}
+	} else {
+		now, err := b.List(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if len(now) > MaxFiles {
+			return nil, fault.New(fault.TooLarge, "%d files are over the limit of %d", len(now), MaxFiles).WithHint("Name fewer: one directory a day, for example.")
+		}
+		s.until = now
+		if r.Mode != source.Full { // what is gone was read, and stays read
+			s.until = maps.Clone(after)
+			if s.until == nil {
+				s.until = Listing{}
+			}
+			maps.Copy(s.until, now)
+		}
+	}
+	for name, tag := range s.until {
+		was, read := after[name]
+		if r.Mode != source.Full && read && was == tag {
+			continue
+		}
+		if r.Mode != source.Full && read && len(r.Key) == 0 {
+			return nil, fault.New(fault.Conflict, "the file %s was changed after it was read", name).
+				WithHint("Give the source a key, which tells its rows from new ones; or read everything again: ingest with --anew.")
+		}
+		s.names = append(s.names, name)
+	}
+	slices.Sort(s.names)
+	if r.Mode == source.Full && len(s.names) == 0 {
+		return nil, fault.New(fault.NotFound, "no file is there")
+	}
+	if err := decode(r.Resume, &s.at); err != nil {
+		return nil, err
+	}
+	for len(s.names) > 0 && s.names[0] < s.at.File {
+		s.names = s.names[1:]
+	}
+	if len(s.names) == 0 && !r.Begun || len(s.until) == 0 {
+		return s, nil
+	}
+	if len(s.names) == 0 { // taken up after the last row
+		s.names = append(s.names, s.at.File)
+	}
+	return s, s.open()
+}
+
+type reader struct {
+	bucket Bucket
+	format source.Format
+	req    source.Request
+	ctx    context.Context //nolint:containedctx // of one reading
+	cancel context.CancelFunc
+
+	until  Listing
+	names  []string // to read; the first is open
+	at     place
+	skip   int64 // rows of the open file that were given before
+	schema table.Schema
+	body   io.ReadCloser
+	rows   source.Rows
+	rec    arrow.RecordBatch
+}
+
+// open begins the first of names.
+func (s *reader) open() error {
+	name := s.names[0]
+	body, tag, err := s.bucket.Open(s.ctx, name)
+	if err != nil {
+		return err
+	}
+	s.body = body
+	if tag != s.until[name] {
+		return fault.New(fault.Conflict, "the file %s was changed while it was read", name).WithHint("Ingest again when it is whole; files are best made under another name and renamed.")
+	}
+	req := parser.Request{Columns: s.req.Declared, Nulls: s.req.Parsing.Nulls, Delimiter: s.req.Parsing.Delimiter}
+	switch s.format {
+	case "tsv":
+		req.Delimiter = "\t"
+	case "jsonl":
+		req.Format = parser.JSONLines
+	case "parquet":
+		req.Format = parser.Parquet
+	default:
+	}
+	if s.rows, err = s.req.Parser.Parse(s.ctx, body, req); err != nil {
+		return fault.Wrap(err, "%s", name)
+	}
+	schema, err := table.FromArrow(s.rows.Schema())
+	if err != nil {
+		return fault.Wrap(err, "%s", name)
+	}
+	if s.schema == nil {
+		s.schema = schema
+	} else if !slices.Equal(s.schema, schema) {
+		return fault.New(fault.Invalid, "the columns of %s are not those of the files before it", name).
+			WithHint("Here they are %v, before %v. Declare the types in the Dataset's spec.columns when only those differ.", describe(schema), describe(s.schema))
+	}
+	if name == s.at.File {
+		s.skip = s.at.Rows
+	}
+	s.at = place{File: name, Rows: s.skip}
+	return nil
+}
+
+func describe(s table.Schema) string {
+	parts := make([]string, 0, min(len(s), 30))
+	for _, f := range s[:min(len(s), 30)] {
+		parts = append(parts, f.Name+" "+string(f.Type))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// shut ends the open file.
+func (s *reader) shut() {
+	if s.rec != nil {
+		s.rec.Release()
+		s.rec = nil
+	}
+	if s.body != nil {
+		_ = s.body.Close()
+		s.body = nil
+	}
+	if s.rows != nil {
+		_ = s.rows.Close()
+		s.rows = nil
+	}
+}
+
+// Schema implements source.Reader.
+func (s *reader) Schema() *arrow.Schema {
+	if s.schema == nil {
+		return nil
+	}
+	return s.schema.Arrow()
+}
+
+// Until implements source.Reader.
+func (s *reader) Until() source.Position { return encode(s.until) }
+
+// Next implements source.Reader.
+func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, error) {
+	stop := context.AfterFunc(ctx, s.cancel)
+	defer stop()
+	for s.rows != nil {
+		if s.rec == nil && !s.rows.Next() {
+			if err := s.rows.Err(); err != nil {
+				if ctx.Err() != nil {
+					err = ctx.Err()
+				}
+				return nil, nil, fault.Wrap(err, "%s", s.at.File)
+			}
+			if s.skip > 0 {
+				return nil, nil, fault.New(fault.Conflict, "the file %s has fewer rows than were read of it", s.at.File)
+			}
+			s.shut()
+			if s.names = s.names[1:]; len(s.names) == 0 {
+				break
+			}
+			if err := s.open(); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		rec := s.rec
+		if s.rec = nil; rec == nil {
+			rec = s.rows.RecordBatch()
+			rec.Retain()
+		}
+		if pass := min(s.skip, rec.NumRows()); pass > 0 {
+			s.skip -= pass
+			rest := rec.NewSlice(pass, rec.NumRows())
+			rec.Release()
+			rec = rest
+		}
+		if rec.NumRows() == 0 {
+			rec.Release()
+			continue
+		}
+		n := min(rec.NumRows(), int64(max(s.req.BatchRows, 1)))
+		out := rec.NewSlice(0, n)
+		if n < rec.NumRows() {
+			s.rec = rec.NewSlice(n, rec.NumRows())
+		}
+		rec.Release()
+		s.at.Rows += n
+		return out, encode(s.at), nil
+	}
+	return nil, nil, io.EOF
+}
+
+// Close implements source.Reader.
+func (s *reader) Close() error {
+	s.cancel()
+	s.shut()
+	return s.bucket.Close()
+}

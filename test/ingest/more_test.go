@@ -1,0 +1,293 @@
+package ingest
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/falaj-ml/falaj/internal/dataset/source/sourcetest"
+)
+
+// more are the origins beside PostgreSQL.
+func more(t *testing.T, files string) []origin {
+	t.Helper()
+	out := []origin{newTopic(t), newStream(t), &directory{dir: files}}
+	if port, db := mariadb(t); db != nil {
+		out = append(out, &maria{db: db, port: port})
+	}
+	return out
+}
+
+// sent are the messages that were acknowledged.
+type sent struct {
+	mu   sync.Mutex
+	next int64
+	all  []string
+}
+
+// number is a message's that nobody has.
+func (s *sent) number() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	return s.next
+}
+
+func (s *sent) note(row string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, row)
+}
+
+func (s *sent) rows(*testing.T, string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.all)
+	slices.Sort(all)
+	return all
+}
+
+func (*sent) query(source string) string {
+	return "SELECT id || '|' || coalesce(name, '') AS line FROM " + source
+}
+
+const twoColumns = "{expectations: [{check: unique, columns: [id]}], columns: [{name: id, type: int64}, {name: name, type: string}]}"
+
+// topic is one of Kafka.
+type topic struct {
+	sent
+	cluster *kfake.Cluster
+	client  *kgo.Client
+}
+
+func newTopic(t *testing.T) *topic {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.DefaultProduceTopic("orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return &topic{cluster: c, client: cl}
+}
+
+func (*topic) sources() []string { return []string{"topic"} }
+
+func (o *topic) manifests() string {
+	return fmt.Sprintf(`---
+{api_version: falaj/v1, kind: Dataset, name: topic, project: shop, spec: %s}
+---
+{api_version: falaj/v1, kind: Source, name: topic, project: shop, spec: {dataset: topic, mode: incremental, rate: {rows_per_second: 2000},
+  from: {kafka: {brokers: [%q], topic: orders, tls: "off"}}}}
+`, twoColumns, o.cluster.ListenAddrs()[0])
+}
+
+func (o *topic) write(_ context.Context, r *rand.Rand) error {
+	var batch []*kgo.Record
+	var rows []string
+	for range 1 + r.IntN(5) {
+		n := o.number()
+		name := strconv.Itoa(r.IntN(1000))
+		rows = append(rows, fmt.Sprintf("%d|%s", n, name))
+		batch = append(batch, &kgo.Record{Value: fmt.Appendf(nil, `{"id": %d, "name": %q}`, n, name)})
+	}
+	// It is written whole, or the test's own client has failed.
+	if err := o.client.ProduceSync(context.Background(), batch...).FirstErr(); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		o.note(row)
+	}
+	return nil
+}
+
+// stream is one of JetStream.
+type stream struct {
+	sent
+	address string
+	js      jetstream.JetStream
+}
+
+func newStream(t *testing.T) *stream {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("NATS is not ready")
+	}
+	o := &stream{address: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Addr().(*net.TCPAddr).Port))}
+	conn, err := nats.Connect(o.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	if o.js, err = jetstream.New(conn); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func (*stream) sources() []string { return []string{"stream"} }
+
+func (o *stream) manifests() string {
+	return fmt.Sprintf(`---
+{api_version: falaj/v1, kind: Dataset, name: stream, project: shop, spec: %s}
+---
+{api_version: falaj/v1, kind: Source, name: stream, project: shop, spec: {dataset: stream, mode: incremental, rate: {rows_per_second: 2000},
+  from: {nats: {servers: [%q], stream: orders, tls: "off"}}}}
+`, twoColumns, o.address)
+}
+
+func (o *stream) write(_ context.Context, r *rand.Rand) error {
+	n, name := o.number(), strconv.Itoa(r.IntN(1000))
+	if _, err := o.js.Publish(context.Background(), "orders.new", fmt.Appendf(nil, `{"id": %d, "name": %q}`, n, name)); err != nil {
+		return err
+	}
+	o.note(fmt.Sprintf("%d|%s", n, name))
+	return nil
+}
+
+// directory has files, which come whole.
+type directory struct {
+	sent
+	dir string
+}
+
+func (*directory) sources() []string { return []string{"files"} }
+
+func (o *directory) manifests() string {
+	return fmt.Sprintf(`---
+{api_version: falaj/v1, kind: Dataset, name: files, project: shop, spec: %s}
+---
+{api_version: falaj/v1, kind: Source, name: files, project: shop, spec: {dataset: files, mode: incremental, rate: {rows_per_second: 2000}, from: {files: {directory: %q}}}}
+`, twoColumns, o.dir)
+}
+
+func (o *directory) write(_ context.Context, r *rand.Rand) error {
+	if r.IntN(100) > 0 {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteString("id,name\n")
+	var rows []string
+	first := int64(0)
+	for range 1 + r.IntN(300) {
+		n := o.number()
+		if first == 0 {
+			first = n
+		}
+		name := "n" + strconv.Itoa(r.IntN(1000))
+		fmt.Fprintf(&b, "%d,%s\n", n, name)
+		rows = append(rows, fmt.Sprintf("%d|%s", n, name))
+	}
+	name := fmt.Sprintf("%02d-%d.csv", r.IntN(100), first) // not in the order of time
+	path, hidden := filepath.Join(o.dir, name), filepath.Join(o.dir, "."+name)
+	if err := os.WriteFile(hidden, []byte(b.String()), 0o600); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		o.note(row)
+	}
+	return os.Rename(hidden, path)
+}
+
+// maria is a table of MariaDB.
+type maria struct {
+	db   *sql.DB
+	port int
+}
+
+// mariadb is nil where there is none.
+func mariadb(t *testing.T) (port int, db *sql.DB) {
+	t.Helper()
+	if !sourcetest.HasMariaDB() && os.Getenv("CI") != "true" {
+		t.Log("without MariaDB; install it with: make engines")
+		return 0, nil
+	}
+	port, db = sourcetest.MariaDB(t)
+	for _, s := range []string{
+		"CREATE TABLE maria (id bigint PRIMARY KEY, seq bigint NOT NULL, name varchar(40), INDEX (seq))",
+		"CREATE TABLE seq (n bigint NOT NULL AUTO_INCREMENT PRIMARY KEY)",
+	} {
+		if _, err := db.ExecContext(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return port, db
+}
+
+func (*maria) sources() []string { return []string{"maria"} }
+
+func (o *maria) manifests() string {
+	return fmt.Sprintf(`---
+{api_version: falaj/v1, kind: Secret, name: maria, project: shop, spec: {values: {username: {value: %s}, password: {value: %s}}}}
+---
+{api_version: falaj/v1, kind: Dataset, name: maria, project: shop, spec: {expectations: [{check: unique, columns: [id]}]}}
+---
+{api_version: falaj/v1, kind: Source, name: maria, project: shop, spec: {dataset: maria, secret: maria, mode: incremental, cursor: seq, key: [id], rate: {rows_per_second: 2000},
+  from: {mariadb: {host: 127.0.0.1, port: %d, database: shop, table: maria, tls: "off"}}}}
+`, sourcetest.MariaDBUser, sourcetest.MariaDBPassword, o.port)
+}
+
+func (o *maria) write(ctx context.Context, r *rand.Rand) error {
+	tx, err := o.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	for range 1 + r.IntN(3) {
+		res, err := tx.ExecContext(ctx, "INSERT INTO seq VALUES ()")
+		if err != nil {
+			return err
+		}
+		seq, err := res.LastInsertId()
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "REPLACE INTO maria VALUES (?, ?, ?)", 1+r.IntN(3000), seq, fmt.Sprintf("name %d", r.IntN(1000))); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+func (o *maria) rows(t *testing.T, source string) []string {
+	t.Helper()
+	in, err := o.db.QueryContext(t.Context(), "SELECT concat(id, '|', seq, '|', name) FROM "+source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	return scan(t, in)
+}
+
+func (*maria) query(source string) string {
+	return "SELECT id || '|' || seq || '|' || name AS line FROM " + source
+}
