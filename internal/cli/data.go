@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -94,12 +96,31 @@ func (a *app) datasetImport() *cobra.Command {
 				a.note("unchanged: %s@%s exists%s", args[0], v.Text("version"), standing(v))
 			}
 			if v.Text("state") == "rejected" {
-				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), v.Text("reason")).
+				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), whyRejected(v)).
 					WithHint("Mend the file or the expectations and import again; see `falaj describe dataset %s`.", args[0])
 			}
 			return nil
 		},
 	}
+}
+
+// whyRejected is the reason with the first value that failed, which the reason of
+// sealed data leaves out.
+func whyRejected(v client.Object) string {
+	reason := v.Text("reason")
+	verdicts := objectsAt(v, "expectations")
+	i := slices.IndexFunc(verdicts, func(o client.Object) bool { return o.Text("passed") != "true" })
+	if i < 0 {
+		return reason
+	}
+	examples := objectsAt(verdicts[i], "examples")
+	if len(examples) == 0 || examples[0]["value"] == nil {
+		return reason
+	}
+	if value := strconv.Quote(examples[0].Text("value")); !strings.HasSuffix(reason, value) {
+		reason += ": " + value
+	}
+	return reason
 }
 
 // note is for people, beside the answer: it goes to stderr.

@@ -264,7 +264,7 @@ type Version struct {
 	DatasetID      ID              `json:"dataset_id"`
 	Number         int64           `json:"version"`
 	State          State           `json:"state"`
-	Reason         string          `json:"reason,omitempty"` // why it is rejected, in words
+	Reason         string          `json:"reason,omitempty"` // why it is rejected, in words; names values of open data only
 	Schema         Schema          `json:"schema"`
 	Rows           int64           `json:"rows"`
 	Bytes          int64           `json:"bytes"`                // stored
@@ -277,6 +277,10 @@ type Version struct {
 	Lineage        Lineage         `json:"lineage"`
 	Created        time.Time       `json:"created_at"`
 	CreatedBy      string          `json:"created_by"`
+
+	// Values is Statistics and Expectations under the dataset's key: what the
+	// database keeps of them; nil for open data.
+	Values []byte `json:"-"`
 
 	Files        []DataFile `json:"-"`
 	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted

@@ -167,7 +167,10 @@ type Example struct {
 const maxExamples = 5
 
 // String says what failed and where.
-func (r Verdict) String() string {
+func (r Verdict) String() string { return r.text(true) }
+
+// text is String, with the first value that failed or without.
+func (r Verdict) text(value bool) string {
 	s := r.Expectation.String()
 	switch {
 	case r.Passed:
@@ -179,7 +182,7 @@ func (r Verdict) String() string {
 	if len(r.Examples) > 0 {
 		x := r.Examples[0]
 		s += fmt.Sprintf(", first at row %d, column %q", x.Row, x.Column)
-		if !x.Hidden {
+		if value && !x.Hidden {
 			s += fmt.Sprintf(": %q", x.Value)
 		}
 	}

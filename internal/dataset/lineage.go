@@ -92,5 +92,8 @@ func (s *Service) Descendants(ctx context.Context, p project.Name, ref Ref) (vs 
 		vs, err = s.cfg.Store.Children(ctx, tx, v.ID, 1000)
 		return err
 	})
-	return vs, err
+	if err != nil {
+		return nil, err
+	}
+	return vs, s.reveal(ctx, pointers(vs)...)
 }

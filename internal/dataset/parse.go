@@ -61,7 +61,7 @@ func (p *Parsed) Summary() (sum parser.Summary, err error) {
 
 // Close ends the process.
 func (p *Parsed) Close() error {
-	p.RecordReader.Release()
+	p.Release()
 	p.session.Close()
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/tink"
+
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -38,8 +40,9 @@ type Guard interface {
 	Pass(ctx context.Context, p residency.Passage) error
 }
 
-// Keys gives the 32-byte keys that seal data files.
+// Keys gives the 32-byte keys that seal data files, and what seals the rest.
 type Keys interface {
+	AEAD(ctx context.Context, project, owner string) (tink.AEAD, error)
 	DataKey(ctx context.Context, project, owner, use string) ([]byte, error)
 }
 
@@ -307,6 +310,7 @@ func (s *Service) find(ctx context.Context, action policy.Action, p project.Name
 	object := policy.Object{Project: string(p), Kind: objectKind, Name: ref.String()}
 	switch {
 	case err == nil:
+		err = s.reveal(ctx, &v)
 		object = s.object(d, &v)
 	case d.ID != "":
 		object = s.object(d, nil)
@@ -397,5 +401,5 @@ func (s *Service) Versions(ctx context.Context, p project.Name, name string, pag
 		vs = vs[:page.size()]
 		next = strconv.FormatInt(vs[len(vs)-1].Number, 10)
 	}
-	return vs, next, nil
+	return vs, next, s.reveal(ctx, pointers(vs)...)
 }

@@ -209,11 +209,11 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 	v.State = Accepted
 	for _, r := range v.Expectations {
 		if !r.Passed {
-			v.State, v.Reason = Rejected, r.String()
+			v.State, v.Reason = Rejected, r.text(v.Protection == Open)
 			break
 		}
 	}
-	return nil
+	return s.conceal(ctx, v)
 }
 
 // dataWriter writes a version's data files, one after the other.
@@ -311,8 +311,8 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			if d.Accepted > 0 {
 				twin.Current = Ref{Name: d.Name, Number: d.Accepted}.String()
 			}
-			if w.then == nil {
-				return twin, nil
+			if err := s.reveal(ctx, &twin); err != nil || w.then == nil {
+				return twin, err
 			}
 			err := s.cfg.DB.Update(ctx, string(v.Project), func(ctx context.Context, tx *store.Tx) error { return w.then(ctx, tx, twin) })
 			return twin, err

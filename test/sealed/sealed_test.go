@@ -117,6 +117,8 @@ const datasets = `
 ---
 {api_version: falaj/v1, kind: Dataset, name: patients, project: PROJECT, spec: {classification: restricted, columns: [{name: k, type: string}, {name: whole, type: int64}, {name: real, type: float64}], expectations: [{check: not_null, column: k}]}}
 ---
+{api_version: falaj/v1, kind: Dataset, name: plain, project: PROJECT, spec: {columns: [{name: k, type: string}, {name: whole, type: int64}, {name: real, type: float64}], expectations: [{check: not_null, column: k}, {check: between, column: whole, max: 1}]}}
+---
 {api_version: falaj/v1, kind: Dataset, name: shown, project: PROJECT, spec: {protection: open, columns: [{name: k, type: string}, {name: whole, type: int64}, {name: real, type: float64}]}}
 ---
 {api_version: falaj/v1, kind: Entity, name: k, project: PROJECT, spec: {}}
@@ -143,6 +145,7 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 	p.Import("secret", secret.csv(false))
 	p.Import("secret", plant(4, 40).csv(true)) // rejected
 	p.Import("patients", patients.csv(false))
+	p.Import("plain", plant(5, 1).csv(false)) // neither; rejected, with an example
 	p.Import("shown", shown.csv(false))
 
 	// SQL, a training set, online rows.
@@ -191,7 +194,7 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 	p.Ends(job[0].ID, "succeeded")
 
 	needles := secret.needles()
-	for what, part := range map[string]planted{"patients": patients, "rejected": plant(4, 40)} {
+	for what, part := range map[string]planted{"patients": patients, "rejected": plant(4, 40), "plain": plant(5, 1)} {
 		for name, b := range part.needles() {
 			needles[what+": "+name] = b
 		}

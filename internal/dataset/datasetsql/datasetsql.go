@@ -147,6 +147,7 @@ type versionDoc struct {
 	Bytes        int64                `json:"bytes"`
 	Statistics   []dataset.Statistics `json:"statistics,omitempty"`
 	Expectations []dataset.Verdict    `json:"expectations,omitempty"`
+	Values       []byte               `json:"values,omitempty"` // instead of the two, sealed
 	Residency    residency.Label      `json:"residency"`
 	Lineage      dataset.Lineage      `json:"lineage"`
 	Files        []dataset.DataFile   `json:"files,omitempty"`
@@ -155,8 +156,11 @@ type versionDoc struct {
 }
 
 func rowOf(v dataset.Version) (versionRow, error) {
+	if len(v.Values) > 0 {
+		v.Statistics, v.Expectations = nil, nil
+	}
 	doc, err := json.Marshal(versionDoc{
-		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations,
+		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
 		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
 	})
 	return versionRow{
@@ -173,7 +177,7 @@ func (r versionRow) version() (dataset.Version, error) {
 	}
 	return dataset.Version{
 		ID: r.ID, Project: r.Project, Dataset: r.Name, DatasetID: r.DatasetID, Number: r.Number, State: r.State, Reason: d.Reason,
-		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations,
+		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
 		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
 	}, nil

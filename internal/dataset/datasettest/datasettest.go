@@ -25,6 +25,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tink-crypto/tink-go/v2/aead/subtle"
+	"github.com/tink-crypto/tink-go/v2/tink"
+
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
@@ -172,6 +175,15 @@ type Keys struct{}
 func (Keys) DataKey(_ context.Context, project, owner, use string) ([]byte, error) {
 	k := sha256.Sum256([]byte(project + "\x00" + owner + "\x00" + use))
 	return k[:], nil
+}
+
+// AEAD implements dataset.Keys.
+func (k Keys) AEAD(ctx context.Context, project, owner string) (tink.AEAD, error) {
+	key, err := k.DataKey(ctx, project, owner, "aead")
+	if err != nil {
+		return nil, err
+	}
+	return subtle.NewAESGCM(key)
 }
 
 // Guard is the residency rule without its journal.

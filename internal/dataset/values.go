@@ -1,0 +1,68 @@
+package dataset
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// values is what a version tells of the values in its rows. Of a sealed version
+// the database has it under the dataset's key only.
+type values struct {
+	Statistics   []Statistics `json:"statistics,omitempty"`
+	Expectations []Verdict    `json:"expectations,omitempty"`
+}
+
+// conceal seals what a version tells of its values, for the database.
+func (s *Service) conceal(ctx context.Context, v *Version) error {
+	if v.Protection == Open {
+		return nil
+	}
+	plain, err := json.Marshal(values{v.Statistics, v.Expectations})
+	if err != nil {
+		return err
+	}
+	key, err := s.cfg.Keys.AEAD(ctx, string(v.Project), owner(v.Dataset))
+	if err != nil {
+		return fault.Wrap(err, "the key of %s", v.Dataset)
+	}
+	v.Values, err = key.Encrypt(plain, []byte(v.ID))
+	return err
+}
+
+// reveal gives versions from the database what they tell of their values. With
+// the key that is gone.
+func (s *Service) reveal(ctx context.Context, vs ...*Version) error {
+	for _, v := range vs {
+		if len(v.Values) == 0 {
+			continue
+		}
+		key, err := s.cfg.Keys.AEAD(ctx, string(v.Project), owner(v.Dataset))
+		if fault.Is(err, fault.Gone) {
+			continue
+		}
+		if err != nil {
+			return fault.Wrap(err, "the key of %s", v.Ref())
+		}
+		plain, err := key.Decrypt(v.Values, []byte(v.ID))
+		if err != nil {
+			return fault.Wrap(err, "what %s tells of its values does not open", v.Ref())
+		}
+		var is values
+		if err := json.Unmarshal(plain, &is); err != nil {
+			return fault.Wrap(err, "what %s tells of its values", v.Ref())
+		}
+		v.Statistics, v.Expectations = is.Statistics, is.Expectations
+	}
+	return nil
+}
+
+// pointers are for reveal.
+func pointers(vs []Version) []*Version {
+	out := make([]*Version, len(vs))
+	for i := range vs {
+		out[i] = &vs[i]
+	}
+	return out
+}
