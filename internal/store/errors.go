@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"syscall"
@@ -23,6 +24,15 @@ func IsUnique(err error) bool {
 	}
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "23505"
+}
+
+// NotFound is the refusal in these words when err says that there is no such row;
+// any other err stays as it is.
+func NotFound(err error, format string, args ...any) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fault.New(fault.NotFound, format, args...)
+	}
+	return err
 }
 
 // classify gives an error of the database that nobody classified yet its kind

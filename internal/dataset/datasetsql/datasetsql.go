@@ -5,17 +5,14 @@ package datasetsql
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/uptrace/bun"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -66,18 +63,11 @@ func (r datasetRow) dataset() (dataset.Dataset, error) {
 	}, nil
 }
 
-func missing(err error, format string, args ...any) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return fault.New(fault.NotFound, format, args...)
-	}
-	return err
-}
-
 // Dataset implements dataset.Store.
 func (Store) Dataset(ctx context.Context, tx *store.Tx, p project.Name, name string) (dataset.Dataset, error) {
 	var r datasetRow
 	if err := tx.NewSelect().Model(&r).Where("project = ? AND name = ?", p, name).Scan(ctx); err != nil {
-		return dataset.Dataset{}, missing(err, "there is no dataset %q", name)
+		return dataset.Dataset{}, store.NotFound(err, "there is no dataset %q", name)
 	}
 	return r.dataset()
 }
@@ -225,7 +215,7 @@ func (Store) UpdateVersion(ctx context.Context, tx *store.Tx, v dataset.Version)
 func (Store) Version(ctx context.Context, tx *store.Tx, d dataset.ID, number int64) (dataset.Version, error) {
 	var r versionRow
 	if err := tx.NewSelect().Model(&r).Where("dataset_id = ? AND number = ?", d, number).Scan(ctx); err != nil {
-		return dataset.Version{}, missing(err, "there is no version %d", number)
+		return dataset.Version{}, store.NotFound(err, "there is no version %d", number)
 	}
 	return r.version()
 }
@@ -234,7 +224,7 @@ func (Store) Version(ctx context.Context, tx *store.Tx, d dataset.ID, number int
 func (Store) VersionByID(ctx context.Context, tx *store.Tx, p project.Name, id dataset.VersionID) (dataset.Version, error) {
 	var r versionRow
 	if err := tx.NewSelect().Model(&r).Where("id = ? AND project = ?", id, p).Scan(ctx); err != nil {
-		return dataset.Version{}, missing(err, "there is no dataset version %s", id)
+		return dataset.Version{}, store.NotFound(err, "there is no dataset version %s", id)
 	}
 	return r.version()
 }
@@ -245,7 +235,7 @@ func (Store) Twin(ctx context.Context, tx *store.Tx, d dataset.ID, fingerprint s
 	err := tx.NewSelect().Model(&r).Where("dataset_id = ? AND fingerprint = ? AND state <> ?", d, fingerprint, dataset.Deleted).
 		OrderExpr("number").Limit(1).Scan(ctx)
 	if err != nil {
-		return dataset.Version{}, missing(err, "there is no version with this fingerprint")
+		return dataset.Version{}, store.NotFound(err, "there is no version with this fingerprint")
 	}
 	return r.version()
 }

@@ -6,15 +6,12 @@ package registrysql
 
 import (
 	"context"
-	"database/sql"
 	"embed"
-	"errors"
 	"strings"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -32,13 +29,6 @@ var Migrations = store.Embedded("registry", files)
 type Store struct{}
 
 var _ registry.Store = Store{}
-
-func notFound(err error, format string, args ...any) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return fault.New(fault.NotFound, format, args...)
-	}
-	return err
-}
 
 func isSQLite(tx *store.Tx) bool { return tx.Dialect().Name() == dialect.SQLite }
 
@@ -79,7 +69,7 @@ func (s Store) Model(ctx context.Context, tx *store.Tx, p project.Name, name str
 	var row modelRow
 	err := tx.NewSelect().Model(&row).Where("t.project = ? AND t.name = ?", string(p), name).Scan(ctx)
 	if err != nil {
-		return registry.Model{}, notFound(err, "Registered Model with name=%s not found", name)
+		return registry.Model{}, store.NotFound(err, "Registered Model with name=%s not found", name)
 	}
 	return s.filled(ctx, tx, row)
 }
@@ -226,5 +216,5 @@ func (s Store) InsertKey(ctx context.Context, tx *store.Tx, k registry.Key) (reg
 func (Store) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Key, error) {
 	var row keyRow
 	err := tx.NewSelect().Model(&row).Where("t.project = ?", string(p)).Scan(ctx)
-	return registry.Key{Project: p, ID: row.ID, Public: row.Public, Private: row.Private}, notFound(err, "project %s has no signing key", p)
+	return registry.Key{Project: p, ID: row.ID, Public: row.Public, Private: row.Private}, store.NotFound(err, "project %s has no signing key", p)
 }

@@ -100,7 +100,7 @@ func (s Store) Version(ctx context.Context, tx *store.Tx, p project.Name, model 
 	err := tx.NewSelect().Model(&row).
 		Where("t.model = (SELECT m.id FROM registry_model m WHERE m.project = ? AND m.name = ?) AND t.number = ?", string(p), model, number).Scan(ctx)
 	if err != nil {
-		return registry.Version{}, notFound(err, "Model Version (name=%s, version=%d) not found", model, number)
+		return registry.Version{}, store.NotFound(err, "Model Version (name=%s, version=%d) not found", model, number)
 	}
 	out, err := s.filledVersions(ctx, tx, []versionRow{row})
 	if err != nil {
@@ -233,12 +233,12 @@ func (Store) Files(ctx context.Context, tx *store.Tx, id registry.ModelID, numbe
 	for i, r := range rows {
 		out[i] = registry.Stored{File: registry.File{Path: r.Path, Size: r.Size, Digest: r.Digest}, Object: r.Object}
 	}
-	return out, signature, notFound(err, "model version %s v%d not found", id, number)
+	return out, signature, store.NotFound(err, "model version %s v%d not found", id, number)
 }
 
 // State implements registry.Store.
 func (Store) State(ctx context.Context, tx *store.Tx, p project.Name, id registry.ModelID, number int) (registry.State, error) {
 	var state string
 	err := tx.NewRaw("SELECT state FROM registry_version WHERE model = ? AND number = ? AND project = ?", string(id), number, string(p)).Scan(ctx, &state)
-	return registry.State(state), notFound(err, "model version %s v%d not found", id, number)
+	return registry.State(state), store.NotFound(err, "model version %s v%d not found", id, number)
 }

@@ -42,7 +42,7 @@ func (Store) PutArtifact(ctx context.Context, tx *store.Tx, p project.Name, owne
 func (Store) Artifact(ctx context.Context, tx *store.Tx, owner, path string) (tracking.Stored, error) {
 	var row artifactRow
 	err := tx.NewSelect().Model(&row).Where("t.owner = ? AND t.path = ?", owner, path).Scan(ctx)
-	return row.stored(), notFound(err, "No such artifact: '%s'", path)
+	return row.stored(), store.NotFound(err, "No such artifact: '%s'", path)
 }
 
 // below is the condition for a path and what lies below it: '0' follows '/'.

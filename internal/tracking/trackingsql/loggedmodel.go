@@ -54,7 +54,7 @@ func (Store) LoggedModel(ctx context.Context, tx *store.Tx, p project.Name, id t
 	var row modelRow
 	err := tx.NewSelect().Model(&row).Where("t.id = ? AND t.project = ?", string(id), string(p)).Scan(ctx)
 	if err != nil {
-		return tracking.LoggedModel{}, notFound(err, "Logged model with ID '%s' not found.", id)
+		return tracking.LoggedModel{}, store.NotFound(err, "Logged model with ID '%s' not found.", id)
 	}
 	return row.model()
 }

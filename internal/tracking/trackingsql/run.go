@@ -56,7 +56,7 @@ func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id tracking.
 	var row runRow
 	err := tx.NewSelect().Model(&row).Where("t.id = ? AND t.project = ?", string(id), string(p)).Scan(ctx)
 	if err != nil {
-		return tracking.Run{}, notFound(err, "Run with id=%s not found", id)
+		return tracking.Run{}, store.NotFound(err, "Run with id=%s not found", id)
 	}
 	return row.run()
 }
@@ -66,7 +66,7 @@ func (Store) RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, att
 	var row runRow
 	err := tx.NewSelect().Model(&row).Where("t.attempt = ? AND t.project = ?", attempt, string(p)).OrderExpr("t.id").Limit(1).Scan(ctx)
 	if err != nil {
-		return tracking.Run{}, notFound(err, "attempt %s has no run", attempt)
+		return tracking.Run{}, store.NotFound(err, "attempt %s has no run", attempt)
 	}
 	return row.run()
 }

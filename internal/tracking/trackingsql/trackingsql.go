@@ -7,7 +7,6 @@ package trackingsql
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -39,13 +37,6 @@ var _ tracking.Store = Store{}
 // batch bounds rows and arguments of one statement: SQLite takes 32,766
 // variables, though bun inlines them.
 const batch = 500
-
-func notFound(err error, format string, args ...any) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return fault.New(fault.NotFound, format, args...)
-	}
-	return err
-}
 
 func isSQLite(tx *store.Tx) bool { return tx.Dialect().Name() == dialect.SQLite }
 
@@ -271,7 +262,7 @@ func (s Store) Experiment(ctx context.Context, tx *store.Tx, p project.Name, id 
 	var row experimentRow
 	err := tx.NewSelect().Model(&row).Where("t.project = ? AND t.id = ?", string(p), int64(id)).Scan(ctx)
 	if err != nil {
-		return tracking.Experiment{}, notFound(err, "No Experiment with id=%d exists", id)
+		return tracking.Experiment{}, store.NotFound(err, "No Experiment with id=%d exists", id)
 	}
 	return s.withTags(ctx, tx, row)
 }
@@ -281,7 +272,7 @@ func (s Store) ExperimentNamed(ctx context.Context, tx *store.Tx, p project.Name
 	var row experimentRow
 	err := tx.NewSelect().Model(&row).Where("t.project = ? AND t.name = ?", string(p), name).Scan(ctx)
 	if err != nil {
-		return tracking.Experiment{}, notFound(err, "Could not find experiment with name '%s'", name)
+		return tracking.Experiment{}, store.NotFound(err, "Could not find experiment with name '%s'", name)
 	}
 	return s.withTags(ctx, tx, row)
 }

@@ -4,7 +4,6 @@ package ingestionsql
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -77,18 +76,11 @@ func sourcesOf(rows []sourceRow, err error) ([]ingestion.Source, error) {
 	return out, nil
 }
 
-func missing(err error, what string) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return fault.New(fault.NotFound, "there is no %s", what)
-	}
-	return err
-}
-
 // Source implements ingestion.Store.
 func (Store) Source(ctx context.Context, tx *store.Tx, p project.Name, name string) (ingestion.Source, error) {
 	var r sourceRow
 	if err := tx.NewSelect().Model(&r).Where("project = ? AND name = ?", p, name).Scan(ctx); err != nil {
-		return ingestion.Source{}, missing(err, "such source")
+		return ingestion.Source{}, store.NotFound(err, "there is no such source")
 	}
 	return r.source()
 }
@@ -97,7 +89,7 @@ func (Store) Source(ctx context.Context, tx *store.Tx, p project.Name, name stri
 func (Store) SourceOf(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (ingestion.Source, error) {
 	var r sourceRow
 	if err := tx.NewSelect().Model(&r).Where("project = ? AND dataset = ?", p, dataset).Scan(ctx); err != nil {
-		return ingestion.Source{}, missing(err, "source of that dataset")
+		return ingestion.Source{}, store.NotFound(err, "there is no source of that dataset")
 	}
 	return r.source()
 }
@@ -236,7 +228,7 @@ func (Store) UpdateRun(ctx context.Context, tx *store.Tx, r ingestion.Run, attem
 func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id ingestion.RunID) (ingestion.Run, error) {
 	var r runRow
 	if err := tx.NewSelect().Model(&r).Where("project = ? AND id = ?", p, id).Scan(ctx); err != nil {
-		return ingestion.Run{}, missing(err, "such run")
+		return ingestion.Run{}, store.NotFound(err, "there is no such run")
 	}
 	return r.run()
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,26 +26,14 @@ const usual = 3306
 
 // Check implements source.Driver.
 func (Driver) Check(r source.Request) error {
-	o := *r.From.MariaDB
-	if err := sqltable.Check("mariadb", o, r); err != nil {
-		return err
-	}
-	return r.Access.Allowed(address(o))
-}
-
-func address(o source.Database) string {
-	port := o.Port
-	if port == 0 {
-		port = usual
-	}
-	return net.JoinHostPort(o.Host, strconv.Itoa(port))
+	return sqltable.Check("mariadb", usual, *r.From.MariaDB, r)
 }
 
 // Open implements source.Driver.
 func (Driver) Open(ctx context.Context, r source.Request) (source.Reader, error) {
 	o := *r.From.MariaDB
 	cfg := mysql.NewConfig()
-	cfg.Net, cfg.Addr, cfg.DBName = "tcp", address(o), o.Database
+	cfg.Net, cfg.Addr, cfg.DBName = "tcp", sqltable.Address(o, usual), o.Database
 	cfg.User, cfg.Passwd = r.Secret["username"].Reveal(), r.Secret["password"].Reveal()
 	cfg.ParseTime, cfg.Loc = true, time.UTC
 	cfg.Params = map[string]string{"time_zone": "'+00:00'"}

@@ -29,19 +29,7 @@ const usual = 5432
 
 // Check implements source.Driver.
 func (Driver) Check(r source.Request) error {
-	o := *r.From.Postgres
-	if err := sqltable.Check("postgres", o, r); err != nil {
-		return err
-	}
-	return r.Access.Allowed(address(o))
-}
-
-func address(o source.Database) string {
-	port := o.Port
-	if port == 0 {
-		port = usual
-	}
-	return net.JoinHostPort(o.Host, strconv.Itoa(port))
+	return sqltable.Check("postgres", usual, *r.From.Postgres, r)
 }
 
 // Open implements source.Driver.
@@ -51,7 +39,7 @@ func (Driver) Open(ctx context.Context, r source.Request) (source.Reader, error)
 	if err != nil {
 		return nil, err
 	}
-	host, port, _ := net.SplitHostPort(address(o))
+	host, port, _ := net.SplitHostPort(sqltable.Address(o, usual))
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,8 +44,17 @@ const (
 	OverlapRows = 10_000
 )
 
+// Address is host:port of the server; usual is the port when none is given.
+func Address(o source.Database, usual int) string {
+	port := o.Port
+	if port == 0 {
+		port = usual
+	}
+	return net.JoinHostPort(o.Host, strconv.Itoa(port))
+}
+
 // Check refuses what cannot be read.
-func Check(kind string, o source.Database, r source.Request) error {
+func Check(kind string, usual int, o source.Database, r source.Request) error {
 	bad := func(field, format string, args ...any) error {
 		return fault.New(fault.Invalid, "spec.from.%s.%s: %s", kind, field, fmt.Sprintf(format, args...))
 	}
@@ -64,7 +74,7 @@ func Check(kind string, o source.Database, r source.Request) error {
 		return err
 	}
 	if r.Mode == source.Full {
-		return nil
+		return r.Access.Allowed(Address(o, usual))
 	}
 	if r.Cursor == "" {
 		return fault.New(fault.Invalid, "spec.cursor: the mode %s needs one", r.Mode).
@@ -81,7 +91,7 @@ func Check(kind string, o source.Database, r source.Request) error {
 			}
 		}
 	}
-	return nil
+	return r.Access.Allowed(Address(o, usual))
 }
 
 // place is a position: the cursor and the key of a row, as text.
