@@ -13,6 +13,7 @@ if ! [ -x /usr/sbin/mariadbd ] && ! command -v mariadbd >/dev/null; then
 	say "MariaDB"
 	apt mariadb-server
 fi
+bin=$PWD/.tmp/bin GOFLAGS="" CGO_ENABLED=0 build versitygw versitygw github.com/versity/versitygw/cmd/versitygw "" # S3
 if [ ! -x /usr/sbin/slurmctld ] || [ ! -x /usr/sbin/slurmd ] || [ ! -x /usr/sbin/munged ] || [ ! -x /usr/bin/sbatch ]; then
 	say "Slurm"
 	apt slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge

@@ -88,3 +88,16 @@ fetch_node() {
 	printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" >.tmp/venv/node/bin/npm
 	chmod +x .tmp/venv/node/bin/npm
 }
+
+# build NAME MODULE PACKAGE VERSION-FLAGS: one program of tools/MODULE into $bin,
+# unless it is of this go.sum.
+build() {
+	local name=$1 stamp
+	shift
+	stamp=$(cat "tools/$1/go.mod" "tools/$1/go.sum" | sha256sum | cut -d' ' -f1)
+	[ "$(cat "$bin/$name.stamp" 2>/dev/null)" = "$stamp" ] && [ -x "$bin/$name" ] && return
+	say "$name (minutes, once)"
+	(cd "tools/$1" && go build -mod=readonly -buildvcs=false -trimpath -ldflags "-s -w $3" -o "$bin/$name.new" "$2")
+	mv "$bin/$name.new" "$bin/$name"
+	echo "$stamp" >"$bin/$name.stamp"
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/source/mariadb"
 	"github.com/falaj-ml/falaj/internal/dataset/source/nats"
 	"github.com/falaj-ml/falaj/internal/dataset/source/postgres"
+	"github.com/falaj-ml/falaj/internal/dataset/source/s3"
 )
 
 // sourceDrivers is the one list of what datasets are ingested from.
@@ -19,6 +20,7 @@ func sourceDrivers() map[string]source.Driver {
 		"postgres": postgres.Driver{},
 		"mariadb":  mariadb.Driver{},
 		"files":    files.Driver{},
+		"s3":       s3.Driver{},
 		"kafka":    kafka.Driver{},
 		"nats":     nats.Driver{},
 	}

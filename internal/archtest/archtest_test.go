@@ -224,6 +224,7 @@ func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 		"github.com/mattn/go-sqlite3":            "internal/store",
 		"github.com/jackc/pgx":                   "internal/store internal/dataset/source/postgres",
 		"github.com/go-sql-driver/mysql":         "internal/dataset/source/mariadb",
+		"github.com/minio/minio-go":              "internal/dataset/source/s3",
 		"github.com/nats-io":                     "internal/dataset/source/nats",
 		"github.com/twmb/franz-go":               "internal/dataset/source/kafka",
 		"github.com/cedar-policy/cedar-go":       "internal/governance/policy",

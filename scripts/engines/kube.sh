@@ -24,18 +24,6 @@ mkdir -p "$bin"
 export GOTOOLCHAIN=local CGO_ENABLED=0
 unset GOFLAGS
 
-# build NAME MODULE PACKAGE VERSION-FLAGS: one program, unless it is of this go.sum.
-build() {
-	local name=$1 stamp
-	shift
-	stamp=$(cat "tools/$1/go.mod" "tools/$1/go.sum" | sha256sum | cut -d' ' -f1)
-	[ "$(cat "$bin/$name.stamp" 2>/dev/null)" = "$stamp" ] && [ -x "$bin/$name" ] && return
-	say "$name (minutes, once)"
-	(cd "tools/$1" && go build -mod=readonly -buildvcs=false -trimpath -ldflags "-s -w $3" -o "$bin/$name.new" "$2")
-	mv "$bin/$name.new" "$bin/$name"
-	echo "$stamp" >"$bin/$name.stamp"
-}
-
 version=$(sed -n 's/^\tk8s.io\/kubernetes v\([0-9.]*\).*/\1/p' tools/kube/go.mod)
 flags="-X k8s.io/component-base/version.gitVersion=v$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(cut -d. -f2 <<<"$version")"
 for program in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do

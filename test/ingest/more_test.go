@@ -1,20 +1,25 @@
 package ingest
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -27,7 +32,12 @@ import (
 // more are the origins beside PostgreSQL.
 func more(t *testing.T, files string) []origin {
 	t.Helper()
-	out := []origin{newTopic(t), newStream(t), &directory{dir: files}}
+	out := []origin{newTopic(t), newStream(t), newDirectory(files)}
+	if sourcetest.HasS3() || os.Getenv("CI") == "true" {
+		out = append(out, newBucket(t))
+	} else {
+		t.Log("without S3; install its server with: make engines")
+	}
 	if port, db := mariadb(t); db != nil {
 		out = append(out, &maria{db: db, port: port})
 	}
@@ -174,27 +184,69 @@ func (o *stream) write(_ context.Context, r *rand.Rand) error {
 	return nil
 }
 
-// directory has files, which come whole.
-type directory struct {
+// objects are files, which come whole.
+type objects struct {
 	sent
-	dir string
+	name   string // of the source
+	from   string // of the manifest, with the secret's name
+	secret string // its values; empty for none
+	put    func(name string, content []byte) error
 }
 
-func (*directory) sources() []string { return []string{"files"} }
+func newDirectory(dir string) *objects {
+	return &objects{name: "files", from: fmt.Sprintf("from: {files: {directory: %q}}", dir), put: func(name string, content []byte) error {
+		hidden := filepath.Join(dir, "."+name)
+		if err := os.WriteFile(hidden, content, 0o600); err != nil {
+			return err
+		}
+		return os.Rename(hidden, filepath.Join(dir, name))
+	}}
+}
 
-func (o *directory) manifests() string {
-	return fmt.Sprintf(`---
-{api_version: falaj/v1, kind: Dataset, name: files, project: shop, spec: %s}
+func newBucket(t *testing.T) *objects {
+	t.Helper()
+	at, ca := sourcetest.S3(t)
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(ca)
+	c, err := minio.New(at, &minio.Options{
+		Creds: credentials.NewStaticV4(sourcetest.S3User, sourcetest.S3Password, ""), Region: "us-east-1", Secure: true,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.MakeBucket(t.Context(), "orders", minio.MakeBucketOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return &objects{
+		name: "bucket", from: fmt.Sprintf("secret: bucket, from: {s3: {endpoint: %q, bucket: orders}}", at),
+		secret: fmt.Sprintf("{access_key: {value: %s}, secret_key: {value: %s}, ca: {value: %q}}", sourcetest.S3User, sourcetest.S3Password, ca),
+		put: func(name string, content []byte) error {
+			_, err := c.PutObject(context.Background(), "orders", name, bytes.NewReader(content), int64(len(content)), minio.PutObjectOptions{})
+			return err
+		},
+	}
+}
+
+func (o *objects) sources() []string { return []string{o.name} }
+
+func (o *objects) manifests() string {
+	secret := ""
+	if o.secret != "" {
+		secret = fmt.Sprintf("---\n{api_version: falaj/v1, kind: Secret, name: %s, project: shop, spec: {values: %s}}\n", o.name, o.secret)
+	}
+	return secret + fmt.Sprintf(`---
+{api_version: falaj/v1, kind: Dataset, name: %[1]s, project: shop, spec: %[2]s}
 ---
-{api_version: falaj/v1, kind: Source, name: files, project: shop, spec: {dataset: files, mode: incremental, rate: {rows_per_second: 2000}, from: {files: {directory: %q}}}}
-`, twoColumns, o.dir)
+{api_version: falaj/v1, kind: Source, name: %[1]s, project: shop, spec: {dataset: %[1]s, mode: incremental, rate: {rows_per_second: 2000}, %[3]s}}
+`, o.name, twoColumns, o.from)
 }
 
-func (o *directory) write(_ context.Context, r *rand.Rand) error {
+func (o *objects) write(_ context.Context, r *rand.Rand) error {
 	if r.IntN(100) > 0 {
 		return nil
 	}
-	var b strings.Builder
+	var b bytes.Buffer
 	b.WriteString("id,name\n")
 	var rows []string
 	first := int64(0)
@@ -207,15 +259,10 @@ func (o *directory) write(_ context.Context, r *rand.Rand) error {
 		fmt.Fprintf(&b, "%d,%s\n", n, name)
 		rows = append(rows, fmt.Sprintf("%d|%s", n, name))
 	}
-	name := fmt.Sprintf("%02d-%d.csv", r.IntN(100), first) // not in the order of time
-	path, hidden := filepath.Join(o.dir, name), filepath.Join(o.dir, "."+name)
-	if err := os.WriteFile(hidden, []byte(b.String()), 0o600); err != nil {
-		return err
-	}
 	for _, row := range rows {
 		o.note(row)
 	}
-	return os.Rename(hidden, path)
+	return o.put(fmt.Sprintf("%02d-%d.csv", r.IntN(100), first), b.Bytes()) // not in the order of time
 }
 
 // maria is a table of MariaDB.

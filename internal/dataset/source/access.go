@@ -6,11 +6,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
@@ -48,6 +50,14 @@ func (a Access) Dial(ctx context.Context, network, address string) (net.Conn, er
 	}
 	d := net.Dialer{Timeout: ConnectTime}
 	return d.DialContext(ctx, network, address)
+}
+
+// Transport speaks HTTP with hosts that are allowed, by no proxy.
+func (a Access) Transport(secure *tls.Config) *http.Transport {
+	return &http.Transport{
+		DialContext: a.Dial, TLSClientConfig: secure, TLSHandshakeTimeout: ConnectTime, ResponseHeaderTimeout: StallTime,
+		MaxResponseHeaderBytes: 1 << 20, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
+	}
 }
 
 // Directory is a file's or directory's path with links resolved, when it is in a

@@ -11,6 +11,7 @@ type From struct {
 	Postgres *Database `json:"postgres,omitempty" doc:"A table of PostgreSQL"`
 	MariaDB  *Database `json:"mariadb,omitempty" doc:"A table of MariaDB or MySQL"`
 	Files    *Files    `json:"files,omitempty" doc:"Files of a directory of the server's"`
+	S3       *S3       `json:"s3,omitempty" doc:"Objects of a bucket of S3"`
 	Kafka    *Kafka    `json:"kafka,omitempty" doc:"A topic of Kafka"`
 	NATS     *NATS     `json:"nats,omitempty" doc:"A stream of NATS JetStream"`
 }
@@ -35,6 +36,18 @@ type Files struct {
 	Directory string `json:"directory" doc:"Absolute path; the configuration's sources.files must have it, or a directory above"`
 	Match     string `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; all of the directory when left out"`
 	Format    Format `json:"format,omitempty" doc:"csv, tsv, jsonl or parquet; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet"`
+}
+
+// S3 are objects of a bucket. The secret has access_key and secret_key; without
+// one, only what anybody may read is read.
+type S3 struct {
+	Endpoint string  `json:"endpoint" doc:"host or host:port, of Amazon's the one of the region; the configuration's sources.hosts must have it"`
+	Region   string  `json:"region,omitempty" doc:"Region that requests are signed for; found out for Amazon's endpoints, otherwise us-east-1, when left out"`
+	Bucket   string  `json:"bucket" doc:"Bucket"`
+	Prefix   string  `json:"prefix,omitempty" doc:"What the names of the objects begin with, such as orders/"`
+	Match    string  `json:"match,omitempty" doc:"Pattern of the rest of the names, such as *.csv.gz or 2024/*/*.jsonl; all without a further slash when left out"`
+	Format   Format  `json:"format,omitempty" doc:"csv, tsv, jsonl or parquet; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet"`
+	TLS      TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
 }
 
 // Kafka is a topic whose messages are JSON objects. The secret has username and
@@ -64,6 +77,8 @@ func (f From) Kind() string {
 		return "mariadb"
 	case f.Files != nil:
 		return "files"
+	case f.S3 != nil:
+		return "s3"
 	case f.Kafka != nil:
 		return "kafka"
 	case f.NATS != nil:
@@ -82,6 +97,8 @@ func (f From) What() string {
 		return "mariadb " + f.MariaDB.what()
 	case f.Files != nil:
 		return "files " + strings.TrimRight(f.Files.Directory, "/") + "/" + f.Files.Match
+	case f.S3 != nil:
+		return "s3 " + f.S3.Bucket + "/" + f.S3.Prefix + f.S3.Match + " at " + f.S3.Endpoint
 	case f.Kafka != nil:
 		return "kafka " + f.Kafka.Topic + " at " + strings.Join(f.Kafka.Brokers, ", ")
 	case f.NATS != nil:
@@ -101,7 +118,7 @@ func (d Database) what() string {
 // Validate looks at what does not need the driver. Error: fault.Invalid.
 func (f From) Validate() error {
 	n := 0
-	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.Files != nil, f.Kafka != nil, f.NATS != nil} {
+	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.Files != nil, f.S3 != nil, f.Kafka != nil, f.NATS != nil} {
 		if set {
 			n++
 		}
@@ -113,7 +130,7 @@ func (f From) Validate() error {
 }
 
 // Kinds are the kinds of sources, in the order of the documentation.
-var Kinds = []string{"postgres", "mariadb", "files", "kafka", "nats"}
+var Kinds = []string{"postgres", "mariadb", "files", "s3", "kafka", "nats"}
 
 // TLSMode says how a connection is protected.
 type TLSMode string

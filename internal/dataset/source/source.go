@@ -9,7 +9,7 @@
 //   - access.go: which hosts and directories sources may reach, TLS.
 //   - rows.go: record batches out of values that drivers hand over.
 //   - sqltable reads tables of databases for the drivers postgres and mariadb,
-//     objects reads files for the driver files, messages logs for kafka and nats;
+//     objects files for files and s3, messages logs for kafka and nats;
 //     sourcetest is the suite that every driver passes.
 //
 // # Guarantees

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/dataset/source"
@@ -25,10 +24,7 @@ var _ source.Driver = Driver{}
 // Check implements source.Driver.
 func (Driver) Check(r source.Request) error {
 	o := *r.From.Files
-	if _, err := path.Match(o.Match, ""); err != nil || strings.HasPrefix(o.Match, "/") {
-		return fault.New(fault.Invalid, "spec.from.files.match: %q is no pattern", o.Match).WithHint("Write *.csv, or 2024/*/orders-*.jsonl.gz.")
-	}
-	if err := objects.Check("files", o.Format, r); err != nil {
+	if err := objects.Check("files", o.Match, o.Format, r); err != nil {
 		return err
 	}
 	_, err := r.Access.Directory(o.Directory)
@@ -47,11 +43,7 @@ func (Driver) Open(ctx context.Context, r source.Request) (source.Reader, error)
 	if err != nil {
 		return nil, explain(o.Directory, err)
 	}
-	match := o.Match
-	if match == "" {
-		match = "*"
-	}
-	return objects.Open(ctx, &bucket{root, match}, o.Format, r)
+	return objects.Open(ctx, &bucket{root, o.Match}, o.Format, r)
 }
 
 type bucket struct {
@@ -59,8 +51,7 @@ type bucket struct {
 	match string
 }
 
-// List implements objects.Bucket. Hidden files are no one's rows: they are being
-// written.
+// List implements objects.Bucket.
 func (b *bucket) List(ctx context.Context) (objects.Listing, error) {
 	depth := strings.Count(b.match, "/")
 	out := objects.Listing{}
@@ -71,19 +62,13 @@ func (b *bucket) List(ctx context.Context) (objects.Listing, error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if name != "." && strings.HasPrefix(d.Name(), ".") {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
 		if d.IsDir() {
-			if name != "." && strings.Count(name, "/") >= depth {
+			if name != "." && (strings.Count(name, "/") >= depth || strings.HasPrefix(d.Name(), ".")) {
 				return fs.SkipDir
 			}
 			return nil
 		}
-		if ok, _ := path.Match(b.match, name); !ok || !d.Type().IsRegular() {
+		if !objects.Match(b.match, name) || !d.Type().IsRegular() {
 			return nil
 		}
 		info, err := d.Info()

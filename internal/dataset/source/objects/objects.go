@@ -1,4 +1,4 @@
-// Package objects reads files that hold rows, wherever they are.
+// Package objects reads files that hold rows: what the drivers files and s3 share.
 // A Bucket lists and opens them; the parser child makes rows of their bytes.
 //
 // The files of a reading are listed when it begins and read in the order of their
@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -39,7 +40,10 @@ type Bucket interface {
 }
 
 // Check refuses what files cannot be asked for.
-func Check(kind string, f source.Format, r source.Request) error {
+func Check(kind, pattern string, f source.Format, r source.Request) error {
+	if _, err := path.Match(pattern, ""); err != nil || strings.HasPrefix(pattern, "/") {
+		return fault.New(fault.Invalid, "spec.from.%s.match: %q is no pattern", kind, pattern).WithHint("Write *.csv, or 2024/*/orders-*.jsonl.gz.")
+	}
 	switch f {
 	case "", "csv", "tsv", "jsonl", "parquet":
 	default:
@@ -52,6 +56,16 @@ func Check(kind string, f source.Format, r source.Request) error {
 		return fault.New(fault.Invalid, "spec.key and spec.op: the mode changes needs both")
 	}
 	return nil
+}
+
+// Match reports whether a name is of the pattern; the empty one is *. Hidden files
+// and those of hidden directories are no one's rows: they are being written.
+func Match(pattern, name string) bool {
+	if pattern == "" {
+		pattern = "*"
+	}
+	ok, _ := path.Match(pattern, name)
+	return ok && !strings.HasPrefix(name, ".") && !strings.Contains(name, "/.")
 }
 
 // place is where a reading stands: a file, and how many of its rows were given.

@@ -110,20 +110,20 @@ func Logs(t *testing.T, l Log) {
 		l.Trim(t, "gone", 2)
 		next := r
 		next.After = until
-		wantFault(t, l.Driver, next, fault.Gone, "were removed before they were read", "--anew")
+		Refused(t, l.Driver, next, fault.Gone, "were removed before they were read", "--anew")
 		rows, _, _, _ := ReadAll(t, l.Driver, r)
 		equal(t, rows, want(8, 10))
 	})
 	t.Run("what is wrong is said", func(t *testing.T) {
 		r := request(t, "wrong")
 		r.Declared = nil
-		wantFault(t, l.Driver, r, fault.Invalid, "declares no columns")
+		Refused(t, l.Driver, r, fault.Invalid, "declares no columns")
 		r = request(t, "wrong2")
 		r.Mode = source.Full
-		wantFault(t, l.Driver, r, fault.Invalid, "incremental")
+		Refused(t, l.Driver, r, fault.Invalid, "incremental")
 		r = request(t, "wrong3")
 		r.Access.Hosts = []string{"elsewhere"}
-		wantFault(t, l.Driver, r, fault.PermissionDenied, "sources may not reach")
+		Refused(t, l.Driver, r, fault.PermissionDenied, "sources may not reach")
 	})
 }
 

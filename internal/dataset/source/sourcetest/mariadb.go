@@ -1,7 +1,6 @@
 package sourcetest
 
 import (
-	"context"
 	"database/sql"
 	"net"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -19,18 +17,6 @@ const (
 	MariaDBUser     = "reader"
 	MariaDBPassword = "canary-mariadb-password"
 )
-
-// serve runs the server until its standard input ends, which it does when the
-// test process does, however that ends.
-const serve = `
-trap '' INT TERM HUP
-dir=$1; shift
-"$@" >"$dir/log" 2>&1 &
-server=$!
-while read -r _; do :; done
-kill -9 $server
-wait $server
-`
 
 // MariaDB starts a private MariaDB with a database "shop", and gives its port and
 // a connection of somebody who may do everything. Where it is not installed the
@@ -43,10 +29,7 @@ func MariaDB(t *testing.T) (port int, db *sql.DB) {
 	}
 	install, ierr := exec.LookPath("mariadb-install-db")
 	if err != nil || ierr != nil {
-		if os.Getenv("CI") == "true" { //nolint:forbidigo // CI tells the tests that nothing may be skipped
-			t.Fatal("there is no MariaDB; install it with: make engines")
-		}
-		t.Skip("there is no MariaDB; install it with: make engines")
+		absent(t, "MariaDB")
 	}
 	dir, err := os.MkdirTemp("", "falaj-maria-") //nolint:usetesting // t.TempDir is too long for a socket's path
 	if err != nil {
@@ -64,28 +47,12 @@ func MariaDB(t *testing.T) (port int, db *sql.DB) {
 	if err != nil {
 		t.Fatalf("mariadb-install-db: %v\n%s", err, out)
 	}
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port = l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
+	port = freePort(t)
 	socket := filepath.Join(dir, "s")
-	cmd := exec.Command("/bin/sh", append([]string{ //nolint:noctx // its end is that of its standard input
-		"-c", serve, "sh", dir, server, "--no-defaults", "--datadir=" + data, "--socket=" + socket, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
+	log := begin(t, nil, server, append([]string{
+		"--no-defaults", "--datadir=" + data, "--socket=" + socket, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
 		"--skip-name-resolve", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin", "--pid-file=" + filepath.Join(dir, "pid"),
 	}, as...)...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		_ = cmd.Wait()
-	})
 	open := func(user, password, network, address, database string) *sql.DB {
 		cfg := mysql.NewConfig()
 		cfg.User, cfg.Passwd, cfg.Net, cfg.Addr, cfg.DBName, cfg.Logger = user, password, network, address, database, &mysql.NopLogger{}
@@ -98,25 +65,11 @@ func MariaDB(t *testing.T) (port int, db *sql.DB) {
 	}
 	root := open("root", "", "unix", socket, "")
 	defer func() { _ = root.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if err = root.PingContext(ctx); err == nil {
-			break
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			log, _ := os.ReadFile(filepath.Join(dir, "log"))
-			t.Fatalf("MariaDB does not answer: %v\n%s", err, log)
-		}
-	}
+	eventually(t, log, func() error { return root.PingContext(t.Context()) })
 	for _, s := range []string{
 		"CREATE DATABASE shop", "CREATE USER '" + MariaDBUser + "'@'%' IDENTIFIED BY '" + MariaDBPassword + "'", "GRANT ALL ON shop.* TO '" + MariaDBUser + "'@'%'",
 	} {
-		if _, err := root.ExecContext(ctx, s); err != nil {
+		if _, err := root.ExecContext(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}

@@ -168,7 +168,7 @@ func Tables(t *testing.T, db Database) {
 		rows, _, _, _ = ReadAll(t, db.Driver, next)
 		equal(t, rows, want(10, 12)) // ties of the last cursor are read again
 		db.Exec(t, "INSERT INTO falaj_inc VALUES (12, NULL, 'n12')")
-		wantFault(t, db.Driver, next, fault.Invalid, "seq")
+		Refused(t, db.Driver, next, fault.Invalid, "seq")
 	})
 	t.Run("an empty table", func(t *testing.T) {
 		fill(t, "falaj_empty", 0)
@@ -208,7 +208,7 @@ func Tables(t *testing.T, db Database) {
 			}
 		}
 		db.Exec(t, "DROP TABLE IF EXISTS falaj_refused", "CREATE TABLE falaj_refused (a INTEGER, b "+db.Refused+")")
-		wantFault(t, db.Driver, request("falaj_refused", source.Full), fault.Invalid, `"b"`)
+		Refused(t, db.Driver, request("falaj_refused", source.Full), fault.Invalid, `"b"`)
 		r := request("falaj_refused", source.Full)
 		db.Options(&r).Columns = []string{"a"}
 		if _, _, _, schema := ReadAll(t, db.Driver, r); len(schema) != 1 {
@@ -222,31 +222,31 @@ func Tables(t *testing.T, db Database) {
 		rows, _, _, _ := ReadAll(t, db.Driver, r)
 		equal(t, rows, want(4, 10))
 		db.Options(&r).Query = "DELETE FROM falaj_query"
-		wantFault(t, db.Driver, r, fault.Invalid)
+		Refused(t, db.Driver, r, fault.Invalid)
 		db.Options(&r).Query = "SELECT 1) AS q; DROP TABLE falaj_query; --"
-		wantFault(t, db.Driver, r, fault.Invalid)
+		Refused(t, db.Driver, r, fault.Invalid)
 		rows, _, _, _ = ReadAll(t, db.Driver, request("falaj_query", source.Incremental))
 		equal(t, rows, want(0, 10))
 	})
 	t.Run("what is wrong is said", func(t *testing.T) {
 		fill(t, "falaj_wrong", 3)
-		wantFault(t, db.Driver, request("falaj_nowhere", source.Full), fault.NotFound, "falaj_nowhere")
+		Refused(t, db.Driver, request("falaj_nowhere", source.Full), fault.NotFound, "falaj_nowhere")
 		r := request("falaj_wrong", source.Incremental)
 		r.Cursor = "updated"
-		wantFault(t, db.Driver, r, fault.Invalid, "updated", "seq")
+		Refused(t, db.Driver, r, fault.Invalid, "updated", "seq")
 		r = request("falaj_wrong", source.Full)
 		db.Options(&r).Columns = []string{"id", "nix"}
-		wantFault(t, db.Driver, r, fault.Invalid, "nix")
+		Refused(t, db.Driver, r, fault.Invalid, "nix")
 		r = request("falaj_wrong", source.Incremental)
 		r.Key = nil
-		wantFault(t, db.Driver, r, fault.Invalid, "key")
+		Refused(t, db.Driver, r, fault.Invalid, "key")
 		r = request("falaj_wrong", source.Full)
 		r.Access.Hosts = []string{"elsewhere"}
-		wantFault(t, db.Driver, r, fault.PermissionDenied, "sources may not reach")
+		Refused(t, db.Driver, r, fault.PermissionDenied, "sources may not reach")
 		r = request("falaj_wrong", source.Full)
 		r.Access.Hosts = []string{"127.0.0.1"}
 		db.Options(&r).Port = 1
-		wantFault(t, db.Driver, r, fault.Unavailable, "nothing listens")
+		Refused(t, db.Driver, r, fault.Unavailable, "nothing listens")
 	})
 	t.Run("an end that is asked for", func(t *testing.T) {
 		fill(t, "falaj_end", 10)
@@ -267,8 +267,8 @@ func Tables(t *testing.T, db Database) {
 	})
 }
 
-// wantFault asks for a reading that is refused.
-func wantFault(t *testing.T, d source.Driver, r source.Request, kind fault.Kind, words ...string) {
+// Refused asks for a reading that is refused.
+func Refused(t *testing.T, d source.Driver, r source.Request, kind fault.Kind, words ...string) {
 	t.Helper()
 	err := d.Check(r)
 	if err == nil {
