@@ -7,6 +7,8 @@
 //   - main.go: the order of the measurements.
 //   - taxi.go: rides and windows in the shape of New York's taxis.
 //   - training.go: training sets of them; training.py is what the peers do.
+//   - online.go: reads over HTTP from both stores, what comes before them, and how
+//     soon a pushed row answers; online.py is Feast's own server on the same.
 //   - process.go: a measurement in a process of its own, with its CPU time and
 //     its peak of memory.
 package main
@@ -33,5 +35,6 @@ func steps(r *harness.Run) []harness.Step {
 	b := &bench{r}
 	return []harness.Step{
 		{Name: "training sets", Do: b.trainingSets},
+		{Name: "online", Do: b.online},
 	}
 }

@@ -82,7 +82,7 @@ func makeTaxi(dir string, rides int, names []string) error {
 	for _, order := range []string{clustered, shuffled} {
 		rnd := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // drawn again the same
 		at := permutation(rnd, rides, order)
-		err := write(dir, "rides-"+order, rideSchema, rides, func(b *array.RecordBuilder, row int) {
+		err := write(both(dir, "rides-"+order), rideSchema, rides, func(b *array.RecordBuilder, row int) {
 			i := at(row)
 			values(b, int64(i), firstRide+int64(float64(i)/float64(rides)*float64(span.Microseconds())), int64(noise(i)*zones), noise(i+1)*20, noise(i+2)*80, math.Floor(noise(i+3)*5))
 		})
@@ -95,7 +95,7 @@ func makeTaxi(dir string, rides int, names []string) error {
 			}
 			per := int(span/w.size) + 1
 			at := permutation(rnd, per*zones, order)
-			err := write(dir, w.name+"-"+order, windowSchema(w.name), per*zones, func(b *array.RecordBuilder, row int) {
+			err := write(both(dir, w.name+"-"+order), windowSchema(w.name), per*zones, func(b *array.RecordBuilder, row int) {
 				i := at(row)
 				values(b, int64(i/per), firstRide+int64(i%per)*w.size.Microseconds(), math.Floor(noise(i)*200), noise(i+1)*80, noise(i+2)*20, noise(i+3))
 			})
@@ -141,11 +141,16 @@ func values(b *array.RecordBuilder, row ...any) {
 	}
 }
 
-// write writes DIR/NAME.sealed and DIR/NAME.parquet.
-func write(dir, name string, s table.Schema, rows int, add func(*array.RecordBuilder, int)) (err error) {
+// both are the files DIR/NAME.sealed and DIR/NAME.parquet.
+func both(dir, name string) []string {
+	return []string{filepath.Join(dir, name+".sealed"), filepath.Join(dir, name+".parquet")}
+}
+
+// write writes the same rows to files.
+func write(paths []string, s table.Schema, rows int, add func(*array.RecordBuilder, int)) (err error) {
 	var outs []*output
-	for _, file := range []string{name + ".sealed", name + ".parquet"} {
-		o, err := create(filepath.Join(dir, file), s)
+	for _, path := range paths {
+		o, err := create(path, s)
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,8 @@ type Server struct {
 }
 
 // Up starts bin/falaj on a data directory, confined to a core unless negative.
-func (r *Run) Up(ctx context.Context, data string, core int) (*Server, error) {
+// settings are variables of its environment.
+func (r *Run) Up(ctx context.Context, data string, core int, settings ...string) (*Server, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(r.Root, "bin", "falaj"), "up", "--data", data,
 		"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0")
 	cmd.Env = []string{"XDG_CONFIG_HOME=" + filepath.Join(r.Dir, "config")}
@@ -38,6 +39,7 @@ func (r *Run) Up(ctx context.Context, data string, core int) (*Server, error) {
 			cmd.Env = append(cmd.Env, kv)
 		}
 	}
+	cmd.Env = append(cmd.Env, settings...)
 	s, err := r.Launch(cmd, core, "Falaj is ready at ")
 	if err != nil {
 		return nil, err
