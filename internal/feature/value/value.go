@@ -182,20 +182,24 @@ func (v Value) String() string {
 // A float64 always has a point or an exponent, so that it stays one; NaN and the
 // infinities, which JSON cannot say, are the strings "NaN", "Infinity" and
 // "-Infinity".
-func (v Value) MarshalJSON() ([]byte, error) {
+func (v Value) MarshalJSON() ([]byte, error) { return v.AppendJSON(nil), nil }
+
+// AppendJSON appends what MarshalJSON writes.
+func (v Value) AppendJSON(dst []byte) []byte {
 	switch {
 	case v.IsNull():
-		return []byte("null"), nil
+		return append(dst, "null"...)
 	case v.typ == Int64:
-		return strconv.AppendInt(nil, v.Int(), 10), nil
+		return strconv.AppendInt(dst, v.Int(), 10)
 	case v.typ == Float64:
-		return appendFloat(nil, v.Float()), nil
+		return appendFloat(dst, v.Float())
 	case v.typ == Bool:
-		return strconv.AppendBool(nil, v.Bool()), nil
+		return strconv.AppendBool(dst, v.Bool())
 	case v.typ == Timestamp:
-		return v.Time().AppendFormat([]byte{'"'}, time.RFC3339Nano+`"`), nil
+		return v.Time().AppendFormat(append(dst, '"'), time.RFC3339Nano+`"`)
 	}
-	return json.Marshal(v.str)
+	text, _ := json.Marshal(v.str) // of a string there is no error
+	return append(dst, text...)
 }
 
 func appendFloat(dst []byte, f float64) []byte {

@@ -105,6 +105,9 @@ type answer struct {
 	body   any
 }
 
+// encoded is a body that is JSON already.
+type encoded []byte
+
 func (a *API) enter(r *http.Request, action policy.Action, act func(*http.Request, project.Name) (answer, error)) (answer, error) {
 	p, err := a.Project(r)
 	if err != nil {
@@ -120,6 +123,10 @@ func write(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if status != 0 {
 		w.WriteHeader(status)
+	}
+	if text, ok := v.(encoded); ok {
+		_, _ = w.Write(text)
+		return
 	}
 	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
 }

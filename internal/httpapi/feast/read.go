@@ -6,7 +6,6 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
-	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
 
@@ -19,8 +18,8 @@ type readRequest struct {
 }
 
 type readAnswer struct {
-	Metadata metadata `json:"metadata"`
-	Results  []vector `json:"results"`
+	Metadata metadata
+	Results  []vector
 }
 
 type metadata struct {
@@ -35,9 +34,8 @@ type viewVersion struct {
 
 // vector is a join key or a feature of all entities.
 type vector struct {
-	Values   []any           `json:"values"`
-	Statuses []online.Status `json:"statuses"`
-	Events   []stamp         `json:"event_timestamps"`
+	keys   []any // of a join key, as they were asked for
+	column feature.Column
 }
 
 // read answers with the join keys, in the order of the request, and then the
@@ -79,11 +77,11 @@ func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 		}
 		return answer{}, err
 	}
-	out := readAnswer{Results: []vector{}}
+	var out readAnswer
 	for _, name := range in.Entities.names {
 		for _, key := range got.JoinKeys {
 			if key == name {
-				out.add(name, keyVector(in.Entities.values[name]))
+				out.add(name, vector{keys: in.Entities.values[name]})
 			}
 		}
 	}
@@ -93,7 +91,7 @@ func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 			base, version, _ := strings.Cut(view, "@")
 			name = base + "@v" + version + "__" + short
 		}
-		out.add(name, featureVector(c))
+		out.add(name, vector{column: c})
 	}
 	if in.Versions {
 		for _, ref := range got.Views {
@@ -104,29 +102,10 @@ func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 			out.Metadata.Views = append(out.Metadata.Views, viewVersion{name, version})
 		}
 	}
-	return answer{body: out}, nil
+	text, err := out.appendJSON(make([]byte, 0, 512+len(out.Results)*(128+48*len(ask.Entities))))
+	return answer{body: encoded(text)}, err
 }
 
 func (r *readAnswer) add(name string, v vector) {
 	r.Metadata.Names, r.Results = append(r.Metadata.Names, name), append(r.Results, v)
-}
-
-// keyVector says a join key back.
-func keyVector(values []any) vector {
-	v := vector{Values: values, Statuses: make([]online.Status, len(values)), Events: make([]stamp, len(values))}
-	for i, x := range values {
-		v.Statuses[i] = online.Present
-		if x == nil {
-			v.Statuses[i] = online.NullValue
-		}
-	}
-	return v
-}
-
-func featureVector(c feature.Column) vector {
-	v := vector{Values: make([]any, len(c.Values)), Statuses: c.Statuses, Events: make([]stamp, len(c.Values))}
-	for i := range c.Values {
-		v.Values[i], v.Events[i] = cell{c.Values[i]}, stamp{c.EventTimes[i]}
-	}
-	return v
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
@@ -75,26 +76,104 @@ func (c *columns) rows() int {
 	return len(c.values[c.names[0]])
 }
 
-// cell is a value in Feast's JSON, where an instant is whole seconds since 1970.
-type cell struct{ value.Value }
-
-// MarshalJSON implements json.Marshaler.
-func (c cell) MarshalJSON() ([]byte, error) {
-	if !c.IsNull() && c.Type() == value.Timestamp {
-		return strconv.AppendInt(nil, c.Time().Unix(), 10), nil
+// appendJSON writes the answer in one pass: an answer of a hundred entities has
+// thousands of values, and a call of each one's marshaler costs more than reading it.
+func (a readAnswer) appendJSON(dst []byte) ([]byte, error) {
+	dst = append(dst, `{"metadata":`...)
+	meta, err := json.Marshal(a.Metadata)
+	if err != nil {
+		return nil, err
 	}
-	return c.Value.MarshalJSON()
+	dst = append(append(dst, meta...), `,"results":[`...)
+	var times stamps
+	for i, v := range a.Results {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if dst, err = v.appendJSON(dst, &times); err != nil {
+			return nil, err
+		}
+	}
+	return append(dst, "]}\n"...), nil
 }
 
-// stamp is an event's time; 1970 where there is none.
-type stamp struct{ *time.Time }
+func (v vector) appendJSON(dst []byte, times *stamps) ([]byte, error) {
+	dst = append(dst, `{"values":[`...)
+	for _, k := range v.keys {
+		text, err := json.Marshal(k)
+		if err != nil {
+			return nil, err
+		}
+		dst = append(append(dst, text...), ',')
+	}
+	for _, x := range v.column.Values {
+		dst = append(appendCell(dst, x), ',')
+	}
+	dst = append(endList(dst), `,"statuses":[`...)
+	for _, k := range v.keys {
+		status := online.Present
+		if k == nil {
+			status = online.NullValue
+		}
+		dst = append(append(append(dst, '"'), status...), `",`...)
+	}
+	for _, status := range v.column.Statuses {
+		dst = append(append(append(dst, '"'), status...), `",`...)
+	}
+	dst = append(endList(dst), `,"event_timestamps":[`...)
+	for range v.keys {
+		dst = append(appendStamp(dst, nil), ',')
+	}
+	for i, at := range v.column.EventTimes {
+		dst = append(times.append(dst, i, at), ',')
+	}
+	return append(endList(dst), '}'), nil
+}
 
-// MarshalJSON implements json.Marshaler: as protobuf writes it, with a fraction of
-// 0, 3 or 6 digits.
-func (s stamp) MarshalJSON() ([]byte, error) {
+// endList ends a list each of whose items has a comma behind it.
+func endList(dst []byte) []byte {
+	if n := len(dst) - 1; dst[n] == ',' {
+		dst = dst[:n]
+	}
+	return append(dst, ']')
+}
+
+// appendCell writes a value in Feast's JSON, where an instant is whole seconds
+// since 1970.
+func appendCell(dst []byte, v value.Value) []byte {
+	if !v.IsNull() && v.Type() == value.Timestamp {
+		return strconv.AppendInt(dst, v.Time().Unix(), 10)
+	}
+	return v.AppendJSON(dst)
+}
+
+// stamps are the times of the entities as they were written last: the features of
+// a view share them.
+type stamps []struct {
+	at   *time.Time
+	text []byte
+}
+
+func (s *stamps) append(dst []byte, i int, at *time.Time) []byte {
+	if i == len(*s) {
+		*s = append(*s, struct {
+			at   *time.Time
+			text []byte
+		}{})
+	}
+	kept := &(*s)[i]
+	if kept.at != at || kept.text == nil {
+		kept.at, kept.text = at, appendStamp(kept.text[:0], at)
+	}
+	return append(dst, kept.text...)
+}
+
+// appendStamp writes an event's time, 1970 where there is none, as protobuf does:
+// with a fraction of 0, 3 or 6 digits.
+func appendStamp(dst []byte, at *time.Time) []byte {
 	t := time.Unix(0, 0)
-	if s.Time != nil {
-		t = *s.Time
+	if at != nil {
+		t = *at
 	}
 	layout := `"2006-01-02T15:04:05.000000Z"`
 	switch micros := t.Nanosecond() / 1000; {
@@ -103,7 +182,7 @@ func (s stamp) MarshalJSON() ([]byte, error) {
 	case micros%1000 == 0:
 		layout = `"2006-01-02T15:04:05.000Z"`
 	}
-	return []byte(t.UTC().Format(layout)), nil
+	return t.UTC().AppendFormat(dst, layout)
 }
 
 // instant reads a time as Feast's clients write it: without a zone it is UTC.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
@@ -17,13 +19,19 @@ func TestValues(t *testing.T) {
 	before := time.Date(1969, 12, 31, 23, 59, 59, 500_000_000, time.UTC)
 	micro := at.Add(time.Microsecond)
 	whole := at.Truncate(time.Second)
-	for want, x := range map[string]any{
-		"9007199254740993": cell{value.OfInt(9007199254740993)}, `"NaN"`: cell{value.OfFloat(math.NaN())}, "3.0": cell{value.OfFloat(3)},
-		"null": cell{value.Null(value.Timestamp)}, "1357038000": cell{value.OfTime(at)}, "-1": cell{value.OfTime(before)},
-		`"1970-01-01T00:00:00Z"`: stamp{}, `"2013-01-01T11:00:00.500Z"`: stamp{&at}, `"2013-01-01T11:00:00.500001Z"`: stamp{&micro}, `"2013-01-01T11:00:00Z"`: stamp{&whole},
+	for want, x := range map[string]value.Value{
+		"9007199254740993": value.OfInt(9007199254740993), `"NaN"`: value.OfFloat(math.NaN()), "3.0": value.OfFloat(3),
+		"null": value.Null(value.Timestamp), "1357038000": value.OfTime(at), "-1": value.OfTime(before), `"a\"b"`: value.OfString(`a"b`),
 	} {
-		if got, err := json.Marshal(x); err != nil || string(got) != want {
-			t.Errorf("%s, want %s: %v", got, want, err)
+		if got := appendCell(nil, x); string(got) != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for want, x := range map[string]*time.Time{
+		`"1970-01-01T00:00:00Z"`: nil, `"2013-01-01T11:00:00.500Z"`: &at, `"2013-01-01T11:00:00.500001Z"`: &micro, `"2013-01-01T11:00:00Z"`: &whole,
+	} {
+		if got := appendStamp(nil, x); string(got) != want {
+			t.Errorf("%s, want %s", got, want)
 		}
 	}
 	for _, text := range []string{"2013-01-01T11:00:00.5", "2013-01-01 11:00:00.5", "2013-01-01T13:00:00.5+02:00", "2013-01-01 06:00:00.5-05:00", "2013-01-01T11:00:00.500000Z"} {
@@ -33,6 +41,59 @@ func TestValues(t *testing.T) {
 	}
 	if _, ok := instant("yesterday"); ok {
 		t.Error("yesterday is a time")
+	}
+}
+
+// TestAnswer: an answer as a whole, with times that features share and do not.
+func TestAnswer(t *testing.T) {
+	at, later := time.Date(2013, 1, 1, 11, 0, 0, 0, time.UTC), time.Date(2013, 1, 1, 12, 0, 0, 0, time.UTC)
+	a := readAnswer{Metadata: metadata{Names: []string{"origin", "temp", "sky"}}, Results: []vector{
+		{keys: []any{"EWR", nil}},
+		{column: feature.Column{
+			Values: []value.Value{value.OfFloat(1.5), value.Null(value.Float64)}, Statuses: []online.Status{online.Present, online.NotFound}, EventTimes: []*time.Time{&at, nil},
+		}},
+		{column: feature.Column{
+			Values: []value.Value{value.OfString("clear"), value.OfString("<snow>")}, Statuses: []online.Status{online.Present, online.Present}, EventTimes: []*time.Time{&at, &later},
+		}},
+	}}
+	got, err := a.appendJSON(nil)
+	want := `{"metadata":{"feature_names":["origin","temp","sky"]},"results":[` +
+		`{"values":["EWR",null],"statuses":["PRESENT","NULL_VALUE"],"event_timestamps":["1970-01-01T00:00:00Z","1970-01-01T00:00:00Z"]},` +
+		`{"values":[1.5,null],"statuses":["PRESENT","NOT_FOUND"],"event_timestamps":["2013-01-01T11:00:00Z","1970-01-01T00:00:00Z"]},` +
+		`{"values":["clear","\u003csnow\u003e"],"statuses":["PRESENT","PRESENT"],"event_timestamps":["2013-01-01T11:00:00Z","2013-01-01T12:00:00Z"]}]}` + "\n"
+	if err != nil || string(got) != want {
+		t.Errorf("%v\n got: %s\nwant: %s", err, got, want)
+	}
+	if !json.Valid(got) {
+		t.Error("it is no JSON")
+	}
+	if got, err := (readAnswer{}).appendJSON(nil); err != nil || string(got) != `{"metadata":{"feature_names":null},"results":[]}`+"\n" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// BenchmarkAnswer writes the answer of 100 entities and 50 features.
+func BenchmarkAnswer(b *testing.B) {
+	a := readAnswer{}
+	times := make([]*time.Time, 100)
+	for i := range times {
+		at := time.Date(2013, 1, 1, 0, i, 0, 0, time.UTC)
+		times[i] = &at
+	}
+	for f := range 50 {
+		c := feature.Column{EventTimes: times}
+		for i := range times {
+			c.Values, c.Statuses = append(c.Values, value.OfFloat(float64(f*i)/1000)), append(c.Statuses, online.Present)
+		}
+		a.Results = append(a.Results, vector{column: c})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		text, err := a.appendJSON(nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(int64(len(text)))
 	}
 }
 
