@@ -169,22 +169,29 @@ type open struct{}
 func (open) Allow(context.Context, policy.Action, policy.Object) error { return nil }
 func (open) Pass(context.Context, residency.Passage) error             { return nil }
 
-// BenchmarkLookup reads the features of one entity out of Pebble, as a
-// prediction does: two views, doors and journal included. Aim: under 100 µs.
-func BenchmarkLookup(b *testing.B) {
+// newOpenWorld is a world on Pebble whose doors are open.
+func newOpenWorld(b *testing.B) *world {
+	b.Helper()
 	db, err := pebble.Open(pebble.Config{Dir: filepath.Join(b.TempDir(), "online")})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer db.Close()
+	b.Cleanup(func() { _ = db.Close() })
 	meta, err := store.Open(b.Context(), store.Config{URL: "sqlite://" + filepath.Join(b.TempDir(), "falaj.db"), Migrations: []store.Migrations{featuresql.Migrations}})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer meta.Close()
+	b.Cleanup(func() { _ = meta.Close() })
 	w := newWorldOn(b, meta)
 	w.online = online.New(db, w.keys, online.Options{Now: func() time.Time { return w.now }})
 	w.configure(func(c *feature.Config) { c.Authorizer, c.Guard = open{}, open{} })
+	return w
+}
+
+// BenchmarkLookup reads the features of one entity out of Pebble, as a
+// prediction does: two views, doors and journal included. Aim: under 100 µs.
+func BenchmarkLookup(b *testing.B) {
+	w := newOpenWorld(b)
 	mixed(b, w)
 	for _, rows := range []int{1, 100} {
 		b.Run(fmt.Sprintf("%d rows", rows), func(b *testing.B) {
@@ -196,6 +203,48 @@ func BenchmarkLookup(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := w.Lookup(w.ctx, r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkOnline reads many features of many entities out of Pebble, as a client
+// asks for them by name: doors and journal included.
+func BenchmarkOnline(b *testing.B) {
+	w := newOpenWorld(b)
+	const features = 250
+	cols := []col{{"route", value.Int64}, {"time", value.Timestamp}}
+	spec := feature.ViewSpec{Source: feature.Source{Dataset: "wide"}, Entities: []string{"route"}, Timestamp: "time"}
+	var names []string
+	for f := range features {
+		name := fmt.Sprintf("f%03d", f)
+		cols = append(cols, col{name, value.Float64})
+		spec.Features = append(spec.Features, feature.FieldSpec{Name: name, Type: "float64"})
+		names = append(names, "wide:"+name)
+	}
+	var rows [][]value.Value
+	for i := range 1000 {
+		row := []value.Value{value.OfInt(int64(i)), ts(0)}
+		for f := range features {
+			row = append(row, value.OfFloat(float64(i*f)/1000))
+		}
+		rows = append(rows, row)
+	}
+	w.data.put("wide", table{cols, rows})
+	w.entity("route", "int64")
+	w.view("wide", spec)
+	w.mustMaterialise("wide", w.now)
+	for _, entities := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("%d entities", entities), func(b *testing.B) {
+			r := feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: names}}
+			for i := range entities {
+				r.Entities = append(r.Entities, map[string]any{"route": int64(i * 7)})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := w.Online(w.ctx, r); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -231,26 +231,28 @@ func parseKey(t value.Type, x any) (value.Value, error) {
 
 // readView fills the columns of one view.
 func (s *Service) readView(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []Column) error {
-	types := v.view.featureTypes()
+	types, ref, n := v.view.featureTypes(), v.view.Ref()+":", len(keys)
+	// The features of a view have their times in common.
+	values, statuses, events := make([]value.Value, len(v.features)*n), make([]online.Status, len(v.features)*n), make([]*time.Time, n)
 	for i, f := range v.features {
 		columns[v.order[i]] = Column{
-			Feature: v.view.Ref() + ":" + v.view.Features[f].Name,
-			Values:  make([]value.Value, len(keys)), Statuses: make([]online.Status, len(keys)), EventTimes: make([]*time.Time, len(keys)),
+			Feature: ref + v.view.Features[f].Name,
+			Values:  values[i*n : (i+1)*n : (i+1)*n], Statuses: statuses[i*n : (i+1)*n : (i+1)*n], EventTimes: events,
 		}
 	}
-	return s.answers(ctx, v, tables, keys, at, func(n int, a answer) error {
+	return s.answers(ctx, v, tables, keys, at, func(k int, a answer) error {
+		if !a.event.IsZero() {
+			events[k] = &a.event
+		}
 		for i, f := range v.features {
-			c := &columns[v.order[i]]
-			c.Values[n], c.Statuses[n] = value.Null(types[f]), a.status
-			if !a.event.IsZero() {
-				c.EventTimes[n] = &a.event
-			}
+			at := i*n + k
+			values[at], statuses[at] = value.Null(types[f]), a.status
 			if a.status != online.Present {
 				continue
 			}
-			c.Values[n] = a.row[f]
+			values[at] = a.row[f]
 			if a.row[f].IsNull() {
-				c.Statuses[n] = online.NullValue
+				statuses[at] = online.NullValue
 			}
 		}
 		return nil
