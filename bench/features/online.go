@@ -126,7 +126,7 @@ func (s *site) measure(ctx context.Context, dir string) error {
 	address := ""
 	if s.store == "redis" {
 		var err error
-		if address, err = freeAddress(); err != nil {
+		if address, err = freeAddress(ctx); err != nil {
 			return err
 		}
 		if s.redis, err = s.startRedis(ctx, address, on); err != nil {
@@ -173,8 +173,8 @@ func (s *site) down() error {
 	return err
 }
 
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func freeAddress(ctx context.Context) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
@@ -205,7 +205,7 @@ func (s *site) startFeast(ctx context.Context, dir, redis string, core int) (*ha
 		return nil, reason
 	}
 	peer.Stop()
-	address, err := freeAddress()
+	address, err := freeAddress(ctx)
 	if err != nil {
 		return nil, err.Error()
 	}
@@ -427,7 +427,7 @@ func cpuOf(processes []*harness.Server) (total float64, err error) {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 		for _, path := range tasks {
 			text, _ := os.ReadFile(path) // a thread may end meanwhile
-			for _, word := range strings.Fields(string(text)) {
+			for _, word := range strings.FieldsSeq(string(text)) {
 				child, cerr := strconv.Atoi(word)
 				if err = errors.Join(err, cerr); err == nil {
 					err = add(child)

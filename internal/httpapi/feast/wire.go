@@ -78,15 +78,15 @@ func (c *columns) rows() int {
 
 // appendJSON writes the answer in one pass: an answer of a hundred entities has
 // thousands of values, and a call of each one's marshaler costs more than reading it.
-func (a readAnswer) appendJSON(dst []byte) ([]byte, error) {
+func (r *readAnswer) appendJSON(dst []byte) ([]byte, error) {
 	dst = append(dst, `{"metadata":`...)
-	meta, err := json.Marshal(a.Metadata)
+	meta, err := json.Marshal(r.Metadata)
 	if err != nil {
 		return nil, err
 	}
 	dst = append(append(dst, meta...), `,"results":[`...)
 	var times stamps
-	for i, v := range a.Results {
+	for i, v := range r.Results {
 		if i > 0 {
 			dst = append(dst, ',')
 		}

@@ -67,7 +67,7 @@ func TestAnswer(t *testing.T) {
 	if !json.Valid(got) {
 		t.Error("it is no JSON")
 	}
-	if got, err := (readAnswer{}).appendJSON(nil); err != nil || string(got) != `{"metadata":{"feature_names":null},"results":[]}`+"\n" {
+	if got, err := new(readAnswer).appendJSON(nil); err != nil || string(got) != `{"metadata":{"feature_names":null},"results":[]}`+"\n" {
 		t.Errorf("%s, %v", got, err)
 	}
 }
