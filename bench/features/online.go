@@ -427,7 +427,7 @@ func cpuOf(processes []*harness.Server) (total float64, err error) {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 		for _, path := range tasks {
 			text, _ := os.ReadFile(path) // a thread may end meanwhile
-			for _, word := range strings.FieldsSeq(string(text)) {
+			for word := range strings.FieldsSeq(string(text)) {
 				child, cerr := strconv.Atoi(word)
 				if err = errors.Join(err, cerr); err == nil {
 					err = add(child)
