@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -99,6 +101,54 @@ func (f featureData) Create(ctx context.Context, d feature.Derived) (feature.Dat
 		r.Parents = append(r.Parents, ref)
 	}
 	v, err := f.datasets.Create(ctx, r)
+	if err != nil {
+		return feature.DatasetVersion{}, err
+	}
+	return factsOf(v), nil
+}
+
+func (f featureData) Columns(ctx context.Context, p project.Name, name string) (*arrow.Schema, error) {
+	d, err := f.datasets.One(ctx, p, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(d.Spec.Columns) == 0 {
+		return nil, fault.New(fault.Invalid, "dataset %s declares no columns", name).
+			WithHint("Declare in the Dataset's spec.columns which columns events have, and their types.")
+	}
+	schema := make(dataset.Schema, len(d.Spec.Columns))
+	for i, c := range d.Spec.Columns {
+		schema[i] = dataset.Field{Name: c.Name, Type: c.Type}
+	}
+	return schema.Arrow(), nil
+}
+
+func (f featureData) Append(ctx context.Context, r feature.Appended) (feature.DatasetVersion, error) {
+	var base dataset.Ref
+	if r.Base != "" {
+		var err error
+		if base, err = dataset.ParseRef(r.Base); err != nil {
+			return feature.DatasetVersion{}, err
+		}
+	}
+	v, err := f.datasets.Ingest(ctx, dataset.IngestRequest{
+		Project: r.Project, Name: r.Dataset, Rows: r.Rows, Base: base.Number,
+		Producer: dataset.Producer{Kind: "stream", Text: r.Text},
+		Then: func(ctx context.Context, tx *store.Tx, v dataset.Version) error {
+			if v.State == dataset.Rejected {
+				return fault.New(fault.Invalid, "with the events %s would be rejected: %s", v.Dataset, v.Reason).
+					WithHint("Change the expectation of the dataset; the events are kept until then.")
+			}
+			before, err := datasetsql.Store{}.Versions(ctx, tx, v.DatasetID, dataset.Accepted, v.Number, 1)
+			if err != nil {
+				return err
+			}
+			if !v.Unchanged && (len(before) == 0) != (base.Number == 0) || len(before) > 0 && before[0].Number != base.Number {
+				return fault.New(fault.Conflict, "another version of %s was made meanwhile", v.Dataset).WithHint("Try again.")
+			}
+			return r.Then(ctx, tx, factsOf(v))
+		},
+	})
 	if err != nil {
 		return feature.DatasetVersion{}, err
 	}

@@ -256,10 +256,11 @@ func (a *App) openFeatures(ctx context.Context) error {
 		return fault.Wrap(err, "temporary directory")
 	}
 	a.features = feature.New(feature.Config{
-		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}),
+		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Join: offline.Options{Dir: tmp}, Log: a.log,
 	})
 	a.group.Add(a.features.Background())
+	a.group.Add(a.features.Streams())
 	return a.sameOnline(ctx, id)
 }
 

@@ -259,9 +259,9 @@ func (a *app) datasetDescendants() *cobra.Command {
 }
 
 func (a *app) feature() *cobra.Command {
-	cmd := &cobra.Command{Use: "feature", Aliases: []string{"features"}, Short: "Materialise, read and verify features; make training sets"}
+	cmd := &cobra.Command{Use: "feature", Aliases: []string{"features"}, Short: "Materialise, push, read and verify features; make training sets"}
 	cmd.AddCommand(a.featureMaterialise(), a.featureRuns(), a.featureCancel(), a.featureFreshness(), a.featureClear(), a.featureOnline(),
-		a.featureTrainingSet(), a.featureVerify(), a.featureVersions(), a.featurePromote())
+		a.featureTrainingSet(), a.featureVerify(), a.featureVersions(), a.featurePromote(), a.featurePush(), a.featureStream(), a.featureDead())
 	return cmd
 }
 

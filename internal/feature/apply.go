@@ -244,6 +244,10 @@ func (s *Service) keysOf(ctx context.Context, p project.Name, entities []string)
 
 // look finds out the columns of a source, and which datasets its SQL reads.
 func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow.Schema, error) {
+	if src.Stream != nil {
+		schema, err := s.cfg.Data.Columns(ctx, p, src.Dataset)
+		return schema, asInvalid(err)
+	}
 	if src.Dataset != "" {
 		v, err := s.cfg.Data.Resolve(ctx, p, src.Dataset)
 		if err != nil {

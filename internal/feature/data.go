@@ -8,6 +8,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Data is what features need from datasets. Its methods ask for the permission
@@ -27,6 +28,23 @@ type Data interface {
 	// Create keeps derived rows as a version, which may be where all its parents
 	// may be. Errors: fault.PermissionDenied when that is nowhere.
 	Create(ctx context.Context, d Derived) (DatasetVersion, error)
+	// Columns are those that a dataset declares. Error: fault.Invalid when it
+	// declares none.
+	Columns(ctx context.Context, p project.Name, dataset string) (*arrow.Schema, error)
+	// Append makes a version of the rows of the newest accepted one and more.
+	Append(ctx context.Context, a Appended) (DatasetVersion, error)
+}
+
+// Appended is rows behind those of the newest version of a dataset.
+type Appended struct {
+	Project project.Name
+	Dataset string
+	Base    string             // the newest accepted version, "clicks@3"; empty for none
+	Rows    array.RecordReader // all rows, those of Base first; the caller releases it
+	Text    string             // where the rows come from, for people
+	// Then runs in the transaction of the version, if that is accepted and Base was
+	// the newest until then; otherwise Append fails with fault.Conflict.
+	Then func(ctx context.Context, tx *store.Tx, v DatasetVersion) error
 }
 
 // DatasetVersion is what is known of a version of a dataset.

@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // col is a column of a table.
@@ -115,6 +116,10 @@ type data struct {
 	mu       sync.Mutex
 	versions map[string][]version // by dataset name, version 1 first
 	queries  map[string]query
+	declared map[string][]col
+	db       *store.DB
+	// appending, when set, may fail an Append.
+	appending func() error
 	// interrupt, when set, fails the reading of any source after some rows.
 	interrupt func(rows int) error
 }
@@ -125,22 +130,30 @@ type query struct {
 	run    func(in map[string]table) table
 }
 
-func newData() *data { return &data{versions: map[string][]version{}, queries: map[string]query{}} }
+func newData() *data {
+	return &data{versions: map[string][]version{}, queries: map[string]query{}, declared: map[string][]col{}}
+}
 
 // put makes a version.
 func (d *data) put(name string, tb table, change ...func(*version)) string {
+	v := d.make(name, tb)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	ref := fmt.Sprintf("%s@%d", name, len(d.versions[name])+1)
-	v := version{table: tb, DatasetVersion: feature.DatasetVersion{
-		Ref: ref, Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, tb))), Schema: tb.schema(), Rows: int64(len(tb.rows)),
-		Residency: residency.Of(residency.Home), Classification: project.Internal,
-	}}
 	for _, c := range change {
 		c(&v)
 	}
 	d.versions[name] = append(d.versions[name], v)
-	return ref
+	return v.Ref
+}
+
+// make is what the next version would be.
+func (d *data) make(name string, tb table) version {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return version{table: tb, DatasetVersion: feature.DatasetVersion{
+		Ref: fmt.Sprintf("%s@%d", name, len(d.versions[name])+1), Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, tb))), Schema: tb.schema(), Rows: int64(len(tb.rows)),
+		Residency: residency.Of(residency.Home), Classification: project.Internal,
+	}}
 }
 
 func (d *data) find(ref string) (version, error) {
@@ -246,23 +259,7 @@ func (d *data) Query(_ context.Context, _ project.Name, sql string, inputs map[s
 }
 
 func (d *data) Create(_ context.Context, r feature.Derived) (feature.DatasetVersion, error) {
-	var tb table
-	byArrow := map[arrow.Type]value.Type{
-		arrow.INT64: value.Int64, arrow.FLOAT64: value.Float64, arrow.STRING: value.String, arrow.BOOL: value.Bool, arrow.TIMESTAMP: value.Timestamp,
-	}
-	for _, f := range r.Rows.Schema().Fields() {
-		tb.cols = append(tb.cols, col{f.Name, byArrow[f.Type.ID()]})
-	}
-	for r.Rows.Next() {
-		b := r.Rows.RecordBatch()
-		for row := range int(b.NumRows()) {
-			out := make([]value.Value, len(tb.cols))
-			for i, c := range tb.cols {
-				out[i] = cell(b.Column(i), row, c.typ)
-			}
-			tb.rows = append(tb.rows, out)
-		}
-	}
+	tb := read(r.Rows)
 	if err := r.Rows.Err(); err != nil {
 		return feature.DatasetVersion{}, err
 	}
@@ -281,6 +278,68 @@ func (d *data) Create(_ context.Context, r feature.Derived) (feature.DatasetVers
 	ref := d.put(r.Name, tb, func(v *version) { v.Residency, v.derived = label, r })
 	v, err := d.find(ref)
 	return v.DatasetVersion, err
+}
+
+// read takes all rows into memory.
+func read(rows array.RecordReader) table {
+	var tb table
+	byArrow := map[arrow.Type]value.Type{
+		arrow.INT64: value.Int64, arrow.FLOAT64: value.Float64, arrow.STRING: value.String, arrow.BOOL: value.Bool, arrow.TIMESTAMP: value.Timestamp,
+	}
+	for _, f := range rows.Schema().Fields() {
+		tb.cols = append(tb.cols, col{f.Name, byArrow[f.Type.ID()]})
+	}
+	for rows.Next() {
+		b := rows.RecordBatch()
+		for row := range int(b.NumRows()) {
+			out := make([]value.Value, len(tb.cols))
+			for i, c := range tb.cols {
+				out[i] = cell(b.Column(i), row, c.typ)
+			}
+			tb.rows = append(tb.rows, out)
+		}
+	}
+	return tb
+}
+
+// Columns of a dataset are those that declare gave it.
+func (d *data) Columns(_ context.Context, _ project.Name, name string) (*arrow.Schema, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	cols, ok := d.declared[name]
+	if !ok {
+		return nil, fault.New(fault.NotFound, "there is no dataset %q", name)
+	}
+	return table{cols: cols}.schema(), nil
+}
+
+func (d *data) Append(ctx context.Context, r feature.Appended) (feature.DatasetVersion, error) {
+	if d.appending != nil {
+		if err := d.appending(); err != nil {
+			return feature.DatasetVersion{}, err
+		}
+	}
+	tb := read(r.Rows)
+	if err := r.Rows.Err(); err != nil {
+		return feature.DatasetVersion{}, err
+	}
+	now, err := d.find(r.Dataset)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return feature.DatasetVersion{}, err
+	}
+	if now.Ref != r.Base {
+		return feature.DatasetVersion{}, fault.New(fault.Conflict, "%s is not the newest", r.Base)
+	}
+	var out feature.DatasetVersion
+	// As the database does it: what Then says decides whether the version is there.
+	return out, d.db.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		out = d.make(r.Dataset, tb).DatasetVersion
+		if err := r.Then(ctx, tx, out); err != nil {
+			return err
+		}
+		tx.OnCommit(func() { d.put(r.Dataset, tb) })
+		return nil
+	})
 }
 
 func cell(a arrow.Array, row int, t value.Type) value.Value {

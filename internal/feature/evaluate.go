@@ -23,6 +23,14 @@ type InputRef struct {
 // pin resolves the datasets of a source to versions as of now. Needs permission
 // to see them.
 func (s *Service) pin(ctx context.Context, p project.Name, src Source) ([]Input, error) {
+	if src.Stream != nil { // what was acknowledged until now is in the dataset
+		if _, err := s.newest(ctx, p, src.Dataset); err != nil {
+			return nil, err
+		}
+		if err := s.cut(ctx, p, src.Dataset); err != nil {
+			return nil, err
+		}
+	}
 	sources := src.sources()
 	inputs := make([]Input, 0, len(sources))
 	for _, table := range slices.Sorted(maps.Keys(sources)) {

@@ -12,6 +12,8 @@
 //     verify.go proves that both agree, moved.go begins in another online store,
 //     evaluate.go reads the rows of a view,
 //     lineage.go says what came from what.
+//   - stream.go is the log of a dataset's events, fold.go brings them online, cut.go
+//     into the dataset, dead.go keeps what is no event.
 //   - data.go is what this needs from datasets, store.go from a database
 //     (featuresql), events.go what others hear of.
 //   - windows.go has the views whose features are aggregations over windows of
@@ -92,6 +94,7 @@ type Source struct {
 	Dataset string            `json:"dataset,omitempty" doc:"A dataset, such as weather or weather@3; the newest accepted version when none is named"`
 	SQL     string            `json:"sql,omitempty" doc:"A query in DuckDB's SQL over datasets, run in a sandbox"`
 	Inputs  map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`
+	Stream  *StreamSpec       `json:"stream,omitempty" doc:"The dataset gets its rows as events, which are online at once; it has to declare its columns"`
 }
 
 // FieldSpec is a feature of a view.
@@ -282,7 +285,7 @@ func (s Source) validate(field string) error {
 	case len(s.Inputs) > maxInputs:
 		return bad(field+".inputs", "%d are over the limit of %d", len(s.Inputs), maxInputs)
 	}
-	return nil
+	return s.validateStream(field)
 }
 
 // sources lists the datasets of the source by table; the table of a Dataset is

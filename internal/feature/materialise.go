@@ -83,6 +83,9 @@ type Run struct {
 	NotBefore time.Time `json:"-"` // of a next attempt
 	// Generation is where it writes; empty until it is taken up.
 	Generation Generation `json:"-"`
+	// Position is, of a view that follows a stream, the record up to which its inputs
+	// have the events. From there the stream goes on.
+	Position int64 `json:"-"`
 }
 
 func (r Run) ref() string { return Header{Name: r.View, Version: r.Version}.Ref() }
@@ -142,9 +145,15 @@ func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, e
 	if err != nil {
 		return Run{}, err
 	}
+	if v.Source.Stream != nil && !r.From.IsZero() {
+		return Run{}, fault.New(fault.Invalid, "feature view %s follows a stream and is materialised whole", v.Ref()).WithHint("Leave out from.")
+	}
 	inputs, err := s.pin(ctx, r.Project, v.Source)
 	if err != nil {
 		return Run{}, fault.Wrap(err, "source of feature view %s", v.Ref())
+	}
+	if v.Source.Stream != nil {
+		r.Until = s.cfg.Online.Horizon() // what was accepted is not later
 	}
 	run := Run{
 		ID: RunID(id.New("fmr")), Project: r.Project, View: v.Name, Version: v.Version, State: Queued,
@@ -158,19 +167,26 @@ func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, e
 		return Run{}, err
 	}
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
-		return s.queue(ctx, tx, &run)
+		if v.Source.Stream != nil {
+			var err error
+			if run.Position, err = s.position(ctx, tx, r.Project, v.Source.Dataset, run.Inputs[0].Dataset); err != nil {
+				return err
+			}
+		}
+		return s.queue(ctx, tx, &run, v.Source.Stream != nil)
 	})
 	return run, fault.Wrap(err, "materialising %s", v.Ref())
 }
 
-// queue keeps a new run, or replaces it by the one that does the same.
-func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run) error {
+// queue keeps a new run, or replaces it by the one that does the same: whole runs of
+// a view that follows a stream all do.
+func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run, whole bool) error {
 	last, err := s.cfg.Store.Runs(ctx, tx, run.Project, run.View, run.Version, "", 1)
 	if err != nil {
 		return err
 	}
 	if len(last) > 0 && !last[0].State.Ended() {
-		if last[0].From.Equal(run.From) && last[0].Until.Equal(run.Until) {
+		if whole || last[0].From.Equal(run.From) && last[0].Until.Equal(run.Until) {
 			*run = last[0]
 			return nil
 		}
@@ -383,7 +399,39 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 		return w.restart(ctx)
 	}
 	r.Stats = rows.Stats
+	if v.Source.Stream != nil {
+		if err := s.catchUp(ctx, v, r); err != nil {
+			return err
+		}
+	}
 	return s.end(ctx, r, Succeeded)
+}
+
+// catchUp gives the rows that a run has written their place in the stream, and
+// brings them to where those are that they replace: until the run has ended, nobody
+// else folds into them.
+func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
+	_, found, err := s.cfg.Online.Look(ctx, r.table())
+	if err != nil {
+		return err
+	}
+	if !found { // else an earlier attempt has come further
+		if err := s.cfg.Online.WriteUpTo(ctx, r.table(), nil, r.Position); err != nil {
+			return err
+		}
+	}
+	var o Online
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		o, err = s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		return err
+	}); err != nil {
+		return err
+	}
+	if o.Generation == r.Generation {
+		return nil // the first rows of the view: it is followed from now on
+	}
+	_, _, err = s.fold(ctx, v, r.table())
+	return err
 }
 
 // claim makes the run this attempt's, and notes what the online store will hold
@@ -422,7 +470,8 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 			}
 			// What an earlier attempt without a generation wrote does not count.
 			r.Rows, r.Chain, r.Newest = 0, "", time.Time{}
-			if r.Generation = o.Generation; missing || !sameInputs(o.Inputs, r.Inputs) {
+			// Rows that a stream has folded into are not written over.
+			if r.Generation = o.Generation; missing || !sameInputs(o.Inputs, r.Inputs) || v.Source.Stream != nil {
 				r.Generation = newGeneration()
 			}
 			if err := s.cfg.Store.UpdateRun(ctx, tx, *r, r.Attempt); err != nil {
@@ -729,10 +778,14 @@ func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (F
 		return Freshness{}, err
 	}
 	var f Freshness
+	var v View
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		f = Freshness{}
 		d, err := s.find(ctx, tx, p, ViewKind, view)
 		if err != nil {
+			return err
+		}
+		if v, err = d.view(); err != nil {
 			return err
 		}
 		o, err := s.cfg.Store.Online(ctx, tx, p, d.Name, d.Version)
@@ -747,8 +800,11 @@ func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (F
 		}
 		return err
 	})
+	if err == nil && v.Source.Stream != nil {
+		f.Watermark, err = s.watermark(ctx, v)
+	}
 	if !f.Watermark.IsZero() {
-		f.Lag = s.now().Sub(f.Watermark)
+		f.Lag = max(0, s.now().Sub(f.Watermark))
 	}
 	return f, err
 }

@@ -35,8 +35,8 @@ const maxPushed = 100_000
 // and for the first rows of a view to see its sources. Errors, after which nothing
 // is written: fault.Invalid for a column that is missing or too many, a value of
 // another type, a key or time that is null, an event in the future; fault.TooLarge;
-// fault.Unsupported for a view with aggregations, whose events have to be counted
-// once; fault.PermissionDenied when the online store's zone may not hold the view.
+// fault.Unsupported for a view with aggregations that follows no stream, whose events
+// have to be counted once; fault.PermissionDenied when the online store's zone may not hold the view.
 func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	if err := s.allow(ctx, ActionPush, r.Project, r.View); err != nil {
 		return View{}, err
@@ -62,6 +62,9 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	})
 	if err != nil {
 		return v, err
+	}
+	if v.Source.Stream != nil {
+		return v, s.pushColumns(ctx, v, r.Columns)
 	}
 	if o.View == "" {
 		if o, err = s.firstOnline(ctx, v); err != nil {
@@ -109,6 +112,29 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	return v, s.cfg.Online.Write(ctx, online.Table{Project: string(r.Project), View: v.Name, Version: v.Version, Generation: string(o.Pushed)}, rows)
 }
 
+// pushWait is how long a push of rows to a view that follows a stream waits until
+// reads find them.
+const pushWait = 5 * time.Second
+
+// pushColumns brings rows as events into the stream of a view.
+func (s *Service) pushColumns(ctx context.Context, v View, columns map[string][]any) error {
+	n := len(columns[v.Timestamp])
+	events := make([]Event, n)
+	for name, cells := range columns {
+		if len(cells) != n {
+			return fault.New(fault.Invalid, "column %q has %d rows and %q has %d", clip(name), len(cells), v.Timestamp, n)
+		}
+		for i, x := range cells {
+			if events[i] == nil {
+				events[i] = Event{}
+			}
+			events[i][name] = x
+		}
+	}
+	_, err := s.PushEvents(ctx, EventsRequest{Project: v.Project, View: v.Ref(), Events: events, Wait: pushWait})
+	return err
+}
+
 // firstOnline is the record of a view that has no row online, as of its sources
 // now: a materialisation of these adds to it.
 func (s *Service) firstOnline(ctx context.Context, v View) (Online, error) {
@@ -126,7 +152,7 @@ func (s *Service) firstOnline(ctx context.Context, v View) (Online, error) {
 func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error) {
 	if v.windows() != nil {
 		return nil, fault.New(fault.Unsupported, "it has aggregations, whose events are counted once; a push may come twice").
-			WithHint("Bring the rows into its source, and materialise it.")
+			WithHint("Bring the rows into its source, and materialise it; or let it follow a stream: `stream: {push: {}}` in its source.")
 	}
 	known := v.columns()
 	for name := range columns {

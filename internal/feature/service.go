@@ -44,6 +44,7 @@ type Config struct {
 	Store      Store
 	Data       Data
 	Online     *online.Store
+	Keys       online.Keys // of the logs of events
 	Authorizer Authorizer
 	Guard      Guard
 	Journal    audit.Journal
@@ -51,6 +52,12 @@ type Config struct {
 	Join       offline.Options
 	// ChunkRows is how many rows a materialisation writes at a time: 5,000 when 0.
 	ChunkRows int
+	// StreamBytes is how many bytes of events a log may be ahead of the online store
+	// and the dataset: 256 MiB when 0.
+	StreamBytes int64
+	// CutTime is how long events wait until they are in a version of their dataset,
+	// unless somebody asks before: an hour when 0.
+	CutTime time.Duration
 	// AttemptTime is the limit of one attempt at a materialisation, after which it
 	// goes on in another one: 6 hours when 0.
 	AttemptTime time.Duration
@@ -68,11 +75,16 @@ type Service struct {
 	now   func() time.Time
 	plans *planCache
 	loop  *lifecycle.Loop // runs materialisations
+	// follower folds events into online rows, and cuts them into dataset versions.
+	follower *lifecycle.Loop
+	cutting  chan struct{} // holds a token while versions are cut
 
 	mu      sync.Mutex
 	ended   chan struct{}                // closed and replaced when a run ends
 	busy    map[string]bool              // view versions whose online rows are being changed
 	cancels map[RunID]context.CancelFunc // of attempts under way
+	streams map[streamName]*following
+	folded  chan struct{} // closed and replaced when events were folded
 }
 
 // New makes a service. Its Background has to be started for materialisations to
@@ -84,11 +96,18 @@ func New(cfg Config) *Service {
 	if cfg.ChunkRows <= 0 {
 		cfg.ChunkRows = 5000
 	}
+	if cfg.StreamBytes <= 0 {
+		cfg.StreamBytes = defaultLog
+	}
+	if cfg.CutTime <= 0 {
+		cfg.CutTime = defaultCutTime
+	}
 	if cfg.AttemptTime <= 0 {
 		cfg.AttemptTime = 6 * time.Hour
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
+		streams: map[streamName]*following{}, folded: make(chan struct{}), cutting: make(chan struct{}, 1),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -102,12 +121,19 @@ func New(cfg Config) *Service {
 		Timeout: openRuns * cfg.AttemptTime, // each attempt has its own limit
 		Run:     func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
+	s.follower = &lifecycle.Loop{
+		Name: "feature streams", Every: followPause, Logger: s.log, Timeout: followTime,
+		Run: s.telling(s.FollowOnce),
+	}
 	return s
 }
 
 // Background runs materialisations, also those that an earlier process left
 // unfinished.
 func (s *Service) Background() lifecycle.Service { return s.loop.Service() }
+
+// Streams folds and cuts what the logs of events hold.
+func (s *Service) Streams() lifecycle.Service { return s.follower.Service() }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
 	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{Project: string(p), Kind: objectKind, Name: name})

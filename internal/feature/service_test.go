@@ -134,6 +134,7 @@ func newWorldOn(tb testing.TB, db *store.DB) *world {
 		driver: &spy{Driver: &onlinetest.Memory{}}, keys: &onlinetest.Keys{}, now: start.Add(120 * 24 * time.Hour),
 		ctx: identity.With(context.Background(), identity.Principal{Kind: identity.User, ID: "usr_test"}),
 	}
+	w.data.db = db
 	clock := func() time.Time { return w.now }
 	w.online = online.New(w.driver, w.keys, online.Options{Now: clock})
 	w.configure(func(*feature.Config) {})
@@ -144,7 +145,7 @@ func newWorldOn(tb testing.TB, db *store.DB) *world {
 func (w *world) configure(change func(*feature.Config)) {
 	w.t.Helper()
 	cfg := feature.Config{
-		DB: w.db, Store: featuresql.Store{}, Data: w.data, Online: w.online, Authorizer: w.gates, Guard: w.gates, Journal: w.gates,
+		DB: w.db, Store: featuresql.Store{}, Data: w.data, Online: w.online, Keys: w.keys, Authorizer: w.gates, Guard: w.gates, Journal: w.gates,
 		Now: func() time.Time { return w.now }, ChunkRows: 10, Log: slog.New(slog.DiscardHandler), Join: offline.Options{Dir: w.t.TempDir()},
 	}
 	change(&cfg)

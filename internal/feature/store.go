@@ -49,6 +49,27 @@ type Store interface {
 	// first.
 	Stales(ctx context.Context, tx *store.Tx, until time.Time, limit int) ([]Stale, error)
 
+	Stream(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (Stream, error)
+	// Streams lists those of all projects.
+	Streams(ctx context.Context, tx *store.Tx) ([]Stream, error)
+	PutStream(ctx context.Context, tx *store.Tx, s Stream) error
+	// PutRecord keeps a record of a log, replacing one.
+	PutRecord(ctx context.Context, tx *store.Tx, p project.Name, dataset string, r Record) error
+	// Records lists those with after < Seq ≤ until, in order.
+	Records(ctx context.Context, tx *store.Tx, p project.Name, dataset string, after, until int64, limit int) ([]Record, error)
+	// TrimRecords removes those with Seq ≤ until and says how many bytes they had.
+	TrimRecords(ctx context.Context, tx *store.Tx, p project.Name, dataset string, until int64) (freed int64, err error)
+	// Seen are those of the hashes that PutSeen has kept.
+	Seen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string) ([]string, error)
+	PutSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string, at time.Time) error
+	ForgetSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, before time.Time) error
+	// PutDead keeps a dead letter, replacing one of its ID.
+	PutDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string, l SealedLetter) error
+	// Dead lists dead letters by ID, after one.
+	Dead(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]SealedLetter, error)
+	CountDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
+	DeleteDead(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error)
+
 	// PutTrainingSet keeps the record of a dataset version, replacing one.
 	PutTrainingSet(ctx context.Context, tx *store.Tx, t TrainingSet) error
 	TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (TrainingSet, error)

@@ -114,13 +114,20 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	if err := pl.reaches(sample); err != nil {
+	marks, err := s.watermarks(ctx, pl)
+	if err != nil {
+		return Report{}, err
+	}
+	if err := pl.reaches(sample, marks); err != nil {
 		return Report{}, err
 	}
 
 	// 3. Compare.
 	report := Report{TrainingSet: t.Dataset, Views: pl.refs(), Rows: len(sample)}
 	for i, v := range pl.views {
+		if v.view.Source.Stream != nil {
+			continue // online it has gone on since
+		}
 		at := slices.IndexFunc(t.Views, func(u UsedView) bool { return u.View == v.view.Ref() })
 		for _, d := range differing(t.Views[at].Inputs, pl.online[i].Inputs) {
 			report.Inputs = append(report.Inputs, InputDifference{
@@ -315,9 +322,25 @@ func eachRow(ctx context.Context, rows array.RecordReader, names []string, types
 	return rows.Err()
 }
 
+// watermarks are the times up to which views are online.
+func (s *Service) watermarks(ctx context.Context, pl *plan) ([]time.Time, error) {
+	marks := make([]time.Time, len(pl.views))
+	for i, v := range pl.views {
+		marks[i] = pl.online[i].Watermark
+		if v.view.Source.Stream == nil {
+			continue
+		}
+		var err error
+		if marks[i], err = s.watermark(ctx, v.view); err != nil {
+			return nil, err
+		}
+	}
+	return marks, nil
+}
+
 // reaches refuses rows later than what was materialised: their answers are not
 // known yet.
-func (pl *plan) reaches(sample []sampled) error {
+func (pl *plan) reaches(sample []sampled, marks []time.Time) error {
 	var last time.Time
 	for _, r := range sample {
 		if r.at.After(last) {
@@ -325,7 +348,7 @@ func (pl *plan) reaches(sample []sampled) error {
 		}
 	}
 	for i, v := range pl.views {
-		if w := pl.online[i].Watermark; micros(w) < micros(last) {
+		if w := marks[i]; micros(w) < micros(last) {
 			until := "never whole"
 			if !w.IsZero() {
 				until = "up to " + w.Format(time.RFC3339)

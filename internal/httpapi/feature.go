@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,11 @@ func (s *Server) featureRoutes(p string) {
 	route(s, "POST", p+"/training-sets", "feature.history", "Join features to rows as they were at each row's time", s.makeTrainingSet)
 	route(s, "GET", p+"/training-sets/{ref}", "feature.read", "How a training set was made", s.oneTrainingSet)
 	route(s, "POST", p+"/training-sets/{ref}/verify", "feature.history", "Prove that training and serving saw the same values", s.verifyTrainingSet)
+	route(s, "POST", p+"/feature-views/{ref}/push", "feature.push", "Bring events of the stream that a view follows", s.pushEvents)
+	route(s, "GET", p+"/feature-views/{ref}/stream", "feature.read", "How far a view and its dataset are behind the events of their stream", s.streamStatus)
+	route(s, "GET", p+"/feature-views/{ref}/dead", "feature.history", "List the messages of a view's stream that are no events, and why", s.deadLetters)
+	route(s, "POST", p+"/feature-views/{ref}/dead/replay", "feature.push", "Try dead letters again", s.replayDead)
+	route(s, "POST", p+"/feature-views/{ref}/dead/drop", "feature.push", "Remove dead letters", s.dropDead)
 	route(s, "DELETE", p+"/feature-views/{ref}/online", "feature.materialise", "Remove a view's rows from the online store", s.clearView)
 }
 
@@ -308,4 +314,58 @@ func (s *Server) verifyTrainingSet(ctx context.Context, in *struct {
 	return one(s.Features.Verify(ctx, feature.VerifyRequest{
 		Project: project.Name(in.Project), TrainingSet: in.Ref, View: in.Body.View, Sample: in.Body.Sample, Seed: in.Body.Seed,
 	}))
+}
+
+// pushEvents answers when the events are synced and, with wait, when reads find them.
+func (s *Server) pushEvents(ctx context.Context, in *struct {
+	InRef
+	Body struct {
+		Events []json.RawMessage `json:"events" maxItems:"10000" doc:"Events, each an object with the columns of the view's dataset"`
+		IDs    []string          `json:"ids,omitempty" maxItems:"10000" doc:"An id for each event: one that came within the last day is passed over, so that a push can be repeated"`
+		Keep   bool              `json:"keep,omitempty" doc:"Keep what is no event as a dead letter, instead of refusing all"`
+		Wait   string            `json:"wait,omitempty" doc:"Answer when reads find the events, or after this time, such as 2s; at most 1m"`
+	}
+},
+) (*body[feature.EventsAnswer], error) {
+	r := feature.EventsRequest{Project: project.Name(in.Project), View: in.Ref, Raw: in.Body.Events, IDs: in.Body.IDs, Keep: in.Body.Keep}
+	if in.Body.Wait != "" {
+		d, err := time.ParseDuration(in.Body.Wait)
+		if err != nil || d < 0 {
+			return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 2s", in.Body.Wait)
+		}
+		r.Wait = min(d, maxWait)
+	}
+	return one(s.Features.PushEvents(ctx, r))
+}
+
+func (s *Server) streamStatus(ctx context.Context, in *InRef) (*body[feature.StreamStatus], error) {
+	return one(s.Features.StreamStatus(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) deadLetters(ctx context.Context, in *InRefPage) (*body[items[feature.Letter]], error) {
+	return named(in.Page, func(after string, limit int) ([]feature.Letter, error) {
+		return s.Features.DeadLetters(ctx, project.Name(in.Project), in.Ref, after, limit)
+	}, func(l feature.Letter) string { return l.ID })
+}
+
+// InLetters names dead letters.
+type InLetters struct {
+	InRef
+	Body struct {
+		IDs []string `json:"ids,omitempty" maxItems:"1000" doc:"Dead letters; all when none is named"`
+	}
+}
+
+func (s *Server) replayDead(ctx context.Context, in *InLetters) (*body[feature.Replayed], error) {
+	return one(s.Features.ReplayDead(ctx, project.Name(in.Project), in.Ref, in.Body.IDs))
+}
+
+// Dropped says how many dead letters were removed.
+type Dropped struct {
+	Dropped int `json:"dropped"`
+}
+
+func (s *Server) dropDead(ctx context.Context, in *InLetters) (*body[Dropped], error) {
+	n, err := s.Features.DropDead(ctx, project.Name(in.Project), in.Ref, in.Body.IDs)
+	return one(Dropped{n}, err)
 }

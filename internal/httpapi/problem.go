@@ -102,6 +102,9 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="falaj"`)
 	}
+	if status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
 	switch {
 	case oip.Ours(r.URL.Path):
 		oip.Refuse(w, status, err)

@@ -169,6 +169,7 @@ type runRow struct {
 	Chain          string
 	NotBefore      store.Time
 	Generation     string
+	Position       int64
 }
 
 func rowOf(r feature.Run) *runRow {
@@ -178,7 +179,7 @@ func rowOf(r feature.Run) *runRow {
 		Classification: string(r.Classification), RowCount: r.Rows, Newest: store.At(r.Newest), Stats: encode(r.Stats),
 		Error: r.Error, Failures: r.Failures, CreatedAt: store.At(r.CreatedAt), CreatedBy: r.CreatedBy,
 		StartedAt: store.At(r.StartedAt), EndedAt: store.At(r.EndedAt), Attempt: r.Attempt, Chain: r.Chain, NotBefore: store.At(r.NotBefore),
-		Generation: string(r.Generation),
+		Generation: string(r.Generation), Position: r.Position,
 	}
 }
 
@@ -188,7 +189,7 @@ func (r runRow) run() (feature.Run, error) {
 		From: r.FromTime.Time(), Until: r.UntilTime.Time(), Classification: project.Classification(r.Classification),
 		Rows: r.RowCount, Newest: r.Newest.Time(), Error: r.Error, Failures: r.Failures, CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
 		StartedAt: r.StartedAt.Time(), EndedAt: r.EndedAt.Time(), Attempt: r.Attempt, Chain: r.Chain, NotBefore: r.NotBefore.Time(),
-		Generation: feature.Generation(r.Generation),
+		Generation: feature.Generation(r.Generation), Position: r.Position,
 	}
 	err := errors.Join(
 		json.Unmarshal([]byte(r.Inputs), &out.Inputs),

@@ -235,3 +235,8 @@ func (l logger) Errorf(format string, args ...any) {
 func (l logger) Fatalf(format string, args ...any) {
 	panic("online feature store: " + fmt.Sprintf(format, args...))
 }
+
+// WritesAtomically says that Write is one batch.
+func (*DB) WritesAtomically() {}
+
+var _ online.Atomic = (*DB)(nil)

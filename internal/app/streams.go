@@ -1,0 +1,42 @@
+package app
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/falaj-ml/falaj/internal/feature"
+)
+
+// streamGauges say how the streams go that this process follows.
+type streamGauges struct{ features *feature.Service }
+
+var (
+	streamLabels  = []string{"project", "dataset"}
+	streamEvents  = prometheus.NewDesc("falaj_stream_events_total", "Events that were accepted since the beginning.", streamLabels, nil)
+	streamBytes   = prometheus.NewDesc("falaj_stream_log_bytes", "Bytes of events that are not yet online or in the dataset.", streamLabels, nil)
+	streamWaiting = prometheus.NewDesc("falaj_stream_waiting_records", "Pushes that the view which is furthest behind does not have online.", streamLabels, nil)
+	streamUncut   = prometheus.NewDesc("falaj_stream_uncut_records", "Pushes that are in no version of the dataset.", streamLabels, nil)
+	streamStuck   = prometheus.NewDesc("falaj_stream_stuck", "1 when the stream does not go on; falaj feature stream says why.", streamLabels, nil)
+)
+
+func (g streamGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{streamEvents, streamBytes, streamWaiting, streamUncut, streamStuck} {
+		ch <- d
+	}
+}
+
+func (g streamGauges) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range g.features.Gauges() {
+		stuck := 0.0
+		if s.Stuck {
+			stuck = 1
+		}
+		gauge := func(d *prometheus.Desc, x float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, x, string(s.Project), s.Dataset)
+		}
+		ch <- prometheus.MustNewConstMetric(streamEvents, prometheus.CounterValue, float64(s.Events), string(s.Project), s.Dataset)
+		gauge(streamBytes, float64(s.Bytes))
+		gauge(streamWaiting, float64(s.Waiting))
+		gauge(streamUncut, float64(s.Head-s.Cut))
+		gauge(streamStuck, stuck)
+	}
+}

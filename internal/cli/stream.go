@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+const (
+	pushBatch    = 1000      // events in one request
+	pushLine     = 256 << 10 // bytes of a line
+	pushPatience = time.Minute
+)
+
+func (a *app) featurePush() *cobra.Command {
+	var id string
+	var keep bool
+	cmd := &cobra.Command{
+		Use: "push VIEW FILE", Short: "Bring events of the stream that a view follows",
+		Long: "FILE has a JSON object on each line, with the columns of the view's dataset; - reads standard\n" +
+			"input. What was pushed is synced, and counts once online and in the dataset. With --id, events\n" +
+			"whose id came within the last day are passed over, so that a file can be pushed again. While the\n" +
+			"log is full, it waits up to a minute.",
+		Example: "  falaj feature push spending purchases.jsonl --id purchase -p shop", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, done, err := a.labelFile(args[1])
+			if err != nil {
+				return err
+			}
+			defer done()
+			p := pusher{a: a, cmd: cmd, view: args[0], id: id, keep: keep}
+			lines := bufio.NewScanner(r)
+			lines.Buffer(nil, pushLine)
+			for lines.Scan() {
+				if err := p.add(lines.Bytes()); err != nil {
+					return fault.Wrap(err, "after %d events", p.sent)
+				}
+			}
+			if err := lines.Err(); err != nil {
+				return fault.New(fault.Invalid, "%s: %w", args[1], err)
+			}
+			if err := p.flush(); err != nil {
+				return fault.Wrap(err, "after %d events", p.sent)
+			}
+			if a.output != "table" {
+				return a.printOne(map[string]any{"accepted": p.accepted, "duplicates": p.duplicates, "dead": p.dead})
+			}
+			a.say("%d events accepted", p.accepted)
+			if p.duplicates > 0 {
+				a.say("%d were there already", p.duplicates)
+			}
+			if p.dead > 0 {
+				a.say("%d are no events: falaj feature dead %s", p.dead, args[0])
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&id, "id", "", "column that identifies an event")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep what is no event as a dead letter, instead of refusing")
+	return cmd
+}
+
+// pusher sends events in batches.
+type pusher struct {
+	a      *app
+	cmd    *cobra.Command
+	view   string
+	id     string
+	keep   bool
+	events []json.RawMessage
+	ids    []string
+
+	sent, accepted, duplicates, dead int
+}
+
+func (p *pusher) add(line []byte) error {
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 {
+		return nil
+	}
+	if !json.Valid(line) {
+		return fault.New(fault.Invalid, "line %d is no JSON", p.sent+len(p.events)+1)
+	}
+	if p.id != "" {
+		var e map[string]json.RawMessage
+		if err := json.Unmarshal(line, &e); err != nil || e[p.id] == nil {
+			return fault.New(fault.Invalid, "line %d has no %q", p.sent+len(p.events)+1, p.id)
+		}
+		p.ids = append(p.ids, string(e[p.id]))
+	}
+	p.events = append(p.events, bytes.Clone(line))
+	if len(p.events) < pushBatch {
+		return nil
+	}
+	return p.flush()
+}
+
+func (p *pusher) flush() error {
+	if len(p.events) == 0 {
+		return nil
+	}
+	body := map[string]any{"events": p.events, "keep": p.keep}
+	if p.id != "" {
+		body["ids"] = p.ids
+	}
+	var got struct{ Accepted, Duplicates, Dead int }
+	for end := time.Now().Add(pushPatience); ; {
+		err := p.a.call(p.cmd, http.MethodPost, body, &got, "feature-views", p.view, "push")
+		if err == nil {
+			break
+		}
+		if !fault.Is(err, fault.Exhausted) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-p.cmd.Context().Done():
+			return p.cmd.Context().Err()
+		case <-time.After(time.Second):
+		}
+	}
+	p.sent, p.accepted, p.duplicates, p.dead = p.sent+len(p.events), p.accepted+got.Accepted, p.duplicates+got.Duplicates, p.dead+got.Dead
+	p.events, p.ids = nil, nil
+	return nil
+}
+
+func (a *app) featureStream() *cobra.Command {
+	return &cobra.Command{
+		Use: "stream VIEW", Short: "Show how far a view and its dataset are behind the events of their stream",
+		Example: "  falaj feature stream spending -p shop", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodGet, nil, &o, "feature-views", args[0], "stream"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			a.say("%s events since the beginning, %s of %s bytes in the log", o.Text("events"), o.Text("bytes"), o.Text("limit_bytes"))
+			if o.Text("position") == "-1" {
+				a.say("%s is not online: falaj feature materialise %s", o.Text("view"), o.Text("view"))
+			} else {
+				a.say("%s is %s pushes behind", o.Text("view"), o.Text("waiting"))
+			}
+			a.say("dataset %s is %s pushes behind; the newest version with events is %s", o.Text("dataset"), o.Text("uncut"), o.Text("version"))
+			if n := o.Text("dead"); n != "0" {
+				a.say("%s dead letters: falaj feature dead %s", n, args[0])
+			}
+			if why := o.Text("trouble"); why != "" {
+				a.say("it does not go on: %s", plain(why))
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) featureDead() *cobra.Command {
+	var replay, drop bool
+	cmd := &cobra.Command{
+		Use: "dead VIEW [LETTER…]", Short: "List the messages of a view's stream that are no events; replay or drop them",
+		Long: "Lists messages that were kept because they are no events, and why. --replay tries them again, after\n" +
+			"the dataset was declared anew or the time that was in the future has come; --drop removes them:\n" +
+			"those that are named, or all.",
+		Example: "  falaj feature dead spending -p shop\n  falaj feature dead spending --replay -p shop", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body := map[string]any{}
+			if len(args) > 1 {
+				body["ids"] = args[1:]
+			}
+			act := func(what, text string, fields ...string) error {
+				var o client.Object
+				if err := a.call(cmd, http.MethodPost, body, &o, "feature-views", args[0], "dead", what); err != nil {
+					return err
+				}
+				if a.output != "table" {
+					return a.printOne(o)
+				}
+				var values []any
+				for _, f := range fields {
+					values = append(values, o.Text(f))
+				}
+				a.say("%s", fmt.Sprintf(text, values...))
+				return nil
+			}
+			switch {
+			case replay && drop:
+				return usage("--replay and --drop: use one of them")
+			case replay:
+				return act("replay", "%s are events now, %s are still none", "accepted", "dead")
+			case drop:
+				return act("drop", "%s dropped", "dropped")
+			case len(args) > 1:
+				return usage("letters are named for --replay or --drop")
+			}
+			return a.list(cmd, []column{{"LETTER", "id"}, {"AT", "at"}, {"FROM", "from"}, {"REASON", "reason"}, {"BODY", "body"}}, "feature-views", args[0], "dead")
+		},
+	}
+	cmd.Flags().BoolVar(&replay, "replay", false, "try them again")
+	cmd.Flags().BoolVar(&drop, "drop", false, "remove them")
+	return cmd
+}

@@ -1,0 +1,255 @@
+package feature
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// SealedLetter is a dead letter as it is stored.
+type SealedLetter struct {
+	ID     string // "fdl_01J…"
+	At     time.Time
+	Sealed []byte
+}
+
+// Letter is a message that is no event.
+type Letter struct {
+	ID     string    `json:"id"`
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`         // why it is none
+	From   string    `json:"from,omitempty"` // where it came from
+	Body   string    `json:"body"`
+}
+
+const (
+	maxDead   = 10_000    // letters of a stream
+	maxLetter = 256 << 10 // bytes of a letter
+)
+
+// bury keeps messages that are no events, or their new reasons.
+func (s *Service) bury(ctx context.Context, tx *store.Tx, l *eventLog, in entry, reasons map[int]string, now time.Time) (int, error) {
+	if len(reasons) == 0 {
+		return 0, nil
+	}
+	have, err := s.cfg.Store.CountDead(ctx, tx, l.project, l.dataset)
+	if err != nil {
+		return 0, err
+	}
+	if len(in.replayed) == 0 && have+len(reasons) > maxDead {
+		return 0, fault.New(fault.Exhausted, "there are %d dead letters of dataset %s, and %d more are over the limit of %d", have, l.dataset, len(reasons), maxDead).
+			WithHint("Look at them, and replay or drop them: falaj feature dead %s.", l.view.Name)
+	}
+	for _, i := range slices.Sorted(maps.Keys(reasons)) {
+		d := Letter{Reason: reasons[i], Body: string(in.raw(i))}
+		if len(d.Body) > maxLetter {
+			d.Body, d.Reason = d.Body[:maxLetter], d.Reason+"; the message is longer than what is kept of it"
+		}
+		if in.from != nil {
+			d.From = in.from(i)
+		}
+		name := id.New("fdl")
+		if len(in.replayed) > 0 {
+			name = in.replayed[i]
+		}
+		if err := s.putLetter(ctx, tx, l, name, now, d); err != nil {
+			return 0, err
+		}
+	}
+	return len(reasons), nil
+}
+
+func (s *Service) putLetter(ctx context.Context, tx *store.Tx, l *eventLog, id string, at time.Time, d Letter) error {
+	b, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	sealed, err := l.seal("letter "+id, b)
+	if err != nil {
+		return err
+	}
+	return s.cfg.Store.PutDead(ctx, tx, l.project, l.dataset, SealedLetter{ID: id, At: at, Sealed: sealed})
+}
+
+func (l *eventLog) letter(d SealedLetter) (Letter, error) {
+	b, err := l.open("letter "+d.ID, d.Sealed)
+	if err != nil {
+		return Letter{}, err
+	}
+	var out Letter
+	err = json.Unmarshal(b, &out)
+	out.ID, out.At = d.ID, d.At
+	return out, err
+}
+
+// DeadLetters lists the messages of a view's stream that are no events, oldest first,
+// after an id. They have the data that was sent: it needs feature.history, and is
+// journaled as every read of such data.
+func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]Letter, error) {
+	_, l, err := s.letters(ctx, ActionHistory, p, ref)
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.dead(ctx, l, after, pageSize(limit))
+	if err != nil {
+		return nil, err
+	}
+	if l.newest.Classification.Journalled() {
+		return out, audit.RecordRead(ctx, s.cfg.Journal, string(l.newest.Classification), audit.Entry{
+			Project: string(p), Action: string(ActionHistory), Object: "dataset " + l.dataset,
+			Detail: map[string]any{"dead_letters": len(out), "classification": l.newest.Classification},
+		})
+	}
+	return out, nil
+}
+
+// letters passes the doors of a view's dead letters.
+func (s *Service) letters(ctx context.Context, action policy.Action, p project.Name, ref string) (View, *eventLog, error) {
+	if err := s.allow(ctx, action, p, ref); err != nil {
+		return View{}, nil, err
+	}
+	v, err := s.streamed(ctx, p, ref)
+	if err != nil {
+		return v, nil, err
+	}
+	l, err := s.openLog(ctx, v)
+	if err != nil {
+		return v, nil, err
+	}
+	return v, l, s.cfg.Authorizer.Allow(ctx, action, policy.Object{
+		Project: string(p), Kind: objectKind, Name: v.Ref(), Classification: string(l.newest.Classification), Residency: l.newest.Residency,
+	})
+}
+
+func (s *Service) dead(ctx context.Context, l *eventLog, after string, limit int) ([]Letter, error) {
+	var sealed []SealedLetter
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		sealed, err = s.cfg.Store.Dead(ctx, tx, l.project, l.dataset, after, limit)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Letter, len(sealed))
+	for i, d := range sealed {
+		if out[i], err = l.letter(d); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Replayed says what became of dead letters.
+type Replayed struct {
+	Accepted int `json:"accepted"` // events now
+	Dead     int `json:"dead"`     // still none, for the reason of now
+}
+
+// ReplayDead tries dead letters again, all when none is named: after their dataset
+// was declared anew, or the time that was in the future has come. Those that are
+// events now are accepted; the others stay. Needs feature.push. Error: fault.NotFound
+// for a letter that is not there.
+func (s *Service) ReplayDead(ctx context.Context, p project.Name, ref string, ids []string) (Replayed, error) {
+	var out Replayed
+	_, l, err := s.letters(ctx, ActionPush, p, ref)
+	if err != nil {
+		return out, err
+	}
+	if err := s.mayPush(ctx, l); err != nil {
+		return out, err
+	}
+	found := 0
+	for after, more := "", true; more; {
+		page, err := s.dead(ctx, l, after, recordEvents)
+		if err != nil {
+			return out, err
+		}
+		if more = len(page) == recordEvents; len(page) > 0 {
+			after = page[len(page)-1].ID
+		}
+		page = slices.DeleteFunc(page, func(d Letter) bool { return len(ids) > 0 && !slices.Contains(ids, d.ID) })
+		if found += len(page); len(page) == 0 {
+			continue
+		}
+		in := entry{
+			action: ActionPush, keep: true,
+			raw:  func(i int) []byte { return []byte(page[i].Body) },
+			from: func(i int) string { return page[i].From },
+		}
+		in.parse(len(page))
+		for _, d := range page {
+			in.replayed = append(in.replayed, d.ID)
+		}
+		accepted, _, dead, _, err := s.accept(ctx, l, in)
+		if err != nil {
+			return out, err
+		}
+		out.Accepted, out.Dead = out.Accepted+accepted, out.Dead+dead
+	}
+	if found < len(ids) {
+		return out, fault.New(fault.NotFound, "%d of the %d dead letters are not there", len(ids)-found, len(ids))
+	}
+	return out, nil
+}
+
+// DropDead removes dead letters, all when none is named, and says how many. Needs
+// feature.push.
+func (s *Service) DropDead(ctx context.Context, p project.Name, ref string, ids []string) (int, error) {
+	v, l, err := s.letters(ctx, ActionPush, p, ref)
+	if err != nil {
+		return 0, err
+	}
+	dropped := 0
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		dropped = 0
+		which := ids
+		if len(which) == 0 {
+			all, err := s.cfg.Store.Dead(ctx, tx, p, l.dataset, "", maxDead)
+			if err != nil {
+				return err
+			}
+			for _, d := range all {
+				which = append(which, d.ID)
+			}
+		}
+		for _, id := range which {
+			there, err := s.cfg.Store.DeleteDead(ctx, tx, p, l.dataset, id)
+			if err != nil {
+				return err
+			}
+			if there {
+				dropped++
+			}
+		}
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionPush), Object: "dataset " + l.dataset,
+			Detail: map[string]any{"dead_letters_dropped": dropped, "view": v.Ref()},
+		})
+	})
+	return dropped, err
+}
+
+// parseEvent reads a message. Error: fault.Invalid for what is no JSON object.
+func parseEvent(b []byte) (Event, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var e Event
+	if err := d.Decode(&e); err != nil || e == nil {
+		return nil, fault.New(fault.Invalid, "it is no JSON object")
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fault.New(fault.Invalid, "something stands behind its JSON object")
+	}
+	return e, nil
+}

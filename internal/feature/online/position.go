@@ -1,0 +1,126 @@
+package online
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Atomic is the power of a driver whose Write stores all versions or, when it fails
+// or the process ends, none. For other drivers WriteUpTo writes what it is about to
+// do first.
+type Atomic interface{ WritesAtomically() }
+
+// place is the row that says how far a table has come; no entity has its key. It has
+// two versions: the position, and what a write that is not atomic is about to do.
+var place = []byte{0xff, 'p'}
+
+const (
+	positionStamp = 0
+	intentStamp   = 1
+)
+
+// WriteUpTo writes rows as Write does, and in the same batch that the table has come
+// to a position: after a crash either both are there or, once Position was asked,
+// none.
+func (s *Store) WriteUpTo(ctx context.Context, table Table, rows []Row, position int64) error {
+	here := Row{Key: place, Created: positionStamp, Packed: binary.BigEndian.AppendUint64(nil, uint64(position))} //nolint:gosec // the bits are meant
+	if _, ok := s.driver.(Atomic); ok {
+		return s.Write(ctx, table, append(slices.Clip(rows), here))
+	}
+	done := Row{Key: place, Created: intentStamp}
+	if len(rows) > 0 {
+		if err := s.Write(ctx, table, []Row{{Key: place, Created: intentStamp, Packed: appendIntent(nil, position, rows)}}); err != nil {
+			return err
+		}
+		if err := s.Write(ctx, table, rows); err != nil {
+			return err
+		}
+	}
+	return s.Write(ctx, table, []Row{here, done}) // one row: all or nothing
+}
+
+// Position says how far a table has come by WriteUpTo, after it has finished a write
+// that was cut short. Nobody else may write meanwhile.
+func (s *Store) Position(ctx context.Context, table Table) (position int64, found bool, err error) {
+	position, found, next, intent, err := s.look(ctx, table)
+	if err != nil || intent == nil {
+		return position, found, err
+	}
+	if err := s.WriteUpTo(ctx, table, intent, next); err != nil {
+		return position, found, err
+	}
+	return next, true, nil
+}
+
+// Look says how far a table has come, and changes nothing.
+func (s *Store) Look(ctx context.Context, table Table) (position int64, found bool, err error) {
+	position, found, _, _, err = s.look(ctx, table)
+	return position, found, err
+}
+
+func (s *Store) look(ctx context.Context, table Table) (position int64, found bool, next int64, intent []Row, err error) {
+	r, err := s.Reader(ctx, table)
+	if err != nil {
+		return 0, false, 0, nil, err
+	}
+	err = r.Span(ctx, place, 0, 0, func(_, created int64, packed []byte) (bool, error) {
+		switch {
+		case created == intentStamp && len(packed) > 0:
+			var err error
+			next, intent, err = readIntent(packed)
+			return true, err
+		case created == positionStamp && len(packed) == 8:
+			position, found = int64(binary.BigEndian.Uint64(packed)), true //nolint:gosec // the bits are meant
+		}
+		return true, nil
+	})
+	return position, found, next, intent, err
+}
+
+func appendIntent(dst []byte, position int64, rows []Row) []byte {
+	dst = binary.AppendVarint(dst, position)
+	for i := range rows {
+		r := &rows[i]
+		dst = append(binary.AppendUvarint(dst, uint64(len(r.Key))), r.Key...)
+		dst = binary.AppendVarint(binary.AppendVarint(dst, r.Event), r.Created)
+		dst = append(binary.AppendUvarint(dst, uint64(len(r.Packed))), r.Packed...)
+	}
+	return dst
+}
+
+func readIntent(b []byte) (position int64, rows []Row, err error) {
+	bad := false
+	number := func() int64 {
+		x, n := binary.Varint(b)
+		if n <= 0 {
+			bad, b = true, nil
+			return 0
+		}
+		b = b[n:]
+		return x
+	}
+	text := func() []byte {
+		x, n := binary.Uvarint(b)
+		if n <= 0 || x > uint64(len(b)-n) { //nolint:gosec // n is at most len(b)
+			bad, b = true, nil
+			return nil
+		}
+		out := append([]byte(nil), b[n:n+int(x)]...) //nolint:gosec // x is at most len(b)
+		b = b[n+int(x):]                             //nolint:gosec // as above
+		return out
+	}
+	position = number()
+	for len(b) > 0 {
+		r := Row{Key: text()}
+		r.Event, r.Created = number(), number()
+		r.Packed = text()
+		rows = append(rows, r)
+	}
+	if bad {
+		return 0, nil, fault.New(fault.Internal, "what the online store was about to write is damaged").WithHint("Materialise the view again.")
+	}
+	return position, rows, nil
+}

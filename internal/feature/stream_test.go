@@ -1,0 +1,378 @@
+package feature_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/featuresql"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/feature/window"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
+)
+
+var spending = feature.ViewSpec{
+	Source: feature.Source{Dataset: "purchases", Stream: &feature.StreamSpec{Push: &struct{}{}}}, Entities: []string{"origin"}, Timestamp: "time",
+	Aggregations: []feature.AggregationSpec{
+		{Name: "spent", Function: window.Sum, Column: "amount", Type: "float64", Window: "2h"},
+		{Name: "bought", Function: window.Count, Window: "4h"},
+	},
+}
+
+// till is a world with a stream of purchases that nobody has pushed to.
+func till(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.data.declared["purchases"] = purchaseCols
+	w.entity("origin", "string")
+	w.view("spending", spending)
+	return w
+}
+
+func purchase(origin any, hours, amount float64) feature.Event {
+	return feature.Event{"origin": origin, "time": at(hours).Format(time.RFC3339Nano), "amount": amount}
+}
+
+func (w *world) pushEvents(events ...feature.Event) (feature.EventsAnswer, error) {
+	return w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "spending", Events: events})
+}
+
+func (w *world) mustPush(events ...feature.Event) {
+	w.t.Helper()
+	if _, err := w.pushEvents(events...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) follow() {
+	w.t.Helper()
+	if err := w.FollowOnce(w.ctx); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) spent(hours float64) string {
+	w.t.Helper()
+	return w.ask(at(hours), []string{"spending:spent", "spending:bought"}, origin("EWR")...)[0]
+}
+
+func TestStream(t *testing.T) {
+	w := till(t)
+	w.mustPush(purchase("EWR", 1, 10)) // before it is online
+	w.mustMaterialise("spending", time.Time{})
+	expect(t, w.spent(2), "10/PRESENT | 1/PRESENT")
+	w.mustPush(purchase("EWR", 2, 5), purchase("JFK", 2, 7))
+	w.mustPush(purchase("EWR", 1.5, 1)) // late
+	w.follow()
+	w.follow() // nothing is there
+	expect(t, w.spent(2), "16/PRESENT | 3/PRESENT")
+	w.mustMaterialise("spending", time.Time{}) // again, of everything
+	expect(t, w.spent(2), "16/PRESENT | 3/PRESENT")
+	w.mustPush(purchase("EWR", 2, 100))
+	w.follow()
+	expect(t, w.spent(2), "116/PRESENT | 4/PRESENT")
+
+	// A training set has what was acknowledged before it, and agrees with what is online.
+	w.data.put("spine", table{[]col{{"origin", value.String}, {"at", value.Timestamp}}, [][]value.Value{{str("EWR"), ts(2)}, {str("JFK"), ts(2)}, {str("EWR"), ts(3.2)}}})
+	w.mustPush(purchase("EWR", 3, 1000))
+	set, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{Project: nyc, Name: "set", Spine: feature.Source{Dataset: "spine"}, Timestamp: "at", Selection: feature.Selection{Features: []string{"spending"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w.data.show(t, set.Dataset)[1:], []string{
+		"EWR, 2013-01-01T02:00:00Z, 116, 4", "JFK, 2013-01-01T02:00:00Z, 7, 1", "EWR, 2013-01-01T03:12:00Z, 1106, 5",
+	})
+	w.follow()
+	report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: set.Dataset})
+	if err != nil || report.Mismatches != 0 || report.Values != 6 {
+		t.Errorf("%+v %v", report, err)
+	}
+	st, err := w.StreamStatus(w.ctx, nyc, "spending")
+	if err != nil || st.Waiting != 0 || st.Uncut != 0 || st.Bytes != 0 || st.Events != 6 || st.Trouble != "" {
+		t.Errorf("%+v %v", st, err)
+	}
+}
+
+var errGone = errors.New("the process ended here")
+
+// dying is a driver that takes so many more rows, and then none.
+type dying struct {
+	onlinetest.Memory
+	left  int // −1: all
+	whole bool
+}
+
+func (d *dying) Write(ctx context.Context, versions []online.Version) error {
+	if d.whole {
+		if d.left == 0 {
+			return errGone
+		}
+		d.left--
+		return d.Memory.Write(ctx, versions)
+	}
+	for len(versions) > 0 {
+		if d.left == 0 {
+			return errGone
+		}
+		d.left--
+		row := versions[0].Row
+		var rest, one []online.Version
+		for _, v := range versions {
+			if v.Row == row {
+				one = append(one, v)
+			} else {
+				rest = append(rest, v)
+			}
+		}
+		if err := d.Memory.Write(ctx, one); err != nil {
+			return err
+		}
+		versions = rest
+	}
+	return nil
+}
+
+type atomically struct{ online.Driver }
+
+func (atomically) WritesAtomically() {}
+
+var (
+	streamRounds = flag.Int("streams", 25, "rounds of streams that are killed")
+	streamSeed   = flag.Uint64("streamseed", 0, "seed of streams that are killed")
+)
+
+// Whatever is cut off at whatever step, and begun again by another process, online
+// rows, training sets and the dataset have each acknowledged event once: with a
+// driver that writes all or nothing, and with one that writes row by row.
+func TestStreamIsBackfillOverKills(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if *streamSeed != 0 {
+		seed = *streamSeed
+	}
+	for round := range *streamRounds {
+		t.Logf("round %d of seed %d", round, seed)
+		w := newWorldOn(t, storetest.SQLite(t, featuresql.Migrations))
+		draw := rand.New(rand.NewPCG(seed, uint64(round)))
+		coin := func() bool { return draw.IntN(2) == 0 }
+		name, ds := "kills", "events"
+		broken := &dying{left: -1}
+		w.driver.Driver = broken
+		w.online = online.New(w.driver, w.keys, online.Options{Now: func() time.Time { return w.now }})
+		if coin() {
+			broken.whole = true
+			w.online = online.New(atomically{w.driver}, w.keys, online.Options{Now: func() time.Time { return w.now }})
+		}
+		restart := func() { w.configure(func(c *feature.Config) { c.CutTime = time.Nanosecond }) }
+		restart()
+		w.data.declared[ds] = purchaseCols
+		w.entity("origin", "string")
+		spec := spending
+		spec.Source.Dataset = ds
+		if coin() {
+			spec.Aggregations, spec.Features = nil, []feature.FieldSpec{{Name: "amount", Type: "float64"}, {Name: "shop", Type: "string"}}
+		}
+		if coin() {
+			spec.CreatedTimestamp = "known"
+		}
+		w.view(name, spec)
+		pushed := 0
+		die := func() { broken.left = draw.IntN(11) - 1 } // so many rows from now on
+		for range 1 + draw.IntN(25) {
+			switch []string{"push", "push", "fold", "fold", "materialise", "cut"}[draw.IntN(6)] {
+			case "push":
+				var r feature.EventsRequest
+				for range 1 + draw.IntN(5) {
+					e := purchase([]string{"a", "b"}[draw.IntN(2)], float64((0 + draw.IntN(10))), float64((0 + draw.IntN(4))))
+					e["shop"] = []any{nil, "x", "y"}[draw.IntN(3)]
+					r.Events, r.IDs = append(r.Events, e), append(r.IDs, strconv.Itoa(pushed))
+					pushed++
+				}
+				r.Project, r.View = nyc, name
+				w.now = w.now.Add(time.Microsecond)
+				for range 1 + draw.IntN(2) { // its answer was lost
+					if _, err := w.PushEvents(w.ctx, r); err != nil {
+						t.Fatal(err)
+					}
+				}
+			case "fold":
+				die()
+				_ = w.FollowOnce(w.ctx)
+			case "materialise":
+				die()
+				_, _ = w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: name})
+				_ = w.RunOnce(w.ctx)
+			case "cut":
+				w.data.appending = func() error { return errGone }
+				_ = w.FollowOnce(w.ctx)
+				w.data.appending = nil
+			}
+			broken.left = -1
+			restart()
+		}
+		// What was cut off goes on.
+		w.now = w.now.Add(time.Hour)
+		if err := w.RunOnce(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		f, err := w.Freshness(w.ctx, nyc, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Last == nil || f.Last.State != feature.Succeeded {
+			w.mustMaterialise(name, time.Time{})
+		}
+		if err := w.FollowOnce(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		spine := table{cols: []col{{"origin", value.String}, {"at", value.Timestamp}}}
+		for hour := range 11 {
+			spine.rows = append(spine.rows, []value.Value{str("a"), ts(float64(hour))}, []value.Value{str("b"), value.OfTime(w.now)})
+		}
+		w.data.put("spine", spine)
+		set, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{Project: nyc, Name: "set", Spine: feature.Source{Dataset: "spine"}, Timestamp: "at", Selection: feature.Selection{Features: []string{name}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: set.Dataset})
+		if err != nil || report.Mismatches != 0 || report.Rows != 22 {
+			t.Fatalf("%+v %v", report, err)
+		}
+		if rows := len(w.data.show(t, ds)) - 1; rows != pushed {
+			t.Fatalf("%d events were acknowledged, the dataset has %d", pushed, rows)
+		}
+		st, err := w.StreamStatus(w.ctx, nyc, name)
+		if err != nil || st.Events != int64(pushed) || st.Waiting != 0 || st.Uncut != 0 {
+			t.Fatalf("%d events: %+v %v", pushed, st, err)
+		}
+	}
+}
+
+func TestEventsRefused(t *testing.T) {
+	w := till(t)
+	good := purchase("EWR", 1, 1)
+	for words, e := range map[string]feature.Event{
+		`no column "amont"; did you mean "amount"?`: {"origin": "EWR", "time": at(1), "amont": 1},
+		`column "amount": "1" is not a float64`:     {"origin": "EWR", "time": at(1), "amount": "1"},
+		`join key "origin" is null`:                 {"time": at(1)},
+		`the time "time" is null`:                   {"origin": "EWR"},
+		"is in the future":                          {"origin": "EWR", "time": w.now.Add(time.Hour)},
+		"over the limit":                            {"origin": "EWR", "time": at(1), "shop": string(make([]byte, 70_000))},
+	} {
+		_, err := w.pushEvents(good, e)
+		refused(t, err, fault.Invalid, "event 2", words, "Nothing was accepted")
+	}
+	w.gates.refuse[feature.ActionPush] = true
+	_, err := w.pushEvents(good)
+	refused(t, err, fault.PermissionDenied)
+	delete(w.gates.refuse, feature.ActionPush)
+	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Events != 0 || st.Dead != 0 {
+		t.Errorf("%+v %v", st, err)
+	}
+	w.view("still", func() feature.ViewSpec { s := spending; s.Source.Stream = nil; return s }())
+	_, err = w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "still", Events: []feature.Event{good}})
+	refused(t, err, fault.Conflict, "follows no stream", "stream: {push: {}}")
+}
+
+// The log takes events while the online store is away, until it is full; then it
+// refuses them until the store is back.
+func TestStreamBackPressure(t *testing.T) {
+	w := till(t)
+	w.mustMaterialise("spending", time.Time{})
+	w.configure(func(c *feature.Config) { c.StreamBytes = 5000 })
+	w.driver.write = func() error { return fault.New(fault.Unavailable, "the store is away") }
+	accepted := 0
+	var err error
+	for accepted < 100 {
+		if _, err = w.pushEvents(purchase("EWR", 1, 1)); err != nil {
+			break
+		}
+		accepted++
+		if err := w.FollowOnce(w.ctx); !fault.Is(err, fault.Unavailable) {
+			t.Fatal(err)
+		}
+	}
+	refused(t, err, fault.Exhausted, "feature stream spending")
+	if accepted < 2 {
+		t.Fatalf("%d were accepted", accepted)
+	}
+	st, err := w.StreamStatus(w.ctx, nyc, "spending")
+	if err != nil || st.Trouble == "" || st.Waiting == 0 {
+		t.Errorf("%+v %v", st, err)
+	}
+	w.driver.write = nil
+	w.follow()
+	w.follow() // what the first has cut
+	w.mustPush(purchase("EWR", 1, 1))
+	w.follow()
+	expect(t, w.spent(1), fmt.Sprintf("%d/PRESENT | %d/PRESENT", accepted+1, accepted+1))
+}
+
+// Poison becomes dead letters, which are events when what was wrong has changed.
+func TestDeadLetters(t *testing.T) {
+	w := till(t)
+	soon := feature.Event{"origin": "EWR", "time": w.now.Add(time.Hour).Format(time.RFC3339), "amount": 2}
+	a, err := w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "spending", Keep: true, Events: []feature.Event{
+		purchase("EWR", 1, 1), soon, {"origin": "EWR", "time": at(1), "amount": "much"},
+	}})
+	if err != nil || a.Accepted != 1 || a.Dead != 2 {
+		t.Fatalf("%+v %v", a, err)
+	}
+	list := func(want ...string) []feature.Letter {
+		t.Helper()
+		dead, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, d := range dead {
+			got = append(got, d.Reason)
+		}
+		expect(t, got, want)
+		return dead
+	}
+	much := `column "amount": "much" is not a float64`
+	list("the time 2013-05-01T01:00:00Z is in the future", much)
+	w.now = w.now.Add(time.Hour)
+	if r, err := w.ReplayDead(w.ctx, nyc, "spending", nil); err != nil || r.Accepted != 1 || r.Dead != 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+	left := list(much)
+	if _, err := w.ReplayDead(w.ctx, nyc, "spending", []string{"fdl_none"}); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	if n, err := w.DropDead(w.ctx, nyc, "spending", []string{left[0].ID}); err != nil || n != 1 {
+		t.Error(n, err)
+	}
+	list()
+	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Events != 2 || st.Dead != 0 {
+		t.Errorf("%+v %v", st, err)
+	}
+}
+
+// A person's events are gone from the log, before they are anywhere else.
+func TestForgetEvents(t *testing.T) {
+	w := till(t)
+	w.mustMaterialise("spending", time.Time{})
+	w.mustPush(purchase("EWR", 1, 1), purchase("JFK", 1, 2), purchase("EWR", 1, 4), purchase("LGA", 1, 8))
+	w.mustPush(purchase("EWR", 1, 16))
+	if _, err := w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "spending", Keep: true, Events: []feature.Event{{"origin": "EWR"}, {"origin": "JFK"}}}); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := w.ForgetEvents(w.ctx, "privacy.erase", nyc, "purchases", "origin", "EWR")
+	if err != nil || gone.Events != 3 || gone.Letters != 1 {
+		t.Fatalf("%+v %v", gone, err)
+	}
+	w.follow()
+	w.mustMaterialise("spending", time.Time{})
+	expect(t, w.ask(at(1), []string{"spending:spent"}, origin("EWR", "JFK", "LGA")...), []string{"NULL/NOT_FOUND", "2/PRESENT", "8/PRESENT"})
+	expect(t, len(w.data.show(t, "purchases"))-1, 2)
+}
