@@ -7,6 +7,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/source/files"
+	"github.com/falaj-ml/falaj/internal/dataset/source/httpjson"
 	"github.com/falaj-ml/falaj/internal/dataset/source/kafka"
 	"github.com/falaj-ml/falaj/internal/dataset/source/mariadb"
 	"github.com/falaj-ml/falaj/internal/dataset/source/nats"
@@ -21,6 +22,7 @@ func sourceDrivers() map[string]source.Driver {
 		"mariadb":  mariadb.Driver{},
 		"files":    files.Driver{},
 		"s3":       s3.Driver{},
+		"http":     httpjson.Driver{},
 		"kafka":    kafka.Driver{},
 		"nats":     nats.Driver{},
 	}

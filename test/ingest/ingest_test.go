@@ -66,6 +66,11 @@ func TestNothingIsLostAndNothingTwice(t *testing.T) {
 	origins := []origin{newTables(t)}
 	files := t.TempDir()
 	origins = append(origins, more(t, files)...)
+	for i, o := range origins { // a source without a row, ever, fails its run
+		if err := o.write(t.Context(), rand.New(rand.NewPCG(*seed, uint64(2000+i)))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s := live.New(t, "")
 	s.Env = append(s.Env, "FALAJ_SOURCES_HOSTS=127.0.0.1", "FALAJ_SOURCES_CHUNK_ROWS=150", "FALAJ_SOURCES_FILES="+files, "FALAJ_LOG_LEVEL=debug")
 	if err := s.Start(t.Context()); err != nil {

@@ -2,14 +2,17 @@ package ingest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +35,7 @@ import (
 // more are the origins beside PostgreSQL.
 func more(t *testing.T, files string) []origin {
 	t.Helper()
-	out := []origin{newTopic(t), newStream(t), newDirectory(files)}
+	out := []origin{newTopic(t), newStream(t), newDirectory(files), newService(t)}
 	if sourcetest.HasS3() || os.Getenv("CI") == "true" {
 		out = append(out, newBucket(t))
 	} else {
@@ -57,6 +60,12 @@ func (s *sent) number() int64 {
 	defer s.mu.Unlock()
 	s.next++
 	return s.next
+}
+
+func (s *sent) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all) == 0
 }
 
 func (s *sent) note(row string) {
@@ -243,7 +252,7 @@ func (o *objects) manifests() string {
 }
 
 func (o *objects) write(_ context.Context, r *rand.Rand) error {
-	if r.IntN(100) > 0 {
+	if r.IntN(100) > 0 && !o.empty() {
 		return nil
 	}
 	var b bytes.Buffer
@@ -263,6 +272,92 @@ func (o *objects) write(_ context.Context, r *rand.Rand) error {
 		o.note(row)
 	}
 	return o.put(fmt.Sprintf("%02d-%d.csv", r.IntN(100), first), b.Bytes()) // not in the order of time
+}
+
+// service gives its rows by HTTP, some at a time, in the order of their keys.
+type service struct {
+	address string
+
+	mu   sync.Mutex
+	seq  int64
+	kept map[int64]kept
+}
+
+type kept struct {
+	seq     int64
+	name    string
+	changed time.Time
+}
+
+func newService(t *testing.T) *service {
+	t.Helper()
+	o := &service{kept: map[int64]kept{}}
+	s := httptest.NewServer(o)
+	t.Cleanup(s.Close)
+	o.address = s.URL
+	return o
+}
+
+// ServeHTTP gives a page.
+func (o *service) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	after, _ := strconv.ParseInt(q.FormValue("after"), 10, 64)
+	since, _ := time.Parse(time.RFC3339, q.FormValue("since"))
+	type row struct {
+		ID   int64  `json:"id"`
+		Seq  int64  `json:"seq"`
+		Name string `json:"name"`
+	}
+	page := struct {
+		Items []row `json:"items"`
+		Next  int64 `json:"next,omitempty"`
+	}{Items: []row{}}
+	o.mu.Lock()
+	for id, k := range o.kept {
+		if id > after && !k.changed.Before(since) {
+			page.Items = append(page.Items, row{id, k.seq, k.name})
+		}
+	}
+	o.mu.Unlock()
+	slices.SortFunc(page.Items, func(a, b row) int { return cmp.Compare(a.ID, b.ID) })
+	if most := 200; len(page.Items) > most {
+		page.Items = page.Items[:most]
+		page.Next = page.Items[most-1].ID
+	}
+	_ = json.NewEncoder(w).Encode(page)
+}
+
+func (*service) sources() []string { return []string{"service"} }
+
+func (o *service) manifests() string {
+	return fmt.Sprintf(`---
+{api_version: falaj/v1, kind: Dataset, name: service, project: shop, spec: {expectations: [{check: unique, columns: [id]}],
+  columns: [{name: id, type: int64}, {name: seq, type: int64}, {name: name, type: string}]}}
+---
+{api_version: falaj/v1, kind: Source, name: service, project: shop, spec: {dataset: service, mode: incremental, key: [id], overlap: 1s, rate: {rows_per_second: 2000},
+  from: {http: {url: %q, records: items, next: next, parameter: after, since: since, tls: "off"}}}}
+`, o.address)
+}
+
+func (o *service) write(_ context.Context, r *rand.Rand) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seq++
+	o.kept[1+r.Int64N(3000)] = kept{o.seq, "name " + strconv.Itoa(r.IntN(1000)), time.Now()}
+	return nil
+}
+
+func (o *service) rows(*testing.T, string) (rows []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for id, k := range o.kept {
+		rows = append(rows, fmt.Sprintf("%d|%d|%s", id, k.seq, k.name))
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+func (*service) query(source string) string {
+	return "SELECT id || '|' || seq || '|' || name AS line FROM " + source
 }
 
 // maria is a table of MariaDB.

@@ -12,6 +12,7 @@ type From struct {
 	MariaDB  *Database `json:"mariadb,omitempty" doc:"A table of MariaDB or MySQL"`
 	Files    *Files    `json:"files,omitempty" doc:"Files of a directory of the server's"`
 	S3       *S3       `json:"s3,omitempty" doc:"Objects of a bucket of S3"`
+	HTTP     *HTTP     `json:"http,omitempty" doc:"A list of JSON objects that a service gives, page by page"`
 	Kafka    *Kafka    `json:"kafka,omitempty" doc:"A topic of Kafka"`
 	NATS     *NATS     `json:"nats,omitempty" doc:"A stream of NATS JetStream"`
 }
@@ -50,6 +51,18 @@ type S3 struct {
 	TLS      TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
 }
 
+// HTTP is a list of JSON objects that a service gives, page by page. The secret
+// has token, or username and password.
+type HTTP struct {
+	URL       string  `json:"url" doc:"Address of the first page, without credentials; the configuration's sources.hosts must have its host"`
+	Records   string  `json:"records,omitempty" doc:"Where the list is in the document, as names apart by dots, such as data.items; the document itself when left out"`
+	Next      string  `json:"next,omitempty" doc:"Where the document says how to go on: the next page's address, or a token when parameter is there; the answer's Link header when left out"`
+	Parameter string  `json:"parameter,omitempty" doc:"Parameter of the query that takes the token; without next it counts the pages, up to one without rows"`
+	Since     string  `json:"since,omitempty" doc:"Mode incremental: the parameter of the query that asks for rows changed since a time (RFC 3339)"`
+	Header    string  `json:"header,omitempty" doc:"Header that takes the secret's token as it is; Authorization, as a bearer's, when left out"`
+	TLS       TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off, for addresses of http" enum:"verify,insecure,off"`
+}
+
 // Kafka is a topic whose messages are JSON objects. The secret has username and
 // password where the brokers ask for them.
 type Kafka struct {
@@ -79,6 +92,8 @@ func (f From) Kind() string {
 		return "files"
 	case f.S3 != nil:
 		return "s3"
+	case f.HTTP != nil:
+		return "http"
 	case f.Kafka != nil:
 		return "kafka"
 	case f.NATS != nil:
@@ -99,6 +114,9 @@ func (f From) What() string {
 		return "files " + strings.TrimRight(f.Files.Directory, "/") + "/" + f.Files.Match
 	case f.S3 != nil:
 		return "s3 " + f.S3.Bucket + "/" + f.S3.Prefix + f.S3.Match + " at " + f.S3.Endpoint
+	case f.HTTP != nil:
+		address, _, _ := strings.Cut(f.HTTP.URL, "?")
+		return "http " + address
 	case f.Kafka != nil:
 		return "kafka " + f.Kafka.Topic + " at " + strings.Join(f.Kafka.Brokers, ", ")
 	case f.NATS != nil:
@@ -118,7 +136,7 @@ func (d Database) what() string {
 // Validate looks at what does not need the driver. Error: fault.Invalid.
 func (f From) Validate() error {
 	n := 0
-	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.Files != nil, f.S3 != nil, f.Kafka != nil, f.NATS != nil} {
+	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.Files != nil, f.S3 != nil, f.HTTP != nil, f.Kafka != nil, f.NATS != nil} {
 		if set {
 			n++
 		}
@@ -130,7 +148,7 @@ func (f From) Validate() error {
 }
 
 // Kinds are the kinds of sources, in the order of the documentation.
-var Kinds = []string{"postgres", "mariadb", "files", "s3", "kafka", "nats"}
+var Kinds = []string{"postgres", "mariadb", "files", "s3", "http", "kafka", "nats"}
 
 // TLSMode says how a connection is protected.
 type TLSMode string

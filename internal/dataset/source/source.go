@@ -7,7 +7,8 @@
 //   - source.go: Driver, Reader and what they owe each other.
 //   - options.go: what a Source manifest says of each kind, under `from`.
 //   - access.go: which hosts and directories sources may reach, TLS.
-//   - rows.go: record batches out of values that drivers hand over.
+//   - rows.go: record batches out of values that drivers hand over; part.go: out of
+//     bytes that the parser reads.
 //   - sqltable reads tables of databases for the drivers postgres and mariadb,
 //     objects files for files and s3, messages logs for kafka and nats;
 //     sourcetest is the suite that every driver passes.
@@ -96,6 +97,8 @@ type Parser interface {
 type Rows interface {
 	array.RecordReader
 	io.Closer
+	// Summary tells what was read, after the last row.
+	Summary() (parser.Summary, error)
 }
 
 // Driver reads one kind of source. Safe for concurrent use.

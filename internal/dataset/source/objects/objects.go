@@ -10,6 +10,7 @@ package objects
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"path"
@@ -170,11 +171,8 @@ type reader struct {
 	until  Listing
 	names  []string // to read; the first is open
 	at     place
-	skip   int64 // rows of the open file that were given before
 	schema table.Schema
-	body   io.ReadCloser
-	rows   source.Rows
-	rec    arrow.RecordBatch
+	part   *source.Part // the open file
 }
 
 // open begins the first of names.
@@ -184,8 +182,8 @@ func (s *reader) open() error {
 	if err != nil {
 		return err
 	}
-	s.body = body
 	if tag != s.until[name] {
+		_ = body.Close()
 		return fault.New(fault.Conflict, "the file %s was changed while it was read", name).WithHint("Ingest again when it is whole; files are best made under another name and renamed.")
 	}
 	req := parser.Request{Columns: s.req.Declared, Nulls: s.req.Parsing.Nulls, Delimiter: s.req.Parsing.Delimiter}
@@ -198,10 +196,14 @@ func (s *reader) open() error {
 		req.Format = parser.Parquet
 	default:
 	}
-	if s.rows, err = s.req.Parser.Parse(s.ctx, body, req); err != nil {
+	given := int64(0)
+	if name == s.at.File {
+		given = s.at.Rows
+	}
+	if s.part, err = source.OpenPart(s.ctx, s.req.Parser, body, req, given); err != nil {
 		return fault.Wrap(err, "%s", name)
 	}
-	schema, err := table.FromArrow(s.rows.Schema())
+	schema, err := s.part.Schema()
 	if err != nil {
 		return fault.Wrap(err, "%s", name)
 	}
@@ -211,10 +213,7 @@ func (s *reader) open() error {
 		return fault.New(fault.Invalid, "the columns of %s are not those of the files before it", name).
 			WithHint("Here they are %v, before %v. Declare the types in the Dataset's spec.columns when only those differ.", describe(schema), describe(s.schema))
 	}
-	if name == s.at.File {
-		s.skip = s.at.Rows
-	}
-	s.at = place{File: name, Rows: s.skip}
+	s.at = place{File: name, Rows: given}
 	return nil
 }
 
@@ -224,22 +223,6 @@ func describe(s table.Schema) string {
 		parts = append(parts, f.Name+" "+string(f.Type))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// shut ends the open file.
-func (s *reader) shut() {
-	if s.rec != nil {
-		s.rec.Release()
-		s.rec = nil
-	}
-	if s.body != nil {
-		_ = s.body.Close()
-		s.body = nil
-	}
-	if s.rows != nil {
-		_ = s.rows.Close()
-		s.rows = nil
-	}
 }
 
 // Schema implements source.Reader.
@@ -257,49 +240,26 @@ func (s *reader) Until() source.Position { return encode(s.until) }
 func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, error) {
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
-	for s.rows != nil {
-		if s.rec == nil && !s.rows.Next() {
-			if err := s.rows.Err(); err != nil {
-				if ctx.Err() != nil {
-					err = ctx.Err()
-				}
-				return nil, nil, fault.Wrap(err, "%s", s.at.File)
+	for s.part != nil {
+		rec, err := s.part.Next(s.req.BatchRows)
+		if err == nil {
+			s.at.Rows = s.part.Given
+			return rec, encode(s.at), nil
+		}
+		if !errors.Is(err, io.EOF) {
+			if ctx.Err() != nil {
+				err = ctx.Err()
 			}
-			if s.skip > 0 {
-				return nil, nil, fault.New(fault.Conflict, "the file %s has fewer rows than were read of it", s.at.File)
-			}
-			s.shut()
-			if s.names = s.names[1:]; len(s.names) == 0 {
-				break
-			}
-			if err := s.open(); err != nil {
-				return nil, nil, err
-			}
-			continue
+			return nil, nil, fault.Wrap(err, "%s", s.at.File)
 		}
-		rec := s.rec
-		if s.rec = nil; rec == nil {
-			rec = s.rows.RecordBatch()
-			rec.Retain()
+		s.part.Close()
+		s.part = nil
+		if s.names = s.names[1:]; len(s.names) == 0 {
+			break
 		}
-		if pass := min(s.skip, rec.NumRows()); pass > 0 {
-			s.skip -= pass
-			rest := rec.NewSlice(pass, rec.NumRows())
-			rec.Release()
-			rec = rest
+		if err := s.open(); err != nil {
+			return nil, nil, err
 		}
-		if rec.NumRows() == 0 {
-			rec.Release()
-			continue
-		}
-		n := min(rec.NumRows(), int64(max(s.req.BatchRows, 1)))
-		out := rec.NewSlice(0, n)
-		if n < rec.NumRows() {
-			s.rec = rec.NewSlice(n, rec.NumRows())
-		}
-		rec.Release()
-		s.at.Rows += n
-		return out, encode(s.at), nil
 	}
 	return nil, nil, io.EOF
 }
@@ -307,6 +267,8 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 // Close implements source.Reader.
 func (s *reader) Close() error {
 	s.cancel()
-	s.shut()
+	if s.part != nil {
+		s.part.Close()
+	}
 	return s.bucket.Close()
 }
