@@ -165,6 +165,7 @@ type Service struct {
 	limits  Limits
 	imports chan struct{} // a place per import at a time
 	queries chan struct{}
+	sent    chan struct{}
 }
 
 // New makes a service. Call Recover before using it.
@@ -179,7 +180,7 @@ func New(cfg Config) *Service {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	l := cfg.Limits.withDefaults()
-	return &Service{cfg: cfg, limits: l, imports: make(chan struct{}, l.Imports), queries: make(chan struct{}, l.Queries)}
+	return &Service{cfg: cfg, limits: l, imports: make(chan struct{}, l.Imports), queries: make(chan struct{}, l.Queries), sent: make(chan struct{}, sentAtATime)}
 }
 
 // take waits for a free place.

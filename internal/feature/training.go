@@ -124,36 +124,11 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 // what the training set will be made of.
 func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl *plan) (TrainingSet, []offline.View, error) {
 	t := TrainingSet{Project: r.Project, Spine: r.Spine, Timestamp: r.Timestamp, Labels: r.Labels, Service: pl.bundle}
-	var views []offline.View
-	for i, v := range pl.views {
-		if i == 0 { // a first answer without looking at any source
-			if err := s.allow(ctx, ActionRead, r.Project, v.view.Ref()); err != nil {
-				return t, nil, err
-			}
-		}
-		inputs, err := s.pin(ctx, r.Project, v.view.Source)
-		if err != nil {
-			return t, nil, fault.Wrap(err, "source of feature view %s", v.view.Ref())
-		}
-		label, class, err := origin(inputs)
-		if err != nil {
-			return t, nil, err
-		}
-		if err := s.cfg.Authorizer.Allow(ctx, ActionHistory, policy.Object{
-			Project: string(r.Project), Kind: objectKind, Name: v.view.Ref(), Classification: string(class), Residency: label,
-		}); err != nil {
-			return t, nil, err
-		}
-		used := UsedView{View: v.view.Ref(), Digest: v.view.Digest, Inputs: refsOf(inputs)}
-		selected := make(map[int]string, len(v.features))
-		for n, f := range v.features {
-			column := pl.names[v.order[n]]
-			selected[f] = column
-			used.Features = append(used.Features, UsedFeature{Feature: v.view.Features[f].Name, Column: column})
-		}
-		t.Views = append(t.Views, used)
-		views = append(views, s.offline(v.view, used.Inputs, selected))
+	used, views, _, err := s.planViews(ctx, r.Project, pl)
+	if err != nil {
+		return t, nil, err
 	}
+	t.Views = used
 
 	if err := id.CheckName("training set name", r.Name); err != nil {
 		return t, nil, err
@@ -171,6 +146,40 @@ func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl 
 	}
 	t.Inputs = refsOf(inputs)
 	return t, views, checkSpine(schema, r, pl)
+}
+
+// planViews asks for permission on the views of a plan, pins their sources and
+// makes them ready for the join. objects are what was asked about, beside views.
+func (s *Service) planViews(ctx context.Context, p project.Name, pl *plan) (used []UsedView, views []offline.View, objects []policy.Object, err error) {
+	for i, v := range pl.views {
+		if i == 0 { // a first answer without looking at any source
+			if err := s.allow(ctx, ActionRead, p, v.view.Ref()); err != nil {
+				return nil, nil, nil, err
+			}
+		}
+		inputs, err := s.pin(ctx, p, v.view.Source)
+		if err != nil {
+			return nil, nil, nil, fault.Wrap(err, "source of feature view %s", v.view.Ref())
+		}
+		label, class, err := origin(inputs)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		object := policy.Object{Project: string(p), Kind: objectKind, Name: v.view.Ref(), Classification: string(class), Residency: label}
+		if err := s.cfg.Authorizer.Allow(ctx, ActionHistory, object); err != nil {
+			return nil, nil, nil, err
+		}
+		u := UsedView{View: v.view.Ref(), Digest: v.view.Digest, Inputs: refsOf(inputs)}
+		selected := make(map[int]string, len(v.features))
+		for n, f := range v.features {
+			column := pl.names[v.order[n]]
+			selected[f] = column
+			u.Features = append(u.Features, UsedFeature{Feature: v.view.Features[f].Name, Column: column})
+		}
+		used, objects = append(used, u), append(objects, object)
+		views = append(views, s.offline(v.view, u.Inputs, selected))
+	}
+	return used, views, objects, nil
 }
 
 // checkSpine refuses a spine that cannot be joined, before anything is read.

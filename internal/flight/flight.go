@@ -9,6 +9,7 @@
 //     API, through the one chain of checks that httpapi has for every request.
 //   - ask.go: what descriptors and tickets say. describe.go: GetFlightInfo,
 //     GetSchema, ListFlights. stream.go: DoGet. status.go: errors, translated once.
+//   - exchange.go: DoExchange and DoPut, which bring rows; Commands says what for.
 //
 // # Guarantees
 //
@@ -18,8 +19,8 @@
 // tickets give equal rows in equal order, so a stream that broke after n rows goes
 // on with n added to "skip", also on another server.
 //
-// DoPut, DoExchange and DoAction are not offered: files come in by the import of
-// HTTP, where another process parses them.
+// What DoExchange and DoPut bring goes as it is to another process that parses it:
+// nothing of Arrow that a stranger wrote is read here. DoAction is not offered.
 package flight
 
 import (
@@ -59,6 +60,7 @@ type Config struct {
 type Options struct {
 	Config
 	Datasets *dataset.Service
+	Commands Commands // may be nil: DoExchange and DoPut are not offered then
 	Log      *slog.Logger
 }
 
@@ -67,6 +69,7 @@ type Server struct {
 	flight.BaseFlightServer
 	cfg      Config
 	datasets *dataset.Service
+	commands Commands
 	log      *slog.Logger
 	grpc     *grpc.Server
 
@@ -90,7 +93,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: o.Config, datasets: o.Datasets, log: o.Log, open: map[string]int{}}
+	s := &Server{cfg: o.Config, datasets: o.Datasets, commands: o.Commands, log: o.Log, open: map[string]int{}}
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxAsk), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
 	flight.RegisterFlightServiceServer(s.grpc, s)
 	return s
@@ -98,6 +101,10 @@ func New(o Options) *Server {
 
 // ServeHTTP implements http.Handler for requests of HTTP/2.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.commands != nil && Uploads(r.URL.Path) {
+		s.upload(w, r)
+		return
+	}
 	s.grpc.ServeHTTP(flusher{w, http.NewResponseController(w)}, r)
 }
 
@@ -124,13 +131,18 @@ func (s *Server) stream(srv any, to grpc.ServerStream, info *grpc.StreamServerIn
 	return s.guarded(to.Context(), info.FullMethod, func() error { return handle(srv, to) })
 }
 
-func (s *Server) guarded(ctx context.Context, method string, handle func() error) (err error) {
+func (s *Server) guarded(ctx context.Context, method string, handle func() error) error {
+	err := recovered(handle)
+	if err != nil {
+		err = s.refusal(ctx, method, err)
+	}
+	return err
+}
+
+func recovered(handle func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fault.New(fault.Internal, "panic: %v", p)
-		}
-		if err != nil {
-			err = s.refusal(ctx, method, err)
 		}
 	}()
 	return handle()

@@ -77,13 +77,21 @@ func (s *Server) refusal(ctx context.Context, method string, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err // of grpc itself: a connection that broke, a method that is not offered
 	}
-	if fault.KindOf(err) == fault.Internal {
-		s.log.ErrorContext(ctx, "request failed", slog.String("path", method), slog.String("error", err.Error()))
-	}
+	s.note(ctx, method, err)
 	p := problemOf(err)
 	_ = grpc.SetTrailer(ctx, metadata.Pairs(problemKey, string(p.bytes())))
 	return status.Error(codeOf[fault.KindOf(err)], p.words())
 }
+
+// note logs what callers may not see.
+func (s *Server) note(ctx context.Context, method string, err error) {
+	if fault.KindOf(err) == fault.Internal && ctx.Err() == nil {
+		s.log.ErrorContext(ctx, "request failed", slog.String("path", method), slog.String("error", err.Error()))
+	}
+}
+
+// percent writes words as the header of a status has them.
+func percent(words string) string { return strings.ReplaceAll(url.QueryEscape(words), "+", "%20") }
 
 // Refuse answers a call that did not come as far as its handler, in the form that
 // clients of gRPC read, beside the status of HTTP.
@@ -92,7 +100,7 @@ func Refuse(w http.ResponseWriter, httpStatus int, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/grpc")
 	h.Set("Grpc-Status", strconv.Itoa(int(codeOf[fault.KindOf(err)])))
-	h.Set("Grpc-Message", strings.ReplaceAll(url.QueryEscape(p.words()), "+", "%20"))
+	h.Set("Grpc-Message", percent(p.words()))
 	h.Set(problemKey, base64.RawStdEncoding.EncodeToString(p.bytes()))
 	w.WriteHeader(httpStatus)
 }

@@ -31,6 +31,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
+func TestMain(m *testing.M) { datasettest.Main(m, nil) }
+
 // patience is the longest that a test waits for something.
 const patience = time.Minute
 

@@ -9,12 +9,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 )
 
 // flightRoutes adds Arrow Flight. Its calls are requests of HTTP/2 like others,
 // so they pass what all requests pass; the OpenAPI document has no words for them.
 func (s *Server) flightRoutes() {
-	calls := flight.New(flight.Options{Datasets: s.Datasets, Log: s.log})
+	calls := flight.New(flight.Options{Datasets: s.Datasets, Commands: &feast.Offline{Features: s.Features, Datasets: s.Datasets}, Log: s.log})
 	for _, c := range []struct {
 		method string
 		action policy.Action
@@ -23,6 +24,9 @@ func (s *Server) flightRoutes() {
 		{"GetSchema", dataset.ActionRead},
 		{"ListFlights", dataset.ActionRead},
 		{"DoGet", dataset.ActionQuery},
+		// What Feast's offline store asks for; each command asks for what it needs.
+		{"DoExchange", dataset.ActionQuery},
+		{"DoPut", dataset.ActionQuery},
 	} {
 		s.declare(Route{Method: http.MethodPost, Path: flight.Prefix + c.method, Action: c.action})
 		s.mux.HandleFunc("POST "+flight.Prefix+c.method, func(w http.ResponseWriter, r *http.Request) {

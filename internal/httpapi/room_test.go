@@ -102,6 +102,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/join",
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/log",
 		"POST /api/v1/projects/{project}/workloads/{workload}/worker/profile",
+		"POST /arrow.flight.protocol.FlightService/DoExchange",
 		"POST /arrow.flight.protocol.FlightService/DoGet",
 		"POST /arrow.flight.protocol.FlightService/GetFlightInfo",
 		"POST /arrow.flight.protocol.FlightService/GetSchema",

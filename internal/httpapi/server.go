@@ -34,6 +34,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
@@ -76,6 +77,9 @@ const (
 	maxMLflow    = 20 << 20 // the profiles of data sets
 	maxManifest  = 32 << 20 // what agents are about to send
 )
+
+// rowsTime is how long rows may take that are sent by Arrow Flight.
+const rowsTime = 10 * time.Minute
 
 // Server is the HTTP edge. Make it with New.
 type Server struct {
@@ -192,6 +196,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			}
 			// A large file may take longer than the server's read time-out.
 			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
+		case flight.Uploads(r.URL.Path):
+			limit = flight.MaxUpload
+			_ = control.SetReadDeadline(time.Now().Add(rowsTime))
 		case mlflow.Ours(r.URL.Path):
 			limit = max(limit, maxMLflow)
 		case feast.Ours(r.URL.Path):

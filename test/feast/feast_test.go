@@ -1,15 +1,20 @@
-// Package feast uses Falaj through the unmodified Feast SDK, and asks it and Feast's
-// own server the same.
+// Package feast uses Falaj through the unmodified Feast SDK, as its remote online
+// and its remote offline store, and asks it and Feast's own stores the same.
 package feast
 
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
@@ -78,6 +83,120 @@ spec:
 `
 
 func TestSDK(t *testing.T) {
+	p := begin(t)
+	p.Apply(datasets)
+	p.Import("weather", "origin,time_hour,temp,station,sky,rain,seen\n"+
+		"EWR,2013-01-01T10:00:00Z,1.5,9007199254740993,clear,true,2013-01-01T09:00:00Z\n"+
+		"JFK,2013-01-01T11:00:00Z,,-9007199254740995,snow ☃,false,2013-01-01T10:00:00Z\n"+
+		"LGA,2013-01-01T12:00:00Z,3.0,7,,,2013-01-01T11:00:00Z\n")
+	p.Import("legs", "origin,plane_id,departed,distance\nEWR,1,2013-01-01T10:00:00Z,500\nJFK,9007199254740993,2013-01-01T10:00:00Z,700\n")
+	p.Apply(views)
+	p.run(t, "sdk.py", t.TempDir())
+}
+
+const offline = `
+api_version: falaj/v1
+kind: Dataset
+name: readings
+project: PROJECT
+spec:
+  classification: confidential
+  columns:
+  - {name: sensor, type: string}
+  - {name: slot, type: int64}
+  - {name: at, type: timestamp}
+  - {name: created, type: timestamp}
+  - {name: temp, type: float64}
+  - {name: count, type: int64}
+---
+api_version: falaj/v1
+kind: Dataset
+name: places
+project: PROJECT
+spec:
+  classification: internal
+  columns:
+  - {name: sensor, type: string}
+  - {name: since, type: timestamp}
+  - {name: room, type: string}
+  - {name: floor, type: int64}
+---
+{api_version: falaj/v1, kind: Entity, name: sensor, project: PROJECT, spec: {}}
+---
+{api_version: falaj/v1, kind: Entity, name: slot, project: PROJECT, spec: {type: int64}}
+`
+
+const offlineViews = `
+api_version: falaj/v1
+kind: FeatureView
+name: readings
+project: PROJECT
+spec:
+  source: {dataset: readings}
+  entities: [sensor, slot]
+  timestamp: at
+  created_timestamp: created
+  ttl: 6h
+  features: [{name: temp, type: float64}, {name: count, type: int64}]
+---
+api_version: falaj/v1
+kind: FeatureView
+name: places
+project: PROJECT
+spec:
+  source: {sql: "SELECT sensor, since, room, floor FROM places"}
+  entities: [sensor]
+  timestamp: since
+  features: [{name: room, type: string}, {name: floor, type: int64}]
+`
+
+// The same rows by Falaj as remote offline store and by Feast's file store.
+func TestOffline(t *testing.T) {
+	p := begin(t)
+	dir := t.TempDir()
+	var readings, places strings.Builder
+	readings.WriteString("sensor,slot,at,created,temp,count\n")
+	places.WriteString("sensor,since,room,floor\n")
+	rnd := rand.New(rand.NewPCG(7, 0))
+	start := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	stamp := func(minutes int) string { return start.Add(time.Duration(minutes) * time.Minute).Format(time.RFC3339) }
+	for i := range 900 {
+		// Times meet those of the entity rows, on both edges of the TTL, and each
+		// other; corrections of a row that are equally old have their own created.
+		at := 15 * rnd.IntN(72*4)
+		temp, count := strconv.Itoa(i), strconv.Itoa(9007199254740993+i)
+		if i%7 == 0 {
+			temp = ""
+		}
+		if i%11 == 0 {
+			count = ""
+		}
+		fmt.Fprintf(&readings, "s%d,%d,%s,%s,%s,%s\n", rnd.IntN(5), rnd.IntN(3), stamp(at), start.Add(time.Duration(i-1000)*time.Second).Format(time.RFC3339), temp, count)
+	}
+	for i := range 5 {
+		fmt.Fprintf(&places, "s%d,%s,room %d ☃,%d\n", i, stamp(15*rnd.IntN(72*4)), i, i)
+	}
+	for name, text := range map[string]string{"readings": readings.String(), "places": places.String()} {
+		if err := os.WriteFile(filepath.Join(dir, name+".csv"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Apply(offline)
+	p.Import("readings", readings.String())
+	p.Import("places", places.String())
+	p.Apply(offlineViews)
+	p.run(t, "offline.py", dir)
+}
+
+type world struct {
+	*live.Project
+	s      *live.Server
+	python string
+}
+
+// begin starts a server, where the SDK is installed.
+func begin(t *testing.T) world {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("runs a real server and the Feast SDK")
 	}
@@ -91,22 +210,22 @@ func TestSDK(t *testing.T) {
 		t.Skip(how)
 	}
 	s.Up(t)
-	p := s.Project(t, "flights")
-	p.Apply(datasets)
-	p.Import("weather", "origin,time_hour,temp,station,sky,rain,seen\n"+
-		"EWR,2013-01-01T10:00:00Z,1.5,9007199254740993,clear,true,2013-01-01T09:00:00Z\n"+
-		"JFK,2013-01-01T11:00:00Z,,-9007199254740995,snow ☃,false,2013-01-01T10:00:00Z\n"+
-		"LGA,2013-01-01T12:00:00Z,3.0,7,,,2013-01-01T11:00:00Z\n")
-	p.Import("legs", "origin,plane_id,departed,distance\nEWR,1,2013-01-01T10:00:00Z,500\nJFK,9007199254740993,2013-01-01T10:00:00Z,700\n")
-	p.Apply(views)
-	var token client.Object
-	p.Must(p.C.Do(t.Context(), http.MethodPost, "/api/v1/tokens", map[string]any{"project": p.Name, "name": "feast", "role": "engineer", "expires_in": "24h"}, &token))
+	return world{s.Project(t, "flights"), s, python}
+}
 
+// run runs a script of testdata in dir.
+func (w world) run(t *testing.T, script, dir string) {
+	t.Helper()
+	token := func(role string) string {
+		var made client.Object
+		w.Must(w.C.Do(t.Context(), http.MethodPost, "/api/v1/tokens", map[string]any{"project": w.Name, "name": "feast-" + role, "role": role, "expires_in": "24h"}, &made))
+		return made.Text("secret")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), live.Wait)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, python, filepath.Join(s.Bin.Root, "internal", "httpapi", "feast", "testdata", "sdk.py"))
-	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "HOME="+s.Home, "TZ=UTC", "FEAST_USAGE=False", "FALAJ_URL="+s.URL, "FALAJ_TOKEN="+token.Text("secret"))
+	cmd := exec.CommandContext(ctx, w.python, filepath.Join(w.s.Bin.Root, "internal", "httpapi", "feast", "testdata", script))
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME="+w.s.Home, "TZ=UTC", "FEAST_USAGE=False", "FALAJ_URL="+w.s.URL, "FALAJ_TOKEN="+token("engineer"), "FALAJ_VIEWER="+token("viewer"))
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {

@@ -9,8 +9,9 @@
 //   - Parse is Main without the pipes, for tests and fuzzing.
 //   - SnapshotMain (snapshot.go) is the child for what other engines committed to
 //     an open table: a snapshot's manifests and data files, sent one by one.
-//   - csv.go reads CSV, json.go JSON lines and documents, parquet.go Parquet;
-//     infer.go finds the types of columns, convert.go reads the cells.
+//   - csv.go reads CSV, json.go JSON lines and documents, parquet.go Parquet,
+//     arrow.go rows that are sent in Arrow's IPC; infer.go finds the types of
+//     columns, convert.go reads the cells.
 //
 // # Guarantees
 //
@@ -46,6 +47,10 @@ const (
 
 	JSONLines Format = "jsonl" // an object a line; gzip and zstd are unpacked
 	JSON      Format = "json"  // one document with a list of objects; never found out
+
+	// Arrow is a stream of Arrow's IPC. It is never found out: rows that are sent
+	// are, files are not.
+	Arrow Format = "arrow"
 )
 
 // Column is a column whose type is declared.
@@ -74,7 +79,7 @@ type Limits struct {
 	Ratio    int64 `json:"ratio"`    // of decompression, once 16 MiB have come out; default 200
 	Field    int   `json:"field"`    // bytes in a cell, default 4 MiB
 	Record   int   `json:"record"`   // bytes in a row, default 16 MiB
-	Parquet  int64 `json:"parquet"`  // bytes of a Parquet file, which is held in memory, default 1 GiB
+	Parquet  int64 `json:"parquet"`  // bytes of a Parquet file or an Arrow stream, which is held in memory, default 1 GiB
 }
 
 func (l Limits) withDefaults() Limits {
@@ -166,6 +171,11 @@ func Parse(body io.Reader, req Request, sink Sink) (sum Summary, err error) {
 		return Summary{}, err
 	}
 	req.Limits = req.Limits.withDefaults()
+	if req.Format == Arrow {
+		sum.Format = Arrow
+		sum.Rows, err = parseArrow(body, req, sink)
+		return sum, err
+	}
 	in := bufio.NewReaderSize(body, 256<<10)
 	format, in, err := open(in, req)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package feast speaks the HTTP protocol of Feast's feature server, so that the
-// unmodified Feast SDK has Falaj as its remote online store: reads, writes and
-// materialisation, with errors in the form that the SDK turns back into its own.
+// Package feast speaks the HTTP protocol of Feast's feature server and the Arrow
+// Flight commands of its offline server, so that the unmodified Feast SDK has Falaj
+// as its remote online and offline store: reads, writes, materialisation and
+// training data, with errors in the form that the SDK turns back into its own.
 // A view, a feature service and a join key have the same names in both; the
 // project is the token's.
 //
@@ -10,6 +11,7 @@
 //   - read.go: get-online-features.
 //   - write.go: push and write-to-online-store.
 //   - materialise.go: materialize and materialize-incremental.
+//   - offline.go: what comes by Arrow Flight (package flight).
 //   - wire.go: what of their JSON is not Go's: columns in their order, instants.
 //
 // # Differences
@@ -20,7 +22,8 @@
 // instead of an error, a missing key is an error instead of found nowhere, and what
 // a client did wrong is never a 500.
 //
-// Source: Feast 0.67, feast/feature_server.py and feast/infra/online_stores/remote.py.
+// Source: Feast 0.67, feast/feature_server.py, feast/offline_server.py and the remote.py of
+// feast/infra/online_stores and feast/infra/offline_stores.
 package feast
 
 import (

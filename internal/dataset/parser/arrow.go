@@ -1,0 +1,71 @@
+package parser
+
+import (
+	"bytes"
+	"errors"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// maxArrowHead bounds what describes a message of a stream, in bytes.
+const maxArrowHead = 8 << 20
+
+// parseArrow reads a stream of Arrow's IPC. It is held in memory before the first
+// batch goes out: whoever uploads reads nothing until all of it was taken.
+func parseArrow(in io.Reader, req Request, sink Sink) (int64, error) {
+	limit := req.Limits.Parquet
+	data, err := io.ReadAll(io.LimitReader(in, limit+1))
+	if err != nil {
+		return 0, err
+	}
+	if int64(len(data)) > limit {
+		return 0, fault.New(fault.TooLarge, "the rows are over the limit of %d bytes", limit).WithHint("Send fewer at a time.")
+	}
+	rows, err := readArrow(data, req, sink)
+	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
+		return 0, fault.New(fault.Invalid, "the Arrow stream cannot be read: %v", err)
+	}
+	return rows, err
+}
+
+func readArrow(data []byte, req Request, sink Sink) (int64, error) {
+	r, err := ipc.NewReader(bytes.NewReader(data), ipc.WithMetadataSizeLimit(maxArrowHead), ipc.WithBodySizeLimit(int64(len(data))))
+	if err != nil {
+		return 0, err
+	}
+	defer r.Release()
+	if n := r.Schema().NumFields(); n > table.MaxColumns {
+		return 0, fault.New(fault.Invalid, "%d columns are over the limit of %d", n, table.MaxColumns)
+	}
+	schema, err := table.NormalSchema(r.Schema())
+	if err != nil {
+		return 0, err
+	}
+	if err := sink.Begin(schema.Arrow()); err != nil {
+		return 0, err
+	}
+	rows := int64(0)
+	for r.Next() {
+		rec := r.RecordBatch()
+		if rows+rec.NumRows() > req.Limits.Rows {
+			return 0, fault.New(fault.TooLarge, "there are more than %d rows", req.Limits.Rows)
+		}
+		for from := int64(0); from < rec.NumRows(); from += batchRows {
+			part := rec.NewSlice(from, min(from+batchRows, rec.NumRows()))
+			err := pass(part, schema, rows+from, sink)
+			part.Release()
+			if err != nil {
+				return 0, err
+			}
+		}
+		rows += rec.NumRows()
+	}
+	if err := r.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	return rows, nil
+}

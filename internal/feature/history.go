@@ -1,0 +1,124 @@
+package feature
+
+import (
+	"context"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// HistoryRequest asks for features as they were known at the time of each row, as
+// a training set has them, without keeping the result.
+type HistoryRequest struct {
+	Project project.Name
+	// Rows are the caller's own spine, which History releases. When it is nil, SQL
+	// selects the spine from datasets.
+	Rows array.RecordReader
+	SQL  string
+	// Timestamp is the spine's column with the time of each row. When it is empty,
+	// that is event_timestamp or, without one, the only column of timestamps.
+	Timestamp string
+	Selection
+}
+
+// History is the spine with features, as it is read. Release it.
+type History struct {
+	*offline.Result
+	s       *Service
+	objects []policy.Object
+}
+
+// History joins features to the caller's rows. Needs feature.history on each view,
+// and what reading the sources needs, which are journaled before the first row.
+// Errors: as MakeTrainingSet; the result's Err has those of the spine.
+func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, error) {
+	taken := r.Rows == nil // by the join, which then releases them
+	defer func() {
+		if !taken {
+			r.Rows.Release()
+		}
+	}()
+	pl, err := s.resolve(ctx, r.Project, r.Selection)
+	if err != nil {
+		return nil, err
+	}
+	_, views, objects, err := s.planViews(ctx, r.Project, pl)
+	if err != nil {
+		return nil, err
+	}
+	var schema *arrow.Schema
+	spine := offline.Spine{Timestamp: r.Timestamp}
+	if r.Rows != nil {
+		schema = r.Rows.Schema()
+		spine.Open = func(context.Context) (array.RecordReader, error) {
+			taken = true
+			return r.Rows, nil
+		}
+	} else {
+		src := Source{SQL: r.SQL}
+		if err := src.validate("spine"); err != nil {
+			return nil, err
+		}
+		if schema, err = s.look(ctx, r.Project, &src); err != nil {
+			return nil, fault.Wrap(err, "looking at the spine")
+		}
+		inputs, err := s.pin(ctx, r.Project, src)
+		if err != nil {
+			return nil, fault.Wrap(err, "the spine")
+		}
+		spine.Open = s.evaluate(r.Project, src, refsOf(inputs), nil)
+	}
+	if spine.Timestamp == "" {
+		if spine.Timestamp, err = TimeOf(schema); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkSpine(schema, TrainingSetRequest{Timestamp: spine.Timestamp}, pl); err != nil {
+		return nil, err
+	}
+	rows, err := offline.Join(ctx, spine, views, s.cfg.Join)
+	if err != nil {
+		return nil, fault.Wrap(err, "joining features")
+	}
+	return &History{Result: rows, s: s, objects: objects}, nil
+}
+
+// Still asks whether the caller may go on reading the result.
+func (h *History) Still(ctx context.Context) error {
+	for _, o := range h.objects {
+		if err := h.s.cfg.Authorizer.Allow(ctx, ActionHistory, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TimeOf finds the column with the time of each row.
+func TimeOf(schema *arrow.Schema) (string, error) {
+	const usual = "event_timestamp"
+	var all, times []string
+	for _, f := range schema.Fields() {
+		if f.Name == usual {
+			return usual, nil
+		}
+		all = append(all, f.Name)
+		if f.Type.ID() == arrow.TIMESTAMP {
+			times = append(times, f.Name)
+		}
+	}
+	if len(times) == 1 {
+		return times[0], nil
+	}
+	why := "none is a timestamp"
+	if len(times) > 1 {
+		why = "those of timestamps are " + strings.Join(times, ", ")
+	}
+	return "", fault.New(fault.Invalid, "the rows have no column %s, and %s", usual, why).
+		WithHint("Name the time at which each row's features have to be known %s. The columns are %s.", usual, clipList(all))
+}

@@ -1,0 +1,190 @@
+package flight_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	arrowflight "github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"google.golang.org/grpc/codes"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// fields are a command of Feast's.
+type fields map[string]any
+
+func (f fields) descriptor() *arrowflight.FlightDescriptor {
+	b, _ := json.Marshal(f)
+	return &arrowflight.FlightDescriptor{Type: arrowflight.DescriptorCMD, Cmd: b}
+}
+
+func pull(name string) fields {
+	return fields{
+		"command_id": "1", "api": "pull_all_from_table_or_query", "data_source_name": name, "join_key_columns": []string{"n"},
+		"feature_name_columns": []string{"word"}, "timestamp_field": "f", "created_timestamp_column": nil, "start_date": nil, "end_date": nil,
+	}
+}
+
+// exchange sends rows of one column with a command and counts those that come back.
+func exchange(ctx context.Context, c arrowflight.Client, f fields, rows int) (n int64, err error) {
+	stream, err := c.DoExchange(ctx)
+	if err != nil {
+		return 0, err
+	}
+	schema := arrow.NewSchema([]arrow.Field{{Name: "key", Type: arrow.BinaryTypes.String}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	for range rows {
+		b.Field(0).(*array.StringBuilder).Append("m")
+	}
+	w := arrowflight.NewRecordWriter(stream, ipc.WithSchema(schema))
+	w.SetFlightDescriptor(f.descriptor())
+	if err := w.Write(b.NewRecordBatch()); err == nil || errors.Is(err, io.EOF) { // EOF: it was refused already
+		_ = stream.CloseSend()
+	}
+	r, err := arrowflight.NewRecordReader(stream)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Release()
+	for r.Next() {
+		n += r.RecordBatch().NumRows()
+	}
+	return n, r.Err()
+}
+
+// Exchanges pass the doors that streams of rows pass.
+func TestExchange(t *testing.T) {
+	w := open(t, nil)
+	admin := w.admin(t)
+	w.numbers(t, "d", dataset.Spec{}, 3)
+	w.numbers(t, "secret", dataset.Spec{Classification: dataset.Confidential}, 3)
+
+	listed := fields{"api": "get_table_column_names_and_types_from_data_source", "data_source_proto": `{"name": "d", "timestampField": "f"}`}
+	if n, err := exchange(admin, w.client, listed, 8); err != nil || n != 3 {
+		t.Fatal(n, err)
+	}
+	_, err := exchange(as(t, w.member(t, nyc, "looks", project.Viewer)), w.client, pull("secret"), 8)
+	wantCode(t, err, codes.PermissionDenied, "FeastPermissionError")
+	_, err = exchange(as(t, w.member(t, "other", "stranger", project.Admin)), w.client, pull("d"), 8)
+	wantCode(t, err, codes.PermissionDenied)
+
+	for want, f := range map[string]fields{
+		"there is no command": {"api": "x"}, "not understood": {"api": "persist", "x": 1}, "no column": pull("d"), "Name the data source": pull("../d"),
+		"is no time": pull("d"), "there is no dataset": pull("e"),
+	} {
+		switch want {
+		case "no column":
+			f["timestamp_field"] = `f" FROM x --`
+		case "is no time":
+			f["end_date"] = "1); DROP"
+		}
+		if _, err := exchange(admin, w.client, f, 1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v instead of %q", err, want)
+		}
+	}
+	wantCode(t, put(admin, w.client, fields{"api": "offline_write_batch"}, "key"), codes.Unimplemented, "Import them")
+	// Rows go through the parser process.
+	kept := fields{"api": "persist", "retrieve_func": "get_historical_features", "data_source_name": "kept", "feature_refs": []string{"v:f"}}
+	wantCode(t, put(admin, w.client, kept, "key"), codes.Unimplemented, "no entity rows")
+	wantCode(t, put(admin, w.client, kept, "key", "other", "__index_level_0__"), codes.InvalidArgument, "event_timestamp", "The columns are key, other")
+	wantCode(t, put(admin, w.client, kept, "key", "key"), codes.InvalidArgument, "key")
+	kept["data_source_name"] = "d"
+	wantCode(t, put(admin, w.client, kept, "key"), codes.FailedPrecondition, "dataset d exists")
+}
+
+// put sends a row of columns of text.
+func put(ctx context.Context, c arrowflight.Client, f fields, names ...string) error {
+	stream, err := c.DoPut(ctx)
+	if err != nil {
+		return err
+	}
+	var columns []arrow.Field
+	for _, n := range names {
+		columns = append(columns, arrow.Field{Name: n, Type: arrow.BinaryTypes.String})
+	}
+	schema := arrow.NewSchema(columns, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	for i := range names {
+		b.Field(i).(*array.StringBuilder).Append("x")
+	}
+	w := arrowflight.NewRecordWriter(stream, ipc.WithSchema(schema))
+	w.SetFlightDescriptor(f.descriptor())
+	if err := w.Write(b.NewRecordBatch()); err == nil || errors.Is(err, io.EOF) { // EOF: it was refused already
+		_ = stream.CloseSend()
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+// numbered are commands that answer with many rows.
+type numbered struct{ still func() error }
+
+func (numbered) Put(context.Context, []byte, io.Reader) error { panic("a defect") }
+func (numbered) Words(_ error, words string) string           { return words }
+
+func (c numbered) Exchange(_ context.Context, _ []byte, rows io.Reader) (flight.Rows, error) {
+	if _, err := io.Copy(io.Discard, rows); err != nil {
+		return nil, err
+	}
+	b := array.NewRecordBuilder(memory.DefaultAllocator, columns)
+	for i := range 60_000 {
+		b.Field(0).(*array.Int64Builder).Append(int64(i))
+		b.Field(1).(*array.StringBuilder).Append(wordOf(i))
+		b.Field(2).AppendNull()
+	}
+	rec := b.NewRecordBatch()
+	r, err := array.NewRecordReader(columns, []arrow.RecordBatch{rec, rec, rec})
+	return numberedRows{r, c.still}, err
+}
+
+type numberedRows struct {
+	array.RecordReader
+	still func() error
+}
+
+func (r numberedRows) Still(context.Context) error { return r.still() }
+
+// A right that is taken away ends an exchange, and a defect tells nothing.
+func TestExchangeEndsWithTheRight(t *testing.T) {
+	w := open(t, nil)
+	var asked atomic.Int32
+	edge := flight.New(flight.Options{
+		Datasets: w.datasets.Service, Log: slog.New(slog.DiscardHandler), Config: flight.Config{Recheck: 1},
+		Commands: numbered{func() error {
+			if asked.Add(1) > 1 {
+				return fault.New(fault.PermissionDenied, "the role was taken away")
+			}
+			return nil
+		}},
+	})
+	who := w.Admin
+	who.Project = nyc
+	client := dial(t, listen(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		edge.ServeHTTP(rw, r.WithContext(identity.With(r.Context(), who)))
+	})))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	n, err := exchange(ctx, client, fields{}, 100_000)
+	if wantCode(t, err, codes.PermissionDenied, "taken away"); n != 60_000 {
+		t.Errorf("%d rows", n)
+	}
+	err = put(ctx, client, fields{}, "key")
+	if wantCode(t, err, codes.Internal); strings.Contains(err.Error(), "a defect") {
+		t.Error(err)
+	}
+}
