@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -134,6 +135,15 @@ type Config struct {
 		Level  string `koanf:"level" doc:"debug, info, warn or error"`
 		Format string `koanf:"format" doc:"text or json"`
 	} `koanf:"log"`
+}
+
+// tablesDir is where the files of open datasets are.
+func (c Config) tablesDir() string {
+	dir := cmp.Or(c.Tables.Dir, filepath.Join(c.Data, "tables"))
+	if abs, err := filepath.Abs(dir); err == nil { // else the working directory is gone, and opening it says so
+		return abs
+	}
+	return dir
 }
 
 type (

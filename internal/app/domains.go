@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -230,10 +229,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 // openFiles keeps sealed files among the objects, and open ones in a directory
 // where other engines find them.
 func (a *App) openFiles() error {
-	dir, err := filepath.Abs(cmp.Or(a.cfg.Tables.Dir, filepath.Join(a.cfg.Data, "tables")))
-	if err != nil {
-		return fault.Wrap(err, "tables.dir")
-	}
+	dir := a.cfg.tablesDir()
 	tables, err := fileblob.OpenNamed(dir)
 	if err != nil {
 		return fault.Wrap(err, "tables.dir")
@@ -289,7 +285,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
-		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Runs: trainingRuns{a.tracking, a.features},
+		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Tables: trainingTables{trainingData{a.datasets, a.authority}, a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features},
 		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
 		Dir: dir, Network: a.cfg.Jobs.Network, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure,

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -69,6 +70,39 @@ func (d trainingData) Export(ctx context.Context, p project.Name, in training.In
 		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, v.ContentDigest)
 	}
 	return err
+}
+
+// trainingTables are the open datasets that jobs write; dir is where their files
+// are.
+type trainingTables struct {
+	trainingData
+	dir string
+}
+
+func (t trainingTables) Pin(ctx context.Context, p project.Name, name string) (training.Input, error) {
+	d, err := t.datasets.Writable(ctx, p, name)
+	if err != nil || d.Accepted == 0 {
+		return training.Input{}, err
+	}
+	return t.Resolve(ctx, p, dataset.Ref{Name: name, Number: d.Accepted}.String())
+}
+
+func (t trainingTables) Place(p project.Name, name string) ([]engine.Mount, error) {
+	dir := filepath.Join(t.dir, dataset.TableKey(p, name))
+	mounts := []engine.Mount{{Path: dir}}
+	for _, part := range dataset.ForeignParts {
+		part = filepath.Join(dir, part)
+		if err := os.MkdirAll(part, 0o700); err != nil {
+			return nil, err
+		}
+		// An empty directory would be removed when the files in it are, under a job
+		// that goes on.
+		if err := os.WriteFile(filepath.Join(part, dataset.HeldFile), nil, 0o600); err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, engine.Mount{Path: part, Writable: true})
+	}
+	return mounts, nil
 }
 
 // trainingRuns keeps the runs of attempts in tracking.
@@ -283,25 +317,36 @@ func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tr
 }
 
 // attemptScopes is all that an attempt's token may do, beside reading the job's
-// inputs.
+// inputs, and reading and writing its tables.
 var attemptScopes = []string{"project.read", "run.read", "run.write", "model.read", "model.write", "workload.work"}
 
 // trainingTokens issues the tokens of attempts.
 type trainingTokens struct{ accounts *account.Service }
 
 func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, j training.Job, attempt training.AttemptID, ttl time.Duration) (string, error) {
+	_, secret, err := t.accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
+		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Scopes: scopesOf(j), TTL: ttl,
+	})
+	return secret, err
+}
+
+// scopesOf is what the token of an attempt of j may.
+func scopesOf(j training.Job) []string {
 	scopes := slices.Clone(attemptScopes)
-	for _, in := range j.Inputs {
-		for _, action := range []policy.Action{dataset.ActionRead, dataset.ActionQuery} {
-			if scope := string(action) + ":" + in.Dataset(); !slices.Contains(scopes, scope) { // an input may have two names
+	add := func(name string, actions ...policy.Action) {
+		for _, action := range actions {
+			if scope := string(action) + ":" + name; !slices.Contains(scopes, scope) { // an input may have two names
 				scopes = append(scopes, scope)
 			}
 		}
 	}
-	_, secret, err := t.accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
-		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Scopes: scopes, TTL: ttl,
-	})
-	return secret, err
+	for _, in := range j.Inputs {
+		add(in.Dataset(), dataset.ActionRead, dataset.ActionQuery)
+	}
+	for _, name := range j.Spec.Tables {
+		add(name, dataset.ActionRead, dataset.ActionQuery, dataset.ActionImport)
+	}
+	return scopes
 }
 
 func (t trainingTokens) RevokeIn(ctx context.Context, tx *store.Tx, _ project.Name, attempt training.AttemptID) error {

@@ -113,6 +113,33 @@ func (s *Service) readable(ctx context.Context, d Dataset, v Version, before []V
 	return kept, nil
 }
 
+// Writable is an open dataset that the caller may read and write, for those who
+// will write it by the catalog; one that is not there is the zero Dataset. Needs
+// dataset.import and dataset.query.
+func (s *Service) Writable(ctx context.Context, p project.Name, name string) (Dataset, error) {
+	d, err := s.allowed(ctx, ActionImport, p, name)
+	if fault.Is(err, fault.NotFound) {
+		return Dataset{}, nil
+	}
+	if err != nil {
+		return Dataset{}, err
+	}
+	if d.Spec.Protection != Open {
+		return Dataset{}, closed("dataset " + name)
+	}
+	return s.allowed(ctx, ActionQuery, p, name)
+}
+
+// TableKey is what the keys of a table's files begin with.
+func TableKey(p project.Name, name string) string { return location(Dataset{Project: p, Name: name}) }
+
+// ForeignParts are where below that other engines write.
+var ForeignParts = []string{"data", "metadata"}
+
+// HeldFile keeps a directory that a job writes to from being removed when it is
+// empty.
+const HeldFile = ".held"
+
 // bare is an open dataset that has no accepted version, and columns all the same.
 func (s *Service) bare(ctx context.Context, p project.Name, name string) (Dataset, error) {
 	d, err := s.allowed(ctx, ActionQuery, p, name)

@@ -642,7 +642,7 @@ func (s *Service) Sweep(ctx context.Context, p project.Name) (removed int, err e
 		for _, d := range ds {
 			after = d.Name
 			n, err := s.cfg.Files.Sweep(ctx, location(d)+"/", before, func(key string) bool {
-				return !(&foreign{d: d}).ours(key)
+				return !(&foreign{d: d}).ours(key) && path.Base(key) != HeldFile
 			})
 			removed += n
 			if err != nil {

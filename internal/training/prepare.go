@@ -126,6 +126,10 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	if err != nil {
 		return engine.Spec{}, err
 	}
+	tables, err := s.tables(j, p)
+	if err != nil {
+		return engine.Spec{}, err
+	}
 	command, err := command(j.Spec, env, d, p.Remote || env.Image != "")
 	if err != nil {
 		return engine.Spec{}, err
@@ -188,7 +192,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	}
 	return engine.Spec{
 		Command: command, Env: variables(j, a, d, env, p, workers, run, token), Dir: d.work,
-		Mounts:  append(mounts, env.Mounts...),
+		Mounts:  slices.Concat(mounts, tables, env.Mounts),
 		Network: engine.Network{API: true, Allow: j.Spec.Network},
 		Image:   env.Image, Options: options(env),
 		Launch: launch.Spec{
@@ -196,6 +200,22 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 			Grace: int(time.Duration(j.Spec.Grace).Seconds()), Roles: roles,
 		},
 	}, nil
+}
+
+// tables are the directories of the tables that a job reads and writes.
+func (s *Service) tables(j Job, p compute.Pool) (mounts []engine.Mount, err error) {
+	if len(j.Spec.Tables) > 0 && p.Remote {
+		return nil, fault.New(fault.Invalid, "the files of tables are on the server's machine, and pool %s is not", p.Name).
+			WithHint("Name pools of the engine local in spec.pools.")
+	}
+	for _, name := range j.Spec.Tables {
+		m, err := s.cfg.Tables.Place(j.Project, name)
+		if err != nil {
+			return nil, fault.Wrap(err, "table %s", name)
+		}
+		mounts = append(mounts, m...)
+	}
+	return mounts, nil
 }
 
 // options are what the environment wants of the engine.

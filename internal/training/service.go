@@ -98,6 +98,18 @@ type Data interface {
 	Export(ctx context.Context, p project.Name, in Input, pool compute.Pool, dir string) error
 }
 
+// Tables are open datasets that jobs read and write by the catalog, their files
+// themselves.
+type Tables interface {
+	// Pin finds a table for the principal of ctx, who must be allowed to read and
+	// write it, and gives its newest version, which the job could read. A table
+	// that is not there yet, or has no version, has no Ref.
+	Pin(ctx context.Context, p project.Name, name string) (Input, error)
+	// Place makes the directories of a table that a job on this machine needs. The
+	// versions in it are read-only: a job writes beside them.
+	Place(p project.Name, name string) ([]engine.Mount, error)
+}
+
 // RunSpec describes the run of an attempt.
 type RunSpec struct {
 	Project        project.Name
@@ -216,6 +228,7 @@ type Config struct {
 	Compute      Compute
 	Environments Environments
 	Data         Data
+	Tables       Tables
 	Runs         Runs
 	Models       Models
 	Tokens       Tokens
@@ -435,6 +448,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		if err := s.cfg.Compute.CheckPools(ctx, spec.Pools, spec.Isolation, j.Residency); err != nil {
 			return Job{}, "", fault.Wrap(err, "pools")
 		}
+		if err := s.checkTables(ctx, spec); err != nil {
+			return Job{}, "", err
+		}
 		if err := s.cfg.Compute.CheckQueue(ctx, p, spec.Queue); err != nil {
 			return Job{}, "", fault.Wrap(err, "queue")
 		}
@@ -487,7 +503,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 		err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(p), Action: string(ActionSubmit), Object: "job " + string(j.ID),
-			Detail: map[string]any{"name": name, "digest": j.Digest, "inputs": refs(j.Inputs), "environment": spec.Environment, "residency": j.Residency.String()},
+			Detail: map[string]any{"name": name, "digest": j.Digest, "inputs": refs(j.Inputs), "tables": spec.Tables, "environment": spec.Environment, "residency": j.Residency.String()},
 		})
 		if err != nil {
 			return err
@@ -555,12 +571,49 @@ func (s *Service) pin(ctx context.Context, j *Job, resume checkpoint.Record) err
 		parents = append(parents, residency.Parent{Name: in.Ref, Label: in.Residency})
 		classes = append(classes, in.Classification)
 	}
+	for _, name := range j.Spec.Tables {
+		in, err := s.cfg.Tables.Pin(ctx, j.Project, name)
+		if err != nil {
+			return fault.Wrap(err, "table %s", name)
+		}
+		if in.Ref != "" {
+			parents = append(parents, residency.Parent{Name: in.Ref, Label: in.Residency})
+			classes = append(classes, in.Classification)
+		}
+	}
 	label, err := residency.Derive(parents...)
 	if err != nil {
 		return err
 	}
 	j.Residency, j.Classification = label, project.Strictest(classes...)
 	return nil
+}
+
+// checkTables refuses a job that names tables and may be placed where their files
+// are not.
+func (s *Service) checkTables(ctx context.Context, spec Spec) error {
+	if len(spec.Tables) == 0 {
+		return nil
+	}
+	pools, _, err := s.cfg.Compute.Offers(ctx)
+	if err != nil {
+		return err
+	}
+	var here []string
+	var away compute.PoolName
+	for _, p := range pools {
+		switch {
+		case !p.Remote:
+			here = append(here, string(p.Name))
+		case len(spec.Pools) == 0 || slices.Contains(spec.Pools, string(p.Name)):
+			away = p.Name
+		}
+	}
+	if away == "" {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the files of tables are on the server's machine, and pool %s is not", away).
+		WithHint("Name the pools that are in spec.pools: %s.", cmp.Or(strings.Join(here, ", "), "there is none"))
 }
 
 func refs(inputs []Input) []string {

@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
@@ -255,6 +256,46 @@ func TestResidency(t *testing.T) {
 	}
 }
 
+// What a job could read of its tables confines it, and it gets their directories.
+func TestTablesOfAJob(t *testing.T) {
+	w := newWorld(t)
+	seen := make(chan engine.Spec, 1)
+	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		seen <- p.Spec
+		return enginetest.Exit{}
+	})
+	j := w.submit(t, training.Spec{Data: map[string]string{"a": "weather"}, Tables: []string{"late", "new"}})
+	if !j.Residency.Same(residency.Of("home")) || len(j.Inputs) != 1 {
+		t.Errorf("a job that may read late@1: %+v", j)
+	}
+	if j = w.ended(t, j.ID); j.State != training.Succeeded {
+		t.Fatalf("ended as %+v", j)
+	}
+	got := (<-seen).Mounts
+	got = got[slices.IndexFunc(got, func(m engine.Mount) bool { return strings.HasSuffix(m.Path, "/data") })+1:]
+	dir := w.tables.dir
+	want := []engine.Mount{{Path: dir + "/late"}, {Path: dir + "/late/data", Writable: true}, {Path: dir + "/new"}, {Path: dir + "/new/data", Writable: true}}
+	if !slices.Equal(got, want) {
+		t.Errorf("mounts %+v, want %+v", got, want)
+	}
+	w.fake.Behave(nil)
+
+	if _, _, err := w.compute.ApplyPool(alice(t.Context()), "far", compute.PoolSpec{
+		Zone: "home", Engine: "far", Nodes: []compute.Node{{Name: "n", CPU: 1000, Memory: resource.GiB}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	spec := training.Spec{Command: []string{"/bin/true"}, Tables: []string{"late"}}
+	_, err := w.Submit(alice(t.Context()), nyc, "train", spec)
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "pool far is not") || !strings.Contains(fault.HintOf(err), ": home.") {
+		t.Errorf("a job that may be placed elsewhere: %v", err)
+	}
+	spec.Pools = []string{"home"}
+	if _, err := w.Submit(alice(t.Context()), nyc, "train", spec); err != nil {
+		t.Errorf("a job that may not: %v", err)
+	}
+}
+
 func TestRefusedAtSubmission(t *testing.T) {
 	w := newWorld(t)
 	ctx := alice(t.Context())
@@ -268,25 +309,30 @@ func TestRefusedAtSubmission(t *testing.T) {
 		spec training.Spec
 		kind fault.Kind
 	}{
-		"nothing to run":      {training.Spec{}, fault.Invalid},
-		"rejected version":    {with(func(s *training.Spec) { s.Data = map[string]string{"a": "bad"} }), fault.Conflict},
-		"unknown dataset":     {with(func(s *training.Spec) { s.Data = map[string]string{"a": "none"} }), fault.NotFound},
-		"unknown environment": {with(func(s *training.Spec) { s.Environment = "none" }), fault.NotFound},
-		"script without one":  {training.Spec{Script: "x"}, fault.Invalid},
-		"data name":           {with(func(s *training.Spec) { s.Data = map[string]string{"../a": "weather"} }), fault.Invalid},
-		"same variable":       {with(func(s *training.Spec) { s.Data = map[string]string{"a-b": "weather", "a_b": "weather"} }), fault.Invalid},
-		"reserved variable":   {with(func(s *training.Spec) { s.Env = map[string]string{"FALAJ_TOKEN": "x"} }), fault.Invalid},
-		"odd variable":        {with(func(s *training.Spec) { s.Env = map[string]string{"A=B": "x"} }), fault.Invalid},
-		"network":             {with(func(s *training.Spec) { s.Network = []string{"evil.example:443"} }), fault.PermissionDenied},
-		"isolation":           {with(func(s *training.Spec) { s.Isolation = "none" }), fault.Invalid},
-		"framework":           {with(func(s *training.Spec) { s.Framework = "magic" }), fault.Invalid},
-		"priority":            {with(func(s *training.Spec) { s.Priority = 1e6 }), fault.Invalid},
-		"timeout":             {with(func(s *training.Spec) { s.Timeout = -1 }), fault.Invalid},
-		"source":              {with(func(s *training.Spec) { s.Source = "sha256:x" }), fault.Invalid},
-		"absent source":       {with(func(s *training.Spec) { s.Source = "sha256:" + strings.Repeat("0", 64) }), fault.NotFound},
-		"model name":          {with(func(s *training.Spec) { s.Register = "../x" }), fault.Invalid},
-		"unknown pool":        {with(func(s *training.Spec) { s.Pools = []string{"home", "nowhere"} }), fault.Invalid},
-		"pool name":           {with(func(s *training.Spec) { s.Pools = []string{"a b"} }), fault.Invalid},
+		"nothing to run":       {training.Spec{}, fault.Invalid},
+		"rejected version":     {with(func(s *training.Spec) { s.Data = map[string]string{"a": "bad"} }), fault.Conflict},
+		"unknown dataset":      {with(func(s *training.Spec) { s.Data = map[string]string{"a": "none"} }), fault.NotFound},
+		"unknown environment":  {with(func(s *training.Spec) { s.Environment = "none" }), fault.NotFound},
+		"script without one":   {training.Spec{Script: "x"}, fault.Invalid},
+		"data name":            {with(func(s *training.Spec) { s.Data = map[string]string{"../a": "weather"} }), fault.Invalid},
+		"same variable":        {with(func(s *training.Spec) { s.Data = map[string]string{"a-b": "weather", "a_b": "weather"} }), fault.Invalid},
+		"reserved variable":    {with(func(s *training.Spec) { s.Env = map[string]string{"FALAJ_TOKEN": "x"} }), fault.Invalid},
+		"odd variable":         {with(func(s *training.Spec) { s.Env = map[string]string{"A=B": "x"} }), fault.Invalid},
+		"network":              {with(func(s *training.Spec) { s.Network = []string{"evil.example:443"} }), fault.PermissionDenied},
+		"isolation":            {with(func(s *training.Spec) { s.Isolation = "none" }), fault.Invalid},
+		"framework":            {with(func(s *training.Spec) { s.Framework = "magic" }), fault.Invalid},
+		"priority":             {with(func(s *training.Spec) { s.Priority = 1e6 }), fault.Invalid},
+		"timeout":              {with(func(s *training.Spec) { s.Timeout = -1 }), fault.Invalid},
+		"source":               {with(func(s *training.Spec) { s.Source = "sha256:x" }), fault.Invalid},
+		"absent source":        {with(func(s *training.Spec) { s.Source = "sha256:" + strings.Repeat("0", 64) }), fault.NotFound},
+		"model name":           {with(func(s *training.Spec) { s.Register = "../x" }), fault.Invalid},
+		"table name":           {with(func(s *training.Spec) { s.Tables = []string{"../late"} }), fault.Invalid},
+		"a version of a table": {with(func(s *training.Spec) { s.Tables = []string{"late@1"} }), fault.Invalid},
+		"table twice":          {with(func(s *training.Spec) { s.Tables = []string{"late", "late"} }), fault.Invalid},
+		"many tables":          {with(func(s *training.Spec) { s.Tables = slices.Repeat([]string{"late"}, 17) }), fault.Invalid},
+		"sealed table":         {with(func(s *training.Spec) { s.Tables = []string{"sealed"} }), fault.PermissionDenied},
+		"unknown pool":         {with(func(s *training.Spec) { s.Pools = []string{"home", "nowhere"} }), fault.Invalid},
+		"pool name":            {with(func(s *training.Spec) { s.Pools = []string{"a b"} }), fault.Invalid},
 	} {
 		if _, err := w.Submit(ctx, nyc, "train", c.spec); !fault.Is(err, c.kind) {
 			t.Errorf("%s: %v (%s), want %s", name, err, fault.KindOf(err), c.kind)

@@ -109,6 +109,7 @@ type Spec struct {
 	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory"`
 	Resources   resource.Amount     `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
 	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version"`
+	Tables      []string            `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
 	Env         map[string]string   `json:"env,omitempty" doc:"Environment variables"`
 	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
 	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
@@ -147,6 +148,7 @@ const (
 	maxArgs     = 1000
 	maxArgBytes = 128 << 10
 	maxInputs   = 64
+	maxTables   = 16
 	maxEnv      = 200
 	maxEnvBytes = 64 << 10
 	maxHosts    = 50
@@ -244,6 +246,17 @@ func validCommand(what string, command []string) error {
 }
 
 func (s Spec) validData() error {
+	if len(s.Tables) > maxTables {
+		return fault.New(fault.Invalid, "a job has at most %d tables, this has %d", maxTables, len(s.Tables))
+	}
+	for i, name := range s.Tables {
+		if err := id.CheckName("table", name); err != nil {
+			return err
+		}
+		if slices.Contains(s.Tables[:i], name) {
+			return fault.New(fault.Invalid, "table %s is named twice", name)
+		}
+	}
 	if len(s.Data) > maxInputs {
 		return fault.New(fault.Invalid, "a job has at most %d inputs, this has %d", maxInputs, len(s.Data))
 	}

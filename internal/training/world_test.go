@@ -91,6 +91,24 @@ func (d *data) Export(ctx context.Context, _ project.Name, in training.Input, _ 
 	return os.WriteFile(filepath.Join(dir, "part-0.parquet"), []byte("rows of "+in.Ref), 0o600)
 }
 
+// tables has the newest versions of tables, and a directory for all.
+type tables struct {
+	newest map[string]training.Input // without one: not there yet
+	dir    string
+}
+
+func (t *tables) Pin(_ context.Context, _ project.Name, name string) (training.Input, error) {
+	if name == "sealed" {
+		return training.Input{}, fault.New(fault.PermissionDenied, "dataset %s is sealed", name)
+	}
+	return t.newest[name], nil
+}
+
+func (t *tables) Place(_ project.Name, name string) ([]engine.Mount, error) {
+	dir := filepath.Join(t.dir, name)
+	return []engine.Mount{{Path: dir}, {Path: filepath.Join(dir, "data"), Writable: true}}, os.MkdirAll(filepath.Join(dir, "data"), 0o700)
+}
+
 // runs keeps runs and models in memory.
 type runs struct {
 	mu        sync.Mutex
@@ -263,6 +281,7 @@ type world struct {
 	auth    *authorizer
 	journal *journal
 	data    *data
+	tables  *tables
 	runs    *runs
 	tokens  *tokens
 	envs    *environments
@@ -289,6 +308,7 @@ func newWorld(tb testing.TB, given ...engine.Driver) *world {
 			"weather": input("weather", project.Public, "home", "DE"), "flights": input("flights", project.Confidential, "home", "AE"),
 			"abroad": input("abroad", project.Public, "DE"), "bad": {Ref: "dataset bad@1", Digest: "rejected"},
 		}},
+		tables: &tables{newest: map[string]training.Input{"late": input("late", project.Internal, "home")}, dir: filepath.Join(dir, "tables")},
 		runs:   &runs{artifacts: map[string]string{}, ended: map[string]string{}},
 		tokens: &tokens{}, sources: &sources{m: map[string][]byte{}},
 		envs: &environments{usable: environment.Usable{Name: "py", State: environment.Ready, Digest: "sha256:e", Python: "/env/bin/python", Bin: "/env/bin"}, changed: make(chan struct{})},
@@ -302,10 +322,10 @@ func newWorld(tb testing.TB, given ...engine.Driver) *world {
 		DB: db, Store: computesql.Store{}, Authorizer: w.auth, Journal: w.journal, Guard: border.NewGuard(w.journal), Log: log,
 		Engines: map[string]compute.Engine{"local": {
 			Driver: driver, Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 4 * resource.GiB},
-		}},
+		}, "far": {Driver: enginetest.NewFake(), Isolation: scheduler.Process, Remote: true}},
 	}
 	w.cfg = training.Config{
-		DB: db, Store: trainingsql.Store{}, Authorizer: w.auth, Journal: w.journal, Environments: w.envs, Data: w.data,
+		DB: db, Store: trainingsql.Store{}, Authorizer: w.auth, Journal: w.journal, Environments: w.envs, Data: w.data, Tables: w.tables,
 		Runs: w.runs, Models: w.runs, Tokens: w.tokens, Sources: w.sources, Dir: filepath.Join(dir, "training"), Log: log,
 		Network: []string{"mirror.example:443"}, WatchEvery: 20 * time.Millisecond,
 	}

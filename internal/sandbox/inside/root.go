@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,10 @@ var system = []string{
 	"/etc/fonts", "/etc/OpenCL", "/etc/magic",
 	"/sys/devices/system/cpu", "/sys/devices/system/node",
 }
+
+// configured is more of that, by pattern: Debian keeps there what a Java runtime
+// in /usr does not start without.
+const configured = "/etc/java-*-openjdk"
 
 // made are files of our own making.
 var made = map[string]string{
@@ -120,7 +125,8 @@ func buildRoot(spec *wire.Spec) (step string, err error) {
 
 // collect copies the mounts while their paths can still be seen.
 func (b *builder) collect(spec *wire.Spec) error {
-	for _, p := range system {
+	java, _ := filepath.Glob(configured) // the pattern is well-formed
+	for _, p := range slices.Concat(system, java) {
 		if fi, err := os.Lstat(p); err != nil || fi.Mode()&fs.ModeSymlink != 0 {
 			continue // links are made by skeleton
 		}

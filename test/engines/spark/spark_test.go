@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -40,17 +39,7 @@ const (
 
 func TestSpark(t *testing.T) {
 	s := live.New(t, "")
-	root := s.Bin.Root
-	python, jar := filepath.Join(root, ".tmp/venv/spark/bin/python"), filepath.Join(root, ".tmp/venv/spark/iceberg.jar")
-	for _, file := range []string{python, jar} {
-		if _, err := os.Stat(file); err != nil {
-			const how = "Spark is not installed: scripts/engines/spark.sh"
-			if os.Getenv("CI") == "true" {
-				t.Fatal(how)
-			}
-			t.Skip(how)
-		}
-	}
+	python, jar := installed(t, s, "spark/bin/python"), installed(t, s, "spark/iceberg.jar")
 	s.Up(t)
 	p := s.Project(t, "nyc")
 	p.Apply(manifests)
