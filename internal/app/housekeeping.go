@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
@@ -20,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/secrets/secretssql"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
@@ -129,6 +131,9 @@ func (k projectKeys) Contents(ctx context.Context, tx *store.Tx, p project.Name)
 	return "", nil // it never had any
 }
 
+// citations are where versions of datasets are named, so that they do not expire.
+var citations = []dataset.Citations{featuresql.Store{}, monitoringsql.Store{}, registrysql.Store{}, trackingsql.Store{}, trainingsql.Store{}}
+
 // keepEvents is how long events stay for watchers that come back.
 const keepEvents = 30 * 24 * time.Hour
 
@@ -140,8 +145,9 @@ func (a *App) housekeeping(ctx context.Context) error {
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
+			_, versions := a.datasets.Expire(ctx, p)
 			_, tables := a.datasets.Sweep(ctx, p)
-			return errors.Join(runs, models, tables, a.checkpoints.CollectProject(ctx, p))
+			return errors.Join(runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}
 	a.group.Add(daily.Service())

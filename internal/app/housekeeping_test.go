@@ -3,11 +3,14 @@ package app
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // TestEachProject: a project that cannot be swept holds up no other.
@@ -44,5 +47,43 @@ func TestEachProject(t *testing.T) {
 	seen = nil
 	if err := eachProject(ctx, list, act); !errors.Is(err, context.Canceled) || len(seen) != 1 {
 		t.Errorf("while Falaj stops: %v, %v", seen, err)
+	}
+}
+
+// Each place where versions are named can be asked, and tells of its project.
+func TestCitations(t *testing.T) {
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: migrations})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	rows := []string{
+		`INSERT INTO training_job VALUES ('job_1', 'nyc', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset a_b@1"}', 1)`,
+		`INSERT INTO training_job VALUES ('job_2', 'other', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset a_b@2"}', 1)`,
+		`INSERT INTO training_job VALUES ('job_3', 'nyc', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset axb@3"}', 1)`,
+		`INSERT INTO tracking_dataset VALUES ('nyc', 0, 'a_b', 'd', 'falaj', '{"ref":"a_b@4"}', '', '')`,
+		`INSERT INTO feature_definition VALUES ('nyc', 'view', 'v', 1, 'd', '{"dataset":"a_b@5"}', 0, '')`,
+		`INSERT INTO feature_training_set VALUES ('nyc', 'made@1', '{"inputs":["a_b@6"]}', 0)`,
+		`INSERT INTO monitoring_monitor VALUES ('nyc', 'm', 'mon_1', 'd', '{"baseline":"dataset:a_b@7"}', FALSE, '', 0, 0, 1)`,
+	}
+	var got []string
+	err = db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+		got = nil
+		for _, r := range rows {
+			if _, err := tx.NewRaw(r).Exec(ctx); err != nil {
+				return fault.Wrap(err, "%s", r)
+			}
+		}
+		for _, c := range citations {
+			if err := c.Mentions(ctx, tx, "nyc", "a_b@", func(text string) { got = append(got, text) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	slices.Sort(got)
+	want := []string{`{"baseline":"dataset:a_b@7"}`, `{"dataset":"a_b@5"}`, `{"inputs":["a_b@6"]}`, `{"ref":"a_b@4"}`, `{"ref":"dataset a_b@1"}`}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v", got, err)
 	}
 }

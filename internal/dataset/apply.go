@@ -27,12 +27,18 @@ type ApplyRequest struct {
 }
 
 // Apply makes the dataset as the manifest says; versions that exist stay as
-// they are. Needs dataset.import. Errors: fault.Invalid; fault.Conflict for
+// they are. Needs dataset.import, and dataset.delete to keep fewer versions. Errors: fault.Invalid; fault.Conflict for
 // another revision; fault.PermissionDenied for a wider residency while there
 // are versions.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
-	if _, err := s.allowed(ctx, ActionImport, r.Project, r.Name); err != nil && !fault.Is(err, fault.NotFound) {
+	was, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
+	if err != nil && !fault.Is(err, fault.NotFound) {
 		return Dataset{}, "", err
+	}
+	if r.Spec.Keep.Versions > 0 && r.Spec.Keep != was.Spec.Keep {
+		if _, err := s.allowed(ctx, ActionDelete, r.Project, r.Name); err != nil && !fault.Is(err, fault.NotFound) {
+			return Dataset{}, "", fault.Wrap(err, "spec.keep removes versions")
+		}
 	}
 	if err := r.Spec.Validate(); err != nil {
 		return Dataset{}, "", err

@@ -119,6 +119,7 @@ type Spec struct {
 	Classification Classification  `json:"classification,omitempty" doc:"How sensitive the data is; the project's default, else internal, when left out" enum:"public,internal,confidential,restricted"`
 	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data may be; the project's default, else home, when left out"`
 	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
+	Keep           Keep            `json:"keep,omitzero" doc:"Which versions stay; all when left out. One that something cites is never removed by itself"`
 }
 
 // Limits on what a spec may hold.
@@ -191,6 +192,9 @@ func (s Spec) Validate() error {
 	if err := s.Residency.Validate(); err != nil {
 		return fault.Wrap(err, "spec.residency")
 	}
+	if err := s.Keep.Validate(); err != nil {
+		return fault.Wrap(err, "spec.keep")
+	}
 	switch s.Protection {
 	case Sealed:
 	case Open:
@@ -207,7 +211,7 @@ func (s Spec) Validate() error {
 // digest identifies the part of a spec that decides what a version is.
 func (s Spec) digest() string {
 	s = s.withDefaults()
-	s.Description = ""
+	s.Description, s.Keep = "", Keep{}
 	s.Residency = residency.Of(s.Residency...)
 	b, err := json.Marshal(s)
 	if err != nil {

@@ -3,6 +3,7 @@ package dataset
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -55,14 +56,26 @@ func (s *Service) discardForeign(ctx context.Context, d Dataset) {
 
 // deleteOne removes a version; done is false when the dataset changed meanwhile.
 func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64) (out []Staging, done bool, err error) {
+	return s.deleteSome(ctx, was, func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error) {
+		v, err := s.resolve(ctx, tx, d, number)
+		if err != nil || v.State == Deleted {
+			return nil, err
+		}
+		return []Version{v}, nil
+	})
+}
+
+// deleteSome removes the versions that pick gives, which is asked again in the
+// transaction that removes them; done is false when the dataset or the answer
+// changed meanwhile.
+func (s *Service) deleteSome(ctx context.Context, was Dataset, pick func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error)) (out []Staging, done bool, err error) {
 	var d Dataset
-	var v Version
-	var accepted []Version
+	var gone, accepted []Version
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if d, err = s.live(ctx, tx, was.Project, was.Name); err != nil {
 			return err
 		}
-		if v, err = s.resolve(ctx, tx, d, number); err != nil {
+		if gone, err = pick(ctx, tx, d); err != nil {
 			return err
 		}
 		accepted, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
@@ -70,17 +83,13 @@ func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64) (out
 	}); err != nil {
 		return nil, false, err
 	}
-	if v.State == Deleted {
+	if len(gone) == 0 {
 		return nil, true, nil
 	}
+	goes := func(a Version) bool { return slices.ContainsFunc(gone, func(v Version) bool { return v.ID == a.ID }) }
 	newest, metadata := d.Accepted, d.Metadata
-	if v.State == Accepted {
-		rest := accepted[:0]
-		for _, a := range accepted {
-			if a.Number != number {
-				rest = append(rest, a)
-			}
-		}
+	if slices.ContainsFunc(gone, func(v Version) bool { return v.State == Accepted }) {
+		rest := slices.DeleteFunc(accepted, goes)
 		newest, metadata = 0, ""
 		if len(rest) > 0 {
 			newest = rest[0].Number
@@ -98,15 +107,25 @@ func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64) (out
 		if now.ID != d.ID || now.Latest != d.Latest || now.Metadata != d.Metadata {
 			return nil
 		}
+		again, err := pick(ctx, tx, now)
+		if err != nil {
+			return err
+		}
+		if !slices.EqualFunc(gone, again, func(a, b Version) bool { return a.ID == b.ID && a.State == b.State }) {
+			return nil
+		}
 		now.Accepted, now.Metadata = newest, metadata
 		if err := s.cfg.Store.PutDataset(ctx, tx, now); err != nil {
 			return err
 		}
-		g, err := s.bury(ctx, tx, v)
-		if err != nil {
-			return err
+		for _, v := range gone {
+			g, err := s.bury(ctx, tx, v)
+			if err != nil {
+				return err
+			}
+			out = append(out, g)
 		}
-		out, done = []Staging{g}, true
+		done = true
 		return nil
 	})
 	return out, done, err

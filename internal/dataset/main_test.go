@@ -19,9 +19,10 @@ import (
 const project = datasettest.Project
 
 // TestMain lends the test binary to children: the parser, one that was taken
-// over (see hostile), and a server that is killed while it imports.
+// over (see hostile), and servers that are killed while they import, commit and
+// remove.
 func TestMain(m *testing.M) {
-	datasettest.Main(m, map[string]datasettest.Mode{"hostile": hostile, "crash": crash})
+	datasettest.Main(m, map[string]datasettest.Mode{"hostile": hostile, "crash": crash, "stop": stop})
 }
 
 // hostile is a parser that a file has taken over: stdin names what it does.

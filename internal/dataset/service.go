@@ -102,6 +102,9 @@ type Config struct {
 	Scratch       string
 	EncryptedDisk bool
 
+	// Citations find what Expire must leave, beside versions made of others.
+	Citations []Citations
+
 	Zone     residency.Zone // where this server is; home when empty
 	Instance string         // names this server among those that share the database; never two at a time
 

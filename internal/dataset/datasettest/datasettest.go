@@ -265,7 +265,8 @@ func (j *Journal) Entries() []audit.Entry {
 }
 
 // Files keeps files in a directory, whatever their form. Hook, when set, is
-// asked before each file is created and committed ("create", "commit").
+// asked before each file is created and committed, and before files are removed
+// ("create", "commit", "remove").
 type Files struct {
 	Dir  string
 	Hook func(step, key string) error
@@ -346,6 +347,11 @@ func (r fileReader) Size() int64 { return r.size }
 
 // Remove implements dataset.Files.
 func (f *Files) Remove(_ context.Context, prefix string) error {
+	if f.Hook != nil {
+		if err := f.Hook("remove", prefix); err != nil {
+			return err
+		}
+	}
 	return os.RemoveAll(f.path(strings.TrimSuffix(prefix, "/")))
 }
 

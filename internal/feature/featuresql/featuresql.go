@@ -428,3 +428,14 @@ func (Store) TrainingSets(ctx context.Context, tx *store.Tx, p project.Name, vie
 	}
 	return out, nil
 }
+
+// Mentions gives the texts of definitions, materialisations and training sets that have a word in them.
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
+	if err := store.Mentions(ctx, tx, "feature_definition", "body", string(p), word, each); err != nil {
+		return err
+	}
+	if err := store.Mentions(ctx, tx, "feature_run", "inputs", string(p), word, each); err != nil {
+		return err
+	}
+	return store.Mentions(ctx, tx, "feature_training_set", "body", string(p), word, each)
+}

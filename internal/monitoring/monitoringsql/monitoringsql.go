@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -393,4 +394,9 @@ func (Store) DropBaselines(ctx context.Context, tx *store.Tx, project, deploymen
 	_, err := tx.NewRaw(`DELETE FROM monitoring_baseline WHERE project = ? AND deployment = ? AND NOT EXISTS (
 		SELECT 1 FROM monitoring_monitor m WHERE m.project = monitoring_baseline.project AND m.deployment = monitoring_baseline.deployment)`, project, deployment).Exec(ctx)
 	return err
+}
+
+// Mentions gives the texts of monitors that have a word in them.
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
+	return store.Mentions(ctx, tx, "monitoring_monitor", "spec", string(p), word, each)
 }

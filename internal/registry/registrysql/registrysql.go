@@ -218,3 +218,8 @@ func (Store) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Ke
 	err := tx.NewSelect().Model(&row).Where("t.project = ?", string(p)).Scan(ctx)
 	return registry.Key{Project: p, ID: row.ID, Public: row.Public, Private: row.Private}, store.NotFound(err, "project %s has no signing key", p)
 }
+
+// Mentions gives the texts of model versions that have a word in them.
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
+	return store.Mentions(ctx, tx, "registry_version", "datasets", string(p), word, each)
+}

@@ -357,3 +357,8 @@ func (Store) DatasetSummaries(ctx context.Context, tx *store.Tx, p project.Name,
 		string(p), bun.List(experiments), limit).Scan(ctx, &out)
 	return out, err
 }
+
+// Mentions gives the texts of what runs read that have a word in them.
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
+	return store.Mentions(ctx, tx, "tracking_dataset", "source", string(p), word, each)
+}

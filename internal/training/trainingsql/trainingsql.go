@@ -244,3 +244,8 @@ func changed(res sql.Result, err error, what string) error {
 	}
 	return err
 }
+
+// Mentions gives the texts of jobs that have a word in them.
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
+	return store.Mentions(ctx, tx, "training_job", "body", string(p), word, each)
+}

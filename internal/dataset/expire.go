@@ -1,0 +1,194 @@
+package dataset
+
+import (
+	"context"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Keep says which versions of a dataset stay. The zero Keep keeps all.
+type Keep struct {
+	Versions int    `json:"versions,omitempty" doc:"So many of the newest accepted versions stay; all when left out"`
+	For      string `json:"for,omitempty" doc:"How long an older one stays after so many newer ones are there, and a rejected one, such as 30d; default 7d"`
+}
+
+// Bounds of Keep.
+const (
+	maxKept    = 100_000
+	defaultFor = 7 * 24 * time.Hour
+	leastFor   = time.Hour // who reads by the catalog may be reading what was the newest
+)
+
+// Validate refuses what cannot be meant. Error: fault.Invalid.
+func (k Keep) Validate() error {
+	stay, err := resource.ParseDuration(k.For)
+	switch {
+	case err != nil:
+		return fault.Wrap(err, "for")
+	case k.Versions < 0 || k.Versions > maxKept:
+		return fault.New(fault.Invalid, "versions is %d, not between 1 and %d", k.Versions, maxKept)
+	case k.Versions == 0 && k.For != "":
+		return fault.New(fault.Invalid, "for says how long versions stay, and versions does not say which").
+			WithHint("Say also how many of the newest stay in any case, such as versions: 10.")
+	case k.For != "" && stay < leastFor:
+		return fault.New(fault.Invalid, "for is %s, less than %s", stay, leastFor)
+	}
+	return nil
+}
+
+func (k Keep) stay() time.Duration {
+	if k.For == "" {
+		return defaultFor
+	}
+	stay, _ := resource.ParseDuration(k.For) // validated
+	return stay
+}
+
+// Citations finds where a project's versions are named.
+type Citations interface {
+	// Mentions gives each every text of the project that has the word in it.
+	Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error
+}
+
+// atOnce bounds the versions that one transaction removes.
+const atOnce = 100
+
+// Expire removes the versions that a project's datasets need not keep (see Keep)
+// and that nothing cites: no version of another dataset that was made of it, and
+// nothing that Config.Citations finds. It gives how many. It is housekeeping's to
+// call, and asks no permission.
+func (s *Service) Expire(ctx context.Context, p project.Name) (removed int, err error) {
+	for after := ""; ; {
+		var ds []Dataset
+		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			ds, err = s.cfg.Store.Datasets(ctx, tx, p, nil, after, 500)
+			return err
+		}); err != nil {
+			return removed, err
+		}
+		for _, d := range ds {
+			after = d.Name
+			if d.Spec.Keep.Versions == 0 {
+				continue
+			}
+			n, err := s.expire(ctx, d)
+			removed += n
+			if err != nil {
+				return removed, fault.Wrap(err, "the old versions of dataset %s", d.Name)
+			}
+			if n > 0 {
+				s.cfg.Log.InfoContext(ctx, "removed old dataset versions", slog.String("project", string(p)), slog.String("dataset", d.Name), slog.Int("versions", n))
+			}
+		}
+		if len(ds) < 500 {
+			return removed, nil
+		}
+	}
+}
+
+func (s *Service) expire(ctx context.Context, d Dataset) (removed int, err error) {
+	for tries := 0; tries < maxCommits; tries++ { // then it is written to by many, and the next round comes
+		out, done, err := s.deleteSome(ctx, d, s.expired)
+		if err != nil || done && len(out) == 0 {
+			return removed, err
+		}
+		for _, g := range out {
+			s.discard(ctx, g)
+			removed++
+			tries = 0
+		}
+	}
+	return removed, nil
+}
+
+// expired are the oldest versions of a dataset that need not stay and that
+// nothing cites. What was made of a version in the same dataset has its rows, and
+// is no citation.
+func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error) {
+	keep := d.Spec.Keep
+	if keep.Versions == 0 {
+		return nil, nil
+	}
+	before := s.cfg.Now().Add(-keep.stay())
+	var old []Version
+	var came []time.Time // the accepted ones, newest first
+	for below, more := int64(0), true; more; {
+		vs, err := s.cfg.Store.Versions(ctx, tx, d.ID, "", below, 500)
+		if err != nil {
+			return nil, err
+		}
+		more = len(vs) == 500
+		for _, v := range vs {
+			below = v.Number
+			switch v.State {
+			case Accepted:
+				if n := len(came) - keep.Versions; n >= 0 && came[n].Before(before) {
+					old = append(old, v)
+				}
+				came = append(came, v.Created)
+			case Rejected:
+				if v.Number != d.Latest && v.Created.Before(before) {
+					old = append(old, v)
+				}
+			case Deleted:
+			}
+		}
+	}
+	if len(old) == 0 {
+		return nil, nil
+	}
+	cited, err := s.mentioned(ctx, tx, d)
+	if err != nil {
+		return nil, err
+	}
+	var gone []Version
+	for _, v := range slices.Backward(old) {
+		if len(gone) == atOnce {
+			break
+		}
+		if cited[v.Number] {
+			continue
+		}
+		used, err := s.used(ctx, tx, v)
+		if err != nil {
+			return nil, err
+		}
+		if !used {
+			gone = append(gone, v)
+		}
+	}
+	return gone, nil
+}
+
+// mentioned are the versions of a dataset that others name.
+func (s *Service) mentioned(ctx context.Context, tx *store.Tx, d Dataset) (map[int64]bool, error) {
+	named := map[int64]bool{}
+	ref := regexp.MustCompile(`(?:^|[^a-z0-9_-])` + regexp.QuoteMeta(d.Name) + `@([0-9]+)`)
+	for _, c := range s.cfg.Citations {
+		if err := c.Mentions(ctx, tx, d.Project, d.Name+"@", func(text string) {
+			for _, m := range ref.FindAllStringSubmatch(text, -1) {
+				if n, err := strconv.ParseInt(m[1], 10, 64); err == nil {
+					named[n] = true
+				}
+			}
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return named, nil
+}
+
+// used reports whether a version of another dataset was made of v.
+func (s *Service) used(ctx context.Context, tx *store.Tx, v Version) (bool, error) {
+	const limit = 1000
+	made, err := s.cfg.Store.Children(ctx, tx, v.ID, limit)
+	return len(made) == limit || slices.ContainsFunc(made, func(c Version) bool { return c.DatasetID != v.DatasetID && c.State != Deleted }), err
+}
