@@ -211,8 +211,8 @@ func (a *App) openDatasets(ctx context.Context) error {
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
-		Citations: citations,
-		Scratch:   filepath.Join(a.cfg.Data, "tmp", "sql"), EncryptedDisk: a.cfg.EncryptedDisk,
+		Citations: citations, Confined: a.confined,
+		Scratch: filepath.Join(a.cfg.Data, "tmp", "sql"), EncryptedDisk: a.cfg.EncryptedDisk,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
 			// Whoever may import need not be allowed to read the project.
 			pr, err := a.projects.One(identity.With(ctx, identity.Loop("dataset defaults")), p)

@@ -21,10 +21,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
 // attemptTag marks the logged model of an attempt, so that a crash between
@@ -103,6 +105,20 @@ func (t trainingTables) Place(p project.Name, name string) ([]engine.Mount, erro
 		mounts = append(mounts, engine.Mount{Path: part, Writable: true})
 	}
 	return mounts, nil
+}
+
+// confined is where what an attempt makes may be.
+func (a *App) confined(ctx context.Context, attempt string) (label residency.Label, err error) {
+	err = a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		at, err := trainingsql.Store{}.Attempt(ctx, tx, training.AttemptID(attempt))
+		if err != nil {
+			return err
+		}
+		j, err := trainingsql.Store{}.Job(ctx, tx, at.Job)
+		label = j.Residency
+		return err
+	})
+	return label, err
 }
 
 // trainingRuns keeps the runs of attempts in tracking.

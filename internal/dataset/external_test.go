@@ -345,3 +345,31 @@ func TestCommitOfAnAttempt(t *testing.T) {
 	_, err = h.CommitTable(as("dataset.query:pay@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/b.parquet", 5)))
 	wantFault(t, err, fault.Invalid, "confidential data cannot be open")
 }
+
+// An attempt reads no version that may be in fewer zones than what it makes, but
+// its own, which come from what it could read.
+func TestAnAttemptIsConfined(t *testing.T) {
+	h := datasettest.New(t, func(c *dataset.Config) {
+		c.Confined = func(context.Context, string) (residency.Label, error) { return residency.Of("home", "AE"), nil }
+	})
+	wide, narrow := dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home", "AE")}, dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home")}
+	h.Put(t, "t", wide, "a\n1\n")
+	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:t", "dataset.import:t"}})
+	if _, err := h.Table(ctx, project, "t"); err != nil {
+		t.Fatal(err)
+	}
+	h.Put(t, "t", narrow, "a\n2\n")
+	_, err := h.Table(ctx, project, "t")
+	wantFault(t, err, fault.PermissionDenied, "t@2 may be in home only")
+	rows, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "t@1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows.Release()
+	if _, err := h.Import(ctx, dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n3\n")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Table(ctx, project, "t"); err != nil {
+		t.Errorf("its own version: %v", err)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
@@ -68,6 +69,9 @@ func (s *Service) fits(ctx context.Context, v Version, r OpenRequest, look bool)
 	if err := r.fits(v, look); err != nil {
 		return err
 	}
+	if err := s.within(ctx, v); err != nil {
+		return err
+	}
 	where, zone := r.Where, r.Zone
 	if where == "" && zone == "" {
 		where, zone = "this server", s.cfg.Zone
@@ -75,6 +79,25 @@ func (s *Service) fits(ctx context.Context, v Version, r OpenRequest, look bool)
 	return s.cfg.Guard.Pass(ctx, residency.Passage{
 		Project: string(r.Project), What: "dataset " + v.Ref().String(), Label: v.Residency, Where: where, Zone: zone, Action: string(ActionQuery),
 	})
+}
+
+// within refuses to an attempt what may be in fewer zones than what it makes: its
+// job was confined by the versions that there were when it was submitted. Its own
+// versions come from those.
+func (s *Service) within(ctx context.Context, v Version) error {
+	who := identity.From(ctx)
+	if who.Kind != identity.Attempt || s.cfg.Confined == nil || v.CreatedBy == who.ID {
+		return nil
+	}
+	l, err := s.cfg.Confined(ctx, who.ID)
+	if err != nil {
+		return fault.Wrap(err, "where what %s makes may be", who)
+	}
+	if !l.Within(v.Residency) {
+		return fault.New(fault.PermissionDenied, "%s may be in %s only, and what the job makes in %s", v.Ref(), v.Residency, l).
+			WithHint("The version came after the job was submitted, or is an older one. Submit the job again, with the version in its data.")
+	}
+	return nil
 }
 
 // fits refuses a version that cannot give what is asked. look takes a rejected one.

@@ -102,6 +102,9 @@ type Config struct {
 	Scratch       string
 	EncryptedDisk bool
 
+	// Confined says where what an attempt makes may be: it reads no version of
+	// others that may be in fewer zones. nil lets it.
+	Confined func(ctx context.Context, attempt string) (residency.Label, error)
 	// Citations find what Expire must leave, beside versions made of others.
 	Citations []Citations
 
