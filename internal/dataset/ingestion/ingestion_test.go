@@ -78,7 +78,7 @@ func (m *memory) Open(_ context.Context, r source.Request) (source.Reader, error
 			_ = json.Unmarshal(r.Until, &in.until)
 		}
 	}
-	slices.SortFunc(in.rows, order)
+	slices.SortStableFunc(in.rows, order)
 	var after, resume place
 	_ = json.Unmarshal(r.After, &after)
 	_ = json.Unmarshal(r.Resume, &resume)
@@ -187,7 +187,7 @@ func (w *world) build(t *testing.T) {
 	}
 	cfg := ingestion.Config{
 		DB: w.db, Store: ingestionsql.Store{}, Authorizer: w.h.Policy, Datasets: w.h.Service, Files: w.h.Files, Secrets: w.secret,
-		Drivers: map[string]source.Driver{"postgres": w.driver}, ChunkRows: 7, Now: func() time.Time { return w.now },
+		Drivers: map[string]source.Driver{"postgres": w.driver, "files": w.driver}, ChunkRows: 7, Now: func() time.Time { return w.now },
 	}
 	if w.config != nil {
 		w.config(&cfg)
@@ -537,6 +537,20 @@ func TestCancel(t *testing.T) {
 	if err := w.Delete(datasettest.Context(t), p, "orders"); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTheLastRowOfAKeyStays: files and pages may have a key twice, also when they
+// are read whole.
+func TestTheLastRowOfAKeyStays(t *testing.T) {
+	w := newWorld(t)
+	w.driver.rows = []row{{id: 1, seq: 1, value: "old"}, {id: 1, seq: 3, value: "new"}, {id: 2, seq: 2, value: "x"}}
+	s := spec(source.Full)
+	s.From, s.Key = source.From{Files: &source.Files{Directory: "/d"}}, []string{"id"}
+	w.apply(t, s)
+	if r := w.ingest(t, false); r.State != ingestion.Succeeded {
+		t.Fatalf("%+v", r)
+	}
+	wantRows(t, w.rows(t), texts(w.driver.rows[1:]))
 }
 
 func TestScheduledRuns(t *testing.T) {

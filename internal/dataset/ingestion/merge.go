@@ -34,7 +34,7 @@ func (s *Service) merge(ctx context.Context, r Run, src Source) (*merged, error)
 			m.columns = append(m.columns, i)
 		}
 	}
-	if src.Spec.Mode != source.Full && len(src.Spec.Key) > 0 {
+	if len(src.Spec.Key) > 0 && (src.Spec.Mode != source.Full || !src.Spec.From.Keyed()) {
 		if err := m.index(src.Spec.Key, op); err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ func (m *merged) index(key []string, op string) error {
 			}
 			if len(m.last) > m.s.cfg.Keys {
 				return fault.New(fault.TooLarge, "more than %d rows are new or changed", m.s.cfg.Keys).
-					WithHint("Use mode: full, which needs no memory for keys, or ingest more often.")
+					WithHint("Ingest more often, or use mode: full, which needs no memory for the keys of tables, and of files and pages without a key.")
 			}
 			return m.ctx.Err()
 		})

@@ -102,6 +102,10 @@ func (f From) Kind() string {
 	return ""
 }
 
+// Keyed reports whether a full reading gives each key once by itself: tables are
+// read in the order of their keys.
+func (f From) Keyed() bool { return f.Postgres != nil || f.MariaDB != nil }
+
 // What names the source for people, without anything secret: "postgres
 // shop.orders at db.example.com".
 func (f From) What() string {
