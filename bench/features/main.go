@@ -9,6 +9,8 @@
 //   - training.go: training sets of them; training.py is what the peers do.
 //   - online.go: reads over HTTP from both stores, what comes before them, and how
 //     soon a pushed row answers; online.py is Feast's own server on the same.
+//   - bare.go: the embedded store in process, beside the least that a read can be.
+//   - delivery.go: a training set to pandas; delivery.py is the client.
 //   - process.go: a measurement in a process of its own, with its CPU time and
 //     its peak of memory.
 package main
@@ -35,6 +37,8 @@ func steps(r *harness.Run) []harness.Step {
 	b := &bench{r}
 	return []harness.Step{
 		{Name: "training sets", Do: b.trainingSets},
+		{Name: "delivery", Do: b.delivery},
 		{Name: "online", Do: b.online},
+		{Name: "bare", Do: b.againstBare},
 	}
 }

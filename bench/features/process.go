@@ -17,10 +17,12 @@ import (
 
 // task is what a process of its own does.
 type task struct {
-	Do    string   `json:"do"` // join or copy
-	Dir   string   `json:"dir"`
-	Order string   `json:"order"`
-	Views []string `json:"views"`
+	Do       string   `json:"do"` // join, copy, store or bare
+	Dir      string   `json:"dir"`
+	Order    string   `json:"order,omitempty"`
+	Views    []string `json:"views,omitempty"`
+	Entities int      `json:"entities,omitempty"`
+	Span     float64  `json:"span,omitempty"` // seconds
 }
 
 // cost is what a task took.
@@ -53,6 +55,10 @@ func asked() error {
 		c, err = t.join(context.Background())
 	case "copy":
 		c, err = t.copy(context.Background())
+	case "store":
+		c, err = t.store(context.Background())
+	case "bare":
+		c, err = t.bare(context.Background())
 	default:
 		err = fmt.Errorf("there is no task %q", t.Do)
 	}
