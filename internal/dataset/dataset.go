@@ -8,7 +8,8 @@
 //   - Service is the only way in. Apply declares (apply.go), Import reads a file
 //     (import.go), Create keeps derived data (derive.go), Open, Preview and
 //     Export read (read.go), Query runs SQL (query.go), Graph follows the
-//     lineage (lineage.go), Delete removes (delete.go), Recover cleans up after
+//     lineage (lineage.go), Delete removes (delete.go), Redact takes the rows
+//     of a person out of all versions (erase.go), Recover cleans up after
 //     a crash (recover.go). labels.go lends labels to the service of residency.
 //   - write.go is the one path by which a version comes to be; digest.go,
 //     statistics.go and expectation.go look at the rows as they pass.
@@ -120,6 +121,9 @@ type Spec struct {
 	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data may be; the project's default, else home, when left out"`
 	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
 	Keep           Keep            `json:"keep,omitzero" doc:"Which versions stay; all when left out. One that something cites is never removed by itself"`
+	// Entities maps the join keys of entities to columns, where no view tells, or
+	// columns are called otherwise: {customer: {customer_id: buyer}}.
+	Entities map[string]map[string]string `json:"entities,omitempty" doc:"Whose rows these are: columns by the join keys of an entity, such as {customer: {customer_id: buyer}}; by it a person is found who is to be erased. Needed only where no feature view reads the dataset, or columns are called otherwise; {customer: {}} says that no row is a customer's"`
 }
 
 // Limits on what a spec may hold.
@@ -184,6 +188,9 @@ func (s Spec) Validate() error {
 			return fault.Wrap(err, "spec.expectations[%d]", i)
 		}
 	}
+	if err := s.validateEntities(); err != nil {
+		return err
+	}
 	if s.Classification != "" {
 		if err := s.Classification.Validate(); err != nil {
 			return fault.Wrap(err, "spec.classification")
@@ -211,7 +218,7 @@ func (s Spec) Validate() error {
 // digest identifies the part of a spec that decides what a version is.
 func (s Spec) digest() string {
 	s = s.withDefaults()
-	s.Description, s.Keep = "", Keep{}
+	s.Description, s.Keep, s.Entities = "", Keep{}, nil
 	s.Residency = residency.Of(s.Residency...)
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -286,6 +293,12 @@ type Version struct {
 	// database keeps of them; nil for open data.
 	Values []byte `json:"-"`
 
+	// Redacts is the number of the version that this one stands for, without the rows
+	// of a person; RedactedBy, of a deleted version, is the number of that.
+	Redacts    int64 `json:"redacts,omitempty"`
+	RedactedBy int64 `json:"redacted_by,omitempty"`
+
+	Order        int64      `json:"-"` // number of the version that it stands for in the end; 0 is its own
 	Files        []DataFile `json:"-"`
 	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted
 	Snapshot     int64      `json:"-"` // its ID, where another engine chose it; 0 is Number

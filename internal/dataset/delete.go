@@ -92,6 +92,7 @@ func (s *Service) deleteSome(ctx context.Context, was Dataset, pick func(ctx con
 		rest := slices.DeleteFunc(accepted, goes)
 		newest, metadata = 0, ""
 		if len(rest) > 0 {
+			rest = inOrder(rest)
 			newest = rest[0].Number
 			if metadata, err = s.describeTable(ctx, d, rest, rest[0]); err != nil {
 				return nil, false, err

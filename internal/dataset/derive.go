@@ -109,7 +109,7 @@ func (s *Service) parents(ctx context.Context, p project.Name, refs []Ref) ([]Ve
 		case Rejected:
 			return nil, fault.Wrap(rejected(v), "parent %s", ref)
 		case Deleted:
-			return nil, fault.New(fault.Gone, "parent %s was deleted", v.Ref())
+			return nil, fault.Wrap(gone(v), "parent %s", ref)
 		case Accepted:
 		}
 		if !slices.ContainsFunc(vs, func(o Version) bool { return o.ID == v.ID }) {

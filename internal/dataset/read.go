@@ -104,7 +104,7 @@ func (s *Service) within(ctx context.Context, v Version) error {
 func (r OpenRequest) fits(v Version, look bool) error {
 	switch v.State {
 	case Deleted:
-		return fault.New(fault.Gone, "%s was deleted", v.Ref()).WithHint("Its digests and lineage remain; import the data again to read it.")
+		return gone(v)
 	case Rejected:
 		if !look {
 			return rejected(v)

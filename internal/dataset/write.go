@@ -42,7 +42,8 @@ type draft struct {
 	// then runs in the transaction of the version; may be nil.
 	then func(ctx context.Context, tx *store.Tx, v Version) error
 	// newest: only the newest version counts as one with the same content.
-	newest bool
+	newest  bool
+	redacts *Version // that the new one stands for; nil for none
 }
 
 // write makes a version of a draft's rows: the one path by which versions come
@@ -208,7 +209,7 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 	v.ContentDigest, v.Statistics, v.Expectations = digest.sum(), stats.statistics(), check.results()
 	v.State = Accepted
 	for _, r := range v.Expectations {
-		if !r.Passed {
+		if !r.Passed && w.redacts == nil { // what was accepted stays so
 			v.State, v.Reason = Rejected, r.text(v.Protection == Open)
 			break
 		}
@@ -301,6 +302,9 @@ const maxCommits = 20
 // and again when another writer took that number meanwhile. One that is bound to
 // what it follows is then refused.
 func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, error) {
+	if w.redacts != nil {
+		return s.replace(ctx, w, v)
+	}
 	for range maxCommits {
 		d, before, twin, err := s.look(ctx, w, v)
 		if err != nil {
@@ -438,6 +442,15 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version
 // manifest list and the table's metadata with the accepted versions before it.
 // It returns the metadata's key.
 func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *Version) (string, error) {
+	if err := s.manifests(ctx, before, v); err != nil {
+		return "", err
+	}
+	return s.describeTable(ctx, d, append([]Version{*v}, before...), *v)
+}
+
+// manifests writes a version's manifest and manifest list.
+func (s *Service) manifests(ctx context.Context, before []Version, v *Version) error {
+	before = inOrder(before)
 	snap := s.snapshot(*v)
 	if len(before) > 0 {
 		snap.Parent = before[0].snapshotID()
@@ -459,16 +472,16 @@ func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *
 		manifest, err = table.WriteManifest(w, s.cfg.Files.URI(v.prefix()+name), snap, files)
 		return err
 	}); err != nil {
-		return "", err
+		return err
 	}
 	list := fmt.Sprintf("snapshot-%05d.avro", v.Number)
 	v.ManifestList = v.prefix() + list
 	if err := put(ctx, s.cfg.Files, v.file(list, Enveloped), func(w io.Writer) error {
 		return table.WriteManifestList(w, snap, manifest)
 	}); err != nil {
-		return "", err
+		return err
 	}
-	return s.describeTable(ctx, d, append([]Version{*v}, before...), *v)
+	return nil
 }
 
 func (s *Service) snapshot(v Version) table.Snapshot {
@@ -494,7 +507,7 @@ func (s *Service) table(d Dataset, newest []Version, at Version) table.Table {
 		Name: fmt.Sprintf("%s/%s", d.Project, d.Name), Location: s.cfg.Files.URI(location(d)), LastField: d.Fields.Last,
 		Next: d.Next, Properties: d.Properties, Now: at.Created, Sealed: at.Protection == Sealed,
 	}
-	for _, v := range slices.Backward(newest) {
+	for _, v := range slices.Backward(inOrder(newest)) {
 		if v.Protection == at.Protection {
 			t.Snapshots = append(t.Snapshots, s.snapshot(v))
 		}

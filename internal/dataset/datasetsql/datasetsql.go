@@ -143,6 +143,9 @@ type versionDoc struct {
 	Files        []dataset.DataFile   `json:"files,omitempty"`
 	ManifestList string               `json:"manifest_list,omitempty"`
 	Snapshot     int64                `json:"snapshot,omitempty"`
+	Redacts      int64                `json:"redacts,omitempty"`
+	RedactedBy   int64                `json:"redacted_by,omitempty"`
+	Order        int64                `json:"order,omitempty"`
 }
 
 func rowOf(v dataset.Version) (versionRow, error) {
@@ -152,6 +155,7 @@ func rowOf(v dataset.Version) (versionRow, error) {
 	doc, err := json.Marshal(versionDoc{
 		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
 		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
+		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order,
 	})
 	return versionRow{
 		ID: v.ID, DatasetID: v.DatasetID, Project: v.Project, Name: v.Dataset, Number: v.Number, State: v.State, RowCount: v.Rows,
@@ -170,6 +174,7 @@ func (r versionRow) version() (dataset.Version, error) {
 		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
 		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
+		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order,
 	}, nil
 }
 

@@ -48,6 +48,13 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 	if src.Revision != r.Progress.Revision {
 		return fault.New(fault.Conflict, "source %s was changed while the run was under way", src.Name).WithHint("Start another: falaj dataset ingest %s.", src.Name)
 	}
+	if r.Progress.Base > 0 { // a person may have been erased from it
+		base, err := s.cfg.Datasets.Standing(ctx, r.Project, dataset.Ref{Name: r.Dataset, Number: r.Progress.Base})
+		if err != nil {
+			return err
+		}
+		r.Progress.Base = base.Number
+	}
 	if !r.Progress.Read {
 		if err := s.read(ctx, r, src, d); err != nil {
 			return err

@@ -32,6 +32,7 @@ type Authorizer interface {
 type Datasets interface {
 	One(ctx context.Context, p project.Name, name string) (dataset.Dataset, error)
 	Version(ctx context.Context, p project.Name, ref dataset.Ref) (dataset.Version, error)
+	Standing(ctx context.Context, p project.Name, ref dataset.Ref) (dataset.Ref, error)
 	Open(ctx context.Context, r dataset.OpenRequest) (*dataset.Reader, error)
 	Ingest(ctx context.Context, r dataset.IngestRequest) (dataset.Version, error)
 }

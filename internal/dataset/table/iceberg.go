@@ -224,7 +224,7 @@ func (t Table) metadata() metadata {
 		})
 		m.SnapshotLog = append(m.SnapshotLog, snapshotLog{ID: s.ID, TimestampMS: s.Time.UnixMilli()})
 		m.Refs["v"+strconv.FormatInt(s.Version, 10)] = ref{ID: s.ID, Type: "tag"}
-		m.CurrentSchemaID, m.CurrentSnapshotID, m.LastSequenceNumber = id, s.ID, s.Version
+		m.CurrentSchemaID, m.CurrentSnapshotID, m.LastSequenceNumber = id, s.ID, max(m.LastSequenceNumber, s.Version)
 	}
 	if m.CurrentSnapshotID > 0 {
 		m.Refs[mainBranch] = ref{ID: m.CurrentSnapshotID, Type: "branch"}

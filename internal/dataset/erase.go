@@ -1,0 +1,600 @@
+package dataset
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Person is whose rows are looked for, in every version of every dataset of a
+// project. A version's rows are somebody's when its dataset says so
+// (spec.entities); else when a view of the entity reads it, or it was made of such a
+// version, by the columns that are called like the join keys.
+type Person struct {
+	Project project.Name
+	Entity  string
+	Keys    []string // join keys of the entity: names of columns
+	// Read has the names of the datasets that views of the entity read.
+	Read map[string]bool
+	// Is reports whether values, in the order of Keys and as text, are the person's.
+	Is func(values []string) bool
+	// Purpose is in the journal of classified reads: "erasure ers_01J…".
+	Purpose string
+}
+
+// Held is a version that has rows of the person.
+type Held struct {
+	Version  Version
+	Rows     int64  // of the person
+	Redacted string // the version that stands for it now, "orders@5"; empty where only a lookup was asked for, or the version was rejected
+}
+
+// Persons lists the versions that have rows of a person, and those that were made
+// of the person's rows, perhaps, and have no column that tells. It asks for no
+// permission: who erases may not be somebody who reads. Classified reads are
+// journaled.
+func (s *Service) Persons(ctx context.Context, p Person) (held []Held, unsearched []string, err error) {
+	err = s.eachHeld(ctx, p, func(h Held, _ []string) error {
+		held = append(held, h)
+		return nil
+	}, func(v Version) { unsearched = append(unsearched, v.Ref().String()) })
+	return held, unsearched, err
+}
+
+// Redact takes a person's rows out of every version that has them. Versions are
+// immutable, so each is followed by one without these rows, which stands for it
+// from then on, and the old one's rows are deleted; its digests and lineage stay.
+// done is called for each when its files are gone. It may be called again after a
+// crash, and does then what is left.
+func (s *Service) Redact(ctx context.Context, p Person, done func(Held) error) error {
+	if err := s.cleanBuried(ctx, p.Project); err != nil {
+		return err
+	}
+	var all []Held
+	columns := map[VersionID][]string{}
+	if err := s.eachHeld(ctx, p, func(h Held, by []string) error {
+		all, columns[h.Version.ID] = append(all, h), by
+		return nil
+	}, func(Version) {}); err != nil {
+		return err
+	}
+	if err := s.redactedBefore(ctx, p, done); err != nil {
+		return err
+	}
+	for _, h := range all {
+		v, err := s.redact(ctx, p, h.Version, columns[h.Version.ID])
+		if err != nil {
+			return fault.Wrap(err, "redacting %s", h.Version.Ref())
+		}
+		if v.ID != "" {
+			h.Redacted = v.Ref().String()
+		}
+		if err := done(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// redactedBefore tells of the versions that this erasure replaced before a crash
+// came, perhaps, between that and telling.
+func (s *Service) redactedBefore(ctx context.Context, p Person, done func(Held) error) error {
+	return s.eachDataset(ctx, p.Project, func(d Dataset) error {
+		return s.eachVersion(ctx, d, func(v Version) error {
+			if v.RedactedBy == 0 {
+				return nil
+			}
+			var by Version
+			if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+				by, err = s.cfg.Store.Version(ctx, tx, d.ID, v.RedactedBy)
+				return err
+			}); err != nil {
+				return err
+			}
+			if by.Lineage.Producer == nil || by.Lineage.Producer.Text != p.Purpose {
+				return nil
+			}
+			return done(Held{Version: v, Rows: v.Rows - by.Rows, Redacted: by.Ref().String()})
+		})
+	})
+}
+
+// eachHeld visits the versions that have rows of the person, each dataset's oldest
+// first, with the columns that tell.
+func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by []string) error, blind func(Version)) error {
+	m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
+	return s.eachDataset(ctx, p.Project, func(d Dataset) error {
+		return s.eachVersion(ctx, d, func(v Version) error {
+			if v.State == Deleted {
+				return nil
+			}
+			by, err := m.columns(ctx, v)
+			switch {
+			case err != nil:
+				return err
+			case by.blind:
+				blind(v)
+				return nil
+			case by.columns == nil:
+				return nil
+			}
+			n, err := s.countRows(ctx, p, v, by.columns)
+			if fault.Is(err, fault.Gone) {
+				return nil // its key was destroyed: nobody reads it
+			}
+			if err != nil || n == 0 {
+				return err
+			}
+			return visit(Held{Version: v, Rows: n}, by.columns)
+		})
+	})
+}
+
+// eachDataset visits a project's datasets.
+func (s *Service) eachDataset(ctx context.Context, p project.Name, visit func(Dataset) error) error {
+	for after := ""; ; {
+		var ds []Dataset
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			ds, err = s.cfg.Store.Datasets(ctx, tx, p, nil, after, 100)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, d := range ds {
+			after = d.Name
+			if err := visit(d); err != nil {
+				return err
+			}
+		}
+		if len(ds) < 100 {
+			return nil
+		}
+	}
+}
+
+// eachVersion visits a dataset's versions, oldest first.
+func (s *Service) eachVersion(ctx context.Context, d Dataset, visit func(Version) error) error {
+	var all []Version
+	for below := int64(0); ; {
+		var vs []Version
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			vs, err = s.cfg.Store.Versions(ctx, tx, d.ID, "", below, 500)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, v := range vs {
+			below = v.Number
+			v.Statistics = nil // there may be many versions
+			all = append(all, v)
+		}
+		if len(vs) < 500 {
+			break
+		}
+	}
+	for _, v := range slices.Backward(all) {
+		if err := visit(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapped says which columns of a version tell whose a row is.
+type mapped struct {
+	columns []string // in the order of the join keys; nil: nobody's, or not known
+	blind   bool     // it comes from rows of persons and has no such columns
+}
+
+// mapper finds that out, once for each version.
+type mapper struct {
+	s     *Service
+	p     Person
+	known map[VersionID]mapped
+	specs map[ID]Spec
+}
+
+func (m *mapper) columns(ctx context.Context, v Version) (mapped, error) {
+	if by, ok := m.known[v.ID]; ok {
+		return by, nil
+	}
+	m.known[v.ID] = mapped{} // parents are older, so nothing comes back to it
+	spec, ok := m.specs[v.DatasetID]
+	if !ok {
+		var d Dataset
+		if err := m.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			d, err = m.s.cfg.Store.Dataset(ctx, tx, v.Project, v.Dataset)
+			return err
+		}); err != nil {
+			return mapped{}, err
+		}
+		spec = d.Spec
+		m.specs[v.DatasetID] = spec
+	}
+	by, err := m.of(ctx, v, spec)
+	m.known[v.ID] = by
+	return by, err
+}
+
+func (m *mapper) of(ctx context.Context, v Version, spec Spec) (mapped, error) {
+	declared, says := spec.Entities[m.p.Entity]
+	if says && len(declared) == 0 {
+		return mapped{}, nil // no row is anybody's
+	}
+	from := says || m.p.Read[v.Dataset]
+	for _, parent := range v.Lineage.Parents {
+		if from {
+			break
+		}
+		var pv Version
+		if err := m.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			pv, err = m.s.cfg.Store.VersionByID(ctx, tx, v.Project, parent.ID)
+			return err
+		}); err != nil {
+			return mapped{}, err
+		}
+		by, err := m.columns(ctx, pv)
+		if err != nil {
+			return mapped{}, err
+		}
+		from = by.columns != nil || by.blind
+	}
+	if !from {
+		return mapped{}, nil
+	}
+	by := make([]string, len(m.p.Keys))
+	for i, key := range m.p.Keys {
+		by[i] = key
+		if c := declared[key]; c != "" {
+			by[i] = c
+		}
+		if _, ok := v.Schema.Column(by[i]); !ok {
+			return mapped{blind: true}, nil
+		}
+	}
+	return mapped{columns: by}, nil
+}
+
+// countRows counts the person's rows of a version.
+func (s *Service) countRows(ctx context.Context, p Person, v Version, by []string) (n int64, err error) {
+	rows, err := s.openHeld(ctx, p, v, by)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Release()
+	theirs := p.in(rows.Schema(), by)
+	for rows.Next() {
+		rec := rows.RecordBatch()
+		for i := range int(rec.NumRows()) {
+			if theirs(rec, i) {
+				n++
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+	}
+	return n, rows.Err()
+}
+
+// openHeld reads a version, also a rejected one, behind the residency door and the
+// journal.
+func (s *Service) openHeld(ctx context.Context, p Person, v Version, columns []string) (*Reader, error) {
+	r := OpenRequest{Project: v.Project, Ref: v.Ref(), Columns: columns, Purpose: p.Purpose}
+	if err := s.pass(ctx, v, r, true); err != nil {
+		return nil, err
+	}
+	return s.read(ctx, v, r)
+}
+
+// in finds the person's rows among those of a schema. A row without a key is
+// nobody's.
+func (p Person) in(schema *arrow.Schema, by []string) func(rec arrow.RecordBatch, i int) bool {
+	at := make([]int, len(by))
+	for k, name := range by {
+		at[k] = schema.FieldIndices(name)[0]
+	}
+	values := make([]string, len(by))
+	return func(rec arrow.RecordBatch, i int) bool {
+		for k, c := range at {
+			if rec.Column(c).IsNull(i) {
+				return false
+			}
+			values[k] = cellText(rec.Column(c), i)
+		}
+		return p.Is(values)
+	}
+}
+
+// redact puts a version without the person's rows in the place of v. A rejected
+// version, which nothing uses, is removed.
+func (s *Service) redact(ctx context.Context, p Person, v Version, by []string) (Version, error) {
+	if v.State == Rejected {
+		return Version{}, s.replaceBy(ctx, v, nil, nil)
+	}
+	var d Dataset
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		d, err = s.live(ctx, tx, v.Project, v.Dataset)
+		return err
+	}); err != nil {
+		return Version{}, err
+	}
+	rows, err := s.openHeld(ctx, p, v, nil)
+	if err != nil {
+		return Version{}, err
+	}
+	others := &without{Reader: rows, theirs: p.in(rows.Schema(), by)}
+	others.refs.Store(1)
+	defer others.Release()
+	spec := d.Spec
+	spec.Protection = v.Protection
+	w := draft{
+		project: v.Project, name: v.Dataset, spec: spec, residency: v.Residency, classification: v.Classification, rows: others, redacts: &v,
+		lineage: func() (Lineage, error) {
+			return Lineage{Parents: lineageOf([]Version{v}), Producer: &Producer{Kind: "erasure", Text: p.Purpose, Digest: digestOf([]byte(p.Purpose))}}, nil
+		},
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
+	defer cancel()
+	out, err := s.write(ctx, w)
+	return out, inTime(ctx, err)
+}
+
+// replace commits the version that stands for another one, and buries that, in one
+// transaction: there is never a moment with both, nor with none.
+func (s *Service) replace(ctx context.Context, w draft, v Version) (Version, error) {
+	v.Redacts, v.Order = w.redacts.Number, w.redacts.order()
+	return v, s.replaceBy(ctx, *w.redacts, &v, func(d Dataset, rest []Version) (metadata string, err error) {
+		if err := s.manifests(ctx, rest, &v); err != nil {
+			return "", err
+		}
+		at := v
+		if i := slices.IndexFunc(rest, func(o Version) bool { return o.Number == d.Accepted }); i >= 0 {
+			at = rest[i]
+		}
+		return s.describeTable(ctx, d, append([]Version{v}, rest...), at)
+	})
+}
+
+// replaceBy buries a version, and inserts v in its place if there is one. Nothing of
+// the old one is left in the database's files but its gravestone; then its files go.
+func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, describe func(d Dataset, rest []Version) (metadata string, err error)) error {
+	for range maxCommits {
+		var d Dataset
+		var rest []Version
+		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			if d, err = s.live(ctx, tx, old.Project, old.Dataset); err != nil {
+				return err
+			}
+			if old, err = s.cfg.Store.Version(ctx, tx, d.ID, old.Number); err != nil {
+				return err
+			}
+			rest, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
+			return err
+		}); err != nil {
+			return err
+		}
+		if old.State == Deleted {
+			return fault.New(fault.Gone, "%s was deleted meanwhile", old.Ref())
+		}
+		rest = slices.DeleteFunc(rest, func(o Version) bool { return o.ID == old.ID })
+		newest, metadata := d.Accepted, d.Metadata
+		if v != nil {
+			v.Number = d.Latest + 1
+			v.Created = s.cfg.Now().UTC().Truncate(time.Microsecond)
+			var err error
+			if metadata, err = describe(d, rest); err != nil {
+				return err
+			}
+			if d.Accepted == old.Number {
+				newest = v.Number
+			}
+		}
+		took := false
+		var g Staging
+		err := s.cfg.DB.Update(ctx, string(old.Project), func(ctx context.Context, tx *store.Tx) error {
+			now, err := s.live(ctx, tx, old.Project, old.Dataset)
+			if err != nil {
+				return err
+			}
+			if now.ID != d.ID || now.Latest != d.Latest || now.Metadata != d.Metadata {
+				return nil
+			}
+			buried := old
+			if v != nil {
+				buried.RedactedBy = v.Number
+				now.Latest, now.Accepted, now.Metadata = v.Number, newest, metadata
+				if err := s.insert(ctx, tx, now, *v); err != nil {
+					return err
+				}
+			}
+			if g, err = s.bury(ctx, tx, buried); err != nil {
+				return err
+			}
+			tx.Scrub("dataset_version") // of its statistics
+			tx.OnCommit(func() { took = true })
+			return nil
+		})
+		if took {
+			// The rows go also when the database could not be scrubbed yet.
+			if cerr := s.clean(ctx, g); cerr != nil {
+				return cerr
+			}
+		}
+		if took || err != nil {
+			return err
+		}
+	}
+	return fault.New(fault.Unavailable, "dataset %s is written to by many at once", old.Dataset).WithHint("Try again.")
+}
+
+// cleanBuried removes the files of versions that are deleted and still have some.
+func (s *Service) cleanBuried(ctx context.Context, p project.Name) error {
+	var left []Staging
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err := s.cfg.Store.Stagings(ctx, tx, s.cfg.Instance, s.cfg.Now())
+		if err != nil {
+			return err
+		}
+		left = nil
+		for _, g := range all {
+			if g.Project != p {
+				continue
+			}
+			v, err := s.cfg.Store.VersionByID(ctx, tx, p, g.ID)
+			if fault.Is(err, fault.NotFound) {
+				continue // it is being written
+			}
+			if err != nil {
+				return err
+			}
+			if v.State == Deleted {
+				left = append(left, g)
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, g := range left {
+		if err := s.clean(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Standing follows redactions: the version that stands for one now.
+func (s *Service) Standing(ctx context.Context, p project.Name, ref Ref) (Ref, error) {
+	for ref.Number > 0 {
+		v, err := s.Version(ctx, p, ref)
+		if err != nil || v.State != Deleted || v.RedactedBy == 0 {
+			return ref, err
+		}
+		ref.Number = v.RedactedBy
+	}
+	return ref, nil
+}
+
+// order is the number of the version that v stands for.
+func (v Version) order() int64 {
+	if v.Order != 0 {
+		return v.Order
+	}
+	return v.Number
+}
+
+// inOrder sorts versions by what they stand for, newest first.
+func inOrder(vs []Version) []Version {
+	vs = slices.Clone(vs)
+	slices.SortStableFunc(vs, func(a, b Version) int { return int(b.order() - a.order()) })
+	return vs
+}
+
+// gone is why a version that was deleted cannot be read.
+func gone(v Version) error {
+	if v.RedactedBy > 0 {
+		return fault.New(fault.Gone, "%s had rows of a person who was erased", v.Ref()).
+			WithHint("%s is the same without them. The old digests and lineage remain.", Ref{Name: v.Dataset, Number: v.RedactedBy})
+	}
+	return fault.New(fault.Gone, "%s was deleted", v.Ref()).WithHint("Its digests and lineage remain; import the data again to read it.")
+}
+
+// without gives the rows that are not the person's.
+type without struct {
+	*Reader
+	theirs func(rec arrow.RecordBatch, i int) bool
+	cur    arrow.RecordBatch
+	kept   []span // of the batch, still to be given
+	refs   atomic.Int64
+}
+
+type span struct{ from, to int64 }
+
+var _ array.RecordReader = (*without)(nil)
+
+// Next implements array.RecordReader.
+func (w *without) Next() bool {
+	w.drop()
+	for len(w.kept) == 0 {
+		if !w.Reader.Next() {
+			return false
+		}
+		rec := w.Reader.RecordBatch()
+		from := int64(0)
+		for i := range rec.NumRows() {
+			if w.theirs(rec, int(i)) {
+				if from < i {
+					w.kept = append(w.kept, span{from, i})
+				}
+				from = i + 1
+			}
+		}
+		if from < rec.NumRows() {
+			w.kept = append(w.kept, span{from, rec.NumRows()})
+		}
+	}
+	w.cur = w.Reader.RecordBatch().NewSlice(w.kept[0].from, w.kept[0].to)
+	w.kept = w.kept[1:]
+	return true
+}
+
+func (w *without) drop() {
+	if w.cur != nil {
+		w.cur.Release()
+		w.cur = nil
+	}
+}
+
+// RecordBatch implements array.RecordReader.
+func (w *without) RecordBatch() arrow.RecordBatch { return w.cur }
+
+// Record is RecordBatch.
+//
+// Deprecated: Use RecordBatch.
+func (w *without) Record() arrow.RecordBatch { return w.cur }
+
+// Retain implements array.RecordReader.
+func (w *without) Retain() { w.refs.Add(1) }
+
+// Release implements array.RecordReader.
+func (w *without) Release() {
+	if w.refs.Add(-1) == 0 {
+		w.drop()
+		w.Reader.Release()
+	}
+}
+
+// validateEntities refuses what no dataset can say of whose its rows are.
+func (s Spec) validateEntities() error {
+	for entity, columns := range s.Entities {
+		if len(columns) > maxEntityKeys {
+			return fault.New(fault.Invalid, "spec.entities.%s: %d join keys are over the limit of %d", entity, len(columns), maxEntityKeys)
+		}
+		for key, column := range columns {
+			if key == "" || column == "" || len(key) > 255 || len(column) > 255 {
+				return fault.New(fault.Invalid, "spec.entities.%s: it maps a join key to a column, and one of them is empty or too long", entity).
+					WithHint("Write {customer: {customer_id: buyer}}; {customer: {}} says that no row is a customer's.")
+			}
+		}
+	}
+	if len(s.Entities) > maxEntities {
+		return fault.New(fault.Invalid, "spec.entities: %d are over the limit of %d", len(s.Entities), maxEntities)
+	}
+	return nil
+}
+
+const (
+	maxEntities   = 64
+	maxEntityKeys = 16
+)

@@ -1,0 +1,273 @@
+package dataset_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// bought are orders of customers, one in three of them carla's.
+func bought(from, rows int) string {
+	var b strings.Builder
+	b.WriteString("buyer,n\n")
+	for i := from; i < from+rows; i++ {
+		fmt.Fprintf(&b, "%s,%d\n", []string{"amal", "carla", "badr"}[i%3], i)
+	}
+	return b.String()
+}
+
+func carla(reads ...string) dataset.Person {
+	p := dataset.Person{
+		Project: project, Entity: "customer", Keys: []string{"buyer"}, Read: map[string]bool{}, Purpose: "erasure ers_1",
+		Is: func(values []string) bool { return slices.Equal(values, []string{"carla"}) },
+	}
+	for _, name := range reads {
+		p.Read[name] = true
+	}
+	return p
+}
+
+// later is the person in another erasure.
+func later(p dataset.Person) dataset.Person {
+	p.Purpose = "erasure ers_2"
+	return p
+}
+
+// rowTexts is a version's rows as text.
+func rowTexts(t *testing.T, h *datasettest.Harness, ref string) []string {
+	t.Helper()
+	r, err := dataset.ParseRef(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, _, err := h.Preview(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: r}, 1000)
+	if err != nil {
+		t.Fatalf("%s: %v", ref, err)
+	}
+	out := []string{}
+	for _, row := range table.Rows {
+		out = append(out, fmt.Sprint(row...))
+	}
+	return out
+}
+
+func others(rows []string) []string {
+	return slices.DeleteFunc(slices.Clone(rows), func(r string) bool { return strings.Contains(r, "carla") })
+}
+
+func redact(t *testing.T, h *datasettest.Harness, p dataset.Person) (done []string) {
+	t.Helper()
+	if err := h.Redact(datasettest.Context(t), p, func(held dataset.Held) error {
+		done = append(done, fmt.Sprintf("%s %d %s", held.Version.Ref(), held.Rows, held.Redacted))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return done
+}
+
+// in lists the files in which a text is.
+func in(t *testing.T, dir, text string) (found []string) {
+	t.Helper()
+	if err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if strings.Contains(string(b), text) {
+			found = append(found, path)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// A person's rows go from every version, and only theirs; each version is followed
+// by one that stands for it, and the dataset's name goes on to mean the same one.
+func TestRedaction(t *testing.T) {
+	for _, protection := range []dataset.Protection{dataset.Sealed, dataset.Open} {
+		t.Run(string(protection), func(t *testing.T) {
+			dir := t.TempDir()
+			h := datasettest.At(t, dir, nil)
+			spec := dataset.Spec{Protection: protection}
+			was := map[string][]string{}
+			for i := range 3 {
+				v := h.Put(t, "orders", spec, bought(100*i, 30))
+				was[v.Ref().String()] = rowTexts(t, h, v.Ref().String())
+			}
+			h.Put(t, "orders", spec, "buyer,n\namal,1\n") // orders@4, which has none of carla's
+			h.Put(t, "people", spec, bought(0, 6))        // nobody says that these are customers
+			if protection == dataset.Open && len(in(t, dir, "carla")) == 0 {
+				t.Fatal("the search finds nothing where there is something")
+			}
+
+			held, unsearched, err := h.Persons(datasettest.Context(t), carla("orders"))
+			if err != nil || len(held) != 3 || len(unsearched) != 0 {
+				t.Fatalf("held %v, unsearched %v, error %v", held, unsearched, err)
+			}
+			want := []string{"orders@1 10 orders@5", "orders@2 10 orders@6", "orders@3 10 orders@7"}
+			if got := redact(t, h, carla("orders")); !slices.Equal(got, want) {
+				t.Fatalf("redacted %v, want %v", got, want)
+			}
+			for i := int64(1); i <= 3; i++ {
+				old, stands := fmt.Sprintf("orders@%d", i), fmt.Sprintf("orders@%d", i+4)
+				if diff := gocmp.Diff(others(was[old]), rowTexts(t, h, stands)); diff != "" {
+					t.Errorf("%s (- expected + found):\n%s", stands, diff)
+				}
+				r, _ := dataset.ParseRef(old)
+				_, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: r})
+				if !fault.Is(err, fault.Gone) || !strings.Contains(fault.HintOf(err), stands) {
+					t.Errorf("%s: %v (%s)", old, err, fault.HintOf(err))
+				}
+				v, err := h.Version(datasettest.Context(t), project, r)
+				if err != nil || v.State != dataset.Deleted || v.ContentDigest == "" || v.RedactedBy != i+4 || v.Statistics != nil {
+					t.Errorf("%s is %+v, error %v", old, v, err)
+				}
+				ref, err := h.Standing(datasettest.Context(t), project, r)
+				if err != nil || ref.String() != stands {
+					t.Errorf("%s stands for %s, error %v", ref, old, err)
+				}
+				g, err := h.Graph(datasettest.Context(t), project, ref)
+				if err != nil || len(g.Parents) != 1 || g.Parents[0].Ref != old || g.Parents[0].Digest != v.ContentDigest {
+					t.Errorf("the lineage of %s is %+v, error %v", ref, g, err)
+				}
+			}
+			if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal1"}) {
+				t.Errorf("orders means %v, not version 4", got)
+			}
+			if got := rowTexts(t, h, "people"); len(got) != 6 {
+				t.Errorf("people has %d rows left of 6", len(got))
+			}
+			if got := redact(t, h, carla("orders")); !slices.Equal(got, want) { // a crash may have come before it was told
+				t.Errorf("once more: %v", got)
+			}
+			if got := redact(t, h, later(carla("orders"))); len(got) != 0 {
+				t.Errorf("another erasure: %v", got)
+			}
+
+			// The newest one goes: what stands for the one before it takes its place, not
+			// what has the highest number.
+			if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 4}); err != nil {
+				t.Fatal(err)
+			}
+			if got := rowTexts(t, h, "orders"); !slices.Equal(got, others(was["orders@3"])) {
+				t.Errorf("orders means %v", got)
+			}
+			v := h.Put(t, "orders", spec, bought(1000, 3))
+			if got := redact(t, h, later(carla("orders", "people"))); !slices.Equal(got, []string{"orders@8 1 orders@9", "people@1 2 people@2"}) {
+				t.Errorf("after %s: %v", v.Ref(), got)
+			}
+			if got := rowTexts(t, h, "orders"); len(got) != 2 {
+				t.Errorf("orders means %v", got)
+			}
+			if found := in(t, dir, "carla"); len(found) > 0 {
+				t.Errorf("the person is in %v", found)
+			}
+		})
+	}
+}
+
+// Rows are found by what the dataset declares, and in what was made of such rows.
+func TestWhoseRowsTheseAre(t *testing.T) {
+	h := datasettest.New(t, nil)
+	declared := dataset.Spec{Entities: map[string]map[string]string{"customer": {"buyer": "who"}}}
+	h.Put(t, "visits", declared, "who,n\ncarla,1\namal,2\n")
+	h.Put(t, "names", dataset.Spec{Entities: map[string]map[string]string{"customer": {}}}, "buyer,n\ncarla,1\n")
+	orders := h.Put(t, "orders", dataset.Spec{}, bought(0, 3))
+	h.Put(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: "not_null", Column: "buyer"}}}, bought(3, 3))
+	if v, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "orders", Filename: "x.csv", Body: strings.NewReader("buyer,n\ncarla,1\n,2\n")}); err != nil || v.State != dataset.Rejected {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	derive := func(name, column string) {
+		t.Helper()
+		rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: orders.Ref(), Columns: []string{column}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Release()
+		if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: name, Rows: rows, Parents: []dataset.Ref{orders.Ref()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	derive("learn", "buyer")
+	derive("numbers", "n")
+
+	_, unsearched, err := h.Persons(datasettest.Context(t), carla("orders"))
+	if err != nil || !slices.Equal(unsearched, []string{"numbers@1"}) {
+		t.Errorf("unsearched %v, error %v", unsearched, err)
+	}
+	want := []string{"learn@1 1 learn@2", "orders@1 1 orders@4", "orders@2 1 orders@5", "orders@3 1 ", "visits@1 1 visits@2"}
+	if got := redact(t, h, carla("orders")); !slices.Equal(got, want) {
+		t.Errorf("redacted %v, want %v", got, want)
+	}
+	if got := rowTexts(t, h, "names"); len(got) != 1 {
+		t.Errorf("names, of which no row is a customer's, has %d rows of 1", len(got))
+	}
+	// What is declared says whose rows these are, and not what a version is.
+	if v, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "visits", Filename: "visits.csv", Body: strings.NewReader("who,n\namal,2\n")}); err != nil || v.Number != 3 {
+		t.Errorf("%v, %v", v.Ref(), err)
+	}
+	for _, bad := range []map[string]map[string]string{{"customer": {"": "who"}}, {"customer": {"buyer": ""}}} {
+		if err := (dataset.Spec{Entities: bad}).Validate(); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+// Wherever a redaction breaks off, every version is there as it was or as it shall
+// be, and doing it again does what is left.
+func TestRedactionBreaksOff(t *testing.T) {
+	for stop := range 20 {
+		dir := t.TempDir()
+		h := datasettest.At(t, dir, nil)
+		for i := range 2 {
+			h.Put(t, "orders", dataset.Spec{}, bought(100*i, 6))
+		}
+		want := map[string][]string{"orders@1": others(rowTexts(t, h, "orders@1")), "orders@2": others(rowTexts(t, h, "orders@2"))}
+		steps, broken := 0, errors.New("broken off")
+		h.Files.Hook = func(string, string) error {
+			if steps++; steps > stop {
+				return broken
+			}
+			return nil
+		}
+		ended := h.Redact(context.WithoutCancel(datasettest.Context(t)), carla("orders"), func(dataset.Held) error { return nil })
+		h.Files.Hook = nil
+		if err := h.DB.Close(); err != nil {
+			t.Fatal(err)
+		}
+		h = datasettest.At(t, dir, nil) // as after a crash
+		redact(t, h, carla("orders"))
+		for old, rows := range want {
+			r, _ := dataset.ParseRef(old)
+			ref, err := h.Standing(datasettest.Context(t), project, r)
+			if err != nil || ref == r {
+				t.Fatalf("stopped after %d: %s stands for %s, error %v", stop, ref, old, err)
+			}
+			if got := rowTexts(t, h, ref.String()); !slices.Equal(got, rows) {
+				t.Errorf("stopped after %d: %s has %v, want %v", stop, ref, got, rows)
+			}
+		}
+		if ended == nil {
+			if stop < 5 {
+				t.Fatalf("it took only %d steps", stop)
+			}
+			return
+		}
+	}
+	t.Error("it takes more than 20 steps")
+}
