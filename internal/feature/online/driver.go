@@ -66,6 +66,10 @@ type Driver interface {
 	Scan(ctx context.Context, rows []RowKey, from Stamp, visit func(row int, stamp Stamp, sealed []byte) bool) error
 	// Drop removes the rows of a table, durably.
 	Drop(ctx context.Context, table TableKey) error
+	// Remove removes rows with all their versions, durably. A database in the data
+	// directory does not hold their bytes any more when it returns. rows ascend and do not repeat;
+	// one that is not there is no error.
+	Remove(ctx context.Context, rows []RowKey) error
 	// Close waits for running calls.
 	Close() error
 }

@@ -391,3 +391,47 @@ func errDamaged() error {
 	return fault.New(fault.Internal, "a stored feature row does not open: it is damaged or was moved").
 		WithHint("Materialise the view again.")
 }
+
+// Rows are the opaque names of entities in a table. They tell nothing of the
+// entities, and stay valid as long as the view's key does.
+func (s *Store) Rows(ctx context.Context, table Table, keys [][]byte) ([]RowKey, error) {
+	seal, err := s.sealer(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]RowKey, len(keys))
+	for i, key := range keys {
+		rows[i] = seal.row(key)
+	}
+	return rows, nil
+}
+
+// TableKey is what the opaque names of a table's rows begin with.
+func (s *Store) TableKey(ctx context.Context, table Table) (TableKey, error) {
+	seal, err := s.sealer(ctx, table)
+	if err != nil {
+		return TableKey{}, err
+	}
+	return seal.table, nil
+}
+
+// Count counts the versions that the rows have, whatever table they are of.
+func (s *Store) Count(ctx context.Context, rows []RowKey) (n int64, err error) {
+	err = s.driver.Scan(ctx, ascending(rows), Stamp{Event: math.MaxInt64, Created: math.MaxInt64}, func(int, Stamp, []byte) bool {
+		n++
+		return true
+	})
+	return n, fault.Wrap(err, "counting online rows")
+}
+
+// Forget removes rows with all their versions, durably; see Driver.Remove.
+func (s *Store) Forget(ctx context.Context, rows []RowKey) error {
+	return fault.Wrap(s.driver.Remove(ctx, ascending(rows)), "removing online rows")
+}
+
+// ascending are the rows in order, each once.
+func ascending(rows []RowKey) []RowKey {
+	rows = slices.Clone(rows)
+	slices.SortFunc(rows, func(a, b RowKey) int { return bytes.Compare(a[:], b[:]) })
+	return slices.Compact(rows)
+}

@@ -105,6 +105,16 @@ func (m *Memory) Drop(_ context.Context, table online.TableKey) error {
 	return nil
 }
 
+// Remove implements online.Driver.
+func (m *Memory) Remove(_ context.Context, rows []online.RowKey) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, row := range rows {
+		delete(m.rows, row)
+	}
+	return nil
+}
+
 // Close implements online.Driver.
 func (m *Memory) Close() error { return nil }
 
@@ -128,6 +138,7 @@ func Run(t *testing.T, open func(tb testing.TB) online.Driver) {
 		"Ended":          ended,
 		"Span":           span,
 		"DropLast":       dropLast,
+		"Forget":         forget,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t)
@@ -321,6 +332,45 @@ func dropLast(t *testing.T, d online.Driver) {
 	})
 	if err != nil || !slices.Equal(seen, []int{0}) {
 		t.Errorf("rows left %v, error %v, want only the other table's", seen, err)
+	}
+}
+
+// forget: an entity goes with all its versions, from that table alone, and may come
+// again later.
+func forget(t *testing.T, d online.Driver) {
+	t.Helper()
+	s := newStore(d)
+	second := weather
+	second.Version = 2
+	for event := range int64(3) {
+		write(t, s, weather, row("EWR", event, -1, "old"), row("JFK", event, -1, "stays"), row("LGA", event, -1, "old"))
+	}
+	write(t, s, second, row("EWR", 1, -1, "other"))
+	rows, err := s.Rows(t.Context(), weather, [][]byte{key("LGA"), key("EWR"), key("LGA"), key("ORD")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Count(t.Context(), rows); err != nil || n != 6 {
+		t.Errorf("%d versions are counted of 6, error %v", n, err)
+	}
+	for range 2 { // the second time there is nothing
+		if err := s.Forget(t.Context(), rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := s.Count(t.Context(), rows); err != nil || n != 0 {
+		t.Errorf("%d versions are left, error %v", n, err)
+	}
+	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK", "LGA"), "NOT_FOUND", "PRESENT stays", "NOT_FOUND")
+	expect(t, ask(t, s, second, 0, 0, "EWR"), "PRESENT other")
+	write(t, s, weather, row("EWR", 1, -1, "again"))
+	expect(t, ask(t, s, weather, 0, 0, "EWR"), "PRESENT again")
+	if err := s.Drop(t.Context(), weather); err != nil { // whatever lists the rows of a table is whole
+		t.Fatal(err)
+	}
+	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK"), "NOT_FOUND", "NOT_FOUND")
+	if err := s.Forget(t.Context(), nil); err != nil {
+		t.Errorf("of nobody: %v", err)
 	}
 }
 

@@ -9,11 +9,13 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -210,6 +212,43 @@ func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
 	}
 	return d.db.DeleteRange(table[:], past, pebble.Sync)
 }
+
+// Remove deletes rows and compacts what held them, so that the bytes go, too.
+func (d *DB) Remove(ctx context.Context, rows []online.RowKey) error {
+	if err := ctx.Err(); err != nil || len(rows) == 0 {
+		return err
+	}
+	done, err := d.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	batch := d.db.NewBatch()
+	defer batch.Close()
+	ends := make([][]byte, len(rows))
+	for i, row := range rows {
+		// Behind every version of the row, and before any other row.
+		ends[i] = append(slices.Clone(row[:]), bytes.Repeat([]byte{0xff}, online.StampSize+1)...)
+		if err := batch.DeleteRange(row[:], ends[i], nil); err != nil {
+			return err
+		}
+	}
+	if err := batch.Commit(pebble.Sync); err != nil {
+		return err
+	}
+	if len(rows) > compactEach {
+		return d.db.Compact(ctx, rows[0][:], ends[len(ends)-1], false)
+	}
+	for i, row := range rows {
+		if err := d.db.Compact(ctx, row[:], ends[i], false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compactEach is for how many rows their places are compacted one by one.
+const compactEach = 64
 
 // Close waits for running calls and closes the database. It may be called twice.
 func (d *DB) Close() error {

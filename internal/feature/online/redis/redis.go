@@ -325,6 +325,21 @@ func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
 	return d.all(ctx, []rueidis.Completed{d.client.B().Unlink().Key(d.table(table)).Build()})
 }
 
+// Remove deletes rows, and then takes them off the lists of their tables. The bytes,
+// which are sealed, stay in the append-only file until Redis rewrites it.
+func (d *DB) Remove(ctx context.Context, rows []online.RowKey) error {
+	var gone, unlisted []rueidis.Completed
+	for _, row := range rows {
+		t := online.TableKey(row[:len(online.TableKey{})])
+		gone = append(gone, d.client.B().Unlink().Key(d.row(row)).Build())
+		unlisted = append(unlisted, d.client.B().Srem().Key(d.table(t)).Member(string(row[:])).Build())
+	}
+	if err := d.all(ctx, gone); err != nil {
+		return err
+	}
+	return d.all(ctx, unlisted)
+}
+
 // Close waits for running calls and closes the connection.
 func (d *DB) Close() error {
 	d.client.Close()
