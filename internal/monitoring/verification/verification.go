@@ -134,7 +134,7 @@ func (s *Service) sample(ctx context.Context, r Request, owner uint64) ([]*predi
 	var kept []chosen
 	number := int64(0)
 	err := s.cfg.Predictions.Read(ctx, r.Project, r.Deployment, prediction.Cursor{}, func(_ prediction.Cursor, rec *prediction.Record) error {
-		if !rec.By(owner) || rec.Shadow || rec.Failure != "" || len(rec.Keys) == 0 || rec.Rows == 0 {
+		if !rec.By(owner) || rec.Shadow || rec.Erased || rec.Failure != "" || len(rec.Keys) == 0 || rec.Rows == 0 {
 			return nil
 		}
 		number++

@@ -23,6 +23,7 @@ const (
 	flagReplay = 1 << 1
 	flagBucket = 1 << 2 // its bucket comes at the end
 	flagOwner  = 1 << 3 // and then its owner
+	flagErased = 1 << 4 // rows of a person were blanked, in place
 
 	columnDouble = 0 // 8 bytes a number
 	columnSingle = 1 // 4 bytes a number: all of them are float32 exactly
@@ -49,6 +50,9 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	}
 	if r.Owner != 0 {
 		flags |= flagOwner
+	}
+	if r.Erased {
+		flags |= flagErased
 	}
 	start := len(dst)
 	dst = append(dst, codecVersion, flags)
@@ -134,10 +138,10 @@ func decodeRecord(b []byte, r *Record) error {
 		return errRecord("its version is unknown")
 	}
 	flags := d.byte()
-	if flags&^(flagShadow|flagReplay|flagBucket|flagOwner) != 0 {
+	if flags&^(flagShadow|flagReplay|flagBucket|flagOwner|flagErased) != 0 {
 		return errRecord("its flags are unknown")
 	}
-	r.Shadow, r.Replay = flags&flagShadow != 0, flags&flagReplay != 0
+	r.Shadow, r.Replay, r.Erased = flags&flagShadow != 0, flags&flagReplay != 0, flags&flagErased != 0
 	r.ID, r.Model, r.Rollout, r.Failure = d.text(), d.text(), d.text(), d.text()
 	r.Version = d.varint()
 	at := d.varint()

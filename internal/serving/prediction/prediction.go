@@ -7,7 +7,7 @@
 //   - codec.go: a record as bytes.
 //   - Log (log.go) keeps records: a directory of sealed segments for each
 //     deployment (segment.go), written by writer.go, read by read.go from a
-//     Cursor on, cut back by retention.go.
+//     Cursor on, cut back by retention.go; erase.go takes a person's rows out.
 //
 // # Guarantees
 //
@@ -49,6 +49,7 @@ type Record struct {
 	At       time.Time
 	Received time.Time
 	Replay   bool
+	Erased   bool          // rows of a person were taken out of it: zero bytes and NaN
 	Latency  time.Duration // from decoded request to answer, feature lookup included
 	Failure  string        // kind of the fault, or FailedInModel; empty when it was answered
 	Rows     int

@@ -244,6 +244,9 @@ func (j *journal) loadLocked(ctx context.Context) ([]byte, error) {
 		j.retire()
 	}
 	if !j.loaded {
+		if err := j.sweepErased(); err != nil {
+			return nil, err
+		}
 		segments, err := j.list(key)
 		if err != nil {
 			return nil, err
