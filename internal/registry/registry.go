@@ -10,6 +10,7 @@
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
 //   - verify.go: what deployment asks: is this still what was signed?
+//   - erase.go: which versions were trained on rows of a person who is erased.
 //   - store.go: what a database must offer; registrysql/ is that database.
 //
 // # Guarantees

@@ -1,0 +1,62 @@
+package registry
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+// ErasedTag is the tag of versions that were trained on rows of persons who were
+// erased since. Its value names the erasures.
+const ErasedTag = "falaj.erasure"
+
+// TrainedOn lists the versions whose producer could read one of the dataset
+// versions, as "delay@3". With an erasure, they are flagged by the tag ErasedTag,
+// each once. It asks for no permission to see them: who erases a person may not be
+// somebody who sees models.
+func (s *Service) TrainedOn(ctx context.Context, p project.Name, datasets []string, erasure string) (names []string, err error) {
+	const page = 1000
+	for offset := 0; ; offset += page {
+		var found []Version
+		if err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			found, err = s.store.SearchVersions(ctx, tx, p, Query{Limit: page, Offset: offset})
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for _, v := range found {
+			if !slices.ContainsFunc(v.Datasets, func(ref string) bool { return slices.Contains(datasets, ref) }) {
+				continue
+			}
+			names = append(names, v.String())
+			if erasure == "" {
+				continue
+			}
+			if err := s.flag(ctx, p, v, erasure); err != nil {
+				return nil, err
+			}
+		}
+		if len(found) < page {
+			slices.Sort(names)
+			return names, nil
+		}
+	}
+}
+
+func (s *Service) flag(ctx context.Context, p project.Name, v Version, erasure string) error {
+	var all []string
+	for _, t := range v.Tags {
+		if t.Key == ErasedTag && t.Value != "" {
+			all = strings.Split(t.Value, ",")
+		}
+	}
+	if slices.Contains(all, erasure) {
+		return nil
+	}
+	all = append(all, erasure)
+	return s.SetVersionTag(ctx, p, v.Model, v.Number, tracking.Pair{Key: ErasedTag, Value: strings.Join(all, ",")})
+}
