@@ -62,6 +62,10 @@ type Config struct {
 		Checkpoints string `koanf:"checkpoints" doc:"Second place for audit checkpoints: a file, best on another disk; empty is in the data directory"`
 	} `koanf:"audit"`
 
+	Erasures struct {
+		Ledger string `koanf:"ledger" doc:"File of the erasure ledger, best on another disk and not in the backups of the data directory: by it persons who were erased are erased again after a restore; empty is in the data directory"`
+	} `koanf:"erasures"`
+
 	Worker struct {
 		Path string `koanf:"path" doc:"The falaj-worker binary; empty is beside falaj"`
 	} `koanf:"worker"`

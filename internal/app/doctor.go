@@ -58,6 +58,9 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 	if cfg.Audit.Checkpoints == "" {
 		out = append(out, finding{"!", "audit checkpoints have no second place", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
 	}
+	if cfg.Erasures.Ledger == "" {
+		out = append(out, finding{"!", "the erasure ledger is in the data directory", "Set erasures.ledger to a file that a restore does not bring an older one of, so that persons who were erased stay so."})
+	}
 
 	worker := cfg.workerPath()
 	_, err = os.Stat(worker)

@@ -29,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/privacy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
@@ -72,6 +73,7 @@ type parts struct {
 	projects  *tenancy.Service
 	keys      *keys.Service
 	secrets   *secrets.Service
+	erasures  *privacy.Service
 	objects   blob.Driver
 	blobs     *blob.Store
 	sequencer *audit.Sequencer
@@ -98,7 +100,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
@@ -107,7 +109,7 @@ func (p *parts) domains() httpapi.Domains {
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openReactions,
+		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openReactions,
 	} {
 		if err := open(ctx); err != nil {
 			return err

@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
+	"github.com/falaj-ml/falaj/internal/governance/privacy/privacysql"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
@@ -41,7 +42,7 @@ import (
 
 // migrations is the whole schema, in the order in which data flows.
 var migrations = []store.Migrations{
-	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, auditsql.Migrations,
+	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
 	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, featuresql.Migrations,
 	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations,
 }

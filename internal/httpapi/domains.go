@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/privacy"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
@@ -32,6 +33,7 @@ type Domains struct {
 	Zones         *border.Service
 	Keys          *keys.Service
 	Secrets       *secrets.Service
+	Erasures      *privacy.Service
 	Audit         *audit.Service
 	Compute       *compute.Service
 	Environments  *environment.Service

@@ -88,6 +88,8 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/v1/projects/{project}/deployments/{name}/automation",
 		"POST /api/v1/projects/{project}/deployments/{name}/rollback",
 		"POST /api/v1/projects/{project}/deployments/{name}/verify",
+		"POST /api/v1/projects/{project}/erasures/erase",
+		"POST /api/v1/projects/{project}/erasures/search",
 		"POST /api/v1/projects/{project}/feature-runs/{run}/cancel",
 		"POST /api/v1/projects/{project}/features/online",
 		"POST /api/v1/projects/{project}/ingestions/{run}/cancel",

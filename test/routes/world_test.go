@@ -137,7 +137,7 @@ func open(t *testing.T) *world {
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "models/model": "absent", "pools/name": "shut", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
-		"policies/name": "idle", "secrets/name": "sesame", "sources/name": "well", "accounts/ref": "service%2Fguest",
+		"policies/name": "idle", "secrets/name": "sesame", "erasures/id": "absent", "sources/name": "well", "accounts/ref": "service%2Fguest",
 		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
 		"alerts/id":        "dlv_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"feature-runs/run": "fmr_01ARZ3NDEKTSV4RRFFQ69G5FAV",
@@ -331,6 +331,8 @@ var requests = map[string]request{
 	"POST /api/v1/projects/{project}/sources/{name}/runs":             {body: `{"anew":"perhaps"}`}, // a run would be under way when the source is deleted
 	"POST /api/v1/projects/{project}/jobs":                            {body: `{"name":"another","spec":{"command":["/bin/true"],"pools":["shut"]}}`},
 	"PUT /api/v1/projects/{project}/models/{name}/aliases/{alias}":    {body: `{"version":"1"}`},
+	"POST /api/v1/projects/{project}/erasures/erase":                  {body: `{"entity":"origin","keys":["nowhere"],"reason":"request 1"}`},
+	"POST /api/v1/projects/{project}/erasures/search":                 {body: `{"entity":"origin","keys":["nowhere"]}`},
 	"POST /api/v1/projects/{project}/keys/destroy":                    {body: `{"owner":"dataset/spare","confirm":"dataset/spare"}`},
 }
 

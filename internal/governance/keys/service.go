@@ -50,6 +50,7 @@ type Config struct {
 type Service struct {
 	cfg    Config
 	master *subtle.AESGCM // seals the keys of projects
+	last   []byte         // of Lasting
 
 	mu     sync.Mutex
 	cache  map[Scope]cached
@@ -90,9 +91,15 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	last := derive(master, "falaj lasting secret v1")
 	clear(master)
-	return &Service{cfg: cfg, master: seal, cache: map[Scope]cached{}}, nil
+	return &Service{cfg: cfg, master: seal, last: last, cache: map[Scope]cached{}}, nil
 }
+
+// Lasting derives 32 bytes for a named use from the master key alone: they are the
+// same for the life of the installation, whatever backup of the database is
+// restored, and cannot be destroyed. Only for what has to outlive a restore.
+func (s *Service) Lasting(use string) []byte { return derive(s.last, "falaj lasting key v1 "+use) }
 
 // AEAD gives the scope's AES-256-GCM. See Ring.
 func (s *Service) AEAD(ctx context.Context, project, owner string) (tink.AEAD, error) {

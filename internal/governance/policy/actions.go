@@ -114,6 +114,9 @@ var actions = []Definition{
 	{Action: "audit.export", Doc: "export the audit log with proofs", Roles: overseers},
 	{Action: "audit.erase", Doc: "erase a person from the audit log; its commitments stay", Roles: admins, Installation: true},
 
+	{Action: "erasure.read", Doc: "see erasures of persons and their certificates", Roles: overseers},
+	{Action: "erasure.apply", Doc: "look for a person everywhere, and erase", Roles: admins},
+
 	{Action: "secret.read", Doc: "see which secrets exist and what uses them, never what they hold", Roles: []project.Role{project.Engineer, project.Admin, project.Auditor}},
 	{Action: "secret.apply", Doc: "make a secret, or give it other values", Roles: engineers},
 	{Action: "secret.use", Doc: "name a secret in a source, which opens it", Roles: engineers},

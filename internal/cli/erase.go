@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+var placeColumns = []column{{"KIND", "kind"}, {"PLACE", "name"}, {"ROWS", "rows"}, {"NOW", "into"}, {"NOTE", "note"}}
+
+// erase erases a person, or says where it is.
+func (a *app) erase() *cobra.Command {
+	var dry, begin bool
+	var reason, deadline string
+	cmd := &cobra.Command{
+		Use: "erase ENTITY KEY...", Short: "Erase a person everywhere, or say where it is",
+		Long: "Removes the rows of a person: from every version of every dataset (a version without them takes the\n" +
+			"place of each), training sets included, from the online store and from the log of predictions; flags\n" +
+			"the models that were trained on them; and erases again when a restored backup brings the person back.\n" +
+			"KEY is the value of each join key of the entity, in their order; - reads them from standard input, a\n" +
+			"line each, which keeps them out of the shell's history. Asking twice does no harm. The certificate,\n" +
+			"`falaj erase show ID -o json`, names the person by a pseudonym only. See docs/guides/erasure.md.",
+		Example: "  falaj erase customer 4711 --dry-run -p shop\n  falaj erase customer 4711 --reason 'request 2026-17' -p shop\n  pass show request-17 | falaj erase customer - --reason 'request 2026-17' -p shop",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys := args[1:]
+			if len(keys) == 1 && keys[0] == "-" {
+				keys = nil
+				for lines := bufio.NewScanner(a.Stdin); lines.Scan(); {
+					keys = append(keys, lines.Text())
+				}
+			}
+			body := map[string]any{"entity": args[0], "keys": keys}
+			if dry {
+				return a.findPerson(cmd, body)
+			}
+			if reason == "" {
+				return usage("say why, with --reason: what the request is called, without the person's name")
+			}
+			body["reason"] = reason
+			if deadline != "" {
+				t, err := time.Parse(time.DateOnly, deadline)
+				if err != nil {
+					return usage("--deadline is %q; write a day such as 2026-12-31", deadline)
+				}
+				body["deadline"] = t.AddDate(0, 0, 1).Format(time.RFC3339)
+			}
+			var e client.Object
+			if err := a.call(cmd, http.MethodPost, body, &e, "erasures", "erase"); err != nil {
+				return err
+			}
+			if begin {
+				return a.showErasure(e)
+			}
+			e, err := a.awaitErasure(cmd, e)
+			if err != nil {
+				return err
+			}
+			return a.showErasure(e)
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "say where the person is, and change nothing")
+	cmd.Flags().BoolVar(&begin, "no-wait", false, "return when it is on record, not when it is done")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; kept for ever, so without the person's name")
+	cmd.Flags().StringVar(&deadline, "deadline", "", "the last day on which it has to be done; 30 days from now when left out")
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "list", Short: "List erasures, newest first", Example: "  falaj erase list -p shop", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return a.list(cmd, []column{{"ID", "id"}, {"ENTITY", "entity"}, {"STATE", "state"}, {"REQUESTED", "requested_at"}, {"DEADLINE", "deadline"}, {"DONE", "done_at"}, {"REASON", "reason"}}, "erasures")
+			},
+		},
+		&cobra.Command{
+			Use: "show ID", Short: "Show an erasure: once it is done, the certificate", Example: "  falaj erase show ers_01J… -o json -p shop", Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				var e client.Object
+				if err := a.call(cmd, http.MethodGet, nil, &e, "erasures", args[0]); err != nil {
+					return err
+				}
+				return a.showErasure(e)
+			},
+		},
+	)
+	return cmd
+}
+
+func (a *app) findPerson(cmd *cobra.Command, body map[string]any) error {
+	var f client.Object
+	if err := a.call(cmd, http.MethodPost, body, &f, "erasures", "search"); err != nil {
+		return err
+	}
+	if a.output != "table" {
+		return a.printOne(f)
+	}
+	return a.sayPlaces(f)
+}
+
+// maxTroubled is how often an erasure may be found in trouble: most passes by itself.
+const maxTroubled = 50
+
+// awaitErasure asks until it is done, and says how far it is.
+func (a *app) awaitErasure(cmd *cobra.Command, e client.Object) (client.Object, error) {
+	told, troubled := 0, 0
+	for e.Text("state") != "done" {
+		for places := objectsIn(e, "places"); told < len(places); told++ {
+			a.note("%s %s: %s rows", places[told].Text("kind"), places[told].Text("name"), places[told].Text("rows"))
+		}
+		trouble := e.Text("trouble")
+		if trouble != "" {
+			troubled++
+		}
+		if troubled > maxTroubled {
+			return e, fault.New(fault.Unavailable, "erasure %s is not done yet: %s", e.Text("id"), plain(trouble)).
+				WithHint("The server goes on trying. Look again: falaj erase show %s.", e.Text("id"))
+		}
+		if err := pause(cmd.Context(), 200*time.Millisecond); err != nil {
+			return e, err
+		}
+		path, err := a.inProjectPath("erasures", e.Text("id"))
+		if err != nil {
+			return e, err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return e, err
+		}
+		e = nil
+		if err := a.await(cmd.Context(), c, path, &e); err != nil { // also while the server starts again
+			return e, err
+		}
+	}
+	return e, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *app) showErasure(e client.Object) error {
+	if a.output != "table" {
+		return a.printOne(e)
+	}
+	a.say("%s  %s of entity %s, %s", e.Text("id"), e.Text("state"), plain(e.Text("entity")), plain(e.Text("reason")))
+	for _, line := range [][2]string{{"pseudonym", "pseudonym"}, {"requested", "requested_at"}, {"deadline", "deadline"}, {"done", "done_at"}, {"not done yet", "trouble"}} {
+		if text := e.Text(line[1]); text != "" {
+			a.say("  %-12s %s", line[0], plain(text))
+		}
+	}
+	return a.sayPlaces(e)
+}
+
+// sayPlaces prints where a person is or was.
+func (a *app) sayPlaces(e client.Object) error {
+	places := objectsIn(e, "places")
+	if len(places) == 0 {
+		a.say("No rows of the person were found.")
+	} else if err := a.print(places, placeColumns); err != nil {
+		return err
+	}
+	if list, _ := e["unsearched"].([]any); len(list) > 0 {
+		a.say("Made of such rows, without a column that says whose a row is; look yourself:")
+		for _, x := range list {
+			a.say("  %s", plain(toText(x)))
+		}
+	}
+	if list, _ := e["models"].([]any); len(list) > 0 {
+		a.say("Models that were trained on rows of the person:")
+		for _, x := range list {
+			a.say("  %s", plain(toText(x)))
+		}
+	}
+	return nil
+}
+
+func objectsIn(o client.Object, field string) (out []client.Object) {
+	list, _ := o[field].([]any)
+	for _, x := range list {
+		if m, ok := x.(map[string]any); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func toText(x any) string { s, _ := x.(string); return s }

@@ -1,0 +1,172 @@
+// Package privacy erases persons: everywhere that Falaj keeps rows of them, with
+// evidence, and again after a restore of a backup that still had them.
+//
+// # Map
+//
+//   - privacy.go: Erasure, Subject, and Participant, which is what a place that
+//     keeps rows of persons implements; app lists them.
+//   - Service is the only way in: Request asks, RunOnce does what is asked for,
+//     Recover does it again after a restore.
+//   - ledger.go is the record that outlives a restore: a file outside of what is
+//     backed up. store.go says what the service needs from a database; privacysql
+//     implements that.
+//
+// # Life of an erasure
+//
+//	requested ──prepared, in the ledger──▶ erasing ──nothing is found any more──▶ done
+//
+// Each step may be done again, so a crash at any moment is resumed by the next
+// round. An erasure is done when every participant, asked once more, finds nothing.
+//
+// # What is kept of the person
+//
+// A pseudonym: HMAC-SHA-256 of the entity and its key under a key derived from the
+// master key, which no restore changes. The key itself is kept, sealed, only until
+// the erasure is done, and then scrubbed from the database. Neither the audit log,
+// nor the ledger, nor the certificate has it. Whoever has the master key can test
+// whether a guessed key was erased; nobody else can.
+//
+// # What the caller owes
+//
+// Recover has to return before anybody is answered. The ledger has to be kept where
+// a restore of the data directory does not bring an older one back.
+package privacy
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// ID identifies an erasure: "ers_01J…".
+type ID string
+
+// State of an erasure.
+type State string
+
+// The states.
+const (
+	Requested State = "requested" // on record; nothing was removed
+	Erasing   State = "erasing"
+	Done      State = "done"
+)
+
+// Erasure is the request to erase one person, what became of it, and, once it is
+// done, the certificate. It names the person by the pseudonym only.
+type Erasure struct {
+	ID        ID     `json:"id"`
+	Project   string `json:"project"`
+	Entity    string `json:"entity"`
+	Pseudonym string `json:"pseudonym" doc:"HMAC of the entity and its key: the same for the same person, and nothing that the key can be read from"`
+	State     State  `json:"state" enum:"requested,erasing,done"`
+	Reason    string `json:"reason" doc:"Why, and what the request is called elsewhere; names no person"`
+	// Restored says that a backup had brought the person back.
+	Restored    bool      `json:"restored,omitempty" doc:"The person had come back with a backup, and was erased again"`
+	RequestedBy string    `json:"requested_by"`
+	RequestedAt time.Time `json:"requested_at"`
+	Deadline    time.Time `json:"deadline" doc:"When it has to be done"`
+	DoneAt      time.Time `json:"done_at,omitzero"`
+	Late        bool      `json:"late,omitempty" doc:"It was done after the deadline"`
+	Places      []Place   `json:"places" doc:"What was removed, and where"`
+	Unsearched  []string  `json:"unsearched,omitempty" doc:"What was made of the person's rows and has no column that says whose a row is; a person has to look"`
+	Models      []string  `json:"models,omitempty" doc:"Model versions that were trained on rows of the person; they are flagged"`
+	Trouble     string    `json:"trouble,omitempty" doc:"Why it is not done yet; it is tried again"`
+	Ledger      int64     `json:"ledger,omitempty" doc:"Number of its line in the erasure ledger"`
+	LedgerHash  string    `json:"ledger_hash,omitempty" doc:"Digest of that line, which covers all lines before"`
+}
+
+// Place is where rows of the person were.
+type Place struct {
+	Kind string `json:"kind" doc:"datasets, online features, predictions …"`
+	Name string `json:"name" doc:"Such as orders@3"`
+	Rows int64  `json:"rows" doc:"Rows of the person"`
+	// Into is what stands for it now; empty where only the rows went.
+	Into string `json:"into,omitempty" doc:"What stands for it now, such as orders@5"`
+	Note string `json:"note,omitempty"`
+}
+
+// Found is what a participant knows of a person.
+type Found struct {
+	Places     []Place
+	Unsearched []string
+	Models     []string // trained on rows of the person
+}
+
+// Participant is a place that keeps rows of persons. Its methods may be called
+// again after a crash, and after they failed.
+type Participant interface {
+	// Kind is what its places are called: "datasets".
+	Kind() string
+	// Find says where the person is, and changes nothing.
+	Find(ctx context.Context, s Subject) (Found, error)
+	// Erase removes the person and returns when nothing of it can be read, nor is in
+	// a file. done is called for each place once that is so.
+	Erase(ctx context.Context, s Subject, done func(Found) error) error
+}
+
+// Preparer is a Participant that will need to know what the others remove.
+type Preparer interface {
+	// Prepare gives what it needs to remember until the erasure is done, which is
+	// kept sealed; and tokens: opaque names under which it would find the person
+	// without knowing the key, which the ledger keeps.
+	Prepare(ctx context.Context, s Subject) (memo []byte, tokens []string, err error)
+}
+
+// Subject is the person to be erased.
+type Subject struct {
+	Erasure ID // empty when somebody only looks
+	Project string
+	Entity  string
+
+	values    []string // empty after a restore: only the pseudonym is known
+	pseudonym [sha256.Size]byte
+	key       []byte
+	memo      map[string][]byte
+	tokens    []string
+}
+
+// Is reports whether the values of the entity's join keys, in their order and as
+// text, are the person's.
+func (s Subject) Is(values []string) bool {
+	if len(s.values) > 0 {
+		return slices.Equal(s.values, values)
+	}
+	return pseudonym(s.key, s.Project, s.Entity, values) == s.pseudonym
+}
+
+// Values are those of the person; ok is false after a restore, when only Is knows.
+func (s Subject) Values() (values []string, ok bool) { return s.values, len(s.values) > 0 }
+
+// Memo is what the participant of a kind prepared.
+func (s Subject) Memo(kind string) []byte { return s.memo[kind] }
+
+// Tokens are what the preparers of the erasure gave the ledger.
+func (s Subject) Tokens() []string { return s.tokens }
+
+// pseudonym names a person. Lengths keep what stands beside each other apart.
+func pseudonym(key []byte, project, entity string, values []string) (p [sha256.Size]byte) {
+	m := hmac.New(sha256.New, key)
+	var n [8]byte
+	for _, s := range append([]string{"falaj person 1", project, entity}, values...) {
+		binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
+		m.Write(n[:])
+		m.Write([]byte(s))
+	}
+	m.Sum(p[:0])
+	return p
+}
+
+func parsePseudonym(text string) (p [sha256.Size]byte, err error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(p) {
+		return p, fault.New(fault.Internal, "a pseudonym is damaged")
+	}
+	copy(p[:], b)
+	return p, nil
+}

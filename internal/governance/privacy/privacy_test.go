@@ -1,0 +1,322 @@
+package privacy_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit/auditsql"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
+	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/privacy"
+	"github.com/falaj-ml/falaj/internal/governance/privacy/privacysql"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
+)
+
+// canary is the key of the person: it must be nowhere.
+const canary = "canary-4f1d2c7a9be0"
+
+type door struct{ denied policy.Action }
+
+func (d *door) Allow(_ context.Context, action policy.Action, _ policy.Object) error {
+	if action == d.denied {
+		return fault.New(fault.PermissionDenied, "no %s for you", action)
+	}
+	return nil
+}
+
+// shelf is a place that keeps rows, by the key of whose they are.
+type shelf struct {
+	rows  map[string]int64
+	again int   // so many times the person is there again after it was erased
+	fails error // of Erase
+	memo  string
+}
+
+func (*shelf) Kind() string { return "shelf" }
+
+func (s *shelf) Find(_ context.Context, who privacy.Subject) (f privacy.Found, err error) {
+	for key, n := range s.rows {
+		if who.Is([]string{key}) {
+			f.Places = append(f.Places, privacy.Place{Name: "top", Rows: n})
+		}
+	}
+	return f, nil
+}
+
+func (s *shelf) Prepare(context.Context, privacy.Subject) ([]byte, []string, error) {
+	return []byte("remember"), []string{"token"}, nil
+}
+
+func (s *shelf) Erase(_ context.Context, who privacy.Subject, done func(privacy.Found) error) error {
+	if s.fails != nil {
+		return s.fails
+	}
+	s.memo = string(who.Memo("shelf"))
+	if !slices.Equal(who.Tokens(), []string{"token"}) {
+		return fmt.Errorf("the tokens are %v", who.Tokens())
+	}
+	for key, n := range s.rows {
+		if !who.Is([]string{key}) {
+			continue
+		}
+		delete(s.rows, key)
+		if err := done(privacy.Found{Places: []privacy.Place{{Name: "top", Rows: n}}}); err != nil {
+			return err
+		}
+		if s.again > 0 {
+			s.again--
+			s.rows[key] = n
+		}
+	}
+	return nil
+}
+
+type place struct {
+	t     *testing.T
+	dir   string
+	db    *store.DB
+	door  *door
+	shelf *shelf
+	now   time.Time
+	*privacy.Service
+}
+
+func newPlace(t *testing.T, url func(dir string) string) *place {
+	t.Helper()
+	p := &place{t: t, dir: t.TempDir(), door: &door{}, shelf: &shelf{rows: map[string]int64{canary: 3, "badr": 2}}, now: time.Date(2026, 5, 1, 8, 0, 0, 0, time.UTC)}
+	db, err := store.Open(t.Context(), store.Config{
+		URL: url(p.dir), Migrations: []store.Migrations{keyssql.Migrations, privacysql.Migrations, auditsql.Migrations},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.db = db
+	t.Cleanup(func() { _ = db.Close() })
+	p.open()
+	return p
+}
+
+// open makes the service, as a start of the server does.
+func (p *place) open() {
+	p.t.Helper()
+	ring, err := keys.Open(p.t.Context(), keys.Config{DB: p.db, Store: keyssql.Store{}, Authorizer: p.door, MasterFile: filepath.Join(p.dir, "master.key")})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ledger, err := privacy.OpenLedger(filepath.Join(p.dir, "ledger"), ring.Lasting("ledger"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.Service = privacy.New(privacy.Config{
+		DB: p.db, Store: privacysql.Store{}, Authorizer: p.door, Sealer: ring, Ledger: ledger, Key: ring.Lasting("persons"),
+		Canonical: func(_ context.Context, _, entity string, values []string) ([]string, error) {
+			if entity != "customer" || len(values) != 1 {
+				return nil, fault.New(fault.NotFound, "there is no entity %s", entity)
+			}
+			return []string{strings.TrimSpace(values[0])}, nil
+		},
+		Trained: func(_ context.Context, _ string, f privacy.Found, id privacy.ID) ([]string, error) {
+			if len(f.Places) == 0 {
+				return nil, nil
+			}
+			return []string{"churn@1 " + string(id)}, nil
+		},
+		Now: func() time.Time { return p.now },
+	})
+	p.Register(p.shelf)
+}
+
+func (p *place) ask(values ...string) privacy.Ask {
+	return privacy.Ask{Project: "shop", Entity: "customer", Values: values, Reason: "request 1"}
+}
+
+func (p *place) user() context.Context {
+	return identity.With(p.t.Context(), identity.Principal{Kind: identity.User, ID: "usr_1", Name: "alice"})
+}
+
+func (p *place) one(id privacy.ID) privacy.Erasure {
+	p.t.Helper()
+	e, err := p.One(p.user(), "shop", id)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return e
+}
+
+func onEachDatabase(t *testing.T, test func(t *testing.T, p *place)) {
+	t.Helper()
+	t.Run("SQLite", func(t *testing.T) {
+		test(t, newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") }))
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		test(t, newPlace(t, func(string) string { return storetest.Postgres(t) }))
+	})
+}
+
+func TestErasure(t *testing.T) { onEachDatabase(t, erasure) }
+
+func erasure(t *testing.T, p *place) {
+	t.Helper()
+	f, err := p.Look(p.user(), p.ask(canary))
+	if err != nil || len(f.Places) != 1 || f.Places[0] != (privacy.Place{Kind: "shelf", Name: "top", Rows: 3}) || len(p.shelf.rows) != 2 {
+		t.Fatalf("found %+v, error %v, left %v", f, err, p.shelf.rows)
+	}
+	e, err := p.Request(p.user(), p.ask(" "+canary))
+	if err != nil || e.State != privacy.Requested || !e.Deadline.Equal(p.now.AddDate(0, 0, 30)) {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	same, err := p.Request(p.user(), p.ask(canary))
+	if err != nil || same.ID != e.ID {
+		t.Errorf("asked twice: %s and %s, error %v", e.ID, same.ID, err)
+	}
+
+	// What fails is said, tried again, and goes on where it was.
+	p.shelf.fails = errors.New("the shelf is locked")
+	if err := p.RunOnce(t.Context()); err == nil {
+		t.Error("a failure is no error")
+	}
+	if got := p.one(e.ID); got.State != privacy.Erasing || !strings.Contains(got.Trouble, "locked") || got.Ledger != 1 {
+		t.Errorf("after a failure: %+v", got)
+	}
+	p.shelf.fails = nil
+	p.open() // as after a crash
+	// Who comes again while it is erased is not forgotten.
+	p.shelf.again = 1
+	if err := p.RunOnce(t.Context()); err == nil {
+		t.Error("the person is there again, and that is no error")
+	}
+	p.now = p.now.AddDate(0, 0, 31)
+	if err := p.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := p.one(e.ID)
+	if got.State != privacy.Done || got.Trouble != "" || !got.Late || len(got.Places) != 1 || got.Places[0].Rows != 3 || !slices.Equal(got.Models, []string{"churn@1 " + string(e.ID)}) {
+		t.Errorf("it ended as %+v", got)
+	}
+	if p.shelf.memo != "remember" {
+		t.Errorf("what was prepared is %q", p.shelf.memo)
+	}
+	if n := p.shelf.rows["badr"]; n != 2 || len(p.shelf.rows) != 1 {
+		t.Errorf("the shelf has %v", p.shelf.rows)
+	}
+	if err := p.RunOnce(t.Context()); err != nil {
+		t.Error(err)
+	}
+	list, next, err := p.List(p.user(), "shop", 0, "")
+	if err != nil || len(list) != 1 || next != "" {
+		t.Errorf("the list is %v, %q, %v", list, next, err)
+	}
+	if _, err := p.One(p.user(), "other", e.ID); !fault.Is(err, fault.NotFound) {
+		t.Errorf("in another project: %v", err)
+	}
+	if err := p.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := filepath.WalkDir(p.dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if bytes.Contains(b, []byte(canary)) {
+			t.Errorf("the person's key is in %s", path)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After a restore the ledger erases again whom it names, before anybody is answered.
+func TestRestored(t *testing.T) {
+	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	e, err := p.Request(p.user(), p.ask(canary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The database of before, with what the shelf had.
+	if err := p.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw("DELETE FROM privacy_erasure").Exec(ctx)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.shelf.rows[canary] = 5
+	p.open()
+	p.shelf.fails = errors.New("the shelf is locked")
+	if err := p.Recover(t.Context()); err == nil {
+		t.Error("the person is still there, and somebody would be answered")
+	}
+	p.shelf.fails = nil
+	p.open()
+	if err := p.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := p.one(e.ID)
+	if got.State != privacy.Done || !got.Restored || len(got.Places) != 1 || got.Places[0].Rows != 5 || got.RequestedBy != "usr_1" || len(p.shelf.rows) != 1 {
+		t.Errorf("after a restore: %+v, the shelf has %v", got, p.shelf.rows)
+	}
+	// An older ledger than the database knows of.
+	if err := os.Remove(filepath.Join(p.dir, "ledger")); err != nil {
+		t.Fatal(err)
+	}
+	p.open()
+	if err := p.Recover(t.Context()); !fault.Is(err, fault.Conflict) {
+		t.Errorf("an older ledger: %v", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	for name, c := range map[string]struct {
+		change func(*privacy.Ask)
+		kind   fault.Kind
+	}{
+		"no reason":         {func(a *privacy.Ask) { a.Reason = "" }, fault.Invalid},
+		"the key in it":     {func(a *privacy.Ask) { a.Reason = "erase " + canary + ", please" }, fault.Invalid},
+		"a long reason":     {func(a *privacy.Ask) { a.Reason = strings.Repeat("x", 2001) }, fault.Invalid},
+		"no key":            {func(a *privacy.Ask) { a.Values = nil }, fault.Invalid},
+		"an empty key":      {func(a *privacy.Ask) { a.Values = []string{""} }, fault.Invalid},
+		"a passed deadline": {func(a *privacy.Ask) { a.Deadline = p.now }, fault.Invalid},
+		"an unknown entity": {func(a *privacy.Ask) { a.Entity = "planet" }, fault.NotFound},
+		"no entity":         {func(a *privacy.Ask) { a.Entity = "../x" }, fault.Invalid},
+	} {
+		a := p.ask(canary)
+		c.change(&a)
+		if _, err := p.Request(p.user(), a); !fault.Is(err, c.kind) || strings.Contains(fmt.Sprint(err), canary) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	p.door.denied = privacy.ActionErase
+	if _, err := p.Request(p.user(), p.ask(canary)); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("erasing: %v", err)
+	}
+	if _, err := p.Look(p.user(), p.ask(canary)); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("looking: %v", err)
+	}
+	p.door.denied = privacy.ActionRead
+	if _, _, err := p.List(p.user(), "shop", 0, ""); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("listing: %v", err)
+	}
+	if _, err := p.One(p.user(), "shop", "ers_1"); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("one: %v", err)
+	}
+}

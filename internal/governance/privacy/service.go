@@ -1,0 +1,607 @@
+package privacy
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The actions that erasures ask for.
+const (
+	ActionRead  policy.Action = "erasure.read"  // see erasures and their certificates
+	ActionErase policy.Action = "erasure.apply" // look for a person everywhere, and erase
+)
+
+// owner is the scope of the project's key that seals what is kept of a person until
+// the erasure is done.
+const owner = "erasures"
+
+// Authorizer answers whether the context's principal may act.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Sealer gives the primitive that seals. keys.Ring is one.
+type Sealer interface {
+	AEAD(ctx context.Context, project, owner string) (tink.AEAD, error)
+}
+
+// Config is what a Service needs.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Authorizer Authorizer
+	Sealer     Sealer
+	Ledger     *Ledger
+	// Key makes pseudonyms. It is the same for the life of the installation, whatever
+	// backup is restored.
+	Key []byte
+	// Canonical gives the values of an entity's join keys as rows have them. Errors:
+	// fault.NotFound for an entity that is not there; fault.Invalid for other values.
+	Canonical func(ctx context.Context, project, entity string, values []string) ([]string, error)
+	// Trained names the models that were trained on what has rows of the person, and
+	// flags them when there is an erasure; nil knows of none.
+	Trained func(ctx context.Context, project string, f Found, erasure ID) ([]string, error)
+	Log     *slog.Logger     // nil discards
+	Now     func() time.Time // nil is time.Now
+}
+
+// Service is the only way to erasures. Safe for concurrent use.
+type Service struct {
+	cfg          Config
+	participants []Participant
+	loop         *lifecycle.Loop
+}
+
+const (
+	// term is when an erasure has to be done if the request does not say: the month of
+	// GDPR 12(3). Other law may say less.
+	term      = 30 * 24 * time.Hour
+	maxReason = 2000
+	maxValue  = 4 << 10
+	maxValues = 16
+	maxOpen   = 1000
+	pageSize  = 100
+)
+
+// New makes a service. Register the participants, call Recover, then start the
+// Background.
+func New(cfg Config) *Service {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Service{cfg: cfg}
+	s.loop = &lifecycle.Loop{
+		Name: "erasures", Every: time.Minute, Timeout: 6 * time.Hour, Logger: cfg.Log,
+		Run: func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("erasure"))) },
+	}
+	return s
+}
+
+// Register adds places that keep rows of persons, in the order in which they are
+// erased: what is made of something else comes after it. Call it before Recover.
+func (s *Service) Register(p ...Participant) { s.participants = append(s.participants, p...) }
+
+// Background does what is asked for.
+func (s *Service) Background() lifecycle.Service { return s.loop.Service() }
+
+// Ask names a person.
+type Ask struct {
+	Project string
+	Entity  string
+	Values  []string // of the entity's join keys, in their order
+	// Reason is kept for ever, so it names no person: "request 2026-17 of the subject".
+	Reason   string
+	Deadline time.Time // zero is a month from now
+}
+
+func object(p, name string) policy.Object {
+	return policy.Object{Project: p, Kind: "erasure", Name: name}
+}
+
+// Look says where a person is. It changes nothing, and is audited. Needs
+// erasure.apply. Errors: fault.NotFound for an unknown entity; fault.Invalid.
+func (s *Service) Look(ctx context.Context, a Ask) (Found, error) {
+	subject, err := s.subject(ctx, &a)
+	if err != nil {
+		return Found{}, err
+	}
+	if err := s.cfg.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: a.Project, Action: string(ActionErase), Object: "entity " + a.Entity, Reason: a.Reason,
+			Detail: map[string]any{"phase": "looked", "person": hex.EncodeToString(subject.pseudonym[:])},
+		})
+	}); err != nil {
+		return Found{}, err
+	}
+	ctx = identity.With(ctx, identity.Loop("erasure"))
+	f, err := s.find(ctx, subject)
+	if err == nil {
+		err = s.trained(ctx, subject, &f)
+	}
+	return f, err
+}
+
+// find asks every participant.
+func (s *Service) find(ctx context.Context, subject Subject) (all Found, err error) {
+	all.Places = []Place{}
+	for _, p := range s.participants {
+		f, err := p.Find(ctx, subject)
+		if err != nil {
+			return Found{}, fault.Wrap(err, "looking through %s", p.Kind())
+		}
+		all.add(p.Kind(), f)
+	}
+	return all, nil
+}
+
+// trained adds the models to what was found.
+func (s *Service) trained(ctx context.Context, subject Subject, f *Found) error {
+	if s.cfg.Trained == nil {
+		return nil
+	}
+	models, err := s.cfg.Trained(ctx, subject.Project, *f, subject.Erasure)
+	f.Models = merge(f.Models, models)
+	return fault.Wrap(err, "finding the models that were trained on rows of the person")
+}
+
+func (f *Found) add(kind string, g Found) {
+	for _, p := range g.Places {
+		p.Kind = kind
+		f.Places = append(f.Places, p)
+	}
+	f.Unsearched = merge(f.Unsearched, g.Unsearched)
+	f.Models = merge(f.Models, g.Models)
+}
+
+func merge(a, b []string) []string {
+	a = append(slices.Clip(a), b...)
+	slices.Sort(a)
+	return slices.Compact(a)
+}
+
+// subject checks what is asked, and who asks.
+func (s *Service) subject(ctx context.Context, a *Ask) (Subject, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionErase, object(a.Project, a.Entity)); err != nil {
+		return Subject{}, err
+	}
+	if err := id.CheckName("entity name", a.Entity); err != nil {
+		return Subject{}, err
+	}
+	if len(a.Reason) > maxReason {
+		return Subject{}, fault.New(fault.Invalid, "the reason has %d bytes, over the limit of %d", len(a.Reason), maxReason)
+	}
+	if len(a.Values) == 0 || len(a.Values) > maxValues || slices.ContainsFunc(a.Values, func(v string) bool { return v == "" || len(v) > maxValue }) {
+		return Subject{}, fault.New(fault.Invalid, "a person is named by 1 to %d keys of 1 to %d bytes", maxValues, maxValue).
+			WithHint("Give the value of each join key of entity %s, in their order.", a.Entity)
+	}
+	var err error
+	if a.Values, err = s.cfg.Canonical(ctx, a.Project, a.Entity, a.Values); err != nil {
+		return Subject{}, err
+	}
+	return Subject{
+		Project: a.Project, Entity: a.Entity, values: a.Values, key: s.cfg.Key,
+		pseudonym: pseudonym(s.cfg.Key, a.Project, a.Entity, a.Values),
+	}, nil
+}
+
+// secret is what is sealed until the erasure is done.
+type secret struct {
+	Values []string          `json:"values,omitempty"`
+	Memo   map[string][]byte `json:"memo,omitempty"`
+}
+
+// place is what the sealed bytes are bound to.
+func (e *Erasure) place() []byte { return fmt.Appendf(nil, "falaj erasure 1\n%s\n%s", e.Project, e.ID) }
+
+func (s *Service) seal(ctx context.Context, e Erasure, x secret) ([]byte, error) {
+	box, err := s.cfg.Sealer.AEAD(ctx, e.Project, owner)
+	if err != nil {
+		return nil, fault.Wrap(err, "the key of the erasures of project %s", e.Project)
+	}
+	plain, err := json.Marshal(x)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "what is kept until the erasure is done cannot be encoded")
+	}
+	defer clear(plain)
+	return box.Encrypt(plain, e.place())
+}
+
+func (s *Service) open(ctx context.Context, r Row) (x secret, err error) {
+	box, err := s.cfg.Sealer.AEAD(ctx, r.Project, owner)
+	if err != nil {
+		return x, fault.Wrap(err, "the key of the erasures of project %s", r.Project)
+	}
+	plain, err := box.Decrypt(r.Sealed, r.place())
+	if err != nil {
+		return x, fault.New(fault.Internal, "what erasure %s keeps does not open", r.ID).WithHint("The database was changed or damaged: restore it from its backup, and ask again.")
+	}
+	defer clear(plain)
+	if json.Unmarshal(plain, &x) != nil {
+		return x, fault.New(fault.Internal, "what erasure %s keeps cannot be read", r.ID)
+	}
+	return x, nil
+}
+
+// Request puts an erasure on record and returns; the Background does it. A person
+// whose erasure is under way has that one. Needs erasure.apply. Errors: as Look;
+// fault.Exhausted while 1,000 are under way.
+func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
+	subject, err := s.subject(ctx, &a)
+	if err != nil {
+		return Erasure{}, err
+	}
+	if a.Reason == "" {
+		return Erasure{}, fault.New(fault.Invalid, "an erasure needs a reason").WithHint("Say how the request is called elsewhere, without the person's name.")
+	}
+	for _, v := range a.Values {
+		if len(v) > 3 && slices.Contains(words(a.Reason), v) {
+			return Erasure{}, fault.New(fault.Invalid, "the reason names the person, and is kept for ever").WithHint("Name the request instead, such as \"request 2026-17\".")
+		}
+	}
+	who, now := author(ctx), s.cfg.Now().UTC().Truncate(time.Microsecond)
+	if a.Deadline.IsZero() {
+		a.Deadline = now.Add(term)
+	}
+	if !a.Deadline.After(now) {
+		return Erasure{}, fault.New(fault.Invalid, "the deadline %s has passed", a.Deadline.UTC().Format(time.RFC3339))
+	}
+	e := Erasure{
+		ID: ID(id.New("ers")), Project: a.Project, Entity: a.Entity, Pseudonym: hex.EncodeToString(subject.pseudonym[:]), State: Requested, Reason: a.Reason,
+		RequestedBy: who, RequestedAt: now, Deadline: a.Deadline.UTC().Truncate(time.Microsecond), Places: []Place{},
+	}
+	sealed, err := s.seal(ctx, e, secret{Values: a.Values})
+	if err != nil {
+		return Erasure{}, err
+	}
+	err = s.cfg.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
+		had, err := s.cfg.Store.Same(ctx, tx, e.Project, e.Entity, e.Pseudonym)
+		if err == nil {
+			e = had.Erasure
+			return nil
+		}
+		if !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		open, err := s.cfg.Store.Open(ctx, tx, maxOpen)
+		if err != nil {
+			return err
+		}
+		if len(open) >= maxOpen {
+			return fault.New(fault.Exhausted, "%d erasures are under way", len(open)).WithHint("Ask again when some are done.")
+		}
+		if err := s.cfg.Store.Put(ctx, tx, Row{Erasure: e, Sealed: sealed}); err != nil {
+			return err
+		}
+		return s.record(ctx, tx, e, map[string]any{"phase": "requested", "deadline": e.Deadline})
+	})
+	if err != nil {
+		return Erasure{}, err
+	}
+	s.loop.Wake()
+	return e, nil
+}
+
+// words are what stands between spaces and the usual signs.
+func words(s string) []string {
+	var out []string
+	from := 0
+	for i, r := range s + " " {
+		switch r {
+		case ' ', ',', ';', ':', '"', '\'', '(', ')', '\n', '\t', '=':
+			out = append(out, s[from:min(i, len(s))])
+			from = min(i+1, len(s))
+		}
+	}
+	return out
+}
+
+func author(ctx context.Context) string {
+	p := identity.From(ctx)
+	if p.ID == "" {
+		return string(p.Kind)
+	}
+	return p.ID
+}
+
+// record audits a step.
+func (s *Service) record(ctx context.Context, tx *store.Tx, e Erasure, detail map[string]any) error {
+	detail["person"], detail["entity"] = e.Pseudonym, e.Entity
+	return audit.Append(ctx, tx, audit.Entry{Project: e.Project, Action: string(ActionErase), Object: "erasure " + string(e.ID), Reason: e.Reason, Detail: detail})
+}
+
+// One is an erasure. Needs erasure.read.
+func (s *Service) One(ctx context.Context, p string, id ID) (Erasure, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, object(p, string(id))); err != nil {
+		return Erasure{}, err
+	}
+	var r Row
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if r, err = s.cfg.Store.Find(ctx, tx, id); err == nil && r.Project != p {
+			err = fault.New(fault.NotFound, "there is no such erasure")
+		}
+		return err
+	})
+	return r.Erasure, err
+}
+
+// List gives a project's erasures, newest first; next is the token of the following
+// page. Needs erasure.read.
+func (s *Service) List(ctx context.Context, p string, size int, token string) (list []Erasure, next string, err error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, object(p, "")); err != nil {
+		return nil, "", err
+	}
+	before, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+	}
+	if size <= 0 || size > 1000 {
+		size = pageSize
+	}
+	var rows []Row
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		rows, err = s.cfg.Store.List(ctx, tx, p, ID(before), size+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = base64.RawURLEncoding.EncodeToString([]byte(rows[size-1].ID))
+	}
+	list = make([]Erasure, len(rows))
+	for i, r := range rows {
+		list[i] = r.Erasure
+	}
+	return list, next, nil
+}
+
+// RunOnce carries every erasure that is under way as far as it goes. One that
+// fails holds up no other.
+func (s *Service) RunOnce(ctx context.Context) error {
+	var open []Row
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		open, err = s.cfg.Store.Open(ctx, tx, maxOpen)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, r := range open {
+		if err := s.run(ctx, r); err != nil {
+			failed = append(failed, fault.Wrap(err, "erasure %s", r.ID))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// run carries an erasure to its end.
+func (s *Service) run(ctx context.Context, r Row) (err error) {
+	defer func() {
+		if err == nil || ctx.Err() != nil || r.Trouble == err.Error() {
+			return
+		}
+		r.Trouble = err.Error()
+		err = errors.Join(err, s.keep(ctx, r))
+	}()
+	x, err := s.open(ctx, r)
+	if err != nil {
+		return err
+	}
+	subject := Subject{Erasure: r.ID, Project: r.Project, Entity: r.Entity, values: x.Values, key: s.cfg.Key, memo: x.Memo, tokens: r.Tokens}
+	if subject.pseudonym, err = parsePseudonym(r.Pseudonym); err != nil {
+		return err
+	}
+	if r.State == Requested {
+		if err := s.prepare(ctx, &r, &subject, x); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.participants {
+		err := p.Erase(ctx, subject, func(f Found) error {
+			r.take(p.Kind(), f)
+			return s.keep(ctx, r)
+		})
+		if err != nil {
+			return fault.Wrap(err, "erasing from %s", p.Kind())
+		}
+	}
+	// Whether it is so is asked of all of them, not taken for granted.
+	left, err := s.find(ctx, subject)
+	if err != nil {
+		return err
+	}
+	for _, p := range left.Places {
+		return fault.New(fault.Conflict, "%s %s has %d rows of the person again", p.Kind, p.Name, p.Rows).
+			WithHint("Somebody wrote them meanwhile. They are erased in the next round.")
+	}
+	r.Unsearched = merge(r.Unsearched, left.Unsearched)
+	f := Found{Places: r.Places, Unsearched: r.Unsearched, Models: r.Models}
+	if err := s.trained(ctx, subject, &f); err != nil {
+		return err
+	}
+	r.Models = f.Models
+	return s.conclude(ctx, r)
+}
+
+// take notes what was removed. A place that comes again, because a crash came
+// between, is noted once.
+func (e *Erasure) take(kind string, f Found) {
+	g := Found{Unsearched: e.Unsearched, Models: e.Models}
+	g.add(kind, f)
+	e.Unsearched, e.Models = g.Unsearched, g.Models
+	for _, p := range g.Places {
+		i := slices.IndexFunc(e.Places, func(q Place) bool { return q.Kind == p.Kind && q.Name == p.Name })
+		if i < 0 {
+			e.Places = append(e.Places, p)
+		} else {
+			e.Places[i].Rows = max(e.Places[i].Rows, p.Rows)
+		}
+	}
+}
+
+// prepare remembers what will not be known later, and puts the erasure into the
+// ledger: from then on a restore repeats it.
+func (s *Service) prepare(ctx context.Context, r *Row, subject *Subject, x secret) error {
+	x.Memo = map[string][]byte{}
+	for _, p := range s.participants {
+		preparer, ok := p.(Preparer)
+		if !ok {
+			continue
+		}
+		memo, tokens, err := preparer.Prepare(ctx, *subject)
+		if err != nil {
+			return fault.Wrap(err, "preparing to erase from %s", p.Kind())
+		}
+		x.Memo[p.Kind()] = memo
+		r.Tokens = merge(r.Tokens, tokens)
+	}
+	sealed, err := s.seal(ctx, r.Erasure, x)
+	if err != nil {
+		return err
+	}
+	line, err := s.cfg.Ledger.Append(Line{
+		ID: r.ID, Project: r.Project, Entity: r.Entity, Pseudonym: r.Pseudonym, Tokens: r.Tokens, Reason: r.Reason,
+		By: r.RequestedBy, At: r.RequestedAt, Deadline: r.Deadline,
+	})
+	if err != nil {
+		return err
+	}
+	r.State, r.Sealed, r.Ledger, r.LedgerHash = Erasing, sealed, line.Number, line.hash
+	subject.memo, subject.tokens = x.Memo, r.Tokens
+	return s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.Put(ctx, tx, *r); err != nil {
+			return err
+		}
+		return s.record(ctx, tx, r.Erasure, map[string]any{"phase": "began", "ledger": r.Ledger, "ledger_hash": r.LedgerHash, "restored": r.Restored})
+	})
+}
+
+// keep notes how far it is.
+func (s *Service) keep(ctx context.Context, r Row) error {
+	return s.cfg.DB.Update(context.WithoutCancel(ctx), r.Project, func(ctx context.Context, tx *store.Tx) error {
+		return s.cfg.Store.Put(ctx, tx, r)
+	})
+}
+
+// conclude makes the certificate; its digest is in the audit log, so it cannot be
+// changed afterwards without being noticed.
+func (s *Service) conclude(ctx context.Context, r Row) error {
+	r.State, r.Sealed, r.Trouble, r.DoneAt = Done, nil, "", s.cfg.Now().UTC().Truncate(time.Microsecond)
+	r.Late = r.DoneAt.After(r.Deadline)
+	certificate, err := json.Marshal(r.Erasure)
+	if err != nil {
+		return err
+	}
+	rows := int64(0)
+	for _, p := range r.Places {
+		rows += p.Rows
+	}
+	err = s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
+		if err := s.cfg.Store.Put(ctx, tx, r); err != nil {
+			return err
+		}
+		return s.record(ctx, tx, r.Erasure, map[string]any{
+			"phase": "done", "places": len(r.Places), "rows": rows, "models": len(r.Models), "late": r.Late, "certificate": hashOf(certificate),
+		})
+	})
+	if err == nil {
+		s.cfg.Log.InfoContext(ctx, "a person was erased", slog.String("erasure", string(r.ID)), slog.String("project", r.Project), slog.Int("places", len(r.Places)))
+	}
+	return err
+}
+
+// Recover compares the ledger with the database and erases again whom a restored
+// backup brought back. Call it before anybody is answered. Errors:
+// fault.Conflict for a ledger that is older than the database; what an erasure
+// fails with, for then the person is still there.
+func (s *Service) Recover(ctx context.Context) error {
+	ctx = identity.With(ctx, identity.Loop("erasure"))
+	lines := s.cfg.Ledger.Lines()
+	var again []Line
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		again = nil
+		known, hash, err := s.cfg.Store.Lines(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if known > int64(len(lines)) || known > 0 && lines[known-1].hash != hash {
+			return fault.New(fault.Conflict, "the erasure ledger has %d lines, and the database knows of %d", len(lines), known).
+				WithHint("Put the newest copy of the ledger in its place (erasures.ledger): without it, persons who were erased could come back with a backup.")
+		}
+		for _, l := range lines {
+			r, err := s.cfg.Store.Find(ctx, tx, l.ID)
+			if fault.Is(err, fault.NotFound) || err == nil && r.Restored && r.State != Done || err == nil && r.State == Requested {
+				again = append(again, l)
+				continue
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, l := range again {
+		if err := s.again(ctx, l); err != nil {
+			return fault.Wrap(err, "erasing a person again whom a restore brought back (erasure %s)", l.ID)
+		}
+	}
+	return nil
+}
+
+// again erases whom a line of the ledger names.
+func (s *Service) again(ctx context.Context, l Line) error {
+	var r Row
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		r, err = s.cfg.Store.Find(ctx, tx, l.ID)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		r = Row{Erasure: Erasure{
+			ID: l.ID, Project: l.Project, Entity: l.Entity, Pseudonym: l.Pseudonym, State: Requested, Reason: l.Reason, Restored: true,
+			RequestedBy: l.By, RequestedAt: l.At, Deadline: l.Deadline, Places: []Place{},
+		}, Tokens: l.Tokens}
+		if r.Sealed, err = s.seal(ctx, r.Erasure, secret{}); err == nil {
+			err = s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
+				if err := s.cfg.Store.Put(ctx, tx, r); err != nil {
+					return err
+				}
+				return s.record(ctx, tx, r.Erasure, map[string]any{"phase": "restored", "ledger": l.Number})
+			})
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if r.Restored {
+		s.cfg.Log.WarnContext(ctx, "a restored backup brought a person back who was erased; erasing again", slog.String("erasure", string(l.ID)), slog.String("project", l.Project))
+	}
+	return s.run(ctx, r)
+}

@@ -1,0 +1,57 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/privacy"
+)
+
+func (s *Server) erase(ctx context.Context, in *struct {
+	InProject
+	Body struct {
+		Entity   string   `json:"entity" maxLength:"63" doc:"Entity that the person is one of"`
+		Keys     []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in their order, as text; in no log and no answer"`
+		Reason   string   `json:"reason" minLength:"1" maxLength:"2000" doc:"Why, and what the request is called elsewhere; kept for ever, so without the person's name"`
+		Deadline string   `json:"deadline,omitempty" maxLength:"64" doc:"RFC 3339: when it has to be done; 30 days from now when left out"`
+	}
+},
+) (*body[privacy.Erasure], error) {
+	until, err := instant("deadline", in.Body.Deadline)
+	if err != nil {
+		return nil, err
+	}
+	return one(s.Erasures.Request(ctx, privacy.Ask{
+		Project: in.Project, Entity: in.Body.Entity, Values: in.Body.Keys, Reason: in.Body.Reason, Deadline: until,
+	}))
+}
+
+// whereabouts is where a person is.
+type whereabouts struct {
+	Places     []privacy.Place `json:"places"`
+	Unsearched []string        `json:"unsearched" doc:"What was made of such rows and has no column that says whose a row is"`
+	Models     []string        `json:"models" doc:"Model versions that were trained on rows of the person"`
+}
+
+func (s *Server) findPerson(ctx context.Context, in *struct {
+	InProject
+	Body struct {
+		Entity string   `json:"entity" maxLength:"63" doc:"Entity that the person is one of"`
+		Keys   []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in their order, as text; in no log and no answer"`
+	}
+},
+) (*body[whereabouts], error) {
+	f, err := s.Erasures.Look(ctx, privacy.Ask{Project: in.Project, Entity: in.Body.Entity, Values: in.Body.Keys})
+	return one(whereabouts{Places: f.Places, Unsearched: append([]string{}, f.Unsearched...), Models: append([]string{}, f.Models...)}, err)
+}
+
+func (s *Server) listErasures(ctx context.Context, in *InPage) (*body[items[privacy.Erasure]], error) {
+	return listed(s.Erasures.List(ctx, in.Project, in.Size, in.Token))
+}
+
+func (s *Server) oneErasure(ctx context.Context, in *struct {
+	InProject
+	ID string `path:"id" maxLength:"64" doc:"As the list shows it"`
+},
+) (*body[privacy.Erasure], error) {
+	return one(s.Erasures.One(ctx, in.Project, privacy.ID(in.ID)))
+}
