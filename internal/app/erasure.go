@@ -41,7 +41,7 @@ func (a *App) openErasures(ctx context.Context) error {
 	})
 	// What is made of something else comes after it: else it would be made again.
 	a.erasures.Register(
-		erasedDatasets{a.datasets, a.features}, erasedOnline{a.features}, erasedPredictions{a.predictions, a.features},
+		erasedStreams{a.features}, erasedDatasets{a.datasets, a.features}, erasedOnline{a.features}, erasedPredictions{a.predictions, a.features},
 	)
 	if err := a.erasures.Recover(ctx); err != nil {
 		return fault.Wrap(err, "erasures")
@@ -240,4 +240,47 @@ func (e erasedPredictions) Erase(ctx context.Context, s privacy.Subject, done fu
 	return e.log.Erase(ctx, person, func(deployment string, rows int64) error {
 		return done(privacy.Found{Places: []privacy.Place{{Name: deployment, Rows: rows}}})
 	})
+}
+
+// erasedStreams are the logs of the events that views follow, and their dead letters.
+type erasedStreams struct{ features *feature.Service }
+
+// Kind implements privacy.Participant.
+func (erasedStreams) Kind() string { return "streams" }
+
+// each visits the datasets that views of the entity read: no others have a log.
+func (e erasedStreams) each(ctx context.Context, s privacy.Subject, dry bool, visit func(privacy.Place) error) error {
+	use, err := e.features.Use(ctx, project.Name(s.Project), s.Entity)
+	if fault.Is(err, fault.NotFound) { // an older backup may not have it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(use.Read)) {
+		gone, err := e.features.ForgetEvents(ctx, privacy.ActionErase, personOf(s), name, use.Keys, dry)
+		if err != nil {
+			return fault.Wrap(err, "the stream of dataset %s", name)
+		}
+		if n := gone.Events + gone.Letters; n > 0 {
+			if err := visit(privacy.Place{Name: name, Rows: int64(n)}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Find implements privacy.Participant.
+func (e erasedStreams) Find(ctx context.Context, s privacy.Subject) (f privacy.Found, err error) {
+	err = e.each(ctx, s, true, func(p privacy.Place) error {
+		f.Places = append(f.Places, p)
+		return nil
+	})
+	return f, err
+}
+
+// Erase implements privacy.Participant.
+func (e erasedStreams) Erase(ctx context.Context, s privacy.Subject, done func(privacy.Found) error) error {
+	return e.each(ctx, s, false, func(p privacy.Place) error { return done(privacy.Found{Places: []privacy.Place{p}}) })
 }

@@ -367,9 +367,14 @@ func TestForgetEvents(t *testing.T) {
 	if _, err := w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "spending", Keep: true, Events: []feature.Event{{"origin": "EWR"}, {"origin": "JFK"}}}); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := w.ForgetEvents(w.ctx, "privacy.erase", nyc, "purchases", "origin", "EWR")
-	if err != nil || gone.Events != 3 || gone.Letters != 1 {
-		t.Fatalf("%+v %v", gone, err)
+	for _, dry := range []bool{true, false} {
+		gone, err := w.ForgetEvents(w.ctx, "erasure.apply", ewr(dry), "purchases", []string{"origin"}, dry) // known by the key, and by Is only
+		if err != nil || gone.Events != 3 || gone.Letters != 1 {
+			t.Fatalf("%+v %v", gone, err)
+		}
+	}
+	if gone, err := w.ForgetEvents(w.ctx, "erasure.apply", ewr(true), "purchases", []string{"origin"}, true); err != nil || gone != (feature.Forgotten{}) {
+		t.Errorf("left: %+v %v", gone, err)
 	}
 	w.follow()
 	w.mustMaterialise("spending", time.Time{})
