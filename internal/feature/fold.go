@@ -339,6 +339,7 @@ func (s *Service) foldRecords(ctx context.Context, l *eventLog, table online.Tab
 	}
 	f := folder{ctx: ctx, view: v, reader: reader}
 	if p := v.windows(); p != nil {
+		f.windows = true
 		for _, in := range p.Inputs() {
 			f.types = append(f.types, in.Type)
 		}
@@ -384,14 +385,17 @@ type folder struct {
 	ctx    context.Context //nolint:containedctx // of one batch
 	view   View
 	reader *online.Reader
-	types  []value.Type // of a view with aggregations
-	key    []byte
-	events []window.Row
-	rows   []online.Row
+	// windows is of a view with aggregations, types those of its inputs; a count of
+	// rows has none.
+	windows bool
+	types   []value.Type
+	key     []byte
+	events  []window.Row
+	rows    []online.Row
 }
 
 func (f *folder) add(r offline.Row) error {
-	if f.types == nil {
+	if !f.windows {
 		return f.newer(online.Row{Key: bytes.Clone(r.Key), Event: r.Event, Created: r.Created, Packed: bytes.Clone(r.Packed)})
 	}
 	if !bytes.Equal(r.Key, f.key) {

@@ -180,6 +180,9 @@ func TestStreamIsBackfillOverKills(t *testing.T) {
 		if coin() {
 			spec.Aggregations, spec.Features = nil, []feature.FieldSpec{{Name: "amount", Type: "float64"}, {Name: "shop", Type: "string"}}
 		}
+		if draw.IntN(4) == 0 && len(spec.Aggregations) > 0 {
+			spec.Aggregations = spec.Aggregations[1:] // only a count: of no column
+		}
 		if coin() {
 			spec.CreatedTimestamp = "known"
 		}
