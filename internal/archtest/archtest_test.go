@@ -199,7 +199,7 @@ func TestNoTestCodeInProduction(t *testing.T) {
 
 // TestDriversAndTablesBelongToApp: only app chooses an implementation.
 func TestDriversAndTablesBelongToApp(t *testing.T) {
-	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|files|kafka|nats))$`)
+	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|files|kafka|nats|s3|httpjson))$`)
 	for _, p := range load(t) {
 		if layer, _ := place(p.Path); layer == inApp || layer == inCmd || layer == outside {
 			continue
@@ -218,7 +218,7 @@ func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 	leaves := map[string]string{
 		"github.com/duckdb/duckdb-go":            "internal/dataset/sqlworker",
 		"github.com/yalue/onnxruntime_go":        "internal/serving/runtime/onnx",
-		"github.com/cockroachdb/pebble":          "internal/feature/online/pebble",
+		"github.com/cockroachdb/pebble":          "internal/feature/online/pebble bench/features",
 		"github.com/redis/rueidis":               "internal/feature/online/redis",
 		"github.com/apache/iceberg-go":           "internal/dataset",
 		"github.com/mattn/go-sqlite3":            "internal/store",
