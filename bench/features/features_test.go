@@ -24,6 +24,9 @@ func TestQuick(t *testing.T) {
 		"online, embedded, 10 × 50 features: requests", "online, embedded, 10 × 250 features: p99",
 		"online read of 100 × 50 features, in process", "materialisation, embedded, 250 features", "freshness, embedded: a pushed row to an answer that has it, p99")
 	for _, r := range rows {
+		if r.Ours == nil && r.Note == "the peer is not installed" {
+			continue // its Python is what reads the data frame
+		}
 		if r.Ours == nil || *r.Ours <= 0 {
 			t.Errorf("%s is not measured: %s", r.Name, r.Note)
 		}
