@@ -10,8 +10,8 @@
 //   - rows.go: record batches out of values that drivers hand over; part.go: out of
 //     bytes that the parser reads.
 //   - sqltable reads tables of databases for the drivers postgres and mariadb,
-//     objects files for files and s3, messages logs for kafka and nats;
-//     sourcetest is the suite that every driver passes.
+//     objects files for files and s3, messages logs for kafka and nats; httpjson reads
+//     pages of a service by itself; sourcetest is the suite that every driver passes.
 //
 // # Guarantees
 //
@@ -36,6 +36,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 )
 
@@ -52,6 +53,26 @@ const (
 // Position is a place in a source. Its driver alone reads it. nil is the
 // beginning.
 type Position = json.RawMessage
+
+// PositionOf is what a driver knows of a place, for ReadPosition.
+func PositionOf(v any) Position {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("source: a position does not marshal: " + err.Error())
+	}
+	return b
+}
+
+// ReadPosition gives it back; into stays as it is for the beginning.
+func ReadPosition(p Position, into any) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(p, into); err != nil {
+		return fault.New(fault.Internal, "the position %.200s is not one of this kind of source", p)
+	}
+	return nil
+}
 
 // Request is what to read.
 type Request struct {

@@ -13,7 +13,6 @@ package httpjson
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -123,24 +122,6 @@ type end struct {
 	Began time.Time `json:"began"`
 }
 
-func decode(p source.Position, into any) error {
-	if len(p) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(p, into); err != nil {
-		return fault.New(fault.Internal, "the position %.200s is none of pages", p)
-	}
-	return nil
-}
-
-func encode(v any) source.Position {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic("httpjson: a position does not marshal: " + err.Error())
-	}
-	return b
-}
-
 // Open implements source.Driver.
 func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err error) {
 	o := *r.From.HTTP
@@ -153,7 +134,7 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 		return nil, err
 	}
 	var after end
-	if err := decode(r.After, &after); err != nil {
+	if err := source.ReadPosition(r.After, &after); err != nil {
 		return nil, err
 	}
 	if !after.Began.IsZero() && o.Since != "" {
@@ -174,7 +155,7 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 			_ = s.Close()
 		}
 	}()
-	if err := errors.Join(decode(r.Resume, &s.at), decode(r.Until, &s.until)); err != nil {
+	if err := errors.Join(source.ReadPosition(r.Resume, &s.at), source.ReadPosition(r.Until, &s.until)); err != nil {
 		return nil, err
 	}
 	if s.numbered() && len(r.Resume) == 0 { // the address may say where counting begins
@@ -372,7 +353,7 @@ func (s *reader) next() (place, bool, error) {
 func (s *reader) Schema() *arrow.Schema { return s.schema.Arrow() }
 
 // Until implements source.Reader.
-func (s *reader) Until() source.Position { return encode(s.until) }
+func (s *reader) Until() source.Position { return source.PositionOf(s.until) }
 
 // Next implements source.Reader.
 func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, error) {
@@ -382,7 +363,7 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 		rec, err := s.part.Next(s.req.BatchRows)
 		if err == nil {
 			s.at.Rows = s.part.Given
-			return rec, encode(s.at), nil
+			return rec, source.PositionOf(s.at), nil
 		}
 		if !errors.Is(err, io.EOF) {
 			if ctx.Err() != nil {

@@ -6,7 +6,6 @@ package messages
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,22 +25,13 @@ import (
 type Places map[int32]int64
 
 // Position is the places as they are kept.
-func (p Places) Position() source.Position {
-	b, err := json.Marshal(p)
-	if err != nil {
-		panic("messages: places do not marshal: " + err.Error())
-	}
-	return b
-}
+func (p Places) Position() source.Position { return source.PositionOf(p) }
 
 // Parse reads a position; nil is none.
 func Parse(p source.Position) (Places, error) {
-	if len(p) == 0 {
-		return nil, nil //nolint:nilnil // the beginning
-	}
 	var out Places
-	if err := json.Unmarshal(p, &out); err != nil {
-		return nil, fault.New(fault.Internal, "the position %.200s is none of a log", p)
+	if err := source.ReadPosition(p, &out); err != nil {
+		return nil, err
 	}
 	return out, nil
 }

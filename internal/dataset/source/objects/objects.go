@@ -9,7 +9,6 @@ package objects
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -75,24 +74,6 @@ type place struct {
 	Rows int64  `json:"rows"`
 }
 
-func decode(p source.Position, into any) error {
-	if len(p) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(p, into); err != nil {
-		return fault.New(fault.Internal, "the position %.200s is none of files", p)
-	}
-	return nil
-}
-
-func encode(v any) source.Position {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic("objects: a position does not marshal: " + err.Error())
-	}
-	return b
-}
-
 // Open begins a reading of the bucket. It owns b. Where there is nothing to read
 // the schema is nil.
 func Open(ctx context.Context, b Bucket, f source.Format, r source.Request) (_ source.Reader, err error) {
@@ -107,11 +88,11 @@ func Open(ctx context.Context, b Bucket, f source.Format, r source.Request) (_ s
 		}
 	}()
 	var after Listing
-	if err := decode(r.After, &after); err != nil {
+	if err := source.ReadPosition(r.After, &after); err != nil {
 		return nil, err
 	}
 	if r.Begun {
-		if err := decode(r.Until, &s.until); err != nil {
+		if err := source.ReadPosition(r.Until, &s.until); err != nil {
 			return nil, err
 		}
 	} else {
@@ -146,7 +127,7 @@ func Open(ctx context.Context, b Bucket, f source.Format, r source.Request) (_ s
 	if r.Mode == source.Full && len(s.names) == 0 {
 		return nil, fault.New(fault.NotFound, "no file is there")
 	}
-	if err := decode(r.Resume, &s.at); err != nil {
+	if err := source.ReadPosition(r.Resume, &s.at); err != nil {
 		return nil, err
 	}
 	for len(s.names) > 0 && s.names[0] < s.at.File {
@@ -234,7 +215,7 @@ func (s *reader) Schema() *arrow.Schema {
 }
 
 // Until implements source.Reader.
-func (s *reader) Until() source.Position { return encode(s.until) }
+func (s *reader) Until() source.Position { return source.PositionOf(s.until) }
 
 // Next implements source.Reader.
 func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, error) {
@@ -244,7 +225,7 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 		rec, err := s.part.Next(s.req.BatchRows)
 		if err == nil {
 			s.at.Rows = s.part.Given
-			return rec, encode(s.at), nil
+			return rec, source.PositionOf(s.at), nil
 		}
 		if !errors.Is(err, io.EOF) {
 			if ctx.Err() != nil {
