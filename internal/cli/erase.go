@@ -21,7 +21,7 @@ func (a *app) erase() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "erase ENTITY KEY...", Short: "Erase a person everywhere, or say where it is",
 		Long: "Removes the rows of a person: from every version of every dataset (a version without them takes the\n" +
-			"place of each), training sets included, from the online store and from the log of predictions; flags\n" +
+			"place of each), training sets included, from streams, the online store and the log of predictions; flags\n" +
 			"the models that were trained on them; and erases again when a restored backup brings the person back.\n" +
 			"KEY is the value of each join key of the entity, in their order; - reads them from standard input, a\n" +
 			"line each, which keeps them out of the shell's history. Asking twice does no harm. The certificate,\n" +
