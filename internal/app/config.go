@@ -49,9 +49,11 @@ type Config struct {
 	} `koanf:"tables"`
 
 	Online struct {
-		URL          string `koanf:"url" doc:"Store of online features: redis://…, rediss://… with TLS, or unix:///path; empty is in the data directory"`
-		Prefix       string `koanf:"prefix" doc:"What the keys in it begin with; installations that share a server have different ones"`
-		Acknowledged string `koanf:"acknowledged" doc:"What Redis must have done with a write that is acknowledged: synced (appendonly yes, appendfsync always), or in-memory, of which a loss of power takes the last along"`
+		URL          string   `koanf:"url" doc:"Store of online features: redis://…, rediss://… with TLS, or unix:///path; empty is in the data directory"`
+		Prefix       string   `koanf:"prefix" doc:"What the keys in it begin with; installations that share a server have different ones"`
+		Acknowledged string   `koanf:"acknowledged" doc:"What Redis must have done with a write that is acknowledged: synced (appendonly yes, appendfsync always), or in-memory, of which a loss of power takes the last along"`
+		Verify       duration `koanf:"verify" doc:"How often some of each view's online rows are compared with what they were made from; 0 never does"`
+		VerifyRows   int64    `koanf:"verify_rows" doc:"Rows of a view's source; one with more is not compared"`
 	} `koanf:"online"`
 
 	Keys struct {
@@ -163,6 +165,8 @@ func defaults() map[string]any {
 		"jobs.grow_after":       "10m",
 		"online.prefix":         "falaj:",
 		"online.acknowledged":   synced,
+		"online.verify":         "1h",
+		"online.verify_rows":    20_000_000,
 		"scheduler.policy":      "fifo",
 		"cost.currency":         "AED",
 		"images.max_bytes":      "64GiB",
@@ -263,6 +267,12 @@ func (c Config) Validate() error {
 	}
 	if a := c.Online.Acknowledged; a != synced && a != inMemory {
 		return fault.New(fault.Invalid, "online.acknowledged: %q is neither %s nor %s", a, synced, inMemory)
+	}
+	if d, err := time.ParseDuration(c.Online.Verify); err != nil || d != 0 && d < time.Minute {
+		return fault.New(fault.Invalid, "online.verify: %q is neither 0 nor a duration of at least 1m, such as 1h", c.Online.Verify)
+	}
+	if c.Online.VerifyRows < 1 {
+		return fault.New(fault.Invalid, "online.verify_rows: %d is not above 0", c.Online.VerifyRows)
 	}
 	if n := len(c.Online.Prefix); n == 0 || n > 64 {
 		return fault.New(fault.Invalid, "online.prefix: it has %d bytes, and needs 1 to 64", n)

@@ -254,11 +254,16 @@ func (a *App) openFeatures(ctx context.Context) error {
 	if err := os.MkdirAll(tmp, 0o700); err != nil {
 		return fault.Wrap(err, "temporary directory")
 	}
+	every, _ := time.ParseDuration(a.cfg.Online.Verify) // validated
 	a.features = feature.New(feature.Config{
 		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Join: offline.Options{Dir: tmp}, Log: a.log,
+		Watch: feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
 	})
 	a.group.Add(a.features.Background())
+	if every > 0 {
+		a.group.Add(a.features.Watching())
+	}
 	a.group.Add(a.features.Streams())
 	return a.sameOnline(ctx, id)
 }

@@ -8,6 +8,8 @@ const (
 	EventFailed       = "feature.failed"       // RunEnded: a materialisation gave up
 	EventCleared      = "feature.cleared"      // Applied: the online rows of a view version are gone
 	EventTrainingSet  = "feature.training_set" // TrainingSetMade
+	EventSkewed       = "feature.skewed"       // Compared: online rows differ from what they were made from
+	EventAgreed       = "feature.agreed"       // Compared: they did, and no longer do
 )
 
 // Applied is the body of EventApplied and EventCleared.
@@ -31,6 +33,14 @@ type RunEnded struct {
 	State State  `json:"state"`
 	Rows  int64  `json:"rows"`
 	Error string `json:"error,omitempty"`
+}
+
+// Compared is the body of EventSkewed and EventAgreed.
+type Compared struct {
+	View       string   `json:"view"`
+	Values     int      `json:"values"`
+	Mismatches int      `json:"mismatches"`
+	Features   []string `json:"features,omitempty"` // that differ
 }
 
 // TrainingSetMade is the body of EventTrainingSet.

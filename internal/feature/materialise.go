@@ -770,6 +770,8 @@ type Freshness struct {
 	Lag time.Duration `json:"lag_ns,omitempty"`
 	// Last is the newest materialisation, which may be under way.
 	Last *Run `json:"last_run,omitempty"`
+	// Check is the last comparison with the source since the server began.
+	Check *Check `json:"check,omitempty"`
 }
 
 // Freshness tells how far a view version is behind. Needs feature.read.
@@ -805,6 +807,11 @@ func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (F
 	}
 	if !f.Watermark.IsZero() {
 		f.Lag = max(0, s.now().Sub(f.Watermark))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.checks[f.watch()]; ok {
+		f.Check = &c
 	}
 	return f, err
 }

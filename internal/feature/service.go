@@ -61,6 +61,7 @@ type Config struct {
 	// AttemptTime is the limit of one attempt at a materialisation, after which it
 	// goes on in another one: 6 hours when 0.
 	AttemptTime time.Duration
+	Watch       Watch
 	Log         *slog.Logger     // slog.Default() when nil
 	Now         func() time.Time // time.Now when nil
 }
@@ -78,13 +79,15 @@ type Service struct {
 	// follower folds events into online rows, and cuts them into dataset versions.
 	follower *lifecycle.Loop
 	cutting  chan struct{} // holds a token while versions are cut
+	watcher  *lifecycle.Loop
 
 	mu      sync.Mutex
 	ended   chan struct{}                // closed and replaced when a run ends
 	busy    map[string]bool              // view versions whose online rows are being changed
 	cancels map[RunID]context.CancelFunc // of attempts under way
 	streams map[streamName]*following
-	folded  chan struct{} // closed and replaced when events were folded
+	folded  chan struct{}    // closed and replaced when events were folded
+	checks  map[string]Check // the last of each view version; see Online.watch
 }
 
 // New makes a service. Its Background has to be started for materialisations to
@@ -105,9 +108,11 @@ func New(cfg Config) *Service {
 	if cfg.AttemptTime <= 0 {
 		cfg.AttemptTime = 6 * time.Hour
 	}
+	cfg.Watch = cfg.Watch.withDefaults()
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
 		streams: map[streamName]*following{}, folded: make(chan struct{}), cutting: make(chan struct{}, 1),
+		checks: map[string]Check{},
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -125,8 +130,16 @@ func New(cfg Config) *Service {
 		Name: "feature streams", Every: followPause, Logger: s.log, Timeout: followTime,
 		Run: s.telling(s.FollowOnce),
 	}
+	s.watcher = &lifecycle.Loop{
+		Name: "feature verification", Every: min(cfg.Watch.Every, time.Minute), Logger: s.log, Timeout: 24 * time.Hour, // each check has its own limit
+		Run: func(ctx context.Context) error { return s.WatchOnce(identity.With(ctx, identity.Loop("feature"))) },
+	}
 	return s
 }
+
+// Watching compares what is online with what it was made from, as Config.Watch
+// says; it is for Every above zero.
+func (s *Service) Watching() lifecycle.Service { return s.watcher.Service() }
 
 // Background runs materialisations, also those that an earlier process left
 // unfinished.

@@ -39,7 +39,8 @@ type Store interface {
 	Online(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) (Online, error)
 	PutOnline(ctx context.Context, tx *store.Tx, o Online) error
 	DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) error
-	// Onlines lists all of a project by view and version.
+	// Onlines lists all of a project, or of all projects when it is empty, by
+	// project, view and version.
 	Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]Online, error)
 
 	// PutStale marks a generation for removal; a second mark changes nothing.

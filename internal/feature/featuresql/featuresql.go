@@ -322,7 +322,11 @@ func (Store) DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, vie
 // Onlines implements feature.Store.
 func (Store) Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]feature.Online, error) {
 	var rows []onlineRow
-	if err := tx.NewSelect().Model(&rows).Where("o.project = ?", string(p)).OrderExpr("o.view_name, o.version").Scan(ctx); err != nil {
+	q := tx.NewSelect().Model(&rows).OrderExpr("o.project, o.view_name, o.version")
+	if p != "" {
+		q = q.Where("o.project = ?", string(p))
+	}
+	if err := q.Scan(ctx); err != nil {
 		return nil, err
 	}
 	out := make([]feature.Online, len(rows))

@@ -194,7 +194,7 @@ func (e *external) take(mem memory.Allocator, before int64, n int) ([]arrow.Arra
 	var selected []int
 	for i, f := range e.outputs {
 		if f.Select != "" {
-			builders = append(builders, array.NewBuilder(mem, arrowType(f.Type)))
+			builders = append(builders, array.NewBuilder(mem, ArrowType(f.Type)))
 			selected = append(selected, i)
 		}
 	}

@@ -287,8 +287,8 @@ func Join(ctx context.Context, spine Spine, views []View, opts Options) (*Result
 	return result, nil
 }
 
-// arrowType is the Arrow type of a feature column in the output.
-func arrowType(t value.Type) arrow.DataType {
+// ArrowType is the Arrow type of a feature column in the output.
+func ArrowType(t value.Type) arrow.DataType {
 	switch t {
 	case value.Int64:
 		return arrow.PrimitiveTypes.Int64
@@ -321,7 +321,7 @@ func outputSchema(spine *arrow.Schema, views []View) (*arrow.Schema, error) {
 					WithHint("Ask for full feature names, or rename the column in the spine.")
 			}
 			from[f.Select] = "a feature of view " + v.Name
-			fields = append(fields, arrow.Field{Name: f.Select, Type: arrowType(f.Type), Nullable: true})
+			fields = append(fields, arrow.Field{Name: f.Select, Type: ArrowType(f.Type), Nullable: true})
 		}
 	}
 	meta := spine.Metadata()

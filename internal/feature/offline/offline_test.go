@@ -33,7 +33,7 @@ func (d table) reader(tb testing.TB, batch int) array.RecordReader {
 	tb.Helper()
 	fields := make([]arrow.Field, len(d.columns))
 	for i, c := range d.columns {
-		fields[i] = arrow.Field{Name: c.Name, Type: arrowType(c.Type), Nullable: true}
+		fields[i] = arrow.Field{Name: c.Name, Type: ArrowType(c.Type), Nullable: true}
 	}
 	schema := arrow.NewSchema(fields, nil)
 	var batches []arrow.RecordBatch

@@ -97,7 +97,7 @@ func (v *vector) take(mem memory.Allocator, at []int32) (arrow.Array, error) {
 			}
 		}
 	}
-	return newArray(arrowType(v.typ), n, nulls, valid, data), nil
+	return newArray(ArrowType(v.typ), n, nulls, valid, data), nil
 }
 
 // takeValid sets the bits of the positions that hold a value and counts the
@@ -146,7 +146,7 @@ func (v *vector) takeText(mem memory.Allocator, at []int32) (arrow.Array, error)
 		}
 		ends[i+1] = int32(pos)
 	}
-	return newArray(arrowType(v.typ), n, nulls, valid, offsets, text), nil
+	return newArray(ArrowType(v.typ), n, nulls, valid, offsets, text), nil
 }
 
 // newArray makes an array that owns the buffers.
