@@ -38,6 +38,7 @@ venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv feast internal/httpapi/feast/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt
+venv great-expectations internal/cli/suite/testdata/requirements.txt
 venv tables internal/httpapi/iceberg/testdata/requirements.txt
 scripts/engines/spark.sh
 venv ray test/engines/ray/requirements.txt

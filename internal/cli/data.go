@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/cli/suite"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -47,7 +49,7 @@ var versionColumns = []column{
 
 func (a *app) dataset() *cobra.Command {
 	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
-	cmd.AddCommand(a.datasetImport(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
+	cmd.AddCommand(a.datasetImport(), a.datasetSuite(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
 		a.datasetIngest(), a.datasetSources(), a.datasetIngestions(), a.datasetCancel(),
 		a.datasetDecide("approve", "Approve that data may be in more zones, as another person asked"),
 		a.datasetDecide("reject", "Reject that, or withdraw what you asked for"))
@@ -102,6 +104,43 @@ func (a *app) datasetImport() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+func (a *app) datasetSuite() *cobra.Command {
+	var skip bool
+	cmd := &cobra.Command{
+		Use:   "suite FILE",
+		Short: "Print the expectations of a Great Expectations suite for a Dataset's manifest",
+		Long: "Reads the JSON of a suite (releases 0.x and 1.x) and prints the expectations that mean the same, to stand\n" +
+			"under spec of a Dataset. What cannot be said is listed with the reason, and nothing is printed (exit code 1).",
+		Example: "  falaj dataset suite gx/expectations/orders.json\n  falaj dataset suite orders.json --skip-unsupported",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return usage("%v", err)
+			}
+			defer f.Close()
+			data, err := io.ReadAll(io.LimitReader(f, suite.MaxBytes+1))
+			if err != nil {
+				return err
+			}
+			taken, left, err := suite.Decode(data)
+			if err != nil {
+				return fault.Wrap(err, "%s", args[0])
+			}
+			for _, l := range left {
+				a.note("not taken: %q", l.String())
+			}
+			if len(left) > 0 && !skip {
+				return fault.New(fault.Unsupported, "%d of %d expectations cannot be taken", len(left), len(left)+len(taken)).
+					WithHint("Change them in the suite, or leave them out by --skip-unsupported.")
+			}
+			return a.printOne(map[string]any{"expectations": append([]suite.Expectation{}, taken...)})
+		},
+	}
+	cmd.Flags().BoolVar(&skip, "skip-unsupported", false, "print the others, exit code 0")
+	return cmd
 }
 
 // whyRejected is the reason with the first value that failed, which the reason of

@@ -131,6 +131,7 @@ const (
 	maxDescription  = 4 << 10
 	maxExpectations = 256
 	maxSetValues    = 10_000
+	maxPattern      = 4 << 10
 )
 
 // withDefaults spells out what was left out.

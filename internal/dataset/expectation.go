@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -20,25 +22,31 @@ import (
 // Check is what an expectation demands.
 type Check string
 
-// The checks. Nulls satisfy between and in_set, and rows with a null in the key
-// are left out of unique; not_null is there for them.
+// The checks. Nulls satisfy between, in_set, matches and length, and rows with a
+// null in the key are left out of unique; not_null is there for them.
 const (
-	NotNull  Check = "not_null"
-	Unique   Check = "unique"
-	Between  Check = "between" // bounds included; NaN is outside
-	InSet    Check = "in_set"
-	RowCount Check = "row_count"
+	NotNull   Check = "not_null"
+	Unique    Check = "unique"
+	Between   Check = "between" // bounds included unless strict; NaN is outside
+	InSet     Check = "in_set"
+	Matches   Check = "matches" // somewhere in the text, unless the pattern says ^ and $
+	Length    Check = "length"  // of text, in characters
+	HasColumn Check = "has_column"
+	RowCount  Check = "row_count"
 )
 
 // Expectation is a rule for the rows of a version.
 type Expectation struct {
-	Check   Check    `json:"check" doc:"The rule" enum:"not_null,unique,between,in_set,row_count"`
-	Column  string   `json:"column,omitempty" doc:"The column it is about"`
-	Columns []string `json:"columns,omitempty" doc:"For unique: the columns that together are the key"`
-	Min     any      `json:"min,omitempty" doc:"For between and row_count: the least value; a number, or a date or timestamp as text"`
-	Max     any      `json:"max,omitempty" doc:"For between and row_count: the greatest value"`
-	Values  []any    `json:"values,omitempty" doc:"For in_set: the values allowed"`
-	Mostly  float64  `json:"mostly,omitempty" doc:"The share of rows that must satisfy it; 1 when left out" minimum:"0" maximum:"1"`
+	Check     Check    `json:"check" doc:"The rule" enum:"not_null,unique,between,in_set,matches,length,has_column,row_count"`
+	Column    string   `json:"column,omitempty" doc:"The column it is about"`
+	Columns   []string `json:"columns,omitempty" doc:"For unique: the columns that together are the key"`
+	Min       any      `json:"min,omitempty" doc:"For between, length and row_count: the least value; a number, or a date or timestamp as text"`
+	Max       any      `json:"max,omitempty" doc:"For between, length and row_count: the greatest value"`
+	StrictMin bool     `json:"strict_min,omitempty" doc:"For between: min itself is outside"`
+	StrictMax bool     `json:"strict_max,omitempty" doc:"For between: max itself is outside"`
+	Values    []any    `json:"values,omitempty" doc:"For in_set: the values allowed"`
+	Pattern   string   `json:"pattern,omitempty" doc:"For matches: a regular expression (RE2) that the text has somewhere"`
+	Mostly    float64  `json:"mostly,omitempty" doc:"The share of rows that must satisfy it; 1 when left out" minimum:"0" maximum:"1"`
 }
 
 // String is the expectation in words: "between(temp, -20, 50)".
@@ -46,9 +54,11 @@ func (e Expectation) String() string {
 	var b strings.Builder
 	b.WriteString(string(e.Check) + "(" + strings.Join(e.key(), ", "))
 	switch e.Check {
-	case NotNull, Unique:
-	case Between:
-		fmt.Fprintf(&b, ", %s, %s", boundText(e.Min), boundText(e.Max))
+	case NotNull, Unique, HasColumn:
+	case Between, Length:
+		fmt.Fprintf(&b, ", %s%s, %s%s", strictText(e.StrictMin, ">"), boundText(e.Min), strictText(e.StrictMax, "<"), boundText(e.Max))
+	case Matches:
+		fmt.Fprintf(&b, ", %q", e.Pattern)
 	case RowCount:
 		fmt.Fprintf(&b, "%s, %s", boundText(e.Min), boundText(e.Max))
 	case InSet:
@@ -65,6 +75,13 @@ func (e Expectation) String() string {
 		fmt.Fprintf(&b, " for %g of the rows", e.Mostly)
 	}
 	return b.String()
+}
+
+func strictText(strict bool, sign string) string {
+	if strict {
+		return sign
+	}
+	return ""
 }
 
 func boundText(v any) string {
@@ -94,7 +111,7 @@ func (e Expectation) Validate() error {
 		return bad("mostly is %g, not between 0 and 1", e.Mostly)
 	}
 	switch e.Check {
-	case NotNull, Between, InSet:
+	case NotNull, Between, InSet, Matches, Length, HasColumn:
 		if e.Column == "" {
 			return bad("it names no column")
 		}
@@ -110,9 +127,9 @@ func (e Expectation) Validate() error {
 			return bad("it is about the table, not a column")
 		}
 	default:
-		return fault.New(fault.Invalid, "there is no check %q", string(e.Check)).WithHint("The checks are not_null, unique, between, in_set and row_count.")
+		return fault.New(fault.Invalid, "there is no check %q", string(e.Check)).WithHint("The checks are not_null, unique, between, in_set, matches, length, has_column and row_count.")
 	}
-	if hasBounds := e.Min != nil || e.Max != nil; hasBounds != (e.Check == Between || e.Check == RowCount) {
+	if hasBounds := e.Min != nil || e.Max != nil; hasBounds != (e.Check == Between || e.Check == Length || e.Check == RowCount) {
 		if hasBounds {
 			return bad("it takes no min or max")
 		}
@@ -122,12 +139,27 @@ func (e Expectation) Validate() error {
 		switch v.(type) {
 		case nil, float64, int, int64, uint64, json.Number:
 		case string:
-			if e.Check == RowCount {
+			if e.Check != Between {
 				return bad("%q is not a number", v)
 			}
 		default:
 			return bad("%v is not a number, date or timestamp", v)
 		}
+	}
+	if (e.StrictMin || e.StrictMax) && e.Check != Between {
+		return bad("strict_min and strict_max are for between")
+	}
+	if e.StrictMin && e.Min == nil || e.StrictMax && e.Max == nil {
+		return bad("strict_min needs min, and strict_max needs max")
+	}
+	if (e.Pattern != "") != (e.Check == Matches) {
+		return bad("pattern is for matches, which needs one")
+	}
+	if len(e.Pattern) > maxPattern {
+		return bad("a pattern of %d bytes is over the limit of %d", len(e.Pattern), maxPattern)
+	}
+	if _, err := regexp.Compile(e.Pattern); err != nil {
+		return bad("the pattern is not RE2: %v", err)
 	}
 	if (len(e.Values) > 0) != (e.Check == InSet) {
 		return bad("values are for in_set, which needs some")
@@ -229,12 +261,16 @@ func newChecker(es []Expectation, s Schema, hide bool, keys int) *checker {
 		var err error
 		switch e.Check {
 		case Between:
-			k.holds, err = betweenOf(s[k.cols[0]].Type, e.Min, e.Max)
+			k.holds, err = betweenOf(s[k.cols[0]].Type, e)
 		case InSet:
 			k.holds = inSetOf(s[k.cols[0]].Type, e.Values)
 		case Unique:
 			k.seen = make(map[[2]uint64]struct{})
-		case NotNull, RowCount:
+		case Matches:
+			k.holds, err = matchesOf(s[k.cols[0]].Type, e.Pattern)
+		case Length:
+			k.holds, err = lengthOf(s[k.cols[0]].Type, e.Min, e.Max)
+		case NotNull, HasColumn, RowCount:
 		}
 		if err != nil {
 			k.problem = err.Error()
@@ -252,13 +288,13 @@ func (c *checker) add(rec arrow.RecordBatch) error {
 		switch k.e.Check {
 		case NotNull:
 			k.notNull(rec.Column(k.cols[0]), c.rows)
-		case Between, InSet:
+		case Between, InSet, Matches, Length:
 			k.values(rec.Column(k.cols[0]), c.rows)
 		case Unique:
 			if err := c.unique(k, rec); err != nil {
 				return err
 			}
-		case RowCount:
+		case HasColumn, RowCount:
 		}
 	}
 	c.rows += rec.NumRows()
@@ -399,8 +435,32 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
+// matchesOf looks for a pattern that Validate has seen.
+func matchesOf(t Type, pattern string) (func(arrow.Array, int) bool, error) {
+	if t != table.String {
+		return nil, fmt.Errorf("a column of %s is not text", t)
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, err
+	}
+	return func(a arrow.Array, i int) bool { return re.MatchString(a.(*array.String).Value(i)) }, nil
+}
+
+func lengthOf(t Type, lo, hi any) (func(arrow.Array, int) bool, error) {
+	if t != table.String {
+		return nil, fmt.Errorf("a column of %s is not text", t)
+	}
+	least, hasLeast := number(lo)
+	most, hasMost := number(hi)
+	return func(a arrow.Array, i int) bool {
+		n := float64(utf8.RuneCountInString(a.(*array.String).Value(i)))
+		return (!hasLeast || n >= least) && (!hasMost || n <= most)
+	}, nil
+}
+
 // betweenOf makes the comparison for a column's type.
-func betweenOf(t Type, lo, hi any) (func(arrow.Array, int) bool, error) {
+func betweenOf(t Type, e Expectation) (func(arrow.Array, int) bool, error) {
 	bound := func(v any, none float64) (float64, error) {
 		if v == nil {
 			return none, nil
@@ -427,17 +487,17 @@ func betweenOf(t Type, lo, hi any) (func(arrow.Array, int) bool, error) {
 	if t == table.String || t == table.Bool {
 		return nil, fmt.Errorf("a column of %s has no order to be between", t)
 	}
-	least, err := bound(lo, math.Inf(-1))
+	least, err := bound(e.Min, math.Inf(-1))
 	if err != nil {
 		return nil, err
 	}
-	most, err := bound(hi, math.Inf(1))
+	most, err := bound(e.Max, math.Inf(1))
 	if err != nil {
 		return nil, err
 	}
 	return func(a arrow.Array, i int) bool {
 		v := cellNumber(a, i)
-		return v >= least && v <= most
+		return v >= least && v <= most && (!e.StrictMin || v != least) && (!e.StrictMax || v != most)
 	}, nil
 }
 

@@ -171,6 +171,16 @@ func TestExpectations(t *testing.T) {
 		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC", "LA"}}, ""},
 		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC"}}, `in_set(city, NYC) fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
 		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{1.0, 2.0}}, ""},
+		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 10.0, StrictMin: true}, `between(temp, >10, …) fails for 1 of 3 rows, first at row 1`},
+		{dataset.Expectation{Check: dataset.Between, Column: "temp", Max: 999.0, StrictMax: true}, `between(temp, …, <999) fails for 1 of 3 rows, first at row 3`},
+		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 9.0, StrictMin: true, Max: 1000.0, StrictMax: true}, ""},
+		{dataset.Expectation{Check: dataset.Matches, Column: "city", Pattern: "[YA]"}, ""},
+		{dataset.Expectation{Check: dataset.Matches, Column: "city", Pattern: "^N"}, `matches(city, "^N") fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
+		{dataset.Expectation{Check: dataset.Matches, Column: "temp", Pattern: "1"}, "a column of int64 is not text"},
+		{dataset.Expectation{Check: dataset.Length, Column: "city", Min: 2.0, Max: 3.0}, ""},
+		{dataset.Expectation{Check: dataset.Length, Column: "city", Min: 3.0}, `length(city, 3, …) fails for 1 of 4 rows, first at row 2`},
+		{dataset.Expectation{Check: dataset.HasColumn, Column: "at"}, ""},
+		{dataset.Expectation{Check: dataset.HasColumn, Column: "nope"}, `has_column(nope) fails: there is no column "nope"`},
 		{dataset.Expectation{Check: dataset.RowCount, Min: 4.0, Max: 4.0}, ""},
 		{dataset.Expectation{Check: dataset.RowCount, Min: 5.0}, "row_count(5, …) fails: there are 4 rows"},
 		{dataset.Expectation{Check: dataset.NotNull, Column: "nope"}, `there is no column "nope"`},
@@ -191,6 +201,27 @@ func TestExpectations(t *testing.T) {
 		if r.Passed || v.State != dataset.Rejected || v.Reason != r.String() || !strings.Contains(v.Reason, c.want) {
 			t.Errorf("%s: %q, want %q", c.e, v.Reason, c.want)
 		}
+	}
+}
+
+// An expectation that says nothing, or what its check does not know, is refused.
+func TestExpectationRefused(t *testing.T) {
+	for _, c := range []struct {
+		e    dataset.Expectation
+		want string
+	}{
+		{dataset.Expectation{Check: "regex", Column: "a"}, "there is no check"},
+		{dataset.Expectation{Check: dataset.Matches, Column: "a"}, "pattern is for matches"},
+		{dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: "(?!x)"}, "is not RE2"},
+		{dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: strings.Repeat("x", 5000)}, "over the limit"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Pattern: "x"}, "pattern is for matches"},
+		{dataset.Expectation{Check: dataset.Length, Column: "a"}, "neither min nor max"},
+		{dataset.Expectation{Check: dataset.Length, Column: "a", Min: "2013-01-01"}, "is not a number"},
+		{dataset.Expectation{Check: dataset.Length, Column: "a", Min: 1.0, StrictMin: true}, "are for between"},
+		{dataset.Expectation{Check: dataset.Between, Column: "a", Min: 1.0, StrictMax: true}, "strict_max needs max"},
+		{dataset.Expectation{Check: dataset.HasColumn}, "names no column"},
+	} {
+		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
 	}
 }
 
