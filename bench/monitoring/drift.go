@@ -11,8 +11,8 @@ import (
 	"sync"
 
 	"github.com/falaj-ml/falaj/bench/harness"
+	"github.com/falaj-ml/falaj/internal/drift"
 	"github.com/falaj-ml/falaj/internal/monitoring"
-	"github.com/falaj-ml/falaj/internal/monitoring/drift"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 )
 

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/bench/harness"
+	"github.com/falaj-ml/falaj/internal/drift"
 	"github.com/falaj-ml/falaj/internal/monitoring"
-	"github.com/falaj-ml/falaj/internal/monitoring/drift"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 const (

@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "sketch", "drift"}
 	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/monitoring/drift"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/drift"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // evaluate compares a closed window with its baseline; b is nil when there is

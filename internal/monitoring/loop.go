@@ -16,8 +16,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/sketch"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/falaj-ml/falaj/internal/monitoring/performance"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // The tasks.

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // Bounds of what a monitor holds in memory.

@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 func record(at time.Time, version int64, v float64) *prediction.Record {

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/drift"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
-	"github.com/falaj-ml/falaj/internal/monitoring/drift"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 

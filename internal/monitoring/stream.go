@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/falaj-ml/falaj/internal/monitoring/drift"
+	"github.com/falaj-ml/falaj/internal/drift"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 )
 

@@ -16,9 +16,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // token is what the made-up server takes.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // Rollout is a trial of a version, as serving has it.

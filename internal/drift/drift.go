@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // Method names a test or a distance.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // Detectors of change in a stream of numbers, one at a time, without a window

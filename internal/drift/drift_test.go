@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 func load(t *testing.T, file string, into any) {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 func normal(rng *rand.Rand, n int, mean, std float64) *sketch.Column {

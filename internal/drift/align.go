@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 const (

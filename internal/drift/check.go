@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/falaj-ml/falaj/internal/monitoring/sketch"
+	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
 // CheckName names a check of a column.
