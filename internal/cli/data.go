@@ -49,7 +49,7 @@ var versionColumns = []column{
 
 func (a *app) dataset() *cobra.Command {
 	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
-	cmd.AddCommand(a.datasetImport(), a.datasetSuite(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
+	cmd.AddCommand(a.datasetImport(), a.datasetSuite(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetProfile(), a.datasetQuarantine(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
 		a.datasetIngest(), a.datasetSources(), a.datasetIngestions(), a.datasetCancel(),
 		a.datasetDecide("approve", "Approve that data may be in more zones, as another person asked"),
 		a.datasetDecide("reject", "Reject that, or withdraw what you asked for"))
@@ -96,6 +96,9 @@ func (a *app) datasetImport() *cobra.Command {
 			}
 			if v.Text("unchanged") == "true" {
 				a.note("unchanged: %s@%s exists%s", args[0], v.Text("version"), standing(v))
+			}
+			if n := v.Text("quarantined"); n != "" {
+				a.note("%s rows are in quarantine: falaj dataset quarantine %s@%s", n, args[0], v.Text("version"))
 			}
 			if v.Text("state") == "rejected" {
 				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), whyRejected(v)).

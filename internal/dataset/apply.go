@@ -103,6 +103,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 		}, project.Created, nil
 	}
 	if d.Deleted {
+		d.Stale = false
 		d.Deleted, d.Spec, d.Owner, d.Created, d.Updated = false, r.Spec, createdBy(identity.From(ctx)), now, now
 		d.Revision++
 		return d, project.Created, nil
@@ -115,6 +116,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s may be in %s, and the manifest says %s", d.Name, was, want).
 			WithHint("Widening where data may be takes two people and a reason; declare another dataset for data that may be elsewhere.")
 	}
+	d.Stale = d.Stale && d.Spec.Fresh == r.Spec.Fresh
 	d.Spec, d.Updated = r.Spec, now
 	d.Revision++
 	return d, project.Updated, nil

@@ -12,7 +12,9 @@
 //     of a person out of all versions (erase.go), Recover cleans up after
 //     a crash (recover.go). labels.go lends labels to the service of residency.
 //   - write.go is the one path by which a version comes to be; digest.go,
-//     statistics.go and expectation.go look at the rows as they pass.
+//     statistics.go and expectation.go look at the rows as they pass, and
+//     quarantine.go keeps those that expectations left out. beyond.go judges what
+//     no single row tells; profile.go draws what a version looks like.
 //   - child/ is the pipe to the processes that parse users' files and run SQL;
 //     parser/ and sqlworker/ are those processes; table/ is Parquet and Iceberg;
 //     datasetsql/ keeps the rows, datasettest/ builds a service for tests.
@@ -121,6 +123,7 @@ type Spec struct {
 	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data may be; the project's default, else home, when left out"`
 	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
 	Keep           Keep            `json:"keep,omitzero" doc:"Which versions stay; all when left out. One that something cites is never removed by itself"`
+	Fresh          string          `json:"fresh,omitempty" doc:"How often a new version comes, such as 24h: when none was accepted for so long, the event dataset.stale tells, once"`
 	// Entities maps the join keys of entities to columns, where no view tells, or
 	// columns are called otherwise: {customer: {customer_id: buyer}}.
 	Entities map[string]map[string]string `json:"entities,omitempty" doc:"Whose rows these are: columns by the join keys of an entity, such as {customer: {customer_id: buyer}}; by it a person is found who is to be erased. Needed only where no feature view reads the dataset, or columns are called otherwise; {customer: {}} says that no row is a customer's"`
@@ -203,6 +206,9 @@ func (s Spec) Validate() error {
 	if err := s.Keep.Validate(); err != nil {
 		return fault.Wrap(err, "spec.keep")
 	}
+	if err := within(s.Fresh); err != nil {
+		return fault.Wrap(err, "spec.fresh")
+	}
 	switch s.Protection {
 	case Sealed:
 	case Open:
@@ -219,7 +225,7 @@ func (s Spec) Validate() error {
 // digest identifies the part of a spec that decides what a version is.
 func (s Spec) digest() string {
 	s = s.withDefaults()
-	s.Description, s.Keep, s.Entities = "", Keep{}, nil
+	s.Description, s.Keep, s.Entities, s.Fresh = "", Keep{}, nil, ""
 	s.Residency = residency.Of(s.Residency...)
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -250,6 +256,8 @@ type Dataset struct {
 	// version is; empty for none. Open tables are read by others from here.
 	Metadata string `json:"metadata,omitempty"`
 
+	Stale bool `json:"stale,omitempty"` // it was told that no version came for longer than Spec.Fresh
+
 	Fields     FieldIDs          `json:"-"` // given to columns so far
 	Properties map[string]string `json:"-"` // of the open table, set by its clients
 	// Next is the schema of what clients of the open table are about to write,
@@ -279,9 +287,10 @@ type Version struct {
 	Reason         string          `json:"reason,omitempty"` // why it is rejected, in words; names values of open data only
 	Schema         Schema          `json:"schema"`
 	Rows           int64           `json:"rows"`
-	Bytes          int64           `json:"bytes"`                // stored
-	ContentDigest  string          `json:"digest"`               // of the rows, whatever file they came in
-	Statistics     []Statistics    `json:"statistics,omitempty"` // by column, in schema order
+	Quarantined    int64           `json:"quarantined,omitempty"` // rows that were read and are not among them
+	Bytes          int64           `json:"bytes"`                 // stored, those in quarantine too
+	ContentDigest  string          `json:"digest"`                // of the rows, whatever file they came in
+	Statistics     []Statistics    `json:"statistics,omitempty"`  // by column, in schema order
 	Expectations   []Verdict       `json:"expectations,omitempty"`
 	Classification Classification  `json:"classification"`
 	Residency      residency.Label `json:"residency"`
@@ -301,8 +310,11 @@ type Version struct {
 
 	Order        int64      `json:"-"` // number of the version that it stands for in the end; 0 is its own
 	Files        []DataFile `json:"-"`
+	Quarantine   []DataFile `json:"-"` // of the rows that were left out; see quarantine.go
 	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted
 	Snapshot     int64      `json:"-"` // its ID, where another engine chose it; 0 is Number
+	// QuarantineDigest is of the rows in quarantine; empty without any, and not stored.
+	QuarantineDigest string `json:"-"`
 	// Fingerprint is equal for versions made of the same content, the same way.
 	Fingerprint string `json:"-"`
 

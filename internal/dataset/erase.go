@@ -33,7 +33,7 @@ type Person struct {
 // Held is a version that has rows of the person.
 type Held struct {
 	Version  Version
-	Rows     int64  // of the person
+	Rows     int64  // of the person, those in quarantine too
 	Redacted string // the version that stands for it now, "orders@5"; empty where only a lookup was asked for, or the version was rejected
 }
 
@@ -102,7 +102,7 @@ func (s *Service) redactedBefore(ctx context.Context, p Person, done func(Held) 
 			if by.Lineage.Producer == nil || by.Lineage.Producer.Text != p.Purpose {
 				return nil
 			}
-			return done(Held{Version: v, Rows: v.Rows - by.Rows, Redacted: by.Ref().String()})
+			return done(Held{Version: v, Rows: v.Rows + v.Quarantined - by.Rows - by.Quarantined, Redacted: by.Ref().String()})
 		})
 	})
 }
@@ -265,12 +265,27 @@ func (m *mapper) of(ctx context.Context, v Version, spec Spec) (mapped, error) {
 	return mapped{columns: by}, nil
 }
 
-// countRows counts the person's rows of a version.
+// countRows counts the person's rows of a version, those in quarantine too.
 func (s *Service) countRows(ctx context.Context, p Person, v Version, by []string) (n int64, err error) {
-	rows, err := s.openHeld(ctx, p, v, by)
-	if err != nil {
-		return 0, err
+	for _, aside := range []bool{false, true} {
+		rows, err := s.openHeld(ctx, p, v, by, aside)
+		if err != nil {
+			return 0, err
+		}
+		if rows == nil {
+			continue
+		}
+		own, err := p.count(ctx, rows, by)
+		if err != nil {
+			return 0, err
+		}
+		n += own
 	}
+	return n, nil
+}
+
+// count counts the person's rows, and releases the reader.
+func (p Person) count(ctx context.Context, rows *Reader, by []string) (n int64, err error) {
 	defer rows.Release()
 	theirs := p.in(rows.Schema(), by)
 	for rows.Next() {
@@ -288,11 +303,17 @@ func (s *Service) countRows(ctx context.Context, p Person, v Version, by []strin
 }
 
 // openHeld reads a version, also a rejected one, behind the residency door and the
-// journal.
-func (s *Service) openHeld(ctx context.Context, p Person, v Version, columns []string) (*Reader, error) {
-	r := OpenRequest{Project: v.Project, Ref: v.Ref(), Columns: columns, Purpose: p.Purpose}
+// journal; aside its quarantine, nil without one.
+func (s *Service) openHeld(ctx context.Context, p Person, v Version, columns []string, aside bool) (*Reader, error) {
+	r := OpenRequest{Project: v.Project, Ref: v.Ref(), Columns: columns, Purpose: p.Purpose, aside: aside}
+	if aside && v.Quarantined == 0 {
+		return nil, nil
+	}
 	if err := s.pass(ctx, v, r, true); err != nil {
 		return nil, err
+	}
+	if aside {
+		return s.readSet(ctx, v, v.aside(), columns, 0, v.Quarantined)
 	}
 	return s.read(ctx, v, r)
 }
@@ -329,12 +350,11 @@ func (s *Service) redact(ctx context.Context, p Person, v Version, by []string) 
 	}); err != nil {
 		return Version{}, err
 	}
-	rows, err := s.openHeld(ctx, p, v, nil)
+	rows, err := s.openHeld(ctx, p, v, nil, false)
 	if err != nil {
 		return Version{}, err
 	}
-	others := &without{Reader: rows, theirs: p.in(rows.Schema(), by)}
-	others.refs.Store(1)
+	others := p.without(rows, by)
 	defer others.Release()
 	spec := d.Spec
 	spec.Protection = v.Protection
@@ -343,6 +363,14 @@ func (s *Service) redact(ctx context.Context, p Person, v Version, by []string) 
 		lineage: func() (Lineage, error) {
 			return Lineage{Parents: lineageOf([]Version{v}), Producer: &Producer{Kind: "erasure", Text: p.Purpose, Digest: digestOf([]byte(p.Purpose))}}, nil
 		},
+	}
+	aside, err := s.openHeld(ctx, p, v, nil, true)
+	if err != nil {
+		return Version{}, err
+	}
+	if aside != nil {
+		w.aside = p.without(aside, by)
+		defer w.aside.Release()
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
 	defer cancel()
@@ -520,6 +548,13 @@ type without struct {
 }
 
 type span struct{ from, to int64 }
+
+// without are a reader's rows that are not the person's; it owns the reader.
+func (p Person) without(rows *Reader, by []string) *without {
+	w := &without{Reader: rows, theirs: p.in(rows.Schema(), by)}
+	w.refs.Store(1)
+	return w
+}
 
 var _ array.RecordReader = (*without)(nil)
 

@@ -231,7 +231,7 @@ func TestWhoseRowsTheseAre(t *testing.T) {
 // Wherever a redaction breaks off, every version is there as it was or as it shall
 // be, and doing it again does what is left.
 func TestRedactionBreaksOff(t *testing.T) {
-	for stop := range 20 {
+	for stop := range 30 {
 		dir := t.TempDir()
 		h := datasettest.At(t, dir, nil)
 		for i := range 2 {
@@ -269,5 +269,5 @@ func TestRedactionBreaksOff(t *testing.T) {
 			return
 		}
 	}
-	t.Error("it takes more than 20 steps")
+	t.Error("it takes more than 30 steps")
 }

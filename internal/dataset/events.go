@@ -6,6 +6,7 @@ const (
 	EventDeleted        = "dataset.deleted"
 	EventVersionCreated = "dataset.version_created"
 	EventVersionDeleted = "dataset.version_deleted"
+	EventStale          = "dataset.stale" // no version was accepted for longer than the dataset says
 )
 
 // Event is the body of the dataset events; the version's fields are empty in
@@ -18,4 +19,6 @@ type Event struct {
 	State   State     `json:"state,omitempty"`
 	Rows    int64     `json:"rows,omitempty"`
 	Digest  string    `json:"digest,omitempty"`
+	// Quarantined is how many rows were left out of the version.
+	Quarantined int64 `json:"quarantined,omitempty"`
 }

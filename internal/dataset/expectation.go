@@ -22,8 +22,8 @@ import (
 // Check is what an expectation demands.
 type Check string
 
-// The checks. Nulls satisfy between, in_set, matches and length, and rows with a
-// null in the key are left out of unique; not_null is there for them.
+// The checks. Nulls satisfy between, in_set, matches, length and refers, and rows
+// with a null in the key are left out of unique; not_null is there for them.
 const (
 	NotNull   Check = "not_null"
 	Unique    Check = "unique"
@@ -33,20 +33,54 @@ const (
 	Length    Check = "length"  // of text, in characters
 	HasColumn Check = "has_column"
 	RowCount  Check = "row_count"
+	Refers    Check = "refers" // to a value in a column of another dataset
+	Fresh     Check = "fresh"  // the newest time that has come is not long ago
+	Drift     Check = "drift"  // from the newest accepted version
 )
 
 // Expectation is a rule for the rows of a version.
 type Expectation struct {
-	Check     Check    `json:"check" doc:"The rule" enum:"not_null,unique,between,in_set,matches,length,has_column,row_count"`
+	Check     Check    `json:"check" doc:"The rule" enum:"not_null,unique,between,in_set,matches,length,has_column,row_count,refers,fresh,drift"`
 	Column    string   `json:"column,omitempty" doc:"The column it is about"`
 	Columns   []string `json:"columns,omitempty" doc:"For unique: the columns that together are the key"`
-	Min       any      `json:"min,omitempty" doc:"For between, length and row_count: the least value; a number, or a date or timestamp as text"`
-	Max       any      `json:"max,omitempty" doc:"For between, length and row_count: the greatest value"`
+	Min       any      `json:"min,omitempty" doc:"For between, length and row_count: the least value; a number, or a date or timestamp as text. For drift by a test: the least p-value"`
+	Max       any      `json:"max,omitempty" doc:"For between, length and row_count: the greatest value. For drift by a distance: the greatest; 0.25 when left out"`
 	StrictMin bool     `json:"strict_min,omitempty" doc:"For between: min itself is outside"`
 	StrictMax bool     `json:"strict_max,omitempty" doc:"For between: max itself is outside"`
 	Values    []any    `json:"values,omitempty" doc:"For in_set: the values allowed"`
 	Pattern   string   `json:"pattern,omitempty" doc:"For matches: a regular expression (RE2) that the text has somewhere"`
+	In        *Target  `json:"in,omitempty" doc:"For refers: where the value has to be"`
+	Within    string   `json:"within,omitempty" doc:"For fresh: how long ago the newest time may be, such as 24h or 7d"`
+	Method    string   `json:"method,omitempty" doc:"For drift: how the column is compared; psi when left out. The methods are those of monitors"`
 	Mostly    float64  `json:"mostly,omitempty" doc:"The share of rows that must satisfy it; 1 when left out" minimum:"0" maximum:"1"`
+
+	Otherwise Otherwise `json:"otherwise,omitempty" doc:"What rows that break it do: reject (the default) the version, or go to its quarantine, with the reasons, and the version is made without them" enum:"reject,quarantine"`
+	AtMost    *float64  `json:"at_most,omitempty" doc:"For otherwise: quarantine: the share of all rows that it may set aside; with more, the version is rejected. No bound when left out" minimum:"0" maximum:"1"`
+}
+
+// Target is a column of another dataset, whose newest accepted version is meant.
+type Target struct {
+	Dataset string `json:"dataset" doc:"The dataset; its newest accepted version is asked"`
+	Column  string `json:"column" doc:"Its column, of the same type"`
+}
+
+// Otherwise is what rows that break an expectation do.
+type Otherwise string
+
+// The ways: the version is rejected, or goes without them.
+const (
+	Reject     Otherwise = "reject" // the default
+	Quarantine Otherwise = "quarantine"
+)
+
+// ofRows reports whether single rows break the check, and can be set aside.
+func (c Check) ofRows() bool {
+	switch c {
+	case NotNull, Unique, Between, InSet, Matches, Length, Refers:
+		return true
+	case HasColumn, RowCount, Fresh, Drift:
+	}
+	return false
 }
 
 // String is the expectation in words: "between(temp, -20, 50)".
@@ -55,6 +89,12 @@ func (e Expectation) String() string {
 	b.WriteString(string(e.Check) + "(" + strings.Join(e.key(), ", "))
 	switch e.Check {
 	case NotNull, Unique, HasColumn:
+	case Refers:
+		fmt.Fprintf(&b, ", %s.%s", e.In.Dataset, e.In.Column)
+	case Fresh:
+		b.WriteString(", " + e.Within)
+	case Drift:
+		b.WriteString(", " + string(e.drift()))
 	case Between, Length:
 		fmt.Fprintf(&b, ", %s%s, %s%s", strictText(e.StrictMin, ">"), boundText(e.Min), strictText(e.StrictMax, "<"), boundText(e.Max))
 	case Matches:
@@ -111,7 +151,7 @@ func (e Expectation) Validate() error {
 		return bad("mostly is %g, not between 0 and 1", e.Mostly)
 	}
 	switch e.Check {
-	case NotNull, Between, InSet, Matches, Length, HasColumn:
+	case NotNull, Between, InSet, Matches, Length, HasColumn, Refers, Fresh, Drift:
 		if e.Column == "" {
 			return bad("it names no column")
 		}
@@ -127,9 +167,15 @@ func (e Expectation) Validate() error {
 			return bad("it is about the table, not a column")
 		}
 	default:
-		return fault.New(fault.Invalid, "there is no check %q", string(e.Check)).WithHint("The checks are not_null, unique, between, in_set, matches, length, has_column and row_count.")
+		return fault.New(fault.Invalid, "there is no check %q", string(e.Check)).WithHint("The checks are not_null, unique, between, in_set, matches, length, has_column, row_count, refers, fresh and drift.")
 	}
-	if hasBounds := e.Min != nil || e.Max != nil; hasBounds != (e.Check == Between || e.Check == Length || e.Check == RowCount) {
+	if err := e.validateOtherwise(bad); err != nil {
+		return err
+	}
+	if err := e.validateBeyond(bad); err != nil {
+		return err
+	}
+	if hasBounds := e.Check != Drift && (e.Min != nil || e.Max != nil); hasBounds != (e.Check == Between || e.Check == Length || e.Check == RowCount) {
 		if hasBounds {
 			return bad("it takes no min or max")
 		}
@@ -177,20 +223,43 @@ func (e Expectation) Validate() error {
 	return nil
 }
 
+func (e Expectation) validateOtherwise(bad func(format string, args ...any) error) error {
+	switch e.Otherwise {
+	case "", Reject:
+		if e.AtMost != nil {
+			return bad("at_most is for otherwise: quarantine; the share that may break a rule and stay is mostly")
+		}
+	case Quarantine:
+		switch {
+		case !e.Check.ofRows():
+			return bad("no single row breaks it, so none can be quarantined")
+		case e.Mostly != 0:
+			return bad("rows that break it go to the quarantine, so mostly says nothing; at_most bounds how many may")
+		case e.AtMost != nil && !(*e.AtMost > 0 && *e.AtMost <= 1):
+			return bad("at_most is %g, not over 0 and at most 1; where no row may break it, leave out otherwise", *e.AtMost)
+		}
+	default:
+		return bad("otherwise is reject or quarantine, not %q", string(e.Otherwise))
+	}
+	return nil
+}
+
 // Verdict is how an expectation fared on a version.
 type Verdict struct {
 	Expectation Expectation `json:"expectation"`
 	Passed      bool        `json:"passed"`
 	Checked     int64       `json:"checked"` // rows that it applies to
-	Failed      int64       `json:"failed"`  // of them
+	Failed      int64       `json:"failed"`  // of them; with otherwise: quarantine they are there
 	Problem     string      `json:"problem,omitempty"`
+	Against     string      `json:"against,omitempty"`  // the version that it was judged by, "customers@3"
+	Note        string      `json:"note,omitempty"`     // what was found, where that is no count of rows
 	Examples    []Example   `json:"examples,omitempty"` // the first failures, at most 5
 }
 
 // Example is a cell that failed. Value is empty, and Hidden set, for
 // confidential and restricted data.
 type Example struct {
-	Row    int64  `json:"row"` // from 1
+	Row    int64  `json:"row"` // of what was read, from 1
 	Column string `json:"column"`
 	Value  string `json:"value,omitempty"`
 	Hidden bool   `json:"hidden,omitempty"`
@@ -205,12 +274,19 @@ func (r Verdict) String() string { return r.text(true) }
 func (r Verdict) text(value bool) string {
 	s := r.Expectation.String()
 	switch {
+	case r.Passed && r.Expectation.Otherwise == Quarantine && r.Failed > 0:
+		return s + fmt.Sprintf(" holds without %d of %d rows, which are in quarantine", r.Failed, r.Checked)
+	case r.Passed && r.Note != "":
+		return s + " holds: " + r.Note
 	case r.Passed:
 		return s + " holds"
 	case r.Problem != "":
 		return s + " fails: " + r.Problem
 	}
 	s += fmt.Sprintf(" fails for %d of %d rows", r.Failed, r.Checked)
+	if m := r.Expectation.AtMost; m != nil {
+		s += fmt.Sprintf(", over at_most %g", *m)
+	}
 	if len(r.Examples) > 0 {
 		x := r.Examples[0]
 		s += fmt.Sprintf(", first at row %d, column %q", x.Row, x.Column)
@@ -224,26 +300,36 @@ func (r Verdict) text(value bool) string {
 // checker judges expectations over the batches of one version.
 type checker struct {
 	checks []*check
-	rows   int64
-	budget int // distinct keys that may still be remembered, over all checks
+	sifts  bool  // rows go to the quarantine; else every expectation only judges
+	read   int64 // rows, those in quarantine too
+	rows   int64 // in the version
+	budget int   // distinct keys that may still be remembered, over all checks
 }
 
 type check struct {
 	e        Expectation
+	words    string // the reason of rows that it sets aside
 	cols     []int
 	holds    func(a arrow.Array, i int) bool // of a value that is not null
 	seen     map[[2]uint64]struct{}
 	checked  int64
 	failed   int64
 	problem  string
+	against  string
+	note     string
 	examples []Example
 	hide     bool
+
+	newest, now int64 // for fresh: in the unit of the column; newest is least when there is none
+	newestAt    int64 // its row
+	days        bool  // the unit is days
 }
 
 // newChecker prepares the expectations for a schema. keys bounds how many
-// distinct keys the unique checks remember together.
-func newChecker(es []Expectation, s Schema, hide bool, keys int) *checker {
-	c := &checker{budget: keys}
+// distinct keys the unique checks remember together; without sifts no row is set
+// aside.
+func newChecker(es []Expectation, s Schema, now time.Time, hide, sifts bool, keys int) *checker {
+	c := &checker{budget: keys, sifts: sifts}
 	for _, e := range es {
 		k := &check{e: e, hide: hide}
 		c.checks = append(c.checks, k)
@@ -270,7 +356,10 @@ func newChecker(es []Expectation, s Schema, hide bool, keys int) *checker {
 			k.holds, err = matchesOf(s[k.cols[0]].Type, e.Pattern)
 		case Length:
 			k.holds, err = lengthOf(s[k.cols[0]].Type, e.Min, e.Max)
-		case NotNull, HasColumn, RowCount:
+		case Fresh:
+			k.now, err = nowOf(s[k.cols[0]].Type, now)
+			k.newest, k.days = math.MinInt64, s[k.cols[0]].Type == table.Date
+		case NotNull, HasColumn, RowCount, Refers, Drift:
 		}
 		if err != nil {
 			k.problem = err.Error()
@@ -279,34 +368,89 @@ func newChecker(es []Expectation, s Schema, hide bool, keys int) *checker {
 	return c
 }
 
-// add judges a batch. Error: fault.TooLarge when unique keys are too many.
-func (c *checker) add(rec arrow.RecordBatch) error {
-	for _, k := range c.checks {
-		if k.problem != "" {
-			continue
+// sift judges the rows of a batch by the expectations that set rows aside, and
+// says which go, with the reasons. A row that goes takes no key from a later one.
+// Error: fault.TooLarge when unique keys are too many.
+func (c *checker) sift(rec arrow.RecordBatch) (aside map[int][]string, err error) {
+	first := c.read
+	c.read += rec.NumRows()
+	if !c.sifts {
+		return nil, nil
+	}
+	goes := func(k *check, i int) {
+		if aside == nil {
+			aside = map[int][]string{}
 		}
-		switch k.e.Check {
-		case NotNull:
-			k.notNull(rec.Column(k.cols[0]), c.rows)
-		case Between, InSet, Matches, Length:
-			k.values(rec.Column(k.cols[0]), c.rows)
-		case Unique:
-			if err := c.unique(k, rec); err != nil {
-				return err
-			}
-		case HasColumn, RowCount:
+		if k.words == "" {
+			k.words = strings.ReplaceAll(k.e.String(), reasonsApart, " ")
+		}
+		aside[i] = append(aside[i], k.words)
+		k.fail(rec, i, first+int64(i)+1)
+	}
+	var keys []*check
+	for _, k := range c.checks {
+		switch {
+		case k.e.Otherwise != Quarantine || k.problem != "":
+		case k.e.Check == Unique:
+			keys = append(keys, k)
+		default:
+			k.each(rec, func(i int) { goes(k, i) })
 		}
 	}
+	if len(keys) == 0 {
+		return aside, nil
+	}
+	fresh, own := make([][2]uint64, len(keys)), make([]bool, len(keys))
+	for i := range int(rec.NumRows()) {
+		for n, k := range keys {
+			if fresh[n], own[n] = k.key(rec, i); !own[n] {
+				continue
+			}
+			k.checked++
+			if _, twice := k.seen[fresh[n]]; twice {
+				goes(k, i)
+			}
+		}
+		if aside[i] != nil {
+			continue
+		}
+		for n, k := range keys {
+			if own[n] {
+				if err := c.remember(k, fresh[n]); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return aside, nil
+}
+
+// add judges rows of the version; row is where each was read. Error:
+// fault.TooLarge when unique keys are too many.
+func (c *checker) add(rec arrow.RecordBatch, row func(i int) int64) error {
 	c.rows += rec.NumRows()
+	for _, k := range c.checks {
+		switch {
+		case k.e.Check == Fresh && k.problem == "":
+			k.fresh(rec, row)
+		case k.problem != "" || k.note == notAgain || !k.e.Check.ofRows() || c.sifts && k.e.Otherwise == Quarantine:
+		case k.e.Check == Unique:
+			if err := c.unique(k, rec, row); err != nil {
+				return err
+			}
+		default:
+			k.each(rec, func(i int) { k.fail(rec, i, row(i)) })
+		}
+	}
 	return nil
 }
 
-func (k *check) fail(a arrow.Array, i int, column string, before int64) {
+func (k *check) fail(rec arrow.RecordBatch, i int, row int64) {
 	k.failed++
 	if len(k.examples) < maxExamples {
-		x := Example{Row: before + int64(i) + 1, Column: column, Hidden: k.hide}
+		x := Example{Row: row, Column: strings.Join(k.e.key(), ", "), Hidden: k.hide}
 		if !k.hide {
-			x.Value = clip(cellText(a, i))
+			x.Value = clip(joined{rec, k.cols}.text(i))
 		}
 		k.examples = append(k.examples, x)
 	}
@@ -320,57 +464,67 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-func (k *check) notNull(a arrow.Array, before int64) {
-	k.checked += int64(a.Len())
-	if a.NullN() == 0 {
-		return
+// each visits the rows that break a check of one column.
+func (k *check) each(rec arrow.RecordBatch, broken func(i int)) {
+	a := rec.Column(k.cols[0])
+	if k.e.Check == NotNull {
+		k.checked += int64(a.Len())
+		if a.NullN() == 0 {
+			return
+		}
 	}
 	for i := range a.Len() {
-		if a.IsNull(i) {
-			k.fail(a, i, k.e.Column, before)
+		switch null := a.IsNull(i); {
+		case k.e.Check == NotNull:
+			if null {
+				broken(i)
+			}
+		case null:
+		default:
+			k.checked++
+			if !k.holds(a, i) {
+				broken(i)
+			}
 		}
 	}
 }
 
-func (k *check) values(a arrow.Array, before int64) {
-	for i := range a.Len() {
+// key is a digest of a row's key; ok is false when a part of it is null.
+func (k *check) key(rec arrow.RecordBatch, i int) (key [2]uint64, ok bool) {
+	var room [256]byte
+	buf := room[:0]
+	for _, col := range k.cols {
+		a := rec.Column(col)
 		if a.IsNull(i) {
-			continue
+			return key, false
 		}
-		k.checked++
-		if !k.holds(a, i) {
-			k.fail(a, i, k.e.Column, before)
-		}
+		buf = appendCell(buf, a, i)
 	}
+	h := xxh3.Hash128(buf)
+	return [2]uint64{h.Hi, h.Lo}, true
 }
 
-func (c *checker) unique(k *check, rec arrow.RecordBatch) error {
-	buf := make([]byte, 0, 256)
-rows:
+func (c *checker) remember(k *check, key [2]uint64) error {
+	if c.budget--; c.budget < 0 {
+		return fault.New(fault.TooLarge, "%s: there are more distinct keys than can be checked at once", k.e).
+			WithHint("Raise dataset.unique_keys (48 bytes of memory for each), or leave the expectation out.")
+	}
+	k.seen[key] = struct{}{}
+	return nil
+}
+
+func (c *checker) unique(k *check, rec arrow.RecordBatch, row func(i int) int64) error {
 	for i := range int(rec.NumRows()) {
-		buf = buf[:0]
-		for _, col := range k.cols {
-			a := rec.Column(col)
-			if a.IsNull(i) {
-				continue rows
-			}
-			buf = appendCell(buf, a, i)
-		}
-		k.checked++
-		h := xxh3.Hash128(buf)
-		key := [2]uint64{h.Hi, h.Lo}
-		if _, dup := k.seen[key]; dup {
-			k.fail(joined{rec, k.cols}.first(), i, strings.Join(k.e.key(), ", "), c.rows)
-			if x := &k.examples[len(k.examples)-1]; k.failed <= maxExamples && !k.hide {
-				x.Value = clip(joined{rec, k.cols}.text(i))
-			}
+		key, ok := k.key(rec, i)
+		if !ok {
 			continue
 		}
-		if c.budget--; c.budget < 0 {
-			return fault.New(fault.TooLarge, "%s: there are more distinct keys than can be checked at once", k.e).
-				WithHint("Raise dataset.unique_keys (48 bytes of memory for each), or leave the expectation out.")
+		k.checked++
+		if _, twice := k.seen[key]; twice {
+			k.fail(rec, i, row(i))
+		} else if err := c.remember(k, key); err != nil {
+			return err
 		}
-		k.seen[key] = struct{}{}
 	}
 	return nil
 }
@@ -380,8 +534,6 @@ type joined struct {
 	rec  arrow.RecordBatch
 	cols []int
 }
-
-func (j joined) first() arrow.Array { return j.rec.Column(j.cols[0]) }
 
 func (j joined) text(i int) string {
 	parts := make([]string, len(j.cols))
@@ -395,7 +547,10 @@ func (j joined) text(i int) string {
 func (c *checker) results() []Verdict {
 	out := make([]Verdict, len(c.checks))
 	for i, k := range c.checks {
-		r := Verdict{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Examples: k.examples}
+		if k.e.Check == Fresh {
+			k.judgeFresh()
+		}
+		r := Verdict{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Against: k.against, Note: k.note, Examples: k.examples}
 		if k.e.Check == RowCount {
 			r.Checked = c.rows
 			if lo, ok := number(k.e.Min); ok && float64(c.rows) < lo {
@@ -405,6 +560,11 @@ func (c *checker) results() []Verdict {
 				r.Problem = fmt.Sprintf("there are %d rows", c.rows)
 			}
 			r.Passed = r.Problem == ""
+			out[i] = r
+			continue
+		}
+		if k.e.Otherwise == Quarantine {
+			r.Passed = k.problem == "" && (k.e.AtMost == nil || float64(k.failed) <= *k.e.AtMost*float64(c.read))
 			out[i] = r
 			continue
 		}

@@ -3,6 +3,7 @@ package dataset
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,8 @@ type OpenRequest struct {
 	Zone  residency.Zone
 	// Purpose is in the journal of classified reads: "training set delays".
 	Purpose string
+
+	aside bool // the rows in quarantine instead
 }
 
 // Open reads an accepted version. The reader gives batches of the six column
@@ -128,6 +131,9 @@ func (s *Service) journal(ctx context.Context, v Version, r OpenRequest) error {
 		return nil
 	}
 	detail := map[string]any{"classification": v.Classification, "digest": v.ContentDigest}
+	if r.aside {
+		detail["quarantine"] = true
+	}
 	if len(r.Columns) > 0 {
 		detail["columns"] = r.Columns
 	}
@@ -165,12 +171,32 @@ type piece struct {
 	from, to int64
 }
 
-// pieces are the rows of a version's files between two rows of the version. There
+// rowset is rows of a version that are kept together: its own, or those in
+// quarantine.
+type rowset struct {
+	name   string // that its files begin with
+	schema Schema
+	files  []DataFile
+	rows   int64
+}
+
+// kept is the version's own rows.
+func (v Version) kept() rowset { return rowset{"data", v.Schema, v.Files, v.Rows} }
+
+// sealName binds a data file to its version and place.
+func (s rowset) sealName(v VersionID, i int) string {
+	if s.name == "data" {
+		return fmt.Sprintf("%s/%05d", v, i)
+	}
+	return fmt.Sprintf("%s/%s/%05d", v, s.name, i)
+}
+
+// pieces are the rows of the files between two rows of the set. There
 // is always one, if of no rows, so that a missing file is noticed.
-func (v Version) pieces(from, to int64) []piece {
+func (s rowset) pieces(from, to int64) []piece {
 	var out []piece
 	first := int64(0)
-	for i, f := range v.Files {
+	for i, f := range s.files {
 		if p := (piece{i, max(from-first, 0), min(to-first, f.Rows)}); p.from < p.to {
 			out = append(out, p)
 		}
@@ -184,7 +210,13 @@ func (v Version) pieces(from, to int64) []piece {
 
 // read opens a version that was admitted.
 func (s *Service) read(ctx context.Context, v Version, q OpenRequest) (*Reader, error) {
-	part, err := v.Schema.Select(q.Columns)
+	from, to := q.Part.Of(v.Rows)
+	return s.readSet(ctx, v, v.kept(), q.Columns, from, to)
+}
+
+// readSet opens rows of a version that was admitted, from one to before another.
+func (s *Service) readSet(ctx context.Context, v Version, set rowset, columns []string, from, to int64) (*Reader, error) {
+	part, err := set.schema.Select(columns)
 	if err != nil {
 		return nil, err
 	}
@@ -192,22 +224,22 @@ func (s *Service) read(ctx context.Context, v Version, q OpenRequest) (*Reader, 
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{version: v, schema: part.Arrow(), pieces: v.pieces(q.Part.Of(v.Rows))}
+	r := &Reader{version: v, schema: part.Arrow(), pieces: set.pieces(from, to)}
 	r.refs.Store(1)
 	r.next = func(p piece) (array.RecordReader, FileReader, error) {
 		form := SelfSealed
 		if v.Protection == Open {
 			form = Plain
 		}
-		f, err := s.cfg.Files.Open(ctx, File{Project: v.Project, Dataset: v.Dataset, Key: v.Files[p.file].Key, Form: form})
+		f, err := s.cfg.Files.Open(ctx, File{Project: v.Project, Dataset: v.Dataset, Key: set.files[p.file].Key, Form: form})
 		if err != nil {
 			return nil, nil, fault.Wrap(err, "opening %s", v.Ref())
 		}
 		own := seal
 		if len(own.Key) > 0 {
-			own.Name = sealName(v.ID, p.file)
+			own.Name = set.sealName(v.ID, p.file)
 		}
-		rows, err := table.OpenRows(ctx, f, f.Size(), v.Schema, q.Columns, own, p.from, p.to)
+		rows, err := table.OpenRows(ctx, f, f.Size(), set.schema, columns, own, p.from, p.to)
 		if err != nil {
 			_ = f.Close()
 			return nil, nil, fault.Wrap(err, "opening %s", v.Ref())

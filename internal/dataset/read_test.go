@@ -694,12 +694,12 @@ func TestObjectStore(t *testing.T) {
 	}
 	h.Put(t, "sealed", dataset.Spec{}, body)
 	all, n := objects("sealed/")
-	if n != 4 || strings.Contains(all, "secret") || strings.Contains(all, `"name"`) || strings.Contains(all, "schema") {
+	if n != 5 || strings.Contains(all, "secret") || strings.Contains(all, `"name"`) || strings.Contains(all, "schema") {
 		t.Errorf("%d sealed objects show their contents", n)
 	}
 	h.Put(t, "open", dataset.Spec{Protection: dataset.Open}, body)
 	all, n = objects("open/")
-	if n != 4 || !strings.Contains(all, "secret") || !strings.Contains(all, `"name"`) {
+	if n != 5 || !strings.Contains(all, "secret") || !strings.Contains(all, `"name"`) {
 		t.Errorf("%d open objects", n)
 	}
 	for _, name := range []string{"sealed", "open"} {

@@ -39,7 +39,7 @@ type profile struct {
 	minN, maxN                float64
 	minI, maxI                int64
 	minS, maxS                string
-	sketch                    sketch
+	sketch                    distinct
 }
 
 func newProfiler(s Schema, hide bool) *profiler {
@@ -192,10 +192,10 @@ func (p *profile) statistics(f Field, hide bool) Statistics {
 	return s
 }
 
-// sketch counts distinct hashes: exactly while there are few, and by HyperLogLog
+// distinct counts distinct hashes: exactly while there are few, and by HyperLogLog
 // with 2^12 registers (linear counting while few of them are used) beyond. The
-// zero sketch is empty.
-type sketch struct {
+// zero distinct is empty.
+type distinct struct {
 	few   [fewSlots]uint64 // open addressing; 0 is free
 	zero  bool             // the hash 0 was seen
 	count int              // in few and zero; over fewMost, few is out of use
@@ -208,7 +208,7 @@ const (
 	fewMost    = fewSlots / 2
 )
 
-func (s *sketch) add(h uint64) {
+func (s *distinct) add(h uint64) {
 	if s.count <= fewMost {
 		s.addFew(h)
 	}
@@ -219,7 +219,7 @@ func (s *sketch) add(h uint64) {
 	}
 }
 
-func (s *sketch) addFew(h uint64) {
+func (s *distinct) addFew(h uint64) {
 	if h == 0 {
 		if !s.zero {
 			s.zero = true
@@ -239,7 +239,7 @@ func (s *sketch) addFew(h uint64) {
 	}
 }
 
-func (s *sketch) estimate() int64 {
+func (s *distinct) estimate() int64 {
 	if s.count <= fewMost {
 		return int64(s.count)
 	}

@@ -24,7 +24,8 @@ type Store interface {
 	UpdateVersion(ctx context.Context, tx *store.Tx, v Version) error
 	Version(ctx context.Context, tx *store.Tx, d ID, number int64) (Version, error)
 	VersionByID(ctx context.Context, tx *store.Tx, p project.Name, id VersionID) (Version, error)
-	// Twin finds the version with a fingerprint that is not deleted.
+	// Twin finds the version with a fingerprint that is not deleted, an accepted one
+	// before a rejected one.
 	Twin(ctx context.Context, tx *store.Tx, d ID, fingerprint string) (Version, error)
 	// Versions lists newest first, below a number (0 for all); state narrows
 	// unless it is empty.

@@ -43,7 +43,8 @@ type draft struct {
 	then func(ctx context.Context, tx *store.Tx, v Version) error
 	// newest: only the newest version counts as one with the same content.
 	newest  bool
-	redacts *Version // that the new one stands for; nil for none
+	redacts *Version           // that the new one stands for; nil for none
+	aside   array.RecordReader // with redacts: its quarantine as it stays; nil for none
 }
 
 // write makes a version of a draft's rows: the one path by which versions come
@@ -99,11 +100,12 @@ func fingerprint(spec Spec, v Version) string {
 	}
 	b, err := json.Marshal(struct {
 		Content        string          `json:"content"`
+		Quarantine     string          `json:"quarantine,omitempty"`
 		Spec           string          `json:"spec"`
 		Lineage        Lineage         `json:"lineage"`
 		Residency      residency.Label `json:"residency"`
 		Classification Classification  `json:"classification"`
-	}{v.ContentDigest, spec.digest(), l, residency.Of(v.Residency.Zones()...), v.Classification})
+	}{v.ContentDigest, v.QuarantineDigest, spec.digest(), l, residency.Of(v.Residency.Zones()...), v.Classification})
 	if err != nil {
 		panic("dataset: a lineage does not marshal: " + err.Error())
 	}
@@ -172,22 +174,45 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 	}()
 	hide := w.classification.Journalled()
 	digest, stats := newContentDigest(v.Schema), newProfiler(v.Schema, hide)
-	check := newChecker(w.spec.Expectations, v.Schema, hide, s.limits.UniqueKeys)
-	out := &dataWriter{s: s, ctx: ctx, v: v, seal: seal}
+	check := newChecker(w.spec.Expectations, v.Schema, s.cfg.Now(), hide, w.redacts == nil, s.limits.UniqueKeys)
+	if err := s.refer(ctx, w, *v, check); err != nil {
+		return err
+	}
+	sample := newSampler(v.Schema)
+	out := &dataWriter{s: s, ctx: ctx, v: v, seal: seal, set: v.kept(), files: &v.Files}
 	defer out.abort()
+	aside := &quarantine{dataWriter: dataWriter{s: s, ctx: ctx, v: v, seal: seal, set: v.aside(), files: &v.Quarantine}}
+	defer aside.abort()
 	for w.rows.Next() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		rec, err := table.Normalize(w.rows.RecordBatch(), v.Schema, v.Rows+1)
+		first := check.read + 1
+		rec, err := table.Normalize(w.rows.RecordBatch(), v.Schema, first)
 		if err != nil {
 			return err
 		}
 		err = func() error {
-			defer rec.Release()
+			defer func() { rec.Release() }()
+			row := func(i int) int64 { return first + int64(i) }
+			goes, err := check.sift(rec)
+			if err != nil {
+				return err
+			}
+			if len(goes) > 0 {
+				stays, err := aside.take(rec, goes, row)
+				if err != nil {
+					return err
+				}
+				all := rec
+				defer all.Release()
+				rec = pick(all, stays)
+				row = func(i int) int64 { return first + int64(stays[i]) }
+			}
 			digest.add(rec)
 			stats.add(rec)
-			if err := check.add(rec); err != nil {
+			sample.add(rec)
+			if err := check.add(rec, row); err != nil {
 				return err
 			}
 			v.Rows += rec.NumRows()
@@ -206,23 +231,45 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 	if err := out.close(); err != nil {
 		return err
 	}
-	v.ContentDigest, v.Statistics, v.Expectations = digest.sum(), stats.statistics(), check.results()
-	v.State = Accepted
-	for _, r := range v.Expectations {
-		if !r.Passed && w.redacts == nil { // what was accepted stays so
-			v.State, v.Reason = Rejected, r.text(v.Protection == Open)
-			break
-		}
+	if err := aside.finish(v, w.aside); err != nil {
+		return err
 	}
+	seen := sample.picture()
+	if err := s.keepPicture(ctx, *v, seen); err != nil {
+		return err
+	}
+	if err := s.drifted(ctx, w, check, seen); err != nil {
+		return err
+	}
+	v.ContentDigest, v.Statistics, v.Expectations = digest.sum(), stats.statistics(), check.results()
+	v.State, v.Reason = judge(w, *v)
 	return s.conceal(ctx, v)
 }
 
-// dataWriter writes a version's data files, one after the other.
+// judge is the state that a version has by its verdicts, and why.
+func judge(w draft, v Version) (State, string) {
+	if w.redacts != nil { // what was accepted stays so
+		return Accepted, ""
+	}
+	for _, r := range v.Expectations {
+		if !r.Passed {
+			return Rejected, r.text(v.Protection == Open)
+		}
+	}
+	if v.Rows == 0 && v.Quarantined > 0 {
+		return Rejected, fmt.Sprintf("all %d rows are in quarantine", v.Quarantined)
+	}
+	return Accepted, ""
+}
+
+// dataWriter writes a set of a version's rows into data files, one after the other.
 type dataWriter struct {
-	s    *Service
-	ctx  context.Context //nolint:containedctx // of one write
-	v    *Version
-	seal table.Seal
+	s     *Service
+	ctx   context.Context //nolint:containedctx // of one write
+	v     *Version
+	seal  table.Seal
+	set   rowset
+	files *[]DataFile // of the set, in the version
 
 	file FileWriter
 	pq   *table.FileWriter
@@ -230,6 +277,9 @@ type dataWriter struct {
 }
 
 func (o *dataWriter) write(rec arrow.RecordBatch) error {
+	if rec.NumRows() == 0 {
+		return nil
+	}
 	if o.pq == nil {
 		if err := o.begin(); err != nil {
 			return err
@@ -245,21 +295,19 @@ func (o *dataWriter) write(rec arrow.RecordBatch) error {
 }
 
 func (o *dataWriter) begin() (err error) {
-	f := o.v.file(fmt.Sprintf("data-%05d.parquet", len(o.v.Files)), SelfSealed)
+	n := len(*o.files)
+	f := o.v.file(fmt.Sprintf("%s-%05d.parquet", o.set.name, n), SelfSealed)
 	o.key = f.Key
 	if o.file, err = o.s.cfg.Files.Create(o.ctx, f); err != nil {
 		return err
 	}
 	seal := o.seal
 	if len(seal.Key) > 0 {
-		seal.Name = sealName(o.v.ID, len(o.v.Files))
+		seal.Name = o.set.sealName(o.v.ID, n)
 	}
-	o.pq, err = table.NewFileWriter(o.file, o.v.Schema, seal)
+	o.pq, err = table.NewFileWriter(o.file, o.set.schema, seal)
 	return err
 }
-
-// sealName binds a data file to its version and place.
-func sealName(v VersionID, i int) string { return fmt.Sprintf("%s/%05d", v, i) }
 
 func (o *dataWriter) end() error {
 	if err := o.pq.Close(); err != nil {
@@ -270,15 +318,15 @@ func (o *dataWriter) end() error {
 		return err
 	}
 	o.file, o.pq = nil, nil
-	o.v.Files = append(o.v.Files, df)
+	*o.files = append(*o.files, df)
 	o.v.Bytes += df.Bytes
 	return nil
 }
 
-// close ends the last file. A version always has one, even without rows.
+// close ends the last file. There is always one, even without rows.
 func (o *dataWriter) close() error {
 	if o.pq == nil {
-		if len(o.v.Files) > 0 {
+		if len(*o.files) > 0 {
 			return nil
 		}
 		if err := o.begin(); err != nil {
@@ -345,7 +393,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			}
 			now.Latest = v.Number
 			if v.State == Accepted {
-				now.Accepted, now.Metadata = v.Number, metadata
+				now.Accepted, now.Metadata, now.Stale = v.Number, metadata, false
 				now.become(w.onto)
 			}
 			if err := s.insert(ctx, tx, now, v); err != nil {
@@ -387,7 +435,10 @@ func (s *Service) look(ctx context.Context, w draft, v Version) (d Dataset, befo
 		} else {
 			twin, err = s.cfg.Store.Twin(ctx, tx, d.ID, v.Fingerprint)
 		}
-		if err == nil || !fault.Is(err, fault.NotFound) {
+		if err == nil && twin.State == Rejected && v.State == Accepted {
+			// What it was judged by is another now: the data that it refers to came, say.
+			twin, err = Version{}, nil
+		} else if err == nil || !fault.Is(err, fault.NotFound) {
 			return err
 		}
 		before, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
@@ -421,6 +472,9 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version
 	if v.Lineage.Source != nil {
 		detail["source"] = v.Lineage.Source.Digest
 	}
+	if v.Quarantined > 0 {
+		detail["quarantined"] = v.Quarantined
+	}
 	if len(v.Lineage.Parents) > 0 {
 		refs := make([]string, len(v.Lineage.Parents))
 		for i, p := range v.Lineage.Parents {
@@ -434,7 +488,7 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version
 		return err
 	}
 	return event.Publish(ctx, tx, string(v.Project), EventVersionCreated, Event{
-		Dataset: d.ID, Name: d.Name, Version: v.ID, Number: v.Number, State: v.State, Rows: v.Rows, Digest: v.ContentDigest,
+		Dataset: d.ID, Name: d.Name, Version: v.ID, Number: v.Number, State: v.State, Rows: v.Rows, Quarantined: v.Quarantined, Digest: v.ContentDigest,
 	})
 }
 

@@ -111,6 +111,35 @@ func (s *Server) preview(ctx context.Context, in *struct {
 	return one(t, err)
 }
 
+func (s *Server) profile(ctx context.Context, in *InRef) (*body[dataset.Profile], error) {
+	ref, err := dataset.ParseRef(in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	return one(s.Datasets.Profile(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "profile"}))
+}
+
+func (s *Server) quarantined(ctx context.Context, in *struct {
+	InRef
+	From int64 `query:"from" minimum:"0" doc:"Rows to leave out, from the first"`
+	Rows int   `query:"rows" minimum:"0" maximum:"1000" doc:"Rows; 0 is 20"`
+},
+) (*body[dataset.AsideTable], error) {
+	ref, err := dataset.ParseRef(in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	return one(s.Datasets.Quarantined(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "quarantine"}, in.From, in.Rows))
+}
+
+func (s *Server) datasetVersion(ctx context.Context, in *InRef) (*body[dataset.Version], error) {
+	ref, err := dataset.ParseRef(in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	return one(s.Datasets.Version(ctx, project.Name(in.Project), ref))
+}
+
 func (s *Server) datasetLineage(ctx context.Context, in *InRef) (*body[tree], error) {
 	ref, err := dataset.ParseRef(in.Ref)
 	if err != nil {

@@ -126,7 +126,10 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", p+"/datasets/{name}/versions", "dataset.read", "List a dataset's versions, newest first", s.listVersions)
 	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", media{takes: "application/octet-stream", gives: "application/json"}, s.importVersion,
 		query("filename", "The file's name; its ending says the format"))
+	route(s, "GET", p+"/datasets/{ref}/version", "dataset.read", "A version, whatever its state", s.datasetVersion)
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "The first rows of a version", s.preview)
+	route(s, "GET", p+"/datasets/{ref}/profile", "dataset.query", "What a version's columns look like: statistics, histograms, frequent values", s.profile)
+	route(s, "GET", p+"/datasets/{ref}/quarantine", "dataset.query", "The rows that expectations left out of a version, and why", s.quarantined)
 	route(s, "GET", p+"/datasets/{ref}/lineage", "dataset.read", "What a version was made from", s.datasetLineage)
 	route(s, "GET", p+"/datasets/{ref}/descendants", "dataset.read", "The versions that were made from a version", s.datasetDescendants)
 	route(s, "GET", p+"/widenings", "dataset.read", "List who asked for which data to be where, newest first", s.listWidenings)

@@ -119,6 +119,8 @@ const datasets = `
 ---
 {api_version: falaj/v1, kind: Dataset, name: plain, project: PROJECT, spec: {columns: [{name: k, type: string}, {name: whole, type: int64}, {name: real, type: float64}], expectations: [{check: not_null, column: k}, {check: between, column: whole, max: 1}]}}
 ---
+{api_version: falaj/v1, kind: Dataset, name: sifted, project: PROJECT, spec: {classification: confidential, columns: [{name: k, type: string}, {name: whole, type: int64}, {name: real, type: float64}], expectations: [{check: in_set, column: k, values: ["1"], otherwise: quarantine}]}}
+---
 {api_version: falaj/v1, kind: Dataset, name: shown, project: PROJECT, spec: {protection: open, columns: [{name: k, type: string}, {name: whole, type: int64}, {name: real, type: float64}]}}
 ---
 {api_version: falaj/v1, kind: Entity, name: k, project: PROJECT, spec: {}}
@@ -147,6 +149,12 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 	p.Import("patients", patients.csv(false))
 	p.Import("plain", plant(5, 1).csv(false)) // neither; rejected, with an example
 	p.Import("shown", shown.csv(false))
+	p.Import("sifted", plant(6, 40).csv(false)) // all rows but one are in quarantine
+	var aside client.Object
+	p.Must(p.C.Do(t.Context(), http.MethodGet, p.Path("datasets/sifted@1/quarantine"), nil, &aside))
+	if aside.Text("total") != "39" || !strings.Contains(aside.Text("rows"), plant(6, 40).text[7]) {
+		t.Fatal("the quarantine does not have the values")
+	}
 
 	// SQL, a training set, online rows.
 	rows := func(c *client.Client, sql string) string {
@@ -194,7 +202,7 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 	p.Ends(job[0].ID, "succeeded")
 
 	needles := secret.needles()
-	for what, part := range map[string]planted{"patients": patients, "rejected": plant(4, 40), "plain": plant(5, 1)} {
+	for what, part := range map[string]planted{"patients": patients, "rejected": plant(4, 40), "quarantine": plant(6, 40), "plain": plant(5, 1)} {
 		for name, b := range part.needles() {
 			needles[what+": "+name] = b
 		}

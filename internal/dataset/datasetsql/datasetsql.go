@@ -50,6 +50,7 @@ type datasetDoc struct {
 	Fields     dataset.FieldIDs  `json:"fields"`
 	Properties map[string]string `json:"properties,omitempty"`
 	Next       dataset.Schema    `json:"next,omitempty"`
+	Stale      bool              `json:"stale,omitempty"`
 }
 
 func (r datasetRow) dataset() (dataset.Dataset, error) {
@@ -59,7 +60,7 @@ func (r datasetRow) dataset() (dataset.Dataset, error) {
 	}
 	return dataset.Dataset{
 		ID: r.ID, Project: r.Project, Name: r.Name, Spec: doc.Spec, Revision: r.Revision, Latest: r.Latest, Accepted: r.Accepted,
-		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Properties: doc.Properties, Next: doc.Next, Deleted: r.Deleted,
+		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Properties: doc.Properties, Next: doc.Next, Stale: doc.Stale, Deleted: r.Deleted,
 	}, nil
 }
 
@@ -74,7 +75,7 @@ func (Store) Dataset(ctx context.Context, tx *store.Tx, p project.Name, name str
 
 // PutDataset implements dataset.Store.
 func (Store) PutDataset(ctx context.Context, tx *store.Tx, d dataset.Dataset) error {
-	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields, Properties: d.Properties, Next: d.Next})
+	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields, Properties: d.Properties, Next: d.Next, Stale: d.Stale})
 	if err != nil {
 		return err
 	}
@@ -141,6 +142,8 @@ type versionDoc struct {
 	Residency    residency.Label      `json:"residency"`
 	Lineage      dataset.Lineage      `json:"lineage"`
 	Files        []dataset.DataFile   `json:"files,omitempty"`
+	Quarantined  int64                `json:"quarantined,omitempty"`
+	Quarantine   []dataset.DataFile   `json:"quarantine,omitempty"`
 	ManifestList string               `json:"manifest_list,omitempty"`
 	Snapshot     int64                `json:"snapshot,omitempty"`
 	Redacts      int64                `json:"redacts,omitempty"`
@@ -154,7 +157,7 @@ func rowOf(v dataset.Version) (versionRow, error) {
 	}
 	doc, err := json.Marshal(versionDoc{
 		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
-		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
+		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
 		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order,
 	})
 	return versionRow{
@@ -173,7 +176,7 @@ func (r versionRow) version() (dataset.Version, error) {
 		ID: r.ID, Project: r.Project, Dataset: r.Name, DatasetID: r.DatasetID, Number: r.Number, State: r.State, Reason: d.Reason,
 		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
-		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
+		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, Quarantined: d.Quarantined, Quarantine: d.Quarantine, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
 		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order,
 	}, nil
 }
@@ -238,7 +241,7 @@ func (Store) VersionByID(ctx context.Context, tx *store.Tx, p project.Name, id d
 func (Store) Twin(ctx context.Context, tx *store.Tx, d dataset.ID, fingerprint string) (dataset.Version, error) {
 	var r versionRow
 	err := tx.NewSelect().Model(&r).Where("dataset_id = ? AND fingerprint = ? AND state <> ?", d, fingerprint, dataset.Deleted).
-		OrderExpr("number").Limit(1).Scan(ctx)
+		OrderExpr("state, number").Limit(1).Scan(ctx)
 	if err != nil {
 		return dataset.Version{}, store.NotFound(err, "there is no version with this fingerprint")
 	}

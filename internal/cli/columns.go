@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+// versionProfile is what a version's columns look like, as the server answers.
+type versionProfile struct {
+	Version     string          `json:"version"`
+	Rows        int64           `json:"rows"`
+	Quarantined int64           `json:"quarantined,omitempty"`
+	Sampled     int64           `json:"sampled"`
+	Columns     []columnProfile `json:"columns"`
+}
+
+type columnProfile struct {
+	Column    string   `json:"column"`
+	Type      string   `json:"type"`
+	Count     int64    `json:"count"`
+	Nulls     int64    `json:"nulls"`
+	NaNs      int64    `json:"nans,omitempty"`
+	Distinct  int64    `json:"distinct"`
+	Min       string   `json:"min,omitempty"`
+	Max       string   `json:"max,omitempty"`
+	Mean      *float64 `json:"mean,omitempty"`
+	Std       *float64 `json:"std,omitempty"`
+	Quantiles []struct {
+		Share float64 `json:"share"`
+		Value string  `json:"value"`
+	} `json:"quantiles,omitempty"`
+	Histogram *struct {
+		Edges  []string  `json:"edges"`
+		Shares []float64 `json:"shares"`
+	} `json:"histogram,omitempty"`
+	Top []struct {
+		Value string  `json:"value"`
+		Share float64 `json:"share"`
+	} `json:"top,omitempty"`
+}
+
+func (a *app) datasetProfile() *cobra.Command {
+	return &cobra.Command{
+		Use:   "profile NAME[@VERSION]",
+		Short: "Show what a version's columns look like",
+		Long: "Prints the statistics of each column with its histogram, and its frequent values with their shares. Of many\n" +
+			"rows, histograms and frequent values are of a sample. Reads of classified data are journaled.",
+		Example: "  falaj dataset profile weather@1 -p nyc\n  falaj dataset profile weather -o json -p nyc",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var p versionProfile
+			if err := a.call(cmd, http.MethodGet, nil, &p, "datasets", args[0], "profile"); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(p)
+			}
+			fmt.Fprint(a.Stdout, p)
+			return nil
+		},
+	}
+}
+
+const (
+	barWidth  = 24
+	nameWidth = 28
+)
+
+// String draws it for a terminal.
+func (p versionProfile) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d rows", p.Version, p.Rows)
+	if p.Quarantined > 0 {
+		fmt.Fprintf(&b, ", %d in quarantine", p.Quarantined)
+	}
+	if p.Sampled < p.Rows {
+		fmt.Fprintf(&b, "; histograms and frequent values of %d", p.Sampled)
+	}
+	b.WriteString("\n")
+	for _, c := range p.Columns {
+		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", printable(c.Column), c.Type, c.facts())
+		if h := c.Histogram; h != nil && len(h.Edges) > 1 {
+			fmt.Fprintf(&b, "  %s %s %s\n", h.Edges[0], heights(h.Shares), h.Edges[len(h.Edges)-1])
+		}
+		for _, v := range c.Top {
+			name := printable(v.Value)
+			if r := []rune(name); len(r) > nameWidth {
+				name = string(r[:nameWidth-1]) + "…"
+			}
+			fmt.Fprintf(&b, "  %s%s %-*s %5.1f %%\n", name, strings.Repeat(" ", nameWidth-utf8.RuneCountInString(name)), barWidth, bar(v.Share), 100*v.Share)
+		}
+	}
+	return b.String()
+}
+
+// facts are a column's statistics in a line.
+func (c columnProfile) facts() string {
+	facts := []string{fmt.Sprintf("%d values", c.Count), fmt.Sprintf("%d distinct", c.Distinct)}
+	if c.Nulls > 0 {
+		facts = append(facts, fmt.Sprintf("%d null", c.Nulls))
+	}
+	if c.NaNs > 0 {
+		facts = append(facts, fmt.Sprintf("%d NaN", c.NaNs))
+	}
+	if c.Min != "" || c.Max != "" {
+		facts = append(facts, fmt.Sprintf("%s to %s", printable(c.Min), printable(c.Max)))
+	}
+	if c.Mean != nil && c.Std != nil {
+		facts = append(facts, fmt.Sprintf("mean %.5g ± %.5g", *c.Mean, *c.Std))
+	}
+	return strings.Join(facts, ", ")
+}
+
+// bar is a share of the width, never nothing for something.
+func bar(share float64) string {
+	n := int(share*barWidth + 0.5)
+	if n == 0 && share > 0 {
+		return "▏"
+	}
+	return strings.Repeat("█", max(0, min(n, barWidth)))
+}
+
+// heights draws shares beside each other, the greatest full.
+func heights(shares []float64) string {
+	const steps = " ▁▂▃▄▅▆▇█"
+	most := 0.0
+	for _, s := range shares {
+		most = max(most, s)
+	}
+	var b strings.Builder
+	for _, s := range shares {
+		step := 0
+		if most > 0 && s > 0 {
+			step = max(1, int(8*s/most+0.5))
+		}
+		b.WriteRune([]rune(steps)[step])
+	}
+	return b.String()
+}

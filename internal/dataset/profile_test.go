@@ -1,0 +1,143 @@
+package dataset_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+)
+
+func profileOf(t *testing.T, h *datasettest.Harness, r string) (dataset.Profile, map[string]dataset.ColumnProfile) {
+	t.Helper()
+	p, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r), Purpose: "profile"})
+	if err != nil {
+		t.Fatalf("%s: %v", r, err)
+	}
+	by := map[string]dataset.ColumnProfile{}
+	for _, c := range p.Columns {
+		by[c.Column] = c
+	}
+	return p, by
+}
+
+func topOf(c dataset.ColumnProfile) string {
+	var values []string
+	for _, v := range c.Top {
+		values = append(values, fmt.Sprintf("%s %.3f", v.Value, v.Share))
+	}
+	return strings.Join(values, ", ")
+}
+
+// A profile says what the rows say, counted by hand.
+func TestProfile(t *testing.T) {
+	h := datasettest.New(t, nil)
+	var b strings.Builder
+	b.WriteString("n,x,day,at,ok,name\n")
+	for i := range 1000 {
+		fmt.Fprintf(&b, "%d,%g,2026-01-%02d,2026-01-01T%02d:00:00Z,%t,%s\n", i%3, float64(i)/10, 1+i%20, i%24, i%4 == 0, []string{"unmistakable", "badr", "", "badr"}[i%4])
+	}
+	h.Put(t, "d", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "x", Max: 98.95, Otherwise: dataset.Quarantine}}}, b.String())
+	p, by := profileOf(t, h, "d@1")
+	if p.Version != "d@1" || p.Rows != 990 || p.Quarantined != 10 || p.Sampled != 990 || len(p.Columns) != 6 {
+		t.Errorf("%+v", p)
+	}
+	if got := topOf(by["n"]); got != "0 0.333, 1 0.333, 2 0.333" {
+		t.Errorf("n: %s", got)
+	}
+	if got := topOf(by["ok"]); got != "false 0.749, true 0.251" {
+		t.Errorf("ok: %s", got)
+	}
+	if got := by["name"]; got.Nulls != 247 || len(got.Top) != 2 || got.Top[0].Value != "badr" || math.Abs(got.Top[0].Share-495.0/743) > 1e-9 || got.Histogram != nil {
+		t.Errorf("name: %+v", got)
+	}
+	x := by["x"]
+	if x.Min != "0" || x.Max != "98.9" || x.Top != nil {
+		t.Errorf("x: %s to %s, top %v", x.Min, x.Max, x.Top)
+	}
+	sum := 0.0
+	for i, share := range x.Histogram.Shares {
+		from, _ := strconv.ParseFloat(x.Histogram.Edges[i], 64)
+		to, _ := strconv.ParseFloat(x.Histogram.Edges[i+1], 64)
+		if i > 0 && i < len(x.Histogram.Shares)-1 && math.Abs(share-(to-from)*10/990) > 0.02 {
+			t.Errorf("%g of the values are between %g and %g", share, from, to)
+		}
+		sum += share
+	}
+	if math.Abs(sum-1) > 1e-9 {
+		t.Errorf("the shares add up to %g", sum)
+	}
+	i := slices.IndexFunc(x.Quantiles, func(q dataset.Quantile) bool { return q.Share == 0.5 })
+	if median, err := strconv.ParseFloat(x.Quantiles[i].Value, 64); err != nil || math.Abs(median-49.45) > 2 {
+		t.Errorf("median %v, %v", x.Quantiles[i], err)
+	}
+	if d := by["day"]; d.Min != "2026-01-01" || !strings.HasPrefix(d.Histogram.Edges[0], "2026-01-") || len(d.Top) != 10 {
+		t.Errorf("day: %+v", d)
+	}
+	if at := by["at"]; at.Max != "2026-01-01T23:00:00Z" || !strings.HasPrefix(at.Top[0].Value, "2026-01-01T") {
+		t.Errorf("at: %+v", at)
+	}
+}
+
+// Of many rows a uniform sample is drawn, the same each time.
+func TestProfileOfASample(t *testing.T) {
+	h := datasettest.New(t, nil)
+	const rows = 150_000
+	var b strings.Builder
+	b.WriteString("x,kind\n")
+	for i := range rows {
+		fmt.Fprintf(&b, "%d,%s\n", i, []string{"early", "late"}[i*2/rows])
+	}
+	h.Put(t, "d", dataset.Spec{}, b.String())
+	p, by := profileOf(t, h, "d")
+	if p.Sampled >= p.Rows || p.Sampled != 1<<16 {
+		t.Errorf("%d of %d rows", p.Sampled, p.Rows)
+	}
+	if got := by["kind"].Top; len(got) != 2 || math.Abs(got[0].Share-0.5) > 0.01 {
+		t.Errorf("halves: %v", got)
+	}
+	for _, share := range by["x"].Histogram.Shares {
+		if math.Abs(share-0.05) > 0.025 {
+			t.Errorf("shares of equal bins: %v", by["x"].Histogram.Shares)
+			break
+		}
+	}
+	h.Put(t, "again", dataset.Spec{}, b.String())
+	if _, again := profileOf(t, h, "again"); fmt.Sprint(again["x"].Histogram) != fmt.Sprint(by["x"].Histogram) {
+		t.Error("the same rows have another picture")
+	}
+}
+
+// A profile has values of the rows: it is read as rows are, and kept as they are.
+func TestProfileIsRead(t *testing.T) {
+	h := datasettest.New(t, nil)
+	v := h.Put(t, "d", dataset.Spec{Classification: dataset.Confidential}, "n,name\n1,unmistakable\n8,unmistakable\n")
+	if v.Statistics[0].Min != "" {
+		t.Errorf("the record of classified data has %+v", v.Statistics[0])
+	}
+	_, by := profileOf(t, h, "d@1")
+	if by["n"].Min != "1" || by["n"].Max != "8" || by["name"].Top[0].Value != "unmistakable" {
+		t.Errorf("%+v", by)
+	}
+	if read := h.Journal.Entries(); len(read) != 1 || read[0].Object != "dataset d@1" || read[0].Reason != "profile" {
+		t.Errorf("journal %v", read)
+	}
+	h.Policy.Deny(func(a policy.Action, _ policy.Object) bool { return a == dataset.ActionQuery })
+	_, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
+	wantFault(t, err, fault.PermissionDenied)
+	h.Policy.Deny(nil)
+	if err := h.Delete(datasettest.Context(t), project, v.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
+	wantFault(t, err, fault.Gone)
+	if left := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.Contains(k, "picture") }); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
