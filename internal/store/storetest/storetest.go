@@ -60,6 +60,7 @@ func open(tb testing.TB, url string, migrations []store.Migrations) *store.DB {
 // schema is what the suite works on.
 var schema = store.Migrations{Name: "suite", FS: fstest.MapFS{"00001_suite.sql": {Data: []byte(`-- +goose Up
 CREATE TABLE suite_item (name TEXT PRIMARY KEY, number BIGINT NOT NULL, real DOUBLE PRECISION, flag BOOLEAN, raw BYTEA);
+CREATE TABLE suite_note (project TEXT NOT NULL, body TEXT NOT NULL);
 `)}}}
 
 type item struct {
@@ -93,6 +94,7 @@ func Run(t *testing.T, open Open) {
 		{"Times", times},
 		{"Values", values},
 		{"TextOrder", textOrder},
+		{"Mentions", mentions},
 		{"UniqueViolation", uniqueViolation},
 		{"HiddenFailure", hiddenFailure},
 		{"Snapshot", snapshot},
@@ -116,6 +118,28 @@ func Run(t *testing.T, open Open) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(&subject{t, open(t, schema)}) })
 	}
+}
+
+// mentions are texts of one project with a word as it stands, whatever signs of
+// patterns are in it.
+func mentions(t *subject) {
+	update(t, t.db, func(ctx context.Context, tx *store.Tx) error {
+		for _, n := range [][2]string{{"a", `{"ref":"x_y@1"}`}, {"b", "x_y@2"}, {"a", "xzy@3"}, {"a", "100%!"}, {"a", "1000"}, {"a", "say x_y@4"}} {
+			if _, err := tx.NewRaw(`INSERT INTO suite_note (project, body) VALUES (?, ?)`, n[0], n[1]).Exec(ctx); err != nil {
+				return err
+			}
+		}
+		for word, want := range map[string][]string{"x_y@": {"say x_y@4", `{"ref":"x_y@1"}`}, "0%!": {"100%!"}, "none": nil} {
+			var got []string
+			if err := store.Mentions(ctx, tx, "suite_note", "body", "a", word, func(text string) { got = append(got, text) }); err != nil {
+				return err
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s is mentioned in %q, not %q", word, got, want)
+			}
+		}
+		return nil
+	})
 }
 
 // update fails the test on an error.
