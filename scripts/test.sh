@@ -3,7 +3,9 @@
 # Runtime take a gigabyte each while they link.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-go test -race -shuffle=on -count=1 -p 2 -timeout 15m $(go list ./... | grep -v /test/engines)
+link=()
+! command -v mold >/dev/null || link=(-ldflags=-extldflags=-fuse-ld=mold)
+go test "${link[@]}" -race -shuffle=on -count=1 -p 2 -timeout 15m $(go list ./... | grep -v /test/engines)
 # Of the suites on real engines, which drive the built binaries, those that fit
 # here; `make test-engines` runs all.
 scripts/test-engines.sh oci local slurm chaos

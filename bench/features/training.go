@@ -95,53 +95,58 @@ var peers = []string{"duckdb", "polars"}
 
 // trainingSets measures growing sets, in both orders, beside the peers; and the
 // largest of them over five views.
-func (b *bench) trainingSets(ctx context.Context) error {
+func (b *bench) trainingSets() (steps []harness.Step) {
 	sizes := []int{1_000_000, 2_000_000, 5_000_000, 10_000_000}
 	if b.Quick {
 		sizes = []int{50_000}
 	}
+	for i, rides := range sizes {
+		last := i == len(sizes)-1
+		steps = append(steps, harness.Step{Name: "training sets, " + many(rides), Do: func(ctx context.Context) error {
+			return b.trainingSet(ctx, rides, last)
+		}})
+	}
+	return steps
+}
+
+// trainingSet measures sets of so many rides; and the peak of memory over five
+// views, where that is asked for.
+func (b *bench) trainingSet(ctx context.Context, rides int, five bool) error {
 	python, reason := b.peerPython(ctx)
 	two := []string{windows[0].name, windows[1].name}
-	for i, rides := range sizes {
-		dir := filepath.Join(b.Dir, "taxi"+strconv.Itoa(rides))
-		if err := os.MkdirAll(dir, 0o750); err != nil {
-			return err
-		}
-		last := i == len(sizes)-1
-		names := two
-		if last {
-			names = nil
-			for _, w := range windows {
-				names = append(names, w.name)
-			}
-		}
-		if err := makeTaxi(dir, rides, names); err != nil {
-			return err
-		}
-		for _, order := range []string{clustered, shuffled} {
-			b.Say("%d rides, %s", rides, order)
-			if err := b.compare(ctx, task{Dir: dir, Order: order, Views: two}, rides, python, reason); err != nil {
-				return err
-			}
-		}
-		if last {
-			for _, order := range []string{clustered, shuffled} {
-				c, err := inProcess(ctx, task{Do: "join", Dir: dir, Order: order, Views: names})
-				if err != nil {
-					return err
-				}
-				b.Add(harness.Row{
-					Name: fmt.Sprintf("training set, %s rides × 5 views, %s: peak memory", many(rides), order), Unit: "MiB", Better: harness.Lower,
-					Ours: harness.Value(c.Peak), Aim: &harness.Aim{Value: harness.Value(1024)},
-					Note: fmt.Sprintf("%.0f s, %.0f s of CPU; resident memory of the whole process; what does not fit the join's share goes to sealed temporary files", c.Seconds, c.CPU),
-				})
-			}
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			return err
+	names := two
+	if five {
+		names = nil
+		for _, w := range windows {
+			names = append(names, w.name)
 		}
 	}
-	return nil
+	dir := filepath.Join(b.Dir, "taxi"+strconv.Itoa(rides))
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	if err := makeTaxi(dir, rides, names); err != nil {
+		return err
+	}
+	for _, order := range []string{clustered, shuffled} {
+		b.Say("%d rides, %s", rides, order)
+		if err := b.compare(ctx, task{Dir: dir, Order: order, Views: two}, rides, python, reason); err != nil {
+			return err
+		}
+		if !five {
+			continue
+		}
+		c, err := inProcess(ctx, task{Do: "join", Dir: dir, Order: order, Views: names})
+		if err != nil {
+			return err
+		}
+		b.Add(harness.Row{
+			Name: fmt.Sprintf("training set, %s rides × 5 views, %s: peak memory", many(rides), order), Unit: "MiB", Better: harness.Lower,
+			Ours: harness.Value(c.Peak), Aim: &harness.Aim{Value: harness.Value(1024)},
+			Note: fmt.Sprintf("%.0f s, %.0f s of CPU; resident memory of the whole process; what does not fit the join's share goes to sealed temporary files", c.Seconds, c.CPU),
+		})
+	}
+	return os.RemoveAll(dir)
 }
 
 func many(rides int) string {

@@ -1,7 +1,10 @@
 package harness
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -61,6 +64,75 @@ func TestPutTable(t *testing.T) {
 	}
 	if err := putTable(path, "b", res); err == nil {
 		t.Error("a table without its marks was put somewhere")
+	}
+}
+
+// TestKeep: a run of one step leaves what others measured, says whose it is, and
+// refuses to mix machines.
+func TestKeep(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "x.json")
+	value := 0.0
+	steps := func(r *Run) []Step {
+		row := func(name string) func(context.Context) error {
+			return func(context.Context) error {
+				value++
+				r.Add(Row{Name: name, Unit: "s", Better: Lower, Ours: Value(value)})
+				return nil
+			}
+		}
+		return []Step{{Name: "one", Do: row("a")}, {Name: "two", Do: row("b")}, {Name: "three", Do: row("c")}}
+	}
+	measure := func(args ...string) (Result, error) {
+		t.Helper()
+		err := Measure(t.Context(), "x", append([]string{"-root", t.TempDir(), "-out", out}, args...), io.Discard, io.Discard, steps)
+		text, _ := os.ReadFile(out)
+		var res Result
+		if err := json.Unmarshal(text, &res); err != nil {
+			t.Fatal(err)
+		}
+		return res, err
+	}
+	show := func(res Result) string {
+		var b strings.Builder
+		for _, r := range res.Rows {
+			fmt.Fprintf(&b, "%s/%s=%v ", r.Step, r.Name, *r.Ours)
+		}
+		for _, k := range res.Kept {
+			fmt.Fprintf(&b, "%s:%d ", k.Step, k.Rounds)
+		}
+		return strings.TrimSpace(b.String())
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-only", "two", "-keep", "-rounds", "7"}, "two/b=1"},
+		{[]string{"-only", "one", "-keep", "-rounds", "3"}, "one/a=2 two/b=1 two:7"},
+		{[]string{"-only", "three", "-keep", "-rounds", "4"}, "one/a=2 two/b=1 three/c=3 one:3 two:7"},
+		{[]string{"-only", "two", "-keep", "-rounds", "9"}, "one/a=2 two/b=4 three/c=3 one:3 three:4"},
+		{nil, "one/a=5 two/b=6 three/c=7"},
+	} {
+		res, err := measure(tt.args...)
+		if err != nil || show(res) != tt.want {
+			t.Errorf("%v: %s, %v; want %s", tt.args, show(res), err, tt.want)
+		}
+	}
+	for _, change := range []func(*Result){
+		func(r *Result) { r.Machine.CPU = "another" },
+		func(r *Result) { r.Rows[0].Step = "" },
+	} {
+		res, err := measure()
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&res)
+		text, _ := json.Marshal(res)
+		if err := os.WriteFile(out, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := measure("-only", "one", "-keep"); err == nil {
+			t.Error("results that cannot be told apart were joined")
+		}
 	}
 }
 

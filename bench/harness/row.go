@@ -9,6 +9,7 @@ import (
 // Row is a measurement. Ours and Theirs have the same unit; nil is "not
 // measured", and Note says why.
 type Row struct {
+	Step   string   `json:"step,omitempty"` // of the program
 	Name   string   `json:"name"`
 	Unit   string   `json:"unit"`
 	Better string   `json:"better"` // higher or lower

@@ -18,10 +18,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,6 +37,8 @@ type Run struct {
 	Quick  bool // one short round, whose numbers mean nothing
 	Log    io.Writer
 	Result Result
+
+	step string // whose rows are added
 }
 
 // Result is the form of bench/results/AREA.json.
@@ -42,7 +46,18 @@ type Result struct {
 	Machine Machine `json:"machine"`
 	Commit  string  `json:"commit"`
 	Rounds  int     `json:"rounds"`
-	Rows    []Row   `json:"rows"`
+	// Kept are the steps of other runs, where not all was measured at once.
+	Kept []Kept `json:"kept,omitempty"`
+	Rows []Row  `json:"rows"`
+}
+
+// Kept is a step whose rows another run measured.
+type Kept struct {
+	Step       string `json:"step"`
+	Commit     string `json:"commit"`
+	Rounds     int    `json:"rounds"`
+	LoadBefore string `json:"load_before"`
+	LoadAfter  string `json:"load_after"`
 }
 
 // Step is one measurement, which adds its rows.
@@ -73,6 +88,7 @@ func Measure(ctx context.Context, area string, args []string, stdout, stderr io.
 	rounds := flags.Int("rounds", 5, "rounds of each measurement")
 	quick := flags.Bool("quick", false, "one short round, to see that it works; the numbers mean nothing")
 	only := flags.String("only", "", "do only the steps whose name has this; the result is printed and written nowhere")
+	keep := flags.Bool("keep", false, "with -only: put the rows of these steps into the file, beside what other runs measured of the others")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -92,11 +108,20 @@ func Measure(ctx context.Context, area string, args []string, stdout, stderr io.
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.Dir)) }()
 	r.Result = Result{Machine: DescribeMachine(r.Root), Commit: r.commit(ctx), Rounds: r.Rounds}
-	for _, step := range steps(r) {
+	all := steps(r)
+	var before *Result
+	if *keep {
+		if before, err = r.before(area, *out); err != nil {
+			return err
+		}
+	}
+	done := map[string]bool{}
+	for _, step := range all {
 		if !strings.Contains(step.Name, *only) {
 			continue
 		}
 		began := time.Now()
+		r.step, done[step.Name] = step.Name, true
 		r.Say("%s", step.Name)
 		if err := step.Do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.Name, err)
@@ -104,30 +129,98 @@ func Measure(ctx context.Context, area string, args []string, stdout, stderr io.
 		r.Say("%s took %.0f s", step.Name, time.Since(began).Seconds())
 	}
 	r.Result.Machine.LoadAfter = loadAverage()
-	if err := r.write(area, *out, *only == ""); err != nil {
+	if before != nil {
+		r.Result = joined(all, done, *before, r.Result)
+	}
+	if err := r.write(area, *out, *only == "" || *keep); err != nil {
 		return err
 	}
 	return Print(stdout, r.Result)
 }
 
+// file is where a result goes.
+func (r *Run) file(area, out string) string {
+	if out != "" {
+		return out
+	}
+	return filepath.Join(r.Root, "bench", "results", area+".json")
+}
+
+// before is what the file has of earlier runs; nothing where there is none. One
+// of another machine is refused: its numbers are not to be compared with these.
+func (r *Run) before(area, out string) (*Result, error) {
+	path := r.file(area, out)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &Result{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var res Result
+	if err := json.Unmarshal(text, &res); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	m, now := res.Machine, r.Result.Machine
+	if m.CPU != now.CPU || m.Cores != now.Cores || m.MemoryGiB != now.MemoryGiB {
+		return nil, fmt.Errorf("%s was measured on another machine (%d cores, %s): measure all its steps here, without -only and -keep", path, m.Cores, m.CPU)
+	}
+	for _, row := range res.Rows {
+		if row.Step == "" {
+			return nil, fmt.Errorf("%s does not say which step measured %q: measure all its steps, without -only and -keep", path, row.Name)
+		}
+	}
+	return &res, nil
+}
+
+// joined is a result with the rows of an earlier one for the steps that were not done now.
+func joined(steps []Step, done map[string]bool, before, now Result) Result {
+	out := now
+	out.Rows, out.Kept = nil, nil
+	for _, step := range steps {
+		from := before
+		if done[step.Name] {
+			from = now
+		}
+		rows := rowsOf(step.Name, from.Rows)
+		out.Rows = append(out.Rows, rows...)
+		if done[step.Name] || len(rows) == 0 {
+			continue
+		}
+		kept := Kept{Step: step.Name, Commit: before.Commit, Rounds: before.Rounds, LoadBefore: before.Machine.LoadBefore, LoadAfter: before.Machine.LoadAfter}
+		if i := slices.IndexFunc(before.Kept, func(k Kept) bool { return k.Step == step.Name }); i >= 0 {
+			kept = before.Kept[i]
+		}
+		out.Kept = append(out.Kept, kept)
+	}
+	return out
+}
+
+func rowsOf(step string, rows []Row) []Row {
+	var out []Row
+	for _, row := range rows {
+		if row.Step == step {
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
 // write writes the result to a file; to that of the area, with its table, when
-// none is named and all was measured.
-func (r *Run) write(area, out string, whole bool) error {
-	if out == "" && (r.Quick || !whole) {
+// none is named and all of it is known. A quick run writes only where it is told to.
+func (r *Run) write(area, out string, all bool) error {
+	if out == "" && (r.Quick || !all) {
 		return nil
 	}
 	body, err := json.MarshalIndent(r.Result, "", "  ")
 	if err != nil {
 		return err
 	}
-	if out != "" {
-		return os.WriteFile(out, append(body, '\n'), 0o600)
-	}
-	out = filepath.Join(r.Root, "bench", "results", area+".json")
-	if err := os.MkdirAll(filepath.Dir(out), 0o750); err != nil {
+	path := r.file(area, out)
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	if err := os.WriteFile(out, append(body, '\n'), 0o600); err != nil {
+	if err := os.WriteFile(path, append(body, '\n'), 0o600); err != nil || out != "" {
 		return err
 	}
 	return putTable(filepath.Join(r.Root, "bench", "README.md"), area, r.Result)
@@ -137,7 +230,10 @@ func (r *Run) write(area, out string, whole bool) error {
 func (r *Run) Say(format string, args ...any) { fmt.Fprintf(r.Log, "  · "+format+"\n", args...) }
 
 // Add adds a row.
-func (r *Run) Add(row Row) { r.Result.Rows = append(r.Result.Rows, row) }
+func (r *Run) Add(row Row) {
+	row.Step = r.step
+	r.Result.Rows = append(r.Result.Rows, row)
+}
 
 func (r *Run) commit(ctx context.Context) string {
 	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD")

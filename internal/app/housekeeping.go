@@ -132,7 +132,7 @@ func (k projectKeys) Contents(ctx context.Context, tx *store.Tx, p project.Name)
 }
 
 // citations are where versions of datasets are named, so that they do not expire.
-var citations = []dataset.Citations{featuresql.Store{}, monitoringsql.Store{}, registrysql.Store{}, trackingsql.Store{}, trainingsql.Store{}}
+var citations = []dataset.Citations{featuresql.Store{}, ingestionsql.Store{}, monitoringsql.Store{}, registrysql.Store{}, trackingsql.Store{}, trainingsql.Store{}}
 
 // keepEvents is how long events stay for watchers that come back.
 const keepEvents = 30 * 24 * time.Hour

@@ -64,6 +64,7 @@ func TestCitations(t *testing.T) {
 		`INSERT INTO tracking_dataset VALUES ('nyc', 0, 'a_b', 'd', 'falaj', '{"ref":"a_b@4"}', '', '')`,
 		`INSERT INTO feature_definition VALUES ('nyc', 'view', 'v', 1, 'd', '{"dataset":"a_b@5"}', 0, '')`,
 		`INSERT INTO feature_training_set VALUES ('nyc', 'made@1', '{"inputs":["a_b@6"]}', 0)`,
+		`INSERT INTO ingestion_source VALUES ('src_1', 'nyc', 's', 'a_b', '', FALSE, 1, '', 0, 0, '{"version":8}')`,
 		`INSERT INTO monitoring_monitor VALUES ('nyc', 'm', 'mon_1', 'd', '{"baseline":"dataset:a_b@7"}', FALSE, '', 0, 0, 1)`,
 	}
 	var got []string
@@ -82,7 +83,7 @@ func TestCitations(t *testing.T) {
 		return nil
 	})
 	slices.Sort(got)
-	want := []string{`{"baseline":"dataset:a_b@7"}`, `{"dataset":"a_b@5"}`, `{"inputs":["a_b@6"]}`, `{"ref":"a_b@4"}`, `{"ref":"dataset a_b@1"}`}
+	want := []string{`a_b@8`, `{"baseline":"dataset:a_b@7"}`, `{"dataset":"a_b@5"}`, `{"inputs":["a_b@6"]}`, `{"ref":"a_b@4"}`, `{"ref":"dataset a_b@1"}`}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -118,8 +118,9 @@ func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Versi
 		return nil, nil
 	}
 	before := s.cfg.Now().Add(-keep.stay())
-	var old []Version
-	var came []time.Time // the accepted ones, newest first
+	var accepted, old []Version
+	order := map[int64]int64{}     // by number, of deleted ones, too: see Version.order
+	ids := map[int64][]VersionID{} // of all that have an order: a version and what stood for it
 	for below, more := int64(0), true; more; {
 		vs, err := s.cfg.Store.Versions(ctx, tx, d.ID, "", below, 500)
 		if err != nil {
@@ -127,19 +128,23 @@ func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Versi
 		}
 		more = len(vs) == 500
 		for _, v := range vs {
-			below = v.Number
+			below, order[v.Number] = v.Number, v.order()
+			ids[v.order()] = append(ids[v.order()], v.ID)
 			switch v.State {
 			case Accepted:
-				if n := len(came) - keep.Versions; n >= 0 && came[n].Before(before) {
-					old = append(old, v)
-				}
-				came = append(came, v.Created)
+				accepted = append(accepted, v)
 			case Rejected:
 				if v.Number != d.Latest && v.Created.Before(before) {
 					old = append(old, v)
 				}
 			case Deleted:
 			}
+		}
+	}
+	accepted = inOrder(accepted)
+	for i := keep.Versions; i < len(accepted); i++ {
+		if accepted[i-keep.Versions].Created.Before(before) && accepted[i].Number != d.Accepted {
+			old = append(old, accepted[i])
 		}
 	}
 	if len(old) == 0 {
@@ -149,15 +154,22 @@ func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Versi
 	if err != nil {
 		return nil, err
 	}
+	// Who names a version that was redacted means the one that stands for it now.
+	meant := map[int64]bool{}
+	for n := range cited {
+		if o, ok := order[n]; ok {
+			meant[o] = true
+		}
+	}
 	var gone []Version
-	for _, v := range slices.Backward(old) {
+	for _, v := range slices.Backward(inOrder(old)) {
 		if len(gone) == atOnce {
 			break
 		}
-		if cited[v.Number] {
+		if meant[v.order()] {
 			continue
 		}
-		used, err := s.used(ctx, tx, v)
+		used, err := s.used(ctx, tx, d.ID, ids[v.order()])
 		if err != nil {
 			return nil, err
 		}
@@ -186,9 +198,28 @@ func (s *Service) mentioned(ctx context.Context, tx *store.Tx, d Dataset) (map[i
 	return named, nil
 }
 
-// used reports whether a version of another dataset was made of v.
-func (s *Service) used(ctx context.Context, tx *store.Tx, v Version) (bool, error) {
+// used reports whether a version of another dataset was made of one of these, and
+// it or what stands for it is there.
+func (s *Service) used(ctx context.Context, tx *store.Tx, dataset ID, versions []VersionID) (bool, error) {
 	const limit = 1000
-	made, err := s.cfg.Store.Children(ctx, tx, v.ID, limit)
-	return len(made) == limit || slices.ContainsFunc(made, func(c Version) bool { return c.DatasetID != v.DatasetID && c.State != Deleted }), err
+	for _, id := range versions {
+		made, err := s.cfg.Store.Children(ctx, tx, id, limit)
+		if err != nil || len(made) == limit {
+			return true, err
+		}
+		for _, c := range made {
+			if c.DatasetID == dataset {
+				continue
+			}
+			for c.State == Deleted && c.RedactedBy > 0 {
+				if c, err = s.cfg.Store.Version(ctx, tx, c.DatasetID, c.RedactedBy); err != nil {
+					return true, err
+				}
+			}
+			if c.State != Deleted {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }

@@ -132,6 +132,67 @@ func TestExpire(t *testing.T) {
 	}
 }
 
+// A redaction is as old as what it stands for, and is held by who names that.
+func TestExpireAfterARedaction(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	said := texts{"orders@1"}
+	h := datasettest.New(t, func(c *dataset.Config) {
+		c.Now = func() time.Time { return now }
+		c.Citations = []dataset.Citations{&said}
+	})
+	spec := dataset.Spec{Keep: dataset.Keep{Versions: 2, For: "1d"}}
+	for i := range 5 {
+		buyer := "amal"
+		if i < 2 {
+			buyer = "carla"
+		}
+		h.Put(t, "orders", spec, fmt.Sprintf("buyer,n\n%s,%d\nbadr,%d\n", buyer, i, i))
+	}
+	if got := redact(t, h, carla("orders")); !slices.Equal(got, []string{"orders@1 1 orders@6", "orders@2 1 orders@7"}) {
+		t.Fatalf("redacted %v", got)
+	}
+	now = now.Add(30 * day)
+	expires(t, h, 2) // 7, which is the second, and 3
+	if got := states(t, h, "orders"); got != "dddaaad" {
+		t.Errorf("versions: %s", got)
+	}
+	said = nil
+	expires(t, h, 1)
+	if got := states(t, h, "orders"); got != "dddaadd" {
+		t.Errorf("versions: %s", got)
+	}
+	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal4", "badr4"}) {
+		t.Errorf("orders means %v", got)
+	}
+}
+
+// What was made of a version holds also what stands for it.
+func TestExpireAfterARedactionKeepsWhatWasUsed(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	h := datasettest.New(t, func(c *dataset.Config) { c.Now = func() time.Time { return now } })
+	spec := dataset.Spec{Keep: dataset.Keep{Versions: 1, For: "1d"}}
+	h.Put(t, "orders", spec, "buyer,n\ncarla,1\namal,2\n")
+	rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "orders@1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Release()
+	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{
+		Project: project, Name: "made", Rows: rows, Parents: []dataset.Ref{ref(t, "orders@1")}, Producer: dataset.Producer{Kind: "sql", Text: "SELECT"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h.Put(t, "orders", spec, "buyer,n\namal,3\n")
+	if got := redact(t, h, carla("orders")); !slices.Contains(got, "orders@1 1 orders@3") {
+		t.Fatalf("redacted %v", got)
+	}
+	now = now.Add(30 * day)
+	expires(t, h, 0)
+	if got := states(t, h, "orders"); got != "daa" {
+		t.Errorf("versions: %s", got)
+	}
+}
+
 func TestKeep(t *testing.T) {
 	h := datasettest.New(t, nil)
 	for _, k := range []dataset.Keep{{Versions: -1}, {For: "1d"}, {Versions: 1, For: "1m"}, {Versions: 1, For: "soon"}, {Versions: 1, For: "-1d"}} {

@@ -30,6 +30,7 @@ type joiner struct {
 	stats    []Stats
 	external bool
 	spilled  *spill // the spine, when a view is external
+	give     func() // the memory back
 }
 
 // stage is one view, ready to answer. Exactly one of index and external is set.
@@ -425,6 +426,7 @@ func (j *joiner) close() {
 		_ = j.spilled.Close() // a nameless temporary file
 		j.spilled = nil
 	}
+	j.give()
 }
 
 // worker joins batches with its own hints.

@@ -11,6 +11,7 @@
 //     larger than its share of memory.
 //   - windows.go answers with aggregations over windows instead of the newest row.
 //   - Sort (sort.go) gives a view's rows ordered by key and time, each tie decided.
+//   - pool.go shares memory among joins.
 //   - sorter.go and spill.go are the external merge sort below both.
 //
 // # The rule
@@ -33,8 +34,8 @@
 // Spine rows, their order and their columns are unchanged. Memory stays near
 // Options.Memory plus a few batches, whatever the size and skew of the input:
 // the external path holds one row per key at a time, or with Windows the rows of
-// one key that a window may still count. Temporary files have no name, are encrypted with a key that is only in memory, and vanish with the
-// process.
+// one key that a window may still count. Temporary files have no name, are
+// encrypted with a key that is only in memory, and vanish with the process.
 package offline
 
 import (
@@ -116,14 +117,15 @@ type Spine struct {
 // Options bound the work. The zero Options are usable.
 type Options struct {
 	Dir     string // for temporary files; the system's default when empty
-	Memory  int64  // bytes that views and sorting may use together; 256 MiB when 0
+	Memory  int64  // bytes that views and sorting may use together; 512 MiB when 0
+	Pool    *Pool  // of which Memory is taken, as far as it goes; nil for none
 	Disk    int64  // bytes of temporary files; 64 GiB when 0
 	Workers int    // batches joined at the same time; the number of CPUs when 0
 }
 
 func (o Options) withDefaults() Options {
 	if o.Memory <= 0 {
-		o.Memory = 256 << 20
+		o.Memory = 512 << 20
 	}
 	if o.Disk <= 0 {
 		o.Disk = 64 << 30
@@ -279,6 +281,7 @@ func appendKey(dst []byte, keys []column, row int) []byte {
 // temporary files outgrow Options.Disk; what the readers return.
 func Join(ctx context.Context, spine Spine, views []View, opts Options) (*Result, error) {
 	j := &joiner{from: spine, views: views, opts: opts.withDefaults()}
+	j.opts.Memory, j.give = j.opts.Pool.take(j.opts.Memory)
 	result, err := j.start(ctx)
 	if err != nil {
 		j.close()

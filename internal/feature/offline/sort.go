@@ -31,6 +31,7 @@ type Sorted struct {
 	Stats  Stats
 	all    bool // also those that are tied
 	sorter *sorter
+	give   func() // its memory back
 	in     records
 	ahead  bool // in is at a record that has not been returned
 	key    []byte
@@ -42,9 +43,10 @@ type Sorted struct {
 // Sort reads a view whole. Errors as Join's.
 func Sort(ctx context.Context, v View, within Range, opts Options) (*Sorted, error) {
 	opts = opts.withDefaults()
-	s := &Sorted{Stats: Stats{View: v.Name}, all: v.Windows != nil, sorter: newSorter(newDisk(opts), opts.Memory)}
+	memory, give := opts.Pool.take(opts.Memory)
+	s := &Sorted{Stats: Stats{View: v.Name}, all: v.Windows != nil, sorter: newSorter(newDisk(opts), memory), give: give}
 	if err := s.read(ctx, &v, within); err != nil {
-		_ = s.sorter.Close() // nameless temporary files
+		_ = s.Close() // nameless temporary files
 		return nil, fault.Wrap(err, "reading view %s", v.Name)
 	}
 	return s, nil
@@ -138,4 +140,7 @@ func (s *Sorted) Row() Row { return s.row }
 func (s *Sorted) Err() error { return s.err }
 
 // Close frees the temporary files.
-func (s *Sorted) Close() error { return s.sorter.Close() }
+func (s *Sorted) Close() error {
+	defer s.give()
+	return s.sorter.Close()
+}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -248,4 +249,19 @@ func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]ingestion
 	var rows []runRow
 	err := tx.NewSelect().Model(&rows).Where("NOT done").OrderExpr("id").Limit(limit).Scan(ctx)
 	return runsOf(rows, err)
+}
+
+// Mentions gives the version that a dataset's source continues, where the word is
+// the dataset's name and "@".
+func (s Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
+	name := strings.TrimSuffix(word, "@")
+	src, err := s.SourceOf(ctx, tx, p, name)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	each(fmt.Sprintf("%s@%d", name, src.Version))
+	return nil
 }
