@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 
+	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
@@ -13,13 +14,15 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/source/nats"
 	"github.com/falaj-ml/falaj/internal/dataset/source/postgres"
 	"github.com/falaj-ml/falaj/internal/dataset/source/s3"
+	"github.com/falaj-ml/falaj/internal/dataset/source/sqlite"
 )
 
 // sourceDrivers is the one list of what datasets are ingested from.
-func sourceDrivers() map[string]source.Driver {
+func sourceDrivers(l child.Launcher) map[string]source.Driver {
 	return map[string]source.Driver{
 		"postgres": postgres.Driver{},
 		"mariadb":  mariadb.Driver{},
+		"sqlite":   sqlite.Driver{Launcher: l},
 		"files":    files.Driver{},
 		"s3":       s3.Driver{},
 		"http":     httpjson.Driver{},
@@ -31,7 +34,7 @@ func sourceDrivers() map[string]source.Driver {
 func (a *App) openIngestion(context.Context) error {
 	a.ingestion = ingestion.New(ingestion.Config{
 		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Files: a.files,
-		Secrets: a.secrets, Drivers: sourceDrivers(), Access: source.Access{Hosts: a.cfg.Sources.Hosts, Files: a.cfg.Sources.Files}, Zones: a.zones, Log: a.log,
+		Secrets: a.secrets, Drivers: sourceDrivers(a.launcher()), Access: source.Access{Hosts: a.cfg.Sources.Hosts, Files: a.cfg.Sources.Files}, Zones: a.zones, Log: a.log,
 		Parser:    ingestion.ParserOf(a.datasets),
 		ChunkRows: int64(a.cfg.Sources.ChunkRows),
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/dataset/source/sqlite"
 	"github.com/falaj-ml/falaj/internal/dataset/sqlworker"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox"
@@ -21,6 +22,8 @@ func Child(mode string, _ []string, version string, in io.Reader, out io.Writer)
 		return parser.Main(in, out)
 	case child.SnapshotMode:
 		return parser.SnapshotMain(in, out)
+	case child.SQLiteMode:
+		return sqlite.Main(in, out)
 	case child.SQLMode:
 		return sqlworker.Main(in, out)
 	case "openapi":

@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "sketch", "drift"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift"}
 	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 
@@ -199,7 +199,7 @@ func TestNoTestCodeInProduction(t *testing.T) {
 
 // TestDriversAndTablesBelongToApp: only app chooses an implementation.
 func TestDriversAndTablesBelongToApp(t *testing.T) {
-	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|files|kafka|nats|s3|httpjson))$`)
+	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|sqlite|files|kafka|nats|s3|httpjson))$`)
 	for _, p := range load(t) {
 		if layer, _ := place(p.Path); layer == inApp || layer == inCmd || layer == outside {
 			continue
@@ -221,10 +221,10 @@ func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 		"github.com/cockroachdb/pebble":          "internal/feature/online/pebble bench/features",
 		"github.com/redis/rueidis":               "internal/feature/online/redis",
 		"github.com/apache/iceberg-go":           "internal/dataset",
-		"github.com/mattn/go-sqlite3":            "internal/store",
+		"github.com/mattn/go-sqlite3":            "internal/store internal/dataset/source/sqlite",
 		"github.com/jackc/pgx":                   "internal/store internal/dataset/source/postgres",
 		"github.com/go-sql-driver/mysql":         "internal/dataset/source/mariadb",
-		"github.com/minio/minio-go":              "internal/dataset/source/s3",
+		"github.com/minio/minio-go":              "internal/dataset/source/s3 internal/blob/s3blob",
 		"github.com/nats-io":                     "internal/dataset/source/nats",
 		"github.com/twmb/franz-go":               "internal/dataset/source/kafka",
 		"github.com/cedar-policy/cedar-go":       "internal/governance/policy",

@@ -92,6 +92,7 @@ const (
 	CSV     = parser.CSV
 	CSVGzip = parser.CSVGzip
 	Parquet = parser.Parquet
+	Avro    = parser.Avro
 
 	JSONLines = parser.JSONLines
 )
@@ -114,7 +115,7 @@ type Column struct {
 // Spec is what a Dataset manifest says. It applies to versions made after it.
 type Spec struct {
 	Description    string          `json:"description,omitempty" doc:"What the data is, for people"`
-	Format         Format          `json:"format,omitempty" doc:"Format of imported files; found out by their content when left out" enum:"csv,csv.gz,parquet,jsonl"`
+	Format         Format          `json:"format,omitempty" doc:"Format of imported files; found out by their content when left out" enum:"csv,csv.gz,parquet,jsonl,avro"`
 	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; a comma when left out"`
 	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; the empty cell and NA when left out"`
 	Columns        []Column        `json:"columns,omitempty" doc:"Types of columns that must be there; the types of others are inferred from the first rows"`
@@ -159,9 +160,9 @@ func (s Spec) Validate() error {
 		return bad("description", "%d bytes are over the limit of %d", len(s.Description), maxDescription)
 	}
 	switch s.Format {
-	case "", CSV, CSVGzip, Parquet, JSONLines:
+	case "", CSV, CSVGzip, Parquet, JSONLines, Avro:
 	default:
-		return bad("format", "there is no format %q", s.Format).WithHint("The formats are csv, csv.gz, parquet and jsonl.")
+		return bad("format", "there is no format %q", s.Format).WithHint("The formats are csv, csv.gz, parquet, jsonl and avro.")
 	}
 	if s.Delimiter != "" {
 		r, n := utf8.DecodeRuneInString(s.Delimiter)

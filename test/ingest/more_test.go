@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -22,7 +20,6 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -215,15 +212,7 @@ func newDirectory(dir string) *objects {
 func newBucket(t *testing.T) *objects {
 	t.Helper()
 	at, ca := sourcetest.S3(t)
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM(ca)
-	c, err := minio.New(at, &minio.Options{
-		Creds: credentials.NewStaticV4(sourcetest.S3User, sourcetest.S3Password, ""), Region: "us-east-1", Secure: true,
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := sourcetest.S3Client(t, at, ca).Client
 	if err := c.MakeBucket(t.Context(), "orders", minio.MakeBucketOptions{}); err != nil {
 		t.Fatal(err)
 	}

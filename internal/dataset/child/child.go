@@ -37,6 +37,7 @@ const (
 	ParserMode   = "dataset-parser"
 	SnapshotMode = "snapshot-parser"
 	SQLMode      = "sql-worker"
+	SQLiteMode   = "sqlite-reader"
 )
 
 // Sizes that bound what one side makes the other allocate.
@@ -172,7 +173,7 @@ func (r *Reader) fault(n int) error {
 	}
 	k := fault.ParseKind(f.Kind)
 	switch k { // what a file or a query can be guilty of; a child says nothing about permissions
-	case fault.Invalid, fault.TooLarge, fault.Exhausted, fault.Unsupported, fault.Timeout:
+	case fault.Invalid, fault.NotFound, fault.TooLarge, fault.Exhausted, fault.Unsupported, fault.Timeout:
 	default:
 		k = fault.Internal
 	}

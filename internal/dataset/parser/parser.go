@@ -10,8 +10,8 @@
 //   - SnapshotMain (snapshot.go) is the child for what other engines committed to
 //     an open table: a snapshot's manifests and data files, sent one by one.
 //   - csv.go reads CSV, json.go JSON lines and documents, parquet.go Parquet,
-//     arrow.go rows that are sent in Arrow's IPC; infer.go finds the types of
-//     columns, convert.go reads the cells.
+//     avro.go Avro, arrow.go rows that are sent in Arrow's IPC; infer.go finds the
+//     types of columns, convert.go reads the cells.
 //
 // # Guarantees
 //
@@ -44,6 +44,7 @@ const (
 	CSVGzip Format = "csv.gz"
 	Parquet Format = "parquet"
 	CSVZstd Format = "csv.zst"
+	Avro    Format = "avro" // object container files
 
 	JSONLines Format = "jsonl" // an object a line; gzip and zstd are unpacked
 	JSON      Format = "json"  // one document with a list of objects; never found out
@@ -185,6 +186,8 @@ func Parse(body io.Reader, req Request, sink Sink) (sum Summary, err error) {
 	switch format {
 	case Parquet:
 		sum.Rows, err = parseParquet(in, req, sink)
+	case Avro:
+		sum.Rows, err = parseAvro(in, req, sink)
 	case JSONLines:
 		sum.Rows, err = parseJSONLines(in, req, sink)
 	case JSON:
@@ -263,6 +266,8 @@ func detect(head []byte) (Format, error) {
 	switch {
 	case starts("PAR1"):
 		return Parquet, nil
+	case starts("Obj\x01"):
+		return Avro, nil
 	case starts("PARE"):
 		return "", fault.New(fault.Invalid, "the Parquet file is encrypted").WithHint("Decrypt it before importing; Falaj seals it with its own key.")
 	case starts("\x1f\x8b"):

@@ -10,6 +10,7 @@ import (
 type From struct {
 	Postgres *Database `json:"postgres,omitempty" doc:"A table of PostgreSQL"`
 	MariaDB  *Database `json:"mariadb,omitempty" doc:"A table of MariaDB or MySQL"`
+	SQLite   *SQLite   `json:"sqlite,omitempty" doc:"A table of a file of SQLite's, of the server's"`
 	Files    *Files    `json:"files,omitempty" doc:"Files of a directory of the server's"`
 	S3       *S3       `json:"s3,omitempty" doc:"Objects of a bucket of S3"`
 	HTTP     *HTTP     `json:"http,omitempty" doc:"A list of JSON objects that a service gives, page by page"`
@@ -29,6 +30,14 @@ type Database struct {
 	TLS      TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
 }
 
+// SQLite is a table of a file of SQLite's.
+type SQLite struct {
+	File    string   `json:"file" doc:"Absolute path; the configuration's sources.files must have it, or a directory above. Nobody may be writing to it"`
+	Table   string   `json:"table,omitempty" doc:"Table or view"`
+	Query   string   `json:"query,omitempty" doc:"One SELECT instead of a table, to cast and to join"`
+	Columns []string `json:"columns,omitempty" doc:"Columns that are read; all when left out"`
+}
+
 // Format of files.
 type Format string
 
@@ -36,7 +45,7 @@ type Format string
 type Files struct {
 	Directory string `json:"directory" doc:"Absolute path; the configuration's sources.files must have it, or a directory above"`
 	Match     string `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; all of the directory when left out"`
-	Format    Format `json:"format,omitempty" doc:"csv, tsv, jsonl or parquet; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet"`
+	Format    Format `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
 }
 
 // S3 are objects of a bucket. The secret has access_key and secret_key; without
@@ -47,7 +56,7 @@ type S3 struct {
 	Bucket   string  `json:"bucket" doc:"Bucket"`
 	Prefix   string  `json:"prefix,omitempty" doc:"What the names of the objects begin with, such as orders/"`
 	Match    string  `json:"match,omitempty" doc:"Pattern of the rest of the names, such as *.csv.gz or 2024/*/*.jsonl; all without a further slash when left out"`
-	Format   Format  `json:"format,omitempty" doc:"csv, tsv, jsonl or parquet; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet"`
+	Format   Format  `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
 	TLS      TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
 }
 
@@ -88,6 +97,8 @@ func (f From) Kind() string {
 		return "postgres"
 	case f.MariaDB != nil:
 		return "mariadb"
+	case f.SQLite != nil:
+		return "sqlite"
 	case f.Files != nil:
 		return "files"
 	case f.S3 != nil:
@@ -104,7 +115,7 @@ func (f From) Kind() string {
 
 // Keyed reports whether a full reading gives each key once by itself: tables are
 // read in the order of their keys.
-func (f From) Keyed() bool { return f.Postgres != nil || f.MariaDB != nil }
+func (f From) Keyed() bool { return f.Postgres != nil || f.MariaDB != nil || f.SQLite != nil }
 
 // What names the source for people, without anything secret: "postgres
 // shop.orders at db.example.com".
@@ -114,6 +125,8 @@ func (f From) What() string {
 		return "postgres " + f.Postgres.what()
 	case f.MariaDB != nil:
 		return "mariadb " + f.MariaDB.what()
+	case f.SQLite != nil:
+		return "sqlite " + Database{Host: f.SQLite.File, Database: f.SQLite.File, Table: f.SQLite.Table}.what()
 	case f.Files != nil:
 		return "files " + strings.TrimRight(f.Files.Directory, "/") + "/" + f.Files.Match
 	case f.S3 != nil:
@@ -140,7 +153,7 @@ func (d Database) what() string {
 // Validate looks at what does not need the driver. Error: fault.Invalid.
 func (f From) Validate() error {
 	n := 0
-	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.Files != nil, f.S3 != nil, f.HTTP != nil, f.Kafka != nil, f.NATS != nil} {
+	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.SQLite != nil, f.Files != nil, f.S3 != nil, f.HTTP != nil, f.Kafka != nil, f.NATS != nil} {
 		if set {
 			n++
 		}
@@ -152,7 +165,7 @@ func (f From) Validate() error {
 }
 
 // Kinds are the kinds of sources, in the order of the documentation.
-var Kinds = []string{"postgres", "mariadb", "files", "s3", "http", "kafka", "nats"}
+var Kinds = []string{"postgres", "mariadb", "sqlite", "files", "s3", "http", "kafka", "nats"}
 
 // TLSMode says how a connection is protected.
 type TLSMode string

@@ -9,8 +9,8 @@
 //   - access.go: which hosts and directories sources may reach, TLS.
 //   - rows.go: record batches out of values that drivers hand over; part.go: out of
 //     bytes that the parser reads.
-//   - sqltable reads tables of databases for the drivers postgres and mariadb,
-//     objects files for files and s3, messages logs for kafka and nats; httpjson reads
+//   - sqltable reads tables of databases for the drivers postgres, mariadb and, in a
+//     child of its own, sqlite; objects reads files for files and s3, messages logs for kafka and nats; httpjson reads
 //     pages of a service by itself; sourcetest is the suite that every driver passes.
 //
 // # Guarantees

@@ -30,8 +30,8 @@ func TestMariaDB(t *testing.T) {
 				Access: source.Access{Hosts: []string{"127.0.0.1"}},
 			}
 		},
-		Options: func(r *source.Request) *source.Database { return r.From.MariaDB },
-		Exec:    exec,
+		Select: func(r *source.Request, what sourcetest.What) { what.Of(r.From.MariaDB) },
+		Exec:   exec,
 		Types: []sourcetest.Value{
 			sourcetest.Of("tinyint", "-7", table.Int64, "-7"),
 			sourcetest.Of("bigint", "9223372036854775807", table.Int64, "9223372036854775807"),
@@ -59,6 +59,7 @@ func TestMariaDB(t *testing.T) {
 		kind   fault.Kind
 		change func(r *source.Request)
 	}{
+		{"nobody listens", fault.Unavailable, func(r *source.Request) { r.From.MariaDB.Port = 1 }},
 		{"a wrong password", fault.Invalid, func(r *source.Request) { r.Secret["password"] = secrets.NewText("wrong-password") }},
 		{"an unknown user", fault.Invalid, func(r *source.Request) { r.Secret["username"] = secrets.NewText("nobody") }},
 		{"a database that one may not see", fault.Invalid, func(r *source.Request) { r.From.MariaDB.Database = "nix" }},

@@ -45,9 +45,9 @@ func Check(kind, pattern string, f source.Format, r source.Request) error {
 		return fault.New(fault.Invalid, "spec.from.%s.match: %q is no pattern", kind, pattern).WithHint("Write *.csv, or 2024/*/orders-*.jsonl.gz.")
 	}
 	switch f {
-	case "", "csv", "tsv", "jsonl", "parquet":
+	case "", "csv", "tsv", "jsonl", "parquet", "avro":
 	default:
-		return fault.New(fault.Invalid, "spec.from.%s.format: %q is none of csv, tsv, jsonl, parquet", kind, string(f))
+		return fault.New(fault.Invalid, "spec.from.%s.format: %q is none of csv, tsv, jsonl, parquet, avro", kind, string(f))
 	}
 	if r.Cursor != "" || r.Overlap != "" {
 		return fault.New(fault.Invalid, "spec.cursor and spec.overlap are for tables: of %s, whole files are new or not", kind)
@@ -175,6 +175,8 @@ func (s *reader) open() error {
 		req.Format = parser.JSONLines
 	case "parquet":
 		req.Format = parser.Parquet
+	case "avro":
+		req.Format = parser.Avro
 	default:
 	}
 	given := int64(0)

@@ -45,8 +45,8 @@ func TestPostgres(t *testing.T) {
 				Access: source.Access{Hosts: []string{"127.0.0.1"}},
 			}
 		},
-		Options: func(r *source.Request) *source.Database { return r.From.Postgres },
-		Exec:    exec,
+		Select: func(r *source.Request, what sourcetest.What) { what.Of(r.From.Postgres) },
+		Exec:   exec,
 		Types: []sourcetest.Value{
 			sourcetest.Of("smallint", "-7", table.Int64, "-7"),
 			sourcetest.Of("bigint", "9223372036854775807", table.Int64, "9223372036854775807"),

@@ -2,15 +2,11 @@ package s3_test
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
-	"net/http"
 	"strconv"
 	"sync/atomic"
 	"testing"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/source/s3"
@@ -21,15 +17,7 @@ import (
 
 func TestS3(t *testing.T) {
 	at, ca := sourcetest.S3(t)
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM(ca)
-	c, err := minio.New(at, &minio.Options{
-		Creds: credentials.NewStaticV4(sourcetest.S3User, sourcetest.S3Password, ""), Region: "us-east-1", Secure: true,
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := sourcetest.S3Client(t, at, ca).Client
 	request := func(bucket string) source.Request {
 		return source.Request{
 			From:   source.From{S3: &source.S3{Endpoint: at, Bucket: bucket}},

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/twmb/avro"
+	"github.com/twmb/avro/ocf"
 
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -42,6 +44,26 @@ func Pack(t *testing.T, name, content string) []byte {
 	return []byte(content)
 }
 
+// container is an Avro file of rows with id and name, packed by deflate.
+func container(t *testing.T, rows ...map[string]any) []byte {
+	t.Helper()
+	schema := avro.MustParse(`{"type": "record", "name": "row", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]}`)
+	var out bytes.Buffer
+	w, err := ocf.NewWriter(&out, schema, ocf.WithCodec(ocf.DeflateCodec(-1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if err := w.Encode(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
 // Objects is the suite for drivers of files. Each call of open makes a place.
 func Objects(t *testing.T, open func(t *testing.T) Bucket) {
 	t.Helper()
@@ -69,11 +91,12 @@ func Objects(t *testing.T, open func(t *testing.T) Bucket) {
 		put(t, b, "c.csv.zst", "id,name\n4,u\n5,v\n6,w\n")
 		put(t, b, "d.jsonl", "{\"id\": 7, \"name\": \"k\"}\n\n{\"id\": 8}\n")
 		put(t, b, "e.jsonl.gz", "{\"id\": 9, \"name\": \"l\"}\n")
+		b.Put(t, "f.avro", container(t, map[string]any{"id": int64(10), "name": "m"}, map[string]any{"id": int64(11), "name": nil}))
 		put(t, b, ".hidden.csv", "id,name\n99,no\n")
 		put(t, b, "sub/f.csv", "id,name\n98,no\n")
 		put(t, b, "sub/.hidden.csv", "id,name\n97,no\n")
 		put(t, b, "tab/g.tsv", "id\tname\n1\ta,b\n")
-		want := []Row{"1|x", "2|y", "3|z", "4|u", "5|v", "6|w", "7|k", "8|null", "9|l"}
+		want := []Row{"1|x", "2|y", "3|z", "4|u", "5|v", "6|w", "7|k", "8|null", "9|l", "10|m", "11|null"}
 		r := request(b, source.Full, "", "")
 		rows(t, b, r, want...)
 		r.BatchRows = 1

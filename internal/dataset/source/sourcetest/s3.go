@@ -9,11 +9,15 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
 // The user that the server of S3 has.
@@ -27,11 +31,16 @@ const (
 // not built the test is skipped, or fails under CI=true.
 func S3(t *testing.T) (address string, ca []byte) {
 	t.Helper()
+	return S3In(t, t.TempDir())
+}
+
+// S3In is S3 with its objects below data in the directory: a bucket is a directory.
+func S3In(t *testing.T, dir string) (address string, ca []byte) {
+	t.Helper()
 	server, ok := versitygw()
 	if !ok {
 		absent(t, "versitygw")
 	}
-	dir := t.TempDir()
 	data, meta := filepath.Join(dir, "data"), filepath.Join(dir, "meta")
 	for _, d := range []string{data, meta} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -58,6 +67,21 @@ func S3(t *testing.T) (address string, ca []byte) {
 		return conn.Close()
 	})
 	return address, ca
+}
+
+// S3Client is a client of the server that S3 started.
+func S3Client(t *testing.T, address string, ca []byte) *minio.Core {
+	t.Helper()
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(ca)
+	c, err := minio.NewCore(address, &minio.Options{
+		Creds: credentials.NewStaticV4(S3User, S3Password, ""), Region: "us-east-1", Secure: true,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // HasS3 reports whether its server is built.

@@ -65,16 +65,29 @@ func Check(kind string, usual int, o source.Database, r source.Request) error {
 		return bad("port", "%d is not a port", o.Port)
 	case o.Database == "":
 		return bad("database", "it is needed")
+	}
+	if err := source.CheckTLS("spec.from."+kind+".tls", o.TLS); err != nil {
+		return err
+	}
+	if err := CheckTable(kind, o, r); err != nil {
+		return err
+	}
+	return r.Access.Allowed(Address(o, usual))
+}
+
+// CheckTable refuses what cannot be read of a database.
+func CheckTable(kind string, o source.Database, r source.Request) error {
+	bad := func(field, format string, args ...any) error {
+		return fault.New(fault.Invalid, "spec.from.%s.%s: %s", kind, field, fmt.Sprintf(format, args...))
+	}
+	switch {
 	case (o.Table == "") == (o.Query == ""):
 		return bad("table", "one of table and query is needed")
 	case len(o.Query) > 64<<10:
 		return bad("query", "%d bytes are over the limit of 65536", len(o.Query))
 	}
-	if err := source.CheckTLS("spec.from."+kind+".tls", o.TLS); err != nil {
-		return err
-	}
 	if r.Mode == source.Full {
-		return r.Access.Allowed(Address(o, usual))
+		return nil
 	}
 	if r.Cursor == "" {
 		return fault.New(fault.Invalid, "spec.cursor: the mode %s needs one", r.Mode).
@@ -91,7 +104,7 @@ func Check(kind string, usual int, o source.Database, r source.Request) error {
 			}
 		}
 	}
-	return r.Access.Allowed(Address(o, usual))
+	return nil
 }
 
 // place is a position: the cursor and the key of a row, as text.
