@@ -56,6 +56,22 @@ func run() int {
 		}
 		return app.RecoverAdmin(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr})
 	}
+	w.Backup = func(ctx context.Context, file string, flags map[string]any, dir string) (string, error) {
+		cfg, err := app.LoadConfig(file, w.Env, flags)
+		if err != nil {
+			return "", err
+		}
+		syscall.Umask(0o077)
+		return app.Backup(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir)
+	}
+	w.Restore = func(ctx context.Context, file string, flags map[string]any, dir string) (string, error) {
+		cfg, err := app.LoadConfig(file, w.Env, flags)
+		if err != nil {
+			return "", err
+		}
+		syscall.Umask(0o077)
+		return app.Restore(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir)
+	}
 	w.VerifyAudit = app.VerifyAudit
 	w.Simulate = func(ctx context.Context, args cli.SimulateArgs, done func(share float64)) ([]byte, error) {
 		summary, err := app.Simulate(ctx, app.Simulation(args), done)

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
 
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/console"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -79,6 +80,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		return nil, err
 	}
 	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
+		return nil, err
+	}
+	if err := backup.Unfinished(a.cfg.Data); err != nil {
 		return nil, err
 	}
 	if err := checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)); err != nil {

@@ -44,6 +44,18 @@ type Config struct {
 		URL string `koanf:"url" doc:"sqlite:///path or postgres://…; empty is SQLite in the data directory"`
 	} `koanf:"store"`
 
+	Blob struct {
+		S3 struct {
+			Endpoint    string `koanf:"endpoint" doc:"Where the objects are kept in a bucket: https://host[:port] of what speaks S3; empty is in the data directory"`
+			Bucket      string `koanf:"bucket" doc:"Its bucket, which keeps no older versions"`
+			Prefix      string `koanf:"prefix" doc:"What the names in it begin with; installations that share a bucket have different ones"`
+			Region      string `koanf:"region" doc:"The bucket's region; empty is what the endpoint's name says, else us-east-1"`
+			Zone        string `koanf:"zone" doc:"The zone that the bucket is in: home, because every object may be there"`
+			Credentials string `koanf:"credentials" doc:"File with the lines access_key = … and secret_key = …"`
+			CA          string `koanf:"ca" doc:"PEM bundle that is trusted for the endpoint; empty is the system's"`
+		} `koanf:"s3"`
+	} `koanf:"blob"`
+
 	Tables struct {
 		Dir string `koanf:"dir" doc:"Directory of the files of open datasets, where other engines read them; empty is tables in the data directory"`
 	} `koanf:"tables"`
@@ -308,6 +320,9 @@ func (c Config) Validate() error {
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		return fault.New(fault.Invalid, "log.format: %q is neither text nor json", c.Log.Format)
+	}
+	if err := c.validateObjects(); err != nil {
+		return fault.Wrap(err, "blob.s3")
 	}
 	if err := c.validateEngines(); err != nil {
 		return err

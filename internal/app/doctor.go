@@ -55,6 +55,14 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
 	out = append(out, masterKey(dir, cfg.Keys.PassphraseFile)...)
+	if cfg.Blob.S3.Endpoint != "" {
+		err := cfg.checkBucket(context.Background())
+		text := "objects in the bucket " + cfg.Blob.S3.Bucket + " at " + cfg.Blob.S3.Endpoint
+		if err != nil {
+			text += ": " + err.Error()
+		}
+		say(err == nil, text, fault.HintOf(err))
+	}
 	if cfg.Audit.Checkpoints == "" {
 		out = append(out, finding{"!", "audit checkpoints have no second place", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
-	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
@@ -89,7 +88,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		return err
 	}
 	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authority, Sealer: a.keys})
-	if a.objects, err = fileblob.Open(filepath.Join(a.cfg.Data, "objects")); err != nil {
+	if a.objects, err = a.openObjects(ctx); err != nil {
 		return fault.Wrap(err, "open the object store")
 	}
 	a.blobs = blob.New(a.objects, a.keys)

@@ -7,8 +7,8 @@
 //   - blob.go: the words and the driver contract. key.go: the grammar of keys.
 //   - store.go: Put, Create, Open, OpenAt, Stat, Delete, List.
 //   - seal.go: the format of a stored object.
-//   - fileblob keeps objects as files; blobtest has the suite that every driver
-//     passes, a driver in memory and one that fails on purpose.
+//   - fileblob keeps objects as files, s3blob in a bucket; blobtest has the suite
+//     that every driver passes, a driver in memory and one that fails on purpose.
 //
 // # Life of an object
 //

@@ -5,7 +5,7 @@
 // # Map
 //
 //   - cli.go: World, the root command, exit codes, which server and token.
-//   - system.go: up, recover-admin, doctor, config, login, version, and the hidden child modes.
+//   - system.go: up, recover-admin, backup, restore, doctor, config, login, version, and the hidden child modes.
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
@@ -58,6 +58,10 @@ type World struct {
 	// Reseal seals the master key by another passphrase, offline; an empty file
 	// name means by none.
 	Reseal func(configFile string, flags map[string]any, passphraseFile string) error
+	// Backup copies the installation of a stopped server into a directory, and Restore
+	// puts it back; both say what they did.
+	Backup  func(ctx context.Context, configFile string, flags map[string]any, dir string) (string, error)
+	Restore func(ctx context.Context, configFile string, flags map[string]any, dir string) (string, error)
 	// RecoverAdmin makes a new token for the first administrator, offline.
 	RecoverAdmin func(ctx context.Context, configFile string, flags map[string]any) (string, error)
 	// VerifyAudit checks an export offline.
@@ -171,7 +175,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("system", a.up(), a.recoverAdmin(), a.doctor(), a.config(), a.login(), a.version())
+	add("system", a.up(), a.recoverAdmin(), a.backup(), a.restore(), a.doctor(), a.config(), a.login(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
 	add("action", a.dataset(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.monitor(), a.pool(), a.queue(), a.cost(), a.plan(), a.simulate(), a.audit(), a.erase(), a.key(), a.tokens())
 	root.AddCommand(a.child())

@@ -220,7 +220,7 @@ func (d dialect) plain(ctx context.Context, c *sqlite3.SQLiteConn) (source.Datab
 			from += " AS q"
 		}
 	}
-	rows, err := c.QueryContext(ctx, "SELECT "+list+" FROM "+from+" WHERE 1 = 0", nil) //nolint:gosec // G202: quoted names, or the query that the manifest gives
+	rows, err := c.QueryContext(ctx, "SELECT "+list+" FROM "+from+" WHERE 1 = 0", nil)
 	if err != nil {
 		return source.Database{}, err
 	}
@@ -287,7 +287,7 @@ func typeOf(declared string) table.Type {
 		return table.Int64
 	case strings.Contains(t, "CHAR"), strings.Contains(t, "CLOB"), strings.Contains(t, "TEXT"), strings.Contains(t, "JSON"):
 		return table.String
-	case strings.Contains(t, "REAL"), strings.Contains(t, "FLOA"), strings.Contains(t, "DOUB"), t == "NUMERIC", t == "DECIMAL":
+	case strings.Contains(t, "REAL"), strings.Contains(t, "FLOAT"), strings.Contains(t, "DOUBLE"), t == "NUMERIC", t == "DECIMAL":
 		return table.Float64
 	}
 	return ""

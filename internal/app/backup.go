@@ -1,0 +1,126 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/blob/s3blob"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// installation is what the configuration names, but for the objects.
+func (a *App) installation() (backup.Installation, error) {
+	var err error
+	if a.cfg.Data, err = filepath.Abs(a.cfg.Data); err != nil {
+		return backup.Installation{}, err
+	}
+	path, ok := strings.CutPrefix(a.cfg.storeURL(), "sqlite://")
+	if path, err = filepath.Abs(path); err != nil {
+		return backup.Installation{}, err
+	}
+	if rel, err := filepath.Rel(a.cfg.Data, path); !ok || err != nil || !filepath.IsLocal(rel) {
+		return backup.Installation{}, fault.New(fault.Unsupported, "the database is not in the data directory (store.url)").
+			WithHint("Back it up by its own tools, and while the server is stopped the data directory with it: the directory last.")
+	}
+	of := backup.Installation{Data: a.cfg.Data, Tables: a.cfg.tablesDir()}
+	of.Ledger, err = filepath.Abs(a.cfg.ledgerPath())
+	return of, err
+}
+
+// Backup copies an installation whose server is stopped into a directory, and says
+// what it did. Errors: fault.Conflict while the server runs, or when the directory is
+// not empty; fault.NotFound for a directory without an installation.
+func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, err error) {
+	if _, err := os.Stat(filepath.Join(cfg.Data, "master.key")); err != nil {
+		return "", fault.New(fault.NotFound, "there is no installation in %s: %w", cfg.Data, err).
+			WithHint("Name the server's data directory with --data, or its configuration with --config.")
+	}
+	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
+	of, err := a.installation()
+	if err != nil {
+		return "", err
+	}
+	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
+		return "", err
+	}
+	if err := backup.Unfinished(a.cfg.Data); err != nil {
+		return "", err
+	}
+	if of.Objects, err = a.openObjects(ctx); err != nil {
+		return "", fault.Wrap(err, "open the object store")
+	}
+	if _, of.Owner, err = readHome(filepath.Join(a.cfg.Data, backup.ObjectsHome)); err != nil {
+		return "", err
+	}
+	r, err := backup.Make(ctx, dir, of, w.Version)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("Backed up %d files and %d objects, %s, into %s", r.Files, r.Objects, resource.Bytes(r.Bytes), dir), nil
+}
+
+// Restore puts a backup into an empty data directory, and the objects where the
+// configuration says. Errors: fault.Conflict when something is there; fault.Invalid for
+// a backup that is not whole.
+func Restore(ctx context.Context, cfg Config, w World, dir string) (said string, err error) {
+	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
+	to, err := a.installation()
+	if err != nil {
+		return "", err
+	}
+	if err := private(a.cfg.Data, a.log); err != nil {
+		return "", err
+	}
+	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
+		return "", err
+	}
+	owner, err := backup.Prepare(dir, to)
+	if err != nil {
+		return "", err
+	}
+	if err := a.takeBucket(ctx, owner); err != nil {
+		return "", err
+	}
+	if to.Objects, err = a.openObjects(ctx); err != nil {
+		return "", fault.Wrap(err, "open the object store")
+	}
+	r, err := backup.Restore(ctx, dir, to)
+	if err != nil {
+		return "", err
+	}
+	said = fmt.Sprintf("Restored %d files and %d objects, %s, into %s", r.Files, r.Objects, resource.Bytes(r.Bytes), a.cfg.Data)
+	if r.Ledger {
+		said += fmt.Sprintf("\nThe erasure ledger is the backup's: persons who were erased since are not known. If there is a newer copy, put it at %s before you start the server.", to.Ledger)
+	}
+	return said, nil
+}
+
+// takeBucket makes a bucket ours again that the installation had that was backed up.
+func (a *App) takeBucket(ctx context.Context, owner string) error {
+	home := filepath.Join(a.cfg.Data, backup.ObjectsHome)
+	if owner == "" || a.cfg.Blob.S3.Endpoint == "" || exists(home) {
+		return nil
+	}
+	cfg, err := a.cfg.bucket()
+	if err != nil {
+		return err
+	}
+	d, err := s3blob.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	now, err := d.Owner(ctx)
+	if err != nil || now != owner {
+		return err
+	}
+	return writeHome(home, "bucket", owner)
+}

@@ -1,0 +1,233 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// mark is in a data directory as long as it is being restored.
+const mark = "restore.unfinished"
+
+// Unfinished refuses a data directory whose restoring was interrupted.
+func Unfinished(data string) error {
+	if _, err := os.Lstat(filepath.Join(data, mark)); err == nil {
+		return fault.New(fault.Conflict, "restoring %s was not finished", data).WithHint("Restore it again: falaj restore DIR.")
+	}
+	return nil
+}
+
+// Prepare makes a data directory ready for Restore: one that has nothing but an erasure
+// ledger, or what an interrupted Restore left. Errors: fault.Conflict for one that has
+// an installation; fault.Invalid when dir has no whole backup. owner is what the
+// manifest notes of where the objects are.
+func Prepare(dir string, to Installation) (owner string, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", fault.New(fault.Invalid, "the backup: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	if err := read(root, func(h header, _ entry) error {
+		owner = h.Owner
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	stay := []string{"falaj.lock", "lost+found", mark, ObjectsHome}
+	if rel, ok := within(to.Data, to.Ledger); ok {
+		stay = append(stay, rel)
+	}
+	again := Unfinished(to.Data) != nil
+	if !again {
+		stay = slices.DeleteFunc(stay, func(name string) bool { return name == ObjectsHome })
+	}
+	if err := empty(to.Data, stay, again); err != nil {
+		return "", err
+	}
+	if _, inside := within(to.Data, to.Tables); !inside {
+		if err := empty(to.Tables, []string{"lost+found"}, again); err != nil {
+			return "", err
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(to.Data, mark), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", describe(err, "mark the data directory")
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return "", describe(err, "mark the data directory")
+	}
+	return owner, syncAll(to.Data)
+}
+
+// empty refuses a directory that has something, or removes it when an interrupted
+// restore left it there: before that one, nothing was.
+func empty(dir string, stay []string, again bool) error {
+	there, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range there {
+		switch {
+		case slices.Contains(stay, e.Name()):
+		case !again:
+			return fault.New(fault.Conflict, "there is %s in %s", e.Name(), dir).
+				WithHint("Restore into an empty directory; move the one that is there aside, but for its erasure ledger.")
+		default:
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Restore puts a backup into a data directory that Prepare has made ready, and compares
+// every byte with its manifest. Errors: fault.Invalid for a backup that was changed;
+// fault.Conflict for an erasure ledger of another installation.
+func Restore(ctx context.Context, dir string, to Installation) (r Report, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return r, fault.New(fault.Invalid, "the backup: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	if err := os.MkdirAll(to.Tables, 0o700); err != nil {
+		return r, describe(err, "make the directory of open tables")
+	}
+	roots := map[string]*os.Root{}
+	for in, path := range map[string]string{inFiles: to.Data, inTables: to.Tables} {
+		if roots[in], err = os.OpenRoot(path); err != nil {
+			return r, describe(err, "open the directory")
+		}
+		defer func() { _ = roots[in].Close() }()
+	}
+	var directories []entry
+	err = read(root, func(_ header, e entry) error {
+		if ctx.Err() != nil {
+			return fault.New(fault.Timeout, "the restoring was stopped: %w", context.Cause(ctx))
+		}
+		r.Bytes += e.Size
+		switch {
+		case e.Kind == anObject:
+			r.Objects++
+			return restoreObject(ctx, root, to.Objects, e)
+		case e.In == inLedger:
+			r.Ledger, err = restoreLedger(root, e, to.Ledger)
+			return err
+		case roots[e.In] == nil:
+			return fault.New(fault.Invalid, "the backup has a file in %q, which this release does not know", e.In)
+		case e.Kind == aDirectory:
+			directories = append(directories, e)
+			return roots[e.In].MkdirAll(e.Path, 0o700)
+		case e.Kind == aLink:
+			return roots[e.In].Symlink(e.Link, e.Path)
+		}
+		r.Files++
+		return restoreFile(root, roots[e.In], e)
+	})
+	if err != nil {
+		return r, describe(err, "restore")
+	}
+	for _, e := range slices.Backward(directories) { // their times change with what is put into them
+		if err := owned(roots[e.In], e); err != nil {
+			return r, describe(err, "restore")
+		}
+	}
+	for _, dir := range []string{to.Data, to.Tables} {
+		if err := syncAll(dir); err != nil {
+			return r, describe(err, "sync what was restored")
+		}
+	}
+	if err := os.Remove(filepath.Join(to.Data, mark)); err != nil {
+		return r, err
+	}
+	return r, syncAll(to.Data)
+}
+
+// same compares what was copied with what the manifest says.
+func same(want, got entry, err error) error {
+	if fault.Is(err, fault.NotFound) || errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.Invalid, "the backup lacks %s %s", want.In, want.Path).WithHint("Restore another backup.")
+	}
+	if err == nil && (got.Size != want.Size || got.Digest != want.Digest) {
+		return fault.New(fault.Invalid, "%s %s of the backup is not what was backed up", want.In, want.Path).WithHint("Restore another backup.")
+	}
+	return err
+}
+
+func restoreObject(ctx context.Context, from *os.Root, to blob.Driver, e entry) error {
+	if err := blob.CheckKey(blob.Key(e.Path)); err != nil {
+		return err
+	}
+	f, err := from.Open(e.At)
+	if err != nil {
+		return same(e, entry{}, err)
+	}
+	defer func() { _ = f.Close() }()
+	sum := newSumming(f)
+	err = to.Put(ctx, blob.Key(e.Path), sum)
+	return same(e, entry{Size: sum.n, Digest: sum.digest()}, err)
+}
+
+func restoreFile(from, to *os.Root, e entry) error {
+	f, err := from.Open(filepath.Join(e.In, e.Path))
+	if err != nil {
+		return same(e, entry{}, err)
+	}
+	defer func() { _ = f.Close() }()
+	var got entry
+	got.Size, got.Digest, err = write(to, e.Path, f)
+	if err := same(e, got, err); err != nil {
+		return err
+	}
+	return owned(to, e)
+}
+
+// owned gives a file its rights and its time.
+func owned(root *os.Root, e entry) error {
+	if err := root.Chmod(e.Path, e.Mode); err != nil {
+		return err
+	}
+	return root.Chtimes(e.Path, time.Time{}, time.Unix(0, e.Time))
+}
+
+// restoreLedger leaves a ledger that goes on where the backup's ends. It reports that
+// the one that is there now is the backup's.
+func restoreLedger(from *os.Root, e entry, path string) (backups bool, err error) {
+	f, err := from.Open(inLedger)
+	if err != nil {
+		return false, same(e, entry{}, err)
+	}
+	sum := newSumming(f)
+	then, err := io.ReadAll(sum)
+	_ = f.Close()
+	if err := same(e, entry{Size: sum.n, Digest: sum.digest()}, err); err != nil {
+		return false, err
+	}
+	now, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return false, err
+	case bytes.HasPrefix(now, then):
+		return false, nil // newer, or the same
+	case !bytes.HasPrefix(then, now):
+		return false, fault.New(fault.Conflict, "the erasure ledger %s is not of the installation that was backed up", path).
+			WithHint("Put the newest copy of its ledger there, or move this one aside.")
+	}
+	if err := os.WriteFile(path+".new", then, 0o600); err != nil {
+		return false, err
+	}
+	return true, os.Rename(path+".new", path)
+}

@@ -1,0 +1,416 @@
+// Package s3blob keeps objects in a bucket of S3, or of what speaks its protocol.
+//
+// # Map
+//
+//   - s3blob.go: Config, Open, Check, Claim, List, Delete.
+//   - put.go: writing, whole or in parts. object.go: reading.
+//
+// # Life of a put
+//
+// An object of one part is sent by one request. A larger one is an upload in parts:
+// nobody sees it before the request that completes it. Each request carries the
+// SHA-256 of its body, so that the server refuses what changed on the way. When the
+// answer to the last request is lost, the object says by a mark of this put in its
+// metadata whether it is there. A killed process leaves at most an upload that was
+// not completed, which nobody reads; the next Open gives it up.
+//
+// # Layout
+//
+// An object "a/b" is "PREFIX/a/b!": servers that keep objects as files cannot have
+// an object where they have a directory, and '!' is less than every byte of a key,
+// so that their order stays. ",installation" says whose the prefix is.
+//
+// # Guarantees
+//
+// Those of blob.Driver, as far as the server keeps what it has acknowledged and a
+// read sees the last write, which S3 promises. An object that is replaced while it is
+// read is not mixed: reading fails. Every request has a time limit, and is tried
+// again when the server is busy or the network fails. A bucket that keeps older
+// versions is refused: what is deleted must be gone.
+package s3blob
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+const (
+	suffix       = "!"             // of the names of objects; in no key, and before every byte of one
+	installation = ",installation" // in no key either
+	maxName      = 1024            // bytes of a name in a bucket
+	tries        = 5
+)
+
+// Config says where the bucket is. Endpoint, Bucket and the keys are needed.
+type Config struct {
+	Endpoint  string // https://host[:port]; http:// to this machine only
+	Bucket    string
+	Prefix    string // of all names; a key, or empty
+	Region    string // empty is what the endpoint's name says, else us-east-1
+	AccessKey string
+	SecretKey string
+	CA        []byte // PEM that is trusted instead of the system's authorities
+	PartSize  int64  // of the first parts of large objects; 0 is 16 MiB
+}
+
+// Driver is a blob.Driver on a bucket. Safe for concurrent use; Close it.
+type Driver struct {
+	c         minio.Core
+	transport *http.Transport
+	cfg       Config
+	prefix    string // empty or ends in '/'
+}
+
+var _ blob.Driver = (*Driver)(nil)
+
+// Open looks at the bucket as Check does, and gives up the uploads that a killed
+// process left unfinished. So one process at a time may have the prefix.
+func Open(ctx context.Context, cfg Config) (*Driver, error) {
+	d, err := dial(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.clean(ctx); err != nil {
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Check asks for the bucket and changes nothing. Errors: fault.Invalid for wrong
+// settings, or a bucket that keeps older versions; fault.Unavailable.
+func Check(ctx context.Context, cfg Config) error {
+	d, err := dial(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// CheckConfig says what is wrong with the settings, without asking anybody.
+func CheckConfig(cfg Config) error {
+	u, err := url.Parse(cfg.Endpoint)
+	switch {
+	case err != nil || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http":
+		return fault.New(fault.Invalid, "endpoint: %q is not https://host or https://host:port", cfg.Endpoint)
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		return fault.New(fault.Invalid, "endpoint: %s is another machine, and to it TLS is needed", u.Host).WithHint("Write https://, and name a private authority's certificate by ca.")
+	}
+	if err := s3utils.CheckValidBucketNameStrict(cfg.Bucket); err != nil {
+		return fault.New(fault.Invalid, "bucket: %v", err)
+	}
+	if p := strings.Trim(cfg.Prefix, "/"); p != "" {
+		if err := blob.CheckKey(blob.Key(p)); err != nil {
+			return fault.Wrap(err, "prefix")
+		}
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func dial(ctx context.Context, cfg Config) (*Driver, error) {
+	if err := CheckConfig(cfg); err != nil {
+		return nil, err
+	}
+	u, _ := url.Parse(cfg.Endpoint) // checked
+	if cfg.Region == "" {
+		if cfg.Region = s3utils.GetRegionFromURL(url.URL{Host: u.Host}); cfg.Region == "" {
+			cfg.Region = "us-east-1"
+		}
+	}
+	if cfg.PartSize == 0 {
+		cfg.PartSize = 16 << 20
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(cfg.CA) > 0 {
+		secure.RootCAs = x509.NewCertPool()
+		if !secure.RootCAs.AppendCertsFromPEM(cfg.CA) {
+			return nil, fault.New(fault.Invalid, "ca: there is no PEM certificate in it")
+		}
+	}
+	d := &Driver{cfg: cfg, transport: &http.Transport{
+		DialContext: connect, TLSClientConfig: secure, TLSHandshakeTimeout: 10 * time.Second,
+		ResponseHeaderTimeout: 2 * time.Minute, // the completion of a large upload takes a while
+		MaxIdleConnsPerHost:   32, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 1 << 20,
+		DisableCompression: true,
+	}}
+	if p := strings.Trim(cfg.Prefix, "/"); p != "" {
+		d.prefix = p + "/"
+	}
+	c, err := minio.NewCore(u.Host, &minio.Options{
+		Creds: credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, ""), Secure: u.Scheme == "https", Region: cfg.Region, Transport: d.transport,
+		MaxRetries: tries, BucketLookup: minio.BucketLookupPath, // one host for every bucket
+	})
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "endpoint: %v", err)
+	}
+	c.SetS3EnableDualstack(false) // the same: minio-go would ask another host of Amazon's
+	d.c = *c
+	if err := d.look(ctx); err != nil {
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// patient is a connection on which nothing may stand still for long.
+type patient struct{ net.Conn }
+
+const stall = 5 * time.Minute
+
+func connect(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return patient{c}, nil
+}
+
+// Read implements net.Conn.
+func (c patient) Read(p []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(stall)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(p)
+}
+
+// Write implements net.Conn.
+func (c patient) Write(p []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(stall)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
+// look refuses a bucket that is not there or keeps older versions.
+func (d *Driver) look(ctx context.Context) error {
+	ctx, cancel := limit(ctx, 0)
+	defer cancel()
+	kept, err := d.c.GetBucketVersioning(ctx, d.cfg.Bucket)
+	if code := minio.ToErrorResponse(err).StatusCode; code == http.StatusNotImplemented || code == http.StatusMethodNotAllowed { // it knows no versions
+		var there bool
+		if there, err = d.c.BucketExists(ctx, d.cfg.Bucket); err == nil && !there {
+			return fault.New(fault.Unavailable, "look at the bucket: there is no bucket %s at %s", d.cfg.Bucket, d.cfg.Endpoint).WithHint("Make it, or look at blob.s3 in the configuration.")
+		}
+	}
+	if err != nil {
+		return d.explain(ctx, err, "look at the bucket")
+	}
+	if kept.Enabled() {
+		return fault.New(fault.Invalid, "the bucket %s keeps older versions of objects, so what is deleted would stay, also of persons who were erased", d.cfg.Bucket).
+			WithHint("Suspend its versioning and remove the older versions, or name another bucket.")
+	}
+	return nil
+}
+
+// Close ends the connections.
+func (d *Driver) Close() error {
+	d.transport.CloseIdleConnections()
+	return nil
+}
+
+// clean gives up the uploads that were never completed.
+func (d *Driver) clean(ctx context.Context) error {
+	key, upload := "", ""
+	for {
+		page, err := d.uploads(ctx, key, upload)
+		if err != nil {
+			return d.explain(ctx, err, "look for unfinished uploads")
+		}
+		for _, u := range page.Uploads {
+			if err := d.giveUp(ctx, u.Key, u.UploadID); err != nil {
+				return d.explain(ctx, err, "give up an unfinished upload")
+			}
+		}
+		if !page.IsTruncated || page.NextKeyMarker == key && page.NextUploadIDMarker == upload {
+			return nil
+		}
+		key, upload = page.NextKeyMarker, page.NextUploadIDMarker
+	}
+}
+
+func (d *Driver) uploads(ctx context.Context, key, upload string) (minio.ListMultipartUploadsResult, error) {
+	ctx, cancel := limit(ctx, 0)
+	defer cancel()
+	return d.c.ListMultipartUploads(ctx, d.cfg.Bucket, d.prefix, key, upload, "", 1000)
+}
+
+func (d *Driver) giveUp(ctx context.Context, name, upload string) error {
+	ctx, cancel := limit(ctx, 0)
+	defer cancel()
+	if err := d.c.AbortMultipartUpload(ctx, d.cfg.Bucket, name, upload); !absent(err) {
+		return err
+	}
+	return nil
+}
+
+// Owner is who has claimed the prefix, empty when nobody has.
+func (d *Driver) Owner(ctx context.Context) (string, error) {
+	b, _, err := d.fetch(ctx, d.prefix+installation, func(*minio.GetObjectOptions) {}, 200)
+	if absent(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", d.explain(ctx, err, "ask whose the bucket is")
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Claim makes the prefix the owner's. Error: fault.Conflict when it is another's.
+func (d *Driver) Claim(ctx context.Context, owner string) error {
+	body := []byte(owner + "\n")
+	opts := minio.PutObjectOptions{}
+	opts.SetMatchETagExcept("*") // not over another one that claims at the same time
+	err := d.send(ctx, d.prefix+installation, body, opts)
+	if err != nil && minio.ToErrorResponse(err).StatusCode != http.StatusPreconditionFailed {
+		return d.explain(ctx, err, "claim the bucket")
+	}
+	switch now, err := d.Owner(ctx); {
+	case err != nil:
+		return err
+	case now != owner:
+		return fault.New(fault.Conflict, "%s in bucket %s belongs to another installation", d.where(), d.cfg.Bucket).
+			WithHint("Give this one a prefix of its own.")
+	}
+	return nil
+}
+
+func (d *Driver) where() string {
+	if d.prefix == "" {
+		return "the beginning of names"
+	}
+	return "the prefix " + d.prefix
+}
+
+// Delete removes an object. See blob.Driver.
+func (d *Driver) Delete(ctx context.Context, key blob.Key) error {
+	ctx, cancel := limit(ctx, 0)
+	defer cancel()
+	err := again(ctx, func() error { return d.c.RemoveObject(ctx, d.cfg.Bucket, d.name(key), minio.RemoveObjectOptions{}) })
+	if err != nil && !absent(err) {
+		return d.explain(ctx, err, "delete")
+	}
+	return nil
+}
+
+// List yields keys in byte order. See blob.Driver.
+func (d *Driver) List(ctx context.Context, prefix blob.Key, yield func(blob.Key) error) error {
+	ended, stop := context.WithCancel(ctx) // ends the listing when it is not read to its end
+	defer stop()
+	for info := range d.c.ListObjectsIter(ended, d.cfg.Bucket, minio.ListObjectsOptions{Prefix: d.prefix + string(prefix), Recursive: true}) {
+		if info.Err != nil {
+			return d.explain(ctx, info.Err, "list")
+		}
+		key, ours := strings.CutSuffix(strings.TrimPrefix(info.Key, d.prefix), suffix)
+		if !ours || blob.CheckKey(blob.Key(key)) != nil {
+			continue
+		}
+		if err := yield(blob.Key(key)); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return stopped(ctx)
+	}
+	return nil
+}
+
+func (d *Driver) name(key blob.Key) string { return d.prefix + string(key) + suffix }
+
+// limit bounds a request that moves so many bytes, with its repetitions: five
+// minutes, and what a slow line takes.
+func limit(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, tries*time.Minute+time.Duration(bytes>>18)*time.Second) // 256 KiB/s
+}
+
+func stopped(ctx context.Context) error {
+	return fault.New(fault.Timeout, "the object store was not waited for: %w", context.Cause(ctx))
+}
+
+// absent reports what S3 says when something is not there.
+func absent(err error) bool {
+	switch minio.ToErrorResponse(err).Code {
+	case "NoSuchKey", "NoSuchUpload", "NotFound":
+		return true
+	}
+	return false
+}
+
+// explain gives errors of the server and the network their kind.
+func (d *Driver) explain(ctx context.Context, err error, doing string) error {
+	if known, ok := errors.AsType[*fault.Error](err); ok {
+		return fault.Wrap(known, "%s", doing)
+	}
+	if ctx.Err() != nil {
+		return fault.Wrap(stopped(ctx), "%s", doing)
+	}
+	at := d.cfg.Endpoint
+	if said, ok := errors.AsType[minio.ErrorResponse](err); ok {
+		switch {
+		case said.Code == "NoSuchBucket":
+			return fault.New(fault.Unavailable, "%s: there is no bucket %s at %s", doing, d.cfg.Bucket, at).WithHint("Make it, or look at blob.s3 in the configuration.")
+		case said.StatusCode == http.StatusInsufficientStorage, said.Code == "QuotaExceeded", said.Code == "XMinioStorageFull", said.Code == "InsufficientCapacity":
+			return fault.New(fault.Exhausted, "%s: the bucket %s is full: %s", doing, d.cfg.Bucket, said.Message).WithHint("Free space or raise its quota, then try again; nothing was stored.")
+		case said.Code == "AuthorizationHeaderMalformed", said.StatusCode == http.StatusMovedPermanently:
+			return fault.New(fault.Unavailable, "%s: the bucket %s is in another region than %s", doing, d.cfg.Bucket, d.cfg.Region).WithHint("Set blob.s3.region, and the endpoint of that region.")
+		case said.StatusCode == http.StatusForbidden:
+			return fault.New(fault.Unavailable, "%s: %s refuses: %s", doing, at, said.Message).WithHint("Look at the keys in blob.s3.credentials, at what they permit, and at this machine's clock.")
+		}
+		return fault.New(fault.Unavailable, "%s: %s says: %s", doing, at, said.Message)
+	}
+	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return fault.New(fault.Unavailable, "%s: the certificate of %s is not trusted: %v", doing, at, cert.Err).WithHint("Name the authority's certificate by blob.s3.ca.")
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return fault.New(fault.Unavailable, "%s: nothing listens at %s", doing, at).WithHint("Is the server up, and the port right?")
+	}
+	return fault.New(fault.Unavailable, "%s: %s does not answer: %w", doing, at, err)
+}
+
+// send puts a small thing.
+func (d *Driver) send(ctx context.Context, name string, body []byte, opts minio.PutObjectOptions) error {
+	ctx, cancel := limit(ctx, int64(len(body)))
+	defer cancel()
+	return again(ctx, func() error {
+		_, err := d.c.PutObject(ctx, d.cfg.Bucket, name, bytes.NewReader(body), int64(len(body)), "", sum(body), opts)
+		return err
+	})
+}
+
+// again tries what another request was in the way of (409), which minio-go does not.
+func again(ctx context.Context, try func() error) error {
+	for n := range tries {
+		err := try()
+		if n == tries-1 || minio.ToErrorResponse(err).StatusCode != http.StatusConflict {
+			return err
+		}
+		wait := time.NewTimer(50 * time.Millisecond << n)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return err
+		}
+	}
+	return nil
+}
