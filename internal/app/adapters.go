@@ -72,6 +72,14 @@ func (f featureData) Query(ctx context.Context, p project.Name, sql string, inpu
 		return feature.Rows{}, err
 	}
 	rows := feature.Rows{RecordReader: result}
+	if columns := result.Columns(); columns != nil {
+		rows.Origins = feature.Origins{}
+		for column, from := range columns {
+			for _, s := range from {
+				rows.Origins[column] = append(rows.Origins[column], feature.Origin{Dataset: s.Ref, Column: s.Column, How: s.How})
+			}
+		}
+	}
 	for _, v := range result.Inputs() {
 		rows.Inputs = append(rows.Inputs, feature.Input{Table: tableOf(v, q.Inputs), DatasetVersion: factsOf(v)})
 	}
@@ -92,6 +100,21 @@ func (f featureData) Create(ctx context.Context, d feature.Derived) (feature.Dat
 	r := dataset.CreateRequest{
 		Project: d.Project, Name: d.Name, Description: d.Description, Rows: d.Rows,
 		Producer: dataset.Producer{Kind: d.Kind, Digest: d.Digest, Text: d.Text},
+	}
+	if d.Origins != nil {
+		r.Columns = func() dataset.Columns {
+			var out dataset.Columns
+			for column, from := range d.Origins() {
+				if out == nil {
+					out = dataset.Columns{}
+				}
+				out[column] = make([]dataset.ColumnSource, len(from))
+				for i, o := range from {
+					out[column][i] = dataset.ColumnSource{Ref: o.Dataset, Column: o.Column, How: o.How}
+				}
+			}
+			return out
+		}
 	}
 	for _, parent := range d.Parents {
 		ref, err := dataset.ParseRef(parent)

@@ -350,6 +350,24 @@ type Lineage struct {
 	Source   *Source   `json:"source,omitempty"`
 	Parents  []Parent  `json:"parents,omitempty"`
 	Producer *Producer `json:"producer,omitempty"`
+	Columns  Columns   `json:"columns,omitempty"` // empty where that is not known
+}
+
+// Columns say of the columns of a version what they are made of. AllRows is what
+// decides about all of them.
+type Columns map[string][]ColumnSource
+
+// AllRows is the key of what decides which rows there are: filters, joins, groups.
+// It is the name of no column.
+const AllRows = "*"
+
+// ColumnSource is a column of a parent.
+type ColumnSource struct {
+	Ref    string `json:"ref"` // "weather@3"
+	Column string `json:"column"`
+	// How is identity, transformation or aggregation where its values go into the
+	// column; conditional, join, filter, group_by, sort or window where they decide.
+	How string `json:"how"`
 }
 
 // Source is an imported file.
@@ -412,6 +430,17 @@ func (r Ref) String() string {
 type FieldIDs struct {
 	Last int            `json:"last"`
 	IDs  map[string]int `json:"ids,omitempty"` // "type name" → ID
+}
+
+// Names are the columns that any version of the dataset had, sorted.
+func (f *FieldIDs) Names() []string {
+	names := make([]string, 0, len(f.IDs))
+	for typed := range f.IDs {
+		_, name, _ := strings.Cut(typed, " ")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // assign gives IDs to the columns and reports whether any is new.

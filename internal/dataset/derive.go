@@ -23,6 +23,9 @@ type CreateRequest struct {
 	// as the parents' do. The lineage does not have it; Producer.Text may.
 	Beside   []Labelled
 	Producer Producer
+	// Columns is asked, when the rows have been read, what their columns are made of;
+	// nil, and an answer of nil, is not known.
+	Columns func() Columns
 	// Description is for a dataset that is declared by this.
 	Description string
 	Progress    func(rows int64) // may be nil
@@ -90,7 +93,12 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	if r.Producer != (Producer{}) {
 		lineage.Producer = &r.Producer
 	}
-	w.lineage = func() (Lineage, error) { return lineage, nil }
+	w.lineage = func() (Lineage, error) {
+		if r.Columns != nil {
+			lineage.Columns = r.Columns().bounded()
+		}
+		return lineage, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
 	defer cancel()
 	v, err := s.write(ctx, w)

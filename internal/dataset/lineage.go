@@ -3,7 +3,10 @@ package dataset
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
+	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -22,6 +25,55 @@ type Node struct {
 	Producer *Producer `json:"producer,omitempty"`
 	Parents  []Node    `json:"parents,omitempty"`
 	Repeated bool      `json:"repeated,omitempty"`
+}
+
+// ways are what ColumnSource.How may be.
+var ways = []string{"identity", "transformation", "aggregation", "conditional", "join", "filter", "group_by", "sort", "window"}
+
+// columnsFrom names the tables of a query by their versions. It comes from a process
+// that a query may have taken over, so only what was handed to it is believed.
+func columnsFrom(made child.SQLColumns, inputs []input) Columns {
+	if !made.Known {
+		return nil
+	}
+	given := map[string]input{}
+	for _, in := range inputs {
+		given[in.name] = in
+	}
+	named := func(from []child.SQLSource) []ColumnSource {
+		out := make([]ColumnSource, 0, len(from))
+		for _, s := range from {
+			if in, ok := given[strings.ToLower(s.Table)]; ok && slices.Contains(in.columns, s.Column) && slices.Contains(ways, s.How) {
+				out = append(out, ColumnSource{Ref: in.version.Ref().String(), Column: s.Column, How: s.How})
+			}
+		}
+		return out
+	}
+	c := Columns{}
+	for _, column := range made.Columns {
+		if column.Name == AllRows {
+			return nil
+		}
+		c[column.Name] = named(column.From)
+	}
+	if rows := named(made.Rows); len(rows) > 0 {
+		c[AllRows] = rows
+	}
+	return c
+}
+
+// maxColumnSources bounds what is kept of columns: of a wider version, or one made in
+// more ways, it is not known what its columns are made of.
+const maxColumnSources = 20_000
+
+func (c Columns) bounded() Columns {
+	n := 0
+	for _, from := range c {
+		if n += 1 + len(from); n > maxColumnSources {
+			return nil
+		}
+	}
+	return c
 }
 
 // maxNodes bounds a graph.

@@ -151,6 +151,11 @@ func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest, scratch st
 			q.fail(err)
 		}
 	})
+	var made child.SQLColumns
+	if err := session.Out.Header(&made); err != nil {
+		return explain(err)
+	}
+	q.columns = columnsFrom(made, inputs)
 	rows, err := session.Out.Records()
 	if err != nil {
 		return explain(err)
@@ -277,6 +282,7 @@ type Result struct {
 	end            func()
 	rows           array.RecordReader
 	inputs         []Version
+	columns        Columns
 	residency      residency.Label
 	classification Classification
 	refs           atomic.Int64
@@ -338,6 +344,9 @@ func (q *Result) Residency() residency.Label { return q.residency }
 
 // Classification is that of the most closed input; Public without inputs.
 func (q *Result) Classification() Classification { return q.classification }
+
+// Columns are what the columns of the rows are made of; nil when that is not known.
+func (q *Result) Columns() Columns { return q.columns }
 
 // Producer names the query, for CreateRequest.
 func (q *Result) Producer() Producer {

@@ -91,7 +91,7 @@ func (s *Service) write(ctx context.Context, w draft) (Version, error) {
 // fingerprint is equal for versions made of the same content, the same way.
 func fingerprint(spec Spec, v Version) string {
 	l := v.Lineage
-	l.Producer = nil
+	l.Producer, l.Columns = nil, nil // what was executed has a digest
 	if v.Lineage.Producer != nil {
 		l.Producer = &Producer{Kind: v.Lineage.Producer.Kind, Digest: v.Lineage.Producer.Digest}
 	}

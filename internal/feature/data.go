@@ -60,7 +60,8 @@ type DatasetVersion struct {
 // Rows is the result of a query, and what it could read.
 type Rows struct {
 	array.RecordReader
-	Inputs []Input
+	Inputs  []Input
+	Origins Origins // nil when they are not known
 }
 
 // Input is a version that SQL sees as a table.
@@ -79,4 +80,6 @@ type Derived struct {
 	Kind        string             // of the producer: "training_set"
 	Digest      string             // of the producer's definition
 	Text        string             // the definition for people, at most 64 KiB
+	// Origins are asked for when the rows have been read; nil is not known.
+	Origins func() Origins
 }

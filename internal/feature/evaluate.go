@@ -77,7 +77,7 @@ func (s *Service) evaluate(p project.Name, src Source, inputs []InputRef, column
 		if err != nil {
 			return nil, err
 		}
-		return rows.RecordReader, nil
+		return rows, nil
 	}
 }
 

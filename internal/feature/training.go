@@ -89,21 +89,27 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 	if err != nil {
 		return TrainingSet{}, err
 	}
-	rows, err := offline.Join(ctx, offline.Spine{Open: s.evaluate(r.Project, t.Spine, t.Inputs, nil), Timestamp: r.Timestamp}, views, s.cfg.Join)
+	var made tracer
+	for i := range views {
+		views[i].Open = made.watch(i, views[i].Open, t.Views[i].Inputs)
+	}
+	open := made.watch(spine, s.evaluate(r.Project, t.Spine, t.Inputs, nil), t.Inputs)
+	rows, err := offline.Join(ctx, offline.Spine{Open: open, Timestamp: r.Timestamp}, views, s.cfg.Join)
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
 	}
 	defer rows.Release()
-	made, err := s.cfg.Data.Create(ctx, Derived{
+	kept, err := s.cfg.Data.Create(ctx, Derived{
 		Project: r.Project, Name: r.Name, Description: r.Description, Rows: rows, Parents: t.parents(),
 		Kind: "training_set", Digest: digest, Text: string(definition),
+		Origins: func() Origins { return made.origins(t, pl.views) },
 	})
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
 	}
 
 	// 3. Record what it was made of.
-	t.Dataset, t.Digest, t.Rows, t.Stats = made.Ref, made.Digest, made.Rows, rows.Stats()
+	t.Dataset, t.Digest, t.Rows, t.Stats = kept.Ref, kept.Digest, kept.Rows, rows.Stats()
 	t.CreatedAt, t.CreatedBy = store.At(s.now()).Time(), identity.From(ctx).ID
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
 		if err := s.cfg.Store.PutTrainingSet(ctx, tx, t); err != nil {

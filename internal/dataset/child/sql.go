@@ -5,6 +5,7 @@ package child
 //	server → SQLRequest
 //	worker → SQLAnalysis       which tables and columns the query needs
 //	server → SQLHandOver, then for each table SQLTable and a stream of records
+//	worker → SQLColumns        what the columns of the result are made of
 //	worker → a stream of records, then SQLSummary
 
 // SQLRequest asks for a query.
@@ -39,6 +40,28 @@ type SQLHandOver struct {
 // SQLTable heads a table's records.
 type SQLTable struct {
 	Name string `json:"name"`
+}
+
+// SQLColumns says what a result is made of, if that is known.
+type SQLColumns struct {
+	Known   bool        `json:"known"`
+	Columns []SQLColumn `json:"columns,omitempty"`
+	// Rows are the columns that decide which rows there are, by filters, joins and
+	// groups, and in which order.
+	Rows []SQLSource `json:"rows,omitempty"`
+}
+
+// SQLColumn is a column of the result.
+type SQLColumn struct {
+	Name string      `json:"name"`
+	From []SQLSource `json:"from,omitempty"`
+}
+
+// SQLSource is a column of a table.
+type SQLSource struct {
+	Table  string `json:"table"`
+	Column string `json:"column"`
+	How    string `json:"how"`
 }
 
 // SQLSummary ends the result.

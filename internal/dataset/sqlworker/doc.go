@@ -6,6 +6,8 @@
 //   - Main is the child: it talks over stdin and stdout as package child says.
 //   - analyse.go walks DuckDB's own parse of the query for the tables and columns
 //     that it names, before any data is handed over.
+//   - columns.go walks DuckDB's bound plan of the query for what each column of the
+//     result is made of.
 //   - run.go opens DuckDB locked down, takes the tables, runs the query.
 //
 // # Guarantees

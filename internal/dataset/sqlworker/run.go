@@ -132,9 +132,12 @@ func (w *worker) run() error {
 
 // serialize gives DuckDB's parse of the query; it does not run it.
 func (w *worker) serialize(sql string) (string, error) {
-	rows, err := w.conn.(driver.QueryerContext).QueryContext(w.ctx,
-		"SELECT json_serialize_sql($1::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)::VARCHAR",
-		[]driver.NamedValue{{Ordinal: 1, Value: sql}})
+	return w.text("SELECT json_serialize_sql($1::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)::VARCHAR", sql)
+}
+
+// text is the one text that a query of ours gives about one of a user.
+func (w *worker) text(ask, sql string) (string, error) {
+	rows, err := w.conn.(driver.QueryerContext).QueryContext(w.ctx, ask, []driver.NamedValue{{Ordinal: 1, Value: sql}})
 	if err != nil {
 		return "", err
 	}
@@ -148,6 +151,20 @@ func (w *worker) serialize(sql string) (string, error) {
 		return "", fault.New(fault.Internal, "DuckDB gave no tree")
 	}
 	return s, nil
+}
+
+// columns says what the result's are made of, by DuckDB's bound plan of the query,
+// which is not run for it. Not knowing is no failure of the query.
+func (w *worker) columns(names []string) child.SQLColumns {
+	plan, err := w.text("SELECT json_serialize_plan($1::VARCHAR, skip_null := true, skip_empty := false, skip_default := false, optimize := false)::VARCHAR", w.req.SQL)
+	if err != nil {
+		return child.SQLColumns{}
+	}
+	columns, ok := columnsOf(plan, names)
+	if !ok {
+		return child.SQLColumns{}
+	}
+	return columns
 }
 
 // take makes a table of the next stream. It is copied into DuckDB, because a
@@ -192,6 +209,9 @@ func (w *worker) answer() error {
 	schema, err := table.NormalSchema(rows.Schema())
 	if err != nil {
 		return fault.Wrap(err, "the result")
+	}
+	if err := w.out.Header(w.columns(schema.Names())); err != nil {
+		return err
 	}
 	out := w.out.Records(schema.Arrow())
 	sent := int64(0)
