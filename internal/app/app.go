@@ -17,7 +17,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"google.golang.org/grpc"
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/console"
@@ -144,13 +143,8 @@ func (a *App) serve(ctx context.Context) error {
 		_ = grpcListener.Close()
 		return err
 	}
-	server, rows := a.server(a.edge), a.server(a.edge.Flight())
-	// No service is registered yet: every call answers "unimplemented".
-	calls := grpc.NewServer(grpc.ConnectionTimeout(10*time.Second), grpc.MaxRecvMsgSize(1<<20))
-	defer func() {
-		_, _ = server.Close(), rows.Close()
-		calls.Stop()
-	}()
+	server, calls, rows := a.server(a.edge), a.server(a.edge.GRPC()), a.server(a.edge.Flight())
+	defer func() { _, _, _ = server.Close(), calls.Close(), rows.Close() }()
 	failed := make(chan error, 3)
 	go func() { failed <- server.Serve(httpListener) }()
 	go func() { failed <- calls.Serve(grpcListener) }()
@@ -173,7 +167,7 @@ func (a *App) serve(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = rows.Shutdown(stop)
+		_, _ = rows.Shutdown(stop), calls.Shutdown(stop)
 	}()
 	_ = server.Shutdown(stop)
 	<-ended

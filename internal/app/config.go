@@ -17,6 +17,7 @@ import (
 	"github.com/knadh/koanf/v2"
 
 	"github.com/falaj-ml/falaj/internal/compute/cost"
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -139,6 +140,14 @@ type Config struct {
 		ChunkRows int      `koanf:"chunk_rows" doc:"Rows after which an ingestion that is interrupted need not begin again"`
 	} `koanf:"sources"`
 
+	Lineage struct {
+		OpenLineage struct {
+			URL       string `koanf:"url" doc:"Endpoint that is told of Falaj's own runs as OpenLineage events, such as https://marquez.example/api/v1/lineage; empty tells nobody"`
+			TokenFile string `koanf:"token_file" doc:"File with the bearer token for it; empty sends none"`
+			Zone      string `koanf:"zone" doc:"Zone in which it stands: it is told only of data that may be there"`
+		} `koanf:"openlineage"`
+	} `koanf:"lineage"`
+
 	Limits struct {
 		Upload     size     `koanf:"upload" doc:"Largest uploaded file"`
 		Body       size     `koanf:"body" doc:"Largest JSON body"`
@@ -183,7 +192,7 @@ func defaults() map[string]any {
 		"cost.currency":         "AED",
 		"images.max_bytes":      "64GiB",
 		"sources.chunk_rows":    250_000,
-		"predictions.retention": "90d", "predictions.max_bytes": "10GiB",
+		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
 		"log.level": "info", "log.format": "text",
@@ -311,6 +320,9 @@ func (c Config) Validate() error {
 	}
 	if _, err := resource.ParseDuration(c.Predictions.Retention); err != nil {
 		return fault.Wrap(err, "predictions.retention")
+	}
+	if err := openlineage.CheckURL(c.Lineage.OpenLineage.URL); err != nil {
+		return fault.Wrap(err, "lineage.openlineage.url")
 	}
 	if c.Sources.ChunkRows < 1 {
 		return fault.New(fault.Invalid, "sources.chunk_rows: %d is not a number of rows", c.Sources.ChunkRows)

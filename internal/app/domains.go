@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -85,6 +86,7 @@ type parts struct {
 	files         *dataset.BlobFiles // of datasets
 	datasets      *dataset.Service
 	ingestion     *ingestion.Service
+	lineage       *openlineage.Service
 	features      *feature.Service
 	tracking      *tracking.Service
 	training      *training.Service
@@ -101,7 +103,7 @@ type parts struct {
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Ingestion: p.ingestion, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
+		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
 }
@@ -109,7 +111,7 @@ func (p *parts) domains() httpapi.Domains {
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openReactions,
+		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openReactions, a.openLineage,
 	} {
 		if err := open(ctx); err != nil {
 			return err

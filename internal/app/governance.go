@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage/openlineagesql"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
@@ -42,7 +43,7 @@ import (
 // migrations is the whole schema, in the order in which data flows.
 var migrations = []store.Migrations{
 	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
-	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, featuresql.Migrations,
+	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, openlineagesql.Migrations, featuresql.Migrations,
 	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations,
 }
 

@@ -4,6 +4,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -39,6 +40,7 @@ type Domains struct {
 	Environments  *environment.Service
 	Datasets      *dataset.Service
 	Ingestion     *ingestion.Service
+	Lineage       *openlineage.Service
 	Features      *feature.Service
 	Tracking      *tracking.Service
 	Registry      *registry.Service

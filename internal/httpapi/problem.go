@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
 )
@@ -114,7 +115,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		feast.Refuse(w, status, err)
 	case iceberg.Ours(r.URL.Path):
 		iceberg.Refuse(w, err)
-	case flight.Ours(r.URL.Path):
+	case flight.Ours(r.URL.Path), rpc.Ours(r.URL.Path):
 		flight.Refuse(w, status, err)
 	default:
 		writeProblem(w, problemOf(err))

@@ -109,6 +109,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /arrow.flight.protocol.FlightService/GetFlightInfo",
 		"POST /arrow.flight.protocol.FlightService/GetSchema",
 		"POST /arrow.flight.protocol.FlightService/ListFlights",
+		"POST /falaj.online.v1.Features/Read",
 		"POST /get-online-features",
 		"POST /iceberg/v1/namespaces/{project}/tables/{table}/metrics",
 		"POST /v2/models/{model}/infer",

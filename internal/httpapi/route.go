@@ -151,8 +151,12 @@ func (s *Server) raw(method, path string, action policy.Action, summary string, 
 	if method == http.MethodPost && m.takes == "application/yaml" { // uploads take no key
 		params = append(params, onceParam)
 	}
-	problem := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[*Problem](), true, "")
-	s.describe(operation(method, path, action, summary), m, "application/problem+json", problem, params...)
+	s.describe(operation(method, path, action, summary), m, "application/problem+json", s.problemSchema(), params...)
+}
+
+// problemSchema is the form of our refusals.
+func (s *Server) problemSchema() *huma.Schema {
+	return s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[*Problem](), true, "")
 }
 
 // describe puts a route that huma does not serve into the OpenAPI document.

@@ -139,6 +139,8 @@ func New(o Options, d Domains) *Server {
 	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
 
 	s.governanceRoutes(p)
+	route(s, "GET", p+"/search", "", "Find objects by name, owner, tag, column or lineage", s.search)
+	s.lineageRoutes(p)
 	s.ingestionRoutes(p)
 	s.featureRoutes(p)
 	s.trainingRoutes(p)
@@ -172,6 +174,7 @@ func New(o Options, d Domains) *Server {
 	}
 	features.Register(s.feast)
 	s.flightRoutes()
+	s.rpcRoutes()
 
 	// Whatever is left: known callers learn that there is nothing.
 	mux.HandleFunc("/", s.nothing)

@@ -11,7 +11,7 @@
 //     room.go: what is refused on a disk that is nearly full; pace.go: readers
 //     that take nothing.
 //   - mlflow/, oip/, iceberg/ and feast/ speak other people's protocols and match their
-//     texts; flight.go leads to Arrow Flight.
+//     texts; flight.go leads to Arrow Flight, grpc.go to rpc/.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
 // Everything else, known or unknown, answers 401; one route of iceberg/ looks for
@@ -41,6 +41,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -199,6 +200,8 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		case flight.Uploads(r.URL.Path):
 			limit = flight.MaxUpload
 			_ = control.SetReadDeadline(time.Now().Add(rowsTime))
+		case rpc.Ours(r.URL.Path):
+			limit = max(limit, rpc.MaxBody)
 		case mlflow.Ours(r.URL.Path):
 			limit = max(limit, maxMLflow)
 		case feast.Ours(r.URL.Path):

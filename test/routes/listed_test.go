@@ -35,6 +35,7 @@ var lists = []list{
 	ofProject("policies", "name", func(n string) string { return n }),
 	ofProject("jobs", "id", func(n string) string { return n }),
 	ofProject("models", "name", func(n string) string { return n }),
+	found("dataset", "datasets"), found("feature_view", "feature-views"), found("model", "models"), found("job", "jobs"), found("source", "sources"),
 	{"POST", "/api/2.0/mlflow/experiments/search", "experiments", "experiment_id", func(n string) string { return "/api/2.0/mlflow/experiments/get?experiment_id=" + n }},
 	{"POST", "/api/2.0/mlflow/runs/search", "runs", "info.run_id", func(n string) string { return "/api/2.0/mlflow/runs/get?run_id=" + n }},
 	{"POST", "/api/2.0/mlflow/logged-models/search", "models", "info.model_id", func(n string) string { return "/api/2.0/mlflow/logged-models/" + n }},
@@ -48,6 +49,12 @@ func ofProject(noun, name string, one func(string) string) list {
 		u, _ := url.Parse(path + "/")
 		return u.JoinPath(one(n)).Path
 	}}
+}
+
+// found is what a search finds of a kind.
+func found(kind, noun string) list {
+	path := "/api/v1/projects/" + flights + "/"
+	return list{"GET", path + "search?page_size=1000&q=kind:" + kind, "items", "name", func(n string) string { return path + noun + "/" + url.PathEscape(n) }}
 }
 
 // read gives the names that a caller sees in a list, or how it was refused.

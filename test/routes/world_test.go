@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
+	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/test/live"
 )
 
@@ -282,7 +283,7 @@ func (w *world) scopedAway(a policy.Action) caller {
 func (w *world) having(route httpapi.Route) caller {
 	d, ok := policy.Lookup(route.Action)
 	_, foreign := foreignRoutes[route.Method+" "+route.Path]
-	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/models/") || flight.Ours(route.Path) || feast.Ours(route.Path) || d.Common
+	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/models/") || flight.Ours(route.Path) || rpc.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
 	if !ok || d.Installation || !inProject {
 		return w.admin
 	}
@@ -319,6 +320,9 @@ var requests = map[string]request{
 	"GET /api/v1/cost/forecast":                                       {query: "project=flights"},
 	"GET /api/v1/cost/compare":                                        {query: "project=flights&own=home&rented=shut"},
 	"POST /api/v1/apply":                                              {body: `{api_version: falaj/v1, kind: Dataset, name: applied, project: flights}`},
+	"POST /api/v1/lineage":                                            {body: `{"eventTime":"2026-01-01T00:00:00Z","producer":"urn:x","schemaURL":"urn:x","job":{"namespace":"a","name":"b"}}`},
+	"GET /api/v1/projects/{project}/search":                           {query: "q=weather"},
+	"GET /api/v1/projects/{project}/lineage":                          {query: "dataset=weather"},
 	"POST /api/v1/jobs/read":                                          {body: `{api_version: falaj/v1, kind: Job, name: read, spec: {command: [/bin/true]}}`},
 	"POST /api/v1/projects/{project}/datasets/{name}/versions":        {query: "filename=weather.csv", body: weather + "LGA,2013-01-01T02:00:00Z,3.5\n"},
 	"POST /iceberg/v1/namespaces/{project}/tables":                    {body: `{"name":"tabled","schema":{"fields":[{"id":1,"name":"a","type":"long"}]}}`},

@@ -86,8 +86,10 @@ func TestColumnLineageIsComplete(t *testing.T) {
 	}
 	tables := map[string][][]string{
 		"flights": {
-			{"id", "origin", "delay", "moment", "day", "late"}, {"1", "EWR", "5", "2013-01-01T10:00:00Z", "2013-01-01", "false"},
-			{"2", "JFK", "0.5", "2013-01-01T11:30:00Z", "2013-01-02", "true"}, {"3", "EWR", "-2.5", "2013-07-02T12:00:00Z", "2013-07-02", "true"},
+			{"id", "origin", "delay", "moment", "day", "late"},
+			{"1", "EWR", "5", "2013-01-01T10:00:00Z", "2013-01-01", "false"},
+			{"2", "JFK", "0.5", "2013-01-01T11:30:00Z", "2013-01-02", "true"},
+			{"3", "EWR", "-2.5", "2013-07-02T12:00:00Z", "2013-07-02", "true"},
 		},
 		"weather": {{"origin", "temp", "secret"}, {"EWR", "1", "a"}, {"JFK", "2", "b"}, {"LGA", "0", "c"}},
 	}

@@ -66,6 +66,7 @@ var actions = []Definition{
 	{Action: "dataset.query", Doc: "read rows", Roles: readers, Attempt: true, Data: true},
 	{Action: "dataset.delete", Doc: "delete a dataset version", Roles: engineers},
 	{Action: "dataset.relabel", Doc: "change where data may be; widening takes two people", Roles: admins},
+	{Action: "lineage.report", Doc: "tell what ran elsewhere, by OpenLineage", Roles: engineers, Attempt: true},
 
 	{Action: "source.read", Doc: "see the sources of datasets and their runs", Roles: everyone},
 	{Action: "source.apply", Doc: "make or change a source; takes dataset.import and secret.use, too", Roles: engineers},

@@ -1,0 +1,375 @@
+package openlineage
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Limits of a graph.
+const (
+	maxDepth = 50
+	maxNodes = 2000
+)
+
+// Ask says what is looked at. Exactly one of Ref and Name is set.
+type Ask struct {
+	Project  project.Name
+	Ref      string // a dataset of Falaj's: "weather@3"
+	Kind     Kind   // of Name
+	Name     Name   // of others
+	Up, Down bool   // what it was made of, what was made of it; neither is both
+	Depth    int    // steps from there, where a job is one; 0 is 20, at most 50
+}
+
+// Graph is what is around something. Edges go the way of the data.
+type Graph struct {
+	Root  string `json:"root"`
+	Nodes []Node `json:"nodes"`
+	Edges []Edge `json:"edges"`
+	More  bool   `json:"more,omitempty" doc:"There is more than is shown"`
+}
+
+// Node is a dataset or a job.
+type Node struct {
+	ID        string      `json:"id"`
+	Kind      Kind        `json:"kind"`
+	Namespace string      `json:"namespace"`
+	Name      string      `json:"name"`
+	Foreign   bool        `json:"foreign,omitempty" doc:"Others told of it"`
+	State     string      `json:"state,omitempty"`
+	Digest    string      `json:"digest,omitempty"`
+	By        string      `json:"by,omitempty" doc:"What made this version in Falaj"`
+	Fields    []Field     `json:"fields,omitempty"`
+	LastRun   *RunRecord  `json:"last_run,omitempty" doc:"Of a foreign job"`
+	File      string      `json:"file,omitempty" doc:"It was imported from"`
+	Columns   Columns     `json:"columns,omitempty" doc:"What its columns are made of, where that is known"`
+	ref       dataset.Ref // of one of ours
+	at        int         // steps from the root
+	parents   []dataset.Ref
+	known     bool // of one of ours: it was found, and may be seen
+}
+
+// Edge is a step of data from one node to another.
+type Edge struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	Run  string `json:"run,omitempty"`
+}
+
+// Around follows lineage from a dataset or job, over Falaj's own versions and what
+// others told. Needs dataset.read: of the project for what others told, and of each
+// of Falaj's datasets; one that may not be seen is named, as lineage names
+// ancestors, and not followed. Errors: fault.NotFound for a root that is not known.
+func (s *Service) Around(ctx context.Context, a Ask) (Graph, error) {
+	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionRead, policy.Object{Project: string(a.Project), Kind: "dataset"}); err != nil {
+		return Graph{}, err
+	}
+	if !a.Up && !a.Down {
+		a.Up, a.Down = true, true
+	}
+	if a.Depth <= 0 {
+		a.Depth = 20
+	}
+	a.Depth = min(a.Depth, maxDepth)
+	w := walk{s: s, p: a.Project, nodes: map[string]*Node{}, edges: map[Edge]bool{}}
+	var root *Node
+	var err error
+	if a.Ref != "" {
+		ref, perr := dataset.ParseRef(a.Ref)
+		if perr != nil {
+			return Graph{}, perr
+		}
+		v, verr := s.cfg.Datasets.Version(ctx, a.Project, ref)
+		if verr != nil {
+			return Graph{}, verr
+		}
+		root = w.version(v)
+	} else if root, err = w.root(ctx, a.Kind, a.Name); err != nil {
+		return Graph{}, err
+	}
+	for _, up := range []bool{true, false} {
+		if up && a.Up || !up && a.Down {
+			if err := w.follow(ctx, root, up, a.Depth); err != nil {
+				return Graph{}, err
+			}
+		}
+	}
+	return w.graph(root), nil
+}
+
+// walk is a graph in the making.
+type walk struct {
+	s     *Service
+	p     project.Name
+	nodes map[string]*Node
+	order []*Node
+	edges map[Edge]bool
+	more  bool
+}
+
+func (w *walk) root(ctx context.Context, kind Kind, n Name) (*Node, error) {
+	var t Thing
+	err := w.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		t, err = w.s.cfg.Store.Thing(ctx, tx, w.p, kind, n)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		return nil, fault.New(fault.NotFound, "nobody told of a %s %q in %q", kind, clip(n.Name), clip(n.Namespace)).
+			WithHint("Look for it: falaj search %q.", clip(n.Name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w.thing(ctx, kind, n, t.Own)
+}
+
+// follow goes one way, nearest first.
+func (w *walk) follow(ctx context.Context, root *Node, up bool, depth int) error {
+	seen := map[*Node]bool{root: true}
+	root.at = 0
+	for queue := []*Node{root}; len(queue) > 0; queue = queue[1:] {
+		n := queue[0]
+		if n.at == depth {
+			w.more = true
+			continue
+		}
+		next, err := w.step(ctx, n, up)
+		if err != nil {
+			return err
+		}
+		for _, to := range next {
+			if !seen[to] {
+				seen[to], to.at = true, n.at+1
+				queue = append(queue, to)
+			}
+		}
+	}
+	return nil
+}
+
+// step finds what is one step from a node.
+func (w *walk) step(ctx context.Context, n *Node, up bool) (next []*Node, err error) {
+	if n.ref.Name != "" {
+		if !n.known {
+			return nil, nil
+		}
+		if next, err = w.own(ctx, n, up); err != nil {
+			return nil, err
+		}
+	}
+	var links []Link
+	err = w.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		name := Name{n.Namespace, n.Name}
+		if n.Kind == JobKind {
+			links, err = w.s.cfg.Store.LinksOf(ctx, tx, w.p, name, maxLinks)
+		} else {
+			links, err = w.s.cfg.Store.LinksTo(ctx, tx, w.p, name, n.ref.Name, maxLinks)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.more = w.more || len(links) == maxLinks
+	for _, l := range links {
+		// Up, a dataset has the jobs that write it, and a job what it reads.
+		if (n.Kind == DatasetKind) == (l.Output != up) {
+			continue
+		}
+		var to *Node
+		if n.Kind == DatasetKind {
+			to, err = w.job(ctx, l.Job)
+		} else {
+			to, err = w.thing(ctx, DatasetKind, l.Dataset, l.Own)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if to == nil {
+			continue
+		}
+		w.edge(n, to, up, l.Run)
+		if l.Output && len(l.Columns) > 0 {
+			written := to
+			if n.Kind == DatasetKind {
+				written = n
+			}
+			if written.Columns == nil {
+				written.Columns = l.Columns
+			}
+		}
+		next = append(next, to)
+	}
+	return next, nil
+}
+
+// own finds the versions that a version was made of, or that were made of it.
+func (w *walk) own(ctx context.Context, n *Node, up bool) (next []*Node, err error) {
+	if !up {
+		made, err := w.s.cfg.Datasets.Descendants(ctx, w.p, n.ref)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range made {
+			// Asked for each: whoever may see this one may be kept from that.
+			seen, err := w.look(ctx, v.Ref())
+			if err != nil {
+				return nil, err
+			}
+			if seen != nil && seen.known {
+				w.edge(n, seen, up, "")
+				next = append(next, seen)
+			}
+		}
+		return next, nil
+	}
+	for _, ref := range n.parents {
+		to, err := w.look(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if to != nil {
+			w.edge(n, to, up, "")
+			next = append(next, to)
+		}
+	}
+	return next, nil
+}
+
+// look finds a version. One that may not be seen, or is gone with its dataset, has
+// its name only.
+func (w *walk) look(ctx context.Context, ref dataset.Ref) (*Node, error) {
+	if n, ok := w.nodes["dataset "+ref.String()]; ok {
+		return n, nil
+	}
+	v, err := w.s.cfg.Datasets.Version(ctx, w.p, ref)
+	switch {
+	case err == nil:
+		return w.version(v), nil
+	case hidden(err):
+		return w.add(&Node{ID: "dataset " + ref.String(), Kind: DatasetKind, Namespace: Namespace(w.p), Name: ref.String(), ref: ref}), nil
+	}
+	return nil, err
+}
+
+// hidden reports whether a version is not there for the caller.
+func hidden(err error) bool {
+	return fault.Is(err, fault.NotFound) || fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.Conflict) || fault.Is(err, fault.Gone)
+}
+
+func (w *walk) version(v dataset.Version) *Node {
+	n := &Node{
+		ID: "dataset " + v.Ref().String(), Kind: DatasetKind, Namespace: Namespace(v.Project), Name: v.Ref().String(),
+		State: string(v.State), Digest: v.ContentDigest, ref: v.Ref(), known: true,
+	}
+	if p := v.Lineage.Producer; p != nil {
+		n.By = strings.TrimSpace(p.Kind + " " + p.ID)
+	}
+	if v.Lineage.Source != nil {
+		n.By, n.File = "import", v.Lineage.Source.Filename
+	}
+	n.Columns = MadeOf(v.Project, v.Lineage.Columns)
+	for _, f := range v.Schema {
+		n.Fields = append(n.Fields, Field{f.Name, string(f.Type)})
+	}
+	for _, parent := range v.Lineage.Parents {
+		if ref, err := dataset.ParseRef(parent.Ref); err == nil {
+			n.parents = append(n.parents, ref)
+		}
+	}
+	return w.add(n)
+}
+
+// thing is a dataset or job that others told of; what is Falaj's own is shown as
+// such, with its newest version.
+func (w *walk) thing(ctx context.Context, kind Kind, n Name, own string) (*Node, error) {
+	if kind == JobKind {
+		return w.job(ctx, n)
+	}
+	if own != "" {
+		v, err := w.s.cfg.Datasets.Version(ctx, w.p, dataset.Ref{Name: own})
+		if err == nil {
+			return w.version(v), nil
+		}
+		if !hidden(err) {
+			return nil, err
+		}
+	}
+	id := n.Namespace + " " + n.Name
+	if node, ok := w.nodes[id]; ok {
+		return node, nil
+	}
+	node := &Node{ID: id, Kind: DatasetKind, Namespace: n.Namespace, Name: n.Name, Foreign: true}
+	err := w.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		t, err := w.s.cfg.Store.Thing(ctx, tx, w.p, DatasetKind, n)
+		node.Fields = t.Fields
+		return err
+	})
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return nil, err
+	}
+	return w.add(node), nil
+}
+
+func (w *walk) job(ctx context.Context, n Name) (*Node, error) {
+	id := "job " + n.Namespace + " " + n.Name
+	if node, ok := w.nodes[id]; ok {
+		return node, nil
+	}
+	node := &Node{ID: id, Kind: JobKind, Namespace: n.Namespace, Name: n.Name, Foreign: true}
+	err := w.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		runs, err := w.s.cfg.Store.Runs(ctx, tx, w.p, n, 1)
+		if len(runs) > 0 {
+			node.LastRun, node.State = &runs[0], string(runs[0].State)
+			node.LastRun.Digests = nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w.add(node), nil
+}
+
+// add keeps a node; nil when there are too many.
+func (w *walk) add(n *Node) *Node {
+	if old, ok := w.nodes[n.ID]; ok {
+		return old
+	}
+	if len(w.order) == maxNodes {
+		w.more = true
+		return nil
+	}
+	w.nodes[n.ID] = n
+	w.order = append(w.order, n)
+	return n
+}
+
+func (w *walk) edge(from, to *Node, up bool, run string) {
+	if up {
+		from, to = to, from
+	}
+	w.edges[Edge{from.ID, to.ID, run}] = true
+}
+
+func (w *walk) graph(root *Node) Graph {
+	g := Graph{Root: root.ID, Nodes: make([]Node, len(w.order)), Edges: make([]Edge, 0, len(w.edges)), More: w.more}
+	for i, n := range w.order {
+		g.Nodes[i] = *n
+	}
+	for e := range w.edges {
+		g.Edges = append(g.Edges, e)
+	}
+	slices.SortFunc(g.Edges, func(a, b Edge) int {
+		return cmp.Or(strings.Compare(a.From, b.From), strings.Compare(a.To, b.To), strings.Compare(a.Run, b.Run))
+	})
+	return g
+}

@@ -1,0 +1,333 @@
+package openlineage_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage/openlineagesql"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
+)
+
+const p = datasettest.Project
+
+func TestMain(m *testing.M) { datasettest.Main(m, nil) }
+
+type world struct {
+	*datasettest.Harness
+	s *openlineage.Service
+}
+
+func begin(t *testing.T, url string) world {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: []store.Migrations{datasetsql.Migrations, openlineagesql.Migrations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	h, err := datasettest.On(db, t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return world{h, openlineage.New(openlineage.Config{DB: db, Store: openlineagesql.Store{}, Authorizer: h.Policy, Datasets: h.Service, Tables: "/srv/tables"})}
+}
+
+func onSQLite(t *testing.T) world {
+	t.Helper()
+	return begin(t, "sqlite://"+filepath.Join(t.TempDir(), "falaj.db"))
+}
+
+// on runs a test on both databases.
+func on(t *testing.T, test func(t *testing.T, w world)) { //nolint:thelper // these are the tests
+	t.Run("SQLite", func(t *testing.T) { test(t, onSQLite(t)) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, begin(t, storetest.Postgres(t))) })
+}
+
+const facet = `"_producer":"https://airflow.example/1","_schemaURL":"https://airflow.example/f.json"`
+
+func run(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
+
+// event is one of a run; in and out are datasets as JSON.
+func event(kind string, n int, job, at, in, out string) string {
+	return fmt.Sprintf(`{"eventType":%q,"eventTime":%q,"producer":"https://airflow.example/1","schemaURL":"https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent",
+		"run":{"runId":%q,"facets":{"nominalTime":{%s,"nominalStartTime":"2026-01-01T00:00:00Z","strange":[1]}}},"job":{"namespace":"airflow","name":%q},"inputs":[%s],"outputs":[%s],"later":true}`,
+		kind, at, run(n), facet, job, in, out)
+}
+
+func thing(namespace, name, facets string) string {
+	return fmt.Sprintf(`{"namespace":%q,"name":%q,"facets":{%s}}`, namespace, name, facets)
+}
+
+func (w world) take(t *testing.T, text string) openlineage.Taken {
+	t.Helper()
+	out, err := w.s.Take(datasettest.Context(t), p, []byte(text))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return out
+}
+
+// edges are a graph's, by the names of its nodes, with the root before them.
+func (w world) edges(t *testing.T, a openlineage.Ask) (string, openlineage.Graph) {
+	t.Helper()
+	a.Project = p
+	g, err := w.s.Around(datasettest.Context(t), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := map[string]string{}
+	for _, n := range g.Nodes {
+		name[n.ID] = n.Name
+	}
+	var out []string
+	for _, e := range g.Edges {
+		out = append(out, name[e.From]+" → "+name[e.To])
+	}
+	slices.Sort(out)
+	return name[g.Root] + ": " + strings.Join(slices.Compact(out), ", "), g
+}
+
+// What others tell is joined with Falaj's own versions, by name, by the table's name
+// in the catalog and by the place of its files, and is followed both ways.
+func TestForeignLineageJoins(t *testing.T) {
+	on(t, func(t *testing.T, w world) { //nolint:thelper // the test itself
+		weather := w.Put(t, "weather", dataset.Spec{}, "id,temp\n1,2\n")
+		columns := `"columnLineage":{` + facet + `,"fields":{"temp":{"inputFields":[{"namespace":"postgres://db","name":"public.raw","field":"celsius","transformations":[{"type":"DIRECT","subtype":"TRANSFORMATION"}]}]}}}`
+		raw := thing("postgres://db", "public.raw", `"schema":{`+facet+`,"fields":[{"name":"celsius","type":"float"}]}`)
+		w.take(t, event("START", 1, "load", "2026-01-01T10:00:00+04:00", raw, ""))
+		w.take(t, event("COMPLETE", 1, "load", "2026-01-01T10:01:00+04:00", raw, thing("falaj://nyc", "weather@1", columns)))
+		links := `"symlinks":{` + facet + `,"identifiers":[{"namespace":"http://localhost:7070/iceberg/","name":"nyc.weather","type":"TABLE"}]}`
+		w.take(t, event("COMPLETE", 2, "report", "2026-01-02T00:00:00Z", thing("file", "/somewhere", links), thing("s3://lake", "report", "")))
+		w.take(t, event("COMPLETE", 3, "spark", "2026-01-02T00:00:00Z", thing("file", "/srv/tables/projects/nyc/datasets/weather", ""), thing("s3://lake", "spark", "")))
+		w.take(t, event("COMPLETE", 4, "other", "2026-01-02T00:00:00Z", thing("falaj://sun", "weather", ""), thing("s3://lake", "other", "")))
+
+		got, g := w.edges(t, openlineage.Ask{Ref: "weather"})
+		if want := "weather@1: load → weather@1, public.raw → load, report → report, spark → spark, weather@1 → report, weather@1 → spark"; got != want {
+			t.Fatalf("got  %s\nwant %s", got, want)
+		}
+		for _, n := range g.Nodes {
+			switch n.Name {
+			case "weather@1":
+				if n.Digest != weather.ContentDigest || n.Foreign || len(n.Columns["temp"]) != 1 || n.Columns["temp"][0].Field != "celsius" || n.Columns["temp"][0].Kind != "DIRECT" {
+					t.Errorf("%+v", n)
+				}
+			case "public.raw":
+				if !n.Foreign || len(n.Fields) != 1 || n.Fields[0].Name != "celsius" {
+					t.Errorf("%+v", n)
+				}
+			case "load":
+				r := n.LastRun
+				if r == nil || r.State != openlineage.Complete || r.Ended.Sub(r.Started) != time.Minute || !strings.Contains(string(r.Facets["nominalTime"]), `"strange":[1]`) {
+					t.Errorf("%+v", n)
+				}
+			}
+		}
+		if got, _ := w.edges(t, openlineage.Ask{Ref: "weather@1", Up: true}); got != "weather@1: load → weather@1, public.raw → load" {
+			t.Error(got)
+		}
+		if got, _ := w.edges(t, openlineage.Ask{Kind: openlineage.DatasetKind, Name: openlineage.Name{Namespace: "postgres://db", Name: "public.raw"}, Down: true, Depth: 2}); got != "public.raw: load → weather@1, public.raw → load" {
+			t.Error(got)
+		}
+		if _, err := w.s.Around(datasettest.Context(t), openlineage.Ask{Project: p, Kind: openlineage.JobKind, Name: openlineage.Name{Namespace: "airflow", Name: "none"}}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("a job that nobody told of: %v", err)
+		}
+	})
+}
+
+// The same event again changes nothing; the events of a run add up in any order.
+func TestRunsAddUp(t *testing.T) {
+	on(t, func(t *testing.T, w world) { //nolint:thelper // the test itself
+		in, out := thing("a", "in", ""), thing("a", "out", "")
+		first := event("COMPLETE", 1, "job", "2026-01-01T00:02:00Z", in, out)
+		if w.take(t, first).Unchanged || !w.take(t, first).Unchanged {
+			t.Fatal("an event counts once")
+		}
+		before, _ := w.edges(t, openlineage.Ask{Kind: openlineage.DatasetKind, Name: openlineage.Name{Namespace: "a", Name: "in"}})
+		// Late, with another input.
+		w.take(t, event("START", 1, "job", "2026-01-01T00:01:00Z", thing("a", "more", ""), ""))
+		after, g := w.edges(t, openlineage.Ask{Kind: openlineage.JobKind, Name: openlineage.Name{Namespace: "airflow", Name: "job"}})
+		if before != "in: in → job, job → out" || after != "job: in → job, job → out, more → job" {
+			t.Errorf("%s\n%s", before, after)
+		}
+		if r := g.Nodes[0].LastRun; r == nil || r.State != openlineage.Complete || r.Started.Minute() != 1 || r.Ended.Minute() != 2 {
+			t.Errorf("%+v", r)
+		}
+		// Of a job the newest runs stay.
+		for i := range 120 {
+			w.take(t, event("COMPLETE", i+2, "job", time.Date(2026, 2, 1, 0, i, 0, 0, time.UTC).Format(time.RFC3339), in, out))
+		}
+		count := 0
+		if err := w.DB.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			rs, err := openlineagesql.Store{}.Runs(ctx, tx, p, openlineage.Name{Namespace: "airflow", Name: "job"}, 1000)
+			count = len(rs)
+			return err
+		}); err != nil || count != 100 {
+			t.Errorf("%d runs are kept, %v", count, err)
+		}
+		if err := w.DB.Update(t.Context(), string(p), func(ctx context.Context, tx *store.Tx) error { return w.s.Forget(ctx, tx, p) }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.s.Around(datasettest.Context(t), openlineage.Ask{Project: p, Kind: openlineage.JobKind, Name: openlineage.Name{Namespace: "airflow", Name: "job"}}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("of a deleted project: %v", err)
+		}
+	})
+}
+
+// Who may not see a dataset of ours learns no more than its name, as of any ancestor.
+func TestPermissionPerDataset(t *testing.T) {
+	w := onSQLite(t)
+	w.Put(t, "hidden", dataset.Spec{}, "secret\n1\n")
+	w.Put(t, "shown", dataset.Spec{}, "id\n1\n")
+	w.take(t, event("COMPLETE", 1, "job", "2026-01-01T00:00:00Z", thing("falaj://nyc", "hidden", ""), thing("falaj://nyc", "shown", "")))
+	w.Policy.Deny(func(_ policy.Action, o policy.Object) bool { return strings.HasPrefix(o.Name, "hidden") })
+	_, g := w.edges(t, openlineage.Ask{Ref: "shown"})
+	for _, n := range g.Nodes {
+		if n.Name == "hidden" && (len(n.Fields) > 0 || n.Digest != "") {
+			t.Errorf("%+v", n)
+		}
+	}
+	if _, err := w.s.Around(datasettest.Context(t), openlineage.Ask{Project: p, Ref: "hidden"}); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("got %v", err)
+	}
+	w.Policy.Deny(func(a policy.Action, _ policy.Object) bool { return a == openlineage.ActionReport })
+	if _, err := w.s.Take(datasettest.Context(t), p, []byte(event("START", 2, "j", "2026-01-01T00:00:00Z", "", ""))); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("told without permission: %v", err)
+	}
+}
+
+// What is not as the specification says is refused with the name of the field.
+func TestWrongEvents(t *testing.T) {
+	good := event("START", 1, "job", "2026-01-01T00:00:00Z", "", "")
+	if _, _, err := openlineage.Parse([]byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	for change, want := range map[[2]string]string{
+		{`"2026-01-01T00:00:00Z","producer"`, `"2026-01-01","producer"`}: "eventTime",
+		{`"START"`, `"BEGUN"`}:        "eventType",
+		{run(1), "1"}:                 "run.runId",
+		{`"name":"job"`, `"name":""`}: "job.name",
+		{`"producer":"https://airflow.example/1","schemaURL"`, `"producer":"airflow","schemaURL"`}:    "producer",
+		{`"schemaURL":"https://openlineage.io`, `"schema":"https://openlineage.io`}:                   "schemaURL",
+		{`"inputs":[]`, `"inputs":[{"namespace":"a"}]`}:                                               "inputs[0].name",
+		{`"inputs":[]`, `"inputs":[{"namespace":"a","name":"b","facets":{"x":1}}]`}:                   `the facet "x"`,
+		{`"inputs":[]`, `"inputs":[{"namespace":"a","name":"b","facets":{"x":{"_producer":"u:x"}}}]`}: "x._schemaURL",
+		{`"later":true}`, `"later":true} {}`}:                                                         "more than one",
+		{`"job":{"namespace":"airflow","name":"job"},`, ``}:                                           "neither a job nor a dataset",
+		{good, `[]`}: "not the JSON",
+	} {
+		text := strings.Replace(good, change[0], change[1], 1)
+		if text == good {
+			t.Fatalf("%q is not in the event", change[0])
+		}
+		if _, _, err := openlineage.Parse([]byte(text)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", change[1], err)
+		}
+	}
+	// One facet is too large and is left out; the others are kept.
+	large := strings.Replace(good, `"nominalTime"`, `"plan":{`+facet+`,"text":"`+strings.Repeat("x", 70<<10)+`"},"nominalTime"`, 1)
+	e, left, err := openlineage.Parse([]byte(large))
+	if err != nil || len(e.Run.Facets) != 1 || len(left) != 1 || left[0] != "run.plan" {
+		t.Errorf("%v %v %v", e.Run, left, err)
+	}
+	if _, _, err := openlineage.Parse(make([]byte, openlineage.MaxEvent+1)); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(event("START", 1, "job", "2026-01-01T00:00:00Z", thing("a", "b", ""), thing("a", "c", ""))))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, _, err := openlineage.Parse(b)
+		if err != nil {
+			if fault.Is(err, fault.Internal) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := openlineage.Parse(again); err != nil {
+			t.Fatalf("what was taken is not taken again: %v\n%s", err, again)
+		}
+	})
+}
+
+// The sender says which failures pass, takes a token that changes, and follows
+// nobody elsewhere.
+func TestSender(t *testing.T) {
+	status, got := http.StatusCreated, []string{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /lineage", func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		got = append(got, r.Header.Get("Authorization")+" "+string(b))
+		if status == http.StatusFound {
+			http.Redirect(w, r, "/elsewhere", status)
+			return
+		}
+		w.WriteHeader(status)
+	})
+	mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") })
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	s := openlineage.NewSender(server.URL+"/lineage", token, nil)
+	e, _, err := openlineage.Parse([]byte(event("START", 1, "job", "2026-01-01T00:00:00Z", "", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(t.Context(), e); !fault.Is(err, fault.Unavailable) || len(got) != 0 {
+		t.Errorf("without its token: %v", err)
+	}
+	for _, word := range []string{"one\n", "two"} {
+		if err := errors.Join(os.WriteFile(token, []byte(word), 0o600), s.Send(t.Context(), e)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(got) != 2 || !strings.HasPrefix(got[0], "Bearer one {") || !strings.HasPrefix(got[1], "Bearer two {") {
+		t.Errorf("%q", got)
+	}
+	for code, kind := range map[int]fault.Kind{400: fault.Invalid, 422: fault.Invalid, 401: fault.Unavailable, 404: fault.Unavailable, 429: fault.Unavailable, 500: fault.Unavailable, 302: fault.Unavailable} {
+		status = code
+		if err := s.Send(t.Context(), e); !fault.Is(err, kind) {
+			t.Errorf("%d: %v", code, err)
+		}
+	}
+	server.Close()
+	if err := s.Send(t.Context(), e); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("nobody there: %v", err)
+	}
+	for text, ok := range map[string]bool{
+		"": true, "https://marquez.example/api/v1/lineage": true, "http://localhost:5000/x": true, "http://127.0.0.1:5000": true, "http://[::1]:5000": true,
+		"http://marquez.example": false, "ftp://x": false, "https://u:p@x": false, "https://": false, "::": false,
+	} {
+		if err := openlineage.CheckURL(text); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// A run's UUID is always the same, and a UUID.
+func TestRunID(t *testing.T) {
+	if a, b := openlineage.RunID("dsv_1"), openlineage.RunID("dsv_2"); a == b || a != openlineage.RunID("dsv_1") || len(a) != 36 || a[14] != '8' {
+		t.Errorf("%s %s", a, b)
+	}
+}

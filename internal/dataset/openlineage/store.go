@@ -1,0 +1,83 @@
+package openlineage
+
+import (
+	"context"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Store is what the service needs of a database. Methods run in the caller's
+// transaction. What is not there is fault.NotFound.
+type Store interface {
+	Run(ctx context.Context, tx *store.Tx, p project.Name, id string) (RunRecord, error)
+	PutRun(ctx context.Context, tx *store.Tx, r RunRecord) error
+	// Runs lists those of a job, the one that was heard of last first.
+	Runs(ctx context.Context, tx *store.Tx, p project.Name, job Name, limit int) ([]RunRecord, error)
+	// DropRuns removes all but the newest runs of a job.
+	DropRuns(ctx context.Context, tx *store.Tx, p project.Name, job Name, keep int) error
+
+	Thing(ctx context.Context, tx *store.Tx, p project.Name, kind Kind, n Name) (Thing, error)
+	PutThing(ctx context.Context, tx *store.Tx, t Thing) error
+	// Things counts a project's.
+	Things(ctx context.Context, tx *store.Tx, p project.Name) (int, error)
+	// List lists a project's by name, namespace and kind, after a thing.
+	List(ctx context.Context, tx *store.Tx, p project.Name, after Thing, limit int) ([]Thing, error)
+
+	PutLink(ctx context.Context, tx *store.Tx, l Link) error
+	// LinksOf lists those of a job.
+	LinksOf(ctx context.Context, tx *store.Tx, p project.Name, job Name, limit int) ([]Link, error)
+	// LinksTo lists those of a dataset, found by its name or as Falaj's own.
+	LinksTo(ctx context.Context, tx *store.Tx, p project.Name, n Name, own string, limit int) ([]Link, error)
+
+	// Forget removes everything of a project.
+	Forget(ctx context.Context, tx *store.Tx, p project.Name) error
+}
+
+// RunRecord is what is known of a run.
+type RunRecord struct {
+	Project  project.Name `json:"-"`
+	ID       string       `json:"run_id"`
+	Job      Name         `json:"job"`
+	State    Type         `json:"state,omitempty"`
+	Started  time.Time    `json:"started_at,omitzero"`
+	Ended    time.Time    `json:"ended_at,omitzero"`
+	Last     time.Time    `json:"last_event"`
+	Producer string       `json:"producer"`
+	Facets   Facets       `json:"facets,omitempty"`
+	Digests  []string     `json:"digests,omitempty"` // of the events that were taken
+	By       string       `json:"reported_by"`
+}
+
+// Kind of a thing.
+type Kind string
+
+// The kinds.
+const (
+	JobKind     Kind = "job"
+	DatasetKind Kind = "dataset"
+)
+
+// Thing is a job or dataset that somebody told of.
+type Thing struct {
+	Project project.Name `json:"-"`
+	Kind    Kind         `json:"kind"`
+	Name
+	Own    string    `json:"own,omitempty"` // the name of Falaj's dataset that it is
+	Fields []Field   `json:"fields,omitempty"`
+	Facets Facets    `json:"facets,omitempty"`
+	Last   time.Time `json:"last_event"`
+}
+
+// Link says that a job reads or writes a dataset.
+type Link struct {
+	Project project.Name
+	Job     Name
+	Output  bool
+	Dataset Name
+	Own     string // the name of Falaj's dataset that it is
+	Run     string // the last one; empty when only the job is known
+	Last    time.Time
+	Columns Columns // of an output
+}

@@ -1,0 +1,53 @@
+package httpapi
+
+import (
+	"net/http"
+	"path"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
+)
+
+// rpcRoutes adds the gRPC service of online features: requests of HTTP/2 like others,
+// so that they pass what all requests pass.
+func (s *Server) rpcRoutes() {
+	s.declare(Route{Method: http.MethodPost, Path: rpc.ReadPath, Action: feature.ActionOnline})
+	s.mux.HandleFunc("POST "+rpc.ReadPath, func(w http.ResponseWriter, r *http.Request) {
+		p, err := projectOf(r)
+		if err == nil {
+			err = s.gate(r.Context(), feature.ActionOnline, p)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		if err := rpc.Read(w, r, project.Name(p), s.Features); err != nil {
+			s.failCall(w, r, err)
+		}
+	})
+	s.declare(Route{Method: http.MethodPost, Path: rpc.Prefix})
+	s.mux.HandleFunc("POST "+rpc.Prefix, func(w http.ResponseWriter, r *http.Request) {
+		s.failCall(w, r, fault.New(fault.Unsupported, "%s is not offered", path.Base(r.URL.Path)))
+	})
+}
+
+// failCall answers a call that came as far as its handler: to HTTP all is well, and
+// the status of gRPC says what is not. Clients look at that only then.
+func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
+	s.logInternal(r.Context(), r.URL.Path, err)
+	flight.Refuse(w, http.StatusOK, err)
+}
+
+// GRPC is the edge for a listener that speaks gRPC and nothing else.
+func (s *Server) GRPC() http.Handler {
+	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !rpc.Ours(r.URL.Path) {
+			s.failCall(w, r, fault.New(fault.Unsupported, "this listener speaks gRPC: falaj.online.v1.Features").WithHint("The API is at the HTTP listener, Arrow Flight at its own."))
+			return
+		}
+		s.mux.ServeHTTP(w, r)
+	}))
+}

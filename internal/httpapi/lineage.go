@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"compress/gzip"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+)
+
+// reportPath is where OpenLineage's clients post to; they cannot name a project.
+const reportPath = "/api/v1/lineage"
+
+// lineageRoutes are those of lineage that crosses our border, below p.
+func (s *Server) lineageRoutes(p string) {
+	const action = openlineage.ActionReport
+	s.declare(Route{Method: http.MethodPost, Path: reportPath, Action: action})
+	s.mux.HandleFunc("POST "+reportPath, s.reportLineage)
+	op := operation(http.MethodPost, reportPath, action, "Take an OpenLineage event into the token's project")
+	op.DefaultStatus = http.StatusCreated
+	s.describe(op, media{takes: "application/json", gives: "application/json"}, "application/problem+json", s.problemSchema())
+
+	route(s, "GET", p+"/lineage", "dataset.read", "What a dataset or job was made of and what was made of it, also outside Falaj", s.lineage)
+}
+
+// reportLineage takes an event, plain or by gzip. The permission is asked before the
+// body is read.
+func (s *Server) reportLineage(w http.ResponseWriter, r *http.Request) {
+	taken, err := func() (openlineage.Taken, error) {
+		p, err := projectOf(r)
+		if err != nil {
+			return openlineage.Taken{}, err
+		}
+		if err := s.gate(r.Context(), openlineage.ActionReport, p); err != nil {
+			return openlineage.Taken{}, err
+		}
+		b, err := unpacked(r, openlineage.MaxEvent)
+		if err != nil {
+			return openlineage.Taken{}, err
+		}
+		return s.Lineage.Take(r.Context(), project.Name(p), b)
+	}()
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	status := http.StatusCreated
+	if taken.Unchanged {
+		status = http.StatusOK
+	}
+	answer(w, status, taken)
+}
+
+// unpacked is a body of at most limit bytes, also when it is compressed.
+func unpacked(r *http.Request, limit int64) ([]byte, error) {
+	var body io.Reader = r.Body
+	switch encoding := strings.ToLower(r.Header.Get("Content-Encoding")); encoding {
+	case "", "identity":
+	case "gzip":
+		z, err := gzip.NewReader(body)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "the body is not gzip, as its Content-Encoding says: %v", err)
+		}
+		defer func() { _ = z.Close() }()
+		body = z
+	default:
+		return nil, fault.New(fault.Invalid, "the Content-Encoding %q is not known", encoding).WithHint("Send it plain, or by gzip.")
+	}
+	b, err := io.ReadAll(io.LimitReader(body, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fault.New(fault.TooLarge, "the body has more than %d bytes", limit)
+	}
+	return b, err
+}
+
+func (s *Server) lineage(ctx context.Context, in *struct {
+	InProject
+	Dataset   string `query:"dataset" maxLength:"90" doc:"A dataset of Falaj's: name, or name@version"`
+	Kind      string `query:"kind" enum:"dataset,job" default:"dataset" doc:"What is named by namespace and name"`
+	Namespace string `query:"namespace" maxLength:"2048" doc:"OpenLineage's namespace of something that others told of"`
+	Name      string `query:"name" maxLength:"2048" doc:"Its name"`
+	Direction string `query:"direction" enum:"both,up,down" default:"both" doc:"up: what it was made of; down: what was made of it"`
+	Depth     int    `query:"depth" minimum:"0" maximum:"50" doc:"Steps; 0 is 20"`
+},
+) (*body[openlineage.Graph], error) {
+	if (in.Dataset == "") == (in.Name == "") {
+		return nil, fault.New(fault.Invalid, "lineage is asked of one thing").WithHint("Give dataset, or namespace and name.")
+	}
+	return one(s.Lineage.Around(ctx, openlineage.Ask{
+		Project: project.Name(in.Project), Ref: in.Dataset, Kind: openlineage.Kind(in.Kind), Name: openlineage.Name{Namespace: in.Namespace, Name: in.Name},
+		Up: in.Direction == "up", Down: in.Direction == "down", Depth: in.Depth,
+	}))
+}

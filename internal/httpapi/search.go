@@ -1,0 +1,496 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+// Search reads the lists of the domains and looks for the words in what comes: a
+// project has thousands of definitions, not millions, and so there is no index that
+// could lag behind, or know what its reader may not.
+const (
+	searchScan  = 5000 // objects that one answer looks at; then it gives a token to go on
+	searchPage  = 200  // of them that are read at a time
+	searchTime  = 20 * time.Second
+	searchWords = 10
+)
+
+// hit is an object that was found.
+type hit struct {
+	Kind        string  `json:"kind"`
+	Name        string  `json:"name"`
+	Description string  `json:"description,omitempty"`
+	Owner       string  `json:"owner,omitempty" doc:"Who declared it, by name where the caller may know it"`
+	Matches     []match `json:"matches" doc:"Where the words are"`
+}
+
+// match is a field in which a word was found.
+type match struct {
+	Field string `json:"field" enum:"name,description,owner,tag,column,from"`
+	Value string `json:"value"`
+}
+
+// thing is an object to be looked at.
+type thing struct {
+	hit
+	after  string // the place after it; empty where the list goes on by whole pages only
+	object policy.Object
+	owner  string // id
+	texts  []match
+	// more are texts that cost another question, asked only for "from:" words.
+	more func() ([]match, error)
+}
+
+// kindOfThings is a list that is searched.
+type kindOfThings struct {
+	name   string // of the kind
+	action policy.Action
+	policy string // kind of the policy's objects
+	// list gives things after a place, and the place to go on; empty at the end.
+	list func(ctx context.Context, p project.Name, after string, limit int) (things []thing, next string, err error)
+}
+
+// searched is every kind, in the order of the answer.
+func (s *Server) searched() []kindOfThings {
+	return []kindOfThings{
+		{"dataset", dataset.ActionRead, "dataset", s.searchDatasets},
+		{"feature_view", feature.ActionRead, "feature", s.searchViews},
+		{"feature_service", feature.ActionRead, "feature", s.searchBundles},
+		{"entity", feature.ActionRead, "feature", s.searchEntities},
+		{"model", "model.read", "model", s.searchModels},
+		{"deployment", "deployment.read", "deployment", s.searchDeployments},
+		{"monitor", "monitor.read", "monitor", s.searchMonitors},
+		{"source", "source.read", "source", s.searchSources},
+		{"job", "job.read", "job", s.searchJobs},
+		{"environment", "environment.read", "environment", s.searchEnvironments},
+		{"experiment", "run.read", "experiment", s.searchExperiments},
+		{"lineage", dataset.ActionRead, "dataset", s.searchLineage},
+	}
+}
+
+// word is a part of a query: in this field, or in any.
+type word struct{ field, text string }
+
+// wordsOf reads "delay owner:alice column:temp". A word in quotes may hold spaces.
+func wordsOf(q string) ([]word, error) {
+	var out []word
+	for rest := strings.TrimSpace(q); rest != ""; rest = strings.TrimSpace(rest) {
+		var w word
+		if field, text, ok := strings.Cut(rest, ":"); ok && slices.Contains([]string{"name", "kind", "owner", "tag", "column", "description", "from"}, field) {
+			w.field, rest = field, text
+		}
+		if after, quoted := strings.CutPrefix(rest, `"`); quoted {
+			w.text, rest, _ = strings.Cut(after, `"`)
+		} else if at := strings.IndexByte(rest, ' '); at >= 0 {
+			w.text, rest = rest[:at], rest[at:]
+		} else {
+			w.text, rest = rest, ""
+		}
+		if w.text = strings.ToLower(w.text); w.text == "" {
+			return nil, fault.New(fault.Invalid, "q: there is nothing to look for after %q", w.field+":")
+		}
+		out = append(out, w)
+	}
+	if len(out) == 0 || len(out) > searchWords {
+		return nil, fault.New(fault.Invalid, "q: it has %d words, and needs 1 to %d", len(out), searchWords).
+			WithHint("Look for words, such as temp, owner:alice, tag:team=ops, column:temp, from:weather or kind:model.")
+	}
+	return out, nil
+}
+
+// matches are the fields in which the words are; every word must be in one.
+func (t thing) matches(words []word, kind string, texts []match) (found []match, all bool) {
+	for _, w := range words {
+		if w.field == "kind" {
+			if w.text != kind {
+				return nil, false
+			}
+			continue
+		}
+		in := false
+		for _, m := range texts {
+			if (w.field == "" || w.field == m.Field) && strings.Contains(strings.ToLower(m.Value), w.text) {
+				in = true
+				if !slices.Contains(found, m) && len(found) < 20 {
+					found = append(found, m)
+				}
+			}
+		}
+		if !in {
+			return nil, false
+		}
+	}
+	return found, true
+}
+
+// cursor is where a search goes on.
+type cursor struct {
+	Kind  int    `json:"k"`
+	After string `json:"a"`
+}
+
+func (s *Server) search(ctx context.Context, in *struct {
+	InProject
+	Page
+	Query string `query:"q" required:"true" maxLength:"256" doc:"Words, all of which an object must have; field:word looks in one field: name, kind, owner, tag, column, description, or from, which is lineage"`
+},
+) (*body[items[hit]], error) {
+	ctx, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
+	words, err := wordsOf(in.Query)
+	if err != nil {
+		return nil, err
+	}
+	var at cursor
+	if in.Token != "" {
+		b, err := base64.RawURLEncoding.DecodeString(in.Token)
+		if err != nil || json.Unmarshal(b, &at) != nil || at.Kind < 0 || at.Kind >= len(s.searched()) {
+			return nil, fault.New(fault.Invalid, "the page token is not one that was given out")
+		}
+	}
+	size := in.Size
+	if size == 0 {
+		size = 100
+	}
+	f := finder{s: s, p: project.Name(in.Project), words: words, left: searchScan, size: size}
+	next, err := f.run(ctx, at)
+	if err == nil && !f.may && in.Token == "" { // as lists do, to whom may list nothing
+		err = s.authz.Allow(ctx, dataset.ActionRead, policy.Object{Project: in.Project, Kind: "dataset"})
+	}
+	return listed(f.hits, next, err)
+}
+
+// finder is one search.
+type finder struct {
+	s     *Server
+	p     project.Name
+	words []word
+	left  int // objects that may still be looked at
+	size  int
+	may   bool // see any kind of object
+	hits  []hit
+	names map[string]string // of owners, by id
+}
+
+// run looks from a place on, and gives the token of the place where it stopped.
+func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
+	if f.names, err = f.s.owners(ctx, f.p); err != nil {
+		return "", err
+	}
+	kinds := f.s.searched()
+	for ; at.Kind < len(kinds); at = (cursor{Kind: at.Kind + 1}) {
+		k := kinds[at.Kind]
+		if asked := slices.IndexFunc(f.words, func(w word) bool { return w.field == "kind" }); asked >= 0 && f.words[asked].text != k.name {
+			continue
+		}
+		may, err := f.s.authz.Permits(ctx, k.action, policy.Object{Project: string(f.p), Kind: k.policy})
+		if err != nil {
+			return "", err
+		}
+		if !may && (k.name != "dataset" || !identity.From(ctx).Narrowed()) { // a token that names datasets lists those
+			continue
+		}
+		f.may = true
+		for {
+			things, next, err := k.list(ctx, f.p, at.After, min(searchPage, f.size-len(f.hits)+searchPage/10))
+			if fault.Is(err, fault.PermissionDenied) {
+				break
+			}
+			if err != nil {
+				return "", err
+			}
+			for _, t := range things {
+				if err := f.look(ctx, k, t); err != nil {
+					return "", err
+				}
+				f.left--
+				if at.After = cmp.Or(t.after, at.After); t.after != "" && f.done() {
+					return at.token()
+				}
+			}
+			if at.After = next; next == "" {
+				break
+			}
+			if f.done() {
+				return at.token()
+			}
+		}
+		if f.done() && at.Kind+1 < len(kinds) {
+			return cursor{Kind: at.Kind + 1}.token()
+		}
+	}
+	return "", nil
+}
+
+// done reports whether the page is full, or enough was looked at.
+func (f *finder) done() bool { return f.left <= 0 || len(f.hits) >= f.size }
+
+func (c cursor) token() (string, error) {
+	b, err := json.Marshal(c)
+	return base64.RawURLEncoding.EncodeToString(b), err
+}
+
+// look keeps a thing that has the words, if the caller may see it.
+func (f *finder) look(ctx context.Context, k kindOfThings, t thing) error {
+	t.Owner = f.names[t.owner]
+	if t.Owner == "" {
+		t.Owner = t.owner
+	}
+	texts := append(slices.Clone(t.texts), match{"name", t.Name}, match{"description", t.Description})
+	if t.owner != "" {
+		texts = append(texts, match{"owner", t.Owner}, match{"owner", t.owner})
+	}
+	texts = slices.DeleteFunc(texts, func(m match) bool { return m.Value == "" })
+	if t.more != nil && slices.ContainsFunc(f.words, func(w word) bool { return w.field == "from" }) {
+		more, err := t.more()
+		if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.PermissionDenied) {
+			return err
+		}
+		texts = append(texts, more...)
+	}
+	found, all := t.matches(f.words, k.name, texts)
+	if !all {
+		return nil
+	}
+	t.object.Project, t.object.Kind = string(f.p), k.policy
+	if t.object.Name == "" {
+		t.object.Name = t.Name
+	}
+	may, err := f.s.authz.Permits(ctx, k.action, t.object)
+	if err != nil || !may {
+		return err
+	}
+	t.Kind, t.Matches = k.name, found
+	if t.Matches == nil {
+		t.Matches = []match{}
+	}
+	f.hits = append(f.hits, t.hit)
+	return nil
+}
+
+// owners are the names of the project's members by id, for callers who may see them.
+func (s *Server) owners(ctx context.Context, p project.Name) (map[string]string, error) {
+	names := map[string]string{}
+	may, err := s.authz.Permits(ctx, "member.read", policy.Object{Project: string(p), Kind: "grant"})
+	if err != nil || !may {
+		return names, err
+	}
+	for token := ""; ; {
+		grants, next, err := s.Projects.Members(ctx, p, token)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range grants {
+			names[g.Principal] = g.Name
+		}
+		if token = next; token == "" || len(names) > searchScan {
+			return names, nil
+		}
+	}
+}
+
+func labelled(tags map[string]string) []match {
+	var out []match
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		out = append(out, match{"tag", k + "=" + tags[k]})
+	}
+	return out
+}
+
+func pairs(tags []tracking.Pair) []match {
+	var out []match
+	for _, t := range tags {
+		if !strings.HasPrefix(t.Key, "mlflow.") {
+			out = append(out, match{"tag", t.Key + "=" + t.Value})
+		}
+	}
+	return out
+}
+
+func froms(names ...string) []match {
+	var out []match
+	for _, n := range names {
+		out = append(out, match{"from", n})
+	}
+	return out
+}
+
+func (s *Server) searchDatasets(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	token := base64.RawURLEncoding.EncodeToString([]byte(after))
+	all, _, err := s.Datasets.List(ctx, p, dataset.Page{Size: limit, Token: token})
+	out := make([]thing, len(all))
+	for i, d := range all {
+		t := thing{hit: hit{Name: d.Name, Description: d.Spec.Description}, after: d.Name, owner: d.Owner, object: policy.Object{
+			Owner: d.Owner, Classification: string(d.Spec.Classification), Residency: d.Spec.Residency,
+		}}
+		for _, c := range d.Fields.Names() {
+			t.texts = append(t.texts, match{"column", c})
+		}
+		if d.Latest > 0 {
+			t.more = func() ([]match, error) {
+				v, err := s.Datasets.Version(ctx, p, dataset.Ref{Name: d.Name, Number: d.Latest})
+				var refs []string
+				for _, parent := range v.Lineage.Parents {
+					refs = append(refs, parent.Ref)
+				}
+				if src := v.Lineage.Source; src != nil {
+					refs = append(refs, src.Filename)
+				}
+				return froms(refs...), err
+			}
+		}
+		out[i] = t
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchViews(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, err := s.Features.Views(ctx, p, after, limit)
+	out := make([]thing, len(all))
+	for i, v := range all {
+		t := thing{hit: hit{Name: v.Name, Description: v.Description}, after: v.Name, owner: v.CreatedBy, texts: labelled(v.Tags)}
+		for _, f := range v.Features {
+			t.texts = append(t.texts, match{"column", f.Name})
+		}
+		for _, k := range v.Keys {
+			t.texts = append(t.texts, match{"column", k.Name})
+		}
+		t.texts = append(t.texts, froms(append(slices.Sorted(maps.Values(v.Source.Inputs)), v.Source.Dataset)...)...)
+		out[i] = t
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchBundles(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, err := s.Features.Bundles(ctx, p, after, limit)
+	out := make([]thing, len(all))
+	for i, b := range all {
+		out[i] = thing{hit: hit{Name: b.Name, Description: b.Description}, after: b.Name, owner: b.CreatedBy, texts: append(labelled(b.Tags), froms(b.Selected...)...)}
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchEntities(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, err := s.Features.Entities(ctx, p, after, limit)
+	out := make([]thing, len(all))
+	for i, e := range all {
+		t := thing{hit: hit{Name: e.Name, Description: e.Description}, after: e.Name, owner: e.CreatedBy, texts: labelled(e.Tags)}
+		for _, k := range e.JoinKeys {
+			t.texts = append(t.texts, match{"column", k})
+		}
+		out[i] = t
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchModels(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, next, err := s.Registry.SearchModels(ctx, p, registry.Search{Max: limit, Page: after})
+	out := make([]thing, len(all))
+	for i, m := range all {
+		t := thing{hit: hit{Name: m.Name, Description: m.Description}, owner: m.Owner, texts: pairs(m.Tags)}
+		for _, v := range m.Latest {
+			t.texts = append(t.texts, froms(append(append(slices.Clone(v.Datasets), v.FeatureViews...), v.Job)...)...)
+		}
+		out[i] = t
+	}
+	return out, next, err
+}
+
+// ended is a list by name with the place to go on: none after a part of a page.
+func ended(out []thing, limit int, err error) ([]thing, string, error) {
+	if len(out) < limit {
+		return out, "", err
+	}
+	return out, out[len(out)-1].after, err
+}
+
+func (s *Server) searchDeployments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, err := s.Serving.List(ctx, string(p), after, limit)
+	out := make([]thing, len(all))
+	for i, d := range all {
+		out[i] = thing{hit: hit{Name: d.Name}, after: d.Name, texts: froms(d.Model)}
+		if d.FeatureSet != nil {
+			out[i].texts = append(out[i].texts, froms(d.Spec.Features.Service)...)
+		}
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchMonitors(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, err := s.Monitoring.List(ctx, string(p), after, limit)
+	out := make([]thing, len(all))
+	for i, m := range all {
+		out[i] = thing{hit: hit{Name: m.Name}, after: m.Name, owner: m.By.ID, texts: froms(m.Deployment)}
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchSources(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, next, err := s.Ingestion.List(ctx, p, dataset.Page{Size: limit, Token: after})
+	out := make([]thing, len(all))
+	for i, src := range all {
+		out[i] = thing{hit: hit{Name: src.Name, Description: src.Spec.Description}, owner: src.Owner, texts: froms(src.What, src.Spec.Dataset)}
+	}
+	return out, next, err
+}
+
+func (s *Server) searchJobs(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, _, err := s.Training.List(ctx, p, training.Filter{Limit: limit, Before: training.JobID(after)})
+	out := make([]thing, len(all))
+	for i, j := range all {
+		t := thing{hit: hit{Name: string(j.ID), Description: j.Name}, after: string(j.ID), owner: j.By.ID, texts: []match{{"name", j.Name}}}
+		for _, in := range j.Inputs {
+			t.texts = append(t.texts, froms(in.Dataset())...)
+		}
+		out[i] = t
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchEnvironments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, _, err := s.Environments.List(ctx, p, after, limit)
+	out := make([]thing, len(all))
+	for i, e := range all {
+		out[i] = thing{hit: hit{Name: e.Name}, after: e.Name}
+	}
+	return ended(out, limit, err)
+}
+
+func (s *Server) searchExperiments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, next, err := s.Tracking.SearchExperiments(ctx, p, tracking.Search{Max: limit, Page: after})
+	out := make([]thing, len(all))
+	for i, e := range all {
+		out[i] = thing{hit: hit{Name: e.Name}, texts: pairs(e.Tags)}
+	}
+	return out, next, err
+}
+
+// searchLineage are jobs and datasets that others told of.
+func (s *Server) searchLineage(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	all, err := s.Lineage.Things(ctx, p, after, limit)
+	out := make([]thing, len(all))
+	for i, t := range all {
+		out[i] = thing{hit: hit{Name: t.Name.Name, Description: string(t.Kind) + " in " + t.Namespace}, after: openlineage.After(t), object: policy.Object{Name: "*"}}
+		for _, f := range t.Fields {
+			out[i].texts = append(out[i].texts, match{"column", f.Name})
+		}
+	}
+	return ended(out, limit, err)
+}
