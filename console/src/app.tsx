@@ -8,6 +8,7 @@ import { Frame, pathOf } from './frame/Frame';
 import { Login } from './frame/Login';
 import { lastProject } from './frame/settings';
 import { AuditPage, DatasetsPage, FeaturesPage, ModelsPage } from './pages/Lists';
+import { DatasetPage } from './pages/Dataset';
 import { DeploymentPage } from './pages/Deployment';
 import { DeploymentsPage } from './pages/Deployments';
 import { JobPage } from './pages/Job';
@@ -62,6 +63,7 @@ function InProject({ project }: { project: string }) {
         <Route path="/p/:project/jobs"><JobsPage project={project} /></Route>
         <Route path="/p/:project/jobs/:id">{({ id }) => <JobPage key={id} project={project} id={id} />}</Route>
         <Route path="/p/:project/datasets"><DatasetsPage project={project} /></Route>
+        <Route path="/p/:project/datasets/:ref">{({ ref }) => <DatasetPage project={project} reference={decodeURIComponent(ref)} />}</Route>
         <Route path="/p/:project/features"><FeaturesPage project={project} /></Route>
         <Route path="/p/:project/models"><ModelsPage project={project} /></Route>
         <Route path="/p/:project/audit"><AuditPage project={project} /></Route>

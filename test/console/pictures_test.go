@@ -83,6 +83,30 @@ func TestPages(t *testing.T) {
 	b.see("The token is no longer accepted")
 }
 
+// TestDataset: a version with its expectations and what its columns look like; of
+// classified data that is asked for when the reader says so.
+func TestDataset(t *testing.T) {
+	s := pretend(t)
+	b := open(t, s.URL)
+	b.login(token)
+	b.see("What needs a look")
+	b.do(chromedp.Navigate(s.URL + "/console/p/nyc/datasets/orders"))
+	b.see("orders@3", "In quarantine", "price", "by customers@7", "first at row 1\u2009204: -3.5", "drawn at random", "country", "no values")
+	b.until(`document.querySelectorAll('.column').length === 5 && document.querySelectorAll('.histogram .pair').length === 40 && document.querySelectorAll('.frequent li').length === 7`)
+	b.accessible("dataset")
+	b.picture("dataset")
+	b.do(chromedp.ScrollIntoView(`.columns`))
+	b.picture("dataset-columns")
+	b.do(chromedp.Click(`.versions a:nth-child(2)`))
+	b.see("Why it is rejected", "psi is 0.612")
+	b.picture("dataset-rejected")
+	b.do(chromedp.Click(`.versions a:nth-child(3)`))
+	b.see("looking at its values is written down")
+	b.until(`document.querySelectorAll('.column').length === 0`)
+	b.do(chromedp.Click(`.panel button`))
+	b.until(`document.querySelectorAll('.column').length === 5`)
+}
+
 // TestManyRows: a table of 10,000 rows holds what is in sight, and is walked
 // through with the keyboard.
 func TestManyRows(t *testing.T) {

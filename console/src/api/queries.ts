@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type FeatureView, type Job, type JobDetail, type Model, type Page, type Profile, type Project, type Top } from './client';
+import { get, inProject, Problem, type Dataset, type DatasetProfile, type FeatureView, type Job, type JobDetail, type Model, type Page, type Profile, type Project, type Top, type Version } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -52,6 +52,21 @@ export const useFeatureViews = (p: string) => useList<FeatureView>(['feature', p
 export const useModels = (p: string) => useList<Model>(['model', p, 'list'], inProject(p, 'models'));
 export const useDeployments = (p: string) => useList<Deployment>(['deployment', p, 'list'], inProject(p, 'deployments'), { every: 10_000 });
 export const useMonitors = (p: string) => useList<Monitor>(['monitor', p, 'list'], inProject(p, 'monitors'), { every: 10_000 });
+
+/** The newest versions of a dataset, newest first. */
+export const useVersions = (p: string, name: string) =>
+  useQuery({ queryKey: ['dataset', p, name, 'versions'], queryFn: ({ signal }) => get<Page<Version>>(inProject(p, 'datasets', name, 'versions') + '?page_size=30', signal) });
+
+export const useVersion = (p: string, name: string, number: number | undefined) =>
+  useQuery({
+    queryKey: ['dataset', p, name, 'version', String(number)],
+    queryFn: ({ signal }) => get<Version>(inProject(p, 'datasets', `${name}@${number}`, 'version'), signal),
+    enabled: !!number,
+  });
+
+/** What a version's columns look like. It never changes, and of classified data each read is journaled: it is asked once. */
+export const useDatasetProfile = (p: string, ref: string, enabled: boolean) =>
+  useQuery({ queryKey: ['profile', p, ref], queryFn: ({ signal }) => get<DatasetProfile>(inProject(p, 'datasets', ref, 'profile'), signal), enabled, staleTime: Infinity, retry: false });
 
 export const useJob = (p: string, id: string) =>
   useQuery({

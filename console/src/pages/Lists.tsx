@@ -1,7 +1,9 @@
 import { createColumnHelper } from '@tanstack/react-table';
 import { useMemo } from 'react';
+import { Link, useLocation } from 'wouter';
 import type { AuditEntry, Dataset, FeatureView, Model } from '../api/client';
 import { useDatasets, useFeatureViews, useList, useModels } from '../api/queries';
+import { pathOf } from '../frame/Frame';
 import { DataTable } from '../parts/DataTable';
 import { count } from '../parts/format';
 import { Empty, StateBadge, Tag } from '../parts/State';
@@ -10,18 +12,19 @@ import { Time } from '../parts/Time';
 const dataset = createColumnHelper<Dataset>();
 
 export function DatasetsPage({ project }: { project: string }) {
+  const [, go] = useLocation();
   const list = useDatasets(project);
   const columns = useMemo(
     () => [
-      dataset.accessor('name', { header: 'Name', meta: { width: '34%' } }),
+      dataset.accessor('name', { header: 'Name', meta: { width: '34%' }, cell: (c) => <Link href={pathOf(project, 'datasets', c.getValue())}>{c.getValue()}</Link> }),
       dataset.accessor('latest', { header: 'Newest version', meta: { width: '16%', right: true }, cell: (c) => (c.getValue() ? `@${c.getValue()}` : '–') }),
       dataset.accessor('accepted', { header: 'Newest accepted', meta: { width: '16%', right: true }, cell: (c) => (c.getValue() ? `@${c.getValue()}` : '–') }),
       dataset.accessor('owner', { header: 'Owner', meta: { width: '18%' } }),
       dataset.accessor('updated_at', { header: 'Changed', meta: { width: '16%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
     ],
-    [],
+    [project],
   );
-  return <DataTable label="Datasets" list={list} columns={columns} rowKey={(d) => d.id} empty={<Empty title="There is no dataset" command={`falaj dataset import NAME FILE.parquet --project ${project}`}>A dataset's versions are immutable: each has a schema, statistics and a digest.</Empty>} />;
+  return <DataTable label="Datasets" list={list} columns={columns} rowKey={(d) => d.id} open={(d) => go(pathOf(project, 'datasets', d.name))} empty={<Empty title="There is no dataset" command={`falaj dataset import NAME FILE.parquet --project ${project}`}>A dataset's versions are immutable: each has a schema, statistics and a digest.</Empty>} />;
 }
 
 const view = createColumnHelper<FeatureView>();

@@ -8,7 +8,7 @@ const tones: Record<string, Tone> = {
   ready: 'good', ok: 'good', succeeded: 'good', promoted: 'good', done: 'good', allowed: 'good', live: 'good', accepted: 'good',
   running: 'busy', loading: 'busy', starting: 'busy', placing: 'busy', claimed: 'busy', connecting: 'busy', checkpointing: 'busy',
   queued: 'quiet', waiting: 'quiet', cancelled: 'quiet', skipped: 'quiet', ended: 'quiet', inconclusive: 'warn',
-  drifted: 'warn', rolled_back: 'warn', away: 'warn', refused: 'bad',
+  drifted: 'warn', quarantined: 'warn', rolled_back: 'warn', away: 'warn', refused: 'bad',
   degraded: 'bad', failed: 'bad', lost: 'bad', denied: 'bad', rejected: 'bad',
 };
 
