@@ -98,7 +98,7 @@ func (a *app) datasetImport() *cobra.Command {
 				a.note("unchanged: %s@%s exists%s", args[0], v.Text("version"), standing(v))
 			}
 			if n := v.Text("quarantined"); n != "" {
-				a.note("%s rows are in quarantine: falaj dataset quarantine %s@%s", n, args[0], v.Text("version"))
+				a.note("%s rows in quarantine: falaj dataset quarantine %s@%s", n, args[0], v.Text("version"))
 			}
 			if v.Text("state") == "rejected" {
 				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), whyRejected(v)).

@@ -48,7 +48,7 @@ export function DatasetPage({ project, reference }: { project: string; reference
 function Expectations({ project, version: v }: { project: string; version: Version }) {
   return (
     <Panel title="Expectations" wide note={!!v.quarantined && <>rows in quarantine, with reasons: <code>falaj dataset quarantine {v.name}@{v.version} -p {project}</code></>}>
-      <table className="plain">
+      <table className="plain verdicts">
         <thead><tr><th scope="col">Check</th><th scope="col">Of</th><th scope="col">Outcome</th><th scope="col" className="right">Checked</th><th scope="col" className="right">Failed</th><th scope="col">Found</th></tr></thead>
         <tbody>
           {v.expectations?.map((e, i) => (

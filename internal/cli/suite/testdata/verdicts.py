@@ -43,5 +43,5 @@ context = gx.get_context(mode="ephemeral")
 context.variables.progress_bars = {"globally": False}
 batch = context.data_sources.add_pandas("p").add_dataframe_asset("a").add_batch_definition_whole_dataframe("b").get_batch({"dataframe": rows})
 suite = context.suites.add(gx.ExpectationSuite(name="everything", expectations=E))
-verdicts = [bool(batch.validate(e).success) for e in suite.expectations]
-print(json.dumps({"suite": suite.to_json_dict(), "verdicts": verdicts}))
+found = {r.expectation_config.id: bool(r.success) for r in batch.validate(suite).results}
+print(json.dumps({"suite": suite.to_json_dict(), "verdicts": [found[e.id] for e in suite.expectations]}))
