@@ -117,6 +117,8 @@ const manifests = `
 ---
 {api_version: falaj/v1, kind: Dataset, name: orders, project: PROJECT, spec: {classification: confidential, columns: [{name: customer, type: string}, {name: whole, type: int64}, {name: real, type: float64}]}}
 ---
+{api_version: falaj/v1, kind: Dataset, name: firsts, project: PROJECT, spec: {protection: open, entities: {customer: {customer: customer}}, expectations: [{check: unique, column: customer, otherwise: quarantine}]}}
+---
 {api_version: falaj/v1, kind: Dataset, name: visits, project: PROJECT, spec: {protection: open, entities: {customer: {customer: customer}}, columns: [{name: customer, type: string}, {name: whole, type: int64}, {name: real, type: float64}]}}
 `
 
@@ -182,6 +184,7 @@ func open(t *testing.T) *shop {
 	s.Import("orders", csv(s.all[:4], mine[:2]))
 	s.Import("orders", csv(s.all, mine))
 	s.Import("visits", csv(mine, s.all))
+	s.Import("firsts", csv(s.all, mine)) // all but three rows are in quarantine
 	s.Apply(view)
 	s.Must(s.C.Do(t.Context(), http.MethodPost, s.Path("training-sets"), map[string]any{
 		"name": "learn", "spine": "SELECT customer, seen AS at, word AS label FROM orders", "timestamp": "at", "labels": []string{"label"}, "features": []string{"facts:word", "facts:whole", "facts:real"},
@@ -304,7 +307,7 @@ func TestAPersonIsErased(t *testing.T) {
 		t.Fatal("the search does not find the person in an open dataset")
 	}
 	out := s.Run(0, "erase", "customer", s.person, "--dry-run")
-	for _, place := range []string{"orders@1", "orders@2", "visits@1", "learn@1", "facts@1", "churn"} {
+	for _, place := range []string{"orders@1", "orders@2", "visits@1", "firsts@1", "learn@1", "facts@1", "churn"} {
 		if !strings.Contains(out, place) {
 			t.Errorf("the dry run does not name %s:\n%s", place, out)
 		}
@@ -345,7 +348,7 @@ func TestAPersonIsErased(t *testing.T) {
 	if text := fmt.Sprint(e); strings.Contains(text, s.person) || e.Text("pseudonym") == "" {
 		t.Errorf("the certificate names the person: %s", text)
 	}
-	for _, place := range []string{"orders@1", "orders@2", "visits@1", "learn@1", "facts@1", "churn"} {
+	for _, place := range []string{"orders@1", "orders@2", "visits@1", "firsts@1", "learn@1", "facts@1", "churn"} {
 		if !strings.Contains(fmt.Sprint(e["places"]), place) {
 			t.Errorf("the certificate does not name %s: %v", place, e["places"])
 		}
