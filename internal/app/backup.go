@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob/s3blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
@@ -67,9 +68,10 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 }
 
 // Restore puts a backup into an empty data directory, and the objects where the
-// configuration says. Errors: fault.Conflict when something is there; fault.Invalid for
-// a backup that is not whole.
-func Restore(ctx context.Context, cfg Config, w World, dir string) (said string, err error) {
+// configuration says; where that is the bucket of the installation that was backed up,
+// only with takeBucket. Errors: fault.Conflict when something is there; fault.Invalid
+// for a backup that is not whole.
+func Restore(ctx context.Context, cfg Config, w World, dir string, takeBucket bool) (said string, err error) {
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
 	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
 	to, err := a.installation()
@@ -86,7 +88,7 @@ func Restore(ctx context.Context, cfg Config, w World, dir string) (said string,
 	if err != nil {
 		return "", err
 	}
-	if err := a.takeBucket(ctx, owner); err != nil {
+	if err := a.settleBucket(ctx, owner, takeBucket); err != nil {
 		return "", err
 	}
 	if to.Objects, err = a.openObjects(ctx); err != nil {
@@ -98,29 +100,43 @@ func Restore(ctx context.Context, cfg Config, w World, dir string) (said string,
 	}
 	said = fmt.Sprintf("Restored %d files and %d objects, %s, into %s", r.Files, r.Objects, resource.Bytes(r.Bytes), a.cfg.Data)
 	if r.Ledger {
-		said += fmt.Sprintf("\nThe erasure ledger is the backup's: persons who were erased since are not known. If there is a newer copy, put it at %s before you start the server.", to.Ledger)
+		said += fmt.Sprintf("\nNo erasure ledger is newer than the backup: persons who were erased since are not known, and are here again. If there is a newer copy, put it at %s before you start the server.", to.Ledger)
 	}
 	return said, nil
 }
 
-// takeBucket makes a bucket ours again that the installation had that was backed up.
-func (a *App) takeBucket(ctx context.Context, owner string) error {
-	home := filepath.Join(a.cfg.Data, backup.ObjectsHome)
-	if owner == "" || a.cfg.Blob.S3.Endpoint == "" || exists(home) {
+// settleBucket refuses the bucket of the installation that was backed up, whose server
+// may be running, or takes it from that one for good.
+func (a *App) settleBucket(ctx context.Context, owner string, take bool) error {
+	if owner == "" || a.cfg.Blob.S3.Endpoint == "" {
 		return nil
 	}
 	cfg, err := a.cfg.bucket()
 	if err != nil {
 		return err
 	}
-	d, err := s3blob.Open(ctx, cfg)
+	d, err := s3blob.Look(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = d.Close() }()
-	now, err := d.Owner(ctx)
-	if err != nil || now != owner {
+	if now, err := d.Owner(ctx); err != nil || now != owner {
+		return err // nobody's, or another's, which openObjects refuses
+	}
+	if !take {
+		return fault.New(fault.Conflict, "the bucket %s has the objects of the installation that was backed up", cfg.Bucket).
+			WithHint("Name another bucket or prefix. If the old server is gone and will never run again, take its bucket: --take-bucket")
+	}
+	home := filepath.Join(a.cfg.Data, backup.ObjectsHome)
+	what, ours, err := readHome(home)
+	if err != nil {
 		return err
 	}
-	return writeHome(home, "bucket", owner)
+	if what == "" {
+		ours = id.New("obj")
+		if err := writeHome(home, "bucket", ours); err != nil {
+			return err
+		}
+	}
+	return d.Take(ctx, ours)
 }

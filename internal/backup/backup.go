@@ -57,8 +57,8 @@ type Installation struct {
 type Report struct {
 	Files, Objects int
 	Bytes          int64
-	// Ledger says, after Restore, that the erasure ledger is that of the backup:
-	// who was erased since is not known.
+	// Ledger says, after Restore, that no erasure ledger is there that goes on after
+	// the backup's: who was erased since is not known.
 	Ledger bool
 }
 

@@ -240,7 +240,7 @@ func TestLedgers(t *testing.T) {
 	for _, c := range []struct {
 		there, want string
 		backups     bool
-	}{{"one\ntwo\n", "one\ntwo\n", false}, {"one\n", "one\n", false}, {"on", "one\n", true}} {
+	}{{"one\ntwo\n", "one\ntwo\n", false}, {"one\n", "one\n", true}, {"on", "one\n", true}} {
 		to := empty(t)
 		put(t, to.Ledger, c.there)
 		r, err := restore(t, dir, to)
@@ -249,8 +249,70 @@ func TestLedgers(t *testing.T) {
 		}
 	}
 	to := empty(t)
+	if r, err := restore(t, dir, to); err != nil || !r.Ledger || content(t, to.Ledger) != "one\n" {
+		t.Errorf("none there: %v %+v", err, r)
+	}
+	to = empty(t)
 	put(t, to.Ledger, "another\n")
 	if _, err := restore(t, dir, to); !fault.Is(err, fault.Conflict) || content(t, to.Ledger) != "another\n" {
 		t.Errorf("another's: %v", err)
+	}
+}
+
+// The backup's last line was cut off by a kill; the server cut it away and went on.
+func TestLedgerWithATornLine(t *testing.T) {
+	of := installation(t)
+	put(t, of.Ledger, "one\ntw")
+	dir := filepath.Join(t.TempDir(), "backup")
+	_, err := backup.Make(t.Context(), dir, of, "v1")
+	must(t, err)
+	to := empty(t)
+	put(t, to.Ledger, "one\nthree\n")
+	if r, err := restore(t, dir, to); err != nil || r.Ledger || content(t, to.Ledger) != "one\nthree\n" {
+		t.Errorf("%v %+v", err, r)
+	}
+}
+
+// Where no person was erased before the backup, those since are not known either.
+func TestNoLedgerAnywhere(t *testing.T) {
+	of := installation(t)
+	must(t, os.Remove(of.Ledger))
+	dir := filepath.Join(t.TempDir(), "backup")
+	_, err := backup.Make(t.Context(), dir, of, "v1")
+	must(t, err)
+	if r, err := restore(t, dir, empty(t)); err != nil || !r.Ledger {
+		t.Errorf("%v %+v", err, r)
+	}
+	to := empty(t)
+	put(t, to.Ledger, "one\n")
+	if r, err := restore(t, dir, to); err != nil || r.Ledger {
+		t.Errorf("with a ledger: %v %+v", err, r)
+	}
+}
+
+// Only what the interrupted restoring had found empty is emptied.
+func TestAgainIntoAnotherDirectoryOfTables(t *testing.T) {
+	of := installation(t)
+	dir := filepath.Join(t.TempDir(), "backup")
+	_, err := backup.Make(t.Context(), dir, of, "v1")
+	must(t, err)
+	to := empty(t)
+	if _, err := backup.Prepare(dir, to); err != nil {
+		t.Fatal(err)
+	}
+	half := filepath.Join(to.Tables, "half")
+	put(t, half, "of a table")
+	lake := to
+	lake.Tables = t.TempDir()
+	theirs := filepath.Join(lake.Tables, "orders.parquet")
+	put(t, theirs, "theirs")
+	if _, err := backup.Prepare(dir, lake); !fault.Is(err, fault.Conflict) || content(t, theirs) != "theirs" {
+		t.Errorf("%v", err)
+	}
+	if _, err := restore(t, dir, to); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(half); err == nil {
+		t.Error("what the interrupted one left is there")
 	}
 }

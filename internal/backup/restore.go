@@ -15,7 +15,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// mark is in a data directory as long as it is being restored.
+// mark is in a data directory as long as it is being restored. It has the path of the
+// directory of open tables: that one was empty when the restoring began.
 const mark = "restore.unfinished"
 
 // Unfinished refuses a data directory whose restoring was interrupted.
@@ -54,18 +55,27 @@ func Prepare(dir string, to Installation) (owner string, err error) {
 		return "", err
 	}
 	if _, inside := within(to.Data, to.Tables); !inside {
-		if err := empty(to.Tables, []string{"lost+found"}, again); err != nil {
+		was, err := os.ReadFile(filepath.Join(to.Data, mark))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", describe(err, "read the mark")
+		}
+		if err := empty(to.Tables, []string{"lost+found"}, string(was) == to.Tables); err != nil {
 			return "", err
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(to.Data, mark), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return "", describe(err, "mark the data directory")
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+	if err := putMark(to); err != nil {
 		return "", describe(err, "mark the data directory")
 	}
 	return owner, syncAll(to.Data)
+}
+
+func putMark(to Installation) error {
+	f, err := os.OpenFile(filepath.Join(to.Data, mark), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(to.Tables)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // empty refuses a directory that has something, or removes it when an interrupted
@@ -113,6 +123,7 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 		defer func() { _ = roots[in].Close() }()
 	}
 	var directories []entry
+	var ledger []byte // of the backup
 	err = read(root, func(_ header, e entry) error {
 		if ctx.Err() != nil {
 			return fault.New(fault.Timeout, "the restoring was stopped: %w", context.Cause(ctx))
@@ -123,7 +134,7 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 			r.Objects++
 			return restoreObject(ctx, root, to.Objects, e)
 		case e.In == inLedger:
-			r.Ledger, err = restoreLedger(root, e, to.Ledger)
+			ledger, err = restoreLedger(root, e, to.Ledger)
 			return err
 		case roots[e.In] == nil:
 			return fault.New(fault.Invalid, "the backup has a file in %q, which this release does not know", e.In)
@@ -139,6 +150,11 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 	if err != nil {
 		return r, describe(err, "restore")
 	}
+	now, err := os.ReadFile(to.Ledger)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return r, describe(err, "read the erasure ledger")
+	}
+	r.Ledger = len(now) <= len(ledger)
 	for _, e := range slices.Backward(directories) { // their times change with what is put into them
 		if err := owned(roots[e.In], e); err != nil {
 			return r, describe(err, "restore")
@@ -202,32 +218,36 @@ func owned(root *os.Root, e entry) error {
 	return root.Chtimes(e.Path, time.Time{}, time.Unix(0, e.Time))
 }
 
-// restoreLedger leaves a ledger that goes on where the backup's ends. It reports that
-// the one that is there now is the backup's.
-func restoreLedger(from *os.Root, e entry, path string) (backups bool, err error) {
+// restoreLedger leaves a ledger that goes on where the backup's ends, and gives the
+// backup's.
+func restoreLedger(from *os.Root, e entry, path string) (then []byte, err error) {
 	f, err := from.Open(inLedger)
 	if err != nil {
-		return false, same(e, entry{}, err)
+		return nil, same(e, entry{}, err)
 	}
 	sum := newSumming(f)
-	then, err := io.ReadAll(sum)
+	then, err = io.ReadAll(sum)
 	_ = f.Close()
 	if err := same(e, entry{Size: sum.n, Digest: sum.digest()}, err); err != nil {
-		return false, err
+		return nil, err
 	}
 	now, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return false, err
-	case bytes.HasPrefix(now, then):
-		return false, nil // newer, or the same
+		return nil, err
+	case bytes.HasPrefix(now, whole(then)):
+		return then, nil // newer, or the same
 	case !bytes.HasPrefix(then, now):
-		return false, fault.New(fault.Conflict, "the erasure ledger %s is not of the installation that was backed up", path).
+		return nil, fault.New(fault.Conflict, "the erasure ledger %s is not of the installation that was backed up", path).
 			WithHint("Put the newest copy of its ledger there, or move this one aside.")
 	}
 	if err := os.WriteFile(path+".new", then, 0o600); err != nil {
-		return false, err
+		return nil, err
 	}
-	return true, os.Rename(path+".new", path)
+	return then, os.Rename(path+".new", path)
 }
+
+// whole is a ledger without a last line that was cut off: the server cuts that away
+// before it goes on.
+func whole(ledger []byte) []byte { return ledger[:bytes.LastIndexByte(ledger, '\n')+1] }

@@ -61,7 +61,7 @@ type World struct {
 	// Backup copies the installation of a stopped server into a directory, and Restore
 	// puts it back; both say what they did.
 	Backup  func(ctx context.Context, configFile string, flags map[string]any, dir string) (string, error)
-	Restore func(ctx context.Context, configFile string, flags map[string]any, dir string) (string, error)
+	Restore func(ctx context.Context, configFile string, flags map[string]any, dir string, takeBucket bool) (string, error)
 	// RecoverAdmin makes a new token for the first administrator, offline.
 	RecoverAdmin func(ctx context.Context, configFile string, flags map[string]any) (string, error)
 	// VerifyAudit checks an export offline.

@@ -108,7 +108,7 @@ func TestBackup(t *testing.T) {
 	p.Run(0, "erase", "customer", "anna", "--reason", "request 1")
 	p.Must(s.Stop())
 
-	restored := func(t *testing.T, env ...string) {
+	restored := func(t *testing.T, env ...string) *live.Server {
 		t.Helper()
 		to := live.New(t, "")
 		to.Env, to.Token = slices.Concat(env, []string{ledger}), s.Token
@@ -136,6 +136,8 @@ func TestBackup(t *testing.T) {
 		if all, _ := rows(q, "orders", "bert"); !strings.Contains(all, "order-bert") {
 			t.Errorf("after another start: %s", all)
 		}
+		q.Must(to.Stop())
+		return to
 	}
 	t.Run("into a directory", func(t *testing.T) { restored(t) })
 	half := live.New(t, "")
@@ -154,9 +156,34 @@ func TestBackup(t *testing.T) {
 			p.Must(os.WriteFile(path, []byte(content), 0o600))
 			return path
 		}
-		restored(t,
+		old := restored(t,
 			"FALAJ_BLOB_S3_ENDPOINT=https://"+at, "FALAJ_BLOB_S3_BUCKET=falaj", "FALAJ_BLOB_S3_ZONE=home", "FALAJ_BLOB_S3_CA="+file("ca.pem", string(ca)),
 			"FALAJ_BLOB_S3_CREDENTIALS="+file("keys", "access_key = "+sourcetest.S3User+"\nsecret_key = "+sourcetest.S3Password+"\n"),
 		)
+		// The bucket of a server that may be running is not taken by itself.
+		third := filepath.Join(dir, "third")
+		if said, code := old.Command(t.Context(), "backup", third, "--data", old.Data); code != 0 {
+			t.Fatalf("%d\n%s", code, said)
+		}
+		to := live.New(t, "")
+		to.Env, to.Token = old.Env, old.Token
+		if said, code := to.Command(t.Context(), "restore", third, "--data", to.Data); code != 5 || !strings.Contains(said, "--take-bucket") {
+			t.Errorf("into the bucket of another: %d\n%s", code, said)
+		}
+		if err := old.Start(t.Context()); err != nil {
+			t.Errorf("the bucket is not its own any more: %v", err)
+		}
+		p.Must(old.Stop())
+		if said, code := to.Command(t.Context(), "restore", third, "--data", to.Data, "--take-bucket"); code != 0 {
+			t.Fatalf("%d\n%s", code, said)
+		}
+		to.Up(t)
+		q := &live.Project{Server: to, T: t, C: to.Client(t), Name: p.Name}
+		if all, _ := rows(q, "orders", "bert"); !strings.Contains(all, "order-bert") {
+			t.Errorf("from the bucket that was taken: %s", all)
+		}
+		if err := old.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "is not the one") {
+			t.Errorf("two servers on one bucket: %v", err)
+		}
 	})
 }

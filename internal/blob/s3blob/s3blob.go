@@ -93,6 +93,9 @@ func Open(ctx context.Context, cfg Config) (*Driver, error) {
 	return d, nil
 }
 
+// Look opens the bucket and leaves the uploads in it alone, which may be another's.
+func Look(ctx context.Context, cfg Config) (*Driver, error) { return dial(ctx, cfg) }
+
 // Check asks for the bucket and changes nothing. Errors: fault.Invalid for wrong
 // settings, or a bucket that keeps older versions; fault.Unavailable.
 func Check(ctx context.Context, cfg Config) error {
@@ -278,6 +281,13 @@ func (d *Driver) Owner(ctx context.Context) (string, error) {
 
 // Claim makes the prefix the owner's. Error: fault.Conflict when it is another's.
 func (d *Driver) Claim(ctx context.Context, owner string) error {
+	// Not every server knows the condition below.
+	switch now, err := d.Owner(ctx); {
+	case err != nil:
+		return err
+	case now != "" && now != owner:
+		return d.another()
+	}
 	body := []byte(owner + "\n")
 	opts := minio.PutObjectOptions{}
 	opts.SetMatchETagExcept("*") // not over another one that claims at the same time
@@ -289,8 +299,20 @@ func (d *Driver) Claim(ctx context.Context, owner string) error {
 	case err != nil:
 		return err
 	case now != owner:
-		return fault.New(fault.Conflict, "%s in bucket %s belongs to another installation", d.where(), d.cfg.Bucket).
-			WithHint("Give this one a prefix of its own.")
+		return d.another()
+	}
+	return nil
+}
+
+func (d *Driver) another() error {
+	return fault.New(fault.Conflict, "%s in bucket %s belongs to another installation", d.where(), d.cfg.Bucket).
+		WithHint("Give this one a prefix of its own.")
+}
+
+// Take makes the prefix the owner's, whoever had it.
+func (d *Driver) Take(ctx context.Context, owner string) error {
+	if err := d.send(ctx, d.prefix+installation, []byte(owner+"\n"), minio.PutObjectOptions{}); err != nil {
+		return d.explain(ctx, err, "take the bucket")
 	}
 	return nil
 }
