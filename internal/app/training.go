@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -89,22 +90,50 @@ func (t trainingTables) Pin(ctx context.Context, p project.Name, name string) (t
 	return t.Resolve(ctx, p, dataset.Ref{Name: name, Number: d.Accepted}.String())
 }
 
-func (t trainingTables) Place(p project.Name, name string) ([]engine.Mount, error) {
-	dir := filepath.Join(t.dir, dataset.TableKey(p, name))
-	mounts := []engine.Mount{{Path: dir}}
-	for _, part := range dataset.ForeignParts {
-		part = filepath.Join(dir, part)
-		if err := os.MkdirAll(part, 0o700); err != nil {
+func (t trainingTables) Place(ctx context.Context, j training.Job, attempt training.AttemptID, name string) ([]engine.Mount, error) {
+	// What the attempt may read it is asked as itself: the files go round the catalog.
+	ctx = identity.With(ctx, identity.Principal{Kind: identity.Attempt, ID: string(attempt), Name: string(j.ID), Project: j.Project, Scopes: scopesOf(j)})
+	rooms, versions, err := t.datasets.Directories(ctx, j.Project, name)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(t.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	key := dataset.TableKey(j.Project, name)
+	var mounts []engine.Mount
+	for _, part := range slices.Concat(dataset.ForeignParts, rooms) {
+		if err := hold(root, path.Join(key, part)); err != nil {
 			return nil, err
 		}
-		// An empty directory would be removed when the files in it are, under a job
-		// that goes on.
-		if err := os.WriteFile(filepath.Join(part, dataset.HeldFile), nil, 0o600); err != nil {
-			return nil, err
+		mounts = append(mounts, engine.Mount{Path: filepath.Join(t.dir, key, part), Writable: slices.Contains(dataset.ForeignParts, part)})
+	}
+	for _, v := range versions {
+		if _, err := root.Stat(path.Join(key, v)); err != nil { // it went away, or is where versions were before
+			continue
 		}
-		mounts = append(mounts, engine.Mount{Path: part, Writable: true})
+		mounts = append(mounts, engine.Mount{Path: filepath.Join(t.dir, key, v)})
 	}
 	return mounts, nil
+}
+
+// hold makes a directory that stays when it is empty: one that vanished with its
+// last file would do so under a job that goes on. What jobs left there is neither
+// followed nor written to.
+func hold(root *os.Root, dir string) error {
+	if err := root.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := root.OpenFile(path.Join(dir, dataset.HeldFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // confined is where what an attempt makes may be.

@@ -27,7 +27,7 @@ type ApplyRequest struct {
 }
 
 // Apply makes the dataset as the manifest says; versions that exist stay as
-// they are. Needs dataset.import, and dataset.delete to keep fewer versions. Errors: fault.Invalid; fault.Conflict for
+// they are. A job's attempt declares what is not there, and changes nothing. Needs dataset.import, and dataset.delete to keep fewer versions. Errors: fault.Invalid; fault.Conflict for
 // another revision; fault.PermissionDenied for a wider residency while there
 // are versions.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
@@ -110,6 +110,10 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 	}
 	if sameSpec(d.Spec, r.Spec) {
 		return d, project.Unchanged, nil
+	}
+	if who := identity.From(ctx); who.Kind == identity.Attempt {
+		return Dataset{}, "", fault.New(fault.PermissionDenied, "%s may write dataset %s, and not change what is declared of it", who, d.Name).
+			WithHint("Have somebody with dataset.import apply the manifest.")
 	}
 	was, want := def.residency(d.Spec), def.residency(r.Spec)
 	if d.Latest > 0 && !want.Within(was) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -139,6 +141,107 @@ var ForeignParts = []string{"data", "metadata"}
 // HeldFile keeps a directory that a job writes to from being removed when it is
 // empty.
 const HeldFile = ".held"
+
+// maxApart bounds the versions of a table that are told of one by one.
+const maxApart = 10
+
+// Directories are those below a table's location whose files the principal of ctx
+// may read: rooms, of which all versions may be read, also those that come with the
+// same label, with the one that it would write to; and, of other rooms and of before
+// there were any, the newest single versions. Needs dataset.query.
+func (s *Service) Directories(ctx context.Context, p project.Name, name string) (rooms, versions []string, err error) {
+	d, err := s.allowed(ctx, ActionQuery, p, name)
+	missing := fault.Is(err, fault.NotFound)
+	if missing {
+		d, err = s.declare(ctx, p, name, table.Change{}, true)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	switch w, err := s.derivedFrom(ctx, d, nil); {
+	case err == nil && d.Spec.Protection == Open:
+		rooms = append(rooms, room(w.draft))
+	case err == nil:
+	case fault.Is(err, fault.Internal) || fault.Is(err, fault.Unavailable):
+		return nil, nil, err
+	} // else it writes nothing there
+	if missing {
+		return rooms, nil, nil
+	}
+	may := map[string]bool{"": false} // by room; false: not all of it
+	var apart []Version
+	ask := s.asker(ctx, d)
+	for below, more := int64(0), true; more; {
+		var vs []Version
+		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			vs, err = s.cfg.Store.Versions(ctx, tx, d.ID, "", below, 500)
+			return err
+		}); err != nil {
+			return nil, nil, err
+		}
+		more = len(vs) == 500
+		for _, v := range vs {
+			below = v.Number
+			if v.Protection != Open || v.State == Deleted {
+				continue
+			}
+			ok, err := ask(v)
+			if err != nil {
+				return nil, nil, err
+			}
+			all, seen := may[v.Room]
+			if may[v.Room] = ok && (all || !seen); ok {
+				apart = append(apart, v)
+			}
+		}
+	}
+	// What it would write to is not open to it where something in it is not.
+	rooms = slices.DeleteFunc(rooms, func(r string) bool { all, seen := may[r]; return seen && !all })
+	for r, all := range may {
+		if all && !slices.Contains(rooms, r) {
+			rooms = append(rooms, r)
+		}
+	}
+	slices.Sort(rooms)
+	for _, v := range apart {
+		if !slices.Contains(rooms, v.Room) && len(versions) < maxApart {
+			versions = append(versions, strings.TrimPrefix(strings.TrimSuffix(v.prefix(), "/"), location(d)+"/"))
+		}
+	}
+	return rooms, versions, nil
+}
+
+// asker asks whether the principal of ctx may read versions of a dataset; of those
+// with the same label the doors are asked once.
+func (s *Service) asker(ctx context.Context, d Dataset) func(v Version) (bool, error) {
+	asker, asks := s.cfg.Authorizer.(interface {
+		Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
+	})
+	who := identity.From(ctx)
+	type label struct {
+		zones string
+		own   bool
+	}
+	doors := map[label]error{}
+	return func(v Version) (bool, error) {
+		if ok, _ := who.Admits(string(ActionQuery), v.Ref().String()); who.Narrowed() && !ok {
+			return false, nil
+		}
+		if asks {
+			if ok, err := asker.Permits(ctx, ActionQuery, s.object(d, &v)); err != nil || !ok {
+				return false, err
+			}
+		}
+		l := label{residency.Of(v.Residency.Zones()...).String(), v.CreatedBy == who.ID}
+		if _, asked := doors[l]; !asked {
+			doors[l] = s.fits(ctx, v, OpenRequest{Project: v.Project, Ref: v.Ref()}, true)
+		}
+		if err := doors[l]; err != nil && !fault.Is(err, fault.PermissionDenied) {
+			return false, err
+		}
+		return doors[l] == nil, nil
+	}
+}
 
 // bare is an open dataset that has no accepted version, and columns all the same.
 func (s *Service) bare(ctx context.Context, p project.Name, name string) (Dataset, error) {

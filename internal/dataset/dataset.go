@@ -312,6 +312,7 @@ type Version struct {
 	Order        int64      `json:"-"` // number of the version that it stands for in the end; 0 is its own
 	Files        []DataFile `json:"-"`
 	Quarantine   []DataFile `json:"-"` // of the rows that were left out; see quarantine.go
+	Room         string     `json:"-"` // directory below the table's location that its own is in; see room
 	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted
 	Snapshot     int64      `json:"-"` // its ID, where another engine chose it; 0 is Number
 	// QuarantineDigest is of the rows in quarantine; empty without any, and not stored.
@@ -469,6 +470,7 @@ type Staging struct {
 	ID       VersionID
 	Project  project.Name
 	Dataset  string
+	Room     string // of the version
 	Instance string
 	Deadline time.Time // after it, any process may clean up
 }

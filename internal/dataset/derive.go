@@ -17,7 +17,8 @@ type CreateRequest struct {
 	Name    string // of the dataset; declared with a default spec if it is not there
 	Rows    array.RecordReader
 	// Parents are all the versions that the producer could read, whether it did
-	// or not: residency and classification come from them.
+	// or not: residency and classification come from them. Those that a job's
+	// attempt could read are added.
 	Parents []Ref
 	// Beside is what the rows also come from and is no dataset: its labels count
 	// as the parents' do. The lineage does not have it; Producer.Text may.
@@ -73,7 +74,11 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	parents, err := s.parents(ctx, r.Project, r.Parents)
+	could, err := s.couldRead(ctx, r.Project)
+	if err != nil {
+		return Version{}, err
+	}
+	parents, err := s.parents(ctx, r.Project, slices.Concat(r.Parents, could))
 	if err != nil {
 		return Version{}, err
 	}

@@ -309,23 +309,21 @@ type derived struct {
 	producedBy Lineage
 }
 
-// derivedFrom is the draft of what another engine wrote: as confined as the
-// versions whose files it took over, and as all that an attempt could read.
+// derivedFrom is the draft of what came from outside: as confined as the versions
+// whose files it took over, and as all that an attempt could read.
 func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (derived, error) {
 	parents := slices.Clone(cited)
-	if who := identity.From(ctx); who.Kind == identity.Attempt {
-		refs, err := s.couldRead(ctx, d, who)
-		if err != nil {
-			return derived{}, err
-		}
-		more, err := s.parents(ctx, d.Project, refs)
-		if err != nil {
-			return derived{}, err
-		}
-		for _, v := range more {
-			if !slices.ContainsFunc(parents, func(o Version) bool { return o.ID == v.ID }) {
-				parents = append(parents, v)
-			}
+	refs, err := s.couldRead(ctx, d.Project)
+	if err != nil {
+		return derived{}, err
+	}
+	more, err := s.parents(ctx, d.Project, refs)
+	if err != nil {
+		return derived{}, err
+	}
+	for _, v := range more {
+		if !slices.ContainsFunc(parents, func(o Version) bool { return o.ID == v.ID }) {
+			parents = append(parents, v)
 		}
 	}
 	slices.SortFunc(parents, func(a, b Version) int { return compareRefs(a.Ref(), b.Ref()) })
@@ -344,8 +342,13 @@ func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (
 	return derived{draft: w, producedBy: Lineage{Parents: lineageOf(parents)}}, s.settle(ctx, w)
 }
 
-// couldRead is what the scopes of an attempt's token let it read.
-func (s *Service) couldRead(ctx context.Context, d Dataset, who identity.Principal) ([]Ref, error) {
+// couldRead is what the scopes of an attempt's token let it read: what it makes is
+// made of that, however it sends it. Of others it is nothing.
+func (s *Service) couldRead(ctx context.Context, p project.Name) ([]Ref, error) {
+	who := identity.From(ctx)
+	if who.Kind != identity.Attempt {
+		return nil, nil
+	}
 	names, every := who.Objects(string(ActionQuery))
 	if every {
 		return nil, fault.New(fault.Internal, "the token of %s reads every dataset, so what it writes has no lineage", who)
@@ -357,7 +360,7 @@ func (s *Service) couldRead(ctx context.Context, d Dataset, who identity.Princip
 			return nil, err
 		}
 		if r.Number == 0 {
-			now, err := s.load(ctx, d.Project, r.Name)
+			now, err := s.load(ctx, p, r.Name)
 			if fault.Is(err, fault.NotFound) || err == nil && now.Accepted == 0 {
 				continue // nothing to read yet
 			}
@@ -462,10 +465,10 @@ func (f *foreign) cite(key string, owner map[string]Version) error {
 	return nil
 }
 
-// ours reports whether a key is below a version's prefix.
+// ours reports whether a key is below a version's prefix, or in a room.
 func (f *foreign) ours(key string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(key, location(f.d)+"/"), "/")
-	return strings.HasPrefix(first, "dsv_")
+	return strings.HasPrefix(first, "dsv_") || strings.HasPrefix(first, roomPrefix)
 }
 
 // key is where a file that the snapshot names is kept: only below the table's own
@@ -642,7 +645,7 @@ func (s *Service) Sweep(ctx context.Context, p project.Name) (removed int, err e
 		for _, d := range ds {
 			after = d.Name
 			n, err := s.cfg.Files.Sweep(ctx, location(d)+"/", before, func(key string) bool {
-				return !(&foreign{d: d}).ours(key) && path.Base(key) != HeldFile
+				return !(&foreign{d: d}).ours(key) && !held(d, key)
 			})
 			removed += n
 			if err != nil {
@@ -653,4 +656,9 @@ func (s *Service) Sweep(ctx context.Context, p project.Name) (removed int, err e
 			return removed, nil
 		}
 	}
+}
+
+// held reports whether a key is of a file that keeps a directory there.
+func held(d Dataset, key string) bool {
+	return slices.ContainsFunc(ForeignParts, func(part string) bool { return key == path.Join(location(d), part, HeldFile) })
 }

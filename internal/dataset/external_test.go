@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
@@ -344,6 +345,56 @@ func TestCommitOfAnAttempt(t *testing.T) {
 	id, _ = e.current()
 	_, err = h.CommitTable(as("dataset.query:pay@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/b.parquet", 5)))
 	wantFault(t, err, fault.Invalid, "confidential data cannot be open")
+}
+
+// However a job sends what it makes of its data, it is as confined as that, and no
+// job changes what is declared of a table.
+func TestAnAttemptLaundersNothing(t *testing.T) {
+	h := datasettest.New(t, nil)
+	open := dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home", "AE")}
+	h.Put(t, "t", open, "a\n1\n")
+	h.Put(t, "staff", dataset.Spec{Residency: residency.Of("home")}, "a\n7\n")
+	h.Put(t, "pay", dataset.Spec{Classification: dataset.Confidential}, "a\n7\n")
+	as := func(input string) context.Context {
+		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{
+			"dataset.query:" + input, "dataset.read:" + input, "dataset.import:t", "dataset.query:t", "dataset.read:t",
+		}})
+	}
+	send := func(ctx context.Context) (dataset.Version, error) {
+		return h.Import(ctx, dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n7\n")})
+	}
+	create := func(ctx context.Context) (dataset.Version, error) {
+		return h.Create(ctx, dataset.CreateRequest{Project: project, Name: "t", Rows: someRows(t, 7, 8)})
+	}
+	for name, send := range map[string]func(context.Context) (dataset.Version, error){"import": send, "create": create} {
+		v, err := send(as("staff@1"))
+		if err != nil || v.Residency.String() != "home" || len(v.Lineage.Parents) != 2 || v.Lineage.Parents[0].Ref != "staff@1" {
+			t.Errorf("%s: residency %s, lineage %+v, %v", name, v.Residency, v.Lineage, err)
+		}
+		_, err = send(as("pay@1"))
+		wantFault(t, err, fault.Invalid, "confidential data cannot be open")
+	}
+	_, err := h.Ingest(as("pay@1"), dataset.IngestRequest{Project: project, Name: "t", Rows: someRows(t, 7)})
+	wantFault(t, err, fault.PermissionDenied, "rows of a source")
+	loose := open
+	loose.Classification = dataset.Public
+	_, _, err = h.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: loose})
+	wantFault(t, err, fault.PermissionDenied, "not change what is declared")
+	if _, change, err := h.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: open}); err != nil || change != "unchanged" {
+		t.Errorf("what is declared already: %s, %v", change, err)
+	}
+}
+
+// someRows are rows of one column.
+func someRows(t *testing.T, values ...int64) array.RecordReader {
+	t.Helper()
+	b := array.NewRecordBuilder(memory.DefaultAllocator, oneColumn.Arrow())
+	b.Field(0).(*array.Int64Builder).AppendValues(values, nil)
+	rows, err := array.NewRecordReader(oneColumn.Arrow(), []arrow.RecordBatch{b.NewRecordBatch()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
 }
 
 // An attempt reads no version that may be in fewer zones than what it makes, but

@@ -38,7 +38,8 @@ type Progress struct {
 
 // Import makes a version of a file. The same bytes under the same spec give the
 // version that exists, marked Unchanged, even where a newer one came after it. A version that fails its expectations comes back with
-// state Rejected and no error. Needs dataset.import. Errors: fault.Invalid for a
+// state Rejected and no error. Of a job's attempt it is as confined as all that the
+// attempt could read. Needs dataset.import. Errors: fault.Invalid for a
 // file that cannot be read, with row, column and value; fault.TooLarge over a
 // limit; fault.Exhausted when too many run; fault.Timeout.
 func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) {
@@ -46,15 +47,8 @@ func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	def, err := s.defaults(ctx, r.Project)
+	w, err := s.derivedFrom(ctx, d, nil)
 	if err != nil {
-		return Version{}, err
-	}
-	w := draft{
-		project: r.Project, name: r.Name, spec: d.Spec,
-		residency: residency.Of(def.residency(d.Spec)...), classification: def.classification(d.Spec),
-	}
-	if err := s.settle(ctx, w); err != nil {
 		return Version{}, err
 	}
 	free, err := s.take(ctx, s.imports, "imports")
@@ -79,7 +73,7 @@ func (s *Service) settle(ctx context.Context, w draft) error {
 }
 
 // parse runs the file through the parser process into a version.
-func (s *Service) parse(ctx context.Context, r ImportRequest, w draft) (Version, error) {
+func (s *Service) parse(ctx context.Context, r ImportRequest, w derived) (Version, error) {
 	session, err := child.Start(ctx, s.cfg.Launcher, child.ParserMode, child.LaunchOptions{Memory: s.limits.ParserMemory, CPU: s.limits.ImportTime})
 	if err != nil {
 		return Version{}, err
@@ -89,7 +83,7 @@ func (s *Service) parse(ctx context.Context, r ImportRequest, w draft) (Version,
 	for _, c := range w.spec.Columns {
 		req.Columns = append(req.Columns, parser.Column(c))
 	}
-	up := &upload{body: r.Body, hash: sha256.New(), limit: int64(s.limits.Upload), done: make(chan struct{})}
+	up := &upload{body: r.Body, hash: sha256.New(), limit: int64(s.limits.Upload), what: "reading the upload", done: make(chan struct{})}
 	report := func(rows int64) {
 		if r.Progress != nil {
 			r.Progress(Progress{Bytes: up.read(), Rows: rows})
@@ -124,7 +118,7 @@ type explained struct {
 
 func (e explained) Err() error { return e.session.Explain(e.ctx, e.RecordReader.Err()) }
 
-func (s *Service) receive(ctx context.Context, session *child.Session, w draft, up *upload, filename string, report func(int64)) (Version, error) {
+func (s *Service) receive(ctx context.Context, session *child.Session, w derived, up *upload, filename string, report func(int64)) (Version, error) {
 	rows, err := session.Out.Records()
 	if err != nil {
 		return Version{}, session.Explain(ctx, err)
@@ -144,9 +138,11 @@ func (s *Service) receive(ctx context.Context, session *child.Session, w draft, 
 		if err := up.failure(); err != nil {
 			return Lineage{}, err
 		}
-		return Lineage{Source: &Source{Filename: filenameOf(filename), Digest: up.digest(), Bytes: up.read(), Format: sum.Format}}, nil
+		lineage := w.producedBy
+		lineage.Source = &Source{Filename: filenameOf(filename), Digest: up.digest(), Bytes: up.read(), Format: sum.Format}
+		return lineage, nil
 	}
-	return s.write(ctx, w)
+	return s.write(ctx, w.draft)
 }
 
 // filenameOf is what the uploader called the file, safe to show.
@@ -172,6 +168,7 @@ type upload struct {
 	body  io.Reader
 	hash  hash.Hash
 	limit int64
+	what  string // that its errors begin with
 	n     atomic.Int64
 	done  chan struct{} // closed when the copy has ended
 	err   error         // of the body or the limit; read after done
@@ -202,7 +199,10 @@ func (u *upload) Read(p []byte) (int, error) {
 		return 0, u.err
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		u.err = fault.Wrap(err, "reading the upload")
+		u.err = err
+		if u.what != "" {
+			u.err = fault.Wrap(err, "%s", u.what)
+		}
 		return n, u.err
 	}
 	return n, err

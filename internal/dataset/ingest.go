@@ -6,6 +6,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -33,6 +35,9 @@ type IngestRequest struct {
 // one with the same content does not count, because the dataset has to mean what
 // the source has. Needs dataset.import. Errors: as Create.
 func (s *Service) Ingest(ctx context.Context, r IngestRequest) (Version, error) {
+	if who := identity.From(ctx); who.Kind == identity.Attempt {
+		return Version{}, fault.New(fault.PermissionDenied, "%s keeps no rows of a source", who).WithHint("A job writes its tables by the catalog, or imports a file.")
+	}
 	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil {
 		return Version{}, err

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -62,11 +64,12 @@ func (s *Service) write(ctx context.Context, w draft) (Version, error) {
 	v := Version{
 		ID: VersionID(id.New("dsv")), Project: w.project, Dataset: w.name, Protection: w.spec.Protection,
 		Classification: w.classification, Residency: w.residency, CreatedBy: createdBy(identity.From(ctx)), Snapshot: w.snapshot,
+		Room: room(w),
 	}
 	if err := s.stage(ctx, w, schema, &v); err != nil {
 		return Version{}, err
 	}
-	kept, own := false, Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset}
+	kept, own := false, Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset, Room: v.Room}
 	defer func() {
 		if !kept {
 			s.discard(ctx, own)
@@ -127,7 +130,7 @@ func (s *Service) stage(ctx context.Context, w draft, schema Schema, v *Version)
 			}
 		}
 		if err := s.cfg.Store.InsertStaging(ctx, tx, Staging{
-			ID: v.ID, Project: w.project, Dataset: w.name, Instance: s.cfg.Instance, Deadline: s.cfg.Now().Add(2 * s.limits.ImportTime),
+			ID: v.ID, Project: w.project, Dataset: w.name, Room: v.Room, Instance: s.cfg.Instance, Deadline: s.cfg.Now().Add(2 * s.limits.ImportTime),
 		}); err != nil {
 			return err
 		}
@@ -139,11 +142,25 @@ func (s *Service) stage(ctx context.Context, w draft, schema Schema, v *Version)
 }
 
 // prefix is where a version's files are.
-func prefix(p project.Name, dataset string, v VersionID) string {
-	return fmt.Sprintf("projects/%s/datasets/%s/%s/", p, dataset, v)
+func prefix(p project.Name, dataset, room string, v VersionID) string {
+	return path.Join("projects", string(p), "datasets", dataset, room, string(v)) + "/"
 }
 
-func (v Version) prefix() string { return prefix(v.Project, v.Dataset, v.ID) }
+func (v Version) prefix() string { return prefix(v.Project, v.Dataset, v.Room, v.ID) }
+
+// roomPrefix begins the names of rooms.
+const roomPrefix = "in_"
+
+// room is where the versions of an open dataset are that may be in the same zones
+// and have the same class, below the table's location: whoever is let in by the
+// file system, as jobs are, sees these and no others, also those that come later.
+func room(w draft) string {
+	if w.spec.Protection != Open {
+		return ""
+	}
+	label := fmt.Sprintf("%s %s", residency.Of(w.residency.Zones()...), w.classification)
+	return roomPrefix + strings.TrimPrefix(digestOf([]byte(label)), "sha256:")[:16]
+}
 
 // file names one of a version's files.
 func (v Version) file(name string, form Form) File {
@@ -584,7 +601,7 @@ func (s *Service) discard(ctx context.Context, g Staging) {
 
 // clean removes the files under a staging's prefix, then the staging row.
 func (s *Service) clean(ctx context.Context, g Staging) error {
-	if err := s.cfg.Files.Remove(ctx, prefix(g.Project, g.Dataset, g.ID)); err != nil {
+	if err := s.cfg.Files.Remove(ctx, prefix(g.Project, g.Dataset, g.Room, g.ID)); err != nil {
 		return err
 	}
 	return s.cfg.DB.Update(ctx, string(g.Project), func(ctx context.Context, tx *store.Tx) error {

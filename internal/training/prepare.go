@@ -126,7 +126,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	if err != nil {
 		return engine.Spec{}, err
 	}
-	tables, err := s.tables(j, p)
+	tables, err := s.tables(ctx, j, a.ID, p)
 	if err != nil {
 		return engine.Spec{}, err
 	}
@@ -203,13 +203,13 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 }
 
 // tables are the directories of the tables that a job reads and writes.
-func (s *Service) tables(j Job, p compute.Pool) (mounts []engine.Mount, err error) {
+func (s *Service) tables(ctx context.Context, j Job, attempt AttemptID, p compute.Pool) (mounts []engine.Mount, err error) {
 	if len(j.Spec.Tables) > 0 && p.Remote {
 		return nil, fault.New(fault.Invalid, "the files of tables are on the server's machine, and pool %s is not", p.Name).
 			WithHint("Name pools of the engine local in spec.pools.")
 	}
 	for _, name := range j.Spec.Tables {
-		m, err := s.cfg.Tables.Place(j.Project, name)
+		m, err := s.cfg.Tables.Place(ctx, j, attempt, name)
 		if err != nil {
 			return nil, fault.Wrap(err, "table %s", name)
 		}

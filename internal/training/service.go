@@ -105,9 +105,9 @@ type Tables interface {
 	// write it, and gives its newest version, which the job could read. A table
 	// that is not there yet, or has no version, has no Ref.
 	Pin(ctx context.Context, p project.Name, name string) (Input, error)
-	// Place makes the directories of a table that a job on this machine needs. The
-	// versions in it are read-only: a job writes beside them.
-	Place(p project.Name, name string) ([]engine.Mount, error)
+	// Place makes the directories of a table that an attempt on this machine needs:
+	// those of the versions that it may read, read-only, and those that it writes to.
+	Place(ctx context.Context, j Job, attempt AttemptID, name string) ([]engine.Mount, error)
 }
 
 // RunSpec describes the run of an attempt.

@@ -104,7 +104,7 @@ func (t *tables) Pin(_ context.Context, _ project.Name, name string) (training.I
 	return t.newest[name], nil
 }
 
-func (t *tables) Place(_ project.Name, name string) ([]engine.Mount, error) {
+func (t *tables) Place(_ context.Context, _ training.Job, _ training.AttemptID, name string) ([]engine.Mount, error) {
 	dir := filepath.Join(t.dir, name)
 	return []engine.Mount{{Path: dir}, {Path: filepath.Join(dir, "data"), Writable: true}}, os.MkdirAll(filepath.Join(dir, "data"), 0o700)
 }

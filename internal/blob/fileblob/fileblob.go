@@ -16,7 +16,9 @@
 //
 // Everything happens inside an os.Root: no key, link or race leads out of the
 // directory. A link on the way to an object, and an object with a second hard
-// link, are refused: nothing of ours makes them.
+// link, are refused: nothing of ours makes them. Objects are read and removed in
+// directories that are opened one below the other, so that whoever moves things
+// in a part of a named directory meanwhile leads us nowhere else in it.
 package fileblob
 
 import (
@@ -32,6 +34,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -255,18 +259,60 @@ func prefixes(dir string) []string {
 	return append(all, dir)
 }
 
-// checkParents refuses a way that leads over a link.
-func (d *Driver) checkParents(name string) error {
-	for _, p := range prefixes(path.Dir(name)) {
-		info, err := d.root.Lstat(p)
-		if err != nil {
-			return err
+// enter opens a directory by a way that leads over no link, whatever happens to it
+// meanwhile. Close it.
+func (d *Driver) enter(dir string) (*os.File, error) {
+	at, err := d.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range prefixes(path.Clean(dir)) {
+		next, err := openIn(at, path.Base(p), syscall.O_RDONLY|syscall.O_DIRECTORY)
+		_ = at.Close()
+		if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
+			return nil, foreign(p, "not a directory")
 		}
-		if !info.IsDir() {
-			return foreign(p, "not a directory")
+		if err != nil {
+			return nil, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// openIn opens what has a name in an open directory, and is no link.
+func openIn(dir *os.File, base string, flags int) (f *os.File, err error) {
+	err = in(dir, "openat", base, func(fd int) error {
+		got, err := unix.Openat(fd, base, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err == nil {
+			f = os.NewFile(uintptr(got), base)
+		}
+		return err
+	})
+	return f, err
+}
+
+// in does something in an open directory, again where a signal came between.
+func in(dir *os.File, doing, base string, do func(fd int) error) error {
+	for {
+		err := do(int(dir.Fd()))
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return &fs.PathError{Op: doing, Path: base, Err: err}
+		default:
+			return nil
 		}
 	}
-	return nil
+}
+
+// checkParents refuses a way that leads over a link.
+func (d *Driver) checkParents(name string) error {
+	at, err := d.enter(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	return at.Close()
 }
 
 func foreign(name, what string) error {
@@ -304,24 +350,20 @@ func (d *Driver) Open(_ context.Context, key blob.Key) (blob.Object, error) {
 }
 
 func (d *Driver) open(name string) (blob.Object, error) {
-	if err := d.checkParents(name); err != nil {
-		return nil, err
-	}
-	seen, err := d.root.Lstat(name)
+	dir, err := d.enter(path.Dir(name))
 	if err != nil {
 		return nil, err
 	}
-	if !seen.Mode().IsRegular() { // a link, or a pipe that would block
+	defer func() { _ = dir.Close() }()
+	f, err := openIn(dir, path.Base(name), syscall.O_RDONLY)            // a pipe does not block it
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link, a socket
 		return nil, foreign(name, "not a regular file")
 	}
-	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
 	if err == nil {
-		// Replaced by a put between the two looks is fine as long as what was
-		// opened is a plain file of one name.
 		switch st, ok := info.Sys().(*syscall.Stat_t); {
 		case !info.Mode().IsRegular():
 			err = foreign(name, "not a regular file")
@@ -353,25 +395,33 @@ func (d *Driver) Delete(_ context.Context, key blob.Key) error {
 	name := string(key) + d.suffix
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.checkParents(name)
-	if err == nil {
-		err = d.root.Remove(name)
-	}
+	err := d.remove(name, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	}
-	if err == nil {
-		err = d.syncDir(path.Dir(name))
 	}
 	if err != nil {
 		return describe(err, "delete")
 	}
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		if d.root.Remove(dir) != nil {
+		if d.remove(dir, unix.AT_REMOVEDIR) != nil {
 			break // not empty
 		}
 	}
 	return nil
+}
+
+// remove removes a file, or with AT_REMOVEDIR an empty directory, durably.
+func (d *Driver) remove(name string, flags int) error {
+	dir, err := d.enter(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	base := path.Base(name)
+	if err := in(dir, "unlinkat", base, func(fd int) error { return unix.Unlinkat(fd, base, flags) }); err != nil {
+		return err
+	}
+	return dir.Sync()
 }
 
 // List yields keys in byte order. See blob.Driver.
@@ -427,7 +477,7 @@ func (d *Driver) list(ctx context.Context, dir, prefix string, yield func(blob.K
 }
 
 func (d *Driver) read(dir string) ([]os.DirEntry, error) {
-	f, err := d.root.Open(dir)
+	f, err := d.enter(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
@@ -378,5 +381,58 @@ func fullDisk(dir string) {
 	// The room that the failed puts took is free again.
 	if _, err := s.Put(ctx, ref, bytes.NewReader(make([]byte, 512<<10))); err != nil {
 		fail("put after the full disk: %v", err)
+	}
+}
+
+// Who may write to a part of a named directory puts a link in the place of a
+// directory between our looks: no other object is ever read or removed by it.
+func TestMovedMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	d, err := fileblob.OpenNamed(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Put(t.Context(), "other/a", strings.NewReader("theirs")); err != nil {
+		t.Fatal(err)
+	}
+	mine, link := filepath.Join(dir, "t/data/mine"), filepath.Join(dir, "t/data/link")
+	if err := errors.Join(os.MkdirAll(mine, 0o700), os.WriteFile(mine+"/a", []byte("mine"), 0o600), os.Symlink("../../other", link)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var moves sync.WaitGroup
+	moves.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, mine, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 5000 {
+		o, err := d.Open(t.Context(), "t/data/mine/a")
+		if err != nil {
+			continue
+		}
+		b, err := io.ReadAll(o)
+		_ = o.Close()
+		if err != nil || string(b) != "mine" {
+			t.Errorf("read %q, %v", b, err)
+			break
+		}
+	}
+	for range 500 {
+		_ = d.Delete(t.Context(), "t/data/mine/a")
+	}
+	close(done)
+	moves.Wait()
+	if b, err := os.ReadFile(filepath.Join(dir, "other/a")); err != nil || string(b) != "theirs" {
+		t.Errorf("the other object is %q, %v", b, err)
 	}
 }

@@ -144,6 +144,7 @@ type versionDoc struct {
 	Files        []dataset.DataFile   `json:"files,omitempty"`
 	Quarantined  int64                `json:"quarantined,omitempty"`
 	Quarantine   []dataset.DataFile   `json:"quarantine,omitempty"`
+	Room         string               `json:"room,omitempty"`
 	ManifestList string               `json:"manifest_list,omitempty"`
 	Snapshot     int64                `json:"snapshot,omitempty"`
 	Redacts      int64                `json:"redacts,omitempty"`
@@ -157,7 +158,7 @@ func rowOf(v dataset.Version) (versionRow, error) {
 	}
 	doc, err := json.Marshal(versionDoc{
 		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
-		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
+		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, Room: v.Room, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
 		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order,
 	})
 	return versionRow{
@@ -176,7 +177,7 @@ func (r versionRow) version() (dataset.Version, error) {
 		ID: r.ID, Project: r.Project, Dataset: r.Name, DatasetID: r.DatasetID, Number: r.Number, State: r.State, Reason: d.Reason,
 		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
-		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, Quarantined: d.Quarantined, Quarantine: d.Quarantine, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
+		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, Quarantined: d.Quarantined, Quarantine: d.Quarantine, Room: d.Room, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
 		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order,
 	}, nil
 }
@@ -280,13 +281,14 @@ type stagingRow struct {
 	ID            dataset.VersionID `bun:",pk"`
 	Project       project.Name
 	Dataset       string
+	Room          string
 	Instance      string
 	Deadline      store.Time
 }
 
 // InsertStaging implements dataset.Store.
 func (Store) InsertStaging(ctx context.Context, tx *store.Tx, s dataset.Staging) error {
-	r := stagingRow{ID: s.ID, Project: s.Project, Dataset: s.Dataset, Instance: s.Instance, Deadline: store.At(s.Deadline)}
+	r := stagingRow{ID: s.ID, Project: s.Project, Dataset: s.Dataset, Room: s.Room, Instance: s.Instance, Deadline: store.At(s.Deadline)}
 	_, err := tx.NewInsert().Model(&r).Exec(ctx)
 	return err
 }
@@ -303,7 +305,7 @@ func (Store) Stagings(ctx context.Context, tx *store.Tx, instance string, now ti
 	err := tx.NewSelect().Model(&rows).Where("instance = ? OR deadline < ?", instance, store.At(now)).OrderExpr("id").Scan(ctx)
 	out := make([]dataset.Staging, len(rows))
 	for i, r := range rows {
-		out[i] = dataset.Staging{ID: r.ID, Project: r.Project, Dataset: r.Dataset, Instance: r.Instance, Deadline: r.Deadline.Time()}
+		out[i] = dataset.Staging{ID: r.ID, Project: r.Project, Dataset: r.Dataset, Room: r.Room, Instance: r.Instance, Deadline: r.Deadline.Time()}
 	}
 	return out, err
 }
