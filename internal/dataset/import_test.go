@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	names "github.com/falaj-ml/falaj/internal/governance/project"
@@ -551,5 +552,47 @@ func TestFlights(t *testing.T) {
 	}
 	if n != 336776 || rows.Err() != nil {
 		t.Error(n, rows.Err())
+	}
+}
+
+// torn is a body that breaks.
+type torn struct {
+	io.Reader
+	err error
+}
+
+func (b torn) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = b.err
+	}
+	return n, err
+}
+
+// What ends the body that a source gives is what ends its rows, and a stream of
+// messages may be longer than a file.
+func TestParsedBodies(t *testing.T) {
+	h := datasettest.New(t, func(c *dataset.Config) { c.Limits.Upload = 1000 })
+	all := func(body io.Reader, req parser.Request) (n int64, err error) {
+		rows, err := h.Parse(t.Context(), body, req)
+		if err != nil {
+			return 0, err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			n += rows.RecordBatch().NumRows()
+		}
+		return n, rows.Err()
+	}
+	_, err := all(torn{strings.NewReader("a\n1\n"), fault.New(fault.Unavailable, "h closed the connection")}, parser.Request{})
+	wantFault(t, err, fault.Unavailable, "h closed the connection")
+	if strings.Contains(err.Error(), "upload") {
+		t.Errorf("nobody uploads: %v", err)
+	}
+	lines := strings.Repeat("{\"a\": 1}\n", 1000)
+	_, err = all(strings.NewReader(lines), parser.Request{Format: parser.JSONLines})
+	wantFault(t, err, fault.TooLarge, "1000 bytes")
+	if n, err := all(strings.NewReader(lines), parser.Request{Format: parser.JSONLines, Only: true, Columns: []parser.Column{{Name: "a", Type: "int64"}}}); n != 1000 || err != nil {
+		t.Errorf("%d messages, %v", n, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"io"
+	"math"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 
@@ -21,15 +22,20 @@ type Parsed struct {
 }
 
 // Parse turns bytes of strangers into rows in a process of its own, under the
-// limits of imports. body is read by another goroutine until its end, an error,
-// or Close; whoever gave it has to end a read that waits.
+// limits of imports; a stream of messages (req.Only) has none of its length. body is
+// read by another goroutine until its end, an error, or Close; whoever gave it has to
+// end a read that waits. Its errors come back as they are.
 func (s *Service) Parse(ctx context.Context, body io.Reader, req parser.Request) (*Parsed, error) {
 	session, err := child.Start(ctx, s.cfg.Launcher, child.ParserMode, child.LaunchOptions{Memory: s.limits.ParserMemory, CPU: s.limits.ImportTime})
 	if err != nil {
 		return nil, err
 	}
 	req.Limits = s.limits.Parser
-	p := &Parsed{ctx: ctx, session: session, up: &upload{body: body, hash: sha256.New(), limit: int64(s.limits.Upload), done: make(chan struct{})}}
+	limit := int64(s.limits.Upload)
+	if req.Only { // messages: how many there are is nobody's doing, and each is bounded
+		limit, req.Limits.Rows, req.Limits.Expanded = math.MaxInt64, math.MaxInt64, math.MaxInt64
+	}
+	p := &Parsed{ctx: ctx, session: session, up: &upload{body: body, hash: sha256.New(), limit: limit, done: make(chan struct{})}}
 	go p.up.send(session, req)
 	if p.RecordReader, err = session.Out.Records(); err != nil {
 		err = p.explain(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -134,6 +135,9 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 	if err != nil {
 		return err
 	}
+	if err := src.Spec.named(schema); err != nil {
+		return err
+	}
 	if r.Progress.Begun && !sameSchema(schema, r.Progress.Schema) {
 		s.restart(r)
 		if err := s.keep(ctx, r); err != nil {
@@ -175,6 +179,28 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 	}
 	r.Progress.Read, r.State = true, Writing
 	return out.flush(ctx)
+}
+
+// named refuses rows that do not say which row is meant, or what happened to it.
+func (s Spec) named(schema table.Schema) error {
+	for _, name := range s.Key {
+		if _, ok := schema.Column(name); !ok {
+			return unnamed(name, "is in the key", schema)
+		}
+	}
+	switch f, ok := schema.Column(s.Op); {
+	case s.Op == "":
+	case !ok:
+		return unnamed(s.Op, "says what happened", schema)
+	case f.Type != table.String:
+		return fault.New(fault.Invalid, "column %q, which says what happened, is %s and not text", s.Op, f.Type)
+	}
+	return nil
+}
+
+func unnamed(name, does string, schema table.Schema) error {
+	return fault.New(fault.Invalid, "the source has no column %q, which %s", name, does).
+		WithHint("The columns are %s. Of messages they are those that the Dataset declares: name it in its spec.columns.", strings.Join(schema.Names(), ", "))
 }
 
 // restart forgets what was read.

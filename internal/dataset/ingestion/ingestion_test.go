@@ -666,3 +666,27 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 }
+
+// Rows that do not say what happened to them are not taken for new ones, nor those
+// without the key for any.
+func TestColumnsThatAreMissing(t *testing.T) {
+	for column, change := range map[string]func(*ingestion.Spec){
+		"op":      func(*ingestion.Spec) {},
+		"country": func(s *ingestion.Spec) { s.Key = []string{"id", "country"} },
+	} {
+		t.Run(column, func(t *testing.T) {
+			w := newWorld(t)
+			w.driver.rows = []row{{id: 1, seq: 1, value: "a", op: "I"}, {id: 1, seq: 2, value: "a", op: "D"}}
+			s := spec(source.Changes)
+			change(&s)
+			if column != "op" {
+				w.driver.schema = append(slices.Clone(plain), table.Field{Name: "op", Type: table.String})
+			}
+			w.apply(t, s)
+			r := w.ingest(t, false)
+			if r.State != ingestion.Failed || !strings.Contains(r.Error, strconv.Quote(column)) || r.Version != 0 || !strings.Contains(r.Hint, "spec.columns") {
+				t.Errorf("%s: %s (%s), version %d", r.State, r.Error, r.Hint, r.Version)
+			}
+		})
+	}
+}

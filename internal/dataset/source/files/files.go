@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/source/objects"
@@ -87,7 +88,7 @@ func tag(i fs.FileInfo) string { return fmt.Sprintf("%d-%d", i.Size(), i.ModTime
 
 // Open implements objects.Bucket.
 func (b *bucket) Open(_ context.Context, name string) (io.ReadCloser, string, error) {
-	f, err := b.root.Open(name)
+	f, err := b.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would block
 	if err != nil {
 		return nil, "", explain(name, err)
 	}
@@ -96,14 +97,44 @@ func (b *bucket) Open(_ context.Context, name string) (io.ReadCloser, string, er
 		_ = f.Close()
 		return nil, "", fault.New(fault.Invalid, "%s is no regular file", name)
 	}
-	return f, tag(info), nil
+	return &file{f: f, name: name, was: tag(info), left: info.Size()}, tag(info), nil
 }
+
+// file is read up to the size that it had, and has not been read when it was changed
+// meanwhile.
+type file struct {
+	f         *os.File
+	name, was string
+	left      int64
+}
+
+func (f *file) Read(p []byte) (int, error) {
+	if f.left > 0 {
+		n, err := f.f.Read(p[:min(int64(len(p)), f.left)])
+		f.left -= int64(n)
+		if err == nil || !errors.Is(err, io.EOF) {
+			return n, explain(f.name, err)
+		}
+	}
+	info, err := f.f.Stat()
+	if err != nil {
+		return 0, explain(f.name, err)
+	}
+	if tag(info) != f.was {
+		return 0, objects.Changed(f.name)
+	}
+	return 0, io.EOF
+}
+
+func (f *file) Close() error { return f.f.Close() }
 
 // Close implements objects.Bucket.
 func (b *bucket) Close() error { return b.root.Close() }
 
 func explain(name string, err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return fault.New(fault.NotFound, "there is no %s", name)
 	case errors.Is(err, fs.ErrPermission):

@@ -1,9 +1,16 @@
 package files_test
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/source/files"
@@ -71,6 +78,56 @@ func TestFilesAreRefused(t *testing.T) {
 			}
 			c.change(&r)
 			sourcetest.Refused(t, files.Driver{}, r, c.kind)
+		})
+	}
+}
+
+// What is written to a file while it is read is not taken for what was listed, nor is
+// a file that became something else waited for.
+func TestFilesThatChangeInTheMiddle(t *testing.T) {
+	const rows = 200_000 // more than the parser reads ahead
+	before := []byte("id\n" + strings.Repeat("1\n", rows))
+	for name, change := range map[string]func(t *testing.T, dir string){
+		"rewritten": func(t *testing.T, dir string) {
+			t.Helper()
+			write(t, dir, "a.csv", bytes.ReplaceAll(before, []byte("1"), []byte("22")))
+		},
+		"appended to": func(t *testing.T, dir string) {
+			t.Helper()
+			write(t, dir, "a.csv", append(slices.Clone(before), "2\n"...))
+		},
+		"cut": func(t *testing.T, dir string) { t.Helper(); write(t, dir, "a.csv", before[:len(before)/2]) },
+		"a pipe": func(t *testing.T, dir string) {
+			t.Helper()
+			name := filepath.Join(dir, "b.csv")
+			if err := errors.Join(os.Remove(name), syscall.Mkfifo(name, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir, "a.csv", before)
+			write(t, dir, "b.csv", []byte("id\n7\n"))
+			in, err := files.Driver{}.Open(t.Context(), source.Request{
+				From: source.From{Files: &source.Files{Directory: dir}}, Mode: source.Full, BatchRows: 1000, Parser: sourcetest.Parser{}, Access: source.Access{Files: []string{dir}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			for n := 0; err == nil; n++ {
+				if n == 1 {
+					change(t, dir)
+				}
+				var rec arrow.RecordBatch
+				if rec, _, err = in.Next(t.Context()); rec != nil {
+					rec.Release()
+				}
+			}
+			if says := err.Error(); !strings.Contains(says, "was changed while it was read") && !strings.Contains(says, "no regular file") {
+				t.Errorf("it ended with %v", err)
+			}
 		})
 	}
 }

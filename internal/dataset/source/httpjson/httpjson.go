@@ -292,6 +292,9 @@ func (s *reader) explain(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
+	if at, ok := errors.AsType[*url.Error](err); ok { // its address may have what rows have: where the page before ended
+		err = at.Err
+	}
 	if said := source.Unreachable(s.base.Host, err); said != nil {
 		return said
 	}
@@ -382,6 +385,9 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 		}
 		s.at = to
 		if err := s.open(); err != nil {
+			if s.numbered() && fault.Is(err, fault.NotFound) { // so some say that the page before was the last
+				break
+			}
 			return nil, nil, err
 		}
 	}

@@ -80,6 +80,10 @@ func (s *service) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		}
 		at = 3 * (n - first)
 	}
+	if q.URL.Path == "/counted-or-404" && at >= len(s.records) {
+		http.NotFound(w, q)
+		return
+	}
 	to := min(at+3, len(s.records))
 	if q.URL.Path == "/whole" {
 		to = len(s.records)
@@ -137,6 +141,7 @@ func TestPages(t *testing.T) {
 		"/relative":               func(o *source.HTTP) { o.Records, o.Next = "items", "next" },
 		"/link":                   nil,
 		"/counted":                func(o *source.HTTP) { o.Parameter = "page" },
+		"/counted-or-404":         func(o *source.HTTP) { o.Parameter = "page" },
 		"/counted-from-0?page=0":  func(o *source.HTTP) { o.Parameter = "page" },
 		"/whole?with=a+parameter": nil,
 	} {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -61,8 +62,8 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 	l := &log{o: o, left: messages.Places{}}
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := r.Access.Dial(ctx, network, address)
+		l.connected(err)
 		if err != nil {
-			l.refused(err)
 			return nil, err
 		}
 		host, _, _ := net.SplitHostPort(address)
@@ -73,7 +74,7 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 		secure := tls.Client(conn, conf)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
-			l.refused(err)
+			l.connected(err)
 			return nil, err
 		}
 		return secure, nil
@@ -127,10 +128,23 @@ type log struct {
 	o      source.Kafka
 	client *kgo.Client
 	left   messages.Places // partitions that are not read to their end, with the end
-	why    error           // of the last connection that was refused
+
+	mu  sync.Mutex // the client connects in goroutines of its own
+	why error      // of the last connection, where that was refused
 }
 
-func (l *log) refused(err error) { l.why = err }
+// connected notes what became of the last connection.
+func (l *log) connected(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.why = err
+}
+
+func (l *log) refused() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.why
+}
 
 // bounds are the oldest offset of each partition and the one after its newest
 // that is committed.
@@ -247,8 +261,8 @@ func (l *log) explain(err error) error {
 		}
 		return fault.New(fault.Unavailable, "%s: %s", where, said.Message)
 	}
-	if l.why != nil {
-		if said := source.Unreachable(where, l.why); said != nil {
+	if why := l.refused(); why != nil {
+		if said := source.Unreachable(where, why); said != nil {
 			return said
 		}
 	}

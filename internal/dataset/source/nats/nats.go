@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -46,18 +47,27 @@ func (Driver) Check(r source.Request) error {
 	return messages.Check("nats", r)
 }
 
-// dialer connects to hosts that are allowed, and remembers why it did not.
+// dialer connects to hosts that are allowed, and remembers why it did not. The
+// client connects again in a goroutine of its own.
 type dialer struct {
 	access source.Access
-	why    error
+
+	mu  sync.Mutex
+	why error // of the last connection, where that was refused
+}
+
+func (d *dialer) refused() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.why
 }
 
 // Dial implements nats.CustomDialer.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	conn, err := d.access.Dial(context.Background(), network, address) // it has a time-out of its own
-	if err != nil {
-		d.why = err
-	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.why = err
 	return conn, err
 }
 
@@ -68,9 +78,9 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 	opts := []nats.Option{
 		nats.Name("falaj"), nats.SetCustomDialer(d), nats.Timeout(source.ConnectTime), nats.MaxReconnects(3), nats.RetryOnFailedConnect(false),
 		nats.IgnoreDiscoveredServers(), // what a server says of others is no reason to reach them
+		nats.SkipHostLookup(),          // names are allowed, not the addresses that they have now
 	}
-	host, _, _ := net.SplitHostPort(o.Servers[0])
-	secure, err := source.TLS(o.TLS, host, r.Secret)
+	secure, err := source.TLS(o.TLS, "", r.Secret) // the name is that of the server that is tried
 	if err != nil {
 		return nil, err
 	}
@@ -101,11 +111,10 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 	}
 	bounded, cancel := context.WithTimeout(ctx, source.ConnectTime)
 	defer cancel()
-	stream, err := js.Stream(bounded, o.Stream)
-	if err != nil {
+	if l.stream, err = js.Stream(bounded, o.Stream); err != nil {
 		return nil, l.explain(err)
 	}
-	state := stream.CachedInfo().State
+	state := l.stream.CachedInfo().State
 	first, next := messages.Places{0: int64(max(state.FirstSeq, 1))}, messages.Places{0: int64(state.LastSeq) + 1} //nolint:gosec // G115: sequences rise from 1
 	first[0] = min(first[0], next[0])
 	from, until, err := messages.Bounds(r, first, next)
@@ -113,12 +122,15 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 		return nil, err
 	}
 	l.until = until[0]
+	if r.After != nil || r.Resume != nil {
+		l.next = from[0]
+	}
 	if from[0] < until[0] {
 		cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(from[0])} //nolint:gosec // G115: as above
 		if o.Subject != "" {
 			cfg.FilterSubjects = []string{o.Subject}
 		}
-		if l.consumer, err = stream.OrderedConsumer(bounded, cfg); err != nil {
+		if l.consumer, err = l.stream.OrderedConsumer(bounded, cfg); err != nil {
 			return nil, l.explain(err)
 		}
 		if err := l.look(bounded); err != nil {
@@ -133,7 +145,9 @@ type log struct {
 	o        source.NATS
 	dialer   *dialer
 	conn     *nats.Conn
+	stream   jetstream.Stream
 	consumer jetstream.Consumer
+	next     int64 // sequence after the last that was read; 0: nothing was read before
 	until    int64
 	pending  uint64 // messages that wait, of the subjects asked for
 	end      bool
@@ -163,12 +177,17 @@ func (l *log) Next(ctx context.Context) ([]messages.Message, error) {
 		return nil, l.explain(err)
 	}
 	var out []messages.Message
+	missing := int64(0) // the first sequence that did not come; 0 for none
 	for m := range batch.Messages() {
 		at, err := m.Metadata()
 		if err != nil {
 			return nil, l.explain(err)
 		}
 		seq := int64(at.Sequence.Stream) //nolint:gosec // G115: sequences rise from 1
+		if l.next > 0 && seq > l.next && l.next < l.until && missing == 0 {
+			missing = l.next
+		}
+		l.next = seq + 1
 		if seq < l.until {
 			out = append(out, messages.Message{Offset: seq, Value: m.Data()})
 		}
@@ -185,7 +204,33 @@ func (l *log) Next(ctx context.Context) ([]messages.Message, error) {
 			return nil, err
 		}
 	}
+	if missing == 0 && l.end && l.next > 0 && l.next < l.until {
+		missing = l.next
+	}
+	if missing > 0 {
+		if err := l.kept(ctx, missing); err != nil {
+			return nil, err
+		}
+	}
 	return out, ctx.Err()
+}
+
+// kept refuses to go on when a message that did not come was removed by the
+// stream's limits: the server goes on at the next one that it has, and says
+// nothing. One that is of another subject or was deleted by itself is not missing;
+// where limits have come as far meanwhile nobody can tell, and it counts as lost.
+func (l *log) kept(ctx context.Context, seq int64) error {
+	ctx, cancel := context.WithTimeout(ctx, source.ConnectTime)
+	defer cancel()
+	info, err := l.stream.Info(ctx)
+	if err != nil {
+		return l.explain(err)
+	}
+	if oldest := int64(info.State.FirstSeq); oldest > seq { //nolint:gosec // G115: sequences rise from 1
+		return fault.New(fault.Gone, "the messages %d to %d of stream %s were removed before they were read", seq, oldest-1, l.o.Stream).
+			WithHint("Keep messages longer than a run takes. To begin with the oldest that is there: ingest with --anew.")
+	}
+	return nil
 }
 
 // Close implements messages.Log.
@@ -214,8 +259,8 @@ func (l *log) explain(err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	if l.dialer.why != nil {
-		if said := source.Unreachable(where, l.dialer.why); said != nil {
+	if why := l.dialer.refused(); why != nil {
+		if said := source.Unreachable(where, why); said != nil {
 			return said
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -88,6 +89,56 @@ func TestNATS(t *testing.T) {
 		r.Declared = []source.Column{{Name: "id", Type: "int64"}}
 		if rows, _, _, _ := sourcetest.ReadAll(t, nats.Driver{}, r); len(rows) != 2 {
 			t.Errorf("read %v", rows)
+		}
+	})
+	t.Run("a host by its name", func(t *testing.T) {
+		r := subject.Request(t, "named")
+		subject.Send(t, "named", `{"id": 1}`)
+		_, port, _ := net.SplitHostPort(address)
+		r.Access.Hosts, r.From.NATS.Servers = []string{"localhost"}, []string{"localhost:" + port}
+		r.Mode, r.BatchRows, r.Parser = source.Incremental, 3, sourcetest.Parser{}
+		r.Declared = []source.Column{{Name: "id", Type: "int64"}}
+		if rows, _, _, _ := sourcetest.ReadAll(t, nats.Driver{}, r); len(rows) != 1 {
+			t.Errorf("read %v", rows)
+		}
+	})
+	t.Run("removed while they are read", func(t *testing.T) {
+		const sent = 5_000 // more than one fetch
+		st, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "slow", Subjects: []string{"slow.>"}, Storage: jetstream.MemoryStorage})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := subject.Request(t, "any")
+		r.From.NATS.Stream = "slow"
+		subject.Send(t, "slow", `{"id": 0}`)
+		r.Mode, r.BatchRows, r.Parser = source.Incremental, 1, sourcetest.Parser{}
+		r.Declared = []source.Column{{Name: "id", Type: "int64"}}
+		_, r.After, _, _ = sourcetest.ReadAll(t, nats.Driver{}, r)
+		for i := range sent {
+			if _, err := js.PublishAsync("slow.x", []byte(`{"id": `+strconv.Itoa(i)+`}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-js.PublishAsyncComplete()
+		in, err := nats.Driver{}.Open(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		n := 0
+		for ; err == nil; n++ {
+			if n == 1 { // the rest is gone while the first row is looked at
+				if err := st.Purge(t.Context(), jetstream.WithPurgeKeep(10)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var rec arrow.RecordBatch
+			if rec, _, err = in.Next(t.Context()); rec != nil {
+				rec.Release()
+			}
+		}
+		if !fault.Is(err, fault.Gone) {
+			t.Errorf("after %d of %d rows: %v (%v)", n, sent, err, fault.KindOf(err))
 		}
 	})
 	for name, change := range map[string]func(r *source.Request) fault.Kind{

@@ -31,10 +31,31 @@ const MaxFiles = 10_000
 // size and time.
 type Listing map[string]string
 
+// with is what was read when now has been, too: what is gone stays read, the last
+// MaxFiles of it by name. A position is kept often, and may not grow for ever.
+func (l Listing) with(now Listing) Listing {
+	var gone []string
+	for name := range l {
+		if _, there := now[name]; !there {
+			gone = append(gone, name)
+		}
+	}
+	slices.Sort(gone)
+	out := maps.Clone(now)
+	if out == nil {
+		out = Listing{}
+	}
+	for _, name := range gone[max(len(gone)-MaxFiles, 0):] {
+		out[name] = l[name]
+	}
+	return out
+}
+
 // Bucket has files. Not safe for concurrent use.
 type Bucket interface {
 	List(ctx context.Context) (Listing, error)
-	// Open reads a file and says in which state it is.
+	// Open reads a file and says in which state it is. All bytes are of that state, or
+	// the body ends with Changed.
 	Open(ctx context.Context, name string) (body io.ReadCloser, tag string, err error)
 	Close() error
 }
@@ -59,13 +80,14 @@ func Check(kind, pattern string, f source.Format, r source.Request) error {
 }
 
 // Match reports whether a name is of the pattern; the empty one is *. Hidden files
-// and those of hidden directories are no one's rows: they are being written.
+// and those of hidden directories are no one's rows: they are being written. Nor are
+// the empty objects by which consoles of S3 show directories.
 func Match(pattern, name string) bool {
 	if pattern == "" {
 		pattern = "*"
 	}
 	ok, _ := path.Match(pattern, name)
-	return ok && !strings.HasPrefix(name, ".") && !strings.Contains(name, "/.")
+	return ok && name != "" && !strings.HasSuffix(name, "/") && !strings.HasPrefix(name, ".") && !strings.Contains(name, "/.")
 }
 
 // place is where a reading stands: a file, and how many of its rows were given.
@@ -103,13 +125,8 @@ func Open(ctx context.Context, b Bucket, f source.Format, r source.Request) (_ s
 		if len(now) > MaxFiles {
 			return nil, fault.New(fault.TooLarge, "%d files are over the limit of %d", len(now), MaxFiles).WithHint("Name fewer: one directory a day, for example.")
 		}
-		s.until = now
-		if r.Mode != source.Full { // what is gone was read, and stays read
-			s.until = maps.Clone(after)
-			if s.until == nil {
-				s.until = Listing{}
-			}
-			maps.Copy(s.until, now)
+		if s.until = now; r.Mode != source.Full {
+			s.until = after.with(now)
 		}
 	}
 	for name, tag := range s.until {
@@ -165,7 +182,7 @@ func (s *reader) open() error {
 	}
 	if tag != s.until[name] {
 		_ = body.Close()
-		return fault.New(fault.Conflict, "the file %s was changed while it was read", name).WithHint("Ingest again when it is whole; files are best made under another name and renamed.")
+		return Changed(name)
 	}
 	req := parser.Request{Columns: s.req.Declared, Nulls: s.req.Parsing.Nulls, Delimiter: s.req.Parsing.Delimiter}
 	switch s.format {
@@ -198,6 +215,11 @@ func (s *reader) open() error {
 	}
 	s.at = place{File: name, Rows: given}
 	return nil
+}
+
+// Changed is the error of a file that is not as it was when it was listed.
+func Changed(name string) error {
+	return fault.New(fault.Conflict, "the file %s was changed while it was read", name).WithHint("Ingest again when it is whole; files are best made under another name and renamed.")
 }
 
 func describe(s table.Schema) string {

@@ -119,7 +119,21 @@ func (b *bucket) Open(ctx context.Context, name string) (io.ReadCloser, string, 
 	if err != nil {
 		return nil, "", b.explain(name, err)
 	}
-	return body, info.ETag, nil
+	return &object{body, func(err error) error { return b.explain(name, err) }}, info.ETag, nil
+}
+
+// object is a body whose errors are in words: a connection may break in its middle.
+type object struct {
+	io.ReadCloser
+	explain func(error) error
+}
+
+func (o *object) Read(p []byte) (int, error) {
+	n, err := o.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = o.explain(err)
+	}
+	return n, err
 }
 
 // Close implements objects.Bucket.

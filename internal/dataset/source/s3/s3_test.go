@@ -2,10 +2,15 @@ package s3_test
 
 import (
 	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/minio/minio-go/v7"
 
 	"github.com/falaj-ml/falaj/internal/dataset/source"
@@ -79,5 +84,58 @@ func TestS3(t *testing.T) {
 			w.change(&r)
 			sourcetest.Refused(t, s3.Driver{}, r, w.kind)
 		})
+	}
+}
+
+// A connection that breaks in the middle of an object passes, and the empty objects
+// that consoles show as directories are no files.
+func TestAConnectionThatBreaks(t *testing.T) {
+	var cut atomic.Bool
+	content := "id\n" + strings.Repeat("1\n", 100_000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("list-type") {
+			_, _ = io.WriteString(w, `<?xml version="1.0"?><ListBucketResult><Name>rows</Name><Prefix>in/</Prefix><IsTruncated>false</IsTruncated>`+
+				`<Contents><Key>in/</Key><ETag>"0"</ETag><Size>0</Size></Contents><Contents><Key>in/2024/</Key><ETag>"0"</ETag><Size>0</Size></Contents>`+
+				`<Contents><Key>in/a.csv</Key><ETag>"1"</ETag><Size>1</Size></Contents></ListBucketResult>`)
+			return
+		}
+		if r.URL.Path != "/rows/in/a.csv" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		w.Header().Set("ETag", `"1"`)
+		w.Header().Set("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+		w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+		if cut.Load() {
+			_, _ = io.WriteString(w, content[:len(content)/2])
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.WriteString(w, content)
+	}))
+	defer server.Close()
+	at := server.Listener.Addr().String()
+	r := source.Request{
+		From:   source.From{S3: &source.S3{Endpoint: at, Bucket: "rows", Prefix: "in/", TLS: source.TLSOff}},
+		Access: source.Access{Hosts: []string{at}}, Mode: source.Full, BatchRows: 1000, Parser: sourcetest.Parser{},
+	}
+	for _, match := range []string{"", "*"} {
+		r.From.S3.Match = match
+		if rows, _, _, _ := sourcetest.ReadAll(t, s3.Driver{}, r); len(rows) != 100_000 {
+			t.Errorf("match %q: read %d rows", match, len(rows))
+		}
+	}
+	cut.Store(true)
+	in, err := s3.Driver{}.Open(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	for err == nil {
+		var rec arrow.RecordBatch
+		if rec, _, err = in.Next(t.Context()); rec != nil {
+			rec.Release()
+		}
+	}
+	if !fault.Is(err, fault.Unavailable) {
+		t.Errorf("%v (%v)", err, fault.KindOf(err))
 	}
 }

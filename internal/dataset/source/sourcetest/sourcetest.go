@@ -151,6 +151,23 @@ func Tables(t *testing.T, db Database) {
 			equal(t, rest, want(i+1, 10))
 		}
 	})
+	t.Run("a key that does not tell rows apart", func(t *testing.T) {
+		fill(t, "falaj_twice", 4)
+		r := request("falaj_twice", source.Full)
+		r.Key = []string{"seq"} // which two rows have
+		Refused(t, db.Driver, r, fault.Invalid, "have the same seq", "spec.key")
+		r = request("falaj_twice", source.Incremental)
+		r.Key = []string{"seq"}
+		Refused(t, db.Driver, r, fault.Invalid, "have the same seq and seq")
+		db.Exec(t, "INSERT INTO falaj_twice VALUES (4, 9, NULL)")
+		r = request("falaj_twice", source.Full)
+		r.Key, r.BatchRows = []string{"id", "name"}, 100
+		Refused(t, db.Driver, r, fault.Invalid, `no "name", which is in the key`)
+		// What the manifest declares of it the database does not order by.
+		r = request("falaj_twice", source.Incremental)
+		r.Key, r.Declared = []string{"id", "name"}, []source.Column{{Name: "name", Type: table.Int64}}
+		Refused(t, db.Driver, r, fault.Invalid, `"name"`, "declared int64", "string")
+	})
 	t.Run("incremental", func(t *testing.T) {
 		fill(t, "falaj_inc", 10)
 		r := request("falaj_inc", source.Incremental)

@@ -9,6 +9,7 @@
 package sqltable
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -169,6 +170,7 @@ type reader struct {
 	build  *source.Builder
 	read   int64
 	values []any
+	before []any // cursor and key of the last row
 	end    bool
 }
 
@@ -219,9 +221,18 @@ func (s *reader) shape(ctx context.Context) error {
 			return err
 		}
 		for _, declared := range s.req.Declared {
-			if declared.Name == c.Name() && t != "" {
-				t = declared.Type // values are converted, or refused with their row
+			if declared.Name != c.Name() || t == "" || declared.Type == t {
+				continue
 			}
+			if s.ordered(c.Name()) { // the database would order by one type, and compare by another
+				return fault.New(fault.Invalid, "column %q, which is the cursor or in the key, is declared %s and is %s in the database", c.Name(), declared.Type, t).
+					WithHint("Declare it as %s, or cast it in a `query`.", t)
+			}
+			t = declared.Type // values are converted, or refused with their row
+		}
+		if name := c.DatabaseTypeName(); (name == "ENUM" || name == "SET") && s.ordered(c.Name()) { // the same
+			return fault.New(fault.Invalid, "column %q, which is the cursor or in the key, is an %s: it is ordered by numbers and compared as text", c.Name(), strings.ToLower(name)).
+				WithHint("Cast it to text in a `query`.")
 		}
 		if t == "" {
 			return fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", c.Name(), strings.ToLower(c.DatabaseTypeName())).
@@ -251,6 +262,11 @@ func (s *reader) shape(ctx context.Context) error {
 		return fault.New(fault.Invalid, "there is no column %q, which says what happened", s.req.Op).WithHint("The columns are %s.", strings.Join(names, ", "))
 	}
 	return nil
+}
+
+// ordered reports whether rows are in the order of a column.
+func (s *reader) ordered(name string) bool {
+	return slices.Contains(s.req.Key, name) || s.req.Mode != source.Full && name == s.req.Cursor
 }
 
 // bounds fixes where the reading ends.
@@ -444,6 +460,9 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 			return nil, nil, s.explain(err)
 		}
 		s.read++
+		if err := s.distinct(); err != nil {
+			return nil, nil, err
+		}
 		if err := s.build.Add(s.read, s.values); err != nil {
 			return nil, nil, err
 		}
@@ -466,6 +485,45 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 	return s.build.Take(), at, nil
 }
 
+// distinct refuses a row that has the place of the one before, or none: a reading that
+// is taken up there would pass it over.
+func (s *reader) distinct() error {
+	if len(s.order) == 0 {
+		return nil
+	}
+	same := s.before != nil
+	now := make([]any, len(s.order))
+	for n, i := range s.order {
+		if now[n] = s.values[i]; now[n] == nil {
+			return fault.New(fault.Invalid, "row %d has no %q, which is in the key", s.read, s.schema[i].Name).
+				WithHint("Fill the column, or name others in spec.key.")
+		}
+		same = same && equal(s.before[n], now[n])
+	}
+	if s.before = now; !same {
+		return nil
+	}
+	names := make([]string, len(s.order))
+	for n, i := range s.order {
+		names[n] = s.schema[i].Name
+	}
+	return fault.New(fault.Invalid, "rows %d and %d have the same %s: an interrupted reading could lose one of them", s.read-1, s.read, strings.Join(names, " and ")).
+		WithHint("Name in spec.key the columns that tell every two rows apart; with mode: full it can be left out, and an interrupted reading then begins anew.")
+}
+
+// equal compares two values of one column.
+func equal(a, b any) bool {
+	switch x := a.(type) {
+	case []byte:
+		y, ok := b.([]byte)
+		return ok && bytes.Equal(x, y)
+	case time.Time:
+		y, ok := b.(time.Time)
+		return ok && x.Equal(y)
+	}
+	return a == b
+}
+
 // at is where the reading stands after the last row.
 func (s *reader) at() (source.Position, error) {
 	if len(s.order) == 0 {
@@ -473,9 +531,6 @@ func (s *reader) at() (source.Position, error) {
 	}
 	var p place
 	for n, i := range s.order {
-		if s.values[i] == nil {
-			return nil, fault.New(fault.Invalid, "row %d has no %q, which is in the key", s.read, s.schema[i].Name)
-		}
 		text, err := source.Text(s.schema[i].Type, s.values[i])
 		if err != nil {
 			return nil, fault.New(fault.Invalid, "row %d, column %q: %v", s.read, s.schema[i].Name, err)
