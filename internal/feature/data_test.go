@@ -122,6 +122,7 @@ type data struct {
 	appending func() error
 	// interrupt, when set, fails the reading of any source after some rows.
 	interrupt func(rows int) error
+	closed    string // the version that may be read no longer
 }
 
 // query is what a piece of SQL means: the tables it reads and what it makes.
@@ -300,6 +301,14 @@ func read(rows array.RecordReader) table {
 		}
 	}
 	return tb
+}
+
+func (d *data) Still(_ context.Context, _ project.Name, ref string) error {
+	if ref == d.closed {
+		return fault.New(fault.PermissionDenied, "dataset.query on %s is not allowed", ref)
+	}
+	_, err := d.find(ref)
+	return err
 }
 
 // Columns of a dataset are those that declare gave it.

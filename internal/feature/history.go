@@ -2,6 +2,7 @@ package feature
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -31,6 +32,8 @@ type HistoryRequest struct {
 type History struct {
 	*offline.Result
 	s       *Service
+	project project.Name
+	inputs  []string // datasets that it reads, by version
 	objects []policy.Object
 }
 
@@ -48,9 +51,13 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 	if err != nil {
 		return nil, err
 	}
-	_, views, objects, err := s.planViews(ctx, r.Project, pl)
+	used, views, objects, err := s.planViews(ctx, r.Project, pl)
 	if err != nil {
 		return nil, err
+	}
+	h := &History{s: s, project: r.Project, objects: objects}
+	for _, u := range used {
+		h.read(u.Inputs)
 	}
 	var schema *arrow.Schema
 	spine := offline.Spine{Timestamp: r.Timestamp}
@@ -72,6 +79,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 		if err != nil {
 			return nil, fault.Wrap(err, "the spine")
 		}
+		h.read(refsOf(inputs))
 		spine.Open = s.evaluate(r.Project, src, refsOf(inputs), nil)
 	}
 	if spine.Timestamp == "" {
@@ -82,17 +90,44 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 	if err := checkSpine(schema, TrainingSetRequest{Timestamp: spine.Timestamp}, pl); err != nil {
 		return nil, err
 	}
-	rows, err := offline.Join(ctx, spine, views, s.cfg.Join)
-	if err != nil {
+	if h.Result, err = offline.Join(ctx, spine, views, s.cfg.Join); err != nil {
 		return nil, fault.Wrap(err, "joining features")
 	}
-	return &History{Result: rows, s: s, objects: objects}, nil
+	return h, nil
 }
 
-// Still asks whether the caller may go on reading the result.
+// CheckHistory refuses what cannot be joined to rows with that schema, as History and
+// MakeTrainingSet do, before anything is made of them.
+func (s *Service) CheckHistory(ctx context.Context, r HistoryRequest, schema *arrow.Schema) error {
+	pl, err := s.resolve(ctx, r.Project, r.Selection)
+	if err != nil {
+		return err
+	}
+	if _, _, _, err := s.planViews(ctx, r.Project, pl); err != nil {
+		return err
+	}
+	return checkSpine(schema, TrainingSetRequest{Timestamp: r.Timestamp}, pl)
+}
+
+// read notes versions that the result is made of.
+func (h *History) read(inputs []InputRef) {
+	for _, in := range inputs {
+		if !slices.Contains(h.inputs, in.Dataset) {
+			h.inputs = append(h.inputs, in.Dataset)
+		}
+	}
+}
+
+// Still asks whether the caller may go on reading the result: the features, and the
+// data that they are made of.
 func (h *History) Still(ctx context.Context) error {
 	for _, o := range h.objects {
 		if err := h.s.cfg.Authorizer.Allow(ctx, ActionHistory, o); err != nil {
+			return err
+		}
+	}
+	for _, ref := range h.inputs {
+		if err := h.s.cfg.Data.Still(ctx, h.project, ref); err != nil {
 			return err
 		}
 	}

@@ -1448,3 +1448,33 @@ func TestOnPostgreSQL(t *testing.T) {
 		t.Errorf("after clearing: %v %v", all, err)
 	}
 }
+
+// Who may no longer read the data, or not at all use the features, reads no further.
+func TestHistoryAsksAgain(t *testing.T) {
+	w := weather(t)
+	w.data.put("flights", table{spineCols, nil})
+	h, err := w.History(w.ctx, feature.HistoryRequest{
+		Project: nyc, Rows: table{spineCols, nil}.reader(), Timestamp: "departs", Selection: feature.Selection{Features: []string{"weather:temp"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Release()
+	if err := h.Still(w.ctx); err != nil {
+		t.Error(err)
+	}
+	w.data.closed = "weather@1"
+	refused(t, h.Still(w.ctx), fault.PermissionDenied, "dataset.query")
+}
+
+// What a training set would be refused for is known before it is made.
+func TestCheckHistory(t *testing.T) {
+	w := weather(t)
+	r := feature.HistoryRequest{Project: nyc, Timestamp: "departs", Selection: feature.Selection{Features: []string{"weather:temp"}}}
+	if err := w.CheckHistory(w.ctx, r, table{spineCols, nil}.schema()); err != nil {
+		t.Error(err)
+	}
+	refused(t, w.CheckHistory(w.ctx, r, table{spineCols[:1], nil}.schema()), fault.Invalid, "has no column")
+	r.Features = []string{"wether:temp"}
+	refused(t, w.CheckHistory(w.ctx, r, table{spineCols, nil}.schema()), fault.NotFound, "wether")
+}

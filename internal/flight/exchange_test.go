@@ -103,6 +103,12 @@ func TestExchange(t *testing.T) {
 	wantCode(t, put(admin, w.client, kept, "key"), codes.Unimplemented, "no entity rows")
 	wantCode(t, put(admin, w.client, kept, "key", "other", "__index_level_0__"), codes.InvalidArgument, "event_timestamp", "The columns are key, other")
 	wantCode(t, put(admin, w.client, kept, "key", "key"), codes.InvalidArgument, "key")
+	w.numbers(t, "mine-entities", dataset.Spec{}, 3)
+	for overwrite, words := range map[bool]string{false: "dataset mine-entities exists", true: "is not of this"} {
+		kept["data_source_name"], kept["allow_overwrite"] = "mine", overwrite
+		wantCode(t, put(admin, w.client, kept, "key", "event_timestamp"), codes.FailedPrecondition, words)
+	}
+	delete(kept, "allow_overwrite")
 	kept["data_source_name"] = "d"
 	wantCode(t, put(admin, w.client, kept, "key"), codes.FailedPrecondition, "dataset d exists")
 }

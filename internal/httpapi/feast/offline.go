@@ -33,6 +33,7 @@ type Offline struct {
 // OfflineFeatures is what the commands ask of features.
 type OfflineFeatures interface {
 	History(ctx context.Context, r feature.HistoryRequest) (*feature.History, error)
+	CheckHistory(ctx context.Context, r feature.HistoryRequest, schema *arrow.Schema) error
 	MakeTrainingSet(ctx context.Context, r feature.TrainingSetRequest) (feature.TrainingSet, error)
 }
 
@@ -382,13 +383,8 @@ func (o *Offline) persist(ctx context.Context, p project.Name, c command, sent i
 	if err != nil {
 		return err
 	}
-	if !c.Overwrite {
-		if _, err := o.Datasets.One(ctx, p, c.Source); err == nil {
-			return classError{fault.New(fault.Conflict, "dataset %s exists", c.Source).
-				WithHint("Use another name, or allow_overwrite: the training set becomes a new version, and those before it stay."), "SavedDatasetLocationAlreadyExists"}
-		} else if !fault.Is(err, fault.NotFound) {
-			return err
-		}
+	if err := o.free(ctx, p, c); err != nil {
+		return err
 	}
 	r := feature.TrainingSetRequest{Project: p, Name: c.Source, Description: "Kept by Feast", Selection: selection}
 	if c.SQL != "" {
@@ -403,9 +399,13 @@ func (o *Offline) persist(ctx context.Context, p project.Name, c command, sent i
 	if r.Timestamp, err = feature.TimeOf(rows.Schema()); err != nil {
 		return err
 	}
+	// What the training set will be refused for is found out before the rows are kept.
+	if err := o.Features.CheckHistory(ctx, feature.HistoryRequest{Project: p, Selection: selection, Timestamp: r.Timestamp}, rows.Schema()); err != nil {
+		return missingView(err)
+	}
 	spine, err := o.Datasets.Create(ctx, dataset.CreateRequest{
-		Project: p, Name: c.Source + "-entities", Rows: rows, Description: "Entity rows of " + c.Source,
-		Producer: dataset.Producer{Kind: "feast", ID: identity.From(ctx).ID},
+		Project: p, Name: c.Source + entities, Rows: rows, Description: "Entity rows of " + c.Source,
+		Producer: dataset.Producer{Kind: producer, ID: identity.From(ctx).ID},
 	})
 	if err != nil {
 		return err
@@ -413,6 +413,40 @@ func (o *Offline) persist(ctx context.Context, p project.Name, c command, sent i
 	r.Spine = feature.Source{Dataset: spine.Ref().String()}
 	_, err = o.Features.MakeTrainingSet(ctx, r)
 	return missingView(err)
+}
+
+const (
+	entities = "-entities" // ends the name of the dataset of the rows that were sent
+	producer = "feast"     // of its versions
+)
+
+// free refuses names that are taken: without allow_overwrite both, with it the second
+// by a dataset that is of something else.
+func (o *Offline) free(ctx context.Context, p project.Name, c command) error {
+	for _, name := range []string{c.Source, c.Source + entities} {
+		_, err := o.Datasets.One(ctx, p, name)
+		if fault.Is(err, fault.NotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !c.Overwrite {
+			return classError{fault.New(fault.Conflict, "dataset %s exists", name).
+				WithHint("Use another name, or allow_overwrite: the training set becomes a new version, and those before it stay."), "SavedDatasetLocationAlreadyExists"}
+		}
+		if name == c.Source {
+			continue
+		}
+		v, err := o.Datasets.Version(ctx, p, dataset.Ref{Name: name})
+		if err != nil {
+			return err
+		}
+		if v.Lineage.Producer == nil || v.Lineage.Producer.Kind != producer {
+			return fault.New(fault.Conflict, "dataset %s, which the entity rows would go to, is not of this", name).WithHint("Use another name for the training set.")
+		}
+	}
+	return nil
 }
 
 // indexColumn begins the name of a column that pandas adds for the index.
