@@ -15,6 +15,7 @@
 //     statistics.go and expectation.go look at the rows as they pass, and
 //     quarantine.go keeps those that expectations left out. beyond.go judges what
 //     no single row tells; profile.go draws what a version looks like.
+//   - catalog.go and external.go are open datasets as tables of other engines.
 //   - child/ is the pipe to the processes that parse users' files and run SQL;
 //     parser/ and sqlworker/ are those processes; table/ is Parquet and Iceberg;
 //     datasetsql/ keeps the rows, datasettest/ builds a service for tests.
