@@ -7,7 +7,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
-	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -45,6 +44,14 @@ func (f featureData) Resolve(ctx context.Context, p project.Name, ref string) (f
 	case dataset.Accepted:
 	}
 	return factsOf(v), nil
+}
+
+func (f featureData) Standing(ctx context.Context, p project.Name, ref string) (string, error) {
+	r, err := dataset.ParseRef(ref)
+	if err == nil {
+		r, err = f.datasets.Standing(ctx, p, r)
+	}
+	return r.String(), err
 }
 
 func (f featureData) Open(ctx context.Context, p project.Name, ref string, columns []string) (array.RecordReader, error) {
@@ -163,18 +170,14 @@ func (f featureData) Append(ctx context.Context, r feature.Appended) (feature.Da
 		}
 	}
 	v, err := f.datasets.Ingest(ctx, dataset.IngestRequest{
-		Project: r.Project, Name: r.Dataset, Rows: r.Rows, Base: base.Number,
+		Project: r.Project, Name: r.Dataset, Rows: r.Rows, Base: base.Number, Next: true,
 		Producer: dataset.Producer{Kind: "stream", Text: r.Text},
 		Then: func(ctx context.Context, tx *store.Tx, v dataset.Version) error {
 			if v.State == dataset.Rejected {
 				return fault.New(fault.Invalid, "with the events %s would be rejected: %s", v.Dataset, v.Reason).
 					WithHint("Change the expectation of the dataset; the events are kept until then.")
 			}
-			before, err := datasetsql.Store{}.Versions(ctx, tx, v.DatasetID, dataset.Accepted, v.Number, 1)
-			if err != nil {
-				return err
-			}
-			if !v.Unchanged && (len(before) == 0) != (base.Number == 0) || len(before) > 0 && before[0].Number != base.Number {
+			if v.Unchanged && v.Number != base.Number {
 				return fault.New(fault.Conflict, "another version of %s was made meanwhile", v.Dataset).WithHint("Try again.")
 			}
 			return r.Then(ctx, tx, factsOf(v))

@@ -216,6 +216,12 @@ func (a *App) openDatasets(ctx context.Context) error {
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Citations: citations, Confined: a.confined,
+		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
+			if a.features == nil {
+				return nil // it is being opened
+			}
+			return a.features.DropEvents(ctx, tx, dataset.ActionDelete, p, name)
+		},
 		Scratch: filepath.Join(a.cfg.Data, "tmp", "sql"), EncryptedDisk: a.cfg.EncryptedDisk,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
 			// Whoever may import need not be allowed to read the project.

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
@@ -29,19 +32,21 @@ func (a *App) openErasures(ctx context.Context) error {
 		Canonical: func(ctx context.Context, p, entity string, values []string) ([]string, error) {
 			return a.features.Identify(ctx, project.Name(p), entity, values)
 		},
+		Where: func(ctx context.Context, p, entity string) (privacy.Where, error) {
+			person, err := erasedDatasets{a.datasets, a.features}.person(ctx, privacy.Subject{Project: p, Entity: entity})
+			return privacy.Where{Keys: person.Keys, Columns: person.Columns}, err
+		},
 		Trained: func(ctx context.Context, p string, f privacy.Found, id privacy.ID) ([]string, error) {
-			refs := slices.Clone(f.Unsearched) // what was made of a person's rows counts, too
-			for _, place := range f.Places {
-				if place.Kind == (erasedDatasets{}).Kind() {
-					refs = append(refs, place.Name)
-				}
+			refs, err := (erasedDatasets{a.datasets, a.features}).named(ctx, project.Name(p), f)
+			if err != nil {
+				return nil, err
 			}
 			return a.registry.TrainedOn(ctx, project.Name(p), refs, string(id))
 		},
 	})
 	// What is made of something else comes after it: else it would be made again.
 	a.erasures.Register(
-		erasedStreams{a.features}, erasedDatasets{a.datasets, a.features}, erasedOnline{a.features}, erasedPredictions{a.predictions, a.features},
+		erasedStreams{erasedDatasets{a.datasets, a.features}}, erasedIngestions{erasedDatasets{a.datasets, a.features}, a.ingestion}, erasedDatasets{a.datasets, a.features}, erasedOnline{a.features, a.log}, erasedPredictions{a.predictions, a.features},
 	)
 	if err := a.erasures.Recover(ctx); err != nil {
 		return fault.Wrap(err, "erasures")
@@ -64,16 +69,61 @@ type erasedDatasets struct {
 // Kind implements privacy.Participant.
 func (erasedDatasets) Kind() string { return "datasets" }
 
+// keysOf are the join keys of the person's entity; none when nobody knows.
+func keysOf(use feature.Use, s privacy.Subject) []string {
+	if was := s.Where().Keys; len(was) > 0 { // the pseudonym is of their values
+		return was
+	}
+	return use.Keys
+}
+
+// person is who is looked for, and by which columns: those of now, and those of when
+// the person was erased first.
 func (e erasedDatasets) person(ctx context.Context, s privacy.Subject) (dataset.Person, error) {
 	use, err := e.features.Use(ctx, project.Name(s.Project), s.Entity)
-	if fault.Is(err, fault.NotFound) { // an older backup may not have it
-		err = nil
+	if err != nil && !fault.Is(err, fault.NotFound) { // an older backup may not have it
+		return dataset.Person{}, err
 	}
 	purpose := "looking for a person"
 	if s.Erasure != "" {
 		purpose = "erasure " + string(s.Erasure)
 	}
-	return dataset.Person{Project: project.Name(s.Project), Entity: s.Entity, Keys: use.Keys, Read: use.Read, Is: s.Is, Purpose: purpose}, err
+	p := dataset.Person{
+		Project: project.Name(s.Project), Entity: s.Entity, Keys: keysOf(use, s), Read: use.Read, Columns: s.Where().Columns, Is: s.Is, Purpose: purpose,
+	}
+	if len(p.Keys) > 0 {
+		p.Columns, err = e.datasets.Telling(ctx, p)
+		return p, err
+	}
+	return p, nil
+}
+
+// named are the versions by which models name the rows that were found: those that
+// have them now, and those that these stand for, because of other persons.
+func (e erasedDatasets) named(ctx context.Context, p project.Name, f privacy.Found) ([]string, error) {
+	refs := slices.Clone(f.Unsearched) // what was made of a person's rows counts, too
+	for _, place := range f.Places {
+		if place.Kind == e.Kind() {
+			refs = append(refs, place.Name)
+		}
+	}
+	for _, text := range refs {
+		ref, err := dataset.ParseRef(text)
+		if err != nil {
+			continue // it is no version of a dataset
+		}
+		was, err := e.datasets.StoodFor(ctx, p, ref)
+		if fault.Is(err, fault.NotFound) {
+			continue // its dataset was deleted
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range was {
+			refs = append(refs, r.String())
+		}
+	}
+	return refs, nil
 }
 
 func heldPlace(h dataset.Held) privacy.Place {
@@ -87,8 +137,11 @@ func heldPlace(h dataset.Held) privacy.Place {
 // Find implements privacy.Participant.
 func (e erasedDatasets) Find(ctx context.Context, s privacy.Subject) (privacy.Found, error) {
 	person, err := e.person(ctx, s)
-	if err != nil || len(person.Keys) == 0 {
+	if err != nil {
 		return privacy.Found{}, err
+	}
+	if len(person.Keys) == 0 {
+		return privacy.Found{Unsearched: []string{"every dataset: there is no entity " + s.Entity + ", and the ledger does not say what its join keys were"}}, nil
 	}
 	held, unsearched, err := e.datasets.Persons(ctx, person)
 	f := privacy.Found{Unsearched: unsearched}
@@ -119,7 +172,10 @@ func (e erasedDatasets) Erase(ctx context.Context, s privacy.Subject, done func(
 }
 
 // erasedOnline are the rows of the online store, materialised and pushed.
-type erasedOnline struct{ features *feature.Service }
+type erasedOnline struct {
+	features *feature.Service
+	log      *slog.Logger
+}
 
 // Kind implements privacy.Participant.
 func (erasedOnline) Kind() string { return "online features" }
@@ -128,6 +184,9 @@ func personOf(s privacy.Subject) feature.Person {
 	values, _ := s.Values()
 	return feature.Person{Project: project.Name(s.Project), Entity: s.Entity, Values: values, Is: s.Is, Purpose: "erasure " + string(s.Erasure)}
 }
+
+// maxTokens bounds those of a view in a line of the ledger.
+const maxTokens = 10_000
 
 // Prepare implements privacy.Preparer: keys of views of several entities are in the
 // rows that the datasets are about to lose.
@@ -144,7 +203,9 @@ func (e erasedOnline) Prepare(ctx context.Context, s privacy.Subject) (memo []by
 		return nil, nil, err
 	}
 	for _, r := range rows {
-		tokens = append(tokens, r.Tokens()...)
+		if its := r.Tokens(); len(its) <= maxTokens { // else only the rows that the backup has tell
+			tokens = append(tokens, its...)
+		}
 	}
 	memo, err = json.Marshal(keys)
 	return memo, tokens, err
@@ -156,10 +217,8 @@ func (e erasedOnline) keys(ctx context.Context, s privacy.Subject) (keys feature
 	if s.Erasure == "" {
 		return e.features.PersonKeys(ctx, personOf(s))
 	}
-	if len(memo) > 0 {
-		err = json.Unmarshal(memo, &keys)
-	}
-	return keys, err
+	_ = json.Unmarshal(memo, &keys) // none: then what is not found by the key is listed
+	return keys, nil
 }
 
 // Find implements privacy.Participant.
@@ -180,10 +239,26 @@ func (e erasedOnline) Find(ctx context.Context, s privacy.Subject) (f privacy.Fo
 			f.Places = append(f.Places, privacy.Place{Name: r.View, Rows: r.Rows})
 		}
 		if r.Unknown {
-			f.Unsearched = append(f.Unsearched, "rows that were pushed to "+r.View)
+			f.Unsearched = append(f.Unsearched, "online rows of "+r.View+" under keys that no dataset has any more")
 		}
 	}
+	if s.Erasure == "" {
+		return f, nil // nothing was redacted for it
+	}
+	outdated, err := e.outdated(ctx, s, rows)
+	for _, o := range outdated {
+		f.Unsearched = append(f.Unsearched, "online rows of "+o.View+", which were made of "+o.Of+": it is materialised again")
+	}
 	return f, err
+}
+
+// outdated are the views whose rows may be of the person and are not found by its key:
+// those of other entities.
+func (e erasedOnline) outdated(ctx context.Context, s privacy.Subject, found []feature.PersonRows) ([]feature.Outdated, error) {
+	all, err := e.features.Outdated(ctx, project.Name(s.Project))
+	return slices.DeleteFunc(all, func(o feature.Outdated) bool {
+		return slices.ContainsFunc(found, func(r feature.PersonRows) bool { return r.View == o.View && !r.Unknown })
+	}), err
 }
 
 // Erase implements privacy.Participant.
@@ -195,10 +270,33 @@ func (e erasedOnline) Erase(ctx context.Context, s privacy.Subject, done func(pr
 	err = e.features.ForgetOnline(ctx, personOf(s), keys, s.Tokens(), func(r feature.PersonRows) error {
 		return done(privacy.Found{Places: []privacy.Place{{Name: r.View, Rows: r.Rows}}})
 	})
-	if fault.Is(err, fault.NotFound) { // an older backup may not have the entity
-		return nil
+	if err != nil && !fault.Is(err, fault.NotFound) { // an older backup may not have the entity
+		return err
 	}
-	return err
+	return e.remake(ctx, s, keys)
+}
+
+// remake asks for what no key finds to be made again, of what stands for its source.
+func (e erasedOnline) remake(ctx context.Context, s privacy.Subject, keys feature.PersonKeys) error {
+	rows, err := e.features.PersonRows(ctx, personOf(s), keys, s.Tokens())
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	outdated, err := e.outdated(ctx, s, rows)
+	if err != nil {
+		return err
+	}
+	for _, o := range outdated {
+		_, err := e.features.Materialise(ctx, feature.MaterialiseRequest{Project: project.Name(s.Project), View: o.View})
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		if err != nil { // it stays on the certificate, for a person to look
+			e.log.WarnContext(ctx, "a feature view with rows of a person who was erased cannot be materialised again",
+				slog.String("view", o.View), slog.String("erasure", string(s.Erasure)), slog.Any("error", err))
+		}
+	}
+	return nil
 }
 
 // erasedPredictions are the answers that are kept.
@@ -215,7 +313,7 @@ func (e erasedPredictions) person(ctx context.Context, s privacy.Subject) (predi
 	if fault.Is(err, fault.NotFound) { // an older backup may not have it
 		err = nil
 	}
-	return prediction.Person{Project: s.Project, Keys: use.Keys, Is: s.Is}, err
+	return prediction.Person{Project: s.Project, Keys: keysOf(use, s), Is: s.Is}, err
 }
 
 // Find implements privacy.Participant.
@@ -243,22 +341,28 @@ func (e erasedPredictions) Erase(ctx context.Context, s privacy.Subject, done fu
 }
 
 // erasedStreams are the logs of the events that views follow, and their dead letters.
-type erasedStreams struct{ features *feature.Service }
+type erasedStreams struct{ erasedDatasets }
 
 // Kind implements privacy.Participant.
 func (erasedStreams) Kind() string { return "streams" }
 
-// each visits the datasets that views of the entity read: no others have a log.
+// each visits the logs of all datasets whose rows may be the person's, whoever follows
+// them.
 func (e erasedStreams) each(ctx context.Context, s privacy.Subject, dry bool, visit func(privacy.Place) error) error {
-	use, err := e.features.Use(ctx, project.Name(s.Project), s.Entity)
-	if fault.Is(err, fault.NotFound) { // an older backup may not have it
-		return nil
-	}
+	person, err := e.person(ctx, s)
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(use.Read)) {
-		gone, err := e.features.ForgetEvents(ctx, privacy.ActionErase, personOf(s), name, use.Keys, dry)
+	logs, err := e.features.Streamed(ctx, person.Project)
+	if err != nil {
+		return err
+	}
+	for _, name := range logs {
+		columns := person.Columns[name]
+		if len(columns) == 0 {
+			continue // no row is of somebody of the entity
+		}
+		gone, err := e.features.ForgetEvents(ctx, privacy.ActionErase, personOf(s), name, columns, dry)
 		if err != nil {
 			return fault.Wrap(err, "the stream of dataset %s", name)
 		}
@@ -283,4 +387,62 @@ func (e erasedStreams) Find(ctx context.Context, s privacy.Subject) (f privacy.F
 // Erase implements privacy.Participant.
 func (e erasedStreams) Erase(ctx context.Context, s privacy.Subject, done func(privacy.Found) error) error {
 	return e.each(ctx, s, false, func(p privacy.Place) error { return done(privacy.Found{Places: []privacy.Place{p}}) })
+}
+
+// erasedIngestions are what was read of sources and is in no version yet.
+type erasedIngestions struct {
+	erasedDatasets
+	runs *ingestion.Service
+}
+
+// Kind implements privacy.Participant.
+func (erasedIngestions) Kind() string { return "ingestions" }
+
+// each visits the runs that read rows for datasets of persons before the erasure was
+// asked for. What is read later is as the source is then.
+func (e erasedIngestions) each(ctx context.Context, s privacy.Subject, visit func(r ingestion.Run) error) error {
+	person, err := e.person(ctx, s)
+	if err != nil {
+		return err
+	}
+	before := s.Asked()
+	if before.IsZero() {
+		before = time.Now()
+	}
+	runs, err := e.runs.ReadBefore(ctx, person.Project, before)
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if len(person.Columns[r.Dataset]) == 0 {
+			continue // no row is of somebody of the entity
+		}
+		if err := visit(r); err != nil {
+			return fault.Wrap(err, "run %s of source %s", r.ID, r.Source)
+		}
+	}
+	return nil
+}
+
+func runPlace(r ingestion.Run) privacy.Place {
+	return privacy.Place{Name: "run " + string(r.ID) + " of source " + r.Source, Note: "rows that are in no version yet, perhaps of the person; the source is read again"}
+}
+
+// Find implements privacy.Participant.
+func (e erasedIngestions) Find(ctx context.Context, s privacy.Subject) (f privacy.Found, err error) {
+	err = e.each(ctx, s, func(r ingestion.Run) error {
+		f.Places = append(f.Places, runPlace(r))
+		return nil
+	})
+	return f, err
+}
+
+// Erase implements privacy.Participant.
+func (e erasedIngestions) Erase(ctx context.Context, s privacy.Subject, done func(privacy.Found) error) error {
+	return e.each(ctx, s, func(r ingestion.Run) error {
+		if err := e.runs.Reread(ctx, r, "erasure "+string(s.Erasure)); err != nil {
+			return err
+		}
+		return done(privacy.Found{Places: []privacy.Place{runPlace(r)}})
+	})
 }

@@ -78,7 +78,7 @@ func (s *Service) deleteSome(ctx context.Context, was Dataset, pick func(ctx con
 		if gone, err = pick(ctx, tx, d); err != nil {
 			return err
 		}
-		accepted, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
+		accepted, err = s.present(ctx, tx, d.ID)
 		return err
 	}); err != nil {
 		return nil, false, err
@@ -164,6 +164,11 @@ func (s *Service) deleteAll(ctx context.Context, was Dataset) (out []Staging, do
 		d.Next, d.Properties = nil, nil
 		if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
 			return err
+		}
+		if s.cfg.Deleted != nil {
+			if err := s.cfg.Deleted(ctx, tx, d.Project, d.Name); err != nil {
+				return err
+			}
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{Project: string(d.Project), Action: string(ActionDelete), Object: "dataset " + d.Name}); err != nil {
 			return err

@@ -50,7 +50,8 @@ const (
 // same parents, made by the same thing, give the version that exists. Needs
 // dataset.import, and dataset.read on every parent. Errors: as Import;
 // fault.PermissionDenied naming the parents when no zone may hold the result;
-// fault.Conflict for a rejected parent, fault.Gone for a deleted one.
+// fault.Conflict for a rejected parent, fault.Gone for a deleted one,
+// fault.Unavailable for one that a person was erased from while it was read.
 func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) {
 	if len(r.Parents) > maxParents {
 		return Version{}, fault.New(fault.Invalid, "%d parents are over the limit of %d", len(r.Parents), maxParents)

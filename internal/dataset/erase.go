@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -24,6 +25,9 @@ type Person struct {
 	Keys    []string // join keys of the entity: names of columns
 	// Read has the names of the datasets that views of the entity read.
 	Read map[string]bool
+	// Columns are those that told whose a row is, by dataset and in the order of Keys,
+	// when the person was erased before.
+	Columns map[string][]string
 	// Is reports whether values, in the order of Keys and as text, are the person's.
 	Is func(values []string) bool
 	// Purpose is in the journal of classified reads: "erasure ers_01J…".
@@ -35,6 +39,39 @@ type Held struct {
 	Version  Version
 	Rows     int64  // of the person, those in quarantine too
 	Redacted string // the version that stands for it now, "orders@5"; empty where only a lookup was asked for, or the version was rejected
+}
+
+// nobodys reports whether a dataset says that no row is of somebody of the entity.
+func (p Person) nobodys(spec Spec) bool {
+	declared, says := spec.Entities[p.Entity]
+	return says && len(declared) == 0
+}
+
+// columns are those of a dataset that have the join keys, if rows are of persons of
+// the entity; tell reports whether that is known of the dataset itself.
+func (p Person) columns(name string, spec Spec) (by []string, tell bool) {
+	declared, says := spec.Entities[p.Entity]
+	if before := p.Columns[name]; !says && len(before) == len(p.Keys) {
+		return before, true
+	}
+	by = make([]string, len(p.Keys))
+	for i, key := range p.Keys {
+		by[i] = cmp.Or(declared[key], key)
+	}
+	return by, says || p.Read[name]
+}
+
+// Telling gives the columns that tell whose a row is, of each dataset of the project
+// of which that is known, in the order of p.Keys. What is made of these is found by
+// its lineage. It asks for no permission, as Persons.
+func (s *Service) Telling(ctx context.Context, p Person) (map[string][]string, error) {
+	all := map[string][]string{}
+	return all, s.eachDataset(ctx, p.Project, func(d Dataset) error {
+		if by, tell := p.columns(d.Name, d.Spec); tell && !p.nobodys(d.Spec) {
+			all[d.Name] = by
+		}
+		return nil
+	})
 }
 
 // Persons lists the versions that have rows of a person, and those that were made
@@ -52,36 +89,39 @@ func (s *Service) Persons(ctx context.Context, p Person) (held []Held, unsearche
 // Redact takes a person's rows out of every version that has them. Versions are
 // immutable, so each is followed by one without these rows, which stands for it
 // from then on, and the old one's rows are deleted; its digests and lineage stay.
-// done is called for each when its files are gone. It may be called again after a
+// done is called for each when its files are gone; nothing of it but its gravestone is
+// in the database's files when Redact returns. It may be called again after a
 // crash, and does then what is left.
 func (s *Service) Redact(ctx context.Context, p Person, done func(Held) error) error {
 	if err := s.cleanBuried(ctx, p.Project); err != nil {
 		return err
 	}
-	var all []Held
-	columns := map[VersionID][]string{}
+	some := false
+	tell := func(h Held) error {
+		some = true
+		return done(h)
+	}
+	if err := s.redactedBefore(ctx, p, tell); err != nil {
+		return err
+	}
+	// As they are found: what is done once is not lost to a crash, nor to a timeout.
 	if err := s.eachHeld(ctx, p, func(h Held, by []string) error {
-		all, columns[h.Version.ID] = append(all, h), by
-		return nil
-	}, func(Version) {}); err != nil {
-		return err
-	}
-	if err := s.redactedBefore(ctx, p, done); err != nil {
-		return err
-	}
-	for _, h := range all {
-		v, err := s.redact(ctx, p, h.Version, columns[h.Version.ID])
+		v, err := s.redact(ctx, p, h.Version, by)
 		if err != nil {
 			return fault.Wrap(err, "redacting %s", h.Version.Ref())
 		}
 		if v.ID != "" {
 			h.Redacted = v.Ref().String()
 		}
-		if err := done(h); err != nil {
-			return err
-		}
+		return tell(h)
+	}, func(Version) {}); err != nil || !some {
+		return err
 	}
-	return nil
+	// Of the statistics, once for all: it may write the whole table anew.
+	return s.cfg.DB.Update(ctx, string(p.Project), func(_ context.Context, tx *store.Tx) error {
+		tx.Scrub("dataset_version")
+		return nil
+	})
 }
 
 // redactedBefore tells of the versions that this erasure replaced before a crash
@@ -227,11 +267,10 @@ func (m *mapper) columns(ctx context.Context, v Version) (mapped, error) {
 }
 
 func (m *mapper) of(ctx context.Context, v Version, spec Spec) (mapped, error) {
-	declared, says := spec.Entities[m.p.Entity]
-	if says && len(declared) == 0 {
-		return mapped{}, nil // no row is anybody's
+	if m.p.nobodys(spec) {
+		return mapped{}, nil
 	}
-	from := says || m.p.Read[v.Dataset]
+	by, from := m.p.columns(v.Dataset, spec)
 	for _, parent := range v.Lineage.Parents {
 		if from {
 			break
@@ -243,22 +282,17 @@ func (m *mapper) of(ctx context.Context, v Version, spec Spec) (mapped, error) {
 		}); err != nil {
 			return mapped{}, err
 		}
-		by, err := m.columns(ctx, pv)
+		its, err := m.columns(ctx, pv)
 		if err != nil {
 			return mapped{}, err
 		}
-		from = by.columns != nil || by.blind
+		from = its.columns != nil || its.blind
 	}
 	if !from {
 		return mapped{}, nil
 	}
-	by := make([]string, len(m.p.Keys))
-	for i, key := range m.p.Keys {
-		by[i] = key
-		if c := declared[key]; c != "" {
-			by[i] = c
-		}
-		if _, ok := v.Schema.Column(by[i]); !ok {
+	for _, name := range by {
+		if _, ok := v.Schema.Column(name); !ok {
 			return mapped{blind: true}, nil
 		}
 	}
@@ -394,8 +428,8 @@ func (s *Service) replace(ctx context.Context, w draft, v Version) (Version, err
 	})
 }
 
-// replaceBy buries a version, and inserts v in its place if there is one. Nothing of
-// the old one is left in the database's files but its gravestone; then its files go.
+// replaceBy buries a version, and inserts v in its place if there is one. Then its
+// files go.
 func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, describe func(d Dataset, rest []Version) (metadata string, err error)) error {
 	for range maxCommits {
 		var d Dataset
@@ -407,7 +441,7 @@ func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, descri
 			if old, err = s.cfg.Store.Version(ctx, tx, d.ID, old.Number); err != nil {
 				return err
 			}
-			rest, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
+			rest, err = s.present(ctx, tx, d.ID)
 			return err
 		}); err != nil {
 			return err
@@ -449,18 +483,14 @@ func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, descri
 			if g, err = s.bury(ctx, tx, buried); err != nil {
 				return err
 			}
-			tx.Scrub("dataset_version") // of its statistics
-			tx.OnCommit(func() { took = true })
+			took = true
 			return nil
 		})
-		if took {
-			// The rows go also when the database could not be scrubbed yet.
-			if cerr := s.clean(ctx, g); cerr != nil {
-				return cerr
-			}
-		}
-		if took || err != nil {
+		if err != nil {
 			return err
+		}
+		if took {
+			return s.clean(ctx, g)
 		}
 	}
 	return fault.New(fault.Unavailable, "dataset %s is written to by many at once", old.Dataset).WithHint("Try again.")
@@ -514,12 +544,76 @@ func (s *Service) Standing(ctx context.Context, p project.Name, ref Ref) (Ref, e
 	return ref, nil
 }
 
+// StoodFor lists the versions that one stands for, through every redaction, the last
+// one first: what was made of these was made of its rows, and more.
+func (s *Service) StoodFor(ctx context.Context, p project.Name, ref Ref) (was []Ref, err error) {
+	for {
+		v, err := s.Version(ctx, p, ref)
+		if err != nil || v.Redacts == 0 {
+			return was, err
+		}
+		ref.Number = v.Redacts
+		was = append(was, ref)
+	}
+}
+
+// unredacted refuses rows that were read of a version from which a person was erased
+// meanwhile: whoever had it open has the person's rows still. It is asked in the
+// transaction in which the rows become a version; an erasure that comes later finds
+// that one.
+func (s *Service) unredacted(ctx context.Context, tx *store.Tx, d Dataset, base int64, v Version) error {
+	from := make([]Version, 0, 1+len(v.Lineage.Parents))
+	if base > 0 {
+		b, err := s.cfg.Store.Version(ctx, tx, d.ID, base)
+		if err != nil {
+			return err
+		}
+		from = append(from, b)
+	}
+	for _, p := range v.Lineage.Parents {
+		pv, err := s.cfg.Store.VersionByID(ctx, tx, v.Project, p.ID)
+		if err != nil {
+			return err
+		}
+		from = append(from, pv)
+	}
+	for _, f := range from {
+		if f.State == Deleted && f.RedactedBy > 0 {
+			return fault.New(fault.Unavailable, "%s, which the rows were made of, had rows of a person who was erased meanwhile", f.Ref()).
+				WithHint("Make them again of %s, which is the same without them.", Ref{Name: f.Dataset, Number: f.RedactedBy})
+		}
+	}
+	return nil
+}
+
 // order is the number of the version that v stands for.
 func (v Version) order() int64 {
 	if v.Order != 0 {
 		return v.Order
 	}
 	return v.Number
+}
+
+// present are the accepted versions of a dataset, newest first by number, of which its
+// table tells: so many as MetadataDepth says, those that stand for the newest.
+func (s *Service) present(ctx context.Context, tx *store.Tx, d ID) ([]Version, error) {
+	depth := s.limits.MetadataDepth
+	all, err := s.cfg.Store.Versions(ctx, tx, d, Accepted, 0, depth)
+	if err != nil || len(all) < depth || !slices.ContainsFunc(all, func(v Version) bool { return v.Redacts > 0 }) {
+		return all, err
+	}
+	// Redactions of old versions have young numbers, and are in the way of newer ones.
+	for more := true; more; {
+		page, err := s.cfg.Store.Versions(ctx, tx, d, Accepted, all[len(all)-1].Number, depth)
+		if err != nil {
+			return nil, err
+		}
+		more = len(page) == depth
+		all = append(all, page...)
+	}
+	all = inOrder(all)[:depth]
+	slices.SortFunc(all, func(a, b Version) int { return int(b.Number - a.Number) })
+	return all, nil
 }
 
 // inOrder sorts versions by what they stand for, newest first.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
@@ -270,4 +271,108 @@ func TestRedactionBreaksOff(t *testing.T) {
 		}
 	}
 	t.Error("it takes more than 30 steps")
+}
+
+// during is rows that are read while something happens.
+type during struct {
+	array.RecordReader
+	do func()
+}
+
+func (d *during) Next() bool {
+	if do := d.do; do != nil {
+		d.do = nil
+		do()
+	}
+	return d.RecordReader.Next()
+}
+
+// Who has a version open while a person is erased from it reads the person's rows to
+// the end, and cannot keep them.
+func TestARedactedVersionIsBeingRead(t *testing.T) {
+	h := datasettest.New(t, nil)
+	ctx := datasettest.Context(t)
+	for i, write := range []func(rows array.RecordReader, ref dataset.Ref) error{
+		func(rows array.RecordReader, ref dataset.Ref) error {
+			_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "learn", Rows: rows, Parents: []dataset.Ref{ref}})
+			return err
+		},
+		func(rows array.RecordReader, ref dataset.Ref) error {
+			_, err := h.Ingest(ctx, dataset.IngestRequest{Project: project, Name: "orders", Rows: rows, Base: ref.Number})
+			return err
+		},
+	} {
+		v := h.Put(t, "orders", dataset.Spec{}, bought(100*i, 30))
+		rows, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: v.Ref()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = write(&during{rows, func() { redact(t, h, carla("orders")) }}, v.Ref())
+		rows.Release()
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.HintOf(err), "orders@") {
+			t.Errorf("write %d: %v (%s)", i, err, fault.HintOf(err))
+		}
+		held, unsearched, err := h.Persons(ctx, carla("orders"))
+		if err != nil || len(held)+len(unsearched) > 0 {
+			t.Errorf("write %d: held %v, unsearched %v, error %v", i, held, unsearched, err)
+		}
+	}
+}
+
+// A version that stands for another one, for several persons, is known to stand for
+// all of them.
+func TestStoodFor(t *testing.T) {
+	h := datasettest.New(t, nil)
+	h.Put(t, "orders", dataset.Spec{}, bought(0, 30))
+	redact(t, h, carla("orders"))
+	amal := later(carla("orders"))
+	amal.Is = func(values []string) bool { return slices.Equal(values, []string{"amal"}) }
+	redact(t, h, amal)
+	was, err := h.StoodFor(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 3})
+	if err != nil || fmt.Sprint(was) != "[orders@2 orders@1]" {
+		t.Errorf("orders@3 stood for %v, error %v", was, err)
+	}
+}
+
+// Which columns tell: what a dataset says of itself, what views read, and what told
+// when the person was erased before a restore.
+func TestTelling(t *testing.T) {
+	h := datasettest.New(t, nil)
+	for name, entities := range map[string]map[string]map[string]string{
+		"orders": nil, "notes": nil, "older": nil, "visits": {"customer": {"buyer": "visitor"}}, "sums": {"customer": {}},
+	} {
+		h.Declare(t, name, dataset.Spec{Entities: entities})
+	}
+	p := carla("orders", "sums")
+	p.Columns = map[string][]string{"older": {"who"}, "visits": {"who"}}
+	got, err := h.Telling(datasettest.Context(t), p)
+	want := map[string][]string{"orders": {"buyer"}, "visits": {"visitor"}, "older": {"who"}}
+	if diff := gocmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (- expected + found):\n%s", err, diff)
+	}
+	h.Put(t, "older", dataset.Spec{}, "who,n\ncarla,1\namal,2\n")
+	if got := redact(t, h, p); !slices.Equal(got, []string{"older@1 1 older@2"}) {
+		t.Errorf("redacted %v", got)
+	}
+}
+
+// However many old versions were redacted, the table goes on to say what the dataset's
+// name means.
+func TestManyRedactions(t *testing.T) {
+	h := datasettest.New(t, func(c *dataset.Config) { c.Limits.MetadataDepth = 3 })
+	for i := range 6 {
+		h.Put(t, "orders", dataset.Spec{}, bought(100*i, 30))
+	}
+	h.Put(t, "orders", dataset.Spec{}, "buyer,n\namal,7\n") // orders@7
+	h.Put(t, "orders", dataset.Spec{}, "buyer,n\namal,8\n") // orders@8
+	redact(t, h, carla("orders"))                           // orders@9 … orders@14
+	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal8"}) {
+		t.Errorf("orders means %v", got)
+	}
+	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 8}); err != nil {
+		t.Fatal(err)
+	}
+	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal7"}) {
+		t.Errorf("without orders@8 it means %v", got)
+	}
 }

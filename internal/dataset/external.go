@@ -201,7 +201,7 @@ func (s *Service) alter(ctx context.Context, d Dataset, t table.Table, c table.C
 	}
 	var newest []Version
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		newest, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
+		newest, err = s.present(ctx, tx, d.ID)
 		return err
 	})
 	if err != nil {

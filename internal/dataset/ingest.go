@@ -20,6 +20,9 @@ type IngestRequest struct {
 	// Base is the version that the rows continue; 0 for none. The new version may
 	// be only where it may be, and is at least as closed.
 	Base int64
+	// Next makes it the version right after Base: it fails with fault.Conflict when
+	// the dataset's name means another one than Base by then.
+	Next bool
 	// Beside is the source, with where its rows may be.
 	Beside   []Labelled
 	Producer Producer
@@ -33,7 +36,8 @@ type IngestRequest struct {
 // Ingest makes a version of a source's rows. When the newest version has the
 // same content, made the same way, that is returned, marked Unchanged; an older
 // one with the same content does not count, because the dataset has to mean what
-// the source has. Needs dataset.import. Errors: as Create.
+// the source has. Needs dataset.import. Errors: as Create; fault.Unavailable when a
+// person was erased from Base meanwhile.
 func (s *Service) Ingest(ctx context.Context, r IngestRequest) (Version, error) {
 	if who := identity.From(ctx); who.Kind == identity.Attempt {
 		return Version{}, fault.New(fault.PermissionDenied, "%s keeps no rows of a source", who).WithHint("A job writes its tables by the catalog, or imports a file.")
@@ -61,7 +65,10 @@ func (s *Service) Ingest(ctx context.Context, r IngestRequest) (Version, error) 
 	}
 	w := draft{
 		project: r.Project, name: r.Name, spec: d.Spec, residency: label, classification: class,
-		rows: r.Rows, progress: r.Progress, then: r.Then, newest: true,
+		rows: r.Rows, progress: r.Progress, then: r.Then, newest: true, base: r.Base,
+	}
+	if r.Next {
+		w.onto = &onto{base: r.Base}
 	}
 	if err := s.settle(ctx, w); err != nil {
 		return Version{}, err

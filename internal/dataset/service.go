@@ -105,6 +105,8 @@ type Config struct {
 	// Confined says where what an attempt makes may be: it reads no version of
 	// others that may be in fewer zones. nil lets it.
 	Confined func(ctx context.Context, attempt string) (residency.Label, error)
+	// Deleted runs in the transaction in which a dataset is deleted; may be nil.
+	Deleted func(ctx context.Context, tx *store.Tx, p project.Name, name string) error
 	// Citations find what Expire must leave, beside versions made of others.
 	Citations []Citations
 

@@ -37,6 +37,7 @@ type draft struct {
 	rows     array.RecordReader
 	snapshot int64 // its ID where another engine wrote it; 0 for none
 	onto     *onto // nil follows whatever is there
+	base     int64 // version of the dataset that the rows continue; 0 for none
 	// lineage is asked for when the rows have been read to their end.
 	lineage func() (Lineage, error)
 	// progress hears of the rows written so far; may be nil.
@@ -408,6 +409,9 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			if now.ID != d.ID || now.Latest != d.Latest || now.Metadata != d.Metadata {
 				return nil
 			}
+			if err := s.unredacted(ctx, tx, now, w.base, v); err != nil {
+				return err
+			}
 			now.Latest = v.Number
 			if v.State == Accepted {
 				now.Accepted, now.Metadata, now.Stale = v.Number, metadata, false
@@ -458,7 +462,7 @@ func (s *Service) look(ctx context.Context, w draft, v Version) (d Dataset, befo
 		} else if err == nil || !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		before, err = s.cfg.Store.Versions(ctx, tx, d.ID, Accepted, 0, s.limits.MetadataDepth)
+		before, err = s.present(ctx, tx, d.ID)
 		return err
 	})
 	return d, before, twin, err

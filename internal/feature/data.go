@@ -18,6 +18,9 @@ type Data interface {
 	// without a version is the newest accepted one. Errors: fault.NotFound;
 	// fault.Conflict for a rejected version; fault.Gone for a deleted one.
 	Resolve(ctx context.Context, p project.Name, ref string) (DatasetVersion, error)
+	// Standing is the version that stands for one now ("weather@5"), if persons were
+	// erased from it; else the same.
+	Standing(ctx context.Context, p project.Name, ref string) (string, error)
 	// Open reads columns of a version, all when there are none. The caller
 	// releases the rows.
 	Open(ctx context.Context, p project.Name, ref string, columns []string) (array.RecordReader, error)

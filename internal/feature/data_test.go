@@ -118,6 +118,7 @@ type data struct {
 	queries  map[string]query
 	declared map[string][]col
 	db       *store.DB
+	redacted map[string]string // what stands for a version
 	// appending, when set, may fail an Append.
 	appending func() error
 	// interrupt, when set, fails the reading of any source after some rows.
@@ -132,7 +133,7 @@ type query struct {
 }
 
 func newData() *data {
-	return &data{versions: map[string][]version{}, queries: map[string]query{}, declared: map[string][]col{}}
+	return &data{versions: map[string][]version{}, queries: map[string]query{}, declared: map[string][]col{}, redacted: map[string]string{}}
 }
 
 // put makes a version.
@@ -162,6 +163,9 @@ func (d *data) find(ref string) (version, error) {
 	defer d.mu.Unlock()
 	name, _, exact := strings.Cut(ref, "@")
 	for _, v := range slices.Backward(d.versions[name]) {
+		if exact && v.Ref == ref && d.redacted[ref] != "" {
+			return v, fault.New(fault.Gone, "%s had rows of a person who was erased", ref)
+		}
 		if exact && v.Ref == ref || !exact && !v.rejected {
 			if v.rejected {
 				return v, fault.New(fault.Conflict, "%s is rejected", v.Ref)
@@ -175,6 +179,15 @@ func (d *data) find(ref string) (version, error) {
 func (d *data) Resolve(_ context.Context, _ project.Name, ref string) (feature.DatasetVersion, error) {
 	v, err := d.find(ref)
 	return v.DatasetVersion, err
+}
+
+func (d *data) Standing(_ context.Context, _ project.Name, ref string) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.redacted[ref] != "" {
+		ref = d.redacted[ref]
+	}
+	return ref, nil
 }
 
 func (d *data) Open(_ context.Context, _ project.Name, ref string, columns []string) (array.RecordReader, error) {

@@ -36,6 +36,8 @@ type Letter struct {
 const (
 	maxDead   = 10_000    // letters of a stream
 	maxLetter = 256 << 10 // bytes of a letter
+	// replayPage is how many are in memory when all are replayed.
+	replayPage = 64
 )
 
 // bury keeps messages that are no events, or their new reasons.
@@ -171,11 +173,11 @@ func (s *Service) ReplayDead(ctx context.Context, p project.Name, ref string, id
 	}
 	found := 0
 	for after, more := "", true; more; {
-		page, err := s.dead(ctx, l, after, recordEvents)
+		page, err := s.dead(ctx, l, after, replayPage)
 		if err != nil {
 			return out, err
 		}
-		if more = len(page) == recordEvents; len(page) > 0 {
+		if more = len(page) == replayPage; len(page) > 0 {
 			after = page[len(page)-1].ID
 		}
 		page = slices.DeleteFunc(page, func(d Letter) bool { return len(ids) > 0 && !slices.Contains(ids, d.ID) })
@@ -213,17 +215,13 @@ func (s *Service) DropDead(ctx context.Context, p project.Name, ref string, ids 
 	dropped := 0
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		dropped = 0
-		which := ids
-		if len(which) == 0 {
-			all, err := s.cfg.Store.Dead(ctx, tx, p, l.dataset, "", maxDead)
-			if err != nil {
+		if len(ids) == 0 {
+			var err error
+			if dropped, err = s.cfg.Store.DropDead(ctx, tx, p, l.dataset); err != nil {
 				return err
 			}
-			for _, d := range all {
-				which = append(which, d.ID)
-			}
 		}
-		for _, id := range which {
+		for _, id := range ids {
 			there, err := s.cfg.Store.DeleteDead(ctx, tx, p, l.dataset, id)
 			if err != nil {
 				return err

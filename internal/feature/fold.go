@@ -45,18 +45,31 @@ type following struct {
 // due, reads the sources, and trims; the background loop calls it, and tests do.
 // While another process does it, nothing happens.
 func (s *Service) FollowOnce(ctx context.Context) error {
+	err := s.still(ctx, s.followAll)
+	if errors.Is(err, errElsewhere) {
+		return nil
+	}
+	return err
+}
+
+// still runs fn while no other process follows streams.
+func (s *Service) still(ctx context.Context, fn func(ctx context.Context) error) error {
 	if !s.cfg.DB.Shared() {
-		return s.followAll(ctx)
+		return fn(ctx)
 	}
 	lease, err := s.cfg.DB.Lease(ctx, "feature.streams", strconv.FormatUint(rand.Uint64(), 36), leaseTime) //nolint:gosec // a name, no secret
 	if fault.Is(err, fault.Conflict) {
-		return nil
+		return errElsewhere
 	}
 	if err != nil {
 		return err
 	}
-	return lease.Keep(ctx, s.followAll)
+	return lease.Keep(ctx, fn)
 }
+
+// occupyFold keeps this process from folding into a view's online rows; release is nil
+// while it does.
+func (s *Service) occupyFold(v View) (release func()) { return s.occupy(v.Project, v.Ref()+" folding") }
 
 func (s *Service) followAll(ctx context.Context) error {
 	var all []Stream
@@ -176,7 +189,7 @@ func (s *Service) followStream(ctx context.Context, st Stream) error {
 	keep := st.Cut // what no view needs any more
 	at := map[string]int64{}
 	for i, v := range views {
-		position, found, err := s.fold(ctx, v, onlines[i].table())
+		position, found, err := s.foldView(ctx, v, onlines[i].table())
 		switch {
 		case fault.Is(err, fault.Gone): // its key was destroyed: nobody reads it
 			continue
@@ -208,6 +221,16 @@ func (s *Service) followStream(ctx context.Context, st Stream) error {
 		failed = append(failed, err)
 	}
 	return errors.Join(failed...)
+}
+
+// foldView folds unless a person's rows are being removed from the view.
+func (s *Service) foldView(ctx context.Context, v View, table online.Table) (position int64, found bool, err error) {
+	release := s.occupyFold(v)
+	if release == nil {
+		return 0, true, fault.New(fault.Unavailable, "rows of a person are being removed")
+	}
+	defer release()
+	return s.fold(ctx, v, table)
 }
 
 // trim removes records that are in the dataset and in every view.

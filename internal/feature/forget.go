@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -21,96 +22,188 @@ type Forgotten struct {
 	Letters int // dead ones
 }
 
-// ForgetEvents removes a person's events of the log of a dataset, by the columns that
-// are called like the join keys, and the dead letters that name the person; where
-// only Is knows who that is, also those that cannot be read. What was folded or cut
-// before is online and in the dataset, and has to be removed there, after this. With
-// dry it only counts.
-func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Person, dataset string, keys []string, dry bool) (Forgotten, error) {
-	var out Forgotten
-	if len(keys) == 0 {
-		return out, fault.New(fault.Invalid, "nobody is named whose events are to be removed")
-	}
-	followed := false
-	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		_, err := s.cfg.Store.Stream(ctx, tx, p.Project, dataset)
-		followed = err == nil
-		if fault.Is(err, fault.NotFound) {
-			return nil
+// Streamed lists the datasets of a project that have a log of events. It asks for no
+// permission, as Use.
+func (s *Service) Streamed(ctx context.Context, p project.Name) (datasets []string, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		datasets = nil
+		all, err := s.cfg.Store.Streams(ctx, tx)
+		for _, st := range all {
+			if st.Project == p {
+				datasets = append(datasets, st.Dataset)
+			}
 		}
 		return err
-	}); err != nil || !followed {
+	})
+	slices.Sort(datasets)
+	return datasets, err
+}
+
+// forgetPage bounds the dead letters that are read at a time.
+const forgetPage = 16
+
+// ForgetEvents removes a person's events of the log of a dataset, by the columns that
+// have the join keys, in their order, and the dead letters that name the person; where
+// only Is knows who that is, also those that cannot be read. What was folded or cut
+// before is online and in the dataset, and has to be removed there, after this. A log
+// whose key was destroyed is dropped: nobody reads it. With dry it only counts.
+func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Person, dataset string, columns []string, dry bool) (Forgotten, error) {
+	var out Forgotten
+	if len(columns) == 0 {
+		return out, fault.New(fault.Invalid, "nobody is named whose events are to be removed")
+	}
+	l := &eventLog{project: p.Project, dataset: dataset}
+	err := s.unlock(ctx, l)
+	switch {
+	case fault.Is(err, fault.Gone) && dry:
+		return out, nil
+	case fault.Is(err, fault.Gone):
+		return out, s.cfg.DB.Update(ctx, string(p.Project), func(ctx context.Context, tx *store.Tx) error {
+			tx.Scrub(logTables...)
+			return s.DropEvents(ctx, tx, action, p.Project, dataset)
+		})
+	case err != nil:
 		return out, err
 	}
-	l, err := s.openLog(ctx, View{Header: Header{Project: p.Project}, ViewSpec: ViewSpec{Source: Source{Dataset: dataset}}})
-	if err != nil {
-		return out, err
-	}
-	run := s.cfg.DB.View
-	if !dry {
-		run = func(ctx context.Context, fn func(ctx context.Context, tx *store.Tx) error) error {
-			return s.cfg.DB.Update(ctx, string(p.Project), fn)
-		}
-	}
-	err = run(ctx, func(ctx context.Context, tx *store.Tx) error {
-		out = Forgotten{}
-		st, err := s.cfg.Store.Stream(ctx, tx, p.Project, dataset)
-		if fault.Is(err, fault.NotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		for at := st.First - 1; at < st.Head; {
-			records, err := s.cfg.Store.Records(ctx, tx, p.Project, dataset, at, st.Head, pageRecords)
-			if err != nil {
-				return err
+	// A page in a transaction: others write meanwhile, and what comes behind is looked
+	// at, too.
+	f := forgetter{s: s, l: l, p: p, columns: columns, dry: dry}
+	for _, page := range []func(ctx context.Context, tx *store.Tx, st *Stream) (more bool, err error){f.records, f.letters} {
+		for more := true; more; {
+			run := s.cfg.DB.View
+			if !dry {
+				run = func(ctx context.Context, fn func(ctx context.Context, tx *store.Tx) error) error {
+					return s.cfg.DB.Update(ctx, string(p.Project), fn)
+				}
 			}
-			if len(records) == 0 {
-				break
-			}
-			for _, r := range records {
-				at = r.Seq
-				gone, freed, err := s.forgetIn(ctx, tx, l, r, p, keys, dry)
+			err := run(ctx, func(ctx context.Context, tx *store.Tx) error {
+				f.gone, more = Forgotten{}, false
+				st, err := s.cfg.Store.Stream(ctx, tx, p.Project, dataset)
+				if fault.Is(err, fault.NotFound) {
+					return nil
+				}
 				if err != nil {
 					return err
 				}
-				out.Events += gone
-				st.Bytes -= freed
-			}
-		}
-		letters, err := s.cfg.Store.Dead(ctx, tx, p.Project, dataset, "", maxDead)
-		if err != nil {
-			return err
-		}
-		for _, d := range letters {
-			letter, err := l.letter(d)
+				if more, err = page(ctx, tx, &st); err != nil || dry || f.gone == (Forgotten{}) {
+					return err
+				}
+				if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
+					return err
+				}
+				return audit.Append(ctx, tx, audit.Entry{
+					Project: string(p.Project), Action: string(action), Object: "dataset " + dataset, Reason: p.Purpose,
+					Detail: map[string]any{"events": f.gone.Events, "dead_letters": f.gone.Letters},
+				})
+			})
 			if err != nil {
-				return err
+				return out, err
 			}
-			if !p.named(letter.Body, keys) {
-				continue
-			}
-			out.Letters++
-			if dry {
-				continue
-			}
-			if _, err := s.cfg.Store.DeleteDead(ctx, tx, p.Project, dataset, d.ID); err != nil {
-				return err
-			}
+			f.at, f.letter = f.next, f.nextLetter
+			out.Events, out.Letters = out.Events+f.gone.Events, out.Letters+f.gone.Letters
 		}
-		if dry || out == (Forgotten{}) {
-			return nil
-		}
-		if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
-			return err
-		}
-		return audit.Append(ctx, tx, audit.Entry{
-			Project: string(p.Project), Action: string(action), Object: "dataset " + dataset, Reason: p.Purpose,
-			Detail: map[string]any{"events": out.Events, "dead_letters": out.Letters},
-		})
+	}
+	if dry || out == (Forgotten{}) {
+		return out, nil
+	}
+	return out, s.cfg.DB.Update(ctx, string(p.Project), func(_ context.Context, tx *store.Tx) error {
+		tx.Scrub(logTables...)
+		return nil
 	})
-	return out, err
+}
+
+// DropEvents removes all that the log of a dataset has, because nobody can read it
+// any more: its key was destroyed, or, in the transaction of that, the dataset
+// deleted. The numbers of records go on, so that no view takes later ones for those it
+// has.
+func (s *Service) DropEvents(ctx context.Context, tx *store.Tx, action policy.Action, p project.Name, dataset string) error {
+	st, err := s.cfg.Store.Stream(ctx, tx, p, dataset)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := s.cfg.Store.TrimRecords(ctx, tx, p, dataset, st.Head); err != nil {
+		return err
+	}
+	letters, err := s.cfg.Store.DropDead(ctx, tx, p, dataset)
+	if err != nil {
+		return err
+	}
+	if err := s.cfg.Store.ForgetSeen(ctx, tx, p, dataset, s.now().Add(seenAge)); err != nil {
+		return err
+	}
+	records := st.Head - st.First + 1
+	if records == 0 && letters == 0 && st.Version == "" {
+		return nil // it had none
+	}
+	st.First, st.Cut, st.Bytes, st.Version = st.Head+1, st.Head, 0, ""
+	if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
+		return err
+	}
+	return audit.Append(ctx, tx, audit.Entry{
+		Project: string(p), Action: string(action), Object: "dataset " + dataset,
+		Detail: map[string]any{"phase": "the log of its events was dropped", "records": records, "dead_letters": letters},
+	})
+}
+
+// logTables have what is sealed of a log.
+var logTables = []string{"feature_stream_record", "feature_stream_dead"}
+
+// forgetter goes through a log page by page.
+type forgetter struct {
+	s       *Service
+	l       *eventLog
+	p       Person
+	columns []string
+	dry     bool
+
+	at, next           int64  // the record behind which a page begins, and the page after it
+	letter, nextLetter string // the dead letter
+	gone               Forgotten
+}
+
+func (f *forgetter) records(ctx context.Context, tx *store.Tx, st *Stream) (more bool, err error) {
+	page, err := f.s.cfg.Store.Records(ctx, tx, f.l.project, f.l.dataset, f.at, st.Head, pageRecords)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range page {
+		f.next = r.Seq
+		gone, freed, err := f.s.forgetIn(ctx, tx, f.l, r, f.p, f.columns, f.dry)
+		if err != nil {
+			return false, err
+		}
+		f.gone.Events += gone
+		st.Bytes -= freed
+	}
+	return len(page) > 0, nil
+}
+
+func (f *forgetter) letters(ctx context.Context, tx *store.Tx, _ *Stream) (more bool, err error) {
+	page, err := f.s.cfg.Store.Dead(ctx, tx, f.l.project, f.l.dataset, f.letter, forgetPage)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range page {
+		f.nextLetter = d.ID
+		letter, err := f.l.letter(d)
+		if err != nil {
+			return false, err
+		}
+		if !f.p.named(letter.Body, f.columns) {
+			continue
+		}
+		f.gone.Letters++
+		if f.dry {
+			continue
+		}
+		if _, err := f.s.cfg.Store.DeleteDead(ctx, tx, f.l.project, f.l.dataset, d.ID); err != nil {
+			return false, err
+		}
+	}
+	return len(page) > 0, nil
 }
 
 // forgetIn writes a record anew without the rows of a person; it stays, so that

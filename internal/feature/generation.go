@@ -147,6 +147,28 @@ func (s *Service) sweep(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
+// sweepNow removes the rows of a project's generations that nobody reads any more,
+// however young these are.
+func (s *Service) sweepNow(ctx context.Context, p project.Name) error {
+	var old []Stale
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		old, err = s.cfg.Store.Stales(ctx, tx, s.now().Add(staleAge), openRuns)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, g := range old {
+		if g.Project != p {
+			continue
+		}
+		if err := s.remove(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // remove drops the rows of a generation, and then its mark. Rows whose key was
 // destroyed cannot be read by anybody, nor named to be dropped.
 func (s *Service) remove(ctx context.Context, g Stale) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -26,16 +27,26 @@ type Person struct {
 	Purpose string // is audited: "erasure ers_01J…"
 }
 
-// PersonKeys are the keys of a person's rows, by view version ("facts@1"). A view
-// of several entities has many for one person.
-type PersonKeys map[string][][]byte
+// PersonKeys are the keys of a person's rows, by view version ("facts@1").
+type PersonKeys map[string]ViewKeys
+
+// ViewKeys are the keys of a person's rows of one view, many where the person is one
+// of several entities.
+type ViewKeys struct {
+	Keys [][]byte `json:"keys,omitempty"`
+	// Whole says that the person's values are the key: there is no other.
+	Whole bool `json:"whole,omitempty"`
+	// All says that no other was in Generation, whose rows were looked at.
+	All        bool       `json:"all,omitempty"`
+	Generation Generation `json:"generation,omitempty"`
+}
 
 // maxPersonKeys bounds those of one view.
 const maxPersonKeys = 1_000_000
 
 // PersonKeys finds the keys of a person's rows online: from the key where that says
-// all, else from the rows that are online now. It asks for no permission, as Use.
-// Error: fault.TooLarge.
+// all, else from what the rows online were made of, as far as that can be read. It
+// asks for no permission, as Use. Error: fault.TooLarge.
 func (s *Service) PersonKeys(ctx context.Context, p Person) (PersonKeys, error) {
 	use, err := s.Use(ctx, p.Project, p.Entity)
 	if err != nil {
@@ -43,13 +54,6 @@ func (s *Service) PersonKeys(ctx context.Context, p Person) (PersonKeys, error) 
 	}
 	keys := PersonKeys{}
 	for _, v := range use.views {
-		o, err := s.online(ctx, v)
-		if err != nil {
-			return nil, err
-		}
-		if o.View == "" {
-			continue // it never had a row
-		}
 		at := v.about(p.Entity)
 		if len(p.Values) == len(at) && len(at) == len(v.Keys) {
 			var key []byte
@@ -61,18 +65,25 @@ func (s *Service) PersonKeys(ctx context.Context, p Person) (PersonKeys, error) 
 				}
 				key = value.AppendKey(key, x)
 			}
+			its := ViewKeys{Whole: true}
 			if key != nil {
-				keys[v.Ref()] = [][]byte{key}
+				its.Keys = [][]byte{key}
 			}
+			keys[v.Ref()] = its
 			continue
 		}
-		found, err := s.keysIn(ctx, p, v, o, at)
+		o, err := s.online(ctx, v)
 		if err != nil {
+			return nil, err
+		}
+		if o.View == "" {
+			continue // it never had a row
+		}
+		its := ViewKeys{Generation: o.Generation}
+		if its.Keys, its.All, err = s.keysIn(ctx, p, v, o, at); err != nil {
 			return nil, fault.Wrap(err, "looking for the person's keys of %s", v.Ref())
 		}
-		if len(found) > 0 {
-			keys[v.Ref()] = found
-		}
+		keys[v.Ref()] = its
 	}
 	return keys, nil
 }
@@ -89,21 +100,101 @@ func (s *Service) online(ctx context.Context, v View) (o Online, err error) {
 	return o, err
 }
 
-// keysIn reads the keys of the rows that are online from what they were made of.
-func (s *Service) keysIn(ctx context.Context, p Person, v View, o Online, at []int) ([][]byte, error) {
+// keysIn reads the keys of the rows that are online from what they were made of, or
+// from what stands for that since somebody else was erased. all is false when a part
+// of it can be read no more.
+func (s *Service) keysIn(ctx context.Context, p Person, v View, o Online, at []int) (keys [][]byte, all bool, err error) {
 	columns := make([]string, len(v.Keys))
 	for i, k := range v.Keys {
 		columns[i] = k.Name
 	}
-	rows, err := s.evaluate(v.Project, v.Source, o.Inputs, columns)(ctx)
-	if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) {
-		return nil, nil // nothing that can be read any more
+	inputs, err := s.standing(ctx, p.Project, o.Inputs)
+	if err != nil && !unreadable(err) {
+		return nil, false, err
 	}
+	var from []func(ctx context.Context) (array.RecordReader, error)
+	if all = len(inputs) > 0; all { // else nobody knows, or all rows were pushed
+		from = append(from, s.evaluate(v.Project, v.Source, inputs, columns))
+	}
+	if v.Source.Stream != nil { // what was folded since
+		from = append(from, func(ctx context.Context) (array.RecordReader, error) { return s.soFar(ctx, v, columns) })
+	}
+	seen := map[string]bool{}
+	for _, open := range from {
+		rows, err := open(ctx)
+		if err == nil {
+			err = p.keysOf(ctx, v, rows, at, seen)
+			rows.Release()
+		}
+		switch {
+		case unreadable(err), fault.Is(err, fault.Invalid): // the source has other columns by now
+			all = false
+		case err != nil:
+			return nil, false, err
+		}
+	}
+	for key := range seen {
+		keys = append(keys, []byte(key))
+	}
+	return keys, all, nil
+}
+
+// unreadable reports that what rows were made of is not there any more.
+func unreadable(err error) bool { return fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) }
+
+// standing are the versions that stand for inputs now.
+func (s *Service) standing(ctx context.Context, p project.Name, inputs []InputRef) ([]InputRef, error) {
+	now := slices.Clone(inputs)
+	for i, in := range now {
+		ref, err := s.cfg.Data.Standing(ctx, p, in.Dataset)
+		if err != nil {
+			return now, err
+		}
+		now[i].Dataset = ref
+	}
+	return now, nil
+}
+
+// soFar reads columns of everything that the log of a view's dataset ever had, as
+// far as that is kept: the newest version, and the events that are in none.
+func (s *Service) soFar(ctx context.Context, v View, columns []string) (array.RecordReader, error) {
+	l := &eventLog{view: v, project: v.Project, dataset: v.Source.Dataset}
+	if err := s.unlock(ctx, l); err != nil {
+		return nil, err
+	}
+	var st Stream
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		st, err = s.cfg.Store.Stream(ctx, tx, l.project, l.dataset)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	newest, err := s.cfg.Data.Resolve(ctx, l.project, l.dataset)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Release()
-	seen := map[string]bool{}
+	before, err := s.cfg.Data.Open(ctx, l.project, newest.Ref, columns)
+	if err != nil {
+		return nil, err
+	}
+	rows := &appended{ctx: ctx, s: s, l: l, schema: before.Schema(), base: before, at: st.Cut, until: st.Head}
+	rows.refs.Add(1)
+	return &closing{RecordReader: rows, also: before}, nil
+}
+
+// closing releases another reader with itself. One owner has it.
+type closing struct {
+	array.RecordReader
+	also array.RecordReader
+}
+
+func (c *closing) Release() {
+	c.RecordReader.Release()
+	c.also.Release()
+}
+
+// keysOf adds the keys of the person's rows to those that were seen.
+func (p Person) keysOf(ctx context.Context, v View, rows array.RecordReader, at []int, seen map[string]bool) error {
 	values := make([]string, len(at))
 	for rows.Next() {
 		rec := rows.RecordBatch()
@@ -125,17 +216,13 @@ func (s *Service) keysIn(ctx context.Context, p Person, v View, o Online, at []i
 			}
 		}
 		if len(seen) > maxPersonKeys {
-			return nil, fault.New(fault.TooLarge, "the person has more than %d keys", maxPersonKeys).WithHint("Clear the view: falaj feature clear %s.", v.Ref())
+			return fault.New(fault.TooLarge, "the person has more than %d keys", maxPersonKeys).WithHint("Clear the view: falaj feature clear %s.", v.Ref())
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	out := make([][]byte, 0, len(seen))
-	for key := range seen {
-		out = append(out, []byte(key))
-	}
-	return out, rows.Err()
+	return rows.Err()
 }
 
 // cellOf is a cell as a part of a key.
@@ -160,7 +247,8 @@ func cellOf(a arrow.Array, i int) value.Value {
 type PersonRows struct {
 	View string // "facts@1"
 	Rows int64  // versions of rows
-	// Unknown says that the view has pushed rows that only the whole key would find.
+	// Unknown says that the view may have more of them, pushed or made of a version that
+	// is gone, which only the whole key would find.
 	Unknown bool
 	rows    []online.RowKey
 }
@@ -172,52 +260,76 @@ func (s *Service) PersonRows(ctx context.Context, p Person, keys PersonKeys, tok
 	if err != nil {
 		return nil, err
 	}
-	named := make([][]byte, 0, len(tokens))
-	for _, text := range tokens {
-		if b, err := hex.DecodeString(text); err == nil && len(b) == len(online.RowKey{}) {
-			named = append(named, b)
-		}
-	}
 	for _, v := range use.views {
-		o, err := s.online(ctx, v)
+		r, err := s.rowsIn(ctx, p, v, keys[v.Ref()], rowKeys(tokens))
 		if err != nil {
 			return nil, err
 		}
-		if o.View == "" {
-			continue
+		if r.View != "" {
+			all = append(all, r)
 		}
-		r := PersonRows{View: v.Ref()}
-		for i, table := range o.tables() {
-			rows, err := s.cfg.Online.Rows(ctx, table, keys[v.Ref()])
-			if fault.Is(err, fault.Gone) {
-				continue // its key was destroyed: nobody reads it
-			}
-			if err != nil {
-				return nil, err
-			}
-			prefix, err := s.cfg.Online.TableKey(ctx, table)
-			if err != nil {
-				return nil, err
-			}
-			told := len(rows) > 0
-			for _, b := range named {
-				if bytes.HasPrefix(b, prefix[:]) {
-					rows, told = append(rows, online.RowKey(b)), true
-				}
-			}
-			// Pushed rows are in no dataset.
-			whole := len(p.Values) > 0 && len(v.about(p.Entity)) == len(v.Keys)
-			if i > 0 && !whole && (!told || len(p.Values) > 0) {
-				r.Unknown = true
-			}
-			r.rows = append(r.rows, rows...)
-		}
-		if r.Rows, err = s.cfg.Online.Count(ctx, r.rows); err != nil {
-			return nil, err
-		}
-		all = append(all, r)
 	}
 	return all, nil
+}
+
+func rowKeys(tokens []string) (named []online.RowKey) {
+	for _, text := range tokens {
+		if b, err := hex.DecodeString(text); err == nil && len(b) == len(online.RowKey{}) {
+			named = append(named, online.RowKey(b))
+		}
+	}
+	return named
+}
+
+// rowsIn finds a person's rows in one view; without a name when it never had any.
+func (s *Service) rowsIn(ctx context.Context, p Person, v View, its ViewKeys, named []online.RowKey) (r PersonRows, err error) {
+	o, err := s.online(ctx, v)
+	if err != nil || o.View == "" {
+		return r, err
+	}
+	r.View = v.Ref()
+	keys := its.Keys
+	if p := v.windows(); p != nil { // points and tiles have keys of their own
+		keys = nil
+		for _, key := range its.Keys {
+			keys = append(keys, p.Keys(key)...)
+		}
+	}
+	for i, table := range o.tables() {
+		rows, err := s.cfg.Online.Rows(ctx, table, keys)
+		if fault.Is(err, fault.Gone) {
+			continue // its key was destroyed: nobody reads it
+		}
+		if err != nil {
+			return r, err
+		}
+		prefix, err := s.cfg.Online.TableKey(ctx, table)
+		if err != nil {
+			return r, err
+		}
+		own := len(rows)
+		for _, key := range named { // which are of this generation, or of another
+			if bytes.HasPrefix(key[:], prefix[:]) {
+				rows = append(rows, key)
+			}
+		}
+		switch {
+		case its.Whole:
+		case i > 0: // pushed rows are in no dataset
+			r.Unknown = r.Unknown || len(rows) == 0 || len(p.Values) > 0
+		case len(rows) == own && (!its.All || its.Generation != o.Generation):
+			// Nobody looked at what these were made of, or it was gone: made of what stands
+			// for that, they have none of the person.
+			was, err := s.replaced(ctx, p.Project, o)
+			if err != nil {
+				return r, err
+			}
+			r.Unknown = r.Unknown || was != "" || len(o.Inputs) == 0
+		}
+		r.rows = append(r.rows, rows...)
+	}
+	r.Rows, err = s.cfg.Online.Count(ctx, r.rows)
+	return r, err
 }
 
 // Tokens are opaque names of the rows, by which they are found without the key.
@@ -229,54 +341,128 @@ func (r PersonRows) Tokens() []string {
 	return out
 }
 
+// replaced is a version that rows online were made of, and that was redacted since, or
+// is gone; empty when there is none.
+func (s *Service) replaced(ctx context.Context, p project.Name, o Online) (string, error) {
+	for _, in := range o.Inputs {
+		now, err := s.cfg.Data.Standing(ctx, p, in.Dataset)
+		switch {
+		case unreadable(err):
+			now = ""
+		case err != nil:
+			return "", err
+		}
+		if now != in.Dataset {
+			return in.Dataset, nil
+		}
+	}
+	return "", nil
+}
+
+// Outdated is a view whose rows online were made of a version that was redacted since.
+type Outdated struct {
+	View string // "facts@1"
+	Of   string // "orders@2"
+}
+
+// Outdated lists the views, of whatever entities, whose rows online were made of
+// versions from which persons were erased since. Rows of a person are found by the key
+// in views of its entity only; in others they go with a new materialisation.
+func (s *Service) Outdated(ctx context.Context, p project.Name) ([]Outdated, error) {
+	var all []Online
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		all, err = s.cfg.Store.Onlines(ctx, tx, p)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	var out []Outdated
+	for _, o := range all {
+		of, err := s.replaced(ctx, p, o)
+		if err != nil {
+			return nil, err
+		}
+		if of != "" {
+			out = append(out, Outdated{View: Header{Name: o.View, Version: o.Version}.Ref(), Of: of})
+		}
+	}
+	return out, nil
+}
+
 // ForgetOnline removes a person's rows from the online store and calls done for
 // each view that had some. A materialisation of such a view that is under way is
 // stopped: it goes on, over what its source is now, by itself or when it is asked for
 // again. Error: fault.Unavailable when it has not ended yet.
 func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, tokens []string, done func(PersonRows) error) error {
-	err := s.alone(ctx, func(ctx context.Context) error {
-		all, err := s.PersonRows(ctx, p, keys, tokens)
-		if err != nil {
-			return err
-		}
-		for _, r := range all {
-			// Also where there is none yet: a materialisation may be about to write some.
-			if err := s.forget(ctx, p, r); err != nil {
-				return fault.Wrap(err, "forgetting rows of %s", r.View)
-			}
-			if r.Rows == 0 {
-				continue
-			}
-			if err := done(r); err != nil {
+	use, err := s.Use(ctx, p.Project, p.Entity)
+	if err != nil {
+		return err
+	}
+	err = s.alone(ctx, func(ctx context.Context) error {
+		return s.still(ctx, func(ctx context.Context) error {
+			if err := s.sweepNow(ctx, p.Project); err != nil {
 				return err
 			}
-		}
-		return nil
+			for _, v := range use.views {
+				// Also where there is none yet: a materialisation may be about to write some.
+				if err := s.forget(ctx, p, v, keys[v.Ref()], rowKeys(tokens), done); err != nil {
+					return fault.Wrap(err, "forgetting rows of %s", v.Ref())
+				}
+			}
+			return nil
+		})
 	})
 	if errors.Is(err, errElsewhere) {
-		return fault.New(fault.Unavailable, "another process is materialising").WithHint("It is tried again.")
+		return fault.New(fault.Unavailable, "another process writes to the online store").WithHint("It is tried again.")
 	}
 	return err
 }
 
-func (s *Service) forget(ctx context.Context, p Person, r PersonRows) error {
-	release := s.occupy(p.Project, r.View)
+func (s *Service) forget(ctx context.Context, p Person, v View, its ViewKeys, named []online.RowKey, done func(PersonRows) error) error {
+	release := s.occupy(p.Project, v.Ref())
 	if release == nil {
 		s.stopRuns()
-		return fault.New(fault.Unavailable, "%s is being materialised", r.View).WithHint("It is stopped, and this tried again.")
+		return fault.New(fault.Unavailable, "%s is being materialised", v.Ref()).WithHint("It is stopped, and this tried again.")
 	}
 	defer release()
-	if r.Rows == 0 {
-		return nil
+	// What a fold has read before the person's events went would be written afterwards.
+	folding := s.occupyFold(v)
+	if folding == nil {
+		return fault.New(fault.Unavailable, "events are being brought into %s", v.Ref()).WithHint("It is tried again.")
+	}
+	defer folding()
+	if err := s.finish(ctx, v); err != nil {
+		return err
+	}
+	r, err := s.rowsIn(ctx, p, v, its, named)
+	if err != nil || r.Rows == 0 {
+		return err
 	}
 	if err := s.cfg.Online.Forget(ctx, r.rows); err != nil {
 		return err
 	}
-	return s.cfg.DB.Update(ctx, string(p.Project), func(ctx context.Context, tx *store.Tx) error {
+	if err := s.cfg.DB.Update(ctx, string(p.Project), func(ctx context.Context, tx *store.Tx) error {
 		return audit.Append(ctx, tx, audit.Entry{
 			Project: string(p.Project), Action: string(ActionMaterialise), Object: objectKind + " view " + r.View, Reason: p.Purpose, Detail: map[string]any{"forgotten": r.Rows},
 		})
-	})
+	}); err != nil {
+		return err
+	}
+	return done(r)
+}
+
+// finish writes what a process that died had on its way into a view that follows a
+// stream: it would be written when somebody asks next, after the person's rows went.
+func (s *Service) finish(ctx context.Context, v View) error {
+	o, err := s.online(ctx, v)
+	if err != nil || o.View == "" || v.Source.Stream == nil {
+		return err
+	}
+	_, _, err = s.cfg.Online.Position(ctx, o.table())
+	if fault.Is(err, fault.Gone) {
+		return nil // its key was destroyed: nobody reads it
+	}
+	return err
 }
 
 // stopRuns ends the attempts that are under way; those whose sources are still

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -41,7 +42,7 @@ func TestForgetOnline(t *testing.T) {
 			}
 		}
 		keys, err := w.PersonKeys(w.ctx, ewr(true))
-		if err != nil || len(keys["weather@1"]) != 1 || len(keys["gates@1"]) != 2 {
+		if err != nil || len(keys["weather@1"].Keys) != 1 || len(keys["gates@1"].Keys) != 2 {
 			t.Fatalf("keys %v, error %v", keys, err)
 		}
 		rows, err := w.PersonRows(w.ctx, ewr(true), keys, nil)
@@ -53,10 +54,10 @@ func TestForgetOnline(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !known { // by the tokens, and by what is online
-			if keys, err = w.PersonKeys(w.ctx, ewr(false)); err != nil || len(keys["weather@1"]) != 1 || len(keys["gates@1"]) != 2 {
+			if keys, err = w.PersonKeys(w.ctx, ewr(false)); err != nil || len(keys["weather@1"].Keys) != 1 || len(keys["gates@1"].Keys) != 2 {
 				t.Fatalf("keys %v, error %v", keys, err)
 			}
-			delete(keys, "weather@1") // as when its dataset has them no more
+			keys["weather@1"] = feature.ViewKeys{} // as when its dataset has them no more
 		}
 		told := map[string]int64{}
 		for range 2 {
@@ -108,4 +109,163 @@ func TestIdentify(t *testing.T) {
 	}
 	_, err := w.Identify(w.ctx, nyc, "planet", []string{"x"})
 	refused(t, err, fault.NotFound)
+}
+
+// boarding is a world with a view of two entities.
+func boarding(t *testing.T) *world {
+	t.Helper()
+	w := weather(t)
+	w.entity("gate", "int64")
+	w.data.put("gates", gatesOf("EWR", "JFK", "LGA"))
+	w.view("gates", feature.ViewSpec{
+		Source: feature.Source{Dataset: "gates"}, Entities: []string{"gate", "origin"}, Timestamp: "time",
+		Features: []feature.FieldSpec{{Name: "load", Type: "float64"}},
+	})
+	w.mustMaterialise("gates", at(24))
+	return w
+}
+
+func gatesOf(origins ...string) table {
+	tb := table{cols: []col{{"origin", value.String}, {"gate", value.Int64}, {"time", value.Timestamp}, {"load", value.Float64}}}
+	for i, o := range origins {
+		tb.rows = append(tb.rows, []value.Value{str(o), value.OfInt(int64(i)), ts(1), num(float64(i))})
+	}
+	return tb
+}
+
+func (w *world) gate(p feature.Person, keys feature.PersonKeys) feature.PersonRows {
+	w.t.Helper()
+	rows, err := w.PersonRows(w.ctx, p, keys, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range rows {
+		if r.View == "gates@1" {
+			return r
+		}
+	}
+	w.t.Fatalf("gates@1 is not among %v", rows)
+	return feature.PersonRows{}
+}
+
+// Somebody else was erased before, and what the rows online were made of is gone: the
+// keys are in what stands for it.
+func TestKeysAfterAnErasure(t *testing.T) {
+	w := boarding(t)
+	w.data.redacted["gates@1"] = w.data.put("gates", gatesOf("EWR", "JFK")) // without LGA
+	keys, err := w.PersonKeys(w.ctx, ewr(true))
+	if err != nil || len(keys["gates@1"].Keys) != 1 || !keys["gates@1"].All {
+		t.Fatalf("keys %+v, error %v", keys, err)
+	}
+	if r := w.gate(ewr(true), keys); r.Rows != 1 || r.Unknown {
+		t.Errorf("%+v", r)
+	}
+	// Views of any entity are outdated, until they are made again.
+	if got, err := w.Outdated(w.ctx, nyc); err != nil || !slices.Equal(got, []feature.Outdated{{View: "gates@1", Of: "gates@1"}}) {
+		t.Errorf("outdated: %v, error %v", got, err)
+	}
+	w.mustMaterialise("gates", at(24))
+	if got, err := w.Outdated(w.ctx, nyc); err != nil || len(got) != 0 {
+		t.Errorf("outdated: %v, error %v", got, err)
+	}
+	// Nothing can be read: that is said.
+	w.data.redacted["gates@2"] = "gates@99"
+	if keys, err = w.PersonKeys(w.ctx, ewr(true)); err != nil || keys["gates@1"].All {
+		t.Fatalf("keys %+v, error %v", keys, err)
+	}
+	if r := w.gate(ewr(true), keys); !r.Unknown {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What is materialised after the keys were taken is not taken for what was looked at.
+func TestKeysOfAnotherGeneration(t *testing.T) {
+	w := boarding(t)
+	keys, err := w.PersonKeys(w.ctx, ewr(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := w.data.put("gates", gatesOf("JFK", "EWR")) // under another gate
+	w.mustMaterialise("gates", at(24))
+	if r := w.gate(ewr(true), keys); r.Unknown { // its dataset says whether the person is there
+		t.Errorf("%+v", r)
+	}
+	w.data.redacted[late] = w.data.put("gates", gatesOf("JFK"))
+	if r := w.gate(ewr(true), keys); !r.Unknown {
+		t.Errorf("%+v", r)
+	}
+	w.mustMaterialise("gates", at(24))
+	if r := w.gate(ewr(true), keys); r.Unknown || r.Rows != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Rows that a stream folded are in no input; the log and the newest version tell.
+func TestKeysOfAStream(t *testing.T) {
+	w := newWorld(t)
+	w.data.declared["visits"] = gatesOf().cols
+	w.entity("origin", "string")
+	w.entity("gate", "int64")
+	w.view("visits", feature.ViewSpec{
+		Source: feature.Source{Dataset: "visits", Stream: &feature.StreamSpec{Push: &struct{}{}}}, Entities: []string{"gate", "origin"}, Timestamp: "time",
+		Features: []feature.FieldSpec{{Name: "load", Type: "float64"}},
+	})
+	w.mustMaterialise("visits", time.Time{})
+	push := func(origin string, gate int) {
+		t.Helper()
+		e := feature.Event{"origin": origin, "gate": gate, "time": at(1).Format(time.RFC3339Nano), "load": 1.5}
+		if _, err := w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "visits", Events: []feature.Event{e}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push("EWR", 1)
+	push("JFK", 1)
+	w.now = w.now.Add(2 * time.Hour)
+	w.follow() // cuts
+	push("EWR", 2)
+	w.follow()
+	if n := len(w.data.show(t, "visits")) - 1; n != 2 {
+		t.Fatalf("%d events are in the dataset, not those of the first hour", n)
+	}
+	for _, known := range []bool{true, false} {
+		keys, err := w.PersonKeys(w.ctx, ewr(known))
+		if err != nil || len(keys["visits@1"].Keys) != 2 || !keys["visits@1"].All {
+			t.Fatalf("keys %+v, error %v", keys, err)
+		}
+		rows, err := w.PersonRows(w.ctx, ewr(known), keys, nil)
+		if err != nil || len(rows) != 1 || rows[0].Rows != 2 || rows[0].Unknown {
+			t.Errorf("%+v, error %v", rows, err)
+		}
+	}
+}
+
+// What a fold has read is written before a person's rows go, or not at all.
+func TestForgetWhileFolding(t *testing.T) {
+	w := till(t)
+	w.mustMaterialise("spending", time.Time{})
+	w.mustPush(purchase("EWR", 1, 1))
+	keys, err := w.PersonKeys(w.ctx, ewr(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forget := func() error {
+		return w.ForgetOnline(w.ctx, ewr(true), keys, nil, func(feature.PersonRows) error { return nil })
+	}
+	tried := 0
+	w.driver.write = func() error {
+		tried++
+		if err := forget(); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("in the middle of a fold: %v", err)
+		}
+		return nil
+	}
+	w.follow()
+	w.driver.write = nil
+	if tried == 0 {
+		t.Error("nothing was folded")
+	}
+	if err := forget(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w.spent(1), "NULL/NOT_FOUND | NULL/NOT_FOUND")
 }

@@ -70,6 +70,8 @@ type Store interface {
 	Dead(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]SealedLetter, error)
 	CountDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
 	DeleteDead(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error)
+	// DropDead removes all dead letters and says how many.
+	DropDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
 
 	// PutTrainingSet keeps the record of a dataset version, replacing one.
 	PutTrainingSet(ctx context.Context, tx *store.Tx, t TrainingSet) error

@@ -221,6 +221,12 @@ func (s *Service) openLog(ctx context.Context, v View) (*eventLog, error) {
 	if l.schema, err = s.cfg.Data.Columns(system(ctx), l.project, l.dataset); err != nil {
 		return nil, fault.Wrap(err, "dataset %s", l.dataset)
 	}
+	return l, s.unlock(ctx, l)
+}
+
+// unlock gets what it takes to read what a log has. Error: fault.Gone when the key
+// was destroyed.
+func (s *Service) unlock(ctx context.Context, l *eventLog) (err error) {
 	derive := func(use string) []byte {
 		var key []byte
 		if err == nil {
@@ -231,14 +237,14 @@ func (s *Service) openLog(ctx context.Context, v View) (*eventLog, error) {
 	key := derive("stream/events")
 	l.mac = derive("stream/ids")
 	if err != nil {
-		return nil, fault.Wrap(err, "opening the key of dataset %s", l.dataset)
+		return fault.Wrap(err, "opening the key of dataset %s", l.dataset)
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.aead, err = cipher.NewGCM(block)
-	return l, err
+	return err
 }
 
 // mayPush passes a push through its doors: the log is where the server is.

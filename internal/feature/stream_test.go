@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/feature/window"
+	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
@@ -383,4 +384,45 @@ func TestForgetEvents(t *testing.T) {
 	w.mustMaterialise("spending", time.Time{})
 	expect(t, w.ask(at(1), []string{"spending:spent"}, origin("EWR", "JFK", "LGA")...), []string{"NULL/NOT_FOUND", "2/PRESENT", "8/PRESENT"})
 	expect(t, len(w.data.show(t, "purchases"))-1, 2)
+}
+
+// A log that nobody can read any more holds up no erasure, and its numbers go on.
+func TestForgetUnreadableEvents(t *testing.T) {
+	w := till(t)
+	w.mustMaterialise("spending", time.Time{})
+	w.mustPush(purchase("EWR", 1, 1))
+	if _, err := w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "spending", Keep: true, Events: []feature.Event{{"origin": "EWR"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.Streamed(w.ctx, nyc); err != nil || fmt.Sprint(got) != "[purchases]" {
+		t.Errorf("%v %v", got, err)
+	}
+	before, err := w.StreamStatus(w.ctx, nyc, "spending")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.keys.Destroy(string(nyc), "dataset/purchases")
+	for _, dry := range []bool{true, false, true} {
+		if gone, err := w.ForgetEvents(w.ctx, "erasure.apply", ewr(true), "purchases", []string{"origin"}, dry); err != nil || gone != (feature.Forgotten{}) {
+			t.Fatalf("%+v %v", gone, err)
+		}
+	}
+	if err := w.db.View(w.ctx, func(ctx context.Context, tx *store.Tx) error {
+		s := featuresql.Store{}
+		st, err := s.Stream(ctx, tx, nyc, "purchases")
+		if err != nil || st.Head != before.Head || st.First != st.Head+1 || st.Cut != st.Head || st.Bytes != 0 {
+			t.Errorf("%+v %v", st, err)
+		}
+		records, err := s.Records(ctx, tx, nyc, "purchases", 0, st.Head, 10)
+		if err != nil || len(records) != 0 {
+			t.Errorf("%d records are left, error %v", len(records), err)
+		}
+		n, err := s.CountDead(ctx, tx, nyc, "purchases")
+		if n != 0 {
+			t.Errorf("%d dead letters are left", n)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

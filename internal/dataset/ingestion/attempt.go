@@ -35,6 +35,11 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
+	if r.Progress.Drop { // an erasure was broken off here
+		if err := s.drop(ctx, r); err != nil {
+			return err
+		}
+	}
 	d, err := s.cfg.Datasets.One(ctx, r.Project, r.Dataset)
 	if err != nil {
 		return err
@@ -149,7 +154,7 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 		if err := s.fits(ctx, *r, src, schema); err != nil {
 			return err
 		}
-		r.Progress.Begun, r.Progress.Schema, r.Progress.Until = true, schema, in.Until()
+		r.Progress.Begun, r.Progress.Schema, r.Progress.Until, r.Progress.Since = true, schema, in.Until(), s.now()
 		if err := s.keep(ctx, r); err != nil {
 			return err
 		}
@@ -206,7 +211,7 @@ func unnamed(name, does string, schema table.Schema) error {
 // restart forgets what was read.
 func (s *Service) restart(r *Run) {
 	p := &r.Progress
-	p.Chunks, p.At, p.Until, p.Schema, p.Begun, p.Read = nil, nil, nil, nil, false, false
+	p.Chunks, p.At, p.Until, p.Schema, p.Begun, p.Read, p.Since = nil, nil, nil, nil, false, false, time.Time{}
 	r.Rows, r.Chunks = 0, 0
 }
 

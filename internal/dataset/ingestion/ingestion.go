@@ -224,11 +224,14 @@ type Progress struct {
 	Base     int64           `json:"base"`     // version of the dataset that it continues; 0: none
 	After    source.Position `json:"after,omitempty"`
 	Until    source.Position `json:"until,omitempty"`
-	Begun    bool            `json:"begun"` // Until and Schema are fixed
-	At       source.Position `json:"at,omitempty"`
-	Read     bool            `json:"read"` // to the end
-	Schema   table.Schema    `json:"schema,omitempty"`
-	Chunks   []Chunk         `json:"chunks,omitempty"`
+	Begun    bool            `json:"begun"`          // Until and Schema are fixed
+	Since    time.Time       `json:"since,omitzero"` // when reading began
+	// Drop says that files are there of what was read before, which do not count.
+	Drop   bool            `json:"drop,omitempty"`
+	At     source.Position `json:"at,omitempty"`
+	Read   bool            `json:"read"` // to the end
+	Schema table.Schema    `json:"schema,omitempty"`
+	Chunks []Chunk         `json:"chunks,omitempty"`
 }
 
 // Chunk is a file of rows that were read.

@@ -189,3 +189,13 @@ func (Store) DeleteDead(ctx context.Context, tx *store.Tx, p project.Name, datas
 	n, err := res.RowsAffected()
 	return n > 0, err
 }
+
+// DropDead implements feature.Store.
+func (Store) DropDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error) {
+	res, err := tx.NewRaw("DELETE FROM feature_stream_dead WHERE project = ? AND dataset = ?", string(p), dataset).Exec(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := res.RowsAffected()
+	return int(n), err
+}

@@ -34,6 +34,15 @@ func LevelKey(key []byte, level int) []byte {
 	return append(slices.Clip(key), layout, byte(level)) //nolint:gosec // a few levels
 }
 
+// Keys are the keys of all of an entity's records, on every level.
+func (p *Plan) Keys(key []byte) [][]byte {
+	keys := make([][]byte, len(p.levels)+1)
+	for level := range keys {
+		keys[level] = LevelKey(key, level)
+	}
+	return keys
+}
+
 const (
 	fanout   = 32  // tiles of a level in one of the next
 	perTooth = 256 // tiles of the first level in the shortest window, about

@@ -7,12 +7,15 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -25,6 +28,7 @@ type Line struct {
 	Entity    string    `json:"entity"`
 	Pseudonym string    `json:"pseudonym"`
 	Tokens    []string  `json:"tokens,omitempty"`
+	Where     Where     `json:"where,omitzero"` // else a backup of before the entity could not be searched
 	Reason    string    `json:"reason"`
 	By        string    `json:"by"`
 	At        time.Time `json:"at"`
@@ -38,13 +42,15 @@ type Line struct {
 // Ledger is an append-only file: a line of JSON for each erasure, each with the
 // hash of the line before and a MAC under a key of the installation. Whoever changes,
 // adds or takes out a line without the key is noticed; lines missing at the end are,
-// when the database knows of them. Safe for concurrent use by one process.
+// when the database knows of them. Safe for concurrent use; all processes that share a
+// database share one file, too.
 type Ledger struct {
 	path string
 	key  []byte
 
 	mu    sync.Mutex
 	lines []Line
+	size  int64 // of the file that they are in
 }
 
 // maxLedger bounds the file.
@@ -55,28 +61,47 @@ const maxLedger = 1 << 30
 // fault.Invalid for a ledger that was changed, or is of another installation.
 func OpenLedger(path string, key []byte) (*Ledger, error) {
 	l := &Ledger{path: path, key: key}
-	b, err := os.ReadFile(path)
+	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "reading the erasure ledger")
+		return nil, fault.Wrap(err, "opening the erasure ledger")
 	}
-	if len(b) > maxLedger {
-		return nil, fault.New(fault.TooLarge, "the erasure ledger %s has %d bytes", path, len(b))
+	defer func() { _ = f.Close() }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fault.Wrap(err, "locking the erasure ledger")
 	}
-	whole := bytes.LastIndexByte(b, '\n') + 1
-	for text := range bytes.Lines(b[:whole]) {
-		if err := l.take(text); err != nil {
-			return nil, err
+	return l, l.catchUp(f)
+}
+
+// catchUp takes the lines that others have added to the file, which is locked.
+func (l *Ledger) catchUp(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxLedger {
+		return fault.New(fault.TooLarge, "the erasure ledger %s has %d bytes", l.path, info.Size())
+	}
+	if info.Size() < l.size {
+		return fault.New(fault.Invalid, "the erasure ledger %s became shorter", l.path).WithHint("Put the newest copy of the ledger in its place, and start the server again.")
+	}
+	b := make([]byte, info.Size()-l.size)
+	if _, err := f.ReadAt(b, l.size); err != nil && !errors.Is(err, io.EOF) {
+		return fault.Wrap(err, "reading the erasure ledger")
+	}
+	for len(b) > 0 {
+		n := bytes.IndexByte(b, '\n') + 1
+		if n == 0 { // what a crash left of a line
+			return fault.Wrap(f.Truncate(l.size), "mending the erasure ledger")
 		}
-	}
-	if whole < len(b) {
-		if err := os.Truncate(path, int64(whole)); err != nil {
-			return nil, fault.Wrap(err, "mending the erasure ledger")
+		if err := l.take(b[:n]); err != nil {
+			return err
 		}
+		b, l.size = b[n:], l.size+int64(n)
 	}
-	return l, nil
+	return nil
 }
 
 // take verifies a line of the file.
@@ -127,25 +152,29 @@ func (l *Ledger) Lines() []Line {
 	return slices.Clone(l.lines)
 }
 
-// find is the line of an erasure.
-func (l *Ledger) find(id ID) (Line, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.lines, func(x Line) bool { return x.ID == id })
-	if i < 0 {
-		return Line{}, false
-	}
-	return l.lines[i], true
-}
-
 // Append adds a line, unless the erasure has one, and returns when it survives a
 // loss of power.
-func (l *Ledger) Append(line Line) (Line, error) {
-	if had, ok := l.find(line.ID); ok {
-		return had, nil
-	}
+func (l *Ledger) Append(line Line) (_ Line, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	dir := filepath.Dir(l.path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return Line{}, fault.Wrap(err, "making the folder of the erasure ledger")
+	}
+	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return Line{}, fault.Wrap(err, "opening the erasure ledger")
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return Line{}, fault.Wrap(err, "locking the erasure ledger")
+	}
+	if err := l.catchUp(f); err != nil {
+		return Line{}, err
+	}
+	if i := slices.IndexFunc(l.lines, func(x Line) bool { return x.ID == line.ID }); i >= 0 {
+		return l.lines[i], nil
+	}
 	line.Number, line.Previous, line.At, line.Deadline = int64(len(l.lines))+1, l.head(), line.At.UTC(), line.Deadline.UTC()
 	line.MAC = l.mac(line)
 	text, err := json.Marshal(line)
@@ -153,40 +182,30 @@ func (l *Ledger) Append(line Line) (Line, error) {
 		return Line{}, err
 	}
 	text = append(text, '\n')
-	if err := l.write(text, line.Number == 1); err != nil {
+	if err := l.write(f, text); err != nil {
 		return Line{}, fault.Wrap(err, "writing the erasure ledger %s", l.path)
 	}
 	line.hash = hashOf(text)
-	l.lines = append(l.lines, line)
+	l.lines, l.size = append(l.lines, line), l.size+int64(len(text))
 	return line, nil
 }
 
 // write appends to the file. What is there in part only is taken back: the next
 // line would be joined to it.
-func (l *Ledger) write(text []byte, first bool) (err error) {
-	dir := filepath.Dir(l.path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	before, err := f.Stat()
-	if err != nil {
-		return err
+func (l *Ledger) write(f *os.File, text []byte) error {
+	if l.size+int64(len(text)) > maxLedger { // else it could not be opened again
+		return fault.New(fault.Exhausted, "it has %d bytes", l.size)
 	}
 	if _, err := f.Write(text); err != nil {
-		return errors.Join(err, f.Truncate(before.Size()))
+		return errors.Join(err, f.Truncate(l.size))
 	}
 	if err := f.Sync(); err != nil {
-		return errors.Join(err, f.Truncate(before.Size()))
+		return errors.Join(err, f.Truncate(l.size))
 	}
-	if !first {
+	if l.size > 0 {
 		return nil
 	}
-	d, err := os.Open(dir)
+	d, err := os.Open(filepath.Dir(l.path))
 	if err != nil {
 		return err
 	}

@@ -75,3 +75,24 @@ func TestLedger(t *testing.T) {
 		t.Errorf("of another installation: %v", err)
 	}
 }
+
+// Two servers share a file: each knows what the other has written before it writes.
+func TestLedgerOfTwo(t *testing.T) {
+	path, key := filepath.Join(t.TempDir(), "erasures.jsonl"), []byte("0123456789abcdef0123456789abcdef")
+	var both [2]*privacy.Ledger
+	for i := range both {
+		var err error
+		if both[i], err = privacy.OpenLedger(path, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, id := range []privacy.ID{"ers_1", "ers_2", "ers_3", "ers_1", "ers_4"} {
+		if _, err := both[i%2].Append(line(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := privacy.OpenLedger(path, key)
+	if err != nil || len(l.Lines()) != 4 {
+		t.Errorf("%d lines, error %v", len(l.Lines()), err)
+	}
+}

@@ -118,6 +118,14 @@ type Preparer interface {
 	Prepare(ctx context.Context, s Subject) (memo []byte, tokens []string, err error)
 }
 
+// Where is by which columns persons of an entity are found. Nothing of it is of a
+// person.
+type Where struct {
+	Keys []string `json:"keys,omitempty"` // join keys of the entity
+	// Columns have the join keys, in the order of Keys, by dataset.
+	Columns map[string][]string `json:"columns,omitempty"`
+}
+
 // Subject is the person to be erased.
 type Subject struct {
 	Erasure ID // empty when somebody only looks
@@ -129,6 +137,8 @@ type Subject struct {
 	key       []byte
 	memo      map[string][]byte
 	tokens    []string
+	where     Where
+	asked     time.Time
 }
 
 // Is reports whether the values of the entity's join keys, in their order and as
@@ -148,6 +158,14 @@ func (s Subject) Memo(kind string) []byte { return s.memo[kind] }
 
 // Tokens are what the preparers of the erasure gave the ledger.
 func (s Subject) Tokens() []string { return s.tokens }
+
+// Where is by which columns the person was found when it was erased first; empty when
+// somebody only looks. A restored backup may be older than the entity, its views and
+// what datasets say.
+func (s Subject) Where() Where { return s.where }
+
+// Asked is when the erasure was requested; zero when somebody only looks.
+func (s Subject) Asked() time.Time { return s.asked }
 
 // pseudonym names a person. Lengths keep what stands beside each other apart.
 func pseudonym(key []byte, project, entity string, values []string) (p [sha256.Size]byte) {

@@ -43,6 +43,7 @@ type shelf struct {
 	again int   // so many times the person is there again after it was erased
 	fails error // of Erase
 	memo  string
+	where privacy.Where
 }
 
 func (*shelf) Kind() string { return "shelf" }
@@ -64,7 +65,7 @@ func (s *shelf) Erase(_ context.Context, who privacy.Subject, done func(privacy.
 	if s.fails != nil {
 		return s.fails
 	}
-	s.memo = string(who.Memo("shelf"))
+	s.memo, s.where = string(who.Memo("shelf")), who.Where()
 	if !slices.Equal(who.Tokens(), []string{"token"}) {
 		return fmt.Errorf("the tokens are %v", who.Tokens())
 	}
@@ -91,6 +92,7 @@ type place struct {
 	door  *door
 	shelf *shelf
 	now   time.Time
+	where privacy.Where // by which columns persons are found now
 	*privacy.Service
 }
 
@@ -128,6 +130,7 @@ func (p *place) open() {
 			}
 			return []string{strings.TrimSpace(values[0])}, nil
 		},
+		Where: func(context.Context, string, string) (privacy.Where, error) { return p.where, nil },
 		Trained: func(_ context.Context, _ string, f privacy.Found, id privacy.ID) ([]string, error) {
 			if len(f.Places) == 0 {
 				return nil, nil
@@ -242,6 +245,7 @@ func erasure(t *testing.T, p *place) {
 // After a restore the ledger erases again whom it names, before anybody is answered.
 func TestRestored(t *testing.T) {
 	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	p.where = privacy.Where{Keys: []string{"customer_id"}, Columns: map[string][]string{"visits": {"visitor"}}}
 	e, err := p.Request(p.user(), p.ask(canary))
 	if err != nil {
 		t.Fatal(err)
@@ -260,6 +264,7 @@ func TestRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.shelf.rows[canary] = 5
+	p.where, p.shelf.where = privacy.Where{}, privacy.Where{} // the entity is younger than the backup
 	p.open()
 	p.shelf.fails = errors.New("the shelf is locked")
 	if err := p.Recover(t.Context()); err == nil {
@@ -273,6 +278,9 @@ func TestRestored(t *testing.T) {
 	got := p.one(e.ID)
 	if got.State != privacy.Done || !got.Restored || len(got.Places) != 1 || got.Places[0].Rows != 5 || got.RequestedBy != "usr_1" || len(p.shelf.rows) != 1 {
 		t.Errorf("after a restore: %+v, the shelf has %v", got, p.shelf.rows)
+	}
+	if got := p.shelf.where; !slices.Equal(got.Columns["visits"], []string{"visitor"}) || !slices.Equal(got.Keys, []string{"customer_id"}) {
+		t.Errorf("after a restore the person is looked for by %+v", got)
 	}
 	// An older ledger than the database knows of.
 	if err := os.Remove(filepath.Join(p.dir, "ledger")); err != nil {
@@ -292,6 +300,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"no reason":         {func(a *privacy.Ask) { a.Reason = "" }, fault.Invalid},
 		"the key in it":     {func(a *privacy.Ask) { a.Reason = "erase " + canary + ", please" }, fault.Invalid},
+		"its beginning":     {func(a *privacy.Ask) { a.Reason = "erase <" + strings.ToUpper(canary) + ">." }, fault.Invalid},
 		"a long reason":     {func(a *privacy.Ask) { a.Reason = strings.Repeat("x", 2001) }, fault.Invalid},
 		"no key":            {func(a *privacy.Ask) { a.Values = nil }, fault.Invalid},
 		"an empty key":      {func(a *privacy.Ask) { a.Values = []string{""} }, fault.Invalid},

@@ -2,6 +2,7 @@ package privacy
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tink-crypto/tink-go/v2/tink"
@@ -55,6 +57,9 @@ type Config struct {
 	// Canonical gives the values of an entity's join keys as rows have them. Errors:
 	// fault.NotFound for an entity that is not there; fault.Invalid for other values.
 	Canonical func(ctx context.Context, project, entity string, values []string) ([]string, error)
+	// Where says by which columns persons of an entity are found now; nil leaves it to
+	// the participants.
+	Where func(ctx context.Context, project, entity string) (Where, error)
 	// Trained names the models that were trained on what has rows of the person, and
 	// flags them when there is an erasure; nil knows of none.
 	Trained func(ctx context.Context, project string, f Found, erasure ID) ([]string, error)
@@ -254,7 +259,7 @@ func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
 		return Erasure{}, fault.New(fault.Invalid, "an erasure needs a reason").WithHint("Say how the request is called elsewhere, without the person's name.")
 	}
 	for _, v := range a.Values {
-		if len(v) > 3 && slices.Contains(words(a.Reason), v) {
+		if len(v) > 3 && strings.Contains(strings.ToLower(a.Reason), strings.ToLower(v)) {
 			return Erasure{}, fault.New(fault.Invalid, "the reason names the person, and is kept for ever").WithHint("Name the request instead, such as \"request 2026-17\".")
 		}
 	}
@@ -299,20 +304,6 @@ func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
 	}
 	s.loop.Wake()
 	return e, nil
-}
-
-// words are what stands between spaces and the usual signs.
-func words(s string) []string {
-	var out []string
-	from := 0
-	for i, r := range s + " " {
-		switch r {
-		case ' ', ',', ';', ':', '"', '\'', '(', ')', '\n', '\t', '=':
-			out = append(out, s[from:min(i, len(s))])
-			from = min(i+1, len(s))
-		}
-	}
-	return out
 }
 
 func author(ctx context.Context) string {
@@ -376,9 +367,26 @@ func (s *Service) List(ctx context.Context, p string, size int, token string) (l
 	return list, next, nil
 }
 
+// leaseTime is how long others wait for a process that vanished.
+const leaseTime = 15 * time.Second
+
 // RunOnce carries every erasure that is under way as far as it goes. One that
-// fails holds up no other.
+// fails holds up no other. While another process does it, nothing happens.
 func (s *Service) RunOnce(ctx context.Context) error {
+	if !s.cfg.DB.Shared() {
+		return s.runAll(ctx)
+	}
+	lease, err := s.cfg.DB.Lease(ctx, "privacy.erasures", rand.Text()[:8], leaseTime)
+	if fault.Is(err, fault.Conflict) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return lease.Keep(ctx, s.runAll)
+}
+
+func (s *Service) runAll(ctx context.Context) error {
 	var open []Row
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		open, err = s.cfg.Store.Open(ctx, tx, maxOpen)
@@ -412,7 +420,7 @@ func (s *Service) run(ctx context.Context, r Row) (err error) {
 	if err != nil {
 		return err
 	}
-	subject := Subject{Erasure: r.ID, Project: r.Project, Entity: r.Entity, values: x.Values, key: s.cfg.Key, memo: x.Memo, tokens: r.Tokens}
+	subject := Subject{Erasure: r.ID, Project: r.Project, Entity: r.Entity, values: x.Values, key: s.cfg.Key, memo: x.Memo, tokens: r.Tokens, where: r.Where, asked: r.RequestedAt}
 	if subject.pseudonym, err = parsePseudonym(r.Pseudonym); err != nil {
 		return err
 	}
@@ -468,6 +476,12 @@ func (e *Erasure) take(kind string, f Found) {
 // ledger: from then on a restore repeats it.
 func (s *Service) prepare(ctx context.Context, r *Row, subject *Subject, x secret) error {
 	x.Memo = map[string][]byte{}
+	if s.cfg.Where != nil && !r.Restored {
+		var err error
+		if r.Where, err = s.cfg.Where(ctx, r.Project, r.Entity); err != nil {
+			return err
+		}
+	}
 	for _, p := range s.participants {
 		preparer, ok := p.(Preparer)
 		if !ok {
@@ -485,14 +499,14 @@ func (s *Service) prepare(ctx context.Context, r *Row, subject *Subject, x secre
 		return err
 	}
 	line, err := s.cfg.Ledger.Append(Line{
-		ID: r.ID, Project: r.Project, Entity: r.Entity, Pseudonym: r.Pseudonym, Tokens: r.Tokens, Reason: r.Reason,
+		ID: r.ID, Project: r.Project, Entity: r.Entity, Pseudonym: r.Pseudonym, Tokens: r.Tokens, Where: r.Where, Reason: r.Reason,
 		By: r.RequestedBy, At: r.RequestedAt, Deadline: r.Deadline,
 	})
 	if err != nil {
 		return err
 	}
 	r.State, r.Sealed, r.Ledger, r.LedgerHash = Erasing, sealed, line.Number, line.hash
-	subject.memo, subject.tokens = x.Memo, r.Tokens
+	subject.memo, subject.tokens, subject.where = x.Memo, r.Tokens, r.Where
 	return s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
 		if err := s.cfg.Store.Put(ctx, tx, *r); err != nil {
 			return err
@@ -511,6 +525,7 @@ func (s *Service) keep(ctx context.Context, r Row) error {
 // conclude makes the certificate; its digest is in the audit log, so it cannot be
 // changed afterwards without being noticed.
 func (s *Service) conclude(ctx context.Context, r Row) error {
+	r.Tokens, r.Where = nil, Where{} // the ledger has them
 	r.State, r.Sealed, r.Trouble, r.DoneAt = Done, nil, "", s.cfg.Now().UTC().Truncate(time.Microsecond)
 	r.Late = r.DoneAt.After(r.Deadline)
 	certificate, err := json.Marshal(r.Erasure)
@@ -587,7 +602,7 @@ func (s *Service) again(ctx context.Context, l Line) error {
 		r = Row{Erasure: Erasure{
 			ID: l.ID, Project: l.Project, Entity: l.Entity, Pseudonym: l.Pseudonym, State: Requested, Reason: l.Reason, Restored: true,
 			RequestedBy: l.By, RequestedAt: l.At, Deadline: l.Deadline, Places: []Place{},
-		}, Tokens: l.Tokens}
+		}, Tokens: l.Tokens, Where: l.Where}
 		if r.Sealed, err = s.seal(ctx, r.Erasure, secret{}); err == nil {
 			err = s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
 				if err := s.cfg.Store.Put(ctx, tx, r); err != nil {

@@ -13,6 +13,7 @@ type Row struct {
 	// is done.
 	Sealed []byte
 	Tokens []string
+	Where  Where
 }
 
 // Store is what the service needs of a database. Methods run in the caller's

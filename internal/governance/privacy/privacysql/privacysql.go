@@ -40,7 +40,8 @@ type row struct {
 // doc is what is not searched.
 type doc struct {
 	privacy.Erasure
-	Tokens []string `json:"tokens,omitempty"`
+	Tokens []string      `json:"tokens,omitempty"`
+	Where  privacy.Where `json:"where,omitzero"`
 }
 
 func (r row) row() (privacy.Row, error) {
@@ -48,7 +49,7 @@ func (r row) row() (privacy.Row, error) {
 	if err := json.Unmarshal([]byte(r.Doc), &d); err != nil {
 		return privacy.Row{}, fmt.Errorf("the document of erasure %s: %w", r.ID, err)
 	}
-	return privacy.Row{Erasure: d.Erasure, Tokens: d.Tokens, Sealed: r.Sealed}, nil
+	return privacy.Row{Erasure: d.Erasure, Tokens: d.Tokens, Where: d.Where, Sealed: r.Sealed}, nil
 }
 
 // Store implements privacy.Store.
@@ -95,7 +96,7 @@ func (Store) Put(ctx context.Context, tx *store.Tx, e privacy.Row) error {
 	if len(e.Sealed) == 0 {
 		tx.Scrub(table)
 	}
-	d, err := json.Marshal(doc{Erasure: e.Erasure, Tokens: e.Tokens})
+	d, err := json.Marshal(doc{Erasure: e.Erasure, Tokens: e.Tokens, Where: e.Where})
 	if err != nil {
 		return err
 	}

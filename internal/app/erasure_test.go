@@ -1,0 +1,110 @@
+package app
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/governance/privacy"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// clicks are rows of a stream's dataset.
+func clicks(t *testing.T, who ...string) array.RecordReader {
+	t.Helper()
+	schema := arrow.NewSchema([]arrow.Field{{Name: "who", Type: arrow.BinaryTypes.String, Nullable: true}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	defer b.Release()
+	b.Field(0).(*array.StringBuilder).AppendValues(who, nil)
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	rows, err := array.NewRecordReader(schema, []arrow.RecordBatch{rec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rows.Release)
+	return rows
+}
+
+// keep makes a version of clicks.
+func keep(t *testing.T, h *datasettest.Harness, who ...string) {
+	t.Helper()
+	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: datasettest.Project, Name: "clicks", Rows: clicks(t, who...)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func forget(t *testing.T, h *datasettest.Harness, who string) (held []string) {
+	t.Helper()
+	if err := h.Redact(datasettest.Context(t), dataset.Person{
+		Project: datasettest.Project, Entity: "customer", Keys: []string{"who"}, Read: map[string]bool{"clicks": true}, Purpose: "erasure of " + who,
+		Is: func(values []string) bool { return slices.Equal(values, []string{who}) },
+	}, func(h dataset.Held) error {
+		held = append(held, h.Version.Ref().String()+" "+h.Redacted)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return held
+}
+
+// A stream is cut on top of what the dataset's name means, whatever numbers a
+// redaction has given to older versions.
+func TestCutsAfterAnErasure(t *testing.T) {
+	h := datasettest.New(t, nil)
+	data := featureData{h.Service}
+	ctx := datasettest.Context(t)
+	keep(t, h, "carla", "amal")
+	keep(t, h, "amal", "badr")
+	if got := forget(t, h, "carla"); !slices.Equal(got, []string{"clicks@1 clicks@3"}) {
+		t.Fatal(got)
+	}
+	thens := 0
+	cut := func(base string, who ...string) (string, error) {
+		v, err := data.Append(ctx, feature.Appended{
+			Project: datasettest.Project, Dataset: "clicks", Base: base, Rows: clicks(t, who...), Text: "test",
+			Then: func(context.Context, *store.Tx, feature.DatasetVersion) error { thens++; return nil },
+		})
+		return v.Ref, err
+	}
+	if ref, err := cut("clicks@2", "amal", "badr", "dana"); err != nil || ref != "clicks@4" {
+		t.Errorf("%s %v", ref, err)
+	}
+	if ref, err := cut("clicks@4", "amal", "badr", "dana"); err != nil || ref != "clicks@4" { // the events were all of somebody who is gone
+		t.Errorf("%s %v", ref, err)
+	}
+	if thens != 2 {
+		t.Errorf("what runs with a cut ran %d times", thens)
+	}
+	if _, err := cut("clicks@2", "amal", "badr", "eman"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("on top of what was replaced: %v", err)
+	}
+}
+
+// A model names the version that it was trained on, which may have been replaced for
+// somebody else before.
+func TestVersionsThatModelsName(t *testing.T) {
+	h := datasettest.New(t, nil)
+	keep(t, h, "carla", "amal", "badr")
+	forget(t, h, "carla")
+	if got := forget(t, h, "amal"); !slices.Equal(got, []string{"clicks@2 clicks@3"}) {
+		t.Fatal(got)
+	}
+	e := erasedDatasets{datasets: h.Service}
+	got, err := e.named(datasettest.Context(t), datasettest.Project, privacy.Found{
+		Places: []privacy.Place{{Kind: "datasets", Name: "clicks@2"}, {Kind: "predictions", Name: "churn"}}, Unsearched: []string{"sums@4", "something else"},
+	})
+	slices.Sort(got)
+	if err != nil || strings.Join(got, ", ") != "clicks@1, clicks@2, something else, sums@4" {
+		t.Errorf("%v %v", got, err)
+	}
+}
