@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/mattn/go-sqlite3" // the driver of the source that is a file
 	"github.com/minio/minio-go/v7"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -32,7 +33,7 @@ import (
 // more are the origins beside PostgreSQL.
 func more(t *testing.T, files string) []origin {
 	t.Helper()
-	out := []origin{newTopic(t), newStream(t), newDirectory(files), newService(t)}
+	out := []origin{newTopic(t), newStream(t), newDirectory(files), newService(t), newLite(t, files)}
 	if sourcetest.HasS3() || os.Getenv("CI") == "true" {
 		out = append(out, newBucket(t))
 	} else {
@@ -346,6 +347,79 @@ func (o *service) rows(*testing.T, string) (rows []string) {
 }
 
 func (*service) query(source string) string {
+	return "SELECT id || '|' || seq || '|' || name AS line FROM " + source
+}
+
+// lite is a database of SQLite whose copies are renamed into their place.
+type lite struct {
+	mu   sync.Mutex // one transaction at a time
+	db   *sql.DB
+	file string
+	seq  int64
+}
+
+func newLite(t *testing.T, files string) *lite {
+	t.Helper()
+	db, err := sql.Open("sqlite3", filepath.Join(t.TempDir(), "live.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE lite (id INTEGER PRIMARY KEY, seq INTEGER NOT NULL, name VARCHAR(40))"); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(files, "lite")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return &lite{db: db, file: filepath.Join(dir, "copy.db")}
+}
+
+func (*lite) sources() []string { return []string{"lite"} }
+
+func (o *lite) manifests() string {
+	return fmt.Sprintf(`---
+{api_version: falaj/v1, kind: Dataset, name: lite, project: shop, spec: {expectations: [{check: unique, columns: [id]}]}}
+---
+{api_version: falaj/v1, kind: Source, name: lite, project: shop, spec: {dataset: lite, mode: incremental, cursor: seq, key: [id], rate: {rows_per_second: 2000}, from: {sqlite: {file: %q, table: lite}}}}
+`, o.file)
+}
+
+func (o *lite) write(ctx context.Context, r *rand.Rand) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ctx = context.WithoutCancel(ctx) // what is committed has its copy
+	tx, err := o.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	for range 1 + r.IntN(30) {
+		o.seq++
+		if _, err := tx.ExecContext(ctx, "REPLACE INTO lite VALUES (?, ?, ?)", 1+r.IntN(3000), o.seq, fmt.Sprintf("name %d", r.IntN(1000))); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if _, err := o.db.ExecContext(ctx, "VACUUM INTO ?", o.file+".new"); err != nil {
+		return err
+	}
+	return os.Rename(o.file+".new", o.file)
+}
+
+func (o *lite) rows(t *testing.T, source string) []string {
+	t.Helper()
+	in, err := o.db.QueryContext(t.Context(), "SELECT id || '|' || seq || '|' || name FROM "+source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	return scan(t, in)
+}
+
+func (*lite) query(source string) string {
 	return "SELECT id || '|' || seq || '|' || name AS line FROM " + source
 }
 
