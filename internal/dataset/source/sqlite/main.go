@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -236,17 +237,21 @@ func (d dialect) plain(ctx context.Context, c *sqlite3.SQLiteConn) (source.Datab
 	if err := table.CheckNames(names); err != nil {
 		return source.Database{}, err
 	}
-	selected := make([]string, len(names))
+	selected, ordered := make([]string, len(names)), map[string]table.Type{}
 	for i, name := range names {
 		declared := lite.ColumnTypeDatabaseTypeName(i)
 		t := typeOf(declared)
+		for _, c := range d.a.Declared {
+			if c.Name == name {
+				t = c.Type
+			}
+		}
 		if t == "" {
 			return source.Database{}, fault.New(fault.Invalid, "column %q has the type %.40s, which tables do not keep", name, strings.ToLower(declared)).
 				WithHint("Leave it out by `columns`, or cast it in a `query` to text or a number.")
 		}
-		if t == table.Date && (name == d.a.Cursor || slices.Contains(d.a.Key, name)) {
-			return source.Database{}, fault.New(fault.Invalid, "column %q is a date, which is text in SQLite and gives rows no order to go on from", name).
-				WithHint("A cursor or a key is of integers, text or timestamps.")
+		if name == d.a.Cursor || slices.Contains(d.a.Key, name) {
+			ordered[name] = t
 		}
 		d.types[name] = t
 		selected[i] = "+" + quote(name) + " AS " + quote(name)
@@ -254,9 +259,51 @@ func (d dialect) plain(ctx context.Context, c *sqlite3.SQLiteConn) (source.Datab
 			selected[i] = "falaj_time(" + quote(name) + ") AS " + quote(name)
 		}
 	}
+	if err := lite.Close(); err != nil {
+		return source.Database{}, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(ordered)) {
+		if err := oneClass(ctx, c, from, name, ordered[name]); err != nil {
+			return source.Database{}, err
+		}
+	}
 	what := d.a.What
 	what.Table, what.Columns, what.Query = "", nil, "SELECT "+strings.Join(selected, ", ")+" FROM "+from
 	return what, nil
+}
+
+// oneClass refuses a cursor or a key whose values are not all of the class that its
+// type is compared as: to SQLite every number is less than every text, and rows would
+// be passed over in silence.
+func oneClass(ctx context.Context, c *sqlite3.SQLiteConn, from, name string, t table.Type) error {
+	var class string
+	switch t {
+	case table.Int64:
+		class = "integer"
+	case table.String:
+		class = "text"
+	case table.Timestamp: // falaj_time makes text of each, or refuses it
+		return nil
+	case table.Date:
+		return fault.New(fault.Invalid, "column %q is a date, which is text in SQLite and gives rows no order to go on from", name).
+			WithHint("A cursor or a key is of integers, text or timestamps.")
+	default: // sqltable refuses it
+		return nil
+	}
+	rows, err := c.QueryContext(ctx, "SELECT typeof("+quote(name)+") FROM "+from+" WHERE typeof("+quote(name)+") NOT IN ('"+class+"', 'null') LIMIT 1", nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	found := make([]driver.Value, 1)
+	switch err := rows.Next(found); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fault.New(fault.Invalid, "column %q, which is the cursor or in the key, is read as %s and has values that SQLite keeps as %s", name, t, found[0]).
+		WithHint("Rows would be passed over. Say the column's type in the Dataset's spec.columns, or cast it in a `query`; a key is of one kind.")
 }
 
 // Quote implements sqltable.Dialect.

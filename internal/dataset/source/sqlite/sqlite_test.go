@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	_ "github.com/mattn/go-sqlite3" // the driver that writes the database
@@ -71,6 +72,62 @@ func TestSQLite(t *testing.T) {
 		},
 		Refused: "BLOB",
 	})
+}
+
+// What SQLite keeps in another class than the column is read as is refused, where rows
+// would be passed over; with its type declared it is read to its end, from each row on.
+func TestClasses(t *testing.T) {
+	file, exec := written(t, t.TempDir())
+	exec(t, "CREATE TABLE t (id, n TEXT, at TEXT, doc JSON)",
+		"INSERT INTO t VALUES (1, '1', '2024-01-01 10:00:00', '1'), (2, '2', '2024-01-01T10:00:00Z', '2'), (3, '3', '2024-01-01 10:00:00', '3')")
+	for name, change := range map[string]func(r *source.Request){
+		"an untyped cursor":        func(r *source.Request) { r.Cursor, r.Key = "id", []string{"n"} },
+		"an untyped key":           func(r *source.Request) { r.Mode, r.Key = source.Full, []string{"id"} },
+		"text that is no number":   func(r *source.Request) { r.Cursor, r.Key, r.Declared = "n", []string{"at"}, columns("n", table.Int64) },
+		"numbers in a JSON column": func(r *source.Request) { r.Cursor, r.Key = "doc", []string{"n"} },
+		"an expression of a number": func(r *source.Request) {
+			r.From.SQLite.Table, r.From.SQLite.Query, r.Cursor = "", "SELECT CAST(n AS INTEGER) AS c, n FROM t", "c"
+			r.Key = []string{"n"}
+		},
+	} {
+		r := subject(file)
+		r.From.SQLite.Table, r.Mode = "t", source.Incremental
+		change(&r)
+		t.Run(name, func(t *testing.T) { sourcetest.Refused(t, driver, r, fault.Invalid, "passed over") })
+	}
+	for name, change := range map[string]func(r *source.Request){
+		"an untyped cursor, declared": func(r *source.Request) { r.Cursor, r.Key, r.Declared = "id", []string{"n"}, columns("id", table.Int64) },
+		"times as text, declared": func(r *source.Request) {
+			r.Cursor, r.Key, r.Declared, r.Overlap = "at", []string{"n"}, columns("at", table.Timestamp), "0s"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := subject(file)
+			r.From.SQLite.Table, r.Mode, r.BatchRows = "t", source.Incremental, 1
+			change(&r)
+			rows, until, after, _ := sourcetest.ReadAll(t, driver, r)
+			if len(rows) != 3 {
+				t.Fatalf("read %v", rows)
+			}
+			for i, at := range after {
+				again := r
+				again.Begun, again.Resume, again.Until = true, at, until
+				if rest, _, _, _ := sourcetest.ReadAll(t, driver, again); len(rest) != 2-i {
+					t.Errorf("after row %d: %v", i, rest)
+				}
+			}
+			exec(t, "INSERT INTO t VALUES (10, '9', '2024-01-02 00:00:00', '9')")
+			r.After = until
+			if rows, _, _, _ := sourcetest.ReadAll(t, driver, r); len(rows) == 0 || !strings.Contains(rows[len(rows)-1], "9") {
+				t.Errorf("the next run reads %v", rows)
+			}
+			exec(t, "DELETE FROM t WHERE n = '9'")
+		})
+	}
+}
+
+func columns(name string, t table.Type) []source.Column {
+	return []source.Column{{Name: name, Type: t}}
 }
 
 // A cursor of times that are written in several ways.
