@@ -52,6 +52,10 @@ test-engines: build ## the suites on real engines, one at a time
 test-crash: build ## kill the server 200 times under random writes; KILLS=n, SEED=n
 	@go test ./test/crash -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),200) -seed=$(or $(SEED),0)
 
+.PHONY: test-stream
+test-stream: build ## kill the server 100 times under events that are pushed and read from Kafka; KILLS=n, SEED=n
+	@go test ./test/stream -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),100) -seed=$(or $(SEED),0)
+
 .PHONY: test-ingest
 test-ingest: build ## kill the server 100 times under ingestions from sources that are written to; KILLS=n, SEED=n
 	@go test ./test/ingest -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),100) -seed=$(or $(SEED),0)

@@ -245,6 +245,14 @@ func (s *Service) keysOf(ctx context.Context, p project.Name, entities []string)
 // look finds out the columns of a source, and which datasets its SQL reads.
 func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow.Schema, error) {
 	if src.Stream != nil {
+		if name := src.Stream.Source; name != "" {
+			if s.cfg.Sources == nil {
+				return nil, fault.New(fault.Unsupported, "there are no sources here")
+			}
+			if err := s.cfg.Sources.Check(ctx, p, name, src.Dataset); err != nil {
+				return nil, asInvalid(err)
+			}
+		}
 		schema, err := s.cfg.Data.Columns(ctx, p, src.Dataset)
 		return schema, asInvalid(err)
 	}

@@ -13,7 +13,7 @@
 //     evaluate.go reads the rows of a view,
 //     lineage.go says what came from what.
 //   - stream.go is the log of a dataset's events, fold.go brings them online, cut.go
-//     into the dataset, dead.go keeps what is no event.
+//     into the dataset, dead.go keeps what is no event, feed.go reads sources.
 //   - data.go is what this needs from datasets, store.go from a database
 //     (featuresql), events.go what others hear of.
 //   - windows.go has the views whose features are aggregations over windows of

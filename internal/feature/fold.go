@@ -2,6 +2,7 @@ package feature
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -38,6 +39,7 @@ type following struct {
 	log     Stream           // as it was when it was last looked at
 	views   map[string]int64 // where views are, by ref
 	trouble string           // why it does not go on; empty when it does
+	starved string           // why its source gives nothing; empty when it does
 	cutNext time.Time        // not before
 }
 
@@ -496,7 +498,7 @@ func (s *Service) Gauges() []StreamGauge {
 		if f.log.Dataset == "" {
 			continue
 		}
-		g := StreamGauge{Stream: f.log, Stuck: f.trouble != ""}
+		g := StreamGauge{Stream: f.log, Stuck: f.trouble+f.starved != ""}
 		for _, at := range f.views {
 			g.Waiting = max(g.Waiting, f.log.Head-at)
 		}
@@ -557,7 +559,7 @@ func (s *Service) statusOf(ctx context.Context, v View) (StreamStatus, error) {
 	}
 	out.Uncut = out.Head - out.Cut
 	s.mu.Lock()
-	out.Trouble = s.stream(out.Stream).trouble
+	out.Trouble = cmp.Or(s.stream(out.Stream).trouble, s.stream(out.Stream).starved)
 	s.mu.Unlock()
 	if o.View == "" {
 		return out, nil

@@ -45,6 +45,7 @@ type Config struct {
 	Data       Data
 	Online     *online.Store
 	Keys       online.Keys // of the logs of events
+	Sources    Sources     // of messages; nil: there are none
 	Authorizer Authorizer
 	Guard      Guard
 	Journal    audit.Journal
@@ -78,7 +79,8 @@ type Service struct {
 	loop  *lifecycle.Loop // runs materialisations
 	// follower folds events into online rows, and cuts them into dataset versions.
 	follower *lifecycle.Loop
-	cutting  chan struct{} // holds a token while versions are cut
+	feeder   *lifecycle.Loop // brings messages of sources into the logs
+	cutting  chan struct{}   // holds a token while versions are cut
 	watcher  *lifecycle.Loop
 
 	mu      sync.Mutex
@@ -134,6 +136,10 @@ func New(cfg Config) *Service {
 		Name: "feature verification", Every: min(cfg.Watch.Every, time.Minute), Logger: s.log, Timeout: 24 * time.Hour, // each check has its own limit
 		Run: func(ctx context.Context) error { return s.WatchOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
+	s.feeder = &lifecycle.Loop{
+		Name: "feature sources", Every: feedPause, Logger: s.log, Timeout: feedTime,
+		Run: s.telling(s.FeedOnce),
+	}
 	return s
 }
 
@@ -147,6 +153,9 @@ func (s *Service) Background() lifecycle.Service { return s.loop.Service() }
 
 // Streams folds and cuts what the logs of events hold.
 func (s *Service) Streams() lifecycle.Service { return s.follower.Service() }
+
+// Feeds brings the messages of sources into the logs.
+func (s *Service) Feeds() lifecycle.Service { return s.feeder.Service() }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
 	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{Project: string(p), Kind: objectKind, Name: name})

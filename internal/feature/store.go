@@ -51,6 +51,9 @@ type Store interface {
 	Stales(ctx context.Context, tx *store.Tx, until time.Time, limit int) ([]Stale, error)
 
 	Stream(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (Stream, error)
+	// StreamViews lists the views with the alias latest that follow a stream, of all
+	// projects.
+	StreamViews(ctx context.Context, tx *store.Tx) ([]Definition, error)
 	// Streams lists those of all projects.
 	Streams(ctx context.Context, tx *store.Tx) ([]Stream, error)
 	PutStream(ctx context.Context, tx *store.Tx, s Stream) error

@@ -38,7 +38,8 @@ import (
 
 // StreamSpec makes a view follow the events of its dataset.
 type StreamSpec struct {
-	Push *struct{} `json:"push,omitempty" doc:"Events are pushed: falaj feature push"`
+	Push   *struct{} `json:"push,omitempty" doc:"Events are pushed: falaj feature push"`
+	Source string    `json:"source,omitempty" doc:"A Source from kafka or nats whose messages are the events"`
 }
 
 // validate refuses what cannot be followed.
@@ -50,8 +51,8 @@ func (s Source) validateStream(field string) error {
 		return bad(field+".stream", "only a dataset is followed, no sql").WithHint("Name the dataset that keeps the events: `dataset: clicks`.")
 	case strings.Contains(s.Dataset, "@"):
 		return bad(field+".stream", "%s is one version, which gets no events", clip(s.Dataset)).WithHint("Name the dataset without a version.")
-	case s.Stream.Push == nil:
-		return bad(field+".stream", "where do events come from?").WithHint("Write `stream: {push: {}}`.")
+	case s.Stream.Push == nil && s.Stream.Source == "":
+		return bad(field+".stream", "where do events come from?").WithHint("Write `stream: {push: {}}`, or `stream: {source: NAME}` with a Source from kafka or nats.")
 	}
 	return nil
 }

@@ -2,11 +2,14 @@ package feature_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/feature/window"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
@@ -424,5 +428,83 @@ func TestForgetUnreadableEvents(t *testing.T) {
 		return err
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// sources is messages in memory: a position is how many were read.
+type sources struct {
+	messages []string
+	batch    int
+	fail     error
+}
+
+func (s *sources) Check(_ context.Context, _ project.Name, source, _ string) error {
+	if source != "topic" {
+		return fault.New(fault.NotFound, "there is no source %q", source)
+	}
+	return nil
+}
+
+func (s *sources) Messages(_ context.Context, _ project.Name, _ string, after json.RawMessage, take func([][]byte, json.RawMessage) error) error {
+	at := 0
+	if after != nil {
+		if err := json.Unmarshal(after, &at); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(s.messages[at:], s.batch) {
+		var out [][]byte
+		for _, m := range part {
+			out = append(out, []byte(m))
+		}
+		at += len(part)
+		if err := take(out, json.RawMessage(strconv.Itoa(at))); err != nil {
+			return err
+		}
+		if s.fail != nil {
+			return s.fail
+		}
+	}
+	return nil
+}
+
+// Messages are events, each once wherever a reading ends; what is none is kept, and
+// does not hold up the rest.
+func TestStreamFromSource(t *testing.T) {
+	w := till(t)
+	from := &sources{batch: 2, fail: fault.New(fault.Unavailable, "the topic is away")}
+	w.configure(func(c *feature.Config) { c.Sources = from })
+	spec := spending
+	spec.Source.Stream = &feature.StreamSpec{Source: "nix"}
+	_, _, err := w.ApplyView(w.ctx, feature.ApplyRequest{Project: nyc, Name: "spending"}, spec)
+	refused(t, err, fault.Invalid, "no source")
+	spec.Source.Stream.Source = "topic"
+	w.view("spending", spec)
+	w.mustMaterialise("spending", time.Time{})
+	for i := range 7 {
+		from.messages = append(from.messages, fmt.Sprintf(`{"origin": "EWR", "time": %q, "amount": %d}`, at(1).Format(time.RFC3339), i))
+	}
+	from.messages[3] = `{"origin": "EWR", "time": ` // poison
+	from.messages[5] = `[1]`
+	for range 4 { // each reading ends after a batch
+		if err := w.FeedOnce(w.ctx); !fault.Is(err, fault.Unavailable) {
+			t.Fatal(err)
+		}
+	}
+	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Trouble != "source topic: the topic is away" {
+		t.Errorf("%+v %v", st, err)
+	}
+	from.fail = nil
+	if err := w.FeedOnce(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.follow()
+	expect(t, w.spent(1), "13/PRESENT | 5/PRESENT")
+	dead, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0)
+	if err != nil || len(dead) != 2 || dead[0].Body != from.messages[3] || !strings.Contains(dead[1].Reason, "no JSON object") || !strings.HasPrefix(dead[0].From, "source topic") {
+		t.Errorf("%+v %v", dead, err)
+	}
+	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Trouble != "" || st.Events != 5 || string(st.Offsets["topic"]) != "7" {
+		t.Errorf("%+v %v", st, err)
 	}
 }

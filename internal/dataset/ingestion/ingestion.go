@@ -11,6 +11,7 @@
 //   - loop.go decides which runs are due and carries them on; attempt.go reads a
 //     source into chunks; merge.go makes the version's rows of the version before
 //     and the chunks.
+//   - messages.go reads messages as they are, for views that follow them.
 //   - store.go says what this needs of a database; ingestionsql implements it.
 //     package source has the drivers.
 //

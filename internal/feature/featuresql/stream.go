@@ -72,6 +72,15 @@ func (Store) PutStream(ctx context.Context, tx *store.Tx, s feature.Stream) erro
 	return err
 }
 
+// StreamViews implements feature.Store.
+func (Store) StreamViews(ctx context.Context, tx *store.Tx) ([]feature.Definition, error) {
+	var rows []definitionRow
+	err := tx.NewSelect().Model(&rows).
+		Join("JOIN feature_alias a ON a.project = d.project AND a.kind = d.kind AND a.name = d.name AND a.version = d.version AND a.alias = 'latest'").
+		Where("d.kind = ? AND d.body LIKE ?", string(feature.ViewKind), `%"stream":{%`).OrderExpr("d.project, d.name").Scan(ctx)
+	return definitions(rows), err
+}
+
 type recordRow struct {
 	bun.BaseModel `bun:"table:feature_stream_record,alias:r"`
 

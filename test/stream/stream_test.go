@@ -1,0 +1,287 @@
+// Package stream kills the server (SIGKILL) while events are pushed, online rows are
+// folded and dataset versions cut, starts it again, and compares in the end what was
+// acknowledged, or stood in a topic of Kafka, with what the online store and the
+// dataset have. The
+// seed is printed; the flags are
+//
+//	go test ./test/stream -args -kills=100 -seed=7
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/live"
+)
+
+var (
+	kills = flag.Int("kills", 4, "how often the server is killed")
+	seed  = flag.Uint64("seed", 0, "seed of the pushes; 0 takes one from the clock")
+)
+
+const (
+	path      = "/api/v1/projects/shop/"
+	customers = 3
+	pushers   = 2
+	manifests = `
+{api_version: falaj/v1, kind: Project, name: shop}
+---
+{api_version: falaj/v1, kind: Dataset, name: purchases, project: shop, spec: {columns: [{name: customer, type: string}, {name: at, type: timestamp}, {name: amount, type: int64}]}}
+---
+{api_version: falaj/v1, kind: Entity, name: customer, project: shop, spec: {}}
+---
+{api_version: falaj/v1, kind: FeatureView, name: spending, project: shop, spec: {source: {dataset: purchases, stream: {push: {}}}, entities: [customer], timestamp: at,
+  aggregations: [{name: spent, function: sum, column: amount, type: int64, window: 1d}, {name: bought, function: count, window: 1d}]}}
+---
+{api_version: falaj/v1, kind: Dataset, name: clicks, project: shop, spec: {columns: [{name: customer, type: string}, {name: at, type: timestamp}]}}
+---
+{api_version: falaj/v1, kind: Source, name: topic, project: shop, spec: {dataset: clicks, mode: incremental, from: {kafka: {brokers: ["%s"], topic: clicks, tls: "off"}}}}
+---
+{api_version: falaj/v1, kind: FeatureView, name: clicks, project: shop, spec: {source: {dataset: clicks, stream: {source: topic}}, entities: [customer], timestamp: at,
+  aggregations: [{name: clicked, function: count, window: 1d}]}}
+`
+)
+
+// pusher sends events of its own, each batch until it is acknowledged.
+type pusher struct {
+	name   string
+	rand   *rand.Rand
+	events int
+	spent  [customers]int64
+	bought [customers]int64
+}
+
+// push sends a batch. Whether one that was not answered came, only ids tell.
+func (p *pusher) push(ctx context.Context, s *live.Server, connect func() *client.Client) error {
+	var events []map[string]any
+	var ids []string
+	for range 1 + p.rand.IntN(20) {
+		customer, amount := p.rand.IntN(customers), p.rand.Int64N(100)
+		events = append(events, map[string]any{"customer": fmt.Sprint("c", customer), "at": time.Now().UTC().Format(time.RFC3339Nano), "amount": amount})
+		ids = append(ids, fmt.Sprint(p.name, "-", p.events))
+		p.events++
+		p.spent[customer] += amount
+		p.bought[customer]++
+	}
+	for {
+		var got struct{ Accepted, Duplicates int }
+		err := connect().Do(ctx, http.MethodPost, path+"feature-views/spending/push", map[string]any{"events": events, "ids": ids}, &got)
+		if err == nil {
+			if got.Accepted+got.Duplicates != len(events) {
+				return fmt.Errorf("of %d events %+v", len(events), got)
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		select { // the server is away
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func TestEventsSurviveKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills a real server")
+	}
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d, %d kills", *seed, *kills)
+	topic, broker := newTopic(t)
+	s := live.New(t, "")
+	s.Env = append(s.Env, "FALAJ_SOURCES_HOSTS=127.0.0.1")
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	c := s.Client(t)
+	connect := func() *client.Client {
+		mu.Lock()
+		defer mu.Unlock()
+		return c
+	}
+	if _, err := c.Apply(t.Context(), "", []byte(fmt.Sprintf(manifests, broker)), false); err != nil {
+		t.Fatal(err)
+	}
+	do := func(method, rest string, body, out any) error {
+		return connect().Do(t.Context(), method, path+rest, body, out)
+	}
+	for _, view := range []string{"spending", "clicks"} {
+		if err := do(http.MethodPost, "feature-views/"+view+"/materialise", map[string]any{"wait": "30s"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	pushing, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer stop()
+	all := make([]*pusher, pushers)
+	enough := make(chan struct{})
+	var group sync.WaitGroup
+	for i := range all {
+		p := &pusher{name: fmt.Sprint("p", i), rand: rand.New(rand.NewPCG(*seed, uint64(i)))}
+		all[i] = p
+		group.Go(func() {
+			for {
+				if err := p.push(pushing, s, connect); err != nil {
+					t.Errorf("pushing: %v", err)
+					return
+				}
+				select {
+				case <-enough:
+					return
+				default:
+				}
+			}
+		})
+	}
+	clicks := 0
+	group.Go(func() {
+		for {
+			for range 50 {
+				message := fmt.Sprintf(`{"customer": "c0", "at": %q}`, time.Now().UTC().Format(time.RFC3339Nano))
+				if clicks++; clicks%10 == 0 {
+					message = message[:20] // poison
+				}
+				if err := topic(message); err != nil {
+					t.Errorf("producing: %v", err)
+					return
+				}
+			}
+			select {
+			case <-enough:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	r := rand.New(rand.NewPCG(*seed, 99))
+	for n := range *kills {
+		if n%2 == 1 { // in the middle of a backfill and a cut
+			_ = do(http.MethodPost, "feature-views/spending/materialise", map[string]any{}, nil)
+		}
+		<-time.After(time.Duration(r.IntN(1500)) * time.Millisecond) // a moment to kill it in
+		if err := s.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		c = s.Client(t)
+		mu.Unlock()
+	}
+	close(enough)
+	group.Wait()
+
+	var spent, bought [customers]int64
+	events := 0
+	for _, p := range all {
+		events += p.events
+		for i := range customers {
+			spent[i], bought[i] = spent[i]+p.spent[i], bought[i]+p.bought[i]
+		}
+	}
+	t.Logf("%d events, %d messages", events, clicks)
+	waitFolded(t, do, "spending", events)
+	waitFolded(t, do, "clicks", clicks-clicks/10)
+	var entities []map[string]any
+	for i := range customers {
+		entities = append(entities, map[string]any{"customer": fmt.Sprint("c", i)})
+	}
+	var answer struct {
+		Columns []struct {
+			Name   string
+			Values []json.Number
+		}
+	}
+	if err := do(http.MethodPost, "features/online", map[string]any{"entities": entities, "features": []string{"spending:spent", "spending:bought"}}, &answer); err != nil {
+		t.Fatal(err)
+	}
+	for i := range customers {
+		if got, want := fmt.Sprintf("%v %v", answer.Columns[0].Values[i], answer.Columns[1].Values[i]), fmt.Sprintf("%v %v", spent[i], bought[i]); got != want {
+			t.Errorf("online c%d: %s, want %s", i, got, want)
+		}
+	}
+	var clicked struct {
+		Columns []struct{ Values []json.Number }
+	}
+	if err := do(http.MethodPost, "features/online", map[string]any{"entities": []any{map[string]any{"customer": "c0"}}, "features": []string{"clicks:clicked"}}, &clicked); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(clicked.Columns[0].Values), fmt.Sprint([]int{clicks - clicks/10}); got != want {
+		t.Errorf("clicks online: %s, want %s", got, want)
+	}
+	var st struct{ Dead int }
+	if err := do(http.MethodGet, "feature-views/clicks/stream", nil, &st); err != nil || st.Dead != clicks/10 {
+		t.Errorf("%d dead letters, want %d: %v", st.Dead, clicks/10, err)
+	}
+	// A training set cuts the log; it and the dataset have the same.
+	var set struct{ Dataset string }
+	if err := do(http.MethodPost, "training-sets", map[string]any{
+		"name": "check", "spine": "SELECT customer, MAX(\"at\") AS seen FROM purchases GROUP BY customer", "timestamp": "seen", "features": []string{"spending:bought"},
+	}, &set); err != nil {
+		t.Fatal(err)
+	}
+	var rows struct{ Rows [][]json.Number }
+	if err := do(http.MethodPost, "query", map[string]any{"sql": "SELECT COUNT(*) AS n, SUM(amount) AS amount FROM purchases"}, &rows); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(rows.Rows[0]), fmt.Sprint([]int64{int64(events), spent[0] + spent[1] + spent[2]}); got != want {
+		t.Errorf("the dataset has %s, want %s", got, want)
+	}
+}
+
+// newTopic is a topic of a Kafka that outlives the server.
+func newTopic(t *testing.T) (produce func(message string) error, broker string) {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "clicks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return func(message string) error {
+		return cl.ProduceSync(t.Context(), &kgo.Record{Topic: "clicks", Value: []byte(message)}).FirstErr()
+	}, c.ListenAddrs()[0]
+}
+
+// waitFolded waits until reads of a view find so many events.
+func waitFolded(t *testing.T, do func(method, rest string, body, out any) error, view string, events int) {
+	t.Helper()
+	last := ""
+	for range 600 {
+		var st struct {
+			Waiting, Position int64
+			Events            int
+			Trouble           string
+		}
+		if err := do(http.MethodGet, "feature-views/"+view+"/stream", nil, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Waiting == 0 && st.Events >= events {
+			return
+		}
+		last = fmt.Sprintf("%+v", st)
+		<-time.After(100 * time.Millisecond)
+	}
+	t.Fatalf("%s: %d events are not online after a minute: %s", view, events, last)
+}
