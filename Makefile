@@ -53,7 +53,7 @@ test-crash: build ## kill the server 200 times under random writes; KILLS=n, SEE
 	@go test ./test/crash -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),200) -seed=$(or $(SEED),0)
 
 .PHONY: test-stream
-test-stream: build ## kill the server 100 times under events that are pushed and read from Kafka; KILLS=n, SEED=n
+test-stream: build ## kill the server 100 times under events that are pushed and read from Kafka and NATS; KILLS=n, SEED=n
 	@go test ./test/stream -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),100) -seed=$(or $(SEED),0)
 
 .PHONY: test-ingest

@@ -1,8 +1,7 @@
 // Package stream kills the server (SIGKILL) while events are pushed, online rows are
 // folded and dataset versions cut, starts it again, and compares in the end what was
-// acknowledged, or stood in a topic of Kafka, with what the online store and the
-// dataset have. The
-// seed is printed; the flags are
+// acknowledged, or stood in a topic of Kafka and a stream of NATS, with what the
+// online store and the dataset have. The seed is printed; the flags are
 //
 //	go test ./test/stream -args -kills=100 -seed=7
 package stream
@@ -14,10 +13,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -43,15 +46,46 @@ const (
 ---
 {api_version: falaj/v1, kind: FeatureView, name: spending, project: shop, spec: {source: {dataset: purchases, stream: {push: {}}}, entities: [customer], timestamp: at,
   aggregations: [{name: spent, function: sum, column: amount, type: int64, window: 1d}, {name: bought, function: count, window: 1d}]}}
+`
+	// followed is a view of the messages of a source.
+	followed = `
 ---
-{api_version: falaj/v1, kind: Dataset, name: clicks, project: shop, spec: {columns: [{name: customer, type: string}, {name: at, type: timestamp}]}}
+{api_version: falaj/v1, kind: Dataset, name: NAME, project: shop, spec: {columns: [{name: customer, type: string}, {name: at, type: timestamp}]}}
 ---
-{api_version: falaj/v1, kind: Source, name: topic, project: shop, spec: {dataset: clicks, mode: incremental, from: {kafka: {brokers: ["%s"], topic: clicks, tls: "off"}}}}
+{api_version: falaj/v1, kind: Source, name: NAME, project: shop, spec: {dataset: NAME, mode: incremental, from: {FROM, tls: "off"}}}}
 ---
-{api_version: falaj/v1, kind: FeatureView, name: clicks, project: shop, spec: {source: {dataset: clicks, stream: {source: topic}}, entities: [customer], timestamp: at,
+{api_version: falaj/v1, kind: FeatureView, name: NAME, project: shop, spec: {source: {dataset: NAME, stream: {source: NAME}}, entities: [customer], timestamp: at,
   aggregations: [{name: clicked, function: count, window: 1d}]}}
 `
 )
+
+// messages are what was sent to a log: each tenth is no event.
+type messages struct {
+	name string
+	from string // of the source's manifest
+	send func(message string) error
+	sent int
+}
+
+// fill sends messages until it is enough.
+func (m *messages) fill(enough <-chan struct{}) error {
+	for {
+		for range 50 {
+			message := fmt.Sprintf(`{"customer": "c0", "at": %q}`, time.Now().UTC().Format(time.RFC3339Nano))
+			if m.sent++; m.sent%10 == 0 {
+				message = message[:20] // poison
+			}
+			if err := m.send(message); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-enough:
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
 
 // pusher sends events of its own, each batch until it is acknowledged.
 type pusher struct {
@@ -102,7 +136,11 @@ func TestEventsSurviveKills(t *testing.T) {
 		*seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d, %d kills", *seed, *kills)
-	topic, broker := newTopic(t)
+	logs := []*messages{newTopic(t), newStream(t)}
+	all := []byte(manifests)
+	for _, m := range logs {
+		all = append(all, strings.NewReplacer("NAME", m.name, "FROM", m.from).Replace(followed)...)
+	}
 	s := live.New(t, "")
 	s.Env = append(s.Env, "FALAJ_SOURCES_HOSTS=127.0.0.1")
 	if err := s.Start(t.Context()); err != nil {
@@ -115,13 +153,13 @@ func TestEventsSurviveKills(t *testing.T) {
 		defer mu.Unlock()
 		return c
 	}
-	if _, err := c.Apply(t.Context(), "", []byte(fmt.Sprintf(manifests, broker)), false); err != nil {
+	if _, err := c.Apply(t.Context(), "", all, false); err != nil {
 		t.Fatal(err)
 	}
 	do := func(method, rest string, body, out any) error {
 		return connect().Do(t.Context(), method, path+rest, body, out)
 	}
-	for _, view := range []string{"spending", "clicks"} {
+	for _, view := range []string{"spending", "kafka", "nats"} {
 		if err := do(http.MethodPost, "feature-views/"+view+"/materialise", map[string]any{"wait": "30s"}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -129,12 +167,12 @@ func TestEventsSurviveKills(t *testing.T) {
 
 	pushing, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer stop()
-	all := make([]*pusher, pushers)
+	sending := make([]*pusher, pushers)
 	enough := make(chan struct{})
 	var group sync.WaitGroup
-	for i := range all {
+	for i := range sending {
 		p := &pusher{name: fmt.Sprint("p", i), rand: rand.New(rand.NewPCG(*seed, uint64(i)))}
-		all[i] = p
+		sending[i] = p
 		group.Go(func() {
 			for {
 				if err := p.push(pushing, s, connect); err != nil {
@@ -149,26 +187,13 @@ func TestEventsSurviveKills(t *testing.T) {
 			}
 		})
 	}
-	clicks := 0
-	group.Go(func() {
-		for {
-			for range 50 {
-				message := fmt.Sprintf(`{"customer": "c0", "at": %q}`, time.Now().UTC().Format(time.RFC3339Nano))
-				if clicks++; clicks%10 == 0 {
-					message = message[:20] // poison
-				}
-				if err := topic(message); err != nil {
-					t.Errorf("producing: %v", err)
-					return
-				}
+	for _, m := range logs {
+		group.Go(func() {
+			if err := m.fill(enough); err != nil {
+				t.Errorf("sending to %s: %v", m.name, err)
 			}
-			select {
-			case <-enough:
-				return
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
-	})
+		})
+	}
 	r := rand.New(rand.NewPCG(*seed, 99))
 	for n := range *kills {
 		if n%2 == 1 { // in the middle of a backfill and a cut
@@ -190,15 +215,17 @@ func TestEventsSurviveKills(t *testing.T) {
 
 	var spent, bought [customers]int64
 	events := 0
-	for _, p := range all {
+	for _, p := range sending {
 		events += p.events
 		for i := range customers {
 			spent[i], bought[i] = spent[i]+p.spent[i], bought[i]+p.bought[i]
 		}
 	}
-	t.Logf("%d events, %d messages", events, clicks)
+	t.Logf("%d events, %d messages of %s, %d of %s", events, logs[0].sent, logs[0].name, logs[1].sent, logs[1].name)
 	waitFolded(t, do, "spending", events)
-	waitFolded(t, do, "clicks", clicks-clicks/10)
+	for _, m := range logs {
+		waitFolded(t, do, m.name, m.sent-m.sent/10)
+	}
 	var entities []map[string]any
 	for i := range customers {
 		entities = append(entities, map[string]any{"customer": fmt.Sprint("c", i)})
@@ -217,18 +244,20 @@ func TestEventsSurviveKills(t *testing.T) {
 			t.Errorf("online c%d: %s, want %s", i, got, want)
 		}
 	}
-	var clicked struct {
-		Columns []struct{ Values []json.Number }
-	}
-	if err := do(http.MethodPost, "features/online", map[string]any{"entities": []any{map[string]any{"customer": "c0"}}, "features": []string{"clicks:clicked"}}, &clicked); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := fmt.Sprint(clicked.Columns[0].Values), fmt.Sprint([]int{clicks - clicks/10}); got != want {
-		t.Errorf("clicks online: %s, want %s", got, want)
-	}
-	var st struct{ Dead int }
-	if err := do(http.MethodGet, "feature-views/clicks/stream", nil, &st); err != nil || st.Dead != clicks/10 {
-		t.Errorf("%d dead letters, want %d: %v", st.Dead, clicks/10, err)
+	for _, m := range logs {
+		var clicked struct {
+			Columns []struct{ Values []json.Number }
+		}
+		if err := do(http.MethodPost, "features/online", map[string]any{"entities": []any{map[string]any{"customer": "c0"}}, "features": []string{m.name + ":clicked"}}, &clicked); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := fmt.Sprint(clicked.Columns[0].Values), fmt.Sprint([]int{m.sent - m.sent/10}); got != want {
+			t.Errorf("%s online: %s, want %s", m.name, got, want)
+		}
+		var st struct{ Dead int }
+		if err := do(http.MethodGet, "feature-views/"+m.name+"/stream", nil, &st); err != nil || st.Dead != m.sent/10 {
+			t.Errorf("%s: %d dead letters, want %d: %v", m.name, st.Dead, m.sent/10, err)
+		}
 	}
 	// A training set cuts the log; it and the dataset have the same.
 	var set struct{ Dataset string }
@@ -247,7 +276,7 @@ func TestEventsSurviveKills(t *testing.T) {
 }
 
 // newTopic is a topic of a Kafka that outlives the server.
-func newTopic(t *testing.T) (produce func(message string) error, broker string) {
+func newTopic(t *testing.T) *messages {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "clicks"))
 	if err != nil {
@@ -259,9 +288,40 @@ func newTopic(t *testing.T) (produce func(message string) error, broker string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return func(message string) error {
+	return &messages{name: "kafka", from: fmt.Sprintf("kafka: {brokers: [%q], topic: clicks", c.ListenAddrs()[0]), send: func(message string) error {
 		return cl.ProduceSync(t.Context(), &kgo.Record{Topic: "clicks", Value: []byte(message)}).FirstErr()
-	}, c.ListenAddrs()[0]
+	}}
+}
+
+// newStream is a stream of a NATS server that outlives ours.
+func newStream(t *testing.T) *messages {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("NATS is not ready")
+	}
+	address := s.Addr().String()
+	conn, err := nats.Connect(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "clicks", Subjects: []string{"clicks"}}); err != nil {
+		t.Fatal(err)
+	}
+	return &messages{name: "nats", from: fmt.Sprintf("nats: {servers: [%q], stream: clicks", address), send: func(message string) error {
+		_, err := js.Publish(t.Context(), "clicks", []byte(message))
+		return err
+	}}
 }
 
 // waitFolded waits until reads of a view find so many events.
