@@ -7,6 +7,10 @@
 //
 // The zero Kind is Internal: an error nobody classified is our fault, and its
 // text is not shown to callers.
+//
+// A message names a row and a column, never what is in it: messages are logged and
+// recorded. What the data was is beside it, for the eyes of who sent it (WithData,
+// Told).
 package fault
 
 import (
@@ -61,6 +65,7 @@ type Error struct {
 	Kind    Kind
 	Message string // what happened, lower case, no full stop
 	Hint    string // what to do next, a sentence; may be empty
+	Data    string // what of the data is wrong; Told shows it, and nothing keeps it; may be empty
 	Err     error  // the cause, shown in logs, not to callers of other kinds than Invalid; may be nil
 }
 
@@ -74,6 +79,14 @@ func New(kind Kind, format string, args ...any) *Error {
 func (e *Error) WithHint(format string, args ...any) *Error {
 	c := *e
 	c.Hint = fmt.Sprintf(format, args...)
+	return &c
+}
+
+// WithData returns a copy that also says what of the data is wrong, such as a value
+// of a row.
+func (e *Error) WithData(format string, args ...any) *Error {
+	c := *e
+	c.Data = fmt.Sprintf(format, args...)
 	return &c
 }
 
@@ -105,14 +118,28 @@ func KindOf(err error) Kind {
 }
 
 // HintOf is the first hint in err's chain.
-func HintOf(err error) string {
+func HintOf(err error) string { return first(err, func(e *Error) string { return e.Hint }) }
+
+// DataOf is the first data in err's chain.
+func DataOf(err error) string { return first(err, func(e *Error) string { return e.Data }) }
+
+// Told is what the one hears who sent the data: the message and the data. It is not
+// to be logged or kept, but where the data may be.
+func Told(err error) string {
+	if data := DataOf(err); data != "" {
+		return err.Error() + ": " + data
+	}
+	return err.Error()
+}
+
+func first(err error, part func(e *Error) string) string {
 	for err != nil {
 		var e *Error
 		if !errors.As(err, &e) {
 			return ""
 		}
-		if e.Hint != "" {
-			return e.Hint
+		if s := part(e); s != "" {
+			return s
 		}
 		err = e.Err
 	}

@@ -303,7 +303,7 @@ type entry struct {
 	keep   bool     // what is no event is a dead letter
 	raw    func(i int) []byte
 	from   func(i int) string // where an event came from, for people; may be nil
-	broken map[int]string     // events that could not even be decoded, and why
+	broken map[int]error      // events that could not even be decoded, and why
 	// source and at are the Source that was read and how far; before is where it
 	// was read from.
 	source     string
@@ -313,11 +313,11 @@ type entry struct {
 
 // parse reads n raw events.
 func (in *entry) parse(n int) {
-	in.events, in.broken = make([]Event, n), map[int]string{}
+	in.events, in.broken = make([]Event, n), map[int]error{}
 	for i := range in.events {
 		var err error
 		if in.events[i], err = parseEvent(in.raw(i)); err != nil {
-			in.broken[i] = err.Error()
+			in.broken[i] = err
 		}
 	}
 }
@@ -331,19 +331,17 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 	reasons := map[int]string{}
 	for i, e := range in.events {
 		why := in.broken[i]
-		if why == "" {
-			if err := s.check(l, e); err != nil {
-				why = err.Error()
-			}
+		if why == nil {
+			why = s.check(l, e)
 		}
-		if why == "" {
+		if why == nil {
 			good = append(good, i)
 			continue
 		}
 		if !in.keep {
-			return 0, 0, 0, 0, fault.New(fault.Invalid, "event %d: %s", i+1, why).WithHint("Nothing was accepted. The columns are those of dataset %s.", l.dataset)
+			return 0, 0, 0, 0, fault.New(fault.Invalid, "event %d: %w", i+1, why).WithHint("Nothing was accepted. The columns are those of dataset %s.", l.dataset)
 		}
-		reasons[i] = why
+		reasons[i] = fault.Told(why) // which is sealed
 	}
 	// 2. Into the log, all or nothing.
 	err = s.cfg.DB.Update(ctx, string(l.project), func(ctx context.Context, tx *store.Tx) error {
@@ -497,7 +495,7 @@ func (s *Service) check(l *eventLog, e Event) error {
 		return fault.New(fault.Invalid, "the time %q is null", v.Timestamp)
 	}
 	if at.Time().After(s.cfg.Online.Horizon()) {
-		return fault.New(fault.Invalid, "the time %s is in the future", at.Time().Format(time.RFC3339Nano))
+		return fault.New(fault.Invalid, "the time is in the future").WithData("%s", at.Time().Format(time.RFC3339Nano))
 	}
 	return nil
 }
@@ -636,7 +634,7 @@ func appendCell(b array.Builder, x any) error {
 		text, _ := x.(string)
 		day, err := time.Parse(time.DateOnly, text)
 		if err != nil {
-			return fault.New(fault.Invalid, "%.80q is not a date such as 2013-01-31", fmt.Sprint(x))
+			return fault.New(fault.Invalid, "the value is not a date such as 2013-01-31").WithData("%.80q", fmt.Sprint(x))
 		}
 		b.Append(arrow.Date32FromTime(day))
 		return nil

@@ -82,7 +82,7 @@ func problemOf(err error) *Problem {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		kind = fault.TooLarge
 	}
-	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: err.Error(), Hint: fault.HintOf(err)}
+	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: fault.Told(err), Hint: fault.HintOf(err)}
 	p.Title = http.StatusText(p.Status)
 	if kind == fault.Internal { // a defect's text is for our log, not for callers
 		p.Detail, p.Hint = "something failed inside Falaj", "Look in the server's log for this request, and report it."

@@ -123,7 +123,18 @@ const datasets = `
 ---
 {api_version: falaj/v1, kind: Dataset, name: shown, project: PROJECT, spec: {protection: open, columns: [{name: k, type: string}, {name: whole, type: int64}, {name: real, type: float64}]}}
 ---
+{api_version: falaj/v1, kind: Dataset, name: events, project: PROJECT, spec: {classification: confidential, columns: [{name: k, type: string}, {name: at, type: timestamp}, {name: whole, type: int64}]}}
+---
 {api_version: falaj/v1, kind: Entity, name: k, project: PROJECT, spec: {}}
+---
+{api_version: falaj/v1, kind: FeatureView, name: followed, project: PROJECT, spec: {source: {dataset: events, stream: {push: {}}}, entities: [k], timestamp: at, features: [{name: whole, type: int64}]}}
+`
+
+// ingested is a dataset that gets the rows of a directory.
+const ingested = `
+{api_version: falaj/v1, kind: Dataset, name: NAME, project: PROJECT, spec: {classification: confidential, columns: [{name: k, type: string}, {name: whole, type: int64}], expectations: [{check: not_null, column: k}]}}
+---
+{api_version: falaj/v1, kind: Source, name: NAME, project: PROJECT, spec: {dataset: NAME, from: {files: {directory: "DIRECTORY"}}}}
 `
 
 const view = `
@@ -136,10 +147,14 @@ spec:
   entities: [k]
   timestamp: seen
   features: [{name: word, type: string}, {name: whole, type: int64}, {name: real, type: float64}]
+---
+{api_version: falaj/v1, kind: FeatureView, name: cast, project: PROJECT, spec: {source: {sql: "SELECT k, seen, CAST(word AS BIGINT) AS n FROM secret"}, entities: [k], timestamp: seen, features: [{name: n, type: int64}]}}
 `
 
 func TestPlantedValuesAreInNoFile(t *testing.T) {
 	s := live.New(t, "")
+	outside := t.TempDir() // what sources read is not ours
+	s.Env = append(s.Env, "FALAJ_SOURCES_FILES="+outside, "FALAJ_LOG_LEVEL=debug")
 	s.Up(t)
 	p := s.Project(t, "vault")
 	p.Apply(datasets)
@@ -201,14 +216,33 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 	job := p.Apply(`{api_version: falaj/v1, kind: Job, name: reads, project: PROJECT, spec: {data: {train: secret}, timeout: 2m, command: [/bin/sh, -c, 'cat $FALAJ_DATA_TRAIN/*.parquet | wc -c']}}`)
 	p.Ends(job[0].ID, "succeeded")
 
+	wrong := plant(7, 40)
+	refused(t, p, wrong)
+	ingest(t, p, outside, wrong)
+	letters(t, p, wrong)
+	// SQL that fails for a value: whoever asks hears which.
+	if err := p.C.Do(t.Context(), http.MethodPost, p.Path("query"), map[string]any{"sql": "SELECT CAST(word AS BIGINT) FROM secret WHERE k = '9'"}, nil); err == nil || !strings.Contains(err.Error(), secret.text[9]) {
+		t.Errorf("a query that casts: %v", err)
+	}
+	var run client.Object
+	p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("feature-views/cast/materialise"), map[string]any{"wait": "60s"}, &run))
+	if run.Text("state") != "failed" || !strings.Contains(run.Text("error"), "a value does not fit") {
+		t.Errorf("a view that casts: %v", run)
+	}
+
 	needles := secret.needles()
-	for what, part := range map[string]planted{"patients": patients, "rejected": plant(4, 40), "quarantine": plant(6, 40), "plain": plant(5, 1)} {
+	for what, part := range map[string]planted{"patients": patients, "rejected": plant(4, 40), "quarantine": plant(6, 40), "plain": plant(5, 1), "wrong": wrong} {
 		for name, b := range part.needles() {
 			needles[what+": "+name] = b
 		}
 	}
 	look := func(when string) {
 		t.Helper()
+		for name, b := range needles {
+			if log := []byte(s.LogTail(1 << 30)); bytes.Contains(log, b) {
+				t.Errorf("%s: %s is in the server's log", when, name)
+			}
+		}
 		found, files := search(t, s.Data, needles)
 		if files < 20 {
 			t.Fatalf("%s: only %d files were looked through", when, files)
@@ -235,6 +269,65 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 	p.Again()
 	p.Must(s.Stop())
 	look("after it ended")
+}
+
+// refused uploads rows of which one is wrong: whoever sends it hears the value.
+func refused(t *testing.T, p *live.Project, wrong planted) {
+	t.Helper()
+	head := "k,seen,word,whole,real\n1,2013-01-01T00:00:00Z,x,1,1\n2,2013-01-01T00:00:00Z,"
+	for name, file := range map[string]struct{ content, told string }{
+		"a.csv":   {head + "x," + wrong.text[0] + ",1\n", wrong.text[0]},
+		"b.csv":   {head + "x,1,1," + wrong.text[1] + "\n", wrong.text[1]},
+		"c.csv":   {head + "x," + strconv.FormatInt(wrong.whole[2], 10) + "0,1\n", strconv.FormatInt(wrong.whole[2], 10)},
+		"d.jsonl": {"{\"k\": \"1\"}\n[\"" + wrong.text[3] + "\"]\n", wrong.text[3]},
+		"e.jsonl": {"{\"k\": \"1\", \"whole\": \"" + wrong.text[4] + "\"}\n", wrong.text[4]},
+	} {
+		_, err := p.C.Import(t.Context(), p.Name, "secret", name, strings.NewReader(file.content))
+		if err == nil || !strings.Contains(err.Error(), file.told) || !strings.Contains(err.Error(), "row ") {
+			t.Errorf("%s: %v, which does not say row and value", name, err)
+		}
+	}
+}
+
+// ingest reads files of which a row is wrong, and one whose rows are not as expected.
+func ingest(t *testing.T, p *live.Project, outside string, wrong planted) {
+	t.Helper()
+	for name, file := range map[string]struct{ name, content, says string }{
+		"cell":   {"a.csv", "k,whole\n1,1\n2," + wrong.text[10] + "\n", `row 2 (line 3), column "whole" is not an int64`},
+		"wide":   {"a.csv", "k,whole\n1,1\n2,2," + wrong.text[11] + "\n", "row 2 (line 3) has 3 columns instead of 2"},
+		"object": {"a.jsonl", "{\"k\": \"1\", \"whole\": 1}\n[\"" + wrong.text[12] + "\"]\n", "row 2 (line 2) is not a JSON object"},
+		"expect": {"a.csv", "k,whole\n," + strconv.FormatInt(wrong.whole[13], 10) + "\n", "not_null"},
+	} {
+		dir := filepath.Join(outside, name)
+		p.Must(os.Mkdir(dir, 0o700))
+		p.Must(os.WriteFile(filepath.Join(dir, file.name), []byte(file.content), 0o600))
+		p.Apply(strings.NewReplacer("NAME", name, "DIRECTORY", dir).Replace(ingested))
+		output, code := p.Command(t.Context(), "dataset", "ingest", name, "-p", p.Name)
+		if code == 0 || !strings.Contains(output, file.says) {
+			t.Errorf("%s: it exits with %d and does not say %q:\n%s", name, code, file.says, output)
+		}
+	}
+}
+
+// letters pushes what is no event: refused, and kept as a dead letter.
+func letters(t *testing.T, p *live.Project, wrong planted) {
+	t.Helper()
+	push := func(keep bool, value string) error {
+		return p.C.Do(t.Context(), http.MethodPost, p.Path("feature-views/followed/push"), map[string]any{
+			"keep": keep, "events": []any{map[string]any{"k": "1", "at": "2013-01-01T00:00:00Z", "whole": value}},
+		}, nil)
+	}
+	if err := push(false, wrong.text[20]); err == nil || !strings.Contains(err.Error(), wrong.text[20]) {
+		t.Errorf("an event that is none: %v", err)
+	}
+	p.Must(push(true, wrong.text[21]))
+	var dead struct {
+		Items []struct{ Reason, Body string }
+	}
+	p.Must(p.C.Do(t.Context(), http.MethodGet, p.Path("feature-views/followed/dead"), nil, &dead))
+	if len(dead.Items) != 1 || !strings.Contains(dead.Items[0].Body, wrong.text[21]) || !strings.Contains(dead.Items[0].Reason, wrong.text[21]) {
+		t.Errorf("dead letters: %+v", dead)
+	}
 }
 
 // stream reads a version by Arrow Flight, and gives the bytes of its batches.

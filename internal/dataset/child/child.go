@@ -61,6 +61,7 @@ type wireFault struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	Data    string `json:"data,omitempty"`
 }
 
 // Writer writes frames. Not safe for concurrent use.
@@ -112,8 +113,8 @@ func (w *Writer) Header(v any) error {
 
 // Fault tells the other side why there is nothing more. The conversation is over.
 func (w *Writer) Fault(err error) error {
-	msg := err.Error()
-	b, jerr := json.Marshal(wireFault{Kind: fault.KindOf(err).String(), Message: msg[:min(len(msg), 64<<10)], Hint: fault.HintOf(err)})
+	msg, data := err.Error(), fault.DataOf(err)
+	b, jerr := json.Marshal(wireFault{Kind: fault.KindOf(err).String(), Message: msg[:min(len(msg), 64<<10)], Hint: fault.HintOf(err), Data: data[:min(len(data), 4<<10)]})
 	if jerr != nil {
 		return jerr
 	}
@@ -177,7 +178,7 @@ func (r *Reader) fault(n int) error {
 	default:
 		k = fault.Internal
 	}
-	return &fault.Error{Kind: k, Message: f.Message, Hint: f.Hint}
+	return &fault.Error{Kind: k, Message: f.Message, Hint: f.Hint, Data: f.Data}
 }
 
 // Header reads a JSON document into v, or the other side's fault.

@@ -120,7 +120,10 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 	if err != nil {
 		return err
 	}
-	req := s.request(src, d, r.Progress)
+	req, err := s.request(ctx, src, d, r.Progress)
+	if err != nil {
+		return err
+	}
 	req.Secret = secret
 	if err := driver.Check(req); err != nil { // hosts may be allowed no longer
 		return err
@@ -132,8 +135,12 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 		return guard.explain(err)
 	}
 	defer func() { _ = in.Close() }()
+	until, err := s.seal(ctx, r.Project, r.Dataset, in.Until())
+	if err != nil {
+		return err
+	}
 	if in.Schema() == nil {
-		r.Progress.Begun, r.Progress.Read, r.Progress.Until, r.State = true, true, in.Until(), Writing
+		r.Progress.Begun, r.Progress.Read, r.Progress.Until, r.State = true, true, until, Writing
 		return s.keep(ctx, r)
 	}
 	schema, err := table.FromArrow(in.Schema())
@@ -154,7 +161,7 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 		if err := s.fits(ctx, *r, src, schema); err != nil {
 			return err
 		}
-		r.Progress.Begun, r.Progress.Schema, r.Progress.Until, r.Progress.Since = true, schema, in.Until(), s.now()
+		r.Progress.Begun, r.Progress.Schema, r.Progress.Until, r.Progress.Since = true, schema, until, s.now()
 		if err := s.keep(ctx, r); err != nil {
 			return err
 		}
@@ -311,7 +318,10 @@ func (w *chunkWriter) flush(ctx context.Context) error {
 		w.file, w.pq = nil, nil
 	}
 	if w.at != nil {
-		w.r.Progress.At = w.at
+		var err error
+		if w.r.Progress.At, err = w.s.seal(ctx, w.r.Project, w.r.Dataset, w.at); err != nil {
+			return err
+		}
 	}
 	return w.s.keep(ctx, w.r)
 }

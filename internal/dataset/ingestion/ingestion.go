@@ -158,8 +158,7 @@ type Source struct {
 	Spec     Spec         `json:"spec"`
 	What     string       `json:"what"` // "postgres public.orders at db.example.com"
 	Revision int64        `json:"revision"`
-	// Position is up to where the source is in Version. No values of the
-	// columns other than cursor and key are in it.
+	// Position is up to where the source is in Version, sealed.
 	Position source.Position `json:"-"`
 	Version  int64           `json:"version"` // of the dataset, that the last run made or found; 0 for none
 	Last     *Run            `json:"last,omitempty"`
@@ -221,9 +220,9 @@ type Run struct {
 
 // Progress is what a run has to know to go on.
 type Progress struct {
-	Revision int64           `json:"revision"` // of the source when it was asked for
-	Base     int64           `json:"base"`     // version of the dataset that it continues; 0: none
-	After    source.Position `json:"after,omitempty"`
+	Revision int64           `json:"revision"`        // of the source when it was asked for
+	Base     int64           `json:"base"`            // version of the dataset that it continues; 0: none
+	After    source.Position `json:"after,omitempty"` // sealed, as Until and At
 	Until    source.Position `json:"until,omitempty"`
 	Begun    bool            `json:"begun"`          // Until and Schema are fixed
 	Since    time.Time       `json:"since,omitzero"` // when reading began

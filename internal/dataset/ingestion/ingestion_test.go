@@ -186,7 +186,7 @@ func (w *world) build(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := ingestion.Config{
-		DB: w.db, Store: ingestionsql.Store{}, Authorizer: w.h.Policy, Datasets: w.h.Service, Files: w.h.Files, Secrets: w.secret,
+		DB: w.db, Store: ingestionsql.Store{}, Authorizer: w.h.Policy, Datasets: w.h.Service, Files: w.h.Files, Secrets: w.secret, Ring: datasettest.Keys{},
 		Drivers: map[string]source.Driver{"postgres": w.driver, "files": w.driver}, ChunkRows: 7, Now: func() time.Time { return w.now },
 	}
 	if w.config != nil {
@@ -443,6 +443,51 @@ func TestPassingErrorsAreTriedAgainAndOthersAreNot(t *testing.T) {
 	w.driver.step = func() error { return fault.New(fault.Unavailable, "away for good") }
 	if r := w.ingest(t, false); r.State != ingestion.Failed || r.Error != "away for good" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestPositionsAreSealed: what the database keeps of where a source is has no value of a
+// row, and positions from before that was so are still read.
+func TestPositionsAreSealed(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t, spec(source.Incremental))
+	w.driver.rows = []row{{id: 777001, seq: 888001, value: "a"}}
+	if r := w.ingest(t, false); r.State != ingestion.Succeeded {
+		t.Fatal(r.Error)
+	}
+	docs := func() (all []string) {
+		t.Helper()
+		err := w.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			return tx.NewRaw(`SELECT doc FROM ingestion_source UNION ALL SELECT doc FROM ingestion_run UNION ALL SELECT progress FROM ingestion_run`).Scan(ctx, &all)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	for _, doc := range docs() {
+		if strings.Contains(doc, "777001") || strings.Contains(doc, "888001") {
+			t.Errorf("the database has the cursor or the key: %s", doc)
+		}
+	}
+	src, err := w.One(datasettest.Context(t), p, "orders")
+	if err != nil || len(src.Position) == 0 {
+		t.Fatal(src.Position, err)
+	}
+	old := `{"Seq":888001}`
+	err = w.db.Update(t.Context(), string(p), func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw(`UPDATE ingestion_source SET doc = replace(doc, ?, ?)`, string(src.Position), old).Exec(ctx)
+		return err
+	})
+	if err != nil || !strings.Contains(strings.Join(docs(), " "), old) {
+		t.Fatal("the position was not put back", err)
+	}
+	w.driver.rows = append(w.driver.rows, row{id: 777002, seq: 888002, value: "b"})
+	if r := w.ingest(t, false); r.State != ingestion.Succeeded || r.Rows != 2 { // the last row again, for what shares its cursor
+		t.Errorf("%+v", r)
+	}
+	if string(w.driver.last.After) != old {
+		t.Errorf("it went on behind %s", w.driver.last.After)
 	}
 }
 

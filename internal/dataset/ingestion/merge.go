@@ -94,7 +94,7 @@ func (m *merged) index(key []string, op string) error {
 				}
 				m.last[d] = row
 				if acts >= 0 {
-					gone, err := deleted(rec.Column(acts), i)
+					gone, err := deleted(rec.Column(acts), i, row+1)
 					if err != nil {
 						return err
 					}
@@ -170,7 +170,7 @@ func keyOf(rec arrow.RecordBatch, columns []int, names []string, i int) (digest,
 }
 
 // deleted reads what a row of changes says.
-func deleted(a arrow.Array, i int) (bool, error) {
+func deleted(a arrow.Array, i int, row int64) (bool, error) {
 	text := ""
 	if v, ok := a.(*array.String); ok && !a.IsNull(i) {
 		text = v.Value(i)
@@ -181,7 +181,7 @@ func deleted(a arrow.Array, i int) (bool, error) {
 	case "d", "delete":
 		return true, nil
 	}
-	return false, fault.New(fault.Invalid, "a change says %.40q, which is none of I, U and D", text).
+	return false, fault.New(fault.Invalid, "row %d: the change is none of I, U and D", row).WithData("%.40q", text).
 		WithHint("The column that op names has I or insert, U or update, D or delete.")
 }
 

@@ -72,7 +72,10 @@ func (s *Service) Messages(ctx context.Context, p project.Name, name string, aft
 	if err != nil {
 		return err
 	}
-	req := s.request(src, d, Progress{After: after})
+	req, err := s.request(ctx, src, d, Progress{After: after})
+	if err != nil {
+		return err
+	}
 	req.Secret, req.BatchRows, req.Parser = secret, messageRows, lines{}
 	if err := driver.Check(req); err != nil {
 		return err

@@ -51,6 +51,7 @@ type Config struct {
 	Datasets   Datasets
 	Files      dataset.Files // of chunks
 	Secrets    Secrets
+	Ring       Ring                     // for positions
 	Drivers    map[string]source.Driver // by kind
 	Access     source.Access
 	Parser     source.Parser
@@ -159,7 +160,11 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Source, project.Ch
 	if err != nil {
 		return Source{}, "", err
 	}
-	if err := driver.Check(s.request(Source{Spec: r.Spec}, d, Progress{})); err != nil {
+	req, err := s.request(ctx, Source{Spec: r.Spec}, d, Progress{})
+	if err != nil {
+		return Source{}, "", err
+	}
+	if err := driver.Check(req); err != nil {
 		return Source{}, "", err
 	}
 	var out Source
@@ -249,7 +254,13 @@ func (s *Service) driver(spec Spec) (source.Driver, error) {
 }
 
 // request is what a driver is asked to read.
-func (s *Service) request(src Source, d dataset.Dataset, p Progress) source.Request {
+func (s *Service) request(ctx context.Context, src Source, d dataset.Dataset, p Progress) (source.Request, error) {
+	for _, at := range []*source.Position{&p.After, &p.At, &p.Until} {
+		var err error
+		if *at, err = s.open(ctx, d.Project, d.Name, *at); err != nil {
+			return source.Request{}, err
+		}
+	}
 	r := source.Request{
 		From: src.Spec.From, Mode: src.Spec.Mode, Cursor: src.Spec.Cursor, Key: src.Spec.Key, Op: src.Spec.Op, Overlap: src.Spec.Overlap,
 		Parsing: source.Parsing{Delimiter: d.Spec.Delimiter, Nulls: d.Spec.NullValues},
@@ -261,7 +272,7 @@ func (s *Service) request(src Source, d dataset.Dataset, p Progress) source.Requ
 	for _, c := range d.Spec.Columns {
 		r.Declared = append(r.Declared, source.Column{Name: c.Name, Type: c.Type})
 	}
-	return r
+	return r, nil
 }
 
 // find gives a source by its name, or by that of its dataset.

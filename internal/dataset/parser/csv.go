@@ -221,7 +221,7 @@ func (r *csvReader) next() ([]string, error) {
 		}
 		f := fault.New(fault.Invalid, "row %d (line %d) has %d columns instead of %d", r.row, r.line, len(cells), len(r.names))
 		if value != "" {
-			return nil, f.WithHint("After column %q there is %q. Quote cells that hold the delimiter.", r.names[where], value[:min(len(value), 80)])
+			return nil, f.WithHint("Something is there after column %q. Quote cells that hold the delimiter.", r.names[where]).WithData("%q", value[:min(len(value), 80)])
 		}
 		return nil, f.WithHint("Column %q is where the difference begins.", r.names[where])
 	}

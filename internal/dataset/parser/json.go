@@ -137,12 +137,12 @@ func (r *jsonReader) add(object []byte, line int64) error {
 		cells[i] = null
 	}
 	seen := map[string]bool{}
-	bad := func(format string, args ...any) error {
+	bad := func(format string, args ...any) *fault.Error {
 		return fault.New(fault.Invalid, "row %d (line %d) "+format, append([]any{r.rows, line}, args...)...)
 	}
 	d := json.NewDecoder(bytes.NewReader(object))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return bad("is not a JSON object: %.80q", object)
+		return bad("is not a JSON object").WithData("%.80q", object)
 	}
 	for d.More() {
 		t, err := d.Token()

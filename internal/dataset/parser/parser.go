@@ -17,15 +17,14 @@
 //
 // The same bytes and Request give the same batches. Memory is bounded by the
 // limits, whatever the file says about itself. Every refusal is a fault that
-// names the row (counted from 1, the header not counted), the column and the
-// value, where there is one.
+// names the row (counted from 1, the header not counted) and the column; the value
+// is the fault's data, which is not written down.
 package parser
 
 import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -292,5 +291,5 @@ func cellFault(row, line int64, column, value, why string) *fault.Error {
 	if len(value) > most {
 		value = value[:most] + "…"
 	}
-	return fault.New(fault.Invalid, "row %d (line %d), column %q: %s %s", row, line, column, fmt.Sprintf("%q", value), why)
+	return fault.New(fault.Invalid, "row %d (line %d), column %q %s", row, line, column, why).WithData("%q", value)
 }

@@ -33,11 +33,11 @@ func NewBuilder(s table.Schema) *Builder {
 
 // Add appends a row; values are nil, bool, int64, uint64, float64, string, []byte
 // or time.Time, by column. row is its number for messages. Error: fault.Invalid
-// for a value that the column's type cannot hold, naming row, column and value.
+// for a value that the column's type cannot hold, naming row and column.
 func (b *Builder) Add(row int64, values []any) error {
 	for i, f := range b.schema {
 		if err := b.add(i, f.Type, values[i]); err != nil {
-			return fault.New(fault.Invalid, "row %d, column %q: %v", row, f.Name, err)
+			return fault.New(fault.Invalid, "row %d, column %q: %w", row, f.Name, err)
 		}
 	}
 	b.n++
@@ -92,12 +92,16 @@ func (b *Builder) add(i int, t table.Type, value any) error {
 }
 
 // Convert brings a value to what a type's values are in Go: string, int64,
-// float64, bool, or time.Time in UTC.
+// float64, bool, or time.Time in UTC. Error: fault.Invalid, with the value as data.
 func Convert(t table.Type, value any) (any, error) {
 	if b, ok := value.([]byte); ok {
 		value = string(b)
 	}
-	no := func() error { return fmt.Errorf("%.80q is not a %s", fmt.Sprint(value), t) }
+	bad := func(format string, args ...any) error {
+		return fault.New(fault.Invalid, format, args...).WithData("%.80q", fmt.Sprint(value))
+	}
+	no := func() error { return bad("the value is not a %s", t) }
+	const tooLarge = "the value does not fit 64 bits with sign"
 	switch t {
 	case table.String:
 		var s string
@@ -119,7 +123,7 @@ func Convert(t table.Type, value any) (any, error) {
 			return v, nil
 		case uint64:
 			if v > math.MaxInt64 {
-				return nil, fmt.Errorf("%d does not fit 64 bits with sign", v)
+				return nil, bad(tooLarge)
 			}
 			return int64(v), nil
 		case bool:
@@ -138,7 +142,7 @@ func Convert(t table.Type, value any) (any, error) {
 			}
 			if r, ok := new(big.Rat).SetString(v); ok && r.IsInt() { // 1e3, 12.00
 				if !r.Num().IsInt64() {
-					return nil, fmt.Errorf("%.80s does not fit 64 bits with sign", v)
+					return nil, bad(tooLarge)
 				}
 				return r.Num().Int64(), nil
 			}
@@ -198,7 +202,7 @@ func Convert(t table.Type, value any) (any, error) {
 func inMicros(t time.Time) (any, error) {
 	t = t.UTC()
 	if t.Nanosecond()%1000 != 0 || t.Year() < 1 || t.Year() > 9999 {
-		return nil, fmt.Errorf("the time %s is not a whole number of microseconds of the years 1 to 9999", t.Format(time.RFC3339Nano))
+		return nil, fault.New(fault.Invalid, "the time is not a whole number of microseconds of the years 1 to 9999").WithData("%s", t.Format(time.RFC3339Nano))
 	}
 	return t, nil
 }

@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 		{strings.Repeat("-", 300<<10), nil, fault.TooLarge, "the query has"},
 	} {
 		got, err := query(t, h, dataset.QueryRequest{SQL: c.sql, Inputs: c.inputs})
-		if !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+		if !fault.Is(err, c.kind) || !strings.Contains(fault.Told(err), c.want) {
 			t.Errorf("%.60s: %q, %v (%v), want %v %q", c.sql, got, err, fault.KindOf(err), c.kind, c.want)
 		}
 	}

@@ -305,6 +305,10 @@ func explain(err error) error {
 		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise limits.sql_memory; what does not fit goes to the disk, limits.sql_disk at most, for open tables and with encrypted_disk.")
 	case duckdb.ErrorTypeInternal, duckdb.ErrorTypeFatal:
 		return fault.New(fault.Internal, "%s", msg)
+	case duckdb.ErrorTypeConversion, duckdb.ErrorTypeOutOfRange, duckdb.ErrorTypeInvalidInput, duckdb.ErrorTypeConstraint, duckdb.ErrorTypeMismatchType, duckdb.ErrorTypeDecimal:
+		// Its words have values of rows.
+		kind, words, _ := strings.Cut(msg, ": ")
+		return fault.New(fault.Invalid, "%s: a value does not fit", kind).WithData("%s", words)
 	default:
 		// Its candidates are the columns that were handed over, not those there are.
 		lines := slices.DeleteFunc(strings.Split(msg, "\n"), func(l string) bool { return strings.HasPrefix(l, "Candidate bindings:") })

@@ -90,7 +90,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 		a.Retain()
 		return a, nil
 	}
-	refuse := func(i int, why string) error {
+	refuse := func(i int, why string) *fault.Error {
 		return fault.New(fault.Invalid, "row %d, column %q: %s", row+int64(i), f.Name, why)
 	}
 	if e, ok := a.(array.ExtensionArray); ok {
@@ -128,7 +128,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 		return build(b, rows, a, at, func(i, j int) error {
 			v, fits := value(j)
 			if !fits {
-				return refuse(i, a.ValueStr(j)+" does not fit 64 bits with sign")
+				return refuse(i, "the value does not fit 64 bits with sign").WithData("%s", a.ValueStr(j))
 			}
 			b.Append(v)
 			return nil
@@ -157,7 +157,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 		return build(b, rows, a, at, func(i, j int) error {
 			us, exact := micros(int64(v.Value(j)), t.Unit)
 			if !exact {
-				return refuse(i, "the time "+a.ValueStr(j)+" is not a whole number of microseconds in range")
+				return refuse(i, "the time is not a whole number of microseconds in range").WithData("%s", a.ValueStr(j))
 			}
 			b.Append(arrow.Timestamp(us))
 			return nil
@@ -170,7 +170,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 			return build(b, rows, a, at, func(i, j int) error {
 				ms := int64(v.Value(j))
 				if ms%int64(day) != 0 || ms/int64(day) > math.MaxInt32 || ms/int64(day) < math.MinInt32 {
-					return refuse(i, a.ValueStr(j)+" is not a day")
+					return refuse(i, "the value is not a day").WithData("%s", a.ValueStr(j))
 				}
 				b.Append(arrow.Date32(ms / int64(day)))
 				return nil

@@ -255,7 +255,7 @@ func TestNormalize(t *testing.T) {
 		{arrow.PrimitiveTypes.Int8, `[1, null, -3]`, Int64, "1 (null) -3"},
 		{arrow.PrimitiveTypes.Uint32, `[4294967295]`, Int64, "4294967295"},
 		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775807]`, Int64, "1 9223372036854775807"},
-		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775808]`, Int64, `row 12, column "c": 9223372036854775808 does not fit`},
+		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775808]`, Int64, `row 12, column "c": the value does not fit`},
 		{arrow.PrimitiveTypes.Float32, `[0.5, null]`, Float64, "0.5 (null)"},
 		{&arrow.Decimal128Type{Precision: 10, Scale: 2}, `["1.25", null]`, Float64, "1.25 (null)"},
 		{&arrow.Decimal128Type{Precision: 38, Scale: 0}, `["12", null]`, Int64, "12 (null)"},

@@ -159,7 +159,7 @@ func Refuse(w http.ResponseWriter, status int, err error) {
 	case http.StatusBadRequest, http.StatusNotImplemented:
 		status = http.StatusUnprocessableEntity
 	}
-	text := err.Error()
+	text := fault.Told(err)
 	if status == http.StatusInternalServerError {
 		text = "something failed inside Falaj"
 	} else if hint := fault.HintOf(err); hint != "" {

@@ -245,10 +245,10 @@ func TestPagesHaveTheColumnsOfTheFirst(t *testing.T) {
 		t.Errorf("read %v", rows)
 	}
 	for doc, words := range map[string]string{
-		`[{"id": 2, "more": 1}]`: `"more"`, `[{"id": "many"}]`: "many", `{}`: "no list", `[1]`: "object", `{`: "not JSON", `<html>`: "not JSON",
+		`[{"id": 2, "more": 1}]`: `"more"`, `[{"id": "canary"}]`: `column "id"`, `{}`: "no list", `[1]`: "object", `{`: "not JSON", `<html>`: "not JSON",
 	} {
 		s := pages(t, `[{"id": 1, "name": "x"}]`, doc)
-		if err := last(t.Context(), request(s.URL+"/1", nil)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "page 2") || !strings.Contains(err.Error(), words) {
+		if err := last(t.Context(), request(s.URL+"/1", nil)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "page 2") || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v (%v)", doc, err, fault.KindOf(err))
 		}
 	}

@@ -109,5 +109,9 @@ func (d dialect) Explain(err error) error {
 	case 1040, 1053, 1203, 1205, 1213, 1927, 3024: // too many, shutdown, lock wait, deadlock, killed, time
 		return fault.New(fault.Unavailable, "%s: %s", o.Host, e.Message)
 	}
+	if state := string(e.SQLState[:]); strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") { // its words have values
+		return fault.New(fault.Invalid, "%s: a value does not fit (SQLSTATE %s)", o.Host, state).WithData("%s", e.Message).
+			WithHint("Look at query, and at the rows it reads.")
+	}
 	return fault.New(fault.Invalid, "%s refuses: %s", o.Host, e.Message).WithHint("Look at table and query.")
 }

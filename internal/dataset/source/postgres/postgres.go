@@ -133,8 +133,11 @@ func (d dialect) Explain(err error) error {
 		return fault.New(fault.Invalid, "%s: %s", d.host, e.Message).WithHint("Grant SELECT to the user of the secret.")
 	}
 	switch class := e.Code[:min(2, len(e.Code))]; class {
+	case "22", "23": // its words have values
+		return fault.New(fault.Invalid, "%s: a value does not fit (SQLSTATE %s)", d.host, e.Code).WithData("%s", strings.TrimSpace(e.Message+" "+e.Detail)).
+			WithHint("Look at query, and at the rows it reads.")
 	case "08", "53", "57", "40", "55": // connection, resources, shutdown, conflict with recovery, not ready
 		return fault.New(fault.Unavailable, "%s: %s", d.host, e.Message)
 	}
-	return fault.New(fault.Invalid, "%s refuses: %s", d.host, strings.TrimSpace(e.Message+" "+e.Detail)).WithHint("Look at table and query.")
+	return fault.New(fault.Invalid, "%s refuses: %s", d.host, e.Message).WithHint("Look at table and query.")
 }

@@ -96,10 +96,10 @@ func Logs(t *testing.T, l Log) {
 	t.Run("messages that are no rows", func(t *testing.T) {
 		r := request(t, "poison")
 		send(t, "poison", 0, 3)
-		l.Send(t, "poison", `{"id": "many"}`)
-		wantLast(t, l.Driver, r, "partition", "offset", "many")
+		l.Send(t, "poison", `{"id": "canary"}`)
+		wantLast(t, l.Driver, r, "partition", "offset", `column "id"`)
 		r = request(t, "odd")
-		l.Send(t, "odd", "not JSON")
+		l.Send(t, "odd", "no canary of JSON")
 		wantLast(t, l.Driver, r, "partition", "offset")
 	})
 	t.Run("messages that are gone", func(t *testing.T) {
@@ -143,6 +143,9 @@ func wantLast(t *testing.T, d source.Driver, r source.Request, words ...string) 
 	}
 	if !fault.Is(err, fault.Invalid) {
 		t.Errorf("%v (%v)", err, fault.KindOf(err))
+	}
+	if strings.Contains(err.Error()+fault.HintOf(err), "canary") || !strings.Contains(fault.DataOf(err), "canary") {
+		t.Errorf("%v has the value, or %s does not", err, fault.DataOf(err))
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {

@@ -154,7 +154,7 @@ func TestTimes(t *testing.T) {
 		t.Errorf("of the last instant: %v", rows)
 	}
 	exec(t, "INSERT INTO t VALUES (6, 'soon')")
-	sourcetest.Refused(t, driver, r, fault.Invalid, "soon")
+	sourcetest.Refused(t, driver, r, fault.Invalid, "the value is not a timestamp")
 }
 
 func TestWhatIsRefused(t *testing.T) {

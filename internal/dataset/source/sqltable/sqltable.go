@@ -119,7 +119,7 @@ func parse(p source.Position) (out place, err error) {
 		return place{}, nil
 	}
 	if err := json.Unmarshal(p, &out); err != nil {
-		return place{}, fault.New(fault.Internal, "the position %.200s is none of a table", p)
+		return place{}, fault.New(fault.Internal, "the position is none of a table").WithData("%.200s", p)
 	}
 	return out, nil
 }
@@ -304,7 +304,7 @@ func (s *reader) bounds(ctx context.Context) error {
 	}
 	text, err := source.Text(t, last)
 	if err != nil {
-		return fault.New(fault.Invalid, "column %q, which is the cursor: %v", s.req.Cursor, err)
+		return fault.New(fault.Invalid, "column %q, which is the cursor: %w", s.req.Cursor, err)
 	}
 	s.until = place{Cursor: &text}
 	return nil
@@ -351,7 +351,7 @@ func (s *reader) query(ctx context.Context) error {
 			texts = append([]string{*resume.Cursor}, texts...)
 		}
 		if len(texts) != len(s.order) {
-			return fault.New(fault.Internal, "the position %.200s is none of this table", s.req.Resume)
+			return fault.New(fault.Internal, "the position is none of this table").WithData("%.200s", s.req.Resume)
 		}
 		names, marks := make([]string, len(texts)), make([]string, len(texts))
 		for n, i := range s.order {
@@ -391,7 +391,7 @@ func (s *reader) query(ctx context.Context) error {
 func Before(t table.Type, cursor, overlap string) (string, error) {
 	v, err := source.Convert(t, cursor)
 	if err != nil {
-		return "", fault.New(fault.Internal, "the position %.80q: %v", cursor, err)
+		return "", fault.New(fault.Internal, "the position: %w", err)
 	}
 	switch v := v.(type) {
 	case int64:
@@ -533,7 +533,7 @@ func (s *reader) at() (source.Position, error) {
 	for n, i := range s.order {
 		text, err := source.Text(s.schema[i].Type, s.values[i])
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "row %d, column %q: %v", s.read, s.schema[i].Name, err)
+			return nil, fault.New(fault.Invalid, "row %d, column %q: %w", s.read, s.schema[i].Name, err)
 		}
 		if n == 0 && s.cursor {
 			p.Cursor = &text
