@@ -6,6 +6,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
@@ -93,7 +94,7 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 	}
 	who := identity.From(r.Context())
 	scope := who.ID + " " + who.Token + " " + string(who.Project)
-	same, err := json.Marshal([]string{r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), string(sent)})
+	same, err := mark(bearer(r), r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), string(sent))
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -141,6 +142,23 @@ func (a kept) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.Header)
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body) // the client went away: nobody to tell
+}
+
+// mark tells a request from others. It is kept, and what a request says may be few
+// words that can be guessed, such as a person's key: so it is keyed by the bearer
+// token, of which we keep only a digest.
+func mark(bearer string, request ...string) ([]byte, error) {
+	key, err := hkdf.Key(sha256.New, []byte(bearer), nil, "falaj kept request", sha256.Size)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	m := hmac.New(sha256.New, key)
+	m.Write(b)
+	return m.Sum(nil), nil
 }
 
 // answerSeal encrypts stored answers under the bearer token, of which we keep

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -185,6 +187,39 @@ func TestOnceSealed(t *testing.T) {
 	seal, _ := answerSeal(w.Secret)
 	if _, err := unseal(seal, []byte("short")); err == nil {
 		t.Error("five bytes are an answer")
+	}
+}
+
+// TestOnceMarks: what is kept of a request cannot be found by guessing the request, as
+// a digest of it could, only with the token.
+func TestOnceMarks(t *testing.T) {
+	w := open(t)
+	const path, body = "/api/v1/tokens", `{"project":"flights","name":"ci","role":"viewer"}`
+	if got := w.do(t, w.Secret, "POST", path, body, idempotencyKey, "k"); got.status != http.StatusCreated {
+		t.Fatal(got)
+	}
+	var kept [][]byte
+	err := w.DB.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		return tx.NewRaw(`SELECT request FROM store_idempotency`).Scan(ctx, &kept)
+	})
+	if err != nil || len(kept) != 1 {
+		t.Fatal(len(kept), err)
+	}
+	for token, same := range map[string]bool{w.Secret: true, "": false, "another": false} {
+		guess, err := mark(token, "POST", path, "", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if digest := sha256.Sum256(guess); bytes.Equal(kept[0], digest[:]) != same {
+			t.Errorf("with the token %.5s the request is found: %v", token, !same)
+		}
+	}
+	plain, err := json.Marshal([]string{"POST", path, "", body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if digest := sha256.Sum256(plain); bytes.Equal(kept[0], digest[:]) {
+		t.Error("the request is kept as a digest without a key")
 	}
 }
 

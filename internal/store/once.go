@@ -45,8 +45,8 @@ func onceFrom(ctx context.Context, db *DB) *Once {
 }
 
 // Once begins a request. scope holds the keys of one caller apart from those of
-// another (principal and project); request is what makes it the same request
-// (method, path and body). When Replayed says so, the caller answers with what it
+// another (principal and project); request is what makes it the same request, of which
+// a digest is kept: whoever calls keys what can be guessed. When Replayed says so, the caller answers with what it
 // returns; otherwise it acts under the returned context and calls Keep.
 //
 // Errors: fault.Invalid for a key that is empty or over 255 bytes;
