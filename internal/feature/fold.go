@@ -280,7 +280,7 @@ func (s *Service) fold(ctx context.Context, v View, table online.Table) (positio
 			return position, true, err
 		}
 		next := records[len(records)-1].Seq
-		if err := s.cfg.Online.WriteUpTo(ctx, table, rows, next); err != nil {
+		if err := s.cfg.Online.WriteUpTo(ctx, table, rows, position, next); err != nil {
 			return position, true, err
 		}
 		position = next

@@ -96,7 +96,8 @@ func (r Run) table() online.Table {
 
 const (
 	retryPause  = 10 * time.Second // between looks for work
-	maxFailures = 5                // attempts that end in a passing error
+	maxFailures = 12               // attempts that end in a passing error: seven minutes
+	maxPause    = time.Minute      // between them
 	chunkBytes  = 8 << 20
 	openRuns    = 1000 // looked at in one go
 )
@@ -299,7 +300,7 @@ func (s *Service) take(ctx context.Context, r Run) error {
 	r.Error = err.Error()
 	if passing && r.Failures < maxFailures {
 		r.State = Queued
-		r.NotBefore = s.now().Add(time.Second << r.Failures)
+		r.NotBefore = s.now().Add(min(time.Second<<r.Failures, maxPause))
 		err = s.keep(ctx, &r, nil)
 	} else {
 		err = s.end(ctx, &r, Failed)
@@ -416,7 +417,7 @@ func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
 		return err
 	}
 	if !found { // else an earlier attempt has come further
-		if err := s.cfg.Online.WriteUpTo(ctx, r.table(), nil, r.Position); err != nil {
+		if err := s.cfg.Online.WriteUpTo(ctx, r.table(), nil, online.Nowhere, r.Position); err != nil {
 			return err
 		}
 	}

@@ -866,6 +866,56 @@ func TestMaterialisationNoticesAnotherSource(t *testing.T) {
 	}
 }
 
+// A store that is away for minutes, or a disk that is full, holds a run up: what was
+// written is not written again, and answers go on as far as the store has them.
+func TestMaterialisationWaitsForTheStore(t *testing.T) {
+	for name, away := range map[string]error{
+		"Redis is gone": fault.New(fault.Unavailable, "Redis does not answer"),
+		"a full disk":   fault.New(fault.Exhausted, "the disk of the online feature store is full").WithHint("Free disk space."),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.data.put("weather", longRows(55))
+			w.entity("origin", "string")
+			w.view("weather", weatherSpec)
+			chunks, gone := 0, w.now
+			w.driver.write = func() error {
+				if chunks++; chunks > 3 && w.now.Sub(gone) < 5*time.Minute {
+					return away
+				}
+				return nil
+			}
+			r, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: w.now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 600 { // seconds
+				if err := w.RunOnce(w.ctx); err != nil {
+					t.Fatal(err)
+				}
+				if r, err = w.Run(w.ctx, nyc, r.ID); err != nil {
+					t.Fatal(err)
+				}
+				if r.State != feature.Queued {
+					break
+				}
+				if r.Rows != 30 || !strings.Contains(r.Error, away.Error()) {
+					t.Fatalf("meanwhile: %+v", r)
+				}
+				w.now = w.now.Add(time.Second)
+			}
+			if r.State != feature.Succeeded || r.Rows != 55 || w.now.Sub(gone) > 7*time.Minute {
+				t.Errorf("after %v: %+v", w.now.Sub(gone), r)
+			}
+			// Three chunks of ten before, those of 25 rows after, and one that was refused, again and again.
+			if tried := chunks - 6; w.driver.rows != 55+10*tried {
+				t.Errorf("%d rows were sent to the store in %d chunks", w.driver.rows, chunks)
+			}
+			expect(t, w.ask(at(54), []string{"weather:temp"}, origin("A05")...), []string{"54/PRESENT"})
+		})
+	}
+}
+
 func TestMaterialisationFails(t *testing.T) {
 	w := weather(t)
 	w.driver.write = func() error { return fault.New(fault.Internal, "broken") }
@@ -873,10 +923,10 @@ func TestMaterialisationFails(t *testing.T) {
 	if r.State != feature.Failed || !strings.Contains(r.Error, "broken") {
 		t.Errorf("%+v", r)
 	}
-	// A passing error is tried five times.
+	// A passing error is tried twelve times.
 	w.driver.write = func() error { return fault.New(fault.Unavailable, "busy") }
 	r = w.materialise("weather", w.now)
-	for n := 1; n < 5; n++ {
+	for n := 1; n < 12; n++ {
 		if r.State != feature.Queued || r.Failures != n {
 			t.Fatalf("failure %d: %+v", n, r)
 		}
@@ -890,7 +940,7 @@ func TestMaterialisationFails(t *testing.T) {
 		}
 	}
 	if r.State != feature.Failed {
-		t.Errorf("after five failures: %+v", r)
+		t.Errorf("after twelve failures: %+v", r)
 	}
 	w.driver.write = nil
 	w.keys.Destroy("nyc", "feature/weather")

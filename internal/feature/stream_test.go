@@ -1,6 +1,7 @@
 package feature_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +20,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
+	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
+	"github.com/falaj-ml/falaj/internal/feature/online/redis"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/feature/window"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -111,7 +115,7 @@ var errGone = errors.New("the process ended here")
 
 // dying is a driver that takes so many more rows, and then none.
 type dying struct {
-	onlinetest.Memory
+	online.Driver
 	left  int // −1: all
 	whole bool
 }
@@ -122,7 +126,7 @@ func (d *dying) Write(ctx context.Context, versions []online.Version) error {
 			return errGone
 		}
 		d.left--
-		return d.Memory.Write(ctx, versions)
+		return d.Driver.Write(ctx, versions)
 	}
 	for len(versions) > 0 {
 		if d.left == 0 {
@@ -138,7 +142,7 @@ func (d *dying) Write(ctx context.Context, versions []online.Version) error {
 				rest = append(rest, v)
 			}
 		}
-		if err := d.Memory.Write(ctx, one); err != nil {
+		if err := d.Driver.Write(ctx, one); err != nil {
 			return err
 		}
 		versions = rest
@@ -146,9 +150,79 @@ func (d *dying) Write(ctx context.Context, versions []online.Version) error {
 	return nil
 }
 
-type atomically struct{ online.Driver }
+// atomically writes all or none, as drivers do that are fenced.
+type atomically struct {
+	online.Driver
+	mu     sync.Mutex
+	before func()        // each write
+	own    online.Fenced // the fence of a real driver, instead of mu
+	left   *int          // of dying
+}
 
-func (atomically) WritesAtomically() {}
+func (a *atomically) WriteIf(ctx context.Context, was online.Version, versions []online.Version) (bool, error) {
+	if a.before != nil {
+		a.before()
+	}
+	if a.own != nil {
+		if *a.left == 0 {
+			return false, errGone
+		}
+		*a.left--
+		return a.own.WriteIf(ctx, was, versions)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var have []byte
+	err := a.Scan(ctx, []online.RowKey{was.Row}, was.Stamp, func(_ int, at online.Stamp, sealed []byte) bool {
+		if at == was.Stamp {
+			have = bytes.Clone(sealed)
+		}
+		return false
+	})
+	if err != nil || !bytes.Equal(have, was.Sealed) {
+		return false, err
+	}
+	err = a.Write(ctx, versions)
+	return err == nil, err
+}
+
+// TestTwoServersFold: a server that was held up while another took its place, and
+// believes that it is still the one, changes nothing.
+func TestTwoServersFold(t *testing.T) {
+	w := till(t)
+	held, release := make(chan struct{}), make(chan struct{})
+	driver := &atomically{Driver: w.driver}
+	w.online = online.New(driver, w.keys, online.Options{Now: func() time.Time { return w.now }})
+	w.configure(func(*feature.Config) {})
+	w.mustMaterialise("spending", time.Time{})
+	w.mustPush(purchase("EWR", 1, 1))
+	first := w.Service
+	w.configure(func(*feature.Config) {}) // another server
+	var once sync.Once
+	driver.before = func() {
+		hold := false
+		once.Do(func() { hold = true })
+		if hold {
+			close(held)
+			<-release
+		}
+	}
+	failed := make(chan error)
+	go func() { failed <- first.FollowOnce(w.ctx) }()
+	<-held // it has made its rows, and not written them
+	w.mustPush(purchase("EWR", 1, 2), purchase("EWR", 1.5, 4))
+	w.follow()
+	expect(t, w.spent(2), "7/PRESENT | 3/PRESENT")
+	close(release)
+	refused(t, <-failed, fault.Conflict, "another server")
+	expect(t, w.spent(2), "7/PRESENT | 3/PRESENT")
+	if err := first.FollowOnce(w.ctx); err != nil { // it goes on from where the table is
+		t.Error(err)
+	}
+	w.mustPush(purchase("EWR", 1, 8))
+	w.follow()
+	expect(t, w.spent(2), "15/PRESENT | 4/PRESENT")
+}
 
 var (
 	streamRounds = flag.Int("streams", 25, "rounds of streams that are killed")
@@ -163,18 +237,59 @@ func TestStreamIsBackfillOverKills(t *testing.T) {
 	if *streamSeed != 0 {
 		seed = *streamSeed
 	}
-	for round := range *streamRounds {
+	sqlite := func(tb testing.TB) *store.DB {
+		tb.Helper()
+		return storetest.SQLite(tb, featuresql.Migrations)
+	}
+	memory := func(testing.TB, int) online.Driver { return &onlinetest.Memory{} }
+	t.Run("SQLite", func(t *testing.T) { killStreams(t, seed, *streamRounds, sqlite, memory) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		killStreams(t, seed, *streamRounds/5, func(tb testing.TB) *store.DB {
+			tb.Helper()
+			return storetest.PostgreSQL(tb, featuresql.Migrations)
+		}, memory)
+	})
+	t.Run("Pebble", func(t *testing.T) {
+		killStreams(t, seed, *streamRounds/5, sqlite, func(tb testing.TB, _ int) online.Driver {
+			tb.Helper()
+			d, err := pebble.Open(pebble.Config{Dir: tb.TempDir()})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			tb.Cleanup(func() { _ = d.Close() })
+			return d
+		})
+	})
+	t.Run("Redis", func(t *testing.T) {
+		url := redisServer(t)
+		killStreams(t, seed, *streamRounds/5, sqlite, func(tb testing.TB, round int) online.Driver {
+			tb.Helper()
+			d, err := redis.Open(tb.Context(), redis.Config{URL: url, Prefix: fmt.Sprintf("round%d:", round)})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			tb.Cleanup(func() { _ = d.Close() })
+			return d
+		})
+	})
+}
+
+func killStreams(t *testing.T, seed uint64, rounds int, open func(tb testing.TB) *store.DB, drive func(tb testing.TB, round int) online.Driver) {
+	t.Helper()
+	for round := range rounds {
 		t.Logf("round %d of seed %d", round, seed)
-		w := newWorldOn(t, storetest.SQLite(t, featuresql.Migrations))
+		w := newWorldOn(t, open(t))
 		draw := rand.New(rand.NewPCG(seed, uint64(round)))
 		coin := func() bool { return draw.IntN(2) == 0 }
 		name, ds := "kills", "events"
-		broken := &dying{left: -1}
+		broken := &dying{Driver: drive(t, round), left: -1}
 		w.driver.Driver = broken
 		w.online = online.New(w.driver, w.keys, online.Options{Now: func() time.Time { return w.now }})
 		if coin() {
 			broken.whole = true
-			w.online = online.New(atomically{w.driver}, w.keys, online.Options{Now: func() time.Time { return w.now }})
+			whole := &atomically{Driver: w.driver, left: &broken.left}
+			whole.own, _ = broken.Driver.(online.Fenced)
+			w.online = online.New(whole, w.keys, online.Options{Now: func() time.Time { return w.now }})
 		}
 		restart := func() { w.configure(func(c *feature.Config) { c.CutTime = time.Nanosecond }) }
 		restart()
@@ -506,5 +621,54 @@ func TestStreamFromSource(t *testing.T) {
 	}
 	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Trouble != "" || st.Events != 5 || string(st.Offsets["topic"]) != "7" {
 		t.Errorf("%+v %v", st, err)
+	}
+}
+
+// BenchmarkPush measures what pushing takes, each push synced, and how long after it
+// reads find what was pushed: on SQLite and Pebble, as `falaj up` has them.
+func BenchmarkPush(b *testing.B) {
+	for _, size := range []int{1, 100, 1000} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			w := newWorldOn(b, storetest.SQLite(b, featuresql.Migrations))
+			d, err := pebble.Open(pebble.Config{Dir: b.TempDir()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer d.Close()
+			w.driver.Driver = d
+			w.online = online.New(d, w.keys, online.Options{Now: func() time.Time { return w.now }})
+			w.configure(func(*feature.Config) {})
+			w.data.declared["purchases"] = purchaseCols
+			w.entity("origin", "string")
+			w.view("spending", spending)
+			r, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "spending"})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := w.RunOnce(w.ctx); err != nil {
+				b.Fatal(err)
+			}
+			if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Succeeded {
+				b.Fatal(r.Error, err)
+			}
+			events := make([]feature.Event, size)
+			var pushed, folded time.Duration
+			n := 0
+			for b.Loop() {
+				for i := range events {
+					n++
+					events[i] = purchase(fmt.Sprint("A", n%1000), float64(n%100), 1)
+				}
+				began := time.Now()
+				w.mustPush(events...)
+				done := time.Now()
+				w.follow()
+				pushed, folded = pushed+done.Sub(began), folded+time.Since(done)
+			}
+			b.ReportMetric(float64(n)/pushed.Seconds(), "pushed/s")
+			b.ReportMetric(float64(n)/folded.Seconds(), "folded/s")
+			b.ReportMetric(float64(pushed.Microseconds())/float64(b.N), "µs/push")
+			b.ReportMetric(float64(folded.Microseconds())/float64(b.N), "µs/fresh")
+		})
 	}
 }

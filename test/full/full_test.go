@@ -38,14 +38,32 @@ type world struct {
 	versions map[string]string // dataset version: digest
 	params   []string
 	tokens   []string
+	pushed   int // events that were acknowledged
+	tried    int // and those that were not
 }
+
+const manifests = `
+{api_version: falaj/v1, kind: Project, name: full}
+---
+{api_version: falaj/v1, kind: Dataset, name: small, project: full, spec: {}}
+---
+{api_version: falaj/v1, kind: Dataset, name: events, project: full, spec: {columns: [{name: k, type: string}, {name: at, type: timestamp}, {name: note, type: string}]}}
+---
+{api_version: falaj/v1, kind: Entity, name: k, project: full, spec: {}}
+---
+{api_version: falaj/v1, kind: FeatureView, name: seen, project: full, spec: {source: {dataset: events, stream: {push: {}}}, entities: [k], timestamp: at,
+  aggregations: [{name: times, function: count, window: 10d}]}}
+`
 
 // prepare makes what the writes need.
 func prepare(t *testing.T, d *live.Disk) *world {
 	t.Helper()
 	w := &world{d: d, versions: map[string]string{}}
 	w.connect(t)
-	if _, err := w.c.Apply(t.Context(), "", []byte("{api_version: falaj/v1, kind: Project, name: full}\n---\n{api_version: falaj/v1, kind: Dataset, name: small, project: full, spec: {}}\n"), false); err != nil {
+	if _, err := w.c.Apply(t.Context(), "", []byte(manifests), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.c.Do(t.Context(), http.MethodPost, base+"/feature-views/seen/materialise", map[string]any{"wait": "60s"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	w.token = w.create(t, w.c, "/api/v1/tokens", map[string]any{"project": project, "name": "tracker", "role": "engineer", "expires_in": "24h"}, "secret")
@@ -80,6 +98,18 @@ var writes = []struct {
 		_, err := w.c.Apply(ctx, "", fmt.Appendf(nil, "{api_version: falaj/v1, kind: Project, name: %s}\n", name), false)
 		if err == nil {
 			w.projects = append(w.projects, name)
+		}
+		return err
+	}},
+	{"events", func(ctx context.Context, w *world, n int) error {
+		var events []map[string]any
+		for range 100 {
+			events = append(events, map[string]any{"k": "a", "at": time.Now().UTC().Format(time.RFC3339Nano), "note": strings.Repeat("n", 300)})
+		}
+		w.tried += len(events)
+		err := w.c.Do(ctx, http.MethodPost, base+"/feature-views/seen/push", map[string]any{"events": events}, nil)
+		if err == nil {
+			w.pushed += len(events)
 		}
 		return err
 	}},
@@ -224,6 +254,25 @@ func (w *world) kept(t *testing.T) {
 	}
 }
 
+// folded waits until reads find every event that was acknowledged: it goes on by
+// itself when there is space.
+func (w *world) folded(t *testing.T) {
+	t.Helper()
+	var got struct {
+		Columns []struct{ Values []int }
+	}
+	eventually(t, func() error {
+		body := map[string]any{"entities": []any{map[string]any{"k": "a"}}, "features": []string{"seen:times"}}
+		if err := w.c.Do(t.Context(), http.MethodPost, base+"/features/online", body, &got); err != nil {
+			return err
+		}
+		if n := got.Columns[0].Values[0]; n < w.pushed || n > w.tried {
+			return fmt.Errorf("%d events are online of %d that were acknowledged, and %d that were sent", n, w.pushed, w.tried)
+		}
+		return nil
+	})
+}
+
 // verify proves the audit log, exported and without the server.
 func (w *world) verify(t *testing.T) {
 	t.Helper()
@@ -302,6 +351,7 @@ func TestFullDisk(t *testing.T) {
 	live.Free(t, d.Root)
 	w.accepted(t)
 	w.kept(t)
+	w.folded(t)
 	if state := w.ends(t, short); state != "succeeded" {
 		t.Errorf("the job that ended on a full disk %s", state)
 	}
@@ -324,6 +374,7 @@ func TestFullDisk(t *testing.T) {
 	w.kept(t)
 	w.accepted(t)
 	w.kept(t)
+	w.folded(t)
 	if err := w.c.Do(t.Context(), http.MethodPost, base+"/jobs/"+long+"/cancel", map[string]any{}, nil); err != nil {
 		t.Error(err)
 	}

@@ -19,7 +19,8 @@ const (
 	roundTime   = 7 * 24 * time.Hour // of a round: a run may take days
 	leaseTime   = 15 * time.Second   // that others wait for a process that vanished
 	openRuns    = 1000               // looked at in one go
-	maxFailures = 6                  // attempts without a new chunk that end in a passing error
+	maxFailures = 12                 // attempts without a new chunk that end in a passing error: seven minutes
+	maxPause    = time.Minute        // between them
 )
 
 // RunOnce makes the runs that schedules ask for and carries on every run that is
@@ -167,7 +168,7 @@ func (s *Service) failed(ctx context.Context, r Run, why error) {
 			return s.end(ctx, tx, &r, r.Attempts, Failed, why)
 		}
 		r.State, r.Error, r.Hint = Queued, why.Error(), fault.HintOf(why)
-		r.NotBefore = s.now().Add(time.Second << r.Failures)
+		r.NotBefore = s.now().Add(min(time.Second<<r.Failures, maxPause))
 		return s.cfg.Store.UpdateRun(ctx, tx, r, r.Attempts)
 	})
 	if err != nil && !fault.Is(err, fault.Conflict) && ctx.Err() == nil {

@@ -152,24 +152,34 @@ func (s *Store) Horizon() time.Time { return s.now().Add(s.skew).UTC() }
 // an event beyond the Horizon, in which case nothing is written; fault.Gone when
 // the view's key was destroyed.
 func (s *Store) Write(ctx context.Context, table Table, rows []Row) error {
-	horizon := s.Horizon()
-	for i := range rows {
-		if rows[i].Event > horizon.UnixMicro() {
-			return fault.New(fault.Invalid, "the event time %s of view %s@%d is in the future", time.UnixMicro(rows[i].Event).UTC().Format(time.RFC3339Nano), table.View, table.Version).
-				WithHint("Events may be at most %s ahead of the server's clock. Correct the view's timestamp column.", s.skew)
-		}
-	}
 	seal, err := s.sealer(ctx, table)
 	if err != nil {
 		return err
 	}
-	versions := make([]Version, len(rows))
-	for i := range rows {
-		if versions[i], err = seal.version(&rows[i]); err != nil {
-			return err
-		}
+	versions, err := s.versions(seal, table, rows)
+	if err != nil {
+		return err
 	}
 	return fault.Wrap(s.driver.Write(ctx, versions), "writing features of %s@%d", table.View, table.Version)
+}
+
+// versions seals rows, none of which may be beyond the Horizon.
+func (s *Store) versions(seal *sealer, table Table, rows []Row) ([]Version, error) {
+	horizon := s.Horizon()
+	for i := range rows {
+		if rows[i].Event > horizon.UnixMicro() {
+			return nil, fault.New(fault.Invalid, "the event time %s of view %s@%d is in the future", time.UnixMicro(rows[i].Event).UTC().Format(time.RFC3339Nano), table.View, table.Version).
+				WithHint("Events may be at most %s ahead of the server's clock. Correct the view's timestamp column.", s.skew)
+		}
+	}
+	versions := make([]Version, len(rows))
+	for i := range rows {
+		var err error
+		if versions[i], err = seal.version(&rows[i]); err != nil {
+			return nil, err
+		}
+	}
+	return versions, nil
 }
 
 // Read answers for each key of the query, in their order. Errors: fault.Gone

@@ -1,6 +1,7 @@
 package online
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"slices"
@@ -8,10 +9,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Atomic is the power of a driver whose Write stores all versions or, when it fails
-// or the process ends, none. For other drivers WriteUpTo writes what it is about to
-// do first.
-type Atomic interface{ WritesAtomically() }
+// Fenced is the power of a driver that writes versions all or none, and only if a
+// version is still what it was, whoever else writes to the database. For other drivers
+// WriteUpTo writes what it is about to do first, and another server that writes at the
+// same moment is kept out by its lease alone.
+type Fenced interface {
+	// WriteIf writes versions as Write does, if the version with the row and stamp of
+	// was has its bytes; was.Sealed is nil when there is to be none. written is false
+	// when it is not so: then nothing was written, nor after an error. Error:
+	// fault.Unsupported when this database cannot.
+	WriteIf(ctx context.Context, was Version, versions []Version) (written bool, err error)
+}
 
 // place is the row that says how far a table has come; no entity has its key. It has
 // two versions: the position, and what a write that is not atomic is about to do.
@@ -22,13 +30,41 @@ const (
 	intentStamp   = 1
 )
 
+// Nowhere is the position of a table that has none.
+const Nowhere int64 = -1
+
 // WriteUpTo writes rows as Write does, and in the same batch that the table has come
-// to a position: after a crash either both are there or, once Position was asked,
-// none.
-func (s *Store) WriteUpTo(ctx context.Context, table Table, rows []Row, position int64) error {
+// from one position to another: after a crash either both are there or, once Position
+// was asked, none. Error: fault.Conflict when the table is elsewhere, because another
+// server writes to it; nothing was written then.
+func (s *Store) WriteUpTo(ctx context.Context, table Table, rows []Row, from, position int64) error {
+	seal, err := s.sealer(ctx, table)
+	if err != nil {
+		return err
+	}
+	was, at, err := s.standing(ctx, seal)
+	if err != nil {
+		return fault.Wrap(err, "reading features of %s@%d", table.View, table.Version)
+	}
+	elsewhere := func() error {
+		return fault.New(fault.Conflict, "the online rows of %s@%d are not at record %d any more: another server brings them forward", table.View, table.Version, from)
+	}
+	if at != from {
+		return elsewhere()
+	}
 	here := Row{Key: place, Created: positionStamp, Packed: binary.BigEndian.AppendUint64(nil, uint64(position))} //nolint:gosec // the bits are meant
-	if _, ok := s.driver.(Atomic); ok {
-		return s.Write(ctx, table, append(slices.Clip(rows), here))
+	if d, ok := s.driver.(Fenced); ok {
+		versions, err := s.versions(seal, table, append(slices.Clip(rows), here))
+		if err != nil {
+			return err
+		}
+		written, err := d.WriteIf(ctx, was, versions)
+		if err == nil && !written {
+			return elsewhere()
+		}
+		if !fault.Is(err, fault.Unsupported) {
+			return fault.Wrap(err, "writing features of %s@%d", table.View, table.Version)
+		}
 	}
 	done := Row{Key: place, Created: intentStamp}
 	if len(rows) > 0 {
@@ -42,14 +78,41 @@ func (s *Store) WriteUpTo(ctx context.Context, table Table, rows []Row, position
 	return s.Write(ctx, table, []Row{here, done}) // one row: all or nothing
 }
 
+// standing is the version that says where a table is, as it is stored, and what it
+// says: Nowhere when there is none.
+func (s *Store) standing(ctx context.Context, seal *sealer) (was Version, at int64, err error) {
+	was = Version{Row: seal.row(place), Stamp: Stamp{Created: positionStamp}}
+	err = s.driver.Scan(ctx, []RowKey{was.Row}, was.Stamp, func(_ int, v Stamp, sealed []byte) bool {
+		if v == was.Stamp {
+			was.Sealed = bytes.Clone(sealed)
+		}
+		return false
+	})
+	if err != nil || was.Sealed == nil {
+		return was, Nowhere, err
+	}
+	packed, err := seal.open(place, was.Row, was.Stamp, was.Sealed)
+	if err == nil && len(packed) != 8 {
+		err = errDamaged()
+	}
+	if err != nil {
+		return was, Nowhere, err
+	}
+	return was, int64(binary.BigEndian.Uint64(packed)), nil //nolint:gosec // the bits are meant
+}
+
 // Position says how far a table has come by WriteUpTo, after it has finished a write
-// that was cut short. Nobody else may write meanwhile.
+// that was cut short.
 func (s *Store) Position(ctx context.Context, table Table) (position int64, found bool, err error) {
 	position, found, next, intent, err := s.look(ctx, table)
 	if err != nil || intent == nil {
 		return position, found, err
 	}
-	if err := s.WriteUpTo(ctx, table, intent, next); err != nil {
+	from := Nowhere
+	if found {
+		from = position
+	}
+	if err := s.WriteUpTo(ctx, table, intent, from, next); err != nil {
 		return position, found, err
 	}
 	return next, true, nil

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -139,6 +140,8 @@ func Run(t *testing.T, open func(tb testing.TB) online.Driver) {
 		"Span":           span,
 		"DropLast":       dropLast,
 		"Forget":         forget,
+		"Positions":      positions,
+		"Fence":          fence,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t)
@@ -371,6 +374,105 @@ func forget(t *testing.T, d online.Driver) {
 	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK"), "NOT_FOUND", "NOT_FOUND")
 	if err := s.Forget(t.Context(), nil); err != nil {
 		t.Errorf("of nobody: %v", err)
+	}
+}
+
+// positions are written with their rows, each from the one before.
+func positions(t *testing.T, d online.Driver) {
+	t.Helper()
+	s, other := newStore(d), newStore(d)
+	at := func(want int64) {
+		t.Helper()
+		for _, s := range []*online.Store{s, other} {
+			if got, found, err := s.Position(t.Context(), weather); err != nil || found != (want != online.Nowhere) || found && got != want {
+				t.Errorf("at %d %t, want %d: %v", got, found, want, err)
+			}
+		}
+	}
+	up := func(s *online.Store, from, to int64, rows ...online.Row) error {
+		return s.WriteUpTo(t.Context(), weather, rows, from, to)
+	}
+	stale := func(err error) {
+		t.Helper()
+		if !fault.Is(err, fault.Conflict) {
+			t.Errorf("from an old position: %v, want conflict", err)
+		}
+	}
+	at(online.Nowhere)
+	stale(up(s, 3, 4))
+	if err := up(s, online.Nowhere, 3); err != nil {
+		t.Fatal(err)
+	}
+	at(3)
+	stale(up(other, online.Nowhere, 0))
+	if err := up(other, 3, 5, row("EWR", 10, -1, "five"), row("JFK", 10, -1, "five")); err != nil {
+		t.Fatal(err)
+	}
+	at(5)
+	stale(up(s, 3, 4, row("EWR", 10, -1, "four"), row("LGA", 10, -1, "four")))
+	at(5)
+	expect(t, ask(t, s, weather, 0, 0, "EWR", "JFK", "LGA"), "PRESENT five", "PRESENT five", "NOT_FOUND")
+	if err := up(s, 5, 6); err != nil {
+		t.Fatal(err)
+	}
+	at(6)
+}
+
+// fence lets many bring a table forward at the same moment: of those who begin at the
+// same position one comes through, and of the others no row is there.
+func fence(t *testing.T, d online.Driver) {
+	t.Helper()
+	if f, ok := d.(online.Fenced); !ok {
+		t.Skip("the driver has no fence")
+	} else if _, err := f.WriteIf(t.Context(), online.Version{Stamp: online.Stamp{Event: 9}}, nil); fault.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	}
+	const writers, rounds = 4, 25
+	var all sync.WaitGroup
+	won := make([]int, writers)
+	begin := newStore(d)
+	if err := begin.WriteUpTo(t.Context(), weather, nil, online.Nowhere, 0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range writers {
+		all.Go(func() {
+			s := newStore(d)
+			for {
+				from, _, err := s.Position(t.Context(), weather)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if from >= rounds {
+					return
+				}
+				// A row that tells who came from where, and one that all replace.
+				text := strconv.Itoa(i)
+				err = s.WriteUpTo(t.Context(), weather, []online.Row{row(fmt.Sprint("by", i), 1000-from, -1, text), row("last", 1000-from, -1, text)}, from, from+1)
+				switch {
+				case err == nil:
+					won[i]++
+				case !fault.Is(err, fault.Conflict):
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	total := 0
+	for i := range writers {
+		rows, err := begin.Rows(t.Context(), weather, [][]byte{key(fmt.Sprint("by", i))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := begin.Count(t.Context(), rows); err != nil || n != int64(won[i]) {
+			t.Errorf("writer %d came through %d times and has %d rows: %v", i, won[i], n, err)
+		}
+		total += won[i]
+	}
+	if total != rounds {
+		t.Errorf("%d came through, for %d positions", total, rounds)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -41,9 +42,14 @@ type DB struct {
 	db     *pebble.DB
 	mu     sync.RWMutex // held for reading by each call, so that Close waits
 	closed bool
+	fence  sync.Mutex // held by WriteIf
+	spare  *ballast   // nil in tests on file systems of their own
 }
 
-var _ online.Driver = (*DB)(nil)
+var (
+	_ online.Driver = (*DB)(nil)
+	_ online.Fenced = (*DB)(nil)
+)
 
 const (
 	rowSize = len(online.RowKey{})
@@ -59,8 +65,11 @@ func Open(cfg Config) (*DB, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	var spare *ballast
 	if cfg.fs == nil {
 		cfg.fs = vfs.Default
+		spare = &ballast{path: filepath.Join(cfg.Dir, "ballast"), log: cfg.Logger}
+		cfg.fs = vfs.OnDiskFull(cfg.fs, spare.give)
 		// Pebble itself makes directories that others can read.
 		if err := errors.Join(os.MkdirAll(cfg.Dir, 0o700), os.Chmod(cfg.Dir, 0o700)); err != nil { //nolint:gosec // a directory
 			return nil, fault.New(fault.Invalid, "online feature store: %w", err)
@@ -92,7 +101,7 @@ func Open(cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "opening the online feature store in %s", cfg.Dir)
 	}
-	return &DB{db: db}, nil
+	return &DB{db: db, spare: spare}, nil
 }
 
 // comparer orders keys by their bytes and tells Pebble that the row is the
@@ -118,7 +127,8 @@ func (d *DB) use() (done func(), err error) {
 	return d.mu.RUnlock, nil
 }
 
-// Write stores versions in one synced batch.
+// Write stores versions in one synced batch. Error: fault.Exhausted when the disk is
+// full; what was written stays, and it goes on when there is space.
 func (d *DB) Write(ctx context.Context, versions []online.Version) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -128,6 +138,45 @@ func (d *DB) Write(ctx context.Context, versions []online.Version) error {
 		return err
 	}
 	defer done()
+	return d.commit(versions)
+}
+
+// WriteIf implements online.Fenced: no other process has the directory open.
+func (d *DB) WriteIf(ctx context.Context, was online.Version, versions []online.Version) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	done, err := d.use()
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	d.fence.Lock()
+	defer d.fence.Unlock()
+	have, closer, err := d.db.Get(was.Stamp.Append(slices.Clone(was.Row[:])))
+	switch {
+	case errors.Is(err, pebble.ErrNotFound):
+		if was.Sealed != nil {
+			return false, nil
+		}
+	case err != nil:
+		return false, err
+	default:
+		same := was.Sealed != nil && bytes.Equal(have, was.Sealed)
+		if err := closer.Close(); err != nil || !same {
+			return false, err
+		}
+	}
+	if err := d.commit(versions); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+func (d *DB) commit(versions []online.Version) error {
+	if err := d.spare.ready(); err != nil {
+		return err
+	}
 	size := 0
 	for i := range versions {
 		size += keySize + len(versions[i].Sealed) + 8
@@ -199,6 +248,9 @@ func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
 		return err
 	}
 	defer done()
+	if err := d.spare.ready(); err != nil {
+		return err
+	}
 	end := table
 	for i := len(end) - 1; i >= 0; i-- {
 		if end[i]++; end[i] != 0 {
@@ -223,6 +275,9 @@ func (d *DB) Remove(ctx context.Context, rows []online.RowKey) error {
 		return err
 	}
 	defer done()
+	if err := d.spare.ready(); err != nil {
+		return err
+	}
 	batch := d.db.NewBatch()
 	defer batch.Close()
 	ends := make([][]byte, len(rows))
@@ -274,8 +329,3 @@ func (l logger) Errorf(format string, args ...any) {
 func (l logger) Fatalf(format string, args ...any) {
 	panic("online feature store: " + fmt.Sprintf(format, args...))
 }
-
-// WritesAtomically says that Write is one batch.
-func (*DB) WritesAtomically() {}
-
-var _ online.Atomic = (*DB)(nil)

@@ -51,7 +51,10 @@ type DB struct {
 	prefix string
 }
 
-var _ online.Driver = (*DB)(nil)
+var (
+	_ online.Driver = (*DB)(nil)
+	_ online.Fenced = (*DB)(nil)
+)
 
 const (
 	timeout  = 5 * time.Second // of one round trip
@@ -160,10 +163,24 @@ return 0`)
 
 // Write stores versions.
 func (d *DB) Write(ctx context.Context, versions []online.Version) error {
-	// 1. List the rows: one that is listed and not there does no harm.
+	rows, order, err := d.list(ctx, versions)
+	if err != nil {
+		return err
+	}
+	for part := range slices.Chunk(order, pipeline) {
+		if err := d.puts(ctx, part, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list notes the rows of versions in their tables' sets, where one that is listed and
+// not there does no harm, and gives the arguments of put by row.
+func (d *DB) list(ctx context.Context, versions []online.Version) (rows map[online.RowKey][]string, order []online.RowKey, err error) {
 	tables := map[online.TableKey][]string{}
-	rows := map[online.RowKey][]string{}
-	order := make([]online.RowKey, 0, len(versions))
+	rows = map[online.RowKey][]string{}
+	order = make([]online.RowKey, 0, len(versions))
 	var stamp []byte
 	for i := range versions {
 		v := &versions[i]
@@ -181,17 +198,7 @@ func (d *DB) Write(ctx context.Context, versions []online.Version) error {
 			list = append(list, d.client.B().Sadd().Key(d.table(t)).Member(part...).Build())
 		}
 	}
-	if err := d.all(ctx, list); err != nil {
-		return err
-	}
-
-	// 2. Write them, row by row.
-	for part := range slices.Chunk(order, pipeline) {
-		if err := d.puts(ctx, part, rows); err != nil {
-			return err
-		}
-	}
-	return nil
+	return rows, order, d.all(ctx, list)
 }
 
 func (d *DB) puts(ctx context.Context, part []online.RowKey, rows map[online.RowKey][]string) error {
