@@ -27,6 +27,7 @@ type ImportRequest struct {
 	Name     string // of the dataset, which must be declared
 	Filename string // for people; directories are cut off
 	Body     io.Reader
+	Format   parser.Format  // of the body; the dataset's when empty
 	Progress func(Progress) // called now and then from other goroutines, one at a time; may be nil
 }
 
@@ -40,7 +41,7 @@ type Progress struct {
 // version that exists, marked Unchanged, even where a newer one came after it. A version that fails its expectations comes back with
 // state Rejected and no error. Of a job's attempt it is as confined as all that the
 // attempt could read. Needs dataset.import. Errors: fault.Invalid for a
-// file that cannot be read, with row, column and value; fault.TooLarge over a
+// file that cannot be read, with row and column, and the value as data; fault.TooLarge over a
 // limit; fault.Exhausted when too many run; fault.Timeout.
 func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) {
 	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
@@ -80,6 +81,9 @@ func (s *Service) parse(ctx context.Context, r ImportRequest, w derived) (Versio
 	}
 	defer session.Close()
 	req := parser.Request{Format: w.spec.Format, Delimiter: w.spec.Delimiter, Nulls: w.spec.NullValues, Limits: s.limits.Parser}
+	if r.Format != "" {
+		req.Format = r.Format
+	}
 	for _, c := range w.spec.Columns {
 		req.Columns = append(req.Columns, parser.Column(c))
 	}

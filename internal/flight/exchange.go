@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -19,6 +20,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 )
@@ -68,7 +71,14 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 		if path.Base(r.URL.Path) == "DoPut" {
+			if in.path != nil {
+				out.own = true
+				return s.bring(r.Context(), out, in)
+			}
 			return s.commands.Put(r.Context(), in.command, in)
+		}
+		if in.command == nil {
+			return fault.New(fault.Invalid, "the call has no command")
 		}
 		rows, err := s.commands.Exchange(r.Context(), in.command, in)
 		if err != nil {
@@ -82,6 +92,34 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 		drain(w, r)
 	}
 	out.end(err, s.commands)
+}
+
+// bring makes a version of a dataset of the rows of DoPut, whose descriptor is a path
+// that names it. The answer says which: what becomes of rows, whoever sends them has
+// to know.
+func (s *Server) bring(ctx context.Context, out *frames, in *messages) error {
+	if len(in.path) != 1 {
+		return fault.New(fault.Invalid, "the path has %d parts", len(in.path)).WithHint("Write the name of a dataset.")
+	}
+	v, err := s.datasets.Import(ctx, dataset.ImportRequest{Project: identity.From(ctx).Project, Name: in.path[0], Filename: "flight", Format: parser.Arrow, Body: in})
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(brought{Dataset: v.Ref().String(), Digest: v.ContentDigest, Rows: v.Rows, State: string(v.State), Reason: v.Reason, Unchanged: v.Unchanged})
+	if err != nil {
+		return err
+	}
+	return out.message(&flight.PutResult{AppMetadata: b})
+}
+
+// brought is the metadata of DoPut's answer.
+type brought struct {
+	Dataset   string `json:"dataset"` // "weather@3"
+	Digest    string `json:"digest"`
+	Rows      int64  `json:"rows"`
+	State     string `json:"state"`
+	Reason    string `json:"reason,omitempty"`    // why it is rejected
+	Unchanged bool   `json:"unchanged,omitempty"` // the same rows were there
 }
 
 // drain takes what is still on its way before a refusal: clients that write look
@@ -131,7 +169,8 @@ func (s *Server) answer(ctx context.Context, out *frames, rows Rows) error {
 // (1000), which Arrow's libraries write in this order.
 type messages struct {
 	in      *bufio.Reader
-	command []byte // of the first message
+	command []byte   // of the first message
+	path    []string // instead of a command
 
 	frame int64  // bytes of the message that are not read
 	body  int64  // bytes of its body that are not read
@@ -154,8 +193,8 @@ func openMessages(body io.Reader) (*messages, error) {
 			return nil, err
 		}
 	}
-	if m.command == nil {
-		return nil, fault.New(fault.Invalid, "the call has no command")
+	if m.command == nil && m.path == nil {
+		return nil, fault.New(fault.Invalid, "the call has no descriptor").WithHint("DoExchange needs a command, DoPut the path of a dataset.")
 	}
 	return m, nil
 }
@@ -231,16 +270,23 @@ func (m *messages) next() error {
 			m.pad = int(-m.body & 7)
 			m.encapsulate(head)
 			return nil
-		case number == fieldDescriptor && m.command == nil:
+		case number == fieldDescriptor && m.command == nil && m.path == nil:
 			b, err := m.take(size, maxAsk)
 			if err != nil {
 				return err
 			}
 			var d flight.FlightDescriptor
-			if err := proto.Unmarshal(b, &d); err != nil || d.GetType() != flight.DescriptorCMD {
-				return fault.New(fault.Invalid, "the descriptor is no command")
+			if err := proto.Unmarshal(b, &d); err != nil {
+				return strange("a descriptor that is none")
 			}
-			m.command = d.GetCmd()
+			switch d.GetType() {
+			case flight.DescriptorCMD:
+				m.command = append([]byte{}, d.GetCmd()...) // one that is there is not nil
+			case flight.DescriptorPATH:
+				m.path = append([]string{}, d.GetPath()...)
+			default:
+				return fault.New(fault.Invalid, "the descriptor is neither a path nor a command")
+			}
 		case number == fieldHead:
 			if head, err = m.take(size, maxHead); err != nil {
 				return err
@@ -329,10 +375,13 @@ func cutOff(err error) error {
 type frames struct {
 	w     http.ResponseWriter
 	begun bool
+	own   bool // the call is of this protocol alone, without Commands
 }
 
 // Send implements flight.DataStreamWriter.
-func (f *frames) Send(d *flight.FlightData) error {
+func (f *frames) Send(d *flight.FlightData) error { return f.message(d) }
+
+func (f *frames) message(d proto.Message) error {
 	f.begin()
 	size := proto.Size(d)
 	b, err := proto.MarshalOptions{}.MarshalAppend(binary.BigEndian.AppendUint32(make([]byte, 1, 5+size), uint32(size)), d) //nolint:gosec // about a MiB
@@ -361,7 +410,11 @@ func (f *frames) end(err error, c Commands) {
 	if err != nil {
 		p := problemOf(err)
 		code = codeOf[fault.KindOf(err)]
-		h.Set(http.TrailerPrefix+"Grpc-Message", percent(c.Words(err, p.words())))
+		words := p.words()
+		if !f.own {
+			words = c.Words(err, words)
+		}
+		h.Set(http.TrailerPrefix+"Grpc-Message", percent(words))
 		h.Set(http.TrailerPrefix+problemKey, base64.RawStdEncoding.EncodeToString(p.bytes()))
 	}
 	h.Set(http.TrailerPrefix+"Grpc-Status", strconv.Itoa(int(code)))

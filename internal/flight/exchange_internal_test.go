@@ -101,7 +101,7 @@ func TestStrangeMessages(t *testing.T) {
 		return protowire.AppendString(protowire.AppendTag(nil, n, protowire.BytesType), b)
 	}
 	descriptor, _ := proto.Marshal(commanded("c"))
-	path, _ := proto.Marshal(&flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"a"}})
+	neither, _ := proto.Marshal(&flight.FlightDescriptor{Path: []string{"a"}})
 	first := append(field(1, string(descriptor)), field(2, "head")...)
 	for name, c := range map[string]struct {
 		body []byte
@@ -109,7 +109,7 @@ func TestStrangeMessages(t *testing.T) {
 	}{
 		"nothing":              {nil, fault.Invalid},
 		"no command":           {framed(field(2, "head")), fault.Invalid},
-		"a path":               {framed(field(1, string(path))), fault.Invalid},
+		"neither":              {framed(field(1, string(neither))), fault.Invalid},
 		"no descriptor at all": {framed(field(1, "\xff\xff")), fault.Invalid},
 		"compressed":           {append([]byte{1}, framed(first)[1:]...), fault.Unsupported},
 		"cut off in the frame": {framed(first)[:3], fault.Invalid},

@@ -113,6 +113,82 @@ func TestExchange(t *testing.T) {
 	wantCode(t, put(admin, w.client, kept, "key"), codes.FailedPrecondition, "dataset d exists")
 }
 
+// Rows come in by DoPut and are a version of the dataset that the path names, under
+// the checks of every import.
+func TestPut(t *testing.T) {
+	w := open(t, nil)
+	admin := w.admin(t)
+	for name, spec := range map[string]dataset.Spec{
+		"in":     {Columns: []dataset.Column{{Name: "n", Type: "int64"}}, Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "word"}}},
+		"secret": {Classification: dataset.Confidential, Columns: []dataset.Column{{Name: "n", Type: "float64"}}},
+	} {
+		if _, _, err := w.datasets.Apply(w.AsAdmin(t.Context()), dataset.ApplyRequest{Project: nyc, Name: name, Spec: spec}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := func(ctx context.Context, words []string, path ...string) (answer map[string]any, err error) {
+		t.Helper()
+		stream, err := w.client.DoPut(ctx)
+		if err != nil {
+			return nil, err
+		}
+		schema := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int64}, {Name: "word", Type: arrow.BinaryTypes.String, Nullable: true}}, nil)
+		b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+		to := arrowflight.NewRecordWriter(stream, ipc.WithSchema(schema))
+		to.SetFlightDescriptor(&arrowflight.FlightDescriptor{Type: arrowflight.DescriptorPATH, Path: path})
+		for i, word := range words { // a batch each
+			b.Field(0).(*array.Int64Builder).Append(int64(i))
+			if word == "" {
+				b.Field(1).AppendNull()
+			} else {
+				b.Field(1).(*array.StringBuilder).Append(word)
+			}
+			if err := to.Write(b.NewRecordBatch()); err != nil {
+				break // it was refused already
+			}
+		}
+		_ = stream.CloseSend()
+		got, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(got.GetAppMetadata(), &answer); err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.Recv()
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("after the answer: %v", err)
+		}
+		return answer, nil
+	}
+	got, err := send(admin, []string{"a", "b", "c"}, "in")
+	if err != nil || got["dataset"] != "in@1" || got["rows"] != 3.0 || got["state"] != "accepted" {
+		t.Fatal(got, err)
+	}
+	rows, _, err := w.get(admin, reads{Dataset: "in@1", Digest: got["digest"].(string)}.ticket())
+	if err != nil || strings.Join(rows, " ") != "0|a 1|b 2|c" {
+		t.Errorf("%v %v", rows, err)
+	}
+	if again, err := send(admin, []string{"a", "b", "c"}, "in"); err != nil || again["unchanged"] != true || again["dataset"] != "in@1" {
+		t.Error(again, err)
+	}
+	if rejected, err := send(admin, []string{"a", ""}, "in"); err != nil || rejected["state"] != "rejected" || rejected["reason"] == "" {
+		t.Error(rejected, err)
+	}
+	_, err = send(as(t, w.member(t, nyc, "looks", project.Viewer)), []string{"a"}, "in")
+	wantCode(t, err, codes.PermissionDenied)
+	_, err = send(as(t, w.member(t, "other", "stranger", project.Admin)), []string{"a"}, "in")
+	wantCode(t, err, codes.PermissionDenied)
+	_, err = send(admin, []string{"a"}, "secret")
+	wantCode(t, err, codes.InvalidArgument, `column "n"`)
+	_, err = send(admin, []string{"a"}, "none")
+	wantCode(t, err, codes.NotFound)
+	_, err = send(admin, []string{"a"}, "in", "out")
+	wantCode(t, err, codes.InvalidArgument, "the path has 2 parts")
+	_, err = send(admin, []string{"a"})
+	wantCode(t, err, codes.InvalidArgument)
+}
+
 // put sends a row of columns of text.
 func put(ctx context.Context, c arrowflight.Client, f fields, names ...string) error {
 	stream, err := c.DoPut(ctx)

@@ -9,7 +9,8 @@
 //     API, through the one chain of checks that httpapi has for every request.
 //   - ask.go: what descriptors and tickets say. describe.go: GetFlightInfo,
 //     GetSchema, ListFlights. stream.go: DoGet. status.go: errors, translated once.
-//   - exchange.go: DoExchange and DoPut, which bring rows; Commands says what for.
+//   - exchange.go: DoExchange and DoPut, which bring rows: to a dataset, or for what
+//     Commands says.
 //
 // # Guarantees
 //

@@ -47,7 +47,7 @@ func (s *Server) flightRoutes() {
 	s.declare(Route{Method: http.MethodPost, Path: flight.Prefix})
 	s.mux.HandleFunc("POST "+flight.Prefix, func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, fault.New(fault.Unsupported, "%s is not offered", path.Base(r.URL.Path)).
-			WithHint("Rows are read by DoGet. Files come in by `falaj dataset import`."))
+			WithHint("Rows are read by DoGet and come in by DoPut; files by `falaj dataset import`."))
 	})
 }
 

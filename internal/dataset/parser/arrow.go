@@ -45,6 +45,9 @@ func readArrow(data []byte, req Request, sink Sink) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := declaredMatch(schema, req.Columns); err != nil {
+		return 0, err
+	}
 	if err := sink.Begin(schema.Arrow()); err != nil {
 		return 0, err
 	}

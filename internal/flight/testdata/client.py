@@ -50,4 +50,20 @@ ask = lambda name, o=options: client.get_flight_info(flight.FlightDescriptor.for
 refused(flight.FlightUnauthenticatedError, "", lambda: ask("d", flight.FlightCallOptions()))
 refused(pyarrow.ArrowKeyError, "no version d@9", lambda: ask("d@9"))
 refused(pyarrow.ArrowException, "is rejected", lambda: ask("bad"))
-refused(pyarrow.ArrowInvalid, "the descriptor is no command", lambda: [w.close() for w in client.do_put(flight.FlightDescriptor.for_path("d"), table.schema, options)[:1]])
+
+# Rows that are sent are a version of the dataset.
+def put(name: str, table: pyarrow.Table) -> dict:
+    writer, answer = client.do_put(flight.FlightDescriptor.for_path(name), table.schema, options)
+    writer.write_table(table, max_chunksize=10_000)
+    writer.done_writing()
+    made = answer.read()  # None when it is refused, which close says
+    writer.close()
+    return json.loads(made.to_pybytes())
+
+
+made = put("d", table.slice(100, 40_000))
+assert made["dataset"] == "d@2" and made["rows"] == 40_000 and made["state"] == "accepted", made
+info = client.get_flight_info(flight.FlightDescriptor.for_path("d"), options)
+assert client.do_get(info.endpoints[0].ticket, options).read_all().column("n").to_pylist() == list(range(100, 40_100))
+assert put("bad", table.slice(0, 3))["state"] == "rejected"
+refused(pyarrow.ArrowKeyError, "nothing", lambda: put("nothing", table.slice(0, 1)))
