@@ -3,6 +3,7 @@ module github.com/falaj-ml/falaj
 go 1.26.0
 
 require (
+	cel.dev/cel-go v0.33.2
 	github.com/DataDog/sketches-go v1.4.8
 	github.com/agnivade/levenshtein v1.2.2
 	github.com/apache/arrow-go/v18 v18.8.0
@@ -67,7 +68,9 @@ require (
 )
 
 require (
+	cel.dev/expr v0.25.3 // indirect
 	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/go-sql-driver/mysql v1.10.0 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect

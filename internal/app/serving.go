@@ -30,7 +30,7 @@ func (f servingFeatures) Describe(ctx context.Context, p, service string) (servi
 				WithHint("Make a feature service of numbers for the model.")
 		}
 	}
-	return serving.FeatureSet{Ref: shape.Service, JoinKeys: shape.JoinKeys, Features: shape.Features}, nil
+	return serving.FeatureSet{Ref: shape.Service, JoinKeys: shape.JoinKeys, Request: shape.Request, Features: shape.Features}, nil
 }
 
 // labelOf is where what a deployment sees and says may be, and how it is

@@ -230,6 +230,7 @@ func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 		"github.com/cedar-policy/cedar-go":       "internal/governance/policy",
 		"github.com/landlock-lsm/go-landlock":    "internal/sandbox",
 		"github.com/google/go-containerregistry": "internal/oci",
+		"cel.dev/cel-go":                         "internal/feature/expr",
 		"k8s.io":                                 "internal/compute/engine/kube",
 	}
 	for _, p := range load(t) {

@@ -477,7 +477,7 @@ func (a *app) featureOnline() *cobra.Command {
 			return a.printOne(o)
 		},
 	}
-	cmd.Flags().StringArrayVar(&entities, "entity", nil, "join key and value, key=value; may be given more than once")
+	cmd.Flags().StringArrayVar(&entities, "entity", nil, "join key and value, key=value, or a value of the request; may be given more than once")
 	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
 	cmd.Flags().StringVar(&service, "service", "", "feature service")
 	cmd.Flags().StringVar(&asOf, "as-of", "", "replay history at this time (RFC 3339; needs feature.history)")

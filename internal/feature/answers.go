@@ -85,6 +85,9 @@ type AnswersReport struct {
 	// Inputs are the tables of which training would use another version now than
 	// the online rows were made from.
 	Inputs []InputDifference `json:"different_inputs,omitempty"`
+	// NotCompared are features that were computed from values of the request, which
+	// are not logged. What else they were computed from is, where it is a feature.
+	NotCompared []string `json:"not_compared,omitempty"`
 	// Examples are the first mismatches.
 	Examples []AnswerMismatch `json:"examples,omitempty"`
 }
@@ -140,6 +143,16 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 		}
 		if err := c.run(ctx); err != nil {
 			return AnswersReport{}, fault.Wrap(err, "recomputing feature view %s", v.view.Ref())
+		}
+	}
+	if pl.computed != nil {
+		for n, column := range r.Columns {
+			service, name, _ := strings.Cut(column.Feature, ":")
+			if !used[n] && (service == pl.computed.ref || service == pl.computed.service) &&
+				slices.ContainsFunc(pl.computed.fields, func(f computedField) bool { return f.name == name }) {
+				used[n] = true
+				report.NotCompared = append(report.NotCompared, column.Feature)
+			}
 		}
 	}
 	if at := slices.Index(used, false); at >= 0 {
@@ -299,7 +312,7 @@ func (c *comparison) parseKeys() error {
 			return fault.New(fault.Invalid, "answer %s has %d values for %d columns", clip(a.ID), len(a.Values), len(c.r.Columns))
 		}
 		for _, k := range c.v.Keys {
-			x, err := parseKey(k.Type, a.Keys[k.Name])
+			x, err := parseText(k.Type, a.Keys[k.Name])
 			if err != nil {
 				return fault.Wrap(err, "answer %s: join key %s", clip(a.ID), k.Name)
 			}
@@ -338,27 +351,23 @@ func (c *comparison) join(ctx context.Context, v View, inputs []InputRef, answer
 	defer rows.Release()
 	err = eachRow(ctx, rows, names, types, func(_ int64, row func(i int) value.Value) error {
 		for i := range names {
-			out[i] = append(out[i], asNumber(row(i)))
+			out[i] = append(out[i], orNaN(row(i)))
 		}
 		return nil
 	})
 	return out, err
 }
 
-func asNumber(v value.Value) float64 {
-	switch {
-	case v.IsNull():
+// orNaN is a number, or NaN where there is none.
+func orNaN(v value.Value) float64 {
+	if v.IsNull() {
 		return math.NaN()
-	case v.Type() == value.Int64:
-		return float64(v.Int())
-	case v.Type() == value.Bool:
-		if v.Bool() {
-			return 1
-		}
-		return 0
-	default:
-		return v.Float()
 	}
+	x, err := asNumber("", v)
+	if err != nil {
+		return math.NaN()
+	}
+	return x
 }
 
 // spine makes rows of the answers' keys and times.

@@ -83,24 +83,30 @@ func (s *Service) ApplyBundle(ctx context.Context, r ApplyRequest, spec BundleSp
 	if err := spec.Validate(); err != nil {
 		return Bundle{}, "", err
 	}
-	b := Bundle{BundleSpec: spec}
+	b := Bundle{Header: Header{Name: r.Name}, BundleSpec: spec}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		b.Selected = nil
-		picked, err := s.pick(ctx, tx, r.Project, spec.Features)
+		b.Selected, b.Used = nil, nil
+		asked, err := s.pick(ctx, tx, r.Project, spec.Features)
 		if err != nil {
 			return err
 		}
-		for _, p := range picked {
-			for _, f := range p.features {
-				b.Selected = append(b.Selected, p.view.Ref()+":"+p.view.Features[f].Name)
+		all, err := s.pick(ctx, tx, r.Project, slices.Concat(spec.Features, spec.Inputs))
+		if err != nil {
+			return err
+		}
+		b.Selected = featuresOf(asked)
+		for _, f := range featuresOf(all) {
+			if !slices.Contains(b.Selected, f) {
+				b.Used = append(b.Used, f)
 			}
 		}
-		return nil
+		_, err = compile(b, all)
+		return err
 	})
 	if err != nil {
 		return Bundle{}, "", asInvalid(err)
 	}
-	d, change, err := s.apply(ctx, BundleKind, r, bundleBody{b.BundleSpec, b.Selected})
+	d, change, err := s.apply(ctx, BundleKind, r, bundleBody{b.BundleSpec, b.Selected, b.Used})
 	b.Header = d.Header
 	return b, change, err
 }
@@ -114,6 +120,7 @@ type (
 	bundleBody struct {
 		BundleSpec
 		Selected []string `json:"selected"`
+		Used     []string `json:"used,omitempty"`
 	}
 )
 
@@ -432,7 +439,7 @@ func (d Definition) view() (View, error) {
 func (d Definition) bundle() (Bundle, error) {
 	var b bundleBody
 	err := json.Unmarshal(d.Body, &b)
-	return Bundle{Header: d.Header, BundleSpec: b.BundleSpec, Selected: b.Selected}, fault.Wrap(err, "reading feature service %s", d.Ref())
+	return Bundle{Header: d.Header, BundleSpec: b.BundleSpec, Selected: b.Selected, Used: b.Used}, fault.Wrap(err, "reading feature service %s", d.Ref())
 }
 
 // Entity finds an entity by ref. Needs feature.read.

@@ -62,15 +62,17 @@ func (t *tracer) watch(at int, open offline.Open, inputs []InputRef) offline.Ope
 }
 
 // origins are those of the training set's columns; none where one part is not known.
-// A feature is also made of what its row was found by.
-func (t *tracer) origins(set TrainingSet, views []picked) Origins {
+// A feature is also made of what its row was found by, one that is computed of all
+// that its expression names.
+func (t *tracer) origins(timestamp string, pl *plan) Origins {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.seen[spine] == nil {
 		return nil
 	}
 	out := maps.Clone(t.seen[spine])
-	for i, v := range views {
+	row := make([][]Origin, pl.read)
+	for i, v := range pl.views {
 		source := t.seen[i]
 		if source == nil {
 			return nil
@@ -82,7 +84,7 @@ func (t *tracer) origins(set TrainingSet, views []picked) Origins {
 		for _, at := range []string{v.view.Timestamp, v.view.CreatedTimestamp} {
 			found = append(found, as("join", source[at])...)
 		}
-		found = append(append(found, as("join", out[set.Timestamp])...), source[AllRows]...)
+		found = append(append(found, as("join", out[timestamp])...), source[AllRows]...)
 		for n, f := range v.features {
 			var from []Origin
 			switch {
@@ -91,10 +93,36 @@ func (t *tracer) origins(set TrainingSet, views []picked) Origins {
 			case f < len(v.view.Features):
 				from = slices.Clone(source[v.view.Features[f].Name])
 			}
-			out[set.Views[i].Features[n].Column] = firsts(append(from, found...))
+			row[v.order[n]] = firsts(append(from, found...))
+		}
+	}
+	for at := range pl.visible {
+		out[pl.names[at]] = row[at]
+	}
+	if c := pl.computed; c != nil {
+		for _, q := range c.request {
+			row = append(row, out[q.name])
+		}
+		for i, f := range c.fields {
+			var from []Origin
+			for _, at := range f.program.Uses() {
+				from = append(from, row[at]...)
+			}
+			row = append(row, firsts(computedOf(from)))
+			out[pl.names[pl.visible+i]] = row[len(row)-1]
 		}
 	}
 	return out
+}
+
+// computedOf are origins of what is computed from columns.
+func computedOf(from []Origin) []Origin {
+	for i := range from { // a copy
+		if from[i].How == "identity" {
+			from[i].How = "transformation"
+		}
+	}
+	return from
 }
 
 // as are origins by another step; what only decides stays so.

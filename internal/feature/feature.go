@@ -14,6 +14,8 @@
 //     lineage.go says what came from what.
 //   - stream.go is the log of a dataset's events, fold.go brings them online, cut.go
 //     into the dataset, dead.go keeps what is no event, feed.go reads sources.
+//   - computed.go has the features of a service that are computed when they are
+//     asked for; expr/ has their expressions.
 //   - data.go is what this needs from datasets, store.go from a database
 //     (featuresql), events.go what others hear of.
 //   - windows.go has the views whose features are aggregations over windows of
@@ -29,7 +31,8 @@
 // value is used at time T only if it was known at T: event ≤ T, created ≤ T,
 // T − event ≤ TTL, in a training set and online alike (the exact rule is in
 // package offline, for windows in package window). Applying a definition runs no user's code in this process:
-// SQL is tried in the sandboxed child with no rows. Materialising again, or
+// SQL is tried in the sandboxed child with no rows, and an expression has no loops
+// and a bounded cost. Materialising again, or
 // after a crash, writes the same rows; reads go on meanwhile. Reads pass the
 // permission, the residency door and, for confidential and restricted data, the
 // synced journal before they are answered.
@@ -108,7 +111,25 @@ type FieldSpec struct {
 type BundleSpec struct {
 	Description string            `json:"description,omitempty" doc:"What the features are for"`
 	Features    []string          `json:"features" doc:"Features such as weather:temp, weather@2:humid, or weather for all of a view; a view without a version means its newest when this is applied"`
+	Inputs      []string          `json:"inputs,omitempty" doc:"More features, in the same words, that only the expressions of computed use"`
+	Request     []RequestSpec     `json:"request,omitempty" doc:"Values that each request brings for an entity, and each row of a training set's spine has, for the expressions of computed"`
+	Computed    []ComputedSpec    `json:"computed,omitempty" doc:"Features that are computed when they are asked for, by the same code in training sets and online"`
 	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
+}
+
+// RequestSpec is a value that comes with a request.
+type RequestSpec struct {
+	Name        string `json:"name" doc:"Name of the value in requests and expressions, and of the column of a spine"`
+	Type        string `json:"type" doc:"Type of the value" enum:"int64,float64,string,bool,timestamp"`
+	Description string `json:"description,omitempty" doc:"What the value is, for people"`
+}
+
+// ComputedSpec is a feature that is computed from others.
+type ComputedSpec struct {
+	Name        string `json:"name" doc:"Name of the feature"`
+	Type        string `json:"type" doc:"Type of its values" enum:"int64,float64,string,bool,timestamp"`
+	Expression  string `json:"expression" doc:"CEL over features (temp, or weather__temp), values of the request, and computed features before this one"`
+	Description string `json:"description,omitempty" doc:"What the feature is, for people"`
 }
 
 // Header is what every version of a definition has.
@@ -146,12 +167,13 @@ type Key struct {
 	Type   value.Type `json:"type"`
 }
 
-// Bundle is a version of a feature service. Selected has the features with the
-// versions of their views.
+// Bundle is a version of a feature service. Selected and Used have its features
+// and inputs with the versions of their views.
 type Bundle struct {
 	Header
 	BundleSpec
 	Selected []string `json:"selected"` // "weather@2:temp"
+	Used     []string `json:"used,omitempty"`
 }
 
 // Limits on definitions.
@@ -261,15 +283,20 @@ func (s BundleSpec) Validate() error {
 	if len(s.Features) == 0 {
 		return bad("features", "a feature service needs at least one feature")
 	}
-	if len(s.Features) > maxSelected {
-		return bad("features", "%d are over the limit of %d", len(s.Features), maxSelected)
+	if n := len(s.Features) + len(s.Inputs); n > maxSelected {
+		return bad("features", "%d are over the limit of %d", n, maxSelected)
 	}
 	for i, f := range s.Features {
 		if _, err := parseFeature(f); err != nil {
 			return fault.Wrap(err, "spec.features[%d]", i)
 		}
 	}
-	return nil
+	for i, f := range s.Inputs {
+		if _, err := parseFeature(f); err != nil {
+			return fault.Wrap(err, "spec.inputs[%d]", i)
+		}
+	}
+	return s.validateComputed()
 }
 
 func (s Source) validate(field string) error {

@@ -30,7 +30,7 @@ type HistoryRequest struct {
 
 // History is the spine with features, as it is read. Release it.
 type History struct {
-	*offline.Result
+	array.RecordReader
 	s       *Service
 	project project.Name
 	inputs  []string // datasets that it reads, by version
@@ -90,9 +90,11 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 	if err := checkSpine(schema, TrainingSetRequest{Timestamp: spine.Timestamp}, pl); err != nil {
 		return nil, err
 	}
-	if h.Result, err = offline.Join(ctx, spine, views, s.cfg.Join); err != nil {
+	joined, err := offline.Join(ctx, spine, views, s.cfg.Join)
+	if err != nil {
 		return nil, fault.Wrap(err, "joining features")
 	}
+	h.RecordReader, _ = pl.finish(joined)
 	return h, nil
 }
 

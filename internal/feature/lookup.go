@@ -17,7 +17,8 @@ import (
 type Shape struct {
 	Service  string // "delay@2"
 	JoinKeys []string
-	Features []string     // "weather@3:temp", in the service's order
+	Request  []string     // values that come with each entity, beside its keys
+	Features []string     // "weather@3:temp", in the service's order, then those computed, "delay@2:felt"
 	Types    []value.Type // beside Features
 	// Views are the views whose rows are online, with where these may be.
 	Views          []residency.Parent
@@ -44,7 +45,17 @@ func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Sh
 		}
 		types := v.view.featureTypes()
 		for i, f := range v.features {
-			out.Features[v.order[i]], out.Types[v.order[i]] = v.view.Ref()+":"+v.view.Features[f].Name, types[f]
+			if v.order[i] < pl.visible {
+				out.Features[v.order[i]], out.Types[v.order[i]] = v.view.Ref()+":"+v.view.Features[f].Name, types[f]
+			}
+		}
+	}
+	if c := pl.computed; c != nil {
+		for i, f := range c.fields {
+			out.Features[pl.visible+i], out.Types[pl.visible+i] = c.ref+":"+f.name, f.typ
+		}
+		for _, q := range c.request {
+			out.Request = append(out.Request, q.name)
 		}
 	}
 	return out, nil
@@ -55,16 +66,18 @@ type LookupRequest struct {
 	Project project.Name
 	Service string
 	Rows    int
-	Keys    []KeyColumn
-	AsOf    time.Time // zero: now
+	Keys    []KeyColumn // and values of the request
+	AsOf    time.Time   // zero: now
 }
 
-// KeyColumn is a join key of many entities; one of Texts and Ints is as long as
-// there are rows. A key of another type may come as text.
+// KeyColumn is a join key, or a value of the request, of many entities; one of
+// Texts, Ints and Floats is as long as there are rows. One of another type may come
+// as text.
 type KeyColumn struct {
-	Name  string
-	Texts []string
-	Ints  []int64
+	Name   string
+	Texts  []string
+	Ints   []int64
+	Floats []float64 // of values of the request only
 }
 
 // LookupAnswer has a column for each feature of the service, in its order.
@@ -98,9 +111,8 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 	if err != nil {
 		return LookupAnswer{}, err
 	}
-	if len(pl.names)*r.Rows > maxCells {
-		return LookupAnswer{}, fault.New(fault.TooLarge, "%d features of %d entities are over the limit of %d values", len(pl.names), r.Rows, maxCells).
-			WithHint("Ask in several requests.")
+	if err := pl.bounded(r.Rows); err != nil {
+		return LookupAnswer{}, err
 	}
 	if err := s.admit(ctx, action, r.Project, pl); err != nil {
 		return LookupAnswer{}, err
@@ -111,6 +123,12 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 	}
 	at = at.Truncate(time.Microsecond).UTC()
 	answer := LookupAnswer{AsOf: at, Columns: make([]NumberColumn, len(pl.names))}
+	if pl.computed != nil {
+		if answer.Columns, err = s.computeNumbers(ctx, pl, r, keys, at); err != nil {
+			return LookupAnswer{}, err
+		}
+		return answer, s.journal(ctx, action, r.Project, pl, keys, at)
+	}
 	for i, v := range pl.views {
 		if err := s.readNumbers(ctx, v, pl.online[i].tables(), keys[i], at, answer.Columns); err != nil {
 			return LookupAnswer{}, err
@@ -144,19 +162,22 @@ func (pl *plan) columnKeys(r LookupRequest) ([][][]byte, error) {
 
 func (c KeyColumn) value(t value.Type, row int) (value.Value, error) {
 	switch {
+	case c.Floats != nil:
+		return value.Parse(t, c.Floats[row])
 	case c.Ints != nil && t == value.Int64:
 		return value.OfInt(c.Ints[row]), nil
+	case c.Ints != nil && t == value.Float64:
+		return value.OfFloat(float64(c.Ints[row])), nil
 	case c.Ints != nil:
 		return value.Value{}, fault.New(fault.Invalid, "it is a %s, not a whole number", t)
 	case t == value.String:
 		return value.OfString(c.Texts[row]), nil
 	}
-	return parseKey(t, c.Texts[row])
+	return parseText(t, c.Texts[row])
 }
 
 // readNumbers fills the columns of one view.
 func (s *Service) readNumbers(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []NumberColumn) error {
-	types := v.view.featureTypes()
 	events := make([]time.Time, len(keys)) // the same for each feature
 	for _, at := range v.order {
 		columns[at] = NumberColumn{Values: make([]float64, len(keys)), Statuses: make([]online.Status, len(keys)), Events: events}
@@ -173,19 +194,67 @@ func (s *Service) readNumbers(ctx context.Context, v picked, tables []online.Tab
 				c.Statuses[n] = online.NullValue
 				continue
 			}
-			switch types[f] {
-			case value.Float64:
-				c.Values[n] = a.row[f].Float()
-			case value.Int64:
-				c.Values[n] = float64(a.row[f].Int())
-			case value.Bool:
-				if c.Values[n] = 0; a.row[f].Bool() {
-					c.Values[n] = 1
-				}
-			default:
-				return fault.New(fault.Invalid, "feature %s:%s is a %s, not a number", v.view.Ref(), v.view.Features[f].Name, types[f])
+			var err error
+			if c.Values[n], err = asNumber(v.view.Ref()+":"+v.view.Features[f].Name, a.row[f]); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
+}
+
+// asNumber is a value as a model sees it. Error: fault.Invalid.
+func asNumber(feature string, v value.Value) (float64, error) {
+	switch v.Type() {
+	case value.Float64:
+		return v.Float(), nil
+	case value.Int64:
+		return float64(v.Int()), nil
+	case value.Bool:
+		if v.Bool() {
+			return 1, nil
+		}
+		return 0, nil
+	default:
+		return 0, fault.New(fault.Invalid, "feature %s is a %s, not a number", feature, v.Type())
+	}
+}
+
+// computeNumbers is readNumbers for a plan of which some is computed, from values of
+// any type.
+func (s *Service) computeNumbers(ctx context.Context, pl *plan, r LookupRequest, keys [][][]byte, at time.Time) ([]NumberColumn, error) {
+	requested := make([][]value.Value, r.Rows)
+	for _, q := range pl.computed.request {
+		i := slices.IndexFunc(r.Keys, func(c KeyColumn) bool { return c.Name == q.name })
+		if i < 0 || len(r.Keys[i].Texts)+len(r.Keys[i].Ints)+len(r.Keys[i].Floats) != r.Rows {
+			return nil, fault.New(fault.Invalid, "the value %q of the request, of which feature service %s computes, does not have %d rows", q.name, pl.bundle, r.Rows)
+		}
+		for row := range r.Rows {
+			x, err := r.Keys[i].value(q.typ, row)
+			if err != nil {
+				return nil, fault.Wrap(err, "row %d: value %s of the request", row, q.name)
+			}
+			requested[row] = append(requested[row], x)
+		}
+	}
+	columns, err := s.readAll(ctx, pl, keys, requested, at)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]NumberColumn, len(columns))
+	for i, c := range columns {
+		out[i] = NumberColumn{Values: make([]float64, r.Rows), Statuses: c.Statuses, Events: make([]time.Time, r.Rows)}
+		for n, x := range c.Values {
+			if c.EventTimes[n] != nil {
+				out[i].Events[n] = *c.EventTimes[n]
+			}
+			if out[i].Values[n] = math.NaN(); c.Statuses[n] != online.Present {
+				continue
+			}
+			if out[i].Values[n], err = asNumber(c.Feature, x); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
 }

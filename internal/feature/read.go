@@ -78,9 +78,8 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	if err != nil {
 		return OnlineAnswer{}, err
 	}
-	if len(pl.names)*len(r.Entities) > maxCells {
-		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d features of %d entities are over the limit of %d values", len(pl.names), len(r.Entities), maxCells).
-			WithHint("Ask in several requests.")
+	if err := pl.bounded(len(r.Entities)); err != nil {
+		return OnlineAnswer{}, err
 	}
 	if err := s.admit(ctx, action, r.Project, pl); err != nil {
 		return OnlineAnswer{}, err
@@ -89,12 +88,16 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	if err != nil {
 		return OnlineAnswer{}, err
 	}
-	at = at.Truncate(time.Microsecond).UTC()
-	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, Columns: make([]Column, len(pl.names)), JoinKeys: pl.joinKeys()}
-	for i, v := range pl.views {
-		if err := s.readView(ctx, v, pl.online[i].tables(), keys[i], at, answer.Columns); err != nil {
+	var requested [][]value.Value
+	if pl.computed != nil {
+		if requested, err = pl.computed.requested(r.Entities); err != nil {
 			return OnlineAnswer{}, err
 		}
+	}
+	at = at.Truncate(time.Microsecond).UTC()
+	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, JoinKeys: pl.joinKeys()}
+	if answer.Columns, err = s.readAll(ctx, pl, keys, requested, at); err != nil {
+		return OnlineAnswer{}, err
 	}
 	for i := range answer.Columns {
 		answer.Columns[i].Name, answer.Columns[i].Type = pl.names[i], pl.types[i]
@@ -103,6 +106,30 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 		return OnlineAnswer{}, err
 	}
 	return answer, nil
+}
+
+// bounded refuses a read of too many values.
+func (pl *plan) bounded(entities int) error {
+	if n := pl.read + len(pl.names) - pl.visible; n*entities > maxCells {
+		return fault.New(fault.TooLarge, "%d features of %d entities are over the limit of %d values", n, entities, maxCells).
+			WithHint("Ask in several requests.")
+	}
+	return nil
+}
+
+// readAll fills the columns of a plan, those that are computed included.
+func (s *Service) readAll(ctx context.Context, pl *plan, keys [][][]byte, requested [][]value.Value, at time.Time) ([]Column, error) {
+	columns := make([]Column, pl.read)
+	for i, v := range pl.views {
+		if err := s.readView(ctx, v, pl.online[i].tables(), keys[i], at, columns); err != nil {
+			return nil, err
+		}
+	}
+	if pl.computed == nil {
+		return columns, nil
+	}
+	made, err := pl.computed.columns(ctx, columns, requested, len(keys[0]))
+	return append(columns[:pl.visible:pl.visible], made...), err
 }
 
 // admit passes a read of the online store through its doors.
@@ -165,6 +192,11 @@ func (pl *plan) entityKeys(entities []map[string]any, loose bool) ([][][]byte, e
 			known[k.Name] = false
 		}
 	}
+	if pl.computed != nil {
+		for _, q := range pl.computed.request {
+			known[q.name] = false
+		}
+	}
 	for i, e := range entities {
 		for name := range e {
 			if _, ok := known[name]; !ok {
@@ -176,7 +208,7 @@ func (pl *plan) entityKeys(entities []map[string]any, loose bool) ([][][]byte, e
 					names = append(names, k)
 				}
 				return nil, fault.New(fault.Invalid, "entity %d: %q is no join key of these features%s", i+1, clip(name), nearest(name, names)).
-					WithHint("Their join keys are %s.", clipList(names))
+					WithHint("An entity has %s.", clipList(names))
 			}
 			known[name] = true
 		}
@@ -192,7 +224,7 @@ func (pl *plan) entityKeys(entities []map[string]any, loose bool) ([][][]byte, e
 		for n, e := range entities {
 			var key []byte
 			for _, k := range v.view.Keys {
-				x, err := parseKey(k.Type, e[k.Name])
+				x, err := parseText(k.Type, e[k.Name])
 				if err != nil {
 					return nil, fault.Wrap(err, "entity %d: join key %s", n+1, k.Name)
 				}
@@ -208,9 +240,9 @@ func (pl *plan) entityKeys(entities []map[string]any, loose bool) ([][][]byte, e
 	return out, nil
 }
 
-// parseKey reads a join key. Other than features, keys may come as text whatever
-// their type: command lines and URLs have nothing else.
-func parseKey(t value.Type, x any) (value.Value, error) {
+// parseText reads a join key or a value of a request. Other than features, these
+// may come as text whatever their type: command lines and URLs have nothing else.
+func parseText(t value.Type, x any) (value.Value, error) {
 	text, ok := x.(string)
 	if !ok {
 		return value.Parse(t, x)
@@ -219,6 +251,10 @@ func parseKey(t value.Type, x any) (value.Value, error) {
 	case value.Int64:
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return value.OfInt(n), nil
+		}
+	case value.Float64:
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
+			return value.OfFloat(f), nil
 		}
 	case value.Bool:
 		if b, err := strconv.ParseBool(text); err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -106,9 +107,14 @@ func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, featur
 type plan struct {
 	views  []picked
 	online []Online // beside views; the zero Online where there is none
-	names  []string // output columns, in the order asked for
+	names  []string // output columns, in the order asked for, then those computed
 	types  []string // beside names
 	bundle string   // "delay@2", or empty
+
+	// Of the features that are read from views, the first visible ones are in names;
+	// the others are read for computed, which is nil when nothing is.
+	visible, read int
+	computed      *computed
 }
 
 // resolve makes the plan of a selection.
@@ -124,7 +130,7 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 		pl := &plan{}
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 			*pl = plan{}
-			features := sel.Features
+			features, bundle := sel.Features, Bundle{}
 			if sel.Service != "" {
 				d, err := s.find(ctx, tx, p, BundleKind, sel.Service)
 				if err != nil {
@@ -135,9 +141,17 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 					return err
 				}
 				features, pl.bundle = b.Selected, d.Ref()
+				bundle = b
 			}
 			var err error
-			if pl.views, err = s.pick(ctx, tx, p, features); err != nil {
+			if pl.views, err = s.pick(ctx, tx, p, slices.Concat(features, bundle.Used)); err != nil {
+				return err
+			}
+			for _, v := range pl.views {
+				pl.read += len(v.features)
+			}
+			pl.visible = pl.read - len(bundle.Used)
+			if pl.computed, err = s.compiled.get(bundle, pl.views); err != nil {
 				return err
 			}
 			for _, v := range pl.views {
@@ -158,14 +172,13 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 
 // name gives the output columns their names.
 func (pl *plan) name(full bool) error {
-	total := 0
-	for _, v := range pl.views {
-		total += len(v.features)
-	}
-	pl.names, pl.types = make([]string, total), make([]string, total)
+	pl.names, pl.types = make([]string, pl.visible), make([]string, pl.visible)
 	taken := map[string]string{}
 	for _, v := range pl.views {
 		for i, f := range v.features {
+			if v.order[i] >= pl.visible {
+				continue
+			}
 			name := v.view.Features[f].Name
 			if full {
 				name = v.view.Name + "__" + name
@@ -178,7 +191,25 @@ func (pl *plan) name(full bool) error {
 			pl.names[v.order[i]], pl.types[v.order[i]] = name, v.view.Features[f].Type
 		}
 	}
+	if pl.computed != nil {
+		for _, f := range pl.computed.fields {
+			name := f.name
+			if full {
+				name = pl.computed.service + "__" + name
+			}
+			pl.names, pl.types = append(pl.names, name), append(pl.types, f.typ.String())
+		}
+	}
 	return nil
+}
+
+// column is the name of a feature that is read: its own in the output, or one for
+// the time until what is computed from it is there.
+func (pl *plan) column(order int) string {
+	if order < pl.visible {
+		return pl.names[order]
+	}
+	return "falaj input " + strconv.Itoa(order)
 }
 
 // refs are the view versions.

@@ -76,7 +76,9 @@ type Service struct {
 	log   *slog.Logger
 	now   func() time.Time
 	plans *planCache
-	loop  *lifecycle.Loop // runs materialisations
+	// compiled are the expressions of feature services.
+	compiled compiledCache
+	loop     *lifecycle.Loop // runs materialisations
 	// follower folds events into online rows, and cuts them into dataset versions.
 	follower *lifecycle.Loop
 	feeder   *lifecycle.Loop // brings messages of sources into the logs

@@ -34,19 +34,20 @@ type TrainingSetRequest struct {
 
 // TrainingSet says how a dataset version came to be.
 type TrainingSet struct {
-	Project   project.Name    `json:"project"`
-	Dataset   string          `json:"dataset"` // "delays@1"
-	Digest    string          `json:"digest"`  // of the dataset version's content
-	Rows      int64           `json:"rows"`
-	Spine     Source          `json:"spine"`
-	Inputs    []InputRef      `json:"inputs"` // of the spine
-	Timestamp string          `json:"timestamp"`
-	Labels    []string        `json:"labels,omitempty"`
-	Service   string          `json:"service,omitempty"` // "delay@2", when it was asked for
-	Views     []UsedView      `json:"views"`
-	Stats     []offline.Stats `json:"stats"` // beside views
-	CreatedAt time.Time       `json:"created_at"`
-	CreatedBy string          `json:"created_by"`
+	Project   project.Name      `json:"project"`
+	Dataset   string            `json:"dataset"` // "delays@1"
+	Digest    string            `json:"digest"`  // of the dataset version's content
+	Rows      int64             `json:"rows"`
+	Spine     Source            `json:"spine"`
+	Inputs    []InputRef        `json:"inputs"` // of the spine
+	Timestamp string            `json:"timestamp"`
+	Labels    []string          `json:"labels,omitempty"`
+	Service   string            `json:"service,omitempty"` // "delay@2", when it was asked for
+	Views     []UsedView        `json:"views"`
+	Computed  []ComputedFeature `json:"computed,omitempty"`
+	Stats     []offline.Stats   `json:"stats"` // beside views
+	CreatedAt time.Time         `json:"created_at"`
+	CreatedBy string            `json:"created_by"`
 }
 
 // UsedView is an exact version of a view over exact versions of its source.
@@ -94,22 +95,26 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 		views[i].Open = made.watch(i, views[i].Open, t.Views[i].Inputs)
 	}
 	open := made.watch(spine, s.evaluate(r.Project, t.Spine, t.Inputs, nil), t.Inputs)
-	rows, err := offline.Join(ctx, offline.Spine{Open: open, Timestamp: r.Timestamp}, views, s.cfg.Join)
+	joined, err := offline.Join(ctx, offline.Spine{Open: open, Timestamp: r.Timestamp}, views, s.cfg.Join)
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
 	}
+	rows, failed := pl.finish(joined)
 	defer rows.Release()
 	kept, err := s.cfg.Data.Create(ctx, Derived{
 		Project: r.Project, Name: r.Name, Description: r.Description, Rows: rows, Parents: t.parents(),
 		Kind: "training_set", Digest: digest, Text: string(definition),
-		Origins: func() Origins { return made.origins(t, pl.views) },
+		Origins: func() Origins { return made.origins(r.Timestamp, pl) },
 	})
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
 	}
 
 	// 3. Record what it was made of.
-	t.Dataset, t.Digest, t.Rows, t.Stats = kept.Ref, kept.Digest, kept.Rows, rows.Stats()
+	t.Dataset, t.Digest, t.Rows, t.Stats = kept.Ref, kept.Digest, kept.Rows, joined.Stats()
+	for i, n := range failed() {
+		t.Computed[i].Failed = n
+	}
 	t.CreatedAt, t.CreatedBy = store.At(s.now()).Time(), identity.From(ctx).ID
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
 		if err := s.cfg.Store.PutTrainingSet(ctx, tx, t); err != nil {
@@ -134,7 +139,7 @@ func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl 
 	if err != nil {
 		return t, nil, err
 	}
-	t.Views = used
+	t.Views, t.Computed = used, pl.computes()
 
 	if err := id.CheckName("training set name", r.Name); err != nil {
 		return t, nil, err
@@ -178,9 +183,10 @@ func (s *Service) planViews(ctx context.Context, p project.Name, pl *plan) (used
 		u := UsedView{View: v.view.Ref(), Digest: v.view.Digest, Inputs: refsOf(inputs)}
 		selected := make(map[int]string, len(v.features))
 		for n, f := range v.features {
-			column := pl.names[v.order[n]]
-			selected[f] = column
-			u.Features = append(u.Features, UsedFeature{Feature: v.view.Features[f].Name, Column: column})
+			selected[f] = pl.column(v.order[n])
+			if v.order[n] < pl.visible {
+				u.Features = append(u.Features, UsedFeature{Feature: v.view.Features[f].Name, Column: selected[f]})
+			}
 		}
 		used, objects = append(used, u), append(objects, object)
 		views = append(views, s.offline(v.view, u.Inputs, selected))
@@ -221,6 +227,13 @@ func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
 	for _, v := range pl.views {
 		for _, k := range v.view.Keys {
 			if err := need("a join key of feature view "+v.view.Ref(), k.Name, k.Type); err != nil {
+				return err
+			}
+		}
+	}
+	if pl.computed != nil {
+		for _, q := range pl.computed.request {
+			if err := need("a value of the request of feature service "+pl.bundle, q.name, q.typ); err != nil {
 				return err
 			}
 		}

@@ -21,6 +21,7 @@ type columns struct {
 	input    string
 	names    []string
 	keys     []string // join keys
+	values   []string // that features are computed from
 	requests []string // request columns, each once
 	sources  []source // beside names
 }
@@ -143,7 +144,7 @@ func columnsOf(d Deployment) *columns {
 	if f == nil || d.FeatureSet == nil {
 		return nil
 	}
-	c := &columns{service: d.FeatureSet.Ref, input: f.Input, names: f.Columns, keys: d.FeatureSet.JoinKeys}
+	c := &columns{service: d.FeatureSet.Ref, input: f.Input, names: f.Columns, keys: d.FeatureSet.JoinKeys, values: d.FeatureSet.Request}
 	for _, name := range f.Columns {
 		view, _, feature := strings.Cut(name, ":")
 		if !feature {
@@ -185,11 +186,12 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 	read := FeatureRead{Project: r.Project, Service: c.service, AsOf: r.AsOf}
 	for i, t := range r.Inputs {
 		isKey, isColumn := slices.Contains(c.keys, t.Name), slices.Contains(c.requests, t.Name)
+		isValue := slices.Contains(c.values, t.Name)
 		isModel := slices.ContainsFunc(meta.Inputs, func(in runtime.Spec) bool { return in.Name == t.Name })
 		if slices.ContainsFunc(r.Inputs[:i], func(o runtime.Tensor) bool { return o.Name == t.Name }) {
 			return out, fault.New(fault.Invalid, "input %q is given twice", t.Name)
 		}
-		if !isKey && !isColumn {
+		if !isKey && !isColumn && !isValue {
 			if !isModel {
 				return out, fault.New(fault.Invalid, "input %q is neither a key nor a column of this deployment", t.Name).
 					WithHint("%s", c.wants())
@@ -205,19 +207,20 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 			return out, fault.New(fault.Invalid, "input %q has %d rows, those before it have %d", t.Name, n, out.rows)
 		}
 		out.rows = n
-		if isKey {
-			k := KeyColumn{Name: t.Name}
-			switch data := t.Data.(type) {
-			case []string:
-				k.Texts = data
-			case []int64:
-				k.Ints = data
-			default:
-				return out, fault.New(fault.Invalid, "input %q is a key of the features and has datatype %s", t.Name, t.Datatype).
-					WithHint("Keys are BYTES or INT64.")
-			}
+		switch k := keyOf(t); {
+		case isKey && k.Texts == nil && k.Ints == nil:
+			return out, fault.New(fault.Invalid, "input %q is a key of the features and has datatype %s", t.Name, t.Datatype).
+				WithHint("Keys are BYTES or INT64.")
+		case isKey:
 			read.Keys = append(read.Keys, k)
 			out.keys = append(out.keys, keyText(k))
+		case isValue:
+			if k.Texts == nil && k.Ints == nil {
+				if k.Floats = numbers(t.Data); k.Floats == nil {
+					return out, fault.New(fault.Invalid, "input %q has datatype %s, of which nothing is computed", t.Name, t.Datatype)
+				}
+			}
+			read.Keys = append(read.Keys, k)
 		}
 		if isColumn {
 			if given[t.Name] = numbers(t.Data); given[t.Name] == nil {
@@ -229,6 +232,11 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 	for _, name := range c.keys {
 		if !slices.ContainsFunc(read.Keys, func(k KeyColumn) bool { return k.Name == name }) {
 			return out, fault.New(fault.Invalid, "input %q is missing: it is a key of the features", name).WithHint("%s", c.wants())
+		}
+	}
+	for _, name := range c.values {
+		if !slices.ContainsFunc(read.Keys, func(k KeyColumn) bool { return k.Name == name }) {
+			return out, fault.New(fault.Invalid, "input %q is missing: features are computed from it", name).WithHint("%s", c.wants())
 		}
 	}
 	for _, name := range c.requests {
@@ -249,8 +257,14 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 }
 
 func (c *columns) wants() string {
+	columns := slices.Clone(c.requests)
+	for _, name := range c.values {
+		if !slices.Contains(columns, name) {
+			columns = append(columns, name)
+		}
+	}
 	return fmt.Sprintf("Send the keys %s and the columns %s, each with one value for a row; or the model's own input %q.",
-		strings.Join(c.keys, ", "), strings.Join(c.requests, ", "), c.input)
+		strings.Join(c.keys, ", "), strings.Join(columns, ", "), c.input)
 }
 
 // assemble arranges the columns, with defaults where features may have them.
@@ -346,6 +360,18 @@ func rowsOf(t runtime.Tensor) (int, error) {
 		return int(t.Shape[0]), nil
 	}
 	return 0, fault.New(fault.Invalid, "input %q has shape %v; it has one value for a row: [n] or [n, 1]", t.Name, t.Shape)
+}
+
+// keyOf is an input as a key: texts or whole numbers.
+func keyOf(t runtime.Tensor) KeyColumn {
+	k := KeyColumn{Name: t.Name}
+	switch data := t.Data.(type) {
+	case []string:
+		k.Texts = data
+	case []int64:
+		k.Ints = data
+	}
+	return k
 }
 
 func keyText(k KeyColumn) prediction.Column {

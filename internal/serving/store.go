@@ -84,25 +84,28 @@ type Features interface {
 
 // FeatureSet is what a version of a feature service gives.
 type FeatureSet struct {
-	Ref      string   `json:"service"`   // "delay@2"
-	JoinKeys []string `json:"join_keys"` // of its views, each once
-	Features []string `json:"features"`  // in the service's order, such as "weather@3:temp"
+	Ref      string   `json:"service"`           // "delay@2"
+	JoinKeys []string `json:"join_keys"`         // of its views, each once
+	Request  []string `json:"request,omitempty"` // values that come with each entity
+	Features []string `json:"features"`          // in the service's order, such as "weather@3:temp"
 }
 
 // FeatureRead asks for the features of a batch of entities.
 type FeatureRead struct {
 	Project string
-	Service string // "delay@2"
-	Keys    []KeyColumn
+	Service string      // "delay@2"
+	Keys    []KeyColumn // and values of the request
 	Rows    int
 	AsOf    time.Time // zero: now
 }
 
-// KeyColumn is a join key of many rows; one of Texts and Ints is Rows long.
+// KeyColumn is a join key, or a value of the request, of many rows; one of Texts,
+// Ints and Floats is Rows long.
 type KeyColumn struct {
-	Name  string
-	Texts []string
-	Ints  []int64
+	Name   string
+	Texts  []string
+	Ints   []int64
+	Floats []float64 // of values of the request only
 }
 
 // FeatureRows is a column for each feature of the set, in its order.

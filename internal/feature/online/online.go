@@ -59,6 +59,7 @@ const (
 	NullValue     Status = "NULL_VALUE"      // the row is there and this feature is NULL
 	NotFound      Status = "NOT_FOUND"       // no row at that time, or a NULL key
 	OutsideMaxAge Status = "OUTSIDE_MAX_AGE" // the row is older than the view's TTL
+	Invalid       Status = "INVALID"         // it is computed, and cannot be from these values
 )
 
 // Table is the rows of one version of a view. Those of two generations have

@@ -1,0 +1,486 @@
+package feature
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/expr"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+)
+
+// Limits on what a service computes.
+const (
+	maxRequest  = 64
+	maxComputed = 256
+)
+
+// computed is what a feature service computes when it is asked. A row has the
+// features that are read, in the order of the plan, the values of the request and
+// then the computed features, each of which may use what is before it.
+type computed struct {
+	service string // "delay"
+	ref     string // "delay@2"
+	read    int    // features at the beginning of a row
+	request []requestField
+	fields  []computedField
+}
+
+type requestField struct {
+	name string
+	typ  value.Type
+}
+
+type computedField struct {
+	name       string
+	typ        value.Type
+	expression string
+	program    *expr.Program
+}
+
+func (s BundleSpec) validateComputed() error {
+	if len(s.Computed) == 0 {
+		switch {
+		case len(s.Inputs) > 0:
+			return bad("inputs", "nothing is computed from them").WithHint("Name them under features, or use them in computed.")
+		case len(s.Request) > 0:
+			return bad("request", "nothing is computed from it")
+		}
+		return nil
+	}
+	if len(s.Request) > maxRequest {
+		return bad("request", "%d are over the limit of %d", len(s.Request), maxRequest)
+	}
+	if len(s.Computed) > maxComputed {
+		return bad("computed", "%d are over the limit of %d", len(s.Computed), maxComputed)
+	}
+	for i, r := range s.Request {
+		field := fmt.Sprintf("request[%d]", i)
+		if !expr.Nameable(r.Name) {
+			return bad(field+".name", "%q cannot be named in an expression", clip(r.Name)).WithHint("Use letters, digits and _, and no word of CEL's.")
+		}
+		if err := checkTyped(field, r.Name, r.Type, r.Description); err != nil {
+			return err
+		}
+	}
+	names := make([]string, 0, len(s.Request)+len(s.Computed))
+	for _, r := range s.Request {
+		names = append(names, r.Name)
+	}
+	if err := distinct("request", names); err != nil {
+		return err
+	}
+	for i, c := range s.Computed {
+		if err := checkTyped(fmt.Sprintf("computed[%d]", i), c.Name, c.Type, c.Description); err != nil {
+			return err
+		}
+		names = append(names, c.Name)
+	}
+	return distinct("computed", names)
+}
+
+func checkTyped(field, name, typ, description string) error {
+	if _, err := typeOf(field+".type", typ); err != nil {
+		return err
+	}
+	return checkFeature(field, name, description)
+}
+
+// featuresOf names the features that were picked, view by view.
+func featuresOf(views []picked) []string {
+	var refs []string
+	for _, v := range views {
+		for _, f := range v.features {
+			refs = append(refs, v.view.Ref()+":"+v.view.Features[f].Name)
+		}
+	}
+	return refs
+}
+
+// compile makes the expressions of a service ready, over its features and inputs.
+// It is nil when there are none. Error: fault.Invalid.
+func compile(b Bundle, views []picked) (*computed, error) {
+	if len(b.Computed) == 0 {
+		return nil, nil //nolint:nilnil // nothing is computed
+	}
+	c := &computed{service: b.Name, ref: b.Ref()}
+	variables, short := variablesOf(views)
+	c.read = len(short)
+	for i, r := range b.Request {
+		t, err := typeOf("request.type", r.Type)
+		if err != nil {
+			return nil, err
+		}
+		field := fmt.Sprintf("request[%d].name", i)
+		if slices.Contains(short, r.Name) {
+			return nil, bad(field, "%q is a feature of this service", r.Name)
+		}
+		for _, v := range views {
+			for _, k := range v.view.Keys {
+				if k.Name == r.Name && k.Type != t {
+					return nil, bad(field, "%q is a join key of %s, which is %s", r.Name, v.view.Ref(), k.Type).WithHint("Use another name, or that type.")
+				}
+			}
+		}
+		variables = append(variables, expr.Variable{Name: r.Name, Type: t, Place: c.read + i})
+		c.request = append(c.request, requestField{r.Name, t})
+	}
+	for i, f := range b.Computed {
+		t, err := typeOf("computed.type", f.Type)
+		if err != nil {
+			return nil, err
+		}
+		field := fmt.Sprintf("computed[%d]", i)
+		taken := slices.Contains(short, f.Name)
+		for _, v := range views {
+			taken = taken || slices.ContainsFunc(v.view.Keys, func(k Key) bool { return k.Name == f.Name })
+		}
+		if taken {
+			return nil, bad(field+".name", "%q is a feature or a join key of this service", f.Name)
+		}
+		program, err := expr.Compile(f.Expression, t, variables)
+		if err != nil {
+			said := bad(field+".expression", "%s", err)
+			if hint := fault.HintOf(err); hint != "" {
+				said = said.WithHint("%s", hint)
+			}
+			return nil, said
+		}
+		c.fields = append(c.fields, computedField{f.Name, t, f.Expression, program})
+		variables = append(variables, expr.Variable{Name: f.Name, Type: t, Place: c.read + len(b.Request) + i})
+	}
+	return c, nil
+}
+
+// variablesOf are the features as expressions name them: weather__temp, and temp
+// where only one view has it. short has their names in the order of the plan.
+func variablesOf(views []picked) (variables []expr.Variable, short []string) {
+	n := len(featuresOf(views))
+	short = make([]string, n)
+	full, types := make([]string, n), make([]value.Type, n)
+	for _, v := range views {
+		all := v.view.featureTypes()
+		for i, f := range v.features {
+			at := v.order[i]
+			short[at] = v.view.Features[f].Name
+			full[at], types[at] = v.view.Name+"__"+short[at], all[f]
+		}
+	}
+	once := func(names []string, name string) bool {
+		first := slices.Index(names, name)
+		return !slices.Contains(names[first+1:], name)
+	}
+	for at, name := range short {
+		if once(short, name) {
+			variables = append(variables, expr.Variable{Name: name, Type: types[at], Place: at})
+		}
+		if once(full, full[at]) && !slices.Contains(short, full[at]) {
+			variables = append(variables, expr.Variable{Name: full[at], Type: types[at], Place: at})
+		}
+	}
+	return variables, short
+}
+
+// compiledCache keeps the expressions of services, which plans come and go
+// without. A version of a service never changes.
+type compiledCache struct {
+	mu  sync.Mutex
+	all map[string]*computed // by project, service and digest
+}
+
+const maxCompiled = 1000
+
+func (c *compiledCache) get(b Bundle, views []picked) (*computed, error) {
+	if len(b.Computed) == 0 {
+		return nil, nil //nolint:nilnil // nothing is computed
+	}
+	key := string(b.Project) + " " + b.Ref() + " " + b.Digest
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if hit := c.all[key]; hit != nil {
+		return hit, nil
+	}
+	made, err := compile(b, views)
+	if err != nil {
+		return nil, err
+	}
+	if c.all == nil || len(c.all) >= maxCompiled {
+		c.all = map[string]*computed{}
+	}
+	c.all[key] = made
+	return made, nil
+}
+
+// width is the length of a row.
+func (c *computed) width() int { return c.read + len(c.request) + len(c.fields) }
+
+// fill computes the features of a row, the beginning of which is there. It is the
+// one way in which features are computed.
+func (c *computed) fill(row []value.Value, outcomes []expr.Outcome) {
+	for i := range c.fields {
+		row[c.read+len(c.request)+i], outcomes[i] = c.fields[i].program.Eval(row)
+	}
+}
+
+// columns computes the features of entities that were read online. requested has
+// the values of the request by entity.
+func (c *computed) columns(ctx context.Context, read []Column, requested [][]value.Value, entities int) ([]Column, error) {
+	first := c.read + len(c.request)
+	all := make([]Column, c.width())
+	copy(all, read)
+	for i, f := range c.fields {
+		all[first+i] = Column{
+			Feature: c.ref + ":" + f.name,
+			Values:  make([]value.Value, entities), Statuses: make([]online.Status, entities), EventTimes: make([]*time.Time, entities),
+		}
+	}
+	row, outcomes := make([]value.Value, c.width()), make([]expr.Outcome, len(c.fields))
+	for n := range entities {
+		if n%256 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		for i := range read {
+			row[i] = read[i].Values[n]
+		}
+		if len(c.request) > 0 {
+			copy(row[c.read:], requested[n])
+		}
+		c.fill(row, outcomes)
+		for i, f := range c.fields {
+			out := &all[first+i]
+			out.Values[n] = row[first+i]
+			out.Statuses[n] = online.Present
+			switch outcomes[i] {
+			case expr.Failed:
+				out.Statuses[n] = online.Invalid
+			case expr.Null:
+				out.Statuses[n] = online.NullValue
+			case expr.Computed:
+			}
+			for _, at := range f.program.Uses() {
+				if at >= c.read && at < first {
+					continue // of the request
+				}
+				// It is as old as the oldest of what it is made of, and where it is null, that
+				// one of them is missing tells more.
+				if e := all[at].EventTimes[n]; e != nil && (out.EventTimes[n] == nil || e.Before(*out.EventTimes[n])) {
+					out.EventTimes[n] = e
+				}
+				if s := all[at].Statuses[n]; outcomes[i] == expr.Null && severity(s) > severity(out.Statuses[n]) {
+					out.Statuses[n] = s
+				}
+			}
+		}
+	}
+	return all[first:], nil
+}
+
+// severity orders the statuses of what a feature that is null was made of.
+func severity(s online.Status) int {
+	return slices.Index([]online.Status{online.Present, online.NullValue, online.Invalid, online.OutsideMaxAge, online.NotFound}, s)
+}
+
+// requested reads the values of the request from the rows of entities.
+func (c *computed) requested(entities []map[string]any) ([][]value.Value, error) {
+	out := make([][]value.Value, len(entities))
+	for _, f := range c.request {
+		there := len(entities) == 0
+		for n, e := range entities {
+			x, given := e[f.name]
+			there = there || given
+			v, err := parseText(f.typ, x)
+			if err != nil {
+				return nil, fault.Wrap(err, "entity %d: value %s of the request", n+1, f.name)
+			}
+			out[n] = append(out[n], v)
+		}
+		if !there {
+			return nil, fault.New(fault.Invalid, "no entity gives the value %q of the request, of which feature service %s computes", f.name, c.ref).
+				WithHint("Give it beside the join keys, as %s; null where it is not known.", f.typ)
+		}
+	}
+	return out, nil
+}
+
+// ComputedFeature is a feature that was computed for a training set.
+type ComputedFeature struct {
+	Feature    string `json:"feature"` // "delay@2:felt"
+	Column     string `json:"column"`
+	Expression string `json:"expression"`
+	// Failed is how often it could not be computed, and is NULL: a division by zero,
+	// an overflow.
+	Failed int64 `json:"failed,omitempty"`
+}
+
+// computes lists the computed features of a plan.
+func (pl *plan) computes() []ComputedFeature {
+	if pl.computed == nil {
+		return nil
+	}
+	var out []ComputedFeature
+	for i, f := range pl.computed.fields {
+		out = append(out, ComputedFeature{Feature: pl.computed.ref + ":" + f.name, Column: pl.names[pl.visible+i], Expression: f.expression})
+	}
+	return out
+}
+
+// computing is a joined spine with the features of a plan that are computed, and
+// without those that they were only computed from.
+type computing struct {
+	array.RecordReader // the join's
+	c                  *computed
+	schema             *arrow.Schema
+	kept               []int        // columns of the join's
+	names              []string     // columns at the beginning of a row
+	types              []value.Type // beside names
+	failed             []int64      // by computed feature
+	mem                memory.Allocator
+	current            arrow.RecordBatch
+	err                error
+}
+
+// finish adds what is computed to the rows of the join, which it takes over. failed
+// says, when they were read, how often each could not be computed.
+func (pl *plan) finish(joined array.RecordReader) (rows array.RecordReader, failed func() []int64) {
+	if pl.computed == nil {
+		return joined, func() []int64 { return nil }
+	}
+	r := pl.compute(joined)
+	return r, func() []int64 { return r.failed }
+}
+
+func (pl *plan) compute(joined array.RecordReader) *computing {
+	c := pl.computed
+	r := &computing{RecordReader: joined, c: c, failed: make([]int64, len(c.fields)), mem: memory.DefaultAllocator}
+	r.names, r.types = make([]string, c.read, c.read+len(c.request)), make([]value.Type, c.read, c.read+len(c.request))
+	for _, v := range pl.views {
+		types := v.view.featureTypes()
+		for i, f := range v.features {
+			r.names[v.order[i]], r.types[v.order[i]] = pl.column(v.order[i]), types[f]
+		}
+	}
+	hidden := r.names[pl.visible:c.read]
+	for _, q := range c.request {
+		r.names, r.types = append(r.names, q.name), append(r.types, q.typ)
+	}
+	var fields []arrow.Field
+	for i, f := range joined.Schema().Fields() {
+		if !slices.Contains(hidden, f.Name) {
+			fields, r.kept = append(fields, f), append(r.kept, i)
+		}
+	}
+	for i, f := range c.fields {
+		fields = append(fields, arrow.Field{Name: pl.names[pl.visible+i], Type: offline.ArrowType(f.typ), Nullable: true})
+	}
+	meta := joined.Schema().Metadata()
+	r.schema = arrow.NewSchema(fields, &meta)
+	return r
+}
+
+// Schema implements array.RecordReader.
+func (r *computing) Schema() *arrow.Schema { return r.schema }
+
+// RecordBatch implements array.RecordReader.
+func (r *computing) RecordBatch() arrow.RecordBatch { return r.current }
+
+// Record implements array.RecordReader.
+//
+// Deprecated: the interface demands it.
+func (r *computing) Record() arrow.RecordBatch { return r.current }
+
+// Err implements array.RecordReader.
+func (r *computing) Err() error {
+	if r.err != nil {
+		return r.err
+	}
+	return r.RecordReader.Err()
+}
+
+// Release implements array.RecordReader. It has one owner.
+func (r *computing) Release() {
+	r.drop()
+	r.RecordReader.Release()
+}
+
+func (r *computing) drop() {
+	if r.current != nil {
+		r.current.Release()
+		r.current = nil
+	}
+}
+
+// Next implements array.RecordReader.
+func (r *computing) Next() bool {
+	r.drop()
+	if r.err != nil || !r.RecordReader.Next() {
+		return false
+	}
+	r.current, r.err = r.compute(r.RecordReader.RecordBatch())
+	return r.err == nil
+}
+
+func (r *computing) compute(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
+	cells, err := offline.Cells(batch, r.names, r.types)
+	if err != nil {
+		return nil, err
+	}
+	c := r.c
+	builders := make([]array.Builder, len(c.fields))
+	for i, f := range c.fields {
+		builders[i] = array.NewBuilder(r.mem, offline.ArrowType(f.typ))
+		builders[i].Reserve(int(batch.NumRows()))
+		defer builders[i].Release()
+	}
+	first := c.read + len(c.request)
+	row, outcomes := make([]value.Value, c.width()), make([]expr.Outcome, len(c.fields))
+	for n := range int(batch.NumRows()) {
+		for i := range first {
+			row[i] = cells(n, i)
+		}
+		c.fill(row, outcomes)
+		for i, b := range builders {
+			appendTo(b, row[first+i])
+			if outcomes[i] == expr.Failed {
+				r.failed[i]++
+			}
+		}
+	}
+	columns := make([]arrow.Array, 0, len(r.kept)+len(builders))
+	for _, at := range r.kept {
+		columns = append(columns, batch.Column(at))
+	}
+	for _, b := range builders {
+		a := b.NewArray()
+		defer a.Release()
+		columns = append(columns, a)
+	}
+	return array.NewRecordBatch(r.schema, columns, batch.NumRows()), nil
+}
+
+func appendTo(b array.Builder, v value.Value) {
+	if v.IsNull() {
+		b.AppendNull()
+		return
+	}
+	switch b := b.(type) {
+	case *array.Int64Builder:
+		b.Append(v.Int())
+	case *array.Float64Builder:
+		b.Append(v.Float())
+	case *array.BooleanBuilder:
+		b.Append(v.Bool())
+	case *array.TimestampBuilder:
+		b.Append(arrow.Timestamp(v.Int()))
+	case *array.StringBuilder:
+		b.Append(v.Str())
+	}
+}

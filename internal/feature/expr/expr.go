@@ -1,0 +1,408 @@
+// Package expr computes features from other features and from values of the
+// request: expressions in CEL (https://cel.dev), checked against their types once
+// and evaluated by the same function in training sets and online.
+//
+// # Map
+//
+//   - Compile checks an expression: its names, its types, what it may cost.
+//   - Program.Eval computes it for a row of values.
+//
+// # What an expression can do
+//
+// CEL's operators, conversions and functions of text and time, without its macros,
+// and so without loops; ext/math of cel-go; coalesce; and of mathematics exp, log,
+// log10, pow, sin, cos, tan, asin, acos, atan, atan2 and hypot, as math.exp and so
+// on. There is no clock, no randomness and no input: a value depends on nothing but
+// the row. Instants are in UTC; the functions of CEL that take a time zone are left
+// out, because they read the machine's files. Types do not mix: int64 is CEL's int,
+// float64 its double, and double(x) makes one of the other.
+//
+// # Nulls
+//
+// Any value may be null. `x == null` says whether it is, and coalesce(x, 0.0) puts
+// something in its place. What cannot be computed because a value is null is null.
+// What cannot be computed otherwise is null, too, and Failed says so: a division by
+// zero, an int64 that overflows, a text that is no number, a text above MaxText.
+//
+// # Limits
+//
+// An expression has at most MaxSource bytes; what it may cost at most, by CEL's
+// model with texts of MaxText bytes, is bounded when it is compiled, so that
+// nothing has to be counted when it runs.
+package expr
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/env"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/ext"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+)
+
+// Limits of an expression.
+const (
+	MaxSource = 4 << 10
+	MaxText   = 16 << 10 // of a text that goes in or comes out
+	maxCost   = 100_000  // in units of CEL's model: about one for each operator
+	maxDepth  = 250
+	maxNodes  = 1000
+)
+
+// Variable is what an expression may name: the value at a place of the row. One
+// whose name is no identifier of CEL cannot be named, and is no error.
+type Variable struct {
+	Name  string
+	Type  value.Type
+	Place int
+}
+
+// Outcome says what a value is.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Computed Outcome = iota
+	Null             // by the expression, or because a value that it needs is null
+	Failed           // it cannot be computed from these values
+)
+
+// Program is a compiled expression. Safe for concurrent use.
+type Program struct {
+	program cel.Program
+	result  value.Type
+	places  map[string]int // of the variables that it uses
+	uses    []int
+}
+
+// Error is what is wrong with an expression, and where: line and column from 1.
+type Error struct {
+	Line, Column int
+	Text         string
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
+}
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// reserved words, and names of types, are no names of variables.
+var reserved = []string{
+	"as", "bool", "break", "bytes", "const", "continue", "double", "duration", "dyn", "else", "false", "for", "function", "google", "if",
+	"import", "in", "int", "let", "list", "loop", "map", "math", "namespace", "null", "null_type", "package", "return", "string",
+	"timestamp", "true", "type", "uint", "var", "void", "while",
+}
+
+// Nameable reports whether an expression can name a variable.
+func Nameable(name string) bool {
+	return identifier.MatchString(name) && !slices.Contains(reserved, name)
+}
+
+// Compile checks an expression whose value is to be of a type. Error: fault.Invalid,
+// with an Error where there is a place to tell.
+func Compile(source string, result value.Type, variables []Variable) (*Program, error) {
+	if strings.TrimSpace(source) == "" {
+		return nil, fault.New(fault.Invalid, "it is empty")
+	}
+	if len(source) > MaxSource {
+		return nil, fault.New(fault.Invalid, "%d bytes are over the limit of %d", len(source), MaxSource)
+	}
+	e, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	var declared []cel.EnvOption
+	var names []string
+	for _, v := range variables {
+		if Nameable(v.Name) {
+			declared = append(declared, cel.Variable(v.Name, celType(v.Type)))
+			names = append(names, v.Name)
+		}
+	}
+	if e, err = e.Extend(declared...); err != nil {
+		return nil, err
+	}
+	checked, issues := e.Compile(source)
+	if issues.Err() != nil {
+		return nil, explain(issues, names)
+	}
+	if !yields(checked.OutputType(), result) {
+		hint := convert(result)
+		if checked.OutputType().Kind() == types.NullTypeKind {
+			hint = "Write the value first: a > 0.0 ? x : null."
+		}
+		return nil, fault.New(fault.Invalid, "its value is %s, not %s", typeName(checked.OutputType()), result).WithHint("%s", hint)
+	}
+	bound, err := e.EstimateCost(checked, sizes{})
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "%w", err)
+	}
+	if bound.Max > maxCost {
+		return nil, fault.New(fault.Invalid, "it may cost %d steps with texts of %d bytes, over the limit of %d", bound.Max, MaxText, maxCost).
+			WithHint("Prepare the texts in the SQL of the view.")
+	}
+	program, err := e.Program(checked, cel.EvalOptions(cel.OptOptimize))
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "%s", firstLine(err.Error()))
+	}
+	p := &Program{program: program, result: result, places: map[string]int{}}
+	for _, r := range checked.NativeRep().ReferenceMap() {
+		at := slices.IndexFunc(variables, func(v Variable) bool { return v.Name == r.Name })
+		if at >= 0 && len(r.OverloadIDs) == 0 {
+			p.places[r.Name] = variables[at].Place
+			p.uses = append(p.uses, variables[at].Place)
+		}
+	}
+	slices.Sort(p.uses)
+	p.uses = slices.Compact(p.uses)
+	return p, nil
+}
+
+// Uses are the places of what the expression names, in order.
+func (p *Program) Uses() []int { return p.uses }
+
+// Eval computes the value for a row, which has a value at each variable's place.
+func (p *Program) Eval(row []value.Value) (value.Value, Outcome) {
+	for _, at := range p.uses {
+		if v := row[at]; v.Type() == value.String && len(v.Str()) > MaxText {
+			return value.Null(p.result), Failed
+		}
+	}
+	out, _, err := p.program.Eval(activation{p, row})
+	if err != nil {
+		if slices.ContainsFunc(p.uses, func(at int) bool { return row[at].IsNull() }) {
+			return value.Null(p.result), Null
+		}
+		return value.Null(p.result), Failed
+	}
+	if out == types.NullValue {
+		return value.Null(p.result), Null
+	}
+	if v, ok := fromCEL(out); ok && v.Type() == p.result && len(v.Str()) <= MaxText {
+		return v, Computed
+	}
+	return value.Null(p.result), Failed
+}
+
+// activation gives a program the values of a row.
+type activation struct {
+	of  *Program
+	row []value.Value
+}
+
+func (a activation) ResolveName(name string) (any, bool) {
+	at, ok := a.of.places[name]
+	if !ok {
+		return nil, false
+	}
+	return toCEL(a.row[at]), true
+}
+
+func (activation) Parent() cel.Activation { return nil }
+
+func toCEL(v value.Value) ref.Val {
+	if v.IsNull() {
+		return types.NullValue
+	}
+	switch v.Type() {
+	case value.Int64:
+		return types.Int(v.Int())
+	case value.Float64:
+		return types.Double(v.Float())
+	case value.Bool:
+		return types.Bool(v.Bool())
+	case value.Timestamp:
+		return types.Timestamp{Time: v.Time()}
+	default:
+		return types.String(v.Str())
+	}
+}
+
+func fromCEL(v ref.Val) (value.Value, bool) {
+	switch v := v.(type) {
+	case types.Int:
+		return value.OfInt(int64(v)), true
+	case types.Double:
+		return value.OfFloat(float64(v)), true
+	case types.Bool:
+		return value.OfBool(bool(v)), true
+	case types.String:
+		return value.OfString(string(v)), true
+	case types.Timestamp:
+		return value.OfTime(v.Time), true
+	}
+	return value.Value{}, false
+}
+
+// celType is the type of a variable: any of them may be null.
+func celType(t value.Type) *cel.Type {
+	if t == value.Timestamp {
+		return cel.TimestampType // which null is assignable to
+	}
+	return cel.NullableType(plainType(t))
+}
+
+func plainType(t value.Type) *cel.Type {
+	switch t {
+	case value.Int64:
+		return cel.IntType
+	case value.Float64:
+		return cel.DoubleType
+	case value.Bool:
+		return cel.BoolType
+	case value.Timestamp:
+		return cel.TimestampType
+	default:
+		return cel.StringType
+	}
+}
+
+// yields reports whether a CEL type is that of a feature, or that or null.
+func yields(t *cel.Type, want value.Type) bool {
+	return t.Kind() == plainType(want).Kind() && t.Kind() != types.DynKind
+}
+
+// typeName is a CEL type as manifests name it.
+func typeName(t *cel.Type) string {
+	for _, name := range value.Names() {
+		var v value.Type
+		if v.UnmarshalText([]byte(name)) == nil && yields(t, v) {
+			return name
+		}
+	}
+	return t.String()
+}
+
+func convert(to value.Type) string {
+	switch to {
+	case value.Float64:
+		return "Types do not mix: write 2.0 and not 2, and double(x) where x is an int64."
+	case value.Int64:
+		return "Types do not mix: write 2 and not 2.0, and int(x), which cuts off, where x is a float64."
+	case value.String:
+		return "Write string(x)."
+	case value.Timestamp:
+		return "Write timestamp('2013-01-01T00:00:00Z') or an instant plus duration('90m')."
+	default:
+		return "Compare: x > 0.0."
+	}
+}
+
+var container = regexp.MustCompile(` \(in container '.*'\)`)
+
+// explain tells the first of the issues, with its place.
+func explain(issues *cel.Issues, names []string) error {
+	first := issues.Errors()[0]
+	text := firstLine(container.ReplaceAllString(first.Message, ""))
+	e := &Error{Line: max(first.Location.Line(), 1), Column: max(first.Location.Column()+1, 1), Text: text}
+	out := fault.New(fault.Invalid, "%w", e)
+	switch {
+	case strings.Contains(text, "undeclared reference"):
+		return out.WithHint("It can name %s.", strings.Join(names, ", "))
+	case strings.Contains(text, "no matching overload"):
+		return out.WithHint("Types do not mix: an int64 is int(x) of a float64, a float64 is double(x) of an int64; 2 is an int64 and 2.0 a float64.")
+	}
+	return out
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	return s
+}
+
+// sizes bounds the texts that a program meets.
+type sizes struct{}
+
+func (s sizes) EstimateCallCost(function, _ string, _ *cost.AstNode, args []cost.AstNode) *cost.CallEstimate {
+	var longest cost.SizeEstimate
+	switch function {
+	case "string":
+		longest.Max = 64 // of a number, a bool, an instant, a duration
+	case "coalesce":
+	default:
+		return nil
+	}
+	for _, a := range args {
+		size := a.ComputedSize()
+		if size == nil {
+			size = s.EstimateSize(a)
+		}
+		if size == nil && a.Type().Kind() == types.StringKind {
+			return nil
+		}
+		if size != nil {
+			longest.Max = max(longest.Max, size.Max)
+		}
+	}
+	one := cost.CostEstimate{Min: 1, Max: 1 + longest.Max/10} // as CEL's own conversions of texts
+	return &cost.CallEstimate{CostEstimate: one, ResultSize: &longest}
+}
+
+func (sizes) EstimateSize(of cost.AstNode) *cost.SizeEstimate {
+	if of.ComputedSize() != nil || of.Type().Kind() != types.StringKind || of.Expr() == nil {
+		return nil
+	}
+	switch of.Expr().Kind() {
+	case ast.IdentKind:
+		return &cost.SizeEstimate{Max: MaxText}
+	case ast.LiteralKind: // null: of texts the size is computed
+		return &cost.SizeEstimate{}
+	default:
+		return nil
+	}
+}
+
+// environment is CEL as expressions have it, made once: it knows no variables yet.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	library := env.NewLibrarySubset().SetDisableMacros(true).AddExcludedFunctions(
+		env.NewFunction("bytes"), env.NewFunction("dyn"), env.NewFunction("type"), env.NewFunction("uint"),
+	)
+	// A time zone is read from the machine's files.
+	for name, overload := range map[string]string{
+		"getFullYear": "timestamp_to_year_with_tz", "getMonth": "timestamp_to_month_with_tz", "getDayOfYear": "timestamp_to_day_of_year_with_tz",
+		"getDayOfMonth": "timestamp_to_day_of_month_with_tz", "getDate": "timestamp_to_day_of_month_1_based_with_tz",
+		"getDayOfWeek": "timestamp_to_day_of_week_with_tz", "getHours": "timestamp_to_hours_with_tz", "getMinutes": "timestamp_to_minutes_with_tz",
+		"getSeconds": "timestamp_to_seconds_tz", "getMilliseconds": "timestamp_to_milliseconds_with_tz",
+	} {
+		library.AddExcludedFunctions(env.NewFunction(name, &env.Overload{ID: overload}))
+	}
+	options := []cel.EnvOption{
+		cel.StdLib(cel.StdLibSubset(library)), ext.Math(),
+		cel.ParserRecursionLimit(maxDepth), cel.ExpressionNodeLimit(maxNodes), cel.ParserExpressionSizeLimit(MaxSource),
+		cel.RegexProgramSizeLimit(1000),
+	}
+	for name, f := range map[string]func(float64) float64{
+		"exp": math.Exp, "log": math.Log, "log10": math.Log10, "sin": math.Sin, "cos": math.Cos, "tan": math.Tan,
+		"asin": math.Asin, "acos": math.Acos, "atan": math.Atan,
+	} {
+		options = append(options, cel.Function("math."+name, cel.Overload("falaj_"+name, []*cel.Type{cel.DoubleType}, cel.DoubleType,
+			cel.UnaryBinding(func(x ref.Val) ref.Val { return types.Double(f(float64(x.(types.Double)))) }))))
+	}
+	for name, f := range map[string]func(a, b float64) float64{"pow": math.Pow, "atan2": math.Atan2, "hypot": math.Hypot} {
+		options = append(options, cel.Function("math."+name, cel.Overload("falaj_"+name, []*cel.Type{cel.DoubleType, cel.DoubleType}, cel.DoubleType,
+			cel.BinaryBinding(func(a, b ref.Val) ref.Val {
+				return types.Double(f(float64(a.(types.Double)), float64(b.(types.Double))))
+			}))))
+	}
+	same := cel.TypeParamType("A")
+	options = append(options, cel.DefaultUTCTimeZone(true), cel.Function("coalesce", cel.Overload("falaj_coalesce", []*cel.Type{same, same}, same,
+		cel.BinaryBinding(func(a, b ref.Val) ref.Val {
+			if a == types.NullValue {
+				return b
+			}
+			return a
+		}))))
+	return cel.NewCustomEnv(options...)
+})
