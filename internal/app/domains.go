@@ -265,7 +265,8 @@ func (a *App) openFeatures(ctx context.Context) error {
 	every, _ := time.ParseDuration(a.cfg.Online.Verify) // validated
 	a.features = feature.New(feature.Config{
 		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featureSources{a.ingestion},
-		Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
+		Authorizer: a.authority, Permits: a.authority, Guard: a.guard, Journal: a.journal,
+		Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
 		Watch: feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
 	})
 	a.group.Add(a.features.Background())

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -20,6 +21,13 @@ var _ serving.Features = servingFeatures{}
 func (f servingFeatures) Describe(ctx context.Context, p, service string) (serving.FeatureSet, error) {
 	shape, err := f.features.Shape(ctx, project.Name(p), service)
 	if err != nil {
+		return serving.FeatureSet{}, err
+	}
+	if len(shape.Purposes) > 0 {
+		return serving.FeatureSet{}, fault.New(fault.Invalid, "feature service %s names no purpose, and its views are read for %s only", shape.Service, strings.Join(shape.Purposes, ", ")).
+			WithHint("Give the service one: `purpose: %s`.", shape.Purposes[0])
+	}
+	if err := f.features.AllowClear(ctx, project.Name(p), shape.Service); err != nil {
 		return serving.FeatureSet{}, err
 	}
 	for i, t := range shape.Types {

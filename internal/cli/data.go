@@ -447,7 +447,7 @@ func (a *app) featureMaterialise() *cobra.Command {
 
 func (a *app) featureOnline() *cobra.Command {
 	var entities, features []string
-	var service, asOf string
+	var service, asOf, purpose string
 	cmd := &cobra.Command{
 		Use: "online", Short: "Read features as a model would get them now",
 		Example: "  falaj feature online --entity origin=JFK --feature weather:temp -p nyc", Args: cobra.NoArgs,
@@ -470,6 +470,9 @@ func (a *app) featureOnline() *cobra.Command {
 			if asOf != "" {
 				body["as_of"] = asOf
 			}
+			if purpose != "" {
+				body["purpose"] = purpose
+			}
 			var o client.Object
 			if err := a.call(cmd, http.MethodPost, body, &o, "features", "online"); err != nil {
 				return err
@@ -481,11 +484,14 @@ func (a *app) featureOnline() *cobra.Command {
 	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
 	cmd.Flags().StringVar(&service, "service", "", "feature service")
 	cmd.Flags().StringVar(&asOf, "as-of", "", "replay history at this time (RFC 3339; needs feature.history)")
+	cmd.Flags().StringVar(&purpose, "purpose", "", purposeUsage)
 	return cmd
 }
 
+const purposeUsage = "what the features are read for, where their views name purposes"
+
 func (a *app) featureTrainingSet() *cobra.Command {
-	var spine, timestamp, service string
+	var spine, timestamp, service, purpose string
 	var features []string
 	labels := []string{}
 	var fullNames bool
@@ -509,6 +515,9 @@ func (a *app) featureTrainingSet() *cobra.Command {
 			if len(features) > 0 {
 				body["features"] = features
 			}
+			if purpose != "" {
+				body["purpose"] = purpose
+			}
 			var v client.Object
 			if err := a.call(cmd, http.MethodPost, body, &v, "training-sets"); err != nil {
 				return err
@@ -528,6 +537,7 @@ func (a *app) featureTrainingSet() *cobra.Command {
 	cmd.Flags().BoolVar(&fullNames, "full-names", false, "name feature columns view__feature")
 	cmd.Flags().StringVar(&service, "service", "", "feature service")
 	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
+	cmd.Flags().StringVar(&purpose, "purpose", "", purposeUsage)
 	return cmd
 }
 

@@ -127,10 +127,16 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 	if err != nil {
 		return AnswersReport{}, err
 	}
+	if _, err := s.forPurpose(ctx, ActionHistory, r.Project, pl, ""); err != nil {
+		return AnswersReport{}, err
+	}
 	report := AnswersReport{Service: pl.bundle, Views: pl.refs(), Answers: len(r.Answers), Agreement: 1, Causes: map[Cause]int{}}
 	used := make([]bool, len(r.Columns))
 	for i, v := range pl.views {
 		c := comparison{s: s, r: &r, v: v.view, online: pl.online[i], report: &report}
+		if c.shown, err = s.show(ctx, pl, pl.objects(r.Project)); err != nil {
+			return AnswersReport{}, err
+		}
 		for n, column := range r.Columns {
 			view, name, _ := strings.Cut(column.Feature, ":")
 			if f := v.view.feature(name); f >= 0 && (view == v.view.Ref() || view == v.view.Name) && slices.Contains(v.features, f) {
@@ -178,6 +184,7 @@ type comparison struct {
 	v        View
 	online   Online
 	report   *AnswersReport
+	shown    shown // to whoever gets the report
 	features []int // into v.Features
 	columns  []int // beside features: into r.Columns
 
@@ -638,10 +645,12 @@ func (c *comparison) note() {
 			continue
 		}
 		a := c.r.Answers[x.answer]
-		c.report.Examples = append(c.report.Examples, AnswerMismatch{
-			ID: a.ID, Row: a.Row, At: a.At, Feature: c.v.Ref() + ":" + c.v.Features[c.features[x.feature]].Name,
-			Logged: present(c.logged(x)), Offline: present(c.offline[x.feature][x.answer]), Cause: why.cause, Detail: why.detail,
-		})
+		field := c.v.Features[c.features[x.feature]]
+		m := AnswerMismatch{ID: a.ID, Row: a.Row, At: a.At, Feature: c.v.Ref() + ":" + field.Name, Cause: why.cause, Detail: why.detail}
+		if field.Protect == "" || slices.Contains(c.shown.features(), m.Feature) {
+			m.Logged, m.Offline = present(c.logged(x)), present(c.offline[x.feature][x.answer])
+		}
+		c.report.Examples = append(c.report.Examples, m)
 	}
 }
 

@@ -94,6 +94,11 @@ func (s *Service) ApplyBundle(ctx context.Context, r ApplyRequest, spec BundleSp
 		if err != nil {
 			return err
 		}
+		for _, v := range all {
+			if allowed := v.view.Purpose; spec.Purpose != "" && len(allowed) > 0 && !slices.Contains(allowed, spec.Purpose) {
+				return bad("purpose", "feature view %s is read for %s only", v.view.Ref(), strings.Join(allowed, ", "))
+			}
+		}
 		b.Selected = featuresOf(asked)
 		for _, f := range featuresOf(all) {
 			if !slices.Contains(b.Selected, f) {

@@ -333,34 +333,25 @@ func (pl *plan) computes() []ComputedFeature {
 	return out
 }
 
-// computing is a joined spine with the features of a plan that are computed, and
-// without those that they were only computed from.
+// computing adds what is computed to joined rows, and takes off what it was only
+// computed from.
 type computing struct {
-	array.RecordReader // the join's
-	c                  *computed
-	schema             *arrow.Schema
-	kept               []int        // columns of the join's
-	names              []string     // columns at the beginning of a row
-	types              []value.Type // beside names
-	failed             []int64      // by computed feature
-	mem                memory.Allocator
-	current            arrow.RecordBatch
-	err                error
+	c      *computed
+	schema *arrow.Schema
+	kept   []int        // columns of the join's
+	names  []string     // columns at the beginning of a row
+	types  []value.Type // beside names
+	failed []int64      // by computed feature
 }
 
 // finish adds what is computed to the rows of the join, which it takes over. failed
 // says, when they were read, how often each could not be computed.
 func (pl *plan) finish(joined array.RecordReader) (rows array.RecordReader, failed func() []int64) {
-	if pl.computed == nil {
+	c := pl.computed
+	if c == nil {
 		return joined, func() []int64 { return nil }
 	}
-	r := pl.compute(joined)
-	return r, func() []int64 { return r.failed }
-}
-
-func (pl *plan) compute(joined array.RecordReader) *computing {
-	c := pl.computed
-	r := &computing{RecordReader: joined, c: c, failed: make([]int64, len(c.fields)), mem: memory.DefaultAllocator}
+	r := &computing{c: c, failed: make([]int64, len(c.fields))}
 	r.names, r.types = make([]string, c.read, c.read+len(c.request)), make([]value.Type, c.read, c.read+len(c.request))
 	for _, v := range pl.views {
 		types := v.view.featureTypes()
@@ -383,49 +374,7 @@ func (pl *plan) compute(joined array.RecordReader) *computing {
 	}
 	meta := joined.Schema().Metadata()
 	r.schema = arrow.NewSchema(fields, &meta)
-	return r
-}
-
-// Schema implements array.RecordReader.
-func (r *computing) Schema() *arrow.Schema { return r.schema }
-
-// RecordBatch implements array.RecordReader.
-func (r *computing) RecordBatch() arrow.RecordBatch { return r.current }
-
-// Record implements array.RecordReader.
-//
-// Deprecated: the interface demands it.
-func (r *computing) Record() arrow.RecordBatch { return r.current }
-
-// Err implements array.RecordReader.
-func (r *computing) Err() error {
-	if r.err != nil {
-		return r.err
-	}
-	return r.RecordReader.Err()
-}
-
-// Release implements array.RecordReader. It has one owner.
-func (r *computing) Release() {
-	r.drop()
-	r.RecordReader.Release()
-}
-
-func (r *computing) drop() {
-	if r.current != nil {
-		r.current.Release()
-		r.current = nil
-	}
-}
-
-// Next implements array.RecordReader.
-func (r *computing) Next() bool {
-	r.drop()
-	if r.err != nil || !r.RecordReader.Next() {
-		return false
-	}
-	r.current, r.err = r.compute(r.RecordReader.RecordBatch())
-	return r.err == nil
+	return &changed{RecordReader: joined, schema: r.schema, change: r.compute}, func() []int64 { return r.failed }
 }
 
 func (r *computing) compute(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
@@ -436,7 +385,7 @@ func (r *computing) compute(batch arrow.RecordBatch) (arrow.RecordBatch, error) 
 	c := r.c
 	builders := make([]array.Builder, len(c.fields))
 	for i, f := range c.fields {
-		builders[i] = array.NewBuilder(r.mem, offline.ArrowType(f.typ))
+		builders[i] = array.NewBuilder(memory.DefaultAllocator, offline.ArrowType(f.typ))
 		builders[i].Reserve(int(batch.NumRows()))
 		defer builders[i].Release()
 	}

@@ -2,7 +2,9 @@ package feature_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -117,6 +119,22 @@ func TestComputedTrainingSet(t *testing.T) {
 	})
 	expect(t, set.Views[0].Features, []feature.UsedFeature{{Feature: "temp", Column: "temp"}})
 	expect(t, set.Computed[3], feature.ComputedFeature{Feature: "delay@1:share", Column: "share", Expression: "100 / delay", Failed: 1})
+	// What it was made of is what the expression names, down to the columns.
+	v, err := w.data.find(set.Dataset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := v.derived.Origins()
+	for _, want := range []feature.Origin{
+		{Dataset: "weather@1", Column: "temp", How: "transformation"}, {Dataset: "weather@1", Column: "humid", How: "transformation"},
+		{Dataset: "spine@1", Column: "delay", How: "transformation"}, {Dataset: "spine@1", Column: "at", How: "join"},
+	} {
+		if !slices.Contains(made["late"], want) {
+			t.Errorf("late is made of %+v, without %+v", made["late"], want)
+		}
+	}
+	expect(t, made["temp"][0], feature.Origin{Dataset: "weather@1", Column: "temp", How: "identity"})
+	expect(t, slices.Sorted(maps.Keys(made)), []string{"at", "delay", "felt", "late", "note", "origin", "share", "temp", "word"})
 	w.mustMaterialise("weather", w.now)
 	report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: set.Dataset})
 	if err != nil || report.Mismatches != 0 || report.Values != 3 {

@@ -99,9 +99,19 @@ func (l *eventLog) letter(d SealedLetter) (Letter, error) {
 // after an id. They have the data that was sent: it needs feature.history, and is
 // journaled as every read of such data.
 func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]Letter, error) {
-	_, l, err := s.letters(ctx, ActionHistory, p, ref)
+	v, l, err := s.letters(ctx, ActionHistory, p, ref)
 	if err != nil {
 		return nil, err
+	}
+	for _, f := range v.Features { // a letter is shown as it came
+		if f.Protect == "" {
+			continue
+		}
+		if err := s.cfg.Authorizer.Allow(ctx, ActionClear, policy.Object{
+			Project: string(p), Kind: objectKind, Name: v.Ref() + ":" + f.Name, Classification: string(l.newest.Classification), Residency: l.newest.Residency,
+		}); err != nil {
+			return nil, err
+		}
 	}
 	out, err := s.dead(ctx, l, after, pageSize(limit))
 	if err != nil {

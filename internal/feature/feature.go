@@ -16,6 +16,8 @@
 //     into the dataset, dead.go keeps what is no event, feed.go reads sources.
 //   - computed.go has the features of a service that are computed when they are
 //     asked for; expr/ has their expressions.
+//   - govern.go checks what a read is for, and hides from readers what they may
+//     not see in clear.
 //   - data.go is what this needs from datasets, store.go from a database
 //     (featuresql), events.go what others hear of.
 //   - windows.go has the views whose features are aggregations over windows of
@@ -34,7 +36,7 @@
 // SQL is tried in the sandboxed child with no rows, and an expression has no loops
 // and a bounded cost. Materialising again, or
 // after a crash, writes the same rows; reads go on meanwhile. Reads pass the
-// permission, the residency door and, for confidential and restricted data, the
+// permission, the purposes of their views, the residency door and, for confidential and restricted data, the
 // synced journal before they are answered.
 package feature
 
@@ -88,6 +90,7 @@ type ViewSpec struct {
 	TTL              string            `json:"ttl,omitempty" doc:"How long values hold, such as 3h or 7d; 0 or nothing: for ever"`
 	Features         []FieldSpec       `json:"features,omitempty" doc:"The features, by column: the newest row answers. Left out with aggregations, of which they follow"`
 	Aggregations     []AggregationSpec `json:"aggregations,omitempty" doc:"Instead of features: what is computed from the rows of a window of time, each row an event"`
+	Purpose          []string          `json:"purpose,omitempty" doc:"What the features are read for, such as care or research: each read names one of these. Nothing: for anything"`
 	Tags             map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
 
@@ -102,9 +105,10 @@ type Source struct {
 
 // FieldSpec is a feature of a view.
 type FieldSpec struct {
-	Name        string `json:"name" doc:"Column of the source"`
-	Type        string `json:"type" doc:"Type of the values" enum:"int64,float64,string,bool,timestamp"`
-	Description string `json:"description,omitempty" doc:"What the feature is, for people"`
+	Name        string     `json:"name" doc:"Column of the source"`
+	Type        string     `json:"type" doc:"Type of the values" enum:"int64,float64,string,bool,timestamp"`
+	Description string     `json:"description,omitempty" doc:"What the feature is, for people"`
+	Protect     Protection `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string" enum:"mask,pseudonym"`
 }
 
 // BundleSpec is the manifest of kind FeatureService: the features of a model.
@@ -113,6 +117,7 @@ type BundleSpec struct {
 	Features    []string          `json:"features" doc:"Features such as weather:temp, weather@2:humid, or weather for all of a view; a view without a version means its newest when this is applied"`
 	Inputs      []string          `json:"inputs,omitempty" doc:"More features, in the same words, that only the expressions of computed use"`
 	Request     []RequestSpec     `json:"request,omitempty" doc:"Values that each request brings for an entity, and each row of a training set's spine has, for the expressions of computed"`
+	Purpose     string            `json:"purpose,omitempty" doc:"What reads through the service are for, where its views name purposes"`
 	Computed    []ComputedSpec    `json:"computed,omitempty" doc:"Features that are computed when they are asked for, by the same code in training sets and online"`
 	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
@@ -236,6 +241,9 @@ func (s ViewSpec) Validate() error {
 	if _, err := resource.ParseDuration(s.TTL); err != nil {
 		return bad("ttl", "%s", err).WithHint("Write a duration such as 90m, 3h or 7d; 0 means for ever.")
 	}
+	if err := checkPurposes("purpose", s.Purpose); err != nil {
+		return err
+	}
 	if s.Timestamp == "" {
 		return bad("timestamp", "it is missing").
 			WithHint("Name the column with the time of the values. Where there is none, give a constant in SQL, such as TIMESTAMP '2000-01-01' AS known_since.")
@@ -258,6 +266,9 @@ func (s ViewSpec) Validate() error {
 			return err
 		}
 		if err := checkFeature(fmt.Sprintf("features[%d]", i), f.Name, f.Description); err != nil {
+			return err
+		}
+		if err := checkProtection(fmt.Sprintf("features[%d]", i), f.Protect, f.Type); err != nil {
 			return err
 		}
 		columns = append(columns, f.Name)
@@ -294,6 +305,11 @@ func (s BundleSpec) Validate() error {
 	for i, f := range s.Inputs {
 		if _, err := parseFeature(f); err != nil {
 			return fault.Wrap(err, "spec.inputs[%d]", i)
+		}
+	}
+	if s.Purpose != "" {
+		if err := checkPurposes("purpose", []string{s.Purpose}); err != nil {
+			return err
 		}
 	}
 	return s.validateComputed()

@@ -35,6 +35,7 @@ type History struct {
 	project project.Name
 	inputs  []string // datasets that it reads, by version
 	objects []policy.Object
+	clear   []policy.Object // protected features that are shown as they are
 }
 
 // History joins features to the caller's rows. Needs feature.history on each view,
@@ -55,7 +56,15 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 	if err != nil {
 		return nil, err
 	}
-	h := &History{s: s, project: r.Project, objects: objects}
+	purpose, err := s.forPurpose(ctx, ActionHistory, r.Project, pl, r.Purpose)
+	if err != nil {
+		return nil, err
+	}
+	sees, err := s.show(ctx, pl, objects)
+	if err != nil {
+		return nil, err
+	}
+	h := &History{s: s, project: r.Project, objects: objects, clear: sees.clear}
 	for _, u := range used {
 		h.read(u.Inputs)
 	}
@@ -90,11 +99,17 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 	if err := checkSpine(schema, TrainingSetRequest{Timestamp: spine.Timestamp}, pl); err != nil {
 		return nil, err
 	}
+	if err := s.journalHistory(ctx, r.Project, pl, purpose, sees); err != nil {
+		return nil, err
+	}
 	joined, err := offline.Join(ctx, spine, views, s.cfg.Join)
 	if err != nil {
 		return nil, fault.Wrap(err, "joining features")
 	}
-	h.RecordReader, _ = pl.finish(joined)
+	rows, _ := pl.finish(joined)
+	if h.RecordReader, err = s.hiding(ctx, r.Project, rows, pl.hides(sees)); err != nil {
+		return nil, err
+	}
 	return h, nil
 }
 
@@ -106,6 +121,9 @@ func (s *Service) CheckHistory(ctx context.Context, r HistoryRequest, schema *ar
 		return err
 	}
 	if _, _, _, err := s.planViews(ctx, r.Project, pl); err != nil {
+		return err
+	}
+	if _, err := s.forPurpose(ctx, ActionHistory, r.Project, pl, r.Purpose); err != nil {
 		return err
 	}
 	return checkSpine(schema, TrainingSetRequest{Timestamp: r.Timestamp}, pl)
@@ -131,6 +149,15 @@ func (h *History) Still(ctx context.Context) error {
 	for _, ref := range h.inputs {
 		if err := h.s.cfg.Data.Still(ctx, h.project, ref); err != nil {
 			return err
+		}
+	}
+	for _, o := range h.clear {
+		ok, err := h.s.permits(ctx, o)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fault.New(fault.PermissionDenied, "feature %s may not be seen in clear any more", o.Name).WithHint("Read again.")
 		}
 	}
 	return nil

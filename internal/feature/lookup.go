@@ -23,6 +23,8 @@ type Shape struct {
 	// Views are the views whose rows are online, with where these may be.
 	Views          []residency.Parent
 	Classification project.Classification // the strictest of theirs; public without any
+	// Purposes are what its views are read for, if the service names no purpose.
+	Purposes []string
 }
 
 // Shape resolves a feature service. Needs feature.read. Errors: fault.NotFound;
@@ -39,6 +41,9 @@ func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Sh
 		Service: pl.bundle, Features: make([]string, len(pl.names)), Types: make([]value.Type, len(pl.names)), Classification: project.Public, JoinKeys: pl.joinKeys(),
 	}
 	for n, v := range pl.views {
+		if len(v.view.Purpose) > 0 && pl.purpose == "" {
+			out.Purposes = v.view.Purpose
+		}
 		if o := pl.online[n]; o.View != "" {
 			out.Views = append(out.Views, residency.Parent{Name: "feature view " + v.view.Ref(), Label: o.Residency})
 			out.Classification = project.Strictest(out.Classification, o.Classification)
@@ -96,7 +101,8 @@ type NumberColumn struct {
 }
 
 // Lookup is Online for the path of a prediction: the same doors, the same rule,
-// the same journal, without a name for everything. Errors: those of Online, and
+// the same journal, without a name for everything. The model sees protected
+// features in clear, for which whoever deployed it was asked (AllowClear). Errors: those of Online, and
 // fault.Invalid for a feature that is no number.
 func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, error) {
 	action, at := ActionOnline, s.now()
@@ -114,7 +120,8 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 	if err := pl.bounded(r.Rows); err != nil {
 		return LookupAnswer{}, err
 	}
-	if err := s.admit(ctx, action, r.Project, pl); err != nil {
+	purpose, err := s.admit(ctx, action, r.Project, pl, "")
+	if err != nil {
 		return LookupAnswer{}, err
 	}
 	keys, err := pl.columnKeys(r)
@@ -127,14 +134,14 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 		if answer.Columns, err = s.computeNumbers(ctx, pl, r, keys, at); err != nil {
 			return LookupAnswer{}, err
 		}
-		return answer, s.journal(ctx, action, r.Project, pl, keys, at)
+		return answer, s.journal(ctx, action, r.Project, pl, keys, at, purpose, pl.clear())
 	}
 	for i, v := range pl.views {
 		if err := s.readNumbers(ctx, v, pl.online[i].tables(), keys[i], at, answer.Columns); err != nil {
 			return LookupAnswer{}, err
 		}
 	}
-	return answer, s.journal(ctx, action, r.Project, pl, keys, at)
+	return answer, s.journal(ctx, action, r.Project, pl, keys, at, purpose, pl.clear())
 }
 
 // columnKeys makes the key of each row for each view.

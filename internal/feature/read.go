@@ -81,8 +81,15 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	if err := pl.bounded(len(r.Entities)); err != nil {
 		return OnlineAnswer{}, err
 	}
-	if err := s.admit(ctx, action, r.Project, pl); err != nil {
+	purpose, err := s.admit(ctx, action, r.Project, pl, r.Purpose)
+	if err != nil {
 		return OnlineAnswer{}, err
+	}
+	var sees shown
+	if len(pl.protected) > 0 {
+		if sees, err = s.show(ctx, pl, pl.objects(r.Project)); err != nil {
+			return OnlineAnswer{}, err
+		}
 	}
 	keys, err := pl.entityKeys(r.Entities, r.Loose)
 	if err != nil {
@@ -102,7 +109,10 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	for i := range answer.Columns {
 		answer.Columns[i].Name, answer.Columns[i].Type = pl.names[i], pl.types[i]
 	}
-	if err := s.journal(ctx, action, r.Project, pl, keys, at); err != nil {
+	if err := s.hide(ctx, r.Project, answer.Columns, pl.types, sees.hidden); err != nil {
+		return OnlineAnswer{}, err
+	}
+	if err := s.journal(ctx, action, r.Project, pl, keys, at, purpose, sees.features()); err != nil {
 		return OnlineAnswer{}, err
 	}
 	return answer, nil
@@ -132,35 +142,43 @@ func (s *Service) readAll(ctx context.Context, pl *plan, keys [][][]byte, reques
 	return append(columns[:pl.visible:pl.visible], made...), err
 }
 
-// admit passes a read of the online store through its doors.
-func (s *Service) admit(ctx context.Context, action policy.Action, p project.Name, pl *plan) error {
+// admit passes a read of the online store through its doors, and says what it is
+// for.
+func (s *Service) admit(ctx context.Context, action policy.Action, p project.Name, pl *plan, named string) (purpose string, err error) {
 	for i, v := range pl.views {
 		o := pl.online[i]
 		if err := s.cfg.Authorizer.Allow(ctx, action, policy.Object{
 			Project: string(p), Kind: objectKind, Name: v.view.Ref(), Classification: string(o.Classification), Residency: o.Residency,
 		}); err != nil {
-			return err
+			return "", err
 		}
+	}
+	if purpose, err = s.forPurpose(ctx, action, p, pl, named); err != nil {
+		return "", err
+	}
+	for i, v := range pl.views {
+		o := pl.online[i]
 		if o.View == "" {
-			return fault.New(fault.Conflict, "feature view %s is not online", v.view.Ref()).
+			return "", fault.New(fault.Conflict, "feature view %s is not online", v.view.Ref()).
 				WithHint("Materialise it: falaj feature materialise %s.", v.view.Ref())
 		}
 		if err := s.pass(ctx, action, p, v.view.Ref(), o.Residency); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return purpose, nil
 }
 
-// journal records the read of confidential or restricted views, one entry for
-// the batch, and returns when it is synced.
-func (s *Service) journal(ctx context.Context, action policy.Action, p project.Name, pl *plan, keys [][][]byte, at time.Time) error {
+// journal records the read of views that are confidential or restricted, or say
+// what they are read for, and of protected features in clear: one entry for the
+// batch. It returns when that is synced.
+func (s *Service) journal(ctx context.Context, action policy.Action, p project.Name, pl *plan, keys [][][]byte, at time.Time, purpose string, unmasked []string) error {
 	class := project.Public
 	var views []string
 	h := sha256.New()
 	rows := 0
 	for i, v := range pl.views {
-		if c := pl.online[i].Classification; c.Journalled() {
+		if c := pl.online[i].Classification; c.Journalled() || len(v.view.Purpose) > 0 || len(unmasked) > 0 {
 			class = project.Strictest(class, c)
 			views = append(views, v.view.Ref())
 			for _, k := range keys[i] {
@@ -173,14 +191,18 @@ func (s *Service) journal(ctx context.Context, action policy.Action, p project.N
 	if len(views) == 0 {
 		return nil
 	}
-	object := objectKind + " view " + views[0]
-	return audit.RecordRead(ctx, s.cfg.Journal, string(class), audit.Entry{
-		Project: string(p), Action: string(action), Object: object,
-		Detail: map[string]any{
-			"views": views, "entities": rows, "keys_digest": "sha256:" + hex.EncodeToString(h.Sum(nil)),
-			"as_of": at, "classification": class,
-		},
-	})
+	detail := map[string]any{
+		"views": views, "entities": rows, "keys_digest": "sha256:" + hex.EncodeToString(h.Sum(nil)),
+		"as_of": at, "classification": class,
+	}
+	if purpose != "" {
+		detail["purpose"] = purpose
+	}
+	if len(unmasked) > 0 {
+		detail["clear"] = unmasked
+	}
+	return fault.Wrap(s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(action), Object: objectKind + " view " + views[0], Detail: detail}),
+		"record the read of %s view %s", objectKind, views[0])
 }
 
 // entityKeys makes the key of each entity for each view; nil where a part is

@@ -20,6 +20,8 @@ type Selection struct {
 	Features []string `json:"features,omitempty" doc:"Features, such as weather:temp; instead of service"`
 	// FullNames makes the output names view__feature.
 	FullNames bool `json:"full_feature_names,omitempty" doc:"Name the columns view__feature instead of feature"`
+	// Purpose is what the features are read for.
+	Purpose string `json:"purpose,omitempty" maxLength:"63" doc:"What the features are read for, where their views name purposes; or the header Falaj-Purpose"`
 }
 
 func (s Selection) validate() error {
@@ -115,6 +117,9 @@ type plan struct {
 	// the others are read for computed, which is nil when nothing is.
 	visible, read int
 	computed      *computed
+
+	purpose   string      // of the service
+	protected []protected // columns that not everybody sees
 }
 
 // resolve makes the plan of a selection.
@@ -122,6 +127,7 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 	if err := sel.validate(); err != nil {
 		return nil, err
 	}
+	sel.Purpose = "" // is asked of each read
 	key, err := json.Marshal(sel)
 	if err != nil {
 		return nil, err
@@ -151,9 +157,11 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 				pl.read += len(v.features)
 			}
 			pl.visible = pl.read - len(bundle.Used)
+			pl.purpose = bundle.Purpose
 			if pl.computed, err = s.compiled.get(bundle, pl.views); err != nil {
 				return err
 			}
+			pl.protected = pl.protections()
 			for _, v := range pl.views {
 				o, err := s.cfg.Store.Online(ctx, tx, p, v.view.Name, v.view.Version)
 				if err != nil && !fault.Is(err, fault.NotFound) {

@@ -47,6 +47,7 @@ type Config struct {
 	Keys       online.Keys // of the logs of events
 	Sources    Sources     // of messages; nil: there are none
 	Authorizer Authorizer
+	Permits    Permitter // who sees protected features in clear: nobody when nil
 	Guard      Guard
 	Journal    audit.Journal
 	Zone       residency.Zone // where the online store is; home when empty

@@ -45,9 +45,14 @@ type TrainingSet struct {
 	Service   string            `json:"service,omitempty"` // "delay@2", when it was asked for
 	Views     []UsedView        `json:"views"`
 	Computed  []ComputedFeature `json:"computed,omitempty"`
-	Stats     []offline.Stats   `json:"stats"` // beside views
-	CreatedAt time.Time         `json:"created_at"`
-	CreatedBy string            `json:"created_by"`
+	Purpose   string            `json:"purpose,omitempty"`
+	// Protected are the columns that its maker did not see as they are, Clear the
+	// protected features that are.
+	Protected []ProtectedFeature `json:"protected,omitempty"`
+	Clear     []string           `json:"clear,omitempty"`
+	Stats     []offline.Stats    `json:"stats"` // beside views
+	CreatedAt time.Time          `json:"created_at"`
+	CreatedBy string             `json:"created_by"`
 }
 
 // UsedView is an exact version of a view over exact versions of its source.
@@ -100,6 +105,10 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
 	}
 	rows, failed := pl.finish(joined)
+	rows, err = s.hiding(ctx, r.Project, rows, t.Protected)
+	if err != nil {
+		return TrainingSet{}, err
+	}
 	defer rows.Release()
 	kept, err := s.cfg.Data.Create(ctx, Derived{
 		Project: r.Project, Name: r.Name, Description: r.Description, Rows: rows, Parents: t.parents(),
@@ -122,7 +131,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(r.Project), Action: string(ActionHistory), Object: "dataset " + t.Dataset,
-			Detail: map[string]any{"views": pl.refs(), "digest": t.Digest, "definition": digest},
+			Detail: map[string]any{"views": pl.refs(), "digest": t.Digest, "definition": digest, "purpose": t.Purpose, "clear": t.Clear},
 		}); err != nil {
 			return err
 		}
@@ -135,11 +144,19 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 // what the training set will be made of.
 func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl *plan) (TrainingSet, []offline.View, error) {
 	t := TrainingSet{Project: r.Project, Spine: r.Spine, Timestamp: r.Timestamp, Labels: r.Labels, Service: pl.bundle}
-	used, views, _, err := s.planViews(ctx, r.Project, pl)
+	used, views, objects, err := s.planViews(ctx, r.Project, pl)
 	if err != nil {
 		return t, nil, err
 	}
 	t.Views, t.Computed = used, pl.computes()
+	if t.Purpose, err = s.forPurpose(ctx, ActionHistory, r.Project, pl, r.Purpose); err != nil {
+		return t, nil, err
+	}
+	sees, err := s.show(ctx, pl, objects)
+	if err != nil {
+		return t, nil, err
+	}
+	t.Protected, t.Clear = pl.hides(sees), sees.features()
 
 	if err := id.CheckName("training set name", r.Name); err != nil {
 		return t, nil, err

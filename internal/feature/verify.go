@@ -105,8 +105,17 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	if err := s.admit(ctx, ActionHistory, r.Project, pl); err != nil {
+	purpose, err := s.admit(ctx, ActionHistory, r.Project, pl, t.Purpose)
+	if err != nil {
 		return Report{}, err
+	}
+	hidden := map[int]Protection{} // as the training set has them
+	for at, column := range columns {
+		for _, h := range t.Protected {
+			if h.Column == column {
+				hidden[at] = h.As
+			}
+		}
 	}
 
 	// 2. Rows of the training set.
@@ -144,6 +153,9 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 				return Report{}, err
 			}
 		}
+		if err := s.hide(ctx, r.Project, answer, pl.types, hidden); err != nil {
+			return Report{}, err
+		}
 		for i, want := range row.values {
 			report.Values++
 			if !want.IsNull() {
@@ -161,7 +173,7 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 			}
 		}
 	}
-	if err := s.journal(ctx, ActionHistory, r.Project, pl, keys, s.now()); err != nil {
+	if err := s.journal(ctx, ActionHistory, r.Project, pl, keys, s.now(), purpose, nil); err != nil {
 		return Report{}, err
 	}
 	if err := s.unchanged(ctx, r.Project, pl); err != nil {

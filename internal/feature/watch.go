@@ -251,7 +251,7 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 			c.Features = append(c.Features, v.Features[i].Name)
 		}
 	}
-	if err := s.journal(ctx, ActionHistory, o.Project, pl, all, o.Watermark); err != nil {
+	if err := s.journal(ctx, ActionHistory, o.Project, pl, all, o.Watermark, "verification", nil); err != nil {
 		return Check{}, err
 	}
 	return c, s.unchanged(ctx, o.Project, pl)

@@ -28,6 +28,7 @@ type AggregationSpec struct {
 	K           int             `json:"k,omitempty" doc:"How many values topk lists, at most 50"`
 	Q           float64         `json:"q,omitempty" doc:"Of quantile: between 0 and 1, such as 0.5 for the median"`
 	Description string          `json:"description,omitempty" doc:"What the feature is, for people"`
+	Protect     Protection      `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string" enum:"mask,pseudonym"`
 }
 
 // feature is the aggregation as package window takes it.
@@ -90,6 +91,11 @@ func (s ViewSpec) validateWindows() error {
 	if err != nil {
 		return err
 	}
+	for i, f := range s.fields(p) {
+		if err := checkProtection(fmt.Sprintf("aggregations[%d]", i), f.Protect, f.Type); err != nil {
+			return err
+		}
+	}
 	if len(s.Features) > 0 && !slices.EqualFunc(s.Features, s.fields(p), func(a, b FieldSpec) bool { return a.Name == b.Name && a.Type == b.Type }) {
 		return bad("features", "a view has features or aggregations").
 			WithHint("Leave features out: they follow from the aggregations. Make a second view for the newest values.")
@@ -102,7 +108,7 @@ func (s ViewSpec) fields(p *window.Plan) []FieldSpec {
 	out := make([]FieldSpec, len(s.Aggregations))
 	for i, t := range p.Types() {
 		a := s.Aggregations[i]
-		out[i] = FieldSpec{Name: a.Name, Type: t.String(), Description: a.Description}
+		out[i] = FieldSpec{Name: a.Name, Type: t.String(), Description: a.Description, Protect: a.Protect}
 	}
 	return out
 }

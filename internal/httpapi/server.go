@@ -34,6 +34,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -173,6 +174,9 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	return narrow(p, r.Header.Get("Falaj-Project"))
 }
 
+// purposeHeader says what the features of a request are read for, in every protocol.
+const purposeHeader = "Falaj-Purpose"
+
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if opened(r) || iceberg.OpensItself(r) {
@@ -185,6 +189,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		r = r.WithContext(identity.With(r.Context(), principal))
+		if purpose := r.Header.Get(purposeHeader); purpose != "" {
+			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
+		}
 		limit := s.cfg.MaxBody
 		control := http.NewResponseController(w)
 		switch {

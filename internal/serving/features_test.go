@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -22,13 +23,15 @@ type weather struct {
 	rows map[string]serving.FeatureColumn // of one row
 	asks []serving.FeatureRead
 	err  error
+
+	request []string // that features are computed from
 }
 
-func (*weather) Describe(_ context.Context, _, service string) (serving.FeatureSet, error) {
+func (w *weather) Describe(_ context.Context, _, service string) (serving.FeatureSet, error) {
 	if service != "weather" && service != "weather@2" {
 		return serving.FeatureSet{}, fault.New(fault.NotFound, "no feature service %q", service)
 	}
-	return serving.FeatureSet{Ref: "weather@2", JoinKeys: []string{"origin"}, Features: []string{"weather@3:wind", "weather@3:temp"}}, nil
+	return serving.FeatureSet{Ref: "weather@2", JoinKeys: []string{"origin"}, Request: w.request, Features: []string{"weather@3:wind", "weather@3:temp"}}, nil
 }
 
 var noon = time.Date(2013, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -169,6 +172,39 @@ func TestFeatures(t *testing.T) {
 		if _, err := p.Infer(ctx, q); !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("the past without permission: %v", err)
 		}
+	}
+}
+
+// What features are computed from comes beside the keys.
+func TestValuesOfTheRequest(t *testing.T) {
+	p, w, n := fed(t)
+	w.request = []string{"delay", "distance"} // of which the model sees the distance, too
+	p.apply(t, spec(serving.FeaturesSpec{}))
+	r := keyed([]float64{700, 800}, "JFK", "LGA")
+	if _, err := p.Infer(t.Context(), r); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `"delay" is missing: features are computed from it`) ||
+		!strings.Contains(fault.HintOf(err), "the keys origin and the columns distance, delay,") {
+		t.Errorf("%v, hint %q", err, fault.HintOf(err))
+	}
+	for _, data := range []runtime.Tensor{
+		{Datatype: runtime.FP32, Data: []float32{1.5, 2}}, {Datatype: runtime.Int64, Data: []int64{1, 2}}, {Datatype: runtime.Bytes, Data: []string{"a", "b"}},
+	} {
+		ask := r
+		data.Name, data.Shape = "delay", []int64{2}
+		ask.Inputs = append(slices.Clone(r.Inputs), data)
+		if _, err := p.Infer(t.Context(), ask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []serving.KeyColumn
+	for _, ask := range w.asks {
+		got = append(got, ask.Keys[2])
+	}
+	want := []serving.KeyColumn{{Name: "delay", Floats: []float64{1.5, 2}}, {Name: "delay", Ints: []int64{1, 2}}, {Name: "delay", Texts: []string{"a", "b"}}}
+	if !reflect.DeepEqual(got, want) || !slices.Equal(w.asks[0].Keys[1].Floats, []float64{700, 800}) {
+		t.Errorf("asked %+v", w.asks)
+	}
+	if rec := n.last(t); len(rec.Keys) != 1 || len(rec.Inputs) != 2 {
+		t.Errorf("remembered %+v", rec)
 	}
 }
 

@@ -149,6 +149,9 @@ func request(ts *testscript.TestScript, _ bool, args []string) {
 	if token := ts.Getenv("FALAJ_TOKEN"); token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	if purpose := ts.Getenv("PURPOSE"); purpose != "" {
+		req.Header.Set("Falaj-Purpose", purpose)
+	}
 	// A redirect is an answer too.
 	c := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := c.Do(req)

@@ -60,6 +60,7 @@ const (
 	NotFound      Status = "NOT_FOUND"       // no row at that time, or a NULL key
 	OutsideMaxAge Status = "OUTSIDE_MAX_AGE" // the row is older than the view's TTL
 	Invalid       Status = "INVALID"         // it is computed, and cannot be from these values
+	Masked        Status = "MASKED"          // there may be a value, which this reader may not see
 )
 
 // Table is the rows of one version of a view. Those of two generations have

@@ -79,6 +79,7 @@ var actions = []Definition{
 	{Action: "feature.push", Doc: "write rows to the online store", Roles: engineers},
 	{Action: "feature.online", Doc: "read online features", Roles: users, Attempt: true, Data: true},
 	{Action: "feature.history", Doc: "read features as of a past instant, make training sets", Roles: engineers, Attempt: true, Data: true},
+	{Action: "feature.clear", Doc: "see protected features as they are, not masked or as pseudonyms", Roles: admins, Data: true},
 
 	{Action: "environment.read", Doc: "see environments", Roles: everyone, Attempt: true},
 	{Action: "environment.apply", Doc: "define and build environments", Roles: engineers},

@@ -118,6 +118,9 @@ func (v vector) appendJSON(dst []byte, times *stamps) ([]byte, error) {
 		dst = append(append(append(dst, '"'), status...), `",`...)
 	}
 	for _, status := range v.column.Statuses {
+		if status == online.Masked { // which Feast's clients do not know
+			status = online.NullValue
+		}
 		dst = append(append(append(dst, '"'), status...), `",`...)
 	}
 	dst = append(endList(dst), `,"event_timestamps":[`...)

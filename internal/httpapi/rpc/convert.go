@@ -104,6 +104,7 @@ func answer(got feature.OnlineAnswer) (*onlinev1.ReadAnswer, error) {
 var statuses = map[online.Status]onlinev1.Status{
 	online.Present: onlinev1.Status_PRESENT, online.NullValue: onlinev1.Status_NULL_VALUE,
 	online.NotFound: onlinev1.Status_NOT_FOUND, online.OutsideMaxAge: onlinev1.Status_OUTSIDE_MAX_AGE,
+	online.Invalid: onlinev1.Status_INVALID, online.Masked: onlinev1.Status_MASKED,
 }
 
 // values fills the list of the column's type.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc/onlinev1"
 )
 
@@ -110,4 +111,13 @@ func FuzzRequest(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// A status without a word of the protocol would be none.
+func TestEachStatusHasAWord(t *testing.T) {
+	for _, s := range []online.Status{online.Present, online.NullValue, online.NotFound, online.OutsideMaxAge, online.Invalid, online.Masked} {
+		if statuses[s].String() != string(s) {
+			t.Errorf("%s is %s", s, statuses[s])
+		}
+	}
 }
