@@ -101,14 +101,14 @@ func (t *tracer) origins(timestamp string, pl *plan) Origins {
 	}
 	if c := pl.computed; c != nil {
 		for _, q := range c.request {
-			row = append(row, out[q.name])
+			row = append(row, out[q.name]) //nolint:makezero // the first are filled above
 		}
 		for i, f := range c.fields {
 			var from []Origin
 			for _, at := range f.program.Uses() {
 				from = append(from, row[at]...)
 			}
-			row = append(row, firsts(computedOf(from)))
+			row = append(row, firsts(computedOf(from))) //nolint:makezero // as above
 			out[pl.names[pl.visible+i]] = row[len(row)-1]
 		}
 	}

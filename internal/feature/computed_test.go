@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,11 +49,11 @@ func (w *world) read(service string, asOf time.Time, entities ...map[string]any)
 		w.t.Fatal(err, fault.HintOf(err))
 	}
 	for n := range entities {
-		line := ""
+		var line strings.Builder
 		for _, c := range a.Columns {
-			line += fmt.Sprintf("%s=%s/%s ", c.Name, c.Values[n], c.Statuses[n])
+			fmt.Fprintf(&line, "%s=%s/%s ", c.Name, c.Values[n], c.Statuses[n])
 		}
-		out = append(out, line)
+		out = append(out, line.String())
 	}
 	return out
 }
@@ -98,7 +99,7 @@ func TestComputed(t *testing.T) {
 	refused(t, err, fault.Invalid, `"dely" is no join key of these features; did you mean "delay"?`)
 }
 
-func TestComputedTrainingSet(t *testing.T) {
+func TestComputedTrainingSet(t *testing.T) { //nolint:dupword // rows have equal values
 	w := weather(t)
 	w.service("delay", felt)
 	w.data.put("spine", table{
@@ -126,8 +127,10 @@ func TestComputedTrainingSet(t *testing.T) {
 	}
 	made := v.derived.Origins()
 	for _, want := range []feature.Origin{
-		{Dataset: "weather@1", Column: "temp", How: "transformation"}, {Dataset: "weather@1", Column: "humid", How: "transformation"},
-		{Dataset: "spine@1", Column: "delay", How: "transformation"}, {Dataset: "spine@1", Column: "at", How: "join"},
+		{Dataset: "weather@1", Column: "temp", How: "transformation"},
+		{Dataset: "weather@1", Column: "humid", How: "transformation"},
+		{Dataset: "spine@1", Column: "delay", How: "transformation"},
+		{Dataset: "spine@1", Column: "at", How: "join"},
 	} {
 		if !slices.Contains(made["late"], want) {
 			t.Errorf("late is made of %+v, without %+v", made["late"], want)
@@ -198,7 +201,7 @@ func TestComputedRefuses(t *testing.T) {
 	// A join key that the request has anyhow can be computed from.
 	s := felt
 	s.Request = append([]feature.RequestSpec{{Name: "origin", Type: "string"}}, felt.Request...)
-	s.Computed = append(s.Computed[:len(s.Computed):len(s.Computed)], feature.ComputedSpec{Name: "far", Type: "bool", Expression: "origin != 'EWR'"})
+	s.Computed = append(slices.Clip(s.Computed), feature.ComputedSpec{Name: "far", Type: "bool", Expression: "origin != 'EWR'"})
 	w.service("delay", s)
 	w.mustMaterialise("weather", w.now)
 	expect(t, w.read("delay", at(0.5), map[string]any{"origin": "EWR", "delay": 4, "note": "a"}), []string{
@@ -312,7 +315,7 @@ func TestComputedIsTheSame(t *testing.T) {
 				rt.Fatal(err)
 			}
 			for i, c := range a.Columns {
-				if want := made.rows[n][i]; !c.Values[0].Equal(want) && !(want.IsNull() && c.Values[0].IsNull()) {
+				if want := made.rows[n][i]; !c.Values[0].Equal(want) && (!want.IsNull() || !c.Values[0].IsNull()) {
 					rt.Fatalf("row %d: %s is %s online and %s in the training set", n, c.Name, c.Values[0], want)
 				}
 				if c.Values[0].IsNull() == (c.Statuses[0] == online.Present) {

@@ -346,7 +346,7 @@ func (s sizes) EstimateCallCost(function, _ string, _ *cost.AstNode, args []cost
 			longest.Max = max(longest.Max, size.Max)
 		}
 	}
-	one := cost.CostEstimate{Min: 1, Max: 1 + longest.Max/10} // as CEL's own conversions of texts
+	one := cost.Estimate{Min: 1, Max: 1 + longest.Max/10} // as CEL's own conversions of texts
 	return &cost.CallEstimate{CostEstimate: one, ResultSize: &longest}
 }
 

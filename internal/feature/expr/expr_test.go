@@ -11,11 +11,19 @@ import (
 )
 
 var variables = []Variable{
-	{"i", value.Int64, 0}, {"f", value.Float64, 1}, {"s", value.String, 2}, {"b", value.Bool, 3}, {"t", value.Timestamp, 4},
-	{"none", value.Float64, 5}, {"weather__f", value.Float64, 1}, {"not-a-name", value.Int64, 0}, {"in", value.Int64, 0}, {"noon", value.Timestamp, 6},
+	{"i", value.Int64, 0},
+	{"f", value.Float64, 1},
+	{"s", value.String, 2},
+	{"b", value.Bool, 3},
+	{"t", value.Timestamp, 4},
+	{"none", value.Float64, 5},
+	{"weather__f", value.Float64, 1},
+	{"not-a-name", value.Int64, 0},
+	{"in", value.Int64, 0},
+	{"noon", value.Timestamp, 6},
 }
 
-// 2013-01-01T10:30:00.000001Z
+// half is 2013-01-01T10:30:00.000001Z.
 const half = 1357036200_000001
 
 func row() []value.Value {
