@@ -99,7 +99,7 @@ func TestComputed(t *testing.T) {
 	refused(t, err, fault.Invalid, `"dely" is no join key of these features; did you mean "delay"?`)
 }
 
-func TestComputedTrainingSet(t *testing.T) { //nolint:dupword // rows have equal values
+func TestComputedTrainingSet(t *testing.T) {
 	w := weather(t)
 	w.service("delay", felt)
 	w.data.put("spine", table{

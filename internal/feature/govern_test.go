@@ -199,7 +199,7 @@ func TestProtectionRefuses(t *testing.T) {
 
 // TestProtected: a reader sees in clear what he may, the same online, in training
 // sets and in rows that are joined for him.
-func TestProtected(t *testing.T) { //nolint:dupword // rows have equal values
+func TestProtected(t *testing.T) {
 	w, s := patients(t)
 	w.service("stay", feature.BundleSpec{
 		Features: []string{"patients:ward", "patients:illness", "patients:age"}, Purpose: "care",
