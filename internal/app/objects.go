@@ -94,7 +94,14 @@ func writeHome(path, what, owner string) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // validateObjects looks at blob.s3, without asking the endpoint.

@@ -91,6 +91,9 @@ func (d *Driver) fetchOnce(ctx context.Context, name string, piece func(*minio.G
 			return nil, v, false, fault.New(fault.Unavailable, "%s answers with the range %q", d.cfg.Endpoint, whole)
 		}
 	}
+	if info.Size < 0 { // a proxy sends it in chunks
+		return nil, v, false, fault.New(fault.Unavailable, "%s answers without a Content-Length", d.cfg.Endpoint)
+	}
 	if info.Size > most {
 		return nil, v, false, fault.New(fault.Unavailable, "%s answers with %d bytes where %d were asked for", d.cfg.Endpoint, info.Size, most)
 	}

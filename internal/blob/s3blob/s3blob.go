@@ -232,7 +232,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// clean gives up the uploads that were never completed.
+// clean gives up the uploads of objects that were never completed; those of other
+// programs, which have other names, stay.
 func (d *Driver) clean(ctx context.Context) error {
 	key, upload := "", ""
 	for {
@@ -241,6 +242,10 @@ func (d *Driver) clean(ctx context.Context) error {
 			return d.explain(ctx, err, "look for unfinished uploads")
 		}
 		for _, u := range page.Uploads {
+			key, ours := strings.CutSuffix(strings.TrimPrefix(u.Key, d.prefix), suffix)
+			if !ours || blob.CheckKey(blob.Key(key)) != nil {
+				continue
+			}
 			if err := d.giveUp(ctx, u.Key, u.UploadID); err != nil {
 				return d.explain(ctx, err, "give up an unfinished upload")
 			}
