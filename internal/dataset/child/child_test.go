@@ -86,7 +86,7 @@ func TestLargeHeader(t *testing.T) {
 func TestFaultKinds(t *testing.T) {
 	for kind, want := range map[fault.Kind]fault.Kind{
 		fault.Invalid: fault.Invalid, fault.TooLarge: fault.TooLarge, fault.Exhausted: fault.Exhausted, fault.Timeout: fault.Timeout,
-		fault.PermissionDenied: fault.Internal, fault.Unauthenticated: fault.Internal, fault.NotFound: fault.Internal, fault.Conflict: fault.Internal,
+		fault.PermissionDenied: fault.Internal, fault.Unauthenticated: fault.Internal, fault.NotFound: fault.NotFound, fault.Conflict: fault.Internal,
 	} {
 		var pipe bytes.Buffer
 		_ = NewWriter(&pipe).Fault(fault.New(kind, "what").WithHint("do"))
