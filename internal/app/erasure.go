@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/privacy/privacysql"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // openErasures opens what erases persons, with every place that keeps rows of them,
@@ -53,6 +54,26 @@ func (a *App) openErasures(ctx context.Context) error {
 	}
 	a.group.Add(a.erasures.Background())
 	return nil
+}
+
+// erasedFrom names the erasures of persons who had rows in dataset versions, or in what
+// has stood for them since.
+func (a *App) erasedFrom(ctx context.Context, tx *store.Tx, p project.Name, datasets []string) ([]string, error) {
+	names := slices.Clone(datasets)
+	for _, text := range datasets {
+		ref, err := dataset.ParseRef(text)
+		if err != nil {
+			continue // it is no version of a dataset
+		}
+		since, err := a.datasets.StandIns(ctx, tx, p, ref)
+		if err != nil && !fault.Is(err, fault.NotFound) { // its dataset was deleted
+			return nil, err
+		}
+		for _, r := range since {
+			names = append(names, r.String())
+		}
+	}
+	return a.erasures.Touching(ctx, tx, string(p), names)
 }
 
 // ledgerPath is where the erasure ledger is.

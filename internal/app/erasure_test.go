@@ -107,4 +107,14 @@ func TestVersionsThatModelsName(t *testing.T) {
 	if err != nil || strings.Join(got, ", ") != "clicks@1, clicks@2, something else, sums@4" {
 		t.Errorf("%v %v", got, err)
 	}
+	// And one that is registered later may name what both were taken out of.
+	if err := h.DB.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		since, err := h.StandIns(ctx, tx, datasettest.Project, dataset.Ref{Name: "clicks", Number: 1})
+		if want := []dataset.Ref{{Name: "clicks", Number: 2}, {Name: "clicks", Number: 3}}; !slices.Equal(since, want) {
+			t.Errorf("clicks@1 was followed by %v", since)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -557,6 +557,23 @@ func (s *Service) StoodFor(ctx context.Context, p project.Name, ref Ref) (was []
 	}
 }
 
+// StandIns lists the versions that have stood for one since, through every redaction,
+// the first one first. It asks for no permission, as Persons. Error: fault.NotFound.
+func (s *Service) StandIns(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (since []Ref, err error) {
+	d, err := s.live(ctx, tx, p, ref.Name)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		v, err := s.cfg.Store.Version(ctx, tx, d.ID, ref.Number)
+		if err != nil || v.RedactedBy == 0 {
+			return since, err
+		}
+		ref.Number = v.RedactedBy
+		since = append(since, ref)
+	}
+}
+
 // unredacted refuses rows that were read of a version from which a person was erased
 // meanwhile: whoever had it open has the person's rows still. It is asked in the
 // transaction in which the rows become a version; an erasure that comes later finds

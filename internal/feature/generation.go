@@ -169,6 +169,71 @@ func (s *Service) sweepNow(ctx context.Context, p project.Name) error {
 	return nil
 }
 
+// abandonBegun marks the generations that runs have begun and that nobody reads yet for
+// removal, where they may have rows of persons who were erased since: made of a version
+// that was redacted, or of events. Such a run makes its rows anew, if it still can.
+// Error: fault.Unavailable when an attempt has not ended yet.
+func (s *Service) abandonBegun(ctx context.Context, p project.Name) error {
+	var open []Run
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		open, err = s.cfg.Store.OpenRuns(ctx, tx, openRuns)
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, r := range open {
+		if r.Project != p || r.Generation == "" {
+			continue
+		}
+		if err := s.abandonRun(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) abandonRun(ctx context.Context, r Run) error {
+	was, err := s.replaced(ctx, r.Project, r.Inputs)
+	if err != nil {
+		return err
+	}
+	release := s.occupy(r.Project, r.ref())
+	if release == nil {
+		s.stopRuns()
+		return fault.New(fault.Unavailable, "%s is being materialised", r.ref()).WithHint("It is stopped, and this tried again.")
+	}
+	defer release()
+	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		r, err := s.cfg.Store.Run(ctx, tx, r.Project, r.ID)
+		if err != nil || r.State.Ended() || r.Generation == "" {
+			return err
+		}
+		d, err := s.cfg.Store.Definition(ctx, tx, r.Project, ViewKind, r.View, r.Version)
+		if err != nil {
+			return err
+		}
+		v, err := d.view()
+		if err != nil {
+			return err
+		}
+		o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		if err == nil && o.Generation == r.Generation || was == "" && v.Source.Stream == nil {
+			return nil // its rows answer, and are found by themselves; or nobody was in them
+		}
+		if err := s.abandon(ctx, tx, &r); err != nil {
+			return err
+		}
+		before := r.Attempt
+		r.Attempt++ // who has read the run already does not go on with it
+		r.Generation, r.Rows, r.Chain, r.Newest = "", 0, "", time.Time{}
+		return s.cfg.Store.UpdateRun(ctx, tx, r, before)
+	})
+	return fault.Wrap(err, "giving up what materialisation %s has written", r.ID)
+}
+
 // remove drops the rows of a generation, and then its mark. Rows whose key was
 // destroyed cannot be read by anybody, nor named to be dropped.
 func (s *Service) remove(ctx context.Context, g Stale) error {

@@ -320,7 +320,7 @@ func (s *Service) rowsIn(ctx context.Context, p Person, v View, its ViewKeys, na
 		case len(rows) == own && (!its.All || its.Generation != o.Generation):
 			// Nobody looked at what these were made of, or it was gone: made of what stands
 			// for that, they have none of the person.
-			was, err := s.replaced(ctx, p.Project, o)
+			was, err := s.replaced(ctx, p.Project, o.Inputs)
 			if err != nil {
 				return r, err
 			}
@@ -343,8 +343,8 @@ func (r PersonRows) Tokens() []string {
 
 // replaced is a version that rows online were made of, and that was redacted since, or
 // is gone; empty when there is none.
-func (s *Service) replaced(ctx context.Context, p project.Name, o Online) (string, error) {
-	for _, in := range o.Inputs {
+func (s *Service) replaced(ctx context.Context, p project.Name, inputs []InputRef) (string, error) {
+	for _, in := range inputs {
 		now, err := s.cfg.Data.Standing(ctx, p, in.Dataset)
 		switch {
 		case unreadable(err):
@@ -378,7 +378,7 @@ func (s *Service) Outdated(ctx context.Context, p project.Name) ([]Outdated, err
 	}
 	var out []Outdated
 	for _, o := range all {
-		of, err := s.replaced(ctx, p, o)
+		of, err := s.replaced(ctx, p, o.Inputs)
 		if err != nil {
 			return nil, err
 		}
@@ -400,6 +400,9 @@ func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, t
 	}
 	err = s.alone(ctx, func(ctx context.Context) error {
 		return s.still(ctx, func(ctx context.Context) error {
+			if err := s.abandonBegun(ctx, p.Project); err != nil {
+				return err
+			}
 			if err := s.sweepNow(ctx, p.Project); err != nil {
 				return err
 			}

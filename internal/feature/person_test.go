@@ -1,7 +1,9 @@
 package feature_test
 
 import (
+	"context"
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
@@ -268,4 +271,92 @@ func TestForgetWhileFolding(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, w.spent(1), "NULL/NOT_FOUND | NULL/NOT_FOUND")
+}
+
+// kept remembers the rows that it was ever given.
+type kept struct {
+	online.Driver
+	rows []online.RowKey
+}
+
+func (k *kept) Write(ctx context.Context, versions []online.Version) error {
+	for _, v := range versions {
+		k.rows = append(k.rows, v.Row)
+	}
+	return k.Driver.Write(ctx, versions)
+}
+
+// there is how many of them have something still.
+func (k *kept) there(t *testing.T) (n int) {
+	t.Helper()
+	slices.SortFunc(k.rows, func(a, b online.RowKey) int { return slices.Compare(a[:], b[:]) })
+	k.rows = slices.Compact(k.rows)
+	has := map[int]bool{}
+	if err := k.Scan(t.Context(), k.rows, online.Stamp{Event: math.MaxInt64, Created: math.MaxInt64}, func(i int, _ online.Stamp, _ []byte) bool {
+		has[i] = true
+		return false
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return len(has)
+}
+
+// What an unfinished run has written answers nobody, and has rows of the person all the
+// same: it goes, where the version that it is made of was redacted. The run makes its
+// rows anew, if it still can.
+func TestForgetWhatARunHasBegun(t *testing.T) {
+	for _, redacted := range []bool{true, false} {
+		w := newWorld(t)
+		all := &kept{Driver: w.driver.Driver}
+		w.driver.Driver = all
+		w.entity("origin", "string")
+		w.data.put("weather", longRows(20))
+		w.view("weather", weatherSpec)
+		w.mustMaterialise("weather", at(60))
+		before := all.there(t)
+		w.data.put("weather", longRows(55))
+		r, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(60)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		chunks := 0
+		w.driver.write = func() error {
+			if chunks++; chunks == 4 {
+				return fault.New(fault.Unavailable, "disk away")
+			}
+			return nil
+		}
+		if err := w.RunOnce(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		w.driver.write = nil
+		if n := all.there(t); n <= before {
+			t.Fatalf("%d rows are there, as many as before the run", n)
+		}
+		if redacted {
+			w.data.redacted["weather@2"] = w.data.put("weather", longRows(54))
+		}
+		nobody := ewr(true)
+		if err := w.ForgetOnline(w.ctx, nobody, feature.PersonKeys{}, nil, func(feature.PersonRows) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if n := all.there(t); (n == before) != redacted {
+			t.Errorf("redacted %v: of %d rows before the run, %d are there", redacted, before, n)
+		}
+		w.now = w.now.Add(time.Hour)
+		if err := w.RunOnce(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		want := feature.Succeeded
+		if redacted {
+			want = feature.Failed // it was asked for over what is gone
+		}
+		if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != want {
+			t.Errorf("redacted %v: the run is %+v, error %v", redacted, r, err)
+		}
+		if redacted {
+			w.mustMaterialise("weather", at(60))
+		}
+		expect(t, w.ask(at(53), []string{"weather:temp"}, origin("A04")...), []string{"53/PRESENT"})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
@@ -59,4 +60,17 @@ func (s *Service) flag(ctx context.Context, p project.Name, v Version, erasure s
 	}
 	all = append(all, erasure)
 	return s.SetVersionTag(ctx, p, v.Model, v.Number, tracking.Pair{Key: ErasedTag, Value: strings.Join(all, ",")})
+}
+
+// flagNew flags a version that is registered after the erasure of a person whose rows
+// it was trained on: TrainedOn had not found it.
+func (s *Service) flagNew(ctx context.Context, tx *store.Tx, v Version) error {
+	if s.erased == nil || len(v.Datasets) == 0 {
+		return nil
+	}
+	erasures, err := s.erased(ctx, tx, v.Project, v.Datasets)
+	if err != nil || len(erasures) == 0 {
+		return fault.Wrap(err, "looking for persons who were erased from what it was trained on")
+	}
+	return s.store.PutVersionTags(ctx, tx, v.ModelID, v.Number, []tracking.Pair{{Key: ErasedTag, Value: strings.Join(erasures, ",")}})
 }

@@ -1,10 +1,14 @@
 package registry_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
 // Versions whose producer could read rows of a person are named, and flagged once
@@ -37,5 +41,37 @@ func TestTrainedOn(t *testing.T) {
 	}
 	if _, err := w.OpenVerified(ctx, proj, "delay", "1"); err != nil {
 		t.Errorf("a flagged version is still what was signed: %v", err)
+	}
+}
+
+// A model that is registered after the erasure is flagged, also when it is registered as
+// a version of another one again; one that was trained on other data is not.
+func TestRegisteredAfterAnErasure(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	var asked []string
+	found := []string{"ers_1", "ers_2"}
+	w.cfg.Erased = func(_ context.Context, _ *store.Tx, p project.Name, datasets []string) ([]string, error) {
+		asked = datasets
+		return found, nil
+	}
+	w.Service = registry.New(w.cfg)
+	flags := func(v registry.Version) string {
+		i := slices.IndexFunc(v.Tags, func(tag tracking.Pair) bool { return tag.Key == registry.ErasedTag })
+		if i < 0 {
+			return ""
+		}
+		return v.Tags[i].Value
+	}
+	v := w.registered(t)
+	if got := flags(v); got != "ers_1,ers_2" || !slices.Equal(asked, []string{"weather@1"}) {
+		t.Errorf("flagged by %q, asked about %v", got, asked)
+	}
+	again, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/1"})
+	if err != nil || flags(again) != "ers_1,ers_2" {
+		t.Errorf("a copy is flagged by %q, error %v", flags(again), err)
+	}
+	found = nil
+	if got := flags(w.registered(t)); got != "" {
+		t.Errorf("of other data, flagged by %q", got)
 	}
 }

@@ -69,6 +69,11 @@ type Config struct {
 	Objects Objects
 	Sealer  Sealer
 
+	// Erased names the erasures of persons who had rows in one of the dataset versions,
+	// in the transaction in which a model becomes known that was trained on them; nil
+	// knows of none.
+	Erased func(ctx context.Context, tx *store.Tx, p project.Name, datasets []string) ([]string, error)
+
 	// Users names what runs a version, such as "deployment delay", in the
 	// transaction that would take it away; number 0 asks for any version. Empty or
 	// nil: nothing does. What has a user is neither deleted nor renamed.
@@ -90,6 +95,7 @@ type Service struct {
 	runs    Runs
 	objects Objects
 	sealer  Sealer
+	erased  func(ctx context.Context, tx *store.Tx, p project.Name, datasets []string) ([]string, error)
 	users   func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
 	maxSize int64
 	now     func() time.Time
@@ -99,7 +105,7 @@ type Service struct {
 func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
-		objects: cfg.Objects, sealer: cfg.Sealer, users: cfg.Users, maxSize: cfg.MaxSize, now: cfg.Now,
+		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, maxSize: cfg.MaxSize, now: cfg.Now,
 	}
 	if s.maxSize == 0 {
 		s.maxSize = 64 << 30

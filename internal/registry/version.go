@@ -115,6 +115,9 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 		if err := s.store.PutVersionTags(ctx, tx, v.ModelID, v.Number, spec.Tags); err != nil {
 			return err
 		}
+		if err := s.flagNew(ctx, tx, v); err != nil {
+			return err
+		}
 		return s.audit(ctx, tx, ActionWrite, p, "model "+v.String(), map[string]any{
 			"act": "register", "source": spec.Source, "run": string(v.Run), "residency": v.Residency.String(),
 		})

@@ -1,8 +1,8 @@
 // Package erase plants the values of one person in every place of a real server
 // that keeps rows of persons, erases the person with kill -9 in the middle, and
-// looks for the values in every file of the data directory; then it restores a
-// backup that still has them. The same search finds the values of others, and these
-// are exactly as they were.
+// looks for the values in every file of the data directory; then it restores backups
+// that still have them, by hand and by `falaj restore`. The same search finds the
+// values of others, and these are exactly as they were.
 package erase
 
 import (
@@ -120,6 +120,12 @@ const manifests = `
 {api_version: falaj/v1, kind: Dataset, name: firsts, project: PROJECT, spec: {protection: open, entities: {customer: {customer: customer}}, expectations: [{check: unique, column: customer, otherwise: quarantine}]}}
 ---
 {api_version: falaj/v1, kind: Dataset, name: visits, project: PROJECT, spec: {protection: open, entities: {customer: {customer: customer}}, columns: [{name: customer, type: string}, {name: whole, type: int64}, {name: real, type: float64}]}}
+---
+{api_version: falaj/v1, kind: Entity, name: deal, project: PROJECT, spec: {}}
+---
+{api_version: falaj/v1, kind: Dataset, name: deals, project: PROJECT, spec: {entities: {customer: {customer: customer}}, columns: [{name: deal, type: string}, {name: customer, type: string}, {name: word, type: string}]}}
+---
+{api_version: falaj/v1, kind: Dataset, name: purchases, project: PROJECT, spec: {columns: [{name: customer, type: string}, {name: at, type: timestamp}, {name: word, type: string}]}}
 `
 
 const view = `
@@ -134,6 +140,11 @@ spec:
   features: [{name: word, type: string}, {name: whole, type: int64}, {name: real, type: float64}]
 ---
 {api_version: falaj/v1, kind: FeatureService, name: facts, project: PROJECT, spec: {features: ["facts:whole"]}}
+---
+{api_version: falaj/v1, kind: FeatureView, name: deals, project: PROJECT, spec: {source: {dataset: deals}, entities: [deal], timestamp: seen, features: [{name: customer, type: string}, {name: word, type: string}]}}
+---
+{api_version: falaj/v1, kind: FeatureView, name: spending, project: PROJECT, spec: {source: {dataset: purchases, stream: {push: {}}}, entities: [customer], timestamp: at,
+  aggregations: [{name: bought, function: count, window: 1d}, {name: words, function: last, column: word, type: string, window: 1d}]}}
 `
 
 const deployment = `
@@ -153,9 +164,10 @@ spec:
 type shop struct {
 	*live.Project
 	t      *testing.T
-	person string           // who is to be erased
-	theirs map[string][]row // by customer
-	all    []row            // of the others
+	person string                      // who is to be erased
+	theirs map[string][]row            // by customer
+	all    []row                       // of the others
+	found  map[string]map[string]int64 // rows of the others, before
 }
 
 func open(t *testing.T) *shop {
@@ -185,11 +197,17 @@ func open(t *testing.T) *shop {
 	s.Import("orders", csv(s.all, mine))
 	s.Import("visits", csv(mine, s.all))
 	s.Import("firsts", csv(s.all, mine)) // all but three rows are in quarantine
+	s.Import("deals", dealsOf(s.all, mine))
 	s.Apply(view)
 	s.Must(s.C.Do(t.Context(), http.MethodPost, s.Path("training-sets"), map[string]any{
 		"name": "learn", "spine": "SELECT customer, seen AS at, word AS label FROM orders", "timestamp": "at", "labels": []string{"label"}, "features": []string{"facts:word", "facts:whole", "facts:real"},
 	}, nil))
 	s.Materialise("facts")
+	// A view of another entity has the person's key as a feature.
+	s.Materialise("deals")
+	// A stream with windows: one event was folded and cut, others are in the log.
+	s.Materialise("spending")
+	s.purchase(append(names, s.person)...)
 	push := map[string][]any{"customer": {}, "seen": {}, "word": {}, "whole": {}, "real": {}}
 	for _, r := range slices.Concat(s.all[:1], mine[:1]) {
 		for column, x := range map[string]any{"customer": r.who, "seen": "2013-02-01T00:00:00Z", "word": r.word, "whole": r.whole, "real": r.real} {
@@ -209,14 +227,59 @@ func open(t *testing.T) *shop {
 	return s
 }
 
+// dealsOf are rows under keys of deals.
+func dealsOf(rows ...[]row) string {
+	var b strings.Builder
+	b.WriteString("deal,customer,seen,word\n")
+	for i, r := range slices.Concat(rows...) {
+		fmt.Fprintf(&b, "%s,%s,2013-01-01T00:00:%02dZ,%s\n", deal(r), r.who, i%60, r.word)
+	}
+	return b.String()
+}
+
+func deal(r row) string { return "deal-" + r.word[:6] }
+
+// purchase sends an event of each customer, and waits until it is online.
+func (s *shop) purchase(who ...string) {
+	s.t.Helper()
+	var events []map[string]any
+	for _, w := range who {
+		events = append(events, map[string]any{"customer": w, "at": time.Now().UTC().Format(time.RFC3339Nano), "word": s.theirs[w][0].word})
+	}
+	s.Must(s.C.Do(s.t.Context(), http.MethodPost, s.Path("feature-views/spending/push"), map[string]any{"events": events}, nil))
+	s.Eventually("events are online", func() (bool, error) {
+		got := s.ask("spending:bought", "customer", s.person)
+		return strings.Contains(got, "PRESENT"), errors.New(got)
+	})
+}
+
 // online is what the online store says of a customer.
-func (s *shop) online(who string) string {
+func (s *shop) online(who string) string { return s.ask("facts:word", "customer", who) }
+
+func (s *shop) ask(feature, entity, key string) string {
 	s.t.Helper()
 	var got client.Object
 	s.Must(s.C.Do(s.t.Context(), http.MethodPost, s.Path("features/online"), map[string]any{
-		"features": []string{"facts:word"}, "entities": []any{map[string]any{"customer": who}},
+		"features": []string{feature}, "entities": []any{map[string]any{entity: key}},
 	}, &got))
 	return fmt.Sprint(got)
+}
+
+// rows is how many of somebody's are found, by the kind of place.
+func (s *shop) rows(who string) map[string]int64 {
+	s.t.Helper()
+	var f struct {
+		Places []struct {
+			Kind string
+			Rows int64
+		}
+	}
+	s.Must(s.C.Do(s.t.Context(), http.MethodPost, s.Path("erasures/search"), map[string]any{"entity": "customer", "keys": []string{who}}, &f))
+	n := map[string]int64{}
+	for _, p := range f.Places {
+		n[p.Kind] += p.Rows
+	}
+	return n
 }
 
 // words are those of the rows that a query finds.
@@ -276,10 +339,28 @@ func (s *shop) gone(when string) {
 			s.t.Errorf("%s: the online store does not know somebody else: %s", when, got)
 		}
 	}
-	var f client.Object
-	s.Must(s.C.Do(s.t.Context(), http.MethodPost, s.Path("erasures/search"), map[string]any{"entity": "customer", "keys": []string{s.person}}, &f))
-	if places, _ := f["places"].([]any); len(places) > 0 {
-		s.t.Errorf("%s: the person is found in %v", when, places)
+	if got := s.ask("spending:bought", "customer", s.person); !strings.Contains(got, "NOT_FOUND") {
+		s.t.Errorf("%s: the windows know the person: %s", when, got)
+	}
+	for _, r := range []row{s.all[0], s.all[len(s.all)-1]} {
+		if got := s.ask("spending:words", "customer", r.who); !strings.Contains(got, s.theirs[r.who][0].word) {
+			s.t.Errorf("%s: the windows do not know somebody else: %s", when, got)
+		}
+	}
+	s.Eventually(when+": what another entity's view made of the person's rows is made again", func() (bool, error) {
+		got := s.ask("deals:customer", "deal", deal(s.theirs[s.person][3]))
+		return !strings.Contains(got, s.person) && strings.Contains(got, "NOT_FOUND"), errors.New(got)
+	})
+	if got := s.ask("deals:customer", "deal", deal(s.all[3])); !strings.Contains(got, s.all[3].who) {
+		s.t.Errorf("%s: of somebody else's deal there is %s", when, got)
+	}
+	if found := s.rows(s.person); len(found) > 0 {
+		s.t.Errorf("%s: the person is found in %v", when, found)
+	}
+	for who, want := range s.found {
+		if diff := gocmp.Diff(want, s.rows(who)); diff != "" {
+			s.t.Errorf("%s: rows of somebody else (- before + now):\n%s", when, diff)
+		}
 	}
 	s.inNoFile(when)
 }
@@ -316,10 +397,23 @@ func TestAPersonIsErased(t *testing.T) {
 		t.Fatalf("the dry run removed rows: %d are left", len(got))
 	}
 
-	// A backup, which has the person.
+	s.found = map[string]map[string]int64{}
+	for who := range s.theirs {
+		if who != s.person {
+			s.found[who] = s.rows(who)
+		}
+	}
+	if got := s.ask("deals:customer", "deal", deal(s.theirs[s.person][3])); !strings.Contains(got, s.person) {
+		t.Fatalf("another entity's view does not have the person: %s", got)
+	}
+
+	// Backups, which have the person.
 	s.Must(s.Stop())
-	backup := filepath.Join(t.TempDir(), "backup")
+	backup, whole := filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "whole")
 	s.Must(exec.Command("cp", "-a", s.Data, backup).Run())
+	if said, code := s.Command(t.Context(), "backup", whole, "--data", s.Data); code != 0 {
+		t.Fatalf("%d\n%s", code, said)
+	}
 	restore := func() {
 		t.Helper()
 		_ = s.Kill() // or it has ended
@@ -331,7 +425,7 @@ func TestAPersonIsErased(t *testing.T) {
 	// kill -9, each time a bit later.
 	var id string
 	var e client.Object
-	for i := range 6 {
+	for i := range 5 {
 		restore()
 		if err := os.Remove(ledger); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
@@ -371,8 +465,23 @@ func TestAPersonIsErased(t *testing.T) {
 		t.Errorf("the key is shown:\n%s", out)
 	}
 
-	// An older ledger than the database knows of is refused.
+	// So it does after `falaj restore`, into another directory.
 	s.Must(s.Stop())
+	to := live.New(t, "")
+	to.Env, to.Token = s.Env, s.Token
+	if said, code := to.Command(t.Context(), "restore", whole, "--data", to.Data); code != 0 || strings.Contains(said, "No erasure ledger") {
+		t.Fatalf("%d\n%s", code, said)
+	}
+	to.Up(t)
+	other := *s
+	other.Project = &live.Project{Server: to, T: t, C: to.Client(t), Name: s.Name}
+	other.gone("after falaj restore")
+	if e := other.ends(id); e.Text("restored") != "true" {
+		t.Errorf("after falaj restore: %v", e)
+	}
+	s.Must(to.Stop())
+
+	// An older ledger than the database knows of is refused.
 	s.Must(os.Remove(ledger))
 	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error()+s.LogTail(2000), "erasure ledger") {
 		t.Errorf("without its ledger the server starts: %v", err)

@@ -218,6 +218,18 @@ func erasure(t *testing.T, p *place) {
 	if err := p.RunOnce(t.Context()); err != nil {
 		t.Error(err)
 	}
+	// What is made of these places later is known to be.
+	for place, want := range map[string][]string{"top": {string(e.ID)}, "bottom": nil} {
+		if err := p.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			ids, err := p.Touching(ctx, tx, "shop", []string{"side", place})
+			if !slices.Equal(ids, want) {
+				t.Errorf("%s was touched by %v", place, ids)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	list, next, err := p.List(p.user(), "shop", 0, "")
 	if err != nil || len(list) != 1 || next != "" {
 		t.Errorf("the list is %v, %q, %v", list, next, err)

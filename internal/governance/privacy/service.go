@@ -287,12 +287,12 @@ func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
 		if !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		open, err := s.cfg.Store.Open(ctx, tx, maxOpen)
+		open, err := s.cfg.Store.CountOpen(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if len(open) >= maxOpen {
-			return fault.New(fault.Exhausted, "%d erasures are under way", len(open)).WithHint("Ask again when some are done.")
+		if open >= maxOpen {
+			return fault.New(fault.Exhausted, "%d erasures are under way", open).WithHint("Ask again when some are done.")
 		}
 		if err := s.cfg.Store.Put(ctx, tx, Row{Erasure: e, Sealed: sealed}); err != nil {
 			return err
@@ -365,6 +365,29 @@ func (s *Service) List(ctx context.Context, p string, size int, token string) (l
 		list[i] = r.Erasure
 	}
 	return list, next, nil
+}
+
+// Touching lists the erasures of persons who had rows in one of the places, or perhaps
+// had, in the transaction of somebody who makes something of these. It asks for no
+// permission: who trains may not be somebody who sees erasures.
+func (s *Service) Touching(ctx context.Context, tx *store.Tx, p string, places []string) (ids []string, err error) {
+	for before := ID(""); ; {
+		rows, err := s.cfg.Store.List(ctx, tx, p, before, pageSize)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			before = r.ID
+			had := slices.ContainsFunc(r.Places, func(at Place) bool { return slices.Contains(places, at.Name) })
+			if had || slices.ContainsFunc(r.Unsearched, func(name string) bool { return slices.Contains(places, name) }) {
+				ids = append(ids, string(r.ID))
+			}
+		}
+		if len(rows) < pageSize {
+			slices.Sort(ids)
+			return ids, nil
+		}
+	}
 }
 
 // leaseTime is how long others wait for a process that vanished.

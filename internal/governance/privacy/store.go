@@ -25,6 +25,8 @@ type Store interface {
 	Put(ctx context.Context, tx *store.Tx, r Row) error
 	// Open lists erasures that are not done, of all projects, oldest first.
 	Open(ctx context.Context, tx *store.Tx, limit int) ([]Row, error)
+	// CountOpen is how many these are.
+	CountOpen(ctx context.Context, tx *store.Tx) (int, error)
 	// Same finds the open erasure of a person.
 	Same(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) (Row, error)
 	// List gives a project's, newest first, before an ID.

@@ -118,6 +118,11 @@ func (Store) Open(ctx context.Context, tx *store.Tx, limit int) ([]privacy.Row, 
 	return many(ctx, tx.NewSelect().Model(&rows).Where("state <> ?", privacy.Done).OrderExpr("id").Limit(limit), &rows)
 }
 
+// CountOpen implements privacy.Store.
+func (Store) CountOpen(ctx context.Context, tx *store.Tx) (int, error) {
+	return tx.NewSelect().Model((*row)(nil)).Where("state <> ?", privacy.Done).Count(ctx)
+}
+
 // List implements privacy.Store.
 func (Store) List(ctx context.Context, tx *store.Tx, project string, before privacy.ID, limit int) ([]privacy.Row, error) {
 	var rows []row
