@@ -14,12 +14,12 @@ import (
 // featureSources gives feature the messages of sources.
 type featureSources struct{ ingestion *ingestion.Service }
 
-func (f featureSources) Check(ctx context.Context, p project.Name, source, dataset string) error {
+func (f featureSources) Check(ctx context.Context, p project.Name, source, dataset string) (reading string, err error) {
 	return f.ingestion.CheckMessages(ctx, p, source, dataset)
 }
 
-func (f featureSources) Messages(ctx context.Context, p project.Name, source string, after json.RawMessage, take func([][]byte, json.RawMessage) error) error {
-	return f.ingestion.Messages(ctx, p, source, after, take)
+func (f featureSources) Messages(ctx context.Context, p project.Name, reading string, after json.RawMessage, take func([][]byte, json.RawMessage) error) error {
+	return f.ingestion.Messages(ctx, p, reading, after, take)
 }
 
 // streamGauges say how the streams go that this process follows.

@@ -261,7 +261,7 @@ func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow
 			if s.cfg.Sources == nil {
 				return nil, fault.New(fault.Unsupported, "there are no sources here")
 			}
-			if err := s.cfg.Sources.Check(ctx, p, name, src.Dataset); err != nil {
+			if _, err := s.cfg.Sources.Check(ctx, p, name, src.Dataset); err != nil {
 				return nil, asInvalid(err)
 			}
 		}

@@ -199,6 +199,8 @@ func (s *Service) followStream(ctx context.Context, st Stream) error {
 			failed = append(failed, fault.Wrap(err, "feature view %s", v.Ref()))
 		case !found:
 			continue // it is being materialised, or its run failed
+		case position < st.Head: // it goes on when the others had their turn
+			s.follower.Wake()
 		}
 		at[v.Ref()] = position
 		keep = min(keep, position)
@@ -232,7 +234,7 @@ func (s *Service) foldView(ctx context.Context, v View, table online.Table) (pos
 		return 0, true, fault.New(fault.Unavailable, "rows of a person are being removed")
 	}
 	defer release()
-	return s.fold(ctx, v, table)
+	return s.fold(ctx, v, table, foldPages)
 }
 
 // trim removes records that are in the dataset and in every view.
@@ -254,15 +256,16 @@ func (s *Service) trim(ctx context.Context, st Stream, until int64) error {
 	})
 }
 
-// fold brings a table from where it is to the head of the log. found is false when
-// nothing says where it is: it is not filled yet. Two must not fold one table.
-func (s *Service) fold(ctx context.Context, v View, table online.Table) (position int64, found bool, err error) {
+// fold brings a table from where it is towards the head of the log, by so many pages.
+// found is false when nothing says where it is: it is not filled yet. Two must not fold
+// one table.
+func (s *Service) fold(ctx context.Context, v View, table online.Table, pages int) (position int64, found bool, err error) {
 	position, found, err = s.cfg.Online.Position(ctx, table)
 	if err != nil || !found {
 		return position, found, err
 	}
 	var l *eventLog
-	for {
+	for range pages {
 		records, err := s.records(ctx, v, position)
 		if err != nil || len(records) == 0 {
 			return position, true, err
@@ -285,6 +288,7 @@ func (s *Service) fold(ctx context.Context, v View, table online.Table) (positio
 		}
 		position = next
 	}
+	return position, true, nil
 }
 
 // tighten gives the online rows of a view the labels of the events that come.

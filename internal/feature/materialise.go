@@ -431,7 +431,7 @@ func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
 	if o.Generation == r.Generation {
 		return nil // the first rows of the view: it is followed from now on
 	}
-	_, _, err = s.fold(ctx, v, r.table())
+	_, _, err = s.fold(ctx, v, r.table(), math.MaxInt)
 	return err
 }
 

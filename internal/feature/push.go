@@ -201,7 +201,7 @@ func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error)
 			return nil, fault.New(fault.Invalid, "row %d: the time %q is null", i+1, v.Timestamp)
 		}
 		if event.Time().After(horizon) {
-			return nil, fault.New(fault.Invalid, "row %d: the time %s is in the future", i+1, event.Time().Format(time.RFC3339Nano)).
+			return nil, fault.New(fault.Invalid, "row %d: the time is in the future", i+1).WithData("%s", event.Time().Format(time.RFC3339Nano)).
 				WithHint("Correct the clock that made it.")
 		}
 		r.Event, r.Created = event.Int(), online.NoCreated

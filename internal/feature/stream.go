@@ -69,9 +69,29 @@ type Stream struct {
 	CutAt   time.Time    `json:"cut_at,omitzero"`
 	Bytes   int64        `json:"bytes"`  // of the records that are kept
 	Events  int64        `json:"events"` // accepted since the beginning
-	// Offsets is how far each Source was read, by name: a position of package
-	// source. They change with the records that were read.
+	// Offsets is how far each log was read, a position of package source, by what
+	// Sources.Check calls it: so a source that becomes another is read from its
+	// beginning. They change with the records that were read.
 	Offsets map[string]json.RawMessage `json:"offsets,omitempty"`
+}
+
+// read is how far a log was read; nil for one that was not.
+func (st *Stream) read(reading string) json.RawMessage {
+	if at, ok := st.Offsets[reading]; ok {
+		return at
+	}
+	source, _, _ := strings.Cut(reading, "@") // as it was called at first
+	return st.Offsets[source]
+}
+
+// readTo notes how far a log was read.
+func (st *Stream) readTo(reading string, at json.RawMessage) {
+	if st.Offsets == nil {
+		st.Offsets = map[string]json.RawMessage{}
+	}
+	source, _, _ := strings.Cut(reading, "@")
+	delete(st.Offsets, source)
+	st.Offsets[reading] = at
 }
 
 // Record is events that came together.
@@ -90,6 +110,7 @@ const (
 	maxEvent       = 256 << 10      // bytes, about
 	seenAge        = 24 * time.Hour // how long ids of events are remembered
 	pageRecords    = 8              // read at a time
+	foldPages      = 64             // folded before another stream has its turn
 	defaultLog     = 256 << 20      // bytes of the records of a stream
 	defaultCutTime = time.Hour
 )
@@ -304,9 +325,9 @@ type entry struct {
 	raw    func(i int) []byte
 	from   func(i int) string // where an event came from, for people; may be nil
 	broken map[int]error      // events that could not even be decoded, and why
-	// source and at are the Source that was read and how far; before is where it
-	// was read from.
-	source     string
+	// reading and at are the log of a Source that was read and how far; before is where
+	// it was read from.
+	reading    string
 	before, at json.RawMessage
 	replayed   []string // dead letters that these were
 }
@@ -354,8 +375,14 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 		if err != nil {
 			return err
 		}
-		if in.source != "" && !bytes.Equal(st.Offsets[in.source], in.before) {
-			return errElsewhere // somebody else has read on
+		if in.reading != "" {
+			if !bytes.Equal(st.read(in.reading), in.before) {
+				return errElsewhere // somebody else has read on
+			}
+			st.readTo(in.reading, in.at)
+			if len(in.events) == 0 { // there was nothing to read up to there
+				return s.cfg.Store.PutStream(ctx, tx, st)
+			}
 		}
 		if st.Bytes >= s.cfg.StreamBytes {
 			return fault.New(fault.Exhausted, "the log of dataset %s has %d bytes that are not yet online or in the dataset", l.dataset, st.Bytes).
@@ -385,12 +412,6 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 		}
 		if dead, err = s.bury(ctx, tx, l, in, reasons, now); err != nil {
 			return err
-		}
-		if in.source != "" {
-			if st.Offsets == nil {
-				st.Offsets = map[string]json.RawMessage{}
-			}
-			st.Offsets[in.source] = in.at
 		}
 		position = st.Head
 		if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {

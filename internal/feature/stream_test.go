@@ -548,26 +548,33 @@ func TestForgetUnreadableEvents(t *testing.T) {
 
 // sources is messages in memory: a position is how many were read.
 type sources struct {
+	log      int // which one the source reads
 	messages []string
+	tail     int // how much is behind them that is no message
 	batch    int
 	fail     error
 }
 
-func (s *sources) Check(_ context.Context, _ project.Name, source, _ string) error {
+func (s *sources) reading() string { return fmt.Sprint("topic@", s.log) }
+
+func (s *sources) Check(_ context.Context, _ project.Name, source, _ string) (string, error) {
 	if source != "topic" {
-		return fault.New(fault.NotFound, "there is no source %q", source)
+		return "", fault.New(fault.NotFound, "there is no source %q", source)
 	}
-	return nil
+	return s.reading(), nil
 }
 
-func (s *sources) Messages(_ context.Context, _ project.Name, _ string, after json.RawMessage, take func([][]byte, json.RawMessage) error) error {
+func (s *sources) Messages(_ context.Context, _ project.Name, reading string, after json.RawMessage, take func([][]byte, json.RawMessage) error) error {
+	if reading != s.reading() {
+		return fault.New(fault.Conflict, "%s is not there", reading)
+	}
 	at := 0
 	if after != nil {
 		if err := json.Unmarshal(after, &at); err != nil {
 			return err
 		}
 	}
-	for part := range slices.Chunk(s.messages[at:], s.batch) {
+	for part := range slices.Chunk(s.messages[min(at, len(s.messages)):], s.batch) {
 		var out [][]byte
 		for _, m := range part {
 			out = append(out, []byte(m))
@@ -579,6 +586,9 @@ func (s *sources) Messages(_ context.Context, _ project.Name, _ string, after js
 		if s.fail != nil {
 			return s.fail
 		}
+	}
+	if end := len(s.messages) + s.tail; end > at {
+		return take(nil, json.RawMessage(strconv.Itoa(end)))
 	}
 	return nil
 }
@@ -619,9 +629,122 @@ func TestStreamFromSource(t *testing.T) {
 	if err != nil || len(dead) != 2 || dead[0].Body != from.messages[3] || !strings.Contains(dead[1].Reason, "no JSON object") || !strings.HasPrefix(dead[0].From, "source topic") {
 		t.Errorf("%+v %v", dead, err)
 	}
-	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Trouble != "" || st.Events != 5 || string(st.Offsets["topic"]) != "7" {
+	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Trouble != "" || st.Events != 5 || string(st.Offsets["topic@0"]) != "7" {
 		t.Errorf("%+v %v", st, err)
 	}
+}
+
+// Where a log ends without a message the position goes on, and the log of events does
+// not. A source that becomes another is read from its beginning; the one before goes
+// on where it was.
+func TestStreamFromAnotherLog(t *testing.T) {
+	w := till(t)
+	message := fmt.Sprintf(`{"origin": "EWR", "time": %q, "amount": 1}`, at(1).Format(time.RFC3339))
+	first, second := &sources{batch: 10, tail: 3}, &sources{log: 1, batch: 10}
+	for range 10 {
+		first.messages = append(first.messages, message)
+	}
+	for range 5 {
+		second.messages = append(second.messages, message)
+	}
+	spec := spending
+	spec.Source.Stream = &feature.StreamSpec{Source: "topic"}
+	check := func(from *sources, events int64, offsets string) {
+		t.Helper()
+		w.configure(func(c *feature.Config) { c.Sources = from })
+		if err := w.FeedOnce(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		st, err := w.StreamStatus(w.ctx, nyc, "spending")
+		got, _ := json.Marshal(st.Offsets)
+		if err != nil || st.Events != events || string(got) != offsets {
+			t.Errorf("%d events, offsets %s, %v; want %d and %s", st.Events, got, err, events, offsets)
+		}
+	}
+	w.configure(func(c *feature.Config) { c.Sources = first })
+	w.view("spending", spec)
+	check(first, 10, `{"topic@0":13}`)
+	first.tail = 5
+	check(first, 10, `{"topic@0":15}`)
+	check(second, 15, `{"topic@0":15,"topic@1":5}`)
+	second.messages = append(second.messages, message)
+	check(second, 16, `{"topic@0":15,"topic@1":6}`)
+	check(first, 16, `{"topic@0":15,"topic@1":6}`)
+	// As it was kept at first.
+	if err := w.db.Update(w.ctx, string(nyc), func(ctx context.Context, tx *store.Tx) error {
+		st, err := featuresql.Store{}.Stream(ctx, tx, nyc, "purchases")
+		if err != nil {
+			return err
+		}
+		st.Offsets = map[string]json.RawMessage{"topic": json.RawMessage("3")}
+		return featuresql.Store{}.PutStream(ctx, tx, st)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	check(second, 19, `{"topic@1":6}`)
+}
+
+// slow are sources of which one does not answer until the other was looked at twice.
+type slow struct {
+	mu     sync.Mutex
+	looked int
+	twice  chan struct{}
+}
+
+func (s *slow) Check(_ context.Context, _ project.Name, source, _ string) (string, error) {
+	return source + "@1", nil
+}
+
+func (s *slow) Messages(ctx context.Context, _ project.Name, reading string, _ json.RawMessage, _ func([][]byte, json.RawMessage) error) error {
+	if reading == "slow@1" {
+		select {
+		case <-s.twice:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.looked++; s.looked == 2 {
+		close(s.twice)
+	}
+	return nil
+}
+
+// A source that takes its time holds up no other.
+func TestSlowSource(t *testing.T) {
+	w := till(t)
+	from := &slow{twice: make(chan struct{})}
+	w.configure(func(c *feature.Config) { c.Sources = from })
+	w.data.declared["clicks"] = purchaseCols
+	for name, source := range map[string]string{"clicks": "slow", "purchases": "quick"} {
+		spec := spending
+		spec.Source = feature.Source{Dataset: name, Stream: &feature.StreamSpec{Source: source}}
+		w.view("from-"+source, spec)
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	defer cancel()
+	if err := w.FeedOnce(ctx); err != nil || from.looked < 2 {
+		t.Errorf("the other was looked at %d times: %v", from.looked, err)
+	}
+}
+
+// A look folds so much of a log, and the others have their turn.
+func TestFoldsInTurn(t *testing.T) {
+	w := till(t)
+	w.mustMaterialise("spending", time.Time{})
+	const look = 512 // records, a push each
+	for range look + 1 {
+		w.mustPush(purchase("EWR", 1, 1))
+	}
+	for _, waiting := range []int64{1, 0} {
+		w.follow()
+		if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Waiting != waiting {
+			t.Fatalf("%d records wait, want %d: %v", st.Waiting, waiting, err)
+		}
+	}
+	expect(t, w.spent(1), "513/PRESENT | 513/PRESENT")
 }
 
 // BenchmarkPush measures what pushing takes, each push synced, and how long after it

@@ -2,9 +2,14 @@ package ingestion
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -22,34 +27,53 @@ import (
 // messageRows is how many messages are handed on at a time.
 const messageRows = 1000
 
+// reading names the log that the messages of a source are read from, NAME@DIGEST: a
+// position under one name means nothing under another.
+func (s Source) reading() string {
+	log := []string{string(s.ID), s.Spec.From.Kind()}
+	switch from := s.Spec.From; {
+	case from.Kafka != nil:
+		log = append(log, append(slices.Sorted(slices.Values(from.Kafka.Brokers)), from.Kafka.Topic)...)
+	case from.NATS != nil:
+		log = append(log, append(slices.Sorted(slices.Values(from.NATS.Servers)), from.NATS.Stream, from.NATS.Subject)...)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(log, "\x00")))
+	return s.Name + "@" + hex.EncodeToString(sum[:8])
+}
+
 // CheckMessages refuses a source whose messages cannot be followed as the events of a
-// dataset. Needs source.read. Errors: fault.NotFound; fault.Invalid.
-func (s *Service) CheckMessages(ctx context.Context, p project.Name, name, dataset string) error {
+// dataset, and names what they are read from. Needs source.read. Errors:
+// fault.NotFound; fault.Invalid.
+func (s *Service) CheckMessages(ctx context.Context, p project.Name, name, dataset string) (reading string, err error) {
 	src, err := s.One(ctx, p, name)
 	if err != nil {
-		return err
+		return "", err
 	}
 	bad := func(format string, args ...any) *fault.Error {
 		return fault.New(fault.Invalid, "source %s cannot be followed: "+format, append([]any{src.Name}, args...)...)
 	}
 	switch {
 	case src.Spec.From.Kafka == nil && src.Spec.From.NATS == nil:
-		return bad("it is neither kafka nor nats")
+		return "", bad("it is neither kafka nor nats")
 	case src.Spec.Dataset != dataset:
-		return bad("it is of dataset %s, not %s", src.Spec.Dataset, dataset)
+		return "", bad("it is of dataset %s, not %s", src.Spec.Dataset, dataset)
 	case src.Spec.Mode != source.Incremental:
-		return bad("its mode is %s", src.Spec.Mode).WithHint("Events are added: give it the mode incremental.")
+		return "", bad("its mode is %s", src.Spec.Mode).WithHint("Events are added: give it the mode incremental.")
 	case src.Spec.Schedule != "":
-		return bad("it has a schedule, and its messages would be in the dataset twice").WithHint("Leave the schedule out, and ingest it no more.")
+		return "", bad("it has a schedule, and its messages would be in the dataset twice").WithHint("Leave the schedule out, and ingest it no more.")
 	case len(src.Spec.Residency) > 0:
-		return bad("it has a residency of its own").WithHint("Give the residency to the dataset.")
+		return "", bad("it has a residency of its own").WithHint("Give the residency to the dataset.")
 	}
-	return nil
+	return src.reading(), nil
 }
 
-// Messages reads the messages of a source behind a position, as they are, up to where
-// its log stands: whoever asks says what they mean.
-func (s *Service) Messages(ctx context.Context, p project.Name, name string, after source.Position, take func(messages [][]byte, at source.Position) error) error {
+// Messages reads the messages behind a position, as they are, up to where their log
+// stands: whoever asks says what they mean. reading is what CheckMessages gave, after
+// a position under that name. What is passed over at the end, such as messages of
+// other subjects and markers of transactions, is taken as no messages up to there.
+// Errors: fault.Conflict when the source reads something else by now; fault.Gone.
+func (s *Service) Messages(ctx context.Context, p project.Name, reading string, after source.Position, take func(messages [][]byte, at source.Position) error) error {
+	name, _, _ := strings.Cut(reading, "@")
 	var src Source
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		src, err = s.cfg.Store.Source(ctx, tx, p, name)
@@ -57,6 +81,9 @@ func (s *Service) Messages(ctx context.Context, p project.Name, name string, aft
 	})
 	if err != nil {
 		return err
+	}
+	if src.reading() != reading {
+		return fault.New(fault.Conflict, "source %s was changed meanwhile", name).WithHint("Ask again.")
 	}
 	d, err := s.cfg.Datasets.One(ctx, p, src.Spec.Dataset)
 	if err != nil {
@@ -84,17 +111,22 @@ func (s *Service) Messages(ctx context.Context, p project.Name, name string, aft
 	defer guard.stop()
 	in, err := driver.Open(guard.ctx, req)
 	if err != nil {
-		return guard.explain(err)
+		return begun(guard.explain(err), name)
 	}
 	defer func() { _ = in.Close() }()
 	for {
 		guard.reset()
 		rec, at, err := in.Next(guard.ctx)
 		if errors.Is(err, io.EOF) {
+			// Else the position stays where the last message was, until the limits of the
+			// log pass it: as if something had been lost.
+			if until := in.Until(); !bytes.Equal(until, after) {
+				return take(nil, until)
+			}
 			return nil
 		}
 		if err != nil {
-			return guard.explain(err)
+			return begun(guard.explain(err), name)
 		}
 		guard.pause()
 		column := rec.Column(0).(*array.Binary)
@@ -106,7 +138,17 @@ func (s *Service) Messages(ctx context.Context, p project.Name, name string, aft
 		if err := take(messages, at); err != nil {
 			return err
 		}
+		after = at
 	}
+}
+
+// begun says how a log is read anew that is followed: drivers speak to who ingests.
+func begun(err error, name string) error {
+	var f *fault.Error
+	if errors.As(err, &f) && (f.Kind == fault.Gone || f.Kind == fault.Conflict) {
+		return f.WithHint("Keep messages longer than Falaj may be away. To begin with the oldest that is there, delete the source %s and apply it again: what it still has of those that were read counts again.", name)
+	}
+	return err
 }
 
 // lines is a parser that leaves messages as they are, a row each.

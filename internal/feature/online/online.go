@@ -170,7 +170,8 @@ func (s *Store) versions(seal *sealer, table Table, rows []Row) ([]Version, erro
 	horizon := s.Horizon()
 	for i := range rows {
 		if rows[i].Event > horizon.UnixMicro() {
-			return nil, fault.New(fault.Invalid, "the event time %s of view %s@%d is in the future", time.UnixMicro(rows[i].Event).UTC().Format(time.RFC3339Nano), table.View, table.Version).
+			return nil, fault.New(fault.Invalid, "an event time of view %s@%d is in the future", table.View, table.Version).
+				WithData("%s", time.UnixMicro(rows[i].Event).UTC().Format(time.RFC3339Nano)).
 				WithHint("Events may be at most %s ahead of the server's clock. Correct the view's timestamp column.", s.skew)
 		}
 	}
