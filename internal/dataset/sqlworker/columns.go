@@ -181,7 +181,8 @@ func (p *planner) operator(n node, depth int) ([]origins, error) {
 	case "LOGICAL_ORDER_BY", "LOGICAL_TOP_N":
 		return one(), p.decide(n["orders"], one(), sorted)
 	case "LOGICAL_LIMIT":
-		return one(), nil
+		// A limit that a query computes is a column of what is below.
+		return one(), p.decide([]any{n["limit_val"], n["offset_val"]}, one(), filtered)
 	case "LOGICAL_DISTINCT":
 		if err := p.decide(n["distinct_targets"], one(), grouped); err != nil {
 			return nil, err
@@ -192,7 +193,11 @@ func (p *planner) operator(n node, depth int) ([]origins, error) {
 		return slices.Concat(one(), more), err
 	case "LOGICAL_UNNEST":
 		more, err := p.expressions(list(n, "expressions"), one())
-		return slices.Concat(one(), more), err
+		if err != nil {
+			return nil, err
+		}
+		// How often each row comes is how long its lists are.
+		return slices.Concat(one(), more), p.decide(n["expressions"], one(), filtered)
 	case "LOGICAL_AGGREGATE_AND_GROUP_BY":
 		return p.aggregate(n, one())
 	case "LOGICAL_EXPRESSION_GET":
@@ -386,7 +391,7 @@ func (p *planner) scoped(kind string, n node, depth int) ([]origins, error) {
 	// A recursive expression adds to itself until nothing more comes; each round can
 	// only lengthen the lists, which are as long as all columns at most.
 	at := number(n, "table_index")
-	if _, shadowed := p.ctes[at]; shadowed {
+	if _, shadowed := p.ctes[at]; shadowed || len(list(n, "key_targets")) > 0 {
 		return nil, errUnknown
 	}
 	total := make([]origins, len(left))
@@ -407,6 +412,11 @@ func (p *planner) scoped(kind string, n node, depth int) ([]origins, error) {
 		}
 		if !grown {
 			delete(p.ctes, at)
+			if all, _ := n["union_all"].(bool); !all { // of equal rows one stays
+				for _, o := range total {
+					p.all.add(o, grouped)
+				}
+			}
 			return total, nil
 		}
 	}
