@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"compress/flate"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -71,6 +73,10 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 		return nil, fault.New(fault.Invalid, "the Content-Encoding %q is not known", encoding).WithHint("Send it plain, or by gzip.")
 	}
 	b, err := io.ReadAll(io.LimitReader(body, limit+1))
+	var corrupt flate.CorruptInputError
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &corrupt) {
+		err = fault.New(fault.Invalid, "the body is damaged, or cut off: %w", err).WithHint("Send it again.")
+	}
 	if err == nil && int64(len(b)) > limit {
 		err = fault.New(fault.TooLarge, "the body has more than %d bytes", limit)
 	}

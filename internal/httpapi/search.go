@@ -28,6 +28,7 @@ import (
 const (
 	searchScan  = 5000 // objects that one answer looks at; then it gives a token to go on
 	searchPage  = 200  // of them that are read at a time
+	lineagePage = 20   // of those that others told of, which come with all that was told
 	searchTime  = 20 * time.Second
 	searchWords = 10
 )
@@ -209,7 +210,8 @@ func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
 		}
 		f.may = true
 		for {
-			things, next, err := k.list(ctx, f.p, at.After, min(searchPage, f.size-len(f.hits)+searchPage/10))
+			limit := min(searchPage, f.size-len(f.hits)+searchPage/10)
+			things, next, err := k.list(ctx, f.p, at.After, limit)
 			if fault.Is(err, fault.PermissionDenied) {
 				break
 			}
@@ -227,6 +229,9 @@ func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
 			}
 			if at.After = next; next == "" {
 				break
+			}
+			if len(things) == 0 { // a page of which nothing may be seen was looked at, too
+				f.left -= limit
 			}
 			if f.done() {
 				return at.token()
@@ -334,7 +339,10 @@ func froms(names ...string) []match {
 
 func (s *Server) searchDatasets(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
 	token := base64.RawURLEncoding.EncodeToString([]byte(after))
-	all, _, err := s.Datasets.List(ctx, p, dataset.Page{Size: limit, Token: token})
+	all, token, err := s.Datasets.List(ctx, p, dataset.Page{Size: limit, Token: token})
+	if err != nil {
+		return nil, "", err
+	}
 	out := make([]thing, len(all))
 	for i, d := range all {
 		t := thing{hit: hit{Name: d.Name, Description: d.Spec.Description}, after: d.Name, owner: d.Owner, object: policy.Object{
@@ -358,7 +366,8 @@ func (s *Server) searchDatasets(ctx context.Context, p project.Name, after strin
 		}
 		out[i] = t
 	}
-	return ended(out, limit, err)
+	next, err := base64.RawURLEncoding.DecodeString(token)
+	return out, string(next), err
 }
 
 func (s *Server) searchViews(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
@@ -413,7 +422,8 @@ func (s *Server) searchModels(ctx context.Context, p project.Name, after string,
 	return out, next, err
 }
 
-// ended is a list by name with the place to go on: none after a part of a page.
+// ended is a list by name with the place to go on, for lists of all that there is: none
+// after a part of a page.
 func ended(out []thing, limit int, err error) ([]thing, string, error) {
 	if len(out) < limit {
 		return out, "", err
@@ -452,7 +462,7 @@ func (s *Server) searchSources(ctx context.Context, p project.Name, after string
 }
 
 func (s *Server) searchJobs(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, _, err := s.Training.List(ctx, p, training.Filter{Limit: limit, Before: training.JobID(after)})
+	all, next, err := s.Training.List(ctx, p, training.Filter{Limit: limit, Before: training.JobID(after)})
 	out := make([]thing, len(all))
 	for i, j := range all {
 		t := thing{hit: hit{Name: string(j.ID), Description: j.Name}, after: string(j.ID), owner: j.By.ID, texts: []match{{"name", j.Name}}}
@@ -461,16 +471,16 @@ func (s *Server) searchJobs(ctx context.Context, p project.Name, after string, l
 		}
 		out[i] = t
 	}
-	return ended(out, limit, err)
+	return out, string(next), err
 }
 
 func (s *Server) searchEnvironments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, _, err := s.Environments.List(ctx, p, after, limit)
+	all, next, err := s.Environments.List(ctx, p, after, limit)
 	out := make([]thing, len(all))
 	for i, e := range all {
 		out[i] = thing{hit: hit{Name: e.Name}, after: e.Name}
 	}
-	return ended(out, limit, err)
+	return out, next, err
 }
 
 func (s *Server) searchExperiments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
@@ -482,12 +492,17 @@ func (s *Server) searchExperiments(ctx context.Context, p project.Name, after st
 	return out, next, err
 }
 
-// searchLineage are jobs and datasets that others told of.
+// searchLineage are jobs and datasets that others told of. The columns of Falaj's own
+// datasets are found with those, by whoever may see them.
 func (s *Server) searchLineage(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	limit = min(limit, lineagePage)
 	all, err := s.Lineage.Things(ctx, p, after, limit)
 	out := make([]thing, len(all))
 	for i, t := range all {
 		out[i] = thing{hit: hit{Name: t.Name.Name, Description: string(t.Kind) + " in " + t.Namespace}, after: openlineage.After(t), object: policy.Object{Name: "*"}}
+		if t.Own != "" {
+			continue
+		}
 		for _, f := range t.Fields {
 			out[i].texts = append(out[i].texts, match{"column", f.Name})
 		}

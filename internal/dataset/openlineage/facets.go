@@ -8,6 +8,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 )
 
 // The facets that are understood.
@@ -210,7 +211,7 @@ func (d *Dataset) facet(name string) json.RawMessage {
 func (d *Dataset) own(p project.Name) string {
 	if d.Namespace == Namespace(p) {
 		name, _, _ := strings.Cut(d.Name, "@")
-		return name
+		return ownName(name)
 	}
 	var links struct {
 		Identifiers []Name `json:"identifiers"`
@@ -220,14 +221,23 @@ func (d *Dataset) own(p project.Name) string {
 	}
 	for _, l := range links.Identifiers {
 		if l.Namespace == Namespace(p) {
-			return l.Name
+			return ownName(l.Name)
 		}
 		catalog := strings.TrimSuffix(strings.TrimSuffix(l.Namespace, "/"), "/v1")
 		if name, ok := strings.CutPrefix(l.Name, string(p)+"."); ok && strings.HasSuffix(catalog, "/iceberg") {
-			return name
+			return ownName(name)
 		}
 	}
 	return ""
+}
+
+// ownName is the name if a dataset of Falaj's could have it: views and models are in
+// the same namespace, and others may say anything.
+func ownName(name string) string {
+	if id.CheckName("dataset name", name) != nil {
+		return ""
+	}
+	return name
 }
 
 // merged adds newer facets to older ones, as far as there is room; one that says

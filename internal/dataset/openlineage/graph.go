@@ -17,6 +17,7 @@ import (
 const (
 	maxDepth = 50
 	maxNodes = 2000
+	maxBytes = 16 << 20 // of what nodes say; behind that they are named only
 )
 
 // Ask says what is looked at. Exactly one of Ref and Name is set.
@@ -112,6 +113,7 @@ type walk struct {
 	nodes map[string]*Node
 	order []*Node
 	edges map[Edge]bool
+	bytes int // that the nodes take
 	more  bool
 }
 
@@ -197,18 +199,30 @@ func (w *walk) step(ctx context.Context, n *Node, up bool) (next []*Node, err er
 			continue
 		}
 		w.edge(n, to, up, l.Run)
-		if l.Output && len(l.Columns) > 0 {
-			written := to
-			if n.Kind == DatasetKind {
-				written = n
-			}
-			if written.Columns == nil {
-				written.Columns = l.Columns
+		written := to
+		if n.Kind == DatasetKind {
+			written = n
+		}
+		if l.Output && l.Size > 0 && written.Columns == nil && (written.ref.Name == "" || written.known) {
+			if err := w.columns(ctx, written, l); err != nil {
+				return nil, err
 			}
 		}
 		next = append(next, to)
 	}
 	return next, nil
+}
+
+// columns gives a dataset the columns that a job told of.
+func (w *walk) columns(ctx context.Context, n *Node, l Link) error {
+	if w.bytes += l.Size; w.bytes > maxBytes {
+		w.more = true
+		return nil
+	}
+	return w.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		n.Columns, err = w.s.cfg.Store.Columns(ctx, tx, l)
+		return err
+	})
 }
 
 // own finds the versions that a version was made of, or that were made of it.
@@ -255,9 +269,14 @@ func (w *walk) look(ctx context.Context, ref dataset.Ref) (*Node, error) {
 	case err == nil:
 		return w.version(v), nil
 	case hidden(err):
-		return w.add(&Node{ID: "dataset " + ref.String(), Kind: DatasetKind, Namespace: Namespace(w.p), Name: ref.String(), ref: ref}), nil
+		return w.named(ref), nil
 	}
 	return nil, err
+}
+
+// named is a version of which only the name is shown.
+func (w *walk) named(ref dataset.Ref) *Node {
+	return w.add(&Node{ID: "dataset " + ref.String(), Kind: DatasetKind, Namespace: Namespace(w.p), Name: ref.String(), ref: ref})
 }
 
 // hidden reports whether a version is not there for the caller.
@@ -295,11 +314,14 @@ func (w *walk) thing(ctx context.Context, kind Kind, n Name, own string) (*Node,
 		return w.job(ctx, n)
 	}
 	if own != "" {
-		v, err := w.s.cfg.Datasets.Version(ctx, w.p, dataset.Ref{Name: own})
-		if err == nil {
+		ref := dataset.Ref{Name: own}
+		v, err := w.s.cfg.Datasets.Version(ctx, w.p, ref)
+		switch {
+		case err == nil:
 			return w.version(v), nil
-		}
-		if !hidden(err) {
+		case fault.Is(err, fault.PermissionDenied): // what others told of it is its columns, too
+			return w.named(ref), nil
+		case !hidden(err) && !fault.Is(err, fault.Invalid): // there is none, or it has no version
 			return nil, err
 		}
 	}
@@ -348,9 +370,36 @@ func (w *walk) add(n *Node) *Node {
 		w.more = true
 		return nil
 	}
+	if w.bytes += n.size(); w.bytes > maxBytes {
+		w.more = true
+		n.Fields, n.Columns = nil, nil
+		if n.LastRun != nil {
+			n.LastRun.Facets = nil
+		}
+	}
 	w.nodes[n.ID] = n
 	w.order = append(w.order, n)
 	return n
+}
+
+// size is about how many bytes a node takes in the answer.
+func (n *Node) size() int {
+	size := 2*len(n.ID) + len(n.File)
+	for _, f := range n.Fields {
+		size += len(f.Name) + len(f.Type) + 32
+	}
+	for column, from := range n.Columns {
+		size += len(column)
+		for _, s := range from {
+			size += len(s.Namespace) + len(s.Name.Name) + len(s.Field) + 96
+		}
+	}
+	if n.LastRun != nil {
+		for name, text := range n.LastRun.Facets {
+			size += len(name) + len(text)
+		}
+	}
+	return size
 }
 
 func (w *walk) edge(from, to *Node, up bool, run string) {

@@ -48,7 +48,9 @@ const (
 	maxFacets   = 100     // of a run, a job or a dataset
 	maxFacet    = 64 << 10
 	maxKept     = 256 << 10 // of all facets of a run, a job or a dataset
-	maxName     = 2048      // bytes of a namespace or name
+	maxWide     = 256 << 10 // of the columns of a dataset, and of what they are made of
+	maxKey      = 512       // bytes of a namespace or name of a job or dataset: four are the key of a link
+	maxName     = 2048      // bytes of other names
 	maxFields   = 2000      // columns of a dataset
 	maxSources  = 200       // columns that one column is made of
 )
@@ -236,8 +238,8 @@ func (f Facets) validate(where string) error {
 
 func named(where, namespace, name string) error {
 	for field, v := range map[string]string{"namespace": namespace, "name": name} {
-		if v == "" || len(v) > maxName || strings.ContainsRune(v, 0) {
-			return fault.New(fault.Invalid, "%s.%s has %d bytes, and needs 1 to %d", where, field, len(v), maxName)
+		if v == "" || len(v) > maxKey || strings.ContainsRune(v, 0) {
+			return fault.New(fault.Invalid, "%s.%s has %d bytes, and needs 1 to %d, none of them 0", where, field, len(v), maxKey)
 		}
 	}
 	return nil
@@ -254,7 +256,11 @@ func isURI(where, text string) error {
 func (e *Event) trim() (left []string) {
 	drop := func(where string, facets Facets) {
 		for name, text := range facets {
-			if len(text) > maxFacet && name != columnFacet && name != schemaFacet { // those two are read, not kept
+			limit := maxFacet
+			if name == columnFacet || name == schemaFacet { // which are kept as fields and columns
+				limit = maxWide
+			}
+			if len(text) > limit {
 				delete(facets, name)
 				left = append(left, where+"."+name)
 			}

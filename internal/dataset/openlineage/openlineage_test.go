@@ -2,6 +2,8 @@ package openlineage_test
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -195,12 +197,21 @@ func TestPermissionPerDataset(t *testing.T) {
 	w := onSQLite(t)
 	w.Put(t, "hidden", dataset.Spec{}, "secret\n1\n")
 	w.Put(t, "shown", dataset.Spec{}, "id\n1\n")
-	w.take(t, event("COMPLETE", 1, "job", "2026-01-01T00:00:00Z", thing("falaj://nyc", "hidden", ""), thing("falaj://nyc", "shown", "")))
+	said := `"schema":{` + facet + `,"fields":[{"name":"secret","type":"int"}]},"columnLineage":{` + facet + `,"fields":{"secret":{"inputFields":[{"namespace":"a","name":"b","field":"c"}]}}}`
+	w.take(t, event("COMPLETE", 1, "job", "2026-01-01T00:00:00Z", thing("falaj://nyc", "hidden", said), thing("falaj://nyc", "shown", "")))
+	w.take(t, event("COMPLETE", 2, "before", "2026-01-01T00:00:00Z", "", thing("file", "/srv/tables/projects/nyc/datasets/hidden", said)))
+	if _, g := w.edges(t, openlineage.Ask{Ref: "hidden"}); len(g.Nodes[0].Fields) != 1 || len(g.Nodes[0].Columns) != 1 {
+		t.Errorf("%+v", g)
+	}
 	w.Policy.Deny(func(_ policy.Action, o policy.Object) bool { return strings.HasPrefix(o.Name, "hidden") })
-	_, g := w.edges(t, openlineage.Ask{Ref: "shown"})
-	for _, n := range g.Nodes {
-		if n.Name == "hidden" && (len(n.Fields) > 0 || n.Digest != "") {
-			t.Errorf("%+v", n)
+	for want, a := range map[string]openlineage.Ask{
+		"shown@1: hidden → job, job → shown@1": {Ref: "shown"},
+		"before: before → hidden":              {Kind: openlineage.JobKind, Name: openlineage.Name{Namespace: "airflow", Name: "before"}},
+		"hidden: ":                             {Kind: openlineage.DatasetKind, Name: openlineage.Name{Namespace: "file", Name: "/srv/tables/projects/nyc/datasets/hidden"}},
+	} {
+		got, g := w.edges(t, a)
+		if text, _ := json.Marshal(g); got != want || strings.Contains(string(text), "secret") {
+			t.Errorf("%s, want %s: %s", got, want, text)
 		}
 	}
 	if _, err := w.s.Around(datasettest.Context(t), openlineage.Ask{Project: p, Ref: "hidden"}); !fault.Is(err, fault.PermissionDenied) {
@@ -209,6 +220,124 @@ func TestPermissionPerDataset(t *testing.T) {
 	w.Policy.Deny(func(a policy.Action, _ policy.Object) bool { return a == openlineage.ActionReport })
 	if _, err := w.s.Take(datasettest.Context(t), p, []byte(event("START", 2, "j", "2026-01-01T00:00:00Z", "", ""))); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("told without permission: %v", err)
+	}
+}
+
+// The names that Falaj gives to views and models, and any others in its namespace, are
+// those of foreign things, and break no graph that they are in.
+func TestNamesThatNoDatasetHas(t *testing.T) {
+	on(t, func(t *testing.T, w world) { //nolint:thelper // the test itself
+		w.Put(t, "weather", dataset.Spec{}, "id\n1\n")
+		link := `"symlinks":{` + facet + `,"identifiers":[{"namespace":"http://localhost/iceberg","name":"nyc.%s","type":"TABLE"}]}`
+		outputs := []string{
+			thing("falaj://nyc", "feature_views/weather@1", ""), thing("falaj://nyc", "models/delay@1", ""), thing("falaj://nyc", "Sales Data", ""),
+			thing("s3://a", "dots", fmt.Sprintf(link, "a.b")), thing("s3://a", "zero", fmt.Sprintf(link, `\u0000x`)), thing("file", "/srv/tables/projects/nyc/datasets/A b/c", ""),
+		}
+		w.take(t, event("COMPLETE", 1, "job", "2026-01-01T00:00:00Z", thing("falaj://nyc", "weather", ""), strings.Join(outputs, ",")))
+		// As it was kept at first.
+		if err := w.DB.Update(t.Context(), string(p), func(ctx context.Context, tx *store.Tx) error {
+			return openlineagesql.Store{}.PutLink(ctx, tx, openlineage.Link{
+				Project: p, Job: openlineage.Name{Namespace: "airflow", Name: "job"}, Output: true, Dataset: openlineage.Name{Namespace: "falaj://nyc", Name: "feature_views/old"}, Own: "feature_views/old",
+			})
+		}); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := w.edges(t, openlineage.Ask{Ref: "weather"})
+		if want := "weather@1: job → /srv/tables/projects/nyc/datasets/A b/c, job → Sales Data, job → dots, job → feature_views/old, job → feature_views/weather@1, job → models/delay@1, job → zero, weather@1 → job"; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if got, _ := w.edges(t, openlineage.Ask{Kind: openlineage.DatasetKind, Name: openlineage.Name{Namespace: "falaj://nyc", Name: "models/delay@1"}, Up: true}); got != "models/delay@1: job → models/delay@1, weather@1 → job" {
+			t.Error(got)
+		}
+	})
+}
+
+// Names as long as they may be are kept by both databases, also such as do not compress.
+func TestLongNames(t *testing.T) {
+	on(t, func(t *testing.T, w world) { //nolint:thelper // the test itself
+		long := func(n int) string {
+			b := make([]byte, (n+1)/2)
+			_, _ = rand.Read(b)
+			return hex.EncodeToString(b)[:n]
+		}
+		for n, ok := range map[int]bool{512: true, 513: false} {
+			text := strings.Replace(event("COMPLETE", n, long(n), "2026-01-01T00:00:00Z", thing(long(n), long(n), ""), thing(long(n), long(n), "")), `"airflow"`, `"`+long(n)+`"`, 1)
+			if _, err := w.s.Take(datasettest.Context(t), p, []byte(text)); ok && err != nil || !ok && !fault.Is(err, fault.Invalid) {
+				t.Errorf("%d bytes: %v", n, err)
+			}
+		}
+	})
+}
+
+// columnsAsked counts what is read of columns.
+type columnsAsked struct {
+	openlineagesql.Store
+	n int
+}
+
+func (c *columnsAsked) Columns(ctx context.Context, tx *store.Tx, l openlineage.Link) (openlineage.Columns, error) {
+	c.n++
+	return c.Store.Columns(ctx, tx, l)
+}
+
+// An answer is bounded, whatever was told: of many jobs that write one dataset the
+// columns of one are read, and many wide datasets are named in the end.
+func TestLargeGraphs(t *testing.T) {
+	w := onSQLite(t)
+	asked := &columnsAsked{}
+	w.s = openlineage.New(openlineage.Config{DB: w.DB, Store: asked, Authorizer: w.Policy, Datasets: w.Service})
+	word := func(i, n int) string { return fmt.Sprintf("%04d", i) + strings.Repeat("x", n) }
+	columns := func(n int) string {
+		var fields []string
+		for i := range n {
+			fields = append(fields, fmt.Sprintf(`%q:{"inputFields":[{"namespace":"a","name":"b","field":"c"}]}`, word(i, 2000)))
+		}
+		return `"columnLineage":{` + facet + `,"fields":{` + strings.Join(fields, ",") + `}}`
+	}
+	if left := w.take(t, event("COMPLETE", 1, "job", "2026-01-01T00:00:00Z", "", thing("a", "too wide", columns(140)))).Left; !slices.Equal(left, []string{"too wide.columnLineage"}) {
+		t.Errorf("left out: %q", left)
+	}
+	for i := range 20 {
+		w.take(t, event("COMPLETE", 10+i, word(i, 0), "2026-01-01T00:00:00Z", "", thing("a", "written", columns(10))))
+	}
+	asked.n = 0
+	_, g := w.edges(t, openlineage.Ask{Kind: openlineage.DatasetKind, Name: openlineage.Name{Namespace: "a", Name: "written"}})
+	if asked.n != 1 || len(g.Nodes) != 21 || len(g.Nodes[0].Columns) != 10 || g.More {
+		t.Errorf("the columns of %d links were read, %d nodes, more: %v", asked.n, len(g.Nodes), g.More)
+	}
+	var fields []string
+	for i := range 120 {
+		fields = append(fields, fmt.Sprintf(`{"name":%q}`, word(i, 2000)))
+	}
+	schema := `"schema":{` + facet + `,"fields":[` + strings.Join(fields, ",") + `]}`
+	for i := range 9 {
+		var outputs []string
+		for j := range 10 {
+			outputs = append(outputs, thing("a", word(i*10+j, 0), schema))
+		}
+		w.take(t, event("COMPLETE", 100+i, "many", "2026-01-01T00:00:00Z", "", strings.Join(outputs, ",")))
+	}
+	_, g = w.edges(t, openlineage.Ask{Kind: openlineage.JobKind, Name: openlineage.Name{Namespace: "airflow", Name: "many"}})
+	if text, _ := json.Marshal(g); !g.More || len(g.Nodes) != 91 || len(text) < 8<<20 || len(text) > 17<<20 {
+		t.Errorf("more: %v, %d nodes in %d bytes", g.More, len(g.Nodes), len(text))
+	}
+}
+
+// The links of a project are bounded; those that are there are written again.
+func TestTooManyLinks(t *testing.T) {
+	w := onSQLite(t)
+	known := event("RUNNING", 1, "job", "2026-01-01T00:00:00Z", thing("a", "in", ""), "")
+	w.take(t, known)
+	if err := w.DB.Update(t.Context(), string(p), func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw(`WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)
+			INSERT INTO openlineage_link SELECT ?, 'a', 'j' || i, 0, 'a', 'd', '', '', 0, '' FROM n`, string(p)).Exec(ctx)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.take(t, strings.Replace(known, "RUNNING", "COMPLETE", 1))
+	if _, err := w.s.Take(datasettest.Context(t), p, []byte(event("COMPLETE", 2, "job", "2026-01-01T00:00:00Z", thing("a", "more", ""), ""))); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("one more: %v", err)
 	}
 }
 

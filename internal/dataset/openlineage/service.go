@@ -20,10 +20,11 @@ const ActionReport policy.Action = "lineage.report"
 
 // Limits on what is kept.
 const (
-	keepRuns    = 100    // of a job; the oldest go
-	maxThings   = 50_000 // of a project
-	maxLinks    = 2000   // that are followed from one thing
-	keepDigests = 64     // of a run: an event that comes again so late counts as new
+	keepRuns    = 100     // of a job; the oldest go
+	maxThings   = 50_000  // of a project
+	maxAllLinks = 200_000 // of a project
+	maxLinks    = 2000    // that are followed from one thing
+	keepDigests = 64      // of a run: an event that comes again so late counts as new
 )
 
 // Authorizer answers whether the context's principal may act.
@@ -110,9 +111,10 @@ func (k keeper) keep(ctx context.Context) (unchanged bool, err error) {
 			err = k.dataset(ctx, d)
 		}
 	}
+	links := -1 // of the project: counted once, for the first that is new
 	for i, d := range slices.Concat(e.Inputs, e.Outputs) {
 		if err == nil {
-			err = k.link(ctx, d, i >= len(e.Inputs))
+			err = k.link(ctx, d, i >= len(e.Inputs), &links)
 		}
 	}
 	if err != nil {
@@ -219,16 +221,32 @@ func (k keeper) own(d Dataset) string {
 		return ""
 	}
 	at, _, _ = strings.Cut(at, "/")
-	return at
+	return ownName(at)
 }
 
-func (k keeper) link(ctx context.Context, d Dataset, output bool) error {
+func (k keeper) link(ctx context.Context, d Dataset, output bool, links *int) error {
 	l := Link{Project: k.p, Job: Name{k.e.Job.Namespace, k.e.Job.Name}, Output: output, Dataset: Name{d.Namespace, d.Name}, Own: k.own(d), Last: k.e.Time}
 	if k.e.Run != nil {
 		l.Run = k.e.Run.ID
 	}
 	if output {
 		l.Columns = d.columns()
+	}
+	_, err := k.store.Columns(ctx, k.tx, l)
+	if fault.Is(err, fault.NotFound) {
+		if *links < 0 {
+			if *links, err = k.store.Links(ctx, k.tx, k.p); err != nil {
+				return err
+			}
+		}
+		if *links++; *links > maxAllLinks {
+			return fault.New(fault.Exhausted, "project %s has %d links between jobs and datasets of others, and no more are kept", k.p, maxAllLinks).
+				WithHint("Names that change with each run fill it: give jobs and datasets names that stay.")
+		}
+		err = nil
+	}
+	if err != nil {
+		return err
 	}
 	return k.store.PutLink(ctx, k.tx, l)
 }

@@ -26,6 +26,10 @@ type Store interface {
 	List(ctx context.Context, tx *store.Tx, p project.Name, after Thing, limit int) ([]Thing, error)
 
 	PutLink(ctx context.Context, tx *store.Tx, l Link) error
+	// Links counts a project's.
+	Links(ctx context.Context, tx *store.Tx, p project.Name) (int, error)
+	// Columns are those of a link, which lists of links only give the size of.
+	Columns(ctx context.Context, tx *store.Tx, l Link) (Columns, error)
 	// LinksOf lists those of a job.
 	LinksOf(ctx context.Context, tx *store.Tx, p project.Name, job Name, limit int) ([]Link, error)
 	// LinksTo lists those of a dataset, found by its name or as Falaj's own.
@@ -79,5 +83,6 @@ type Link struct {
 	Own     string // the name of Falaj's dataset that it is
 	Run     string // the last one; empty when only the job is known
 	Last    time.Time
-	Columns Columns // of an output
+	Columns Columns // of an output, when it is put
+	Size    int     // of its columns, about, in bytes, when it is listed
 }

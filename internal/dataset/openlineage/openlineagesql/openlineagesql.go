@@ -161,24 +161,43 @@ type linkRow struct {
 	Run           string
 	Last          store.Time
 	Columns       string
+	Size          int `bun:",scanonly"`
 }
 
-func linksOf(rows []linkRow, err error) ([]openlineage.Link, error) {
-	if err != nil {
+// links selects links without their columns.
+func links(ctx context.Context, q *bun.SelectQuery) ([]openlineage.Link, error) {
+	var rows []linkRow
+	if err := q.Model(&rows).ExcludeColumn("columns").ColumnExpr("length(t.columns) AS size").Scan(ctx); err != nil {
 		return nil, err
 	}
 	out := make([]openlineage.Link, len(rows))
 	for i, r := range rows {
 		out[i] = openlineage.Link{
 			Project: r.Project, Job: openlineage.Name{Namespace: r.JobNamespace, Name: r.JobName}, Output: r.Output,
-			Dataset: openlineage.Name{Namespace: r.Namespace, Name: r.Name}, Own: r.Own, Run: r.Run, Last: r.Last.Time(),
+			Dataset: openlineage.Name{Namespace: r.Namespace, Name: r.Name}, Own: r.Own, Run: r.Run, Last: r.Last.Time(), Size: r.Size,
 		}
-		if r.Columns == "" {
-			continue
-		}
-		if err := json.Unmarshal([]byte(r.Columns), &out[i].Columns); err != nil {
-			return nil, fmt.Errorf("the columns of %s: %w", r.Name, err)
-		}
+	}
+	return out, nil
+}
+
+// Links implements openlineage.Store.
+func (Store) Links(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+	return tx.NewSelect().Model((*linkRow)(nil)).Where("project = ?", p).Count(ctx)
+}
+
+// Columns implements openlineage.Store.
+func (Store) Columns(ctx context.Context, tx *store.Tx, l openlineage.Link) (out openlineage.Columns, err error) {
+	var r linkRow
+	err = tx.NewSelect().Model(&r).Column("columns").Where("project = ? AND job_namespace = ? AND job_name = ? AND output = ? AND namespace = ? AND name = ?",
+		l.Project, l.Job.Namespace, l.Job.Name, l.Output, l.Dataset.Namespace, l.Dataset.Name).Scan(ctx)
+	if err != nil {
+		return nil, store.NotFound(err, "there is no such link")
+	}
+	if r.Columns == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(r.Columns), &out); err != nil {
+		return nil, fmt.Errorf("the columns of %s: %w", l.Dataset.Name, err)
 	}
 	return out, nil
 }
@@ -202,22 +221,19 @@ func (Store) PutLink(ctx context.Context, tx *store.Tx, l openlineage.Link) erro
 
 // LinksOf implements openlineage.Store.
 func (Store) LinksOf(ctx context.Context, tx *store.Tx, p project.Name, job openlineage.Name, limit int) ([]openlineage.Link, error) {
-	var rows []linkRow
-	err := tx.NewSelect().Model(&rows).Where("project = ? AND job_namespace = ? AND job_name = ?", p, job.Namespace, job.Name).
-		OrderExpr("output, namespace, name").Limit(limit).Scan(ctx)
-	return linksOf(rows, err)
+	return links(ctx, tx.NewSelect().Where("project = ? AND job_namespace = ? AND job_name = ?", p, job.Namespace, job.Name).
+		OrderExpr("output, namespace, name").Limit(limit))
 }
 
 // LinksTo implements openlineage.Store.
 func (Store) LinksTo(ctx context.Context, tx *store.Tx, p project.Name, n openlineage.Name, own string, limit int) ([]openlineage.Link, error) {
-	var rows []linkRow
-	q := tx.NewSelect().Model(&rows).Where("project = ?", p).OrderExpr("job_namespace, job_name, output, namespace, name").Limit(limit)
+	q := tx.NewSelect().Where("project = ?", p).OrderExpr("job_namespace, job_name, output, namespace, name").Limit(limit)
 	if own != "" {
 		q = q.Where("own = ?", own)
 	} else {
 		q = q.Where("namespace = ? AND name = ?", n.Namespace, n.Name)
 	}
-	return linksOf(rows, q.Scan(ctx))
+	return links(ctx, q)
 }
 
 // Forget implements openlineage.Store.
