@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/falaj-ml/falaj/internal/flight"
 )
 
 // growthless are the last words of the patterns of POST and PUT routes that keep
@@ -34,7 +36,7 @@ func (s *Server) roomy(handle http.HandlerFunc) http.HandlerFunc {
 			s.fail(w, r, err)
 			return
 		}
-		if uploads(r) {
+		if uploads(r) || flight.Uploads(r.URL.Path) {
 			r.Body = &housed{ReadCloser: r.Body, room: s.room, unseen: roomEvery}
 		}
 		handle(w, r)

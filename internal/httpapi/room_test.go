@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/flight"
 )
 
 // full is an edge that has no room.
@@ -132,7 +133,8 @@ func TestRoomWhileReading(t *testing.T) {
 	for path, want := range map[string]int64{
 		"/api/2.0/mlflow-artifacts/artifacts/0/r/artifacts/x": 3 * roomEvery,
 		"/api/v1/projects/flights/datasets/x/versions":        3 * roomEvery,
-		"/api/v1/apply": 5 * roomEvery,
+		flight.Prefix + "DoPut":                               3 * roomEvery,
+		"/api/v1/apply":                                       5 * roomEvery,
 	} {
 		asked = 0
 		method := http.MethodPost
