@@ -102,7 +102,9 @@ func (s *Store) standing(ctx context.Context, seal *sealer) (was Version, at int
 }
 
 // Position says how far a table has come by WriteUpTo, after it has finished a write
-// that was cut short.
+// that was cut short. What a finished one was about to do is forgotten: a driver that is
+// fenced leaves what was there before it was one, in a cluster or an older release, and
+// twice it would take the table back.
 func (s *Store) Position(ctx context.Context, table Table) (position int64, found bool, err error) {
 	position, found, next, intent, err := s.look(ctx, table)
 	if err != nil || intent == nil {
@@ -111,6 +113,9 @@ func (s *Store) Position(ctx context.Context, table Table) (position int64, foun
 	from := Nowhere
 	if found {
 		from = position
+	}
+	if next <= from {
+		return position, found, s.Write(ctx, table, []Row{{Key: place, Created: intentStamp}})
 	}
 	if err := s.WriteUpTo(ctx, table, intent, from, next); err != nil {
 		return position, found, err

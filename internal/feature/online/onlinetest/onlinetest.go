@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -416,6 +417,31 @@ func positions(t *testing.T, d online.Driver) {
 		t.Fatal(err)
 	}
 	at(6)
+	// What a driver without a fence was about to write is finished once, by whichever.
+	cut := newStore(&onlyFirst{Driver: d})
+	if err := cut.WriteUpTo(t.Context(), weather, []online.Row{row("EWR", 5, -1, "eight")}, 6, 8); err == nil {
+		t.Fatal("the write was not cut short")
+	}
+	at(8)
+	if err := up(s, 8, 9, row("EWR", 5, -1, "nine")); err != nil {
+		t.Fatal(err)
+	}
+	at(9)
+	expect(t, ask(t, s, weather, 0, 0, "EWR"), "PRESENT nine")
+}
+
+// onlyFirst is a driver without a fence that is killed after its first write.
+type onlyFirst struct {
+	online.Driver
+	written bool
+}
+
+func (d *onlyFirst) Write(ctx context.Context, versions []online.Version) error {
+	if d.written {
+		return errors.New("killed")
+	}
+	d.written = true
+	return d.Driver.Write(ctx, versions)
 }
 
 // fence lets many bring a table forward at the same moment: of those who begin at the
