@@ -255,6 +255,9 @@ func (e erasedOnline) Find(ctx context.Context, s privacy.Subject) (f privacy.Fo
 	if fault.Is(err, fault.NotFound) {
 		return f, nil
 	}
+	if err != nil {
+		return f, err
+	}
 	for _, r := range rows {
 		if r.Rows > 0 {
 			f.Places = append(f.Places, privacy.Place{Name: r.View, Rows: r.Rows})

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -14,8 +15,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/featuresql"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
+	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // clicks are rows of a stream's dataset.
@@ -116,5 +123,63 @@ func TestVersionsThatModelsName(t *testing.T) {
 		return err
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// failing gives keys, or fails when told to.
+type failing struct {
+	datasettest.Keys
+	err error
+}
+
+func (f *failing) DataKey(ctx context.Context, project, owner, use string) ([]byte, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.Keys.DataKey(ctx, project, owner, use)
+}
+
+type everybody struct{}
+
+func (everybody) Allow(context.Context, policy.Action, policy.Object) error { return nil }
+
+// A second look that cannot look is no certificate.
+func TestSecondLookThatFails(t *testing.T) {
+	h := datasettest.New(t, nil)
+	ctx := datasettest.Context(t)
+	h.Put(t, "orders", dataset.Spec{}, "who,at,one\namal,2024-05-01T00:00:00Z,1\n")
+	keys := &failing{}
+	features := feature.New(feature.Config{
+		DB: storetest.SQLite(t, featuresql.Migrations), Store: featuresql.Store{}, Data: featureData{h.Service}, Keys: keys,
+		Online: online.New(&onlinetest.Memory{}, keys, online.Options{}), Authorizer: everybody{}, Guard: datasettest.Guard{}, Journal: h.Journal,
+		Join: offline.Options{Dir: t.TempDir()}, Log: slog.New(slog.DiscardHandler),
+	})
+	request := feature.ApplyRequest{Project: datasettest.Project, Name: "customer"}
+	_, _, err := features.ApplyEntity(ctx, request, feature.EntitySpec{Type: "string", JoinKeys: []string{"who"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Name = "orders"
+	if _, _, err := features.ApplyView(ctx, request, feature.ViewSpec{
+		Source: feature.Source{Dataset: "orders"}, Entities: []string{"customer"}, Timestamp: "at", Features: []feature.FieldSpec{{Name: "one", Type: "int64"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := features.Materialise(ctx, feature.MaterialiseRequest{Project: datasettest.Project, View: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := features.RunOnce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	e := erasedOnline{features: features, log: slog.New(slog.DiscardHandler)}
+	for _, s := range []privacy.Subject{{Project: string(datasettest.Project), Entity: "customer"}, {Erasure: "ers_1", Project: string(datasettest.Project), Entity: "customer"}} {
+		keys.err = nil
+		if _, err := e.Find(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		keys.err = fault.New(fault.Unavailable, "it is away")
+		if f, err := e.Find(ctx, s); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("found %+v, %v", f, err)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -163,6 +164,7 @@ func (a *app) featureStream() *cobra.Command {
 
 func (a *app) featureDead() *cobra.Command {
 	var replay, drop bool
+	var purpose string
 	cmd := &cobra.Command{
 		Use: "dead VIEW [LETTER…]", Short: "List the messages of a view's stream that are no events; replay or drop them",
 		Long: "Lists messages that were kept because they are no events, and why. --replay tries them again, after\n" +
@@ -199,10 +201,15 @@ func (a *app) featureDead() *cobra.Command {
 			case len(args) > 1:
 				return usage("letters are named for --replay or --drop")
 			}
-			return a.list(cmd, []column{{"LETTER", "id"}, {"AT", "at"}, {"FROM", "from"}, {"REASON", "reason"}, {"BODY", "body"}}, "feature-views", args[0], "dead")
+			query := url.Values{}
+			if purpose != "" {
+				query.Set("purpose", purpose)
+			}
+			return a.listOf(cmd, query, []column{{"LETTER", "id"}, {"AT", "at"}, {"FROM", "from"}, {"REASON", "reason"}, {"BODY", "body"}}, "feature-views", args[0], "dead")
 		},
 	}
 	cmd.Flags().BoolVar(&replay, "replay", false, "try them again")
 	cmd.Flags().BoolVar(&drop, "drop", false, "remove them")
+	cmd.Flags().StringVar(&purpose, "purpose", "", "what they are read for, where the view names purposes")
 	return cmd
 }

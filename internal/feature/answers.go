@@ -127,16 +127,18 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 	if err != nil {
 		return AnswersReport{}, err
 	}
-	if _, err := s.forPurpose(ctx, ActionHistory, r.Project, pl, ""); err != nil {
+	purpose, err := s.forPurpose(ctx, ActionHistory, r.Project, pl, "")
+	if err != nil {
+		return AnswersReport{}, err
+	}
+	sees, err := s.show(ctx, pl, pl.objects(r.Project))
+	if err != nil {
 		return AnswersReport{}, err
 	}
 	report := AnswersReport{Service: pl.bundle, Views: pl.refs(), Answers: len(r.Answers), Agreement: 1, Causes: map[Cause]int{}}
 	used := make([]bool, len(r.Columns))
 	for i, v := range pl.views {
-		c := comparison{s: s, r: &r, v: v.view, online: pl.online[i], report: &report}
-		if c.shown, err = s.show(ctx, pl, pl.objects(r.Project)); err != nil {
-			return AnswersReport{}, err
-		}
+		c := comparison{s: s, r: &r, v: v.view, online: pl.online[i], report: &report, shown: sees}
 		for n, column := range r.Columns {
 			view, name, _ := strings.Cut(column.Feature, ":")
 			if f := v.view.feature(name); f >= 0 && (view == v.view.Ref() || view == v.view.Name) && slices.Contains(v.features, f) {
@@ -163,6 +165,9 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 	}
 	if at := slices.Index(used, false); at >= 0 {
 		return AnswersReport{}, fault.New(fault.Invalid, "feature service %s has no feature %q", pl.bundle, clip(r.Columns[at].Feature))
+	}
+	if err := s.journalHistory(ctx, r.Project, pl, purpose, sees); err != nil {
+		return AnswersReport{}, err
 	}
 	if report.Values > 0 {
 		report.Agreement = 1 - float64(report.Mismatches)/float64(report.Values)

@@ -22,6 +22,14 @@ import (
 const (
 	maxRequest  = 64
 	maxComputed = 256
+	// maxSteps bounds what one read online may cost, in units of CEL's model, and
+	// maxMade what it computes: texts are of up to expr.MaxText bytes each.
+	maxSteps = 1_000_000_000
+	maxMade  = 64 << 20
+	// maxBatchMade is about how many bytes are computed at a time for rows that are joined.
+	maxBatchMade = 16 << 20
+	// lookSteps is how much is computed between two looks at whether anybody still waits.
+	lookSteps = 5_000_000
 )
 
 // computed is what a feature service computes when it is asked. A row has the
@@ -33,6 +41,7 @@ type computed struct {
 	read    int    // features at the beginning of a row
 	request []requestField
 	fields  []computedField
+	cost    int // of a row, at most
 }
 
 type requestField struct {
@@ -113,15 +122,16 @@ func compile(b Bundle, views []picked) (*computed, error) {
 		return nil, nil //nolint:nilnil // nothing is computed
 	}
 	c := &computed{service: b.Name, ref: b.Ref()}
-	variables, short := variablesOf(views)
+	variables, short, full := variablesOf(views)
 	c.read = len(short)
+	features := slices.Concat(short, full)
 	for i, r := range b.Request {
 		t, err := typeOf("request.type", r.Type)
 		if err != nil {
 			return nil, err
 		}
 		field := fmt.Sprintf("request[%d].name", i)
-		if slices.Contains(short, r.Name) {
+		if slices.Contains(features, r.Name) {
 			return nil, bad(field, "%q is a feature of this service", r.Name)
 		}
 		for _, v := range views {
@@ -140,7 +150,7 @@ func compile(b Bundle, views []picked) (*computed, error) {
 			return nil, err
 		}
 		field := fmt.Sprintf("computed[%d]", i)
-		taken := slices.Contains(short, f.Name)
+		taken := slices.Contains(features, f.Name) || slices.Contains(features, b.Name+"__"+f.Name)
 		for _, v := range views {
 			taken = taken || slices.ContainsFunc(v.view.Keys, func(k Key) bool { return k.Name == f.Name })
 		}
@@ -156,17 +166,19 @@ func compile(b Bundle, views []picked) (*computed, error) {
 			return nil, said
 		}
 		c.fields = append(c.fields, computedField{f.Name, t, f.Expression, program})
+		c.cost += program.Cost()
 		variables = append(variables, expr.Variable{Name: f.Name, Type: t, Place: c.read + len(b.Request) + i})
 	}
 	return c, nil
 }
 
 // variablesOf are the features as expressions name them: weather__temp, and temp
-// where only one view has it. short has their names in the order of the plan.
-func variablesOf(views []picked) (variables []expr.Variable, short []string) {
+// where only one view has it. short and full have their names in the order of the
+// plan.
+func variablesOf(views []picked) (variables []expr.Variable, short, full []string) {
 	n := len(featuresOf(views))
-	short = make([]string, n)
-	full, types := make([]string, n), make([]value.Type, n)
+	short, full = make([]string, n), make([]string, n)
+	types := make([]value.Type, n)
 	for _, v := range views {
 		all := v.view.featureTypes()
 		for i, f := range v.features {
@@ -187,7 +199,7 @@ func variablesOf(views []picked) (variables []expr.Variable, short []string) {
 			variables = append(variables, expr.Variable{Name: full[at], Type: types[at], Place: at})
 		}
 	}
-	return variables, short
+	return variables, short, full
 }
 
 // compiledCache keeps the expressions of services, which plans come and go
@@ -231,8 +243,20 @@ func (c *computed) fill(row []value.Value, outcomes []expr.Outcome) {
 	}
 }
 
+// look is after how many rows to look whether anybody still waits for them.
+func (c *computed) look() int { return max(1, lookSteps/max(1, c.cost)) }
+
+// made is about how many bytes a row's computed features have.
+func (c *computed) made(row []value.Value) int {
+	n := 0
+	for _, v := range row[c.read+len(c.request):] {
+		n += 8 + len(v.Str())
+	}
+	return n
+}
+
 // columns computes the features of entities that were read online. requested has
-// the values of the request by entity.
+// the values of the request by entity. Error: fault.TooLarge.
 func (c *computed) columns(ctx context.Context, read []Column, requested [][]value.Value, entities int) ([]Column, error) {
 	first := c.read + len(c.request)
 	all := make([]Column, c.width())
@@ -244,8 +268,9 @@ func (c *computed) columns(ctx context.Context, read []Column, requested [][]val
 		}
 	}
 	row, outcomes := make([]value.Value, c.width()), make([]expr.Outcome, len(c.fields))
+	size, look := 0, c.look()
 	for n := range entities {
-		if n%256 == 0 && ctx.Err() != nil {
+		if n%look == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		for i := range read {
@@ -255,6 +280,10 @@ func (c *computed) columns(ctx context.Context, read []Column, requested [][]val
 			copy(row[c.read:], requested[n])
 		}
 		c.fill(row, outcomes)
+		if size += c.made(row); size > maxMade {
+			return nil, fault.New(fault.TooLarge, "what feature service %s computes for %d entities is over the limit of %d bytes", c.ref, entities, maxMade).
+				WithHint("Ask in several requests.")
+		}
 		for i, f := range c.fields {
 			out := &all[first+i]
 			out.Values[n] = row[first+i]
@@ -336,22 +365,24 @@ func (pl *plan) computes() []ComputedFeature {
 // computing adds what is computed to joined rows, and takes off what it was only
 // computed from.
 type computing struct {
+	ctx    context.Context //nolint:containedctx // of one reading
 	c      *computed
 	schema *arrow.Schema
-	kept   []int        // columns of the join's
-	names  []string     // columns at the beginning of a row
-	types  []value.Type // beside names
-	failed []int64      // by computed feature
+	kept   []int                             // columns of the join's
+	names  []string                          // columns at the beginning of a row
+	types  []value.Type                      // beside names
+	failed []int64                           // by computed feature
+	cells  func(row, column int) value.Value // of the batch that is read
 }
 
 // finish adds what is computed to the rows of the join, which it takes over. failed
 // says, when they were read, how often each could not be computed.
-func (pl *plan) finish(joined array.RecordReader) (rows array.RecordReader, failed func() []int64) {
+func (pl *plan) finish(ctx context.Context, joined array.RecordReader) (rows array.RecordReader, failed func() []int64) {
 	c := pl.computed
 	if c == nil {
 		return joined, func() []int64 { return nil }
 	}
-	r := &computing{c: c, failed: make([]int64, len(c.fields))}
+	r := &computing{ctx: ctx, c: c, failed: make([]int64, len(c.fields))}
 	r.names, r.types = make([]string, c.read, c.read+len(c.request)), make([]value.Type, c.read, c.read+len(c.request))
 	for _, v := range pl.views {
 		types := v.view.featureTypes()
@@ -377,25 +408,33 @@ func (pl *plan) finish(joined array.RecordReader) (rows array.RecordReader, fail
 	return &changed{RecordReader: joined, schema: r.schema, change: r.compute}, func() []int64 { return r.failed }
 }
 
-func (r *computing) compute(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
-	cells, err := offline.Cells(batch, r.names, r.types)
-	if err != nil {
-		return nil, err
+// compute takes as many rows of a batch as make about maxBatchMade bytes: texts may be
+// a thousand times what they were made of.
+func (r *computing) compute(batch arrow.RecordBatch, from int64) (made arrow.RecordBatch, to int64, err error) {
+	if from == 0 {
+		if r.cells, err = offline.Cells(batch, r.names, r.types); err != nil {
+			return nil, 0, err
+		}
 	}
 	c := r.c
 	builders := make([]array.Builder, len(c.fields))
 	for i, f := range c.fields {
 		builders[i] = array.NewBuilder(memory.DefaultAllocator, offline.ArrowType(f.typ))
-		builders[i].Reserve(int(batch.NumRows()))
+		builders[i].Reserve(min(int(batch.NumRows()-from), maxBatchMade/8/len(c.fields)))
 		defer builders[i].Release()
 	}
 	first := c.read + len(c.request)
 	row, outcomes := make([]value.Value, c.width()), make([]expr.Outcome, len(c.fields))
-	for n := range int(batch.NumRows()) {
+	size, look := 0, int64(c.look())
+	for to = from; to < batch.NumRows() && size < maxBatchMade; to++ {
+		if to%look == 0 && r.ctx.Err() != nil {
+			return nil, 0, r.ctx.Err()
+		}
 		for i := range first {
-			row[i] = cells(n, i)
+			row[i] = r.cells(int(to), i)
 		}
 		c.fill(row, outcomes)
+		size += c.made(row)
 		for i, b := range builders {
 			appendTo(b, row[first+i])
 			if outcomes[i] == expr.Failed {
@@ -405,14 +444,16 @@ func (r *computing) compute(batch arrow.RecordBatch) (arrow.RecordBatch, error) 
 	}
 	columns := make([]arrow.Array, 0, len(r.kept)+len(builders))
 	for _, at := range r.kept {
-		columns = append(columns, batch.Column(at))
+		a := array.NewSlice(batch.Column(at), from, to)
+		defer a.Release()
+		columns = append(columns, a)
 	}
 	for _, b := range builders {
 		a := b.NewArray()
 		defer a.Release()
 		columns = append(columns, a)
 	}
-	return array.NewRecordBatch(r.schema, columns, batch.NumRows()), nil
+	return array.NewRecordBatch(r.schema, columns, to-from), to, nil
 }
 
 func appendTo(b array.Builder, v value.Value) {

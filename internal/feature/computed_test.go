@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"pgregory.net/rapid"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -182,6 +185,8 @@ func TestComputedRefuses(t *testing.T) {
 		"spec.request[0].type":                                     func(s *feature.BundleSpec) { s.Request[0].Type = "" },
 		`spec.request[0].name: "in" cannot be named`:               func(s *feature.BundleSpec) { s.Request[0].Name = "in" },
 		`spec.request[0].name: "temp" is a feature`:                func(s *feature.BundleSpec) { s.Request[0].Name = "temp" },
+		`spec.request[0].name: "weather__temp" is a feature`:       func(s *feature.BundleSpec) { s.Request[0].Name = "weather__temp" },
+		`spec.computed[1].name: "weather__temp" is a feature`:      func(s *feature.BundleSpec) { s.Computed[1].Name = "weather__temp" },
 		`"origin" is a join key of weather@1, which is string`:     func(s *feature.BundleSpec) { s.Request[0].Name = "origin" },
 		`spec.computed: "felt" is there twice`:                     func(s *feature.BundleSpec) { s.Computed[1].Name = "felt" },
 		`spec.computed: "delay" is there twice`:                    func(s *feature.BundleSpec) { s.Computed[1].Name = "delay" },
@@ -198,6 +203,12 @@ func TestComputedRefuses(t *testing.T) {
 		_, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, s)
 		refused(t, err, fault.Invalid, words)
 	}
+	// Nor is it one by the name that it has where names are in full.
+	w.view("a__b", feature.ViewSpec{Source: weatherSpec.Source, Entities: weatherSpec.Entities, Timestamp: "time", Features: []feature.FieldSpec{{Name: "temp", Type: "float64"}}})
+	_, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "a"}, feature.BundleSpec{
+		Features: []string{"a__b:temp"}, Computed: []feature.ComputedSpec{{Name: "b__temp", Type: "float64", Expression: "temp + 1.0"}},
+	})
+	refused(t, err, fault.Invalid, `spec.computed[0].name: "b__temp" is a feature or a join key`)
 	// A join key that the request has anyhow can be computed from.
 	s := felt
 	s.Request = append([]feature.RequestSpec{{Name: "origin", Type: "string"}}, felt.Request...)
@@ -207,6 +218,75 @@ func TestComputedRefuses(t *testing.T) {
 	expect(t, w.read("delay", at(0.5), map[string]any{"origin": "EWR", "delay": 4, "note": "a"}), []string{
 		"temp=10/PRESENT felt=15/PRESENT late=19/PRESENT word=a!/PRESENT share=25/PRESENT far=false/PRESENT ",
 	})
+}
+
+// What a service computes may be a thousand times what it reads: it is bounded, however
+// many rows there are.
+func TestComputedIsBounded(t *testing.T) {
+	w := weather(t)
+	w.mustMaterialise("weather", w.now)
+	long := []feature.ComputedSpec{
+		{Name: "t0", Type: "string", Expression: "'" + strings.Repeat("a", 4000) + "'"}, {Name: "t1", Type: "string", Expression: "t0 + t0 + t0 + t0"},
+	}
+	w.service("texts", feature.BundleSpec{Features: []string{"weather:temp"}, Computed: long})
+	ask := func(service string, entities int) error {
+		_, err := w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Service: service}, Entities: slices.Repeat(origin("EWR"), entities)})
+		return err
+	}
+	if err := ask("texts", 1000); err != nil {
+		t.Error(err)
+	}
+	refused(t, ask("texts", 5000), fault.TooLarge, "what feature service texts@1 computes for 5000 entities is over the limit of 67108864 bytes", "several requests")
+
+	// Rows that are joined come in smaller batches.
+	const rows = 3000
+	spine := array.NewRecordBuilder(memory.DefaultAllocator, table{cols: []col{{"origin", value.String}, {"at", value.Timestamp}, {"n", value.Int64}}}.schema())
+	defer spine.Release()
+	for n := range rows {
+		spine.Field(0).(*array.StringBuilder).Append("EWR")
+		spine.Field(1).(*array.TimestampBuilder).Append(arrow.Timestamp(at(1).UnixMicro()))
+		spine.Field(2).(*array.Int64Builder).Append(int64(n))
+	}
+	batch := spine.NewRecordBatch()
+	defer batch.Release()
+	reader, err := array.NewRecordReader(batch.Schema(), []arrow.RecordBatch{batch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := w.History(w.ctx, feature.HistoryRequest{Project: nyc, Rows: reader, Timestamp: "at", Selection: feature.Selection{Service: "texts"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Release()
+	next, batches := int64(0), 0
+	for h.Next() {
+		rec := h.RecordBatch()
+		texts := rec.Column(5).(*array.String)
+		if n := len(texts.ValueBytes()); n > 17<<20 {
+			t.Errorf("a batch of %d bytes", n)
+		}
+		numbers := rec.Column(2).(*array.Int64)
+		for i := range int(rec.NumRows()) {
+			if numbers.Value(i) != next || rec.Column(3).(*array.Float64).Value(i) != 11 || len(texts.Value(i)) != 16000 {
+				t.Fatalf("row %d: %v", next, rec)
+			}
+			next++
+		}
+		batches++
+	}
+	if err := h.Err(); err != nil || next != rows || batches != 4 {
+		t.Errorf("%d rows in %d batches, %v", next, batches, err)
+	}
+
+	// Nor does it take for ever.
+	for n := range 20 {
+		long = append(long, feature.ComputedSpec{Name: fmt.Sprintf("found%d", n), Type: "bool", Expression: "t1 + t1 + t1 + t1 + t1 + t1 == t0"})
+	}
+	w.service("slow", feature.BundleSpec{Features: []string{"weather:temp"}, Computed: long})
+	if err := ask("slow", 1); err != nil {
+		t.Error(err)
+	}
+	refused(t, ask("slow", 10_000), fault.TooLarge, "feature service slow@1 may take", "steps for an entity", "of at most")
 }
 
 // TestComputedIsTheSame: on random rows, a training set has what the online store

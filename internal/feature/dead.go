@@ -96,17 +96,25 @@ func (l *eventLog) letter(d SealedLetter) (Letter, error) {
 }
 
 // DeadLetters lists the messages of a view's stream that are no events, oldest first,
-// after an id. They have the data that was sent: it needs feature.history, and is
-// journaled as every read of such data.
+// after an id. They have the data that was sent: it needs feature.history and, of a
+// view with protected features, feature.clear, it is for a purpose, and it is journaled
+// as every read of such data.
 func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]Letter, error) {
 	v, l, err := s.letters(ctx, ActionHistory, p, ref)
 	if err != nil {
 		return nil, err
 	}
+	pl := &plan{views: []picked{{view: v}}}
+	purpose, err := s.forPurpose(ctx, ActionHistory, p, pl, "")
+	if err != nil {
+		return nil, err
+	}
+	var unmasked []string
 	for _, f := range v.Features { // a letter is shown as it came
 		if f.Protect == "" {
 			continue
 		}
+		unmasked = append(unmasked, v.Ref()+":"+f.Name)
 		if err := s.cfg.Authorizer.Allow(ctx, ActionClear, policy.Object{
 			Project: string(p), Kind: objectKind, Name: v.Ref() + ":" + f.Name, Classification: string(l.newest.Classification), Residency: l.newest.Residency,
 		}); err != nil {
@@ -117,13 +125,13 @@ func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after st
 	if err != nil {
 		return nil, err
 	}
-	if l.newest.Classification.Journalled() {
-		return out, audit.RecordRead(ctx, s.cfg.Journal, string(l.newest.Classification), audit.Entry{
-			Project: string(p), Action: string(ActionHistory), Object: "dataset " + l.dataset,
-			Detail: map[string]any{"dead_letters": len(out), "classification": l.newest.Classification},
-		})
+	if !l.newest.Classification.Journalled() && !pl.purposed() && len(unmasked) == 0 {
+		return out, nil
 	}
-	return out, nil
+	return out, fault.Wrap(s.cfg.Journal.Record(ctx, audit.Entry{
+		Project: string(p), Action: string(ActionHistory), Object: "dataset " + l.dataset,
+		Detail: map[string]any{"dead_letters": len(out), "classification": l.newest.Classification, "purpose": purpose, "clear": unmasked},
+	}), "record the read of the dead letters of %s", v.Ref())
 }
 
 // letters passes the doors of a view's dead letters.

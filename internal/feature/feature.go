@@ -108,7 +108,7 @@ type FieldSpec struct {
 	Name        string     `json:"name" doc:"Column of the source"`
 	Type        string     `json:"type" doc:"Type of the values" enum:"int64,float64,string,bool,timestamp"`
 	Description string     `json:"description,omitempty" doc:"What the feature is, for people"`
-	Protect     Protection `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string" enum:"mask,pseudonym"`
+	Protect     Protection `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string that cannot be guessed" enum:"mask,pseudonym"`
 }
 
 // BundleSpec is the manifest of kind FeatureService: the features of a model.

@@ -79,6 +79,11 @@ func checkProtection(field string, p Protection, typ string) error {
 func (s *Service) forPurpose(ctx context.Context, action policy.Action, p project.Name, pl *plan, named string) (string, error) {
 	said, _ := ctx.Value(purposeKey{}).(string)
 	purpose := cmp.Or(named, said, pl.purpose)
+	if purpose != "" { // it is kept for ever, so it is a word and not anybody's text
+		if err := id.CheckName("purpose", purpose); err != nil {
+			return "", err
+		}
+	}
 	refuse := func(object, hint, format string, args ...any) error {
 		err := fault.New(fault.PermissionDenied, format, args...).WithHint("%s", hint)
 		return cmp.Or(fault.Wrap(s.cfg.Journal.Record(context.WithoutCancel(ctx), audit.Entry{
@@ -283,8 +288,8 @@ func (s *Service) hide(ctx context.Context, p project.Name, columns []Column, ty
 }
 
 // pseudonyms replace texts: AES-SIV under a key of the project, so that equal texts
-// have equal pseudonyms in all its views, and nobody without the key finds out
-// which, or makes one.
+// have equal pseudonyms in all its views. Who can write rows of a view can have the
+// server make the pseudonym of a guess (docs/adr/0028): they hide what cannot be guessed.
 type pseudonyms struct{ siv *subtle.AESSIV }
 
 // pseudonymPrefix tells people that it is one.
@@ -343,21 +348,21 @@ func (s *Service) hiding(ctx context.Context, p project.Name, rows array.RecordR
 		return nil, err
 	}
 	schema := rows.Schema()
-	return &changed{RecordReader: rows, schema: schema, change: func(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
+	return &changed{RecordReader: rows, schema: schema, change: func(batch arrow.RecordBatch, _ int64) (arrow.RecordBatch, int64, error) {
 		columns := slices.Clone(batch.Columns())
 		for _, h := range hidden {
 			at := schema.FieldIndices(h.Column)
 			if len(at) != 1 {
-				return nil, fault.New(fault.Internal, "%d columns are named %q", len(at), h.Column)
+				return nil, 0, fault.New(fault.Internal, "%d columns are named %q", len(at), h.Column)
 			}
 			a, err := names.column(columns[at[0]], h)
 			if err != nil {
-				return nil, err
+				return nil, 0, err
 			}
 			defer a.Release()
 			columns[at[0]] = a
 		}
-		return array.NewRecordBatch(schema, columns, batch.NumRows()), nil
+		return array.NewRecordBatch(schema, columns, batch.NumRows()), batch.NumRows(), nil
 	}}, nil
 }
 
@@ -413,8 +418,10 @@ func (pl *plan) purposed() bool {
 // changed is rows that are changed batch by batch. It has one owner.
 type changed struct {
 	array.RecordReader
-	schema  *arrow.Schema
-	change  func(arrow.RecordBatch) (arrow.RecordBatch, error)
+	schema *arrow.Schema
+	// change makes rows of those of a batch from one on, and says up to which.
+	change  func(batch arrow.RecordBatch, from int64) (made arrow.RecordBatch, to int64, err error)
+	taken   int64 // of the reader's batch; 0 when the next one is due
 	current arrow.RecordBatch
 	err     error
 }
@@ -454,9 +461,12 @@ func (r *changed) drop() {
 // Next implements array.RecordReader.
 func (r *changed) Next() bool {
 	r.drop()
-	if r.err != nil || !r.RecordReader.Next() {
+	if r.err != nil || r.taken == 0 && !r.RecordReader.Next() {
 		return false
 	}
-	r.current, r.err = r.change(r.RecordReader.RecordBatch())
+	batch := r.RecordReader.RecordBatch()
+	if r.current, r.taken, r.err = r.change(batch, r.taken); r.taken == batch.NumRows() {
+		r.taken = 0
+	}
 	return r.err == nil
 }

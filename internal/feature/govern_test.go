@@ -130,6 +130,14 @@ func TestPurposeIsAskedOnEachRead(t *testing.T) {
 	if report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: "set@1"}); err != nil || report.Mismatches != 0 {
 		t.Errorf("report %+v, %v", report, err)
 	}
+	// A purpose is kept for ever: it is a word of the project's, not anybody's text.
+	w.gates.entries = nil
+	for _, ask := range read {
+		refused(t, ask(feature.WithPurpose(w.ctx, strings.Repeat("care ", 2000)), ""), fault.Invalid, "is not a name")
+	}
+	if len(w.gates.entries) != 0 {
+		t.Errorf("kept: %+v", w.gates.entries)
+	}
 	// Who may not read is not told what a view is for.
 	w.gates.refuse[feature.ActionHistory] = true
 	refused(t, read["online"](w.ctx, ""), fault.PermissionDenied, "feature.history is refused")
@@ -170,8 +178,13 @@ func TestPurposeOfAService(t *testing.T) {
 		t.Errorf("a prediction without a purpose: %v", err)
 	}
 	lookup.Keys = []feature.KeyColumn{{Name: "patient"}}
-	if _, err = w.Lookup(w.ctx, lookup); err != nil {
-		t.Error(err)
+	for _, ctx := range []context.Context{w.ctx, feature.WithPurpose(w.ctx, "triage")} { // a model reads for what its service is for
+		if _, err = w.Lookup(ctx, lookup); err != nil {
+			t.Error(err)
+		}
+		if last := w.gates.entries[len(w.gates.entries)-1]; last.Detail["purpose"] != "care" {
+			t.Errorf("in the journal: %+v", last)
+		}
 	}
 }
 
@@ -279,6 +292,90 @@ func TestProtected(t *testing.T) {
 	}
 }
 
+// TestVerifyIsARead: who verifies a training set that was made in clear sees of what is
+// online by now what he may see, and that is on record.
+func TestVerifyIsARead(t *testing.T) {
+	w, s := patients(t)
+	ward, illness, age := "patients@1:ward", "patients@1:illness", "patients@1:age"
+	s.objects = []string{illness, age}
+	set, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{
+		Project: nyc, Name: "set", Spine: feature.Source{Dataset: "spine"}, Timestamp: "at",
+		Selection: feature.Selection{Features: []string{"patients:ward", "patients:illness", "patients:age"}, Purpose: "care"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stays, err := w.data.find("stays")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stays.table.rows = append([][]value.Value{{str("a"), ts(0), str("south"), str("cold"), value.OfInt(31)}}, stays.table.rows[1:]...)
+	w.data.put("stays", stays.table)
+	w.mustMaterialise("patients", w.now)
+	for _, c := range []struct{ sees, want, clear []string }{
+		{nil, []string{ward + " east south PRESENT", illness + " NULL NULL MASKED", age + " NULL NULL MASKED"}, nil},
+		{[]string{age}, []string{ward + " east south PRESENT", illness + " NULL NULL MASKED", age + " 30 31 PRESENT"}, []string{age}},
+	} {
+		s.objects = c.sees
+		w.gates.entries = nil
+		report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: set.Dataset})
+		if err != nil || report.Mismatches != 3 {
+			t.Fatalf("report %+v, %v", report, err)
+		}
+		var got []string
+		for _, m := range report.Examples {
+			got = append(got, fmt.Sprintf("%s %s %s %s", m.Feature, m.Offline, m.Online, m.Status))
+		}
+		expect(t, got, c.want)
+		if shown, _ := w.gates.entries[0].Detail["clear"].([]string); len(w.gates.entries) != 1 || !slices.Equal(shown, c.clear) {
+			t.Errorf("the journal has %+v", w.gates.entries)
+		}
+	}
+
+	// So is a comparison of what a model was given.
+	w.service("stay", feature.BundleSpec{Features: []string{"patients:age"}, Purpose: "care"})
+	for _, sees := range [][]string{nil, {age}} {
+		s.objects = sees
+		w.gates.entries = nil
+		report, err := w.VerifyAnswers(w.ctx, feature.VerifyAnswersRequest{
+			Project: nyc, Service: "stay@1", Columns: []feature.AnswerColumn{{Feature: "patients:age"}},
+			Answers: []feature.LoggedAnswer{{At: at(1), Received: at(1), Keys: map[string]any{"patient": "a"}, Values: []float64{17}}},
+		})
+		if err != nil || report.Mismatches != 1 || (report.Examples[0].Logged != nil) != (len(sees) > 0) {
+			t.Fatalf("report %+v, %v", report, err)
+		}
+		detail := w.gates.entries[0].Detail
+		if shown, _ := detail["clear"].([]string); len(w.gates.entries) != 1 || detail["purpose"] != "care" || !slices.Equal(shown, sees) {
+			t.Errorf("the journal has %+v", w.gates.entries)
+		}
+	}
+}
+
+// Who may write rows finds out what he can guess: the guide says so (ADR 28).
+func TestPseudonymsAreFoundByWhoWrites(t *testing.T) {
+	w, _ := patients(t)
+	w.data.put("words", table{
+		[]col{{"patient", value.String}, {"time", value.Timestamp}, {"word", value.String}},
+		[][]value.Value{{str("1"), ts(0), str("cold")}, {str("2"), ts(0), str("flu")}},
+	})
+	w.view("words", feature.ViewSpec{
+		Source: feature.Source{Dataset: "words"}, Entities: []string{"patient"}, Timestamp: "time",
+		Features: []feature.FieldSpec{{Name: "word", Type: "string", Protect: feature.Pseudonym}},
+	})
+	w.mustMaterialise("words", w.now)
+	read := func(name string, who ...string) []value.Value {
+		a, err := w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: []string{name}, Purpose: "care"}, Entities: people(who...), AsOf: at(1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Columns[0].Values
+	}
+	guesses := read("words:word", "1", "2")
+	if of := read("patients:illness", "a")[0]; of.Equal(guesses[0]) || !of.Equal(guesses[1]) {
+		t.Errorf("%s, guesses %s", of, guesses)
+	}
+}
+
 func readAll(t *testing.T, rows array.RecordReader) table {
 	t.Helper()
 	tb := read(rows)
@@ -328,15 +425,24 @@ func TestDeadLettersAreInClear(t *testing.T) {
 	w.entity("origin", "string")
 	spec := spending
 	spec.Aggregations = slices.Clone(spec.Aggregations)
-	spec.Aggregations[0].Protect = feature.Mask
+	spec.Aggregations[0].Protect, spec.Purpose = feature.Mask, []string{"care"}
 	w.view("spending", spec)
 	if a, err := w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "spending", Keep: true, Events: []feature.Event{{"origin": "EWR", "time": at(1), "amount": "much"}}}); err != nil || a.Dead != 1 {
 		t.Fatalf("%+v %v", a, err)
 	}
-	if dead, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0); err != nil || len(dead) != 1 {
+	w.gates.entries = nil
+	_, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0)
+	refused(t, err, fault.PermissionDenied, "names no purpose")
+	w.gates.entries = nil
+	care := feature.WithPurpose(w.ctx, "care")
+	if dead, err := w.DeadLetters(care, nyc, "spending", "", 0); err != nil || len(dead) != 1 {
 		t.Errorf("%d letters, %v", len(dead), err)
 	}
+	if len(w.gates.entries) != 1 || w.gates.entries[0].Detail["purpose"] != "care" {
+		t.Fatalf("the journal has %+v", w.gates.entries)
+	}
+	expect(t, w.gates.entries[0].Detail["clear"], any([]string{"spending@1:" + spec.Aggregations[0].Name}))
 	w.gates.refuse[feature.ActionClear] = true
-	_, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0)
+	_, err = w.DeadLetters(care, nyc, "spending", "", 0)
 	refused(t, err, fault.PermissionDenied, "feature.clear")
 }

@@ -106,7 +106,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 	if err != nil {
 		return nil, fault.Wrap(err, "joining features")
 	}
-	rows, _ := pl.finish(joined)
+	rows, _ := pl.finish(ctx, joined)
 	if h.RecordReader, err = s.hiding(ctx, r.Project, rows, pl.hides(sees)); err != nil {
 		return nil, err
 	}

@@ -120,7 +120,8 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 	if err := pl.bounded(r.Rows); err != nil {
 		return LookupAnswer{}, err
 	}
-	purpose, err := s.admit(ctx, action, r.Project, pl, "")
+	// It is read for what its service is for, whatever the caller's request is for.
+	purpose, err := s.admit(WithPurpose(ctx, ""), action, r.Project, pl, "")
 	if err != nil {
 		return LookupAnswer{}, err
 	}

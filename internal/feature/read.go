@@ -118,8 +118,12 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	return answer, nil
 }
 
-// bounded refuses a read of too many values.
+// bounded refuses a read of too many values, or of what takes too long to compute.
 func (pl *plan) bounded(entities int) error {
+	if c := pl.computed; c != nil && c.cost*entities > maxSteps {
+		return fault.New(fault.TooLarge, "feature service %s may take %d steps for an entity, and %d entities are over the limit of %d steps", pl.bundle, c.cost, entities, maxSteps).
+			WithHint("Ask in several requests, of at most %d entities.", maxSteps/c.cost)
+	}
 	if n := pl.read + len(pl.names) - pl.visible; n*entities > maxCells {
 		return fault.New(fault.TooLarge, "%d features of %d entities are over the limit of %d values", n, entities, maxCells).
 			WithHint("Ask in several requests.")

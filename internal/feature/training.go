@@ -104,7 +104,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
 	}
-	rows, failed := pl.finish(joined)
+	rows, failed := pl.finish(ctx, joined)
 	rows, err = s.hiding(ctx, r.Project, rows, t.Protected)
 	if err != nil {
 		return TrainingSet{}, err

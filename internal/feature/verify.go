@@ -64,7 +64,7 @@ type Mismatch struct {
 	Feature string        `json:"feature"` // "weather@2:temp"
 	Offline value.Value   `json:"offline"`
 	Online  value.Value   `json:"online"`
-	Status  online.Status `json:"status"`
+	Status  online.Status `json:"status"` // MASKED where the reader may not see the values
 }
 
 const (
@@ -75,7 +75,8 @@ const (
 
 // Verify compares rows of a training set with what the online store answers as
 // of each row's time. Needs feature.history on each view, and to read the
-// training set. Errors: fault.Conflict when a view is not online up to the
+// training set; of features that are protected and that the reader may not see, the
+// examples have no values. Errors: fault.Conflict when a view is not online up to the
 // training set's last row, or its rows were replaced during the comparison.
 func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	if r.Sample <= 0 {
@@ -115,6 +116,17 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 			if h.Column == column {
 				hidden[at] = h.As
 			}
+		}
+	}
+	// A training set in clear says nothing of who may see what is online by now.
+	sees, err := s.show(ctx, pl, pl.objects(r.Project))
+	if err != nil {
+		return Report{}, err
+	}
+	var unmasked []string
+	for _, c := range pl.protected {
+		if _, masked := sees.hidden[c.column]; !masked && hidden[c.column] == "" {
+			unmasked = append(unmasked, c.needs[0].feature)
 		}
 	}
 
@@ -166,14 +178,16 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 			} else if !got.Equal(want) {
 				report.Mismatches++
 				if len(report.Examples) < maxExamples {
-					report.Examples = append(report.Examples, Mismatch{
-						Row: row.number, At: row.at, Feature: answer[i].Feature, Offline: want, Online: got, Status: answer[i].Statuses[0],
-					})
+					m := Mismatch{Row: row.number, At: row.at, Feature: answer[i].Feature, Offline: want, Online: got, Status: answer[i].Statuses[0]}
+					if _, masked := sees.hidden[i]; masked && hidden[i] == "" {
+						m.Offline, m.Online, m.Status = value.Null(want.Type()), value.Null(want.Type()), online.Masked
+					}
+					report.Examples = append(report.Examples, m)
 				}
 			}
 		}
 	}
-	if err := s.journal(ctx, ActionHistory, r.Project, pl, keys, s.now(), purpose, nil); err != nil {
+	if err := s.journal(ctx, ActionHistory, r.Project, pl, keys, s.now(), purpose, unmasked); err != nil {
 		return Report{}, err
 	}
 	if err := s.unchanged(ctx, r.Project, pl); err != nil {

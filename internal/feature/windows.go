@@ -28,7 +28,7 @@ type AggregationSpec struct {
 	K           int             `json:"k,omitempty" doc:"How many values topk lists, at most 50"`
 	Q           float64         `json:"q,omitempty" doc:"Of quantile: between 0 and 1, such as 0.5 for the median"`
 	Description string          `json:"description,omitempty" doc:"What the feature is, for people"`
-	Protect     Protection      `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string" enum:"mask,pseudonym"`
+	Protect     Protection      `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string that cannot be guessed" enum:"mask,pseudonym"`
 }
 
 // feature is the aggregation as package window takes it.

@@ -342,7 +342,14 @@ func (s *Server) streamStatus(ctx context.Context, in *InRef) (*body[feature.Str
 	return one(s.Features.StreamStatus(ctx, project.Name(in.Project), in.Ref))
 }
 
-func (s *Server) deadLetters(ctx context.Context, in *InRefPage) (*body[items[feature.Letter]], error) {
+func (s *Server) deadLetters(ctx context.Context, in *struct {
+	InRefPage
+	Purpose string `query:"purpose" maxLength:"63" doc:"What they are read for, where the view names purposes; or the header Falaj-Purpose"`
+},
+) (*body[items[feature.Letter]], error) {
+	if in.Purpose != "" {
+		ctx = feature.WithPurpose(ctx, in.Purpose)
+	}
 	return named(in.Page, func(after string, limit int) ([]feature.Letter, error) {
 		return s.Features.DeadLetters(ctx, project.Name(in.Project), in.Ref, after, limit)
 	}, func(l feature.Letter) string { return l.ID })

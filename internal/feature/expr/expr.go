@@ -28,7 +28,7 @@
 //
 // An expression has at most MaxSource bytes; what it may cost at most, by CEL's
 // model with texts of MaxText bytes, is bounded when it is compiled, so that
-// nothing has to be counted when it runs.
+// nothing has to be counted when it runs: Program.Cost says it for who has many rows.
 package expr
 
 import (
@@ -84,6 +84,7 @@ type Program struct {
 	result  value.Type
 	places  map[string]int // of the variables that it uses
 	uses    []int
+	cost    int
 }
 
 // Error is what is wrong with an expression, and where: line and column from 1.
@@ -157,7 +158,7 @@ func Compile(source string, result value.Type, variables []Variable) (*Program, 
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%s", firstLine(err.Error()))
 	}
-	p := &Program{program: program, result: result, places: map[string]int{}}
+	p := &Program{program: program, result: result, places: map[string]int{}, cost: int(bound.Max)}
 	for _, r := range checked.NativeRep().ReferenceMap() {
 		at := slices.IndexFunc(variables, func(v Variable) bool { return v.Name == r.Name })
 		if at >= 0 && len(r.OverloadIDs) == 0 {
@@ -172,6 +173,10 @@ func Compile(source string, result value.Type, variables []Variable) (*Program, 
 
 // Uses are the places of what the expression names, in order.
 func (p *Program) Uses() []int { return p.uses }
+
+// Cost is what it may cost at most to compute it once, in units of CEL's model. Who
+// computes it for many rows bounds their sum.
+func (p *Program) Cost() int { return p.cost }
 
 // Eval computes the value for a row, which has a value at each variable's place.
 func (p *Program) Eval(row []value.Value) (value.Value, Outcome) {
