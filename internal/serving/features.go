@@ -286,7 +286,8 @@ func (c *columns) assemble(out *filled, given map[string][]float64, found Featur
 		f := found.Columns[src.feature]
 		for row := range n {
 			status := f.Statuses[row]
-			if status == FeaturePresent && src.maxAge > 0 && found.At.Sub(f.Events[row]) > src.maxAge {
+			// What was computed from values of the request alone has no time, and is not old.
+			if at := f.Events[row]; status == FeaturePresent && src.maxAge > 0 && !at.IsZero() && found.At.Sub(at) > src.maxAge {
 				status = FeatureTooOld
 			}
 			switch {

@@ -93,6 +93,7 @@ func fed(t *testing.T) (*pond, *weather, *notes) {
 	p := newPond(t)
 	present := []serving.FeatureStatus{serving.FeaturePresent}
 	w := &weather{rows: map[string]serving.FeatureColumn{
+		"new":  {Values: []float64{40}, Statuses: present, Events: []time.Time{{}}},
 		"JFK":  {Values: []float64{30}, Statuses: present, Events: []time.Time{noon.Add(-time.Hour)}},
 		"LGA":  {Values: []float64{20}, Statuses: present, Events: []time.Time{noon.Add(-5 * time.Hour)}},
 		"NULL": {Values: []float64{math.NaN()}, Statuses: []serving.FeatureStatus{serving.FeatureNull}, Events: []time.Time{noon}},
@@ -235,6 +236,11 @@ func TestMissingFeatures(t *testing.T) {
 	many := make([]string, 50)
 	if _, err := p.Infer(ctx, keyed(make([]float64, 50), many...)); !strings.HasSuffix(err.Error(), "and 40 more") {
 		t.Errorf("%v", err)
+	}
+
+	// What is computed from values of the request has no time, and no age.
+	if _, err := p.Infer(ctx, keyed([]float64{1}, "new")); err != nil {
+		t.Error(err)
 	}
 
 	// Defaults, the exact one before the view's.

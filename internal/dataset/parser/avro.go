@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"math/big"
 	"strings"
 	"time"
@@ -33,9 +34,18 @@ func parseAvro(body io.Reader, req Request, sink Sink) (int64, error) {
 	return rows, err
 }
 
+// days tells dates from timestamps, which the library gives as the same type.
+var days = avro.CustomType{LogicalType: "date", AvroType: "int", Decode: func(v any, _ *avro.SchemaNode) (any, error) {
+	n, ok := v.(int32)
+	if !ok {
+		return nil, avro.ErrSkipCustomType
+	}
+	return arrow.Date32(n), nil
+}}
+
 func readAvro(body io.Reader, req Request, sink Sink) (rows int64, err error) {
 	packed := []ocf.Codec{ocf.DeflateCodec(-1), ocf.SnappyCodec(), ocf.MustZstdCodec(nil, nil)}
-	opts := []ocf.ReaderOpt{ocf.WithMaxBlockBytes(maxBlock), ocf.WithMaxDecompressedBlockBytes(maxBlock)}
+	opts := []ocf.ReaderOpt{ocf.WithMaxBlockBytes(maxBlock), ocf.WithMaxDecompressedBlockBytes(maxBlock), ocf.WithSchemaOpts(days)}
 	expanded := int64(0)
 	for _, c := range packed {
 		opts = append(opts, ocf.WithCodec(counted{c, &expanded, req.Limits.Expanded}))
@@ -213,6 +223,61 @@ func avroType(name string, n avro.SchemaNode, named map[string]avro.SchemaNode) 
 		WithHint("Cast it to a number, text or time, or leave it out.")
 }
 
+const (
+	wrongYear = "has a year that is not one of 0 to 9999"
+	noNumber  = "holds NaN or an infinity, which JSON has no form for: write null"
+)
+
+// plain is a nested value as JSON lines would have it, or what is wrong with it:
+// numbers for decimals, texts for times, and nothing that columns do not keep either.
+func plain(v any) (out any, why string) {
+	switch v := v.(type) {
+	case nil, bool, int32, int64, string:
+		return v, ""
+	case float32:
+		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+			return nil, noNumber
+		}
+		return v, ""
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, noNumber
+		}
+		return v, ""
+	case *big.Rat:
+		if v.IsInt() && v.Num().IsInt64() {
+			return v.Num().Int64(), ""
+		}
+		f, _ := v.Float64()
+		return plain(f)
+	case arrow.Date32:
+		if y := v.ToTime().Year(); y < 0 || y > 9999 {
+			return nil, wrongYear
+		}
+		return v.FormattedString(), ""
+	case time.Time:
+		if v.Year() < 0 || v.Year() > 9999 {
+			return nil, wrongYear
+		}
+		return v.Format(time.RFC3339Nano), ""
+	case []any:
+		for i := range v {
+			if v[i], why = plain(v[i]); why != "" {
+				return nil, why
+			}
+		}
+		return v, ""
+	case map[string]any:
+		for name := range v {
+			if v[name], why = plain(v[name]); why != "" {
+				return nil, why
+			}
+		}
+		return v, ""
+	}
+	return nil, "holds bytes, a time of day or a duration, which JSON has no form for: cast it, or leave the field out"
+}
+
 // appendAvro appends a value; it gives about its size, and what is wrong with it.
 func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 	if v == nil {
@@ -223,7 +288,11 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 	case *array.StringBuilder:
 		s, ok := v.(string)
 		if nested {
-			text, err := json.Marshal(v)
+			x, why := plain(v)
+			if why != "" {
+				return 0, why
+			}
+			text, err := json.Marshal(x)
 			if err != nil {
 				return 0, "cannot be kept as JSON: " + err.Error()
 			}
@@ -278,17 +347,17 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 			case v.Nanosecond()%1000 != 0:
 				return 0, "has a time below the microsecond"
 			case v.Year() < 0 || v.Year() > 9999:
-				return 0, "has a year that is not one of 0 to 9999"
+				return 0, wrongYear
 			}
 			b.Append(arrow.Timestamp(v.UnixMicro()))
 			return 8, ""
 		}
 	case *array.Date32Builder:
-		if v, ok := v.(time.Time); ok {
-			if v.Year() < 0 || v.Year() > 9999 {
-				return 0, "has a year that is not one of 0 to 9999"
+		if v, ok := v.(arrow.Date32); ok {
+			if y := v.ToTime().Year(); y < 0 || y > 9999 {
+				return 0, wrongYear
 			}
-			b.Append(arrow.Date32FromTime(v))
+			b.Append(v)
 			return 4, ""
 		}
 	}

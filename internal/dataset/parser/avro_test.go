@@ -2,6 +2,7 @@ package parser
 
 import (
 	"bytes"
+	"math"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -104,6 +105,47 @@ func TestAvroTypes(t *testing.T) {
 	_, err := Parse(bytes.NewReader(avroOf(t, allTypes, []map[string]any{sample()})), Request{Columns: []Column{{"l", "int64"}, {"day", "date"}}}, got)
 	if err != nil || strings.Join(got.out, "\n") != want {
 		t.Errorf("%v\n%s", err, strings.Join(got.out, "\n"))
+	}
+}
+
+// What is nested is as JSON lines would have it, not as Go's types are.
+func TestAvroNested(t *testing.T) {
+	nested := func(typ string) string {
+		return `{"type": "record", "name": "r", "fields": [{"name": "x", "type": ` + typ + `}]}`
+	}
+	at := time.Date(2024, 2, 29, 12, 30, 0, 1000, time.UTC)
+	const money = `{"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}`
+	for _, c := range []struct {
+		typ  string
+		x    any
+		want string // of the row, or, in brackets, of the error
+	}{
+		{`{"type": "array", "items": ` + money + `}`, []any{big.NewRat(-1234, 100), big.NewRat(7, 1)}, "[-12.34,7]"},
+		{`["null", "long", ` + money + `]`, big.NewRat(1, 4), "0.25"},
+		{
+			`{"type": "record", "name": "in", "fields": [{"name": "day", "type": {"type": "int", "logicalType": "date"}}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}`,
+			map[string]any{"day": at.Truncate(24 * time.Hour), "at": at}, `{"at":"2024-02-29T12:30:00.000001Z","day":"2024-02-29"}`,
+		},
+		{`{"type": "map", "values": {"type": "string", "logicalType": "uuid"}}`, map[string]any{"a": "12345678-1234-1234-1234-123456789abc"}, `{"a":"12345678-1234-1234-1234-123456789abc"}`},
+		{`{"type": "array", "items": ["null", "float"]}`, []any{float32(0.1), nil}, "[0.1,null]"},
+		{`{"type": "array", "items": "double"}`, []any{math.NaN()}, `(row 1, column "x": holds NaN)`},
+		{`{"type": "array", "items": "float"}`, []any{float32(math.Inf(-1))}, `(row 1, column "x": holds NaN or an infinity)`},
+		{`{"type": "array", "items": "bytes"}`, []any{[]byte("a")}, `(row 1, column "x": holds bytes)`},
+		{`{"type": "array", "items": {"type": "fixed", "name": "id", "size": 16, "logicalType": "uuid"}}`, []any{[16]byte{}}, `(row 1, column "x": holds bytes)`},
+		{`{"type": "array", "items": {"type": "int", "logicalType": "time-millis"}}`, []any{time.Second}, `(row 1, column "x": holds bytes, a time of day)`},
+		{`{"type": "array", "items": {"type": "int", "logicalType": "date"}}`, []any{time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}, `(row 1, column "x": has a year)`},
+	} {
+		got := &lines{}
+		_, err := Parse(bytes.NewReader(avroOf(t, nested(c.typ), []map[string]any{{"x": c.x}})), Request{}, got)
+		if said, wrong := strings.CutPrefix(c.want, "("); wrong {
+			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), strings.TrimSuffix(said, ")")) {
+				t.Errorf("%s: %v", c.typ, err)
+			}
+			continue
+		}
+		if err != nil || got.out[len(got.out)-1] != c.want {
+			t.Errorf("%s: %v\n%s", c.typ, err, strings.Join(got.out, "\n"))
+		}
 	}
 }
 

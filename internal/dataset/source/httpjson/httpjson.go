@@ -212,14 +212,11 @@ func (s *reader) same(u *url.URL) bool {
 	return u.Scheme == s.base.Scheme && address(u) == address(s.base) && u.User == nil
 }
 
-// open asks for the page that the reading is at.
-func (s *reader) open() error {
-	if s.pages++; s.pages > MaxPages {
-		return fault.New(fault.TooLarge, "there are more than %d pages", MaxPages).WithHint("Ask for larger ones in spec.from.http.url.")
-	}
-	q, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.at.Page, http.NoBody)
+// ask asks for a page. Close the answer's Body.
+func (s *reader) ask(p place) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(s.ctx, http.MethodGet, p.Page, http.NoBody)
 	if err != nil {
-		return fault.New(fault.Invalid, "page %d: it is no address", s.at.Number)
+		return nil, fault.New(fault.Invalid, "page %d: it is no address", p.Number)
 	}
 	q.Header.Set("Accept", "application/json")
 	q.Header.Set("User-Agent", "falaj")
@@ -232,13 +229,25 @@ func (s *reader) open() error {
 	case user != "":
 		q.SetBasicAuth(user, s.req.Secret["password"].Reveal())
 	}
-	asked := time.Now()
 	res, err := s.client.Do(q)
 	if err != nil {
-		return s.explain(err)
+		return nil, s.explain(err)
 	}
-	if err := s.refused(res.StatusCode); err != nil {
+	if err := s.refused(res.StatusCode, p.Number); err != nil {
 		_ = res.Body.Close()
+		return nil, err
+	}
+	return res, nil
+}
+
+// open opens the page that the reading is at.
+func (s *reader) open() error {
+	if s.pages++; s.pages > MaxPages {
+		return fault.New(fault.TooLarge, "there are more than %d pages", MaxPages).WithHint("Ask for larger ones in spec.from.http.url.")
+	}
+	asked := time.Now()
+	res, err := s.ask(s.at) //nolint:bodyclose // the part closes it
+	if err != nil {
 		return err
 	}
 	if s.until.Began.IsZero() {
@@ -273,7 +282,7 @@ func (s *reader) open() error {
 
 // refused puts an answer other than rows into words. What its body says stays
 // unsaid: it is a stranger's.
-func (s *reader) refused(code int) error {
+func (s *reader) refused(code int, page int64) error {
 	host := s.base.Host
 	switch {
 	case code == http.StatusOK:
@@ -281,11 +290,11 @@ func (s *reader) refused(code int) error {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return fault.New(fault.Invalid, "%s refuses: status %d", host, code).WithHint("Look at the secret (token, or username and password), at spec.from.http.header, and at what it may read.")
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return fault.New(fault.NotFound, "%s has no page %d: status %d", host, s.at.Number, code).WithHint("Look at spec.from.http.url.")
+		return fault.New(fault.NotFound, "%s has no page %d: status %d", host, page, code).WithHint("Look at spec.from.http.url.")
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code == http.StatusTooEarly:
 		return fault.New(fault.Unavailable, "%s: status %d", host, code)
 	}
-	return fault.New(fault.Invalid, "%s answers page %d with status %d instead of rows", host, s.at.Number, code).WithHint("Look at spec.from.http.url and its parameters.")
+	return fault.New(fault.Invalid, "%s answers page %d with status %d instead of rows", host, page, code).WithHint("Look at spec.from.http.url and its parameters.")
 }
 
 func (s *reader) explain(err error) error {
@@ -352,6 +361,47 @@ func (s *reader) next() (place, bool, error) {
 	return to, true, nil
 }
 
+// reopen is open once more for a counted page that was not found. So some services
+// say that the page before was the last, and so a proxy may answer for a moment
+// whatever the page: then rows would be missing and nobody would know. It is the end
+// if the page before is there still, and neither this one is nor the one behind it.
+// Errors: fault.NotFound at the end; fault.Unavailable.
+func (s *reader) reopen(before place) error {
+	found := func(p place) (bool, error) {
+		res, err := s.ask(p)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		if fault.Is(err, fault.NotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	gap := func(why string, page int64) error {
+		return fault.New(fault.Unavailable, "%s does not find page %d, and page %d "+why+": that is not the end of the rows", s.base.Host, s.at.Number, page).
+			WithHint("It is tried again. If it stays so, pages cannot be counted: use spec.from.http.next, or the service's Link header.")
+	}
+	switch there, err := found(before); {
+	case err != nil:
+		return err
+	case !there:
+		return gap("is gone, too", before.Number)
+	}
+	end := s.open()
+	if !fault.Is(end, fault.NotFound) {
+		return end
+	}
+	behind := place{Number: s.at.Number + 1}
+	behind.Page = with(s.base, s.o.Parameter, strconv.FormatInt(behind.Number, 10)).String()
+	switch there, err := found(behind); {
+	case err != nil:
+		return err
+	case there:
+		return gap("is there", behind.Number)
+	}
+	return end
+}
+
 // Schema implements source.Reader.
 func (s *reader) Schema() *arrow.Schema { return s.schema.Arrow() }
 
@@ -383,11 +433,15 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 		if !more {
 			break
 		}
+		before := s.at
 		s.at = to
-		if err := s.open(); err != nil {
-			if s.numbered() && fault.Is(err, fault.NotFound) { // so some say that the page before was the last
+		err = s.open()
+		if s.numbered() && fault.Is(err, fault.NotFound) {
+			if err = s.reopen(before); fault.Is(err, fault.NotFound) {
 				break
 			}
+		}
+		if err != nil {
 			return nil, nil, err
 		}
 	}

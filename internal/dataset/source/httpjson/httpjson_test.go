@@ -133,6 +133,69 @@ func request(at string, change func(o *source.HTTP)) source.Request {
 	}
 }
 
+// A page that is not found is the end only where nothing says otherwise.
+func TestCountedPagesNotFound(t *testing.T) {
+	s := newService(t, 9)
+	asked := map[int]int{} // by page, from 1
+	var gone func(page, asked int) bool
+	flaky := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		page, _ := strconv.Atoi(q.URL.Query().Get("page"))
+		s.mu.Lock()
+		asked[page]++
+		found := page <= 3 && !gone(page, asked[page])
+		s.mu.Unlock()
+		if !found {
+			http.NotFound(w, q)
+			return
+		}
+		s.ServeHTTP(w, q)
+	}))
+	defer flaky.Close()
+	for name, c := range map[string]struct {
+		gone func(page, asked int) bool
+		rows int
+		want string
+	}{
+		"never":       {func(int, int) bool { return false }, 9, ""},
+		"for once":    {func(page, asked int) bool { return page == 2 && asked == 1 }, 9, ""},
+		"for a while": {func(page, asked int) bool { return page == 2 || page == 1 && asked > 1 }, 0, "does not find page 2, and page 1 is gone, too"},
+		"one only":    {func(page, _ int) bool { return page == 2 }, 0, "does not find page 2, and page 3 is there"},
+	} {
+		clear(asked)
+		gone = c.gone
+		r := request(flaky.URL+"/counted", func(o *source.HTTP) { o.Parameter = "page" })
+		rows, err := count(t.Context(), r)
+		switch {
+		case c.want != "":
+			if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %d rows, %v", name, rows, err)
+			}
+		case err != nil || rows != c.rows:
+			t.Errorf("%s: %d rows, %v", name, rows, err)
+		}
+	}
+}
+
+// count reads to the end.
+func count(ctx context.Context, r source.Request) (rows int, err error) {
+	reader, err := httpjson.Driver{}.Open(ctx, r)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = reader.Close() }()
+	for {
+		rec, _, err := reader.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return rows, nil
+		}
+		if err != nil {
+			return rows, err
+		}
+		rows += int(rec.NumRows())
+		rec.Release()
+	}
+}
+
 func TestPages(t *testing.T) {
 	s := newService(t, 10)
 	for path, change := range map[string]func(o *source.HTTP){
