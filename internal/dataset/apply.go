@@ -27,9 +27,10 @@ type ApplyRequest struct {
 }
 
 // Apply makes the dataset as the manifest says; versions that exist stay as
-// they are. A job's attempt declares what is not there, and changes nothing. Needs dataset.import, and dataset.delete to keep fewer versions. Errors: fault.Invalid; fault.Conflict for
-// another revision; fault.PermissionDenied for a wider residency while there
-// are versions.
+// they are. A job's attempt declares what is not there, and changes nothing. Needs
+// dataset.import, dataset.delete to keep fewer versions, and dataset.query on what
+// new expectations read. Errors: fault.Invalid; fault.Conflict for another revision;
+// fault.PermissionDenied for a wider residency while there are versions.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
 	was, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil && !fault.Is(err, fault.NotFound) {
@@ -47,6 +48,12 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.C
 		r.Spec.Residency = residency.Of(r.Spec.Residency...)
 	}
 	r.Spec = r.Spec.withDefaults()
+	added := slices.DeleteFunc(slices.Clone(r.Spec.Expectations), func(e Expectation) bool {
+		return slices.ContainsFunc(was.Spec.Expectations, func(o Expectation) bool { return sameJSON(e, o) })
+	})
+	if err := s.mayJudge(ctx, r.Project, r.Name, added); err != nil {
+		return Dataset{}, "", err
+	}
 	def, err := s.defaults(ctx, r.Project)
 	if err != nil {
 		return Dataset{}, "", err
@@ -126,7 +133,9 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 	return d, project.Updated, nil
 }
 
-func sameSpec(a, b Spec) bool {
+func sameSpec(a, b Spec) bool { return sameJSON(a, b) }
+
+func sameJSON(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && slices.Equal(x, y)

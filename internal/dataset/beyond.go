@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/zeebo/xxh3"
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
@@ -93,9 +92,61 @@ func within(text string) error {
 	return err
 }
 
+// reads is the dataset whose rows the expectation reads beside those that it judges;
+// own is the one that it is of. Empty is none.
+func (e Expectation) reads(own string) string {
+	switch e.Check {
+	case Refers:
+		return e.In.Dataset
+	case Drift:
+		return own
+	case NotNull, Unique, Between, InSet, Matches, Length, HasColumn, RowCount, Fresh:
+	}
+	return ""
+}
+
+// MayJudge asks whether the caller may have new versions of a dataset judged: who
+// reads what its expectations read learns of it by the verdicts. A loop may read
+// everything, so this is asked of whoever bids it make versions. Needs dataset.query
+// on what is read.
+func (s *Service) MayJudge(ctx context.Context, p project.Name, name string) error {
+	d, err := s.load(ctx, p, name)
+	if err != nil {
+		return err
+	}
+	return s.mayJudge(ctx, p, name, d.Spec.Expectations)
+}
+
+func (s *Service) mayJudge(ctx context.Context, p project.Name, name string, es []Expectation) error {
+	for _, e := range es {
+		read := e.reads(name)
+		if read == "" {
+			continue
+		}
+		switch _, err := s.find(ctx, ActionQuery, p, Ref{Name: read}); {
+		case fault.Is(err, fault.PermissionDenied):
+			return fault.Wrap(err, "%s reads dataset %s", e, read)
+		case fault.Is(err, fault.NotFound), fault.Is(err, fault.Conflict), fault.Is(err, fault.Gone): // there are no rows yet
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// asClosed refuses to judge by a version that is more closed than the one that is
+// made: verdicts, and which rows were kept, tell of it.
+func (w draft) asClosed(e Expectation, by Version) error {
+	if w.residency.Within(by.Residency) && project.Strictest(w.classification, by.Classification) == w.classification {
+		return nil
+	}
+	return fault.New(fault.Conflict, "%s: %s is %s and may be in %s, and %s is %s and may be in %s", e, by.Ref(), by.Classification, by.Residency, w.name, w.classification, w.residency).
+		WithHint("The verdict tells of the data that it is found by: declare the dataset as closed as that, or leave the expectation out.")
+}
+
 // refer reads the values that expectations of the checker refer to. Who imports must
 // be allowed to read them, and the version may be only where they may be, and is as
-// closed: which of its rows were kept tells of them.
+// closed.
 func (s *Service) refer(ctx context.Context, w draft, v Version, c *checker) error {
 	for _, k := range c.checks {
 		if k.e.Check != Refers || k.problem != "" {
@@ -115,9 +166,8 @@ func (s *Service) refer(ctx context.Context, w draft, v Version, c *checker) err
 			k.problem = fmt.Sprintf("the column is %s, and %s of %s is %s", own, f.Name, to.Ref(), f.Type)
 			continue
 		}
-		if !w.residency.Within(to.Residency) || project.Strictest(w.classification, to.Classification) != w.classification {
-			return fault.New(fault.Conflict, "%s: %s is %s and may be in %s, and %s is %s and may be in %s", k.e, to.Ref(), to.Classification, to.Residency, w.name, w.classification, w.residency).
-				WithHint("Which rows are kept tells of what they refer to: declare the dataset as closed as that, or leave the expectation out.")
+		if err := w.asClosed(k.e, to); err != nil {
+			return err
 		}
 		if k.seen, err = s.valuesOf(ctx, to, k.e, c); err != nil {
 			return fault.Wrap(err, "%s", k.e)
@@ -187,14 +237,7 @@ func (k *check) fresh(rec arrow.RecordBatch, row func(i int) int64) {
 			continue
 		}
 		k.checked++
-		at := int64(0)
-		switch v := a.(type) {
-		case *array.Timestamp:
-			at = int64(v.Value(i))
-		case *array.Date32:
-			at = int64(v.Value(i))
-		}
-		if at > k.newest && at <= k.now {
+		if at := cellInt(a, i); at > k.newest && at <= k.now {
 			k.newest, k.newestAt = at, row(i)
 		}
 	}
@@ -227,22 +270,24 @@ func (k *check) judgeFresh() {
 // drifted judges the drift expectations by the pictures of the new version and of
 // the newest accepted one.
 func (s *Service) drifted(ctx context.Context, w draft, c *checker, now picture) error {
-	var before *picture
-	var base Version
+	var asked []*check
 	for _, k := range c.checks {
-		if k.e.Check != Drift || k.problem != "" {
-			continue
-		}
-		if w.redacts != nil {
+		switch {
+		case k.e.Check != Drift || k.problem != "":
+		case w.redacts != nil:
 			k.note = notAgain
-			continue
+		default:
+			asked = append(asked, k)
 		}
-		if before == nil {
-			var err error
-			if base, before, err = s.lastGood(ctx, w); err != nil {
-				return err
-			}
-		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	base, before, err := s.lastGood(ctx, w, asked)
+	if err != nil {
+		return err
+	}
+	for _, k := range asked {
 		if base.ID == "" {
 			k.note = "there is no version before it"
 			continue
@@ -255,9 +300,9 @@ func (s *Service) drifted(ctx context.Context, w draft, c *checker, now picture)
 	return nil
 }
 
-// lastGood is the newest accepted version and its picture; of none, nothing.
-func (s *Service) lastGood(ctx context.Context, w draft) (v Version, p *picture, err error) {
-	p = &picture{}
+// lastGood is the newest accepted version and its picture, read as the columns of the
+// checks would be; of none, nothing.
+func (s *Service) lastGood(ctx context.Context, w draft, asked []*check) (v Version, p picture, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.live(ctx, tx, w.project, w.name)
 		if err != nil || d.Accepted == 0 {
@@ -266,9 +311,25 @@ func (s *Service) lastGood(ctx context.Context, w draft) (v Version, p *picture,
 		v, err = s.cfg.Store.Version(ctx, tx, d.ID, d.Accepted)
 		return err
 	})
-	if err == nil && v.ID != "" {
-		*p, err = s.pictureOf(ctx, v)
+	if err != nil || v.ID == "" {
+		return v, p, err
 	}
+	var columns []string
+	for _, k := range asked {
+		if _, there := v.Schema.Column(k.e.Column); there && !slices.Contains(columns, k.e.Column) {
+			columns = append(columns, k.e.Column)
+		}
+	}
+	if len(columns) == 0 {
+		return v, p, nil
+	}
+	if v, err = s.admit(ctx, OpenRequest{Project: w.project, Ref: v.Ref(), Columns: columns, Purpose: "drift of " + w.name}, false); err != nil {
+		return v, p, fault.Wrap(err, "%s", asked[0].e)
+	}
+	if err := w.asClosed(asked[0].e, v); err != nil {
+		return v, p, err
+	}
+	p, err = s.pictureOf(ctx, v)
 	return v, p, err
 }
 

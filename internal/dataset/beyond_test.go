@@ -88,6 +88,54 @@ func TestReferencesAreReads(t *testing.T) {
 	})
 	_, err = imports(t, h, "secret", "id\n7\n8\n")
 	wantFault(t, err, fault.PermissionDenied)
+	// A loop may read everything, so who declares it is asked; what is declared stays.
+	apply := func(name string, s dataset.Spec) error {
+		_, _, err := h.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: name, Spec: s})
+		return err
+	}
+	probe := dataset.Spec{Expectations: rule, Classification: dataset.Confidential}
+	wantFault(t, apply("probe", probe), fault.PermissionDenied, "refers(id, patients.id) reads dataset patients")
+	wantFault(t, h.MayJudge(datasettest.Context(t), project, "secret"), fault.PermissionDenied, "patients")
+	probe.Description = "of the clinic"
+	if err := apply("secret", probe); err != nil {
+		t.Error(err)
+	}
+	if err := apply("other", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "nobody", Column: "id"}}}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Drift tells of the version before: that is read as any is, and not told to what is
+// more open.
+func TestDriftIsARead(t *testing.T) {
+	h := datasettest.New(t, nil)
+	spec := dataset.Spec{Classification: dataset.Confidential, Expectations: []dataset.Expectation{
+		{Check: dataset.Drift, Column: "n", Method: "wasserstein", Max: 1e9}, {Check: dataset.Drift, Column: "n", Max: 1e9},
+	}}
+	h.Put(t, "d", spec, "n\n1\n2\n")
+	if read := h.Journal.Entries(); len(read) != 0 {
+		t.Errorf("the first version read %v", read)
+	}
+	spec.Expectations = append(spec.Expectations, dataset.Expectation{Check: dataset.Drift, Column: "new", Max: 1e9})
+	h.Put(t, "d", spec, "n,new\n1,1\n3,1\n")
+	read := h.Journal.Entries()
+	if len(read) != 1 || read[0].Object != "dataset d@1" || read[0].Reason != "drift of d" || fmt.Sprint(read[0].Detail["columns"]) != "[n]" {
+		t.Errorf("journal %v", read)
+	}
+	open := spec
+	open.Classification = dataset.Internal
+	h.Declare(t, "d", open)
+	_, err := imports(t, h, "d", "n,new\n5,1\n")
+	wantFault(t, err, fault.Conflict, "d@2 is confidential")
+	h.Declare(t, "d", spec)
+	h.Policy.Deny(func(a policy.Action, o policy.Object) bool {
+		return a == dataset.ActionQuery && o.Classification == string(dataset.Confidential)
+	})
+	_, err = imports(t, h, "d", "n,new\n5,1\n")
+	wantFault(t, err, fault.PermissionDenied, "drift(n, wasserstein)")
+	spec.Expectations = append(slices.Clip(spec.Expectations), dataset.Expectation{Check: dataset.Drift, Column: "n", Method: "ks", Min: 0.01})
+	_, _, err = h.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: "d", Spec: spec})
+	wantFault(t, err, fault.PermissionDenied, "drift(n, ks) reads dataset d")
 }
 
 func TestFreshness(t *testing.T) {
@@ -121,6 +169,21 @@ func TestFreshness(t *testing.T) {
 		if got := fmt.Sprint(v.Reason, " ", v.Expectations[0].Examples); got != c.want {
 			t.Errorf("%q: %q, want %q", c.file, got, c.want)
 		}
+	}
+}
+
+// What was fresh when it came stays so: an erasure does not ask again.
+func TestFreshnessIsOfItsTime(t *testing.T) {
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	h := datasettest.New(t, func(cfg *dataset.Config) { cfg.Now = func() time.Time { return now } })
+	h.Put(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Fresh, Column: "at", Within: "24h"}}}, "buyer,at\namal,2026-03-10T11:00:00Z\ncarla,2026-03-10T11:30:00Z\n")
+	now = now.Add(30 * 24 * time.Hour)
+	if got := redact(t, h, carla("orders")); !slices.Equal(got, []string{"orders@1 1 orders@2"}) {
+		t.Fatalf("redacted %q", got)
+	}
+	v, err := h.Version(datasettest.Context(t), project, ref(t, "orders@2"))
+	if err != nil || v.State != dataset.Accepted || len(v.Expectations) != 1 || v.Expectations[0].String() != "fresh(at, 24h) holds: not judged again" {
+		t.Errorf("%s: %v, %v", v.State, v.Expectations, err)
 	}
 }
 

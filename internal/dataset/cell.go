@@ -32,8 +32,7 @@ func cellText(a arrow.Array, i int) string {
 	return a.ValueStr(i)
 }
 
-// floatText writes whole numbers without exponent or fraction, so that a set of
-// values in a manifest matches integers and floats alike.
+// floatText writes whole numbers without exponent or fraction.
 func floatText(f float64) string {
 	if f == math.Trunc(f) && math.Abs(f) < 1e15 {
 		return strconv.FormatInt(int64(f), 10)
@@ -59,6 +58,20 @@ func cellNumber(a arrow.Array, i int) float64 {
 		return float64(v.Value(i))
 	}
 	return math.NaN()
+}
+
+// cellInt is a value that is not null of a column that keeps integers: days for dates,
+// microseconds for timestamps.
+func cellInt(a arrow.Array, i int) int64 {
+	switch v := a.(type) {
+	case *array.Int64:
+		return v.Value(i)
+	case *array.Timestamp:
+		return int64(v.Value(i))
+	case *array.Date32:
+		return int64(v.Value(i))
+	}
+	return 0
 }
 
 // appendCell adds an unambiguous form of a value that is not null. Equal values

@@ -120,7 +120,7 @@ type Spec struct {
 	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; a comma when left out"`
 	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; the empty cell and NA when left out"`
 	Columns        []Column        `json:"columns,omitempty" doc:"Types of columns that must be there; the types of others are inferred from the first rows"`
-	Expectations   []Expectation   `json:"expectations,omitempty" doc:"What a version must satisfy; one that does not is kept as rejected, and nothing can train on it"`
+	Expectations   Expectations    `json:"expectations,omitempty" doc:"What a version must satisfy; one that does not is kept as rejected, and nothing can train on it"`
 	Classification Classification  `json:"classification,omitempty" doc:"How sensitive the data is; the project's default, else internal, when left out" enum:"public,internal,confidential,restricted"`
 	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data may be; the project's default, else home, when left out"`
 	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`

@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -56,6 +57,52 @@ type Expectation struct {
 
 	Otherwise Otherwise `json:"otherwise,omitempty" doc:"What rows that break it do: reject (the default) the version, or go to its quarantine, with the reasons, and the version is made without them" enum:"reject,quarantine"`
 	AtMost    *float64  `json:"at_most,omitempty" doc:"For otherwise: quarantine: the share of all rows that it may set aside; with more, the version is rejected. No bound when left out" minimum:"0" maximum:"1"`
+}
+
+// Expectations are several. In JSON their numbers are read as they are written: a
+// float64 does not hold every int64.
+type Expectations []Expectation
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (es *Expectations) UnmarshalJSON(b []byte) error {
+	err := exactly(b, (*[]Expectation)(es))
+	for i := range *es {
+		if err == nil {
+			(*es)[i], err = (*es)[i].settled()
+		}
+	}
+	return err
+}
+
+// exactly reads JSON with numbers as json.Number.
+func exactly(b []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	return d.Decode(into)
+}
+
+// settled has numbers as int64 or, where they are none, float64.
+func (e Expectation) settled() (Expectation, error) {
+	all := []*any{&e.Min, &e.Max}
+	for i := range e.Values {
+		all = append(all, &e.Values[i])
+	}
+	for _, v := range all {
+		n, is := (*v).(json.Number)
+		if !is {
+			continue
+		}
+		if i, whole := intOf(table.Int64, n); whole {
+			*v = i
+			continue
+		}
+		f, err := n.Float64()
+		if err != nil {
+			return e, fault.New(fault.Invalid, "%s: %s is no number that a column holds", e.Check, n)
+		}
+		*v = f
+	}
+	return e, nil
 }
 
 // Target is a column of another dataset, whose newest accepted version is meant.
@@ -265,6 +312,16 @@ type Example struct {
 	Hidden bool   `json:"hidden,omitempty"`
 }
 
+// UnmarshalJSON implements json.Unmarshaler, with numbers as they are written.
+func (r *Verdict) UnmarshalJSON(b []byte) error {
+	type plain Verdict
+	err := exactly(b, (*plain)(r))
+	if err == nil {
+		r.Expectation, err = r.Expectation.settled()
+	}
+	return err
+}
+
 const maxExamples = 5
 
 // String says what failed and where.
@@ -349,7 +406,7 @@ func newChecker(es []Expectation, s Schema, now time.Time, hide, sifts bool, key
 		case Between:
 			k.holds, err = betweenOf(s[k.cols[0]].Type, e)
 		case InSet:
-			k.holds = inSetOf(s[k.cols[0]].Type, e.Values)
+			k.holds, err = inSetOf(s[k.cols[0]].Type, e.Values)
 		case Unique:
 			k.seen = make(map[[2]uint64]struct{})
 		case Matches:
@@ -357,6 +414,10 @@ func newChecker(es []Expectation, s Schema, now time.Time, hide, sifts bool, key
 		case Length:
 			k.holds, err = lengthOf(s[k.cols[0]].Type, e.Min, e.Max)
 		case Fresh:
+			if !sifts { // the version stands for one of another time
+				k.note = notAgain
+				break
+			}
 			k.now, err = nowOf(s[k.cols[0]].Type, now)
 			k.newest, k.days = math.MinInt64, s[k.cols[0]].Type == table.Date
 		case NotNull, HasColumn, RowCount, Refers, Drift:
@@ -368,33 +429,59 @@ func newChecker(es []Expectation, s Schema, now time.Time, hide, sifts bool, key
 	return c
 }
 
+// broken is the expectations that a row breaks: a bit for each, by its place.
+type broken [maxExpectations / 64]uint64
+
+// reasons says why a row goes: the first rules that it breaks, a line each, and how
+// many more there are.
+func (c *checker) reasons(b broken) string {
+	var lines []string
+	more := 0
+	for n, k := range c.checks {
+		switch {
+		case b[n/64]&(1<<(n%64)) == 0:
+		case len(lines) < maxReasons:
+			if k.words == "" {
+				k.words = strings.ReplaceAll(clip(k.e.String()), reasonsApart, " ")
+			}
+			lines = append(lines, k.words)
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(lines, reasonsApart)
+}
+
 // sift judges the rows of a batch by the expectations that set rows aside, and
-// says which go, with the reasons. A row that goes takes no key from a later one.
+// says which go, and why. A row that goes takes no key from a later one.
 // Error: fault.TooLarge when unique keys are too many.
-func (c *checker) sift(rec arrow.RecordBatch) (aside map[int][]string, err error) {
+func (c *checker) sift(rec arrow.RecordBatch) (aside map[int]broken, err error) {
 	first := c.read
 	c.read += rec.NumRows()
 	if !c.sifts {
 		return nil, nil
 	}
-	goes := func(k *check, i int) {
+	goes := func(n, i int) {
 		if aside == nil {
-			aside = map[int][]string{}
+			aside = map[int]broken{}
 		}
-		if k.words == "" {
-			k.words = strings.ReplaceAll(k.e.String(), reasonsApart, " ")
-		}
-		aside[i] = append(aside[i], k.words)
-		k.fail(rec, i, first+int64(i)+1)
+		b := aside[i]
+		b[n/64] |= 1 << (n % 64)
+		aside[i] = b
+		c.checks[n].fail(rec, i, first+int64(i)+1)
 	}
 	var keys []*check
-	for _, k := range c.checks {
+	var at []int // their places
+	for n, k := range c.checks {
 		switch {
 		case k.e.Otherwise != Quarantine || k.problem != "":
 		case k.e.Check == Unique:
-			keys = append(keys, k)
+			keys, at = append(keys, k), append(at, n)
 		default:
-			k.each(rec, func(i int) { goes(k, i) })
+			k.each(rec, func(i int) { goes(n, i) })
 		}
 	}
 	if len(keys) == 0 {
@@ -408,10 +495,10 @@ func (c *checker) sift(rec arrow.RecordBatch) (aside map[int][]string, err error
 			}
 			k.checked++
 			if _, twice := k.seen[fresh[n]]; twice {
-				goes(k, i)
+				goes(at[n], i)
 			}
 		}
-		if aside[i] != nil {
+		if _, gone := aside[i]; gone {
 			continue
 		}
 		for n, k := range keys {
@@ -431,9 +518,10 @@ func (c *checker) add(rec arrow.RecordBatch, row func(i int) int64) error {
 	c.rows += rec.NumRows()
 	for _, k := range c.checks {
 		switch {
-		case k.e.Check == Fresh && k.problem == "":
+		case k.problem != "" || k.note == notAgain:
+		case k.e.Check == Fresh:
 			k.fresh(rec, row)
-		case k.problem != "" || k.note == notAgain || !k.e.Check.ofRows() || c.sifts && k.e.Otherwise == Quarantine:
+		case !k.e.Check.ofRows() || c.sifts && k.e.Otherwise == Quarantine:
 		case k.e.Check == Unique:
 			if err := c.unique(k, rec, row); err != nil {
 				return err
@@ -547,7 +635,7 @@ func (j joined) text(i int) string {
 func (c *checker) results() []Verdict {
 	out := make([]Verdict, len(c.checks))
 	for i, k := range c.checks {
-		if k.e.Check == Fresh {
+		if k.e.Check == Fresh && k.note != notAgain {
 			k.judgeFresh()
 		}
 		r := Verdict{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Against: k.against, Note: k.note, Examples: k.examples}
@@ -621,64 +709,164 @@ func lengthOf(t Type, lo, hi any) (func(arrow.Array, int) bool, error) {
 
 // betweenOf makes the comparison for a column's type.
 func betweenOf(t Type, e Expectation) (func(arrow.Array, int) bool, error) {
-	bound := func(v any, none float64) (float64, error) {
-		if v == nil {
-			return none, nil
-		}
-		s, isText := v.(string)
+	for _, v := range []any{e.Min, e.Max} {
+		_, isText := v.(string)
 		switch {
-		case t.Numeric() && !isText:
-			n, _ := number(v)
-			return n, nil
-		case t == table.Timestamp && isText:
-			if at, err := time.Parse(time.RFC3339Nano, s); err == nil {
-				return float64(at.UnixMicro()), nil
-			}
-			if at, err := time.Parse(time.DateOnly, s); err == nil {
-				return float64(at.UnixMicro()), nil
-			}
-		case t == table.Date && isText:
-			if at, err := time.Parse(time.DateOnly, s); err == nil {
-				return float64(at.Unix() / 86400), nil
-			}
+		case t == table.String || t == table.Bool:
+			return nil, fmt.Errorf("a column of %s has no order to be between", t)
+		case v == nil || t.Numeric() && !isText:
+			continue
 		}
-		return 0, fmt.Errorf("%s is no bound for a column of %s", scalarText(v), t)
+		if _, ok := timeOf(t, v); !ok {
+			return nil, fmt.Errorf("%s is no bound for a column of %s", scalarText(v), t)
+		}
 	}
-	if t == table.String || t == table.Bool {
-		return nil, fmt.Errorf("a column of %s has no order to be between", t)
+	if t == table.Float64 {
+		least, most := math.Inf(-1), math.Inf(1)
+		if v, ok := number(e.Min); ok {
+			least = v
+		}
+		if v, ok := number(e.Max); ok {
+			most = v
+		}
+		return func(a arrow.Array, i int) bool {
+			v := a.(*array.Float64).Value(i)
+			return v >= least && v <= most && (!e.StrictMin || v != least) && (!e.StrictMax || v != most)
+		}, nil
 	}
-	least, err := bound(e.Min, math.Inf(-1))
-	if err != nil {
-		return nil, err
-	}
-	most, err := bound(e.Max, math.Inf(1))
-	if err != nil {
-		return nil, err
-	}
+	// A float64 does not hold every int64, so what is one is compared as one.
+	least, fitsLeast := leastOf(t, e.Min, e.StrictMin)
+	most, fitsMost := mostOf(t, e.Max, e.StrictMax)
 	return func(a arrow.Array, i int) bool {
-		v := cellNumber(a, i)
-		return v >= least && v <= most && (!e.StrictMin || v != least) && (!e.StrictMax || v != most)
+		v := cellInt(a, i)
+		return fitsLeast && fitsMost && v >= least && v <= most
 	}, nil
 }
 
-func inSetOf(t Type, values []any) func(arrow.Array, int) bool {
-	set := make(map[string]bool, len(values))
-	for _, v := range values {
-		s := scalarText(v)
-		if t == table.Timestamp {
-			if at, err := time.Parse(time.RFC3339Nano, s); err == nil {
-				s = timestampText(at.UnixMicro())
-			}
+// leastOf is the least int64 that a bound lets through; ok is false when there is none.
+func leastOf(t Type, bound any, strict bool) (least int64, ok bool) {
+	if n, whole := intOf(t, bound); whole {
+		if strict && n == math.MaxInt64 {
+			return 0, false
 		}
-		set[s] = true
+		if strict {
+			n++
+		}
+		return n, true
 	}
-	if t == table.String {
-		return func(a arrow.Array, i int) bool { return set[a.(*array.String).Value(i)] }
+	switch f, _ := number(bound); {
+	case bound == nil || f < math.MinInt64:
+		return math.MinInt64, true
+	case f >= math.MaxInt64:
+		return 0, false
+	default:
+		return int64(math.Ceil(f)), true
 	}
-	return func(a arrow.Array, i int) bool { return set[cellText(a, i)] }
 }
 
-// scalarText is a manifest's scalar as cellText would write it.
+// mostOf is the greatest int64 that a bound lets through; ok is false when there is none.
+func mostOf(t Type, bound any, strict bool) (most int64, ok bool) {
+	if n, whole := intOf(t, bound); whole {
+		if strict && n == math.MinInt64 {
+			return 0, false
+		}
+		if strict {
+			n--
+		}
+		return n, true
+	}
+	switch f, _ := number(bound); {
+	case bound == nil || f >= math.MaxInt64:
+		return math.MaxInt64, true
+	case f < math.MinInt64:
+		return 0, false
+	default:
+		return int64(math.Floor(f)), true
+	}
+}
+
+// inSetOf looks for the values of a set that are of the column's type: the text "1"
+// is not the number.
+func inSetOf(t Type, values []any) (func(arrow.Array, int) bool, error) {
+	texts, floats, ints, bools := map[string]bool{}, map[float64]bool{}, map[int64]bool{}, map[bool]bool{}
+	for _, v := range values {
+		text, isText := v.(string)
+		yes, isBool := v.(bool)
+		float, isNumber := number(v)
+		n, isInt := intOf(t, v)
+		switch {
+		case t == table.String && isText:
+			texts[text] = true
+		case t == table.Bool && isBool:
+			bools[yes] = true
+		case t == table.Float64 && isNumber:
+			floats[float] = true
+		case isInt && (t == table.Int64 || t == table.Timestamp || t == table.Date):
+			ints[n] = true
+		}
+	}
+	if len(texts)+len(floats)+len(ints)+len(bools) == 0 {
+		return nil, fmt.Errorf("the column is %s, and none of the values is", t)
+	}
+	switch t {
+	case table.String:
+		return func(a arrow.Array, i int) bool { return texts[a.(*array.String).Value(i)] }, nil
+	case table.Bool:
+		return func(a arrow.Array, i int) bool { return bools[a.(*array.Boolean).Value(i)] }, nil
+	case table.Float64:
+		return func(a arrow.Array, i int) bool { return floats[a.(*array.Float64).Value(i)] }, nil
+	case table.Int64, table.Timestamp, table.Date:
+	}
+	return func(a arrow.Array, i int) bool { return ints[cellInt(a, i)] }, nil
+}
+
+// intOf is a manifest's scalar as a column that keeps integers keeps it: days for
+// dates, microseconds for timestamps.
+func intOf(t Type, v any) (int64, bool) {
+	if t != table.Int64 {
+		return timeOf(t, v)
+	}
+	switch n := v.(type) {
+	case int:
+		return int64(n), true
+	case int64:
+		return n, true
+	case uint64:
+		return int64(n), n <= math.MaxInt64 //nolint:gosec // looked at beside
+	case json.Number:
+		if i, err := n.Int64(); err == nil {
+			return i, true
+		}
+	}
+	f, ok := number(v)
+	return int64(f), ok && f == math.Trunc(f) && f >= math.MinInt64 && f < math.MaxInt64
+}
+
+// timeOf is a date or a timestamp of a manifest in the unit of its column. A time
+// without a zone is UTC.
+func timeOf(t Type, v any) (int64, bool) {
+	text, isText := v.(string)
+	if !isText || t != table.Timestamp && t != table.Date {
+		return 0, false
+	}
+	if at, err := time.Parse(time.DateOnly, text); err == nil {
+		if t == table.Date {
+			return at.Unix() / 86400, true
+		}
+		return at.UnixMicro(), true
+	}
+	if t == table.Date {
+		return 0, false
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", time.DateTime} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at.UnixMicro(), true
+		}
+	}
+	return 0, false
+}
+
+// scalarText is a manifest's scalar in words.
 func scalarText(v any) string {
 	switch x := v.(type) {
 	case string:
@@ -692,11 +880,7 @@ func scalarText(v any) string {
 	case uint64:
 		return strconv.FormatUint(x, 10)
 	case json.Number:
-		if n, err := x.Int64(); err == nil {
-			return strconv.FormatInt(n, 10)
-		}
-		f, _ := x.Float64()
-		return floatText(f)
+		return x.String()
 	case float64:
 		return floatText(x)
 	}

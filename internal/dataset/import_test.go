@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -172,6 +173,10 @@ func TestExpectations(t *testing.T) {
 		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC", "LA"}}, ""},
 		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC"}}, `in_set(city, NYC) fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
 		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{1.0, 2.0}}, ""},
+		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{"1", "2"}}, "in_set(id, 1, 2) fails: the column is int64, and none of the values is"},
+		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{1, "2"}}, "in_set(id, 1, 2) fails for 2 of 3 rows"},
+		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{1, true}}, "the column is string, and none of the values is"},
+		{dataset.Expectation{Check: dataset.InSet, Column: "at", Values: []any{"2013-01-01", "2013-01-02", "2013-01-03", "2014-01-01"}}, ""},
 		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 10.0, StrictMin: true}, `between(temp, >10, …) fails for 1 of 3 rows, first at row 1`},
 		{dataset.Expectation{Check: dataset.Between, Column: "temp", Max: 999.0, StrictMax: true}, `between(temp, …, <999) fails for 1 of 3 rows, first at row 3`},
 		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 9.0, StrictMin: true, Max: 1000.0, StrictMax: true}, ""},
@@ -201,6 +206,49 @@ func TestExpectations(t *testing.T) {
 		}
 		if r.Passed || v.State != dataset.Rejected || v.Reason != r.String() || !strings.Contains(v.Reason, c.want) {
 			t.Errorf("%s: %q, want %q", c.e, v.Reason, c.want)
+		}
+	}
+}
+
+// Numbers of a manifest are compared as they are written: not as the float64 that
+// JSON makes of them.
+func TestWholeNumbersAreExact(t *testing.T) {
+	const most = "9223372036854775807"
+	for _, c := range []struct {
+		manifest, rows string
+		want           string // rows that fail, or why; empty when it passes
+	}{
+		{`{"check": "in_set", "column": "n", "values": [999999999999999, 1000000000000000, 9007199254740993]}`, "999999999999999\n1000000000000000\n9007199254740993", ""},
+		{`{"check": "in_set", "column": "n", "values": [9007199254740993]}`, "9007199254740992\n9007199254740993\n9007199254740994", "2 of 3 rows"},
+		{`{"check": "in_set", "column": "n", "values": [1e15, 1.5]}`, "1000000000000000", ""},
+		{`{"check": "in_set", "column": "n", "values": [1e15, 1.5]}`, "1000000000000000.0\n1.5", ""},
+		{`{"check": "between", "column": "n", "max": 9007199254740992}`, "9007199254740992\n9007199254740993", "1 of 2 rows"},
+		{`{"check": "between", "column": "n", "max": 9007199254740993, "strict_max": true}`, "9007199254740992\n9007199254740993", "1 of 2 rows"},
+		{`{"check": "between", "column": "n", "min": 9007199254740993}`, "9007199254740992\n9007199254740993", "1 of 2 rows"},
+		{`{"check": "between", "column": "n", "min": 9007199254740992, "strict_min": true}`, "9007199254740992\n9007199254740993", "1 of 2 rows"},
+		{`{"check": "between", "column": "n", "min": -0.5, "max": 1.5}`, "-1\n0\n1\n2", "2 of 4 rows"},
+		{`{"check": "between", "column": "n", "min": -1e30, "max": 1e30}`, "-" + most + "\n" + most, ""},
+		{`{"check": "between", "column": "n", "min": 1e30}`, most, "1 of 1 rows"},
+		{`{"check": "between", "column": "n", "min": ` + most + `, "strict_min": true}`, most, "1 of 1 rows"},
+		{`{"check": "between", "column": "n", "min": "0001-01-01 10:00:00", "max": "9999-12-31T23:59:59"}`, "2262-01-01T00:00:00Z\n9999-12-31T23:59:59Z", ""},
+		{`{"check": "between", "column": "n", "max": "9999-12-31T00:00:00.000002Z"}`, "9999-12-31T00:00:00.000002Z\n9999-12-31T00:00:00.000003Z", "1 of 2 rows"},
+		{`{"check": "in_set", "column": "n", "values": ["2024-01-01 00:00:00", "2024-01-02"]}`, "2024-01-01T00:00:00Z\n2024-01-02T00:00:00Z", ""},
+	} {
+		h := datasettest.New(t, nil)
+		var spec dataset.Spec
+		if err := json.Unmarshal([]byte(`{"protection": "open", "expectations": [`+c.manifest+`]}`), &spec); err != nil {
+			t.Fatal(err)
+		}
+		h.Declare(t, "d", spec)
+		v, err := imports(t, h, "d", "n\n"+c.rows+"\n")
+		if err != nil {
+			t.Fatal(c.manifest, err)
+		}
+		if again, err := h.Version(datasettest.Context(t), project, v.Ref()); err != nil || again.Expectations[0].Expectation.String() != spec.Expectations[0].String() {
+			t.Errorf("%s is kept as %s, %v", c.manifest, again.Expectations[0].Expectation, err)
+		}
+		if (v.State == dataset.Accepted) != (c.want == "") || !strings.Contains(v.Reason, c.want) {
+			t.Errorf("%s on %q: %q, want %q", c.manifest, c.rows, v.Reason, c.want)
 		}
 	}
 }

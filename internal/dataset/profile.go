@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"math"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sketch"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // A picture of a version is a sketch of each column, made of all rows up to a
@@ -125,7 +127,7 @@ func (c *sampled) put(at int64, a arrow.Array, i int, number bool) {
 	}
 	text := ""
 	if a.IsValid(i) {
-		if text = strings.Clone(clip(cellText(a, i))); text == "" {
+		if text = strings.Clone(sketch.Clip(cellText(a, i))); text == "" {
 			text = emptyText
 		}
 	}
@@ -159,21 +161,33 @@ func (s *Service) keepPicture(ctx context.Context, v Version, p picture) error {
 	return put(ctx, s.cfg.Files, v.file(pictureFile, Enveloped), func(w io.Writer) error { return json.NewEncoder(w).Encode(p) })
 }
 
-// pictureOf reads the picture of a version; of one that was made without, the rows.
-// The caller has passed the doors.
+// pictureOf gives the picture of a version; of one that was made without, it is drawn
+// of the rows. The caller has passed the doors.
 func (s *Service) pictureOf(ctx context.Context, v Version) (picture, error) {
+	p, err := s.keptPicture(ctx, v)
+	if fault.Is(err, fault.NotFound) {
+		return s.draw(ctx, v)
+	}
+	return p, err
+}
+
+// keptPicture reads the picture that is kept. Error: fault.NotFound when the version
+// was made without.
+func (s *Service) keptPicture(ctx context.Context, v Version) (picture, error) {
 	var p picture
 	f, err := s.cfg.Files.Open(ctx, v.file(pictureFile, Enveloped))
-	if err == nil {
-		defer func() { _ = f.Close() }()
-		if f.Size() > maxPictureBytes {
-			return p, fault.New(fault.TooLarge, "the picture of %s has %d bytes", v.Ref(), f.Size())
-		}
-		return p, fault.Wrap(json.NewDecoder(io.NewSectionReader(f, 0, f.Size())).Decode(&p), "the picture of %s", v.Ref())
-	}
-	if !fault.Is(err, fault.NotFound) {
+	if err != nil {
 		return p, err
 	}
+	defer func() { _ = f.Close() }()
+	if f.Size() > maxPictureBytes {
+		return p, fault.New(fault.TooLarge, "the picture of %s has %d bytes", v.Ref(), f.Size())
+	}
+	return p, fault.Wrap(json.NewDecoder(io.NewSectionReader(f, 0, f.Size())).Decode(&p), "the picture of %s", v.Ref())
+}
+
+// draw makes the picture of a version's rows.
+func (s *Service) draw(ctx context.Context, v Version) (p picture, err error) {
 	rows, err := s.read(ctx, v, OpenRequest{})
 	if err != nil {
 		return p, err
@@ -187,6 +201,49 @@ func (s *Service) pictureOf(ctx context.Context, v Version) (picture, error) {
 		}
 	}
 	return sample.picture(), rows.Err()
+}
+
+// redraw makes the picture that a version was made without, once, and keeps it: it
+// reads all rows, so it takes the place and the time of a query.
+func (s *Service) redraw(ctx context.Context, v Version) (picture, error) {
+	free, err := s.take(ctx, s.queries, "queries")
+	if err != nil {
+		return picture{}, err
+	}
+	defer free()
+	p, err := s.keptPicture(ctx, v) // by somebody who had the place before
+	if !fault.Is(err, fault.NotFound) {
+		return p, err
+	}
+	limited, cancel := context.WithTimeout(ctx, s.limits.QueryTime)
+	defer cancel()
+	if p, err = s.draw(limited, v); err != nil {
+		if ctx.Err() == nil && limited.Err() != nil {
+			return p, fault.New(fault.TooLarge, "drawing the columns of %s takes longer than %s", v.Ref(), s.limits.QueryTime).
+				WithHint("The version was made without a picture. Import it again, or raise limits.sql_time.")
+		}
+		return p, err
+	}
+	err = s.keepPicture(ctx, v, p)
+	if err == nil {
+		err = s.unlessDeleted(ctx, v)
+	}
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "a picture was not kept, and is drawn again", slog.String("version", v.Ref().String()), slog.Any("error", err))
+	}
+	return p, nil
+}
+
+// unlessDeleted removes what was written of a version that was deleted meanwhile.
+func (s *Service) unlessDeleted(ctx context.Context, v Version) error {
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		v, err = s.cfg.Store.VersionByID(ctx, tx, v.Project, v.ID)
+		return err
+	})
+	if err != nil || v.State != Deleted {
+		return err
+	}
+	return s.cfg.Files.Remove(ctx, v.prefix())
 }
 
 // Profile is what the columns of a version look like.
@@ -234,7 +291,10 @@ func (s *Service) Profile(ctx context.Context, r OpenRequest) (Profile, error) {
 	if err != nil {
 		return Profile{}, err
 	}
-	p, err := s.pictureOf(ctx, v)
+	p, err := s.keptPicture(ctx, v)
+	if fault.Is(err, fault.NotFound) {
+		p, err = s.redraw(ctx, v)
+	}
 	if err != nil {
 		return Profile{}, err
 	}

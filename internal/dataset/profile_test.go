@@ -118,6 +118,82 @@ func TestProfileOfASample(t *testing.T) {
 	}
 }
 
+// Texts with the same beginning are different texts.
+func TestLongTexts(t *testing.T) {
+	h := datasettest.New(t, nil)
+	spec := dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Drift, Column: "url"}}}
+	rows := func(ends ...string) string {
+		var b strings.Builder
+		b.WriteString("url\n")
+		for i := range 1000 {
+			b.WriteString(strings.Repeat("x", 250) + strings.Repeat("y", 20) + ends[i%len(ends)] + "\n")
+		}
+		return b.String()
+	}
+	h.Put(t, "d", spec, rows("a", "b"))
+	_, by := profileOf(t, h, "d@1")
+	if top := by["url"].Top; len(top) != 2 || top[0].Share != 0.5 || top[1].Share != 0.5 {
+		t.Errorf("%+v", top)
+	}
+	if v, err := imports(t, h, "d", rows("c")); err != nil || v.State != dataset.Rejected || !strings.HasPrefix(v.Reason, "drift(url, psi) fails") {
+		t.Errorf("%s: %s, %v", v.State, v.Reason, err)
+	}
+}
+
+// A version that was made without a picture gets one when somebody asks, once, by few
+// at a time.
+func TestProfileIsDrawnOnce(t *testing.T) {
+	h := datasettest.New(t, func(c *dataset.Config) { c.Limits = dataset.Limits{Queries: 1, QueueTime: 1} })
+	h.Put(t, "d", dataset.Spec{}, "n\n1\n8\n")
+	remove := func(what string) {
+		t.Helper()
+		for _, k := range h.Files.List(t) {
+			if strings.Contains(k, what) {
+				if err := h.Files.Remove(t.Context(), k); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	ask := func() error {
+		_, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "d@1")})
+		return err
+	}
+	remove("picture.json")
+	var busy error
+	h.Files.Hook = func(step, key string) error {
+		if step == "create" && strings.HasSuffix(key, "picture.json") {
+			busy = ask() // by another one, meanwhile
+		}
+		return nil
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	wantFault(t, busy, fault.Exhausted)
+	h.Files.Hook = nil
+	remove("data-") // it is not read again
+	if err := ask(); err != nil {
+		t.Error(err)
+	}
+
+	// Of one that is deleted while it is drawn nothing stays.
+	v := h.Put(t, "d", dataset.Spec{}, "n\n1\n9\n")
+	remove("picture.json")
+	h.Files.Hook = func(step, key string) error {
+		if step == "create" && strings.HasSuffix(key, "picture.json") {
+			return h.Delete(datasettest.Context(t), project, v.Ref())
+		}
+		return nil
+	}
+	if _, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}); err != nil {
+		t.Fatal(err)
+	}
+	if left := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.Contains(k, string(v.ID)) }); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // A profile has values of the rows: it is read as rows are, and kept as they are.
 func TestProfileIsRead(t *testing.T) {
 	h := datasettest.New(t, nil)

@@ -22,6 +22,9 @@ const (
 	rowColumn     = "quarantine_row"
 	reasonsColumn = "quarantine_reasons"
 	reasonsApart  = "\n"
+
+	maxReasons    = 10      // of a row, and then how many more; whoever reads has a batch of them in memory
+	maxReasonText = 8 << 20 // bytes of reasons that are held until they are written
 )
 
 // aside is the rows in the version's quarantine.
@@ -51,31 +54,42 @@ type quarantine struct {
 }
 
 // take keeps the rows of a batch that go, and gives the places of those that stay.
-// row is where each was read.
-func (q *quarantine) take(rec arrow.RecordBatch, goes map[int][]string, row func(i int) int64) (stays []int, err error) {
+// row is where each was read, and why says the reasons.
+func (q *quarantine) take(rec arrow.RecordBatch, goes map[int]broken, row func(i int) int64, why func(b broken) string) (stays []int, err error) {
 	var gone []int
+	held := 0
 	rows := array.NewInt64Builder(memory.DefaultAllocator)
 	defer rows.Release()
 	reasons := array.NewStringBuilder(memory.DefaultAllocator)
 	defer reasons.Release()
+	flush := func() error {
+		own := pick(rec, gone)
+		defer own.Release()
+		at, texts := rows.NewArray(), reasons.NewArray()
+		defer at.Release()
+		defer texts.Release()
+		all := array.NewRecordBatch(q.set.schema.Arrow(), append(slices.Clone(own.Columns()), at, texts), own.NumRows())
+		defer all.Release()
+		gone, held = gone[:0], 0
+		return q.write(all)
+	}
 	for i := range int(rec.NumRows()) {
-		why := goes[i]
-		if why == nil {
+		b, goesAway := goes[i]
+		if !goesAway {
 			stays = append(stays, i)
 			continue
 		}
+		text := why(b)
 		gone = append(gone, i)
 		rows.Append(row(i))
-		reasons.Append(strings.Join(why, reasonsApart))
+		reasons.Append(text)
+		if held += len(text); held >= maxReasonText {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
 	}
-	own := pick(rec, gone)
-	defer own.Release()
-	at, why := rows.NewArray(), reasons.NewArray()
-	defer at.Release()
-	defer why.Release()
-	all := array.NewRecordBatch(q.set.schema.Arrow(), append(slices.Clone(own.Columns()), at, why), own.NumRows())
-	defer all.Release()
-	return stays, q.write(all)
+	return stays, flush()
 }
 
 func (q *quarantine) write(rec arrow.RecordBatch) error {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,6 +145,38 @@ func TestQuarantineHasBounds(t *testing.T) {
 		}
 		if got := asideOf(t, h, "d@1"); int64(len(got)) != v.Quarantined || v.Rows+v.Quarantined != int64(strings.Count(c.file, "\n")-1) {
 			t.Errorf("%q: %d rows and %q", c.file, v.Rows, got)
+		}
+	}
+}
+
+// A row that breaks many long rules says some of them, cut, and how many more: a small
+// file cannot fill the memory with reasons.
+func TestReasonsAreBounded(t *testing.T) {
+	h := datasettest.New(t, nil)
+	spec := dataset.Spec{Columns: []dataset.Column{{Name: "a", Type: "string"}}}
+	for i := range 256 {
+		spec.Expectations = append(spec.Expectations, dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: fmt.Sprintf("^%d%s", i, strings.Repeat("x", 4000)), Otherwise: dataset.Quarantine})
+	}
+	const rows = 6000
+	h.Declare(t, "d", spec)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	v, err := imports(t, h, "d", "a\n"+strings.Repeat("y\n", rows))
+	runtime.ReadMemStats(&after)
+	if err != nil || v.Quarantined != rows {
+		t.Fatalf("%d in quarantine, %v", v.Quarantined, err)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > 1<<30 { // of all rules it would be 6 GB for the reasons alone
+		t.Errorf("%d MiB were allocated", used>>20)
+	}
+	for _, from := range []int64{0, 5000, rows - 1} {
+		q, err := h.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, from, 1)
+		if err != nil || len(q.Rows) != 1 {
+			t.Fatalf("%v, %v", q, err)
+		}
+		why := q.Rows[0].Reasons
+		if q.Rows[0].Row != from+1 || len(why) != 11 || !strings.HasPrefix(why[9], `matches(a, "^9xx`) || len(why[9]) > 210 || why[10] != "and 246 more" {
+			t.Errorf("row %d: %q", q.Rows[0].Row, why)
 		}
 	}
 }

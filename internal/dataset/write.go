@@ -218,7 +218,7 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 				return err
 			}
 			if len(goes) > 0 {
-				stays, err := aside.take(rec, goes, row)
+				stays, err := aside.take(rec, goes, row, check.reasons)
 				if err != nil {
 					return err
 				}

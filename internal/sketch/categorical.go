@@ -42,7 +42,7 @@ type entry struct {
 
 func newCategorical() *categorical { return &categorical{index: map[string]int{}} }
 
-func (c *categorical) add(text string) { c.addCount(clip(text), 1) }
+func (c *categorical) add(text string) { c.addCount(Clip(text), 1) }
 
 func (c *categorical) addCount(text string, n uint64) {
 	c.count += n
@@ -273,8 +273,9 @@ func readCategorical(r *reader) *categorical {
 	return c
 }
 
-// clip makes a category that fits: valid UTF-8 of at most MaxText bytes.
-func clip(text string) string {
+// Clip makes a category that fits: valid UTF-8 of at most MaxText bytes. Different
+// texts give different ones.
+func Clip(text string) string {
 	if len(text) > MaxText {
 		h := fnv.New128a()
 		_, _ = h.Write([]byte(text))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
@@ -671,6 +672,40 @@ func TestSourcesAreRefused(t *testing.T) {
 	w.h.Policy.Deny(nil)
 	if src, err := w.One(identity.With(t.Context(), identity.Loop("x")), p, "orders"); err != nil || src.Last != nil {
 		t.Errorf("%+v, %v", src, err)
+	}
+}
+
+// A run is carried by a loop, which may read everything: who declares the source or
+// bids a run is asked for what the dataset's expectations read.
+func TestReferencesAreAsked(t *testing.T) {
+	w := newWorld(t)
+	w.driver.rows = []row{{id: 1, seq: 1, value: "a"}}
+	w.h.Declare(t, "customers", dataset.Spec{})
+	b := source.NewBuilder(plain)
+	defer b.Release()
+	if err := b.Add(0, []any{int64(1), int64(1), "amal"}); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := array.NewRecordReader(plain.Arrow(), []arrow.RecordBatch{b.Take()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.h.Create(datasettest.Context(t), dataset.CreateRequest{Project: p, Name: "customers", Rows: rows, Producer: dataset.Producer{Kind: "test"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.h.Declare(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "customers", Column: "id"}}}})
+	w.apply(t, spec(source.Full))
+	if r := w.ingest(t, false); r.State != ingestion.Succeeded {
+		t.Fatalf("%+v", r)
+	}
+	w.h.Policy.Deny(func(a policy.Action, o policy.Object) bool {
+		return a == dataset.ActionQuery && strings.HasPrefix(o.Name, "customers")
+	})
+	if _, err := w.Start(datasettest.Context(t), p, "orders", false); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("a run: %v", err)
+	}
+	if _, _, err := w.Apply(datasettest.Context(t), ingestion.ApplyRequest{Project: p, Name: "orders", Spec: spec(source.Full)}); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("a source: %v", err)
 	}
 }
 

@@ -35,6 +35,7 @@ type Datasets interface {
 	Standing(ctx context.Context, p project.Name, ref dataset.Ref) (dataset.Ref, error)
 	Open(ctx context.Context, r dataset.OpenRequest) (*dataset.Reader, error)
 	Ingest(ctx context.Context, r dataset.IngestRequest) (dataset.Version, error)
+	MayJudge(ctx context.Context, p project.Name, name string) error
 }
 
 // Secrets is what ingestion needs of secrets. secrets.Service is one.
@@ -130,7 +131,8 @@ type ApplyRequest struct {
 
 // Apply makes the source as the manifest says. When what is read changes (from,
 // mode, cursor, key), the next run reads from the beginning. Needs source.apply,
-// dataset.import on the dataset and secret.use on the secret. Errors:
+// dataset.import on the dataset, dataset.query on what its expectations read, and
+// secret.use on the secret. Errors:
 // fault.Invalid; fault.PermissionDenied for a host that sources may not reach;
 // fault.Conflict when the dataset has another source.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Source, project.Change, error) {
@@ -149,6 +151,9 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Source, project.Ch
 		return Source{}, "", err
 	}
 	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionImport, policy.Object{Project: string(r.Project), Kind: "dataset", Name: d.Name, Owner: d.Owner}); err != nil {
+		return Source{}, "", err
+	}
+	if err := s.cfg.Datasets.MayJudge(ctx, r.Project, d.Name); err != nil {
 		return Source{}, "", err
 	}
 	if r.Spec.Secret != "" {
@@ -392,13 +397,24 @@ func (s *Service) SecretUsers(ctx context.Context, tx *store.Tx, p, secret strin
 
 // Start queues a run and returns it; the background loop carries it on. While a
 // run of the source is under way, it returns that. anew reads from the beginning.
-// Needs source.run.
+// Needs source.run, and dataset.query on what the dataset's expectations read.
 func (s *Service) Start(ctx context.Context, p project.Name, name string, anew bool) (Run, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionRun, object(p, name)); err != nil {
 		return Run{}, err
 	}
+	var src Source
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		src, err = s.find(ctx, tx, p, name)
+		return err
+	})
+	if err != nil {
+		return Run{}, err
+	}
+	if err := s.cfg.Datasets.MayJudge(ctx, p, src.Spec.Dataset); err != nil {
+		return Run{}, err
+	}
 	var run Run
-	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		src, err := s.find(ctx, tx, p, name)
 		if err != nil {
 			return err

@@ -23,6 +23,9 @@ for mostly in (1, 0.75, 0.8, 0.6):
     for values in (["a", "b"], ["a", "b", "zz", "ünder"], ["nothing"]):
         E.append(gxe.ExpectColumnValuesToBeInSet(column="name", value_set=values, mostly=mostly))
     E.append(gxe.ExpectColumnValuesToBeInSet(column="n", value_set=[1, 2, 3, 5], mostly=mostly))
+    # Texts, numbers and truth are not each other, however they are written.
+    for column, values in (("code", ["1", "2"]), ("code", [1, 2]), ("code", [1, 2, "x"]), ("n", ["1", "2", "3", "5"]), ("n", [1, 5, "3"]), ("name", [True, "a"])):
+        E.append(gxe.ExpectColumnValuesToBeInSet(column=column, value_set=values, mostly=mostly))
     for regex in ("^a", "b", "^[a-zü]+$", "z{2}|a", "."):
         E.append(gxe.ExpectColumnValuesToMatchRegex(column="name", regex=regex, mostly=mostly))
     for lo, hi in ((1, 1), (None, 2), (2, None), (1, 5)):
