@@ -31,6 +31,8 @@ func (g featureGauges) Collect(out chan<- prometheus.Metric) {
 		}
 		gauge(featureCompared, float64(c.Values))
 		gauge(featureMismatches, float64(c.Mismatches))
-		gauge(featureCheckedAt, float64(c.At.Unix()))
+		if !c.Compared.IsZero() {
+			gauge(featureCheckedAt, float64(c.Compared.Unix()))
+		}
 	}
 }

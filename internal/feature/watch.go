@@ -36,19 +36,21 @@ type Watch struct {
 	Keys  int           // compared in a check, at most: 200 when 0
 	Rows  int64         // of a source, which is not checked with more: 50,000,000 when 0
 	Time  time.Duration // of a check: 10 minutes when 0
+	Held  int64         // bytes of rows that a check holds, about: 128 MiB when 0
 }
 
 func (w Watch) withDefaults() Watch {
-	w.Keys, w.Rows, w.Time = cmp.Or(w.Keys, 200), cmp.Or(w.Rows, 50_000_000), cmp.Or(w.Time, 10*time.Minute)
+	w.Keys, w.Rows, w.Time, w.Held = cmp.Or(w.Keys, 200), cmp.Or(w.Rows, 50_000_000), cmp.Or(w.Time, 10*time.Minute), cmp.Or(w.Held, 128<<20)
 	return w
 }
 
 // Check is the last comparison of a view version.
 type Check struct {
 	Project    project.Name `json:"project"`
-	View       string       `json:"view"` // "weather@3"
-	At         time.Time    `json:"at"`
-	AsOf       time.Time    `json:"as_of"` // the watermark, to which the rows were compared
+	View       string       `json:"view"`                 // "weather@3"
+	At         time.Time    `json:"at"`                   // of the last try
+	Compared   time.Time    `json:"compared_at,omitzero"` // of the last one that was not skipped: what follows is of it
+	AsOf       time.Time    `json:"as_of,omitzero"`       // the watermark, to which the rows were compared
 	Keys       int          `json:"keys"`
 	Values     int          `json:"values"`     // compared
 	Mismatches int          `json:"mismatches"` // of these, different online
@@ -56,14 +58,11 @@ type Check struct {
 	// Features differ, by name. What they differ in is for `falaj feature verify`,
 	// which asks who wants to know.
 	Features []string `json:"features,omitempty"`
-	// Skipped says why nothing was compared.
+	// Skipped says why the last try compared nothing.
 	Skipped string `json:"skipped,omitempty"`
 
-	generation, pushed Generation
+	generation Generation
 }
-
-// keptPerKey bounds the rows that a check holds, times Watch.Keys.
-const keptPerKey = 2000
 
 // Checks are the last checks since the process began, by project and view.
 func (s *Service) Checks() []Check {
@@ -134,6 +133,8 @@ func (s *Service) watch(ctx context.Context, o Online) error {
 		return ctx.Err()
 	case fault.Is(err, fault.Conflict): // the rows were replaced meanwhile: its turn comes again
 		return nil
+	case unreadable(err):
+		c.Skipped, err = "what its rows were made from is gone: materialise it again", nil
 	case err != nil:
 		c.Skipped = "it failed: the server's log says why"
 		if errors.Is(limited.Err(), context.DeadlineExceeded) {
@@ -142,18 +143,26 @@ func (s *Service) watch(ctx context.Context, o Online) error {
 			c.Skipped = err.Error()
 		}
 	}
-	c.Project, c.View, c.At, c.AsOf, c.generation, c.pushed = o.Project, o.ref(), store.At(s.now()).Time(), o.Watermark, o.Generation, o.Pushed
+	now := store.At(s.now()).Time()
 	s.mu.Lock()
 	last := s.checks[o.watch()]
+	if why := c.Skipped; why != "" { // what was found before stands
+		c = last
+		c.Skipped = why
+	} else {
+		c.Compared, c.AsOf, c.generation = now, o.Watermark, o.Generation
+	}
+	c.Project, c.View, c.At = o.Project, o.ref(), now
 	s.checks[o.watch()] = c
 	s.mu.Unlock()
 	name := ""
 	switch {
+	case c.Skipped != "":
 	case c.Mismatches > 0 && (last.Mismatches == 0 || last.generation != c.generation):
 		name = EventSkewed
 		s.log.WarnContext(ctx, "online rows differ from their source", slog.String("project", string(o.Project)), slog.String("view", c.View),
 			slog.Int("values", c.Values), slog.Int("mismatches", c.Mismatches))
-	case c.Mismatches == 0 && last.Mismatches > 0 && c.Skipped == "":
+	case c.Mismatches == 0 && last.Mismatches > 0:
 		name = EventAgreed
 	}
 	if name != "" {
@@ -195,8 +204,13 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 		return c, err
 	}
 
-	// 1. Rows of some keys, and what to ask.
-	kept, err := s.choose(ctx, o, v)
+	// 1. Rows of some keys, and what to ask. Who was erased since is neither in what
+	// stands for the inputs now nor, in views of that entity, online.
+	source := o
+	if source.Inputs, err = s.standing(ctx, o.Project, o.Inputs); err != nil {
+		return c, err
+	}
+	kept, err := s.choose(ctx, source, v)
 	if errors.Is(err, errSourceTooLarge) {
 		c.Skipped = "its source has more than " + strconv.FormatInt(s.cfg.Watch.Rows, 10) + " rows"
 		return c, nil
@@ -214,7 +228,7 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	}
 
 	// 2. What the join says.
-	truth, err := s.truth(ctx, o, v, kept, asked)
+	truth, err := s.truth(ctx, source, v, kept, asked)
 	if err != nil {
 		return c, err
 	}
@@ -254,23 +268,31 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	if err := s.journal(ctx, ActionHistory, o.Project, pl, all, o.Watermark, "verification", nil); err != nil {
 		return Check{}, err
 	}
+	if c.Mismatches > 0 && !slices.Equal(source.Inputs, o.Inputs) {
+		c = Check{Skipped: "persons were erased from what its rows were made from, and it differs from what is left: materialise it again"}
+	}
 	return c, s.unchanged(ctx, o.Project, pl)
 }
 
 // chosen are rows of a source: all of those that have one of some keys.
 type chosen struct {
-	types []value.Type // of the columns of a row: keys, event, …
+	names []string     // of the columns of a row: keys, event, …
+	types []value.Type // of these
 	event int          // the column of the event time
 	below uint64       // keys with a hash below it are chosen
 	most  int          // keys
 	keys  map[string]*keyRows
-	rows  int
-	lost  bool // a key had too many rows
+	held  int64 // bytes of them, at most
+	bytes int64
+	lost  bool // keys had too many rows
 }
 
 type keyRows struct {
-	hash uint64
-	rows [][]value.Value
+	hash   uint64
+	id     []value.Value
+	rows   *memoryTable
+	events []int64 // of the rows
+	bytes  int64
 }
 
 // choose reads a view's source and keeps the rows of keys whose hash is small;
@@ -278,7 +300,7 @@ type keyRows struct {
 // and little is held.
 func (s *Service) choose(ctx context.Context, o Online, v View) (*chosen, error) {
 	names := v.columns()
-	k := &chosen{event: len(v.Keys), below: math.MaxUint64, most: s.cfg.Watch.Keys, keys: map[string]*keyRows{}}
+	k := &chosen{names: names, event: len(v.Keys), below: math.MaxUint64, most: s.cfg.Watch.Keys, keys: map[string]*keyRows{}, held: s.cfg.Watch.Held}
 	for _, key := range v.Keys {
 		k.types = append(k.types, key.Type)
 	}
@@ -318,30 +340,46 @@ func (s *Service) choose(ctx context.Context, o Online, v View) (*chosen, error)
 }
 
 func (k *chosen) add(key string, hash uint64, cell func(i int) value.Value) {
-	of := k.keys[key]
-	if of == nil {
-		of = &keyRows{hash: hash}
-		k.keys[key] = of
-	}
 	row := make([]value.Value, len(k.types))
+	size := int64(8 * (len(row) + 1))
 	for i := range row {
 		row[i] = cell(i)
-		if row[i].Type() == value.String && !row[i].IsNull() {
-			row[i] = value.OfString(strings.Clone(row[i].Str())) // the batch goes away
+		if isText(row[i]) {
+			size += int64(len(row[i].Str()))
 		}
 	}
-	of.rows = append(of.rows, row)
-	k.rows++
-	for len(k.keys) > k.most || k.rows > k.most*keptPerKey {
+	of := k.keys[key]
+	if of == nil {
+		of = &keyRows{hash: hash, rows: newTable(k.names, k.types)}
+		for _, x := range row[:k.event] {
+			of.id = append(of.id, owned(x))
+		}
+		k.keys[key] = of
+	}
+	of.rows.add(row)
+	of.events = append(of.events, row[k.event].Time().UnixMicro())
+	of.bytes += size
+	k.bytes += size
+	for len(k.keys) > k.most || k.bytes > k.held {
 		k.lost = k.lost || len(k.keys) <= k.most
 		k.below /= 2
 		for key, of := range k.keys {
 			if of.hash >= k.below {
 				delete(k.keys, key)
-				k.rows -= len(of.rows)
+				k.bytes -= of.bytes
 			}
 		}
 	}
+}
+
+func isText(x value.Value) bool { return x.Type() == value.String && !x.IsNull() }
+
+// owned is a value that outlives its batch.
+func owned(x value.Value) value.Value {
+	if isText(x) {
+		return value.OfString(strings.Clone(x.Str()))
+	}
+	return x
 }
 
 // question is a key at a time.
@@ -356,8 +394,8 @@ func (k *chosen) asked(watermark time.Time) []question {
 	var out []question
 	for key, of := range k.keys {
 		out = append(out, question{[]byte(key), of, watermark})
-		row := of.rows[of.hash%uint64(len(of.rows))] // its hash is below a power of two: the low bits are a fair draw
-		if at := row[k.event].Time(); micros(at) < micros(watermark) {
+		event := of.events[of.hash%uint64(len(of.events))] // its hash is below a power of two: the low bits are a fair draw
+		if at := time.UnixMicro(event).UTC(); event < micros(watermark) {
 			out = append(out, question{[]byte(key), of, at})
 		}
 	}
@@ -374,13 +412,15 @@ func (s *Service) truth(ctx context.Context, o Online, v View, k *chosen, asked 
 		names = append(names, selected[i])
 	}
 	view := s.offline(v, o.Inputs, selected)
-	source := newTable(v.columns(), k.types)
+	var kept []arrow.RecordBatch // not copied together: a column of texts may have 2 GiB
 	for _, of := range k.keys {
-		for _, row := range of.rows {
-			source.add(row)
-		}
+		rec := of.rows.build.NewRecordBatch()
+		defer rec.Release()
+		kept = append(kept, rec)
 	}
-	view.Open = source.open
+	view.Open = func(context.Context) (array.RecordReader, error) {
+		return array.NewRecordReader(kept[0].Schema(), kept)
+	}
 	const at = "at"
 	columns := []string{at}
 	types := []value.Type{value.Timestamp}
@@ -390,7 +430,7 @@ func (s *Service) truth(ctx context.Context, o Online, v View, k *chosen, asked 
 	}
 	spine := newTable(columns, types)
 	for _, q := range asked {
-		spine.add(append([]value.Value{value.OfTime(q.at)}, q.of.rows[0][:len(v.Keys)]...))
+		spine.add(append([]value.Value{value.OfTime(q.at)}, q.of.id...))
 	}
 	joined, err := offline.Join(ctx, offline.Spine{Open: spine.open, Timestamp: at}, []offline.View{view}, s.cfg.Join)
 	if err != nil {
@@ -401,9 +441,7 @@ func (s *Service) truth(ctx context.Context, o Online, v View, k *chosen, asked 
 	err = eachRow(ctx, joined, names, v.featureTypes(), func(_ int64, cell func(i int) value.Value) error {
 		row := make([]value.Value, len(names))
 		for i := range row {
-			if row[i] = cell(i); row[i].Type() == value.String && !row[i].IsNull() {
-				row[i] = value.OfString(strings.Clone(row[i].Str()))
-			}
+			row[i] = owned(cell(i))
 		}
 		out = append(out, row)
 		return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
@@ -83,6 +84,20 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%+v %v", f, err)
 	}
 
+	// What cannot be compared once is not taken for right.
+	was := w.Checks()[0]
+	w.data.interrupt = func(int) error { return fault.New(fault.Unavailable, "the source is away") }
+	w.now = w.now.Add(time.Hour)
+	c := w.look()
+	if c.Skipped == "" || c.Mismatches != was.Mismatches || !c.Compared.Equal(was.Compared) || !c.AsOf.Equal(was.AsOf) || !c.At.Equal(w.now) {
+		t.Fatalf("%+v", c)
+	}
+	w.data.interrupt = nil
+	w.now = w.now.Add(time.Hour)
+	if c := w.look(); c.Skipped != "" || c.Mismatches == 0 || !c.Compared.Equal(w.now) {
+		t.Fatalf("%+v", c)
+	}
+
 	// Made anew, it is right again.
 	w.data.put("weather", weatherRows(), func(v *version) { v.Digest = "sha256:other" })
 	w.mustMaterialise("weather", at(9))
@@ -118,6 +133,64 @@ func TestWatchIsBounded(t *testing.T) {
 		if got := w.look(); !c.want(got) {
 			t.Errorf("%s: %+v", name, got)
 		}
+	}
+}
+
+// The rows that are held are counted in bytes: keys go until they fit.
+func TestWatchHoldsLittle(t *testing.T) {
+	w := newWorld(t)
+	rows := table{[]col{{"origin", value.String}, {"time", value.Timestamp}, {"sky", value.String}}, nil}
+	for i := range 500 {
+		rows.rows = append(rows.rows, []value.Value{str(fmt.Sprint("o", i%50)), ts(float64(i / 50)), str(strings.Repeat("x", 1000))})
+	}
+	w.data.put("obs", rows)
+	w.entity("origin", "string")
+	w.view("obs", feature.ViewSpec{
+		Source: feature.Source{Dataset: "obs"}, Entities: []string{"origin"}, Timestamp: "time", Features: []feature.FieldSpec{{Name: "sky", Type: "string"}},
+	})
+	w.mustMaterialise("obs", at(24))
+	found := 0
+	for range 20 { // the choice is by chance
+		w.configure(func(c *feature.Config) { c.Watch = feature.Watch{Every: time.Hour, Held: 110_000} }) // ten keys of ten rows
+		c := w.look()
+		if c.Keys > 10 || c.Mismatches != 0 || c.Keys == 0 && c.Skipped != "each of its keys has too many rows" {
+			t.Fatalf("%+v", c)
+		}
+		found += c.Keys
+	}
+	if found < 20 {
+		t.Errorf("%d keys were compared in 20 checks, of 10 that fit", found)
+	}
+	w.configure(func(c *feature.Config) { c.Watch = feature.Watch{Every: time.Hour, Held: 5000} })
+	if c := w.look(); c.Skipped != "each of its keys has too many rows" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// After an erasure a view is compared with what stands for its source; what differs
+// then is no skew, and is to be made anew.
+func TestWatchAfterAnErasure(t *testing.T) {
+	w := weather(t)
+	w.configure(func(c *feature.Config) { c.Watch = feature.Watch{Every: time.Hour} })
+	w.mustMaterialise("weather", at(9))
+	rows := weatherRows()
+	rows.rows = slices.DeleteFunc(rows.rows, func(r []value.Value) bool { return r[0].Str() == "EWR" })
+	w.data.redacted["weather@1"] = w.data.put("weather", rows)
+	if c := w.look(); c.Keys != 1 || c.Values == 0 || c.Mismatches != 0 || c.Skipped != "" {
+		t.Errorf("%+v", c)
+	}
+	for _, r := range rows.rows {
+		r[slices.IndexFunc(rows.cols, func(c col) bool { return c.name == "temp" })] = num(-40)
+	}
+	w.data.redacted["weather@2"] = w.data.put("weather", rows)
+	w.now = w.now.Add(time.Hour)
+	if c := w.look(); !strings.HasPrefix(c.Skipped, "persons were erased") || c.Mismatches != 0 || c.Keys != 1 {
+		t.Errorf("%+v", c)
+	}
+	w.data.redacted["weather@3"] = "weather@99" // deleted
+	w.now = w.now.Add(time.Hour)
+	if c := w.look(); c.Skipped != "what its rows were made from is gone: materialise it again" {
+		t.Errorf("%+v", c)
 	}
 }
 
