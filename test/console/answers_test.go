@@ -390,6 +390,7 @@ func orders(n int64) dataset.Version {
 			{Expectation: dataset.Expectation{Check: dataset.Refers, Column: "customer"}, Passed: true, Checked: 184_310, Against: "customers@7"},
 			{Expectation: dataset.Expectation{Check: dataset.Drift, Column: "price"}, Passed: n != 2, Against: "orders@1", Note: "psi is 0.021, drift from 0.25 on"},
 			{Expectation: dataset.Expectation{Check: dataset.RowCount}, Passed: true, Checked: 184_310},
+			{Expectation: dataset.Expectation{Check: dataset.NotNull, Column: "country", Mostly: 0.9}, Passed: true, Checked: 184_310, Failed: 5},
 		},
 	}
 	switch n {
