@@ -66,6 +66,8 @@ type Config struct {
 		Prefix       string   `koanf:"prefix" doc:"What the keys in it begin with; installations that share a server have different ones"`
 		Acknowledged string   `koanf:"acknowledged" doc:"What Redis must have done with a write that is acknowledged: synced (appendonly yes, appendfsync always), or in-memory, of which a loss of power takes the last along"`
 		Verify       duration `koanf:"verify" doc:"How often some of each view's online rows are compared with what they were made from; 0 never does"`
+		Rotate       duration `koanf:"rotate" doc:"Age at which the subkey of a view's rows in the data directory is followed by the next, such as 90d; 0 never is"`
+		History      duration `koanf:"history" doc:"How long reads as of a past time go back, such as 30d: rows in the data directory that answer no later one are removed; 0 keeps all"`
 		VerifyRows   int64    `koanf:"verify_rows" doc:"Rows of a view's source; one with more is not compared"`
 	} `koanf:"online"`
 
@@ -188,6 +190,8 @@ func defaults() map[string]any {
 		"online.acknowledged":   synced,
 		"online.verify":         "1h",
 		"online.verify_rows":    20_000_000,
+		"online.rotate":         "90d",
+		"online.history":        "0",
 		"scheduler.policy":      "fifo",
 		"cost.currency":         "AED",
 		"images.max_bytes":      "64GiB",
@@ -291,6 +295,11 @@ func (c Config) Validate() error {
 	}
 	if d, err := time.ParseDuration(c.Online.Verify); err != nil || d != 0 && d < time.Minute {
 		return fault.New(fault.Invalid, "online.verify: %q is neither 0 nor a duration of at least 1m, such as 1h", c.Online.Verify)
+	}
+	for name, v := range map[string]string{"online.rotate": c.Online.Rotate, "online.history": c.Online.History} {
+		if d, err := resource.ParseDuration(v); err != nil || d != 0 && d < time.Hour {
+			return fault.New(fault.Invalid, "%s: %q is neither 0 nor a duration of at least 1h, such as 90d", name, v)
+		}
 	}
 	if c.Online.VerifyRows < 1 {
 		return fault.New(fault.Invalid, "online.verify_rows: %d is not above 0", c.Online.VerifyRows)

@@ -262,18 +262,22 @@ func (a *App) openFeatures(ctx context.Context) error {
 	if err := os.MkdirAll(tmp, 0o700); err != nil {
 		return fault.Wrap(err, "temporary directory")
 	}
-	every, _ := time.ParseDuration(a.cfg.Online.Verify) // validated
+	every, _ := time.ParseDuration(a.cfg.Online.Verify)        // validated
+	rotate, _ := resource.ParseDuration(a.cfg.Online.Rotate)   // validated
+	history, _ := resource.ParseDuration(a.cfg.Online.History) // validated
 	a.features = feature.New(feature.Config{
 		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featureSources{a.ingestion},
 		Authorizer: a.authority, Permits: a.authority, Guard: a.guard, Journal: a.journal,
 		Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
 		Watch: feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
+		Tidy:  feature.Tidy{Rotate: rotate, History: history},
 	})
 	a.group.Add(a.features.Background())
 	if every > 0 {
 		a.group.Add(a.features.Watching())
 	}
 	a.group.Add(a.features.Streams())
+	a.group.Add(a.features.Tidying())
 	a.group.Add(a.features.Feeds())
 	return a.sameOnline(ctx, id)
 }

@@ -6,26 +6,29 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 )
 
-// featureGauges are the last comparisons of online rows with their sources. There
-// are as many of each as view versions that are online.
-type featureGauges struct{ checks func() []feature.Check }
+// featureGauges are the last comparisons of online rows with their sources, as many of
+// each as view versions that are online, and what was done to keep the store tidy.
+type featureGauges struct{ features *feature.Service }
 
 var (
 	featureCompared   = prometheus.NewDesc("falaj_feature_compared_values", "Online values of a view that were compared with what they were made from, in the last check.", []string{"project", "view"}, nil)
 	featureMismatches = prometheus.NewDesc("falaj_feature_mismatched_values", "Of these, values that differ.", []string{"project", "view"}, nil)
+	featureMoved      = prometheus.NewDesc("falaj_feature_moved_rows_total", "Versions of online rows that were moved to another subkey.", nil, nil)
+	featureSwept      = prometheus.NewDesc("falaj_feature_swept_rows_total", "Versions of online rows that were removed because they answer nobody any more.", nil, nil)
+	featureDropped    = prometheus.NewDesc("falaj_feature_dropped_tables_total", "Tables of online rows that were removed whole: of a generation that is replaced, or an orphan that no record names.", []string{"of"}, nil)
 	featureCheckedAt  = prometheus.NewDesc("falaj_feature_last_check_timestamp_seconds", "When a view was compared last.", []string{"project", "view"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g featureGauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{featureCompared, featureMismatches, featureCheckedAt} {
+	for _, d := range []*prometheus.Desc{featureCompared, featureMismatches, featureCheckedAt, featureMoved, featureSwept, featureDropped} {
 		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (g featureGauges) Collect(out chan<- prometheus.Metric) {
-	for _, c := range g.checks() {
+	for _, c := range g.features.Checks() {
 		gauge := func(d *prometheus.Desc, v float64) {
 			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, string(c.Project), c.View)
 		}
@@ -35,4 +38,12 @@ func (g featureGauges) Collect(out chan<- prometheus.Metric) {
 			gauge(featureCheckedAt, float64(c.Compared.Unix()))
 		}
 	}
+	count := func(d *prometheus.Desc, n int64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	t := g.features.Tidied()
+	count(featureMoved, t.Moved)
+	count(featureSwept, t.Swept)
+	count(featureDropped, t.Dropped, "generation")
+	count(featureDropped, t.Orphans, "orphan")
 }

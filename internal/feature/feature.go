@@ -9,7 +9,8 @@
 //   - Service (service.go) is the only way in. apply.go keeps definitions,
 //     selection.go resolves what a caller asks for, training.go makes training
 //     sets, materialise.go and push.go fill the online store, read.go answers from it,
-//     verify.go proves that both agree, moved.go begins in another online store,
+//     verify.go proves that both agree, tidy.go moves rows to new subkeys and removes
+//     those that answer nobody, moved.go begins in another online store,
 //     evaluate.go reads the rows of a view,
 //     lineage.go says what came from what.
 //   - stream.go is the log of a dataset's events, fold.go brings them online, cut.go

@@ -46,16 +46,22 @@ func differing(a, b []InputRef) [][2]InputRef {
 	return out
 }
 
-// table is where the rows that answer are.
-func (o Online) table() online.Table {
-	return online.Table{Project: string(o.Project), View: o.View, Version: o.Version, Generation: string(o.Generation)}
+// firstSubkey is that of a view's first rows. Older releases had none.
+const firstSubkey = 1
+
+// at is where the rows of a generation are.
+func (o Online) at(g Generation) online.Table {
+	return online.Table{Project: string(o.Project), View: o.View, Version: o.Version, Generation: string(g), Subkey: o.Subkey, Former: o.Former}
 }
+
+// table is where the rows that answer are, but for those that were pushed.
+func (o Online) table() online.Table { return o.at(o.Generation) }
 
 // tables are all whose rows answer.
 func (o Online) tables() []online.Table {
 	tables := []online.Table{o.table()}
 	if o.Pushed != "" {
-		tables = append(tables, online.Table{Project: string(o.Project), View: o.View, Version: o.Version, Generation: string(o.Pushed)})
+		tables = append(tables, o.at(o.Pushed))
 	}
 	return tables
 }
@@ -97,8 +103,12 @@ func changes(before, now []InputRef) string {
 	return clipList(parts)
 }
 
-func (s *Service) stale(p project.Name, view string, version int, g Generation) Stale {
-	return Stale{Project: p, View: view, Version: version, Generation: g, Since: store.At(s.now()).Time()}
+func (s *Service) stale(o Online, g Generation) Stale {
+	return Stale{Project: o.Project, View: o.View, Version: o.Version, Generation: g, Since: store.At(s.now()).Time(), Subkey: o.Subkey}
+}
+
+func (g Stale) table() online.Table {
+	return online.Table{Project: string(g.Project), View: g.View, Version: g.Version, Generation: string(g.Generation), Subkey: g.Subkey, Former: g.Subkey}
 }
 
 // abandon marks the generation that a run wrote for removal, unless it is read.
@@ -113,7 +123,10 @@ func (s *Service) abandon(ctx context.Context, tx *store.Tx, r *Run) error {
 	if err == nil && o.Generation == r.Generation {
 		return nil
 	}
-	return s.cfg.Store.PutStale(ctx, tx, s.stale(r.Project, r.View, r.Version, r.Generation))
+	if err != nil { // it was cleared; what has another subkey is found as an orphan
+		o = Online{Project: r.Project, View: r.View, Version: r.Version, Subkey: firstSubkey}
+	}
+	return s.cfg.Store.PutStale(ctx, tx, s.stale(o, r.Generation))
 }
 
 // staleAge is how long the rows of a generation outlive it: reads that began
@@ -237,10 +250,11 @@ func (s *Service) abandonRun(ctx context.Context, r Run) error {
 // remove drops the rows of a generation, and then its mark. Rows whose key was
 // destroyed cannot be read by anybody, nor named to be dropped.
 func (s *Service) remove(ctx context.Context, g Stale) error {
-	err := s.cfg.Online.Drop(ctx, online.Table{Project: string(g.Project), View: g.View, Version: g.Version, Generation: string(g.Generation)})
+	err := s.cfg.Online.Drop(ctx, g.table())
 	if err != nil && !fault.Is(err, fault.Gone) {
 		return err
 	}
+	s.tidied.dropped.Add(1)
 	return s.cfg.DB.Update(ctx, string(g.Project), func(ctx context.Context, tx *store.Tx) error {
 		return s.cfg.Store.DeleteStale(ctx, tx, g)
 	})

@@ -130,6 +130,11 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 		return LookupAnswer{}, err
 	}
 	at = at.Truncate(time.Microsecond).UTC()
+	if !r.AsOf.IsZero() {
+		if err := pl.remembers(at); err != nil {
+			return LookupAnswer{}, err
+		}
+	}
 	answer := LookupAnswer{AsOf: at, Columns: make([]NumberColumn, len(pl.names))}
 	if pl.computed != nil {
 		if answer.Columns, err = s.computeNumbers(ctx, pl, r, keys, at); err != nil {

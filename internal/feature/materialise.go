@@ -86,12 +86,17 @@ type Run struct {
 	// Position is, of a view that follows a stream, the record up to which its inputs
 	// have the events. From there the stream goes on.
 	Position int64 `json:"-"`
+
+	// subkey and former are those of the view, which do not change while a run is open.
+	subkey, former int
 }
 
 func (r Run) ref() string { return Header{Name: r.View, Version: r.Version}.Ref() }
 
 func (r Run) table() online.Table {
-	return online.Table{Project: string(r.Project), View: r.View, Version: r.Version, Generation: string(r.Generation)}
+	return online.Table{
+		Project: string(r.Project), View: r.View, Version: r.Version, Generation: string(r.Generation), Subkey: r.subkey, Former: r.former,
+	}
 }
 
 const (
@@ -483,9 +488,10 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 		case missing:
 			o = Online{
 				Project: r.Project, View: r.View, Version: r.Version, Residency: r.Residency, Classification: r.Classification,
-				Generation: r.Generation, Inputs: r.Inputs,
+				Generation: r.Generation, Inputs: r.Inputs, Subkey: firstSubkey, Former: firstSubkey, RotatedAt: store.At(s.now()).Time(),
 			}
 		case r.Generation != o.Generation:
+			r.subkey, r.former = o.Subkey, o.Former
 			return nil // nobody reads there yet
 		default:
 			if o.Residency, err = residency.Derive(
@@ -495,6 +501,7 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 			}
 			o.Classification = project.Strictest(o.Classification, r.Classification)
 		}
+		r.subkey, r.former = o.Subkey, o.Former
 		o.UpdatedAt = store.At(s.now()).Time()
 		tx.OnCommit(s.plans.forget)
 		return s.cfg.Store.PutOnline(ctx, tx, o)
@@ -542,7 +549,7 @@ func (s *Service) advance(ctx context.Context, tx *store.Tx, r *Run) error {
 		return err
 	}
 	if o.Generation != r.Generation {
-		if err := s.cfg.Store.PutStale(ctx, tx, s.stale(o.Project, o.View, o.Version, o.Generation)); err != nil {
+		if err := s.cfg.Store.PutStale(ctx, tx, s.stale(o, o.Generation)); err != nil {
 			return err
 		}
 		o.Generation, o.Residency, o.Classification = r.Generation, r.Residency, r.Classification
@@ -900,9 +907,10 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		gone = []Stale{s.stale(p, h.Name, h.Version, o.Generation)}
+		o.Project, o.View, o.Version = p, h.Name, h.Version
+		gone = []Stale{s.stale(o, o.Generation)}
 		if o.Pushed != "" {
-			gone = append(gone, s.stale(p, h.Name, h.Version, o.Pushed))
+			gone = append(gone, s.stale(o, o.Pushed))
 		}
 		for _, g := range gone {
 			if err := s.cfg.Store.PutStale(ctx, tx, g); err != nil {

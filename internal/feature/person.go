@@ -1,7 +1,6 @@
 package feature
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -303,13 +302,13 @@ func (s *Service) rowsIn(ctx context.Context, p Person, v View, its ViewKeys, na
 		if err != nil {
 			return r, err
 		}
-		prefix, err := s.cfg.Online.TableKey(ctx, table)
+		prefixes, err := s.cfg.Online.TableKeys(ctx, table)
 		if err != nil {
 			return r, err
 		}
 		own := len(rows)
 		for _, key := range named { // which are of this generation, or of another
-			if bytes.HasPrefix(key[:], prefix[:]) {
+			if slices.Contains(prefixes, online.TableKey(key[:])) {
 				rows = append(rows, key)
 			}
 		}

@@ -109,7 +109,18 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	}); err != nil {
 		return v, err
 	}
-	return v, s.cfg.Online.Write(ctx, online.Table{Project: string(r.Project), View: v.Name, Version: v.Version, Generation: string(o.Pushed)}, rows)
+	for {
+		if err := s.cfg.Online.Write(ctx, o.at(o.Pushed), rows); err != nil {
+			return v, err
+		}
+		// If there is another subkey since, what is under the one before may have been moved
+		// already.
+		now, err := s.online(ctx, v)
+		if err != nil || now.Subkey == o.Subkey || now.Pushed != o.Pushed {
+			return v, err
+		}
+		o = now
+	}
 }
 
 // pushWait is how long a push of rows to a view that follows a stream waits until
@@ -145,6 +156,7 @@ func (s *Service) firstOnline(ctx context.Context, v View) (Online, error) {
 	label, class, err := origin(inputs)
 	return Online{
 		Project: v.Project, View: v.Name, Version: v.Version, Residency: label, Classification: class, Generation: newGeneration(), Inputs: refsOf(inputs),
+		Subkey: firstSubkey, Former: firstSubkey, RotatedAt: store.At(s.now()).Time(),
 	}, err
 }
 

@@ -102,6 +102,11 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 		}
 	}
 	at = at.Truncate(time.Microsecond).UTC()
+	if !r.AsOf.IsZero() {
+		if err := pl.remembers(at); err != nil {
+			return OnlineAnswer{}, err
+		}
+	}
 	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, JoinKeys: pl.joinKeys()}
 	if answer.Columns, err = s.readAll(ctx, pl, keys, requested, at); err != nil {
 		return OnlineAnswer{}, err
@@ -116,6 +121,17 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 		return OnlineAnswer{}, err
 	}
 	return answer, nil
+}
+
+// remembers refuses a past time of which rows were removed.
+func (pl *plan) remembers(at time.Time) error {
+	for i, v := range pl.views {
+		if swept := pl.online[i].Swept; at.Before(swept) {
+			return fault.New(fault.Gone, "what feature view %s answered before %s was removed", v.view.Ref(), swept.Format(time.RFC3339)).
+				WithHint("Rows that answer no later time are kept as long as online.history says. Make a training set for older times.")
+		}
+	}
+	return nil
 }
 
 // bounded refuses a read of too many values, or of what takes too long to compute.

@@ -64,6 +64,7 @@ type Config struct {
 	// goes on in another one: 6 hours when 0.
 	AttemptTime time.Duration
 	Watch       Watch
+	Tidy        Tidy
 	Log         *slog.Logger     // slog.Default() when nil
 	Now         func() time.Time // time.Now when nil
 }
@@ -85,14 +86,17 @@ type Service struct {
 	feeder   *lifecycle.Loop // brings messages of sources into the logs
 	cutting  chan struct{}   // holds a token while versions are cut
 	watcher  *lifecycle.Loop
+	tidier   *lifecycle.Loop
+	tidied   tidied
 
 	mu      sync.Mutex
 	ended   chan struct{}                // closed and replaced when a run ends
 	busy    map[string]bool              // view versions whose online rows are being changed
 	cancels map[RunID]context.CancelFunc // of attempts under way
 	streams map[streamName]*following
-	folded  chan struct{}    // closed and replaced when events were folded
-	checks  map[string]Check // the last of each view version; see Online.watch
+	folded  chan struct{}                 // closed and replaced when events were folded
+	checks  map[string]Check              // the last of each view version; see Online.watch
+	orphans map[online.TableKey]time.Time // tables that no record names, since when
 }
 
 // New makes a service. Its Background has to be started for materialisations to
@@ -113,7 +117,7 @@ func New(cfg Config) *Service {
 	if cfg.AttemptTime <= 0 {
 		cfg.AttemptTime = 6 * time.Hour
 	}
-	cfg.Watch = cfg.Watch.withDefaults()
+	cfg.Watch, cfg.Tidy = cfg.Watch.withDefaults(), cfg.Tidy.withDefaults()
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
 		streams: map[streamName]*following{}, folded: make(chan struct{}), cutting: make(chan struct{}, 1),
@@ -139,6 +143,10 @@ func New(cfg Config) *Service {
 		Name: "feature verification", Every: min(cfg.Watch.Every, time.Minute), Logger: s.log, Timeout: 24 * time.Hour, // each check has its own limit
 		Run: func(ctx context.Context) error { return s.WatchOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
+	s.tidier = &lifecycle.Loop{
+		Name: "feature tidying", Every: tidyPause, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
+		Run: func(ctx context.Context) error { return s.TidyOnce(identity.With(ctx, identity.Loop("feature"))) },
+	}
 	s.feeder = &lifecycle.Loop{
 		Name: "feature sources", Every: feedPause, Logger: s.log, Timeout: feedTime,
 		Run: s.telling(s.FeedOnce),
@@ -149,6 +157,10 @@ func New(cfg Config) *Service {
 // Watching compares what is online with what it was made from, as Config.Watch
 // says; it is for Every above zero.
 func (s *Service) Watching() lifecycle.Service { return s.watcher.Service() }
+
+// Tidying moves online rows to new subkeys and removes those that answer nobody, as
+// Config.Tidy says.
+func (s *Service) Tidying() lifecycle.Service { return s.tidier.Service() }
 
 // Background runs materialisations, also those that an earlier process left
 // unfinished.

@@ -113,6 +113,13 @@ type Online struct {
 	// Pushed is where rows are that were pushed; empty when none ever was. They
 	// answer beside those of Generation, and no materialisation touches them.
 	Pushed Generation `json:"-"`
+	// Subkey is the number of the subkey that rows are written under, since RotatedAt;
+	// Former is the same, or the one before, from which rows are being moved.
+	Subkey    int       `json:"-"`
+	Former    int       `json:"-"`
+	RotatedAt time.Time `json:"-"`
+	// Swept is the time before which history may be gone; zero when all of it is there.
+	Swept time.Time `json:"-"`
 }
 
 // Generation names the online rows of a view version that were made from the same
@@ -127,4 +134,5 @@ type Stale struct {
 	Version    int
 	Generation Generation
 	Since      time.Time
+	Subkey     int // the newest of its rows
 }

@@ -131,13 +131,17 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	}
 
 	// 2. Rows of the training set.
-	sample, err := s.sample(ctx, r, t, pl, columns)
+	all, err := s.sample(ctx, r, t, pl, columns)
 	if err != nil {
 		return Report{}, err
 	}
+	sample := pl.remembered(all)
 	marks, err := s.watermarks(ctx, pl)
 	if err != nil {
 		return Report{}, err
+	}
+	if len(sample) == 0 && len(all) > 0 {
+		return Report{}, pl.remembers(all[0].at)
 	}
 	if err := pl.reaches(sample, marks); err != nil {
 		return Report{}, err
@@ -199,6 +203,17 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 			Detail: map[string]any{"verified": report.Views, "rows": report.Rows, "values": report.Values, "mismatches": report.Mismatches},
 		})
 	})
+}
+
+// remembered are the rows of times whose history is online.
+func (pl *plan) remembered(sample []sampled) []sampled {
+	var out []sampled
+	for _, r := range sample {
+		if pl.remembers(r.at) == nil {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // unchanged refuses a comparison with rows that were replaced meanwhile: some of

@@ -218,9 +218,12 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	if err != nil {
 		return c, err
 	}
-	asked := kept.asked(o.Watermark)
+	asked := slices.DeleteFunc(kept.asked(o.Watermark), func(q question) bool { return q.at.Before(o.Swept) })
 	if len(asked) == 0 {
 		c.Skipped = "there are no rows to compare"
+		if o.Watermark.Before(o.Swept) {
+			c.Skipped = "what it answered at its watermark was removed: see online.history"
+		}
 		if kept.lost {
 			c.Skipped = "each of its keys has too many rows"
 		}

@@ -279,6 +279,10 @@ type onlineRow struct {
 	Generation     string
 	Inputs         string
 	Pushed         string
+	Subkey         int
+	Former         int
+	RotatedAt      store.Time
+	Swept          store.Time
 }
 
 func (r onlineRow) online() (feature.Online, error) {
@@ -286,6 +290,7 @@ func (r onlineRow) online() (feature.Online, error) {
 		Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Classification: project.Classification(r.Classification),
 		Watermark: r.Watermark.Time(), Newest: r.Newest.Time(), UpdatedAt: r.UpdatedAt.Time(),
 		Generation: feature.Generation(r.Generation), Pushed: feature.Generation(r.Pushed),
+		Subkey: r.Subkey, Former: r.Former, RotatedAt: r.RotatedAt.Time(), Swept: r.Swept.Time(),
 	}
 	err := errors.Join(json.Unmarshal([]byte(r.Residency), &o.Residency), json.Unmarshal([]byte(r.Inputs), &o.Inputs))
 	return o, fault.Wrap(err, "reading the online state of %s@%d", r.ViewName, r.Version)
@@ -306,10 +311,12 @@ func (Store) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) erro
 		Project: string(o.Project), ViewName: o.View, Version: o.Version, Residency: encode(o.Residency), Classification: string(o.Classification),
 		Watermark: store.At(o.Watermark), Newest: store.At(o.Newest), UpdatedAt: store.At(o.UpdatedAt),
 		Generation: string(o.Generation), Inputs: encode(o.Inputs), Pushed: string(o.Pushed),
+		Subkey: o.Subkey, Former: o.Former, RotatedAt: store.At(o.RotatedAt), Swept: store.At(o.Swept),
 	}).On("CONFLICT (project, view_name, version) DO UPDATE").
 		Set("residency = EXCLUDED.residency").Set("classification = EXCLUDED.classification").Set("watermark = EXCLUDED.watermark").
 		Set("newest = EXCLUDED.newest").Set("updated_at = EXCLUDED.updated_at").
-		Set("generation = EXCLUDED.generation").Set("inputs = EXCLUDED.inputs").Set("pushed = EXCLUDED.pushed").Exec(ctx)
+		Set("generation = EXCLUDED.generation").Set("inputs = EXCLUDED.inputs").Set("pushed = EXCLUDED.pushed").
+		Set("subkey = EXCLUDED.subkey").Set("former = EXCLUDED.former").Set("rotated_at = EXCLUDED.rotated_at").Set("swept = EXCLUDED.swept").Exec(ctx)
 	return err
 }
 
@@ -347,12 +354,13 @@ type staleRow struct {
 	Version    int    `bun:",pk"`
 	Generation string `bun:",pk"`
 	Since      store.Time
+	Subkey     int
 }
 
 // PutStale implements feature.Store.
 func (Store) PutStale(ctx context.Context, tx *store.Tx, g feature.Stale) error {
 	_, err := tx.NewInsert().Model(&staleRow{
-		Project: string(g.Project), ViewName: g.View, Version: g.Version, Generation: string(g.Generation), Since: store.At(g.Since),
+		Project: string(g.Project), ViewName: g.View, Version: g.Version, Generation: string(g.Generation), Since: store.At(g.Since), Subkey: g.Subkey,
 	}).On("CONFLICT (project, view_name, version, generation) DO NOTHING").Exec(ctx)
 	return err
 }
@@ -372,7 +380,7 @@ func (Store) Stales(ctx context.Context, tx *store.Tx, until time.Time, limit in
 	out := make([]feature.Stale, len(rows))
 	for i, r := range rows {
 		out[i] = feature.Stale{
-			Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Generation: feature.Generation(r.Generation), Since: r.Since.Time(),
+			Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Generation: feature.Generation(r.Generation), Since: r.Since.Time(), Subkey: r.Subkey,
 		}
 	}
 	return out, err

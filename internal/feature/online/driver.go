@@ -73,3 +73,24 @@ type Driver interface {
 	// Close waits for running calls.
 	Close() error
 }
+
+// Walked is the power of a driver whose rows can be gone through without knowing their
+// names. In other databases rows stay under the subkey that they were written under,
+// and nothing is swept.
+type Walked interface {
+	// Tables lists the tables that there are rows of, ascending, after one.
+	Tables(ctx context.Context, after TableKey, limit int) ([]TableKey, error)
+	// Walk visits the versions of a table's rows, in the order of rows and newest first,
+	// of rows after one, until visit returns false. sealed is valid during the call only.
+	Walk(ctx context.Context, table TableKey, after RowKey, visit func(row RowKey, stamp Stamp, sealed []byte) bool) error
+	// Replace removes versions that still have their bytes and puts others in their
+	// places, unless something is there already; all of it in one step, durably. It says
+	// how many were removed.
+	Replace(ctx context.Context, changes []Change) (int, error)
+}
+
+// Change takes a version away. By is what takes its place; nothing when nil.
+type Change struct {
+	Was Version
+	By  *Version
+}

@@ -11,6 +11,8 @@
 //   - Driver (driver.go) is what differs between databases: versions of opaque
 //     rows in order of their stamps. onlinetest is its suite; pebble is the
 //     embedded driver, redis another server.
+//   - seal.go makes the opaque form of rows, tidy.go moves rows from one subkey to
+//     the next and removes those that answer nobody any more.
 //
 // # The rule
 //
@@ -26,22 +28,16 @@
 // matter: a late row never hides a newer event. A version with the event and
 // created time of another replaces it, so that writing again is harmless. What
 // the database holds says nothing about entities or values: keys are HMAC-SHA-256
-// and values AES-256-GCM under keys derived from the view's key, and a value
+// and values AES-256-GCM under subkeys derived from the view's key, and a value
 // moved to another entity, time or view does not open. Destroying the view's key
-// erases its rows.
+// erases its rows. Subkeys have numbers: while rows are moved to the next one, a
+// table answers with those under both.
 package online
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
-	"fmt"
-	"hash"
 	"math"
 	"slices"
 	"time"
@@ -70,6 +66,19 @@ type Table struct {
 	View       string
 	Version    int
 	Generation string // may be empty
+	// Subkey is the number of the subkey that rows are written under: 0 is of the first
+	// format, in which rows do not say what they are under and cannot be moved. Former is
+	// the same, or the one before, whose rows answer, too.
+	Subkey, Former int
+}
+
+// subkeys are those whose rows answer. The former comes first: a row that is moved
+// after it was looked for there is found under the other.
+func (t Table) subkeys() []int {
+	if t.Former == t.Subkey {
+		return []int{t.Subkey}
+	}
+	return []int{t.Former, t.Subkey}
 }
 
 // owner is the key scope of the table's rows.
@@ -125,6 +134,8 @@ type Options struct {
 	Skew time.Duration
 	// Now is the clock; time.Now when nil.
 	Now func() time.Time
+	// Step is how many versions a step of Move or Sweep looks at: 10,000 when 0.
+	Step int
 }
 
 // Store is the online store over a driver. Safe for concurrent use.
@@ -133,11 +144,12 @@ type Store struct {
 	keys   Keys
 	skew   time.Duration
 	now    func() time.Time
+	step   int
 }
 
 // New makes a store.
 func New(driver Driver, keys Keys, opts Options) *Store {
-	s := &Store{driver: driver, keys: keys, skew: opts.Skew, now: opts.Now}
+	s := &Store{driver: driver, keys: keys, skew: opts.Skew, now: opts.Now, step: cmp.Or(opts.Step, 10_000)}
 	if s.skew == 0 {
 		s.skew = 5 * time.Minute
 	}
@@ -154,7 +166,7 @@ func (s *Store) Horizon() time.Time { return s.now().Add(s.skew).UTC() }
 // an event beyond the Horizon, in which case nothing is written; fault.Gone when
 // the view's key was destroyed.
 func (s *Store) Write(ctx context.Context, table Table, rows []Row) error {
-	seal, err := s.sealer(ctx, table)
+	seal, err := s.sealer(ctx, table, table.Subkey)
 	if err != nil {
 		return err
 	}
@@ -189,7 +201,27 @@ func (s *Store) versions(seal *sealer, table Table, rows []Row) ([]Version, erro
 // when the view's key was destroyed; fault.Internal when a stored row does not
 // open.
 func (s *Store) Read(ctx context.Context, table Table, q Query) ([]Answer, error) {
-	seal, err := s.sealer(ctx, table)
+	var answers []Answer
+	for _, subkey := range table.subkeys() {
+		under, err := s.readUnder(ctx, table, subkey, q)
+		if err != nil {
+			return nil, err
+		}
+		if answers == nil {
+			answers = under
+			continue
+		}
+		for i, a := range under {
+			if a.After(answers[i]) {
+				answers[i] = a
+			}
+		}
+	}
+	return answers, nil
+}
+
+func (s *Store) readUnder(ctx context.Context, table Table, subkey int, q Query) ([]Answer, error) {
+	seal, err := s.sealer(ctx, table, subkey)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +259,7 @@ func (s *Store) Read(ctx context.Context, table Table, q Query) ([]Answer, error
 		for asks[next].row != rows[i] {
 			next++
 		}
-		packed, err := seal.open(q.Keys[asks[next].at], rows[i], v, sealed)
+		packed, err := seal.open(nil, q.Keys[asks[next].at], rows[i], v, sealed)
 		if err != nil {
 			failed = err
 		}
@@ -263,30 +295,108 @@ type Reader struct {
 	store *Store
 	table Table
 	seal  *sealer
+	older *sealer // of the former subkey; nil when there is none
 	buf   []byte
 }
 
 // Reader opens a table. Error: fault.Gone when the view's key was destroyed.
 func (s *Store) Reader(ctx context.Context, table Table) (*Reader, error) {
-	seal, err := s.sealer(ctx, table)
-	if err != nil {
+	r := &Reader{store: s, table: table}
+	var err error
+	if r.seal, err = s.sealer(ctx, table, table.Subkey); err != nil {
 		return nil, err
 	}
-	return &Reader{store: s, table: table, seal: seal}, nil
+	if table.Former != table.Subkey {
+		r.older, err = s.sealer(ctx, table, table.Former)
+	}
+	return r, err
 }
 
 // Span visits the versions of a key with from ≤ event ≤ to, newest first, until
 // visit returns false. packed is valid during the call only. Errors: those of visit;
 // fault.Internal when a stored row does not open.
 func (r *Reader) Span(ctx context.Context, key []byte, from, to int64, visit func(event, created int64, packed []byte) (more bool, err error)) error {
+	start := Stamp{Event: to, Created: math.MaxInt64}
+	var err error
+	if r.older == nil {
+		_, err = r.span(ctx, key, start, from, nil, visit)
+	} else {
+		err = r.merged(ctx, key, start, from, visit)
+	}
+	return fault.Wrap(err, "reading features of %s@%d", r.table.View, r.table.Version)
+}
+
+// spanPage is how many versions under the former subkey are held at a time.
+const spanPage = 64
+
+// merged is Span over both subkeys. A page of the former is read before the other's
+// versions of the same time, so that none is missed that is moved meanwhile.
+func (r *Reader) merged(ctx context.Context, key []byte, start Stamp, from int64, visit func(event, created int64, packed []byte) (bool, error)) error {
+	row := r.older.row(key)
+	for {
+		var page []Version
+		err := r.store.driver.Scan(ctx, []RowKey{row}, start, func(_ int, v Stamp, sealed []byte) bool {
+			if v.Event < from {
+				return false
+			}
+			page = append(page, Version{Row: row, Stamp: v, Sealed: bytes.Clone(sealed)})
+			return len(page) < spanPage
+		})
+		if err != nil {
+			return err
+		}
+		last := len(page) < spanPage
+		until := &Stamp{Event: from, Created: math.MinInt64}
+		if !last {
+			until = &page[len(page)-1].Stamp
+		}
+		emit := func(v Version) (bool, error) {
+			var err error
+			if r.buf, err = r.older.open(r.buf[:0], key, row, v.Stamp, v.Sealed); err != nil {
+				return false, err
+			}
+			return visit(v.Stamp.Event, v.Stamp.Created, r.buf)
+		}
+		more, err := r.span(ctx, key, start, from, until, func(event, created int64, packed []byte) (bool, error) {
+			now := Stamp{Event: event, Created: created}
+			for len(page) > 0 && page[0].Stamp.Compare(now) < 0 {
+				// packed is r.buf, which emit writes over.
+				packed = bytes.Clone(packed)
+				if more, err := emit(page[0]); err != nil || !more {
+					return false, err
+				}
+				page = page[1:]
+			}
+			if len(page) > 0 && page[0].Stamp == now {
+				page = page[1:] // it was moved or replaced
+			}
+			return visit(event, created, packed)
+		})
+		for ; err == nil && more && len(page) > 0; page = page[1:] {
+			more, err = emit(page[0])
+		}
+		if err != nil || !more || last {
+			return err
+		}
+		if start = *until; start.Created == math.MinInt64 {
+			start = Stamp{Event: start.Event - 1, Created: math.MaxInt64}
+		} else {
+			start.Created--
+		}
+	}
+}
+
+// span visits versions under the newest subkey, down to until where it is given. more
+// says that visit did not end it.
+func (r *Reader) span(ctx context.Context, key []byte, start Stamp, from int64, until *Stamp, visit func(event, created int64, packed []byte) (bool, error)) (more bool, err error) {
 	row := r.seal.row(key)
+	more = true
 	var failed error
-	err := r.store.driver.Scan(ctx, []RowKey{row}, Stamp{Event: to, Created: math.MaxInt64}, func(_ int, v Stamp, sealed []byte) bool {
-		if v.Event < from {
+	err = r.store.driver.Scan(ctx, []RowKey{row}, start, func(_ int, v Stamp, sealed []byte) bool {
+		if v.Event < from || until != nil && v.Compare(*until) > 0 {
 			return false
 		}
-		var more bool
-		if r.buf, failed = r.seal.openInto(r.buf[:0], key, row, v, sealed); failed == nil {
+		if r.buf, failed = r.seal.open(r.buf[:0], key, row, v, sealed); failed == nil {
 			more, failed = visit(v.Event, v.Created, r.buf)
 		}
 		return more && failed == nil
@@ -294,16 +404,21 @@ func (r *Reader) Span(ctx context.Context, key []byte, from, to int64, visit fun
 	if err == nil {
 		err = failed
 	}
-	return fault.Wrap(err, "reading features of %s@%d", r.table.View, r.table.Version)
+	return more, err
 }
 
 // Drop removes every row of the table.
 func (s *Store) Drop(ctx context.Context, table Table) error {
-	seal, err := s.sealer(ctx, table)
+	keys, err := s.TableKeys(ctx, table)
 	if err != nil {
 		return err
 	}
-	return fault.Wrap(s.driver.Drop(ctx, seal.table), "dropping features of %s@%d", table.View, table.Version)
+	for _, key := range keys {
+		if err := s.driver.Drop(ctx, key); err != nil {
+			return fault.Wrap(err, "dropping features of %s@%d", table.View, table.Version)
+		}
+	}
+	return nil
 }
 
 // ask is a key of a query and its place there.
@@ -312,120 +427,35 @@ type ask struct {
 	at  int
 }
 
-// sealer makes the opaque form of a table's rows. It lives for one operation, so
-// that a destroyed key stops working at once. Not safe for concurrent use.
-type sealer struct {
-	table   TableKey
-	mac     hash.Hash
-	aead    cipher.AEAD
-	sum     []byte
-	aad     []byte
-	nonce   [12]byte
-	stamped [16]byte
-}
-
-func (s *Store) sealer(ctx context.Context, table Table) (*sealer, error) {
-	derive := func(use string) ([]byte, error) {
-		scope := fmt.Sprintf("online/%s/v%d", use, table.Version)
-		if table.Generation != "" {
-			scope += "/" + table.Generation
-		}
-		key, err := s.keys.DataKey(ctx, table.Project, table.owner(), scope)
-		return key, fault.Wrap(err, "opening the key of view %s", table.View)
-	}
-	macKey, err := derive("key")
-	if err != nil {
-		return nil, err
-	}
-	aeadKey, err := derive("value")
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(aeadKey)
-	if err != nil {
-		return nil, err
-	}
-	aead, err := cipher.NewGCM(block)
-	if err != nil {
-		return nil, err
-	}
-	sl := &sealer{mac: hmac.New(sha256.New, macKey), aead: aead}
-	sl.mac.Write([]byte("table"))
-	copy(sl.table[:], sl.mac.Sum(nil))
-	return sl, nil
-}
-
-// row is the opaque key of an entity.
-func (s *sealer) row(key []byte) RowKey {
-	var row RowKey
-	copy(row[:], s.table[:])
-	s.mac.Reset()
-	s.mac.Write([]byte("row"))
-	s.mac.Write(key)
-	s.sum = s.mac.Sum(s.sum[:0])
-	copy(row[len(s.table):], s.sum)
-	return row
-}
-
-// bind is what a value is sealed to: its place, its time and its entity.
-func (s *sealer) bind(key []byte, row RowKey, stamp Stamp) []byte {
-	binary.BigEndian.PutUint64(s.stamped[:], uint64(stamp.Event))    //nolint:gosec // the bits are meant
-	binary.BigEndian.PutUint64(s.stamped[8:], uint64(stamp.Created)) //nolint:gosec // the bits are meant
-	s.aad = append(append(append(s.aad[:0], row[:]...), s.stamped[:]...), key...)
-	return s.aad
-}
-
-func (s *sealer) version(r *Row) (Version, error) {
-	v := Version{Row: s.row(r.Key), Stamp: Stamp{Event: r.Event, Created: r.Created}}
-	if _, err := rand.Read(s.nonce[:]); err != nil {
-		return v, err
-	}
-	sealed := make([]byte, 0, len(s.nonce)+len(r.Packed)+s.aead.Overhead())
-	v.Sealed = s.aead.Seal(append(sealed, s.nonce[:]...), s.nonce[:], r.Packed, s.bind(r.Key, v.Row, v.Stamp))
-	return v, nil
-}
-
-func (s *sealer) open(key []byte, row RowKey, stamp Stamp, sealed []byte) ([]byte, error) {
-	return s.openInto(nil, key, row, stamp, sealed)
-}
-
-func (s *sealer) openInto(dst, key []byte, row RowKey, stamp Stamp, sealed []byte) ([]byte, error) {
-	if len(sealed) < len(s.nonce)+s.aead.Overhead() {
-		return nil, errDamaged()
-	}
-	packed, err := s.aead.Open(dst, sealed[:len(s.nonce)], sealed[len(s.nonce):], s.bind(key, row, stamp))
-	if err != nil {
-		return nil, errDamaged()
-	}
-	return packed, nil
-}
-
-func errDamaged() error {
-	return fault.New(fault.Internal, "a stored feature row does not open: it is damaged or was moved").
-		WithHint("Materialise the view again.")
-}
-
-// Rows are the opaque names of entities in a table. They tell nothing of the
-// entities, and stay valid as long as the view's key does.
+// Rows are the opaque names of entities in a table, under each subkey that it has had:
+// also those that an older backup has. They tell nothing of the entities, and stay
+// valid as long as the view's key does.
 func (s *Store) Rows(ctx context.Context, table Table, keys [][]byte) ([]RowKey, error) {
-	seal, err := s.sealer(ctx, table)
-	if err != nil {
-		return nil, err
-	}
-	rows := make([]RowKey, len(keys))
-	for i, key := range keys {
-		rows[i] = seal.row(key)
+	var rows []RowKey
+	for subkey := range table.Subkey + 1 {
+		seal, err := s.sealer(ctx, table, subkey)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			rows = append(rows, seal.row(key))
+		}
 	}
 	return rows, nil
 }
 
-// TableKey is what the opaque names of a table's rows begin with.
-func (s *Store) TableKey(ctx context.Context, table Table) (TableKey, error) {
-	seal, err := s.sealer(ctx, table)
-	if err != nil {
-		return TableKey{}, err
+// TableKeys are what the opaque names of a table's rows begin with, under each subkey
+// that it has had.
+func (s *Store) TableKeys(ctx context.Context, table Table) ([]TableKey, error) {
+	keys := make([]TableKey, table.Subkey+1)
+	for subkey := range keys {
+		seal, err := s.sealer(ctx, table, subkey)
+		if err != nil {
+			return nil, err
+		}
+		keys[subkey] = seal.table
 	}
-	return seal.table, nil
+	return keys, nil
 }
 
 // Count counts the versions that the rows have, whatever table they are of.

@@ -38,11 +38,17 @@ const Nowhere int64 = -1
 // was asked, none. Error: fault.Conflict when the table is elsewhere, because another
 // server writes to it; nothing was written then.
 func (s *Store) WriteUpTo(ctx context.Context, table Table, rows []Row, from, position int64) error {
-	seal, err := s.sealer(ctx, table)
+	seal, err := s.sealer(ctx, table, table.Subkey)
 	if err != nil {
 		return err
 	}
 	was, at, err := s.standing(ctx, seal)
+	if err == nil && was.Sealed == nil && table.Former != table.Subkey {
+		var former *sealer
+		if former, err = s.sealer(ctx, table, table.Former); err == nil {
+			_, at, err = s.standing(ctx, former)
+		}
+	}
 	if err != nil {
 		return fault.Wrap(err, "reading features of %s@%d", table.View, table.Version)
 	}
@@ -91,7 +97,7 @@ func (s *Store) standing(ctx context.Context, seal *sealer) (was Version, at int
 	if err != nil || was.Sealed == nil {
 		return was, Nowhere, err
 	}
-	packed, err := seal.open(place, was.Row, was.Stamp, was.Sealed)
+	packed, err := seal.open(nil, place, was.Row, was.Stamp, was.Sealed)
 	if err == nil && len(packed) != 8 {
 		err = errDamaged()
 	}

@@ -282,6 +282,10 @@ func (p *Plan) Types() []value.Type {
 	return types
 }
 
+// Reach is how long before a time records count for it, in microseconds: the longest
+// window and the widest tile, in which it may begin.
+func (p *Plan) Reach() int64 { return p.Longest() + p.levels[len(p.levels)-1] }
+
 // Longest is the longest window in microseconds: older rows never count.
 func (p *Plan) Longest() int64 { return p.windows[len(p.windows)-1] }
 

@@ -56,7 +56,10 @@ type Memory struct {
 	rows map[online.RowKey][]online.Version // newest first
 }
 
-var _ online.Driver = (*Memory)(nil)
+var (
+	_ online.Driver = (*Memory)(nil)
+	_ online.Walked = (*Memory)(nil)
+)
 
 // Write implements online.Driver.
 func (m *Memory) Write(_ context.Context, versions []online.Version) error {
@@ -80,19 +83,88 @@ func (m *Memory) Write(_ context.Context, versions []online.Version) error {
 
 // Scan implements online.Driver.
 func (m *Memory) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, visit func(int, online.Stamp, []byte) bool) error {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
 	for i, key := range rows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		for _, v := range m.rows[key] {
+		for _, v := range m.versions(key) {
 			if v.Stamp.Compare(from) >= 0 && !visit(i, v.Stamp, v.Sealed) {
 				break
 			}
 		}
 	}
 	return nil
+}
+
+func (m *Memory) versions(key online.RowKey) []online.Version {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.Clone(m.rows[key])
+}
+
+// Tables implements online.Walked.
+func (m *Memory) Tables(_ context.Context, after online.TableKey, limit int) (tables []online.TableKey, err error) {
+	for _, key := range m.after(nil, online.RowKey{}) {
+		t := online.TableKey(key[:len(after)])
+		if bytes.Compare(t[:], after[:]) > 0 && !slices.Contains(tables, t) && len(tables) < limit {
+			tables = append(tables, t)
+		}
+	}
+	return tables, nil
+}
+
+// after are the rows of a table after one, in order.
+func (m *Memory) after(table []byte, row online.RowKey) (keys []online.RowKey) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for key := range m.rows {
+		if bytes.HasPrefix(key[:], table) && bytes.Compare(key[:], row[:]) > 0 {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b online.RowKey) int { return bytes.Compare(a[:], b[:]) })
+	return keys
+}
+
+// Walk implements online.Walked.
+func (m *Memory) Walk(ctx context.Context, table online.TableKey, after online.RowKey, visit func(online.RowKey, online.Stamp, []byte) bool) error {
+	for _, key := range m.after(table[:], after) {
+		for _, v := range m.versions(key) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if !visit(key, v.Stamp, v.Sealed) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// Replace implements online.Walked.
+func (m *Memory) Replace(_ context.Context, changes []online.Change) (removed int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	find := func(v online.Version) (int, bool) {
+		return slices.BinarySearchFunc(m.rows[v.Row], v.Stamp, func(have online.Version, want online.Stamp) int { return have.Stamp.Compare(want) })
+	}
+	for _, c := range changes {
+		at, there := find(c.Was)
+		if !there || !bytes.Equal(m.rows[c.Was.Row][at].Sealed, c.Was.Sealed) {
+			continue
+		}
+		removed++
+		if m.rows[c.Was.Row] = slices.Delete(slices.Clone(m.rows[c.Was.Row]), at, at+1); len(m.rows[c.Was.Row]) == 0 {
+			delete(m.rows, c.Was.Row)
+		}
+		if c.By == nil {
+			continue
+		}
+		if at, there := find(*c.By); !there {
+			m.rows[c.By.Row] = slices.Insert(slices.Clone(m.rows[c.By.Row]), at, *c.By)
+		}
+	}
+	return removed, nil
 }
 
 // Drop implements online.Driver.
@@ -143,6 +215,13 @@ func Run(t *testing.T, open func(tb testing.TB) online.Driver) {
 		"Forget":         forget,
 		"Positions":      positions,
 		"Fence":          fence,
+		"FirstFormat":    firstFormat,
+		"Subkeys":        subkeys,
+		"SubkeyReads":    subkeyReads,
+		"SubkeyPosition": subkeyPosition,
+		"Sweep":          sweep,
+		"SweepKeeps":     sweepKeeps,
+		"Orphans":        orphans,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t)

@@ -43,12 +43,16 @@ type DB struct {
 	mu     sync.RWMutex // held for reading by each call, so that Close waits
 	closed bool
 	fence  sync.Mutex // held by WriteIf
-	spare  *ballast   // nil in tests on file systems of their own
+	// change is held by Replace, and for reading by whatever else writes: a version that
+	// was looked at is the same when another takes its place.
+	change sync.RWMutex
+	spare  *ballast // nil in tests on file systems of their own
 }
 
 var (
 	_ online.Driver = (*DB)(nil)
 	_ online.Fenced = (*DB)(nil)
+	_ online.Walked = (*DB)(nil)
 )
 
 const (
@@ -174,6 +178,8 @@ func (d *DB) WriteIf(ctx context.Context, was online.Version, versions []online.
 }
 
 func (d *DB) commit(versions []online.Version) error {
+	d.change.RLock()
+	defer d.change.RUnlock()
 	if err := d.spare.ready(); err != nil {
 		return err
 	}
@@ -251,18 +257,21 @@ func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
 	if err := d.spare.ready(); err != nil {
 		return err
 	}
+	d.change.RLock()
+	defer d.change.RUnlock()
+	return d.db.DeleteRange(table[:], behind(table), pebble.Sync)
+}
+
+// behind is the first key behind a table.
+func behind(table online.TableKey) []byte {
 	end := table
 	for i := len(end) - 1; i >= 0; i-- {
 		if end[i]++; end[i] != 0 {
-			return d.db.DeleteRange(table[:], end[:], pebble.Sync)
+			return end[:]
 		}
 	}
 	// All bits set: nothing sorts behind the table but longer keys of it.
-	past := make([]byte, keySize+1)
-	for i := range past {
-		past[i] = 0xff
-	}
-	return d.db.DeleteRange(table[:], past, pebble.Sync)
+	return bytes.Repeat([]byte{0xff}, keySize+1)
 }
 
 // Remove deletes rows and compacts what held them, so that the bytes go, too.
@@ -282,13 +291,15 @@ func (d *DB) Remove(ctx context.Context, rows []online.RowKey) error {
 	defer batch.Close()
 	ends := make([][]byte, len(rows))
 	for i, row := range rows {
-		// Behind every version of the row, and before any other row.
-		ends[i] = append(slices.Clone(row[:]), bytes.Repeat([]byte{0xff}, online.StampSize+1)...)
+		ends[i] = afterRow(row)
 		if err := batch.DeleteRange(row[:], ends[i], nil); err != nil {
 			return err
 		}
 	}
-	if err := batch.Commit(pebble.Sync); err != nil {
+	d.change.RLock()
+	err = batch.Commit(pebble.Sync)
+	d.change.RUnlock()
+	if err != nil {
 		return err
 	}
 	if len(rows) > compactEach {
@@ -300,6 +311,11 @@ func (d *DB) Remove(ctx context.Context, rows []online.RowKey) error {
 		}
 	}
 	return nil
+}
+
+// afterRow is behind every version of a row, and before any other row.
+func afterRow(row online.RowKey) []byte {
+	return append(slices.Clone(row[:]), bytes.Repeat([]byte{0xff}, online.StampSize+1)...)
 }
 
 // compactEach is for how many rows their places are compacted one by one.

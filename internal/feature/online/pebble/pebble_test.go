@@ -290,3 +290,78 @@ func BenchmarkWindows(b *testing.B) {
 		}
 	}
 }
+
+// Rows that are moved to another subkey, or swept, are there once and whole wherever the
+// power is cut.
+func TestPowerLossWhileTidying(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	db, err := Open(Config{Dir: "db", fs: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := clock
+	opts.Step = 3
+	s := online.New(db, &onlinetest.Keys{}, opts)
+	first, both := table, table
+	first.Subkey, first.Former, both.Subkey, both.Former = 1, 1, 2, 1
+	var keys [][]byte
+	for n := range 20 {
+		r := row(strconv.Itoa(n), onlinetest.Clock.Add(-time.Minute), "x")
+		older := row(strconv.Itoa(n), onlinetest.Clock.Add(-time.Hour), "y")
+		keys = append(keys, r.Key)
+		if err := s.Write(t.Context(), first, []online.Row{older, r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// look is on a copy of the disk as it would be after a loss of power.
+	look := func(versions int64) {
+		t.Helper()
+		after, err := Open(Config{Dir: "db", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := online.New(after, &onlinetest.Keys{}, opts)
+		answers, err := s.Read(t.Context(), both, online.Query{Keys: keys, At: onlinetest.Clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, a := range answers {
+			if string(a.Packed) != "x" {
+				t.Errorf("row %d answers %+v", n, a)
+			}
+		}
+		rows, err := s.Rows(t.Context(), both, keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := s.Count(t.Context(), rows); err != nil || n != versions {
+			t.Errorf("%d versions of %d are there: %v", n, versions, err)
+		}
+		if err := after.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for at, done := (online.Mark{}), false; !done; {
+		step, _, err := s.Move(t.Context(), both, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, done = step.Next, step.Done
+		look(40)
+	}
+	left := int64(40)
+	for at, done := (online.Mark{}), false; !done; {
+		step, err := s.Sweep(t.Context(), both, online.Rule{Since: onlinetest.Clock.UnixMicro()}, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, done, left = step.Next, step.Done, left-int64(step.Changed)
+		look(left)
+	}
+	if left != 20 {
+		t.Errorf("%d versions are left of 20", left)
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
