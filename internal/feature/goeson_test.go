@@ -18,8 +18,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
-// redisServer is a Redis of this test on a socket of its own, which syncs.
-func redisServer(t *testing.T) (url string) {
+// redisProcess is a Redis of a test on a socket of its own, which syncs.
+type redisProcess struct {
+	dir string
+	cmd *exec.Cmd
+}
+
+func newRedis(t *testing.T) *redisProcess {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("CI") == "true" { //nolint:forbidigo // The rule of every engine's tests.
@@ -32,18 +37,24 @@ func redisServer(t *testing.T) (url string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", filepath.Join(dir, "s"), "--dir", dir, "--save", "", "--appendonly", "yes", "--appendfsync", "always")
-	out, err := cmd.StdoutPipe()
+	r := &redisProcess{dir: dir}
+	r.start(t)
+	t.Cleanup(r.kill)
+	return r
+}
+
+func (r *redisProcess) url() string { return "unix://" + filepath.Join(r.dir, "s") }
+
+func (r *redisProcess) start(t *testing.T) {
+	t.Helper()
+	r.cmd = exec.Command("redis-server", "--port", "0", "--unixsocket", filepath.Join(r.dir, "s"), "--dir", r.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "always")
+	out, err := r.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
 	log, b := "", make([]byte, 4096)
 	for !strings.Contains(log, "eady to accept connections") {
 		n, err := out.Read(b)
@@ -59,7 +70,19 @@ func redisServer(t *testing.T) (url string) {
 			}
 		}
 	}()
-	return "unix://" + filepath.Join(dir, "s")
+}
+
+func (r *redisProcess) kill() {
+	if r.cmd != nil {
+		_ = r.cmd.Process.Kill() // it may have ended
+		_ = r.cmd.Wait()
+	}
+	r.cmd = nil
+}
+
+func redisServer(t *testing.T) (url string) {
+	t.Helper()
+	return newRedis(t).url()
 }
 
 // Reads go on while a view is materialised anew from other data: each answer is

@@ -13,7 +13,7 @@ import (
 // StoreChanged forgets what a project's views had online, because another store took
 // the place of the one that held it: they answer as views that were never
 // materialised, and materialisations under way begin again. It returns the views, as
-// "weather@3". Call it before reads and before Background.
+// "weather@3". A materialisation that is under way at that moment begins again.
 func (s *Service) StoreChanged(ctx context.Context, p project.Name) ([]string, error) {
 	var views []string
 	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -46,8 +46,9 @@ func (s *Service) StoreChanged(ctx context.Context, p project.Name) ([]string, e
 			if r.Project != p {
 				continue
 			}
-			r.Rows, r.Chain, r.Newest = 0, "", time.Time{}
-			if err := s.cfg.Store.UpdateRun(ctx, tx, r, r.Attempt); err != nil {
+			before := r.Attempt
+			r.Rows, r.Chain, r.Newest, r.Attempt = 0, "", time.Time{}, before+1 // an attempt under way is not that of the new store
+			if err := s.cfg.Store.UpdateRun(ctx, tx, r, before); err != nil {
 				return err
 			}
 		}

@@ -27,11 +27,15 @@ func decode(r *http.Request, into any) error {
 			err = errors.New("there is more after its end")
 		}
 	}
-	if _, large := errors.AsType[*http.MaxBytesError](err); err == nil || large {
+	if _, large := errors.AsType[*http.MaxBytesError](err); err == nil || large || fault.Is(err, fault.TooLarge) {
 		return err
 	}
 	return fault.New(fault.Invalid, "the request's body is not what is asked for here: %w", err)
 }
+
+// maxValues bounds those of a request: each takes twenty times in memory of what it is
+// in the body.
+const maxValues = 5_000_000
 
 // columns is an object of lists, in its order.
 type columns struct {
@@ -41,6 +45,9 @@ type columns struct {
 
 // UnmarshalJSON implements json.Unmarshaler. Numbers stay as they are written.
 func (c *columns) UnmarshalJSON(b []byte) error {
+	if bytes.Count(b, []byte{','}) > maxValues { // there are as many values, but for commas in texts
+		return fault.New(fault.TooLarge, "a request with more than %d values", maxValues).WithHint("Send the rows in several requests.")
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {

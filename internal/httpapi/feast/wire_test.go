@@ -3,11 +3,16 @@ package feast
 import (
 	"encoding/json"
 	"math"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
@@ -41,6 +46,40 @@ func TestValues(t *testing.T) {
 	}
 	if _, ok := instant("yesterday"); ok {
 		t.Error("yesterday is a time")
+	}
+}
+
+// TestInstants: seconds since 1970 are an instant as long as they are of a year that has
+// a number; what would come out of others is refused, not taken.
+func TestInstants(t *testing.T) {
+	for text, want := range map[string]any{
+		"0": time.Unix(0, 0).UTC(), "253402300799": time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+		"253402300800": json.Number("253402300800"), "9223372036854775807": json.Number("9223372036854775807"), "-62135596801": json.Number("-62135596801"), "1.5": json.Number("1.5"),
+	} {
+		if got := asInstant(json.Number(text)); got != want {
+			t.Errorf("%s is read as %v", text, got)
+		}
+	}
+}
+
+// TestTooManyValues: a body of the largest size is refused before it is many times as
+// large in memory.
+func TestTooManyValues(t *testing.T) {
+	body := `{"feature_view_name": "weather", "df": {"temp": [1` + strings.Repeat(",1", maxValues+1) + `]}}`
+	r := httptest.NewRequest(http.MethodPost, writePath, strings.NewReader(body))
+	var in writeRequest
+	before, after := new(runtime.MemStats), new(runtime.MemStats)
+	runtime.ReadMemStats(before)
+	if err := decode(r, &in); !fault.Is(err, fault.TooLarge) || len(in.Rows.values) > 0 {
+		t.Errorf("%d values are taken: %v", maxValues+2, err)
+	}
+	runtime.ReadMemStats(after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > uint64(8*len(body)) {
+		t.Errorf("%d bytes are taken for a body of %d", grown, len(body))
+	}
+	r = httptest.NewRequest(http.MethodPost, writePath, strings.NewReader(`{"feature_view_name": "weather", "df": {"temp": [1, 2], "note": ["a, b", ","]}}`))
+	if err := decode(r, &in); err != nil || len(in.Rows.values["note"]) != 2 {
+		t.Errorf("%v, %v", in.Rows.values, err)
 	}
 }
 

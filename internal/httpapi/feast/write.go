@@ -110,6 +110,13 @@ func ours(v feature.View, sent map[string][]any) map[string][]any {
 	return out
 }
 
+// The seconds since 1970 of the years 1 to 9999: a number beyond is milliseconds, or a
+// mistake.
+const (
+	firstSecond = -62_135_596_800
+	lastSecond  = 253_402_300_799
+)
+
 // asInstant reads an instant; what is none stays, to be refused with its place.
 func asInstant(x any) any {
 	switch x := x.(type) {
@@ -118,7 +125,7 @@ func asInstant(x any) any {
 			return t
 		}
 	case json.Number:
-		if n, err := x.Int64(); err == nil {
+		if n, err := x.Int64(); err == nil && n >= firstSecond && n <= lastSecond {
 			return time.Unix(n, 0).UTC()
 		}
 	}
