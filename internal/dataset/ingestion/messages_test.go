@@ -11,11 +11,15 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
+	"github.com/falaj-ml/falaj/internal/dataset/source/kafka"
 	"github.com/falaj-ml/falaj/internal/dataset/source/nats"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -117,5 +121,64 @@ func TestMessages(t *testing.T) {
 	anew := apply("one")
 	if n, err := read(anew); anew == one || n != 3 || err != nil {
 		t.Errorf("another source of the same name, %s: %d messages, %v", anew, n, err)
+	}
+}
+
+// A topic may end with what is no message, and retention takes that, too.
+func TestMessagesOfKafka(t *testing.T) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "clicks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	w := newWorld(t)
+	w.config = func(c *ingestion.Config) {
+		c.Drivers = map[string]source.Driver{"kafka": kafka.Driver{}}
+		c.Access = source.Access{Hosts: []string{"127.0.0.1"}}
+	}
+	w.build(t)
+	w.h.Declare(t, "clicks", dataset.Spec{Columns: []dataset.Column{{Name: "id", Type: "int64"}}})
+	ctx := datasettest.Context(t)
+	spec := ingestion.Spec{Dataset: "clicks", Mode: source.Incremental, From: source.From{Kafka: &source.Kafka{Brokers: c.ListenAddrs(), Topic: "clicks", TLS: source.TLSOff}}}
+	if _, _, err := w.Apply(ctx, ingestion.ApplyRequest{Project: p, Name: "clicks", Spec: spec}); err != nil {
+		t.Fatal(err)
+	}
+	reading, err := w.CheckMessages(ctx, p, "clicks", "clicks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at source.Position
+	for round, values := range [][][]byte{{[]byte("{}"), nil}, {}, {nil, nil}, {}, {[]byte("{}")}} {
+		for _, v := range values {
+			if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "clicks", Key: []byte("k"), Value: v}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, want := 0, 0
+		for _, v := range values {
+			if v != nil {
+				want++
+			}
+		}
+		if err := w.Messages(ctx, p, reading, at, func(messages [][]byte, to source.Position) error {
+			n, at = n+len(messages), slices.Clone(to)
+			return nil
+		}); err != nil || n != want {
+			t.Fatalf("round %d: %d messages, %v", round, n, err)
+		}
+		trim := kmsg.NewPtrDeleteRecordsRequest()
+		topic := kmsg.NewDeleteRecordsRequestTopic()
+		one := kmsg.NewDeleteRecordsRequestTopicPartition()
+		one.Offset = -1 // all that there is
+		topic.Topic, topic.Partitions = "clicks", append(topic.Partitions, one)
+		trim.Topics = append(trim.Topics, topic)
+		if _, err := trim.RequestWith(t.Context(), cl); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
