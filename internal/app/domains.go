@@ -3,8 +3,11 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
@@ -234,7 +237,32 @@ func (a *App) openDatasets(ctx context.Context) error {
 		},
 	})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
-	return fault.Wrap(a.datasets.Recover(ctx), "datasets")
+	if err := a.datasets.Recover(ctx); err != nil {
+		return fault.Wrap(err, "datasets")
+	}
+	return fault.Wrap(a.sameTables(ctx), "telling where open tables are")
+}
+
+// sameTables compares the directory of open tables with that of the last start: other
+// engines follow the absolute paths in their Iceberg files.
+func (a *App) sameTables(ctx context.Context) error {
+	path, dir := filepath.Join(a.cfg.Data, "tables.at"), a.cfg.tablesDir()
+	before, err := os.ReadFile(path)
+	if err == nil && strings.TrimSpace(string(before)) == dir {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	ctx = identity.With(ctx, identity.Loop("open tables"))
+	if err := eachProject(ctx, a.projects.List, a.datasets.Relocate); err != nil {
+		return err
+	}
+	// Last: whoever is interrupted before does it again.
+	if err := os.WriteFile(path+".new", []byte(dir+"\n"), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 // openFiles keeps sealed files among the objects, and open ones in a directory

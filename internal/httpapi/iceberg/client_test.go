@@ -2,6 +2,8 @@ package iceberg_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +18,64 @@ func TestPyicebergAndPolarsRead(t *testing.T) {
 	w := open(t)
 	w.weather(t)
 	t.Log(w.python(t, "tables", "read.py"))
+}
+
+// A directory of tables that is elsewhere now, as after a restore, is read there; nothing
+// leads to where it was.
+func TestPyicebergReadsWhatWasMoved(t *testing.T) {
+	w := open(t)
+	w.weather(t)
+	w.moves(t)
+	t.Log(w.python(t, "tables", "read.py"))
+}
+
+// moves takes the files to another directory and tells the service.
+func (w *world) moves(t *testing.T) {
+	t.Helper()
+	was, now := w.Files.Dir, filepath.Join(t.TempDir(), "elsewhere")
+	if err := os.Rename(was, now); err != nil {
+		t.Fatal(err)
+	}
+	w.Files.Dir = now
+	for range 2 { // as after a crash
+		if err := w.Relocate(datasettest.Context(t), datasettest.Project); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := w.One(datasettest.Context(t), datasettest.Project, "weather")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range w.Files.List(t) {
+		manifest := strings.Contains(key, "/manifest-") || strings.Contains(key, "/snapshot-") || key == d.Metadata
+		if !manifest || !strings.Contains(key, "/weather/") {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(now, key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), was) || !strings.Contains(string(b), now) && !strings.HasSuffix(key, ".avro") {
+			t.Errorf("%s says that the table is in %s", key, was)
+		}
+	}
+}
+
+// Without a client: what is written where it was moved to names no other place, and
+// another commit goes on there.
+func TestMovedTablesSayWhereTheyAre(t *testing.T) {
+	w := open(t)
+	w.weather(t)
+	before, err := w.One(datasettest.Context(t), datasettest.Project, "weather")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.moves(t)
+	after, err := w.One(datasettest.Context(t), datasettest.Project, "weather")
+	if err != nil || after.Metadata == before.Metadata || after.Accepted != before.Accepted || after.Latest != before.Latest {
+		t.Errorf("%+v, before %+v, error %v", after, before, err)
+	}
+	w.versions(t, "weather", "accepted 1", "rejected 1", "accepted 3")
 }
 
 // Unmodified pyiceberg writes: each commit that is accepted is a version.
