@@ -64,13 +64,13 @@ func run() int {
 		syscall.Umask(0o077)
 		return app.Backup(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir)
 	}
-	w.Restore = func(ctx context.Context, file string, flags map[string]any, dir string, takeBucket bool) (string, error) {
+	w.Restore = func(ctx context.Context, file string, flags map[string]any, dir, digest string, takeBucket bool) (string, error) {
 		cfg, err := app.LoadConfig(file, w.Env, flags)
 		if err != nil {
 			return "", err
 		}
 		syscall.Umask(0o077)
-		return app.Restore(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir, takeBucket)
+		return app.Restore(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir, digest, takeBucket)
 	}
 	w.VerifyAudit = app.VerifyAudit
 	w.Simulate = func(ctx context.Context, args cli.SimulateArgs, done func(share float64)) ([]byte, error) {

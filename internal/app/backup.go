@@ -2,10 +2,14 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob/s3blob"
@@ -18,8 +22,10 @@ import (
 // installation is what the configuration names, but for the objects.
 func (a *App) installation() (backup.Installation, error) {
 	var err error
-	if a.cfg.Data, err = filepath.Abs(a.cfg.Data); err != nil {
-		return backup.Installation{}, err
+	if !filepath.IsAbs(a.cfg.Data) { // that of a server is
+		if a.cfg.Data, err = filepath.Abs(a.cfg.Data); err != nil {
+			return backup.Installation{}, err
+		}
 	}
 	path, ok := strings.CutPrefix(a.cfg.storeURL(), "sqlite://")
 	if path, err = filepath.Abs(path); err != nil {
@@ -48,7 +54,13 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 	if err != nil {
 		return "", err
 	}
+	if err := ownUser(a.cfg.Data); err != nil {
+		return "", err
+	}
 	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
+		if fault.Is(err, fault.Conflict) {
+			err = fault.New(fault.Conflict, "%w", err).WithHint("A server that runs makes its backup itself: falaj backup make NAME")
+		}
 		return "", err
 	}
 	if err := backup.Unfinished(a.cfg.Data); err != nil {
@@ -64,18 +76,30 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Backed up %d files and %d objects, %s, into %s", r.Files, r.Objects, resource.Bytes(r.Bytes), dir), nil
+	if err := backup.AddNote(a.cfg.Data, backup.Note{Act: "backup.make", Object: "backup " + filepath.Base(dir), At: time.Now().UTC(), Detail: map[string]any{
+		"dir": dir, "digest": r.Digest, "files": r.Files, "objects": r.Objects, "bytes": r.Bytes,
+	}}); err != nil {
+		return "", fault.Wrap(err, "the backup is whole, and is not noted for the audit log")
+	}
+	said = fmt.Sprintf("Backed up %d files and %d objects, %s, into %s\nIts digest, for falaj restore --digest: %s", r.Files, r.Objects, resource.Bytes(r.Bytes), dir, r.Digest)
+	if a.cfg.Keys.PassphraseFile == "" {
+		said += "\nThe master key is in it, and no passphrase seals it: keep the backup as you keep the key."
+	}
+	return said, nil
 }
 
 // Restore puts a backup into an empty data directory, and the objects where the
 // configuration says; where that is the bucket of the installation that was backed up,
 // only with takeBucket. Errors: fault.Conflict when something is there; fault.Invalid
 // for a backup that is not whole.
-func Restore(ctx context.Context, cfg Config, w World, dir string, takeBucket bool) (said string, err error) {
+func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeBucket bool) (said string, err error) {
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
 	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
 	to, err := a.installation()
 	if err != nil {
+		return "", err
+	}
+	if err := ownUser(a.cfg.Data); err != nil {
 		return "", err
 	}
 	if err := private(a.cfg.Data, a.log); err != nil {
@@ -84,7 +108,7 @@ func Restore(ctx context.Context, cfg Config, w World, dir string, takeBucket bo
 	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
 		return "", err
 	}
-	owner, err := backup.Prepare(dir, to)
+	owner, err := backup.Prepare(dir, to, digest)
 	if err != nil {
 		return "", err
 	}
@@ -99,10 +123,29 @@ func Restore(ctx context.Context, cfg Config, w World, dir string, takeBucket bo
 		return "", err
 	}
 	said = fmt.Sprintf("Restored %d files and %d objects, %s, into %s", r.Files, r.Objects, resource.Bytes(r.Bytes), a.cfg.Data)
+	if r.Sequence != "" {
+		said += fmt.Sprintf("\nAs it was at %s, sequence %s", r.Time.Format(time.RFC3339), r.Sequence)
+	}
 	if r.Ledger {
 		said += fmt.Sprintf("\nNo erasure ledger is newer than the backup: persons who were erased since are not known, and are here again. If there is a newer copy, put it at %s before you start the server.", to.Ledger)
 	}
 	return said, nil
+}
+
+// ownUser refuses to work on the files of another user: the server, which runs as that
+// one, could not read what we make.
+func ownUser(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return fault.New(fault.Invalid, "%s belongs to another user, with the id %d", dir, st.Uid).WithHint("Run it as that user: sudo -u '#%d' falaj …", st.Uid)
+	}
+	return nil
 }
 
 // settleBucket refuses the bucket of the installation that was backed up, whose server

@@ -83,6 +83,10 @@ type Config struct {
 		Ledger string `koanf:"ledger" doc:"File of the erasure ledger, best on another disk and not in the backups of the data directory: by it persons who were erased are erased again after a restore; empty is in the data directory"`
 	} `koanf:"erasures"`
 
+	Backup struct {
+		Dir string `koanf:"dir" doc:"Directory in which a running server makes its backups, best on another disk; empty makes none"`
+	} `koanf:"backup"`
+
 	Worker struct {
 		Path string `koanf:"path" doc:"The falaj-worker binary; empty is beside falaj"`
 	} `koanf:"worker"`

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/compute"
@@ -28,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/online"
+	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
@@ -69,6 +71,7 @@ type parts struct {
 
 	db        *store.DB
 	journal   audit.Journal
+	reads     *audit.FileJournal // the same
 	roster    *tenancy.Roster
 	authority *authority.Service
 	accounts  *account.Service
@@ -78,7 +81,9 @@ type parts struct {
 	keys      *keys.Service
 	secrets   *secrets.Service
 	erasures  *privacy.Service
-	objects   blob.Driver
+	objects   *backup.Held
+	tables    *backup.Held // files of open datasets
+	backups   *backups
 	blobs     *blob.Store
 	sequencer *audit.Sequencer
 	auditLog  *audit.Service
@@ -91,6 +96,7 @@ type parts struct {
 	ingestion     *ingestion.Service
 	lineage       *openlineage.Service
 	features      *feature.Service
+	pebble        *pebble.DB // nil where the online features are elsewhere
 	tracking      *tracking.Service
 	training      *training.Service
 	checkpoints   *checkpoint.Service
@@ -105,7 +111,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
@@ -114,7 +120,7 @@ func (p *parts) domains() httpapi.Domains {
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openReactions, a.openLineage,
+		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openReactions, a.openLineage, a.openBackups,
 	} {
 		if err := open(ctx); err != nil {
 			return err
@@ -274,8 +280,9 @@ func (a *App) openFiles() error {
 		return fault.Wrap(err, "tables.dir")
 	}
 	a.onClose(tables.Close)
+	a.tables = backup.Hold(tables)
 	a.files = &dataset.BlobFiles{
-		Store: a.blobs, Driver: a.objects, Tables: tables,
+		Store: a.blobs, Driver: a.objects, Tables: a.tables,
 		Locate: func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) },
 	}
 	return nil
@@ -314,7 +321,7 @@ func (a *App) openTracking(context.Context) error {
 	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
-		Users: modelUsers,
+		Users: modelUsers, Erased: a.erasedFrom,
 	})
 	return nil
 }

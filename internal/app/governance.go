@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
@@ -58,7 +59,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if err != nil {
 		return fault.Wrap(err, "open the audit journal")
 	}
-	a.journal = journal
+	a.journal, a.reads = journal, journal
 	a.onClose(journal.Close)
 
 	a.roster = tenancy.NewRoster(a.db, projectsql.Store{})
@@ -89,9 +90,11 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		return err
 	}
 	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authority, Sealer: a.keys})
-	if a.objects, err = a.openObjects(ctx); err != nil {
+	objects, err := a.openObjects(ctx)
+	if err != nil {
 		return fault.Wrap(err, "open the object store")
 	}
+	a.objects = backup.Hold(objects)
 	a.blobs = blob.New(a.objects, a.keys)
 
 	second := a.cfg.Audit.Checkpoints

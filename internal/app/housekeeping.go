@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
@@ -202,6 +203,9 @@ func AcceptRollback(ctx context.Context, cfg Config, w World, reason string) (ac
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
 	defer func() { _ = a.Stop(ctx) }()
 	if a.lock, err = lifecycle.LockDir(cfg.Data); err != nil {
+		return false, err
+	}
+	if err := backup.Unfinished(cfg.Data); err != nil {
 		return false, err
 	}
 	ctx = identity.With(ctx, identity.Loop("operator"))

@@ -37,7 +37,12 @@ func (a *App) openObjects(ctx context.Context) (blob.Driver, error) {
 		if what == "bucket" || what == "claiming" {
 			return nil, fault.New(fault.Invalid, "the objects of this installation are in a bucket, and blob.s3 names none").WithHint("Set blob.s3 as it was. %s", move)
 		}
-		return fileblob.Open(dir)
+		d, err := fileblob.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		a.onClose(d.Close)
+		return d, nil
 	}
 	if what == "directory" {
 		return nil, fault.New(fault.Invalid, "the objects of this installation are in %s, and blob.s3 names a bucket", dir).WithHint("Leave blob.s3 out. %s", move)

@@ -34,6 +34,7 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, string, error) {
 			return nil, "", err
 		}
 		a.onClose(db.Close)
+		a.pebble = db
 		return db, embedded, nil
 	}
 	db, err := redis.Open(ctx, redis.Config{URL: a.cfg.Online.URL, Prefix: a.cfg.Online.Prefix, Loses: a.cfg.Online.Acknowledged == inMemory})

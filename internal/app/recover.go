@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
@@ -23,6 +24,9 @@ func RecoverAdmin(ctx context.Context, cfg Config, w World) (secret string, err 
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
 	defer func() { _ = a.Stop(ctx) }()
 	if a.lock, err = lifecycle.LockDir(cfg.Data); err != nil {
+		return "", err
+	}
+	if err := backup.Unfinished(cfg.Data); err != nil {
 		return "", err
 	}
 	ctx = identity.With(ctx, identity.Loop("operator"))

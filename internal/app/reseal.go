@@ -3,6 +3,7 @@ package app
 import (
 	"path/filepath"
 
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
@@ -17,6 +18,9 @@ func Reseal(cfg Config, passphraseFile string) (err error) {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
+	if err := backup.Unfinished(cfg.Data); err != nil {
+		return err
+	}
 	var now, then []byte
 	if f := cfg.Keys.PassphraseFile; f != "" {
 		if now, err = keys.ReadPassphrase(f); err != nil {

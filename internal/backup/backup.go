@@ -1,9 +1,10 @@
-// Package backup copies an installation that nobody writes to, and puts the copy back.
+// Package backup copies an installation, in use or not, and puts the copy back.
 //
 // # Map
 //
-//   - backup.go: Installation, Make. restore.go: Restore. manifest.go: what a
-//     backup says of itself.
+//   - backup.go: Installation, Make. live.go: Live, of an installation in use; hold.go:
+//     Held, which keeps the objects of a moment. restore.go: Restore. manifest.go: what
+//     a backup says of itself, Look. note.go: what the audit log will say of it.
 //
 // # Layout
 //
@@ -15,8 +16,17 @@
 //
 // # Guarantees
 //
-// The caller holds the data directory's lock, so all is of one moment. A backup whose
-// making was interrupted has no manifest, and is refused. Every byte that Restore puts
+// All is of one moment. Where nobody writes, because the caller holds the data directory's
+// lock, any is. In use, it is one at which the database commits nothing: then its snapshot
+// begins, and what changes in place (the online features, the audit journal) is copied or
+// linked. Objects never change; those of the moment are copied afterwards, or right before
+// somebody removes them, and those that are younger are left out. So what is restored is
+// what a server finds that was killed at that moment, and each part of Falaj goes on from
+// there. The rest of the data directory (environments, images, attempts, answers that were
+// kept) may be younger.
+//
+// A backup whose making was interrupted has no manifest, and is refused; it is made anew
+// under the same name. Every byte that Restore puts
 // back is compared with the manifest; a directory whose restoring was interrupted has a
 // mark (Unfinished), and no server starts on it. The erasure ledger is not rolled back:
 // one that is already there, and goes on where the backup's ends, stays.
@@ -31,11 +41,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,12 +63,17 @@ type Installation struct {
 	// Objects keeps the objects. Owner is what the manifest notes of where they are.
 	Objects blob.Driver
 	Owner   string
+	// Live is of an installation in use; nil when nobody writes.
+	Live *Live
 }
 
 // Report is what was copied.
 type Report struct {
 	Files, Objects int
 	Bytes          int64
+	Sequence       string // that of the database at the moment; empty when nobody asked it
+	Time           time.Time
+	Digest         string // SHA-256 of the manifest, which has those of everything
 	// Ledger says, after Restore, that no erasure ledger is there that goes on after
 	// the backup's: who was erased since is not known.
 	Ledger bool
@@ -68,61 +85,103 @@ const ObjectsHome = "objects.id"
 
 // left is what of a data directory no backup has: what is made anew, what says who
 // runs, and what has a place of its own in the backup.
-var left = []string{"objects", ObjectsHome, "tmp", "ballast", "falaj.lock", "lost+found", mark}
+var left = []string{"objects", ObjectsHome, "tmp", "ballast", "falaj.lock", "lost+found", mark, notes}
 
-// Make backs an installation up into a directory, which is made, or empty. Errors:
-// fault.Conflict when it is not; fault.Exhausted on a full disk.
+// Make backs an installation up into a directory, which is made, or empty, or has what an
+// interrupted one left. Errors: fault.Conflict when it is not; fault.Exhausted on a full
+// disk.
 func Make(ctx context.Context, dir string, of Installation, version string) (r Report, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return r, err
 	}
 	for _, in := range []string{of.Data, of.Tables} {
-		if _, ok := within(in, dir); ok {
+		if inside(in, dir) {
 			return r, fault.New(fault.Invalid, "%s is in %s, which is to be backed up", dir, in).WithHint("Name a directory elsewhere, best on another disk.")
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return r, describe(err, "make the directory of the backup")
 	}
-	switch there, err := os.ReadDir(dir); {
-	case err != nil:
-		return r, describe(err, "read the directory of the backup")
-	case len(there) > 0:
-		return r, fault.New(fault.Conflict, "%s is not empty", dir).WithHint("Name another directory for each backup; remove one that was not finished.")
-	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return r, describe(err, "open the directory of the backup")
 	}
 	defer func() { _ = root.Close() }()
-	m, err := begin(root, header{Format: format, Version: version, Owner: of.Owner})
+	m, err := begin(root)
 	if err != nil {
 		return r, describe(err, "begin the backup")
 	}
 	defer m.close()
+	h := header{Format: format, Version: version, Owner: of.Owner, Tables: of.Tables, Time: time.Now().UTC().Truncate(time.Second)}
 	without := slices.Clone(left)
 	for _, path := range []string{of.Ledger, of.Tables} {
 		if rel, ok := within(of.Data, path); ok {
 			without = append(without, rel)
 		}
 	}
-	if err := save(ctx, m, root, inFiles, of.Data, without); err != nil {
+	files := copying{ctx: ctx, m: m, to: root, in: inFiles}
+	tables := copying{ctx: ctx, m: m, to: root, in: inTables}
+	objects := saving{ctx: ctx, m: m, to: root, from: of.Objects}
+	if live := of.Live; live != nil {
+		without = append(without, live.leaves()...)
+		end, err := live.take(ctx, m, &h, files, &tables, &objects)
+		if err != nil {
+			return r, describe(err, "back up what changes")
+		}
+		defer end()
+	} else if err := m.header(h); err != nil {
+		return r, describe(err, "begin the backup")
+	}
+	if err := files.save(of.Data, "", without); err != nil {
 		return r, describe(err, "back up the data directory")
 	}
-	if err := save(ctx, m, root, inTables, of.Tables, nil); err != nil {
+	if err := tables.save(of.Tables, "", nil); err != nil {
 		return r, describe(err, "back up the open tables")
 	}
 	if err := saveLedger(m, root, of.Ledger); err != nil {
 		return r, describe(err, "back up the erasure ledger")
 	}
-	if err := saveObjects(ctx, m, root, of.Objects); err != nil {
+	if err := objects.save(); err != nil {
 		return r, describe(err, "back up the objects")
+	}
+	for _, k := range []*keeper{tables.keeper, objects.keeper} {
+		if k == nil {
+			continue
+		}
+		if err := k.end(); err != nil {
+			return r, describe(err, "back up what was removed meanwhile")
+		}
 	}
 	if err := syncAll(dir); err != nil {
 		return r, describe(err, "sync the backup")
 	}
-	return m.r, describe(m.finish(), "finish the backup")
+	err = m.finish()
+	return m.report(), describe(err, "finish the backup")
+}
+
+// inside reports whether a path is a directory or below it, whatever links lead there.
+func inside(dir, path string) bool {
+	for _, p := range []string{path, resolved(path)} {
+		for _, d := range []string{dir, resolved(dir)} {
+			if _, ok := within(d, p); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// resolved is a path without links, as far as it exists.
+func resolved(path string) string {
+	if at, err := filepath.EvalSymlinks(path); err == nil {
+		return at
+	}
+	up := filepath.Dir(path)
+	if up == path {
+		return path
+	}
+	return filepath.Join(resolved(up), filepath.Base(path))
 }
 
 // within is a path as it is seen from a directory that it is below.
@@ -131,8 +190,18 @@ func within(dir, path string) (rel string, ok bool) {
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
-// save copies a directory but for some of its entries.
-func save(ctx context.Context, m *manifest, to *os.Root, in, from string, without []string) error {
+// copying copies files into a part of the backup.
+type copying struct {
+	ctx    context.Context // of the one backup
+	m      *manifest
+	to     *os.Root
+	in     string
+	from   *os.Root // of what the keeper saves
+	keeper *keeper  // nil where nobody removes anything meanwhile
+}
+
+// save copies a directory, but for some of its entries, to a place in the part.
+func (c copying) save(from, at string, without []string) error {
 	src, err := os.OpenRoot(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -141,7 +210,7 @@ func save(ctx context.Context, m *manifest, to *os.Root, in, from string, withou
 		return err
 	}
 	defer func() { _ = src.Close() }()
-	if err := to.Mkdir(in, 0o700); err != nil {
+	if err := c.to.MkdirAll(filepath.Join(c.in, at), 0o700); err != nil {
 		return err
 	}
 	return fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -150,9 +219,9 @@ func save(ctx context.Context, m *manifest, to *os.Root, in, from string, withou
 			return nil // of a job that goes on
 		case err != nil:
 			return err
-		case ctx.Err() != nil:
-			return fault.New(fault.Timeout, "the backup was stopped: %w", context.Cause(ctx))
-		case name == ".":
+		case c.ctx.Err() != nil:
+			return fault.New(fault.Timeout, "the backup was stopped: %w", context.Cause(c.ctx))
+		case name == "." && at == "":
 			return nil
 		case slices.Contains(without, name):
 			if d.IsDir() {
@@ -160,44 +229,65 @@ func save(ctx context.Context, m *manifest, to *os.Root, in, from string, withou
 			}
 			return nil
 		}
-		info, err := d.Info()
+		save := func() error { return c.one(src, name, path.Join(at, name)) }
+		if c.keeper != nil && d.Type().IsRegular() {
+			return c.keeper.turn(blob.Key(name), save)
+		}
+		return save()
+	})
+}
+
+// one copies a file, link or directory.
+func (c copying) one(src *os.Root, name, to string) error {
+	info, err := src.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e := entry{In: c.in, Path: to, Mode: info.Mode().Perm(), Time: info.ModTime().UnixNano()}
+	switch at := filepath.Join(c.in, to); {
+	case info.IsDir():
+		e.Kind = aDirectory
+		if err := c.to.MkdirAll(at, 0o700); err != nil {
+			return err
+		}
+	case info.Mode()&fs.ModeSymlink != 0:
+		e.Kind = aLink
+		if e.Link, err = src.Readlink(name); err != nil {
+			return err
+		}
+	case info.Mode().IsRegular():
+		e.Kind = aFile
+		f, err := src.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		e := entry{In: in, Path: name, Mode: info.Mode().Perm(), Time: info.ModTime().UnixNano()}
-		switch at := filepath.Join(in, name); {
-		case d.IsDir():
-			e.Kind = aDirectory
-			if err := to.Mkdir(at, 0o700); err != nil {
-				return err
-			}
-		case d.Type()&fs.ModeSymlink != 0:
-			e.Kind = aLink
-			if e.Link, err = src.Readlink(name); err != nil {
-				return err
-			}
-		case d.Type().IsRegular():
-			e.Kind = aFile
-			f, err := src.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			e.Size, e.Digest, err = write(to, at, f)
-			_ = f.Close()
-			if err != nil {
-				return err
-			}
-		default: // a socket, a pipe: of who runs
-			return nil
+		e.Size, e.Digest, err = write(c.ctx, c.to, at, io.LimitReader(f, info.Size())) // what comes later is of later
+		_ = f.Close()
+		if err != nil {
+			return err
 		}
-		return m.add(e)
-	})
+	default: // a socket, a pipe: of who runs
+		return nil
+	}
+	return c.m.add(e)
+}
+
+// early copies a file that is about to go.
+func (c copying) early(key blob.Key) error {
+	name := string(key)
+	if _, err := c.from.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.NotFound, "there is no file %s", name)
+	}
+	if err := c.to.MkdirAll(filepath.Join(c.in, filepath.Dir(name)), 0o700); err != nil {
+		return err
+	}
+	return c.one(c.from, name, name)
 }
 
 func saveLedger(m *manifest, to *os.Root, path string) error {
@@ -210,7 +300,7 @@ func saveLedger(m *manifest, to *os.Root, path string) error {
 	}
 	defer func() { _ = f.Close() }()
 	e := entry{In: inLedger, Kind: aFile, Path: inLedger, Mode: 0o600}
-	if e.Size, e.Digest, err = write(to, inLedger, f); err != nil {
+	if e.Size, e.Digest, err = write(context.Background(), to, inLedger, f); err != nil {
 		return err
 	}
 	return m.add(e)
@@ -219,41 +309,57 @@ func saveLedger(m *manifest, to *os.Root, path string) error {
 // crowd is how many objects are in a directory of the backup.
 const crowd = 1000
 
-func saveObjects(ctx context.Context, m *manifest, to *os.Root, from blob.Driver) error {
-	if err := to.Mkdir(inObjects, 0o700); err != nil {
+// saving copies the objects.
+type saving struct {
+	ctx    context.Context // of the one backup
+	m      *manifest
+	to     *os.Root
+	from   blob.Driver
+	keeper *keeper // nil where nobody removes any meanwhile
+}
+
+func (s saving) save() error {
+	if err := s.to.MkdirAll(inObjects, 0o700); err != nil {
 		return err
 	}
-	return from.List(ctx, "", func(k blob.Key) error {
-		n := m.r.Objects
-		dir := filepath.Join(inObjects, strconv.Itoa(n/crowd))
-		if n%crowd == 0 {
-			if err := to.Mkdir(dir, 0o700); err != nil {
-				return err
-			}
+	return s.from.List(s.ctx, "", func(k blob.Key) error {
+		if s.keeper != nil {
+			return s.keeper.turn(k, func() error { return s.one(k) })
 		}
-		o, err := from.Open(ctx, k)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = o.Close() }()
-		e := entry{In: inObjects, Kind: anObject, Path: string(k), At: filepath.Join(dir, strconv.Itoa(n))}
-		if e.Size, e.Digest, err = write(to, e.At, o); err != nil {
-			return err
-		}
-		if e.Size != o.Size() {
-			return fault.New(fault.Unavailable, "object %s has %d bytes instead of %d", k, e.Size, o.Size())
-		}
-		return m.add(e)
+		return s.one(k)
 	})
 }
 
+// one copies an object. Error: fault.NotFound when there is none.
+func (s saving) one(k blob.Key) error {
+	o, err := s.from.Open(s.ctx, k)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = o.Close() }()
+	n := s.m.number()
+	dir := filepath.Join(inObjects, strconv.Itoa(n/crowd))
+	if err := s.to.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	e := entry{In: inObjects, Kind: anObject, Path: string(k), At: filepath.Join(dir, strconv.Itoa(n))}
+	if e.Size, e.Digest, err = write(s.ctx, s.to, e.At, o); err != nil {
+		return err
+	}
+	if e.Size != o.Size() {
+		return fault.New(fault.Unavailable, "object %s has %d bytes instead of %d", k, e.Size, o.Size())
+	}
+	return s.m.add(e)
+}
+
 // write makes a file of what r gives.
-func write(to *os.Root, name string, r io.Reader) (size int64, digest string, err error) {
+func write(ctx context.Context, to *os.Root, name string, r io.Reader) (size int64, digest string, err error) {
 	f, err := to.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, "", err
 	}
 	sum := newSumming(r)
+	sum.ctx = ctx
 	_, err = io.Copy(f, sum)
 	if cerr := f.Close(); err == nil {
 		err = cerr
@@ -261,16 +367,29 @@ func write(to *os.Root, name string, r io.Reader) (size int64, digest string, er
 	return sum.n, sum.digest(), err
 }
 
-// summing computes the digest of what is read.
-type summing struct {
-	r io.Reader
-	h hash.Hash
-	n int64
+func digestOf(ctx context.Context, r io.Reader) (size int64, digest string, err error) {
+	sum := newSumming(r)
+	sum.ctx = ctx
+	_, err = io.Copy(io.Discard, sum)
+	return sum.n, sum.digest(), err
 }
 
-func newSumming(r io.Reader) *summing { return &summing{r: r, h: sha256.New()} }
+// summing computes the digest of what is read.
+type summing struct {
+	ctx context.Context // of the one copying
+	r   io.Reader
+	h   hash.Hash
+	n   int64
+}
+
+func newSumming(r io.Reader) *summing {
+	return &summing{ctx: context.Background(), r: r, h: sha256.New()}
+}
 
 func (s *summing) Read(p []byte) (int, error) {
+	if s.ctx.Err() != nil {
+		return 0, fault.New(fault.Timeout, "the copying was stopped: %w", context.Cause(s.ctx))
+	}
 	n, err := s.r.Read(p)
 	s.n += int64(n)
 	s.h.Write(p[:n])
@@ -298,7 +417,7 @@ func describe(err error, doing string) error {
 		return nil
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fault.New(fault.Exhausted, "%s: the disk is full: %w", doing, err).WithHint("Free space, remove what was begun, and try again.")
+		return fault.New(fault.Exhausted, "%s: the disk is full: %w", doing, err).WithHint("Free space, and try again.")
 	}
 	return fault.Wrap(err, "%s", doing)
 }

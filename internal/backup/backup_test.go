@@ -65,7 +65,7 @@ func empty(t *testing.T) backup.Installation {
 
 func restore(t *testing.T, dir string, to backup.Installation) (backup.Report, error) {
 	t.Helper()
-	if _, err := backup.Prepare(dir, to); err != nil {
+	if _, err := backup.Prepare(dir, to, ""); err != nil {
 		return backup.Report{}, err
 	}
 	return backup.Restore(t.Context(), dir, to)
@@ -87,7 +87,7 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("made %+v", made)
 	}
 	to := empty(t)
-	owner, err := backup.Prepare(dir, to)
+	owner, err := backup.Prepare(dir, to, "")
 	if err != nil || owner != "obj_1" {
 		t.Fatal(owner, err)
 	}
@@ -297,7 +297,7 @@ func TestAgainIntoAnotherDirectoryOfTables(t *testing.T) {
 	_, err := backup.Make(t.Context(), dir, of, "v1")
 	must(t, err)
 	to := empty(t)
-	if _, err := backup.Prepare(dir, to); err != nil {
+	if _, err := backup.Prepare(dir, to, ""); err != nil {
 		t.Fatal(err)
 	}
 	half := filepath.Join(to.Tables, "half")
@@ -306,7 +306,7 @@ func TestAgainIntoAnotherDirectoryOfTables(t *testing.T) {
 	lake.Tables = t.TempDir()
 	theirs := filepath.Join(lake.Tables, "orders.parquet")
 	put(t, theirs, "theirs")
-	if _, err := backup.Prepare(dir, lake); !fault.Is(err, fault.Conflict) || content(t, theirs) != "theirs" {
+	if _, err := backup.Prepare(dir, lake, ""); !fault.Is(err, fault.Conflict) || content(t, theirs) != "theirs" {
 		t.Errorf("%v", err)
 	}
 	if _, err := restore(t, dir, to); err != nil {

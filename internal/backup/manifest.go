@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +11,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -41,6 +46,11 @@ type header struct {
 	Format  int    `json:"format"`
 	Version string `json:"version"`
 	Owner   string `json:"owner,omitempty"`
+	Tables  string `json:"tables,omitempty"` // where the open tables were
+	// Time is the moment that the backup is of, and Sequence the place of the database's
+	// last entry then, if the database was asked.
+	Time     time.Time `json:"moment,omitzero"`
+	Sequence string    `json:"sequence,omitempty"`
 }
 
 // entry is a line between.
@@ -62,27 +72,94 @@ type footer struct {
 	Digest  string `json:"sha256"` // of all lines before
 }
 
-// manifest is one that is being written.
+// manifest is one that is being written. Safe for concurrent use.
 type manifest struct {
 	root *os.Root
-	f    *os.File
-	w    *bufio.Writer
+	f    *os.File // locked, so that nobody else makes a backup there
 	hash hash.Hash
-	n    int
-	r    Report
+
+	mu      sync.Mutex
+	w       *bufio.Writer
+	n       int
+	objects int // numbers that were given out
+	r       Report
+	tell    func(Report) // nil tells nobody
 }
 
-func begin(root *os.Root, h header) (*manifest, error) {
-	f, err := root.OpenFile(partName, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+// begin takes an empty directory, or removes what an interrupted backup left in it.
+func begin(root *os.Root) (*manifest, error) {
+	f, err := root.OpenFile(partName, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	m := &manifest{root: root, f: f, hash: sha256.New()}
-	m.w = bufio.NewWriter(io.MultiWriter(f, m.hash))
-	if err := m.line(h); err != nil {
-		return m, err
+	if err := m.clear(); err != nil {
+		m.close()
+		return nil, err
 	}
-	return m, m.w.Flush()
+	m.w = bufio.NewWriter(io.MultiWriter(f, m.hash))
+	return m, nil
+}
+
+// clear empties the directory, if there is nothing but an unfinished backup.
+func (m *manifest) clear() error {
+	if err := syscall.Flock(int(m.f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fault.New(fault.Conflict, "another backup is being made in %s", m.root.Name()).WithHint("Name another directory, or wait for that one.")
+	}
+	info, err := m.f.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := fs.ReadDir(m.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range there {
+		if !slices.Contains([]string{partName, inFiles, inTables, inObjects, inLedger}, e.Name()) {
+			if info.Size() == 0 { // we have just made it
+				_ = m.root.Remove(partName)
+			}
+			return fault.New(fault.Conflict, "%s is not empty: there is %s", m.root.Name(), e.Name()).WithHint("Name another directory for each backup.")
+		}
+	}
+	if len(there) > 1 && info.Size() == 0 {
+		// What is there may be of a backup whose first line was not written yet, or of
+		// somebody else.
+		_ = m.root.Remove(partName)
+		return fault.New(fault.Conflict, "%s is not empty", m.root.Name()).WithHint("Name another directory for each backup.")
+	}
+	for _, e := range there {
+		if e.Name() == partName {
+			continue
+		}
+		if err := m.root.RemoveAll(e.Name()); err != nil {
+			return err
+		}
+	}
+	return m.f.Truncate(0)
+}
+
+// header writes the first line. Nothing else is in the directory before.
+func (m *manifest) header(h header) error {
+	m.r.Sequence, m.r.Time = h.Sequence, h.Time
+	if err := m.line(h); err != nil {
+		return err
+	}
+	return m.w.Flush()
+}
+
+// number is that of an object in the backup.
+func (m *manifest) number() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.objects++
+	return m.objects - 1
+}
+
+func (m *manifest) report() Report {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.r
 }
 
 func (m *manifest) line(v any) error {
@@ -95,6 +172,8 @@ func (m *manifest) line(v any) error {
 }
 
 func (m *manifest) add(e entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.n++
 	m.r.Bytes += e.Size
 	switch e.Kind {
@@ -103,15 +182,21 @@ func (m *manifest) add(e entry) error {
 	case aFile:
 		m.r.Files++
 	}
+	if m.tell != nil {
+		m.tell(m.r)
+	}
 	return m.line(e)
 }
 
 // finish ends the manifest, and gives it its name.
 func (m *manifest) finish() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err := m.w.Flush(); err != nil {
 		return err
 	}
-	if err := m.line(footer{Entries: m.n, Digest: hex.EncodeToString(m.hash.Sum(nil))}); err != nil {
+	m.r.Digest = hex.EncodeToString(m.hash.Sum(nil))
+	if err := m.line(footer{Entries: m.n, Digest: m.r.Digest}); err != nil {
 		return err
 	}
 	if err := m.w.Flush(); err != nil {
@@ -201,4 +286,49 @@ func read(root *os.Root, each func(h header, e entry) error) error {
 		}
 	}
 	return nil
+}
+
+// Summary is what a backup says of itself.
+type Summary struct {
+	Version  string
+	Sequence string
+	Time     time.Time
+	Entries  int
+	Digest   string // of the manifest; what it names is not looked at
+}
+
+// Look reads the first and the last line of a backup's manifest. Error: fault.NotFound
+// when there is no whole backup.
+func Look(dir string) (s Summary, err error) {
+	none := fault.New(fault.NotFound, "there is no whole backup in %s", dir)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return s, none
+	}
+	defer func() { _ = root.Close() }()
+	f, err := root.Open(name)
+	if err != nil {
+		return s, none
+	}
+	defer func() { _ = f.Close() }()
+	var h header
+	if first, err := bufio.NewReader(io.LimitReader(f, 64<<10)).ReadBytes('\n'); err != nil || json.Unmarshal(first, &h) != nil {
+		return s, none
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return s, err
+	}
+	const last = 200 // a footer is shorter
+	at := max(0, info.Size()-last)
+	b, err := io.ReadAll(io.NewSectionReader(f, at, info.Size()-at))
+	if err != nil {
+		return s, err
+	}
+	b = bytes.TrimSuffix(b, []byte("\n"))
+	var end footer
+	if json.Unmarshal(b[bytes.LastIndexByte(b, '\n')+1:], &end) != nil || end.Digest == "" {
+		return s, none
+	}
+	return Summary{Version: h.Version, Sequence: h.Sequence, Time: h.Time, Entries: end.Entries, Digest: end.Digest}, nil
 }

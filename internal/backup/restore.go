@@ -3,6 +3,7 @@ package backup
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"io/fs"
@@ -29,9 +30,9 @@ func Unfinished(data string) error {
 
 // Prepare makes a data directory ready for Restore: one that has nothing but an erasure
 // ledger, or what an interrupted Restore left. Errors: fault.Conflict for one that has
-// an installation; fault.Invalid when dir has no whole backup. owner is what the
-// manifest notes of where the objects are.
-func Prepare(dir string, to Installation) (owner string, err error) {
+// an installation; fault.Invalid when dir has no whole backup, or one with another digest
+// than the given, where one is. owner is what the manifest notes of where the objects are.
+func Prepare(dir string, to Installation, digest string) (owner string, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return "", fault.New(fault.Invalid, "the backup: %w", err)
@@ -43,8 +44,17 @@ func Prepare(dir string, to Installation) (owner string, err error) {
 	}); err != nil {
 		return "", err
 	}
+	if digest != "" {
+		if s, err := Look(dir); err != nil || s.Digest != digest {
+			return "", fault.New(fault.Invalid, "the backup in %s is not the one with the digest %s", dir, digest).WithHint("Somebody changed it, or it is another one.")
+		}
+	}
 	stay := []string{"falaj.lock", "lost+found", mark, ObjectsHome}
 	if rel, ok := within(to.Data, to.Ledger); ok {
+		if rel != filepath.Base(rel) {
+			return "", fault.New(fault.Invalid, "the erasure ledger (erasures.ledger) is in a directory within the data directory, which has to be empty").
+				WithHint("Put it into the data directory itself, or best on another disk: --set erasures.ledger=FILE")
+		}
 		stay = append(stay, rel)
 	}
 	again := Unfinished(to.Data) != nil
@@ -124,7 +134,9 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 	}
 	var directories []entry
 	var ledger []byte // of the backup
-	err = read(root, func(_ header, e entry) error {
+	known := map[[16]byte]struct{}{}
+	err = read(root, func(h header, e entry) error {
+		r.Sequence, r.Time = h.Sequence, h.Time
 		if ctx.Err() != nil {
 			return fault.New(fault.Timeout, "the restoring was stopped: %w", context.Cause(ctx))
 		}
@@ -132,6 +144,7 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 		switch {
 		case e.Kind == anObject:
 			r.Objects++
+			known[short(blob.Key(e.Path))] = struct{}{}
 			return restoreObject(ctx, root, to.Objects, e)
 		case e.In == inLedger:
 			ledger, err = restoreLedger(root, e, to.Ledger)
@@ -150,6 +163,9 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 	if err != nil {
 		return r, describe(err, "restore")
 	}
+	if err := removeOthers(ctx, to.Objects, known); err != nil {
+		return r, describe(err, "remove the objects that the backup does not have")
+	}
 	now, err := os.ReadFile(to.Ledger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return r, describe(err, "read the erasure ledger")
@@ -165,10 +181,38 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 			return r, describe(err, "sync what was restored")
 		}
 	}
+	if s, err := Look(dir); err == nil {
+		r.Digest = s.Digest
+	}
+	if err := AddNote(to.Data, Note{Act: "backup.restore", Object: "installation", At: time.Now().UTC(), Detail: r.detail()}); err != nil {
+		return r, err
+	}
 	if err := os.Remove(filepath.Join(to.Data, mark)); err != nil {
 		return r, err
 	}
 	return r, syncAll(to.Data)
+}
+
+// detail is what the audit log says of a backup, or of its restoring.
+func (r Report) detail() map[string]any {
+	return map[string]any{"digest": r.Digest, "sequence": r.Sequence, "of": r.Time, "files": r.Files, "objects": r.Objects, "bytes": r.Bytes}
+}
+
+// short names an object: there may be many.
+func short(k blob.Key) [16]byte {
+	sum := sha256.Sum256([]byte(k))
+	return [16]byte(sum[:16])
+}
+
+// removeOthers removes what came into a store after the backup, or from an interrupted
+// restoring of another one: no record says of it, so no erasure would reach it.
+func removeOthers(ctx context.Context, d blob.Driver, known map[[16]byte]struct{}) error {
+	return d.List(ctx, "", func(k blob.Key) error {
+		if _, ok := known[short(k)]; ok {
+			return nil
+		}
+		return d.Delete(ctx, k)
+	})
 }
 
 // same compares what was copied with what the manifest says.
@@ -202,8 +246,13 @@ func restoreFile(from, to *os.Root, e entry) error {
 		return same(e, entry{}, err)
 	}
 	defer func() { _ = f.Close() }()
+	if up := filepath.Dir(e.Path); up != "." {
+		if err := to.MkdirAll(up, 0o700); err != nil {
+			return err
+		}
+	}
 	var got entry
-	got.Size, got.Digest, err = write(to, e.Path, f)
+	got.Size, got.Digest, err = write(context.Background(), to, e.Path, f)
 	if err := same(e, got, err); err != nil {
 		return err
 	}
@@ -242,10 +291,16 @@ func restoreLedger(from *os.Root, e entry, path string) (then []byte, err error)
 		return nil, fault.New(fault.Conflict, "the erasure ledger %s is not of the installation that was backed up", path).
 			WithHint("Put the newest copy of its ledger there, or move this one aside.")
 	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
 	if err := os.WriteFile(path+".new", then, 0o600); err != nil {
 		return nil, err
 	}
-	return then, os.Rename(path+".new", path)
+	if err := os.Rename(path+".new", path); err != nil {
+		return nil, err
+	}
+	return then, syncAll(filepath.Dir(path)) // which may be another disk than the others
 }
 
 // whole is a ledger without a last line that was cut off: the server cuts that away

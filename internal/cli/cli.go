@@ -5,7 +5,7 @@
 // # Map
 //
 //   - cli.go: World, the root command, exit codes, which server and token.
-//   - system.go: up, recover-admin, backup, restore, doctor, config, login, version, and the hidden child modes.
+//   - backup.go: backup, restore. system.go: up, recover-admin, doctor, config, login, version, and the hidden child modes.
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. lineage.go: what is around a dataset. search.go. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
@@ -61,7 +61,7 @@ type World struct {
 	// Backup copies the installation of a stopped server into a directory, and Restore
 	// puts it back; both say what they did.
 	Backup  func(ctx context.Context, configFile string, flags map[string]any, dir string) (string, error)
-	Restore func(ctx context.Context, configFile string, flags map[string]any, dir string, takeBucket bool) (string, error)
+	Restore func(ctx context.Context, configFile string, flags map[string]any, dir, digest string, takeBucket bool) (string, error)
 	// RecoverAdmin makes a new token for the first administrator, offline.
 	RecoverAdmin func(ctx context.Context, configFile string, flags map[string]any) (string, error)
 	// VerifyAudit checks an export offline.

@@ -153,7 +153,7 @@ func (a *app) showErasure(e client.Object) error {
 	if a.output != "table" {
 		return a.printOne(e)
 	}
-	a.say("%s  %s of entity %s, %s", e.Text("id"), e.Text("state"), plain(e.Text("entity")), plain(e.Text("reason")))
+	a.say("%s  %s: a person of entity %s, for %s", e.Text("id"), e.Text("state"), plain(e.Text("entity")), plain(e.Text("reason")))
 	for _, line := range [][2]string{{"pseudonym", "pseudonym"}, {"requested", "requested_at"}, {"deadline", "deadline"}, {"done", "done_at"}, {"not done yet", "trouble"}} {
 		if text := e.Text(line[1]); text != "" {
 			a.say("  %-12s %s", line[0], plain(text))

@@ -120,34 +120,6 @@ func (a *app) recoverAdmin() *cobra.Command {
 	return cmd
 }
 
-func (a *app) backup() *cobra.Command {
-	return a.offline(&cobra.Command{
-		Use:   "backup DIR",
-		Short: "Copy metadata, online features and objects into a directory, while the server is stopped",
-		Long: "Everything is of one moment: the metadata, the online features, the logs and the objects, also those in a\n" +
-			"bucket. The directory is made, or empty, and is whole when the command says so: a backup that was\n" +
-			"interrupted cannot be restored. It has the master key, if no passphrase seals it: keep it as you keep that.",
-		Example: "  falaj backup /mnt/backup/2026-11-23 --config /etc/falaj.yaml",
-	}, a.Backup)
-}
-
-func (a *app) restore() *cobra.Command {
-	var takeBucket bool
-	cmd := a.offline(&cobra.Command{
-		Use:   "restore DIR",
-		Short: "Put a backup back, and compare every byte with its digest",
-		Long: "Into an empty data directory, whose objects go where the configuration says: into the data directory, or\n" +
-			"a bucket. An erasure ledger that is there stays, so that persons who were erased since are erased again\n" +
-			"when the server starts. One that was interrupted is run again; no server starts before. The bucket of the\n" +
-			"installation that was backed up is refused: its server may be running.",
-		Example: "  falaj restore /mnt/backup/2026-11-23 --config /etc/falaj.yaml",
-	}, func(ctx context.Context, file string, flags map[string]any, dir string) (string, error) {
-		return a.Restore(ctx, file, flags, dir, takeBucket)
-	})
-	cmd.Flags().BoolVar(&takeBucket, "take-bucket", false, "take the bucket of the installation that was backed up, whose server is gone for good")
-	return cmd
-}
-
 // offline makes a command of a function of a configuration and a directory.
 func (a *app) offline(cmd *cobra.Command, run func(ctx context.Context, file string, flags map[string]any, dir string) (string, error)) *cobra.Command {
 	var c configArgs

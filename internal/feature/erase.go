@@ -103,8 +103,8 @@ func (s *Service) Identify(ctx context.Context, p project.Name, entity string, v
 		return nil, err
 	}
 	if len(values) != len(e.JoinKeys) {
-		return nil, fault.New(fault.Invalid, "entity %s has %d join keys, and %d values are given", entity, len(e.JoinKeys), len(values)).
-			WithHint("Give the values of %s, in this order.", strings.Join(e.JoinKeys, ", "))
+		return nil, fault.New(fault.Invalid, "a person of entity %s is named by %d, and %d are given", entity, len(e.JoinKeys), len(values)).
+			WithHint("Give the value of %s, in this order.", strings.Join(e.JoinKeys, ", "))
 	}
 	t, err := typeOf("type", e.Type)
 	if err != nil {

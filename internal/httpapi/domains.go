@@ -1,6 +1,9 @@
 package httpapi
 
 import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
@@ -26,6 +29,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 )
 
+// Backups are those that the server makes of itself.
+type Backups interface {
+	// Make begins one and returns. Errors: fault.Conflict while another is made, or
+	// when there is one of the name; fault.Unsupported where the server makes none.
+	Make(ctx context.Context, name string) (backup.Backup, error)
+	List(ctx context.Context) ([]backup.Backup, error)
+	One(ctx context.Context, name string) (backup.Backup, error)
+	// Stop ends the making of one. Error: fault.Conflict when it is not being made.
+	Stop(ctx context.Context, name string) (backup.Backup, error)
+}
+
 // Domains are the services that the edge translates for.
 type Domains struct {
 	Projects      *tenancy.Service
@@ -35,6 +49,7 @@ type Domains struct {
 	Keys          *keys.Service
 	Secrets       *secrets.Service
 	Erasures      *privacy.Service
+	Backups       Backups
 	Audit         *audit.Service
 	Compute       *compute.Service
 	Environments  *environment.Service

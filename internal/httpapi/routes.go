@@ -109,6 +109,11 @@ func New(o Options, d Domains) *Server {
 	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Erase what entries say; their commitments stay, and the log verifies", s.eraseAudit)
 	s.raw("GET", "/api/v1/audit/export", "audit.export", "The audit log with its proofs", media{gives: "application/x-ndjson"}, s.exportAudit)
 
+	route(s, "GET", "/api/v1/backups", "backup.read", "List the backups that the server has made of itself", s.listBackups)
+	route(s, "POST", "/api/v1/backups", "backup.make", "Make a backup while the server is in use; it is done in the background", s.makeBackup)
+	route(s, "GET", "/api/v1/backups/{name}", "backup.read", "A backup, and how far it is", s.oneBackup)
+	route(s, "POST", "/api/v1/backups/{name}/stop", "backup.make", "Stop making a backup", s.stopBackup)
+
 	// A project.
 	const p = "/api/v1/projects/{project}"
 	route(s, "GET", p, "project.read", "A project", s.oneProject)

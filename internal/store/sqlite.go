@@ -44,6 +44,7 @@ const busyTimeout = "10000"
 // of it is the caller's and not the writer's. Also a closure that failed is
 // answered only after the commit: what it saw may be from the same group.
 type sqliteDB struct {
+	path   string
 	queue  *queue[*turn]
 	writes *bun.DB
 	reads  *bun.DB
@@ -82,7 +83,7 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	}
 	writes := sql.OpenDB(&sqliteWriter{dsn: file + "?" + params.Encode()})
 	writes.SetMaxOpenConns(1)
-	s := &sqliteDB{queue: newQueue[*turn](), writes: bun.NewDB(writes, sqlitedialect.New()), done: make(chan struct{})}
+	s := &sqliteDB{path: path, queue: newQueue[*turn](), writes: bun.NewDB(writes, sqlitedialect.New()), done: make(chan struct{})}
 	err := s.check(ctx)
 	if err == nil {
 		err = migrate(ctx, writes, sqliteMigrations, migrations)
@@ -419,11 +420,13 @@ func (s *sqliteDB) truncate(ctx context.Context) (busy bool, err error) {
 	return busy, errors.Join(err, again)
 }
 
+const sqliteWatermark = `SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'store_stream'`
+
 // watermark is the last number handed out: there is one writer, and it numbers
 // entries in the order in which it commits them.
 func (s *sqliteDB) watermark(ctx context.Context) (Position, error) {
 	var p Position
-	err := s.reads.DB.QueryRowContext(ctx, `SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'store_stream'`).Scan(&p.Seq)
+	err := s.reads.DB.QueryRowContext(ctx, sqliteWatermark).Scan(&p.Seq)
 	return p, err
 }
 

@@ -53,6 +53,7 @@ import (
 const (
 	suffix       = "!"             // of the names of objects; in no key, and before every byte of one
 	installation = ",installation" // in no key either
+	maxPrefixes  = 1000            // right below ours that are asked whose they are
 	maxName      = 1024            // bytes of a name in a bucket
 	tries        = 5
 )
@@ -80,13 +81,19 @@ type Driver struct {
 var _ blob.Driver = (*Driver)(nil)
 
 // Open looks at the bucket as Check does, and gives up the uploads that a killed
-// process left unfinished. So one process at a time may have the prefix.
+// process left unfinished. So one process at a time may have the prefix. Error:
+// fault.Conflict when another installation's prefix is within this one, or this one
+// within that: each would take the other's objects for its own.
 func Open(ctx context.Context, cfg Config) (*Driver, error) {
 	d, err := dial(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.clean(ctx); err != nil {
+	err = d.alone(ctx)
+	if err == nil {
+		err = d.clean(ctx)
+	}
+	if err != nil {
 		_ = d.Close()
 		return nil, err
 	}
@@ -268,6 +275,39 @@ func (d *Driver) giveUp(ctx context.Context, name, upload string) error {
 	defer cancel()
 	if err := d.c.AbortMultipartUpload(ctx, d.cfg.Bucket, name, upload); !absent(err) {
 		return err
+	}
+	return nil
+}
+
+// alone refuses a prefix above or below which somebody has claimed one.
+func (d *Driver) alone(ctx context.Context) error {
+	var others []string
+	for at, rest, more := "", strings.TrimSuffix(d.prefix, "/"), d.prefix != ""; more; {
+		others = append(others, at)
+		var part string
+		part, rest, more = strings.Cut(rest, "/")
+		at += part + "/"
+	}
+	ended, stop := context.WithCancel(ctx)
+	defer stop()
+	for info := range d.c.ListObjectsIter(ended, d.cfg.Bucket, minio.ListObjectsOptions{Prefix: d.prefix}) {
+		if info.Err != nil {
+			return d.explain(ctx, info.Err, "look for other installations")
+		}
+		if strings.HasSuffix(info.Key, "/") && len(others) < maxPrefixes {
+			others = append(others, info.Key)
+		}
+	}
+	for _, other := range others {
+		_, _, err := d.fetch(ctx, other+installation, func(*minio.GetObjectOptions) {}, 200)
+		switch {
+		case absent(err):
+		case err != nil:
+			return d.explain(ctx, err, "look for other installations")
+		default:
+			return fault.New(fault.Conflict, "%s in bucket %s and that of another installation, %q, are one within the other", d.where(), d.cfg.Bucket, other).
+				WithHint("Give this one a prefix that neither begins with that one, nor that one with it.")
+		}
 	}
 	return nil
 }

@@ -223,6 +223,27 @@ func TestS3(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("prefixes within prefixes", func(t *testing.T) {
+		outer := fresh(t)
+		outer.Prefix = strings.Trim(outer.Prefix+"/outer", "/")
+		inner, beside := outer, outer
+		inner.Prefix += "/inner"
+		beside.Prefix += "-beside"
+		if err := open(t, inner).Claim(t.Context(), "us"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s3blob.Open(t.Context(), outer); !fault.Is(err, fault.Conflict) {
+			t.Errorf("around another's: %v", err)
+		}
+		if err := open(t, beside).Claim(t.Context(), "them"); err != nil {
+			t.Error(err)
+		}
+		deeper := beside
+		deeper.Prefix += "/a/b"
+		if _, err := s3blob.Open(t.Context(), deeper); !fault.Is(err, fault.Conflict) {
+			t.Errorf("within another's: %v", err)
+		}
+	})
 	t.Run("lost answers", func(t *testing.T) { lostAnswers(t, endpoint, ca) })
 	t.Run("kill -9", func(t *testing.T) { killed(t, endpoint, ca, c) })
 	for name, w := range map[string]struct {

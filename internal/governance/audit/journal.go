@@ -59,7 +59,8 @@ type FileJournal struct {
 type batch struct {
 	payload []byte
 	count   int
-	turn    bool // no entries: go on in another file
+	turn    bool         // no entries: go on in another file
+	look    func() error // or look at the files as they are
 	done    chan struct{}
 	err     error // set before done is closed
 }
@@ -147,6 +148,28 @@ func (j *FileJournal) Turn(ctx context.Context) error {
 	}
 }
 
+// Still runs a function while nothing is written, so that what it reads of the files is
+// whole. Errors: the function's; fault.Unavailable when the journal is closed or ctx
+// ended before it began.
+func (j *FileJournal) Still(ctx context.Context, look func() error) error {
+	b := &batch{turn: true, look: func() error {
+		if ctx.Err() != nil { // nobody waits for it
+			return fault.New(fault.Unavailable, "the audit journal did not come to rest in time: %w", context.Cause(ctx))
+		}
+		return look()
+	}, done: make(chan struct{})}
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return errJournalClosed()
+	}
+	j.queue = append(j.queue, b)
+	j.wake()
+	j.mu.Unlock()
+	<-b.done
+	return b.err
+}
+
 func errJournalClosed() error {
 	return fault.New(fault.Unavailable, "the audit journal is closed").WithHint("The server is stopping; try again when it is back.")
 }
@@ -195,7 +218,9 @@ func (j *FileJournal) flush() {
 		j.queue = j.queue[1:]
 		j.mu.Unlock()
 
-		if err := j.write(b); err != nil {
+		if b.look != nil {
+			b.err = b.look()
+		} else if err := j.write(b); err != nil {
 			b.err = journalFault(err, "write the audit journal")
 		}
 		close(b.done)

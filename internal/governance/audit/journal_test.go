@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,6 +86,52 @@ func TestConcurrentRecordsShareSyncs(t *testing.T) {
 	}
 	if len(batches) >= n/2 {
 		t.Errorf("%d syncs for %d entries of 32 callers", len(batches), n)
+	}
+}
+
+// A copy that is made while nothing is written has every entry that was acknowledged
+// before, and is read as what a killed server left.
+func TestStill(t *testing.T) {
+	p := newPlace(t)
+	log, j := p.log(t), p.journal(t)
+	var acked atomic.Int64
+	var writers sync.WaitGroup
+	enough := make(chan struct{})
+	for range 4 {
+		writers.Go(func() {
+			for {
+				if err := j.Record(t.Context(), audit.Entry{Action: "read", Project: "p", Reason: strings.Repeat("x", 3000)}); err != nil {
+					t.Error(err)
+				}
+				acked.Add(1)
+				select {
+				case <-enough:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for acked.Load() < 50 {
+		runtime.Gosched()
+	}
+	copied := t.TempDir()
+	before := acked.Load()
+	if err := j.Still(t.Context(), func() error { return os.CopyFS(copied, os.DirFS(p.journalDir())) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Still(t.Context(), func() error { return os.ErrExist }); !errors.Is(err, os.ErrExist) {
+		t.Errorf("what it fails with is %v", err)
+	}
+	close(enough)
+	writers.Wait()
+	if err := errors.Join(j.Close(), os.RemoveAll(p.journalDir()), os.CopyFS(p.journalDir(), os.DirFS(copied))); err != nil {
+		t.Fatal(err)
+	}
+	wantFault(t, j.Still(t.Context(), func() error { return nil }), fault.Unavailable, "closed")
+	runOnce(t, log)
+	if n := int64(len(list(t, p.service(log), audit.Filter{Project: "p"}))); n < before {
+		t.Errorf("of %d entries that were acknowledged %d are there", before, n)
 	}
 }
 

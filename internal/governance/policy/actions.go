@@ -127,6 +127,9 @@ var actions = []Definition{
 	{Action: "keys.read", Doc: "see which keys exist, never the keys", Roles: overseers},
 	{Action: "keys.destroy", Doc: "destroy a key and so erase what it sealed", Roles: admins},
 
+	{Action: "backup.read", Doc: "see the backups of the installation", Roles: overseers, Installation: true},
+	{Action: "backup.make", Doc: "back the installation up", Roles: admins, Installation: true},
+
 	{Action: "system.read", Doc: "see the installation's state", Roles: overseers, Installation: true},
 	{Action: "system.configure", Doc: "change the installation", Roles: admins, Installation: true},
 }

@@ -321,6 +321,18 @@ func afterRow(row online.RowKey) []byte {
 // compactEach is for how many rows their places are compacted one by one.
 const compactEach = 64
 
+// Checkpoint makes a directory that has the database as it is now: what was written
+// stays there, whatever is written or removed later. Files are linked, so it is quick
+// and takes little space at first.
+func (d *DB) Checkpoint(dir string) error {
+	done, err := d.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	return fault.Wrap(d.db.Checkpoint(dir, pebble.WithFlushedWAL()), "copying the online feature store")
+}
+
 // Close waits for running calls and closes the database. It may be called twice.
 func (d *DB) Close() error {
 	d.mu.Lock()

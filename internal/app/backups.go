@@ -1,0 +1,321 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// backups are those that the server makes of itself while it is in use. One at a time is
+// made.
+type backups struct {
+	a *App
+
+	mu      sync.Mutex
+	now     backup.Backup // the one that is made, or was last
+	cancel  context.CancelCauseFunc
+	ended   chan struct{} // closed when it is not made any more
+	closing bool
+}
+
+var errStopped = errors.New("somebody stopped it")
+
+// maxStill bounds how long everybody waits for the moment of a backup.
+const maxStill = 20 * time.Second
+
+func (a *App) openBackups(ctx context.Context) error {
+	a.backups = &backups{a: a}
+	// Of one that was killed: it is not needed, and may have what was removed since.
+	if err := os.RemoveAll(a.backupScratch()); err != nil {
+		return err
+	}
+	a.group.Add(lifecycle.Service{Name: "backups", Stop: a.backups.close, StopTimeout: time.Minute})
+	return a.recordNotes(identity.With(ctx, identity.Loop("operator")))
+}
+
+func (a *App) backupScratch() string { return filepath.Join(a.cfg.Data, "tmp", "backup") }
+
+// recordNotes makes entries of the audit log of what was done while the server was
+// stopped. A crash in the middle repeats them.
+func (a *App) recordNotes(ctx context.Context) error {
+	notes, done, err := backup.Notes(a.cfg.Data)
+	if err != nil || len(notes) == 0 {
+		return err
+	}
+	err = a.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		for _, n := range notes {
+			detail := map[string]any{"at": n.At, "offline": true}
+			maps.Copy(detail, n.Detail)
+			if err := audit.Append(ctx, tx, audit.Entry{Action: n.Act, Object: n.Object, Detail: detail}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fault.Wrap(err, "recording what was done while the server was stopped")
+	}
+	return done()
+}
+
+func (b *backups) allow(ctx context.Context, action policy.Action, name string) error {
+	return b.a.authority.Allow(ctx, action, policy.Object{Kind: "backup", Name: name})
+}
+
+// dir is where the backup of a name is.
+func (b *backups) dir(name string) (string, error) {
+	if b.a.cfg.Backup.Dir == "" {
+		return "", fault.New(fault.Unsupported, "the configuration names no directory for backups").
+			WithHint("Set backup.dir, best to another disk; or stop the server, and: falaj backup DIR.")
+	}
+	dir, err := filepath.Abs(filepath.Join(b.a.cfg.Backup.Dir, name))
+	return dir, err
+}
+
+// Make implements httpapi.Backups.
+func (b *backups) Make(ctx context.Context, name string) (backup.Backup, error) {
+	if err := b.allow(ctx, "backup.make", name); err != nil {
+		return backup.Backup{}, err
+	}
+	if err := id.CheckName("backup name", name); err != nil {
+		return backup.Backup{}, err
+	}
+	dir, err := b.dir(name)
+	if err != nil {
+		return backup.Backup{}, err
+	}
+	if _, err := backup.Look(dir); err == nil {
+		return backup.Backup{}, fault.New(fault.Conflict, "there is a backup %s", name).WithHint("Give each a name of its own, such as the day.")
+	}
+	of, err := b.a.installation()
+	if err != nil {
+		return backup.Backup{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing {
+		return backup.Backup{}, fault.New(fault.Unavailable, "the server is stopping")
+	}
+	if b.now.State == backup.Making {
+		return backup.Backup{}, fault.New(fault.Conflict, "backup %s is being made", b.now.Name).WithHint("Wait until it is done, or stop it: falaj backup stop %s.", b.now.Name)
+	}
+	who := identity.From(ctx)
+	run, cancel := context.WithCancelCause(identity.With(context.Background(), who))
+	b.now = backup.Backup{
+		Name: name, State: backup.Making, Version: b.a.world.Version, By: cmp.Or(who.ID, string(who.Kind)), Begun: time.Now().UTC().Truncate(time.Microsecond),
+	}
+	b.cancel, b.ended = cancel, make(chan struct{})
+	go b.run(run, b.ended, name, dir, of)
+	return b.now, nil
+}
+
+// run makes a backup, and records how it ended.
+func (b *backups) run(ctx context.Context, ended chan struct{}, name, dir string, of backup.Installation) {
+	defer close(ended)
+	r, err := b.make(ctx, name, dir, of)
+	if err == nil {
+		err = b.record(ctx, name, r)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.take(r)
+	b.now.State, b.now.Digest = backup.Whole, r.Digest
+	if err != nil {
+		b.now.State, b.now.Error, b.now.Digest = backup.Failed, err.Error(), ""
+		b.a.log.WarnContext(ctx, "a backup was not made", slog.String("backup", name), slog.Any("error", err))
+		return
+	}
+	b.a.log.InfoContext(ctx, "a backup was made", slog.String("backup", name), slog.String("sequence", r.Sequence), slog.Int64("bytes", r.Bytes))
+}
+
+// take notes how far it is.
+func (b *backups) take(r backup.Report) {
+	b.now.Sequence, b.now.Of, b.now.Files, b.now.Objects, b.now.Bytes = r.Sequence, r.Time, r.Files, r.Objects, r.Bytes
+}
+
+func (b *backups) make(ctx context.Context, name, dir string, of backup.Installation) (backup.Report, error) {
+	a := b.a
+	var err error
+	if _, of.Owner, err = readHome(filepath.Join(a.cfg.Data, backup.ObjectsHome)); err != nil {
+		return backup.Report{}, err
+	}
+	database, err := filepath.Rel(of.Data, mustCut(a.cfg.storeURL(), "sqlite://"))
+	if err != nil {
+		return backup.Report{}, err
+	}
+	of.Objects = a.objects
+	of.Live = &backup.Live{
+		Database: database, Parts: a.changing(), Objects: a.objects, Tables: a.tables, Scratch: a.backupScratch(),
+		Tell: func(r backup.Report) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.take(r)
+		},
+		Still: func(ctx context.Context, take func(ctx context.Context, sequence string) error) (*store.Snapshot, error) {
+			return a.db.Snapshot(ctx, func(ctx context.Context, tx *store.Tx) error {
+				return audit.Append(ctx, tx, audit.Entry{Action: "backup.make", Object: "backup " + name, Detail: map[string]any{"phase": "began", "dir": dir}})
+			}, func(ctx context.Context, sequence store.Position) error {
+				ctx, cancel := context.WithTimeout(ctx, maxStill)
+				defer cancel()
+				if err := take(ctx, sequence.String()); err != nil {
+					return err
+				}
+				return ctx.Err()
+			})
+		},
+	}
+	return backup.Make(ctx, dir, of, a.world.Version)
+}
+
+func mustCut(url, scheme string) string {
+	path, _ := strings.CutPrefix(url, scheme) // installation has looked
+	abs, _ := filepath.Abs(path)
+	return abs
+}
+
+// changing are the parts of the data directory that change in place.
+func (a *App) changing() []backup.Part {
+	parts := []backup.Part{{Path: "journal", Take: func(ctx context.Context, to string) error {
+		return a.reads.Still(ctx, func() error { return copyAll(filepath.Join(a.cfg.Data, "journal"), to) })
+	}}}
+	if a.pebble != nil {
+		parts = append(parts, backup.Part{Path: "online", Take: func(_ context.Context, to string) error { return a.pebble.Checkpoint(to) }})
+	}
+	if a.cfg.Audit.Checkpoints == "" {
+		parts = append(parts, backup.Part{Path: "checkpoints", Take: func(_ context.Context, to string) error {
+			err := copyFile(filepath.Join(a.cfg.Data, "checkpoints"), to)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // nothing was signed yet
+			}
+			return err
+		}})
+	}
+	return parts
+}
+
+// copyAll copies the files of a directory that has nothing else.
+func copyAll(from, to string) error {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	return os.CopyFS(to, os.DirFS(from))
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o600) //nolint:gosec // both paths are ours
+}
+
+// record puts the end of a backup into the audit log.
+func (b *backups) record(ctx context.Context, name string, r backup.Report) error {
+	return b.a.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		return audit.Append(ctx, tx, audit.Entry{Action: "backup.make", Object: "backup " + name, Detail: map[string]any{
+			"phase": "done", "sequence": r.Sequence, "of": r.Time, "digest": r.Digest, "files": r.Files, "objects": r.Objects, "bytes": r.Bytes,
+		}})
+	})
+}
+
+// List implements httpapi.Backups.
+func (b *backups) List(ctx context.Context) ([]backup.Backup, error) {
+	if err := b.allow(ctx, "backup.read", ""); err != nil {
+		return nil, err
+	}
+	dir, err := b.dir("")
+	if err != nil {
+		return nil, err
+	}
+	there, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	b.mu.Lock()
+	now := b.now
+	b.mu.Unlock()
+	var all []backup.Backup
+	if now.Name != "" {
+		all = append(all, now)
+	}
+	for _, e := range there {
+		if !e.IsDir() || e.Name() == now.Name || id.CheckName("backup name", e.Name()) != nil {
+			continue
+		}
+		one := backup.Backup{Name: e.Name(), State: backup.Interrupted}
+		if s, err := backup.Look(filepath.Join(dir, e.Name())); err == nil {
+			one.State, one.Of, one.Sequence, one.Version, one.Digest = backup.Whole, s.Time, s.Sequence, s.Version, s.Digest
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(x, y backup.Backup) int { return cmp.Compare(x.Name, y.Name) })
+	return all, nil
+}
+
+// One implements httpapi.Backups.
+func (b *backups) One(ctx context.Context, name string) (backup.Backup, error) {
+	all, err := b.List(ctx)
+	if err != nil {
+		return backup.Backup{}, err
+	}
+	if i := slices.IndexFunc(all, func(x backup.Backup) bool { return x.Name == name }); i >= 0 {
+		return all[i], nil
+	}
+	return backup.Backup{}, fault.New(fault.NotFound, "there is no backup %.63q", name)
+}
+
+// Stop implements httpapi.Backups.
+func (b *backups) Stop(ctx context.Context, name string) (backup.Backup, error) {
+	if err := b.allow(ctx, "backup.make", name); err != nil {
+		return backup.Backup{}, err
+	}
+	b.mu.Lock()
+	making, cancel, ended := b.now.Name == name && b.now.State == backup.Making, b.cancel, b.ended
+	b.mu.Unlock()
+	if !making {
+		return backup.Backup{}, fault.New(fault.Conflict, "backup %.63q is not being made", name)
+	}
+	cancel(errStopped)
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return backup.Backup{}, ctx.Err()
+	}
+	return b.One(ctx, name)
+}
+
+// close ends the one that is made, and waits.
+func (b *backups) close(ctx context.Context) error {
+	b.mu.Lock()
+	b.closing = true
+	cancel, ended := b.cancel, b.ended
+	b.mu.Unlock()
+	if cancel == nil {
+		return nil
+	}
+	cancel(errors.New("the server stops"))
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,30 @@
+package backup
+
+import "time"
+
+// State of a backup.
+type State string
+
+// The states.
+const (
+	Making      State = "making"
+	Whole       State = "whole"
+	Failed      State = "failed"      // in this process; what it left is removed when it is made again
+	Interrupted State = "interrupted" // interrupted; likewise
+)
+
+// Backup is one that a server makes of itself, or has made.
+type Backup struct {
+	Name     string    `json:"name"`
+	State    State     `json:"state" enum:"making,whole,failed,interrupted"`
+	Of       time.Time `json:"of,omitzero" doc:"The moment that it is of"`
+	Sequence string    `json:"sequence,omitempty" doc:"Place of the database's last entry at that moment: everything that was acknowledged up to it is in the backup"`
+	Version  string    `json:"version,omitempty" doc:"Release of Falaj that made it"`
+	Digest   string    `json:"digest,omitempty" doc:"SHA-256 of its manifest, for falaj restore --digest"`
+	Files    int       `json:"files,omitempty"`
+	Objects  int       `json:"objects,omitempty"`
+	Bytes    int64     `json:"bytes,omitempty" doc:"Copied so far"`
+	By       string    `json:"by,omitempty"`
+	Begun    time.Time `json:"begun_at,omitzero"`
+	Error    string    `json:"error,omitempty"`
+}

@@ -1,0 +1,70 @@
+package backup
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// notes is a file of the data directory: what was done to the installation while its
+// server was stopped.
+const notes = "offline.jsonl"
+
+// Note is an act that the next start makes an entry of the audit log of.
+type Note struct {
+	Act    string         `json:"act"` // "backup.make"
+	Object string         `json:"object"`
+	At     time.Time      `json:"at"`
+	Detail map[string]any `json:"detail,omitempty"`
+}
+
+// AddNote keeps a note, durably.
+func AddNote(data string, n Note) error {
+	line, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(data, notes), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return describe(err, "note what was done")
+	}
+	_, err = f.Write(append(line, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return describe(err, "note what was done")
+	}
+	return syncAll(data)
+}
+
+// Notes gives the notes, and what removes them once they are on record.
+func Notes(data string) (all []Note, done func() error, err error) {
+	at := filepath.Join(data, notes)
+	b, err := os.ReadFile(at)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, func() error { return nil }, nil
+	}
+	if err != nil {
+		return nil, nil, describe(err, "read what was done while the server was stopped")
+	}
+	for line := range bytes.Lines(b) {
+		var n Note
+		if json.Unmarshal(line, &n) != nil {
+			if !bytes.HasSuffix(line, []byte("\n")) {
+				break // its writing was cut short, and nobody was told that it is done
+			}
+			return nil, nil, fault.New(fault.Invalid, "%s is damaged", at).WithHint("It says what was done while the server was stopped. Look at it, and remove it.")
+		}
+		all = append(all, n)
+	}
+	return all, func() error {
+		if err := os.Remove(at); err != nil {
+			return err
+		}
+		return syncAll(data)
+	}, nil
+}
