@@ -327,7 +327,10 @@ func TestVerifyIsARead(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %s %s", m.Feature, m.Offline, m.Online, m.Status))
 		}
 		expect(t, got, c.want)
-		if shown, _ := w.gates.entries[0].Detail["clear"].([]string); len(w.gates.entries) != 1 || !slices.Equal(shown, c.clear) {
+		if len(w.gates.entries) != 1 {
+			t.Fatalf("the journal has %+v", w.gates.entries)
+		}
+		if shown, _ := w.gates.entries[0].Detail["clear"].([]string); !slices.Equal(shown, c.clear) {
 			t.Errorf("the journal has %+v", w.gates.entries)
 		}
 	}
@@ -344,8 +347,11 @@ func TestVerifyIsARead(t *testing.T) {
 		if err != nil || report.Mismatches != 1 || (report.Examples[0].Logged != nil) != (len(sees) > 0) {
 			t.Fatalf("report %+v, %v", report, err)
 		}
+		if len(w.gates.entries) != 1 {
+			t.Fatalf("the journal has %+v", w.gates.entries)
+		}
 		detail := w.gates.entries[0].Detail
-		if shown, _ := detail["clear"].([]string); len(w.gates.entries) != 1 || detail["purpose"] != "care" || !slices.Equal(shown, sees) {
+		if shown, _ := detail["clear"].([]string); detail["purpose"] != "care" || !slices.Equal(shown, sees) {
 			t.Errorf("the journal has %+v", w.gates.entries)
 		}
 	}

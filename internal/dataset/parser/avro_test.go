@@ -115,6 +115,7 @@ func TestAvroNested(t *testing.T) {
 	}
 	at := time.Date(2024, 2, 29, 12, 30, 0, 1000, time.UTC)
 	const money = `{"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}`
+	const times = `{"type": "record", "name": "in", "fields": [{"name": "day", "type": {"type": "int", "logicalType": "date"}}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}`
 	for _, c := range []struct {
 		typ  string
 		x    any
@@ -122,10 +123,7 @@ func TestAvroNested(t *testing.T) {
 	}{
 		{`{"type": "array", "items": ` + money + `}`, []any{big.NewRat(-1234, 100), big.NewRat(7, 1)}, "[-12.34,7]"},
 		{`["null", "long", ` + money + `]`, big.NewRat(1, 4), "0.25"},
-		{
-			`{"type": "record", "name": "in", "fields": [{"name": "day", "type": {"type": "int", "logicalType": "date"}}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}`,
-			map[string]any{"day": at.Truncate(24 * time.Hour), "at": at}, `{"at":"2024-02-29T12:30:00.000001Z","day":"2024-02-29"}`,
-		},
+		{times, map[string]any{"day": at.Truncate(24 * time.Hour), "at": at}, `{"at":"2024-02-29T12:30:00.000001Z","day":"2024-02-29"}`},
 		{`{"type": "map", "values": {"type": "string", "logicalType": "uuid"}}`, map[string]any{"a": "12345678-1234-1234-1234-123456789abc"}, `{"a":"12345678-1234-1234-1234-123456789abc"}`},
 		{`{"type": "array", "items": ["null", "float"]}`, []any{float32(0.1), nil}, "[0.1,null]"},
 		{`{"type": "array", "items": "double"}`, []any{math.NaN()}, `(row 1, column "x": holds NaN)`},
