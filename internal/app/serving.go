@@ -6,7 +6,6 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
-	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -31,9 +30,7 @@ func (f servingFeatures) Describe(ctx context.Context, p, service string) (servi
 		return serving.FeatureSet{}, err
 	}
 	for i, t := range shape.Types {
-		switch t {
-		case value.Float64, value.Int64, value.Bool:
-		default:
+		if !t.Number() {
 			return serving.FeatureSet{}, fault.New(fault.Invalid, "feature %s is a %s; a model's columns are numbers", shape.Features[i], t).
 				WithHint("Make a feature service of numbers for the model.")
 		}

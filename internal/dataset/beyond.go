@@ -162,7 +162,8 @@ func (s *Service) refer(ctx context.Context, w draft, v Version, c *checker) err
 		}
 		k.against = to.Ref().String()
 		f, _ := to.Schema.Column(k.e.In.Column)
-		if own := v.Schema[k.cols[0]].Type; own != f.Type {
+		own := v.Schema[k.cols[0]].Type
+		if _, ok := table.Wider(own, f.Type); !ok {
 			k.problem = fmt.Sprintf("the column is %s, and %s of %s is %s", own, f.Name, to.Ref(), f.Type)
 			continue
 		}
@@ -224,7 +225,7 @@ func nowOf(t Type, now time.Time) (int64, error) {
 		return now.UnixMicro(), nil
 	case table.Date:
 		return int64(math.Floor(float64(now.Unix()) / 86400)), nil
-	case table.String, table.Int64, table.Float64, table.Bool:
+	default:
 	}
 	return 0, fmt.Errorf("a column of %s has no times", t)
 }

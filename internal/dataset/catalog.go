@@ -265,7 +265,7 @@ func (s *Service) emptied(d Dataset) table.Table {
 		for _, c := range d.Spec.Columns {
 			d.Next = append(d.Next, Field{Name: c.Name, Type: c.Type})
 		}
-		d.Next, _ = d.Fields.assign(d.Next) // the first version has them, too
+		d.Next, _ = d.Fields.assign(d.Next, d.Spec.Columns) // the first version has them, too
 	}
 	return s.table(d, nil, Version{Protection: Open, Created: d.Updated})
 }

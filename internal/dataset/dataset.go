@@ -110,7 +110,7 @@ type Schema = table.Schema
 // Column declares a column's type.
 type Column struct {
 	Name string `json:"name" doc:"Name in the file's header"`
-	Type Type   `json:"type" doc:"Type of the values" enum:"string,int64,float64,bool,timestamp,date"`
+	Type Type   `json:"type" doc:"Type of the values: string, int32, int64, float32, float64, bool, timestamp, date, or a list of one of them but date, such as list<float32>"`
 }
 
 // Spec is what a Dataset manifest says. It applies to versions made after it.
@@ -445,22 +445,38 @@ func (f *FieldIDs) Names() []string {
 	return slices.Compact(names)
 }
 
-// assign gives IDs to the columns and reports whether any is new.
-func (f *FieldIDs) assign(s Schema) (Schema, bool) {
+// assign gives IDs to the columns and reports whether any is new. A column that was
+// int64 or float64 once stays so when int32 or float32 comes, unless it is declared:
+// who reads the dataset does not see it change from file to file.
+func (f *FieldIDs) assign(s Schema, declared []Column) (Schema, bool) {
 	out := slices.Clone(s)
 	fresh := false
 	for i, c := range out {
-		key := string(c.Type) + " " + c.Name
-		n, ok := f.IDs[key]
-		if !ok {
-			if f.IDs == nil {
-				f.IDs = make(map[string]int)
+		if !slices.ContainsFunc(declared, func(d Column) bool { return d.Name == c.Name }) {
+			for _, wide := range []Type{table.Int64, table.Float64} {
+				_, known := f.IDs[string(wide)+" "+c.Name]
+				if t, ok := table.Wider(c.Type, wide); ok && known && t == wide {
+					c.Type, out[i].Type = wide, wide
+				}
 			}
-			f.Last++
-			n, fresh = f.Last, true
-			f.IDs[key] = n
 		}
-		out[i].ID = n
+		key := string(c.Type) + " " + c.Name
+		id := func(key string) int {
+			n, ok := f.IDs[key]
+			if !ok {
+				if f.IDs == nil {
+					f.IDs = make(map[string]int)
+				}
+				f.Last++
+				n, fresh = f.Last, true
+				f.IDs[key] = n
+			}
+			return n
+		}
+		out[i].ID = id(key)
+		if _, list := c.Type.Elem(); list {
+			out[i].Element = id("element of " + key)
+		}
 	}
 	return out, fresh
 }

@@ -108,7 +108,7 @@ func (e Expectation) settled() (Expectation, error) {
 // Target is a column of another dataset, whose newest accepted version is meant.
 type Target struct {
 	Dataset string `json:"dataset" doc:"The dataset; its newest accepted version is asked"`
-	Column  string `json:"column" doc:"Its column, of the same type"`
+	Column  string `json:"column" doc:"Its column, of the same type or another of whole numbers, or of floats"`
 }
 
 // Otherwise is what rows that break an expectation do.
@@ -709,10 +709,11 @@ func lengthOf(t Type, lo, hi any) (func(arrow.Array, int) bool, error) {
 
 // betweenOf makes the comparison for a column's type.
 func betweenOf(t Type, e Expectation) (func(arrow.Array, int) bool, error) {
+	_, list := t.Elem()
 	for _, v := range []any{e.Min, e.Max} {
 		_, isText := v.(string)
 		switch {
-		case t == table.String || t == table.Bool:
+		case list || t == table.String || t == table.Bool:
 			return nil, fmt.Errorf("a column of %s has no order to be between", t)
 		case v == nil || t.Numeric() && !isText:
 			continue
@@ -721,7 +722,7 @@ func betweenOf(t Type, e Expectation) (func(arrow.Array, int) bool, error) {
 			return nil, fmt.Errorf("%s is no bound for a column of %s", scalarText(v), t)
 		}
 	}
-	if t == table.Float64 {
+	if t == table.Float64 || t == table.Float32 {
 		least, most := math.Inf(-1), math.Inf(1)
 		if v, ok := number(e.Min); ok {
 			least = v
@@ -730,7 +731,7 @@ func betweenOf(t Type, e Expectation) (func(arrow.Array, int) bool, error) {
 			most = v
 		}
 		return func(a arrow.Array, i int) bool {
-			v := a.(*array.Float64).Value(i)
+			v := cellNumber(a, i)
 			return v >= least && v <= most && (!e.StrictMin || v != least) && (!e.StrictMax || v != most)
 		}, nil
 	}
@@ -801,7 +802,9 @@ func inSetOf(t Type, values []any) (func(arrow.Array, int) bool, error) {
 			bools[yes] = true
 		case t == table.Float64 && isNumber:
 			floats[float] = true
-		case isInt && (t == table.Int64 || t == table.Timestamp || t == table.Date):
+		case t == table.Float32 && isNumber:
+			floats[float64(float32(float))] = true
+		case isInt && (t.Integer() || t == table.Timestamp || t == table.Date):
 			ints[n] = true
 		}
 	}
@@ -813,9 +816,9 @@ func inSetOf(t Type, values []any) (func(arrow.Array, int) bool, error) {
 		return func(a arrow.Array, i int) bool { return texts[a.(*array.String).Value(i)] }, nil
 	case table.Bool:
 		return func(a arrow.Array, i int) bool { return bools[a.(*array.Boolean).Value(i)] }, nil
-	case table.Float64:
-		return func(a arrow.Array, i int) bool { return floats[a.(*array.Float64).Value(i)] }, nil
-	case table.Int64, table.Timestamp, table.Date:
+	case table.Float64, table.Float32:
+		return func(a arrow.Array, i int) bool { return floats[cellNumber(a, i)] }, nil
+	default:
 	}
 	return func(a arrow.Array, i int) bool { return ints[cellInt(a, i)] }, nil
 }
@@ -823,7 +826,7 @@ func inSetOf(t Type, values []any) (func(arrow.Array, int) bool, error) {
 // intOf is a manifest's scalar as a column that keeps integers keeps it: days for
 // dates, microseconds for timestamps.
 func intOf(t Type, v any) (int64, bool) {
-	if t != table.Int64 {
+	if !t.Integer() {
 		return timeOf(t, v)
 	}
 	switch n := v.(type) {

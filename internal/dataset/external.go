@@ -93,7 +93,7 @@ func (s *Service) declare(ctx context.Context, p project.Name, name string, c ta
 		if d, _, err = s.plan(ctx, tx, ApplyRequest{Project: p, Name: name, Spec: spec}, def); err != nil {
 			return err
 		}
-		d.Next, _ = d.Fields.assign(c.Schema)
+		d.Next, _ = d.Fields.assign(c.Schema, d.Spec.Columns)
 		d.Properties = c.Set
 		if dry {
 			return nil
@@ -210,7 +210,7 @@ func (s *Service) alter(ctx context.Context, d Dataset, t table.Table, c table.C
 	was := d
 	s.adopt(&d, c)
 	if c.Anew {
-		d.Next, _ = d.Fields.assign(c.Schema)
+		d.Next, _ = d.Fields.assign(c.Schema, d.Spec.Columns)
 	}
 	d.Revision++
 	d.Updated = s.cfg.Now().UTC()
@@ -258,7 +258,13 @@ type onto struct {
 // ingest makes a version of the rows of a snapshot that another engine wrote.
 func (s *Service) ingest(ctx context.Context, d Dataset, kept []Version, c table.Change) error {
 	for _, col := range d.Spec.Columns {
-		if f, ok := c.Schema.Column(col.Name); !ok || f.Type != col.Type {
+		at := slices.IndexFunc(c.Schema, func(f Field) bool { return f.Name == col.Name })
+		if at >= 0 {
+			if wide, ok := table.Wider(c.Schema[at].Type, col.Type); ok && wide == col.Type {
+				c.Schema[at].Type = wide // as the manifest says
+			}
+		}
+		if at < 0 || c.Schema[at].Type != col.Type {
 			return fault.New(fault.Invalid, "dataset %s declares column %q as %s, and the table to be written has none such", d.Name, col.Name, col.Type).
 				WithHint("Write the column, or apply a manifest without it.")
 		}

@@ -95,7 +95,10 @@ func newSampler(s Schema) *sampler {
 	return &sampler{schema: s, most: min(maxPictureRows, int64(maxPictureCells/max(len(s), 1))), cols: make([]sampled, len(s))}
 }
 
-func numeric(t Type) bool { return t != table.String && t != table.Bool }
+func numeric(t Type) bool {
+	_, list := t.Elem()
+	return !list && t != table.String && t != table.Bool
+}
 
 func (s *sampler) add(rec arrow.RecordBatch) {
 	for i := range int(rec.NumRows()) {
@@ -360,7 +363,9 @@ func valueText(t Type, v float64) string {
 		return timestampText(int64(v))
 	case table.Date:
 		return dateText(int64(v))
-	case table.Int64, table.Float64, table.String, table.Bool:
+	case table.Float32:
+		return float32Text(float32(v))
+	default:
 	}
 	return floatText(v)
 }

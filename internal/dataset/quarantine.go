@@ -124,7 +124,7 @@ func (q *quarantine) finish(v *Version, before array.RecordReader) error {
 	return q.close()
 }
 
-// pick copies rows of a batch of the six column types. Release the result.
+// pick copies rows of a batch of the types of tables. Release the result.
 func pick(rec arrow.RecordBatch, rows []int) arrow.RecordBatch {
 	cols := make([]arrow.Array, rec.NumCols())
 	for c := range cols {
@@ -139,26 +139,42 @@ func pickCells(a arrow.Array, rows []int) arrow.Array {
 	defer b.Release()
 	b.Reserve(len(rows))
 	for _, i := range rows {
-		if a.IsNull(i) {
-			b.AppendNull()
-			continue
-		}
-		switch v := a.(type) {
-		case *array.String:
-			b.(*array.StringBuilder).Append(v.Value(i))
-		case *array.Int64:
-			b.(*array.Int64Builder).Append(v.Value(i))
-		case *array.Float64:
-			b.(*array.Float64Builder).Append(v.Value(i))
-		case *array.Boolean:
-			b.(*array.BooleanBuilder).Append(v.Value(i))
-		case *array.Timestamp:
-			b.(*array.TimestampBuilder).Append(v.Value(i))
-		case *array.Date32:
-			b.(*array.Date32Builder).Append(v.Value(i))
-		}
+		copyCell(b, a, i)
 	}
 	return b.NewArray()
+}
+
+// copyCell appends a cell to a builder of the array's type.
+func copyCell(b array.Builder, a arrow.Array, i int) {
+	if a.IsNull(i) {
+		b.AppendNull()
+		return
+	}
+	switch v := a.(type) {
+	case *array.String:
+		b.(*array.StringBuilder).Append(v.Value(i))
+	case *array.Int32:
+		b.(*array.Int32Builder).Append(v.Value(i))
+	case *array.Float32:
+		b.(*array.Float32Builder).Append(v.Value(i))
+	case *array.Int64:
+		b.(*array.Int64Builder).Append(v.Value(i))
+	case *array.Float64:
+		b.(*array.Float64Builder).Append(v.Value(i))
+	case *array.Boolean:
+		b.(*array.BooleanBuilder).Append(v.Value(i))
+	case *array.Timestamp:
+		b.(*array.TimestampBuilder).Append(v.Value(i))
+	case *array.Date32:
+		b.(*array.Date32Builder).Append(v.Value(i))
+	case *array.List:
+		into := b.(*array.ListBuilder)
+		into.Append(true)
+		elements, from, to := elementsOf(a, i)
+		for j := from; j < to; j++ {
+			copyCell(into.ValueBuilder(), elements, j)
+		}
+	}
 }
 
 // Aside is a row in quarantine.

@@ -161,7 +161,7 @@ func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest, scratch st
 		return explain(err)
 	}
 	q.rows = rows
-	// The worker sends the six types; what else comes is not its doing.
+	// The worker sends the types of tables; what else comes is not its doing.
 	if _, err := table.FromArrow(rows.Schema()); err != nil {
 		return fault.Wrap(err, "the result")
 	}
@@ -273,7 +273,7 @@ func send(session *child.Session, name string, rows *Reader) (more bool, err err
 // sent reports whether the worker still listened.
 func sent(err error) bool { return err == nil }
 
-// Result is the rows of a query, an array.RecordReader of the six column types.
+// Result is the rows of a query, an array.RecordReader of the types of tables.
 // Not safe for concurrent use; Release it.
 type Result struct {
 	sql            string

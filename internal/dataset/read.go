@@ -151,7 +151,7 @@ func (s *Service) journal(ctx context.Context, v Version, r OpenRequest) error {
 }
 
 // Reader reads a version's rows. It is an array.RecordReader whose batches have
-// the six column types. Not safe for concurrent use; Release it.
+// the types of tables. Not safe for concurrent use; Release it.
 type Reader struct {
 	version Version
 	schema  *arrow.Schema
@@ -345,7 +345,7 @@ func (s *Service) Preview(ctx context.Context, r OpenRequest, n int) (Table, Ver
 	return t, v, err
 }
 
-// Collect reads up to limit rows of the six column types.
+// Collect reads up to limit rows of the types of tables.
 func Collect(rows array.RecordReader, limit int) (Table, error) {
 	schema, err := table.FromArrow(rows.Schema())
 	if err != nil {
@@ -374,8 +374,14 @@ func cellValue(a arrow.Array, i int) any {
 		return nil
 	}
 	switch v := a.(type) {
+	case *array.Int32:
+		return v.Value(i)
 	case *array.Int64:
 		return v.Value(i)
+	case *array.Float32:
+		if f := v.Value(i); f-f == 0 {
+			return f
+		}
 	case *array.Float64:
 		if f := v.Value(i); f-f == 0 {
 			return f
@@ -384,6 +390,13 @@ func cellValue(a arrow.Array, i int) any {
 		return v.Value(i)
 	case *array.String:
 		return strings.Clone(v.Value(i))
+	}
+	if elements, from, to := elementsOf(a, i); elements != nil {
+		list := make([]any, 0, to-from)
+		for j := from; j < to; j++ {
+			list = append(list, cellValue(elements, j))
+		}
+		return list
 	}
 	return cellText(a, i)
 }

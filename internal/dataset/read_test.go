@@ -47,6 +47,10 @@ var everything = table.Schema{
 	{Name: "b", Type: table.Bool},
 	{Name: "t", Type: table.Timestamp},
 	{Name: "d", Type: table.Date},
+	{Name: "n", Type: table.Int32},
+	{Name: "v", Type: table.Float32},
+	{Name: "l", Type: table.ListOf(table.Float32)},
+	{Name: "w", Type: table.ListOf(table.String)},
 }
 
 func empty(t *testing.T) array.RecordReader {
@@ -81,6 +85,21 @@ func drawn(t *rapid.T) (recs []arrow.RecordBatch, cells []string) {
 					f.Append(arrow.Timestamp(rapid.Int64().Draw(t, "t")))
 				case *array.Date32Builder:
 					f.Append(arrow.Date32(rapid.Int32().Draw(t, "d")))
+				case *array.Int32Builder:
+					f.Append(rapid.Int32().Draw(t, "n"))
+				case *array.Float32Builder:
+					f.Append(rapid.Float32().Draw(t, "v"))
+				case *array.ListBuilder:
+					f.Append(true)
+					n := rapid.IntRange(0, 3).Draw(t, "elements")
+					for range n {
+						switch e := f.ValueBuilder().(type) {
+						case *array.Float32Builder:
+							e.Append(rapid.Float32().Draw(t, "element"))
+						case *array.StringBuilder:
+							e.Append(rapid.String().Draw(t, "element"))
+						}
+					}
 				}
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 // Statistics describe a column of a version. Min and Max are as people read
 // values, and left out for confidential and restricted data. Mean and Std (of
-// the population) are of int64 and float64 columns, finite values only.
+// the population) are of columns of numbers, finite values only.
 type Statistics struct {
 	Column   string   `json:"column"`
 	Count    int64    `json:"count"` // values that are not null
@@ -56,6 +56,12 @@ func (p *profile) add(a arrow.Array) {
 	p.rows += int64(a.Len())
 	p.nulls += int64(a.NullN())
 	switch v := a.(type) {
+	case *array.Int32:
+		each(a, func(i int) { p.integer(int64(v.Value(i))) })
+		p.moments(a, func(i int) float64 { return float64(v.Value(i)) })
+	case *array.Float32:
+		each(a, func(i int) { p.float(float64(v.Value(i))) })
+		p.moments(a, func(i int) float64 { return float64(v.Value(i)) })
 	case *array.Int64:
 		each(a, func(i int) { p.integer(v.Value(i)) })
 		p.moments(a, func(i int) float64 { return float64(v.Value(i)) })
@@ -76,6 +82,12 @@ func (p *profile) add(a arrow.Array) {
 		})
 	case *array.String:
 		each(a, func(i int) { p.text(v.Value(i)) })
+	case *array.List: // lists have no order
+		var cell []byte
+		each(a, func(i int) {
+			cell = appendCell(cell[:0], a, i)
+			p.sketch.add(xxh3.Hash(cell))
+		})
 	}
 }
 
@@ -174,7 +186,10 @@ func (p *profile) statistics(f Field, hide bool) Statistics {
 	}
 	text := func(n int64) string { return strconv.FormatInt(n, 10) }
 	switch f.Type {
-	case "int64":
+	case "int32", "int64":
+	case "float32":
+		s.Min, s.Max = float32Text(float32(p.minN)), float32Text(float32(p.maxN))
+		return s
 	case "float64":
 		s.Min, s.Max = floatText(p.minN), floatText(p.maxN)
 		return s

@@ -125,7 +125,7 @@ func (s *Service) stage(ctx context.Context, w draft, schema Schema, v *Version)
 		}
 		var fresh bool
 		v.DatasetID = d.ID
-		if v.Schema, fresh = d.Fields.assign(schema); fresh {
+		if v.Schema, fresh = d.Fields.assign(schema, w.spec.Columns); fresh {
 			if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
 				return err
 			}

@@ -270,7 +270,7 @@ func (c *comparison) run(ctx context.Context) error {
 
 func numeric(name string) bool {
 	t, err := typeOf("type", name)
-	return err == nil && (t == value.Float64 || t == value.Int64 || t == value.Bool)
+	return err == nil && t.Number()
 }
 
 func (c *comparison) logged(at cell) float64 {
@@ -385,12 +385,8 @@ func orNaN(v value.Value) float64 {
 // spine makes rows of the answers' keys and times.
 func (c *comparison) spine(answers []int, at []time.Time) (array.RecordReader, error) {
 	fields := []arrow.Field{{Name: spineTime, Type: arrow.FixedWidthTypes.Timestamp_us}}
-	types := map[value.Type]arrow.DataType{
-		value.Int64: arrow.PrimitiveTypes.Int64, value.String: arrow.BinaryTypes.String,
-		value.Bool: arrow.FixedWidthTypes.Boolean, value.Timestamp: arrow.FixedWidthTypes.Timestamp_us,
-	}
 	for _, k := range c.v.Keys {
-		fields = append(fields, arrow.Field{Name: k.Name, Type: types[k.Type], Nullable: true})
+		fields = append(fields, arrow.Field{Name: k.Name, Type: offline.ArrowType(k.Type), Nullable: true})
 	}
 	schema := arrow.NewSchema(fields, nil)
 	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
@@ -403,19 +399,8 @@ func (c *comparison) spine(answers []int, at []time.Time) (array.RecordReader, e
 		}
 		times.Append(arrow.Timestamp(t.UnixMicro()))
 		for k, x := range c.keys[n] {
-			if x.IsNull() {
-				b.Field(k + 1).AppendNull()
-				continue
-			}
-			switch f := b.Field(k + 1).(type) {
-			case *array.Int64Builder:
-				f.Append(x.Int())
-			case *array.StringBuilder:
-				f.Append(x.Str())
-			case *array.BooleanBuilder:
-				f.Append(x.Bool())
-			case *array.TimestampBuilder:
-				f.Append(arrow.Timestamp(x.Int()))
+			if err := offline.Append(b.Field(k+1), x); err != nil {
+				return nil, err
 			}
 		}
 	}

@@ -436,7 +436,9 @@ func (r *computing) compute(batch arrow.RecordBatch, from int64) (made arrow.Rec
 		c.fill(row, outcomes)
 		size += c.made(row)
 		for i, b := range builders {
-			appendTo(b, row[first+i])
+			if err := offline.Append(b, row[first+i]); err != nil {
+				return nil, 0, err
+			}
 			if outcomes[i] == expr.Failed {
 				r.failed[i]++
 			}
@@ -454,23 +456,4 @@ func (r *computing) compute(batch arrow.RecordBatch, from int64) (made arrow.Rec
 		columns = append(columns, a)
 	}
 	return array.NewRecordBatch(r.schema, columns, to-from), to, nil
-}
-
-func appendTo(b array.Builder, v value.Value) {
-	if v.IsNull() {
-		b.AppendNull()
-		return
-	}
-	switch b := b.(type) {
-	case *array.Int64Builder:
-		b.Append(v.Int())
-	case *array.Float64Builder:
-		b.Append(v.Float())
-	case *array.BooleanBuilder:
-		b.Append(v.Bool())
-	case *array.TimestampBuilder:
-		b.Append(arrow.Timestamp(v.Int()))
-	case *array.StringBuilder:
-		b.Append(v.Str())
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -35,13 +36,9 @@ type table struct {
 }
 
 func (tb table) schema() *arrow.Schema {
-	types := map[value.Type]arrow.DataType{
-		value.Int64: arrow.PrimitiveTypes.Int64, value.Float64: arrow.PrimitiveTypes.Float64, value.String: arrow.BinaryTypes.String,
-		value.Bool: arrow.FixedWidthTypes.Boolean, value.Timestamp: arrow.FixedWidthTypes.Timestamp_us,
-	}
 	fields := make([]arrow.Field, len(tb.cols))
 	for i, c := range tb.cols {
-		fields[i] = arrow.Field{Name: c.name, Type: types[c.typ], Nullable: true}
+		fields[i] = arrow.Field{Name: c.name, Type: offline.ArrowType(c.typ), Nullable: true}
 	}
 	return arrow.NewSchema(fields, nil)
 }
@@ -76,21 +73,8 @@ func (tb table) reader() array.RecordReader {
 		b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
 		for _, row := range part {
 			for i, v := range row {
-				if v.IsNull() {
-					b.Field(i).AppendNull()
-					continue
-				}
-				switch f := b.Field(i).(type) {
-				case *array.Int64Builder:
-					f.Append(v.Int())
-				case *array.Float64Builder:
-					f.Append(v.Float())
-				case *array.StringBuilder:
-					f.Append(v.Str())
-				case *array.BooleanBuilder:
-					f.Append(v.Bool())
-				case *array.TimestampBuilder:
-					f.Append(arrow.Timestamp(v.Int()))
+				if err := offline.Append(b.Field(i), v); err != nil {
+					panic(err)
 				}
 			}
 		}
@@ -297,23 +281,42 @@ func (d *data) Create(_ context.Context, r feature.Derived) (feature.DatasetVers
 // read takes all rows into memory.
 func read(rows array.RecordReader) table {
 	var tb table
-	byArrow := map[arrow.Type]value.Type{
-		arrow.INT64: value.Int64, arrow.FLOAT64: value.Float64, arrow.STRING: value.String, arrow.BOOL: value.Bool, arrow.TIMESTAMP: value.Timestamp,
-	}
 	for _, f := range rows.Schema().Fields() {
-		tb.cols = append(tb.cols, col{f.Name, byArrow[f.Type.ID()]})
+		tb.cols = append(tb.cols, col{f.Name, typeOf(f.Type)})
 	}
 	for rows.Next() {
 		b := rows.RecordBatch()
+		names, types := make([]string, len(tb.cols)), make([]value.Type, len(tb.cols))
+		for i, c := range tb.cols {
+			names[i], types[i] = c.name, c.typ
+		}
+		cells, err := offline.Cells(b, names, types)
+		if err != nil {
+			panic(err)
+		}
 		for row := range int(b.NumRows()) {
 			out := make([]value.Value, len(tb.cols))
-			for i, c := range tb.cols {
-				out[i] = cell(b.Column(i), row, c.typ)
+			for i := range out {
+				out[i] = cells(row, i).Clone()
 			}
 			tb.rows = append(tb.rows, out)
 		}
 	}
 	return tb
+}
+
+// typeOf is the type that a column is kept as; of lists the widest.
+func typeOf(t arrow.DataType) value.Type {
+	if l, ok := t.(*arrow.ListType); ok {
+		return value.ListOf(typeOf(l.Elem()), value.MaxLength)
+	}
+	for _, name := range value.Names() {
+		var of value.Type
+		if of.UnmarshalText([]byte(name)) == nil && arrow.TypeEqual(offline.ArrowType(of), t) {
+			return of
+		}
+	}
+	panic(t)
 }
 
 func (d *data) Still(_ context.Context, _ project.Name, ref string) error {
@@ -362,24 +365,6 @@ func (d *data) Append(ctx context.Context, r feature.Appended) (feature.DatasetV
 		tx.OnCommit(func() { d.put(r.Dataset, tb) })
 		return nil
 	})
-}
-
-func cell(a arrow.Array, row int, t value.Type) value.Value {
-	if a.IsNull(row) {
-		return value.Null(t)
-	}
-	switch a := a.(type) {
-	case *array.Int64:
-		return value.OfInt(a.Value(row))
-	case *array.Float64:
-		return value.OfFloat(a.Value(row))
-	case *array.Boolean:
-		return value.OfBool(a.Value(row))
-	case *array.Timestamp:
-		return value.OfMicros(int64(a.Value(row)))
-	default:
-		return value.OfString(strings.Clone(a.(*array.String).Value(row)))
-	}
 }
 
 // show is the rows of a dataset version as text.

@@ -125,7 +125,7 @@ func (s *Service) Identify(ctx context.Context, p project.Name, entity string, v
 // keyValue reads a part of a key as text.
 func keyValue(t value.Type, text string) (value.Value, error) {
 	switch t {
-	case value.Int64:
+	case value.Int64, value.Int32:
 		return value.Parse(t, json.Number(strings.TrimPrefix(text, "+")))
 	case value.Bool:
 		return value.Parse(t, map[string]any{"true": true, "false": false}[text]) // else null

@@ -77,7 +77,7 @@ const objectKind = "feature"
 type EntitySpec struct {
 	Description string            `json:"description,omitempty" doc:"What the entity is, for people"`
 	JoinKeys    []string          `json:"join_keys,omitempty" doc:"Columns that identify it; its name when left out"`
-	Type        string            `json:"type,omitempty" doc:"Type of the join keys" enum:"string,int64,bool,timestamp" default:"string"`
+	Type        string            `json:"type,omitempty" doc:"Type of the join keys" enum:"string,int32,int64,bool,timestamp" default:"string"`
 	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
 
@@ -107,7 +107,7 @@ type Source struct {
 // FieldSpec is a feature of a view.
 type FieldSpec struct {
 	Name        string     `json:"name" doc:"Column of the source"`
-	Type        string     `json:"type" doc:"Type of the values" enum:"int64,float64,string,bool,timestamp"`
+	Type        string     `json:"type" doc:"Type of the values: int32, int64, float32, float64, string, bool, timestamp, list<int64>(100) for lists of at most 100 of one of these, or vector(384) for embeddings of float32 of that dimension"`
 	Description string     `json:"description,omitempty" doc:"What the feature is, for people"`
 	Protect     Protection `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string that cannot be guessed" enum:"mask,pseudonym"`
 }
@@ -126,14 +126,14 @@ type BundleSpec struct {
 // RequestSpec is a value that comes with a request.
 type RequestSpec struct {
 	Name        string `json:"name" doc:"Name of the value in requests and expressions, and of the column of a spine"`
-	Type        string `json:"type" doc:"Type of the value" enum:"int64,float64,string,bool,timestamp"`
+	Type        string `json:"type" doc:"Type of the value, as of a feature"`
 	Description string `json:"description,omitempty" doc:"What the value is, for people"`
 }
 
 // ComputedSpec is a feature that is computed from others.
 type ComputedSpec struct {
 	Name        string `json:"name" doc:"Name of the feature"`
-	Type        string `json:"type" doc:"Type of its values" enum:"int64,float64,string,bool,timestamp"`
+	Type        string `json:"type" doc:"Type of its values, as of a feature"`
 	Expression  string `json:"expression" doc:"CEL over features (temp, or weather__temp), values of the request, and computed features before this one"`
 	Description string `json:"description,omitempty" doc:"What the feature is, for people"`
 }
@@ -214,8 +214,8 @@ func (s EntitySpec) Validate() error {
 		if err != nil {
 			return err
 		}
-		if t == value.Float64 {
-			return bad("type", "a float64 does not identify anything").WithHint("Join keys are string, int64, bool or timestamp.")
+		if !t.Keys() {
+			return bad("type", "a %s does not identify anything", t).WithHint("Join keys are string, int32, int64, bool or timestamp.")
 		}
 	}
 	if len(s.JoinKeys) > maxKeys {
@@ -387,11 +387,14 @@ func bad(field, format string, args ...any) *fault.Error {
 
 func typeOf(field, name string) (value.Type, error) {
 	var t value.Type
-	if err := t.UnmarshalText([]byte(name)); err != nil {
-		return 0, bad(field, "there is no type %q%s", clip(name), nearest(name, value.Names())).
-			WithHint("The types are %s.", strings.Join(value.Names(), ", "))
+	err := t.UnmarshalText([]byte(name))
+	switch {
+	case err == nil:
+		return t, nil
+	case strings.HasPrefix(name, "list<") || strings.HasPrefix(name, "vector"):
+		return 0, bad(field, "%s", err).WithHint("%s", fault.HintOf(err))
 	}
-	return t, nil
+	return 0, bad(field, "there is no type %q%s", clip(name), nearest(name, value.Names())).WithHint("The types are %s.", value.Forms())
 }
 
 // distinct refuses empty, overlong and repeated names.

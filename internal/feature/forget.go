@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -266,6 +268,26 @@ func (s *Service) forgetIn(ctx context.Context, tx *store.Tx, l *eventLog, r Rec
 	}
 	r.Events -= gone
 	return gone, before - int64(len(r.Sealed)), s.cfg.Store.PutRecord(ctx, tx, l.project, l.dataset, r)
+}
+
+// cellOf is a cell that may be a part of a key; NULL where it cannot be.
+func cellOf(a arrow.Array, i int) value.Value {
+	if a.IsNull(i) {
+		return value.Value{}
+	}
+	switch a := a.(type) {
+	case *array.String:
+		return value.OfString(a.Value(i))
+	case *array.Int32:
+		return value.OfInt32(a.Value(i))
+	case *array.Int64:
+		return value.OfInt(a.Value(i))
+	case *array.Boolean:
+		return value.OfBool(a.Value(i))
+	case *array.Timestamp:
+		return value.OfMicros(int64(a.Value(i)))
+	}
+	return value.Value{}
 }
 
 // named reports whether a message that is no event names the person.

@@ -179,8 +179,8 @@ func (c KeyColumn) value(t value.Type, row int) (value.Value, error) {
 		return value.Parse(t, c.Floats[row])
 	case c.Ints != nil && t == value.Int64:
 		return value.OfInt(c.Ints[row]), nil
-	case c.Ints != nil && t == value.Float64:
-		return value.OfFloat(float64(c.Ints[row])), nil
+	case c.Ints != nil && (t == value.Int32 || t == value.Float64 || t == value.Float32):
+		return value.Parse(t, c.Ints[row])
 	case c.Ints != nil:
 		return value.Value{}, fault.New(fault.Invalid, "it is a %s, not a whole number", t)
 	case t == value.String:
@@ -219,9 +219,9 @@ func (s *Service) readNumbers(ctx context.Context, v picked, tables []online.Tab
 // asNumber is a value as a model sees it. Error: fault.Invalid.
 func asNumber(feature string, v value.Value) (float64, error) {
 	switch v.Type() {
-	case value.Float64:
+	case value.Float64, value.Float32:
 		return v.Float(), nil
-	case value.Int64:
+	case value.Int64, value.Int32:
 		return float64(v.Int()), nil
 	case value.Bool:
 		if v.Bool() {

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -194,15 +194,22 @@ func (c *closing) Release() {
 
 // keysOf adds the keys of the person's rows to those that were seen.
 func (p Person) keysOf(ctx context.Context, v View, rows array.RecordReader, at []int, seen map[string]bool) error {
-	values := make([]string, len(at))
+	values, names, types := make([]string, len(at)), make([]string, len(v.Keys)), make([]value.Type, len(v.Keys))
+	for i, k := range v.Keys {
+		names[i], types[i] = k.Name, k.Type
+	}
 	for rows.Next() {
 		rec := rows.RecordBatch()
+		cell, err := offline.Cells(rec, names, types)
+		if err != nil {
+			return err
+		}
 	row:
 		for i := range int(rec.NumRows()) {
 			var key []byte
 			parts := make([]value.Value, len(v.Keys))
 			for c := range v.Keys {
-				if parts[c] = cellOf(rec.Column(c), i); parts[c].IsNull() {
+				if parts[c] = cell(i, c); parts[c].IsNull() {
 					continue row
 				}
 				key = value.AppendKey(key, parts[c])
@@ -222,24 +229,6 @@ func (p Person) keysOf(ctx context.Context, v View, rows array.RecordReader, at 
 		}
 	}
 	return rows.Err()
-}
-
-// cellOf is a cell as a part of a key.
-func cellOf(a arrow.Array, i int) value.Value {
-	if a.IsNull(i) {
-		return value.Value{}
-	}
-	switch a := a.(type) {
-	case *array.String:
-		return value.OfString(a.Value(i))
-	case *array.Int64:
-		return value.OfInt(a.Value(i))
-	case *array.Boolean:
-		return value.OfBool(a.Value(i))
-	case *array.Timestamp:
-		return value.OfMicros(int64(a.Value(i)))
-	}
-	return value.Value{}
 }
 
 // PersonRows are a person's rows in one view.

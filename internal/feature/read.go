@@ -290,13 +290,13 @@ func parseText(t value.Type, x any) (value.Value, error) {
 		return value.Parse(t, x)
 	}
 	switch t {
-	case value.Int64:
+	case value.Int64, value.Int32:
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return value.OfInt(n), nil
+			return value.Parse(t, n)
 		}
-	case value.Float64:
+	case value.Float64, value.Float32:
 		if f, err := strconv.ParseFloat(text, 64); err == nil {
-			return value.OfFloat(f), nil
+			return value.Parse(t, f)
 		}
 	case value.Bool:
 		if b, err := strconv.ParseBool(text); err == nil {

@@ -1177,11 +1177,12 @@ func TestTrainingIsServing(t *testing.T) {
 			}
 			return v
 		}
-		rows := table{cols: []col{{"k", value.String}, {"time", value.Timestamp}, {"created", value.Timestamp}, {"x", value.Float64}, {"s", value.String}}}
+		typ := rapid.SampledFrom(featureTypes).Draw(rt, "type")
+		rows := table{cols: []col{{"k", value.String}, {"time", value.Timestamp}, {"created", value.Timestamp}, {"x", value.Float64}, {"s", typ}}}
 		for range rapid.IntRange(0, 40).Draw(rt, "rows") {
 			rows.rows = append(rows.rows, []value.Value{
 				maybe(str(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "k"))), maybe(small("time")), maybe(small("created")),
-				maybe(num(float64(rapid.IntRange(0, 3).Draw(rt, "x")))), maybe(str(rapid.SampledFrom([]string{"", "y"}).Draw(rt, "s"))),
+				maybe(num(float64(rapid.IntRange(0, 3).Draw(rt, "x")))), maybe(drawOf(rt, typ)),
 			})
 		}
 		spine := table{cols: []col{{"k", value.String}, {"at", value.Timestamp}}}
@@ -1195,7 +1196,7 @@ func TestTrainingIsServing(t *testing.T) {
 		}
 		spec := feature.ViewSpec{
 			Description: suffix, Source: feature.Source{Dataset: "rows"}, Entities: []string{"k"}, Timestamp: "time",
-			Features: []feature.FieldSpec{{Name: "x", Type: "float64"}, {Name: "s", Type: "string"}},
+			Features: []feature.FieldSpec{{Name: "x", Type: "float64"}, {Name: "s", Type: typ.String()}},
 		}
 		if rapid.Bool().Draw(rt, "has created") {
 			spec.CreatedTimestamp = "created"

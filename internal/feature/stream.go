@@ -21,6 +21,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -626,31 +627,24 @@ func appendCell(b array.Builder, x any) error {
 		b.AppendNull()
 		return nil
 	}
-	parse := func(t value.Type) (value.Value, error) { return value.Parse(t, x) }
+	var t value.Type
 	switch b := b.(type) {
 	case *array.Int64Builder:
-		v, err := parse(value.Int64)
-		b.Append(v.Int())
-		return err
+		t = value.Int64
+	case *array.Int32Builder:
+		t = value.Int32
 	case *array.Float64Builder:
-		v, err := parse(value.Float64)
-		b.Append(v.Float())
-		return err
+		t = value.Float64
+	case *array.Float32Builder:
+		t = value.Float32
 	case *array.StringBuilder:
-		v, err := parse(value.String)
-		if err == nil && len(v.Str()) > value.MaxString {
-			return fault.New(fault.TooLarge, "a text of %d bytes is over the limit of %d", len(v.Str()), value.MaxString)
-		}
-		b.Append(v.Str())
-		return err
+		t = value.String
 	case *array.BooleanBuilder:
-		v, err := parse(value.Bool)
-		b.Append(v.Bool())
-		return err
+		t = value.Bool
 	case *array.TimestampBuilder:
-		v, err := parse(value.Timestamp)
-		b.Append(arrow.Timestamp(v.Int()))
-		return err
+		t = value.Timestamp
+	case *array.ListBuilder:
+		t = value.ListOf(elementOf(b.ValueBuilder()), value.MaxLength)
 	case *array.Date32Builder:
 		text, _ := x.(string)
 		day, err := time.Parse(time.DateOnly, text)
@@ -662,4 +656,23 @@ func appendCell(b array.Builder, x any) error {
 	default:
 		return fault.New(fault.Unsupported, "events cannot have a column of type %s", b.Type())
 	}
+	v, err := value.Parse(t, x)
+	if err != nil {
+		return err
+	}
+	if len(v.Str()) > value.MaxString {
+		return fault.New(fault.TooLarge, "a text of %d bytes is over the limit of %d", len(v.Str()), value.MaxString)
+	}
+	return offline.Append(b, v)
+}
+
+// elementOf is the type of the values that a builder of a list's elements takes.
+func elementOf(b array.Builder) value.Type {
+	for _, name := range value.Names() {
+		var t value.Type
+		if t.UnmarshalText([]byte(name)) == nil && arrow.TypeEqual(offline.ArrowType(t), b.Type()) {
+			return t
+		}
+	}
+	return 0
 }

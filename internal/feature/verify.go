@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -331,11 +330,7 @@ func (s *Service) sample(ctx context.Context, r VerifyRequest, t TrainingSet, pl
 			out.keys = append(out.keys, key)
 		}
 		for _, c := range columns {
-			x := row(place[c])
-			if x.Type() == value.String && !x.IsNull() {
-				x = value.OfString(strings.Clone(x.Str())) // the batch goes away
-			}
-			out.values = append(out.values, x)
+			out.values = append(out.values, row(place[c]).Clone()) // the batch goes away
 		}
 		sample[at] = out
 		return nil

@@ -335,31 +335,31 @@ func (s *Service) choose(ctx context.Context, o Online, v View) (*chosen, error)
 			key = value.AppendKey(key, x)
 		}
 		if h := maphash.Bytes(seed, key); h < k.below && !cell(k.event).IsNull() {
-			k.add(string(key), h, cell)
+			return k.add(string(key), h, cell)
 		}
 		return nil
 	})
 	return k, err
 }
 
-func (k *chosen) add(key string, hash uint64, cell func(i int) value.Value) {
+func (k *chosen) add(key string, hash uint64, cell func(i int) value.Value) error {
 	row := make([]value.Value, len(k.types))
 	size := int64(8 * (len(row) + 1))
 	for i := range row {
 		row[i] = cell(i)
-		if isText(row[i]) {
-			size += int64(len(row[i].Str()))
-		}
+		size += int64(len(row[i].Str())) // of lists, too
 	}
 	of := k.keys[key]
 	if of == nil {
 		of = &keyRows{hash: hash, rows: newTable(k.names, k.types)}
 		for _, x := range row[:k.event] {
-			of.id = append(of.id, owned(x))
+			of.id = append(of.id, x.Clone()) // the batch goes away
 		}
 		k.keys[key] = of
 	}
-	of.rows.add(row)
+	if err := of.rows.add(row); err != nil {
+		return err
+	}
 	of.events = append(of.events, row[k.event].Time().UnixMicro())
 	of.bytes += size
 	k.bytes += size
@@ -373,16 +373,7 @@ func (k *chosen) add(key string, hash uint64, cell func(i int) value.Value) {
 			}
 		}
 	}
-}
-
-func isText(x value.Value) bool { return x.Type() == value.String && !x.IsNull() }
-
-// owned is a value that outlives its batch.
-func owned(x value.Value) value.Value {
-	if isText(x) {
-		return value.OfString(strings.Clone(x.Str()))
-	}
-	return x
+	return nil
 }
 
 // question is a key at a time.
@@ -433,7 +424,9 @@ func (s *Service) truth(ctx context.Context, o Online, v View, k *chosen, asked 
 	}
 	spine := newTable(columns, types)
 	for _, q := range asked {
-		spine.add(append([]value.Value{value.OfTime(q.at)}, q.of.id...))
+		if err := spine.add(append([]value.Value{value.OfTime(q.at)}, q.of.id...)); err != nil {
+			return nil, err
+		}
 	}
 	joined, err := offline.Join(ctx, offline.Spine{Open: spine.open, Timestamp: at}, []offline.View{view}, s.cfg.Join)
 	if err != nil {
@@ -444,7 +437,7 @@ func (s *Service) truth(ctx context.Context, o Online, v View, k *chosen, asked 
 	err = eachRow(ctx, joined, names, v.featureTypes(), func(_ int64, cell func(i int) value.Value) error {
 		row := make([]value.Value, len(names))
 		for i := range row {
-			row[i] = owned(cell(i))
+			row[i] = cell(i).Clone()
 		}
 		out = append(out, row)
 		return nil
@@ -471,37 +464,13 @@ func newTable(names []string, types []value.Type) *memoryTable {
 	return &memoryTable{schema: schema, types: types, build: array.NewRecordBuilder(memory.DefaultAllocator, schema)}
 }
 
-func (t *memoryTable) add(row []value.Value) {
+func (t *memoryTable) add(row []value.Value) error {
 	for i, x := range row {
-		switch b := t.build.Field(i).(type) {
-		case *array.Int64Builder:
-			if !x.IsNull() {
-				b.Append(x.Int())
-				continue
-			}
-		case *array.Float64Builder:
-			if !x.IsNull() {
-				b.Append(x.Float())
-				continue
-			}
-		case *array.BooleanBuilder:
-			if !x.IsNull() {
-				b.Append(x.Bool())
-				continue
-			}
-		case *array.TimestampBuilder:
-			if !x.IsNull() {
-				b.Append(arrow.Timestamp(x.Time().UnixMicro()))
-				continue
-			}
-		case *array.StringBuilder:
-			if !x.IsNull() {
-				b.Append(x.Str())
-				continue
-			}
+		if err := offline.Append(t.build.Field(i), x); err != nil {
+			return err
 		}
-		t.build.Field(i).AppendNull()
 	}
+	return nil
 }
 
 func (t *memoryTable) open(context.Context) (array.RecordReader, error) {

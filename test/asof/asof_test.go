@@ -26,7 +26,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
-var types = []value.Type{value.Int64, value.String, value.Bool, value.Timestamp, value.Float64}
+// The first four are those of keys.
+var types = []value.Type{
+	value.Int64, value.String, value.Bool, value.Int32, value.Timestamp, value.Float64, value.Float32,
+	value.ListOf(value.Int64, 3), value.ListOf(value.String, 2), value.VectorOf(2),
+}
+
+// sqlTypes are those of DuckDB; times are microseconds there.
+var sqlTypes = map[value.Type]string{
+	value.Int64: "BIGINT", value.Int32: "INTEGER", value.Timestamp: "BIGINT", value.Float64: "DOUBLE", value.Float32: "FLOAT", value.Bool: "BOOLEAN", value.String: "VARCHAR",
+	value.ListOf(value.Int64, 3): "BIGINT[]", value.ListOf(value.String, 2): "VARCHAR[]", value.VectorOf(2): "FLOAT[]",
+}
 
 // relation is a table with rows of values.
 type relation struct {
@@ -57,7 +67,25 @@ func draw(t *rapid.T, of value.Type, nulls bool) value.Value {
 	if n == 0 && nulls {
 		return value.Null(of)
 	}
+	if !of.Scalar() {
+		if n %= of.Length() + 1; of.IsVector() {
+			n = of.Length()
+		}
+		var elements []value.Value
+		for range n {
+			elements = append(elements, draw(t, of.Elem(), false))
+		}
+		list, err := value.OfList(of, elements)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
 	switch of {
+	case value.Int32:
+		return value.OfInt32([]int32{0, 1, -1, math.MaxInt32, math.MinInt32, 7}[n])
+	case value.Float32:
+		return value.OfFloat32([]float32{0, 0.1, -1.5, float32(math.NaN()), float32(math.Inf(-1)), 3e38}[n])
 	case value.Int64:
 		return value.OfInt([]int64{0, 1, -1, math.MaxInt64, math.MinInt64, 7}[n])
 	case value.Float64:
@@ -167,12 +195,23 @@ func (in input) join(t *testing.T, o offline.Options) [][][]value.Value {
 	out := make([][][]value.Value, len(in.views))
 	for result.Next() {
 		b := result.RecordBatch()
+		var names []string
+		var kinds []value.Type
+		for _, v := range in.views {
+			for _, f := range v.features {
+				names, kinds = append(names, f.Name), append(kinds, f.Type)
+			}
+		}
+		cell, err := offline.Cells(b, names, kinds)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for row := range int(b.NumRows()) {
-			at := len(in.spine.columns)
+			at := 0
 			for i, v := range in.views {
 				var values []value.Value
-				for _, f := range v.features {
-					values = append(values, cell(b.Column(at), row, f.Type))
+				for range v.features {
+					values = append(values, cell(row, at).Clone())
 					at++
 				}
 				out[i] = append(out[i], values)
@@ -245,7 +284,7 @@ func load(t *testing.T, in input) *sql.DB {
 	put := func(r relation, features int) {
 		var columns []string
 		for _, c := range r.columns {
-			columns = append(columns, `"`+c.Name+`" `+map[value.Type]string{value.Int64: "BIGINT", value.Timestamp: "BIGINT", value.Float64: "DOUBLE", value.Bool: "BOOLEAN", value.String: "VARCHAR"}[c.Type])
+			columns = append(columns, `"`+c.Name+`" `+sqlTypes[c.Type])
 		}
 		if features > 0 {
 			columns = append(columns, "tie BLOB")
@@ -317,6 +356,15 @@ func ask(t *testing.T, db *sql.DB, v view, query string) [][]value.Value {
 				if f.Type == value.Timestamp {
 					values[i] = value.OfMicros(c)
 				}
+			case int32:
+				values[i] = value.OfInt32(c)
+			case float32:
+				values[i] = value.OfFloat32(c)
+			case []any:
+				var err error
+				if values[i], err = value.Parse(f.Type, c); err != nil {
+					t.Fatal(err)
+				}
 			case float64:
 				values[i] = value.OfFloat(c)
 			case bool:
@@ -352,10 +400,7 @@ func (r relation) reader(t *testing.T) array.RecordReader {
 	t.Helper()
 	fields := make([]arrow.Field, len(r.columns))
 	for i, c := range r.columns {
-		fields[i] = arrow.Field{Name: c.Name, Type: map[value.Type]arrow.DataType{
-			value.Int64: arrow.PrimitiveTypes.Int64, value.Float64: arrow.PrimitiveTypes.Float64, value.Bool: arrow.FixedWidthTypes.Boolean,
-			value.String: arrow.BinaryTypes.String, value.Timestamp: arrow.FixedWidthTypes.Timestamp_us,
-		}[c.Type], Nullable: true}
+		fields[i] = arrow.Field{Name: c.Name, Type: offline.ArrowType(c.Type), Nullable: true}
 	}
 	schema := arrow.NewSchema(fields, nil)
 	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
@@ -364,7 +409,9 @@ func (r relation) reader(t *testing.T) array.RecordReader {
 	for rows := range slices.Chunk(r.rows, 7) {
 		for _, row := range rows {
 			for i, v := range row {
-				add(b.Field(i), v)
+				if err := offline.Append(b.Field(i), v); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		batches = append(batches, b.NewRecordBatch())
@@ -374,42 +421,4 @@ func (r relation) reader(t *testing.T) array.RecordReader {
 		t.Fatal(err)
 	}
 	return reader
-}
-
-func add(b array.Builder, v value.Value) {
-	if v.IsNull() {
-		b.AppendNull()
-		return
-	}
-	switch b := b.(type) {
-	case *array.Int64Builder:
-		b.Append(v.Int())
-	case *array.Float64Builder:
-		b.Append(v.Float())
-	case *array.BooleanBuilder:
-		b.Append(v.Bool())
-	case *array.StringBuilder:
-		b.Append(v.Str())
-	case *array.TimestampBuilder:
-		b.Append(arrow.Timestamp(v.Int()))
-	}
-}
-
-func cell(a arrow.Array, row int, of value.Type) value.Value {
-	if a.IsNull(row) {
-		return value.Null(of)
-	}
-	switch a := a.(type) {
-	case *array.Int64:
-		return value.OfInt(a.Value(row))
-	case *array.Float64:
-		return value.OfFloat(a.Value(row))
-	case *array.Boolean:
-		return value.OfBool(a.Value(row))
-	case *array.String:
-		return value.OfString(strings.Clone(a.Value(row)))
-	case *array.Timestamp:
-		return value.OfMicros(int64(a.Value(row)))
-	}
-	return value.Value{}
 }

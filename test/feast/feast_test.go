@@ -48,6 +48,21 @@ spec:
   - {name: departed, type: timestamp}
   - {name: distance, type: int64}
 ---
+api_version: falaj/v1
+kind: Dataset
+name: typed
+project: PROJECT
+spec:
+  classification: internal
+  columns:
+  - {name: origin, type: string}
+  - {name: at, type: timestamp}
+  - {name: gates, type: int32}
+  - {name: wind, type: float32}
+  - {name: tags, type: list<string>}
+  - {name: delays, type: list<int64>}
+  - {name: embedding, type: list<float32>}
+---
 {api_version: falaj/v1, kind: Entity, name: origin, project: PROJECT, spec: {}}
 ---
 {api_version: falaj/v1, kind: Entity, name: plane, project: PROJECT, spec: {join_keys: [plane_id], type: int64}}
@@ -79,6 +94,21 @@ spec:
   timestamp: departed
   features: [{name: distance, type: int64}]
 ---
+api_version: falaj/v1
+kind: FeatureView
+name: typed
+project: PROJECT
+spec:
+  source: {dataset: typed}
+  entities: [origin]
+  timestamp: at
+  features:
+  - {name: gates, type: int32}
+  - {name: wind, type: float32}
+  - {name: tags, type: list<string>(4)}
+  - {name: delays, type: list<int64>(4)}
+  - {name: embedding, type: vector(3)}
+---
 {api_version: falaj/v1, kind: FeatureService, name: delay, project: PROJECT, spec: {features: ["weather:temp", "weather:station", legs]}}
 `
 
@@ -90,6 +120,9 @@ func TestSDK(t *testing.T) {
 		"JFK,2013-01-01T11:00:00Z,,-9007199254740995,snow ☃,false,2013-01-01T10:00:00Z\n"+
 		"LGA,2013-01-01T12:00:00Z,3.0,7,,,2013-01-01T11:00:00Z\n")
 	p.Import("legs", "origin,plane_id,departed,distance\nEWR,1,2013-01-01T10:00:00Z,500\nJFK,9007199254740993,2013-01-01T10:00:00Z,700\n")
+	p.Import("typed", "origin,at,gates,wind,tags,delays,embedding\n"+
+		`EWR,2013-01-01T10:00:00Z,2147483647,0.1,"[""a"",""☃""]","[9007199254740993]","[0.1,-2,3.5]"`+"\n"+
+		`JFK,2013-01-01T10:00:00Z,-2147483648,16777217,[""],"[1,2,3]","[0,0,0]"`+"\n")
 	p.Apply(views)
 	p.run(t, "sdk.py", t.TempDir())
 }

@@ -165,8 +165,12 @@ func TestBentRecords(t *testing.T) {
 		{Name: "s", Type: arrow.BinaryTypes.String, Nullable: true},
 		{Name: "i", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
 		{Name: "b", Type: arrow.FixedWidthTypes.Boolean, Nullable: true},
+		{Name: "n", Type: arrow.PrimitiveTypes.Int32, Nullable: true},
+		{Name: "w", Type: arrow.ListOf(arrow.BinaryTypes.String), Nullable: true},
+		{Name: "v", Type: arrow.ListOf(arrow.PrimitiveTypes.Float32), Nullable: true},
 	}, nil)
-	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, strings.NewReader(`[{"s":"abc","i":1,"b":true},{"s":null,"i":null,"b":null},{"s":"","i":3,"b":false}]`))
+	rec, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, strings.NewReader(`[{"s":"abc","i":1,"b":true,"n":7,"w":["a","bc"],"v":[1,0.5]},
+		{"s":null,"i":null,"b":null,"n":null,"w":null,"v":null},{"s":"","i":3,"b":false,"n":-1,"w":[],"v":[2]}]`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 const (
 	maxRows = 1 << 20
 	maxText = 256 << 20 // bytes of one column of strings
+	maxList = 64 << 20  // elements of one column of lists
 )
 
 // wireSchema heads a stream of batches.
@@ -36,7 +37,8 @@ type wireColumn struct {
 // A batch is the number of its rows (4 bytes, little-endian as all that follows)
 // and its columns. A column is a byte that says whether it has nulls, the
 // validity bitmap if so, and the values: 8 or 4 bytes each, a bitmap of bools,
-// or for strings the total length, the lengths and the bytes.
+// for strings the total length, the lengths and the bytes, or for lists the number
+// of all elements, the lengths and the elements as a column.
 type RecordWriter struct {
 	w      *Writer
 	out    io.WriteCloser
@@ -45,7 +47,7 @@ type RecordWriter struct {
 	buf    []byte
 }
 
-// Records opens a stream of batches of the six column types. Another type is
+// Records opens a stream of batches of the types of tables. Another type is
 // an error of the first Write.
 func (w *Writer) Records(schema *arrow.Schema) *RecordWriter {
 	r := &RecordWriter{w: w}
@@ -81,14 +83,32 @@ func (w *RecordWriter) Write(rec arrow.RecordBatch) error {
 	return w.err
 }
 
-// textOf is the size of the largest column of strings.
+// textOf is the size of the largest column of strings, or of lists.
 func textOf(rec arrow.RecordBatch) (most int) {
 	for _, c := range rec.Columns() {
-		if s, ok := c.(*array.String); ok && s.Len() > 0 {
+		if c.Len() == 0 {
+			continue
+		}
+		if l, ok := c.(*array.List); ok {
+			values := elementsOf(l)
+			most = max(most, 8*values.Len())
+			if s, ok := values.(*array.String); ok && s.Len() > 0 {
+				most = max(most, len(s.ValueBytes()))
+			}
+			values.Release()
+		}
+		if s, ok := c.(*array.String); ok {
 			most = max(most, len(s.ValueBytes()))
 		}
 	}
 	return most
+}
+
+// elementsOf are the elements of all lists, which are next to each other. Release them.
+func elementsOf(l *array.List) arrow.Array {
+	from, _ := l.ValueOffsets(0)
+	_, to := l.ValueOffsets(l.Len() - 1)
+	return array.NewSlice(l.ListValues(), from, to)
 }
 
 func (w *RecordWriter) batch(rec arrow.RecordBatch) error {
@@ -142,6 +162,10 @@ func (w *RecordWriter) column(c arrow.Array) error {
 		return nil
 	}
 	switch v := c.(type) {
+	case *array.Int32:
+		return w.send(arrow.Int32Traits.CastToBytes(v.Int32Values()))
+	case *array.Float32:
+		return w.send(arrow.Float32Traits.CastToBytes(v.Float32Values()))
 	case *array.Int64:
 		return w.send(arrow.Int64Traits.CastToBytes(v.Int64Values()))
 	case *array.Float64:
@@ -166,7 +190,30 @@ func (w *RecordWriter) column(c arrow.Array) error {
 		}
 		return errors.Join(w.send(w.buf), w.send(text))
 	}
+	if l, ok := c.(*array.List); ok {
+		return w.list(l)
+	}
 	return fmt.Errorf("a column of %s", c.DataType())
+}
+
+func (w *RecordWriter) list(l *array.List) error {
+	values := elementsOf(l)
+	defer values.Release()
+	if values.Len() > maxList {
+		return fmt.Errorf("a list of %d elements is over the limit of %d", values.Len(), maxList)
+	}
+	if err := w.number(values.Len()); err != nil {
+		return err
+	}
+	w.buf = w.buf[:0]
+	for i := range l.Len() {
+		from, to := l.ValueOffsets(i)
+		w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(to-from)) //nolint:gosec // below maxList
+	}
+	if err := w.send(w.buf); err != nil {
+		return err
+	}
+	return w.column(values)
 }
 
 // Close ends the stream. A stream without batches still carries its schema.
@@ -178,7 +225,7 @@ func (w *RecordWriter) Close() error {
 }
 
 // Records reads the next stream of batches. Release the reader; read it to the
-// end before anything else. Its columns are of the six types, and reading any
+// end before anything else. Its columns are of those types, and reading any
 // cell of a batch that it gives is safe, whoever wrote it.
 func (r *Reader) Records() (array.RecordReader, error) {
 	var head wireSchema
@@ -295,13 +342,16 @@ func (r *records) column(t table.Type, rows int) (arrow.Array, error) {
 	default:
 		return nil, fmt.Errorf("a column that begins with %d", hasNulls[0])
 	}
+	if elem, list := t.Elem(); list {
+		return r.list(t, elem, rows, buffers, nulls)
+	}
 	switch t {
 	case table.String:
 		buffers = append(buffers, nil)
 		buffers[1], buffers[2], err = r.text(rows)
 	case table.Bool:
 		buffers[1], err = r.bytes(bitmap)
-	case table.Date:
+	case table.Date, table.Int32, table.Float32:
 		buffers[1], err = r.bytes(4 * rows)
 	default:
 		buffers[1], err = r.bytes(8 * rows)
@@ -312,6 +362,55 @@ func (r *records) column(t table.Type, rows int) (arrow.Array, error) {
 	data := array.NewData(t.Arrow(), rows, buffers, nil, nulls, 0)
 	defer data.Release()
 	return array.MakeFromData(data), nil
+}
+
+// list reads a column of lists whose validity is in buffers.
+func (r *records) list(t, elem table.Type, rows int, buffers []*memory.Buffer, nulls int) (arrow.Array, error) {
+	ends, at := make([]int32, rows+1), uint32(0)
+	if rows > 0 {
+		var total [4]byte
+		if _, err := io.ReadFull(r.in, total[:]); err != nil {
+			return nil, err
+		}
+		want := binary.LittleEndian.Uint32(total[:])
+		if want > maxList {
+			return nil, fmt.Errorf("a column of %d elements of lists is over the limit of %d", want, maxList)
+		}
+		lengths, err := r.bytes(4 * rows)
+		if err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			n := binary.LittleEndian.Uint32(lengths.Bytes()[4*i:])
+			if n > want-at {
+				return nil, errors.New("lists that are longer than their column")
+			}
+			at += n
+			ends[i+1] = int32(at) //nolint:gosec // below maxList
+		}
+		if at != want {
+			return nil, errors.New("lists that are shorter than their column")
+		}
+	}
+	elements, err := r.elements(elem, rows, int(at))
+	if err != nil {
+		return nil, err
+	}
+	defer elements.Release()
+	if elements.NullN() > 0 {
+		return nil, errors.New("a list with a null in it")
+	}
+	buffers[1] = memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(ends))
+	data := array.NewData(t.Arrow(), rows, buffers, []arrow.ArrayData{elements.Data()}, nulls, 0)
+	defer data.Release()
+	return array.MakeFromData(data), nil
+}
+
+func (r *records) elements(t table.Type, rows, n int) (arrow.Array, error) {
+	if rows == 0 { // nothing is sent of none
+		return array.MakeArrayOfNull(memory.DefaultAllocator, t.Arrow(), 0), nil
+	}
+	return r.column(t, n)
 }
 
 // text reads the offsets and bytes of a column of strings.

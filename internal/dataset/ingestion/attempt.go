@@ -252,11 +252,17 @@ func (s *Service) fits(ctx context.Context, r Run, src Source, schema table.Sche
 		switch {
 		case !ok:
 			return fault.New(fault.Conflict, "the source has no column %q any more, which %s has", f.Name, v.Ref()).WithHint("%s", anew)
-		case now.Type != f.Type:
+		case wider(now.Type, f.Type) == "":
 			return fault.New(fault.Conflict, "column %q is %s in the source and %s in %s", f.Name, now.Type, f.Type, v.Ref()).WithHint("%s", anew)
 		}
 	}
 	return nil
+}
+
+// wider is the type that holds the values of two; none where there is no such.
+func wider(a, b table.Type) table.Type {
+	t, _ := table.Wider(a, b)
+	return t
 }
 
 // chunkWriter cuts rows into chunks.

@@ -47,6 +47,11 @@ func (s *Service) merge(ctx context.Context, r Run, src Source) (*merged, error)
 			return nil, err
 		}
 		m.base = base
+		for i, f := range m.schema {
+			if was, ok := base.Version().Schema.Column(f.Name); ok {
+				m.schema[i].Type = wider(f.Type, was.Type)
+			}
+		}
 	}
 	m.refs = 1
 	return m, nil
@@ -148,6 +153,10 @@ func keyOf(rec arrow.RecordBatch, columns []int, names []string, i int) (digest,
 			h.Write(b[:])
 			h.Write([]byte(text))
 			continue
+		case *array.Int32:
+			bits = uint64(int64(v.Value(i))) //nolint:gosec // as the same number in an int64
+		case *array.Float32:
+			bits = math.Float64bits(float64(v.Value(i)))
 		case *array.Int64:
 			bits = uint64(v.Value(i)) //nolint:gosec // the same bits
 		case *array.Float64:
@@ -160,6 +169,8 @@ func keyOf(rec arrow.RecordBatch, columns []int, names []string, i int) (digest,
 			bits = uint64(v.Value(i)) //nolint:gosec // the same bits
 		case *array.Date32:
 			bits = uint64(v.Value(i)) //nolint:gosec // the same bits
+		default:
+			return digest{}, fault.New(fault.Invalid, "%s, which is in the key, is %s: it identifies nothing", names[n], a.DataType())
 		}
 		binary.LittleEndian.PutUint64(b[1:], bits)
 		h.Write(b[:])
@@ -295,6 +306,12 @@ func (m *merged) keep(rec arrow.RecordBatch, fresh bool) (arrow.RecordBatch, err
 		}
 		var err error
 		if cols[i], err = cut(rec.Column(from[i]), spans); err != nil {
+			return nil, err
+		}
+		narrow := cols[i]
+		cols[i], err = table.Widen(narrow, f.Type)
+		narrow.Release()
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -176,7 +176,9 @@ func avroType(name string, n avro.SchemaNode, named map[string]avro.SchemaNode) 
 		return table.String, false, nil
 	case "boolean":
 		return table.Bool, false, nil
-	case "float", "double":
+	case "float":
+		return table.Float32, false, nil
+	case "double":
 		return table.Float64, false, nil
 	case "int":
 		switch logical {
@@ -184,7 +186,7 @@ func avroType(name string, n avro.SchemaNode, named map[string]avro.SchemaNode) 
 			return table.Date, false, nil
 		case "time-millis":
 		default:
-			return table.Int64, false, nil
+			return table.Int32, false, nil
 		}
 	case "long":
 		switch logical {
@@ -312,6 +314,16 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 		if v, ok := v.(bool); ok {
 			b.Append(v)
 			return 1, ""
+		}
+	case *array.Int32Builder:
+		if v, ok := v.(int32); ok {
+			b.Append(v)
+			return 4, ""
+		}
+	case *array.Float32Builder:
+		if v, ok := v.(float32); ok {
+			b.Append(v)
+			return 4, ""
 		}
 	case *array.Int64Builder:
 		switch v := v.(type) {

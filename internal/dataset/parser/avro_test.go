@@ -23,7 +23,7 @@ func TestAvroOfOthers(t *testing.T) {
 	if err != nil || len(files) != 4 {
 		t.Fatal(files, err)
 	}
-	const want = `station utf8, time int64, temp int64
+	const want = `station utf8, time int64, temp int32
 011990-99999|-619524000000|0
 011990-99999|-619506000000|22
 011990-99999|-619484400000|-11
@@ -99,7 +99,7 @@ func avroOf(tb testing.TB, schema string, records []map[string]any, opts ...ocf.
 }
 
 func TestAvroTypes(t *testing.T) {
-	const want = `s utf8, i int64, l int64, f float64, d float64, b bool, maybe int64, day date32, at timestamp[us, tz=UTC], ms timestamp[us, tz=UTC], money float64, whole int64, color utf8, other utf8, list utf8, either utf8, inner utf8
+	const want = `s utf8, i int32, l int64, f float32, d float64, b bool, maybe int64, day date32, at timestamp[us, tz=UTC], ms timestamp[us, tz=UTC], money float64, whole int64, color utf8, other utf8, list utf8, either utf8, inner utf8
 ä|-7|4611686018427387904|0.5|1e+300|true|null|2024-02-29|2024-02-29T12:30:00.000001Z|2024-02-29T12:30:00Z|-12.34|99|GREEN|RED|[1,2]|3|{"x":1.5}`
 	got := &lines{}
 	_, err := Parse(bytes.NewReader(avroOf(t, allTypes, []map[string]any{sample()})), Request{Columns: []Column{{"l", "int64"}, {"day", "date"}}}, got)

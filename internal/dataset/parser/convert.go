@@ -1,6 +1,10 @@
 package parser
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -22,8 +26,32 @@ type column struct {
 }
 
 func newColumn(t table.Type, strict bool, nulls *nullSet) *column {
-	c := &column{build: array.NewBuilder(memory.DefaultAllocator, t.Arrow()), strict: strict, nulls: nulls}
+	return columnOn(array.NewBuilder(memory.DefaultAllocator, t.Arrow()), strict, nulls)
+}
+
+func columnOn(build array.Builder, strict bool, nulls *nullSet) *column {
+	c := &column{build: build, strict: strict, nulls: nulls}
 	switch b := c.build.(type) {
+	case *array.ListBuilder:
+		c.parse = listOf(b)
+	case *array.Int32Builder:
+		c.parse = func(cell string) string {
+			v, ok := parseInt(cell, strict)
+			if !ok || v > math.MaxInt32 || v < math.MinInt32 {
+				return "is not an int32"
+			}
+			b.Append(int32(v))
+			return ""
+		}
+	case *array.Float32Builder:
+		c.parse = func(cell string) string {
+			v, ok := parseFloat(cell, strict)
+			if !ok || !math.IsInf(v, 0) && math.IsInf(float64(float32(v)), 0) {
+				return "is not a float32"
+			}
+			b.Append(float32(v))
+			return ""
+		}
 	case *array.Int64Builder:
 		c.parse = func(cell string) string {
 			v, ok := parseInt(cell, strict)
@@ -87,6 +115,28 @@ func newColumn(t table.Type, strict bool, nulls *nullSet) *column {
 		}
 	}
 	return c
+}
+
+// listOf reads a JSON list whose elements are cells.
+func listOf(b *array.ListBuilder) func(cell string) string {
+	element := columnOn(b.ValueBuilder(), false, newNullSet(nil))
+	return func(cell string) string {
+		var list []json.RawMessage
+		if json.Unmarshal([]byte(cell), &list) != nil || list == nil {
+			return "is not a list (such as [1, 2])"
+		}
+		b.Append(true)
+		for i, raw := range list {
+			text, nested := string(raw), ""
+			if raw[0] == '"' && json.Unmarshal(raw, &nested) == nil {
+				text = nested
+			}
+			if why := element.parse(text); text == "null" && nested == "" || why != "" {
+				return fmt.Sprintf("has element %d, which %s", i+1, cmp.Or(why, "is null"))
+			}
+		}
+		return ""
+	}
 }
 
 // add appends a cell; it returns what is wrong with it, or "".

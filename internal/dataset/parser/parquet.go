@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -99,18 +100,20 @@ func pass(rec arrow.RecordBatch, schema table.Schema, before int64, sink Sink) e
 	return sink.Write(norm)
 }
 
-// declaredMatch compares the file's own types with the declared ones.
+// declaredMatch compares the file's own types with the declared ones, which may be
+// wider: that is how such a column is kept.
 func declaredMatch(schema table.Schema, declared []Column) error {
 	for _, c := range declared {
-		f, ok := schema.Column(c.Name)
-		if !ok {
+		at := slices.IndexFunc(schema, func(f table.Field) bool { return f.Name == c.Name })
+		if at < 0 {
 			return fault.New(fault.Invalid, "the file has no column %q, which the dataset declares", c.Name).
 				WithHint("The file's columns are %q.", schema.Names())
 		}
-		if f.Type != c.Type {
-			return fault.New(fault.Invalid, "column %q is %s in the file, and the dataset declares %s", c.Name, f.Type, c.Type).
+		if wide, ok := table.Wider(schema[at].Type, c.Type); !ok || wide != c.Type {
+			return fault.New(fault.Invalid, "column %q is %s in the file, and the dataset declares %s", c.Name, schema[at].Type, c.Type).
 				WithHint("Cast the column in the file, or change the declared type.")
 		}
+		schema[at].Type = c.Type
 	}
 	return nil
 }

@@ -314,11 +314,18 @@ func TestParquet(t *testing.T) {
 	if fmt.Sprint(got.rows) != "[[1 a 2013-01-01T10:00:00Z] [(null) (null) (null)]]" {
 		t.Error(got.rows)
 	}
-	if _, _, err := parse(file, Request{Columns: []Column{{"i", table.String}}}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `column "i" is int64`) {
+	if _, _, err := parse(file, Request{Columns: []Column{{"i", table.String}}}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `column "i" is int32`) {
 		t.Error(err)
 	}
-	nested := arrow.NewSchema([]arrow.Field{{Name: "l", Type: arrow.ListOf(arrow.PrimitiveTypes.Int64), Nullable: true}}, nil)
-	if _, _, err := parse(parquetOf(t, nested, `[{"l": [1]}]`), Request{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `column "l" has the type`) {
+	if got, _, err := parse(file, Request{Columns: []Column{{"i", table.Int64}}}); err != nil || !strings.Contains(fmt.Sprint(got.schema), "i: type=int64") {
+		t.Error("an int32 that is declared int64:", err)
+	}
+	lists := arrow.NewSchema([]arrow.Field{{Name: "l", Type: arrow.ListOf(arrow.PrimitiveTypes.Float32), Nullable: true}}, nil)
+	if got, _, err := parse(parquetOf(t, lists, `[{"l": [1, 0.5]}, {"l": null}, {"l": []}]`), Request{}); err != nil || fmt.Sprint(got.rows) != "[[[1,0.5]] [(null)] [[]]]" {
+		t.Error(got, err)
+	}
+	nested := arrow.NewSchema([]arrow.Field{{Name: "l", Type: arrow.ListOf(arrow.ListOf(arrow.PrimitiveTypes.Int64)), Nullable: true}}, nil)
+	if _, _, err := parse(parquetOf(t, nested, `[{"l": [[1]]}]`), Request{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `column "l" has the type`) {
 		t.Error(err)
 	}
 	for i := 4; i < len(file); i += 7 { // no change of a byte may panic or hang

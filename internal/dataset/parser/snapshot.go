@@ -264,7 +264,7 @@ func places(s table.Schema, raw *arrow.Schema) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		if have != f.Type {
+		if wide, ok := table.Wider(have, f.Type); !ok || wide != f.Type { // a file from before the column was widened
 			return nil, fault.New(fault.Invalid, "column %q is %s in a data file, and the table's is %s", f.Name, have, f.Type)
 		}
 		place[i] = at

@@ -75,6 +75,10 @@ func (b *Builder) add(i int, t table.Type, value any) error {
 		s := v.(string)
 		b.bytes += len(s)
 		f.Append(s)
+	case *array.Int32Builder:
+		f.Append(int32(v.(int64))) //nolint:gosec // Convert has seen that it fits
+	case *array.Float32Builder:
+		f.Append(float32(v.(float64)))
 	case *array.Int64Builder:
 		f.Append(v.(int64))
 	case *array.Float64Builder:
@@ -91,8 +95,8 @@ func (b *Builder) add(i int, t table.Type, value any) error {
 	return nil
 }
 
-// Convert brings a value to what a type's values are in Go: string, int64,
-// float64, bool, or time.Time in UTC. Error: fault.Invalid, with the value as data.
+// Convert brings a value to what a type's values are in Go: string, int64 (also of
+// int32), float64 (also of float32), bool, or time.Time in UTC. Error: fault.Invalid, with the value as data.
 func Convert(t table.Type, value any) (any, error) {
 	if b, ok := value.([]byte); ok {
 		value = string(b)
@@ -103,6 +107,25 @@ func Convert(t table.Type, value any) (any, error) {
 	no := func() error { return bad("the value is not a %s", t) }
 	const tooLarge = "the value does not fit 64 bits with sign"
 	switch t {
+	case table.Int32:
+		v, err := Convert(table.Int64, value)
+		if err != nil {
+			return nil, no()
+		}
+		if n := v.(int64); n > math.MaxInt32 || n < math.MinInt32 {
+			return nil, bad("the value does not fit 32 bits with sign")
+		}
+		return v, nil
+	case table.Float32:
+		v, err := Convert(table.Float64, value)
+		if err != nil {
+			return nil, no()
+		}
+		f := float64(float32(v.(float64)))
+		if math.IsInf(f, 0) && !math.IsInf(v.(float64), 0) {
+			return nil, bad("the value does not fit a float32")
+		}
+		return f, nil
 	case table.String:
 		var s string
 		switch v := value.(type) {

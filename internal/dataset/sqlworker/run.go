@@ -199,7 +199,7 @@ func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "'
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// answer runs the query and sends its rows in the six column types.
+// answer runs the query and sends its rows in the types of tables.
 func (w *worker) answer() error {
 	rows, err := w.arrow.QueryContext(w.ctx, w.req.SQL)
 	if err != nil {

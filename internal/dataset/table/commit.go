@@ -89,7 +89,7 @@ type Change struct {
 
 // types are the types of Iceberg that are kept, by what they are kept as.
 var types = map[string]Type{
-	"string": String, "int": Int64, "long": Int64, "float": Float64, "double": Float64, "boolean": Bool, "timestamptz": Timestamp, "date": Date,
+	"string": String, "int": Int32, "long": Int64, "float": Float32, "double": Float64, "boolean": Bool, "timestamptz": Timestamp, "date": Date,
 }
 
 // Columns is the schema that is kept of what a client declares, and the columns
@@ -100,16 +100,26 @@ func (d Declared) Columns() (s Schema, required []string, err error) {
 	}
 	for _, f := range d.Fields {
 		var name string
+		var nested struct {
+			Type    string          `json:"type"`
+			ID      int             `json:"element-id"`
+			Element json.RawMessage `json:"element"`
+		}
 		_ = json.Unmarshal(f.Type, &name) // a nested type is no text
 		t, ok := types[name]
+		if json.Unmarshal(f.Type, &nested) == nil && nested.Type == "list" {
+			_ = json.Unmarshal(nested.Element, &name)
+			t = ListOf(types[name])
+			ok = t.Valid()
+		}
 		if !ok {
-			hint := "The types are string, int, long, float, double, boolean, timestamptz and date; int is kept as long, and float as double."
+			hint := "The types are string, int, long, float, double, boolean, timestamptz and date, and lists of all of them but dates."
 			if strings.HasPrefix(name, "timestamp") {
 				hint = "Times are instants in microseconds: use timestamptz, which is Spark's TIMESTAMP and pyarrow's timestamp(\"us\", \"UTC\")."
 			}
 			return nil, nil, fault.New(fault.Unsupported, "column %q has the type %.100s, which tables do not keep", f.Name, f.Type).WithHint("%s", hint)
 		}
-		s = append(s, Field{ID: f.ID, Name: f.Name, Type: t})
+		s = append(s, Field{ID: f.ID, Name: f.Name, Type: t, Element: nested.ID})
 		if f.Required {
 			required = append(required, f.Name)
 		}

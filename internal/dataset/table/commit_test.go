@@ -12,7 +12,7 @@ import (
 // TestPlan: what clients of the REST catalog send, and what it comes to.
 func TestPlan(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_000)
-	s := Schema{{1, "a", Int64}, {2, "b", String}}
+	s := Schema{{ID: 1, Name: "a", Type: Int64}, {ID: 2, Name: "b", Type: String}}
 	whole := Table{Name: "nyc/t", Location: "file:///t", LastField: 2, Now: at, Snapshots: []Snapshot{
 		{ID: 1, Version: 1, Time: at, Schema: s, ManifestList: "file:///t/1"}, {ID: 77, Version: 3, Time: at, Schema: s, ManifestList: "file:///t/3"},
 	}}
@@ -102,7 +102,7 @@ func FuzzPlan(f *testing.F) {
 			return
 		}
 		for _, exists := range []bool{true, false} {
-			_, _ = Table{Name: "t", Next: Schema{{1, "a", Int64}}}.Plan(c, exists)
+			_, _ = Table{Name: "t", Next: Schema{{ID: 1, Name: "a", Type: Int64}}}.Plan(c, exists)
 		}
 	})
 }

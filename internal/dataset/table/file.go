@@ -97,7 +97,7 @@ func (c *counter) Write(p []byte) (int, error) {
 
 // OpenFile reads columns of a data file (all of s for none), in the order asked.
 // s is the schema that the file was written with. The reader gives batches of
-// the six types; Release it before closing r. Error: fault.Internal when the
+// the types of tables; Release it before closing r. Error: fault.Internal when the
 // file is not what was written.
 func OpenFile(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns []string, seal Seal) (array.RecordReader, error) {
 	return OpenRows(ctx, r, size, s, columns, seal, 0, math.MaxInt64)

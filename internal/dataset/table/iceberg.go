@@ -48,10 +48,21 @@ type Table struct {
 	Sealed     bool
 }
 
-func icebergType(t Type) iceberg.Type {
+func icebergType(f Field) iceberg.Type {
+	if elem, list := f.Type.Elem(); list {
+		return &iceberg.ListType{ElementID: f.Element, Element: icebergScalar(elem)}
+	}
+	return icebergScalar(f.Type)
+}
+
+func icebergScalar(t Type) iceberg.Type {
 	switch t {
+	case Int32:
+		return iceberg.PrimitiveTypes.Int32
 	case Int64:
 		return iceberg.PrimitiveTypes.Int64
+	case Float32:
+		return iceberg.PrimitiveTypes.Float32
 	case Float64:
 		return iceberg.PrimitiveTypes.Float64
 	case Bool:
@@ -68,7 +79,7 @@ func icebergType(t Type) iceberg.Type {
 func icebergSchema(id int, s Schema, required ...string) *iceberg.Schema {
 	fields := make([]iceberg.NestedField, len(s))
 	for i, f := range s {
-		fields[i] = iceberg.NestedField{ID: f.ID, Name: f.Name, Type: icebergType(f.Type), Required: slices.Contains(required, f.Name)}
+		fields[i] = iceberg.NestedField{ID: f.ID, Name: f.Name, Type: icebergType(f), Required: slices.Contains(required, f.Name)}
 	}
 	return iceberg.NewSchema(id, fields...)
 }

@@ -2,27 +2,34 @@ package table
 
 import (
 	"math"
+	"sort"
 	"time"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Normal is the type that a column of an Arrow type is kept as. Integers become
-// int64, floating point and decimals float64 (decimals without fraction int64),
-// timestamps UTC microseconds, dictionaries what they hold. Error:
-// fault.Invalid for nested and binary types, with what to do.
+// Normal is the type that a column of an Arrow type is kept as: the narrowest that
+// holds all its values. Integers that fit 32 bits with sign are int32 and others
+// int64, floating point is float32 or float64, decimals are float64 (without
+// fraction int64), timestamps UTC microseconds, dictionaries what they hold, lists of
+// any kind lists of such. Error: fault.Invalid for other nested and binary types.
 func Normal(name string, dt arrow.DataType) (Type, error) {
 	switch dt.ID() {
 	case arrow.STRING, arrow.LARGE_STRING, arrow.STRING_VIEW, arrow.NULL:
 		return String, nil
-	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64:
+	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.UINT8, arrow.UINT16:
+		return Int32, nil
+	case arrow.INT64, arrow.UINT32, arrow.UINT64:
 		return Int64, nil
-	case arrow.FLOAT16, arrow.FLOAT32, arrow.FLOAT64:
+	case arrow.FLOAT16, arrow.FLOAT32:
+		return Float32, nil
+	case arrow.FLOAT64:
 		return Float64, nil
 	case arrow.DECIMAL32, arrow.DECIMAL64, arrow.DECIMAL128, arrow.DECIMAL256:
 		if d, ok := dt.(arrow.DecimalType); ok && d.GetScale() == 0 {
@@ -43,10 +50,16 @@ func Normal(name string, dt arrow.DataType) (Type, error) {
 		if e, ok := dt.(arrow.ExtensionType); ok {
 			return Normal(name, e.StorageType())
 		}
+	case arrow.LIST, arrow.LARGE_LIST, arrow.FIXED_SIZE_LIST, arrow.LIST_VIEW:
+		if l, ok := dt.(arrow.ListLikeType); ok {
+			if elem, err := Normal(name, l.Elem()); err == nil && ListOf(elem).Valid() {
+				return ListOf(elem), nil
+			}
+		}
 	default:
 	}
 	return "", fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", name, dt).
-		WithHint("Cast it to one of string, int64, float64, bool, timestamp or date, or leave it out.")
+		WithHint("Cast it to one of %s, or leave it out.", typeList())
 }
 
 // NormalSchema is the schema that batches of an Arrow schema are kept as.
@@ -85,8 +98,19 @@ func Normalize(rec arrow.RecordBatch, s Schema, row int64) (arrow.RecordBatch, e
 	return array.NewRecordBatch(s.Arrow(), cols, rec.NumRows()), nil
 }
 
+// Widen is an array of a type as one of a wider type, or itself. Release the result.
+// Error: fault.Invalid where the type is not wider.
+func Widen(a arrow.Array, t Type) (arrow.Array, error) {
+	if arrow.TypeEqual(a.DataType(), t.Arrow()) {
+		a.Retain()
+		return a, nil
+	}
+	return normalizeColumn(a, Field{Type: t}, 1)
+}
+
 func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
-	if arrow.TypeEqual(a.DataType(), f.Type.Arrow()) && f.Type != String {
+	elem, list := f.Type.Elem()
+	if arrow.TypeEqual(a.DataType(), f.Type.Arrow()) && f.Type != String && !list {
 		a.Retain()
 		return a, nil
 	}
@@ -95,6 +119,9 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 	}
 	if e, ok := a.(array.ExtensionArray); ok {
 		a = e.Storage()
+	}
+	if list {
+		return normalizeList(a, f, elem, row)
 	}
 	at := func(i int) int { return i }
 	rows := a
@@ -119,6 +146,27 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 			b.Append(v)
 			return nil
 		})
+	case Int32:
+		value, ok := intsOf(a)
+		if !ok {
+			return nil, refuse(0, "unreadable as int32")
+		}
+		b := array.NewInt32Builder(memory.DefaultAllocator)
+		return build(b, rows, a, at, func(i, j int) error {
+			v, fits := value(j)
+			if !fits || v > math.MaxInt32 || v < math.MinInt32 {
+				return refuse(i, "the value does not fit 32 bits with sign").WithData("%s", a.ValueStr(j))
+			}
+			b.Append(int32(v))
+			return nil
+		})
+	case Float32:
+		value, ok := float32sOf(a)
+		if !ok {
+			return nil, refuse(0, "unreadable as float32")
+		}
+		b := array.NewFloat32Builder(memory.DefaultAllocator)
+		return build(b, rows, a, at, func(_, j int) error { b.Append(value(j)); return nil })
 	case Int64:
 		value, ok := intsOf(a)
 		if !ok {
@@ -180,6 +228,80 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 		}
 	}
 	return nil, refuse(0, "unreadable as "+string(f.Type))
+}
+
+// normalizeList makes lists of a kind lists of normal elements, without what no row
+// shows.
+func normalizeList(a arrow.Array, f Field, elem Type, row int64) (arrow.Array, error) {
+	refuse := func(i int, why string) *fault.Error {
+		return fault.New(fault.Invalid, "row %d, column %q: %s", row+int64(i), f.Name, why)
+	}
+	l, ok := a.(array.ListLike)
+	if !ok {
+		if a.DataType().ID() == arrow.NULL {
+			return array.MakeArrayOfNull(memory.DefaultAllocator, f.Type.Arrow(), a.Len()), nil
+		}
+		return nil, refuse(0, "unreadable as "+string(f.Type))
+	}
+	offsets := make([]int32, a.Len()+1)
+	valid := make([]byte, bitutil.BytesForBits(int64(a.Len())))
+	var parts []arrow.Array
+	defer func() {
+		for _, p := range parts {
+			p.Release()
+		}
+	}()
+	total, from, to := int64(0), int64(0), int64(0) // from and to: elements that are not yet in parts
+	take := func() {
+		if from < to {
+			parts = append(parts, array.NewSlice(l.ListValues(), from, to))
+		}
+	}
+	for i := range a.Len() {
+		if a.IsValid(i) {
+			bitutil.SetBit(valid, i)
+			start, end := l.ValueOffsets(i)
+			if total += end - start; total > math.MaxInt32 {
+				return nil, refuse(i, "the lists of one batch hold too much")
+			}
+			if start != to {
+				take()
+				from = start
+			}
+			to = end
+		}
+		offsets[i+1] = int32(total)
+	}
+	take()
+	if len(parts) == 0 {
+		parts = append(parts, array.NewSlice(l.ListValues(), 0, 0))
+	}
+	values := parts[0]
+	if len(parts) > 1 {
+		var err error
+		if values, err = array.Concatenate(parts, memory.DefaultAllocator); err != nil {
+			return nil, err
+		}
+		defer values.Release()
+	}
+	rowOf := func(element int) int {
+		return sort.Search(len(offsets), func(i int) bool { return int(offsets[i]) > element }) - 1
+	}
+	for i := range values.Len() {
+		if values.IsNull(i) {
+			return nil, refuse(rowOf(i), "an element of the list is null").WithHint("Leave it out, or write a value in its place.")
+		}
+	}
+	elements, err := normalizeColumn(values, Field{Name: f.Name, Type: elem}, row)
+	if err != nil {
+		return nil, err
+	}
+	defer elements.Release()
+	data := array.NewData(f.Type.Arrow(), a.Len(), []*memory.Buffer{
+		memory.NewBufferBytes(valid), memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(offsets)),
+	}, []arrow.ArrayData{elements.Data()}, a.NullN(), 0)
+	defer data.Release()
+	return array.MakeFromData(data), nil
 }
 
 // build runs append for each row that is not null; rows may be a dictionary
@@ -257,6 +379,17 @@ func intsOf(a arrow.Array) (func(int) (int64, bool), bool) {
 			b := v.Value(i).BigInt()
 			return b.Int64(), b.IsInt64()
 		}, true
+	}
+	return nil, false
+}
+
+// float32sOf reads what a float32 holds exactly.
+func float32sOf(a arrow.Array) (func(int) float32, bool) {
+	switch v := a.(type) {
+	case *array.Float16:
+		return func(i int) float32 { return v.Value(i).Float32() }, true
+	case *array.Float32:
+		return v.Value, true
 	}
 	return nil, false
 }

@@ -3,8 +3,8 @@
 //
 // # Map
 //
-//   - Schema, Field, Type: the six column types that Falaj keeps, and what they
-//     are in Arrow, Parquet and Iceberg.
+//   - Schema, Field, Type: the column types that Falaj keeps, and what they are in
+//     Arrow, Parquet and Iceberg.
 //   - Normalize brings the columns that files and engines give to those types, or
 //     refuses with the reason.
 //   - FileWriter and OpenFile write and read one data file; a Seal encrypts it
@@ -21,6 +21,7 @@ package table
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -30,26 +31,48 @@ import (
 // Type of a column.
 type Type string
 
-// The types. Timestamps are UTC to the microsecond; dates are days.
+// The scalars. Timestamps are UTC to the microsecond; dates are days. A column may
+// also hold lists of one of them (ListOf) but dates, none of whose elements is null.
 const (
 	String    Type = "string"
+	Int32     Type = "int32"
 	Int64     Type = "int64"
+	Float32   Type = "float32"
 	Float64   Type = "float64"
 	Bool      Type = "bool"
 	Timestamp Type = "timestamp"
 	Date      Type = "date"
 )
 
-// Types lists all of them, in the order of the documentation.
-func Types() []Type { return []Type{String, Int64, Float64, Bool, Timestamp, Date} }
+// Types lists the scalars, in the order of the documentation.
+func Types() []Type { return []Type{String, Int32, Int64, Float32, Float64, Bool, Timestamp, Date} }
 
 var arrowTypes = map[Type]arrow.DataType{
 	String:    arrow.BinaryTypes.String,
+	Int32:     arrow.PrimitiveTypes.Int32,
 	Int64:     arrow.PrimitiveTypes.Int64,
+	Float32:   arrow.PrimitiveTypes.Float32,
 	Float64:   arrow.PrimitiveTypes.Float64,
 	Bool:      arrow.FixedWidthTypes.Boolean,
 	Timestamp: arrow.FixedWidthTypes.Timestamp_us,
 	Date:      arrow.FixedWidthTypes.Date32,
+}
+
+func init() {
+	for _, t := range Types() {
+		if t != Date {
+			arrowTypes[ListOf(t)] = arrow.ListOf(t.Arrow())
+		}
+	}
+}
+
+// ListOf is the type of lists of a scalar: "list<int64>".
+func ListOf(t Type) Type { return "list<" + t + ">" }
+
+// Elem is the type of the elements of a list; ok is false for a scalar.
+func (t Type) Elem() (elem Type, ok bool) {
+	inner, ok := strings.CutPrefix(string(t), "list<")
+	return Type(strings.TrimSuffix(inner, ">")), ok
 }
 
 // Arrow is the type's Arrow type; nil for an unknown type.
@@ -59,7 +82,24 @@ func (t Type) Arrow() arrow.DataType { return arrowTypes[t] }
 func (t Type) Valid() bool { return arrowTypes[t] != nil }
 
 // Numeric reports whether values of the type have a mean.
-func (t Type) Numeric() bool { return t == Int64 || t == Float64 }
+func (t Type) Numeric() bool { return t.Integer() || t == Float32 || t == Float64 }
+
+// Integer reports whether values of the type are whole numbers.
+func (t Type) Integer() bool { return t == Int32 || t == Int64 }
+
+// Wider is the type of two that holds the values of both: of int32 and int64
+// int64, of float32 and float64 float64. ok is false for types that have none.
+func Wider(a, b Type) (t Type, ok bool) {
+	switch {
+	case a == b:
+		return a, true
+	case a.Integer() && b.Integer():
+		return Int64, true
+	case a.Numeric() && b.Numeric() && !a.Integer() && !b.Integer():
+		return Float64, true
+	}
+	return "", false
+}
 
 // TypeOf finds the type whose Arrow type is exactly dt.
 func TypeOf(dt arrow.DataType) (Type, bool) {
@@ -72,11 +112,13 @@ func TypeOf(dt arrow.DataType) (Type, bool) {
 }
 
 // Field is a column of a table. The ID is the column's identity across the
-// versions of a dataset; 0 means none given yet.
+// versions of a dataset; 0 means none given yet. Element is that of a list's
+// elements, as other engines have it.
 type Field struct {
-	ID   int    `json:"id"`
-	Name string `json:"name"`
-	Type Type   `json:"type"`
+	ID      int    `json:"id"`
+	Name    string `json:"name"`
+	Type    Type   `json:"type"`
+	Element int    `json:"element,omitempty"`
 }
 
 // Schema is a table's columns in order. Every column may hold nulls.
@@ -90,6 +132,12 @@ func (s Schema) Arrow() *arrow.Schema {
 	fields := make([]arrow.Field, len(s))
 	for i, f := range s {
 		fields[i] = arrow.Field{Name: f.Name, Type: f.Type.Arrow(), Nullable: true}
+		if elem, list := f.Type.Elem(); list && f.Element > 0 {
+			fields[i].Type = arrow.ListOfField(arrow.Field{
+				Name: "element", Type: elem.Arrow(), Nullable: true,
+				Metadata: arrow.NewMetadata([]string{fieldIDKey}, []string{strconv.Itoa(f.Element)}),
+			})
+		}
 		if f.ID > 0 {
 			fields[i].Metadata = arrow.NewMetadata([]string{fieldIDKey}, []string{strconv.Itoa(f.ID)})
 		}
@@ -136,7 +184,7 @@ func (s Schema) Select(names []string) (Schema, error) {
 	return part, nil
 }
 
-// FromArrow reads an Arrow schema whose types are already the six; IDs are not
+// FromArrow reads an Arrow schema whose types are already those kept; IDs are not
 // taken over. Names are checked with CheckNames.
 func FromArrow(a *arrow.Schema) (Schema, error) {
 	s := make(Schema, a.NumFields())
@@ -144,11 +192,20 @@ func FromArrow(a *arrow.Schema) (Schema, error) {
 		t, ok := TypeOf(f.Type)
 		if !ok {
 			return nil, fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", f.Name, f.Type).
-				WithHint("Cast it to one of string, int64, float64, bool, timestamp or date.")
+				WithHint("Cast it to one of %s.", typeList())
 		}
 		s[i] = Field{Name: f.Name, Type: t}
 	}
 	return s, CheckNames(s.Names())
+}
+
+// typeList is the types for people.
+func typeList() string {
+	names := make([]string, 0, len(arrowTypes))
+	for _, t := range Types() {
+		names = append(names, string(t))
+	}
+	return strings.Join(names, ", ") + ", or a list of them"
 }
 
 func quoteList(names []string) string {

@@ -21,7 +21,19 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-var all = Schema{{1, "s", String}, {2, "i", Int64}, {7, "f", Float64}, {4, "b", Bool}, {5, "t", Timestamp}, {6, "d", Date}}
+var all = Schema{
+	{ID: 1, Name: "s", Type: String},
+	{ID: 2, Name: "i", Type: Int64},
+	{ID: 7, Name: "f", Type: Float64},
+	{ID: 4, Name: "b", Type: Bool},
+	{ID: 5, Name: "t", Type: Timestamp},
+	{ID: 6, Name: "d", Type: Date},
+	{ID: 8, Name: "n", Type: Int32},
+	{ID: 9, Name: "v", Type: Float32},
+	{ID: 10, Name: "words", Type: ListOf(String), Element: 11},
+	{ID: 12, Name: "vector", Type: ListOf(Float32), Element: 13},
+	{ID: 14, Name: "times", Type: ListOf(Timestamp), Element: 15},
+}
 
 // draw makes a batch of every type with nulls.
 func draw(t *rapid.T, rows int) arrow.RecordBatch {
@@ -45,6 +57,24 @@ func draw(t *rapid.T, rows int) arrow.RecordBatch {
 				b.Field(i).(*array.BooleanBuilder).Append(rapid.Bool().Draw(t, "b"))
 			case Timestamp:
 				b.Field(i).(*array.TimestampBuilder).Append(arrow.Timestamp(rapid.Int64().Draw(t, "t")))
+			case Int32:
+				b.Field(i).(*array.Int32Builder).Append(rapid.Int32().Draw(t, "n"))
+			case Float32:
+				b.Field(i).(*array.Float32Builder).Append(rapid.Float32().Draw(t, "v"))
+			case ListOf(String):
+				l := b.Field(i).(*array.ListBuilder)
+				l.Append(true)
+				l.ValueBuilder().(*array.StringBuilder).AppendValues(rapid.SliceOfN(rapid.String(), 0, 3).Draw(t, "words"), nil)
+			case ListOf(Float32):
+				l := b.Field(i).(*array.ListBuilder)
+				l.Append(true)
+				l.ValueBuilder().(*array.Float32Builder).AppendValues(rapid.SliceOfN(rapid.Float32(), 0, 3).Draw(t, "vector"), nil)
+			case ListOf(Timestamp):
+				l := b.Field(i).(*array.ListBuilder)
+				l.Append(true)
+				for _, at := range rapid.SliceOfN(rapid.Int64(), 0, 3).Draw(t, "times") {
+					l.ValueBuilder().(*array.TimestampBuilder).Append(arrow.Timestamp(at))
+				}
 			case Date:
 				b.Field(i).(*array.Date32Builder).Append(arrow.Date32(rapid.Int32().Draw(t, "d")))
 			}
@@ -139,6 +169,9 @@ func one(tb testing.TB) arrow.RecordBatch {
 		b.Field(3).(*array.BooleanBuilder).Append(i%2 == 0)
 		b.Field(4).(*array.TimestampBuilder).Append(arrow.Timestamp(i))
 		b.Field(5).(*array.Date32Builder).Append(arrow.Date32(i))
+		for _, rest := range b.Fields()[6:] {
+			rest.AppendNull()
+		}
 	}
 	rec := b.NewRecordBatch()
 	tb.Cleanup(rec.Release)
@@ -252,11 +285,18 @@ func TestNormalize(t *testing.T) {
 		typ    Type
 		want   string // values, or the error
 	}{
-		{arrow.PrimitiveTypes.Int8, `[1, null, -3]`, Int64, "1 (null) -3"},
+		{arrow.PrimitiveTypes.Int8, `[1, null, -3]`, Int32, "1 (null) -3"},
+		{arrow.PrimitiveTypes.Int32, `[2147483647]`, Int32, "2147483647"},
 		{arrow.PrimitiveTypes.Uint32, `[4294967295]`, Int64, "4294967295"},
 		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775807]`, Int64, "1 9223372036854775807"},
 		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775808]`, Int64, `row 12, column "c": the value does not fit`},
-		{arrow.PrimitiveTypes.Float32, `[0.5, null]`, Float64, "0.5 (null)"},
+		{arrow.PrimitiveTypes.Float32, `[0.1, null]`, Float32, "0.1 (null)"},
+		{arrow.FixedWidthTypes.Float16, `[0.5, null]`, Float32, "0.5 (null)"},
+		{arrow.ListOf(arrow.PrimitiveTypes.Int16), `[[1, 2], null, []]`, ListOf(Int32), "[1,2] (null) []"},
+		{arrow.LargeListOf(arrow.BinaryTypes.LargeString), `[["a"], ["b", ""]]`, ListOf(String), `["a"] ["b",""]`},
+		{arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Float32), `[[1, 2], null, [3, 4]]`, ListOf(Float32), "[1,2] (null) [3,4]"},
+		{arrow.ListOf(dict), `[["x", "y"]]`, ListOf(String), `["x","y"]`},
+		{arrow.ListOf(arrow.PrimitiveTypes.Int64), `[[1], [2, null]]`, ListOf(Int64), `row 12, column "c": an element of the list is null`},
 		{&arrow.Decimal128Type{Precision: 10, Scale: 2}, `["1.25", null]`, Float64, "1.25 (null)"},
 		{&arrow.Decimal128Type{Precision: 38, Scale: 0}, `["12", null]`, Int64, "12 (null)"},
 		{arrow.BinaryTypes.LargeString, `["a", null, ""]`, String, "a (null) "},
@@ -296,11 +336,11 @@ func TestNormalize(t *testing.T) {
 	b.Append(huge)
 	raw := arrow.NewSchema([]arrow.Field{{Name: "c", Type: &arrow.Decimal128Type{Precision: 38}}}, nil)
 	rec := array.NewRecordBatch(raw, []arrow.Array{b.NewArray()}, 1)
-	if _, err := Normalize(rec, Schema{{0, "c", Int64}}, 1); !fault.Is(err, fault.Invalid) {
+	if _, err := Normalize(rec, Schema{{Name: "c", Type: Int64}}, 1); !fault.Is(err, fault.Invalid) {
 		t.Errorf("2^64-1 as int64: %v", err)
 	}
 	for _, dt := range []arrow.DataType{
-		arrow.ListOf(arrow.PrimitiveTypes.Int64), arrow.StructOf(), arrow.BinaryTypes.Binary, arrow.FixedWidthTypes.Time64us,
+		arrow.ListOf(arrow.ListOf(arrow.PrimitiveTypes.Int64)), arrow.ListOf(arrow.FixedWidthTypes.Date32), arrow.StructOf(), arrow.BinaryTypes.Binary, arrow.FixedWidthTypes.Time64us,
 		arrow.FixedWidthTypes.Duration_s, arrow.MapOf(arrow.BinaryTypes.String, arrow.PrimitiveTypes.Int64),
 	} {
 		if typ, err := Normal("c", dt); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
@@ -313,7 +353,7 @@ func TestNormalizeRefusesBrokenText(t *testing.T) {
 	b := array.NewStringBuilder(memory.DefaultAllocator)
 	b.Append("fine")
 	b.Append("\xff\xfe")
-	s := Schema{{0, "c", String}}
+	s := Schema{{Name: "c", Type: String}}
 	rec := array.NewRecordBatch(s.Arrow(), []arrow.Array{b.NewArray()}, 2)
 	if _, err := Normalize(rec, s, 1); err == nil || !strings.Contains(err.Error(), "row 2") {
 		t.Errorf("got %v", err)
@@ -388,7 +428,7 @@ func (c *counted) ReadAt(p []byte, off int64) (int, error) {
 // around them are not read.
 func TestOpenRows(t *testing.T) {
 	const rows = RowGroup + 1000
-	schema := Schema{{1, "n", Int64}, {2, "word", String}}
+	schema := Schema{{ID: 1, Name: "n", Type: Int64}, {ID: 2, Name: "word", Type: String}}
 	b := array.NewRecordBuilder(memory.DefaultAllocator, schema.Arrow())
 	for i := range rows {
 		b.Field(0).(*array.Int64Builder).Append(int64(i))

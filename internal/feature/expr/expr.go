@@ -14,15 +14,17 @@
 // log10, pow, sin, cos, tan, asin, acos, atan, atan2 and hypot, as math.exp and so
 // on. There is no clock, no randomness and no input: a value depends on nothing but
 // the row. Instants are in UTC; the functions of CEL that take a time zone are left
-// out, because they read the machine's files. Types do not mix: int64 is CEL's int,
-// float64 its double, and double(x) makes one of the other.
+// out, because they read the machine's files. Types do not mix: int64 and int32 are
+// CEL's int, float64 and float32 its double, and double(x) makes one of the other. A
+// list or a vector is a list: size(tags), "new" in tags, vector[0], [x, y].
 //
 // # Nulls
 //
-// Any value may be null. `x == null` says whether it is, and coalesce(x, 0.0) puts
-// something in its place. What cannot be computed because a value is null is null.
+// Any value may be null. `x == null` says whether it is (not of a list, which CEL
+// compares with lists only), and coalesce(x, 0.0) puts something in its place. What cannot be computed because a value is null is null.
 // What cannot be computed otherwise is null, too, and Failed says so: a division by
-// zero, an int64 that overflows, a text that is no number, a text above MaxText.
+// zero, an int64 that overflows, a text that is no number, a text above MaxText, a
+// result that is no int32 or float32, or a list of another length than the type's.
 //
 // # Limits
 //
@@ -43,8 +45,10 @@ import (
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/env"
+	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
 	"cel.dev/cel-go/ext"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -146,7 +150,13 @@ func Compile(source string, result value.Type, variables []Variable) (*Program, 
 		}
 		return nil, fault.New(fault.Invalid, "its value is %s, not %s", typeName(checked.OutputType()), result).WithHint("%s", hint)
 	}
-	bound, err := e.EstimateCost(checked, sizes{})
+	longest := sizes{}
+	for _, v := range variables {
+		if !v.Type.Scalar() {
+			longest[v.Name] = uint64(v.Type.Length()) //nolint:gosec // at most value.MaxLength
+		}
+	}
+	bound, err := e.EstimateCost(checked, longest)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
@@ -181,7 +191,7 @@ func (p *Program) Cost() int { return p.cost }
 // Eval computes the value for a row, which has a value at each variable's place.
 func (p *Program) Eval(row []value.Value) (value.Value, Outcome) {
 	for _, at := range p.uses {
-		if v := row[at]; v.Type() == value.String && len(v.Str()) > MaxText {
+		if v := row[at]; v.Type().Elem() == value.String && len(v.Str()) > MaxText {
 			return value.Null(p.result), Failed
 		}
 	}
@@ -192,13 +202,28 @@ func (p *Program) Eval(row []value.Value) (value.Value, Outcome) {
 		}
 		return value.Null(p.result), Failed
 	}
-	if out == types.NullValue {
+	if out == types.NullValue || holdsNull(out) {
 		return value.Null(p.result), Null
 	}
-	if v, ok := fromCEL(out); ok && v.Type() == p.result && len(v.Str()) <= MaxText {
+	if v, ok := fromCEL(out, p.result); ok && len(v.Str()) <= MaxText {
 		return v, Computed
 	}
 	return value.Null(p.result), Failed
+}
+
+// holdsNull reports whether a value is a list of which one element is null.
+func holdsNull(v ref.Val) bool {
+	list, is := v.(traits.Lister)
+	if !is {
+		return false
+	}
+	n, _ := list.Size().(types.Int)
+	for i := range n {
+		if list.Get(i) == types.NullValue {
+			return true
+		}
+	}
+	return false
 }
 
 // activation gives a program the values of a row.
@@ -221,10 +246,17 @@ func toCEL(v value.Value) ref.Val {
 	if v.IsNull() {
 		return types.NullValue
 	}
+	if !v.Type().Scalar() {
+		list := make([]ref.Val, 0, v.Len())
+		for e := range v.Elements() {
+			list = append(list, toCEL(e))
+		}
+		return types.NewRefValList(types.DefaultTypeAdapter, list)
+	}
 	switch v.Type() {
-	case value.Int64:
+	case value.Int64, value.Int32:
 		return types.Int(v.Int())
-	case value.Float64:
+	case value.Float64, value.Float32:
 		return types.Double(v.Float())
 	case value.Bool:
 		return types.Bool(v.Bool())
@@ -235,24 +267,52 @@ func toCEL(v value.Value) ref.Val {
 	}
 }
 
-func fromCEL(v ref.Val) (value.Value, bool) {
+// fromCEL is a value as one of a type. CEL has one type of whole numbers and one of
+// others: what does not fit 32 bits is none.
+func fromCEL(v ref.Val, t value.Type) (value.Value, bool) {
+	if list, is := v.(traits.Lister); is {
+		n, _ := list.Size().(types.Int)
+		if t.Scalar() || t.Fits(int(n)) != nil {
+			return value.Value{}, false
+		}
+		elements := make([]value.Value, n)
+		for i := range elements {
+			var ok bool
+			if elements[i], ok = fromCEL(list.Get(types.Int(i)), t.Elem()); !ok {
+				return value.Value{}, false
+			}
+		}
+		out, err := value.OfList(t, elements)
+		return out, err == nil
+	}
 	switch v := v.(type) {
 	case types.Int:
-		return value.OfInt(int64(v)), true
+		if t == value.Int32 {
+			return value.OfInt32(int32(v)), v == types.Int(int32(v)) //nolint:gosec // the second result says whether it fits
+		}
+		return value.OfInt(int64(v)), t == value.Int64
 	case types.Double:
-		return value.OfFloat(float64(v)), true
+		if t == value.Float32 {
+			f := float32(v)
+			return value.OfFloat32(f), math.IsInf(float64(f), 0) == math.IsInf(float64(v), 0)
+		}
+		return value.OfFloat(float64(v)), t == value.Float64
 	case types.Bool:
-		return value.OfBool(bool(v)), true
+		return value.OfBool(bool(v)), t == value.Bool
 	case types.String:
-		return value.OfString(string(v)), true
+		return value.OfString(string(v)), t == value.String
 	case types.Timestamp:
-		return value.OfTime(v.Time), true
+		return value.OfTime(v.Time), t == value.Timestamp
 	}
 	return value.Value{}, false
 }
 
-// celType is the type of a variable: any of them may be null.
+// celType is the type of a variable: any of them may be null, but CEL lets no list be
+// compared with null.
 func celType(t value.Type) *cel.Type {
+	if !t.Scalar() {
+		return cel.ListType(plainType(t.Elem()))
+	}
 	if t == value.Timestamp {
 		return cel.TimestampType // which null is assignable to
 	}
@@ -261,9 +321,9 @@ func celType(t value.Type) *cel.Type {
 
 func plainType(t value.Type) *cel.Type {
 	switch t {
-	case value.Int64:
+	case value.Int64, value.Int32:
 		return cel.IntType
-	case value.Float64:
+	case value.Float64, value.Float32:
 		return cel.DoubleType
 	case value.Bool:
 		return cel.BoolType
@@ -276,25 +336,37 @@ func plainType(t value.Type) *cel.Type {
 
 // yields reports whether a CEL type is that of a feature, or that or null.
 func yields(t *cel.Type, want value.Type) bool {
+	if !want.Scalar() {
+		if t.Kind() != types.ListKind {
+			return false
+		}
+		of := t.Parameters()[0]
+		return of.Kind() == plainType(want.Elem()).Kind() || of.Kind() == types.DynKind || of.Kind() == types.TypeParamKind // of none
+	}
 	return t.Kind() == plainType(want).Kind() && t.Kind() != types.DynKind
 }
 
 // typeName is a CEL type as manifests name it.
 func typeName(t *cel.Type) string {
-	for _, name := range value.Names() {
-		var v value.Type
-		if v.UnmarshalText([]byte(name)) == nil && yields(t, v) {
-			return name
+	for _, v := range []value.Type{value.Int64, value.Float64, value.String, value.Bool, value.Timestamp} {
+		if yields(t, v) {
+			return v.String()
 		}
+	}
+	if t.Kind() == types.ListKind {
+		return "list<" + typeName(t.Parameters()[0]) + ">"
 	}
 	return t.String()
 }
 
 func convert(to value.Type) string {
+	if !to.Scalar() {
+		return "Write a list: [x, y]."
+	}
 	switch to {
-	case value.Float64:
+	case value.Float64, value.Float32:
 		return "Types do not mix: write 2.0 and not 2, and double(x) where x is an int64."
-	case value.Int64:
+	case value.Int64, value.Int32:
 		return "Types do not mix: write 2 and not 2.0, and int(x), which cuts off, where x is a float64."
 	case value.String:
 		return "Write string(x)."
@@ -327,8 +399,8 @@ func firstLine(s string) string {
 	return s
 }
 
-// sizes bounds the texts that a program meets.
-type sizes struct{}
+// sizes bounds the texts that a program meets, and says how long its lists may be.
+type sizes map[string]uint64
 
 func (s sizes) EstimateCallCost(function, _ string, _ *cost.AstNode, args []cost.AstNode) *cost.CallEstimate {
 	var longest cost.SizeEstimate
@@ -355,13 +427,21 @@ func (s sizes) EstimateCallCost(function, _ string, _ *cost.AstNode, args []cost
 	return &cost.CallEstimate{CostEstimate: one, ResultSize: &longest}
 }
 
-func (sizes) EstimateSize(of cost.AstNode) *cost.SizeEstimate {
+func (s sizes) EstimateSize(of cost.AstNode) *cost.SizeEstimate {
+	if of.ComputedSize() == nil && of.Type().Kind() == types.ListKind && of.Expr() != nil && of.Expr().Kind() == ast.IdentKind {
+		return &cost.SizeEstimate{Max: s[of.Expr().AsIdent()]}
+	}
 	if of.ComputedSize() != nil || of.Type().Kind() != types.StringKind || of.Expr() == nil {
 		return nil
 	}
 	switch of.Expr().Kind() {
 	case ast.IdentKind:
 		return &cost.SizeEstimate{Max: MaxText}
+	case ast.CallKind: // tags[0]
+		if of.Expr().AsCall().FunctionName() == operators.Index {
+			return &cost.SizeEstimate{Max: MaxText}
+		}
+		return nil
 	case ast.LiteralKind: // null: of texts the size is computed
 		return &cost.SizeEstimate{}
 	default:

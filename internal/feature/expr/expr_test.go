@@ -117,7 +117,7 @@ func TestCompileRefuses(t *testing.T) {
 		{"f + i", value.Float64, "line 1, column 3: found no matching overload"},
 		{"f", value.Int64, "its value is float64, not int64"},
 		{"i", value.Float64, "its value is int64, not float64"},
-		{"[1, 2]", value.Int64, "its value is list(int), not int64"},
+		{"[1, 2]", value.Int64, "its value is list<int64>, not int64"},
 		{"null", value.Int64, "not int64"},
 		{"b ? null : f", value.Float64, "its value is null_type"},
 		{"in + 1", value.Int64, "line 1"},

@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"encoding/binary"
 	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -11,17 +12,19 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
-// column is an Arrow array read as one of the five types. It borrows the
+// column is an Arrow array read as one of the types. It borrows the
 // array's memory where the types agree and converts into its own otherwise; the
 // batch it came from must be retained while it is used.
 type column struct {
 	typ    value.Type
-	valid  []byte // bitmap; nil when there is no NULL
-	offset int    // of row 0 in valid
-	ints   []int64
+	valid  []byte  // bitmap; nil when there is no NULL
+	offset int     // of row 0 in valid
+	ints   []int64 // of int32, too
 	floats []float64
+	single []float32
 	bools  []bool
 	texts  texts
+	lists  func(i int) value.Value
 }
 
 // texts is what the Arrow string arrays have in common.
@@ -42,27 +45,49 @@ func (c *column) value(i int) value.Value {
 	switch c.typ {
 	case value.Int64:
 		return value.OfInt(c.ints[i])
+	case value.Int32:
+		return value.OfInt32(int32(c.ints[i])) //nolint:gosec // it is one
 	case value.Timestamp:
 		return value.OfMicros(c.ints[i])
 	case value.Float64:
 		return value.OfFloat(c.floats[i])
+	case value.Float32:
+		return value.OfFloat32(c.single[i])
 	case value.Bool:
 		return value.OfBool(c.bools[i])
-	default:
+	case value.String:
 		return value.OfString(c.texts.Value(i))
+	default:
+		return c.lists(i)
 	}
 }
 
 // Readable reports whether a column of the Arrow type can be read as t without
 // losing anything but sub-microsecond time and, from wide integers and decimals
-// to float64, digits beyond the sixteenth.
+// to float64, digits beyond the sixteenth. A type that could hold only some of the
+// column's values is not readable, whatever values there are.
+//
+// Of a list it is the elements' type that counts; its length is seen when it is read. A list of fixed size is a vector of that dimension only.
 func Readable(from arrow.DataType, t value.Type) bool {
+	if fixed, ok := from.(*arrow.FixedSizeListType); ok && t.IsVector() && int(fixed.Len()) != t.Length() {
+		return false
+	}
+	if !t.Scalar() {
+		l, ok := from.(arrow.ListLikeType)
+		return from.ID() == arrow.NULL || ok && from.ID() != arrow.MAP && Readable(l.Elem(), t.Elem())
+	}
 	switch from.ID() {
 	case arrow.NULL:
 		return true
-	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32:
+	case arrow.INT8, arrow.INT16, arrow.UINT8, arrow.UINT16:
+		return t == value.Int32 || t == value.Int64 || t == value.Float32 || t == value.Float64
+	case arrow.INT32:
+		return t == value.Int32 || t == value.Int64 || t == value.Float64
+	case arrow.INT64, arrow.UINT32:
 		return t == value.Int64 || t == value.Float64
-	case arrow.FLOAT32, arrow.FLOAT64, arrow.DECIMAL128:
+	case arrow.FLOAT32:
+		return t == value.Float32 || t == value.Float64
+	case arrow.FLOAT64, arrow.DECIMAL128:
 		return t == value.Float64
 	case arrow.STRING, arrow.LARGE_STRING, arrow.STRING_VIEW:
 		return t == value.String
@@ -109,7 +134,11 @@ func read(name string, a arrow.Array, t value.Type) (column, error) {
 	case *array.Float64:
 		c.floats = a.Float64Values()
 	case *array.Float32:
-		c.floats = toFloats(a.Float32Values())
+		if t == value.Float32 {
+			c.single = a.Float32Values()
+		} else {
+			c.floats = toFloats(a.Float32Values())
+		}
 	case *array.Decimal128:
 		c.floats = decimals(a)
 	case *array.Boolean:
@@ -124,6 +153,8 @@ func read(name string, a arrow.Array, t value.Type) (column, error) {
 		}
 	case *array.Timestamp:
 		return c, c.setTimes(name, a)
+	case array.ListLike:
+		return c, c.setLists(name, a)
 	case *array.Dictionary:
 		c.setDictionary(a)
 	case texts: // String, LargeString, StringView
@@ -135,16 +166,22 @@ func read(name string, a arrow.Array, t value.Type) (column, error) {
 }
 
 func (c *column) setInts(ints []int64) {
-	if c.typ == value.Float64 {
+	switch c.typ {
+	case value.Float64:
 		c.floats = toFloats(ints)
-		return
+	case value.Float32:
+		c.single = make([]float32, len(ints))
+		for i, n := range ints {
+			c.single[i] = float32(n)
+		}
+	default:
+		c.ints = ints
 	}
-	c.ints = ints
 }
 
 func (c *column) allNull(n int) {
 	c.valid = make([]byte, bitutil.BytesForBits(int64(n)))
-	c.ints, c.floats, c.bools, c.texts = make([]int64, n), make([]float64, n), make([]bool, n), make(textList, n)
+	c.ints, c.floats, c.single, c.bools, c.texts = make([]int64, n), make([]float64, n), make([]float32, n), make([]bool, n), make(textList, n)
 }
 
 func widen[T int32 | int16 | int8 | uint32 | uint16 | uint8](in []T) []int64 {
@@ -172,6 +209,69 @@ func decimals(a *array.Decimal128) []float64 {
 		}
 	}
 	return out
+}
+
+// setLists reads the elements as a column of their own. Each list is looked at here,
+// so that what no feature can be is refused where it is read.
+func (c *column) setLists(name string, a array.ListLike) error {
+	t := c.typ
+	elements, err := read(name, a.ListValues(), t.Elem())
+	if err != nil {
+		return err
+	}
+	for i := range a.Len() {
+		if c.null(i) {
+			continue
+		}
+		from, to := a.ValueOffsets(i)
+		if err := t.Fits(int(to - from)); err != nil {
+			return fault.Wrap(err, "column %q, row %d of a batch", name, i+1)
+		}
+		if err := elements.packs(t, int(from), int(to)); err != nil {
+			return fault.Wrap(err, "column %q, row %d of a batch", name, i+1)
+		}
+		for j := int(from); elements.valid != nil && j < int(to); j++ {
+			if elements.null(j) {
+				return fault.New(fault.Invalid, "column %q: a list of row %d of a batch has a NULL in it", name, i+1).WithHint("Leave it out, in SQL by list_filter.")
+			}
+		}
+	}
+	var scratch []value.Value
+	c.lists = func(i int) (v value.Value) {
+		from, to := a.ValueOffsets(i)
+		if t.Elem() == value.Float32 {
+			v, _ = value.OfFloats(t, elements.single[from:to]) // it was looked at
+			return v
+		}
+		scratch = scratch[:0]
+		for j := int(from); j < int(to); j++ {
+			scratch = append(scratch, elements.value(j))
+		}
+		v, _ = value.OfList(t, scratch) // as above
+		return v
+	}
+	return nil
+}
+
+// packs refuses elements that together are larger than a list may be.
+func (c *column) packs(t value.Type, from, to int) error {
+	size := 8 * (to - from)
+	if c.typ == value.String {
+		for size = 0; from < to; from++ {
+			size += len(c.texts.Value(from)) + binary.MaxVarintLen32
+		}
+	}
+	switch c.typ {
+	case value.Float32, value.Int32:
+		size /= 2
+	case value.Bool:
+		size /= 8
+	default:
+	}
+	if size > value.MaxString {
+		return fault.New(fault.TooLarge, "a %s of %d bytes, at most %d fit", t, size, value.MaxString)
+	}
+	return nil
 }
 
 // setTimes converts to microseconds, towards the past.

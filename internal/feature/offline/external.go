@@ -219,7 +219,7 @@ func (e *external) take(mem memory.Allocator, before int64, n int) ([]arrow.Arra
 				builders[i].AppendNull()
 				continue
 			}
-			if err := appendValue(builders[i], e.answer[f]); err != nil {
+			if err := Append(builders[i], e.answer[f]); err != nil {
 				return nil, err
 			}
 		}
@@ -237,7 +237,8 @@ func (e *external) take(mem memory.Allocator, before int64, n int) ([]arrow.Arra
 	return arrays, nil
 }
 
-func appendValue(b array.Builder, v value.Value) error {
+// Append appends a value to a builder of its ArrowType.
+func Append(b array.Builder, v value.Value) error {
 	if v.IsNull() {
 		b.AppendNull()
 		return nil
@@ -245,14 +246,29 @@ func appendValue(b array.Builder, v value.Value) error {
 	switch b := b.(type) {
 	case *array.Int64Builder:
 		b.Append(v.Int())
+	case *array.Int32Builder:
+		b.Append(int32(v.Int())) //nolint:gosec // it is one
 	case *array.Float64Builder:
 		b.Append(v.Float())
+	case *array.Float32Builder:
+		b.Append(float32(v.Float()))
 	case *array.StringBuilder:
 		b.Append(v.Str())
 	case *array.BooleanBuilder:
 		b.Append(v.Bool())
 	case *array.TimestampBuilder:
 		b.Append(arrow.Timestamp(v.Int()))
+	case *array.ListBuilder:
+		b.Append(true)
+		if floats, ok := b.ValueBuilder().(*array.Float32Builder); ok {
+			floats.AppendValues(v.Floats(nil), nil)
+			return nil
+		}
+		for e := range v.Elements() {
+			if err := Append(b.ValueBuilder(), e); err != nil {
+				return err
+			}
+		}
 	default:
 		return fault.New(fault.Internal, "no builder for %s", v.Type())
 	}

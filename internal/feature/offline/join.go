@@ -119,8 +119,8 @@ func newStage(v *View) (*stage, error) {
 		return nil, fault.New(fault.Invalid, "the TTL of view %s is below a microsecond", v.Name)
 	}
 	for _, k := range v.Keys {
-		if k.Type == value.Float64 {
-			return nil, fault.New(fault.Invalid, "key %q of view %s is a float64, which does not identify anything", k.Name, v.Name)
+		if !k.Type.Keys() {
+			return nil, fault.New(fault.Invalid, "key %q of view %s is a %s, which does not identify anything", k.Name, v.Name, k.Type)
 		}
 	}
 	return s, nil
@@ -203,6 +203,8 @@ func batchBytes(batch arrow.RecordBatch) int64 {
 			if offsets := c.ValueOffsets(); len(offsets) > 0 {
 				total += int64(offsets[len(offsets)-1]-offsets[0]) + 4*int64(len(offsets))
 			}
+		case array.ListLike:
+			total += listBytes(c)
 		default:
 			if w, fixed := c.DataType().(arrow.FixedWidthDataType); fixed {
 				total += int64(c.Len()) * int64(w.BitWidth()+8) / 8
@@ -212,6 +214,20 @@ func batchBytes(batch arrow.RecordBatch) int64 {
 		}
 	}
 	return total
+}
+
+// listBytes estimates what the lists of a column show.
+func listBytes(l array.ListLike) int64 {
+	if l.Len() == 0 || l.ListValues().Len() == 0 {
+		return 0
+	}
+	shown := int64(0)
+	for i := range l.Len() {
+		from, to := l.ValueOffsets(i)
+		shown += to - from
+	}
+	all := int64(l.ListValues().Data().SizeInBytes()) //nolint:gosec // a size in memory
+	return 8*int64(l.Len()) + all*shown/int64(l.ListValues().Len())
 }
 
 // spineBatch is what the stages need of a batch of the spine.

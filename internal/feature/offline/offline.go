@@ -290,11 +290,19 @@ func Join(ctx context.Context, spine Spine, views []View, opts Options) (*Result
 	return result, nil
 }
 
-// ArrowType is the Arrow type of a feature column in the output.
+// ArrowType is the Arrow type of a feature column in the output. A vector is a list of
+// float32, as tables have no lists of fixed size.
 func ArrowType(t value.Type) arrow.DataType {
+	if !t.Scalar() {
+		return arrow.ListOf(ArrowType(t.Elem()))
+	}
 	switch t {
 	case value.Int64:
 		return arrow.PrimitiveTypes.Int64
+	case value.Int32:
+		return arrow.PrimitiveTypes.Int32
+	case value.Float32:
+		return arrow.PrimitiveTypes.Float32
 	case value.Float64:
 		return arrow.PrimitiveTypes.Float64
 	case value.Bool:
@@ -332,7 +340,7 @@ func outputSchema(spine *arrow.Schema, views []View) (*arrow.Schema, error) {
 }
 
 // Cells reads columns of a batch as values: cell gives the value of a row and of
-// a column by its place in names. Strings are views into the batch.
+// a column by its place in names. Strings and lists are views into the batch.
 func Cells(batch arrow.RecordBatch, names []string, types []value.Type) (cell func(row, column int) value.Value, err error) {
 	columns := make([]column, len(names))
 	for i, name := range names {

@@ -41,7 +41,7 @@ func (d table) reader(tb testing.TB, batch int) array.RecordReader {
 		b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
 		for _, row := range d.rows[from:min(from+batch, len(d.rows))] {
 			for i, v := range row {
-				if err := appendValue(b.Field(i), v); err != nil {
+				if err := Append(b.Field(i), v); err != nil {
 					tb.Fatal(err)
 				}
 			}
@@ -76,9 +76,7 @@ func drain(tb testing.TB, r array.RecordReader, types []value.Type) [][]value.Va
 			out := make([]value.Value, len(types))
 			for i := range columns {
 				out[i] = columns[i].value(row)
-				if types[i] == value.String && !out[i].IsNull() {
-					out[i] = value.OfString(string([]byte(out[i].Str())))
-				}
+				out[i] = out[i].Clone()
 			}
 			rows = append(rows, out)
 		}
@@ -175,9 +173,27 @@ func drawValue(t *rapid.T, typ value.Type, nulls bool, what string) value.Value 
 	if n == 0 && nulls {
 		return value.Null(typ)
 	}
+	if !typ.Scalar() {
+		elements := []value.Value{}
+		if n %= typ.Length() + 1; typ.IsVector() {
+			n = typ.Length()
+		}
+		for range n {
+			elements = append(elements, drawValue(t, typ.Elem(), false, what+" element"))
+		}
+		list, err := value.OfList(typ, elements)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
 	switch typ {
 	case value.Int64:
 		return value.OfInt(int64(n))
+	case value.Int32:
+		return value.OfInt32(int32(n) - 3)
+	case value.Float32:
+		return value.OfFloat32([]float32{0, 0.1, -1.5, float32(math.NaN()), float32(math.Inf(-1)), 2}[n])
 	case value.Float64:
 		return value.OfFloat([]float64{0, 1, -1.5, math.NaN(), math.Inf(1), 2}[n])
 	case value.Bool:
@@ -190,18 +206,25 @@ func drawValue(t *rapid.T, typ value.Type, nulls bool, what string) value.Value 
 }
 
 var (
-	keyTypes     = []value.Type{value.Int64, value.String, value.Bool, value.Timestamp}
-	featureTypes = append([]value.Type{value.Float64}, keyTypes...)
+	keyTypes     = []value.Type{value.Int64, value.Int32, value.String, value.Bool, value.Timestamp}
+	featureTypes = append([]value.Type{
+		value.Float64, value.Float32, value.VectorOf(3), value.ListOf(value.String, 2), value.ListOf(value.Float64, 4),
+		value.ListOf(value.Bool, 3), value.ListOf(value.Int32, 3), value.ListOf(value.Timestamp, 2),
+	}, keyTypes...)
 )
 
-func drawModel(t *rapid.T, name string, keys []Column) *model {
+// Its features are of these types, of any if there are none.
+func drawModel(t *rapid.T, name string, keys []Column, types ...value.Type) *model {
+	if len(types) == 0 {
+		types = featureTypes
+	}
 	m := &model{
 		name: name, keys: keys,
 		created: rapid.Bool().Draw(t, "has created"),
 		ttl:     time.Duration(rapid.IntRange(0, 4).Draw(t, "ttl")) * time.Microsecond,
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "features") {
-		m.feats = append(m.feats, Column{fmt.Sprintf("f%d", i), rapid.SampledFrom(featureTypes).Draw(t, "type")})
+		m.feats = append(m.feats, Column{fmt.Sprintf("f%d", i), rapid.SampledFrom(types).Draw(t, "type")})
 	}
 	m.rows.columns = slices.Concat(keys, []Column{{"event", value.Timestamp}, {"created", value.Timestamp}}, m.feats)
 	for range rapid.IntRange(0, 30).Draw(t, "rows") {
@@ -498,6 +521,14 @@ func TestColumnsOfOtherArrowTypes(t *testing.T) {
 		"large":      {build(arrow.BinaryTypes.LargeString, `["a",null]`), value.String, "[a NULL]"},
 		"view":       {build(arrow.BinaryTypes.StringView, `["a",null]`), value.String, "[a NULL]"},
 		"dictionary": {dict.NewArray(), value.String, "[x y x NULL]"},
+		"as it is":   {build(arrow.PrimitiveTypes.Int32, `[1,null,-3]`), value.Int32, "[1 NULL -3]"},
+		"single":     {build(arrow.PrimitiveTypes.Float32, `[0.1,null]`), value.Float32, "[0.1 NULL]"},
+		"int16":      {build(arrow.PrimitiveTypes.Int16, `[1,null]`), value.Float32, "[1 NULL]"},
+		"list":       {build(arrow.ListOf(arrow.PrimitiveTypes.Int32), `[[1,2],null,[]]`), value.ListOf(value.Int64, 2), "[[1,2] NULL []]"},
+		"texts":      {build(arrow.LargeListOf(arrow.BinaryTypes.String), `[["a",""],null]`), value.ListOf(value.String, 2), `[["a",""] NULL]`},
+		"vector":     {build(arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Float32), `[[1,0.5],null]`), value.VectorOf(2), "[[1.0,0.5] NULL]"},
+		"sliced":     {array.NewSlice(build(arrow.ListOf(arrow.PrimitiveTypes.Float32), `[[1,2],null,[3,4]]`), 1, 3), value.VectorOf(2), "[NULL [3.0,4.0]]"},
+		"no lists":   {build(arrow.Null, `[null]`), value.VectorOf(2), "[NULL]"},
 		"slice":      {array.NewSlice(build(arrow.PrimitiveTypes.Int64, `[1,null,3]`), 1, 3), value.Int64, "[NULL 3]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -513,6 +544,26 @@ func TestColumnsOfOtherArrowTypes(t *testing.T) {
 				t.Errorf("got %v, want %s", got, c.want)
 			}
 		})
+	}
+	for what, c := range map[string]struct {
+		array arrow.Array
+		typ   value.Type
+		want  string
+	}{
+		"int64 as int32":        {build(arrow.PrimitiveTypes.Int64, `[1]`), value.Int32, `column "c" is int64, not int32`},
+		"uint32 as int32":       {build(arrow.PrimitiveTypes.Uint32, `[1]`), value.Int32, `column "c" is uint32, not int32`},
+		"float64 as float32":    {build(arrow.PrimitiveTypes.Float64, `[1]`), value.Float32, `column "c" is float64, not float32`},
+		"int32 as float32":      {build(arrow.PrimitiveTypes.Int32, `[1]`), value.Float32, `column "c" is int32, not float32`},
+		"a scalar as a list":    {build(arrow.PrimitiveTypes.Int64, `[1]`), value.ListOf(value.Int64, 3), `column "c" is int64, not list<int64>(3)`},
+		"wide elements":         {build(arrow.ListOf(arrow.PrimitiveTypes.Float64), `[[1]]`), value.VectorOf(1), `not vector(1)`},
+		"another size":          {build(arrow.FixedSizeListOf(3, arrow.PrimitiveTypes.Float32), `[[1,2,3]]`), value.VectorOf(2), "not vector(2)"},
+		"another dimension":     {build(arrow.ListOf(arrow.PrimitiveTypes.Float32), `[[1,2],[1]]`), value.VectorOf(2), `column "c", row 2 of a batch: a vector has 1 dimensions, and not the 2 of vector(2)`},
+		"a list that is longer": {build(arrow.ListOf(arrow.PrimitiveTypes.Int64), `[[1,2,3]]`), value.ListOf(value.Int64, 2), `column "c", row 1 of a batch: a list has 3 elements, more than the 2 of list<int64>(2)`},
+		"a NULL in a list":      {build(arrow.ListOf(arrow.PrimitiveTypes.Int64), `[[1],null,[2,null]]`), value.ListOf(value.Int64, 2), `a list of row 3 of a batch has a NULL in it`},
+	} {
+		if _, err := read("c", c.array, c.typ); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", what, err, c.want)
+		}
 	}
 	if _, err := read("c", build(arrow.PrimitiveTypes.Uint64, `[1]`), value.Int64); !fault.Is(err, fault.Invalid) {
 		t.Errorf("uint64: %v", err)

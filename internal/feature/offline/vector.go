@@ -13,7 +13,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
-// vector is a feature column in timeline order, owned by an index.
+// vector is a feature column in timeline order, owned by an index. Lists are in text,
+// each as a packed row has it.
 type vector struct {
 	typ     value.Type
 	valid   []byte // bitmap; nil when there is no NULL
@@ -43,6 +44,11 @@ func collect(parts []part, f int, t value.Type, kept []entry) vector {
 		for i := range kept {
 			v.words[i] = math.Float64bits(parts[kept[i].part].features[f].floats[kept[i].row])
 		}
+	case value.Float32:
+		v.words = make([]uint64, len(kept))
+		for i := range kept {
+			v.words[i] = uint64(math.Float32bits(parts[kept[i].part].features[f].single[kept[i].row]))
+		}
 	case value.Bool:
 		v.bools = make([]bool, len(kept))
 		for i := range kept {
@@ -57,10 +63,18 @@ func collect(parts []part, f int, t value.Type, kept []entry) vector {
 			}
 			v.offsets[i+1] = int64(len(v.text))
 		}
-	default:
+	case value.Int64, value.Int32, value.Timestamp:
 		v.words = make([]uint64, len(kept))
 		for i := range kept {
 			v.words[i] = uint64(parts[kept[i].part].features[f].ints[kept[i].row]) //nolint:gosec // the bits are meant
+		}
+	default:
+		v.offsets = make([]int64, len(kept)+1)
+		for i := range kept {
+			if x := parts[kept[i].part].features[f].value(int(kept[i].row)); !x.IsNull() {
+				v.text = x.AppendPacked(v.text)
+			}
+			v.offsets[i+1] = int64(len(v.text))
 		}
 	}
 	return v
@@ -71,6 +85,9 @@ func (v *vector) take(mem memory.Allocator, at []int32) (arrow.Array, error) {
 	if v.typ == value.String {
 		return v.takeText(mem, at)
 	}
+	if !v.typ.Scalar() {
+		return v.takeLists(mem, at)
+	}
 	n := len(at)
 	valid := memory.NewResizableBuffer(mem)
 	valid.Resize(int(bitutil.BytesForBits(int64(n))))
@@ -78,7 +95,8 @@ func (v *vector) take(mem memory.Allocator, at []int32) (arrow.Array, error) {
 	nulls := v.takeValid(valid.Bytes(), at)
 
 	data := memory.NewResizableBuffer(mem)
-	if v.typ == value.Bool {
+	switch v.typ {
+	case value.Bool:
 		data.Resize(int(bitutil.BytesForBits(int64(n))))
 		memory.Set(data.Bytes(), 0)
 		for i, p := range at {
@@ -86,7 +104,15 @@ func (v *vector) take(mem memory.Allocator, at []int32) (arrow.Array, error) {
 				bitutil.SetBit(data.Bytes(), i)
 			}
 		}
-	} else {
+	case value.Int32, value.Float32:
+		data.Resize(n * 4)
+		out := arrow.Uint32Traits.CastFromBytes(data.Bytes())
+		for i, p := range at {
+			if out[i] = 0; p >= 0 {
+				out[i] = uint32(v.words[p]) //nolint:gosec // the bits are meant
+			}
+		}
+	default:
 		data.Resize(n * 8)
 		out := arrow.Uint64Traits.CastFromBytes(data.Bytes())
 		for i, p := range at {
@@ -147,6 +173,25 @@ func (v *vector) takeText(mem memory.Allocator, at []int32) (arrow.Array, error)
 		ends[i+1] = int32(pos)
 	}
 	return newArray(ArrowType(v.typ), n, nulls, valid, offsets, text), nil
+}
+
+func (v *vector) takeLists(mem memory.Allocator, at []int32) (arrow.Array, error) {
+	b := array.NewBuilder(mem, ArrowType(v.typ))
+	defer b.Release()
+	b.Reserve(len(at))
+	for _, p := range at {
+		x := value.Null(v.typ)
+		if p >= 0 && (v.valid == nil || bitutil.BitIsSet(v.valid, int(p))) {
+			var err error
+			if x, err = value.Packed(v.typ, v.text[v.offsets[p]:v.offsets[p+1]]); err != nil {
+				return nil, err
+			}
+		}
+		if err := Append(b, x); err != nil {
+			return nil, err
+		}
+	}
+	return b.NewArray(), nil
 }
 
 // newArray makes an array that owns the buffers.

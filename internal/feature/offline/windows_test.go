@@ -77,7 +77,7 @@ func (m *model) rowsOf(key []value.Value) []window.Row {
 func TestWindowsAgreeWithTheRule(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		keys := []Column{{"k0", rapid.SampledFrom(keyTypes).Draw(rt, "key type")}, {"k1", value.String}}
-		m := drawModel(rt, "w", keys)
+		m := drawModel(rt, "w", keys, value.Int64, value.Float64, value.String, value.Bool, value.Timestamp)
 		v := sliding(t, m, rapid.IntRange(1, 9).Draw(rt, "batch"), time.Microsecond, 3*time.Microsecond, 50*time.Microsecond)
 		plan := v.Windows.Plan
 		spine := table{columns: []Column{{"at", value.Timestamp}, {"s_k0", keys[0].Type}, {"s_k1", value.String}}}

@@ -15,11 +15,12 @@ const (
 	MaxRow      = 1 << 20  // bytes of one row
 )
 
-// rowFormat is the first byte of a packed row.
+// The first byte of a packed row: rowFormat for rows of the types that there were at
+// first, typedFormat for rows with a feature of a later type. Each row has one form.
 //
-// The row, format 1:
+// The row, format 1 (2 has the types below the line, too):
 //
-//	byte      1
+//	byte      1 or 2
 //	uvarint   n, the number of features
 //	bytes     ⌈n/8⌉ of flags, bit i%8 of byte i/8 set when feature i is NULL;
 //	          the unused bits are 0
@@ -28,10 +29,19 @@ const (
 //	float64            8 bytes, little endian IEEE 754
 //	bool               1 byte, 0 or 1
 //	string             uvarint length, bytes
+//	―――
+//	int32              4 bytes, little endian
+//	float32            4 bytes, little endian IEEE 754
+//	list               uvarint number of elements, uvarint length of the rest,
+//	                   the elements, none of them NULL, as above
+//	vector             as many float32 as its type says
 //
 // Nothing follows. Types are not in the row: the view version that the row
 // belongs to has them and never changes.
-const rowFormat = 1
+const (
+	rowFormat   = 1
+	typedFormat = 2
+)
 
 // AppendRow appends the packed row of values. Errors: fault.TooLarge for more
 // than MaxFeatures features or MaxString bytes in a string or MaxRow in all.
@@ -40,7 +50,13 @@ func AppendRow(dst []byte, values []Value) ([]byte, error) {
 		return dst, fault.New(fault.TooLarge, "%d features in a row, at most %d fit", len(values), MaxFeatures)
 	}
 	start := len(dst)
-	dst = append(dst, rowFormat)
+	format := byte(rowFormat)
+	for i := range values {
+		if values[i].typ > Timestamp {
+			format = typedFormat
+		}
+	}
+	dst = append(dst, format)
 	dst = binary.AppendUvarint(dst, uint64(len(values)))
 	flags := len(dst)
 	for range (len(values) + 7) / 8 {
@@ -51,18 +67,10 @@ func AppendRow(dst []byte, values []Value) ([]byte, error) {
 			dst[flags+i/8] |= 1 << (i % 8)
 			continue
 		}
-		switch v.typ {
-		case String:
-			if len(v.str) > MaxString {
-				return dst, fault.New(fault.TooLarge, "feature %d is a string of %d bytes, at most %d fit", i+1, len(v.str), MaxString)
-			}
-			dst = binary.AppendUvarint(dst, uint64(len(v.str)))
-			dst = append(dst, v.str...)
-		case Bool:
-			dst = append(dst, byte(v.bits)) //nolint:gosec // 0 or 1
-		default:
-			dst = binary.LittleEndian.AppendUint64(dst, v.bits)
+		if len(v.str) > MaxString {
+			return dst, fault.New(fault.TooLarge, "feature %d is a %s of %d bytes, at most %d fit", i+1, v.typ, len(v.str), MaxString)
 		}
+		dst = v.append(dst)
 	}
 	if len(dst)-start > MaxRow {
 		return dst, fault.New(fault.TooLarge, "a row of %d bytes, at most %d fit", len(dst)-start, MaxRow)
@@ -75,8 +83,17 @@ func AppendRow(dst []byte, values []Value) ([]byte, error) {
 // refuses every byte string that AppendRow would not have written for the
 // types. Error: fault.Internal, because only a defect or damage makes one.
 func DecodeRow(row []byte, types []Type, out []Value) error {
-	if len(row) == 0 || row[0] != rowFormat {
+	if len(row) == 0 || row[0] != rowFormat && row[0] != typedFormat {
 		return errRow("unknown format")
+	}
+	format := byte(rowFormat)
+	for _, t := range types {
+		if t > Timestamp {
+			format = typedFormat
+		}
+	}
+	if row[0] != format {
+		return errRow("the format of other types")
 	}
 	n, size := uvarint(row[1:])
 	if size <= 0 || n != uint64(len(types)) || len(out) != len(types) {
@@ -108,6 +125,26 @@ func DecodeRow(row []byte, types []Type, out []Value) error {
 	return nil
 }
 
+// append appends a value that is not NULL, as a row has it.
+func (v Value) append(dst []byte) []byte {
+	switch v.typ {
+	case String:
+		dst = binary.AppendUvarint(dst, uint64(len(v.str)))
+		return append(dst, v.str...)
+	case Bool:
+		return append(dst, byte(v.bits)) //nolint:gosec // 0 or 1
+	case Int32, Float32:
+		return binary.LittleEndian.AppendUint32(dst, uint32(v.bits)) //nolint:gosec // the bits are meant
+	case Int64, Float64, Timestamp:
+		return binary.LittleEndian.AppendUint64(dst, v.bits)
+	}
+	if v.typ.IsList() {
+		dst = binary.AppendUvarint(dst, v.bits)
+		dst = binary.AppendUvarint(dst, uint64(len(v.str)))
+	}
+	return append(dst, v.str...)
+}
+
 func decode(t Type, row []byte) (Value, []byte, bool) {
 	switch t {
 	case String:
@@ -127,8 +164,17 @@ func decode(t Type, row []byte) (Value, []byte, bool) {
 			return Value{}, nil, false
 		}
 		return Value{typ: t, bits: binary.LittleEndian.Uint64(row)}, row[8:], true
+	case Int32, Float32:
+		if len(row) < 4 {
+			return Value{}, nil, false
+		}
+		bits := uint64(binary.LittleEndian.Uint32(row))
+		if t == Int32 {
+			bits = uint64(int64(int32(bits))) //nolint:gosec // with its sign
+		}
+		return Value{typ: t, bits: bits}, row[4:], true
 	}
-	return Value{}, nil, false
+	return decodeList(t, row)
 }
 
 // uvarint is binary.Uvarint that takes the shortest form only.

@@ -3,8 +3,9 @@
 //
 // # Map
 //
-//   - Type and Value are the five types a feature may have. Values survive
-//     JSON: an int64 stays one, a timestamp is an instant in UTC.
+//   - Type and Value are the types a feature may have (type.go): scalars, lists of
+//     them and vectors. Values survive JSON: an int32 and an int64 stay what they
+//     are, a timestamp is an instant in UTC. list.go has what is in lists.
 //   - AppendKey gives the bytes that identify an entity; the offline join and
 //     the online store use the same ones.
 //   - AppendRow and DecodeRow are the packed row (row.go has the format).
@@ -23,61 +24,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Type of a feature or of a join key.
-type Type uint8
-
-// The types. The zero Type is none of them.
-const (
-	Int64 Type = iota + 1
-	Float64
-	String
-	Bool
-	Timestamp
-)
-
-var typeNames = [...]string{Int64: "int64", Float64: "float64", String: "string", Bool: "bool", Timestamp: "timestamp"}
-
-// Names lists the names of all types.
-func Names() []string { return typeNames[1:] }
-
-// String is the name used in manifests.
-func (t Type) String() string {
-	if t.Valid() {
-		return typeNames[t]
-	}
-	return "none"
-}
-
-// Valid reports whether t is one of the types.
-func (t Type) Valid() bool { return t >= Int64 && t <= Timestamp }
-
-// MarshalText writes the name. Error: fault.Invalid for no type.
-func (t Type) MarshalText() ([]byte, error) {
-	if !t.Valid() {
-		return nil, fault.New(fault.Invalid, "type %d is not a type", t)
-	}
-	return []byte(typeNames[t]), nil
-}
-
-// UnmarshalText reads a name. Error: fault.Invalid.
-func (t *Type) UnmarshalText(b []byte) error {
-	for i, name := range typeNames {
-		if i > 0 && name == string(b) {
-			*t = Type(i)
-			return nil
-		}
-	}
-	return fault.New(fault.Invalid, "type %q is not known", clip(string(b))).
-		WithHint("Use one of %s.", strings.Join(Names(), ", "))
-}
-
 // Value is one value of a type, or NULL of that type. Values are comparable
 // with Equal; the zero Value has no type.
 type Value struct {
 	typ  Type
 	null bool
-	bits uint64 // int64, float64, bool and timestamp
-	str  string
+	bits uint64 // of a number, a bool and a timestamp; of a list how long it is
+	str  string // of a string; of a list its elements, as in a packed row
 }
 
 // Null is NULL of a type.
@@ -85,6 +38,12 @@ func Null(t Type) Value { return Value{typ: t, null: true} }
 
 // OfInt is an int64.
 func OfInt(v int64) Value { return Value{typ: Int64, bits: uint64(v)} } //nolint:gosec // the bits are meant
+
+// OfInt32 is an int32.
+func OfInt32(v int32) Value { return Value{typ: Int32, bits: uint64(int64(v))} } //nolint:gosec // the bits are meant
+
+// OfFloat32 is a float32; NaN is a value, not NULL.
+func OfFloat32(v float32) Value { return Value{typ: Float32, bits: uint64(math.Float32bits(v))} }
 
 // OfFloat is a float64; NaN is a value, not NULL.
 func OfFloat(v float64) Value { return Value{typ: Float64, bits: math.Float64bits(v)} }
@@ -112,11 +71,16 @@ func (v Value) Type() Type { return v.typ }
 // IsNull reports whether v is NULL (or the zero Value).
 func (v Value) IsNull() bool { return v.null || v.typ == 0 }
 
-// Int is the int64, or the microseconds of a timestamp.
+// Int is the int64 or int32, or the microseconds of a timestamp.
 func (v Value) Int() int64 { return int64(v.bits) } //nolint:gosec // the bits are meant
 
-// Float is the float64.
-func (v Value) Float() float64 { return math.Float64frombits(v.bits) }
+// Float is the float64, or the float32 as one.
+func (v Value) Float() float64 {
+	if v.typ == Float32 {
+		return float64(math.Float32frombits(uint32(v.bits))) //nolint:gosec // the bits are meant
+	}
+	return math.Float64frombits(v.bits)
+}
 
 // Str is the string.
 func (v Value) Str() string { return v.str }
@@ -136,73 +100,101 @@ func (v Value) Equal(w Value) bool {
 	if v.IsNull() {
 		return true
 	}
-	if v.typ == Float64 && math.IsNaN(v.Float()) {
+	if (v.typ == Float64 || v.typ == Float32) && math.IsNaN(v.Float()) {
 		return math.IsNaN(w.Float())
 	}
 	return v.bits == w.bits && v.str == w.str
 }
 
-// Any is the value as nil, int64, float64, string, bool or time.Time.
+// Any is the value as nil, int64, int32, float64, float32, string, bool, time.Time,
+// or a list of these.
 func (v Value) Any() any {
-	switch {
-	case v.IsNull():
+	if v.IsNull() {
 		return nil
-	case v.typ == Int64:
+	}
+	switch v.typ {
+	case Int64:
 		return v.Int()
-	case v.typ == Float64:
+	case Int32:
+		return int32(v.Int()) //nolint:gosec // it is one
+	case Float64:
 		return v.Float()
-	case v.typ == String:
+	case Float32:
+		return float32(v.Float())
+	case String:
 		return v.str
-	case v.typ == Bool:
+	case Bool:
 		return v.Bool()
-	default:
+	case Timestamp:
 		return v.Time()
 	}
+	list := make([]any, 0, v.Len())
+	for x := range v.Elements() {
+		list = append(list, x.Any())
+	}
+	return list
 }
 
 // String is the value for people.
 func (v Value) String() string {
-	switch {
-	case v.IsNull():
+	if v.IsNull() {
 		return "NULL"
-	case v.typ == Int64:
+	}
+	switch v.typ {
+	case Int64, Int32:
 		return strconv.FormatInt(v.Int(), 10)
-	case v.typ == Float64:
+	case Float64:
 		return strconv.FormatFloat(v.Float(), 'g', -1, 64)
-	case v.typ == String:
+	case Float32:
+		return strconv.FormatFloat(v.Float(), 'g', -1, 32)
+	case String:
 		return v.str
-	case v.typ == Bool:
+	case Bool:
 		return strconv.FormatBool(v.Bool())
-	default:
+	case Timestamp:
 		return v.Time().Format(time.RFC3339Nano)
 	}
+	return string(v.AppendJSON(nil))
 }
 
-// MarshalJSON writes null, a number, a string, a bool, or an RFC 3339 instant.
-// A float64 always has a point or an exponent, so that it stays one; NaN and the
+// MarshalJSON writes null, a number, a string, a bool, an RFC 3339 instant, or a list
+// of them. A float32 has the digits that tell it from its neighbours, no more. A
+// float always has a point or an exponent, so that it stays one; NaN and the
 // infinities, which JSON cannot say, are the strings "NaN", "Infinity" and
 // "-Infinity".
 func (v Value) MarshalJSON() ([]byte, error) { return v.AppendJSON(nil), nil }
 
 // AppendJSON appends what MarshalJSON writes.
 func (v Value) AppendJSON(dst []byte) []byte {
-	switch {
-	case v.IsNull():
+	if v.IsNull() {
 		return append(dst, "null"...)
-	case v.typ == Int64:
-		return strconv.AppendInt(dst, v.Int(), 10)
-	case v.typ == Float64:
-		return appendFloat(dst, v.Float())
-	case v.typ == Bool:
-		return strconv.AppendBool(dst, v.Bool())
-	case v.typ == Timestamp:
-		return v.Time().AppendFormat(append(dst, '"'), time.RFC3339Nano+`"`)
 	}
-	text, _ := json.Marshal(v.str) // of a string there is no error
-	return append(dst, text...)
+	switch v.typ {
+	case Int64, Int32:
+		return strconv.AppendInt(dst, v.Int(), 10)
+	case Float64:
+		return appendFloat(dst, v.Float(), 64)
+	case Float32:
+		return appendFloat(dst, v.Float(), 32)
+	case Bool:
+		return strconv.AppendBool(dst, v.Bool())
+	case Timestamp:
+		return v.Time().AppendFormat(append(dst, '"'), time.RFC3339Nano+`"`)
+	case String:
+		text, _ := json.Marshal(v.str) // of a string there is no error
+		return append(dst, text...)
+	}
+	dst = append(dst, '[')
+	for x := range v.Elements() {
+		dst = append(x.AppendJSON(dst), ',')
+	}
+	if dst[len(dst)-1] == ',' {
+		dst = dst[:len(dst)-1]
+	}
+	return append(dst, ']')
 }
 
-func appendFloat(dst []byte, f float64) []byte {
+func appendFloat(dst []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsNaN(f):
 		return append(dst, `"NaN"`...)
@@ -212,7 +204,7 @@ func appendFloat(dst []byte, f float64) []byte {
 		return append(dst, `"-Infinity"`...)
 	}
 	n := len(dst)
-	dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
+	dst = strconv.AppendFloat(dst, f, 'g', -1, bits)
 	for _, c := range dst[n:] {
 		if c == '.' || c == 'e' {
 			return dst
@@ -223,10 +215,14 @@ func appendFloat(dst []byte, f float64) []byte {
 
 // Parse reads what JSON decoding gave (with or without UseNumber) as a value of
 // the type; nil is NULL. It refuses what would change the value, such as 1.5 or
-// "1" for an int64. Error: fault.Invalid.
+// "1" for an int64 and 3000000000 for an int32; a fraction becomes the nearest
+// float. Error: fault.Invalid.
 func Parse(t Type, x any) (Value, error) {
 	if x == nil {
 		return Null(t), nil
+	}
+	if !t.Scalar() {
+		return parseList(t, x)
 	}
 	if v, ok := parse(t, x); ok {
 		return v, nil
@@ -238,8 +234,14 @@ func parse(t Type, x any) (Value, bool) {
 	switch t {
 	case Int64:
 		return parseInt(x)
+	case Int32:
+		v, ok := parseInt(x)
+		n := v.Int()
+		return OfInt32(int32(n)), ok && n == int64(int32(n)) //nolint:gosec // the second result says whether it fits
 	case Float64:
 		return parseFloat(x)
+	case Float32:
+		return parseFloat32(x)
 	case String:
 		s, ok := x.(string)
 		return OfString(s), ok
@@ -297,6 +299,30 @@ func parseFloat(x any) (Value, bool) {
 	return Value{}, false
 }
 
+// parseFloat32 rounds a fraction, and refuses whole numbers that would change.
+func parseFloat32(x any) (Value, bool) {
+	if f, is := x.(float32); is {
+		return OfFloat32(f), true
+	}
+	v, ok := parseFloat(x)
+	f := float32(v.Float())
+	if n, is := x.(json.Number); is {
+		exact, err := strconv.ParseFloat(string(n), 32) // not rounded twice
+		if err != nil {
+			return Value{}, false
+		}
+		f = float32(exact)
+	}
+	if math.IsInf(float64(f), 0) != math.IsInf(v.Float(), 0) {
+		return Value{}, false
+	}
+	switch x.(type) {
+	case int, int64:
+		ok = ok && float64(f) == v.Float()
+	}
+	return OfFloat32(f), ok
+}
+
 func parseTime(x any) (Value, bool) {
 	switch s := x.(type) {
 	case time.Time:
@@ -316,6 +342,10 @@ func describe(x any) string {
 		return clip(string(v))
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64)
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case int:
+		return strconv.Itoa(v)
 	case bool:
 		return strconv.FormatBool(v)
 	case []any:
@@ -327,13 +357,14 @@ func describe(x any) string {
 }
 
 func article(t Type) string {
-	if t == Int64 {
-		return "an int64"
-	}
-	if t == Timestamp {
+	switch t {
+	case Int64, Int32:
+		return "an " + t.String()
+	case Timestamp:
 		return "a timestamp such as 2013-01-01T10:00:00Z"
+	default:
+		return "a " + t.String()
 	}
-	return "a " + t.String()
 }
 
 func clip(s string) string {
@@ -344,10 +375,10 @@ func clip(s string) string {
 }
 
 // AppendKey appends the bytes of one part of an entity key. Concatenated parts
-// identify an entity: no two lists of values give the same bytes. v must not be
-// NULL: an entity without a key is none.
+// identify an entity: no two lists of values give the same bytes. v must be a scalar
+// and not NULL: an entity without a key is none.
 func AppendKey(dst []byte, v Value) []byte {
-	dst = append(dst, byte(v.typ))
+	dst = append(dst, byte(v.typ)) //nolint:gosec // a scalar's
 	if v.typ == String {
 		dst = binary.AppendUvarint(dst, uint64(len(v.str)))
 		return append(dst, v.str...)

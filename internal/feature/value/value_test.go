@@ -2,6 +2,7 @@ package value
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"math"
 	"strings"
@@ -18,7 +19,28 @@ func draw(t *rapid.T, typ Type) Value {
 	if rapid.IntRange(0, 4).Draw(t, "null") == 0 {
 		return Null(typ)
 	}
+	if !typ.Scalar() {
+		n := typ.Length()
+		if typ.IsList() {
+			n = rapid.IntRange(0, n).Draw(t, "length")
+		}
+		elements := make([]Value, n)
+		for i := range elements {
+			for elements[i] = Null(typ.Elem()); elements[i].IsNull(); {
+				elements[i] = draw(t, typ.Elem())
+			}
+		}
+		list, err := OfList(typ, elements)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
 	switch typ {
+	case Int32:
+		return OfInt32(rapid.Int32().Draw(t, "int"))
+	case Float32:
+		return OfFloat32(math.Float32frombits(rapid.Uint32().Draw(t, "float")))
 	case Int64:
 		return OfInt(rapid.Int64().Draw(t, "int"))
 	case Float64:
@@ -33,12 +55,24 @@ func draw(t *rapid.T, typ Type) Value {
 }
 
 func drawRow(t *rapid.T) []Value {
-	types := rapid.SliceOfN(rapid.Map(rapid.IntRange(1, 5), func(i int) Type { return Type(i) }), 0, 20).Draw(t, "types")
+	types := rapid.SliceOfN(rapid.Map(rapid.IntRange(1, 18), func(i int) Type { return kind(byte(i)) }), 0, 20).Draw(t, "types")
 	row := make([]Value, len(types))
 	for i, typ := range types {
 		row[i] = draw(t, typ)
 	}
 	return row
+}
+
+// kind is the type that a byte stands for: the scalars, lists of each, vectors.
+func kind(b byte) Type {
+	switch {
+	case b <= byte(Float32):
+		return Type(b)
+	case b <= 2*byte(Float32):
+		return ListOf(Type(b-byte(Float32)), int(b%4)+1)
+	default:
+		return VectorOf(int(b%8) + 1)
+	}
 }
 
 var equal = cmp.Comparer(func(a, b Value) bool { return a.Equal(b) })
@@ -69,12 +103,24 @@ func FuzzDecodeRow(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(packed, []byte{1, 2, 3, 4, 5, 3})
+	vector, err := OfFloats(kind(18), []float32{1, 2, 3})
+	if err != nil {
+		f.Fatal(err)
+	}
+	words, err := OfList(kind(10), []Value{OfString("a"), OfString("")})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if packed, err = AppendRow(nil, []Value{OfInt32(-1), OfFloat32(0.1), vector, words}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(packed, []byte{6, 7, 18, 10})
 	f.Add([]byte{1, 0}, []byte{})
 	f.Add([]byte{1, 1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, []byte{3})
 	f.Fuzz(func(t *testing.T, packed, kinds []byte) {
 		types := make([]Type, len(kinds))
 		for i, k := range kinds {
-			types[i] = Type(k)
+			types[i] = kind(k)
 		}
 		out := make([]Value, len(types))
 		if DecodeRow(packed, types, out) != nil {
@@ -143,6 +189,15 @@ func TestJSON(t *testing.T) {
 		want  string
 	}{
 		{OfInt(1 << 62), `4611686018427387904`},
+		{OfInt32(-1 << 31), `-2147483648`},
+		{OfFloat32(0.1), `0.1`},
+		{OfFloat32(16777216), `1.6777216e+07`},
+		{OfFloat32(float32(math.Inf(1))), `"Infinity"`},
+		{must(OfList(ListOf(String, 3), []Value{OfString("a"), OfString(`"`)})), `["a","\""]`},
+		{must(OfList(ListOf(Timestamp, 1), []Value{OfTime(at)})), `["2013-01-01T10:00:00.000005Z"]`},
+		{must(OfList(ListOf(Bool, 1), nil)), `[]`},
+		{must(OfFloats(VectorOf(2), []float32{0.1, float32(math.NaN())})), `[0.1,"NaN"]`},
+		{Null(VectorOf(2)), `null`},
 		{OfFloat(3), `3.0`},
 		{OfFloat(1e300), `1e+300`},
 		{OfFloat(math.NaN()), `"NaN"`},
@@ -178,6 +233,15 @@ func TestParseRefuses(t *testing.T) {
 		{Int64, json.Number("1.5"), "1.5 is not an int64"},
 		{Int64, 1e300, "1e+300 is not an int64"},
 		{Int64, "1", `"1" is not an int64`},
+		{Int32, json.Number("2147483648"), "2147483648 is not an int32"},
+		{Int32, int64(-1 << 32), "-4294967296 is not an int32"},
+		{Float32, json.Number("1e39"), "1e39 is not a float32"},
+		{Float32, int64(1<<24 + 1), "16777217 is not a float32"},
+		{VectorOf(2), []any{1.0}, "a vector has 1 dimensions, and not the 2 of vector(2)"},
+		{VectorOf(1), []any{nil}, "element 1: this is not a float32"},
+		{VectorOf(1), json.Number("1"), "1 is not a vector(1)"},
+		{ListOf(Int64, 1), []any{json.Number("1"), json.Number("2")}, "a list has 2 elements, more than the 1 of list<int64>(1)"},
+		{ListOf(Int64, 2), []any{json.Number("1"), "2"}, `element 2: "2" is not an int64`},
 		{String, json.Number("1"), "1 is not a string"},
 		{Bool, "true", `"true" is not a bool`},
 		{Timestamp, "yesterday", `"yesterday" is not a timestamp such as 2013-01-01T10:00:00Z`},
@@ -186,5 +250,55 @@ func TestParseRefuses(t *testing.T) {
 		if _, err := Parse(c.typ, c.in); err == nil || err.Error() != c.want || !fault.Is(err, fault.Invalid) {
 			t.Errorf("Parse(%s, %v) = %v, want %s", c.typ, c.in, err, c.want)
 		}
+	}
+}
+
+func must(v Value, err error) Value {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// Types are written one way, and nothing else is read.
+func TestTypeNames(t *testing.T) {
+	for _, name := range append(Names(), "list<int64>(1)", "list<string>(16384)", "vector(384)", "list<float32>(12)") {
+		var typ Type
+		if err := typ.UnmarshalText([]byte(name)); err != nil || !typ.Valid() || typ.String() != name {
+			t.Errorf("%s reads as %s, %v", name, typ, err)
+		}
+	}
+	for name, want := range map[string]string{
+		"int": "is not known", "list<int64>": "does not say how long", "vector": "does not say how long", "vector(0)": "is not between",
+		"vector(16385)": "is not between", "vector(03)": "does not say how long", "list<vector(3)>(2)": "is not known", "list<>(2)": "is not known",
+		"list<int64(2)": "is not known", "vector(3)x": "does not say how long", "float32(3)": "is not known", "": "is not known",
+	} {
+		var typ Type
+		if err := typ.UnmarshalText([]byte(name)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q reads as %s, %v, want %s", name, typ, err, want)
+		}
+	}
+	for _, typ := range []Type{0, Float32 + 1, ListOf(Int64, 0), VectorOf(MaxLength + 1), Int64 | shapeVec | 3<<lengthBits, Int64 | 3<<lengthBits} {
+		if typ.Valid() {
+			t.Errorf("%x is valid", uint32(typ))
+		}
+	}
+}
+
+// Rows that an earlier release wrote are read, and written, as they were.
+func TestFirstFormat(t *testing.T) {
+	row := []Value{OfInt(-1), OfFloat(1.5), OfString("EWR"), OfBool(true), OfMicros(1)}
+	packed, err := AppendRow(nil, row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(packed); got != "010500ffffffffffffffff000000000000f83f03455752010100000000000000" {
+		t.Errorf("a row is written as %s", got)
+	}
+	if packed[0] = typedFormat; DecodeRow(packed, Types(row), make([]Value, len(row))) == nil {
+		t.Error("a row has two forms")
+	}
+	if packed, err = AppendRow(nil, append(row, Null(VectorOf(3)))); err != nil || packed[0] != typedFormat {
+		t.Errorf("a row with a vector begins with %d, %v", packed[0], err)
 	}
 }

@@ -129,6 +129,9 @@ func (f Feature) Check() error {
 		return bad("it has a type and no column").WithHint("Leave the type out to count rows.")
 	case f.Column != "" && !f.Type.Valid():
 		return bad("the type of column %.80q is missing", f.Column)
+	case f.Type > value.Timestamp:
+		return bad("column %q is read as %s, and aggregations are of int64, float64, string, bool and timestamp", f.Column, f.Type).
+			WithHint("Read an int32 as int64 and a float32 as float64: each value stays what it is.")
 	case f.Function.numeric() && f.Type != value.Int64 && f.Type != value.Float64:
 		return bad("%s is of numbers, column %.80q is read as %s", f.Function, f.Column, f.Type)
 	case f.Window < time.Microsecond || f.Window > MaxWindow || f.Window%time.Microsecond != 0:

@@ -362,8 +362,12 @@ func arrowName(t arrow.DataType) string {
 	switch t.ID() {
 	case arrow.STRING:
 		return "string"
+	case arrow.FLOAT32:
+		return "float"
 	case arrow.FLOAT64:
 		return "double"
+	case arrow.LIST:
+		return "list<item: " + arrowName(t.(*arrow.ListType).Elem()) + ">"
 	case arrow.TIMESTAMP:
 		return "timestamp[us, tz=UTC]"
 	case arrow.DATE32:

@@ -151,10 +151,17 @@ func endList(dst []byte) []byte {
 // appendCell writes a value in Feast's JSON, where an instant is whole seconds
 // since 1970.
 func appendCell(dst []byte, v value.Value) []byte {
-	if !v.IsNull() && v.Type() == value.Timestamp {
+	if v.IsNull() || v.Type().Elem() != value.Timestamp {
+		return v.AppendJSON(dst)
+	}
+	if v.Type().Scalar() {
 		return strconv.AppendInt(dst, v.Time().Unix(), 10)
 	}
-	return v.AppendJSON(dst)
+	dst = append(dst, '[')
+	for at := range v.Elements() {
+		dst = append(appendCell(dst, at), ',')
+	}
+	return endList(dst)
 }
 
 // stamps are the times of the entities as they were written last: the features of

@@ -86,7 +86,9 @@ func ours(v feature.View, sent map[string][]any) map[string][]any {
 		instants[k.Name], named[k.Name] = k.Type == value.Timestamp, true
 	}
 	for _, f := range v.Features {
-		instants[f.Name], named[f.Name] = f.Type == value.Timestamp.String(), true
+		var t value.Type
+		_ = t.UnmarshalText([]byte(f.Type)) // it was when the view was applied
+		instants[f.Name], named[f.Name] = t.Elem() == value.Timestamp, true
 	}
 	out := make(map[string][]any, len(sent))
 	for name, values := range sent {
@@ -120,6 +122,12 @@ const (
 // asInstant reads an instant; what is none stays, to be refused with its place.
 func asInstant(x any) any {
 	switch x := x.(type) {
+	case []any:
+		list := make([]any, len(x))
+		for i, e := range x {
+			list[i] = asInstant(e)
+		}
+		return list
 	case string:
 		if t, ok := instant(x); ok {
 			return t

@@ -110,13 +110,13 @@ var statuses = map[online.Status]onlinev1.Status{
 // values fills the list of the column's type.
 func values(m *onlinev1.Column, in []value.Value) error {
 	switch m.GetType() {
-	case value.Int64.String():
+	case value.Int64.String(), value.Int32.String():
 		list := make([]int64, len(in))
 		for i, v := range in {
 			list[i] = v.Int()
 		}
 		m.Values = &onlinev1.Column_Ints{Ints: &onlinev1.Ints{Values: list}}
-	case value.Float64.String():
+	case value.Float64.String(), value.Float32.String():
 		list := make([]float64, len(in))
 		for i, v := range in {
 			list[i] = v.Float()

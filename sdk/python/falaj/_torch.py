@@ -152,11 +152,25 @@ class TorchRows(IterableDataset):  # type: ignore[misc]
             values = values.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
         elif pa.types.is_date(kind):
             values = values.view(pa.int32()).cast(pa.int64())
+        if pa.types.is_list(kind):
+            return self._matrix(name, values)
         if values.null_count and not pa.types.is_floating(values.type):
             if name not in self.fill:
                 raise Error("invalid", f"column {name} has nulls, and tensors of {kind} have none", f"Say what stands for them: torch(fill={{{name!r}: …}}).")
             values = values.fill_null(self.fill[name])
         return torch.tensor(values.to_numpy(zero_copy_only=False))
+
+
+    def _matrix(self, name: str, values: pyarrow.ListArray) -> Any:
+        """Lists of one length, as embeddings are, are the rows of a matrix; lists of text stay lists."""
+        pa = arrow()
+        if pa.types.is_string(values.type.value_type):
+            return values.to_pylist()
+        lengths = values.value_lengths().unique().to_pylist()
+        if len(lengths) > 1 or None in lengths:
+            why = "nulls" if None in lengths else "lists of different lengths"
+            raise Error("invalid", f"column {name} has {why}, and tensors have none", "Leave the column out, or pad the lists in the SQL of the view.")
+        return self._tensor(name, values.flatten()).reshape(len(values), *lengths)
 
 
 @dataclass(frozen=True)

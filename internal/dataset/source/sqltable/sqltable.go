@@ -252,7 +252,7 @@ func (s *reader) shape(ctx context.Context) error {
 		if i < 0 {
 			return fault.New(fault.Invalid, "there is no column %q, which is the cursor or in the key", name).WithHint("The columns are %s.", strings.Join(names, ", "))
 		}
-		if t := s.schema[i].Type; t == table.Float64 || t == table.Bool {
+		if t := s.schema[i].Type; t == table.Float32 || t == table.Float64 || t == table.Bool {
 			return fault.New(fault.Invalid, "column %q is %s, which gives rows no order to go on from", name, t).
 				WithHint("A cursor or a key is of integers, text, timestamps or dates.")
 		}

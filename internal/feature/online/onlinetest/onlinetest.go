@@ -222,6 +222,7 @@ func Run(t *testing.T, open func(tb testing.TB) online.Driver) {
 		"Sweep":          sweep,
 		"SweepKeeps":     sweepKeeps,
 		"Orphans":        orphans,
+		"Types":          types,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t)
@@ -303,6 +304,50 @@ func newestWins(t *testing.T, d online.Driver) {
 	answers, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{nil, key("EWR")}, At: Clock})
 	if err != nil || answers[0].Status != online.NotFound || !answers[1].Event.Equal(Clock.Add(-10*time.Microsecond)) {
 		t.Errorf("answers %v, error %v", answers, err)
+	}
+}
+
+// types keeps rows of every type, and those of the first format as they were.
+func types(t *testing.T, d online.Driver) {
+	t.Helper()
+	vector, err := value.OfFloats(value.VectorOf(384), make([]float32, 384))
+	if err != nil {
+		t.Fatal(err)
+	}
+	words, err := value.OfList(value.ListOf(value.String, 4), []value.Value{value.OfString("a"), value.OfString("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := []value.Value{value.OfInt(-1), value.OfFloat(1.5), value.OfString("EWR"), value.OfBool(true), value.OfMicros(1), value.Null(value.String)}
+	rows := map[string][]value.Value{
+		"first": first,
+		"later": append(slices.Clone(first), value.OfInt32(-1<<31), value.OfFloat32(0.1), vector, words, value.Null(value.VectorOf(3))),
+	}
+	s := newStore(d)
+	for entity, values := range rows {
+		packed, err := value.AppendRow(nil, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, s, weather, row(entity, 10, -1, string(packed)))
+	}
+	for entity, want := range rows {
+		answers, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{key(entity)}, At: Clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]value.Value, len(want))
+		if err := value.DecodeRow(answers[0].Packed, value.Types(want), got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := gocmp.Diff(want, got, gocmp.Comparer(value.Value.Equal)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", entity, diff)
+		}
+	}
+	answers, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{key("first")}, At: Clock})
+	const was = "010620" + "ffffffffffffffff" + "000000000000f83f" + "03455752" + "01" + "0100000000000000"
+	if err != nil || fmt.Sprintf("%x", answers[0].Packed) != was {
+		t.Errorf("a row of the first format is %x, %v", answers[0].Packed, err)
 	}
 }
 

@@ -13,10 +13,11 @@ import urllib.error
 import urllib.request
 
 import pandas as pd
+import pyarrow as pa
 from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, RepoConfig, ValueType
 from feast.errors import FeastError, FeatureServiceNotFoundException, FeatureViewNotFoundException, PushSourceNotFoundException
 from feast.feature_server import get_app
-from feast.types import Bool, Float64, Int64, String, UnixTimestamp
+from feast.types import Array, Bool, Float32, Float64, Int32, Int64, String, UnixTimestamp
 
 URL, TOKEN = os.environ["FALAJ_URL"], os.environ["FALAJ_TOKEN"]
 UTC = datetime.timezone.utc
@@ -47,6 +48,13 @@ pd.DataFrame({
 }).to_parquet("weather.parquet")
 pd.DataFrame({"origin": ["EWR", "JFK"], "plane_id": [1, 9007199254740993], "departed": [at(1, 10)] * 2, "distance": [500, 700]}).to_parquet("legs.parquet")
 
+pd.DataFrame({
+    "origin": ["EWR", "JFK"], "at": [at(1, 10)] * 2, "gates": pd.Series([2147483647, -2147483648], dtype="int32"), "wind": pd.Series([0.1, 16777216], dtype="float32"),
+    "tags": [["a", "\u2603"], [""]], "delays": [[9007199254740993], [1, 2, 3]], "embedding": [[0.1, -2.0, 3.5], [0.0, 0.0, 0.0]],
+}).to_parquet("typed.parquet", schema=pa.schema({
+    "origin": pa.string(), "at": pa.timestamp("us", "UTC"), "gates": pa.int32(), "wind": pa.float32(), "tags": pa.list_(pa.string()),
+    "delays": pa.list_(pa.int64()), "embedding": pa.list_(pa.float32())}))
+
 origin = Entity(name="origin", join_keys=["origin"], value_type=ValueType.STRING)
 plane = Entity(name="plane", join_keys=["plane_id"], value_type=ValueType.INT64)
 weather = FeatureView(
@@ -57,6 +65,11 @@ weather = FeatureView(
 legs = FeatureView(
     name="legs", entities=[origin, plane], ttl=datetime.timedelta(0), source=FileSource(name="legs_rows", path="legs.parquet", timestamp_field="departed"),
     schema=[Field(name="origin", dtype=String), Field(name="plane_id", dtype=Int64), Field(name="distance", dtype=Int64)])
+typed = FeatureView(
+    name="typed", entities=[origin], ttl=datetime.timedelta(0),
+    source=PushSource(name="typed", batch_source=FileSource(name="typed_rows", path="typed.parquet", timestamp_field="at")),
+    schema=[Field(name="origin", dtype=String), Field(name="gates", dtype=Int32), Field(name="wind", dtype=Float32), Field(name="tags", dtype=Array(String)),
+            Field(name="delays", dtype=Array(Int64)), Field(name="embedding", dtype=Array(Float32))])
 delay = FeatureService(name="delay", features=[weather[["temp", "station"]], legs])
 
 
@@ -64,7 +77,7 @@ def repository(name, online, auth):
     store = FeatureStore(config=RepoConfig(
         project="flights", provider="local", registry=name + ".registry", online_store=online, offline_store={"type": "file"},
         entity_key_serialization_version=3, auth=auth))
-    store.apply([origin, plane, weather, legs, delay])
+    store.apply([origin, plane, weather, legs, typed, delay])
     return store
 
 
@@ -153,6 +166,23 @@ for auth in ({"type": "kubernetes", "user_token": TOKEN}, {"type": "oidc", "toke
 check("by service", store.get_online_features(store.get_feature_service("delay"), [{"origin": "JFK", "plane_id": 9007199254740993}]).to_dict(), {
     "origin": ["JFK"], "plane_id": [9007199254740993], "temp": [None], "station": [-9007199254740995], "distance": [700]})
 check("pandas", store.get_online_features(["legs:distance"], [{"origin": "EWR", "plane_id": 1}]).to_df().to_dict("records"), [{"origin": "EWR", "plane_id": 1, "distance": 500}])
+
+check("typed is materialised", ours("/materialize", {"disable_event_timestamp": True, "feature_views": ["typed"]}), (200, None))
+TYPED = ["typed:" + f for f in ("gates", "wind", "tags", "delays", "embedding")]
+single = lambda *x: [pa.scalar(v, pa.float32()).as_py() for v in x]
+known = {"origin": ["EWR", "XXX"], "gates": [2147483647, None], "wind": [*single(0.1), None], "tags": [["a", "\u2603"], None], "delays": [[9007199254740993], None],
+         "embedding": [single(0.1, -2, 3.5), None]}
+answer = store.get_online_features(TYPED, [{"origin": "EWR"}, {"origin": "XXX"}])
+check("typed", answer.to_dict(), known)
+check("typed, as the file store has it", own.get_online_features(TYPED, [{"origin": "EWR"}, {"origin": "XXX"}]).to_dict(), known)
+kinds = {n: r.values[0].WhichOneof("val") for n, r in zip(answer.proto.metadata.feature_names.val, answer.proto.results)}
+check("Feast's types", {k: v for k, v in kinds.items() if k != "origin"}, {"gates": "int32_val", "wind": "float_val", "tags": "string_list_val", "delays": "int64_list_val", "embedding": "float_list_val"})
+news = {"origin": ["EWR"], "at": ["2013-01-05T00:00:00"], "gates": [7], "wind": [0.5], "tags": [[]], "delays": [[1, 2]], "embedding": [[1, 2, 3]]}
+check("typed rows pushed", ours("/push", {"push_source_name": "typed", "df": news})[0], 200)
+check("what was pushed", ours("/get-online-features", {"features": TYPED, "entities": {"origin": ["EWR"]}, "full_feature_names": False})[1]["results"][1:],
+      [{**r, "values": [v]} for r, v in zip(ours("/get-online-features", {"features": TYPED, "entities": {"origin": ["EWR"]}})[1]["results"][1:], [7, 0.5, [], [1, 2], [1.0, 2.0, 3.0]])])
+for what, change in (("a dimension", {"embedding": [[1, 2]]}), ("an int64", {"gates": [2**31]}), ("a long list", {"tags": [["x"] * 5]}), ("a null in a list", {"delays": [[None]]})):
+    check(what, ours("/push", {"push_source_name": "typed", "df": {**news, **change}})[0], 422)
 
 row = lambda t, temp, **more: pd.DataFrame([{"origin": "EWR", "event_timestamp": t, "time_hour": t, "temp": temp, "station": 2**63 - 1, "sky": "\u2603", "rain": False, "seen": at(2, 1), **more}])
 store.push("weather", row(at(3, 1), 20.5))

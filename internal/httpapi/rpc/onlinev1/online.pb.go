@@ -588,7 +588,8 @@ type Column struct {
 	// Such as weather@3:temp.
 	Feature string `protobuf:"bytes,2,opt,name=feature,proto3" json:"feature,omitempty"`
 	Type    string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	// A value that is not PRESENT is the zero of its type.
+	// A value that is not PRESENT is the zero of its type. An int32 is among ints and a
+	// float32 among doubles: type says which it is.
 	//
 	// Types that are valid to be assigned to Values:
 	//

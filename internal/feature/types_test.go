@@ -1,0 +1,237 @@
+package feature_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/value"
+)
+
+// featureTypes are one of each kind that a feature may have.
+var featureTypes = []value.Type{
+	value.Int64, value.Int32, value.Float64, value.Float32, value.String, value.Bool, value.Timestamp,
+	value.VectorOf(2), value.ListOf(value.String, 3), value.ListOf(value.Int32, 2), value.ListOf(value.Timestamp, 2), value.ListOf(value.Float64, 4), value.ListOf(value.Bool, 1),
+}
+
+// drawOf draws few values of a type, so that rows tie.
+func drawOf(t *rapid.T, of value.Type) value.Value {
+	n := rapid.IntRange(0, 2).Draw(t, "value")
+	if !of.Scalar() {
+		if of.IsVector() {
+			n = of.Length()
+		}
+		var elements []value.Value
+		for range min(n, of.Length()) {
+			elements = append(elements, drawOf(t, of.Elem()))
+		}
+		return list(t, of, elements...)
+	}
+	switch of {
+	case value.Int64:
+		return value.OfInt([]int64{0, 1 << 62, -1}[n])
+	case value.Int32:
+		return value.OfInt32([]int32{0, 1<<31 - 1, -1 << 31}[n])
+	case value.Float64:
+		return num([]float64{0, 1e300, -0.1}[n])
+	case value.Float32:
+		return value.OfFloat32([]float32{0, 0.1, 1e38}[n])
+	case value.Bool:
+		return value.OfBool(n == 1)
+	case value.Timestamp:
+		return ts(float64(n))
+	default:
+		return str([]string{"", "y", "☃"}[n])
+	}
+}
+
+func list(tb interface{ Fatal(...any) }, of value.Type, elements ...value.Value) value.Value {
+	v, err := value.OfList(of, elements)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return v
+}
+
+// shop is a world with a view of every type over products, whose key is an int32.
+func shop(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	words, vector := value.ListOf(value.String, 2), value.VectorOf(2)
+	single := value.OfFloat32
+	w.data.put("products", table{
+		[]col{{"product", value.Int32}, {"time", value.Timestamp}, {"stock", value.Int32}, {"price", value.Float32}, {"tags", words}, {"embedding", vector}},
+		[][]value.Value{
+			{value.OfInt32(1), ts(0), value.OfInt32(1<<31 - 1), single(0.1), list(t, words, str("new"), str("")), list(t, vector, single(1), single(-0.5))},
+			{value.OfInt32(1), ts(1), value.OfInt32(-7), single(16777217), list(t, words), null},
+			{value.OfInt32(2), ts(0), null, null, null, list(t, vector, single(0), single(0))},
+		},
+	})
+	w.entity("product", "int32")
+	w.view("products", products())
+	return w
+}
+
+func products() feature.ViewSpec {
+	return feature.ViewSpec{
+		Source: feature.Source{Dataset: "products"}, Entities: []string{"product"}, Timestamp: "time",
+		Features: []feature.FieldSpec{
+			{Name: "stock", Type: "int32"}, {Name: "price", Type: "float32"}, {Name: "tags", Type: "list<string>(2)"}, {Name: "embedding", Type: "vector(2)"},
+		},
+	}
+}
+
+// What is materialised, pushed and trained on is of the type that was declared, and
+// the same.
+func TestTypes(t *testing.T) {
+	w := shop(t)
+	run := w.mustMaterialise("products", w.now)
+	if run.Rows != 3 {
+		t.Errorf("%d rows", run.Rows)
+	}
+	product := func(ids ...any) (out []map[string]any) {
+		for _, id := range ids {
+			out = append(out, map[string]any{"product": id})
+		}
+		return out
+	}
+	all := []string{"products:*"}
+	expect(t, w.ask(at(0.5), all, product(1, "2", 3)...), []string{
+		`2147483647/PRESENT | 0.1/PRESENT | ["new",""]/PRESENT | [1.0,-0.5]/PRESENT`,
+		`NULL/NULL_VALUE | NULL/NULL_VALUE | NULL/NULL_VALUE | [0.0,0.0]/PRESENT`,
+		`NULL/NOT_FOUND | NULL/NOT_FOUND | NULL/NOT_FOUND | NULL/NOT_FOUND`,
+	})
+	_, err := w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: all}, Entities: product(1 << 31)})
+	refused(t, err, fault.Invalid, "2147483648 is not an int32", "join key product")
+
+	w.data.put("spine", table{[]col{{"product", value.Int32}, {"at", value.Timestamp}}, [][]value.Value{
+		{value.OfInt32(1), ts(0.5)}, {value.OfInt32(1), ts(1)}, {value.OfInt32(2), ts(9)},
+	}})
+	set, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{
+		Project: nyc, Name: "set", Spine: feature.Source{Dataset: "spine"}, Timestamp: "at", Selection: feature.Selection{Features: all},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w.data.show(t, set.Dataset), []string{
+		"product, at, stock, price, tags, embedding",
+		`1, 2013-01-01T00:30:00Z, 2147483647, 0.1, ["new",""], [1.0,-0.5]`,
+		"1, 2013-01-01T01:00:00Z, -7, 1.6777216e+07, [], NULL",
+		"2, 2013-01-01T09:00:00Z, NULL, NULL, NULL, [0.0,0.0]",
+	})
+	report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: set.Dataset})
+	if err != nil || report.Mismatches != 0 || report.Rows != 3 {
+		t.Errorf("%+v, %v", report, err)
+	}
+
+	row := func(change func(map[string][]any)) map[string][]any {
+		columns := map[string][]any{
+			"product": {3}, "time": {at(2)}, "stock": {int64(5)}, "price": {0.25}, "tags": {[]any{"a"}}, "embedding": {[]any{1.0, 2.0}},
+		}
+		change(columns)
+		return columns
+	}
+	push := func(change func(map[string][]any)) error {
+		_, err := w.Push(w.ctx, feature.PushRequest{Project: nyc, View: "products", Columns: row(change)})
+		return err
+	}
+	if err := push(func(map[string][]any) {}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w.ask(at(3), all, product(3)...), []string{`5/PRESENT | 0.25/PRESENT | ["a"]/PRESENT | [1.0,2.0]/PRESENT`})
+	for words, change := range map[string]func(map[string][]any){
+		`column "stock": 2147483648 is not an int32`:                   func(c map[string][]any) { c["stock"] = []any{int64(1) << 31} },
+		`column "price": 1e+39 is not a float32`:                       func(c map[string][]any) { c["price"] = []any{1e39} },
+		`column "tags": a list has 3 elements`:                         func(c map[string][]any) { c["tags"] = []any{[]any{"a", "b", "c"}} },
+		`column "tags": element 2: this is not a string`:               func(c map[string][]any) { c["tags"] = []any{[]any{"a", nil}} },
+		`column "embedding": a vector has 1 dimensions, and not the 2`: func(c map[string][]any) { c["embedding"] = []any{[]any{1.0}} },
+		`column "product": 1099511627776 is not an int32`:              func(c map[string][]any) { c["product"] = []any{int64(1) << 40} },
+		`column "embedding": "[1,2]" is not a vector(2)`:               func(c map[string][]any) { c["embedding"] = []any{"[1,2]"} },
+		`column "stock": 1.5 is not an int32`:                          func(c map[string][]any) { c["stock"] = []any{1.5} },
+		`column "embedding": element 1: true is not a float32`:         func(c map[string][]any) { c["embedding"] = []any{[]any{true, 1.0}} },
+		`column "stock": a list is not an int32`:                       func(c map[string][]any) { c["stock"] = []any{[]any{1.0}} },
+		`column "price": 16777217 is not a float32`:                    func(c map[string][]any) { c["price"] = []any{int64(1<<24 + 1)} },
+	} {
+		refused(t, push(change), fault.Invalid, words)
+	}
+}
+
+// A type that could not hold what the column may have is refused when it is applied.
+func TestTypesRefused(t *testing.T) {
+	w := shop(t)
+	w.data.put("wide", table{[]col{
+		{"product", value.Int64}, {"time", value.Timestamp}, {"stock", value.Int64}, {"price", value.Float64}, {"tags", value.ListOf(value.Int64, 9)}, {"embedding", value.ListOf(value.Float64, 9)},
+	}, nil})
+	for words, change := range map[string]func(*feature.ViewSpec){
+		`spec.entities: column "product" is int64, not int32`:                func(s *feature.ViewSpec) { s.Source.Dataset = "wide" },
+		`column "stock" is int32, not float32`:                               func(s *feature.ViewSpec) { s.Features[0].Type = "float32" },
+		`column "price" is float32, not int32`:                               func(s *feature.ViewSpec) { s.Features[1].Type = "int32" },
+		`not list<int64>(2)`:                                                 func(s *feature.ViewSpec) { s.Features[2].Type = "list<int64>(2)" },
+		`column "stock" is int32, not vector(2)`:                             func(s *feature.ViewSpec) { s.Features[0].Type = "vector(2)" },
+		"spec.features[3].type: type \"vector\" does not say how long it is": func(s *feature.ViewSpec) { s.Features[3].Type = "vector" },
+		"is not between 1 and 16384":                                         func(s *feature.ViewSpec) { s.Features[3].Type = "vector(99999)" },
+		"mask or pseudonym":                                                  func(s *feature.ViewSpec) { s.Features[2].Protect = "pseudonym" },
+		"aggregations are of int64":                                          aggregate,
+	} {
+		s := products()
+		s.Features = slices.Clone(s.Features)
+		change(&s)
+		_, _, err := w.ApplyView(w.ctx, feature.ApplyRequest{Project: nyc, Name: "other"}, s)
+		if words == "mask or pseudonym" {
+			refused(t, err, fault.Invalid)
+			continue
+		}
+		refused(t, err, fault.Invalid, words)
+	}
+	s := products() // a wider one is what the column is, too
+	s.Features = []feature.FieldSpec{{Name: "stock", Type: "int64"}, {Name: "price", Type: "float64"}, {Name: "embedding", Type: "list<float64>(8)"}}
+	w.view("wider", s)
+	w.mustMaterialise("wider", w.now)
+	expect(t, w.ask(at(0.5), []string{"wider:*"}, map[string]any{"product": 1}), []string{"2147483647/PRESENT | 0.10000000149011612/PRESENT | [1.0,-0.5]/PRESENT"})
+
+	// What only reading shows names the row.
+	s = products()
+	s.Features = []feature.FieldSpec{{Name: "tags", Type: "list<string>(1)"}}
+	w.view("short", s)
+	if run := w.materialise("short", w.now); run.State == feature.Succeeded {
+		t.Error("a list that is too long was materialised")
+	}
+	for _, typ := range []string{"float32", "vector(2)", "list<string>(2)"} {
+		_, _, err := w.ApplyEntity(w.ctx, feature.ApplyRequest{Project: nyc, Name: "x"}, feature.EntitySpec{Type: typ})
+		refused(t, err, fault.Invalid, "does not identify")
+	}
+}
+
+func aggregate(s *feature.ViewSpec) {
+	s.Features, s.Aggregations = nil, []feature.AggregationSpec{{Name: "sold", Function: "sum", Column: "stock", Type: "int32", Window: "1h"}}
+}
+
+// Expressions are over lists, and their results are of the declared type.
+func TestComputedTypes(t *testing.T) {
+	w := shop(t)
+	w.mustMaterialise("products", w.now)
+	w.service("shop", feature.BundleSpec{
+		Features: []string{"products:stock"}, Inputs: []string{"products:price", "products:tags", "products:embedding"},
+		Request: []feature.RequestSpec{{Name: "wanted", Type: "list<string>(3)"}},
+		Computed: []feature.ComputedSpec{
+			{Name: "more", Type: "int32", Expression: "stock + 1"},
+			{Name: "double_price", Type: "float32", Expression: "price * 2.0"},
+			{Name: "is_new", Type: "bool", Expression: "'new' in tags"},
+			{Name: "first", Type: "float64", Expression: "embedding[0]"},
+			{Name: "pair", Type: "vector(2)", Expression: "[price, double_price]"},
+			{Name: "words", Type: "list<string>(3)", Expression: "tags + wanted"},
+			{Name: "n", Type: "int64", Expression: "size(wanted)"},
+		},
+	})
+	ask := func(product int, wanted ...any) map[string]any {
+		return map[string]any{"product": product, "wanted": wanted}
+	}
+	expect(t, w.read("shop", at(0.5), ask(1, "x"), ask(1, "x", "y"), ask(2, "z")), []string{
+		`stock=2147483647/PRESENT more=NULL/INVALID double_price=0.2/PRESENT is_new=true/PRESENT first=1/PRESENT pair=[0.1,0.2]/PRESENT words=["new","","x"]/PRESENT n=1/PRESENT `,
+		`stock=2147483647/PRESENT more=NULL/INVALID double_price=0.2/PRESENT is_new=true/PRESENT first=1/PRESENT pair=[0.1,0.2]/PRESENT words=NULL/INVALID n=2/PRESENT `,
+		`stock=NULL/NULL_VALUE more=NULL/NULL_VALUE double_price=NULL/NULL_VALUE is_new=NULL/NULL_VALUE first=0/PRESENT pair=NULL/NULL_VALUE words=NULL/NULL_VALUE n=1/PRESENT `,
+	})
+}
