@@ -70,8 +70,8 @@ func (f featureData) Still(ctx context.Context, p project.Name, ref string) erro
 	return f.datasets.Still(ctx, dataset.OpenRequest{Project: p, Ref: r})
 }
 
-func (f featureData) Query(ctx context.Context, p project.Name, sql string, inputs map[string]string) (feature.Rows, error) {
-	q := dataset.QueryRequest{Project: p, SQL: sql, Purpose: "features"}
+func (f featureData) Query(ctx context.Context, p project.Name, sql string, inputs map[string]string, local feature.Local) (feature.Rows, error) {
+	q := dataset.QueryRequest{Project: p, SQL: sql, Purpose: "features", TimeZone: local.TimeZone, Early: local.Early}
 	if inputs != nil {
 		q.Inputs = make(map[string]dataset.Ref, len(inputs))
 		for table, ref := range inputs {
@@ -86,7 +86,7 @@ func (f featureData) Query(ctx context.Context, p project.Name, sql string, inpu
 	if err != nil {
 		return feature.Rows{}, err
 	}
-	rows := feature.Rows{RecordReader: result}
+	rows := feature.Rows{RecordReader: result, Local: result.Local()}
 	if columns := result.Columns(); columns != nil {
 		rows.Origins = feature.Origins{}
 		for column, from := range columns {

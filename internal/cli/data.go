@@ -491,7 +491,7 @@ func (a *app) featureOnline() *cobra.Command {
 const purposeUsage = "what the features are read for, where their views name purposes"
 
 func (a *app) featureTrainingSet() *cobra.Command {
-	var spine, timestamp, service, purpose string
+	var spine, timeZone, timestamp, service, purpose string
 	var features []string
 	labels := []string{}
 	var fullNames bool
@@ -518,6 +518,9 @@ func (a *app) featureTrainingSet() *cobra.Command {
 			if purpose != "" {
 				body["purpose"] = purpose
 			}
+			if timeZone != "" {
+				body["time_zone"] = timeZone
+			}
 			var v client.Object
 			if err := a.call(cmd, http.MethodPost, body, &v, "training-sets"); err != nil {
 				return err
@@ -533,6 +536,7 @@ func (a *app) featureTrainingSet() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&spine, "spine", "", "SQL of the rows, or @file")
 	cmd.Flags().StringVar(&timestamp, "timestamp", "", "the spine's timestamp column")
+	cmd.Flags().StringVar(&timeZone, "time-zone", "", "zone of the spine's times that have none, such as America/New_York")
 	cmd.Flags().StringArrayVar(&labels, "label", labels, "a label column of the spine; may be given more than once")
 	cmd.Flags().BoolVar(&fullNames, "full-names", false, "name feature columns view__feature")
 	cmd.Flags().StringVar(&service, "service", "", "feature service")

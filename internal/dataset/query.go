@@ -34,6 +34,10 @@ type QueryRequest struct {
 	Where   string
 	Zone    residency.Zone
 	Purpose string
+	// TimeZone is that of times in the result that have none, UTC when it is empty; Early
+	// takes the earlier of two instants at which its clocks show a time (table.Local).
+	TimeZone string
+	Early    bool
 }
 
 // Query runs SQL in a process that is handed the needed columns of the needed
@@ -121,7 +125,9 @@ func (s *Service) mayQuery(ctx context.Context, r QueryRequest) error {
 func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest, scratch string) error {
 	session := q.session
 	explain := func(err error) error { return q.explain(err) }
-	if err := session.In.Header(child.SQLRequest{SQL: r.SQL, Memory: int64(s.limits.QueryMemory), Rows: r.Rows, Threads: 2}); err != nil {
+	if err := session.In.Header(child.SQLRequest{
+		SQL: r.SQL, Memory: int64(s.limits.QueryMemory), Rows: r.Rows, Threads: 2, TimeZone: r.TimeZone, Early: r.Early,
+	}); err != nil {
 		return explain(err)
 	}
 	var uses child.SQLAnalysis
@@ -155,7 +161,7 @@ func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest, scratch st
 	if err := session.Out.Header(&made); err != nil {
 		return explain(err)
 	}
-	q.columns = columnsFrom(made, inputs)
+	q.columns, q.local = columnsFrom(made, inputs), made.Local
 	rows, err := session.Out.Records()
 	if err != nil {
 		return explain(err)
@@ -283,6 +289,7 @@ type Result struct {
 	rows           array.RecordReader
 	inputs         []Version
 	columns        Columns
+	local          []string
 	residency      residency.Label
 	classification Classification
 	refs           atomic.Int64
@@ -325,6 +332,9 @@ func (q *Result) explain(err error) error {
 	}
 	return err
 }
+
+// Local are the columns whose times had no zone, and are those of the request's.
+func (q *Result) Local() []string { return q.local }
 
 // Inputs are the versions that the query read, by name.
 func (q *Result) Inputs() []Version { return q.inputs }

@@ -275,7 +275,7 @@ func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow
 		}
 		return v.Schema, nil
 	}
-	rows, err := s.cfg.Data.Query(ctx, p, "SELECT * FROM ("+trimSQL(src.SQL)+"\n) AS source LIMIT 0", src.Inputs)
+	rows, err := s.cfg.Data.Query(ctx, p, "SELECT * FROM ("+trimSQL(src.SQL)+"\n) AS source LIMIT 0", src.Inputs, Local{TimeZone: src.TimeZone})
 	if err != nil {
 		return nil, asInvalid(err)
 	}
@@ -299,7 +299,35 @@ func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow
 		}
 	}
 	src.Inputs = inputs
-	return rows.Schema(), nil
+	return zoneless(rows), nil
+}
+
+// zoneless is the schema of a query with the types of times that had no zone as they
+// were. Rows that are read are of instants.
+func zoneless(rows Rows) *arrow.Schema {
+	fields := slices.Clone(rows.Schema().Fields())
+	for i, f := range fields {
+		if !slices.Contains(rows.Local, f.Name) {
+			continue
+		}
+		fields[i].Type = &arrow.TimestampType{Unit: arrow.Microsecond}
+		if f.Type.ID() == arrow.LIST {
+			fields[i].Type = arrow.ListOf(fields[i].Type)
+		}
+	}
+	return arrow.NewSchema(fields, nil)
+}
+
+// zoned refuses a column of times without a zone where the source names none.
+func (src Source) zoned(t arrow.DataType) error {
+	if l, ok := t.(*arrow.ListType); ok {
+		t = l.Elem()
+	}
+	if t, ok := t.(*arrow.TimestampType); !ok || t.TimeZone != "" || src.TimeZone != "" || src.SQL == "" {
+		return nil
+	}
+	return fault.New(fault.Invalid, "its times have no zone, so they say no instant").
+		WithHint("Name the zone in which they were written beside the SQL, such as time_zone: America/New_York or UTC; or make them instants in SQL: x::TIMESTAMPTZ takes them for UTC.")
 }
 
 // trimSQL takes off what may stand behind a statement but not inside brackets.
@@ -325,6 +353,11 @@ func (v View) check(schema *arrow.Schema) error {
 		}
 		if from := schema.Field(at[0]).Type; !offline.Readable(from, t) {
 			return bad(field, "column %q is %s, not %s", clip(name), from, t).WithHint("Correct the type, or CAST the column in SQL.")
+		}
+		if t.Elem() == value.Timestamp {
+			if err := v.Source.zoned(schema.Field(at[0]).Type); err != nil {
+				return bad(field, "column %q: %s", clip(name), err).WithHint("%s", fault.HintOf(err))
+			}
 		}
 		return nil
 	}

@@ -28,8 +28,8 @@ type Data interface {
 	Still(ctx context.Context, p project.Name, ref string) error
 	// Query runs SQL in the sandboxed child over inputs (table → ref). With nil
 	// inputs the tables that the SQL names are datasets of the same name. The
-	// caller releases the rows.
-	Query(ctx context.Context, p project.Name, sql string, inputs map[string]string) (Rows, error)
+	// caller releases the rows, whose times are instants.
+	Query(ctx context.Context, p project.Name, sql string, inputs map[string]string, local Local) (Rows, error)
 	// Create keeps derived rows as a version, which may be where all its parents
 	// may be. Errors: fault.PermissionDenied when that is nowhere.
 	Create(ctx context.Context, d Derived) (DatasetVersion, error)
@@ -62,9 +62,18 @@ type DatasetVersion struct {
 	Rows           int64
 }
 
+// Local says which instants a query's times without a zone are: those at which the
+// clocks of a zone show them, of UTC when it is empty. Where clocks show a time twice
+// it is the later instant, or the earlier; what they skip is as long after the change.
+type Local struct {
+	TimeZone string
+	Early    bool
+}
+
 // Rows is the result of a query, and what it could read.
 type Rows struct {
 	array.RecordReader
+	Local   []string // the columns whose times had no zone
 	Inputs  []Input
 	Origins Origins // nil when they are not known
 }

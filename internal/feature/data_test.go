@@ -107,12 +107,14 @@ type data struct {
 	appending func() error
 	// interrupt, when set, fails the reading of any source after some rows.
 	interrupt func(rows int) error
-	closed    string // the version that may be read no longer
+	closed    string          // the version that may be read no longer
+	asked     []feature.Local // of each query
 }
 
 // query is what a piece of SQL means: the tables it reads and what it makes.
 type query struct {
 	tables []string
+	local  []string // columns whose times have no zone
 	run    func(in map[string]table) table
 }
 
@@ -217,7 +219,7 @@ var (
 	quoted  = regexp.MustCompile(`"([^"]+)"`)
 )
 
-func (d *data) Query(_ context.Context, _ project.Name, sql string, inputs map[string]string) (feature.Rows, error) {
+func (d *data) Query(_ context.Context, _ project.Name, sql string, inputs map[string]string, local feature.Local) (feature.Rows, error) {
 	inner, columns, none := strings.TrimPrefix(sql, "\n"), []string(nil), false
 	if m := wrapped.FindStringSubmatch(sql); m != nil {
 		inner, none = m[2], m[3] != ""
@@ -229,7 +231,10 @@ func (d *data) Query(_ context.Context, _ project.Name, sql string, inputs map[s
 	if !ok {
 		return feature.Rows{}, fault.New(fault.Invalid, "Parser Error: %q", inner)
 	}
-	var rows feature.Rows
+	rows := feature.Rows{Local: q.local}
+	d.mu.Lock()
+	d.asked = append(d.asked, local)
+	d.mu.Unlock()
 	in := map[string]table{}
 	for _, t := range q.tables {
 		ref := t

@@ -54,6 +54,16 @@ func refsOf(inputs []Input) []InputRef {
 // evaluate reads columns of a source over exact versions; all columns when there
 // are none.
 func (s *Service) evaluate(p project.Name, src Source, inputs []InputRef, columns []string) offline.Open {
+	return s.rows(p, src, inputs, columns, Local{TimeZone: src.TimeZone})
+}
+
+// spine reads a spine. What clocks show twice is early in it, and late in a view:
+// neither knows what was not known.
+func (s *Service) spine(p project.Name, src Source, inputs []InputRef) offline.Open {
+	return s.rows(p, src, inputs, nil, Local{TimeZone: src.TimeZone, Early: true})
+}
+
+func (s *Service) rows(p project.Name, src Source, inputs []InputRef, columns []string, local Local) offline.Open {
 	return func(ctx context.Context) (array.RecordReader, error) {
 		if src.Dataset != "" {
 			if len(inputs) != 1 {
@@ -73,7 +83,7 @@ func (s *Service) evaluate(p project.Name, src Source, inputs []InputRef, column
 			}
 			sql = "SELECT " + strings.Join(quoted, ", ") + " FROM (" + sql + "\n) AS source"
 		}
-		rows, err := s.cfg.Data.Query(ctx, p, sql, tables)
+		rows, err := s.cfg.Data.Query(ctx, p, sql, tables, local)
 		if err != nil {
 			return nil, err
 		}

@@ -50,6 +50,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	_ "time/tzdata" // so that a zone is known wherever the server runs
 
 	"github.com/agnivade/levenshtein"
 
@@ -101,7 +102,9 @@ type Source struct {
 	Dataset string            `json:"dataset,omitempty" doc:"A dataset, such as weather or weather@3; the newest accepted version when none is named"`
 	SQL     string            `json:"sql,omitempty" doc:"A query in DuckDB's SQL over datasets, run in a sandbox"`
 	Inputs  map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`
-	Stream  *StreamSpec       `json:"stream,omitempty" doc:"The dataset gets its rows as events, which are online at once; it has to declare its columns"`
+	// TimeZone is left out where every time has its own.
+	TimeZone string      `json:"time_zone,omitempty" doc:"Zone of the times in sql that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused"`
+	Stream   *StreamSpec `json:"stream,omitempty" doc:"The dataset gets its rows as events, which are online at once; it has to declare its columns"`
 }
 
 // FieldSpec is a feature of a view.
@@ -247,7 +250,7 @@ func (s ViewSpec) Validate() error {
 	}
 	if s.Timestamp == "" {
 		return bad("timestamp", "it is missing").
-			WithHint("Name the column with the time of the values. Where there is none, give a constant in SQL, such as TIMESTAMP '2000-01-01' AS known_since.")
+			WithHint("Name the column with the time of the values. Where there is none, give a constant in SQL, such as TIMESTAMPTZ '2000-01-01 00:00:00+00' AS known_since.")
 	}
 	if len(s.Aggregations) > 0 {
 		return s.validateWindows()
@@ -324,12 +327,27 @@ func (s Source) validate(field string) error {
 		return bad(field, "it has both a dataset and sql").WithHint("Use the dataset in the sql, and leave `dataset` out.")
 	case s.Dataset != "" && len(s.Inputs) > 0:
 		return bad(field+".inputs", "they are the tables of sql, and there is none")
+	case s.Dataset != "" && s.TimeZone != "":
+		return bad(field+".time_zone", "it is of sql, and there is none").WithHint("A dataset's times are instants.")
 	case len(s.SQL) > maxSQL:
 		return bad(field+".sql", "%d bytes are over the limit of %d", len(s.SQL), maxSQL)
 	case len(s.Inputs) > maxInputs:
 		return bad(field+".inputs", "%d are over the limit of %d", len(s.Inputs), maxInputs)
 	}
+	if s.TimeZone != "" {
+		if err := checkTimeZone(s.TimeZone); err != nil {
+			return bad(field+".time_zone", "%s", err).WithHint("%s", fault.HintOf(err))
+		}
+	}
 	return s.validateStream(field)
+}
+
+// checkTimeZone refuses what is no zone of IANA's database.
+func checkTimeZone(name string) error {
+	if _, err := time.LoadLocation(name); err != nil || name == "Local" {
+		return fault.New(fault.Invalid, "there is no time zone %q", clip(name)).WithHint("Write its name in IANA's database, such as America/New_York, Europe/Berlin or UTC.")
+	}
+	return nil
 }
 
 // sources lists the datasets of the source by table; the table of a Dataset is

@@ -77,7 +77,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 			return r.Rows, nil
 		}
 	} else {
-		src := Source{SQL: r.SQL}
+		src := Source{SQL: r.SQL, TimeZone: "UTC"} // which Feast takes times without a zone for
 		if err := src.validate("spine"); err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 			return nil, fault.Wrap(err, "the spine")
 		}
 		h.read(refsOf(inputs))
-		spine.Open = s.evaluate(r.Project, src, refsOf(inputs), nil)
+		spine.Open = s.spine(r.Project, src, refsOf(inputs))
 	}
 	if spine.Timestamp == "" {
 		if spine.Timestamp, err = TimeOf(schema); err != nil {

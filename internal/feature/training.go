@@ -99,7 +99,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 	for i := range views {
 		views[i].Open = made.watch(i, views[i].Open, t.Views[i].Inputs)
 	}
-	open := made.watch(spine, s.evaluate(r.Project, t.Spine, t.Inputs, nil), t.Inputs)
+	open := made.watch(spine, s.spine(r.Project, t.Spine, t.Inputs), t.Inputs)
 	joined, err := offline.Join(ctx, offline.Spine{Open: open, Timestamp: r.Timestamp}, views, s.cfg.Join)
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
@@ -226,6 +226,11 @@ func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
 		if t != 0 && !offline.Readable(schema.Field(at).Type, t) {
 			return fault.New(fault.Invalid, "column %q of the spine, which is %s, is %s and not %s", clip(name), what, schema.Field(at).Type, t).
 				WithHint("CAST it in the spine's SQL.")
+		}
+		if t.Elem() == value.Timestamp {
+			if err := r.Spine.zoned(schema.Field(at).Type); err != nil {
+				return fault.New(fault.Invalid, "column %q of the spine, which is %s: %s", clip(name), what, err).WithHint("%s", fault.HintOf(err))
+			}
 		}
 		return nil
 	}

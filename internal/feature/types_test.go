@@ -56,8 +56,8 @@ func list(tb interface{ Fatal(...any) }, of value.Type, elements ...value.Value)
 	return v
 }
 
-// shop is a world with a view of every type over products, whose key is an int32.
-func shop(t *testing.T) *world {
+// products is a world with a view of every type over products, whose key is an int32.
+func products(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	words, vector := value.ListOf(value.String, 2), value.VectorOf(2)
@@ -71,11 +71,11 @@ func shop(t *testing.T) *world {
 		},
 	})
 	w.entity("product", "int32")
-	w.view("products", products())
+	w.view("products", productSpec())
 	return w
 }
 
-func products() feature.ViewSpec {
+func productSpec() feature.ViewSpec {
 	return feature.ViewSpec{
 		Source: feature.Source{Dataset: "products"}, Entities: []string{"product"}, Timestamp: "time",
 		Features: []feature.FieldSpec{
@@ -87,7 +87,7 @@ func products() feature.ViewSpec {
 // What is materialised, pushed and trained on is of the type that was declared, and
 // the same.
 func TestTypes(t *testing.T) {
-	w := shop(t)
+	w := products(t)
 	run := w.mustMaterialise("products", w.now)
 	if run.Rows != 3 {
 		t.Errorf("%d rows", run.Rows)
@@ -161,7 +161,7 @@ func TestTypes(t *testing.T) {
 
 // A type that could not hold what the column may have is refused when it is applied.
 func TestTypesRefused(t *testing.T) {
-	w := shop(t)
+	w := products(t)
 	w.data.put("wide", table{[]col{
 		{"product", value.Int64}, {"time", value.Timestamp}, {"stock", value.Int64}, {"price", value.Float64}, {"tags", value.ListOf(value.Int64, 9)}, {"embedding", value.ListOf(value.Float64, 9)},
 	}, nil})
@@ -176,7 +176,7 @@ func TestTypesRefused(t *testing.T) {
 		"mask or pseudonym":                                                  func(s *feature.ViewSpec) { s.Features[2].Protect = "pseudonym" },
 		"aggregations are of int64":                                          aggregate,
 	} {
-		s := products()
+		s := productSpec()
 		s.Features = slices.Clone(s.Features)
 		change(&s)
 		_, _, err := w.ApplyView(w.ctx, feature.ApplyRequest{Project: nyc, Name: "other"}, s)
@@ -186,14 +186,14 @@ func TestTypesRefused(t *testing.T) {
 		}
 		refused(t, err, fault.Invalid, words)
 	}
-	s := products() // a wider one is what the column is, too
+	s := productSpec() // a wider one is what the column is, too
 	s.Features = []feature.FieldSpec{{Name: "stock", Type: "int64"}, {Name: "price", Type: "float64"}, {Name: "embedding", Type: "list<float64>(8)"}}
 	w.view("wider", s)
 	w.mustMaterialise("wider", w.now)
 	expect(t, w.ask(at(0.5), []string{"wider:*"}, map[string]any{"product": 1}), []string{"2147483647/PRESENT | 0.10000000149011612/PRESENT | [1.0,-0.5]/PRESENT"})
 
 	// What only reading shows names the row.
-	s = products()
+	s = productSpec()
 	s.Features = []feature.FieldSpec{{Name: "tags", Type: "list<string>(1)"}}
 	w.view("short", s)
 	if run := w.materialise("short", w.now); run.State == feature.Succeeded {
@@ -211,7 +211,7 @@ func aggregate(s *feature.ViewSpec) {
 
 // Expressions are over lists, and their results are of the declared type.
 func TestComputedTypes(t *testing.T) {
-	w := shop(t)
+	w := products(t)
 	w.mustMaterialise("products", w.now)
 	w.service("shop", feature.BundleSpec{
 		Features: []string{"products:stock"}, Inputs: []string{"products:price", "products:tags", "products:embedding"},

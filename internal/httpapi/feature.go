@@ -269,6 +269,7 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 		Description string            `json:"description,omitempty"`
 		Spine       string            `json:"spine" doc:"SQL of the rows: entity keys, a timestamp, labels and whatever else should be kept"`
 		Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in spine; tables are datasets of the same name when left out"`
+		TimeZone    string            `json:"time_zone,omitempty" doc:"Zone of the times in spine that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused"`
 		Timestamp   string            `json:"timestamp" doc:"The spine's timestamp column"`
 		Labels      []string          `json:"labels,omitempty" doc:"The spine's label columns"`
 	}
@@ -277,7 +278,7 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 	b := in.Body
 	p := project.Name(in.Project)
 	set, err := s.Features.MakeTrainingSet(ctx, feature.TrainingSetRequest{
-		Project: p, Name: b.Name, Description: b.Description, Spine: feature.Source{SQL: b.Spine, Inputs: b.Inputs},
+		Project: p, Name: b.Name, Description: b.Description, Spine: feature.Source{SQL: b.Spine, Inputs: b.Inputs, TimeZone: b.TimeZone},
 		Timestamp: b.Timestamp, Labels: b.Labels, Selection: b.Selection,
 	})
 	if err != nil {

@@ -14,6 +14,10 @@ type SQLRequest struct {
 	Memory  int64  `json:"memory"` // bytes that DuckDB may use
 	Rows    int64  `json:"rows"`   // most rows of the result; one more is a fault
 	Threads int    `json:"threads"`
+	// TimeZone is that of the result's times that have none, UTC when it is empty, and
+	// Early which of two instants one is; see table.Local.
+	TimeZone string `json:"time_zone,omitempty"`
+	Early    bool   `json:"early,omitempty"`
 }
 
 // SQLAnalysis is what a query reads.
@@ -49,6 +53,8 @@ type SQLColumns struct {
 	// Rows are the columns that decide which rows there are, by filters, joins and
 	// groups, and in which order.
 	Rows []SQLSource `json:"rows,omitempty"`
+	// Local are the columns whose times have no zone of their own; always known.
+	Local []string `json:"local,omitempty"`
 }
 
 // SQLColumn is a column of the result.

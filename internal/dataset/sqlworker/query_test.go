@@ -86,6 +86,37 @@ func TestQuery(t *testing.T) {
 	}
 }
 
+// Times without a zone are those of the zone that is named, and said to have none.
+func TestQueryTimeZone(t *testing.T) {
+	h := harness(t, nil)
+	const sql = "SELECT TIMESTAMP '2013-03-10 02:30:00' skipped, TIMESTAMP '2013-11-03 01:30:00' AS twice, [TIMESTAMP '2013-07-01 00:00:00'] AS list, moment, DATE '2013-07-01' AS day FROM flights WHERE id = 1"
+	for _, c := range []struct {
+		zone  string
+		early bool
+		want  string
+	}{
+		{"", false, "2013-03-10T02:30:00Z 2013-11-03T01:30:00Z [2013-07-01T00:00:00Z] 2013-01-01T10:00:00Z 2013-07-01"},
+		{"America/New_York", false, "2013-03-10T07:30:00Z 2013-11-03T06:30:00Z [2013-07-01T04:00:00Z] 2013-01-01T10:00:00Z 2013-07-01"},
+		{"America/New_York", true, "2013-03-10T07:30:00Z 2013-11-03T05:30:00Z [2013-07-01T04:00:00Z] 2013-01-01T10:00:00Z 2013-07-01"},
+	} {
+		got, err := query(t, h, dataset.QueryRequest{SQL: sql, TimeZone: c.zone, Early: c.early})
+		if err != nil || got != c.want {
+			t.Errorf("%s: %q, %v, want %q", c.zone, got, err, c.want)
+		}
+	}
+	if _, err := query(t, h, dataset.QueryRequest{SQL: sql, TimeZone: "Mars/Olympus"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "Mars/Olympus") {
+		t.Error(err)
+	}
+	r, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	if got := fmt.Sprint(r.Local()); got != "[skipped twice list]" {
+		t.Errorf("columns without a zone: %s", got)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	h := harness(t, func(c *dataset.Config) { c.Limits.QueryInput = 4 })
 	for _, c := range []struct {

@@ -210,7 +210,15 @@ func (w *worker) answer() error {
 	if err != nil {
 		return fault.Wrap(err, "the result")
 	}
-	if err := w.out.Header(w.columns(schema.Names())); err != nil {
+	local := table.Local{Early: w.req.Early}
+	if w.req.TimeZone != "" {
+		if local.Zone, err = table.ParseZone(w.req.TimeZone); err != nil {
+			return err
+		}
+	}
+	made := w.columns(schema.Names())
+	made.Local = table.LocalColumns(rows.Schema())
+	if err := w.out.Header(made); err != nil {
 		return err
 	}
 	out := w.out.Records(schema.Arrow())
@@ -236,7 +244,7 @@ func (w *worker) answer() error {
 		if sent+rec.NumRows() > w.req.Rows {
 			return fault.New(fault.TooLarge, "the result has more than %d rows", w.req.Rows).WithHint("Add a LIMIT, aggregate, or raise the limit.")
 		}
-		norm, err := table.Normalize(rec, schema, sent+1)
+		norm, err := table.NormalizeIn(rec, schema, sent+1, local)
 		if err != nil {
 			return fault.Wrap(err, "the result")
 		}

@@ -80,6 +80,11 @@ func NormalSchema(a *arrow.Schema) (Schema, error) {
 // cannot hold exactly (an integer over 63 bits, time below the microsecond, text
 // that is not UTF-8) is fault.Invalid with row and column. Release the result.
 func Normalize(rec arrow.RecordBatch, s Schema, row int64) (arrow.RecordBatch, error) {
+	return NormalizeIn(rec, s, row, Local{})
+}
+
+// NormalizeIn is Normalize where times without a zone are of one.
+func NormalizeIn(rec arrow.RecordBatch, s Schema, row int64, local Local) (arrow.RecordBatch, error) {
 	cols := make([]arrow.Array, len(s))
 	defer func() {
 		for _, c := range cols {
@@ -89,7 +94,7 @@ func Normalize(rec arrow.RecordBatch, s Schema, row int64) (arrow.RecordBatch, e
 		}
 	}()
 	for i, f := range s {
-		col, err := normalizeColumn(rec.Column(i), f, row)
+		col, err := normalizeColumn(rec.Column(i), f, row, local)
 		if err != nil {
 			return nil, err
 		}
@@ -105,10 +110,10 @@ func Widen(a arrow.Array, t Type) (arrow.Array, error) {
 		a.Retain()
 		return a, nil
 	}
-	return normalizeColumn(a, Field{Type: t}, 1)
+	return normalizeColumn(a, Field{Type: t}, 1, Local{})
 }
 
-func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
+func normalizeColumn(a arrow.Array, f Field, row int64, local Local) (arrow.Array, error) {
 	elem, list := f.Type.Elem()
 	if arrow.TypeEqual(a.DataType(), f.Type.Arrow()) && f.Type != String && !list {
 		a.Retain()
@@ -121,7 +126,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 		a = e.Storage()
 	}
 	if list {
-		return normalizeList(a, f, elem, row)
+		return normalizeList(a, f, elem, row, local)
 	}
 	at := func(i int) int { return i }
 	rows := a
@@ -201,9 +206,13 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 		if !ok || !ok2 {
 			return nil, refuse(0, "unreadable as timestamp")
 		}
+		instant := local.instants()
 		b := array.NewTimestampBuilder(memory.DefaultAllocator, arrow.FixedWidthTypes.Timestamp_us.(*arrow.TimestampType))
 		return build(b, rows, a, at, func(i, j int) error {
 			us, exact := micros(int64(v.Value(j)), t.Unit)
+			if t.TimeZone == "" {
+				us = instant(us)
+			}
 			if !exact {
 				return refuse(i, "the time is not a whole number of microseconds in range").WithData("%s", a.ValueStr(j))
 			}
@@ -232,7 +241,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64) (arrow.Array, error) {
 
 // normalizeList makes lists of a kind lists of normal elements, without what no row
 // shows.
-func normalizeList(a arrow.Array, f Field, elem Type, row int64) (arrow.Array, error) {
+func normalizeList(a arrow.Array, f Field, elem Type, row int64, local Local) (arrow.Array, error) {
 	refuse := func(i int, why string) *fault.Error {
 		return fault.New(fault.Invalid, "row %d, column %q: %s", row+int64(i), f.Name, why)
 	}
@@ -292,7 +301,7 @@ func normalizeList(a arrow.Array, f Field, elem Type, row int64) (arrow.Array, e
 			return nil, refuse(rowOf(i), "an element of the list is null").WithHint("Leave it out, or write a value in its place.")
 		}
 	}
-	elements, err := normalizeColumn(values, Field{Name: f.Name, Type: elem}, row)
+	elements, err := normalizeColumn(values, Field{Name: f.Name, Type: elem}, row, local)
 	if err != nil {
 		return nil, err
 	}
