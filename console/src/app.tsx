@@ -4,15 +4,18 @@ import { useEffect } from 'react';
 import { Redirect, Route, Router, Switch, useLocation } from 'wouter';
 import { useProjects } from './api/queries';
 import { useToken } from './api/session';
-import { Frame, pathOf } from './frame/Frame';
+import { Frame } from './frame/Frame';
+import { pathOf } from './frame/places';
 import { Login } from './frame/Login';
 import { lastProject } from './frame/settings';
 import { AuditPage, DatasetsPage, FeaturesPage, ModelsPage } from './pages/Lists';
 import { DatasetPage } from './pages/Dataset';
 import { DeploymentPage } from './pages/Deployment';
 import { DeploymentsPage } from './pages/Deployments';
+import { FeatureServicePage, FeatureViewPage } from './pages/Features';
 import { JobPage } from './pages/Job';
 import { JobsPage } from './pages/Jobs';
+import { LineagePage } from './pages/Lineage';
 import { MonitoringPage } from './pages/Monitoring';
 import { OverviewPage } from './pages/Overview';
 import { Empty, Failed, Wait } from './parts/State';
@@ -65,6 +68,9 @@ function InProject({ project }: { project: string }) {
         <Route path="/p/:project/datasets"><DatasetsPage project={project} /></Route>
         <Route path="/p/:project/datasets/:ref">{({ ref }) => <DatasetPage project={project} reference={decodeURIComponent(ref)} />}</Route>
         <Route path="/p/:project/features"><FeaturesPage project={project} /></Route>
+        <Route path="/p/:project/features/:ref">{({ ref }) => <FeatureViewPage project={project} reference={decodeURIComponent(ref)} />}</Route>
+        <Route path="/p/:project/services/:ref">{({ ref }) => <FeatureServicePage project={project} reference={decodeURIComponent(ref)} />}</Route>
+        <Route path="/p/:project/lineage/:thing">{({ thing }) => <LineagePage key={thing} project={project} thing={decodeURIComponent(thing)} />}</Route>
         <Route path="/p/:project/models"><ModelsPage project={project} /></Route>
         <Route path="/p/:project/audit"><AuditPage project={project} /></Route>
         <Route path="/p/:project/*"><Redirect to={pathOf(project)} replace /></Route>

@@ -26,7 +26,9 @@ const tellLineage = "openlineage"
 // openLineage takes lineage from others, and tells them ours: the outbox is that of
 // events, so what happened is told even if the server dies before, in order.
 func (a *App) openLineage(ctx context.Context) error {
-	a.lineage = openlineage.New(openlineage.Config{DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Tables: a.cfg.tablesDir()})
+	a.lineage = openlineage.New(openlineage.Config{
+		DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Tables: a.cfg.tablesDir(), Objects: a.lines,
+	})
 	a.projects.Register(projectLineage{a.lineage})
 	to := a.cfg.Lineage.OpenLineage
 	if to.URL == "" {

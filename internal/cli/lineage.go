@@ -50,10 +50,11 @@ func (a *app) lineage() *cobra.Command {
 	var up, down, columns bool
 	var depth int
 	cmd := &cobra.Command{
-		Use: "lineage NAME[@VERSION]", Short: "Show what a dataset was made of and what was made of it, also outside Falaj", Args: cobra.ExactArgs(1),
-		Long: "Follows a dataset both ways: over Falaj's own versions, and over the jobs and datasets that\n" +
-			"others told of by OpenLineage. With --namespace it begins at one of those.",
-		Example: "  falaj lineage delays@1 -p nyc\n  falaj lineage delays --columns --up -p nyc\n  falaj lineage db.public.orders --namespace postgres://host:5432 -p nyc",
+		Use: "lineage NAME[@VERSION]", Short: "Show what a dataset, feature, job, model or deployment was made of and what was made of it, also outside Falaj", Args: cobra.ExactArgs(1),
+		Long: "Follows a dataset both ways: over Falaj's own versions, features, jobs, models and deployments,\n" +
+			"and over the jobs and datasets that others told of by OpenLineage. With --kind it begins at\n" +
+			"another object, with --namespace at what others told of.",
+		Example: "  falaj lineage delay@3 --kind model -p nyc\n  falaj lineage delays@1 -p nyc\n  falaj lineage delays --columns --up -p nyc\n  falaj lineage db.public.orders --namespace postgres://host:5432 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := url.Values{"direction": {"both"}}
 			if up != down {
@@ -98,7 +99,7 @@ func (a *app) lineage() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&namespace, "namespace", "", "OpenLineage's namespace of something that others told of")
-	f.StringVar(&kind, "kind", "dataset", "what NAME is in the namespace: dataset or job")
+	f.StringVar(&kind, "kind", "dataset", "what NAME is: dataset, feature_view, feature_service, job, model or deployment; with --namespace, dataset or job")
 	f.BoolVar(&up, "up", false, "only what it was made of")
 	f.BoolVar(&down, "down", false, "only what was made of it")
 	f.BoolVar(&columns, "columns", false, "also what the columns are made of, where that is known")
@@ -154,7 +155,7 @@ func (n graphNode) label() string {
 	if n.Foreign {
 		return n.Kind + " " + n.Name + " in " + n.Namespace
 	}
-	return n.Kind + " " + n.Name
+	return strings.ReplaceAll(n.Kind, "_", " ") + " " + n.Name
 }
 
 func (n graphNode) detail() string {
@@ -185,7 +186,7 @@ func (a *app) drawColumns(g graph) {
 		for _, c := range names {
 			var from []string
 			for _, s := range n.Columns[c] {
-				text := s.Name + "." + s.Field
+				text := s.Name + "." + s.Field // what is no dataset is named with its kind
 				if how := strings.ToLower(s.Subtype); how != "" && how != "identity" {
 					text += " (" + how + ")"
 				}

@@ -560,18 +560,34 @@ func list[T any](ctx context.Context, s *Service, p project.Name, k Kind, after 
 	return out, err
 }
 
-// Versions lists the versions of a name below one (0: all), newest first. Needs
-// feature.read.
-func (s *Service) Versions(ctx context.Context, p project.Name, k Kind, name string, below, limit int) ([]Header, error) {
+// Listed is a version among the others.
+type Listed struct {
+	Header
+	Aliases []string `json:"aliases,omitempty"`
+}
+
+// Versions lists the versions of a name below one (0: all), newest first, with
+// their aliases. Needs feature.read.
+func (s *Service) Versions(ctx context.Context, p project.Name, k Kind, name string, below, limit int) ([]Listed, error) {
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return nil, err
 	}
-	var out []Header
+	var out []Listed
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		out = nil
 		ds, err := s.cfg.Store.Definitions(ctx, tx, p, k, name, below, pageSize(limit))
+		if err != nil {
+			return err
+		}
+		aliases, err := s.cfg.Store.Aliases(ctx, tx, p, k, name)
 		for _, d := range ds {
-			out = append(out, d.Header)
+			l := Listed{Header: d.Header}
+			for _, alias := range slices.Sorted(maps.Keys(aliases)) {
+				if aliases[alias] == d.Version {
+					l.Aliases = append(l.Aliases, alias)
+				}
+			}
+			out = append(out, l)
 		}
 		return err
 	})

@@ -204,17 +204,17 @@ func (s *Server) viewLineage(ctx context.Context, in *InRef) (*body[feature.Line
 	return one(s.Features.Lineage(ctx, project.Name(in.Project), in.Ref))
 }
 
-func (s *Server) viewVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Header]], error) {
+func (s *Server) viewVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Listed]], error) {
 	return s.definitions(ctx, feature.ViewKind, in)
 }
 
-func (s *Server) bundleVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Header]], error) {
+func (s *Server) bundleVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Listed]], error) {
 	return s.definitions(ctx, feature.BundleKind, in)
 }
 
-func (s *Server) definitions(ctx context.Context, k feature.Kind, in *InRefPage) (*body[items[feature.Header]], error) {
+func (s *Server) definitions(ctx context.Context, k feature.Kind, in *InRefPage) (*body[items[feature.Listed]], error) {
 	name, _, _ := strings.Cut(in.Ref, "@")
-	return named(in.Page, func(token string, limit int) ([]feature.Header, error) {
+	return named(in.Page, func(token string, limit int) ([]feature.Listed, error) {
 		below := 0
 		if token != "" {
 			var err error
@@ -223,7 +223,7 @@ func (s *Server) definitions(ctx context.Context, k feature.Kind, in *InRefPage)
 			}
 		}
 		return s.Features.Versions(ctx, project.Name(in.Project), k, name, below, limit)
-	}, func(h feature.Header) string { return strconv.Itoa(h.Version) })
+	}, func(h feature.Listed) string { return strconv.Itoa(h.Version) })
 }
 
 // InPromotion is an alias for a version.

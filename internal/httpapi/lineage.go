@@ -26,7 +26,7 @@ func (s *Server) lineageRoutes(p string) {
 	op.DefaultStatus = http.StatusCreated
 	s.describe(op, media{takes: "application/json", gives: "application/json"}, "application/problem+json", s.problemSchema())
 
-	route(s, "GET", p+"/lineage", "dataset.read", "What a dataset or job was made of and what was made of it, also outside Falaj", s.lineage)
+	route(s, "GET", p+"/lineage", "dataset.read", "What a dataset, feature, job, model or deployment was made of and what was made of it, also outside Falaj", s.lineage)
 }
 
 // reportLineage takes an event, plain or by gzip. The permission is asked before the
@@ -86,15 +86,15 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 func (s *Server) lineage(ctx context.Context, in *struct {
 	InProject
 	Dataset   string `query:"dataset" maxLength:"90" doc:"A dataset of Falaj's: name, or name@version"`
-	Kind      string `query:"kind" enum:"dataset,job" default:"dataset" doc:"What is named by namespace and name"`
-	Namespace string `query:"namespace" maxLength:"2048" doc:"OpenLineage's namespace of something that others told of"`
-	Name      string `query:"name" maxLength:"2048" doc:"Its name"`
+	Kind      string `query:"kind" enum:"dataset,job,feature_view,feature_service,model,deployment" default:"dataset" doc:"What is named by name"`
+	Namespace string `query:"namespace" maxLength:"2048" doc:"OpenLineage's namespace of a dataset or job that others told of; a job without one is Falaj's"`
+	Name      string `query:"name" maxLength:"2048" doc:"Its name, such as delay@3 of a model or feature view; the newest version when none is named"`
 	Direction string `query:"direction" enum:"both,up,down" default:"both" doc:"up: what it was made of; down: what was made of it"`
 	Depth     int    `query:"depth" minimum:"0" maximum:"50" doc:"Steps; 0 is 20"`
 },
 ) (*body[openlineage.Graph], error) {
 	if (in.Dataset == "") == (in.Name == "") {
-		return nil, fault.New(fault.Invalid, "lineage is asked of one thing").WithHint("Give dataset, or namespace and name.")
+		return nil, fault.New(fault.Invalid, "lineage is asked of one thing").WithHint("Give dataset, or kind and name, with the namespace of what others told of.")
 	}
 	return one(s.Lineage.Around(ctx, openlineage.Ask{
 		Project: project.Name(in.Project), Ref: in.Dataset, Kind: openlineage.Kind(in.Kind), Name: openlineage.Name{Namespace: in.Namespace, Name: in.Name},

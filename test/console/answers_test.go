@@ -98,6 +98,8 @@ func pretend(t *testing.T) *httptest.Server {
 	answer(p+"/datasets/{ref}/version", func(r *http.Request) any { return orders(int64(r.PathValue("ref")[len("orders@")] - '0')) })
 	answer(p+"/datasets/{ref}/profile", fixed(ordersProfile()))
 	answer(p+"/feature-views", list())
+	answer(p+"/feature-services", list())
+	featureAnswers(p, answer)
 	answer(p+"/models", list(object{"name": "delay", "latest_version": 5, "aliases": []string{"champion=3"}, "created_at": at(-40, 0)}))
 	seen := &looks{all: profiles()}
 	answer(p+"/jobs/{job}/profiles", func(*http.Request) any { return object{"items": seen.list()} })

@@ -164,7 +164,16 @@ func (b *browser) see(words ...string) {
 // until waits until an expression is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(live.Wait/4), chromedp.WithPollingInterval(50*time.Millisecond)))
+	poll := chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(live.Wait/4), chromedp.WithPollingInterval(50*time.Millisecond))
+	for range 5 {
+		// On a busy machine the page that was left may be asked, and is gone.
+		if err := chromedp.Run(b.ctx, poll); err == nil {
+			return
+		} else if !strings.Contains(err.Error(), "Cannot find context") {
+			break
+		}
+	}
+	b.do(poll)
 }
 
 // text is what an expression says.

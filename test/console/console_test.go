@@ -3,8 +3,10 @@ package console
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"github.com/falaj-ml/falaj/client"
@@ -29,6 +31,17 @@ func TestConsole(t *testing.T) {
 	b.see("No job was submitted")
 
 	// Everything below appears by itself.
+	p.Apply(`{api_version: falaj/v1, kind: Dataset, name: weather, project: PROJECT, spec: {}}`)
+	p.Import("weather", "airport,seen,temp\nJFK,2026-01-01T00:00:00Z,1.5\nLGA,2026-01-01T00:00:00Z,2.5\n")
+	p.Apply(`{api_version: falaj/v1, kind: Entity, name: airport, project: PROJECT}
+---
+{api_version: falaj/v1, kind: FeatureView, name: heat, project: PROJECT, spec: {source: {sql: "SELECT airport, seen, temp * 2 AS twice FROM weather"}, entities: [airport], timestamp: seen, features: [{name: twice, type: float64}]}}
+---
+{api_version: falaj/v1, kind: FeatureService, name: trips, project: PROJECT, spec: {features: ["heat:twice"]}}`)
+	p.Materialise("heat")
+	p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("training-sets"), map[string]any{
+		"name": "joined", "timestamp": "seen", "spine": "SELECT airport, seen, temp > 2 AS hot FROM weather", "service": "trips",
+	}, nil))
 	job := train(p)
 	b.see("train", "succeeded")
 	b.picture("real-jobs")
@@ -57,7 +70,7 @@ func TestConsole(t *testing.T) {
 	// A deep link is served by the binary, too.
 	b.do(chromedp.Reload())
 	b.see(job, "the log of a tiny job")
-	for key, words := range map[string]string{"r": "tiny", "a": "deployment.apply", "m": "live", "s": "There is no dataset", "f": "There is no feature view"} {
+	for key, words := range map[string]string{"r": "tiny", "a": "deployment.apply", "m": "live", "s": "joined", "f": "heat"} {
 		b.visit(key)
 		b.see(words)
 		b.until(`document.querySelector('.wait') === null && document.querySelector('[role=alert]') === null`)
@@ -65,6 +78,24 @@ func TestConsole(t *testing.T) {
 	b.visit("o")
 	b.see("deployment live", "2 of 2 inputs drifted")
 	b.picture("real-overview")
+
+	// From what the deployment came, found by a column that its training set has.
+	b.do(chromedp.KeyEvent("k", chromedp.KeyModifiers(input.ModifierCtrl)))
+	b.until(`document.activeElement === document.querySelector('.search input')`)
+	b.press("twice")
+	b.until(`document.querySelector('.found a[href="/console/p/tiny/datasets/joined"]') !== null`)
+	b.do(chromedp.Click(`.found a[href="/console/p/tiny/features/heat"]`))
+	b.see("heat@1", "temp * 2 AS twice", "2 rows", "trips@1", "joined@1", "train", "tiny@1", "live", "As they are in joined@1")
+	b.picture("real-feature-view")
+	b.do(chromedp.Navigate(s.URL + "/console/p/tiny/lineage/deployment%20live"))
+	b.until(`[...document.querySelectorAll('.node')].map((n) => n.getAttribute('aria-label').split(',')[0]).sort().join() === 'dataset joined@1,dataset weather@1,deployment live,feature service trips@1,feature view heat@1,job train,model tiny@1'`)
+	b.until(`document.querySelectorAll('.lineage .edge').length === 6`) // the set's own way to its rows leads over the view
+	b.do(chromedp.Click(`button[aria-label="Column temp of dataset weather@1"]`))
+	b.see("twice of feature view heat@1", "heat:twice of feature service trips@1", "twice of dataset joined@1")
+	b.picture("real-lineage")
+	if said := p.Run(0, "lineage", "live", "--kind", "deployment"); !strings.Contains(said, "feature view heat@1") || !strings.Contains(said, "model tiny@1") {
+		t.Error(said)
+	}
 
 	b.do(chromedp.Click(`.who button`))
 	b.see("Access token")
@@ -78,7 +109,7 @@ func train(p *live.Project) (job string) {
 	p.T.Helper()
 	spec := map[string]any{
 		"command": []string{"/bin/sh", "-ec", `echo the log of a tiny job; mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"`},
-		"source":  p.Source("model.onnx", p.Logistic()), "register": "tiny", "resources": map[string]any{"cpu": "0.2", "memory": "128MiB"},
+		"source":  p.Source("model.onnx", p.Logistic()), "data": map[string]string{"joined": "joined"}, "register": "tiny", "resources": map[string]any{"cpu": "0.2", "memory": "128MiB"},
 	}
 	var o client.Object
 	p.Must(p.C.Do(p.T.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "train", "spec": spec}, &o))

@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type DatasetProfile, type FeatureView, type Job, type JobDetail, type Model, type Page, type Profile, type Project, type Top, type Version } from './client';
+import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Freshness, type Graph, type Hit, type Job, type JobDetail, type Model, type Page, type Profile, type Project, type Top, type Version } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -49,13 +49,56 @@ export const useProjects = () => useList<Project>(['projects', ''], '/api/v1/pro
 export const useJobs = (p: string) => useList<Job>(['job', p, 'list'], inProject(p, 'jobs'));
 export const useDatasets = (p: string) => useList<Dataset>(['dataset', p, 'list'], inProject(p, 'datasets'));
 export const useFeatureViews = (p: string) => useList<FeatureView>(['feature', p, 'list'], inProject(p, 'feature-views'));
+export const useFeatureServices = (p: string) => useList<FeatureService>(['feature', p, 'services'], inProject(p, 'feature-services'));
 export const useModels = (p: string) => useList<Model>(['model', p, 'list'], inProject(p, 'models'));
 export const useDeployments = (p: string) => useList<Deployment>(['deployment', p, 'list'], inProject(p, 'deployments'), { every: 10_000 });
 export const useMonitors = (p: string) => useList<Monitor>(['monitor', p, 'list'], inProject(p, 'monitors'), { every: 10_000 });
 
+/** What has all the words; nothing is asked for fewer than two letters. */
+export const useSearch = (p: string, q: string) =>
+  useQuery({ queryKey: ['search', p, q], queryFn: ({ signal }) => get<Page<Hit>>(`${inProject(p, 'search')}?page_size=50&q=${encodeURIComponent(q)}`, signal), enabled: q.length > 1, staleTime: 10_000, retry: false });
+
+export type Way = 'both' | 'up' | 'down';
+
+/** What is around something, as far as the caller may see it. */
+export const useLineage = (p: string, kind: string, name: string, way: Way, namespace = '', enabled = true) =>
+  useQuery({
+    queryKey: ['lineage', p, kind, name, namespace, way],
+    queryFn: ({ signal }) => {
+      const q: Record<string, string> = kind === 'dataset' && !namespace ? { dataset: name, direction: way } : { kind, name, namespace, direction: way };
+      return get<Graph>(`${inProject(p, 'lineage')}?${new URLSearchParams(q)}`, signal);
+    },
+    enabled,
+    staleTime: 10_000,
+    placeholderData: keepPreviousData,
+  });
+
+const featurePaths = { feature_view: 'feature-views', feature_service: 'feature-services' } as const;
+
+export const featureView = (p: string, ref: string) => ({ queryKey: ['feature', p, ref], queryFn: ({ signal }: { signal: AbortSignal }) => get<FeatureView>(inProject(p, 'feature-views', ref), signal) });
+export const useFeatureView = (p: string, ref: string) => useQuery(featureView(p, ref));
+
+export const useFeatureService = (p: string, ref: string) =>
+  useQuery({ queryKey: ['feature', p, 'service', ref], queryFn: ({ signal }) => get<FeatureService>(inProject(p, 'feature-services', ref), signal) });
+
+/** The newest versions of a definition with their aliases, newest first. */
+export const useDefinitions = (p: string, kind: keyof typeof featurePaths, name: string) =>
+  useQuery({ queryKey: ['feature', p, kind, name, 'versions'], queryFn: ({ signal }) => get<Page<Definition>>(inProject(p, featurePaths[kind], name, 'versions') + '?page_size=30', signal) });
+
+export const freshness = (p: string, ref: string) => ({
+  queryKey: ['feature', p, ref, 'freshness'],
+  queryFn: ({ signal }: { signal: AbortSignal }) => get<Freshness>(inProject(p, 'feature-views', ref, 'freshness'), signal),
+  refetchInterval: 10_000,
+});
+export const useFreshness = (p: string, ref: string) => useQuery(freshness(p, ref));
+
+/** The runs and training sets of a view, newest first. */
+export const useViewLineage = (p: string, ref: string) =>
+  useQuery({ queryKey: ['feature', p, ref, 'lineage'], queryFn: ({ signal }) => get<FeatureLineage>(inProject(p, 'feature-views', ref, 'lineage'), signal) });
+
 /** The newest versions of a dataset, newest first. */
-export const useVersions = (p: string, name: string) =>
-  useQuery({ queryKey: ['dataset', p, name, 'versions'], queryFn: ({ signal }) => get<Page<Version>>(inProject(p, 'datasets', name, 'versions') + '?page_size=30', signal) });
+export const useVersions = (p: string, name: string, enabled = true) =>
+  useQuery({ queryKey: ['dataset', p, name, 'versions'], queryFn: ({ signal }) => get<Page<Version>>(inProject(p, 'datasets', name, 'versions') + '?page_size=30', signal), enabled });
 
 export const useVersion = (p: string, name: string, number: number | undefined) =>
   useQuery({

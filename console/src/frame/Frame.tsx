@@ -11,6 +11,8 @@ import { session } from '../api/session';
 import { Icon, Mark, type IconName } from '../parts/Icon';
 import { Help } from './Help';
 import { useKeys } from './keys';
+import { kindName, pathOf } from './places';
+import { Search } from './Search';
 import { lastProject, setZone, useZone } from './settings';
 
 export const pages: { path: string; name: string; icon: IconName; key: string }[] = [
@@ -24,7 +26,8 @@ export const pages: { path: string; name: string; icon: IconName; key: string }[
   { path: 'audit', name: 'Audit', icon: 'audit', key: 'a' },
 ];
 
-export const pathOf = (project: string, ...parts: string[]) => ['/p', project, ...parts].map((p, i) => (i === 0 ? p : encodeURIComponent(p))).join('/').replace(/\/$/, '');
+/** Pages of objects that are listed elsewhere, or that begin with a search. */
+const within: Record<string, { path: string; name: string }> = { services: { path: 'features', name: 'Features' }, lineage: { path: '', name: 'Lineage' } };
 
 const links = { live: 'Live', connecting: 'Connecting', away: 'No connection', refused: 'Not live' } as const;
 const linkTitles = {
@@ -46,7 +49,7 @@ export function Frame({ project, children }: { project: string; children: ReactN
   useEffect(() => lastProject.keep(project), [project]);
 
   const [, , , section = '', object] = location.split('/');
-  const page = pages.find((p) => p.path === section);
+  const page = within[section] ?? pages.find((p) => p.path === section);
   useEffect(() => {
     document.title = [object && decodeURIComponent(object), page?.name, project, 'Falaj'].filter(Boolean).join(' · ');
   }, [object, page, project]);
@@ -59,11 +62,11 @@ export function Frame({ project, children }: { project: string; children: ReactN
       '/': () => document.querySelector<HTMLElement>('[data-filter]')?.focus(),
       t: () => setColorScheme(nextScheme),
       u: () => setZone(nextZone),
-      Escape: () => object && go(pathOf(project, section)),
+      Escape: () => object && go(pathOf(project, page?.path ?? '')),
     };
     for (const p of pages) handlers[`g ${p.key}`] = () => go(pathOf(project, p.path));
     return handlers;
-  }, [go, nextScheme, nextZone, object, project, section, setColorScheme]);
+  }, [go, nextScheme, nextZone, object, page, project, setColorScheme]);
   useKeys(keys);
 
   const names = projects.rows.map((p) => p.name);
@@ -78,7 +81,7 @@ export function Frame({ project, children }: { project: string; children: ReactN
         />
         <nav aria-label="Pages">
           {pages.map((p) => (
-            <Link key={p.path} href={pathOf(project, p.path)} aria-current={p.path === section ? 'page' : undefined}>
+            <Link key={p.path} href={pathOf(project, p.path)} aria-current={p.path === (page?.path ?? section) && section !== 'lineage' ? 'page' : undefined}>
               <Icon name={p.icon} /> <span>{p.name}</span>
             </Link>
           ))}
@@ -95,14 +98,15 @@ export function Frame({ project, children }: { project: string; children: ReactN
           <div className="crumbs">
             {object ? (
               <>
-                <Link href={pathOf(project, section)}>{page?.name}</Link>
+                {section === 'lineage' ? <span>Lineage</span> : <Link href={pathOf(project, page?.path ?? '')}>{page?.name}</Link>}
                 <span aria-hidden="true">/</span>
-                <h1>{decodeURIComponent(object)}</h1>
+                <h1 title={decodeURIComponent(object)}>{decodeURIComponent(object).replace(/^[a-z]+_[a-z]+(?= )/, kindName)}</h1>
               </>
             ) : (
               <h1>{page?.name ?? 'Not found'}</h1>
             )}
           </div>
+          <Search project={project} />
           <span className={`link ${live.link}`} role="status" title={linkTitles[live.link]}>{links[live.link]}</span>
           <button type="button" className="zone" onClick={() => setZone(nextZone)} title={`Times are in ${zone === 'utc' ? 'UTC' : 'local time'}; point at one for both`}>
             {zone === 'utc' ? 'UTC' : 'Local'}

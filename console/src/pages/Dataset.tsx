@@ -3,7 +3,7 @@ import { useState } from 'react';
 import { Link } from 'wouter';
 import type { ColumnProfile, DatasetProfile, Verdict, Version } from '../api/client';
 import { useDatasetProfile, useVersion, useVersions } from '../api/queries';
-import { pathOf } from '../frame/Frame';
+import { lineageOf, pathOf } from '../frame/places';
 import { count, number, percent } from '../parts/format';
 import { Failed, Panel, StateBadge, Tag, Wait } from '../parts/State';
 import { Time } from '../parts/Time';
@@ -30,6 +30,7 @@ export function DatasetPage({ project, reference }: { project: string; reference
         <div><dt>Classification</dt><dd>{v.classification}, {v.protection}</dd></div>
         <div><dt>May be in</dt><dd>{v.residency?.join(', ') || 'home'}</dd></div>
         <div><dt>Made</dt><dd><Time at={v.created_at} /></dd></div>
+        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'dataset', `${v.name}@${v.version}`)}>what it came from and feeds</Link></dd></div>
       </dl>
       <nav className="versions wide" aria-label="Versions">
         {versions.data?.items?.map((o) => (
@@ -79,14 +80,14 @@ function found(e: Verdict) {
   return [e.problem ?? e.note, e.against && `by ${e.against}`, at].filter(Boolean).join('; ');
 }
 
-/** The columns; of classified data only when asked, since the read is journaled. */
-function Columns({ project, version: v }: { project: string; version: Version }) {
+/** The columns; of classified data only when asked, since the read is journaled. names: those of them that are shown, and as what. */
+export function Columns({ project, version: v, names, title = 'Columns', of }: { project: string; version: Version; names?: ReadonlyMap<string, string>; title?: string; of?: string }) {
   const journaled = v.classification === 'confidential' || v.classification === 'restricted';
   const [asked, setAsked] = useState(!journaled);
   const profile = useDatasetProfile(project, `${v.name}@${v.version}`, asked);
   const p = profile.data;
   return (
-    <Panel title="Columns" wide note={p && p.sampled < p.rows ? `Histograms and frequent values are of ${count(p.sampled)} rows, drawn at random.` : undefined}>
+    <Panel title={title} wide note={[of, p && p.sampled < p.rows && `Histograms and frequent values are of ${count(p.sampled)} rows, drawn at random.`].filter(Boolean).join(' ') || undefined}>
       {!asked && (
         <p>
           The data is {v.classification}: looking at its values is written down. <Button size="xs" variant="default" onClick={() => setAsked(true)}>Show the columns</Button>
@@ -94,7 +95,7 @@ function Columns({ project, version: v }: { project: string; version: Version })
       )}
       {asked && profile.isPending && <Wait what="Loading the columns …" />}
       {profile.error && <Failed error={profile.error} again={() => void profile.refetch()} />}
-      {p && <div className="columns">{p.columns?.map((c) => <Column key={c.column} column={c} profile={p} />)}</div>}
+      {p && <div className="columns">{p.columns?.filter((c) => !names || names.has(c.column)).map((c) => <Column key={c.column} column={names ? { ...c, column: names.get(c.column)! } : c} profile={p} />)}</div>}
     </Panel>
   );
 }

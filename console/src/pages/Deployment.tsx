@@ -5,7 +5,7 @@ import { Link } from 'wouter';
 import { get, inProject } from '../api/client';
 import type { Act, Counted, Deployment, Monitor, Progress, Rollout, Status, Summaries, Target, Window } from '../api/monitoring';
 import { useBaseline, useDeployment, useMonitor, useProgress, useStatus, useWindows } from '../api/queries';
-import { pathOf } from '../frame/Frame';
+import { lineageOf, pathOf } from '../frame/places';
 import { useZone } from '../frame/settings';
 import { formOf, Histogram, IntervalChart, MetricChart, metricOf, StatisticChart, whenOf } from '../parts/charts';
 import { bars, find, mainly, rowsOf, scoreName, since } from '../parts/drift';
@@ -35,7 +35,7 @@ export function DeploymentPage({ project, name }: { project: string; name: strin
   const s = status.data;
   return (
     <div className="detail">
-      <Facts d={d} s={s} m={monitor.data ?? undefined} />
+      <Facts project={project} d={d} s={s} m={monitor.data ?? undefined} />
       <Panel title="Versions" note={s && <>Requests and latency since <Time at={s.since} />{s.lost > 0 && <strong> {count(s.lost)} answers could not be remembered.</strong>}</>} wide>
         {status.error ? <Failed error={status.error} again={() => void status.refetch()} /> : <Targets targets={s?.versions?.length ? s.versions : targetsOf(d)} />}
       </Panel>
@@ -53,11 +53,12 @@ export function DeploymentPage({ project, name }: { project: string; name: strin
   );
 }
 
-function Facts({ d, s, m }: { d: Deployment; s?: Status; m?: Monitor }) {
+function Facts({ project, d, s, m }: { project: string; d: Deployment; s?: Status; m?: Monitor }) {
   return (
     <dl className="facts">
       <div><dt>State</dt><dd><StateBadge state={d.state} />{d.reason && <span className="dim"> {d.reason}</span>}</dd></div>
       <div><dt>Model</dt><dd>{d.model} <Tag>v{d.version}</Tag></dd></div>
+      <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'deployment', d.name)}>what it came from</Link></dd></div>
       <div>
         <dt>Monitor</dt>
         <dd>

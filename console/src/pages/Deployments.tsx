@@ -3,7 +3,7 @@ import { useMemo } from 'react';
 import { Link, useLocation } from 'wouter';
 import type { Deployment, Monitor, Target } from '../api/monitoring';
 import { useDeployments, useMonitors } from '../api/queries';
-import { pathOf } from '../frame/Frame';
+import { pathOf } from '../frame/places';
 import { DataTable } from '../parts/DataTable';
 import { Empty, StateBadge } from '../parts/State';
 import { Time } from '../parts/Time';

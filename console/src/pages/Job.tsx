@@ -3,6 +3,8 @@ import { useQueryClient } from '@tanstack/react-query';
 import { useEffect, useRef, useState } from 'react';
 import { inProject, post, Problem, send } from '../api/client';
 import { ended, useJob } from '../api/queries';
+import { Link } from 'wouter';
+import { lineageOf } from '../frame/places';
 import { Empty, Failed, Panel, StateBadge, Tag, Wait } from '../parts/State';
 import { Time } from '../parts/Time';
 import { Took } from './Jobs';
@@ -39,6 +41,7 @@ export function JobPage({ project, id }: { project: string; id: string }) {
         <div><dt>Submitted</dt><dd><Time at={j.submitted_at} /></dd></div>
         <div><dt>Took</dt><dd><Took job={j} /></dd></div>
         <div><dt>Run</dt><dd className="num">{j.run_id || <span className="faint">–</span>}</dd></div>
+        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'job', j.id)}>what it came from and feeds</Link></dd></div>
         {j.model && <div><dt>Model</dt><dd>{j.model}</dd></div>}
         </dl>
       {!ended(j.state) && (

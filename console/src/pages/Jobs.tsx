@@ -3,7 +3,7 @@ import { useMemo } from 'react';
 import { Link, useLocation } from 'wouter';
 import type { Job } from '../api/client';
 import { useJobs, useWhy } from '../api/queries';
-import { pathOf } from '../frame/Frame';
+import { pathOf } from '../frame/places';
 import { DataTable } from '../parts/DataTable';
 import { span } from '../parts/format';
 import { Empty, StateBadge } from '../parts/State';

@@ -1,9 +1,9 @@
 import { createColumnHelper } from '@tanstack/react-table';
 import { useMemo } from 'react';
 import { Link, useLocation } from 'wouter';
-import type { AuditEntry, Dataset, FeatureView, Model } from '../api/client';
-import { useDatasets, useFeatureViews, useList, useModels } from '../api/queries';
-import { pathOf } from '../frame/Frame';
+import type { AuditEntry, Dataset, FeatureService, FeatureView, Model } from '../api/client';
+import { useDatasets, useFeatureServices, useFeatureViews, useList, useModels } from '../api/queries';
+import { lineageOf, pathOf } from '../frame/places';
 import { DataTable } from '../parts/DataTable';
 import { count } from '../parts/format';
 import { Empty, StateBadge, Tag } from '../parts/State';
@@ -28,21 +28,44 @@ export function DatasetsPage({ project }: { project: string }) {
 }
 
 const view = createColumnHelper<FeatureView>();
+const service = createColumnHelper<FeatureService>();
 
 export function FeaturesPage({ project }: { project: string }) {
+  const [, go] = useLocation();
   const list = useFeatureViews(project);
+  const services = useFeatureServices(project);
   const columns = useMemo(
     () => [
-      view.accessor('name', { header: 'View', meta: { width: '20%' } }),
+      view.accessor('name', { header: 'View', meta: { width: '20%' }, cell: (c) => <Link href={pathOf(project, 'features', c.getValue())}>{c.getValue()}</Link> }),
       view.accessor('version', { header: 'Version', meta: { width: '9%', right: true }, cell: (c) => `@${c.getValue()}` }),
       view.accessor((v) => v.entities?.join(', ') ?? '', { id: 'entities', header: 'Entities', meta: { width: '18%' } }),
       view.accessor((v) => v.features?.map((f) => f.name).join(', ') ?? '', { id: 'features', header: 'Features', meta: { width: '31%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
       view.accessor((v) => v.ttl ?? '', { id: 'ttl', header: 'Valid for', meta: { width: '9%' } }),
       view.accessor('created_at', { header: 'Made', meta: { width: '13%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
     ],
-    [],
+    [project],
   );
-  return <DataTable label="Feature views" list={list} columns={columns} rowKey={(v) => v.name} empty={<Empty title="There is no feature view" command="falaj apply -f features.yaml">A view turns a dataset into features that training and serving read alike.</Empty>} />;
+  const served = useMemo(
+    () => [
+      service.accessor('name', { header: 'Service', meta: { width: '20%' }, cell: (c) => <Link href={pathOf(project, 'services', c.getValue())}>{c.getValue()}</Link> }),
+      service.accessor('version', { header: 'Version', meta: { width: '9%', right: true }, cell: (c) => `@${c.getValue()}` }),
+      service.accessor((v) => v.purpose ?? '', { id: 'purpose', header: 'Purpose', meta: { width: '18%' } }),
+      service.accessor((v) => [...(v.selected ?? []), ...(v.computed ?? []).map((f) => f.name)].join(', '), { id: 'features', header: 'Features', meta: { width: '40%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
+      service.accessor('created_at', { header: 'Made', meta: { width: '13%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
+    ],
+    [project],
+  );
+  return (
+    <div className="lists">
+      <DataTable label="Feature views" list={list} columns={columns} rowKey={(v) => v.name} open={(v) => go(pathOf(project, 'features', v.name))} empty={<Empty title="There is no feature view" command="falaj apply -f features.yaml">A view turns a dataset into features that training and serving read alike.</Empty>} />
+      {list.rows.length > 0 && (
+        <>
+          <h2>Feature services</h2>
+          <DataTable label="Feature services" list={services} columns={served} rowKey={(v) => v.name} open={(v) => go(pathOf(project, 'services', v.name))} empty={<Empty title="There is no feature service">A service names the features of a model, by exact versions of their views.</Empty>} />
+        </>
+      )}
+    </div>
+  );
 }
 
 const model = createColumnHelper<Model>();
@@ -51,13 +74,13 @@ export function ModelsPage({ project }: { project: string }) {
   const list = useModels(project);
   const columns = useMemo(
     () => [
-      model.accessor('name', { header: 'Name', meta: { width: '24%' } }),
+      model.accessor('name', { header: 'Name', meta: { width: '24%' }, cell: (c) => <Link href={lineageOf(project, 'model', c.getValue())} title="Lineage of its newest version">{c.getValue()}</Link> }),
       model.accessor('latest_version', { header: 'Newest version', meta: { width: '14%', right: true }, cell: (c) => `v${c.getValue()}` }),
       model.accessor((m) => m.aliases?.join(' ') ?? '', { id: 'aliases', header: 'Aliases', meta: { width: '22%' }, cell: (c) => c.row.original.aliases?.map((a) => <Tag key={a}>{a.replace('=', ' → v')}</Tag>) }),
       model.accessor((m) => m.description ?? '', { id: 'description', header: 'Description', enableSorting: false, meta: { width: '26%' } }),
       model.accessor('created_at', { header: 'Made', meta: { width: '14%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
     ],
-    [],
+    [project],
   );
   return <DataTable label="Models" list={list} columns={columns} rowKey={(m) => m.name} empty={<Empty title="No model is registered">A job whose manifest says <code>register: NAME</code> registers what it leaves in model/. MLflow clients can register, too.</Empty>} />;
 }

@@ -3,7 +3,7 @@ import { useMemo } from 'react';
 import { Link, useLocation } from 'wouter';
 import type { Monitor } from '../api/monitoring';
 import { useMonitors } from '../api/queries';
-import { pathOf } from '../frame/Frame';
+import { pathOf } from '../frame/places';
 import { DataTable } from '../parts/DataTable';
 import { count } from '../parts/format';
 import { Empty, StateBadge } from '../parts/State';

@@ -4,7 +4,7 @@ import { get, type AuditEntry, type Page } from '../api/client';
 import { useLive, type Happened } from '../api/live';
 import { useDatasets, useDeployments, useJobs, useModels, useMonitors } from '../api/queries';
 import { useQuery } from '@tanstack/react-query';
-import { pathOf } from '../frame/Frame';
+import { pathOf } from '../frame/places';
 import { count } from '../parts/format';
 import { Empty, Failed, Panel, StateBadge } from '../parts/State';
 import { Time } from '../parts/Time';

@@ -1,3 +1,5 @@
+import { columnEdges, columnKey, draw, plainEdges, trace } from './lineage';
+import type { Graph, GraphNode } from '../api/client';
 import { describe, expect, test } from 'vitest';
 import { Parser } from '../api/sse';
 import { stale } from '../api/live';
@@ -141,5 +143,42 @@ describe('flame graph', () => {
     expect(drawn).toEqual([['all', 1, 0, 1], ['a', 2, 0, 1], ['b', 3, 0, 6 / 9], ['c', 3, 6 / 9, 3 / 9]]);
     const a = root.children[0]!;
     expect(boxes([root, a, a.children[1]!]).map((b) => b.width)).toEqual([1, 1, 1]);
+  });
+});
+
+describe('lineage', () => {
+  const node = (id: string, fields: string[] = [], columns = {}): GraphNode => ({ id, kind: id.split(' ')[0]!, namespace: 'falaj://nyc', name: id.split(' ')[1]!, fields: fields.map((name) => ({ name })), columns });
+  const from = (name: string, field: string, type = 'DIRECT', namespace = '') => ({ namespace, name, field, type, subtype: type === 'DIRECT' ? 'IDENTITY' : 'JOIN' });
+  const g: Graph = {
+    root: 'model delay@3',
+    nodes: [
+      node('model delay@3'),
+      node('dataset delays@1', ['temp', 'late'], { temp: [from('feature_view weather@2', 'temp'), from('weather', 'temp', 'DIRECT', 'falaj://nyc'), from('weather', 'hour', 'INDIRECT', 'falaj://nyc')] }),
+      node('feature_view weather@2', ['temp'], { temp: [from('weather', 'temp', 'DIRECT', 'falaj://nyc')] }),
+      node('dataset weather@3', ['temp', 'hour', 'a', 'b', 'c', 'd', 'e', 'f']),
+      node('job job_1'),
+    ],
+    edges: [
+      { from: 'dataset weather@3', to: 'feature_view weather@2' }, { from: 'feature_view weather@2', to: 'dataset delays@1' }, { from: 'dataset weather@3', to: 'dataset delays@1' },
+      { from: 'dataset delays@1', to: 'job job_1' }, { from: 'job job_1', to: 'model delay@3' },
+    ],
+  };
+  test('what leads over a view is not drawn beside it', () => expect(plainEdges(g)).not.toContainEqual(['dataset weather@3', 'dataset delays@1']));
+  test('each stands right of what it was made of', () => {
+    const { boxes, edges } = draw(g, new Set(), new Set());
+    expect(boxes.map((b) => [b.node.name, b.layer])).toEqual([['weather@3', 0], ['weather@2', 1], ['delays@1', 2], ['job_1', 3], ['delay@3', 4]]);
+    expect(edges.every(([a, b]) => a.x < b.x)).toBe(true);
+    expect([boxes[0]!.fields.length, boxes[0]!.more]).toEqual([5, 3]);
+  });
+  test('a chosen column is shown however many there are', () => expect(draw(g, new Set(), new Set([columnKey('dataset weather@3', 'f')])).boxes[0]!.fields).toContain('f'));
+  test('a circle ends', () => expect(draw({ ...g, edges: [...g.edges!, { from: 'model delay@3', to: 'dataset weather@3' }] }, new Set(), new Set()).boxes).toHaveLength(5));
+  test('where a column came from, and what it feeds', () => {
+    const all = columnEdges(g);
+    const t = trace(columnKey('dataset weather@3', 'temp'), all);
+    expect([...t.columns].map((k) => k.replace('\u0000', '.'))).toEqual(['dataset weather@3.temp', 'dataset delays@1.temp', 'feature_view weather@2.temp']);
+    const back = trace(columnKey('dataset delays@1', 'temp'), all);
+    expect(back.up.map((e) => e.from.replace('\u0000', '.'))).toContain('dataset weather@3.temp');
+    expect(back.decided.map((e) => e.from.replace('\u0000', '.'))).toEqual(['dataset weather@3.hour']);
+    expect(back.down).toEqual([]);
   });
 });

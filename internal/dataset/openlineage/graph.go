@@ -3,6 +3,7 @@ package openlineage
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -25,7 +26,7 @@ type Ask struct {
 	Project  project.Name
 	Ref      string // a dataset of Falaj's: "weather@3"
 	Kind     Kind   // of Name
-	Name     Name   // of others
+	Name     Name   // of others; without a namespace, of an object of Falaj's
 	Up, Down bool   // what it was made of, what was made of it; neither is both
 	Depth    int    // steps from there, where a job is one; 0 is 20, at most 50
 }
@@ -38,7 +39,7 @@ type Graph struct {
 	More  bool   `json:"more,omitempty" doc:"There is more than is shown"`
 }
 
-// Node is a dataset or a job.
+// Node is a dataset, a job, or another object of Falaj's.
 type Node struct {
 	ID        string      `json:"id"`
 	Kind      Kind        `json:"kind"`
@@ -65,10 +66,12 @@ type Edge struct {
 	Run  string `json:"run,omitempty"`
 }
 
-// Around follows lineage from a dataset or job, over Falaj's own versions and what
-// others told. Needs dataset.read: of the project for what others told, and of each
+// Around follows lineage from a dataset or job, or another object of Falaj's: over
+// versions of datasets, features, jobs, models and deployments, and what others
+// told. Needs dataset.read: of the project for what others told, and of each
 // of Falaj's datasets; one that may not be seen is named, as lineage names
-// ancestors, and not followed. Errors: fault.NotFound for a root that is not known.
+// ancestors, and not followed. Other objects that may not be seen are left out.
+// Errors: fault.NotFound for a root that is not known.
 func (s *Service) Around(ctx context.Context, a Ask) (Graph, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionRead, policy.Object{Project: string(a.Project), Kind: "dataset"}); err != nil {
 		return Graph{}, err
@@ -81,9 +84,13 @@ func (s *Service) Around(ctx context.Context, a Ask) (Graph, error) {
 	}
 	a.Depth = min(a.Depth, maxDepth)
 	w := walk{s: s, p: a.Project, nodes: map[string]*Node{}, edges: map[Edge]bool{}}
+	if s.cfg.Objects != nil {
+		w.objects = s.cfg.Objects(a.Project)
+	}
 	var root *Node
 	var err error
-	if a.Ref != "" {
+	switch {
+	case a.Ref != "":
 		ref, perr := dataset.ParseRef(a.Ref)
 		if perr != nil {
 			return Graph{}, perr
@@ -93,7 +100,16 @@ func (s *Service) Around(ctx context.Context, a Ask) (Graph, error) {
 			return Graph{}, verr
 		}
 		root = w.version(v)
-	} else if root, err = w.root(ctx, a.Kind, a.Name); err != nil {
+	case a.Name.Namespace == "" && a.Kind != DatasetKind && w.objects != nil:
+		o, oerr := w.objects.Object(ctx, a.Kind, a.Name.Name)
+		if oerr != nil {
+			return Graph{}, oerr
+		}
+		root, err = w.object(ctx, o)
+	default:
+		root, err = w.root(ctx, a.Kind, a.Name)
+	}
+	if err != nil {
 		return Graph{}, err
 	}
 	for _, up := range []bool{true, false} {
@@ -115,6 +131,8 @@ type walk struct {
 	edges map[Edge]bool
 	bytes int // that the nodes take
 	more  bool
+
+	objects Objects // may be nil
 }
 
 func (w *walk) root(ctx context.Context, kind Kind, n Name) (*Node, error) {
@@ -165,6 +183,12 @@ func (w *walk) step(ctx context.Context, n *Node, up bool) (next []*Node, err er
 		}
 		if next, err = w.own(ctx, n, up); err != nil {
 			return nil, err
+		}
+	}
+	if w.objects != nil && !n.Foreign {
+		more, err := w.beside(ctx, n, up)
+		if next = append(next, more...); err != nil || n.Kind != DatasetKind {
+			return next, err
 		}
 	}
 	var links []Link
@@ -223,6 +247,66 @@ func (w *walk) columns(ctx context.Context, n *Node, l Link) error {
 		n.Columns, err = w.s.cfg.Store.Columns(ctx, tx, l)
 		return err
 	})
+}
+
+// beside finds what is one step from a node among Falaj's other objects.
+func (w *walk) beside(ctx context.Context, n *Node, up bool) (next []*Node, err error) {
+	step, err := w.objects.Step(ctx, n.Kind, n.Name, up)
+	if err != nil {
+		return nil, err
+	}
+	w.more = w.more || step.More
+	for _, e := range step.Edges {
+		from, err := w.object(ctx, e[0])
+		if err != nil {
+			return nil, err
+		}
+		to, err := w.object(ctx, e[1])
+		if err != nil {
+			return nil, err
+		}
+		if from != nil && to != nil {
+			w.edge(from, to, false, "")
+		}
+	}
+	for _, o := range step.Follow {
+		if to := w.nodes[o.ID()]; to != nil {
+			next = append(next, to)
+		}
+	}
+	return next, nil
+}
+
+// object is the node of an object; nil when there are too many, or when no dataset
+// could be called so.
+func (w *walk) object(ctx context.Context, o Object) (n *Node, err error) {
+	if o.Kind == DatasetKind {
+		ref, perr := dataset.ParseRef(o.Name)
+		if perr != nil {
+			return nil, nil
+		}
+		n, err = w.look(ctx, ref)
+	} else {
+		n = w.add(&Node{ID: o.ID(), Kind: o.Kind, Namespace: Namespace(w.p), Name: o.Name, State: o.State, Digest: o.Digest, By: o.By, Fields: o.Fields})
+	}
+	if err != nil || n == nil || len(o.Columns) == 0 || o.Kind == DatasetKind && !n.known {
+		return n, err
+	}
+	if w.bytes += (&Node{Columns: o.Columns}).size(); w.bytes > maxBytes {
+		w.more = true
+		return n, nil
+	}
+	columns := Columns{}
+	maps.Copy(columns, n.Columns)
+	for column, from := range o.Columns { // what leads to an object adds up
+		for _, s := range from {
+			if !slices.Contains(columns[column], s) {
+				columns[column] = append(slices.Clip(columns[column]), s)
+			}
+		}
+	}
+	n.Columns = columns
+	return n, nil
 }
 
 // own finds the versions that a version was made of, or that were made of it.

@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage/openlineagesql"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
@@ -338,6 +339,83 @@ func TestTooManyLinks(t *testing.T) {
 	w.take(t, strings.Replace(known, "RUNNING", "COMPLETE", 1))
 	if _, err := w.s.Take(datasettest.Context(t), p, []byte(event("COMPLETE", 2, "job", "2026-01-01T00:00:00Z", thing("a", "more", ""), ""))); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// beside are objects of Falaj's beside two datasets: a view over one from which the
+// other was joined, and a model of that.
+type beside struct{ asked []string }
+
+func (*beside) Object(_ context.Context, kind openlineage.Kind, name string) (openlineage.Object, error) {
+	if kind != openlineage.ModelKind || name != "delay" {
+		return openlineage.Object{}, fault.New(fault.NotFound, "there is no %s %s", kind, name)
+	}
+	return openlineage.Object{Kind: openlineage.ModelKind, Name: "delay@3"}, nil
+}
+
+func (b *beside) Step(_ context.Context, kind openlineage.Kind, name string, up bool) (out openlineage.Step, err error) {
+	b.asked = append(b.asked, fmt.Sprintf("%s %s %v", kind, name, up))
+	from := func(field, of string) []openlineage.Source {
+		return []openlineage.Source{{Name: openlineage.Name{Name: of}, Field: field, Kind: "DIRECT"}}
+	}
+	raw, set := openlineage.Object{Kind: openlineage.DatasetKind, Name: "raw@1"}, openlineage.Object{Kind: openlineage.DatasetKind, Name: "joined@1"}
+	view := openlineage.Object{Kind: openlineage.ViewKind, Name: "weather@2", Columns: openlineage.Columns{"temp": from("temp", "raw")}}
+	set.Columns = openlineage.Columns{"weather__temp": from("temp", view.ID())}
+	model := openlineage.Object{Kind: openlineage.ModelKind, Name: "delay@3"}
+	hidden := openlineage.Object{Kind: openlineage.DatasetKind, Name: "hidden@1", Columns: openlineage.Columns{"secret": from("x", "raw")}}
+	switch {
+	case name == set.Name && up:
+		out.Edges = [][2]openlineage.Object{{raw, view}, {view, set}}
+	case name == model.Name && up:
+		out.Edges, out.Follow = [][2]openlineage.Object{{set, model}, {hidden, model}}, []openlineage.Object{set, hidden}
+	case name == raw.Name && !up:
+		out.Edges, out.Follow = [][2]openlineage.Object{{raw, view}}, []openlineage.Object{view}
+	case name == view.Name && !up:
+		out.Edges, out.Follow, out.More = [][2]openlineage.Object{{view, set}}, []openlineage.Object{set}, true
+	case name == set.Name:
+		out.Edges, out.Follow = [][2]openlineage.Object{{set, model}}, []openlineage.Object{model}
+	}
+	return out, nil
+}
+
+// A walk goes over what Falaj has beside datasets, both ways; what led there is not
+// followed again, and of a dataset that may not be seen there is the name.
+func TestObjectsBesideDatasets(t *testing.T) {
+	w := onSQLite(t)
+	w.Put(t, "raw", dataset.Spec{}, "temp\n1\n")
+	w.Put(t, "joined", dataset.Spec{}, "weather__temp\n1\n")
+	w.Put(t, "hidden", dataset.Spec{}, "secret\n1\n")
+	b := &beside{}
+	w.s = openlineage.New(openlineage.Config{
+		DB: w.DB, Store: openlineagesql.Store{}, Authorizer: w.Policy, Datasets: w.Service,
+		Objects: func(project.Name) openlineage.Objects { return b },
+	})
+	w.Policy.Deny(func(_ policy.Action, o policy.Object) bool { return strings.HasPrefix(o.Name, "hidden") })
+	got, g := w.edges(t, openlineage.Ask{Kind: openlineage.ModelKind, Name: openlineage.Name{Name: "delay"}, Up: true})
+	if want := "delay@3: hidden@1 → delay@3, joined@1 → delay@3, raw@1 → weather@2, weather@2 → joined@1"; got != want || g.More {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if want := []string{"model delay@3 true", "dataset joined@1 true"}; !slices.Equal(b.asked, want) {
+		t.Errorf("asked %q, want %q: the view was read then, and is not followed to what it reads now", b.asked, want)
+	}
+	for _, n := range g.Nodes {
+		switch n.ID {
+		case "dataset joined@1":
+			if c := n.Columns["weather__temp"]; len(c) != 1 || c[0].Name.Name != "feature_view weather@2" {
+				t.Errorf("%+v", n)
+			}
+		case "dataset hidden@1":
+			if n.Columns != nil || n.Digest != "" {
+				t.Errorf("%+v", n)
+			}
+		}
+	}
+	got, g = w.edges(t, openlineage.Ask{Ref: "raw"})
+	if want := "raw@1: joined@1 → delay@3, raw@1 → weather@2, weather@2 → joined@1"; got != want || !g.More {
+		t.Errorf("got  %s, more %v\nwant %s", got, g.More, want)
+	}
+	if _, err := w.s.Around(datasettest.Context(t), openlineage.Ask{Project: p, Kind: openlineage.DeploymentKind, Name: openlineage.Name{Name: "delay"}}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -45,6 +45,39 @@ type Config struct {
 	Authorizer Authorizer
 	Datasets   Datasets
 	Tables     string // directory of the open tables, by which others call them
+	// Objects prepares a walk over what Falaj has beside datasets; nil: there is nothing.
+	Objects func(p project.Name) Objects
+}
+
+// Objects are features, jobs, models and deployments, for one walk. What the caller
+// may not see is left out.
+type Objects interface {
+	// Object finds one by kind and name. Errors: fault.NotFound, fault.PermissionDenied.
+	Object(ctx context.Context, kind Kind, name string) (Object, error)
+	// Step finds what is one step from an object, or from a dataset version.
+	Step(ctx context.Context, kind Kind, name string, up bool) (Step, error)
+}
+
+// Object is something of Falaj's. Of a dataset version Name is its ref, and the rest,
+// but for Columns, is not read.
+type Object struct {
+	Kind    Kind
+	Name    string // with its version
+	State   string
+	Digest  string
+	By      string
+	Fields  []Field
+	Columns Columns // sources that are no datasets are named by their node's ID
+}
+
+// ID is that of its node.
+func (o Object) ID() string { return string(o.Kind) + " " + o.Name }
+
+// Step is what lies around an object, one step away or on the way to that.
+type Step struct {
+	Edges  [][2]Object // the way of the data
+	Follow []Object    // from where the walk goes on
+	More   bool
 }
 
 // Service keeps what others tell. Safe for concurrent use.

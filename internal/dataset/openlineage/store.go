@@ -57,10 +57,14 @@ type RunRecord struct {
 // Kind of a thing.
 type Kind string
 
-// The kinds.
+// The kinds. Others tell of jobs and datasets; a graph has more of Falaj's own.
 const (
-	JobKind     Kind = "job"
-	DatasetKind Kind = "dataset"
+	JobKind        Kind = "job"
+	DatasetKind    Kind = "dataset"
+	ViewKind       Kind = "feature_view"
+	BundleKind     Kind = "feature_service"
+	ModelKind      Kind = "model"
+	DeploymentKind Kind = "deployment"
 )
 
 // Thing is a job or dataset that somebody told of.
