@@ -96,6 +96,8 @@ func (s *Server) lineage(ctx context.Context, in *struct {
 	if (in.Dataset == "") == (in.Name == "") {
 		return nil, fault.New(fault.Invalid, "lineage is asked of one thing").WithHint("Give dataset, or kind and name, with the namespace of what others told of.")
 	}
+	ctx, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
 	return one(s.Lineage.Around(ctx, openlineage.Ask{
 		Project: project.Name(in.Project), Ref: in.Dataset, Kind: openlineage.Kind(in.Kind), Name: openlineage.Name{Namespace: in.Namespace, Name: in.Name},
 		Up: in.Direction == "up", Down: in.Direction == "down", Depth: in.Depth,

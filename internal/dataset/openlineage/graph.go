@@ -280,14 +280,10 @@ func (w *walk) beside(ctx context.Context, n *Node, up bool) (next []*Node, err 
 // object is the node of an object; nil when there are too many, or when no dataset
 // could be called so.
 func (w *walk) object(ctx context.Context, o Object) (n *Node, err error) {
-	if o.Kind == DatasetKind {
-		ref, perr := dataset.ParseRef(o.Name)
-		if perr != nil {
-			return nil, nil
-		}
-		n, err = w.look(ctx, ref)
-	} else {
+	if o.Kind != DatasetKind {
 		n = w.add(&Node{ID: o.ID(), Kind: o.Kind, Namespace: Namespace(w.p), Name: o.Name, State: o.State, Digest: o.Digest, By: o.By, Fields: o.Fields})
+	} else if ref, perr := dataset.ParseRef(o.Name); perr == nil {
+		n, err = w.look(ctx, ref)
 	}
 	if err != nil || n == nil || len(o.Columns) == 0 || o.Kind == DatasetKind && !n.known {
 		return n, err
