@@ -8,6 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/source/files"
+	"github.com/falaj-ml/falaj/internal/dataset/source/hdfs"
 	"github.com/falaj-ml/falaj/internal/dataset/source/httpjson"
 	"github.com/falaj-ml/falaj/internal/dataset/source/kafka"
 	"github.com/falaj-ml/falaj/internal/dataset/source/mariadb"
@@ -25,6 +26,7 @@ func sourceDrivers(l child.Launcher) map[string]source.Driver {
 		"sqlite":   sqlite.Driver{Launcher: l},
 		"files":    files.Driver{},
 		"s3":       s3.Driver{},
+		"hdfs":     hdfs.Driver{},
 		"http":     httpjson.Driver{},
 		"kafka":    kafka.Driver{},
 		"nats":     nats.Driver{},

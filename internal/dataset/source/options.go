@@ -1,6 +1,7 @@
 package source
 
 import (
+	"path"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -13,6 +14,7 @@ type From struct {
 	SQLite   *SQLite   `json:"sqlite,omitempty" doc:"A table of a file of SQLite's, of the server's"`
 	Files    *Files    `json:"files,omitempty" doc:"Files of a directory of the server's"`
 	S3       *S3       `json:"s3,omitempty" doc:"Objects of a bucket of S3"`
+	HDFS     *HDFS     `json:"hdfs,omitempty" doc:"Files of a directory of HDFS, by WebHDFS"`
 	HTTP     *HTTP     `json:"http,omitempty" doc:"A list of JSON objects that a service gives, page by page"`
 	Kafka    *Kafka    `json:"kafka,omitempty" doc:"A topic of Kafka"`
 	NATS     *NATS     `json:"nats,omitempty" doc:"A stream of NATS JetStream"`
@@ -60,6 +62,16 @@ type S3 struct {
 	TLS      TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
 }
 
+// HDFS are files of a directory of HDFS, by WebHDFS. The secret has token, a delegation
+// token, or username; without one, only what anybody may read is read.
+type HDFS struct {
+	NameNodes []string `json:"namenodes" doc:"host or host:port of the web servers of the name nodes, or of HttpFS; the configuration's sources.hosts must have these, and the data nodes that they redirect to"`
+	Directory string   `json:"directory" doc:"Absolute path in HDFS, such as /data/orders"`
+	Match     string   `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; all of the directory when left out"`
+	Format    Format   `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
+	TLS       TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+}
+
 // HTTP is a list of JSON objects that a service gives, page by page. The secret
 // has token, or username and password.
 type HTTP struct {
@@ -103,6 +115,8 @@ func (f From) Kind() string {
 		return "files"
 	case f.S3 != nil:
 		return "s3"
+	case f.HDFS != nil:
+		return "hdfs"
 	case f.HTTP != nil:
 		return "http"
 	case f.Kafka != nil:
@@ -131,6 +145,8 @@ func (f From) What() string {
 		return "files " + strings.TrimRight(f.Files.Directory, "/") + "/" + f.Files.Match
 	case f.S3 != nil:
 		return "s3 " + f.S3.Bucket + "/" + f.S3.Prefix + f.S3.Match + " at " + f.S3.Endpoint
+	case f.HDFS != nil:
+		return "hdfs " + path.Join(f.HDFS.Directory, f.HDFS.Match) + " at " + strings.Join(f.HDFS.NameNodes, ", ")
 	case f.HTTP != nil:
 		address, _, _ := strings.Cut(f.HTTP.URL, "?")
 		return "http " + address
@@ -153,7 +169,7 @@ func (d Database) what() string {
 // Validate looks at what does not need the driver. Error: fault.Invalid.
 func (f From) Validate() error {
 	n := 0
-	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.SQLite != nil, f.Files != nil, f.S3 != nil, f.HTTP != nil, f.Kafka != nil, f.NATS != nil} {
+	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.SQLite != nil, f.Files != nil, f.S3 != nil, f.HDFS != nil, f.HTTP != nil, f.Kafka != nil, f.NATS != nil} {
 		if set {
 			n++
 		}
@@ -165,7 +181,7 @@ func (f From) Validate() error {
 }
 
 // Kinds are the kinds of sources, in the order of the documentation.
-var Kinds = []string{"postgres", "mariadb", "sqlite", "files", "s3", "http", "kafka", "nats"}
+var Kinds = []string{"postgres", "mariadb", "sqlite", "files", "s3", "hdfs", "http", "kafka", "nats"}
 
 // TLSMode says how a connection is protected.
 type TLSMode string

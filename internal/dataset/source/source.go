@@ -10,7 +10,7 @@
 //   - rows.go: record batches out of values that drivers hand over; part.go: out of
 //     bytes that the parser reads.
 //   - sqltable reads tables of databases for the drivers postgres, mariadb and, in a
-//     child of its own, sqlite; objects reads files for files and s3, messages logs for kafka and nats; httpjson reads
+//     child of its own, sqlite; objects reads files for files, s3 and hdfs, messages logs for kafka and nats; httpjson reads
 //     pages of a service by itself; sourcetest is the suite that every driver passes.
 //
 // # Guarantees

@@ -1,4 +1,4 @@
-// Package objects reads files that hold rows: what the drivers files and s3 share.
+// Package objects reads files that hold rows: what the drivers files, s3 and hdfs share.
 // A Bucket lists and opens them; the parser child makes rows of their bytes.
 //
 // The files of a reading are listed when it begins and read in the order of their
