@@ -40,6 +40,7 @@ if ! new_node; then
 fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
 venv feast internal/httpapi/feast/testdata/requirements.txt
+venv feast-redis internal/feature/online/redis/testdata/requirements.txt
 venv openlineage test/lineage/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt

@@ -69,6 +69,7 @@ type Config struct {
 		Rotate       duration `koanf:"rotate" doc:"Age at which the subkey of a view's rows in the data directory is followed by the next, such as 90d; 0 never is"`
 		History      duration `koanf:"history" doc:"How long reads as of a past time go back, such as 30d: rows in the data directory that answer no later one are removed; 0 keeps all"`
 		VerifyRows   int64    `koanf:"verify_rows" doc:"Rows of a view's source; one with more is not compared"`
+		Layout       string   `koanf:"layout" doc:"feast keeps copies of public and internal features in Feast's layout of Redis, too, in the clear, where an unmodified Feast SDK reads them; falaj keeps none"`
 	} `koanf:"online"`
 
 	Keys struct {
@@ -192,6 +193,7 @@ func defaults() map[string]any {
 		"jobs.grow_after":       "10m",
 		"online.prefix":         "falaj:",
 		"online.acknowledged":   synced,
+		"online.layout":         falajLayout,
 		"online.verify":         "1h",
 		"online.verify_rows":    20_000_000,
 		"online.rotate":         "90d",
@@ -307,6 +309,12 @@ func (c Config) Validate() error {
 	}
 	if c.Online.VerifyRows < 1 {
 		return fault.New(fault.Invalid, "online.verify_rows: %d is not above 0", c.Online.VerifyRows)
+	}
+	if l := c.Online.Layout; l != falajLayout && l != feastLayout {
+		return fault.New(fault.Invalid, "online.layout: %q is neither %s nor %s", l, falajLayout, feastLayout)
+	}
+	if c.Online.Layout == feastLayout && c.Online.URL == "" {
+		return fault.New(fault.Invalid, "online.layout: %s is a layout of Redis", feastLayout).WithHint("Set online.url.")
 	}
 	if n := len(c.Online.Prefix); n == 0 || n > 64 {
 		return fault.New(fault.Invalid, "online.prefix: it has %d bytes, and needs 1 to 64", n)

@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
@@ -307,6 +308,9 @@ func (a *App) openFeatures(ctx context.Context) error {
 		Watch: feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
 		Tidy:  feature.Tidy{Rotate: rotate, History: history},
 	})
+	if a.cfg.Online.Layout == feastLayout {
+		a.group.Add(event.Subscribe(a.db, event.Config{Name: "feature copies", Names: []string{keys.KeyDestroyed}, Logger: a.log, Handle: a.dropCopies}).Service())
+	}
 	a.group.Add(a.features.Background())
 	if every > 0 {
 		a.group.Add(a.features.Watching())

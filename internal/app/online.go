@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/feature/online/redis"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
 
@@ -21,6 +23,12 @@ import (
 const (
 	synced   = "synced"
 	inMemory = "in-memory"
+)
+
+// How Redis is laid out.
+const (
+	falajLayout = "falaj"
+	feastLayout = "feast"
 )
 
 // embedded is the ID of the store in the data directory.
@@ -37,7 +45,7 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, string, error) {
 		a.pebble = db
 		return db, embedded, nil
 	}
-	db, err := redis.Open(ctx, redis.Config{URL: a.cfg.Online.URL, Prefix: a.cfg.Online.Prefix, Loses: a.cfg.Online.Acknowledged == inMemory})
+	db, err := redis.Open(ctx, redis.Config{URL: a.cfg.Online.URL, Prefix: a.cfg.Online.Prefix, Loses: a.cfg.Online.Acknowledged == inMemory, Feast: a.cfg.Online.Layout == feastLayout})
 	if err != nil {
 		return nil, "", err
 	}
@@ -75,4 +83,13 @@ func (a *App) sameOnline(ctx context.Context, id string) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
+}
+
+// dropCopies removes what is in the clear of what a destroyed key sealed.
+func (a *App) dropCopies(ctx context.Context, e event.Event) error {
+	var k keys.KeyEvent
+	if err := e.Decode(&k); err != nil {
+		return err
+	}
+	return a.features.KeyDestroyed(ctx, project.Name(k.Project), k.Owner)
 }

@@ -283,6 +283,10 @@ func (s *Service) fold(ctx context.Context, v View, table online.Table, pages in
 			return position, true, err
 		}
 		next := records[len(records)-1].Seq
+		// Before the place moves on: what is not copied now is not folded again.
+		if err := s.foldCopies(ctx, v, table, rows); err != nil {
+			return position, true, err
+		}
 		if err := s.cfg.Online.WriteUpTo(ctx, table, rows, position, next); err != nil {
 			return position, true, err
 		}

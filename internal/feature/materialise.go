@@ -632,6 +632,9 @@ func (w *writer) write(ctx context.Context) error {
 	if err := w.s.cfg.Online.Write(ctx, r.table(), w.rows); err != nil {
 		return err
 	}
+	if err := w.s.copies(ctx, r.Project, r.View, r.Version, r.Classification, r.table(), w.rows); err != nil {
+		return err
+	}
 	for i := range w.rows {
 		if at := time.UnixMicro(w.rows[i].Event).UTC(); at.After(r.Newest) {
 			r.Newest = at

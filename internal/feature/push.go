@@ -110,7 +110,11 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 		return v, err
 	}
 	for {
-		if err := s.cfg.Online.Write(ctx, o.at(o.Pushed), rows); err != nil {
+		table := o.at(o.Pushed)
+		if err := s.cfg.Online.Write(ctx, table, rows); err != nil {
+			return v, err
+		}
+		if err := s.copies(ctx, r.Project, v.Name, v.Version, o.Classification, table, rows); err != nil {
 			return v, err
 		}
 		// If there is another subkey since, what is under the one before may have been moved

@@ -14,6 +14,9 @@
 // acknowledged may be gone after a loss of power, by default the last second.
 // Neither says anything about replicas: a failover may lose what had not reached
 // them. What was materialised can be materialised again.
+//
+// Copies in Feast's layout (Config.Feast, feast.go) are written after the rows and before
+// the write is acknowledged, and are as safe as these.
 package redis
 
 import (
@@ -41,6 +44,9 @@ type Config struct {
 	// Prefix begins all keys; "falaj:" when empty. It keeps two installations that
 	// share a server apart.
 	Prefix string
+	// Feast keeps copies of rows in the layout of Feast's Redis store, too, in the
+	// clear; see feast.go.
+	Feast bool
 	// Loses permits a server that acknowledges before it syncs.
 	Loses bool
 }
@@ -49,6 +55,7 @@ type Config struct {
 type DB struct {
 	client rueidis.Client
 	prefix string
+	feast  bool
 }
 
 var (
@@ -81,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, away(err)
 	}
-	d := &DB{client: client, prefix: cfg.Prefix}
+	d := &DB{client: client, prefix: cfg.Prefix, feast: cfg.Feast}
 	if d.prefix == "" {
 		d.prefix = "falaj:"
 	}
@@ -308,6 +315,9 @@ func (d *DB) walk(ctx context.Context, row online.RowKey, members []string, visi
 // Drop removes a table's rows and then the list of them, so that it may be begun
 // again.
 func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
+	if err := d.dropCopies(ctx, table); err != nil {
+		return err
+	}
 	cursor := uint64(0)
 	for {
 		results, err := d.do(ctx, []rueidis.Completed{d.client.B().Sscan().Key(d.table(table)).Cursor(cursor).Count(pipeline).Build()})
@@ -335,6 +345,15 @@ func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
 // Remove deletes rows, and then takes them off the lists of their tables. The bytes,
 // which are sealed, stay in the append-only file until Redis rewrites it.
 func (d *DB) Remove(ctx context.Context, rows []online.RowKey) error {
+	copies, err := d.removeCopies(ctx, rows)
+	if err != nil {
+		return err
+	}
+	if copies {
+		if err := d.rewrite(ctx); err != nil {
+			return err
+		}
+	}
 	var gone, unlisted []rueidis.Completed
 	for _, row := range rows {
 		t := online.TableKey(row[:len(online.TableKey{})])
