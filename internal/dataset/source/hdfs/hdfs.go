@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -219,9 +220,7 @@ func (b *bucket) call(ctx context.Context, op, name string, args url.Values) (re
 	for range b.o.NameNodes {
 		q := url.Values{"op": {op}}
 		for _, more := range []url.Values{b.who, args} {
-			for k, v := range more {
-				q[k] = v
-			}
+			maps.Copy(q, more)
 		}
 		u := &url.URL{Scheme: b.scheme, Host: address(b.o, b.o.NameNodes[b.active]), Path: path.Join("/webhdfs/v1", b.o.Directory, name), RawQuery: q.Encode()}
 		res, err = b.get(ctx, u, path.Join(b.o.Directory, name))
@@ -266,7 +265,10 @@ func (b *bucket) get(ctx context.Context, u *url.URL, name string) (*http.Respon
 func (b *bucket) refused(res *http.Response, name string) error {
 	host := res.Request.URL.Host
 	var said struct {
-		RemoteException struct{ Exception, Message string }
+		RemoteException struct {
+			Exception string `json:"exception"`
+			Message   string `json:"message"`
+		} `json:"RemoteException"`
 	}
 	_ = json.NewDecoder(io.LimitReader(res.Body, maxSaid)).Decode(&said) // gateways answer in HTML
 	what := said.RemoteException.Exception
@@ -345,7 +347,7 @@ func (f *file) open() error {
 	if f.at >= f.was.Length { // an empty file has no offset to ask for
 		return nil
 	}
-	res, err := f.b.call(f.ctx, "OPEN", f.name, url.Values{"offset": {strconv.FormatInt(f.at, 10)}, "length": {strconv.FormatInt(f.was.Length-f.at, 10)}})
+	res, err := f.b.call(f.ctx, "OPEN", f.name, url.Values{"offset": {strconv.FormatInt(f.at, 10)}, "length": {strconv.FormatInt(f.was.Length-f.at, 10)}}) //nolint:bodyclose // Read closes it
 	if err != nil {
 		return err
 	}
