@@ -74,7 +74,7 @@ func (s *Store) Copy(ctx context.Context, table Table, shape Shape, rows []Row) 
 		}
 		copies[i] = c
 	}
-	return fault.Wrap(s.driver.(Copier).Copy(ctx, shape, copies), "copying features of %s@%d", table.View, table.Version) //nolint:errcheck,forcetypeassert // whom Copies said so
+	return fault.Wrap(s.driver.(Copier).Copy(ctx, shape, copies), "copying features of %s@%d", table.View, table.Version) //nolint:forcetypeassert // whom Copies said so
 }
 
 // DropCopiesOf removes the copies of a view, or of a whole project when view is empty.
@@ -83,5 +83,5 @@ func (s *Store) DropCopiesOf(ctx context.Context, project, view string) error {
 	if !s.Copies() {
 		return nil
 	}
-	return fault.Wrap(s.driver.(Copier).DropCopiesOf(ctx, project, view), "removing copies of %s", view) //nolint:errcheck,forcetypeassert // whom Copies said so
+	return fault.Wrap(s.driver.(Copier).DropCopiesOf(ctx, project, view), "removing copies of %s", view) //nolint:forcetypeassert // whom Copies said so
 }

@@ -16,7 +16,7 @@ func ParseKey(b []byte) ([]Value, error) {
 		b = b[1:]
 		if t == String {
 			n, size := binary.Uvarint(b)
-			if size <= 0 || n > uint64(len(b)-size) {
+			if size <= 0 || n > uint64(len(b)-size) { //nolint:gosec // not below 0
 				return bad()
 			}
 			out = append(out, OfString(string(b[size:size+int(n)]))) //nolint:gosec // at most len(b)

@@ -59,6 +59,8 @@ func stampText(s online.Stamp) string {
 
 // storeCopy sets the fields of a view unless newer ones are there. ARGV are fields and
 // values; the first is the mark, of a stamp (40 bytes), a table (16) and fields (4 each).
+//
+//nolint:dupword // Lua ends blocks so
 var storeCopy = rueidis.NewLuaScript(`
 local old = redis.call('HGET', KEYS[1], ARGV[1])
 if old then

@@ -104,7 +104,7 @@ func TestFeastReadsCopies(t *testing.T) {
 
 	cmd := exec.CommandContext(t.Context(), python, mustAbs(t, "testdata/read.py"), port)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "TZ=UTC", "FEAST_USAGE=False", "HOME="+cmd.Dir) //nolint:forbidigo // For a program of others.
+	cmd.Env = append(os.Environ(), "TZ=UTC", "FEAST_USAGE=False", "HOME="+cmd.Dir)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	in, err := cmd.StdinPipe()
