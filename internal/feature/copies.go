@@ -38,7 +38,9 @@ func (s *Service) copies(ctx context.Context, p project.Name, view string, versi
 	}
 	shape := online.Shape{Project: string(p), View: v.Name, Types: v.featureTypes()}
 	for _, k := range v.Keys {
-		if k.Type == value.Bool { // no key of Feast's
+		switch k.Type {
+		case value.String, value.Int64, value.Timestamp:
+		default: // no key of Feast's, or not one that is written
 			return nil
 		}
 		shape.JoinKeys = append(shape.JoinKeys, k.Name)
