@@ -122,7 +122,7 @@ func TestSDK(t *testing.T) {
 	p.Import("legs", "origin,plane_id,departed,distance\nEWR,1,2013-01-01T10:00:00Z,500\nJFK,9007199254740993,2013-01-01T10:00:00Z,700\n")
 	p.Import("typed", "origin,at,gates,wind,tags,delays,embedding\n"+
 		`EWR,2013-01-01T10:00:00Z,2147483647,0.1,"[""a"",""☃""]","[9007199254740993]","[0.1,-2,3.5]"`+"\n"+
-		`JFK,2013-01-01T10:00:00Z,-2147483648,16777217,[""],"[1,2,3]","[0,0,0]"`+"\n")
+		`JFK,2013-01-01T10:00:00Z,-2147483648,16777217,"[""""]","[1,2,3]","[0,0,0]"`+"\n")
 	p.Apply(views)
 	p.run(t, "sdk.py", t.TempDir())
 }

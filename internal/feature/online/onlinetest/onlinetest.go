@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -346,7 +347,7 @@ func types(t *testing.T, d online.Driver) {
 	}
 	answers, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{key("first")}, At: Clock})
 	const was = "010620" + "ffffffffffffffff" + "000000000000f83f" + "03455752" + "01" + "0100000000000000"
-	if err != nil || fmt.Sprintf("%x", answers[0].Packed) != was {
+	if err != nil || hex.EncodeToString(answers[0].Packed) != was {
 		t.Errorf("a row of the first format is %x, %v", answers[0].Packed, err)
 	}
 }
