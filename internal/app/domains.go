@@ -290,7 +290,7 @@ func (a *App) openFiles() error {
 }
 
 func (a *App) openFeatures(ctx context.Context) error {
-	db, id, err := a.openOnline(ctx)
+	db, which, err := a.openOnline(ctx)
 	if err != nil {
 		return fault.Wrap(err, "online store")
 	}
@@ -318,7 +318,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 	a.group.Add(a.features.Streams())
 	a.group.Add(a.features.Tidying())
 	a.group.Add(a.features.Feeds())
-	return a.sameOnline(ctx, id)
+	return a.sameOnline(ctx, which)
 }
 
 func (a *App) openTracking(context.Context) error {
