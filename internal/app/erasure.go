@@ -410,6 +410,13 @@ func (e erasedStreams) Find(ctx context.Context, s privacy.Subject) (f privacy.F
 
 // Erase implements privacy.Participant.
 func (e erasedStreams) Erase(ctx context.Context, s privacy.Subject, done func(privacy.Found) error) error {
+	found, err := e.Find(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := done(found); err != nil {
+		return err
+	}
 	return e.each(ctx, s, false, func(p privacy.Place) error { return done(privacy.Found{Places: []privacy.Place{p}}) })
 }
 
@@ -464,9 +471,9 @@ func (e erasedIngestions) Find(ctx context.Context, s privacy.Subject) (f privac
 // Erase implements privacy.Participant.
 func (e erasedIngestions) Erase(ctx context.Context, s privacy.Subject, done func(privacy.Found) error) error {
 	return e.each(ctx, s, func(r ingestion.Run) error {
-		if err := e.runs.Reread(ctx, r, "erasure "+string(s.Erasure)); err != nil {
+		if err := done(privacy.Found{Places: []privacy.Place{runPlace(r)}}); err != nil {
 			return err
 		}
-		return done(privacy.Found{Places: []privacy.Place{runPlace(r)}})
+		return e.runs.Reread(ctx, r, "erasure "+string(s.Erasure))
 	})
 }

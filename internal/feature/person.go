@@ -378,7 +378,7 @@ func (s *Service) Outdated(ctx context.Context, p project.Name) ([]Outdated, err
 }
 
 // ForgetOnline removes a person's rows from the online store and calls done for
-// each view that had some. A materialisation of such a view that is under way is
+// each view that has some, before they go. A materialisation of such a view that is under way is
 // stopped: it goes on, over what its source is now, by itself or when it is asked for
 // again. Error: fault.Unavailable when it has not ended yet.
 func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, tokens []string, done func(PersonRows) error) error {
@@ -429,17 +429,17 @@ func (s *Service) forget(ctx context.Context, p Person, v View, its ViewKeys, na
 	if err != nil || r.Rows == 0 {
 		return err
 	}
+	if err := done(r); err != nil { // first: whoever goes on after a crash does not find them any more
+		return err
+	}
 	if err := s.cfg.Online.Forget(ctx, r.rows); err != nil {
 		return err
 	}
-	if err := s.cfg.DB.Update(ctx, string(p.Project), func(ctx context.Context, tx *store.Tx) error {
+	return s.cfg.DB.Update(ctx, string(p.Project), func(ctx context.Context, tx *store.Tx) error {
 		return audit.Append(ctx, tx, audit.Entry{
 			Project: string(p.Project), Action: string(ActionMaterialise), Object: objectKind + " view " + r.View, Reason: p.Purpose, Detail: map[string]any{"forgotten": r.Rows},
 		})
-	}); err != nil {
-		return err
-	}
-	return done(r)
+	})
 }
 
 // finish writes what a process that died had on its way into a view that follows a

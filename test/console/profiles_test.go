@@ -169,5 +169,5 @@ func TestProfileNow(t *testing.T) {
 	b.picture("real-profile")
 	p.Run(0, "job", "cancel", job.ID)
 	b.see("cancelled")
-	b.until(`document.querySelector('form') === null`)
+	b.until(`document.querySelector('select[aria-label="For how long"]') === null`)
 }

@@ -106,7 +106,8 @@ type Participant interface {
 	// Find says where the person is, and changes nothing.
 	Find(ctx context.Context, s Subject) (Found, error)
 	// Erase removes the person and returns when nothing of it can be read, nor is in
-	// a file. done is called for each place once that is so.
+	// a file. done is called for each place, before what it has goes or when that can
+	// still be told after a crash; of several counts of a place the largest stays.
 	Erase(ctx context.Context, s Subject, done func(Found) error) error
 }
 

@@ -38,17 +38,25 @@ func (l *Log) Count(ctx context.Context, p Person) (map[string]int64, error) {
 }
 
 // Erase takes what a person's rows say out of the log, and calls done for each
-// deployment that had some: keys and texts become as many zero bytes, numbers and
-// scores NaN, and the records are marked as erased. Rows of others in the same
-// request stay, and so do all places in the log: cursors that others hold are good.
-// What was written before is in no file when it returns.
+// deployment that has some, before they go: keys and texts become as many zero
+// bytes, numbers and scores NaN, and the records are marked as erased. Rows of others
+// in the same request stay, and so do all places in the log: cursors that others hold
+// are good. What was written before is in no file when it returns.
 func (l *Log) Erase(ctx context.Context, p Person, done func(deployment string, rows int64) error) error {
 	return l.each(p.Project, func(j *journal) error {
-		n, err := j.erase(ctx, p)
+		// Told first: whoever goes on after a crash does not find them any more.
+		if err := j.sync(true); err != nil {
+			return err
+		}
+		n, err := j.count(ctx, p)
 		if err != nil || n == 0 {
 			return err
 		}
-		return done(j.place.Deployment, n)
+		if err := done(j.place.Deployment, n); err != nil {
+			return err
+		}
+		_, err = j.erase(ctx, p)
+		return err
 	})
 }
 

@@ -318,6 +318,7 @@ func feastValue(v value.Value) string {
 		varint(7, protowire.EncodeBool(v.Bool()))
 	case value.Timestamp:
 		varint(8, uint64(seconds(v.Int()))) //nolint:gosec // the bits are meant
+	case value.Int32, value.Float32: // NULL, as lists and vectors are
 	}
 	return string(b)
 }
