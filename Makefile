@@ -6,7 +6,7 @@ SHELL := /bin/bash
 TAGS    := duckdb_arrow
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-export GOFLAGS   := -tags=$(TAGS) -buildvcs=false
+export GOFLAGS   := -tags=$(TAGS) -buildvcs=false -trimpath
 export GOTOOLCHAIN := local
 
 .PHONY: help
@@ -96,6 +96,10 @@ bench-training: build ## measure what bench/results/training.json holds; ITERATI
 .PHONY: bench-features
 bench-features: ## measure what bench/results/features.json holds
 	@go run ./bench/features
+
+.PHONY: bench-serving
+bench-serving: build ## measure what bench/results/serving.json holds; ITERATIONS=n rounds
+	@go run ./bench/serving $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
 .PHONY: bench-scheduler
 bench-scheduler: ## measure what bench/results/scheduler.json holds

@@ -14,6 +14,7 @@ if ! [ -x /usr/sbin/mariadbd ] && ! command -v mariadbd >/dev/null; then
 	apt mariadb-server
 fi
 bin=$PWD/.tmp/bin GOFLAGS="" CGO_ENABLED=0 build versitygw versitygw github.com/versity/versitygw/cmd/versitygw "" # S3
+bin=$PWD/.tmp/bin GOFLAGS="" CGO_ENABLED=0 build grpcurl grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl ""
 if [ ! -x /usr/sbin/slurmctld ] || [ ! -x /usr/sbin/slurmd ] || [ ! -x /usr/sbin/munged ] || [ ! -x /usr/bin/sbatch ]; then
 	say "Slurm"
 	apt slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
@@ -34,6 +35,10 @@ if ! command -v chromium >/dev/null; then
 	say "Chromium"
 	apt chromium
 fi
+if ! [ -d /usr/share/libonnx-testdata ]; then
+	say "ONNX's backend tests"
+	apt libonnx-testdata
+fi
 if ! new_node; then
 	say "Node"
 	fetch_node
@@ -45,6 +50,13 @@ venv openlineage test/lineage/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt
 venv great-expectations internal/cli/suite/testdata/requirements.txt
+venv oip test/oip/testdata/requirements.txt
+venv triton test/oip/testdata/requirements-triton.txt # with a tritonserver
+if ! [ -e /usr/lib/x86_64-linux-gnu/libb64.so.0d ]; then
+	say "libb64"
+	apt libb64-0d # perf_analyzer links it
+fi
+venv perf test/oip/testdata/requirements-perf.txt # with perf_analyzer, of the last wheel that has it for Debian 12's libc
 venv tables internal/httpapi/iceberg/testdata/requirements.txt
 scripts/engines/spark.sh
 venv ray test/engines/ray/requirements.txt

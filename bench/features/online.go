@@ -200,11 +200,10 @@ func (s *site) startRedis(ctx context.Context, address string, core int) (*harne
 
 // startFeast starts Feast's feature server on the same kind of store.
 func (s *site) startFeast(ctx context.Context, dir, redis string, core int) (*harness.Server, string) {
-	peer, reason := s.StartPeer(ctx, "bench-feast", "bench/features/feast.txt", nil, "-c", "print('ready')")
-	if peer == nil {
+	python, reason := s.Install(ctx, "bench-feast", "bench/features/feast.txt", nil)
+	if reason != "" {
 		return nil, reason
 	}
-	peer.Stop()
 	address, err := freeAddress(ctx)
 	if err != nil {
 		return nil, err.Error()
@@ -215,7 +214,7 @@ func (s *site) startFeast(ctx context.Context, dir, redis string, core int) (*ha
 		args = append(args[:1], "redis", dir, port, redis)
 	}
 	began := time.Now()
-	cmd := exec.CommandContext(ctx, filepath.Join(s.Root, ".tmp", "venv", "bench-feast", "bin", "python"), args...)
+	cmd := exec.CommandContext(ctx, python, args...)
 	cmd.Dir = s.Root
 	f, err := s.Launch(cmd, core, "Feast is ready at ")
 	if err != nil {
@@ -429,31 +428,17 @@ func (d *side) tail(ctx context.Context, span time.Duration) error {
 
 // cpuOf is the CPU time of processes and those that they started.
 func cpuOf(processes []*harness.Server) (total float64, err error) {
-	var add func(pid int) error
-	add = func(pid int) error {
-		spent, err := harness.CPUSeconds(pid)
+	for _, p := range processes {
+		if p == nil {
+			continue
+		}
+		spent, err := harness.TreeCPUSeconds(p.PID())
 		if err != nil {
-			return err
+			return 0, err
 		}
 		total += spent
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-		for _, path := range tasks {
-			text, _ := os.ReadFile(path) // a thread may end meanwhile
-			for word := range strings.FieldsSeq(string(text)) {
-				child, cerr := strconv.Atoi(word)
-				if err = errors.Join(err, cerr); err == nil {
-					err = add(child)
-				}
-			}
-		}
-		return err
 	}
-	for _, p := range processes {
-		if p != nil {
-			err = errors.Join(err, add(p.PID()))
-		}
-	}
-	return total, err
+	return total, nil
 }
 
 // compare asks both the same many times.

@@ -1,15 +1,18 @@
 package harness
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -49,7 +52,7 @@ func TestPutTable(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	res := Result{Rows: []Row{{Name: "n", Unit: "s", Better: Lower, Ours: Value(1.23456), Aim: &Aim{Value: Value(2)}}}}
+	res := Result{Rows: []Row{{Name: "n", Unit: "s", Better: Lower, Ours: Value(1.23456), Aim: &Aim{Value: Value(2)}}, {Name: "only in the file", Ours: Value(1), Detail: true}}}
 	for range 2 { // the second changes nothing
 		if err := putTable(path, "a", res); err != nil {
 			t.Fatal(err)
@@ -59,7 +62,7 @@ func TestPutTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(got); !strings.HasPrefix(s, "before\n<!-- table a -->\n\n") || !strings.HasSuffix(s, "| n | 1.235 | - | s | ≤ 2 |\n\n<!-- end a -->\nafter\n") || strings.Contains(s, "old") {
+	if s := string(got); !strings.HasPrefix(s, "before\n<!-- table a -->\n\n") || !strings.HasSuffix(s, "| n | 1.235 | - | s | ≤ 2 |\n\n<!-- end a -->\nafter\n") || strings.Contains(s, "old") || strings.Contains(s, "only in the file") {
 		t.Errorf("%s", s)
 	}
 	if err := putTable(path, "b", res); err == nil {
@@ -67,8 +70,7 @@ func TestPutTable(t *testing.T) {
 	}
 }
 
-// TestKeep: a run of one step leaves what others measured, says whose it is, and
-// refuses to mix machines.
+// TestKeep: a run of one step leaves what others measured, and says whose it is.
 func TestKeep(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "x.json")
 	value := 0.0
@@ -117,10 +119,9 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%v: %s, %v; want %s", tt.args, show(res), err, tt.want)
 		}
 	}
-	for _, change := range []func(*Result){
-		func(r *Result) { r.Machine.CPU = "another" },
-		func(r *Result) { r.Rows[0].Step = "" },
-	} {
+	// What another machine measured is told apart, in a table of its own.
+	rewrite := func(change func(*Result)) {
+		t.Helper()
 		res, err := measure()
 		if err != nil {
 			t.Fatal(err)
@@ -130,9 +131,27 @@ func TestKeep(t *testing.T) {
 		if err := os.WriteFile(out, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := measure("-only", "one", "-keep"); err == nil {
-			t.Error("results that cannot be told apart were joined")
+	}
+	rewrite(func(r *Result) { r.Machine.CPU = "another" })
+	for _, only := range []string{"one", "two"} {
+		if _, err := measure("-only", only, "-keep"); err != nil {
+			t.Fatal(err)
 		}
+	}
+	res, err := measure("-only", "two", "-keep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := res.Kept; len(k) != 2 || k[0].Machine != nil || k[1].Step != "three" || k[1].Machine == nil || k[1].Machine.CPU != "another" {
+		t.Errorf("kept: %+v", k)
+	}
+	here, there, ok := strings.Cut(Table(res), "(another)")
+	if !ok || strings.Count(here, "| a |")+strings.Count(here, "| b |") != 2 || strings.Contains(here, "| c |") || !strings.Contains(there, "| c |") {
+		t.Errorf("%s(another)%s", here, there)
+	}
+	rewrite(func(r *Result) { r.Rows[0].Step = "" })
+	if _, err := measure("-only", "one", "-keep"); err == nil {
+		t.Error("results that cannot be told apart were joined")
 	}
 }
 
@@ -171,5 +190,41 @@ func TestCPUSeconds(t *testing.T) {
 	after, err := CPUSeconds(os.Getpid())
 	if err != nil || after <= before {
 		t.Errorf("%v, then %v: %v", before, after, err)
+	}
+}
+
+// TestTree: what a process started is counted with it.
+func TestTree(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `sh -c "echo started; exec sleep 60" & wait`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	tree := Tree(cmd.Process.Pid)
+	defer func() {
+		for _, pid := range tree {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = cmd.Wait()
+	}()
+	if len(tree) != 2 || tree[0] != cmd.Process.Pid {
+		t.Fatalf("the tree of %d is %v", cmd.Process.Pid, tree)
+	}
+	all, err := TreeCPUSeconds(tree[0])
+	alone, _ := CPUSeconds(tree[0])
+	if err != nil || all <= alone {
+		t.Errorf("%g s of all, %g of the first: %v", all, alone, err)
+	}
+	if all, child := TreeMemory(tree[0]), TreeMemory(tree[1]); child <= 0 || all <= child {
+		t.Errorf("%g MiB of all, %g of the child", all, child)
+	}
+	if _, err := TreeCPUSeconds(1 << 30); err == nil {
+		t.Error("a process that is not there has CPU time")
 	}
 }

@@ -26,6 +26,11 @@ type Machine struct {
 	LoadAfter  string `json:"load_after"`
 }
 
+// like says that numbers measured on both may be compared.
+func (m Machine) like(other Machine) bool {
+	return m.CPU == other.CPU && m.Cores == other.Cores && m.MemoryGiB == other.MemoryGiB
+}
+
 // DescribeMachine looks at this machine and the file system of a directory.
 func DescribeMachine(dir string) Machine {
 	m := Machine{
@@ -118,6 +123,45 @@ func CPUSeconds(pid int) (float64, error) {
 		total += ns
 	}
 	return total / 1e9, nil
+}
+
+// Tree is a process and those that it and its children started and that still run.
+func Tree(pid int) []int {
+	all := []int{pid}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, path := range tasks {
+		text, _ := os.ReadFile(path) // a thread may end meanwhile
+		for word := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				all = append(all, Tree(child)...)
+			}
+		}
+	}
+	return all
+}
+
+// TreeCPUSeconds that a process and those of its tree have used so far. What ended
+// is not counted.
+func TreeCPUSeconds(pid int) (total float64, err error) {
+	for _, p := range Tree(pid) {
+		spent, err := CPUSeconds(p)
+		if err != nil && p == pid {
+			return 0, err
+		}
+		total += spent
+	}
+	return total, nil
+}
+
+// TreeMemory is what a process and those of its tree have in memory, in MiB; what
+// several have is divided among them.
+func TreeMemory(pid int) float64 {
+	total := 0.0
+	for _, p := range Tree(pid) {
+		kib, _ := strconv.ParseFloat(strings.TrimSuffix(procField(fmt.Sprintf("/proc/%d/smaps_rollup", p), "Pss"), " kB"), 64)
+		total += kib / 1024
+	}
+	return total
 }
 
 // Allowed lists the cores that this process may use.

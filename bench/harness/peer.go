@@ -21,22 +21,33 @@ type Peer struct {
 	out  *bufio.Scanner
 }
 
-// StartPeer makes the locked environment of a peer (a requirements file, relative
-// to the root; env is for its installation) and starts the program with arguments,
-// or says why it cannot. Quick runs install nothing.
-func (r *Run) StartPeer(ctx context.Context, environment, requirements string, env []string, args ...string) (_ *Peer, reason string) {
-	python := filepath.Join(r.Root, ".tmp", "venv", environment, "bin", "python")
+// Install makes the locked environment of a peer (a requirements file, relative to the
+// root; env is for its installation, options are uv's for the environment) and gives
+// its Python, or says why it cannot. Quick runs install nothing.
+func (r *Run) Install(ctx context.Context, environment, requirements string, env []string, options ...string) (python, reason string) {
+	python = filepath.Join(r.Root, ".tmp", "venv", environment, "bin", "python")
 	if r.Quick {
 		if _, err := os.Stat(python); err != nil {
-			return nil, "the peer is not installed"
+			return "", "the peer is not installed"
 		}
-	} else {
-		install := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", ". scripts/lib.sh; venv "+environment+" "+requirements)
-		install.Dir, install.Env = r.Root, append(os.Environ(), env...)
-		if text, err := install.CombinedOutput(); err != nil {
-			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-			return nil, "the peer cannot be installed: " + strings.ReplaceAll(lines[len(lines)-1], r.Root, ".")
-		}
+		return python, ""
+	}
+	args := append([]string{"-euo", "pipefail", "-c", `. scripts/lib.sh; venv "$@"`, "bench", environment, requirements}, options...)
+	install := exec.CommandContext(ctx, "bash", args...)
+	install.Dir, install.Env = r.Root, append(os.Environ(), env...)
+	if text, err := install.CombinedOutput(); err != nil {
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		return "", "the peer cannot be installed: " + strings.ReplaceAll(lines[len(lines)-1], r.Root, ".")
+	}
+	return python, ""
+}
+
+// StartPeer installs a peer and starts its program with arguments, or says why it
+// cannot.
+func (r *Run) StartPeer(ctx context.Context, environment, requirements string, env []string, args ...string) (_ *Peer, reason string) {
+	python, reason := r.Install(ctx, environment, requirements, env)
+	if reason != "" {
+		return nil, reason
 	}
 	p := &Peer{cmd: exec.CommandContext(ctx, python, args...)}
 	p.cmd.Dir, p.cmd.Stderr = r.Root, r.Log

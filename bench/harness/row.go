@@ -18,6 +18,8 @@ type Row struct {
 	Peer   string   `json:"peer"`
 	Aim    *Aim     `json:"aim,omitempty"`
 	Note   string   `json:"note"`
+	// Detail is left out of the table of bench/README.md.
+	Detail bool `json:"detail,omitempty"`
 }
 
 // Aim is a bound in the unit of the row, or a ratio to the peer; a ratio above 1

@@ -7,7 +7,7 @@
 //   - row.go: rows, medians, quantiles. table.go: rows for people.
 //   - machine.go: what the machine is, CPU time, pinning to cores.
 //   - server.go: a real server on a temporary directory, confined to a core.
-//   - peer.go: a peer in a locked Python environment.
+//   - peer.go: a peer in a locked Python environment. onnx.go: a model that costs nothing.
 //   - csv.go: the flights' files.
 package harness
 
@@ -58,6 +58,8 @@ type Kept struct {
 	Rounds     int    `json:"rounds"`
 	LoadBefore string `json:"load_before"`
 	LoadAfter  string `json:"load_after"`
+	// Machine is what it ran on, if that is not the result's.
+	Machine *Machine `json:"machine,omitempty"`
 }
 
 // Step is one measurement, which adds its rows.
@@ -146,8 +148,7 @@ func (r *Run) file(area, out string) string {
 	return filepath.Join(r.Root, "bench", "results", area+".json")
 }
 
-// before is what the file has of earlier runs; nothing where there is none. One
-// of another machine is refused: its numbers are not to be compared with these.
+// before is what the file has of earlier runs; nothing where there is none.
 func (r *Run) before(area, out string) (*Result, error) {
 	path := r.file(area, out)
 	text, err := os.ReadFile(path)
@@ -160,10 +161,6 @@ func (r *Run) before(area, out string) (*Result, error) {
 	var res Result
 	if err := json.Unmarshal(text, &res); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	m, now := res.Machine, r.Result.Machine
-	if m.CPU != now.CPU || m.Cores != now.Cores || m.MemoryGiB != now.MemoryGiB {
-		return nil, fmt.Errorf("%s was measured on another machine (%d cores, %s): measure all its steps here, without -only and -keep", path, m.Cores, m.CPU)
 	}
 	for _, row := range res.Rows {
 		if row.Step == "" {
@@ -187,9 +184,14 @@ func joined(steps []Step, done map[string]bool, before, now Result) Result {
 		if done[step.Name] || len(rows) == 0 {
 			continue
 		}
-		kept := Kept{Step: step.Name, Commit: before.Commit, Rounds: before.Rounds, LoadBefore: before.Machine.LoadBefore, LoadAfter: before.Machine.LoadAfter}
+		kept := Kept{Step: step.Name, Commit: before.Commit, Rounds: before.Rounds, LoadBefore: before.Machine.LoadBefore, LoadAfter: before.Machine.LoadAfter, Machine: &before.Machine}
 		if i := slices.IndexFunc(before.Kept, func(k Kept) bool { return k.Step == step.Name }); i >= 0 {
-			kept = before.Kept[i]
+			if kept = before.Kept[i]; kept.Machine == nil {
+				kept.Machine = &before.Machine
+			}
+		}
+		if kept.Machine.like(now.Machine) {
+			kept.Machine = nil
 		}
 		out.Kept = append(out.Kept, kept)
 	}

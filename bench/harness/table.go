@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -32,12 +33,37 @@ func Print(out io.Writer, res Result) error {
 	return w.Flush()
 }
 
-// Table is rows as the Markdown of bench/README.md.
+// Table is rows as the Markdown of bench/README.md, without details, a table for each
+// machine.
 func Table(res Result) string {
-	m := res.Machine
-	kernel, _, _ := strings.Cut(m.Kernel, "-") // the rest names a build
+	var machines []Machine
+	rows := map[int][]Row{}
+	for _, r := range res.Rows {
+		m := res.Machine
+		for _, k := range res.Kept {
+			if k.Step == r.Step && k.Machine != nil {
+				m = *k.Machine
+			}
+		}
+		i := slices.IndexFunc(machines, m.like)
+		if i < 0 {
+			i, machines = len(machines), append(machines, m)
+		}
+		rows[i] = append(rows[i], r)
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "On %d cores (%s), %d GiB, kernel %s, %s; losses included.\n\n", m.Cores, m.CPU, m.MemoryGiB, kernel, m.Go)
+	for i, m := range machines {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		kernel, _, _ := strings.Cut(m.Kernel, "-") // the rest names a build
+		fmt.Fprintf(&b, "On %d cores (%s), %d GiB, kernel %s, %s; losses included.\n\n", m.Cores, m.CPU, m.MemoryGiB, kernel, m.Go)
+		tableOf(&b, rows[i])
+	}
+	return b.String()
+}
+
+func tableOf(b *strings.Builder, rows []Row) {
 	b.WriteString("| measurement | ours | peer | unit | aim |\n|---|---|---|---|---|\n")
 	show := func(v *float64) string {
 		if v == nil {
@@ -45,7 +71,10 @@ func Table(res Result) string {
 		}
 		return strconv.FormatFloat(*v, 'g', -1, 64)
 	}
-	for _, r := range res.Rows {
+	for _, r := range rows {
+		if r.Detail {
+			continue
+		}
 		peer, goal := "-", "-"
 		switch {
 		case r.Theirs != nil:
@@ -61,9 +90,8 @@ func Table(res Result) string {
 		case r.Aim.Ratio != nil:
 			goal = show(r.Aim.Ratio) + " × better"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.Name, show(r.Ours), peer, r.Unit, goal)
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", r.Name, show(r.Ours), peer, r.Unit, goal)
 	}
-	return b.String()
 }
 
 // putTable replaces what is between the area's marks in a file.

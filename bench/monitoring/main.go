@@ -7,7 +7,7 @@
 // # Map
 //
 //   - serving.go: a real server on one core: predictions with and without the
-//     prediction log, labels over HTTP, bytes of a record. onnx.go: its model.
+//     prediction log, labels over HTTP, bytes of a record.
 //   - windows.go: windows evaluated, beside Evidently, scipy and NannyML
 //     (windows.py, nannyml.py, in environments locked by peers.txt, nannyml.txt).
 //   - drift.go: rows from a change to its event, and false alarms on flights.go,

@@ -199,7 +199,7 @@ func (s *site) deploy(ctx context.Context, arms []*arm) error {
 	if err := apply(manifests); err != nil {
 		return err
 	}
-	if err := s.on.Register(ctx, s.client, project, "logistic", onnxModel()); err != nil {
+	if err := s.on.Register(ctx, s.client, project, "logistic", harness.Logistic(windowColumns, "X", "probability")); err != nil {
 		return err
 	}
 	names := make([]string, 0, 10)

@@ -230,6 +230,6 @@ func (m servingModels) OpenVerified(ctx context.Context, p, model, version strin
 	}
 	return serving.Model{
 		Name: v.Version.Model, Version: int64(v.Version.Number), Digest: v.Version.Digest,
-		Residency: v.Version.Residency, Classification: v.Version.Classification, File: file,
+		Residency: v.Version.Residency, Classification: v.Version.Classification, OfJob: v.Version.OfJob, File: file,
 	}, nil
 }

@@ -72,6 +72,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 	if _, of.Owner, err = readHome(filepath.Join(a.cfg.Data, backup.ObjectsHome)); err != nil {
 		return "", err
 	}
+	of.Log = a.log
 	r, err := backup.Make(ctx, dir, of, w.Version)
 	if err != nil {
 		return "", err

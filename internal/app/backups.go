@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -30,9 +31,9 @@ type backups struct {
 	a *App
 
 	mu      sync.Mutex
-	now     backup.Backup // the one that is made, or was last
-	cancel  context.CancelCauseFunc
-	ended   chan struct{} // closed when it is not made any more
+	now     backup.Backup           // the one that is made, or was last
+	cancel  context.CancelCauseFunc // may be called when it has ended
+	ended   chan struct{}           // closed when it is not made any more
 	closing bool
 }
 
@@ -40,6 +41,10 @@ var errStopped = errors.New("somebody stopped it")
 
 // maxStill bounds how long everybody waits for the moment of a backup.
 const maxStill = 20 * time.Second
+
+// maxRecord bounds how long the end of a backup may take to be on record, also while the
+// server stops.
+const maxRecord = 20 * time.Second
 
 func (a *App) openBackups(ctx context.Context) error {
 	a.backups = &backups{a: a}
@@ -109,6 +114,9 @@ func (b *backups) Make(ctx context.Context, name string) (backup.Backup, error) 
 	if err != nil {
 		return backup.Backup{}, err
 	}
+	if err := b.room(); err != nil {
+		return backup.Backup{}, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
@@ -124,23 +132,82 @@ func (b *backups) Make(ctx context.Context, name string) (backup.Backup, error) 
 	}
 	b.cancel, b.ended = cancel, make(chan struct{})
 	go b.run(run, b.ended, name, dir, of)
+	go b.watchRoom(cancel, b.ended)
 	return b.now, nil
 }
 
-// run makes a backup, and records how it ended.
+// room refuses to fill the disk of the backups: it may be the server's own.
+func (b *backups) room() error {
+	dir := b.a.cfg.Backup.Dir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fault.New(fault.Unavailable, "the directory of backups: %w", err).WithHint("Is backup.dir right, and its disk there?")
+	}
+	return checkRoom("the backups (backup.dir)", dir, bytes(b.a.cfg.Limits.Free))
+}
+
+func (b *backups) watchRoom(cancel context.CancelCauseFunc, ended chan struct{}) {
+	every := time.NewTicker(time.Second)
+	defer every.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-every.C:
+			if err := b.room(); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	}
+}
+
+// discard removes what backups left that were being made when a server was killed.
+func (b *backups) discard(ctx context.Context, but string) {
+	there, err := os.ReadDir(b.a.cfg.Backup.Dir)
+	if err != nil {
+		return // who makes one is told
+	}
+	for _, e := range there {
+		dir := filepath.Join(b.a.cfg.Backup.Dir, e.Name())
+		if !e.IsDir() || e.Name() == but || id.CheckName("backup name", e.Name()) != nil {
+			continue
+		}
+		switch err := backup.Discard(dir); {
+		case err == nil:
+			b.a.log.InfoContext(ctx, "what an interrupted backup left was removed", slog.String("backup", e.Name()))
+		case !fault.Is(err, fault.NotFound):
+			b.a.log.WarnContext(ctx, "what an interrupted backup left was not removed", slog.String("backup", e.Name()), slog.Any("error", err))
+		}
+	}
+}
+
+// run makes a backup.
 func (b *backups) run(ctx context.Context, ended chan struct{}, name, dir string, of backup.Installation) {
 	defer close(ended)
+	b.discard(ctx, name)
 	r, err := b.make(ctx, name, dir, of)
-	if err == nil {
-		err = b.record(ctx, name, r)
+	b.end(ctx, name, r, err)
+}
+
+// end records how a backup ended. Whoever stops it now stops nothing any more.
+func (b *backups) end(ctx context.Context, name string, r backup.Report, err error) {
+	state, detail := backup.Whole, map[string]any{
+		"phase": "done", "sequence": r.Sequence, "of": r.Time, "digest": r.Digest, "files": r.Files, "objects": r.Objects, "bytes": r.Bytes,
+	}
+	if err != nil {
+		state, detail, r.Digest = backup.Failed, map[string]any{"phase": "failed", "because": err.Error()}, ""
+	}
+	ctx = context.WithoutCancel(ctx)
+	if rerr := b.record(ctx, name, detail); rerr != nil {
+		err = errors.Join(err, fault.Wrap(rerr, "it is not in the audit log that it is %s", state))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.take(r)
-	b.now.State, b.now.Digest = backup.Whole, r.Digest
+	b.now.State, b.now.Digest = state, r.Digest
 	if err != nil {
-		b.now.State, b.now.Error, b.now.Digest = backup.Failed, err.Error(), ""
-		b.a.log.WarnContext(ctx, "a backup was not made", slog.String("backup", name), slog.Any("error", err))
+		b.now.Error = err.Error()
+		b.a.log.WarnContext(ctx, "making a backup", slog.String("backup", name), slog.String("state", string(state)), slog.Any("error", err))
 		return
 	}
 	b.a.log.InfoContext(ctx, "a backup was made", slog.String("backup", name), slog.String("sequence", r.Sequence), slog.Int64("bytes", r.Bytes))
@@ -161,7 +228,7 @@ func (b *backups) make(ctx context.Context, name, dir string, of backup.Installa
 	if err != nil {
 		return backup.Report{}, err
 	}
-	of.Objects = a.objects
+	of.Objects, of.Log = a.objects, a.log
 	of.Live = &backup.Live{
 		Database: database, Parts: a.changing(), Objects: a.objects, Tables: a.tables, Scratch: a.backupScratch(),
 		Tell: func(r backup.Report) {
@@ -194,7 +261,7 @@ func mustCut(url, scheme string) string {
 // changing are the parts of the data directory that change in place.
 func (a *App) changing() []backup.Part {
 	parts := []backup.Part{{Path: "journal", Take: func(ctx context.Context, to string) error {
-		return a.reads.Still(ctx, func() error { return copyAll(filepath.Join(a.cfg.Data, "journal"), to) })
+		return a.reads.Still(ctx, func() error { return copyAll(ctx, filepath.Join(a.cfg.Data, "journal"), to) })
 	}}}
 	if a.pebble != nil {
 		parts = append(parts, backup.Part{Path: "online", Take: func(_ context.Context, to string) error { return a.pebble.Checkpoint(to) }})
@@ -211,28 +278,48 @@ func (a *App) changing() []backup.Part {
 	return parts
 }
 
-// copyAll copies the files of a directory that has nothing else.
-func copyAll(from, to string) error {
+// copyAll copies the files of a directory that has nothing else. One that goes meanwhile
+// is in the database already.
+func copyAll(ctx context.Context, from, to string) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
-	return os.CopyFS(to, os.DirFS(from))
-}
-
-func copyFile(from, to string) error {
-	b, err := os.ReadFile(from)
+	there, err := os.ReadDir(from)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, b, 0o600) //nolint:gosec // both paths are ours
+	for _, e := range there {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := copyFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
-// record puts the end of a backup into the audit log.
-func (b *backups) record(ctx context.Context, name string, r backup.Report) error {
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// record puts what became of a backup into the audit log.
+func (b *backups) record(ctx context.Context, name string, detail map[string]any) error {
+	ctx, cancel := context.WithTimeout(ctx, maxRecord)
+	defer cancel()
 	return b.a.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		return audit.Append(ctx, tx, audit.Entry{Action: "backup.make", Object: "backup " + name, Detail: map[string]any{
-			"phase": "done", "sequence": r.Sequence, "of": r.Time, "digest": r.Digest, "files": r.Files, "objects": r.Objects, "bytes": r.Bytes,
-		}})
+		return audit.Append(ctx, tx, audit.Entry{Action: "backup.make", Object: "backup " + name, Detail: detail})
 	})
 }
 
@@ -292,6 +379,9 @@ func (b *backups) Stop(ctx context.Context, name string) (backup.Backup, error) 
 	b.mu.Unlock()
 	if !making {
 		return backup.Backup{}, fault.New(fault.Conflict, "backup %.63q is not being made", name)
+	}
+	if err := b.record(ctx, name, map[string]any{"phase": "stopped"}); err != nil {
+		return backup.Backup{}, err
 	}
 	cancel(errStopped)
 	select {

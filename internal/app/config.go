@@ -128,7 +128,11 @@ type Config struct {
 	} `koanf:"images"`
 
 	Serving struct {
-		ORT string `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
+		ORT      string                  `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
+		Memory   size                    `koanf:"memory" doc:"What runs of models in the server's process may take together, beside the models; a run beyond fails. Empty is half of the machine's memory"`
+		Process  size                    `koanf:"process_memory" doc:"The most that the process of one model may have, whatever its manifest asks; empty is what manifests ask, or by the model's size"`
+		LoadTime duration                `koanf:"load_timeout" doc:"How long it may take to read a model, and to load it"`
+		Remotes  map[string]RemoteConfig `koanf:"remotes" doc:"Servers that run models for this one, by name: url, protocol (oip-grpc or oip-http), zone and more; in the file only"`
 	} `koanf:"serving"`
 
 	Predictions struct {
@@ -202,6 +206,7 @@ func defaults() map[string]any {
 		"cost.currency":         "AED",
 		"images.max_bytes":      "64GiB",
 		"sources.chunk_rows":    250_000,
+		"serving.load_timeout":  "2m",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
@@ -232,8 +237,11 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 	if err := checkEngineKeys(k.Cut("engines").Raw()); err != nil {
 		return Config{}, err
 	}
+	if err := checkRemoteKeys(k.Cut("serving.remotes").Raw()); err != nil {
+		return Config{}, err
+	}
 	for _, key := range k.Keys() {
-		if strings.HasPrefix(key, "engines.") {
+		if strings.HasPrefix(key, "engines.") || strings.HasPrefix(key, "serving.remotes.") {
 			continue // looked at above
 		}
 		if !slices.Contains(known, key) {
@@ -331,7 +339,7 @@ func (c Config) Validate() error {
 	if err := environment.CheckIndex(c.Environments.Index); err != nil {
 		return fault.Wrap(err, "environments.index")
 	}
-	for name, v := range map[string]string{"environments.timeout": c.Environments.Timeout, "limits.sql_time": c.Limits.SQLTime} {
+	for name, v := range map[string]string{"environments.timeout": c.Environments.Timeout, "limits.sql_time": c.Limits.SQLTime, "serving.load_timeout": c.Serving.LoadTime} {
 		if d, err := time.ParseDuration(v); err != nil || d <= 0 {
 			return fault.New(fault.Invalid, "%s: %q is not a duration such as 10m", name, v)
 		}
@@ -357,7 +365,7 @@ func (c Config) Validate() error {
 	if err := c.validateObjects(); err != nil {
 		return fault.Wrap(err, "blob.s3")
 	}
-	if err := c.validateEngines(); err != nil {
+	if err := errors.Join(c.validateEngines(), c.validateRemotes()); err != nil {
 		return err
 	}
 	return c.sizes()

@@ -45,6 +45,9 @@ func (f field) text() string {
 	if engines, ok := f.value.(map[string]EngineConfig); ok {
 		return enginesText(engines)
 	}
+	if remotes, ok := f.value.(map[string]RemoteConfig); ok {
+		return remotesText(remotes)
+	}
 	return withoutPassword(fmt.Sprint(f.value))
 }
 
@@ -71,7 +74,8 @@ func withoutPassword(s string) string {
 // variable is the environment variable that sets the key; empty where only the
 // file can.
 func (f field) variable() string {
-	if _, ok := f.value.(map[string]EngineConfig); ok {
+	switch f.value.(type) {
+	case map[string]EngineConfig, map[string]RemoteConfig:
 		return ""
 	}
 	return "FALAJ_" + strings.ToUpper(strings.ReplaceAll(f.key, ".", "_"))
@@ -108,8 +112,11 @@ func (c Config) sizes() error {
 	for name, v := range map[string]string{
 		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory, "limits.sql_disk": c.Limits.SQLDisk,
 		"limits.checkpoint": c.Limits.Checkpoint, "predictions.max_bytes": c.Predictions.MaxBytes,
-		"images.max_bytes": c.Images.MaxBytes,
+		"images.max_bytes": c.Images.MaxBytes, "serving.memory": c.Serving.Memory, "serving.process_memory": c.Serving.Process,
 	} {
+		if v == "" && strings.HasPrefix(name, "serving.") {
+			continue
+		}
 		if n, err := resource.ParseBytes(v); err != nil || n < 0 || (n == 0 && name != "limits.free") {
 			return fault.New(fault.Invalid, "%s: %q is not a size such as 64MiB", name, v)
 		}

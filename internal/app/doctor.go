@@ -137,14 +137,16 @@ func render(findings []finding) string {
 
 // checkFree refuses to go on when the disk has less than least bytes left: what
 // is acknowledged must be kept, and refusals must be recorded.
-func checkFree(dir string, least int64) error {
+func checkFree(dir string, least int64) error { return checkRoom("the data directory", dir, least) }
+
+func checkRoom(what, dir string, least int64) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return fault.New(fault.Unavailable, "disk of %s: %w", filepath.Base(dir), err)
 	}
 	free := int64(s.Bavail) * s.Bsize //nolint:gosec // a disk's blocks fit
 	if free < least {
-		return fault.New(fault.Exhausted, "the disk of the data directory has %s left, %s are needed", resource.Bytes(free), resource.Bytes(least)).
+		return fault.New(fault.Exhausted, "the disk of %s has %s left, %s are needed", what, resource.Bytes(free), resource.Bytes(least)).
 			WithHint("Free some space, or lower limits.free.")
 	}
 	return nil

@@ -56,13 +56,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
-	"github.com/falaj-ml/falaj/internal/serving/runtime/onnx"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/optimize"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
@@ -100,9 +101,11 @@ type parts struct {
 	pebble        *pebble.DB // nil where the online features are elsewhere
 	tracking      *tracking.Service
 	training      *training.Service
+	optimize      *optimize.Service
 	checkpoints   *checkpoint.Service
 	registry      *registry.Service
 	serving       *serving.Service
+	remotes       *remote.Runtime
 	predictions   *prediction.Log
 	labels        *label.Service
 	verifications *verification.Service
@@ -113,7 +116,7 @@ type parts struct {
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
+		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
 }
@@ -225,7 +228,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
-		Citations: citations, Confined: a.confined,
+		Citations: citations, Confined: a.confined, Earlier: a.earlier, Steps: sparkSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 			if a.features == nil {
 				return nil // it is being opened
@@ -308,7 +311,8 @@ func (a *App) openFeatures(ctx context.Context) error {
 		Watch: feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
 		Tidy:  feature.Tidy{Rotate: rotate, History: history},
 	})
-	if a.cfg.Online.Layout == feastLayout {
+	if a.cfg.Online.URL != "" { // whatever the layout is: what was copied before goes
+		a.group.Add(a.features.Copying())
 		a.group.Add(event.Subscribe(a.db, event.Config{Name: "feature copies", Names: []string{keys.KeyDestroyed}, Logger: a.log, Handle: a.dropCopies}).Service())
 	}
 	a.group.Add(a.features.Background())
@@ -318,7 +322,8 @@ func (a *App) openFeatures(ctx context.Context) error {
 	a.group.Add(a.features.Streams())
 	a.group.Add(a.features.Tidying())
 	a.group.Add(a.features.Feeds())
-	return a.sameOnline(ctx, which)
+	_, err = a.sameOnline(ctx, which)
+	return err
 }
 
 func (a *App) openTracking(context.Context) error {
@@ -346,11 +351,12 @@ func (a *App) openTraining(ctx context.Context) error {
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
-		Environments: a.environments, Data: trainingData{a.datasets, a.authority}, Tables: trainingTables{trainingData{a.datasets, a.authority}, a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features},
-		Models: trainingModels{a.tracking, a.registry}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
+		Environments: a.environments, Data: a.trainingData(), Tables: trainingTables{a.trainingData(), a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features, a.registry},
+		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
 		Dir: dir, Network: a.cfg.Jobs.Network, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure,
 	})
+	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: a.registry, Artifacts: runFiles{a.tracking}})
 	a.compute.Own(compute.JobAttempt, a.training)
 	a.compute.Own(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
@@ -372,11 +378,20 @@ func stopper(stop func()) func(context.Context) error {
 }
 
 func (a *App) openServing(ctx context.Context) error {
+	runtimes, err := a.runtimes()
+	if err != nil {
+		return err
+	}
+	a.remotes = runtimes.remote
+	loadTime, _ := time.ParseDuration(a.cfg.Serving.LoadTime) // validated
 	a.serving = serving.New(serving.Config{
 		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
-		Runtime: onnx.New(a.cfg.ortPath()), Features: servingFeatures{a.features}, Predictions: a.predictions, Log: a.log,
+		Runtime: runtimes, Remotes: a.cfg.servingRemotes(), Features: servingFeatures{a.features}, Predictions: a.predictions, LoadTime: loadTime, Log: a.log,
 	})
-	a.group.Add(lifecycle.Service{Name: "serving", Stop: a.serving.Close})
+	a.group.Add(lifecycle.Service{Name: "serving", Stop: func(ctx context.Context) error {
+		defer runtimes.apart.Close() // also those that still run: nothing of them is left
+		return a.serving.Close(ctx)
+	}})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
 	for _, c := range contents {

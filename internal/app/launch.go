@@ -13,10 +13,11 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/sqlworker"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox"
+	model "github.com/falaj-ml/falaj/internal/serving/runtime/child"
 )
 
-// Child runs a hidden mode of this binary: what touches users' files and SQL.
-func Child(mode string, _ []string, version string, in io.Reader, out io.Writer) error {
+// Child runs a hidden mode of this binary: what touches users' files, SQL and models.
+func Child(mode string, args []string, version string, in io.Reader, out io.Writer) error {
 	switch mode {
 	case child.ParserMode:
 		return parser.Main(in, out)
@@ -26,6 +27,8 @@ func Child(mode string, _ []string, version string, in io.Reader, out io.Writer)
 		return sqlite.Main(in, out)
 	case child.SQLMode:
 		return sqlworker.Main(in, out)
+	case model.Mode:
+		return runModel(args, in, out)
 	case "openapi":
 		b, err := OpenAPI(version)
 		if err != nil {
@@ -58,11 +61,7 @@ func (a *App) launcher() child.Launcher {
 
 // Launch implements child.Launcher.
 func (l launcher) Launch(ctx context.Context, mode string, o child.LaunchOptions) (child.Process, error) {
-	policy := sandbox.Policy{
-		Level: l.level, Mounts: []sandbox.Mount{{Path: l.self}},
-		Env:    map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/tmp", "GOMEMLIMIT": "off", "TZ": "UTC"},
-		Limits: sandbox.Limits{Memory: o.Memory, Processes: 256, Wall: max(o.CPU, time.Minute) * 4},
-	}
+	policy := l.policy(sandbox.Limits{Memory: o.Memory, Processes: 256, Wall: max(o.CPU, time.Minute) * 4})
 	if o.Scratch != "" {
 		policy.Mounts = append(policy.Mounts, sandbox.Mount{Path: o.Scratch, Writable: true})
 	}
@@ -71,6 +70,15 @@ func (l launcher) Launch(ctx context.Context, mode string, o child.LaunchOptions
 		return nil, err
 	}
 	return confined{cmd}, nil
+}
+
+// policy is what every child gets: this binary, and nothing else.
+func (l launcher) policy(limits sandbox.Limits) sandbox.Policy {
+	return sandbox.Policy{
+		Level: l.level, Mounts: []sandbox.Mount{{Path: l.self}},
+		Env:    map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/tmp", "GOMEMLIMIT": "off", "TZ": "UTC"},
+		Limits: limits,
+	}
 }
 
 // confined is a sandboxed command as child sees it.

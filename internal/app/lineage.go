@@ -520,7 +520,22 @@ func (s *stepper) inputs(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	models, err := s.permitted(ctx, readModel)
+	if err != nil {
+		return err
+	}
 	for _, in := range j.Inputs {
+		if model := in.Model(); model != "" {
+			if !models {
+				continue
+			}
+			if m, err := s.model(ctx, model); err == nil {
+				s.from(modelObject(m), jobObject(j))
+			} else if !unseen(err) {
+				return err
+			}
+			continue
+		}
 		if _, err := dataset.ParseRef(in.Dataset()); err == nil { // else it is no dataset
 			s.from(datasetObject(in.Dataset()), jobObject(j))
 		}
@@ -563,9 +578,14 @@ func (s *stepper) origin(ctx context.Context, name string) error {
 	return nil
 }
 
-// deployed are the deployments of a model.
+// deployed are the deployments of a model, and the jobs that read it.
 func (s *stepper) deployed(name string) {
 	for _, m := range s.models {
+		for _, j := range s.jobs {
+			if m.String() == name && slices.ContainsFunc(j.Inputs, func(in training.Input) bool { return in.Model() == name }) {
+				s.to(modelObject(m), jobObject(j))
+			}
+		}
 		for _, d := range s.deployments {
 			if m.String() == name && slices.Contains(targets(d), m.String()) {
 				s.to(modelObject(m), deploymentObject(d))

@@ -102,7 +102,11 @@ func writeHome(path, what, owner string) error {
 	if err := os.Rename(path+".new", path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -1,23 +1,26 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/feature/online/redis"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
@@ -36,8 +39,15 @@ const (
 // embedded is the ID of the store in the data directory.
 const embedded = "embedded"
 
+// restored is what the file of onlineHome says of a data directory that was.
+const restored = "restored"
+
 // openOnline opens the store of online features, and gives who says which it is.
 func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Context) (string, error), error) {
+	owner, err := a.onlineOwner(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	if a.cfg.Online.URL == "" {
 		db, err := pebble.Open(pebble.Config{Dir: filepath.Join(a.cfg.Data, "online"), Logger: a.log})
 		if err != nil {
@@ -47,15 +57,20 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Conte
 		a.pebble = db
 		return db, func(context.Context) (string, error) { return embedded, nil }, nil
 	}
-	db, err := redis.Open(ctx, redis.Config{URL: a.cfg.Online.URL, Prefix: a.cfg.Online.Prefix, Loses: a.cfg.Online.Acknowledged == inMemory, Feast: a.cfg.Online.Layout == feastLayout})
+	db, err := redis.Open(ctx, redis.Config{
+		URL: a.cfg.Online.URL, Prefix: a.cfg.Online.Prefix, Loses: a.cfg.Online.Acknowledged == inMemory, Feast: a.cfg.Online.Layout == feastLayout, Owner: owner,
+	})
 	if err != nil {
 		return nil, nil, err
 	}
 	a.onClose(db.Close)
 	watch := &lifecycle.Loop{Name: "online store", Every: sameStorePause, Logger: a.log, Run: func(ctx context.Context) error {
-		err := a.sameOnline(ctx, db.ID)
+		id, err := a.sameOnline(ctx, db.ID)
 		if fault.Is(err, fault.Unavailable) {
 			return nil // who reads or writes is told
+		}
+		if err == nil || fault.Is(err, fault.Conflict) {
+			db.Expect(id) // of another installation's, none
 		}
 		return err
 	}}
@@ -63,43 +78,48 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Conte
 	return db, db.ID, nil
 }
 
-// sameStorePause is for how long a Redis that came back empty may answer that nothing is
-// known of anybody.
+// sameStorePause is for how long a Redis that came back empty is neither read nor written.
 const sameStorePause = 2 * time.Second
+
+func (a *App) onlineHome() string { return filepath.Join(a.cfg.Data, backup.OnlineHome) }
+
+// onlineOwner is the name by which this installation claims a Redis: of each database its
+// own, and of one that was restored another one.
+func (a *App) onlineOwner(ctx context.Context) (string, error) {
+	what, name, err := readHome(a.onlineHome())
+	if err != nil {
+		return "", err
+	}
+	return feature.OwnStore(ctx, a.db, featuresql.Store{}, cmp.Or(name, id.New("onl")), what == restored)
+}
 
 // sameOnline compares the store of online features with the one it was before. What
 // views had in another one is forgotten: else they would answer that nothing is
-// known of anybody.
-func (a *App) sameOnline(ctx context.Context, which func(context.Context) (string, error)) error {
-	id, err := which(ctx)
+// known of anybody. So it is in one that has gone on since a backup of the database.
+func (a *App) sameOnline(ctx context.Context, which func(context.Context) (string, error)) (id string, err error) {
+	if id, err = which(ctx); err != nil {
+		return "", err
+	}
+	what, _, err := readHome(a.onlineHome())
 	if err != nil {
-		return err
+		return "", err
 	}
-	path := filepath.Join(a.cfg.Data, "online.id")
-	before, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		before, err = []byte(embedded), nil
+	former, forget := cmp.Or(what, embedded), false // as older releases have it
+	if what == restored {
+		former, forget = embedded, id != embedded
 	}
-	if err != nil || strings.TrimSpace(string(before)) == id {
-		return err
-	}
-	ctx = identity.With(ctx, identity.Loop("online-store"))
-	err = eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
-		views, err := a.features.StoreChanged(ctx, p)
-		if len(views) > 0 {
-			a.log.WarnContext(ctx, "the online store is another one, or was emptied; materialise these views again",
-				slog.String("project", string(p)), slog.Any("views", views))
-		}
-		return err
-	})
+	views, err := a.features.StoreIs(identity.With(ctx, identity.Loop("online-store")), id, former, forget)
 	if err != nil {
-		return fault.Wrap(err, "forgetting what the former online store had")
+		return "", fault.Wrap(err, "comparing the online store with the former one")
 	}
-	// Last: whoever is interrupted before does it again.
-	if err := os.WriteFile(path+".new", []byte(id+"\n"), 0o600); err != nil {
-		return err
+	for p, refs := range views {
+		a.log.WarnContext(ctx, "the online store is another one, or was emptied; materialise these views again",
+			slog.String("project", string(p)), slog.Any("views", refs))
 	}
-	return os.Rename(path+".new", path)
+	if what != "" {
+		err = errors.Join(os.Remove(a.onlineHome()), syncDir(a.cfg.Data))
+	}
+	return id, err
 }
 
 // dropCopies removes what is in the clear of what a destroyed key sealed.

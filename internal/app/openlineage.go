@@ -229,6 +229,10 @@ func job(j training.Job, e event.Event) told {
 		start.Time = e.Time
 	}
 	for _, in := range j.Inputs {
+		if model := in.Model(); model != "" {
+			start.Inputs = append(start.Inputs, input(j.Project, openlineage.ModelPrefix+model))
+			continue
+		}
 		start.Inputs = append(start.Inputs, input(j.Project, in.Dataset()))
 	}
 	out := told{[]openlineage.Event{start}, "lineage of job " + string(j.ID), j.Residency}

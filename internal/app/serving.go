@@ -58,6 +58,15 @@ func labelOf(ctx context.Context, features *feature.Service, d serving.Deploymen
 	return label, string(project.Strictest(class, shape.Classification)), err
 }
 
+// Label implements serving.Features.
+func (f servingFeatures) Label(ctx context.Context, p, service string) (residency.Label, error) {
+	shape, err := f.features.Shape(identity.With(ctx, identity.Loop("label of a deployment")), project.Name(p), service)
+	if err != nil {
+		return nil, err
+	}
+	return residency.Derive(shape.Views...)
+}
+
 func (f servingFeatures) Read(ctx context.Context, r serving.FeatureRead) (serving.FeatureRows, error) {
 	ask := feature.LookupRequest{Project: project.Name(r.Project), Service: r.Service, Rows: r.Rows, AsOf: r.AsOf, Keys: make([]feature.KeyColumn, len(r.Keys))}
 	for i, k := range r.Keys {

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -34,13 +35,26 @@ import (
 // making and recording it makes no second one.
 const attemptTag = "falaj.attempt"
 
-// trainingData answers training's questions about data from datasets.
+// trainingData answers training's questions about data from datasets, and about models
+// from the registry.
 type trainingData struct {
 	datasets *dataset.Service
+	registry *registry.Service
 	authz    policy.Authorizer
+	guard    residency.Guard
 }
 
+func (a *App) trainingData() trainingData {
+	return trainingData{a.datasets, a.registry, a.authority, a.guard}
+}
+
+// modelScheme begins the reference of a model.
+const modelScheme = "models:/"
+
 func (d trainingData) Resolve(ctx context.Context, p project.Name, ref string) (training.Input, error) {
+	if d.registry != nil && strings.HasPrefix(ref, modelScheme) {
+		return d.model(ctx, p, ref)
+	}
 	r, err := dataset.ParseRef(ref)
 	if err != nil {
 		return training.Input{}, err
@@ -61,7 +75,90 @@ func (d trainingData) Resolve(ctx context.Context, p project.Name, ref string) (
 	return training.Input{Ref: "dataset " + v.Ref().String(), Digest: v.ContentDigest, Residency: v.Residency, Classification: v.Classification, Bytes: v.Bytes}, nil
 }
 
+// model pins a version of a registered model.
+func (d trainingData) model(ctx context.Context, p project.Name, ref string) (training.Input, error) {
+	src, err := registry.ParseSource(ref, "", "")
+	if err != nil {
+		return training.Input{}, err
+	}
+	if src.Model == "" {
+		return training.Input{}, fault.New(fault.Invalid, "%.100q names no version of a registered model", ref).
+			WithHint("Write models:/NAME/VERSION or models:/NAME@ALIAS.")
+	}
+	number := src.Alias
+	if number == "" {
+		number = strconv.Itoa(src.Version)
+	}
+	m, err := d.registry.OpenVerified(ctx, p, src.Model, number)
+	if err != nil {
+		return training.Input{}, err
+	}
+	in := training.Input{
+		Ref: "model " + m.Version.String(), Digest: m.Version.Digest, Residency: m.Version.Residency,
+		Classification: project.Classification(m.Version.Classification),
+	}
+	for _, f := range m.Files() {
+		in.Bytes += f.Size
+	}
+	return in, nil
+}
+
+// exportModel writes the files of a model version, each checked against its signature.
+func (d trainingData) exportModel(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {
+	name, number := splitModel(in.Model())
+	m, err := d.registry.OpenVerified(ctx, p, name, number)
+	if err != nil {
+		return err
+	}
+	if m.Version.Digest != in.Digest {
+		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, m.Version.Digest)
+	}
+	err = d.guard.Pass(ctx, residency.Passage{
+		Project: string(p), What: in.Ref, Label: m.Version.Residency, Where: "pool " + string(pool.Name), Zone: pool.Zone, Action: string(registry.ActionRead),
+	})
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for _, f := range m.Files() {
+		if err := writeModelFile(ctx, root, m, f.Path); err != nil {
+			return fault.Wrap(err, "file %s", f.Path)
+		}
+	}
+	return nil
+}
+
+func writeModelFile(ctx context.Context, root *os.Root, m *registry.Verified, name string) error {
+	in, err := m.Open(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return err
+	}
+	out, err := root.OpenFile(filepath.FromSlash(name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// splitModel takes "delay@3" apart.
+func splitModel(ref string) (name, version string) {
+	i := strings.LastIndexByte(ref, '@')
+	return ref[:max(i, 0)], ref[i+1:]
+}
+
 func (d trainingData) Export(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {
+	if in.Model() != "" {
+		return d.exportModel(ctx, p, in, pool, dir)
+	}
 	r, err := dataset.ParseRef(in.Dataset())
 	if err != nil {
 		return err
@@ -154,6 +251,7 @@ func (a *App) confined(ctx context.Context, attempt string) (label residency.Lab
 type trainingRuns struct {
 	tracking *tracking.Service
 	features *feature.Service
+	registry *registry.Service
 }
 
 func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, error) {
@@ -177,13 +275,23 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 	}
 	var seen []tracking.DatasetInput
 	for _, in := range s.Inputs {
+		if model := in.Model(); model != "" { // what it was trained on is in what is made of it
+			name, number := splitModel(model)
+			v, err := t.registry.Version(ctx, s.Project, name, number)
+			if err != nil {
+				return "", err
+			}
+			origin.Datasets = append(origin.Datasets, missing(origin.Datasets, v.Datasets)...)
+			origin.FeatureViews = append(origin.FeatureViews, missing(origin.FeatureViews, v.FeatureViews)...)
+			continue
+		}
 		ref := in.Dataset()
-		origin.Datasets = append(origin.Datasets, ref)
+		origin.Datasets = append(origin.Datasets, missing(origin.Datasets, []string{ref})...)
 		views, err := t.views(ctx, s.Project, ref)
 		if err != nil {
 			return "", err
 		}
-		origin.FeatureViews = append(origin.FeatureViews, views...)
+		origin.FeatureViews = append(origin.FeatureViews, missing(origin.FeatureViews, views)...)
 		name, _, _ := strings.Cut(ref, "@")
 		// MLflow's own limit on a digest is 36 characters.
 		digest := strings.TrimPrefix(in.Digest, "sha256:")
@@ -214,6 +322,11 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 		}
 	}
 	return string(run.ID), nil
+}
+
+// missing are those of more that are not in has.
+func missing(has, more []string) []string {
+	return slices.DeleteFunc(slices.Clone(more), func(s string) bool { return slices.Contains(has, s) })
 }
 
 // views are the feature view versions that a training set was joined from.
@@ -262,6 +375,17 @@ func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string) (
 
 func (t trainingRuns) Upload(ctx context.Context, p project.Name, run, dir, under string) error {
 	return upload(ctx, t.tracking, p, tracking.Place{Run: tracking.RunID(run)}, dir, under)
+}
+
+// runFiles opens the files of runs.
+type runFiles struct{ tracking *tracking.Service }
+
+func (f runFiles) Open(ctx context.Context, p project.Name, run, name string) (io.ReadCloser, error) {
+	r, _, err := f.tracking.OpenArtifact(ctx, p, tracking.Place{Run: tracking.RunID(run)}, name)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // upload stores the regular files below dir. The directory was written by user
@@ -321,8 +445,14 @@ func (m trainingModels) Save(ctx context.Context, s training.ModelSpec) (string,
 			return v.Model + "@" + strconv.Itoa(v.Number), nil
 		}
 	}
+	var parents []string
+	for _, in := range s.Inputs {
+		if model := in.Model(); model != "" {
+			parents = append(parents, model)
+		}
+	}
 	v, err := m.registry.CreateVersion(ctx, s.Project, s.Register, registry.VersionSpec{
-		Source: "models:/" + string(logged.ID), Run: run.ID, LoggedModel: logged.ID,
+		Source: modelScheme + string(logged.ID), Run: run.ID, LoggedModel: logged.ID, Parents: parents,
 	})
 	return v.Model + "@" + strconv.Itoa(v.Number), err
 }
@@ -386,6 +516,9 @@ func scopesOf(j training.Job) []string {
 		}
 	}
 	for _, in := range j.Inputs {
+		if in.Dataset() == "" { // a model, which attempts may read
+			continue
+		}
 		add(in.Dataset(), dataset.ActionRead, dataset.ActionQuery)
 	}
 	for _, name := range j.Spec.Tables {

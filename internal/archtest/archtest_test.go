@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "repotest"}
 	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 
@@ -199,7 +199,7 @@ func TestNoTestCodeInProduction(t *testing.T) {
 
 // TestDriversAndTablesBelongToApp: only app chooses an implementation.
 func TestDriversAndTablesBelongToApp(t *testing.T) {
-	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|sqlite|files|kafka|nats|s3|httpjson))$`)
+	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|child|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|sqlite|files|kafka|nats|s3|httpjson))$`)
 	for _, p := range load(t) {
 		if layer, _ := place(p.Path); layer == inApp || layer == inCmd || layer == outside {
 			continue
@@ -217,7 +217,6 @@ func TestDriversAndTablesBelongToApp(t *testing.T) {
 func TestHeavyLibrariesStayInLeaves(t *testing.T) {
 	leaves := map[string]string{
 		"github.com/duckdb/duckdb-go":            "internal/dataset/sqlworker",
-		"github.com/yalue/onnxruntime_go":        "internal/serving/runtime/onnx",
 		"github.com/cockroachdb/pebble":          "internal/feature/online/pebble bench/features",
 		"github.com/redis/rueidis":               "internal/feature/online/redis",
 		"github.com/apache/iceberg-go":           "internal/dataset",

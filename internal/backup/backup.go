@@ -22,17 +22,22 @@
 // linked. Objects never change; those of the moment are copied afterwards, or right before
 // somebody removes them, and those that are younger are left out. So what is restored is
 // what a server finds that was killed at that moment, and each part of Falaj goes on from
-// there. The rest of the data directory (environments, images, attempts, answers that were
-// kept) may be younger.
+// there. The rest of the data directory (environments, images, answers that were kept)
+// may be younger. The places of jobs are left out: they have rows of sealed datasets in
+// the clear, which outlive no attempt, and are made anew for the next one.
 //
-// A backup whose making was interrupted has no manifest, and is refused; it is made anew
-// under the same name. Every byte that Restore puts
+// Names and links are any bytes, as programs make them. What a program made unreadable in
+// an open table or an image is passed over, as what is no file is.
+//
+// A backup that fails leaves nothing. One that was killed has no manifest, and is refused;
+// it is made anew under the same name, or removed (Discard). Every byte that Restore puts
 // back is compared with the manifest; a directory whose restoring was interrupted has a
 // mark (Unfinished), and no server starts on it. The erasure ledger is not rolled back:
 // one that is already there, and goes on where the backup's ends, stays.
 package backup
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -40,6 +45,7 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path"
 	"path/filepath"
@@ -65,6 +71,7 @@ type Installation struct {
 	Owner   string
 	// Live is of an installation in use; nil when nobody writes.
 	Live *Live
+	Log  *slog.Logger // hears what Make passed over; nil tells nobody
 }
 
 // Report is what was copied.
@@ -83,13 +90,27 @@ type Report struct {
 // each installation its own.
 const ObjectsHome = "objects.id"
 
+// OnlineHome is the file of the data directory that says, after a restore, that what
+// the database says is online is not of what is in Redis: "restored" and a name by which
+// this installation claims one.
+const OnlineHome = "online.id"
+
 // left is what of a data directory no backup has: what is made anew, what says who
-// runs, and what has a place of its own in the backup.
-var left = []string{"objects", ObjectsHome, "tmp", "ballast", "falaj.lock", "lost+found", mark, notes}
+// runs, the places of jobs, and what has a place of its own in the backup.
+var left = []string{
+	"objects", ObjectsHome, "tmp", "ballast", "falaj.lock", "lost+found", mark, notes, OnlineHome,
+	"training", "workloads", "engines/*/workloads",
+}
+
+// foreign has what others than the server fill: its files may be of any mode.
+var foreign = []string{"images", "environments", "cache", "engines"}
+
+// maxPath is that of Linux; a program gets deeper by going step by step.
+const maxPath = 4096
 
 // Make backs an installation up into a directory, which is made, or empty, or has what an
-// interrupted one left. Errors: fault.Conflict when it is not; fault.Exhausted on a full
-// disk.
+// interrupted one left. Errors, after which nothing of it is left: fault.Conflict when it is
+// not; fault.Exhausted on a full disk.
 func Make(ctx context.Context, dir string, of Installation, version string) (r Report, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -100,9 +121,13 @@ func Make(ctx context.Context, dir string, of Installation, version string) (r R
 			return r, fault.New(fault.Invalid, "%s is in %s, which is to be backed up", dir, in).WithHint("Name a directory elsewhere, best on another disk.")
 		}
 	}
+	_, err = os.Lstat(dir)
+	ours := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return r, describe(err, "make the directory of the backup")
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return r, describe(err, "open the directory of the backup")
@@ -113,19 +138,32 @@ func Make(ctx context.Context, dir string, of Installation, version string) (r R
 		return r, describe(err, "begin the backup")
 	}
 	defer m.close()
+	defer func() {
+		if err == nil {
+			return
+		}
+		if uerr := m.undo(); uerr != nil {
+			err = errors.Join(err, fault.Wrap(uerr, "removing what there is of the backup"))
+		} else if ours {
+			_ = os.Remove(dir)
+		}
+	}()
 	h := header{Format: format, Version: version, Owner: of.Owner, Tables: of.Tables, Time: time.Now().UTC().Truncate(time.Second)}
-	without := slices.Clone(left)
+	var without []string
 	for _, path := range []string{of.Ledger, of.Tables} {
 		if rel, ok := within(of.Data, path); ok {
 			without = append(without, rel)
 		}
 	}
-	files := copying{ctx: ctx, m: m, to: root, in: inFiles}
-	tables := copying{ctx: ctx, m: m, to: root, in: inTables}
+	if of.Log == nil {
+		of.Log = slog.New(slog.DiscardHandler)
+	}
+	files := copying{ctx: ctx, m: m, to: root, in: inFiles, log: of.Log}
+	tables := copying{ctx: ctx, m: m, to: root, in: inTables, log: of.Log}
 	objects := saving{ctx: ctx, m: m, to: root, from: of.Objects}
 	if live := of.Live; live != nil {
 		without = append(without, live.leaves()...)
-		end, err := live.take(ctx, m, &h, files, &tables, &objects)
+		end, err := live.take(ctx, cancel, m, &h, files, &tables, &objects)
 		if err != nil {
 			return r, describe(err, "back up what changes")
 		}
@@ -133,10 +171,10 @@ func Make(ctx context.Context, dir string, of Installation, version string) (r R
 	} else if err := m.header(h); err != nil {
 		return r, describe(err, "begin the backup")
 	}
-	if err := files.save(of.Data, "", without); err != nil {
+	if err := files.save(of.Data, func(name string) bool { return slices.Contains(without, name) || isLeft(name) }); err != nil {
 		return r, describe(err, "back up the data directory")
 	}
-	if err := tables.save(of.Tables, "", nil); err != nil {
+	if err := tables.save(of.Tables, nil); err != nil {
 		return r, describe(err, "back up the open tables")
 	}
 	if err := saveLedger(m, root, of.Ledger); err != nil {
@@ -190,18 +228,26 @@ func within(dir, path string) (rel string, ok bool) {
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
+func isLeft(name string) bool {
+	return slices.ContainsFunc(left, func(pattern string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok
+	})
+}
+
 // copying copies files into a part of the backup.
 type copying struct {
 	ctx    context.Context // of the one backup
 	m      *manifest
 	to     *os.Root
 	in     string
+	log    *slog.Logger
 	from   *os.Root // of what the keeper saves
 	keeper *keeper  // nil where nobody removes anything meanwhile
 }
 
-// save copies a directory, but for some of its entries, to a place in the part.
-func (c copying) save(from, at string, without []string) error {
+// save copies a directory, but for some of its entries, into the part.
+func (c copying) save(from string, without func(name string) bool) error {
 	src, err := os.OpenRoot(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -210,72 +256,119 @@ func (c copying) save(from, at string, without []string) error {
 		return err
 	}
 	defer func() { _ = src.Close() }()
-	if err := c.to.MkdirAll(filepath.Join(c.in, at), 0o700); err != nil {
+	if err := c.to.MkdirAll(c.in, 0o700); err != nil {
 		return err
 	}
-	return fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case name != "." && errors.Is(err, fs.ErrNotExist):
-			return nil // of a job that goes on
-		case err != nil:
-			return err
-		case c.ctx.Err() != nil:
-			return fault.New(fault.Timeout, "the backup was stopped: %w", context.Cause(c.ctx))
-		case name == "." && at == "":
-			return nil
-		case slices.Contains(without, name):
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		save := func() error { return c.one(src, name, path.Join(at, name)) }
-		if c.keeper != nil && d.Type().IsRegular() {
-			return c.keeper.turn(blob.Key(name), save)
-		}
-		return save()
-	})
+	return c.walk(src, ".", without)
 }
 
-// one copies a file, link or directory.
-func (c copying) one(src *os.Root, name, to string) error {
-	info, err := src.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// walk copies what a directory has. fs.WalkDir refuses names that are not UTF-8.
+func (c copying) walk(src *os.Root, dir string, without func(name string) bool) error {
+	there, err := list(src, dir)
+	if dir != "." && (errors.Is(err, fs.ErrNotExist) || c.unread(dir, err)) {
+		return nil // of a program that goes on
 	}
 	if err != nil {
 		return err
 	}
-	e := entry{In: c.in, Path: to, Mode: info.Mode().Perm(), Time: info.ModTime().UnixNano()}
-	switch at := filepath.Join(c.in, to); {
+	for _, d := range there {
+		if c.ctx.Err() != nil {
+			return fault.New(fault.Timeout, "the backup was stopped: %w", context.Cause(c.ctx))
+		}
+		name := path.Join(dir, d.Name())
+		if without != nil && without(name) {
+			continue
+		}
+		if len(name) >= maxPath {
+			c.log.WarnContext(c.ctx, "a backup passes over what no path leads to", slog.String("below", name[:100]))
+			continue
+		}
+		isDir := false
+		save := func() (err error) {
+			isDir, err = c.one(src, name)
+			return err
+		}
+		if c.keeper != nil && d.Type().IsRegular() {
+			err = c.keeper.turn(blob.Key(name), save)
+		} else {
+			err = save()
+		}
+		if err == nil && isDir {
+			err = c.walk(src, name, without)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list gives what a directory has, in order.
+func list(src *os.Root, dir string) ([]fs.DirEntry, error) {
+	f, err := src.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	there, err := f.ReadDir(-1)
+	slices.SortFunc(there, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return there, err
+}
+
+// unread reports an error that is no reason to have no backup: a program that may make
+// files has made one that nobody can read, and the server does not read it either.
+func (c copying) unread(name string, err error) bool {
+	top, _, _ := strings.Cut(name, "/")
+	if !errors.Is(err, fs.ErrPermission) || c.in != inTables && !slices.Contains(foreign, top) {
+		return false
+	}
+	c.log.WarnContext(c.ctx, "a backup passes over what cannot be read", slog.String("in", c.in), slog.String("path", name), slog.Any("error", err))
+	return true
+}
+
+// one copies a file, link or directory without what is in it.
+func (c copying) one(src *os.Root, name string) (isDir bool, err error) {
+	info, err := src.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || c.unread(name, err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	e := entry{In: c.in, Path: name, Mode: info.Mode().Perm(), Time: info.ModTime().UnixNano()}
+	switch at := filepath.Join(c.in, name); {
 	case info.IsDir():
 		e.Kind = aDirectory
 		if err := c.to.MkdirAll(at, 0o700); err != nil {
-			return err
+			return false, err
 		}
 	case info.Mode()&fs.ModeSymlink != 0:
 		e.Kind = aLink
 		if e.Link, err = src.Readlink(name); err != nil {
-			return err
+			return false, err
 		}
 	case info.Mode().IsRegular():
 		e.Kind = aFile
-		f, err := src.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+		// It may be a pipe by now, which nobody writes to.
+		f, err := src.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if errors.Is(err, fs.ErrNotExist) || c.unread(name, err) {
+			return false, nil
 		}
 		if err != nil {
-			return err
+			return false, err
+		}
+		defer func() { _ = f.Close() }()
+		if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return false, err
 		}
 		e.Size, e.Digest, err = write(c.ctx, c.to, at, io.LimitReader(f, info.Size())) // what comes later is of later
-		_ = f.Close()
 		if err != nil {
-			return err
+			return false, err
 		}
 	default: // a socket, a pipe: of who runs
-		return nil
+		return false, nil
 	}
-	return c.m.add(e)
+	return info.IsDir(), c.m.add(e)
 }
 
 // early copies a file that is about to go.
@@ -287,7 +380,8 @@ func (c copying) early(key blob.Key) error {
 	if err := c.to.MkdirAll(filepath.Join(c.in, filepath.Dir(name)), 0o700); err != nil {
 		return err
 	}
-	return c.one(c.from, name, name)
+	_, err := c.one(c.from, name)
+	return err
 }
 
 func saveLedger(m *manifest, to *os.Root, path string) error {
@@ -352,7 +446,8 @@ func (s saving) one(k blob.Key) error {
 	return s.m.add(e)
 }
 
-// write makes a file of what r gives.
+// write makes a file of what r gives. Zeros take no room: a program may have made a file
+// of which nothing else is there.
 func write(ctx context.Context, to *os.Root, name string, r io.Reader) (size int64, digest string, err error) {
 	f, err := to.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -360,11 +455,31 @@ func write(ctx context.Context, to *os.Root, name string, r io.Reader) (size int
 	}
 	sum := newSumming(r)
 	sum.ctx = ctx
-	_, err = io.Copy(f, sum)
+	if _, err = io.Copy(&sparse{f: f}, sum); err == nil {
+		err = f.Truncate(sum.n)
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
 	return sum.n, sum.digest(), err
+}
+
+// sparse writes to a file that is empty all but zeros.
+type sparse struct {
+	f  *os.File
+	at int64
+}
+
+var zeros [32 << 10]byte
+
+func (s *sparse) Write(p []byte) (int, error) {
+	if len(p) > len(zeros) || !bytes.Equal(p, zeros[:len(p)]) {
+		if n, err := s.f.WriteAt(p, s.at); err != nil {
+			return n, err
+		}
+	}
+	s.at += int64(len(p))
+	return len(p), nil
 }
 
 func digestOf(ctx context.Context, r io.Reader) (size int64, digest string, err error) {

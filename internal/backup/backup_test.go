@@ -7,9 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
@@ -28,7 +31,8 @@ func installation(t *testing.T) backup.Installation {
 	for path, content := range map[string]string{
 		"data/falaj.db": "rows", "data/online/1.sst": strings.Repeat("x", 1<<20), "data/empty": "", "data/env/bin/python": "#!", "data/erasures.jsonl": "one\n",
 		"open/projects/p/a.parquet": "plain",
-		"data/tmp/scratch":          "no", "data/ballast": "no", "data/falaj.lock": "no", "data/objects/x": "no", "data/objects.id": "no",
+		"data/tmp/scratch":          "no", "data/ballast": "no", "data/falaj.lock": "no", "data/objects/x": "no", "data/objects.id": "no", "data/online.id": "no",
+		"data/training/attempts/att_1/data/orders/data.parquet": "no", "data/workloads/att_1/log": "no", "data/engines/hpc/workloads/att_2/log": "no",
 	} {
 		put(t, filepath.Join(dir, path), content)
 	}
@@ -114,10 +118,13 @@ func TestThereAndBack(t *testing.T) {
 	if at, err := os.Readlink(filepath.Join(to.Data, "env/bin/python3")); err != nil || at != "/usr/bin/python3" {
 		t.Error(at, err)
 	}
-	for _, name := range []string{"tmp", "ballast", "objects", "objects.id"} {
+	for _, name := range []string{"tmp", "ballast", "objects", "objects.id", "training", "workloads", "engines/hpc/workloads"} {
 		if _, err := os.Lstat(filepath.Join(to.Data, name)); err == nil {
 			t.Errorf("%s was restored", name)
 		}
+	}
+	if got := content(t, filepath.Join(to.Data, "online.id")); !strings.HasPrefix(got, "restored onl_") {
+		t.Errorf("of the online store it says %q", got)
 	}
 	n := 0
 	must(t, of.Objects.List(t.Context(), "", func(k blob.Key) error {
@@ -145,6 +152,77 @@ func TestThereAndBack(t *testing.T) {
 	}
 	if _, err := backup.Make(t.Context(), filepath.Join(of.Data, "backup"), of, "v1"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("into itself: %v", err)
+	}
+}
+
+// rootless takes from the test's thread what root may do to files of any mode.
+func rootless(t *testing.T) (again func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return func() {}
+	}
+	runtime.LockOSThread()
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var d [2]unix.CapUserData
+	must(t, unix.Capget(&h, &d[0]))
+	had := d[0].Effective
+	d[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	must(t, unix.Capset(&h, &d[0]))
+	return func() {
+		d[0].Effective = had
+		must(t, unix.Capset(&h, &d[0]))
+		runtime.UnlockOSThread()
+	}
+}
+
+// What programs of jobs, images and packages leave keeps nobody from making a backup,
+// and what Make made Restore takes.
+func TestWhatProgramsLeave(t *testing.T) {
+	of := installation(t)
+	for _, dir := range []string{filepath.Join(of.Tables, "orders", "data"), filepath.Join(of.Data, "images", "1", "rootfs"), filepath.Join(of.Data, "environments", "py")} {
+		put(t, filepath.Join(dir, "caf\xe9"), "coffee")
+		put(t, filepath.Join(dir, "th\xe9\xff", "vert\nou\\noir"), "tea")
+		must(t, os.Symlink("../caf\xe9", filepath.Join(dir, "th\xe9\xff", "other")))
+		must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+		put(t, filepath.Join(dir, "shadow"), "nobody's")
+		must(t, os.Chmod(filepath.Join(dir, "shadow"), 0))
+		put(t, filepath.Join(dir, "closed", "x"), "nobody's")
+		must(t, os.Chmod(filepath.Join(dir, "closed"), 0))
+		t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "closed"), 0o700) })
+		put(t, filepath.Join(dir, "hollow"), "begin")
+		must(t, os.Truncate(filepath.Join(dir, "hollow"), 1<<24))
+	}
+	again := rootless(t)
+	defer again()
+	dir := filepath.Join(t.TempDir(), "backup")
+	_, err := backup.Make(t.Context(), dir, of, "v1")
+	must(t, err)
+	to := empty(t)
+	_, err = restore(t, dir, to)
+	must(t, err)
+	for _, dir := range []string{filepath.Join(to.Tables, "orders", "data"), filepath.Join(to.Data, "images", "1", "rootfs"), filepath.Join(to.Data, "environments", "py")} {
+		if got := content(t, filepath.Join(dir, "caf\xe9")) + content(t, filepath.Join(dir, "th\xe9\xff", "vert\nou\\noir")); got != "coffeetea" {
+			t.Errorf("%s: %q", dir, got)
+		}
+		if got, err := os.Readlink(filepath.Join(dir, "th\xe9\xff", "other")); err != nil || got != "../caf\xe9" {
+			t.Errorf("%s: the link is to %q, %v", dir, got, err)
+		}
+		for _, name := range []string{"pipe", "shadow"} {
+			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+				t.Errorf("%s is in %s", name, dir)
+			}
+		}
+		var st unix.Stat_t
+		must(t, unix.Stat(filepath.Join(dir, "hollow"), &st))
+		if st.Size != 1<<24 || st.Blocks*512 > 1<<20 {
+			t.Errorf("the hollow file of %s is of %d bytes and takes %d", dir, st.Size, st.Blocks*512)
+		}
+		t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "closed"), 0o700) })
+	}
+	// What is the server's own is there, or there is no backup.
+	must(t, os.Chmod(filepath.Join(of.Data, "falaj.db"), 0))
+	if _, err := backup.Make(t.Context(), filepath.Join(t.TempDir(), "backup"), of, "v1"); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("without the database: %v", err)
 	}
 }
 
@@ -201,11 +279,11 @@ func flip(s string) string {
 	return string(b)
 }
 
-// stopping is a driver that breaks off, as a killed process does.
+// stopping is a driver that breaks off.
 type stopping struct{ blob.Driver }
 
 func (stopping) List(context.Context, blob.Key, func(blob.Key) error) error {
-	return errors.New("killed")
+	return errors.New("the disk is full")
 }
 
 func TestUnfinished(t *testing.T) {
@@ -215,9 +293,29 @@ func TestUnfinished(t *testing.T) {
 	if _, err := backup.Make(t.Context(), dir, of, "v1"); err == nil {
 		t.Fatal("made")
 	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what failed takes room: %v", err)
+	}
+	theirs := t.TempDir()
+	if _, err := backup.Make(t.Context(), theirs, of, "v1"); err == nil {
+		t.Fatal("made")
+	}
+	if left, err := os.ReadDir(theirs); err != nil || len(left) > 0 {
+		t.Errorf("what failed takes room: %v, %v", left, err)
+	}
+	put(t, filepath.Join(dir, "manifest.jsonl.part"), "{}\n") // as when it was killed
+	put(t, filepath.Join(dir, "files", "x"), "half of it")
 	to := empty(t)
 	if _, err := restore(t, dir, to); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "was not finished") {
 		t.Errorf("%v", err)
+	}
+	must(t, backup.Discard(dir))
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was killed takes room: %v", err)
+	}
+	put(t, filepath.Join(dir, "files", "x"), "somebody's")
+	if err := backup.Discard(dir); !fault.Is(err, fault.NotFound) || content(t, filepath.Join(dir, "files", "x")) != "somebody's" {
+		t.Errorf("what is no backup: %v", err)
 	}
 	if entries, _ := os.ReadDir(to.Data); len(entries) != 0 {
 		t.Errorf("left: %v", entries)
@@ -314,5 +412,20 @@ func TestAgainIntoAnotherDirectoryOfTables(t *testing.T) {
 	}
 	if _, err := os.Stat(half); err == nil {
 		t.Error("what the interrupted one left is there")
+	}
+}
+
+// What cuts a note short, such as a full disk, makes no damaged file of the next one.
+func TestNoteAfterATornOne(t *testing.T) {
+	data := t.TempDir()
+	must(t, backup.AddNote(data, backup.Note{Act: "one"}))
+	files, err := os.ReadDir(data)
+	must(t, err)
+	at := filepath.Join(data, files[0].Name())
+	put(t, at, content(t, at)+`{"act":"backup.ma`)
+	must(t, backup.AddNote(data, backup.Note{Act: "two"}))
+	all, _, err := backup.Notes(data)
+	if err != nil || len(all) != 2 || all[0].Act != "one" || all[1].Act != "two" {
+		t.Errorf("%v, %v", all, err)
 	}
 }

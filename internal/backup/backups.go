@@ -9,8 +9,8 @@ type State string
 const (
 	Making      State = "making"
 	Whole       State = "whole"
-	Failed      State = "failed"      // in this process; what it left is removed when it is made again
-	Interrupted State = "interrupted" // interrupted; likewise
+	Failed      State = "failed"      // in this process; nothing of it is left
+	Interrupted State = "interrupted" // the server was killed; what is left goes when the next one is made
 )
 
 // Backup is one that a server makes of itself, or has made.
@@ -26,5 +26,5 @@ type Backup struct {
 	Bytes    int64     `json:"bytes,omitempty" doc:"Copied so far"`
 	By       string    `json:"by,omitempty"`
 	Begun    time.Time `json:"begun_at,omitzero"`
-	Error    string    `json:"error,omitempty"`
+	Error    string    `json:"error,omitempty"` // why it failed; of a whole one, why that is not in the audit log
 }

@@ -25,7 +25,9 @@ func Hold(d blob.Driver) *Held { return &Held{Driver: d} }
 // Put implements blob.Driver.
 func (h *Held) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 	if k := h.keeps.Load(); k != nil {
-		k.before(key, true)
+		if err := k.before(ctx, key, true); err != nil {
+			return err
+		}
 	}
 	return h.Driver.Put(ctx, key, body)
 }
@@ -33,7 +35,9 @@ func (h *Held) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 // Delete implements blob.Driver.
 func (h *Held) Delete(ctx context.Context, key blob.Key) error {
 	if k := h.keeps.Load(); k != nil {
-		k.before(key, false)
+		if err := k.before(ctx, key, false); err != nil {
+			return err
+		}
 	}
 	return h.Driver.Delete(ctx, key)
 }
@@ -54,19 +58,23 @@ func (h *Held) Written(ctx context.Context, key blob.Key) (time.Time, error) {
 // through it, or earlier, when it is about to go. What was under way at the moment
 // itself may have had its effect or not, as when a server is killed.
 type keeper struct {
-	mu sync.Mutex // held while an object is copied: who removes it waits
+	ctx context.Context // of the one backup
 	// save copies an object. Error: fault.NotFound when there is none.
-	save  func(key blob.Key) error
-	early map[blob.Key]bool // saved before their turn
-	fresh map[blob.Key]bool // younger than the moment
-	done  map[blob.Key]bool // those whose turn was; nil when they come in order
-	at    blob.Key          // the last one whose turn was, in order
-	ended bool
-	err   error // what the backup fails with
+	save func(key blob.Key) error
+	all  sync.WaitGroup // what is saved before its turn
+
+	mu     sync.Mutex                 // never held while something is copied
+	saving map[blob.Key]chan struct{} // those that are copied now, each closed when that is over
+	early  map[blob.Key]bool          // saved before their turn
+	fresh  map[blob.Key]bool          // younger than the moment
+	done   map[blob.Key]bool          // those whose turn was; nil when they come in order
+	at     blob.Key                   // the last one whose turn was, in order
+	ended  bool
+	err    error // what the backup fails with
 }
 
-func newKeeper(ordered bool, save func(key blob.Key) error) *keeper {
-	k := &keeper{save: save, early: map[blob.Key]bool{}, fresh: map[blob.Key]bool{}}
+func newKeeper(ctx context.Context, ordered bool, save func(key blob.Key) error) *keeper {
+	k := &keeper{ctx: ctx, save: save, saving: map[blob.Key]chan struct{}{}, early: map[blob.Key]bool{}, fresh: map[blob.Key]bool{}}
 	if !ordered {
 		k.done = map[blob.Key]bool{}
 	}
@@ -83,40 +91,90 @@ func (k *keeper) passed(key blob.Key) bool {
 	return k.at != "" && key <= k.at
 }
 
-// before saves an object that somebody is about to remove, or to put another one in the
-// place of. It never fails: the backup does.
-func (k *keeper) before(key blob.Key, put bool) {
+// before has an object saved that somebody is about to remove, or to put another one in
+// the place of, and waits for that. What goes wrong in it fails the backup; the only error
+// is that of a ctx that ended.
+func (k *keeper) before(ctx context.Context, key blob.Key, put bool) error {
+	for {
+		copied, ours := k.begin(key, put)
+		if copied == nil {
+			return nil
+		}
+		select {
+		case <-copied:
+			if ours {
+				return nil
+			}
+		case <-k.ctx.Done():
+			return nil // there will be no backup
+		case <-ctx.Done():
+			return fault.New(fault.Unavailable, "a backup copies %s before it goes: %w", key, context.Cause(ctx)).WithHint("Try again, or stop the backup: falaj backup list")
+		}
+	}
+}
+
+// begin begins to save an object before its turn, unless it need not be saved: then it
+// gives nil, else what is closed when that is over, and whether this call began it.
+func (k *keeper) begin(key blob.Key, put bool) (copied chan struct{}, ours bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if copied := k.saving[key]; copied != nil {
+		return copied, false
+	}
 	if k.ended || k.err != nil || k.early[key] || k.fresh[key] || k.passed(key) {
-		return
+		return nil, false
 	}
-	switch err := k.save(key); {
-	case err == nil:
-		k.early[key] = true
-	case !fault.Is(err, fault.NotFound):
-		k.err = err
-	case put && len(k.fresh) < maxFresh:
-		k.fresh[key] = true
-	}
+	copied = make(chan struct{})
+	k.saving[key] = copied
+	k.all.Go(func() {
+		err := k.save(key)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		switch {
+		case err == nil:
+			k.early[key] = true
+		case !fault.Is(err, fault.NotFound):
+			k.err = err
+		case put && len(k.fresh) < maxFresh:
+			k.fresh[key] = true
+		}
+		delete(k.saving, key)
+		close(copied)
+	})
+	return copied, true
 }
 
 // turn saves an object unless that was done, or it is younger than the moment.
 func (k *keeper) turn(key blob.Key, save func() error) error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.err != nil {
-		return k.err
+	for k.saving[key] != nil {
+		copied := k.saving[key]
+		k.mu.Unlock()
+		select {
+		case <-copied:
+		case <-k.ctx.Done():
+			return fault.New(fault.Timeout, "the backup was stopped: %w", context.Cause(k.ctx))
+		}
+		k.mu.Lock()
 	}
+	err, skip := k.err, k.early[key] || k.fresh[key]
 	if k.done != nil {
 		k.done[key] = true
 	} else {
 		k.at = key
 	}
-	if k.early[key] || k.fresh[key] {
-		return nil
+	if err != nil || skip {
+		k.mu.Unlock()
+		return err
 	}
-	err := save()
+	copied := make(chan struct{})
+	k.saving[key] = copied
+	k.mu.Unlock()
+	err = save()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.saving, key)
+	close(copied)
 	if fault.Is(err, fault.NotFound) { // whoever removed it did not go through us
 		return nil
 	}
@@ -126,7 +184,11 @@ func (k *keeper) turn(key blob.Key, save func() error) error {
 // end lets go, and says what went wrong meanwhile.
 func (k *keeper) end() error {
 	k.mu.Lock()
+	k.ended = true
+	k.mu.Unlock()
+	k.all.Wait()
+	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.ended, k.early, k.fresh, k.done = true, nil, nil, nil
+	k.early, k.fresh, k.done = nil, nil, nil
 	return k.err
 }

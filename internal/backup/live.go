@@ -5,14 +5,19 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Live is how an installation that is in use is held still.
 type Live struct {
-	// Still takes a snapshot of the database. take runs while nothing is committed to it.
+	// Still takes a snapshot of the database. take runs while nothing is committed to it;
+	// its ctx says until when.
 	Still func(ctx context.Context, take func(ctx context.Context, sequence string) error) (*store.Snapshot, error)
 	// Database is its file, as seen from the data directory.
 	Database string
@@ -29,7 +34,7 @@ type Live struct {
 // Part is a file or directory of the data directory that changes in place.
 type Part struct {
 	Path string // as seen from the data directory
-	// Take copies or links it to another path, quickly: everybody waits.
+	// Take copies or links it to another path, quickly: everybody waits, until ctx ends.
 	Take func(ctx context.Context, to string) error
 }
 
@@ -47,11 +52,15 @@ func (l *Live) leaves() []string {
 
 // take fixes the moment and copies what changes in place. Until end is called the
 // objects of the moment are kept.
-func (l *Live) take(ctx context.Context, m *manifest, h *header, files copying, tables *copying, objects *saving) (end func(), err error) {
+func (l *Live) take(ctx context.Context, cancel context.CancelFunc, m *manifest, h *header, files copying, tables *copying, objects *saving) (end func(), err error) {
 	var closes []func()
+	tables.keeper = newKeeper(ctx, false, func(k blob.Key) error { return tables.early(k) }) // which knows later from where
+	objects.keeper = newKeeper(ctx, true, objects.one)
 	release := func() {
 		l.Objects.keeps.Store(nil)
 		l.Tables.keeps.Store(nil)
+		cancel()
+		_ = errors.Join(tables.keeper.end(), objects.keeper.end()) // of a whole backup they have ended
 		for _, f := range closes {
 			f()
 		}
@@ -70,16 +79,20 @@ func (l *Live) take(ctx context.Context, m *manifest, h *header, files copying, 
 		return nil, err
 	}
 	closes = append(closes, func() { _ = tables.from.Close() })
-	tables.keeper, objects.keeper = newKeeper(false, tables.early), newKeeper(true, objects.one)
+	var parts sync.WaitGroup
+	closes = append(closes, parts.Wait)
+	slices.Reverse(closes) // what takes too long goes on in the scratch directory
 	snapshot, err := l.Still(ctx, func(ctx context.Context, sequence string) error {
-		for _, p := range l.Parts {
-			if err := p.Take(ctx, filepath.Join(l.Scratch, p.Path)); err != nil {
+		taken := make(chan error, 1)
+		parts.Go(func() { taken <- l.takeParts(ctx, m, h, sequence) })
+		select {
+		case err := <-taken:
+			if err != nil {
 				return err
 			}
-		}
-		h.Sequence, h.Time = sequence, time.Now().UTC().Truncate(time.Microsecond)
-		if err := m.header(*h); err != nil {
-			return err
+		case <-ctx.Done():
+			return fault.New(fault.Timeout, "everybody would have to wait for too long: %w", context.Cause(ctx)).
+				WithHint("Make it when there is less to do, or while the server is stopped.")
 		}
 		l.Tables.keeps.Store(tables.keeper)
 		l.Objects.keeps.Store(objects.keeper)
@@ -92,11 +105,22 @@ func (l *Live) take(ctx context.Context, m *manifest, h *header, files copying, 
 	if err := errors.Join(err, snapshot.Close()); err != nil {
 		return nil, err
 	}
-	if err := files.save(l.Scratch, "", nil); err != nil {
+	if err := files.save(l.Scratch, nil); err != nil {
 		return nil, err
 	}
 	// What was linked keeps rows of persons on the disk who are erased meanwhile.
 	return release, os.RemoveAll(l.Scratch)
+}
+
+// takeParts takes what changes in place, and says of which moment it is.
+func (l *Live) takeParts(ctx context.Context, m *manifest, h *header, sequence string) error {
+	for _, p := range l.Parts {
+		if err := p.Take(ctx, filepath.Join(l.Scratch, p.Path)); err != nil {
+			return err
+		}
+	}
+	h.Sequence, h.Time = sequence, time.Now().UTC().Truncate(time.Microsecond)
+	return m.header(*h)
 }
 
 func (l *Live) copyDatabase(ctx context.Context, m *manifest, files copying, s *store.Snapshot) error {

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
@@ -21,6 +23,25 @@ import (
 type stepping struct {
 	blob.Driver
 	before func(key blob.Key)
+	read   func(key blob.Key) // before an object is read
+}
+
+func (s *stepping) Open(ctx context.Context, key blob.Key) (blob.Object, error) {
+	o, err := s.Driver.Open(ctx, key)
+	if err == nil && s.read != nil {
+		o = &slow{o, func() { s.read(key) }}
+	}
+	return o, err
+}
+
+type slow struct {
+	blob.Object
+	before func()
+}
+
+func (s *slow) Read(p []byte) (int, error) {
+	s.before()
+	return s.Object.Read(p)
 }
 
 func (s *stepping) List(ctx context.Context, prefix blob.Key, yield func(blob.Key) error) error {
@@ -205,5 +226,73 @@ func TestStoppedAndMadeAnew(t *testing.T) {
 	nested.Ledger = filepath.Join(nested.Data, "gov", "erasures.jsonl")
 	if _, err := backup.Prepare(dir, nested, ""); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a ledger deeper in the data directory: %v", err)
+	}
+}
+
+// While an object is copied only who removes that one waits, and no longer than they
+// want to; when the backup is stopped nobody does.
+func TestASlowObjectHoldsUpNobodyElse(t *testing.T) {
+	u := inUse(t)
+	reading, let := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	u.objects.read = func(key blob.Key) {
+		if key == "c" {
+			once.Do(func() { close(reading) })
+			<-let
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := backup.Make(ctx, filepath.Join(t.TempDir(), "backup"), u.of, "v1")
+		ended <- err
+	}()
+	<-reading
+	u.put("e", "younger")
+	u.put("new", "younger")
+	must(t, u.of.Objects.Delete(t.Context(), "d"))
+	must(t, u.of.Objects.Delete(t.Context(), "a"))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := u.of.Objects.Delete(gone, "c"); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("who has no time: %v", err)
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- u.of.Objects.Delete(t.Context(), "c") }()
+	stop()
+	must(t, <-waits)
+	close(let)
+	if err := <-ended; err == nil {
+		t.Error("it was stopped, and is whole")
+	}
+}
+
+// A part that takes too long holds up nobody's writes for longer than the moment may last.
+func TestASlowPartHoldsUpNobody(t *testing.T) {
+	u := inUse(t)
+	still := u.of.Live.Still
+	u.of.Live.Still = func(ctx context.Context, take func(ctx context.Context, sequence string) error) (*store.Snapshot, error) {
+		return still(ctx, func(ctx context.Context, sequence string) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			return take(ctx, sequence)
+		})
+	}
+	taking, let := make(chan struct{}), make(chan struct{})
+	u.of.Live.Parts[0].Take = func(context.Context, string) error {
+		close(taking)
+		<-let
+		return nil
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := backup.Make(t.Context(), filepath.Join(t.TempDir(), "backup"), u.of, "v1")
+		ended <- err
+	}()
+	<-taking
+	must(t, u.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error { return tx.Append(ctx, "acts", "", "theirs", nil) }))
+	close(let)
+	if err := <-ended; !fault.Is(err, fault.Timeout) {
+		t.Errorf("it took too long: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -64,6 +65,31 @@ type entry struct {
 	Digest string      `json:"sha256,omitempty"`
 	Link   string      `json:"link,omitempty"`
 	At     string      `json:"at,omitempty"` // of an object: its file in the backup
+	// Those of which JSON would make something else, because they are not UTF-8.
+	RawPath []byte `json:"raw_path,omitempty"`
+	RawLink []byte `json:"raw_link,omitempty"`
+}
+
+// noted is an entry as JSON can hold it.
+func (e entry) noted() entry {
+	if !utf8.ValidString(e.Path) {
+		e.RawPath = []byte(e.Path)
+	}
+	if !utf8.ValidString(e.Link) {
+		e.RawLink = []byte(e.Link)
+	}
+	return e
+}
+
+// meant is an entry as it was before it was noted.
+func (e entry) meant() entry {
+	if e.RawPath != nil {
+		e.Path = string(e.RawPath)
+	}
+	if e.RawLink != nil {
+		e.Link = string(e.RawLink)
+	}
+	return e
 }
 
 // footer is the last line.
@@ -99,6 +125,37 @@ func begin(root *os.Root) (*manifest, error) {
 	}
 	m.w = bufio.NewWriter(io.MultiWriter(f, m.hash))
 	return m, nil
+}
+
+// undo removes what there is of the backup, its first line last: until then it is seen
+// what the rest is.
+func (m *manifest) undo() error {
+	for _, part := range []string{name, inFiles, inTables, inObjects, inLedger, partName} {
+		if err := m.root.RemoveAll(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Discard removes an unfinished backup that nobody makes any more. Errors: fault.NotFound
+// when there is none; fault.Conflict when there is something else, or it is being made.
+func Discard(dir string) error {
+	none := fault.New(fault.NotFound, "there is no unfinished backup in %s", dir)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return none
+	}
+	defer func() { _ = root.Close() }()
+	if info, err := root.Stat(partName); err != nil || info.Size() == 0 {
+		return none
+	}
+	m, err := begin(root)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	return errors.Join(m.undo(), os.Remove(dir))
 }
 
 // clear empties the directory, if there is nothing but an unfinished backup.
@@ -185,7 +242,7 @@ func (m *manifest) add(e entry) error {
 	if m.tell != nil {
 		m.tell(m.r)
 	}
-	return m.line(e)
+	return m.line(e.noted())
 }
 
 // finish ends the manifest, and gives it its name.
@@ -270,6 +327,7 @@ func read(root *os.Root, each func(h header, e entry) error) error {
 					return bad("is damaged")
 				}
 			default:
+				l.entry = l.meant()
 				if n++; !local(l.Path) || l.At != "" && !local(l.At) {
 					return bad("names a place outside of it")
 				}

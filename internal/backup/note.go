@@ -24,17 +24,25 @@ type Note struct {
 	Detail map[string]any `json:"detail,omitempty"`
 }
 
-// AddNote keeps a note, durably.
+// AddNote keeps a note, durably, after those that are whole.
 func AddNote(data string, n Note) error {
 	line, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(data, notes), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	at := filepath.Join(data, notes)
+	was, err := os.ReadFile(at)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return describe(err, "read what was noted")
+	}
+	f, err := os.OpenFile(at, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return describe(err, "note what was done")
 	}
-	_, err = f.Write(append(line, '\n'))
+	end := int64(len(whole(was)))
+	if err = f.Truncate(end); err == nil {
+		_, err = f.WriteAt(append(line, '\n'), end)
+	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return describe(err, "note what was done")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
 )
 
 // mark is in a data directory as long as it is being restored. It has the path of the
@@ -183,6 +184,9 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 	}
 	if s, err := Look(dir); err == nil {
 		r.Digest = s.Digest
+	}
+	if err := os.WriteFile(filepath.Join(to.Data, OnlineHome), []byte("restored "+id.New("onl")+"\n"), 0o600); err != nil {
+		return r, describe(err, "say that it was restored")
 	}
 	if err := AddNote(to.Data, Note{Act: "backup.restore", Object: "installation", At: time.Now().UTC(), Detail: r.detail()}); err != nil {
 		return r, err

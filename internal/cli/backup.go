@@ -105,7 +105,7 @@ func (a *app) awaitBackup(ctx context.Context, c *client.Client, name string) (b
 		case "interrupted":
 			return b, fault.New(fault.Unavailable, "the server was stopped before backup %s was whole", name).WithHint("Make it again: falaj backup make %s", name)
 		default:
-			return b, fault.New(fault.Unavailable, "backup %s was not made: %s", name, plain(b.Text("error"))).WithHint("What it left is removed when it is made again: falaj backup make %s", name)
+			return b, fault.New(fault.Unavailable, "backup %s was not made: %s", name, plain(b.Text("error"))).WithHint("Nothing of it is left. Make it again: falaj backup make %s", name)
 		}
 		if time.Since(told) > 2*time.Second {
 			told = time.Now()

@@ -49,7 +49,7 @@ var versionColumns = []column{
 
 func (a *app) dataset() *cobra.Command {
 	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
-	cmd.AddCommand(a.datasetImport(), a.datasetSuite(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetProfile(), a.datasetQuarantine(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
+	cmd.AddCommand(a.datasetImport(), a.datasetDerive(), a.datasetSuite(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetProfile(), a.datasetQuarantine(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
 		a.datasetIngest(), a.datasetSources(), a.datasetIngestions(), a.datasetCancel(),
 		a.datasetDecide("approve", "Approve that data may be in more zones, as another person asked"),
 		a.datasetDecide("reject", "Reject that, or withdraw what you asked for"))
@@ -103,6 +103,39 @@ func (a *app) datasetImport() *cobra.Command {
 			if v.Text("state") == "rejected" {
 				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), whyRejected(v)).
 					WithHint("Mend the file or the expectations and import again; see `falaj describe dataset %s`.", args[0])
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) datasetDerive() *cobra.Command {
+	return &cobra.Command{
+		Use:   "derive NAME",
+		Short: "Make a version by the dataset's transformation",
+		Long: "Runs the SQL of the manifest's spec.transform over the newest versions of its tables: at once by DuckDB, or,\n" +
+			"with engine: spark, in a job, whose id is printed.",
+		Example: "  falaj dataset derive daily -p nyc",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "datasets", args[0], "derive"); err != nil {
+				return err
+			}
+			if job := o.Text("job"); job != "" {
+				return a.sayOr(o, "%s makes the version. Wait with `falaj job wait %s`", job, job)
+			}
+			made, _ := o["version"].(map[string]any)
+			v := client.Object(made)
+			if err := a.print([]client.Object{v}, versionColumns); err != nil {
+				return err
+			}
+			if v.Text("unchanged") == "true" {
+				a.note("unchanged: %s@%s exists%s", args[0], v.Text("version"), standing(v))
+			}
+			if v.Text("state") == "rejected" {
+				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), whyRejected(v)).
+					WithHint("Mend the SQL or the expectations and derive again; see `falaj describe dataset %s`.", args[0])
 			}
 			return nil
 		},

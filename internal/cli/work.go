@@ -64,6 +64,7 @@ func (a *app) model() *cobra.Command {
 			return a.printOne(o)
 		},
 	})
+	cmd.AddCommand(a.modelOptimize())
 	return cmd
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -24,6 +25,8 @@ type ApplyRequest struct {
 	// does not look.
 	IfRevision int64
 	DryRun     bool // say what would happen, change nothing
+
+	asked time.Time // what was deleted since is not declared again; zero does not look
 }
 
 // Apply makes the dataset as the manifest says; versions that exist stay as
@@ -110,6 +113,10 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 		}, project.Created, nil
 	}
 	if d.Deleted {
+		if !r.asked.IsZero() && d.Updated.After(r.asked) {
+			return Dataset{}, "", fault.New(fault.Gone, "dataset %s was deleted while the rows for it were made", d.Name).
+				WithHint("Declare it again, and make them again, if they are wanted.")
+		}
 		d.Stale = false
 		d.Deleted, d.Spec, d.Owner, d.Created, d.Updated = false, r.Spec, createdBy(identity.From(ctx)), now, now
 		d.Revision++

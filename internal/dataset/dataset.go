@@ -6,7 +6,8 @@
 //
 //   - dataset.go: Spec, Dataset, Version, Ref and what they must satisfy.
 //   - Service is the only way in. Apply declares (apply.go), Import reads a file
-//     (import.go), Create keeps derived data (derive.go), Open, Preview and
+//     (import.go), Create keeps derived data (derive.go), which Derive makes of
+//     other datasets as the manifest says (transform.go), Open, Preview and
 //     Export read (read.go), Query runs SQL (query.go), Graph follows the
 //     lineage (lineage.go), Delete removes (delete.go), Redact takes the rows
 //     of a person out of all versions (erase.go), Recover cleans up after
@@ -128,7 +129,9 @@ type Spec struct {
 	Fresh          string          `json:"fresh,omitempty" doc:"How often a new version comes, such as 24h: when none was accepted for so long, the event dataset.stale tells, once"`
 	// Entities maps the join keys of entities to columns, where no view tells, or
 	// columns are called otherwise: {customer: {customer_id: buyer}}.
-	Entities map[string]map[string]string `json:"entities,omitempty" doc:"Whose rows these are: columns by the join keys of an entity, such as {customer: {customer_id: buyer}}; by it a person is found who is to be erased. Needed only where no feature view reads the dataset, or columns are called otherwise; {customer: {}} says that no row is a customer's"`
+	// Transform is how Derive makes a version.
+	Transform *Transform                   `json:"transform,omitempty" doc:"How versions are made of other datasets: falaj dataset derive"`
+	Entities  map[string]map[string]string `json:"entities,omitempty" doc:"Whose rows these are: columns by the join keys of an entity, such as {customer: {customer_id: buyer}}; by it a person is found who is to be erased. Needed only where no feature view reads the dataset, or columns are called otherwise; {customer: {}} says that no row is a customer's"`
 }
 
 // Limits on what a spec may hold.
@@ -208,6 +211,9 @@ func (s Spec) Validate() error {
 	if err := s.Keep.Validate(); err != nil {
 		return fault.Wrap(err, "spec.keep")
 	}
+	if err := s.Transform.Validate(); err != nil {
+		return err
+	}
 	if err := within(s.Fresh); err != nil {
 		return fault.Wrap(err, "spec.fresh")
 	}
@@ -228,6 +234,7 @@ func (s Spec) Validate() error {
 func (s Spec) digest() string {
 	s = s.withDefaults()
 	s.Description, s.Keep, s.Entities, s.Fresh = "", Keep{}, nil, ""
+	s.Transform = nil // what was executed is the lineage's
 	s.Residency = residency.Of(s.Residency...)
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -390,7 +397,7 @@ type Parent struct {
 // Producer is what made a derived version.
 type Producer struct {
 	Kind   string `json:"kind"`             // "job", "run", "query", "training_set", …
-	ID     string `json:"id,omitempty"`     // of the job or run
+	ID     string `json:"id,omitempty"`     // of the job, run or derivation; they sort by when they began
 	Digest string `json:"digest,omitempty"` // of what was executed: SQL text, feature definitions
 	Text   string `json:"text,omitempty"`   // the same for people, such as the SQL; at most 64 KiB
 }

@@ -3,12 +3,14 @@ package dataset
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // CreateRequest keeps derived rows.
@@ -30,6 +32,10 @@ type CreateRequest struct {
 	// Description is for a dataset that is declared by this.
 	Description string
 	Progress    func(rows int64) // may be nil
+
+	read  []Reading // parents, too, for which nobody is asked
+	asked time.Time // a dataset that was deleted since is not made again; zero makes it
+	then  func(ctx context.Context, tx *store.Tx, v Version) error
 }
 
 // Labelled is anything with a label, such as a model.
@@ -64,7 +70,7 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	}
 	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if fault.Is(err, fault.NotFound) {
-		if _, _, err = s.Apply(ctx, ApplyRequest{Project: r.Project, Name: r.Name, Spec: Spec{Description: r.Description}}); err == nil {
+		if _, _, err = s.Apply(ctx, ApplyRequest{Project: r.Project, Name: r.Name, Spec: Spec{Description: r.Description}, asked: r.asked}); err == nil {
 			d, err = s.load(ctx, r.Project, r.Name)
 		}
 	}
@@ -75,19 +81,22 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	could, err := s.couldRead(ctx, r.Project)
+	parents, err := s.parents(ctx, r.Project, r.Parents)
 	if err != nil {
 		return Version{}, err
 	}
-	parents, err := s.parents(ctx, r.Project, slices.Concat(r.Parents, could))
+	read, err := s.couldRead(ctx, r.Project)
 	if err != nil {
+		return Version{}, err
+	}
+	if parents, err = s.withRead(ctx, r.Project, parents, append(read, r.read...)); err != nil {
 		return Version{}, err
 	}
 	label, class, err := inherit(parents, r.Beside...)
 	if err != nil {
 		return Version{}, err
 	}
-	w := draft{project: r.Project, name: r.Name, spec: d.Spec, rows: r.Rows, progress: r.Progress}
+	w := draft{project: r.Project, name: r.Name, spec: d.Spec, rows: r.Rows, progress: r.Progress, then: r.then}
 	w.residency, w.classification, err = confine(d, def, len(parents)+len(r.Beside) == 0, label, class)
 	if err != nil {
 		return Version{}, err

@@ -318,21 +318,14 @@ type derived struct {
 // derivedFrom is the draft of what came from outside: as confined as the versions
 // whose files it took over, and as all that an attempt could read.
 func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (derived, error) {
-	parents := slices.Clone(cited)
-	refs, err := s.couldRead(ctx, d.Project)
+	read, err := s.couldRead(ctx, d.Project)
 	if err != nil {
 		return derived{}, err
 	}
-	more, err := s.parents(ctx, d.Project, refs)
+	parents, err := s.withRead(ctx, d.Project, cited, read)
 	if err != nil {
 		return derived{}, err
 	}
-	for _, v := range more {
-		if !slices.ContainsFunc(parents, func(o Version) bool { return o.ID == v.ID }) {
-			parents = append(parents, v)
-		}
-	}
-	slices.SortFunc(parents, func(a, b Version) int { return compareRefs(a.Ref(), b.Ref()) })
 	def, err := s.defaults(ctx, d.Project)
 	if err != nil {
 		return derived{}, err
@@ -346,38 +339,6 @@ func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (
 		return derived{}, err
 	}
 	return derived{draft: w, producedBy: Lineage{Parents: lineageOf(parents)}}, s.settle(ctx, w)
-}
-
-// couldRead is what the scopes of an attempt's token let it read: what it makes is
-// made of that, however it sends it. Of others it is nothing.
-func (s *Service) couldRead(ctx context.Context, p project.Name) ([]Ref, error) {
-	who := identity.From(ctx)
-	if who.Kind != identity.Attempt {
-		return nil, nil
-	}
-	names, every := who.Objects(string(ActionQuery))
-	if every {
-		return nil, fault.New(fault.Internal, "the token of %s reads every dataset, so what it writes has no lineage", who)
-	}
-	var refs []Ref
-	for _, n := range names {
-		r, err := ParseRef(n)
-		if err != nil {
-			return nil, err
-		}
-		if r.Number == 0 {
-			now, err := s.load(ctx, p, r.Name)
-			if fault.Is(err, fault.NotFound) || err == nil && now.Accepted == 0 {
-				continue // nothing to read yet
-			}
-			if err != nil {
-				return nil, err
-			}
-			r.Number = now.Accepted
-		}
-		refs = append(refs, r)
-	}
-	return refs, nil
 }
 
 // foreign reads the rows of a snapshot that another engine wrote, file by file,

@@ -199,7 +199,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	n, err := u.body.Read(p)
 	u.hash.Write(p[:n])
 	if u.n.Add(int64(n)) > u.limit {
-		u.err = fault.New(fault.TooLarge, "the file is over the limit of %d bytes", u.limit).WithHint("Split it, or raise dataset.upload.")
+		u.err = fault.New(fault.TooLarge, "the file is over the limit of %d bytes", u.limit).WithHint("Split it, or raise limits.upload.")
 		return 0, u.err
 	}
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -38,6 +38,8 @@ type QueryRequest struct {
 	// takes the earlier of two instants at which its clocks show a time (table.Local).
 	TimeZone string
 	Early    bool
+
+	empty bool // hand over the tables without rows
 }
 
 // Query runs SQL in a process that is handed the needed columns of the needed
@@ -152,8 +154,9 @@ func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest, scratch st
 	if s.cfg.EncryptedDisk || !slices.ContainsFunc(inputs, sealed) {
 		over.Scratch, over.Disk = scratch, int64(s.limits.QueryDisk)
 	}
+	q.tables = inputs
 	q.handing.Go(func() {
-		if err := s.handOver(ctx, session, over, inputs); err != nil {
+		if err := s.handOver(ctx, session, over, inputs, r.empty); err != nil {
 			q.fail(err)
 		}
 	})
@@ -214,7 +217,7 @@ func (s *Service) inputs(ctx context.Context, r QueryRequest, uses child.SQLAnal
 		}, false); err != nil {
 			return nil, fault.Wrap(err, "table %s", t.Name)
 		}
-		if rows += v.Rows; rows > s.limits.QueryInput {
+		if rows += v.Rows; rows > s.limits.QueryInput && !r.empty {
 			return nil, fault.New(fault.TooLarge, "the query's tables have more than %d rows", s.limits.QueryInput).WithHint("Query a smaller, derived dataset.")
 		}
 		out = append(out, in)
@@ -241,11 +244,17 @@ func needed(s Schema, all bool, wanted map[string]bool) []string {
 
 // handOver sends the tables. An error is of the reading; when the worker stops
 // listening, it tells why itself.
-func (s *Service) handOver(ctx context.Context, session *child.Session, over child.SQLHandOver, inputs []input) error {
+func (s *Service) handOver(ctx context.Context, session *child.Session, over child.SQLHandOver, inputs []input, empty bool) error {
 	if !sent(session.In.Header(over)) {
 		return nil
 	}
 	for _, in := range inputs {
+		if empty {
+			if more, err := sendNone(session, in); err != nil || !more {
+				return err
+			}
+			continue
+		}
 		rows, err := s.read(ctx, in.version, OpenRequest{Columns: in.columns})
 		if err != nil {
 			return err
@@ -276,6 +285,18 @@ func send(session *child.Session, name string, rows *Reader) (more bool, err err
 	return sent(out.Close()), nil
 }
 
+// sendNone hands over a table's columns.
+func sendNone(session *child.Session, in input) (more bool, err error) {
+	schema, err := in.version.Schema.Select(in.columns)
+	if err != nil {
+		return false, err
+	}
+	if !sent(session.In.Header(child.SQLTable{Name: in.name})) {
+		return false, nil
+	}
+	return sent(session.In.Records(schema.Arrow()).Close()), nil
+}
+
 // sent reports whether the worker still listened.
 func sent(err error) bool { return err == nil }
 
@@ -288,6 +309,7 @@ type Result struct {
 	end            func()
 	rows           array.RecordReader
 	inputs         []Version
+	tables         []input // the same by the names that the SQL has
 	columns        Columns
 	local          []string
 	residency      residency.Label

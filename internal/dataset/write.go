@@ -187,7 +187,7 @@ func (s *Service) seal(ctx context.Context, v Version) (table.Seal, error) {
 func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (err error) {
 	defer func() { // the reader is the caller's, and may be of anything
 		if p := recover(); p != nil {
-			err = fault.New(fault.Internal, "the rows of %s cannot be read: %v", w.name, p)
+			err = fault.New(fault.Internal, "%w: for %s: %v", ErrRows, w.name, p)
 		}
 	}()
 	hide := w.classification.Journalled()
@@ -410,6 +410,9 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 				return nil
 			}
 			if err := s.unredacted(ctx, tx, now, w.base, v); err != nil {
+				return err
+			}
+			if err := s.inTurn(ctx, tx, now, v); err != nil {
 				return err
 			}
 			now.Latest = v.Number

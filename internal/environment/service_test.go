@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +37,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/repotest"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
@@ -556,8 +556,11 @@ func absent(t *testing.T, how string) {
 // machineDirs are where the machine's uv and Python may be.
 func machineDirs(t *testing.T) []string {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	dirs := []string{filepath.Join(filepath.Dir(file), "..", "..", "bin")}
+	root, err := repotest.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := []string{filepath.Join(root, "bin")}
 	for _, name := range []string{"uv", "python3"} {
 		if path, err := exec.LookPath(name); err == nil {
 			dirs = append(dirs, filepath.Dir(path))

@@ -16,6 +16,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Kind classifies an error by what its receiver can do about it.
@@ -63,10 +64,11 @@ func ParseKind(name string) Kind {
 // Error is an error with a kind. Build it with New or Wrap.
 type Error struct {
 	Kind    Kind
-	Message string // what happened, lower case, no full stop
-	Hint    string // what to do next, a sentence; may be empty
-	Data    string // what of the data is wrong; Told shows it, and nothing keeps it; may be empty
-	Err     error  // the cause, shown in logs, not to callers of other kinds than Invalid; may be nil
+	Message string        // what happened, lower case, no full stop
+	Hint    string        // what to do next, a sentence; may be empty
+	Data    string        // what of the data is wrong; Told shows it, and nothing keeps it; may be empty
+	Err     error         // the cause, shown in logs, not to callers of other kinds than Invalid; may be nil
+	Retry   time.Duration // asking again sooner is in vain; 0: nothing is known
 }
 
 // New makes an error of a kind. A %w verb records the cause.
@@ -87,6 +89,13 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 func (e *Error) WithData(format string, args ...any) *Error {
 	c := *e
 	c.Data = fmt.Sprintf(format, args...)
+	return &c
+}
+
+// WithRetry returns a copy that also says after how long it is worth asking again.
+func (e *Error) WithRetry(after time.Duration) *Error {
+	c := *e
+	c.Retry = after
 	return &c
 }
 
@@ -122,6 +131,22 @@ func HintOf(err error) string { return first(err, func(e *Error) string { return
 
 // DataOf is the first data in err's chain.
 func DataOf(err error) string { return first(err, func(e *Error) string { return e.Data }) }
+
+// RetryOf is after how long it is worth asking again, by the first in err's chain
+// that says so; 0 when none does.
+func RetryOf(err error) time.Duration {
+	for err != nil {
+		var e *Error
+		if !errors.As(err, &e) {
+			return 0
+		}
+		if e.Retry > 0 {
+			return e.Retry
+		}
+		err = e.Err
+	}
+	return 0
+}
 
 // Told is what the one hears who sent the data: the message and the data. It is not
 // to be logged or kept, but where the data may be.

@@ -164,6 +164,7 @@ func (s *Service) apply(ctx context.Context, k Kind, r ApplyRequest, content any
 			return err
 		}
 		tx.OnCommit(s.plans.forget)
+		tx.OnCommit(s.copying.Wake) // what the version before shows, this one may hide
 		return event.Publish(ctx, tx, string(r.Project), EventApplied, Applied{Kind: k, Ref: d.Ref(), Digest: d.Digest})
 	}
 	if r.DryRun {

@@ -318,23 +318,21 @@ func severity(s online.Status) int {
 	return slices.Index([]online.Status{online.Present, online.NullValue, online.Invalid, online.OutsideMaxAge, online.NotFound}, s)
 }
 
-// requested reads the values of the request from the rows of entities.
-func (c *computed) requested(entities []map[string]any) ([][]value.Value, error) {
-	out := make([][]value.Value, len(entities))
+// requested reads the values of the request, by entity.
+func (c *computed) requested(given map[string][]any, entities int) ([][]value.Value, error) {
+	out := make([][]value.Value, entities)
 	for _, f := range c.request {
-		there := len(entities) == 0
-		for n, e := range entities {
-			x, given := e[f.name]
-			there = there || given
+		column := given[f.name]
+		if column == nil && entities > 0 {
+			return nil, fault.New(fault.Invalid, "no entity gives the value %q of the request, of which feature service %s computes", f.name, c.ref).
+				WithHint("Give it beside the join keys, as %s; null where it is not known.", f.typ)
+		}
+		for n, x := range column {
 			v, err := parseText(f.typ, x)
 			if err != nil {
 				return nil, fault.Wrap(err, "entity %d: value %s of the request", n+1, f.name)
 			}
 			out[n] = append(out[n], v)
-		}
-		if !there {
-			return nil, fault.New(fault.Invalid, "no entity gives the value %q of the request, of which feature service %s computes", f.name, c.ref).
-				WithHint("Give it beside the join keys, as %s; null where it is not known.", f.typ)
 		}
 	}
 	return out, nil

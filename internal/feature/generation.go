@@ -250,7 +250,10 @@ func (s *Service) abandonRun(ctx context.Context, r Run) error {
 // remove drops the rows of a generation, and then its mark. Rows whose key was
 // destroyed cannot be read by anybody, nor named to be dropped.
 func (s *Service) remove(ctx context.Context, g Stale) error {
-	err := s.cfg.Online.Drop(ctx, g.table())
+	err := s.recopy(ctx, g)
+	if err == nil {
+		err = s.cfg.Online.Drop(ctx, g.table())
+	}
 	if err != nil && !fault.Is(err, fault.Gone) {
 		return err
 	}

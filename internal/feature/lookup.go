@@ -48,10 +48,9 @@ func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Sh
 			out.Views = append(out.Views, residency.Parent{Name: "feature view " + v.view.Ref(), Label: o.Residency})
 			out.Classification = project.Strictest(out.Classification, o.Classification)
 		}
-		types := v.view.featureTypes()
 		for i, f := range v.features {
 			if v.order[i] < pl.visible {
-				out.Features[v.order[i]], out.Types[v.order[i]] = v.view.Ref()+":"+v.view.Features[f].Name, types[f]
+				out.Features[v.order[i]], out.Types[v.order[i]] = v.names[i], v.types[f]
 			}
 		}
 	}
@@ -208,7 +207,7 @@ func (s *Service) readNumbers(ctx context.Context, v picked, tables []online.Tab
 				continue
 			}
 			var err error
-			if c.Values[n], err = asNumber(v.view.Ref()+":"+v.view.Features[f].Name, a.row[f]); err != nil {
+			if c.Values[n], err = asNumber(v.names[i], a.row[f]); err != nil {
 				return err
 			}
 		}

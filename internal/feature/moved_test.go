@@ -7,6 +7,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/feature/online/onlinetest"
 )
 
@@ -38,18 +39,25 @@ func TestAnotherStore(t *testing.T) {
 	}
 
 	w.driver.write, w.driver.rows, w.driver.Driver = nil, 0, &onlinetest.Memory{}
-	views, err := w.StoreChanged(w.ctx, nyc)
-	if err != nil || !slices.Equal(views, []string{"long@1", "weather@1"}) {
-		t.Errorf("forgotten: %v, %v", views, err)
+	is := func(id, former string, forget bool) []string {
+		t.Helper()
+		views, err := w.StoreIs(w.ctx, id, former, forget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return views[nyc]
+	}
+	if views := is("first", "first", false); len(views) > 0 {
+		t.Errorf("the one of an older release: %v", views)
+	}
+	if views := is("second", "first", false); !slices.Equal(views, []string{"long@1", "weather@1"}) {
+		t.Errorf("forgotten: %v", views)
 	}
 	if f, err := w.Freshness(w.ctx, nyc, "weather"); err != nil || f.Materialised {
 		t.Errorf("%+v, %v", f, err)
 	}
 	_, err = w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: []string{"weather:temp"}}, Entities: origin("EWR")})
 	refused(t, err, fault.Conflict, "not online")
-	if views, err := w.StoreChanged(w.ctx, nyc); err != nil || len(views) > 0 {
-		t.Errorf("a second time: %v, %v", views, err)
-	}
 	if err := w.RunOnce(w.ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -59,5 +67,31 @@ func TestAnotherStore(t *testing.T) {
 	w.mustMaterialise("weather", w.now)
 	if got := w.ask(at(1), []string{"weather:temp"}, origin("EWR")...); got[0] != "11/PRESENT" {
 		t.Errorf("materialised again: %v", got)
+	}
+	// Another server over the same database comes later, with whatever its directory says.
+	for _, former := range []string{"embedded", "first"} {
+		if views := is("second", former, false); len(views) > 0 {
+			t.Errorf("known already: %v", views)
+		}
+	}
+	if views := is("second", "second", true); !slices.Equal(views, []string{"long@1", "weather@1"}) {
+		t.Errorf("the records are of another time: %v", views)
+	}
+}
+
+// The name is that of the database, until another database is made of it.
+func TestOwnStore(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		given string
+		renew bool
+		want  string
+	}{{"a", false, "a"}, {"b", false, "a"}, {"c", true, "c"}, {"c", true, "c"}, {"d", false, "c"}} {
+		if got, err := feature.OwnStore(w.ctx, w.db, featuresql.Store{}, c.given, c.renew); err != nil || got != c.want {
+			t.Errorf("%+v: %s, %v", c, got, err)
+		}
+		if _, err := w.StoreIs(w.ctx, c.given, "", false); err != nil {
+			t.Error(err)
+		}
 	}
 }

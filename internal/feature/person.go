@@ -380,7 +380,8 @@ func (s *Service) Outdated(ctx context.Context, p project.Name) ([]Outdated, err
 // ForgetOnline removes a person's rows from the online store and calls done for
 // each view that has some, before they go. A materialisation of such a view that is under way is
 // stopped: it goes on, over what its source is now, by itself or when it is asked for
-// again. Error: fault.Unavailable when it has not ended yet.
+// again. Error: fault.Unavailable when it has not ended yet, or when a file of the online
+// store may still have the person's copies.
 func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, tokens []string, done func(PersonRows) error) error {
 	use, err := s.Use(ctx, p.Project, p.Entity)
 	if err != nil {
@@ -400,7 +401,7 @@ func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, t
 					return fault.Wrap(err, "forgetting rows of %s", v.Ref())
 				}
 			}
-			return nil
+			return s.cleanFiles(ctx)
 		})
 	})
 	if errors.Is(err, errElsewhere) {
@@ -426,7 +427,13 @@ func (s *Service) forget(ctx context.Context, p Person, v View, its ViewKeys, na
 		return err
 	}
 	r, err := s.rowsIn(ctx, p, v, its, named)
-	if err != nil || r.Rows == 0 {
+	if err != nil {
+		return err
+	}
+	if r.Rows == 0 {
+		if s.cfg.Online.MayHaveCopies() { // of rows that were about to be written
+			err = s.cfg.Online.Forget(ctx, r.rows)
+		}
 		return err
 	}
 	if err := done(r); err != nil { // first: whoever goes on after a crash does not find them any more

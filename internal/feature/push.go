@@ -37,6 +37,7 @@ const maxPushed = 100_000
 // another type, a key or time that is null, an event in the future; fault.TooLarge;
 // fault.Unsupported for a view with aggregations that follows no stream, whose events
 // have to be counted once; fault.PermissionDenied when the online store's zone may not hold the view.
+// fault.Conflict says that the view was cleared meanwhile, and the rows with it.
 func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	if err := s.allow(ctx, ActionPush, r.Project, r.View); err != nil {
 		return View{}, err
@@ -111,17 +112,23 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	}
 	for {
 		table := o.at(o.Pushed)
-		if err := s.cfg.Online.Write(ctx, table, rows); err != nil {
+		// First: whoever removes the rows meanwhile leaves no copy without one.
+		if err := s.copies(ctx, r.Project, v.Name, v.Version, o.Classification, table, rows); err != nil {
 			return v, err
 		}
-		if err := s.copies(ctx, r.Project, v.Name, v.Version, o.Classification, table, rows); err != nil {
+		if err := s.cfg.Online.Write(ctx, table, rows); err != nil {
 			return v, err
 		}
 		// If there is another subkey since, what is under the one before may have been moved
 		// already.
 		now, err := s.online(ctx, v)
-		if err != nil || now.Subkey == o.Subkey || now.Pushed != o.Pushed {
+		switch {
+		case err != nil:
 			return v, err
+		case now.Pushed != o.Pushed: // no record names what was written
+			return v, fault.New(fault.Conflict, "%s was cleared while rows were pushed to it", v.Ref()).WithHint("Push them again.")
+		case now.Subkey == o.Subkey:
+			return v, nil
 		}
 		o = now
 	}

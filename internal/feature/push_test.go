@@ -86,6 +86,24 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// TestPushIntoAnotherStore: rows that are written while the records of the former store
+// go are not acknowledged; nobody would read them.
+func TestPushIntoAnotherStore(t *testing.T) {
+	w := weather(t)
+	w.driver.write = func() error {
+		_, err := w.StoreIs(w.ctx, "second", "first", false)
+		return err
+	}
+	refused(t, w.push(pushed(2, "EWR", 12)), fault.Conflict, "Push them again")
+	w.driver.write = nil
+	if err := w.push(pushed(2, "EWR", 12)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.temps(2); got[0] != "12/PRESENT" {
+		t.Errorf("pushed again: %v", got)
+	}
+}
+
 // TestPushRefused: what does not fit is refused before anything is written or on
 // record, and so is who may not.
 func TestPushRefused(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,11 +26,27 @@ type OnlineRequest struct {
 	// (with or without numbers kept as text). A join key that is null or missing
 	// in a row is NULL: its features are NOT_FOUND.
 	Entities []map[string]any
+	// Columns are the same in columns, each with a value for each entity, instead of Entities.
+	Columns []EntityColumn
 	// AsOf replays what the answer was at a past time; zero asks for now.
 	AsOf time.Time
 	// Loose passes over join keys that none of the features has: clients of other
 	// systems send one set of keys to all they ask.
 	Loose bool
+}
+
+// EntityColumn is a join key, or a value of the request, of all entities.
+type EntityColumn struct {
+	Name   string
+	Values []any
+}
+
+// entities is how many are asked for.
+func (r OnlineRequest) entities() int {
+	if len(r.Columns) > 0 {
+		return len(r.Columns[0].Values)
+	}
+	return len(r.Entities)
 }
 
 // OnlineAnswer has a column for each feature asked for, in that order, with a
@@ -70,15 +87,16 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	if !r.AsOf.IsZero() {
 		action, at = ActionHistory, r.AsOf
 	}
-	if len(r.Entities) > maxEntities {
-		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", len(r.Entities), maxEntities).
+	entities := r.entities()
+	if entities > maxEntities {
+		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", entities, maxEntities).
 			WithHint("Ask in several requests.")
 	}
 	pl, err := s.resolve(ctx, r.Project, r.Selection)
 	if err != nil {
 		return OnlineAnswer{}, err
 	}
-	if err := pl.bounded(len(r.Entities)); err != nil {
+	if err := pl.bounded(entities); err != nil {
 		return OnlineAnswer{}, err
 	}
 	purpose, err := s.admit(ctx, action, r.Project, pl, r.Purpose)
@@ -91,13 +109,17 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 			return OnlineAnswer{}, err
 		}
 	}
-	keys, err := pl.entityKeys(r.Entities, r.Loose)
+	given, err := pl.given(r)
+	if err != nil {
+		return OnlineAnswer{}, err
+	}
+	keys, err := pl.entityKeys(given, entities)
 	if err != nil {
 		return OnlineAnswer{}, err
 	}
 	var requested [][]value.Value
 	if pl.computed != nil {
-		if requested, err = pl.computed.requested(r.Entities); err != nil {
+		if requested, err = pl.computed.requested(given, entities); err != nil {
 			return OnlineAnswer{}, err
 		}
 	}
@@ -225,58 +247,83 @@ func (s *Service) journal(ctx context.Context, action policy.Action, p project.N
 		"record the read of %s view %s", objectKind, views[0])
 }
 
-// entityKeys makes the key of each entity for each view; nil where a part is
-// NULL.
-func (pl *plan) entityKeys(entities []map[string]any, loose bool) ([][][]byte, error) {
-	known := map[string]bool{} // whether any entity gives it
-	for _, v := range pl.views {
-		for _, k := range v.view.Keys {
-			known[k.Name] = false
-		}
-	}
+// given are the values of join keys and of the request by name, each with one for each
+// entity; nil stands for those that are not there.
+func (pl *plan) given(r OnlineRequest) (map[string][]any, error) {
+	known := pl.joinKeys()
 	if pl.computed != nil {
 		for _, q := range pl.computed.request {
-			known[q.name] = false
+			known = append(known, q.name)
 		}
 	}
-	for i, e := range entities {
-		for name := range e {
-			if _, ok := known[name]; !ok {
-				if loose {
-					continue
-				}
-				names := make([]string, 0, len(known))
-				for k := range known {
-					names = append(names, k)
-				}
-				return nil, fault.New(fault.Invalid, "entity %d: %q is no join key of these features%s", i+1, clip(name), nearest(name, names)).
-					WithHint("An entity has %s.", clipList(names))
+	out := make(map[string][]any, len(known))
+	passed := func(entity int, name string) (bool, error) {
+		if slices.Contains(known, name) || r.Loose {
+			return slices.Contains(known, name), nil
+		}
+		return false, fault.New(fault.Invalid, "entity %d: %q is no join key of these features%s", entity+1, clip(name), nearest(name, known)).
+			WithHint("An entity has %s.", clipList(known))
+	}
+	n := r.entities()
+	for _, c := range r.Columns {
+		if len(c.Values) != n {
+			return nil, fault.New(fault.Invalid, "the join key %q has %d values, and %q %d", clip(c.Name), len(c.Values), clip(r.Columns[0].Name), n)
+		}
+		ok, err := passed(0, c.Name)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out[c.Name] = c.Values
+		}
+	}
+	for i, e := range r.Entities {
+		for name, x := range e {
+			ok, err := passed(i, name)
+			if err != nil {
+				return nil, err
 			}
-			known[name] = true
+			if !ok {
+				continue
+			}
+			if out[name] == nil {
+				out[name] = make([]any, n)
+			}
+			out[name][i] = x
 		}
 	}
+	return out, nil
+}
+
+// entityKeys makes the key of each entity for each view; nil where a part is
+// NULL.
+func (pl *plan) entityKeys(given map[string][]any, entities int) ([][][]byte, error) {
 	out := make([][][]byte, len(pl.views))
 	for i, v := range pl.views {
-		for _, k := range v.view.Keys {
-			if !known[k.Name] && len(entities) > 0 {
+		parts := make([][]any, len(v.view.Keys))
+		for p, k := range v.view.Keys {
+			if parts[p] = given[k.Name]; parts[p] == nil && entities > 0 {
 				return nil, fault.New(fault.Invalid, "no entity gives the join key %q of feature view %s", k.Name, v.view.Ref())
 			}
 		}
-		out[i] = make([][]byte, len(entities))
-		for n, e := range entities {
-			var key []byte
-			for _, k := range v.view.Keys {
-				x, err := parseText(k.Type, e[k.Name])
+		out[i] = make([][]byte, entities)
+		buf := make([]byte, 0, 9*len(parts)*entities) // of all keys, unless they are texts
+		for n := range entities {
+			start := len(buf)
+			for p, k := range v.view.Keys {
+				x, err := parseText(k.Type, parts[p][n])
 				if err != nil {
 					return nil, fault.Wrap(err, "entity %d: join key %s", n+1, k.Name)
 				}
 				if x.IsNull() {
-					key = nil
+					buf, start = buf[:start], -1
 					break
 				}
-				key = value.AppendKey(key, x)
+				buf = value.AppendKey(buf, x)
 			}
-			out[i][n] = key
+			if start >= 0 {
+				out[i][n] = buf[start:len(buf):len(buf)]
+			}
 		}
 	}
 	return out, nil
@@ -294,7 +341,11 @@ func parseText(t value.Type, x any) (value.Value, error) {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return value.Parse(t, n)
 		}
-	case value.Float64, value.Float32:
+	case value.Float32:
+		if f, err := strconv.ParseFloat(text, 32); err == nil {
+			return value.OfFloat32(float32(f)), nil
+		}
+	case value.Float64:
 		if f, err := strconv.ParseFloat(text, 64); err == nil {
 			return value.Parse(t, f)
 		}
@@ -309,28 +360,30 @@ func parseText(t value.Type, x any) (value.Value, error) {
 
 // readView fills the columns of one view.
 func (s *Service) readView(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []Column) error {
-	types, ref, n := v.view.featureTypes(), v.view.Ref()+":", len(keys)
+	n := len(keys)
 	// The features of a view have their times in common.
-	values, statuses, events := make([]value.Value, len(v.features)*n), make([]online.Status, len(v.features)*n), make([]*time.Time, n)
-	for i, f := range v.features {
+	values, statuses := make([]value.Value, len(v.features)*n), make([]online.Status, len(v.features)*n)
+	events, times := make([]*time.Time, n), make([]time.Time, n)
+	for i := range v.features {
 		columns[v.order[i]] = Column{
-			Feature: ref + v.view.Features[f].Name,
+			Feature: v.names[i],
 			Values:  values[i*n : (i+1)*n : (i+1)*n], Statuses: statuses[i*n : (i+1)*n : (i+1)*n], EventTimes: events,
 		}
 	}
 	return s.answers(ctx, v, tables, keys, at, func(k int, a answer) error {
 		if !a.event.IsZero() {
-			events[k] = &a.event
+			times[k] = a.event
+			events[k] = &times[k]
 		}
 		for i, f := range v.features {
 			at := i*n + k
-			values[at], statuses[at] = value.Null(types[f]), a.status
-			if a.status != online.Present {
-				continue
-			}
-			values[at] = a.row[f]
-			if a.row[f].IsNull() {
-				statuses[at] = online.NullValue
+			switch {
+			case a.status != online.Present:
+				values[at], statuses[at] = value.Null(v.types[f]), a.status
+			case a.row[f].IsNull():
+				values[at], statuses[at] = value.Null(v.types[f]), online.NullValue
+			default:
+				values[at], statuses[at] = a.row[f], online.Present
 			}
 		}
 		return nil
@@ -366,11 +419,10 @@ func (s *Service) answers(ctx context.Context, v picked, tables []online.Table, 
 			}
 		}
 	}
-	types := v.view.featureTypes()
-	row := make([]value.Value, len(types))
+	row := make([]value.Value, len(v.types))
 	for n, a := range found {
 		if a.Status == online.Present {
-			if err := value.DecodeRow(a.Packed, types, row); err != nil {
+			if err := value.DecodeRow(a.Packed, v.types, row); err != nil {
 				return err
 			}
 		}

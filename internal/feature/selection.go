@@ -2,13 +2,14 @@ package feature
 
 import (
 	"context"
-	"encoding/json"
+	"encoding/binary"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/feature/window"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -40,8 +41,19 @@ func (s Selection) validate() error {
 type picked struct {
 	view     View
 	windows  *window.Plan // nil without aggregations
+	types    []value.Type // of all features of the view
 	features []int        // into view.Features, in the order asked for
 	order    []int        // place of each in the whole selection
+	names    []string     // "weather@2:temp", beside features
+}
+
+// ofView is a view of which nothing is picked yet.
+func ofView(v View) picked { return picked{view: v, windows: v.windows(), types: v.featureTypes()} }
+
+// add picks a feature of the view, for a place in the whole selection.
+func (o *picked) add(feature, place int) {
+	o.features, o.order = append(o.features, feature), append(o.order, place)
+	o.names = append(o.names, o.view.Ref()+":"+o.view.Features[feature].Name)
 }
 
 // pick resolves features to versions of views, grouped by view in the order of
@@ -67,7 +79,7 @@ func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, featur
 				if err != nil {
 					return nil, err
 				}
-				out = append(out, picked{view: v, windows: v.windows()})
+				out = append(out, ofView(v))
 				i = len(out) - 1
 			}
 			at[f.view] = i
@@ -94,8 +106,7 @@ func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, featur
 			if slices.Contains(o.features, n) {
 				return nil, fault.New(fault.Invalid, "feature %s:%s is asked for twice", o.view.Ref(), o.view.Features[n].Name)
 			}
-			o.features = append(o.features, n)
-			o.order = append(o.order, next)
+			o.add(n, next)
 			next++
 		}
 	}
@@ -127,12 +138,7 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 	if err := sel.validate(); err != nil {
 		return nil, err
 	}
-	sel.Purpose = "" // is asked of each read
-	key, err := json.Marshal(sel)
-	if err != nil {
-		return nil, err
-	}
-	return s.plans.get(string(p)+" "+string(key), func() (*plan, error) {
+	return s.plans.get(p, sel, func() (*plan, error) {
 		pl := &plan{}
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 			*pl = plan{}
@@ -250,7 +256,28 @@ type planCache struct {
 	now   func() time.Time
 	mu    sync.Mutex
 	epoch int
-	plans map[string]cachedPlan
+	plans map[string]cachedPlan // by selectionKey
+	key   []byte                // of the last question
+}
+
+// selectionKey appends what the plan of a selection follows from: that is not what it
+// is read for.
+func selectionKey(dst []byte, p project.Name, sel Selection) []byte {
+	text := func(s string) {
+		dst = binary.AppendUvarint(dst, uint64(len(s)))
+		dst = append(dst, s...)
+	}
+	full := byte(0)
+	if sel.FullNames {
+		full = 1
+	}
+	dst = append(dst, full)
+	text(string(p))
+	text(sel.Service)
+	for _, f := range sel.Features {
+		text(f)
+	}
+	return dst
 }
 
 type cachedPlan struct {
@@ -275,9 +302,10 @@ func (c *planCache) forget() {
 	clear(c.plans)
 }
 
-func (c *planCache) get(key string, build func() (*plan, error)) (*plan, error) {
+func (c *planCache) get(p project.Name, sel Selection, build func() (*plan, error)) (*plan, error) {
 	c.mu.Lock()
-	hit, ok := c.plans[key]
+	c.key = selectionKey(c.key[:0], p, sel)
+	hit, ok := c.plans[string(c.key)]
 	epoch := c.epoch
 	c.mu.Unlock()
 	if ok && c.now().Before(hit.expires) {
@@ -293,7 +321,7 @@ func (c *planCache) get(key string, build func() (*plan, error)) (*plan, error) 
 		if len(c.plans) >= maxPlans {
 			clear(c.plans)
 		}
-		c.plans[key] = cachedPlan{pl, c.now().Add(planAge)}
+		c.plans[string(selectionKey(nil, p, sel))] = cachedPlan{pl, c.now().Add(planAge)}
 	}
 	return pl, nil
 }

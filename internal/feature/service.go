@@ -83,6 +83,7 @@ type Service struct {
 	loop     *lifecycle.Loop // runs materialisations
 	// follower folds events into online rows, and cuts them into dataset versions.
 	follower *lifecycle.Loop
+	copying  *lifecycle.Loop // removes copies that may not be there
 	feeder   *lifecycle.Loop // brings messages of sources into the logs
 	cutting  chan struct{}   // holds a token while versions are cut
 	watcher  *lifecycle.Loop
@@ -147,6 +148,10 @@ func New(cfg Config) *Service {
 		Name: "feature tidying", Every: tidyPause, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
 		Run: func(ctx context.Context) error { return s.TidyOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
+	s.copying = &lifecycle.Loop{
+		Name: "feature copies", Every: copiesPause, Logger: s.log, Timeout: time.Hour, // what was removed stays so
+		Run: func(ctx context.Context) error { return s.TidyCopies(identity.With(ctx, identity.Loop("feature"))) },
+	}
 	s.feeder = &lifecycle.Loop{
 		Name: "feature sources", Every: feedPause, Logger: s.log, Timeout: feedTime,
 		Run: s.telling(s.FeedOnce),
@@ -161,6 +166,10 @@ func (s *Service) Watching() lifecycle.Service { return s.watcher.Service() }
 // Tidying moves online rows to new subkeys and removes those that answer nobody, as
 // Config.Tidy says.
 func (s *Service) Tidying() lifecycle.Service { return s.tidier.Service() }
+
+// Copying removes copies that may not be there any more; it is for an online store that
+// may have some, whether it is configured to make them or not.
+func (s *Service) Copying() lifecycle.Service { return s.copying.Service() }
 
 // Background runs materialisations, also those that an earlier process left
 // unfinished.

@@ -615,6 +615,9 @@ func TestOnlineStatuses(t *testing.T) {
 		"twice":        {feature.OnlineRequest{Selection: feature.Selection{Features: []string{"weather:temp", "weather"}}}, fault.Invalid, "twice"},
 		"too many":     {feature.OnlineRequest{Selection: feature.Selection{Features: features}, Entities: make([]map[string]any, 10_001)}, fault.TooLarge, "10000"},
 		"another's":    {feature.OnlineRequest{Project: "la", Selection: feature.Selection{Features: features}, Entities: origin("EWR")}, fault.NotFound, "project la"},
+		"ragged":       {feature.OnlineRequest{Selection: feature.Selection{Features: features}, Columns: []feature.EntityColumn{{Name: "origin", Values: []any{"EWR"}}, {Name: "origin"}}}, fault.Invalid, "has 0 values"},
+		"no column":    {feature.OnlineRequest{Selection: feature.Selection{Features: features}, Columns: []feature.EntityColumn{{Name: "origni", Values: []any{"EWR"}}}}, fault.Invalid, `did you mean "origin"?`},
+		"many columns": {feature.OnlineRequest{Selection: feature.Selection{Features: features}, Columns: []feature.EntityColumn{{Name: "origin", Values: make([]any, 10_001)}}}, fault.TooLarge, "10000"},
 		"bad ref":      {feature.OnlineRequest{Selection: feature.Selection{Features: []string{"../weather:temp"}}}, fault.Invalid, "is not a feature"},
 		"no such view": {feature.OnlineRequest{Selection: feature.Selection{Features: []string{"weather@9:temp"}}}, fault.NotFound, "weather@9"},
 	} {
@@ -626,6 +629,29 @@ func TestOnlineStatuses(t *testing.T) {
 			refused(t, err, c.kind, c.words)
 		})
 	}
+}
+
+// TestEntitiesInColumns: entities in columns are answered as those in rows.
+func TestEntitiesInColumns(t *testing.T) {
+	w := weather(t)
+	w.mustMaterialise("weather", w.now)
+	rapid.Check(t, func(t *rapid.T) {
+		origins := rapid.SliceOfN(rapid.SampledFrom([]any{"EWR", "JFK", "LGA", nil}), 1, 20).Draw(t, "origins")
+		r := feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: []string{"weather"}}, AsOf: at(8), Entities: origin(origins...)}
+		rows, err := w.Online(w.ctx, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Entities, r.Columns = nil, []feature.EntityColumn{{Name: "other", Values: make([]any, len(origins))}, {Name: "origin", Values: origins}}
+		r.Loose = true
+		columns, err := w.Online(w.ctx, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(rows, columns); diff != "" {
+			t.Fatalf("(-rows +columns):\n%s", diff)
+		}
+	})
 }
 
 // Keys of other types come as JSON and as text.

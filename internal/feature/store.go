@@ -43,6 +43,10 @@ type Store interface {
 	// project, view and version.
 	Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]Online, error)
 
+	// OnlineStore is the one that the records of Onlines are of. Error: fault.NotFound.
+	OnlineStore(ctx context.Context, tx *store.Tx) (OnlineStore, error)
+	PutOnlineStore(ctx context.Context, tx *store.Tx, o OnlineStore) error
+
 	// PutStale marks a generation for removal; a second mark changes nothing.
 	PutStale(ctx context.Context, tx *store.Tx, g Stale) error
 	DeleteStale(ctx context.Context, tx *store.Tx, g Stale) error
@@ -120,6 +124,12 @@ type Online struct {
 	RotatedAt time.Time `json:"-"`
 	// Swept is the time before which history may be gone; zero when all of it is there.
 	Swept time.Time `json:"-"`
+}
+
+// OnlineStore says where online rows are.
+type OnlineStore struct {
+	ID    string // of what the store holds; empty when it is not known yet
+	Owner string // by which this installation claims it
 }
 
 // Generation names the online rows of a view version that were made from the same

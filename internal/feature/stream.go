@@ -225,6 +225,7 @@ type eventLog struct {
 	aead    cipher.AEAD
 	mac     []byte
 	try     *array.RecordBuilder // to find out whether values fit
+	lists   []listColumn         // what views make of them
 }
 
 // system is who cuts and folds.
@@ -349,6 +350,9 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 	// 1. What is an event?
 	l.try = array.NewRecordBuilder(memory.DefaultAllocator, l.schema)
 	defer l.try.Release()
+	if l.lists, err = s.listColumns(ctx, l); err != nil {
+		return 0, 0, 0, 0, err
+	}
 	var good []int
 	reasons := map[int]string{}
 	for i, e := range in.events {
@@ -493,12 +497,25 @@ func (s *Service) check(l *eventLog, e Event) error {
 		}
 	}
 	size := 0
+	lists := map[string]value.Value{}
 	for i, f := range l.schema.Fields() {
-		if err := appendCell(l.try.Field(i), e[f.Name]); err != nil {
+		v, err := appendCell(l.try.Field(i), e[f.Name])
+		if err != nil {
 			return fault.Wrap(err, "column %q", f.Name)
 		}
-		text, _ := e[f.Name].(string)
-		size += len(text) + 16
+		size += len(v.Str()) + 16
+		if !v.IsNull() && !v.Type().Scalar() {
+			lists[f.Name] = v
+		}
+	}
+	for _, c := range l.lists {
+		v, given := lists[c.name]
+		if !given {
+			continue
+		}
+		if err := c.typ.Holds(v); err != nil {
+			return fault.Wrap(err, "column %q in feature view %s", c.name, c.view)
+		}
 	}
 	if size > maxEvent {
 		return fault.New(fault.TooLarge, "its %d bytes are over the limit of %d", size, maxEvent)
@@ -522,6 +539,55 @@ func (s *Service) check(l *eventLog, e Event) error {
 	return nil
 }
 
+// listColumn is a column of lists as a view has it: of a length that the dataset does
+// not ask for.
+type listColumn struct {
+	view string
+	name string
+	typ  value.Type
+}
+
+// listColumns are those of the view that is pushed to, and of all that events are folded
+// into, or will be when they are filled: an event that one of them cannot take would hold it
+// up for ever.
+func (s *Service) listColumns(ctx context.Context, l *eventLog) ([]listColumn, error) {
+	if !slices.ContainsFunc(l.schema.Fields(), func(f arrow.Field) bool { return f.Type.ID() == arrow.LIST }) {
+		return nil, nil
+	}
+	st := Stream{Project: l.project, Dataset: l.dataset}
+	views, _, runs, err := s.followed(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	views = append(views, l.view)
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		for _, r := range runs {
+			v, err := s.versionOf(ctx, tx, st, r.View, r.Version)
+			if err != nil {
+				return err
+			}
+			if v != nil {
+				views = append(views, *v)
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	var out []listColumn
+	add := func(v View, name string, t value.Type) {
+		if c := (listColumn{v.Ref(), name, t}); !t.Scalar() && !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	for _, v := range views {
+		for i, t := range v.featureTypes() {
+			add(v, v.Features[i].Name, t)
+		}
+	}
+	return out, nil
+}
+
 // encode makes the rows of a record, in Arrow's format: what folds and what cuts
 // read them as every other batch of rows. An event without a created time became
 // known now.
@@ -534,7 +600,7 @@ func (l *eventLog) encode(events []Event, which []int, now time.Time) ([]byte, e
 			if x == nil && f.Name == l.view.CreatedTimestamp {
 				x = now
 			}
-			if err := appendCell(b.Field(n), x); err != nil {
+			if _, err := appendCell(b.Field(n), x); err != nil {
 				return nil, err
 			}
 		}
@@ -621,11 +687,12 @@ func together(schema *arrow.Schema, parts []arrow.RecordBatch) (arrow.RecordBatc
 	return array.NewRecordBatch(schema, columns, rows), nil
 }
 
-// appendCell appends what JSON decoding gave. Error: fault.Invalid.
-func appendCell(b array.Builder, x any) error {
+// appendCell appends what JSON decoding gave, and gives it as a value unless it is null
+// or a day. Error: fault.Invalid.
+func appendCell(b array.Builder, x any) (value.Value, error) {
 	if x == nil {
 		b.AppendNull()
-		return nil
+		return value.Value{}, nil
 	}
 	var t value.Type
 	switch b := b.(type) {
@@ -649,21 +716,21 @@ func appendCell(b array.Builder, x any) error {
 		text, _ := x.(string)
 		day, err := time.Parse(time.DateOnly, text)
 		if err != nil {
-			return fault.New(fault.Invalid, "the value is not a date such as 2013-01-31").WithData("%.80q", fmt.Sprint(x))
+			return value.Value{}, fault.New(fault.Invalid, "the value is not a date such as 2013-01-31").WithData("%.80q", fmt.Sprint(x))
 		}
 		b.Append(arrow.Date32FromTime(day))
-		return nil
+		return value.Value{}, nil
 	default:
-		return fault.New(fault.Unsupported, "events cannot have a column of type %s", b.Type())
+		return value.Value{}, fault.New(fault.Unsupported, "events cannot have a column of type %s", b.Type())
 	}
 	v, err := value.Parse(t, x)
 	if err != nil {
-		return err
+		return v, err
 	}
 	if len(v.Str()) > value.MaxString {
-		return fault.New(fault.TooLarge, "a text of %d bytes is over the limit of %d", len(v.Str()), value.MaxString)
+		return v, fault.New(fault.TooLarge, "a text of %d bytes is over the limit of %d", len(v.Str()), value.MaxString)
 	}
-	return offline.Append(b, v)
+	return v, offline.Append(b, v)
 }
 
 // elementOf is the type of the values that a builder of a list's elements takes.

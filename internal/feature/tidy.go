@@ -23,8 +23,9 @@ import (
 //
 //	(subkey n) ── Rotate ──▶ (n+1, former n) ── nothing is under n ──▶ (n+1)
 //
-// Rows that answer no read of the last Tidy.History or later are removed. Before the
-// first one goes the view's record says so: reads of an older time are refused.
+// Rows that answer no read of the last Tidy.History or later are removed. In the round
+// before the first one goes the view's record says so: reads of an older time are refused,
+// and those that were admitted have ended by then.
 //
 // Tables that no record names for a day, such as those of a view whose key was destroyed,
 // are dropped.
@@ -189,7 +190,8 @@ func (s *Service) moveRows(ctx context.Context, o Online) error {
 	})
 }
 
-// sweepRows removes a view's rows that answer no time whose history is kept.
+// sweepRows removes a view's rows that answer no time whose history was kept in the
+// round before, and says what is kept from now on.
 func (s *Service) sweepRows(ctx context.Context, o Online) error {
 	if s.cfg.Tidy.History <= 0 {
 		return nil
@@ -204,25 +206,10 @@ func (s *Service) sweepRows(ctx context.Context, o Online) error {
 	}); err != nil {
 		return err
 	}
-	since := store.At(s.now().Add(-s.cfg.Tidy.History)).Time()
-	if err := s.cfg.DB.Update(ctx, string(o.Project), func(ctx context.Context, tx *store.Tx) error {
-		now, err := s.cfg.Store.Online(ctx, tx, o.Project, o.View, o.Version)
-		if err != nil || !now.Swept.Before(since) {
-			if fault.Is(err, fault.NotFound) {
-				err = nil
-			}
-			return err
-		}
-		now.Swept = since
-		tx.OnCommit(s.plans.forget)
-		return s.cfg.Store.PutOnline(ctx, tx, now)
-	}); err != nil {
-		return err
-	}
 	removed := int64(0)
 	for _, table := range o.tables() {
-		for at, done := (online.Mark{}), false; !done; {
-			step, err := s.cfg.Online.Sweep(ctx, table, v.uselessBefore(since), at)
+		for at, done := (online.Mark{}), o.Swept.IsZero(); !done; {
+			step, err := s.cfg.Online.Sweep(ctx, table, v.uselessBefore(o.Swept), at)
 			if err != nil {
 				return err
 			}
@@ -237,7 +224,20 @@ func (s *Service) sweepRows(ctx context.Context, o Online) error {
 	if removed > 0 {
 		s.log.InfoContext(ctx, "online rows that answer nobody were removed", slog.String("project", string(o.Project)), slog.String("view", o.ref()), slog.Int64("rows", removed))
 	}
-	return nil
+	// Of the next round.
+	since := store.At(s.now().Add(-s.cfg.Tidy.History)).Time()
+	return s.cfg.DB.Update(ctx, string(o.Project), func(ctx context.Context, tx *store.Tx) error {
+		now, err := s.cfg.Store.Online(ctx, tx, o.Project, o.View, o.Version)
+		if err != nil || !now.Swept.Before(since) {
+			if fault.Is(err, fault.NotFound) {
+				err = nil
+			}
+			return err
+		}
+		now.Swept = since
+		tx.OnCommit(s.plans.forget)
+		return s.cfg.Store.PutOnline(ctx, tx, now)
+	})
 }
 
 // uselessBefore is which of the view's rows answer no read as of a time or later.

@@ -306,6 +306,10 @@ func TestHistory(t *testing.T) {
 	want := [][]string{ask(8), ask(9), ask(10), ask(11)}
 	w.tidy(driver, feature.Tidy{History: 2 * time.Hour})
 	w.tidyOnce()
+	if n := w.Tidied().Swept; n != 0 {
+		t.Errorf("%d rows are removed at once: reads of before may want them", n)
+	}
+	w.tidyOnce()
 	// Of weather those of 0, 1 and 1 o'clock, of forever that of EWR at 0 and at 1.
 	if n := w.Tidied().Swept; n != 5 {
 		t.Errorf("%d rows are removed, want 5", n)
@@ -337,6 +341,7 @@ func TestHistory(t *testing.T) {
 	}
 	w.now = at(200)
 	w.tidyOnce()
+	w.tidyOnce()
 	if got := w.ask(time.Time{}, []string{"weather:temp", "forever:humid"}, origin("EWR", "JFK", "LGA")...); !slices.Equal(got, []string{"NULL/NOT_FOUND | 58/PRESENT", "NULL/NOT_FOUND | 51/PRESENT", "NULL/NOT_FOUND | NULL/NOT_FOUND"}) {
 		t.Errorf("in the end: %v", got)
 	}
@@ -358,8 +363,10 @@ func TestHistoryOfWindows(t *testing.T) {
 	w.now = at(8)
 	w.tidy(driver, feature.Tidy{History: 4 * time.Hour})
 	w.tidyOnce()
+	w.tidyOnce()
 	expect(t, ask(), want)
 	w.now = at(8 + 24)
+	w.tidyOnce()
 	w.tidyOnce()
 	if w.Tidied().Swept == 0 {
 		t.Error("nothing is removed")
@@ -368,4 +375,62 @@ func TestHistoryOfWindows(t *testing.T) {
 	if err != nil || len(left) != 0 {
 		t.Errorf("%d tables have rows that are older than the longest window and the TTL: %v", len(left), err)
 	}
+}
+
+// scanning does something before the first read.
+type scanning struct {
+	*onlinetest.Memory
+	before func()
+}
+
+func (s *scanning) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, visit func(int, online.Stamp, []byte) bool) error {
+	if do := s.before; do != nil {
+		s.before = nil
+		do()
+	}
+	return s.Memory.Scan(ctx, rows, from, visit)
+}
+
+// TestHistoryGoesDuringReads: a read that was admitted is answered as it was asked, and a
+// verification takes what goes meanwhile for no mistake.
+func TestHistoryGoesDuringReads(t *testing.T) {
+	w := weather(t)
+	w.data.put("flights", table{spineCols, [][]value.Value{{str("EWR"), ts(1.5), value.OfBool(true)}}})
+	driver := &scanning{Memory: &onlinetest.Memory{}}
+	w.tidy(driver, feature.Tidy{History: 2 * time.Hour})
+	w.mustMaterialise("weather", at(24))
+	for _, hours := range []float64{8.25, 8.75} {
+		if err := w.push(pushed(hours, "EWR", hours)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{Project: nyc, Name: "delays", Spine: feature.Source{Dataset: "flights"}, Timestamp: "departs", Selection: feature.Selection{Features: []string{"weather"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.now = at(3)
+	w.tidyOnce()
+	verify := feature.VerifyRequest{Project: nyc, TrainingSet: set.Dataset}
+	if r, err := w.Verify(w.ctx, verify); err != nil || r.Mismatches > 0 || r.Rows == 0 {
+		t.Fatalf("before: %+v, %v", r, err)
+	}
+	driver.before = func() {
+		w.now = at(10)
+		w.tidyOnce()
+		w.tidyOnce()
+	}
+	r, err := w.Verify(w.ctx, verify)
+	if !fault.Is(err, fault.Conflict) {
+		t.Errorf("verified: %+v, %v", r, err)
+	}
+	driver.before = func() {
+		w.now = at(11)
+		w.tidyOnce()
+	}
+	if got := w.temps(8.5); got[0] != "8.25/PRESENT" {
+		t.Errorf("as of 8:30: %v", got)
+	}
+	w.tidyOnce()
+	_, err = w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: []string{"weather"}}, Entities: origin("EWR"), AsOf: at(8.5)})
+	refused(t, err, fault.Gone)
 }

@@ -1,8 +1,10 @@
 package feature_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -205,6 +207,86 @@ func TestTypesRefused(t *testing.T) {
 	}
 }
 
+// An event that a view cannot take is refused, or a dead letter: in the log it would hold up
+// the view, and with it the stream, for ever.
+func TestListsOfEvents(t *testing.T) {
+	w := newWorld(t)
+	words, floats := value.ListOf(value.String, value.MaxLength), value.ListOf(value.Float32, value.MaxLength)
+	cols := []col{{"product", value.Int32}, {"time", value.Timestamp}, {"tags", words}, {"embedding", floats}}
+	for n := range 17 {
+		cols = append(cols, col{fmt.Sprint("more", n), floats})
+	}
+	w.data.declared["products"] = cols
+	w.entity("product", "int32")
+	spec := feature.ViewSpec{
+		Source: feature.Source{Dataset: "products", Stream: &feature.StreamSpec{Push: &struct{}{}}}, Entities: []string{"product"}, Timestamp: "time",
+		Features: []feature.FieldSpec{{Name: "tags", Type: "list<string>(16384)"}, {Name: "embedding", Type: "vector(2)"}},
+	}
+	w.view("products", spec)
+	event := func(hours float64, embedding ...any) feature.Event {
+		return feature.Event{"product": 1, "time": at(hours).Format(time.RFC3339Nano), "embedding": embedding}
+	}
+	push := func(keep bool, e feature.Event) (feature.EventsAnswer, error) {
+		return w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "products", Events: []feature.Event{e}, Keep: keep})
+	}
+	accepted := func(e feature.Event) {
+		t.Helper()
+		if _, err := push(false, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accepted(event(1, 1.0, 2.0))
+	w.mustMaterialise("products", time.Time{})
+
+	_, err := push(false, event(2, 1.0))
+	refused(t, err, fault.Invalid, `column "embedding"`, "a vector has 1 dimensions, and not the 2")
+	if a, err := push(true, event(2, 1.0)); err != nil || a.Accepted != 0 || a.Dead != 1 {
+		t.Errorf("%+v %v", a, err)
+	}
+	full := event(2, 1.0, 2.0)
+	many := make([]any, value.MaxLength)
+	for i := range many {
+		many[i] = 1.0
+	}
+	for n := range 17 {
+		full[fmt.Sprint("more", n)] = many
+	}
+	_, err = push(false, full)
+	refused(t, err, fault.Invalid, "over the limit of 262144")
+
+	// Short texts count as what they take, however they come.
+	short := event(3, 3.0, 4.0)
+	texts := make([]any, 12_000)
+	for i := range texts {
+		texts[i] = "x"
+	}
+	short["tags"] = texts
+	accepted(short)
+	w.follow()
+	read := func() string {
+		return w.ask(at(4), []string{"products:embedding"}, map[string]any{"product": 1})[0]
+	}
+	expect(t, read(), "[3.0,4.0]/PRESENT")
+	w.mustMaterialise("products", time.Time{})
+	expect(t, read(), "[3.0,4.0]/PRESENT")
+
+	// The other views that events are folded into have a say.
+	longer := spec
+	longer.Features = []feature.FieldSpec{{Name: "embedding", Type: "list<float32>(3)"}}
+	w.view("longer", longer)
+	pushLonger := func(e feature.Event) error {
+		_, err := w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "longer", Events: []feature.Event{e}})
+		return err
+	}
+	refused(t, pushLonger(event(4, 1.0, 2.0, 3.0)), fault.Invalid, "products@1")
+	if err := w.Clear(w.ctx, nyc, "products"); err != nil {
+		t.Fatal(err)
+	}
+	if err := pushLonger(event(4, 1.0, 2.0, 3.0)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func aggregate(s *feature.ViewSpec) {
 	s.Features, s.Aggregations = nil, []feature.AggregationSpec{{Name: "sold", Function: "sum", Column: "stock", Type: "int32", Window: "1h"}}
 }
@@ -234,4 +316,16 @@ func TestComputedTypes(t *testing.T) {
 		`stock=2147483647/PRESENT more=NULL/INVALID double_price=0.2/PRESENT is_new=true/PRESENT first=1/PRESENT pair=[0.1,0.2]/PRESENT words=NULL/INVALID n=2/PRESENT `,
 		`stock=NULL/NULL_VALUE more=NULL/NULL_VALUE double_price=NULL/NULL_VALUE is_new=NULL/NULL_VALUE first=0/PRESENT pair=NULL/NULL_VALUE words=NULL/NULL_VALUE n=1/PRESENT `,
 	})
+}
+
+// A float32 that comes as text is the nearest one, as it is of an event.
+func TestFloat32OfText(t *testing.T) {
+	w := products(t)
+	w.mustMaterialise("products", w.now)
+	w.service("near", feature.BundleSpec{
+		Features: []string{"products:stock"}, Request: []feature.RequestSpec{{Name: "x", Type: "float32"}},
+		Computed: []feature.ComputedSpec{{Name: "same", Type: "float32", Expression: "x"}},
+	})
+	const between = "1.000000059604644775390626"
+	expect(t, w.read("near", at(0.5), map[string]any{"product": 1, "x": between}), []string{"stock=2147483647/PRESENT same=1.0000001/PRESENT "})
 }

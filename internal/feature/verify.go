@@ -193,7 +193,13 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	if err := s.journal(ctx, ActionHistory, r.Project, pl, keys, s.now(), purpose, unmasked); err != nil {
 		return Report{}, err
 	}
-	if err := s.unchanged(ctx, r.Project, pl); err != nil {
+	oldest := s.now()
+	for _, row := range sample {
+		if row.at.Before(oldest) {
+			oldest = row.at
+		}
+	}
+	if err := s.unchanged(ctx, r.Project, pl, oldest); err != nil {
 		return Report{}, err
 	}
 	return report, s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
@@ -215,9 +221,9 @@ func (pl *plan) remembered(sample []sampled) []sampled {
 	return out
 }
 
-// unchanged refuses a comparison with rows that were replaced meanwhile: some of
-// the answers may be of rows that are gone.
-func (s *Service) unchanged(ctx context.Context, p project.Name, pl *plan) error {
+// unchanged refuses a comparison with rows that were replaced meanwhile, or removed for
+// their age, the oldest time being asked: some of the answers may be of rows that are gone.
+func (s *Service) unchanged(ctx context.Context, p project.Name, pl *plan, oldest time.Time) error {
 	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		for i, v := range pl.views {
 			o, err := s.cfg.Store.Online(ctx, tx, p, v.view.Name, v.view.Version)
@@ -226,6 +232,9 @@ func (s *Service) unchanged(ctx context.Context, p project.Name, pl *plan) error
 			}
 			if o.Generation != pl.online[i].Generation {
 				return fault.New(fault.Conflict, "the online rows of feature view %s were replaced during the verification", v.view.Ref()).WithHint("Verify again.")
+			}
+			if oldest.Before(o.Swept) {
+				return fault.New(fault.Conflict, "online rows of feature view %s grew too old during the verification (online.history)", v.view.Ref()).WithHint("Verify again.")
 			}
 		}
 		return nil

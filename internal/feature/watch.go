@@ -237,9 +237,9 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	}
 
 	// 3. What the online store answers.
-	p := picked{view: v, windows: v.windows()}
+	p := ofView(v)
 	for i := range v.Features {
-		p.features, p.order = append(p.features, i), append(p.order, i)
+		p.add(i, i)
 	}
 	pl := &plan{views: []picked{p}, online: []Online{o}}
 	all := make([][][]byte, len(pl.views)) // of the one view
@@ -274,7 +274,8 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	if c.Mismatches > 0 && !slices.Equal(source.Inputs, o.Inputs) {
 		c = Check{Skipped: "persons were erased from what its rows were made from, and it differs from what is left: materialise it again"}
 	}
-	return c, s.unchanged(ctx, o.Project, pl)
+	oldest := slices.MinFunc(asked, func(a, b question) int { return a.at.Compare(b.at) }).at
+	return c, s.unchanged(ctx, o.Project, pl, oldest)
 }
 
 // chosen are rows of a source: all of those that have one of some keys.

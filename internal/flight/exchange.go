@@ -89,8 +89,8 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	})
 	if err != nil {
 		s.note(r.Context(), r.URL.Path, err)
-		drain(w, r)
 	}
+	drain(w, r)
 	out.end(err, s.commands)
 }
 
@@ -122,8 +122,10 @@ type brought struct {
 	Unchanged bool   `json:"unchanged,omitempty"` // the same rows were there
 }
 
-// drain takes what is still on its way before a refusal: clients that write look
+// drain takes what is still on its way before a call ends: clients that write look
 // for an answer when they have written, and have no good words for one before it.
+// A stream that ends with its other half open is reset, and some clients forget
+// then what they had been sent.
 func drain(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
 	_, _ = io.CopyN(io.Discard, r.Body, maxDrain) // what is longer is cut off

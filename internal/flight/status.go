@@ -78,6 +78,11 @@ func (s *Server) refusal(ctx context.Context, method string, err error) error {
 		return err // of grpc itself: a connection that broke, a method that is not offered
 	}
 	s.note(ctx, method, err)
+	return Status(ctx, err)
+}
+
+// Status is an error as the clients of any call of gRPC hear it.
+func Status(ctx context.Context, err error) error {
 	p := problemOf(err)
 	_ = grpc.SetTrailer(ctx, metadata.Pairs(problemKey, string(p.bytes())))
 	return status.Error(codeOf[fault.KindOf(err)], p.words())

@@ -182,6 +182,14 @@ func treeOf(n dataset.Node) tree {
 	return t
 }
 
+func (s *Server) derive(ctx context.Context, in *struct {
+	InProject
+	Name string `path:"name" maxLength:"63" doc:"Dataset"`
+},
+) (*body[dataset.Derived], error) {
+	return one(s.Datasets.Derive(ctx, project.Name(in.Project), in.Name))
+}
+
 // maxQueryRows bounds the rows of a query that is answered in JSON.
 const maxQueryRows = 10_000
 

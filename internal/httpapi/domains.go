@@ -27,6 +27,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/optimize"
 )
 
 // Backups are those that the server makes of itself.
@@ -60,6 +61,7 @@ type Domains struct {
 	Tracking      *tracking.Service
 	Registry      *registry.Service
 	Training      *training.Service
+	Optimize      *optimize.Service
 	Checkpoints   *checkpoint.Service
 	Monitoring    *monitoring.Service
 	Serving       *serving.Service

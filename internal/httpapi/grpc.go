@@ -7,7 +7,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 )
 
@@ -28,8 +30,22 @@ func (s *Server) rpcRoutes() {
 			s.failCall(w, r, err)
 		}
 	})
-	s.declare(Route{Method: http.MethodPost, Path: rpc.Prefix})
-	s.mux.HandleFunc("POST "+rpc.Prefix, func(w http.ResponseWriter, r *http.Request) {
+	s.noCall(rpc.Prefix)
+}
+
+// inferenceCalls adds the Open Inference Protocol's calls.
+func (s *Server) inferenceCalls(a *oip.API) {
+	a.RegisterCalls(func(path, action string, h http.HandlerFunc) {
+		s.declare(Route{Method: http.MethodPost, Path: path, Action: policy.Action(action)})
+		s.mux.HandleFunc("POST "+path, h)
+	}, s.fail)
+	s.noCall(oip.CallPrefix)
+}
+
+// noCall answers calls of a service that do not exist.
+func (s *Server) noCall(prefix string) {
+	s.declare(Route{Method: http.MethodPost, Path: prefix})
+	s.mux.HandleFunc("POST "+prefix, func(w http.ResponseWriter, r *http.Request) {
 		s.failCall(w, r, fault.New(fault.Unsupported, "%s is not offered", path.Base(r.URL.Path)))
 	})
 }
@@ -44,8 +60,8 @@ func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 // GRPC is the edge for a listener that speaks gRPC and nothing else.
 func (s *Server) GRPC() http.Handler {
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !rpc.Ours(r.URL.Path) {
-			s.failCall(w, r, fault.New(fault.Unsupported, "this listener speaks gRPC: falaj.online.v1.Features").WithHint("The API is at the HTTP listener, Arrow Flight at its own."))
+		if !rpc.Ours(r.URL.Path) && !oip.Calls(r.URL.Path) {
+			s.failCall(w, r, fault.New(fault.Unsupported, "this listener speaks gRPC: falaj.online.v1.Features and inference.GRPCInferenceService").WithHint("The API is at the HTTP listener, Arrow Flight at its own."))
 			return
 		}
 		s.mux.ServeHTTP(w, r)

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
+	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -103,8 +105,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="falaj"`)
 	}
-	if status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "1")
+	if after := fault.RetryOf(err); after > 0 || status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(after.Seconds())))))
 	}
 	switch {
 	case oip.Ours(r.URL.Path):
@@ -115,7 +117,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		feast.Refuse(w, status, err)
 	case iceberg.Ours(r.URL.Path):
 		iceberg.Refuse(w, err)
-	case flight.Ours(r.URL.Path), rpc.Ours(r.URL.Path):
+	case flight.Ours(r.URL.Path), rpc.Ours(r.URL.Path), oip.Calls(r.URL.Path):
 		flight.Refuse(w, status, err)
 	default:
 		writeProblem(w, problemOf(err))

@@ -11,6 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/optimize"
 )
 
 func (s *Server) registryRoutes(p string) {
@@ -18,6 +20,7 @@ func (s *Server) registryRoutes(p string) {
 	route(s, "GET", p+"/models/{name}", "model.read", "A registered model", s.oneModel)
 	route(s, "GET", p+"/models/{name}/versions", "model.read", "List a model's versions, newest first", s.listModelVersions)
 	route(s, "POST", p+"/models/{name}/versions/{version}/verify", "model.read", "Check a version's files against its signature", s.verifyModel)
+	route(s, "POST", p+"/models/{name}/versions/{version}/optimize", "job.submit", "Submit a job that makes smaller and faster variants of a version, measures them, and registers the best", s.optimizeModel)
 	route(s, "PUT", p+"/models/{name}/aliases/{alias}", "model.promote", "Point an alias at a version", s.setAlias)
 }
 
@@ -44,6 +47,7 @@ type modelVersionView struct {
 	Job            string          `json:"job,omitempty"`
 	Datasets       []string        `json:"datasets,omitempty"`
 	FeatureViews   []string        `json:"feature_views,omitempty"`
+	Parents        []string        `json:"parents,omitempty" doc:"Model versions that it was made from"`
 	Environment    string          `json:"environment,omitempty"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
@@ -68,7 +72,7 @@ func modelVersionOf(v registry.Version) modelVersionView {
 	}
 	return modelVersionView{
 		Name: v.Model, Version: v.Number, State: string(v.State), Message: v.Message, Aliases: aliases, Signed: v.KeyID != "",
-		KeyID: v.KeyID, Digest: v.Digest, RunID: string(v.Run), Job: v.Job, Datasets: v.Datasets, FeatureViews: v.FeatureViews,
+		KeyID: v.KeyID, Digest: v.Digest, RunID: string(v.Run), Job: v.Job, Datasets: v.Datasets, FeatureViews: v.FeatureViews, Parents: v.Parents,
 		Environment: v.Environment, Residency: v.Residency, Classification: v.Classification, CreatedAt: v.Created,
 	}
 }
@@ -132,6 +136,9 @@ func (s *Server) modelLineage(ctx context.Context, p project.Name, v registry.Ve
 	if len(v.FeatureViews) > 0 {
 		made.Parents = append(made.Parents, tree{Name: "feature views", Detail: strings.Join(v.FeatureViews, ", ")})
 	}
+	if len(v.Parents) > 0 {
+		made.Parents = append(made.Parents, tree{Name: "models", Detail: strings.Join(v.Parents, ", ")})
+	}
 	for _, text := range v.Datasets {
 		ref, err := dataset.ParseRef(text)
 		if err != nil {
@@ -145,6 +152,16 @@ func (s *Server) modelLineage(ctx context.Context, p project.Name, v registry.Ve
 	}
 	root.Parents = []tree{made}
 	return root, nil
+}
+
+func (s *Server) optimizeModel(ctx context.Context, in *struct {
+	InProject
+	Name    string `path:"name" maxLength:"256" doc:"Model"`
+	Version string `path:"version" maxLength:"256" doc:"Version number or alias"`
+	Body    optimize.Request
+},
+) (*body[training.Job], error) {
+	return one(s.Optimize.Begin(ctx, project.Name(in.Project), in.Name, in.Version, in.Body))
 }
 
 func (s *Server) listModelVersions(ctx context.Context, in *struct {

@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 )
 
 // growthless are the last words of the patterns of POST and PUT routes that keep
 // nothing new (or a line, where not acting would do harm), or make room: they are
 // answered also when the disk is nearly full.
 // A wildcard is no word, so what a request writes in its place says nothing.
-var growthless = []string{"DoExchange", "DoGet", "GetFlightInfo", "GetSchema", "ListFlights", "Read", "automation", "beat", "cancel", "delete", "delete-tag", "destroy", "end", "erase", "get-latest-versions", "get-online-features", "infer", "join", "log", "metrics", "online", "profile", "query", "read", "rollback", "search", "simulate", "verify"}
+var growthless = []string{"DoExchange", "DoGet", "GetFlightInfo", "GetSchema", "ListFlights", "Read", "automation", "beat", "cancel", "delete", "delete-tag", "destroy", "end", "erase", "get-latest-versions", "get-online-features", "index", "infer", "join", "load", "log", "logging", "metrics", "online", "profile", "query", "read", "rollback", "search", "setting", "simulate", "unload", "verify"}
 
 // grows reports whether requests of a route, as the mux takes it, may make Falaj
 // keep more than it has.
@@ -22,7 +23,7 @@ func grows(pattern string) bool {
 	method, route, _ := strings.Cut(pattern, " ")
 	switch method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		return !slices.Contains(growthless, path.Base(route))
+		return !oip.Calls(route) && !slices.Contains(growthless, path.Base(route))
 	}
 	return false
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"path"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
@@ -131,6 +133,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", p+"/datasets/{name}/versions", "dataset.read", "List a dataset's versions, newest first", s.listVersions)
 	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", media{takes: "application/octet-stream", gives: "application/json"}, s.importVersion,
 		query("filename", "The file's name; its ending says the format"))
+	route(s, "POST", p+"/datasets/{name}/derive", "dataset.import", "Make a version by the dataset's transformation: at once by DuckDB, by a job on Spark", s.derive)
 	route(s, "GET", p+"/datasets/{ref}/version", "dataset.read", "A version, whatever its state", s.datasetVersion)
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "The first rows of a version", s.preview)
 	route(s, "GET", p+"/datasets/{ref}/profile", "dataset.query", "What a version's columns look like: statistics, histograms, frequent values", s.profile)
@@ -169,8 +172,14 @@ func New(o Options, d Domains) *Server {
 		Gate: func(r *http.Request, action, project string) error {
 			return s.gate(r.Context(), policy.Action(action), project)
 		},
+		Again: s.principal,
+		Told: func(ctx context.Context, err error) error {
+			s.logInternal(ctx, "inference.GRPCInferenceService", err)
+			return flight.Status(ctx, err)
+		},
 	}
 	inference.Register(s.inference)
+	s.inferenceCalls(inference)
 	features := &feast.API{
 		Features: d.Features, Project: projectOf, Status: StatusOf, Failed: inference.Failed,
 		Gate: func(r *http.Request, action policy.Action, project string) error {

@@ -467,7 +467,7 @@ func (s *Server) searchJobs(ctx context.Context, p project.Name, after string, l
 	for i, j := range all {
 		t := thing{hit: hit{Name: string(j.ID), Description: j.Name}, after: string(j.ID), owner: j.By.ID, texts: []match{{"name", j.Name}}}
 		for _, in := range j.Inputs {
-			t.texts = append(t.texts, froms(in.Dataset())...)
+			t.texts = append(t.texts, froms(in.Dataset()+in.Model())...)
 		}
 		out[i] = t
 	}

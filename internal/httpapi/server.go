@@ -11,7 +11,8 @@
 //     room.go: what is refused on a disk that is nearly full; pace.go: readers
 //     that take nothing.
 //   - mlflow/, oip/, iceberg/ and feast/ speak other people's protocols and match their
-//     texts; flight.go leads to Arrow Flight, grpc.go to rpc/.
+//     texts; flight.go leads to Arrow Flight, grpc.go to rpc/ and to the
+//     calls of oip/.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
 // Everything else, known or unknown, answers 401; one route of iceberg/ looks for
@@ -23,6 +24,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"path"
@@ -75,9 +77,8 @@ type Config struct {
 
 // Bodies of other people's protocols, in bytes.
 const (
-	maxInference = 64 << 20
-	maxMLflow    = 20 << 20 // the profiles of data sets
-	maxManifest  = 32 << 20 // what agents are about to send
+	maxMLflow   = 20 << 20 // the profiles of data sets
+	maxManifest = 32 << 20 // what agents are about to send
 )
 
 // rowsTime is how long rows may take that are sent by Arrow Flight.
@@ -195,8 +196,10 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		limit := s.cfg.MaxBody
 		control := http.NewResponseController(w)
 		switch {
-		case oip.Ours(r.URL.Path):
-			limit = max(limit, maxInference)
+		case oip.Streams(r.URL.Path): // each message is bounded, and how many streams; no time, once the gate is passed
+			limit = math.MaxInt64
+		case oip.Ours(r.URL.Path), oip.Calls(r.URL.Path):
+			limit = max(limit, oip.MaxBody)
 		case uploads(r):
 			limit = s.cfg.Upload
 			if tree, _ := worked(r); tree {

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/optimize"
 )
 
 // maxWait is how long a request may be held for a job to end.
@@ -38,6 +39,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "POST", p+"/jobs/{job}/move", "job.submit", "Go on in other pools", s.moveJob)
 	route(s, "GET", p+"/jobs/{job}/top", "job.read", "What a job's workers use now, its pace and the time left", s.topJob)
 	route(s, "GET", p+"/jobs/{job}/advice", "job.read", "What a job used, what would have done, and what it would take elsewhere, from what was measured", s.jobAdvice)
+	route(s, "GET", p+"/jobs/{job}/optimization", "job.read", "What a job that optimised a model measured of each candidate", s.jobOptimization)
 	route(s, "GET", p+"/jobs/{job}/profiles", "job.read", "List what was seen of a job's workers, oldest first", s.listProfiles)
 	route(s, "POST", p+"/jobs/{job}/profiles", "job.profile", "Look for a while at what a worker of a running job does; the answer comes when that is done", s.profileJob)
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Why a job is where it is, in words", s.whyJob)
@@ -208,6 +210,10 @@ func (s *Server) topJob(ctx context.Context, in *InJob) (*body[training.Top], er
 
 func (s *Server) jobAdvice(ctx context.Context, in *InJob) (*body[training.Advice], error) {
 	return one(s.Training.Advice(ctx, project.Name(in.Project), training.JobID(in.Job)))
+}
+
+func (s *Server) jobOptimization(ctx context.Context, in *InJob) (*body[optimize.Report], error) {
+	return one(s.Optimize.Report(ctx, project.Name(in.Project), training.JobID(in.Job)))
 }
 
 func (s *Server) listProfiles(ctx context.Context, in *InJob) (*body[items[training.Profile]], error) {

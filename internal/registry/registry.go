@@ -125,8 +125,10 @@ type Version struct {
 	Created     time.Time
 	Updated     time.Time
 	tracking.Origin
-	Digest  string // "sha256:<hex>" over the files' digests, as signed
-	KeyID   string // of the key that signed
+	Parents []string // model versions that it was made from, "delay@2"
+	OfJob   bool     // jobs wrote all of its files; Origin says only whose run they were in
+	Digest  string   // "sha256:<hex>" over the files' digests, as signed
+	KeyID   string   // of the key that signed
 	Tags    []tracking.Pair
 	Aliases []string
 }

@@ -213,6 +213,18 @@ func (s *Service) CreateModel(ctx context.Context, p project.Name, name, descrip
 	return m, err
 }
 
+// Writable refuses a model of which the caller may register no versions. Errors:
+// fault.PermissionDenied; fault.NotFound.
+func (s *Service) Writable(ctx context.Context, p project.Name, name string) error {
+	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
+		return err
+	}
+	return s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		_, err := s.store.Model(ctx, tx, p, name)
+		return err
+	})
+}
+
 // Model gives a model with its tags, aliases and latest versions.
 func (s *Service) Model(ctx context.Context, p project.Name, name string) (Model, error) {
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {

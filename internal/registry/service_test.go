@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,6 +41,8 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("register", TestRegisterSignVerify)
 	t.Run("search", TestAliasesStagesTagsSearch)
 	t.Run("interrupted", TestInterruptedRegistration)
+	t.Run("of a job", TestOfJob)
+	t.Run("parents", TestParents)
 }
 
 type world struct {
@@ -63,6 +67,7 @@ func open(t *testing.T) *world {
 		"vera":  {proj: {registry.ActionRead}},
 		"att_1": {proj: {"*"}},
 		"att_2": {proj: {"*"}},
+		"loop":  {proj: {"*"}},
 	}
 	w.runs = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Artifacts: w.objects, Journal: w.journal, Authz: authz})
 	w.cfg = registry.Config{
@@ -75,8 +80,11 @@ func open(t *testing.T) *world {
 func as(t *testing.T, who string) context.Context {
 	t.Helper()
 	kind := identity.User
-	if strings.HasPrefix(who, "att_") {
+	switch {
+	case strings.HasPrefix(who, "att_"):
 		kind = identity.Attempt
+	case who == "loop":
+		kind = identity.System
 	}
 	return identity.With(t.Context(), identity.Principal{Kind: kind, ID: who, Project: proj})
 }
@@ -121,6 +129,71 @@ func (w *world) registered(t *testing.T) registry.Version {
 		t.Fatal(err)
 	}
 	return v
+}
+
+// TestParents: what a version was made from is signed, and a copy has it, too.
+func TestParents(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	first := w.registered(t)
+	r := w.logged(t, tracking.Origin{Job: "job_2"}, onnx)
+	v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model", Parents: []string{first.String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/" + strconv.Itoa(v.Number)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []registry.Version{v, copied} {
+		if !slices.Equal(v.Parents, []string{"delay@1"}) {
+			t.Errorf("%v was made from %q", v, v.Parents)
+		}
+		if _, err := w.Verify(ctx, proj, "delay", strconv.Itoa(v.Number)); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(first.Parents) != 0 {
+		t.Errorf("%v was made from %q", first, first.Parents)
+	}
+}
+
+// TestOfJob: a version is of a job when jobs wrote all of its files; that the run
+// is a job's says nothing of who put a file there.
+func TestOfJob(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	r := w.logged(t, tracking.Origin{Job: "job_1", Attempt: "att_1"}, nil)
+	source := "runs:/" + string(r.ID) + "/model"
+	for _, step := range []struct {
+		who, file string
+		want      bool
+	}{
+		{"att_1", "model.onnx", true},
+		{"loop", "MLmodel", true},
+		{"alice", "model.onnx", false},
+		{"att_1", "model.onnx", true},
+		{"alice", "README.md", false},
+	} {
+		if _, err := w.runs.PutArtifact(as(t, step.who), proj, tracking.Place{Run: r.ID}, "model/"+step.file, strings.NewReader(step.who)); err != nil {
+			t.Fatal(err)
+		}
+		v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/" + strconv.Itoa(v.Number)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.OfJob != step.want || copied.OfJob != step.want || v.Job != "job_1" {
+			t.Errorf("after %s wrote %s: %v, its copy %v, of run %q", step.who, step.file, v.OfJob, copied.OfJob, v.Job)
+		}
+	}
+	execSQL(t, w, "UPDATE registry_version SET of_job = TRUE")
+	_, err := w.OpenVerified(ctx, proj, "delay", "9")
+	wantKind(t, err, fault.Conflict, "of_job")
 }
 
 func TestRegisterSignVerify(t *testing.T) {

@@ -72,6 +72,8 @@ type claims struct {
 	LoggedModel    string   `json:"logged_model,omitempty"`
 	Job            string   `json:"job,omitempty"`
 	Attempt        string   `json:"attempt,omitempty"`
+	Parents        []string `json:"parents,omitempty"`
+	OfJob          bool     `json:"of_job,omitempty"`
 	Datasets       []string `json:"datasets,omitempty"`
 	FeatureViews   []string `json:"feature_views,omitempty"`
 	Environment    string   `json:"environment,omitempty"`
@@ -82,11 +84,14 @@ type claims struct {
 func claimsOf(v Version) claims {
 	c := claims{
 		Project: string(v.Project), ModelID: string(v.ModelID), Version: v.Number, Source: v.Source,
-		Run: string(v.Run), LoggedModel: string(v.LoggedModel), Job: v.Job, Attempt: v.Attempt,
+		Run: string(v.Run), LoggedModel: string(v.LoggedModel), Job: v.Job, Attempt: v.Attempt, Parents: v.Parents, OfJob: v.OfJob,
 		Datasets: v.Datasets, FeatureViews: v.FeatureViews, Environment: v.Environment, Classification: v.Classification,
 	}
 	if len(c.Datasets) == 0 { // as JSON gives it back
 		c.Datasets = nil
+	}
+	if len(c.Parents) == 0 {
+		c.Parents = nil
 	}
 	if len(c.FeatureViews) == 0 {
 		c.FeatureViews = nil

@@ -27,6 +27,7 @@ type VersionSpec struct {
 	RunLink     string
 	Description string
 	Tags        []tracking.Pair
+	Parents     []string // model versions that it was made from, "delay@2", as the caller knows
 }
 
 // origin is a source after it was looked up.
@@ -34,6 +35,8 @@ type origin struct {
 	tracking.Origin
 	run         tracking.RunID
 	loggedModel tracking.LoggedModelID
+	parents     []string
+	ofJob       bool // jobs wrote all of the files
 	files       []sourceFile
 }
 
@@ -97,7 +100,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	v := Version{
 		Project: p, State: Pending, Stage: StageNone, Description: spec.Description, Source: spec.Source,
 		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).ID,
-		Created: s.now(), Origin: from.Origin,
+		Created: s.now(), Origin: from.Origin, Parents: append(from.parents, spec.Parents...), OfJob: from.ofJob,
 	}
 	v.Updated = v.Created
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -173,7 +176,9 @@ func (s *Service) lookUp(ctx context.Context, p project.Name, src Source) (origi
 	if err != nil {
 		return from, err
 	}
+	from.ofJob = true
 	for _, f := range files {
+		from.ofJob = from.ofJob && f.OfJob
 		name := f.Path
 		switch {
 		case f.Path == src.Path:
@@ -202,7 +207,7 @@ func (s *Service) lookUpVersion(ctx context.Context, p project.Name, src Source)
 		return origin{}, err
 	}
 	v := verified.Version
-	from := origin{Origin: v.Origin, run: v.Run, loggedModel: v.LoggedModel}
+	from := origin{Origin: v.Origin, run: v.Run, loggedModel: v.LoggedModel, parents: v.Parents, ofJob: v.OfJob}
 	for _, f := range verified.Files() {
 		from.files = append(from.files, sourceFile{File: f, open: func(ctx context.Context) (io.ReadCloser, error) {
 			return verified.Open(ctx, f.Path)

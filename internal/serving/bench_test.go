@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 )
@@ -21,6 +22,8 @@ type constant struct{ rows serving.FeatureRows }
 func (constant) Describe(context.Context, string, string) (serving.FeatureSet, error) {
 	return serving.FeatureSet{Ref: "weather@2", JoinKeys: []string{"origin"}, Features: []string{"weather@3:temp"}}, nil
 }
+
+func (constant) Label(context.Context, string, string) (residency.Label, error) { return nil, nil }
 
 func (c constant) Read(context.Context, serving.FeatureRead) (serving.FeatureRows, error) {
 	return c.rows, nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
@@ -25,6 +26,7 @@ type weather struct {
 	err  error
 
 	request []string // that features are computed from
+	label   residency.Label
 }
 
 func (w *weather) Describe(_ context.Context, _, service string) (serving.FeatureSet, error) {
@@ -32,6 +34,10 @@ func (w *weather) Describe(_ context.Context, _, service string) (serving.Featur
 		return serving.FeatureSet{}, fault.New(fault.NotFound, "no feature service %q", service)
 	}
 	return serving.FeatureSet{Ref: "weather@2", JoinKeys: []string{"origin"}, Request: w.request, Features: []string{"weather@3:wind", "weather@3:temp"}}, nil
+}
+
+func (w *weather) Label(context.Context, string, string) (residency.Label, error) {
+	return w.label, nil
 }
 
 var noon = time.Date(2013, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -389,9 +395,7 @@ func TestShadow(t *testing.T) {
 	}
 	<-n.told
 	<-n.told
-	if err := p.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
+	p.Drain()
 	own, shown := n.records[0], n.records[1]
 	if own.Shadow || own.Version != 1 || !shown.Shadow || shown.Version != 2 || shown.ID != "one" || !slices.Equal(shown.Scores, []float64{2}) || shown.Inputs[1].Numbers[0] != 30 {
 		t.Errorf("%+v\n%+v", own, shown)

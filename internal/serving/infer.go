@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -24,9 +26,11 @@ type Request struct {
 	Version       string // one of the versions in memory; empty: routed by share
 	ID            string // the client's; empty: one is made
 	Inputs        []runtime.Tensor
-	Outputs       []string  // those wanted; none means all
-	AsOf          time.Time // replays what was known at a past time; zero: now
-	RouteKey      string    // requests with the same key meet the same version
+	Outputs       []string      // those wanted; none means all
+	AsOf          time.Time     // replays what was known at a past time; zero: now
+	RouteKey      string        // requests with the same key meet the same version
+	Priority      int64         // 1 is served first; 0: what the deployment says
+	Timeout       time.Duration // of the wait for the model; 0: what the deployment says
 }
 
 // Answer is what a version answered. Outputs and Deployment are not changed by
@@ -95,7 +99,8 @@ func firstText(data any) string {
 // Infer answers with one of the deployment's versions. Errors: fault.Invalid
 // (wrong shape, datatype, name; *MissingError for features), fault.NotFound,
 // fault.PermissionDenied (also a past time without feature.history),
-// fault.Unavailable, fault.Timeout.
+// fault.Exhausted (over the limits), fault.Unavailable (not loaded, or too much
+// waits), fault.Timeout.
 func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 	received := time.Now()
 	t, x, random, missing := s.pick(&r)
@@ -118,6 +123,10 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 			return Answer{}, err
 		}
 	}
+	if err := s.limits.take(ctx, &t.deployment, x.queue.Rows(r.Inputs), received); err != nil {
+		x.tally.refused(err)
+		return Answer{}, err
+	}
 	if r.ID == "" {
 		r.ID = id.New("prd")
 	}
@@ -130,11 +139,13 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 			c.bucket = bucket(t.deployment.ID, key) + 1
 		}
 	}
+	asks := ctx
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	err := c.run(ctx)
 	latency := time.Since(received)
-	x.tally.add(latency, err != nil)
+	x.tally.add(latency, err)
+	c.gaveUp = c.hurried(asks, err)
 	if kept := c.remember(ctx, x, c.outputs, latency, err, false); err == nil {
 		err = kept
 	}
@@ -158,8 +169,19 @@ type call struct {
 	rollout  RolloutID // empty unless the version was chosen at random
 	bucket   uint32    // 1 + that of the key that chose it; 0 without one
 	filled   filled
+	gaveUp   bool             // the request failed by the time that who asked allowed
 	outputs  []runtime.Tensor // what the model gave, the monitored output among it
 	answer   Answer
+}
+
+// hurried reports whether a request failed because who asked went away, or allowed
+// less time than the server does.
+func (c *call) hurried(asks context.Context, err error) bool {
+	if errors.Is(err, batching.ErrHurried) {
+		deadline, ok := asks.Deadline()
+		return c.r.Timeout > 0 || ok && deadline.Before(c.received.Add(c.s.Timeout))
+	}
+	return fault.Is(err, fault.Timeout) && asks.Err() != nil
 }
 
 // run fills the model's inputs, asks it and journals a classified answer.
@@ -180,15 +202,15 @@ func (c *call) run(ctx context.Context) error {
 	if score := c.target.score.output; score != "" && !slices.Contains(wanted, score) {
 		asked = append(slices.Clip(wanted), score)
 	}
-	out, err := c.target.session.Infer(ctx, c.filled.inputs, asked)
+	out, err := c.target.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: asked, Priority: c.r.Priority, Timeout: c.r.Timeout})
 	if err != nil {
-		return modelError{err}
+		return err
 	}
 	c.outputs, c.answer.Outputs = out, out[:len(wanted):len(wanted)]
 	if class := c.target.model.Classification; class == "confidential" || class == "restricted" {
 		if err := c.s.Journal.Record(ctx, audit.Entry{
 			Project: c.r.Project, Action: "deployment.infer", Object: "deployment " + c.r.Name,
-			Detail: map[string]any{"version": c.target.model.Version, "classification": class},
+			Detail: c.target.where(map[string]any{"version": c.target.model.Version, "classification": class}),
 		}); err != nil {
 			return fault.Wrap(err, "the answer could not be journaled")
 		}
@@ -196,7 +218,27 @@ func (c *call) run(ctx context.Context) error {
 	return nil
 }
 
-// modelError is a failure of the model with inputs that are what it says it takes.
+// ask lets a request wait for the model and run, and counts it.
+func (t *target) ask(ctx context.Context, r batching.Request) ([]runtime.Tensor, error) {
+	a, err := t.queue.Infer(ctx, r)
+	if err != nil {
+		return nil, modelError{err}
+	}
+	t.tally.answered(a)
+	return a.Outputs, nil
+}
+
+// batches says whether requests of a version run together, or why not.
+func (t *target) batches() (together bool, why string) {
+	v := t.queue.Verdict()
+	if v.May == batching.Untried {
+		return false, "it is being tried on requests: " + v.Why
+	}
+	return v.May == batching.Yes, v.Why
+}
+
+// modelError is a failure of the model, or of waiting for it, with inputs that are
+// what it says it takes.
 type modelError struct{ error }
 
 func (e modelError) Unwrap() error { return e.error }
@@ -206,15 +248,13 @@ func (e modelError) Unwrap() error { return e.error }
 func (c *call) fill(ctx context.Context) (err error) {
 	f := c.table.features
 	if f != nil && !f.given(c.r.Inputs) {
+		if err := c.s.featuresCross(ctx, c.r.Project, c.table.deployment.Spec, actionInfer, c.table.deployment.FeatureSet); err != nil {
+			return err
+		}
 		c.filled, err = c.s.fill(ctx, c.r, f, c.target.meta)
 		return err
 	}
-	c.filled.inputs = c.r.Inputs
-	if len(c.r.Inputs) > 0 && len(c.r.Inputs[0].Shape) > 0 {
-		c.filled.rows = int(c.r.Inputs[0].Shape[0])
-	} else {
-		c.filled.rows = 1
-	}
+	c.filled.inputs, c.filled.rows = c.r.Inputs, c.target.queue.Rows(c.r.Inputs)
 	return nil
 }
 
@@ -289,29 +329,37 @@ func (c *call) again(ctx context.Context, x *target) {
 		if wanted == "" && len(x.meta.Outputs) > 0 {
 			wanted = x.meta.Outputs[0].Name
 		}
-		if out, err = x.session.Infer(ctx, c.filled.inputs, []string{wanted}); err != nil {
-			err = modelError{err}
-		}
+		out, err = x.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: []string{wanted}, Background: true})
 	}
 	latency := time.Since(began)
-	x.tally.add(latency, err != nil)
+	x.tally.add(latency, err)
 	if err := c.remember(identity.With(ctx, identity.Loop("shadow")), x, out, latency, err, true); err != nil {
 		c.s.Log.WarnContext(ctx, "a shadow's answer was not remembered", slog.String("deployment", c.r.Name), slog.String("error", err.Error()))
 	}
 }
 
-// Close waits until shadows have seen what was shown to them. No Infer may begin
-// after it.
+// Close waits until shadows have seen what was shown to them, and closes all models.
+// No Infer may begin after it.
 func (s *Service) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		s.shadows.all.Wait()
-		close(done)
+		s.settling.Lock()
+		old := *s.tables.Swap(&map[key]*table{})
+		s.settling.Unlock()
+		for _, t := range old {
+			leave(t.targets())
+		}
+		s.sessions.Wait()
 	}()
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fault.New(fault.Timeout, "shadows are still running")
+		return fault.New(fault.Timeout, "models are still running")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -53,8 +54,9 @@ func (d Deployment) wants() []wanting {
 }
 
 // RunOnce makes what this process holds what the database says: it loads what
-// is missing or changed and drops what is gone. A model that cannot be loaded
-// keeps its reason and is tried again later; the others load all the same.
+// is missing or changed, several at once, and drops what is gone. A model that
+// cannot be loaded, or not in its time, keeps its reason and is tried again later;
+// the others load all the same, and what answered before goes on.
 func (s *Service) RunOnce(ctx context.Context) error {
 	var wanted []Deployment
 	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -65,14 +67,21 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}
 	s.announce(wanted)
 	held := maps.Clone(*s.tables.Load())
+	var bringing sync.WaitGroup
+	var mu sync.Mutex
 	var failures []error
 	for _, d := range wanted {
 		k := key{d.Project, d.Name}
 		delete(held, k)
-		if err := s.bring(ctx, k, d); err != nil {
-			failures = append(failures, err)
-		}
+		bringing.Go(func() {
+			if err := s.bring(ctx, k, d, false); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failures = append(failures, err)
+			}
+		})
 	}
+	bringing.Wait()
 	for k := range held {
 		if err := s.settle(ctx, k); err != nil {
 			failures = append(failures, err)
@@ -82,6 +91,51 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		s.looked.Store(true)
 	}
 	return errors.Join(failures...)
+}
+
+// Load tries at once to load the versions of a deployment that are not in memory, as
+// the loader would do later. Who asks while somebody else does hears what came of
+// that. A caller who goes away ends the wait, not the load. Errors: fault.NotFound,
+// fault.PermissionDenied, fault.Timeout (it goes on), and why a version does not load,
+// as the deployment's state says it.
+func (s *Service) Load(ctx context.Context, project, name string) error {
+	if err := s.Authz.Allow(ctx, actionApply, object(project, name)); err != nil {
+		return err
+	}
+	d, err := s.look(ctx, project, name)
+	if err != nil {
+		return err
+	}
+	k := key{project, name}
+	done := s.joint.DoChan(project+"/"+name, func() (any, error) {
+		return nil, s.bring(context.WithoutCancel(ctx), k, d, true)
+	})
+	select {
+	case got := <-done:
+		return fault.Wrap(reasonOf(got.Err), "load %s", name)
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "load %s: it is still loading", name)
+	}
+}
+
+// reasonOf is why a model did not load as callers may know it: what is wrong with the
+// model in the words of who found it, and of the server no more than what it lacks. Of
+// several reasons it is the first.
+func reasonOf(err error) error {
+	if all, several := err.(interface{ Unwrap() []error }); several { // of errors.Join itself, and not of what is in it
+		err = all.Unwrap()[0]
+	}
+	if err == nil {
+		return nil
+	}
+	kind := fault.KindOf(err)
+	switch kind { //nolint:exhaustive // the others are of the model
+	case fault.Internal, fault.Unavailable:
+		return fault.New(kind, "the server cannot load it at the moment; its log says why")
+	case fault.Exhausted:
+		return fault.New(kind, "there is not enough memory for it; the server's log has more")
+	}
+	return err
 }
 
 // announce makes an empty table for each deployment that has none, so that who
@@ -100,17 +154,22 @@ func (s *Service) announce(all []Deployment) {
 }
 
 // bring loads what a deployment wants and has not in memory, and settles when
-// anything is other than it was.
-func (s *Service) bring(ctx context.Context, k key, d Deployment) error {
+// anything is other than it was. What failed lately it leaves for later, unless it
+// shall not wait. One bring of a deployment comes after the other, so that nothing is
+// loaded twice.
+func (s *Service) bring(ctx context.Context, k key, d Deployment, now bool) error {
+	turn, _ := s.turns.LoadOrStore(k, &sync.Mutex{})
+	turn.(*sync.Mutex).Lock()
+	defer turn.(*sync.Mutex).Unlock()
 	have := (*s.tables.Load())[k]
 	var fresh []*target
 	var failures []error
 	changed := have == nil || have.deployment.ID != d.ID || have.deployment.Revision != d.Revision
 	for _, w := range d.wants() {
-		if have.holds(w) {
+		if have.holding(w) != nil {
 			continue
 		}
-		if f, ok := s.failure(k, w); ok && time.Now().Before(f.retry) {
+		if f, ok := s.failure(k, w); ok && !now && time.Now().Before(f.retry) {
 			continue
 		}
 		t, err := s.load(ctx, k, d, w)
@@ -127,19 +186,29 @@ func (s *Service) bring(ctx context.Context, k key, d Deployment) error {
 	return errors.Join(append(failures, s.settle(ctx, k, fresh...))...)
 }
 
-// holds reports whether a version is in memory.
-func (t *table) holds(w wanting) bool {
+// holding is a version in memory; nil when it is not.
+func (t *table) holding(w wanting) *target {
 	for _, x := range t.targets() {
 		if t.deployment.ID == w.id && x.is(w) {
-			return true
+			return x
 		}
 	}
-	return false
+	return nil
 }
 
 // load brings one version into memory, or keeps why not.
 func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*target, error) {
-	t, err := s.open(ctx, d.Project, d.Name, d.Spec, versionText(w.version)) // the alias may have moved since
+	select {
+	case s.loads <- struct{}{}:
+		defer func() { <-s.loads }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	var t *target
+	err := s.featuresCross(ctx, d.Project, d.Spec, actionApply, d.FeatureSet)
+	if err == nil {
+		t, err = s.open(ctx, d.Project, d.Name, d.Spec, versionText(w.version)) // the alias may have moved since
+	}
 	if err == nil && t.model.Digest != w.digest {
 		t.leave()
 		err = fault.New(fault.Conflict, "version %d's digest is not the deployed one", w.version)
@@ -151,9 +220,16 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*ta
 		s.Log.InfoContext(ctx, "model loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version))
 		return t, nil
 	}
+	if ctx.Err() != nil {
+		return nil, err // who wanted it went away: that says nothing of the model
+	}
 	f := s.failures[w.attempt(k)]
 	f.tries++
-	f.reason, f.retry = err.Error(), time.Now().Add(min(maxPause, time.Second<<min(f.tries, 9)))
+	longest := maxPause
+	if fault.Is(err, fault.Unavailable) { // it says nothing of the model
+		longest = 10 * time.Second
+	}
+	f.reason, f.retry = reasonOf(err).Error(), time.Now().Add(min(longest, time.Second<<min(f.tries, 9)))
 	s.failures[w.attempt(k)] = f
 	s.Log.ErrorContext(ctx, "model not loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
 	return nil, err
@@ -280,6 +356,8 @@ func (s *Service) forget(k key) {
 	maps.DeleteFunc(s.tallies, func(t tallied, _ *tally) bool { return t.key == k })
 	s.lost.byKey.Delete(k)
 	s.shadows.dropped.Delete(k)
+	s.limits.all.Delete(k)
+	s.turns.Delete(k)
 }
 
 // Ready reports whether every model that a project wants answers. Of no project,
@@ -290,7 +368,7 @@ func (s *Service) Ready(project string) bool {
 		return s.looked.Load()
 	}
 	for k, t := range *s.tables.Load() {
-		if k.project == project && t.stable == nil {
+		if k.project == project && (t.stable == nil || t.stable.away() != nil) {
 			return false
 		}
 	}

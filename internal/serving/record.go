@@ -147,6 +147,9 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 		ID: c.r.ID, Project: c.r.Project, Deployment: c.r.Name, Owner: c.table.owner, Model: x.model.Name, Version: x.model.Version, Rollout: string(c.rollout), Bucket: c.bucket,
 		Shadow: shadow, At: c.received, Received: c.received, Latency: latency, Rows: max(0, c.filled.rows), Keys: c.filled.keys,
 	}
+	if remote := x.how.runtime.Remote.Name; remote != "" {
+		r.Remote, r.Zone = remote, string(x.zone)
+	}
 	if !c.r.AsOf.IsZero() {
 		r.At, r.Replay = c.r.AsOf, true
 	}
@@ -157,6 +160,9 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 		r.Scores = x.score.of(outputs, r.Rows)
 	} else {
 		r.Failure = failureOf(failed)
+		if c.gaveUp && !shadow {
+			r.Failure = prediction.GaveUp
+		}
 	}
 	// The client may have gone away; what happened has happened.
 	err := c.s.Predictions.Append(context.WithoutCancel(ctx), r)

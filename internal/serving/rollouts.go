@@ -296,7 +296,7 @@ func (s *Service) candidate(ctx context.Context, project, name string) ([]*targe
 		return nil, err
 	}
 	i := slices.IndexFunc(d.wants(), func(w wanting) bool { return w.role == Canary })
-	if i < 0 || (*s.tables.Load())[key{project, name}].holds(d.wants()[i]) {
+	if i < 0 || (*s.tables.Load())[key{project, name}].holding(d.wants()[i]) != nil {
 		return nil, nil
 	}
 	version := d.wants()[i].version

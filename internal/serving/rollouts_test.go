@@ -563,7 +563,7 @@ func TestNothingLostOrMixed(t *testing.T) {
 func TestDrain(t *testing.T) {
 	p := newPond(t)
 	p.apply(t, serving.Spec{Model: "m", Version: "1"})
-	p.rt.hold, p.rt.inside = make(chan struct{}), make(chan struct{}, 1)
+	p.rt.hold, p.rt.inside, p.rt.slow = make(chan struct{}), make(chan struct{}, 1), 1
 	said := make(chan int64)
 	go func() {
 		a, err := p.Infer(t.Context(), serving.Request{Project: "nyc", Name: "d", Inputs: ask})

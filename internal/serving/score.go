@@ -3,13 +3,18 @@ package serving
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 )
 
-// scoreBatch is how many rows a model is asked at a time.
-const scoreBatch = 1000
+// scoreBatch is how many rows a model is asked at a time: requests wait for no more.
+const scoreBatch = 100
+
+// scorePatience is how long rows that are scored wait until no request wants the core.
+const scorePatience = 10 * time.Minute
 
 // Score is what a version says of rows of the deployment's columns: of training
 // data, to compare answers with. The version is verified and loaded for this
@@ -37,9 +42,11 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	if t.score.output == "" {
 		return nil, fault.New(fault.Invalid, "which output of version %d is the score?", version).WithHint("Name it in the Deployment's spec.prediction.output.")
 	}
+	// A queue beside that of requests: these are none, and are not counted.
+	queue := batching.New(s.coresOf(t.how), t.session, batching.Options{MaxRows: 1, Threads: t.how.batching.Threads, Timeout: scorePatience}, batching.Verdict{}, nil)
 	scores := make([]float64, 0, len(rows))
 	for chunk := range slices.Chunk(rows, scoreBatch) {
-		got, err := s.scoresOf(ctx, c, t, chunk)
+		got, err := s.scoresOf(ctx, c, t, queue, chunk)
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +55,7 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	return scores, nil
 }
 
-func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, rows [][]float64) ([]float64, error) {
+func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, queue *batching.Queue, rows [][]float64) ([]float64, error) {
 	in := filled{rows: len(rows), columns: make([]prediction.Column, len(c.names))}
 	for i := range in.columns {
 		in.columns[i].Numbers = make([]float64, len(rows))
@@ -65,13 +72,13 @@ func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, rows [][]
 	if err := t.meta.Check(in.inputs); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, scorePatience+s.Timeout)
 	defer cancel()
-	out, err := t.session.Infer(ctx, in.inputs, []string{t.score.output})
+	a, err := queue.Infer(ctx, batching.Request{Inputs: in.inputs, Outputs: []string{t.score.output}, Background: true})
 	if err != nil {
 		return nil, err
 	}
-	scores := t.score.of(out, len(rows))
+	scores := t.score.of(a.Outputs, len(rows))
 	if scores == nil {
 		return nil, fault.New(fault.Invalid, "output %q has no score for each of %d rows", t.score.output, len(rows)).
 			WithHint("Name the output, and its column, in the Deployment's spec.prediction.")

@@ -1,21 +1,27 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving/batching"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -39,10 +45,13 @@ type Config struct {
 	Journal     Journal
 	Guard       residency.Guard
 	Runtime     models.Runtime
+	Remotes     map[string]Remote
 	Features    Features       // nil: deployments have no features
 	Predictions Predictions    // nil: answers are not remembered
 	Zone        residency.Zone // where this process answers; empty is home
 	Timeout     time.Duration  // of one inference; 0 is 30 s
+	LoadTime    time.Duration  // that reading a version may take, and loading it; 0 is runtime.DefaultTime
+	Loads       int            // that the loader does at once; 0 is 4
 	Log         *slog.Logger
 }
 
@@ -62,9 +71,18 @@ type Service struct {
 	mu       sync.Mutex
 	failures map[attempt]failure
 	tallies  map[tallied]*tally
+	closed   bool // nothing is opened any more
 
+	loads    chan struct{}  // places of the loader
+	sessions sync.WaitGroup // those that are not closed; added to under mu while not closed
+
+	joint   singleflight.Group // for Load, by deployment
+	turns   sync.Map           // key → *sync.Mutex, see bring
 	shadows shadows
 	lost    lost
+	limits  limits
+	cores   *batching.Cores            // of all models that run here
+	places  map[string]*batching.Cores // of each remote
 }
 
 // tallied names what a tally counts: a version of a deployment.
@@ -81,14 +99,24 @@ func New(c Config) *Service {
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
 	}
+	if c.LoadTime == 0 {
+		c.LoadTime = models.DefaultTime
+	}
+	if c.Loads == 0 {
+		c.Loads = 4
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{
 		Config: c, since: time.Now().UTC(), failures: map[attempt]failure{}, tallies: map[tallied]*tally{},
-		shadows: newShadows(runtime.GOMAXPROCS(0)),
+		loads: make(chan struct{}, c.Loads), shadows: newShadows(runtime.GOMAXPROCS(0)), cores: batching.NewCores(runtime.GOMAXPROCS(0)),
+		places: map[string]*batching.Cores{},
 	}
 	s.tables.Store(&map[key]*table{})
+	for name, r := range c.Remotes {
+		s.places[name] = batching.NewCores(cmp.Or(r.Runs, defaultRuns))
+	}
 	return s
 }
 
@@ -126,6 +154,9 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 	version := spec.Version
 	if version == "" {
 		version = "champion"
+	}
+	if err := s.featuresCross(ctx, project, spec, actionApply, set); err != nil {
+		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
 	t, err := s.open(ctx, project, name, spec, version)
 	if err != nil {
@@ -167,7 +198,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
 			Project: project, Action: "deployment.apply", Object: "deployment " + name,
-			Detail: map[string]any{"model": d.Model, "version": d.Version, "digest": d.Digest},
+			Detail: t.where(map[string]any{"model": d.Model, "version": d.Version, "digest": d.Digest}),
 		}); err != nil {
 			return err
 		}
@@ -187,7 +218,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 	}
 	s.settleNow(ctx, key{project, name}, t)
 	if len(d.Trials) > 0 { // they are loaded as the manifest says now; what fails is in the state
-		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d)
+		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d, false)
 	}
 	return s.withState(d), true, nil
 }
@@ -232,7 +263,7 @@ func pushed(before []int64, was, now int64) []int64 {
 
 // open verifies, checks residency and loads a version; the caller has its use.
 func (s *Service) open(ctx context.Context, project, name string, spec Spec, version string) (*target, error) {
-	m, err := s.Models.OpenVerified(ctx, project, spec.Model, version)
+	m, err := s.verified(ctx, project, spec.Model, version)
 	if err != nil {
 		return nil, err
 	}
@@ -241,11 +272,30 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec, ver
 	}); err != nil {
 		return nil, err
 	}
-	session, err := s.Runtime.Load(ctx, m.File, models.Options{Threads: spec.Threads})
+	if spec.remote().Name != "" {
+		if err := s.crossed(ctx, project, spec, actionApply, "model "+spec.Model, m.Residency); err != nil {
+			return nil, err
+		}
+	}
+	options, err := spec.options(m)
 	if err != nil {
 		return nil, err
 	}
-	t := newTarget(m, spec.how(), session, s.tallyOf(key{project, name}, m.Version))
+	options.Time, options.Again = s.LoadTime, s.again(project, m)
+	session, err := s.Runtime.Load(ctx, m.File, options)
+	large := len(m.File) > freed
+	m.File = nil
+	if large {
+		debug.FreeOSMemory()
+	}
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.newTarget(ctx, m, spec.how(), session, s.tallyOf(key{project, name}, m.Version))
+	if err != nil {
+		return nil, err
+	}
+	t.zone = s.place(spec)
 	if t.score, err = scoreOf(spec.Prediction, t.meta); err == nil {
 		err = spec.Features.fits(t.meta)
 	}
@@ -254,6 +304,33 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec, ver
 		return nil, err
 	}
 	return t, nil
+}
+
+// freed is the size of a model's file from which on its memory is given back at
+// once, and not when the collector comes to it.
+const freed = 8 << 20
+
+// verified reads a verified version, within the time that it may take.
+func (s *Service) verified(ctx context.Context, project, model, version string) (Model, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.LoadTime, models.Late(s.LoadTime))
+	defer cancel()
+	m, err := s.Models.OpenVerified(ctx, project, model, version)
+	if err != nil && ctx.Err() != nil {
+		return m, context.Cause(ctx)
+	}
+	return m, err
+}
+
+// again reads the file of a version that is loaded once more. It keeps nothing of it.
+func (s *Service) again(project string, m Model) func(context.Context) ([]byte, error) {
+	m.File = nil
+	return func(ctx context.Context) ([]byte, error) {
+		now, err := s.verified(identity.With(ctx, identity.Loop("model loader")), project, m.Name, versionText(m.Version))
+		if err == nil && now.Digest != m.Digest {
+			err = fault.New(fault.Conflict, "version %d's digest is not the one that was loaded", m.Version)
+		}
+		return now.File, err
+	}
 }
 
 // withState adds what this process holds.
@@ -270,17 +347,23 @@ func (s *Service) withState(d Deployment) Deployment {
 		if f, ok := s.failure(k, w); ok {
 			x.State, x.Reason = Failed, f.reason
 		}
-		if t.holds(w) {
+		loaded := t.holding(w)
+		if loaded != nil {
 			x.State, x.Reason = Ready, ""
+			if err := loaded.away(); err != nil {
+				x.State, x.Reason = Failed, err.Error()
+			}
+			x.Batching, x.Unbatched = loaded.batches()
+			x.Remote, x.Zone = loaded.how.runtime.Remote.Name, loaded.zone
 		}
-		if w.role == Canary && x.State == Ready {
+		if w.role == Canary && loaded != nil {
 			x.Weight = int(t.share * 100 / buckets)
 			answers -= x.Weight
 		}
 		d.Targets = append(d.Targets, x)
 	}
 	d.State, d.Reason = d.Targets[0].State, d.Targets[0].Reason
-	if d.State == Ready {
+	if t.holding(d.wants()[0]) != nil {
 		d.Targets[0].Weight = answers
 	}
 	return d
@@ -358,7 +441,8 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 		return Description{}, err
 	}
 	defer x.leave()
-	d := Description{Metadata: x.meta, Name: name}
+	d := Description{Metadata: x.meta, Name: name, Away: x.away(), Queue: x.queue.Options()}
+	d.Batched, _ = x.batches()
 	if version != "" {
 		d.Versions = []int64{x.model.Version}
 		return d, nil
@@ -371,9 +455,29 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 	return d, nil
 }
 
+// Inputs are those of the model behind a deployment's name, for who may ask it.
+func (s *Service) Inputs(ctx context.Context, project, name, version string) ([]models.Spec, error) {
+	_, x, _, err := s.pick(&Request{Project: project, Name: name, Version: version})
+	asked := object(project, name)
+	if x != nil {
+		defer x.leave()
+		asked.Classification, asked.Residency = x.model.Classification, x.model.Residency
+	}
+	if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
+		return nil, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x.meta.Inputs, nil
+}
+
 // Description is what a deployment's model says about itself.
 type Description struct {
 	models.Metadata
 	Name     string
 	Versions []int64 // those that answer
+	Batched  bool    // requests share runs
+	Queue    batching.Options
+	Away     error // why it does not at the moment; nil when it does
 }

@@ -127,6 +127,19 @@ func TestLifeOfADeployment(t *testing.T) {
 	if err != nil || got.Version != 1 || len(out) != 2 {
 		t.Fatalf("%+v %+v %v", out, got, err)
 	}
+	if all, err := s.Statistics(ctx, "nyc", "delay", ""); err != nil || len(all) != 1 || all[0].Version != 1 || all[0].Executions != 1 || all[0].Inferences != 1 || all[0].Success.Count != 1 {
+		t.Errorf("statistics %+v, %v", all, err)
+	}
+	for name, version := range map[string]string{"delay": "2"} {
+		if _, err := s.Statistics(ctx, "nyc", name, version); !fault.Is(err, fault.NotFound) {
+			t.Errorf("statistics of %s %s: %v", name, version, err)
+		}
+	}
+	w.denied["deployment.read"] = true
+	if _, err := s.Statistics(ctx, "nyc", "delay", ""); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("statistics without permission: %v", err)
+	}
+	w.denied["deployment.read"] = false
 	if len(w.recorded) != 0 {
 		t.Errorf("an unclassified answer was journaled: %v", w.recorded)
 	}
@@ -285,7 +298,7 @@ func TestChangedWhileLoading(t *testing.T) {
 		apply(s, name, "1")
 	}
 	r := &during{}
-	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r})
+	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r, Loads: 1})
 	r.do = func() {
 		apply(again, "a", "2")
 		apply(s, "elsewhere", "2")

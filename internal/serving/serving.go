@@ -13,8 +13,12 @@
 //     what is remembered of an answer.
 //   - trial.go: Rollout, Act and Automation; rollouts.go begins and ends rollouts,
 //     acts.go says what was done automatically and why. rollout/ decides, purely.
+//   - batching/ is how requests wait for a model and share its runs;
+//     statistics.go counts them. limit.go bounds how many come.
 //   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
-//     Runtime in this process. prediction/ keeps what was answered.
+//     Runtime in this process, runtime/child one in a process per model,
+//     runtime/remote other servers; remote.go says where requests may go.
+//     prediction/ keeps what was answered.
 //
 // rollout: running → promoted | rolled_back | inconclusive | cancelled;
 // promoted → rolled_back. act: claimed → done | failed | skipped.
@@ -22,12 +26,14 @@
 // # Guarantees
 //
 // A model whose files do not match its signature is never loaded. A model is
-// served in a zone that its label allows and nowhere else. Answers of models
+// served in a zone that its label allows and nowhere else: what goes to a remote is let
+// through by the model's label and the features'. Answers of models
 // classified confidential or restricted are in the journal before they leave.
 // Each request is answered by one version out of one routing table; changing a
-// deployment lets running requests finish on the old session. A key meets the
-// same version as long as shares do not move, and moving a share moves no more
-// keys than it must. An automatic act happens at most once for its cause, and
+// deployment lets requests that have entered finish on the old session. A row's
+// answer is the one that it has alone, whoever else asks (batching/). A key meets
+// the same version as long as shares do not move, and moving a share moves no
+// more keys than it must. An automatic act happens at most once for its cause, and
 // not at all while automation is off.
 package serving
 
@@ -107,6 +113,12 @@ type Target struct {
 	Weight  int    `json:"weight"` // percent of the requests that it answers now
 	State   State  `json:"state"`
 	Reason  string `json:"reason,omitempty"` // why it does not answer
+
+	Batching  bool   `json:"batching"`            // requests run together when they wait anyway
+	Unbatched string `json:"unbatched,omitempty"` // why not, or not yet, or not so many
+
+	Remote string         `json:"remote,omitempty"` // the server that runs it, if it is another
+	Zone   residency.Zone `json:"zone,omitempty"`   // where it runs
 }
 
 // maxBefore bounds Deployment.Before.
@@ -159,5 +171,6 @@ type Model struct {
 	Digest         string
 	Residency      residency.Label
 	Classification string
+	OfJob          bool   // jobs of ours wrote its files
 	File           []byte // model.onnx
 }

@@ -3,14 +3,19 @@ package serving
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
 // Spec is what a Deployment manifest says.
@@ -18,10 +23,75 @@ type Spec struct {
 	Model      string          `json:"model" doc:"Registered model"`
 	Version    string          `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion. A promotion moves the alias"`
 	Threads    int             `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
+	Runtime    *RuntimeSpec    `json:"runtime,omitempty" doc:"Where the model runs"`
+	Batching   *BatchingSpec   `json:"batching,omitempty" doc:"How requests wait for the model and share its runs; what is left out has a default that suits most models"`
+	Limits     *LimitsSpec     `json:"limits,omitempty" doc:"How much may be asked; more is refused with 429"`
 	Features   *FeaturesSpec   `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
 	Prediction *PredictionSpec `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
 	Rollout    rollout.Spec    `json:"rollout,omitzero" doc:"How new versions are tried"`
 	Automation *bool           `json:"automation,omitempty" doc:"false: nothing automatic happens to this deployment" default:"true"`
+}
+
+// RuntimeSpec is where a model runs.
+type RuntimeSpec struct {
+	Isolation Isolation      `json:"isolation,omitempty" doc:"auto: in the server's process a model whose files jobs of Falaj's wrote, and each other in a process of its own; child: in a process of its own, without keys, files or network; in-process: as auto, and others are refused" default:"auto"`
+	Memory    resource.Bytes `json:"memory,omitempty" doc:"What a process of its own may use, such as 4GiB; the default is 2 GiB and eight times the model's file; at most the server's serving.process_memory"`
+	Remote    RemoteSpec     `json:"remote,omitzero" doc:"Another server that runs the model"`
+}
+
+// Isolation is how far a model is kept from the server.
+type Isolation string
+
+// The isolations.
+const (
+	Auto      Isolation = "auto"
+	InProcess Isolation = "in-process"
+	Child     Isolation = "child"
+)
+
+// minMemory is less than a process with the smallest model needs.
+const minMemory = 256 * resource.MiB
+
+func (r *RuntimeSpec) validate() error {
+	switch {
+	case r == nil:
+		return nil
+	case r.Remote != (RemoteSpec{}) && (r.Isolation != "" || r.Memory != 0):
+		return fault.New(fault.Invalid, "spec.runtime.remote: isolation and memory are of models that run here")
+	case r.Isolation != "" && r.Isolation != Auto && r.Isolation != InProcess && r.Isolation != Child:
+		return fault.New(fault.Invalid, "spec.runtime.isolation is %.40q; it may be auto, in-process or child", r.Isolation)
+	case r.Memory != 0 && r.Memory < minMemory:
+		return fault.New(fault.Invalid, "spec.runtime.memory is %s; a process needs at least %s", r.Memory, minMemory)
+	}
+	return nil
+}
+
+// options are how the runtime loads a version.
+func (s Spec) options(m Model) (models.Options, error) {
+	o := models.Options{Threads: s.Threads, Apart: !m.OfJob}
+	if s.Runtime == nil {
+		return o, nil
+	}
+	if r := s.Runtime.Remote; r.Name != "" {
+		if r.fixed() && s.Version != strconv.FormatInt(m.Version, 10) {
+			return o, fault.New(fault.Invalid, "the deployment's model at the remote %s is of version %s, and not of %d", r.Name, s.Version, m.Version).
+				WithHint("Write {version} into spec.runtime.remote, where the remote has a model for each version.")
+		}
+		o.Remote = r.of(m)
+		return o, nil
+	}
+	o.Memory = s.Runtime.Memory
+	switch s.Runtime.Isolation {
+	case Child:
+		o.Apart = true
+	case InProcess:
+		if !m.OfJob {
+			return o, fault.New(fault.Invalid, "version %d of %s was not made by a job, so it runs in a process of its own only", m.Version, m.Name).
+				WithHint("Set spec.runtime.isolation to auto, or train the model by a job that registers it.")
+		}
+	case Auto:
+	}
+	return o, nil
 }
 
 // FeaturesSpec says how a request of keys becomes the model's input.
@@ -39,6 +109,24 @@ type PredictionSpec struct {
 	Output string `json:"output,omitempty" doc:"Output tensor; the only float output when left out"`
 	Index  *int   `json:"index,omitempty" doc:"Column of it, from 0; the last when left out"`
 	Log    *bool  `json:"log,omitempty" doc:"false: answers are not remembered, so that there is nothing to monitor, to label, to verify, or to judge a new version by" default:"true"`
+}
+
+// BatchingSpec is how requests wait for the model and share its runs.
+type BatchingSpec struct {
+	MaxRows    int     `json:"max_rows,omitempty" doc:"Rows of a run that several requests share; 1: each request runs alone" default:"64"`
+	MaxDelay   string  `json:"max_delay,omitempty" doc:"How long a request waits for company although a core is free, such as 2ms, at most 1s. Without it only what waits anyway shares a run" default:"0"`
+	Queue      int     `json:"queue,omitempty" doc:"Rows that may wait; a request beyond is refused with 503" default:"4096"`
+	Priorities int     `json:"priorities,omitempty" doc:"Levels of the request parameter priority, up to 16: 1 comes first; a request of no level is of the last one" default:"1"`
+	Timeout    string  `json:"timeout,omitempty" doc:"How long a request that does not say may wait, such as 500ms; default: as long as its client does"`
+	Tolerance  float64 `json:"tolerance,omitempty" doc:"How far a row's numbers may be apart in a batch and alone, in parts of the largest of the output's column, 1e-9 to 0.5; a model that is further apart is not batched" default:"0.0001"`
+}
+
+// LimitsSpec is how much may be asked of a deployment, on each server.
+type LimitsSpec struct {
+	Per      string  `json:"per,omitempty" doc:"token: of each token (or user) by itself; deployment: of all together" default:"token"`
+	Requests float64 `json:"requests,omitempty" doc:"Requests a second; default: any number"`
+	Rows     float64 `json:"rows,omitempty" doc:"Rows a second; default: any number"`
+	Burst    string  `json:"burst,omitempty" doc:"What is allowed in this time may come at once, and is as much as may be saved up; 1s to 1h" default:"1s"`
 }
 
 // Number is a float64 whose JSON form may be "nan".
@@ -70,6 +158,9 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 const (
 	maxColumns = 4096
 	maxRules   = 1000
+	maxBatch   = 4096
+	maxQueue   = 1 << 20
+	maxRate    = 1e9
 )
 
 // Validate says what is wrong with the spec.
@@ -88,7 +179,74 @@ func (s Spec) Validate() error {
 			return err
 		}
 	}
+	if err := errors.Join(s.Runtime.validate(), s.Batching.validate(), s.Limits.validate()); err != nil {
+		return err
+	}
+	if err := s.remote().validate(s); err != nil {
+		return fault.Wrap(err, "spec.runtime.remote")
+	}
 	return s.Features.validate()
+}
+
+func (b *BatchingSpec) validate() error {
+	if b == nil {
+		return nil
+	}
+	delay, err := resource.ParseDuration(b.MaxDelay)
+	timeout, errTimeout := resource.ParseDuration(b.Timeout)
+	var says string
+	switch {
+	case b.MaxRows < 0 || b.MaxRows > maxBatch:
+		says = fmt.Sprintf("max_rows is %d; it may be 1 to %d", b.MaxRows, maxBatch)
+	case err != nil || delay > time.Second:
+		says = fmt.Sprintf("max_delay: %.40q is no duration up to 1s, such as 2ms", b.MaxDelay)
+	case b.Queue < 0 || b.Queue > maxQueue:
+		says = fmt.Sprintf("queue is %d; it may be 1 to %d", b.Queue, maxQueue)
+	case b.Priorities < 0 || b.Priorities > batching.MaxPriorities:
+		says = fmt.Sprintf("priorities is %d; it may be 1 to %d", b.Priorities, batching.MaxPriorities)
+	case errTimeout != nil || timeout > time.Hour:
+		says = fmt.Sprintf("timeout: %.40q is no duration up to 1h, such as 500ms", b.Timeout)
+	case timeout > 0 && timeout <= delay:
+		says = "timeout is not over max_delay, so that requests would be refused before they have waited for company"
+	case b.Tolerance != 0 && !(b.Tolerance >= 1e-9 && b.Tolerance <= 0.5):
+		says = fmt.Sprintf("tolerance is %g; it may be 1e-9 to 0.5", b.Tolerance)
+	default:
+		return nil
+	}
+	return fault.New(fault.Invalid, "spec.batching.%s", says)
+}
+
+// options are the spec's, which was validated.
+func (b *BatchingSpec) options(threads int) batching.Options {
+	if b == nil {
+		return batching.Options{Threads: threads}
+	}
+	delay, _ := resource.ParseDuration(b.MaxDelay)
+	timeout, _ := resource.ParseDuration(b.Timeout)
+	return batching.Options{
+		MaxRows: b.MaxRows, MaxDelay: delay, MaxWaiting: b.Queue, Priorities: b.Priorities, Timeout: timeout, Threads: threads, Tolerance: b.Tolerance,
+	}
+}
+
+func (l *LimitsSpec) validate() error {
+	if l == nil {
+		return nil
+	}
+	burst, err := resource.ParseDuration(l.Burst)
+	var says string
+	switch {
+	case l.Per != "" && l.Per != "token" && l.Per != "deployment":
+		says = fmt.Sprintf("per is %.40q; it may be token or deployment", l.Per)
+	case !(l.Requests >= 0 && l.Requests <= maxRate):
+		says = fmt.Sprintf("requests is %g; it may be up to %g", l.Requests, float64(maxRate))
+	case !(l.Rows >= 0 && l.Rows <= maxRate):
+		says = fmt.Sprintf("rows is %g; it may be up to %g", l.Rows, float64(maxRate))
+	case err != nil || l.Burst != "" && (burst < time.Second || burst > time.Hour):
+		says = fmt.Sprintf("burst: %.40q is no duration of 1s to 1h", l.Burst)
+	default:
+		return nil
+	}
+	return fault.New(fault.Invalid, "spec.limits.%s", says)
 }
 
 func (f *FeaturesSpec) validate() error {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -76,6 +77,8 @@ type Predictions interface {
 type Features interface {
 	// Describe resolves a service, "delay" or "delay@2".
 	Describe(ctx context.Context, project, service string) (FeatureSet, error)
+	// Label is where the features of a service may be, as they are now.
+	Label(ctx context.Context, project, service string) (residency.Label, error)
 	// Read looks up a batch. Permission and journal are its business. Errors:
 	// fault.Invalid for a wrong key, fault.PermissionDenied, fault.Conflict for a
 	// view that is not online, fault.Gone.

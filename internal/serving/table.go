@@ -1,13 +1,15 @@
 package serving
 
 import (
-	"math/bits"
+	"context"
 	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -42,13 +44,18 @@ type wanting struct {
 
 // how a version is loaded, by the manifest.
 type how struct {
-	threads int
-	output  string // of the score
-	index   int    // -1: the last
+	threads  int
+	runtime  RuntimeSpec
+	batching batching.Options
+	output   string // of the score
+	index    int    // -1: the last
 }
 
 func (s Spec) how() how {
-	h := how{threads: s.Threads, index: -1}
+	h := how{threads: s.Threads, batching: s.Batching.options(s.Threads), index: -1}
+	if s.Runtime != nil {
+		h.runtime = *s.Runtime
+	}
 	if p := s.Prediction; p != nil {
 		h.output = p.Output
 		if p.Index != nil {
@@ -62,19 +69,53 @@ func (s Spec) how() how {
 type target struct {
 	model   Model // without its file
 	how     how
-	session runtime.Session
+	session runtime.Session // asked through queue only
+	queue   *batching.Queue
 	meta    runtime.Metadata
 	score   score
 	names   map[string][]string // of the columns of its inputs
 	tally   *tally
+	zone    residency.Zone // where it runs
 	uses    atomic.Int64
+	closed  func() // tells the service that the session is
 }
 
-func newTarget(m Model, how how, session runtime.Session, tally *tally) *target {
-	m.File = nil
-	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally}
+// newTarget makes a target of a session, which it owns. It tries whether the model
+// may be batched. Error: fault.Unavailable when the service is closed.
+func (s *Service) newTarget(ctx context.Context, m Model, how how, session runtime.Session, tally *tally) (*target, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		_ = session.Close()
+		return nil, fault.New(fault.Unavailable, "the server stops")
+	}
+	s.sessions.Add(1)
+	s.mu.Unlock()
+	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally, closed: s.sessions.Done}
+	var verdict batching.Verdict
+	options, cores := bounded(how.batching, session), s.coresOf(how)
+	if options.MaxRows != 1 {
+		ctx, cancel := context.WithTimeout(ctx, maxTry)
+		defer cancel()
+		verdict = batching.Try(ctx, cores, session, options)
+	}
+	t.queue = batching.New(cores, session, options, verdict, tally.ran)
 	t.uses.Store(1)
-	return t
+	return t, nil
+}
+
+// away is why the version does not answer at the moment; nil when it does.
+func (t *target) away() error { return runtime.Away(t.session) }
+
+// maxTry bounds how long it takes to find out whether a model may be batched.
+const maxTry = 10 * time.Second
+
+// where adds to a record where the model runs, if that is not here.
+func (t *target) where(detail map[string]any) map[string]any {
+	if r := t.how.runtime.Remote.Name; r != "" {
+		detail["remote"], detail["zone"] = r, t.zone
+	}
+	return detail
 }
 
 func (t *target) is(w wanting) bool {
@@ -97,7 +138,10 @@ func (t *target) enter() bool {
 // leave ends a use. The last one closes the session, beside the caller.
 func (t *target) leave() {
 	if t != nil && t.uses.Add(-1) == 0 {
-		go func() { _ = t.session.Close() }()
+		go func() {
+			_ = t.session.Close()
+			t.closed()
+		}()
 	}
 }
 
@@ -199,59 +243,11 @@ func (s *Service) notReady(k key, t *table, version string) error {
 		if version != "" && versionText(w.version) != version || version == "" && w.role != Stable {
 			continue
 		}
-		if f, ok := s.failure(k, w); ok {
-			return fault.New(fault.Unavailable, "model %q is not ready: %s", k.name, f.reason)
+		if f, ok := s.failure(k, w); ok { // what it was is not for everybody who may ask
+			return fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded", k.name, w.version).
+				WithHint("The deployment's state says why, to who may read it.").WithRetry(time.Until(f.retry))
 		}
 		return starting(k.name)
 	}
 	return unknown(k.name, version)
-}
-
-// tally counts what a version answered since the server started.
-type tally struct {
-	requests, failures atomic.Int64
-	slots              [64 * slotsPerOctave]atomic.Int64 // of latency
-}
-
-// slotsPerOctave makes a quantile at most an eighth too high.
-const slotsPerOctave = 8
-
-func (t *tally) add(latency time.Duration, failed bool) {
-	t.requests.Add(1)
-	if failed {
-		t.failures.Add(1)
-	}
-	t.slots[slotOf(latency)].Add(1)
-}
-
-// slotOf numbers latencies: by the position of the highest bit and the three
-// bits below.
-func slotOf(d time.Duration) int {
-	n := int64(max(d, slotsPerOctave))
-	octave := bits.Len64(uint64(n)) - 1 //nolint:gosec // positive
-	return octave*slotsPerOctave + int(n>>(octave-3))&(slotsPerOctave-1)
-}
-
-// slotEnd is the highest latency of a slot.
-func slotEnd(slot int) time.Duration {
-	octave, part := slot/slotsPerOctave, slot%slotsPerOctave
-	return time.Duration(slotsPerOctave+part+1)<<(octave-3) - 1
-}
-
-// quantile is the latency that a share of the requests did not exceed; zero when
-// there were none.
-func (t *tally) quantile(q float64) time.Duration {
-	var counts [64 * slotsPerOctave]int64
-	var total int64
-	for i := range t.slots {
-		counts[i] = t.slots[i].Load()
-		total += counts[i]
-	}
-	left := int64(q * float64(total))
-	for i, n := range counts {
-		if left -= n; n > 0 && left < 0 {
-			return slotEnd(i)
-		}
-	}
-	return 0
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // TestBucketsMoveOnlyWhatTheyMust: between two shares, a key changes its version
@@ -67,7 +69,7 @@ func TestTally(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := time.Duration(rapid.Int64Range(0, math.MaxInt64/2).Draw(t, "latency"))
 		var x tally
-		x.add(d, false)
+		x.add(d, nil)
 		got := x.quantile(0.5)
 		if got < d || float64(got) > math.Max(float64(d)*1.125, 16) {
 			t.Fatalf("the quantile of %d is %d", d, got)
@@ -78,7 +80,11 @@ func TestTally(t *testing.T) {
 		t.Error("nothing was counted")
 	}
 	for i := range 1000 {
-		x.add(time.Duration(i+1)*time.Millisecond, i%10 == 0)
+		var err error
+		if i%10 == 0 {
+			err = fault.New(fault.Invalid, "no")
+		}
+		x.add(time.Duration(i+1)*time.Millisecond, err)
 	}
 	for q, want := range map[float64]time.Duration{0.5: 500 * time.Millisecond, 0.99: 990 * time.Millisecond} {
 		if got := x.quantile(q); got < want || got > want*9/8+time.Millisecond {

@@ -311,6 +311,10 @@ func (db *DB) Close() error {
 	return db.closed
 }
 
+// Writes reports whether the transaction may change something: what is read in it may
+// be undone.
+func (tx *Tx) Writes() bool { return tx.writable }
+
 // OnCommit runs f after the transaction is durable, before Update returns.
 // f must not block; it is for waking loops.
 func (tx *Tx) OnCommit(f func()) { tx.hooks.committed = append(tx.hooks.committed, f) }

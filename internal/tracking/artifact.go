@@ -15,6 +15,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -138,7 +139,7 @@ func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, 
 	if err != nil {
 		return File{}, fault.Wrap(err, "storing artifact %s of %s", name, place)
 	}
-	stored := Stored{File: File{Path: name, Size: info.Size, Digest: info.Digest, Created: s.now()}, Object: string(ref.Key)}
+	stored := Stored{File: File{Path: name, Size: info.Size, Digest: info.Digest, Created: s.now(), OfJob: ofJob(ctx)}, Object: string(ref.Key)}
 	replaced := ""
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		replaced = ""
@@ -168,6 +169,14 @@ func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, 
 		s.drop(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(replaced)})
 	}
 	return stored.File, nil
+}
+
+// ofJob reports whether what is written comes out of a job: by its attempt's own
+// token, or by the loop that takes what it left. Nothing else of Falaj writes
+// artifacts by itself.
+func ofJob(ctx context.Context) bool {
+	kind := identity.From(ctx).Kind
+	return kind == identity.Attempt || kind == identity.System
 }
 
 // OpenArtifact opens a file for reading. Close it.

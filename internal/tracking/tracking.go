@@ -267,6 +267,7 @@ type File struct {
 	Size    int64
 	Digest  string // "sha256:<hex>"
 	Created time.Time
+	OfJob   bool // a job's attempt wrote it, or left it where its output is taken from
 }
 
 // Entry is one row of a listing: a file, or a directory that holds some.

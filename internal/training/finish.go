@@ -2,6 +2,7 @@ package training
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,14 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		return s.clear(ctx, j, d)
 	}
 
-	// 1. How did it end, and what follows?
+	// 1. What it was given is gone before it counts as ended, and before its output is
+	// stored: the disk may be full of it. The output stays until the end is recorded,
+	// since all of this may be repeated.
+	if err := errors.Join(archive.Remove(d.data), archive.Remove(d.scratch), archive.Remove(d.work)); err != nil {
+		return fault.Wrap(err, "removing the attempt's data")
+	}
+
+	// 2. How did it end, and what follows?
 	progress, err := saved(d)
 	if err != nil {
 		return err
@@ -103,23 +111,24 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		}
 	}
 	e := judge(j, a, w, members, progress, log)
+	if _, err := os.Lstat(d.prepared); e.class == Done && errors.Is(err, fs.ErrNotExist) {
+		e = end{class: NodeLost, reason: "its output is gone: backups leave the places of attempts out, and this server was restored from one"}
+	}
 	again, delay := j.again(&e)
 
-	// 2. Take what it left.
-	var model string
+	// 3. Take what it left.
+	var made left
 	if a.Run != "" {
-		model, err = s.collect(ctx, j, a, d, e, again)
-		switch fault.KindOf(err) {
-		case fault.Invalid, fault.TooLarge, fault.PermissionDenied, fault.Conflict, fault.Gone, fault.NotFound, fault.Unsupported:
+		made, err = s.collect(ctx, j, a, d, e, again)
+		switch {
+		case final(err):
 			if e.class == Done {
 				e, again = end{class: Unstored, reason: err.Error(), hint: fault.HintOf(err)}, false
 			} else { // why it failed matters more than what it left
 				e.reason += "; its output was not stored: " + err.Error()
 			}
-		default:
-			if err != nil {
-				return err
-			}
+		case err != nil:
+			return err
 		}
 		if err := s.cfg.Runs.Finish(ctx, j.Project, a.Run, status(e), w.EndedAt); err != nil {
 			return fault.Wrap(err, "ending run %s", a.Run)
@@ -132,12 +141,6 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		if err := s.cfg.Checkpoints.Settle(ctx, string(j.ID)); err != nil {
 			s.log.WarnContext(ctx, "checkpoints of an ended job are not kept yet", slog.String("job", string(j.ID)), slog.Any("error", err))
 		}
-	}
-
-	// 3. What it was given is gone before it counts as ended. Its output stays
-	// until that is recorded, since all of this may be repeated.
-	if err := errors.Join(archive.Remove(d.data), archive.Remove(d.scratch), archive.Remove(d.work)); err != nil {
-		return fault.Wrap(err, "removing the attempt's data")
 	}
 
 	m, ran := s.measured(ctx, j, a, w, members, e.class)
@@ -171,8 +174,8 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		if !rules[e.class].free && e.class != Done {
 			j.Failures++
 		}
-		if model != "" {
-			j.Model = model
+		if made != (left{}) {
+			j.Model, j.Dataset = made.model, made.dataset
 		}
 		switch {
 		case e.class == Done:
@@ -219,48 +222,144 @@ func status(e end) string {
 	}
 }
 
+// left is what became of an attempt's output.
+type left struct{ model, dataset string }
+
 // collect stores the output of an attempt whose job does not run again: files
-// as artifacts, model/ of a success as a model. The log is stored always.
-func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, again bool) (model string, err error) {
+// as artifacts, model/ of a success as a model, rows/ as a version of a dataset where
+// one is named. The log is stored always.
+func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, again bool) (made left, err error) {
 	full, err := hasEntries(d.logs)
 	if err == nil && full {
 		err = s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs")
 	}
 	if err != nil {
-		return "", fault.Wrap(err, "storing the log")
+		return made, fault.Wrap(err, "storing the log")
 	}
 	if again {
-		return "", nil
+		return made, nil
 	}
 	if err := checkOutput(d.output, s.cfg.MaxOutput); err != nil {
-		return "", err
+		return made, err
 	}
-	// The model is moved aside, so that it is not an artifact twice.
-	err = os.Rename(filepath.Join(d.output, "model"), d.model)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fault.Wrap(err, "taking the model")
+	// The model is moved aside, so that it is not an artifact twice. What is no directory
+	// stays, and becomes one.
+	noModel, err := aside(d.output, "model", d.model)
+	if err != nil {
+		return made, err
 	}
-	if full, err = hasEntries(d.output); err != nil {
-		return "", err
-	} else if full {
-		if err := s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.output, ""); err != nil {
-			return "", fault.Wrap(err, "storing the output")
+	var noRows error
+	if j.Spec.Into != "" {
+		if noRows, err = aside(d.output, "rows", d.rows); err != nil {
+			return made, err
 		}
 	}
-	full, err = hasEntries(d.model)
+	if full, err = hasEntries(d.output); err != nil {
+		return made, err
+	} else if full {
+		if err := s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.output, ""); err != nil {
+			return made, fault.Wrap(err, "storing the output")
+		}
+	}
+	if e.class != Done {
+		return made, nil
+	}
+	// What cannot be kept as what it should be stays an artifact.
+	instead := func(err error, dir, under string) error {
+		if full, no := hasEntries(dir); !final(err) || no != nil || !full {
+			return err
+		}
+		return cmp.Or(fault.Wrap(s.cfg.Runs.Upload(ctx, j.Project, a.Run, dir, under), "storing the output"), err)
+	}
+	if err = noRows; err == nil {
+		made.dataset, err = s.keepRows(ctx, j, d)
+	}
+	if err == nil {
+		if err = noModel; err == nil {
+			made.model, err = s.keepModel(ctx, j, a, d)
+		}
+		return made, instead(err, d.model, "model")
+	}
+	return made, cmp.Or(instead(err, d.rows, "rows"), instead(err, d.model, "model"))
+}
+
+// final reports an error that trying again does not mend.
+func final(err error) bool {
+	if err == nil {
+		return false
+	}
+	switch fault.KindOf(err) {
+	case fault.Invalid, fault.TooLarge, fault.PermissionDenied, fault.Conflict, fault.Gone, fault.NotFound, fault.Unsupported:
+		return true
+	default:
+		return false
+	}
+}
+
+// aside moves a directory out of the output, if it is there; no says why it is none.
+func aside(output, name, to string) (no, err error) {
+	from := filepath.Join(output, name)
+	info, err := os.Lstat(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "looking for %s", name)
+	}
+	if !info.IsDir() {
+		return fault.New(fault.Invalid, "the job left %s as a file, and it is a directory", name).
+			WithHint("Write into %s/ below FALAJ_OUTPUT_DIR. The file is an artifact of the run.", name), nil
+	}
+	return nil, fault.Wrap(os.Rename(from, to), "taking %s", name)
+}
+
+// keepRows makes a version of the rows that a job left, once.
+func (s *Service) keepRows(ctx context.Context, j Job, d dirs) (string, error) {
+	if j.Spec.Into == "" || j.Dataset != "" {
+		return j.Dataset, nil
+	}
+	full, err := hasEntries(d.rows)
+	if err == nil && !full {
+		err = fault.New(fault.Invalid, "the job succeeded and left no rows for dataset %s", j.Spec.Into).
+			WithHint("Write Parquet files into rows/ below FALAJ_OUTPUT_DIR.")
+	}
 	if err != nil {
 		return "", err
 	}
+	earlier, err := s.Earlier(ctx, j)
+	if err != nil {
+		return "", err
+	}
+	ref, err := s.cfg.Rows.Save(ctx, RowsSpec{Job: j, Earlier: earlier, Dir: d.rows, Made: func(ctx context.Context, tx *store.Tx, ref string) error {
+		j, err := s.cfg.Store.Job(ctx, tx, j.ID)
+		if err != nil {
+			return err
+		}
+		j.Dataset = ref
+		return s.save(ctx, tx, &j)
+	}})
+	return ref, fault.Wrap(err, "storing the rows")
+}
+
+// noModel is the file by which a job says why it leaves no model.
+const noModel = "no-model.txt"
+
+// keepModel makes a model of the files that a job left.
+func (s *Service) keepModel(ctx context.Context, j Job, a Attempt, d dirs) (string, error) {
+	full, err := hasEntries(d.model)
 	switch {
-	case e.class != Done:
-		return "", nil
+	case err != nil:
+		return "", err
 	case !full && j.Spec.Register != "":
+		if _, err := os.Lstat(filepath.Join(d.output, noModel)); err == nil {
+			return "", nil
+		}
 		return "", fault.New(fault.Invalid, "the job succeeded and left no model to register as %s", j.Spec.Register).
-			WithHint("Write the model's files into model/ below FALAJ_OUTPUT_DIR.")
+			WithHint("Write the model's files into model/ below FALAJ_OUTPUT_DIR, or why there is none into %s.", noModel)
 	case !full:
 		return "", nil
 	}
-	model, err = s.cfg.Models.Save(ctx, ModelSpec{
+	model, err := s.cfg.Models.Save(ctx, ModelSpec{
 		Project: j.Project, Register: j.Spec.Register, Run: a.Run, Job: j.ID, Attempt: a.ID, By: j.By, Dir: d.model,
 		Inputs: j.Inputs, Environment: j.EnvDigest, Residency: j.Residency, Classification: j.Classification,
 	})
@@ -332,16 +431,19 @@ func checkOutput(dir string, most int64) error {
 		if err != nil {
 			return err
 		}
-		if e.IsDir() {
-			return nil
-		}
 		rel, _ := filepath.Rel(dir, path)
-		if !e.Type().IsRegular() {
+		if !e.IsDir() && !e.Type().IsRegular() || path == dir && !e.IsDir() {
 			return fault.New(fault.Invalid, "output %.200q is not a plain file", rel).WithHint("Leave plain files and directories; links are not followed.")
 		}
 		info, err := e.Info()
 		if err != nil {
 			return err
+		}
+		if err := ours(path, info); err != nil {
+			return fault.New(fault.Invalid, "the server may not read output %.200q: %w", rel, err).WithHint("Leave files and directories that their owner may read.")
+		}
+		if e.IsDir() {
+			return nil
 		}
 		files++
 		size += info.Size()
@@ -352,6 +454,18 @@ func checkOutput(dir string, most int64) error {
 		return nil
 	})
 	return fault.Wrap(err, "looking through the output")
+}
+
+// ours gives the owner, which a job runs as, the rights that it took away.
+func ours(path string, info fs.FileInfo) error {
+	need := fs.FileMode(0o400)
+	if info.IsDir() {
+		need = 0o700
+	}
+	if has := info.Mode().Perm(); has&need != need {
+		return os.Chmod(path, has|need)
+	}
+	return nil
 }
 
 func hasEntries(dir string) (bool, error) {

@@ -42,8 +42,8 @@ const queued = 30 * 24 * time.Hour
 //	attempts/att_…/prepared    that all of the above was complete, see preparation
 //	checkpoints/job_…          stays until the job has ended
 type dirs struct {
-	root, work, data, output, scratch, logs, model, prepared string
-	checkpoints                                              string
+	root, work, data, output, scratch, logs, model, rows, prepared string
+	checkpoints                                                    string
 }
 
 // preparation says that a place is complete.
@@ -71,7 +71,7 @@ func (s *Service) dirs(j JobID, a AttemptID) dirs {
 	root := filepath.Join(s.cfg.Dir, "attempts", string(a))
 	return dirs{
 		root: root, work: filepath.Join(root, "work"), data: filepath.Join(root, "data"), output: filepath.Join(root, "output"),
-		scratch: filepath.Join(root, "scratch"), logs: filepath.Join(root, "logs"), model: filepath.Join(root, "model"),
+		scratch: filepath.Join(root, "scratch"), logs: filepath.Join(root, "logs"), model: filepath.Join(root, "model"), rows: filepath.Join(root, "rows"),
 		prepared:    filepath.Join(root, "prepared"),
 		checkpoints: filepath.Join(s.cfg.Dir, "checkpoints", string(j)),
 	}
@@ -426,6 +426,10 @@ func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool,
 	maps.Copy(v, j.Spec.declarations(workers))
 	for _, in := range j.Inputs {
 		v[dataVariable(in.Name)] = filepath.Join(d.data, in.Name)
+		if model := in.Model(); model != "" {
+			v[modelVariable(in.Name)] = model
+			continue
+		}
 		v[datasetVariable(in.Name)] = in.Dataset()
 	}
 	return v

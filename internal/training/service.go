@@ -163,6 +163,25 @@ type Models interface {
 	Save(ctx context.Context, spec ModelSpec) (ref string, err error)
 }
 
+// RowsSpec describes rows that an attempt leaves.
+type RowsSpec struct {
+	Job     Job
+	Earlier []Job  // from whose checkpoints it goes on: what these could read, it could
+	Dir     string // of Parquet files
+	// Made runs in the transaction in which the version, "daily@3", comes to be.
+	Made func(ctx context.Context, tx *store.Tx, ref string) error
+}
+
+// Rows keeps rows as versions of datasets.
+type Rows interface {
+	// Check refuses a dataset that the principal of ctx may not write, and one that could
+	// not be made of what the job reads. There are no files yet.
+	Check(ctx context.Context, spec RowsSpec) error
+	// Save makes a version of the job's dataset: "daily@3". It does not end in errors for
+	// ever because of what is in the files.
+	Save(ctx context.Context, spec RowsSpec) (ref string, err error)
+}
+
 // Tokens makes what attempts authenticate with. The principal is a loop's.
 type Tokens interface {
 	// IssueIn makes the token of an attempt, which may read the job's inputs.
@@ -231,6 +250,7 @@ type Config struct {
 	Tables       Tables
 	Runs         Runs
 	Models       Models
+	Rows         Rows // nil keeps none
 	Tokens       Tokens
 	Sources      Sources
 	Checkpoints  Checkpoints // nil keeps none beyond the job's end
@@ -342,6 +362,12 @@ func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Sp
 	return j, change, err
 }
 
+// SubmitStep is Submit of a job that runs a step for the dataset in spec.Into.
+func (s *Service) SubmitStep(ctx context.Context, p project.Name, name string, spec Spec, step Step) (Job, error) {
+	j, _, err := s.submit(ctx, p, name, spec, submission{step: &step})
+	return j, err
+}
+
 // Outlook says where a job would run, or why it would wait, and what that costs;
 // it changes nothing. Needs job.submit. Errors as of Submit.
 func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec Spec) (compute.Outlook, error) {
@@ -359,6 +385,7 @@ type submission struct {
 	// from is the job that this one repeats, and inputs what that one read.
 	from   JobID
 	inputs []Input
+	step   *Step
 }
 
 // same refuses inputs that are not those of the job that is repeated.
@@ -385,13 +412,13 @@ func (s *Service) Repeat(ctx context.Context, p project.Name, from JobID) (Job, 
 	spec := was.Spec
 	spec.Data = maps.Clone(spec.Data)
 	for _, in := range was.Inputs {
-		spec.Data[in.Name] = in.Dataset()
+		spec.Data[in.Name] = in.reference()
 	}
 	if spec.Environment != "" && was.EnvDigest != "" {
 		name, _, _ := strings.Cut(spec.Environment, "@")
 		spec.Environment = name + "@" + string(was.EnvDigest)
 	}
-	j, _, err := s.submit(ctx, p, was.Name, spec, submission{from: was.ID, inputs: was.Inputs})
+	j, _, err := s.submit(ctx, p, was.Name, spec, submission{from: was.ID, inputs: was.Inputs, step: was.Step})
 	return j, fault.Wrap(err, "repeating job %s", from)
 }
 
@@ -426,7 +453,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	}
 	j := Job{
 		ID: JobID(id.New("job")), Project: p, Name: name, Spec: spec, State: Queued,
-		By: Actor{ID: who.ID, Name: who.Name}, From: how.from, SubmittedAt: s.now().UTC(), Revision: 1,
+		By: Actor{ID: who.ID, Name: who.Name}, From: how.from, Step: how.step, SubmittedAt: s.now().UTC(), Revision: 1,
 	}
 	var err error
 	if j.Due, err = spec.due(j.SubmittedAt); err != nil {
@@ -442,6 +469,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	}
 	// What the job can read decides where it may be.
 	if err := s.pin(ctx, &j, resume); err != nil {
+		return Job{}, "", err
+	}
+	if err := s.checkInto(ctx, j); err != nil {
 		return Job{}, "", err
 	}
 	if !how.dryRun { // a plan may hold the pool, too
@@ -503,7 +533,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 		err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(p), Action: string(ActionSubmit), Object: "job " + string(j.ID),
-			Detail: map[string]any{"name": name, "digest": j.Digest, "inputs": refs(j.Inputs), "tables": spec.Tables, "environment": spec.Environment, "residency": j.Residency.String()},
+			Detail: map[string]any{"name": name, "digest": j.Digest, "inputs": refs(j.Inputs), "tables": spec.Tables, "into": spec.Into, "environment": spec.Environment, "residency": j.Residency.String()},
 		})
 		if err != nil {
 			return err
@@ -577,6 +607,8 @@ func (s *Service) pin(ctx context.Context, j *Job, resume checkpoint.Record) err
 			return fault.Wrap(err, "table %s", name)
 		}
 		if in.Ref != "" {
+			in.Name = name
+			j.Tables = append(j.Tables, in)
 			parents = append(parents, residency.Parent{Name: in.Ref, Label: in.Residency})
 			classes = append(classes, in.Classification)
 		}
@@ -587,6 +619,39 @@ func (s *Service) pin(ctx context.Context, j *Job, resume checkpoint.Record) err
 	}
 	j.Residency, j.Classification = label, project.Strictest(classes...)
 	return nil
+}
+
+// checkInto refuses a dataset that cannot get what the job leaves.
+func (s *Service) checkInto(ctx context.Context, j Job) error {
+	if j.Spec.Into == "" {
+		return nil
+	}
+	if s.cfg.Rows == nil {
+		return fault.New(fault.Unsupported, "rows of jobs are not kept here")
+	}
+	earlier, err := s.Earlier(ctx, j)
+	if err == nil {
+		err = s.cfg.Rows.Check(ctx, RowsSpec{Job: j, Earlier: earlier})
+	}
+	return fault.Wrap(err, "into %s", j.Spec.Into)
+}
+
+// Earlier are the jobs from whose checkpoints a job goes on, the last one first. It asks
+// no permission.
+func (s *Service) Earlier(ctx context.Context, j Job) (jobs []Job, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		jobs = nil
+		for at := j; at.Spec.Resume != ""; {
+			from, _, _ := strings.Cut(at.Spec.Resume, "/")
+			var err error
+			if at, err = s.cfg.Store.Job(ctx, tx, JobID(from)); err != nil {
+				return err
+			}
+			jobs = append(jobs, at)
+		}
+		return nil
+	})
+	return jobs, err
 }
 
 // checkTables refuses a job that names tables and may be placed where their files

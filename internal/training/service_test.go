@@ -35,6 +35,43 @@ func write(path, content string) {
 	}
 }
 
+// A job may decide against its model, when it says why.
+func TestNoModel(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		write(filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "no-model.txt"), "the old one is better")
+		return enginetest.Exit{}
+	})
+	if j := w.ended(t, w.submit(t, training.Spec{Register: "delay"}).ID); j.State != training.Succeeded || j.Model != "" || len(w.runs.models) != 0 {
+		t.Fatalf("%+v", j)
+	}
+}
+
+// A model is an input like a dataset: pinned, exported, and named to the program.
+func TestAJobReadsAModel(t *testing.T) {
+	w := newWorld(t)
+	w.data.inputs["models:/delay@champion"] = training.Input{Ref: "model delay@3", Digest: "sha256:m", Residency: residency.Of("home"), Classification: project.Confidential}
+	w.data.inputs["models:/delay/3"] = w.data.inputs["models:/delay@champion"]
+	seen := make(chan map[string]string, 2)
+	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		seen <- p.Spec.Env
+		return enginetest.Exit{}
+	})
+	j := w.ended(t, w.submit(t, training.Spec{Data: map[string]string{"old-model": "models:/delay@champion"}}).ID)
+	env := <-seen
+	if j.State != training.Succeeded || j.Classification != project.Confidential || j.Inputs[0].Model() != "delay@3" || j.Inputs[0].Dataset() != "" {
+		t.Errorf("%+v", j)
+	}
+	if _, dataset := env["FALAJ_DATASET_OLD_MODEL"]; dataset || env["FALAJ_MODEL_OLD_MODEL"] != "delay@3" || env["FALAJ_DATA_OLD_MODEL"] == "" {
+		t.Errorf("%v", env)
+	}
+	again, err := w.Repeat(alice(t.Context()), nyc, j.ID)
+	if err != nil || again.Spec.Data["old-model"] != "models:/delay/3" {
+		t.Errorf("%+v %v", again, err)
+	}
+	w.ended(t, again.ID)
+}
+
 func TestAJobFromDataToModel(t *testing.T) {
 	w := newWorld(t)
 	seen := make(chan engine.Spec, 1)
@@ -531,6 +568,25 @@ func TestLostIsRepeated(t *testing.T) {
 	}
 	d, err := w.Describe(alice(t.Context()), nyc, j.ID)
 	if err != nil || d.Tries[0].Class != training.NodeLost {
+		t.Fatalf("%+v, %v", d, err)
+	}
+}
+
+// A restored server has no places of attempts: one that had ended well is repeated, and
+// did not succeed with nothing.
+func TestWhatIsNotInABackupIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	j := w.submit(t, training.Spec{})
+	h := w.started(t)
+	if err := os.RemoveAll(filepath.Join(w.cfg.Dir, "attempts")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.Finish(h, enginetest.Exit{})
+	w.fake.Finish(w.started(t), enginetest.Exit{})
+	if j = w.ended(t, j.ID); j.State != training.Succeeded || j.Attempts != 2 {
+		t.Fatalf("%+v", j)
+	}
+	if d, err := w.Describe(alice(t.Context()), nyc, j.ID); err != nil || d.Tries[0].Class != training.NodeLost {
 		t.Fatalf("%+v, %v", d, err)
 	}
 }

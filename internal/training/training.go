@@ -108,7 +108,7 @@ type Spec struct {
 	Script      string              `json:"script,omitempty" doc:"Python source to run"`
 	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory"`
 	Resources   resource.Amount     `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
-	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version"`
+	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
 	Tables      []string            `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
 	Env         map[string]string   `json:"env,omitempty" doc:"Environment variables"`
 	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
@@ -139,7 +139,8 @@ type Spec struct {
 	Family      string              `json:"family,omitempty" doc:"Jobs that do the same work, of which one tells what another would take; default the name without a number at its end"`
 	Experiment  string              `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
 	Checkpoints checkpoint.Rules    `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which come back"`
-	Register    string              `json:"register,omitempty" doc:"Model name under which model/ of the output is registered"`
+	Register    string              `json:"register,omitempty" doc:"Model name under which model/ of the output is registered; a job that decides against its model leaves no-model.txt, with why, in place of it"`
+	Into        string              `json:"into,omitempty" doc:"Dataset that gets a version of the Parquet files in rows/ of the output; whoever submits must be allowed to write it"`
 }
 
 // Limits of a specification.
@@ -203,6 +204,11 @@ func (s Spec) Validate() error {
 	}
 	if s.Register != "" {
 		if err := id.CheckName("register", s.Register); err != nil {
+			return err
+		}
+	}
+	if s.Into != "" {
+		if err := id.CheckName("into", s.Into); err != nil {
 			return err
 		}
 	}
@@ -366,20 +372,49 @@ func dataVariable(name string) string { return "FALAJ_DATA_" + variableOf(name) 
 // "weather@1", for programs that stream it.
 func datasetVariable(name string) string { return "FALAJ_DATASET_" + variableOf(name) }
 
+// modelVariable is the variable that holds which model version an input is, "delay@3".
+func modelVariable(name string) string { return "FALAJ_MODEL_" + variableOf(name) }
+
 func variableOf(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
 // Input is one pinned input.
 type Input struct {
 	Name           string                 `json:"name"` // the specification's
-	Ref            string                 `json:"ref"`  // "dataset weather@1"
+	Ref            string                 `json:"ref"`  // "dataset weather@1", "model delay@3"
 	Digest         string                 `json:"digest"`
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
 	Bytes          int64                  `json:"bytes,omitempty"` // stored; 0 is not known
 }
 
-// Dataset is the version that the input is, "weather@1".
-func (in Input) Dataset() string { return strings.TrimPrefix(in.Ref, "dataset ") }
+// Dataset is the version that the input is, "weather@1"; empty for a model.
+func (in Input) Dataset() string { return in.of("dataset ") }
+
+// Model is the model version that the input is, "delay@3"; empty for a dataset.
+func (in Input) Model() string { return in.of("model ") }
+
+func (in Input) of(kind string) string {
+	if ref, ok := strings.CutPrefix(in.Ref, kind); ok {
+		return ref
+	}
+	return ""
+}
+
+// reference is what a specification names the input by, with its version.
+func (in Input) reference() string {
+	model := in.Model()
+	if i := strings.LastIndexByte(model, '@'); i >= 0 {
+		return "models:/" + model[:i] + "/" + model[i+1:]
+	}
+	return in.Dataset()
+}
+
+// Step is SQL that a job runs to make a dataset. Falaj records it of a job that it submits
+// itself: no specification says it.
+type Step struct {
+	SQL    string            `json:"sql"`
+	Tables map[string]string `json:"tables"` // names of the job's data by those that the SQL has
+}
 
 // Actor is who submitted or cancelled.
 type Actor struct {
@@ -395,6 +430,8 @@ type Job struct {
 	Spec           Spec                   `json:"spec"`
 	State          State                  `json:"state"`
 	Inputs         []Input                `json:"inputs"`
+	Tables         []Input                `json:"tables,omitempty"`             // the newest versions of spec.tables when it was submitted
+	Step           *Step                  `json:"step,omitempty"`               // that it runs for a dataset; nil of other jobs
 	EnvDigest      environment.Digest     `json:"environment_digest,omitempty"` // once an attempt was made
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
@@ -408,12 +445,13 @@ type Job struct {
 	Attempts int              `json:"attempts"`          // made so far
 	Failures int              `json:"failures"`          // of them, those that count against max_attempts
 	Pool     compute.PoolName `json:"pool,omitempty"`
-	Workers  Workers          `json:"workers,omitzero"` // wanted of the next attempt, where it was resized
-	Pools    []string         `json:"pools,omitempty"`  // of the next attempt, where it was moved
-	Run      string           `json:"run_id,omitempty"` // of the last attempt
-	Model    string           `json:"model,omitempty"`  // "delay@3", or the logged model
-	Class    Class            `json:"class,omitempty"`  // why the last attempt ended
-	Reason   string           `json:"reason,omitempty"` // in words
+	Workers  Workers          `json:"workers,omitzero"`  // wanted of the next attempt, where it was resized
+	Pools    []string         `json:"pools,omitempty"`   // of the next attempt, where it was moved
+	Run      string           `json:"run_id,omitempty"`  // of the last attempt
+	Model    string           `json:"model,omitempty"`   // "delay@3", or the logged model
+	Dataset  string           `json:"dataset,omitempty"` // "daily@3", that it made
+	Class    Class            `json:"class,omitempty"`   // why the last attempt ended
+	Reason   string           `json:"reason,omitempty"`  // in words
 	Hint     string           `json:"hint,omitempty"`
 	// Stop says who wants the job to end; empty while it is wanted.
 	Stop string `json:"stop,omitempty"`

@@ -1,7 +1,8 @@
 // Package attack runs what is hostile against the real binary: a training job
 // that tries to reach what is not its own (job_test.go, whose program is
 // testdata/attacker), outputs that are made to lead elsewhere (output_test.go),
-// and models that were changed on disk after they were signed (model_test.go).
+// models that were changed on disk after they were signed (model_test.go), and
+// requests for predictions in bad faith (inference_test.go).
 package attack
 
 import (

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,8 +158,41 @@ func TestBackupOfARunningServer(t *testing.T) {
 		events, orders := w.acknowledged()
 		return events > 50 && orders > 5, fmt.Errorf("%d events, %d orders", events, orders)
 	})
+	// While it runs, rows of a sealed dataset are in its place in the clear.
+	reads := p.Apply(`{api_version: falaj/v1, kind: Job, name: reads, project: PROJECT, spec: {data: {train: orders}, timeout: 5m, command: [/bin/sh, -c, 'sleep 240']}}`)[0].ID
+	running := func(p *live.Project, attempts string) {
+		t.Helper()
+		p.Eventually("the job runs", func() (bool, error) {
+			var j client.Object
+			err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+reads), nil, &j)
+			return j.Text("state") == "running" && j.Text("attempts") == attempts, errors.Join(err, fmt.Errorf("%v", j))
+		})
+	}
+	running(p, "1")
+	planted := regexp.MustCompile(`order[0-9]+-(anna|bert)`)
+	found := func(dir string) (files []string) {
+		t.Helper()
+		p.Must(filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			if planted.Match(b) {
+				files = append(files, path)
+			}
+			return err
+		}))
+		return files
+	}
+	if len(found(filepath.Join(s.Data, "training"))) == 0 {
+		t.Error("no row is in the clear, so this test tests nothing")
+	}
 	events, orders := w.acknowledged()
 	out := p.Run(0, "backup", "make", "first")
+	if got := found(filepath.Join(dir, "backups", "first")); len(got) > 0 {
+		t.Errorf("rows of a sealed dataset are in the clear in %v", got)
+	}
+	p.Run(0, "job", "cancel", reads)
 	if !strings.Contains(out, "sequence ") {
 		t.Errorf("%s", out)
 	}
@@ -178,11 +212,27 @@ func TestBackupOfARunningServer(t *testing.T) {
 	w.stop.Store(true)
 	w.all.Wait()
 	p.Must(w.failed)
-	p.Run(0, "backup", "make", "second", "--no-wait")
-	p.Eventually("the second begins", func() (bool, error) {
-		_, err := os.Stat(filepath.Join(dir, "backups", "second", "files", "big"))
-		return err == nil, err
-	})
+	begun := func(name string) {
+		t.Helper()
+		p.Run(0, "backup", "make", name, "--no-wait")
+		p.Eventually("backup "+name+" begins", func() (bool, error) {
+			_, err := os.Stat(filepath.Join(dir, "backups", name, "files", "big"))
+			return err == nil, err
+		})
+	}
+	begun("stopped")
+	p.Run(0, "backup", "stop", "stopped")
+	audited(p, "backup.make", "backup stopped", `"stopped"`, "somebody stopped it")
+	if _, err := os.Stat(filepath.Join(dir, "backups", "stopped")); err == nil {
+		t.Error("a backup that was stopped takes room")
+	}
+	begun("killed")
+	p.Must(s.Kill())
+	p.Again()
+	begun("second")
+	if _, err := os.Stat(filepath.Join(dir, "backups", "killed")); err == nil {
+		t.Error("a backup that was killed takes room")
+	}
 	p.Must(s.Kill())
 	p.Must(os.Remove(big))
 	p.Must(os.Truncate(filepath.Join(dir, "backups", "second", "files", "big"), 0))
@@ -210,6 +260,8 @@ func TestBackupOfARunningServer(t *testing.T) {
 	to.Up(t)
 	q := &live.Project{Server: to, T: t, C: to.Client(t), Name: p.Name}
 	audited(q, "backup.restore", digest)
+	running(q, "2") // its place was not in the backup
+	q.Run(0, "job", "cancel", reads)
 	// Every version of every dataset that is on record is there, whole.
 	var versions int
 	var names []string

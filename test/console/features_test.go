@@ -214,7 +214,7 @@ func TestLineage(t *testing.T) {
 	b.picture("lineage-dark")
 	b.do(chromedp.Click(`.node.feature_view .around`))
 	b.until(`decodeURIComponent(location.pathname) === '/console/p/nyc/lineage/feature_view weather@2'`)
-	b.until(`document.querySelector('.node.root').classList.contains('feature_view')`)
+	b.until(`document.querySelector('.node.root.feature_view') !== null`)
 	if wide := b.text(`document.documentElement.scrollWidth > innerWidth`); wide != "false" {
 		t.Error("the graph is wider than the screen, and does not scroll by itself")
 	}

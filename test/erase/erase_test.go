@@ -125,6 +125,8 @@ const manifests = `
 ---
 {api_version: falaj/v1, kind: Dataset, name: deals, project: PROJECT, spec: {entities: {customer: {customer: customer}}, columns: [{name: deal, type: string}, {name: customer, type: string}, {name: word, type: string}]}}
 ---
+{api_version: falaj/v1, kind: Dataset, name: bystander, project: PROJECT, spec: {entities: {customer: {}}, columns: [{name: customer, type: string}, {name: whole, type: int64}, {name: real, type: float64}]}}
+---
 {api_version: falaj/v1, kind: Dataset, name: purchases, project: PROJECT, spec: {columns: [{name: customer, type: string}, {name: at, type: timestamp}, {name: word, type: string}]}}
 `
 
@@ -198,6 +200,7 @@ func open(t *testing.T) *shop {
 	s.Import("visits", csv(mine, s.all))
 	s.Import("firsts", csv(s.all, mine)) // all but three rows are in quarantine
 	s.Import("deals", dealsOf(s.all, mine))
+	s.jobs(csv(s.all, mine))
 	s.Apply(view)
 	s.Must(s.C.Do(t.Context(), http.MethodPost, s.Path("training-sets"), map[string]any{
 		"name": "learn", "spine": "SELECT customer, seen AS at, word AS label FROM orders", "timestamp": "at", "labels": []string{"label"}, "features": []string{"facts:word", "facts:whole", "facts:real"},
@@ -225,6 +228,31 @@ func open(t *testing.T) *shop {
 		s.Must(err)
 	}
 	return s
+}
+
+// madeByJobs are datasets that jobs made of rows of persons: of their data, of a table that
+// they could read, and of a checkpoint.
+var madeByJobs = []string{"copied", "reread", "resumed"}
+
+func (s *shop) jobs(rows string) {
+	s.t.Helper()
+	// Of itself nobody's: only what else the job could read tells whose the rows are.
+	s.Import("bystander", rows)
+	run := func(spec map[string]any, script string) string {
+		s.t.Helper()
+		spec["command"] = []string{"/bin/sh", "-ec", script}
+		var job client.Object
+		s.Must(s.C.Do(s.t.Context(), http.MethodPost, s.Path("jobs"), map[string]any{"name": "copy", "spec": spec}, &job))
+		s.Ends(job.Text("id"), "succeeded")
+		return job.Text("id")
+	}
+	leave := func(from string) string {
+		return `mkdir "$FALAJ_OUTPUT_DIR/rows"; cp "` + from + `"/*.parquet "$FALAJ_OUTPUT_DIR/rows"`
+	}
+	run(map[string]any{"into": "copied", "data": map[string]string{"rows": "orders"}}, leave("$FALAJ_DATA_ROWS"))
+	run(map[string]any{"into": "reread", "data": map[string]string{"rows": "bystander"}, "tables": []string{"visits"}}, leave("$FALAJ_DATA_ROWS"))
+	first := run(map[string]any{"data": map[string]string{"rows": "orders"}}, `cp -r "$FALAJ_DATA_ROWS" "$FALAJ_CHECKPOINT_DIR/.a"; mv "$FALAJ_CHECKPOINT_DIR/.a" "$FALAJ_CHECKPOINT_DIR/a"`)
+	run(map[string]any{"into": "resumed", "resume": first}, leave("$FALAJ_CHECKPOINT_DIR/a"))
 }
 
 // dealsOf are rows under keys of deals.
@@ -324,6 +352,11 @@ func (s *shop) ends(id string) (e client.Object) {
 // gone checks that nothing of the person is there, and everything of the others.
 func (s *shop) gone(when string) {
 	s.t.Helper()
+	for _, name := range madeByJobs {
+		if diff := gocmp.Diff(words(s.all), s.words("SELECT word FROM "+name+" ORDER BY word")); diff != "" {
+			s.t.Errorf("%s: %s, which a job made (- expected + found):\n%s", when, name, diff)
+		}
+	}
 	for sql, want := range map[string][]row{
 		"SELECT word FROM orders ORDER BY word": s.all, "SELECT word FROM visits ORDER BY word": s.all, "SELECT label FROM learn ORDER BY label": s.all,
 	} {
@@ -388,7 +421,7 @@ func TestAPersonIsErased(t *testing.T) {
 		t.Fatal("the search does not find the person in an open dataset")
 	}
 	out := s.Run(0, "erase", "customer", s.person, "--dry-run")
-	for _, place := range []string{"orders@1", "orders@2", "visits@1", "firsts@1", "learn@1", "facts@1", "churn"} {
+	for _, place := range []string{"orders@1", "orders@2", "visits@1", "firsts@1", "learn@1", "copied@1", "reread@1", "resumed@1", "facts@1", "churn"} {
 		if !strings.Contains(out, place) {
 			t.Errorf("the dry run does not name %s:\n%s", place, out)
 		}
@@ -442,7 +475,7 @@ func TestAPersonIsErased(t *testing.T) {
 	if text := fmt.Sprint(e); strings.Contains(text, s.person) || e.Text("pseudonym") == "" {
 		t.Errorf("the certificate names the person: %s", text)
 	}
-	for _, place := range []string{"orders@1", "orders@2", "visits@1", "firsts@1", "learn@1", "facts@1", "churn"} {
+	for _, place := range []string{"orders@1", "orders@2", "visits@1", "firsts@1", "learn@1", "copied@1", "reread@1", "resumed@1", "facts@1", "churn"} {
 		if !strings.Contains(fmt.Sprint(e["places"]), place) {
 			t.Errorf("the certificate does not name %s: %v", place, e["places"])
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/repotest"
 )
 
 // Bin is where the binaries are.
@@ -36,15 +38,7 @@ func Build(tb testing.TB) Bin {
 }
 
 func build() (Bin, string) {
-	root, err := os.Getwd()
-	for ; err == nil; root = filepath.Dir(root) {
-		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
-			break
-		}
-		if root == filepath.Dir(root) {
-			return Bin{}, "the tests do not run below the repository"
-		}
-	}
+	root, err := repotest.Root()
 	if err != nil {
 		return Bin{}, err.Error()
 	}

@@ -411,7 +411,7 @@ func TestDamagedWhileAway(t *testing.T) {
 		t.Errorf("%v", s)
 	}
 	_, err = p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))
-	p.refused("a version that does not load", err, http.StatusServiceUnavailable, "changed")
+	p.refused("a version that does not load", err, http.StatusServiceUnavailable, "could not be loaded")
 	_, err = p.C.Rollback(t.Context(), p.Name, "m", 0, "it is damaged")
 	p.Must(err)
 	ask("1")

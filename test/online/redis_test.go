@@ -103,4 +103,76 @@ func TestRedis(t *testing.T) {
 	if got, code := read(); got != whole || code != http.StatusOK {
 		t.Errorf("materialised again: %d %s", code, got)
 	}
+
+	// Whatever is acknowledged while Redis is emptied is there afterwards.
+	var writer client.Object
+	p.Must(p.C.Do(t.Context(), http.MethodPost, "/api/v1/tokens", map[string]any{"project": p.Name, "name": "writer", "role": "engineer"}, &writer))
+	c := s.ClientWith(t, writer.Text("secret"))
+	const notice = "materialise these views again"
+	before := strings.Count(s.LogTail(1<<20), notice)
+	if out, err := exec.Command("redis-cli", "-s", socket, "flushall").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var acknowledged []string
+	push := func() error {
+		zone := fmt.Sprint("z", len(acknowledged))
+		err := p.Foreign(c, http.MethodPost, "/push", map[string]any{
+			"push_source_name": "rides", "df": map[string]any{"zone": []string{zone}, "at": []string{"2026-01-02T00:00:00Z"}, "fare": []float64{1.5}}, "to": "online",
+		}, nil)
+		if err == nil {
+			acknowledged = append(acknowledged, zone)
+		}
+		return err
+	}
+	_ = push() // it may be noticed before
+	if got, code := read(); code == http.StatusOK && strings.Count(s.LogTail(1<<20), notice) == before {
+		t.Errorf("an emptied Redis answers %s", got)
+	}
+	p.Eventually("it is not noticed", func() (bool, error) { return strings.Count(s.LogTail(1<<20), notice) > before, nil })
+	p.Eventually("pushes do not go on", func() (bool, error) {
+		err := push()
+		return err == nil, err
+	})
+	for _, zone := range acknowledged {
+		var a struct{ Columns []struct{ Values []any } }
+		p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("features/online"), map[string]any{"features": []string{"rides:fare"}, "entities": []map[string]any{{"zone": zone}}}, &a))
+		if got := fmt.Sprint(a.Columns[0].Values); got != "[1.5]" {
+			t.Errorf("%s was acknowledged, and is %s", zone, got)
+		}
+	}
+
+	// A backup does not have what Redis has. What is restored of it is another installation:
+	// it takes Redis only when it is told to, and nothing there for its own.
+	p.Materialise("rides")
+	p.Must(s.Stop())
+	copied := filepath.Join(t.TempDir(), "backup")
+	if said, code := s.Command(t.Context(), "backup", copied, "--data", s.Data); code != 0 {
+		t.Fatalf("%d\n%s", code, said)
+	}
+	p.Again()
+	p.Import("rides", "zone,at,fare\na,2026-01-03T00:00:00Z,3.5\n")
+	p.Materialise("rides")
+	to := live.New(t, "")
+	to.Env, to.Token = s.Env, s.Token
+	if said, code := to.Command(t.Context(), "restore", copied, "--data", to.Data); code != 0 {
+		t.Fatalf("%d\n%s", code, said)
+	}
+	if err := to.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "another installation's") {
+		t.Errorf("beside the one that was backed up: %v", err)
+	}
+	p.Must(s.Stop())
+	if out, err := exec.Command("redis-cli", "-s", socket, "del", "falaj:owner").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	to.Up(t)
+	p = &live.Project{Server: to, T: t, C: to.Client(t), Name: p.Name}
+	if got, code := read(); code != http.StatusConflict || !strings.Contains(got, "not online") {
+		t.Errorf("restored: %d %s", code, got)
+	}
+	p.Materialise("rides")
+	p.Must(to.Stop())
+	p.Again()
+	if got, code := read(); got != whole || code != http.StatusOK {
+		t.Errorf("after another start: %d %s", code, got)
+	}
 }

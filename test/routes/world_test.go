@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/test/live"
 )
@@ -252,6 +253,7 @@ func (w *world) tracked(t *testing.T) {
 	model := call("logged-models", map[string]any{"experiment_id": experiment, "name": "logged", "params": []any{map[string]string{"key": "k", "value": hush}}}).Text("model.info.model_id")
 	w.param["logged-models/model_id"] = model
 	w.param["tags/tag_key"] = "k"
+	w.param["region/name"] = "r"
 	w.param["artifacts/path"] = place + "/model/MLmodel"
 	w.fields = map[string]any{
 		"experiment_id": experiment, "experiment_ids": []string{experiment}, "run_id": id, "run_uuid": id, "run_ids": []string{id}, "name": "delay", "version": "1",
@@ -283,7 +285,7 @@ func (w *world) scopedAway(a policy.Action) caller {
 func (w *world) having(route httpapi.Route) caller {
 	d, ok := policy.Lookup(route.Action)
 	_, foreign := foreignRoutes[route.Method+" "+route.Path]
-	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/models/") || flight.Ours(route.Path) || rpc.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
+	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/") || oip.Calls(route.Path) || flight.Ours(route.Path) || rpc.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
 	if !ok || d.Installation || !inProject {
 		return w.admin
 	}

@@ -59,12 +59,16 @@ const (
 `
 )
 
-// messages are what was sent to a log: each tenth is no event.
+// mostPoison stays below the dead letters at which a stream stops.
+const mostPoison = 9000
+
+// messages are what was sent to a log: of the first ones each tenth is no event.
 type messages struct {
-	name string
-	from string // of the source's manifest
-	send func(message string) error
-	sent int
+	name   string
+	from   string // of the source's manifest
+	send   func(message string) error
+	sent   int
+	poison int
 }
 
 // fill sends messages until it is enough.
@@ -72,8 +76,9 @@ func (m *messages) fill(enough <-chan struct{}) error {
 	for {
 		for range 50 {
 			message := fmt.Sprintf(`{"customer": "c0", "at": %q}`, time.Now().UTC().Format(time.RFC3339Nano))
-			if m.sent++; m.sent%10 == 0 {
-				message = message[:20] // poison
+			if m.sent++; m.sent%10 == 0 && m.poison < mostPoison {
+				m.poison++
+				message = message[:20]
 			}
 			if err := m.send(message); err != nil {
 				return err
@@ -224,7 +229,7 @@ func TestEventsSurviveKills(t *testing.T) {
 	t.Logf("%d events, %d messages of %s, %d of %s", events, logs[0].sent, logs[0].name, logs[1].sent, logs[1].name)
 	waitFolded(t, do, "spending", events)
 	for _, m := range logs {
-		waitFolded(t, do, m.name, m.sent-m.sent/10)
+		waitFolded(t, do, m.name, m.sent-m.poison)
 	}
 	var entities []map[string]any
 	for i := range customers {
@@ -251,12 +256,12 @@ func TestEventsSurviveKills(t *testing.T) {
 		if err := do(http.MethodPost, "features/online", map[string]any{"entities": []any{map[string]any{"customer": "c0"}}, "features": []string{m.name + ":clicked"}}, &clicked); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := fmt.Sprint(clicked.Columns[0].Values), fmt.Sprint([]int{m.sent - m.sent/10}); got != want {
+		if got, want := fmt.Sprint(clicked.Columns[0].Values), fmt.Sprint([]int{m.sent - m.poison}); got != want {
 			t.Errorf("%s online: %s, want %s", m.name, got, want)
 		}
 		var st struct{ Dead int }
-		if err := do(http.MethodGet, "feature-views/"+m.name+"/stream", nil, &st); err != nil || st.Dead != m.sent/10 {
-			t.Errorf("%s: %d dead letters, want %d: %v", m.name, st.Dead, m.sent/10, err)
+		if err := do(http.MethodGet, "feature-views/"+m.name+"/stream", nil, &st); err != nil || st.Dead != m.poison {
+			t.Errorf("%s: %d dead letters, want %d: %v", m.name, st.Dead, m.poison, err)
 		}
 	}
 	// A training set cuts the log; it and the dataset have the same.

@@ -22,6 +22,7 @@ export type Graph = Schemas['openlineage.Graph'];
 export type GraphNode = Schemas['openlineage.Node'];
 export type Model = Schemas['ModelView'];
 export type Profile = Schemas['training.Profile'];
+export type Optimization = Schemas['optimize.Report'];
 export type Top = Schemas['training.Top'];
 export type Member = Schemas['engine.Member'];
 export type AuditEntry = Schemas['AuditView'];

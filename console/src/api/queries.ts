@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Freshness, type Graph, type Hit, type Job, type JobDetail, type Model, type Page, type Profile, type Project, type Top, type Version } from './client';
+import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Freshness, type Graph, type Hit, type Job, type JobDetail, type Model, type Optimization, type Page, type Profile, type Project, type Top, type Version } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -116,6 +116,16 @@ export const useJob = (p: string, id: string) =>
     queryKey: ['job', p, id],
     queryFn: ({ signal }) => get<JobDetail>(inProject(p, 'jobs', id) + '?view=full', signal),
     refetchInterval: (q) => (q.state.data && ended(q.state.data.state) ? false : 5000),
+  });
+
+/** What a job that optimised a model measured. */
+export const useOptimization = (p: string, id: string, enabled: boolean) =>
+  useQuery({
+    queryKey: ['job', p, id, 'optimization'],
+    queryFn: ({ signal }) => get<Optimization>(inProject(p, 'jobs', id, 'optimization'), signal),
+    enabled,
+    retry: false,
+    staleTime: Infinity,
   });
 
 /** Why a job that waits waits. */

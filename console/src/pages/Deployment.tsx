@@ -86,7 +86,7 @@ function Targets({ targets }: { targets: readonly (Target & Partial<Counted>)[] 
             <tr key={`${t.version} ${t.role}`}>
               <th scope="row" className="num">v{t.version}</th>
               <td>{t.role ? <span className={`role ${t.role}`}>{t.role}</span> : <span className="faint">before</span>}</td>
-              <td>{t.state && <StateBadge state={t.state} />}{t.reason && <span className="dim"> {t.reason}</span>}</td>
+              <td>{t.state && <StateBadge state={t.state} />}{t.remote && <span className="dim"> on {t.remote}, in {t.zone}</span>}{t.reason && <span className="dim"> {t.reason}</span>}</td>
               <td className="right num">{t.role === 'shadow' ? 'copies' : t.role ? `${t.weight} %` : '–'}</td>
               <td className="right num">{count(t.requests)}</td>
               <td className="right num">{count(t.failures)}{!!t.failures && !!t.requests && <span className="dim"> {percent(t.failures / t.requests, 1)}</span>}</td>

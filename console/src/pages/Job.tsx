@@ -8,6 +8,7 @@ import { lineageOf } from '../frame/places';
 import { Empty, Failed, Panel, StateBadge, Tag, Wait } from '../parts/State';
 import { Time } from '../parts/Time';
 import { Took } from './Jobs';
+import { OptimizationPanel, optimises } from './Optimization';
 import { Profiles } from './Profiles';
 import { Roles } from './Roles';
 
@@ -57,6 +58,7 @@ export function JobPage({ project, id }: { project: string; id: string }) {
         {why.length > 0 ? <ul className="why">{why.map((w) => <li key={w}>{w}</li>)}</ul> : <p className="dim">{j.state === 'succeeded' ? 'It did what it was asked.' : 'Nothing holds it up.'}</p>}
         {j.hint && <p className="dim">{j.hint}</p>}
       </Panel>
+      {optimises(j) && <OptimizationPanel project={project} job={j} />}
       <Panel title="Attempts" wide>
         {j.tries?.length ? (
           <table className="plain">

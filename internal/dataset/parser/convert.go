@@ -45,8 +45,8 @@ func columnOn(build array.Builder, strict bool, nulls *nullSet) *column {
 		}
 	case *array.Float32Builder:
 		c.parse = func(cell string) string {
-			v, ok := parseFloat(cell, strict)
-			if !ok || !math.IsInf(v, 0) && math.IsInf(float64(float32(v)), 0) {
+			v, ok := parseFloat(cell, strict, 32) // at once: a float64 between would round twice
+			if !ok {
 				return "is not a float32"
 			}
 			b.Append(float32(v))
@@ -63,7 +63,7 @@ func columnOn(build array.Builder, strict bool, nulls *nullSet) *column {
 		}
 	case *array.Float64Builder:
 		c.parse = func(cell string) string {
-			v, ok := parseFloat(cell, strict)
+			v, ok := parseFloat(cell, strict, 64)
 			if !ok {
 				return "is not a float64"
 			}
@@ -161,7 +161,7 @@ func parseInt(s string, strict bool) (int64, bool) {
 
 // parseFloat reads decimal notation with an optional exponent. Strictly, there
 // is no leading zero before another digit and no word for NaN or infinity.
-func parseFloat(s string, strict bool) (float64, bool) {
+func parseFloat(s string, strict bool, bits int) (float64, bool) {
 	if strings.ContainsAny(s, "xXpP_") {
 		return 0, false
 	}
@@ -174,7 +174,7 @@ func parseFloat(s string, strict bool) (float64, bool) {
 			return 0, false
 		}
 	}
-	v, err := strconv.ParseFloat(s, 64)
+	v, err := strconv.ParseFloat(s, bits)
 	return v, err == nil
 }
 

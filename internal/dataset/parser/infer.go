@@ -85,7 +85,7 @@ func reads(t table.Type, cell string) bool {
 		_, ok := parseInt(cell, true)
 		return ok
 	case table.Float64:
-		_, ok := parseFloat(cell, true)
+		_, ok := parseFloat(cell, true, 64)
 		return ok
 	case table.Date:
 		_, ok := parseDate(cell)

@@ -82,7 +82,8 @@ type Limits struct {
 	Parquet  int64 `json:"parquet"`  // bytes of a Parquet file or an Arrow stream, which is held in memory, default 1 GiB
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults are the limits with the defaults where there are none.
+func (l Limits) WithDefaults() Limits {
 	def := func(v *int64, d int64) {
 		if *v <= 0 {
 			*v = d
@@ -170,7 +171,7 @@ func Parse(body io.Reader, req Request, sink Sink) (sum Summary, err error) {
 	if err := req.check(); err != nil {
 		return Summary{}, err
 	}
-	req.Limits = req.Limits.withDefaults()
+	req.Limits = req.Limits.WithDefaults()
 	if req.Format == Arrow {
 		sum.Format = Arrow
 		sum.Rows, err = parseArrow(body, req, sink)

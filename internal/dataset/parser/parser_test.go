@@ -131,6 +131,9 @@ func TestCells(t *testing.T) {
 		{table.Float64, "1e400", "!"},
 		{table.Float64, "0x1p-2", "!"},
 		{table.Float64, "1,5", "!"},
+		{table.Float32, "1.000000059604644775390626", "1.0000001"}, // between two, nearer to this one than as a float64
+		{table.Float32, "-Inf", "-Inf"},
+		{table.Float32, "3.5e38", "!"},
 		{table.Bool, "1", "true"},
 		{table.Bool, "f", "false"},
 		{table.Bool, "yes", "!"},

@@ -66,7 +66,7 @@ func SnapshotMain(stdin io.Reader, stdout io.Writer) error {
 	if err := in.Header(&req); err != nil {
 		return out.Fault(err)
 	}
-	req.Limits = req.Limits.withDefaults()
+	req.Limits = req.Limits.WithDefaults()
 	s := &snapshot{req: req, out: out}
 	for {
 		var ask Ask

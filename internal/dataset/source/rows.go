@@ -117,6 +117,16 @@ func Convert(t table.Type, value any) (any, error) {
 		}
 		return v, nil
 	case table.Float32:
+		if text, ok := value.(string); ok { // at once: a float64 between would round twice
+			f, err := strconv.ParseFloat(text, 32)
+			switch {
+			case errors.Is(err, strconv.ErrRange):
+				return nil, bad("the value does not fit a float32")
+			case err != nil:
+				return nil, no()
+			}
+			return f, nil
+		}
 		v, err := Convert(table.Float64, value)
 		if err != nil {
 			return nil, no()

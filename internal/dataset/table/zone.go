@@ -49,8 +49,18 @@ func LocalColumns(s *arrow.Schema) (names []string) {
 // farthest is more than any zone's clocks are from UTC, and than they are ever set by.
 const farthest = 26 * time.Hour
 
+// endless reports whether a time is beyond those that a zone's clocks could show: it is
+// infinity, as DuckDB writes it, or next to it, and the same in every zone.
+func endless(local int64) bool {
+	const edge = math.MaxInt64 - 2*int64(farthest/time.Microsecond)
+	return local > edge || local < -edge
+}
+
 // Instant is a local time, as microseconds since 1970 on the clock, as an instant.
 func (l Local) Instant(local int64) int64 {
+	if endless(local) {
+		return local
+	}
 	at, _, _ := l.resolve(local)
 	return at
 }
@@ -62,6 +72,9 @@ func (l Local) instants() func(local int64) int64 {
 	}
 	from, to, offset := int64(0), int64(0), int64(0)
 	return func(local int64) int64 {
+		if endless(local) {
+			return local
+		}
 		if local >= from && local < to {
 			return local - offset
 		}

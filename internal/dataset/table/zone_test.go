@@ -1,6 +1,7 @@
 package table
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,26 @@ func TestInstants(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Infinity is the same in every zone, and changes nothing of what comes after it.
+func TestInstantsOfInfinity(t *testing.T) {
+	day := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	for _, name := range []string{"America/New_York", "America/Bogota", "Europe/Berlin", "Pacific/Kiritimati"} {
+		l := Local{Zone: zone(t, name)}
+		for _, far := range []int64{math.MaxInt64, math.MaxInt64 - 3600e6, -math.MaxInt64, math.MinInt64, math.MinInt64 + 3600e6} {
+			many := l.instants()
+			first, at, next := many(day), many(far), many(day)
+			if first != l.Instant(day) || next != first || at != far || l.Instant(far) != far {
+				t.Errorf("%s: %d among %d is %d among %d and %d", name, far, day, at, first, next)
+			}
+		}
+		for _, far := range []int64{math.MaxInt64 - 1000*3600e6, math.MinInt64 + 1000*3600e6} { // which clocks show
+			if at := l.instants()(far); max(at-far, far-at) > farthest.Microseconds() {
+				t.Errorf("%s: %d is %d", name, far, at)
+			}
+		}
+	}
 }
 
 func TestNormalizeLocal(t *testing.T) {

@@ -326,6 +326,19 @@ func (Store) DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, vie
 	return err
 }
 
+// OnlineStore implements feature.Store.
+func (Store) OnlineStore(ctx context.Context, tx *store.Tx) (o feature.OnlineStore, err error) {
+	err = tx.NewRaw("SELECT id, owner FROM feature_store WHERE one = 1").Scan(ctx, &o.ID, &o.Owner)
+	return o, found(err, "online store")
+}
+
+// PutOnlineStore implements feature.Store.
+func (Store) PutOnlineStore(ctx context.Context, tx *store.Tx, o feature.OnlineStore) error {
+	_, err := tx.NewRaw(`INSERT INTO feature_store (one, id, owner) VALUES (1, ?, ?)
+		ON CONFLICT (one) DO UPDATE SET id = EXCLUDED.id, owner = EXCLUDED.owner`, o.ID, o.Owner).Exec(ctx)
+	return err
+}
+
 // Onlines implements feature.Store.
 func (Store) Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]feature.Online, error) {
 	var rows []onlineRow

@@ -256,9 +256,11 @@ func (c *column) setLists(name string, a array.ListLike) error {
 // packs refuses elements that together are larger than a list may be.
 func (c *column) packs(t value.Type, from, to int) error {
 	size := 8 * (to - from)
+	var length [binary.MaxVarintLen64]byte
 	if c.typ == value.String {
 		for size = 0; from < to; from++ {
-			size += len(c.texts.Value(from)) + binary.MaxVarintLen32
+			n := len(c.texts.Value(from))
+			size += n + len(binary.AppendUvarint(length[:0], uint64(n)))
 		}
 	}
 	switch c.typ {

@@ -117,7 +117,7 @@ type Spine struct {
 // Options bound the work. The zero Options are usable.
 type Options struct {
 	Dir     string // for temporary files; the system's default when empty
-	Memory  int64  // bytes that views and sorting may use together; 512 MiB when 0
+	Memory  int64  // bytes that views and sorting may use together; 400 MiB when 0
 	Pool    *Pool  // of which Memory is taken, as far as it goes; nil for none
 	Disk    int64  // bytes of temporary files; 64 GiB when 0
 	Workers int    // batches joined at the same time; the number of CPUs when 0
@@ -125,7 +125,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.Memory <= 0 {
-		o.Memory = 512 << 20
+		o.Memory = 400 << 20 // what the process holds peaks at twice as much
 	}
 	if o.Disk <= 0 {
 		o.Disk = 64 << 30

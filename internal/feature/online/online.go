@@ -40,6 +40,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -145,6 +146,9 @@ type Store struct {
 	skew   time.Duration
 	now    func() time.Time
 	step   int
+
+	mu      sync.Mutex
+	derived map[tableSubkey]*derived
 }
 
 // New makes a store.
@@ -225,6 +229,7 @@ func (s *Store) readUnder(ctx context.Context, table Table, subkey int, q Query)
 	if err != nil {
 		return nil, err
 	}
+	defer s.leave(seal)
 	asks := make([]ask, 0, len(q.Keys))
 	for i, key := range q.Keys {
 		if key != nil {
@@ -248,6 +253,7 @@ func (s *Store) readUnder(ctx context.Context, table Table, subkey int, q Query)
 	found := make([]Answer, len(rows))
 	next := 0 // into asks
 	var failed error
+	var room []byte // for what is opened
 	err = s.driver.Scan(ctx, rows, Stamp{Event: when, Created: math.MaxInt64}, func(i int, v Stamp, sealed []byte) bool {
 		if v.Created > when {
 			return true // not known yet at that time
@@ -259,11 +265,15 @@ func (s *Store) readUnder(ctx context.Context, table Table, subkey int, q Query)
 		for asks[next].row != rows[i] {
 			next++
 		}
-		packed, err := seal.open(nil, q.Keys[asks[next].at], rows[i], v, sealed)
+		if cap(room)-len(room) < len(sealed) { // rows are about as long as each other
+			room = make([]byte, 0, min((len(rows)-i)*(len(sealed)+len(sealed)/8), max(len(sealed), maxRoom)))
+		}
+		packed, err := seal.open(room[len(room):], q.Keys[asks[next].at], rows[i], v, sealed)
 		if err != nil {
 			failed = err
 		}
-		found[i].Status, found[i].Packed = Present, packed
+		room = room[:len(room)+len(packed)]
+		found[i].Status, found[i].Packed = Present, slices.Clip(packed)
 		return false
 	})
 	if err == nil {
@@ -288,6 +298,9 @@ func (s *Store) readUnder(ctx context.Context, table Table, subkey int, q Query)
 	}
 	return answers, nil
 }
+
+// maxRoom is how many bytes of rows are opened into one piece of memory.
+const maxRoom = 64 << 10
 
 // Reader reads versions of a table as they are. It lives for one operation, so that
 // a destroyed key stops working at once. Not safe for concurrent use.

@@ -32,6 +32,7 @@ const (
 // sealer makes the opaque form of a table's rows under one subkey. It lives for one
 // operation, so that a destroyed key stops working at once. Not safe for concurrent use.
 type sealer struct {
+	of     *derived
 	table  TableKey
 	header []byte // of a value; empty for subkey 0
 	mac    hash.Hash
@@ -41,27 +42,86 @@ type sealer struct {
 	plain  []byte
 }
 
+// derived are the keys of a table's rows under one subkey, and sealers made of them that
+// are idle: to make one takes longer than to read a row. Nobody gets one before the ring
+// has given the very same keys again.
+type derived struct {
+	at   tableSubkey
+	uses [2]string // of the ring's keys
+	keys [2][]byte // for names and for values
+	idle []*sealer
+}
+
+// tableSubkey is a table under one subkey.
+type tableSubkey struct {
+	project, view, generation string
+	version, subkey           int
+}
+
+// Bounds of what is kept of sealers: how many tables, and how many sealers of each.
+const (
+	maxDerived = 1000
+	maxIdle    = 8
+)
+
 func (s *Store) sealer(ctx context.Context, table Table, subkey int) (*sealer, error) {
-	derive := func(use string) ([]byte, error) {
-		scope := fmt.Sprintf("online/%s/v%d", use, table.Version)
-		if table.Generation != "" {
-			scope += "/" + table.Generation
+	at := tableSubkey{table.Project, table.View, table.Generation, table.Version, subkey}
+	s.mu.Lock()
+	d := s.derived[at]
+	s.mu.Unlock()
+	known := d != nil
+	if !known {
+		d = &derived{at: at}
+		for i, use := range []string{"key", "value"} {
+			d.uses[i] = fmt.Sprintf("online/%s/v%d", use, table.Version)
+			if table.Generation != "" {
+				d.uses[i] += "/" + table.Generation
+			}
+			if subkey > 0 {
+				d.uses[i] += fmt.Sprintf("/k%d", subkey)
+			}
 		}
-		if subkey > 0 {
-			scope += fmt.Sprintf("/k%d", subkey)
+	}
+	var keys [2][]byte
+	for i, use := range d.uses {
+		var err error
+		if keys[i], err = s.keys.DataKey(ctx, table.Project, table.owner(), use); err != nil {
+			s.mu.Lock()
+			delete(s.derived, at)
+			s.mu.Unlock()
+			return nil, fault.Wrap(err, "opening the key of view %s", table.View)
 		}
-		key, err := s.keys.DataKey(ctx, table.Project, table.owner(), scope)
-		return key, fault.Wrap(err, "opening the key of view %s", table.View)
 	}
-	macKey, err := derive("key")
-	if err != nil {
-		return nil, err
+	s.mu.Lock()
+	if known && bytes.Equal(d.keys[0], keys[0]) && bytes.Equal(d.keys[1], keys[1]) {
+		if n := len(d.idle) - 1; n >= 0 {
+			sl := d.idle[n]
+			d.idle = d.idle[:n]
+			s.mu.Unlock()
+			return sl, nil
+		}
+	} else {
+		d = &derived{at: at, uses: d.uses, keys: keys}
+		if s.derived == nil || len(s.derived) >= maxDerived {
+			s.derived = map[tableSubkey]*derived{}
+		}
+		s.derived[at] = d
 	}
-	aeadKey, err := derive("value")
-	if err != nil {
-		return nil, err
+	s.mu.Unlock()
+	return d.sealer()
+}
+
+// leave gives a sealer back that is not used any more.
+func (s *Store) leave(sl *sealer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.derived[sl.of.at] == sl.of && len(sl.of.idle) < maxIdle {
+		sl.of.idle = append(sl.of.idle, sl)
 	}
-	block, err := aes.NewCipher(aeadKey)
+}
+
+func (d *derived) sealer() (*sealer, error) {
+	block, err := aes.NewCipher(d.keys[1])
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +129,9 @@ func (s *Store) sealer(ctx context.Context, table Table, subkey int) (*sealer, e
 	if err != nil {
 		return nil, err
 	}
-	sl := &sealer{mac: hmac.New(sha256.New, macKey), aead: aead}
-	if subkey > 0 {
-		sl.header = binary.BigEndian.AppendUint32([]byte{withKey}, uint32(subkey))
+	sl := &sealer{of: d, mac: hmac.New(sha256.New, d.keys[0]), aead: aead}
+	if d.at.subkey > 0 {
+		sl.header = binary.BigEndian.AppendUint32([]byte{withKey}, uint32(d.at.subkey)) //nolint:gosec // subkeys are counted from 0
 	}
 	sl.mac.Write([]byte("table"))
 	copy(sl.table[:], sl.mac.Sum(nil))

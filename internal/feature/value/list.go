@@ -65,6 +65,18 @@ func (t Type) Fits(n int) error {
 	return nil
 }
 
+// Holds refuses a list that reads as another list type and does not fit t: of another
+// length, or too large with t's elements. Errors: fault.Invalid, fault.TooLarge.
+func (t Type) Holds(v Value) error {
+	if err := t.Fits(v.Len()); err != nil {
+		return err
+	}
+	if size := max(v.Len()*int(t.Elem().width()), len(v.str)); size > MaxString { //nolint:gosec // 8 at most
+		return fault.New(fault.TooLarge, "a %s of %d bytes, at most %d fit", t, size, MaxString)
+	}
+	return nil
+}
+
 // canonical makes every NaN the same, so that equal lists have equal bytes.
 func (v Value) canonical() Value {
 	switch {

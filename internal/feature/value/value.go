@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -181,8 +182,7 @@ func (v Value) AppendJSON(dst []byte) []byte {
 	case Timestamp:
 		return v.Time().AppendFormat(append(dst, '"'), time.RFC3339Nano+`"`)
 	case String:
-		text, _ := json.Marshal(v.str) // of a string there is no error
-		return append(dst, text...)
+		return appendText(dst, v.str)
 	}
 	dst = append(dst, '[')
 	for x := range v.Elements() {
@@ -192,6 +192,18 @@ func (v Value) AppendJSON(dst []byte) []byte {
 		dst = dst[:len(dst)-1]
 	}
 	return append(dst, ']')
+}
+
+// appendText writes what encoding/json writes.
+func appendText(dst []byte, text string) []byte {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c < ' ', c >= utf8.RuneSelf, c == '"', c == '\\', c == '<', c == '>', c == '&':
+			quoted, _ := json.Marshal(text) // of a string there is no error
+			return append(dst, quoted...)
+		}
+	}
+	return append(append(append(dst, '"'), text...), '"')
 }
 
 func appendFloat(dst []byte, f float64, bits int) []byte {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -197,6 +198,25 @@ func TestScopesAndUsesHaveTheirOwnKeys(t *testing.T) {
 	}
 	if _, err := b.Decrypt(sealed, nil); err == nil {
 		t.Error("another project's key opened it")
+	}
+}
+
+// TestDataKeyIsTheCallers: what a caller does to a derived key does not reach the next.
+func TestDataKeyIsTheCallers(t *testing.T) {
+	s := newPlace(t).mustOpen(t, "")
+	first, err := s.DataKey(user(t), "wind", "artifacts", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Clone(first)
+	clear(first)
+	for i := range 200 { // more than are remembered
+		if _, err := s.DataKey(user(t), "wind", "artifacts", "use "+strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := s.DataKey(user(t), "wind", "artifacts", "x"); err != nil || !bytes.Equal(again, want) {
+			t.Fatalf("it is another key: %v", err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,6 +68,27 @@ type scopeKeys struct {
 	aead      tink.AEAD
 	streaming tink.StreamingAEAD
 	secret    []byte
+
+	mu   sync.Mutex
+	data map[string][]byte // keys derived for a use
+}
+
+// dataKeys bounds the derived keys that a scope remembers.
+const dataKeys = 64
+
+// dataKey derives a key for a use.
+func (k *scopeKeys) dataKey(use string) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	key, ok := k.data[use]
+	if !ok {
+		if k.data == nil || len(k.data) >= dataKeys {
+			k.data = map[string][]byte{}
+		}
+		key = derive(k.secret, "falaj data key v1 "+use)
+		k.data[use] = key
+	}
+	return slices.Clone(key) // it is the caller's
 }
 
 const (
@@ -128,7 +150,7 @@ func (s *Service) DataKey(ctx context.Context, project, owner, use string) ([]by
 	if err != nil {
 		return nil, err
 	}
-	return derive(k.secret, "falaj data key v1 "+use), nil
+	return k.dataKey(use), nil
 }
 
 // Destroy makes a scope's key unusable for ever, and with it everything the key
@@ -235,9 +257,6 @@ func parsePageToken(token string) (*Scope, error) {
 
 // keys gives a scope's keys from the cache, the database, or freshly made.
 func (s *Service) keys(ctx context.Context, project, owner string) (*scopeKeys, error) {
-	if err := CheckScope(project, owner); err != nil {
-		return nil, err
-	}
 	at := Scope{project, owner}
 	now := time.Now()
 	s.mu.Lock()
@@ -247,7 +266,9 @@ func (s *Service) keys(ctx context.Context, project, owner string) (*scopeKeys, 
 	if ok && now.Before(c.until) {
 		return c.keys, nil
 	}
-
+	if err := CheckScope(project, owner); err != nil {
+		return nil, err
+	}
 	k, err := s.load(ctx, at)
 	if fault.Is(err, fault.NotFound) {
 		k, err = s.make(ctx, at)

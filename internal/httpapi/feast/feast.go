@@ -13,6 +13,7 @@
 //   - materialise.go: materialize and materialize-incremental.
 //   - offline.go: what comes by Arrow Flight (package flight).
 //   - wire.go: what of their JSON is not Go's: columns in their order, instants.
+//   - plain.go: the request of a read in the form that clients send.
 //
 // # Differences
 //
@@ -27,11 +28,14 @@
 package feast
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -105,11 +109,8 @@ func (a *API) Register(handle func(method, path string, action policy.Action, su
 // answer is what a handler says: 200 and null, as Feast's server, when it is zero.
 type answer struct {
 	status int
-	body   any
+	body   any // a *bytes.Buffer has JSON already, and is released
 }
-
-// encoded is a body that is JSON already.
-type encoded []byte
 
 func (a *API) enter(r *http.Request, action policy.Action, act func(*http.Request, project.Name) (answer, error)) (answer, error) {
 	p, err := a.Project(r)
@@ -124,11 +125,16 @@ func (a *API) enter(r *http.Request, action policy.Action, act func(*http.Reques
 
 func write(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
+	text, encoded := v.(*bytes.Buffer)
+	if encoded {
+		w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
+	}
 	if status != 0 {
 		w.WriteHeader(status)
 	}
-	if text, ok := v.(encoded); ok {
-		_, _ = w.Write(text)
+	if encoded {
+		_, _ = w.Write(text.Bytes())
+		release(text)
 		return
 	}
 	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
@@ -187,4 +193,9 @@ func classOf(err error) string {
 var versioned = regexp.MustCompile(`^([^@:]+)@v([0-9]+)(:|$)`)
 
 // refOf is a view or feature as Falaj names it: "weather@2:temp".
-func refOf(feast string) string { return versioned.ReplaceAllString(feast, "$1@$2$3") }
+func refOf(feast string) string {
+	if !strings.Contains(feast, "@v") { // most; a request may name hundreds
+		return feast
+	}
+	return versioned.ReplaceAllString(feast, "$1@$2$3")
+}

@@ -1,7 +1,9 @@
 package feast
 
 import (
+	"bytes"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -34,37 +36,34 @@ type viewVersion struct {
 
 // vector is a join key or a feature of all entities.
 type vector struct {
-	keys   []any // of a join key, as they were asked for
-	column feature.Column
+	keys   []any           // of a join key, as they were asked for
+	column *feature.Column // nil for a join key
 }
 
 // read answers with the join keys, in the order of the request, and then the
 // features.
 func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 	var in readRequest
-	if err := decode(r, &in); err != nil {
+	if err := in.receive(r); err != nil {
 		return answer{}, err
 	}
 	ask := feature.OnlineRequest{
-		Project: p, Loose: true, Entities: make([]map[string]any, in.Entities.rows()),
-		Selection: feature.Selection{Service: refOf(in.Service), Features: make([]string, len(in.Features)), FullNames: in.Full},
+		Project: p, Loose: true, Columns: make([]feature.EntityColumn, len(in.Entities.names)),
+		Selection: feature.Selection{Service: refOf(in.Service), Features: in.Features, FullNames: in.Full},
 	}
 	asked := map[string]bool{} // views whose version was named in Feast's way
 	for i, f := range in.Features {
-		ask.Features[i] = refOf(f)
-		if ask.Features[i] != f {
-			view, _, _ := strings.Cut(ask.Features[i], ":")
+		if ref := refOf(f); ref != f {
+			ask.Features[i] = ref
+			view, _, _ := strings.Cut(ref, ":")
 			asked[view] = true
 		}
 	}
 	if in.Service != "" {
 		ask.Features = nil // as Feast's server: the service decides
 	}
-	for i := range ask.Entities {
-		ask.Entities[i] = make(map[string]any, len(in.Entities.names))
-		for _, name := range in.Entities.names {
-			ask.Entities[i][name] = in.Entities.values[name][i]
-		}
+	for i, name := range in.Entities.names {
+		ask.Columns[i] = feature.EntityColumn{Name: name, Values: in.Entities.values[name]}
 	}
 	got, err := a.Features.Online(r.Context(), ask)
 	if err != nil {
@@ -77,19 +76,20 @@ func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 		}
 		return answer{}, err
 	}
-	var out readAnswer
+	out := readAnswer{Metadata: metadata{Names: make([]string, 0, len(got.Columns)+len(got.JoinKeys))}, Results: make([]vector, 0, len(got.Columns)+len(got.JoinKeys))}
 	for _, name := range in.Entities.names {
-		for _, key := range got.JoinKeys {
-			if key == name {
-				out.add(name, vector{keys: in.Entities.values[name]})
-			}
+		if slices.Contains(got.JoinKeys, name) {
+			out.add(name, vector{keys: in.Entities.values[name]})
 		}
 	}
-	for _, c := range got.Columns {
+	for i := range got.Columns {
+		c := &got.Columns[i]
 		name := c.Name
-		if view, short, _ := strings.Cut(c.Feature, ":"); in.Full && asked[view] {
-			base, version, _ := strings.Cut(view, "@")
-			name = base + "@v" + version + "__" + short
+		if len(asked) > 0 && in.Full {
+			if view, short, _ := strings.Cut(c.Feature, ":"); asked[view] {
+				base, version, _ := strings.Cut(view, "@")
+				name = base + "@v" + version + "__" + short
+			}
 		}
 		out.add(name, vector{column: c})
 	}
@@ -102,8 +102,10 @@ func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 			out.Metadata.Views = append(out.Metadata.Views, viewVersion{name, version})
 		}
 	}
-	text, err := out.appendJSON(make([]byte, 0, 512+len(out.Results)*(128+48*len(ask.Entities))))
-	return answer{body: encoded(text)}, err
+	text := buffer()
+	text.Grow(512 + len(out.Results)*(128+48*in.Entities.rows()))
+	b, err := out.appendJSON(text.AvailableBuffer())
+	return answer{body: bytes.NewBuffer(b)}, err
 }
 
 func (r *readAnswer) add(name string, v vector) {

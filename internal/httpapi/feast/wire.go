@@ -7,18 +7,22 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
 // decode reads a request. Unknown fields are refused: what they ask for would not
 // be done. Errors are fault.Invalid, or of the body's limit.
-func decode(r *http.Request, into any) error {
-	d := json.NewDecoder(r.Body)
+func decode(r *http.Request, into any) error { return decodeFrom(r.Body, into) }
+
+func decodeFrom(body io.Reader, into any) error {
+	d := json.NewDecoder(body)
 	d.DisallowUnknownFields()
 	d.UseNumber()
 	err := d.Decode(into)
@@ -27,6 +31,11 @@ func decode(r *http.Request, into any) error {
 			err = errors.New("there is more after its end")
 		}
 	}
+	return refused(err)
+}
+
+// refused is the error of a body that could not be read.
+func refused(err error) error {
 	if _, large := errors.AsType[*http.MaxBytesError](err); err == nil || large || fault.Is(err, fault.TooLarge) {
 		return err
 	}
@@ -86,58 +95,98 @@ func (c *columns) rows() int {
 // appendJSON writes the answer in one pass: an answer of a hundred entities has
 // thousands of values, and a call of each one's marshaler costs more than reading it.
 func (r *readAnswer) appendJSON(dst []byte) ([]byte, error) {
-	dst = append(dst, `{"metadata":`...)
-	meta, err := json.Marshal(r.Metadata)
-	if err != nil {
-		return nil, err
+	dst = append(dst, `{"metadata":{"feature_names":`...)
+	if r.Metadata.Names == nil {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(dst, '[')
+		for _, name := range r.Metadata.Names {
+			dst = append(value.OfString(name).AppendJSON(dst), ',')
+		}
+		dst = endList(dst)
 	}
-	dst = append(append(dst, meta...), `,"results":[`...)
+	if len(r.Metadata.Views) > 0 {
+		views, err := json.Marshal(r.Metadata.Views)
+		if err != nil {
+			return nil, err
+		}
+		dst = append(append(dst, `,"feature_view_metadata":`...), views...)
+	}
+	dst = append(dst, `},"results":[`...)
 	var times stamps
 	for i, v := range r.Results {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		if dst, err = v.appendJSON(dst, &times); err != nil {
+		if v.column != nil {
+			dst = times.appendColumn(dst, v.column)
+			continue
+		}
+		var err error
+		if dst, err = appendKeys(dst, v.keys); err != nil {
 			return nil, err
 		}
 	}
 	return append(dst, "]}\n"...), nil
 }
 
-func (v vector) appendJSON(dst []byte, times *stamps) ([]byte, error) {
+// appendKeys writes a join key as it was asked for.
+func appendKeys(dst []byte, keys []any) ([]byte, error) {
 	dst = append(dst, `{"values":[`...)
-	for _, k := range v.keys {
+	for _, k := range keys {
+		if n, ok := k.(json.Number); ok {
+			dst = append(append(dst, n...), ',')
+			continue
+		}
 		text, err := json.Marshal(k)
 		if err != nil {
 			return nil, err
 		}
 		dst = append(append(dst, text...), ',')
 	}
-	for _, x := range v.column.Values {
-		dst = append(appendCell(dst, x), ',')
-	}
 	dst = append(endList(dst), `,"statuses":[`...)
-	for _, k := range v.keys {
+	for _, k := range keys {
 		status := online.Present
 		if k == nil {
 			status = online.NullValue
 		}
 		dst = append(append(append(dst, '"'), status...), `",`...)
 	}
-	for _, status := range v.column.Statuses {
+	dst = append(endList(dst), `,"event_timestamps":[`...)
+	for range keys {
+		dst = append(appendStamp(dst, nil), ',')
+	}
+	return append(endList(dst), '}'), nil
+}
+
+// stamps are the times of entities as they were written last: the features of a view
+// share them.
+type stamps struct {
+	of   []*time.Time
+	text []byte
+}
+
+func (s *stamps) appendColumn(dst []byte, c *feature.Column) []byte {
+	dst = append(dst, `{"values":[`...)
+	for _, x := range c.Values {
+		dst = append(appendCell(dst, x), ',')
+	}
+	dst = append(endList(dst), `,"statuses":[`...)
+	for _, status := range c.Statuses {
 		if status == online.Masked { // which Feast's clients do not know
 			status = online.NullValue
 		}
 		dst = append(append(append(dst, '"'), status...), `",`...)
 	}
-	dst = append(endList(dst), `,"event_timestamps":[`...)
-	for range v.keys {
-		dst = append(appendStamp(dst, nil), ',')
+	dst = append(endList(dst), `,"event_timestamps":`...)
+	if s.of == nil || !slices.Equal(s.of, c.EventTimes) {
+		s.of, s.text = c.EventTimes, append(s.text[:0], '[')
+		for _, at := range c.EventTimes {
+			s.text = append(appendStamp(s.text, at), ',')
+		}
+		s.text = endList(s.text)
 	}
-	for i, at := range v.column.EventTimes {
-		dst = append(times.append(dst, i, at), ',')
-	}
-	return append(endList(dst), '}'), nil
+	return append(append(dst, s.text...), '}')
 }
 
 // endList ends a list each of whose items has a comma behind it.
@@ -162,27 +211,6 @@ func appendCell(dst []byte, v value.Value) []byte {
 		dst = append(appendCell(dst, at), ',')
 	}
 	return endList(dst)
-}
-
-// stamps are the times of the entities as they were written last: the features of
-// a view share them.
-type stamps []struct {
-	at   *time.Time
-	text []byte
-}
-
-func (s *stamps) append(dst []byte, i int, at *time.Time) []byte {
-	if i == len(*s) {
-		*s = append(*s, struct {
-			at   *time.Time
-			text []byte
-		}{})
-	}
-	kept := &(*s)[i]
-	if kept.at != at || kept.text == nil {
-		kept.at, kept.text = at, appendStamp(kept.text[:0], at)
-	}
-	return append(dst, kept.text...)
 }
 
 // appendStamp writes an event's time, 1970 where there is none, as protobuf does:

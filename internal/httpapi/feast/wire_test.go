@@ -88,10 +88,10 @@ func TestAnswer(t *testing.T) {
 	at, later := time.Date(2013, 1, 1, 11, 0, 0, 0, time.UTC), time.Date(2013, 1, 1, 12, 0, 0, 0, time.UTC)
 	a := readAnswer{Metadata: metadata{Names: []string{"origin", "temp", "sky"}}, Results: []vector{
 		{keys: []any{"EWR", nil}},
-		{column: feature.Column{
+		{column: &feature.Column{
 			Values: []value.Value{value.OfFloat(1.5), value.Null(value.Float64)}, Statuses: []online.Status{online.Present, online.NotFound}, EventTimes: []*time.Time{&at, nil},
 		}},
-		{column: feature.Column{
+		{column: &feature.Column{
 			Values: []value.Value{value.OfString("clear"), value.OfString("<snow>")}, Statuses: []online.Status{online.Present, online.Present}, EventTimes: []*time.Time{&at, &later},
 		}},
 	}}
@@ -124,7 +124,7 @@ func BenchmarkAnswer(b *testing.B) {
 		for i := range times {
 			c.Values, c.Statuses = append(c.Values, value.OfFloat(float64(f*i)/1000)), append(c.Statuses, online.Present)
 		}
-		a.Results = append(a.Results, vector{column: c})
+		a.Results = append(a.Results, vector{column: &c})
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,323 +1,234 @@
 package oip
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
 	"slices"
 	"strconv"
-	"time"
 	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/inference"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
-// MaxTensors bounds the inputs and outputs of one request.
-const MaxTensors = 256
-
-type request struct {
-	ID         string         `json:"id"`
-	Parameters map[string]any `json:"parameters"`
-	Inputs     []input        `json:"inputs"`
-	Outputs    []output       `json:"outputs"`
-}
-
-type input struct {
-	Name       string           `json:"name"`
-	Shape      []int64          `json:"shape"`
-	Datatype   runtime.Datatype `json:"datatype"`
-	Parameters map[string]any   `json:"parameters"`
-	Data       json.RawMessage  `json:"data"`
-}
-
-type output struct {
-	Name       string         `json:"name"`
-	Parameters map[string]any `json:"parameters"`
-}
-
-// decode reads an inference request. Errors are fault.Invalid or TooLarge.
-func decode(body []byte) (serving.Request, error) {
-	var out serving.Request
-	if !utf8.Valid(body) {
-		return out, fault.New(fault.Invalid, "the request is not UTF-8")
+// decode reads an inference request: JSON of head bytes, and after it the tensors
+// that the JSON says are binary. Tensors may live in the body, which belongs to the
+// request from now on. Errors are fault.Invalid, TooLarge or Unsupported.
+func decode(body []byte, head int) (*ask, error) {
+	if !utf8.Valid(body[:head]) {
+		return nil, fault.New(fault.Invalid, "the request is not UTF-8")
 	}
-	var r request
-	if err := json.Unmarshal(body, &r); err != nil {
-		return out, fault.New(fault.Invalid, "the request is not an inference request in JSON: %v", err)
+	s := scanner{buf: body[:head:head]}
+	a := &ask{}
+	var raw []rawInput
+	var seen uint
+	for ok := s.open('{', '}'); ok; ok = s.more('}') {
+		switch key := s.key(); string(key) {
+		case "id":
+			s.first(&seen, 0, "id")
+			a.ID = s.maybe()
+		case "parameters":
+			s.first(&seen, 1, "parameters")
+			s.parameters(a.parameter)
+		case "inputs":
+			s.first(&seen, 2, "inputs")
+			raw = s.inputs(a)
+		case "outputs":
+			s.first(&seen, 3, "outputs")
+			s.outputs(a)
+		default:
+			s.skip()
+		}
 	}
-	out.ID = r.ID
+	s.end()
 	switch {
-	case len(r.Inputs) == 0:
-		return out, fault.New(fault.Invalid, "the request has no inputs")
-	case len(r.Inputs) > MaxTensors || len(r.Outputs) > MaxTensors:
-		return out, fault.New(fault.TooLarge, "a request may have %d inputs and %d outputs", MaxTensors, MaxTensors)
+	case s.err != nil:
+		return nil, s.err
+	case len(a.Inputs) == 0:
+		return nil, fault.New(fault.Invalid, "the request has no inputs")
 	}
-	if err := r.parameters(&out); err != nil {
-		return out, err
-	}
-	out.Inputs = make([]runtime.Tensor, len(r.Inputs))
-	for i, in := range r.Inputs {
-		var err error
-		if out.Inputs[i], err = in.tensor(); err != nil {
-			return out, err
+	rest := body[head:]
+	for _, in := range raw {
+		if in.size > int64(len(rest)) {
+			return nil, fault.New(fault.Invalid, "input %q: binary_data_size is %d, and %d bytes are left in the request", a.Inputs[in.index].Name, in.size, len(rest))
 		}
-	}
-	for _, o := range r.Outputs {
-		if slices.Contains(out.Outputs, o.Name) {
-			return out, fault.New(fault.Invalid, "output %q is asked for twice", o.Name)
-		}
-		out.Outputs = append(out.Outputs, o.Name)
-	}
-	return out, nil
-}
-
-// parameters reads those of ours; the protocol lets clients send others.
-func (r request) parameters(out *serving.Request) error {
-	if v, ok := r.Parameters["as_of"]; ok && v != nil {
-		text, _ := v.(string)
-		at, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil || at.IsZero() {
-			return fault.New(fault.Invalid, "parameters.as_of is no time: %.40v", v).WithHint("Write it as 2013-07-04T12:00:00Z.")
-		}
-		out.AsOf = at.UTC()
-	}
-	if v, ok := r.Parameters["route_key"]; ok && v != nil {
-		text, isText := v.(string)
-		if !isText {
-			return fault.New(fault.Invalid, "parameters.route_key is not text: %.40v", v)
-		}
-		out.RouteKey = text
-	}
-	return nil
-}
-
-func (in input) tensor() (runtime.Tensor, error) {
-	t := runtime.Tensor{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape}
-	if !slices.Contains(runtime.Datatypes, in.Datatype) {
-		if in.Datatype == "FP16" || in.Datatype == "BF16" {
-			return t, fault.New(fault.Invalid, "input %q: %s has no JSON form", in.Name, in.Datatype).WithHint("Send FP32.")
-		}
-		return t, fault.New(fault.Invalid, "input %q: datatype %q does not exist", in.Name, in.Datatype).WithHint("Datatypes: %v.", runtime.Datatypes)
-	}
-	n, err := runtime.Elements(in.Shape)
-	if err != nil {
-		return t, fault.Wrap(err, "input %q", in.Name)
-	}
-	if len(in.Data) == 0 {
-		return t, fault.New(fault.Invalid, "input %q has no data", in.Name)
-	}
-	// Each element is at least one byte and, but for the last, a comma: a shape
-	// that promises more than the body holds is refused before memory is taken.
-	if n > len(in.Data)/2+1 {
-		return t, fault.New(fault.Invalid, "input %q: shape %v wants %d elements, data has fewer", in.Name, in.Shape, n)
-	}
-	p := scanner{buf: in.Data, name: in.Name, shape: in.Shape, want: n}
-	switch in.Datatype {
-	case runtime.Bool:
-		t.Data, err = elements(&p, boolean)
-	case runtime.Uint8:
-		t.Data, err = elements(&p, unsigned[uint8](8))
-	case runtime.Uint16:
-		t.Data, err = elements(&p, unsigned[uint16](16))
-	case runtime.Uint32:
-		t.Data, err = elements(&p, unsigned[uint32](32))
-	case runtime.Uint64:
-		t.Data, err = elements(&p, unsigned[uint64](64))
-	case runtime.Int8:
-		t.Data, err = elements(&p, signed[int8](8))
-	case runtime.Int16:
-		t.Data, err = elements(&p, signed[int16](16))
-	case runtime.Int32:
-		t.Data, err = elements(&p, signed[int32](32))
-	case runtime.Int64:
-		t.Data, err = elements(&p, signed[int64](64))
-	case runtime.FP32:
-		t.Data, err = elements(&p, float[float32](32))
-	case runtime.FP64:
-		t.Data, err = elements(&p, float[float64](64))
-	case runtime.Bytes:
-		t.Data, err = elements(&p, text)
-	}
-	return t, err
-}
-
-// scanner walks the data array of a tensor, flat or nested as its shape says.
-// The bytes are valid JSON: encoding/json has seen them.
-type scanner struct {
-	buf   []byte
-	pos   int
-	name  string
-	shape []int64
-	want  int
-}
-
-func (p *scanner) space() {
-	for p.pos < len(p.buf) && (p.buf[p.pos] == ' ' || p.buf[p.pos] == '\n' || p.buf[p.pos] == '\t' || p.buf[p.pos] == '\r') {
-		p.pos++
-	}
-}
-
-func (p *scanner) next() byte {
-	p.space()
-	if p.pos >= len(p.buf) {
-		return 0
-	}
-	return p.buf[p.pos]
-}
-
-// token cuts the scalar at the position.
-func (p *scanner) token() []byte {
-	start := p.pos
-	if p.next() == '"' {
-		for p.pos++; p.buf[p.pos] != '"'; p.pos++ {
-			if p.buf[p.pos] == '\\' {
-				p.pos++
-			}
-		}
-		p.pos++
-		return p.buf[start:p.pos]
-	}
-	for p.pos < len(p.buf) && bytes.IndexByte([]byte(",] \n\t\r"), p.buf[p.pos]) < 0 {
-		p.pos++
-	}
-	return p.buf[start:p.pos]
-}
-
-// elements reads the whole array. A nested array must have exactly the shape.
-func elements[T any](p *scanner, parse func([]byte) (T, error)) ([]T, error) {
-	out := make([]T, 0, p.want)
-	nested := false
-	if p.next() == '[' {
-		at := p.pos
-		p.pos++
-		nested = p.next() == '['
-		p.pos = at
-	}
-	dims := []int64{int64(p.want)}
-	if nested {
-		dims = p.shape
-	}
-	out, err := fill(p, dims, out, parse)
-	if err != nil {
-		return nil, err
-	}
-	if p.next() != 0 {
-		return nil, fault.New(fault.Invalid, "input %q: data is not one array", p.name)
-	}
-	return out, nil
-}
-
-func fill[T any](p *scanner, dims []int64, out []T, parse func([]byte) (T, error)) ([]T, error) {
-	if len(dims) == 0 {
-		switch c := p.next(); c {
-		case '[', '{', ']', 0:
-			return nil, p.misshapen()
-		}
-		p.space()
-		tok := p.token()
-		v, err := parse(tok)
-		if err != nil {
-			if len(tok) > 40 {
-				tok = tok[:40]
-			}
-			return nil, fault.New(fault.Invalid, "input %q: element %d is %s: %v", p.name, len(out), tok, err)
-		}
-		return append(out, v), nil
-	}
-	if p.next() != '[' {
-		return nil, p.misshapen()
-	}
-	p.pos++
-	for i := range dims[0] {
-		if i > 0 {
-			if p.next() != ',' {
-				return nil, p.misshapen()
-			}
-			p.pos++
-		}
-		var err error
-		if out, err = fill(p, dims[1:], out, parse); err != nil {
+		if err := inference.FromRaw(&a.Inputs[in.index], rest[:in.size:in.size]); err != nil {
 			return nil, err
 		}
+		rest = rest[in.size:]
 	}
-	if p.next() != ']' {
-		return nil, p.misshapen()
+	if len(rest) > 0 {
+		return nil, fault.New(fault.Invalid, "%d bytes of the request belong to no input", len(rest)).
+			WithHint("Inference-Header-Content-Length is the length of the JSON; each binary input says its binary_data_size.")
 	}
-	p.pos++
-	return out, nil
+	return a, nil
 }
 
-func (p *scanner) misshapen() error {
-	return fault.New(fault.Invalid, "input %q: data does not have shape %v (%d elements)", p.name, p.shape, p.want).
-		WithHint("data is a flat array of all elements in row-major order, or nested exactly as the shape.")
+// rawInput is an input whose bytes follow the JSON.
+type rawInput struct {
+	index int
+	size  int64
 }
 
-type refusal string
-
-func (r refusal) Error() string { return string(r) }
-
-func boolean(tok []byte) (bool, error) {
-	switch string(tok) {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
+// maybe is a string, or nothing.
+func (s *scanner) maybe() string {
+	if s.literal("null") {
+		return ""
 	}
-	return false, refusal("not true or false")
+	return s.text()
 }
 
-func text(tok []byte) (string, error) {
-	if len(tok) < 2 || tok[0] != '"' {
-		return "", refusal("not a string")
+func (s *scanner) parameters(take func(name string, v any) error) {
+	if s.literal("null") {
+		return
 	}
-	var s string
-	err := json.Unmarshal(tok, &s)
-	return s, err
-}
-
-func signed[T int8 | int16 | int32 | int64](bits int) func([]byte) (T, error) {
-	return func(tok []byte) (T, error) {
-		v, err := strconv.ParseInt(string(tok), 10, bits)
-		if err != nil {
-			return 0, refusal("not a whole number of " + strconv.Itoa(bits) + " bits")
+	var seen []string
+	for ok := s.open('{', '}'); ok; ok = s.more('}') {
+		key := words(s.key())
+		v := s.scalar()
+		switch {
+		case len(seen) == maxParameters:
+			s.fail("there may be %d parameters", maxParameters)
+		case slices.Contains(seen, key):
+			s.fail("the request has the parameter %.80q twice", key)
 		}
-		return T(v), nil
-	}
-}
-
-func unsigned[T uint8 | uint16 | uint32 | uint64](bits int) func([]byte) (T, error) {
-	return func(tok []byte) (T, error) {
-		v, err := strconv.ParseUint(string(tok), 10, bits)
-		if err != nil {
-			return 0, refusal("not a whole number from 0 of " + strconv.Itoa(bits) + " bits")
+		seen = append(seen, key)
+		if s.err == nil {
+			s.err = take(key, v)
 		}
-		return T(v), nil
 	}
 }
 
-func float[T float32 | float64](bits int) func([]byte) (T, error) {
-	return func(tok []byte) (T, error) {
-		if len(tok) > 0 && (tok[0] == '"' || tok[0] == 'n' || tok[0] == 't' || tok[0] == 'f') {
-			if s := string(tok); s == `"NaN"` || s == "null" { // what clients send for a missing value
-				return T(math.NaN()), nil
+func (s *scanner) inputs(a *ask) (raw []rawInput) {
+	if s.literal("null") {
+		return nil
+	}
+	for ok := s.open('[', ']'); ok; ok = s.more(']') {
+		if len(a.Inputs) == MaxTensors {
+			s.err = fault.New(fault.TooLarge, "a request may have %d inputs and %d outputs", MaxTensors, MaxTensors)
+			return nil
+		}
+		t, size := s.input()
+		if size >= 0 {
+			raw = append(raw, rawInput{len(a.Inputs), size})
+		}
+		a.Inputs = append(a.Inputs, t)
+	}
+	return raw
+}
+
+// input reads one; size is that of its bytes after the JSON, or -1.
+func (s *scanner) input() (t runtime.Tensor, size int64) {
+	size = -1
+	data := -1 // where it is
+	var seen uint
+	for ok := s.open('{', '}'); ok; ok = s.more('}') {
+		switch key := s.key(); string(key) {
+		case "name":
+			s.first(&seen, 0, "the name of an input")
+			t.Name = s.text()
+		case "datatype":
+			s.first(&seen, 1, "the datatype of an input")
+			t.Datatype = datatype(s.quoted())
+		case "shape":
+			s.first(&seen, 2, "the shape of an input")
+			t.Shape = s.shape()
+		case "parameters":
+			s.first(&seen, 3, "the parameters of an input")
+			s.parameters(func(name string, v any) error {
+				if name != "binary_data_size" {
+					return noSharedMemory(t.Name, name)
+				}
+				n, ok := whole(v)
+				if !ok {
+					return fault.New(fault.Invalid, "input %q: binary_data_size is %s: not a whole number from 0", t.Name, brief(v))
+				}
+				size = n
+				return nil
+			})
+		case "data":
+			s.first(&seen, 4, "the data of an input")
+			s.next()
+			if data = s.pos; seen&6 == 6 { // datatype and shape are known
+				s.elements(&t)
+			} else {
+				s.skip()
 			}
-			return 0, refusal("not a number")
+		default:
+			s.skip()
 		}
-		v, err := strconv.ParseFloat(string(tok), bits)
-		if err != nil {
-			return 0, refusal("not a number of " + strconv.Itoa(bits) + " bits")
+	}
+	if s.err != nil {
+		return t, size
+	}
+	_, err := inference.Check(t)
+	switch {
+	case seen&1 == 0:
+		s.fail("an input has no name")
+	case seen&2 == 0:
+		s.fail("input %q has no datatype", t.Name)
+	case seen&4 == 0:
+		s.fail("input %q has no shape", t.Name)
+	case err != nil:
+		s.err = err
+	case data < 0 && size < 0:
+		s.fail("input %q has no data", t.Name)
+	case data >= 0 && size >= 0:
+		s.fail("input %q has data and binary_data_size", t.Name)
+	case data >= 0 && t.Data == nil:
+		again := scanner{buf: s.buf, pos: data}
+		again.elements(&t)
+		s.err = again.err
+	}
+	return t, size
+}
+
+// datatype avoids making a string of each that is sent.
+func datatype(b []byte) runtime.Datatype {
+	for _, d := range runtime.Datatypes {
+		if string(d) == string(b) {
+			return d
 		}
-		return T(v), nil
+	}
+	return runtime.Datatype(b[:min(len(b), 40)])
+}
+
+func (s *scanner) outputs(a *ask) {
+	if s.literal("null") {
+		return
+	}
+	for ok := s.open('[', ']'); ok; ok = s.more(']') {
+		var name string
+		var w wanted
+		var seen uint
+		for ok := s.open('{', '}'); ok; ok = s.more('}') {
+			switch key := s.key(); string(key) {
+			case "name":
+				s.first(&seen, 0, "the name of an output")
+				name = s.text()
+			case "parameters":
+				s.first(&seen, 1, "the parameters of an output")
+				s.parameters(w.parameter)
+			default:
+				s.skip()
+			}
+		}
+		if s.err != nil {
+			return
+		}
+		if s.err = a.output(name); s.err == nil {
+			a.outputs[len(a.outputs)-1] = w
+		}
 	}
 }
 
-// encode writes an inference answer. NaN and infinities, for which JSON has no
-// form, become null.
-func encode(dst []byte, name, version, id string, outputs []runtime.Tensor) ([]byte, error) {
+// encode writes an inference answer: JSON, and the bytes of the outputs that follow
+// it, which nobody may change. NaN and infinities, for which JSON has no form,
+// become null.
+func (a *ask) encode(dst []byte, version, id string, outputs []runtime.Tensor) (head []byte, raw [][]byte, err error) {
 	dst = append(dst, `{"model_name":`...)
-	dst = quote(dst, name)
+	dst = quote(dst, a.Name)
 	dst = append(dst, `,"model_version":`...)
 	dst = quote(dst, version)
 	if id != "" {
@@ -340,38 +251,63 @@ func encode(dst []byte, name, version, id string, outputs []runtime.Tensor) ([]b
 			}
 			dst = strconv.AppendInt(dst, d, 10)
 		}
+		if a.raw(i) {
+			b, err := inference.ToRaw(t)
+			if err != nil {
+				return nil, nil, err
+			}
+			raw = append(raw, b)
+			dst = append(dst, `],"parameters":{"binary_data_size":`...)
+			dst = strconv.AppendInt(dst, int64(len(b)), 10)
+			dst = append(dst, "}}"...)
+			continue
+		}
 		dst = append(dst, `],"data":[`...)
-		switch data := t.Data.(type) {
-		case []bool:
-			dst = list(dst, data, strconv.AppendBool)
-		case []uint8:
-			dst = list(dst, data, func(b []byte, v uint8) []byte { return strconv.AppendUint(b, uint64(v), 10) })
-		case []uint16:
-			dst = list(dst, data, func(b []byte, v uint16) []byte { return strconv.AppendUint(b, uint64(v), 10) })
-		case []uint32:
-			dst = list(dst, data, func(b []byte, v uint32) []byte { return strconv.AppendUint(b, uint64(v), 10) })
-		case []uint64:
-			dst = list(dst, data, func(b []byte, v uint64) []byte { return strconv.AppendUint(b, v, 10) })
-		case []int8:
-			dst = list(dst, data, func(b []byte, v int8) []byte { return strconv.AppendInt(b, int64(v), 10) })
-		case []int16:
-			dst = list(dst, data, func(b []byte, v int16) []byte { return strconv.AppendInt(b, int64(v), 10) })
-		case []int32:
-			dst = list(dst, data, func(b []byte, v int32) []byte { return strconv.AppendInt(b, int64(v), 10) })
-		case []int64:
-			dst = list(dst, data, func(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) })
-		case []float32:
-			dst = list(dst, data, func(b []byte, v float32) []byte { return number(b, float64(v), 32) })
-		case []float64:
-			dst = list(dst, data, func(b []byte, v float64) []byte { return number(b, v, 64) })
-		case []string:
-			dst = list(dst, data, quote)
-		default:
-			return nil, fault.New(fault.Internal, "output %q holds %T", t.Name, t.Data)
+		if dst, err = values(dst, t); err != nil {
+			return nil, nil, err
 		}
 		dst = append(dst, "]}"...)
 	}
-	return append(dst, "]}"...), nil
+	return append(dst, "]}"...), raw, nil
+}
+
+// values writes the elements of a tensor.
+func values(dst []byte, t runtime.Tensor) ([]byte, error) {
+	if t.Datatype == runtime.FP16 || t.Datatype == runtime.BF16 {
+		return nil, fault.New(fault.Invalid, "output %q: %s has no JSON form", t.Name, t.Datatype).WithHint("Ask for it as binary data.")
+	}
+	switch data := t.Data.(type) {
+	case []bool:
+		return list(dst, data, strconv.AppendBool), nil
+	case []uint8:
+		return list(dst, data, func(b []byte, v uint8) []byte { return strconv.AppendUint(b, uint64(v), 10) }), nil
+	case []uint16:
+		return list(dst, data, func(b []byte, v uint16) []byte { return strconv.AppendUint(b, uint64(v), 10) }), nil
+	case []uint32:
+		return list(dst, data, func(b []byte, v uint32) []byte { return strconv.AppendUint(b, uint64(v), 10) }), nil
+	case []uint64:
+		return list(dst, data, func(b []byte, v uint64) []byte { return strconv.AppendUint(b, v, 10) }), nil
+	case []int8:
+		return list(dst, data, func(b []byte, v int8) []byte { return strconv.AppendInt(b, int64(v), 10) }), nil
+	case []int16:
+		return list(dst, data, func(b []byte, v int16) []byte { return strconv.AppendInt(b, int64(v), 10) }), nil
+	case []int32:
+		return list(dst, data, func(b []byte, v int32) []byte { return strconv.AppendInt(b, int64(v), 10) }), nil
+	case []int64:
+		return list(dst, data, func(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) }), nil
+	case []float32:
+		return list(dst, data, func(b []byte, v float32) []byte { return number(b, float64(v), 32) }), nil
+	case []float64:
+		return list(dst, data, func(b []byte, v float64) []byte { return number(b, v, 64) }), nil
+	case []string:
+		for i, v := range data {
+			if !utf8.ValidString(v) { // JSON would have other bytes
+				return nil, fault.New(fault.Invalid, "output %q: element %d is not UTF-8 and has no JSON form", t.Name, i).WithHint("Ask for it as binary data.")
+			}
+		}
+		return list(dst, data, quote), nil
+	}
+	return nil, fault.New(fault.Internal, "output %q holds %T", t.Name, t.Data)
 }
 
 func list[T any](dst []byte, data []T, one func([]byte, T) []byte) []byte {
@@ -391,7 +327,15 @@ func number(dst []byte, v float64, bits int) []byte {
 	return strconv.AppendFloat(dst, v, 'g', -1, bits)
 }
 
+// quote writes a string.
 func quote(dst []byte, s string) []byte {
-	b, _ := json.Marshal(s) //nolint:errchkjson // a string cannot fail
-	return append(dst, b...)
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			b, _ := json.Marshal(s) //nolint:errchkjson // a string cannot fail
+			return append(dst, b...)
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
 }

@@ -1,20 +1,41 @@
-// Package oip speaks the Open Inference Protocol (version 2) over HTTP, in
-// JSON: health, metadata, inference, and errors in the protocol's own form,
-// {"error": "…"}. A deployment's name is the protocol's model name.
+// Package oip speaks the Open Inference Protocol (version 2) as Triton's clients do:
+// health, metadata, inference and Triton's extensions, over HTTP in JSON and in raw
+// bytes, with errors in the protocol's own form, {"error": "…"}, and over gRPC. A
+// deployment's name is the protocol's model name.
 //
-// Source: the Open Inference Protocol's specification/protocol/inference_rest.md.
+// # Map
+//
+//   - oip.go: the routes, health and metadata; how an inference is answered.
+//   - ask.go: what a request asks, whichever way it came; its limits; classes.
+//   - grpc.go, message.go: the same by gRPC, of api/inference/service.proto, whose
+//     messages are in internal/serving/inference. config.go, statistics.go,
+//     repository.go: Triton's other extensions. openapi.go: a document of each model.
+//   - frames.go: bodies of gRPC. held.go: what all bodies hold of memory.
+//   - body.go: bodies of HTTP, compression. scan.go, json.go: JSON.
+//
+// # Guarantees
+//
+// A request is read once. Numbers of a request stay where they were read when they
+// are aligned there, and are answered from where the model put them. What a shape
+// promises is compared with what was sent before memory is taken.
+//
+// Sources: the Open Inference Protocol's specification/protocol/inference_rest.md,
+// Triton's docs/protocol.
 package oip
 
 import (
 	"context"
 	"encoding/json"
-	"io"
+	"errors"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/inference"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -22,9 +43,17 @@ import (
 type Serving interface {
 	Metadata(ctx context.Context, project, name, version string) (serving.Description, error)
 	Infer(ctx context.Context, r serving.Request) (serving.Answer, error)
+	// Inputs are those of a model, for who may ask it.
+	Inputs(ctx context.Context, project, name, version string) ([]runtime.Spec, error)
+	// Statistics are those of a deployment's versions in memory; of one when it is named.
+	Statistics(ctx context.Context, project, name, version string) ([]serving.Statistics, error)
 	// Ready reports whether all of a project's models answer; of no project, "",
 	// whether the server has looked at every deployment once.
 	Ready(project string) bool
+	// List is a page of a project's deployments by name, after a name.
+	List(ctx context.Context, project, after string, limit int) ([]serving.Deployment, error)
+	// Load tries at once to load what failed to.
+	Load(ctx context.Context, project, name string) error
 }
 
 // API is the protocol's handlers.
@@ -36,6 +65,13 @@ type API struct {
 	Failed  func(r *http.Request, err error)      // logs what callers may not see
 	// Gate asks whether the caller may do the action in the project.
 	Gate func(r *http.Request, action, project string) error
+	// Again is who sent a request, asked anew while it goes on.
+	Again func(r *http.Request) (identity.Principal, error)
+	// Told is an error as callers of gRPC hear it; it logs what they may not see.
+	Told func(ctx context.Context, err error) error
+
+	streams streams
+	held    held
 }
 
 // Register adds the routes. action is what the route takes in the token's
@@ -50,7 +86,27 @@ func (a *API) Register(handle func(method, path, action, summary string, h http.
 	for _, v := range []string{"", "/versions/{version}"} {
 		handle(get, "/v2/models/{model}"+v, read, "A model's inputs and outputs", a.metadata)
 		handle(get, "/v2/models/{model}"+v+"/ready", read, "A model can answer", a.modelReady)
+		handle(get, "/v2/models/{model}"+v+"/config", read, "A model's configuration, in Triton's words", a.config)
+		handle(get, "/v2/models/{model}"+v+"/stats", read, "What a model's versions did since the server started", a.stats)
+		handle(get, "/v2/models/{model}"+v+"/openapi.json", read, "A model's OpenAPI document: its tensors and an example", a.describe)
 		handle(post, "/v2/models/{model}"+v+"/infer", infer, "Ask a model for predictions", a.infer)
+	}
+	handle(get, "/v2/models/stats", read, "What the project's models did since the server started", a.stats)
+	handle(post, "/v2/repository/index", read, "The deployments of the token's project and their states", a.repositoryIndex)
+	handle(post, "/v2/repository/models/{model}/load", apply, "Load a deployment again that did not load", a.repositoryLoad)
+	handle(post, "/v2/repository/models/{model}/unload", apply, "Refused: a deployment ends with its manifest", a.repositoryUnload)
+	for _, kind := range []string{"/v2/systemsharedmemory", "/v2/cudasharedmemory"} {
+		for _, path := range []string{"/status", "/region/{name}/status"} {
+			handle(get, kind+path, infer, "Refused: there is no shared memory", a.noRegions)
+		}
+		for _, path := range []string{"/unregister", "/region/{name}/register", "/region/{name}/unregister"} {
+			handle(post, kind+path, infer, "Refused: there is no shared memory", a.noRegions)
+		}
+	}
+	for _, method := range []string{get, post} {
+		handle(method, "/v2/trace/setting", read, "Triton's settings of traces; they cannot be changed", a.settings(traceSettings))
+		handle(method, "/v2/models/{model}/trace/setting", read, "Triton's settings of traces; they cannot be changed", a.settings(traceSettings))
+		handle(method, "/v2/logging", read, "Triton's settings of logs; they cannot be changed", a.settings(logSettings))
 	}
 }
 
@@ -58,6 +114,7 @@ func (a *API) Register(handle func(method, path, action, summary string, h http.
 const (
 	read  = "deployment.read"
 	infer = "deployment.infer"
+	apply = "deployment.apply"
 )
 
 // routeKey is the header for clients that cannot send the parameter route_key:
@@ -82,7 +139,10 @@ func write(w http.ResponseWriter, status int, v any) {
 // Refuse answers an error in the protocol's form.
 func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	status := a.Status(err)
-	if status == http.StatusInternalServerError {
+	switch {
+	case errors.Is(err, errLate):
+		status = http.StatusRequestTimeout
+	case status == http.StatusInternalServerError:
 		a.Failed(r, err)
 	}
 	Refuse(w, status, err)
@@ -91,11 +151,14 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 // Refuse answers an error with a status in the protocol's form. The text of a
 // defect stays inside.
 func Refuse(w http.ResponseWriter, status int, err error) {
-	text := err.Error()
+	text := fault.Told(err)
 	if status == http.StatusInternalServerError {
 		text = "something failed inside Falaj"
 	} else if hint := fault.HintOf(err); hint != "" {
 		text += ". " + hint
+	}
+	if after := fault.RetryOf(err); after > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(after.Seconds())))))
 	}
 	write(w, status, map[string]string{"error": text})
 }
@@ -103,8 +166,11 @@ func Refuse(w http.ResponseWriter, status int, err error) {
 // Ours says whether a path is one of this protocol's.
 func Ours(path string) bool { return path == "/v2" || strings.HasPrefix(path, "/v2/") }
 
+// extensions of Triton's that are there.
+var extensions = []string{"binary_tensor_data", "classification", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics", "trace", "logging"}
+
 func (a *API) server(w http.ResponseWriter, _ *http.Request) {
-	write(w, http.StatusOK, map[string]any{"name": "falaj", "version": a.Version, "extensions": []string{}})
+	write(w, http.StatusOK, map[string]any{"name": "falaj", "version": a.Version, "extensions": extensions})
 }
 
 // ready judges what the caller can see: another project's broken model is not
@@ -147,12 +213,8 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) {
 		a.Refuse(w, r, err)
 		return
 	}
-	versions := make([]string, len(d.Versions))
-	for i, v := range d.Versions {
-		versions[i] = strconv.FormatInt(v, 10)
-	}
 	write(w, http.StatusOK, map[string]any{
-		"name": d.Name, "versions": versions, "platform": d.Platform, "inputs": specs(d.Inputs), "outputs": specs(d.Outputs),
+		"name": d.Name, "versions": versions(d), "platform": d.Platform, "inputs": specs(d.Inputs), "outputs": specs(d.Outputs),
 	})
 }
 
@@ -170,55 +232,139 @@ func (a *API) modelReady(w http.ResponseWriter, r *http.Request) {
 		a.Refuse(w, r, err)
 		return
 	}
+	if d.Away != nil {
+		a.Refuse(w, r, d.Away)
+		return
+	}
 	write(w, http.StatusOK, map[string]any{"name": d.Name, "ready": true})
 }
 
 func (a *API) infer(w http.ResponseWriter, r *http.Request) {
-	project, err := a.enter(r, infer)
-	if err != nil {
+	if err := a.answer(w, r); err != nil {
 		a.Refuse(w, r, err)
-		return
 	}
-	if r.Header.Get("Inference-Header-Content-Length") != "" {
-		a.Refuse(w, r, fault.New(fault.Unsupported, "binary tensors are not offered here").WithHint("Send JSON."))
-		return
-	}
-	body, err := readAll(r)
-	if err != nil {
-		a.Refuse(w, r, err)
-		return
-	}
-	asked, err := decode(body)
-	if err != nil {
-		a.Refuse(w, r, err)
-		return
-	}
-	asked.Project, asked.Name, asked.Version = project, r.PathValue("model"), r.PathValue("version")
-	if asked.RouteKey == "" {
-		asked.RouteKey = r.Header.Get(routeKey)
-	}
-	answer, err := a.Serving.Infer(r.Context(), asked)
-	if err != nil {
-		a.Refuse(w, r, err)
-		return
-	}
-	out, err := encode(nil, asked.Name, strconv.FormatInt(answer.Version, 10), answer.ID, answer.Outputs)
-	if err != nil {
-		a.Refuse(w, r, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
-	_, _ = w.Write(out) //nolint:gosec // JSON, never a page; and a client that went away cannot be told
 }
 
-// readAll reads a body that the edge has bounded, in one allocation when the
-// length is known.
-func readAll(r *http.Request) ([]byte, error) {
-	if r.ContentLength > 0 && r.ContentLength < 1<<26 {
-		b := make([]byte, r.ContentLength)
-		_, err := io.ReadFull(r.Body, b)
-		return b, err
+// answer answers an inference. Nothing was written when it returns an error.
+func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
+	project, err := a.enter(r, infer)
+	if err != nil {
+		return err
 	}
-	return io.ReadAll(r.Body)
+	s := a.held.share(r.Context())
+	defer s.free()
+	q, err := a.read(r, project, s)
+	if err != nil {
+		return err
+	}
+	got, err := a.Serving.Infer(r.Context(), q.Request)
+	if err != nil {
+		return err
+	}
+	outputs, err := q.shaped(r.Context(), got.Outputs)
+	if err != nil {
+		return err
+	}
+	buffer := heads.Get().(*[]byte)
+	head, raw, err := q.encode((*buffer)[:0], strconv.FormatInt(got.Version, 10), got.ID, outputs)
+	if err != nil {
+		return err
+	}
+	err = send(w, r, head, raw)
+	if cap(head) <= trusted { // a large one is not worth keeping
+		*buffer = head
+		heads.Put(buffer)
+	}
+	return err
+}
+
+// read is what a request asks.
+func (a *API) read(r *http.Request, project string, s *share) (q *ask, err error) {
+	head, err := headOf(r)
+	if err != nil {
+		return nil, err
+	}
+	route, err := single(r, routeKey)
+	if err != nil {
+		return nil, err
+	}
+	body, err := receive(r, head, MaxBody, s)
+	if err != nil {
+		return nil, err
+	}
+	name, version := r.PathValue("model"), r.PathValue("version")
+	switch {
+	case head < 0:
+		q, err = decode(body, len(body))
+	case head == 0:
+		q, err = a.bare(r.Context(), body, project, name, version)
+	case head > len(body):
+		err = fault.New(fault.Invalid, "%s is %d, and the request has %d bytes", headLength, head, len(body))
+	default:
+		q, err = decode(body, head)
+	}
+	if err != nil {
+		return nil, err
+	}
+	q.Project, q.Name, q.Version = project, name, version
+	if q.RouteKey == "" {
+		q.RouteKey = route
+	}
+	return q, nil
+}
+
+// bare makes a request of nothing but the bytes of a model's only input: one row
+// of it, or as many as there are bytes for.
+func (a *API) bare(ctx context.Context, body []byte, project, name, version string) (*ask, error) {
+	inputs, err := a.Serving.Inputs(ctx, project, name, version)
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(format string, args ...any) (*ask, error) {
+		return nil, fault.New(fault.Invalid, "a request of raw bytes alone: "+format, args...).
+			WithHint("Send JSON that describes the tensors, and its length in " + headLength + ".")
+	}
+	if len(inputs) != 1 {
+		return refuse("model %q has %d inputs", name, len(inputs))
+	}
+	in := inputs[0]
+	t := runtime.Tensor{Name: in.Name, Datatype: in.Datatype, Shape: append([]int64{}, in.Shape...)}
+	if in.Datatype == runtime.Bytes { // all of it is the one element
+		for i, n := range t.Shape {
+			if t.Shape[i] = 1; n > 1 {
+				return refuse("input %q wants %v elements", in.Name, in.Shape)
+			}
+		}
+		if in.Shape == nil {
+			t.Shape = []int64{1}
+		}
+		t.Data = []string{words(body)}
+		return &ask{Request: serving.Request{Inputs: []runtime.Tensor{t}}, binary: true}, nil
+	}
+	varies, size := -1, int64(inference.Sizes[in.Datatype])
+	for i, n := range t.Shape {
+		switch {
+		case n >= 0:
+			size = min(size, int64(MaxBody)) * min(n, MaxBody)
+		case varies < 0:
+			varies = i
+		case varies == 0: // that of the rows
+			t.Shape[0], varies = 1, i
+		default:
+			return refuse("input %q has several dimensions that vary: %v", in.Name, in.Shape)
+		}
+	}
+	if in.Shape == nil {
+		return refuse("input %q may have any shape", in.Name)
+	}
+	if varies >= 0 {
+		if size == 0 || int64(len(body))%size != 0 {
+			return refuse("%d bytes do not make whole rows of %d bytes", len(body), size)
+		}
+		t.Shape[varies] = int64(len(body)) / size
+	}
+	if err := inference.FromRaw(&t, body); err != nil {
+		return nil, err
+	}
+	return &ask{Request: serving.Request{Inputs: []runtime.Tensor{t}}, binary: true}, nil
 }

@@ -40,24 +40,21 @@ func request(p project.Name, m *onlinev1.ReadRequest) (feature.OnlineRequest, er
 			return r, fault.New(fault.TooLarge, "%d entities are over the limit of %d", n, maxEntities).WithHint("Ask in several requests.")
 		case seen[k.GetName()]:
 			return r, fault.New(fault.Invalid, "the join key %.80q is there twice", k.GetName())
-		case i == 0:
-			r.Entities = make([]map[string]any, n)
-			for e := range r.Entities {
-				r.Entities[e] = make(map[string]any, len(m.GetKeys()))
-			}
-		case n != len(r.Entities):
-			return r, fault.New(fault.Invalid, "the join key %.80q has %d values, and %.80q %d", k.GetName(), n, m.GetKeys()[0].GetName(), len(r.Entities))
+		case i > 0 && n != len(r.Columns[0].Values):
+			return r, fault.New(fault.Invalid, "the join key %.80q has %d values, and %.80q %d", k.GetName(), n, m.GetKeys()[0].GetName(), len(r.Columns[0].Values))
 		}
 		seen[k.GetName()] = true
-		for e := range n {
-			r.Entities[e][k.GetName()] = at(e)
+		values := make([]any, n)
+		for e := range values {
+			values[e] = at(e)
 		}
 		for _, e := range k.GetNulls() {
 			if int(e) >= n {
 				return r, fault.New(fault.Invalid, "the join key %.80q has no value %d", k.GetName(), e)
 			}
-			r.Entities[e][k.GetName()] = nil
+			values[e] = nil
 		}
+		r.Columns = append(r.Columns, feature.EntityColumn{Name: k.GetName(), Values: values})
 	}
 	return r, nil
 }

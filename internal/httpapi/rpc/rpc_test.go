@@ -100,9 +100,9 @@ func FuzzRequest(f *testing.F) {
 	f.Add(framed(&onlinev1.ReadRequest{Service: "s", Keys: []*onlinev1.Keys{{Name: "a", Values: &onlinev1.Keys_Ints{Ints: &onlinev1.Ints{Values: []int64{1}}}, Nulls: []uint32{0}}, {Name: strings.Repeat("b", 3)}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, err := call(b, nil, asked(func(_ context.Context, r feature.OnlineRequest) (feature.OnlineAnswer, error) {
-			for _, e := range r.Entities {
-				if len(e) == 0 {
-					t.Error("an entity without keys")
+			for _, c := range r.Columns {
+				if len(c.Values) != len(r.Columns[0].Values) {
+					t.Error("columns of different lengths")
 				}
 			}
 			return feature.OnlineAnswer{}, nil

@@ -624,6 +624,41 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
+// Who gives up says something about a version when answers of the stable one take less
+// time than that, and nothing before.
+func TestWhoGivesUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		after  time.Duration
+		errors int64
+		known  bool // how long answers take
+	}{
+		"soon": {5 * time.Millisecond, 0, true}, "long after others were answered": {time.Second, 10, true}, "when nothing is known": {time.Second, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.trial(rollout.Spec{})
+			for n := range 220 {
+				w.predict(n, func(r *prediction.Record) {
+					r.Rollout, r.Version, r.Latency = "rol_1", 1, 20*time.Millisecond
+					if !c.known && n < 200 {
+						r.Failure, r.Scores = "invalid", nil
+					}
+					if n >= 200 {
+						r.Version = int64(1 + n%2)
+						r.Failure, r.Scores, r.Latency = prediction.GaveUp, nil, c.after
+					}
+				})
+			}
+			if err := w.judge().RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if p := w.progress(); p.Candidate.Errors != c.errors || p.Candidate.Requests != c.errors || p.Stable.Errors != c.errors {
+				t.Errorf("stable %+v\ncandidate %+v", p.Stable, p.Candidate)
+			}
+		})
+	}
+}
+
 // Labels of few keys decide nothing, however many there are: the requests of a
 // key meet one version, and cost alike.
 func TestFewKeysDecideNothing(t *testing.T) {

@@ -179,7 +179,7 @@ func (t *tally) record(r Rollout, rec *prediction.Record) {
 	if rec.Bucket == 0 || s.Keys.add(rec.Bucket) {
 		s.Assigned++
 	}
-	if ofTheAsker(rec.Failure) {
+	if ofTheAsker(rec.Failure) || rec.Failure == prediction.GaveUp && !t.outwaited(rec.Latency) {
 		return // no version would have answered it
 	}
 	s.Requests++
@@ -191,6 +191,15 @@ func (t *tally) record(r Rollout, rec *prediction.Record) {
 	if slow := r.Spec.Guardrails.Slow(); slow > 0 && rec.Latency > slow {
 		s.Slow++
 	}
+}
+
+// enough is how many answers of the stable version say how long one takes.
+const enough = 100
+
+// outwaited reports whether who gave up had waited longer than for 99 in 100 answers of
+// the stable version: then it was the version that took too long.
+func (t *tally) outwaited(d time.Duration) bool {
+	return t.Stable.latency.Count() >= enough && d > t.Stable.latency.Quantile(0.99)
 }
 
 // ofTheAsker reports whether a failure says something about the request and

@@ -34,6 +34,8 @@ type versionRow struct {
 	Updated        store.Time
 	Job            string
 	Attempt        string
+	Parents        string
+	OfJob          bool
 	Datasets       string
 	FeatureViews   string
 	Environment    string
@@ -58,11 +60,12 @@ func (r versionRow) version() (registry.Version, error) {
 		Source: r.Source, Run: tracking.RunID(r.Run), LoggedModel: tracking.LoggedModelID(r.LoggedModel),
 		RunLink: r.RunLink, Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(),
 		Origin: tracking.Origin{Job: r.Job, Attempt: r.Attempt, Environment: r.Environment, Classification: r.Classification},
-		Digest: r.Digest, KeyID: r.KeyID,
+		OfJob:  r.OfJob, Digest: r.Digest, KeyID: r.KeyID,
 	}
 	var label residency.Label
 	err := errors.Join(
 		json.Unmarshal([]byte(r.Datasets), &v.Datasets),
+		json.Unmarshal([]byte(r.Parents), &v.Parents),
 		json.Unmarshal([]byte(r.FeatureViews), &v.FeatureViews),
 		json.Unmarshal([]byte(r.Residency), &label),
 	)
@@ -83,7 +86,7 @@ func (Store) PutVersion(ctx context.Context, tx *store.Tx, v registry.Version) e
 		Model: string(v.ModelID), Number: v.Number, Project: string(v.Project), ModelName: v.Model, State: string(v.State),
 		Message: v.Message, Stage: string(v.Stage), Description: v.Description, Source: v.Source, Run: string(v.Run),
 		LoggedModel: string(v.LoggedModel), RunLink: v.RunLink, Owner: v.Owner, Created: store.At(v.Created),
-		Updated: store.At(v.Updated), Job: v.Job, Attempt: v.Attempt, Datasets: toJSON(v.Datasets),
+		Updated: store.At(v.Updated), Job: v.Job, Attempt: v.Attempt, Parents: toJSON(v.Parents), OfJob: v.OfJob, Datasets: toJSON(v.Datasets),
 		FeatureViews: toJSON(v.FeatureViews), Environment: v.Environment, Residency: toJSON(v.Residency),
 		Classification: v.Classification, Digest: v.Digest, KeyID: v.KeyID,
 	}

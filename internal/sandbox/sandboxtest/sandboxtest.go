@@ -10,16 +10,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/falaj-ml/falaj/internal/repotest"
 )
 
 var build = sync.OnceValues(func() (string, error) {
-	_, file, _, _ := runtime.Caller(0)
-	root := filepath.Join(filepath.Dir(file), "..", "..", "..")
+	root, err := repotest.Root()
+	if err != nil {
+		return "", err
+	}
 	dir := filepath.Join(root, ".tmp", "test")
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err

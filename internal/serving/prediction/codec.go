@@ -24,6 +24,7 @@ const (
 	flagBucket = 1 << 2 // its bucket comes at the end
 	flagOwner  = 1 << 3 // and then its owner
 	flagErased = 1 << 4 // rows of a person were blanked, in place
+	flagRemote = 1 << 5 // and then the remote and its zone
 
 	columnDouble = 0 // 8 bytes a number
 	columnSingle = 1 // 4 bytes a number: all of them are float32 exactly
@@ -53,6 +54,9 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	}
 	if r.Erased {
 		flags |= flagErased
+	}
+	if r.Remote != "" {
+		flags |= flagRemote
 	}
 	start := len(dst)
 	dst = append(dst, codecVersion, flags)
@@ -102,6 +106,9 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	if r.Owner != 0 {
 		dst = binary.LittleEndian.AppendUint64(dst, r.Owner)
 	}
+	if r.Remote != "" {
+		dst = appendText(appendText(dst, r.Remote), r.Zone)
+	}
 	return dst, nil
 }
 
@@ -138,7 +145,7 @@ func decodeRecord(b []byte, r *Record) error {
 		return errRecord("its version is unknown")
 	}
 	flags := d.byte()
-	if flags&^(flagShadow|flagReplay|flagBucket|flagOwner|flagErased) != 0 {
+	if flags&^(flagShadow|flagReplay|flagBucket|flagOwner|flagErased|flagRemote) != 0 {
 		return errRecord("its flags are unknown")
 	}
 	r.Shadow, r.Replay, r.Erased = flags&flagShadow != 0, flags&flagReplay != 0, flags&flagErased != 0
@@ -158,6 +165,10 @@ func decodeRecord(b []byte, r *Record) error {
 	if r.Owner = 0; flags&flagOwner != 0 {
 		r.Owner = d.fixed()
 		d.bad = d.bad || r.Owner == 0
+	}
+	if r.Remote, r.Zone = "", ""; flags&flagRemote != 0 {
+		r.Remote, r.Zone = d.text(), d.text()
+		d.bad = d.bad || r.Remote == ""
 	}
 	if d.bad || len(d.b) != 0 {
 		return errRecord("it is damaged")

@@ -40,6 +40,8 @@ type Record struct {
 	Owner   uint64
 	Model   string
 	Version int64
+	Remote  string // the server that ran the model, and its zone; empty: this one, in the home zone
+	Zone    string
 	Rollout string // the rollout under way ("rol_01J…"); empty when there is none
 	Shadow  bool   // the answer went nowhere
 	// Bucket is 1 + that of the key by which the request was routed: requests with
@@ -51,12 +53,16 @@ type Record struct {
 	Replay   bool
 	Erased   bool          // rows of a person were taken out of it: zero bytes and NaN
 	Latency  time.Duration // from decoded request to answer, feature lookup included
-	Failure  string        // kind of the fault, or FailedInModel; empty when it was answered
+	Failure  string        // kind of the fault, FailedInModel or GaveUp; empty when it was answered
 	Rows     int
 	Keys     []Column  // the entities that were looked up, as text
 	Inputs   []Column  // what the model saw, by feature
 	Scores   []float64 // the monitored output, one for each row; empty when it failed
 }
+
+// GaveUp is the Failure of a request whose asker went away before there was an answer,
+// or allowed less time than it would have taken.
+const GaveUp = "gave_up"
 
 // FailedInModel is the Failure of a model that refused inputs which are what it
 // says that it takes.

@@ -127,6 +127,9 @@ func drawRecord(t *rapid.T) *prediction.Record {
 		Failure: rapid.String().Draw(t, "failure"), Rows: rows, Keys: columns("key"), Inputs: columns("input"),
 		Bucket: rapid.Uint32().Draw(t, "bucket"), Owner: rapid.Uint64().Draw(t, "owner"),
 	}
+	if r.Remote = rapid.String().Draw(t, "remote"); r.Remote != "" {
+		r.Zone = rapid.String().Draw(t, "zone")
+	}
 	if n := rapid.IntRange(0, 3).Draw(t, "scores"); n > 0 {
 		r.Scores = rapid.SliceOfN(number, n, n).Draw(t, "score")
 	}

@@ -5,11 +5,15 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Datatype is an Open Inference Protocol datatype.
@@ -26,13 +30,47 @@ const (
 	Int16  Datatype = "INT16"  // []int16
 	Int32  Datatype = "INT32"  // []int32
 	Int64  Datatype = "INT64"  // []int64
+	FP16   Datatype = "FP16"   // []uint16, IEEE 754 binary16; no form in JSON
+	BF16   Datatype = "BF16"   // []uint16, the upper half of an FP32; no form in JSON
 	FP32   Datatype = "FP32"   // []float32
 	FP64   Datatype = "FP64"   // []float64
 	Bytes  Datatype = "BYTES"  // []string
 )
 
 // Datatypes lists them all.
-var Datatypes = []Datatype{Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, FP32, FP64, Bytes}
+var Datatypes = []Datatype{Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, FP16, BF16, FP32, FP64, Bytes}
+
+// Zeros makes n elements of a datatype: a slice of zeros, false or "". It is nil
+// for what is no datatype.
+func Zeros(d Datatype, n int) any {
+	switch d {
+	case Bool:
+		return make([]bool, n)
+	case Uint8:
+		return make([]uint8, n)
+	case Uint16, FP16, BF16:
+		return make([]uint16, n)
+	case Uint32:
+		return make([]uint32, n)
+	case Uint64:
+		return make([]uint64, n)
+	case Int8:
+		return make([]int8, n)
+	case Int16:
+		return make([]int16, n)
+	case Int32:
+		return make([]int32, n)
+	case Int64:
+		return make([]int64, n)
+	case FP32:
+		return make([]float32, n)
+	case FP64:
+		return make([]float64, n)
+	case Bytes:
+		return make([]string, n)
+	}
+	return nil
+}
 
 // Tensor is a named array. Data is the slice type of its Datatype, with as many
 // elements as Shape's product; a Shape of no dimensions is a scalar.
@@ -85,11 +123,56 @@ func (s Spec) Accepts(t Tensor) error {
 	return nil
 }
 
+// Limits of what a model may say about itself, and answer.
+const (
+	MaxPorts  = 4096      // inputs, and outputs
+	MaxName   = 4096      // bytes
+	MaxRank   = 32        // dimensions
+	MaxAnswer = 512 << 20 // bytes of all outputs of a run
+)
+
+// TooLong refuses an answer that is too large to be held beside others.
+func TooLong() error {
+	return fault.New(fault.TooLarge, "the model's answer has more than %d MiB", MaxAnswer>>20).WithHint("Send fewer rows at once.")
+}
+
 // Metadata is what a loaded model says about itself.
 type Metadata struct {
 	Platform string // "onnxruntime_onnx"
 	Inputs   []Spec
 	Outputs  []Spec
+}
+
+// Validate refuses what no model may say about itself.
+func (m Metadata) Validate() error {
+	if len(m.Inputs) > MaxPorts || len(m.Outputs) > MaxPorts {
+		return fault.New(fault.Invalid, "the model has more than %d inputs or outputs", MaxPorts)
+	}
+	if len(m.Outputs) == 0 {
+		return fault.New(fault.Invalid, "the model has no outputs: there is nothing to ask it for")
+	}
+	if err := validate("input", m.Inputs); err != nil {
+		return err
+	}
+	return validate("output", m.Outputs)
+}
+
+func validate(role string, specs []Spec) error {
+	seen := make(map[string]bool, len(specs))
+	for _, s := range specs {
+		switch {
+		case s.Name == "" || len(s.Name) > MaxName || !utf8.ValidString(s.Name) || strings.ContainsRune(s.Name, 0):
+			return fault.New(fault.Invalid, "an %s of the model has no name, one of more than %d bytes, or one that is no text", role, MaxName)
+		case seen[s.Name]:
+			return fault.New(fault.Invalid, "the model has two %ss %.100q", role, s.Name)
+		case !slices.Contains(Datatypes, s.Datatype):
+			return fault.New(fault.Invalid, "%s %.100q of the model is of no datatype that there is", role, s.Name)
+		case len(s.Shape) > MaxRank || slices.ContainsFunc(s.Shape, func(d int64) bool { return d < -1 }):
+			return fault.New(fault.Invalid, "%s %.100q of the model has a shape that no tensor has", role, s.Name)
+		}
+		seen[s.Name] = true
+	}
+	return nil
 }
 
 // Check refuses inputs that are not exactly the model's.
@@ -163,7 +246,38 @@ func names(specs []Spec) string {
 
 // Options tune a session.
 type Options struct {
-	Threads int // inside one run; 0 is 1: many requests run side by side
+	Threads int            // inside one run; 0 is 1: many requests run side by side
+	Apart   bool           // in a process of its own, where there is such a runtime
+	Memory  resource.Bytes // that such a process may use; 0: by the model's size
+	Remote  Remote         // empty: here
+	// Again reads the model's file once more, for a process that is started again;
+	// nil: the file is kept.
+	Again func(context.Context) ([]byte, error) `json:"-"`
+	// Time is how long the model may take to load, then and again; 0 is
+	// DefaultTime.
+	Time time.Duration
+}
+
+// DefaultTime is how long a model may take to load.
+const DefaultTime = 2 * time.Minute
+
+// Late is the error of a load that took longer than it may.
+func Late(limit time.Duration) error {
+	return fault.New(fault.Timeout, "the model was not loaded in %s", limit)
+}
+
+// Remote names a model on another server.
+type Remote struct {
+	Server  string // one that the operator named
+	Model   string
+	Version string // empty: the server has none
+}
+
+// Distant is a Session whose model is on another server.
+type Distant interface {
+	Restarting
+	// MaxRows is how many rows a run may have; 0: as many as are wanted.
+	MaxRows() int
 }
 
 // Runtime loads models. Safe for concurrent use. Load's error is fault.Invalid
@@ -172,15 +286,47 @@ type Runtime interface {
 	Load(ctx context.Context, model []byte, o Options) (Session, error)
 }
 
+// ErrEnded is in the chain of the error of a run that its process did not survive,
+// for whatever reason.
+var ErrEnded = errors.New("the process ended")
+
+// LingersError is in the chain of the error of a run that goes on although its context is
+// over: it uses its cores until Over is closed.
+type LingersError struct{ Over <-chan struct{} }
+
+func (LingersError) Error() string { return "the run goes on" }
+
+// Over is closed when the run that failed so uses no core any more; nil: it is over.
+func Over(err error) <-chan struct{} {
+	l, _ := errors.AsType[LingersError](err)
+	return l.Over
+}
+
 // Session is a loaded model. Infer is safe for concurrent use; inputs have
 // passed Metadata.Check; outputs names those wanted, in order, and is never
 // empty. Close waits for running calls; no Infer may begin after it.
 //
 // Infer's errors: fault.Invalid when the input is at fault, fault.Exhausted when
-// memory is, fault.Timeout when ctx is over. Elements of BYTES reach the model
-// whole or are refused.
+// memory is, fault.Timeout when ctx is over, with LingersError where the run is not;
+// fault.Unavailable with ErrEnded when the run ended the process that it was in, or
+// ended with it. Elements of BYTES reach the model whole or are refused.
 type Session interface {
 	Metadata() Metadata
 	Infer(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)
 	Close() error
+}
+
+// Restarting is a Session whose model may be away for a while.
+type Restarting interface {
+	Session
+	// Away is why it does not answer at the moment; nil when it does.
+	Away() error
+}
+
+// Away is why a session does not answer at the moment; nil when it does.
+func Away(s Session) error {
+	if r, ok := s.(Restarting); ok {
+		return r.Away()
+	}
+	return nil
 }

@@ -19,11 +19,12 @@ type artifactRow struct {
 	Size          int64
 	Digest        string
 	Created       store.Time
+	OfJob         bool
 }
 
 func (r artifactRow) stored() tracking.Stored {
 	return tracking.Stored{
-		File:   tracking.File{Path: r.Path, Size: r.Size, Digest: r.Digest, Created: r.Created.Time()},
+		File:   tracking.File{Path: r.Path, Size: r.Size, Digest: r.Digest, Created: r.Created.Time(), OfJob: r.OfJob},
 		Object: r.Object,
 	}
 }
@@ -31,10 +32,10 @@ func (r artifactRow) stored() tracking.Stored {
 // PutArtifact implements tracking.Store.
 func (Store) PutArtifact(ctx context.Context, tx *store.Tx, p project.Name, owner string, s tracking.Stored) error {
 	row := artifactRow{
-		Owner: owner, Path: s.Path, Project: string(p), Object: s.Object, Size: s.Size, Digest: s.Digest, Created: store.At(s.Created),
+		Owner: owner, Path: s.Path, Project: string(p), Object: s.Object, Size: s.Size, Digest: s.Digest, Created: store.At(s.Created), OfJob: s.OfJob,
 	}
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (owner, path) DO UPDATE").
-		Set("object = EXCLUDED.object").Set("size = EXCLUDED.size").Set("digest = EXCLUDED.digest").Set("created = EXCLUDED.created").Exec(ctx)
+		Set("object = EXCLUDED.object").Set("size = EXCLUDED.size").Set("digest = EXCLUDED.digest").Set("created = EXCLUDED.created").Set("of_job = EXCLUDED.of_job").Exec(ctx)
 	return err
 }
 

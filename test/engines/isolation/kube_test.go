@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine/kube/kubetest"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/repotest"
 	"github.com/falaj-ml/falaj/test/live"
 )
 
@@ -179,7 +180,7 @@ func namespace(t *testing.T, c *kubetest.Cluster, account string, victim running
 
 func kubectl(t *testing.T) string {
 	t.Helper()
-	root, err := kubetest.Root()
+	root, err := repotest.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@
 package spark
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -39,7 +38,7 @@ const (
 
 func TestSpark(t *testing.T) {
 	s := live.New(t, "")
-	python, jar := installed(t, s, "spark/bin/python"), installed(t, s, "spark/iceberg.jar")
+	python, jar, reader := installed(t, s, "spark/bin/python"), installed(t, s, "spark/iceberg.jar"), installed(t, s, "tables/bin/python")
 	s.Up(t)
 	p := s.Project(t, "nyc")
 	p.Apply(manifests)
@@ -52,18 +51,22 @@ func TestSpark(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, python, "testdata/spark.py")
-	cmd.Env = append(os.Environ(), "HOME="+s.Home, "ICEBERG_JAR="+jar, "CATALOG_URI="+s.URL+"/iceberg", "CATALOG_TOKEN="+token.Text("secret"))
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		text := out.String()
-		t.Fatalf("%v\n%s", err, text[max(0, len(text)-4000):])
+	run := func(python, script string) {
+		t.Helper()
+		cmd := exec.CommandContext(ctx, python, script)
+		cmd.Env = append(os.Environ(), "HOME="+s.Home, "ICEBERG_JAR="+jar, "CATALOG_URI="+s.URL+"/iceberg", "CATALOG_TOKEN="+token.Text("secret"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out[max(0, len(out)-4000):])
+		}
 	}
+	run(python, "testdata/spark.py")
+	run(reader, "testdata/kinds.py")
 
 	for name, want := range map[string][]string{
 		"trips":   {"accepted 2", "accepted 3", "accepted 3", "accepted 2", "accepted 2", "accepted 3", "accepted 1"},
 		"hot":     {"accepted 1", "accepted 3"},
+		"kinds":   {"accepted 2", "accepted 3", "accepted 3"},
+		"kinds2":  {"accepted 2"},
 		"weather": {"accepted 1", "rejected 1", "accepted 3", "rejected 6"},
 	} {
 		var got []string
@@ -74,6 +77,13 @@ func TestSpark(t *testing.T) {
 		slices.Reverse(got)
 		if !slices.Equal(got, want) {
 			t.Errorf("versions of %s: %q, want %q", name, got, want)
+		}
+	}
+	var kinds client.Object
+	p.Must(p.C.Do(t.Context(), http.MethodGet, p.Path("datasets/kinds@3/version"), nil, &kinds))
+	for column, kind := range map[string]string{"i": "int32", "l": "int64", "f": "float32", "li": "list<int32>", "lf": "list<float32>", "lat": "list<timestamp>"} {
+		if !strings.Contains(kinds.Text("schema"), fmt.Sprintf("name:%s type:%s]", column, kind)) {
+			t.Errorf("%s is no %s: %s", column, kind, kinds.Text("schema"))
 		}
 	}
 	var preview struct{ Rows [][]any }

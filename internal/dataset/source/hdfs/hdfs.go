@@ -99,7 +99,6 @@ func (Driver) Open(ctx context.Context, r source.Request) (source.Reader, error)
 	case user != "":
 		b.who.Set("user.name", user)
 	}
-	b.client = &http.Client{Transport: b.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return objects.Open(ctx, b, o.Format, r)
 }
 
@@ -107,7 +106,6 @@ type bucket struct {
 	o         source.HDFS
 	scheme    string
 	who       url.Values // who asks, in each query
-	client    *http.Client
 	transport *http.Transport
 	active    int // the name node that answered last
 }
@@ -139,17 +137,13 @@ func (b *bucket) List(ctx context.Context) (objects.Listing, error) {
 		if asked > objects.MaxFiles {
 			return nil, fault.New(fault.TooLarge, "there are more than %d directories", objects.MaxFiles).WithHint("Narrow spec.from.hdfs.directory or match.")
 		}
-		found, err := b.list(ctx, dir)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range found {
+		if err := b.list(ctx, dir, func(s status) error {
 			name := path.Join(dir, s.Name)
 			if s.Name == "" {
-				return nil, fault.New(fault.Invalid, "%s is a file", b.o.Directory).WithHint("Write its directory into spec.from.hdfs.directory, and its name into match.")
+				return fault.New(fault.Invalid, "%s is a file", b.o.Directory).WithHint("Write its directory into spec.from.hdfs.directory, and its name into match.")
 			}
 			if hidden(s.Name) {
-				continue
+				return nil
 			}
 			depth := strings.Count(name, "/") + 1
 			switch s.Type {
@@ -158,13 +152,16 @@ func (b *bucket) List(ctx context.Context) (objects.Listing, error) {
 					dirs = append(dirs, name)
 				}
 			case "FILE":
-				if !objects.Match(b.o.Match, name) {
-					continue
-				}
-				if out[name] = s.tag(); len(out) > objects.MaxFiles {
-					return nil, fault.New(fault.TooLarge, "there are more than %d files", objects.MaxFiles).WithHint("Narrow spec.from.hdfs.directory or match.")
+				if objects.Match(b.o.Match, name) {
+					out[name] = s.tag()
 				}
 			}
+			if max(len(out), len(dirs)) > objects.MaxFiles {
+				return fault.New(fault.TooLarge, "there are more than %d files or directories", objects.MaxFiles).WithHint("Narrow spec.from.hdfs.directory or match.")
+			}
+			return nil
+		}); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
@@ -177,37 +174,88 @@ func hidden(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || strings.HasSuffix(name, "._COPYING_") || strings.Contains(name, "/")
 }
 
-func (b *bucket) list(ctx context.Context, dir string) ([]status, error) {
-	var said struct {
-		FileStatuses struct{ FileStatus []status }
-	}
-	return said.FileStatuses.FileStatus, b.ask(ctx, "LISTSTATUS", dir, &said)
+// list gives what is in a directory as it comes: who answers decides how much that is.
+func (b *bucket) list(ctx context.Context, dir string, each func(status) error) error {
+	return b.ask(ctx, "LISTSTATUS", dir, func(d *json.Decoder) error {
+		return within(d, "FileStatuses", func() error {
+			return within(d, "FileStatus", func() error {
+				if err := expect(d, '['); err != nil {
+					return err
+				}
+				for d.More() {
+					var s status
+					if err := d.Decode(&s); err != nil {
+						return err
+					}
+					if err := each(s); err != nil {
+						return err
+					}
+				}
+				return expect(d, ']')
+			})
+		})
+	})
 }
 
+// within reads a member of the object that comes next, and passes over the others.
+func within(d *json.Decoder, name string, read func() error) error {
+	if err := expect(d, '{'); err != nil {
+		return err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		if key == name {
+			err = read()
+		} else {
+			err = d.Decode(new(json.RawMessage))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return expect(d, '}')
+}
+
+func expect(d *json.Decoder, want json.Delim) error {
+	got, err := d.Token()
+	if err == nil && got != want {
+		err = errOther
+	}
+	return err
+}
+
+// errOther is an answer in JSON that is not WebHDFS's.
+var errOther = errors.New("another answer")
+
 func (b *bucket) status(ctx context.Context, name string) (status, error) {
-	var said struct{ FileStatus status }
-	err := b.ask(ctx, "GETFILESTATUS", name, &said)
+	var said struct {
+		FileStatus status `json:"FileStatus"`
+	}
+	err := b.ask(ctx, "GETFILESTATUS", name, func(d *json.Decoder) error { return d.Decode(&said) })
 	return said.FileStatus, err
 }
 
 // ask reads what a name node says of a path below the directory.
-func (b *bucket) ask(ctx context.Context, op, name string, into any) error {
+func (b *bucket) ask(ctx context.Context, op, name string, read func(*json.Decoder) error) error {
 	res, err := b.call(ctx, op, name, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = res.Body.Close() }()
 	limited := &io.LimitedReader{R: res.Body, N: maxListing}
-	err = json.NewDecoder(limited).Decode(into)
+	err = read(json.NewDecoder(limited))
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, typ := errors.AsType[*json.UnmarshalTypeError](err)
 	host := res.Request.URL.Host
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, fault.KindOf(err) != fault.Internal:
+		return err
 	case limited.N <= 0:
 		return fault.New(fault.TooLarge, "%s has more files than are listed", path.Join(b.o.Directory, name)).WithHint("Narrow spec.from.hdfs.directory.")
-	case syntax || typ:
+	case syntax || typ || errors.Is(err, errOther):
 		return fault.New(fault.Invalid, "%s does not answer as WebHDFS does", host).
 			WithHint("Look at spec.from.hdfs.namenodes: it is the port of the web server, usually 9871, or 9870 without TLS.")
 	}
@@ -239,7 +287,7 @@ func (b *bucket) get(ctx context.Context, u *url.URL, name string) (*http.Respon
 			return nil, fault.New(fault.Invalid, "%s: it has no address", name)
 		}
 		q.Header.Set("User-Agent", "falaj")
-		res, err := b.client.Do(q)
+		res, err := b.transport.RoundTrip(q) // an http.Client says addresses that it cannot parse
 		if err != nil {
 			return nil, b.explain(u.Host, err)
 		}
@@ -295,13 +343,10 @@ func (b *bucket) refused(res *http.Response, name string) error {
 	return fault.New(fault.Invalid, "%s refuses: %s", host, what).WithHint("%s", hint)
 }
 
-// explain says what a network did. An address, which has the token, is not said.
+// explain says what a network did.
 func (b *bucket) explain(host string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
-	}
-	if at, ok := errors.AsType[*url.Error](err); ok {
-		err = at.Err
 	}
 	if said := source.Unreachable(host, err); said != nil {
 		return said

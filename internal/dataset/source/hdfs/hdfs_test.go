@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -249,10 +250,55 @@ func TestWhoAsks(t *testing.T) {
 				t.Errorf("%q: asked by %s, want %s", secret, q, want)
 			}
 		}
+		silent := func(kind fault.Kind) {
+			t.Helper()
+			_, err := hdfs.Driver{}.Open(t.Context(), r)
+			if !fault.Is(err, kind) || strings.Contains(err.Error()+fault.HintOf(err), "canary") {
+				t.Errorf("%q: %v", secret, err)
+			}
+		}
+		c.redirect = c.data.URL + "/100%.csv?" + want // no address, and with the token
+		silent(fault.Invalid)
+		c.redirect = ""
 		c.data.Close()
-		_, err := hdfs.Driver{}.Open(t.Context(), r)
-		if !fault.Is(err, fault.Unavailable) || strings.Contains(err.Error()+fault.HintOf(err), "canary") {
-			t.Errorf("%q: %v", secret, err)
+		silent(fault.Unavailable)
+	}
+}
+
+// Who answers does not decide how much is held: what cannot be used is refused when it
+// comes, with the rest unread.
+func TestEndlessListing(t *testing.T) {
+	for _, list := range []struct {
+		kind  fault.Kind
+		entry func(n int) string
+	}{
+		{fault.Invalid, func(int) string { return `{}` }},
+		{fault.TooLarge, func(n int) string { return fmt.Sprintf(`{"pathSuffix":"d%d","type":"DIRECTORY"}`, n) }},
+		{fault.TooLarge, func(n int) string { return fmt.Sprintf(`{"pathSuffix":"f%d.csv","type":"FILE"}`, n) }},
+	} {
+		var asked atomic.Int64
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			_, _ = io.WriteString(w, `{"FileStatuses":{"other":[],"FileStatus":[`+list.entry(0))
+			for n := range 10_001 {
+				_, _ = io.WriteString(w, ","+list.entry(n+1))
+			}
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done() // its end never comes
+		}))
+		r := source.Request{
+			From:   source.From{HDFS: &source.HDFS{NameNodes: []string{host(s)}, Directory: "/data/in", TLS: source.TLSOff}},
+			Access: source.Access{Hosts: []string{"127.0.0.1"}},
+		}
+		r.From.HDFS.Match = "*.csv"
+		if strings.Contains(list.entry(0), "DIRECTORY") {
+			r.From.HDFS.Match = "*/x.csv"
+		}
+		r.Mode, r.BatchRows, r.Parser = source.Full, 1000, sourcetest.Parser{}
+		sourcetest.Refused(t, hdfs.Driver{}, r, list.kind, "")
+		s.Close()
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%s: asked %d times", list.entry(0), n)
 		}
 	}
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/falaj-ml/falaj/internal/repotest"
 )
 
 // The user that the server of S3 has.
@@ -88,14 +90,13 @@ func S3Client(t *testing.T, address string, ca []byte) *minio.Core {
 func HasS3() bool { _, ok := versitygw(); return ok }
 
 func versitygw() (string, bool) {
-	for dir, err := os.Getwd(); err == nil && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
-			server := filepath.Join(dir, ".tmp", "bin", "versitygw")
-			_, err := os.Stat(server)
-			return server, err == nil
-		}
+	root, err := repotest.Root()
+	if err != nil {
+		return "", false
 	}
-	return "", false
+	server := filepath.Join(root, ".tmp", "bin", "versitygw")
+	_, err = os.Stat(server)
+	return server, err == nil
 }
 
 // certificate is one for 127.0.0.1, and its key.

@@ -646,6 +646,7 @@ func destroyed(t *testing.T, d online.Driver) {
 	keys := &Keys{}
 	s := online.New(d, keys, online.Options{Now: func() time.Time { return Clock }})
 	write(t, s, weather, row("EWR", 1, -1, "x"))
+	expect(t, ask(t, s, weather, 0, 0, "EWR"), "PRESENT x")
 	keys.Destroy("nyc", "feature/weather")
 	if _, err := s.Read(t.Context(), weather, online.Query{Keys: [][]byte{key("EWR")}, At: Clock}); !fault.Is(err, fault.Gone) {
 		t.Errorf("read: %v, want gone", err)

@@ -3,12 +3,15 @@ package redis
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -25,17 +28,26 @@ import (
 // those of a view before had others. Source: Feast 0.67,
 // feast/infra/online_stores/redis.py and feast/infra/key_encoding_utils.py.
 //
-// Beside them, under the prefix: for each row that was copied, of which view and where to
-// (c:ROW), the rows of a table (ct:TABLE), the tables of a view (cv:PROJECT/VIEW) and the
-// views of a project (cp:PROJECT), so that they are found to be removed, also when the
-// key that names rows was destroyed. That is written before the copy, so that no copy
-// is without it.
+// Beside them, under the prefix: for each row that was copied, of which view, of which
+// entity and where to (c:ROW), the rows of a table (ct:TABLE), the tables of a view
+// (cv:PROJECT/VIEW) and the views with the version that is copied (copied), so that they are
+// found to be removed, also when the key that names rows was destroyed. That is written
+// before the copy, from the row up, so that no copy is without it.
+//
+// Others may copy while some are removed, also in other processes. Who removes takes the
+// index away between two removals of the copy, who copies looks afterwards whether the
+// index is there: one of them sees the other.
+//
+// The append-only file has what was removed in the clear until Redis has written it anew.
+// That has to be asked for (rewrite), from before the index goes until a rewriting that
+// began afterwards has ended.
 
 var _ online.Copier = (*DB)(nil)
 
 // Types of values in Feast's keys.
 const (
 	feastString    = 2
+	feastInt32     = 3
 	feastInt64     = 4
 	feastTimestamp = 8
 )
@@ -43,10 +55,11 @@ const (
 // Copies implements online.Copier.
 func (d *DB) Copies() bool { return d.feast }
 
-func (d *DB) copied(row online.RowKey) string      { return d.prefix + "c:" + string(row[:]) }
-func (d *DB) copies(key online.TableKey) string    { return d.prefix + "ct:" + string(key[:]) }
-func (d *DB) viewsOf(project string) string        { return d.prefix + "cp:" + project }
-func (d *DB) tablesOf(project, view string) string { return d.prefix + "cv:" + project + "/" + view }
+func (d *DB) copied(row online.RowKey) string   { return d.prefix + "c:" + string(row[:]) }
+func (d *DB) copies(key online.TableKey) string { return d.prefix + "ct:" + string(key[:]) }
+func (d *DB) tablesOf(view string) string       { return d.prefix + "cv:" + view } // PROJECT/VIEW
+func (d *DB) views() string                     { return d.prefix + "copied" }
+func (d *DB) rewrite() string                   { return d.prefix + "rewrite" }
 
 func mark(view string) string { return "_falaj:" + view }
 func at(view string) string   { return "_ts:" + view }
@@ -57,17 +70,18 @@ func stampText(s online.Stamp) string {
 	return fmt.Sprintf("%020d%020d", uint64(s.Event)^1<<63, uint64(s.Created)^1<<63) //nolint:gosec // the bits are meant
 }
 
-// storeCopy sets the fields of a view unless newer ones are there. ARGV are fields and
-// values; the first is the mark, of a stamp (40 bytes), a table (16) and fields (4 each).
+// storeCopy sets the fields of a view unless newer ones are there, of another table than
+// the first of ARGV. The others are fields and values; the first is the mark, of a stamp
+// (40 bytes), a table (16) and fields (4 each).
 //
 //nolint:dupword // Lua ends blocks so
 var storeCopy = rueidis.NewLuaScript(`
-local old = redis.call('HGET', KEYS[1], ARGV[1])
+local old = redis.call('HGET', KEYS[1], ARGV[2])
 if old then
-  if string.sub(old, 1, 40) > string.sub(ARGV[2], 1, 40) then return 0 end
+  if string.sub(old, 41, 56) ~= ARGV[1] and string.sub(old, 1, 40) > string.sub(ARGV[3], 1, 40) then return 0 end
   for i = 57, #old, 4 do redis.call('HDEL', KEYS[1], string.sub(old, i, i + 3)) end
 end
-for i = 1, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+for i = 2, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 return 1`)
 
 // dropCopy removes the fields of a view if this table wrote them, and the hash with
@@ -79,6 +93,40 @@ for i = 57, #old, 4 do redis.call('HDEL', KEYS[1], string.sub(old, i, i + 3)) en
 redis.call('HDEL', KEYS[1], ARGV[1], ARGV[2])
 return 1`)
 
+// place is where a row's copy is.
+type place struct {
+	row    online.RowKey
+	view   string
+	entity string
+	key    string // Feast's
+}
+
+func (p place) String() string {
+	b := append([]byte(p.view), 0)
+	b = binary.AppendUvarint(b, uint64(len(p.entity)))
+	return string(b) + p.entity + p.key
+}
+
+// placeOf reads what String gives.
+func placeOf(row online.RowKey, text string) (place, bool) {
+	view, rest, ok := strings.Cut(text, "\x00")
+	n, size := binary.Uvarint([]byte(rest))
+	if !ok || size <= 0 || n > uint64(len(rest)-size) { //nolint:gosec // at most len(rest)
+		return place{}, false
+	}
+	return place{row: row, view: view, entity: rest[size : size+int(n)], key: rest[size+int(n):]}, true //nolint:gosec // as above
+}
+
+// drops are the scripts that remove the copies of places.
+func drops(places []place) []rueidis.LuaExec {
+	out := make([]rueidis.LuaExec, len(places))
+	for i, p := range places {
+		table := tableOf(p.row)
+		out[i] = rueidis.LuaExec{Keys: []string{p.key}, Args: []string{mark(p.view), at(p.view), hex.EncodeToString(table[:])}}
+	}
+	return out
+}
+
 // Copy implements online.Copier.
 func (d *DB) Copy(ctx context.Context, s online.Shape, copies []online.Copy) error {
 	if len(copies) == 0 {
@@ -89,38 +137,89 @@ func (d *DB) Copy(ctx context.Context, s online.Shape, copies []online.Copy) err
 		names[i] = hashed(s.View + ":" + f)
 	}
 	wrote := hex.EncodeToString(s.Table[:]) + strings.Join(names, "")
+	view, version := s.Project+"/"+s.View, strconv.Itoa(s.Version)
 
-	// 1. Where they go.
-	var list []rueidis.Completed
-	keys := make([]string, len(copies))
-	rows := make([]string, len(copies))
+	// 1. What another version shows, this one may hide.
+	before, err := d.ask(ctx, []rueidis.Completed{d.client.B().Hget().Key(d.views()).Field(view).Build()})
+	if err != nil {
+		return err
+	}
+	if before[0] != "" && before[0] != version {
+		if err := d.DropCopiesOf(ctx, s.Project, s.View); err != nil {
+			return err
+		}
+	}
+
+	// 2. Where they go.
+	var rows []rueidis.Completed
+	places := make([]place, len(copies))
+	members := make([]string, len(copies))
 	for i, c := range copies {
 		key, err := feastKey(s, c.Key)
 		if err != nil {
 			return err
 		}
-		keys[i], rows[i] = key, string(c.Row[:])
-		list = append(list, d.client.B().Set().Key(d.copied(c.Row)).Value(s.View+"\x00"+key).Build())
+		places[i], members[i] = place{c.Row, s.View, string(c.Entity), key}, string(c.Row[:])
+		rows = append(rows, d.client.B().Set().Key(d.copied(c.Row)).Value(places[i].String()).Build())
 	}
-	for part := range slices.Chunk(rows, pipeline) {
-		list = append(list, d.client.B().Sadd().Key(d.copies(s.Table)).Member(part...).Build())
+	var tables []rueidis.Completed
+	for part := range slices.Chunk(members, pipeline) {
+		tables = append(tables, d.client.B().Sadd().Key(d.copies(s.Table)).Member(part...).Build())
 	}
-	list = append(list, d.client.B().Sadd().Key(d.viewsOf(s.Project)).Member(s.View).Build(),
-		d.client.B().Sadd().Key(d.tablesOf(s.Project, s.View)).Member(string(s.Table[:])).Build())
-	if err := d.all(ctx, list); err != nil {
-		return err
+	for _, list := range [][]rueidis.Completed{ // each when the one before is there
+		rows, tables,
+		{d.client.B().Sadd().Key(d.tablesOf(view)).Member(string(s.Table[:])).Build()},
+		{d.client.B().Hset().Key(d.views()).FieldValue().FieldValue(view, version).Build()},
+	} {
+		if err := d.all(ctx, list); err != nil {
+			return err
+		}
 	}
 
-	// 2. The values.
+	// 3. The values.
+	instead := ""
+	if s.Instead != (online.TableKey{}) {
+		instead = hex.EncodeToString(s.Instead[:])
+	}
 	scripts := make([]rueidis.LuaExec, len(copies))
 	for i, c := range copies {
-		args := append(make([]string, 0, 4+2*len(names)), mark(s.View), stampText(c.Stamp)+wrote, at(s.View), timestamp(c.Stamp.Event))
+		args := append(make([]string, 0, 5+2*len(names)), instead, mark(s.View), stampText(c.Stamp)+wrote, at(s.View), timestamp(c.Stamp.Event))
 		for n, v := range c.Values {
 			args = append(args, names[n], feastValue(v))
 		}
-		scripts[i] = rueidis.LuaExec{Keys: []string{keys[i]}, Args: args}
+		scripts[i] = rueidis.LuaExec{Keys: []string{places[i].key}, Args: args}
 	}
-	return d.run(ctx, storeCopy, scripts)
+	if err := d.run(ctx, storeCopy, scripts); err != nil {
+		return err
+	}
+	return d.withdraw(ctx, places)
+}
+
+// withdraw removes copies whose rows were removed while they were made.
+func (d *DB) withdraw(ctx context.Context, places []place) error {
+	var gone []place
+	for part := range slices.Chunk(places, pipeline/2) {
+		ask := make([]rueidis.Completed, 0, 2*len(part))
+		for _, p := range part {
+			ask = append(ask, d.client.B().Exists().Key(d.copied(p.row)).Build(),
+				d.client.B().Sismember().Key(d.copies(tableOf(p.row))).Member(string(p.row[:])).Build())
+		}
+		results, err := d.do(ctx, ask)
+		if err != nil {
+			return err
+		}
+		for i, p := range part {
+			row, err := results[2*i].AsInt64()
+			listed, failed := results[2*i+1].AsInt64()
+			if err := errors.Join(err, failed); err != nil {
+				return away(err)
+			}
+			if row == 0 || listed == 0 {
+				gone = append(gone, p)
+			}
+		}
+	}
+	return d.removePlaces(ctx, gone)
 }
 
 func (d *DB) run(ctx context.Context, script *rueidis.Lua, all []rueidis.LuaExec) error {
@@ -137,39 +236,146 @@ func (d *DB) run(ctx context.Context, script *rueidis.Lua, all []rueidis.LuaExec
 	return nil
 }
 
-// DropCopiesOf implements online.Copier.
-func (d *DB) DropCopiesOf(ctx context.Context, project, view string) error {
-	views := []string{view}
-	if view == "" {
-		var err error
-		if views, err = d.listed(ctx, d.viewsOf(project)); err != nil {
-			return err
-		}
+// CopiedViews implements online.Copier.
+func (d *DB) CopiedViews(ctx context.Context) ([]online.CopiedView, error) {
+	results, err := d.do(ctx, []rueidis.Completed{d.client.B().Hgetall().Key(d.views()).Build()})
+	if err != nil {
+		return nil, err
 	}
-	for _, v := range views {
-		tables, err := d.listed(ctx, d.tablesOf(project, v))
+	versions, err := results[0].AsStrMap()
+	if err != nil {
+		return nil, away(err)
+	}
+	views := make([]online.CopiedView, 0, len(versions))
+	for name, text := range versions {
+		project, view, _ := strings.Cut(name, "/")
+		version, _ := strconv.Atoi(text) // 0: it is not known
+		views = append(views, online.CopiedView{Project: project, View: view, Version: version})
+	}
+	return views, nil
+}
+
+// CopiedKeys implements online.Copier.
+func (d *DB) CopiedKeys(ctx context.Context, table online.TableKey, visit func(keys [][]byte) error) error {
+	for cursor := uint64(0); ; {
+		results, err := d.do(ctx, []rueidis.Completed{d.client.B().Sscan().Key(d.copies(table)).Cursor(cursor).Count(pipeline).Build()})
 		if err != nil {
 			return err
 		}
-		for _, t := range tables {
-			var table online.TableKey
-			copy(table[:], t)
-			if err := d.dropCopies(ctx, table); err != nil {
+		entry, err := results[0].AsScanEntry()
+		if err != nil {
+			return away(err)
+		}
+		places, err := d.places(ctx, rowsOf(entry.Elements))
+		if err != nil {
+			return err
+		}
+		for part := range slices.Chunk(places, pipeline) {
+			keys := make([][]byte, len(part))
+			for i, p := range part {
+				keys[i] = []byte(p.entity)
+			}
+			if err := visit(keys); err != nil {
 				return err
 			}
 		}
-		if err := d.all(ctx, []rueidis.Completed{
-			d.client.B().Unlink().Key(d.tablesOf(project, v)).Build(), d.client.B().Srem().Key(d.viewsOf(project)).Member(v).Build(),
-		}); err != nil {
+		if cursor = entry.Cursor; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+func rowsOf(members []string) []online.RowKey {
+	rows := make([]online.RowKey, len(members))
+	for i, m := range members {
+		copy(rows[i][:], m)
+	}
+	return rows
+}
+
+// places are where rows were copied to, of those that were.
+func (d *DB) places(ctx context.Context, rows []online.RowKey) (found []place, err error) {
+	for part := range slices.Chunk(rows, pipeline) {
+		ask := make([]rueidis.Completed, len(part))
+		for i, row := range part {
+			ask[i] = d.client.B().Get().Key(d.copied(row)).Build()
+		}
+		answers, err := d.ask(ctx, ask)
+		if err != nil {
+			return nil, err
+		}
+		for i, row := range part {
+			if p, ok := placeOf(row, answers[i]); ok {
+				found = append(found, p)
+			}
+		}
+	}
+	return found, nil
+}
+
+// DropCopiesOf implements online.Copier.
+func (d *DB) DropCopiesOf(ctx context.Context, project, view string) error {
+	names := []string{project + "/" + view}
+	if view == "" {
+		all, err := d.CopiedViews(ctx)
+		if err != nil {
+			return err
+		}
+		names = nil
+		for _, v := range all {
+			if v.Project == project {
+				names = append(names, v.Project+"/"+v.View)
+			}
+		}
+	}
+	for _, name := range names {
+		if err := d.dropView(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+func (d *DB) dropView(ctx context.Context, view string) error {
+	tables, err := d.listed(ctx, d.tablesOf(view))
+	if err != nil {
+		return err
+	}
+	for _, t := range tables {
+		var table online.TableKey
+		copy(table[:], t)
+		if err := d.dropCopies(ctx, table); err != nil {
+			return err
+		}
+		if err := d.unlist(ctx, d.client.B().Srem().Key(d.tablesOf(view)).Member(t).Build(), d.copies(table),
+			d.client.B().Sadd().Key(d.tablesOf(view)).Member(t).Build()); err != nil {
+			return err
+		}
+	}
+	return d.unlist(ctx, d.client.B().Hdel().Key(d.views()).Field(view).Build(), d.tablesOf(view),
+		d.client.B().Hsetnx().Key(d.views()).Field(view).Value("0").Build())
+}
+
+// unlist takes something off a list, and puts it back if its own list has members:
+// somebody copies.
+func (d *DB) unlist(ctx context.Context, off rueidis.Completed, own string, back rueidis.Completed) error {
+	if _, err := d.do(ctx, []rueidis.Completed{off}); err != nil {
+		return err
+	}
+	results, err := d.do(ctx, []rueidis.Completed{d.client.B().Scard().Key(own).Build()})
+	if err != nil {
+		return err
+	}
+	if n, err := results[0].AsInt64(); err != nil || n == 0 {
+		return away(err)
+	}
+	_, err = d.do(ctx, []rueidis.Completed{back})
+	return err
+}
+
 // dropCopies removes the copies of a table.
 func (d *DB) dropCopies(ctx context.Context, table online.TableKey) error {
-	for removed := false; ; {
+	for {
 		results, err := d.do(ctx, []rueidis.Completed{d.client.B().Srandmember().Key(d.copies(table)).Count(pipeline).Build()})
 		if err != nil {
 			return err
@@ -179,54 +385,50 @@ func (d *DB) dropCopies(ctx context.Context, table online.TableKey) error {
 			return away(err)
 		}
 		if len(members) == 0 {
-			if !removed {
-				return nil
-			}
-			return d.rewrite(ctx)
+			return nil
 		}
-		rows := make([]online.RowKey, len(members))
-		for i, m := range members {
-			copy(rows[i][:], m)
-		}
-		some, err := d.removeCopies(ctx, rows)
-		if err != nil {
+		if err := d.removeCopies(ctx, rowsOf(members)); err != nil {
 			return err
 		}
-		removed = removed || some
 	}
 }
 
 // removeCopies removes the copies of rows, and then what says where they are. Also where
 // none are made any more: those of before may be there.
-func (d *DB) removeCopies(ctx context.Context, rows []online.RowKey) (removed bool, err error) {
-	for part := range slices.Chunk(rows, pipeline) {
-		ask := make([]rueidis.Completed, len(part))
-		for i, row := range part {
-			ask[i] = d.client.B().Get().Key(d.copied(row)).Build()
-		}
-		answers, err := d.ask(ctx, ask)
-		if err != nil {
-			return false, err
-		}
-		var drops []rueidis.LuaExec
-		var unlisted []rueidis.Completed
-		for i, row := range part {
-			table := tableOf(row)
-			if view, key, ok := strings.Cut(answers[i], "\x00"); ok {
-				drops = append(drops, rueidis.LuaExec{Keys: []string{key}, Args: []string{mark(view), at(view), hex.EncodeToString(table[:])}})
-				unlisted = append(unlisted, d.client.B().Unlink().Key(d.copied(row)).Build())
-			}
-			unlisted = append(unlisted, d.client.B().Srem().Key(d.copies(table)).Member(string(row[:])).Build())
-		}
-		if err := d.run(ctx, dropCopy, drops); err != nil {
-			return false, err
-		}
-		removed = removed || len(drops) > 0
-		if err := d.all(ctx, unlisted); err != nil {
-			return false, err
-		}
+func (d *DB) removeCopies(ctx context.Context, rows []online.RowKey) error {
+	places, err := d.places(ctx, rows)
+	if err != nil {
+		return err
 	}
-	return removed, nil
+	if err := d.removePlaces(ctx, places); err != nil {
+		return err
+	}
+	off := make([]rueidis.Completed, len(rows)) // those that are listed, and were never copied
+	for i, row := range rows {
+		off[i] = d.client.B().Srem().Key(d.copies(tableOf(row))).Member(string(row[:])).Build()
+	}
+	return d.all(ctx, off)
+}
+
+func (d *DB) removePlaces(ctx context.Context, places []place) error {
+	if len(places) == 0 {
+		return nil
+	}
+	if _, err := d.do(ctx, []rueidis.Completed{d.client.B().Set().Key(d.rewrite()).Value(rand.Text()).Build()}); err != nil {
+		return err
+	}
+	if err := d.run(ctx, dropCopy, drops(places)); err != nil {
+		return err
+	}
+	var off []rueidis.Completed
+	for _, p := range places {
+		off = append(off, d.client.B().Srem().Key(d.copies(tableOf(p.row))).Member(string(p.row[:])).Build(),
+			d.client.B().Unlink().Key(d.copied(p.row)).Build())
+	}
+	if err := d.all(ctx, off); err != nil {
+		return err
+	}
+	return d.run(ctx, dropCopy, drops(places))
 }
 
 func tableOf(row online.RowKey) online.TableKey {
@@ -241,18 +443,6 @@ func (d *DB) listed(ctx context.Context, key string) ([]string, error) {
 	}
 	out, err := results[0].AsStrSlice()
 	return out, away(err)
-}
-
-// rewrite asks Redis to write its append-only file anew, without what was removed: the
-// copies were in it in the clear. One that is being written already is left.
-func (d *DB) rewrite(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err := d.client.Do(ctx, d.client.B().Bgrewriteaof().Build()).Error()
-	if said, ok := rueidis.IsRedisErr(err); ok && strings.Contains(said.Error(), "in progress") {
-		return nil
-	}
-	return away(err)
 }
 
 // ask gets texts; what is not there is empty.
@@ -287,6 +477,8 @@ func feastKey(s online.Shape, key []value.Value) (string, error) {
 		switch v := key[i]; v.Type() {
 		case value.String:
 			b = append(u32(u32(b, feastString), len(v.Str())), v.Str()...)
+		case value.Int32:
+			b = u32(u32(u32(b, feastInt32), 4), int(v.Int()))
 		case value.Int64:
 			b = binary.LittleEndian.AppendUint64(u32(u32(b, feastInt64), 8), uint64(v.Int())) //nolint:gosec // the bits are meant
 		case value.Timestamp:
@@ -298,29 +490,68 @@ func feastKey(s online.Shape, key []value.Value) (string, error) {
 	return string(append(b, s.Project...)), nil
 }
 
-// feastValue is a feast.types.Value; empty for NULL, and for what is of another type.
+// feastLists is how much higher the field of a list is than that of its elements.
+const feastLists = 10
+
+// feastValue is a feast.types.Value; empty for NULL. A list, and a vector, is a message
+// with the elements as its first field.
 func feastValue(v value.Value) string {
 	if v.IsNull() {
 		return ""
 	}
-	var b []byte
-	varint := func(field protowire.Number, n uint64) {
-		b = protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
+	field, wire := feastField(v.Type().Elem())
+	if v.Type().Scalar() {
+		return string(appendFeast(protowire.AppendTag(nil, field, wire), v))
 	}
+	var list []byte
+	for e := range v.Elements() {
+		if wire == protowire.BytesType {
+			list = protowire.AppendTag(list, 1, wire)
+		}
+		list = appendFeast(list, e)
+	}
+	if wire != protowire.BytesType && len(list) > 0 { // numbers are packed
+		list = protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), list)
+	}
+	return string(protowire.AppendBytes(protowire.AppendTag(nil, field+feastLists, protowire.BytesType), list))
+}
+
+// feastField is where feast.types.Value has scalars of a type, and how.
+func feastField(t value.Type) (protowire.Number, protowire.Type) {
+	switch t {
+	case value.String:
+		return 2, protowire.BytesType
+	case value.Int32:
+		return 3, protowire.VarintType
+	case value.Int64:
+		return 4, protowire.VarintType
+	case value.Float64:
+		return 5, protowire.Fixed64Type
+	case value.Float32:
+		return 6, protowire.Fixed32Type
+	case value.Bool:
+		return 7, protowire.VarintType
+	default: // a timestamp
+		return 8, protowire.VarintType
+	}
+}
+
+// appendFeast appends a scalar without its field.
+func appendFeast(b []byte, v value.Value) []byte {
 	switch v.Type() {
 	case value.String:
-		b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), v.Str())
-	case value.Int64:
-		varint(4, uint64(v.Int())) //nolint:gosec // the bits are meant
+		return protowire.AppendString(b, v.Str())
 	case value.Float64:
-		b = protowire.AppendFixed64(protowire.AppendTag(b, 5, protowire.Fixed64Type), math.Float64bits(v.Float()))
+		return protowire.AppendFixed64(b, math.Float64bits(v.Float()))
+	case value.Float32:
+		return protowire.AppendFixed32(b, math.Float32bits(float32(v.Float())))
 	case value.Bool:
-		varint(7, protowire.EncodeBool(v.Bool()))
+		return protowire.AppendVarint(b, protowire.EncodeBool(v.Bool()))
 	case value.Timestamp:
-		varint(8, uint64(seconds(v.Int()))) //nolint:gosec // the bits are meant
-	case value.Int32, value.Float32: // NULL, as lists and vectors are
+		return protowire.AppendVarint(b, uint64(seconds(v.Int()))) //nolint:gosec // the bits are meant
+	default: // a whole number
+		return protowire.AppendVarint(b, uint64(v.Int())) //nolint:gosec // the bits are meant
 	}
-	return string(b)
 }
 
 // seconds are those of microseconds, rounded down.

@@ -39,6 +39,9 @@ func (d *DB) WriteIf(ctx context.Context, was online.Version, versions []online.
 	if d.client.Mode() == rueidis.ClientModeCluster {
 		return false, fault.New(fault.Unsupported, "a cluster of Redis has no writes of several rows")
 	}
+	if err := d.expected(ctx); err != nil {
+		return false, err
+	}
 	rows, order, err := d.list(ctx, versions)
 	if err != nil {
 		return false, err
@@ -52,5 +55,8 @@ func (d *DB) WriteIf(ctx context.Context, was online.Version, versions []online.
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	n, err := putIf.Exec(ctx, d.client, keys, args).AsInt64()
-	return n == 1, away(err)
+	if err != nil || n != 1 {
+		return false, away(err)
+	}
+	return true, d.expected(ctx)
 }

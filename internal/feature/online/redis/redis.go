@@ -15,7 +15,15 @@
 // Neither says anything about replicas: a failover may lose what had not reached
 // them. What was materialised can be materialised again.
 //
-// Copies in Feast's layout (Config.Feast, feast.go) are written after the rows and before
+// # Which store it is
+//
+// A Redis that comes back without what it had has another ID. Whoever keeps the records
+// of what it holds says which one they are of (Expect); before and after each write, and
+// with each read, it is compared. So nothing is acknowledged that is under a record which
+// is about to go, and no empty store answers that nothing is known. Of a cluster, that
+// holds for the node with the ID.
+//
+// Copies in Feast's layout (Config.Feast, feast.go) are written before
 // the write is acknowledged, and are as safe as these.
 package redis
 
@@ -28,6 +36,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -49,6 +59,8 @@ type Config struct {
 	Feast bool
 	// Loses permits a server that acknowledges before it syncs.
 	Loses bool
+	// Owner claims the prefix for an installation; empty claims nothing.
+	Owner string
 }
 
 // DB is a connection to the server. Safe for concurrent use; Close it.
@@ -56,6 +68,11 @@ type DB struct {
 	client rueidis.Client
 	prefix string
 	feast  bool
+	owner  string
+	expect atomic.Pointer[string] // ID of the store that is known
+
+	mu    sync.Mutex
+	asked map[string]rewriting // by address
 }
 
 var (
@@ -70,7 +87,8 @@ const (
 )
 
 // Open connects. Errors: fault.Invalid for a URL or a server that may not be used;
-// fault.Unavailable when it does not answer.
+// fault.Conflict when another installation claims the prefix; fault.Unavailable when it
+// does not answer.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	options, err := rueidis.ParseURL(cfg.URL)
 	if err != nil {
@@ -88,15 +106,44 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, away(err)
 	}
-	d := &DB{client: client, prefix: cfg.Prefix, feast: cfg.Feast}
+	d := &DB{client: client, prefix: cfg.Prefix, feast: cfg.Feast, owner: cfg.Owner, asked: map[string]rewriting{}}
 	if d.prefix == "" {
 		d.prefix = "falaj:"
 	}
-	if err := d.check(ctx, cfg.Loses); err != nil {
+	id, err := "", d.check(ctx, cfg.Loses)
+	if err == nil {
+		id, err = d.ID(ctx)
+	}
+	if err != nil {
 		client.Close()
 		return nil, err
 	}
+	d.Expect(id)
 	return d, nil
+}
+
+// Expect says which store, by its ID, is written and read from now on; any other is
+// fault.Unavailable. After Open it is the one that is there.
+func (d *DB) Expect(id string) { d.expect.Store(&id) }
+
+func (d *DB) which() rueidis.Completed { return d.client.B().Get().Key(d.prefix + "id").Build() }
+
+// expected asks whether the store is the one that is expected.
+func (d *DB) expected(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return d.same(d.client.Do(ctx, d.which()))
+}
+
+func (d *DB) same(which rueidis.RedisResult) error {
+	id, err := which.ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return away(err)
+	}
+	if id != *d.expect.Load() {
+		return fault.New(fault.Unavailable, "Redis was emptied, or is another one").WithHint("Try again in some seconds: then it is known what is online.")
+	}
+	return nil
 }
 
 // checkPlace refuses to send features through a network in the clear.
@@ -170,6 +217,9 @@ return 0`)
 
 // Write stores versions.
 func (d *DB) Write(ctx context.Context, versions []online.Version) error {
+	if err := d.expected(ctx); err != nil {
+		return err
+	}
 	rows, order, err := d.list(ctx, versions)
 	if err != nil {
 		return err
@@ -179,7 +229,7 @@ func (d *DB) Write(ctx context.Context, versions []online.Version) error {
 			return err
 		}
 	}
-	return nil
+	return d.expected(ctx) // still, or they may be in another one
 }
 
 // list notes the rows of versions in their tables' sets, where one that is listed and
@@ -256,6 +306,20 @@ func (d *DB) do(ctx context.Context, commands []rueidis.Completed) ([]rueidis.Re
 	return results, nil
 }
 
+// read makes one round trip, whose answers are of the store that is expected.
+func (d *DB) read(ctx context.Context, commands []rueidis.Completed) ([]rueidis.RedisResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	results := d.client.DoMulti(ctx, append(commands, d.which())...)
+	answers, which := results[:len(commands)], results[len(commands)]
+	for _, r := range answers {
+		if err := r.Error(); err != nil {
+			return nil, away(err)
+		}
+	}
+	return answers, d.same(which)
+}
+
 // Scan reads the first version of many rows in a round trip, and more of those of
 // which visit wants more.
 func (d *DB) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, visit func(int, online.Stamp, []byte) bool) error {
@@ -266,7 +330,7 @@ func (d *DB) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, 
 		for i, row := range part {
 			commands[i] = d.members(row, first, 1)
 		}
-		results, err := d.do(ctx, commands)
+		results, err := d.read(ctx, commands)
 		if err != nil {
 			return err
 		}
@@ -302,7 +366,7 @@ func (d *DB) walk(ctx context.Context, row online.RowKey, members []string, visi
 		if len(members) < whole {
 			return nil
 		}
-		results, err := d.do(ctx, []rueidis.Completed{d.members(row, "("+members[len(members)-1], page)})
+		results, err := d.read(ctx, []rueidis.Completed{d.members(row, "("+members[len(members)-1], page)})
 		if err != nil {
 			return err
 		}
@@ -343,16 +407,11 @@ func (d *DB) Drop(ctx context.Context, table online.TableKey) error {
 }
 
 // Remove deletes rows, and then takes them off the lists of their tables. The bytes,
-// which are sealed, stay in the append-only file until Redis rewrites it.
+// which are sealed, stay in the append-only file until Redis rewrites it; of copies, which
+// are not, Settled sees to that.
 func (d *DB) Remove(ctx context.Context, rows []online.RowKey) error {
-	copies, err := d.removeCopies(ctx, rows)
-	if err != nil {
+	if err := d.removeCopies(ctx, rows); err != nil {
 		return err
-	}
-	if copies {
-		if err := d.rewrite(ctx); err != nil {
-			return err
-		}
 	}
 	var gone, unlisted []rueidis.Completed
 	for _, row := range rows {
@@ -373,15 +432,29 @@ func (d *DB) Close() error {
 }
 
 // ID names what the server holds below the prefix: another server, or one that was
-// emptied, has another ID.
+// emptied, has another ID. Error: fault.Conflict when it is another installation's.
 func (d *DB) ID(ctx context.Context) (string, error) {
-	key := d.prefix + "id"
-	set := d.client.B().Set().Key(key).Value(rand.Text()).Nx().Build()
+	if d.owner != "" {
+		owner, err := d.first(ctx, "owner", d.owner)
+		if err != nil {
+			return "", err
+		}
+		if owner != d.owner {
+			return "", fault.New(fault.Conflict, "the keys of Redis that begin with %q are another installation's", d.prefix).
+				WithHint("Name another online.prefix. If the other server is gone and will never run again, remove the key %sowner, and its features are materialised again.", d.prefix)
+		}
+	}
+	return d.first(ctx, "id", rand.Text())
+}
+
+// first is the value of a key, which is given one if it has none.
+func (d *DB) first(ctx context.Context, name, value string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	set := d.client.B().Set().Key(d.prefix + name).Value(value).Nx().Build()
 	if err := d.client.Do(ctx, set).Error(); err != nil && !rueidis.IsRedisNil(err) {
 		return "", away(err)
 	}
-	id, err := d.client.Do(ctx, d.client.B().Get().Key(key).Build()).ToString()
-	return id, away(err)
+	is, err := d.client.Do(ctx, d.client.B().Get().Key(d.prefix+name).Build()).ToString()
+	return is, away(err)
 }

@@ -198,3 +198,68 @@ func TestSaysNothing(t *testing.T) {
 		t.Errorf("the file of writes was not found: %v", err)
 	}
 }
+
+// One that was emptied neither takes rows nor says that nothing is known, until its owner
+// knows of it.
+func TestEmptied(t *testing.T) {
+	s := startServer(t, durable...)
+	db := open(t, s, "")
+	defer db.Close()
+	store := online.New(db, &onlinetest.Keys{}, clock)
+	rows := []online.Row{row("EWR", onlinetest.Clock, "a")}
+	q := online.Query{Keys: [][]byte{rows[0].Key}, At: onlinetest.Clock}
+	if err := store.Write(t.Context(), table, rows); err != nil {
+		t.Fatal(err)
+	}
+	empty := func() {
+		t.Helper()
+		if err := db.client.Do(t.Context(), db.client.B().Flushall().Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(when string) {
+		t.Helper()
+		err := store.Write(t.Context(), table, rows)
+		_, rerr := store.Read(t.Context(), table, q)
+		_, ferr := db.WriteIf(t.Context(), online.Version{}, []online.Version{{}})
+		for _, err := range []error{err, rerr, ferr} {
+			if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "was emptied") {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+	}
+	empty()
+	refused("emptied")
+	if n, err := db.client.Do(t.Context(), db.client.B().Dbsize().Build()).AsInt64(); err != nil || n != 0 {
+		t.Errorf("what was refused left %d keys, %v", n, err)
+	}
+	id, err := db.ID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("before its owner knows")
+	db.Expect(id)
+	if answers, err := store.Read(t.Context(), table, q); err != nil || answers[0].Status != online.NotFound {
+		t.Errorf("it has %v, %v", answers, err)
+	}
+	if err := store.Write(t.Context(), table, rows); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two installations do not share a prefix, such as one and what was restored of it.
+func TestOwner(t *testing.T) {
+	s := startServer(t, durable...)
+	for _, c := range []struct {
+		owner, prefix string
+		ok            bool
+	}{{"ours", "p:", true}, {"ours", "p:", true}, {"theirs", "p:", false}, {"theirs", "q:", true}, {"", "p:", true}} {
+		db, err := Open(t.Context(), Config{URL: s.url(), Prefix: c.prefix, Owner: c.owner})
+		if err == nil {
+			_ = db.Close()
+		}
+		if c.ok != (err == nil) || !c.ok && (!fault.Is(err, fault.Conflict) || !strings.Contains(fault.HintOf(err), "p:owner")) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

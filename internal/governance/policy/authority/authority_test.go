@@ -6,10 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -20,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -498,6 +501,77 @@ func TestPoliciesGoWithTheirProject(t *testing.T) {
 	if err := w.Authority.Allow(admin, "job.submit", object); !fault.Is(err, fault.NotFound) {
 		t.Errorf("after its end: %v", err)
 	}
+}
+
+// TestRememberedAnswers: whatever was asked before and has changed since, an answer is
+// that of an authority that remembers none.
+func TestRememberedAnswers(t *testing.T) {
+	w := policytest.Open(t)
+	admin := w.AsAdmin(t.Context())
+	names := []project.Name{"flights", "trains"}
+	for _, p := range names {
+		w.Project(t, p)
+	}
+	people := []identity.Principal{w.Admin, w.User(t, "eve", ""), w.User(t, "adam", "")}
+	policies := []string{
+		`forbid (principal, action == Action::"dataset.query", resource) when { resource.residency.contains("DE") };`,
+		`forbid (principal, action == Action::"dataset.query", resource) when { resource.owner == "usr_x" };`,
+		`permit (principal, action == Action::"job.submit", resource) when { principal.name == "eve" };`,
+		`forbid (principal, action in [Action::"job.submit", Action::"dataset.query"], resource) when { resource.kind == "dataset" && resource.name == "weather@2" };`,
+	}
+	ignore := func(err error, kinds ...fault.Kind) {
+		if err != nil && !slices.Contains(kinds, fault.KindOf(err)) {
+			t.Fatal(err)
+		}
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		in := func() project.Name { return rapid.SampledFrom(names).Draw(rt, "project") }
+		rt.Repeat(map[string]func(*rapid.T){
+			"ask": func(rt *rapid.T) {
+				p := rapid.SampledFrom(people).Draw(rt, "who")
+				p.Project = rapid.SampledFrom([]project.Name{"", "", "flights"}).Draw(rt, "bound")
+				p.Scopes = rapid.SampledFrom([][]string{nil, nil, {"dataset.query"}, {"dataset.query:weather@1"}, {"job.submit"}}).Draw(rt, "scopes")
+				ctx := identity.With(t.Context(), p)
+				action := rapid.SampledFrom([]policy.Action{"dataset.query", "job.submit", "project.read"}).Draw(rt, "action")
+				o := policy.Object{Project: string(in())}
+				if rapid.Bool().Draw(rt, "object") {
+					o.Kind = rapid.SampledFrom([]string{"dataset", "job"}).Draw(rt, "kind")
+					o.Name = rapid.SampledFrom([]string{"", "weather@1", "weather@2"}).Draw(rt, "name")
+					o.Owner = rapid.SampledFrom([]string{"", "usr_x"}).Draw(rt, "owner")
+					o.Classification = rapid.SampledFrom([]string{"", "public", "confidential", "restricted"}).Draw(rt, "class")
+					o.Residency = rapid.SampledFrom([]residency.Label{nil, residency.Of("DE"), residency.Of("DE", "home")}).Draw(rt, "zones")
+				}
+				fresh, err := authority.New(authority.Config{DB: w.DB, Store: policysql.Store{}, Roster: w.Roster, Journal: w.Journal})
+				if err != nil {
+					rt.Fatal(err)
+				}
+				want := fresh.Allow(ctx, action, o)
+				for range 2 {
+					if got := w.Authority.Allow(ctx, action, o); fmt.Sprint(got) != fmt.Sprint(want) {
+						rt.Fatalf("%v, want %v", got, want)
+					}
+				}
+			},
+			"grant": func(rt *rapid.T) {
+				spec := project.GrantSpec{
+					Principal: rapid.SampledFrom(people[1:]).Draw(rt, "who").ID, Role: rapid.SampledFrom(project.Roles[:4]).Draw(rt, "role"),
+					Object: rapid.SampledFrom([]string{"", "dataset/weather"}).Draw(rt, "object"),
+				}
+				_, _, err := w.Tenancy.Grant(admin, tenancy.GrantRequest{Project: in(), Name: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "grant"), Spec: spec})
+				ignore(err, fault.Conflict, fault.Invalid)
+			},
+			"revoke": func(rt *rapid.T) {
+				ignore(w.Tenancy.Revoke(admin, in(), rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "grant")), fault.NotFound)
+			},
+			"policy": func(rt *rapid.T) {
+				_, _, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: in(), Name: "own", Spec: authority.Spec{Cedar: rapid.SampledFrom(policies).Draw(rt, "policy")}})
+				ignore(err)
+			},
+			"no policy": func(rt *rapid.T) {
+				ignore(w.Authority.DeletePolicy(admin, in(), "own"), fault.NotFound)
+			},
+		})
+	})
 }
 
 func BenchmarkAllow(b *testing.B) {

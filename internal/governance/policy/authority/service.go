@@ -45,8 +45,10 @@ type Roster interface {
 	// GrantsOf lists the principal's grants in all projects and in the
 	// installation. It may lag 5 s behind changes of other processes.
 	GrantsOf(ctx context.Context, principal string) ([]project.Grant, error)
-	// Exists is nil for a project that there is, else fault.NotFound.
+	// Exists is nil for a project that there is in the transaction, else fault.NotFound.
 	Exists(ctx context.Context, tx *store.Tx, name project.Name) error
+	// Known is Exists, which may lag 5 s behind the end of a project in another process.
+	Known(ctx context.Context, name project.Name) error
 }
 
 // Config says what the service works with.
@@ -70,6 +72,8 @@ type Service struct {
 	mu         sync.RWMutex
 	generation uint64 // grows with each change of a project's policies
 	custom     map[project.Name]custom
+
+	answered answers
 }
 
 var _ policy.Authorizer = (*Service)(nil)
@@ -120,9 +124,7 @@ func (s *Service) Allow(ctx context.Context, action policy.Action, object policy
 	}
 	if v.allowed {
 		if v.afar {
-			return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-				return s.cfg.Roster.Exists(ctx, tx, project.Name(object.Project))
-			})
+			return s.cfg.Roster.Known(ctx, project.Name(object.Project))
 		}
 		return nil
 	}
@@ -176,14 +178,6 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 	if err != nil {
 		return v, fault.Wrap(err, "read the roles of %s", p)
 	}
-	req, entities, named := s.request(p, def, object, grants)
-	v.known = p.Kind == identity.System || object.Project == "" || named.role || p.Project == project.Name(object.Project)
-	if p.Project != "" && p.Project != project.Name(object.Project) && object.Project != "" {
-		v.known = false // a bound token knows its project only
-	}
-
-	v.afar = object.Project != "" && !def.Installation && named.role && !named.local
-
 	rules := slice{builtin: s.builtin[action]}
 	if object.Project != "" && p.Kind != identity.System && def.Customisable() {
 		own, err := s.customOf(ctx, project.Name(object.Project))
@@ -192,6 +186,28 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 		}
 		rules.project = own[action]
 	}
+	q := question{p, action, object}
+	if v, ok := s.answered.find(q, grants, rules.project); ok {
+		return v, nil
+	}
+	v = s.decide(ctx, q, v, grants, rules)
+	if v.allowed {
+		s.answered.keep(q, grants, rules.project, v)
+	}
+	return v, nil
+}
+
+// decide answers a question from what is given: the same again, the same answer.
+func (s *Service) decide(ctx context.Context, q question, v verdict, grants []project.Grant, rules slice) verdict {
+	p, def, object := q.principal, v.def, q.object
+	req, entities, named := s.request(p, def, object, grants)
+	v.known = p.Kind == identity.System || object.Project == "" || named.role || p.Project == project.Name(object.Project)
+	if p.Project != "" && p.Project != project.Name(object.Project) && object.Project != "" {
+		v.known = false // a bound token knows its project only
+	}
+
+	v.afar = object.Project != "" && !def.Installation && named.role && !named.local
+
 	if object.Gate() {
 		// A project's policies look at objects; the domain asks again about one.
 		permits := slices.ContainsFunc(rules.project, func(r rule) bool { return r.Effect() == cedar.Permit })
@@ -199,7 +215,7 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 		decision, diagnostic := cedar.Authorize(rules, entities, req)
 		v.allowed = decision == cedar.Allow || permits && len(diagnostic.Reasons) == 0
 		v.because = s.because(rules, diagnostic, v, object)
-		return v, nil
+		return v
 	}
 	decision, diagnostic := cedar.Authorize(rules, entities, req)
 	v.allowed = decision == cedar.Allow
@@ -207,11 +223,11 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 		if rules.find(failed.PolicyID).Effect() == cedar.Forbid {
 			s.cfg.Log.WarnContext(ctx, "a forbid could not be evaluated and refuses", slog.String("policy", string(failed.PolicyID)), slog.String("error", failed.Message))
 			v.allowed, v.because = false, "policy "+string(failed.PolicyID)+" could not be evaluated"
-			return v, nil
+			return v
 		}
 	}
 	v.because = s.because(rules, diagnostic, v, object)
-	return v, nil
+	return v
 }
 
 // grantsOf asks the roster about those who can have roles.

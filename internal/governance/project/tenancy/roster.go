@@ -15,10 +15,10 @@ const rosterTTL = 4 * time.Second
 // rosterSize bounds the principals remembered.
 const rosterSize = 8192
 
-// Roster answers who has which roles, from a cache that is right at once for
-// changes of this process and within 5 s for those of others. It stands apart
-// from Service because policy needs it before there can be one. Safe for
-// concurrent use.
+// Roster answers who has which roles and which projects there are, from a cache
+// that is right at once for changes of this process and within 5 s for those of
+// others. It stands apart from Service because policy needs it before there can be
+// one. Safe for concurrent use.
 type Roster struct {
 	db    *store.DB
 	store Store
@@ -26,6 +26,7 @@ type Roster struct {
 	mu         sync.RWMutex
 	generation uint64 // grows with Forget
 	held       map[string]held
+	there      map[project.Name]time.Time // projects, and when that was read
 }
 
 type held struct {
@@ -35,7 +36,7 @@ type held struct {
 
 // NewRoster makes the roster.
 func NewRoster(db *store.DB, s Store) *Roster {
-	return &Roster{db: db, store: s, held: map[string]held{}}
+	return &Roster{db: db, store: s, held: map[string]held{}, there: map[project.Name]time.Time{}}
 }
 
 // GrantsOf lists the principal's grants in all projects and the installation.
@@ -49,12 +50,17 @@ func (r *Roster) GrantsOf(ctx context.Context, principal string) ([]project.Gran
 		return h.grants, nil
 	}
 	h = held{read: time.Now()}
+	mayGo := false
 	err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		mayGo = tx.Writes()
 		h.grants, err = r.store.GrantsOf(ctx, tx, principal)
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	if mayGo {
+		return h.grants, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,20 +77,50 @@ func (r *Roster) GrantsOf(ctx context.Context, principal string) ([]project.Gran
 	return h.grants, nil
 }
 
-// Exists is nil for a project that there is, else fault.NotFound.
+// Exists is nil for a project that there is in the transaction, else fault.NotFound.
 func (r *Roster) Exists(ctx context.Context, tx *store.Tx, name project.Name) error {
 	_, err := r.store.One(ctx, tx, name)
 	return err
 }
 
+// Known is Exists from the cache. That there is none is never from there.
+func (r *Roster) Known(ctx context.Context, name project.Name) error {
+	r.mu.RLock()
+	read, ok := r.there[name]
+	generation := r.generation
+	r.mu.RUnlock()
+	if ok && time.Since(read) < rosterTTL {
+		return nil
+	}
+	read = time.Now()
+	mayGo := false
+	err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		mayGo = tx.Writes()
+		return r.Exists(ctx, tx, name)
+	})
+	if err != nil || mayGo {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.generation == generation {
+		if len(r.there) >= rosterSize {
+			clear(r.there)
+		}
+		r.there[name] = read
+	}
+	return nil
+}
+
 // Forget makes the next question about the principal ask the database; an empty
-// principal means everybody.
+// principal means everybody, and the projects.
 func (r *Roster) Forget(principal string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.generation++
 	if principal == "" {
 		clear(r.held)
+		clear(r.there)
 		return
 	}
 	delete(r.held, principal)

@@ -359,6 +359,49 @@ func TestRosterSeesOtherProcesses(t *testing.T) {
 	})
 }
 
+// TestKnownProjects: the end of a project counts at once here and within 5 seconds in
+// another process; a new one is there at once; one whose making was undone never was.
+func TestKnownProjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = db.Close() }()
+		here, there := policytest.OpenOn(t, db), policytest.OpenOn(t, db)
+		known := func(w *policytest.World, want bool) {
+			t.Helper()
+			if err := w.Roster.Known(t.Context(), "flights"); (err == nil) != want || err != nil && !fault.Is(err, fault.NotFound) {
+				t.Errorf("known %v, want %t", err, want)
+			}
+		}
+		known(here, false)
+		undone := errors.New("undone")
+		err = db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+			if err := (projectsql.Store{}).Insert(ctx, tx, project.Project{Name: "flights"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := here.Roster.Known(ctx, "flights"); err != nil {
+				t.Error(err)
+			}
+			return undone
+		})
+		if !errors.Is(err, undone) {
+			t.Fatal(err)
+		}
+		known(here, false)
+		here.Project(t, "flights")
+		known(here, true)
+		known(there, true)
+		if err := here.Tenancy.Delete(here.AsAdmin(t.Context()), "flights"); err != nil {
+			t.Fatal(err)
+		}
+		known(here, false)
+		<-time.After(5 * time.Second)
+		known(there, false)
+	})
+}
+
 // TestRosterUnderChange: after a revocation returns, no concurrent reader can
 // have left the old roles in the cache.
 func TestRosterUnderChange(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 
 // Limits of a model file.
 const (
-	maxDepth = 100  // of messages in messages, as in C++ protobuf
-	maxPorts = 4096 // inputs, and outputs
+	maxDepth = 100 // of messages in messages, as in C++ protobuf
+	maxPorts = serving.MaxPorts
 )
 
 // message is a type of the format that can hold a tensor at some depth.
@@ -59,6 +59,7 @@ const (
 	graphInitializer       = 5
 	graphInput             = 11
 	graphOutput            = 12
+	graphValue             = 13
 	graphSparseInitializer = 15
 	sparseValues           = 1
 	tensorName             = 8
@@ -156,6 +157,10 @@ func text(b []byte, number int) (s string) {
 	return s
 }
 
+// Signature reads what a model takes and gives, without the library. It refuses what
+// is no model: fault.Invalid, fault.Unsupported.
+func Signature(model []byte) (serving.Metadata, error) { return inspect(model) }
+
 // inspect refuses a file that is no ONNX model or not all of one, and reads what
 // the model takes and gives.
 func inspect(model []byte) (serving.Metadata, error) {
@@ -237,16 +242,7 @@ func inspect(model []byte) (serving.Metadata, error) {
 		}
 		meta.Outputs = append(meta.Outputs, s)
 	}
-	if len(meta.Inputs) == 0 || len(meta.Outputs) == 0 {
-		return meta, fault.New(fault.Invalid, "the model has %d inputs and %d outputs; one with neither cannot be asked", len(meta.Inputs), len(meta.Outputs))
-	}
-	return meta, nil
-}
-
-// elements are the element types that have a Go slice type, by TensorProto.DataType.
-var elements = map[uint64]serving.Datatype{
-	1: serving.FP32, 2: serving.Uint8, 3: serving.Int8, 4: serving.Uint16, 5: serving.Int16, 6: serving.Int32, 7: serving.Int64,
-	8: serving.Bytes, 9: serving.Bool, 11: serving.FP64, 12: serving.Uint32, 13: serving.Uint64,
+	return meta, meta.Validate()
 }
 
 // spec reads a ValueInfoProto: name 1, type 2.
@@ -305,14 +301,9 @@ func spec(role string, b []byte) (serving.Spec, error) {
 	if err != nil {
 		return s, err
 	}
-	var ok bool
-	if s.Datatype, ok = elements[element]; !ok {
-		return s, fault.New(fault.Unsupported, "%s %q is a tensor of element type %d, which has no form in JSON", role, s.Name, element).
+	if s.Datatype = datatypeOf(element); s.Datatype == "" {
+		return s, fault.New(fault.Unsupported, "%s %q is a tensor of element type %d, which the Open Inference Protocol has no form for", role, s.Name, element).
 			WithHint("Cast it to float32 or to an integer in the model.")
-	}
-	if role == "input" && s.Datatype == serving.Bytes && s.Shape != nil && len(s.Shape) == 0 {
-		return s, fault.New(fault.Unsupported, "input %q is one string without a dimension, which cannot be handed to the model", s.Name).
-			WithHint("Give the input the shape [1].")
 	}
 	return s, nil
 }

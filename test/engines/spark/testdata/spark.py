@@ -70,5 +70,35 @@ raises("INSERT INTO falaj.nyc.weather SELECT origin, seen, -300D, n, wet, day FR
 assert sql("SELECT count(*) FROM falaj.nyc.weather") == [(3,)]
 raises("CREATE TABLE falaj.nyc.parts (id BIGINT) USING iceberg PARTITIONED BY (id)", "partitioned")
 raises("ALTER TABLE falaj.nyc.trips SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')", "copy-on-write")
+
+# Every type that tables keep, one by one and in lists: with the ends of its range, nulls, and
+# what is no number.
+KINDS = "i INT, l BIGINT, f FLOAT, d DOUBLE, b BOOLEAN, s STRING, at TIMESTAMP, day DATE"
+LISTS = "li ARRAY<INT>, ll ARRAY<BIGINT>, lf ARRAY<FLOAT>, ld ARRAY<DOUBLE>, lb ARRAY<BOOLEAN>, ls ARRAY<STRING>, lat ARRAY<TIMESTAMP>"
+sql(f"CREATE TABLE falaj.nyc.kinds (id INT, {KINDS}, {LISTS}) USING iceberg")
+sql(
+    "INSERT INTO falaj.nyc.kinds VALUES (1, -2147483648, -9223372036854775808L, float('0.1'), 0.1D, true, 'Falaj \u0641\u0644\u062c', TIMESTAMP '2013-01-01 00:00:00.123456', DATE '1500-03-01',"
+    " array(2147483647, 0), array(9223372036854775807L), array(float('0.1'), float('-Infinity')), array(0.1D), array(true, false), array('', 'x'), array(TIMESTAMP '1969-12-31 23:59:59.999999')),"
+    " (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+)  # kinds@1
+sql(
+    "INSERT INTO falaj.nyc.kinds VALUES (3, 3, 3, float('NaN'), double('NaN'), false, '', NULL, NULL, array(), array(), array(float('NaN')), array(), array(), array(), array())"
+)  # kinds@2
+sql("UPDATE falaj.nyc.kinds SET li = array(3, 2, 1), f = float('-0.5') WHERE id = 3")  # kinds@3
+got = [str(r[1:7]) for r in sql("SELECT * FROM falaj.nyc.kinds ORDER BY id")]
+assert got[0] == str((-2147483648, -9223372036854775808, 0.10000000149011612, 0.1, True, "Falaj \u0641\u0644\u062c")), got
+assert got[2] == str((3, 3, -0.5, float("nan"), False, "")), got
+got = sql("SELECT li, ll, lf, ld, lb, ls, size(lat) FROM falaj.nyc.kinds ORDER BY id")
+assert got[0] == ([2147483647, 0], [9223372036854775807], [0.10000000149011612, float("-inf")], [0.1], [True, False], ["", "x"], 1), got
+assert got[1][:6] == (None,) * 6 and str(got[2]) == str(([3, 2, 1], [], [float("nan")], [], [], [], 0)), got
+assert sql("SELECT CAST(at AS STRING), CAST(lat[0] AS STRING), CAST(day AS STRING) FROM falaj.nyc.kinds WHERE id = 1") == [
+    ("2013-01-01 00:00:00.123456", "1969-12-31 23:59:59.999999", "1500-03-01")
+]
+sql("CREATE TABLE falaj.nyc.kinds2 USING iceberg AS SELECT * FROM falaj.nyc.kinds WHERE id < 3")  # kinds2@1
+assert [f.dataType.simpleString() for f in spark.table("falaj.nyc.kinds2").schema] == [f.dataType.simpleString() for f in spark.table("falaj.nyc.kinds").schema]
+raises("UPDATE falaj.nyc.kinds SET li = array(1, CAST(NULL AS INT)) WHERE id = 3", "an element of the list is null")
+raises("CREATE TABLE falaj.nyc.days (l ARRAY<DATE>) USING iceberg", "The types are")
+raises("CREATE TABLE falaj.nyc.walls (at TIMESTAMP_NTZ) USING iceberg", "timestamptz")
+raises("CREATE TABLE falaj.nyc.deep (l ARRAY<ARRAY<INT>>) USING iceberg", "The types are")
 spark.stop()
 print("spark")

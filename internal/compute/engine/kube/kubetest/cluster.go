@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/falaj-ml/falaj/internal/repotest"
 )
 
 // Wait is the longest that anything is waited for: generous, since tests run
@@ -59,7 +61,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	Need(tb)
 	one.Lock()
-	root, err := Root()
+	root, err := repotest.Root()
 	if err != nil {
 		tb.Fatal(err)
 	}

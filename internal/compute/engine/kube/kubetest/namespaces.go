@@ -25,6 +25,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/repotest"
 )
 
 // Address is this machine as pods see it, inside the namespaces.
@@ -102,26 +104,12 @@ func prepare() error {
 	return nil
 }
 
-// Root is the repository's, above the working directory of a test.
-func Root() (string, error) {
-	dir, err := os.Getwd()
-	for ; err == nil; dir = filepath.Dir(dir) {
-		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
-			return dir, nil
-		}
-		if dir == "/" {
-			return "", errors.New("the tests do not run below the repository")
-		}
-	}
-	return "", err
-}
-
 // Missing says what a cluster lacks here; empty is nothing.
 func Missing() string {
 	if os.Geteuid() != 0 {
 		return "a Kubernetes for tests needs root; run as root"
 	}
-	root, err := Root()
+	root, err := repotest.Root()
 	if err != nil {
 		return err.Error()
 	}

@@ -26,6 +26,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/falaj-ml/falaj/internal/repotest"
 )
 
 const (
@@ -76,8 +78,11 @@ func (r *running) over() bool {
 
 // bin is where Ray's commands are.
 func bin() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "..", ".tmp", "venv", "ray", "bin")
+	root, err := repotest.Root()
+	if err != nil {
+		return "" // and Absent says that Ray is
+	}
+	return filepath.Join(root, ".tmp", "venv", "ray", "bin")
 }
 
 // Absent says what is missing for a cluster here; empty is nothing.

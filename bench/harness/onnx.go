@@ -1,4 +1,4 @@
-package main
+package harness
 
 import (
 	"encoding/binary"
@@ -7,16 +7,16 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// onnxModel is a logistic regression of 13 inputs: X [n, 13] to probability [n, 1].
-// It is written by hand because no converter is at hand; the numbers are those of
-// onnx.proto. It costs next to nothing to run, so that what surrounds it is seen.
-func onnxModel() []byte {
+// Logistic is the ONNX file of a logistic regression, of input [n, columns] to output
+// [n, 1]. It is written by hand because no converter is at hand; the numbers are those
+// of onnx.proto. It costs next to nothing to run, so that what surrounds it is seen.
+func Logistic(columns uint64, input, output string) []byte {
 	const float = 1 // TensorProto.FLOAT
-	weights := make([]byte, 0, 4*windowColumns)
-	for i := range windowColumns {
-		weights = binary.LittleEndian.AppendUint32(weights, math.Float32bits(float32(i-6)/50))
+	weights := make([]byte, 0, 4*columns)
+	for i := range columns {
+		weights = binary.LittleEndian.AppendUint32(weights, math.Float32bits(float32(int(i)-6)/50))
 	}
-	w := varint(varint(nil, 1, windowColumns), 1, 1)
+	w := varint(varint(nil, 1, columns), 1, 1)
 	w = message(message(varint(w, 2, float), 8, []byte("W")), 9, weights)
 	value := func(name string, columns uint64) []byte {
 		shape := message(nil, 1, message(nil, 2, []byte("n")))
@@ -30,10 +30,10 @@ func onnxModel() []byte {
 		}
 		return message(message(b, 2, []byte(output)), 4, []byte(op))
 	}
-	graph := message(nil, 1, node("MatMul", "logit", "X", "W"))
-	graph = message(graph, 1, node("Sigmoid", "probability", "logit"))
+	graph := message(nil, 1, node("MatMul", "logit", input, "W"))
+	graph = message(graph, 1, node("Sigmoid", output, "logit"))
 	graph = message(message(graph, 2, []byte("logistic")), 5, w)
-	graph = message(message(graph, 11, value("X", windowColumns)), 12, value("probability", 1))
+	graph = message(message(graph, 11, value(input, columns)), 12, value(output, 1))
 	return message(message(varint(nil, 1, 8), 7, graph), 8, varint(nil, 2, 17))
 }
 

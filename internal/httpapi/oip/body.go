@@ -1,0 +1,271 @@
+package oip
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zlib"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// MaxBody bounds a request, in bytes: as it is sent, and once it is decompressed.
+const MaxBody = 64 << 20
+
+// trusted is how many bytes a request must have sent before the length that it
+// announces is believed, and start how many have room before any came: who sends
+// nothing costs no more memory.
+const (
+	trusted = 1 << 20
+	start   = 16 << 10
+)
+
+// headLength is the header that says how long the JSON before binary tensors is.
+const headLength = "Inference-Header-Content-Length"
+
+// single is a header that a request may have once.
+func single(r *http.Request, name string) (string, error) {
+	if n := len(r.Header.Values(name)); n > 1 {
+		return "", fault.New(fault.Invalid, "the request has the header %s %d times", name, n)
+	}
+	return r.Header.Get(name), nil
+}
+
+// headOf is the length of a request's JSON, -1 for all of it.
+func headOf(r *http.Request) (int, error) {
+	text, err := single(r, headLength)
+	if err != nil || text == "" {
+		return -1, err
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "%s: %.40q is not a number of bytes", headLength, text)
+	}
+	return int(n), nil
+}
+
+// receive reads the body of a request, decompressed, of at most so many bytes. What
+// follows the first head bytes begins where numbers of eight bytes may.
+func receive(r *http.Request, head, most int, s *share) ([]byte, error) {
+	kind, err := single(r, "Content-Encoding")
+	if err != nil {
+		return nil, err
+	}
+	gap := -max(head, 0) & 7
+	var out []byte
+	switch kind {
+	case "", "identity":
+		out, err = readAll(r.Body, r.ContentLength, gap, most, s)
+	case "gzip", "deflate":
+		out, err = inflate(kind, r.Body, gap, most, s)
+	default:
+		return nil, fault.New(fault.Unsupported, "the Content-Encoding %.40q is not offered", kind).WithHint("Send gzip, deflate or plain.")
+	}
+	if err != nil {
+		return nil, broken(err)
+	}
+	return out[gap:], nil
+}
+
+// source remembers how reading ended.
+type source struct {
+	io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (n int, err error) {
+	n, s.err = s.Reader.Read(p)
+	return n, s.err
+}
+
+// inflate reads what is compressed, to behind a gap.
+func inflate(kind string, r io.Reader, gap, most int, s *share) ([]byte, error) {
+	from := &source{Reader: r}
+	plain, done, err := decompress(kind, from)
+	var out []byte
+	if err == nil {
+		defer done()
+		out, err = readAll(plain, -1, gap, most, s)
+	}
+	switch {
+	case err == nil || fault.KindOf(err) != fault.Internal:
+		return out, err
+	case from.err != nil && !errors.Is(from.err, io.EOF):
+		return nil, from.err
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, err
+	}
+	return nil, fault.New(fault.Invalid, "the body is not %s: %v", kind, err)
+}
+
+// errLate is told as 408.
+var errLate = fault.New(fault.Timeout, "the request did not arrive in time")
+
+// broken is why a body could not be read, without what the connection says of itself.
+func broken(err error) error {
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return tooLarge(MaxBody)
+	}
+	switch {
+	case fault.KindOf(err) != fault.Internal:
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errLate
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return fault.New(fault.Invalid, "the request ends early")
+	}
+	return fault.New(fault.Invalid, "the request cannot be read to its end")
+}
+
+// readAll reads what has size bytes, or an unknown number of them when size is
+// negative, to behind a gap.
+func readAll(r io.Reader, size int64, gap, most int, s *share) ([]byte, error) {
+	if size > int64(most) {
+		return nil, tooLarge(most)
+	}
+	first := 4096
+	if size >= 0 {
+		first = int(min(size, start))
+	}
+	if err := s.take(gap + first + 1); err != nil {
+		return nil, err
+	}
+	out := make([]byte, gap, gap+first+1) // the byte more is where the end is noticed
+	for {
+		if len(out) == cap(out) {
+			room := 2 * cap(out)
+			if whole := gap + int(size) + 1; whole > cap(out) && (whole < room || len(out) >= trusted) {
+				room = whole
+			}
+			if err := s.take(room - cap(out)); err != nil {
+				return nil, err
+			}
+			grown := make([]byte, len(out), room)
+			copy(grown, out)
+			out = grown
+		}
+		n, err := r.Read(out[len(out):cap(out)])
+		if out = out[:len(out)+n]; len(out)-gap > most {
+			return nil, tooLarge(most)
+		}
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func tooLarge(most int) error {
+	return fault.New(fault.TooLarge, "the request has more than %d bytes", most).WithHint("Ask in several requests.")
+}
+
+// Readers and writers are large, so they are used again.
+var (
+	gzipReaders, zlibReaders sync.Pool
+	gzipWriters              = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
+	zlibWriters              = sync.Pool{New: func() any { w, _ := zlib.NewWriterLevel(nil, zlib.BestSpeed); return w }}
+)
+
+// decompress reads a body; done gives the reader back.
+func decompress(kind string, body io.Reader) (plain io.Reader, done func(), err error) {
+	if kind == "gzip" {
+		z, ok := gzipReaders.Get().(*gzip.Reader)
+		if !ok {
+			z = &gzip.Reader{}
+		}
+		return z, func() { gzipReaders.Put(z) }, z.Reset(body)
+	}
+	z, ok := zlibReaders.Get().(io.ReadCloser)
+	if !ok {
+		z, err = zlib.NewReader(body)
+		return z, func() { zlibReaders.Put(z) }, err
+	}
+	return z, func() { zlibReaders.Put(z) }, z.(zlib.Resetter).Reset(body, nil)
+}
+
+// worth is the least answer that is compressed, in bytes: a smaller one is one
+// packet in any case.
+const worth = 1400
+
+// acceptable is how a client likes its answer compressed: the first in its list
+// that we have.
+func acceptable(header string) string {
+	for part := range strings.SplitSeq(header, ",") {
+		name, q, _ := strings.Cut(part, ";")
+		if q = strings.ReplaceAll(q, " ", ""); q == "q=0" || q == "q=0.0" {
+			continue
+		}
+		switch name = strings.ToLower(strings.TrimSpace(name)); name {
+		case "gzip", "deflate":
+			return name
+		case "identity":
+			return ""
+		}
+	}
+	return ""
+}
+
+func compress(kind string, parts [][]byte) ([]byte, error) {
+	var out bytes.Buffer
+	var z interface {
+		io.WriteCloser
+		Reset(w io.Writer)
+	}
+	if kind == "gzip" {
+		w := gzipWriters.Get().(*gzip.Writer)
+		defer gzipWriters.Put(w)
+		z = w
+	} else {
+		w := zlibWriters.Get().(*zlib.Writer)
+		defer zlibWriters.Put(w)
+		z = w
+	}
+	z.Reset(&out)
+	for _, p := range parts {
+		if _, err := z.Write(p); err != nil {
+			return nil, err
+		}
+	}
+	err := z.Close()
+	return out.Bytes(), err
+}
+
+// heads are buffers for the JSON of answers.
+var heads = sync.Pool{New: func() any { return new(make([]byte, 0, 4096)) }}
+
+// send writes an answer: JSON, and what follows it.
+func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) error {
+	h := w.Header()
+	if len(raw) == 0 {
+		h.Set("Content-Type", "application/json")
+	} else {
+		h.Set("Content-Type", "application/octet-stream")
+		h.Set(headLength, strconv.Itoa(len(head)))
+	}
+	parts, size := append([][]byte{head}, raw...), len(head)
+	for _, b := range raw {
+		size += len(b)
+	}
+	if kind := acceptable(r.Header.Get("Accept-Encoding")); kind != "" && size >= worth {
+		b, err := compress(kind, parts)
+		if err != nil {
+			return fault.Wrap(err, "compressing the answer")
+		}
+		h.Set("Content-Encoding", kind)
+		parts, size = [][]byte{b}, len(b)
+	}
+	h.Set("Content-Length", strconv.Itoa(size))
+	for _, b := range parts {
+		_, _ = w.Write(b) //nolint:gosec // never a page; and a client that went away cannot be told
+	}
+	return nil
+}

@@ -1,0 +1,504 @@
+package oip
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/inference"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// counter is a body that counts what was read of it.
+type counter struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (c counter) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// watched is a model that looks before it answers.
+type watched struct {
+	oneModel
+	look func()
+}
+
+func (w watched) Infer(ctx context.Context, r serving.Request) (serving.Answer, error) {
+	w.look()
+	return w.oneModel.Infer(ctx, r)
+}
+
+// TestBackPressure: of a stream whose client sends on and on, the server has read what
+// it answers and the next message.
+func TestBackPressure(t *testing.T) {
+	const messages = 16
+	for _, squeezed := range []string{"", "gzip"} {
+		q := asking(make([]byte, 64<<10), "label")
+		b, err := proto.Marshal(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read, answered atomic.Int64
+		sent := make(chan struct{})
+		api := edge(t)
+		api.Serving = watched{api.Serving.(oneModel), func() {
+			<-sent
+			n := answered.Add(1)
+			if most := (n + 1) * int64(header+len(b)); read.Load() > most {
+				t.Errorf("%d bytes were read with message %d of %d bytes", read.Load(), n, len(b))
+			}
+			api.held.mu.Lock()
+			defer api.held.mu.Unlock()
+			if api.held.all > 3*int64(header+len(b)) { // one of them is being read
+				t.Errorf("%d bytes are held", api.held.all)
+			}
+		}}
+		conn := dialTo(t, api, func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.Body = counter{r.Body, &read}
+				h.ServeHTTP(w, r)
+			})
+		})
+		s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+service+"/ModelStreamInfer", grpc.UseCompressor(squeezed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range messages {
+			if err := s.SendMsg(q); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		close(sent)
+		for range messages {
+			if err := s.RecvMsg(&inference.ModelStreamInferResponse{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.RecvMsg(&inference.ModelStreamInferResponse{}); !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestStreamErrors: errors are answers, and add nothing to the end of the stream; what
+// is no message ends it.
+func TestStreamErrors(t *testing.T) {
+	conn := dial(t)
+	open := func() grpc.ClientStream {
+		s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+service+"/ModelStreamInfer")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	for range 100 {
+		q := asking(floats(1, 2), "label")
+		q.ModelName = "nothing"
+		if err := s.SendMsg(q); err != nil {
+			t.Fatal(err)
+		}
+		m := &inference.ModelStreamInferResponse{}
+		if err := s.RecvMsg(m); err != nil || !strings.Contains(m.GetErrorMessage(), "unknown model") || m.GetInferResponse().GetId() != "7" {
+			t.Fatal(m, err)
+		}
+	}
+	if err := errors.Join(s.CloseSend(), s.RecvMsg(&inference.ModelStreamInferResponse{})); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	if n := len(s.Trailer().Get("problem")); n != 0 {
+		t.Errorf("the end has %d errors", n)
+	}
+	s = open()
+	if err := s.SendMsg(&inference.ModelStreamInferResponse{ErrorMessage: "\x01\x02"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecvMsg(&inference.ModelStreamInferResponse{}); err != nil {
+		t.Errorf("a message that is something else is answered: %v", err)
+	}
+}
+
+// TestExpansion: messages that would be much larger in memory than they were sent are
+// refused before anything is made of them.
+func TestExpansion(t *testing.T) {
+	conn := dial(t)
+	many := &inference.ModelInferRequest{ModelName: "delay"}
+	for range maxMessages + 1 {
+		many.Inputs = append(many.Inputs, &inference.ModelInferRequest_InferInputTensor{})
+	}
+	for _, c := range []string{"", "gzip", "deflate"} {
+		if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", many, grpc.UseCompressor(c)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "tensors and parameters") {
+			t.Errorf("%q: %v", c, err)
+		}
+		if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", asking(make([]byte, MaxBody)), grpc.MaxCallSendMsgSize(2*MaxBody), grpc.UseCompressor(c)); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("%q: too large: %v", c, err)
+		}
+	}
+	texts := bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, 8, protowire.BytesType), nil), maxTexts+1)
+	contents := protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), texts)
+	tensor := protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), contents)
+	d := (&inference.ModelInferRequest{}).ProtoReflect().Descriptor()
+	if err := (&weight{}).add(tensor, d); !fault.Is(err, fault.Exhausted) {
+		t.Error(err)
+	}
+	if err := (&weight{}).add(tensor[:len(tensor)-1], d); err != nil {
+		t.Errorf("what proto refuses is left to it: %v", err)
+	}
+}
+
+// TestHeld: what the bodies of all requests hold is bounded, for each caller and for all.
+func TestHeld(t *testing.T) {
+	h := &held{most: 100}
+	of := func(id string) *share {
+		return h.share(identity.With(t.Context(), identity.Principal{Kind: identity.User, ID: id}))
+	}
+	a, again, b, c := of("a"), of("a"), of("b"), of("c")
+	for _, step := range []struct {
+		s    *share
+		n    int
+		want fault.Kind
+	}{
+		{a, 30, 0}, {again, 21, fault.Exhausted}, {again, 20, 0}, {a, 1, fault.Exhausted}, {b, 40, 0}, {c, 11, fault.Unavailable}, {c, 10, 0},
+	} {
+		if err := step.s.take(step.n); fault.KindOf(err) != step.want || (err == nil) != (step.want == 0) || err != nil && fault.RetryOf(err) == 0 {
+			t.Errorf("%s takes %d: %v", step.s.who.ID, step.n, err)
+		}
+	}
+	a.free()
+	a.free()
+	again.give(5)
+	if h.all != 65 || h.of["a"] != 15 {
+		t.Error(h.all, h.of)
+	}
+	again.free()
+	b.free()
+	c.free()
+	if h.all != 0 || len(h.of) != 0 {
+		t.Error(h.all, h.of)
+	}
+
+	api := edge(t)
+	api.held.most = 64 << 10
+	srv := serverOf(t, api)
+	large := strings.Repeat(" ", 33<<10)
+	for _, body := range []io.Reader{strings.NewReader(large), io.MultiReader(strings.NewReader(large))} {
+		resp, err := srv.Client().Post(srv.URL+"/v2/models/delay/infer", "", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "1" {
+			t.Error(resp.Status, resp.Header)
+		}
+	}
+	api = edge(t)
+	api.held.most = 64 << 10
+	conn := dialTo(t, api, func(h http.Handler) http.Handler { return h })
+	for _, c := range []string{"", "gzip"} {
+		if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", asking(make([]byte, 40<<10)), grpc.UseCompressor(c)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "under way") {
+			t.Errorf("%q: %v", c, err)
+		}
+	}
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+service+"/ModelStreamInfer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // together they would be too much
+		if err := s.SendMsg(asking(make([]byte, 8<<10), "label")); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RecvMsg(&inference.ModelStreamInferResponse{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.SendMsg(asking(make([]byte, 40<<10), "label")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecvMsg(&inference.ModelStreamInferResponse{}); status.Code(err) != codes.ResourceExhausted {
+		t.Error(err)
+	}
+}
+
+// TestBroken: a body that cannot be read is the caller's, and the answer says nothing of
+// the connection.
+func TestBroken(t *testing.T) {
+	api := edge(t)
+	api.Failed = func(_ *http.Request, err error) { t.Errorf("taken for a defect: %v", err) }
+	mux := http.NewServeMux()
+	api.Register(func(method, path, _, _ string, h http.HandlerFunc) { mux.Handle(method+" "+path, h) })
+	srv := httptest.NewUnstartedServer(balanced(t, api, mux))
+	srv.Config.ReadTimeout = 100 * time.Millisecond
+	srv.Start()
+	t.Cleanup(srv.Close)
+	const post = "POST /v2/models/delay/infer HTTP/1.1\r\nHost: x\r\n"
+	for name, c := range map[string]struct {
+		request string
+		ends    bool // the client closes its side
+		status  int
+		error   string
+	}{
+		"too few bytes":         {post + "Content-Length: 100\r\n\r\n{", true, 400, "the request ends early"},
+		"too few bytes of gzip": {post + "Content-Encoding: gzip\r\nContent-Length: 100\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", true, 400, "the request ends early"},
+		"half a gzip":           {post + "Content-Encoding: gzip\r\nContent-Length: 10\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", false, 400, "the request ends early"},
+		"half a deflate":        {post + "Content-Encoding: deflate\r\nContent-Length: 2\r\n\r\n\x78\x9c", false, 400, "the request ends early"},
+		"no gzip":               {post + "Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n{\"inputs\":[]", false, 400, "the body is not gzip: gzip: invalid header"},
+		"late":                  {post + "Content-Length: 100\r\n\r\n{", false, 408, "the request did not arrive in time"},
+		"late gzip":             {post + "Content-Encoding: gzip\r\nContent-Length: 100\r\n\r\n\x1f\x8b\x08\x00", false, 408, "the request did not arrive in time"},
+		"no chunks":             {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", false, 400, "the request cannot be read to its end"},
+		"no chunks of gzip":     {post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", false, 400, "the request cannot be read to its end"},
+		"too large":             {post + "Content-Length: 67108865\r\n\r\n", false, 413, "the request has more than 67108864 bytes. Ask in several requests."},
+	} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, c.request); err != nil {
+			t.Fatal(err)
+		}
+		if c.ends {
+			_ = conn.(*net.TCPConn).CloseWrite()
+		}
+		b, _ := io.ReadAll(conn) // a server that leaves bytes unread resets, after its answer
+		_ = conn.Close()
+		head, body, _ := strings.Cut(string(b), "\r\n\r\n")
+		if want := fmt.Sprintf("{%q:%q}\n", "error", c.error); !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", c.status)) || body != want {
+			t.Errorf("%s: %s\n%s want %s", name, head, body, want)
+		}
+	}
+	for want, err := range map[string]error{
+		"the request cannot be read to its end": &net.OpError{Op: "read", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, Err: errors.New("connection reset by peer")},
+		"more than 67108864 bytes":              &http.MaxBytesError{Limit: 1},
+	} {
+		for _, encoding := range []string{"", "gzip"} {
+			r := httptest.NewRequest(http.MethodPost, "/", iotest.ErrReader(err))
+			r.Header.Set("Content-Encoding", encoding)
+			if _, got := receive(r, -1, MaxBody, new(held).share(t.Context())); fault.KindOf(got) == fault.Internal || !strings.Contains(got.Error(), want) {
+				t.Errorf("%v: %v", err, got)
+			}
+		}
+	}
+}
+
+// asker is a model of which its caller may know nothing but what it answers.
+type asker struct{ oneModel }
+
+func (asker) Metadata(context.Context, string, string, string) (serving.Description, error) {
+	return serving.Description{}, fault.New(fault.PermissionDenied, "no deployment.read")
+}
+
+func (a asker) Inputs(ctx context.Context, project, name, version string) ([]runtime.Spec, error) {
+	return a.oneModel.Inputs(ctx, project, name, version)
+}
+
+// TestRawNeedsInfer: who may ask a model may ask it in bytes alone.
+func TestRawNeedsInfer(t *testing.T) {
+	api := edge(t)
+	m := api.Serving.(oneModel)
+	api.Serving = asker{m}
+	r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(floats(1, 2)))
+	r.Header.Set(headLength, "0")
+	r.SetPathValue("model", "delay")
+	if q, err := api.read(r, "nyc", new(held).share(t.Context())); err != nil || len(q.Inputs) != 1 {
+		t.Error(q, err)
+	}
+}
+
+// TestRepeated: what is there twice, or not at all, is refused and not guessed.
+func TestRepeated(t *testing.T) {
+	srv := server(t)
+	const x = `"name":"X","shape":[1,2],"datatype":"FP32","data":[1,2]`
+	for name, c := range map[string]struct {
+		body    string
+		headers []string
+		want    string
+	}{
+		"lengths":        {`{}`, []string{headLength, "2", headLength, "2"}, "the request has the header Inference-Header-Content-Length 2 times"},
+		"signed length":  {`{}`, []string{headLength, "+2"}, "is not a number of bytes"},
+		"encodings":      {`{}`, []string{"Content-Encoding", "identity", "Content-Encoding", "gzip"}, "the header Content-Encoding 2 times"},
+		"route keys":     {`{"inputs":[{` + x + `}]}`, []string{routeKey, "a", routeKey, "b"}, "the header Falaj-Route-Key 2 times"},
+		"parameters":     {`{"parameters":{"priority":1,"priority":2},"inputs":[{` + x + `}]}`, nil, `the parameter \"priority\" twice`},
+		"of an input":    {`{"inputs":[{` + x + `,"parameters":{"a":1,"\u0061":2}}]}`, nil, `the parameter \"a\" twice`},
+		"of an output":   {`{"inputs":[{` + x + `}],"outputs":[{"name":"label","parameters":{"binary_data":true,"binary_data":false}}]}`, nil, `the parameter \"binary_data\" twice`},
+		"too many":       {`{"parameters":{` + parameterList(maxParameters+1) + `},"inputs":[{` + x + `}]}`, nil, "there may be 64 parameters"},
+		"no shape":       {`{"inputs":[{"name":"X","datatype":"FP32","data":[1]}]}`, nil, `input \"X\" has no shape`},
+		"no name":        {`{"inputs":[{"shape":[1,2],"datatype":"FP32","data":[1,2]}]}`, nil, "an input has no name"},
+		"no datatype":    {`{"inputs":[{"name":"X","shape":[1,2],"data":[1,2]}]}`, nil, `input \"X\" has no datatype`},
+		"no output name": {`{"inputs":[{` + x + `}],"outputs":[{}]}`, nil, "an output has no name"},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL+"/v2/models/delay/infer", strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(c.headers); i += 2 {
+			r.Header.Add(c.headers[i], c.headers[i+1])
+		}
+		resp, err := srv.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(b), c.want) {
+			t.Errorf("%s: %s %s %v", name, resp.Status, b, err)
+		}
+	}
+	ok := `{"parameters":{` + parameterList(maxParameters) + `},"inputs":[{` + x + `}]}`
+	if got, b := post(t, srv, "/v2/models/delay/infer", []byte(ok)); got.StatusCode != http.StatusOK {
+		t.Errorf("%+v %s", got, b)
+	}
+}
+
+func parameterList(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(`"p%d":%d`, i, i)
+	}
+	return strings.Join(all, ",")
+}
+
+// TestClassesBounded: classes cost no more than the output has elements, and end with
+// their caller.
+func TestClassesBounded(t *testing.T) {
+	values := make([]float32, 1<<20+1)
+	rows := runtime.Tensor{Name: "y", Datatype: runtime.FP32, Shape: []int64{int64(len(values)), 1}, Data: values}
+	if _, err := classified(t.Context(), rows, 1); !fault.Is(err, fault.TooLarge) {
+		t.Error(err)
+	}
+	rows.Shape, rows.Data = []int64{2, 1}, values[:2]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := classified(ctx, rows, 1); !fault.Is(err, fault.Timeout) {
+		t.Error(err)
+	}
+	for i := range values {
+		values[i] = float32(i)
+	}
+	compared := 0
+	_, ranking, err := ranked(runtime.Tensor{Data: values})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := ranking.compare
+	ranking.compare = func(i, j int) int { compared++; return plain(i, j) }
+	best := ranks{ranking, make([]int, 3)}
+	if best.find(0, len(values)); best.at[0] != len(values)-1 || best.at[2] != len(values)-3 || compared > 5*len(values) {
+		t.Errorf("%v after %d comparisons", best.at, compared)
+	}
+}
+
+// TestOpenStreams: there are so many streams, of one caller and of all.
+func TestOpenStreams(t *testing.T) {
+	var s streams
+	var ends []func()
+	begin := func(id int) error {
+		end, err := s.begin(identity.Principal{ID: strconv.Itoa(id)})
+		if err == nil {
+			ends = append(ends, end)
+		}
+		return err
+	}
+	for i := range maxOpen {
+		if err := begin(i / maxStreams); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := begin(0); !fault.Is(err, fault.Exhausted) {
+		t.Error(err)
+	}
+	if err := begin(maxOpen); !fault.Is(err, fault.Unavailable) {
+		t.Error(err)
+	}
+	var all sync.WaitGroup
+	for _, end := range ends {
+		all.Go(end)
+	}
+	all.Wait()
+	if s.all != 0 || len(s.open) != 0 {
+		t.Error(s.all, s.open)
+	}
+}
+
+// FuzzFrames: whatever a body is, grpc gets whole messages within the limit, and what is
+// held is what they have.
+func FuzzFrames(f *testing.F) {
+	b, err := proto.Marshal(asking(floats(1, 2), "label"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	message := func(squeezed byte, b []byte) []byte {
+		return append(binary.BigEndian.AppendUint32([]byte{squeezed}, uint32(len(b))), b...)
+	}
+	packed := func(kind string) []byte {
+		out, err := compress(kind, [][]byte{b})
+		if err != nil {
+			f.Fatal(err)
+		}
+		return out
+	}
+	f.Add(message(0, b), byte(0))
+	f.Add(append(message(1, packed("gzip")), message(0, nil)...), byte(1))
+	f.Add(append(message(1, packed("deflate")), 0), byte(2))
+	f.Add(message(1, b[:3]), byte(1))
+	f.Add(message(0, b)[:9], byte(3))
+	f.Fuzz(func(t *testing.T, b []byte, kind byte) {
+		const most = 64 << 10
+		s := new(held).share(t.Context())
+		body := &frames{
+			body: io.NopCloser(bytes.NewReader(b)), kind: []string{"", "gzip", "deflate", "br"}[kind%4], most: most,
+			share: s, wanted: everything, closed: make(chan struct{}),
+		}
+		out, err := io.ReadAll(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total := int64(0)
+		for len(out) > 0 {
+			if len(out) < header || binary.BigEndian.Uint32(out[1:]) > most || int(binary.BigEndian.Uint32(out[1:])) > len(out)-header {
+				t.Fatalf("%d bytes are no message", len(out))
+			}
+			n := int(binary.BigEndian.Uint32(out[1:]))
+			p := &payload{mem.SliceBuffer(out[header : header+n])}
+			if err := p.into(&inference.ModelInferRequest{}); err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Exhausted) {
+				t.Error(err)
+			}
+			total += int64(n)
+			out = out[header+n:]
+		}
+		if body.err == nil && s.n != total {
+			t.Errorf("%d bytes are held, the messages have %d", s.n, total)
+		}
+		if s.free(); s.of.all != 0 {
+			t.Errorf("%d bytes remain", s.of.all)
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package oip
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+)
+
+// maxHeld bounds the bodies of all requests that are read or answered at a time, in
+// bytes as they were sent and as they were decompressed. Half of it is for one caller.
+const maxHeld = 1 << 30
+
+// held counts those bodies. What was not sent counts nothing, whatever a request
+// announces.
+type held struct {
+	most int64 // 0: maxHeld
+
+	mu  sync.Mutex
+	all int64
+	of  map[string]int64 // by caller
+}
+
+// share is what one request, or one stream of them, holds.
+type share struct {
+	of  *held
+	who identity.Principal
+	n   int64 // under of.mu
+}
+
+func (h *held) share(ctx context.Context) *share {
+	return &share{of: h, who: identity.From(ctx)}
+}
+
+// take holds more; what it refuses it does not hold. Errors: fault.Exhausted,
+// fault.Unavailable.
+func (s *share) take(n int) error {
+	h, more := s.of, int64(n)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	most := cmp.Or(h.most, maxHeld)
+	switch {
+	case h.of[s.who.ID]+more > most/2:
+		return fault.New(fault.Exhausted, "the requests of %s that are under way have %d bytes, with this one more than %d", s.who, h.of[s.who.ID], most/2).
+			WithHint("Wait for answers before you ask for more.").WithRetry(time.Second)
+	case h.all+more > most:
+		return fault.New(fault.Unavailable, "the requests under way have %d bytes, with this one more than %d", h.all, most).
+			WithHint("Try again in a moment.").WithRetry(time.Second)
+	}
+	h.add(s, more)
+	return nil
+}
+
+// give is the opposite of take.
+func (s *share) give(n int) {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	s.of.add(s, -int64(n))
+}
+
+// free gives all back; it may be called again.
+func (s *share) free() {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	s.of.add(s, -s.n)
+}
+
+func (h *held) add(s *share, n int64) {
+	if h.of == nil {
+		h.of = map[string]int64{}
+	}
+	s.n += n
+	h.all += n
+	if h.of[s.who.ID] += n; h.of[s.who.ID] == 0 {
+		delete(h.of, s.who.ID)
+	}
+}

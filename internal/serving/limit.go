@@ -1,0 +1,148 @@
+package serving
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// limits holds deployments to the rates that their manifests allow. They are of
+// this process, and begin anew when they are changed.
+type limits struct {
+	all sync.Map // key → *limiter
+}
+
+// limiter is the limits of one deployment.
+type limiter struct {
+	spec  LimitsSpec
+	burst float64 // seconds
+
+	mu      sync.Mutex
+	newest  time.Time // of all requests: one that overtook another sets no clock back
+	callers map[string]*allowance
+}
+
+// allowance is what a caller has left; nil without a limit.
+type allowance struct{ requests, rows *rate.Limiter }
+
+// maxCallers bounds the callers that are remembered of a deployment.
+const maxCallers = 10_000
+
+// take takes a request's share, or refuses it. Errors: fault.Exhausted,
+// fault.TooLarge (more rows than ever may come at once).
+func (l *limits) take(ctx context.Context, d *Deployment, rows int, now time.Time) error {
+	spec := d.Spec.Limits
+	if spec == nil || spec.Requests == 0 && spec.Rows == 0 {
+		return nil
+	}
+	k := key{d.Project, d.Name}
+	v, _ := l.all.Load(k)
+	m, _ := v.(*limiter)
+	if m == nil || m.spec != *spec {
+		fresh := limiterOf(*spec)
+		m = fresh
+		if v == nil || !l.all.CompareAndSwap(k, v, fresh) { // else somebody may be before us
+			v, _ = l.all.LoadOrStore(k, fresh)
+			m = v.(*limiter)
+		}
+	}
+	caller := ""
+	if spec.Per != "deployment" {
+		p := identity.From(ctx)
+		caller = p.ID + " " + p.Token
+	}
+	return m.take(caller, rows, now)
+}
+
+func limiterOf(spec LimitsSpec) *limiter {
+	burst, _ := resource.ParseDuration(spec.Burst) // validated
+	return &limiter{spec: spec, burst: max(1, burst.Seconds()), callers: map[string]*allowance{}}
+}
+
+func (m *limiter) take(caller string, rows int, now time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Before(m.newest) {
+		now = m.newest // a bucket whose clock goes back is filled twice for the same time
+	}
+	m.newest = now
+	a := m.callers[caller]
+	if a == nil {
+		m.makeRoom(now)
+		a = &allowance{m.bucket(m.spec.Requests), m.bucket(m.spec.Rows)}
+		m.callers[caller] = a
+	}
+	if a.rows != nil && rows > a.rows.Burst() {
+		return fault.New(fault.TooLarge, "the request has %d rows; this deployment takes %d at once", rows, a.rows.Burst()).
+			WithHint("Send fewer rows in a request, or have spec.limits raised.")
+	}
+	forRequests, forRows := missing(a.requests, 1, now), missing(a.rows, rows, now)
+	switch {
+	case forRequests > 0 && forRequests >= forRows:
+		return m.over("requests", m.spec.Requests, forRequests)
+	case forRows > 0:
+		return m.over("rows", m.spec.Rows, forRows)
+	}
+	if a.requests != nil {
+		a.requests.AllowN(now, 1)
+	}
+	if a.rows != nil {
+		a.rows.AllowN(now, rows)
+	}
+	return nil
+}
+
+// missing is how long it takes until n are there, and a microsecond for what is
+// lost in fractions.
+func missing(l *rate.Limiter, n int, now time.Time) time.Duration {
+	if l == nil {
+		return 0
+	}
+	lacking := float64(n) - l.TokensAt(now)
+	if lacking <= 0 {
+		return 0
+	}
+	return time.Duration(math.Ceil(lacking/float64(l.Limit())*1e9)) + time.Microsecond
+}
+
+func (m *limiter) over(what string, perSecond float64, wait time.Duration) error {
+	whose := "this token"
+	if m.spec.Per == "deployment" {
+		whose = "this deployment"
+	}
+	return fault.New(fault.Exhausted, "%s may have %g %s a second", whose, perSecond, what).
+		WithHint("Ask again in %s, or have spec.limits of the deployment raised.", max(time.Millisecond, wait.Round(time.Millisecond))).WithRetry(wait)
+}
+
+func (m *limiter) bucket(perSecond float64) *rate.Limiter {
+	if perSecond == 0 {
+		return nil
+	}
+	return rate.NewLimiter(rate.Limit(perSecond), int(min(max(1, math.Ceil(perSecond*m.burst)), math.MaxInt32)))
+}
+
+// makeRoom forgets callers who have their whole allowance again, or else anybody.
+func (m *limiter) makeRoom(now time.Time) {
+	if len(m.callers) < maxCallers {
+		return
+	}
+	full := func(l *rate.Limiter) bool { return l == nil || l.TokensAt(now) >= float64(l.Burst()) }
+	for c, a := range m.callers {
+		if full(a.requests) && full(a.rows) {
+			delete(m.callers, c)
+		}
+	}
+	for c := range m.callers {
+		if len(m.callers) < maxCallers {
+			return
+		}
+		delete(m.callers, c)
+	}
+}

@@ -1,0 +1,411 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// How long a process may go on with a run that was cancelled, before it is ended:
+// as long as runs of it took, and between these. The longer one is also how long it
+// may take no bytes.
+const (
+	impatient = time.Second
+	stuck     = 30 * time.Second
+)
+
+var (
+	errEnded = errors.New("it was ended")
+	errSlow  = errors.New("it took too long to load its model")
+)
+
+// process is one process of a model. Who asks it registers a call and sends; a
+// reader gives the answers out. Each call is answered once: by who takes it out
+// of calls.
+type process struct {
+	proc   Process
+	cancel context.CancelFunc
+	in     *os.File      // what it reads
+	gone   chan struct{} // closed when everything of it is over
+	exit   error         // how it ended, known then
+	stderr head
+	meta   runtime.Metadata
+
+	sending chan struct{} // holds a token while somebody writes
+	w       *writer
+
+	mu      sync.Mutex
+	calls   map[uint64]*waiting // nil when the process is ending
+	last    uint64
+	longest time.Duration // that a run took
+	why     error
+}
+
+// waiting is a call that was sent. Its answer is dropped when it was cancelled.
+type waiting struct {
+	asked  []runtime.Spec
+	began  time.Time
+	free   func()        // gives its cores back, when the process is done with it
+	over   chan struct{} // closed then
+	answer chan answer
+	late   *time.Timer // of a cancelled one
+}
+
+type answer struct {
+	tensors []runtime.Tensor
+	err     error
+}
+
+// end tells a call that was taken out of calls its answer.
+func (c *waiting) end(a answer) {
+	if c.late != nil {
+		c.late.Stop()
+	}
+	c.free()
+	close(c.over)
+	c.answer <- a
+}
+
+// start starts a process and gives it the model.
+func (r *Runtime) start(life context.Context, model []byte, o runtime.Options) (*process, error) {
+	r.mu.Lock()
+	if life.Err() != nil || r.life.Err() != nil {
+		r.mu.Unlock()
+		return nil, fault.New(fault.Timeout, "the time was up before the model was loaded")
+	}
+	r.processes.Add(1)
+	r.mu.Unlock()
+	ctx, cancel := context.WithCancel(life)
+	failed := func(err error) (*process, error) {
+		cancel()
+		r.processes.Done()
+		return nil, fault.Wrap(err, "start the model's process")
+	}
+	proc, err := r.launcher.Launch(ctx, o)
+	if err != nil {
+		return failed(err)
+	}
+	theirIn, in, err := os.Pipe()
+	if err != nil {
+		return failed(err)
+	}
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		_, _ = theirIn.Close(), in.Close()
+		return failed(err)
+	}
+	p := &process{
+		proc: proc, cancel: cancel, in: in, gone: make(chan struct{}),
+		sending: make(chan struct{}, 1), w: newWriter(in), calls: map[uint64]*waiting{},
+	}
+	cmd := proc.Command()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.stderr
+	err = proc.Start()
+	_, _ = theirIn.Close(), theirOut.Close()
+	if err != nil {
+		_, _ = in.Close(), out.Close()
+		return failed(err)
+	}
+	context.AfterFunc(ctx, func() { p.stop(errEnded) })
+	reader := newReader(out)
+	ended := func() { // everything of it is over
+		p.stop(errEnded)
+		p.exit = proc.Wait()
+		_, _ = in.Close(), out.Close()
+		close(p.gone)
+		r.processes.Done()
+	}
+	// A process that takes nothing and says nothing ends with its context, which
+	// closes its side of the pipes.
+	slow := time.AfterFunc(o.Time, func() { p.stop(errSlow) })
+	p.w.load(model, o)
+	if err = p.w.flush(); err == nil {
+		p.meta, err = reader.loaded()
+	}
+	if !slow.Stop() && err == nil {
+		err = errSlow
+	}
+	if err != nil {
+		ended()
+		err = p.loadError(life, err, o.Time)
+		// It has seen the model and no row.
+		r.log.ErrorContext(life, "a model's process did not load it", slog.String("reason", p.reason()), slog.String("said", p.stderr.String()), slog.String("error", err.Error()))
+		return nil, err
+	}
+	p.stderr.forget()
+	go func() {
+		p.stop(p.read(reader))
+		ended()
+	}()
+	return p, nil
+}
+
+// loadError says why a model was not loaded: what the child said, or why it could
+// not start, else that it died of the model.
+func (p *process) loadError(ctx context.Context, err error, limit time.Duration) error {
+	if said, ok := errors.AsType[*fault.Error](err); ok {
+		return said
+	}
+	if errors.Is(p.ended(), errSlow) {
+		return runtime.Late(limit)
+	}
+	if ctx.Err() != nil {
+		return fault.New(fault.Timeout, "the time was up before the model was loaded")
+	}
+	if why, ok := errors.AsType[*fault.Error](p.exit); ok {
+		return fault.Wrap(why, "start the model's process")
+	}
+	if p.outOfMemory() {
+		return fault.New(fault.Exhausted, "loading the model takes more memory than its process may have").
+			WithHint("Set spec.runtime.memory.")
+	}
+	return fault.New(fault.Invalid, "loading the model ended its process").
+		WithHint("It needs more memory than such a process may have, or its file is damaged. The server's log has more.")
+}
+
+// stop ends the process, for the first reason given; its calls are answered.
+func (p *process) stop(why error) {
+	p.mu.Lock()
+	calls := p.calls
+	if p.calls != nil {
+		p.why = why
+	}
+	p.calls = nil
+	p.mu.Unlock()
+	p.cancel()
+	for _, c := range calls {
+		c.end(answer{err: died()})
+	}
+}
+
+// ended is why it was stopped; nil when it was not.
+func (p *process) ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.why
+}
+
+func (p *process) ending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls == nil
+}
+
+func (p *process) outOfMemory() bool {
+	m, ok := p.proc.(interface{ OutOfMemory() bool })
+	return ok && m.OutOfMemory() || strings.Contains(p.stderr.String(), "out of memory")
+}
+
+// symptoms are what a log may have of what a process printed at its end.
+var symptoms = []string{
+	"SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGBUS", "SIGQUIT", "out of memory", "std::bad_alloc", "stack overflow", "goroutine stack exceeds",
+	"corrupted", "double free", "terminate called", "panic:", "fatal error:",
+}
+
+// reason is why it ended, for the log, when it is gone.
+func (p *process) reason() string {
+	words := []string{fmt.Sprintf("%v, %v", p.ended(), p.exit)}
+	if p.outOfMemory() {
+		words = append(words, "it took more memory than it may")
+	}
+	printed := p.stderr.String()
+	for _, s := range symptoms {
+		if strings.Contains(printed, s) {
+			words = append(words, s)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// infer asks for outputs. free is called once, when the process is done with the
+// run or has ended, which may be after the answer.
+func (p *process) infer(ctx context.Context, inputs []runtime.Tensor, asked []runtime.Spec, free func()) ([]runtime.Tensor, error) {
+	c := &waiting{asked: asked, began: time.Now(), free: free, over: make(chan struct{}), answer: make(chan answer, 1)}
+	p.mu.Lock()
+	if p.calls == nil {
+		p.mu.Unlock()
+		free()
+		return nil, unavailable()
+	}
+	p.last++
+	id := p.last
+	p.calls[id] = c
+	p.mu.Unlock()
+	if err := p.send(ctx, func(w *writer) { w.infer(id, inputs, asked) }); err != nil {
+		if p.take(id) == nil {
+			a := <-c.answer // meanwhile
+			return a.tensors, a.err
+		}
+		free()
+		return nil, err
+	}
+	select {
+	case a := <-c.answer:
+		return a.tensors, a.err
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	if p.calls[id] != c {
+		p.mu.Unlock()
+		a := <-c.answer // it came just now
+		return a.tensors, a.err
+	}
+	c.late = time.AfterFunc(p.patience(), func() { p.stop(errors.New("it did not end what was cancelled")) })
+	p.mu.Unlock()
+	go func() { _ = p.send(context.WithoutCancel(ctx), func(w *writer) { w.cancel(id) }) }()
+	late := fault.New(fault.Timeout, "the model did not answer in the request's time")
+	late.Err = runtime.LingersError{Over: c.over}
+	return nil, late
+}
+
+// patience is how long the process may go on with what was cancelled. p.mu is held.
+func (p *process) patience() time.Duration { return min(max(impatient, p.longest), stuck) }
+
+// send writes a message. Half a message is no message: what cannot be written
+// whole ends the process.
+func (p *process) send(ctx context.Context, message func(*writer)) error {
+	select {
+	case p.sending <- struct{}{}:
+		defer func() { <-p.sending }()
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "waited for the model's process until the request's time was up")
+	}
+	_ = p.in.SetWriteDeadline(time.Now().Add(stuck))
+	hurried := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(hurried)
+		_ = p.in.SetWriteDeadline(time.Now().Add(impatient))
+	})
+	message(p.w)
+	err := p.w.flush()
+	if !stop() { // the deadline is not to be that of the next message
+		<-hurried
+	}
+	if err != nil {
+		if refused, ok := errors.AsType[*fault.Error](err); ok { // nothing was written
+			p.w.err = nil
+			return refused
+		}
+		p.stop(fmt.Errorf("it takes nothing: %w", err))
+		return unavailable()
+	}
+	return nil
+}
+
+// take removes a call, to answer it; nil when somebody else did.
+func (p *process) take(id uint64) *waiting {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.calls[id]
+	delete(p.calls, id)
+	return c
+}
+
+// asked is what a call wants, which is still to be answered.
+func (p *process) asked(id uint64) ([]runtime.Spec, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.calls[id]
+	if c == nil {
+		return nil, false
+	}
+	return c.asked, true
+}
+
+// read gives answers out until the process ends or sends something else. A call
+// stays until its answer was read, so that stop answers it when there is none.
+func (p *process) read(r *reader) error {
+	for {
+		kind, id, err := r.head()
+		if err != nil {
+			return err
+		}
+		asked, ok := p.asked(id)
+		if !ok {
+			return errors.New("it answered what was not asked")
+		}
+		var a answer
+		if kind == kindAnswer {
+			a.tensors, err = r.outputs(asked)
+		} else {
+			var said *fault.Error
+			if said, err = r.fault(); err == nil {
+				a.err = ofRun(said)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		p.mu.Lock()
+		c := p.calls[id]
+		delete(p.calls, id)
+		if c != nil && a.err == nil {
+			p.longest = max(p.longest, time.Since(c.began))
+		}
+		p.mu.Unlock()
+		if c != nil { // otherwise it was stopped
+			c.end(a)
+		}
+	}
+}
+
+// ofRun is what a process says of a run: of what kind it is in words of ours, and
+// the rest is data of who asked.
+func ofRun(said *fault.Error) error {
+	var what string
+	switch said.Kind {
+	case fault.Invalid:
+		what = "the model refused the input"
+	case fault.Exhausted:
+		what = "no memory to run the model"
+	case fault.TooLarge:
+		what = "the model's answer is too large"
+	case fault.Unsupported:
+		what = "the model's answer has no form that can be sent"
+	case fault.Timeout:
+		what = "the model did not answer in the request's time"
+	default:
+		what = "the model failed"
+	}
+	data := said.Message
+	if said.Data != "" {
+		data += ": " + said.Data
+	}
+	err := fault.New(said.Kind, "%s", what).WithData("%s", strings.TrimPrefix(strings.TrimPrefix(data, what), ": "))
+	err.Hint = said.Hint
+	return err
+}
+
+// head keeps the first bytes written: what ended a process comes before its stacks.
+type head struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	const keep = 8 << 10
+	h.b = append(h.b, p[:min(len(p), keep-len(h.b))]...)
+	return len(p), nil
+}
+
+func (h *head) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.b = nil
+}
+
+func (h *head) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.ToValidUTF8(string(h.b), "?")
+}

@@ -1,0 +1,198 @@
+// Package optimize makes a registered model smaller and faster by a job: variants of it
+// (fused, 8 bits, 16 bits, pruned, distilled) are made and measured beside it in the
+// job's sandbox, and the best becomes a new version.
+//
+// # Map
+//
+//   - optimize.go: Request and its rules, and the job that it becomes.
+//   - report.go: what the job measured.
+//   - service.go: Begin, Report.
+//   - optimize.py is the job.
+//
+// # Guarantees
+//
+// The model is parsed and run by the job alone. The job reads one version of the model
+// and one of a dataset, both pinned, so what it makes has their zones, their
+// classification and their lineage. No version is made that loses more than was
+// allowed, or is not faster.
+package optimize
+
+import (
+	_ "embed"
+	"encoding/json"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+// script is the job. A job with this script optimised a model.
+//
+//go:embed optimize.py
+var script string
+
+// Environment is what the job runs in where none is named; Begin declares it.
+const Environment = "optimize"
+
+// Requirements of Environment. ONNX Runtime is the version that serves.
+var Requirements = []string{
+	"ml_dtypes>=0.5", "numpy>=1.26,<3", "onnx==1.18.0", "onnxruntime==1.27.0", "protobuf<6", "pyarrow>=21", "scikit-learn>=1.7,<2", "sympy>=1.13",
+}
+
+// Candidates that can be tried; pruned is three of them.
+var Candidates = []string{"fused", "int8-dynamic", "int8-static", "int8-static-all", "fp16", "pruned-25", "pruned-50", "pruned-75", "distilled"}
+
+// metrics that answers are compared by.
+var metrics = []string{"accuracy", "auc", "rmse", "agreement", "r2"}
+
+// Request is what is to be optimised, and how.
+type Request struct {
+	Data     string              `json:"data" maxLength:"300" doc:"Dataset, with or without @version: half of a sample of its rows is judged by, the others calibrate and teach"`
+	Label    string              `json:"label,omitempty" maxLength:"300" doc:"Column of the right answers; without it answers are compared with those of the model as it is"`
+	Metric   string              `json:"metric,omitempty" enum:"accuracy,auc,rmse,agreement,r2" doc:"What answers are compared by; default what fits the label and the model's outputs"`
+	MaxLoss  float64             `json:"max_loss" minimum:"0" maximum:"1" doc:"How much of the metric may be lost, in points: 0.01 is one of a hundred; of rmse, by which part it may grow"`
+	Speedup  float64             `json:"min_speedup,omitempty" minimum:"0" maximum:"100" doc:"How many times as fast a version must be; default 1.05"`
+	Try      []string            `json:"try,omitempty" maxItems:"20" doc:"Candidates: fused, int8-dynamic, int8-static, int8-static-all, fp16, pruned (or pruned-25, -50, -75), distilled; default all"`
+	Choose   string              `json:"choose,omitempty" maxLength:"40" doc:"The candidate that becomes the version, where it loses no more than is allowed; default the fastest that does"`
+	DryRun   bool                `json:"dry_run,omitempty" doc:"Measure, and make no version"`
+	Columns  map[string][]string `json:"columns,omitempty" doc:"Columns of the dataset that are each input of the model, in order; default the column of its name or, for one input, all numbers but the label"`
+	Shapes   map[string][]int    `json:"shapes,omitempty" doc:"What a row of an input is, such as [3, 224, 224], where the model leaves more than one dimension open"`
+	Threads  int                 `json:"threads,omitempty" minimum:"0" maximum:"64" doc:"Threads of a run, as the deployment has them; default 1"`
+	Batches  []int               `json:"batches,omitempty" maxItems:"4" doc:"Rows of a request to measure; the first decides; default 1 and 32"`
+	Rows     int                 `json:"rows,omitempty" minimum:"0" maximum:"200000" doc:"Rows of the sample; default 4096"`
+	Rounds   int                 `json:"rounds,omitempty" minimum:"0" maximum:"100" doc:"Rounds of measuring, in each of which all candidates take turns; default 10"`
+	Env      string              `json:"environment,omitempty" maxLength:"300" doc:"An environment with onnx, onnxruntime, pyarrow, scikit-learn and sympy; default optimize, which is declared where it is missing"`
+	Pools    []string            `json:"pools,omitempty" maxItems:"50" doc:"Only these pools; default any that may"`
+	Resource resource.Amount     `json:"resources,omitzero" doc:"What the job needs; default a core for each thread, and 2GiB"`
+}
+
+// told is what the script is told.
+type told struct {
+	Label   string              `json:"label,omitempty"`
+	Metric  string              `json:"metric,omitempty"`
+	MaxLoss float64             `json:"max_loss"`
+	Speedup float64             `json:"min_speedup"`
+	Try     []string            `json:"try"`
+	Choose  string              `json:"choose,omitempty"`
+	DryRun  bool                `json:"dry_run"`
+	Columns map[string][]string `json:"columns,omitempty"`
+	Shapes  map[string][]int    `json:"shapes,omitempty"`
+	Threads int                 `json:"threads"`
+	Batches []int               `json:"batches"`
+	Rows    int                 `json:"rows"`
+	Rounds  int                 `json:"rounds"`
+}
+
+// complete fills in the defaults and refuses what cannot be done. Error:
+// fault.Invalid.
+func (r Request) complete() (Request, error) {
+	bad := func(format string, args ...any) (Request, error) { return r, fault.New(fault.Invalid, format, args...) }
+	if r.Speedup == 0 {
+		r.Speedup = 1.05
+	}
+	r.Threads, r.Rows, r.Rounds = or(r.Threads, 1), or(r.Rows, 4096), or(r.Rounds, 10)
+	if len(r.Batches) == 0 {
+		r.Batches = []int{1, 32}
+	}
+	if r.Env == "" {
+		r.Env = Environment
+	}
+	var tries []string
+	for _, t := range r.Try {
+		kinds := slices.DeleteFunc(slices.Clone(Candidates), func(c string) bool { return c != t && (t != "pruned" || !strings.HasPrefix(c, "pruned-")) })
+		if len(kinds) == 0 {
+			return bad("there is no candidate %.40q", t)
+		}
+		tries = append(tries, kinds...)
+	}
+	slices.Sort(tries)
+	if r.Try = slices.Compact(tries); len(r.Try) == 0 {
+		r.Try = Candidates
+	}
+	switch {
+	case r.Data == "":
+		return bad("a dataset is needed to judge by")
+	case strings.HasPrefix(r.Data, "models:"):
+		return bad("data is a dataset, and %.100q is a model", r.Data)
+	case r.Metric != "" && !slices.Contains(metrics, r.Metric):
+		return bad("there is no metric %.40q: it is one of %s", r.Metric, strings.Join(metrics, ", "))
+	case math.IsNaN(r.MaxLoss) || r.MaxLoss < 0 || r.MaxLoss > 1:
+		return bad("max_loss %v is not between 0 and 1", r.MaxLoss)
+	case math.IsNaN(r.Speedup) || r.Speedup < 1 || r.Speedup > 100:
+		return bad("min_speedup %v is not between 1 and 100", r.Speedup)
+	case r.Choose != "" && !slices.Contains(r.Try, r.Choose):
+		return bad("%.40q is to be chosen, and not among what is tried: %s", r.Choose, strings.Join(r.Try, ", "))
+	case r.Threads < 1 || r.Threads > 64:
+		return bad("threads %d is not between 1 and 64", r.Threads)
+	case r.Rows < 20 || r.Rows > 200_000:
+		return bad("rows %d is not between 20 and 200000", r.Rows)
+	case r.Rounds < 1 || r.Rounds > 100:
+		return bad("rounds %d is not between 1 and 100", r.Rounds)
+	case len(r.Batches) > 4:
+		return bad("at most four sizes of batches can be measured")
+	}
+	for i, b := range r.Batches {
+		if b < 1 || b > 4096 || slices.Contains(r.Batches[:i], b) {
+			return bad("batches %v are not different numbers between 1 and 4096", r.Batches)
+		}
+	}
+	for name, shape := range r.Shapes {
+		if len(shape) == 0 || len(shape) > 8 || slices.ContainsFunc(shape, func(d int) bool { return d < 1 || d > 1<<20 }) {
+			return bad("shape of %.100q: %v is not one to eight sizes", name, shape)
+		}
+	}
+	return r, nil
+}
+
+func or(n, otherwise int) int {
+	if n == 0 {
+		return otherwise
+	}
+	return n
+}
+
+var notName = regexp.MustCompile(`[^a-z0-9]+`)
+
+// Job is what a request becomes: the version of the model is a number or an alias.
+// Error: fault.Invalid.
+func (r Request) Job(model, version string) (name string, spec training.Spec, err error) {
+	if r, err = r.complete(); err != nil {
+		return "", spec, err
+	}
+	if err := id.CheckName("model", model); err != nil {
+		return "", spec, fault.New(fault.Invalid, "a job cannot register a version of it: %w", err).WithHint("Register the version under a name of a-z, 0-9, - and _ first.")
+	}
+	b, err := json.Marshal(told{
+		Label: r.Label, Metric: r.Metric, MaxLoss: r.MaxLoss, Speedup: r.Speedup, Try: r.Try, Choose: r.Choose, DryRun: r.DryRun, Columns: maps.Clone(r.Columns),
+		Shapes: r.Shapes, Threads: r.Threads, Batches: r.Batches, Rows: r.Rows, Rounds: r.Rounds,
+	})
+	if err != nil {
+		return "", spec, err
+	}
+	ref := "models:/" + model + "@" + version
+	if version != "" && strings.Trim(version, "0123456789") == "" {
+		ref = "models:/" + model + "/" + version
+	}
+	amount := r.Resource
+	if amount.CPU == 0 {
+		amount.CPU = resource.Cores(int64(r.Threads))
+	}
+	if amount.Memory == 0 {
+		amount.Memory = 2 * resource.GiB
+	}
+	spec = training.Spec{
+		Environment: r.Env, Script: script, Command: []string{string(b)}, Data: map[string]string{"model": ref, "rows": r.Data},
+		Resources: amount, Pools: r.Pools,
+	}
+	if !r.DryRun {
+		spec.Register = model
+	}
+	name = strings.Trim(notName.ReplaceAllString("optimize-"+model, "-"), "-")
+	return strings.TrimRight(name[:min(len(name), 63)], "-"), spec, nil
+}
