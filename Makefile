@@ -33,8 +33,12 @@ demo: build ## run the main job on real data; EXIT=1 stops the server at the end
 	@EXIT=$(EXIT) examples/nycflights/run.sh
 
 .PHONY: engines
-engines: deps ## install the real engines and clients that the tests run against
+engines: deps ## install the real engines and clients that `make test` runs against
 	@scripts/engines.sh
+
+.PHONY: engines-all
+engines-all: deps ## also Spark and a Kubernetes, built from source, of `make test-engines`
+	@scripts/engines.sh all
 
 .PHONY: test
 test: build lint ## lint, architecture, unit, conformance, engines and scripts

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the real engines and clients that the tests run against. Idempotent;
+# Installs the real engines and clients that the tests run against: those of `make
+# test`, and with the argument all also those of `make test-engines`. Idempotent;
 # every package is pinned here, in a requirements file, or by Debian's release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -58,8 +59,10 @@ if ! [ -e /usr/lib/x86_64-linux-gnu/libb64.so.0d ]; then
 fi
 venv perf test/oip/testdata/requirements-perf.txt # with perf_analyzer, of the last wheel that has it for Debian 12's libc
 venv tables internal/httpapi/iceberg/testdata/requirements.txt
-scripts/engines/spark.sh
-venv ray test/engines/ray/requirements.txt
-scripts/engines/kube.sh
+scripts/engines/images.sh
 venv sdk-torch sdk/python/tests/requirements-torch.txt --python /usr/bin/python3.11 --system-site-packages # with Debian's torch
 scripts/demo-data.sh
+if [ "${1:-}" = all ]; then
+	scripts/engines/spark.sh
+	scripts/engines/kube.sh
+fi

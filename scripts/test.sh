@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# All tests, with the race detector. -p 2: the packages that link DuckDB or ONNX
-# Runtime take a gigabyte each while they link.
+# All tests. `make test` has vetted them with the linters. As many packages at a time
+# as keep two cores busy: those that link DuckDB or ONNX Runtime take a gigabyte each
+# while they link, and those below test/ wait for the servers that they drive.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 link=()
 ! command -v mold >/dev/null || link=(-ldflags=-extldflags=-fuse-ld=mold)
-go test "${link[@]}" -race -shuffle=on -count=1 -p 2 -timeout 15m $(go list ./... | grep -v /test/engines)
-# Of the suites on real engines, which drive the built binaries, those that fit
-# here; `make test-engines` runs all.
+flags=("${link[@]}" -vet=off -shuffle=on -count=1 -timeout 15m)
+go test "${flags[@]}" -race -p 3 $(go list ./... | grep -vE '/(test|bench)/')
+# These drive the built binaries, which have no race detector: it would see the driver only.
+go test "${flags[@]}" -p 4 $(go list ./bench/... ./test/... | grep -v /test/engines)
+# Of the suites on real engines those that fit here; `make test-engines` runs all.
 scripts/test-engines.sh oci local slurm chaos
 scripts/test-engines.sh isolation -- -skip 'OnKubernetes|OnRay'
 python=.tmp/venv/sdk/bin/python # of `make engines`: has pyarrow and pandas

@@ -1,23 +1,21 @@
 #!/usr/bin/env bash
 # Builds a real Kubernetes (etcd, API server, controllers, scheduler, kubelet,
-# kubectl) and KWOK, which plays nodes that this machine has not, into .tmp/kube/bin, and
-# the images for its pods into .tmp/images. What is up to date stays. The first
-# time takes some ten minutes on two cores.
+# kubectl) and KWOK, which plays nodes that this machine has not, into .tmp/kube/bin.
+# What is up to date stays. The first time takes some ten minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/lib.sh
 
-for program in containerd:containerd runc:runc busybox:busybox-static unshare:util-linux ip:iproute2 iptables:iptables; do
+for program in containerd:containerd unshare:util-linux ip:iproute2 iptables:iptables; do
 	command -v "${program%%:*}" >/dev/null || missing="${missing:-} ${program##*:}"
 done
 [ -x /usr/lib/cni/ptp ] || missing="${missing:-} containernetworking-plugins"
-[ -e /usr/lib/python3/dist-packages/torch ] || missing="${missing:-} python3-torch"
-[ -e /usr/lib/python3/dist-packages/sklearn ] || missing="${missing:-} python3-sklearn"
 if [ -n "${missing:-}" ]; then
 	say "Debian's$missing"
 	# shellcheck disable=SC2086 # A list.
 	apt $missing
 fi
+scripts/engines/images.sh # for its pods
 
 bin=$PWD/.tmp/kube/bin
 mkdir -p "$bin"
@@ -41,5 +39,3 @@ if [ ! -e .tmp/kube/stages.yaml ] || [ scripts/engines/kube.sh -nt .tmp/kube/sta
 	done >.tmp/kube/stages.yaml.new
 	mv .tmp/kube/stages.yaml.new .tmp/kube/stages.yaml
 fi
-venv ray test/engines/ray/requirements.txt # has the py-spy of an image
-python3 scripts/engines/images.py .tmp/images

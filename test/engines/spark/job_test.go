@@ -142,7 +142,7 @@ func installed(t *testing.T, s *live.Server, name string) string {
 	t.Helper()
 	path := filepath.Join(s.Bin.Root, ".tmp/venv", name)
 	if _, err := os.Stat(path); err != nil {
-		const how = "Spark or pyiceberg is not installed: make engines"
+		const how = "Spark or pyiceberg is not installed: make engines-all"
 		if os.Getenv("CI") == "true" {
 			t.Fatal(how)
 		}
