@@ -23,6 +23,7 @@ settings = {
     "spark.sql.warehouse.dir": "file://" + os.path.join(scratch, "warehouse"),
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.variable.substitute": "false",  # ${env:X} is a text, and no variable of this process
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # old days are of the same calendar as others
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

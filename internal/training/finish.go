@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -249,7 +250,7 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 		return made, err
 	}
 	var noRows error
-	if j.Spec.Into != "" {
+	if j.Spec.Into != "" && e.class == Done { // of others rows are artifacts
 		if noRows, err = aside(d.output, "rows", d.rows); err != nil {
 			return made, err
 		}
@@ -432,6 +433,9 @@ func checkOutput(dir string, most int64) error {
 			return err
 		}
 		rel, _ := filepath.Rel(dir, path)
+		if !utf8.ValidString(rel) {
+			return fault.New(fault.Invalid, "output %.200q has a name that is not UTF-8", rel).WithHint("Give files and directories names in UTF-8.")
+		}
 		if !e.IsDir() && !e.Type().IsRegular() || path == dir && !e.IsDir() {
 			return fault.New(fault.Invalid, "output %.200q is not a plain file", rel).WithHint("Leave plain files and directories; links are not followed.")
 		}

@@ -123,6 +123,11 @@ func TestOutputOfAnotherKind(t *testing.T) {
 			return os.WriteFile(filepath.Join(o, "model"), []byte("x"), 0o600)
 		}, "left model as a file", "model"},
 		"an output that is a file": {training.Spec{}, func(o string) error { return errors.Join(os.RemoveAll(o), os.WriteFile(o, []byte("x"), 0o600)) }, "not a plain file", ""},
+		"a name that is no text": {training.Spec{Into: "daily"}, func(o string) error {
+			write(filepath.Join(o, "rows/a.parquet"), "x")
+			write(filepath.Join(o, "a\xff/notes.txt"), "x")
+			return nil
+		}, "not UTF-8", ""},
 		"files without rights": {training.Spec{Into: "daily"}, func(o string) error {
 			write(filepath.Join(o, "rows/a.parquet"), "x")
 			write(filepath.Join(o, "deep/notes.txt"), "x")
@@ -144,6 +149,23 @@ func TestOutputOfAnotherKind(t *testing.T) {
 		if c.kept != "" && w.runs.artifacts[j.Run+"/"+c.kept] != "x" {
 			t.Errorf("%s: %v", name, w.runs.artifacts)
 		}
+	}
+}
+
+// Rows of an attempt that failed become no version, and are artifacts.
+func TestRowsOfAFailure(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	kept := &rows{db: w.cfg.DB, files: map[string]string{}}
+	w.cfg.Rows = kept
+	w.start(t)
+	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
+		write(filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "rows/a.parquet"), "x")
+		return enginetest.Exit{Code: 1}
+	})
+	j := w.ended(t, w.submit(t, training.Spec{Into: "daily"}).ID)
+	if j.State != training.Failed || j.Dataset != "" || len(kept.specs) != 0 || w.runs.artifacts[j.Run+"/rows/a.parquet"] != "x" {
+		t.Errorf("%s %q %v %v", j.State, j.Dataset, kept.specs, w.runs.artifacts)
 	}
 }
 

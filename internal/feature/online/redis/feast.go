@@ -403,18 +403,35 @@ func (d *DB) removeCopies(ctx context.Context, rows []online.RowKey) error {
 	if err := d.removePlaces(ctx, places); err != nil {
 		return err
 	}
-	off := make([]rueidis.Completed, len(rows)) // those that are listed, and were never copied
-	for i, row := range rows {
-		off[i] = d.client.B().Srem().Key(d.copies(tableOf(row))).Member(string(row[:])).Build()
+	// Those that are listed, and were never copied; who copies one meanwhile is seen, or sees it.
+	copied := make(map[online.RowKey]bool, len(places))
+	for _, p := range places {
+		copied[p.row] = true
 	}
-	return d.all(ctx, off)
+	var rest []online.RowKey
+	var off []rueidis.Completed
+	for _, row := range rows {
+		if !copied[row] {
+			rest = append(rest, row)
+			off = append(off, d.client.B().Srem().Key(d.copies(tableOf(row))).Member(string(row[:])).Build())
+		}
+	}
+	if err := d.all(ctx, off); err != nil {
+		return err
+	}
+	if places, err = d.places(ctx, rest); err != nil {
+		return err
+	}
+	return d.removePlaces(ctx, places)
 }
 
 func (d *DB) removePlaces(ctx context.Context, places []place) error {
 	if len(places) == 0 {
 		return nil
 	}
-	if _, err := d.do(ctx, []rueidis.Completed{d.client.B().Set().Key(d.rewrite()).Value(rand.Text()).Build()}); err != nil {
+	// Asked for before, since somebody may be interrupted, and after: a rewriting that begins
+	// in between has what is removed after it began.
+	if err := d.rewriteAgain(ctx); err != nil {
 		return err
 	}
 	if err := d.run(ctx, dropCopy, drops(places)); err != nil {
@@ -428,7 +445,16 @@ func (d *DB) removePlaces(ctx context.Context, places []place) error {
 	if err := d.all(ctx, off); err != nil {
 		return err
 	}
-	return d.run(ctx, dropCopy, drops(places))
+	if err := d.run(ctx, dropCopy, drops(places)); err != nil {
+		return err
+	}
+	return d.rewriteAgain(ctx)
+}
+
+// rewriteAgain has the append-only file written anew by a rewriting that begins from now on.
+func (d *DB) rewriteAgain(ctx context.Context) error {
+	_, err := d.do(ctx, []rueidis.Completed{d.client.B().Set().Key(d.rewrite()).Value(rand.Text()).Build()})
+	return err
 }
 
 func tableOf(row online.RowKey) online.TableKey {
