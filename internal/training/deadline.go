@@ -51,9 +51,9 @@ func (s *Service) expect(ctx context.Context, tx *store.Tx, j *Job) error {
 	}
 	took := make([]float64, len(last))
 	for i, l := range last {
-		took[i] = l.EndedAt.Sub(l.StartedAt).Seconds()
+		took[i] = float64(l.EndedAt.Sub(l.StartedAt))
 	}
 	slices.Sort(took)
-	j.Expected = compute.Duration(stat.Quantile(0.9, stat.Empirical, took, nil) * float64(time.Second))
+	j.Expected = compute.Duration(stat.Quantile(0.9, stat.Empirical, took, nil))
 	return nil
 }
