@@ -3,6 +3,7 @@ package dataset_test
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -74,11 +75,8 @@ func TestWhatAJobCouldRead(t *testing.T) {
 		}
 	}
 	// An attempt that sends rows itself makes them of the same.
-	attempt := datasettest.New(t, func(c *dataset.Config) {
-		c.Earlier = func(context.Context, string) ([]dataset.Reading, error) {
-			return []dataset.Reading{{Versions: []dataset.Ref{{Name: "before", Number: 1}}}}, nil
-		}
-	})
+	attempt := datasettest.New(t, nil)
+	attempt.Reads = []dataset.Reading{{Tables: []dataset.Ref{ref(t, "late@1")}}, {Versions: []dataset.Ref{ref(t, "before@1")}}}
 	attempt.Put(t, "before", dataset.Spec{}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n2\n")
@@ -151,6 +149,59 @@ func TestErasureAndWhatAJobCouldRead(t *testing.T) {
 	if v, err := h.Keep(ctx, erased); !fault.Is(err, fault.Gone) && !fault.Is(err, fault.Unavailable) {
 		t.Errorf("kept %v, %v", v.Ref(), err)
 	}
+}
+
+// However an attempt sends the rows of a person that it read, none comes back by it after the
+// person was erased, nor when that happens while they are on their way.
+func TestErasureAndWhatAnAttemptSends(t *testing.T) {
+	open := dataset.Spec{Protection: dataset.Open}
+	for name, send := range map[string]func(context.Context, *datasettest.Harness, func()) error{
+		"import": func(ctx context.Context, h *datasettest.Harness, meanwhile func()) error {
+			_, err := h.Import(ctx, dataset.ImportRequest{Project: project, Name: "outs", Filename: "a.csv", Body: &late{strings.NewReader(bought(0, 6)), meanwhile}})
+			return err
+		},
+		"create": func(ctx context.Context, h *datasettest.Harness, meanwhile func()) error {
+			_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "outs", Rows: &atEnd{RecordReader: someRows(t, 1), then: meanwhile}})
+			return err
+		},
+	} {
+		for _, meanwhile := range []bool{false, true} {
+			h := datasettest.New(t, nil)
+			h.Put(t, "orders", open, bought(0, 9))
+			h.Put(t, "orders", open, "buyer,n\namal,1\n")
+			// The lineage leads from this one to orders@1, so that is no parent by itself.
+			if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "orders", Rows: someRows(t, 1), Parents: []dataset.Ref{ref(t, "orders@1")}}); err != nil {
+				t.Fatal(err)
+			}
+			h.Put(t, "outs", open, "buyer,n\namal,1\n")
+			h.Reads = []dataset.Reading{{Tables: []dataset.Ref{ref(t, "orders@3"), ref(t, "outs@1")}, Since: time.Now()}}
+			as := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:orders", "dataset.query:outs", "dataset.import:outs"}})
+			erase := func() { redact(t, h, carla("orders")) }
+			if !meanwhile {
+				erase()
+				erase = func() {}
+			}
+			wantFault(t, send(as, h, erase), fault.Gone, "table orders", "had rows of a person who was erased")
+			if d, err := h.One(datasettest.Context(t), project, "outs"); err != nil || d.Latest != 1 {
+				t.Errorf("%s, meanwhile %v: %d versions, %v", name, meanwhile, d.Latest, err)
+			}
+		}
+	}
+}
+
+// late does something when it has been read.
+type late struct {
+	io.Reader
+	then func()
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.Reader.Read(p)
+	if err != nil && l.then != nil {
+		l.then()
+		l.then = nil
+	}
+	return n, err
 }
 
 // atEnd does something when the rows have been read.

@@ -300,14 +300,7 @@ func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
 	most := s.limits.Parser.WithDefaults()
 	rows := &rationed{RecordReader: in, rows: most.Rows, bytes: most.Expanded}
 	r := CreateRequest{
-		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job}, read: l.Read, asked: l.Asked,
-		then: func(ctx context.Context, tx *store.Tx, v Version) error {
-			// A person may have been erased from a table while the rows were parsed.
-			if _, err := s.reads(ctx, tx, l.Project, l.Read); err != nil || l.Then == nil {
-				return err
-			}
-			return l.Then(ctx, tx, v)
-		},
+		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job}, read: l.Read, asked: l.Asked, then: l.Then,
 	}
 	if l.Step != nil {
 		r.Producer = Producer{Kind: "query", ID: l.Job, Digest: digestOf([]byte(l.Step.SQL)), Text: l.Step.SQL}
@@ -365,8 +358,12 @@ func (s *Service) Receives(ctx context.Context, p project.Name, name string, rea
 	} else if !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	_, err := s.withRead(ctx, p, nil, read)
-	return err
+	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if _, err := s.reads(ctx, tx, p, read); err != nil {
+			return err
+		}
+		return s.unerased(ctx, tx, p, read)
+	})
 }
 
 // inTurn refuses a version that a derivation made when one that began later, of newer
