@@ -23,8 +23,8 @@ type Reading struct {
 	// Zones are where what it makes may be: it reads no version of a table that may be
 	// in fewer. nil reads all.
 	Zones residency.Label
-	// Since is when it began to read tables: nothing is made of one from which a person
-	// was erased later.
+	// Since is when it began to read tables: a version that was deleted before was not read,
+	// and nothing is made of a table from which a person was erased later.
 	Since time.Time
 }
 
@@ -111,7 +111,7 @@ func (s *Service) tableReads(ctx context.Context, tx *store.Tx, p project.Name, 
 				continue
 			case v.State == Deleted && v.RedactedBy > 0: // see unerased
 				continue
-			case v.State == Deleted && v.Number < table.Number: // it was, most probably, before the job
+			case v.State == Deleted && !v.DeletedAt.After(r.Since): // before it could be read
 				continue
 			}
 			vs = append(vs, v)

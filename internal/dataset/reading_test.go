@@ -93,8 +93,14 @@ func TestWhatAJobCouldRead(t *testing.T) {
 		}
 	}
 	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{own} }))
-	if diff := gocmp.Diff([]string{"given@1", "late@3"}, parentsOf(v)); err != nil || diff != "" {
+	if diff := gocmp.Diff([]string{"given@1", "late@1", "late@3"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of what was deleted since: %v (-want +got):\n%s", err, diff)
+	}
+	after := own
+	after.Since = time.Now()
+	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{after} }))
+	if diff := gocmp.Diff([]string{"given@1", "late@2"}, parentsOf(v)); err != nil || diff != "" {
+		t.Errorf("of a job that began after that: %v (-want +got):\n%s", err, diff)
 	}
 	h.Declare(t, "late", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "b"}}})
 	if v, err := imports(t, h, "late", "a\n1\n"); err != nil || v.State != dataset.Rejected {
