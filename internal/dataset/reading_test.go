@@ -3,6 +3,7 @@ package dataset_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -108,6 +110,61 @@ func TestWhatAJobCouldRead(t *testing.T) {
 	}
 	_, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{{Versions: []dataset.Ref{ref(t, "late@5")}}} }))
 	wantFault(t, err, fault.Conflict, "late@5 is rejected")
+}
+
+// counted counts the lists of versions that are read.
+type counted struct {
+	datasetsql.Store
+	lists int
+}
+
+func (c *counted) Versions(ctx context.Context, tx *store.Tx, d dataset.ID, state dataset.State, below int64, limit int) ([]dataset.Version, error) {
+	c.lists++
+	return c.Store.Versions(ctx, tx, d, state, below, limit)
+}
+
+// Of a table with many versions no more are held than a version has parents: what others
+// were made of goes at once, and what is over the limit ends it.
+func TestManyVersionsCouldBeRead(t *testing.T) {
+	versions := &counted{}
+	h := datasettest.New(t, func(c *dataset.Config) { c.Store = versions })
+	ctx := datasettest.Context(t)
+	for _, name := range []string{"appended", "replaced"} {
+		h.Put(t, name, dataset.Spec{Protection: dataset.Open}, "a\n1\n")
+		v, err := h.Version(ctx, project, ref(t, name+"@1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.DB.Update(ctx, string(project), func(ctx context.Context, tx *store.Tx) error {
+			for v.Number < 2500 {
+				was := v
+				v.Number++
+				v.ID = dataset.VersionID(fmt.Sprintf("dsv_%s%d", name, v.Number))
+				v.Fingerprint = string(v.ID)
+				if v.Lineage.Parents = nil; name == "appended" {
+					v.Lineage.Parents = []dataset.Parent{{Ref: was.Ref().String(), ID: was.ID}}
+				}
+				if err := versions.InsertVersion(ctx, tx, v); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := func(name string) []dataset.Reading {
+		return []dataset.Reading{{Tables: []dataset.Ref{{Name: name, Number: 2500}}}}
+	}
+	v, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = of("appended") }))
+	if diff := gocmp.Diff([]string{"appended@2500"}, parentsOf(v)); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	versions.lists = 0
+	wantFault(t, h.Receives(ctx, project, "made", of("replaced")), fault.Invalid, "over 1000 versions")
+	if versions.lists > 3 {
+		t.Errorf("%d lists of 500 were read", versions.lists)
+	}
 }
 
 // The rows of a person are found in what a job could have made of them, and nothing is
