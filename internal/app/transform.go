@@ -50,9 +50,9 @@ type sparkStep struct {
 
 // Begin implements dataset.Steps. The job has the permissions and zones of its caller and
 // its inputs, and is repeated and cancelled as others are.
-func (s sparkSteps) Begin(ctx context.Context, step dataset.Step) (string, error) {
+func (s sparkSteps) Begin(ctx context.Context, step dataset.Step) error {
 	if err := s.hasSpark(ctx, step); err != nil {
-		return "", err
+		return err
 	}
 	amount := step.Resources
 	amount.CPU, amount.Memory = cmp.Or(amount.CPU, resource.Cores(1)), cmp.Or(amount.Memory, 2*resource.GiB)
@@ -67,13 +67,13 @@ func (s sparkSteps) Begin(ctx context.Context, step dataset.Step) (string, error
 	}
 	script, err := told.script()
 	if err != nil {
-		return "", err
+		return err
 	}
-	j, err := s.training.SubmitStep(ctx, step.Project, step.Dataset, training.Spec{
+	_, err = s.training.SubmitStep(ctx, step.Project, step.Dataset, training.Spec{
 		Environment: step.Environment, Script: script, Data: data, Into: step.Dataset,
 		Resources: amount, Pools: step.Pools, Env: map[string]string{"HADOOP_USER_NAME": "job", "SPARK_LOCAL_IP": "127.0.0.1"},
-	}, training.Step{SQL: step.SQL, Tables: told.Tables})
-	return string(j.ID), err
+	}, training.Step{SQL: step.SQL, Tables: told.Tables}, training.JobID(step.Job), step.Asked)
+	return err
 }
 
 // script is the whole program: what it is told is in it, since the arguments of a program
