@@ -228,7 +228,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
-		Citations: citations, Confined: a.confined, Earlier: a.earlier, Steps: sparkSteps{a},
+		Citations: citations, Confined: a.confined, CouldRead: a.couldRead, Steps: sparkSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 			if a.features == nil {
 				return nil // it is being opened

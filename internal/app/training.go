@@ -95,7 +95,7 @@ func (d trainingData) model(ctx context.Context, p project.Name, ref string) (tr
 	}
 	in := training.Input{
 		Ref: "model " + m.Version.String(), Digest: m.Version.Digest, Residency: m.Version.Residency,
-		Classification: project.Classification(m.Version.Classification),
+		Classification: project.Classification(m.Version.Classification), Datasets: m.Version.Datasets,
 	}
 	for _, f := range m.Files() {
 		in.Bytes += f.Size
@@ -233,18 +233,36 @@ func hold(root *os.Root, dir string) error {
 	return f.Close()
 }
 
-// confined is where what an attempt makes may be.
-func (a *App) confined(ctx context.Context, attempt string) (label residency.Label, err error) {
+// jobOf is the job of an attempt.
+func (a *App) jobOf(ctx context.Context, attempt string) (j training.Job, err error) {
 	err = a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		at, err := trainingsql.Store{}.Attempt(ctx, tx, training.AttemptID(attempt))
 		if err != nil {
 			return err
 		}
-		j, err := trainingsql.Store{}.Job(ctx, tx, at.Job)
-		label = j.Residency
+		j, err = trainingsql.Store{}.Job(ctx, tx, at.Job)
 		return err
 	})
-	return label, err
+	return j, err
+}
+
+// confined is where what an attempt makes may be.
+func (a *App) confined(ctx context.Context, attempt string) (residency.Label, error) {
+	j, err := a.jobOf(ctx, attempt)
+	return j.Residency, err
+}
+
+// couldRead is what an attempt's job could read, and the jobs before it.
+func (a *App) couldRead(ctx context.Context, attempt string) ([]dataset.Reading, error) {
+	j, err := a.jobOf(ctx, attempt)
+	if err != nil {
+		return nil, err
+	}
+	earlier, err := a.training.Earlier(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	return readings(j, earlier)
 }
 
 // trainingRuns keeps the runs of attempts in tracking.

@@ -63,10 +63,14 @@ func TestPlaceHasWhatTheAttemptMayRead(t *testing.T) {
 	spec := dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home", "AE")}
 	h.Put(t, "late", spec, "a\n1\n")
 	tables := trainingTables{trainingData{datasets: h.Service}, h.Files.Dir}
-	j := training.Job{Project: datasettest.Project, Spec: training.Spec{Tables: []string{"late", "fresh"}}}
+	j := training.Job{Project: datasettest.Project, Spec: training.Spec{Tables: []string{"late", "fresh"}}, Residency: residency.Of("home", "AE")}
 	place := func(name string) (mounts []engine.Mount) {
 		t.Helper()
-		mounts, err := tables.Place(t.Context(), j, "att_1", name)
+		var err error
+		if h.Reads, err = readings(j, nil); err != nil {
+			t.Fatal(err)
+		}
+		mounts, err = tables.Place(t.Context(), j, "att_1", name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
-	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
 // sparkScript runs the SQL of a transformation, which a line before it has.
@@ -51,9 +50,9 @@ type sparkStep struct {
 
 // Begin implements dataset.Steps. The job has the permissions and zones of its caller and
 // its inputs, and is repeated and cancelled as others are.
-func (s sparkSteps) Begin(ctx context.Context, step dataset.Step) (string, error) {
+func (s sparkSteps) Begin(ctx context.Context, step dataset.Step) error {
 	if err := s.hasSpark(ctx, step); err != nil {
-		return "", err
+		return err
 	}
 	amount := step.Resources
 	amount.CPU, amount.Memory = cmp.Or(amount.CPU, resource.Cores(1)), cmp.Or(amount.Memory, 2*resource.GiB)
@@ -68,13 +67,13 @@ func (s sparkSteps) Begin(ctx context.Context, step dataset.Step) (string, error
 	}
 	script, err := told.script()
 	if err != nil {
-		return "", err
+		return err
 	}
-	j, err := s.training.SubmitStep(ctx, step.Project, step.Dataset, training.Spec{
+	_, err = s.training.SubmitStep(ctx, step.Project, step.Dataset, training.Spec{
 		Environment: step.Environment, Script: script, Data: data, Into: step.Dataset,
 		Resources: amount, Pools: step.Pools, Env: map[string]string{"HADOOP_USER_NAME": "job", "SPARK_LOCAL_IP": "127.0.0.1"},
-	}, training.Step{SQL: step.SQL, Tables: told.Tables})
-	return string(j.ID), err
+	}, training.Step{SQL: step.SQL, Tables: told.Tables}, training.JobID(step.Job), step.Asked)
+	return err
 }
 
 // script is the whole program: what it is told is in it, since the arguments of a program
@@ -133,8 +132,14 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 	for _, of := range append([]training.Job{j}, earlier...) {
 		r := dataset.Reading{Zones: residency.Of(of.Residency.Zones()...), Since: cmp.Or(of.StartedAt, of.SubmittedAt)}
 		for _, in := range of.Inputs {
-			if in.Model() != "" { // rows would be made of what it was trained on, too
-				return nil, fault.New(fault.Unsupported, "rows that are made with %s are not kept as a dataset", in.Ref).WithHint("Leave them as artifacts, without into.")
+			if in.Model() != "" { // what is made with it is made of what it was trained on, too
+				r.Beside = append(r.Beside, dataset.Labelled{Name: in.Ref, Residency: in.Residency, Classification: in.Classification})
+				for _, text := range in.Datasets {
+					if ref, err := dataset.ParseRef(text); err == nil && ref.Number > 0 { // else it is no version of a dataset
+						r.Versions = append(r.Versions, ref)
+					}
+				}
+				continue
 			}
 			ref, err := dataset.ParseRef(in.Dataset())
 			if err != nil {
@@ -158,26 +163,6 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 		rs = append(rs, r)
 	}
 	return rs, nil
-}
-
-// earlier is what an attempt has of jobs before its own, by their checkpoints.
-func (a *App) earlier(ctx context.Context, attempt string) (rs []dataset.Reading, err error) {
-	var j training.Job
-	if err := a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		at, err := trainingsql.Store{}.Attempt(ctx, tx, training.AttemptID(attempt))
-		if err != nil {
-			return err
-		}
-		j, err = trainingsql.Store{}.Job(ctx, tx, at.Job)
-		return err
-	}); err != nil || j.Spec.Resume == "" {
-		return nil, err
-	}
-	before, err := a.training.Earlier(ctx, j)
-	if err != nil {
-		return nil, err
-	}
-	return readings(before[0], before[1:])
 }
 
 // trainingRows makes versions of datasets of what jobs left.

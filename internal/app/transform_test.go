@@ -22,9 +22,11 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
 // A job ran the step that was recorded of it, over the versions that it was handed.
@@ -57,6 +59,59 @@ func TestReadings(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	// What is made with a model is as confined as it, and made of what it was trained on.
+	got, err = readings(training.Job{Inputs: []training.Input{{
+		Ref: "model m@1", Residency: residency.Of("home"), Classification: project.Confidential, Datasets: []string{"learn@3", "file:///else"},
+	}}, SubmittedAt: at}, nil)
+	want = []dataset.Reading{{
+		Versions: []dataset.Ref{{Name: "learn", Number: 3}}, Zones: residency.Of("home"), Since: at,
+		Beside: []dataset.Labelled{{Name: "model m@1", Residency: residency.Of("home"), Classification: project.Confidential}},
+	}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("of a model: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// An attempt could read what its job could, whether that goes on from a checkpoint or not.
+func TestCouldRead(t *testing.T) {
+	at := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{trainingsql.Migrations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	a := &App{parts: parts{training: training.New(training.Config{DB: db, Store: trainingsql.Store{}})}}
+	a.db = db
+	if err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		for i, j := range []training.Job{
+			{ID: "job_1", Inputs: []training.Input{{Ref: "dataset staff@1"}}},
+			{ID: "job_2", Spec: training.Spec{Tables: []string{"orders"}}, Tables: []training.Input{{Name: "orders", Ref: "dataset orders@1"}}},
+			{ID: "job_3", Spec: training.Spec{Resume: "job_1/last"}},
+		} {
+			j.Project, j.SubmittedAt, j.State, j.Residency = datasettest.Project, at, training.Queued, residency.Of("home")
+			if err := (trainingsql.Store{}).InsertJob(ctx, tx, j); err != nil {
+				return err
+			}
+			if err := (trainingsql.Store{}).InsertAttempt(ctx, tx, training.Attempt{ID: training.AttemptID(fmt.Sprint("att_", i+1)), Job: j.ID, Made: at}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	home := residency.Of("home")
+	staff := dataset.Reading{Versions: []dataset.Ref{{Name: "staff", Number: 1}}, Zones: home, Since: at}
+	for attempt, want := range map[string][]dataset.Reading{
+		"att_1": {staff},
+		"att_2": {{Tables: []dataset.Ref{{Name: "orders", Number: 1}}, Zones: home, Since: at}},
+		"att_3": {{Zones: home, Since: at}, staff},
+	} {
+		got, err := a.couldRead(t.Context(), attempt)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", attempt, err, diff)
+		}
 	}
 }
 

@@ -318,6 +318,7 @@ type Version struct {
 	RedactedBy int64 `json:"redacted_by,omitempty"`
 
 	Order        int64      `json:"-"` // number of the version that it stands for in the end; 0 is its own
+	DeletedAt    time.Time  `json:"-"` // zero also of one that a server deleted which did not write it
 	Files        []DataFile `json:"-"`
 	Quarantine   []DataFile `json:"-"` // of the rows that were left out; see quarantine.go
 	Room         string     `json:"-"` // directory below the table's location that its own is in; see room

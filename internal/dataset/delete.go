@@ -181,6 +181,7 @@ func (s *Service) deleteAll(ctx context.Context, was Dataset) (out []Staging, do
 // bury makes a version a gravestone and puts its files on their way out.
 func (s *Service) bury(ctx context.Context, tx *store.Tx, v Version) (Staging, error) {
 	v.State, v.Reason, v.Files, v.Quarantine, v.Values, v.Statistics, v.Expectations, v.ManifestList, v.Bytes = Deleted, "", nil, nil, nil, nil, nil, "", 0
+	v.DeletedAt = s.cfg.Now().UTC()
 	g := Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset, Room: v.Room, Instance: s.cfg.Instance, Deadline: s.cfg.Now()}
 	if err := s.cfg.Store.UpdateVersion(ctx, tx, v); err != nil {
 		return g, err

@@ -85,19 +85,21 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	read, err := s.couldRead(ctx, r.Project)
+	read, err := s.couldRead(ctx)
 	if err != nil {
 		return Version{}, err
 	}
-	if parents, err = s.withRead(ctx, r.Project, parents, append(read, r.read...)); err != nil {
-		return Version{}, err
-	}
-	label, class, err := inherit(parents, r.Beside...)
+	read = slices.Concat(read, r.read)
+	parents, beside, err := s.withRead(ctx, r.Project, parents, r.Beside, read)
 	if err != nil {
 		return Version{}, err
 	}
-	w := draft{project: r.Project, name: r.Name, spec: d.Spec, rows: r.Rows, progress: r.Progress, then: r.then}
-	w.residency, w.classification, err = confine(d, def, len(parents)+len(r.Beside) == 0, label, class)
+	label, class, err := inherit(parents, beside...)
+	if err != nil {
+		return Version{}, err
+	}
+	w := draft{project: r.Project, name: r.Name, spec: d.Spec, rows: r.Rows, read: read, progress: r.Progress, then: r.then}
+	w.residency, w.classification, err = confine(d, def, len(parents)+len(beside) == 0, label, class)
 	if err != nil {
 		return Version{}, err
 	}

@@ -318,11 +318,11 @@ type derived struct {
 // derivedFrom is the draft of what came from outside: as confined as the versions
 // whose files it took over, and as all that an attempt could read.
 func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (derived, error) {
-	read, err := s.couldRead(ctx, d.Project)
+	read, err := s.couldRead(ctx)
 	if err != nil {
 		return derived{}, err
 	}
-	parents, err := s.withRead(ctx, d.Project, cited, read)
+	parents, beside, err := s.withRead(ctx, d.Project, cited, nil, read)
 	if err != nil {
 		return derived{}, err
 	}
@@ -330,12 +330,12 @@ func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (
 	if err != nil {
 		return derived{}, err
 	}
-	label, class, err := inherit(parents)
+	label, class, err := inherit(parents, beside...)
 	if err != nil {
 		return derived{}, err
 	}
-	w := draft{project: d.Project, name: d.Name, spec: d.Spec}
-	if w.residency, w.classification, err = confine(d, def, len(parents) == 0, label, class); err != nil {
+	w := draft{project: d.Project, name: d.Name, spec: d.Spec, read: read}
+	if w.residency, w.classification, err = confine(d, def, len(parents)+len(beside) == 0, label, class); err != nil {
 		return derived{}, err
 	}
 	return derived{draft: w, producedBy: Lineage{Parents: lineageOf(parents)}}, s.settle(ctx, w)

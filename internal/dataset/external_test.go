@@ -331,11 +331,12 @@ func TestCommitOfAnAttempt(t *testing.T) {
 	e := newEngine(t, h, dir, dataset.Spec{Residency: residency.Of("home", "AE")})
 	h.Put(t, "staff", dataset.Spec{Residency: residency.Of("home")}, "a\n7\n")
 	h.Put(t, "pay", dataset.Spec{Classification: dataset.Confidential}, "a\n7\n")
-	as := func(scopes ...string) context.Context {
-		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: append(scopes, "dataset.import:t", "dataset.query:t")})
+	as := func(input string) context.Context {
+		h.Reads = []dataset.Reading{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
+		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:" + input, "dataset.import:t", "dataset.query:t"}})
 	}
 	id, _ := e.current()
-	if _, err := h.CommitTable(as("dataset.query:staff@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/a.parquet", 5))); err != nil {
+	if _, err := h.CommitTable(as("staff@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/a.parquet", 5))); err != nil {
 		t.Fatal(err)
 	}
 	v, err := h.Version(datasettest.Context(t), project, ref(t, "t@2"))
@@ -343,7 +344,7 @@ func TestCommitOfAnAttempt(t *testing.T) {
 		t.Errorf("residency %s, lineage %+v, %v", v.Residency, v.Lineage, err)
 	}
 	id, _ = e.current()
-	_, err = h.CommitTable(as("dataset.query:pay@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/b.parquet", 5)))
+	_, err = h.CommitTable(as("pay@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/b.parquet", 5)))
 	wantFault(t, err, fault.Invalid, "confidential data cannot be open")
 }
 
@@ -356,6 +357,7 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 	h.Put(t, "staff", dataset.Spec{Residency: residency.Of("home")}, "a\n7\n")
 	h.Put(t, "pay", dataset.Spec{Classification: dataset.Confidential}, "a\n7\n")
 	as := func(input string) context.Context {
+		h.Reads = []dataset.Reading{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
 		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{
 			"dataset.query:" + input, "dataset.read:" + input, "dataset.import:t", "dataset.query:t", "dataset.read:t",
 		}})
@@ -376,6 +378,24 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 	}
 	_, err := h.Ingest(as("pay@1"), dataset.IngestRequest{Project: project, Name: "t", Rows: someRows(t, 7)})
 	wantFault(t, err, fault.PermissionDenied, "rows of a source")
+	// The answers of a model are as confined as the model.
+	model := func(class dataset.Classification) context.Context {
+		ctx := as("t@1")
+		h.Reads[0].Beside = []dataset.Labelled{{Name: "model m@1", Residency: residency.Of("home"), Classification: class}}
+		return ctx
+	}
+	for name, send := range map[string]func(context.Context) (dataset.Version, error){"import": send, "create": create} {
+		v, err := send(model(dataset.Internal))
+		if err != nil || v.Residency.String() != "home" || v.Classification != dataset.Internal {
+			t.Errorf("%s of a model: %s, %s, %v", name, v.Residency, v.Classification, err)
+		}
+		_, err = send(model(dataset.Confidential))
+		wantFault(t, err, fault.Invalid, "confidential data cannot be open")
+	}
+	untold := datasettest.New(t, func(c *dataset.Config) { c.CouldRead = nil })
+	untold.Put(t, "t", open, "a\n1\n")
+	_, err = untold.Import(as("t@1"), dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n7\n")})
+	wantFault(t, err, fault.Internal, "no lineage")
 	loose := open
 	loose.Classification = dataset.Public
 	_, _, err = h.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: loose})

@@ -15,60 +15,31 @@ import (
 // Reading is what a job could read, whether it did or not: what it makes is made of that.
 type Reading struct {
 	Versions []Ref
+	// Beside is what is no dataset, such as a model: its labels count as those of versions do.
+	Beside []Labelled
 	// Tables are open datasets of which it could read every version, each as its newest
 	// one was when the job was submitted; without a number there was none.
 	Tables []Ref
 	// Zones are where what it makes may be: it reads no version of a table that may be
 	// in fewer. nil reads all.
 	Zones residency.Label
-	// Since is when it began to read tables: nothing is made of one from which a person
-	// was erased later. Zero does not look.
+	// Since is when it began to read tables: a version that was deleted before was not read,
+	// and nothing is made of a table from which a person was erased later.
 	Since time.Time
 }
 
-// couldRead is what the scopes of an attempt's token let it read, and what its
-// checkpoint brought: what it makes is made of that, however it sends it. Of others it
-// is nothing.
-func (s *Service) couldRead(ctx context.Context, p project.Name) ([]Reading, error) {
+// couldRead is what the job of an attempt could read: what it makes is made of that, however
+// it sends it. Of others it is nothing.
+func (s *Service) couldRead(ctx context.Context) ([]Reading, error) {
 	who := identity.From(ctx)
 	if who.Kind != identity.Attempt {
 		return nil, nil
 	}
-	names, every := who.Objects(string(ActionQuery))
-	if every {
-		return nil, fault.New(fault.Internal, "the token of %s reads every dataset, so what it writes has no lineage", who)
+	if s.cfg.CouldRead == nil {
+		return nil, fault.New(fault.Internal, "nobody tells what %s could read, so what it writes has no lineage", who)
 	}
-	var own Reading
-	for _, n := range names {
-		r, err := ParseRef(n)
-		if err != nil {
-			return nil, err
-		}
-		if r.Number > 0 {
-			own.Versions = append(own.Versions, r)
-			continue
-		}
-		now, err := s.load(ctx, p, r.Name)
-		if fault.Is(err, fault.NotFound) {
-			continue // nothing to read yet
-		}
-		if err != nil {
-			return nil, err
-		}
-		own.Tables = append(own.Tables, Ref{Name: r.Name, Number: now.Accepted})
-	}
-	if s.cfg.Confined != nil {
-		l, err := s.cfg.Confined(ctx, who.ID)
-		if err != nil {
-			return nil, fault.Wrap(err, "where what %s makes may be", who)
-		}
-		own.Zones = residency.Of(l.Zones()...)
-	}
-	if s.cfg.Earlier == nil {
-		return []Reading{own}, nil
-	}
-	earlier, err := s.cfg.Earlier(ctx, who.ID)
-	return append(earlier, own), fault.Wrap(err, "what %s goes on from", who)
+	rs, err := s.cfg.CouldRead(ctx, who.ID)
+	return rs, fault.Wrap(err, "what %s could read", who)
 }
 
 // reads are the versions that were read, perhaps. A version that was deleted since
@@ -101,8 +72,7 @@ func (s *Service) reads(ctx context.Context, tx *store.Tx, p project.Name, rs []
 	slices.SortFunc(vs, func(a, b Version) int { return compareRefs(a.Ref(), b.Ref()) })
 	vs = slices.CompactFunc(vs, func(a, b Version) bool { return a.ID == b.ID })
 	if len(vs) > maxParents {
-		return nil, fault.New(fault.Invalid, "%d versions could be read, over the limit of %d", len(vs), maxParents).
-			WithHint("Keep fewer versions of the tables (spec.keep), or read what is needed as data of the job.")
+		return nil, manyRead()
 	}
 	return vs, nil
 }
@@ -136,18 +106,11 @@ func (s *Service) tableReads(ctx context.Context, tx *store.Tx, p project.Name, 
 		for _, v := range page {
 			below = v.Number
 			switch {
-			case v.State == Rejected || r.Zones != nil && !r.Zones.Within(v.Residency):
+			case v.State == Rejected || !r.sees(v):
 				continue
-			case v.State == Deleted && v.RedactedBy > 0:
-				by, err := s.cfg.Store.Version(ctx, tx, d.ID, v.RedactedBy)
-				if err != nil {
-					return nil, err
-				}
-				if !r.Since.IsZero() && by.Created.After(r.Since) {
-					return nil, fault.Wrap(gone(v), "table %s", table.Name)
-				}
+			case v.State == Deleted && v.RedactedBy > 0: // see unerased
 				continue
-			case v.State == Deleted && v.Number < table.Number: // it was, most probably, before the job
+			case v.State == Deleted && !v.DeletedAt.After(r.Since): // before it could be read
 				continue
 			}
 			vs = append(vs, v)
@@ -155,17 +118,73 @@ func (s *Service) tableReads(ctx context.Context, tx *store.Tx, p project.Name, 
 				made[parent.ID] = true
 			}
 		}
+		// What a version was made of has a lower number, but for redactions: most of a page goes at once.
+		if vs = slices.DeleteFunc(vs, func(v Version) bool { return made[v.ID] }); len(vs) > maxParents {
+			return nil, manyRead()
+		}
 	}
-	return slices.DeleteFunc(vs, func(v Version) bool { return made[v.ID] }), nil
+	return vs, nil
 }
 
-// withRead adds what was read, perhaps, to other parents.
-func (s *Service) withRead(ctx context.Context, p project.Name, parents []Version, rs []Reading) ([]Version, error) {
+func manyRead() error {
+	return fault.New(fault.Invalid, "over %d versions could be read, more than a version has parents", maxParents).
+		WithHint("Keep fewer versions of the tables (spec.keep), or read what is needed as data of the job.")
+}
+
+// sees reports whether a version of a table may be where it could be read.
+func (r Reading) sees(v Version) bool { return r.Zones == nil || r.Zones.Within(v.Residency) }
+
+// unerased refuses what was read, perhaps, of a table from which a person was erased
+// meanwhile, whatever became of the version that had the person. Like unredacted, it is
+// asked in the transaction in which rows become a version. Error: fault.Gone.
+func (s *Service) unerased(ctx context.Context, tx *store.Tx, p project.Name, rs []Reading) error {
+	for _, r := range rs {
+		for _, table := range r.Tables {
+			d, err := s.cfg.Store.Dataset(ctx, tx, p, table.Name)
+			if fault.Is(err, fault.NotFound) {
+				continue // it never was
+			}
+			if err != nil {
+				return err
+			}
+			// What stands for another version since then has a number of since then.
+			for below, more := int64(0), true; more; {
+				page, err := s.cfg.Store.Versions(ctx, tx, d.ID, "", below, 100)
+				if err != nil {
+					return err
+				}
+				more = len(page) == 100
+				for _, v := range page {
+					if below = v.Number; below <= table.Number {
+						more = false
+						break
+					}
+					if v.Redacts == 0 || !v.Created.After(r.Since) || !r.sees(v) {
+						continue
+					}
+					was, err := s.cfg.Store.Version(ctx, tx, d.ID, v.Redacts)
+					if err != nil {
+						return err
+					}
+					return fault.Wrap(gone(was), "table %s", table.Name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// withRead adds what was read, perhaps, to other parents, and what of it is no dataset to
+// what is beside them.
+func (s *Service) withRead(ctx context.Context, p project.Name, parents []Version, beside []Labelled, rs []Reading) ([]Version, []Labelled, error) {
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		more, err := s.reads(ctx, tx, p, rs)
 		parents = slices.Concat(parents, more)
 		return err
 	})
+	for _, r := range rs {
+		beside = slices.Concat(beside, r.Beside)
+	}
 	slices.SortFunc(parents, func(a, b Version) int { return compareRefs(a.Ref(), b.Ref()) })
-	return slices.CompactFunc(parents, func(a, b Version) bool { return a.ID == b.ID }), err
+	return slices.CompactFunc(parents, func(a, b Version) bool { return a.ID == b.ID }), beside, err
 }

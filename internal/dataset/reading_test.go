@@ -3,6 +3,8 @@ package dataset_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -74,11 +77,8 @@ func TestWhatAJobCouldRead(t *testing.T) {
 		}
 	}
 	// An attempt that sends rows itself makes them of the same.
-	attempt := datasettest.New(t, func(c *dataset.Config) {
-		c.Earlier = func(context.Context, string) ([]dataset.Reading, error) {
-			return []dataset.Reading{{Versions: []dataset.Ref{{Name: "before", Number: 1}}}}, nil
-		}
-	})
+	attempt := datasettest.New(t, nil)
+	attempt.Reads = []dataset.Reading{{Tables: []dataset.Ref{ref(t, "late@1")}}, {Versions: []dataset.Ref{ref(t, "before@1")}}}
 	attempt.Put(t, "before", dataset.Spec{}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n2\n")
@@ -95,8 +95,14 @@ func TestWhatAJobCouldRead(t *testing.T) {
 		}
 	}
 	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{own} }))
-	if diff := gocmp.Diff([]string{"given@1", "late@3"}, parentsOf(v)); err != nil || diff != "" {
+	if diff := gocmp.Diff([]string{"given@1", "late@1", "late@3"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of what was deleted since: %v (-want +got):\n%s", err, diff)
+	}
+	after := own
+	after.Since = time.Now()
+	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{after} }))
+	if diff := gocmp.Diff([]string{"given@1", "late@2"}, parentsOf(v)); err != nil || diff != "" {
+		t.Errorf("of a job that began after that: %v (-want +got):\n%s", err, diff)
 	}
 	h.Declare(t, "late", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "b"}}})
 	if v, err := imports(t, h, "late", "a\n1\n"); err != nil || v.State != dataset.Rejected {
@@ -104,6 +110,61 @@ func TestWhatAJobCouldRead(t *testing.T) {
 	}
 	_, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{{Versions: []dataset.Ref{ref(t, "late@5")}}} }))
 	wantFault(t, err, fault.Conflict, "late@5 is rejected")
+}
+
+// counted counts the lists of versions that are read.
+type counted struct {
+	datasetsql.Store
+	lists int
+}
+
+func (c *counted) Versions(ctx context.Context, tx *store.Tx, d dataset.ID, state dataset.State, below int64, limit int) ([]dataset.Version, error) {
+	c.lists++
+	return c.Store.Versions(ctx, tx, d, state, below, limit)
+}
+
+// Of a table with many versions no more are held than a version has parents: what others
+// were made of goes at once, and what is over the limit ends it.
+func TestManyVersionsCouldBeRead(t *testing.T) {
+	versions := &counted{}
+	h := datasettest.New(t, func(c *dataset.Config) { c.Store = versions })
+	ctx := datasettest.Context(t)
+	for _, name := range []string{"appended", "replaced"} {
+		h.Put(t, name, dataset.Spec{Protection: dataset.Open}, "a\n1\n")
+		v, err := h.Version(ctx, project, ref(t, name+"@1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.DB.Update(ctx, string(project), func(ctx context.Context, tx *store.Tx) error {
+			for v.Number < 2500 {
+				was := v
+				v.Number++
+				v.ID = dataset.VersionID(fmt.Sprintf("dsv_%s%d", name, v.Number))
+				v.Fingerprint = string(v.ID)
+				if v.Lineage.Parents = nil; name == "appended" {
+					v.Lineage.Parents = []dataset.Parent{{Ref: was.Ref().String(), ID: was.ID}}
+				}
+				if err := versions.InsertVersion(ctx, tx, v); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := func(name string) []dataset.Reading {
+		return []dataset.Reading{{Tables: []dataset.Ref{{Name: name, Number: 2500}}}}
+	}
+	v, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = of("appended") }))
+	if diff := gocmp.Diff([]string{"appended@2500"}, parentsOf(v)); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	versions.lists = 0
+	wantFault(t, h.Receives(ctx, project, "made", of("replaced")), fault.Invalid, "over 1000 versions")
+	if versions.lists > 3 {
+		t.Errorf("%d lists of 500 were read", versions.lists)
+	}
 }
 
 // The rows of a person are found in what a job could have made of them, and nothing is
@@ -151,6 +212,59 @@ func TestErasureAndWhatAJobCouldRead(t *testing.T) {
 	if v, err := h.Keep(ctx, erased); !fault.Is(err, fault.Gone) && !fault.Is(err, fault.Unavailable) {
 		t.Errorf("kept %v, %v", v.Ref(), err)
 	}
+}
+
+// However an attempt sends the rows of a person that it read, none comes back by it after the
+// person was erased, nor when that happens while they are on their way.
+func TestErasureAndWhatAnAttemptSends(t *testing.T) {
+	open := dataset.Spec{Protection: dataset.Open}
+	for name, send := range map[string]func(context.Context, *datasettest.Harness, func()) error{
+		"import": func(ctx context.Context, h *datasettest.Harness, meanwhile func()) error {
+			_, err := h.Import(ctx, dataset.ImportRequest{Project: project, Name: "outs", Filename: "a.csv", Body: &late{strings.NewReader(bought(0, 6)), meanwhile}})
+			return err
+		},
+		"create": func(ctx context.Context, h *datasettest.Harness, meanwhile func()) error {
+			_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "outs", Rows: &atEnd{RecordReader: someRows(t, 1), then: meanwhile}})
+			return err
+		},
+	} {
+		for _, meanwhile := range []bool{false, true} {
+			h := datasettest.New(t, nil)
+			h.Put(t, "orders", open, bought(0, 9))
+			h.Put(t, "orders", open, "buyer,n\namal,1\n")
+			// The lineage leads from this one to orders@1, so that is no parent by itself.
+			if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "orders", Rows: someRows(t, 1), Parents: []dataset.Ref{ref(t, "orders@1")}}); err != nil {
+				t.Fatal(err)
+			}
+			h.Put(t, "outs", open, "buyer,n\namal,1\n")
+			h.Reads = []dataset.Reading{{Tables: []dataset.Ref{ref(t, "orders@3"), ref(t, "outs@1")}, Since: time.Now()}}
+			as := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:orders", "dataset.query:outs", "dataset.import:outs"}})
+			erase := func() { redact(t, h, carla("orders")) }
+			if !meanwhile {
+				erase()
+				erase = func() {}
+			}
+			wantFault(t, send(as, h, erase), fault.Gone, "table orders", "had rows of a person who was erased")
+			if d, err := h.One(datasettest.Context(t), project, "outs"); err != nil || d.Latest != 1 {
+				t.Errorf("%s, meanwhile %v: %d versions, %v", name, meanwhile, d.Latest, err)
+			}
+		}
+	}
+}
+
+// late does something when it has been read.
+type late struct {
+	io.Reader
+	then func()
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.Reader.Read(p)
+	if err != nil && l.then != nil {
+		l.then()
+		l.then = nil
+	}
+	return n, err
 }
 
 // atEnd does something when the rows have been read.

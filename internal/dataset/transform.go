@@ -122,6 +122,8 @@ func (t *Transform) zoned(local []string) error {
 // Step is a transformation that runs elsewhere. Which version each table is was decided,
 // and which columns the rows have: those that DuckDB gives them.
 type Step struct {
+	Job         string    // that will run it: named before its inputs were decided, so that it has its turn
+	Asked       time.Time // when it was asked for: a dataset that was deleted since stays so
 	Project     project.Name
 	Dataset     string
 	SQL         string
@@ -134,8 +136,8 @@ type Step struct {
 
 // Steps runs transformations elsewhere, as jobs, which end with Keep.
 type Steps interface {
-	// Begin submits a job for the principal of ctx, who must be allowed to.
-	Begin(ctx context.Context, s Step) (job string, err error)
+	// Begin submits the job for the principal of ctx, who must be allowed to.
+	Begin(ctx context.Context, s Step) error
 }
 
 // Derived is what Derive made, or began: one of the two.
@@ -150,6 +152,7 @@ type Derived struct {
 // Errors: as Query and Create; fault.Invalid without a transformation, and for times
 // without a zone; fault.PermissionDenied for Spark over sealed datasets.
 func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Derived, error) {
+	asked := s.cfg.Now()
 	d, err := s.allowed(ctx, ActionImport, p, name)
 	if err != nil {
 		return Derived{}, err
@@ -164,9 +167,9 @@ func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Deri
 		return Derived{}, err
 	}
 	if t.Engine == Spark {
-		return s.begin(ctx, d, q)
+		return s.begin(ctx, d, q, asked)
 	}
-	made := CreateRequest{Project: p, Name: name, Producer: Producer{Kind: "query", ID: id.New("drv")}, asked: s.cfg.Now()}
+	made := CreateRequest{Project: p, Name: name, Producer: Producer{Kind: "query", ID: id.New("drv")}, asked: asked}
 	rows, err := s.Query(ctx, q)
 	if err != nil {
 		return Derived{}, err
@@ -186,10 +189,11 @@ func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Deri
 
 // begin has DuckDB read the SQL first: what it refuses, and what names no table, is told
 // at once, and not by a job.
-func (s *Service) begin(ctx context.Context, d Dataset, q QueryRequest) (Derived, error) {
+func (s *Service) begin(ctx context.Context, d Dataset, q QueryRequest, asked time.Time) (Derived, error) {
 	if s.cfg.Steps == nil {
 		return Derived{}, fault.New(fault.Unsupported, "no engine of this server runs Spark").WithHint("Write engine: duckdb in spec.transform of dataset %s.", d.Name)
 	}
+	job := id.New("job")
 	plan, err := s.bind(ctx, q)
 	if err != nil {
 		return Derived{}, err
@@ -199,7 +203,7 @@ func (s *Service) begin(ctx context.Context, d Dataset, q QueryRequest) (Derived
 		return Derived{}, err
 	}
 	step := Step{
-		Project: d.Project, Dataset: d.Name, SQL: t.SQL, Tables: map[string]Ref{}, Columns: plan.columns, Environment: t.Environment, Resources: t.Resources, Pools: t.Pools,
+		Job: job, Asked: asked, Project: d.Project, Dataset: d.Name, SQL: t.SQL, Tables: map[string]Ref{}, Columns: plan.columns, Environment: t.Environment, Resources: t.Resources, Pools: t.Pools,
 	}
 	for _, in := range plan.tables {
 		if err := inTheClear(in.version, d.Name); err != nil {
@@ -207,8 +211,10 @@ func (s *Service) begin(ctx context.Context, d Dataset, q QueryRequest) (Derived
 		}
 		step.Tables[in.name] = in.version.Ref()
 	}
-	job, err := s.cfg.Steps.Begin(ctx, step)
-	return Derived{Job: job}, err
+	if err := s.cfg.Steps.Begin(ctx, step); err != nil {
+		return Derived{}, err
+	}
+	return Derived{Job: job}, nil
 }
 
 // inTheClear refuses a sealed version: Spark has what it sorts on the disk.
@@ -261,7 +267,7 @@ type Left struct {
 	Project project.Name
 	Dataset string
 	Job     string
-	Asked   time.Time // when the job was submitted
+	Asked   time.Time // when the job was submitted, or the step asked for
 	// Open begins to read the rows, which are released when ctx has ended at the latest.
 	Open   func(ctx context.Context) (array.RecordReader, error)
 	Bytes  int64                                                    // of the files that they are in
@@ -300,14 +306,7 @@ func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
 	most := s.limits.Parser.WithDefaults()
 	rows := &rationed{RecordReader: in, rows: most.Rows, bytes: most.Expanded}
 	r := CreateRequest{
-		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job}, read: l.Read, asked: l.Asked,
-		then: func(ctx context.Context, tx *store.Tx, v Version) error {
-			// A person may have been erased from a table while the rows were parsed.
-			if _, err := s.reads(ctx, tx, l.Project, l.Read); err != nil || l.Then == nil {
-				return err
-			}
-			return l.Then(ctx, tx, v)
-		},
+		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job}, read: l.Read, asked: l.Asked, then: l.Then,
 	}
 	if l.Step != nil {
 		r.Producer = Producer{Kind: "query", ID: l.Job, Digest: digestOf([]byte(l.Step.SQL)), Text: l.Step.SQL}
@@ -365,8 +364,12 @@ func (s *Service) Receives(ctx context.Context, p project.Name, name string, rea
 	} else if !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	_, err := s.withRead(ctx, p, nil, read)
-	return err
+	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if _, err := s.reads(ctx, tx, p, read); err != nil {
+			return err
+		}
+		return s.unerased(ctx, tx, p, read)
+	})
 }
 
 // inTurn refuses a version that a derivation made when one that began later, of newer

@@ -35,9 +35,10 @@ type draft struct {
 	classification Classification
 
 	rows     array.RecordReader
-	snapshot int64 // its ID where another engine wrote it; 0 for none
-	onto     *onto // nil follows whatever is there
-	base     int64 // version of the dataset that the rows continue; 0 for none
+	snapshot int64     // its ID where another engine wrote it; 0 for none
+	onto     *onto     // nil follows whatever is there
+	base     int64     // version of the dataset that the rows continue; 0 for none
+	read     []Reading // what a job could read that made the rows; nil for none
 	// lineage is asked for when the rows have been read to their end.
 	lineage func() (Lineage, error)
 	// progress hears of the rows written so far; may be nil.
@@ -410,6 +411,9 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 				return nil
 			}
 			if err := s.unredacted(ctx, tx, now, w.base, v); err != nil {
+				return err
+			}
+			if err := s.unerased(ctx, tx, v.Project, w.read); err != nil {
 				return err
 			}
 			if err := s.inTurn(ctx, tx, now, v); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
@@ -195,14 +196,18 @@ func TestWhatRowsAreMadeOf(t *testing.T) {
 	}
 	step := training.Step{SQL: "FROM a", Tables: map[string]string{"a": "t1"}}
 	spec := training.Spec{Script: "x", Environment: "py", Into: "daily", Data: map[string]string{"t1": "weather"}}
-	j, err := w.SubmitStep(alice(t.Context()), nyc, "daily", spec, step)
+	named, asked := training.JobID(id.New("job")), time.Now().Add(-time.Minute)
+	j, err := w.SubmitStep(alice(t.Context()), nyc, "daily", spec, step, named, asked)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if j.ID != named || !j.SubmittedAt.Equal(asked) {
+		t.Errorf("job %s of %s is not the one that was named before, %s of %s", j.ID, j.SubmittedAt, named, asked)
 	}
 	if j = w.ended(t, j.ID); j.Step == nil || j.Step.SQL != "FROM a" || last().Job.Step == nil {
 		t.Errorf("the step: %+v", j.Step)
 	}
-	if j, err = w.Repeat(alice(t.Context()), nyc, j.ID); err != nil || j.Step == nil {
+	if j, err = w.Repeat(alice(t.Context()), nyc, j.ID); err != nil || j.Step == nil || j.ID <= named {
 		t.Errorf("the step again: %+v, %v", j.Step, err)
 	}
 	w.ended(t, j.ID)

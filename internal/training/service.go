@@ -362,9 +362,10 @@ func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Sp
 	return j, change, err
 }
 
-// SubmitStep is Submit of a job that runs a step for the dataset in spec.Into.
-func (s *Service) SubmitStep(ctx context.Context, p project.Name, name string, spec Spec, step Step) (Job, error) {
-	j, _, err := s.submit(ctx, p, name, spec, submission{step: &step})
+// SubmitStep is Submit of a job that runs a step for the dataset in spec.Into. Its id and
+// when it was asked for are of before its inputs were decided: by them it has its turn.
+func (s *Service) SubmitStep(ctx context.Context, p project.Name, name string, spec Spec, step Step, job JobID, asked time.Time) (Job, error) {
+	j, _, err := s.submit(ctx, p, name, spec, submission{step: &step, id: job, asked: asked})
 	return j, err
 }
 
@@ -386,6 +387,9 @@ type submission struct {
 	from   JobID
 	inputs []Input
 	step   *Step
+	// id and asked are the job's; empty makes them.
+	id    JobID
+	asked time.Time
 }
 
 // same refuses inputs that are not those of the job that is repeated.
@@ -452,8 +456,11 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		r.Close()
 	}
 	j := Job{
-		ID: JobID(id.New("job")), Project: p, Name: name, Spec: spec, State: Queued,
-		By: Actor{ID: who.ID, Name: who.Name}, From: how.from, Step: how.step, SubmittedAt: s.now().UTC(), Revision: 1,
+		ID: how.id, Project: p, Name: name, Spec: spec, State: Queued,
+		By: Actor{ID: who.ID, Name: who.Name}, From: how.from, Step: how.step, SubmittedAt: how.asked.UTC(), Revision: 1,
+	}
+	if how.id == "" {
+		j.ID, j.SubmittedAt = JobID(id.New("job")), s.now().UTC()
 	}
 	var err error
 	if j.Due, err = spec.due(j.SubmittedAt); err != nil {

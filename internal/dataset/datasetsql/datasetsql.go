@@ -150,6 +150,7 @@ type versionDoc struct {
 	Redacts      int64                `json:"redacts,omitempty"`
 	RedactedBy   int64                `json:"redacted_by,omitempty"`
 	Order        int64                `json:"order,omitempty"`
+	DeletedAt    time.Time            `json:"deleted_at,omitzero"`
 }
 
 func rowOf(v dataset.Version) (versionRow, error) {
@@ -159,7 +160,7 @@ func rowOf(v dataset.Version) (versionRow, error) {
 	doc, err := json.Marshal(versionDoc{
 		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
 		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, Room: v.Room, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
-		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order,
+		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order, DeletedAt: v.DeletedAt,
 	})
 	return versionRow{
 		ID: v.ID, DatasetID: v.DatasetID, Project: v.Project, Name: v.Dataset, Number: v.Number, State: v.State, RowCount: v.Rows,
@@ -178,7 +179,7 @@ func (r versionRow) version() (dataset.Version, error) {
 		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
 		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, Quarantined: d.Quarantined, Quarantine: d.Quarantine, Room: d.Room, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
-		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order,
+		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order, DeletedAt: d.DeletedAt,
 	}, nil
 }
 

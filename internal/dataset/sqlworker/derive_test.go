@@ -5,7 +5,6 @@ package sqlworker_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
 )
 
 // steps begins nothing, and remembers what.
@@ -26,9 +26,9 @@ type steps struct {
 	fail  error
 }
 
-func (s *steps) Begin(_ context.Context, step dataset.Step) (string, error) {
+func (s *steps) Begin(_ context.Context, step dataset.Step) error {
 	s.begun = append(s.begun, step)
-	return fmt.Sprintf("job_%d", len(s.begun)), s.fail
+	return s.fail
 }
 
 const byOrigin = `SELECT w.origin, max(f.delay) AS "worst" FROM flights f JOIN "Weather@1" w USING (origin) WHERE f.id > 0 GROUP BY 1 ORDER BY 1`
@@ -89,17 +89,33 @@ func TestDerive(t *testing.T) {
 
 	// What Spark makes of the same step is the same version.
 	begun, s := deriving(t, dataset.Spark)
+	// Its turn, and whether the dataset is deleted meanwhile, are of before anything was looked at.
+	var asked time.Time
+	var bound string
+	begun.Policy.Deny(func(a policy.Action, o policy.Object) bool {
+		if asked.IsZero() {
+			asked = time.Now()
+		}
+		if a == dataset.ActionQuery && bound == "" {
+			bound = id.New("job")
+		}
+		return false
+	})
 	d := derive(t, begun)
+	begun.Policy.Deny(nil)
+	if got := s.begun[0]; got.Job >= bound || bound == "" || !got.Asked.Before(asked) {
+		t.Errorf("job %s of %s, and its tables were bound at %s, asked about at %s", got.Job, got.Asked, bound, asked)
+	}
 	want := dataset.Step{
-		Project: project, Dataset: "worst", SQL: byOrigin, Environment: "spark",
+		Job: d.Job, Asked: s.begun[0].Asked, Project: project, Dataset: "worst", SQL: byOrigin, Environment: "spark",
 		Tables:  map[string]dataset.Ref{"flights": {Name: "flights", Number: 1}, "weather@1": {Name: "weather", Number: 1}},
 		Columns: []dataset.Column{{Name: "origin", Type: "string"}, {Name: "worst", Type: "int64"}},
 	}
-	if diff := cmp.Diff([]dataset.Step{want}, s.begun); d.Job != "job_1" || d.Version != nil || diff != "" {
+	if diff := cmp.Diff([]dataset.Step{want}, s.begun); d.Job == "" || d.Version != nil || diff != "" {
 		t.Fatalf("%v (-want +got):\n%s", d, diff)
 	}
 	left := dataset.Left{
-		Project: project, Dataset: "worst", Job: "job_1", Step: &dataset.Ran{SQL: byOrigin, Tables: want.Tables},
+		Project: project, Dataset: "worst", Job: d.Job, Step: &dataset.Ran{SQL: byOrigin, Tables: want.Tables},
 		Open: func(context.Context) (array.RecordReader, error) {
 			return h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
 		},
@@ -113,7 +129,7 @@ func TestDerive(t *testing.T) {
 	if kept, err = begun.Keep(datasettest.Context(t), left); err != nil || kept.ContentDigest != v.ContentDigest || kept.Residency.String() != "home" {
 		t.Fatalf("kept %v %v: %v", kept.Ref(), kept.Residency, err)
 	}
-	if diff := cmp.Diff(v.Lineage.Columns, kept.Lineage.Columns); diff != "" || kept.Lineage.Producer.ID != "job_1" {
+	if diff := cmp.Diff(v.Lineage.Columns, kept.Lineage.Columns); diff != "" || kept.Lineage.Producer.ID != d.Job {
 		t.Errorf("by %v (-DuckDB +Spark):\n%s", kept.Lineage.Producer, diff)
 	}
 	// Another job's rows say no more than whose they are.
@@ -206,27 +222,38 @@ func TestDeriveRefused(t *testing.T) {
 	refused(t, err, fault.Unsupported, "Spark", "engine: duckdb")
 }
 
+// meanwhile does something once, when the permission to import was given.
+type meanwhile struct {
+	dataset.Authorizer
+	do func()
+}
+
+func (m *meanwhile) Allow(ctx context.Context, a policy.Action, o policy.Object) error {
+	if err := m.Authorizer.Allow(ctx, a, o); err != nil || a != dataset.ActionImport || m.do == nil {
+		return err
+	}
+	do := m.do
+	m.do = nil
+	do()
+	return nil
+}
+
 // A dataset that is deleted while it is derived stays deleted.
 func TestDeriveOfWhatIsDeletedMeanwhile(t *testing.T) {
-	var h *datasettest.Harness
-	deletes := false
-	h = datasettest.New(t, func(c *dataset.Config) {
-		c.Now = func() time.Time {
-			now := time.Now()
-			if deletes {
-				deletes = false
-				if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "worst"}); err != nil {
-					t.Error(err)
-				}
-			}
-			return now
-		}
+	var m *meanwhile
+	h := datasettest.New(t, func(c *dataset.Config) {
+		m = &meanwhile{Authorizer: c.Authorizer}
+		c.Authorizer = m
 	})
 	h.Declare(t, "worst", dataset.Spec{Transform: &dataset.Transform{SQL: "SELECT 1 AS a"}})
 	if v := derive(t, h).Version; !strings.HasPrefix(v.Lineage.Producer.ID, "drv_") {
 		t.Errorf("it was derived by %q", v.Lineage.Producer.ID)
 	}
-	deletes = true
+	m.do = func() {
+		if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "worst"}); err != nil {
+			t.Error(err)
+		}
+	}
 	_, err := h.Derive(datasettest.Context(t), project, "worst")
 	refused(t, err, fault.Gone, "worst was deleted")
 	if _, err := h.One(datasettest.Context(t), project, "worst"); !fault.Is(err, fault.NotFound) {
