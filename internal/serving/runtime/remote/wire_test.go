@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,8 +26,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/inference"
@@ -218,7 +221,7 @@ func (f *far) inferHTTP(w http.ResponseWriter, r *http.Request, name, version st
 		http.Error(w, status.Convert(err).Message(), code)
 		return
 	}
-	out := document{Model: m.GetModelName(), Version: m.GetModelVersion(), ID: m.GetId(), Outputs: []port{}}
+	out := reply{Model: m.GetModelName(), Version: m.GetModelVersion(), ID: m.GetId(), Outputs: few[port]{}}
 	var raws []byte
 	binary := f.count.Load()%2 == 1
 	for i, o := range m.GetOutputs() {
@@ -369,6 +372,47 @@ func TestLies(t *testing.T) {
 					t.Errorf("the log has what the server said: %s", log.String())
 				}
 			})
+		}
+	}
+}
+
+// TestHeavyAnswers: of an answer that would take much more memory than it has bytes
+// nothing is made here.
+func TestHeavyAnswers(t *testing.T) {
+	f, r := world(t, GRPC, Server{}, nil)
+	s := load(t, r)
+	many := slices.Repeat([]*inference.ModelInferResponse_InferOutputTensor{{}}, 1<<20)
+	f.change(func(m *inference.ModelInferResponse) error {
+		m.Outputs = append(m.Outputs, many...)
+		return nil
+	})
+	if out, err := s.Infer(t.Context(), one, []string{"probabilities"}); out != nil || !fault.Is(err, fault.Unavailable) {
+		t.Errorf("got %v, %v", out, err)
+	}
+	b, err := proto.Marshal(&inference.ModelInferResponse{Outputs: many})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(before, each, after string) []byte {
+		return []byte(before + strings.Repeat(each+",", 1<<20) + each + after)
+	}
+	for name, answer := range map[string][]byte{
+		"gRPC":    b,
+		"outputs": text(`{"outputs":[`, "{}", `]}`),
+		"inputs":  text(`{"inputs":[`, "{}", `]}`),
+		"shape":   text(`{"outputs":[{"shape":[`, "1", `]}]}`),
+	} {
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		if name == "gRPC" {
+			var m inference.ModelInferResponse
+			err = (&scale{most: heavy * maxAnswer}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(answer)}, &m)
+		} else {
+			_, err = parse(answer, -1)
+		}
+		goruntime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 6*uint64(len(answer)) || err == nil && name != "inputs" {
+			t.Errorf("%s: %d bytes took %d, %v", name, len(answer), took, err)
 		}
 	}
 }
