@@ -287,7 +287,8 @@ type Runtime interface {
 }
 
 // ErrEnded is in the chain of the error of a run that its process did not survive,
-// for whatever reason.
+// for whatever reason but one: a process that is ended because it does not end another
+// run, or takes nothing, has not ended of those that it had.
 var ErrEnded = errors.New("the process ended")
 
 // LingersError is in the chain of the error of a run that goes on although its context is
@@ -308,8 +309,8 @@ func Over(err error) <-chan struct{} {
 //
 // Infer's errors: fault.Invalid when the input is at fault, fault.Exhausted when
 // memory is, fault.Timeout when ctx is over, with LingersError where the run is not;
-// fault.Unavailable with ErrEnded when the run ended the process that it was in, or
-// ended with it. Elements of BYTES reach the model whole or are refused.
+// fault.Unavailable when the process that it was in ended, with ErrEnded when the run
+// may have ended it. Elements of BYTES reach the model whole or are refused.
 type Session interface {
 	Metadata() Metadata
 	Infer(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)

@@ -360,7 +360,14 @@ func TestSilent(t *testing.T) {
 	if r.slots.TryAcquire(r.cores) {
 		t.Error("its core is given to others while it runs")
 	}
+	beside := &waiting{free: func() {}, over: make(chan struct{}), answer: make(chan answer, 1)}
+	p.mu.Lock()
+	p.calls[1<<32] = beside
+	p.mu.Unlock()
 	within(t, p.gone, "it is not ended")
+	if a := <-beside.answer; !fault.Is(a.err, fault.Unavailable) || errors.Is(a.err, runtime.ErrEnded) {
+		t.Errorf("a run beside it is held to have ended the process: %v", a.err)
+	}
 	if err := r.slots.Acquire(t.Context(), r.cores); err != nil {
 		t.Error(err)
 	}
