@@ -422,7 +422,7 @@ func TestNotWhatWasRegistered(t *testing.T) {
 	for _, p := range Protocols {
 		_, r := world(t, p, Server{}, nil)
 		for says, o := range map[string]runtime.Remote{
-			"is not the one that was registered":      {Server: "far", Model: "echo", Version: "3"},
+			"that was registered: it has no input ":   {Server: "far", Model: "echo", Version: "3"},
 			"has no such model, or it is not ready":   {Server: "far", Model: "logistic", Version: "9"},
 			"it has no such model, or it is not read": {Server: "far", Model: "nothing", Version: "3"},
 			"there is no remote \"near\"":             {Server: "near", Model: "logistic", Version: "3"},
@@ -434,6 +434,30 @@ func TestNotWhatWasRegistered(t *testing.T) {
 		}
 		if s := load(t, r); s.MaxRows() != 16 {
 			t.Errorf("it takes %d rows", s.MaxRows())
+		}
+	}
+}
+
+// TestWordsOfARemote: a description may be long, and none of its words are repeated.
+func TestWordsOfARemote(t *testing.T) {
+	registered := runtime.Metadata{Inputs: []runtime.Spec{{Name: "X", Datatype: runtime.FP32, Shape: []int64{-1, 2}}}, Outputs: []runtime.Spec{{Name: "y", Datatype: runtime.FP32}}}
+	for name, change := range map[string]func(m *runtime.Metadata){
+		"name":     func(m *runtime.Metadata) { m.Inputs[0].Name = "secret" },
+		"datatype": func(m *runtime.Metadata) { m.Inputs[0].Datatype = "secret" },
+		"shape":    func(m *runtime.Metadata) { m.Inputs[0].Shape = []int64{7777, 2} },
+		"inputs":   func(m *runtime.Metadata) { m.Inputs = append(m.Inputs, runtime.Spec{Name: "secret"}) },
+		"output":   func(m *runtime.Metadata) { m.Outputs[0].Name = "secret" },
+	} {
+		m := runtime.Metadata{Inputs: slices.Clone(registered.Inputs), Outputs: slices.Clone(registered.Outputs)}
+		change(&m)
+		if err := m.StandsIn(registered); err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "7777") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for rank, sound := range map[int]bool{runtime.MaxRank: true, runtime.MaxRank + 1: false} {
+		_, _, err := believable(runtime.Metadata{Inputs: []runtime.Spec{{Name: "X", Datatype: runtime.FP32, Shape: make([]int64, rank)}}}, nil)
+		if (err == nil) != sound {
+			t.Errorf("%d dimensions: %v", rank, err)
 		}
 	}
 }
