@@ -228,6 +228,6 @@ func (b *baselineSources) Open(ctx context.Context, p, ref string, columns []str
 
 // Scores runs the version in a session of its own: nothing is routed, counted or
 // remembered.
-func (b *baselineSources) Scores(ctx context.Context, p, deployment string, version int64, rows [][]float64) ([]float64, error) {
-	return b.serving.Score(ctx, p, deployment, version, rows)
+func (b *baselineSources) Scores(ctx context.Context, p, deployment string, version int64, o monitoring.Origin, rows [][]float64) ([]float64, error) {
+	return b.serving.Score(ctx, p, deployment, version, serving.Rows{What: "dataset " + o.Ref, Label: o.Residency, Values: rows})
 }

@@ -64,8 +64,9 @@ type Sources interface {
 	// Dataset is a dataset that the manifest names.
 	Dataset(ctx context.Context, project, deployment string, version int64, ref string) (Origin, error)
 	Open(ctx context.Context, project, ref string, columns []string) (array.RecordReader, error)
-	// Scores runs the version over rows, without a record of it.
-	Scores(ctx context.Context, project, deployment string, version int64, rows [][]float64) ([]float64, error)
+	// Scores runs the version over rows of an origin, where its label allows them to
+	// be, without a record of it.
+	Scores(ctx context.Context, project, deployment string, version int64, o Origin, rows [][]float64) ([]float64, error)
 }
 
 // baseline is what windows of a version are compared with.
@@ -194,7 +195,7 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 	}
 	b.facts.Rows = sample.seen
 	if o.Scored && len(sample.rows) > 0 {
-		if err := s.scores(ctx, m, version, b, sample.rows); err != nil {
+		if err := s.scores(ctx, m, version, o, b, sample.rows); err != nil {
 			if ctx.Err() != nil {
 				return nil, err
 			}
@@ -207,11 +208,11 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 }
 
 // scores runs the model over sampled rows.
-func (s *Service) scores(ctx context.Context, m Monitor, version int64, b *baseline, rows [][]float64) error {
+func (s *Service) scores(ctx context.Context, m Monitor, version int64, o Origin, b *baseline, rows [][]float64) error {
 	score := sketch.NewNumeric(seed(WindowKey{Version: version}, ""))
 	for len(rows) > 0 {
 		n := min(len(rows), scoreBatch)
-		got, err := s.Sources.Scores(ctx, m.Project, m.Deployment, version, rows[:n])
+		got, err := s.Sources.Scores(ctx, m.Project, m.Deployment, version, o, rows[:n])
 		if err != nil {
 			return err
 		}

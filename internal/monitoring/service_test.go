@@ -15,6 +15,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
@@ -406,7 +407,7 @@ func TestOddBaselines(t *testing.T) {
 		}, note: "not in the baseline"},
 		{name: "no training set", world: func(w *world) { w.failing = none }, note: "this window is the baseline of the next ones"},
 		{name: "first window", spec: monitoring.Spec{Baseline: "window:first"}, note: "this window is the baseline"},
-		{name: "no scores", world: func(w *world) { w.noScores = true }, note: "no scores today"},
+		{name: "no scores", world: func(w *world) { w.noScores, w.origin.Residency = true, residency.Of("home") }, note: "no scores of delays@1, which may be in home, today"},
 		{name: "another method", spec: monitoring.Spec{Drift: monitoring.DriftSpec{Method: "ks"}}, note: "sample of"},
 		{name: "a feature that is not there", spec: monitoring.Spec{Drift: monitoring.DriftSpec{Features: []string{"hour", "x"}}}, note: "in no record, and not in the baseline"},
 		{name: "failures only", record: func(rec *prediction.Record) {

@@ -154,9 +154,9 @@ func (w *world) Open(_ context.Context, _, _ string, columns []string) (array.Re
 	return array.NewRecordReader(schema, []arrow.RecordBatch{array.NewRecordBatch(schema, arrays, w.training.NumRows())})
 }
 
-func (w *world) Scores(_ context.Context, _, _ string, _ int64, rows [][]float64) ([]float64, error) {
+func (w *world) Scores(_ context.Context, _, _ string, _ int64, o monitoring.Origin, rows [][]float64) ([]float64, error) {
 	if w.noScores {
-		return nil, fault.New(fault.Unsupported, "no scores today")
+		return nil, fault.New(fault.Unsupported, "no scores of %s, which may be in %v, today", o.Ref, o.Residency)
 	}
 	out := make([]float64, len(rows))
 	for i, r := range rows {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -180,6 +181,18 @@ func TestCooldownsOfOtherKinds(t *testing.T) {
 		}
 		if !ok && !strings.Contains(a.Reason, "the last rollback was at 2013-07-01T00:01:00Z, and the next canary may be 1h") {
 			t.Errorf("the reason is %q", a.Reason)
+		}
+	}
+}
+
+// TestLongReason: of one that is too long whole characters are kept.
+func TestLongReason(t *testing.T) {
+	p, _, _ := fed(t)
+	p.apply(t, spec(serving.FeaturesSpec{}))
+	for _, before := range []string{"", "-"} {
+		sw, err := p.SetAutomation(t.Context(), "nyc", "d", false, before+strings.Repeat("نخلة", 1000))
+		if err != nil || len(sw.Reason) != 4096-len(before) || !utf8.ValidString(sw.Reason) {
+			t.Errorf("%d bytes, valid: %t, %v", len(sw.Reason), utf8.ValidString(sw.Reason), err)
 		}
 	}
 }

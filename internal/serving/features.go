@@ -11,6 +11,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
@@ -172,6 +173,20 @@ type filled struct {
 	rows    int                 // of the request
 	keys    []prediction.Column // the entities
 	columns []prediction.Column // what the model sees, by column
+}
+
+// bytes is what it takes in memory, where columns are not the inputs' own.
+func (f *filled) bytes() int64 {
+	n := batching.Bytes(f.inputs)
+	for _, columns := range [][]prediction.Column{f.keys, f.columns} {
+		for _, c := range columns {
+			n += 8 * int64(len(c.Numbers))
+			for _, text := range c.Texts {
+				n += 16 + int64(len(text))
+			}
+		}
+	}
+	return n
 }
 
 // given reports whether the request brings the model's input itself.

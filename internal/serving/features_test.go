@@ -5,11 +5,13 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -437,6 +439,45 @@ func TestBusyShadow(t *testing.T) {
 	if st := p.status(t); st.Versions[1].Requests != 64 {
 		t.Errorf("%+v", st.Versions)
 	}
+}
+
+// TestLargeShadow: what is kept for shadows is bounded in bytes, and is no answer.
+func TestLargeShadow(t *testing.T) {
+	p, _, _ := fed(t)
+	c := p.config()
+	p.Service = serving.New(c)
+	ctx := t.Context()
+	p.apply(t, serving.Spec{Model: "m", Version: "1"})
+	if _, err := p.Shadow(ctx, "nyc", "d", "2"); err != nil {
+		t.Fatal(err)
+	}
+	p.rt.slow, p.rt.hold = 2, make(chan struct{})
+	const rows = 1 << 22
+	x := runtime.Tensor{Name: "X", Datatype: runtime.FP32, Shape: []int64{rows, 2}, Data: make([]float32, 2*rows)} // 32 MiB
+	answer := func() weak.Pointer[float32] {
+		a, err := p.Infer(ctx, serving.Request{Project: "nyc", Name: "d", Inputs: []runtime.Tensor{x}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return weak.Make(&a.Outputs[0].Data.([]float32)[0])
+	}
+	first := answer()
+	for range 9 {
+		answer()
+	}
+	if st := p.status(t); st.Unshadowed != 2 {
+		t.Errorf("%d of 320 MiB found no place", st.Unshadowed)
+	}
+	if goruntime.GC(); first.Value() != nil {
+		t.Error("an answer is kept for the shadow")
+	}
+	close(p.rt.hold)
+	p.Drain()
+	answer()
+	if st := p.status(t); st.Unshadowed != 2 {
+		t.Errorf("%d found no place", st.Unshadowed)
+	}
+	p.Drain()
 }
 
 // TestUnremembered: an answer that cannot be remembered is counted; that of a

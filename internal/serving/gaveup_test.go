@@ -148,7 +148,7 @@ func TestScoreWaits(t *testing.T) {
 	defer cancel()
 	scored := make(chan error)
 	score := func(ctx context.Context) {
-		_, err := p.Score(ctx, "nyc", "d", 1, [][]float64{{700, 30}})
+		_, err := p.Score(ctx, "nyc", "d", 1, serving.Rows{Values: [][]float64{{700, 30}}})
 		scored <- err
 	}
 	go score(ctx)

@@ -262,17 +262,21 @@ func (c *call) fill(ctx context.Context) (err error) {
 // answers, a few at a time. What finds no place is dropped and counted.
 type shadows struct {
 	places  chan struct{} // those that wait or run
+	bytes   *atomic.Int64 // of theirs
 	running chan struct{}
 	dropped *sync.Map // key → *atomic.Int64
 	all     *sync.WaitGroup
 }
 
-// shadowPlaces bounds the requests that are kept in memory for shadows.
-const shadowPlaces = 64
+// Bounds of the requests that are kept in memory for shadows.
+const (
+	shadowPlaces = 64
+	shadowBytes  = 256 << 20
+)
 
 func newShadows(processors int) shadows {
 	return shadows{
-		places: make(chan struct{}, shadowPlaces), running: make(chan struct{}, max(1, processors/2)), dropped: &sync.Map{}, all: &sync.WaitGroup{},
+		places: make(chan struct{}, shadowPlaces), bytes: &atomic.Int64{}, running: make(chan struct{}, max(1, processors/2)), dropped: &sync.Map{}, all: &sync.WaitGroup{},
 	}
 }
 
@@ -286,12 +290,23 @@ func (h *shadows) cast(ctx context.Context, c *call) {
 		h.drop(k)
 		return
 	}
-	if !x.enter() {
+	size := c.filled.bytes()
+	leave := func() {
+		h.bytes.Add(-size)
 		<-h.places
+	}
+	if h.bytes.Add(size) > shadowBytes {
+		leave()
+		h.drop(k)
+		return
+	}
+	if !x.enter() {
+		leave()
 		return // it is no shadow any more
 	}
+	c = c.asked()
 	h.all.Go(func() {
-		defer func() { <-h.places }()
+		defer leave()
 		defer x.leave()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.s.Timeout)
 		defer cancel()
@@ -317,6 +332,14 @@ func (h *shadows) count(k key) int64 {
 		return n.(*atomic.Int64).Load()
 	}
 	return 0
+}
+
+// asked is the call without what was answered, and without what its features were
+// found by.
+func (c *call) asked() *call {
+	q, r := *c, *c.r
+	r.Inputs, q.r, q.outputs, q.answer = nil, &r, nil, Answer{}
+	return &q
 }
 
 // again asks the shadow what was asked, and remembers what it said.

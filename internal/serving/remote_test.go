@@ -144,6 +144,37 @@ func TestFeaturesThatMayNotLeaveAnyMore(t *testing.T) {
 	}
 }
 
+// TestScoredRowsStayInTheirZone: rows that are scored, and the features that they are,
+// go to a remote that both labels allow. What may not is refused before the model is loaded.
+func TestScoredRowsStayInTheirZone(t *testing.T) {
+	p, d, n := elsewhere(t)
+	w := &weather{label: residency.Of("DE", "home")}
+	c := p.config()
+	c.Runtime, c.Remotes, c.Predictions, c.Features = d, remotes(), n, w
+	p.Service = serving.New(c)
+	p.apply(t, serving.Spec{
+		Model: "m", Version: "2", Runtime: at("de", "", ""),
+		Features: &serving.FeaturesSpec{Service: "weather", Input: "X", Columns: []string{"distance", "weather:temp"}},
+	})
+	rows := serving.Rows{What: "dataset people@3", Label: residency.Of("DE", "home"), Values: [][]float64{{700, 30}}}
+	if got, err := p.Score(t.Context(), "nyc", "d", 2, rows); err != nil || len(got) != 1 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	runs, loads := d.runs, len(d.loads)
+	rows.Label = residency.Of("home")
+	_, err := p.Score(t.Context(), "nyc", "d", 2, rows)
+	if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "dataset people@3 may be in home only, and remote de is in DE") {
+		t.Errorf("rows that may be at home only: %v", err)
+	}
+	rows.Label, w.label = residency.Of("DE", "home"), residency.Of("home")
+	if _, err := p.Score(t.Context(), "nyc", "d", 2, rows); !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "feature service weather@2") {
+		t.Errorf("features that may be at home only: %v", err)
+	}
+	if d.runs != runs || len(d.loads) != loads {
+		t.Errorf("%d runs, %d loads", d.runs-runs, len(d.loads)-loads)
+	}
+}
+
 // TestWhereItWasProcessed: the record of an answer, the journal and the audit log say
 // which remote answered, and where it is.
 func TestWhereItWasProcessed(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -23,11 +24,9 @@ type Trying struct {
 	Cause   string // why, in words or an event's position
 }
 
+// clip keeps at most n bytes, in whole characters: databases take no others.
 func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return s[:n]
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
 }
 
 // small refuses evidence that is not JSON or too much of it.

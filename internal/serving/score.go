@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 )
@@ -16,13 +17,20 @@ const scoreBatch = 100
 // scorePatience is how long rows that are scored wait until no request wants the core.
 const scorePatience = 10 * time.Minute
 
+// Rows have a value for each of a deployment's columns.
+type Rows struct {
+	What   string // "dataset delays@1"
+	Label  residency.Label
+	Values [][]float64
+}
+
 // Score is what a version says of rows of the deployment's columns: of training
 // data, to compare answers with. The version is verified and loaded for this
 // alone; nothing is routed, counted or remembered, and who may read the rows, and
-// records that, is the caller's business. Needs deployment.infer. Errors:
-// fault.Unsupported for a deployment whose requests bring the model's own inputs;
-// those of Apply.
-func (s *Service) Score(ctx context.Context, project, name string, version int64, rows [][]float64) ([]float64, error) {
+// records that, is the caller's business; whether they may go to the deployment's
+// remote is not. Needs deployment.infer. Errors: fault.Unsupported for a deployment
+// whose requests bring the model's own inputs; those of Apply.
+func (s *Service) Score(ctx context.Context, project, name string, version int64, rows Rows) ([]float64, error) {
 	if err := s.Authz.Allow(ctx, actionInfer, object(project, name)); err != nil {
 		return nil, err
 	}
@@ -34,6 +42,14 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	if c == nil {
 		return nil, fault.New(fault.Unsupported, "deployment %s does not say how columns become the model's input", name)
 	}
+	if d.Spec.remote().Name != "" {
+		if err := s.crossed(ctx, project, d.Spec, actionInfer, rows.What, rows.Label); err != nil {
+			return nil, err
+		}
+		if err := s.featuresCross(ctx, project, d.Spec, actionInfer, d.FeatureSet); err != nil {
+			return nil, err
+		}
+	}
 	t, err := s.open(ctx, project, name, d.Spec, versionText(version))
 	if err != nil {
 		return nil, err
@@ -44,8 +60,8 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	}
 	// A queue beside that of requests: these are none, and are not counted.
 	queue := batching.New(s.coresOf(t.how), t.session, batching.Options{MaxRows: 1, Threads: t.how.batching.Threads, Timeout: scorePatience}, batching.Verdict{}, nil)
-	scores := make([]float64, 0, len(rows))
-	for chunk := range slices.Chunk(rows, scoreBatch) {
+	scores := make([]float64, 0, len(rows.Values))
+	for chunk := range slices.Chunk(rows.Values, scoreBatch) {
 		got, err := s.scoresOf(ctx, c, t, queue, chunk)
 		if err != nil {
 			return nil, err

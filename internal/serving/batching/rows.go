@@ -121,6 +121,12 @@ func measure(in []runtime.Tensor) (rows int, bytes int64) {
 	return int(in[0].Shape[0]), bytes
 }
 
+// Bytes is what the elements of tensors take in memory.
+func Bytes(in []runtime.Tensor) int64 {
+	_, n := measure(in)
+	return n
+}
+
 // shapeOf numbers what requests must agree in to be alike (FNV-1a); alike looks
 // again.
 func shapeOf(in []runtime.Tensor, outputs []string) uint64 {

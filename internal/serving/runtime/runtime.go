@@ -198,20 +198,21 @@ func (m Metadata) Check(inputs []Tensor) error {
 }
 
 // StandsIn refuses to take the place of another model when there are inputs that
-// the other takes and this one does not, or outputs that only the other gives.
+// the other takes and this one does not, or outputs that only the other gives. What it
+// says has words of the other alone, and few.
 func (m Metadata) StandsIn(other Metadata) error {
 	if len(m.Inputs) != len(other.Inputs) {
-		return fault.New(fault.Invalid, "its inputs are %s, and not %s", names(m.Inputs), names(other.Inputs))
+		return fault.New(fault.Invalid, "it has %d inputs, and not %d", len(m.Inputs), len(other.Inputs))
 	}
 	for _, theirs := range other.Inputs {
 		i := slices.IndexFunc(m.Inputs, func(s Spec) bool { return s.Name == theirs.Name })
 		if i < 0 || !m.Inputs[i].covers(theirs) {
-			return fault.New(fault.Invalid, "its inputs are %s, and not %s", names(m.Inputs), names(other.Inputs))
+			return fault.New(fault.Invalid, "it has no input %.100q (%s %v)", theirs.Name, theirs.Datatype, theirs.Shape)
 		}
 	}
 	for _, theirs := range other.Outputs {
 		if !slices.ContainsFunc(m.Outputs, func(s Spec) bool { return s.Name == theirs.Name && s.Datatype == theirs.Datatype }) {
-			return fault.New(fault.Invalid, "its outputs are %s, and not %s", names(m.Outputs), names(other.Outputs))
+			return fault.New(fault.Invalid, "it has no output %.100q (%s)", theirs.Name, theirs.Datatype)
 		}
 	}
 	return nil
@@ -287,7 +288,8 @@ type Runtime interface {
 }
 
 // ErrEnded is in the chain of the error of a run that its process did not survive,
-// for whatever reason.
+// for whatever reason but one: a process that is ended because it does not end another
+// run, or takes nothing, has not ended of those that it had.
 var ErrEnded = errors.New("the process ended")
 
 // LingersError is in the chain of the error of a run that goes on although its context is
@@ -308,8 +310,8 @@ func Over(err error) <-chan struct{} {
 //
 // Infer's errors: fault.Invalid when the input is at fault, fault.Exhausted when
 // memory is, fault.Timeout when ctx is over, with LingersError where the run is not;
-// fault.Unavailable with ErrEnded when the run ended the process that it was in, or
-// ended with it. Elements of BYTES reach the model whole or are refused.
+// fault.Unavailable when the process that it was in ended, with ErrEnded when the run
+// may have ended it. Elements of BYTES reach the model whole or are refused.
 type Session interface {
 	Metadata() Metadata
 	Infer(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)

@@ -240,7 +240,7 @@ func unavailable() *fault.Error {
 }
 
 // died is what requests hear that the process was answering when it ended.
-func died() error {
+func died() *fault.Error {
 	err := unavailable()
 	err.Err = runtime.ErrEnded
 	return err

@@ -194,7 +194,7 @@ func TestCrash(t *testing.T) {
 		var inFlight sync.WaitGroup
 		p := s.(*session).process
 		inFlight.Go(func() {
-			if _, err := p.infer(ctx, x(14), p.meta.Outputs, func() {}); !fault.Is(err, fault.Unavailable) {
+			if _, err := p.infer(ctx, x(14), p.meta.Outputs, func() {}); !fault.Is(err, fault.Unavailable) || !errors.Is(err, runtime.ErrEnded) {
 				t.Errorf("in flight: %v", err)
 			}
 		})
@@ -352,6 +352,10 @@ func TestSilent(t *testing.T) {
 	}
 	defer r.Close()
 	p := s.(*session).process
+	beside := &waiting{free: func() {}, over: make(chan struct{}), answer: make(chan answer, 1)}
+	p.mu.Lock()
+	p.calls[1<<32] = beside
+	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := s.Infer(ctx, x(15), []string{"x"}); !fault.Is(err, fault.Timeout) {
@@ -361,6 +365,9 @@ func TestSilent(t *testing.T) {
 		t.Error("its core is given to others while it runs")
 	}
 	within(t, p.gone, "it is not ended")
+	if a := <-beside.answer; !fault.Is(a.err, fault.Unavailable) || errors.Is(a.err, runtime.ErrEnded) {
+		t.Errorf("a run beside it is held to have ended the process: %v", a.err)
+	}
 	if err := r.slots.Acquire(t.Context(), r.cores); err != nil {
 		t.Error(err)
 	}

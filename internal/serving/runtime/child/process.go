@@ -25,6 +25,9 @@ const (
 var (
 	errEnded = errors.New("it was ended")
 	errSlow  = errors.New("it took too long to load its model")
+
+	errStubborn = errors.New("it did not end what was cancelled")
+	errDeaf     = errors.New("it takes nothing")
 )
 
 // process is one process of a model. Who asks it registers a call and sends; a
@@ -181,8 +184,12 @@ func (p *process) stop(why error) {
 	p.calls = nil
 	p.mu.Unlock()
 	p.cancel()
+	err := died()
+	if errors.Is(why, errStubborn) || errors.Is(why, errDeaf) { // which none of the calls did
+		err = unavailable()
+	}
 	for _, c := range calls {
-		c.end(answer{err: died()})
+		c.end(answer{err: err})
 	}
 }
 
@@ -258,7 +265,7 @@ func (p *process) infer(ctx context.Context, inputs []runtime.Tensor, asked []ru
 		a := <-c.answer // it came just now
 		return a.tensors, a.err
 	}
-	c.late = time.AfterFunc(p.patience(), func() { p.stop(errors.New("it did not end what was cancelled")) })
+	c.late = time.AfterFunc(p.patience(), func() { p.stop(errStubborn) })
 	p.mu.Unlock()
 	go func() { _ = p.send(context.WithoutCancel(ctx), func(w *writer) { w.cancel(id) }) }()
 	late := fault.New(fault.Timeout, "the model did not answer in the request's time")
@@ -294,7 +301,10 @@ func (p *process) send(ctx context.Context, message func(*writer)) error {
 			p.w.err = nil
 			return refused
 		}
-		p.stop(fmt.Errorf("it takes nothing: %w", err))
+		if errors.Is(err, os.ErrDeadlineExceeded) { // else it has ended
+			err = errDeaf
+		}
+		p.stop(err)
 		return unavailable()
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -150,4 +151,37 @@ func TestHungLoad(t *testing.T) {
 		t.Error("it stays loaded")
 	}
 	runtime.KeepAlive(file)
+}
+
+// TestHungFirstRun: a model is loaded when its first run has ended, and who waits for it
+// gives up in its time.
+func TestHungFirstRun(t *testing.T) {
+	rt := New(library(t))
+	if err := rt.slots.Acquire(t.Context(), int64(rt.cores)); err != nil { // the run does not begin
+		t.Fatal(err)
+	}
+	file := model(t, "logistic.onnx")
+	var first sync.WaitGroup
+	first.Go(func() {
+		s, err := rt.Load(t.Context(), file, serving.Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = s.Close()
+	})
+	for begun := false; !begun; {
+		rt.mu.Lock()
+		begun = len(rt.loaded) > 0
+		rt.mu.Unlock()
+	}
+	limit := warmTime / 10
+	if _, err := rt.Load(t.Context(), file, serving.Options{Time: limit}); !fault.Is(err, fault.Timeout) {
+		t.Errorf("got %v", err)
+	}
+	rt.slots.Release(int64(rt.cores))
+	first.Wait()
+	if len(rt.loaded) != 0 {
+		t.Error("it stays loaded")
+	}
 }

@@ -79,12 +79,7 @@ func (r *Runtime) Load(ctx context.Context, model []byte, o serving.Options) (se
 	if err := r.open(); err != nil {
 		return nil, err
 	}
-	s, err := r.session(ctx, model, meta, o)
-	if err != nil {
-		return nil, err
-	}
-	s.warm(ctx)
-	return s, nil
+	return r.session(ctx, model, meta, o)
 }
 
 // nowhere is a directory that cannot be: what is looked for in it or beside it
@@ -116,7 +111,13 @@ func (r *Runtime) session(ctx context.Context, file []byte, meta serving.Metadat
 		s.threads = 0 // those who want all cores share one pool of threads
 	}
 	of := content{sha256.Sum256(file), s.threads}
-	m := r.use(of, func() (*native, *failure) { return loadNative(file, meta, s) })
+	m := r.use(of, func() (*native, *failure) {
+		n, err := loadNative(file, meta, s)
+		if err == nil {
+			(&session{runtime: r, meta: meta, model: n, cores: int64(cores)}).warm(min(warmTime, limit/2))
+		}
+		return n, err
+	})
 	native, err := r.wait(ctx, of, m, limit)
 	if err != nil {
 		return nil, err
@@ -198,8 +199,9 @@ const (
 
 // warm runs the model once with zeros of its own shapes, one of what varies, so
 // that the first request does not pay for what the library makes at a first run.
-// A model that refuses zeros is loaded all the same.
-func (s *session) warm(ctx context.Context) {
+// A model that refuses zeros, or takes too long, is loaded all the same; one that goes on
+// with the run is not loaded before it ends.
+func (s *session) warm(limit time.Duration) {
 	inputs := make([]serving.Tensor, len(s.meta.Inputs))
 	for i, spec := range s.meta.Inputs {
 		shape := slices.Clone(spec.Shape)
@@ -214,7 +216,7 @@ func (s *session) warm(ctx context.Context) {
 		}
 		inputs[i] = serving.Tensor{Name: spec.Name, Datatype: spec.Datatype, Shape: shape, Data: serving.Zeros(spec.Datatype, n)}
 	}
-	ctx, cancel := context.WithTimeout(ctx, warmTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	_, _ = s.Infer(ctx, inputs, namesOf(s.meta.Outputs))
 }

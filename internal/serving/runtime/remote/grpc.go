@@ -12,7 +12,10 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -84,8 +87,35 @@ func (c *calls) call(ctx context.Context, name string, limit int, in, out proto.
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", token)
 	}
-	o = append(o, grpc.MaxCallRecvMsgSize(limit))
-	return failed(ctx, c.pick().Invoke(ctx, "/inference.GRPCInferenceService/"+name, in, out, o...))
+	scale := &scale{CodecV2: encoding.GetCodecV2(grpcproto.Name), most: heavy * limit}
+	o = append(o, grpc.MaxCallRecvMsgSize(limit), grpc.ForceCodecV2(scale))
+	err = c.pick().Invoke(ctx, "/inference.GRPCInferenceService/"+name, in, out, o...)
+	if scale.refused {
+		return &failure{Garbled}
+	}
+	return failed(ctx, err)
+}
+
+// heavy is how much memory an answer may take for each byte that it may have.
+const heavy = 4
+
+// scale is the codec of one call. It weighs the answer, also one that came compressed,
+// before it reads it.
+type scale struct {
+	encoding.CodecV2
+	most    int
+	refused bool
+}
+
+func (s *scale) Unmarshal(data mem.BufferSlice, v any) error {
+	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer b.Free()
+	m := v.(proto.Message)
+	if inference.Weigh(b.ReadOnlyData(), m.ProtoReflect().Descriptor()) > s.most || proto.Unmarshal(b.ReadOnlyData(), m) != nil {
+		s.refused = true
+		return &failure{Garbled}
+	}
+	return nil
 }
 
 // failed is an error of gRPC as a failure.

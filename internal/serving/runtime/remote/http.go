@@ -165,10 +165,10 @@ func (p *pages) metadata(ctx context.Context, m model) (runtime.Metadata, []stri
 		return runtime.Metadata{}, nil, err
 	}
 	var told struct {
-		Platform string         `json:"platform"`
-		Versions []string       `json:"versions"`
-		Inputs   []runtime.Spec `json:"inputs"`
-		Outputs  []runtime.Spec `json:"outputs"`
+		Platform string            `json:"platform"`
+		Versions []string          `json:"versions"`
+		Inputs   few[runtime.Spec] `json:"inputs"`
+		Outputs  few[runtime.Spec] `json:"outputs"`
 	}
 	if json.Unmarshal(b, &told) != nil { //nolint:musttag // a Spec has the protocol's names but for their case
 		return runtime.Metadata{}, nil, &failure{Garbled}
@@ -190,19 +190,51 @@ func (p *pages) maxRows(ctx context.Context, m model) (int, error) {
 	return max(0, told.Rows), nil
 }
 
+// few is a list in JSON, of which no more is read than a model may have ports.
+type few[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *few[T]) UnmarshalJSON(b []byte) error {
+	*f = nil
+	d := json.NewDecoder(bytes.NewReader(b))
+	switch t, err := d.Token(); {
+	case err != nil:
+		return err
+	case t == nil: // null
+		return nil
+	case t != json.Delim('['):
+		return &failure{Garbled}
+	}
+	for d.More() {
+		var v T
+		if len(*f) == maxPorts {
+			return &failure{Garbled}
+		}
+		if err := d.Decode(&v); err != nil {
+			return err
+		}
+		*f = append(*f, v)
+	}
+	return nil
+}
+
 // The JSON of a request and of an answer.
 type (
 	document struct {
-		Model   string `json:"model_name,omitempty"`
-		Version string `json:"model_version,omitempty"`
 		ID      string `json:"id"`
-		Inputs  []port `json:"inputs,omitempty"`
+		Inputs  []port `json:"inputs"`
 		Outputs []port `json:"outputs"`
+	}
+	reply struct {
+		Model   string    `json:"model_name"`
+		Version string    `json:"model_version"`
+		ID      string    `json:"id"`
+		Outputs few[port] `json:"outputs"`
 	}
 	port struct {
 		Name       string           `json:"name"`
 		Datatype   runtime.Datatype `json:"datatype,omitempty"`
-		Shape      []int64          `json:"shape,omitzero"`
+		Shape      few[int64]       `json:"shape,omitzero"`
 		Parameters parameters       `json:"parameters,omitzero"`
 		Data       json.RawMessage  `json:"data,omitempty"`
 	}
@@ -249,8 +281,8 @@ func parse(b []byte, split int) (answer, error) {
 	if split >= 0 {
 		head, rest = b[:split], b[split:]
 	}
-	var d document
-	if json.Unmarshal(head, &d) != nil || len(d.Outputs) > maxPorts {
+	var d reply
+	if json.Unmarshal(head, &d) != nil {
 		return answer{}, &failure{Garbled}
 	}
 	a := answer{id: d.ID, model: d.Model, version: d.Version}
@@ -314,7 +346,7 @@ func list(t *runtime.Tensor, data []byte) error {
 
 // flat reads n elements of arrays in arrays.
 func flat[T any](data []byte, n int) ([]T, error) {
-	out := make([]T, 0, min(n, len(data)))
+	out := make([]T, 0, min(n, len(data)/2+1))
 	d := json.NewDecoder(bytes.NewReader(data))
 	for depth := 0; ; {
 		for depth > 0 && !d.More() {

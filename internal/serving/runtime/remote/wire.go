@@ -118,7 +118,7 @@ func believable(m runtime.Metadata, versions []string) (runtime.Metadata, []stri
 	bad := len(m.Inputs) > maxPorts || len(m.Outputs) > maxPorts || len(versions) > maxVersions
 	for _, specs := range [][]runtime.Spec{m.Inputs, m.Outputs} {
 		for i, s := range specs {
-			bad = bad || len(s.Name) > maxName || len(s.Datatype) > maxName || len(s.Shape) > maxName
+			bad = bad || len(s.Name) > maxName || len(s.Datatype) > maxName || len(s.Shape) > runtime.MaxRank
 			if s.Shape == nil {
 				specs[i].Shape = []int64{}
 			}

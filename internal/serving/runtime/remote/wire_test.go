@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,8 +26,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/inference"
@@ -218,7 +221,7 @@ func (f *far) inferHTTP(w http.ResponseWriter, r *http.Request, name, version st
 		http.Error(w, status.Convert(err).Message(), code)
 		return
 	}
-	out := document{Model: m.GetModelName(), Version: m.GetModelVersion(), ID: m.GetId(), Outputs: []port{}}
+	out := reply{Model: m.GetModelName(), Version: m.GetModelVersion(), ID: m.GetId(), Outputs: few[port]{}}
 	var raws []byte
 	binary := f.count.Load()%2 == 1
 	for i, o := range m.GetOutputs() {
@@ -373,12 +376,53 @@ func TestLies(t *testing.T) {
 	}
 }
 
+// TestHeavyAnswers: of an answer that would take much more memory than it has bytes
+// nothing is made here.
+func TestHeavyAnswers(t *testing.T) {
+	f, r := world(t, GRPC, Server{}, nil)
+	s := load(t, r)
+	many := slices.Repeat([]*inference.ModelInferResponse_InferOutputTensor{{}}, 1<<20)
+	f.change(func(m *inference.ModelInferResponse) error {
+		m.Outputs = append(m.Outputs, many...)
+		return nil
+	})
+	if out, err := s.Infer(t.Context(), one, []string{"probabilities"}); out != nil || !fault.Is(err, fault.Unavailable) {
+		t.Errorf("got %v, %v", out, err)
+	}
+	b, err := proto.Marshal(&inference.ModelInferResponse{Outputs: many})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(before, each, after string) []byte {
+		return []byte(before + strings.Repeat(each+",", 1<<20) + each + after)
+	}
+	for name, answer := range map[string][]byte{
+		"gRPC":    b,
+		"outputs": text(`{"outputs":[`, "{}", `]}`),
+		"inputs":  text(`{"inputs":[`, "{}", `]}`),
+		"shape":   text(`{"outputs":[{"shape":[`, "1", `]}]}`),
+	} {
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		if name == "gRPC" {
+			var m inference.ModelInferResponse
+			err = (&scale{most: heavy * maxAnswer}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(answer)}, &m)
+		} else {
+			_, err = parse(answer, -1)
+		}
+		goruntime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 6*uint64(len(answer)) || err == nil && name != "inputs" {
+			t.Errorf("%s: %d bytes took %d, %v", name, len(answer), took, err)
+		}
+	}
+}
+
 // TestNotWhatWasRegistered: a model is compared before it is asked.
 func TestNotWhatWasRegistered(t *testing.T) {
 	for _, p := range Protocols {
 		_, r := world(t, p, Server{}, nil)
 		for says, o := range map[string]runtime.Remote{
-			"is not the one that was registered":      {Server: "far", Model: "echo", Version: "3"},
+			"that was registered: it has no input ":   {Server: "far", Model: "echo", Version: "3"},
 			"has no such model, or it is not ready":   {Server: "far", Model: "logistic", Version: "9"},
 			"it has no such model, or it is not read": {Server: "far", Model: "nothing", Version: "3"},
 			"there is no remote \"near\"":             {Server: "near", Model: "logistic", Version: "3"},
@@ -390,6 +434,30 @@ func TestNotWhatWasRegistered(t *testing.T) {
 		}
 		if s := load(t, r); s.MaxRows() != 16 {
 			t.Errorf("it takes %d rows", s.MaxRows())
+		}
+	}
+}
+
+// TestWordsOfARemote: a description may be long, and none of its words are repeated.
+func TestWordsOfARemote(t *testing.T) {
+	registered := runtime.Metadata{Inputs: []runtime.Spec{{Name: "X", Datatype: runtime.FP32, Shape: []int64{-1, 2}}}, Outputs: []runtime.Spec{{Name: "y", Datatype: runtime.FP32}}}
+	for name, change := range map[string]func(m *runtime.Metadata){
+		"name":     func(m *runtime.Metadata) { m.Inputs[0].Name = "secret" },
+		"datatype": func(m *runtime.Metadata) { m.Inputs[0].Datatype = "secret" },
+		"shape":    func(m *runtime.Metadata) { m.Inputs[0].Shape = []int64{7777, 2} },
+		"inputs":   func(m *runtime.Metadata) { m.Inputs = append(m.Inputs, runtime.Spec{Name: "secret"}) },
+		"output":   func(m *runtime.Metadata) { m.Outputs[0].Name = "secret" },
+	} {
+		m := runtime.Metadata{Inputs: slices.Clone(registered.Inputs), Outputs: slices.Clone(registered.Outputs)}
+		change(&m)
+		if err := m.StandsIn(registered); err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "7777") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for rank, sound := range map[int]bool{runtime.MaxRank: true, runtime.MaxRank + 1: false} {
+		_, _, err := believable(runtime.Metadata{Inputs: []runtime.Spec{{Name: "X", Datatype: runtime.FP32, Shape: make([]int64, rank)}}}, nil)
+		if (err == nil) != sound {
+			t.Errorf("%d dimensions: %v", rank, err)
 		}
 	}
 }
