@@ -133,8 +133,13 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 	for _, of := range append([]training.Job{j}, earlier...) {
 		r := dataset.Reading{Zones: residency.Of(of.Residency.Zones()...), Since: cmp.Or(of.StartedAt, of.SubmittedAt)}
 		for _, in := range of.Inputs {
-			if in.Model() != "" { // rows would be made of what it was trained on, too
-				return nil, fault.New(fault.Unsupported, "rows that are made with %s are not kept as a dataset", in.Ref).WithHint("Leave them as artifacts, without into.")
+			if in.Model() != "" { // what is made with it is made of what it was trained on, too
+				for _, text := range in.Datasets {
+					if ref, err := dataset.ParseRef(text); err == nil && ref.Number > 0 { // else it is no version of a dataset
+						r.Versions = append(r.Versions, ref)
+					}
+				}
+				continue
 			}
 			ref, err := dataset.ParseRef(in.Dataset())
 			if err != nil {
@@ -158,6 +163,20 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 		rs = append(rs, r)
 	}
 	return rs, nil
+}
+
+// withModels names the models that a job had: they are no parents of a version of a dataset.
+func withModels(j training.Job) string {
+	var models []string
+	for _, in := range j.Inputs {
+		if m := in.Model(); m != "" {
+			models = append(models, "model "+m)
+		}
+	}
+	if len(models) == 0 {
+		return ""
+	}
+	return "with " + strings.Join(models, ", ")
 }
 
 // earlier is what an attempt has of jobs before its own, by their checkpoints.
@@ -224,6 +243,7 @@ func (t trainingRows) save(ctx context.Context, s training.RowsSpec) (string, er
 	if l.Step, err = ranBy(j); err != nil {
 		return "", err
 	}
+	l.With = withModels(j)
 	if l.Step == nil { // a version of a table has a label of its own, and the job the one that all had
 		l.Beside = []dataset.Labelled{{Name: "job " + string(j.ID), Residency: j.Residency, Classification: j.Classification}}
 	}

@@ -268,6 +268,7 @@ type Left struct {
 	Read   []Reading                                                // what the job could read
 	Beside []Labelled                                               // what else it could
 	Step   *Ran                                                     // nil for another job
+	With   string                                                   // what is no dataset and it had, for the lineage: "with model delay@3"
 	Then   func(ctx context.Context, tx *store.Tx, v Version) error // as of IngestRequest
 }
 
@@ -300,7 +301,7 @@ func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
 	most := s.limits.Parser.WithDefaults()
 	rows := &rationed{RecordReader: in, rows: most.Rows, bytes: most.Expanded}
 	r := CreateRequest{
-		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job}, read: l.Read, asked: l.Asked,
+		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job, Text: l.With}, read: l.Read, asked: l.Asked,
 		then: func(ctx context.Context, tx *store.Tx, v Version) error {
 			// A person may have been erased from a table while the rows were parsed.
 			if _, err := s.reads(ctx, tx, l.Project, l.Read); err != nil || l.Then == nil {

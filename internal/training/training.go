@@ -385,6 +385,9 @@ type Input struct {
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
 	Bytes          int64                  `json:"bytes,omitempty"` // stored; 0 is not known
+	// Datasets are, of a model, the versions that it was trained on: what is made of its
+	// answers is made of them.
+	Datasets []string `json:"datasets,omitempty"`
 }
 
 // Dataset is the version that the input is, "weather@1"; empty for a model.
@@ -468,7 +471,7 @@ type Job struct {
 func digest(name string, spec Spec, inputs []Input, env string) string {
 	inputs = slices.Clone(inputs)
 	for i := range inputs {
-		inputs[i].Bytes = 0 // what it reads has a digest
+		inputs[i].Bytes, inputs[i].Datasets = 0, nil // what it reads has a digest
 	}
 	b, err := json.Marshal(struct {
 		Name        string  `json:"name"`
