@@ -45,15 +45,21 @@ type stableVersions struct{ *App }
 
 var _ score.Deployments = stableVersions{}
 
-// Stable implements score.Deployments. The columns are those that the deployment itself
-// makes an input of: a training set of its features calls them by the features' names.
+// Stable implements score.Deployments.
 func (s stableVersions) Stable(ctx context.Context, p project.Name, name string) (score.Target, error) {
 	d, err := s.serving.One(ctx, string(p), name)
 	if err != nil {
 		return score.Target{}, err
 	}
+	return stableOf(d)
+}
+
+// stableOf is the version that is stable in a deployment. The columns are those that the
+// deployment itself makes an input of: a training set of its features calls them by the
+// features' names.
+func stableOf(d serving.Deployment) (score.Target, error) {
 	if r := d.Spec.Runtime; r != nil && r.Remote.Name != "" {
-		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", name, r.Remote.Name).
+		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", d.Name, r.Remote.Name).
 			WithHint("Deploy the version here, without spec.runtime.remote, under another name, or send the rows as requests.")
 	}
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}

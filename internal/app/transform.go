@@ -207,7 +207,12 @@ func (t trainingRows) Check(ctx context.Context, s training.RowsSpec) error {
 	if err != nil {
 		return err
 	}
-	return t.datasets.Receives(ctx, s.Job.Project, s.Job.Spec.Into, read)
+	err = t.datasets.Receives(ctx, s.Job.Project, s.Job.Spec.Into, read)
+	if with := withModels(s.Job); with != "" && fault.Is(err, fault.Gone) { // its data are there: they were looked up before
+		return fault.New(fault.Gone, "rows cannot be made %s any more: %w", with, err).
+			WithHint("It was trained on that. Train it anew on what stands for it, and deploy the new version.")
+	}
+	return err
 }
 
 // readTries is how often files are read that bring the parser down, before they are to

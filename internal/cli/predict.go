@@ -118,9 +118,23 @@ func (a *app) predicted(cmd *cobra.Command, job string) error {
 		}
 	}
 	if err == nil && o.Text("state") != "succeeded" {
-		return fault.New(fault.Internal, "%s %s: %s", job, o.Text("state"), o.Text("reason")).WithHint("See `falaj job logs %s`.", job)
+		return fault.New(fault.Internal, "%s %s: %s", job, o.Text("state"), strings.Join(append([]string{o.Text("reason")}, a.decisive(cmd, c, path)...), ": ")).
+			WithHint("See `falaj job describe %s`.", job)
 	}
 	return err
+}
+
+// decisive are the lines of the last attempt that say why a job failed, where somebody may
+// read them.
+func (a *app) decisive(cmd *cobra.Command, c *client.Client, path string) (lines []string) {
+	var j shownJob
+	if err := a.await(cmd.Context(), c, path+"?view=full", &j); err != nil || len(j.Tries) == 0 {
+		return nil
+	}
+	for _, l := range j.Tries[len(j.Tries)-1].Lines {
+		lines = append(lines, plain(l.Text))
+	}
+	return lines
 }
 
 // drawSteps draws how far a job is by the steps that it logs, where there is a terminal.
