@@ -16,7 +16,7 @@ import (
 
 func TestJob(t *testing.T) {
 	by := Target{Model: "delay_2", Version: 3, Threads: 2, Columns: map[string][]string{"x": {"temp", "dist"}}}
-	name, spec, err := Request{Dataset: "flights@4", Into: "scored", Keep: []string{"flight"}, Prefix: "p_"}.Job("Delay 2", by)
+	name, spec, err := Request{Dataset: "flights@4", Into: "scored", Keep: []string{"flight"}, Prefix: "p_"}.Job("delay_2", by)
 	if err != nil {
 		t.Fatal(err)
 	}
