@@ -46,6 +46,28 @@ func (c *Client) Shadow(ctx context.Context, project, name, version string) (Obj
 	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "shadow"), map[string]any{"version": version}, &o)
 }
 
+// Prediction is what Predict answers, and what becomes of it.
+type Prediction struct {
+	Dataset   string              `json:"dataset"`              // with or without @version
+	Into      string              `json:"into"`                 // another dataset, which is made where it is missing
+	Keep      []string            `json:"keep,omitempty"`       // columns beside the answers; all when left out
+	Prefix    string              `json:"prefix,omitempty"`     // of the names of the model's outputs
+	Columns   map[string][]string `json:"columns,omitempty"`    // of each input of the model, in order
+	Shapes    map[string][]int    `json:"shapes,omitempty"`     // of a row of an input
+	Nulls     string              `json:"nulls,omitempty"`      // refuse or nan
+	BatchRows int                 `json:"batch_rows,omitempty"` // rows that run at once
+	Threads   int                 `json:"threads,omitempty"`
+	Env       string              `json:"environment,omitempty"`
+	Pools     []string            `json:"pools,omitempty"`
+}
+
+// Predict submits a job that answers the rows of a dataset with the version that is
+// stable in a deployment now. The answer is the job, whose inputs name that version.
+func (c *Client) Predict(ctx context.Context, project, name string, p Prediction) (Object, error) {
+	var o Object
+	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "predict"), p, &o)
+}
+
 // SetAutomation turns automatic acts of a deployment on or off, or with an empty
 // name those of the whole project.
 func (c *Client) SetAutomation(ctx context.Context, project, name string, on bool, reason string) error {

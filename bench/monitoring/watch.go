@@ -205,7 +205,7 @@ func (w *watch) Open(_ context.Context, _, ref string, columns []string) (array.
 	return array.NewRecordReader(schema, []arrow.RecordBatch{array.NewRecordBatch(schema, arrays, int64(len(r.baseline[0])))})
 }
 
-func (w *watch) Scores(_ context.Context, _, deployment string, _ int64, rows [][]float64) ([]float64, error) {
+func (w *watch) Scores(_ context.Context, _, deployment string, _ int64, _ monitoring.Origin, rows [][]float64) ([]float64, error) {
 	r, err := w.replay(deployment)
 	if err != nil {
 		return nil, err

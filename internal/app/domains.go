@@ -64,6 +64,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
+	"github.com/falaj-ml/falaj/internal/training/score"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
@@ -102,6 +103,7 @@ type parts struct {
 	tracking      *tracking.Service
 	training      *training.Service
 	optimize      *optimize.Service
+	scores        *score.Service
 	checkpoints   *checkpoint.Service
 	registry      *registry.Service
 	serving       *serving.Service
@@ -116,7 +118,7 @@ type parts struct {
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
+		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
 }
@@ -357,6 +359,7 @@ func (a *App) openTraining(ctx context.Context) error {
 		Worker: a.cfg.workerPath(), Measure: a.measure,
 	})
 	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: a.registry, Artifacts: runFiles{a.tracking}})
+	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: stableVersions{a}})
 	a.compute.Own(compute.JobAttempt, a.training)
 	a.compute.Own(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)

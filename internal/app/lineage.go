@@ -154,7 +154,9 @@ func (l *lines) Step(ctx context.Context, kind openlineage.Kind, name string, up
 	var err error
 	switch s := (&stepper{l, &out}); {
 	case kind == openlineage.DatasetKind && up:
-		err = s.set(ctx, name)
+		if err = s.maker(ctx, name); err == nil || unseen(err) {
+			err = s.set(ctx, name)
+		}
 	case kind == openlineage.DatasetKind:
 		s.readers(ctx, name)
 	case kind == openlineage.ViewKind && up:
@@ -168,7 +170,7 @@ func (l *lines) Step(ctx context.Context, kind openlineage.Kind, name string, up
 	case kind == openlineage.JobKind && up:
 		err = s.inputs(ctx, name)
 	case kind == openlineage.JobKind:
-		s.trained(name)
+		s.made(name)
 	case kind == openlineage.ModelKind && up:
 		err = s.origin(ctx, name)
 	case kind == openlineage.ModelKind:
@@ -201,6 +203,27 @@ func (s *stepper) from(o, of openlineage.Object) {
 func (s *stepper) to(of, o openlineage.Object) {
 	s.edge(of, o)
 	s.out.Follow = append(s.out.Follow, o)
+}
+
+// maker is the job that left the rows of a version. What it read leads on to the models
+// that it had.
+func (s *stepper) maker(ctx context.Context, name string) error {
+	ref, err := dataset.ParseRef(name)
+	if err != nil {
+		return err
+	}
+	if may, err := s.permitted(ctx, readJob); err != nil || !may {
+		return err
+	}
+	v, err := s.datasets.Version(ctx, s.p, ref)
+	if err != nil || v.Lineage.Producer == nil || v.Lineage.Producer.Kind != "job" {
+		return err
+	}
+	j, err := s.training.One(ctx, s.p, training.JobID(v.Lineage.Producer.ID))
+	if err == nil {
+		s.from(jobObject(j), datasetObject(v.Ref().String()))
+	}
+	return err
 }
 
 // set is how a training set came from its views; what it was made of is followed as
@@ -543,9 +566,12 @@ func (s *stepper) inputs(ctx context.Context, id string) error {
 	return nil
 }
 
-// trained are the models of a job.
-func (s *stepper) trained(id string) {
+// made are the models of a job, and its version of a dataset.
+func (s *stepper) made(id string) {
 	for _, j := range s.jobs {
+		if string(j.ID) == id && j.Dataset != "" {
+			s.to(jobObject(j), datasetObject(j.Dataset))
+		}
 		for _, m := range s.models {
 			if string(j.ID) == id && m.Job == id {
 				s.to(jobObject(j), modelObject(m))

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -10,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/training/score"
 )
 
 // servingFeatures looks features up for serving.
@@ -36,6 +38,42 @@ func (f servingFeatures) Describe(ctx context.Context, p, service string) (servi
 		}
 	}
 	return serving.FeatureSet{Ref: shape.Service, JoinKeys: shape.JoinKeys, Request: shape.Request, Features: shape.Features}, nil
+}
+
+// stableVersions tells jobs which version a deployment answers with.
+type stableVersions struct{ *App }
+
+var _ score.Deployments = stableVersions{}
+
+// Stable implements score.Deployments.
+func (s stableVersions) Stable(ctx context.Context, p project.Name, name string) (score.Target, error) {
+	d, err := s.serving.One(ctx, string(p), name)
+	if err != nil {
+		return score.Target{}, err
+	}
+	return stableOf(d)
+}
+
+// stableOf is the version that is stable in a deployment. The columns are those that the
+// deployment itself makes an input of: a training set of its features calls them by the
+// features' names.
+func stableOf(d serving.Deployment) (score.Target, error) {
+	if r := d.Spec.Runtime; r != nil && r.Remote.Name != "" {
+		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", d.Name, r.Remote.Name).
+			WithHint("Deploy the version here, without spec.runtime.remote, under another name, or send the rows as requests.")
+	}
+	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}
+	if f := d.Spec.Features; f != nil {
+		columns := make([]string, len(f.Columns))
+		for i, c := range f.Columns {
+			columns[i] = c[strings.LastIndexByte(c, ':')+1:]
+			if slices.Contains(columns[:i], columns[i]) {
+				return t, nil // features of two views are called the same, so no name tells them apart
+			}
+		}
+		t.Columns = map[string][]string{f.Input: columns}
+	}
+	return t, nil
 }
 
 // labelOf is where what a deployment sees and says may be, and how it is

@@ -165,6 +165,20 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 	return rs, nil
 }
 
+// withModels names the models that a job had: they are no parents of a version of a dataset.
+func withModels(j training.Job) string {
+	var models []string
+	for _, in := range j.Inputs {
+		if m := in.Model(); m != "" {
+			models = append(models, "model "+m)
+		}
+	}
+	if len(models) == 0 {
+		return ""
+	}
+	return "with " + strings.Join(models, ", ")
+}
+
 // trainingRows makes versions of datasets of what jobs left.
 type trainingRows struct{ datasets *dataset.Service }
 
@@ -173,7 +187,12 @@ func (t trainingRows) Check(ctx context.Context, s training.RowsSpec) error {
 	if err != nil {
 		return err
 	}
-	return t.datasets.Receives(ctx, s.Job.Project, s.Job.Spec.Into, read)
+	err = t.datasets.Receives(ctx, s.Job.Project, s.Job.Spec.Into, read)
+	if with := withModels(s.Job); with != "" && fault.Is(err, fault.Gone) { // its data are there: they were looked up before
+		return fault.New(fault.Gone, "rows cannot be made %s any more: %w", with, err).
+			WithHint("It was trained on that. Train it anew on what stands for it, and deploy the new version.")
+	}
+	return err
 }
 
 // readTries is how often files are read that bring the parser down, before they are to
@@ -209,6 +228,7 @@ func (t trainingRows) save(ctx context.Context, s training.RowsSpec) (string, er
 	if l.Step, err = ranBy(j); err != nil {
 		return "", err
 	}
+	l.With = withModels(j)
 	if l.Step == nil { // a version of a table has a label of its own, and the job the one that all had
 		l.Beside = []dataset.Labelled{{Name: "job " + string(j.ID), Residency: j.Residency, Classification: j.Classification}}
 	}

@@ -46,15 +46,16 @@ func TestRanBy(t *testing.T) {
 	}
 }
 
-// A job could read its data, its tables, and what the jobs before it could.
+// A job could read its data, its tables, what its models were trained on, and what the jobs
+// before it could.
 func TestReadings(t *testing.T) {
 	at := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
 	got, err := readings(training.Job{
-		Inputs: []training.Input{{Name: "a", Ref: "dataset weather@3"}}, Tables: []training.Input{{Name: "late", Ref: "dataset late@2"}},
+		Inputs: []training.Input{{Name: "a", Ref: "dataset weather@3"}, {Name: "m", Ref: "model delay@1", Datasets: []string{"flights@4", "a file"}}}, Tables: []training.Input{{Name: "late", Ref: "dataset late@2"}},
 		Spec: training.Spec{Tables: []string{"late", "fresh"}}, SubmittedAt: at, StartedAt: at.Add(time.Hour),
 	}, []training.Job{{Inputs: []training.Input{{Ref: "dataset staff@1"}}, SubmittedAt: at, Residency: residency.Of("AE", "home")}})
 	want := []dataset.Reading{
-		{Versions: []dataset.Ref{{Name: "weather", Number: 3}}, Tables: []dataset.Ref{{Name: "late", Number: 2}, {Name: "fresh"}}, Zones: residency.Of("home"), Since: at.Add(time.Hour)},
+		{Versions: []dataset.Ref{{Name: "weather", Number: 3}, {Name: "flights", Number: 4}}, Tables: []dataset.Ref{{Name: "late", Number: 2}, {Name: "fresh"}}, Zones: residency.Of("home"), Since: at.Add(time.Hour)},
 		{Versions: []dataset.Ref{{Name: "staff", Number: 1}}, Zones: residency.Of("AE", "home"), Since: at},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {

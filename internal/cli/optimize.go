@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -90,21 +89,12 @@ func (a *app) modelOptimize() *cobra.Command {
 			if len(of) > 0 {
 				body["columns"] = of
 			}
-			if of, err = named(shapes); err != nil {
+			each, err := sizes(shapes)
+			if err != nil {
 				return err
 			}
-			sizes := map[string][]int{}
-			for input, shape := range of {
-				for _, d := range shape {
-					n, err := strconv.Atoi(d)
-					if err != nil || input == "" {
-						return usage("--shape %s=%s is no shape such as image=3,224,224", input, strings.Join(shape, ","))
-					}
-					sizes[input] = append(sizes[input], n)
-				}
-			}
-			if len(sizes) > 0 {
-				body["shapes"] = sizes
+			if len(each) > 0 {
+				body["shapes"] = each
 			}
 			body["max_loss"] = maxLoss
 			var job client.Object
@@ -156,6 +146,25 @@ func named(flags []string) (map[string][]string, error) {
 	return out, nil
 }
 
+// sizes reads NAME=3,224,224, each once.
+func sizes(flags []string) (map[string][]int, error) {
+	shapes, err := named(flags)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]int{}
+	for input, shape := range shapes {
+		for _, d := range shape {
+			n, err := strconv.Atoi(d)
+			if err != nil || input == "" {
+				return nil, usage("--shape %s=%s is no shape such as image=3,224,224", input, strings.Join(shape, ","))
+			}
+			out[input] = append(out[input], n)
+		}
+	}
+	return out, nil
+}
+
 // optimized waits for the job and shows what it measured.
 func (a *app) optimized(cmd *cobra.Command, job string) error {
 	path, err := a.inProjectPath("jobs", job)
@@ -166,20 +175,10 @@ func (a *app) optimized(cmd *cobra.Command, job string) error {
 	if err != nil {
 		return err
 	}
-	if a.terminal() {
-		steps, done := a.steps()
-		// Whoever may not read logs waits without a bar.
-		_ = a.follow(cmd, c, steps, func(offset int64) string {
-			return path + "/logs?" + url.Values{"follow": {"true"}, "attempt": {"1"}, "offset": {strconv.FormatInt(offset, 10)}}.Encode()
-		})
-		done()
-	}
-	var o client.Object
-	for o.Text("state") != "succeeded" && o.Text("state") != "failed" && o.Text("state") != "cancelled" {
-		o = client.Object{} // the server holds the request until the job ends or 30 s pass
-		if err := a.await(cmd.Context(), c, path+"?wait=30s", &o); err != nil {
-			return err
-		}
+	a.drawSteps(cmd, c, path)
+	o, err := a.ended(cmd, c, path)
+	if err != nil {
+		return err
 	}
 	ended := fault.New(fault.Internal, "%s %s: %s", job, o.Text("state"), o.Text("reason")).WithHint("See `falaj job logs %s`.", job)
 	var raw client.Object

@@ -400,7 +400,16 @@ type Producer struct {
 	Kind   string `json:"kind"`             // "job", "run", "query", "training_set", …
 	ID     string `json:"id,omitempty"`     // of the job, run or derivation; they sort by when they began
 	Digest string `json:"digest,omitempty"` // of what was executed: SQL text, feature definitions
-	Text   string `json:"text,omitempty"`   // the same for people, such as the SQL; at most 64 KiB
+	Text   string `json:"text,omitempty"`   // the same for people, such as the SQL, or what a job had: "with model delay@3"; at most 64 KiB
+}
+
+// String is for people: "job job_01J… with model delay@3".
+func (p Producer) String() string {
+	text := ""
+	if p.Kind == "job" {
+		text = p.Text
+	}
+	return strings.Join(slices.DeleteFunc([]string{p.Kind, p.ID, text}, func(s string) bool { return s == "" }), " ")
 }
 
 // Ref names a version of a dataset in a project. Number 0 means the newest

@@ -274,6 +274,7 @@ type Left struct {
 	Read   []Reading                                                // what the job could read
 	Beside []Labelled                                               // what else it could
 	Step   *Ran                                                     // nil for another job
+	With   string                                                   // what is no dataset and it had, for the lineage: "with model delay@3"
 	Then   func(ctx context.Context, tx *store.Tx, v Version) error // as of IngestRequest
 }
 
@@ -306,7 +307,7 @@ func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
 	most := s.limits.Parser.WithDefaults()
 	rows := &rationed{RecordReader: in, rows: most.Rows, bytes: most.Expanded}
 	r := CreateRequest{
-		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job}, read: l.Read, asked: l.Asked, then: l.Then,
+		Project: l.Project, Name: l.Dataset, Rows: rows, Beside: l.Beside, Producer: Producer{Kind: "job", ID: l.Job, Digest: l.Job, Text: l.With}, read: l.Read, asked: l.Asked, then: l.Then,
 	}
 	if l.Step != nil {
 		r.Producer = Producer{Kind: "query", ID: l.Job, Digest: digestOf([]byte(l.Step.SQL)), Text: l.Step.SQL}

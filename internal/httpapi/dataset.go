@@ -174,7 +174,7 @@ func treeOf(n dataset.Node) tree {
 		t.Parents = append(t.Parents, tree{Name: "file " + n.Source.Filename, Detail: n.Source.Digest})
 	}
 	if n.Producer != nil && n.Producer.ID != "" {
-		t.Detail += " by " + n.Producer.Kind + " " + n.Producer.ID
+		t.Detail += " by " + n.Producer.String()
 	}
 	for _, p := range n.Parents {
 		t.Parents = append(t.Parents, treeOf(p))

@@ -28,6 +28,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
+	"github.com/falaj-ml/falaj/internal/training/score"
 )
 
 // Backups are those that the server makes of itself.
@@ -62,6 +63,7 @@ type Domains struct {
 	Registry      *registry.Service
 	Training      *training.Service
 	Optimize      *optimize.Service
+	Scores        *score.Service
 	Checkpoints   *checkpoint.Service
 	Monitoring    *monitoring.Service
 	Serving       *serving.Service

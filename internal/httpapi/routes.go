@@ -160,6 +160,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments)
 	route(s, "GET", p+"/deployments/{name}", "deployment.read", "A deployment", s.oneDeployment)
 	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "End a deployment", s.deleteDeployment)
+	route(s, "POST", p+"/deployments/{name}/predict", "job.submit", "Submit a job that answers the rows of a dataset with a deployment's stable version, into a version of another dataset", s.predict)
 	s.rolloutRoutes(p)
 	s.labelRoutes(p)
 	s.alertRoutes(p)

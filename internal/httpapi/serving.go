@@ -3,7 +3,10 @@ package httpapi
 import (
 	"context"
 
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/score"
 )
 
 // InDeployment is the path of a deployment.
@@ -37,6 +40,14 @@ func (s *Server) oneDeployment(ctx context.Context, in *InDeployment) (*tagged[s
 
 func (s *Server) deleteDeployment(ctx context.Context, in *InDeployment) (*none, error) {
 	return &none{}, s.Serving.Delete(ctx, in.Project, in.Name)
+}
+
+func (s *Server) predict(ctx context.Context, in *struct {
+	InDeployment
+	Body score.Request
+},
+) (*body[training.Job], error) {
+	return one(s.Scores.Begin(ctx, project.Name(in.Project), in.Name, in.Body))
 }
 
 // rolloutRoutes are how versions are tried, promoted and rolled back.

@@ -370,7 +370,7 @@ func (w *walk) version(v dataset.Version) *Node {
 		State: string(v.State), Digest: v.ContentDigest, ref: v.Ref(), known: true,
 	}
 	if p := v.Lineage.Producer; p != nil {
-		n.By = strings.TrimSpace(p.Kind + " " + p.ID)
+		n.By = p.String()
 	}
 	if v.Lineage.Source != nil {
 		n.By, n.File = "import", v.Lineage.Source.Filename

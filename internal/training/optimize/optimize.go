@@ -7,7 +7,7 @@
 //   - optimize.go: Request and its rules, and the job that it becomes.
 //   - report.go: what the job measured.
 //   - service.go: Begin, Report.
-//   - optimize.py is the job.
+//   - optimize.py is the job, behind what onnxjob has for it.
 //
 // # Guarantees
 //
@@ -22,7 +22,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -30,19 +29,21 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/onnxjob"
 )
 
-// script is the job. A job with this script optimised a model.
-//
 //go:embed optimize.py
-var script string
+var program string
+
+// script is the job. A job with this script optimised a model.
+var script = onnxjob.Script(program)
 
 // Environment is what the job runs in where none is named; Begin declares it.
 const Environment = "optimize"
 
-// Requirements of Environment. ONNX Runtime is the version that serves.
+// Requirements of Environment.
 var Requirements = []string{
-	"ml_dtypes>=0.5", "numpy>=1.26,<3", "onnx==1.18.0", "onnxruntime==1.27.0", "protobuf<6", "pyarrow>=21", "scikit-learn>=1.7,<2", "sympy>=1.13",
+	"ml_dtypes>=0.5", "numpy>=1.26,<3", "onnx==1.18.0", onnxjob.Runtime, "protobuf<6", "pyarrow>=21", "scikit-learn>=1.7,<2", "sympy>=1.13",
 }
 
 // Candidates that can be tried; pruned is three of them.
@@ -157,8 +158,6 @@ func or(n, otherwise int) int {
 	return n
 }
 
-var notName = regexp.MustCompile(`[^a-z0-9]+`)
-
 // Job is what a request becomes: the version of the model is a number or an alias.
 // Error: fault.Invalid.
 func (r Request) Job(model, version string) (name string, spec training.Spec, err error) {
@@ -175,10 +174,6 @@ func (r Request) Job(model, version string) (name string, spec training.Spec, er
 	if err != nil {
 		return "", spec, err
 	}
-	ref := "models:/" + model + "@" + version
-	if version != "" && strings.Trim(version, "0123456789") == "" {
-		ref = "models:/" + model + "/" + version
-	}
 	amount := r.Resource
 	if amount.CPU == 0 {
 		amount.CPU = resource.Cores(int64(r.Threads))
@@ -187,12 +182,11 @@ func (r Request) Job(model, version string) (name string, spec training.Spec, er
 		amount.Memory = 2 * resource.GiB
 	}
 	spec = training.Spec{
-		Environment: r.Env, Script: script, Command: []string{string(b)}, Data: map[string]string{"model": ref, "rows": r.Data},
+		Environment: r.Env, Script: script, Command: []string{string(b)}, Data: map[string]string{"model": onnxjob.Reference(model, version), "rows": r.Data},
 		Resources: amount, Pools: r.Pools,
 	}
 	if !r.DryRun {
 		spec.Register = model
 	}
-	name = strings.Trim(notName.ReplaceAllString("optimize-"+model, "-"), "-")
-	return strings.TrimRight(name[:min(len(name), 63)], "-"), spec, nil
+	return onnxjob.Name("optimize", model), spec, nil
 }

@@ -2,11 +2,11 @@
 
 Its one argument says what is wanted (told in optimize.go). The model's files are in
 FALAJ_DATA_MODEL, the rows in FALAJ_DATA_ROWS. It leaves optimization.json, candidates/NAME.onnx
-and, when one is chosen, model/: the files of the model with another model.onnx.
+and, when one is chosen, model/: the files of the model with another model.onnx. Before it stands
+onnxjob's rows.py, which feeds the model.
 """
 
 import json
-import logging
 import os
 import random
 import re
@@ -21,8 +21,6 @@ import onnxruntime as ort
 import pyarrow.dataset as pads
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-logging.disable(logging.WARNING)
-
 ALL = ["fused", "int8-dynamic", "int8-static", "int8-static-all", "fp16", "pruned", "distilled"]
 CALIBRATION = 256  # rows; half of those there are, at most
 JUDGE_BATCH = 128
@@ -34,30 +32,7 @@ class Skip(Exception):
     """Why a candidate cannot be made of this model."""
 
 
-def fail(text):
-    sys.exit(text)
-
-
-# --- the model and its rows ---------------------------------------------------------------
-
-TYPES = {
-    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8, "tensor(bool)": np.bool_,
-    "tensor(string)": np.object_,
-}
-
-
-def session(path, threads, level=ort.GraphOptimizationLevel.ORT_ENABLE_ALL):
-    """As a deployment runs it."""
-    o = ort.SessionOptions()
-    o.intra_op_num_threads, o.inter_op_num_threads, o.log_severity_level = threads, 1, 4
-    o.graph_optimization_level = level
-    o.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(str(path), o, providers=["CPUExecutionProvider"])
-
-
-def fixed(dim):
-    return isinstance(dim, int) and dim > 0
+# --- the rows and the answers --------------------------------------------------------------
 
 
 def read_rows(told, inputs):
@@ -84,75 +59,6 @@ def read_rows(told, inputs):
         feeds[i.name] = feed(i, table, columns[i.name], (told.get("shapes") or {}).get(i.name))
     y = table[label].to_numpy() if label else None
     return feeds, y
-
-
-def columns_of(told, inputs, schema, label):
-    """Says which columns are each input: those that are told, that of its name, or all numbers."""
-    given = told.get("columns") or {}
-    for name in given:
-        if name not in {i.name for i in inputs} and name != "":
-            fail(f"the model has no input {name}; it has {', '.join(i.name for i in inputs)}")
-    out = {}
-    for i in inputs:
-        of = given.get(i.name) or (given.get("") if len(inputs) == 1 else None)
-        if of:
-            missing = [c for c in of if c not in schema.names]
-            if missing:
-                fail(f"the dataset has no column {missing[0]}; it has {', '.join(schema.names[:50])}")
-        elif i.name in schema.names:
-            of = [i.name]
-        elif len(inputs) == 1 and len(i.shape) == 2:
-            import pyarrow.types as t
-            of = [f.name for f in schema if f.name != label and (t.is_integer(f.type) or t.is_floating(f.type) or t.is_boolean(f.type))]
-            if fixed(i.shape[1]) and len(of) != i.shape[1]:
-                fail(f"input {i.name} of the model has {i.shape[1]} columns, and the dataset has {len(of)} of numbers beside the label: "
-                     f"name them in the model's order with --columns")
-        else:
-            fail(f"the dataset has no column {i.name}, as the model's input is called: name the column with --columns {i.name}=COLUMN")
-        out[i.name] = of
-    return out
-
-
-def feed(i, table, columns, shape):
-    shape = [None] + shape if shape else i.shape
-    if i.type not in TYPES:
-        fail(f"input {i.name} is a {i.type}, which no column of a dataset is")
-    kind = TYPES[i.type]
-    try:
-        if len(columns) > 1 or (len(shape) == 2 and not str(table[columns[0]].type).startswith(("list", "large_list", "fixed_size_list"))):
-            return np.column_stack([table[c].to_numpy() for c in columns]).astype(kind)
-        values = table[columns[0]].to_pylist()
-        if not isinstance(values[0], list):
-            return np.array(values, dtype=kind).reshape([-1] + [1] * max(len(shape) - 1, 0))
-        inner = list(shape[1:])
-        widest = max(len(v) for v in values)
-        size = int(np.prod([d for d in inner if fixed(d)], dtype=np.int64))
-        free = [k for k, d in enumerate(inner) if not fixed(d)]
-        if len(free) > 1:
-            fail(f"input {i.name} has the shape {shape}: say what a row of it is, such as --shape {i.name}=3,224,224")
-        if free:
-            widest = -(-widest // size)
-            inner[free[0]] = widest
-        full = int(np.prod(inner, dtype=np.int64))
-        out = np.zeros((len(values), full), kind)  # shorter lists are filled with zeros
-        for n, v in enumerate(values):
-            if len(v) > full or (not free and len(v) != full):
-                fail(f"a row of {columns[0]} has {len(v)} values, and input {i.name} takes {full}")
-            out[n, :len(v)] = v
-        return out.reshape([len(values)] + inner)
-    except (ValueError, TypeError) as e:
-        fail(f"column {', '.join(columns[:5])} does not fit input {i.name} of {i.type}: {str(e)[:200]}")
-
-
-def part(feeds, rows):
-    return {k: v[rows] for k, v in feeds.items()}
-
-
-def batches(feeds, size):
-    n = len(next(iter(feeds.values())))
-    for at in range(0, n, size):
-        rows = np.arange(at, min(at + size, n))
-        yield len(rows), part(feeds, np.resize(rows, size) if len(rows) < size else rows)
 
 
 def answer(s, feeds, size):

@@ -4,22 +4,16 @@ import (
 	"context"
 	"io"
 
-	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/onnxjob"
 )
 
 // Jobs is *training.Service.
 type Jobs interface {
 	Submit(ctx context.Context, p project.Name, name string, spec training.Spec) (training.Job, error)
 	One(ctx context.Context, p project.Name, id training.JobID) (training.Job, error)
-}
-
-// Environments is *environment.Service.
-type Environments interface {
-	One(ctx context.Context, p project.Name, name string) (environment.Environment, error)
-	Apply(ctx context.Context, p project.Name, name string, spec environment.Spec) (environment.Environment, project.Change, error)
 }
 
 // Models asks whether the caller may register versions of a model. Errors:
@@ -36,7 +30,7 @@ type Artifacts interface {
 // Config is what a Service needs.
 type Config struct {
 	Jobs         Jobs
-	Environments Environments
+	Environments onnxjob.Environments
 	Models       Models
 	Artifacts    Artifacts
 }
@@ -59,21 +53,11 @@ func (s *Service) Begin(ctx context.Context, p project.Name, model, version stri
 		return training.Job{}, err
 	}
 	if spec.Environment == Environment {
-		if err := s.declare(ctx, p); err != nil {
-			return training.Job{}, fault.Wrap(err, "declaring environment %s", Environment)
+		if err := onnxjob.Declare(ctx, s.cfg.Environments, p, Environment, Requirements); err != nil {
+			return training.Job{}, err
 		}
 	}
 	return s.cfg.Jobs.Submit(ctx, p, name, spec)
-}
-
-// declare makes the environment where there is none of the name.
-func (s *Service) declare(ctx context.Context, p project.Name) error {
-	_, err := s.cfg.Environments.One(ctx, p, Environment)
-	if !fault.Is(err, fault.NotFound) {
-		return err
-	}
-	_, _, err = s.cfg.Environments.Apply(ctx, p, Environment, environment.Spec{Requirements: Requirements})
-	return err
 }
 
 // Report gives what a job measured. Needs job.read and run.read. Errors:

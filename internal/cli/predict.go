@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+func (a *app) predict() *cobra.Command {
+	var deployment string
+	var p client.Prediction
+	var columns, shapes []string
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "predict --deployment NAME --dataset NAME[@VERSION] --into NAME",
+		Short: "Answer the rows of a dataset with a deployed model by a job, into a version of another dataset",
+		Long: "The version that is stable in the deployment now and the version of the dataset are pinned, and the job is\n" +
+			"queued. It reads the rows a batch at a time; what it leaves has the same rows in the same order: the columns\n" +
+			"that are kept, and one for each output of the model, a list where a row has several numbers. The new version\n" +
+			"has the zones, the classification and the lineage of the rows and of the model. With --wait the exit code is\n" +
+			"1 unless it was made. One request is answered at once by `falaj deploy predict`.",
+		Example: "  falaj predict --deployment delay --dataset flights --into flights-scored --wait -p nyc\n" +
+			"  falaj predict --deployment delay --dataset flights@3 --into late --keep flight,day --prefix predicted_ -p nyc\n" +
+			"  falaj predict --deployment delay --dataset flights --into late --columns minute_of_day,weekday,distance -o json -p nyc",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if p.Columns, err = named(columns); err != nil {
+				return err
+			}
+			if p.Shapes, err = sizes(shapes); err != nil {
+				return err
+			}
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			job, err := c.Predict(cmd.Context(), project, deployment, p)
+			if err != nil {
+				return err
+			}
+			id := job.Text("id")
+			if !wait {
+				if a.output == "table" {
+					a.note("%s answers %s into %s", inputOf(job, "model "), inputOf(job, "dataset "), p.Into)
+				}
+				return a.sayOr(job, "%s", id)
+			}
+			a.note("job %s: %s answers %s into %s", id, inputOf(job, "model "), inputOf(job, "dataset "), p.Into)
+			return a.predicted(cmd, id)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&deployment, "deployment", "", "deployment whose stable version answers")
+	f.StringVar(&p.Dataset, "dataset", "", "dataset or training set to answer, with or without @version")
+	f.StringVar(&p.Into, "into", "", "another dataset, which gets a version of the rows with the answers; made where it is missing")
+	f.StringSliceVar(&p.Keep, "keep", nil, "columns to keep beside the answers; default all")
+	f.StringVar(&p.Prefix, "prefix", "", "what stands before the names of the model's outputs")
+	f.StringArrayVar(&columns, "columns", nil, "columns of an input in the model's order: a,b,c or INPUT=a,b,c")
+	f.StringArrayVar(&shapes, "shape", nil, "what a row of an input is: INPUT=3,224,224")
+	f.StringVar(&p.Nulls, "nulls", "refuse", "what a null is to an input of fractions: refuse fails the job, nan answers as for a request's null")
+	f.IntVar(&p.BatchRows, "batch-rows", 4096, "rows that are read and run at once")
+	f.IntVar(&p.Threads, "threads", 0, "threads of a run; default as the deployment has them")
+	f.StringVar(&p.Env, "env", "score", "environment of the job; score is declared where it is missing")
+	f.StringSliceVar(&p.Pools, "pool", nil, "pools that the job may run in; default any that may")
+	f.BoolVar(&wait, "wait", false, "wait until the job has ended")
+	for _, name := range []string{"deployment", "dataset", "into"} {
+		_ = cmd.MarkFlagRequired(name)
+	}
+	_ = cmd.RegisterFlagCompletionFunc("deployment", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return a.names(cmd, "deployments")
+	})
+	for _, flag := range []string{"dataset", "into"} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return a.names(cmd, "datasets")
+		})
+	}
+	return cmd
+}
+
+// inputOf is the pinned input of a job that is of a kind: "model delay@3".
+func inputOf(job client.Object, kind string) string {
+	for _, in := range objectsAt(job, "inputs") {
+		if ref := in.Text("ref"); strings.HasPrefix(ref, kind) {
+			return ref
+		}
+	}
+	return strings.TrimSpace(kind)
+}
+
+// predicted waits for the job and says what it made.
+func (a *app) predicted(cmd *cobra.Command, job string) error {
+	path, err := a.inProjectPath("jobs", job)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	a.drawSteps(cmd, c, path)
+	o, err := a.ended(cmd, c, path)
+	if err != nil {
+		return err
+	}
+	if a.output != "table" {
+		err = a.printOne(o)
+	} else if made := o.Text("dataset"); made != "" {
+		var v client.Object
+		if err = a.call(cmd, http.MethodGet, nil, &v, "datasets", made, "version"); err == nil {
+			a.say("%s: %s rows of %s, answered by %s", made, v.Text("rows"), inputOf(o, "dataset "), inputOf(o, "model "))
+		}
+	}
+	if err == nil && o.Text("state") != "succeeded" {
+		return fault.New(fault.Internal, "%s %s: %s", job, o.Text("state"), strings.Join(append([]string{o.Text("reason")}, a.decisive(cmd, c, path)...), ": ")).
+			WithHint("See `falaj job describe %s`.", job)
+	}
+	return err
+}
+
+// decisive are the lines of the last attempt that say why a job failed, where somebody may
+// read them.
+func (a *app) decisive(cmd *cobra.Command, c *client.Client, path string) (lines []string) {
+	var j shownJob
+	if err := a.await(cmd.Context(), c, path+"?view=full", &j); err != nil || len(j.Tries) == 0 {
+		return nil
+	}
+	for _, l := range j.Tries[len(j.Tries)-1].Lines {
+		lines = append(lines, plain(l.Text))
+	}
+	return lines
+}
+
+// drawSteps draws how far a job is by the steps that it logs, where there is a terminal.
+// Whoever may not read logs waits without a bar.
+func (a *app) drawSteps(cmd *cobra.Command, c *client.Client, path string) {
+	if !a.terminal() {
+		return
+	}
+	steps, done := a.steps()
+	_ = a.follow(cmd, c, steps, func(offset int64) string {
+		return path + "/logs?" + url.Values{"follow": {"true"}, "attempt": {"1"}, "offset": {strconv.FormatInt(offset, 10)}}.Encode()
+	})
+	done()
+}
+
+// ended waits for the end of a job.
+func (a *app) ended(cmd *cobra.Command, c *client.Client, path string) (o client.Object, err error) {
+	for o.Text("state") != "succeeded" && o.Text("state") != "failed" && o.Text("state") != "cancelled" {
+		o = client.Object{} // the server holds the request until the job ends or 30 s pass
+		if err := a.await(cmd.Context(), c, path+"?wait=30s", &o); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
