@@ -170,7 +170,7 @@ func (p *pages) metadata(ctx context.Context, m model) (runtime.Metadata, []stri
 		Inputs   few[runtime.Spec] `json:"inputs"`
 		Outputs  few[runtime.Spec] `json:"outputs"`
 	}
-	if json.Unmarshal(b, &told) != nil { //nolint:musttag // a Spec has the protocol's names but for their case
+	if json.Unmarshal(b, &told) != nil { // a Spec has the protocol's names but for their case
 		return runtime.Metadata{}, nil, &failure{Garbled}
 	}
 	return believable(runtime.Metadata{Platform: told.Platform, Inputs: told.Inputs, Outputs: told.Outputs}, told.Versions)
