@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -305,6 +306,38 @@ func TestBroken(t *testing.T) {
 			if _, got := receive(r, -1, MaxBody, new(held).share(t.Context())); fault.KindOf(got) == fault.Internal || !strings.Contains(got.Error(), want) {
 				t.Errorf("%v: %v", err, got)
 			}
+		}
+	}
+}
+
+// TestMessageTime: whatever of a message may hold much memory has a time to be whole in,
+// and what comes after it has none.
+func TestMessageTime(t *testing.T) {
+	packed, err := compress("gzip", [][]byte{make([]byte, 1<<20)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		squeezed byte
+		size     int
+		body     []byte
+		want     bool
+	}{
+		"small":      {0, 10, make([]byte, 9), false},
+		"large":      {0, 65 << 10, make([]byte, 9), true},
+		"compressed": {1, len(packed), packed[:len(packed)-12], true},
+	} {
+		var set []bool
+		body := append(binary.BigEndian.AppendUint32([]byte{c.squeezed}, uint32(c.size)), c.body...)
+		f := &frames{
+			body: io.NopCloser(bytes.NewReader(body)), kind: "gzip", most: MaxBody, share: new(held).share(t.Context()), wanted: everything, closed: make(chan struct{}),
+			deadline: func(at time.Time) error { set = append(set, !at.IsZero()); return nil },
+		}
+		if _, err := f.next(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.want != slices.Equal(set, []bool{true, false}) || !c.want && len(set) > 0 {
+			t.Errorf("%s: deadlines %v", name, set)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (f *frames) next() ([]byte, error) {
 	if size > int64(f.most) {
 		return nil, f.tooLarge()
 	}
-	if f.deadline != nil && size > 64<<10 {
+	if f.deadline != nil && (size > 64<<10 || head[0] == 1) { // compressed, a few bytes may be a message of the largest size
 		_ = f.deadline(time.Now().Add(messageTime))
 		defer func() { _ = f.deadline(time.Time{}) }()
 	}
