@@ -177,6 +177,43 @@ func TestExpansion(t *testing.T) {
 	}
 }
 
+// TestSmallNumbers: numbers of a byte are held as what they take, and a shape has so many.
+func TestSmallNumbers(t *testing.T) {
+	const most = 32 << 20 // one caller has half of it
+	within := func(name protowire.Number, b []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, name, protowire.BytesType), b)
+	}
+	single := func(name protowire.Number, n int) []byte {
+		return bytes.Repeat(protowire.AppendVarint(protowire.AppendTag(nil, name, protowire.VarintType), 0), n)
+	}
+	for name, c := range map[string]struct {
+		tensor []byte
+		want   fault.Kind
+	}{
+		"shape":           {within(3, make([]byte, inference.MaxDims+1)), fault.Invalid},
+		"shape, singly":   {single(3, inference.MaxDims+1), fault.Invalid},
+		"shape, as it is": {within(3, make([]byte, inference.MaxDims)), 0},
+		"int":             {within(5, within(2, make([]byte, most/8+1))), fault.Exhausted},
+		"int64":           {within(5, within(3, make([]byte, most/16+1))), fault.Exhausted},
+		"int64, singly":   {within(5, single(3, most/16+1)), fault.Exhausted},
+		"uint":            {within(5, within(4, make([]byte, most/8+1))), fault.Exhausted},
+		"uint64":          {within(5, within(5, make([]byte, most/16+1))), fault.Exhausted},
+		"few of them":     {within(5, within(5, make([]byte, most/32))), 0},
+		"floats":          {within(5, within(6, make([]byte, most/4))), 0},
+	} {
+		m := &inference.ModelInferRequest{}
+		p := &payload{Buffer: mem.SliceBuffer(within(5, c.tensor))}
+		s := (&held{most: most}).share(t.Context())
+		err := p.into(m, s)
+		if fault.KindOf(err) != c.want || (err == nil) != (c.want == 0) || err != nil && (len(m.GetInputs()) > 0 || s.n != 0) {
+			t.Errorf("%s: %v, %d bytes are held", name, err, s.n)
+		}
+		if s.give(p.more); s.n != 0 {
+			t.Errorf("%s: %d bytes remain", name, s.n)
+		}
+	}
+}
+
 // TestHeld: what the bodies of all requests hold is bounded, for each caller and for all.
 func TestHeld(t *testing.T) {
 	h := &held{most: 100}
@@ -520,8 +557,10 @@ func FuzzFrames(f *testing.F) {
 				t.Fatalf("%d bytes are no message", len(out))
 			}
 			n := int(binary.BigEndian.Uint32(out[1:]))
-			p := &payload{mem.SliceBuffer(out[header : header+n])}
-			if err := p.into(&inference.ModelInferRequest{}); err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Exhausted) {
+			p := &payload{Buffer: mem.SliceBuffer(out[header : header+n])}
+			err := p.into(&inference.ModelInferRequest{}, s)
+			s.give(p.more)
+			if err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Exhausted) {
 				t.Error(err)
 			}
 			total += int64(n)

@@ -163,10 +163,11 @@ func unary[Q, A any, P interface {
 			return nil, err // of grpc itself
 		}
 		err = recovered(func() error {
-			if err := callOf(ctx).body.check(&came); err != nil {
+			body := callOf(ctx).body
+			if err := body.check(&came); err != nil {
 				return err
 			}
-			if err := came.into(q); err != nil {
+			if err := came.into(q, body.share); err != nil {
 				return err
 			}
 			out, err = do(ctx, q)
@@ -327,7 +328,7 @@ func (a *API) stream(s grpc.ServerStream) error {
 			if err := s.SendMsg(a.answerOf(s.Context(), &got.payload)); err != nil {
 				return err
 			}
-			c.body.share.give(size)
+			c.body.share.give(size + got.more)
 		}
 	}
 }
@@ -336,7 +337,7 @@ func (a *API) stream(s grpc.ServerStream) error {
 func (a *API) answerOf(ctx context.Context, came *payload) *inference.ModelStreamInferResponse {
 	m := &inference.ModelInferRequest{}
 	var out *inference.ModelInferResponse
-	err := came.into(m)
+	err := came.into(m, callOf(ctx).body.share)
 	if err == nil {
 		out, err = a.callInfer(ctx, m)
 	}
