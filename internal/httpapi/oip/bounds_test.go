@@ -18,6 +18,7 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -376,6 +377,51 @@ func TestMessageTime(t *testing.T) {
 		if c.want != slices.Equal(set, []bool{true, false}) || !c.want && len(set) > 0 {
 			t.Errorf("%s: deadlines %v", name, set)
 		}
+	}
+}
+
+// TestLongNames: an error has none, whichever way it came; values may be longer.
+func TestLongNames(t *testing.T) {
+	conn, srv := dial(t), server(t)
+	long := strings.Repeat("é", 1<<20)
+	const short = 512
+	for name, c := range map[string]struct {
+		call string
+		q    proto.Message
+	}{
+		"model":   {"ModelInfer", &inference.ModelInferRequest{ModelName: long}},
+		"version": {"ModelInfer", &inference.ModelInferRequest{ModelVersion: long}},
+		"id":      {"ModelInfer", &inference.ModelInferRequest{Id: long}},
+		"input":   {"ModelInfer", &inference.ModelInferRequest{Inputs: []*inference.ModelInferRequest_InferInputTensor{{Name: long}}}},
+		"output":  {"ModelInfer", asking(floats(1, 2), long)},
+		"ready":   {"ModelReady", &inference.ModelReadyRequest{Name: long}},
+		"about":   {"ModelMetadata", &inference.ModelMetadataRequest{Version: long}},
+		"counts":  {"ModelStatistics", &inference.ModelStatisticsRequest{Name: long}},
+		"load":    {"RepositoryModelLoad", &inference.RepositoryModelLoadRequest{RepositoryName: long}},
+		"setting": {"TraceSetting", &inference.TraceSettingRequest{Settings: map[string]*inference.TraceSettingRequest_SettingValue{long: {}}}},
+	} {
+		_, err := invoke[inference.ModelInferResponse](t, conn, c.call, c.q)
+		if s, _ := status.FromError(err); s.Code() != codes.InvalidArgument || len(s.Message()) > short || !strings.Contains(s.Message(), "may have 256") {
+			t.Errorf("%s: %.200v", name, err)
+		}
+	}
+	q := asking(floats(1, 2), "label")
+	q.Parameters = map[string]*inference.InferParameter{"other": {ParameterChoice: &inference.InferParameter_StringParam{StringParam: long}}}
+	if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", q); err != nil {
+		t.Errorf("a value: %.200v", err)
+	}
+	for name, body := range map[string]string{
+		"input":  `{"inputs":[{"name":"` + long + `"}]}`,
+		"output": `{"inputs":[{"name":"X","shape":[1,2],"datatype":"FP32","data":[1,2]}],"outputs":[{"name":"` + long + `"}]}`,
+	} {
+		if got, b := post(t, srv, "/v2/models/delay/infer", []byte(body)); got.StatusCode != http.StatusBadRequest || len(b) > short || !strings.Contains(string(b), "may have 256") {
+			t.Errorf("%s: %d %.200s", name, got.StatusCode, b)
+		}
+	}
+	w := httptest.NewRecorder()
+	Refuse(w, http.StatusBadRequest, fault.New(fault.Invalid, "x%s", long).WithHint("%s", long))
+	if n := w.Body.Len(); n > 4<<10 || !utf8.Valid(w.Body.Bytes()) || strings.Contains(w.Body.String(), "\ufffd") {
+		t.Errorf("%d bytes of an error", n)
 	}
 }
 

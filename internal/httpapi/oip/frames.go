@@ -212,7 +212,8 @@ type weight struct {
 // memory is about what it takes: a message has its struct, a text a slice and a string.
 func (w *weight) memory() int { return 200*w.messages + 40*w.texts + w.numbers }
 
-// add counts a message. Errors: fault.Invalid, fault.Exhausted.
+// add counts a message, and refuses names that are too long. Errors: fault.Invalid,
+// fault.Exhausted.
 func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
 	dims := 0
 	for len(b) > 0 {
@@ -239,7 +240,13 @@ func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
 				if err := w.add(value, f.Message()); err != nil {
 					return err
 				}
-			case protoreflect.BytesKind, protoreflect.StringKind:
+			case protoreflect.StringKind:
+				// Whatever else is a text is a name, which errors have.
+				if len(value) > maxName && f.Name() != "string_param" {
+					return fault.New(fault.Invalid, "%s has %d bytes; it may have %d", f.Name(), len(value), maxName)
+				}
+				w.texts++
+			case protoreflect.BytesKind:
 				w.texts++
 			case protoreflect.Int32Kind, protoreflect.Uint32Kind:
 				w.numbers += 4 * ends(value)

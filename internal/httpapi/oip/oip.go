@@ -151,10 +151,10 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 // Refuse answers an error with a status in the protocol's form. The text of a
 // defect stays inside.
 func Refuse(w http.ResponseWriter, status int, err error) {
-	text := fault.Told(err)
+	text, hint := fault.Brief(err)
 	if status == http.StatusInternalServerError {
 		text = "something failed inside Falaj"
-	} else if hint := fault.HintOf(err); hint != "" {
+	} else if hint != "" {
 		text += ". " + hint
 	}
 	if after := fault.RetryOf(err); after > 0 {
