@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -422,6 +423,56 @@ func TestLongNames(t *testing.T) {
 	Refuse(w, http.StatusBadRequest, fault.New(fault.Invalid, "x%s", long).WithHint("%s", long))
 	if n := w.Body.Len(); n > 4<<10 || !utf8.Valid(w.Body.Bytes()) || strings.Contains(w.Body.String(), "\ufffd") {
 		t.Errorf("%d bytes of an error", n)
+	}
+}
+
+// TestGivenUp: a call that its client gives up holds what it has, and its place, until
+// nobody works on it.
+func TestGivenUp(t *testing.T) {
+	for _, name := range []string{"ModelInfer", "ModelStreamInfer"} {
+		synctest.Test(t, func(t *testing.T) {
+			api := edge(t)
+			asked, answer := make(chan struct{}), make(chan struct{})
+			api.Serving = watched{api.Serving.(oneModel), func() { close(asked); <-answer }}
+			mux := http.NewServeMux()
+			api.RegisterCalls(func(path, _ string, h http.HandlerFunc) { mux.Handle(path, h) }, func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) })
+			b, err := proto.Marshal(asking(make([]byte, 8<<10), "label"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent, send := io.Pipe()
+			defer send.Close()
+			go func() { _, _ = send.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(b))), b...)) }()
+			ctx, cancel := context.WithCancel(t.Context())
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, CallPrefix+name, sent)
+			r.ProtoMajor = 2
+			r.Header.Set("Content-Type", "application/grpc")
+			var returned atomic.Bool
+			go func() {
+				mux.ServeHTTP(httptest.NewRecorder(), r)
+				returned.Store(true)
+			}()
+			if name == "ModelInfer" {
+				synctest.Wait()
+				_ = send.Close() // a call has one message
+			}
+			<-asked
+			cancel()
+			synctest.Wait()
+			if returned.Load() || api.held.all < int64(len(b)) {
+				t.Errorf("%s: the call is over: %t; %d bytes are held", name, returned.Load(), api.held.all)
+			}
+			close(answer)
+			synctest.Wait()
+			if !returned.Load() || api.held.all != 0 {
+				t.Errorf("%s: the call is over: %t; %d bytes are held", name, returned.Load(), api.held.all)
+			}
+		})
+	}
+	f := &frames{working: make(chan struct{}, 1)}
+	f.finish()
+	if err := f.work(func() error { t.Error("works on a call that is over"); return nil }); err == nil {
+		t.Error("a call that is over begins")
 	}
 }
 

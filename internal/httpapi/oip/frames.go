@@ -1,6 +1,7 @@
 package oip
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -45,7 +46,23 @@ type frames struct {
 
 	mu  sync.Mutex
 	err error
+
+	working chan struct{} // one place: of the call's handler, and in the end of finish
 }
+
+// work runs the call's handler, which grpc has in a goroutine of its own.
+func (f *frames) work(do func() error) error {
+	select {
+	case f.working <- struct{}{}:
+	default:
+		return context.Canceled
+	}
+	defer func() { <-f.working }()
+	return do()
+}
+
+// finish waits for the handler, and lets none begin.
+func (f *frames) finish() { f.working <- struct{}{} }
 
 // header of a message: whether it is compressed, and its length.
 const header = 5
