@@ -1,6 +1,9 @@
 package feast
 
 import (
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
@@ -56,6 +59,23 @@ func TestPlain(t *testing.T) {
 	} {
 		if got := new(readRequest).plain([]byte(body)); got != want {
 			t.Errorf("%s is plain: %t", body, got)
+		}
+	}
+}
+
+// gone is a client that went away.
+type gone struct{ http.ResponseWriter }
+
+func (gone) Write([]byte) (int, error) { return 0, net.ErrClosed }
+
+// TestBuffersOfBrokenAnswers: a buffer that was not written is not used again.
+func TestBuffersOfBrokenAnswers(t *testing.T) {
+	text := buffer()
+	text.WriteString("null")
+	write(gone{httptest.NewRecorder()}, 0, text)
+	for range 10 {
+		if buffer() == text {
+			t.Error("it is used again")
 		}
 	}
 }

@@ -476,6 +476,73 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
+// looks is a writer that looks before it writes.
+type looks struct {
+	http.ResponseWriter
+	look func()
+}
+
+func (w looks) Write(b []byte) (int, error) {
+	w.look()
+	return w.ResponseWriter.Write(b)
+}
+
+func (w looks) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// TestSlowReaders: a request holds nothing while its answer is read.
+func TestSlowReaders(t *testing.T) {
+	api := edge(t)
+	writes := 0
+	within := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(looks{w, func() {
+				api.held.mu.Lock()
+				defer api.held.mu.Unlock()
+				if writes++; api.held.all != 0 {
+					t.Errorf("%s: %d bytes are held while the answer is written", r.URL.Path, api.held.all)
+				}
+			}}, r)
+		})
+	}
+	mux := http.NewServeMux()
+	api.Register(func(method, path, _, _ string, h http.HandlerFunc) { mux.Handle(method+" "+path, h) })
+	srv := httptest.NewServer(within(mux))
+	t.Cleanup(srv.Close)
+	const x = `{"inputs":[{"name":"X","shape":[1,2],"datatype":"FP32","data":[1,2]}]}`
+	if got, b := post(t, srv, "/v2/models/delay/infer", []byte(x)); got.StatusCode != http.StatusOK {
+		t.Errorf("%s", b)
+	}
+	conn := dialTo(t, api, within)
+	if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", asking(floats(1, 2), "label")); err != nil {
+		t.Error(err)
+	}
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+service+"/ModelStreamInfer")
+	if err == nil {
+		err = errors.Join(s.SendMsg(asking(floats(1, 2), "label")), s.RecvMsg(&inference.ModelStreamInferResponse{}), s.CloseSend())
+	}
+	if err == nil {
+		err = s.RecvMsg(&inference.ModelStreamInferResponse{})
+	}
+	if !errors.Is(err, io.EOF) || writes < 3 {
+		t.Errorf("%v after %d writes", err, writes)
+	}
+}
+
+// gone is a client that went away.
+type gone struct{ http.ResponseWriter }
+
+func (gone) Write([]byte) (int, error) { return 0, net.ErrClosed }
+
+// TestHeadsOfBrokenAnswers: a buffer of which not all was written is not used again.
+func TestHeadsOfBrokenAnswers(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	for want, w := range map[bool]http.ResponseWriter{true: httptest.NewRecorder(), false: gone{httptest.NewRecorder()}} {
+		if whole, err := send(w, r, []byte("{}"), nil); whole != want || err != nil {
+			t.Errorf("%t %v, want %t", whole, err, want)
+		}
+	}
+}
+
 // asker is a model of which its caller may know nothing but what it answers.
 type asker struct{ oneModel }
 

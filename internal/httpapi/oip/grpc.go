@@ -179,6 +179,7 @@ func unary[Q, A any, P interface {
 					return err
 				}
 				out, err = do(ctx, q)
+				body.share.free() // the answer is made; who reads it slowly holds no more than that
 				return err
 			})
 		})
@@ -334,10 +335,11 @@ func (a *API) stream(s grpc.ServerStream) error {
 				return err
 			}
 			size := got.Len()
-			if err := s.SendMsg(a.answerOf(s.Context(), &got.payload)); err != nil {
+			answer := a.answerOf(s.Context(), &got.payload)
+			c.body.share.give(size + got.more)
+			if err := s.SendMsg(answer); err != nil {
 				return err
 			}
-			c.body.share.give(size + got.more)
 		}
 	}
 }

@@ -270,8 +270,9 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = send(w, r, head, raw)
-	if cap(head) <= trusted { // a large one is not worth keeping
+	s.free() // the answer is made; who reads it slowly holds no more than that
+	whole, err := send(w, r, head, raw)
+	if whole && cap(head) <= trusted { // a large one is not worth keeping
 		*buffer = head
 		heads.Put(buffer)
 	}
