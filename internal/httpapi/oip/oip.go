@@ -65,6 +65,9 @@ type API struct {
 	Failed  func(r *http.Request, err error)      // logs what callers may not see
 	// Gate asks whether the caller may do the action in the project.
 	Gate func(r *http.Request, action, project string) error
+	// Permits asks whether the caller may do the action with a deployment, for what is
+	// only shown: a no is no refusal, and not recorded.
+	Permits func(ctx context.Context, action, project, name string) (bool, error)
 	// Again is who sent a request, asked anew while it goes on.
 	Again func(r *http.Request) (identity.Principal, error)
 	// Told is an error as callers of gRPC hear it; it logs what they may not see.
