@@ -16,6 +16,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -155,6 +156,23 @@ func Told(err error) string {
 		return err.Error() + ": " + data
 	}
 	return err.Error()
+}
+
+// maxTold and maxHint bound, in bytes, what a caller hears of an error: of gRPC it is in
+// headers, twice, and a client that has no room for them loses its connection.
+const maxTold, maxHint = 2 << 10, 1 << 10
+
+// Brief is what a caller hears of an error, Told and HintOf, no longer than answers have
+// room for.
+func Brief(err error) (told, hint string) {
+	return clip(Told(err), maxTold), clip(HintOf(err), maxHint)
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 func first(err error, part func(e *Error) string) string {

@@ -108,8 +108,8 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 	if !r.AsOf.IsZero() {
 		action, at = ActionHistory, r.AsOf
 	}
-	if r.Rows > maxEntities {
-		return LookupAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", r.Rows, maxEntities).
+	if r.Rows > MaxEntities {
+		return LookupAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", r.Rows, MaxEntities).
 			WithHint("Ask in several requests.")
 	}
 	pl, err := s.resolve(ctx, r.Project, Selection{Service: r.Service, FullNames: true})

@@ -71,11 +71,11 @@ type Column struct {
 	EventTimes []*time.Time    `json:"event_timestamps"`
 }
 
-// Limits of one read.
-const (
-	maxEntities = 10_000
-	maxCells    = 5_000_000
-)
+// MaxEntities bounds one read.
+const MaxEntities = 10_000
+
+// maxCells bounds the values of one read.
+const maxCells = 5_000_000
 
 // Online answers with the features of entities, as of now or of a past time.
 // Needs feature.online, or feature.history for a past time, on each view. Errors:
@@ -88,8 +88,8 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 		action, at = ActionHistory, r.AsOf
 	}
 	entities := r.entities()
-	if entities > maxEntities {
-		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", entities, maxEntities).
+	if entities > MaxEntities {
+		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", entities, MaxEntities).
 			WithHint("Ask in several requests.")
 	}
 	pl, err := s.resolve(ctx, r.Project, r.Selection)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -156,4 +158,18 @@ func FuzzMessages(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestLongErrors: the headers of an error are no longer than clients take.
+func TestLongErrors(t *testing.T) {
+	w := httptest.NewRecorder()
+	long := strings.Repeat("é", 1<<20)
+	Refuse(w, http.StatusBadRequest, fault.New(fault.Invalid, "%s", long).WithHint("%s", long))
+	size := 0
+	for name, v := range w.Header() {
+		size += len(name) + len(v[0])
+	}
+	if size > 16<<10 {
+		t.Errorf("%d bytes of headers", size)
+	}
 }

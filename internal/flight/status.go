@@ -49,7 +49,8 @@ func problemOf(err error) problem {
 	if kind == fault.Internal { // a defect's text is for our log, not for callers
 		return problem{kind.String(), "something failed inside Falaj", "Look in the server's log for this request, and report it."}
 	}
-	return problem{kind.String(), fault.Told(err), fault.HintOf(err)}
+	told, hint := fault.Brief(err)
+	return problem{kind.String(), told, hint}
 }
 
 // words are one message for clients that know no more than a status.

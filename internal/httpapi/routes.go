@@ -173,6 +173,9 @@ func New(o Options, d Domains) *Server {
 		Gate: func(r *http.Request, action, project string) error {
 			return s.gate(r.Context(), policy.Action(action), project)
 		},
+		Permits: func(ctx context.Context, action, project, name string) (bool, error) {
+			return s.authz.Permits(ctx, policy.Action(action), policy.Object{Project: project, Kind: "deployment", Name: name})
+		},
 		Again: s.principal,
 		Told: func(ctx context.Context, err error) error {
 			s.logInternal(ctx, "inference.GRPCInferenceService", err)

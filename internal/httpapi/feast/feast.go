@@ -133,8 +133,9 @@ func write(w http.ResponseWriter, status int, v any) {
 		w.WriteHeader(status)
 	}
 	if encoded {
-		_, _ = w.Write(text.Bytes())
-		release(text)
+		if _, err := w.Write(text.Bytes()); err == nil { // after an error net/http may still read it
+			release(text)
+		}
 		return
 	}
 	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell

@@ -34,10 +34,11 @@ func (in *readRequest) receive(r *http.Request) error {
 	if _, err := body.ReadFrom(r.Body); err != nil {
 		return refused(err)
 	}
+	in.Entities.reads = true
 	if in.plain(body.Bytes()) {
 		return nil
 	}
-	*in = readRequest{}
+	*in = readRequest{Entities: columns{reads: true}}
 	return decodeFrom(body, in)
 }
 
@@ -211,12 +212,14 @@ func (p *plain) cell() (any, bool) {
 
 // entities are columns of one length.
 func (p *plain) entities(to *columns) bool {
-	*to = columns{values: map[string][]any{}}
+	to.names, to.values = nil, map[string][]any{}
 	return p.object(func(name string) bool {
 		list := make([]any, 0, to.rows())
 		if !p.list(func() bool {
 			x, ok := p.cell()
-			list = append(list, x)
+			if ok = ok && !to.full(list); ok {
+				list = append(list, x)
+			}
 			return ok
 		}) {
 			return false

@@ -1,9 +1,17 @@
 package feast
 
 import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
 )
 
 // FuzzPlain: what is taken as plain is what encoding/json makes of it.
@@ -20,7 +28,7 @@ func FuzzPlain(f *testing.F) {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var got, want readRequest
+		got, want := readRequest{Entities: columns{reads: true}}, readRequest{Entities: columns{reads: true}}
 		if !got.plain(body) {
 			return
 		}
@@ -56,6 +64,65 @@ func TestPlain(t *testing.T) {
 	} {
 		if got := new(readRequest).plain([]byte(body)); got != want {
 			t.Errorf("%s is plain: %t", body, got)
+		}
+	}
+}
+
+// TestManyEntities: a read has so many, and no more of them are read.
+func TestManyEntities(t *testing.T) {
+	list := func(n int, item string) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(item+",", n), ",") + "]"
+	}
+	columns := func(n int, list string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `"%d":%s,`, i, list)
+		}
+		return strings.TrimSuffix(b.String(), ",")
+	}
+	const most = feature.MaxEntities
+	for name, c := range map[string]struct {
+		entities string
+		want     fault.Kind
+	}{
+		"as many":            {`"a":` + list(most, "1"), 0},
+		"too many":           {`"a":` + list(most+1, "1"), fault.TooLarge},
+		"too many, escaped":  {`"\u0061":` + list(most+1, "1"), fault.TooLarge},
+		"as many keys":       {columns(maxRead/most, list(most, "1")), 0},
+		"too many keys":      {columns(maxRead/most+1, list(most, "1")), fault.TooLarge},
+		"lists":              {`"a":[` + list(maxRead, "1") + `]`, fault.TooLarge},
+		"nested":             {`"a":` + list(most, strings.Repeat("[", 100)+strings.Repeat("]", 100)), fault.TooLarge},
+		"each kind of value": {`"a":[1.50,"\u00e9,",true,false,null,[1],{"b":[2]}]`, 0},
+	} {
+		var in readRequest
+		r := httptest.NewRequest(http.MethodPost, readPath, strings.NewReader(`{"entities":{`+c.entities+`}}`))
+		if err := in.receive(r); fault.KindOf(err) != c.want || (err == nil) != (c.want == 0) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, values := range in.Entities.values {
+			if c.want == 0 && len(values) != in.Entities.rows() || len(values) > most {
+				t.Errorf("%s: %d values", name, len(values))
+			}
+		}
+		if want := []any{json.Number("1.50"), "é,", true, false, nil, []any{json.Number("1")}, map[string]any{"b": []any{json.Number("2")}}}; name == "each kind of value" && !reflect.DeepEqual(in.Entities.values["a"], want) {
+			t.Errorf("%v, want %v", in.Entities.values["a"], want)
+		}
+	}
+}
+
+// gone is a client that went away.
+type gone struct{ http.ResponseWriter }
+
+func (gone) Write([]byte) (int, error) { return 0, net.ErrClosed }
+
+// TestBuffersOfBrokenAnswers: a buffer that was not written is not used again.
+func TestBuffersOfBrokenAnswers(t *testing.T) {
+	text := buffer()
+	text.WriteString("null")
+	write(gone{httptest.NewRecorder()}, 0, text)
+	for range 10 {
+		if buffer() == text {
+			t.Error("it is used again")
 		}
 	}
 }

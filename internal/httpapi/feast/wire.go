@@ -46,10 +46,20 @@ func refused(err error) error {
 // in the body.
 const maxValues = 5_000_000
 
+// maxRead bounds those of a read, which has feature.MaxEntities of each join key.
+const maxRead = 100 * feature.MaxEntities
+
 // columns is an object of lists, in its order.
 type columns struct {
+	reads  bool // of entities: there are so many, and they are counted while they come
+	nested int  // values in lists and objects that are values, about
 	names  []string
 	values map[string][]any
+}
+
+// full reports whether a read has no room for another value.
+func (c *columns) full(list []any) bool {
+	return c.reads && (len(list) == feature.MaxEntities || len(c.names)*c.rows()+len(list)+c.nested >= maxRead)
 }
 
 // UnmarshalJSON implements json.Unmarshaler. Numbers stay as they are written.
@@ -62,7 +72,7 @@ func (c *columns) UnmarshalJSON(b []byte) error {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return errors.New("it is no object of lists: write {\"column\": [value, …], …}")
 	}
-	*c = columns{values: map[string][]any{}}
+	c.names, c.values = nil, map[string][]any{}
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
@@ -72,8 +82,11 @@ func (c *columns) UnmarshalJSON(b []byte) error {
 		if _, twice := c.values[name]; twice {
 			return fmt.Errorf("%.80q is there twice", name)
 		}
-		var list []any
-		if err := d.Decode(&list); err != nil || list == nil {
+		list, err := c.list(d)
+		if fault.Is(err, fault.TooLarge) {
+			return err
+		}
+		if err != nil || list == nil {
 			return fmt.Errorf("%.80q is no list: write {\"column\": [value, …], …}, which pandas gives by df.to_dict(orient=\"list\")", name)
 		}
 		if len(c.names) > 0 && len(list) != len(c.values[c.names[0]]) {
@@ -82,6 +95,52 @@ func (c *columns) UnmarshalJSON(b []byte) error {
 		c.names, c.values[name] = append(c.names, name), list
 	}
 	return nil
+}
+
+// list reads one; nil: it is null.
+func (c *columns) list(d *json.Decoder) (list []any, err error) {
+	if !c.reads {
+		return list, d.Decode(&list)
+	}
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, err
+	}
+	list = []any{}
+	for d.More() {
+		var text json.RawMessage
+		if err := d.Decode(&text); err != nil {
+			return nil, err
+		}
+		if text[0] == '[' || text[0] == '{' {
+			c.nested += bytes.Count(text, []byte{','}) + bytes.Count(text, []byte{'['}) + bytes.Count(text, []byte{'{'})
+		}
+		if c.full(list) {
+			return nil, fault.New(fault.TooLarge, "the entities of a read are more than %d, or their join keys have more than %d values", feature.MaxEntities, maxRead).
+				WithHint("Ask in several requests.")
+		}
+		x, err := cellOf(text)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, x)
+	}
+	_, err = d.Token()
+	return list, err
+}
+
+// cellOf is what a value of JSON says, as a decoder gives it that keeps numbers.
+func cellOf(text json.RawMessage) (x any, err error) {
+	switch text[0] {
+	case '"', 't', 'f', 'n':
+		err = json.Unmarshal(text, &x)
+	case '[', '{':
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		err = d.Decode(&x)
+	default:
+		x = json.Number(text)
+	}
+	return x, err
 }
 
 // rows is how many there are.

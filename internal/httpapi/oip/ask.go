@@ -20,6 +20,7 @@ import (
 const (
 	MaxTensors    = 256     // inputs, and outputs
 	maxParameters = 64      // of a request or a tensor
+	maxName       = 256     // bytes of a name, and of other texts that are no value
 	maxClasses    = 10_000  // of a row
 	maxClassified = 1 << 20 // of an output
 )
@@ -106,10 +107,21 @@ func (a *ask) output(name string) error {
 	if name == "" {
 		return fault.New(fault.Invalid, "an output has no name")
 	}
+	if err := checkName("an output", name); err != nil {
+		return err
+	}
 	if slices.Contains(a.Outputs, name) {
 		return fault.New(fault.Invalid, "output %q is asked for twice", name)
 	}
 	a.Outputs, a.outputs = append(a.Outputs, name), append(a.outputs, wanted{})
+	return nil
+}
+
+// checkName refuses a name that no error has room for.
+func checkName(of, name string) error {
+	if len(name) > maxName {
+		return fault.New(fault.Invalid, "the name of %s has %d bytes; it may have %d: %.80q…", of, len(name), maxName, name)
+	}
 	return nil
 }
 

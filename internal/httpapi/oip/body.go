@@ -242,8 +242,9 @@ func compress(kind string, parts [][]byte) ([]byte, error) {
 // heads are buffers for the JSON of answers.
 var heads = sync.Pool{New: func() any { return new(make([]byte, 0, 4096)) }}
 
-// send writes an answer: JSON, and what follows it.
-func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) error {
+// send writes an answer: JSON, and what follows it. When not all of it was written,
+// net/http may still read what it was given. Nothing was written after an error.
+func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) (whole bool, err error) {
 	h := w.Header()
 	if len(raw) == 0 {
 		h.Set("Content-Type", "application/json")
@@ -258,14 +259,16 @@ func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) err
 	if kind := acceptable(r.Header.Get("Accept-Encoding")); kind != "" && size >= worth {
 		b, err := compress(kind, parts)
 		if err != nil {
-			return fault.Wrap(err, "compressing the answer")
+			return false, fault.Wrap(err, "compressing the answer")
 		}
 		h.Set("Content-Encoding", kind)
 		parts, size = [][]byte{b}, len(b)
 	}
 	h.Set("Content-Length", strconv.Itoa(size))
 	for _, b := range parts {
-		_, _ = w.Write(b) //nolint:gosec // never a page; and a client that went away cannot be told
+		if _, err := w.Write(b); err != nil { //nolint:gosec // never a page
+			return false, nil //nolint:nilerr // a client that went away cannot be told
+		}
 	}
-	return nil
+	return true, nil
 }

@@ -10,13 +10,16 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -176,6 +179,43 @@ func TestExpansion(t *testing.T) {
 	}
 }
 
+// TestSmallNumbers: numbers of a byte are held as what they take, and a shape has so many.
+func TestSmallNumbers(t *testing.T) {
+	const most = 32 << 20 // one caller has half of it
+	within := func(name protowire.Number, b []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, name, protowire.BytesType), b)
+	}
+	single := func(name protowire.Number, n int) []byte {
+		return bytes.Repeat(protowire.AppendVarint(protowire.AppendTag(nil, name, protowire.VarintType), 0), n)
+	}
+	for name, c := range map[string]struct {
+		tensor []byte
+		want   fault.Kind
+	}{
+		"shape":           {within(3, make([]byte, inference.MaxDims+1)), fault.Invalid},
+		"shape, singly":   {single(3, inference.MaxDims+1), fault.Invalid},
+		"shape, as it is": {within(3, make([]byte, inference.MaxDims)), 0},
+		"int":             {within(5, within(2, make([]byte, most/8+1))), fault.Exhausted},
+		"int64":           {within(5, within(3, make([]byte, most/16+1))), fault.Exhausted},
+		"int64, singly":   {within(5, single(3, most/16+1)), fault.Exhausted},
+		"uint":            {within(5, within(4, make([]byte, most/8+1))), fault.Exhausted},
+		"uint64":          {within(5, within(5, make([]byte, most/16+1))), fault.Exhausted},
+		"few of them":     {within(5, within(5, make([]byte, most/32))), 0},
+		"floats":          {within(5, within(6, make([]byte, most/4))), 0},
+	} {
+		m := &inference.ModelInferRequest{}
+		p := &payload{Buffer: mem.SliceBuffer(within(5, c.tensor))}
+		s := (&held{most: most}).share(t.Context())
+		err := p.into(m, s)
+		if fault.KindOf(err) != c.want || (err == nil) != (c.want == 0) || err != nil && (len(m.GetInputs()) > 0 || s.n != 0) {
+			t.Errorf("%s: %v, %d bytes are held", name, err, s.n)
+		}
+		if s.give(p.more); s.n != 0 {
+			t.Errorf("%s: %d bytes remain", name, s.n)
+		}
+	}
+}
+
 // TestHeld: what the bodies of all requests hold is bounded, for each caller and for all.
 func TestHeld(t *testing.T) {
 	h := &held{most: 100}
@@ -305,6 +345,200 @@ func TestBroken(t *testing.T) {
 			if _, got := receive(r, -1, MaxBody, new(held).share(t.Context())); fault.KindOf(got) == fault.Internal || !strings.Contains(got.Error(), want) {
 				t.Errorf("%v: %v", err, got)
 			}
+		}
+	}
+}
+
+// TestMessageTime: whatever of a message may hold much memory has a time to be whole in,
+// and what comes after it has none.
+func TestMessageTime(t *testing.T) {
+	packed, err := compress("gzip", [][]byte{make([]byte, 1<<20)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		squeezed byte
+		size     int
+		body     []byte
+		want     bool
+	}{
+		"small":      {0, 10, make([]byte, 9), false},
+		"large":      {0, 65 << 10, make([]byte, 9), true},
+		"compressed": {1, len(packed), packed[:len(packed)-12], true},
+	} {
+		var set []bool
+		body := append(binary.BigEndian.AppendUint32([]byte{c.squeezed}, uint32(c.size)), c.body...)
+		f := &frames{
+			body: io.NopCloser(bytes.NewReader(body)), kind: "gzip", most: MaxBody, share: new(held).share(t.Context()), wanted: everything, closed: make(chan struct{}),
+			deadline: func(at time.Time) error { set = append(set, !at.IsZero()); return nil },
+		}
+		if _, err := f.next(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.want != slices.Equal(set, []bool{true, false}) || !c.want && len(set) > 0 {
+			t.Errorf("%s: deadlines %v", name, set)
+		}
+	}
+}
+
+// TestLongNames: an error has none, whichever way it came; values may be longer.
+func TestLongNames(t *testing.T) {
+	conn, srv := dial(t), server(t)
+	long := strings.Repeat("é", 1<<20)
+	const short = 512
+	for name, c := range map[string]struct {
+		call string
+		q    proto.Message
+	}{
+		"model":   {"ModelInfer", &inference.ModelInferRequest{ModelName: long}},
+		"version": {"ModelInfer", &inference.ModelInferRequest{ModelVersion: long}},
+		"id":      {"ModelInfer", &inference.ModelInferRequest{Id: long}},
+		"input":   {"ModelInfer", &inference.ModelInferRequest{Inputs: []*inference.ModelInferRequest_InferInputTensor{{Name: long}}}},
+		"output":  {"ModelInfer", asking(floats(1, 2), long)},
+		"ready":   {"ModelReady", &inference.ModelReadyRequest{Name: long}},
+		"about":   {"ModelMetadata", &inference.ModelMetadataRequest{Version: long}},
+		"counts":  {"ModelStatistics", &inference.ModelStatisticsRequest{Name: long}},
+		"load":    {"RepositoryModelLoad", &inference.RepositoryModelLoadRequest{RepositoryName: long}},
+		"setting": {"TraceSetting", &inference.TraceSettingRequest{Settings: map[string]*inference.TraceSettingRequest_SettingValue{long: {}}}},
+	} {
+		_, err := invoke[inference.ModelInferResponse](t, conn, c.call, c.q)
+		if s, _ := status.FromError(err); s.Code() != codes.InvalidArgument || len(s.Message()) > short || !strings.Contains(s.Message(), "may have 256") {
+			t.Errorf("%s: %.200v", name, err)
+		}
+	}
+	q := asking(floats(1, 2), "label")
+	q.Parameters = map[string]*inference.InferParameter{"other": {ParameterChoice: &inference.InferParameter_StringParam{StringParam: long}}}
+	if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", q); err != nil {
+		t.Errorf("a value: %.200v", err)
+	}
+	for name, body := range map[string]string{
+		"input":  `{"inputs":[{"name":"` + long + `"}]}`,
+		"output": `{"inputs":[{"name":"X","shape":[1,2],"datatype":"FP32","data":[1,2]}],"outputs":[{"name":"` + long + `"}]}`,
+	} {
+		if got, b := post(t, srv, "/v2/models/delay/infer", []byte(body)); got.StatusCode != http.StatusBadRequest || len(b) > short || !strings.Contains(string(b), "may have 256") {
+			t.Errorf("%s: %d %.200s", name, got.StatusCode, b)
+		}
+	}
+	w := httptest.NewRecorder()
+	Refuse(w, http.StatusBadRequest, fault.New(fault.Invalid, "x%s", long).WithHint("%s", long))
+	if n := w.Body.Len(); n > 4<<10 || !utf8.Valid(w.Body.Bytes()) || strings.Contains(w.Body.String(), "\ufffd") {
+		t.Errorf("%d bytes of an error", n)
+	}
+}
+
+// TestGivenUp: a call that its client gives up holds what it has, and its place, until
+// nobody works on it.
+func TestGivenUp(t *testing.T) {
+	for _, name := range []string{"ModelInfer", "ModelStreamInfer"} {
+		synctest.Test(t, func(t *testing.T) {
+			api := edge(t)
+			asked, answer := make(chan struct{}), make(chan struct{})
+			api.Serving = watched{api.Serving.(oneModel), func() { close(asked); <-answer }}
+			mux := http.NewServeMux()
+			api.RegisterCalls(func(path, _ string, h http.HandlerFunc) { mux.Handle(path, h) }, func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) })
+			b, err := proto.Marshal(asking(make([]byte, 8<<10), "label"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent, send := io.Pipe()
+			defer send.Close()
+			go func() { _, _ = send.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(b))), b...)) }()
+			ctx, cancel := context.WithCancel(t.Context())
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, CallPrefix+name, sent)
+			r.ProtoMajor = 2
+			r.Header.Set("Content-Type", "application/grpc")
+			var returned atomic.Bool
+			go func() {
+				mux.ServeHTTP(httptest.NewRecorder(), r)
+				returned.Store(true)
+			}()
+			if name == "ModelInfer" {
+				synctest.Wait()
+				_ = send.Close() // a call has one message
+			}
+			<-asked
+			cancel()
+			synctest.Wait()
+			if returned.Load() || api.held.all < int64(len(b)) {
+				t.Errorf("%s: the call is over: %t; %d bytes are held", name, returned.Load(), api.held.all)
+			}
+			close(answer)
+			synctest.Wait()
+			if !returned.Load() || api.held.all != 0 {
+				t.Errorf("%s: the call is over: %t; %d bytes are held", name, returned.Load(), api.held.all)
+			}
+		})
+	}
+	f := &frames{working: make(chan struct{}, 1)}
+	f.finish()
+	if err := f.work(func() error { t.Error("works on a call that is over"); return nil }); err == nil {
+		t.Error("a call that is over begins")
+	}
+}
+
+// looks is a writer that looks before it writes.
+type looks struct {
+	http.ResponseWriter
+	look func()
+}
+
+func (w looks) Write(b []byte) (int, error) {
+	w.look()
+	return w.ResponseWriter.Write(b)
+}
+
+func (w looks) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// TestSlowReaders: a request holds nothing while its answer is read.
+func TestSlowReaders(t *testing.T) {
+	api := edge(t)
+	writes := 0
+	within := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(looks{w, func() {
+				api.held.mu.Lock()
+				defer api.held.mu.Unlock()
+				if writes++; api.held.all != 0 {
+					t.Errorf("%s: %d bytes are held while the answer is written", r.URL.Path, api.held.all)
+				}
+			}}, r)
+		})
+	}
+	mux := http.NewServeMux()
+	api.Register(func(method, path, _, _ string, h http.HandlerFunc) { mux.Handle(method+" "+path, h) })
+	srv := httptest.NewServer(within(mux))
+	t.Cleanup(srv.Close)
+	const x = `{"inputs":[{"name":"X","shape":[1,2],"datatype":"FP32","data":[1,2]}]}`
+	if got, b := post(t, srv, "/v2/models/delay/infer", []byte(x)); got.StatusCode != http.StatusOK {
+		t.Errorf("%s", b)
+	}
+	conn := dialTo(t, api, within)
+	if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", asking(floats(1, 2), "label")); err != nil {
+		t.Error(err)
+	}
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+service+"/ModelStreamInfer")
+	if err == nil {
+		err = errors.Join(s.SendMsg(asking(floats(1, 2), "label")), s.RecvMsg(&inference.ModelStreamInferResponse{}), s.CloseSend())
+	}
+	if err == nil {
+		err = s.RecvMsg(&inference.ModelStreamInferResponse{})
+	}
+	if !errors.Is(err, io.EOF) || writes < 3 {
+		t.Errorf("%v after %d writes", err, writes)
+	}
+}
+
+// gone is a client that went away.
+type gone struct{ http.ResponseWriter }
+
+func (gone) Write([]byte) (int, error) { return 0, net.ErrClosed }
+
+// TestHeadsOfBrokenAnswers: a buffer of which not all was written is not used again.
+func TestHeadsOfBrokenAnswers(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	for want, w := range map[bool]http.ResponseWriter{true: httptest.NewRecorder(), false: gone{httptest.NewRecorder()}} {
+		if whole, err := send(w, r, []byte("{}"), nil); whole != want || err != nil {
+			t.Errorf("%t %v, want %t", whole, err, want)
 		}
 	}
 }
@@ -487,8 +721,10 @@ func FuzzFrames(f *testing.F) {
 				t.Fatalf("%d bytes are no message", len(out))
 			}
 			n := int(binary.BigEndian.Uint32(out[1:]))
-			p := &payload{mem.SliceBuffer(out[header : header+n])}
-			if err := p.into(&inference.ModelInferRequest{}); err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Exhausted) {
+			p := &payload{Buffer: mem.SliceBuffer(out[header : header+n])}
+			err := p.into(&inference.ModelInferRequest{}, s)
+			s.give(p.more)
+			if err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Exhausted) {
 				t.Error(err)
 			}
 			total += int64(n)

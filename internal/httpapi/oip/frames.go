@@ -1,6 +1,7 @@
 package oip
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/inference"
 )
 
 // Limits of a message of gRPC, beside its size.
@@ -44,7 +46,23 @@ type frames struct {
 
 	mu  sync.Mutex
 	err error
+
+	working chan struct{} // one place: of the call's handler, and in the end of finish
 }
+
+// work runs the call's handler, which grpc has in a goroutine of its own.
+func (f *frames) work(do func() error) error {
+	select {
+	case f.working <- struct{}{}:
+	default:
+		return context.Canceled
+	}
+	defer func() { <-f.working }()
+	return do()
+}
+
+// finish waits for the handler, and lets none begin.
+func (f *frames) finish() { f.working <- struct{}{} }
 
 // header of a message: whether it is compressed, and its length.
 const header = 5
@@ -125,7 +143,7 @@ func (f *frames) next() ([]byte, error) {
 	if size > int64(f.most) {
 		return nil, f.tooLarge()
 	}
-	if f.deadline != nil && size > 64<<10 {
+	if f.deadline != nil && (size > 64<<10 || head[0] == 1) { // compressed, a few bytes may be a message of the largest size
 		_ = f.deadline(time.Now().Add(messageTime))
 		defer func() { _ = f.deadline(time.Time{}) }()
 	}
@@ -164,7 +182,10 @@ func (f *frames) Close() error {
 }
 
 // payload is a message that is still bytes.
-type payload struct{ mem.Buffer }
+type payload struct {
+	mem.Buffer
+	more int // that is held of what was made of them
+}
 
 // codec leaves messages in bytes for who asks for a payload.
 type codec struct{ encoding.CodecV2 }
@@ -179,13 +200,19 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// into reads the message, once. Errors: fault.Invalid, fault.Exhausted.
-func (p *payload) into(m proto.Message) error {
+// into reads the message, once, and holds what it takes in memory beyond its bytes.
+// Errors: fault.Invalid, fault.Exhausted, fault.Unavailable.
+func (p *payload) into(m proto.Message, s *share) error {
 	defer p.Free()
 	b := p.ReadOnlyData()
-	if err := (&weight{}).add(b, m.ProtoReflect().Descriptor()); err != nil {
+	w := &weight{}
+	if err := w.add(b, m.ProtoReflect().Descriptor()); err != nil {
 		return err
 	}
+	if err := s.take(w.memory()); err != nil {
+		return err
+	}
+	p.more = w.memory()
 	if err := proto.Unmarshal(b, m); err != nil {
 		return fault.New(fault.Invalid, "the message is not a %s: %v", m.ProtoReflect().Descriptor().FullName(), err)
 	}
@@ -193,10 +220,19 @@ func (p *payload) into(m proto.Message) error {
 }
 
 // weight counts what of a message takes much more memory than it has bytes: empty
-// messages and texts have two bytes each.
-type weight struct{ messages, texts int }
+// messages and texts have two bytes each, numbers one.
+type weight struct {
+	messages, texts int
+	numbers         int // bytes that they take
+}
 
+// memory is about what it takes: a message has its struct, a text a slice and a string.
+func (w *weight) memory() int { return 200*w.messages + 40*w.texts + w.numbers }
+
+// add counts a message, and refuses names that are too long. Errors: fault.Invalid,
+// fault.Exhausted.
 func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
+	dims := 0
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -206,25 +242,57 @@ func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
 		if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
 			return nil
 		}
-		if f := d.Fields().ByNumber(number); kind == protowire.BytesType && f != nil {
+		value := b[:n]
+		b = b[n:]
+		if kind == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(value)
+		}
+		if f := d.Fields().ByNumber(number); f != nil {
 			switch f.Kind() { //nolint:exhaustive // others cost what they have bytes
 			case protoreflect.MessageKind:
+				if kind != protowire.BytesType {
+					continue // proto refuses it
+				}
 				w.messages++
-				in, _ := protowire.ConsumeBytes(b)
-				if err := w.add(in, f.Message()); err != nil {
+				if err := w.add(value, f.Message()); err != nil {
 					return err
 				}
-			case protoreflect.BytesKind, protoreflect.StringKind:
+			case protoreflect.StringKind:
+				// Whatever else is a text is a name, which errors have.
+				if len(value) > maxName && f.Name() != "string_param" {
+					return fault.New(fault.Invalid, "%s has %d bytes; it may have %d", f.Name(), len(value), maxName)
+				}
 				w.texts++
+			case protoreflect.BytesKind:
+				w.texts++
+			case protoreflect.Int32Kind, protoreflect.Uint32Kind:
+				w.numbers += 4 * ends(value)
+			case protoreflect.Int64Kind, protoreflect.Uint64Kind:
+				w.numbers += 8 * ends(value)
+				if f.Name() == "shape" {
+					dims += ends(value)
+				}
 			}
 		}
-		if w.messages > maxMessages {
+		switch {
+		case dims > inference.MaxDims:
+			return fault.New(fault.Invalid, "a tensor may have %d dimensions", inference.MaxDims)
+		case w.messages > maxMessages:
 			return fault.New(fault.Exhausted, "the message has more than %d tensors and parameters", maxMessages)
-		}
-		if w.texts > maxTexts {
+		case w.texts > maxTexts:
 			return fault.New(fault.Exhausted, "the message has more than %d texts", maxTexts).WithHint("Send BYTES in raw_input_contents, or ask in several requests.")
 		}
-		b = b[n:]
 	}
 	return nil
+}
+
+// ends counts numbers of variable length: the last byte of each is less than 0x80.
+func ends(b []byte) int {
+	n := 0
+	for _, c := range b {
+		if c < 0x80 {
+			n++
+		}
+	}
+	return n
 }

@@ -55,7 +55,9 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 	desc := grpc.ServiceDesc{
 		ServiceName: service, HandlerType: (*any)(nil), Metadata: inference.File_inference_service_proto.Path(),
 		Streams: []grpc.StreamDesc{{StreamName: "ModelStreamInfer", ServerStreams: true, ClientStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
-			return a.told(s.Context(), recovered(func() error { return a.stream(s) }))
+			return a.told(s.Context(), callOf(s.Context()).body.work(func() error {
+				return recovered(func() error { return a.stream(s) })
+			}))
 		}}},
 	}
 	for _, c := range a.calls() {
@@ -74,8 +76,13 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 				return
 			}
 			control := http.NewResponseController(w)
-			c.body = &frames{body: r.Body, kind: r.Header.Get("Grpc-Encoding"), most: MaxBody, share: a.held.share(r.Context()), closed: make(chan struct{})}
+			c.body = &frames{body: r.Body, kind: r.Header.Get("Grpc-Encoding"), most: MaxBody, share: a.held.share(r.Context()), closed: make(chan struct{}), working: make(chan struct{}, 1)}
 			defer c.body.share.free()
+			ctx, cancel := context.WithCancel(context.WithValue(r.Context(), callKey{}, c))
+			// A call that its client gave up is over for grpc while its handler still works:
+			// until that returns, what it holds and its place in the connection are taken.
+			defer c.body.finish()
+			defer cancel()
 			switch {
 			case Streams(path):
 				c.body.wanted, c.body.deadline = make(chan struct{}, 1), control.SetReadDeadline
@@ -83,7 +90,7 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 			case slices.Contains(reflections, path):
 				c.body.wanted, c.body.most = everything, maxQuestion
 			}
-			r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+			r = r.WithContext(ctx)
 			r.URL = &url.URL{Path: path} // what the gate was asked for is what is called
 			r.Body = c.body
 			server.ServeHTTP(flusher{w, control}, r)
@@ -159,18 +166,22 @@ func unary[Q, A any, P interface {
 	return method{grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (out any, err error) {
 		q := P(new(Q))
 		var came payload
-		if err := decode(&came); err != nil {
-			return nil, err // of grpc itself
-		}
-		err = recovered(func() error {
-			if err := callOf(ctx).body.check(&came); err != nil {
-				return err
+		body := callOf(ctx).body
+		err = body.work(func() error {
+			if err := decode(&came); err != nil {
+				return err // of grpc itself
 			}
-			if err := came.into(q); err != nil {
+			return recovered(func() error {
+				if err := body.check(&came); err != nil {
+					return err
+				}
+				if err := came.into(q, body.share); err != nil {
+					return err
+				}
+				out, err = do(ctx, q)
+				body.share.free() // the answer is made; who reads it slowly holds no more than that
 				return err
-			}
-			out, err = do(ctx, q)
-			return err
+			})
 		})
 		return out, a.told(ctx, err)
 	}}, action}
@@ -324,10 +335,11 @@ func (a *API) stream(s grpc.ServerStream) error {
 				return err
 			}
 			size := got.Len()
-			if err := s.SendMsg(a.answerOf(s.Context(), &got.payload)); err != nil {
+			answer := a.answerOf(s.Context(), &got.payload)
+			c.body.share.give(size + got.more)
+			if err := s.SendMsg(answer); err != nil {
 				return err
 			}
-			c.body.share.give(size)
 		}
 	}
 }
@@ -336,7 +348,7 @@ func (a *API) stream(s grpc.ServerStream) error {
 func (a *API) answerOf(ctx context.Context, came *payload) *inference.ModelStreamInferResponse {
 	m := &inference.ModelInferRequest{}
 	var out *inference.ModelInferResponse
-	err := came.into(m)
+	err := came.into(m, callOf(ctx).body.share)
 	if err == nil {
 		out, err = a.callInfer(ctx, m)
 	}

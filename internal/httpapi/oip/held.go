@@ -11,7 +11,8 @@ import (
 )
 
 // maxHeld bounds the bodies of all requests that are read or answered at a time, in
-// bytes as they were sent and as they were decompressed. Half of it is for one caller.
+// bytes as they were sent, as they were decompressed and, of gRPC, what a message takes
+// beyond them. Half of it is for one caller.
 const maxHeld = 1 << 30
 
 // held counts those bodies. What was not sent counts nothing, whatever a request

@@ -127,7 +127,9 @@ func (s *scanner) input() (t runtime.Tensor, size int64) {
 		switch key := s.key(); string(key) {
 		case "name":
 			s.first(&seen, 0, "the name of an input")
-			t.Name = s.text()
+			if t.Name = s.text(); s.err == nil {
+				s.err = checkName("an input", t.Name)
+			}
 		case "datatype":
 			s.first(&seen, 1, "the datatype of an input")
 			t.Datatype = datatype(s.quoted())

@@ -65,6 +65,9 @@ type API struct {
 	Failed  func(r *http.Request, err error)      // logs what callers may not see
 	// Gate asks whether the caller may do the action in the project.
 	Gate func(r *http.Request, action, project string) error
+	// Permits asks whether the caller may do the action with a deployment, for what is
+	// only shown: a no is no refusal, and not recorded.
+	Permits func(ctx context.Context, action, project, name string) (bool, error)
 	// Again is who sent a request, asked anew while it goes on.
 	Again func(r *http.Request) (identity.Principal, error)
 	// Told is an error as callers of gRPC hear it; it logs what they may not see.
@@ -151,10 +154,10 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 // Refuse answers an error with a status in the protocol's form. The text of a
 // defect stays inside.
 func Refuse(w http.ResponseWriter, status int, err error) {
-	text := fault.Told(err)
+	text, hint := fault.Brief(err)
 	if status == http.StatusInternalServerError {
 		text = "something failed inside Falaj"
-	} else if hint := fault.HintOf(err); hint != "" {
+	} else if hint != "" {
 		text += ". " + hint
 	}
 	if after := fault.RetryOf(err); after > 0 {
@@ -270,8 +273,9 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = send(w, r, head, raw)
-	if cap(head) <= trusted { // a large one is not worth keeping
+	s.free() // the answer is made; who reads it slowly holds no more than that
+	whole, err := send(w, r, head, raw)
+	if whole && cap(head) <= trusted { // a large one is not worth keeping
 		*buffer = head
 		heads.Put(buffer)
 	}

@@ -180,7 +180,8 @@ func edge(t *testing.T) *API {
 			}
 			return status.Error(code, err.Error())
 		},
-		Again: func(*http.Request) (identity.Principal, error) { return identity.Principal{}, nil },
+		Permits: func(context.Context, string, string, string) (bool, error) { return true, nil },
+		Again:   func(*http.Request) (identity.Principal, error) { return identity.Principal{}, nil },
 	}
 }
 

@@ -38,7 +38,14 @@ func (a *API) statistics(ctx context.Context, project, name, version string) ([]
 		}
 		for _, d := range all {
 			after = d.Name
-			// What is not in memory counts nothing; what the caller may not read is not there.
+			may, err := a.Permits(ctx, read, project, d.Name)
+			if err != nil {
+				return nil, err
+			}
+			if !may {
+				continue
+			}
+			// What is not in memory counts nothing; what the caller may not read any more is not there.
 			if err := one(d.Name, ""); err != nil && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.PermissionDenied) {
 				return nil, err
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,7 +23,8 @@ import (
 // many are deployments of which some may be read.
 type many struct {
 	oneModel
-	errs map[string]error
+	errs  map[string]error
+	asked *[]string
 }
 
 func (m many) List(_ context.Context, _, after string, _ int) (out []serving.Deployment, _ error) {
@@ -36,6 +38,7 @@ func (m many) List(_ context.Context, _, after string, _ int) (out []serving.Dep
 }
 
 func (m many) Statistics(_ context.Context, _, name, _ string) ([]serving.Statistics, error) {
+	*m.asked = append(*m.asked, name)
 	if err := m.errs[name]; err != nil {
 		return nil, err
 	}
@@ -80,17 +83,24 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-// TestAllStatistics: what may not be read, or is not in memory, is left out; another
-// error is told.
+// TestAllStatistics: what may not be read, or is not in memory, is left out, and not
+// refused, which would be recorded; another error is told.
 func TestAllStatistics(t *testing.T) {
 	api := edge(t)
 	m := many{api.Serving.(oneModel), map[string]error{
 		"gone": fault.New(fault.NotFound, "gone"), "hidden": fault.New(fault.PermissionDenied, "no"), "loading": fault.New(fault.Unavailable, "loading"),
-	}}
+	}, new([]string)}
 	api.Serving = m
-	all, err := api.statistics(t.Context(), "nyc", "", "")
-	if err != nil || len(all) != 2 || all[0].name != "one" || all[1].name != "two" {
-		t.Error(all, err)
+	// What may be read changes meanwhile: hidden is allowed once, and refused nevertheless.
+	for _, hidden := range []bool{false, true} {
+		*m.asked = nil
+		api.Permits = func(_ context.Context, action, project, name string) (bool, error) {
+			return action == read && project == "nyc" && (name != "hidden" || hidden), nil
+		}
+		all, err := api.statistics(t.Context(), "nyc", "", "")
+		if err != nil || len(all) != 2 || all[0].name != "one" || all[1].name != "two" || slices.Contains(*m.asked, "hidden") != hidden {
+			t.Error(all, err, *m.asked)
+		}
 	}
 	m.errs["two"] = errors.New("broken")
 	if status, _ := get(t, api, "/v2/models/stats"); status != http.StatusInternalServerError {
