@@ -134,11 +134,7 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 		r := dataset.Reading{Zones: residency.Of(of.Residency.Zones()...), Since: cmp.Or(of.StartedAt, of.SubmittedAt)}
 		for _, in := range of.Inputs {
 			if in.Model() != "" { // what is made with it is made of what it was trained on, too
-				for _, text := range in.Datasets {
-					if ref, err := dataset.ParseRef(text); err == nil && ref.Number > 0 { // else it is no version of a dataset
-						r.Versions = append(r.Versions, ref)
-					}
-				}
+				r.Versions = append(r.Versions, learned(in)...)
 				continue
 			}
 			ref, err := dataset.ParseRef(in.Dataset())
@@ -165,6 +161,16 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 	return rs, nil
 }
 
+// learned are the versions of datasets that a model was trained on.
+func learned(in training.Input) (refs []dataset.Ref) {
+	for _, text := range in.Datasets {
+		if ref, err := dataset.ParseRef(text); err == nil && ref.Number > 0 { // else it is no version of a dataset
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
 // withModels names the models that a job had: they are no parents of a version of a dataset.
 func withModels(j training.Job) string {
 	var models []string
@@ -179,7 +185,8 @@ func withModels(j training.Job) string {
 	return "with " + strings.Join(models, ", ")
 }
 
-// earlier is what an attempt has of jobs before its own, by their checkpoints.
+// earlier is what an attempt has of jobs before its own, by their models and their
+// checkpoints.
 func (a *App) earlier(ctx context.Context, attempt string) (rs []dataset.Reading, err error) {
 	var j training.Job
 	if err := a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -189,14 +196,23 @@ func (a *App) earlier(ctx context.Context, attempt string) (rs []dataset.Reading
 		}
 		j, err = trainingsql.Store{}.Job(ctx, tx, at.Job)
 		return err
-	}); err != nil || j.Spec.Resume == "" {
+	}); err != nil {
 		return nil, err
+	}
+	for _, in := range j.Inputs {
+		if refs := learned(in); len(refs) > 0 {
+			rs = append(rs, dataset.Reading{Versions: refs})
+		}
+	}
+	if j.Spec.Resume == "" {
+		return rs, nil
 	}
 	before, err := a.training.Earlier(ctx, j)
 	if err != nil {
 		return nil, err
 	}
-	return readings(before[0], before[1:])
+	more, err := readings(before[0], before[1:])
+	return append(rs, more...), err
 }
 
 // trainingRows makes versions of datasets of what jobs left.

@@ -105,8 +105,8 @@ type Config struct {
 	// Confined says where what an attempt makes may be: it reads no version of
 	// others that may be in fewer zones. nil lets it.
 	Confined func(ctx context.Context, attempt string) (residency.Label, error)
-	// Earlier says what an attempt has of jobs before it, by a checkpoint, beside what
-	// the scopes of its token say. nil knows of none.
+	// Earlier says what an attempt has of jobs before it, by a model or a checkpoint, beside
+	// what the scopes of its token say. nil knows of none.
 	Earlier func(ctx context.Context, attempt string) ([]Reading, error)
 	// Deleted runs in the transaction in which a dataset is deleted; may be nil.
 	Deleted func(ctx context.Context, tx *store.Tx, p project.Name, name string) error
