@@ -134,11 +134,7 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 		for _, in := range of.Inputs {
 			if in.Model() != "" { // what is made with it is made of what it was trained on, too
 				r.Beside = append(r.Beside, dataset.Labelled{Name: in.Ref, Residency: in.Residency, Classification: in.Classification})
-				for _, text := range in.Datasets {
-					if ref, err := dataset.ParseRef(text); err == nil && ref.Number > 0 { // else it is no version of a dataset
-						r.Versions = append(r.Versions, ref)
-					}
-				}
+				r.Versions = append(r.Versions, learned(in)...)
 				continue
 			}
 			ref, err := dataset.ParseRef(in.Dataset())
@@ -163,6 +159,16 @@ func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error)
 		rs = append(rs, r)
 	}
 	return rs, nil
+}
+
+// learned are the versions of datasets that a model was trained on.
+func learned(in training.Input) (refs []dataset.Ref) {
+	for _, text := range in.Datasets {
+		if ref, err := dataset.ParseRef(text); err == nil && ref.Number > 0 { // else it is no version of a dataset
+			refs = append(refs, ref)
+		}
+	}
+	return refs
 }
 
 // withModels names the models that a job had: they are no parents of a version of a dataset.
