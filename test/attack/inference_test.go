@@ -42,10 +42,10 @@ func TestInferenceEdge(t *testing.T) {
 		{"headers that never end", 128 << 20, w.slowHeaders},
 		{"bodies that never end", 256 << 20, w.slowBodies},
 		{"rapid reset", 512 << 20, w.rapidReset},
-		{"33 million tensors in 64 KiB", 768 << 20, w.bomb("", "\x2a\x00", "8")},
+		{"33 million tensors in 64 KiB", 768 << 20, func(t *testing.T) { t.Helper(); w.bomb(t, "", "\x2a\x00", "8") }},
 		// 64 MiB less 64 bytes, of fields whose length says so.
-		{"a shape of 64 million dimensions in 64 KiB", 768 << 20, w.bomb("\x2a\xc5\xff\xff\x1f\x1a\xc0\xff\xff\x1f", "\x00\x00", "3")},
-		{"64 million numbers in 64 KiB", 768 << 20, w.bomb("\x2a\xca\xff\xff\x1f\x2a\xc5\xff\xff\x1f\x1a\xc0\xff\xff\x1f", "\x00\x00", "8")},
+		{"a shape of 64 million dimensions in 64 KiB", 768 << 20, func(t *testing.T) { t.Helper(); w.bomb(t, "\x2a\xc5\xff\xff\x1f\x1a\xc0\xff\xff\x1f", "\x00\x00", "3") }},
+		{"64 million numbers in 64 KiB", 768 << 20, func(t *testing.T) { t.Helper(); w.bomb(t, "\x2a\xca\xff\xff\x1f\x2a\xc5\xff\xff\x1f\x1a\xc0\xff\xff\x1f", "\x00\x00", "8") }},
 		{"a stream that nobody reads", 512 << 20, w.unread},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
@@ -213,13 +213,9 @@ func (w *edge) rapidReset(t *testing.T) {
 	t.Logf("%d of %d requests were reset before the connection was closed", sent, n)
 }
 
-// bomb is a message of 64 MiB that takes many times that in memory: what begins it, and
+// bomb sends a message of 64 MiB that takes many times that in memory: what begins it, and
 // two bytes again and again. status is what refuses it.
-func (w *edge) bomb(begin, piece, status string) func(*testing.T) {
-	return func(t *testing.T) { w.burst(t, begin, piece, status) }
-}
-
-func (w *edge) burst(t *testing.T, begin, piece, status string) {
+func (w *edge) bomb(t *testing.T, begin, piece, status string) {
 	t.Helper()
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
