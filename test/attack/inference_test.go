@@ -45,7 +45,10 @@ func TestInferenceEdge(t *testing.T) {
 		{"33 million tensors in 64 KiB", 768 << 20, func(t *testing.T) { t.Helper(); w.bomb(t, "", "\x2a\x00", "8") }},
 		// 64 MiB less 64 bytes, of fields whose length says so.
 		{"a shape of 64 million dimensions in 64 KiB", 768 << 20, func(t *testing.T) { t.Helper(); w.bomb(t, "\x2a\xc5\xff\xff\x1f\x1a\xc0\xff\xff\x1f", "\x00\x00", "3") }},
-		{"64 million numbers in 64 KiB", 768 << 20, func(t *testing.T) { t.Helper(); w.bomb(t, "\x2a\xca\xff\xff\x1f\x2a\xc5\xff\xff\x1f\x1a\xc0\xff\xff\x1f", "\x00\x00", "8") }},
+		{"64 million numbers in 64 KiB", 768 << 20, func(t *testing.T) {
+			t.Helper()
+			w.bomb(t, "\x2a\xca\xff\xff\x1f\x2a\xc5\xff\xff\x1f\x1a\xc0\xff\xff\x1f", "\x00\x00", "8")
+		}},
 		{"a stream that nobody reads", 512 << 20, w.unread},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
