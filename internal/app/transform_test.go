@@ -55,7 +55,7 @@ func TestReadings(t *testing.T) {
 		Spec: training.Spec{Tables: []string{"late", "fresh"}}, SubmittedAt: at, StartedAt: at.Add(time.Hour),
 	}, []training.Job{{Inputs: []training.Input{{Ref: "dataset staff@1"}}, SubmittedAt: at, Residency: residency.Of("AE", "home")}})
 	want := []dataset.Reading{
-		{Versions: []dataset.Ref{{Name: "weather", Number: 3}, {Name: "flights", Number: 4}}, Tables: []dataset.Ref{{Name: "late", Number: 2}, {Name: "fresh"}}, Zones: residency.Of("home"), Since: at.Add(time.Hour)},
+		{Versions: []dataset.Ref{{Name: "weather", Number: 3}, {Name: "flights", Number: 4}}, Beside: []dataset.Labelled{{Name: "model delay@1"}}, Tables: []dataset.Ref{{Name: "late", Number: 2}, {Name: "fresh"}}, Zones: residency.Of("home"), Since: at.Add(time.Hour)},
 		{Versions: []dataset.Ref{{Name: "staff", Number: 1}}, Zones: residency.Of("AE", "home"), Since: at},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
