@@ -69,8 +69,17 @@ func New(tb testing.TB, dir string) *Server {
 	}
 	tb.Cleanup(func() {
 		_ = s.Kill()
-		for _, p := range s.Processes() {
-			_ = syscall.Kill(p.PID, syscall.SIGKILL)
+		// They are gone before their directory is removed.
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(Wait); time.Now().Before(end); <-tick.C {
+			left := s.Processes()
+			if len(left) == 0 {
+				break
+			}
+			for _, p := range left {
+				_ = syscall.Kill(p.PID, syscall.SIGKILL)
+			}
 		}
 		if tb.Failed() {
 			tb.Logf("end of the server's log:\n%s", s.LogTail(6000))

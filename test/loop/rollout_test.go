@@ -378,7 +378,7 @@ func badCandidates(p *pond) {
 	p.Register("m", linear(0, 1, 0), failing(), linear(0, 1, 0, 0), reader())
 	p.Apply(`{api_version: falaj/v1, kind: Deployment, name: m, project: PROJECT, spec: {model: m, rollout: {weight: 50}}}`)
 	ctx := t.Context()
-	for version, says := range map[string]string{"3": "[-1 3]", "4": `"word"`} {
+	for version, says := range map[string]string{"3": `no input "X" (FP32 [-1 2])`, "4": "2 inputs"} {
 		_, err := p.C.Canary(ctx, p.Name, "m", version, 0, "")
 		p.refused("a version of other inputs", err, http.StatusConflict, says, "version 1")
 	}
