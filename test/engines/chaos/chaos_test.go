@@ -61,7 +61,7 @@ func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts real engines")
 	}
-	kubetest.Need(t)
+	kubetest.NeedNamespaces(t)
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
 	}

@@ -52,7 +52,7 @@ func Main(m *testing.M) int {
 		}
 		return m.Run()
 	}
-	if Missing() != "" {
+	if apart() != "" {
 		return m.Run()
 	}
 	// The child dies with this thread.
@@ -106,8 +106,8 @@ func prepare() error {
 
 // Missing says what a cluster lacks here; empty is nothing.
 func Missing() string {
-	if os.Geteuid() != 0 {
-		return "a Kubernetes for tests needs root; run as root"
+	if why := apart(); why != "" {
+		return why
 	}
 	root, err := repotest.Root()
 	if err != nil {
@@ -121,7 +121,7 @@ func Missing() string {
 			return f + " is missing: run scripts/engines/kube.sh"
 		}
 	}
-	for _, program := range []string{"containerd", "runc", "ctr", "unshare", "ip", "iptables"} {
+	for _, program := range []string{"containerd", "runc", "ctr", "iptables"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return program + " is missing: run scripts/engines/kube.sh"
 		}
@@ -129,11 +129,28 @@ func Missing() string {
 	return ""
 }
 
+// apart says what the namespaces lack here; empty is nothing.
+func apart() string {
+	if os.Geteuid() != 0 {
+		return "namespaces for tests need root; run as root"
+	}
+	for _, program := range []string{"unshare", "ip"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return program + " is missing: make engines"
+		}
+	}
+	return ""
+}
+
 // Need skips the test where there can be no cluster; where it is asked for, that
 // is a failure.
-func Need(tb testing.TB) {
+func Need(tb testing.TB) { tb.Helper(); need(tb, Missing()) }
+
+// NeedNamespaces is Need of a test that starts no cluster.
+func NeedNamespaces(tb testing.TB) { tb.Helper(); need(tb, apart()) }
+
+func need(tb testing.TB, why string) {
 	tb.Helper()
-	why := Missing()
 	if why == "" && !Inside() {
 		why = "TestMain of this package does not call kubetest.Main"
 	}
