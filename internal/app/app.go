@@ -90,6 +90,8 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	if err := a.holdBallast(ctx); err != nil {
 		return nil, err
 	}
+	usual := keepGarbage(bytes(a.cfg.Limits.Garbage))
+	a.onClose(func() error { usual(); return nil })
 	ctx = identity.With(ctx, identity.Loop("start"))
 	domains := a.openDomains
 	if cfg.follows() {

@@ -175,6 +175,7 @@ type Config struct {
 		Body       size     `koanf:"body" doc:"Largest JSON body"`
 		Checkpoint size     `koanf:"checkpoint" doc:"Largest checkpoint of a job that is kept"`
 		Free       size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
+		Garbage    size     `koanf:"garbage" doc:"Memory that the server may fill anew before it looks for what it needs no more; more of it costs less CPU. It may be as much as there is in use in any case. 0, or GOGC in the environment, leaves it to Go"`
 		SQLMemory  size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
 		SQLDisk    size     `koanf:"sql_disk" doc:"Space in the data directory for what one SQL query cannot hold in memory; queries over sealed tables get it only with encrypted_disk"`
 		SQLTime    duration `koanf:"sql_time" doc:"Longest SQL query"`
@@ -222,7 +223,7 @@ func defaults() map[string]any {
 		"gateway.alone":         "0",
 		"gateway.every":         "10s",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
-		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
+		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
 		"log.level": "info", "log.format": "text",
 	}

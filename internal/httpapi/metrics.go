@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +16,22 @@ import (
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
+
+	// Series are found by their labels once: it takes longer than to add to them.
+	mu    sync.Mutex
+	found atomic.Pointer[map[outcome]series] // replaced as a whole, under mu
+}
+
+// outcome is what requests have in common that are counted together.
+type outcome struct {
+	route  string
+	status int
+}
+
+// series are those that a request is counted in.
+type series struct {
+	requests prometheus.Counter
+	seconds  prometheus.Observer
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -25,8 +44,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
 		}, []string{"route"}),
 	}
+	m.found.Store(&map[outcome]series{})
 	reg.MustRegister(m.requests, m.seconds)
 	return m
+}
+
+// of finds the series of an outcome.
+func (m *metrics) of(o outcome) series {
+	if s, ok := (*m.found.Load())[o]; ok {
+		return s
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := series{m.requests.WithLabelValues(o.route, strconv.Itoa(o.status)), m.seconds.WithLabelValues(o.route)}
+	found := maps.Clone(*m.found.Load())
+	found[o] = s
+	m.found.Store(&found)
+	return s
 }
 
 type statusWriter struct {
@@ -51,8 +85,9 @@ func (s *Server) measured(next http.Handler) http.Handler {
 			if sw.route == "" {
 				sw.route = "none"
 			}
-			s.metrics.requests.WithLabelValues(sw.route, strconv.Itoa(sw.status)).Inc()
-			s.metrics.seconds.WithLabelValues(sw.route).Observe(time.Since(start).Seconds())
+			to := s.metrics.of(outcome{sw.route, sw.status})
+			to.requests.Inc()
+			to.seconds.Observe(time.Since(start).Seconds())
 		}()
 		next.ServeHTTP(sw, r)
 	})

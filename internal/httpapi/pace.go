@@ -7,7 +7,7 @@ import (
 
 const (
 	// writeTime is how long a reader may take for one piece of an answer before
-	// it is cut off.
+	// it is cut off: for some an eighth less.
 	writeTime = 30 * time.Second
 	// writePiece bytes are a piece.
 	writePiece = 64 << 10
@@ -18,24 +18,49 @@ const (
 // holds no goroutine and no file.
 func (s *Server) paced(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &pacer{ResponseWriter: w, control: http.NewResponseController(w), patience: s.cfg.WriteTime}
-		p.resume() // from the end of the answer before on this connection
+		// Of the answer before on this connection there is no deadline: net/http takes it away.
+		p := &pacer{ResponseWriter: w, patience: s.cfg.WriteTime, stays: r.ProtoMajor < 2}
+		if p.connection, _ = w.(deadliner); p.connection == nil {
+			p.connection = http.NewResponseController(w)
+		}
 		next.ServeHTTP(p, r)
 		p.limit() // for what net/http still has in its buffers
 	})
 }
 
-// pacer limits the time of each write. Between writes there is no deadline: in
-// HTTP/2 it would end a request that is still at work.
+// pacer limits the time of each write. In HTTP/1 a deadline matters to writes alone, so it
+// may stay when one is done, and serves the next if enough of it is left. In HTTP/2 there is
+// none between writes: it would end a request that is still at work.
 type pacer struct {
 	http.ResponseWriter
-	control  *http.ResponseController
-	patience time.Duration
+	connection deadliner
+	patience   time.Duration
+	stays      bool
+	end        time.Time // the deadline
 }
 
-// Deadlines are refused by writers that are no connection, which never block.
-func (p *pacer) limit()  { _ = p.control.SetWriteDeadline(time.Now().Add(p.patience)) }
-func (p *pacer) resume() { _ = p.control.SetWriteDeadline(time.Time{}) }
+// deadliner is net/http's own writer, or its way to one. Deadlines are refused by writers that
+// are no connection, which never block.
+type deadliner interface {
+	SetWriteDeadline(at time.Time) error
+}
+
+func (p *pacer) limit() {
+	if now := time.Now(); p.end.Sub(now) < p.patience-p.patience/8 {
+		p.set(now.Add(p.patience))
+	}
+}
+
+func (p *pacer) resume() {
+	if !p.stays {
+		p.set(time.Time{})
+	}
+}
+
+func (p *pacer) set(end time.Time) {
+	p.end = end
+	_ = p.connection.SetWriteDeadline(end)
+}
 
 func (p *pacer) Write(b []byte) (int, error) {
 	defer p.resume()
@@ -53,7 +78,7 @@ func (p *pacer) Write(b []byte) (int, error) {
 func (p *pacer) FlushError() error {
 	defer p.resume()
 	p.limit()
-	return p.control.Flush()
+	return http.NewResponseController(p.ResponseWriter).Flush()
 }
 
 // Unwrap lets http.ResponseController reach the connection.

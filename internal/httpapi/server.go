@@ -27,6 +27,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"runtime/debug"
 	"slices"
@@ -141,14 +142,19 @@ func (s *Server) hostChecked(next http.Handler) http.Handler {
 			host = h
 		}
 		host = strings.ToLower(strings.Trim(host, "[]"))
-		ip := net.ParseIP(host)
-		if host == "localhost" || ip != nil || slices.Contains(s.cfg.Hosts, host) {
+		if host == "localhost" || slices.Contains(s.cfg.Hosts, host) || isIP(host) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		refuse(w, r, fault.New(fault.Invalid, "host %q is not served here", host).
 			WithHint("Add the name to http_hosts in the configuration if clients should use it."))
 	})
+}
+
+// isIP reports what net.ParseIP does.
+func isIP(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Zone() == ""
 }
 
 // opened lists what answers without credentials, by exact path or by prefix. Only
@@ -196,7 +202,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
 		}
 		limit := s.cfg.MaxBody
-		control := http.NewResponseController(w)
+		control := *http.NewResponseController(w)
 		switch {
 		case oip.Streams(r.URL.Path): // each message is bounded, and how many streams; no time, once the gate is passed
 			limit = math.MaxInt64
@@ -225,7 +231,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 				limit = max(limit, maxManifest)
 			}
 		}
-		r.Body = bounded(w, r.Body, limit, control)
+		r.Body = bounded(w, r, limit, control)
 		if sw, ok := w.(*statusWriter); ok {
 			defer func() { sw.route = r.Pattern }()
 		}
@@ -249,9 +255,12 @@ func uploads(r *http.Request) bool {
 // bounded is a body of at most limit bytes. When it was read to its end, the time
 // for reading it is no longer limited: net/http would end the request's context
 // at that deadline, under a handler that is still at work.
-func bounded(w http.ResponseWriter, body io.ReadCloser, limit int64, control *http.ResponseController) io.ReadCloser {
-	b := &untilRead{ReadCloser: http.MaxBytesReader(w, body, limit), control: control}
-	if body == nil || body == http.NoBody {
+func bounded(w http.ResponseWriter, r *http.Request, limit int64, control http.ResponseController) io.ReadCloser {
+	b := &untilRead{ReadCloser: r.Body, control: control}
+	if r.ContentLength < 0 || r.ContentLength > limit { // else net/http gives no more than that
+		b.ReadCloser = http.MaxBytesReader(w, r.Body, limit)
+	}
+	if r.Body == nil || r.Body == http.NoBody {
 		_ = control.SetReadDeadline(time.Time{})
 	}
 	return b
@@ -259,7 +268,7 @@ func bounded(w http.ResponseWriter, body io.ReadCloser, limit int64, control *ht
 
 type untilRead struct {
 	io.ReadCloser
-	control *http.ResponseController
+	control http.ResponseController
 }
 
 func (b *untilRead) Read(p []byte) (int, error) {

@@ -35,7 +35,12 @@ func New(prefix string) string {
 		last++
 		u = ulid.MustNew(last, entropy)
 	}
-	return prefix + "_" + u.String()
+	var room [64]byte // else it is made, and then the string
+	text := append(append(room[:0], prefix...), '_')
+	at := len(text)
+	text = append(text, make([]byte, ulid.EncodedSize)...)
+	_ = u.MarshalTextTo(text[at:]) // it is as long as it has to be
+	return string(text)
 }
 
 // Check refuses a string that is not an identifier with the prefix.

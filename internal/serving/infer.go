@@ -140,8 +140,9 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 		}
 	}
 	asks := ctx
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
+	in := newWithin(ctx, received, s.Timeout)
+	defer in.cancel()
+	ctx = in
 	err := c.run(ctx)
 	latency := time.Since(received)
 	x.tally.add(latency, err)
@@ -194,9 +195,7 @@ func (c *call) run(ctx context.Context) error {
 	}
 	wanted := c.r.Outputs
 	if len(wanted) == 0 {
-		for _, o := range c.target.meta.Outputs {
-			wanted = append(wanted, o.Name)
-		}
+		wanted = c.target.outputs
 	}
 	asked := wanted
 	if score := c.target.score.output; score != "" && !slices.Contains(wanted, score) {

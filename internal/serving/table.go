@@ -72,6 +72,7 @@ type target struct {
 	session runtime.Session // asked through queue only
 	queue   *batching.Queue
 	meta    runtime.Metadata
+	outputs []string // the names of all
 	score   score
 	names   map[string][]string // of the columns of its inputs
 	tally   *tally
@@ -92,6 +93,9 @@ func (s *Service) newTarget(ctx context.Context, m Model, how how, session runti
 	s.sessions.Add(1)
 	s.mu.Unlock()
 	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally, closed: s.sessions.Done}
+	for _, o := range t.meta.Outputs {
+		t.outputs = append(t.outputs, o.Name)
+	}
 	var verdict batching.Verdict
 	options, cores := bounded(how.batching, session), s.coresOf(how)
 	if options.MaxRows != 1 {

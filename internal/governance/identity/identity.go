@@ -57,15 +57,29 @@ func (p Principal) String() string {
 
 type contextKey struct{}
 
-// With puts the principal into the context.
-func With(ctx context.Context, p Principal) context.Context {
-	return context.WithValue(ctx, contextKey{}, p)
+// carrier is a context with a principal: with context.WithValue, each request would make
+// two objects of it, and each From copy it once more.
+type carrier struct {
+	context.Context
+	principal Principal
 }
+
+func (c *carrier) Value(key any) any {
+	if key == (contextKey{}) {
+		return &c.principal
+	}
+	return c.Context.Value(key)
+}
+
+// With puts the principal into the context.
+func With(ctx context.Context, p Principal) context.Context { return &carrier{ctx, p} }
 
 // From is the principal of the request; the zero Principal may do nothing.
 func From(ctx context.Context) Principal {
-	p, _ := ctx.Value(contextKey{}).(Principal)
-	return p
+	if p, ok := ctx.Value(contextKey{}).(*Principal); ok {
+		return *p
+	}
+	return Principal{}
 }
 
 // Loop is the principal of a background loop of Falaj.

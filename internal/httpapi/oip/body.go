@@ -30,12 +30,16 @@ const (
 // headLength is the header that says how long the JSON before binary tensors is.
 const headLength = "Inference-Header-Content-Length"
 
-// single is a header that a request may have once.
+// single is a header that a request may have once, by its canonical name.
 func single(r *http.Request, name string) (string, error) {
-	if n := len(r.Header.Values(name)); n > 1 {
-		return "", fault.New(fault.Invalid, "the request has the header %s %d times", name, n)
+	switch values := r.Header[name]; len(values) {
+	case 0:
+		return "", nil
+	case 1:
+		return values[0], nil
+	default:
+		return "", fault.New(fault.Invalid, "the request has the header %s %d times", name, len(values))
 	}
-	return r.Header.Get(name), nil
 }
 
 // headOf is the length of a request's JSON, -1 for all of it.
@@ -242,33 +246,54 @@ func compress(kind string, parts [][]byte) ([]byte, error) {
 // heads are buffers for the JSON of answers.
 var heads = sync.Pool{New: func() any { return new(make([]byte, 0, 4096)) }}
 
-// send writes an answer: JSON, and what follows it. When not all of it was written,
-// net/http may still read what it was given. Nothing was written after an error.
+// joined is how many bytes that follow the JSON of an answer are copied behind it at most:
+// to write them by themselves costs more than that.
+const joined = 16 << 10
+
+// Values of headers that most answers have. Nobody changes them.
+var (
+	typeJSON  = []string{"application/json"}
+	typeBytes = []string{"application/octet-stream"}
+)
+
+// send writes an answer: JSON, and what follows it, for which there may be room behind it.
+// When not all of it was written, net/http may still read what it was given. Nothing was
+// written after an error.
 func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) (whole bool, err error) {
 	h := w.Header()
 	if len(raw) == 0 {
-		h.Set("Content-Type", "application/json")
+		h["Content-Type"] = typeJSON
 	} else {
-		h.Set("Content-Type", "application/octet-stream")
-		h.Set(headLength, strconv.Itoa(len(head)))
+		h["Content-Type"] = typeBytes
+		h[headLength] = []string{strconv.Itoa(len(head))}
 	}
-	parts, size := append([][]byte{head}, raw...), len(head)
-	for _, b := range raw {
-		size += len(b)
+	if sizeOf(raw) <= joined {
+		for _, b := range raw {
+			head = append(head, b...)
+		}
+		raw = nil
 	}
+	size := len(head) + sizeOf(raw)
 	if kind := acceptable(r.Header.Get("Accept-Encoding")); kind != "" && size >= worth {
-		b, err := compress(kind, parts)
-		if err != nil {
+		if head, err = compress(kind, append([][]byte{head}, raw...)); err != nil {
 			return false, fault.Wrap(err, "compressing the answer")
 		}
 		h.Set("Content-Encoding", kind)
-		parts, size = [][]byte{b}, len(b)
+		raw, size = nil, len(head)
 	}
-	h.Set("Content-Length", strconv.Itoa(size))
-	for _, b := range parts {
-		if _, err := w.Write(b); err != nil { //nolint:gosec // never a page
-			return false, nil //nolint:nilerr // a client that went away cannot be told
+	h["Content-Length"] = []string{strconv.Itoa(size)}
+	_, err = w.Write(head) //nolint:gosec // never a page
+	for _, b := range raw {
+		if err == nil {
+			_, err = w.Write(b) //nolint:gosec // never a page
 		}
 	}
-	return true, nil
+	return err == nil, nil // a client that went away cannot be told
+}
+
+func sizeOf(raw [][]byte) (size int) {
+	for _, b := range raw {
+		size += len(b)
+	}
+	return size
 }

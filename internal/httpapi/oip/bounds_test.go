@@ -205,12 +205,15 @@ func TestSmallNumbers(t *testing.T) {
 	} {
 		m := &inference.ModelInferRequest{}
 		p := &payload{Buffer: mem.SliceBuffer(within(5, c.tensor))}
-		s := (&held{most: most}).share(t.Context())
+		s, size := (&held{most: most}).share(t.Context()), p.Len()
+		if err := s.take(size); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
 		err := p.into(m, s)
-		if fault.KindOf(err) != c.want || (err == nil) != (c.want == 0) || err != nil && (len(m.GetInputs()) > 0 || s.n != 0) {
+		if fault.KindOf(err) != c.want || (err == nil) != (c.want == 0) || err != nil && (len(m.GetInputs()) > 0 || s.n != int64(size)) {
 			t.Errorf("%s: %v, %d bytes are held", name, err, s.n)
 		}
-		if s.give(p.more); s.n != 0 {
+		if s.give(p.more); s.n != int64(size) {
 			t.Errorf("%s: %d bytes remain", name, s.n)
 		}
 	}

@@ -209,10 +209,10 @@ func (p *payload) into(m proto.Message, s *share) error {
 	if err := w.add(b, m.ProtoReflect().Descriptor()); err != nil {
 		return err
 	}
-	if err := s.take(w.memory()); err != nil {
+	if err := s.take(w.beside); err != nil {
 		return err
 	}
-	p.more = w.memory()
+	p.more = w.beside
 	if err := proto.Unmarshal(b, m); err != nil {
 		return fault.New(fault.Invalid, "the message is not a %s: %v", m.ProtoReflect().Descriptor().FullName(), err)
 	}
@@ -223,11 +223,8 @@ func (p *payload) into(m proto.Message, s *share) error {
 // messages and texts have two bytes each, numbers one.
 type weight struct {
 	messages, texts int
-	numbers         int // bytes that they take
+	beside          int // bytes that it takes beside its own
 }
-
-// memory is about what it takes: a message has its struct, a text a slice and a string.
-func (w *weight) memory() int { return 200*w.messages + 40*w.texts + w.numbers }
 
 // add counts a message, and refuses names that are too long. Errors: fault.Invalid,
 // fault.Exhausted.
@@ -244,10 +241,11 @@ func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
 		}
 		value := b[:n]
 		b = b[n:]
-		if kind == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(value)
-		}
 		if f := d.Fields().ByNumber(number); f != nil {
+			w.beside += inference.Beside(value, kind, f)
+			if kind == protowire.BytesType {
+				value, _ = protowire.ConsumeBytes(value)
+			}
 			switch f.Kind() { //nolint:exhaustive // others cost what they have bytes
 			case protoreflect.MessageKind:
 				if kind != protowire.BytesType {
@@ -265,10 +263,7 @@ func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
 				w.texts++
 			case protoreflect.BytesKind:
 				w.texts++
-			case protoreflect.Int32Kind, protoreflect.Uint32Kind:
-				w.numbers += 4 * ends(value)
-			case protoreflect.Int64Kind, protoreflect.Uint64Kind:
-				w.numbers += 8 * ends(value)
+			case protoreflect.Int64Kind:
 				if f.Name() == "shape" {
 					dims += ends(value)
 				}

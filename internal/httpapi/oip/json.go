@@ -19,8 +19,8 @@ func decode(body []byte, head int) (*ask, error) {
 	if !utf8.Valid(body[:head]) {
 		return nil, fault.New(fault.Invalid, "the request is not UTF-8")
 	}
-	s := scanner{buf: body[:head:head]}
-	a := &ask{}
+	a, s := decoding(body[:head:head])
+	defer func() { s.buf = nil }() // the request may live longer than its JSON
 	var raw []rawInput
 	var seen uint
 	for ok := s.open('{', '}'); ok; ok = s.more('}') {
@@ -42,6 +42,9 @@ func decode(body []byte, head int) (*ask, error) {
 		}
 	}
 	s.end()
+	if len(a.Outputs) == 0 {
+		a.Outputs, a.outputs = nil, nil
+	}
 	switch {
 	case s.err != nil:
 		return nil, s.err
@@ -63,6 +66,19 @@ func decode(body []byte, head int) (*ask, error) {
 			WithHint("Inference-Header-Content-Length is the length of the JSON; each binary input says its binary_data_size.")
 	}
 	return a, nil
+}
+
+// decoding is a request that is read, with room for what most have.
+func decoding(json []byte) (*ask, *scanner) {
+	d := &struct {
+		ask     ask
+		scanner scanner
+		inputs  [1]runtime.Tensor
+		names   [2]string
+		outputs [2]wanted
+	}{scanner: scanner{buf: json}}
+	d.ask.Inputs, d.ask.Outputs, d.ask.outputs = d.inputs[:0], d.names[:0], d.outputs[:0]
+	return &d.ask, &d.scanner
 }
 
 // rawInput is an input whose bytes follow the JSON.

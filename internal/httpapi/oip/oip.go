@@ -29,6 +29,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -274,6 +275,9 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.free() // the answer is made; who reads it slowly holds no more than that
+	if n := sizeOf(raw); n <= joined {
+		head = slices.Grow(head, n)
+	}
 	whole, err := send(w, r, head, raw)
 	if whole && cap(head) <= trusted { // a large one is not worth keeping
 		*buffer = head

@@ -19,7 +19,10 @@ func Check(t runtime.Tensor) (int, error) {
 		return 0, fault.New(fault.Invalid, "a tensor may have %d dimensions", MaxDims)
 	}
 	n, err := runtime.Elements(t.Shape)
-	return n, fault.Wrap(err, "input %q", t.Name)
+	if err != nil {
+		return n, fault.Wrap(err, "input %q", t.Name)
+	}
+	return n, nil
 }
 
 // FromContents reads the elements of a tensor from the list for its datatype.

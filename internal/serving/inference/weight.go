@@ -26,20 +26,24 @@ func Weigh(b []byte, d protoreflect.MessageDescriptor) int {
 			return sum
 		}
 		if f := d.Fields().ByNumber(number); f != nil {
-			sum += weighField(b[:n], kind, f)
+			sum += Beside(b[:n], kind, f)
+			if f.Kind() == protoreflect.MessageKind {
+				in, _ := protowire.ConsumeBytes(b[:n])
+				sum += Weigh(in, f.Message()) - len(in)
+			}
 		}
 		b = b[n:]
 	}
 	return sum
 }
 
-// weighField is what a field takes beside its bytes.
-func weighField(b []byte, kind protowire.Type, f protoreflect.FieldDescriptor) int {
+// Beside is about how many bytes a field takes beside those that it has, its value as it
+// is on the wire; what is within a message is not counted.
+func Beside(b []byte, kind protowire.Type, f protoreflect.FieldDescriptor) int {
 	size := 8
 	switch f.Kind() { //nolint:exhaustive // the others have up to eight bytes
 	case protoreflect.MessageKind:
-		in, _ := protowire.ConsumeBytes(b)
-		return messageCost + Weigh(in, f.Message()) - len(in)
+		return messageCost
 	case protoreflect.BytesKind, protoreflect.StringKind:
 		return textCost
 	case protoreflect.BoolKind:

@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -68,8 +69,7 @@ func parse(s string) (Kind, digest, bool) {
 	if !slices.Contains(kinds, kind) {
 		return "", digest{}, false
 	}
-	var raw [secretLen]byte
-	copy(raw[:], s)
+	raw := unsafe.Slice(unsafe.StringData(s), secretLen) //nolint:gosec // only read: a copy would be garbage with a secret in it
 	for _, c := range raw[headLen:] {
 		if c < '0' || c > '9' && c < 'A' || c > 'Z' && c < 'a' || c > 'z' {
 			return "", digest{}, false
@@ -78,7 +78,7 @@ func parse(s string) (Kind, digest, bool) {
 	if sum62(crc32.ChecksumIEEE(raw[:secretLen-sumLen])) != [sumLen]byte(raw[secretLen-sumLen:]) {
 		return "", digest{}, false
 	}
-	return kind, sha256.Sum256(raw[:]), true
+	return kind, sha256.Sum256(raw), true
 }
 
 func checksum(head string) string {

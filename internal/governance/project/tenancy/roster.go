@@ -49,7 +49,12 @@ func (r *Roster) GrantsOf(ctx context.Context, principal string) ([]project.Gran
 	if ok && time.Since(h.read) < rosterTTL {
 		return h.grants, nil
 	}
-	h = held{read: time.Now()}
+	return r.readGrants(ctx, principal, generation)
+}
+
+// readGrants asks the database, and remembers unless there was a change since generation.
+func (r *Roster) readGrants(ctx context.Context, principal string, generation uint64) ([]project.Grant, error) {
+	h := held{read: time.Now()}
 	mayGo := false
 	err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		mayGo = tx.Writes()

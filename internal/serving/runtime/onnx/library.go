@@ -151,10 +151,12 @@ func (m *native) unload() {
 type call struct {
 	c       *C.call
 	pins    runtime.Pinner
+	filled  int // bytes of given_small
 	inputs  []C.tensor
 	outputs []C.tensor
 	names   []*C.char // of the outputs wanted
 	shrinks bool      // its runs give back what the arena does not need
+	watched watched
 }
 
 // begin takes an idle call, or makes one.
@@ -187,7 +189,13 @@ func (m *native) end(c *call) {
 }
 
 func (c *call) empty() {
-	C.ort_release(c.c)
+	if c.c.released == 0 {
+		C.ort_release(c.c)
+	}
+	for i := range c.inputs {
+		c.inputs[i].data, c.inputs[i].at = nil, nil
+	}
+	c.filled, c.c.released = 0, 0
 	c.pins.Unpin()
 }
 
@@ -272,15 +280,21 @@ func (c *call) give(i int, t serving.Tensor) error {
 	return nil
 }
 
-// pin lends the library the memory of a slice until the call ends.
+// pin lends the library the memory of a slice until the call ends, or a copy of a small one.
 func pin[T any](c *call, to *C.tensor, data []T) int {
-	to.data = unsafe.Pointer(&nothing)
-	if len(data) > 0 {
-		at := unsafe.SliceData(data)
+	size := len(data) * int(unsafe.Sizeof(*new(T)))
+	switch at := unsafe.Pointer(unsafe.SliceData(data)); {
+	case size == 0:
+		to.data = unsafe.Pointer(&nothing)
+	case size <= C.small-c.filled:
+		to.data = unsafe.Pointer(&c.c.given_small[c.filled])
+		copy(unsafe.Slice((*byte)(to.data), size), unsafe.Slice((*byte)(at), size))
+		c.filled += (size + 63) &^ 63
+	default:
 		c.pins.Pin(at)
-		to.data = unsafe.Pointer(at)
+		to.data = at
 	}
-	to.size, to.count = C.size_t(uintptr(len(data))*unsafe.Sizeof(*new(T))), C.size_t(len(data))
+	to.size, to.count = C.size_t(size), C.size_t(len(data))
 	return len(data)
 }
 

@@ -3,6 +3,7 @@
 //
 //   - model.go reads a model's file before the library does.
 //   - library.go is the library to the rest; ort.h, ort.c what is used of it.
+//   - watch.go breaks off runs whose context is over.
 //
 // Runs in flight are bounded by the number of cores: more only thrash caches
 // and hold an OS thread each. A run is cancelled when its context ends. Inputs
@@ -33,6 +34,7 @@ type Runtime struct {
 	slots   *semaphore.Weighted // cores that no run has
 	memory  resource.Bytes      // see Within
 	tight   atomic.Bool         // the next run gives back what the arena does not need after it
+	watch   watch
 
 	mu     sync.Mutex
 	loaded map[content]*shared
@@ -235,12 +237,13 @@ func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []
 	}
 	s.runs.Add(1)
 	defer s.runs.Done()
-	if s.runtime.slots.Acquire(ctx, s.cores) != nil {
+	if !s.runtime.slots.TryAcquire(s.cores) && s.runtime.slots.Acquire(ctx, s.cores) != nil {
 		return nil, fault.New(fault.Timeout, "waited for a free core until the request's time was up")
 	}
 	defer s.runtime.slots.Release(s.cores)
 
-	wanted, err := s.wanted(outputs)
+	var room [8]int
+	wanted, err := s.wanted(room[:0], outputs)
 	if err != nil {
 		return nil, err
 	}
@@ -301,9 +304,8 @@ func (s *session) size(c *call, wanted []int, outputs []string) (n int64, err er
 // are, and so what the arena took for it is not to be kept.
 func (s *session) unusual(n int64) bool { return n > 4*s.usual.Load()+1<<16 }
 
-// wanted finds the outputs that are asked for, each once.
-func (s *session) wanted(outputs []string) ([]int, error) {
-	wanted := make([]int, 0, len(s.meta.Outputs))
+// wanted appends the outputs that are asked for, each once.
+func (s *session) wanted(wanted []int, outputs []string) ([]int, error) {
 	for _, name := range outputs {
 		i := slices.IndexFunc(s.meta.Outputs, func(o serving.Spec) bool { return o.Name == name })
 		if i < 0 {
@@ -317,19 +319,9 @@ func (s *session) wanted(outputs []string) ([]int, error) {
 }
 
 func (s *session) run(ctx context.Context, c *call, wanted []int) error {
-	if ctx.Done() == nil {
-		return kindOf(s.model.run(c, wanted))
-	}
-	terminated := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(terminated)
-		c.terminate()
-	})
+	s.runtime.watch.begin(ctx, c)
 	err := s.model.run(c, wanted)
-	if !stop() { // terminate is using the call: it must end before another run does
-		<-terminated
-		c.resume()
-	}
+	s.runtime.watch.end(c)
 	if err != nil && ctx.Err() != nil {
 		return fault.New(fault.Timeout, "the model did not answer in the request's time")
 	}

@@ -141,6 +141,42 @@ func TestScalarString(t *testing.T) {
 	}
 }
 
+// TestSmallAndLarge: runs whose tensors are copied and runs whose tensors are not take turns
+// with the same memory, and so do outputs of numbers and of texts at the same place.
+func TestSmallAndLarge(t *testing.T) {
+	s := load(t, modelOf(
+		part(1, op("Identity", []string{"x"}, []string{"y"})), part(1, op("Identity", []string{"s"}, []string{"u"})), part(1, op("Identity", []string{"x"}, []string{"z"})),
+		part(11, port("x", float32s, -1)), part(11, port("s", stringsT, -1)),
+		part(12, port("y", float32s, -1)), part(12, port("u", stringsT, -1)), part(12, port("z", float32s, -1)),
+	))
+	wants := [][]string{{"y"}, {"u"}, {"y", "z"}, {"u", "y"}, {"z", "u"}}
+	for i, n := range []int{1, 0, 1023, 1024, 1025, 511, 512, 513, 5000, 3, 1024, 7, 0, 2000, 1, 1024, 512} {
+		x, texts := make([]float32, n), make([]string, n%5)
+		for k := range x {
+			x[k] = float32(i*10_000 + k)
+		}
+		for k := range texts {
+			texts[k] = strings.Repeat("x", i+k)
+		}
+		in := append(floats("x", []int64{int64(n)}, x...), serving.Tensor{Name: "s", Datatype: serving.Bytes, Shape: []int64{int64(len(texts))}, Data: texts})
+		for _, wanted := range wants {
+			out, err := s.Infer(t.Context(), in, wanted)
+			if err != nil {
+				t.Fatalf("%d, %v: %v", n, wanted, err)
+			}
+			for k, name := range wanted {
+				want := any(x)
+				if name == "u" {
+					want = texts
+				}
+				if !reflect.DeepEqual(out[k].Data, want) {
+					t.Errorf("%d: %s is %v, want %v", n, name, out[k].Data, want)
+				}
+			}
+		}
+	}
+}
+
 // TestEveryDatatype: what goes in comes out, of each datatype and rank.
 func TestEveryDatatype(t *testing.T) {
 	for _, c := range []struct {
@@ -433,7 +469,7 @@ func BenchmarkInfer(b *testing.B) {
 		})
 		b.Run(c.name+"/raw", func(b *testing.B) {
 			s := s.(*session)
-			wanted, err := s.wanted([]string{c.out})
+			wanted, err := s.wanted(nil, []string{c.out})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -10,6 +10,10 @@
 
 enum { api_version = 20, max_rank = 32, max_answer = 512 << 20 };
 
+// How many bytes of a run's inputs, and of its outputs, are copied to where they need
+// neither be held still nor released: that would cost more.
+enum { small = 4 << 10 };
+
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtEnv OrtEnv;
 typedef struct OrtSession OrtSession;
@@ -136,6 +140,8 @@ typedef struct {
 	size_t wanted;
 	const OrtValue **given;
 	OrtValue **answered;
+	int released;          // the run left nothing of the library's
+	_Alignas(64) char given_small[small], answered_small[small];
 } call;
 
 failure ort_open(const char *path, int threads, size_t memory, const char **version);
