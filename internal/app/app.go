@@ -103,7 +103,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		}
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions}, featureGauges{a.features}, streamGauges{a.features}, servingGauges{a.serving.Measured}, remoteGauges{a.remotes})
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions}, featureGauges{a.features}, streamGauges{a.features}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes})
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Tree: bytes(a.cfg.Limits.Checkpoint), Version: w.Version},
 		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(),

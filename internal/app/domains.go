@@ -387,8 +387,10 @@ func (a *App) openServing(ctx context.Context) error {
 	}
 	a.remotes = runtimes.remote
 	loadTime, _ := time.ParseDuration(a.cfg.Serving.LoadTime) // validated
+	capacity := a.openPlaces()
 	a.serving = serving.New(serving.Config{
-		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
+		Capacity: capacity,
+		DB:       a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
 		Runtime: runtimes, Remotes: a.cfg.servingRemotes(), Features: servingFeatures{a.features}, Predictions: a.predictions, LoadTime: loadTime, Log: a.log,
 	})
 	a.group.Add(lifecycle.Service{Name: "serving", Stop: func(ctx context.Context) error {
@@ -397,6 +399,8 @@ func (a *App) openServing(ctx context.Context) error {
 	}})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
+	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.ScaleOnce, Logger: a.log}
+	a.group.Add(scaler.Service())
 	for _, c := range contents {
 		a.projects.Register(c)
 	}

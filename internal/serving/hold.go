@@ -49,8 +49,11 @@ const holdRetry = time.Second
 // that the model is asleep; those of Infer.
 func (s *Service) held(ctx context.Context, r *Request, received time.Time, missing error) (*table, *target, bool, error) {
 	t := (*s.tables.Load())[key{r.Project, r.Name}]
-	if t == nil || !errors.Is(missing, errAsleep) {
+	switch {
+	case t == nil || !t.deployment.Spec.sleeps():
 		return nil, nil, false, missing
+	case !errors.Is(missing, errAsleep):
+		return nil, nil, false, s.explained(ctx, r, missing)
 	}
 	w := t.asked(r.Version)
 	if err := s.Authz.Allow(ctx, actionInfer, t.object(w)); err != nil {
