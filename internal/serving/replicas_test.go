@@ -216,7 +216,7 @@ func TestReplicaDoesNotCome(t *testing.T) {
 		for range 100 {
 			h.resize(2)
 			synctest.Wait()
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 		}
 		if h.opens < 4 || h.opens > 8 || h.told != h.opens {
 			t.Errorf("%d tries in 100 s", h.opens)
@@ -228,7 +228,7 @@ func TestReplicaDoesNotCome(t *testing.T) {
 			t.Error(err)
 		}
 		h.fails = nil
-		time.Sleep(maxPause)
+		<-time.After(maxPause)
 		h.resize(2)
 		synctest.Wait()
 		if n, _, _ := h.size(); n != 2 || h.trouble() != "" {

@@ -129,6 +129,13 @@ type scaledVersion struct {
 	decision           autoscale.Decision
 }
 
+// begin makes it ready.
+func (z *scaler) begin() {
+	z.all = map[key]*scaled{}
+	life, end := context.WithCancel(context.Background())
+	z.life, z.end = life, end
+}
+
 // of is a deployment's; made when there is none, or of another of the name.
 func (z *scaler) of(k key, id ID) *scaled {
 	c := z.all[k]

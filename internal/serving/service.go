@@ -115,8 +115,7 @@ func New(c Config) *Service {
 		loads: make(chan struct{}, c.Loads), shadows: newShadows(runtime.GOMAXPROCS(0)), cores: batching.NewCores(runtime.GOMAXPROCS(0)),
 		places: map[string]*batching.Cores{},
 	}
-	s.scaler.all = map[key]*scaled{}
-	s.scaler.life, s.scaler.end = context.WithCancel(context.Background())
+	s.scaler.begin()
 	s.tables.Store(&map[key]*table{})
 	for name, r := range c.Remotes {
 		s.places[name] = batching.NewCores(cmp.Or(r.Runs, defaultRuns))

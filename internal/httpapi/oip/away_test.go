@@ -21,7 +21,7 @@ func (m away) Metadata(ctx context.Context, project, name, version string) (serv
 	return d, err
 }
 
-func (away) Answers(context.Context, string, string, string) (error, error) { //nolint:revive // the first is an answer
+func (away) Answers(context.Context, string, string, string) (why, err error) {
 	return fault.New(fault.Unavailable, "it is started again"), nil
 }
 
