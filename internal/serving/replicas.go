@@ -20,6 +20,8 @@ import (
 //
 // How many there should be is said by resize; more are loaded beside what runs, one
 // after the other, and fewer take no more runs and are closed when theirs have ended.
+// One of them, the first as long as it is there, needs no place: others may take all
+// places away, and one is left.
 type replicas struct {
 	meta runtime.Metadata
 	open opener
@@ -42,13 +44,14 @@ type replicas struct {
 	reason string // of the last failure, or what is waited for; empty when the last one came
 }
 
-// opener loads one more replica. It tells what it waits for, and answers with when the
-// replica has to go; nil is never.
-type opener func(ctx context.Context, waits func(why string)) (s runtime.Session, lost <-chan struct{}, err error)
+// opener loads one more replica, in a place of its own; nil: it needs none. waits hears
+// what it waits for.
+type opener func(ctx context.Context, waits func(why string)) (runtime.Session, Place, error)
 
 // replica is one of them. It is used by the pool, and by each run.
 type replica struct {
 	session runtime.Session
+	place   Place // nil: it needs none; under the pool's mu until the last use has ended
 	uses    atomic.Int64
 	gone    chan struct{} // closed when the session is
 	closed  func()
@@ -59,14 +62,14 @@ var _ runtime.Restarting = (*replicas)(nil)
 func newReplicas(first runtime.Session, open opener, told func(error)) *replicas {
 	p := &replicas{meta: first.Metadata(), open: open, told: told, wanted: 1, grown: time.Now()}
 	p.life, p.end = context.WithCancel(context.Background())
-	p.all.Store(&[]*replica{p.replica(first)})
+	p.all.Store(&[]*replica{p.replica(first, nil)})
 	return p
 }
 
 // replica makes one of a session. Under mu, or before anybody knows of p.
-func (p *replicas) replica(s runtime.Session) *replica {
+func (p *replicas) replica(s runtime.Session, place Place) *replica {
 	p.works.Add(1)
-	r := &replica{session: s, gone: make(chan struct{}), closed: p.works.Done}
+	r := &replica{session: s, place: place, gone: make(chan struct{}), closed: p.works.Done}
 	r.uses.Store(1)
 	return r
 }
@@ -88,6 +91,9 @@ func (r *replica) leave() {
 	if r.uses.Add(-1) == 0 {
 		go func() {
 			_ = r.session.Close()
+			if r.place != nil {
+				r.place.Release()
+			}
 			close(r.gone)
 			r.closed()
 		}()
@@ -237,9 +243,19 @@ func (p *replicas) without(r *replica) []*replica {
 			rest = append(rest, x)
 		}
 	}
-	if len(rest) < len(all) {
-		p.all.Store(&rest)
-		r.leave()
+	if len(rest) == len(all) {
+		return rest
+	}
+	p.all.Store(&rest)
+	r.leave()
+	for _, x := range rest {
+		if x.place == nil {
+			return rest
+		}
+	}
+	if len(rest) > 0 { // the one that needed none has gone
+		rest[0].place.Release()
+		rest[0].place = nil
 	}
 	return rest
 }
@@ -254,12 +270,8 @@ func (p *replicas) grow(now time.Time) {
 	p.loads = cancel
 	p.works.Go(func() {
 		defer cancel()
-		s, lost, err := p.open(ctx, p.waits)
-		if err == nil && !reflect.DeepEqual(s.Metadata(), p.meta) {
-			_ = s.Close()
-			err = fault.New(fault.Conflict, "it says that it is another model than the first one")
-		}
-		p.came(ctx, s, lost, err)
+		s, place, err := p.open(ctx, p.waits)
+		p.came(ctx, s, place, err)
 	})
 }
 
@@ -271,10 +283,14 @@ func (p *replicas) waits(why string) {
 }
 
 // came takes a replica that was loaded, or keeps why not.
-func (p *replicas) came(ctx context.Context, s runtime.Session, lost <-chan struct{}, err error) {
+func (p *replicas) came(ctx context.Context, s runtime.Session, place Place, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.loads = nil
+	if err == nil && !reflect.DeepEqual(s.Metadata(), p.meta) {
+		p.replica(s, place).leave()
+		err = fault.New(fault.Conflict, "it says that it is another model than the first one")
+	}
 	switch all := *p.all.Load(); {
 	case err != nil:
 		if ctx.Err() != nil {
@@ -285,15 +301,15 @@ func (p *replicas) came(ctx context.Context, s runtime.Session, lost <-chan stru
 		p.reason = "another one did not start: " + reasonOf(err).Error()
 		p.told(err)
 	case p.closed || len(all) >= p.wanted: // it is not wanted any more
-		p.replica(s).leave()
+		p.replica(s, place).leave()
 	default:
-		r := p.replica(s)
+		r := p.replica(s, place)
 		more := make([]*replica, 0, len(all)+1)
 		more = append(append(more, all...), r)
 		p.all.Store(&more)
 		p.grown, p.tries, p.retry, p.reason = time.Now(), 0, time.Time{}, ""
-		if lost != nil {
-			p.works.Go(func() { p.heed(r, lost) })
+		if place != nil {
+			p.works.Go(func() { p.heed(r, place.Lost()) })
 		}
 		p.grow(p.grown)
 	}
@@ -305,7 +321,9 @@ func (p *replicas) heed(r *replica, lost <-chan struct{}) {
 	case <-lost:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.without(r)
+		if r.place != nil { // else it needs none any more
+			p.without(r)
+		}
 	case <-r.gone:
 	}
 }
@@ -335,19 +353,6 @@ type Place interface {
 	Release()              // it has ended; may be called twice
 }
 
-// placed is a session that has a place.
-type placed struct {
-	runtime.Session
-	place Place
-}
-
-func (p placed) Away() error { return runtime.Away(p.Session) }
-
-func (p placed) Close() error {
-	defer p.place.Release()
-	return p.Session.Close()
-}
-
 // replicate makes a session one of several, where the manifest wants that. The others
 // are of the same bytes, verified anew, and loaded in the same way.
 func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.Options, first runtime.Session) runtime.Session {
@@ -358,7 +363,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		Project: project, Deployment: name, Version: m.Version, Threads: max(1, o.Threads), Memory: o.Memory, Size: len(m.File),
 		Residency: m.Residency, Classification: m.Classification,
 	}
-	open := func(ctx context.Context, waits func(string)) (runtime.Session, <-chan struct{}, error) {
+	open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
 		if s.Capacity == nil {
 			session, err := s.another(ctx, o)
 			return session, nil, err
@@ -372,7 +377,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 			place.Release()
 			return nil, nil, err
 		}
-		return placed{session, place}, place.Lost(), nil
+		return session, place, nil
 	}
 	return newReplicas(first, open, func(err error) {
 		s.Log.Error("a replica was not loaded", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))

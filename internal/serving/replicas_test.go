@@ -54,24 +54,35 @@ type herd struct {
 	*replicas
 	mu    sync.Mutex
 	all   []*mortal
-	lost  []chan struct{}
+	lost  []*testPlace
 	fails error
 	opens int
 	told  int
 }
 
+// testPlace is a place that may be taken away.
+type testPlace struct {
+	lost     chan struct{}
+	once     sync.Once
+	released atomic.Int64
+}
+
+func (p *testPlace) Lost() <-chan struct{} { return p.lost }
+func (p *testPlace) Release()              { p.released.Add(1) }
+func (p *testPlace) take()                 { p.once.Do(func() { close(p.lost) }) }
+
 func newHerd() *herd {
-	h := &herd{all: []*mortal{{}}, lost: []chan struct{}{nil}}
-	h.replicas = newReplicas(h.all[0], func(context.Context, func(string)) (runtime.Session, <-chan struct{}, error) {
+	h := &herd{all: []*mortal{{}}, lost: []*testPlace{nil}}
+	h.replicas = newReplicas(h.all[0], func(context.Context, func(string)) (runtime.Session, Place, error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.opens++
 		if h.fails != nil {
 			return nil, nil, h.fails
 		}
-		m, lost := &mortal{}, make(chan struct{})
-		h.all, h.lost = append(h.all, m), append(h.lost, lost)
-		return m, lost, nil
+		m, place := &mortal{}, &testPlace{lost: make(chan struct{})}
+		h.all, h.lost = append(h.all, m), append(h.lost, place)
+		return m, place, nil
 	}, func(error) { h.told++ })
 	return h
 }
@@ -193,15 +204,27 @@ func TestReplicaPlaceLost(t *testing.T) {
 		defer h.Close()
 		h.resize(2)
 		synctest.Wait()
-		close(h.lost[1])
+		h.lost[1].take()
 		synctest.Wait()
-		if n, _, _ := h.size(); n != 1 || h.all[1].closed.Load() != 1 {
+		if n, _, _ := h.size(); n != 1 || h.all[1].closed.Load() != 1 || h.lost[1].released.Load() != 1 {
 			t.Errorf("%d replicas", n)
 		}
 		h.resize(2)
 		synctest.Wait()
 		if n, _, _ := h.size(); n != 2 || len(h.all) != 3 {
 			t.Errorf("%d replicas", n)
+		}
+		// The one that needs no place goes, so that the other one needs none.
+		h.all[0].away.Store(true)
+		h.resize(1)
+		synctest.Wait()
+		if h.all[0].closed.Load() != 1 || h.lost[2].released.Load() != 1 {
+			t.Errorf("the first is closed %d times, and %d places are given back", h.all[0].closed.Load(), h.lost[2].released.Load())
+		}
+		h.lost[2].take()
+		synctest.Wait()
+		if n, _, _ := h.size(); n != 1 || h.ask(t, 1) != nil {
+			t.Errorf("%d replicas are left", n)
 		}
 	})
 }
@@ -241,7 +264,7 @@ func TestReplicaDoesNotCome(t *testing.T) {
 // waited for when it is not wanted any more, or the deployment ends.
 func TestReplicaWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		open := func(ctx context.Context, waits func(string)) (runtime.Session, <-chan struct{}, error) {
+		open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
 			waits("it waits for a place")
 			<-ctx.Done()
 			return nil, nil, ctx.Err()
@@ -336,11 +359,7 @@ func TestReplicasUnderLoad(t *testing.T) {
 		h.mu.Unlock()
 		m.away.Store(i%3 == 0)
 		if lost != nil && i%11 == 0 {
-			select {
-			case <-lost:
-			default:
-				close(lost)
-			}
+			lost.take()
 		}
 		goruntime.Gosched()
 	}
@@ -350,7 +369,7 @@ func TestReplicasUnderLoad(t *testing.T) {
 		t.Error(err)
 	}
 	for i, m := range h.all {
-		if m.closed.Load() != 1 || m.Late.Load() != 0 {
+		if m.closed.Load() != 1 || m.Late.Load() != 0 || i > 0 && h.lost[i].released.Load() == 0 {
 			t.Errorf("replica %d was closed %d times, and asked %d times after", i, m.closed.Load(), m.Late.Load())
 		}
 	}
@@ -364,7 +383,7 @@ func TestReplicaOfAnotherModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := &otherModel{}
 		var told error
-		p := newReplicas(&mortal{}, func(context.Context, func(string)) (runtime.Session, <-chan struct{}, error) { return other, nil, nil }, func(err error) {
+		p := newReplicas(&mortal{}, func(context.Context, func(string)) (runtime.Session, Place, error) { return other, nil, nil }, func(err error) {
 			told = err
 		})
 		p.resize(2)

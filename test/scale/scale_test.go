@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -234,6 +235,42 @@ func TestReplicas(t *testing.T) {
 		u := w.used()
 		return len(w.processes()) == 0 && (u == "0" || u == ""), nil
 	})
+	if err := w.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGrows: requests that come faster than they are answered make another replica, if
+// it finds a core.
+func TestGrows(t *testing.T) {
+	w := begin(t, "runtime: {memory: 512MiB}, scale: {max: 64, concurrency: 0.5}")
+	w.awaited(1)
+	const rows = 500 // of 4096 that may wait
+	many := live.Tensor("X", "FP32", make([]float64, 2*rows), rows, 2)
+	var all sync.WaitGroup
+	done := make(chan struct{})
+	for range 8 {
+		all.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if a, err := w.Infer(w.C, "d", nil, many); err != nil || len(a.Outputs) == 0 || len(a.Outputs[0].Data) != rows {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	w.awaited(min(2, runtime.GOMAXPROCS(0)))
+	out, _ := w.Command(t.Context(), "get", "deployment", "d", "-p", w.Name, "-o", "json")
+	if !strings.Contains(out, "in flight on average") {
+		t.Error(out)
+	}
+	close(done)
+	all.Wait()
 	if err := w.Stop(); err != nil {
 		t.Error(err)
 	}

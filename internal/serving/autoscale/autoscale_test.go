@@ -38,15 +38,15 @@ func TestDecide(t *testing.T) {
 		"nothing is known": {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1}, 1, "one is enough"},
 		"no traffic":       {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: steady(60, 0, 0, 0)}, 1, "one is enough"},
 		"at least":         {autoscale.Snapshot{Limits: perReplica(3, 8), Running: 3, Samples: steady(60, 0, 0, 0)}, 3, "at least 3"},
-		"as it should be":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Samples: steady(60, 8, 1, 0)}, 2, "8 requests are in flight"},
-		"a little more":    {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Samples: steady(60, 9, 1, 0)}, 3, "9 requests are in flight"},
+		"as it should be":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Samples: steady(60, 8, 1, 0)}, 2, "8 in flight"},
+		"a little more":    {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Samples: steady(60, 9, 1, 0)}, 3, "9 in flight"},
 		"twice at a time":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: steady(60, 100, 1, 0)}, 2, "twice 1 at a time"},
 		"at most":          {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 8, Samples: steady(60, 100, 1, 0)}, 8, "at most 8"},
 		"no core":          {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Useful: 2, Samples: steady(60, 100, 1, 0)}, 2, "wait for a core"},
 		"asked for anyway": {autoscale.Snapshot{Limits: perReplica(3, 8), Running: 3, Useful: 2, Samples: steady(60, 100, 1, 0)}, 3, "wait for a core"},
 		"a burst": {autoscale.Snapshot{
 			Limits: perReplica(1, 8), Running: 2, Samples: slices.Concat(steady(60, 0, 0, 0)[:54], steady(6, 16, 1, 0)),
-		}, 4, "16 requests are in flight, on average of 6s"},
+		}, 4, "16 in flight on average of 6s"},
 		"a small burst": {autoscale.Snapshot{
 			Limits: perReplica(1, 8), Running: 2, Samples: slices.Concat(steady(60, 1, 0, 0)[:54], steady(6, 12, 1, 0)), Past: []autoscale.Past{{At: noon, Need: 2}},
 		}, 2, "were needed"},
