@@ -363,6 +363,16 @@ func TestReplicasOfADeployment(t *testing.T) {
 		t.Errorf("%+v", versions)
 	}
 	h.all[1].dead.Store(false)
+	if err := second(p.Shadow(ctx, "nyc", "d", "2")); err != nil {
+		t.Fatal(err)
+	}
+	awaited(3)
+	if d, err := p.One(ctx, "nyc", "d"); err != nil || len(d.Targets) != 2 || d.Targets[1].Replicas != 1 || d.Targets[1].Wanted != 1 {
+		t.Errorf("a shadow: %+v, %v", d.Targets, err)
+	}
+	if err := second(p.Shadow(ctx, "nyc", "d", "")); err != nil {
+		t.Fatal(err)
+	}
 	loads := h.loads.Load()
 	apply(2, 4)
 	awaited(2)

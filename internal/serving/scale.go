@@ -217,6 +217,9 @@ func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
 		if p, ok := x.session.(*replicas); ok {
 			shot.Running, shot.Loading, shot.Grown = p.size()
 		}
+		if x == t.shadow { // it may be slow: nobody waits for it
+			shot.Min, shot.Max = min(1, shot.Min), 1
+		}
 		before := v.decision.Wanted
 		v.decision = autoscale.Decide(shot)
 		v.past = append(drop(v.past, func(o autoscale.Past) bool { return now.Sub(o.At) >= autoscale.Down }), autoscale.Past{At: now, Need: v.decision.Need})

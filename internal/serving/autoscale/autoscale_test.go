@@ -177,6 +177,7 @@ func simulate(l autoscale.Limits, seconds int, load func(second int) int, each f
 		s.Now, s.Samples = now, append(s.Samples, autoscale.Sample{At: now, InFlight: n})
 		d := autoscale.Decide(s)
 		s.Past = append(s.Past, autoscale.Past{At: now, Need: d.Need})
+		s.Samples, s.Past = s.Samples[max(0, len(s.Samples)-60):], s.Past[max(0, len(s.Past)-120):] // the rest does not count
 		if d.Wanted < s.Running {
 			s.Running, coming = d.Wanted, 0
 		} else if d.Wanted > s.Running && coming == 0 {
