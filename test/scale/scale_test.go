@@ -223,10 +223,14 @@ func TestReplicas(t *testing.T) {
 	w.awaited(1)
 	w.Eventually("its place is not given back", func() (bool, error) { u := w.used(); return u == "0" || u == "", nil })
 	w.change("runtime: {memory: 512MiB}, scale: {min: 8, max: 8}") // more than the machine has cores
-	w.Eventually("it does not say why there are so few", func() (bool, error) {
+	waits := func() (bool, error) {
 		out, _ := w.Command(t.Context(), "get", "deployment", "d", "-p", w.Name, "-o", "json")
 		return strings.Contains(out, "another one waits for a place on this machine: ") && strings.Contains(out, "cpu wanted"), nil
-	})
+	}
+	w.Eventually("it does not say why there are so few", waits)
+	w.Must(w.Kill())
+	w.Again()
+	w.Eventually("after a restart it does not say why there are so few", waits)
 	if err := w.ask(); err != nil {
 		t.Error(err)
 	}
