@@ -383,7 +383,7 @@ func stopper(stop func()) func(context.Context) error {
 }
 
 func (a *App) openServing(ctx context.Context) error {
-	if err := a.startServing(serving.Config{Models: servingModels{a.registry}, Features: servingFeatures{a.features}}); err != nil {
+	if err := a.startServing(serving.Config{Models: servingModels{a.registry}, Features: servingFeatures{a.features}, Capacity: a.openPlaces()}); err != nil {
 		return err
 	}
 	for _, c := range contents {
@@ -410,5 +410,7 @@ func (a *App) startServing(c serving.Config) error {
 	}})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
+	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.ScaleOnce, Logger: a.log}
+	a.group.Add(scaler.Service())
 	return nil
 }

@@ -26,11 +26,7 @@ func TestServingGauges(t *testing.T) {
 			Failures: map[fault.Kind]int64{fault.Unavailable: 1}, Latency: map[float64]uint64{0.5: 1, 2: 9}, Waits: map[float64]uint64{1: 3}, Sizes: map[float64]uint64{1: 1, 4: 2},
 		}}
 	}}
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(g)
-	w := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	page := w.Body.String()
+	page := metricsOf(t, g)
 	for _, line := range []string{
 		`falaj_serving_batch_rows_bucket{deployment="delay",project="nyc",version="3",le="1"} 1`,
 		`falaj_serving_batch_rows_bucket{deployment="delay",project="nyc",version="3",le="4"} 2`,
@@ -49,4 +45,14 @@ func TestServingGauges(t *testing.T) {
 			t.Errorf("there is no %s in\n%s", line, page)
 		}
 	}
+}
+
+// metricsOf is what a scrape of a collector says.
+func metricsOf(t *testing.T, c prometheus.Collector) string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
 }

@@ -149,7 +149,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	starts := s.starts[p.Engine]
 	starts.RLock()
 	defer starts.RUnlock()
-	h, err := e.Driver.Start(ctx, spec)
+	h, err := s.driverOf(w, e).Start(ctx, spec)
 	if ctx.Err() != nil || fault.Is(err, fault.Unavailable) && s.now().Sub(w.PlacedAt) < s.cfg.PrepareTimeout {
 		return err
 	}
@@ -161,6 +161,14 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		w.Status = engine.Status{State: engine.Running, Started: w.StartedAt}
 		return s.save(ctx, tx, w)
 	})
+}
+
+// driverOf is who runs a workload: the engine of its pool, or its owner.
+func (s *Service) driverOf(w Workload, e Engine) engine.Driver {
+	if r, ok := s.owners[w.Kind].(Runner); ok {
+		return r.Driver()
+	}
+	return e.Driver
 }
 
 var errUnwanted = errors.New("the workload is to stop")
@@ -251,6 +259,7 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 	if err != nil {
 		return err
 	}
+	e.Driver = s.driverOf(w, e)
 	ctx, cancel := context.WithCancel(ctx)
 	var helpers sync.WaitGroup
 	defer helpers.Wait()

@@ -26,6 +26,7 @@ const (
 	JobAttempt Kind = "job"
 	Build      Kind = "build"
 	Query      Kind = "query"
+	Replica    Kind = "replica" // of a served model; its process is the server's own
 )
 
 // State of a workload.
@@ -280,6 +281,13 @@ type Resizer interface {
 	// Resized is told, in the transaction in which a workload is asked to save and stop,
 	// with how many workers the next one shall go on: its Target.
 	Resized(ctx context.Context, tx *store.Tx, w Workload, workers int, why string) error
+}
+
+// Runner is an owner that runs its workloads itself, whatever the engine of their pool:
+// they take their place there and are no engine's. What its driver does not know, as
+// after a restart, is lost, and ends.
+type Runner interface {
+	Driver() engine.Driver
 }
 
 // Owner is the domain behind a kind of workload. Methods may be called again

@@ -35,7 +35,8 @@ func BenchmarkInfer(b *testing.B) {
 	for _, c := range []struct {
 		name                     string
 		records, canary, feature bool
-	}{{name: "bare"}, {name: "records", records: true}, {name: "canary", records: true, canary: true}, {name: "features", records: true, canary: true, feature: true}} {
+		sleeps                   bool
+	}{{name: "bare"}, {name: "sleeps", sleeps: true}, {name: "records", records: true}, {name: "canary", records: true, canary: true}, {name: "features", records: true, canary: true, feature: true}} {
 		b.Run(c.name, func(b *testing.B) {
 			p := newPond(b)
 			cfg := p.config()
@@ -43,6 +44,9 @@ func BenchmarkInfer(b *testing.B) {
 				cfg.Predictions = forgetful{}
 			}
 			spec := serving.Spec{Model: "m"}
+			if c.sleeps {
+				spec.Scale = &serving.ScaleSpec{Min: new(int)}
+			}
 			in := ask
 			if c.feature {
 				cfg.Features = constant{serving.FeatureRows{At: noon, Columns: []serving.FeatureColumn{{

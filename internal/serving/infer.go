@@ -112,8 +112,13 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 	if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
 		return Answer{}, err
 	}
-	if missing != nil {
-		return Answer{}, missing
+	woken := missing != nil
+	if woken {
+		if t, x, random, missing = s.held(ctx, &r, received, missing); missing != nil {
+			return Answer{}, missing
+		}
+		defer x.leave()
+		asked.Classification, asked.Residency = x.model.Classification, x.model.Residency
 	}
 	if err := r.validate(received); err != nil {
 		return Answer{}, err
@@ -123,9 +128,11 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 			return Answer{}, err
 		}
 	}
-	if err := s.limits.take(ctx, &t.deployment, x.queue.Rows(r.Inputs), received); err != nil {
-		x.tally.refused(err)
-		return Answer{}, err
+	if !woken { // who was held was counted before
+		if err := s.limits.take(ctx, &t.deployment, x.queue.Rows(r.Inputs), received); err != nil {
+			x.tally.refused(err)
+			return Answer{}, err
+		}
 	}
 	if r.ID == "" {
 		r.ID = id.New("prd")
@@ -366,9 +373,11 @@ func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.scaler.close()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		s.scaler.waking.Wait()
 		s.shadows.all.Wait()
 		s.settling.Lock()
 		old := *s.tables.Swap(&map[key]*table{})

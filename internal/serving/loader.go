@@ -74,7 +74,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		k := key{d.Project, d.Name}
 		delete(held, k)
 		bringing.Go(func() {
-			if err := s.bring(ctx, k, d, false); err != nil {
+			if err := s.bring(ctx, k, d, routine); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failures = append(failures, err)
@@ -108,7 +108,7 @@ func (s *Service) Load(ctx context.Context, project, name string) error {
 	}
 	k := key{project, name}
 	done := s.joint.DoChan(project+"/"+name, func() (any, error) {
-		return nil, s.bring(context.WithoutCancel(ctx), k, d, true)
+		return nil, s.bring(context.WithoutCancel(ctx), k, d, forced)
 	})
 	select {
 	case got := <-done:
@@ -145,12 +145,22 @@ func (s *Service) Refresh(ctx context.Context, project, name string) error {
 	k := key{project, name}
 	d, err := s.look(ctx, project, name)
 	if err == nil {
-		err = s.bring(ctx, k, d, false)
+		err = s.bring(ctx, k, d, routine)
 	} else if fault.Is(err, fault.NotFound) {
 		err = nil
 	}
 	return errors.Join(err, s.settle(ctx, k))
 }
+
+// urge is why a deployment is loaded.
+type urge int
+
+// The urges.
+const (
+	routine  urge = iota // the loader's round: not what rests, nor what failed lately
+	demanded             // a request is held for it: not what failed lately
+	forced               // somebody said so
+)
 
 // announce makes an empty table for each deployment that has none, so that who
 // asks meanwhile hears that it is loading.
@@ -168,10 +178,10 @@ func (s *Service) announce(all []Deployment) {
 }
 
 // bring loads what a deployment wants and has not in memory, and settles when
-// anything is other than it was. What failed lately it leaves for later, unless it
-// shall not wait. One bring of a deployment comes after the other, so that nothing is
-// loaded twice.
-func (s *Service) bring(ctx context.Context, k key, d Deployment, now bool) error {
+// anything is other than it was. What failed lately, or rests, it leaves for later,
+// unless the urge says otherwise. One bring of a deployment comes after the other, so
+// that nothing is loaded twice.
+func (s *Service) bring(ctx context.Context, k key, d Deployment, u urge) error {
 	turn, _ := s.turns.LoadOrStore(k, &sync.Mutex{})
 	turn.(*sync.Mutex).Lock()
 	defer turn.(*sync.Mutex).Unlock()
@@ -179,11 +189,12 @@ func (s *Service) bring(ctx context.Context, k key, d Deployment, now bool) erro
 	var fresh []*target
 	var failures []error
 	changed := have == nil || have.deployment.ID != d.ID || have.deployment.Revision != d.Revision
+	rests := u == routine && s.resting(k, have, d)
 	for _, w := range d.wants() {
-		if have.holding(w) != nil {
+		if rests || have.holding(w) != nil {
 			continue
 		}
-		if f, ok := s.failure(k, w); ok && !now && time.Now().Before(f.retry) {
+		if f, ok := s.failure(k, w); ok && u != forced && time.Now().Before(f.retry) {
 			continue
 		}
 		t, err := s.load(ctx, k, d, w)
@@ -293,8 +304,14 @@ func (s *Service) settle(ctx context.Context, k key, fresh ...*target) error {
 		leave(fresh)
 		return nil
 	}
+	if len(now.targets()) == 0 && old != nil && old.deployment.ID == row.ID {
+		now.slept = old.slept
+	}
 	next[k] = now
 	s.tables.Store(&next)
+	if now.stable != nil {
+		s.scaler.release(k, nil, nil)
+	}
 	used := map[*target]bool{}
 	for _, t := range now.targets() {
 		used[t] = true
@@ -368,6 +385,7 @@ func (s *Service) forget(k key) {
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.failures, func(a attempt, _ failure) bool { return a.key == k })
 	maps.DeleteFunc(s.tallies, func(t tallied, _ *tally) bool { return t.key == k })
+	s.scaler.forget(k)
 	s.lost.byKey.Delete(k)
 	s.shadows.dropped.Delete(k)
 	s.limits.all.Delete(k)
@@ -382,9 +400,25 @@ func (s *Service) Ready(project string) bool {
 		return s.looked.Load()
 	}
 	for k, t := range *s.tables.Load() {
-		if k.project == project && (t.stable == nil || t.stable.away() != nil) {
+		if k.project == project && !s.answers(k, t) {
 			return false
 		}
 	}
 	return s.read.Load()
+}
+
+// answers reports whether a deployment's stable version answers, or is loaded when it
+// is asked for.
+func (s *Service) answers(k key, t *table) bool {
+	if t.stable == nil {
+		return errors.Is(s.notReady(k, t, ""), errAsleep)
+	}
+	return t.stable.away() == nil
+}
+
+// replace makes a table the newest of its name. Under settling.
+func (s *Service) replace(k key, t *table) {
+	next := maps.Clone(*s.tables.Load())
+	next[k] = t
+	s.tables.Store(&next)
 }

@@ -97,6 +97,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 	if err != nil {
 		return Rollout{}, err
 	}
+	s.rousedFor(ctx, d)
 	t, err := s.open(ctx, project, name, d.Spec, try.Version)
 	if err != nil {
 		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)

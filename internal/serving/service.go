@@ -52,6 +52,7 @@ type Config struct {
 	Timeout     time.Duration  // of one inference; 0 is 30 s
 	LoadTime    time.Duration  // that reading a version may take, and loading it; 0 is runtime.DefaultTime
 	Loads       int            // that the loader does at once; 0 is 4
+	Capacity    Capacity       // of replicas beyond the first; nil: there is always room
 	Log         *slog.Logger
 }
 
@@ -81,6 +82,7 @@ type Service struct {
 	shadows shadows
 	lost    lost
 	limits  limits
+	scaler  scaler
 	cores   *batching.Cores            // of all models that run here
 	places  map[string]*batching.Cores // of each remote
 }
@@ -113,6 +115,7 @@ func New(c Config) *Service {
 		loads: make(chan struct{}, c.Loads), shadows: newShadows(runtime.GOMAXPROCS(0)), cores: batching.NewCores(runtime.GOMAXPROCS(0)),
 		places: map[string]*batching.Cores{},
 	}
+	s.scaler.begin()
 	s.tables.Store(&map[key]*table{})
 	for name, r := range c.Remotes {
 		s.places[name] = batching.NewCores(cmp.Or(r.Runs, defaultRuns))
@@ -218,7 +221,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 	}
 	s.settleNow(ctx, key{project, name}, t)
 	if len(d.Trials) > 0 { // they are loaded as the manifest says now; what fails is in the state
-		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d, false)
+		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d, routine)
 	}
 	return s.withState(d), true, nil
 }
@@ -283,6 +286,9 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec, ver
 	}
 	options.Time, options.Again = s.LoadTime, s.again(project, m)
 	session, err := s.Runtime.Load(ctx, m.File, options)
+	if err == nil {
+		session = s.replicate(project, name, spec, m, options, session)
+	}
 	large := len(m.File) > freed
 	m.File = nil
 	if large {
@@ -360,10 +366,15 @@ func (s *Service) withState(d Deployment) Deployment {
 			x.Weight = int(t.share * 100 / buckets)
 			answers -= x.Weight
 		}
+		if asleep := s.scaleState(k, t, w, loaded, &x); asleep && w.role == Canary {
+			trial, _ := d.trialOf(Canary)
+			x.Weight = trial.Weight
+			answers -= x.Weight
+		}
 		d.Targets = append(d.Targets, x)
 	}
-	d.State, d.Reason = d.Targets[0].State, d.Targets[0].Reason
-	if t.holding(d.wants()[0]) != nil {
+	d.State, d.Reason, d.Replicas = d.Targets[0].State, d.Targets[0].Reason, d.Targets[0].Replicas
+	if t.holding(d.wants()[0]) != nil || d.State == Ready {
 		d.Targets[0].Weight = answers
 	}
 	return d
@@ -436,7 +447,14 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return Description{}, err
 	}
-	t, x, _, err := s.pick(&Request{Project: project, Name: name, Version: version})
+	r := &Request{Project: project, Name: name, Version: version}
+	t, x, _, err := s.pick(r)
+	if errors.Is(err, errAsleep) {
+		if d, ok := s.sleeping(r); ok {
+			return d, nil
+		}
+		t, x, _, err = s.wake(ctx, r, 1, 0)
+	}
 	if err != nil {
 		return Description{}, err
 	}
@@ -457,7 +475,11 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 
 // Inputs are those of the model behind a deployment's name, for who may ask it.
 func (s *Service) Inputs(ctx context.Context, project, name, version string) ([]models.Spec, error) {
-	_, x, _, err := s.pick(&Request{Project: project, Name: name, Version: version})
+	r := &Request{Project: project, Name: name, Version: version}
+	_, x, _, err := s.pick(r)
+	if errors.Is(err, errAsleep) {
+		return s.sleepingInputs(ctx, r)
+	}
 	asked := object(project, name)
 	if x != nil {
 		defer x.leave()

@@ -13,6 +13,9 @@
 //     what is remembered of an answer.
 //   - trial.go: Rollout, Act and Automation; rollouts.go begins and ends rollouts,
 //     acts.go says what was done automatically and why. rollout/ decides, purely.
+//   - scale.go: how many replicas a version has, and when it has none; autoscale/
+//     decides, purely. replicas.go is several of a version; hold.go holds requests
+//     while what they ask for is loaded.
 //   - batching/ is how requests wait for a model and share its runs;
 //     statistics.go counts them. limit.go bounds how many come.
 //   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
@@ -84,6 +87,9 @@ type Deployment struct {
 	State   State    `json:"state"`            // of the stable version, in this process
 	Reason  string   `json:"reason,omitempty"` // why it failed
 	Targets []Target `json:"targets,omitempty"`
+	// Replicas of the stable version answer in this process; 0 of one that is loaded
+	// when it is asked for.
+	Replicas int `json:"replicas"`
 }
 
 // Role of a version in a deployment.
@@ -116,6 +122,10 @@ type Target struct {
 
 	Batching  bool   `json:"batching"`            // requests run together when they wait anyway
 	Unbatched string `json:"unbatched,omitempty"` // why not, or not yet, or not so many
+
+	Replicas int    `json:"replicas"`                  // that answer; 0: of a ready one, that it is loaded when it is asked for
+	Wanted   int    `json:"replicas_wanted,omitempty"` // where the manifest says how it scales
+	Scaling  string `json:"scaling,omitempty"`         // why so many are wanted, or are not there
 
 	Remote string         `json:"remote,omitempty"` // the server that runs it, if it is another
 	Zone   residency.Zone `json:"zone,omitempty"`   // where it runs

@@ -25,6 +25,7 @@ type Spec struct {
 	Threads    int             `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
 	Runtime    *RuntimeSpec    `json:"runtime,omitempty" doc:"Where the model runs"`
 	Batching   *BatchingSpec   `json:"batching,omitempty" doc:"How requests wait for the model and share its runs; what is left out has a default that suits most models"`
+	Scale      *ScaleSpec      `json:"scale,omitempty" doc:"How many replicas of the model there are; without it one, which is always in memory"`
 	Limits     *LimitsSpec     `json:"limits,omitempty" doc:"How much may be asked; more is refused with 429"`
 	Features   *FeaturesSpec   `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
 	Prediction *PredictionSpec `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
@@ -34,7 +35,7 @@ type Spec struct {
 
 // RuntimeSpec is where a model runs.
 type RuntimeSpec struct {
-	Isolation Isolation      `json:"isolation,omitempty" doc:"auto: in the server's process a model whose files jobs of Falaj's wrote, and each other in a process of its own; child: in a process of its own, without keys, files or network; in-process: as auto, and others are refused" default:"auto"`
+	Isolation Isolation      `json:"isolation,omitempty" doc:"auto: in the server's process a model whose files jobs of Falaj's wrote, without replicas, and each other in a process of its own; child: in a process of its own, without keys, files or network; in-process: as auto, and others are refused" default:"auto"`
 	Memory    resource.Bytes `json:"memory,omitempty" doc:"What a process of its own may use, such as 4GiB; the default is 2 GiB and eight times the model's file; at most the server's serving.process_memory"`
 	Remote    RemoteSpec     `json:"remote,omitzero" doc:"Another server that runs the model"`
 }
@@ -68,7 +69,7 @@ func (r *RuntimeSpec) validate() error {
 
 // options are how the runtime loads a version.
 func (s Spec) options(m Model) (models.Options, error) {
-	o := models.Options{Threads: s.Threads, Apart: !m.OfJob}
+	o := models.Options{Threads: s.Threads, Apart: !m.OfJob || s.replicated()}
 	if s.Runtime == nil {
 		return o, nil
 	}
@@ -179,7 +180,7 @@ func (s Spec) Validate() error {
 			return err
 		}
 	}
-	if err := errors.Join(s.Runtime.validate(), s.Batching.validate(), s.Limits.validate()); err != nil {
+	if err := errors.Join(s.Runtime.validate(), s.Batching.validate(), s.Limits.validate(), s.Scale.validate(s)); err != nil {
 		return err
 	}
 	if err := s.remote().validate(s); err != nil {

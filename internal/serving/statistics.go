@@ -63,6 +63,13 @@ func (s *Service) Statistics(ctx context.Context, project, name, version string)
 			out = append(out, x.tally.statistics(x.model.Version))
 		}
 	}
+	if t.asleep() {
+		for _, w := range t.wanted {
+			if version == "" || versionText(w.version) == version {
+				out = append(out, s.tallyOf(k, w.version).statistics(w.version))
+			}
+		}
+	}
 	if len(out) == 0 {
 		return nil, s.notReady(k, t, version)
 	}
@@ -96,6 +103,17 @@ func (s *Service) Measured() []Measured {
 			}
 			x.tally.measure(&m)
 			out = append(out, m)
+		}
+		if t.asleep() { // counters do not go away
+			for _, w := range t.wanted {
+				n := s.tallyOf(k, w.version)
+				m := Measured{
+					Project: k.project, Deployment: k.name, Statistics: n.statistics(w.version),
+					Failures: map[fault.Kind]int64{}, Latency: map[float64]uint64{}, Waits: map[float64]uint64{}, Sizes: map[float64]uint64{},
+				}
+				n.measure(&m)
+				out = append(out, m)
+			}
 		}
 	}
 	return out

@@ -31,6 +31,7 @@ type table struct {
 	features   *columns  // nil: requests carry the model's own inputs
 	sticky     string    // request column that decides the bucket
 	wanted     []wanting // every version that should be in memory
+	slept      []*target // closed, because nobody asked; for what they said of themselves
 }
 
 // wanting is a version that a deployment should have in memory.
@@ -49,10 +50,11 @@ type how struct {
 	batching batching.Options
 	output   string // of the score
 	index    int    // -1: the last
+	replicas bool   // its session is of several processes
 }
 
 func (s Spec) how() how {
-	h := how{threads: s.Threads, batching: s.Batching.options(s.Threads), index: -1}
+	h := how{threads: s.Threads, batching: s.Batching.options(s.Threads), index: -1, replicas: s.replicated()}
 	if s.Runtime != nil {
 		h.runtime = *s.Runtime
 	}
@@ -77,6 +79,7 @@ type target struct {
 	names   map[string][]string // of the columns of its inputs
 	tally   *tally
 	zone    residency.Zone // where it runs
+	since   time.Time      // it is in memory
 	uses    atomic.Int64
 	closed  func() // tells the service that the session is
 }
@@ -92,7 +95,7 @@ func (s *Service) newTarget(ctx context.Context, m Model, how how, session runti
 	}
 	s.sessions.Add(1)
 	s.mu.Unlock()
-	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally, closed: s.sessions.Done}
+	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally, since: time.Now(), closed: s.sessions.Done}
 	for _, o := range t.meta.Outputs {
 		t.outputs = append(t.outputs, o.Name)
 	}
@@ -247,9 +250,15 @@ func (s *Service) notReady(k key, t *table, version string) error {
 		if version != "" && versionText(w.version) != version || version == "" && w.role != Stable {
 			continue
 		}
-		if f, ok := s.failure(k, w); ok { // what it was is not for everybody who may ask
-			return fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded", k.name, w.version).
+		f, failed := s.failure(k, w)
+		if sleeps := t.deployment.Spec.sleeps(); sleeps && (!failed || time.Now().After(f.retry)) {
+			return errAsleep
+		}
+		if failed { // what it was is not for everybody who may ask
+			err := fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded", k.name, w.version).
 				WithHint("The deployment's state says why, to who may read it.").WithRetry(time.Until(f.retry))
+			err.Err = errFailed
+			return err
 		}
 		return starting(k.name)
 	}

@@ -21,6 +21,10 @@ func (m away) Metadata(ctx context.Context, project, name, version string) (serv
 	return d, err
 }
 
+func (away) Answers(context.Context, string, string, string) (why, err error) {
+	return fault.New(fault.Unavailable, "it is started again"), nil
+}
+
 func (away) Infer(context.Context, serving.Request) (serving.Answer, error) {
 	return serving.Answer{}, fault.New(fault.Invalid, "the model refused the input").WithData("4711 is too much")
 }

@@ -395,11 +395,11 @@ func (s *streams) begin(who identity.Principal) (end func(), err error) {
 }
 
 func (a *API) callReady(ctx context.Context, m *inference.ModelReadyRequest) (*inference.ModelReadyResponse, error) {
-	d, err := a.Serving.Metadata(ctx, callOf(ctx).project, m.GetName(), m.GetVersion())
+	away, err := a.Serving.Answers(ctx, callOf(ctx).project, m.GetName(), m.GetVersion())
 	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotFound) {
 		return &inference.ModelReadyResponse{}, nil
 	}
-	return &inference.ModelReadyResponse{Ready: d.Away == nil}, err
+	return &inference.ModelReadyResponse{Ready: err == nil && away == nil}, err
 }
 
 func (a *API) callMetadata(ctx context.Context, m *inference.ModelMetadataRequest) (*inference.ModelMetadataResponse, error) {

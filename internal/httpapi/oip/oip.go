@@ -24,6 +24,7 @@
 package oip
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,9 @@ import (
 // Serving is what the protocol asks of serving.
 type Serving interface {
 	Metadata(ctx context.Context, project, name, version string) (serving.Description, error)
+	// Answers says why a model would not answer at the moment, without loading it; nil of
+	// one that would.
+	Answers(ctx context.Context, project, name, version string) (away, err error)
 	Infer(ctx context.Context, r serving.Request) (serving.Answer, error)
 	// Inputs are those of a model, for who may ask it.
 	Inputs(ctx context.Context, project, name, version string) ([]runtime.Spec, error)
@@ -231,16 +235,16 @@ func (a *API) find(r *http.Request) (serving.Description, error) {
 }
 
 func (a *API) modelReady(w http.ResponseWriter, r *http.Request) {
-	d, err := a.find(r)
-	if err != nil {
+	project, err := a.enter(r, read)
+	var away error
+	if err == nil {
+		away, err = a.Serving.Answers(r.Context(), project, r.PathValue("model"), r.PathValue("version"))
+	}
+	if err = cmp.Or(err, away); err != nil {
 		a.Refuse(w, r, err)
 		return
 	}
-	if d.Away != nil {
-		a.Refuse(w, r, d.Away)
-		return
-	}
-	write(w, http.StatusOK, map[string]any{"name": d.Name, "ready": true})
+	write(w, http.StatusOK, map[string]any{"name": r.PathValue("model"), "ready": true})
 }
 
 func (a *API) infer(w http.ResponseWriter, r *http.Request) {

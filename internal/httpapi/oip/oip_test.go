@@ -35,6 +35,11 @@ func (m oneModel) Metadata(_ context.Context, _, name, _ string) (serving.Descri
 	return serving.Description{Metadata: m.session.Metadata(), Name: name, Versions: []int64{3}}, nil
 }
 
+func (m oneModel) Answers(ctx context.Context, project, name, version string) (away, err error) {
+	_, err = m.Metadata(ctx, project, name, version)
+	return nil, err
+}
+
 func (m oneModel) Infer(ctx context.Context, r serving.Request) (serving.Answer, error) {
 	d, err := m.Metadata(ctx, "", r.Name, "")
 	if err != nil {

@@ -31,7 +31,7 @@ type About struct {
 	Label   string       `json:"label"`
 	Project string       `json:"project" doc:"One that you may not read has another name"`
 	Queue   string       `json:"queue,omitempty"`
-	Kind    string       `json:"kind,omitempty" doc:"job, build or query"`
+	Kind    string       `json:"kind,omitempty" doc:"job, build, query or replica"`
 	State   string       `json:"state" doc:"running, waiting or leaving"`
 	// Left is nil where nothing is known but perhaps a time-out.
 	Left  *float64 `json:"left_s,omitempty" doc:"Seconds that it probably still runs: of one that waits, once it has its place"`

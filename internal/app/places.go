@@ -1,0 +1,276 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/child"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// places are where replicas of served models have their place among all else that runs
+// on this machine. Each is a workload of compute that this process runs itself: the
+// scheduler sees it, gives it room or says why not, and may ask for the room back. What
+// an earlier process had is no replica any more, and ends.
+type places struct {
+	compute *compute.Service
+	db      *store.DB
+	most    resource.Bytes // that a model's process may have; 0: what it asks for
+	log     *slog.Logger
+
+	mu   sync.Mutex
+	all  map[string]*place // by workload, until it has ended
+	none chan struct{}     // closed when there is none any more; nil while nobody waits for that
+}
+
+// place is one of them.
+type place struct {
+	placed, lost, ended, over chan struct{}
+	start, stop, release, end sync.Once
+
+	outcome string // set before over is closed
+}
+
+var (
+	_ serving.Capacity = (*places)(nil)
+	_ serving.Place    = (*place)(nil)
+	_ compute.Owner    = (*places)(nil)
+	_ compute.Runner   = (*places)(nil)
+	_ engine.Driver    = (*places)(nil)
+)
+
+// How often it is asked why a replica waits, and how long its runs may take to end
+// when its place is asked for.
+const (
+	whyEvery     = 5 * time.Second
+	replicaGrace = 40 * time.Second
+)
+
+// Place implements serving.Capacity.
+func (p *places) Place(ctx context.Context, r serving.Placing, waits func(string)) (serving.Place, error) {
+	wid := compute.WorkloadID(id.New("rep"))
+	pl := &place{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{})}
+	p.mu.Lock()
+	p.all[string(wid)] = pl
+	p.mu.Unlock()
+	memory := r.Memory
+	if memory == 0 {
+		if memory = child.Memory(r.Size); p.most > 0 {
+			memory = min(memory, p.most)
+		}
+	}
+	if err := p.db.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
+		return p.compute.Submit(ctx, tx, compute.Request{
+			ID: wid, Project: project.Name(r.Project), Kind: compute.Replica, Label: "a replica of deployment " + r.Deployment,
+			Amount: resource.Amount{CPU: resource.Cores(int64(r.Threads)), Memory: memory}, Pools: []string{string(compute.Home)}, InPlace: true,
+			Isolation: scheduler.None, Residency: r.Residency, Classification: project.Classification(cmp.Or(r.Classification, "internal")),
+			Preemptible: true, Grace: replicaGrace,
+		})
+	}); err != nil {
+		p.forget(string(wid), "")
+		return nil, fault.Wrap(err, "ask for the place of a replica")
+	}
+	look := time.NewTicker(whyEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-pl.placed:
+			return pl, nil
+		case <-pl.over:
+			return nil, fault.New(fault.Exhausted, "it got no place on this machine: %s", pl.outcome)
+		case <-look.C:
+			if why, err := p.compute.Why(ctx, wid); err == nil {
+				waits("another one waits for a place on this machine: " + strings.Join(why, "; "))
+			}
+		case <-ctx.Done():
+			pl.Release() // should it have been placed meanwhile
+			p.withdraw(ctx, r.Project, wid)
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// withdraw takes a replica that is not wanted any more out of the line.
+func (p *places) withdraw(ctx context.Context, of string, wid compute.WorkloadID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), whyEvery)
+	defer cancel()
+	if err := p.db.Update(ctx, of, func(ctx context.Context, tx *store.Tx) error {
+		return p.compute.Cancel(ctx, tx, wid, "the deployment wants no more replicas")
+	}); err != nil {
+		p.log.WarnContext(ctx, "a replica that is not wanted still waits for a place", slog.String("workload", string(wid)), slog.String("error", err.Error()))
+	}
+}
+
+// Lost implements serving.Place.
+func (p *place) Lost() <-chan struct{} { return p.lost }
+
+// Release implements serving.Place.
+func (p *place) Release() { p.release.Do(func() { close(p.ended) }) }
+
+func (p *places) of(wid string) *place {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all[wid]
+}
+
+// forget drops a place that has ended.
+func (p *places) forget(wid, outcome string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pl := p.all[wid]; pl != nil {
+		pl.end.Do(func() {
+			pl.outcome = outcome
+			close(pl.over)
+		})
+		delete(p.all, wid)
+	}
+	if len(p.all) == 0 && p.none != nil {
+		close(p.none)
+		p.none = nil
+	}
+}
+
+// Close waits until compute knows that all replicas have ended, which serving has seen
+// to.
+func (p *places) Close(ctx context.Context) error {
+	p.mu.Lock()
+	if len(p.all) == 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	if p.none == nil {
+		p.none = make(chan struct{})
+	}
+	none := p.none
+	p.mu.Unlock()
+	select {
+	case <-none:
+		return nil
+	case <-time.After(whyEvery):
+		return fault.New(fault.Timeout, "compute does not know yet that replicas have ended; it sees that when the server starts again")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Prepare implements compute.Owner: there is nothing to prepare.
+func (p *places) Prepare(context.Context, compute.Workload, compute.Pool) (engine.Spec, error) {
+	return engine.Spec{}, nil
+}
+
+// Changed implements compute.Owner.
+func (p *places) Changed(_ context.Context, tx *store.Tx, w compute.Workload) error {
+	if w.State == compute.Ended {
+		tx.OnCommit(func() { p.forget(string(w.ID), w.Outcome()) })
+	}
+	return nil
+}
+
+// Finish implements compute.Owner.
+func (p *places) Finish(context.Context, compute.Workload) error { return nil }
+
+// Driver implements compute.Runner.
+func (p *places) Driver() engine.Driver { return p }
+
+// Start implements engine.Driver.
+func (p *places) Start(_ context.Context, spec engine.Spec) (engine.Handle, error) {
+	pl := p.of(spec.ID)
+	if pl == nil {
+		return "", fault.New(fault.Gone, "the server that wanted the replica has ended")
+	}
+	pl.start.Do(func() { close(pl.placed) })
+	return engine.Handle(spec.ID), nil
+}
+
+func unknownPlace(h engine.Handle) error {
+	return fault.New(fault.NotFound, "no replica %s runs here", h)
+}
+
+// Status implements engine.Driver.
+func (p *places) Status(_ context.Context, h engine.Handle) (engine.Status, error) {
+	pl := p.of(string(h))
+	if pl == nil {
+		return engine.Status{}, unknownPlace(h)
+	}
+	select {
+	case <-pl.ended:
+		return engine.Status{State: engine.Ended, Reason: engine.Stopped}, nil
+	default:
+		return engine.Status{State: engine.Running}, nil
+	}
+}
+
+// Wait implements engine.Driver.
+func (p *places) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
+	pl := p.of(string(h))
+	if pl == nil {
+		return engine.Status{}, unknownPlace(h)
+	}
+	select {
+	case <-pl.ended:
+		return engine.Status{State: engine.Ended, Reason: engine.Stopped, Message: "the deployment needs it no more"}, nil
+	case <-ctx.Done():
+		return engine.Status{}, ctx.Err()
+	}
+}
+
+// Stop implements engine.Driver. A replica takes no more runs and ends when those that it
+// has are over; each has a time.
+func (p *places) Stop(ctx context.Context, h engine.Handle, _ time.Duration) error {
+	pl := p.of(string(h))
+	if pl == nil {
+		return unknownPlace(h)
+	}
+	pl.stop.Do(func() { close(pl.lost) })
+	select {
+	case <-pl.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Logs implements engine.Driver: what a model's process prints has seen rows.
+func (p *places) Logs(context.Context, engine.Handle, int64, bool) (io.ReadCloser, error) {
+	return nil, fault.New(fault.NotFound, "a replica has no log of its own")
+}
+
+// List implements engine.Driver.
+func (p *places) List(context.Context) ([]engine.Handle, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]engine.Handle, 0, len(p.all))
+	for wid := range p.all {
+		all = append(all, engine.Handle(wid))
+	}
+	return all, nil
+}
+
+// Forget implements engine.Driver: there are no traces.
+func (p *places) Forget(context.Context, engine.Handle) error { return nil }
+
+// openPlaces makes the places of replicas. Where several servers share a database one of
+// them schedules, and places of this machine are not its business: nil.
+func (a *App) openPlaces() serving.Capacity {
+	if a.db.Shared() {
+		return nil
+	}
+	p := &places{compute: a.compute, db: a.db, most: resource.Bytes(bytes(a.cfg.Serving.Process)), log: a.log, all: map[string]*place{}}
+	a.compute.Own(compute.Replica, p)
+	a.group.Add(lifecycle.Service{Name: "places of replicas", Stop: p.Close})
+	return p
+}

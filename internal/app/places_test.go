@@ -1,0 +1,180 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/residency/border"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+type anybody struct{}
+
+func (anybody) Allow(context.Context, policy.Action, policy.Object) error { return nil }
+
+type noJournal struct{}
+
+func (noJournal) Record(context.Context, audit.Entry) error { return nil }
+
+// newPlaces are the places of a machine of two cores.
+func newPlaces(t *testing.T) *places {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	c := compute.New(compute.Config{
+		DB: db, Store: computesql.Store{}, Authorizer: anybody{}, Journal: noJournal{}, Guard: border.NewGuard(noJournal{}),
+		Engines: map[string]compute.Engine{"local": {
+			Driver: enginetest.NewFake(), Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 8 * resource.GiB},
+		}},
+	})
+	if _, err := c.EnsureHome(t.Context(), "local"); err != nil {
+		t.Fatal(err)
+	}
+	p := &places{compute: c, db: db, log: slog.New(slog.DiscardHandler), all: map[string]*place{}}
+	c.Own(compute.Replica, p)
+	c.Start(t.Context())
+	t.Cleanup(c.Stop)
+	return p
+}
+
+// used is what of the machine's cores is taken.
+func (p *places) used(t *testing.T) resource.Amount {
+	t.Helper()
+	pools, err := p.compute.Pools(t.Context())
+	if err != nil || len(pools) != 1 {
+		t.Fatal(err)
+	}
+	return pools[0].Used
+}
+
+// TestPlaces: a replica has a place among the workloads of the machine, one that has
+// none waits and says why, and a place is given back.
+func TestPlaces(t *testing.T) {
+	p := newPlaces(t)
+	none := func(why string) { t.Errorf("it waits: %s", why) }
+	one := serving.Placing{Project: "nyc", Deployment: "delay", Threads: 1, Memory: resource.GiB}
+	first, err := p.Place(t.Context(), one, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := p.used(t); u.CPU != resource.Cores(1) || u.Memory != resource.GiB {
+		t.Errorf("used %+v", u)
+	}
+	two := serving.Placing{Project: "nyc", Deployment: "wide", Threads: 2, Size: 1 << 20}
+	ctx, leave := context.WithCancel(t.Context())
+	waits := make(chan string, 100)
+	got := make(chan error, 1)
+	var second serving.Place
+	go func() {
+		var err error
+		second, err = p.Place(ctx, two, func(why string) { waits <- why })
+		got <- err
+	}()
+	if why := <-waits; !strings.Contains(why, "2 cpu wanted, 1 free on home; held by a replica of deployment delay") {
+		t.Errorf("it waits: %s", why)
+	}
+	leave()
+	if err := <-got; !errors.Is(err, context.Canceled) || second != nil {
+		t.Errorf("who is not wanted: %v", err)
+	}
+	go func() {
+		var err error
+		second, err = p.Place(t.Context(), two, func(string) {})
+		got <- err
+	}()
+	first.Release()
+	first.Release()
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if u := p.used(t); u.CPU != resource.Cores(2) || u.Memory < 2*resource.GiB {
+		t.Errorf("used %+v", u)
+	}
+	var wid string
+	p.mu.Lock()
+	for id := range p.all {
+		wid = id
+	}
+	p.mu.Unlock()
+	if err := p.db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+		return p.compute.Cancel(ctx, tx, compute.WorkloadID(wid), "others need the room")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	<-second.Lost()
+	second.Release()
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if u := p.used(t); u.CPU != 0 {
+		t.Errorf("used %+v", u)
+	}
+}
+
+// TestPlaceRefused: one that is ended in the line is refused, with the reason.
+func TestPlaceRefused(t *testing.T) {
+	p := newPlaces(t)
+	got := make(chan error, 1)
+	go func() {
+		_, err := p.Place(t.Context(), serving.Placing{Project: "nyc", Deployment: "huge", Threads: 64, Memory: resource.GiB}, func(string) {})
+		got <- err
+	}()
+	var wid string
+	for wid == "" {
+		p.mu.Lock()
+		for id := range p.all {
+			wid = id
+		}
+		p.mu.Unlock()
+	}
+	for {
+		err := p.db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+			return p.compute.Cancel(ctx, tx, compute.WorkloadID(wid), "ended by alice")
+		})
+		if err == nil {
+			break
+		}
+		select { // it is submitted after it is known
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal(err)
+		}
+	}
+	if err := <-got; err == nil || !strings.Contains(err.Error(), "ended by alice") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestScalingGauges(t *testing.T) {
+	page := metricsOf(t, scalingGauges{func() ([]serving.Scaling, []serving.Holding) {
+		return []serving.Scaling{{Project: "nyc", Deployment: "delay", Version: 3, Wanted: 4, Running: 2}},
+			[]serving.Holding{{Project: "nyc", Deployment: "delay", Held: 7, Colds: serving.Spent{Count: 2, Time: 3 * time.Second}}}
+	}})
+	for _, line := range []string{
+		`falaj_serving_replicas_wanted{deployment="delay",project="nyc",version="3"} 4`,
+		`falaj_serving_replicas_running{deployment="delay",project="nyc",version="3"} 2`,
+		`falaj_serving_held_requests{deployment="delay",project="nyc"} 7`,
+		`falaj_serving_cold_starts_total{deployment="delay",project="nyc"} 2`,
+		`falaj_serving_cold_start_seconds_total{deployment="delay",project="nyc"} 3`,
+	} {
+		if !strings.Contains(page, line+"\n") {
+			t.Errorf("there is no %s in\n%s", line, page)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package app
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/falaj-ml/falaj/internal/serving"
+)
+
+// scalingGauges say how deployments scale whose manifests say how.
+type scalingGauges struct {
+	scaled func() ([]serving.Scaling, []serving.Holding)
+}
+
+var (
+	scalingWanted  = prometheus.NewDesc("falaj_serving_replicas_wanted", "Replicas that a version should have; 0: it is loaded when it is asked for.", servingLabels, nil)
+	scalingRunning = prometheus.NewDesc("falaj_serving_replicas_running", "Replicas of a version that answer.", servingLabels, nil)
+	scalingHeld    = prometheus.NewDesc("falaj_serving_held_requests", "Requests that wait while the model that they ask for is loaded.", servingLabels[:2], nil)
+	scalingColds   = prometheus.NewDesc("falaj_serving_cold_starts_total", "Times that a model was loaded because it was asked for.", servingLabels[:2], nil)
+	scalingSeconds = prometheus.NewDesc("falaj_serving_cold_start_seconds_total", "Time that took, of all.", servingLabels[:2], nil)
+)
+
+// Describe implements prometheus.Collector.
+func (g scalingGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{scalingWanted, scalingRunning, scalingHeld, scalingColds, scalingSeconds} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g scalingGauges) Collect(ch chan<- prometheus.Metric) {
+	versions, holds := g.scaled()
+	for _, v := range versions {
+		labels := []string{v.Project, v.Deployment, strconv.FormatInt(v.Version, 10)}
+		ch <- prometheus.MustNewConstMetric(scalingWanted, prometheus.GaugeValue, float64(v.Wanted), labels...)
+		ch <- prometheus.MustNewConstMetric(scalingRunning, prometheus.GaugeValue, float64(v.Running), labels...)
+	}
+	for _, h := range holds {
+		labels := []string{h.Project, h.Deployment}
+		ch <- prometheus.MustNewConstMetric(scalingHeld, prometheus.GaugeValue, float64(h.Held), labels...)
+		ch <- prometheus.MustNewConstMetric(scalingColds, prometheus.CounterValue, float64(h.Colds.Count), labels...)
+		ch <- prometheus.MustNewConstMetric(scalingSeconds, prometheus.CounterValue, h.Colds.Time.Seconds(), labels...)
+	}
+}

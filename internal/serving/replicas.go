@@ -1,0 +1,400 @@
+package serving
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// replicas is a session of several of the same version. A run goes to the one that
+// answers and has the fewest; losing one costs no other's answers. The first one is
+// there before the session is, and at least one until it is closed.
+//
+// How many there should be is said by resize; more are loaded beside what runs, one
+// after the other, and fewer take no more runs and are closed when theirs have ended.
+// One of them, the first as long as it is there, needs no place: others may take all
+// places away, and one is left.
+type replicas struct {
+	meta runtime.Metadata
+	open opener
+	told func(error) // why another one did not come
+
+	life  context.Context // of what is loaded
+	end   context.CancelFunc
+	works sync.WaitGroup // what is loaded, and replicas that are not closed; added to under mu while not closed
+
+	all  atomic.Pointer[[]*replica] // replaced as a whole, under mu
+	next atomic.Uint32              // with whom the search begins: equals take turns
+
+	mu     sync.Mutex
+	wanted int
+	loads  context.CancelFunc // of the one that is being loaded; nil when none is
+	closed bool
+	grown  time.Time
+	tries  int // that failed in a row
+	retry  time.Time
+	reason string // of the last failure, or what is waited for; empty when the last one came
+}
+
+// opener loads one more replica, in a place of its own; nil: it needs none. waits hears
+// what it waits for.
+type opener func(ctx context.Context, waits func(why string)) (runtime.Session, Place, error)
+
+// replica is one of them. It is used by the pool, and by each run.
+type replica struct {
+	session runtime.Session
+	place   Place // nil: it needs none; under the pool's mu until the last use has ended
+	uses    atomic.Int64
+	gone    chan struct{} // closed when the session is
+	closed  func()
+}
+
+var _ runtime.Restarting = (*replicas)(nil)
+
+func newReplicas(first runtime.Session, open opener, told func(error)) *replicas {
+	p := &replicas{meta: first.Metadata(), open: open, told: told, wanted: 1, grown: time.Now()}
+	p.life, p.end = context.WithCancel(context.Background())
+	p.all.Store(&[]*replica{p.replica(first, nil)})
+	return p
+}
+
+// replica makes one of a session. Under mu, or before anybody knows of p.
+func (p *replicas) replica(s runtime.Session, place Place) *replica {
+	p.works.Add(1)
+	r := &replica{session: s, place: place, gone: make(chan struct{}), closed: p.works.Done}
+	r.uses.Store(1)
+	return r
+}
+
+func (r *replica) enter() bool {
+	for {
+		n := r.uses.Load()
+		if n == 0 {
+			return false
+		}
+		if r.uses.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// leave ends a use. The last one closes the session, beside the caller.
+func (r *replica) leave() {
+	if r.uses.Add(-1) == 0 {
+		go func() {
+			_ = r.session.Close()
+			if r.place != nil {
+				r.place.Release()
+			}
+			close(r.gone)
+			r.closed()
+		}()
+	}
+}
+
+// Metadata implements runtime.Session.
+func (p *replicas) Metadata() runtime.Metadata { return p.meta }
+
+// Infer implements runtime.Session.
+func (p *replicas) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) (_ []runtime.Tensor, err error) {
+	r := p.enter()
+	if r == nil {
+		return nil, errStopping
+	}
+	defer func() { // the session may have panicked
+		over := runtime.Over(err)
+		if over == nil {
+			r.leave()
+			return
+		}
+		go func() { // it goes on, and counts
+			<-over
+			r.leave()
+		}()
+	}()
+	return r.session.Infer(ctx, inputs, outputs)
+}
+
+// enter is the replica with the fewest runs of those that answer, or of all when
+// none does; nil when there is none.
+func (p *replicas) enter() *replica {
+	for {
+		all := *p.all.Load()
+		if len(all) == 0 {
+			return nil
+		}
+		first := int(p.next.Add(1) % uint32(len(all))) //nolint:gosec // a few
+		var best *replica
+		var fewest int64
+		var away bool
+		for i := range all {
+			r := all[(first+i)%len(all)]
+			gone := runtime.Away(r.session) != nil
+			n := r.uses.Load()
+			if best == nil || away && !gone || away == gone && n < fewest {
+				best, fewest, away = r, n, gone
+			}
+		}
+		if best.enter() {
+			return best
+		}
+	}
+}
+
+// Away implements runtime.Restarting.
+func (p *replicas) Away() (err error) {
+	for _, r := range *p.all.Load() {
+		if err = runtime.Away(r.session); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// Close implements runtime.Session.
+func (p *replicas) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	all := *p.all.Swap(&[]*replica{})
+	p.mu.Unlock()
+	p.end()
+	for _, r := range all {
+		r.leave()
+	}
+	p.works.Wait()
+	return nil
+}
+
+// size is how many replicas there are, whether another is being loaded, and when the
+// last one came.
+func (p *replicas) size() (running int, loads bool, grown time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(*p.all.Load()), p.loads != nil, p.grown
+}
+
+// ready is how many answer.
+func (p *replicas) ready() (n int) {
+	for _, r := range *p.all.Load() {
+		if runtime.Away(r.session) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// trouble is why there are fewer than wanted; empty when there is no reason but time.
+func (p *replicas) trouble() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(*p.all.Load()) >= p.wanted {
+		return ""
+	}
+	return p.reason
+}
+
+// resize says how many replicas there should be. It does not wait.
+func (p *replicas) resize(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.wanted = max(1, n)
+	p.shrink()
+	if p.loads != nil && len(*p.all.Load()) >= p.wanted {
+		p.loads()
+	}
+	p.grow(time.Now())
+}
+
+// shrink lets go of what is too many: those that do not answer, then those with the
+// fewest runs, then the newest. Under mu.
+func (p *replicas) shrink() {
+	all := *p.all.Load()
+	for len(all) > p.wanted {
+		worst := -1
+		var fewest int64
+		var away bool
+		for i, r := range all {
+			gone, n := runtime.Away(r.session) != nil, r.uses.Load()
+			if worst < 0 || gone && !away || gone == away && n <= fewest {
+				worst, fewest, away = i, n, gone
+			}
+		}
+		all = p.without(all[worst])
+	}
+}
+
+// without lets go of a replica. Under mu.
+func (p *replicas) without(r *replica) []*replica {
+	all := *p.all.Load()
+	rest := make([]*replica, 0, len(all))
+	for _, x := range all {
+		if x != r {
+			rest = append(rest, x)
+		}
+	}
+	if len(rest) == len(all) {
+		return rest
+	}
+	p.all.Store(&rest)
+	r.leave()
+	for _, x := range rest {
+		if x.place == nil {
+			return rest
+		}
+	}
+	if len(rest) > 0 { // the one that needed none has gone
+		rest[0].place.Release()
+		rest[0].place = nil
+	}
+	return rest
+}
+
+// grow begins to load another replica, if one is lacking, none is being loaded, and
+// the last failure is long enough ago. Under mu.
+func (p *replicas) grow(now time.Time) {
+	if p.closed || p.loads != nil || len(*p.all.Load()) >= p.wanted || now.Before(p.retry) {
+		return
+	}
+	ctx, cancel := context.WithCancel(p.life)
+	p.loads = cancel
+	p.works.Go(func() {
+		defer cancel()
+		s, place, err := p.open(ctx, p.waits)
+		p.came(ctx, s, place, err)
+	})
+}
+
+// waits keeps what the next replica waits for.
+func (p *replicas) waits(why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reason = why
+}
+
+// came takes a replica that was loaded, or keeps why not.
+func (p *replicas) came(ctx context.Context, s runtime.Session, place Place, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loads = nil
+	if err == nil && !reflect.DeepEqual(s.Metadata(), p.meta) {
+		p.replica(s, place).leave()
+		err = fault.New(fault.Conflict, "it says that it is another model than the first one")
+	}
+	switch all := *p.all.Load(); {
+	case err != nil:
+		if ctx.Err() != nil {
+			return // it was not wanted any more
+		}
+		p.tries++
+		p.retry = time.Now().Add(min(maxPause, time.Second<<min(p.tries, 9)))
+		p.reason = "another one did not start: " + reasonOf(err).Error()
+		p.told(err)
+	case p.closed || len(all) >= p.wanted: // it is not wanted any more
+		p.replica(s, place).leave()
+	default:
+		r := p.replica(s, place)
+		more := make([]*replica, 0, len(all)+1)
+		more = append(append(more, all...), r)
+		p.all.Store(&more)
+		p.grown, p.tries, p.retry, p.reason = time.Now(), 0, time.Time{}, ""
+		if place != nil {
+			p.works.Go(func() { p.heed(r, place.Lost()) })
+		}
+		p.grow(p.grown)
+	}
+}
+
+// heed lets go of a replica whose place is taken away.
+func (p *replicas) heed(r *replica, lost <-chan struct{}) {
+	select {
+	case <-lost:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if r.place != nil { // else it needs none any more
+			p.without(r)
+		}
+	case <-r.gone:
+	}
+}
+
+// Placing is a replica for which there should be room, beyond the first one of its
+// version.
+type Placing struct {
+	Project, Deployment string
+	Version             int64
+	Threads             int            // of a run
+	Memory              resource.Bytes // that its process may have; 0: by the size of the model
+	Size                int            // of the model's file
+	Residency           residency.Label
+	Classification      string
+}
+
+// Capacity gives replicas their place among all else that runs on this machine.
+type Capacity interface {
+	// Place waits until there is room, and keeps it until Release; waits hears why
+	// there is none yet. Error: why there will be none.
+	Place(ctx context.Context, p Placing, waits func(why string)) (Place, error)
+}
+
+// Place is room for a replica.
+type Place interface {
+	Lost() <-chan struct{} // closed when others need the room: the replica is to end
+	Release()              // it has ended; may be called twice
+}
+
+// replicate makes a session one of several, where the manifest wants that. The others
+// are of the same bytes, verified anew, and loaded in the same way.
+func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.Options, first runtime.Session) runtime.Session {
+	if !spec.replicated() {
+		return first
+	}
+	want := Placing{
+		Project: project, Deployment: name, Version: m.Version, Threads: max(1, o.Threads), Memory: o.Memory, Size: len(m.File),
+		Residency: m.Residency, Classification: m.Classification,
+	}
+	open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
+		if s.Capacity == nil {
+			session, err := s.another(ctx, o)
+			return session, nil, err
+		}
+		place, err := s.Capacity.Place(ctx, want, waits)
+		if err != nil {
+			return nil, nil, err
+		}
+		session, err := s.another(ctx, o)
+		if err != nil {
+			place.Release()
+			return nil, nil, err
+		}
+		return session, place, nil
+	}
+	return newReplicas(first, open, func(err error) {
+		s.Log.Error("a replica was not loaded", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
+	})
+}
+
+// another loads a version once more. It takes a place of the loader.
+func (s *Service) another(ctx context.Context, o runtime.Options) (runtime.Session, error) {
+	select {
+	case s.loads <- struct{}{}:
+		defer func() { <-s.loads }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	file, err := o.Again(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Runtime.Load(ctx, file, o)
+}

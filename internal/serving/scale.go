@@ -1,0 +1,380 @@
+package serving
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/serving/autoscale"
+)
+
+// ScaleSpec is how many replicas of its model a deployment has.
+type ScaleSpec struct {
+	Min         *int    `json:"min,omitempty" doc:"Replicas that there are at least; 0: when nobody asks for idle the model leaves the memory, and the next request is held while it is loaded again" default:"1"`
+	Max         int     `json:"max,omitempty" doc:"Replicas that there are at most, up to 64. Each is a process of its own; over 1, isolation auto is child. Default: min, or 1"`
+	Concurrency float64 `json:"concurrency,omitempty" doc:"Requests in flight, those that wait among them, that a replica should have; more make more replicas. Default: 8, without queue_time"`
+	QueueTime   string  `json:"queue_time,omitempty" doc:"How long a request should wait for the model on average, such as 50ms; longer makes more replicas"`
+	Idle        string  `json:"idle,omitempty" doc:"Time without requests after which a model with min 0 leaves the memory, 1s to 30d" default:"10m"`
+}
+
+// Limits of a ScaleSpec, and what it says when it does not.
+const (
+	maxReplicas        = 64
+	maxConcurrency     = 1e6
+	maxQueueTime       = time.Minute
+	maxIdle            = 30 * 24 * time.Hour
+	defaultConcurrency = 8
+	defaultIdle        = 10 * time.Minute
+)
+
+// limits are the spec's, with its defaults; of no spec one replica that is always
+// there.
+func (p *ScaleSpec) limits() autoscale.Limits {
+	if p == nil {
+		return autoscale.Limits{Min: 1, Max: 1}
+	}
+	l := autoscale.Limits{Min: 1, Concurrency: p.Concurrency, Idle: defaultIdle}
+	if p.Min != nil {
+		l.Min = *p.Min
+	}
+	if l.Max = p.Max; l.Max == 0 {
+		l.Max = max(1, l.Min)
+	}
+	l.QueueTime, _ = resource.ParseDuration(p.QueueTime) // validated
+	if l.Concurrency == 0 && l.QueueTime == 0 {
+		l.Concurrency = defaultConcurrency
+	}
+	if p.Idle != "" {
+		l.Idle, _ = resource.ParseDuration(p.Idle)
+	}
+	return l
+}
+
+// sleeps reports whether the deployment may have no model in memory.
+func (s Spec) sleeps() bool { return s.Scale != nil && s.Scale.Min != nil && *s.Scale.Min == 0 }
+
+// replicated reports whether versions have replicas, each a process.
+func (s Spec) replicated() bool { return s.Scale != nil && s.Scale.limits().Max > 1 }
+
+func (p *ScaleSpec) validate(s Spec) error {
+	if p == nil {
+		return nil
+	}
+	l := p.limits()
+	wait, errWait := resource.ParseDuration(p.QueueTime)
+	idle, errIdle := resource.ParseDuration(p.Idle)
+	var says, hint string
+	switch {
+	case s.remote().Name != "":
+		says, hint = fmt.Sprintf(": the model runs on remote %s, where its replicas are", s.remote().Name), "Leave spec.scale out, and scale it there."
+	case l.Min < 0 || l.Min > maxReplicas:
+		says = fmt.Sprintf(".min is %d; it may be 0 to %d", l.Min, maxReplicas)
+	case p.Max < 0 || p.Max > maxReplicas:
+		says = fmt.Sprintf(".max is %d; it may be 1 to %d", p.Max, maxReplicas)
+	case l.Max < l.Min:
+		says = fmt.Sprintf(".max is %d and min is %d", l.Max, l.Min)
+	case !(p.Concurrency >= 0 && p.Concurrency <= maxConcurrency):
+		says = fmt.Sprintf(".concurrency is %g; it may be over 0, up to %g", p.Concurrency, float64(maxConcurrency))
+	case errWait != nil || p.QueueTime != "" && (wait < time.Millisecond || wait > maxQueueTime):
+		says = fmt.Sprintf(".queue_time: %.40q is no duration of 1ms to %s", p.QueueTime, maxQueueTime)
+	case errIdle != nil || p.Idle != "" && (idle < time.Second || idle > maxIdle):
+		says = fmt.Sprintf(".idle: %.40q is no duration of 1s to 30d", p.Idle)
+	case p.Idle != "" && l.Min > 0:
+		says, hint = fmt.Sprintf(".idle is of models that may leave the memory, and min is %d", l.Min), "Set spec.scale.min to 0, or leave idle out."
+	case (p.Concurrency != 0 || p.QueueTime != "") && l.Max <= max(1, l.Min):
+		says, hint = fmt.Sprintf(": concurrency and queue_time say how many replicas there are, and there are never more than %d", l.Max), "Set spec.scale.max, or leave them out."
+	case l.Max > 1 && s.Runtime != nil && s.Runtime.Isolation == InProcess:
+		says = fmt.Sprintf(".max is %d: a model in the server's process answers as many requests at once as there are cores, so that replicas are processes", l.Max)
+		hint = "Leave max out, or set spec.runtime.isolation to child."
+	default:
+		return nil
+	}
+	err := fault.New(fault.Invalid, "spec.scale%s", says)
+	if hint != "" {
+		err = err.WithHint("%s", hint)
+	}
+	return err
+}
+
+// scaler is what the service knows of the deployments that say how they scale.
+type scaler struct {
+	mu     sync.Mutex
+	all    map[key]*scaled
+	closed bool // nobody is held any more
+
+	life   context.Context // of loads for who asks
+	end    context.CancelFunc
+	waking sync.WaitGroup // those loads; added to under mu while not closed
+}
+
+// scaled is one of them. Under scaler.mu.
+type scaled struct {
+	id       ID
+	asked    time.Time // last, as far as was seen; or when it was loaded
+	versions map[int64]*scaledVersion
+	hold     *hold // those who wait while it is loaded; nil when nobody does
+	colds    Spent // loads that requests were held for
+}
+
+// scaledVersion is what was seen of a version, and decided.
+type scaledVersion struct {
+	requests, answered int64 // of its tally, when it was seen last
+	queued             time.Duration
+	samples            []autoscale.Sample
+	past               []autoscale.Past
+	decision           autoscale.Decision
+}
+
+// begin makes it ready.
+func (z *scaler) begin() {
+	z.all = map[key]*scaled{}
+	life, end := context.WithCancel(context.Background())
+	z.life, z.end = life, end
+}
+
+// of is a deployment's; made when there is none, or of another of the name.
+func (z *scaler) of(k key, id ID) *scaled {
+	c := z.all[k]
+	if c == nil || c.id != id {
+		var waiting *hold
+		if c != nil {
+			waiting = c.hold // they ask for the name
+		}
+		c = &scaled{id: id, versions: map[int64]*scaledVersion{}, hold: waiting}
+		z.all[k] = c
+	}
+	return c
+}
+
+// ScaleOnce looks at each deployment that says how it scales, and makes more or
+// fewer replicas, or puts it to sleep. It is to be called once a second.
+func (s *Service) ScaleOnce(ctx context.Context) error { return s.scale(ctx, time.Now()) }
+
+func (s *Service) scale(ctx context.Context, now time.Time) error {
+	for k, t := range *s.tables.Load() {
+		if t.deployment.Spec.Scale == nil {
+			continue
+		}
+		if s.sample(k, t, now) {
+			s.sleep(ctx, k, t)
+			continue
+		}
+		for _, x := range t.targets() {
+			if p, ok := x.session.(*replicas); ok {
+				p.resize(s.wanted(k, x.model.Version))
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// sample looks at a deployment's versions and decides. It reports whether nobody
+// asks for the deployment any more.
+func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
+	s.scaler.mu.Lock()
+	defer s.scaler.mu.Unlock()
+	c := s.scaler.of(k, t.deployment.ID)
+	targets := t.targets()
+	busy := c.hold != nil
+	kept := map[int64]bool{}
+	for _, x := range targets {
+		v := c.versions[x.model.Version]
+		if v == nil {
+			v = &scaledVersion{}
+			v.requests, v.answered, v.queued = x.tally.seen()
+			c.versions[x.model.Version] = v
+		}
+		kept[x.model.Version] = true
+		sample := autoscale.Sample{At: now, InFlight: int(x.uses.Load()) - 1}
+		requests, answered, queued := x.tally.seen()
+		sample.Answered, sample.Queued = answered-v.answered, queued-v.queued
+		if sample.InFlight > 0 || requests != v.requests {
+			c.asked = now
+		}
+		busy = busy || sample.InFlight > 0
+		if x.since.After(c.asked) {
+			c.asked = x.since
+		}
+		v.requests, v.answered, v.queued = requests, answered, queued
+		v.samples = append(drop(v.samples, func(o autoscale.Sample) bool { return now.Sub(o.At) >= autoscale.Stable }), sample)
+	}
+	for version := range c.versions {
+		if !kept[version] {
+			delete(c.versions, version)
+		}
+	}
+	idle = len(targets) > 0
+	for _, x := range targets {
+		v := c.versions[x.model.Version]
+		shot := autoscale.Snapshot{
+			Limits: t.deployment.Spec.Scale.limits(), Now: now, Running: 1, Samples: v.samples, Past: v.past, Asked: c.asked, Busy: busy,
+			Useful: s.coresOf(x.how).All() / max(1, x.how.threads),
+		}
+		if p, ok := x.session.(*replicas); ok {
+			shot.Running, shot.Loading, shot.Grown = p.size()
+		}
+		if x == t.shadow { // it may be slow: nobody waits for it
+			shot.Min, shot.Max = min(1, shot.Min), 1
+		}
+		before := v.decision.Wanted
+		v.decision = autoscale.Decide(shot)
+		v.past = append(drop(v.past, func(o autoscale.Past) bool { return now.Sub(o.At) >= autoscale.Down }), autoscale.Past{At: now, Need: v.decision.Need})
+		idle = idle && v.decision.Wanted == 0
+		if before != v.decision.Wanted {
+			s.Log.Info("replicas wanted", slog.String("deployment", k.name), slog.Int64("version", x.model.Version), slog.Int("replicas", v.decision.Wanted), slog.String("reason", v.decision.Reason))
+		}
+	}
+	return idle
+}
+
+// drop leaves out the oldest, for which old is true.
+func drop[T any](all []T, old func(T) bool) []T {
+	i := 0
+	for i < len(all) && old(all[i]) {
+		i++
+	}
+	return append(all[:0:0], all[i:]...)
+}
+
+// wanted is how many replicas a version should have; 1 when nothing was decided.
+func (s *Service) wanted(k key, version int64) int {
+	s.scaler.mu.Lock()
+	defer s.scaler.mu.Unlock()
+	if c := s.scaler.all[k]; c != nil && c.versions[version] != nil {
+		return max(1, c.versions[version].decision.Wanted)
+	}
+	return 1
+}
+
+// sleep takes a deployment's models out of memory, if nobody has asked meanwhile.
+// Whoever has entered finishes on them.
+func (s *Service) sleep(ctx context.Context, k key, t *table) {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	all := *s.tables.Load()
+	if all[k] != t {
+		return // it was changed
+	}
+	for _, x := range t.targets() {
+		if x.uses.Load() != 1 {
+			return
+		}
+	}
+	asleep := *t
+	asleep.stable, asleep.canary, asleep.shadow, asleep.share, asleep.slept = nil, nil, nil, 0, t.targets()
+	s.replace(k, &asleep)
+	leave(t.targets())
+	s.Log.InfoContext(ctx, "nobody asks: models left the memory", slog.String("deployment", k.name))
+}
+
+// asleep reports whether nothing of a deployment is in memory because nobody asked
+// for it.
+func (t *table) asleep() bool {
+	return t != nil && t.deployment.Spec.sleeps() && t.stable == nil && t.canary == nil && t.shadow == nil
+}
+
+// resting reports whether the loader leaves a deployment alone: nobody asked for
+// it, or all that was asked was loaded and has left again. One that could not be
+// loaded for who asked is tried again.
+func (s *Service) resting(k key, t *table, d Deployment) bool {
+	if !d.Spec.sleeps() || t == nil || t.deployment.ID != d.ID || len(t.targets()) > 0 {
+		return false
+	}
+	for _, w := range d.wants() {
+		if _, failed := s.failure(k, w); failed {
+			return false
+		}
+	}
+	return true
+}
+
+// seen is what the scaler counts.
+func (t *tally) seen() (requests, answered int64, queued time.Duration) {
+	q := t.queue.read()
+	return t.requests.Load(), q.Count, q.Time
+}
+
+// scaleState adds how many replicas a version has to its state, and why. It reports
+// whether the version is loaded when it is asked for.
+func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Target) (asleep bool) {
+	if loaded == nil {
+		if t != nil && t.deployment.Spec.sleeps() && x.State == Loading && (w.role == Stable || t.asleep()) {
+			x.State = Ready // it answers whoever asks
+			x.Scaling = "nobody asks; it is loaded for who does"
+			return true
+		}
+		return false
+	}
+	p, several := loaded.session.(*replicas)
+	switch {
+	case several:
+		x.Replicas = p.ready()
+	case x.State == Ready:
+		x.Replicas = 1
+	}
+	if t.deployment.Spec.Scale == nil {
+		return false
+	}
+	x.Wanted = 1
+	s.scaler.mu.Lock()
+	if c := s.scaler.all[k]; c != nil && c.versions[w.version] != nil {
+		d := c.versions[w.version].decision
+		x.Wanted, x.Scaling = max(x.Wanted, d.Wanted), d.Reason
+	}
+	s.scaler.mu.Unlock()
+	if several {
+		if why := p.trouble(); why != "" {
+			x.Scaling = why
+		}
+	}
+	return false
+}
+
+// Scaling is how a version scales, for a monitor.
+type Scaling struct {
+	Project, Deployment string
+	Version             int64
+	Wanted, Running     int // replicas
+}
+
+// Holding is who waits for a deployment that is loaded because it was asked for, and how
+// often and how long it was.
+type Holding struct {
+	Project, Deployment string
+	Held                int // requests, now
+	Colds               Spent
+}
+
+// Scaled is how the deployments scale that say how.
+func (s *Service) Scaled() (versions []Scaling, holds []Holding) {
+	for k, t := range *s.tables.Load() {
+		if t.deployment.Spec.Scale == nil {
+			continue
+		}
+		for _, w := range t.wanted {
+			var x Target
+			if loaded := t.holding(w); loaded != nil {
+				if loaded.away() == nil {
+					x.State = Ready
+				}
+				s.scaleState(k, t, w, loaded, &x)
+			}
+			versions = append(versions, Scaling{k.project, k.name, w.version, x.Wanted, x.Replicas})
+		}
+		h := Holding{Project: k.project, Deployment: k.name}
+		s.scaler.mu.Lock()
+		if c := s.scaler.all[k]; c != nil {
+			h.Colds = c.colds
+			if c.hold != nil {
+				h.Held = c.hold.requests
+			}
+		}
+		s.scaler.mu.Unlock()
+		holds = append(holds, h)
+	}
+	return versions, holds
+}
