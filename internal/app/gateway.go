@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
@@ -57,7 +58,7 @@ func (c Config) validateGateway() error {
 	}
 	if g.TokenFile == "" {
 		return fault.New(fault.Invalid, "gateway.token_file is missing").
-			WithHint("At the other server: falaj token create --project %s --name %s --role deployer --scope %s > FILE.", g.Project, g.Name, gateway.ActionPull)
+			WithHint("At the other server: falaj token create --project %s --name %s --role deployer --scope %s:%s > FILE.", g.Project, g.Name, gateway.ActionPull, g.Name)
 	}
 	if d, err := resource.ParseDuration(g.Alone); err != nil || d != 0 && d < time.Minute {
 		return fault.New(fault.Invalid, "gateway.alone: %.40q is neither 0 nor a duration of at least 1m, such as 30d", g.Alone)
@@ -102,6 +103,9 @@ func (a *App) openFollower(ctx context.Context) error {
 	if err := sandbox.Check(ctx, a.cfg.workerPath(), level); err != nil {
 		return fault.Wrap(err, "isolation")
 	}
+	if err := mirror.Own(ctx, a.db, gatewaysql.Mirror{}, servingsql.Store{}); err != nil {
+		return err
+	}
 	if err := a.openPredictions(ctx); err != nil {
 		return err
 	}
@@ -124,7 +128,11 @@ func (a *App) openFollower(ctx context.Context) error {
 	handing := &lifecycle.Loop{Name: "gateway predictions", Every: every, Timeout: time.Hour, Run: m.HandOver, Logger: a.log}
 	a.group.Add(following.Service())
 	a.group.Add(handing.Service())
-	return nil
+	trimming := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
+		return event.Trim(identity.With(ctx, identity.Loop("housekeeping")), a.db, time.Now().Add(-keepEvents))
+	}}
+	a.group.Add(trimming.Service())
+	return a.watchClock(ctx)
 }
 
 // mirrorProject makes the project of the other server here, with the zones of its label
@@ -132,7 +140,7 @@ func (a *App) openFollower(ctx context.Context) error {
 func (a *App) mirrorProject(ctx context.Context, w gateway.Wanted) error {
 	for _, z := range append(w.Residency.Zones(), residency.Zone(a.cfg.Gateway.Zone)) {
 		err := a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error { return a.zones.Known(ctx, tx, residency.Of(z)) })
-		if err != nil {
+		if fault.Is(err, fault.Invalid) {
 			_, _, err = a.zones.Apply(ctx, border.ZoneRequest{Zone: z})
 		}
 		if err != nil {

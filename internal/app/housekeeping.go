@@ -164,6 +164,11 @@ func (a *App) housekeeping(ctx context.Context) error {
 			return err
 		})
 	}}).Service())
+	return a.watchClock(ctx)
+}
+
+// watchClock tells when the wall clock goes back.
+func (a *App) watchClock(ctx context.Context) error {
 	newest, _, err := a.auditLog.List(identity.With(ctx, identity.Loop("clock")), audit.Filter{}, 1, "")
 	if err != nil {
 		return err

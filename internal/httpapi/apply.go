@@ -90,7 +90,9 @@ func ifMatch(r *http.Request) (int64, error) {
 // appliers is the one list of the kinds of manifests.
 func (s *Server) appliers() map[string]applier {
 	if s.central != "" {
-		return s.governanceKinds()
+		kinds := s.governanceKinds()
+		delete(kinds, "Secret") // nothing at a gateway uses one
+		return kinds
 	}
 	kinds := map[string]applier{
 		"Project": {gate: "project.read", installation: true, apply: decodedAt(func(ctx context.Context, _, name string, spec project.Spec, dry bool, revision int64) (applied, error) {

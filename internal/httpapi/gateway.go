@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
@@ -27,7 +28,7 @@ func atGateway(pattern string) bool {
 		return true
 	case slices.Contains([]string{"/healthz", "/readyz", "/metrics", "/api/v1/apply", "/api/v1/whoami", "/api/v1/projects", "/api/v1/projects/{project}"}, path):
 		return method != http.MethodDelete
-	case strings.HasPrefix(path, "/api/v1/projects/{project}/deployments"):
+	case slices.Contains([]string{"/api/v1/projects/{project}/deployments", "/api/v1/projects/{project}/deployments/{name}", "/api/v1/projects/{project}/deployments/{name}/status"}, path):
 		return method == http.MethodGet
 	}
 	below, _ := strings.CutPrefix(path, "/api/v1/projects/{project}")
@@ -43,13 +44,13 @@ func (s *Server) gatewayRoutes(p string) {
 	route(s, "DELETE", p+"/gateways/{name}", gateway.ActionApply, "End a gateway: it hears so when it comes next, and serves nothing any more", s.deleteGateway)
 	route(s, "POST", p+"/gateways/{name}/sync", gateway.ActionPull, "Say what a gateway holds, and hear what it should hold", s.syncGateway)
 	s.raw("GET", p+"/gateways/{name}/models/{model}/versions/{version}/files/{file}", gateway.ActionPull, "A file of a version that a gateway should hold", media{gives: "application/octet-stream"}, s.gatewayFile)
-	s.raw("POST", p+"/gateways/{name}/predictions", gateway.ActionPull, "Take a batch of a gateway's predictions over, and say how far its log was taken over", media{takes: "application/octet-stream", gives: "application/json"}, s.gatewayPredictions,
-		query("deployment", "Whose predictions they are"), query("id", "Its id"), query("instance", "Data directory of the gateway"), query("from", "Position after which the batch begins"), query("to", "Position at which it ends"))
+	s.raw("POST", p+"/gateways/{name}/hand-over", gateway.ActionPull, "Take a batch of a gateway's predictions over, and say how far its log was taken over", media{takes: "application/octet-stream", gives: "application/json"}, s.gatewayPredictions,
+		query("deployment", "Whose predictions they are"), query("id", "Its id"), query("instance", "Of the gateway's log"), query("clock", "The gateway's, RFC 3339"), query("from", "Position after which the batch begins"), query("to", "Position at which it ends"))
 }
 
 // handsBack reports whether a path takes a gateway's predictions.
 func handsBack(path string) bool {
-	return strings.HasPrefix(path, "/api/v1/projects/") && strings.HasSuffix(path, "/predictions") && strings.Contains(path, "/gateways/")
+	return strings.HasPrefix(path, "/api/v1/projects/") && strings.HasSuffix(path, "/hand-over") && strings.Contains(path, "/gateways/")
 }
 
 // gatewayKind is how a manifest of a Gateway is applied.
@@ -128,8 +129,15 @@ func (s *Server) gatewayPredictions(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	var clock time.Time
+	if text := q.Get("clock"); text != "" {
+		if clock, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			s.fail(w, r, fault.New(fault.Invalid, "clock: %.40q is no time such as 2026-01-02T15:04:05Z", text))
+			return
+		}
+	}
 	position, err := s.Gateways.Accept(r.Context(), r.PathValue("project"), r.PathValue("name"), gateway.Batch{
-		Deployment: q.Get("deployment"), DeploymentID: serving.ID(q.Get("id")), Instance: q.Get("instance"), From: q.Get("from"), To: q.Get("to"), Records: records,
+		Clock: clock, Deployment: q.Get("deployment"), DeploymentID: serving.ID(q.Get("id")), Instance: q.Get("instance"), From: q.Get("from"), To: q.Get("to"), Records: records,
 	})
 	if err != nil {
 		s.fail(w, r, err)

@@ -138,18 +138,49 @@ func reasonOf(err error) error {
 	return err
 }
 
-// Refresh makes what this process holds of a deployment what the database says now, for
-// who has changed that: what is missing is loaded, unless it failed lately. Error: why a
-// version does not load.
-func (s *Service) Refresh(ctx context.Context, project, name string) error {
-	k := key{project, name}
-	d, err := s.look(ctx, project, name)
-	if err == nil {
-		err = s.bring(ctx, k, d, routine)
-	} else if fault.Is(err, fault.NotFound) {
-		err = nil
+// Adopt makes a deployment what somebody else decided. The stable version is loaded
+// first, where it is not in memory, and only then commit writes the row: an error of
+// either leaves all as it was. A trial that does not load is left for later; then the
+// error says so, and the rest was done.
+func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.Context) error) error {
+	k := key{d.Project, d.Name}
+	turn, _ := s.turns.LoadOrStore(k, &sync.Mutex{})
+	turn.(*sync.Mutex).Lock()
+	defer turn.(*sync.Mutex).Unlock()
+	have := (*s.tables.Load())[k]
+	var fresh []*target
+	var failures []error
+	for _, w := range d.wants() {
+		if have.holding(w) != nil {
+			continue
+		}
+		var t *target
+		var err error
+		if f, ok := s.failure(k, w); ok && time.Now().Before(f.retry) {
+			err = fault.New(fault.Unavailable, "version %d: %s", w.version, f.reason)
+		} else {
+			t, err = s.load(ctx, k, d, w)
+		}
+		switch {
+		case err == nil:
+			fresh = append(fresh, t)
+		case w.role == Stable:
+			return err
+		default:
+			failures = append(failures, err)
+		}
 	}
-	return errors.Join(err, s.settle(ctx, k))
+	if err := commit(ctx); err != nil {
+		leave(fresh)
+		return err
+	}
+	return errors.Join(append(failures, s.settle(ctx, k, fresh...))...)
+}
+
+// Refresh makes the routing of a deployment what the database says now, for who has
+// changed or removed it there.
+func (s *Service) Refresh(ctx context.Context, project, name string) error {
+	return s.settle(ctx, key{project, name})
 }
 
 // urge is why a deployment is loaded.

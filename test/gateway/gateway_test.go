@@ -63,7 +63,7 @@ func start(t *testing.T, zone string) *world {
 	w.Apply("{api_version: falaj/v1, kind: Zone, name: branch, spec: {jurisdiction: DE}}")
 	w.Apply("{api_version: falaj/v1, kind: Gateway, name: edge, project: PROJECT, spec: {zone: " + zone + "}}")
 	token := filepath.Join(t.TempDir(), "token")
-	w.Must(os.WriteFile(token, []byte(w.Run(0, "token", "create", "--name", "edge", "--role", "deployer", "--scope", "gateway.pull", "-o", "json")), 0o600))
+	w.Must(os.WriteFile(token, []byte(w.Run(0, "token", "create", "--name", "edge", "--role", "deployer", "--scope", "gateway.pull:edge", "-o", "json")), 0o600))
 
 	edge := live.New(t, "")
 	edge.Env = []string{

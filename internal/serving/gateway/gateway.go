@@ -32,6 +32,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -52,6 +53,8 @@ type Spec struct {
 const (
 	maxDeployments = 1000
 	maxText        = 1000
+	// ModelFile is the file of a version that goes to a gateway: what is run.
+	ModelFile = "model.onnx"
 	// MaxBatch bounds the predictions of one Accept, in bytes: it is more than one may have.
 	MaxBatch = 20 << 20
 )
@@ -101,11 +104,12 @@ type Seen struct {
 
 // Report is what a gateway says of itself.
 type Report struct {
-	Version  string `json:"version,omitempty" maxLength:"100" doc:"Of its software"`
-	Instance string `json:"instance" minLength:"1" maxLength:"64" doc:"Of its data directory: positions in its log are of this one"`
-	Zone     string `json:"zone" maxLength:"64" doc:"Where it is configured to stand; it must be what the manifest says"`
-	Waiting  int64  `json:"waiting" minimum:"0" doc:"Bytes of predictions that are not handed back yet, about"`
-	Holds    []Held `json:"holds,omitempty" maxItems:"1000" doc:"What it serves"`
+	Version  string   `json:"version,omitempty" maxLength:"100" doc:"Of its software"`
+	Instance string   `json:"instance" minLength:"1" maxLength:"64" doc:"Of its data directory: positions in its log are of this one"`
+	Zone     string   `json:"zone" maxLength:"64" doc:"Where it is configured to stand; it must be what the manifest says"`
+	Waiting  int64    `json:"waiting" minimum:"0" doc:"Bytes of predictions that are not handed back yet, about"`
+	Holds    []Held   `json:"holds,omitempty" maxItems:"1000" doc:"What it serves"`
+	Has      []string `json:"has,omitempty" maxItems:"10000" doc:"Versions that it has, as MODEL@NUMBER DIGEST: their signatures are not sent again"`
 }
 
 // Held is a deployment as it is at a gateway.
@@ -139,8 +143,11 @@ type Version struct {
 	Model  string          `json:"model"`
 	Number int64           `json:"number"`
 	Digest string          `json:"digest"`
-	Bundle json.RawMessage `json:"bundle"` // OpenSSF model signing: a sigstore bundle
+	Bundle json.RawMessage `json:"bundle,omitempty"` // OpenSSF model signing: a sigstore bundle; of a version that the gateway lacks
 }
+
+// String names a version with its digest: two may have the same files.
+func (v Version) String() string { return fmt.Sprintf("%s@%d %s", v.Model, v.Number, v.Digest) }
 
 // LeftOut is what a gateway is not given.
 type LeftOut struct {
@@ -151,11 +158,12 @@ type LeftOut struct {
 
 // Batch is a part of a gateway's prediction log.
 type Batch struct {
+	Clock        time.Time  // the gateway's, when it was sent: zero is as ours
 	Deployment   string     // its name
 	DeploymentID serving.ID // a later one of the name has another
-	Instance     string
-	From, To     string // positions in the gateway's log
-	Records      []byte // each after its length; see prediction.AppendRecords
+	Instance     string     // of the log: positions in another one have nothing to do with these
+	From, To     string     // positions in the gateway's log
+	Records      []byte     // each after its length; see prediction.AppendRecords
 }
 
 // Position is how far a gateway's log of a deployment was taken over.

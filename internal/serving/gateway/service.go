@@ -51,6 +51,7 @@ type Log interface {
 	Sync(ctx context.Context, project, deployment string) error
 	End(ctx context.Context, project, deployment string) (prediction.Cursor, error)
 	Read(ctx context.Context, project, deployment string, after prediction.Cursor, visit func(prediction.Cursor, *prediction.Record) error) error
+	Erase(ctx context.Context, p prediction.Person, done func(deployment string, rows int64) error) error
 }
 
 // Zones knows which zones there are.
@@ -87,6 +88,7 @@ type Erased struct {
 type Service struct {
 	Config
 	turns sync.Map // project/gateway/deployment → *sync.Mutex
+	one   chan struct{}
 }
 
 // New makes a service.
@@ -97,7 +99,7 @@ func New(c Config) *Service {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Service{Config: c}
+	return &Service{Config: c, one: make(chan struct{}, 1)}
 }
 
 func object(project, name string) policy.Object {
@@ -214,17 +216,21 @@ func (s *Service) Delete(ctx context.Context, p, name string) error {
 	})
 }
 
-// pulling is the gateway that asks. Error: fault.Gone when there is none of the name:
-// it was deleted.
+// pulling is the gateway that asks. Error: fault.NotFound when there is none of the name.
 func (s *Service) pulling(ctx context.Context, p, name string) (Gateway, error) {
 	if err := s.Authz.Allow(ctx, ActionPull, object(p, name)); err != nil {
 		return Gateway{}, err
 	}
 	g, err := s.look(ctx, p, name)
 	if fault.Is(err, fault.NotFound) {
-		err = fault.New(fault.Gone, "project %s has no gateway %q", p, name).WithHint("It was deleted, or never applied: `falaj apply` a manifest of kind Gateway.")
+		err = fault.New(fault.NotFound, "project %s has no gateway %q", p, name).WithHint("It was deleted, or never applied: `falaj apply` a manifest of kind Gateway.")
 	}
 	return g, err
+}
+
+// answersFor reports whether a gateway answers for a deployment of a name.
+func (g Gateway) answersFor(deployment string) bool {
+	return len(g.Spec.Deployments) == 0 || slices.Contains(g.Spec.Deployments, deployment)
 }
 
 // Sync hears what a gateway holds and says what it should hold. Needs gateway.pull.
@@ -232,6 +238,9 @@ func (s *Service) pulling(ctx context.Context, p, name string) (Gateway, error) 
 // another zone than its manifest says.
 func (s *Service) Sync(ctx context.Context, p, name string, r Report) (Wanted, error) {
 	g, err := s.pulling(ctx, p, name)
+	if fault.Is(err, fault.NotFound) { // it serves nothing any more
+		err = fault.New(fault.Gone, "%w", err)
+	}
 	if err != nil {
 		return Wanted{}, err
 	}
@@ -251,8 +260,13 @@ func (s *Service) Sync(ctx context.Context, p, name string, r Report) (Wanted, e
 	if err != nil {
 		return Wanted{}, err
 	}
+	has := map[string]bool{}
+	for _, version := range r.Has {
+		has[version] = true
+	}
+	r.Has = nil
 	for i, d := range all {
-		served, out, err := s.served(loop, g, d, runs[i])
+		served, out, err := s.served(loop, g, d, runs[i], has)
 		if err != nil {
 			return Wanted{}, err
 		}
@@ -267,7 +281,23 @@ func (s *Service) Sync(ctx context.Context, p, name string, r Report) (Wanted, e
 		}
 	}
 	seen := Seen{At: s.Now().UTC().Truncate(time.Microsecond), Report: r, LeftOut: w.LeftOut}
+	if g.Seen != nil && seen.At.Sub(g.Seen.At) < seenEvery {
+		if last := *g.Seen; alike(last, seen) {
+			return w, nil
+		}
+	}
 	return w, s.DB.Update(ctx, p, func(ctx context.Context, tx *store.Tx) error { return s.Store.Saw(ctx, tx, p, name, seen) })
+}
+
+// seenEvery is how exact the time is at which a gateway that says nothing new was seen.
+const seenEvery = 30 * time.Second
+
+// alike reports whether a gateway says what it said.
+func alike(a, b Seen) bool {
+	a.At = b.At
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
 }
 
 // deployments are those that a gateway is for, each with the rollout that runs.
@@ -281,7 +311,7 @@ func (s *Service) deployments(ctx context.Context, g Gateway) (all []serving.Dep
 			}
 			for _, d := range page {
 				after = d.Name
-				if len(g.Spec.Deployments) > 0 && !slices.Contains(g.Spec.Deployments, d.Name) {
+				if !g.answersFor(d.Name) {
 					continue
 				}
 				var run *serving.Rollout
@@ -308,7 +338,7 @@ func (s *Service) deployments(ctx context.Context, g Gateway) (all []serving.Dep
 
 // served is a deployment as a gateway gets it; nil when it may not have it, or could
 // not answer.
-func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, run *serving.Rollout) (*Served, []LeftOut, error) {
+func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, run *serving.Rollout, has map[string]bool) (*Served, []LeftOut, error) {
 	no := func(format string, args ...any) (*Served, []LeftOut, error) {
 		return nil, []LeftOut{{Deployment: d.Name, Reason: fmt.Sprintf(format, args...)}}, nil
 	}
@@ -335,9 +365,15 @@ func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, r
 		needs = append(needs, Version{Model: d.Model, Number: t.Version, Digest: t.Digest})
 	}
 	for i := range needs {
+		if has[needs[i].String()] {
+			continue
+		}
 		bundle, err := s.Models.Signed(ctx, d.Project, d.Model, needs[i].Number)
-		if err != nil {
-			return no("version %d: %v", needs[i].Number, err)
+		if fault.Is(err, fault.NotFound) {
+			return no("version %d of %s is not there any more", needs[i].Number, d.Model)
+		}
+		if err != nil { // it says nothing of the version: who takes it for its end removes what answers
+			return nil, nil, fault.Wrap(err, "deployment %s", d.Name)
 		}
 		needs[i].Bundle = bundle
 	}
@@ -353,6 +389,9 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 	g, err := s.pulling(ctx, p, name)
 	if err != nil {
 		return nil, 0, err
+	}
+	if file != ModelFile {
+		return nil, 0, fault.New(fault.NotFound, "a gateway gets %s of a version, and no other file", ModelFile)
 	}
 	number, err := strconv.ParseInt(version, 10, 64)
 	if err != nil {
@@ -387,7 +426,7 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 // neededBy is the label of a version that one of the deployments needs.
 func neededBy(all []serving.Deployment, model string, version int64) (residency.Label, bool) {
 	for _, d := range all {
-		if d.Model != model {
+		if d.Model != model || d.Spec.Tied() != "" {
 			continue
 		}
 		if d.Version == version {
@@ -412,17 +451,31 @@ func (s *Service) Accept(ctx context.Context, p, name string, b Batch) (position
 	if err != nil {
 		return "", err
 	}
-	if len(b.Records) > MaxBatch || len(b.From) > maxText || len(b.To) > maxText || b.To == "" || b.Instance == "" || len(b.Instance) > maxText {
+	for _, text := range []string{b.From, b.To, b.Instance, string(b.DeploymentID)} {
+		if len(text) > maxText {
+			return "", fault.New(fault.Invalid, "a position, an instance or an id has %d bytes", len(text))
+		}
+	}
+	if len(b.Records) > MaxBatch || b.To == "" || b.Instance == "" {
 		return "", fault.New(fault.Invalid, "a batch has up to %d bytes, an instance, and a position to go to", MaxBatch)
+	}
+	if _, _, err := s.position(ctx, g, b); err != nil {
+		return "", err
+	}
+	turn, _ := s.turns.LoadOrStore(p+"/"+name+"/"+string(b.DeploymentID), &sync.Mutex{})
+	turn.(*sync.Mutex).Lock()
+	defer turn.(*sync.Mutex).Unlock()
+	select { // decoded it may take twenty times the memory
+	case s.one <- struct{}{}:
+		defer func() { <-s.one }()
+	case <-ctx.Done():
+		return "", fault.New(fault.Timeout, "another batch is being taken over")
 	}
 	records, err := prediction.DecodeRecords(b.Records)
 	if err != nil {
 		return "", fault.New(fault.Invalid, "the batch is damaged: %w", err)
 	}
-	turn, _ := s.turns.LoadOrStore(p+"/"+name+"/"+string(b.DeploymentID), &sync.Mutex{})
-	turn.(*sync.Mutex).Lock()
-	defer turn.(*sync.Mutex).Unlock()
-
+	b.Records = nil
 	at, d, err := s.position(ctx, g, b)
 	if err != nil {
 		return "", err
@@ -430,61 +483,101 @@ func (s *Service) Accept(ctx context.Context, p, name string, b Batch) (position
 	if at.At != b.From { // also when the answer was lost
 		return at.At, nil
 	}
-	remote := remoteOf(name)
-	there := 0 // records of the batch that are in our log already
-	if at.Next == "" {
-		end, err := s.Log.End(ctx, p, d.Name)
-		if err != nil {
-			return "", err
-		}
-		at.Next, at.Before = b.To, placeText(end)
-		if err := s.put(ctx, at); err != nil {
-			return "", err
-		}
-	} else { // a batch from here on was begun; what of it was written comes first in this one, too
-		last := placeOf(at.Before)
-		err := s.Log.Read(ctx, p, d.Name, last, func(c prediction.Cursor, r *prediction.Record) error {
-			if r.Remote == remote {
-				if there++; there <= len(records) {
-					last = c
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return "", err
-		}
-		at.Before = placeText(last)
-	}
-	erased, err := s.Erased(ctx, p)
+	there, more, err := s.begin(ctx, &at, g, d, b, records)
 	if err != nil {
 		return "", err
 	}
-	horizon := s.Now().Add(time.Hour) // its clock may be wrong, and ours is what retention goes by
-	for _, r := range records[min(there, len(records)):] {
-		r.Project, r.Deployment, r.Owner = p, d.Name, prediction.OwnerOf(string(d.ID))
-		r.Remote, r.Zone = remote, string(g.Spec.Zone)
-		if r.Received.After(horizon) {
-			r.Received = s.Now()
-		}
-		for _, e := range erased {
-			if !r.Received.After(e.Until) {
-				r.Erase(e.Person)
-			}
-		}
-		if err := s.Log.Append(ctx, r); err != nil {
-			return "", err
-		}
-	}
-	if err := s.Log.Sync(ctx, p, d.Name); err != nil {
+	if err := s.take(ctx, g, d, b, records[there:]); err != nil {
 		return "", err
 	}
 	at.At = b.To
-	if there <= len(records) {
+	if !more {
 		at.Next, at.Before = "", ""
-	} // else this batch is shorter than the one that was begun
+	}
 	return at.At, s.put(ctx, at)
 }
+
+// begin notes where our log ends before a batch is written to it, or, when one was begun
+// from the same position, finds out how many records of it are there. more says that
+// there are others behind those of this batch: it is shorter than the one that was begun.
+func (s *Service) begin(ctx context.Context, at *Position, g Gateway, d serving.Deployment, b Batch, records []*prediction.Record) (there int, more bool, err error) {
+	if at.Next == "" {
+		end, err := s.Log.End(ctx, g.Project, d.Name)
+		if err != nil {
+			return 0, false, err
+		}
+		at.Next, at.Before = b.To, placeText(end)
+		return 0, false, s.put(ctx, *at)
+	}
+	last, remote, apart := placeOf(at.Before), remoteOf(g.Name), false
+	err = s.Log.Read(ctx, g.Project, d.Name, last, func(c prediction.Cursor, r *prediction.Record) error {
+		switch {
+		case r.Remote != remote || apart:
+		case there == len(records):
+			more = true
+		case r.ID == records[there].ID && r.Version == records[there].Version && r.Shadow == records[there].Shadow:
+			there++
+			last = c
+		default: // what was written then is not in the gateway's log any more
+			apart = true
+		}
+		return nil
+	})
+	at.Before = placeText(last)
+	return there, more, err
+}
+
+// take writes records to our log, in its terms, and returns when they are on disk.
+func (s *Service) take(ctx context.Context, g Gateway, d serving.Deployment, b Batch, records []*prediction.Record) error {
+	erased, err := s.Erased(ctx, g.Project)
+	if err != nil {
+		return err
+	}
+	now := s.Now()
+	ahead := time.Duration(0) // how far the gateway's clock is
+	if x := b.Clock.Sub(now); !b.Clock.IsZero() && (x > sameClock || x < -sameClock) {
+		ahead = x
+	}
+	for _, r := range records {
+		r.Project, r.Deployment, r.Owner = g.Project, d.Name, prediction.OwnerOf(string(d.ID))
+		r.Remote, r.Zone = remoteOf(g.Name), string(g.Spec.Zone)
+		r.Received = r.Received.Add(-ahead)
+		if !r.Replay {
+			r.At = r.At.Add(-ahead)
+		}
+		late := r.Received.After(now) // its clock was wrong then, and nobody knows when it was
+		for _, e := range erased {
+			if late || !r.Received.After(e.Until.Add(sameClock)) {
+				r.Erase(e.Person)
+			}
+		}
+		if late {
+			r.Received = now
+			if !r.Replay {
+				r.At = now
+			}
+		}
+		if err := s.Log.Append(ctx, r); err != nil {
+			return err
+		}
+	}
+	if err := s.Log.Sync(ctx, g.Project, d.Name); err != nil {
+		return err
+	}
+	since, err := s.Erased(ctx, g.Project)
+	if err != nil {
+		return err
+	}
+	for _, e := range since[min(len(erased), len(since)):] { // whose erasure may have looked before the records were there
+		if err := s.Log.Erase(ctx, e.Person, func(string, int64) error { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameClock is how far two clocks may be apart that are taken for the same.
+const sameClock = 10 * time.Second
 
 // remoteOf is what records of a gateway name as the server that ran the model. No
 // remote of the configuration is called so.
@@ -503,19 +596,18 @@ func placeOf(text string) prediction.Cursor {
 	return c
 }
 
-// position is how far the log of a deployment was taken over, and the deployment. One
-// of another instance begins anew: its log has nothing to do with the one before.
+// position is how far a log of a deployment was taken over, and the deployment.
 func (s *Service) position(ctx context.Context, g Gateway, b Batch) (at Position, d serving.Deployment, err error) {
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err = s.Deployments.One(ctx, tx, g.Project, b.Deployment)
-		if fault.Is(err, fault.NotFound) || err == nil && d.ID != b.DeploymentID {
-			return fault.New(fault.Gone, "deployment %s was deleted", b.Deployment)
+		if fault.Is(err, fault.NotFound) || err == nil && (d.ID != b.DeploymentID || !g.answersFor(d.Name)) {
+			return fault.New(fault.Gone, "deployment %s was deleted, or is not this gateway's", b.Deployment)
 		}
 		if err != nil {
 			return err
 		}
-		at, err = s.Store.Position(ctx, tx, g.Project, g.Name, d.ID)
-		if fault.Is(err, fault.NotFound) || err == nil && at.Instance != b.Instance {
+		at, err = s.Store.Position(ctx, tx, g.Project, g.Name, d.ID, b.Instance)
+		if fault.Is(err, fault.NotFound) {
 			at, err = Position{Project: g.Project, Gateway: g.Name, Deployment: d.ID, Instance: b.Instance}, nil
 		}
 		return err

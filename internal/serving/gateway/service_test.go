@@ -38,6 +38,7 @@ type world struct {
 	erased  []gateway.Erased
 	refused []residency.Passage
 	denied  policy.Action
+	busy    bool
 }
 
 type ring struct{}
@@ -69,8 +70,11 @@ func (w *world) Known(_ context.Context, _ *store.Tx, l residency.Label) error {
 }
 
 func (w *world) Signed(_ context.Context, _, model string, version int64) ([]byte, error) {
-	if version == 9 {
+	switch {
+	case version == 9:
 		return nil, fault.New(fault.NotFound, "version 9 was deleted")
+	case w.busy:
+		return nil, fault.New(fault.Unavailable, "the database is busy")
 	}
 	return fmt.Appendf(nil, "%q", fmt.Sprintf("%s@%d", model, version)), nil
 }
@@ -93,6 +97,10 @@ func (w *world) Append(ctx context.Context, r *prediction.Record) error {
 func (w *world) Sync(ctx context.Context, p, d string) error { return w.log.Sync(ctx, p, d) }
 func (w *world) End(ctx context.Context, p, d string) (prediction.Cursor, error) {
 	return w.log.End(ctx, p, d)
+}
+
+func (w *world) Erase(ctx context.Context, p prediction.Person, done func(string, int64) error) error {
+	return w.log.Erase(ctx, p, done)
 }
 
 func (w *world) Read(ctx context.Context, p, d string, after prediction.Cursor, visit func(prediction.Cursor, *prediction.Record) error) error {
@@ -188,7 +196,7 @@ func life(t *testing.T, database storetest.Open) {
 	away.Name, away.Residency, away.Spec.Runtime = "remote", both, &serving.RuntimeSpec{Remote: serving.RemoteSpec{Name: "triton"}}
 	w.put(t, away)
 	lost := delay()
-	lost.Name, lost.Residency, lost.Version = "lost", both, 9
+	lost.Name, lost.Residency, lost.Version, lost.Digest = "lost", both, 9, "sha256:z"
 	w.put(t, lost)
 
 	report := gateway.Report{Version: "1.2", Instance: "gwi_1", Zone: "AE", Waiting: 7, Holds: []gateway.Held{{Deployment: "delay", Version: 1, State: serving.Ready}}}
@@ -217,6 +225,18 @@ func life(t *testing.T, database storetest.Open) {
 		t.Errorf("%+v, %v", list, err)
 	}
 
+	// What it has comes without signatures; what fails here for a moment ends nothing there.
+	w.busy = true
+	if _, err := s.Sync(ctx, proj, "edge", report); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a busy database: %v", err)
+	}
+	has := report
+	has.Has = []string{"m@1 sha256:a", "m@2 sha256:b", "m@9 sha256:z"}
+	if wanted, err = s.Sync(ctx, proj, "edge", has); err != nil || len(wanted.Deployments) != 2 || wanted.Deployments[0].Versions[0].Bundle != nil {
+		t.Errorf("%+v, %v", wanted, err)
+	}
+	w.busy = false
+
 	f, size, err := s.File(ctx, proj, "edge", "m", "2", "model.onnx")
 	if err != nil {
 		t.Fatal(err)
@@ -227,6 +247,9 @@ func life(t *testing.T, database storetest.Open) {
 	}
 	if _, _, err := s.File(ctx, proj, "edge", "m", "3", "model.onnx"); !fault.Is(err, fault.PermissionDenied) || len(w.refused) != 1 {
 		t.Errorf("a model crosses the border: %v, %v", err, w.refused)
+	}
+	if _, _, err := s.File(ctx, proj, "edge", "m", "1", "MLmodel"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("another file is given: %v", err)
 	}
 	for _, bad := range []string{"4", "x", "-1", ""} {
 		if _, _, err := s.File(ctx, proj, "edge", "m", bad, "model.onnx"); err == nil {
@@ -363,6 +386,18 @@ func TestHandedBack(t *testing.T) {
 		change(&c)
 		return c
 	}
+	other := delay()
+	other.Name = "other"
+	w.put(t, other)
+	if _, _, err := s.Apply(ctx, proj, "narrow", gateway.Spec{Deployments: []string{"other"}}, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Accept(ctx, proj, "narrow", batch); !fault.Is(err, fault.Gone) {
+		t.Errorf("predictions of a deployment that is not this gateway's: %v", err)
+	}
+	if _, err := s.Accept(ctx, proj, "nobody", batch); !fault.Is(err, fault.NotFound) { // not Gone: they would be dropped
+		t.Errorf("a gateway that was deleted: %v", err)
+	}
 	for name, c := range map[string]struct {
 		batch gateway.Batch
 		kind  fault.Kind
@@ -381,7 +416,7 @@ func TestHandedBack(t *testing.T) {
 	}
 
 	// p1 was erased, in the third second; what was asked of p1 later is of a new relation.
-	w.erased = []gateway.Erased{{Until: record(2).Received, Person: prediction.Person{Project: proj, Keys: []string{"who"}, Is: func(v []string) bool { return v[0] == "p1" }}}}
+	w.erased = []gateway.Erased{{Until: record(2).Received.Add(-10 * time.Second), Person: prediction.Person{Project: proj, Keys: []string{"who"}, Is: func(v []string) bool { return v[0] == "p1" }}}}
 	if at, err := s.Accept(ctx, proj, "edge", batch); err != nil || at != batch.To {
 		t.Fatal(at, err)
 	}
@@ -395,6 +430,32 @@ func TestHandedBack(t *testing.T) {
 	want := "[p0 0 false false  NaN true true p2 2 false false p0 3 false false p1 4 false false p2 5 false false]"
 	if fmt.Sprint(said) != want {
 		t.Errorf("%v\nwant %v", said, want)
+	}
+
+	// A clock that is an hour ahead is put right; what is of the future all the same is of
+	// now, and of nobody who was erased.
+	now := time.Now().UTC()
+	ahead, future := record(1), record(1)
+	ahead.At, ahead.Received = now.Add(time.Hour-time.Minute), now.Add(time.Hour-time.Minute)
+	future.At, future.Received = now.Add(9*time.Hour), now.Add(9*time.Hour)
+	w.erased[0].Until = now.Add(-30 * time.Minute)
+	c, _ := prediction.AppendRecords(nil, ahead)
+	c, _ = prediction.AppendRecords(c, future)
+	if _, err := s.Accept(ctx, proj, "edge", gateway.Batch{Clock: now.Add(time.Hour), Deployment: "delay", DeploymentID: "dep_delay", Instance: "gwi_3", To: "1-50-0-0", Records: c}); err != nil {
+		t.Fatal(err)
+	}
+	var last []*prediction.Record
+	if err := w.log.Read(ctx, proj, "delay", prediction.Cursor{}, func(_ prediction.Cursor, r *prediction.Record) error {
+		last = append(last, r)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	last = last[len(last)-2:]
+	for i, want := range []time.Time{now.Add(-time.Minute), now} {
+		if d := last[i].At.Sub(want); d < -time.Minute/2 || d > time.Minute/2 || !last[i].At.Equal(last[i].Received) || last[i].Erased != (i == 1) {
+			t.Errorf("record %d is at %s, want about %s: %+v", i, last[i].At, want, last[i])
+		}
 	}
 
 	// Who begins elsewhere hears where to begin; another data directory begins anew.

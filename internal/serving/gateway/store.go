@@ -12,9 +12,10 @@ type Store interface {
 	Put(ctx context.Context, tx *store.Tx, g Gateway) error // inserts, or replaces all but Seen
 	One(ctx context.Context, tx *store.Tx, project, name string) (Gateway, error)
 	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Gateway, error) // by name
-	Delete(ctx context.Context, tx *store.Tx, project, name string) error                        // with its positions
+	// Delete removes a gateway. How far its logs were taken over stays: it may be made again.
+	Delete(ctx context.Context, tx *store.Tx, project, name string) error
 	Saw(ctx context.Context, tx *store.Tx, project, name string, seen Seen) error
 
-	Position(ctx context.Context, tx *store.Tx, project, gateway string, deployment serving.ID) (Position, error)
+	Position(ctx context.Context, tx *store.Tx, project, gateway string, deployment serving.ID, instance string) (Position, error)
 	PutPosition(ctx context.Context, tx *store.Tx, p Position) error
 }

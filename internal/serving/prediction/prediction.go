@@ -18,8 +18,8 @@
 // frame: never an error, never a wrong record. What is on disk is sealed under a
 // key of the project; without that key it is noise (fault.Gone).
 //
-// Records are in the home zone, where the server is; serving has checked that
-// the deployment's label allows it.
+// Records are in the zone where the server is, that of a gateway included; serving has
+// checked that the deployment's label allows it.
 package prediction
 
 import (

@@ -711,11 +711,24 @@ func TestEndAndForget(t *testing.T) {
 	if n, err := l.Behind(ctx, "nyc", "delay", prediction.Cursor{}); err != nil || n == 0 {
 		t.Error(n, err)
 	}
-	if err := l.Forget("nyc", "delay", last); err != nil {
+	all, _ := ids(t, l, "delay", prediction.Cursor{})
+	appendAll(t, l, 100, 102)
+	if err := l.Forget(ctx, "nyc", "delay", last); err != nil {
 		t.Fatal(err)
 	}
-	if left, _ := ids(t, l, "delay", prediction.Cursor{}); len(left) != 5 {
-		t.Errorf("%d records are left", len(left))
+	left, last := ids(t, l, "delay", prediction.Cursor{})
+	if n := len(left); n < 2 || left[n-2] != "prd_00000100" || n >= len(all) {
+		t.Errorf("%v are left", left)
+	}
+	if err := l.Forget(ctx, "nyc", "delay", last); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := ids(t, l, "delay", prediction.Cursor{}); len(left) != 0 {
+		t.Errorf("%v are left", left)
+	}
+	appendAll(t, l, 200, 202)
+	if left, _ := ids(t, l, "delay", last); len(left) != 2 {
+		t.Errorf("behind the last there are %v", left)
 	}
 }
 

@@ -3,7 +3,10 @@ package prediction
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"io"
 	"math"
+	"path/filepath"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -33,13 +36,17 @@ func DecodeRecords(b []byte) ([]*Record, error) {
 	return out, nil
 }
 
-// Sync brings to disk what was appended to a deployment's log.
+// Sync brings to disk what was appended to a deployment's log, with the names of its
+// files.
 func (l *Log) Sync(_ context.Context, project, deployment string) error {
 	j, err := l.of(Place{project, deployment})
 	if err != nil {
 		return err
 	}
-	return j.sync(false)
+	if err := j.sync(false); err != nil {
+		return err
+	}
+	return errors.Join(syncDir(j.dir), syncDir(filepath.Dir(j.dir)), syncDir(l.cfg.Dir))
 }
 
 // End is behind the last record of a deployment's log: what Read visits after it was
@@ -89,14 +96,30 @@ func (l *Log) Behind(ctx context.Context, project, deployment string, c Cursor) 
 	return n, nil
 }
 
-// Forget removes the segments before that of a cursor: all of their records are
-// elsewhere.
-func (l *Log) Forget(project, deployment string, before Cursor) error {
+// Forget removes the records up to that of a cursor, all of which are elsewhere: the
+// segments before its own, and its own when nothing follows there.
+func (l *Log) Forget(ctx context.Context, project, deployment string, upTo Cursor) error {
 	j, err := l.of(Place{project, deployment})
 	if err != nil {
 		return err
 	}
-	_, err = j.remove(func(sg *segment) bool { return sg.number < before.Segment })
+	if err := j.sync(true); err != nil { // what comes now begins a segment
+		return err
+	}
+	segments, key, err := j.look(ctx, upTo.Segment)
+	if err != nil {
+		return err
+	}
+	last := upTo.Segment
+	if len(segments) > 0 && segments[0].number == upTo.Segment {
+		if err := j.readSegment(ctx, segments[0], key, upTo, func(Cursor, *Record) error {
+			last = upTo.Segment - 1
+			return io.EOF
+		}); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	_, err = j.remove(func(sg *segment) bool { return sg.number <= last })
 	return err
 }
 

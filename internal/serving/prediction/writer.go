@@ -29,7 +29,7 @@ const restTime = time.Second
 // batch before it is written: so one write takes what came while the disk was
 // busy, and nobody waits for more than one write of others.
 //
-// Locks, in this order: writing, mu. joining is held with no other.
+// Locks, in this order: syncing, writing, mu. joining is held with no other.
 type journal struct {
 	log   *Log
 	place Place
@@ -37,6 +37,8 @@ type journal struct {
 
 	lost, appended atomic.Int64
 	trouble        atomic.Pointer[string]
+
+	syncing sync.Mutex // held by sync, before writing: whoever waits for it is told when all of it is there
 
 	joining sync.Mutex
 	pending *batch
@@ -50,6 +52,7 @@ type journal struct {
 
 	mu       sync.Mutex // guards what readers look at
 	loaded   bool
+	newest   uint64     // number of a segment of this process, whether or not it is there still
 	segments []*segment // in order; that of active is the last
 	active   *active
 	retired  []*active // full, not sealed yet
@@ -198,10 +201,11 @@ func (j *journal) ready(ctx context.Context, now time.Time) error {
 	}
 	// Numbers follow the clock, so that a deployment of the same name, made after
 	// this one was dropped, has others, and an old cursor finds nothing in it.
-	number := uint64(now.UnixMicro())
+	number := max(uint64(now.UnixMicro()), j.newest+1)
 	if n := len(j.segments); n > 0 {
 		number = max(number, j.segments[n-1].number+1)
 	}
+	j.newest = number
 	f, s, err := create(j.dir, number, j.key, j.bound())
 	if err != nil {
 		return err
@@ -262,6 +266,8 @@ func (j *journal) loadLocked(ctx context.Context) ([]byte, error) {
 // sync brings to disk what was written, and seals what has ended; with all also
 // what has not.
 func (j *journal) sync(all bool) error {
+	j.syncing.Lock()
+	defer j.syncing.Unlock()
 	j.writing.Lock()
 	if a := j.active; a != nil && (all || j.log.cfg.Now().Sub(a.created) >= rollAge) {
 		j.retire()

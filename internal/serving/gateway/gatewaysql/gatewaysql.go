@@ -84,10 +84,7 @@ func (Store) List(ctx context.Context, tx *store.Tx, project, after string, limi
 
 // Delete implements gateway.Store.
 func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) error {
-	_, err := tx.NewRaw("DELETE FROM gateway_position WHERE project = ? AND gateway = ?", project, name).Exec(ctx)
-	if err == nil {
-		_, err = tx.NewRaw("DELETE FROM gateway WHERE project = ? AND name = ?", project, name).Exec(ctx)
-	}
+	_, err := tx.NewRaw("DELETE FROM gateway WHERE project = ? AND name = ?", project, name).Exec(ctx)
 	return err
 }
 
@@ -101,10 +98,10 @@ func (Store) Saw(ctx context.Context, tx *store.Tx, project, name string, seen g
 }
 
 // Position implements gateway.Store.
-func (Store) Position(ctx context.Context, tx *store.Tx, project, name string, deployment serving.ID) (gateway.Position, error) {
-	p := gateway.Position{Project: project, Gateway: name, Deployment: deployment}
-	err := tx.NewRaw("SELECT instance, position, next, ours FROM gateway_position WHERE project = ? AND gateway = ? AND deployment = ?", project, name, string(deployment)).
-		Scan(ctx, &p.Instance, &p.At, &p.Next, &p.Before)
+func (Store) Position(ctx context.Context, tx *store.Tx, project, name string, deployment serving.ID, instance string) (gateway.Position, error) {
+	p := gateway.Position{Project: project, Gateway: name, Deployment: deployment, Instance: instance}
+	err := tx.NewRaw("SELECT position, next, ours FROM gateway_position WHERE project = ? AND gateway = ? AND deployment = ? AND instance = ?", project, name, string(deployment), instance).
+		Scan(ctx, &p.At, &p.Next, &p.Before)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, fault.New(fault.NotFound, "gateway %s has handed nothing back of that deployment", name)
 	}
@@ -114,7 +111,7 @@ func (Store) Position(ctx context.Context, tx *store.Tx, project, name string, d
 // PutPosition implements gateway.Store.
 func (Store) PutPosition(ctx context.Context, tx *store.Tx, p gateway.Position) error {
 	_, err := tx.NewRaw(`INSERT INTO gateway_position (project, gateway, deployment, instance, position, next, ours) VALUES (?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (project, gateway, deployment) DO UPDATE SET instance = EXCLUDED.instance, position = EXCLUDED.position, next = EXCLUDED.next, ours = EXCLUDED.ours`,
+		ON CONFLICT (project, gateway, deployment, instance) DO UPDATE SET position = EXCLUDED.position, next = EXCLUDED.next, ours = EXCLUDED.ours`,
 		p.Project, p.Gateway, string(p.Deployment), p.Instance, p.At, p.Next, p.Before).Exec(ctx)
 	return err
 }

@@ -12,7 +12,7 @@
 //
 // While the other server is away, or says nothing that makes sense, everything stays
 // as it was. A deployment changes only when all that its new versions need is here,
-// verified and durable; each change is one transaction. The key that signs is the one
+// verified, durable and in memory; each change is one transaction. The key that signs is the one
 // that the first answer named, for ever. Only an answer of the other server, or the
 // end of Config.Alone, takes a deployment away.
 package mirror
@@ -24,10 +24,13 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/registry"
@@ -61,14 +64,17 @@ type Config struct {
 	Alone       time.Duration // how long it answers without having heard of the other server; 0 is for ever
 	// Project makes the project that the deployments are in.
 	Project func(ctx context.Context, w gateway.Wanted) error
-	// Serving tells what it is to refresh, and the state of what it holds.
 	Serving Serving
-	Logger  *slog.Logger
-	Now     func() time.Time // nil is time.Now
+	// Verify checks a signature against a public key; registry.OpenSigned when nil.
+	Verify func(bundle []byte, publicKey string) (registry.Signed, error)
+	Logger *slog.Logger
+	Now    func() time.Time // nil is time.Now
 }
 
 // Serving answers with what is mirrored. serving.Service is one.
 type Serving interface {
+	// Adopt loads what a deployment needs, and then has its row written.
+	Adopt(ctx context.Context, d serving.Deployment, commit func(context.Context) error) error
 	Refresh(ctx context.Context, project, name string) error
 	One(ctx context.Context, project, name string) (serving.Deployment, error)
 }
@@ -76,7 +82,8 @@ type Serving interface {
 // Mirror follows another server. Safe for concurrent use; Close it.
 type Mirror struct {
 	Config
-	up *upstream
+	up     *upstream
+	naming sync.Mutex // held by instance
 }
 
 // New makes a mirror.
@@ -86,6 +93,9 @@ func New(c Config) *Mirror {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Verify == nil {
+		c.Verify = registry.OpenSigned
 	}
 	return &Mirror{Config: c, up: newUpstream(c.Upstream)}
 }
@@ -102,8 +112,8 @@ const (
 	factKey      = "public key" // PEM, of the first answer
 	factContact  = "contact"    // when the other server last answered, RFC 3339
 	factHanded   = "handed "    // and a deployment's id: position up to which its log was handed over
+	factEra      = "era "       // and a deployment's id: how often its log began anew
 	factKnown    = "known "     // and a deployment's name: its id when it was last here
-	factLeftOut  = "left out"   // JSON: what the last answer did not give
 )
 
 // fact reads a fact; empty when there is none.
@@ -124,6 +134,8 @@ func (m *Mirror) note(ctx context.Context, name, value string) error {
 
 // instance names this data directory, made at first.
 func (m *Mirror) instance(ctx context.Context) (string, error) {
+	m.naming.Lock()
+	defer m.naming.Unlock()
 	name, err := m.fact(ctx, factInstance)
 	if err != nil || name != "" {
 		return name, err
@@ -132,39 +144,45 @@ func (m *Mirror) instance(ctx context.Context) (string, error) {
 	return name, m.note(ctx, factInstance, name)
 }
 
+// Own says whether a data directory is a gateway's: it has no deployments of its own.
+// Error: fault.Conflict for one that another server has used.
+func Own(ctx context.Context, db *store.DB, st Store, deployments serving.Store) error {
+	return db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if _, err := st.Fact(ctx, tx, factInstance); !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		all, err := deployments.All(ctx, tx)
+		if err == nil && len(all) > 0 {
+			err = fault.New(fault.Conflict, "the data directory has deployments that are not of a gateway").
+				WithHint("Leave gateway.upstream empty for this server, or start the gateway with a data directory of its own.")
+		}
+		return err
+	})
+}
+
 // local are the deployments that are here.
 func (m *Mirror) local(ctx context.Context) (all []serving.Deployment, err error) {
 	err = m.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		all, err = m.Deployments.All(ctx, tx)
 		return err
 	})
-	return all, err
+	return slices.DeleteFunc(all, func(d serving.Deployment) bool { return d.Project != m.Upstream.Project }), err
 }
 
 // RunOnce asks the other server what is to be served, and makes it so. Errors: why it
 // could not ask, or what of it could not be done; the rest was.
 func (m *Mirror) RunOnce(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("gateway"))
-	report, err := m.report(ctx)
-	if err != nil {
-		return err
+	wanted, err := m.ask(ctx)
+	if fault.Is(err, fault.Gone) { // this gateway was deleted
+		return errors.Join(err, m.keep(ctx, nil), m.tidy(ctx, nil))
 	}
-	wanted, err := m.up.sync(ctx, report)
-	switch {
-	case fault.Is(err, fault.Gone): // this gateway was deleted
-		return errors.Join(err, m.keep(ctx, nil))
-	case err != nil:
+	if err != nil {
 		return errors.Join(err, m.alone(ctx))
 	}
-	if wanted.Project != m.Upstream.Project {
-		return fault.New(fault.Conflict, "the server that this gateway follows answers of project %q", wanted.Project)
-	}
-	key, err := m.pinned(ctx, wanted.PublicKey)
+	key, err := m.fact(ctx, factKey)
 	if err != nil {
 		return err
-	}
-	if err := m.Project(ctx, wanted); err != nil {
-		return fault.Wrap(err, "project %s", wanted.Project)
 	}
 	var failed []error
 	for _, s := range wanted.Deployments {
@@ -172,15 +190,26 @@ func (m *Mirror) RunOnce(ctx context.Context) error {
 			failed = append(failed, fault.Wrap(err, "deployment %s", s.Deployment.Name))
 		}
 	}
-	left, err := json.Marshal(wanted.LeftOut)
-	if err == nil {
-		err = m.note(ctx, factLeftOut, string(left))
+	failed = append(failed, m.keep(ctx, wanted.Deployments), m.note(ctx, factContact, m.Now().UTC().Format(time.RFC3339)))
+	return errors.Join(append(failed, m.tidy(ctx, wanted.Deployments))...)
+}
+
+// ask is what the other server says, if that makes sense.
+func (m *Mirror) ask(ctx context.Context) (w gateway.Wanted, err error) {
+	report, err := m.report(ctx)
+	if err != nil {
+		return w, err
 	}
-	failed = append(failed, err, m.keep(ctx, wanted.Deployments), m.note(ctx, factContact, m.Now().UTC().Format(time.RFC3339)))
-	if err := errors.Join(failed...); err != nil {
-		return err
+	if w, err = m.up.sync(ctx, report); err != nil {
+		return w, err
 	}
-	return m.tidy(ctx, wanted.Deployments)
+	if w.Project != m.Upstream.Project {
+		return w, fault.New(fault.Conflict, "the server that this gateway follows answers of project %q", w.Project)
+	}
+	if err := m.pin(ctx, w.PublicKey); err != nil {
+		return w, err
+	}
+	return w, fault.Wrap(m.Project(ctx, w), "project %s", w.Project)
 }
 
 // report is what this gateway says of itself.
@@ -189,8 +218,15 @@ func (m *Mirror) report(ctx context.Context) (r gateway.Report, err error) {
 	if r.Instance, err = m.instance(ctx); err != nil {
 		return r, err
 	}
-	if r.Waiting, err = m.waiting(ctx); err != nil {
+	if r.Waiting, err = m.waiting(ctx); err != nil { // the log is broken; what is served goes on
+		m.Logger.WarnContext(ctx, "it is not known how many predictions wait", slog.String("error", err.Error()))
+	}
+	have, err := m.versions(ctx)
+	if err != nil {
 		return r, err
+	}
+	for _, v := range have {
+		r.Has = append(r.Has, v.String())
 	}
 	all, err := m.local(ctx)
 	for _, d := range all {
@@ -198,26 +234,37 @@ func (m *Mirror) report(ctx context.Context) (r gateway.Report, err error) {
 		if err != nil {
 			return r, err
 		}
-		reason := now.Reason
-		r.Holds = append(r.Holds, gateway.Held{Deployment: d.Name, Version: now.Version, State: now.State, Reason: reason[:min(len(reason), 900)]})
+		reason := strings.ToValidUTF8(now.Reason[:min(len(now.Reason), 900)], "")
+		r.Holds = append(r.Holds, gateway.Held{Deployment: d.Name, Version: now.Version, State: now.State, Reason: reason})
 	}
 	return r, err
 }
 
-// pinned is the key that signs: that of the first answer.
-func (m *Mirror) pinned(ctx context.Context, said string) (string, error) {
+// pin makes the key of the first answer the one that signs, and refuses any other.
+func (m *Mirror) pin(ctx context.Context, said string) error {
 	key, err := m.fact(ctx, factKey)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if key == "" {
-		return said, m.note(ctx, factKey, said)
+		return m.DB.Update(ctx, m.Upstream.Project, func(ctx context.Context, tx *store.Tx) error {
+			if err := m.Store.PutFact(ctx, tx, factKey, said); err != nil {
+				return err
+			}
+			return m.audit(ctx, tx, "model signing key", map[string]any{"pinned": said})
+		})
 	}
 	if key != said {
-		return "", fault.New(fault.Conflict, "the server that this gateway follows signs with another key than it did").
+		return fault.New(fault.Conflict, "the server that this gateway follows signs with another key than it did").
 			WithHint("What is here goes on being served, and nothing new is taken. If the server was really made anew, start the gateway with an empty data directory.")
 	}
-	return key, nil
+	return nil
+}
+
+// audit puts on record what changes here.
+func (m *Mirror) audit(ctx context.Context, tx *store.Tx, object string, detail map[string]any) error {
+	detail["from"] = m.Upstream.URL
+	return audit.Append(ctx, tx, audit.Entry{Project: m.Upstream.Project, Action: string(gateway.ActionPull), Object: object, Detail: detail})
 }
 
 // alone takes everything away when the other server was not heard of for too long.
@@ -234,86 +281,93 @@ func (m *Mirror) alone(ctx context.Context) error {
 		return err
 	}
 	m.Logger.ErrorContext(ctx, "the server that this gateway follows was not heard of for too long; nothing is served any more", slog.Time("last", last))
-	return m.keep(ctx, nil)
+	return errors.Join(m.keep(ctx, nil), m.tidy(ctx, nil))
 }
 
 // bring makes a deployment here what it is there.
 func (m *Mirror) bring(ctx context.Context, key string, s gateway.Served) error {
-	if s.Deployment.Project != m.Upstream.Project {
-		return fault.New(fault.Conflict, "it is of project %q", s.Deployment.Project)
+	d := s.Deployment
+	d.Trials, d.FeatureSet, d.Targets = s.Trials, nil, nil
+	if d.Project != m.Upstream.Project {
+		return fault.New(fault.Conflict, "it is of project %q", d.Project)
+	}
+	for _, v := range needs(d) {
+		if !slices.ContainsFunc(s.Versions, func(x gateway.Version) bool {
+			return x.Model == v.Model && x.Number == v.Number && x.Digest == v.Digest
+		}) {
+			return fault.New(fault.Conflict, "it needs version %d of %s, which the answer does not have", v.Number, v.Model)
+		}
 	}
 	for _, v := range s.Versions {
 		if err := m.fetch(ctx, key, v); err != nil {
 			return fault.Wrap(err, "version %d of %s", v.Number, v.Model)
 		}
 	}
-	d := s.Deployment
-	d.Trials, d.FeatureSet, d.Targets = s.Trials, nil, nil
-	changed := false
-	err := m.DB.Update(ctx, d.Project, func(ctx context.Context, tx *store.Tx) error {
-		changed = false
-		old, err := m.Deployments.One(ctx, tx, d.Project, d.Name)
-		if err != nil && !fault.Is(err, fault.NotFound) {
-			return err
-		}
-		if old.ID != "" && old.ID != d.ID { // another one of the name
-			if err := m.Deployments.Delete(ctx, tx, d.Project, d.Name); err != nil {
+	same, err := m.same(ctx, d, s.Rollout)
+	if err != nil || same {
+		return err
+	}
+	return m.Serving.Adopt(ctx, d, func(ctx context.Context) error {
+		return m.DB.Update(ctx, d.Project, func(ctx context.Context, tx *store.Tx) error {
+			// Also its rollouts of before: the one that runs there is the only one here.
+			if err := m.Deployments.Delete(ctx, tx, d.Project, d.Name); err != nil && !fault.Is(err, fault.NotFound) {
 				return err
 			}
+			if err := m.Deployments.Put(ctx, tx, d); err != nil {
+				return err
+			}
+			if s.Rollout != nil {
+				if err := m.Deployments.PutRollout(ctx, tx, *s.Rollout); err != nil {
+					return err
+				}
+			}
+			if err := m.Store.PutFact(ctx, tx, factKnown+d.Name, string(d.ID)); err != nil {
+				return err
+			}
+			return m.audit(ctx, tx, "deployment "+d.Name, map[string]any{"model": d.Model, "version": d.Version, "digest": d.Digest, "trials": d.Trials})
+		})
+	})
+}
+
+// needs are the versions that a deployment has to have.
+func needs(d serving.Deployment) []gateway.Version {
+	all := []gateway.Version{{Model: d.Model, Number: d.Version, Digest: d.Digest}}
+	for _, t := range d.Trials {
+		all = append(all, gateway.Version{Model: d.Model, Number: t.Version, Digest: t.Digest})
+	}
+	return all
+}
+
+// same reports whether a deployment is here as it is there.
+func (m *Mirror) same(ctx context.Context, d serving.Deployment, there *serving.Rollout) (same bool, err error) {
+	err = m.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		same = false
+		old, err := m.Deployments.One(ctx, tx, d.Project, d.Name)
+		if fault.Is(err, fault.NotFound) {
+			return nil
 		}
-		ran, err := m.runs(ctx, tx, d, s.Rollout)
 		if err != nil {
 			return err
 		}
-		if old.ID == d.ID && old.Revision == d.Revision && slices.Equal(roles(old.Trials), roles(d.Trials)) {
-			changed = ran
-			return nil
-		}
-		changed = true
-		if err := m.Store.PutFact(ctx, tx, factKnown+d.Name, string(d.ID)); err != nil {
+		last, err := m.Deployments.Rollouts(ctx, tx, d.Project, d.Name, 1)
+		if err != nil {
 			return err
 		}
-		return m.Deployments.Put(ctx, tx, d)
-	})
-	if err != nil || !changed {
-		return err
-	}
-	return m.Serving.Refresh(ctx, d.Project, d.Name)
-}
-
-// roles are what trials are, to compare them.
-func roles(all []serving.Trial) []string {
-	var out []string
-	for _, t := range all {
-		out = append(out, string(t.Role)+" "+t.Digest)
-	}
-	return out
-}
-
-// runs makes the rollout that runs here the one that runs there. It says whether that
-// changed anything.
-func (m *Mirror) runs(ctx context.Context, tx *store.Tx, d serving.Deployment, there *serving.Rollout) (bool, error) {
-	last, err := m.Deployments.Rollouts(ctx, tx, d.Project, d.Name, 1)
-	if err != nil {
-		return false, err
-	}
-	here := len(last) > 0 && last[0].State == serving.Running
-	switch {
-	case !here && there == nil:
-		return false, nil
-	case here && there != nil && last[0].ID == there.ID && last[0].Weight == there.Weight:
-		return false, nil
-	case here && (there == nil || last[0].ID != there.ID):
-		ended := last[0]
-		ended.State, ended.Ended, ended.Reason = serving.Cancelled, m.Now().UTC(), "it does not run any more at the server that this gateway follows"
-		if err := m.Deployments.PutRollout(ctx, tx, ended); err != nil {
-			return false, err
+		var here *serving.Rollout
+		if len(last) > 0 {
+			here = &last[0]
 		}
-	}
-	if there == nil {
-		return true, nil
-	}
-	return true, m.Deployments.PutRollout(ctx, tx, *there)
+		same = alike(old, d) && alike(old.Trials, d.Trials) && (here == nil) == (there == nil) && (here == nil || here.ID == there.ID && here.Weight == there.Weight)
+		return nil
+	})
+	return same, err
+}
+
+// alike compares what the two sides tell each other.
+func alike[T any](a, b T) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
 }
 
 // keep removes the deployments that are not wanted any more.
@@ -327,7 +381,12 @@ func (m *Mirror) keep(ctx context.Context, wanted []gateway.Served) error {
 		if slices.ContainsFunc(wanted, func(s gateway.Served) bool { return s.Deployment.Name == d.Name }) {
 			continue
 		}
-		err := m.DB.Update(ctx, d.Project, func(ctx context.Context, tx *store.Tx) error { return m.Deployments.Delete(ctx, tx, d.Project, d.Name) })
+		err := m.DB.Update(ctx, d.Project, func(ctx context.Context, tx *store.Tx) error {
+			if err := m.Deployments.Delete(ctx, tx, d.Project, d.Name); err != nil {
+				return err
+			}
+			return m.audit(ctx, tx, "deployment "+d.Name, map[string]any{"deleted": true})
+		})
 		if err == nil {
 			err = m.Serving.Refresh(ctx, d.Project, d.Name)
 		}
@@ -354,15 +413,18 @@ func (m *Mirror) fetch(ctx context.Context, key string, v gateway.Version) error
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	signed, err := signedOf(key, project, v)
+	if len(v.Bundle) == 0 {
+		return fault.New(fault.Conflict, "it comes without its signature")
+	}
+	signed, err := signedOf(m.Verify, key, project, v)
 	if err != nil {
 		return err
 	}
-	file, err := signed.File(modelFile)
+	file, err := signed.File(gateway.ModelFile)
 	if err != nil {
 		return err
 	}
-	err = m.up.file(ctx, v.Model, v.Number, modelFile, func(r io.Reader) error {
+	err = m.up.file(ctx, v.Model, v.Number, gateway.ModelFile, func(r io.Reader) error {
 		_, err := m.Blobs.Put(ctx, refOf(project, v.Digest), r, blob.WithDigest(file.Digest), blob.WithLimit(maxModel))
 		return err
 	})
@@ -374,8 +436,8 @@ func (m *Mirror) fetch(ctx context.Context, key string, v gateway.Version) error
 }
 
 // signedOf checks a version's signature, and that it is this version's.
-func signedOf(key, project string, v gateway.Version) (registry.Signed, error) {
-	signed, err := registry.OpenSigned(v.Bundle, key)
+func signedOf(verify func([]byte, string) (registry.Signed, error), key, project string, v gateway.Version) (registry.Signed, error) {
+	signed, err := verify(v.Bundle, key)
 	if err != nil {
 		return signed, err
 	}
@@ -385,38 +447,51 @@ func signedOf(key, project string, v gateway.Version) (registry.Signed, error) {
 	return signed, nil
 }
 
-// tidy removes the files of versions that nothing needs.
+// versions are those whose files are here.
+func (m *Mirror) versions(ctx context.Context) (have []gateway.Version, err error) {
+	err = m.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		have, err = m.Store.Versions(ctx, tx, m.Upstream.Project)
+		return err
+	})
+	return have, err
+}
+
+// tidy removes the files of versions that nothing needs: neither what is wanted, nor
+// what is here because something wanted could not be had.
 func (m *Mirror) tidy(ctx context.Context, wanted []gateway.Served) error {
-	needed := map[string]bool{}  // by model and number
-	digests := map[string]bool{} // two may have the same files
-	name := func(v gateway.Version) string { return v.Model + "@" + numberText(v.Number) }
+	all, err := m.local(ctx)
+	if err != nil {
+		return err
+	}
 	for _, s := range wanted {
-		for _, v := range s.Versions {
-			needed[name(v)], digests[v.Digest] = true, true
+		d := s.Deployment
+		d.Trials = s.Trials
+		all = append(all, d)
+	}
+	needed, files := map[string]bool{}, map[string]bool{} // two versions may have the same file
+	for _, d := range all {
+		for _, v := range needs(d) {
+			needed[v.String()] = true
+			files[string(refOf(m.Upstream.Project, v.Digest).Key)] = true
 		}
 	}
-	project := m.Upstream.Project
-	var have []gateway.Version
-	if err := m.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		have, err = m.Store.Versions(ctx, tx, project)
-		return err
-	}); err != nil {
+	have, err := m.versions(ctx)
+	if err != nil {
 		return err
 	}
 	for _, v := range have {
-		if needed[name(v)] {
-			continue
-		}
-		if err := m.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
-			return m.Store.DropVersion(ctx, tx, project, v.Model, v.Number)
-		}); err != nil {
-			return err
-		}
-		if !digests[v.Digest] {
-			if err := m.Blobs.Delete(ctx, refOf(project, v.Digest)); err != nil {
+		if !needed[v.String()] {
+			if err := m.DB.Update(ctx, m.Upstream.Project, func(ctx context.Context, tx *store.Tx) error {
+				return m.Store.DropVersion(ctx, tx, m.Upstream.Project, v.Model, v.Number)
+			}); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return m.Blobs.List(ctx, "gateway/", func(k blob.Key) error {
+		if files[string(k)] {
+			return nil
+		}
+		return m.Blobs.Delete(ctx, blob.Ref{Project: m.Upstream.Project, Owner: "gateway", Key: k})
+	})
 }

@@ -2,26 +2,23 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strconv"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// modelFile is what of a version is fetched: what is served.
-const modelFile = "model.onnx"
-
 // refOf is where the file of a version is.
 func refOf(project, digest string) blob.Ref {
-	return blob.Ref{Project: project, Owner: "gateway", Key: blob.Key("gateway/" + strings.TrimPrefix(digest, "sha256:") + "/" + modelFile)}
+	return blob.Ref{Project: project, Owner: "gateway", Key: blob.Key("gateway/" + strings.TrimPrefix(digest, "sha256:") + "/" + gateway.ModelFile)}
 }
-
-func numberText(n int64) string { return strconv.FormatInt(n, 10) }
 
 // Models gives serving the versions that are here.
 type Models struct {
@@ -50,29 +47,39 @@ func (m Models) OpenVerified(ctx context.Context, project, model, version string
 	}); err != nil {
 		return serving.Model{}, err
 	}
-	signed, err := signedOf(key, project, v)
+	signed, err := signedOf(registry.OpenSigned, key, project, v)
 	if err != nil {
 		return serving.Model{}, err
 	}
-	file, err := signed.File(modelFile)
+	file, err := signed.File(gateway.ModelFile)
 	if err != nil {
 		return serving.Model{}, err
 	}
-	r, err := m.Blobs.Open(ctx, refOf(project, v.Digest))
+	b, digest, err := m.read(ctx, refOf(project, v.Digest))
+	if fault.Is(err, fault.NotFound) || errors.Is(err, blob.ErrDamaged) { // it is fetched again
+		err = errors.Join(err, m.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+			return m.Store.DropVersion(ctx, tx, project, model, number)
+		}))
+	}
 	if err != nil {
 		return serving.Model{}, err
 	}
-	defer func() { _ = r.Close() }()
-	b, err := io.ReadAll(r)
-	if err != nil {
-		return serving.Model{}, err
-	}
-	if r.Info().Digest != file.Digest { // the reader has proven its own
+	if digest != file.Digest { // the reader has proven its own
 		return serving.Model{}, fault.New(fault.Conflict, "the file of version %d of %s is not what was signed", number, model)
 	}
 	return serving.Model{
 		Name: model, Version: number, Digest: v.Digest, Residency: signed.Residency, Classification: signed.Classification, OfJob: signed.OfJob, File: b,
 	}, nil
+}
+
+func (m Models) read(ctx context.Context, ref blob.Ref) (b []byte, digest string, err error) {
+	r, err := m.Blobs.Open(ctx, ref)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = r.Close() }()
+	b, err = io.ReadAll(r)
+	return b, r.Info().Digest, err
 }
 
 // Still implements serving.Models: nothing is deployed at a gateway.

@@ -157,13 +157,16 @@ func (a alive) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// accept hands a batch over, and hears how far the log was taken over.
+// accept hands a batch over, and hears how far the log was taken over. It may take as
+// long as the line lets something through.
 func (u *upstream) accept(ctx context.Context, b gateway.Batch) (position string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
-	defer cancel()
-	a, err := u.do(ctx, http.MethodPost, "/predictions", url.Values{
-		"deployment": {b.Deployment}, "id": {string(b.DeploymentID)}, "instance": {b.Instance}, "from": {b.From}, "to": {b.To},
-	}, "application/octet-stream", bytes.NewReader(b.Records))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(idleTime, func() { cancel(fault.New(fault.Timeout, "nothing went through for %s", idleTime)) })
+	defer late.Stop()
+	a, err := u.do(ctx, http.MethodPost, "/hand-over", url.Values{
+		"deployment": {b.Deployment}, "id": {string(b.DeploymentID)}, "instance": {b.Instance}, "from": {b.From}, "to": {b.To}, "clock": {b.Clock.UTC().Format(time.RFC3339Nano)},
+	}, "application/octet-stream", alive{bytes.NewReader(b.Records), late})
 	if err != nil {
 		return "", err
 	}

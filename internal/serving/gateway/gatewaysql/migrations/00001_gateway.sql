@@ -11,7 +11,7 @@ CREATE TABLE gateway (
     PRIMARY KEY (project, name)
 );
 
--- How far the log of a gateway was taken over, by deployment.
+-- How far a log of a gateway was taken over, by deployment.
 CREATE TABLE gateway_position (
     project    TEXT NOT NULL,
     gateway    TEXT NOT NULL,
@@ -20,7 +20,7 @@ CREATE TABLE gateway_position (
     position   TEXT NOT NULL,
     next       TEXT NOT NULL,
     ours       TEXT NOT NULL, -- what our log ended with before the batch up to next
-    PRIMARY KEY (project, gateway, deployment)
+    PRIMARY KEY (project, gateway, deployment, instance)
 );
 
 -- At a gateway: the versions whose files it has, each verified when it came.
