@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -198,11 +198,7 @@ func (c *call) run(ctx context.Context) error {
 			wanted = append(wanted, o.Name)
 		}
 	}
-	asked := wanted
-	if score := c.target.score.output; score != "" && !slices.Contains(wanted, score) {
-		asked = append(slices.Clip(wanted), score)
-	}
-	out, err := c.target.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: asked, Priority: c.r.Priority, Timeout: c.r.Timeout})
+	out, err := c.target.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: c.also(c.target, wanted), Priority: c.r.Priority, Timeout: c.r.Timeout})
 	if err != nil {
 		return err
 	}
@@ -222,6 +218,9 @@ func (c *call) run(ctx context.Context) error {
 func (t *target) ask(ctx context.Context, r batching.Request) ([]runtime.Tensor, error) {
 	a, err := t.queue.Infer(ctx, r)
 	if err != nil {
+		if chain.Refused(err) {
+			return nil, err // the model never saw it
+		}
 		return nil, modelError{err}
 	}
 	t.tally.answered(a)
@@ -352,7 +351,7 @@ func (c *call) again(ctx context.Context, x *target) {
 		if wanted == "" && len(x.meta.Outputs) > 0 {
 			wanted = x.meta.Outputs[0].Name
 		}
-		out, err = x.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: []string{wanted}, Background: true})
+		out, err = x.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: c.also(x, []string{wanted}), Background: true})
 	}
 	latency := time.Since(began)
 	x.tally.add(latency, err)

@@ -14,22 +14,27 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
 // Spec is what a Deployment manifest says.
 type Spec struct {
-	Model      string          `json:"model" doc:"Registered model"`
-	Version    string          `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion. A promotion moves the alias"`
-	Threads    int             `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
-	Runtime    *RuntimeSpec    `json:"runtime,omitempty" doc:"Where the model runs"`
-	Batching   *BatchingSpec   `json:"batching,omitempty" doc:"How requests wait for the model and share its runs; what is left out has a default that suits most models"`
-	Limits     *LimitsSpec     `json:"limits,omitempty" doc:"How much may be asked; more is refused with 429"`
-	Features   *FeaturesSpec   `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
-	Prediction *PredictionSpec `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
-	Rollout    rollout.Spec    `json:"rollout,omitzero" doc:"How new versions are tried"`
-	Automation *bool           `json:"automation,omitempty" doc:"false: nothing automatic happens to this deployment" default:"true"`
+	Model      string            `json:"model" doc:"Registered model"`
+	Version    string            `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion. A promotion moves the alias"`
+	Threads    int               `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
+	Inputs     []chain.InputSpec `json:"inputs,omitempty" doc:"What requests bring for the steps, where no model says it"`
+	Before     []chain.StepSpec  `json:"before,omitempty" doc:"Steps that make the model's inputs of what a request brings"`
+	After      []chain.StepSpec  `json:"after,omitempty" doc:"Steps that make the answer of the model's outputs"`
+	Outputs    []string          `json:"outputs,omitempty" doc:"What is answered, of all that is there after the last step; what the model and the steps after it make when left out"`
+	Runtime    *RuntimeSpec      `json:"runtime,omitempty" doc:"Where the model runs"`
+	Batching   *BatchingSpec     `json:"batching,omitempty" doc:"How requests wait for the model and share its runs; what is left out has a default that suits most models"`
+	Limits     *LimitsSpec       `json:"limits,omitempty" doc:"How much may be asked; more is refused with 429"`
+	Features   *FeaturesSpec     `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
+	Prediction *PredictionSpec   `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
+	Rollout    rollout.Spec      `json:"rollout,omitzero" doc:"How new versions are tried"`
+	Automation *bool             `json:"automation,omitempty" doc:"false: nothing automatic happens to this deployment" default:"true"`
 }
 
 // RuntimeSpec is where a model runs.
@@ -185,7 +190,7 @@ func (s Spec) Validate() error {
 	if err := s.remote().validate(s); err != nil {
 		return fault.Wrap(err, "spec.runtime.remote")
 	}
-	return s.Features.validate()
+	return errors.Join(s.chain().Validate(), s.Features.validate())
 }
 
 func (b *BatchingSpec) validate() error {

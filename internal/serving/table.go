@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -49,6 +50,7 @@ type how struct {
 	batching batching.Options
 	output   string // of the score
 	index    int    // -1: the last
+	steps    string // before and after the model; empty without
 }
 
 func (s Spec) how() how {
@@ -72,9 +74,11 @@ type target struct {
 	session runtime.Session // asked through queue only
 	queue   *batching.Queue
 	meta    runtime.Metadata
+	chain   *chain.Session // the session, when there are steps
 	score   score
 	names   map[string][]string // of the columns of its inputs
 	tally   *tally
+	steps   []StepModel
 	zone    residency.Zone // where it runs
 	uses    atomic.Int64
 	closed  func() // tells the service that the session is
