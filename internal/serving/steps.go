@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -50,11 +51,11 @@ func (d Deployment) how() how {
 		return h
 	}
 	said := struct {
-		chain.Spec
-		Models  []string
-		Input   string
-		Columns []string
-	}{Spec: d.Spec.chain()}
+		Steps   chain.Spec `json:"steps"`
+		Models  []string   `json:"models"`
+		Input   string     `json:"input"`
+		Columns []string   `json:"columns"`
+	}{Steps: d.Spec.chain()}
 	for _, m := range d.Steps { // not its label, which may be another when it is loaded again
 		said.Models = append(said.Models, m.Step, m.Model, versionText(m.Version), m.Digest)
 	}
@@ -185,9 +186,7 @@ func sameSteps(a, b []StepModel) bool {
 // model's own outputs, unless the manifest names another.
 func (t *target) dress(c *chain.Session, p *PredictionSpec) error {
 	t.meta, t.names, t.chain = c.Visible(), inputNames(c.Model()), c
-	for input, columns := range c.Columns() {
-		t.names[input] = columns
-	}
+	maps.Copy(t.names, c.Columns())
 	scored := c.Model()
 	if p != nil && p.Output != "" {
 		scored = c.Metadata()

@@ -218,6 +218,13 @@ func TestRowsThatFail(t *testing.T) {
 			in:   []runtime.Tensor{doubles("temp", 1), texts("carrier", strings.Repeat("A", 10_000)), hours(1)},
 			kind: fault.Invalid, refused: true, says: []string{"before[0]", "row 0"},
 		},
+		"too much would be spent": {
+			change: func(s *chain.Spec) {
+				s.Before[0].Compute["code"] = strings.Repeat("carrier.matches('(U|A)*A') && ", 9) + "carrier != '' ? 1 : 2"
+			},
+			in:   []runtime.Tensor{doubles("temp", make([]float64, 60_000)...), texts("carrier", slices.Repeat([]string{"A"}, 60_000)...), hours(make([]int32, 60_000)...)},
+			kind: fault.TooLarge, refused: true, says: []string{"before[0]", "60000 rows may cost"},
+		},
 		"too much is made": {
 			change: func(s *chain.Spec) {
 				s.Before[0].Compute["code"], s.Before[0].Compute["long"] = "1", "carrier + carrier"
@@ -394,5 +401,24 @@ func TestTried(t *testing.T) {
 	}
 	if v := batching.Try(t.Context(), cores, made(t, s, linear(), mixes), batching.Options{}); v.May != batching.No {
 		t.Errorf("%+v", v)
+	}
+}
+
+// BenchmarkChain is what a row costs beside its models.
+func BenchmarkChain(b *testing.B) {
+	c, err := chain.New(full(), linear(), []runtime.Session{scaler()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, rows := range []int{1, 64} {
+		in := []runtime.Tensor{doubles("temp", make([]float64, rows)...), texts("carrier", slices.Repeat([]string{"AA"}, rows)...), hours(make([]int32, rows)...)}
+		b.Run(fmt.Sprint(rows), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := c.Infer(b.Context(), in, []string{"label", "over", "sure", "hour"}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*rows), "ns/row")
+		})
 	}
 }

@@ -15,7 +15,6 @@ import (
 type computeStep struct {
 	row    []cell // what an expression may name, by place
 	fields []field
-	cost   int
 }
 
 type cell struct {
@@ -49,6 +48,9 @@ func (c *computeStep) makes() []int {
 	return out
 }
 
+// maxSpent bounds what a step costs for all rows of a run, in units of CEL's model.
+const maxSpent = 1_000_000_000
+
 // lookSteps is how much is computed between two looks at whether anybody still waits.
 const lookSteps = 1_000_000
 
@@ -56,6 +58,14 @@ func (c *computeStep) run(ctx context.Context, f *frame) error {
 	fields := slices.DeleteFunc(slices.Clone(c.fields), func(x field) bool { return !f.wanted[x.slot] })
 	if err := f.take(8 * f.rows * len(fields)); err != nil {
 		return err
+	}
+	cost := 0
+	for _, x := range fields {
+		cost += x.program.Cost()
+	}
+	if f.rows*cost > maxSpent {
+		return fault.New(fault.TooLarge, "what it computes of %d rows may cost %d steps, over the limit of %d", f.rows, f.rows*cost, maxSpent).
+			WithHint("Send fewer rows at once; texts are reckoned at %d bytes.", expr.MaxText)
 	}
 	read := make([]func(row int) value.Value, len(c.row))
 	var uses []int
@@ -75,7 +85,7 @@ func (c *computeStep) run(ctx context.Context, f *frame) error {
 	for i, x := range fields {
 		columns[i] = newMade(x.program.Result(), f.rows)
 	}
-	row, look := make([]value.Value, len(c.row)), max(1, lookSteps/max(1, c.cost))
+	row, look := make([]value.Value, len(c.row)), max(1, lookSteps/max(1, cost))
 	for n := range f.rows {
 		if n%look == 0 && ctx.Err() != nil {
 			return late()

@@ -230,7 +230,7 @@ func listed(specs []runtime.Spec) string {
 // tensor as a list; false when it sees none.
 func (p port) typeOf(c column) (value.Type, bool) {
 	var t value.Type
-	switch p.Datatype { //nolint:exhaustive // the others are no numbers of CEL's
+	switch p.Datatype {
 	case runtime.Bool:
 		t = value.Bool
 	case runtime.Int8, runtime.Int16, runtime.Int32, runtime.Int64, runtime.Uint8, runtime.Uint16, runtime.Uint32:
@@ -280,7 +280,6 @@ func (a *arrangement) compute(s map[string]string) (*computeStep, error) {
 			return nil, fault.Wrap(err, "compute.%s", name)
 		}
 		a.cost += program.Cost()
-		c.cost += program.Cost()
 		c.fields = append(c.fields, field{name: name, program: program})
 		made = append(made, port{Spec: runtime.Spec{Name: name, Datatype: datatypes[program.Result()], Shape: []int64{-1}}})
 	}
