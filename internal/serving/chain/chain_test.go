@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -412,7 +413,7 @@ func BenchmarkChain(b *testing.B) {
 	}
 	for _, rows := range []int{1, 64} {
 		in := []runtime.Tensor{doubles("temp", make([]float64, rows)...), texts("carrier", slices.Repeat([]string{"AA"}, rows)...), hours(make([]int32, rows)...)}
-		b.Run(fmt.Sprint(rows), func(b *testing.B) {
+		b.Run(strconv.Itoa(rows), func(b *testing.B) {
 			for b.Loop() {
 				if _, err := c.Infer(b.Context(), in, []string{"label", "over", "sure", "hour"}); err != nil {
 					b.Fatal(err)

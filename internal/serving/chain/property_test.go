@@ -44,7 +44,7 @@ func drawRequest(t *rapid.T) drawn {
 // Whoever asks beside it, a request is answered as it is alone: with its own rows, or with
 // the error that says its own row. Who leaves takes nobody along.
 func TestRepliesOfAChain(t *testing.T) {
-	alone, err := chain.New(full(), linear(), []runtime.Session{scaler()})
+	alone, err := chain.New(full(), &shared{model: linear()}, []runtime.Session{&shared{model: scaler()}})
 	if err != nil {
 		t.Fatal(err)
 	}
