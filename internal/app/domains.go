@@ -397,6 +397,8 @@ func (a *App) openServing(ctx context.Context) error {
 	}})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
+	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.RecordUsage, Logger: a.log}
+	a.group.Add(usage.Service())
 	for _, c := range contents {
 		a.projects.Register(c)
 	}

@@ -360,8 +360,8 @@ func (c *call) again(ctx context.Context, x *target) {
 	}
 }
 
-// Close waits until shadows have seen what was shown to them, and closes all models.
-// No Infer may begin after it.
+// Close waits until shadows have seen what was shown to them, closes all models, and
+// writes down what was used of quotas. No Infer may begin after it.
 func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -380,7 +380,7 @@ func (s *Service) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-done:
-		return nil
+		return s.RecordUsage(ctx)
 	case <-ctx.Done():
 		return fault.New(fault.Timeout, "models are still running")
 	}

@@ -82,8 +82,12 @@ type Service struct {
 	shadows shadows
 	lost    lost
 	limits  limits
-	cores   *batching.Cores            // of all models that run here
-	places  map[string]*batching.Cores // of each remote
+
+	recording sync.Mutex // usage, one after the other
+	forgot    time.Time  // periods that have ended, last; under recording
+
+	cores  *batching.Cores            // of all models that run here
+	places map[string]*batching.Cores // of each remote
 }
 
 // tallied names what a tally counts: a version of a deployment.
@@ -115,6 +119,7 @@ func New(c Config) *Service {
 		places: map[string]*batching.Cores{},
 	}
 	s.tables.Store(&map[key]*table{})
+	s.limits.written = s.written
 	for name, r := range c.Remotes {
 		s.places[name] = batching.NewCores(cmp.Or(r.Runs, defaultRuns))
 	}

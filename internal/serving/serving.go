@@ -16,7 +16,8 @@
 //   - trial.go: Rollout, Act and Automation; rollouts.go begins and ends rollouts,
 //     acts.go says what was done automatically and why. rollout/ decides, purely.
 //   - batching/ is how requests wait for a model and share its runs;
-//     statistics.go counts them. limit.go bounds how many come.
+//     statistics.go counts them. limit.go bounds how many come in a
+//     second, quota.go in a day or a month.
 //   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
 //     Runtime in this process, runtime/child one in a process per model,
 //     runtime/remote other servers; remote.go says where requests may go.

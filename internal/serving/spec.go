@@ -128,10 +128,12 @@ type BatchingSpec struct {
 
 // LimitsSpec is how much may be asked of a deployment, on each server.
 type LimitsSpec struct {
-	Per      string  `json:"per,omitempty" doc:"token: of each token (or user) by itself; deployment: of all together" default:"token"`
+	Per      string  `json:"per,omitempty" doc:"token: of each token by itself; user: of each user or service account, with all tokens; deployment: of all together" default:"token"`
 	Requests float64 `json:"requests,omitempty" doc:"Requests a second; default: any number"`
 	Rows     float64 `json:"rows,omitempty" doc:"Rows a second; default: any number"`
 	Burst    string  `json:"burst,omitempty" doc:"What is allowed in this time may come at once, and is as much as may be saved up; 1s to 1h" default:"1s"`
+
+	Quota QuotaSpec `json:"quota,omitzero" doc:"How much in a day or a month"`
 }
 
 // Number is a float64 whose JSON form may be "nan".
@@ -240,8 +242,8 @@ func (l *LimitsSpec) validate() error {
 	burst, err := resource.ParseDuration(l.Burst)
 	var says string
 	switch {
-	case l.Per != "" && l.Per != "token" && l.Per != "deployment":
-		says = fmt.Sprintf("per is %.40q; it may be token or deployment", l.Per)
+	case l.Per != "" && l.Per != "token" && l.Per != "user" && l.Per != "deployment":
+		says = fmt.Sprintf("per is %.40q; it may be token, user or deployment", l.Per)
 	case !(l.Requests >= 0 && l.Requests <= maxRate):
 		says = fmt.Sprintf("requests is %g; it may be up to %g", l.Requests, float64(maxRate))
 	case !(l.Rows >= 0 && l.Rows <= maxRate):
@@ -249,7 +251,7 @@ func (l *LimitsSpec) validate() error {
 	case err != nil || l.Burst != "" && (burst < time.Second || burst > time.Hour):
 		says = fmt.Sprintf("burst: %.40q is no duration of 1s to 1h", l.Burst)
 	default:
-		return nil
+		return l.Quota.validate()
 	}
 	return fault.New(fault.Invalid, "spec.limits.%s", says)
 }

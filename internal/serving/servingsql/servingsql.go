@@ -143,6 +143,9 @@ func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) err
 			return err
 		}
 	}
+	if _, err := tx.NewRaw("DELETE FROM serving_usage WHERE deployment IN (SELECT id FROM serving_deployment WHERE project = ? AND name = ?)", project, name).Exec(ctx); err != nil {
+		return err
+	}
 	res, err := tx.NewRaw("DELETE FROM serving_deployment WHERE project = ? AND name = ?", project, name).Exec(ctx)
 	if err != nil {
 		return err
