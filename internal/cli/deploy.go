@@ -111,11 +111,25 @@ func (a *app) status(o client.Object) error {
 			a.say(warning.text, n)
 		}
 	}
+	var steps []any
+	for _, v := range objectsAt(o, "versions") {
+		for _, x := range objectsAt(v, "steps") {
+			runs, _ := strconv.ParseInt(x.Text("runs"), 10, 64)
+			ns, _ := strconv.ParseInt(x.Text("time_ns"), 10, 64)
+			if runs > 0 {
+				x["mean"] = time.Duration(ns / runs).Round(time.Microsecond).String()
+			}
+			x["version"] = v["version"]
+			steps = append(steps, map[string]any(x))
+		}
+	}
+	o["steps"] = steps
 	sections := []struct {
 		name    string
 		columns []column
 	}{
 		{"versions", []column{{"VERSION", "version"}, {"ROLE", "role"}, {"%", "weight"}, {"STATE", "state"}, {"REQUESTS", "requests"}, {"FAILURES", "failures"}, {"P50", "p50"}, {"P99", "p99"}, {"REASON", "reason"}}},
+		{"steps", []column{{"STEP", "step"}, {"VERSION", "version"}, {"RUNS", "runs"}, {"ROWS", "rows"}, {"MEAN", "mean"}}},
 		{"history", []column{{"ROLLOUT", "id"}, {"FROM", "stable"}, {"TO", "candidate"}, {"%", "weight"}, {"STATE", "state"}, {"STARTED", "started"}, {"ENDED", "ended"}, {"REASON", "reason"}}},
 		{"acts", []column{{"ACT", "kind"}, {"AT", "at"}, {"OUTCOME", "outcome"}, {"RESULT", "result"}, {"CAUSE", "cause"}, {"REASON", "reason"}}},
 	}

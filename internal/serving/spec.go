@@ -102,7 +102,7 @@ func (s Spec) options(m Model) (models.Options, error) {
 // FeaturesSpec says how a request of keys becomes the model's input.
 type FeaturesSpec struct {
 	Service  string            `json:"service" doc:"Feature service, such as delay or delay@2; its newest version when this is applied"`
-	Input    string            `json:"input" doc:"The model's tensor that is filled: [n, number of columns], FP32 or FP64"`
+	Input    string            `json:"input" doc:"The model's tensor that is filled, or one that steps before it take: [n, number of columns], FP32 or FP64"`
 	Columns  []string          `json:"columns" doc:"Its columns in order: weather:temp is a feature, other names are inputs of the request"`
 	Defaults map[string]Number `json:"defaults,omitempty" doc:"Values for features that are missing, NULL or too old: by weather:temp, or weather:* for all of a view; nan is missing"`
 	MaxAge   map[string]string `json:"max_age,omitempty" doc:"How old a view's values may be, such as weather: 3h; stricter than the view's TTL"`

@@ -87,6 +87,15 @@ func TestSteps(t *testing.T) {
 	if want := runtimetest.Logistic(4, 4); len(r.Scores) != 2 || r.Scores[1]-want > 1e-6 || want-r.Scores[1] > 1e-6 || r.Failure != "" {
 		t.Errorf("scores %v, failure %q", r.Scores, r.Failure)
 	}
+	st, err := s.Status(ctx, "nyc", "delay")
+	if err != nil || len(st.Versions) != 1 || len(st.Versions[0].Steps) != 5 {
+		t.Fatalf("%+v %v", st, err)
+	}
+	for i, step := range []string{"before[0]", "before[1]", "before[2]", "model", "after[0]"} {
+		if c := st.Versions[0].Steps[i]; c.Step != step || c.Runs < 1 || c.Rows < 2 || c.Time <= 0 {
+			t.Errorf("%+v", c)
+		}
+	}
 	// A row that a step refuses is the asker's, and not the model's.
 	for _, bad := range []serving.Request{flights([]float64{1, 2}, "AA", "hidden"), flights([]float64{1, 2}, "AA")} {
 		if _, err = s.Infer(ctx, bad); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "step before[") || strings.Contains(err.Error(), "hidden") {

@@ -103,6 +103,11 @@ func TestGuide(t *testing.T) {
 		}
 		all.Wait()
 	})
+	t.Run("where the time goes", func(t *testing.T) {
+		if out := p.Run(0, "deploy", "status", "late"); !strings.Contains(out, "STEP") || !strings.Contains(out, "before[2]") || !strings.Contains(out, "after[0]") {
+			t.Error(out)
+		}
+	})
 	t.Run("a row that fails", func(t *testing.T) {
 		if _, err := p.Try(p.C, strings.ReplaceAll(manifest, "in ['AA', 'UA']", "in ['AA', 'UA', 'ZZ']")); err != nil {
 			t.Fatal(err)

@@ -76,6 +76,7 @@ func New(s Spec, model runtime.Session, models []runtime.Session) (*Session, err
 		}
 		out.steps = append(out.steps, placed{step: made, name: names[i], before: i < len(s.Before), reads: made.needs(), writes: made.makes()})
 	}
+	out.counts = make([]counter, len(out.steps))
 	if a.cost > maxCost {
 		return nil, fault.New(fault.Invalid, "the expressions of all steps may cost %d steps of CEL's for a row, over the limit of %d", a.cost, maxCost)
 	}

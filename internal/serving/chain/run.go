@@ -1,10 +1,13 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
@@ -40,6 +43,29 @@ type Session struct {
 	meta    runtime.Metadata // with all that is made
 	visible runtime.Metadata
 	seen    []string
+	counts  []counter // of steps
+}
+
+// counter counts what a step did.
+type counter struct{ runs, rows, nanos atomic.Int64 }
+
+// Count is what a step did since the session was loaded: those of its runs that gave
+// something.
+type Count struct {
+	Step string        `json:"step"` // "before[0]"; "model" is the deployment's own
+	Runs int64         `json:"runs"`
+	Rows int64         `json:"rows"`
+	Time time.Duration `json:"time_ns"` // of all runs
+}
+
+// Counts are those of the steps, in order.
+func (s *Session) Counts() []Count {
+	out := make([]Count, len(s.steps))
+	for i := range s.counts {
+		c := &s.counts[i]
+		out[i] = Count{Step: cmp.Or(s.steps[i].name, "model"), Runs: c.runs.Load(), Rows: c.rows.Load(), Time: time.Duration(c.nanos.Load())}
+	}
+	return out
 }
 
 var _ runtime.Distant = (*Session)(nil)
@@ -145,7 +171,8 @@ func (s *Session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []
 			}
 		}
 	}
-	for _, x := range s.steps {
+	began := time.Now()
+	for i, x := range s.steps {
 		if !slices.ContainsFunc(x.writes, func(slot int) bool { return f.wanted[slot] }) {
 			continue
 		}
@@ -161,6 +188,12 @@ func (s *Session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []
 			}
 			return nil, err
 		}
+		ended := time.Now()
+		c := &s.counts[i]
+		c.runs.Add(1)
+		c.rows.Add(int64(f.rows))
+		c.nanos.Add(int64(ended.Sub(began)))
+		began = ended
 	}
 	out := make([]runtime.Tensor, len(outputs))
 	for i, name := range outputs {
