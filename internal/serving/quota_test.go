@@ -130,3 +130,21 @@ func TestQuotaPeriods(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkQuota is what a quota costs a request.
+func BenchmarkQuota(b *testing.B) {
+	var l limits
+	ctx := identity.With(b.Context(), identity.Principal{ID: "usr_1", Token: "tok_1"})
+	now := time.Now()
+	for name, spec := range map[string]*LimitsSpec{"none": {}, "quota": {Quota: QuotaSpec{Requests: 1 << 40, Rows: 1 << 40, Every: "day"}}, "rate": {Requests: 1e9}} {
+		d := &Deployment{ID: "dep_1", Project: "nyc", Name: name, Spec: Spec{Limits: spec}}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := l.take(ctx, d, 1, now); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
