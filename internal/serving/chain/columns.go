@@ -55,7 +55,10 @@ const maxSpent = 1_000_000_000
 const lookSteps = 1_000_000
 
 func (c *computeStep) run(ctx context.Context, f *frame) error {
-	fields := slices.DeleteFunc(slices.Clone(c.fields), func(x field) bool { return !f.wanted[x.slot] })
+	fields, unwanted := c.fields, func(x field) bool { return !f.wanted[x.slot] }
+	if slices.ContainsFunc(fields, unwanted) {
+		fields = slices.DeleteFunc(slices.Clone(fields), unwanted)
+	}
 	if err := f.take(8 * f.rows * len(fields)); err != nil {
 		return err
 	}

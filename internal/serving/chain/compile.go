@@ -259,13 +259,13 @@ func variable(name string) string { return strings.ReplaceAll(name, ":", "__") }
 
 // compute arranges a step of expressions.
 func (a *arrangement) compute(s map[string]string) (*computeStep, error) {
-	c := &computeStep{}
 	var variables []expr.Variable
+	var cells []cell
 	see := func(name string, at column) {
 		p := a.ports[at.slot]
 		if t, ok := p.typeOf(at); ok {
-			variables = append(variables, expr.Variable{Name: variable(name), Type: t, Place: len(c.row)})
-			c.row = append(c.row, cell{at, t})
+			variables = append(variables, expr.Variable{Name: variable(name), Type: t, Place: len(cells)})
+			cells = append(cells, cell{at, t})
 		}
 	}
 	for slot, p := range a.ports {
@@ -274,9 +274,24 @@ func (a *arrangement) compute(s map[string]string) (*computeStep, error) {
 	for _, name := range slices.Sorted(maps.Keys(a.parts)) {
 		see(name, a.parts[name])
 	}
-	made := make([]port, 0, len(s))
-	for _, name := range slices.Sorted(maps.Keys(s)) {
+	// A row has what is used alone, which is known once all was looked at.
+	c, names := &computeStep{}, slices.Sorted(maps.Keys(s))
+	var used []expr.Variable
+	for _, name := range names {
 		program, err := expr.Infer(s[name], variables)
+		if err != nil {
+			return nil, fault.Wrap(err, "compute.%s", name)
+		}
+		for _, at := range program.Uses() {
+			if v := variables[at]; !slices.ContainsFunc(used, func(u expr.Variable) bool { return u.Name == v.Name }) {
+				used = append(used, expr.Variable{Name: v.Name, Type: v.Type, Place: len(c.row)})
+				c.row = append(c.row, cells[at])
+			}
+		}
+	}
+	made := make([]port, 0, len(s))
+	for _, name := range names {
+		program, err := expr.Infer(s[name], used)
 		if err != nil {
 			return nil, fault.Wrap(err, "compute.%s", name)
 		}
