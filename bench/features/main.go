@@ -37,7 +37,8 @@ func steps(r *harness.Run) []harness.Step {
 	b := &bench{r}
 	return append(b.trainingSets(),
 		harness.Step{Name: "delivery", Do: b.delivery},
-		harness.Step{Name: "online", Do: b.online},
+		harness.Step{Name: "online", Do: b.online("embedded")},
+		harness.Step{Name: "online-redis", Do: b.online("redis")},
 		harness.Step{Name: "bare", Do: b.againstBare},
 	)
 }

@@ -81,8 +81,12 @@ type site struct {
 	redis  *harness.Server
 }
 
-// online measures reads of features over HTTP, on both stores.
-func (b *bench) online(ctx context.Context) error {
+// online measures reads of features over HTTP, on one of the stores.
+func (b *bench) online(store string) func(context.Context) error {
+	return func(ctx context.Context) error { return b.onlineOn(ctx, store) }
+}
+
+func (b *bench) onlineOn(ctx context.Context, store string) error {
 	sc := scale{entities: 1_000_000, cells: 1_000_000, batches: []int{1, 10, 50, 100, 500}, closed: 3 * time.Second, open: 5 * time.Second}
 	if b.Quick {
 		sc = scale{entities: 2_000, cells: 5_000, batches: []int{10}, closed: 200 * time.Millisecond, open: 200 * time.Millisecond}
@@ -99,12 +103,9 @@ func (b *bench) online(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, store := range []string{"embedded", "redis"} {
-		s := &site{bench: b, scale: sc, store: store}
-		err := s.measure(ctx, dir)
-		if err = errors.Join(err, s.down()); err != nil {
-			return fmt.Errorf("%s: %w", store, err)
-		}
+	s := &site{bench: b, scale: sc, store: store}
+	if err := errors.Join(s.measure(ctx, dir), s.down()); err != nil {
+		return fmt.Errorf("%s: %w", store, err)
 	}
 	return nil
 }

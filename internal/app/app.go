@@ -91,22 +91,29 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		return nil, err
 	}
 	ctx = identity.With(ctx, identity.Loop("start"))
+	domains := a.openDomains
+	if cfg.follows() {
+		domains = a.openFollower
+	}
 	for _, step := range []struct {
 		name string
 		open func(context.Context) error
 	}{
 		{"governance", a.openGovernance},
-		{"domains", a.openDomains},
+		{"domains", domains},
 	} {
 		if err := step.open(ctx); err != nil {
 			return nil, fault.Wrap(err, "%s", step.name)
 		}
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions}, featureGauges{a.features}, streamGauges{a.features}, servingGauges{a.serving.Measured}, remoteGauges{a.remotes})
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, remoteGauges{a.remotes})
+	if a.features != nil {
+		registry.MustRegister(featureGauges{a.features}, streamGauges{a.features})
+	}
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Tree: bytes(a.cfg.Limits.Checkpoint), Version: w.Version},
-		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(),
+		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
 		Room: func() error { return checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)) },
 		Ready: func() error {
 			if !a.ready.Load() {

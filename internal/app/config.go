@@ -135,6 +135,17 @@ type Config struct {
 		Remotes  map[string]RemoteConfig `koanf:"remotes" doc:"Servers that run models for this one, by name: url, protocol (oip-grpc or oip-http), zone and more; in the file only"`
 	} `koanf:"serving"`
 
+	Gateway struct {
+		Upstream  string   `koanf:"upstream" doc:"https://host:port of the server whose gateway this one is: it answers with that server's models, and has nothing else; empty: it is none"`
+		Name      string   `koanf:"name" doc:"What the gateway is called there"`
+		Project   string   `koanf:"project" doc:"Project whose deployments it answers for"`
+		Zone      string   `koanf:"zone" doc:"Zone in which the gateway stands, as its manifest there says"`
+		TokenFile string   `koanf:"token_file" doc:"File with a token of that server with the scope gateway.pull; read for each request"`
+		CA        string   `koanf:"ca" doc:"PEM bundle that is trusted for that server; empty is the system's"`
+		Every     duration `koanf:"every" doc:"How often the gateway asks what it should serve, and hands back what it answered"`
+		Alone     duration `koanf:"alone" doc:"How long it goes on answering without having heard of that server, such as 30d; 0 is for ever"`
+	} `koanf:"gateway"`
+
 	Predictions struct {
 		Retention duration `koanf:"retention" doc:"How long predictions are kept after they were made, such as 90d; 0 is for ever"`
 		MaxBytes  size     `koanf:"max_bytes" doc:"Space that the log of predictions may take; the oldest go first"`
@@ -207,6 +218,9 @@ func defaults() map[string]any {
 		"images.max_bytes":      "64GiB",
 		"sources.chunk_rows":    250_000,
 		"serving.load_timeout":  "2m",
+		"gateway.zone":          "home",
+		"gateway.alone":         "0",
+		"gateway.every":         "10s",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB",
 		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
@@ -365,7 +379,7 @@ func (c Config) Validate() error {
 	if err := c.validateObjects(); err != nil {
 		return fault.Wrap(err, "blob.s3")
 	}
-	if err := errors.Join(c.validateEngines(), c.validateRemotes()); err != nil {
+	if err := errors.Join(c.validateEngines(), c.validateRemotes(), c.validateGateway()); err != nil {
 		return err
 	}
 	return c.sizes()

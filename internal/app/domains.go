@@ -55,6 +55,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
@@ -107,6 +108,7 @@ type parts struct {
 	checkpoints   *checkpoint.Service
 	registry      *registry.Service
 	serving       *serving.Service
+	gateways      *gateway.Service
 	remotes       *remote.Runtime
 	predictions   *prediction.Log
 	labels        *label.Service
@@ -118,7 +120,7 @@ type parts struct {
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Labels: p.labels, Verifications: p.verifications,
+		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts,
 	}
 }
@@ -126,7 +128,7 @@ func (p *parts) domains() httpapi.Domains {
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openReactions, a.openLineage, a.openBackups,
+		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openGateways, a.openReactions, a.openLineage, a.openBackups,
 	} {
 		if err := open(ctx); err != nil {
 			return err
@@ -381,16 +383,27 @@ func stopper(stop func()) func(context.Context) error {
 }
 
 func (a *App) openServing(ctx context.Context) error {
+	if err := a.startServing(serving.Config{Models: servingModels{a.registry}, Features: servingFeatures{a.features}}); err != nil {
+		return err
+	}
+	for _, c := range contents {
+		a.projects.Register(c)
+	}
+	a.projects.Register(projectKeys{a.keys})
+	return a.housekeeping(ctx)
+}
+
+// startServing opens what answers, with models that somebody gives.
+func (a *App) startServing(c serving.Config) error {
 	runtimes, err := a.runtimes()
 	if err != nil {
 		return err
 	}
 	a.remotes = runtimes.remote
-	loadTime, _ := time.ParseDuration(a.cfg.Serving.LoadTime) // validated
-	a.serving = serving.New(serving.Config{
-		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
-		Runtime: runtimes, Remotes: a.cfg.servingRemotes(), Features: servingFeatures{a.features}, Predictions: a.predictions, LoadTime: loadTime, Log: a.log,
-	})
+	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authority, a.journal, a.guard, a.predictions, a.log
+	c.Runtime, c.Remotes = runtimes, a.cfg.servingRemotes()
+	c.LoadTime, _ = time.ParseDuration(a.cfg.Serving.LoadTime) // validated
+	a.serving = serving.New(c)
 	a.group.Add(lifecycle.Service{Name: "serving", Stop: func(ctx context.Context) error {
 		defer runtimes.apart.Close() // also those that still run: nothing of them is left
 		return a.serving.Close(ctx)
@@ -399,9 +412,5 @@ func (a *App) openServing(ctx context.Context) error {
 	a.group.Add(loader.Service())
 	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.RecordUsage, Logger: a.log}
 	a.group.Add(usage.Service())
-	for _, c := range contents {
-		a.projects.Register(c)
-	}
-	a.projects.Register(projectKeys{a.keys})
-	return a.housekeeping(ctx)
+	return nil
 }

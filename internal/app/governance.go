@@ -35,6 +35,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
+	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
@@ -45,7 +46,7 @@ import (
 var migrations = []store.Migrations{
 	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
 	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, openlineagesql.Migrations, featuresql.Migrations,
-	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations,
+	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, gatewaysql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations,
 }
 
 // openGovernance opens what every domain asks: the database, keys, objects, the

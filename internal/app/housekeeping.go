@@ -25,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
+	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
@@ -95,6 +96,10 @@ var contents = []tenancy.Contents{
 	holds("secrets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		all, err := secretssql.Store{}.List(ctx, tx, string(p), "", 1)
 		return len(all), err
+	}),
+	holds("gateways", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		gs, err := gatewaysql.Store{}.List(ctx, tx, string(p), "", 1)
+		return len(gs), err
 	}),
 	holds("deployments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		ds, err := servingsql.Store{}.List(ctx, tx, string(p), "", 1)

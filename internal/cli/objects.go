@@ -35,6 +35,7 @@ var kinds = map[string]kind{
 	"jobs":             {"jobs", []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}},
 	"models":           {"models", []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
 	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
+	"gateways":         {"gateways", []column{{"NAME", "name"}, {"ZONE", "spec.zone"}, {"DEPLOYMENTS", "spec.deployments"}, {"LAST SEEN", "seen.at"}, {"VERSION", "seen.version"}, {"WAITING", "seen.waiting"}, {"CREATED", "created_at"}}},
 	"monitors":         {"monitors", []column{{"NAME", "name"}, {"DEPLOYMENT", "deployment"}, {"STATE", "state"}, {"SINCE", "since"}, {"VERSION", "version"}, {"WATERMARK", "watermark"}, {"REASON", "reason"}}},
 	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
 	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},

@@ -89,6 +89,9 @@ func ifMatch(r *http.Request) (int64, error) {
 
 // appliers is the one list of the kinds of manifests.
 func (s *Server) appliers() map[string]applier {
+	if s.central != "" {
+		return s.governanceKinds()
+	}
 	kinds := map[string]applier{
 		"Project": {gate: "project.read", installation: true, apply: decodedAt(func(ctx context.Context, _, name string, spec project.Spec, dry bool, revision int64) (applied, error) {
 			_, change, err := s.Projects.Apply(ctx, tenancy.Request{Name: project.Name(name), Spec: spec, DryRun: dry, IfRevision: revision})
@@ -149,6 +152,7 @@ func (s *Server) appliers() map[string]applier {
 	maps.Copy(kinds, s.featureKinds())
 	maps.Copy(kinds, s.trainingKinds())
 	maps.Copy(kinds, s.monitoringKinds())
+	kinds["Gateway"] = s.gatewayKind()
 	return kinds
 }
 

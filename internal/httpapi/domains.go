@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
@@ -67,6 +68,7 @@ type Domains struct {
 	Checkpoints   *checkpoint.Service
 	Monitoring    *monitoring.Service
 	Serving       *serving.Service
+	Gateways      *gateway.Service
 	Labels        *label.Service
 	Verifications *verification.Service
 	Alerts        *alert.Sender

@@ -47,6 +47,11 @@ func (s *Server) OpenAPI() ([]byte, error) {
 }
 
 func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
+	if s.central != "" {
+		s.fail(w, r, fault.New(fault.NotFound, "there is nothing at %.200s: this is a gateway, which answers requests of models", r.URL.Path).
+			WithHint("Everything else is at the server that it follows, %s.", s.central))
+		return
+	}
 	s.fail(w, r, fault.New(fault.NotFound, "there is nothing at %.200s", r.URL.Path).WithHint("GET /api/openapi.json lists what there is."))
 }
 

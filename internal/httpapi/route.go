@@ -250,12 +250,16 @@ func (s *Server) Routes() []Route {
 type mux struct {
 	*http.ServeMux
 	patterns []string
+	follower bool                                    // there are the routes of a gateway only
 	roomy    func(http.HandlerFunc) http.HandlerFunc // nil: there is always room
 }
 
 // HandleFunc adds a route. It is the only way in: Handle of the ServeMux is not
 // used.
 func (m *mux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
+	if m.follower && !atGateway(pattern) {
+		return
+	}
 	m.patterns = append(m.patterns, pattern)
 	if m.roomy != nil && grows(pattern) {
 		h = m.roomy(h)

@@ -38,6 +38,9 @@ type Options struct {
 	Ready    func() error // nil when the server can work
 	Room     func() error // nil when there is space for new things; may be nil
 	Console  http.Handler // the console's static files
+	// Follows is the server whose gateway this one is: then it has the routes of
+	// gateway.go, and no others. Empty: it is none.
+	Follows string
 }
 
 // New makes the edge: this function is the whole API.
@@ -55,7 +58,7 @@ func New(o Options, d Domains) *Server {
 		o.WriteTime = writeTime
 	}
 	useProblems()
-	mux := &mux{ServeMux: http.NewServeMux()}
+	mux := &mux{ServeMux: http.NewServeMux(), follower: o.Follows != ""}
 	config := huma.DefaultConfig("Falaj", APIVersion)
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no $schema links in answers
@@ -64,7 +67,7 @@ func New(o Options, d Domains) *Server {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
-		db: o.DB, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room,
+		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room,
 	}
 	if s.room != nil {
 		mux.roomy = s.roomy
@@ -162,6 +165,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "End a deployment", s.deleteDeployment)
 	route(s, "POST", p+"/deployments/{name}/predict", "job.submit", "Submit a job that answers the rows of a dataset with a deployment's stable version, into a version of another dataset", s.predict)
 	s.rolloutRoutes(p)
+	s.gatewayRoutes(p)
 	s.labelRoutes(p)
 	s.alertRoutes(p)
 

@@ -45,6 +45,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
+	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -97,6 +98,7 @@ type Server struct {
 	api     huma.API
 	handler http.Handler
 	room    func() error
+	central string // the server whose gateway this one is
 
 	declared map[string]Route // by method and path
 	turns    turns
@@ -216,6 +218,8 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			limit = max(limit, maxMLflow)
 		case feast.Ours(r.URL.Path):
 			limit = max(limit, feast.MaxBody)
+		case handsBack(r.URL.Path):
+			limit = max(limit, gateway.MaxBatch)
 		default:
 			if _, large := worked(r); large {
 				limit = max(limit, maxManifest)

@@ -139,6 +139,20 @@ func reasonOf(err error) error {
 	return err
 }
 
+// Refresh makes what this process holds of a deployment what the database says now, for
+// who has changed that: what is missing is loaded, unless it failed lately. Error: why a
+// version does not load.
+func (s *Service) Refresh(ctx context.Context, project, name string) error {
+	k := key{project, name}
+	d, err := s.look(ctx, project, name)
+	if err == nil {
+		err = s.bring(ctx, k, d, false)
+	} else if fault.Is(err, fault.NotFound) {
+		err = nil
+	}
+	return errors.Join(err, s.settle(ctx, k))
+}
+
 // announce makes an empty table for each deployment that has none, so that who
 // asks meanwhile hears that it is loading.
 func (s *Service) announce(all []Deployment) {

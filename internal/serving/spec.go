@@ -327,3 +327,15 @@ func (s Spec) remembered() bool {
 
 // automatic reports whether the manifest allows automatic acts.
 func (s Spec) automatic() bool { return s.Automation == nil || *s.Automation }
+
+// Tied says why a deployment can only answer where it was applied; empty when it can
+// elsewhere, too.
+func (s Spec) Tied() string {
+	switch {
+	case s.Features != nil:
+		return "it looks features up, which are kept at its own server"
+	case s.remote().Name != "":
+		return "it runs on the remote " + s.remote().Name + " of its own server"
+	}
+	return ""
+}

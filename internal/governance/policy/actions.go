@@ -105,6 +105,9 @@ var actions = []Definition{
 	{Action: "deployment.read", Doc: "see deployments", Roles: everyone},
 	{Action: "deployment.apply", Doc: "deploy and change traffic", Roles: deployers},
 	{Action: "deployment.rollout", Doc: "try, promote and roll back versions; turn automation on and off", Roles: deployers},
+	{Action: "gateway.read", Doc: "see gateways", Roles: everyone},
+	{Action: "gateway.apply", Doc: "make, change and delete gateways", Roles: deployers},
+	{Action: "gateway.pull", Doc: "be a gateway: fetch what it serves, and hand its predictions back", Roles: deployers},
 	{Action: "deployment.infer", Doc: "ask a model for predictions", Roles: users, Attempt: true},
 
 	{Action: "label.write", Doc: "say what turned out to be true for predictions", Roles: users},

@@ -390,6 +390,42 @@ func (s *Service) Touching(ctx context.Context, tx *store.Tx, p string, places [
 	}
 }
 
+// Gone is a person who was erased from a project.
+type Gone struct {
+	Subject Subject
+	Until   time.Time // what is told of a later time is of a new relation
+}
+
+// Gone lists those who were erased from a project, or are being: what others bring of
+// them that is older comes without what it says. It asks for no permission: who brings
+// it may not be somebody who sees erasures.
+func (s *Service) Gone(ctx context.Context, p string) (all []Gone, err error) {
+	lines := slices.DeleteFunc(s.cfg.Ledger.Lines(), func(l Line) bool { return l.Project != p })
+	if len(lines) == 0 {
+		return nil, nil
+	}
+	now := s.cfg.Now()
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all = nil
+		for _, l := range lines {
+			g := Gone{Until: now, Subject: Subject{Erasure: l.ID, Project: l.Project, Entity: l.Entity, key: s.cfg.Key, tokens: l.Tokens, where: l.Where, asked: l.At}}
+			if g.Subject.pseudonym, err = parsePseudonym(l.Pseudonym); err != nil {
+				return err
+			}
+			r, err := s.cfg.Store.Find(ctx, tx, l.ID)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			if r.State == Done {
+				g.Until = r.DoneAt
+			}
+			all = append(all, g)
+		}
+		return nil
+	})
+	return all, err
+}
+
 // leaseTime is how long others wait for a process that vanished.
 const leaseTime = 15 * time.Second
 

@@ -679,3 +679,64 @@ func BenchmarkRead(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/10_000, "ns/record")
 }
+
+// What is behind the end of a log is what was appended later, also after a restart;
+// what was handed over is forgotten by segments.
+func TestEndAndForget(t *testing.T) {
+	dir, c := t.TempDir(), newClock()
+	l := open(t, dir, c)
+	ctx := t.Context()
+	end, err := l.End(ctx, "nyc", "delay")
+	if err != nil || end != (prediction.Cursor{}) {
+		t.Fatal(end, err)
+	}
+	appendAll(t, l, 0, 5)
+	for round := range 3 {
+		if end, err = l.End(ctx, "nyc", "delay"); err != nil {
+			t.Fatal(err)
+		}
+		from := 5 + 5*round
+		appendAll(t, l, from, from+5)
+		later, _ := ids(t, l, "delay", end)
+		if len(later) != 5 || later[0] != fmt.Sprintf("prd_%08d", from) {
+			t.Fatalf("round %d: %v", round, later)
+		}
+		if round == 1 { // a new segment, by a new process
+			_ = l.Close()
+			c.add(time.Minute)
+			l = open(t, dir, c)
+		}
+	}
+	_, last := ids(t, l, "delay", prediction.Cursor{})
+	if n, err := l.Behind(ctx, "nyc", "delay", prediction.Cursor{}); err != nil || n == 0 {
+		t.Error(n, err)
+	}
+	if err := l.Forget("nyc", "delay", last); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := ids(t, l, "delay", prediction.Cursor{}); len(left) != 5 {
+		t.Errorf("%d records are left", len(left))
+	}
+}
+
+func FuzzDecodeRecords(f *testing.F) {
+	b, _ := prediction.AppendRecords(nil, flights(3))
+	b, _ = prediction.AppendRecords(b, flights(4))
+	f.Add(b)
+	f.Add([]byte{1, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		all, err := prediction.DecodeRecords(b)
+		if err != nil {
+			return
+		}
+		var again []byte
+		for _, r := range all {
+			if again, err = prediction.AppendRecords(again, r); err != nil {
+				return // nobody could have written it
+			}
+		}
+		if same, err := prediction.DecodeRecords(again); err != nil || len(same) != len(all) {
+			t.Errorf("%d, %v", len(same), err)
+		}
+	})
+}

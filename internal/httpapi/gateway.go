@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/gateway"
+)
+
+// atGateway reports whether a gateway has a route: it answers requests of models, and
+// has its own accounts, tokens, roles and audit log.
+func atGateway(pattern string) bool {
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		return pattern == "/"
+	}
+	switch {
+	case oip.Ours(path), oip.Calls(path):
+		return true
+	case slices.Contains([]string{"/healthz", "/readyz", "/metrics", "/api/v1/apply", "/api/v1/whoami", "/api/v1/projects", "/api/v1/projects/{project}"}, path):
+		return method != http.MethodDelete
+	case strings.HasPrefix(path, "/api/v1/projects/{project}/deployments"):
+		return method == http.MethodGet
+	}
+	below, _ := strings.CutPrefix(path, "/api/v1/projects/{project}")
+	return slices.ContainsFunc([]string{"/api/v1/tokens", "/api/v1/accounts", "/api/v1/members", "/api/v1/audit", "/members", "/policies"}, func(prefix string) bool {
+		return strings.HasPrefix(below, prefix)
+	})
+}
+
+// gatewayRoutes are how servers elsewhere come to a project's models.
+func (s *Server) gatewayRoutes(p string) {
+	route(s, "GET", p+"/gateways", gateway.ActionRead, "List gateways, and what they said last", s.listGateways)
+	route(s, "GET", p+"/gateways/{name}", gateway.ActionRead, "A gateway, and what it said last", s.oneGateway)
+	route(s, "DELETE", p+"/gateways/{name}", gateway.ActionApply, "End a gateway: it hears so when it comes next, and serves nothing any more", s.deleteGateway)
+	route(s, "POST", p+"/gateways/{name}/sync", gateway.ActionPull, "Say what a gateway holds, and hear what it should hold", s.syncGateway)
+	s.raw("GET", p+"/gateways/{name}/models/{model}/versions/{version}/files/{file}", gateway.ActionPull, "A file of a version that a gateway should hold", media{gives: "application/octet-stream"}, s.gatewayFile)
+	s.raw("POST", p+"/gateways/{name}/predictions", gateway.ActionPull, "Take a batch of a gateway's predictions over, and say how far its log was taken over", media{takes: "application/octet-stream", gives: "application/json"}, s.gatewayPredictions,
+		query("deployment", "Whose predictions they are"), query("id", "Its id"), query("instance", "Data directory of the gateway"), query("from", "Position after which the batch begins"), query("to", "Position at which it ends"))
+}
+
+// handsBack reports whether a path takes a gateway's predictions.
+func handsBack(path string) bool {
+	return strings.HasPrefix(path, "/api/v1/projects/") && strings.HasSuffix(path, "/predictions") && strings.Contains(path, "/gateways/")
+}
+
+// gatewayKind is how a manifest of a Gateway is applied.
+func (s *Server) gatewayKind() applier {
+	return applier{gate: gateway.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec gateway.Spec, dry bool) (applied, error) {
+		_, change, err := s.Gateways.Apply(ctx, p, name, spec, dry)
+		return applied{Result: string(change)}, err
+	})}
+}
+
+// InGateway is the path of a gateway.
+type InGateway struct {
+	InProject
+	Name string `path:"name" maxLength:"63" doc:"Gateway"`
+}
+
+func (s *Server) listGateways(ctx context.Context, in *struct {
+	InProject
+	Page
+},
+) (*body[items[gateway.Gateway]], error) {
+	size := in.Size
+	if size == 0 {
+		size = 100
+	}
+	all, err := s.Gateways.List(ctx, in.Project, in.Token, size+1)
+	next := ""
+	if len(all) > size {
+		all = all[:size]
+		next = all[size-1].Name
+	}
+	return listed(all, next, err)
+}
+
+func (s *Server) oneGateway(ctx context.Context, in *InGateway) (*tagged[gateway.Gateway], error) {
+	g, err := s.Gateways.One(ctx, in.Project, in.Name)
+	return revised(g, g.Revision, err)
+}
+
+func (s *Server) deleteGateway(ctx context.Context, in *InGateway) (*none, error) {
+	return &none{}, s.Gateways.Delete(ctx, in.Project, in.Name)
+}
+
+func (s *Server) syncGateway(ctx context.Context, in *struct {
+	InGateway
+	Body gateway.Report
+},
+) (*body[gateway.Wanted], error) {
+	return one(s.Gateways.Sync(ctx, in.Project, in.Name, in.Body))
+}
+
+func (s *Server) gatewayFile(w http.ResponseWriter, r *http.Request) {
+	f, size, err := s.Gateways.File(r.Context(), r.PathValue("project"), r.PathValue("name"), r.PathValue("model"), r.PathValue("version"), r.PathValue("file"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer func() { _ = f.Close() }()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if size > 0 {
+		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	}
+	if _, err := io.Copy(w, f); err != nil { // cut off, so that nobody takes it for the whole
+		s.logInternal(r.Context(), r.URL.Path, err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (s *Server) gatewayPredictions(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	records, err := io.ReadAll(io.LimitReader(r.Body, gateway.MaxBatch+1))
+	if large, is := errors.AsType[*http.MaxBytesError](err); is {
+		err = fault.New(fault.TooLarge, "the batch has more than %d bytes", large.Limit)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	position, err := s.Gateways.Accept(r.Context(), r.PathValue("project"), r.PathValue("name"), gateway.Batch{
+		Deployment: q.Get("deployment"), DeploymentID: serving.ID(q.Get("id")), Instance: q.Get("instance"), From: q.Get("from"), To: q.Get("to"), Records: records,
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	answer(w, http.StatusOK, struct {
+		Position string `json:"position"`
+	}{position})
+}

@@ -1,0 +1,80 @@
+package registry
+
+import (
+	"crypto/ecdsa"
+	"crypto/x509"
+	"encoding/pem"
+	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+)
+
+// Signed is what a signature says of a version, for who has the signature and the
+// project's public key, and not the registry.
+type Signed struct {
+	Project        string
+	Number         int
+	Digest         string // of the version
+	Residency      residency.Label
+	Classification string
+	OfJob          bool
+	Files          []File // their sizes are not signed, and 0
+}
+
+// File is the signed file of a name. Error: fault.NotFound.
+func (s Signed) File(name string) (File, error) {
+	for _, f := range s.Files {
+		if f.Path == name {
+			return f, nil
+		}
+	}
+	return File{}, fault.New(fault.NotFound, "the signed version has no file %q", clip(name))
+}
+
+// OpenSigned checks a signature, a sigstore bundle, against a public key in PEM. Who
+// reads a file compares its digest. Errors: fault.Conflict, saying what is wrong with
+// the signature; fault.Invalid for something that is no such key.
+func OpenSigned(bundle []byte, publicKey string) (Signed, error) {
+	block, rest := pem.Decode([]byte(publicKey))
+	if block == nil || len(strings.TrimSpace(string(rest))) > 0 {
+		return Signed{}, fault.New(fault.Invalid, "the public key is not one PEM block")
+	}
+	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		return Signed{}, fault.New(fault.Invalid, "the public key: %w", err)
+	}
+	public, ok := parsed.(*ecdsa.PublicKey)
+	if !ok {
+		return Signed{}, fault.New(fault.Invalid, "the public key is a %T, and models are signed by ECDSA", parsed)
+	}
+	id, _, err := publicPEM(public)
+	if err != nil {
+		return Signed{}, err
+	}
+	st, err := openBundle(bundle, id, public)
+	if err != nil {
+		return Signed{}, err
+	}
+	says := st.Predicate.Falaj
+	out := Signed{
+		Project: says.Project, Number: says.Version, Digest: "sha256:" + st.Subject[0].Digest["sha256"], Classification: says.Classification, OfJob: says.OfJob,
+	}
+	for _, z := range says.Residency {
+		out.Residency = append(out.Residency, residency.Zone(z))
+	}
+	if err := out.Residency.Validate(); err != nil {
+		return Signed{}, fault.New(fault.Conflict, "the signature signs no label: %w", err)
+	}
+	for _, r := range st.Predicate.Resources {
+		if r.Algorithm != "sha256" {
+			return Signed{}, fault.New(fault.Conflict, "the signature has a digest by %q", clip(r.Algorithm))
+		}
+		out.Files = append(out.Files, File{Path: r.Name, Digest: "sha256:" + r.Digest})
+	}
+	root, err := rootDigest(out.Files)
+	if err != nil || root != out.Digest {
+		return Signed{}, fault.New(fault.Conflict, "the digest that the signature names is not that of its files")
+	}
+	return out, nil
+}

@@ -1,0 +1,73 @@
+package registry_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/registry"
+)
+
+// TestOpenSigned: who has a signature and the public key knows what was signed, without
+// the registry; with another key, or another signature, nothing.
+func TestOpenSigned(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	v := w.registered(t)
+	files, bundle, err := w.Files(ctx, proj, "delay", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := w.PublicKey(ctx, proj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := registry.OpenSigned(bundle, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Project != proj || got.Number != 1 || got.Digest != v.Digest || !got.Residency.Same(residency.Of("AE", "home")) || got.OfJob != v.OfJob || len(got.Files) != len(files) {
+		t.Errorf("%+v", got)
+	}
+	for i, f := range files {
+		if got.Files[i].Path != f.Path || got.Files[i].Digest != f.Digest {
+			t.Errorf("%+v, not %+v", got.Files[i], f)
+		}
+	}
+	if f, err := got.File("model.onnx"); err != nil || f.Digest == "" {
+		t.Error(f, err)
+	}
+	wantKind(t, errOf(got.File("no.onnx")), fault.NotFound, "no.onnx")
+
+	other, err := w.PublicKey(ctx, "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, errOf(registry.OpenSigned(bundle, other)), fault.Conflict, "another key")
+	for name, text := range map[string]string{"no PEM": "key", "two blocks": key + key, "another block": "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"} {
+		if _, err := registry.OpenSigned(bundle, text); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	payload := bytes.Index(bundle, []byte(`"payload":"`)) + len(`"payload":"`)
+	for at := payload; at < payload+400; at += 7 { // a letter of what is signed
+		changed := bytes.Clone(bundle)
+		if changed[at]++; changed[at] == '"' || changed[at] == '\\' {
+			continue
+		}
+		if _, err := registry.OpenSigned(changed, key); !fault.Is(err, fault.Conflict) {
+			t.Fatalf("byte %d was changed: %v", at, err)
+		}
+	}
+}
+
+func FuzzOpenSigned(f *testing.F) {
+	const key = "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEGfBCZKQF0Hkdc2bS3ZtHKoWv3gLr\nk4bYw2Kp9d5Oe0JbWl0eV5QO2dTg6m3vYQfF2Lk1p8wHkz0nGd0r4v1hUA==\n-----END PUBLIC KEY-----\n"
+	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json"}`), key)
+	f.Add([]byte(`{}`), "x")
+	f.Fuzz(func(t *testing.T, bundle []byte, key string) {
+		if s, err := registry.OpenSigned(bundle, key); err == nil && len(s.Files) == 0 && s.Digest == "" {
+			t.Errorf("%+v", s)
+		}
+	})
+}

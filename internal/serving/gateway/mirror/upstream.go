@@ -1,0 +1,178 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/gateway"
+)
+
+// Server is where a gateway's deployments come from.
+type Server struct {
+	URL       string      // https://host:port
+	TLS       *tls.Config // nil: the system's roots
+	TokenFile string      // read for each request, so that it can be replaced
+	Project   string
+	Name      string // of the gateway
+}
+
+// times of a request. A file may take as long as it comes on.
+const (
+	answerTime = 30 * time.Second
+	idleTime   = time.Minute
+	maxAnswer  = 64 << 20
+	maxToken   = 4 << 10
+)
+
+// upstream asks a Server. Safe for concurrent use.
+type upstream struct {
+	s    Server
+	http *http.Client
+}
+
+func newUpstream(s Server) *upstream {
+	t := &http.Transport{
+		TLSClientConfig: s.TLS, ForceAttemptHTTP2: true, MaxIdleConns: 4, IdleConnTimeout: 2 * time.Minute,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: answerTime,
+	}
+	return &upstream{s: s, http: &http.Client{
+		Transport:     t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
+	}}
+}
+
+func (u *upstream) close() { u.http.CloseIdleConnections() }
+
+func (u *upstream) do(ctx context.Context, method, path string, query url.Values, contentType string, body io.Reader) (*http.Response, error) {
+	token, err := os.ReadFile(u.s.TokenFile)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "gateway.token_file: %w", err)
+	}
+	at := strings.TrimSuffix(u.s.URL, "/") + "/api/v1/projects/" + url.PathEscape(u.s.Project) + "/gateways/" + url.PathEscape(u.s.Name) + path
+	if len(query) > 0 {
+		at += "?" + query.Encode()
+	}
+	r, err := http.NewRequestWithContext(ctx, method, at, body)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token[:min(len(token), maxToken)])))
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	a, err := u.http.Do(r)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "the server that this gateway follows does not answer: %w", err)
+	}
+	if a.StatusCode == http.StatusOK {
+		return a, nil
+	}
+	defer func() { _ = a.Body.Close() }()
+	b, _ := io.ReadAll(io.LimitReader(a.Body, 64<<10))
+	return nil, refusal(a.StatusCode, b)
+}
+
+// kinds are what the statuses of refusals mean here; all others are to be tried again.
+var kinds = map[int]fault.Kind{
+	http.StatusBadRequest: fault.Invalid, http.StatusUnauthorized: fault.Unauthenticated, http.StatusForbidden: fault.PermissionDenied,
+	http.StatusNotFound: fault.NotFound, http.StatusConflict: fault.Conflict, http.StatusGone: fault.Gone, http.StatusRequestEntityTooLarge: fault.TooLarge,
+}
+
+// refusal is an answer that is not 200. Only one of ours, a problem with a kind, says
+// anything of the gateway: what a proxy answers does not.
+func refusal(status int, body []byte) error {
+	var p struct {
+		Kind   string `json:"kind"`
+		Detail string `json:"detail"`
+		Hint   string `json:"hint"`
+	}
+	kind, known := kinds[status]
+	if json.Unmarshal(body, &p) != nil || p.Kind == "" || !known {
+		return fault.New(fault.Unavailable, "the server that this gateway follows answered %d", status)
+	}
+	return fault.New(kind, "%s", p.Detail).WithHint("%s", p.Hint)
+}
+
+// Sync says what this gateway holds, and hears what it should.
+func (u *upstream) sync(ctx context.Context, r gateway.Report) (w gateway.Wanted, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	body, err := json.Marshal(r)
+	if err != nil {
+		return w, err
+	}
+	a, err := u.do(ctx, http.MethodPost, "/sync", nil, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return w, err
+	}
+	defer func() { _ = a.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(a.Body, maxAnswer+1))
+	if err != nil {
+		return w, fault.New(fault.Unavailable, "the answer broke off: %w", err)
+	}
+	if len(b) > maxAnswer {
+		return w, fault.New(fault.TooLarge, "the answer has more than %d bytes", maxAnswer)
+	}
+	if err := json.Unmarshal(b, &w); err != nil {
+		return w, fault.New(fault.Unavailable, "the answer cannot be read: %w", err)
+	}
+	return w, nil
+}
+
+// file gives a file of a version to read.
+func (u *upstream) file(ctx context.Context, model string, version int64, name string, read func(io.Reader) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a, err := u.do(ctx, http.MethodGet, "/models/"+url.PathEscape(model)+"/versions/"+strconv.FormatInt(version, 10)+"/files/"+url.PathEscape(name), nil, "", nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = a.Body.Close() }()
+	late := time.AfterFunc(idleTime, func() { cancel(fault.New(fault.Timeout, "nothing came for %s", idleTime)) })
+	defer late.Stop()
+	return read(alive{a.Body, late})
+}
+
+// alive puts off a time-out whenever something comes.
+type alive struct {
+	io.Reader
+	late *time.Timer
+}
+
+func (a alive) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	if n > 0 {
+		a.late.Reset(idleTime)
+	}
+	return n, err
+}
+
+// accept hands a batch over, and hears how far the log was taken over.
+func (u *upstream) accept(ctx context.Context, b gateway.Batch) (position string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
+	defer cancel()
+	a, err := u.do(ctx, http.MethodPost, "/predictions", url.Values{
+		"deployment": {b.Deployment}, "id": {string(b.DeploymentID)}, "instance": {b.Instance}, "from": {b.From}, "to": {b.To},
+	}, "application/octet-stream", bytes.NewReader(b.Records))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = a.Body.Close() }()
+	var got struct {
+		Position string `json:"position"`
+	}
+	if err := json.NewDecoder(io.LimitReader(a.Body, 64<<10)).Decode(&got); err != nil {
+		return "", fault.New(fault.Unavailable, "the answer cannot be read: %w", err)
+	}
+	return got.Position, nil
+}

@@ -1,0 +1,536 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// The actions that gateways ask for.
+const (
+	ActionRead  policy.Action = "gateway.read"
+	ActionApply policy.Action = "gateway.apply"
+	ActionPull  policy.Action = "gateway.pull" // be a gateway: a scope for its token
+)
+
+// Authorizer decides who may.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Models gives signed versions.
+type Models interface {
+	// Signed is a version's signature, a sigstore bundle.
+	Signed(ctx context.Context, project, model string, version int64) ([]byte, error)
+	// Open opens a file of a version, which is checked while it is read.
+	Open(ctx context.Context, project, model string, version int64, file string) (io.ReadCloser, int64, error)
+	// PublicKey is the PEM of the key that signs the project's models.
+	PublicKey(ctx context.Context, project string) (string, error)
+}
+
+// Log keeps predictions. prediction.Log is one.
+type Log interface {
+	Append(ctx context.Context, r *prediction.Record) error
+	Sync(ctx context.Context, project, deployment string) error
+	End(ctx context.Context, project, deployment string) (prediction.Cursor, error)
+	Read(ctx context.Context, project, deployment string, after prediction.Cursor, visit func(prediction.Cursor, *prediction.Record) error) error
+}
+
+// Zones knows which zones there are.
+type Zones interface {
+	Known(ctx context.Context, tx *store.Tx, label residency.Label) error
+}
+
+// Config is what a Service is made of.
+type Config struct {
+	DB          *store.DB
+	Store       Store
+	Deployments serving.Store
+	Authz       Authorizer
+	Guard       residency.Guard
+	Zones       Zones
+	Models      Models
+	Log         Log
+	// Project is a project's label and classification.
+	Project func(ctx context.Context, name string) (residency.Label, string, error)
+	// Erased lists the persons of a project whose rows must not come back, as they are
+	// found in records, each with the time until which it is so.
+	Erased func(ctx context.Context, project string) ([]Erased, error)
+	Logger *slog.Logger
+	Now    func() time.Time // nil is time.Now
+}
+
+// Erased is a person who was erased.
+type Erased struct {
+	Person prediction.Person
+	Until  time.Time // records that were received later are of a new relation
+}
+
+// Service is this side of gateways. Safe for concurrent use.
+type Service struct {
+	Config
+	turns sync.Map // project/gateway/deployment → *sync.Mutex
+}
+
+// New makes a service.
+func New(c Config) *Service {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Service{Config: c}
+}
+
+func object(project, name string) policy.Object {
+	return policy.Object{Project: project, Kind: "gateway", Name: name}
+}
+
+// Apply makes a gateway known, or changes what it may have. Needs gateway.apply.
+// Error: fault.Invalid, also for an unknown zone.
+func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun bool) (Gateway, project.Change, error) {
+	if err := s.Authz.Allow(ctx, ActionApply, object(p, name)); err != nil {
+		return Gateway{}, "", err
+	}
+	if err := id.CheckName("gateway name", name); err != nil {
+		return Gateway{}, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return Gateway{}, "", err
+	}
+	spec.Zone = spec.zone()
+	var g Gateway
+	change := project.Unchanged
+	apply := func(ctx context.Context, tx *store.Tx) error {
+		if err := s.Zones.Known(ctx, tx, residency.Of(spec.Zone)); err != nil {
+			return err
+		}
+		old, err := s.Store.One(ctx, tx, p, name)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		now := s.Now().UTC().Truncate(time.Microsecond)
+		g = Gateway{Project: p, Name: name, Spec: spec, CreatedAt: now, UpdatedAt: now, Revision: old.Revision + 1, Seen: old.Seen}
+		switch {
+		case old.Name == "":
+			change = project.Created
+		case same(old.Spec, spec):
+			g, change = old, project.Unchanged
+			return nil
+		case old.Spec.Zone != spec.Zone:
+			return fault.New(fault.Conflict, "gateway %s is in zone %s, and a gateway does not move", name, old.Spec.Zone).
+				WithHint("Make another one with another name, and delete this one.")
+		default:
+			g.CreatedAt, change = old.CreatedAt, project.Updated
+		}
+		if dryRun {
+			return nil
+		}
+		if err := s.Store.Put(ctx, tx, g); err != nil {
+			return err
+		}
+		return s.audited(ctx, tx, ActionApply, p, name, map[string]any{"zone": spec.Zone, "deployments": spec.Deployments})
+	}
+	run := func() error { return s.DB.Update(ctx, p, apply) }
+	if dryRun {
+		run = func() error { return s.DB.View(ctx, apply) }
+	}
+	if err := run(); err != nil {
+		return Gateway{}, "", err
+	}
+	return g, change, nil
+}
+
+func same(a, b Spec) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
+}
+
+func (s *Service) audited(ctx context.Context, tx *store.Tx, action policy.Action, p, name string, detail map[string]any) error {
+	return audit.Append(ctx, tx, audit.Entry{Project: p, Action: string(action), Object: "gateway " + name, Detail: detail})
+}
+
+// One is a gateway. Needs gateway.read.
+func (s *Service) One(ctx context.Context, p, name string) (g Gateway, err error) {
+	if err := s.Authz.Allow(ctx, ActionRead, object(p, name)); err != nil {
+		return g, err
+	}
+	return s.look(ctx, p, name)
+}
+
+func (s *Service) look(ctx context.Context, p, name string) (g Gateway, err error) {
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		g, err = s.Store.One(ctx, tx, p, name)
+		return err
+	})
+	return g, err
+}
+
+// List is a page of gateways by name, after a name. Needs gateway.read.
+func (s *Service) List(ctx context.Context, p, after string, limit int) (gs []Gateway, err error) {
+	if err := s.Authz.Allow(ctx, ActionRead, object(p, "")); err != nil {
+		return nil, err
+	}
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		gs, err = s.Store.List(ctx, tx, p, after, limit)
+		return err
+	})
+	return gs, err
+}
+
+// Delete ends a gateway: when it comes next it hears so, and serves nothing any more.
+// Needs gateway.apply.
+func (s *Service) Delete(ctx context.Context, p, name string) error {
+	if err := s.Authz.Allow(ctx, ActionApply, object(p, name)); err != nil {
+		return err
+	}
+	return s.DB.Update(ctx, p, func(ctx context.Context, tx *store.Tx) error {
+		if _, err := s.Store.One(ctx, tx, p, name); err != nil {
+			return err
+		}
+		if err := s.Store.Delete(ctx, tx, p, name); err != nil {
+			return err
+		}
+		return s.audited(ctx, tx, ActionApply, p, name, map[string]any{"deleted": true})
+	})
+}
+
+// pulling is the gateway that asks. Error: fault.Gone when there is none of the name:
+// it was deleted.
+func (s *Service) pulling(ctx context.Context, p, name string) (Gateway, error) {
+	if err := s.Authz.Allow(ctx, ActionPull, object(p, name)); err != nil {
+		return Gateway{}, err
+	}
+	g, err := s.look(ctx, p, name)
+	if fault.Is(err, fault.NotFound) {
+		err = fault.New(fault.Gone, "project %s has no gateway %q", p, name).WithHint("It was deleted, or never applied: `falaj apply` a manifest of kind Gateway.")
+	}
+	return g, err
+}
+
+// Sync hears what a gateway holds and says what it should hold. Needs gateway.pull.
+// Errors: fault.Gone for a gateway that was deleted; fault.Conflict when it stands in
+// another zone than its manifest says.
+func (s *Service) Sync(ctx context.Context, p, name string, r Report) (Wanted, error) {
+	g, err := s.pulling(ctx, p, name)
+	if err != nil {
+		return Wanted{}, err
+	}
+	if residency.Zone(r.Zone) != g.Spec.Zone {
+		return Wanted{}, fault.New(fault.Conflict, "gateway %s is in zone %s here, and says that it is in %s", name, g.Spec.Zone, r.Zone).
+			WithHint("Set gateway.zone of the gateway's configuration, or apply a Gateway with its zone.")
+	}
+	w := Wanted{Project: p, Deployments: []Served{}}
+	if w.Residency, w.Classification, err = s.Project(ctx, p); err != nil {
+		return Wanted{}, err
+	}
+	loop := identity.With(ctx, identity.Loop("gateways"))
+	if w.PublicKey, err = s.Models.PublicKey(loop, p); err != nil {
+		return Wanted{}, err
+	}
+	all, runs, err := s.deployments(ctx, g)
+	if err != nil {
+		return Wanted{}, err
+	}
+	for i, d := range all {
+		served, out, err := s.served(loop, g, d, runs[i])
+		if err != nil {
+			return Wanted{}, err
+		}
+		w.LeftOut = append(w.LeftOut, out...)
+		if served != nil {
+			w.Deployments = append(w.Deployments, *served)
+		}
+	}
+	for _, name := range g.Spec.Deployments {
+		if !slices.ContainsFunc(all, func(d serving.Deployment) bool { return d.Name == name }) {
+			w.LeftOut = append(w.LeftOut, LeftOut{Deployment: name, Reason: "there is no deployment of that name"})
+		}
+	}
+	seen := Seen{At: s.Now().UTC().Truncate(time.Microsecond), Report: r, LeftOut: w.LeftOut}
+	return w, s.DB.Update(ctx, p, func(ctx context.Context, tx *store.Tx) error { return s.Store.Saw(ctx, tx, p, name, seen) })
+}
+
+// deployments are those that a gateway is for, each with the rollout that runs.
+func (s *Service) deployments(ctx context.Context, g Gateway) (all []serving.Deployment, runs []*serving.Rollout, err error) {
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, runs = nil, nil
+		for after := ""; ; {
+			page, err := s.Deployments.List(ctx, tx, g.Project, after, 100)
+			if err != nil {
+				return err
+			}
+			for _, d := range page {
+				after = d.Name
+				if len(g.Spec.Deployments) > 0 && !slices.Contains(g.Spec.Deployments, d.Name) {
+					continue
+				}
+				var run *serving.Rollout
+				last, err := s.Deployments.Rollouts(ctx, tx, g.Project, d.Name, 1)
+				if err != nil {
+					return err
+				}
+				if len(last) > 0 && last[0].State == serving.Running {
+					run = &last[0]
+				}
+				all, runs = append(all, d), append(runs, run)
+			}
+			if len(page) < 100 || len(all) > maxDeployments {
+				break
+			}
+		}
+		if len(all) > maxDeployments {
+			return fault.New(fault.TooLarge, "gateway %s would serve more than %d deployments", g.Name, maxDeployments).WithHint("Name those that it needs in spec.deployments.")
+		}
+		return nil
+	})
+	return all, runs, err
+}
+
+// served is a deployment as a gateway gets it; nil when it may not have it, or could
+// not answer.
+func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, run *serving.Rollout) (*Served, []LeftOut, error) {
+	no := func(format string, args ...any) (*Served, []LeftOut, error) {
+		return nil, []LeftOut{{Deployment: d.Name, Reason: fmt.Sprintf(format, args...)}}, nil
+	}
+	if why := d.Spec.Tied(); why != "" {
+		return no("%s", why)
+	}
+	if !d.Residency.Allows(g.Spec.Zone) {
+		return no("version %d may be in %s only, and the gateway is in %s", d.Version, d.Residency, g.Spec.Zone)
+	}
+	out := &Served{Deployment: d, Rollout: run}
+	var without []LeftOut
+	for _, t := range d.Trials {
+		if t.Residency.Allows(g.Spec.Zone) {
+			out.Trials = append(out.Trials, t)
+			continue
+		}
+		without = append(without, LeftOut{
+			Deployment: d.Name, Version: t.Version,
+			Reason: fmt.Sprintf("version %d, the %s, may be in %s only, and the gateway is in %s", t.Version, t.Role, t.Residency, g.Spec.Zone),
+		})
+	}
+	needs := []Version{{Model: d.Model, Number: d.Version, Digest: d.Digest}}
+	for _, t := range out.Trials {
+		needs = append(needs, Version{Model: d.Model, Number: t.Version, Digest: t.Digest})
+	}
+	for _, m := range d.Steps {
+		needs = append(needs, Version{Model: m.Model, Number: m.Version, Digest: m.Digest})
+	}
+	for i := range needs {
+		bundle, err := s.Models.Signed(ctx, d.Project, needs[i].Model, needs[i].Number)
+		if err != nil {
+			return no("version %d of %s: %v", needs[i].Number, needs[i].Model, err)
+		}
+		needs[i].Bundle = bundle
+	}
+	out.Versions = needs
+	return out, without, nil
+}
+
+// File opens a file of a version that a gateway should hold; it is checked against
+// its signature while it is read. Needs gateway.pull. Errors: fault.NotFound when no
+// deployment of the gateway needs the version; fault.PermissionDenied by residency.
+// Close it.
+func (s *Service) File(ctx context.Context, p, name, model, version, file string) (io.ReadCloser, int64, error) {
+	g, err := s.pulling(ctx, p, name)
+	if err != nil {
+		return nil, 0, err
+	}
+	number, err := strconv.ParseInt(version, 10, 64)
+	if err != nil {
+		return nil, 0, fault.New(fault.Invalid, "%.20q is not the number of a version", version)
+	}
+	all, _, err := s.deployments(ctx, g)
+	if err != nil {
+		return nil, 0, err
+	}
+	label, needed := neededBy(all, model, number)
+	if !needed {
+		return nil, 0, fault.New(fault.NotFound, "no deployment of gateway %s needs version %d of that model", name, number)
+	}
+	if err := s.Guard.Pass(ctx, residency.Passage{
+		Project: p, What: "model " + model, Label: label, Where: "gateway " + name, Zone: g.Spec.Zone, Action: string(ActionPull),
+	}); err != nil {
+		return nil, 0, err
+	}
+	r, size, err := s.Models.Open(identity.With(ctx, identity.Loop("gateways")), p, model, number, file)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := s.DB.Update(ctx, p, func(ctx context.Context, tx *store.Tx) error {
+		return s.audited(ctx, tx, ActionPull, p, name, map[string]any{"model": model, "version": number, "file": file, "zone": g.Spec.Zone})
+	}); err != nil {
+		_ = r.Close()
+		return nil, 0, err
+	}
+	return r, size, nil
+}
+
+// neededBy is the label of a version that one of the deployments needs.
+func neededBy(all []serving.Deployment, model string, version int64) (residency.Label, bool) {
+	for _, d := range all {
+		for _, m := range d.Steps {
+			if m.Model == model && m.Version == version {
+				return m.Residency, true
+			}
+		}
+		if d.Model != model {
+			continue
+		}
+		if d.Version == version {
+			return d.Residency, true
+		}
+		for _, t := range d.Trials {
+			if t.Version == version {
+				return t.Residency, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// Accept takes a batch of a gateway's predictions over into our log, and answers how
+// far that gateway's log is taken over: where the batch ends, or, when it does not begin
+// where the one before ended, where the next has to begin. It returns when they are on
+// disk. Needs gateway.pull. Errors: fault.Invalid; fault.Gone for a deployment that was
+// deleted: its predictions are of no more use.
+func (s *Service) Accept(ctx context.Context, p, name string, b Batch) (position string, err error) {
+	g, err := s.pulling(ctx, p, name)
+	if err != nil {
+		return "", err
+	}
+	if len(b.Records) > MaxBatch || len(b.From) > maxText || len(b.To) > maxText || b.To == "" || b.Instance == "" || len(b.Instance) > maxText {
+		return "", fault.New(fault.Invalid, "a batch has up to %d bytes, an instance, and a position to go to", MaxBatch)
+	}
+	records, err := prediction.DecodeRecords(b.Records)
+	if err != nil {
+		return "", fault.New(fault.Invalid, "the batch is damaged: %w", err)
+	}
+	turn, _ := s.turns.LoadOrStore(p+"/"+name+"/"+string(b.DeploymentID), &sync.Mutex{})
+	turn.(*sync.Mutex).Lock()
+	defer turn.(*sync.Mutex).Unlock()
+
+	at, d, err := s.position(ctx, g, b)
+	if err != nil {
+		return "", err
+	}
+	if at.At != b.From { // also when the answer was lost
+		return at.At, nil
+	}
+	remote := remoteOf(name)
+	there := 0 // records of the batch that are in our log already
+	if at.Next == "" {
+		end, err := s.Log.End(ctx, p, d.Name)
+		if err != nil {
+			return "", err
+		}
+		at.Next, at.Before = b.To, placeText(end)
+		if err := s.put(ctx, at); err != nil {
+			return "", err
+		}
+	} else { // a batch from here on was begun; what of it was written comes first in this one, too
+		last := placeOf(at.Before)
+		err := s.Log.Read(ctx, p, d.Name, last, func(c prediction.Cursor, r *prediction.Record) error {
+			if r.Remote == remote {
+				if there++; there <= len(records) {
+					last = c
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return "", err
+		}
+		at.Before = placeText(last)
+	}
+	erased, err := s.Erased(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	horizon := s.Now().Add(time.Hour) // its clock may be wrong, and ours is what retention goes by
+	for _, r := range records[min(there, len(records)):] {
+		r.Project, r.Deployment, r.Owner = p, d.Name, prediction.OwnerOf(string(d.ID))
+		r.Remote, r.Zone = remote, string(g.Spec.Zone)
+		if r.Received.After(horizon) {
+			r.Received = s.Now()
+		}
+		for _, e := range erased {
+			if !r.Received.After(e.Until) {
+				r.Erase(e.Person)
+			}
+		}
+		if err := s.Log.Append(ctx, r); err != nil {
+			return "", err
+		}
+	}
+	if err := s.Log.Sync(ctx, p, d.Name); err != nil {
+		return "", err
+	}
+	at.At = b.To
+	if there <= len(records) {
+		at.Next, at.Before = "", ""
+	} // else this batch is shorter than the one that was begun
+	return at.At, s.put(ctx, at)
+}
+
+// remoteOf is what records of a gateway name as the server that ran the model. No
+// remote of the configuration is called so.
+func remoteOf(gateway string) string { return "gateway/" + gateway }
+
+// placeText and placeOf write and read a place in our log. Index is -1 at an end.
+func placeText(c prediction.Cursor) string {
+	return fmt.Sprintf("%d %d %d %d", c.Segment, c.Offset, c.Frame, c.Index)
+}
+
+func placeOf(text string) prediction.Cursor {
+	var c prediction.Cursor
+	if n, err := fmt.Sscanf(text, "%d %d %d %d", &c.Segment, &c.Offset, &c.Frame, &c.Index); err != nil || n != 4 {
+		return prediction.Cursor{} // all of it is read
+	}
+	return c
+}
+
+// position is how far the log of a deployment was taken over, and the deployment. One
+// of another instance begins anew: its log has nothing to do with the one before.
+func (s *Service) position(ctx context.Context, g Gateway, b Batch) (at Position, d serving.Deployment, err error) {
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err = s.Deployments.One(ctx, tx, g.Project, b.Deployment)
+		if fault.Is(err, fault.NotFound) || err == nil && d.ID != b.DeploymentID {
+			return fault.New(fault.Gone, "deployment %s was deleted", b.Deployment)
+		}
+		if err != nil {
+			return err
+		}
+		at, err = s.Store.Position(ctx, tx, g.Project, g.Name, d.ID)
+		if fault.Is(err, fault.NotFound) || err == nil && at.Instance != b.Instance {
+			at, err = Position{Project: g.Project, Gateway: g.Name, Deployment: d.ID, Instance: b.Instance}, nil
+		}
+		return err
+	})
+	return at, d, err
+}
+
+func (s *Service) put(ctx context.Context, at Position) error {
+	return s.DB.Update(context.WithoutCancel(ctx), at.Project, func(ctx context.Context, tx *store.Tx) error { return s.Store.PutPosition(ctx, tx, at) })
+}
