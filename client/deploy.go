@@ -17,6 +17,13 @@ func (c *Client) DeploymentStatus(ctx context.Context, project, name string) (Ob
 	return o, c.Do(ctx, http.MethodGet, deployment(project, name, "status"), nil, &o)
 }
 
+// DeploymentUsage tells what was used of a deployment's quota in the current
+// period, and by whom.
+func (c *Client) DeploymentUsage(ctx context.Context, project, name string) (Object, error) {
+	var o Object
+	return o, c.Do(ctx, http.MethodGet, deployment(project, name, "usage"), nil, &o)
+}
+
 // Canary tries a version (a number or an alias) on a share of a deployment's
 // requests, in percent; 0 is the manifest's. An empty version moves the share of
 // the one that is tried. The answer is the rollout.

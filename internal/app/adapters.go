@@ -192,12 +192,12 @@ func (f featureData) Append(ctx context.Context, r feature.Appended) (feature.Da
 // maxModel bounds a model file that is held in memory, in bytes.
 const maxModel = 4 << 30
 
-// modelUsers names the deployment that runs a version of a model, tries it or
-// would roll back to it; number 0 is any.
+// modelUsers names the deployment that runs a version of a model, tries it, would roll
+// back to it or has it as a step; number 0 is any.
 func modelUsers(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error) {
 	all, err := servingsql.Store{}.Of(ctx, tx, string(p), model)
 	for _, d := range all {
-		if number == 0 || d.Uses(int64(number)) {
+		if d.Asks(model, int64(number)) {
 			return "deployment " + d.Name, nil
 		}
 	}

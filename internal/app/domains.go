@@ -412,5 +412,7 @@ func (a *App) startServing(c serving.Config) error {
 	a.group.Add(loader.Service())
 	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.ScaleOnce, Logger: a.log}
 	a.group.Add(scaler.Service())
+	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.RecordUsage, Logger: a.log}
+	a.group.Add(usage.Service())
 	return nil
 }

@@ -620,11 +620,17 @@ func (s *stepper) deployed(name string) {
 	}
 }
 
-// targets are the versions of the model that a deployment asks.
+// targets are the versions of models that a deployment asks: of its own, and of those that
+// are its steps.
 func targets(d serving.Deployment) []string {
 	out := []string{d.Model + "@" + strconv.FormatInt(d.Version, 10)}
 	for _, t := range d.Trials {
 		out = append(out, d.Model+"@"+strconv.FormatInt(t.Version, 10))
+	}
+	for _, m := range d.Steps {
+		if ref := m.Model + "@" + strconv.FormatInt(m.Version, 10); !slices.Contains(out, ref) {
+			out = append(out, ref)
+		}
 	}
 	return out
 }

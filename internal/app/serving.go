@@ -62,6 +62,10 @@ func stableOf(d serving.Deployment) (score.Target, error) {
 		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", d.Name, r.Remote.Name).
 			WithHint("Deploy the version here, without spec.runtime.remote, under another name, or send the rows as requests.")
 	}
+	if d.Spec.Chained() {
+		return score.Target{}, fault.New(fault.Unsupported, "deployment %s has steps before or after its model, which jobs do not take", d.Name).
+			WithHint("Send the rows as requests; or deploy the model without steps under another name, and prepare its columns in the dataset.")
+	}
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}
 	if f := d.Spec.Features; f != nil {
 		columns := make([]string, len(f.Columns))

@@ -12,7 +12,7 @@ import (
 
 // rollouts are the commands that try, promote and roll back versions.
 func (a *app) rollouts() []*cobra.Command {
-	return []*cobra.Command{a.deployStatus(), a.deployCanary(), a.deployPromote(), a.deployRollback(), a.deployShadow(), a.deployAutomation(), a.deployLabel()}
+	return []*cobra.Command{a.deployStatus(), a.deployUsage(), a.deployCanary(), a.deployPromote(), a.deployRollback(), a.deployShadow(), a.deployAutomation(), a.deployLabel()}
 }
 
 // in connects in the chosen project.
@@ -53,6 +53,42 @@ func (a *app) deployStatus() *cobra.Command {
 	}
 }
 
+func (a *app) deployUsage() *cobra.Command {
+	return &cobra.Command{
+		Use:   "usage NAME",
+		Short: "Say what was used of the quota in the current period, and by whom",
+		Long: "The quota is spec.limits.quota of the Deployment. It is counted in the database, over all\n" +
+			"servers, and begins anew at midnight or on the first of the month, in UTC.",
+		Example: "  falaj deploy usage delay -p nyc\n  falaj deploy usage delay -p nyc -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			o, err := c.DeploymentUsage(cmd.Context(), project, args[0])
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			for _, what := range []string{"requests", "rows"} {
+				if n := o.Text("quota." + what); n != "" {
+					a.say("%s %s a %s for each %s, since %s until %s", n, what, o.Text("quota.every"), o.Text("per"), cell(o, "starts"), cell(o, "resets"))
+				}
+			}
+			if err := a.print(objectsAt(o, "usage"), []column{{"USER", "user"}, {"NAME", "name"}, {"TOKEN", "token"}, {"REQUESTS", "requests"}, {"ROWS", "rows"}}); err != nil {
+				return err
+			}
+			if more := o.Text("more"); more != "" && more != "0" {
+				a.say("and %s more", more)
+			}
+			return nil
+		},
+	}
+}
+
 // status writes what a deployment does for people.
 func (a *app) status(o client.Object) error {
 	a.say("deployment %s of model %s: %s", o.Text("deployment.name"), o.Text("deployment.model"), o.Text("deployment.state"))
@@ -75,11 +111,25 @@ func (a *app) status(o client.Object) error {
 			a.say(warning.text, n)
 		}
 	}
+	var steps []any
+	for _, v := range objectsAt(o, "versions") {
+		for _, x := range objectsAt(v, "steps") {
+			runs, _ := strconv.ParseInt(x.Text("runs"), 10, 64)
+			ns, _ := strconv.ParseInt(x.Text("time_ns"), 10, 64)
+			if runs > 0 {
+				x["mean"] = time.Duration(ns / runs).Round(time.Microsecond).String()
+			}
+			x["version"] = v["version"]
+			steps = append(steps, map[string]any(x))
+		}
+	}
+	o["steps"] = steps
 	sections := []struct {
 		name    string
 		columns []column
 	}{
 		{"versions", []column{{"VERSION", "version"}, {"ROLE", "role"}, {"%", "weight"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"REQUESTS", "requests"}, {"FAILURES", "failures"}, {"P50", "p50"}, {"P99", "p99"}, {"REASON", "reason"}}},
+		{"steps", []column{{"STEP", "step"}, {"VERSION", "version"}, {"RUNS", "runs"}, {"ROWS", "rows"}, {"MEAN", "mean"}}},
 		{"history", []column{{"ROLLOUT", "id"}, {"FROM", "stable"}, {"TO", "candidate"}, {"%", "weight"}, {"STATE", "state"}, {"STARTED", "started"}, {"ENDED", "ended"}, {"REASON", "reason"}}},
 		{"acts", []column{{"ACT", "kind"}, {"AT", "at"}, {"OUTCOME", "outcome"}, {"RESULT", "result"}, {"CAUSE", "cause"}, {"REASON", "reason"}}},
 	}

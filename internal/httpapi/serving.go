@@ -53,6 +53,7 @@ func (s *Server) predict(ctx context.Context, in *struct {
 // rolloutRoutes are how versions are tried, promoted and rolled back.
 func (s *Server) rolloutRoutes(p string) {
 	route(s, "GET", p+"/deployments/{name}/status", "deployment.read", "What a deployment does, how its versions fare, and what was done automatically and why", s.deploymentStatus)
+	route(s, "GET", p+"/deployments/{name}/usage", "deployment.read", "What was used of a deployment's quota in the current period, and by whom", s.deploymentUsage)
 	route(s, "POST", p+"/deployments/{name}/canary", "deployment.rollout", "Try a version on a share of the requests, or move the share", s.canary)
 	route(s, "POST", p+"/deployments/{name}/promote", "deployment.rollout", "Make the version that is tried the one that answers", s.promote)
 	route(s, "POST", p+"/deployments/{name}/rollback", "deployment.rollout", "End what is tried, or go back to an earlier version", s.rollback)
@@ -63,6 +64,10 @@ func (s *Server) rolloutRoutes(p string) {
 
 func (s *Server) deploymentStatus(ctx context.Context, in *InDeployment) (*body[serving.Status], error) {
 	return one(s.Serving.Status(ctx, in.Project, in.Name))
+}
+
+func (s *Server) deploymentUsage(ctx context.Context, in *InDeployment) (*body[serving.QuotaUsage], error) {
+	return one(s.Serving.Usage(ctx, in.Project, in.Name))
 }
 
 func (s *Server) canary(ctx context.Context, in *struct {

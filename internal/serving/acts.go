@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -289,6 +290,8 @@ type Counted struct {
 	Failures int64         `json:"failures"`
 	P50      time.Duration `json:"p50_ns"`
 	P99      time.Duration `json:"p99_ns"`
+
+	Steps []chain.Count `json:"steps,omitempty"` // since they were loaded, the model itself among them
 }
 
 // Status tells how a deployment is.
@@ -333,10 +336,17 @@ func (s *Service) counted(k key, targets []Target) []Counted {
 		}
 	}
 	s.mu.Unlock()
+	steps := map[int64][]chain.Count{}
+	for _, x := range (*s.tables.Load())[k].targets() {
+		if x.chain != nil {
+			steps[x.model.Version] = x.chain.Counts()
+		}
+	}
 	out := make([]Counted, 0, len(targets))
 	for _, t := range targets {
 		c := Counted{Target: t}
 		c.count(tallies[t.Version])
+		c.Steps = steps[t.Version]
 		delete(tallies, t.Version)
 		out = append(out, c)
 	}

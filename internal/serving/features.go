@@ -214,6 +214,9 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 			out.inputs = append(out.inputs, t)
 			continue
 		}
+		if isModel { // a step sees it, too
+			out.inputs = append(out.inputs, t)
+		}
 		n, err := rowsOf(t)
 		if err != nil {
 			return out, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -204,11 +204,7 @@ func (c *call) run(ctx context.Context) error {
 	if len(wanted) == 0 {
 		wanted = c.target.outputs
 	}
-	asked := wanted
-	if score := c.target.score.output; score != "" && !slices.Contains(wanted, score) {
-		asked = append(slices.Clip(wanted), score)
-	}
-	out, err := c.target.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: asked, Priority: c.r.Priority, Timeout: c.r.Timeout})
+	out, err := c.target.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: c.also(c.target, wanted), Priority: c.r.Priority, Timeout: c.r.Timeout})
 	if err != nil {
 		return err
 	}
@@ -228,6 +224,9 @@ func (c *call) run(ctx context.Context) error {
 func (t *target) ask(ctx context.Context, r batching.Request) ([]runtime.Tensor, error) {
 	a, err := t.queue.Infer(ctx, r)
 	if err != nil {
+		if chain.Refused(err) {
+			return nil, err // the model never saw it
+		}
 		return nil, modelError{err}
 	}
 	t.tally.answered(a)
@@ -358,7 +357,7 @@ func (c *call) again(ctx context.Context, x *target) {
 		if wanted == "" && len(x.meta.Outputs) > 0 {
 			wanted = x.meta.Outputs[0].Name
 		}
-		out, err = x.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: []string{wanted}, Background: true})
+		out, err = x.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: c.also(x, []string{wanted}), Background: true})
 	}
 	latency := time.Since(began)
 	x.tally.add(latency, err)
@@ -367,8 +366,8 @@ func (c *call) again(ctx context.Context, x *target) {
 	}
 }
 
-// Close waits until shadows have seen what was shown to them, and closes all models.
-// No Infer may begin after it.
+// Close waits until shadows have seen what was shown to them, closes all models, and
+// writes down what was used of quotas. No Infer may begin after it.
 func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -389,7 +388,7 @@ func (s *Service) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-done:
-		return nil
+		return s.RecordUsage(ctx)
 	case <-ctx.Done():
 		return fault.New(fault.Timeout, "models are still running")
 	}

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -13,16 +14,20 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// limits holds deployments to the rates that their manifests allow. They are of
-// this process, and begin anew when they are changed.
+// limits holds deployments to the rates and quotas that their manifests allow. Rates
+// are of this process, and begin anew when they are changed; quotas are counted in the
+// database.
 type limits struct {
-	all sync.Map // key → *limiter
+	all     sync.Map // key → *limiter
+	written func(ctx context.Context, of ID, starts, ends time.Time) ([]Usage, error)
 }
 
 // limiter is the limits of one deployment.
 type limiter struct {
 	spec  LimitsSpec
 	burst float64 // seconds
+	of    ID
+	quota *quota // nil without one
 
 	mu      sync.Mutex
 	newest  time.Time // of all requests: one that overtook another sets no clock back
@@ -39,14 +44,15 @@ const maxCallers = 10_000
 // fault.TooLarge (more rows than ever may come at once).
 func (l *limits) take(ctx context.Context, d *Deployment, rows int, now time.Time) error {
 	spec := d.Spec.Limits
-	if spec == nil || spec.Requests == 0 && spec.Rows == 0 {
+	if spec == nil || spec.Requests == 0 && spec.Rows == 0 && spec.Quota == (QuotaSpec{}) {
 		return nil
 	}
 	k := key{d.Project, d.Name}
 	v, _ := l.all.Load(k)
 	m, _ := v.(*limiter)
-	if m == nil || m.spec != *spec {
+	if m == nil || m.spec != *spec || m.of != d.ID {
 		fresh := limiterOf(*spec)
+		fresh.of, fresh.quota = d.ID, l.quotaOf(d, m)
 		m = fresh
 		if v == nil || !l.all.CompareAndSwap(k, v, fresh) { // else somebody may be before us
 			v, _ = l.all.LoadOrStore(k, fresh)
@@ -54,11 +60,36 @@ func (l *limits) take(ctx context.Context, d *Deployment, rows int, now time.Tim
 		}
 	}
 	caller := ""
-	if spec.Per != "deployment" {
-		p := identity.From(ctx)
+	switch p := identity.From(ctx); spec.Per {
+	case "deployment":
+	case "user":
+		caller = p.ID
+	default:
 		caller = p.ID + " " + p.Token
 	}
-	return m.take(caller, rows, now)
+	if spec.Requests > 0 || spec.Rows > 0 {
+		if err := m.take(caller, rows, now); err != nil {
+			return err
+		}
+	}
+	if m.quota == nil {
+		return nil
+	}
+	return m.quota.take(ctx, spec.Quota, caller, rows, now)
+}
+
+// quotaOf is where a deployment's quota is counted. Another amount goes on with what
+// was counted, another period or other callers do not.
+func (l *limits) quotaOf(d *Deployment, before *limiter) *quota {
+	spec := d.Spec.Limits
+	if spec.Quota == (QuotaSpec{}) {
+		return nil
+	}
+	per := cmp.Or(spec.Per, "token")
+	if before != nil && before.quota != nil && before.of == d.ID && before.quota.every == spec.Quota.Every && before.quota.per == per {
+		return before.quota
+	}
+	return &quota{of: d.ID, every: spec.Quota.Every, per: per, beyond: l.written}
 }
 
 func limiterOf(spec LimitsSpec) *limiter {
@@ -113,12 +144,19 @@ func missing(l *rate.Limiter, n int, now time.Time) time.Duration {
 }
 
 func (m *limiter) over(what string, perSecond float64, wait time.Duration) error {
-	whose := "this token"
-	if m.spec.Per == "deployment" {
-		whose = "this deployment"
-	}
-	return fault.New(fault.Exhausted, "%s may have %g %s a second", whose, perSecond, what).
+	return fault.New(fault.Exhausted, "%s may have %g %s a second", whose(m.spec.Per), perSecond, what).
 		WithHint("Ask again in %s, or have spec.limits of the deployment raised.", max(time.Millisecond, wait.Round(time.Millisecond))).WithRetry(wait)
+}
+
+// whose is who is limited, for people.
+func whose(per string) string {
+	switch per {
+	case "deployment":
+		return "this deployment"
+	case "user":
+		return "this user"
+	}
+	return "this token"
 }
 
 func (m *limiter) bucket(perSecond float64) *rate.Limiter {

@@ -110,7 +110,7 @@ func TestValidateBatchingAndLimits(t *testing.T) {
 		"timeout":    {Batching: &BatchingSpec{Timeout: "2h"}},
 		"too soon":   {Batching: &BatchingSpec{Timeout: "2ms", MaxDelay: "2ms"}},
 		"tolerance":  {Batching: &BatchingSpec{Tolerance: 1}},
-		"per":        {Limits: &LimitsSpec{Per: "user"}},
+		"per":        {Limits: &LimitsSpec{Per: "group"}},
 		"requests":   {Limits: &LimitsSpec{Requests: -1}},
 		"a rate":     {Limits: &LimitsSpec{Rows: 2e9}},
 		"burst":      {Limits: &LimitsSpec{Burst: "1ms"}},

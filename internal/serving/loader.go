@@ -46,9 +46,10 @@ func (s *Service) failure(k key, w wanting) (failure, bool) {
 
 // wants is every version that a deployment should have in memory.
 func (d Deployment) wants() []wanting {
-	w := []wanting{{d.ID, Stable, d.Version, d.Digest, d.Spec.how()}}
+	how := d.how()
+	w := []wanting{{d.ID, Stable, d.Version, d.Digest, how}}
 	for _, t := range d.Trials {
-		w = append(w, wanting{d.ID, t.Role, t.Version, t.Digest, d.Spec.how()})
+		w = append(w, wanting{d.ID, t.Role, t.Version, t.Digest, how})
 	}
 	return w
 }
@@ -263,7 +264,7 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*ta
 	var t *target
 	err := s.featuresCross(ctx, d.Project, d.Spec, actionApply, d.FeatureSet)
 	if err == nil {
-		t, err = s.open(ctx, d.Project, d.Name, d.Spec, versionText(w.version)) // the alias may have moved since
+		t, err = s.open(ctx, d, versionText(w.version)) // the alias may have moved since
 	}
 	if err == nil && t.model.Digest != w.digest {
 		t.leave()

@@ -154,7 +154,7 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 		r.At, r.Replay = c.r.AsOf, true
 	}
 	if r.Inputs = c.filled.columns; r.Inputs == nil {
-		r.Inputs = c.recorded()
+		r.Inputs = c.recorded(c.saw(x, outputs))
 	}
 	if failed == nil {
 		r.Scores = x.score.of(outputs, r.Rows)
@@ -190,13 +190,13 @@ func failureOf(err error) string {
 
 // recorded are the model's own inputs by column; nil when they are no rows of
 // features.
-func (c *call) recorded() []prediction.Column {
+func (c *call) recorded(inputs []runtime.Tensor) []prediction.Column {
 	rows := c.filled.rows
 	if rows <= 0 {
 		return nil
 	}
 	var out []prediction.Column
-	for _, t := range c.filled.inputs {
+	for _, t := range inputs {
 		n, err := runtime.Elements(t.Shape)
 		if err != nil || n == 0 || n%rows != 0 || len(out)+n/rows > maxRecorded || len(t.Shape) > 0 && t.Shape[0] != int64(rows) {
 			return nil

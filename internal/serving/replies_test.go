@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
 )
@@ -73,13 +75,30 @@ func (s *markedSession) Close() error {
 // Each request is answered once, with its own rows, by the version that it is told,
 // or has an error with a reason; in the end every session is closed.
 func TestRepliesWhileVersionsChange(t *testing.T) {
+	spec := serving.Spec{Model: "m", Version: "1", Batching: &serving.BatchingSpec{MaxRows: 8, Priorities: 3, Queue: 64}}
+	t.Run("a model", func(t *testing.T) { repliesWhileVersionsChange(t, spec, 0, runtimetest.TokensOf) })
+	// A chain whose first model adds its mark, too, of columns that a step puts together.
+	spec.Inputs = []chain.InputSpec{{Name: "own", Datatype: runtime.Int64}}
+	spec.Before = []chain.StepSpec{
+		{Compute: map[string]string{"same_own": "own + 0"}},
+		{Tensor: &chain.TensorSpec{Name: "raw", Datatype: runtime.Int64, From: []string{"same_own"}}},
+		{Model: "m", Version: "9", Inputs: map[string]string{"token": "raw"}, Outputs: map[string]string{"same": "token"}},
+	}
+	t.Run("a chain", func(t *testing.T) {
+		repliesWhileVersionsChange(t, spec, markOf(9), func(token int64, rows, _ int) []runtime.Tensor {
+			return []runtime.Tensor{{Name: "own", Datatype: runtime.Int64, Shape: []int64{int64(rows)}, Data: slices.Repeat([]int64{token}, rows)}}
+		})
+	})
+}
+
+func repliesWhileVersionsChange(t *testing.T, spec serving.Spec, mark int64, inputs func(token int64, rows, columns int) []runtime.Tensor) {
+	t.Helper()
 	p := newPond(t)
 	ctx := t.Context()
 	rt := &marked{t: t}
 	c := p.config()
 	c.Runtime = rt
 	p.Service = serving.New(c)
-	spec := serving.Spec{Model: "m", Version: "1", Batching: &serving.BatchingSpec{MaxRows: 8, Priorities: 3, Queue: 64}}
 	p.apply(t, spec)
 	done := make(chan struct{})
 	var all sync.WaitGroup
@@ -98,7 +117,7 @@ func TestRepliesWhileVersionsChange(t *testing.T) {
 				if bad {
 					token = -token
 				}
-				q := serving.Request{Project: "nyc", Name: "d", Inputs: runtimetest.TokensOf(token, rows, 1+r.IntN(2)), Priority: r.Int64N(5)}
+				q := serving.Request{Project: "nyc", Name: "d", Inputs: inputs(token, rows, 1+r.IntN(2)), Priority: r.Int64N(5)}
 				if hurried {
 					q.Timeout = time.Duration(r.IntN(100)) * time.Microsecond
 				}
@@ -116,7 +135,7 @@ func TestRepliesWhileVersionsChange(t *testing.T) {
 						t.Errorf("request %d of %d rows: %+v", token, rows, a.Outputs)
 					}
 					for _, v := range out {
-						if v != token+markOf(a.Version) {
+						if v != token+markOf(a.Version)+mark {
 							t.Errorf("request %d by version %d: %v", token, a.Version, out)
 						}
 					}

@@ -98,7 +98,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 		return Rollout{}, err
 	}
 	s.rousedFor(ctx, d)
-	t, err := s.open(ctx, project, name, d.Spec, try.Version)
+	t, err := s.open(ctx, d, try.Version)
 	if err != nil {
 		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
 	}
@@ -300,7 +300,7 @@ func (s *Service) candidate(ctx context.Context, project, name string) ([]*targe
 		return nil, nil
 	}
 	version := d.wants()[i].version
-	t, err := s.open(ctx, project, name, d.Spec, versionText(version))
+	t, err := s.open(ctx, d, versionText(version))
 	if err == nil && t.model.Digest != d.wants()[i].digest {
 		t.leave()
 		err = fault.New(fault.Conflict, "its digest is not that of the version that was tried")
@@ -393,7 +393,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e Ending) 
 	}
 	var t *target
 	if back.to != d.Version {
-		if t, err = s.open(ctx, project, name, d.Spec, versionText(back.to)); err != nil {
+		if t, err = s.open(ctx, d, versionText(back.to)); err != nil {
 			return Deployment{}, fault.New(fault.Conflict, "version %d no longer loads, and version %d goes on answering: %w", back.to, d.Version, err).
 				WithHint("Name another version to go back to.")
 		}
@@ -546,7 +546,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 	}
 	var t *target
 	if version != "" {
-		if t, err = s.open(ctx, project, name, d.Spec, version); err != nil {
+		if t, err = s.open(ctx, d, version); err != nil {
 			return Deployment{}, fault.Wrap(err, "shadow %s by version %.80s", name, version)
 		}
 	}

@@ -634,7 +634,7 @@ func TestAppliedWhileTrying(t *testing.T) {
 // TestOnPostgreSQL: the other database says the same.
 func TestOnPostgreSQL(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *pond){
-		"rollout": lifeOfARollout, "rollback": rollbackOfACandidate, "acts": lifeOfActs, "claims": claimedOnce,
+		"rollout": lifeOfARollout, "rollback": rollbackOfACandidate, "acts": lifeOfActs, "claims": claimedOnce, "usage": testUsage,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newPondOn(t, storetest.PostgreSQL(t, servingsql.Migrations))) })
 	}

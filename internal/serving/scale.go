@@ -164,7 +164,7 @@ func (s *Service) scale(ctx context.Context, now time.Time) error {
 			continue
 		}
 		for _, x := range t.targets() {
-			if p, ok := x.session.(*replicas); ok {
+			if p := x.replicas; p != nil {
 				p.resize(s.wanted(k, x.model.Version))
 			}
 		}
@@ -214,7 +214,7 @@ func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
 			Limits: t.deployment.Spec.Scale.limits(), Now: now, Running: 1, Samples: v.samples, Past: v.past, Asked: c.asked, Busy: busy,
 			Useful: s.coresOf(x.how).All() / max(1, x.how.threads),
 		}
-		if p, ok := x.session.(*replicas); ok {
+		if p := x.replicas; p != nil {
 			shot.Running, shot.Loading, shot.Grown = p.size()
 		}
 		if x == t.shadow { // it may be slow: nobody waits for it
@@ -309,9 +309,9 @@ func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Targ
 		}
 		return false
 	}
-	p, several := loaded.session.(*replicas)
+	p := loaded.replicas
 	switch {
-	case several:
+	case p != nil:
 		x.Replicas = p.ready()
 	case x.State == Ready:
 		x.Replicas = 1
@@ -326,7 +326,7 @@ func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Targ
 		x.Wanted, x.Scaling = max(x.Wanted, d.Wanted), d.Reason
 	}
 	s.scaler.mu.Unlock()
-	if several {
+	if p != nil {
 		if why := p.trouble(); why != "" {
 			x.Scaling = why
 		}

@@ -50,7 +50,7 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 			return nil, err
 		}
 	}
-	t, err := s.open(ctx, project, name, d.Spec, versionText(version))
+	t, err := s.open(ctx, d, versionText(version))
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -83,8 +84,12 @@ type Service struct {
 	lost    lost
 	limits  limits
 	scaler  scaler
-	cores   *batching.Cores            // of all models that run here
-	places  map[string]*batching.Cores // of each remote
+
+	recording sync.Mutex // usage, one after the other
+	forgot    time.Time  // periods that have ended, last; under recording
+
+	cores  *batching.Cores            // of all models that run here
+	places map[string]*batching.Cores // of each remote
 }
 
 // tallied names what a tally counts: a version of a deployment.
@@ -117,6 +122,7 @@ func New(c Config) *Service {
 	}
 	s.scaler.begin()
 	s.tables.Store(&map[key]*table{})
+	s.limits.written = s.written
 	for name, r := range c.Remotes {
 		s.places[name] = batching.NewCores(cmp.Or(r.Runs, defaultRuns))
 	}
@@ -161,7 +167,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 	if err := s.featuresCross(ctx, project, spec, actionApply, set); err != nil {
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
-	t, err := s.open(ctx, project, name, spec, version)
+	t, err := s.open(ctx, Deployment{Project: project, Name: name, Spec: spec}, version)
 	if err != nil {
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
@@ -171,7 +177,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		var err error
 		d = Deployment{
 			Project: project, Name: name, Spec: spec, Model: t.model.Name, Version: t.model.Version, Digest: t.model.Digest,
-			Residency: t.model.Residency, Classification: t.model.Classification, FeatureSet: set,
+			Residency: t.model.Residency, Classification: t.model.Classification, FeatureSet: set, Steps: t.steps,
 		}
 		old, err = s.Store.One(ctx, tx, project, name)
 		now := time.Now().UTC()
@@ -185,11 +191,16 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		}
 		d.UpdatedAt, d.Revision = now, old.Revision+1
 		another := old.Model != d.Model || old.Version != d.Version || old.Digest != d.Digest
-		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set); !changed || dryRun {
+		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set) || !sameSteps(old.Steps, d.Steps); !changed || dryRun {
 			return nil
 		}
 		if err := s.Models.Still(ctx, tx, project, d.Model, d.Version); err != nil {
 			return err
+		}
+		for _, step := range d.Steps {
+			if err := s.Models.Still(ctx, tx, project, step.Model, step.Version); err != nil {
+				return fault.Wrap(err, "spec.%s", step.Step)
+			}
 		}
 		if another && old.ID != "" {
 			if err := s.succeed(ctx, tx, old, &d); err != nil {
@@ -201,7 +212,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
 			Project: project, Action: "deployment.apply", Object: "deployment " + name,
-			Detail: t.where(map[string]any{"model": d.Model, "version": d.Version, "digest": d.Digest}),
+			Detail: t.where(t.with(map[string]any{"model": d.Model, "version": d.Version, "digest": d.Digest})),
 		}); err != nil {
 			return err
 		}
@@ -264,45 +275,37 @@ func pushed(before []int64, was, now int64) []int64 {
 	return out
 }
 
-// open verifies, checks residency and loads a version; the caller has its use.
-func (s *Service) open(ctx context.Context, project, name string, spec Spec, version string) (*target, error) {
+// open verifies, checks residency and loads a version, with the deployment's steps;
+// the caller has its use.
+func (s *Service) open(ctx context.Context, d Deployment, version string) (*target, error) {
+	project, name, spec := d.Project, d.Name, d.Spec
 	m, err := s.verified(ctx, project, spec.Model, version)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Guard.Pass(ctx, residency.Passage{
-		Project: project, What: "model " + spec.Model, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: string(actionApply),
-	}); err != nil {
+	session, err := s.session(ctx, project, name, spec, &m)
+	if err != nil {
 		return nil, err
 	}
-	if spec.remote().Name != "" {
-		if err := s.crossed(ctx, project, spec, actionApply, "model "+spec.Model, m.Residency); err != nil {
+	several, _ := session.(*replicas)
+	var steps *chain.Session
+	if spec.Chained() {
+		if steps, m, d.Steps, err = s.chained(ctx, d, m, session); err != nil {
 			return nil, err
 		}
+		session = steps
 	}
-	options, err := spec.options(m)
+	t, err := s.newTarget(ctx, m, d.how(), session, s.tallyOf(key{project, name}, m.Version))
 	if err != nil {
 		return nil, err
 	}
-	options.Time, options.Again = s.LoadTime, s.again(project, m)
-	session, err := s.Runtime.Load(ctx, m.File, options)
+	t.zone, t.steps, t.replicas = s.place(spec), d.Steps, several
+	if steps != nil {
+		err = t.dress(steps, spec.Prediction)
+	} else {
+		t.score, err = scoreOf(spec.Prediction, t.meta)
+	}
 	if err == nil {
-		session = s.replicate(project, name, spec, m, options, session)
-	}
-	large := len(m.File) > freed
-	m.File = nil
-	if large {
-		debug.FreeOSMemory()
-	}
-	if err != nil {
-		return nil, err
-	}
-	t, err := s.newTarget(ctx, m, spec.how(), session, s.tallyOf(key{project, name}, m.Version))
-	if err != nil {
-		return nil, err
-	}
-	t.zone = s.place(spec)
-	if t.score, err = scoreOf(spec.Prediction, t.meta); err == nil {
 		err = spec.Features.fits(t.meta)
 	}
 	if err != nil {
@@ -310,6 +313,36 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec, ver
 		return nil, err
 	}
 	return t, nil
+}
+
+// session loads a verified version, if it may be here and, when the spec names a
+// remote, there. It takes the file out of the model.
+func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model) (models.Session, error) {
+	if err := s.Guard.Pass(ctx, residency.Passage{
+		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: string(actionApply),
+	}); err != nil {
+		return nil, err
+	}
+	if spec.remote().Name != "" {
+		if err := s.crossed(ctx, project, spec, actionApply, "model "+m.Name, m.Residency); err != nil {
+			return nil, err
+		}
+	}
+	options, err := spec.options(*m)
+	if err != nil {
+		return nil, err
+	}
+	options.Time, options.Again = s.LoadTime, s.again(project, *m)
+	session, err := s.Runtime.Load(ctx, m.File, options)
+	if err == nil {
+		session = s.replicate(project, name, spec, *m, options, session)
+	}
+	large := len(m.File) > freed
+	m.File = nil
+	if large {
+		debug.FreeOSMemory()
+	}
+	return session, err
 }
 
 // freed is the size of a model's file from which on its memory is given back at

@@ -11,13 +11,16 @@
 //   - table.go: which loaded versions answer, in which share. infer.go: the path
 //     of a request; features.go fills the model's input by keys; record.go is
 //     what is remembered of an answer.
+//   - chain/ puts steps before and after a model, so that they answer as one; steps.go
+//     says which models are steps, and what they may be joined with.
 //   - trial.go: Rollout, Act and Automation; rollouts.go begins and ends rollouts,
 //     acts.go says what was done automatically and why. rollout/ decides, purely.
 //   - scale.go: how many replicas a version has, and when it has none; autoscale/
 //     decides, purely. replicas.go is several of a version; hold.go holds requests
 //     while what they ask for is loaded.
 //   - batching/ is how requests wait for a model and share its runs;
-//     statistics.go counts them. limit.go bounds how many come.
+//     statistics.go counts them. limit.go bounds how many come in a
+//     second, quota.go in a day or a month.
 //   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
 //     Runtime in this process, runtime/child one in a process per model,
 //     runtime/remote other servers; remote.go says where requests may go.
@@ -76,6 +79,8 @@ type Deployment struct {
 	UpdatedAt      time.Time       `json:"updated_at"`
 	Revision       int64           `json:"revision"` // rises with each change; the ETag
 
+	// Steps are the models among Spec's steps, in order.
+	Steps []StepModel `json:"steps,omitempty"`
 	// FeatureSet is what Spec.Features.Service meant when it was applied.
 	FeatureSet *FeatureSet `json:"feature_set,omitempty"`
 	// Trials are the canary and the shadow, at most one of each.

@@ -14,23 +14,28 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
 // Spec is what a Deployment manifest says.
 type Spec struct {
-	Model      string          `json:"model" doc:"Registered model"`
-	Version    string          `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion. A promotion moves the alias"`
-	Threads    int             `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
-	Runtime    *RuntimeSpec    `json:"runtime,omitempty" doc:"Where the model runs"`
-	Batching   *BatchingSpec   `json:"batching,omitempty" doc:"How requests wait for the model and share its runs; what is left out has a default that suits most models"`
-	Scale      *ScaleSpec      `json:"scale,omitempty" doc:"How many replicas of the model there are; without it one, which is always in memory"`
-	Limits     *LimitsSpec     `json:"limits,omitempty" doc:"How much may be asked; more is refused with 429"`
-	Features   *FeaturesSpec   `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
-	Prediction *PredictionSpec `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
-	Rollout    rollout.Spec    `json:"rollout,omitzero" doc:"How new versions are tried"`
-	Automation *bool           `json:"automation,omitempty" doc:"false: nothing automatic happens to this deployment" default:"true"`
+	Model      string            `json:"model" doc:"Registered model"`
+	Version    string            `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion. A promotion moves the alias"`
+	Threads    int               `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
+	Inputs     []chain.InputSpec `json:"inputs,omitempty" doc:"What requests bring for the steps, where no model says it"`
+	Before     []chain.StepSpec  `json:"before,omitempty" doc:"Steps that make the model's inputs of what a request brings"`
+	After      []chain.StepSpec  `json:"after,omitempty" doc:"Steps that make the answer of the model's outputs"`
+	Outputs    []string          `json:"outputs,omitempty" doc:"What is answered, of all that is there after the last step; what the model and the steps after it make when left out"`
+	Runtime    *RuntimeSpec      `json:"runtime,omitempty" doc:"Where the model runs"`
+	Batching   *BatchingSpec     `json:"batching,omitempty" doc:"How requests wait for the model and share its runs; what is left out has a default that suits most models"`
+	Scale      *ScaleSpec        `json:"scale,omitempty" doc:"How many replicas of the model there are; without it one, which is always in memory"`
+	Limits     *LimitsSpec       `json:"limits,omitempty" doc:"How much may be asked; more is refused with 429"`
+	Features   *FeaturesSpec     `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
+	Prediction *PredictionSpec   `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
+	Rollout    rollout.Spec      `json:"rollout,omitzero" doc:"How new versions are tried"`
+	Automation *bool             `json:"automation,omitempty" doc:"false: nothing automatic happens to this deployment" default:"true"`
 }
 
 // RuntimeSpec is where a model runs.
@@ -98,7 +103,7 @@ func (s Spec) options(m Model) (models.Options, error) {
 // FeaturesSpec says how a request of keys becomes the model's input.
 type FeaturesSpec struct {
 	Service  string            `json:"service" doc:"Feature service, such as delay or delay@2; its newest version when this is applied"`
-	Input    string            `json:"input" doc:"The model's tensor that is filled: [n, number of columns], FP32 or FP64"`
+	Input    string            `json:"input" doc:"The model's tensor that is filled, or one that steps before it take: [n, number of columns], FP32 or FP64"`
 	Columns  []string          `json:"columns" doc:"Its columns in order: weather:temp is a feature, other names are inputs of the request"`
 	Defaults map[string]Number `json:"defaults,omitempty" doc:"Values for features that are missing, NULL or too old: by weather:temp, or weather:* for all of a view; nan is missing"`
 	MaxAge   map[string]string `json:"max_age,omitempty" doc:"How old a view's values may be, such as weather: 3h; stricter than the view's TTL"`
@@ -124,10 +129,12 @@ type BatchingSpec struct {
 
 // LimitsSpec is how much may be asked of a deployment, on each server.
 type LimitsSpec struct {
-	Per      string  `json:"per,omitempty" doc:"token: of each token (or user) by itself; deployment: of all together" default:"token"`
+	Per      string  `json:"per,omitempty" doc:"token: of each token by itself; user: of each user or service account, with all tokens; deployment: of all together" default:"token"`
 	Requests float64 `json:"requests,omitempty" doc:"Requests a second; default: any number"`
 	Rows     float64 `json:"rows,omitempty" doc:"Rows a second; default: any number"`
 	Burst    string  `json:"burst,omitempty" doc:"What is allowed in this time may come at once, and is as much as may be saved up; 1s to 1h" default:"1s"`
+
+	Quota QuotaSpec `json:"quota,omitzero" doc:"How much in a day or a month"`
 }
 
 // Number is a float64 whose JSON form may be "nan".
@@ -186,7 +193,7 @@ func (s Spec) Validate() error {
 	if err := s.remote().validate(s); err != nil {
 		return fault.Wrap(err, "spec.runtime.remote")
 	}
-	return s.Features.validate()
+	return errors.Join(s.chain().Validate(), s.Features.validate())
 }
 
 func (b *BatchingSpec) validate() error {
@@ -236,8 +243,8 @@ func (l *LimitsSpec) validate() error {
 	burst, err := resource.ParseDuration(l.Burst)
 	var says string
 	switch {
-	case l.Per != "" && l.Per != "token" && l.Per != "deployment":
-		says = fmt.Sprintf("per is %.40q; it may be token or deployment", l.Per)
+	case l.Per != "" && l.Per != "token" && l.Per != "user" && l.Per != "deployment":
+		says = fmt.Sprintf("per is %.40q; it may be token, user or deployment", l.Per)
 	case !(l.Requests >= 0 && l.Requests <= maxRate):
 		says = fmt.Sprintf("requests is %g; it may be up to %g", l.Requests, float64(maxRate))
 	case !(l.Rows >= 0 && l.Rows <= maxRate):
@@ -245,7 +252,7 @@ func (l *LimitsSpec) validate() error {
 	case err != nil || l.Burst != "" && (burst < time.Second || burst > time.Hour):
 		says = fmt.Sprintf("burst: %.40q is no duration of 1s to 1h", l.Burst)
 	default:
-		return nil
+		return l.Quota.validate()
 	}
 	return fault.New(fault.Invalid, "spec.limits.%s", says)
 }

@@ -17,7 +17,7 @@ type Store interface {
 	One(ctx context.Context, tx *store.Tx, project, name string) (Deployment, error)
 	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Deployment, error) // by name
 	All(ctx context.Context, tx *store.Tx) ([]Deployment, error)
-	// Delete removes a deployment with its rollouts, acts and switch.
+	// Delete removes a deployment with its rollouts, acts, switch and usage.
 	Delete(ctx context.Context, tx *store.Tx, project, name string) error
 
 	PutRollout(ctx context.Context, tx *store.Tx, r Rollout) error // inserts or replaces
@@ -40,6 +40,14 @@ type Store interface {
 	Acts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]Act, error)
 	// Claimed lists the acts of all projects that are claimed, oldest first.
 	Claimed(ctx context.Context, tx *store.Tx) ([]Act, error)
+
+	// AddUsage adds to what callers used in a period; the answer is what they used in
+	// all, in the same order.
+	AddUsage(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, add []Usage) ([]Usage, error)
+	// Usage is what callers used in a period.
+	Usage(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, limit int) ([]Usage, error)
+	// ForgetUsage removes what was used in periods that ended before a time.
+	ForgetUsage(ctx context.Context, tx *store.Tx, before time.Time) error
 
 	PutSwitch(ctx context.Context, tx *store.Tx, s Switch) error
 	Switch(ctx context.Context, tx *store.Tx, project, deployment string) (Switch, error)

@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
+	"github.com/falaj-ml/falaj/internal/serving/chain"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -51,6 +52,7 @@ type how struct {
 	output   string // of the score
 	index    int    // -1: the last
 	replicas bool   // its session is of several processes
+	steps    string // before and after the model; empty without
 }
 
 func (s Spec) how() how {
@@ -72,16 +74,21 @@ type target struct {
 	model   Model // without its file
 	how     how
 	session runtime.Session // asked through queue only
-	queue   *batching.Queue
-	meta    runtime.Metadata
-	outputs []string // the names of all
-	score   score
-	names   map[string][]string // of the columns of its inputs
-	tally   *tally
-	zone    residency.Zone // where it runs
-	since   time.Time      // it is in memory
-	uses    atomic.Int64
-	closed  func() // tells the service that the session is
+	// replicas are those of the model: the session, or what the steps of session are around;
+	// nil when it is not of several processes.
+	replicas *replicas
+	queue    *batching.Queue
+	meta     runtime.Metadata
+	outputs  []string       // the names of all
+	chain    *chain.Session // the session, when there are steps
+	score    score
+	names    map[string][]string // of the columns of its inputs
+	tally    *tally
+	steps    []StepModel
+	zone     residency.Zone // where it runs
+	since    time.Time      // it is in memory
+	uses     atomic.Int64
+	closed   func() // tells the service that the session is
 }
 
 // newTarget makes a target of a session, which it owns. It tries whether the model

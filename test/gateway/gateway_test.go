@@ -118,6 +118,43 @@ func logged(p *live.Project) int {
 	return n
 }
 
+// TestSteps: a gateway has the models of a deployment's steps, too.
+func TestSteps(t *testing.T) {
+	w := start(t, "home")
+	standardise, err := os.ReadFile(filepath.Join(w.Bin.Root, "test", "chains", "testdata", "standardise.onnx"))
+	w.Must(err)
+	w.Register("standardise", standardise)
+	w.Apply(`
+api_version: falaj/v1
+kind: Deployment
+name: late
+project: PROJECT
+spec:
+  model: delay
+  version: "1"
+  inputs: [{name: hour, datatype: FP32}, {name: code, datatype: FP32}]
+  before:
+  - tensor: {name: raw, datatype: FP32, from: [hour, code]}
+  - {model: standardise, inputs: {X: raw}, outputs: {variable: X}}
+  after:
+  - compute: {sure: "probabilities[math.argmax(probabilities)]"}
+  outputs: [sure]
+`)
+	ask := func(p *live.Project) (live.Answer, error) {
+		return p.Infer(p.C, "late", nil, live.Tensor("hour", "FP32", []float64{15}, 1), live.Tensor("code", "FP32", []float64{4}, 1))
+	}
+	here, err := ask(w.Project)
+	w.Must(err)
+	var there live.Answer
+	w.Eventually("the gateway does not answer", func() (bool, error) {
+		there, err = ask(w.edge)
+		return err == nil, err
+	})
+	if here.Score() != there.Score() || here.Score() < 0.5 {
+		t.Errorf("the server says %v, the gateway %v", here, there)
+	}
+}
+
 func TestServesWhileCutOff(t *testing.T) {
 	w := start(t, "home")
 	ctx := t.Context()

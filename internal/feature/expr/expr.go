@@ -4,7 +4,8 @@
 //
 // # Map
 //
-//   - Compile checks an expression: its names, its types, what it may cost.
+//   - Compile checks an expression: its names, its types, what it may cost. Infer
+//     does so for one whose type nobody declares.
 //   - Program.Eval computes it for a row of values.
 //
 // # What an expression can do
@@ -12,7 +13,7 @@
 // CEL's operators, conversions and functions of text and time, without its macros,
 // and so without loops; ext/math of cel-go; coalesce; and of mathematics exp, log,
 // log10, pow, sin, cos, tan, asin, acos, atan, atan2 and hypot, as math.exp and so
-// on. There is no clock, no randomness and no input: a value depends on nothing but
+// on; of a list of float64 math.argmax, the place of the first largest, and math.softmax. There is no clock, no randomness and no input: a value depends on nothing but
 // the row. Instants are in UTC; the functions of CEL that take a time zone are left
 // out, because they read the machine's files. Types do not mix: int64 and int32 are
 // CEL's int, float64 and float32 its double, and double(x) makes one of the other. A
@@ -118,6 +119,44 @@ func Nameable(name string) bool {
 // Compile checks an expression whose value is to be of a type. Error: fault.Invalid,
 // with an Error where there is a place to tell.
 func Compile(source string, result value.Type, variables []Variable) (*Program, error) {
+	c, err := check(source, variables)
+	if err != nil {
+		return nil, err
+	}
+	if out := c.tree.OutputType(); !yields(out, result) {
+		hint := convert(result)
+		if out.Kind() == types.NullTypeKind {
+			hint = "Write the value first: a > 0.0 ? x : null."
+		}
+		return nil, fault.New(fault.Invalid, "its value is %s, not %s", typeName(out), result).WithHint("%s", hint)
+	}
+	return c.program(result)
+}
+
+// Infer checks an expression whose value is of the type that it says itself: int64,
+// float64, bool or string. Errors are Compile's.
+func Infer(source string, variables []Variable) (*Program, error) {
+	c, err := check(source, variables)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range []value.Type{value.Float64, value.Int64, value.Bool, value.String} {
+		if yields(c.tree.OutputType(), t) {
+			return c.program(t)
+		}
+	}
+	return nil, fault.New(fault.Invalid, "its value is %s; it may be a float64, an int64, a bool or a string", typeName(c.tree.OutputType())).
+		WithHint("Of a list take an element: x[0].")
+}
+
+// checked is an expression whose names and types are right.
+type checked struct {
+	env       *cel.Env
+	tree      *cel.Ast
+	variables []Variable
+}
+
+func check(source string, variables []Variable) (*checked, error) {
 	if strings.TrimSpace(source) == "" {
 		return nil, fault.New(fault.Invalid, "it is empty")
 	}
@@ -139,24 +178,22 @@ func Compile(source string, result value.Type, variables []Variable) (*Program, 
 	if e, err = e.Extend(declared...); err != nil {
 		return nil, err
 	}
-	checked, issues := e.Compile(source)
+	tree, issues := e.Compile(source)
 	if issues.Err() != nil {
 		return nil, explain(issues, names)
 	}
-	if !yields(checked.OutputType(), result) {
-		hint := convert(result)
-		if checked.OutputType().Kind() == types.NullTypeKind {
-			hint = "Write the value first: a > 0.0 ? x : null."
-		}
-		return nil, fault.New(fault.Invalid, "its value is %s, not %s", typeName(checked.OutputType()), result).WithHint("%s", hint)
-	}
+	return &checked{e, tree, variables}, nil
+}
+
+// program makes it ready to run, if it does not cost too much.
+func (c *checked) program(result value.Type) (*Program, error) {
 	longest := sizes{}
-	for _, v := range variables {
+	for _, v := range c.variables {
 		if !v.Type.Scalar() {
 			longest[v.Name] = uint64(v.Type.Length()) //nolint:gosec // at most value.MaxLength
 		}
 	}
-	bound, err := e.EstimateCost(checked, longest)
+	bound, err := c.env.EstimateCost(c.tree, longest)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
@@ -164,22 +201,25 @@ func Compile(source string, result value.Type, variables []Variable) (*Program, 
 		return nil, fault.New(fault.Invalid, "it may cost %d steps with texts of %d bytes, over the limit of %d", bound.Max, MaxText, maxCost).
 			WithHint("Prepare the texts in the SQL of the view.")
 	}
-	program, err := e.Program(checked, cel.EvalOptions(cel.OptOptimize))
+	program, err := c.env.Program(c.tree, cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%s", firstLine(err.Error()))
 	}
 	p := &Program{program: program, result: result, places: map[string]int{}, cost: int(bound.Max)}
-	for _, r := range checked.NativeRep().ReferenceMap() {
-		at := slices.IndexFunc(variables, func(v Variable) bool { return v.Name == r.Name })
+	for _, r := range c.tree.NativeRep().ReferenceMap() {
+		at := slices.IndexFunc(c.variables, func(v Variable) bool { return v.Name == r.Name })
 		if at >= 0 && len(r.OverloadIDs) == 0 {
-			p.places[r.Name] = variables[at].Place
-			p.uses = append(p.uses, variables[at].Place)
+			p.places[r.Name] = c.variables[at].Place
+			p.uses = append(p.uses, c.variables[at].Place)
 		}
 	}
 	slices.Sort(p.uses)
 	p.uses = slices.Compact(p.uses)
 	return p, nil
 }
+
+// Result is the type of its value.
+func (p *Program) Result() value.Type { return p.result }
 
 // Uses are the places of what the expression names, in order.
 func (p *Program) Uses() []int { return p.uses }
@@ -407,7 +447,7 @@ func (s sizes) EstimateCallCost(function, _ string, _ *cost.AstNode, args []cost
 	switch function {
 	case "string":
 		longest.Max = 64 // of a number, a bool, an instant, a duration
-	case "coalesce":
+	case "coalesce", "math.argmax", "math.softmax":
 	default:
 		return nil
 	}
@@ -424,6 +464,9 @@ func (s sizes) EstimateCallCost(function, _ string, _ *cost.AstNode, args []cost
 		}
 	}
 	one := cost.Estimate{Min: 1, Max: 1 + longest.Max/10} // as CEL's own conversions of texts
+	if strings.HasPrefix(function, "math.") {
+		one.Max = 1 + longest.Max // of each element
+	}
 	return &cost.CallEstimate{CostEstimate: one, ResultSize: &longest}
 }
 
@@ -481,6 +524,10 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 				return types.Double(f(float64(a.(types.Double)), float64(b.(types.Double))))
 			}))))
 	}
+	numbers := cel.ListType(cel.DoubleType)
+	options = append(options,
+		cel.Function("math.argmax", cel.Overload("falaj_argmax", []*cel.Type{numbers}, cel.IntType, cel.UnaryBinding(argmax))),
+		cel.Function("math.softmax", cel.Overload("falaj_softmax", []*cel.Type{numbers}, numbers, cel.UnaryBinding(softmax))))
 	same := cel.TypeParamType("A")
 	options = append(options, cel.DefaultUTCTimeZone(true), cel.Function("coalesce", cel.Overload("falaj_coalesce", []*cel.Type{same, same}, same,
 		cel.BinaryBinding(func(a, b ref.Val) ref.Val {
@@ -491,3 +538,55 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		}))))
 	return cel.NewCustomEnv(options...)
 })
+
+// doubles are the elements of a list of them.
+func doubles(v ref.Val) ([]float64, ref.Val) {
+	list, is := v.(traits.Lister)
+	if !is {
+		return nil, types.MaybeNoSuchOverloadErr(v)
+	}
+	n, _ := list.Size().(types.Int)
+	out := make([]float64, n)
+	for i := range out {
+		x, is := list.Get(types.Int(i)).(types.Double)
+		if !is {
+			return nil, types.NewErr("element %d is no double", i)
+		}
+		out[i] = float64(x)
+	}
+	if n == 0 {
+		return nil, types.NewErr("the list is empty")
+	}
+	return out, nil
+}
+
+// argmax is the place of the first of the largest; a NaN is never larger.
+func argmax(v ref.Val) ref.Val {
+	x, err := doubles(v)
+	if err != nil {
+		return err
+	}
+	at := 0
+	for i := range x {
+		if x[i] > x[at] || math.IsNaN(x[at]) && !math.IsNaN(x[i]) {
+			at = i
+		}
+	}
+	return types.Int(at)
+}
+
+func softmax(v ref.Val) ref.Val {
+	x, err := doubles(v)
+	if err != nil {
+		return err
+	}
+	largest, sum := slices.Max(x), 0.0
+	for i := range x {
+		x[i] = math.Exp(x[i] - largest)
+		sum += x[i]
+	}
+	for i := range x {
+		x[i] /= sum
+	}
+	return types.DefaultTypeAdapter.NativeToValue(x)
+}

@@ -56,6 +56,12 @@ func TestEval(t *testing.T) {
 		{"t.getDayOfWeek()", value.Int64, value.OfInt(2), Computed},
 		{"math.hypot(3.0, 4.0) + math.exp(0.0) + math.abs(-1.0)", value.Float64, value.OfFloat(7), Computed},
 		{"math.least(f, 1.0)", value.Float64, value.OfFloat(1), Computed},
+		{"math.argmax([1.0, f, 2.5])", value.Int64, value.OfInt(1), Computed},
+		{"math.argmax([0.0/0.0, -1.0])", value.Int64, value.OfInt(1), Computed},
+		{"math.softmax([f, f, f, f])[3]", value.Float64, value.OfFloat(0.25), Computed},
+		{"math.softmax([1000.0, 0.0])[0]", value.Float64, value.OfFloat(1), Computed},
+		{"math.argmax([none, f])", value.Int64, null, Null},
+		{"math.softmax([f, f])[2]", value.Float64, null, Failed},
 		{"math.log(0.0)", value.Float64, value.OfFloat(math.Inf(-1)), Computed},
 		{"0.0 / 0.0", value.Float64, value.OfFloat(math.NaN()), Computed},
 
@@ -159,6 +165,22 @@ func TestTextsAreBounded(t *testing.T) {
 	}
 }
 
+func TestInfer(t *testing.T) {
+	for source, want := range map[string]value.Type{
+		"f + 1.0": value.Float64, "i": value.Int64, "s + s": value.String, "i > 1": value.Bool, "none": value.Float64, "b ? f : null": value.Float64,
+	} {
+		p, err := Infer(source, variables)
+		if err != nil || p.Result() != want {
+			t.Errorf("%s: %v, %v", source, p, err)
+		}
+	}
+	for source, words := range map[string]string{"[f]": "its value is list<float64>", "t": "its value is timestamp", "null": "null_type", "tmp": "undeclared"} {
+		if _, err := Infer(source, variables); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+}
+
 func TestUses(t *testing.T) {
 	p, err := Compile("s == 'x' ? f + weather__f : double(i)", value.Float64, variables)
 	if err != nil {
@@ -175,7 +197,7 @@ func FuzzExpression(f *testing.F) {
 	for _, seed := range []string{
 		"f * 2.0 + double(i)", "s + '!'", "b ? i / 0 : 1", "coalesce(none, f)", "t + duration('90m')", "timestamp(s)", "s.matches(s)", "'' in ['']",
 		"{'a': 1}['a']", "-(-9223372036854775808)", "[i][i]", "b'x'", "1u", "math.round(f)", "string(t)", "duration(s) > duration('1s')", "true ? null : f",
-		"math.bitShiftLeft(i, i)", "\"\\u0000\"", "s[0]", "optional.none()", "has(s.x)", "i.f",
+		"math.bitShiftLeft(i, i)", "math.argmax([f, 1.0])", "math.softmax([f])[i]", "\"\\u0000\"", "s[0]", "optional.none()", "has(s.x)", "i.f",
 	} {
 		f.Add(seed, int64(1), 0.5, "x", true)
 	}

@@ -135,7 +135,7 @@ type Served struct {
 	Deployment serving.Deployment `json:"deployment"`
 	Trials     []serving.Trial    `json:"trials,omitempty"`
 	Rollout    *serving.Rollout   `json:"rollout,omitempty"` // that runs
-	Versions   []Version          `json:"versions"`          // the stable one and those of the trials
+	Versions   []Version          `json:"versions"`          // the stable one, those of the trials, and the models of steps
 }
 
 // Version is a model version with its signature.

@@ -364,13 +364,16 @@ func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, r
 	for _, t := range out.Trials {
 		needs = append(needs, Version{Model: d.Model, Number: t.Version, Digest: t.Digest})
 	}
+	for _, m := range d.Steps {
+		needs = append(needs, Version{Model: m.Model, Number: m.Version, Digest: m.Digest})
+	}
 	for i := range needs {
 		if has[needs[i].String()] {
 			continue
 		}
-		bundle, err := s.Models.Signed(ctx, d.Project, d.Model, needs[i].Number)
+		bundle, err := s.Models.Signed(ctx, d.Project, needs[i].Model, needs[i].Number)
 		if fault.Is(err, fault.NotFound) {
-			return no("version %d of %s is not there any more", needs[i].Number, d.Model)
+			return no("version %d of %s is not there any more", needs[i].Number, needs[i].Model)
 		}
 		if err != nil { // it says nothing of the version: who takes it for its end removes what answers
 			return nil, nil, fault.Wrap(err, "deployment %s", d.Name)
@@ -426,7 +429,15 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 // neededBy is the label of a version that one of the deployments needs.
 func neededBy(all []serving.Deployment, model string, version int64) (residency.Label, bool) {
 	for _, d := range all {
-		if d.Model != model || d.Spec.Tied() != "" {
+		if d.Spec.Tied() != "" {
+			continue
+		}
+		for _, m := range d.Steps {
+			if m.Model == model && m.Version == version {
+				return m.Residency, true
+			}
+		}
+		if d.Model != model {
 			continue
 		}
 		if d.Version == version {

@@ -184,6 +184,7 @@ func life(t *testing.T, database storetest.Open) {
 	both := residency.Of("AE", "home")
 	d := delay()
 	d.Residency = both
+	d.Steps = []serving.StepModel{{Step: "before[0]", Model: "scaler", Version: 4, Digest: "sha256:s", Residency: both}}
 	d.Trials = []serving.Trial{{Role: serving.Canary, Version: 2, Digest: "sha256:b", Residency: both, Weight: 10}, {Role: serving.Shadow, Version: 3, Digest: "sha256:c", Residency: residency.Of("home")}}
 	w.put(t, d, serving.Rollout{ID: "rol_1", Model: "m", Stable: 1, Candidate: 2, Weight: 10, State: serving.Running, Started: time.Now(), Spec: rollout.Spec{}})
 	home := delay()
@@ -205,7 +206,7 @@ func life(t *testing.T, database storetest.Open) {
 		t.Fatalf("%+v, %v", wanted, err)
 	}
 	got := wanted.Deployments[0]
-	if len(got.Trials) != 1 || got.Trials[0].Version != 2 || len(got.Versions) != 2 || string(got.Versions[1].Bundle) != `"m@2"` || got.Rollout == nil || got.Rollout.Weight != 10 {
+	if len(got.Trials) != 1 || got.Trials[0].Version != 2 || len(got.Versions) != 3 || string(got.Versions[1].Bundle) != `"m@2"` || string(got.Versions[2].Bundle) != `"scaler@4"` || got.Rollout == nil || got.Rollout.Weight != 10 {
 		t.Errorf("%+v", got)
 	}
 	var why []string
@@ -250,6 +251,11 @@ func life(t *testing.T, database storetest.Open) {
 	}
 	if _, _, err := s.File(ctx, proj, "edge", "m", "1", "MLmodel"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("another file is given: %v", err)
+	}
+	if f, _, err := s.File(ctx, proj, "edge", "scaler", "4", "model.onnx"); err != nil {
+		t.Error(err)
+	} else {
+		_ = f.Close()
 	}
 	for _, bad := range []string{"4", "x", "-1", ""} {
 		if _, _, err := s.File(ctx, proj, "edge", "m", bad, "model.onnx"); err == nil {

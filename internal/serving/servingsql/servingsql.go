@@ -40,9 +40,10 @@ type row struct {
 	Trials         string     `bun:"trials"`
 	Earlier        string     `bun:"earlier"`
 	FeatureSet     string     `bun:"feature_set"`
+	Steps          string     `bun:"steps"`
 }
 
-const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set"
+const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set, steps"
 
 // Put implements serving.Store.
 func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error {
@@ -72,15 +73,22 @@ func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error 
 	if err != nil {
 		return err
 	}
+	if d.Steps == nil {
+		d.Steps = []serving.StepModel{}
+	}
+	steps, err := json.Marshal(d.Steps)
+	if err != nil {
+		return err
+	}
 	r := row{
 		Project: d.Project, Name: d.Name, ID: string(d.ID), Spec: string(spec), Model: d.Model, Version: d.Version,
 		Digest: d.Digest, Residency: string(label), Classification: d.Classification,
 		CreatedAt: store.At(d.CreatedAt), UpdatedAt: store.At(d.UpdatedAt), Revision: d.Revision,
-		Trials: string(trials), Earlier: string(earlier), FeatureSet: string(set),
+		Trials: string(trials), Earlier: string(earlier), FeatureSet: string(set), Steps: string(steps),
 	}
 	_, err = tx.NewInsert().Model(&r).ModelTableExpr("serving_deployment").
 		On("CONFLICT (project, name) DO UPDATE").
-		Set("spec = EXCLUDED.spec, model = EXCLUDED.model, version = EXCLUDED.version, digest = EXCLUDED.digest, residency = EXCLUDED.residency, classification = EXCLUDED.classification, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision, trials = EXCLUDED.trials, earlier = EXCLUDED.earlier, feature_set = EXCLUDED.feature_set").
+		Set("spec = EXCLUDED.spec, model = EXCLUDED.model, version = EXCLUDED.version, digest = EXCLUDED.digest, residency = EXCLUDED.residency, classification = EXCLUDED.classification, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision, trials = EXCLUDED.trials, earlier = EXCLUDED.earlier, feature_set = EXCLUDED.feature_set, steps = EXCLUDED.steps").
 		Exec(ctx)
 	return err
 }
@@ -108,9 +116,9 @@ func (Store) All(ctx context.Context, tx *store.Tx) ([]serving.Deployment, error
 	return scan(ctx, tx, "ORDER BY project, name")
 }
 
-// Of lists the deployments of a model, by name.
+// Of lists the deployments of a model, and those of which it may be a step, by name.
 func (Store) Of(ctx context.Context, tx *store.Tx, project, model string) ([]serving.Deployment, error) {
-	return scan(ctx, tx, "WHERE project = ? AND model = ? ORDER BY name", project, model)
+	return scan(ctx, tx, "WHERE project = ? AND (model = ? OR steps <> '[]') ORDER BY name", project, model)
 }
 
 func scan(ctx context.Context, tx *store.Tx, where string, args ...any) ([]serving.Deployment, error) {
@@ -135,6 +143,9 @@ func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) err
 			return err
 		}
 	}
+	if _, err := tx.NewRaw("DELETE FROM serving_usage WHERE deployment IN (SELECT id FROM serving_deployment WHERE project = ? AND name = ?)", project, name).Exec(ctx); err != nil {
+		return err
+	}
 	res, err := tx.NewRaw("DELETE FROM serving_deployment WHERE project = ? AND name = ?", project, name).Exec(ctx)
 	if err != nil {
 		return err
@@ -153,7 +164,7 @@ func (r row) deployment() (serving.Deployment, error) {
 	for _, c := range []struct {
 		text string
 		into any
-	}{{r.Spec, &d.Spec}, {r.Residency, &d.Residency}, {r.Trials, &d.Trials}, {r.Earlier, &d.Before}, {r.FeatureSet, &d.FeatureSet}} {
+	}{{r.Spec, &d.Spec}, {r.Residency, &d.Residency}, {r.Trials, &d.Trials}, {r.Earlier, &d.Before}, {r.FeatureSet, &d.FeatureSet}, {r.Steps, &d.Steps}} {
 		if err := json.Unmarshal([]byte(c.text), c.into); err != nil {
 			return d, fault.Wrap(err, "deployment %s", r.Name)
 		}

@@ -335,6 +335,9 @@ func needs(d serving.Deployment) []gateway.Version {
 	for _, t := range d.Trials {
 		all = append(all, gateway.Version{Model: d.Model, Number: t.Version, Digest: t.Digest})
 	}
+	for _, m := range d.Steps {
+		all = append(all, gateway.Version{Model: m.Model, Number: m.Version, Digest: m.Digest})
+	}
 	return all
 }
 

@@ -1,0 +1,314 @@
+package serving
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// QuotaSpec is how much may be asked in a day or a month of the calendar. It is
+// counted in the database, over all servers.
+type QuotaSpec struct {
+	Requests int64  `json:"requests,omitempty" doc:"Requests in a period; default: any number"`
+	Rows     int64  `json:"rows,omitempty" doc:"Rows in a period; default: any number"`
+	Every    string `json:"every,omitempty" doc:"The period: day or month, of the calendar in UTC" enum:"day,month"`
+}
+
+// maxQuota bounds an amount: counters do not overflow, and JSON has it exactly.
+const maxQuota = 1 << 50
+
+func (q QuotaSpec) validate() error {
+	switch {
+	case q == QuotaSpec{}:
+		return nil
+	case q.Every != "day" && q.Every != "month":
+		return fault.New(fault.Invalid, "spec.limits.quota.every is %.40q; it may be day or month", q.Every)
+	case q.Requests < 0 || q.Requests > maxQuota || q.Rows < 0 || q.Rows > maxQuota || q.Requests+q.Rows == 0:
+		return fault.New(fault.Invalid, "spec.limits.quota has %d requests and %d rows; one of them is 1 to %d", q.Requests, q.Rows, int64(maxQuota))
+	}
+	return nil
+}
+
+// period is the day or month of the calendar that a time is in.
+func (q QuotaSpec) period(at time.Time) (starts, ends time.Time) {
+	y, m, d := at.UTC().Date()
+	if q.Every == "month" {
+		return time.Date(y, m, 1, 0, 0, 0, 0, time.UTC), time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC), time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC)
+}
+
+// Usage is what a caller used of a quota in a period.
+type Usage struct {
+	Caller   string `json:"-"` // by whom it is counted
+	User     string `json:"user,omitempty" doc:"User or service account; none where all are counted together"`
+	Name     string `json:"name,omitempty" doc:"What it is called"`
+	Token    string `json:"token,omitempty" doc:"ID of the token; none where the tokens of a user are counted together"`
+	Requests int64  `json:"requests"`
+	Rows     int64  `json:"rows"`
+}
+
+// quota counts for one deployment. What is asked is counted in memory; RecordUsage
+// writes down what came since, and hears what other servers counted.
+type quota struct {
+	of     ID
+	every  string
+	per    string
+	beyond func(ctx context.Context, of ID, starts, ends time.Time) ([]Usage, error) // what was written; nil: nothing
+
+	begin sync.Mutex // of a period
+	now   atomic.Pointer[period]
+}
+
+// period is what was asked in one. It is replaced by the next.
+type period struct {
+	starts, ends time.Time
+	callers      sync.Map // string → *spending
+	count        atomic.Int64
+}
+
+// spending is what one caller asked.
+type spending struct {
+	who            Usage        // without the counts
+	requests, rows atomic.Int64 // in the period, as far as this server knows
+	// How many of them are in the database; of who records, see Service.recording.
+	storedRequests, storedRows int64
+}
+
+// maxSpenders bounds the callers that are counted of a deployment in a period: to
+// forget one would give its quota back.
+const maxSpenders = 100_000
+
+// readUsage bounds how long the first request of a period waits to hear what was used
+// of it before.
+const readUsage = 2 * time.Second
+
+// at is the period of a time. A clock that goes back stays in the newest period.
+func (q *quota) at(ctx context.Context, spec QuotaSpec, now time.Time) *period {
+	if p := q.now.Load(); p != nil && now.Before(p.ends) {
+		return p
+	}
+	q.begin.Lock()
+	defer q.begin.Unlock()
+	if p := q.now.Load(); p != nil && now.Before(p.ends) {
+		return p
+	}
+	p := &period{}
+	p.starts, p.ends = spec.period(now)
+	if q.beyond != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readUsage)
+		defer cancel()
+		// Without a database the count begins at nothing; recording it makes it right.
+		known, _ := q.beyond(ctx, q.of, p.starts, p.ends)
+		for _, u := range known {
+			s := &spending{who: u, storedRequests: u.Requests, storedRows: u.Rows}
+			s.requests.Store(u.Requests)
+			s.rows.Store(u.Rows)
+			p.callers.Store(u.Caller, s)
+			p.count.Add(1)
+		}
+	}
+	q.now.Store(p)
+	return p
+}
+
+// take counts a request, or refuses it. Errors: as limits.take.
+func (q *quota) take(ctx context.Context, spec QuotaSpec, caller string, rows int, now time.Time) error {
+	if spec.Rows > 0 && int64(rows) > spec.Rows {
+		return fault.New(fault.TooLarge, "the request has %d rows, and %s may ask %d a %s", rows, whose(q.per), spec.Rows, spec.Every).
+			WithHint("Send fewer rows in a request, or have spec.limits.quota raised.")
+	}
+	p := q.at(ctx, spec, now)
+	v, there := p.callers.Load(caller)
+	if !there {
+		if p.count.Load() >= maxSpenders {
+			return fault.New(fault.Exhausted, "more than %d callers ask this deployment in a %s", maxSpenders, spec.Every).
+				WithHint("Count them together: spec.limits.per.").WithRetry(p.ends.Sub(now))
+		}
+		if v, there = p.callers.LoadOrStore(caller, &spending{who: whoAsks(ctx, caller, q.per)}); !there {
+			p.count.Add(1)
+		}
+	}
+	s := v.(*spending)
+	if !spend(&s.requests, 1, spec.Requests) {
+		return p.over(q.per, "requests", spec.Requests, spec.Every, now)
+	}
+	if !spend(&s.rows, int64(rows), spec.Rows) {
+		s.requests.Add(-1)
+		return p.over(q.per, "rows", spec.Rows, spec.Every, now)
+	}
+	return nil
+}
+
+// spend adds to a counter what a limit leaves room for; 0 is no limit.
+func spend(counter *atomic.Int64, n, limit int64) bool {
+	if limit == 0 {
+		counter.Add(n)
+		return true
+	}
+	for {
+		was := counter.Load()
+		if was+n > limit {
+			return false
+		}
+		if counter.CompareAndSwap(was, was+n) {
+			return true
+		}
+	}
+}
+
+func (p *period) over(per, what string, limit int64, every string, now time.Time) error {
+	return fault.New(fault.Exhausted, "%s has used its %d %s of the %s", whose(per), limit, what, every).
+		WithHint("Ask again from %s on, or have spec.limits.quota of the deployment raised.", p.ends.Format(time.RFC3339)).WithRetry(p.ends.Sub(now))
+}
+
+// whoAsks is the caller for people. A token's ID is no secret.
+func whoAsks(ctx context.Context, caller, per string) Usage {
+	u := Usage{Caller: caller}
+	if per == "deployment" {
+		return u
+	}
+	p := identity.From(ctx)
+	u.User, u.Name, u.Token = p.ID, p.Name, p.Token
+	if per == "user" {
+		u.Token = ""
+	}
+	return u
+}
+
+// recordBatch is how many callers are written in a transaction.
+const recordBatch = 200
+
+// RecordUsage writes down what was used of quotas since it was called last, and takes
+// over what other servers wrote. It forgets periods that have ended. What a server let
+// through and did not write before it was killed is used by nobody.
+func (s *Service) RecordUsage(ctx context.Context) error {
+	s.recording.Lock()
+	defer s.recording.Unlock()
+	var failed error
+	s.limits.all.Range(func(k, v any) bool {
+		m := v.(*limiter)
+		if m.quota == nil {
+			return true
+		}
+		if err := s.record(ctx, k.(key), m.quota); err != nil {
+			failed = cmp.Or(failed, err)
+		}
+		return ctx.Err() == nil
+	})
+	if now := time.Now(); failed == nil && now.Sub(s.forgot) > time.Hour {
+		s.forgot = now
+		failed = s.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.Store.ForgetUsage(ctx, tx, now) })
+	}
+	return fault.Wrap(failed, "record the usage of quotas")
+}
+
+// record writes one deployment's. What the counters have is in the database once this
+// is done, and they have what the database has.
+func (s *Service) record(ctx context.Context, k key, q *quota) error {
+	p := q.now.Load()
+	if p == nil {
+		return nil
+	}
+	var since []*spending
+	p.callers.Range(func(_, v any) bool {
+		if x := v.(*spending); x.requests.Load() != x.storedRequests || x.rows.Load() != x.storedRows {
+			since = append(since, x)
+		}
+		return true
+	})
+	slices.SortFunc(since, func(a, b *spending) int { return cmp.Compare(a.who.Caller, b.who.Caller) }) // servers lock rows in one order
+	for part := range slices.Chunk(since, recordBatch) {
+		add := make([]Usage, len(part))
+		for i, x := range part {
+			add[i] = x.who
+			add[i].Requests, add[i].Rows = x.requests.Load()-x.storedRequests, x.rows.Load()-x.storedRows
+		}
+		var all []Usage
+		if err := s.DB.Update(ctx, k.project, func(ctx context.Context, tx *store.Tx) (err error) {
+			all, err = s.Store.AddUsage(ctx, tx, q.of, p.starts, p.ends, add)
+			return err
+		}); err != nil {
+			return err
+		}
+		for i, x := range part {
+			x.requests.Add(all[i].Requests - x.storedRequests - add[i].Requests)
+			x.rows.Add(all[i].Rows - x.storedRows - add[i].Rows)
+			x.storedRequests, x.storedRows = all[i].Requests, all[i].Rows
+		}
+	}
+	return nil
+}
+
+// written is what the database has of a period.
+func (s *Service) written(ctx context.Context, of ID, starts, ends time.Time) (all []Usage, err error) {
+	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err = s.Store.Usage(ctx, tx, of, starts, ends, maxSpenders)
+		return err
+	})
+	if err != nil {
+		s.Log.WarnContext(ctx, "what was used of a quota is not known yet", slog.String("deployment", string(of)), slog.String("error", err.Error()))
+	}
+	return all, err
+}
+
+// QuotaUsage is what was used of a deployment's quota in the current period.
+type QuotaUsage struct {
+	Deployment string    `json:"deployment"`
+	Quota      QuotaSpec `json:"quota"`
+	Per        string    `json:"per" doc:"token, user or deployment: by whom it is counted"`
+	Starts     time.Time `json:"starts"`
+	Resets     time.Time `json:"resets" doc:"When the next period begins"`
+	Usage      []Usage   `json:"usage" doc:"Who used most first, at most 1000"`
+	More       int       `json:"more,omitempty" doc:"How many callers are not listed"`
+}
+
+// maxUsage bounds the callers that are listed.
+const maxUsage = 1000
+
+// Usage says what was used of a deployment's quota. What other servers let through in
+// the last seconds may be missing. Errors: fault.NotFound, also for a deployment without
+// a quota; fault.PermissionDenied.
+func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, error) {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+		return QuotaUsage{}, err
+	}
+	d, err := s.look(ctx, project, name)
+	if err != nil {
+		return QuotaUsage{}, err
+	}
+	l := d.Spec.Limits
+	if l == nil || l.Quota == (QuotaSpec{}) {
+		return QuotaUsage{}, fault.New(fault.NotFound, "deployment %s has no quota", name).WithHint("Give it one: spec.limits.quota, with requests or rows, and every: day or month.")
+	}
+	out := QuotaUsage{Deployment: name, Quota: l.Quota, Per: cmp.Or(l.Per, "token")}
+	out.Starts, out.Resets = l.Quota.period(time.Now())
+	if v, ok := s.limits.all.Load(key{project, name}); ok && v.(*limiter).quota != nil {
+		s.recording.Lock()
+		err = s.record(ctx, key{project, name}, v.(*limiter).quota)
+		s.recording.Unlock()
+		if err != nil {
+			return out, fault.Wrap(err, "record the usage of quotas")
+		}
+	}
+	all, err := s.written(ctx, d.ID, out.Starts, out.Resets)
+	if err != nil {
+		return out, err
+	}
+	slices.SortFunc(all, func(a, b Usage) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(b.Rows, a.Rows), cmp.Compare(a.Caller, b.Caller))
+	})
+	out.Usage, out.More = all[:min(len(all), maxUsage)], max(0, len(all)-maxUsage)
+	if out.Usage == nil {
+		out.Usage = []Usage{}
+	}
+	return out, nil
+}
