@@ -388,15 +388,24 @@ func (a *App) openServing(ctx context.Context) error {
 	a.remotes = runtimes.remote
 	loadTime, _ := time.ParseDuration(a.cfg.Serving.LoadTime) // validated
 	a.serving = serving.New(serving.Config{
-		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry}, Journal: a.journal, Guard: a.guard,
-		Runtime: runtimes, Remotes: a.cfg.servingRemotes(), Features: servingFeatures{a.features}, Predictions: a.predictions, LoadTime: loadTime, Log: a.log,
+		DB: a.db, Store: servingsql.Store{}, Authz: a.authority, Models: servingModels{a.registry, a.training}, Journal: a.journal, Guard: a.guard,
+		Runtime: runtimes, Remotes: a.cfg.servingRemotes(), Environments: servingEnvironments{a.environments}, Features: servingFeatures{a.features}, Predictions: a.predictions, LoadTime: loadTime, Log: a.log,
 	})
 	a.group.Add(lifecycle.Service{Name: "serving", Stop: func(ctx context.Context) error {
 		defer runtimes.apart.Close() // also those that still run: nothing of them is left
 		return a.serving.Close(ctx)
 	}})
+	a.environments.Hold(a.servedEnvironments(runtimes))
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
+	// What waits for an environment is loaded when it is there.
+	a.group.Add(event.Subscribe(a.db, event.Config{
+		Name: "models of environments", Names: []string{environment.EnvironmentReady}, Logger: a.log,
+		Handle: func(context.Context, event.Event) error {
+			loader.Wake()
+			return nil
+		},
+	}).Service())
 	for _, c := range contents {
 		a.projects.Register(c)
 	}

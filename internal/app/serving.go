@@ -62,6 +62,12 @@ func stableOf(d serving.Deployment) (score.Target, error) {
 		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", d.Name, r.Remote.Name).
 			WithHint("Deploy the version here, without spec.runtime.remote, under another name, or send the rows as requests.")
 	}
+	for _, t := range d.Targets {
+		if t.Role == serving.Stable && t.Environment != "" {
+			return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers with a Python model, and jobs answer rows with ONNX only", d.Name).
+				WithHint("Have a job of your own load the version (`models: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
+		}
+	}
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}
 	if f := d.Spec.Features; f != nil {
 		columns := make([]string, len(f.Columns))

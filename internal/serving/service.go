@@ -38,21 +38,22 @@ const (
 
 // Config is what a Service is made of.
 type Config struct {
-	DB          *store.DB
-	Store       Store
-	Authz       Authorizer
-	Models      Models
-	Journal     Journal
-	Guard       residency.Guard
-	Runtime     models.Runtime
-	Remotes     map[string]Remote
-	Features    Features       // nil: deployments have no features
-	Predictions Predictions    // nil: answers are not remembered
-	Zone        residency.Zone // where this process answers; empty is home
-	Timeout     time.Duration  // of one inference; 0 is 30 s
-	LoadTime    time.Duration  // that reading a version may take, and loading it; 0 is runtime.DefaultTime
-	Loads       int            // that the loader does at once; 0 is 4
-	Log         *slog.Logger
+	DB           *store.DB
+	Store        Store
+	Authz        Authorizer
+	Models       Models
+	Journal      Journal
+	Guard        residency.Guard
+	Runtime      models.Runtime
+	Remotes      map[string]Remote
+	Environments Environments   // nil: no Python models
+	Features     Features       // nil: deployments have no features
+	Predictions  Predictions    // nil: answers are not remembered
+	Zone         residency.Zone // where this process answers; empty is home
+	Timeout      time.Duration  // of one inference; 0 is 30 s
+	LoadTime     time.Duration  // that reading a version may take, and loading it; 0 is runtime.DefaultTime
+	Loads        int            // that the loader does at once; 0 is 4
+	Log          *slog.Logger
 }
 
 // Service is the only way into serving. Safe for concurrent use.
@@ -159,6 +160,10 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
 	t, err := s.open(ctx, project, name, spec, version)
+	later := errors.Is(err, ErrNotYet)
+	if later {
+		t, err = s.absent(ctx, project, spec, version)
+	}
 	if err != nil {
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
@@ -216,8 +221,12 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		}
 		return d, changed, fault.Wrap(err, "deploy %s", name)
 	}
-	s.settleNow(ctx, key{project, name}, t)
-	if len(d.Trials) > 0 { // they are loaded as the manifest says now; what fails is in the state
+	if later {
+		s.settleNow(ctx, key{project, name})
+	} else {
+		s.settleNow(ctx, key{project, name}, t)
+	}
+	if len(d.Trials) > 0 || later { // they are loaded as the manifest says now; what fails is in the state
 		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d, false)
 	}
 	return s.withState(d), true, nil
@@ -281,10 +290,13 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec, ver
 	if err != nil {
 		return nil, err
 	}
+	if options.Python, err = s.python(ctx, project, spec, m); err != nil {
+		return nil, err
+	}
 	options.Time, options.Again = s.LoadTime, s.again(project, m)
 	session, err := s.Runtime.Load(ctx, m.File, options)
 	large := len(m.File) > freed
-	m.File = nil
+	m.File, m.Files = nil, nil
 	if large {
 		debug.FreeOSMemory()
 	}
@@ -296,6 +308,9 @@ func (s *Service) open(ctx context.Context, project, name string, spec Spec, ver
 		return nil, err
 	}
 	t.zone = s.place(spec)
+	if options.Python != nil {
+		t.environment = options.Python.Environment
+	}
 	if t.score, err = scoreOf(spec.Prediction, t.meta); err == nil {
 		err = spec.Features.fits(t.meta)
 	}
@@ -323,7 +338,7 @@ func (s *Service) verified(ctx context.Context, project, model, version string) 
 
 // again reads the file of a version that is loaded once more. It keeps nothing of it.
 func (s *Service) again(project string, m Model) func(context.Context) ([]byte, error) {
-	m.File = nil
+	m.File, m.Files = nil, nil
 	return func(ctx context.Context) ([]byte, error) {
 		now, err := s.verified(identity.With(ctx, identity.Loop("model loader")), project, m.Name, versionText(m.Version))
 		if err == nil && now.Digest != m.Digest {
@@ -346,6 +361,9 @@ func (s *Service) withState(d Deployment) Deployment {
 		x := Target{Role: w.role, Version: w.version, State: Loading}
 		if f, ok := s.failure(k, w); ok {
 			x.State, x.Reason = Failed, f.reason
+			if f.waits {
+				x.State = Loading
+			}
 		}
 		loaded := t.holding(w)
 		if loaded != nil {
@@ -354,7 +372,7 @@ func (s *Service) withState(d Deployment) Deployment {
 				x.State, x.Reason = Failed, err.Error()
 			}
 			x.Batching, x.Unbatched = loaded.batches()
-			x.Remote, x.Zone = loaded.how.runtime.Remote.Name, loaded.zone
+			x.Environment, x.Remote, x.Zone = loaded.environment, loaded.how.runtime.Remote.Name, loaded.zone
 		}
 		if w.role == Canary && loaded != nil {
 			x.Weight = int(t.share * 100 / buckets)

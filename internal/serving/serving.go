@@ -17,7 +17,8 @@
 //     statistics.go counts them. limit.go bounds how many come.
 //   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
 //     Runtime in this process, runtime/child one in a process per model,
-//     runtime/remote other servers; remote.go says where requests may go.
+//     runtime/python what is no ONNX file, runtime/remote other servers; python.go
+//     says what a Python model runs in, remote.go where requests may go.
 //     prediction/ keeps what was answered.
 //
 // rollout: running → promoted | rolled_back | inconclusive | cancelled;
@@ -117,6 +118,8 @@ type Target struct {
 	Batching  bool   `json:"batching"`            // requests run together when they wait anyway
 	Unbatched string `json:"unbatched,omitempty"` // why not, or not yet, or not so many
 
+	Environment string `json:"environment,omitempty"` // in which a Python model runs, with its digest
+
 	Remote string         `json:"remote,omitempty"` // the server that runs it, if it is another
 	Zone   residency.Zone `json:"zone,omitempty"`   // where it runs
 }
@@ -172,5 +175,6 @@ type Model struct {
 	Residency      residency.Label
 	Classification string
 	OfJob          bool   // jobs of ours wrote its files
-	File           []byte // model.onnx
+	File           []byte // model.onnx; nil where there is none
+	Files          *Files // what Python can run; nil where there is nothing of it
 }

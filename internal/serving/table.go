@@ -78,6 +78,8 @@ type target struct {
 	zone    residency.Zone // where it runs
 	uses    atomic.Int64
 	closed  func() // tells the service that the session is
+
+	environment string // of a Python model
 }
 
 // newTarget makes a target of a session, which it owns. It tries whether the model
@@ -243,7 +245,7 @@ func (s *Service) notReady(k key, t *table, version string) error {
 		if version != "" && versionText(w.version) != version || version == "" && w.role != Stable {
 			continue
 		}
-		if f, ok := s.failure(k, w); ok { // what it was is not for everybody who may ask
+		if f, ok := s.failure(k, w); ok && !f.waits { // what it was is not for everybody who may ask
 			return fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded", k.name, w.version).
 				WithHint("The deployment's state says why, to who may read it.").WithRetry(time.Until(f.retry))
 		}

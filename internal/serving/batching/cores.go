@@ -25,13 +25,16 @@ func NewCores(n int) *Cores {
 	return &Cores{all: n, free: n}
 }
 
+// All is how many there are.
+func (c *Cores) All() int { return c.all }
+
 // next is the queue that may run next: of those that need not wait for company,
 // the one that used least of the cores. A queue that was empty begins where the
 // others are, so that nobody saves up.
 func (c *Cores) next(now time.Time) *Queue {
 	var best *Queue
 	for _, q := range c.queues {
-		if !q.ripe(now) {
+		if !q.room() || !q.ripe(now) {
 			continue
 		}
 		if best == nil || q.urgent() && !best.urgent() || q.urgent() == best.urgent() && q.used() < best.used() {
