@@ -65,7 +65,7 @@ func stableOf(d serving.Deployment) (score.Target, error) {
 	for _, t := range d.Targets {
 		if t.Role == serving.Stable && t.Environment != "" {
 			return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers with a Python model, and jobs answer rows with ONNX only", d.Name).
-				WithHint("Have a job of your own load the version (`models: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
+				WithHint("Have a job of your own load the version (`data: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
 		}
 	}
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}

@@ -77,14 +77,14 @@ func TestPythonModels(t *testing.T) {
 
 	for _, part := range []struct {
 		name string
-		test func(*testing.T, *world)
+		test func(*world)
 	}{
-		{"answers", answers}, {"estimator", estimator}, {"confined", confined}, {"abuse", abuse}, {"killed", killed}, {"refused", refused}, {"gone", gone},
+		{"answers", answers}, {"estimator", estimator}, {"confined", confined}, {"abuse", abuse}, {"killed", killed}, {"lite", lite}, {"refused", refused}, {"gone", gone},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			p := *w.Project
 			p.T = t
-			part.test(t, &world{&p, w.calls})
+			part.test(&world{&p, w.calls})
 		})
 	}
 }
@@ -128,7 +128,8 @@ func (w *world) act(act string) (string, error) {
 	return fmt.Sprint(a.Outputs[1].Data[0]), nil
 }
 
-func answers(t *testing.T, w *world) {
+func answers(w *world) {
+	t := w.T
 	a, err := w.Infer(w.C, "acts", nil, live.Tensor("x", "FP32", []float32{1, 2, 3, 4}, 2, 2), live.Tensor("act", "BYTES", []string{"", ""}, 2))
 	w.Must(err)
 	if got := fmt.Sprint(a.Outputs[0].Data, a.Outputs[1].Data); got != "[21 43] [done done]" {
@@ -152,7 +153,8 @@ func (w *world) fails(what string, err error, status int, says string) {
 
 // estimator: a pipeline that a job trained answers as scikit-learn did, in the
 // environment that made it, by both protocols.
-func estimator(t *testing.T, w *world) {
+func estimator(w *world) {
+	t := w.T
 	program, err := os.ReadFile("testdata/train.py")
 	w.Must(err)
 	job := w.Apply(`{api_version: falaj/v1, kind: Job, name: train, project: PROJECT, spec: {environment: py, source: "` + w.Source("train.py", program) + `", register: late, command: [python, train.py]}}`)
@@ -220,7 +222,8 @@ func estimator(t *testing.T, w *world) {
 
 // confined: a model reaches nothing but its environment and its own files, which it
 // cannot change.
-func confined(t *testing.T, w *world) {
+func confined(w *world) {
+	t := w.T
 	models, err := filepath.Glob(filepath.Join(w.Data, "tmp", "models", "*"))
 	if err != nil || len(models) < 1 {
 		t.Fatal(models, err)
@@ -247,14 +250,15 @@ func confined(t *testing.T, w *world) {
 	if said, err := w.act("read /etc/passwd"); err != nil || said == string(host) {
 		t.Errorf("it read the host's users: %v", err)
 	}
-	if said, err := w.act("list "+w.Data); err != nil || strings.Contains(said, "falaj.db") || strings.Contains(said, "master") {
+	if said, err := w.act("list " + w.Data); err != nil || strings.Contains(said, "falaj.db") || strings.Contains(said, "master") {
 		t.Errorf("it sees in the data directory: %s, %v", said, err)
 	}
 }
 
 // abuse: whatever a model does, its request has an error or an answer, the server and the
 // other models go on, and it is there again.
-func abuse(t *testing.T, w *world) {
+func abuse(w *world) {
+	t := w.T
 	for _, c := range []struct {
 		act      string
 		statuses []int // none: it is answered
@@ -299,7 +303,8 @@ func (w *world) workers() (pids []int) {
 
 // killed: who kills a worker under load takes the requests that it had, and no others;
 // none is answered with what another one asked.
-func killed(t *testing.T, w *world) {
+func killed(w *world) {
+	t := w.T
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var asking sync.WaitGroup
@@ -347,8 +352,32 @@ func killed(t *testing.T, w *world) {
 	w.ready("late")
 }
 
+// lite: a TensorFlow Lite file, in an environment of packages from the index, answers any
+// number of rows.
+func lite(w *world) {
+	t := w.T
+	w.Apply("{api_version: falaj/v1, kind: Environment, name: lite, project: PROJECT, spec: {python: /usr/bin/python3.11, requirements: [ai-edge-litert==2.3.0, numpy==2.4.6]}}")
+	w.Run(0, "env", "wait", "lite")
+	b, err := os.ReadFile("testdata/lite.tflite")
+	w.Must(err)
+	w.register("line", "", map[string]string{"model.tflite": string(b)})
+	w.Apply(`{api_version: falaj/v1, kind: Deployment, name: line, project: PROJECT, spec: {model: line, version: "1", runtime: {python: {environment: lite}}}}`)
+	for _, c := range []struct {
+		x    []float32
+		want string
+	}{{[]float32{1, 1, 1}, "[6.5 59.5]"}, {[]float32{1, 0, 0, 0, 0, 1}, "[1.5 9.5 3.5 29.5]"}, {[]float32{1, 1, 1}, "[6.5 59.5]"}} {
+		a, err := w.Infer(w.C, "line", nil, live.Tensor("x", "FP32", c.x, len(c.x)/3, 3))
+		w.Must(err)
+		if got := fmt.Sprint(a.Outputs[0].Data); got != c.want {
+			t.Errorf("%v is answered by %s, want %s", c.x, got, c.want)
+		}
+	}
+	w.Run(0, "delete", "deployment", "line")
+}
+
 // refused: what cannot be deployed says why, and what to do.
-func refused(t *testing.T, w *world) {
+func refused(w *world) {
+	t := w.T
 	w.register("silent", "", map[string]string{"predict.py": "def load(path): pass\ndef predict(model, inputs): pass\n"})
 	w.register("other", "", map[string]string{"weights.bin": "x"})
 	for spec, says := range map[string]string{
@@ -369,7 +398,7 @@ func refused(t *testing.T, w *world) {
 }
 
 // gone: nothing is left of what is not deployed any more.
-func gone(t *testing.T, w *world) {
+func gone(w *world) {
 	w.Run(0, "delete", "deployment", "acts")
 	w.Run(0, "delete", "deployment", "late")
 	w.Eventually("something is left", func() (bool, error) {

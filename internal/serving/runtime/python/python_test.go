@@ -206,7 +206,7 @@ func drawn(r *rand.Rand, d runtime.Datatype, n int) any {
 	data := runtime.Zeros(d, n)
 	v := reflect.ValueOf(data)
 	for i := range n {
-		switch x := v.Index(i); x.Kind() { //nolint:exhaustive // those of tensors
+		switch x := v.Index(i); x.Kind() {
 		case reflect.Bool:
 			x.SetBool(r.IntN(2) == 1)
 		case reflect.String:
@@ -224,7 +224,7 @@ func drawn(r *rand.Rand, d runtime.Datatype, n int) any {
 			}
 			x.SetUint(u & (1<<(8*x.Type().Size()) - 1))
 		default:
-			x.SetInt(int64(r.Uint64()) >> (64 - 8*x.Type().Size())) //nolint:gosec // bits
+			x.SetInt(int64(r.Uint64()) >> (64 - 8*x.Type().Size()))
 		}
 	}
 	return data
@@ -257,8 +257,18 @@ def predict(model, inputs):
 		kind fault.Kind
 		says string
 	}{
-		{}, {}, {}, {fault.Unsupported, "complex"}, {fault.Unsupported, "shape [1, 1] and not [-1]"}, {fault.Unsupported, "y"},
-		{fault.Unsupported, "no output y"}, {fault.Unsupported, "ndarray and no dict"}, {fault.TooLarge, ""}, {fault.Internal, "AttributeError"}, {fault.Invalid, "4711"}, {},
+		{},
+		{},
+		{},
+		{fault.Unsupported, "complex"},
+		{fault.Unsupported, "shape [1, 1] and not [-1]"},
+		{fault.Unsupported, "y"},
+		{fault.Unsupported, "no output y"},
+		{fault.Unsupported, "ndarray and no dict"},
+		{fault.TooLarge, ""},
+		{fault.Internal, "AttributeError"},
+		{fault.Invalid, "4711"},
+		{},
 	} {
 		out, err := s.Infer(t.Context(), one("x", float32(i)), []string{"y"})
 		if want.kind == 0 && want.says == "" {
@@ -403,7 +413,7 @@ func TestAbuse(t *testing.T) {
 		_, err := s.Infer(ctx, one("x", v), []string{"y"})
 		cancel()
 		switch {
-		case v == 14 && !(fault.Is(err, fault.Timeout) && runtime.Over(err) != nil):
+		case v == 14 && (!fault.Is(err, fault.Timeout) || runtime.Over(err) == nil):
 			t.Errorf("%v: %v", v, err)
 		case v == 13 || v == 15:
 			if !fault.Is(err, fault.Unavailable) || !errors.Is(err, runtime.ErrEnded) {
@@ -565,7 +575,7 @@ type harness struct {
 
 func newHarness(tb testing.TB) harness {
 	tb.Helper()
-	cmd := exec.Command(interpreter(tb), "-I", "-B", "testdata/harness.py", "worker.py") //nolint:noctx // it ends with its input
+	cmd := exec.Command(interpreter(tb), "-I", "-B", "testdata/harness.py", "worker.py")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
