@@ -113,7 +113,7 @@ func (r *Runtime) Load(ctx context.Context, _ []byte, o runtime.Options) (runtim
 	if err := write(ctx, p, s.dir, o); err != nil {
 		return fail(err)
 	}
-	p.Dir = s.dir
+	p.Dir, p.Write = s.dir, nil
 	o.Python, o.Again, o.Apart = &p, nil, true
 	n := max(1, p.Processes)
 	s.all = make([]runtime.Session, n)

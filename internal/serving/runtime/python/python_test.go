@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -500,12 +501,16 @@ func TestEstimators(t *testing.T) {
 	n := int64(len(want.X))
 	x := runtime.Tensor{Name: "X", Datatype: runtime.FP64, Shape: []int64{n, 4}, Data: slices.Concat(want.X...)}
 	var columns []runtime.Tensor
-	for i, name := range []string{"sepal length (cm)", "sepal width (cm)", "it's", "d"} {
+	for i, name := range []string{`the first, very long "name" of a column`, "it's", "n", "نخلة"} {
 		column := make([]float64, n)
 		for row := range column {
 			column[row] = want.X[row][i]
 		}
-		columns = append(columns, runtime.Tensor{Name: name, Datatype: runtime.FP64, Shape: []int64{n}, Data: column})
+		c := runtime.Tensor{Name: name, Datatype: runtime.FP64, Shape: []int64{n}, Data: column}
+		if name == "n" {
+			c.Datatype, c.Data = runtime.Int64, []int64{0, 1, 2, 3, 4}
+		}
+		columns = append(columns, c)
 	}
 	for name, c := range map[string]struct {
 		inputs  []runtime.Tensor
@@ -565,6 +570,37 @@ func alike(got, want any) bool {
 		}
 	}
 	return len(g) == len(w)
+}
+
+func BenchmarkInfer(b *testing.B) {
+	bed := &bed{interpreter: interpreter(b), dir: b.TempDir()}
+	processes := child.New(&bed.launcher, nil)
+	defer processes.Close()
+	var err error
+	if bed.Runtime, err = python.New(processes, bed.dir); err != nil {
+		b.Fatal(err)
+	}
+	dir := b.TempDir()
+	for name, text := range map[string]string{"falaj.json": strings.ReplaceAll(oneIn, `"y"`, `"x"`), "predict.py": echo} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	s, err := bed.Load(b.Context(), nil, bed.options(os.DirFS(dir)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for _, n := range []int64{1, 1 << 16} {
+		in := []runtime.Tensor{{Name: "x", Datatype: runtime.FP32, Shape: []int64{n}, Data: make([]float32, n)}}
+		b.Run(strconv.FormatInt(n, 10), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := s.Infer(b.Context(), in, []string{"x"}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 // harness is a Python that hands what it is given to the worker's readers.

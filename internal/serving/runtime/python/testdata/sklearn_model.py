@@ -35,6 +35,7 @@ rng = np.random.default_rng(1)
 x = rng.normal(size=(200, 4))
 y = (x @ [1, -2, 0.5, 0] > 0).astype(np.int64)
 ask = rng.normal(size=(5, 4))
+ask[:, 2] = np.arange(5)
 
 
 def write(name, model, signature=""):
@@ -52,12 +53,15 @@ tensor = """signature:
   outputs: '[{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]'
   params: null
 """
-columns = """signature:
-  inputs: '[{"type": "double", "name": "sepal length (cm)", "required": true}, {"type":
-    "double", "name": "sepal width (cm)", "required": true}, {"type": "double", "name":
-    "it''s", "required": true}, {"type": "double", "name": "d", "required": true}]'
-  outputs: null
+# As MLflow 3.17 writes it.
+columns = r"""signature:
+  inputs: '[{"type": "double", "name": "the first, very long \"name\" of a column",
+    "required": true}, {"type": "double", "name": "it''s", "required": true}, {"type":
+    "long", "name": "n", "required": true}, {"type": "double", "name": "\u0646\u062e\u0644\u0629",
+    "required": true}]'
+  outputs: '[{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]'
   params: null
+type_hint_from_example: false
 """
 classifier = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, y)
 words = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, np.where(y, "late", "نخلة"))
