@@ -173,7 +173,7 @@ func (s *Service) bring(ctx context.Context, k key, d Deployment, now bool) erro
 		if have.holding(w) != nil {
 			continue
 		}
-		if f, ok := s.failure(k, w); ok && !now && time.Now().Before(f.retry) {
+		if f, ok := s.failure(k, w); ok && !f.waits && !now && time.Now().Before(f.retry) {
 			continue
 		}
 		t, err := s.load(ctx, k, d, w)

@@ -163,10 +163,10 @@ func TestEnvironmentNotBuilt(t *testing.T) {
 	n.mu.Lock()
 	n.built["slow"] = true
 	n.mu.Unlock()
+	if err := s.RunOnce(t.Context()); err != nil { // at once: what waits has no pause
+		t.Error(err)
+	}
 	for _, name := range []string{"new", "old"} {
-		if err := s.Load(t.Context(), "nyc", name); err != nil {
-			t.Error(err)
-		}
 		if d, err := s.One(t.Context(), "nyc", name); err != nil || d.State != serving.Ready || d.Reason != "" {
 			t.Errorf("%s: %+v, %v", name, d, err)
 		}

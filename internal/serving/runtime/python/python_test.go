@@ -267,7 +267,7 @@ def predict(model, inputs):
 		{fault.Unsupported, "no output y"},
 		{fault.Unsupported, "ndarray and no dict"},
 		{fault.TooLarge, ""},
-		{fault.Internal, "AttributeError"},
+		{fault.Invalid, "predict.py:12: AttributeError"},
 		{fault.Invalid, "4711"},
 		{},
 	} {

@@ -600,8 +600,8 @@ def asked(model, wanted, inputs):
         raise
     except MemoryError:
         raise Refused("exhausted", "no memory to run the model")
-    except Exception as e:  # what it says may have values of rows
-        raise Refused("invalid" if isinstance(e, ValueError) else "internal", "%s" % where(e).rstrip(": "), "", str(e))
+    except Exception as e:  # of the model, or of what it was asked; what it says may have values of rows
+        raise Refused("invalid", where(e).rstrip(": "), "", str(e))
 
 
 def serve(model, reader, writer):
