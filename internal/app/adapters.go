@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
 )
 
 // featureData answers feature's questions about data from datasets.
@@ -206,7 +207,10 @@ func modelUsers(ctx context.Context, tx *store.Tx, p project.Name, model string,
 
 // servingModels hands verified model files to serving. Deployments are loaded
 // by a loop of ours, too, which has no token.
-type servingModels struct{ registry *registry.Service }
+type servingModels struct {
+	registry *registry.Service
+	training *training.Service
+}
 
 func (m servingModels) Still(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
 	return m.registry.Still(ctx, tx, project.Name(p), model, int(version))
@@ -224,12 +228,12 @@ func (m servingModels) OpenVerified(ctx context.Context, p, model, version strin
 	if err != nil {
 		return serving.Model{}, err
 	}
-	file, err := v.ReadFile(ctx, "model.onnx", maxModel)
-	if err != nil {
-		return serving.Model{}, err
-	}
-	return serving.Model{
+	out := serving.Model{
 		Name: v.Version.Model, Version: int64(v.Version.Number), Digest: v.Version.Digest,
-		Residency: v.Version.Residency, Classification: v.Version.Classification, OfJob: v.Version.OfJob, File: file,
-	}, nil
+		Residency: v.Version.Residency, Classification: v.Version.Classification, OfJob: v.Version.OfJob, Files: m.files(v),
+	}
+	if out.Files == nil || has(v, "model.onnx") {
+		out.File, err = v.ReadFile(ctx, "model.onnx", maxModel)
+	}
+	return out, err
 }

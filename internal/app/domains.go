@@ -383,7 +383,9 @@ func stopper(stop func()) func(context.Context) error {
 }
 
 func (a *App) openServing(ctx context.Context) error {
-	if err := a.startServing(serving.Config{Models: servingModels{a.registry}, Features: servingFeatures{a.features}, Capacity: a.openPlaces()}); err != nil {
+	if err := a.startServing(serving.Config{
+		Models: servingModels{a.registry, a.training}, Environments: servingEnvironments{a.environments}, Features: servingFeatures{a.features}, Capacity: a.openPlaces(),
+	}); err != nil {
 		return err
 	}
 	for _, c := range contents {
@@ -410,6 +412,17 @@ func (a *App) startServing(c serving.Config) error {
 	}})
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
+	if a.environments != nil {
+		a.environments.Hold(a.servedEnvironments(runtimes))
+		// What waits for an environment is loaded when it is there.
+		a.group.Add(event.Subscribe(a.db, event.Config{
+			Name: "models of environments", Names: []string{environment.EnvironmentReady}, Logger: a.log,
+			Handle: func(context.Context, event.Event) error {
+				loader.Wake()
+				return nil
+			},
+		}).Service())
+	}
 	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.ScaleOnce, Logger: a.log}
 	a.group.Add(scaler.Service())
 	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.RecordUsage, Logger: a.log}

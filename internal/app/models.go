@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/child"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/onnx"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/python"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 )
 
@@ -27,6 +28,7 @@ type runtimes struct {
 	apart  *child.Runtime
 	most   resource.Bytes // that a process may have; 0: what is asked
 	remote *remote.Runtime
+	python *python.Runtime
 }
 
 var _ runtime.Runtime = runtimes{}
@@ -47,7 +49,12 @@ func (a *App) runtimes() (runtimes, error) {
 	}
 	a.onClose(away.Close)
 	library := a.cfg.ortPath()
-	return runtimes{onnx.New(library).Within(memory), child.New(modelLauncher{l, library}, a.log), resource.Bytes(bytes(a.cfg.Serving.Process)), away}, nil
+	apart := child.New(modelLauncher{l, library}, a.log)
+	own, err := python.New(apart, filepath.Join(a.cfg.Data, "tmp", "models"))
+	if err != nil {
+		return runtimes{}, err
+	}
+	return runtimes{onnx.New(library).Within(memory), apart, resource.Bytes(bytes(a.cfg.Serving.Process)), away, own}, nil
 }
 
 // Load implements runtime.Runtime.
@@ -55,7 +62,7 @@ func (r runtimes) Load(ctx context.Context, model []byte, o runtime.Options) (ru
 	if o.Remote.Server != "" {
 		return r.remote.Load(ctx, model, o)
 	}
-	if !o.Apart && !onnx.Fragile(model) {
+	if o.Python == nil && !o.Apart && !onnx.Fragile(model) {
 		return r.here.Load(ctx, model, o)
 	}
 	if r.most > 0 && o.Memory > r.most {
@@ -63,10 +70,17 @@ func (r runtimes) Load(ctx context.Context, model []byte, o runtime.Options) (ru
 			WithHint("Ask for less, or have serving.process_memory raised.")
 	}
 	if o.Memory == 0 {
-		o.Memory = child.Memory(len(model))
+		size := len(model)
+		if o.Python != nil {
+			size = int(o.Python.Size)
+		}
+		o.Memory = child.Memory(size)
 		if r.most > 0 {
 			o.Memory = min(o.Memory, r.most)
 		}
+	}
+	if o.Python != nil {
+		return r.python.Load(ctx, nil, o)
 	}
 	return r.apart.Load(ctx, model, o)
 }
@@ -80,6 +94,9 @@ type modelLauncher struct {
 
 // Launch implements child.Launcher.
 func (l modelLauncher) Launch(ctx context.Context, o runtime.Options) (child.Process, error) {
+	if o.Python != nil {
+		return l.python(ctx, *o.Python, o)
+	}
 	library, err := filepath.EvalSymlinks(l.library)
 	if err == nil {
 		library, err = filepath.Abs(library)
@@ -100,6 +117,29 @@ func (l modelLauncher) Launch(ctx context.Context, o runtime.Options) (child.Pro
 	}
 	return confined{cmd}, nil
 }
+
+// python confines a process of a Python model as any user's code: its environment and
+// the model's files, which it only reads, and the cores that a run takes.
+func (l modelLauncher) python(ctx context.Context, p runtime.Python, o runtime.Options) (child.Process, error) {
+	threads := max(1, o.Threads)
+	policy := sandbox.Policy{
+		Level: l.level, Mounts: []sandbox.Mount{{Path: p.Dir}}, Env: python.Variables(p, threads),
+		Limits: sandbox.Limits{
+			Memory: o.Memory, CPU: resource.Cores(int64(threads)), Processes: 256, OpenFiles: 1024, Tmp: pythonScratch, FileSize: pythonScratch,
+		},
+	}
+	for _, path := range p.Mounts {
+		policy.Mounts = append(policy.Mounts, sandbox.Mount{Path: path})
+	}
+	cmd, err := sandbox.Command(ctx, l.worker, policy, python.Command(p)...)
+	if err != nil {
+		return nil, err
+	}
+	return confined{cmd}, nil
+}
+
+// pythonScratch is what a Python model may write, in memory that counts as its own.
+const pythonScratch = 64 * resource.MiB
 
 // scratch is as little as a sandbox's files may be.
 const scratch = 16 * resource.MiB

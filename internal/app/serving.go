@@ -66,6 +66,12 @@ func stableOf(d serving.Deployment) (score.Target, error) {
 		return score.Target{}, fault.New(fault.Unsupported, "deployment %s has steps before or after its model, which jobs do not take", d.Name).
 			WithHint("Send the rows as requests; or deploy the model without steps under another name, and prepare its columns in the dataset.")
 	}
+	for _, t := range d.Targets {
+		if t.Role == serving.Stable && t.Environment != "" {
+			return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers with a Python model, and jobs answer rows with ONNX only", d.Name).
+				WithHint("Have a job of your own load the version (`data: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
+		}
+	}
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}
 	if f := d.Spec.Features; f != nil {
 		columns := make([]string, len(f.Columns))

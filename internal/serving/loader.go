@@ -22,6 +22,7 @@ const maxPause = 5 * time.Minute
 // failure is why a version is not in memory.
 type failure struct {
 	reason string
+	waits  bool // for what it runs in; that says nothing of it
 	tries  int
 	retry  time.Time
 }
@@ -129,6 +130,9 @@ func reasonOf(err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, ErrNotYet) {
+		return err
+	}
 	kind := fault.KindOf(err)
 	switch kind { //nolint:exhaustive // the others are of the model
 	case fault.Internal, fault.Unavailable:
@@ -226,7 +230,7 @@ func (s *Service) bring(ctx context.Context, k key, d Deployment, u urge) error 
 		if rests || have.holding(w) != nil {
 			continue
 		}
-		if f, ok := s.failure(k, w); ok && u != forced && time.Now().Before(f.retry) {
+		if f, ok := s.failure(k, w); ok && !f.waits && u != forced && time.Now().Before(f.retry) {
 			continue
 		}
 		t, err := s.load(ctx, k, d, w)
@@ -286,9 +290,14 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*ta
 	if fault.Is(err, fault.Unavailable) { // it says nothing of the model
 		longest = 10 * time.Second
 	}
+	f.waits = errors.Is(err, ErrNotYet)
 	f.reason, f.retry = reasonOf(err).Error(), time.Now().Add(min(longest, time.Second<<min(f.tries, 9)))
 	s.failures[w.attempt(k)] = f
-	s.Log.ErrorContext(ctx, "model not loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
+	level := slog.LevelError
+	if f.waits {
+		level = slog.LevelInfo
+	}
+	s.Log.Log(ctx, level, "model not loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
 	return nil, err
 }
 

@@ -360,7 +360,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		return first
 	}
 	want := Placing{
-		Project: project, Deployment: name, Version: m.Version, Threads: max(1, o.Threads), Memory: o.Memory, Size: len(m.File),
+		Project: project, Deployment: name, Version: m.Version, Threads: max(1, o.Threads), Memory: o.Memory, Size: bytesOf(m, o),
 		Residency: m.Residency, Classification: m.Classification,
 	}
 	open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
@@ -382,6 +382,14 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 	return newReplicas(first, open, func(err error) {
 		s.Log.Error("a replica was not loaded", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
 	})
+}
+
+// bytesOf is how large a version's files are.
+func bytesOf(m Model, o runtime.Options) int {
+	if o.Python != nil {
+		return int(o.Python.Size)
+	}
+	return len(m.File)
 }
 
 // another loads a version once more. It takes a place of the loader.

@@ -39,22 +39,23 @@ const (
 
 // Config is what a Service is made of.
 type Config struct {
-	DB          *store.DB
-	Store       Store
-	Authz       Authorizer
-	Models      Models
-	Journal     Journal
-	Guard       residency.Guard
-	Runtime     models.Runtime
-	Remotes     map[string]Remote
-	Features    Features       // nil: deployments have no features
-	Predictions Predictions    // nil: answers are not remembered
-	Zone        residency.Zone // where this process answers; empty is home
-	Timeout     time.Duration  // of one inference; 0 is 30 s
-	LoadTime    time.Duration  // that reading a version may take, and loading it; 0 is runtime.DefaultTime
-	Loads       int            // that the loader does at once; 0 is 4
-	Capacity    Capacity       // of replicas beyond the first; nil: there is always room
-	Log         *slog.Logger
+	DB           *store.DB
+	Store        Store
+	Authz        Authorizer
+	Models       Models
+	Journal      Journal
+	Guard        residency.Guard
+	Runtime      models.Runtime
+	Remotes      map[string]Remote
+	Environments Environments   // nil: no Python models
+	Features     Features       // nil: deployments have no features
+	Predictions  Predictions    // nil: answers are not remembered
+	Zone         residency.Zone // where this process answers; empty is home
+	Timeout      time.Duration  // of one inference; 0 is 30 s
+	LoadTime     time.Duration  // that reading a version may take, and loading it; 0 is runtime.DefaultTime
+	Loads        int            // that the loader does at once; 0 is 4
+	Capacity     Capacity       // of replicas beyond the first; nil: there is always room
+	Log          *slog.Logger
 }
 
 // Service is the only way into serving. Safe for concurrent use.
@@ -168,6 +169,10 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
 	t, err := s.open(ctx, Deployment{Project: project, Name: name, Spec: spec}, version)
+	later := errors.Is(err, ErrNotYet) && !spec.Chained() // what is not read cannot be pinned
+	if later {
+		t, err = s.absent(ctx, project, spec, version)
+	}
 	if err != nil {
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
@@ -230,8 +235,12 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		}
 		return d, changed, fault.Wrap(err, "deploy %s", name)
 	}
-	s.settleNow(ctx, key{project, name}, t)
-	if len(d.Trials) > 0 { // they are loaded as the manifest says now; what fails is in the state
+	if later {
+		s.settleNow(ctx, key{project, name})
+	} else {
+		s.settleNow(ctx, key{project, name}, t)
+	}
+	if len(d.Trials) > 0 || later { // they are loaded as the manifest says now; what fails is in the state
 		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d, routine)
 	}
 	return s.withState(d), true, nil
@@ -283,7 +292,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string) (*targ
 	if err != nil {
 		return nil, err
 	}
-	session, err := s.session(ctx, project, name, spec, &m)
+	session, environment, err := s.session(ctx, project, name, spec, &m)
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +308,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string) (*targ
 	if err != nil {
 		return nil, err
 	}
-	t.zone, t.steps, t.replicas = s.place(spec), d.Steps, several
+	t.zone, t.steps, t.replicas, t.environment = s.place(spec), d.Steps, several, environment
 	if steps != nil {
 		err = t.dress(steps, spec.Prediction)
 	} else {
@@ -316,33 +325,40 @@ func (s *Service) open(ctx context.Context, d Deployment, version string) (*targ
 }
 
 // session loads a verified version, if it may be here and, when the spec names a
-// remote, there. It takes the file out of the model.
-func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model) (models.Session, error) {
+// remote, there; environment is that of a Python model. It takes the files out of the
+// model.
+func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model) (session models.Session, environment string, err error) {
 	if err := s.Guard.Pass(ctx, residency.Passage{
 		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: string(actionApply),
 	}); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if spec.remote().Name != "" {
 		if err := s.crossed(ctx, project, spec, actionApply, "model "+m.Name, m.Residency); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
 	options, err := spec.options(*m)
 	if err != nil {
-		return nil, err
+		return nil, "", err
+	}
+	if options.Python, err = s.python(ctx, project, spec, *m); err != nil {
+		return nil, "", err
 	}
 	options.Time, options.Again = s.LoadTime, s.again(project, *m)
-	session, err := s.Runtime.Load(ctx, m.File, options)
+	session, err = s.Runtime.Load(ctx, m.File, options)
 	if err == nil {
 		session = s.replicate(project, name, spec, *m, options, session)
 	}
 	large := len(m.File) > freed
-	m.File = nil
+	m.File, m.Files = nil, nil
 	if large {
 		debug.FreeOSMemory()
 	}
-	return session, err
+	if options.Python != nil {
+		environment = options.Python.Environment
+	}
+	return session, environment, err
 }
 
 // freed is the size of a model's file from which on its memory is given back at
@@ -362,7 +378,7 @@ func (s *Service) verified(ctx context.Context, project, model, version string) 
 
 // again reads the file of a version that is loaded once more. It keeps nothing of it.
 func (s *Service) again(project string, m Model) func(context.Context) ([]byte, error) {
-	m.File = nil
+	m.File, m.Files = nil, nil
 	return func(ctx context.Context) ([]byte, error) {
 		now, err := s.verified(identity.With(ctx, identity.Loop("model loader")), project, m.Name, versionText(m.Version))
 		if err == nil && now.Digest != m.Digest {
@@ -385,6 +401,9 @@ func (s *Service) withState(d Deployment) Deployment {
 		x := Target{Role: w.role, Version: w.version, State: Loading}
 		if f, ok := s.failure(k, w); ok {
 			x.State, x.Reason = Failed, f.reason
+			if f.waits {
+				x.State = Loading
+			}
 		}
 		loaded := t.holding(w)
 		if loaded != nil {
@@ -393,7 +412,7 @@ func (s *Service) withState(d Deployment) Deployment {
 				x.State, x.Reason = Failed, err.Error()
 			}
 			x.Batching, x.Unbatched = loaded.batches()
-			x.Remote, x.Zone = loaded.how.runtime.Remote.Name, loaded.zone
+			x.Environment, x.Remote, x.Zone = loaded.environment, loaded.how.runtime.Remote.Name, loaded.zone
 		}
 		if w.role == Canary && loaded != nil {
 			x.Weight = int(t.share * 100 / buckets)

@@ -23,7 +23,8 @@
 //     second, quota.go in a day or a month.
 //   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
 //     Runtime in this process, runtime/child one in a process per model,
-//     runtime/remote other servers; remote.go says where requests may go.
+//     runtime/python what is no ONNX file, runtime/remote other servers; python.go
+//     says what a Python model runs in, remote.go where requests may go.
 //     prediction/ keeps what was answered.
 //
 // rollout: running → promoted | rolled_back | inconclusive | cancelled;
@@ -132,6 +133,8 @@ type Target struct {
 	Wanted   int    `json:"replicas_wanted,omitempty"` // where the manifest says how it scales
 	Scaling  string `json:"scaling,omitempty"`         // why so many are wanted, or are not there
 
+	Environment string `json:"environment,omitempty"` // in which a Python model runs, with its digest
+
 	Remote string         `json:"remote,omitempty"` // the server that runs it, if it is another
 	Zone   residency.Zone `json:"zone,omitempty"`   // where it runs
 }
@@ -187,5 +190,6 @@ type Model struct {
 	Residency      residency.Label
 	Classification string
 	OfJob          bool   // jobs of ours wrote its files
-	File           []byte // model.onnx
+	File           []byte // model.onnx; nil where there is none
+	Files          *Files // what Python can run; nil where there is nothing of it
 }

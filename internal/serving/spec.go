@@ -42,6 +42,7 @@ type Spec struct {
 type RuntimeSpec struct {
 	Isolation Isolation      `json:"isolation,omitempty" doc:"auto: in the server's process a model whose files jobs of Falaj's wrote, without replicas, and each other in a process of its own; child: in a process of its own, without keys, files or network; in-process: as auto, and others are refused" default:"auto"`
 	Memory    resource.Bytes `json:"memory,omitempty" doc:"What a process of its own may use, such as 4GiB; the default is 2 GiB and eight times the model's file; at most the server's serving.process_memory"`
+	Python    PythonSpec     `json:"python,omitzero" doc:"How a Python model runs: a predict.py, a scikit-learn model in MLflow's format or a model.tflite. Said of a version that also has a model.onnx, it is not that which answers"`
 	Remote    RemoteSpec     `json:"remote,omitzero" doc:"Another server that runs the model"`
 }
 
@@ -64,12 +65,14 @@ func (r *RuntimeSpec) validate() error {
 		return nil
 	case r.Remote != (RemoteSpec{}) && (r.Isolation != "" || r.Memory != 0):
 		return fault.New(fault.Invalid, "spec.runtime.remote: isolation and memory are of models that run here")
+	case r.Remote != (RemoteSpec{}) && r.Python != (PythonSpec{}):
+		return fault.New(fault.Invalid, "spec.runtime.remote: python is of models that run here")
 	case r.Isolation != "" && r.Isolation != Auto && r.Isolation != InProcess && r.Isolation != Child:
 		return fault.New(fault.Invalid, "spec.runtime.isolation is %.40q; it may be auto, in-process or child", r.Isolation)
 	case r.Memory != 0 && r.Memory < minMemory:
 		return fault.New(fault.Invalid, "spec.runtime.memory is %s; a process needs at least %s", r.Memory, minMemory)
 	}
-	return nil
+	return r.Python.validate(r.Isolation)
 }
 
 // options are how the runtime loads a version.

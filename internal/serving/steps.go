@@ -104,7 +104,7 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 		}
 	}()
 	spec := d.Spec
-	spec.Scale = nil // it is of the deployment's own model
+	spec.Scale = nil                 // it is of the deployment's own model
 	if r := spec.Runtime; r != nil { // a remote has the deployment's own model
 		here := *r
 		here.Remote = RemoteSpec{}
@@ -158,7 +158,7 @@ func (s *Service) member(ctx context.Context, d Deployment, spec Spec, model, ve
 			return nil, m, err
 		}
 	}
-	session, err := s.session(ctx, d.Project, d.Name, spec, &m)
+	session, _, err := s.session(ctx, d.Project, d.Name, spec, &m)
 	return session, m, err
 }
 
@@ -187,6 +187,7 @@ func sameSteps(a, b []StepModel) bool {
 // model's own outputs, unless the manifest names another.
 func (t *target) dress(c *chain.Session, p *PredictionSpec) error {
 	t.meta, t.names, t.chain = c.Visible(), inputNames(c.Model()), c
+	t.outputs = namesOf(t.meta.Outputs)
 	maps.Copy(t.names, c.Columns())
 	scored := c.Model()
 	if p != nil && p.Output != "" {

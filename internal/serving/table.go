@@ -89,6 +89,8 @@ type target struct {
 	since    time.Time      // it is in memory
 	uses     atomic.Int64
 	closed   func() // tells the service that the session is
+
+	environment string // of a Python model
 }
 
 // newTarget makes a target of a session, which it owns. It tries whether the model
@@ -103,9 +105,7 @@ func (s *Service) newTarget(ctx context.Context, m Model, how how, session runti
 	s.sessions.Add(1)
 	s.mu.Unlock()
 	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally, since: time.Now(), closed: s.sessions.Done}
-	for _, o := range t.meta.Outputs {
-		t.outputs = append(t.outputs, o.Name)
-	}
+	t.outputs = namesOf(t.meta.Outputs)
 	var verdict batching.Verdict
 	options, cores := bounded(how.batching, session), s.coresOf(how)
 	if options.MaxRows != 1 {
@@ -116,6 +116,14 @@ func (s *Service) newTarget(ctx context.Context, m Model, how how, session runti
 	t.queue = batching.New(cores, session, options, verdict, tally.ran)
 	t.uses.Store(1)
 	return t, nil
+}
+
+func namesOf(all []runtime.Spec) []string {
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = s.Name
+	}
+	return names
 }
 
 // away is why the version does not answer at the moment; nil when it does.
@@ -261,7 +269,7 @@ func (s *Service) notReady(k key, t *table, version string) error {
 		if sleeps := t.deployment.Spec.sleeps(); sleeps && (!failed || time.Now().After(f.retry)) {
 			return errAsleep
 		}
-		if failed { // what it was is not for everybody who may ask
+		if failed && !f.waits { // what it was is not for everybody who may ask
 			err := fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded", k.name, w.version).
 				WithHint("The deployment's state says why, to who may read it.").WithRetry(time.Until(f.retry))
 			err.Err = errFailed

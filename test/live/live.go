@@ -11,7 +11,8 @@
 //
 // The directory test/ holds what is tested so: script (the command line),
 // crash (kill -9 at random moments), attack (a hostile job, a tampered model),
-// full (a full disk), sealed (classified values in no file), loop (what closes the loop, attacked).
+// full (a full disk), sealed (classified values in no file), loop (what closes the loop, attacked),
+// pythonmodels (models that are no ONNX file, hostile ones among them).
 package live
 
 import (

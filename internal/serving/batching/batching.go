@@ -69,6 +69,7 @@ type Options struct {
 	Priorities int           // levels; requests of others are of the last one. 0 is 1
 	Timeout    time.Duration // of the wait, for requests that do not say; 0: none
 	Threads    int           // cores that a run takes; 0 is 1
+	Runs       int           // at the same time; 0: as many as there are cores for
 	Tolerance  float64       // see Try; 0 is DefaultTolerance
 }
 
@@ -243,7 +244,7 @@ func (q *Queue) Infer(ctx context.Context, r Request) (Answer, error) {
 	now := time.Now()
 	c := q.cores
 	c.mu.Lock()
-	if c.free >= q.weight && (len(c.queues) == 0 || c.next(now) == nil) && (q.o.MaxDelay == 0 || q.verdict.May == No) {
+	if c.free >= q.weight && q.room() && (len(c.queues) == 0 || c.next(now) == nil) && (q.o.MaxDelay == 0 || q.verdict.May == No) {
 		c.start(q)
 		c.mu.Unlock()
 		return q.alone(ctx, &r, now)
@@ -417,7 +418,7 @@ func (q *Queue) soonest(w *request) time.Duration {
 		}
 		runs = (rows + largest - 1) / largest
 	}
-	side := q.cores.all / q.weight // runs side by side: all of them may wait for one that began last
+	side := q.side() // runs side by side: all of them may wait for one that began last
 	all := q.cost.least(runs, rows) - time.Duration(side-1)*q.cost.least(1, min(rows, largest))
 	return max(0, all/time.Duration(side))
 }
@@ -612,6 +613,19 @@ func (q *Queue) take() *batch {
 	return b
 }
 
+// side is how many runs of it there may be at the same time.
+func (q *Queue) side() int {
+	n := q.cores.all / q.weight
+	if q.o.Runs > 0 {
+		n = min(n, q.o.Runs)
+	}
+	return n
+}
+
+// room reports whether the model takes another run now. When it does not, the end of
+// one dispatches.
+func (q *Queue) room() bool { return q.o.Runs == 0 || q.inside < q.o.Runs }
+
 // ripe reports whether something waits that need not wait for company any more.
 func (q *Queue) ripe(now time.Time) bool {
 	return q.o.MaxDelay == 0 || q.verdict.May == No || q.lone > 0 || q.rows >= q.size || now.Sub(q.oldest()) >= q.o.MaxDelay
@@ -633,7 +647,7 @@ func (q *Queue) oldest() time.Time {
 // arm sees to it that somebody looks when the oldest has waited for company long
 // enough.
 func (q *Queue) arm(now time.Time) {
-	if q.armed || q.count == 0 || q.ripe(now) {
+	if q.armed || q.count == 0 || !q.room() || q.ripe(now) {
 		return
 	}
 	q.armed = true

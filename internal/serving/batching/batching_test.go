@@ -941,3 +941,33 @@ func TestCancelledRunsKeepTheirCores(t *testing.T) {
 		})
 	}
 }
+
+// TestRuns: a model that takes so many runs at a time lets more wait, as one batch when
+// one ends, while others have the cores that it does not take.
+func TestRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cores := batching.NewCores(3)
+		narrow, other := newBench(t, cores, batching.Options{Runs: 1}), newBench(t, cores, batching.Options{})
+		first := narrow.ask(t.Context(), 1, 1)
+		running := narrow.run(1)
+		second, third := narrow.ask(t.Context(), 2, 1), narrow.ask(t.Context(), 3, 1)
+		narrow.idle()
+		beside := other.ask(t.Context(), 4, 1)
+		other.run(4).End(nil)
+		other.owns(beside)
+		narrow.idle() // the end of another model's run makes no room for it
+		running.End(nil)
+		narrow.run(2, 3).End(nil)
+		narrow.owns(first, second, third)
+
+		// Two of them leave a core to others.
+		wide := newBench(t, cores, batching.Options{Runs: 2})
+		replies := []*reply{wide.ask(t.Context(), 5, 1), wide.ask(t.Context(), 6, 1), wide.ask(t.Context(), 7, 1)}
+		a, b := wide.run(5), wide.run(6)
+		wide.idle()
+		b.End(nil)
+		wide.run(7).End(nil)
+		a.End(nil)
+		wide.owns(replies...)
+	})
+}

@@ -34,7 +34,7 @@ func (c *Cores) All() int { return c.all }
 func (c *Cores) next(now time.Time) *Queue {
 	var best *Queue
 	for _, q := range c.queues {
-		if !q.ripe(now) {
+		if !q.room() || !q.ripe(now) {
 			continue
 		}
 		if best == nil || q.urgent() && !best.urgent() || q.urgent() == best.urgent() && q.used() < best.used() {

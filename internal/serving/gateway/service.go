@@ -375,6 +375,9 @@ func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, r
 		if fault.Is(err, fault.NotFound) {
 			return no("version %d of %s is not there any more", needs[i].Number, needs[i].Model)
 		}
+		if fault.Is(err, fault.Unsupported) {
+			return no("version %d of %s: %v", needs[i].Number, needs[i].Model, err)
+		}
 		if err != nil { // it says nothing of the version: who takes it for its end removes what answers
 			return nil, nil, fault.Wrap(err, "deployment %s", d.Name)
 		}

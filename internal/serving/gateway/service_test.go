@@ -232,7 +232,7 @@ func life(t *testing.T, database storetest.Open) {
 		t.Errorf("a busy database: %v", err)
 	}
 	has := report
-	has.Has = []string{"m@1 sha256:a", "m@2 sha256:b", "m@9 sha256:z"}
+	has.Has = []string{"m@1 sha256:a", "m@2 sha256:b", "m@9 sha256:z", "scaler@4 sha256:s"}
 	if wanted, err = s.Sync(ctx, proj, "edge", has); err != nil || len(wanted.Deployments) != 2 || wanted.Deployments[0].Versions[0].Bundle != nil {
 		t.Errorf("%+v, %v", wanted, err)
 	}

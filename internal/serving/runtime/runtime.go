@@ -257,6 +257,23 @@ type Options struct {
 	// Time is how long the model may take to load, then and again; 0 is
 	// DefaultTime.
 	Time time.Duration
+	// Python is how a model that is no ONNX file is run; nil: it is one.
+	Python *Python `json:"-"`
+}
+
+// Python is how a model runs that is Python: in processes of its own, in an
+// environment that does not change.
+type Python struct {
+	Environment string            // its name and digest
+	Interpreter string            // absolute path
+	Mounts      []string          // what the environment consists of
+	Env         map[string]string // variables of it
+	Processes   int               // that share the requests, one at a time each; 0 is 1
+	Size        int64             // of the model's files together
+	// Write writes the files below a directory that is there, each verified while it
+	// is read.
+	Write func(ctx context.Context, dir string) error
+	Dir   string // where they are; of the runtime
 }
 
 // DefaultTime is how long a model may take to load.
@@ -285,6 +302,12 @@ type Distant interface {
 // when the model is at fault.
 type Runtime interface {
 	Load(ctx context.Context, model []byte, o Options) (Session, error)
+}
+
+// Narrow is a Session that takes so many runs at the same time, and lets more wait.
+type Narrow interface {
+	Session
+	Runs() int
 }
 
 // ErrEnded is in the chain of the error of a run that its process did not survive,

@@ -1,0 +1,109 @@
+package serving
+
+import (
+	"context"
+	"errors"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	models "github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// PythonSpec is how a model that is Python runs.
+type PythonSpec struct {
+	Environment string `json:"environment,omitempty" doc:"Environment with the model's packages, NAME or NAME@DIGEST; the newest of the name when the model is loaded. Left out, the one in which the job ran that made the version"`
+	Processes   int    `json:"processes,omitempty" doc:"Processes that share the requests; each answers one at a time" default:"1"`
+}
+
+// maxProcesses bounds PythonSpec.Processes.
+const maxProcesses = 64
+
+func (p PythonSpec) validate(i Isolation) error {
+	switch {
+	case p == (PythonSpec{}):
+		return nil
+	case p.Processes < 0 || p.Processes > maxProcesses:
+		return fault.New(fault.Invalid, "spec.runtime.python.processes is %d; it may be 1 to %d, and no more than there are cores", p.Processes, maxProcesses)
+	case len(p.Environment) > 256:
+		return fault.New(fault.Invalid, "spec.runtime.python.environment has %d bytes; write NAME or NAME@DIGEST", len(p.Environment))
+	case i == InProcess:
+		return fault.New(fault.Invalid, "spec.runtime.isolation is in-process; a Python model runs in processes of its own only")
+	}
+	return nil
+}
+
+// Environments is what Python models run in.
+type Environments interface {
+	// Use resolves an environment, "sklearn" or "sklearn@sha256:…": all of a Python but
+	// its processes and files. Errors: fault.NotFound, fault.PermissionDenied,
+	// fault.Invalid (it cannot be built), fault.Unsupported (it is no Python),
+	// fault.Gone, and fault.Unavailable with ErrNotYet while it is being built.
+	Use(ctx context.Context, project, ref string) (models.Python, error)
+}
+
+// ErrNotYet is in the chain of why a version is not loaded when what it runs in is still
+// being made: its deployment waits.
+var ErrNotYet = errors.New("not there yet")
+
+// Files are a version's, of a model that Python runs.
+type Files struct {
+	Size int64 // bytes of all
+	// Write writes them below a directory that is there, each verified while it is read.
+	Write func(ctx context.Context, dir string) error
+	// Environment is the one that made them, with its digest; empty: none is known.
+	Environment func(ctx context.Context) (string, error)
+}
+
+// python is how a version runs that is Python; nil for ONNX, and for a model elsewhere.
+func (s *Service) python(ctx context.Context, project string, spec Spec, m Model) (*models.Python, error) {
+	var says PythonSpec
+	isolation := Auto
+	if spec.Runtime != nil {
+		says, isolation = spec.Runtime.Python, spec.Runtime.Isolation
+	}
+	if says == (PythonSpec{}) && m.File != nil {
+		return nil, nil //nolint:nilnil // nil is what is said of ONNX
+	}
+	invalid := func(hint, format string, args ...any) (*models.Python, error) {
+		return nil, fault.New(fault.Invalid, format, args...).WithHint("%s", hint)
+	}
+	switch {
+	case spec.remote().Name != "":
+		return invalid("Register what the remote runs as ONNX: it says what the model takes and gives.", "version %d of %s has no model.onnx, by which a remote's model is checked", m.Version, m.Name)
+	case m.Files == nil:
+		return invalid("Register it with a predict.py, or leave spec.runtime.python out.", "version %d of %s has no predict.py, no MLmodel and no model.tflite, so it is no Python model", m.Version, m.Name)
+	case isolation == InProcess:
+		return invalid("Leave spec.runtime.isolation out.", "version %d of %s is Python, which runs in processes of its own only", m.Version, m.Name)
+	case s.Environments == nil:
+		return nil, fault.New(fault.Unsupported, "this server runs no Python models")
+	case says.Processes > s.cores.All():
+		return invalid("Ask for fewer.", "spec.runtime.python.processes is %d, and this server has %d cores", says.Processes, s.cores.All())
+	}
+	name := says.Environment
+	if name == "" {
+		var err error
+		if name, err = m.Files.Environment(ctx); err != nil {
+			return nil, fault.Wrap(err, "find the environment of version %d of %s", m.Version, m.Name)
+		}
+	}
+	if name == "" {
+		return invalid("Make an Environment with the model's packages, and name it in spec.runtime.python.environment.",
+			"version %d of %s is Python, and nothing says in which environment it runs", m.Version, m.Name)
+	}
+	p, err := s.Environments.Use(ctx, project, name)
+	if err != nil {
+		return nil, fault.Wrap(err, "the environment of version %d of %s", m.Version, m.Name)
+	}
+	p.Processes, p.Size, p.Write = max(1, says.Processes), m.Files.Size, m.Files.Write
+	return &p, nil
+}
+
+// absent is a version that was verified and may be here, and is not in memory: its
+// environment is still being built.
+func (s *Service) absent(ctx context.Context, project string, spec Spec, version string) (*target, error) {
+	m, err := s.verified(ctx, project, spec.Model, version)
+	if err != nil {
+		return nil, err
+	}
+	m.File, m.Files = nil, nil
+	return &target{model: m, how: spec.how()}, nil
+}

@@ -1,0 +1,78 @@
+"""Writes scikit-learn models in MLflow's format below a directory, and what they answer."""
+
+import json
+import os
+import pickle
+import sys
+
+import numpy as np
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+MLMODEL = """artifact_path: model
+flavors:
+  python_function:
+    env:
+      conda: conda.yaml
+      virtualenv: python_env.yaml
+    loader_module: mlflow.sklearn
+    model_path: model.pkl
+    predict_fn: predict
+    python_version: 3.11.7
+  sklearn:
+    code: null
+    pickled_model: model.pkl
+    serialization_format: pickle
+    sklearn_version: 1.2.1
+mlflow_version: 2.9.2
+model_size_bytes: 1234
+model_uuid: 0d6e7a4b5f6c4d8e9f0a1b2c3d4e5f60
+%sutc_time_created: '2026-11-27 06:00:00.000000'
+"""
+
+rng = np.random.default_rng(1)
+x = rng.normal(size=(200, 4))
+y = (x @ [1, -2, 0.5, 0] > 0).astype(np.int64)
+ask = rng.normal(size=(5, 4))
+ask[:, 2] = np.arange(5)
+
+
+def write(name, model, signature=""):
+    directory = os.path.join(sys.argv[1], name)
+    os.makedirs(directory)
+    with open(os.path.join(directory, "MLmodel"), "w") as f:
+        f.write(MLMODEL % signature)
+    with open(os.path.join(directory, "model.pkl"), "wb") as f:
+        pickle.dump(model, f)
+
+
+tensor = """signature:
+  inputs: '[{"type": "tensor", "tensor-spec": {"dtype": "float64", "shape": [-1,
+    4]}}]'
+  outputs: '[{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]'
+  params: null
+"""
+# As MLflow 3.17 writes it.
+columns = r"""signature:
+  inputs: '[{"type": "double", "name": "the first, very long \"name\" of a column",
+    "required": true}, {"type": "double", "name": "it''s", "required": true}, {"type":
+    "long", "name": "n", "required": true}, {"type": "double", "name": "\u0646\u062e\u0644\u0629",
+    "required": true}]'
+  outputs: '[{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]'
+  params: null
+type_hint_from_example: false
+"""
+classifier = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, y)
+words = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, np.where(y, "late", "نخلة"))
+write("tensor", classifier, tensor)
+write("columns", classifier, columns)
+write("bare", words)
+line = LinearRegression().fit(x, x @ [1.0, 2.0, 3.0, 4.0])
+plane = LinearRegression().fit(x, x @ rng.normal(size=(4, 2)))
+write("line", line)
+write("plane", plane)
+json.dump({
+    "x": ask.tolist(), "label": classifier.predict(ask).tolist(), "probabilities": classifier.predict_proba(ask).tolist(),
+    "words": words.predict(ask).tolist(), "wordsof": words.predict_proba(ask).tolist(), "line": line.predict(ask).tolist(), "plane": plane.predict(ask).tolist(),
+}, sys.stdout)
