@@ -77,12 +77,15 @@ func (g *garbage) end() {
 	}
 }
 
-// inUse is how many bytes of the heap were in use at the last collection.
-func inUse() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(sample)
-	if sample[0].Value.Kind() != metrics.KindUint64 {
-		return 0
+// inUse is how many bytes the rule is of: the heap's that were in use at the last
+// collection, and the stacks.
+func inUse() (n uint64) {
+	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(samples)
+	for _, s := range samples {
+		if s.Value.Kind() == metrics.KindUint64 {
+			n += s.Value.Uint64()
+		}
 	}
-	return sample[0].Value.Uint64()
+	return n
 }

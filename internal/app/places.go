@@ -91,7 +91,7 @@ func (p *places) Place(ctx context.Context, r serving.Placing, waits func(string
 		case <-pl.placed:
 			return pl, nil
 		case <-pl.over:
-			return nil, fault.New(fault.Exhausted, "it got no place on this machine: %s", pl.outcome)
+			return nil, fault.New(fault.Conflict, "it got no place on this machine: %s", pl.outcome)
 		case <-look.C:
 			if why, err := p.compute.Why(ctx, wid); err == nil {
 				waits("another one waits for a place on this machine: " + strings.Join(why, "; "))

@@ -66,8 +66,9 @@ func stableOf(d serving.Deployment) (score.Target, error) {
 		return score.Target{}, fault.New(fault.Unsupported, "deployment %s has steps before or after its model, which jobs do not take", d.Name).
 			WithHint("Send the rows as requests; or deploy the model without steps under another name, and prepare its columns in the dataset.")
 	}
+	said := d.Spec.Runtime != nil && d.Spec.Runtime.Python != (serving.PythonSpec{})
 	for _, t := range d.Targets {
-		if t.Role == serving.Stable && t.Environment != "" {
+		if t.Role == serving.Stable && (t.Environment != "" || said) {
 			return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers with a Python model, and jobs answer rows with ONNX only", d.Name).
 				WithHint("Have a job of your own load the version (`data: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
 		}

@@ -63,6 +63,9 @@ func (s *Service) held(ctx context.Context, r *Request, received time.Time, miss
 		return nil, nil, false, err
 	}
 	rows := mostRows(r.Inputs)
+	if x := t.sleeper(r.Version); x != nil { // what its rows are is known
+		rows = x.queue.Rows(r.Inputs)
+	}
 	err := s.limits.take(ctx, &t.deployment, rows, received)
 	if err == nil {
 		var x *target
@@ -213,9 +216,11 @@ func (z *scaler) release(k key, h *hold, err error) {
 // forget drops what is known of a deployment that is gone. Who is held for it looks
 // again, and finds nothing.
 func (z *scaler) forget(k key) {
-	z.release(k, nil, nil)
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	if c := z.all[k]; c != nil && c.hold != nil {
+		close(c.hold.done)
+	}
 	delete(z.all, k)
 }
 

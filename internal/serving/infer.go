@@ -138,7 +138,7 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 		r.ID = id.New("prd")
 	}
 	c := call{
-		s: s, r: &r, table: t, target: x, received: received, answer: Answer{ID: r.ID, Version: x.model.Version, Deployment: &t.deployment},
+		s: s, r: &r, table: t, target: x, received: received, began: received, answer: Answer{ID: r.ID, Version: x.model.Version, Deployment: &t.deployment},
 	}
 	if random && t.canary != nil {
 		c.rollout = t.rollout
@@ -146,12 +146,15 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 			c.bucket = bucket(t.deployment.ID, key) + 1
 		}
 	}
+	if woken { // its time was for the model's load; the rest begins now
+		c.began = time.Now()
+	}
 	asks := ctx
-	in := newWithin(ctx, received, s.Timeout)
+	in := newWithin(ctx, c.began, s.Timeout)
 	defer in.cancel()
 	ctx = in
 	err := c.run(ctx)
-	latency := time.Since(received)
+	latency := time.Since(c.began)
 	x.tally.add(latency, err)
 	c.gaveUp = c.hurried(asks, err)
 	if kept := c.remember(ctx, x, c.outputs, latency, err, false); err == nil {
@@ -174,6 +177,7 @@ type call struct {
 	table    *table
 	target   *target
 	received time.Time
+	began    time.Time // as received, or when the model was there that it was held for
 	rollout  RolloutID // empty unless the version was chosen at random
 	bucket   uint32    // 1 + that of the key that chose it; 0 without one
 	filled   filled
@@ -187,7 +191,7 @@ type call struct {
 func (c *call) hurried(asks context.Context, err error) bool {
 	if errors.Is(err, batching.ErrHurried) {
 		deadline, ok := asks.Deadline()
-		return c.r.Timeout > 0 || ok && deadline.Before(c.received.Add(c.s.Timeout))
+		return c.r.Timeout > 0 || ok && deadline.Before(c.began.Add(c.s.Timeout))
 	}
 	return fault.Is(err, fault.Timeout) && asks.Err() != nil
 }
@@ -390,6 +394,8 @@ func (s *Service) Close(ctx context.Context) error {
 	case <-done:
 		return s.RecordUsage(ctx)
 	case <-ctx.Done():
-		return fault.New(fault.Timeout, "models are still running")
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), readUsage)
+		defer cancel()
+		return errors.Join(fault.New(fault.Timeout, "models are still running"), s.RecordUsage(last))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -13,6 +14,10 @@ type PythonSpec struct {
 	Environment string `json:"environment,omitempty" doc:"Environment with the model's packages, NAME or NAME@DIGEST; the newest of the name when the model is loaded. Left out, the one in which the job ran that made the version"`
 	Processes   int    `json:"processes,omitempty" doc:"Processes that share the requests; each answers one at a time" default:"1"`
 }
+
+// maxFiles bounds the files of a Python model, which each process's sandbox sees on
+// disk, in bytes.
+const maxFiles = 16 << 30
 
 // maxProcesses bounds PythonSpec.Processes.
 const maxProcesses = 64
@@ -71,6 +76,9 @@ func (s *Service) python(ctx context.Context, project string, spec Spec, m Model
 		return invalid("Register what the remote runs as ONNX: it says what the model takes and gives.", "version %d of %s has no model.onnx, by which a remote's model is checked", m.Version, m.Name)
 	case m.Files == nil:
 		return invalid("Register it with a predict.py, or leave spec.runtime.python out.", "version %d of %s has no predict.py, no MLmodel and no model.tflite, so it is no Python model", m.Version, m.Name)
+	case m.Files.Size > maxFiles:
+		return nil, fault.New(fault.TooLarge, "the files of version %d of %s have %d bytes, over the limit of %d", m.Version, m.Name, m.Files.Size, int64(maxFiles)).
+			WithHint("Register what the model needs, and nothing else.")
 	case isolation == InProcess:
 		return invalid("Leave spec.runtime.isolation out.", "version %d of %s is Python, which runs in processes of its own only", m.Version, m.Name)
 	case s.Environments == nil:
@@ -102,6 +110,11 @@ func (s *Service) python(ctx context.Context, project string, spec Spec, m Model
 func (s *Service) absent(ctx context.Context, project string, spec Spec, version string) (*target, error) {
 	m, err := s.verified(ctx, project, spec.Model, version)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.Guard.Pass(ctx, residency.Passage{ // the alias may have moved since
+		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: string(actionApply),
+	}); err != nil {
 		return nil, err
 	}
 	m.File, m.Files = nil, nil

@@ -136,11 +136,8 @@ func (s *Service) coresOf(h how) *batching.Cores {
 	return s.cores
 }
 
-// bounded are a queue's options for a session that takes so many rows, or runs, at most.
+// bounded are a queue's options for a session that takes so many rows at most.
 func bounded(o batching.Options, session models.Session) batching.Options {
-	if n, ok := session.(models.Narrow); ok {
-		o.Runs = n.Runs()
-	}
 	if d, ok := session.(models.Distant); ok && d.MaxRows() > 0 {
 		o.MaxRows = min(cmp.Or(o.MaxRows, batching.DefaultMaxRows), d.MaxRows())
 	}

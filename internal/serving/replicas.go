@@ -57,7 +57,10 @@ type replica struct {
 	closed  func()
 }
 
-var _ runtime.Restarting = (*replicas)(nil)
+var (
+	_ runtime.Restarting = (*replicas)(nil)
+	_ runtime.Narrow     = (*replicas)(nil)
+)
 
 func newReplicas(first runtime.Session, open opener, told func(error)) *replicas {
 	p := &replicas{meta: first.Metadata(), open: open, told: told, wanted: 1, grown: time.Now()}
@@ -98,6 +101,16 @@ func (r *replica) leave() {
 			r.closed()
 		}()
 	}
+}
+
+// Runs implements runtime.Narrow: those of all; 0 when they take as many as come.
+func (p *replicas) Runs() (n int) {
+	for _, r := range *p.all.Load() {
+		if one, ok := r.session.(runtime.Narrow); ok {
+			n += one.Runs()
+		}
+	}
+	return n
 }
 
 // Metadata implements runtime.Session.
@@ -359,8 +372,9 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 	if !spec.replicated() {
 		return first
 	}
+	processes := processesOf(spec)
 	want := Placing{
-		Project: project, Deployment: name, Version: m.Version, Threads: max(1, o.Threads), Memory: o.Memory, Size: bytesOf(m, o),
+		Project: project, Deployment: name, Version: m.Version, Threads: processes * max(1, o.Threads), Memory: resource.Bytes(processes) * o.Memory, Size: processes * bytesOf(m, o),
 		Residency: m.Residency, Classification: m.Classification,
 	}
 	open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
@@ -382,6 +396,14 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 	return newReplicas(first, open, func(err error) {
 		s.Log.Error("a replica was not loaded", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
 	})
+}
+
+// processesOf is how many a replica has.
+func processesOf(s Spec) int {
+	if s.Runtime == nil {
+		return 1
+	}
+	return max(1, s.Runtime.Python.Processes)
 }
 
 // bytesOf is how large a version's files are.

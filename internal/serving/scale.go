@@ -212,7 +212,7 @@ func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
 		v := c.versions[x.model.Version]
 		shot := autoscale.Snapshot{
 			Limits: t.deployment.Spec.Scale.limits(), Now: now, Running: 1, Samples: v.samples, Past: v.past, Asked: c.asked, Busy: busy,
-			Useful: s.coresOf(x.how).All() / max(1, x.how.threads),
+			Useful: s.coresOf(x.how).All() / (max(1, x.how.threads) * processesOf(t.deployment.Spec)),
 		}
 		if p := x.replicas; p != nil {
 			shot.Running, shot.Loading, shot.Grown = p.size()

@@ -195,8 +195,9 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 			d.ID, d.CreatedAt, d.Trials, d.Before = old.ID, old.CreatedAt, old.Trials, old.Before
 		}
 		d.UpdatedAt, d.Revision = now, old.Revision+1
-		another := old.Model != d.Model || old.Version != d.Version || old.Digest != d.Digest
-		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set) || !sameSteps(old.Steps, d.Steps); !changed || dryRun {
+		// With other steps what is tried has another label, too: it is not tried any more.
+		another := old.Model != d.Model || old.Version != d.Version || old.Digest != d.Digest || !sameSteps(old.Steps, d.Steps)
+		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set); !changed || dryRun {
 			return nil
 		}
 		if err := s.Models.Still(ctx, tx, project, d.Model, d.Version); err != nil {
@@ -241,7 +242,11 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		s.settleNow(ctx, key{project, name}, t)
 	}
 	if len(d.Trials) > 0 || later { // they are loaded as the manifest says now; what fails is in the state
-		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d, routine)
+		u := routine
+		if later {
+			u = demanded // also of one that is loaded when it is asked for: it is tried when its environment is there
+		}
+		_ = s.bring(context.WithoutCancel(ctx), key{project, name}, d, u)
 	}
 	return s.withState(d), true, nil
 }
@@ -260,7 +265,7 @@ func (s *Service) succeed(ctx context.Context, tx *store.Tx, old Deployment, d *
 		}
 	}
 	d.Trials = nil
-	if shadow, ok := old.trialOf(Shadow); ok && old.Model == d.Model && shadow.Version != d.Version {
+	if shadow, ok := old.trialOf(Shadow); ok && old.Model == d.Model && shadow.Version != d.Version && sameSteps(old.Steps, d.Steps) {
 		d.Trials = []Trial{shadow}
 	}
 	d.Before = nil

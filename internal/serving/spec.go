@@ -340,6 +340,8 @@ func (s Spec) Tied() string {
 		return "it looks features up, which are kept at its own server"
 	case s.remote().Name != "":
 		return "it runs on the remote " + s.remote().Name + " of its own server"
+	case s.Runtime != nil && s.Runtime.Python != (PythonSpec{}):
+		return "its model is Python, and gateways run ONNX"
 	}
 	return ""
 }

@@ -107,7 +107,7 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 	spec.Scale = nil                 // it is of the deployment's own model
 	if r := spec.Runtime; r != nil { // a remote has the deployment's own model
 		here := *r
-		here.Remote = RemoteSpec{}
+		here.Remote, here.Python = RemoteSpec{}, PythonSpec{}
 		spec.Runtime = &here
 	}
 	parents, classes := []residency.Parent{{Name: "model " + m.Name, Label: m.Residency}}, []string{m.Classification}

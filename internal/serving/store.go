@@ -20,6 +20,8 @@ type Store interface {
 	// Delete removes a deployment with its rollouts, acts, switch and usage.
 	Delete(ctx context.Context, tx *store.Tx, project, name string) error
 
+	// DropRollouts removes a deployment's rollouts.
+	DropRollouts(ctx context.Context, tx *store.Tx, project, name string) error
 	PutRollout(ctx context.Context, tx *store.Tx, r Rollout) error // inserts or replaces
 	Rollout(ctx context.Context, tx *store.Tx, id RolloutID) (Rollout, error)
 	// Rollouts lists a deployment's, newest first.

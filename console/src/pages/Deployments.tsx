@@ -10,7 +10,7 @@ import { Time } from '../parts/Time';
 import { Weights } from '../parts/Weights';
 
 /** The targets of a deployment; one that says nothing answers with its version alone. */
-export const targetsOf = (d: Deployment): Target[] => (d.targets?.length ? d.targets : [{ role: 'stable', version: d.version, weight: 100, state: d.state, batching: false }]);
+export const targetsOf = (d: Deployment): Target[] => (d.targets?.length ? d.targets : [{ role: 'stable', version: d.version, weight: 100, state: d.state, batching: false, replicas: 1 }]);
 
 type Row = Deployment & { monitor?: Monitor };
 const column = createColumnHelper<Row>();

@@ -125,6 +125,7 @@ type Run struct {
 
 // Queue is the requests of one loaded model. Safe for concurrent use.
 type Queue struct {
+	narrow  runtime.Narrow // the session, when it takes so many runs only; nil
 	session runtime.Session
 	meta    runtime.Metadata
 	o       Options
@@ -189,6 +190,7 @@ func New(c *Cores, s runtime.Session, o Options, v Verdict, ran func(Run)) *Queu
 		ran = func(Run) {}
 	}
 	q := &Queue{session: s, meta: s.Metadata(), o: o, cores: c, weight: min(o.Threads, c.all), ran: ran, levels: make([]level, o.Priorities+1), groups: map[kind]*group{}}
+	q.narrow, _ = s.(runtime.Narrow)
 	q.verdict, q.most, q.size = v, o.MaxRows, o.MaxRows
 	q.single = slices.ContainsFunc(q.meta.Outputs, settled)
 	switch why := fixed(q.meta); {
@@ -616,15 +618,27 @@ func (q *Queue) take() *batch {
 // side is how many runs of it there may be at the same time.
 func (q *Queue) side() int {
 	n := q.cores.all / q.weight
-	if q.o.Runs > 0 {
-		n = min(n, q.o.Runs)
+	if runs := q.takes(); runs > 0 {
+		n = min(n, runs)
 	}
 	return n
 }
 
+// takes is how many runs the model takes at the same time; 0: as many as there are cores for.
+// How many a session takes may change while it is asked.
+func (q *Queue) takes() int {
+	if q.narrow == nil {
+		return q.o.Runs
+	}
+	return q.narrow.Runs()
+}
+
 // room reports whether the model takes another run now. When it does not, the end of
 // one dispatches.
-func (q *Queue) room() bool { return q.o.Runs == 0 || q.inside < q.o.Runs }
+func (q *Queue) room() bool {
+	runs := q.takes()
+	return runs == 0 || q.inside < runs
+}
 
 // ripe reports whether something waits that need not wait for company any more.
 func (q *Queue) ripe(now time.Time) bool {

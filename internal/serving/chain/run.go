@@ -46,6 +46,21 @@ type Session struct {
 	counts  []counter // of steps
 }
 
+// Runs implements runtime.Narrow: as many as the model that takes the fewest; 0 when all
+// take as many as come.
+func (s *Session) Runs() (least int) {
+	for _, m := range s.models {
+		if one, ok := m.(runtime.Narrow); ok {
+			if n := one.Runs(); n > 0 && (least == 0 || n < least) {
+				least = n
+			}
+		}
+	}
+	return least
+}
+
+var _ runtime.Narrow = (*Session)(nil)
+
 // counter counts what a step did.
 type counter struct{ runs, rows, nanos atomic.Int64 }
 

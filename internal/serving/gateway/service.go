@@ -407,7 +407,7 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 	if err != nil {
 		return nil, 0, err
 	}
-	label, needed := neededBy(all, model, number)
+	label, needed := neededBy(all, model, number, g.Spec.Zone)
 	if !needed {
 		return nil, 0, fault.New(fault.NotFound, "no deployment of gateway %s needs version %d of that model", name, number)
 	}
@@ -429,30 +429,33 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 	return r, size, nil
 }
 
-// neededBy is the label of a version that one of the deployments needs.
-func neededBy(all []serving.Deployment, model string, version int64) (residency.Label, bool) {
+// neededBy is the label of a version that one of the deployments needs: of one that may
+// be in the zone, if there is one. With steps, a deployment's label is of all its models.
+func neededBy(all []serving.Deployment, model string, version int64, zone residency.Zone) (label residency.Label, needed bool) {
 	for _, d := range all {
 		if d.Spec.Tied() != "" {
 			continue
 		}
-		for _, m := range d.Steps {
-			if m.Model == model && m.Version == version {
+		uses := []serving.StepModel{{Model: d.Model, Version: d.Version, Residency: d.Residency}}
+		for _, t := range d.Trials {
+			uses = append(uses, serving.StepModel{Model: d.Model, Version: t.Version, Residency: t.Residency})
+		}
+		for _, m := range append(uses, d.Steps...) {
+			if m.Model != model || m.Version != version {
+				continue
+			}
+			if m.Residency.Allows(zone) && d.Residency.Allows(zone) {
 				return m.Residency, true
 			}
-		}
-		if d.Model != model {
-			continue
-		}
-		if d.Version == version {
-			return d.Residency, true
-		}
-		for _, t := range d.Trials {
-			if t.Version == version {
-				return t.Residency, true
+			if !needed || m.Residency.Allows(zone) {
+				label, needed = m.Residency, true
+			}
+			if m.Residency.Allows(zone) { // the deployment's is not
+				label = d.Residency
 			}
 		}
 	}
-	return nil, false
+	return label, needed
 }
 
 // Accept takes a batch of a gateway's predictions over into our log, and answers how

@@ -91,7 +91,7 @@ func Elements(shape []int64) (int, error) {
 		if d < 0 {
 			return 0, fault.New(fault.Invalid, "shape %v has a negative dimension", shape)
 		}
-		if d > 0 && n > MaxElements/d {
+		if d > MaxElements || d > 0 && n > MaxElements/d { // also beside a dimension of nothing
 			return 0, fault.New(fault.TooLarge, "shape %v has more than %d elements", shape, MaxElements)
 		}
 		n *= d

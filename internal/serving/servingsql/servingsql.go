@@ -136,6 +136,12 @@ func scan(ctx context.Context, tx *store.Tx, where string, args ...any) ([]servi
 	return out, nil
 }
 
+// DropRollouts implements serving.Store.
+func (Store) DropRollouts(ctx context.Context, tx *store.Tx, project, name string) error {
+	_, err := tx.NewRaw("DELETE FROM serving_rollout WHERE project = ? AND deployment = ?", project, name).Exec(ctx)
+	return err
+}
+
 // Delete implements serving.Store.
 func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) error {
 	for _, table := range []string{"serving_rollout", "serving_act", "serving_switch"} {

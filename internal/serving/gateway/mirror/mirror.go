@@ -309,8 +309,15 @@ func (m *Mirror) bring(ctx context.Context, key string, s gateway.Served) error 
 	}
 	return m.Serving.Adopt(ctx, d, func(ctx context.Context) error {
 		return m.DB.Update(ctx, d.Project, func(ctx context.Context, tx *store.Tx) error {
-			// Also its rollouts of before: the one that runs there is the only one here.
-			if err := m.Deployments.Delete(ctx, tx, d.Project, d.Name); err != nil && !fault.Is(err, fault.NotFound) {
+			old, err := m.Deployments.One(ctx, tx, d.Project, d.Name)
+			if err == nil && old.ID != d.ID { // another one of the name, of which nothing is left
+				err = m.Deployments.Delete(ctx, tx, d.Project, d.Name)
+			}
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			// The rollout that runs there is the only one here.
+			if err := m.Deployments.DropRollouts(ctx, tx, d.Project, d.Name); err != nil {
 				return err
 			}
 			if err := m.Deployments.Put(ctx, tx, d); err != nil {
@@ -360,7 +367,7 @@ func (m *Mirror) same(ctx context.Context, d serving.Deployment, there *serving.
 		if len(last) > 0 {
 			here = &last[0]
 		}
-		same = alike(old, d) && alike(old.Trials, d.Trials) && (here == nil) == (there == nil) && (here == nil || here.ID == there.ID && here.Weight == there.Weight)
+		same = alike(old, d) && (alike(old.Trials, d.Trials) || len(old.Trials)+len(d.Trials) == 0) && (here == nil) == (there == nil) && (here == nil || here.ID == there.ID && here.Weight == there.Weight)
 		return nil
 	})
 	return same, err

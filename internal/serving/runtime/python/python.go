@@ -24,6 +24,7 @@ import (
 	"reflect"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
@@ -204,11 +205,22 @@ func (s *session) take(ctx context.Context) (runtime.Session, error) {
 			s.idle <- one
 		}
 	}()
+	var again <-chan time.Time // when those that were passed by are looked at once more
 	for {
 		if ctx.Err() != nil {
 			return nil, over()
 		}
+		if len(passed) > 0 && again == nil {
+			t := time.NewTimer(look)
+			defer t.Stop()
+			again = t.C
+		}
 		select {
+		case <-again:
+			for _, one := range passed {
+				s.idle <- one
+			}
+			passed, again = nil, nil
 		case one := <-s.idle:
 			if runtime.Away(one) == nil {
 				return one, nil
@@ -222,6 +234,10 @@ func (s *session) take(ctx context.Context) (runtime.Session, error) {
 		}
 	}
 }
+
+// look is how long a request that waits leaves a process alone that was being started
+// again.
+const look = 100 * time.Millisecond
 
 func over() error {
 	return fault.New(fault.Timeout, "waited for a process of the model until the request's time was up")

@@ -378,7 +378,10 @@ class Estimator:
             raise ValueError("a column has no name")
         if p["type"] == "tensor":
             t = p["tensor-spec"]
-            return Spec(name, datatype_of(np.dtype(t["dtype"])), [int(d) for d in t["shape"]])
+            kind, shape = datatype_of(np.dtype(t["dtype"])), [int(d) for d in t["shape"]]
+            if kind is None or min(shape, default=0) < -1:
+                raise ValueError("%s is of %s and the shape %s" % (name, t["dtype"], shape))
+            return Spec(name, kind, shape)
         of = {"boolean": "BOOL", "integer": "INT32", "long": "INT64", "float": "FP32", "double": "FP64", "string": "BYTES", "binary": "BYTES"}
         if p["type"] not in of:
             raise ValueError("column %s is a %s" % (name, p["type"]))
@@ -414,7 +417,10 @@ class Estimator:
                 return x
             frame = data_frame()
             return x if frame is None else frame(x, columns=self.columns)
-        values = [v.reshape(len(v), -1)[:, 0] if v.ndim > 1 else v for v in values]
+        for name, v in zip(names, values):
+            if v.ndim > 1 and v.size != len(v):
+                raise Refused("invalid", "input %.100s has the shape %s, and a column of several has one value for a row" % (name, list(v.shape)))
+        values = [v.reshape(len(v)) if v.ndim > 1 else v for v in values]
         frame = data_frame()
         if frame is not None:
             return frame(dict(zip(names, values)))
@@ -490,12 +496,13 @@ class Lite:
         return Spec(d["name"], kind, [int(n) for n in (d["shape"] if shape is None or len(shape) == 0 else shape)])
 
     def run(self, inputs, wanted):
-        changed = [name for name, value in inputs.items() if list(value.shape) != self.shapes[name]]
-        for name in changed:
-            self.lite.resize_tensor_input(self.into[name]["index"], list(inputs[name].shape))
+        changed = [name for name, value in inputs.items() if list(value.shape) != self.shapes.get(name)]
         if changed:
+            self.shapes = {}  # until it is known that the model takes these
+            for name, value in inputs.items():
+                self.lite.resize_tensor_input(self.into[name]["index"], list(value.shape))
             self.lite.allocate_tensors()
-            self.shapes.update({name: list(inputs[name].shape) for name in changed})
+            self.shapes = {name: list(value.shape) for name, value in inputs.items()}
         for name, value in inputs.items():
             self.lite.set_tensor(self.into[name]["index"], value)
         self.lite.invoke()
