@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -168,7 +169,7 @@ func (w *world) here() string {
 	}
 	out = append(out, "|")
 	for _, v := range have {
-		out = append(out, fmt.Sprint(v.Number))
+		out = append(out, strconv.FormatInt(v.Number, 10))
 	}
 	return strings.Join(out, " ")
 }
