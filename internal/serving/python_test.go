@@ -68,6 +68,7 @@ func openSnakes(t *testing.T) (*serving.Service, *snakes) {
 	w.models["snake/1"] = serving.Model{Name: "snake", Version: 1, Digest: "sha256:f", File: []byte{}, Files: filesOf("own")}
 	w.models["snake/2"] = serving.Model{Name: "snake", Version: 2, Digest: "sha256:g", File: runtimetest.FakeModel, Files: filesOf("own")}
 	w.models["snake/3"] = serving.Model{Name: "snake", Version: 3, Digest: "sha256:h", File: runtimetest.FakeModel}
+	w.words("champion", 1)
 	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
 	if err != nil {
 		t.Fatal(err)
@@ -173,5 +174,21 @@ func TestEnvironmentNotBuilt(t *testing.T) {
 		if _, d, err := infer(t.Context(), s, "nyc", name, "", ask, nil); err != nil || d.Version != 1 {
 			t.Errorf("%s: version %d, %v", name, d.Version, err)
 		}
+	}
+}
+
+// TestPythonAmongSteps: what the manifest says of the model's Python is of the model, and
+// not of the steps.
+func TestPythonAmongSteps(t *testing.T) {
+	s, n := openSnakes(t)
+	spec := stepped()
+	spec.Model, spec.Version, spec.Runtime = "snake", "1", &serving.RuntimeSpec{Python: serving.PythonSpec{Environment: "named"}}
+	if _, _, err := s.Apply(t.Context(), "nyc", "delay", spec, false); err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.loaded) != 2 || n.loaded[0].Python == nil || n.loaded[0].Python.Environment != "named@sha256:1" || n.loaded[1].Python != nil {
+		t.Errorf("%+v", n.loaded)
 	}
 }

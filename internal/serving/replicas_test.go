@@ -400,3 +400,35 @@ func TestReplicaOfAnotherModel(t *testing.T) {
 type otherModel struct{ mortal }
 
 func (*otherModel) Metadata() runtime.Metadata { return runtime.Metadata{Platform: "other"} }
+
+// slim is a session that takes one run at a time.
+type slim struct{ *mortal }
+
+func (slim) Runs() int { return 1 }
+
+// TestReplicasRuns: replicas take what they take together, and as many as come when
+// nobody says how many.
+func TestReplicasRuns(t *testing.T) {
+	for want, first := range map[int]runtime.Session{0: &mortal{}, 1: slim{&mortal{}}} {
+		more := make(chan runtime.Session, 1)
+		p := newReplicas(first, func(context.Context, func(string)) (runtime.Session, Place, error) { return <-more, nil, nil }, nil)
+		if got := p.Runs(); got != want {
+			t.Errorf("one takes %d, want %d", got, want)
+		}
+		p.resize(2)
+		another := runtime.Session(&mortal{})
+		if want > 0 {
+			another = slim{&mortal{}}
+		}
+		more <- another
+		for p.ready() < 2 {
+			<-time.After(100 * time.Microsecond)
+		}
+		if got := p.Runs(); got != 2*want {
+			t.Errorf("two take %d, want %d", got, 2*want)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -79,7 +79,18 @@ func (r *sleepy) Load(ctx context.Context, m []byte, o runtime.Options) (runtime
 	if err := r.fails.Load(); err != nil {
 		return nil, *err
 	}
-	return r.numbered.Load(ctx, m, o)
+	s, err := r.numbered.Load(ctx, m, o)
+	return punctual{s}, err
+}
+
+// punctual is a session that runs nothing for who has no time left.
+type punctual struct{ runtime.Session }
+
+func (s punctual) Infer(ctx context.Context, in []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+	if ctx.Err() != nil {
+		return nil, fault.New(fault.Timeout, "time was up before the model ran")
+	}
+	return s.Session.Infer(ctx, in, outputs)
 }
 
 // zero is a pond whose deployment d may have no model in memory, and has none.
@@ -310,6 +321,26 @@ func TestHeldTime(t *testing.T) {
 		t.Errorf("held for ever: %v", err)
 	}
 	close(r.let)
+}
+
+// TestHeldIsNotAsking: the time that a request was held is not taken from the time that
+// it may take.
+func TestHeldIsNotAsking(t *testing.T) {
+	p, r := zero(t, serving.Spec{})
+	c := p.config()
+	c.Runtime, c.Timeout = r, time.Second
+	p.Service = serving.New(c)
+	if err := p.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.began, r.let = make(chan struct{}, 1), make(chan struct{})
+	held := p.later(t.Context(), serving.Request{})
+	<-r.began
+	<-time.After(c.Timeout)
+	close(r.let)
+	if err := <-held; err != nil {
+		t.Errorf("held for longer than a request may take: %v", err)
+	}
 }
 
 // TestHeldLoadFails: those who are held hear why, who may; then nobody is held until

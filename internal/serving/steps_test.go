@@ -238,3 +238,30 @@ func TestStepsAfterFeatures(t *testing.T) {
 		t.Errorf("it takes %s, %v", got, err)
 	}
 }
+
+// TestOtherStepsEndATrial: what is tried has the label of the steps that it was begun
+// with, so it is not promoted with others.
+func TestOtherStepsEndATrial(t *testing.T) {
+	w, _, start := brook(t)
+	ctx, s := t.Context(), start()
+	if _, _, err := s.Apply(ctx, "nyc", "delay", stepped(), false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.Trying{Version: "2", Weight: 50}); err != nil {
+		t.Fatal(err)
+	}
+	w.words("champion", 2)
+	m := w.models["words/2"]
+	m.Classification = "restricted"
+	w.models["words/2"], w.models["words/champion"] = m, m
+	d, changed, err := s.Apply(ctx, "nyc", "delay", stepped(), false)
+	if err != nil || !changed || d.Classification != "restricted" || len(d.Targets) != 1 {
+		t.Fatalf("%+v, %v, %v", d, changed, err)
+	}
+	if _, err := s.Promote(ctx, "nyc", "delay", serving.Ending{}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("it is promoted all the same: %v", err)
+	}
+	if d, err = s.One(ctx, "nyc", "delay"); err != nil || d.Version != 1 || d.Classification != "restricted" {
+		t.Errorf("%+v, %v", d, err)
+	}
+}

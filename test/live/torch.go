@@ -16,9 +16,15 @@ func Torch(tb testing.TB) {
 	if err == nil {
 		return
 	}
-	say := tb.Skipf
+	Absent(tb, "%s has no PyTorch and scikit-learn; run `make engines`: %v\n%s", Python, err, out)
+}
+
+// Absent ends a test for which something of the machine is missing: it is skipped, and
+// fails where nothing may be.
+func Absent(tb testing.TB, format string, args ...any) {
+	tb.Helper()
 	if os.Getenv("CI") == "true" {
-		say = tb.Fatalf
+		tb.Fatalf(format, args...)
 	}
-	say("%s has no PyTorch and scikit-learn; run `make engines`: %v\n%s", Python, err, out)
+	tb.Skipf(format, args...)
 }

@@ -69,7 +69,6 @@ type Options struct {
 	Priorities int           // levels; requests of others are of the last one. 0 is 1
 	Timeout    time.Duration // of the wait, for requests that do not say; 0: none
 	Threads    int           // cores that a run takes; 0 is 1
-	Runs       int           // at the same time; 0: as many as there are cores for
 	Tolerance  float64       // see Try; 0 is DefaultTolerance
 }
 
@@ -628,7 +627,7 @@ func (q *Queue) side() int {
 // How many a session takes may change while it is asked.
 func (q *Queue) takes() int {
 	if q.narrow == nil {
-		return q.o.Runs
+		return 0
 	}
 	return q.narrow.Runs()
 }

@@ -34,8 +34,26 @@ type bench struct {
 
 func newBench(t *testing.T, cores *batching.Cores, o batching.Options) *bench {
 	t.Helper()
+	return benchOf(t, cores, o, func(s runtime.Session) runtime.Session { return s })
+}
+
+// narrow is a session that takes so many runs.
+type narrow struct {
+	runtime.Session
+	runs *atomic.Int64
+}
+
+func (n narrow) Runs() int { return int(n.runs.Load()) }
+
+func newNarrow(t *testing.T, cores *batching.Cores, runs *atomic.Int64) *bench {
+	t.Helper()
+	return benchOf(t, cores, batching.Options{}, func(s runtime.Session) runtime.Session { return narrow{s, runs} })
+}
+
+func benchOf(t *testing.T, cores *batching.Cores, o batching.Options, session func(runtime.Session) runtime.Session) *bench {
+	t.Helper()
 	b := &bench{t: t, model: &runtimetest.Tokens{Runs: make(chan *runtimetest.TokenRun)}}
-	b.queue = batching.New(cores, b.model, o, batching.Verdict{May: batching.Yes}, func(r batching.Run) {
+	b.queue = batching.New(cores, session(b.model), o, batching.Verdict{May: batching.Yes}, func(r batching.Run) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.sizes = append(b.sizes, r.Rows)
@@ -947,7 +965,9 @@ func TestCancelledRunsKeepTheirCores(t *testing.T) {
 func TestRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cores := batching.NewCores(3)
-		narrow, other := newBench(t, cores, batching.Options{Runs: 1}), newBench(t, cores, batching.Options{})
+		var runs atomic.Int64
+		runs.Store(1)
+		narrow, other := newNarrow(t, cores, &runs), newBench(t, cores, batching.Options{})
 		first := narrow.ask(t.Context(), 1, 1)
 		running := narrow.run(1)
 		second, third := narrow.ask(t.Context(), 2, 1), narrow.ask(t.Context(), 3, 1)
@@ -960,8 +980,9 @@ func TestRuns(t *testing.T) {
 		narrow.run(2, 3).End(nil)
 		narrow.owns(first, second, third)
 
-		// Two of them leave a core to others.
-		wide := newBench(t, cores, batching.Options{Runs: 2})
+		// Two of them leave a core to others; how many it takes may have changed since.
+		wide := newNarrow(t, cores, &runs)
+		runs.Store(2)
 		replies := []*reply{wide.ask(t.Context(), 5, 1), wide.ask(t.Context(), 6, 1), wide.ask(t.Context(), 7, 1)}
 		a, b := wide.run(5), wide.run(6)
 		wide.idle()

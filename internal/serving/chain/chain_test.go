@@ -423,3 +423,24 @@ func BenchmarkChain(b *testing.B) {
 		})
 	}
 }
+
+// narrow is a model that takes so many runs at the same time.
+type narrow struct {
+	*model
+	runs int
+}
+
+func (n narrow) Runs() int { return n.runs }
+
+// TestRuns: a chain takes as many runs as the model that takes the fewest.
+func TestRuns(t *testing.T) {
+	for want, models := range map[int][]runtime.Session{
+		0: {linear(), scaler()},
+		3: {narrow{linear(), 3}, scaler()},
+		2: {narrow{linear(), 3}, narrow{scaler(), 2}},
+	} {
+		if got := made(t, full(), models...).Runs(); got != want {
+			t.Errorf("it takes %d runs, want %d", got, want)
+		}
+	}
+}

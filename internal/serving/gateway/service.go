@@ -461,7 +461,8 @@ func neededBy(all []serving.Deployment, model string, version int64, zone reside
 // Accept takes a batch of a gateway's predictions over into our log, and answers how
 // far that gateway's log is taken over: where the batch ends, or, when it does not begin
 // where the one before ended, where the next has to begin. It returns when they are on
-// disk. Needs gateway.pull. Errors: fault.Invalid; fault.Gone for a deployment that was
+// disk. Needs gateway.pull. Errors: fault.Invalid; fault.NotFound for a gateway that is
+// not there, or not for the deployment: they wait; fault.Gone for a deployment that was
 // deleted: its predictions are of no more use.
 func (s *Service) Accept(ctx context.Context, p, name string, b Batch) (position string, err error) {
 	g, err := s.pulling(ctx, p, name)
@@ -616,9 +617,12 @@ func placeOf(text string) prediction.Cursor {
 // position is how far a log of a deployment was taken over, and the deployment.
 func (s *Service) position(ctx context.Context, g Gateway, b Batch) (at Position, d serving.Deployment, err error) {
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if !g.answersFor(b.Deployment) { // it may be again: they wait
+			return fault.New(fault.NotFound, "gateway %s is not for deployment %q", g.Name, b.Deployment).WithHint("Name it in spec.deployments of the Gateway.")
+		}
 		d, err = s.Deployments.One(ctx, tx, g.Project, b.Deployment)
-		if fault.Is(err, fault.NotFound) || err == nil && (d.ID != b.DeploymentID || !g.answersFor(d.Name)) {
-			return fault.New(fault.Gone, "deployment %s was deleted, or is not this gateway's", b.Deployment)
+		if fault.Is(err, fault.NotFound) || err == nil && d.ID != b.DeploymentID {
+			return fault.New(fault.Gone, "deployment %s was deleted", b.Deployment)
 		}
 		if err != nil {
 			return err

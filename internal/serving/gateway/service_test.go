@@ -257,6 +257,18 @@ func life(t *testing.T, database storetest.Open) {
 	} else {
 		_ = f.Close()
 	}
+	// What another deployment makes of a version does not keep it from this one.
+	chained := delay()
+	chained.Name, chained.Version, chained.Residency = "chained", 5, residency.Of("home") // of its steps
+	w.put(t, chained)
+	plain := delay()
+	plain.Name, plain.Version, plain.Digest, plain.Residency = "plain", 5, "sha256:p", both
+	w.put(t, plain)
+	if f, _, err := s.File(ctx, proj, "edge", "m", "5", "model.onnx"); err != nil {
+		t.Error(err)
+	} else {
+		_ = f.Close()
+	}
 	for _, bad := range []string{"4", "x", "-1", ""} {
 		if _, _, err := s.File(ctx, proj, "edge", "m", bad, "model.onnx"); err == nil {
 			t.Errorf("version %q is given", bad)
@@ -398,7 +410,7 @@ func TestHandedBack(t *testing.T) {
 	if _, _, err := s.Apply(ctx, proj, "narrow", gateway.Spec{Deployments: []string{"other"}}, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Accept(ctx, proj, "narrow", batch); !fault.Is(err, fault.Gone) {
+	if _, err := s.Accept(ctx, proj, "narrow", batch); !fault.Is(err, fault.NotFound) { // nor are they dropped
 		t.Errorf("predictions of a deployment that is not this gateway's: %v", err)
 	}
 	if _, err := s.Accept(ctx, proj, "nobody", batch); !fault.Is(err, fault.NotFound) { // not Gone: they would be dropped

@@ -41,3 +41,24 @@ func TestStandsIn(t *testing.T) {
 		}
 	}
 }
+
+func TestElements(t *testing.T) {
+	for name, tt := range map[string]struct {
+		shape []int64
+		want  int // -1: refused
+	}{
+		"a scalar":                  {nil, 1},
+		"nothing":                   {[]int64{0, 4}, 0},
+		"the most":                  {[]int64{2, runtime.MaxElements / 2}, runtime.MaxElements},
+		"more":                      {[]int64{2, runtime.MaxElements/2 + 1}, -1},
+		"negative":                  {[]int64{-1}, -1},
+		"nothing of too many":       {[]int64{0, runtime.MaxElements + 1}, -1},
+		"too many of nothing":       {[]int64{1 << 62, 0}, -1},
+		"more than a number counts": {[]int64{1 << 40, 1 << 40}, -1},
+	} {
+		got, err := runtime.Elements(tt.shape)
+		if (err != nil) != (tt.want < 0) || err == nil && got != tt.want {
+			t.Errorf("%s: %d, %v", name, got, err)
+		}
+	}
+}

@@ -254,6 +254,17 @@ func TestRollouts(t *testing.T) {
 		return &serving.Rollout{ID: serving.RolloutID(id), Project: "nyc", Deployment: "a", Model: "m", Stable: 1, Candidate: 2, Weight: weight, State: serving.Running, Started: time.Now()}
 	}
 	canary := serving.Trial{Role: serving.Canary, Version: 2, Digest: "sha256:2", Weight: 10}
+	day := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	used := func(more int64) (all []serving.Usage) {
+		t.Helper()
+		if err := w.DB.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) (err error) {
+			all, err = w.Deployments.AddUsage(ctx, tx, "dep_a", day, day.AddDate(0, 0, 1), []serving.Usage{{Caller: "tok_1", Requests: more}})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
 	for i, r := range []*serving.Rollout{run("rol_2", 10), run("rol_2", 50), run("rol_1", 20), run("rol_3", 30), nil} { // rol_1: the server was restored
 		var trials []serving.Trial
 		if r != nil {
@@ -270,6 +281,9 @@ func TestRollouts(t *testing.T) {
 		}
 		if r == nil && len(last) != 0 || r != nil && (len(last) != 1 || last[0].ID != r.ID || last[0].Weight != r.Weight) {
 			t.Errorf("step %d: %+v", i, last)
+		}
+		if all := used(1); len(all) != 1 || all[0].Requests != int64(i+1) {
+			t.Errorf("step %d: of the quota %+v was used", i, all)
 		}
 		n := len(w.held)
 		w.round(0, true)

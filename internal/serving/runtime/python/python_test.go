@@ -35,7 +35,11 @@ func interpreter(tb testing.TB, packages ...string) string {
 	tb.Helper()
 	const path = "/usr/bin/python3"
 	if err := exec.CommandContext(tb.Context(), path, "-I", "-c", "import "+strings.Join(append(packages, "numpy"), ", ")).Run(); err != nil {
-		tb.Skipf("no %s with numpy and %v: %v", path, packages, err)
+		say := tb.Skipf
+		if os.Getenv("CI") == "true" { //nolint:forbidigo // The rule of every engine's tests.
+			say = tb.Fatalf
+		}
+		say("no %s with numpy and %v; run `make engines`: %v", path, packages, err)
 	}
 	return path
 }
