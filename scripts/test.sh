@@ -15,7 +15,7 @@ scripts/test-engines.sh oci local slurm chaos
 scripts/test-engines.sh isolation -- -skip 'OnKubernetes|OnRay'
 python=.tmp/venv/sdk/bin/python # of `make engines`: has pyarrow and pandas
 [ -x $python ] || python=python3
-$python -m unittest discover -q -s sdk/python/tests -t sdk/python
+timeout 10m $python -m unittest discover -q -s sdk/python/tests -t sdk/python
 python=.tmp/venv/sdk-torch/bin/python # Debian's torch, and pyarrow
-[ ! -x $python ] || (cd sdk/python && "../../$python" -m unittest -q tests.test_torch)
+[ ! -x $python ] || (cd sdk/python && timeout 10m "../../$python" -m unittest -q tests.test_torch)
 [ -x $python ] || [ -z "${CI:-}" ] || { echo "torch is not installed: make engines" >&2; exit 1; }

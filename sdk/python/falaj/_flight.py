@@ -18,14 +18,13 @@ from ._client import LOOPBACK, Client, Error
 if TYPE_CHECKING:
     import pyarrow
 
-# Workers of a DataLoader are forked: gRPC has to be told before it starts.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
-
 PATIENCE = 120.0
 """How long a stream looks for a server that is away, in seconds."""
 
 _LONGEST_PAUSE = 5.0
 _AWAY = ("unavailable", "timeout")
+
+_speaks: int | None = None  # the process that gRPC was begun in, here or in the one this was forked from
 
 
 def arrow() -> Any:
@@ -49,7 +48,14 @@ class Connection:
         self._problem: dict[str, Any] | None = None
 
     def _flight(self) -> Any:
+        global _speaks
         if self._open is None:
+            if _speaks not in (None, os.getpid()):  # its locks and threads did not come along: a call may wait for ever
+                raise Error(
+                    "unsupported", "this process was forked from one that had already read from the server, and gRPC does not outlive a fork",
+                    "Use rows.loader(num_workers), or multiprocessing_context='forkserver' of a DataLoader.",
+                )
+            _speaks = os.getpid()
             parts = urllib.parse.urlsplit(self._client.url)
             secure, loopback = parts.scheme == "https", parts.hostname in LOOPBACK
             host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +68,9 @@ class TorchRows(IterableDataset):  # type: ignore[misc]
     def loader(self, num_workers: int = 0, **options: Any) -> Loader:
         """A DataLoader of these batches with ``state_dict`` and ``load_state_dict``.
 
-        ``options`` are DataLoader's, but for those about batches and sampling.
+        ``options`` are DataLoader's, but for those about batches and sampling. Workers
+        come from a ``forkserver``, as gRPC does not outlive a fork: a script that asks for
+        them needs ``if __name__ == "__main__":``.
         """
         return Loader(self, num_workers, options)
 
@@ -194,6 +197,8 @@ class Loader:
         if wrong := {"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate_fn", "persistent_workers"} & set(options):
             raise Error("invalid", f"loader takes no {', '.join(sorted(wrong))}", "Give them to Dataset.torch, where it has them.")
         self.rows, self.num_workers, self._options = rows, num_workers, options
+        if num_workers:
+            options.setdefault("multiprocessing_context", _forkserver())
         self._lanes = max(num_workers, 1)
         self._next = 0  # the lane whose turn it is
 
@@ -231,6 +236,14 @@ class _Counted(IterableDataset):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
         return self._rows.counted()
+
+
+def _forkserver() -> Any:
+    """The context of workers: forked from a process that read nothing yet, and has
+    imported what they need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "falaj._torch", "pyarrow.flight"])
+    return context
 
 
 def _same(batch: Any) -> Any:

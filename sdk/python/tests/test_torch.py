@@ -107,7 +107,7 @@ class TorchTest(unittest.TestCase):
         with self.assertRaises(falaj.Error):
             self.data.torch(["n"], 100).loader(2).load_state_dict(state)
         # A plain DataLoader with workers: who counts is not here.
-        next(iter(torch.utils.data.DataLoader(rows, batch_size=None, num_workers=1)))
+        next(iter(torch.utils.data.DataLoader(rows, batch_size=None, num_workers=1, multiprocessing_context="forkserver")))
         with self.assertRaises(falaj.Error) as caught:
             rows.state_dict()
         self.assertIn("loader(num_workers)", caught.exception.hint)
@@ -120,6 +120,12 @@ class TorchTest(unittest.TestCase):
         self.assertIn("fill=", caught.exception.hint)
         batch = next(iter(holes.torch(fill={"i": -1, "b": False})))
         self.assertEqual((batch["i"].tolist(), batch["b"].tolist()), ([1, -1], [True, False]))
+
+    def test_forked_workers(self) -> None:
+        """A worker that was forked from a reader is told so; it does not wait for ever."""
+        with self.assertRaises(RuntimeError) as caught:  # DataLoader's, with the worker's traceback
+            next(iter(self.data.torch(["n"], 4_000).loader(1, multiprocessing_context="fork")))
+        self.assertIn("gRPC does not outlive a fork", str(caught.exception))
 
     def test_spawned_workers(self) -> None:
         loader = self.data.torch(["n"], 4_000).loader(1, multiprocessing_context="spawn")
