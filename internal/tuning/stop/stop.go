@@ -1,0 +1,190 @@
+// Package stop decides which trials end before they are through, and when a sweep asks
+// for no more.
+//
+// # Map
+//
+//   - stop.go: a rule, and Decide.
+//   - percentile.go: median and percentile: worse than others were at the same step.
+//   - halving.go: asha and hyperband: only the best of each rung go on.
+//   - patience.go: no better than it was.
+//   - budget.go: trials, time and money of a sweep.
+//
+// It is pure: a decision is a function of the rule, the trial, the others and the time.
+// It is asked whenever a trial has reported, and now and then, for trials that do not.
+//
+// What a trial reports that is NaN is worse than anything: at a step where it is judged
+// it ends the trial. Who never reports is never judged by value; report_within ends it.
+// Failed trials are nobody's measure.
+package stop
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/tuning/trial"
+)
+
+// Kind is how trials are judged.
+type Kind string
+
+// The kinds.
+const (
+	None       Kind = "none"
+	Median     Kind = "median"
+	Percentile Kind = "percentile"
+	ASHA       Kind = "asha"
+	Hyperband  Kind = "hyperband"
+	Patience   Kind = "patience"
+)
+
+// Rule is when a trial is stopped. The zero value of a number is its default.
+type Rule struct {
+	Kind      Kind            `json:"kind,omitempty" enum:"none,median,percentile,asha,hyperband,patience" doc:"How trials are judged by what they report; none by default."`
+	Direction trial.Direction `json:"direction,omitempty" enum:"minimize,maximize" doc:"What of a reported value is better; by default as the objective."`
+
+	Percentile float64 `json:"percentile,omitempty" doc:"Of kind percentile: the share in percent, from the best, within which the best value of a trial must be of what others had at its step. The median is 50."`
+	Startup    int     `json:"startup_trials,omitempty" doc:"Of median and percentile: how many trials complete before any is judged; 5 by default."`
+	Warmup     int64   `json:"warmup_steps,omitempty" doc:"Steps below which no trial is judged."`
+	Interval   int64   `json:"interval_steps,omitempty" doc:"Of median and percentile: at every how many steps a trial is judged; 1 by default."`
+	MinTrials  int     `json:"min_trials,omitempty" doc:"Of median and percentile: how many others must have reported at the step; 1 by default."`
+
+	MinResource int64 `json:"min_resource,omitempty" doc:"Of asha and hyperband: the step of the lowest rung; 1 by default."`
+	MaxResource int64 `json:"max_resource,omitempty" doc:"Of hyperband: the last step of a trial that is never stopped, from which the number of brackets follows. Of asha: the step from which nobody is judged; none by default."`
+	Reduction   int64 `json:"reduction_factor,omitempty" doc:"Of asha and hyperband: of how many one goes on at a rung, and how many times further the next rung is; 3 by default."`
+	Rate        int   `json:"min_early_stopping_rate,omitempty" doc:"Of asha: how many rungs are skipped."`
+
+	Patience int     `json:"patience,omitempty" doc:"Of kind patience: how many reports in a row may pass that are no better than the best before."`
+	MinDelta float64 `json:"min_delta,omitempty" doc:"Of kind patience: by how much a value must be better to count."`
+
+	ReportWithin compute.Duration `json:"report_within,omitempty" doc:"A trial that has not reported for so long is stopped; never by default."`
+}
+
+// Limits of a rule.
+const (
+	maxCount = 1_000_000
+	maxStep  = 1 << 53
+	maxRate  = 30
+)
+
+// Validate says what is wrong with a rule.
+func (r Rule) Validate() error {
+	wrong := func(format string, args ...any) *fault.Error {
+		return fault.New(fault.Invalid, "early stopping: %s", fmt.Sprintf(format, args...))
+	}
+	switch r.Direction {
+	case "", trial.Minimize, trial.Maximize:
+	default:
+		return wrong("a direction is minimize or maximize, not %q", r.Direction)
+	}
+	for _, l := range []struct {
+		name         string
+		v, low, high int64
+	}{
+		{"startup_trials", int64(r.Startup), 0, maxCount},
+		{"min_trials", int64(r.MinTrials), 0, maxCount},
+		{"patience", int64(r.Patience), 0, maxCount},
+		{"min_early_stopping_rate", int64(r.Rate), 0, maxRate},
+		{"warmup_steps", r.Warmup, 0, maxStep},
+		{"interval_steps", r.Interval, 0, maxStep},
+		{"min_resource", r.MinResource, 0, maxStep},
+		{"max_resource", r.MaxResource, 0, maxStep},
+		{"reduction_factor", r.Reduction, 0, maxCount},
+		{"report_within", int64(r.ReportWithin), 0, math.MaxInt64},
+	} {
+		if l.v < l.low || l.v > l.high {
+			return wrong("%s is %d, not %d to %d", l.name, l.v, l.low, l.high)
+		}
+	}
+	switch {
+	case r.Reduction == 1:
+		return wrong("a reduction_factor of 1 stops nobody").WithHint("Use 2 or more; 3 by default.")
+	case r.MaxResource > 0 && r.MaxResource < r.lowest():
+		return wrong("max_resource %d is below min_resource %d", r.MaxResource, r.lowest())
+	case math.IsNaN(r.MinDelta) || math.IsInf(r.MinDelta, 0) || r.MinDelta < 0:
+		return wrong("min_delta is %v, not a finite number of at least 0", r.MinDelta)
+	}
+	switch r.Kind {
+	case "", None, Median, ASHA:
+	case Percentile:
+		if !(r.Percentile > 0 && r.Percentile < 100) {
+			return wrong("percentile is %v, not between 0 and 100", r.Percentile).WithHint("25 keeps trials that are among the best quarter at their step.")
+		}
+	case Hyperband:
+		if r.MaxResource == 0 {
+			return wrong("hyperband has no max_resource").WithHint("Give the last step of a whole trial.")
+		}
+	case Patience:
+		if r.Patience == 0 {
+			return wrong("patience is 0").WithHint("Give the number of reports that may pass without a better one.")
+		}
+	default:
+		return wrong("there is no kind %q", r.Kind).WithHint("A kind is none, median, percentile, asha, hyperband or patience.")
+	}
+	return nil
+}
+
+// Decision is whether a trial ends, and why; a trial that goes on has a reason, too.
+type Decision struct {
+	Stop   bool
+	Reason string
+}
+
+func goOn(format string, args ...any) Decision {
+	return Decision{Reason: fmt.Sprintf(format, args...)}
+}
+
+func end(format string, args ...any) Decision {
+	return Decision{Stop: true, Reason: fmt.Sprintf(format, args...)}
+}
+
+// Decide says whether a trial goes on. The others may have the trial itself among
+// them. The rule is valid and has a direction. For hyperband the seed is what
+// spreads trials over brackets: the sweep's.
+func Decide(r Rule, seed uint64, t trial.Trial, others []trial.Trial, now time.Time) Decision {
+	if t.State != trial.Running {
+		return goOn("it is %s", t.State)
+	}
+	last, reported := t.Last()
+	if d := r.silent(t, now); d.Stop {
+		return d
+	}
+	switch {
+	case r.Kind == "" || r.Kind == None:
+		return goOn("nothing is judged")
+	case !reported:
+		return goOn("it has reported nothing")
+	case last.Step < r.Warmup:
+		return goOn("step %d is before %d, from which trials are judged", last.Step, r.Warmup)
+	}
+	others = slices.DeleteFunc(slices.Clone(others), func(o trial.Trial) bool { return o.Number == t.Number || o.State == trial.Failed })
+	switch r.Kind {
+	case Median:
+		return r.percentile(50, t, last, others)
+	case Percentile:
+		return r.percentile(r.Percentile, t, last, others)
+	case ASHA:
+		return r.halving(r.Rate, t, last, others)
+	case Hyperband:
+		return r.hyperband(seed, t, last, others)
+	default:
+		return r.patience(t)
+	}
+}
+
+// silent ends a trial that has not reported for too long, by the times of reports.
+func (r Rule) silent(t trial.Trial, now time.Time) Decision {
+	since, limit := t.Started, time.Duration(r.ReportWithin)
+	for _, p := range t.Reports {
+		if p.At.After(since) {
+			since = p.At
+		}
+	}
+	if limit == 0 || since.IsZero() || now.Sub(since) <= limit {
+		return goOn("it reports")
+	}
+	return end("it has not reported for %s, longer than %s", now.Sub(since).Round(time.Second), limit)
+}
