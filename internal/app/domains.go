@@ -57,6 +57,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	model "github.com/falaj-ml/falaj/internal/serving/runtime/child"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -110,6 +111,8 @@ type parts struct {
 	serving       *serving.Service
 	gateways      *gateway.Service
 	remotes       *remote.Runtime
+	apart         *model.Runtime   // of processes of models, here and elsewhere
+	places        httpapi.Replicas // nil: replicas have no places
 	predictions   *prediction.Log
 	labels        *label.Service
 	verifications *verification.Service
@@ -121,7 +124,7 @@ func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
-		Monitoring: p.monitoring, Alerts: p.alerts,
+		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places,
 	}
 }
 
@@ -401,7 +404,7 @@ func (a *App) startServing(c serving.Config) error {
 	if err != nil {
 		return err
 	}
-	a.remotes = runtimes.remote
+	a.remotes, a.apart = runtimes.remote, runtimes.apart
 	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authority, a.journal, a.guard, a.predictions, a.log
 	c.Runtime, c.Remotes = runtimes, a.cfg.servingRemotes()
 	c.LoadTime, _ = time.ParseDuration(a.cfg.Serving.LoadTime) // validated

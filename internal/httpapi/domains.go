@@ -55,6 +55,7 @@ type Domains struct {
 	Backups       Backups
 	Audit         *audit.Service
 	Compute       *compute.Service
+	Replicas      Replicas // nil: none is on another machine
 	Environments  *environment.Service
 	Datasets      *dataset.Service
 	Ingestion     *ingestion.Service
