@@ -117,6 +117,9 @@ func (l *Linked) Leaving() <-chan struct{} { return l.p.leaving }
 
 // Infer implements runtime.Session.
 func (l *Linked) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+	if ctx.Err() != nil {
+		return nil, fault.New(fault.Timeout, "the request's time was up before the model ran")
+	}
 	asked := make([]runtime.Spec, len(outputs))
 	for i, name := range outputs {
 		j := slices.IndexFunc(l.p.meta.Outputs, func(o runtime.Spec) bool { return o.Name == name })
