@@ -156,8 +156,8 @@ type runData struct {
 type datasetBody struct {
 	Name       string `json:"name"`
 	Digest     string `json:"digest"`
-	SourceType string `json:"source_type,omitempty"`
-	Source     string `json:"source,omitempty"`
+	SourceType string `json:"source_type"`
+	Source     string `json:"source"`
 	Schema     string `json:"schema,omitempty"`
 	Profile    string `json:"profile,omitempty"`
 }
