@@ -11,22 +11,22 @@ import (
 )
 
 // searched makes one of each kind to be found.
-func searched(t testing.TB, w *world) (search func(in tracking.Search) (found int, errs []error)) {
-	t.Helper()
-	ctx := as(t, "alice")
+func searched(tb testing.TB, w *world) (search func(in tracking.Search) (found int, errs []error)) {
+	tb.Helper()
+	ctx := as(tb, "alice")
 	r, err := w.CreateRun(ctx, proj, tracking.RunSpec{Name: "r", Tags: []tracking.Pair{{Key: "t", Value: "É'%"}}}, tracking.RunOptions{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	b := tracking.Batch{Metrics: []tracking.Metric{{Key: "a", Value: 1}, {Key: "a b", Value: 2}}, Params: []tracking.Pair{{Key: "x", Value: "y"}}}
 	if err := w.Log(ctx, proj, r.ID, b); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := w.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "d", Digest: "1", SourceType: "s", Source: "s"}}, nil); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if _, err := w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "m", Run: r.ID, Params: b.Params}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return func(in tracking.Search) (int, []error) {
 		in.Experiments, in.Max, in.View = []tracking.ExperimentID{0}, 10, tracking.ViewAll

@@ -51,11 +51,11 @@ type world struct {
 	clock     time.Time
 }
 
-func open(t testing.TB) *world {
-	t.Helper()
-	db := database(t, trackingsql.Migrations)
+func open(tb testing.TB) *world {
+	tb.Helper()
+	db := database(tb, trackingsql.Migrations)
 	w := &world{db: db, journal: &trackingtest.Journal{}, clock: time.Now()}
-	w.artifacts, w.dir, _ = trackingtest.NewArtifacts(t)
+	w.artifacts, w.dir, _ = trackingtest.NewArtifacts(tb)
 	w.Service = tracking.New(tracking.Config{
 		DB: db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Journal: w.journal, MaxFile: 1 << 20, MaxFiles: 50,
 		Now: func() time.Time { return w.clock },
@@ -69,13 +69,13 @@ func open(t testing.TB) *world {
 	return w
 }
 
-func as(t testing.TB, who string) context.Context {
-	t.Helper()
+func as(tb testing.TB, who string) context.Context {
+	tb.Helper()
 	kind := identity.User
 	if strings.HasPrefix(who, "att_") {
 		kind = identity.Attempt
 	}
-	return identity.With(t.Context(), identity.Principal{Kind: kind, ID: who, Project: proj})
+	return identity.With(tb.Context(), identity.Principal{Kind: kind, ID: who, Project: proj})
 }
 
 func wantKind(t *testing.T, err error, kind fault.Kind, text string) {

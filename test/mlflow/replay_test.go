@@ -168,6 +168,7 @@ var (
 )
 
 func (s *server) fill(t *testing.T, in string) string {
+	t.Helper()
 	in = repeated.ReplaceAllStringFunc(in, func(m string) string {
 		parts := repeated.FindStringSubmatch(m)
 		n, _ := strconv.Atoi(parts[2])

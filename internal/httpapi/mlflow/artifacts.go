@@ -147,7 +147,8 @@ func serveProxyPut(a *API, c *call) (any, error) {
 	if _, err := a.tracking.PutArtifact(c.r.Context(), c.project, p.place, p.path, c.r.Body); err != nil {
 		return nil, err
 	}
-	return nothing(c), nil
+	sendNothing(c)
+	return done{}, nil
 }
 
 func serveProxyDelete(a *API, c *call) (any, error) {
@@ -265,14 +266,14 @@ func serveUploadArtifact(a *API, c *call) (any, error) {
 	if _, err := a.tracking.PutArtifact(c.r.Context(), c.project, tracking.Place{Run: tracking.RunID(runID)}, file, http.MaxBytesReader(c.w, c.r.Body, most)); err != nil {
 		return nil, err
 	}
-	return nothing(c), nil
+	sendNothing(c)
+	return done{}, nil
 }
 
-// nothing answers with no content, as JSON, as MLflow does to uploads.
-func nothing(c *call) any {
+// sendNothing answers with no content, as JSON, as MLflow does to uploads.
+func sendNothing(c *call) {
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.WriteHeader(http.StatusOK)
-	return done{}
 }
 
 func logError(err error) []any { return []any{"error", fmt.Sprint(err)} }

@@ -122,6 +122,7 @@ func python(t *testing.T, environment string) string {
 
 // TestMLflowClient runs the unmodified clients, each on both databases.
 func TestMLflowClient(t *testing.T) {
+	t.Parallel()
 	for _, environment := range []string{"mlflow", "mlflow-full", "mlflow-2"} { // skinny and full of this release, and the last one of MLflow 2
 		for database, open := range map[string]func(*testing.T) *world{"SQLite": open, "PostgreSQL": openPostgreSQL} {
 			t.Run(environment+"/"+database, func(t *testing.T) {
@@ -134,6 +135,7 @@ func TestMLflowClient(t *testing.T) {
 
 // TestAutologging trains with the libraries that MLflow watches.
 func TestAutologging(t *testing.T) {
+	t.Parallel()
 	for database, open := range map[string]func(*testing.T) *world{"SQLite": open, "PostgreSQL": openPostgreSQL} {
 		t.Run(database, func(t *testing.T) {
 			t.Parallel()
@@ -162,16 +164,20 @@ func (w *world) client(t *testing.T, environment, script string) string {
 
 // byHand are routes that an MLflow server has beside those of its descriptors.
 var byHand = []manifestRow{
-	{RPC: "health", Method: "GET", Path: "/health"}, {RPC: "version", Method: "GET", Path: "/version"},
+	{RPC: "health", Method: "GET", Path: "/health"},
+	{RPC: "version", Method: "GET", Path: "/version"},
 	{RPC: "serverInfo", Method: "GET", Path: "/mlflow/server-info", API: "3.0"},
-	{RPC: "getArtifact", Method: "GET", Path: "/get-artifact"}, {RPC: "getModelVersionArtifact", Method: "GET", Path: "/model-versions/get-artifact"},
+	{RPC: "getArtifact", Method: "GET", Path: "/get-artifact"},
+	{RPC: "getModelVersionArtifact", Method: "GET", Path: "/model-versions/get-artifact"},
 	{RPC: "uploadArtifact", Method: "POST", Path: "/mlflow/upload-artifact", API: "2.0"},
 	{RPC: "getMetricHistoryBulk", Method: "GET", Path: "/mlflow/metrics/get-history-bulk", API: "2.0"},
 	{RPC: "getMetricHistoryBulkInterval", Method: "GET", Path: "/mlflow/metrics/get-history-bulk-interval", API: "2.0"},
 	{RPC: "getLoggedModelArtifact", Method: "GET", Path: "/mlflow/logged-models/{model_id}/artifacts/files", API: "2.0"},
 	{RPC: "getTraceArtifact", Method: "GET", Path: "/mlflow/get-trace-artifact", API: "2.0"},
-	{RPC: "gatewayProxy", Method: "GET", Path: "/mlflow/gateway-proxy", API: "2.0"}, {RPC: "createPromptlabRun", Method: "POST", Path: "/mlflow/runs/create-promptlab-run", API: "2.0"},
-	{RPC: "exportTraces", Method: "POST", Path: "/v1/traces"}, {RPC: "graphql", Method: "POST", Path: "/graphql"},
+	{RPC: "gatewayProxy", Method: "GET", Path: "/mlflow/gateway-proxy", API: "2.0"},
+	{RPC: "createPromptlabRun", Method: "POST", Path: "/mlflow/runs/create-promptlab-run", API: "2.0"},
+	{RPC: "exportTraces", Method: "POST", Path: "/v1/traces"},
+	{RPC: "graphql", Method: "POST", Path: "/graphql"},
 }
 
 type manifestRow struct {
@@ -222,7 +228,7 @@ func TestRouteManifest(t *testing.T) {
 	type count struct{ offered, all int }
 	families := map[string]*count{}
 	for _, row := range rows {
-		family := strings.Split(strings.TrimPrefix(row.Path, "/mlflow/"), "/")[0]
+		family, _, _ := strings.Cut(strings.TrimPrefix(row.Path, "/mlflow/"), "/")
 		if strings.HasPrefix(row.Path, "/mlflow-artifacts/") {
 			family = "mlflow-artifacts"
 		} else if row.API == "" {
