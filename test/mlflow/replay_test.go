@@ -248,7 +248,7 @@ func (s *server) send(t *testing.T, c replayed) answer {
 }
 
 var (
-	identifier = regexp.MustCompile(`\b(m-)?[0-9a-f]{32}\b|\b(run|m|wh)_[0-9A-HJKMNP-TV-Z]{26}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
+	identifier = regexp.MustCompile(`\b(m-)?[0-9a-f]{32}\b|\b(run|m|wh|svc|usr)_[0-9A-HJKMNP-TV-Z]{26}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
 	madeUp     = regexp.MustCompile(`^[a-z]+-[a-z]+-[0-9]+$`)
 	pythonSet  = regexp.MustCompile(`\{'[^'{}]*'(?:, '[^'{}]*')*\}`) // whose order changes from process to process
 	timed      = regexp.MustCompile(`time|timestamp`)
