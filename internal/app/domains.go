@@ -48,6 +48,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
 	"github.com/falaj-ml/falaj/internal/oci"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
@@ -117,6 +118,7 @@ type parts struct {
 	labels        *label.Service
 	verifications *verification.Service
 	alerts        *alert.Sender
+	webhooks      *webhook.Service
 	monitoring    *monitoring.Service
 }
 
@@ -124,7 +126,7 @@ func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
-		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places,
+		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
 }
 
@@ -337,7 +339,7 @@ func (a *App) openTracking(context.Context) error {
 	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
-		Users: modelUsers, Erased: a.erasedFrom,
+		Users: modelUsers, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
 	})
 	return nil
 }

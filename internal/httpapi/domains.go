@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
@@ -73,4 +74,5 @@ type Domains struct {
 	Labels        *label.Service
 	Verifications *verification.Service
 	Alerts        *alert.Sender
+	Webhooks      *webhook.Service
 }
