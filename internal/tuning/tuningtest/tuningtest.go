@@ -324,6 +324,13 @@ func deleted(t *subject) {
 		t.Fatalf("study %d and trial %d, after %d and %d", again, id, study, old)
 	}
 	t.do(func(ctx context.Context, tx *store.Tx) error {
+		left, err := t.Store.Distribution(ctx, tx, proj, study, "x")
+		if err != nil {
+			return err
+		}
+		if left != "" {
+			t.Errorf("the deleted study left %s", left)
+		}
 		return t.SetParam(ctx, tx, proj, id, "x", tuning.Param{Distribution: whole})
 	})
 }
