@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -240,9 +241,7 @@ func (p *places) prepareAfar(ctx context.Context, w compute.Workload, pool compu
 	env := map[string]string{
 		"PATH": "/usr/bin:/bin", "HOME": dir, "TMPDIR": dir, "TZ": "UTC", "GOMEMLIMIT": "off", "GOMAXPROCS": strconv.Itoa(cores), "MALLOC_ARENA_MAX": "2",
 	}
-	for name, v := range pool.Env {
-		env[name] = v
-	}
+	maps.Copy(env, pool.Env)
 	env["FALAJ_TOKEN"], env["FALAJ_PROJECT"], env["FALAJ_WORKLOAD"] = token, string(w.Project), string(w.ID)
 	return engine.Spec{
 		Command: []string{program[0].Path, "child", replicaMode, program[1].Path}, Env: env, Dir: dir,
@@ -294,20 +293,20 @@ func (a *afar) mounts() ([]engine.Mount, error) {
 			return
 		}
 		for _, path := range []string{self, a.library} {
-			real, err := filepath.EvalSymlinks(path)
+			file, err := filepath.EvalSymlinks(path)
 			if err == nil {
-				real, err = filepath.Abs(real)
+				file, err = filepath.Abs(file)
 			}
 			if err != nil {
 				a.err = onnx.Missing(path)
 				return
 			}
-			digest, err := digestOf(real)
+			digest, err := digestOf(file)
 			if err != nil {
 				a.err = fault.Wrap(err, "read what replicas run")
 				return
 			}
-			a.program = append(a.program, engine.Mount{Path: real, Digest: digest})
+			a.program = append(a.program, engine.Mount{Path: file, Digest: digest})
 		}
 	})
 	return a.program, a.err

@@ -59,7 +59,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, workload string
 	if err != nil || rw.Reader.Buffered() > 0 { // a replica says nothing before it is asked
 		_ = conn.Close()
 		take(nil)
-		return nil // there is nobody to tell
+		return nil //nolint:nilerr // there is nobody to tell
 	}
 	_ = conn.SetDeadline(time.Time{})
 	take(conn)

@@ -52,7 +52,7 @@ func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runti
 		place.Release()
 		return nil, nil, fault.New(fault.Internal, "a replica for pools %v was given a place here", want.Pools)
 	}
-	waits(fmt.Sprintf("another one is loaded on pool %s", there.Pool()))
+	waits("another one is loaded on pool " + there.Pool())
 	session, err := s.loadAway(ctx, there, o)
 	if err != nil {
 		place.Release()

@@ -66,10 +66,9 @@ func TestAway(t *testing.T) {
 			ask(p.Infer)
 			ask(p.InferElsewhere)
 		}
-		for i, want := range []int64{10, 5, 5} {
-			if n := (*all)[i].served.Load(); n != want {
-				t.Errorf("replica %d answered %d, want %d", i, n, want)
-			}
+		here, one, two := (*all)[0].served.Load(), (*all)[1].served.Load(), (*all)[2].served.Load()
+		if here != 10 || one+two != 10 || min(one, two) < 3 {
+			t.Errorf("%d answers here, %d and %d elsewhere", here, one, two)
 		}
 		(*all)[0].away.Store(true)
 		ask(p.Infer) // by one elsewhere
@@ -86,7 +85,7 @@ func TestAway(t *testing.T) {
 		if n, loads, _ := p.size(); n != 2 || loads || (*places)[1].released.Load() != 1 {
 			t.Errorf("%d replicas, loading %v", n, loads)
 		}
-		time.Sleep(5 * time.Second)
+		<-time.After(5 * time.Second)
 		p.resize(3)
 		synctest.Wait()
 		if n, _, _ := p.size(); n != 3 {

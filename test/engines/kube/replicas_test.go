@@ -3,6 +3,7 @@ package kube_test
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -52,9 +53,10 @@ func TestReplicas(t *testing.T) {
 		t.Errorf("%d answers, %d failed with one pod", answered.Load(), failed.Load())
 	}
 	x.Must(x.C.Do(t.Context(), http.MethodDelete, x.Path("deployments/d"), nil, nil))
-	x.Eventually("a pod is left", func() (bool, error) {
-		return c.Kubectl("get", "pods", "-n", kubetest.Namespace, "-o", "name") == "", nil
+	x.Eventually("a replica is left", func() (bool, error) {
+		return len(c.PodPIDs("replica")) == 0, nil
 	})
+	t.Log(c.Kubectl("get", "jobs,pods", "-n", kubetest.Namespace, "-o", "wide"))
 }
 
 // on reports whether so many replicas answer on a pool.
@@ -70,9 +72,7 @@ func (x *site) on(deployment, pool string, n int) func() (bool, error) {
 		}
 		target, _ := targets[0].(map[string]any)
 		on, _ := target["replicas_on"].(map[string]any)
-		if n == 0 {
-			return on[pool] == nil, nil
-		}
-		return fmt.Sprint(on[pool]) == fmt.Sprint(n), fmt.Errorf("it is %v: %v", target["scaling"], on)
+		answer, _ := strconv.Atoi(fmt.Sprint(on[pool])) // nothing is 0
+		return answer == n, fmt.Errorf("it is %v: %v", target["scaling"], on)
 	}
 }

@@ -87,7 +87,7 @@ func TestLinkBroken(t *testing.T) {
 		got <- err
 	}()
 	for len(l.slots) == 0 {
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	_ = far.Close()
 	if err := <-got; !fault.Is(err, fault.Unavailable) || errors.Is(err, runtime.ErrEnded) {
@@ -103,7 +103,7 @@ func TestLinkBroken(t *testing.T) {
 	if err := l.Close(); err != nil || len(l.slots) != 0 {
 		t.Errorf("%v, %d runs have not ended", err, len(l.slots))
 	}
-	<-served
+	_ = <-served
 }
 
 // TestLinkLeaves: a process that is told to end says so, goes on with what it has, and
