@@ -103,7 +103,9 @@ func TestLinkBroken(t *testing.T) {
 	if err := l.Close(); err != nil || len(l.slots) != 0 {
 		t.Errorf("%v, %d runs have not ended", err, len(l.slots))
 	}
-	_ = <-served
+	if err := <-served; err == nil {
+		t.Error("the process does not say that it was cut off")
+	}
 }
 
 // TestLinkLeaves: a process that is told to end says so, goes on with what it has, and
