@@ -27,6 +27,10 @@ build: deps console ## build bin/falaj and bin/falaj-worker
 	@go build -ldflags "$(LDFLAGS)" -o bin/falaj ./cmd/falaj
 	@CGO_ENABLED=0 go build -ldflags "$(LDFLAGS)" -o bin/falaj-worker ./cmd/falaj-worker
 
+.PHONY: build-arm64
+build-arm64: console ## build bin/arm64/ for 64-bit ARM, such as a gateway's machine; needs Debian's cross compiler
+	@LDFLAGS="$(LDFLAGS)" scripts/arm64.sh
+
 .PHONY: demo
 demo: build ## run the main job on real data; EXIT=1 stops the server at the end
 	@scripts/demo-data.sh

@@ -17,7 +17,7 @@ python=$(tools_python)
 if [ ! -x bin/uv ] || [ "$(bin/uv --version | cut -d' ' -f2)" != "$UV" ]; then
 	say "uv $UV"
 	fetch scripts/uv.txt --platform manylinux2014_x86_64 --python-version 3.12
-	unpack ".tmp/wheels/uv-$UV-"*.whl "uv-$UV.data/scripts/uv" bin/uv
+	unpack ".tmp/wheels/uv-$UV-"*x86_64*.whl "uv-$UV.data/scripts/uv" bin/uv
 	chmod 755 bin/uv
 fi
 
@@ -25,7 +25,7 @@ if [ ! -f "lib/libonnxruntime.so.$ORT" ]; then
 	say "ONNX Runtime $ORT"
 	fetch scripts/onnxruntime.txt --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --python-version 3.12
 	rm -f lib/libonnxruntime.so*
-	unpack ".tmp/wheels/onnxruntime-$ORT-"*.whl "onnxruntime/capi/libonnxruntime.so.$ORT" "lib/libonnxruntime.so.$ORT"
+	unpack ".tmp/wheels/onnxruntime-$ORT-"*x86_64*.whl "onnxruntime/capi/libonnxruntime.so.$ORT" "lib/libonnxruntime.so.$ORT"
 	ln -sf "libonnxruntime.so.$ORT" lib/libonnxruntime.so
 fi
 

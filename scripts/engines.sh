@@ -45,6 +45,8 @@ if ! new_node; then
 	fetch_node
 fi
 venv mlflow internal/httpapi/mlflow/testdata/requirements.txt
+venv mlflow-full test/mlflow/testdata/requirements.txt # with a server, and what is autologged
+venv mlflow-2 internal/httpapi/mlflow/testdata/requirements-2.txt
 venv feast internal/httpapi/feast/testdata/requirements.txt
 venv feast-redis internal/feature/online/redis/testdata/requirements.txt
 venv openlineage test/lineage/testdata/requirements.txt

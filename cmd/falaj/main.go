@@ -88,7 +88,7 @@ func run() int {
 		return json.Marshal(answer)
 	}
 	w.Child = func(mode string, args []string, in io.Reader, out io.Writer) error {
-		return app.Child(mode, args, version, in, out)
+		return app.Child(mode, args, w.Env, version, in, out)
 	}
 	return cli.Run(ctx, w)
 }

@@ -48,6 +48,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
 	"github.com/falaj-ml/falaj/internal/oci"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
@@ -57,6 +58,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	model "github.com/falaj-ml/falaj/internal/serving/runtime/child"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -110,10 +112,13 @@ type parts struct {
 	serving       *serving.Service
 	gateways      *gateway.Service
 	remotes       *remote.Runtime
+	apart         *model.Runtime   // of processes of models, here and elsewhere
+	places        httpapi.Replicas // nil: replicas have no places
 	predictions   *prediction.Log
 	labels        *label.Service
 	verifications *verification.Service
 	alerts        *alert.Sender
+	webhooks      *webhook.Service
 	monitoring    *monitoring.Service
 }
 
@@ -121,7 +126,7 @@ func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
-		Monitoring: p.monitoring, Alerts: p.alerts,
+		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
 }
 
@@ -334,7 +339,7 @@ func (a *App) openTracking(context.Context) error {
 	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
-		Users: modelUsers, Erased: a.erasedFrom,
+		Users: modelUsers, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
 	})
 	return nil
 }
@@ -401,7 +406,7 @@ func (a *App) startServing(c serving.Config) error {
 	if err != nil {
 		return err
 	}
-	a.remotes = runtimes.remote
+	a.remotes, a.apart = runtimes.remote, runtimes.apart
 	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authority, a.journal, a.guard, a.predictions, a.log
 	c.Runtime, c.Remotes = runtimes, a.cfg.servingRemotes()
 	c.LoadTime, _ = time.ParseDuration(a.cfg.Serving.LoadTime) // validated

@@ -34,6 +34,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/alert/alertsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook/webhooksql"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
@@ -46,7 +47,7 @@ import (
 var migrations = []store.Migrations{
 	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
 	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, openlineagesql.Migrations, featuresql.Migrations,
-	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, gatewaysql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations,
+	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, gatewaysql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations, webhooksql.Migrations,
 }
 
 // openGovernance opens what every domain asks: the database, keys, objects, the

@@ -17,7 +17,7 @@ import (
 )
 
 // Child runs a hidden mode of this binary: what touches users' files, SQL and models.
-func Child(mode string, args []string, version string, in io.Reader, out io.Writer) error {
+func Child(mode string, args, environ []string, version string, in io.Reader, out io.Writer) error {
 	switch mode {
 	case child.ParserMode:
 		return parser.Main(in, out)
@@ -29,6 +29,8 @@ func Child(mode string, args []string, version string, in io.Reader, out io.Writ
 		return sqlworker.Main(in, out)
 	case model.Mode:
 		return runModel(args, in, out)
+	case replicaMode:
+		return runReplica(args, environ)
 	case "openapi":
 		b, err := OpenAPI(version)
 		if err != nil {

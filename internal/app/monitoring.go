@@ -25,6 +25,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert/alertsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook/webhooksql"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -47,7 +49,8 @@ func (a *App) openAlerts(context.Context) error {
 		Commands: alert.Commands{Dir: commands, Worker: a.cfg.workerPath(), Level: level},
 	})
 	a.group.Add(a.alerts.Loop().Service())
-	a.projects.Register(projectAlerts{a.alerts})
+	a.webhooks = webhook.New(webhook.Config{DB: a.db, Store: webhooksql.Store{}, Authz: a.authority, Sealer: a.keys, Alerts: a.alerts})
+	a.projects.Register(projectAlerts{a.alerts, a.webhooks})
 	return nil
 }
 

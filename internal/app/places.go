@@ -5,6 +5,9 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -13,24 +16,28 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/child"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// places are where replicas of served models have their place among all else that runs
-// on this machine. Each is a workload of compute that this process runs itself: the
-// scheduler sees it, gives it room or says why not, and may ask for the room back. What
-// an earlier process had is no replica any more, and ends.
+// places are where replicas of served models have their place among all else that runs.
+// On this machine each is a workload of compute that this process runs itself: the
+// scheduler sees it, gives it room or says why not, and may ask for the room back. On
+// other pools (afar.go) their engine runs it. What an earlier process had is no replica
+// any more, and ends.
 type places struct {
 	compute *compute.Service
 	db      *store.DB
 	most    resource.Bytes // that a model's process may have; 0: what it asks for
 	log     *slog.Logger
+	afar    afar
 
 	mu   sync.Mutex
 	all  map[string]*place // by workload, until it has ended
@@ -43,6 +50,7 @@ type place struct {
 	start, stop, release, end sync.Once
 
 	outcome string // set before over is closed
+	there   *there // nil: on this machine
 }
 
 var (
@@ -51,6 +59,7 @@ var (
 	_ compute.Owner    = (*places)(nil)
 	_ compute.Runner   = (*places)(nil)
 	_ engine.Driver    = (*places)(nil)
+	_ httpapi.Replicas = (*places)(nil)
 )
 
 // How often it is asked why a replica waits, and how long its runs may take to end
@@ -64,6 +73,11 @@ const (
 func (p *places) Place(ctx context.Context, r serving.Placing, waits func(string)) (serving.Place, error) {
 	wid := compute.WorkloadID(id.New("rep"))
 	pl := &place{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{})}
+	request := compute.Request{Pools: []string{string(compute.Home)}, InPlace: true, Isolation: scheduler.None}
+	if len(r.Pools) > 0 {
+		request = compute.Request{Pools: r.Pools, Isolation: scheduler.Process}
+		pl.there = newThere()
+	}
 	p.mu.Lock()
 	p.all[string(wid)] = pl
 	p.mu.Unlock()
@@ -74,15 +88,17 @@ func (p *places) Place(ctx context.Context, r serving.Placing, waits func(string
 		}
 	}
 	if err := p.db.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
-		return p.compute.Submit(ctx, tx, compute.Request{
-			ID: wid, Project: project.Name(r.Project), Kind: compute.Replica, Label: "a replica of deployment " + r.Deployment,
-			Amount: resource.Amount{CPU: resource.Cores(int64(r.Threads)), Memory: memory}, Pools: []string{string(compute.Home)}, InPlace: true,
-			Isolation: scheduler.None, Residency: r.Residency, Classification: project.Classification(cmp.Or(r.Classification, "internal")),
-			Preemptible: true, Grace: replicaGrace,
-		})
+		request.ID, request.Project, request.Kind, request.Label = wid, project.Name(r.Project), compute.Replica, "a replica of deployment "+r.Deployment
+		request.Amount = resource.Amount{CPU: resource.Cores(int64(r.Threads)), Memory: memory}
+		request.Residency, request.Classification = r.Residency, project.Classification(cmp.Or(r.Classification, "internal"))
+		request.Preemptible, request.Grace = true, replicaGrace
+		return p.compute.Submit(ctx, tx, request)
 	}); err != nil {
 		p.forget(string(wid), "")
 		return nil, fault.Wrap(err, "ask for the place of a replica")
+	}
+	if pl.there != nil {
+		return p.await(ctx, r, wid, pl, waits)
 	}
 	look := time.NewTicker(whyEvery)
 	defer look.Stop()
@@ -115,6 +131,9 @@ func (p *places) withdraw(ctx context.Context, of string, wid compute.WorkloadID
 	}
 }
 
+// lose asks for the place back.
+func (p *place) lose() { p.stop.Do(func() { close(p.lost) }) }
+
 // Lost implements serving.Place.
 func (p *place) Lost() <-chan struct{} { return p.lost }
 
@@ -135,6 +154,7 @@ func (p *places) forget(wid, outcome string) {
 		pl.end.Do(func() {
 			pl.outcome = outcome
 			close(pl.over)
+			pl.lose() // of one elsewhere nobody asked for it back
 		})
 		delete(p.all, wid)
 	}
@@ -167,24 +187,40 @@ func (p *places) Close(ctx context.Context) error {
 	}
 }
 
-// Prepare implements compute.Owner: there is nothing to prepare.
-func (p *places) Prepare(context.Context, compute.Workload, compute.Pool) (engine.Spec, error) {
-	return engine.Spec{}, nil
+// Prepare implements compute.Owner: on this machine there is nothing to prepare.
+func (p *places) Prepare(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
+	if w.InPlace {
+		return engine.Spec{}, nil
+	}
+	return p.prepareAfar(ctx, w, pool)
 }
 
 // Changed implements compute.Owner.
-func (p *places) Changed(_ context.Context, tx *store.Tx, w compute.Workload) error {
+func (p *places) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
 	if w.State == compute.Ended {
+		if err := p.revoke(ctx, tx, w); err != nil {
+			return err
+		}
 		tx.OnCommit(func() { p.forget(string(w.ID), w.Outcome()) })
 	}
 	return nil
 }
 
 // Finish implements compute.Owner.
-func (p *places) Finish(context.Context, compute.Workload) error { return nil }
+func (p *places) Finish(_ context.Context, w compute.Workload) error {
+	if w.InPlace {
+		return nil
+	}
+	return os.RemoveAll(p.scratch(w.ID))
+}
 
 // Driver implements compute.Runner.
-func (p *places) Driver() engine.Driver { return p }
+func (p *places) Driver(w compute.Workload) engine.Driver {
+	if w.InPlace {
+		return p
+	}
+	return nil
+}
 
 // Start implements engine.Driver.
 func (p *places) Start(_ context.Context, spec engine.Spec) (engine.Handle, error) {
@@ -235,7 +271,7 @@ func (p *places) Stop(ctx context.Context, h engine.Handle, _ time.Duration) err
 	if pl == nil {
 		return unknownPlace(h)
 	}
-	pl.stop.Do(func() { close(pl.lost) })
+	pl.lose()
 	select {
 	case <-pl.ended:
 		return nil
@@ -270,7 +306,14 @@ func (a *App) openPlaces() serving.Capacity {
 		return nil
 	}
 	p := &places{compute: a.compute, db: a.db, most: resource.Bytes(bytes(a.cfg.Serving.Process)), log: a.log, all: map[string]*place{}}
+	p.afar = afar{
+		tokens: a.accounts, library: a.cfg.ortPath(), dir: filepath.Join(a.cfg.Data, "tmp", "replicas"),
+		link: func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (*child.Linked, error) {
+			return a.apart.Link(ctx, conn, model, o, cores)
+		},
+	}
 	a.compute.Own(compute.Replica, p)
-	a.group.Add(lifecycle.Service{Name: "places of replicas", Stop: p.Close})
+	a.places = p
+	a.group.Add(lifecycle.Service{Name: "places of replicas", Start: p.endEarlier, Stop: p.Close})
 	return p
 }

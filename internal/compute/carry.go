@@ -166,7 +166,9 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 // driverOf is who runs a workload: the engine of its pool, or its owner.
 func (s *Service) driverOf(w Workload, e Engine) engine.Driver {
 	if r, ok := s.owners[w.Kind].(Runner); ok {
-		return r.Driver()
+		if own := r.Driver(w); own != nil {
+			return own
+		}
 	}
 	return e.Driver
 }

@@ -20,7 +20,7 @@ type runner struct {
 	own *enginetest.Fake
 }
 
-func (r *runner) Driver() engine.Driver { return r.own }
+func (r *runner) Driver(compute.Workload) engine.Driver { return r.own }
 
 // TestRunner: what its owner runs takes its place on the pool, the pool's engine knows
 // nothing of it, it is stopped by its owner, and what the owner does not know any more

@@ -26,7 +26,7 @@ const (
 	JobAttempt Kind = "job"
 	Build      Kind = "build"
 	Query      Kind = "query"
-	Replica    Kind = "replica" // of a served model; its process is the server's own
+	Replica    Kind = "replica" // of a served model; in place its process is the server's own
 )
 
 // State of a workload.
@@ -283,11 +283,12 @@ type Resizer interface {
 	Resized(ctx context.Context, tx *store.Tx, w Workload, workers int, why string) error
 }
 
-// Runner is an owner that runs its workloads itself, whatever the engine of their pool:
+// Runner is an owner that runs workloads itself, whatever the engine of their pool:
 // they take their place there and are no engine's. What its driver does not know, as
 // after a restart, is lost, and ends.
 type Runner interface {
-	Driver() engine.Driver
+	// Driver runs a workload; nil: the engine of its pool does.
+	Driver(w Workload) engine.Driver
 }
 
 // Owner is the domain behind a kind of workload. Methods may be called again

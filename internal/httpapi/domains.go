@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
@@ -55,6 +56,7 @@ type Domains struct {
 	Backups       Backups
 	Audit         *audit.Service
 	Compute       *compute.Service
+	Replicas      Replicas // nil: none is on another machine
 	Environments  *environment.Service
 	Datasets      *dataset.Service
 	Ingestion     *ingestion.Service
@@ -72,4 +74,5 @@ type Domains struct {
 	Labels        *label.Service
 	Verifications *verification.Service
 	Alerts        *alert.Sender
+	Webhooks      *webhook.Service
 }

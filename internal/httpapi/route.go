@@ -325,7 +325,7 @@ func narrow(p identity.Principal, header string) (identity.Principal, error) {
 
 // foreign adds the protocols of MLflow and of Iceberg's catalogs.
 func (s *Server) foreign() {
-	api := mlflow.New(mlflow.Config{Tracking: s.Tracking, Registry: s.Registry, Authz: s.authz, Log: s.log})
+	api := mlflow.New(mlflow.Config{Tracking: s.Tracking, Registry: s.Registry, Webhooks: s.Webhooks, Authz: s.authz, Log: s.log})
 	api.Register(s.mux)
 	for _, r := range mlflow.Routes() {
 		s.declare(Route{Method: r.Method, Path: r.Pattern, Action: r.Action})

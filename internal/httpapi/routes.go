@@ -157,6 +157,7 @@ func New(o Options, d Domains) *Server {
 	s.trainingRoutes(p)
 	s.checkpointRoutes(p)
 	s.workerRoutes(p)
+	s.replicaRoutes(p)
 	s.registryRoutes(p)
 	s.monitoringRoutes(p)
 

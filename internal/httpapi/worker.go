@@ -41,10 +41,10 @@ func (s *Server) work(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, workload string) error {
-	ctx := r.Context()
-	if p := identity.From(ctx); p.Kind != identity.Attempt || p.ID != workload || string(p.Project) != r.PathValue("project") {
-		return fault.New(fault.PermissionDenied, "only the workers of %.80q may do this", workload)
+	if err := speaksFor(r, workload); err != nil {
+		return err
 	}
+	ctx := r.Context()
 	driver, err := s.Compute.Driver(ctx, compute.WorkloadID(workload))
 	if err != nil {
 		return err
@@ -57,6 +57,14 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, workload str
 	}
 	_, path, _ := strings.Cut(r.URL.Path, "/worker/")
 	return agents.ServeAgent(w, r, workload, path)
+}
+
+// speaksFor refuses whoever does not have the workload's own token.
+func speaksFor(r *http.Request, workload string) error {
+	if p := identity.From(r.Context()); p.Kind != identity.Attempt || p.ID != workload || string(p.Project) != r.PathValue("project") {
+		return fault.New(fault.PermissionDenied, "only the workers of %.80q may do this", workload)
+	}
+	return nil
 }
 
 // worked reports a request of an agent that may be large: a tree, or the manifest

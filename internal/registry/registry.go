@@ -11,6 +11,7 @@
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
 //   - verify.go: what deployment asks: is this still what was signed?
 //   - erase.go: which versions were trained on rows of a person who is erased.
+//   - change.go: what others are told of, in the transaction of the change.
 //   - store.go: what a database must offer; registrysql/ is that database.
 //
 // # Guarantees
@@ -43,7 +44,6 @@ import (
 // Limits.
 const (
 	MaxName          = 255
-	MaxTagKey        = 250
 	MaxTagValue      = 100_000
 	MaxDescription   = 100_000
 	MaxAlias         = 255
@@ -201,10 +201,7 @@ func checkTags(tags []tracking.Pair) error {
 		return fault.New(fault.Invalid, "a request can carry at most 1000 tags")
 	}
 	for _, t := range tags {
-		if t.Key == "" {
-			return fault.New(fault.Invalid, "Missing value for required parameter 'key'.")
-		}
-		if err := checkText("key", t.Key, MaxTagKey); err != nil {
+		if err := tracking.CheckKey(t.Key); err != nil {
 			return err
 		}
 		if err := checkText("value", t.Value, MaxTagValue); err != nil {

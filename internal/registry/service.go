@@ -79,6 +79,9 @@ type Config struct {
 	// nil: nothing does. What has a user is neither deleted nor renamed.
 	Users func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
 
+	// Told hears of a change in its transaction; nil: nobody does.
+	Told func(ctx context.Context, tx *store.Tx, c Change) error
+
 	MaxSize int64            // bytes of one version's files; 0 is 64 GiB
 	Now     func() time.Time // nil is time.Now
 }
@@ -97,6 +100,7 @@ type Service struct {
 	sealer  Sealer
 	erased  func(ctx context.Context, tx *store.Tx, p project.Name, datasets []string) ([]string, error)
 	users   func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
+	told    func(ctx context.Context, tx *store.Tx, c Change) error
 	maxSize int64
 	now     func() time.Time
 }
@@ -105,7 +109,10 @@ type Service struct {
 func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
-		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, maxSize: cfg.MaxSize, now: cfg.Now,
+		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told, maxSize: cfg.MaxSize, now: cfg.Now,
+	}
+	if s.told == nil {
+		s.told = func(context.Context, *store.Tx, Change) error { return nil }
 	}
 	if s.maxSize == 0 {
 		s.maxSize = 64 << 30
@@ -118,6 +125,7 @@ func New(cfg Config) *Service {
 
 var (
 	modelGrammar = search.Grammar{
+		Of: search.Registry,
 		Attributes: map[string]search.Column{
 			"name":                   {Name: "name", List: true, Filter: true, Sort: true},
 			"creation_timestamp":     {Name: "creation_timestamp", Numeric: true, Sort: true},
@@ -127,13 +135,14 @@ var (
 		Entities: []search.Entity{search.Tag},
 	}
 	versionGrammar = search.Grammar{
+		Of: search.Registry,
 		Attributes: map[string]search.Column{
 			"name":                   {Name: "name", List: true, Filter: true, Sort: true},
 			"version_number":         {Name: "version_number", Numeric: true, Filter: true, Sort: true},
 			"run_id":                 {Name: "run_id", List: true, Filter: true},
 			"source_path":            {Name: "source_path", Filter: true},
-			"creation_timestamp":     {Name: "creation_timestamp", Numeric: true, Filter: true, Sort: true},
-			"last_updated_timestamp": {Name: "last_updated_timestamp", Numeric: true, Filter: true, Sort: true},
+			"creation_timestamp":     {Name: "creation_timestamp", Numeric: true, Sort: true},
+			"last_updated_timestamp": {Name: "last_updated_timestamp", Numeric: true, Sort: true},
 		},
 		Entities: []search.Entity{search.Tag},
 	}
@@ -206,6 +215,9 @@ func (s *Service) CreateModel(ctx context.Context, p project.Name, name, descrip
 			return err
 		}
 		if err := s.store.PutModelTags(ctx, tx, m.ID, tags); err != nil {
+			return err
+		}
+		if err := s.told(ctx, tx, Change{Kind: ModelCreated, Project: p, Model: name, Description: description, Tags: tags}); err != nil {
 			return err
 		}
 		return s.audit(ctx, tx, ActionWrite, p, "model "+name, map[string]any{"act": "create", "id": string(m.ID)})
@@ -383,6 +395,9 @@ func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias s
 		if err := s.store.DeleteAlias(ctx, tx, m.ID, alias); err != nil {
 			return err
 		}
+		if err := s.told(ctx, tx, Change{Kind: AliasDeleted, Project: p, Model: m.Name, Alias: alias}); err != nil {
+			return err
+		}
 		return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: from})
 	})
 	return err
@@ -498,12 +513,16 @@ func (s *Service) latest(ctx context.Context, tx *store.Tx, m ModelID, stages []
 		return nil, err
 	}
 	var out []Version
-	seen := map[Stage]bool{}
-	for _, v := range slices.Backward(versions) {
-		if seen[v.Stage] || len(stages) > 0 && !slices.Contains(stages, v.Stage) {
+	at := map[Stage]int{} // in the order in which stages were first taken, as MLflow has it
+	for _, v := range versions {
+		if len(stages) > 0 && !slices.Contains(stages, v.Stage) {
 			continue
 		}
-		seen[v.Stage] = true
+		if i, seen := at[v.Stage]; seen {
+			out[i] = v
+			continue
+		}
+		at[v.Stage] = len(out)
 		out = append(out, v)
 	}
 	return out, nil
@@ -568,6 +587,11 @@ func (s *Service) SetVersionTag(ctx context.Context, p project.Name, name string
 		return err
 	}
 	_, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "tag", "key": tag.Key}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+		c := v.change(VersionTagSet)
+		c.Key, c.Value = tag.Key, tag.Value
+		if err := s.told(ctx, tx, c); err != nil {
+			return err
+		}
 		return s.store.PutVersionTags(ctx, tx, v.ModelID, v.Number, tags)
 	})
 	return err
@@ -576,6 +600,11 @@ func (s *Service) SetVersionTag(ctx context.Context, p project.Name, name string
 // DeleteVersionTag removes a tag; that there is none is no error.
 func (s *Service) DeleteVersionTag(ctx context.Context, p project.Name, name string, number int, key string) error {
 	_, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "untag", "key": clip(key)}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+		c := v.change(VersionTagDeleted)
+		c.Key = key
+		if err := s.told(ctx, tx, c); err != nil {
+			return err
+		}
 		return s.store.DeleteVersionTag(ctx, tx, v.ModelID, v.Number, key)
 	})
 	return err
@@ -653,6 +682,11 @@ func (s *Service) deleteVersion(ctx context.Context, tx *store.Tx, v Version) er
 			return err
 		}
 		if err := publish(ctx, tx, v.Project, EventAliasMoved, AliasEvent{ModelID: v.ModelID, Model: v.Model, Alias: alias, From: v.Number}); err != nil {
+			return err
+		}
+		c := v.change(AliasDeleted)
+		c.Alias = alias
+		if err := s.told(ctx, tx, c); err != nil {
 			return err
 		}
 	}
@@ -770,6 +804,11 @@ func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Mo
 		return fault.New(fault.Conflict, "version %s is %s; an alias needs a ready one", v, v.State)
 	}
 	if err := s.store.PutAlias(ctx, tx, m.ID, Alias{alias, number}); err != nil {
+		return err
+	}
+	c := v.change(AliasSet)
+	c.Alias = alias
+	if err := s.told(ctx, tx, c); err != nil {
 		return err
 	}
 	return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: m.aliased(alias), To: number})

@@ -613,7 +613,7 @@ func TestAliasesStagesTagsSearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	latest, err := w.LatestVersions(ctx, proj, "delay", nil)
-	if err != nil || len(latest) != 2 || latest[0].Number != 2 || latest[1].Stage != registry.StageArchived {
+	if err != nil || len(latest) != 2 || latest[0].Stage != registry.StageArchived || latest[1].Number != 2 {
 		t.Fatalf("latest %+v %v", latest, err)
 	}
 	if err := w.SetVersionTag(ctx, proj, "delay", 2, tracking.Pair{Key: "auc", Value: "0.9"}); err != nil {

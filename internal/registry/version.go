@@ -100,7 +100,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	v := Version{
 		Project: p, State: Pending, Stage: StageNone, Description: spec.Description, Source: spec.Source,
 		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).ID,
-		Created: s.now(), Origin: from.Origin, Parents: append(from.parents, spec.Parents...), OfJob: from.ofJob,
+		Created: s.now(), Origin: from.Origin, Parents: append(from.parents, spec.Parents...), OfJob: from.ofJob, Tags: spec.Tags,
 	}
 	v.Updated = v.Created
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -306,6 +306,11 @@ func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key si
 		if err := s.audit(ctx, tx, ActionWrite, v.Project, "model "+v.String(), map[string]any{
 			"act": "sign", "digest": v.Digest, "key": v.KeyID, "files": len(files),
 		}); err != nil {
+			return err
+		}
+		c := v.change(VersionCreated)
+		c.Description, c.Source, c.Run, c.Tags = v.Description, v.Source, v.Run, v.Tags
+		if err := s.told(ctx, tx, c); err != nil {
 			return err
 		}
 		return publish(ctx, tx, v.Project, EventVersionCreated, v.event())

@@ -260,6 +260,9 @@ func (c *call) fill(ctx context.Context) (err error) {
 		if err := c.s.featuresCross(ctx, c.r.Project, c.table.deployment.Spec, actionInfer, c.table.deployment.FeatureSet); err != nil {
 			return err
 		}
+		if err := c.s.fenced(ctx, c.r.Project, c.target, c.table.deployment.FeatureSet); err != nil {
+			return err
+		}
 		c.filled, err = c.s.fill(ctx, c.r, f, c.target.meta)
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 // database.
 type limits struct {
 	all     sync.Map // key → *limiter
-	written func(ctx context.Context, of ID, starts, ends time.Time) ([]Usage, error)
+	written func(ctx context.Context, of ID, starts, ends time.Time, caller string) (Usage, error)
 }
 
 // limiter is the limits of one deployment.

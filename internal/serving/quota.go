@@ -62,7 +62,7 @@ type quota struct {
 	of     ID
 	every  string
 	per    string
-	beyond func(ctx context.Context, of ID, starts, ends time.Time) ([]Usage, error) // what was written; nil: nothing
+	beyond func(ctx context.Context, of ID, starts, ends time.Time, caller string) (Usage, error) // what was written; nil: nothing
 
 	begin sync.Mutex // of a period
 	now   atomic.Pointer[period]
@@ -77,7 +77,9 @@ type period struct {
 
 // spending is what one caller asked.
 type spending struct {
-	who            Usage        // without the counts
+	who            Usage // without the counts
+	hear           sync.Once
+	heard          atomic.Bool  // what was written before is in the counts; until then nothing is
 	requests, rows atomic.Int64 // in the period, as far as this server knows
 	// How many of them are in the database; of who records, see Service.recording.
 	storedRequests, storedRows int64
@@ -87,12 +89,12 @@ type spending struct {
 // forget one would give its quota back.
 const maxSpenders = 100_000
 
-// readUsage bounds how long the first request of a period waits to hear what was used
-// of it before.
+// readUsage bounds how long a caller's first request of a period at this server waits
+// to hear what the caller used of it before, or at another.
 const readUsage = 2 * time.Second
 
 // at is the period of a time. A clock that goes back stays in the newest period.
-func (q *quota) at(ctx context.Context, spec QuotaSpec, now time.Time) *period {
+func (q *quota) at(spec QuotaSpec, now time.Time) *period {
 	if p := q.now.Load(); p != nil && now.Before(p.ends) {
 		return p
 	}
@@ -103,21 +105,29 @@ func (q *quota) at(ctx context.Context, spec QuotaSpec, now time.Time) *period {
 	}
 	p := &period{}
 	p.starts, p.ends = spec.period(now)
-	if q.beyond != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readUsage)
-		defer cancel()
-		// Without a database the count begins at nothing; recording it makes it right.
-		known, _ := q.beyond(ctx, q.of, p.starts, p.ends)
-		for _, u := range known {
-			s := &spending{who: u, storedRequests: u.Requests, storedRows: u.Rows}
-			s.requests.Store(u.Requests)
-			s.rows.Store(u.Rows)
-			p.callers.Store(u.Caller, s)
-			p.count.Add(1)
-		}
-	}
 	q.now.Store(p)
 	return p
+}
+
+// known is a caller's spending with what was written of it. It is read once, and only
+// requests of the same caller wait for that.
+func (q *quota) known(ctx context.Context, p *period, s *spending) {
+	s.hear.Do(func() {
+		defer s.heard.Store(true)
+		if q.beyond == nil {
+			return
+		}
+		// The request that reads may be cancelled; those that wait for it are not.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readUsage)
+		defer cancel()
+		u, err := q.beyond(ctx, q.of, p.starts, p.ends, s.who.Caller)
+		if err != nil {
+			return // the count begins at nothing; recording it makes it right
+		}
+		s.storedRequests, s.storedRows = u.Requests, u.Rows
+		s.requests.Store(u.Requests)
+		s.rows.Store(u.Rows)
+	})
 }
 
 // take counts a request, or refuses it. Errors: as limits.take.
@@ -126,7 +136,7 @@ func (q *quota) take(ctx context.Context, spec QuotaSpec, caller string, rows in
 		return fault.New(fault.TooLarge, "the request has %d rows, and %s may ask %d a %s", rows, whose(q.per), spec.Rows, spec.Every).
 			WithHint("Send fewer rows in a request, or have spec.limits.quota raised.")
 	}
-	p := q.at(ctx, spec, now)
+	p := q.at(spec, now)
 	v, there := p.callers.Load(caller)
 	if !there {
 		if p.count.Load() >= maxSpenders {
@@ -138,6 +148,7 @@ func (q *quota) take(ctx context.Context, spec QuotaSpec, caller string, rows in
 		}
 	}
 	s := v.(*spending)
+	q.known(ctx, p, s)
 	if !spend(&s.requests, 1, spec.Requests) {
 		return p.over(q.per, "requests", spec.Requests, spec.Every, now)
 	}
@@ -220,7 +231,7 @@ func (s *Service) record(ctx context.Context, k key, q *quota) error {
 	}
 	var since []*spending
 	p.callers.Range(func(_, v any) bool {
-		if x := v.(*spending); x.requests.Load() != x.storedRequests || x.rows.Load() != x.storedRows {
+		if x := v.(*spending); x.heard.Load() && (x.requests.Load() != x.storedRequests || x.rows.Load() != x.storedRows) {
 			since = append(since, x)
 		}
 		return true
@@ -248,16 +259,16 @@ func (s *Service) record(ctx context.Context, k key, q *quota) error {
 	return nil
 }
 
-// written is what the database has of a period.
-func (s *Service) written(ctx context.Context, of ID, starts, ends time.Time) (all []Usage, err error) {
+// written is what the database has of a caller in a period.
+func (s *Service) written(ctx context.Context, of ID, starts, ends time.Time, caller string) (u Usage, err error) {
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		all, err = s.Store.Usage(ctx, tx, of, starts, ends, maxSpenders)
+		u, err = s.Store.UsageOf(ctx, tx, of, starts, ends, caller)
 		return err
 	})
 	if err != nil {
 		s.Log.WarnContext(ctx, "what was used of a quota is not known yet", slog.String("deployment", string(of)), slog.String("error", err.Error()))
 	}
-	return all, err
+	return u, err
 }
 
 // QuotaUsage is what was used of a deployment's quota in the current period.
@@ -299,9 +310,12 @@ func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, 
 			return out, fault.Wrap(err, "record the usage of quotas")
 		}
 	}
-	all, err := s.written(ctx, d.ID, out.Starts, out.Resets)
-	if err != nil {
-		return out, err
+	var all []Usage
+	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err = s.Store.Usage(ctx, tx, d.ID, out.Starts, out.Resets, maxSpenders)
+		return err
+	}); err != nil {
+		return out, fault.Wrap(err, "read the usage of quotas")
 	}
 	slices.SortFunc(all, func(a, b Usage) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(b.Rows, a.Rows), cmp.Compare(a.Caller, b.Caller))

@@ -87,18 +87,21 @@ func TestQuotaHolds(t *testing.T) {
 	}
 }
 
-// The first request of a process hears what was used before; when nobody can say, it is
-// let through.
+// A caller's first request at a process hears what the caller used before, once; when
+// nobody can say, it is let through.
 func TestQuotaIsRead(t *testing.T) {
 	reads := 0
-	l := limits{written: func(_ context.Context, of ID, starts, ends time.Time) ([]Usage, error) {
+	l := limits{written: func(_ context.Context, of ID, starts, ends time.Time, caller string) (Usage, error) {
 		if reads++; of != "dep_1" || ends.Sub(starts) != 24*time.Hour {
 			t.Errorf("read %s from %s to %s", of, starts, ends)
 		}
-		if reads > 1 {
-			return nil, errors.New("no database")
+		if caller == "usr_1 b" {
+			return Usage{Caller: caller, Requests: 3}, nil
 		}
-		return []Usage{{Caller: "usr_1 a", Requests: 2}}, nil
+		if reads > 2 {
+			return Usage{}, errors.New("no database")
+		}
+		return Usage{Caller: caller, Requests: 2}, nil
 	}}
 	now := time.Unix(1e9, 0)
 	d := &Deployment{ID: "dep_1", Spec: Spec{Limits: &LimitsSpec{Quota: QuotaSpec{Requests: 3, Every: "day"}}}}
@@ -107,8 +110,46 @@ func TestQuotaIsRead(t *testing.T) {
 			t.Errorf("request %d: %v", i, err)
 		}
 	}
-	if err := l.take(tokenOf(t, "a"), d, 1, now.Add(24*time.Hour)); err != nil || reads != 2 {
+	if err := l.take(tokenOf(t, "b"), d, 1, now); !fault.Is(err, fault.Exhausted) { // new here in a period that others began
+		t.Errorf("who used it all at another server: %v", err)
+	}
+	if err := l.take(tokenOf(t, "a"), d, 1, now.Add(24*time.Hour)); err != nil || reads != 3 {
 		t.Errorf("%v after %d reads", err, reads)
+	}
+}
+
+// Who waits to hear what was used holds no other caller, and many requests of one read
+// once and are let through as one would be.
+func TestQuotaReadsHoldNobodyElse(t *testing.T) {
+	var reads, through atomic.Int64
+	began, slow := make(chan struct{}, 20), make(chan struct{})
+	l := limits{written: func(_ context.Context, _ ID, _, _ time.Time, caller string) (Usage, error) {
+		if caller != "usr_1 slow" {
+			return Usage{}, nil
+		}
+		reads.Add(1)
+		began <- struct{}{}
+		<-slow
+		return Usage{Caller: caller, Requests: 7}, nil
+	}}
+	d := &Deployment{ID: "dep_1", Spec: Spec{Limits: &LimitsSpec{Quota: QuotaSpec{Requests: 10, Every: "day"}}}}
+	now := time.Now()
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if l.take(tokenOf(t, "slow"), d, 1, now) == nil {
+				through.Add(1)
+			}
+		})
+	}
+	<-began
+	if err := l.take(tokenOf(t, "other"), d, 1, now); err != nil {
+		t.Error(err)
+	}
+	close(slow)
+	all.Wait()
+	if through.Load() != 3 || reads.Load() != 1 {
+		t.Errorf("%d requests were let through after 7 of 10, and %d reads", through.Load(), reads.Load())
 	}
 }
 

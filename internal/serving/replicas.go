@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,11 +22,14 @@ import (
 // How many there should be is said by resize; more are loaded beside what runs, one
 // after the other, and fewer take no more runs and are closed when theirs have ended.
 // One of them, the first as long as it is there, needs no place: others may take all
-// places away, and one is left.
+// places away, and one is left. Where the others are on other machines (away.go), it
+// stays as long as the session.
 type replicas struct {
 	meta runtime.Metadata
 	open opener
 	told func(error) // why another one did not come
+
+	spread bool // those beyond the first are on other machines
 
 	life  context.Context // of what is loaded
 	end   context.CancelFunc
@@ -39,7 +43,9 @@ type replicas struct {
 	loads  context.CancelFunc // of the one that is being loaded; nil when none is
 	closed bool
 	grown  time.Time
-	tries  int // that failed in a row
+	label  residency.Label // where the features may be that runs bring; nil: nobody said
+	losses int             // in a row, of replicas that were away soon after they came
+	tries  int             // that failed in a row
 	retry  time.Time
 	reason string // of the last failure, or what is waited for; empty when the last one came
 }
@@ -52,6 +58,8 @@ type opener func(ctx context.Context, waits func(why string)) (runtime.Session, 
 type replica struct {
 	session runtime.Session
 	place   Place // nil: it needs none; under the pool's mu until the last use has ended
+	away    Away  // the place, when it is on another machine; nil
+	since   time.Time
 	uses    atomic.Int64
 	gone    chan struct{} // closed when the session is
 	closed  func()
@@ -60,6 +68,7 @@ type replica struct {
 var (
 	_ runtime.Restarting = (*replicas)(nil)
 	_ runtime.Narrow     = (*replicas)(nil)
+	_ runtime.Spread     = (*replicas)(nil)
 )
 
 func newReplicas(first runtime.Session, open opener, told func(error)) *replicas {
@@ -72,7 +81,8 @@ func newReplicas(first runtime.Session, open opener, told func(error)) *replicas
 // replica makes one of a session. Under mu, or before anybody knows of p.
 func (p *replicas) replica(s runtime.Session, place Place) *replica {
 	p.works.Add(1)
-	r := &replica{session: s, place: place, gone: make(chan struct{}), closed: p.works.Done}
+	r := &replica{session: s, place: place, since: time.Now(), gone: make(chan struct{}), closed: p.works.Done}
+	r.away, _ = place.(Away)
 	r.uses.Store(1)
 	return r
 }
@@ -103,9 +113,12 @@ func (r *replica) leave() {
 	}
 }
 
-// Runs implements runtime.Narrow: those of all; 0 when they take as many as come.
+// Runs implements runtime.Narrow: those of all that are here; 0 when they take as many as come.
 func (p *replicas) Runs() (n int) {
 	for _, r := range *p.all.Load() {
+		if r.away != nil {
+			continue
+		}
 		if one, ok := r.session.(runtime.Narrow); ok {
 			n += one.Runs()
 		}
@@ -117,8 +130,13 @@ func (p *replicas) Runs() (n int) {
 func (p *replicas) Metadata() runtime.Metadata { return p.meta }
 
 // Infer implements runtime.Session.
-func (p *replicas) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) (_ []runtime.Tensor, err error) {
-	r := p.enter()
+func (p *replicas) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+	return p.infer(ctx, false, inputs, outputs)
+}
+
+// infer runs on a replica here, or elsewhere, if there is one that answers; else on any.
+func (p *replicas) infer(ctx context.Context, away bool, inputs []runtime.Tensor, outputs []string) (_ []runtime.Tensor, err error) {
+	r := p.enter(away)
 	if r == nil {
 		return nil, errStopping
 	}
@@ -136,9 +154,9 @@ func (p *replicas) Infer(ctx context.Context, inputs []runtime.Tensor, outputs [
 	return r.session.Infer(ctx, inputs, outputs)
 }
 
-// enter is the replica with the fewest runs of those that answer, or of all when
-// none does; nil when there is none.
-func (p *replicas) enter() *replica {
+// enter is the replica with the fewest runs of those that answer and are where it is to
+// be, or of those elsewhere, or of all when none answers; nil when there is none.
+func (p *replicas) enter(away bool) *replica {
 	for {
 		all := *p.all.Load()
 		if len(all) == 0 {
@@ -147,13 +165,19 @@ func (p *replicas) enter() *replica {
 		first := int(p.next.Add(1) % uint32(len(all))) //nolint:gosec // a few
 		var best *replica
 		var fewest int64
-		var away bool
+		var least int
 		for i := range all {
 			r := all[(first+i)%len(all)]
-			gone := runtime.Away(r.session) != nil
+			bad := 0
+			if runtime.Away(r.session) != nil {
+				bad = 2
+			}
+			if (r.away != nil) != away {
+				bad++
+			}
 			n := r.uses.Load()
-			if best == nil || away && !gone || away == gone && n < fewest {
-				best, fewest, away = r, n, gone
+			if best == nil || bad < least || bad == least && n < fewest {
+				best, fewest, least = r, n, bad
 			}
 		}
 		if best.enter() {
@@ -239,9 +263,15 @@ func (p *replicas) shrink() {
 		var away bool
 		for i, r := range all {
 			gone, n := runtime.Away(r.session) != nil, r.uses.Load()
+			if p.spread && r.away == nil {
+				continue // the one that is here stays
+			}
 			if worst < 0 || gone && !away || gone == away && n <= fewest {
 				worst, fewest, away = i, n, gone
 			}
+		}
+		if worst < 0 {
+			return
 		}
 		all = p.without(all[worst])
 	}
@@ -304,6 +334,10 @@ func (p *replicas) came(ctx context.Context, s runtime.Session, place Place, err
 		p.replica(s, place).leave()
 		err = fault.New(fault.Conflict, "it says that it is another model than the first one")
 	}
+	if a, ok := place.(Away); ok && err == nil && p.label != nil && !p.label.Allows(a.Zone()) {
+		p.replica(s, place).leave()
+		err = fault.New(fault.PermissionDenied, "the features may not be in zone %s any more", a.Zone())
+	}
 	switch all := *p.all.Load(); {
 	case err != nil:
 		if ctx.Err() != nil {
@@ -334,8 +368,9 @@ func (p *replicas) heed(r *replica, lost <-chan struct{}) {
 	case <-lost:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if r.place != nil { // else it needs none any more
+		if r.place != nil && slices.Contains(*p.all.Load(), r) { // else it needs none any more, or was let go
 			p.without(r)
+			p.parted(r, time.Now())
 		}
 	case <-r.gone:
 	}
@@ -351,9 +386,11 @@ type Placing struct {
 	Size                int            // of the model's file
 	Residency           residency.Label
 	Classification      string
+	Pools               []string // one of these; none: on this machine
 }
 
-// Capacity gives replicas their place among all else that runs on this machine.
+// Capacity gives replicas their place among all else that runs, on this machine or on
+// those of pools: then it is an Away.
 type Capacity interface {
 	// Place waits until there is room, and keeps it until Release; waits hears why
 	// there is none yet. Error: why there will be none.
@@ -378,6 +415,9 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		Residency: m.Residency, Classification: m.Classification,
 	}
 	open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
+		if len(spec.pools()) > 0 {
+			return s.sendAway(ctx, spec, want, o, waits)
+		}
 		if s.Capacity == nil {
 			session, err := s.another(ctx, o)
 			return session, nil, err
@@ -393,9 +433,11 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		}
 		return session, place, nil
 	}
-	return newReplicas(first, open, func(err error) {
+	p := newReplicas(first, open, func(err error) {
 		s.Log.Error("a replica was not loaded", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
 	})
+	p.spread = len(spec.pools()) > 0
+	return p
 }
 
 // processesOf is how many a replica has.

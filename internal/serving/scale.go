@@ -4,26 +4,30 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/autoscale"
 )
 
 // ScaleSpec is how many replicas of its model a deployment has.
 type ScaleSpec struct {
-	Min         *int    `json:"min,omitempty" doc:"Replicas that there are at least; 0: when nobody asks for idle the model leaves the memory, and the next request is held while it is loaded again" default:"1"`
-	Max         int     `json:"max,omitempty" doc:"Replicas that there are at most, up to 64. Each is a process of its own; over 1, isolation auto is child. Default: min, or 1"`
-	Concurrency float64 `json:"concurrency,omitempty" doc:"Requests in flight, those that wait among them, that a replica should have; more make more replicas. Default: 8, without queue_time"`
-	QueueTime   string  `json:"queue_time,omitempty" doc:"How long a request should wait for the model on average, such as 50ms; longer makes more replicas"`
-	Idle        string  `json:"idle,omitempty" doc:"Time without requests after which a model with min 0 leaves the memory, 1s to 30d" default:"10m"`
+	Min         *int     `json:"min,omitempty" doc:"Replicas that there are at least; 0: when nobody asks for idle the model leaves the memory, and the next request is held while it is loaded again" default:"1"`
+	Max         int      `json:"max,omitempty" doc:"Replicas that there are at most, up to 64. Each is a process of its own; over 1, isolation auto is child. Default: min, or 1"`
+	Concurrency float64  `json:"concurrency,omitempty" doc:"Requests in flight, those that wait among them, that a replica should have; more make more replicas. Default: 8, without queue_time"`
+	QueueTime   string   `json:"queue_time,omitempty" doc:"How long a request should wait for the model on average, such as 50ms; longer makes more replicas"`
+	Pools       []string `json:"pools,omitempty" doc:"Pools on whose machines the replicas beyond the first are, as workloads; the first one stays at the server. Of ONNX models without steps. Default: all are at the server"`
+	Idle        string   `json:"idle,omitempty" doc:"Time without requests after which a model with min 0 leaves the memory, 1s to 30d" default:"10m"`
 }
 
 // Limits of a ScaleSpec, and what it says when it does not.
 const (
 	maxReplicas        = 64
+	maxPools           = 16
 	maxConcurrency     = 1e6
 	maxQueueTime       = time.Minute
 	maxIdle            = 30 * 24 * time.Hour
@@ -60,6 +64,14 @@ func (s Spec) sleeps() bool { return s.Scale != nil && s.Scale.Min != nil && *s.
 // replicated reports whether versions have replicas, each a process.
 func (s Spec) replicated() bool { return s.Scale != nil && s.Scale.limits().Max > 1 }
 
+// pools are those on which replicas beyond the first are; none: they are here.
+func (s Spec) pools() []string {
+	if s.Scale == nil {
+		return nil
+	}
+	return s.Scale.Pools
+}
+
 func (p *ScaleSpec) validate(s Spec) error {
 	if p == nil {
 		return nil
@@ -90,14 +102,35 @@ func (p *ScaleSpec) validate(s Spec) error {
 	case l.Max > 1 && s.Runtime != nil && s.Runtime.Isolation == InProcess:
 		says = fmt.Sprintf(".max is %d: a model in the server's process answers as many requests at once as there are cores, so that replicas are processes", l.Max)
 		hint = "Leave max out, or set spec.runtime.isolation to child."
+	case len(p.Pools) > 0 && l.Max == 1:
+		says, hint = ".pools is of replicas beyond the first, and there is never more than one", "Set spec.scale.max or min, or leave pools out."
+	case len(p.Pools) > maxPools:
+		says = fmt.Sprintf(".pools names %d pools; it may name %d", len(p.Pools), maxPools)
+	case len(p.Pools) > 0 && s.Chained():
+		says, hint = ".pools: steps before and after a model run at the server, and so do its replicas", "Leave pools out, or the steps."
+	case len(p.Pools) > 0 && s.Runtime != nil && s.Runtime.Python != (PythonSpec{}):
+		says, hint = ".pools: replicas of Python models run at the server", "Leave pools out."
 	default:
-		return nil
+		return checkPools(p.Pools)
 	}
 	err := fault.New(fault.Invalid, "spec.scale%s", says)
 	if hint != "" {
 		err = err.WithHint("%s", hint)
 	}
 	return err
+}
+
+// checkPools refuses what names no pools.
+func checkPools(pools []string) error {
+	for i, name := range pools {
+		if err := id.CheckName("pool name", name); err != nil {
+			return fault.Wrap(err, "spec.scale.pools")
+		}
+		if slices.Contains(pools[:i], name) {
+			return fault.New(fault.Invalid, "spec.scale.pools: %s is there twice", name)
+		}
+	}
+	return nil
 }
 
 // scaler is what the service knows of the deployments that say how they scale.
@@ -217,6 +250,9 @@ func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
 		if p := x.replicas; p != nil {
 			shot.Running, shot.Loading, shot.Grown = p.size()
 		}
+		if len(t.deployment.Spec.pools()) > 0 { // they have cores of their own
+			shot.Useful = maxReplicas
+		}
 		if x == t.shadow { // it may be slow: nobody waits for it
 			shot.Min, shot.Max = min(1, shot.Min), 1
 		}
@@ -312,7 +348,7 @@ func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Targ
 	p := loaded.replicas
 	switch {
 	case p != nil:
-		x.Replicas = p.ready()
+		x.Replicas, x.Pools = p.ready(), p.pools()
 	case x.State == Ready:
 		x.Replicas = 1
 	}

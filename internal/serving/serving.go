@@ -133,6 +133,8 @@ type Target struct {
 	Wanted   int    `json:"replicas_wanted,omitempty"` // where the manifest says how it scales
 	Scaling  string `json:"scaling,omitempty"`         // why so many are wanted, or are not there
 
+	Pools map[string]int `json:"replicas_on,omitempty"` // of Replicas, those that are workloads of other pools, by pool
+
 	Environment string `json:"environment,omitempty"` // in which a Python model runs, with its digest
 
 	Remote string         `json:"remote,omitempty"` // the server that runs it, if it is another

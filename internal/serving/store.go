@@ -48,6 +48,8 @@ type Store interface {
 	AddUsage(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, add []Usage) ([]Usage, error)
 	// Usage is what callers used in a period.
 	Usage(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, limit int) ([]Usage, error)
+	// UsageOf is what one caller used in a period; of one that used nothing, nothing.
+	UsageOf(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, caller string) (Usage, error)
 	// ForgetUsage removes what was used in periods that ended before a time.
 	ForgetUsage(ctx context.Context, tx *store.Tx, before time.Time) error
 

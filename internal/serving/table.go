@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -52,11 +53,12 @@ type how struct {
 	output   string // of the score
 	index    int    // -1: the last
 	replicas bool   // its session is of several processes
+	pools    string // on which those beyond the first are
 	steps    string // before and after the model; empty without
 }
 
 func (s Spec) how() how {
-	h := how{threads: s.Threads, batching: s.Batching.options(s.Threads), index: -1, replicas: s.replicated()}
+	h := how{threads: s.Threads, batching: s.Batching.options(s.Threads), index: -1, replicas: s.replicated(), pools: strings.Join(s.pools(), " ")}
 	if s.Runtime != nil {
 		h.runtime = *s.Runtime
 	}

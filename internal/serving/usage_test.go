@@ -115,6 +115,11 @@ func testUsage(t *testing.T, p *pond) {
 		t.Errorf("%d of 10 were let through after 7 of two servers", got)
 	}
 
+	// Who is new at a server is not new to the quota.
+	if got := asks(t, other, "tok_a", 1); got != 0 {
+		t.Error("a request was let through of a token that used all at another server")
+	}
+
 	// Another amount goes on with what was used; an end of the server writes it down.
 	p.apply(t, quota(12))
 	if got := asks(t, p.Service, "tok_a", 10); got != 2 {

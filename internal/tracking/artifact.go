@@ -49,7 +49,7 @@ const (
 // however often. The empty path is the root, which only listings take.
 func CheckPath(p string) error {
 	refuse := func(why string) error {
-		return fault.New(fault.Invalid, "Invalid path: %q %s", clip(p), why).
+		return fault.New(fault.Invalid, "Invalid path. %q %s", clip(p), why).
 			WithHint("Use a relative path of plain parts, such as model/model.onnx.")
 	}
 	if len(p) > MaxPath {
@@ -291,10 +291,13 @@ func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Pla
 	return nil
 }
 
-// Sweep deletes the objects of a project that no artifact has and that are
-// older than age: what a crash between storing and recording leaves behind. It
+// Sweep forgets uploads that were begun a day ago, and deletes the objects of a
+// project that no artifact or upload has and that are older than age: what a crash between storing and recording leaves behind. It
 // gives their number. Run it from a background loop with age of a day.
 func (s *Service) Sweep(ctx context.Context, p project.Name, age time.Duration) (int, error) {
+	if err := s.sweepUploads(ctx, p); err != nil {
+		return 0, fault.Wrap(err, "sweeping uploads of project %s", p)
+	}
 	before := ulid.Timestamp(s.now().Add(-age))
 	var batch []string
 	swept := 0
@@ -344,7 +347,7 @@ func artifactPrefix(p project.Name) blob.Key {
 
 func checkFilePath(name string) error {
 	if name == "" {
-		return fault.New(fault.Invalid, "Invalid path: '' names no file")
+		return fault.New(fault.Invalid, "Invalid path. '' names no file")
 	}
 	return CheckPath(name)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -18,9 +19,14 @@ type Batch struct {
 	Metrics []Metric
 	Params  []Pair
 	Tags    []Pair
+	// One says that a request named this one thing and no list, as messages do.
+	One bool
 }
 
 func (b Batch) validate() error {
+	if err := b.validateItems(); err != nil {
+		return err
+	}
 	for _, l := range []struct {
 		what    string
 		n, most int
@@ -34,27 +40,45 @@ func (b Batch) validate() error {
 			return fault.New(fault.Invalid, "A batch logging request can contain at most %d %s. Got %d %s. Please split up %s across multiple requests and try again.", l.most, l.what, l.n, l.what, l.what)
 		}
 	}
-	single := len(b.Metrics) == 1 && len(b.Params)+len(b.Tags) == 0
-	for i, m := range b.Metrics {
-		where := ""
-		if !single {
-			where = "metrics[" + itoa(i) + "]."
+	seen := map[string]bool{}
+	var twice []string
+	for _, p := range b.Params {
+		if seen[p.Key] {
+			twice = append(twice, "'"+clip(p.Key)+"'")
 		}
-		if err := m.validate(where); err != nil {
+		seen[p.Key] = true
+	}
+	if len(twice) > 0 {
+		return fault.New(fault.Invalid, "Duplicate parameter keys have been submitted: [%s]. Please ensure the request contains only one param value per param key.", clip(strings.Join(twice, ", ")))
+	}
+	return nil
+}
+
+// validateItems refuses what may not be logged, in MLflow's order: metrics,
+// params, tags, and of each its parts.
+func (b Batch) validateItems() error {
+	where := func(list string, i int) string {
+		if b.One {
+			return ""
+		}
+		return list + "[" + itoa(i) + "]."
+	}
+	for i, m := range b.Metrics {
+		if err := m.validate(where("metrics", i)); err != nil {
 			return err
 		}
 	}
-	if err := checkPairs("params", b.Params, MaxParamValue); err != nil {
-		return err
-	}
-	seen := map[string]string{}
-	for _, p := range b.Params {
-		if v, ok := seen[p.Key]; ok && v != p.Value {
-			return fault.New(fault.Invalid, "Duplicate parameter keys have been submitted: ['%s']. Please ensure the request contains only one param value per param key.", clip(p.Key))
+	for i, p := range b.Params {
+		if err := p.validate(where("params", i), "Param ", MaxParamValue); err != nil {
+			return err
 		}
-		seen[p.Key] = p.Value
 	}
-	return checkPairs("tags", b.Tags, MaxTagValue)
+	for i, t := range b.Tags {
+		if err := t.validate(where("tags", i), where("tags", i), MaxTagValue); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Log logs a batch into an active run. A parameter that was logged with another
@@ -82,7 +106,7 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		if err := r.mustBeActive(); err != nil {
 			return err
 		}
-		if err := s.logParams(ctx, tx, run, params); err != nil {
+		if err := s.logParams(ctx, tx, run, params, b.One); err != nil {
 			return err
 		}
 		if err := s.logMetrics(ctx, tx, p, run, metrics); err != nil {
@@ -107,7 +131,7 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 	})
 }
 
-func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error {
+func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair, one bool) error {
 	if len(params) == 0 {
 		return nil
 	}
@@ -124,14 +148,20 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params
 		have[p.Key] = p.Value
 	}
 	var fresh []Pair
+	var changed []string
 	for _, p := range params {
 		old, ok := have[p.Key]
 		switch {
 		case !ok:
 			fresh = append(fresh, p)
-		case old != p.Value:
+		case old != p.Value && one:
 			return fault.New(fault.Invalid, "Changing param values is not allowed. Param with key='%s' was already logged with value='%s' for run ID='%s'. Attempted logging new value '%s'.", p.Key, clip(old), run, clip(p.Value))
+		case old != p.Value:
+			changed = append(changed, "{'key': '"+p.Key+"', 'old_value': '"+clip(old)+"', 'new_value': '"+clip(p.Value)+"'}")
 		}
+	}
+	if len(changed) > 0 {
+		return fault.New(fault.Invalid, "Changing param values is not allowed. Params were already logged='[%s]' for run ID='%s'.", strings.Join(changed[:min(len(changed), 5)], ", "), run)
 	}
 	if len(fresh) == 0 {
 		return nil
@@ -198,7 +228,7 @@ func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, p project.Name, 
 }
 
 // laterThan says whether a replaces b as the latest of a key: by step, then
-// time, then value; NaN counts as more than any number.
+// time, then value; NaN counts as 0, as MLflow keeps it.
 func laterThan(a, b Metric) bool {
 	if c := cmp.Compare(a.Step, b.Step); c != 0 {
 		return c > 0
@@ -206,10 +236,13 @@ func laterThan(a, b Metric) bool {
 	if c := cmp.Compare(a.At, b.At); c != 0 {
 		return c > 0
 	}
-	if math.IsNaN(a.Value) || math.IsNaN(b.Value) {
-		return math.IsNaN(a.Value) && !math.IsNaN(b.Value)
+	number := func(x float64) float64 {
+		if math.IsNaN(x) {
+			return 0
+		}
+		return x
 	}
-	return a.Value > b.Value
+	return number(a.Value) > number(b.Value)
 }
 
 // DeleteTag removes a tag of an active run.

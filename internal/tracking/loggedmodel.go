@@ -14,6 +14,7 @@ import (
 
 // modelGrammar is what a search of logged models may ask.
 var modelGrammar = search.Grammar{
+	Of: search.LoggedModels,
 	Attributes: map[string]search.Column{
 		"name":                   {Name: "name", List: true, Filter: true, Sort: true},
 		"model_id":               {Name: "model_id", List: true, Filter: true, Sort: true},
@@ -248,8 +249,8 @@ func (s *Service) loggedModel(ctx context.Context, p project.Name, model LoggedM
 	if err := s.allow(ctx, action, p, "logged_model", string(model)); err != nil {
 		return LoggedModel{}, err
 	}
-	if err := CheckModelID(model); err != nil {
-		return LoggedModel{}, err
+	if CheckModelID(model) != nil {
+		return LoggedModel{}, fault.New(fault.NotFound, "Logged model with ID '%s' not found.", clip(string(model)))
 	}
 	var m LoggedModel
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -298,7 +299,7 @@ func checkLoggedModelName(name string) error {
 	for _, r := range name {
 		switch r {
 		case '/', ':', '.', '%', '"', '\'':
-			return fault.New(fault.Invalid, "Invalid model name (%q) provided. Model name must be a non-empty string and cannot contain the following characters: ['/', ':', '.', '%%', '\"', \"'\"]", clip(name))
+			return fault.New(fault.Invalid, "Invalid model name ('%s') provided. Model name must be a non-empty string and cannot contain the following characters: ('/', ':', '.', '%%', '\"', \"'\")", clip(name))
 		}
 	}
 	return checkText("name", name, MaxLoggedModelName)

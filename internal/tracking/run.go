@@ -14,10 +14,7 @@ import (
 )
 
 // tagRunName is where MLflow keeps a run's name beside the name itself.
-const (
-	tagRunName = "mlflow.runName"
-	tagUser    = "mlflow.user"
-)
+const tagRunName = "mlflow.runName"
 
 // runGrammar is what a search of runs may ask.
 var runGrammar = func() search.Grammar {
@@ -41,7 +38,7 @@ var runGrammar = func() search.Grammar {
 		g.Attributes[alias] = named(number, "start_time")
 	}
 	for _, alias := range []string{"run name", "Run name", "Run Name"} {
-		g.Attributes[alias] = named(text, "run_name")
+		g.Attributes[alias] = search.Column{Name: "run_name", Filter: true}
 	}
 	return g
 }()
@@ -50,7 +47,7 @@ var runGrammar = func() search.Grammar {
 type RunSpec struct {
 	Experiment ExperimentID
 	Name       string // empty: the tag mlflow.runName, or one is made up
-	User       string // empty is "unknown"
+	User       string // as the client says; may be empty
 	Start      Millis // 0 is now
 	Tags       []Pair
 }
@@ -92,16 +89,7 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 	if err := checkMillis("start_time", spec.Start); err != nil {
 		return Run{}, err
 	}
-	user := spec.User
-	if user == "" {
-		user = "unknown"
-		for _, t := range tags {
-			if t.Key == tagUser {
-				user = t.Value
-			}
-		}
-	}
-	if err := checkText("user_id", user, MaxRunName); err != nil {
+	if err := checkText("user_id", spec.User, MaxRunName); err != nil {
 		return Run{}, err
 	}
 	origin, err := s.origin(ctx, p, opts.Origin)
@@ -114,7 +102,7 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 		}
 	}
 	r := Run{
-		Project: p, ID: RunID(id.New("run")), Experiment: spec.Experiment, Name: name, User: user,
+		Project: p, ID: RunID(id.New("run")), Experiment: spec.Experiment, Name: name, User: spec.User,
 		Owner: identity.From(ctx).ID, Status: opts.Status, Start: spec.Start, Stage: Active, Created: s.now(),
 		Origin: origin, Tags: tags,
 	}
@@ -356,8 +344,8 @@ func (s *Service) run(ctx context.Context, p project.Name, run RunID, action pol
 	if err := s.allow(ctx, action, p, "run", string(run)); err != nil {
 		return Run{}, err
 	}
-	if err := CheckRunID(run); err != nil {
-		return Run{}, err
+	if CheckRunID(run) != nil {
+		return Run{}, fault.New(fault.NotFound, "Run with id=%s not found", clip(string(run)))
 	}
 	var r Run
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {

@@ -79,6 +79,7 @@ func New(cfg Config) *Service {
 
 // experimentGrammar is what a search of experiments may ask.
 var experimentGrammar = search.Grammar{
+	Of: search.Experiments,
 	Attributes: map[string]search.Column{
 		"name":             {Name: "name", Filter: true, Sort: true},
 		"experiment_id":    {Name: "experiment_id", List: true, Filter: true, Sort: true},
@@ -105,8 +106,11 @@ func (s Search) query(g search.Grammar, limit int) (Query, error) {
 	if q.View == "" {
 		q.View = ViewActive
 	}
-	if s.Max < 1 || s.Max > limit {
-		return q, fault.New(fault.Invalid, "Invalid value %d for parameter 'max_results' supplied: it must be between 1 and %d.", s.Max, limit)
+	if s.Max < 1 {
+		return q, fault.New(fault.Invalid, "Invalid value %d for parameter 'max_results' supplied. It must be a positive integer", s.Max)
+	}
+	if s.Max > limit {
+		return q, fault.New(fault.Invalid, "Invalid value %d for parameter 'max_results' supplied. It must be at most %d", s.Max, limit)
 	}
 	var err error
 	if q.Offset, err = search.Offset(s.Page); err != nil {
@@ -137,8 +141,10 @@ func (s *Service) CreateExperiment(ctx context.Context, p project.Name, name str
 	if err := checkExperimentName(name); err != nil {
 		return Experiment{}, err
 	}
-	if err := checkPairs("tags", tags, MaxExperimentTag); err != nil {
-		return Experiment{}, err
+	for _, t := range tags {
+		if err := t.validate("", "", MaxExperimentTag); err != nil {
+			return Experiment{}, err
+		}
 	}
 	if err := s.ensureDefault(ctx, p); err != nil {
 		return Experiment{}, err
@@ -242,26 +248,32 @@ func (s *Service) RenameExperiment(ctx context.Context, p project.Name, id Exper
 	})
 }
 
-// DeleteExperiment marks an experiment deleted; it can be restored.
+// DeleteExperiment marks an active experiment and its runs deleted; they can be
+// restored.
 func (s *Service) DeleteExperiment(ctx context.Context, p project.Name, id ExperimentID) error {
-	return s.changeExperiment(ctx, p, id, "delete", func(_ context.Context, _ *store.Tx, e *Experiment) error {
-		if err := e.mustBeActive(); err != nil {
-			return err
+	return s.changeExperiment(ctx, p, id, "delete", func(ctx context.Context, tx *store.Tx, e *Experiment) error {
+		if e.Stage != Active {
+			return noExperiment(id)
 		}
 		e.Stage = Deleted
-		return nil
+		return s.store.StageRuns(ctx, tx, p, id, Deleted)
 	})
 }
 
-// RestoreExperiment undoes DeleteExperiment.
+// RestoreExperiment undoes DeleteExperiment, for all of its runs, as MLflow does.
 func (s *Service) RestoreExperiment(ctx context.Context, p project.Name, id ExperimentID) error {
-	return s.changeExperiment(ctx, p, id, "restore", func(_ context.Context, _ *store.Tx, e *Experiment) error {
+	return s.changeExperiment(ctx, p, id, "restore", func(ctx context.Context, tx *store.Tx, e *Experiment) error {
 		if e.Stage != Deleted {
-			return fault.New(fault.Invalid, "The experiment %d must be in the 'deleted' state. Current state is %s.", id, e.Stage)
+			return noExperiment(id)
 		}
 		e.Stage = Active
-		return nil
+		return s.store.StageRuns(ctx, tx, p, id, Active)
 	})
+}
+
+// noExperiment says that there is none in the stage that an act needs.
+func noExperiment(id ExperimentID) error {
+	return fault.New(fault.NotFound, "No Experiment with id=%d exists", id)
 }
 
 // SetExperimentTag sets a tag of an active experiment.
@@ -300,8 +312,11 @@ func (s *Service) DatasetSummaries(ctx context.Context, p project.Name, experime
 	if err := s.allow(ctx, ActionRead, p, "run", ""); err != nil {
 		return nil, err
 	}
-	if len(experiments) == 0 || len(experiments) > 20 {
-		return nil, fault.New(fault.Invalid, "SearchDatasets request must specify 1 to 20 experiment_ids. Received %d experiment_ids.", len(experiments))
+	if len(experiments) == 0 {
+		return nil, fault.New(fault.Invalid, "SearchDatasets request must specify at least one experiment_id.")
+	}
+	if len(experiments) > 20 {
+		return nil, fault.New(fault.Invalid, "SearchDatasets request cannot specify more than 20 experiment_ids. Received %d experiment_ids.", len(experiments))
 	}
 	var out []DatasetSummary
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -329,7 +344,9 @@ func (s *Service) changeExperiment(ctx context.Context, p project.Name, id Exper
 		if err := change(ctx, tx, &e); err != nil {
 			return err
 		}
-		e.Updated = s.now()
+		if act != "tag" && act != "untag" { // tags leave the time alone, as MLflow has it
+			e.Updated = s.now()
+		}
 		if err := s.store.PutExperiment(ctx, tx, e); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package tracking
 
 import (
 	"context"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -29,6 +30,7 @@ type Store interface {
 	RunStore
 	LoggedModelStore
 	ArtifactStore
+	UploadStore
 }
 
 // ExperimentStore keeps experiments.
@@ -52,6 +54,8 @@ type RunStore interface {
 	// PutRun inserts or updates a run without its data.
 	PutRun(ctx context.Context, tx *store.Tx, r Run) error
 	Run(ctx context.Context, tx *store.Tx, p project.Name, id RunID) (Run, error)
+	// StageRuns puts all runs of an experiment into a stage.
+	StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment ExperimentID, stage Stage) error
 	// RunOfAttempt is the first run that the attempt's job made for it.
 	RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, attempt string) (Run, error)
 	// SearchRuns gives runs without their data.
@@ -102,6 +106,22 @@ type ArtifactStore interface {
 	CountArtifacts(ctx context.Context, tx *store.Tx, owner string) (int, error)
 	// DeleteArtifacts removes the file at prefix and those below it.
 	DeleteArtifacts(ctx context.Context, tx *store.Tx, owner, prefix string) error
-	// Holds gives those of the objects that some artifact has.
+	// Holds gives those of the objects that some artifact or part of an upload has.
 	Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []string) ([]string, error)
+}
+
+// UploadStore keeps files that come in parts.
+type UploadStore interface {
+	// PutUpload inserts an upload, or says that it is done.
+	PutUpload(ctx context.Context, tx *store.Tx, u Upload) error
+	Upload(ctx context.Context, tx *store.Tx, p project.Name, id UploadID) (Upload, error)
+	// CountUploads counts those that are not done.
+	CountUploads(ctx context.Context, tx *store.Tx, p project.Name) (int, error)
+	// StaleUploads are some that were begun before a time.
+	StaleUploads(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]Upload, error)
+	DeleteUpload(ctx context.Context, tx *store.Tx, id UploadID) error
+	PutPart(ctx context.Context, tx *store.Tx, p project.Name, id UploadID, part Part) error
+	// Parts gives an upload's parts by number.
+	Parts(ctx context.Context, tx *store.Tx, id UploadID) ([]Part, error)
+	DeleteParts(ctx context.Context, tx *store.Tx, id UploadID) error
 }

@@ -8,6 +8,7 @@
 //   - service.go: experiments; the checks before every act.
 //   - run.go: runs. batch.go: logging into them. loggedmodel.go: logged models.
 //   - artifact.go: files of runs and logged models, and the rules of their paths.
+//     multipart.go: files that come in parts.
 //   - store.go: what a database must offer; trackingsql/ is that database.
 //
 // # Guarantees
@@ -26,8 +27,10 @@
 package tracking
 
 import (
+	"math"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -296,17 +299,25 @@ func CheckModelID(model LoggedModelID) error {
 // keyRE is MLflow's rule for keys of metrics, params and tags.
 var keyRE = regexp.MustCompile(`^[/\p{L}\p{N}_.\- :]*$`)
 
+// CheckKey refuses what MLflow takes for no key of a tag.
+func CheckKey(key string) error { return checkKey("key", "key", key) }
+
 // checkKey refuses a key. where is the parameter path in the message.
 func checkKey(what, where, key string) error {
 	switch {
 	case key == "":
 		return fault.New(fault.Invalid, "Missing value for required parameter '%s'.", where)
 	case !utf8.ValidString(key) || !keyRE.MatchString(key):
-		return fault.New(fault.Invalid, "Invalid value %q for parameter '%s' supplied: Names may only contain alphanumerics, underscores (_), dashes (-), periods (.), spaces ( ), colon(:) and slashes (/).", clip(key), where)
+		return fault.New(fault.Invalid, "Invalid value %s for parameter '%s' supplied: Names may only contain alphanumerics, underscores (_), dashes (-), periods (.), spaces ( ), colon(:) and slashes (/).", quoted(key), where)
 	case path.Clean(key) != key || key == "." || strings.HasPrefix(key, "..") || strings.HasPrefix(key, "/"):
-		return fault.New(fault.Invalid, "Invalid value %q for parameter '%s' supplied: Names may be treated as files in certain cases, and must not resolve to other names when treated as such. This name would resolve to '%s'", clip(key), where, clip(path.Clean(key)))
+		return fault.New(fault.Invalid, "Invalid value %s for parameter '%s' supplied: Names may be treated as files in certain cases, and must not resolve to other names when treated as such. This name would resolve to '%s'", quoted(key), where, clip(path.Clean(key)))
 	}
 	return checkLength(what, key, MaxKey)
+}
+
+// quoted is a text as MLflow's messages have it: of ASCII only.
+func quoted(s string) string {
+	return strconv.QuoteToASCII(clip(s))
 }
 
 func checkLength(what, value string, limit int) error {
@@ -333,15 +344,21 @@ func checkMillis(what string, at Millis) error {
 
 func checkPairs(what string, pairs []Pair, limit int) error {
 	for i, p := range pairs {
-		where := what + "[" + itoa(i) + "]"
-		if err := checkKey(where+".key", where+".key", p.Key); err != nil {
-			return err
-		}
-		if err := checkText(where+".value", p.Value, limit); err != nil {
+		where := what + "[" + itoa(i) + "]."
+		if err := p.validate(where, where, limit); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// validate refuses a pair that may not be logged. where is its place in the
+// request, called what it has in messages about lengths.
+func (p Pair) validate(where, called string, limit int) error {
+	if err := checkKey(called+"key", where+"key", p.Key); err != nil {
+		return err
+	}
+	return checkText(called+"value", p.Value, limit)
 }
 
 // Validate refuses a point that may not be logged. where is its place in the
@@ -350,8 +367,8 @@ func (m Metric) validate(where string) error {
 	if err := checkKey("Metric name", where+"name", m.Key); err != nil {
 		return err
 	}
-	if err := checkMillis(where+"timestamp", m.At); err != nil {
-		return err
+	if m.At < 0 {
+		return fault.New(fault.Invalid, "Invalid value %d for parameter '%stimestamp' supplied: metric '%s' (value=%s). Timestamp must be a nonnegative long (64-bit integer) ", m.At, where, clip(m.Key), pythonFloat(m.Value))
 	}
 	if m.Model != "" {
 		if err := CheckModelID(m.Model); err != nil {
@@ -362,6 +379,20 @@ func (m Metric) validate(where string) error {
 		return err
 	}
 	return checkText(where+"dataset_digest", m.DatasetDigest, MaxDatasetDigest)
+}
+
+// pythonFloat is a number as Python writes it.
+func pythonFloat(x float64) string {
+	s := strconv.FormatFloat(x, 'g', -1, 64)
+	switch {
+	case math.IsInf(x, 0):
+		return strings.ToLower(strings.TrimPrefix(s, "+"))
+	case math.IsNaN(x):
+		return "nan"
+	case !strings.ContainsAny(s, ".e"):
+		s += ".0"
+	}
+	return s
 }
 
 // validate refuses a data set that may not be logged.
@@ -383,15 +414,15 @@ func (d DatasetInput) validate(where string) error {
 		{"schema", d.Schema, MaxDatasetSchema},
 		{"profile", d.Profile, MaxDatasetProfile},
 	} {
-		if err := checkText(where+".dataset."+f.what, f.value, f.limit); err != nil {
+		if err := checkText(f.what, f.value, f.limit); err != nil {
 			return err
 		}
 	}
 	for _, t := range d.Tags {
-		if err := checkText(where+".tags.key", t.Key, MaxInputTagKey); err != nil {
+		if err := checkText("key", t.Key, MaxInputTagKey); err != nil {
 			return err
 		}
-		if err := checkText(where+".tags.value", t.Value, MaxInputTagValue); err != nil {
+		if err := checkText("value", t.Value, MaxInputTagValue); err != nil {
 			return err
 		}
 	}

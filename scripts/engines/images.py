@@ -219,7 +219,7 @@ def torch():
     wanted = sorted(set(closure("python3-torch", "python3-sklearn", "python3-distutils")) | set(p.partition(":")[0] for p in site))
     needed = python(wanted, standard)
     shared = libraries(["/usr/bin/python3.11"] + list(standard))
-    for lib in ("libgcc_s.so.1", "libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"):
+    for lib in ("libgcc_s.so.1", "librt.so.1", "libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"):
         shared[lib] = os.path.realpath("/lib/x86_64-linux-gnu/" + lib)
     more = libraries(needed)
     for layer, files, libs in ((base, standard, shared), (top, needed, {n: p for n, p in more.items() if n not in shared})):

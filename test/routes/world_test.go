@@ -255,6 +255,13 @@ func (w *world) tracked(t *testing.T) {
 	w.param["tags/tag_key"] = "k"
 	w.param["region/name"] = "r"
 	w.param["artifacts/path"] = place + "/model/MLmodel"
+	for _, act := range []string{"create", "complete", "abort"} {
+		w.param[act+"/path"] = place + "/large"
+	}
+	got := w.send(t, http.MethodPost, "/api/2.0/mlflow-artifacts/mpu/create/"+place+"/large", w.members[project.Engineer], []byte(`{"path":"x.bin","num_parts":1}`))
+	var upload client.Object
+	must(t, json.Unmarshal([]byte(got.body), &upload))
+	w.param["parts/upload"], w.param["/number"], w.param["webhooks/webhook_id"] = upload.Text("upload_id"), "1", "wh_01J9Z6AAAAAAAAAAAAAAAAAAAA"
 	w.fields = map[string]any{
 		"experiment_id": experiment, "experiment_ids": []string{experiment}, "run_id": id, "run_uuid": id, "run_ids": []string{id}, "name": "delay", "version": "1",
 		"alias": "champion", "key": "k", "value": "1", "path": "model/MLmodel", "model_id": model, "max_results": 10,

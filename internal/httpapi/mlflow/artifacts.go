@@ -144,8 +144,11 @@ func serveProxyPut(a *API, c *call) (any, error) {
 		return nil, fault.New(fault.PermissionDenied, "the files of model version %s@%d never change", p.model, p.version).
 			WithHint("Log to a run and register a new version.")
 	}
-	_, err = a.tracking.PutArtifact(c.r.Context(), c.project, p.place, p.path, c.r.Body)
-	return empty{}, err
+	if _, err := a.tracking.PutArtifact(c.r.Context(), c.project, p.place, p.path, c.r.Body); err != nil {
+		return nil, err
+	}
+	sendNothing(c)
+	return done{}, nil
 }
 
 func serveProxyDelete(a *API, c *call) (any, error) {
@@ -192,8 +195,8 @@ func (a *API) listing(c *call, place tracking.Place, dir, root string) (any, err
 	}
 	out := struct {
 		RootURI string     `json:"root_uri"`
-		Files   []fileInfo `json:"files"`
-	}{root, []fileInfo{}}
+		Files   []fileInfo `json:"files,omitempty"`
+	}{root, nil}
 	for _, e := range entries {
 		out.Files = append(out.Files, fileOut(e))
 	}
@@ -253,12 +256,24 @@ func serveUploadArtifact(a *API, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.r.ContentLength == 0 {
+		return nil, fault.New(fault.Invalid, "Request must specify data.")
+	}
 	const most = 10 << 20
 	if c.r.ContentLength > most {
 		return nil, fault.New(fault.Invalid, "Artifact size is too large. Max size is 10MB.")
 	}
-	_, err = a.tracking.PutArtifact(c.r.Context(), c.project, tracking.Place{Run: tracking.RunID(runID)}, file, http.MaxBytesReader(c.w, c.r.Body, most))
-	return empty{}, err
+	if _, err := a.tracking.PutArtifact(c.r.Context(), c.project, tracking.Place{Run: tracking.RunID(runID)}, file, http.MaxBytesReader(c.w, c.r.Body, most)); err != nil {
+		return nil, err
+	}
+	sendNothing(c)
+	return done{}, nil
+}
+
+// sendNothing answers with no content, as JSON, as MLflow does to uploads.
+func sendNothing(c *call) {
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(http.StatusOK)
 }
 
 func logError(err error) []any { return []any{"error", fmt.Sprint(err)} }

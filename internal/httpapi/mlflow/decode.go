@@ -153,7 +153,7 @@ func decodeStruct(body map[string]any, v reflect.Value, where string, fromQuery 
 				raw = list[0]
 			}
 		}
-		if raw == nil {
+		if raw == nil || raw == "" && hasOption(f, "required") {
 			if hasOption(f, "required") {
 				return missing(full)
 			}
@@ -263,6 +263,9 @@ func decodeValue(raw any, v reflect.Value, where string, fromQuery bool) error {
 		}
 		out := reflect.MakeSlice(v.Type(), len(list), len(list))
 		for i, item := range list {
+			if _, isText := item.(string); !isText && v.Type().Elem().Kind() == reflect.String && item != nil {
+				return invalid(where, raw) // said of the list, as MLflow does
+			}
 			if err := decodeValue(item, out.Index(i), where+"["+strconv.Itoa(i)+"]", fromQuery); err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package mlflow
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/tracking"
@@ -15,7 +16,7 @@ func experimentID(s string) (tracking.ExperimentID, error) {
 		return 0, nil
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 {
+	if err != nil {
 		return 0, fault.New(fault.Invalid, "Invalid experiment ID '%s'. Experiment ID must be a valid integer.", clip(s))
 	}
 	return tracking.ExperimentID(n), nil
@@ -40,6 +41,9 @@ type createExperiment struct {
 }
 
 func serveCreateExperiment(a *API, c *call, q *createExperiment) (any, error) {
+	if strings.HasPrefix(q.ArtifactLocation, "runs:") {
+		return nil, fault.New(fault.Invalid, "Artifact location cannot be a runs:/ URI. Given: '%s'", clip(q.ArtifactLocation))
+	}
 	if q.ArtifactLocation != "" && q.ArtifactLocation != "mlflow-artifacts:" && q.ArtifactLocation != "mlflow-artifacts:/" {
 		return nil, fault.New(fault.Invalid, "Invalid value for parameter 'artifact_location': artifacts are kept, encrypted, by this server").
 			WithHint("Leave artifact_location empty.")
@@ -50,8 +54,11 @@ func serveCreateExperiment(a *API, c *call, q *createExperiment) (any, error) {
 
 type experimentQuery struct {
 	ExperimentID string `json:"experiment_id" mlflow:"required"`
-	NewName      string `json:"new_name"`
-	Key          string `json:"key"`
+}
+
+type experimentTag struct {
+	ExperimentID string `json:"experiment_id" mlflow:"required"`
+	Key          string `json:"key" mlflow:"required"`
 	Value        string `json:"value"`
 }
 
@@ -88,19 +95,20 @@ func serveRestoreExperiment(a *API, c *call, q *experimentQuery) (any, error) {
 	return empty{}, a.tracking.RestoreExperiment(c.r.Context(), c.project, id)
 }
 
-func serveUpdateExperiment(a *API, c *call, q *experimentQuery) (any, error) {
+func serveUpdateExperiment(a *API, c *call, q *struct {
+	ExperimentID string `json:"experiment_id" mlflow:"required"`
+	NewName      string `json:"new_name" mlflow:"required"`
+},
+) (any, error) {
 	id, err := experimentID(q.ExperimentID)
 	if err != nil {
 		return nil, err
-	}
-	if q.NewName == "" {
-		return empty{}, nil
 	}
 	_, err = exists(empty{}, a.tracking.RenameExperiment(c.r.Context(), c.project, id, q.NewName))
 	return empty{}, err
 }
 
-func serveSetExperimentTag(a *API, c *call, q *experimentQuery) (any, error) {
+func serveSetExperimentTag(a *API, c *call, q *experimentTag) (any, error) {
 	id, err := experimentID(q.ExperimentID)
 	if err != nil {
 		return nil, err
@@ -108,7 +116,7 @@ func serveSetExperimentTag(a *API, c *call, q *experimentQuery) (any, error) {
 	return empty{}, a.tracking.SetExperimentTag(c.r.Context(), c.project, id, tracking.Pair{Key: q.Key, Value: q.Value})
 }
 
-func serveDeleteExperimentTag(a *API, c *call, q *experimentQuery) (any, error) {
+func serveDeleteExperimentTag(a *API, c *call, q *experimentTag) (any, error) {
 	id, err := experimentID(q.ExperimentID)
 	if err != nil {
 		return nil, err
@@ -129,9 +137,9 @@ func serveSearchExperiments(a *API, c *call, q *searchExperiments) (any, error) 
 		View: q.ViewType.view(), Filter: q.Filter, OrderBy: q.OrderBy, Max: limit(q.MaxResults, 1000), Page: q.PageToken,
 	})
 	out := struct {
-		Experiments   []experiment `json:"experiments"`
+		Experiments   []experiment `json:"experiments,omitempty"`
 		NextPageToken string       `json:"next_page_token,omitempty"`
-	}{[]experiment{}, next}
+	}{nil, next}
 	for _, e := range found {
 		out.Experiments = append(out.Experiments, experimentOut(e))
 	}
@@ -147,7 +155,7 @@ func limit(n *int64, otherwise int) int {
 }
 
 func serveSearchDatasets(a *API, c *call, q *struct {
-	ExperimentIDs []string `json:"experiment_ids" mlflow:"required"`
+	ExperimentIDs []string `json:"experiment_ids"`
 },
 ) (any, error) {
 	ids, err := experimentIDs(q.ExperimentIDs)
@@ -165,5 +173,7 @@ func serveSearchDatasets(a *API, c *call, q *struct {
 	for _, d := range found {
 		out = append(out, summary{formatExperiment(d.Experiment), d.Name, d.Digest, d.Context})
 	}
-	return map[string]any{"dataset_summaries": out}, err
+	return struct {
+		Summaries []summary `json:"dataset_summaries,omitempty"`
+	}{out}, err
 }

@@ -1,6 +1,7 @@
 package mlflow
 
 import (
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
@@ -55,8 +56,8 @@ func serveSetModelTags(a *API, c *call, q *struct {
 	Tags    []pair `json:"tags"`
 },
 ) (any, error) {
-	m, err := a.tracking.SetLoggedModelTags(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), pairsIn(q.Tags))
-	return modelAnswer{loggedModelOut(m)}, err
+	_, err := a.tracking.SetLoggedModelTags(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), pairsIn(q.Tags))
+	return empty{}, err
 }
 
 func serveDeleteModelTag(a *API, c *call, q *struct {
@@ -76,10 +77,10 @@ func serveModelParams(a *API, c *call, q *struct {
 }
 
 type searchModels struct {
-	ExperimentIDs []string `json:"experiment_ids"`
-	Filter        string   `json:"filter"`
+	ExperimentIDs *[]string `json:"experiment_ids" mlflow:"required"`
+	Filter        string    `json:"filter"`
 	Datasets      []struct {
-		DatasetName   string `json:"dataset_name" mlflow:"required"`
+		DatasetName   string `json:"dataset_name"`
 		DatasetDigest string `json:"dataset_digest"`
 	} `json:"datasets"`
 	MaxResults *int64 `json:"max_results"`
@@ -93,12 +94,15 @@ type searchModels struct {
 }
 
 func serveSearchModels(a *API, c *call, q *searchModels) (any, error) {
-	ids, err := experimentIDs(q.ExperimentIDs)
+	ids, err := experimentIDs(*q.ExperimentIDs)
 	if err != nil {
 		return nil, err
 	}
 	in := tracking.Search{Experiments: ids, Filter: q.Filter, Max: limit(q.MaxResults, 50), Page: q.PageToken}
 	for _, d := range q.Datasets {
+		if d.DatasetName == "" {
+			return nil, fault.New(fault.Invalid, "`dataset_name` in the `datasets` clause must be specified.")
+		}
 		in.Datasets = append(in.Datasets, tracking.DatasetInput{Name: d.DatasetName, Digest: d.DatasetDigest})
 	}
 	for _, o := range q.OrderBy {
@@ -108,11 +112,14 @@ func serveSearchModels(a *API, c *call, q *searchModels) (any, error) {
 		}
 		in.OrderBy = append(in.OrderBy, clause)
 	}
+	if len(ids) == 0 {
+		return empty{}, nil
+	}
 	found, next, err := a.tracking.SearchLoggedModels(c.r.Context(), c.project, in)
 	out := struct {
-		Models        []loggedModel `json:"models"`
+		Models        []loggedModel `json:"models,omitempty"`
 		NextPageToken string        `json:"next_page_token,omitempty"`
-	}{[]loggedModel{}, next}
+	}{nil, next}
 	for _, m := range found {
 		out.Models = append(out.Models, loggedModelOut(m))
 	}

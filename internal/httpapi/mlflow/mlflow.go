@@ -7,7 +7,8 @@
 //   - mlflow.go: what happens to a request; the error envelope.
 //   - decode.go: requests, with the leniency of proto2 JSON and MLflow's texts.
 //   - wire.go: answers: snake_case names, 64-bit integers as numbers, NaN as text.
-//   - experiments.go runs.go loggedmodels.go registry.go artifacts.go: handlers.
+//   - experiments.go runs.go loggedmodels.go registry.go artifacts.go multipart.go
+//     webhooks.go: handlers.
 //   - guard.go: refuses paths that are not plain before any routing.
 //
 // # Order on every request
@@ -31,6 +32,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
@@ -47,6 +49,7 @@ type Authorizer interface {
 type Config struct {
 	Tracking *tracking.Service
 	Registry *registry.Service
+	Webhooks *webhook.Service
 	Authz    Authorizer
 	Log      *slog.Logger // nil is slog.Default
 
@@ -57,6 +60,7 @@ type Config struct {
 type API struct {
 	tracking *tracking.Service
 	registry *registry.Service
+	webhooks *webhook.Service
 	authz    Authorizer
 	log      *slog.Logger
 	maxBody  int64
@@ -64,7 +68,7 @@ type API struct {
 
 // New makes an API.
 func New(cfg Config) *API {
-	a := &API{tracking: cfg.Tracking, registry: cfg.Registry, authz: cfg.Authz, log: cfg.Log, maxBody: cfg.MaxBody}
+	a := &API{tracking: cfg.Tracking, registry: cfg.Registry, webhooks: cfg.Webhooks, authz: cfg.Authz, log: cfg.Log, maxBody: cfg.MaxBody}
 	if a.log == nil {
 		a.log = slog.Default()
 	}
@@ -214,7 +218,19 @@ func Refuse(w http.ResponseWriter, err error) int {
 }
 
 func writeError(w http.ResponseWriter, status int, code, message string) {
-	writeJSON(w, status, map[string]string{"error_code": code, "message": message})
+	out := map[string]string{"error_code": code, "message": message}
+	if c, ok := classes[code]; ok {
+		out["error_class"], out["sqlstate"] = c.class, c.state
+	}
+	writeJSON(w, status, out)
+}
+
+// classes are what newer servers say beside a code, for dashboards.
+var classes = map[string]struct{ class, state string }{
+	"INTERNAL_ERROR": {"CLIENT_INTERNAL_ERROR", "XXM00"}, "TEMPORARILY_UNAVAILABLE": {"CLIENT_INTERNAL_ERROR", "XXM00"},
+	"INVALID_PARAMETER_VALUE": {"INVALID_PARAMETER_VALUE", "KAM00"}, "BAD_REQUEST": {"INVALID_PARAMETER_VALUE", "KAM00"},
+	"PERMISSION_DENIED": {"PERMISSION_DENIED", "KAM00"}, "RESOURCE_ALREADY_EXISTS": {"RESOURCE_ALREADY_EXISTS", "KAM00"},
+	"RESOURCE_DOES_NOT_EXIST": {"RESOURCE_NOT_FOUND", "KAM00"}, "ENDPOINT_NOT_FOUND": {"RESOURCE_NOT_FOUND", "KAM00"},
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -241,7 +257,8 @@ func serveVersion(_ *API, c *call) (any, error) {
 func serveInfo(*API, *call) (any, error) {
 	return map[string]any{
 		"store_type": "SqlStore", "workspaces_enabled": false, "trace_archival_enabled": false,
-		"multipart_uploads_enabled": false, "multipart_downloads_enabled": false,
-		"presigned_upload_run_id_supported": false, "presigned_upload_model_id_supported": false,
+		"multipart_uploads_enabled": true, "multipart_downloads_enabled": false,
+		"presigned_upload_run_id_supported": true, "presigned_upload_model_id_supported": true, // that a request may name either
+		"features_enabled": map[string]bool{"gateway": false},
 	}, nil
 }

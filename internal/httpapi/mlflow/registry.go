@@ -2,6 +2,7 @@ package mlflow
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/registry"
@@ -96,10 +97,18 @@ func serveByAlias(a *API, c *call, q *registeredQuery) (any, error) {
 		return nil, missing("alias")
 	}
 	if _, err := strconv.Atoi(q.Alias); err == nil {
-		return nil, fault.New(fault.NotFound, "Registered model alias %s not found.", clip(q.Alias))
+		return nil, noAlias(q.Alias)
 	}
 	v, err := a.registry.Version(c.r.Context(), c.project, q.Name, q.Alias)
+	if fault.Is(err, fault.NotFound) && strings.HasPrefix(err.Error(), "Registered model alias") {
+		err = noAlias(q.Alias)
+	}
 	return versionAnswer{versionOut(v)}, err
+}
+
+// noAlias is no 404 in MLflow.
+func noAlias(alias string) error {
+	return fault.New(fault.Invalid, "Registered model alias %s not found.", clip(alias))
 }
 
 type searchQuery struct {
@@ -113,12 +122,23 @@ func (q *searchQuery) search(otherwise int) registry.Search {
 	return registry.Search{Filter: q.Filter, OrderBy: q.OrderBy, Max: limit(q.MaxResults, otherwise), Page: q.PageToken}
 }
 
+// tooMany refuses more results than a search gives.
+func (q *searchQuery) tooMany(most int64) error {
+	if q.MaxResults != nil && *q.MaxResults > most {
+		return invalid("max_results", strconv.FormatInt(*q.MaxResults, 10)) // a text: it came in the query
+	}
+	return nil
+}
+
 func serveSearchRegistered(a *API, c *call, q *searchQuery) (any, error) {
+	if err := q.tooMany(1000); err != nil {
+		return nil, err
+	}
 	found, next, err := a.registry.SearchModels(c.r.Context(), c.project, q.search(100))
 	out := struct {
-		RegisteredModels []registeredModel `json:"registered_models"`
+		RegisteredModels []registeredModel `json:"registered_models,omitempty"`
 		NextPageToken    string            `json:"next_page_token,omitempty"`
-	}{[]registeredModel{}, next}
+	}{nil, next}
 	for _, m := range found {
 		out.RegisteredModels = append(out.RegisteredModels, registeredOut(m))
 	}
@@ -126,9 +146,12 @@ func serveSearchRegistered(a *API, c *call, q *searchQuery) (any, error) {
 }
 
 func serveSearchVersions(a *API, c *call, q *searchQuery) (any, error) {
+	if err := q.tooMany(registry.MaxSearchResults); err != nil {
+		return nil, err
+	}
 	found, next, err := a.registry.SearchVersions(c.r.Context(), c.project, q.search(10_000))
 	return struct {
-		ModelVersions []modelVersion `json:"model_versions"`
+		ModelVersions []modelVersion `json:"model_versions,omitempty"`
 		NextPageToken string         `json:"next_page_token,omitempty"`
 	}{versionsOut(found), next}, err
 }

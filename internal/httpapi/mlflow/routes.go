@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
@@ -33,6 +34,8 @@ const (
 	readModel    = registry.ActionRead
 	writeModel   = registry.ActionWrite
 	promoteModel = registry.ActionPromote
+	readHook     = webhook.ActionRead
+	writeHook    = webhook.ActionApply
 )
 
 // api are the routes below /api/2.0 and /ajax-api/2.0.
@@ -70,14 +73,17 @@ func api() []Route {
 		{Method: get, Pattern: "/mlflow/metrics/get-history-bulk-interval", Action: readRun, handle: handle(serveHistoryInterval)},
 
 		{Method: get, Pattern: "/mlflow/artifacts/list", Action: readRun, handle: handle(serveListArtifacts)},
-		{Method: post, Pattern: "/mlflow/artifacts/presigned-upload-url", Unsupported: "Presigned URLs are not offered: upload through the server."},
-		{Method: post, Pattern: "/mlflow/artifacts/presigned-download-url", Unsupported: "Presigned URLs are not offered: download through the server."},
+		{Method: post, Pattern: "/mlflow/artifacts/presigned-upload-url", Action: writeRun, handle: handle(servePresignedUpload)},
+		{Method: post, Pattern: "/mlflow/artifacts/presigned-download-url", Action: readRun, handle: handle(servePresignedDownload)},
 		{Method: get, Pattern: "/mlflow-artifacts/artifacts", Action: readRun, actionOf: proxyAction, handle: serveProxyList},
 		{Method: get, Pattern: "/mlflow-artifacts/artifacts/{path...}", Action: readRun, actionOf: proxyAction, handle: serveProxyGet},
 		{Method: put, Pattern: "/mlflow-artifacts/artifacts/{path...}", Action: writeRun, Upload: true, stream: true, handle: serveProxyPut},
 		{Method: del, Pattern: "/mlflow-artifacts/artifacts/{path...}", Action: writeRun, handle: serveProxyDelete},
-		{Method: post, Pattern: "/mlflow-artifacts/mpu/{path...}", Unsupported: "Multipart upload is not supported for the current artifact repository"},
-		{Method: get, Pattern: "/mlflow-artifacts/presigned/{path...}", Unsupported: "Presigned URLs are not offered: download through the server."},
+		{Method: post, Pattern: "/mlflow-artifacts/mpu/create/{path...}", Action: writeRun, handle: handle(serveBeginMultipart)},
+		{Method: put, Pattern: "/mlflow-artifacts/mpu/parts/{upload}/{number}", Action: writeRun, Upload: true, stream: true, handle: servePutPart},
+		{Method: post, Pattern: "/mlflow-artifacts/mpu/complete/{path...}", Action: writeRun, handle: handle(serveFinishMultipart)},
+		{Method: post, Pattern: "/mlflow-artifacts/mpu/abort/{path...}", Action: writeRun, handle: handle(serveAbortMultipart)},
+		{Method: get, Pattern: "/mlflow-artifacts/presigned/{path...}", Unsupported: "Multipart download is not supported for the current artifact repository"}, // the text that clients know
 		{Method: post, Pattern: "/mlflow/upload-artifact", Action: writeRun, Upload: true, stream: true, handle: serveUploadArtifact},
 
 		{Method: post, Pattern: "/mlflow/logged-models", Action: writeRun, handle: handle(serveCreateModel)},
@@ -113,13 +119,19 @@ func api() []Route {
 		{Method: post, Pattern: "/mlflow/model-versions/set-tag", Action: writeModel, handle: handle(serveSetVersionTag)},
 		{Method: del, Pattern: "/mlflow/model-versions/delete-tag", Action: writeModel, handle: handle(serveDeleteVersionTag)},
 		{Method: get, Pattern: "/mlflow/model-versions/get-download-uri", Action: readModel, handle: handle(serveDownloadURI)},
+
+		{Method: post, Pattern: "/mlflow/webhooks", Action: writeHook, handle: handle(serveCreateWebhook)},
+		{Method: get, Pattern: "/mlflow/webhooks", Action: readHook, handle: handle(serveWebhooks)},
+		{Method: get, Pattern: "/mlflow/webhooks/{webhook_id}", Action: readHook, handle: handle(serveWebhook)},
+		{Method: patch, Pattern: "/mlflow/webhooks/{webhook_id}", Action: writeHook, handle: handle(serveUpdateWebhook)},
+		{Method: del, Pattern: "/mlflow/webhooks/{webhook_id}", Action: writeHook, handle: handle(serveDeleteWebhook)},
+		{Method: post, Pattern: "/mlflow/webhooks/{webhook_id}/test", Action: writeHook, handle: handle(serveTestWebhook)},
 	}
 }
 
 // families are the parts of MLflow that are not offered, by the segment after
 // /mlflow/.
 var families = []struct{ segment, why string }{
-	{"webhooks", "MLflow webhooks are not offered: subscribe to Falaj's events."},
 	{"traces", "Traces of language models are not offered: send OpenTelemetry to a collector."},
 	{"unified-traces", "Traces of language models are not offered."},
 	{"get-online-trace-details", "Traces of language models are not offered."},
@@ -132,6 +144,10 @@ var families = []struct{ segment, why string }{
 	{"gateway", "The gateway for language models is not offered."},
 	{"prompt-optimization", "Prompt optimization is not offered."},
 	{"workspaces", "MLflow workspaces are not offered: a token is bound to one Falaj project."},
+	{"gateway-proxy", "The gateway for language models is not offered."},
+	{"scorer", "Scorers are not offered."},
+	{"jobs", "MLflow's jobs are not offered: use Falaj jobs."},
+	{"ui-telemetry", "There is no MLflow web interface here."},
 }
 
 // Routes is every route, as patterns of http.ServeMux.
@@ -143,6 +159,13 @@ func Routes() []Route {
 		{Method: http.MethodGet, Pattern: "/ajax-api/3.0/mlflow/server-info", handle: serveInfo},
 		{Method: http.MethodGet, Pattern: "/get-artifact", Action: readRun, handle: serveGetArtifact},
 		{Method: http.MethodGet, Pattern: "/model-versions/get-artifact", Action: readModel, handle: serveGetVersionArtifact},
+	}
+	out = append(out,
+		Route{Method: http.MethodPost, Pattern: "/v1/traces", Unsupported: "Traces of language models are not offered: send OpenTelemetry to a collector."},
+		Route{Method: http.MethodPost, Pattern: "/graphql", Unsupported: "There is no MLflow web interface here, and no GraphQL: use the REST API."},
+	)
+	for _, prefix := range []string{"/api/2.0", "/ajax-api/2.0"} {
+		out = append(out, Route{Method: http.MethodPost, Pattern: prefix + "/mlflow/runs/create-promptlab-run", Unsupported: "Prompts are not offered."})
 	}
 	for _, r := range api() {
 		for _, prefix := range []string{"/api/2.0", "/ajax-api/2.0"} {
@@ -179,6 +202,6 @@ func proxyAction(r *http.Request) policy.Action {
 // Uploads says whether a request sends a file, for servers that bound bodies.
 func Uploads(r *http.Request) bool {
 	p := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/ajax-api/2.0"), "/api/2.0")
-	return r.Method == http.MethodPut && strings.HasPrefix(p, "/mlflow-artifacts/artifacts/") ||
+	return r.Method == http.MethodPut && (strings.HasPrefix(p, "/mlflow-artifacts/artifacts/") || partRE.MatchString(r.URL.Path)) ||
 		r.Method == http.MethodPost && p == "/mlflow/upload-artifact"
 }

@@ -2,10 +2,14 @@ package mlflow
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"io"
+	"math"
 	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/tracking"
@@ -30,7 +34,9 @@ func serveCreateRun(a *API, c *call, q *createRun) (any, error) {
 	r, err := a.tracking.CreateRun(c.r.Context(), c.project, tracking.RunSpec{
 		Experiment: id, Name: q.RunName, User: q.UserID, Start: tracking.Millis(q.StartTime), Tags: pairsIn(q.Tags),
 	}, tracking.RunOptions{})
-	return map[string]run{"run": runOut(r)}, err
+	out := runOut(r)
+	out.Outputs = nil
+	return map[string]run{"run": out}, err
 }
 
 type updateRun struct {
@@ -77,13 +83,16 @@ func serveSearchRuns(a *API, c *call, q *searchRuns) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if q.MaxResults != nil && *q.MaxResults > tracking.MaxSearchResults {
+		return nil, invalid("max_results", json.Number(strconv.FormatInt(*q.MaxResults, 10)))
+	}
 	found, next, err := a.tracking.SearchRuns(c.r.Context(), c.project, tracking.Search{
 		Experiments: ids, View: q.RunViewType.view(), Filter: q.Filter, OrderBy: q.OrderBy, Max: limit(q.MaxResults, 1000), Page: q.PageToken,
 	})
 	out := struct {
-		Runs          []run  `json:"runs"`
+		Runs          []run  `json:"runs,omitempty"`
 		NextPageToken string `json:"next_page_token,omitempty"`
-	}{[]run{}, next}
+	}{nil, next}
 	for _, r := range found {
 		out.Runs = append(out.Runs, runOut(r))
 	}
@@ -124,7 +133,7 @@ type logMetric struct {
 
 func serveLogMetric(a *API, c *call, q *logMetric) (any, error) {
 	m := metricIn{q.Key, q.Value, q.Timestamp, q.Step, q.ModelID, q.DatasetName, q.DatasetDigest}
-	return a.logBatch(c, q.RunID, tracking.Batch{Metrics: []tracking.Metric{m.metric()}})
+	return a.logBatch(c, q.RunID, tracking.Batch{Metrics: []tracking.Metric{m.metric()}, One: true})
 }
 
 type logPair struct {
@@ -134,11 +143,11 @@ type logPair struct {
 }
 
 func serveLogParam(a *API, c *call, q *logPair) (any, error) {
-	return a.logBatch(c, q.RunID, tracking.Batch{Params: []tracking.Pair{{Key: q.Key, Value: q.Value}}})
+	return a.logBatch(c, q.RunID, tracking.Batch{Params: []tracking.Pair{{Key: q.Key, Value: q.Value}}, One: true})
 }
 
 func serveSetTag(a *API, c *call, q *logPair) (any, error) {
-	return a.logBatch(c, q.RunID, tracking.Batch{Tags: []tracking.Pair{{Key: q.Key, Value: q.Value}}})
+	return a.logBatch(c, q.RunID, tracking.Batch{Tags: []tracking.Pair{{Key: q.Key, Value: q.Value}}, One: true})
 }
 
 func serveDeleteTag(a *API, c *call, q *logPair) (any, error) {
@@ -165,6 +174,9 @@ func serveLogBatch(a *API, c *call) (any, error) {
 		return nil, batchTooLarge(counted.n)
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := checkRunID(q.RunID); err != nil {
 		return nil, err
 	}
 	b := tracking.Batch{Params: pairsIn(q.Params), Tags: pairsIn(q.Tags), Metrics: make([]tracking.Metric, len(q.Metrics))}
@@ -204,6 +216,9 @@ type logInputs struct {
 }
 
 func serveLogInputs(a *API, c *call, q *logInputs) (any, error) {
+	if err := checkRunID(q.RunID); err != nil {
+		return nil, err
+	}
 	datasets := make([]tracking.DatasetInput, len(q.Datasets))
 	for i, d := range q.Datasets {
 		datasets[i] = tracking.DatasetInput{
@@ -219,12 +234,12 @@ func serveLogInputs(a *API, c *call, q *logInputs) (any, error) {
 }
 
 func serveLogOutputs(a *API, c *call, q *struct {
-	RunID  string        `json:"run_id" mlflow:"required"`
-	Models []modelOutput `json:"models"`
+	RunID  string         `json:"run_id" mlflow:"required"`
+	Models *[]modelOutput `json:"models" mlflow:"required"`
 },
 ) (any, error) {
-	links := make([]tracking.ModelLink, len(q.Models))
-	for i, m := range q.Models {
+	links := make([]tracking.ModelLink, len(*q.Models))
+	for i, m := range *q.Models {
 		links[i] = tracking.ModelLink{Model: tracking.LoggedModelID(m.ModelID), Step: m.Step}
 	}
 	return empty{}, a.tracking.LogOutputs(c.r.Context(), c.project, tracking.RunID(q.RunID), links)
@@ -249,9 +264,9 @@ func serveHistory(a *API, c *call, q *historyQuery) (any, error) {
 	}
 	if q.MaxResults != nil || next == "" {
 		return struct {
-			Metrics       []metric `json:"metrics"`
+			Metrics       []metric `json:"metrics,omitempty"`
 			NextPageToken string   `json:"next_page_token,omitempty"`
-		}{metricsOut(points), next}, nil
+		}{pointsOut(points), next}, nil
 	}
 	c.w.Header().Set("Content-Type", "application/json")
 	w := bufio.NewWriterSize(c.w, 64<<10)
@@ -261,6 +276,7 @@ func serveHistory(a *API, c *call, q *historyQuery) (any, error) {
 			if !first || i > 0 {
 				_ = w.WriteByte(',')
 			}
+			p.Run = ""
 			b, err := json.Marshal(metricOut(p))
 			if err != nil {
 				return nil, err
@@ -282,6 +298,25 @@ func serveHistory(a *API, c *call, q *historyQuery) (any, error) {
 	return done{}, nil
 }
 
+// pointsOut are points of a run that the request names.
+func pointsOut(in []tracking.Metric) []metric {
+	out := metricsOut(in)
+	for i := range out {
+		out[i].RunID = ""
+	}
+	return out
+}
+
+// runIDRE is what MLflow takes for an identifier of a run, where it looks.
+var runIDRE = regexp.MustCompile(`^[a-zA-Z0-9][\w-]{0,255}$`)
+
+func checkRunID(id string) error {
+	if runIDRE.MatchString(id) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "Invalid value %s for parameter 'run_id' supplied.", strconv.QuoteToASCII(clip(id)))
+}
+
 // Bounds of the chart requests of MLflow's user interface.
 const (
 	maxBulkRuns     = 100
@@ -293,7 +328,7 @@ const (
 type bulkQuery struct {
 	RunIDs     []string `json:"run_ids"`
 	RunID      []string `json:"run_id"`
-	MetricKey  string   `json:"metric_key" mlflow:"required"`
+	MetricKey  string   `json:"metric_key"`
 	StartStep  *int64   `json:"start_step"`
 	EndStep    *int64   `json:"end_step"`
 	MaxResults *int64   `json:"max_results"`
@@ -319,6 +354,9 @@ func serveHistoryBulk(a *API, c *call, q *bulkQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if q.MetricKey == "" {
+		return nil, fault.New(fault.Invalid, "GetMetricHistoryBulk request must specify a metric_key.")
+	}
 	most := min(limit(q.MaxResults, maxBulkPoints), maxBulkPoints)
 	out := []metric{}
 	for _, r := range runs {
@@ -335,13 +373,22 @@ func serveHistoryBulk(a *API, c *call, q *bulkQuery) (any, error) {
 }
 
 func serveHistoryInterval(a *API, c *call, q *bulkQuery) (any, error) {
+	if len(q.RunIDs) == 0 {
+		return nil, missing("run_ids")
+	}
+	if q.MetricKey == "" {
+		return nil, missing("metric_key")
+	}
+	if len(q.RunIDs) > maxBulkRuns {
+		return nil, fault.New(fault.Invalid, "GetMetricHistoryBulkInterval request must specify at most %d run_ids. Received %d run_ids."+seeDocs, maxBulkRuns, len(q.RunIDs))
+	}
 	runs, err := q.runs()
 	if err != nil {
 		return nil, err
 	}
 	most := limit(q.MaxResults, maxIntervalRun)
 	if most < 1 || most > maxIntervalRun {
-		return nil, fault.New(fault.Invalid, "max_results must be between 1 and %d.", maxIntervalRun)
+		return nil, fault.New(fault.Invalid, "max_results must be between 1 and %d."+seeDocs, maxIntervalRun)
 	}
 	if (q.StartStep == nil) != (q.EndStep == nil) {
 		return nil, fault.New(fault.Invalid, "If either start step or end step are specified, both must be specified.")
@@ -369,20 +416,33 @@ func serveHistoryInterval(a *API, c *call, q *bulkQuery) (any, error) {
 		}
 		out = append(out, metricsOut(sample(points, most))...)
 	}
-	return map[string]any{"metrics": out}, nil
+	return struct {
+		Metrics []metric `json:"metrics,omitempty"`
+	}{out}, nil
 }
 
-// sample keeps at most n points, evenly, the first and the last among them.
+// sample sorts points by step and keeps at most n: the first of each of n equal
+// parts, and the last of all.
 func sample(points []tracking.Metric, n int) []tracking.Metric {
+	slices.SortStableFunc(points, func(a, b tracking.Metric) int {
+		return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.At, b.At), cmp.Compare(number(a.Value), number(b.Value)))
+	})
 	if len(points) <= n {
 		return points
 	}
-	if n == 1 {
-		return points[len(points)-1:]
-	}
+	size, larger := len(points)/n, len(points)%n
 	out := make([]tracking.Metric, n)
 	for i := range out {
-		out[i] = points[i*(len(points)-1)/(n-1)]
+		out[i] = points[i*size+min(i, larger)]
 	}
+	out[n-1] = points[len(points)-1]
 	return out
+}
+
+// number is a value as MLflow sorts it: NaN is 0.
+func number(x float64) float64 {
+	if math.IsNaN(x) {
+		return 0
+	}
+	return x
 }

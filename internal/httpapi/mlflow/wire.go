@@ -82,15 +82,19 @@ type experiment struct {
 	LifecycleStage   string `json:"lifecycle_stage"`
 	LastUpdateTime   int64  `json:"last_update_time"`
 	CreationTime     int64  `json:"creation_time"`
+	Workspace        string `json:"workspace"`
 	Tags             []pair `json:"tags,omitempty"`
 }
+
+// workspace is the only one, as of servers that have none.
+const workspace = "default"
 
 func formatExperiment(id tracking.ExperimentID) string { return strconv.FormatInt(int64(id), 10) }
 
 func experimentOut(e tracking.Experiment) experiment {
 	return experiment{
 		ExperimentID: formatExperiment(e.ID), Name: e.Name, ArtifactLocation: "mlflow-artifacts:/" + formatExperiment(e.ID),
-		LifecycleStage: string(e.Stage), LastUpdateTime: e.Updated.UnixMilli(), CreationTime: e.Created.UnixMilli(), Tags: pairsOut(e.Tags),
+		LifecycleStage: string(e.Stage), LastUpdateTime: e.Updated.UnixMilli(), CreationTime: e.Created.UnixMilli(), Workspace: workspace, Tags: pairsOut(e.Tags),
 	}
 }
 
@@ -110,6 +114,16 @@ func metricOut(m tracking.Metric) metric {
 		Key: m.Key, Value: double(m.Value), Timestamp: int64(m.At), Step: m.Step, DatasetName: m.DatasetName,
 		DatasetDigest: m.DatasetDigest, ModelID: string(m.Model), RunID: string(m.Run),
 	}
+}
+
+// latestOut are the latest metrics of a run, of which MLflow tells the value and
+// when it was.
+func latestOut(in []tracking.Metric) []metric {
+	out := make([]metric, len(in))
+	for i, m := range in {
+		out[i] = metric{Key: m.Key, Value: double(m.Value), Timestamp: int64(m.At), Step: m.Step}
+	}
+	return out
 }
 
 func metricsOut(in []tracking.Metric) []metric {
@@ -142,8 +156,8 @@ type runData struct {
 type datasetBody struct {
 	Name       string `json:"name"`
 	Digest     string `json:"digest"`
-	SourceType string `json:"source_type,omitempty"`
-	Source     string `json:"source,omitempty"`
+	SourceType string `json:"source_type"`
+	Source     string `json:"source"`
 	Schema     string `json:"schema,omitempty"`
 	Profile    string `json:"profile,omitempty"`
 }
@@ -172,10 +186,10 @@ type runOutputs struct {
 }
 
 type run struct {
-	Info    runInfo    `json:"info"`
-	Data    runData    `json:"data"`
-	Inputs  runInputs  `json:"inputs"`
-	Outputs runOutputs `json:"outputs"`
+	Info    runInfo     `json:"info"`
+	Data    runData     `json:"data"`
+	Inputs  runInputs   `json:"inputs"`
+	Outputs *runOutputs `json:"outputs,omitempty"` // nil in the answer to a create
 }
 
 func artifactURI(r tracking.Run) string {
@@ -195,7 +209,7 @@ func runInfoOut(r tracking.Run) runInfo {
 }
 
 func runOut(r tracking.Run) run {
-	out := run{Info: runInfoOut(r), Data: runData{Metrics: metricsOut(r.Metrics), Params: pairsOut(r.Params), Tags: pairsOut(r.Tags)}}
+	out := run{Info: runInfoOut(r), Data: runData{Metrics: latestOut(r.Metrics), Params: pairsOut(r.Params), Tags: pairsOut(r.Tags)}, Outputs: &runOutputs{}}
 	for _, in := range r.Inputs {
 		out.Inputs.DatasetInputs = append(out.Inputs.DatasetInputs, datasetInput{
 			Tags: pairsOut(in.Tags),
@@ -222,8 +236,8 @@ type loggedModelInfo struct {
 	LastUpdatedTimestampMS int64  `json:"last_updated_timestamp_ms"`
 	ArtifactURI            string `json:"artifact_uri"`
 	Status                 string `json:"status"`
-	ModelType              string `json:"model_type,omitempty"`
-	SourceRunID            string `json:"source_run_id,omitempty"`
+	ModelType              string `json:"model_type"`
+	SourceRunID            string `json:"source_run_id"`
 	Tags                   []pair `json:"tags,omitempty"`
 }
 
@@ -267,13 +281,13 @@ type modelVersion struct {
 	LastUpdatedTimestamp int64    `json:"last_updated_timestamp"`
 	UserID               string   `json:"user_id,omitempty"`
 	CurrentStage         string   `json:"current_stage"`
-	Description          string   `json:"description,omitempty"`
+	Description          string   `json:"description"`
 	Source               string   `json:"source"`
 	RunID                string   `json:"run_id,omitempty"`
 	Status               string   `json:"status"`
 	StatusMessage        string   `json:"status_message,omitempty"`
 	Tags                 []pair   `json:"tags,omitempty"`
-	RunLink              string   `json:"run_link,omitempty"`
+	RunLink              string   `json:"run_link"`
 	Aliases              []string `json:"aliases,omitempty"`
 	ModelID              string   `json:"model_id,omitempty"`
 }

@@ -127,6 +127,10 @@ type Alert struct {
 	Label   residency.Label // where the data may be
 	Data    json.RawMessage // an object; over MaxData it is left out
 	Targets []Target
+	// Form, if not empty, is how it is delivered, see Sender.Form: Body as it is,
+	// instead of a CloudEvent of Data.
+	Form string
+	Body []byte
 }
 
 // State of a delivery.
@@ -172,6 +176,9 @@ type cloudEvent struct {
 }
 
 func (a Alert) encode(eventID string) ([]byte, error) {
+	if a.Form != "" {
+		return a.Body, nil
+	}
 	e := cloudEvent{
 		SpecVersion: "1.0", ID: eventID, Source: a.Source, Type: "dev.falaj." + a.Type, Subject: a.Subject,
 		Time: a.Time.UTC().Format(time.RFC3339Nano), DataContentType: "application/json", Data: a.Data,
@@ -186,6 +193,9 @@ func (a Alert) encode(eventID string) ([]byte, error) {
 func (a Alert) validate() error {
 	if a.Project == "" || a.Type == "" || a.Source == "" || a.Time.IsZero() || len(a.Source)+len(a.Subject)+len(a.Type)+len(a.Key) > maxURL {
 		return fault.New(fault.Internal, "an alert needs a project, a type, a source and a time")
+	}
+	if len(a.Body) > MaxData {
+		return fault.New(fault.TooLarge, "an alert's message has %d bytes; at most %d", len(a.Body), MaxData)
 	}
 	if len(a.Targets) > MaxTargets {
 		return fault.New(fault.TooLarge, "an alert has %d targets; at most %d", len(a.Targets), MaxTargets)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -76,6 +77,66 @@ type Sender struct {
 
 	mu      sync.Mutex
 	trimmed time.Time
+	forms   map[string]Form
+}
+
+// Form is a way to deliver that is not ours: it gives the headers of an attempt.
+// That something is not found, or in conflict, ends the delivery. Redirects are
+// not followed.
+type Form func(ctx context.Context, d Delivery, at time.Time, body []byte) (http.Header, error)
+
+// Form adds a form, before the loop starts.
+func (s *Sender) Form(name string, f Form) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.forms == nil {
+		s.forms = map[string]Form{}
+	}
+	s.forms[name] = f
+}
+
+// headers are those of an attempt's request.
+func (s *Sender) headers(ctx context.Context, r Row, at time.Time) (http.Header, error) {
+	if r.Form != "" {
+		s.mu.Lock()
+		form := s.forms[r.Form]
+		s.mu.Unlock()
+		if form == nil {
+			return nil, refusal{fault.New(fault.Unsupported, "nothing here sends as %s", r.Form)}
+		}
+		h, err := form(ctx, r.Delivery, at, r.Body)
+		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) {
+			err = refusal{err}
+		}
+		return h, err
+	}
+	var secret []byte
+	if r.To.Secret != "" {
+		var err error
+		if secret, err = s.secret(ctx, r.Project, r.To.Secret); err != nil {
+			return nil, err
+		}
+	}
+	return ownHeaders(r, secret, at), nil
+}
+
+// Try delivers an alert to its one webhook, once and now, without queueing it. It
+// gives the status that was answered, 0 if none was.
+func (s *Sender) Try(ctx context.Context, a Alert) (status int, err error) {
+	if err := a.validate(); err != nil {
+		return 0, err
+	}
+	if len(a.Targets) != 1 || a.Targets[0].Webhook == "" {
+		return 0, fault.New(fault.Invalid, "one webhook is tried at a time")
+	}
+	eventID := id.New("evt")
+	body, err := a.encode(eventID)
+	if err != nil {
+		return 0, err
+	}
+	return s.deliver(ctx, Row{
+		Delivery: Delivery{Project: a.Project, Event: eventID, Type: a.Type, Source: a.Source}, To: a.Targets[0], Label: a.Label, Form: a.Form, Body: body,
+	})
 }
 
 // New makes a sender; Loop delivers.
@@ -157,7 +218,7 @@ func (s *Sender) Enqueue(ctx context.Context, tx *store.Tx, a Alert) error {
 			Delivery: Delivery{
 				ID: ID(id.New("dlv")), Project: a.Project, Event: eventID, Type: a.Type, Source: a.Source, State: Queued, Created: now, Next: now,
 			},
-			TargetKey: t.key(a.Project), To: t, Label: a.Label, Body: body,
+			TargetKey: t.key(a.Project), To: t, Label: a.Label, Form: a.Form, Body: body,
 		}
 		if r.Dedup = r.TargetKey + "/" + a.Key; a.Key == "" {
 			r.Dedup = string(r.ID)
@@ -257,29 +318,32 @@ type later struct {
 }
 
 func (s *Sender) attempt(ctx context.Context, r Row) error {
+	_, err := s.deliver(ctx, r)
+	return err
+}
+
+func (s *Sender) deliver(ctx context.Context, r Row) (status int, err error) {
 	where := r.To.String()
 	zone, err := s.zoneOf(r.To)
 	if err != nil {
-		return refusal{err}
+		return 0, refusal{err}
 	}
 	if err := s.cfg.Guard.Pass(ctx, residency.Passage{
 		Project: r.Project, What: "alert " + r.Type + " of " + r.Source, Label: r.Label, Where: where, Zone: zone, Action: "monitor.apply",
 	}); err != nil {
 		if fault.Is(err, fault.PermissionDenied) {
-			return refusal{err}
+			return 0, refusal{err}
 		}
-		return err
+		return 0, err
 	}
 	if len(r.To.Command) > 0 {
-		return s.cfg.Commands.run(ctx, r)
+		return 0, s.cfg.Commands.run(ctx, r)
 	}
-	var secret []byte
-	if r.To.Secret != "" {
-		if secret, err = s.secret(ctx, r.Project, r.To.Secret); err != nil {
-			return err
-		}
+	header, err := s.headers(ctx, r, s.cfg.Now())
+	if err != nil {
+		return 0, err
 	}
-	return s.web.post(ctx, r, secret, s.cfg.Now())
+	return s.web.post(ctx, r, header)
 }
 
 // finish writes down how an attempt ended, also when the server stops now.

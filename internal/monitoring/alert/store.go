@@ -15,7 +15,8 @@ type Row struct {
 	Dedup     string // unique within the project
 	To        Target
 	Label     residency.Label
-	Body      []byte // the CloudEvent
+	Form      string // of the delivery; empty is a CloudEvent
+	Body      []byte // the CloudEvent, or what the form sends
 }
 
 // Secret is a webhook secret without its value.

@@ -30,6 +30,7 @@ type webhooks struct {
 	allow   []string
 	timeout time.Duration
 	client  *http.Client
+	still   *http.Client // follows no redirect
 	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
@@ -52,50 +53,67 @@ func newWebhooks(c Config) *webhooks {
 			DisableCompression:     true,
 		},
 	}
+	w.still = &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: w.client.Transport,
+	}
 	return w
 }
 
-// post delivers once. The answer's content is of no interest.
-func (w *webhooks) post(ctx context.Context, r Row, secret []byte, now time.Time) error {
+// ownHeaders are those of a CloudEvent, signed as Standard Webhooks says.
+func ownHeaders(r Row, secret []byte, at time.Time) http.Header {
+	h := http.Header{}
+	h.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
+	h.Set("User-Agent", "falaj-alerts/1")
+	h.Set("Webhook-Id", r.Event)
+	h.Set("Webhook-Timestamp", strconv.FormatInt(at.Unix(), 10))
+	if secret != nil {
+		h.Set("Webhook-Signature", sign(secret, r.Event, at, r.Body))
+	}
+	return h
+}
+
+// post delivers once, and gives the status of the answer, whose content is of no
+// interest.
+func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status int, err error) {
 	if err := w.permitted(r.To.Webhook); err != nil {
-		return refusal{err}
+		return 0, refusal{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.To.Webhook, bytes.NewReader(r.Body))
 	if err != nil {
-		return refusal{fault.New(fault.Invalid, "the webhook is not a URL that alerts can go to")}
+		return 0, refusal{fault.New(fault.Invalid, "the webhook is not a URL that alerts can go to")}
 	}
-	req.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
-	req.Header.Set("User-Agent", "falaj-alerts/1")
-	req.Header.Set("Webhook-Id", r.Event)
-	req.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
-	if secret != nil {
-		req.Header.Set("Webhook-Signature", sign(secret, r.Event, now, r.Body))
+	req.Header = header
+	client := w.client
+	if r.Form != "" {
+		client = w.still
 	}
-	resp, err := w.client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // without the URL, whose path may be secret
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fault.New(fault.Timeout, "no answer within %s", w.timeout)
+			return 0, fault.New(fault.Timeout, "no answer within %s", w.timeout)
 		}
-		return err
+		return 0, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxResponse)
 	switch {
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
-		return nil
+		return resp.StatusCode, nil
+	case resp.StatusCode >= 300 && resp.StatusCode < 400:
+		return resp.StatusCode, refusal{fault.New(fault.Invalid, "the receiver redirects, which is not followed: it answered %s", resp.Status)}
 	case resp.StatusCode == http.StatusGone: // Standard Webhooks: the receiver wants no more
-		return refusal{fault.New(fault.Gone, "the receiver answered %s", resp.Status)}
+		return resp.StatusCode, refusal{fault.New(fault.Gone, "the receiver answered %s", resp.Status)}
 	}
 	failure := fault.New(fault.Unavailable, "the receiver answered %s", resp.Status)
 	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
-		return later{failure, time.Duration(seconds) * time.Second}
+		return resp.StatusCode, later{failure, time.Duration(seconds) * time.Second}
 	}
-	return failure
+	return resp.StatusCode, failure
 }
 
 // permitted refuses a URL before any connection.

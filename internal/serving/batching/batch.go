@@ -18,6 +18,7 @@ type batch struct {
 	broken  bool               // everybody has left; under cores.mu
 	cancel  context.CancelFunc // of the run; nil while there is none; under cores.mu
 	told    int                // members whose answer is there
+	away    bool               // it runs elsewhere
 }
 
 // add makes a request a member.
@@ -68,7 +69,7 @@ func (b *batch) run() {
 	finish := func(rows int, now time.Time, err error) {
 		if !finished {
 			finished = true
-			q.release(err, rows, began, now)
+			q.release(err, b.away, rows, began, now)
 		}
 	}
 	defer func() { // the runtime may have panicked
@@ -82,7 +83,7 @@ func (b *batch) run() {
 	}
 	if len(b.members) == 1 {
 		w := b.members[0]
-		out, err := q.session.Infer(w.ctx, w.Inputs, w.Outputs)
+		out, err := q.run(w.ctx, b.away, w.Inputs, w.Outputs)
 		now := time.Now()
 		rows := 0
 		if err == nil {
@@ -97,7 +98,7 @@ func (b *batch) run() {
 	defer end()
 	in := gather(b.members, b.rows)
 	gathered := time.Now()
-	out, err := q.session.Infer(ctx, in, b.members[0].Outputs)
+	out, err := q.run(ctx, b.away, in, b.members[0].Outputs)
 	ran := time.Now()
 	q.failed(err, b.rows, began, ran)
 	switch {
@@ -149,7 +150,7 @@ func (b *batch) deal(parts [][]runtime.Tensor, input, infer time.Duration, ran t
 func (b *batch) each() {
 	for _, w := range b.members {
 		began := time.Now()
-		out, err := b.queue.session.Infer(w.ctx, w.Inputs, w.Outputs)
+		out, err := b.queue.run(w.ctx, b.away, w.Inputs, w.Outputs)
 		now := time.Now()
 		b.queue.failed(err, w.rows, began, now)
 		b.answer(w, out, err, now.Sub(began), now)

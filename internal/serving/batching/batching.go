@@ -29,6 +29,9 @@
 // with k older ones before it leads a batch within 8·(k+1) runs of its model. What
 // is alike joins the batch that is led, in the same order, until one has too many
 // rows for it; what is not alike is passed.
+// A session with replicas on other machines (runtime.Spread) runs there first: cores
+// here serve all models, and those there only this one.
+//
 // Between models the one goes first that used least of the cores while it wanted
 // them. A run takes as many cores as it has threads; one that needs several keeps
 // the cores that come free until it has them. Background requests run when no
@@ -125,6 +128,7 @@ type Run struct {
 // Queue is the requests of one loaded model. Safe for concurrent use.
 type Queue struct {
 	narrow  runtime.Narrow // the session, when it takes so many runs only; nil
+	spread  runtime.Spread // the session, when some of its runs are elsewhere; nil
 	session runtime.Session
 	meta    runtime.Metadata
 	o       Options
@@ -146,6 +150,7 @@ type Queue struct {
 	runs    uint
 	served  time.Duration // time of cores that its runs took: compared between queues, see Cores.next
 	inside  int           // runs that have not ended
+	away    int           // those of them that are elsewhere, beside inside
 	typical time.Duration // of a run, lately
 	cost    cost
 	most    int       // rows of a batch that the model's process survives, as far as is known
@@ -190,6 +195,7 @@ func New(c *Cores, s runtime.Session, o Options, v Verdict, ran func(Run)) *Queu
 	}
 	q := &Queue{session: s, meta: s.Metadata(), o: o, cores: c, weight: min(o.Threads, c.all), ran: ran, levels: make([]level, o.Priorities+1), groups: map[kind]*group{}}
 	q.narrow, _ = s.(runtime.Narrow)
+	q.spread, _ = s.(runtime.Spread)
 	q.verdict, q.most, q.size = v, o.MaxRows, o.MaxRows
 	q.single = slices.ContainsFunc(q.meta.Outputs, settled)
 	switch why := fixed(q.meta); {
@@ -245,10 +251,13 @@ func (q *Queue) Infer(ctx context.Context, r Request) (Answer, error) {
 	now := time.Now()
 	c := q.cores
 	c.mu.Lock()
-	if c.free >= q.weight && q.room() && (len(c.queues) == 0 || c.next(now) == nil) && (q.o.MaxDelay == 0 || q.verdict.May == No) {
-		c.start(q)
-		c.mu.Unlock()
-		return q.alone(ctx, &r, now)
+	if q.o.MaxDelay == 0 || q.verdict.May == No {
+		away := q.count == 0 && !r.Background && q.elsewhere()
+		if away || c.free >= q.weight && q.room() && (len(c.queues) == 0 || c.next(now) == nil) {
+			c.start(q, away)
+			c.mu.Unlock()
+			return q.alone(ctx, &r, now, away)
+		}
 	}
 	c.mu.Unlock()
 	w := q.requestOf(ctx, r, now) // looks at all inputs, outside of the lock
@@ -263,22 +272,30 @@ func (q *Queue) Infer(ctx context.Context, r Request) (Answer, error) {
 	return q.wait(w)
 }
 
-// alone runs a request on the core that was taken for it.
-func (q *Queue) alone(ctx context.Context, r *Request, began time.Time) (Answer, error) {
+// run has the model answer, on cores that were taken here, or elsewhere.
+func (q *Queue) run(ctx context.Context, away bool, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+	if away {
+		return q.spread.InferElsewhere(ctx, inputs, outputs)
+	}
+	return q.session.Infer(ctx, inputs, outputs)
+}
+
+// alone runs a request on the core that was taken for it, or elsewhere.
+func (q *Queue) alone(ctx context.Context, r *Request, began time.Time, away bool) (Answer, error) {
 	finished := false
 	defer func() {
 		if !finished { // the runtime panicked
-			q.cores.finish(q, 0, began, time.Now())
+			q.cores.finish(q, away, 0, began, time.Now())
 		}
 	}()
-	out, err := q.session.Infer(ctx, r.Inputs, r.Outputs)
+	out, err := q.run(ctx, away, r.Inputs, r.Outputs)
 	ended, rows, measured := time.Now(), q.Rows(r.Inputs), 0
 	if err == nil {
 		measured = rows
 	}
 	finished = true
 	q.failed(err, rows, began, ended)
-	q.release(err, measured, began, ended)
+	q.release(err, away, measured, began, ended)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -289,15 +306,15 @@ func (q *Queue) alone(ctx context.Context, r *Request, began time.Time) (Answer,
 
 // release gives the cores of a run of so many rows back, when it uses them no more; 0
 // rows: it failed, or was several runs.
-func (q *Queue) release(err error, rows int, began, ended time.Time) {
+func (q *Queue) release(err error, away bool, rows int, began, ended time.Time) {
 	over := runtime.Over(err)
 	if over == nil {
-		q.cores.finish(q, rows, began, ended)
+		q.cores.finish(q, away, rows, began, ended)
 		return
 	}
 	go func() {
 		<-over
-		q.cores.finish(q, 0, began, time.Now())
+		q.cores.finish(q, away, 0, began, time.Now())
 	}()
 }
 
@@ -620,6 +637,9 @@ func (q *Queue) side() int {
 	if runs := q.takes(); runs > 0 {
 		n = min(n, runs)
 	}
+	if q.spread != nil {
+		n += q.spread.Elsewhere()
+	}
 	return n
 }
 
@@ -632,7 +652,10 @@ func (q *Queue) takes() int {
 	return q.narrow.Runs()
 }
 
-// room reports whether the model takes another run now. When it does not, the end of
+// elsewhere reports whether the model takes another run on another machine now.
+func (q *Queue) elsewhere() bool { return q.spread != nil && q.away < q.spread.Elsewhere() }
+
+// room reports whether the model takes another run here now. When it does not, the end of
 // one dispatches.
 func (q *Queue) room() bool {
 	runs := q.takes()
@@ -660,7 +683,7 @@ func (q *Queue) oldest() time.Time {
 // arm sees to it that somebody looks when the oldest has waited for company long
 // enough.
 func (q *Queue) arm(now time.Time) {
-	if q.armed || q.count == 0 || !q.room() || q.ripe(now) {
+	if q.armed || q.count == 0 || !q.room() && !q.elsewhere() || q.ripe(now) {
 		return
 	}
 	q.armed = true

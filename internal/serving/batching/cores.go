@@ -44,23 +44,41 @@ func (c *Cores) next(now time.Time) *Queue {
 	return best
 }
 
-// start takes a queue's cores for a run.
-func (c *Cores) start(q *Queue) {
+// start takes a queue's cores for a run; none for one that is elsewhere.
+func (c *Cores) start(q *Queue, away bool) {
+	if away {
+		q.away++
+		return
+	}
 	c.free -= q.weight
 	q.catchUp()
 	c.clock = q.used()
 	q.inside++
 }
 
+// leaves is a queue of which something may run elsewhere, now; nil when there is none.
+func (c *Cores) leaves(now time.Time) *Queue {
+	for _, q := range c.queues {
+		if q.elsewhere() && q.urgent() && q.ripe(now) {
+			return q
+		}
+	}
+	return nil
+}
+
 // finish gives a queue's cores back after a run of so many rows, and lets the next
 // ones run. 0 rows: it failed, or was several runs.
-func (c *Cores) finish(q *Queue, rows int, began, ended time.Time) {
+func (c *Cores) finish(q *Queue, away bool, rows int, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	took := ended.Sub(began)
-	c.free += q.weight
-	q.inside--
-	q.served += took * time.Duration(q.weight)
+	if away {
+		q.away--
+	} else {
+		c.free += q.weight
+		q.inside--
+		q.served += took * time.Duration(q.weight)
+	}
 	q.measured(rows, took, ended)
 	if len(c.queues) > 0 {
 		c.dispatch(ended)
@@ -71,9 +89,16 @@ func (c *Cores) finish(q *Queue, rows int, began, ended time.Time) {
 // what waits: who leaves may have kept cores for a wide run, or been why the others
 // need not wait for company.
 func (c *Cores) dispatch(now time.Time) {
+	for q := c.leaves(now); q != nil; q = c.leaves(now) { // what is elsewhere keeps nobody waiting here
+		if b := q.take(); b != nil {
+			b.away = true
+			c.start(q, true)
+			b.members[0].wake <- b
+		}
+	}
 	for q := c.next(now); q != nil && q.weight <= c.free; q = c.next(now) {
 		if b := q.take(); b != nil {
-			c.start(q)
+			c.start(q, false)
 			b.members[0].wake <- b
 		}
 	}

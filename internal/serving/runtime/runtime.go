@@ -310,6 +310,16 @@ type Narrow interface {
 	Runs() int
 }
 
+// Spread is a Session of which some runs are on other machines, whose cores are not
+// those that all models share here. Infer runs here.
+type Spread interface {
+	Session
+	// Elsewhere is how many runs there may be there at a time, now.
+	Elsewhere() int
+	// InferElsewhere is Infer there; here, should there be nobody any more.
+	InferElsewhere(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)
+}
+
 // ErrEnded is in the chain of the error of a run that its process did not survive,
 // for whatever reason but one: a process that is ended because it does not end another
 // run, or takes nothing, has not ended of those that it had.

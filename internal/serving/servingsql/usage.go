@@ -48,6 +48,16 @@ func (Store) Usage(ctx context.Context, tx *store.Tx, of serving.ID, starts, end
 	return out, nil
 }
 
+// UsageOf implements serving.Store.
+func (Store) UsageOf(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, caller string) (serving.Usage, error) {
+	var rows []usageRow
+	if err := tx.NewRaw("SELECT caller, user_id, user_name, token, request_count, row_count FROM serving_usage WHERE deployment = ? AND starts = ? AND ends = ? AND caller = ?",
+		string(of), store.At(starts), store.At(ends), caller).Scan(ctx, &rows); err != nil || len(rows) == 0 {
+		return serving.Usage{}, err
+	}
+	return serving.Usage(rows[0]), nil
+}
+
 // ForgetUsage implements serving.Store.
 func (Store) ForgetUsage(ctx context.Context, tx *store.Tx, before time.Time) error {
 	_, err := tx.NewRaw("DELETE FROM serving_usage WHERE ends <= ?", store.At(before)).Exec(ctx)

@@ -21,12 +21,18 @@ const (
 type token struct {
 	kind  tokenKind
 	text  string
+	raw   string // as it was written, for messages
 	parts []string
 }
 
 func lex(s string) ([]token, error) {
 	var out []token
+	begin := 0
 	for i := 0; i < len(s); {
+		if n := len(out); n > 0 && out[n-1].raw == "" {
+			out[n-1].raw = s[begin:i]
+		}
+		begin = i
 		c := s[i]
 		switch {
 		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
@@ -36,8 +42,8 @@ func lex(s string) ([]token, error) {
 			i++
 		case c == '=' || c == '<' || c == '>' || c == '!':
 			n := 1
-			if i+1 < len(s) && s[i+1] == '=' && c != '=' {
-				n = 2
+			if i+1 < len(s) && (s[i+1] == '=' || c == '<' && s[i+1] == '>') {
+				n = 2 // also == and <>, which no key takes
 			}
 			op := s[i : i+n]
 			if op == "!" {
@@ -68,6 +74,9 @@ func lex(s string) ([]token, error) {
 			out = append(out, t)
 			i += n
 		}
+	}
+	if n := len(out); n > 0 && out[n-1].raw == "" {
+		out[n-1].raw = s[begin:]
 	}
 	return out, nil
 }
@@ -193,6 +202,18 @@ func (p *parser) operator() (Op, error) {
 	return "", fault.New(fault.Invalid, "Invalid comparison clause in '%s': expected a comparator, found '%s'", clip(p.filter), clip(p.peek().text))
 }
 
+// rest is what was not read yet, for messages.
+func (p *parser) rest() string {
+	words := make([]string, 0, min(len(p.tokens), 16))
+	for _, t := range p.tokens[:min(len(p.tokens), 16)] {
+		words = append(words, strings.TrimSpace(t.raw))
+		if t.text == ")" && t.kind == tokenPunct {
+			break
+		}
+	}
+	return strings.Join(words, "")
+}
+
 func (p *parser) list() ([]string, error) {
 	bad := fault.New(fault.Invalid, "While parsing a list in the query, expected string value, punctuation, or whitespace, but got different type in list: %s", clip(p.filter)).
 		WithHint("Write a list as ('a', 'b').")
@@ -200,6 +221,9 @@ func (p *parser) list() ([]string, error) {
 		return nil, bad
 	}
 	var out []string
+	if t := p.peek(); t.kind == tokenPunct && t.text == ")" {
+		return nil, fault.New(fault.Invalid, "While parsing a list in the query, expected a non-empty list of string values, but got empty list")
+	}
 	for {
 		t := p.next()
 		if t.kind != tokenText {

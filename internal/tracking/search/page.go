@@ -3,6 +3,8 @@ package search
 import (
 	"encoding/base64"
 	"encoding/json"
+	"strconv"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -33,8 +35,11 @@ func Offset(token string) (int, error) {
 	var t struct {
 		Offset int `json:"offset"`
 	}
-	if err := json.Unmarshal(b, &t); err != nil || t.Offset <= 0 || t.Offset > maxOffset {
-		return 0, fault.New(fault.Invalid, "Invalid page token, decoded value=%s", clip(string(b)))
+	if err := json.Unmarshal(b, &t); err != nil {
+		return 0, fault.New(fault.Invalid, "Invalid page token, decoded value=b'%s'", clip(strings.Trim(strconv.QuoteToASCII(string(b)), `"`)))
+	}
+	if t.Offset <= 0 || t.Offset > maxOffset {
+		return 0, fault.New(fault.Invalid, "Invalid page token, parsed value=%s", clip(string(b)))
 	}
 	return t.Offset, nil
 }

@@ -101,8 +101,20 @@ type Column struct {
 	Sort    bool // may be sorted on
 }
 
+// Kind is what is searched. Each has its own words in MLflow.
+type Kind uint8
+
+// The kinds.
+const (
+	Runs Kind = iota
+	Experiments
+	Registry // models and their versions
+	LoggedModels
+)
+
 // Grammar is what one kind of search allows.
 type Grammar struct {
+	Of         Kind
 	Attributes map[string]Column // by every accepted spelling
 	Entities   []Entity          // beside attributes
 	Nulls      bool              // IS NULL and IS NOT NULL on params and tags
@@ -121,7 +133,10 @@ func (g Grammar) Parse(filter string) ([]Comparison, error) {
 	var out []Comparison
 	for !p.end() {
 		if len(out) > 0 && !p.keyword("AND") {
-			return nil, fault.New(fault.Invalid, "Invalid clause(s) in filter string: '%s'", clip(p.peek().text)).
+			if g.Of == LoggedModels {
+				return nil, fault.New(fault.Invalid, "Invalid filter string: \"%s\". Expected a list of comparisons separated by 'AND' (e.g. 'metrics.loss > 0.1 AND params.lr = 0.01').", clip(filter))
+			}
+			return nil, fault.New(fault.Invalid, "Invalid clause(s) in filter string: %s", g.clause(p.peek().text)).
 				WithHint("Join comparisons with AND; OR, NOT and parentheses are not part of the language.")
 		}
 		if len(out) == MaxComparisons {
@@ -152,6 +167,9 @@ func (g Grammar) ParseOrder(clauses []string) ([]Order, error) {
 			return nil, bad
 		}
 		p := parser{tokens: tokens, filter: clause}
+		if kind := p.peek().kind; kind != tokenName && kind != tokenQuoted {
+			return nil, bad
+		}
 		entity, key, err := g.identifier(&p)
 		if err != nil {
 			return nil, err
@@ -164,12 +182,19 @@ func (g Grammar) ParseOrder(clauses []string) ([]Order, error) {
 		default:
 			return nil, fault.New(fault.Invalid, "Invalid ordering key in order_by clause '%s'.", clip(clause))
 		}
-		if !p.end() || entity == Dataset {
+		if !p.end() {
 			return nil, bad
+		}
+		if entity == Dataset {
+			return nil, fault.New(fault.Invalid, "Invalid identifier type 'dataset'")
 		}
 		if entity == Attribute {
 			col, ok := g.Attributes[key]
-			if !ok || !col.Sort {
+			switch {
+			case ok && col.Sort:
+			case g.Of == LoggedModels:
+				return nil, fault.New(fault.Invalid, "Invalid order by field name: %s", clip(key))
+			default:
 				return nil, g.badAttribute(key, func(c Column) bool { return c.Sort })
 			}
 			o.Key = col.Name
@@ -187,69 +212,185 @@ func (g Grammar) comparison(p *parser) (Comparison, error) {
 	if err != nil {
 		return Comparison{}, err
 	}
-	op, err := p.operator()
-	if err != nil {
-		return Comparison{}, err
-	}
-	c := Comparison{Entity: entity, Key: key, Op: op}
-	var allowed []Op
-	numeric := false
+	c := Comparison{Entity: entity, Key: key}
+	var col Column
 	switch entity {
 	case Attribute:
-		col, ok := g.Attributes[key]
-		if !ok || !col.Filter {
+		var ok bool
+		if col, ok = g.Attributes[key]; !ok || !col.Filter {
 			return c, g.badAttribute(key, func(c Column) bool { return c.Filter })
 		}
-		c.Key, numeric = col.Name, col.Numeric
-		allowed = listOps
-		if col.Numeric {
-			allowed = numericOps
-		}
-		if (op == In || op == NotIn) && !col.Numeric && !col.List {
-			return c, fault.New(fault.Invalid, "Only [%s] attributes support comparison with a list of quoted string values.",
-				strings.Join(g.names(func(c Column) bool { return c.List }), ", "))
-		}
-	case Metric:
-		allowed, numeric = numericOps, true
+		c.Key = col.Name
 	case Dataset:
-		allowed = listOps
 		if key != "name" && key != "digest" && key != "context" {
-			return c, fault.New(fault.Invalid, "Invalid dataset key '%s' specified. Valid keys are 'name, digest, context'", clip(key))
+			return c, fault.New(fault.Invalid, "Invalid dataset key '%s' specified. Valid keys are '%s'", clip(key), set("name", "digest", "context"))
 		}
-	case Param, Tag:
-		allowed = textOps
-		if g.Nulls {
-			allowed = nullOps
-		}
-	}
-	if !slices.Contains(allowed, op) {
-		return c, fault.New(fault.Invalid, "Invalid comparator '%s' not one of '%s'", op, joinOps(allowed))
-	}
-	switch op {
-	case IsNull, IsNotNull:
-		return c, nil
-	case In, NotIn:
-		c.List, err = p.list()
-		return c, err
 	default:
 	}
-	v := p.next()
-	if numeric {
-		if v.kind == tokenText && entity == Attribute { // MLflow takes quoted numbers for attributes
-			v.kind = tokenNumber
+	if c.Op, err = p.operator(); err != nil {
+		return c, err
+	}
+	switch c.Op {
+	case IsNull, IsNotNull:
+		switch {
+		case !g.Nulls:
+			return c, fault.New(fault.Invalid, "Invalid comparison clause. Expected 3 tokens found 2")
+		case entity != Param && entity != Tag && g.Of == Experiments:
+			return c, fault.New(fault.Invalid, "IS NULL / IS NOT NULL is only supported for tags, not for attribute '%s'", clip(key))
+		case entity != Param && entity != Tag:
+			return c, fault.New(fault.Invalid, "IS NULL / IS NOT NULL is only supported for tags and params, not for '%s' '%s'", entity, clip(key))
 		}
-		n, err := strconv.ParseFloat(v.text, 64)
-		if v.kind != tokenNumber || err != nil {
-			return c, fault.New(fault.Invalid, "Expected numeric value type for %s. Found '%s'", entity, clip(v.text))
-		}
-		c.Number = n
 		return c, nil
+	default:
 	}
-	if v.kind != tokenText && v.kind != tokenQuoted {
-		return c, fault.New(fault.Invalid, "Expected a quoted string value for %s (e.g. 'my-value'). Got value '%s'", entity, clip(v.text))
+	if g.Of == LoggedModels {
+		if err := g.operates(c, key, col); err != nil {
+			return c, err
+		}
 	}
-	c.Text = v.text
-	return c, nil
+	if err := g.value(p, &c, key, col); err != nil {
+		return c, err
+	}
+	return c, g.comparable(c, col)
+}
+
+// operates refuses an operator that a key of logged models does not take.
+func (g Grammar) operates(c Comparison, key string, col Column) error {
+	plural := map[Entity]string{Attribute: "attributes", Metric: "metrics", Param: "params", Tag: "tags"}[c.Entity]
+	numeric := c.Entity == Metric || col.Numeric
+	switch {
+	case numeric && !slices.Contains(numericOps, c.Op):
+		return fault.New(fault.Invalid, "Invalid comparison operator for %s.%s: '%s'. Expected one of ('<', '<=', '>', '>=', '=', '!=').", plural, clip(key), c.Op)
+	case !numeric && !slices.Contains(listOps, c.Op):
+		return fault.New(fault.Invalid, "Invalid comparison operator for %s.%s: '%s'. Expected one of ('=', '!=', 'LIKE', 'ILIKE', 'IN', 'NOT IN').", plural, clip(key), c.Op)
+	}
+	return nil
+}
+
+// value reads what is compared with.
+func (g Grammar) value(p *parser, c *Comparison, key string, col Column) (err error) {
+	if t := p.peek(); t.kind == tokenPunct && t.text == "(" {
+		switch {
+		case c.Entity == Metric:
+			return fault.New(fault.Invalid, "Expected numeric value type for metric. Found %s", clip(p.rest()))
+		case c.Entity == Attribute && col.Numeric:
+			return fault.New(fault.Invalid, "Expected numeric value type for numeric attribute: %s. Found %s", clip(key), clip(p.rest()))
+		case c.Entity == Param || c.Entity == Tag:
+			return fault.New(fault.Invalid, "Expected a quoted string value for %s (e.g. 'my-value'). Got value %s", c.Entity, clip(p.rest()))
+		case c.Entity == Attribute && !col.List:
+			return fault.New(fault.Invalid, "Only ['%s'] attributes support comparison with a list of quoted string values.",
+				strings.Join(g.names(func(c Column) bool { return c.List }), "', '"))
+		}
+		c.List, err = p.list()
+		return err
+	}
+	v := p.next()
+	if c.Entity == Metric || c.Entity == Attribute && col.Numeric {
+		n, err := strconv.ParseFloat(v.text, 64)
+		switch {
+		case err == nil && (v.kind == tokenNumber || v.kind == tokenText && g.Of == Registry):
+			c.Number = n
+			return nil
+		case c.Entity == Metric:
+			return fault.New(fault.Invalid, "Expected numeric value type for metric. Found %s", clip(v.raw))
+		}
+		return fault.New(fault.Invalid, "Expected numeric value type for numeric attribute: %s. Found %s", clip(key), clip(v.raw))
+	}
+	switch {
+	case v.kind == tokenText || v.kind == tokenQuoted && strings.HasPrefix(v.raw, `"`):
+		c.Text = v.text
+		return nil
+	case v.kind == tokenName || v.kind == tokenQuoted:
+		return fault.New(fault.Invalid, "Parameter value is either not quoted or unidentified quote types used for string value %s. Use either single or double quotes.", clip(v.raw))
+	case c.Entity == Dataset:
+		return fault.New(fault.Invalid, "Expected a quoted string value for dataset attributes. Got value %s", clip(v.raw))
+	case c.Entity != Attribute:
+		return fault.New(fault.Invalid, "Expected a quoted string value for %s (e.g. 'my-value'). Got value %s", c.Entity, clip(v.raw))
+	case g.Of == Registry && v.kind == tokenNumber && len(g.spellings(func(c Column) bool { return c.Numeric && c.Filter })) > 0:
+		return fault.New(fault.Invalid, "Only the '%s' attributes support comparison with numeric values.", set(g.spellings(func(c Column) bool { return c.Numeric })...))
+	case g.Of == Registry:
+		return fault.New(fault.Invalid, "Expected a quoted string value or a list of quoted string values for attributes. Got value %s", clip(v.raw))
+	}
+	return fault.New(fault.Invalid, "Expected a quoted string value for attributes. Got value %s", clip(v.raw))
+}
+
+// clause is a part of a filter as messages have it.
+func (g Grammar) clause(text string) string {
+	if g.Of == Runs {
+		return "'" + clip(text) + "'"
+	}
+	return clip(text)
+}
+
+// comparable refuses an operator that the key does not take. The texts are
+// MLflow's, with the quotes that it forgets.
+func (g Grammar) comparable(c Comparison, col Column) error {
+	allowed, said, closing := listOps, listOps, ""
+	switch c.Entity {
+	case Attribute:
+		closing = "'"
+		if col.Numeric {
+			allowed, closing = numericOps, ""
+		}
+	case Metric:
+		allowed, said = numericOps, numericOps
+	case Param, Tag:
+		allowed, said = textOps, textOps
+		if g.Nulls {
+			said = nullOps
+		}
+		if c.Entity == Param {
+			closing = "'"
+		}
+	case Dataset:
+	}
+	if !slices.Contains(allowed, c.Op) || (c.Op == In || c.Op == NotIn) != (c.List != nil) {
+		switch {
+		case c.Entity == Tag && (g.Of == Registry || g.Of == Experiments):
+			return fault.New(fault.Invalid, "Invalid comparator for tag: %s", c.Op)
+		case g.Of == Registry && col.Numeric:
+			return fault.New(fault.Invalid, "Invalid comparator for attribute %s: %s", col.Name, c.Op)
+		case g.Of == Registry:
+			return fault.New(fault.Invalid, "Invalid comparator for attribute: %s", c.Op)
+		}
+		words := make([]string, len(said))
+		for i, op := range said {
+			words[i] = string(op)
+		}
+		return fault.New(fault.Invalid, "Invalid comparator '%s' not one of '%s%s", c.Op, set(words...), closing)
+	}
+	return nil
+}
+
+// words are the entities that a search takes, by how it may spell them.
+func (g Grammar) entity(word string) (Entity, error) {
+	switch g.Of {
+	case Experiments, Registry:
+		switch word {
+		case "attribute":
+			return Attribute, nil
+		case "tag", "tags":
+			return Tag, nil
+		}
+		return "", fault.New(fault.Invalid, "Invalid entity type '%s'. Valid entity types are ('attribute', 'tag', 'tags')", clip(word))
+	case LoggedModels:
+		switch word {
+		case "attributes":
+			return Attribute, nil
+		case "metrics":
+			return Metric, nil
+		case "params":
+			return Param, nil
+		case "tags":
+			return Tag, nil
+		}
+		return "", fault.New(fault.Invalid, "Invalid entity type: '%s'. Expected one of ['attributes', 'metrics', 'params', 'tags'].", clip(word))
+	case Runs:
+	}
+	if e, ok := entityNames[word]; ok && (e == Attribute || slices.Contains(g.Entities, e)) {
+		return e, nil
+	}
+	return "", fault.New(fault.Invalid, "Invalid entity type '%s'. Valid values are ['metric', 'parameter', 'tag', 'attribute', 'dataset']", clip(word))
 }
 
 func (g Grammar) identifier(p *parser) (Entity, string, error) {
@@ -257,23 +398,30 @@ func (g Grammar) identifier(p *parser) (Entity, string, error) {
 	if t.kind != tokenName && t.kind != tokenQuoted {
 		return "", "", fault.New(fault.Invalid, "Invalid clause(s) in filter string: '%s'", clip(t.text))
 	}
-	parts := t.parts
-	if len(parts) == 1 {
-		return Attribute, parts[0], nil
+	if len(t.parts) == 1 {
+		return Attribute, t.parts[0], nil
 	}
-	entity, ok := entityNames[parts[0]]
-	if !ok || (entity != Attribute && !slices.Contains(g.Entities, entity)) {
-		valid := []string{string(Attribute)}
-		for _, e := range g.Entities {
-			valid = append(valid, string(e))
-		}
-		return "", "", fault.New(fault.Invalid, "Invalid entity type '%s'. Valid values are ['%s']", clip(parts[0]), strings.Join(valid, "', '"))
-	}
-	return entity, strings.Join(parts[1:], "."), nil
+	entity, err := g.entity(t.parts[0])
+	return entity, strings.Join(t.parts[1:], "."), err
 }
 
 func (g Grammar) badAttribute(key string, valid func(Column) bool) error {
-	return fault.New(fault.Invalid, "Invalid attribute key '%s' specified. Valid keys are '%s'", clip(key), strings.Join(g.names(valid), ", "))
+	return fault.New(fault.Invalid, "Invalid attribute key '%s' specified. Valid keys are '%s'", clip(key), set(g.spellings(valid)...))
+}
+
+// set is a set of texts as Python writes it.
+func set(words ...string) string { return "{'" + strings.Join(words, "', '") + "'}" }
+
+// spellings are all ways to write the attributes.
+func (g Grammar) spellings(valid func(Column) bool) []string {
+	var out []string
+	for spelling, c := range g.Attributes {
+		if valid(c) {
+			out = append(out, spelling)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (g Grammar) names(valid func(Column) bool) []string {
@@ -285,14 +433,6 @@ func (g Grammar) names(valid func(Column) bool) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-func joinOps(ops []Op) string {
-	s := make([]string, len(ops))
-	for i, op := range ops {
-		s[i] = string(op)
-	}
-	return strings.Join(s, ", ")
 }
 
 func clip(s string) string {

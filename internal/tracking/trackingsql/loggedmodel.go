@@ -2,6 +2,7 @@ package trackingsql
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/uptrace/bun"
@@ -72,6 +73,9 @@ func (Store) SearchLoggedModels(ctx context.Context, tx *store.Tx, p project.Nam
 	c.view(q.View)
 	sqlite := isSQLite(tx)
 	on, onArgs := onDatasets(q.Datasets)
+	if on != "" && !slices.ContainsFunc(q.Where, func(cmp search.Comparison) bool { return cmp.Entity == search.Metric }) {
+		c.and("EXISTS (SELECT 1 FROM tracking_model_metric x WHERE x.model = t.id"+on+")", onArgs...)
+	}
 	for _, cmp := range q.Where {
 		switch cmp.Entity {
 		case search.Param:

@@ -61,6 +61,12 @@ func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id tracking.
 	return row.run()
 }
 
+// StageRuns implements tracking.Store.
+func (Store) StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment tracking.ExperimentID, stage tracking.Stage) error {
+	_, err := tx.NewRaw("UPDATE tracking_run SET stage = ? WHERE project = ? AND experiment = ?", string(stage), string(p), int64(experiment)).Exec(ctx)
+	return err
+}
+
 // RunOfAttempt implements tracking.Store.
 func (Store) RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, attempt string) (tracking.Run, error) {
 	var row runRow

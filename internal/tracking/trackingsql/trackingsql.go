@@ -314,8 +314,8 @@ func (s Store) SearchExperiments(ctx context.Context, tx *store.Tx, p project.Na
 			sel = sel.OrderExpr(direction(experimentColumns[o.Key], o.Desc))
 		}
 	}
-	if len(q.Order) == 0 {
-		sel = sel.OrderExpr("t.updated DESC")
+	if len(q.Order) == 0 { // as MLflow has it: milliseconds, then the oldest
+		sel = sel.OrderExpr("t.created / 1000 DESC, t.id")
 	}
 	var rows []experimentRow
 	if err := sel.OrderExpr("t.id DESC").Limit(q.Limit).Offset(q.Offset).Scan(ctx, &rows); err != nil {

@@ -46,6 +46,7 @@ type deliveryRow struct {
 	Ended     store.Time `bun:"ended"`
 	Reason    string     `bun:"reason"`
 	Label     string     `bun:"label"`
+	Form      string     `bun:"form"`
 	Body      []byte     `bun:"body"`
 }
 
@@ -75,7 +76,7 @@ func (Store) Insert(ctx context.Context, tx *store.Tx, r alert.Row) (bool, error
 		ID: string(r.ID), Project: r.Project, TargetKey: r.TargetKey, Dedup: r.Dedup, Target: string(target),
 		EventID: r.Event, Type: r.Type, Source: r.Source, State: string(r.State), Attempts: r.Attempts,
 		Created: store.At(r.Created), Next: store.At(r.Next), Ended: store.At(r.Ended), Reason: r.Reason,
-		Label: string(label), Body: r.Body,
+		Label: string(label), Form: r.Form, Body: r.Body,
 	}).On("CONFLICT (project, dedup) DO NOTHING").Exec(ctx))
 }
 
@@ -206,7 +207,7 @@ func (r deliveryRow) row() (out alert.Row, err error) {
 			ID: alert.ID(r.ID), Project: r.Project, Event: r.EventID, Type: r.Type, Source: r.Source, State: alert.State(r.State),
 			Attempts: r.Attempts, Created: r.Created.Time(), Ended: r.Ended.Time(), Reason: r.Reason,
 		},
-		TargetKey: r.TargetKey, Dedup: r.Dedup, Body: r.Body,
+		TargetKey: r.TargetKey, Dedup: r.Dedup, Form: r.Form, Body: r.Body,
 	}
 	if out.State == alert.Queued {
 		out.Next = r.Next.Time()

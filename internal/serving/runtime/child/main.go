@@ -14,6 +14,12 @@ import (
 // Main is the child: it loads the one model it is given and answers until in
 // ends.
 func Main(in io.Reader, out io.Writer, rt runtime.Runtime) error {
+	return Serve(context.Background(), in, out, rt)
+}
+
+// Serve is Main, of a child that is told to end by its context. It says so, goes on with
+// what it is asked, and ends when in does, as who asks it sees to.
+func Serve(ctx context.Context, in io.Reader, out io.Writer, rt runtime.Runtime) error {
 	r, w := newReader(in), newWriter(out)
 	model, o, err := r.load()
 	if err != nil {
@@ -30,7 +36,9 @@ func Main(in io.Reader, out io.Writer, rt runtime.Runtime) error {
 		return err
 	}
 	c := &served{session: s, w: w, running: map[uint64]context.CancelFunc{}}
+	stop := context.AfterFunc(ctx, func() { c.signal(kindLeave) })
 	err = c.serve(r)
+	stop()
 	c.mu.Lock()
 	for _, cancel := range c.running {
 		cancel()
@@ -84,6 +92,8 @@ func (c *served) serve(r *reader) error {
 				cancel()
 				c.answer(id, out, err)
 			})
+		case kindPing:
+			c.signal(kindPing)
 		case kindCancel:
 			c.mu.Lock()
 			if cancel := c.running[id]; cancel != nil {
@@ -94,6 +104,14 @@ func (c *served) serve(r *reader) error {
 			return fmt.Errorf("a message of kind %q where a request belongs", kind)
 		}
 	}
+}
+
+// signal says what is of no run.
+func (c *served) signal(kind byte) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.w.signal(kind)
+	_ = c.w.flush()
 }
 
 // answer says what came out. When that cannot be written, the server is gone or

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -36,11 +37,15 @@ var (
 type process struct {
 	proc   Process
 	cancel context.CancelFunc
-	in     *os.File      // what it reads
+	in     channel       // what it reads
 	gone   chan struct{} // closed when everything of it is over
 	exit   error         // how it ended, known then
 	stderr head
 	meta   runtime.Metadata
+	link   bool // it is on another machine
+
+	leaving chan struct{} // closed when it asks to be let go
+	asks    sync.Once
 
 	sending chan struct{} // holds a token while somebody writes
 	w       *writer
@@ -50,6 +55,12 @@ type process struct {
 	last    uint64
 	longest time.Duration // that a run took
 	why     error
+}
+
+// channel is a way to a process: a pipe, or a connection.
+type channel interface {
+	io.WriteCloser
+	SetWriteDeadline(at time.Time) error
 }
 
 // waiting is a call that was sent. Its answer is dropped when it was cancelled.
@@ -105,10 +116,7 @@ func (r *Runtime) start(life context.Context, model []byte, o runtime.Options) (
 		_, _ = theirIn.Close(), in.Close()
 		return failed(err)
 	}
-	p := &process{
-		proc: proc, cancel: cancel, in: in, gone: make(chan struct{}),
-		sending: make(chan struct{}, 1), w: newWriter(in), calls: map[uint64]*waiting{},
-	}
+	p := newProcess(proc, in, cancel)
 	cmd := proc.Command()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.stderr
 	err = proc.Start()
@@ -117,12 +125,29 @@ func (r *Runtime) start(life context.Context, model []byte, o runtime.Options) (
 		_, _ = in.Close(), out.Close()
 		return failed(err)
 	}
-	context.AfterFunc(ctx, func() { p.stop(errEnded) })
+	if err := r.load(life, ctx, p, out, model, o); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// newProcess is one that nobody talks to yet.
+func newProcess(proc Process, in channel, cancel context.CancelFunc) *process {
+	return &process{
+		proc: proc, cancel: cancel, in: in, gone: make(chan struct{}), leaving: make(chan struct{}),
+		sending: make(chan struct{}, 1), w: newWriter(in), calls: map[uint64]*waiting{},
+	}
+}
+
+// load gives a process its model, and begins to read what it answers. One that does not
+// load it has ended. own ends with the process, and life is its caller's.
+func (r *Runtime) load(life, own context.Context, p *process, out io.ReadCloser, model []byte, o runtime.Options) error {
+	context.AfterFunc(own, func() { p.stop(errEnded) })
 	reader := newReader(out)
 	ended := func() { // everything of it is over
 		p.stop(errEnded)
-		p.exit = proc.Wait()
-		_, _ = in.Close(), out.Close()
+		p.exit = p.proc.Wait()
+		_, _ = p.in.Close(), out.Close()
 		close(p.gone)
 		r.processes.Done()
 	}
@@ -130,7 +155,8 @@ func (r *Runtime) start(life context.Context, model []byte, o runtime.Options) (
 	// closes its side of the pipes.
 	slow := time.AfterFunc(o.Time, func() { p.stop(errSlow) })
 	p.w.load(model, o)
-	if err = p.w.flush(); err == nil {
+	err := p.w.flush()
+	if err == nil {
 		p.meta, err = reader.loaded()
 	}
 	if !slow.Stop() && err == nil {
@@ -141,14 +167,14 @@ func (r *Runtime) start(life context.Context, model []byte, o runtime.Options) (
 		err = p.loadError(life, err, o.Time)
 		// It has seen the model and no row.
 		r.log.ErrorContext(life, "a model's process did not load it", slog.String("reason", p.reason()), slog.String("said", p.stderr.String()), slog.String("error", err.Error()))
-		return nil, err
+		return err
 	}
 	p.stderr.forget()
 	go func() {
 		p.stop(p.read(reader))
 		ended()
 	}()
-	return p, nil
+	return nil
 }
 
 // loadError says why a model was not loaded: what the child said, or why it could
@@ -185,7 +211,9 @@ func (p *process) stop(why error) {
 	p.mu.Unlock()
 	p.cancel()
 	err := died()
-	if errors.Is(why, errStubborn) || errors.Is(why, errDeaf) { // which none of the calls did
+	if p.link { // that it is not reached says nothing of the runs
+		err = parted()
+	} else if errors.Is(why, errStubborn) || errors.Is(why, errDeaf) { // which none of the calls did
 		err = unavailable()
 	}
 	for _, c := range calls {
@@ -240,7 +268,7 @@ func (p *process) infer(ctx context.Context, inputs []runtime.Tensor, asked []ru
 	if p.calls == nil {
 		p.mu.Unlock()
 		free()
-		return nil, unavailable()
+		return nil, p.unavailable()
 	}
 	p.last++
 	id := p.last
@@ -305,9 +333,17 @@ func (p *process) send(ctx context.Context, message func(*writer)) error {
 			err = errDeaf
 		}
 		p.stop(err)
-		return unavailable()
+		return p.unavailable()
 	}
 	return nil
+}
+
+// unavailable is what who asks it in vain hears.
+func (p *process) unavailable() *fault.Error {
+	if p.link {
+		return parted()
+	}
+	return unavailable()
 }
 
 // take removes a call, to answer it; nil when somebody else did.
@@ -337,6 +373,13 @@ func (p *process) read(r *reader) error {
 		kind, id, err := r.head()
 		if err != nil {
 			return err
+		}
+		switch kind {
+		case kindPing:
+			continue // it is there
+		case kindLeave:
+			p.asks.Do(func() { close(p.leaving) })
+			continue
 		}
 		asked, ok := p.asked(id)
 		if !ok {

@@ -25,6 +25,8 @@ const (
 	kindCancel = 'C' // id
 	kindAnswer = 'A' // id, outputs
 	kindFault  = 'F' // id (0: of the load), kind, message, hint, data
+	kindPing   = 'P' // 0; its answer is the same
+	kindLeave  = 'E' // 0: of a process that is to end: it takes no more, and goes on with what it has
 )
 
 // Limits of what is read.
@@ -129,6 +131,12 @@ func (w *writer) infer(id uint64, inputs []runtime.Tensor, outputs []runtime.Spe
 func (w *writer) cancel(id uint64) {
 	w.kind(kindCancel)
 	w.number(id)
+}
+
+// signal writes a message that is of no run.
+func (w *writer) signal(kind byte) {
+	w.kind(kind)
+	w.number(0)
 }
 
 func (w *writer) answer(id uint64, outputs []runtime.Tensor) {
@@ -377,10 +385,15 @@ func (r *reader) head() (kind byte, id uint64, err error) {
 	if kind, err = r.r.ReadByte(); err != nil {
 		return 0, 0, err
 	}
-	if kind != kindAnswer && kind != kindFault {
+	most := uint64(1 << 63)
+	switch kind {
+	case kindAnswer, kindFault:
+	case kindPing, kindLeave:
+		most = 0
+	default:
 		return 0, 0, errors.New("another message where an answer belongs")
 	}
-	id, err = r.number(1 << 63)
+	id, err = r.number(most)
 	return kind, id, err
 }
 

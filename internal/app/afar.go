@@ -1,0 +1,326 @@
+package app
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/child"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/onnx"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// afar is what replicas on other pools need. Their engine runs this binary there, in
+// replicaMode. It calls the server with the token of its workload, which is good for
+// nothing else, and is given the model over that connection (httpapi's route
+// …/workloads/{workload}/replica). What the engine's nodes may not reach, nobody has to
+// open: it is the way that agents go.
+//
+// A replica lives as long as its connection: whichever end goes away, the other one
+// hears of it, and the workload ends. So nothing of it is left when the server is killed.
+type afar struct {
+	tokens  *account.Service
+	library string // ONNX Runtime
+	dir     string // where each has its scratch directory
+	link    linker
+
+	once    sync.Once
+	program []engine.Mount // this binary, and the library
+	err     error
+}
+
+// linker gives a process at the other end of a connection its model.
+type linker func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (*child.Linked, error)
+
+// there is a place on a machine of another pool.
+type there struct {
+	*place
+
+	pool  string
+	zone  residency.Zone
+	cores int
+	link  linker
+	log   *slog.Logger
+	end   func() // ends the workload
+
+	conn    chan net.Conn // the replica's, once
+	mu      sync.Mutex
+	claimed bool
+	began   chan struct{} // closed when the engine was told to start it
+	start   sync.Once
+}
+
+var _ serving.Away = (*there)(nil)
+
+func newThere() *there { return &there{conn: make(chan net.Conn, 1), began: make(chan struct{})} }
+
+// Bounds of a replica elsewhere.
+const (
+	joinTime  = 15 * time.Minute    // to be started by its engine, to fetch what it needs, and to call
+	tokenLife = 30 * 24 * time.Hour // then it is replaced
+)
+
+// await waits until the replica has called.
+func (p *places) await(ctx context.Context, r serving.Placing, wid compute.WorkloadID, pl *place, waits func(string)) (serving.Place, error) {
+	t := pl.there
+	t.place, t.cores, t.link, t.log = pl, r.Threads, p.afar.link, p.log
+	t.end = sync.OnceFunc(func() { p.withdraw(context.WithoutCancel(ctx), r.Project, wid) })
+	look := time.NewTicker(whyEvery)
+	defer look.Stop()
+	var late <-chan time.Time
+	began := t.began
+	for {
+		select {
+		case conn := <-t.conn:
+			if conn == nil {
+				t.Release()
+				return nil, fault.New(fault.Unavailable, "its connection broke before it had its model")
+			}
+			return &connected{there: t, conn: conn}, nil
+		case <-pl.over:
+			return nil, fault.New(fault.Conflict, "it got no place on pools %s, or ended: %s", strings.Join(r.Pools, ", "), pl.outcome)
+		case <-began:
+			timer := time.NewTimer(joinTime)
+			defer timer.Stop()
+			late, began = timer.C, nil
+			waits("another one is started on pool " + t.Pool())
+		case <-late:
+			t.Release()
+			return nil, fault.New(fault.Timeout, "the replica on pool %s did not call in %s", t.Pool(), joinTime)
+		case <-look.C:
+			if began == nil {
+				continue
+			}
+			if why, err := p.compute.Why(ctx, wid); err == nil {
+				waits("another one waits for a place on pools " + strings.Join(r.Pools, ", ") + ": " + strings.Join(why, "; "))
+			}
+		case <-ctx.Done():
+			t.Release()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Pool implements serving.Away.
+func (t *there) Pool() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pool
+}
+
+// Zone implements serving.Away.
+func (t *there) Zone() residency.Zone {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.zone
+}
+
+// Load implements serving.Away: it is not connected.
+func (t *there) Load(context.Context, []byte, runtime.Options) (runtime.Session, error) {
+	return nil, fault.New(fault.Internal, "the replica has not called")
+}
+
+// Release implements serving.Place.
+func (t *there) Release() {
+	t.place.Release()
+	t.end()
+	select { // one that called too late
+	case conn := <-t.conn:
+		if conn != nil {
+			_ = conn.Close()
+		}
+	default:
+	}
+}
+
+// connected is a replica that waits for its model.
+type connected struct {
+	*there
+	conn net.Conn
+}
+
+// Load implements serving.Away.
+func (c *connected) Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error) {
+	l, err := c.link(ctx, c.conn, model, o, c.cores)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		select {
+		case <-l.Leaving():
+		case <-l.Gone():
+		}
+		c.lose()
+	}()
+	return l, nil
+}
+
+// Release implements serving.Place.
+func (c *connected) Release() {
+	_ = c.conn.Close()
+	c.there.Release()
+}
+
+// Claim takes the only call that a replica has: the connection is to be given to take,
+// nil if there is none after all. Errors: fault.Gone for a replica that nobody waits
+// for, fault.Conflict for one that has called.
+func (p *places) Claim(workload string) (take func(net.Conn), err error) {
+	pl := p.of(workload)
+	if pl == nil || pl.there == nil {
+		return nil, fault.New(fault.Gone, "nobody waits for replica %.80q: the server that wanted it has ended, or it is not wanted any more", workload)
+	}
+	t := pl.there
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.claimed {
+		return nil, fault.New(fault.Conflict, "replica %s has called", workload)
+	}
+	t.claimed = true
+	return func(c net.Conn) {
+		select {
+		case <-pl.ended:
+			if c != nil {
+				_ = c.Close()
+			}
+		default:
+			t.conn <- c
+		}
+	}, nil
+}
+
+// prepareAfar says what a replica runs on a pool.
+func (p *places) prepareAfar(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
+	pl := p.of(string(w.ID))
+	if pl == nil || pl.there == nil {
+		return engine.Spec{}, fault.New(fault.Gone, "the server that wanted the replica has ended")
+	}
+	program, err := p.afar.mounts()
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	var token string
+	ctx = identity.With(ctx, identity.Loop("replicas"))
+	if err := p.db.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) (err error) {
+		_, token, err = p.afar.tokens.IssueAttemptIn(ctx, tx, account.AttemptSpec{
+			Attempt: string(w.ID), Name: string(w.ID), Project: w.Project, Scopes: []string{"workload.work"}, TTL: tokenLife,
+		})
+		return err
+	}); err != nil {
+		return engine.Spec{}, fault.Wrap(err, "the replica's token")
+	}
+	dir := p.scratch(w.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return engine.Spec{}, err
+	}
+	t := pl.there
+	t.mu.Lock()
+	t.pool, t.zone = string(pool.Name), pool.Zone
+	t.mu.Unlock()
+	t.start.Do(func() { close(t.began) })
+	cores := max(1, int(w.Request.CPU/resource.Cores(1)))
+	env := map[string]string{
+		"PATH": "/usr/bin:/bin", "HOME": dir, "TMPDIR": dir, "TZ": "UTC", "GOMEMLIMIT": "off", "GOMAXPROCS": strconv.Itoa(cores), "MALLOC_ARENA_MAX": "2",
+	}
+	maps.Copy(env, pool.Env)
+	env["FALAJ_TOKEN"], env["FALAJ_PROJECT"], env["FALAJ_WORKLOAD"] = token, string(w.Project), string(w.ID)
+	return engine.Spec{
+		Command: []string{program[0].Path, "child", replicaMode, program[1].Path}, Env: env, Dir: dir,
+		Mounts:  append([]engine.Mount{{Path: dir, Writable: true, Role: engine.Scratch}}, program...),
+		Network: engine.Network{API: true},
+	}, nil
+}
+
+func (p *places) scratch(wid compute.WorkloadID) string {
+	return filepath.Join(p.afar.dir, string(wid))
+}
+
+// revoke ends the token of a replica elsewhere.
+func (p *places) revoke(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+	if w.InPlace || p.afar.tokens == nil {
+		return nil
+	}
+	return p.afar.tokens.RevokeAttemptIn(identity.With(ctx, identity.Loop("replicas")), tx, string(w.ID))
+}
+
+// endEarlier ends the replicas elsewhere of an earlier process, also those that still
+// wait in line: their own end has come with their connection.
+func (p *places) endEarlier(ctx context.Context) error {
+	ctx = identity.With(ctx, identity.Loop("replicas"))
+	return p.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		all, err := computesql.Store{}.Unsettled(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, w := range all {
+			if w.Kind != compute.Replica || w.InPlace || p.of(string(w.ID)) != nil {
+				continue
+			}
+			if err := p.compute.Cancel(ctx, tx, w.ID, "the server that wanted the replica has ended"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// mounts are what the replica runs: this binary, and the library. Nodes keep them by
+// their digests.
+func (a *afar) mounts() ([]engine.Mount, error) {
+	a.once.Do(func() {
+		self, err := os.Executable()
+		if err != nil {
+			a.err = err
+			return
+		}
+		for _, path := range []string{self, a.library} {
+			file, err := filepath.EvalSymlinks(path)
+			if err == nil {
+				file, err = filepath.Abs(file)
+			}
+			if err != nil {
+				a.err = onnx.Missing(path)
+				return
+			}
+			digest, err := digestOf(file)
+			if err != nil {
+				a.err = fault.Wrap(err, "read what replicas run")
+				return
+			}
+			a.program = append(a.program, engine.Mount{Path: file, Digest: digest})
+		}
+	})
+	return a.program, a.err
+}
+
+func digestOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
+}

@@ -1,0 +1,160 @@
+package serving
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+// Away is a Place on another machine, where a process waits for its model.
+type Away interface {
+	Place
+	Pool() string
+	Zone() residency.Zone
+	// Load gives the process the model, which was verified. Its session is away for
+	// ever when the process has ended; then, or when it is to end, Lost is closed.
+	Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error)
+}
+
+// steady is how long a replica elsewhere has answered that was no failure when it went.
+const steady = time.Minute
+
+// sendAway loads one more replica on another machine. It goes where its model may be,
+// and the features that are looked up for it.
+func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runtime.Options, waits func(string)) (runtime.Session, Place, error) {
+	switch {
+	case s.Capacity == nil:
+		return nil, nil, fault.New(fault.Unsupported, "this server gives replicas no places on pools").
+			WithHint("Leave spec.scale.pools out: a gateway, and servers that share a database, have their replicas themselves.")
+	case o.Python != nil:
+		return nil, nil, fault.New(fault.Unsupported, "replicas of Python models run at the server").WithHint("Leave spec.scale.pools out.")
+	}
+	want.Pools = spec.pools()
+	if f := spec.Features; f != nil {
+		label, err := s.Features.Label(ctx, want.Project, f.Service)
+		if err != nil {
+			return nil, nil, fault.Wrap(err, "where features %s may be", f.Service)
+		}
+		if want.Residency, err = residency.Derive(residency.Parent{Name: "the model", Label: want.Residency}, residency.Parent{Name: "feature service " + f.Service, Label: label}); err != nil {
+			return nil, nil, err
+		}
+	}
+	place, err := s.Capacity.Place(ctx, want, waits)
+	if err != nil {
+		return nil, nil, err
+	}
+	there, ok := place.(Away)
+	if !ok {
+		place.Release()
+		return nil, nil, fault.New(fault.Internal, "a replica for pools %v was given a place here", want.Pools)
+	}
+	waits("another one is loaded on pool " + there.Pool())
+	session, err := s.loadAway(ctx, there, o)
+	if err != nil {
+		place.Release()
+		return nil, nil, err
+	}
+	return session, place, nil
+}
+
+// loadAway reads a version once more, verified, and hands it over. It takes a place of
+// the loader.
+func (s *Service) loadAway(ctx context.Context, there Away, o runtime.Options) (runtime.Session, error) {
+	select {
+	case s.loads <- struct{}{}:
+		defer func() { <-s.loads }()
+	case <-there.Lost():
+		return nil, fault.New(fault.Unavailable, "the replica's process ended before it had its model")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	file, err := o.Again(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return there.Load(ctx, file, o)
+}
+
+// Elsewhere implements runtime.Spread.
+func (p *replicas) Elsewhere() (n int) {
+	if !p.spread {
+		return 0
+	}
+	for _, r := range *p.all.Load() {
+		if r.away == nil || runtime.Away(r.session) != nil {
+			continue
+		}
+		if one, ok := r.session.(runtime.Narrow); ok {
+			n += one.Runs()
+		} else {
+			n++
+		}
+	}
+	return n
+}
+
+// InferElsewhere implements runtime.Spread.
+func (p *replicas) InferElsewhere(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+	return p.infer(ctx, true, inputs, outputs)
+}
+
+// pools says how many replicas answer on which pool; nil when all are here.
+func (p *replicas) pools() map[string]int {
+	if !p.spread {
+		return nil
+	}
+	on := map[string]int{}
+	for _, r := range *p.all.Load() {
+		if r.away != nil && runtime.Away(r.session) == nil {
+			on[r.away.Pool()]++
+		}
+	}
+	return on
+}
+
+// parted takes into account that a replica elsewhere went away by itself: one that goes
+// soon after it came is not replaced at once. Under mu.
+func (p *replicas) parted(r *replica, now time.Time) {
+	if r.away == nil || p.closed {
+		return
+	}
+	p.losses++
+	if now.Sub(r.since) > steady {
+		p.losses = 0
+	}
+	if p.losses > 0 {
+		p.retry = now.Add(min(maxPause, time.Second<<min(p.losses, 9)))
+	}
+	p.reason = fmt.Sprintf("one on pool %s has ended, and is replaced", r.away.Pool())
+	p.grow(now)
+}
+
+// fence keeps runs from where their features may not be.
+func (p *replicas) fence(label residency.Label) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.label = residency.Of(label.Zones()...)
+	for _, r := range *p.all.Load() {
+		if r.away != nil && !p.label.Allows(r.away.Zone()) {
+			p.without(r)
+		}
+	}
+}
+
+// fenced lets the features of a request go where its version has replicas: from those
+// where they may not be, by the label that they have now, it is kept away.
+func (s *Service) fenced(ctx context.Context, project string, x *target, set *FeatureSet) error {
+	if x.replicas == nil || !x.replicas.spread || set == nil {
+		return nil
+	}
+	label, err := s.Features.Label(ctx, project, set.Ref)
+	if err != nil {
+		return fault.Wrap(err, "where features %s may be", set.Ref)
+	}
+	x.replicas.fence(label)
+	return nil
+}

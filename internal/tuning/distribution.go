@@ -1,0 +1,91 @@
+package tuning
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// Distribution is what a parameter may be, in Optuna's JSON:
+// {"name": "FloatDistribution", "attributes": {"low": 0, "high": 1, "log": false, "step": null}}.
+type Distribution string
+
+type distribution struct {
+	Name       string `json:"name"`
+	Attributes struct {
+		Log     bool  `json:"log"`
+		Choices []any `json:"choices"`
+	} `json:"attributes"`
+}
+
+const categorical = "CategoricalDistribution"
+
+func (d Distribution) parse() (distribution, error) {
+	var out distribution
+	if len(d) > maxDistribution {
+		return out, fault.New(fault.TooLarge, "a distribution has %d bytes, at most %d are taken", len(d), maxDistribution).
+			WithHint("Name the choices briefly and look their contents up in the objective.")
+	}
+	if err := json.Unmarshal([]byte(d), &out); err != nil {
+		return out, fault.New(fault.Invalid, "the distribution is not JSON of Optuna's form: %w", err).
+			WithHint("Choices are null, true, false, finite numbers or text.")
+	}
+	switch out.Name {
+	case "FloatDistribution", "IntDistribution":
+		return out, nil
+	case categorical:
+		if len(out.Attributes.Choices) == 0 {
+			return out, fault.New(fault.Invalid, "a categorical distribution has no choices").WithHint("Give at least one.")
+		}
+		return out, nil
+	}
+	return out, fault.New(fault.Unsupported, "distribution %q is not known", out.Name).
+		WithHint("Use FloatDistribution, IntDistribution or CategoricalDistribution; Optuna deprecated the others in 3.0.")
+}
+
+// compatible refuses a distribution that the parameter's earlier one does not go
+// with: bounds may move, the kind, the scale and the choices may not.
+func compatible(before, now Distribution) error {
+	a, err := before.parse()
+	if err != nil {
+		return err
+	}
+	b, err := now.parse()
+	if err != nil {
+		return err
+	}
+	refuse := func(text string) error {
+		return fault.New(fault.Invalid, "%s", text).WithHint("Give the parameter another name, or begin another study.")
+	}
+	switch {
+	case a.Name != b.Name:
+		return refuse("Cannot set different distribution kind to the same parameter name.")
+	case a.Name == categorical && !slices.EqualFunc(a.Attributes.Choices, b.Attributes.Choices, sameChoice):
+		return refuse("CategoricalDistribution does not support dynamic value space.")
+	case a.Name != categorical && a.Attributes.Log != b.Attributes.Log:
+		return refuse("Cannot set different log configuration to the same parameter name.")
+	}
+	return nil
+}
+
+// sameChoice is Python's ==, to which true is 1.
+func sameChoice(a, b any) bool { return number(a) == number(b) }
+
+func number(v any) any {
+	switch v {
+	case true:
+		return 1.0
+	case false:
+		return 0.0
+	}
+	switch v.(type) {
+	case nil, string, float64:
+		return v
+	}
+	text, err := json.Marshal(v) // a list or an object, which == cannot compare
+	if err != nil {
+		panic(err) // it was JSON
+	}
+	return "\x00" + string(text)
+}
