@@ -38,7 +38,7 @@ func Parameter(t *rapid.T) space.Parameter {
 	case 0:
 		return space.Parameter{Type: space.Float, Low: low, High: high}
 	case 1:
-		return space.Parameter{Type: space.Float, Low: 1e-6, High: 1e-6 + high - low, Log: true}
+		return space.Parameter{Type: space.Float, Low: 1e-6, High: 2e-6 + high - low, Log: true}
 	case 2:
 		return space.Parameter{Type: space.Float, Low: low / 7, High: high / 7, Step: rapid.Float64Range(0.01, 3).Draw(t, "step")}
 	case 3:
