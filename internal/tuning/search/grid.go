@@ -2,6 +2,7 @@ package search
 
 import (
 	"math"
+	"slices"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/tuning/space"
@@ -47,8 +48,7 @@ func (c Config) grid(s space.Space) ([]*axis, error) {
 			}
 		}
 	}
-	for i := len(all) - 1; i >= 0; i-- { // children first
-		a := all[i]
+	for _, a := range slices.Backward(all) { // children first
 		for v := range a.values {
 			a.below[v] = product(a.children[v])
 			a.points = min(a.points+a.below[v], maxGrid+1)

@@ -18,7 +18,7 @@ func sobolPoint(n uint32, dim int, seed uint64) float64 {
 		}
 	}
 	h := mix(seed ^ mix(uint64(dim)+1)) //nolint:gosec // a dimension is not negative
-	return (float64(owen(x, uint32(h))) + 0.5) / (1 << 32)
+	return (float64(owen(x, uint32(h>>32))) + 0.5) / (1 << 32)
 }
 
 // owen flips each bit by a hash of those above it: carries of the reversed number

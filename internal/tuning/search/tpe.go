@@ -88,24 +88,33 @@ func (c Config) groups(p Problem) []space.Group {
 // observe is the density of those trials that have the parameters.
 func observe(params []space.Parameter, trials []trial.Trial, weights func(n int) []float64) *parzen {
 	rows := make([][]float64, 0, len(trials))
-	flat := make([]float64, len(trials)*len(params))
-next:
+	flat := make([]float64, 0, len(trials)*len(params))
 	for _, t := range trials {
-		row := flat[:len(params):len(params)]
-		for i, p := range params {
-			v, ok := t.Params[p.Name]
-			if !ok {
-				continue next
-			}
-			x, err := p.Encode(v)
-			if err != nil {
-				continue next
-			}
-			row[i] = x
+		from := len(flat)
+		var ok bool
+		if flat, ok = encoded(params, t.Params, flat); !ok {
+			flat = flat[:from]
+			continue
 		}
-		rows, flat = append(rows, row), flat[len(params):]
+		rows = append(rows, flat[from:])
 	}
 	return newParzen(params, rows, weights(len(rows)))
+}
+
+// encoded adds the values of parameters to a row; ok is false where one has none.
+func encoded(params []space.Parameter, values space.Params, row []float64) (_ []float64, ok bool) {
+	for _, p := range params {
+		v, there := values[p.Name]
+		if !there {
+			return row, false
+		}
+		x, err := p.Encode(v)
+		if err != nil {
+			return row, false
+		}
+		row = append(row, x)
+	}
+	return row, true
 }
 
 // highest is where good is highest above bad.
