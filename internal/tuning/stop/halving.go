@@ -33,7 +33,7 @@ func (r Rule) rung(k int) (step int64, ok bool) {
 // pausing: who reaches a rung goes on if among the best 1/η of all who have reached
 // it so far; while those are fewer than η, if the best of them. A trial is judged once
 // at a rung, by the first value that it reports there or beyond. Who was stopped still
-// counts.
+// counts, but for NaN.
 func (r Rule) halving(skip int, t trial.Trial, last trial.Report, others []trial.Trial) Decision {
 	d := goOn("step %d is before the first rung", last.Step)
 	for k := skip; ; k++ {
@@ -51,7 +51,7 @@ func (r Rule) halving(skip int, t trial.Trial, last trial.Report, others []trial
 		}
 		loss, better, reached := r.Direction.Loss(own.Value), 0, 1
 		for _, o := range others {
-			if v, ok := at(o, step); ok {
+			if v, ok := at(o, step); ok && !math.IsNaN(v.Value) {
 				reached++
 				if r.Direction.Loss(v.Value) < loss {
 					better++

@@ -15,14 +15,19 @@ const defaultStartup = 5
 // has had against what complete ones had at its step.
 func (r Rule) percentile(share float64, t trial.Trial, last trial.Report, others []trial.Trial) Decision {
 	var at []float64
-	complete := 0
+	complete, reported := 0, 0
 	for _, o := range others {
 		if o.State != trial.Complete {
 			continue
 		}
 		complete++
-		if i := slices.IndexFunc(o.Reports, func(p trial.Report) bool { return p.Step == last.Step }); i >= 0 && !math.IsNaN(o.Reports[i].Value) {
-			at = append(at, r.Direction.Loss(o.Reports[i].Value))
+		i := slices.IndexFunc(o.Reports, func(p trial.Report) bool { return p.Step == last.Step })
+		if i < 0 {
+			continue
+		}
+		reported++
+		if v := o.Reports[i].Value; !math.IsNaN(v) {
+			at = append(at, r.Direction.Loss(v))
 		}
 	}
 	if startup := cmp.Or(r.Startup, defaultStartup); complete < startup {
@@ -40,8 +45,8 @@ func (r Rule) percentile(share float64, t trial.Trial, last trial.Report, others
 	if !number {
 		return end("all that it reported is NaN")
 	}
-	if need := max(r.MinTrials, 1); len(at) < need {
-		return goOn("%d others reported at step %d, of %d that are needed", len(at), last.Step, need)
+	if need := max(r.MinTrials, 1); reported < need || len(at) == 0 {
+		return goOn("%d others reported at step %d, %d of them numbers, and %d are needed", reported, last.Step, len(at), need)
 	}
 	bound := quantile(at, share/100)
 	if best > bound {
