@@ -109,6 +109,10 @@ bench-features: ## measure what bench/results/features.json holds
 bench-serving: build ## measure what bench/results/serving.json holds; ITERATIONS=n rounds
 	@go run ./bench/serving $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
+.PHONY: bench-tuning
+bench-tuning: ## measure what bench/results/tuning.json holds; ITERATIONS=n rounds of latency
+	@go run ./bench/tuning $(if $(ITERATIONS),-rounds $(ITERATIONS))
+
 .PHONY: bench-scheduler
 bench-scheduler: ## measure what bench/results/scheduler.json holds
 	@go run ./bench/scheduler
