@@ -46,7 +46,7 @@ func (b *bench) found(ctx context.Context) error {
 				return err
 			}
 			for algorithm, to := range map[search.Algorithm]*[]float64{search.TPE: &ours, search.Random: &random} {
-				best, err := p.study(algorithm, uint64(seed), trials) //nolint:gosec // not negative
+				best, err := p.study(algorithm, uint64(seed), trials)
 				if err != nil {
 					return err
 				}

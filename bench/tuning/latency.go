@@ -49,7 +49,7 @@ func (b *bench) latency(ctx context.Context) error {
 			var took []float64
 			for i := range rounds {
 				began := time.Now()
-				if _, err := search.Suggest(asked, search.Config{Seed: uint64(round)}, history, told+i); err != nil { //nolint:gosec // not negative
+				if _, err := search.Suggest(asked, search.Config{Seed: uint64(round)}, history, told+i); err != nil {
 					return err
 				}
 				took = append(took, harness.Millis(time.Since(began)))

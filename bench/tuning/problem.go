@@ -160,10 +160,10 @@ func (b *bench) tables() ([]problem, error) {
 		return nil, err
 	}
 	var tables []struct {
-		Name       string
-		Parameters []string
-		Sizes      []int
-		Ordered    []bool // numbers; the others are names
+		Name       string   `json:"name"`
+		Parameters []string `json:"parameters"`
+		Sizes      []int    `json:"sizes"`
+		Ordered    []bool   `json:"ordered"` // numbers; the others are names
 	}
 	if err := json.Unmarshal(text, &tables); err != nil {
 		return nil, err

@@ -31,6 +31,13 @@ type reference struct {
 		Below, Front []int
 		Volume       float64
 	}
+	Suggested struct {
+		History []struct {
+			Params space.Params
+			Value  float64
+		}
+		Counts map[string]map[int]float64
+	}
 }
 
 func optuna(t *testing.T) (reference, space.Space) {
@@ -105,6 +112,47 @@ func TestFronts(t *testing.T) {
 		}
 		if got := trial.Hypervolume(c.Values, slices.Repeat([]float64{1.2}, len(dirs))); math.Abs(got-c.Volume) > 1e-9 {
 			t.Errorf("the volume is %v, in Optuna %v", got, c.Volume)
+		}
+	}
+}
+
+// TestSuggestions: of one history Optuna suggested 3,000 times, by as many draws, and so
+// do we: each parameter's values are as often as there, by chi-square.
+func TestSuggestions(t *testing.T) {
+	ref, s := optuna(t)
+	var history []trial.Trial
+	for i, h := range ref.Suggested.History {
+		history = append(history, trial.Trial{Number: i, State: trial.Complete, Params: h.Params, Values: []float64{h.Value}})
+	}
+	counts := map[string]map[int]float64{}
+	for seed := range uint64(3000) {
+		params, err := Suggest(Problem{s, []trial.Direction{trial.Minimize}}, Config{Seed: seed}, history, len(history))
+		if err != nil {
+			t.Fatal(err)
+		}
+		row, _ := encoded(s.Parameters, params, nil)
+		for i, bin := range []int{
+			int((row[0] + 3) / 0.8), int(-math.Log10(row[1]) * 2), int(math.Round(row[2] * 10)), int(math.Log2(row[3]) * 2), int(row[4]), int(row[5]),
+		} {
+			name := s.Parameters[i].Name
+			if counts[name] == nil {
+				counts[name] = map[int]float64{}
+			}
+			counts[name][bin]++
+		}
+	}
+	for name, theirs := range ref.Suggested.Counts {
+		sum, freedom := 0.0, -1.0
+		for bin := range 20 {
+			if a, b := counts[name][bin], theirs[bin]; a+b >= 10 {
+				sum += (a - b) * (a - b) / (a + b)
+				freedom++
+			}
+		}
+		// Wilson and Hilferty: the cube root is nearly normal.
+		z := (math.Cbrt(sum/freedom) - (1 - 2/(9*freedom))) / math.Sqrt(2/(9*freedom))
+		if freedom < 1 || z > 3 {
+			t.Errorf("%s: chi-square %.1f of %v bins, z = %.1f\nours  %v\nthere %v", name, sum, freedom+1, z, counts[name], theirs)
 		}
 	}
 }

@@ -52,6 +52,29 @@ for objectives, n, k in ((2, 40, 9), (3, 60, 12), (2, 12, 11)):
     out["fronts"].append({"values": values.tolist(), "k": k, "below": [t.number for t in below],
                           "front": [t.number for t in study.best_trials],
                           "volume": optuna._hypervolume.compute_hypervolume(values, np.full(objectives, 1.2))})
+
+
+def bins(params):
+    internal = {k: d.to_internal_repr(params[k]) for k, d in space.items()}
+    return {"x": int((internal["x"] + 3) / 0.8), "lr": int(-np.log10(internal["lr"]) * 2), "drop": round(internal["drop"] * 10),
+            "units": int(np.log2(internal["units"]) * 2), "layers": int(internal["layers"]), "act": int(internal["act"])}
+
+
+def loss(p):
+    return abs(p["x"] - 1) + abs(np.log10(p["lr"]) + 3) + p["drop"] + abs(np.log2(p["units"]) - 6) / 2 + abs(p["layers"] - 5) / 2 + (p["act"] != "relu")
+
+
+history = [draw() for _ in range(80)]
+study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=7))
+for p in history:
+    study.add_trial(optuna.trial.create_trial(value=loss(p), params=p, distributions=space))
+counts = {k: {} for k in space}
+for _ in range(3000):
+    trial = study.ask(space)
+    for k, b in bins(trial.params).items():
+        counts[k][b] = counts[k].get(b, 0) + 1
+    study.tell(trial, state=optuna.trial.TrialState.FAIL)
+out["suggested"] = {"history": [{"params": p, "value": loss(p)} for p in history], "counts": counts}
 json.dump(out, open(f"{here}/optuna.json", "w"), indent=1)
 
 study = optuna.create_study(direction="maximize")
