@@ -218,6 +218,9 @@ func (j Job) size() Workers {
 // declared are the run's parameters that say how an attempt trains.
 func (s Spec) declared(workers int) map[string]string {
 	p := map[string]string{}
+	for name, v := range s.Params.words() {
+		p[paramPrefix+name] = v
+	}
 	if workers > 1 || s.Processes > 1 || s.Framework != launch.Plain {
 		p["falaj.framework"], p["falaj.workers"], p["falaj.processes"] = string(s.Framework), strconv.Itoa(workers), strconv.Itoa(max(s.Processes, 1))
 	}

@@ -130,11 +130,12 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	if err != nil {
 		return engine.Spec{}, err
 	}
-	command, err := command(j.Spec, env, d, p.Remote || env.Image != "")
+	spec := j.Spec.filled()
+	command, err := command(spec, env, d, p.Remote || env.Image != "")
 	if err != nil {
 		return engine.Spec{}, err
 	}
-	roles, err := j.Spec.launched(env, d, p)
+	roles, err := spec.launched(env, d, p)
 	if err != nil {
 		return engine.Spec{}, err
 	}
@@ -423,6 +424,13 @@ func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool,
 		"FALAJ_OUTPUT_DIR": d.output, "FALAJ_CHECKPOINT_DIR": d.checkpoints, "FALAJ_SCRATCH_DIR": d.scratch,
 		"MLFLOW_TRACKING_TOKEN": token, "MLFLOW_RUN_ID": run,
 	})
+	if len(j.Spec.Params) > 0 {
+		b, err := json.Marshal(j.Spec.Params)
+		if err != nil {
+			panic(err) // it was JSON
+		}
+		v["FALAJ_PARAMS"] = string(b)
+	}
 	maps.Copy(v, j.Spec.declarations(workers))
 	for _, in := range j.Inputs {
 		v[dataVariable(in.Name)] = filepath.Join(d.data, in.Name)

@@ -369,6 +369,12 @@ func (s *Service) SubmitStep(ctx context.Context, p project.Name, name string, s
 	return j, err
 }
 
+// SubmitTrial is Submit of a job whose id somebody has decided, who recorded it before.
+func (s *Service) SubmitTrial(ctx context.Context, p project.Name, name string, spec Spec, job JobID) (Job, error) {
+	j, _, err := s.submit(ctx, p, name, spec, submission{id: job, asked: s.now()})
+	return j, err
+}
+
 // Outlook says where a job would run, or why it would wait, and what that costs;
 // it changes nothing. Needs job.submit. Errors as of Submit.
 func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec Spec) (compute.Outlook, error) {
@@ -413,16 +419,7 @@ func (s *Service) Repeat(ctx context.Context, p project.Name, from JobID) (Job, 
 	if err != nil {
 		return Job{}, err
 	}
-	spec := was.Spec
-	spec.Data = maps.Clone(spec.Data)
-	for _, in := range was.Inputs {
-		spec.Data[in.Name] = in.reference()
-	}
-	if spec.Environment != "" && was.EnvDigest != "" {
-		name, _, _ := strings.Cut(spec.Environment, "@")
-		spec.Environment = name + "@" + string(was.EnvDigest)
-	}
-	j, _, err := s.submit(ctx, p, was.Name, spec, submission{from: was.ID, inputs: was.Inputs, step: was.Step})
+	j, _, err := s.submit(ctx, p, was.Name, was.Pinned(), submission{from: was.ID, inputs: was.Inputs, step: was.Step})
 	return j, fault.Wrap(err, "repeating job %s", from)
 }
 

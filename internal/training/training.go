@@ -5,7 +5,8 @@
 // # Map
 //
 //   - training.go: Spec and its rules, Job and its states, Input. gang.go: what
-//     of it concerns several workers. roles.go: workers that differ.
+//     of it concerns several workers. roles.go: workers that differ. params.go:
+//     hyper-parameters.
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
 //   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
 //   - resize.go: another number of workers. move.go: other pools.
@@ -109,6 +110,7 @@ type Spec struct {
 	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory"`
 	Resources   resource.Amount     `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
 	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
+	Params      Params              `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null: the program finds them as JSON in $FALAJ_PARAMS and where its command has ${params.NAME}, and its run has them as falaj.param.NAME"`
 	Tables      []string            `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
 	Env         map[string]string   `json:"env,omitempty" doc:"Environment variables"`
 	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
@@ -225,7 +227,7 @@ func (s Spec) Validate() error {
 	if err := s.Resources.Validate(); err != nil {
 		return err
 	}
-	return errorsFirst(validCommand("command", s.Command), s.validData(), validEnv(s.Env), s.validRoles(), s.validGang(), s.validLaunch(), s.Checkpoints.Validate())
+	return errorsFirst(validCommand("command", s.Command), s.validData(), s.validParams(), validEnv(s.Env), s.validRoles(), s.validGang(), s.validLaunch(), s.Checkpoints.Validate())
 }
 
 func errorsFirst(errs ...error) error {
@@ -465,6 +467,21 @@ type Job struct {
 	StartedAt   time.Time        `json:"started_at,omitzero"`
 	EndedAt     time.Time        `json:"ended_at,omitzero"`
 	Revision    int64            `json:"revision"`
+}
+
+// Pinned is the specification with the versions that the job read and the environment that
+// it ran in, as far as that is known.
+func (j Job) Pinned() Spec {
+	spec := j.Spec
+	spec.Data = maps.Clone(spec.Data)
+	for _, in := range j.Inputs {
+		spec.Data[in.Name] = in.reference()
+	}
+	if spec.Environment != "" && j.EnvDigest != "" {
+		name, _, _ := strings.Cut(spec.Environment, "@")
+		spec.Environment = name + "@" + string(j.EnvDigest)
+	}
+	return spec
 }
 
 // digest identifies what a job would do.

@@ -1,8 +1,8 @@
 """Falaj for Python: read data, save checkpoints and ask models.
 
 ``Client`` speaks to the server. ``dataset`` streams a version's rows to pyarrow,
-pandas, Polars and PyTorch. ``data``, ``checkpoint``, ``latest``,
-``should_stop``, ``collective`` and ``step`` are for training programs; ``predict``
+pandas, Polars and PyTorch. ``data``, ``params``,
+``checkpoint``, ``latest``, ``should_stop``, ``collective`` and ``step`` are for training programs; ``predict``
 asks a deployed model, and ``label`` says what turned out to be true.
 Only the standard library is needed; ``dataset`` takes pyarrow.
 """
@@ -12,6 +12,7 @@ from ._client import Client, Error, Labelled, Prediction, Rows, label, predict
 from ._collective import collective
 from ._data import Data, data
 from ._dataset import Dataset, dataset
+from ._params import params
 from ._profile import step
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "dataset",
     "label",
     "latest",
+    "params",
     "predict",
     "should_stop",
     "step",

@@ -1,0 +1,105 @@
+package sweep
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/tuning/search"
+	"github.com/falaj-ml/falaj/internal/tuning/space"
+	"github.com/falaj-ml/falaj/internal/tuning/stop"
+	"github.com/falaj-ml/falaj/internal/tuning/trial"
+)
+
+// look is what a round sees of a sweep.
+type look struct {
+	spec     Spec
+	seed     uint64        // for what is random and not the search's
+	stop     string        // who or what ends it
+	ends     State         // as what
+	forgiven int           // trials whose failure is forgotten
+	trials   []trial.Trial // all of them, by number
+	open     map[int]bool  // those whose job has not ended, by number
+	warm     []trial.Trial // of other sweeps
+	spent    stop.Spent
+	now      time.Time
+}
+
+// plan is what is to be done next.
+type plan struct {
+	end    []ended        // running trials that a rule stops
+	begin  []space.Params // of trials that begin, in the order of their numbers
+	state  State          // what the sweep is then
+	reason string
+}
+
+type ended struct {
+	number int
+	reason string
+}
+
+// decide says what is to be done. It is a function of what it is given: the same look
+// gives the same plan.
+func decide(l look) (plan, error) {
+	p := plan{state: Running}
+	trials := slices.Clone(l.trials)
+
+	// 1. Which trials end.
+	running, complete, failed := 0, 0, 0
+	for i, t := range trials {
+		switch {
+		case t.State == trial.Complete:
+			complete++
+		case t.State == trial.Failed && t.Number >= l.forgiven:
+			failed++
+		case t.State == trial.Running && l.open[t.Number]:
+			d := stop.Decision{Stop: l.stop != "", Reason: l.stop}
+			if !d.Stop {
+				d = stop.Decide(l.spec.Stop, l.seed, t, trials, l.now)
+			}
+			if !d.Stop {
+				running++
+				continue
+			}
+			p.end = append(p.end, ended{t.Number, d.Reason})
+			trials[i].State = trial.Stopped
+		}
+	}
+
+	// 2. Whether any more begin, and which.
+	over := ""
+	switch spent := l.spec.Budget.Decide(l.spent); {
+	case l.stop != "":
+		over, p.state = l.stop, l.ends
+	case complete == 0 && failed >= patience && failed == len(trials)-l.forgiven:
+		over, p.state = fmt.Sprintf("the first %d trials failed", failed), Failed
+	case spent.Stop:
+		over, p.state = spent.Reason, Complete
+	}
+	for over == "" && running < l.spec.Parallel {
+		params, err := search.Suggest(l.spec.Problem(), l.spec.Search, slices.Concat(l.warm, trials), len(trials))
+		if fault.Is(err, fault.Exhausted) {
+			over, p.state = err.Error(), Complete
+			break
+		}
+		if err != nil {
+			return plan{}, err
+		}
+		p.begin = append(p.begin, params)
+		trials = append(trials, trial.Trial{Number: len(trials), State: trial.Running, Params: params, Started: l.now})
+		running++
+		l.spent.Trials++
+		if spent := l.spec.Budget.Decide(l.spent); spent.Stop {
+			break // said in the next round, once they are under way
+		}
+	}
+
+	// 3. Whether it is over: jobs that were told to end are waited for, too.
+	p.reason = over
+	if left := len(l.open) + len(p.begin); over != "" && left > 0 {
+		p.state = Running
+		p.reason = fmt.Sprintf("%s; %d of its jobs have not ended", over, left)
+	}
+	return p, nil
+}

@@ -1,0 +1,556 @@
+package sweep
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/search"
+	"github.com/falaj-ml/falaj/internal/tuning/space"
+	"github.com/falaj-ml/falaj/internal/tuning/trial"
+)
+
+// EventFinished is published when a sweep is complete, stopped or failed; its body is
+// Finished.
+const EventFinished = "sweep.finished"
+
+// Finished is the body of EventFinished.
+type Finished struct {
+	Sweep  string `json:"sweep"`
+	State  State  `json:"state"`
+	Reason string `json:"reason"`
+	Best   []int  `json:"best,omitempty"` // trials, by number
+}
+
+// maxSweeps is how many sweeps of a project may be under way.
+const maxSweeps = 100
+
+// Authorizer is asked before anything is read or changed.
+type Authorizer interface {
+	Allow(ctx context.Context, action policy.Action, object policy.Object) error
+}
+
+// Jobs run trials. *training.Service is one.
+type Jobs interface {
+	// Plan says what Submit would make, and refuses what that would.
+	Plan(ctx context.Context, p project.Name, name string, spec training.Spec) (training.Job, project.Change, error)
+	SubmitTrial(ctx context.Context, p project.Name, name string, spec training.Spec, job training.JobID) (training.Job, error)
+	One(ctx context.Context, p project.Name, job training.JobID) (training.Job, error)
+	Cancel(ctx context.Context, p project.Name, job training.JobID) (training.Job, error)
+}
+
+// Point is a value of a metric at a step.
+type Point struct {
+	Step  int64
+	Value float64
+}
+
+// Runs tell what jobs logged.
+type Runs interface {
+	// Stamp changes whenever a run has logged more of a metric; empty while it has none.
+	Stamp(ctx context.Context, p project.Name, run, metric string) (string, error)
+	// Points are what a run logged of a metric: of each step the last value, by step, at
+	// most the limit of the highest steps.
+	Points(ctx context.Context, p project.Name, run, metric string, limit int) ([]Point, error)
+}
+
+// Costs tell what jobs cost until now.
+type Costs interface {
+	Spent(ctx context.Context, p project.Name, jobs []training.JobID) (float64, error)
+}
+
+// Config is what a Service is made of.
+type Config struct {
+	DB         *store.DB
+	Store      Store
+	Studies    tuning.Studies
+	Authorizer Authorizer
+	Jobs       Jobs
+	Runs       Runs
+	Costs      Costs
+	Log        *slog.Logger     // nil discards
+	Now        func() time.Time // nil is time.Now
+}
+
+// Service is the only way to sweeps. Safe for concurrent use.
+//
+// Every method may fail with fault.PermissionDenied; those that name a sweep with
+// fault.NotFound.
+type Service struct {
+	cfg Config
+	log *slog.Logger
+	now func() time.Time
+
+	mu    sync.Mutex // of the rounds, one at a time
+	heard map[tuning.TrialID]heard
+	told  map[string]string // the last error of a sweep that was logged
+	calm  map[string]rest   // sweeps of which there was nothing to do
+}
+
+// rest is when there was nothing to do.
+type rest struct {
+	revision int64
+	at       time.Time
+}
+
+// heard is what was read of a trial that runs.
+type heard struct {
+	run, stamp string
+	at         time.Time // when it reported last, as far as this process knows
+}
+
+// New makes a service. Its RunOnce is to be called again and again.
+func New(cfg Config) *Service {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[tuning.TrialID]heard{}, told: map[string]string{}, calm: map[string]rest{}}
+}
+
+func (s *Service) allow(ctx context.Context, action policy.Action, w Sweep) error {
+	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{
+		Project: string(w.Project), Kind: "sweep", Name: w.Name, Owner: w.By.ID, Classification: string(w.Classification), Residency: w.Residency,
+	})
+}
+
+// Apply makes a sweep, or changes its search, stop, budget or parallel; one that had
+// ended goes on then. Needs sweep.apply and what Submit of its job needs. Errors besides
+// those of Submit: fault.Invalid; fault.Conflict for another search under the name.
+func (s *Service) Apply(ctx context.Context, p project.Name, name string, spec Spec) (Sweep, project.Change, error) {
+	return s.apply(ctx, p, name, spec, false)
+}
+
+// Plan is Apply that changes nothing.
+func (s *Service) Plan(ctx context.Context, p project.Name, name string, spec Spec) (Sweep, project.Change, error) {
+	return s.apply(ctx, p, name, spec, true)
+}
+
+func (s *Service) apply(ctx context.Context, p project.Name, name string, spec Spec, dryRun bool) (w Sweep, change project.Change, err error) {
+	if err := s.allow(ctx, ActionApply, Sweep{Project: p, Name: name}); err != nil {
+		return w, "", err
+	}
+	if err := id.CheckName("sweep name", name); err != nil {
+		return w, "", err
+	}
+	if len(name) > maxName {
+		return w, "", fault.New(fault.Invalid, "sweep name %s has more than %d characters, and its jobs have numbers behind it", name, maxName)
+	}
+	if err := spec.Validate(); err != nil {
+		return w, "", err
+	}
+	spec = spec.complete()
+	asked := Sweep{Project: p, Name: name, Spec: spec, By: author(ctx), State: Running}
+	first, err := search.Suggest(spec.Problem(), spec.Search, nil, 0)
+	if err != nil {
+		return w, "", err
+	}
+	jobName, job := asked.job(0, first)
+	planned, _, err := s.cfg.Jobs.Plan(ctx, p, jobName, job)
+	if err != nil {
+		return w, "", fault.Wrap(err, "sweep %s: its jobs", name)
+	}
+	pinned := planned.Pinned()
+	asked.Data, asked.Environment, asked.Residency, asked.Classification = pinned.Data, pinned.Environment, planned.Residency, planned.Classification
+
+	do := func(ctx context.Context, tx *store.Tx) error {
+		now := s.now().UTC()
+		if _, err := s.warm(ctx, tx, asked); err != nil {
+			return err
+		}
+		old, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			w, change = asked, project.Created
+			w.CreatedAt, w.ResumedAt = now, now
+			if err := s.room(ctx, tx, p); err != nil {
+				return err
+			}
+			if dryRun {
+				return nil
+			}
+			study := tuning.Study{Project: p, Name: name, Owner: w.By.ID}
+			for _, o := range spec.Objectives {
+				study.Directions = append(study.Directions, tuning.Direction(o.Direction))
+			}
+			if w.Study, err = s.cfg.Studies.Create(ctx, tx, study); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		case same(old.Spec, spec):
+			w, change = old, project.Unchanged
+			return nil
+		default:
+			if err := s.allow(ctx, ActionApply, old); err != nil {
+				return err
+			}
+			if err := old.follows(spec); err != nil {
+				return err
+			}
+			w, change = old, project.Updated
+			w.Spec, w.By = spec, asked.By
+			if w.State != Running {
+				if err := w.move(Running, now); err != nil {
+					return err
+				}
+				if err := s.room(ctx, tx, p); err != nil {
+					return err
+				}
+			}
+			if dryRun {
+				return nil
+			}
+		}
+		return s.put(ctx, tx, &w, ActionApply, map[string]any{"change": change, "parallel": spec.Parallel, "budget": spec.Budget, "inputs": w.Data, "residency": w.Residency.String()})
+	}
+	if dryRun {
+		err = s.cfg.DB.View(ctx, do)
+	} else {
+		err = s.cfg.DB.Update(ctx, string(p), do)
+	}
+	return w, change, fault.Wrap(err, "sweep %s", name)
+}
+
+// author is who applies a sweep, without the token.
+func author(ctx context.Context) identity.Principal {
+	p := identity.From(ctx)
+	return identity.Principal{Kind: p.Kind, ID: p.ID, Name: p.Name, Project: p.Project, Scopes: p.Scopes}
+}
+
+// room refuses more sweeps at once than a round can see to.
+func (s *Service) room(ctx context.Context, tx *store.Tx, p project.Name) error {
+	all, err := s.cfg.Store.UnderWay(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if n := len(slices.DeleteFunc(all, func(w Sweep) bool { return w.Project != p })); n >= maxSweeps {
+		return fault.New(fault.Exhausted, "%d sweeps of the project are under way, the most there may be", n).WithHint("Stop one, or wait.")
+	}
+	return nil
+}
+
+// put writes a change that somebody asked for.
+func (s *Service) put(ctx context.Context, tx *store.Tx, w *Sweep, action policy.Action, detail map[string]any) error {
+	w.Revision++
+	if err := s.cfg.Store.PutSweep(ctx, tx, *w); err != nil {
+		return err
+	}
+	return audit.Append(ctx, tx, audit.Entry{Project: string(w.Project), Action: string(action), Object: "sweep " + w.Name, Detail: detail})
+}
+
+// Stop ends a sweep: its running trials are stopped, and no more begin. Needs
+// sweep.apply. Stopping again is no change. Error: fault.Conflict when it has ended.
+func (s *Service) Stop(ctx context.Context, p project.Name, name string) (w Sweep, err error) {
+	err = s.change(ctx, p, name, func(ctx context.Context, tx *store.Tx, old Sweep) error {
+		w = old
+		switch {
+		case w.Stop != "" || w.State == Stopped:
+			return nil
+		case w.State != Running:
+			return fault.New(fault.Conflict, "sweep %s is %s already", name, w.State)
+		}
+		w.Stop, w.Ends = "stopped by "+identity.From(ctx).String(), Stopped
+		return s.put(ctx, tx, &w, ActionApply, map[string]any{"change": "stopped"})
+	})
+	return w, err
+}
+
+// Resume goes on with a sweep that has ended, with so many trials more in its budget.
+// Needs sweep.apply. Errors: fault.Conflict while it goes on; fault.Invalid for a
+// negative number.
+func (s *Service) Resume(ctx context.Context, p project.Name, name string, trials int) (w Sweep, err error) {
+	err = s.change(ctx, p, name, func(ctx context.Context, tx *store.Tx, old Sweep) error {
+		w = old
+		switch {
+		case w.State == Running:
+			return fault.New(fault.Conflict, "sweep %s is under way", name)
+		case trials < 0:
+			return fault.New(fault.Invalid, "%d trials more are fewer", trials)
+		}
+		if trials > 0 && w.Spec.Budget.Trials > 0 {
+			w.Spec.Budget.Trials += trials
+		}
+		if err := w.Spec.Budget.Validate(); err != nil {
+			return err
+		}
+		if err := s.room(ctx, tx, p); err != nil {
+			return err
+		}
+		n, err := s.cfg.Studies.Store.TrialCount(ctx, tx, p, w.Study)
+		if err != nil {
+			return err
+		}
+		if err := w.move(Running, s.now().UTC()); err != nil {
+			return err
+		}
+		w.Forgiven, w.By = int(n), author(ctx)
+		return s.put(ctx, tx, &w, ActionApply, map[string]any{"change": "resumed", "budget": w.Spec.Budget})
+	})
+	return w, err
+}
+
+// Delete removes a sweep and its study; its runs and jobs stay. Needs sweep.delete.
+// Error: fault.Conflict while it goes on.
+func (s *Service) Delete(ctx context.Context, p project.Name, name string) error {
+	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		w, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		if err := s.allow(ctx, ActionDelete, w); err != nil {
+			return err
+		}
+		if w.State == Running {
+			return fault.New(fault.Conflict, "sweep %s is under way", name).WithHint("falaj sweep stop %s", name)
+		}
+		return s.delete(ctx, tx, w)
+	})
+}
+
+func (s *Service) delete(ctx context.Context, tx *store.Tx, w Sweep) error {
+	if err := s.cfg.Store.DeleteSweep(ctx, tx, w); err != nil {
+		return err
+	}
+	if err := s.cfg.Studies.Store.DeleteStudy(ctx, tx, w.Project, w.Study); err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	return audit.Append(ctx, tx, audit.Entry{Project: string(w.Project), Action: string(ActionDelete), Object: "sweep " + w.Name})
+}
+
+func (s *Service) change(ctx context.Context, p project.Name, name string, do func(ctx context.Context, tx *store.Tx, w Sweep) error) error {
+	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		w, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		if err := s.allow(ctx, ActionApply, w); err != nil {
+			return err
+		}
+		return do(ctx, tx, w)
+	})
+}
+
+// One gives a sweep and how far it is. Needs sweep.read.
+func (s *Service) One(ctx context.Context, p project.Name, name string) (Summary, error) {
+	w, trials, err := s.read(ctx, p, name)
+	if err != nil {
+		return Summary{}, err
+	}
+	return summary(w, trials), nil
+}
+
+// List gives a page of sweeps by name, after one, without their trials. Needs
+// sweep.read; those that the caller may not see are left out.
+func (s *Service) List(ctx context.Context, p project.Name, after string, limit int) (found []Sweep, next string, err error) {
+	if err := s.allow(ctx, ActionRead, Sweep{Project: p}); err != nil {
+		return nil, "", err
+	}
+	if limit <= 0 || limit > 1000 {
+		limit = 100
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		found, err = s.cfg.Store.Sweeps(ctx, tx, p, after, limit+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(found) > limit {
+		found = found[:limit]
+		next = found[limit-1].Name
+	}
+	return slices.DeleteFunc(found, func(w Sweep) bool { return s.allow(ctx, ActionRead, w) != nil }), next, nil
+}
+
+// Trials gives the trials of a sweep from a number on, with what they logged. Needs
+// sweep.read.
+func (s *Service) Trials(ctx context.Context, p project.Name, name string, from, limit int) (found []Shown, next int, err error) {
+	_, trials, err := s.read(ctx, p, name)
+	if err != nil {
+		return nil, 0, err
+	}
+	if limit <= 0 || limit > 1000 {
+		limit = 100
+	}
+	from = min(max(from, 0), len(trials))
+	found = trials[from:]
+	if len(found) > limit {
+		found, next = found[:limit], from+limit
+	}
+	return found, next, nil
+}
+
+// read gives a sweep with its trials, for whom may see it.
+func (s *Service) read(ctx context.Context, p project.Name, name string) (w Sweep, shown []Shown, err error) {
+	if err := s.allow(ctx, ActionRead, Sweep{Project: p, Name: name}); err != nil {
+		return w, nil, err
+	}
+	var trials []tuning.Trial
+	var tasks []Task
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if w, err = s.cfg.Store.Sweep(ctx, tx, p, name); err != nil {
+			return err
+		}
+		if tasks, err = s.cfg.Store.Tasks(ctx, tx, p, w.Study, false); err != nil {
+			return err
+		}
+		trials, err = s.all(ctx, tx, p, w.Study)
+		return err
+	})
+	if err != nil {
+		return w, nil, err
+	}
+	if err := s.allow(ctx, ActionRead, w); err != nil {
+		return w, nil, err
+	}
+	of := make(map[int]Task, len(tasks))
+	for _, t := range tasks {
+		of[t.Number] = t
+	}
+	for _, t := range trials {
+		shown = append(shown, show(w, t, of[int(t.Number)]))
+	}
+	return w, shown, nil
+}
+
+// all reads the trials of a study by number.
+func (s *Service) all(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (all []tuning.Trial, err error) {
+	const part = 1000
+	for after := tuning.TrialID(0); ; after = all[len(all)-1].ID {
+		some, err := s.cfg.Studies.Store.Trials(ctx, tx, p, study, after, nil, part)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+		if len(some) < part {
+			break
+		}
+	}
+	slices.SortFunc(all, func(a, b tuning.Trial) int { return int(a.Number - b.Number) })
+	return all, nil
+}
+
+// warm reads the trials of the sweeps that one begins with. Errors: fault.NotFound;
+// fault.Invalid where the objectives are others.
+func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep) (all []trial.Trial, err error) {
+	for _, name := range w.Spec.WarmStart {
+		from, err := s.cfg.Store.Sweep(ctx, tx, w.Project, name)
+		if err != nil {
+			return nil, fault.Wrap(err, "warm_start")
+		}
+		directions := func(s Sweep) []trial.Direction { return s.Spec.Problem().Directions }
+		if !slices.Equal(directions(from), directions(w)) {
+			return nil, fault.New(fault.Invalid, "warm_start: the objectives of sweep %s have other directions", name)
+		}
+		// What is suggested tells of what it was learnt from.
+		if err := s.allow(ctx, ActionRead, from); err != nil {
+			return nil, err
+		}
+		trials, err := s.all(ctx, tx, w.Project, from.Study)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range trials {
+			all = append(all, seen(from, t))
+		}
+	}
+	for i := range all { // numbers of several sweeps
+		all[i].Number = i
+	}
+	return search.Warm(space.Space{Parameters: w.Spec.Parameters}, all), nil
+}
+
+var states = map[tuning.State]trial.State{
+	tuning.Waiting: trial.Running, tuning.Running: trial.Running, tuning.Complete: trial.Complete, tuning.Pruned: trial.Stopped, tuning.Failed: trial.Failed,
+}
+
+// seen is a trial as samplers and rules see it. Parameters that the sweep does not have,
+// of trials that a client of Optuna's added, are left out.
+func seen(w Sweep, t tuning.Trial) trial.Trial {
+	out := trial.Trial{Number: int(t.Number), State: states[t.State], Params: space.Params{}, Values: t.Values, Started: t.Started}
+	for _, p := range w.Spec.Parameters {
+		if v, ok := t.Params[p.Name]; ok {
+			out.Params[p.Name] = p.Decode(v.Value)
+		}
+	}
+	for step, v := range t.Intermediate {
+		out.Reports = append(out.Reports, trial.Report{Step: step, Value: v})
+	}
+	slices.SortFunc(out.Reports, func(a, b trial.Report) int { return int(min(max(a.Step-b.Step, -1), 1)) })
+	return out
+}
+
+func show(w Sweep, t tuning.Trial, task Task) Shown {
+	as := seen(w, t)
+	out := Shown{
+		Number: as.Number, State: as.State, Params: as.Params, Job: string(task.Job), Reason: task.Reason,
+		Started: t.Started, Ended: t.Completed,
+	}
+	for _, v := range t.Values {
+		out.Values = append(out.Values, Number(v))
+	}
+	for _, r := range as.Reports {
+		out.Reports = append(out.Reports, Report{r.Step, Number(r.Value)})
+	}
+	return out
+}
+
+func summary(w Sweep, trials []Shown) Summary {
+	out := Summary{Sweep: w, Counts: map[trial.State]int{}}
+	for _, t := range trials {
+		out.Counts[t.State]++
+	}
+	for _, n := range best(w, trials) {
+		b := trials[n]
+		b.Reports = nil
+		out.Best = append(out.Best, b)
+	}
+	return out
+}
+
+// best are the numbers of the best trials: the front of several objectives, the first of
+// the best of one.
+func best(w Sweep, trials []Shown) (numbers []int) {
+	front := trial.Front(plain(trials), w.Spec.Problem().Directions)
+	for _, t := range front {
+		numbers = append(numbers, t.Number)
+	}
+	if len(w.Spec.Objectives) == 1 && len(numbers) > 1 {
+		numbers = numbers[:1]
+	}
+	return numbers
+}
+
+// plain are trials as rules see them.
+func plain(trials []Shown) []trial.Trial {
+	out := make([]trial.Trial, len(trials))
+	for i, t := range trials {
+		out[i] = trial.Trial{Number: t.Number, State: t.State, Params: t.Params, Started: t.Started}
+		for _, v := range t.Values {
+			out[i].Values = append(out[i].Values, float64(v))
+		}
+		for _, r := range t.Reports {
+			out[i].Reports = append(out[i].Reports, trial.Report{Step: r.Step, Value: float64(r.Value)})
+		}
+	}
+	return out
+}
+
+func publish(ctx context.Context, tx *store.Tx, w Sweep, best []int) error {
+	return event.Publish(ctx, tx, string(w.Project), EventFinished, Finished{Sweep: w.Name, State: w.State, Reason: w.Reason, Best: best})
+}

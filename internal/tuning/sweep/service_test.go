@@ -1,0 +1,610 @@
+package sweep_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/search"
+	"github.com/falaj-ml/falaj/internal/tuning/space"
+	"github.com/falaj-ml/falaj/internal/tuning/stop"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
+	"github.com/falaj-ml/falaj/internal/tuning/trial"
+	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
+)
+
+const demo = "demo"
+
+// world is a service on a real database, with jobs that run as the test says.
+type world struct {
+	*testing.T
+	*sweep.Service
+	cfg  sweep.Config
+	jobs *jobs
+	time time.Time
+}
+
+func newWorld(t *testing.T, db *store.DB) *world {
+	t.Helper()
+	w := &world{T: t, jobs: &jobs{of: map[training.JobID]*training.Job{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
+	w.cfg = sweep.Config{
+		DB: db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: w.now},
+		Authorizer: &w.jobs.rights, Jobs: w.jobs, Runs: w.jobs, Costs: w.jobs, Now: w.now,
+	}
+	w.jobs.now = w.now
+	w.restart()
+	return w
+}
+
+func (w *world) now() time.Time { return w.time }
+
+// restart is a new process.
+func (w *world) restart() { w.Service = sweep.New(w.cfg) }
+
+func (w *world) alice() context.Context {
+	return identity.With(w.Context(), identity.Principal{Kind: identity.User, ID: "usr_1", Name: "alice"})
+}
+
+// round is a round long after the last one.
+func (w *world) round() {
+	w.Helper()
+	w.time = w.time.Add(10 * time.Second)
+	if err := w.RunOnce(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) apply(name string, spec sweep.Spec) sweep.Sweep {
+	w.Helper()
+	s, _, err := w.Apply(w.alice(), demo, name, spec)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) one(name string) sweep.Summary {
+	w.Helper()
+	s, err := w.One(w.alice(), demo, name)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) trials(name string) []sweep.Shown {
+	w.Helper()
+	all, _, err := w.Trials(w.alice(), demo, name, 0, 1000)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return all
+}
+
+// rights is what people may do.
+type rights struct{ refuse policy.Action }
+
+func (r *rights) Allow(_ context.Context, action policy.Action, _ policy.Object) error {
+	if action == r.refuse {
+		return fault.New(fault.PermissionDenied, "%s is not allowed", action)
+	}
+	return nil
+}
+
+// jobs are training, tracking and metering.
+type jobs struct {
+	rights  rights
+	now     func() time.Time
+	order   []training.JobID
+	of      map[training.JobID]*training.Job
+	points  map[string]map[string][]sweep.Point // by run and metric
+	refuse  func() error                        // of submissions
+	stamps  int
+	price   float64 // of a job
+	plans   int
+	invalid error // of plans
+}
+
+func (j *jobs) Plan(_ context.Context, p project.Name, name string, spec training.Spec) (training.Job, project.Change, error) {
+	j.plans++
+	inputs := []training.Input{}
+	for n := range spec.Data {
+		inputs = append(inputs, training.Input{Name: n, Ref: "dataset weather@3"})
+	}
+	return training.Job{Project: p, Name: name, Spec: spec, Inputs: inputs, Classification: "confidential"}, project.Created, j.invalid
+}
+
+func (j *jobs) SubmitTrial(ctx context.Context, p project.Name, name string, spec training.Spec, id training.JobID) (training.Job, error) {
+	if j.refuse != nil {
+		if err := j.refuse(); err != nil {
+			return training.Job{}, err
+		}
+	}
+	if err := spec.Validate(); err != nil {
+		return training.Job{}, err
+	}
+	if j.of[id] != nil {
+		return training.Job{}, fault.New(fault.Internal, "job %s is there", id)
+	}
+	who := identity.From(ctx)
+	j.of[id] = &training.Job{ID: id, Project: p, Name: name, Spec: spec, State: training.Queued, By: training.Actor{ID: who.ID, Name: who.Name}}
+	j.order = append(j.order, id)
+	return *j.of[id], nil
+}
+
+func (j *jobs) One(_ context.Context, _ project.Name, id training.JobID) (training.Job, error) {
+	if j.of[id] == nil {
+		return training.Job{}, fault.New(fault.NotFound, "there is no job %s", id)
+	}
+	return *j.of[id], nil
+}
+
+func (j *jobs) Cancel(_ context.Context, _ project.Name, id training.JobID) (training.Job, error) {
+	one := j.of[id]
+	if one == nil {
+		return training.Job{}, fault.New(fault.NotFound, "there is no job %s", id)
+	}
+	if one.State.Ended() {
+		return *one, fault.New(fault.Conflict, "job %s has ended", id)
+	}
+	one.Stop = "cancelled"
+	return *one, nil
+}
+
+func (j *jobs) Spent(_ context.Context, _ project.Name, ids []training.JobID) (float64, error) {
+	return j.price * float64(len(ids)), nil
+}
+
+func (j *jobs) Stamp(_ context.Context, _ project.Name, run, metric string) (string, error) {
+	if p := j.points[run][metric]; len(p) > 0 {
+		return strconv.Itoa(len(p)), nil
+	}
+	return "", nil
+}
+
+func (j *jobs) Points(_ context.Context, _ project.Name, run, metric string, _ int) ([]sweep.Point, error) {
+	at := map[int64]float64{}
+	for _, p := range j.points[run][metric] {
+		at[p.Step] = p.Value
+	}
+	var out []sweep.Point
+	for _, step := range slices.Sorted(maps.Keys(at)) {
+		out = append(out, sweep.Point{Step: step, Value: at[step]})
+	}
+	return out, nil
+}
+
+// running are the jobs that have not ended, in the order of their submission.
+func (j *jobs) running() (all []*training.Job) {
+	for _, id := range j.order {
+		if !j.of[id].State.Ended() {
+			all = append(all, j.of[id])
+		}
+	}
+	return all
+}
+
+func (j *jobs) start(one *training.Job) {
+	if one.Run == "" {
+		one.State, one.Run, one.StartedAt = training.Running, "run-"+string(one.ID), j.now()
+		j.points[one.Run] = map[string][]sweep.Point{}
+	}
+}
+
+func (j *jobs) log(one *training.Job, metric string, step int64, value float64) {
+	j.start(one)
+	j.points[one.Run][metric] = append(j.points[one.Run][metric], sweep.Point{Step: step, Value: value})
+}
+
+func (j *jobs) end(one *training.Job, state training.State) {
+	j.start(one)
+	one.State, one.EndedAt = state, j.now()
+	if one.Stop != "" {
+		one.State = training.Cancelled
+	}
+}
+
+// param is what a job was told.
+func param(t testing.TB, one *training.Job, name string) float64 {
+	t.Helper()
+	b, err := json.Marshal(one.Spec.Params[name])
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := strconv.ParseFloat(string(b), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func spec() sweep.Spec {
+	return sweep.Spec{
+		Job:        training.Spec{Command: []string{"train", "${params.x}"}, Data: map[string]string{"train": "weather"}},
+		Parameters: []space.Parameter{{Name: "x", Type: space.Float, Low: -1, High: 3}},
+		Objectives: []sweep.Objective{{Metric: "loss"}},
+		Search:     search.Config{Seed: 3},
+		Budget:     stop.Budget{Trials: 12},
+	}
+}
+
+func each(t *testing.T, test func(t *testing.T, db *store.DB)) {
+	t.Helper()
+	t.Run("SQLite", func(t *testing.T) { test(t, storetest.SQLite(t, tuningsql.Migrations)) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, storetest.PostgreSQL(t, tuningsql.Migrations)) })
+}
+
+// TestSweep goes from a manifest to the best trial.
+func TestSweep(t *testing.T) {
+	each(t, func(t *testing.T, db *store.DB) {
+		w := newWorld(t, db)
+		s := spec()
+		s.Parallel = 3
+		if _, change, err := w.Plan(w.alice(), demo, "parabola", s); err != nil || change != project.Created {
+			t.Fatal(change, err)
+		}
+		if _, err := w.One(w.alice(), demo, "parabola"); !fault.Is(err, fault.NotFound) {
+			t.Fatalf("a plan made it: %v", err)
+		}
+		made := w.apply("parabola", s)
+		if made.Data["train"] != "weather@3" || made.Classification != "confidential" {
+			t.Errorf("%+v", made)
+		}
+		if _, change, err := w.Apply(w.alice(), demo, "parabola", s); err != nil || change != project.Unchanged {
+			t.Errorf("again: %s, %v", change, err)
+		}
+		for w.one("parabola").State == sweep.Running {
+			w.round()
+			if n := len(w.jobs.running()); n > 3 {
+				t.Fatalf("%d jobs at once", n)
+			}
+			for i, one := range w.jobs.running() {
+				x := param(t, one, "x")
+				w.jobs.log(one, "loss", 1, math.NaN())
+				w.jobs.log(one, "loss", 2, (x-1)*(x-1))
+				if i > 0 { // one runs on
+					w.jobs.end(one, training.Succeeded)
+				}
+			}
+			if len(w.jobs.order) == 12 {
+				for _, one := range w.jobs.running() {
+					w.jobs.end(one, training.Succeeded)
+				}
+			}
+		}
+		end := w.one("parabola")
+		if end.State != sweep.Complete || end.Counts[trial.Complete] != 12 || len(end.Best) != 1 || end.Reason != "12 trials were started, of 12" {
+			t.Fatalf("%+v", end)
+		}
+		all := w.trials("parabola")
+		least := slices.MinFunc(all, func(a, b sweep.Shown) int { return int(math.Copysign(1, float64(a.Values[0]-b.Values[0]))) })
+		if end.Best[0].Number != least.Number || len(least.Reports) != 2 || !math.IsNaN(float64(least.Reports[0].Value)) {
+			t.Errorf("the best is %+v, not %+v", end.Best[0], least)
+		}
+		first := w.jobs.of[w.jobs.order[0]]
+		if first.Name != "parabola-0" || first.Spec.Data["train"] != "weather@3" || first.By.ID != "usr_1" || string(first.ID) != all[0].Job {
+			t.Errorf("%+v", first)
+		}
+
+		// More of it.
+		s.Budget.Trials = 13
+		if got := w.apply("parabola", s); got.State != sweep.Running {
+			t.Fatalf("%+v", got)
+		}
+		w.round()
+		if len(w.jobs.order) != 13 {
+			t.Fatalf("%d jobs", len(w.jobs.order))
+		}
+		other := s
+		other.Parameters = []space.Parameter{{Name: "x", Type: space.Float, Low: -1, High: 4}}
+		if _, _, err := w.Apply(w.alice(), demo, "parabola", other); !fault.Is(err, fault.Conflict) {
+			t.Errorf("another search: %v", err)
+		}
+		if err := w.Delete(w.alice(), demo, "parabola"); !fault.Is(err, fault.Conflict) {
+			t.Errorf("deleted under way: %v", err)
+		}
+		if _, err := w.Stop(w.alice(), demo, "parabola"); err != nil {
+			t.Fatal(err)
+		}
+		w.round()
+		if got := w.one("parabola"); got.State != sweep.Running || w.jobs.running()[0].Stop == "" {
+			t.Fatalf("its job has not ended: %+v", got)
+		}
+		w.jobs.end(w.jobs.running()[0], training.Succeeded)
+		w.round()
+		if got := w.one("parabola"); got.State != sweep.Stopped || got.Reason != "stopped by user alice (usr_1)" || got.Counts[trial.Stopped] != 1 {
+			t.Fatalf("%+v", got)
+		}
+		if err := w.Delete(w.alice(), demo, "parabola"); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := w.Trials(w.alice(), demo, "parabola", 0, 0); !fault.Is(err, fault.NotFound) {
+			t.Errorf("deleted: %v", err)
+		}
+		w.apply("parabola", s) // the name is free
+	})
+}
+
+// TestStopped: a rule stops a trial by what its job logs, at once, and its place is free.
+func TestStopped(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Parallel, s.Stop = 3, stop.Rule{Kind: stop.ASHA}
+	w.apply("asha", s)
+	w.round()
+	for i, one := range w.jobs.running() {
+		w.jobs.log(one, "loss", 1, float64(i))
+	}
+	w.round()
+	var stopped []string
+	for _, one := range w.jobs.running() {
+		if one.Stop != "" {
+			stopped = append(stopped, one.Name)
+		}
+	}
+	if !slices.Equal(stopped, []string{"asha-1", "asha-2"}) || len(w.jobs.order) != 5 {
+		t.Fatalf("stopped %v, %d jobs", stopped, len(w.jobs.order))
+	}
+	if all := w.trials("asha"); all[1].State != trial.Stopped || !strings.Contains(all[1].Reason, "rung of step 1") {
+		t.Errorf("%+v", all[1])
+	}
+	w.jobs.end(w.jobs.of[w.jobs.order[1]], training.Succeeded)
+	w.round()
+	if all := w.trials("asha"); all[1].State != trial.Stopped { // whatever its job made of it
+		t.Errorf("%+v", all[1])
+	}
+}
+
+// TestFailures: what makes a trial fail, in words.
+func TestFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		end    func(w *world, one *training.Job)
+		reason string
+	}{
+		"it fails":        {func(w *world, one *training.Job) { one.Reason = "exit code 1"; w.jobs.end(one, training.Failed) }, "its job failed: exit code 1"},
+		"it is cancelled": {func(w *world, one *training.Job) { one.Reason = "by bob"; w.jobs.end(one, training.Cancelled) }, "its job cancelled: by bob"},
+		"it logs nothing": {func(w *world, one *training.Job) { w.jobs.end(one, training.Succeeded) }, "it logged no loss"},
+		"it logs NaN": {func(w *world, one *training.Job) {
+			w.jobs.log(one, "loss", 0, math.NaN())
+			w.jobs.end(one, training.Succeeded)
+		}, "its loss is NaN"},
+		"it logs other ones": {func(w *world, one *training.Job) {
+			w.jobs.log(one, "accuracy", 0, 1)
+			w.jobs.end(one, training.Succeeded)
+		}, "it logged no loss"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+			w.apply("s", spec())
+			for range 6 {
+				w.round()
+				for _, one := range w.jobs.running() {
+					c.end(w, one)
+				}
+			}
+			all := w.trials("s")
+			if len(all) != 5 || all[0].State != trial.Failed || all[0].Reason != c.reason {
+				t.Errorf("%d trials, the first %+v", len(all), all[0])
+			}
+			if got := w.one("s"); got.State != sweep.Failed || got.Reason != "the first 5 trials failed" {
+				t.Errorf("%+v", got)
+			}
+			if _, err := w.Resume(w.alice(), demo, "s", 3); err != nil {
+				t.Fatal(err)
+			}
+			w.round()
+			if got := w.one("s"); got.State != sweep.Running || got.Spec.Budget.Trials != 15 || len(w.jobs.order) != 6 {
+				t.Errorf("resumed: %+v", got)
+			}
+		})
+	}
+}
+
+// TestRights: the jobs of a sweep are submitted with the rights of whoever applied it;
+// when they are gone, it ends and says so.
+func TestRights(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	for _, action := range []policy.Action{sweep.ActionApply, sweep.ActionRead, sweep.ActionDelete} {
+		w.jobs.rights.refuse = ""
+		w.apply("s", spec())
+		w.jobs.rights.refuse = action
+		var err error
+		switch action {
+		case sweep.ActionApply:
+			_, _, err = w.Apply(w.alice(), demo, "t", spec())
+			if _, err := w.Stop(w.alice(), demo, "s"); !fault.Is(err, fault.PermissionDenied) {
+				t.Errorf("stop: %v", err)
+			}
+			if _, err := w.Resume(w.alice(), demo, "s", 0); !fault.Is(err, fault.PermissionDenied) {
+				t.Errorf("resume: %v", err)
+			}
+		case sweep.ActionRead:
+			_, err = w.One(w.alice(), demo, "s")
+			if _, _, err := w.List(w.alice(), demo, "", 0); !fault.Is(err, fault.PermissionDenied) {
+				t.Errorf("list: %v", err)
+			}
+		default:
+			err = w.Delete(w.alice(), demo, "s")
+		}
+		if !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("%s: %v", action, err)
+		}
+	}
+	w.jobs.rights.refuse = ""
+	w.jobs.refuse = func() error {
+		return fault.New(fault.PermissionDenied, "job.submit is not allowed").WithHint("Ask for it.")
+	}
+	w.round()
+	w.round()
+	if got := w.one("s"); got.State != sweep.Failed || !strings.Contains(got.Reason, "trial 0 cannot begin") || got.Hint != "Ask for it." {
+		t.Errorf("%+v", got)
+	}
+	w.jobs.refuse = nil
+	w.jobs.invalid = fault.New(fault.NotFound, "there is no dataset weather")
+	if _, _, err := w.Apply(w.alice(), demo, "u", spec()); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a sweep whose jobs cannot be: %v", err)
+	}
+}
+
+// TestCrashes: whatever is cut off, no trial has two jobs, no budget is passed, and what
+// is tried is what an undisturbed sweep tries.
+func TestCrashes(t *testing.T) {
+	tries := func(t *testing.T, disturb *rand.Rand) (tried []float64) {
+		t.Helper()
+		w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+		w.apply("s", spec())
+		if disturb != nil {
+			w.jobs.refuse = func() error {
+				switch disturb.IntN(3) {
+				case 0:
+					return fault.New(fault.Unavailable, "the database is busy")
+				case 1:
+					return context.Canceled
+				}
+				return nil
+			}
+		}
+		for n := 0; w.one("s").State == sweep.Running; n++ {
+			if n > 500 {
+				t.Fatalf("it does not end: %+v", w.one("s"))
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			w.time = w.time.Add(10 * time.Second)
+			if disturb != nil && disturb.IntN(4) == 0 {
+				w.jobs.now = func() time.Time { cancel(); return w.time }
+			}
+			if err := w.RunOnce(ctx); err != nil && disturb == nil {
+				t.Fatal(err)
+			}
+			cancel()
+			w.jobs.now = w.now
+			if disturb != nil && disturb.IntN(3) == 0 {
+				w.restart()
+			}
+			running := w.jobs.running()
+			if len(running) > 1 {
+				t.Fatalf("%d jobs at once", len(running))
+			}
+			for _, one := range running {
+				x := param(t, one, "x")
+				w.jobs.log(one, "loss", 0, (x-1)*(x-1))
+				w.jobs.end(one, training.Succeeded)
+			}
+		}
+		for _, id := range w.jobs.order {
+			tried = append(tried, param(t, w.jobs.of[id], "x"))
+		}
+		return tried
+	}
+	want := tries(t, nil)
+	if len(want) != 12 {
+		t.Fatalf("%d trials", len(want))
+	}
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			if got := tries(t, rand.New(rand.NewPCG(seed, 0))); !slices.Equal(got, want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestBudgets: money and time end a sweep, and running trials are waited for.
+func TestBudgets(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Budget = stop.Budget{Money: 3}
+	w.apply("money", s)
+	s.Budget = stop.Budget{Time: compute.Duration(25 * time.Second)}
+	w.apply("time", s)
+	w.jobs.price = 1
+	for range 8 {
+		w.round()
+		for _, one := range w.jobs.running() {
+			w.jobs.log(one, "loss", 0, 1)
+			w.jobs.end(one, training.Succeeded)
+		}
+	}
+	if got := w.one("money"); got.State != sweep.Complete || got.Reason != "3.00 were spent, of 3.00" || got.Counts[trial.Complete] != 3 {
+		t.Errorf("%+v", got)
+	}
+	if got := w.one("time"); got.State != sweep.Complete || got.Counts[trial.Complete] != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestWarmStart: what an earlier sweep learnt is used.
+func TestWarmStart(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	run := func(name string, s sweep.Spec) (distance float64) {
+		w.apply(name, s)
+		for w.one(name).State == sweep.Running {
+			w.round()
+			for _, one := range w.jobs.running() {
+				x := param(t, one, "x")
+				w.jobs.log(one, "loss", 0, (x-1)*(x-1))
+				w.jobs.end(one, training.Succeeded)
+			}
+		}
+		for _, shown := range w.trials(name)[:5] {
+			distance += float64(shown.Values[0]) / 5
+		}
+		return distance
+	}
+	s := spec()
+	s.Budget.Trials = 40
+	cold := run("first", s)
+	s.Budget.Trials, s.WarmStart = 5, []string{"first"}
+	if warm := run("second", s); warm > cold/2 {
+		t.Errorf("five trials are %v away, without what was learnt %v", warm, cold)
+	}
+	s.WarmStart = []string{"third"}
+	if _, _, err := w.Apply(w.alice(), demo, "fourth", s); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a sweep that is not there: %v", err)
+	}
+	s.WarmStart, s.Objectives = []string{"first"}, []sweep.Objective{{Metric: "loss", Direction: trial.Maximize}}
+	if _, _, err := w.Apply(w.alice(), demo, "fourth", s); !fault.Is(err, fault.Invalid) {
+		t.Errorf("another direction: %v", err)
+	}
+}
+
+// TestClients: a client of Optuna's can add trials, which are learnt from and hold no
+// place.
+func TestClients(t *testing.T) {
+	db := storetest.SQLite(t, tuningsql.Migrations)
+	w := newWorld(t, db)
+	made := w.apply("s", spec())
+	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
+		id, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, made.Study, nil)
+		if err != nil {
+			return err
+		}
+		d := tuning.Distribution(`{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "high": 9.0, "log": false}}`)
+		return w.cfg.Studies.SetParam(ctx, tx, demo, id, "other", tuning.Param{Value: 3, Distribution: d})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.round()
+	all := w.trials("s")
+	if len(all) != 2 || all[0].Job != "" || all[1].Job == "" || len(w.jobs.order) != 1 || w.jobs.of[w.jobs.order[0]].Name != "s-1" {
+		t.Errorf("%+v", all)
+	}
+}
